@@ -1,0 +1,125 @@
+/*
+ * warpool.h: the C ABI between Rust and the kernels, and the only door.
+ *
+ * Built-in C types only: binding this header needs no CUDA header.
+ *
+ * Every operation is one argument structure and two entry points:
+ *
+ *   int wp_cuda_NAME(const wp_NAME *args, void *stream);
+ *       queues the operation on a CUDA stream and returns; 0, or the cudaError_t of the launch.
+ *   int wp_host_NAME(const wp_NAME *args);
+ *       does the same work, element for element, on the calling thread; 0, or a wp_status.
+ *
+ * Addresses are integers (wp_addr). On a CUDA device they are device addresses, on the host device
+ * plain ones. `args` is read before the call returns and need not outlive it; tables and reports
+ * that `args` names by address are device memory and must outlive the queued work.
+ */
+#ifndef WARPOOL_H
+#define WARPOOL_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef unsigned long long wp_addr;
+typedef unsigned long long wp_u64;
+typedef unsigned int wp_u32;
+
+/* Bumped with every incompatible change of this header. */
+#define WP_ABI_VERSION 1
+
+/* What a wp_host_ function returns; a wp_cuda_ function may also return any cudaError_t. */
+typedef enum wp_status {
+    WP_OK = 0,
+    WP_INVALID = 1 /* an argument is outside what the operation takes; nothing was done */
+} wp_status;
+
+/* ---- pattern.cu: stamp, verify, poison ------------------------------------------------------ */
+
+typedef enum wp_pattern_op {
+    WP_STAMP = 0,  /* write the pattern of `seed` */
+    WP_VERIFY = 1, /* compare with the pattern of `seed`, add to the report */
+    WP_POISON = 2  /* write bytes 0xA5 ^ seed, the mark of memory nobody has written */
+} wp_pattern_op;
+
+/* What WP_VERIFY adds up, in device memory, by atomic adds; zero it before the first use. */
+typedef struct wp_pattern_report {
+    wp_u64 verified_bytes;
+    wp_u64 corrupt_bytes;
+    wp_u64 first_corrupt; /* lowest-numbered corrupt address seen, 0 when none (atomic CAS) */
+} wp_pattern_report;
+
+/*
+ * Byte i of the pattern of `seed` at block offset o = i: byte (o % 8) of splitmix64(seed + o / 8),
+ * little endian, so that any range of a block can be checked on its own.
+ * `edge` = 0 covers all `bytes`; else only the first and last `edge` bytes are touched
+ * (all of them when 2 * edge >= bytes).
+ */
+typedef struct wp_pattern {
+    wp_addr addr;
+    wp_u64 bytes;
+    wp_u64 seed;
+    wp_u64 edge;
+    wp_addr report; /* wp_pattern_report; needed by WP_VERIFY only */
+    wp_u32 op;      /* wp_pattern_op */
+    wp_u32 pad;
+} wp_pattern;
+
+int wp_cuda_pattern(const wp_pattern *args, void *stream);
+int wp_host_pattern(const wp_pattern *args);
+
+/* ---- convert.cu: precision conversion ------------------------------------------------------- */
+
+typedef enum wp_type { WP_F32 = 0, WP_F16 = 1, WP_BF16 = 2, WP_E4M3 = 3, WP_E5M2 = 4, WP_F64 = 5 } wp_type;
+
+/* `count` elements from `src` to `dst`; both aligned to their element; the ranges do not overlap. */
+typedef struct wp_convert {
+    wp_addr src;
+    wp_addr dst;
+    wp_u64 count;
+    wp_u32 src_type; /* wp_type */
+    wp_u32 dst_type; /* wp_type */
+} wp_convert;
+
+int wp_cuda_convert(const wp_convert *args, void *stream);
+int wp_host_convert(const wp_convert *args);
+
+/* ---- relocate.cu: batched moves ------------------------------------------------------------- */
+
+/* One move. `bytes` and both addresses are multiples of 16. */
+typedef struct wp_move {
+    wp_addr src;
+    wp_addr dst;
+    wp_u64 bytes;
+} wp_move;
+
+/*
+ * `count` moves from the table at `moves` (device memory). No destination overlaps any source or
+ * any other destination: the moves may happen in any order. `total_bytes` is their sum.
+ */
+typedef struct wp_relocate {
+    wp_addr moves; /* wp_move[count] */
+    wp_u64 count;
+    wp_u64 total_bytes;
+} wp_relocate;
+
+int wp_cuda_relocate(const wp_relocate *args, void *stream);
+int wp_host_relocate(const wp_relocate *args);
+
+/* One move whose source and destination may overlap (memmove), alone in its launch. */
+typedef struct wp_slide {
+    wp_addr src;
+    wp_addr dst;
+    wp_u64 bytes;
+    wp_addr scratch; /* WP_SLIDE_SCRATCH bytes of device memory, zeroed by the launch itself */
+} wp_slide;
+
+#define WP_SLIDE_SCRATCH 64
+
+int wp_cuda_slide(const wp_slide *args, void *stream);
+int wp_host_slide(const wp_slide *args);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* WARPOOL_H */

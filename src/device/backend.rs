@@ -1,0 +1,169 @@
+//! The trait every device implements: the fewest calls the pool, the kernels and the tests need.
+//!
+//! A backend does what it is told and keeps no policy. Addresses, streams, events and physical
+//! handles are plain integers of the backend's own making; they are meaningful only to the backend
+//! that gave them. All methods may be called from any thread.
+
+use crate::error::Result;
+
+use super::launch::Launch;
+
+/// A device address.
+pub type Addr = u64;
+
+/// A stream, as its backend names it (the `CUstream` on CUDA).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RawStream(pub u64);
+
+/// An event, as its backend names it (the `CUevent` on CUDA).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RawEvent(pub u64);
+
+/// A physical memory handle, as its backend names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Phys(pub u64);
+
+/// Which implementation stands behind a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DeviceKind {
+    /// An NVIDIA GPU through its driver.
+    Cuda,
+    /// Host memory with a thread a stream.
+    Host,
+    /// The host device under a seeded scheduler.
+    Sim,
+}
+
+/// Facts about a device that do not change while it is open.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct DeviceInfo {
+    /// Which implementation this is.
+    pub kind: DeviceKind,
+    /// The device's number among those of its kind.
+    pub ordinal: u32,
+    /// The name a person knows it by.
+    pub name: String,
+    /// Physical bytes in all.
+    pub total_bytes: u64,
+    /// Smallest physical handle and alignment of a mapping, in bytes.
+    pub granule: u64,
+    /// Compute capability, (0, 0) off CUDA.
+    pub capability: (u32, u32),
+    /// Multiprocessors, or the number of host cores.
+    pub processors: u32,
+    /// Version of the driver as CUDA counts it (13000 is 13.0), 0 off CUDA.
+    pub driver_version: u32,
+}
+
+impl DeviceInfo {
+    /// Facts with every optional figure at zero.
+    #[must_use]
+    pub fn new(kind: DeviceKind, ordinal: u32, name: String, total_bytes: u64, granule: u64) -> Self {
+        Self { kind, ordinal, name, total_bytes, granule, capability: (0, 0), processors: 0, driver_version: 0 }
+    }
+}
+
+/// Counts of what a backend has handed out and not taken back. All equal before and after means
+/// nothing leaked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HandleCounts {
+    /// Address ranges reserved.
+    pub ranges: u64,
+    /// Physical handles created.
+    pub handles: u64,
+    /// Mappings standing.
+    pub mappings: u64,
+    /// Streams created.
+    pub streams: u64,
+    /// Events created.
+    pub events: u64,
+}
+
+/// One device. See the module documentation for what is common to all methods.
+///
+/// Work given to a stream runs in the order given; work of different streams is ordered only by
+/// events. Methods that name a stream queue work and return; the others act at once.
+pub trait Backend: Send + Sync + 'static {
+    /// Facts about the device.
+    fn info(&self) -> &DeviceInfo;
+
+    /// Physical bytes free now, other programs counted.
+    fn free_bytes(&self) -> Result<u64>;
+
+    /// What is handed out now.
+    fn counts(&self) -> HandleCounts;
+
+    /// Reserves `bytes` of addresses (a multiple of the granule), aligned to the granule.
+    fn reserve(&self, bytes: u64) -> Result<Addr>;
+    /// Gives a range from [`Backend::reserve`] back; nothing may be mapped in it.
+    fn unreserve(&self, addr: Addr, bytes: u64) -> Result<()>;
+    /// Makes a physical handle of `bytes`, a multiple of the granule.
+    fn create(&self, bytes: u64) -> Result<Phys>;
+    /// Gives a handle back. Its memory lives on while a mapping of it stands.
+    fn release(&self, phys: Phys) -> Result<()>;
+    /// Maps the whole of `phys`, which has `bytes`, at `addr`, and makes it readable and writable.
+    ///
+    /// One handle may be mapped at several addresses at once.
+    fn map(&self, addr: Addr, bytes: u64, phys: Phys) -> Result<()>;
+    /// Takes down one mapping made by [`Backend::map`], whole. No queued work may use it.
+    fn unmap(&self, addr: Addr, bytes: u64) -> Result<()>;
+
+    /// Makes a stream that does not synchronise with the default stream.
+    fn stream_create(&self) -> Result<RawStream>;
+    /// Destroys a stream from [`Backend::stream_create`]; queued work still completes.
+    fn stream_destroy(&self, stream: RawStream) -> Result<()>;
+    /// A number that no other stream of this process has or will have.
+    fn stream_id(&self, stream: RawStream) -> Result<u64>;
+    /// Blocks until all work queued on `stream` is done.
+    fn stream_sync(&self, stream: RawStream) -> Result<()>;
+    /// Whether all work queued on `stream` is done.
+    fn stream_query(&self, stream: RawStream) -> Result<bool>;
+    /// Whether `stream` is being captured into a graph.
+    fn stream_capturing(&self, stream: RawStream) -> Result<bool>;
+
+    /// Makes an event; only one made with `timing` can be measured.
+    fn event_create(&self, timing: bool) -> Result<RawEvent>;
+    /// Destroys an event; waits already queued on it still hold.
+    fn event_destroy(&self, event: RawEvent) -> Result<()>;
+    /// Marks in `event` all work queued on `stream` so far.
+    fn event_record(&self, event: RawEvent, stream: RawStream) -> Result<()>;
+    /// Makes work queued on `stream` from now on wait for what `event` marks now.
+    fn event_wait(&self, stream: RawStream, event: RawEvent) -> Result<()>;
+    /// Whether what `event` marks is done; true for an event never recorded.
+    fn event_query(&self, event: RawEvent) -> Result<bool>;
+    /// Blocks until what `event` marks is done.
+    fn event_sync(&self, event: RawEvent) -> Result<()>;
+    /// Nanoseconds of device time between two timing events, both done.
+    fn event_elapsed_ns(&self, start: RawEvent, end: RawEvent) -> Result<f64>;
+
+    /// Queues a copy from host memory.
+    ///
+    /// # Safety
+    /// `src` is readable and `dst` writable device memory, for `bytes`, until the copy is done.
+    unsafe fn copy_in(&self, dst: Addr, src: *const u8, bytes: u64, stream: RawStream) -> Result<()>;
+    /// Queues a copy to host memory.
+    ///
+    /// # Safety
+    /// `src` is readable device memory and `dst` writable, for `bytes`, until the copy is done.
+    unsafe fn copy_out(&self, dst: *mut u8, src: Addr, bytes: u64, stream: RawStream) -> Result<()>;
+    /// Queues a copy within the device; the ranges do not overlap.
+    ///
+    /// # Safety
+    /// Both ranges are device memory for `bytes` until the copy is done.
+    unsafe fn copy_within(&self, dst: Addr, src: Addr, bytes: u64, stream: RawStream) -> Result<()>;
+    /// Queues a fill with one byte value.
+    ///
+    /// # Safety
+    /// The range is device memory until the fill is done.
+    unsafe fn fill(&self, addr: Addr, byte: u8, bytes: u64, stream: RawStream) -> Result<()>;
+    /// Queues one of the crate's kernels.
+    ///
+    /// # Safety
+    /// Every range the launch names is device memory until it is done, and meets the alignment
+    /// that `kernels/warpool.h` states.
+    unsafe fn launch(&self, launch: &Launch, stream: RawStream) -> Result<()>;
+    /// Queues a call of `work` on the host, in stream order. `work` makes no device call.
+    fn host_call(&self, stream: RawStream, work: Box<dyn FnOnce() + Send>) -> Result<()>;
+}

@@ -1,0 +1,113 @@
+//! Events: marks in a stream that other streams and the host can wait for.
+
+use std::sync::{Arc, Mutex};
+
+use super::timeline::Clock;
+use super::{Device, RawEvent, Stream, Timeline, lock};
+use crate::error::{Error, Result};
+
+/// What the event marks: a tick of a stream, and what that stream had waited for by then.
+struct Marked {
+    timeline: Arc<Timeline>,
+    tick: u64,
+    clock: Arc<Clock>,
+}
+
+/// A mark in a stream. May be recorded again; waits hold what was marked when they were made.
+///
+/// Safe to use from any thread.
+pub struct Event {
+    device: Device,
+    raw: RawEvent,
+    /// Held across record and wait, so that what is learnt is what was waited for.
+    marked: Mutex<Option<Marked>>,
+}
+
+impl Event {
+    pub(super) fn create(device: &Device, timing: bool) -> Result<Self> {
+        let raw = device.backend().event_create(timing)?;
+        Ok(Self { device: device.clone(), raw, marked: Mutex::default() })
+    }
+
+    /// The backend's handle: the `CUevent` on CUDA.
+    ///
+    /// Recording it behind this crate's back is allowed; the crate then knows less than it could,
+    /// so waits may be added that were not needed.
+    #[must_use]
+    pub fn raw(&self) -> RawEvent {
+        self.raw
+    }
+
+    /// Marks everything queued on `stream` so far.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the stream is of another device, or what the driver said.
+    pub fn record(&self, stream: &Stream) -> Result<()> {
+        if !self.device.same(stream.device()) {
+            return Err(Error::invalid("stream", "it is of another device than the event"));
+        }
+        let timeline = &stream.core().timeline;
+        let mut marked = lock(&self.marked);
+        let backend = self.device.backend();
+        let (tick, clock) = timeline.counted_record(|raw| backend.event_record(self.raw, raw))?;
+        *marked = Some(Marked { timeline: Arc::clone(timeline), tick, clock });
+        Ok(())
+    }
+
+    pub(super) fn make_wait(&self, stream: &Stream) -> Result<()> {
+        if !self.device.same(stream.device()) {
+            return Err(Error::invalid("event", "it is of another device than the stream"));
+        }
+        let marked = lock(&self.marked);
+        self.device.backend().event_wait(stream.raw(), self.raw)?;
+        if let Some(marked) = marked.as_ref() {
+            stream.core().timeline.learn(marked.timeline.uid, marked.tick, &marked.clock);
+        }
+        Ok(())
+    }
+
+    /// Whether what the event marks is done; true for an event never recorded.
+    ///
+    /// # Errors
+    /// What the driver said.
+    pub fn is_done(&self) -> Result<bool> {
+        let marked = lock(&self.marked);
+        let done = self.device.backend().event_query(self.raw)?;
+        if let (true, Some(marked)) = (done, marked.as_ref()) {
+            marked.timeline.reached(marked.tick);
+        }
+        Ok(done)
+    }
+
+    /// Blocks the calling thread until what the event marks is done.
+    ///
+    /// # Errors
+    /// What the driver said.
+    pub fn synchronize(&self) -> Result<()> {
+        let before = lock(&self.marked).as_ref().map(|m| (Arc::clone(&m.timeline), m.tick));
+        self.device.backend().event_sync(self.raw)?;
+        // Recorded again meanwhile: what was waited for may be the new mark, so nothing is learnt.
+        if let (Some((timeline, tick)), Some(now)) = (before, lock(&self.marked).as_ref()) {
+            if Arc::ptr_eq(&timeline, &now.timeline) && tick == now.tick {
+                timeline.reached(tick);
+            }
+        }
+        Ok(())
+    }
+
+    /// Nanoseconds of device time from `earlier` to this event, both made by
+    /// [`Device::timing_event`], recorded and done.
+    ///
+    /// # Errors
+    /// What the driver said.
+    pub fn elapsed_ns(&self, earlier: &Self) -> Result<f64> {
+        self.device.backend().event_elapsed_ns(earlier.raw, self.raw)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // Waits queued on the event hold; a failure loses nothing but the event.
+        let _ = self.device.backend().event_destroy(self.raw);
+    }
+}

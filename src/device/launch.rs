@@ -1,0 +1,64 @@
+//! The crate's kernels as values: what a backend is asked to run.
+
+use crate::driver::abi;
+
+/// One kernel launch with its arguments, as `kernels/warpool.h` defines them.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub enum Launch {
+    /// Stamp, verify or poison a block.
+    Pattern(abi::wp_pattern),
+    /// Convert elements from one precision to another.
+    Convert(abi::wp_convert),
+    /// Batched disjoint moves.
+    Relocate(abi::wp_relocate),
+    /// One overlapping move.
+    Slide(abi::wp_slide),
+}
+
+impl Launch {
+    /// Name of the operation in `kernels/warpool.h`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Pattern(_) => "wp_pattern",
+            Self::Convert(_) => "wp_convert",
+            Self::Relocate(_) => "wp_relocate",
+            Self::Slide(_) => "wp_slide",
+        }
+    }
+
+    /// Runs the operation on the calling thread over host memory; the code is a `wp_status`.
+    ///
+    /// # Safety
+    /// As for [`Backend::launch`](super::Backend::launch), with host memory.
+    pub(crate) unsafe fn run_on_host(&self) -> i32 {
+        // SAFETY: the caller vouches for the ranges; the argument structures are plain data.
+        unsafe {
+            match self {
+                Self::Pattern(args) => abi::wp_host_pattern(args),
+                Self::Convert(args) => abi::wp_host_convert(args),
+                Self::Relocate(args) => abi::wp_host_relocate(args),
+                Self::Slide(args) => abi::wp_host_slide(args),
+            }
+        }
+    }
+
+    /// Queues the operation on a CUDA stream; the code is a `cudaError_t`.
+    ///
+    /// # Safety
+    /// As for [`Backend::launch`](super::Backend::launch); `stream` is a live `CUstream` of the
+    /// current context.
+    #[cfg(warpool_cuda)]
+    pub(crate) unsafe fn run_on_cuda(&self, stream: *mut std::ffi::c_void) -> i32 {
+        // SAFETY: the caller vouches for the ranges and the stream.
+        unsafe {
+            match self {
+                Self::Pattern(args) => abi::wp_cuda_pattern(args, stream),
+                Self::Convert(args) => abi::wp_cuda_convert(args, stream),
+                Self::Relocate(args) => abi::wp_cuda_relocate(args, stream),
+                Self::Slide(args) => abi::wp_cuda_slide(args, stream),
+            }
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Devices, streams and events behind one trait.
+//!
+//! # Three devices, one contract
+//!
+//! A [`Device`] is a GPU through its driver, or the host: real memory, real mappings, a thread a
+//! stream, so that code written for a GPU runs and is tested on a machine without one. Both stand
+//! behind [`Backend`], and one conformance suite holds both to the same contract.
+//!
+//! # Stream order, and how it is known
+//!
+//! Work given to a [`Stream`] runs in order. Work of two streams is ordered only by events. Every
+//! record and every wait made through this crate is remembered: each stream counts its records
+//! (*ticks*) and carries the ticks of other streams it has waited for (a vector clock). So a pool
+//! that wants to hand memory freed on one stream to another knows without asking the driver
+//! whether the second stream already waits for the first, and adds no wait that is already there.
+//!
+//! # Lifetimes
+//!
+//! Devices, streams, events and what is built on them may be dropped in any order. A stream that
+//! is dropped leaves a last mark behind, so that memory freed on it still becomes ready.
+
+mod backend;
+mod cuda;
+mod event;
+mod host;
+mod launch;
+mod stream;
+mod timeline;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+pub use backend::{Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Phys, RawEvent, RawStream};
+pub use event::Event;
+pub use host::HostConfig;
+pub use launch::Launch;
+pub use stream::Stream;
+pub(crate) use stream::{StreamCore, StreamWatcher};
+pub(crate) use timeline::Timeline;
+
+use crate::error::Result;
+
+/// Spare events kept for re-use; an event costs more to create than to record.
+const SPARE_EVENTS: usize = 256;
+
+/// One device. Cheap to clone; all clones are the same device.
+///
+/// Safe to use from any thread.
+#[derive(Clone)]
+pub struct Device {
+    inner: Arc<DeviceInner>,
+}
+
+struct DeviceInner {
+    spare_events: Mutex<Vec<RawEvent>>,
+    adopted: Mutex<HashMap<u64, Weak<StreamCore>>>,
+    backend: Arc<dyn Backend>,
+}
+
+impl Drop for DeviceInner {
+    fn drop(&mut self) {
+        for event in lock(&self.spare_events).drain(..) {
+            // Nothing can be done about a failure here, and nothing is lost but the event.
+            let _ = self.backend.event_destroy(event);
+        }
+    }
+}
+
+/// Locks, going on after a panic elsewhere: state behind the crate's locks is valid between calls.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Device {
+    /// The CUDA device numbered `ordinal`.
+    ///
+    /// Uses the context current on the calling thread if it belongs to that device, else the
+    /// device's primary context.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`](crate::Error::Unavailable) says which of driver, GPU and compiled
+    /// kernels is missing and what to do about it.
+    pub fn cuda(ordinal: u32) -> Result<Self> {
+        Ok(Self::from_backend(cuda::open(ordinal)?))
+    }
+
+    /// Number of CUDA devices, or why there are none.
+    ///
+    /// # Errors
+    /// As [`Device::cuda`].
+    pub fn cuda_count() -> Result<u32> {
+        cuda::count()
+    }
+
+    /// The host device with half of the machine's memory as its capacity.
+    ///
+    /// # Errors
+    /// [`Error::Os`](crate::Error::Os) if the machine refuses memory or threads.
+    pub fn host() -> Result<Self> {
+        Self::host_with(HostConfig::default())
+    }
+
+    /// The host device, configured.
+    ///
+    /// # Errors
+    /// As [`Device::host`].
+    pub fn host_with(config: HostConfig) -> Result<Self> {
+        Ok(Self::from_backend(host::open(config)?))
+    }
+
+    /// The first CUDA device if there is one, else the host device; the second value says why no
+    /// GPU was taken, `None` when one was.
+    ///
+    /// # Errors
+    /// As [`Device::host`].
+    pub fn any() -> Result<(Self, Option<crate::Error>)> {
+        match Self::cuda(0) {
+            Ok(device) => Ok((device, None)),
+            Err(reason) => Ok((Self::host()?, Some(reason))),
+        }
+    }
+
+    /// A device over any backend: a wrapper that counts or fails calls, say.
+    #[must_use]
+    pub fn from_backend(backend: Arc<dyn Backend>) -> Self {
+        Self {
+            inner: Arc::new(DeviceInner {
+                spare_events: Mutex::default(),
+                adopted: Mutex::default(),
+                backend,
+            }),
+        }
+    }
+
+    /// Facts about the device.
+    #[must_use]
+    pub fn info(&self) -> &DeviceInfo {
+        self.inner.backend.info()
+    }
+
+    /// The backend, for what the crate's own types do not offer.
+    #[must_use]
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.inner.backend
+    }
+
+    /// Makes a stream.
+    ///
+    /// # Errors
+    /// What the driver or the operating system said.
+    pub fn stream(&self) -> Result<Stream> {
+        Stream::create(self)
+    }
+
+    /// Makes an event without timing.
+    ///
+    /// # Errors
+    /// What the driver said.
+    pub fn event(&self) -> Result<Event> {
+        Event::create(self, false)
+    }
+
+    /// Makes an event that [`Event::elapsed_ns`] can measure.
+    ///
+    /// # Errors
+    /// What the driver said.
+    pub fn timing_event(&self) -> Result<Event> {
+        Event::create(self, true)
+    }
+
+    /// The stream that another library made, for use with this crate.
+    ///
+    /// Adopting the same stream twice gives the same stream: it is known by the driver's stream
+    /// id, never by its handle, which drivers use again.
+    ///
+    /// # Errors
+    /// What the driver said of the handle.
+    ///
+    /// # Safety
+    /// - `raw` is a live stream of this device and of the context that is current now.
+    /// - It stays alive until every clone of the returned [`Stream`] and every block allocated on
+    ///   it is dropped.
+    pub unsafe fn adopt_stream(&self, raw: RawStream) -> Result<Stream> {
+        Stream::adopt(self, raw)
+    }
+
+    /// Whether both are the same device.
+    #[must_use]
+    pub fn same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    pub(crate) fn take_event(&self) -> Result<RawEvent> {
+        let spare = lock(&self.inner.spare_events).pop();
+        match spare {
+            Some(event) => Ok(event),
+            None => self.inner.backend.event_create(false),
+        }
+    }
+
+    pub(crate) fn return_event(&self, event: RawEvent) {
+        let mut spare = lock(&self.inner.spare_events);
+        if spare.len() < SPARE_EVENTS {
+            spare.push(event);
+        } else {
+            drop(spare);
+            // An event that cannot be destroyed is the driver's loss; it holds no memory of ours.
+            let _ = self.inner.backend.event_destroy(event);
+        }
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let info = self.info();
+        write!(f, "Device({:?} {} {:?})", info.kind, info.ordinal, info.name)
+    }
+}

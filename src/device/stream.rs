@@ -1,0 +1,198 @@
+//! Streams: queues of device work, owned or adopted from another library.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, Weak};
+
+use super::{Device, Event, RawStream, Timeline, lock};
+use crate::error::{Error, Result};
+
+/// Something that keeps state for a stream and wants to hear when its last handle is dropped.
+pub(crate) trait StreamWatcher: Send + Sync {
+    /// The application holds `uid` no longer; nothing more will be allocated on it.
+    fn stream_retired(&self, uid: u64);
+}
+
+/// The stream itself. Blocks keep it alive after the application's handles are gone.
+pub(crate) struct StreamCore {
+    pub(crate) device: Device,
+    pub(crate) timeline: Arc<Timeline>,
+    pub(crate) raw: RawStream,
+    owned: bool,
+    /// The backend's id while this is an adopted stream in the device's registry.
+    adopted_as: Option<u64>,
+    watchers: Mutex<Vec<Weak<dyn StreamWatcher>>>,
+    handle: Mutex<Weak<StreamHandle>>,
+}
+
+impl StreamCore {
+    pub(crate) fn watch(&self, watcher: Weak<dyn StreamWatcher>) {
+        let mut watchers = lock(&self.watchers);
+        watchers.retain(|watcher| watcher.strong_count() > 0);
+        watchers.push(watcher);
+    }
+}
+
+impl Drop for StreamCore {
+    fn drop(&mut self) {
+        if let Some(id) = self.adopted_as {
+            let mut adopted = lock(&self.device.inner.adopted);
+            if adopted.get(&id).is_some_and(|core| core.strong_count() == 0) {
+                adopted.remove(&id);
+            }
+        }
+        // Someone else still follows this stream's order only if the timeline is shared.
+        if Arc::strong_count(&self.timeline) > 1 {
+            self.timeline.close();
+        }
+        if self.owned {
+            // The driver lets queued work complete; a failure leaves nothing for us to undo.
+            let _ = self.device.backend().stream_destroy(self.raw);
+        }
+    }
+}
+
+/// What the application holds; its drop tells the watchers.
+struct StreamHandle {
+    core: Arc<StreamCore>,
+}
+
+impl Drop for StreamHandle {
+    fn drop(&mut self) {
+        let watchers = std::mem::take(&mut *lock(&self.core.watchers));
+        for watcher in watchers {
+            if let Some(watcher) = watcher.upgrade() {
+                watcher.stream_retired(self.core.timeline.uid);
+            }
+        }
+    }
+}
+
+/// A queue of device work. Cheap to clone; all clones are the same stream.
+///
+/// Safe to use from any thread; calls from several threads interleave in some order.
+#[derive(Clone)]
+pub struct Stream {
+    handle: Arc<StreamHandle>,
+}
+
+impl Stream {
+    pub(super) fn create(device: &Device) -> Result<Self> {
+        let raw = device.backend().stream_create()?;
+        Ok(Self::wrap(device, raw, true, None).0)
+    }
+
+    pub(super) fn adopt(device: &Device, raw: RawStream) -> Result<Self> {
+        let id = device.backend().stream_id(raw)?;
+        let mut adopted = lock(&device.inner.adopted);
+        if let Some(core) = adopted.get(&id).and_then(Weak::upgrade) {
+            let mut handle = lock(&core.handle);
+            if let Some(handle) = handle.upgrade() {
+                return Ok(Self { handle });
+            }
+            let again = Arc::new(StreamHandle { core: Arc::clone(&core) });
+            *handle = Arc::downgrade(&again);
+            return Ok(Self { handle: again });
+        }
+        let (stream, core) = Self::wrap(device, raw, false, Some(id));
+        adopted.insert(id, Arc::downgrade(&core));
+        Ok(stream)
+    }
+
+    fn wrap(device: &Device, raw: RawStream, owned: bool, adopted_as: Option<u64>) -> (Self, Arc<StreamCore>) {
+        let core = Arc::new(StreamCore {
+            device: device.clone(),
+            timeline: Arc::new(Timeline::new(device, raw)),
+            raw,
+            owned,
+            adopted_as,
+            watchers: Mutex::default(),
+            handle: Mutex::default(),
+        });
+        let handle = Arc::new(StreamHandle { core: Arc::clone(&core) });
+        *lock(&core.handle) = Arc::downgrade(&handle);
+        (Self { handle }, core)
+    }
+
+    pub(crate) fn core(&self) -> &Arc<StreamCore> {
+        &self.handle.core
+    }
+
+    /// The device the stream belongs to.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.core().device
+    }
+
+    /// A number no other stream of this process has or will have.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.core().timeline.uid
+    }
+
+    /// The backend's handle: the `CUstream` on CUDA.
+    #[must_use]
+    pub fn raw(&self) -> RawStream {
+        self.core().raw
+    }
+
+    /// Makes work queued here from now on wait for what `event` marks now.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the event is of another device, or what the driver said.
+    pub fn wait(&self, event: &Event) -> Result<()> {
+        event.make_wait(self)
+    }
+
+    /// Makes work queued here from now on wait for everything queued on `other` so far.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the streams are of different devices, or what the driver said.
+    pub fn wait_stream(&self, other: &Self) -> Result<()> {
+        if !self.device().same(other.device()) {
+            return Err(Error::invalid("stream", "it is of another device; wait on the host instead"));
+        }
+        let theirs = &other.core().timeline;
+        self.core().timeline.wait_for(theirs, theirs.open_tick()).map(|_| ())
+    }
+
+    /// Blocks the calling thread until everything queued here so far is done.
+    ///
+    /// # Errors
+    /// What the driver said; errors of earlier queued work surface here.
+    pub fn synchronize(&self) -> Result<()> {
+        let timeline = &self.core().timeline;
+        // Read before waiting: records that come meanwhile are not covered.
+        let covered = timeline.open_tick() - 1;
+        self.device().backend().stream_sync(self.raw())?;
+        timeline.reached(covered);
+        Ok(())
+    }
+
+    /// Whether everything queued here so far is done.
+    ///
+    /// # Errors
+    /// What the driver said; errors of earlier queued work surface here.
+    pub fn is_idle(&self) -> Result<bool> {
+        let timeline = &self.core().timeline;
+        let covered = timeline.open_tick() - 1;
+        let idle = self.device().backend().stream_query(self.raw())?;
+        if idle {
+            timeline.reached(covered);
+        }
+        Ok(idle)
+    }
+}
+
+impl PartialEq for Stream {
+    fn eq(&self, other: &Self) -> bool {
+        self.id() == other.id()
+    }
+}
+
+impl Eq for Stream {}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stream({} on {:?})", self.id(), self.device())
+    }
+}

@@ -1,0 +1,233 @@
+//! What is known of the order of one stream: its ticks, its marks and what it has waited for.
+//!
+//! # Ticks
+//!
+//! A stream's tick `t` is its `t`-th record. Memory freed on the stream carries the *open tick*,
+//! the number of the record that will come next: once that record is reached, so is every use the
+//! stream was given before the free. Nothing is recorded until another stream wants the memory.
+//!
+//! A record counts its tick **before** it calls the driver. A free that reads the count just
+//! before that moment was given all its uses before the record, so the record covers them; a free
+//! that reads it just after carries the next tick. Either way no use escapes.
+//!
+//! # The vector clock
+//!
+//! `seen` holds, for other streams, the highest tick this stream waits for. A record takes a copy
+//! along, and a wait merges it: if A waits for B, and B had waited for C, A waits for C.
+//!
+//! # After the stream
+//!
+//! A timeline outlives its stream. Closing it makes a last mark that covers everything.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::{Device, RawEvent, RawStream, lock};
+use crate::error::{Error, Result};
+
+/// (stream uid, tick) pairs, one a stream, sorted by uid.
+pub(crate) type Clock = Vec<(u64, u64)>;
+
+/// Raises `clock`'s entry for `uid` to `tick`.
+fn raise(clock: &mut Clock, uid: u64, tick: u64) {
+    match clock.binary_search_by_key(&uid, |entry| entry.0) {
+        Ok(at) => clock[at].1 = clock[at].1.max(tick),
+        Err(at) => clock.insert(at, (uid, tick)),
+    }
+}
+
+fn seen_in(clock: &Clock, uid: u64) -> u64 {
+    clock.binary_search_by_key(&uid, |entry| entry.0).map_or(0, |at| clock[at].1)
+}
+
+/// A recorded event that goes back to the device's spares when the last holder lets go.
+#[derive(Debug)]
+pub(crate) struct HeldEvent {
+    device: Device,
+    pub(crate) raw: RawEvent,
+}
+
+impl Drop for HeldEvent {
+    fn drop(&mut self) {
+        self.device.return_event(self.raw);
+    }
+}
+
+/// One record: everything the stream was given up to tick `tick`.
+#[derive(Debug, Clone)]
+pub(crate) struct Mark {
+    pub(crate) tick: u64,
+    pub(crate) event: Arc<HeldEvent>,
+    /// What the stream itself had waited for at the record.
+    pub(crate) clock: Arc<Clock>,
+}
+
+#[derive(Debug, Default)]
+struct Order {
+    seen: Clock,
+    /// Marks not known to be done, oldest first.
+    marks: VecDeque<Mark>,
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(crate) struct Timeline {
+    pub(crate) uid: u64,
+    device: Device,
+    ticks: AtomicU64,
+    done: AtomicU64,
+    /// `None` once the stream is gone.
+    raw: Mutex<Option<RawStream>>,
+    order: Mutex<Order>,
+}
+
+impl Timeline {
+    pub(crate) fn new(device: &Device, raw: RawStream) -> Self {
+        static NEXT_UID: AtomicU64 = AtomicU64::new(1);
+        Self {
+            uid: NEXT_UID.fetch_add(1, Ordering::Relaxed),
+            device: device.clone(),
+            ticks: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            raw: Mutex::new(Some(raw)),
+            order: Mutex::default(),
+        }
+    }
+
+    /// The tick whose record will cover everything the stream has been given so far.
+    pub(crate) fn open_tick(&self) -> u64 {
+        self.ticks.load(Ordering::Acquire) + 1
+    }
+
+    /// The highest tick known to be done. Never asks the driver.
+    pub(crate) fn done(&self) -> u64 {
+        self.done.load(Ordering::Acquire)
+    }
+
+    /// The highest tick done, after asking the driver about marks still open.
+    pub(crate) fn poll(&self) -> Result<u64> {
+        let mut order = lock(&self.order);
+        while let Some(mark) = order.marks.front() {
+            if mark.tick > self.done() && !self.device.backend().event_query(mark.event.raw)? {
+                break;
+            }
+            self.done.fetch_max(mark.tick, Ordering::AcqRel);
+            order.marks.pop_front();
+        }
+        drop(order);
+        Ok(self.done())
+    }
+
+    /// Takes it as known that everything up to `tick` is done.
+    pub(crate) fn reached(&self, tick: u64) {
+        self.done.fetch_max(tick, Ordering::AcqRel);
+        let mut order = lock(&self.order);
+        while order.marks.front().is_some_and(|mark| mark.tick <= tick) {
+            order.marks.pop_front();
+        }
+    }
+
+    /// Counts a record and runs `record`, which makes it; gives its tick and the clock it carries.
+    pub(crate) fn counted_record(
+        &self,
+        record: impl FnOnce(RawStream) -> Result<()>,
+    ) -> Result<(u64, Arc<Clock>)> {
+        let raw = lock(&self.raw);
+        let stream = raw.ok_or_else(|| Error::invalid("stream", "the stream is gone: use a live one"))?;
+        let clock = Arc::new(lock(&self.order).seen.clone());
+        let tick = self.ticks.fetch_add(1, Ordering::AcqRel) + 1;
+        record(stream)?;
+        Ok((tick, clock))
+    }
+
+    /// The oldest mark that covers `tick`; records one where there is none.
+    fn mark(&self, tick: u64) -> Result<Option<Mark>> {
+        if let Some(mark) = lock(&self.order).marks.iter().find(|mark| mark.tick >= tick) {
+            return Ok(Some(mark.clone()));
+        }
+        if self.done() >= tick {
+            return Ok(None);
+        }
+        let event = Arc::new(HeldEvent { raw: self.device.take_event()?, device: self.device.clone() });
+        let backend = self.device.backend();
+        let (tick, clock) = self.counted_record(|stream| backend.event_record(event.raw, stream))?;
+        let mark = Mark { tick, event, clock };
+        let mut order = lock(&self.order);
+        let at = order.marks.partition_point(|other| other.tick < tick);
+        order.marks.insert(at, mark.clone());
+        Ok(Some(mark))
+    }
+
+    /// Whether this stream already runs behind `tick` of `other`, as far as is known without
+    /// asking the driver.
+    pub(crate) fn is_behind(&self, other: &Self, tick: u64) -> bool {
+        self.uid == other.uid || other.done() >= tick || self.has_waited(other.uid, tick)
+    }
+
+    /// Whether this stream has been made to wait for `tick` of stream `uid`.
+    pub(crate) fn has_waited(&self, uid: u64, tick: u64) -> bool {
+        seen_in(&lock(&self.order).seen, uid) >= tick
+    }
+
+    /// Makes this stream wait for `tick` of `other`, on the device. True if a wait was queued,
+    /// false if none was needed.
+    pub(crate) fn wait_for(&self, other: &Self, tick: u64) -> Result<bool> {
+        if self.is_behind(other, tick) {
+            return Ok(false);
+        }
+        let Some(mark) = other.mark(tick)? else { return Ok(false) };
+        {
+            let raw = lock(&self.raw);
+            let stream =
+                raw.ok_or_else(|| Error::invalid("stream", "the stream is gone: use a live one"))?;
+            self.device.backend().event_wait(stream, mark.event.raw)?;
+        }
+        self.learn(other.uid, mark.tick, &mark.clock);
+        Ok(true)
+    }
+
+    /// Notes that this stream waits for `tick` of stream `uid`, and for all of `clock` with it.
+    pub(crate) fn learn(&self, uid: u64, tick: u64, clock: &Clock) {
+        let mut order = lock(&self.order);
+        for &(other, other_tick) in clock {
+            if other != self.uid {
+                raise(&mut order.seen, other, other_tick);
+            }
+        }
+        raise(&mut order.seen, uid, tick);
+    }
+
+    /// Blocks the calling thread until `tick` is done.
+    pub(crate) fn sync_to(&self, tick: u64) -> Result<()> {
+        if self.done() >= tick {
+            return Ok(());
+        }
+        if let Some(mark) = self.mark(tick)? {
+            self.device.backend().event_sync(mark.event.raw)?;
+            self.reached(mark.tick);
+        }
+        Ok(())
+    }
+
+    /// The raw stream, if it is still there.
+    pub(crate) fn raw(&self) -> Option<RawStream> {
+        *lock(&self.raw)
+    }
+
+    /// Makes the last mark, so that what was freed on the stream still becomes ready, and lets go
+    /// of the raw stream, which the caller may then destroy.
+    ///
+    /// If the mark cannot be made (another library destroyed the stream first), the work is waited
+    /// for instead; if even that fails, the open tick stays open and its memory is not re-used.
+    pub(crate) fn close(&self) {
+        let open = self.open_tick();
+        if self.mark(open).is_err()
+            && self.raw().is_some_and(|raw| self.device.backend().stream_sync(raw).is_ok())
+        {
+            self.ticks.fetch_max(open, Ordering::AcqRel);
+            self.reached(open);
+        }
+        *lock(&self.raw) = None;
+    }
+}

@@ -1,0 +1,197 @@
+//! The one error type of the crate.
+//!
+//! Every fallible call returns [`Result`]. An error says what was asked, what was found and what
+//! to do next; after an error the object it came from is unchanged unless its documentation says
+//! otherwise.
+
+use std::fmt;
+
+/// What every fallible call of the crate returns.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a call did not do what it was asked.
+#[non_exhaustive]
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// No step of the out-of-memory ladder could serve the request.
+    #[error("{0}")]
+    OutOfMemory(Box<OutOfMemory>),
+
+    /// A device is not usable here; `missing` says which part and `hint` what to do.
+    #[error("no CUDA device: {missing}; {hint}")]
+    Unavailable {
+        /// The part that is missing: the driver, a GPU, or the compiled kernels.
+        missing: String,
+        /// What to do about it.
+        hint: String,
+    },
+
+    /// A driver call failed.
+    #[error("{call} failed with code {code}: {words}")]
+    Driver {
+        /// Name of the driver call.
+        call: &'static str,
+        /// The driver's result code, as the driver gave it.
+        code: i32,
+        /// The driver's own name and description of the code.
+        words: String,
+    },
+
+    /// A kernel of this crate could not be launched.
+    #[error("launch of kernel {kernel} failed with code {code}: {words}")]
+    Launch {
+        /// Name of the entry point in `kernels/warpool.h`.
+        kernel: &'static str,
+        /// The code it returned.
+        code: i32,
+        /// What the code means.
+        words: String,
+    },
+
+    /// An operating-system call of the host device failed.
+    #[error("{call} failed: {words}")]
+    Os {
+        /// Name of the system call.
+        call: &'static str,
+        /// The system's description of the error.
+        words: String,
+    },
+
+    /// An argument is outside what the call takes; nothing was done.
+    #[error("{what}: {why}")]
+    Invalid {
+        /// The argument.
+        what: &'static str,
+        /// What is wrong with it, with the value, and what would be right.
+        why: String,
+    },
+
+    /// A file could not be read as what it should be.
+    #[error("{file}:{line}: {why}")]
+    Malformed {
+        /// The file as the caller named it.
+        file: String,
+        /// One-based line, 0 where the whole file is meant.
+        line: u64,
+        /// What is wrong there.
+        why: String,
+    },
+}
+
+impl Error {
+    /// An [`Error::Invalid`] about `what`.
+    #[must_use]
+    pub fn invalid(what: &'static str, why: impl Into<String>) -> Self {
+        Self::Invalid { what, why: why.into() }
+    }
+
+    /// Whether this is [`Error::OutOfMemory`].
+    #[must_use]
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::OutOfMemory(_))
+    }
+}
+
+/// The figures behind [`Error::OutOfMemory`].
+#[non_exhaustive]
+#[derive(Debug, Clone, Default)]
+pub struct OutOfMemory {
+    /// Bytes of the request that failed, after rounding.
+    pub requested: u64,
+    /// Bytes in blocks handed out and not yet freed.
+    pub live: u64,
+    /// Physical bytes the pool holds.
+    pub reserved: u64,
+    /// The pool's hard limit in bytes; `u64::MAX` when it has none of its own.
+    pub limit: u64,
+    /// Free physical bytes on the device outside the pool, if the device said.
+    pub device_free: Option<u64>,
+    /// Largest free extent in bytes that could have been handed out at once.
+    pub largest_hole: u64,
+    /// Largest free extent in bytes after moving every movable block together.
+    pub after_compaction: u64,
+    /// The largest live blocks by tag: (tag, bytes, blocks), most bytes first.
+    pub holders: Vec<(String, u64, u64)>,
+}
+
+/// `bytes` with a binary unit, as messages print it.
+pub(crate) struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+        if self.0 < 1024 {
+            return write!(f, "{} B", self.0);
+        }
+        let mut value = self.0 as f64 / 1024.0;
+        let mut unit = 0;
+        while value >= 1024.0 && unit + 1 < UNITS.len() {
+            value /= 1024.0;
+            unit += 1;
+        }
+        write!(f, "{value:.2} {}", UNITS[unit])
+    }
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "out of memory: {} ({} bytes) requested, {} live, {} reserved",
+            Bytes(self.requested),
+            self.requested,
+            Bytes(self.live),
+            Bytes(self.reserved),
+        )?;
+        if self.limit != u64::MAX {
+            write!(f, " of a limit of {}", Bytes(self.limit))?;
+        }
+        if let Some(free) = self.device_free {
+            write!(f, ", {} free on the device", Bytes(free))?;
+        }
+        write!(f, "; largest hole {}", Bytes(self.largest_hole))?;
+        if self.after_compaction > self.largest_hole {
+            write!(f, ", {} after compaction", Bytes(self.after_compaction))?;
+        }
+        for (tag, bytes, blocks) in self.holders.iter().take(3) {
+            write!(f, "; {tag} holds {} in {blocks} blocks", Bytes(*bytes))?;
+        }
+        write!(f, "; {}", self.advice())
+    }
+}
+
+impl OutOfMemory {
+    /// What the caller can do, from the figures.
+    fn advice(&self) -> &'static str {
+        let headroom = self.limit.saturating_sub(self.reserved);
+        if self.requested > self.limit {
+            "the request alone exceeds the limit: raise it or ask for less"
+        } else if self.after_compaction >= self.requested {
+            "make blocks movable, or compact"
+        } else if self.device_free.is_some_and(|free| free < self.requested && headroom > 0) {
+            "other users hold the device's memory: free some, or ask for less"
+        } else {
+            "free blocks, raise the limit, or ask for less"
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn out_of_memory_names_the_request_the_limit_and_the_next_step() {
+        let text = Error::OutOfMemory(Box::new(OutOfMemory {
+            requested: 3 << 30,
+            live: 1 << 30,
+            reserved: 2 << 30,
+            limit: 2 << 30,
+            ..OutOfMemory::default()
+        }))
+        .to_string();
+        assert!(text.contains("3.00 GiB (3221225472 bytes) requested"), "{text}");
+        assert!(text.contains("of a limit of 2.00 GiB"), "{text}");
+        assert!(text.contains("raise it or ask for less"), "{text}");
+    }
+}
