@@ -51,7 +51,10 @@ fn main() {
             .include("kernels")
             .files(sources("kernels", "cu"))
             .compile("warpool_cuda");
-        println!("cargo:rustc-link-search=native={}", home.join("lib").display());
+        println!(
+            "cargo:rustc-link-search=native={}",
+            home.join("lib").display()
+        );
         println!("cargo:rustc-link-lib=static=cudart_static");
         println!("cargo:rustc-link-lib=dylib=dl");
         println!("cargo:rustc-link-lib=dylib=rt");

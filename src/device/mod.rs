@@ -216,6 +216,10 @@ impl Device {
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let info = self.info();
-        write!(f, "Device({:?} {} {:?})", info.kind, info.ordinal, info.name)
+        write!(
+            f,
+            "Device({:?} {} {:?})",
+            info.kind, info.ordinal, info.name
+        )
     }
 }
