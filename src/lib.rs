@@ -3,6 +3,7 @@
 pub mod device;
 pub mod driver;
 mod error;
+pub mod observe;
 
 pub use device::{Device, Event, Stream};
 pub use error::{Error, OutOfMemory, Result};
