@@ -48,12 +48,12 @@ pub enum Error {
         words: String,
     },
 
-    /// An operating-system call of the host device failed.
+    /// A call on the host failed: one of the operating system, or work queued by `host_call`.
     #[error("{call} failed: {words}")]
     Os {
-        /// Name of the system call.
+        /// Name of the system call, or `host call`.
         call: &'static str,
-        /// The system's description of the error.
+        /// The system's description of the error, or the message of the panic.
         words: String,
     },
 
@@ -89,6 +89,15 @@ impl Error {
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::OutOfMemory(_))
+    }
+
+    /// Whether a device call failed because the device has no memory left.
+    ///
+    /// The host device answers with the driver's own code, so one question serves both.
+    #[must_use]
+    pub fn is_device_exhausted(&self) -> bool {
+        const CUDA_ERROR_OUT_OF_MEMORY: i32 = 2;
+        matches!(self, Self::Driver { code: CUDA_ERROR_OUT_OF_MEMORY, .. })
     }
 }
 

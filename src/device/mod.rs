@@ -24,7 +24,9 @@ mod cuda;
 mod event;
 mod host;
 mod launch;
+mod ledger;
 mod stream;
+mod table;
 mod timeline;
 
 use std::collections::HashMap;
@@ -33,7 +35,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 pub use backend::{Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Phys, RawEvent, RawStream};
 pub use event::Event;
-pub use host::HostConfig;
+pub use host::{HostConfig, host_available_bytes};
 pub use launch::Launch;
 pub use stream::Stream;
 pub(crate) use stream::{StreamCore, StreamWatcher};
@@ -93,7 +95,7 @@ impl Device {
         cuda::count()
     }
 
-    /// The host device with half of the machine's memory as its capacity.
+    /// The host device with its default capacity (see [`HostConfig::capacity`]).
     ///
     /// # Errors
     /// [`Error::Os`](crate::Error::Os) if the machine refuses memory or threads.
