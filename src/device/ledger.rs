@@ -80,7 +80,7 @@ impl Ledger {
 
     /// A size is a positive multiple of the granule.
     pub(super) fn check_bytes(&self, bytes: u64) -> Result<()> {
-        if bytes == 0 || bytes % self.granule != 0 {
+        if bytes == 0 || !bytes.is_multiple_of(self.granule) {
             let why = format!(
                 "{bytes} is not a positive multiple of the granule, {} bytes",
                 self.granule
@@ -185,7 +185,7 @@ impl Ledger {
             );
             return Err(Error::invalid("bytes", why));
         }
-        if addr % self.granule != 0 {
+        if !addr.is_multiple_of(self.granule) {
             let why = format!(
                 "{addr:#x} is not a multiple of the granule, {} bytes",
                 self.granule

@@ -29,6 +29,7 @@ mod stream;
 mod table;
 mod timeline;
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -41,7 +42,7 @@ pub use stream::Stream;
 pub(crate) use stream::{StreamCore, StreamWatcher};
 pub(crate) use timeline::Timeline;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Spare events kept for re-use; an event costs more to create than to record.
 const SPARE_EVENTS: usize = 256;
@@ -72,6 +73,16 @@ impl Drop for DeviceInner {
 /// Locks, going on after a panic elsewhere: state behind the crate's locks is valid between calls.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The error of a host call that panicked.
+fn panicked(panic: &(dyn Any + Send)) -> Error {
+    let message = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message");
+    Error::Os { call: "host call", words: format!("it panicked: {message}") }
 }
 
 impl Device {

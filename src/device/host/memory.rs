@@ -52,12 +52,12 @@ impl FileSpace {
 
     /// Puts a range back and joins it with its free neighbours.
     fn put(&mut self, mut at: u64, mut bytes: u64) {
-        if let Some((&before, &len)) = self.free.range(..at).next_back() {
-            if before + len == at {
-                self.free.remove(&before);
-                at = before;
-                bytes += len;
-            }
+        if let Some((&before, &len)) = self.free.range(..at).next_back()
+            && before + len == at
+        {
+            self.free.remove(&before);
+            at = before;
+            bytes += len;
         }
         if let Some(len) = self.free.remove(&(at + bytes)) {
             bytes += len;

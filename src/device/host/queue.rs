@@ -22,7 +22,7 @@ use std::time::Instant;
 
 use super::memory::Memory;
 use crate::device::launch::Launch;
-use crate::device::{Addr, lock};
+use crate::device::{Addr, lock, panicked};
 use crate::error::{Error, Result};
 
 /// A copy or fill; addresses of either side are plain ones.
@@ -273,17 +273,4 @@ fn run_op(op: Op) -> Result<()> {
         Op::Wait(place) => place.stream.wait_for(place.number),
     }
     Ok(())
-}
-
-/// The error of a host call that panicked.
-pub(in crate::device) fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
-    let message = panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message");
-    Error::Os {
-        call: "host call",
-        words: format!("it panicked: {message}"),
-    }
 }
