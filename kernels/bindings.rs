@@ -1,4 +1,4 @@
-// Made from warpool.h by the build script. Not edited by hand.
+// Made by the build script from warpool.h with the fingerprint 9625df663d9a448b.
 
 pub const WP_ABI_VERSION: u32 = 1;
 pub const WP_SLIDE_SCRATCH: u32 = 64;
