@@ -82,7 +82,10 @@ impl Error {
     /// An [`Error::Invalid`] about `what`.
     #[must_use]
     pub fn invalid(what: &'static str, why: impl Into<String>) -> Self {
-        Self::Invalid { what, why: why.into() }
+        Self::Invalid {
+            what,
+            why: why.into(),
+        }
     }
 
     /// Whether this is [`Error::OutOfMemory`].
@@ -97,7 +100,13 @@ impl Error {
     #[must_use]
     pub fn is_device_exhausted(&self) -> bool {
         const CUDA_ERROR_OUT_OF_MEMORY: i32 = 2;
-        matches!(self, Self::Driver { code: CUDA_ERROR_OUT_OF_MEMORY, .. })
+        matches!(
+            self,
+            Self::Driver {
+                code: CUDA_ERROR_OUT_OF_MEMORY,
+                ..
+            }
+        )
     }
 }
 
@@ -177,7 +186,10 @@ impl OutOfMemory {
             "the request alone exceeds the limit: raise it or ask for less"
         } else if self.after_compaction >= self.requested {
             "make blocks movable, or compact"
-        } else if self.device_free.is_some_and(|free| free < self.requested && headroom > 0) {
+        } else if self
+            .device_free
+            .is_some_and(|free| free < self.requested && headroom > 0)
+        {
             "other users hold the device's memory: free some, or ask for less"
         } else {
             "free blocks, raise the limit, or ask for less"
@@ -199,7 +211,10 @@ mod tests {
             ..OutOfMemory::default()
         }))
         .to_string();
-        assert!(text.contains("3.00 GiB (3221225472 bytes) requested"), "{text}");
+        assert!(
+            text.contains("3.00 GiB (3221225472 bytes) requested"),
+            "{text}"
+        );
         assert!(text.contains("of a limit of 2.00 GiB"), "{text}");
         assert!(text.contains("raise it or ask for less"), "{text}");
     }

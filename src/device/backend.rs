@@ -60,8 +60,23 @@ pub struct DeviceInfo {
 impl DeviceInfo {
     /// Facts with every optional figure at zero.
     #[must_use]
-    pub fn new(kind: DeviceKind, ordinal: u32, name: String, total_bytes: u64, granule: u64) -> Self {
-        Self { kind, ordinal, name, total_bytes, granule, capability: (0, 0), processors: 0, driver_version: 0 }
+    pub fn new(
+        kind: DeviceKind,
+        ordinal: u32,
+        name: String,
+        total_bytes: u64,
+        granule: u64,
+    ) -> Self {
+        Self {
+            kind,
+            ordinal,
+            name,
+            total_bytes,
+            granule,
+            capability: (0, 0),
+            processors: 0,
+            driver_version: 0,
+        }
     }
 }
 
@@ -143,18 +158,26 @@ pub trait Backend: Send + Sync + 'static {
     ///
     /// # Safety
     /// `src` is readable and `dst` writable device memory, for `bytes`, until the copy is done.
-    unsafe fn copy_in(&self, dst: Addr, src: *const u8, bytes: u64, stream: RawStream) -> Result<()>;
+    unsafe fn copy_in(
+        &self,
+        dst: Addr,
+        src: *const u8,
+        bytes: u64,
+        stream: RawStream,
+    ) -> Result<()>;
     /// Queues a copy to host memory. A driver may hold the caller until the copy is done where the
     /// memory is not page-locked.
     ///
     /// # Safety
     /// `src` is readable device memory and `dst` writable, for `bytes`, until the copy is done.
-    unsafe fn copy_out(&self, dst: *mut u8, src: Addr, bytes: u64, stream: RawStream) -> Result<()>;
+    unsafe fn copy_out(&self, dst: *mut u8, src: Addr, bytes: u64, stream: RawStream)
+    -> Result<()>;
     /// Queues a copy within the device; the ranges do not overlap.
     ///
     /// # Safety
     /// Both ranges are device memory for `bytes` until the copy is done.
-    unsafe fn copy_within(&self, dst: Addr, src: Addr, bytes: u64, stream: RawStream) -> Result<()>;
+    unsafe fn copy_within(&self, dst: Addr, src: Addr, bytes: u64, stream: RawStream)
+    -> Result<()>;
     /// Queues a fill with one byte value.
     ///
     /// # Safety

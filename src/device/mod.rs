@@ -82,7 +82,10 @@ fn panicked(panic: &(dyn Any + Send)) -> Error {
         .copied()
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no message");
-    Error::Os { call: "host call", words: format!("it panicked: {message}") }
+    Error::Os {
+        call: "host call",
+        words: format!("it panicked: {message}"),
+    }
 }
 
 impl Device {
@@ -227,6 +230,10 @@ impl Device {
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let info = self.info();
-        write!(f, "Device({:?} {} {:?})", info.kind, info.ordinal, info.name)
+        write!(
+            f,
+            "Device({:?} {} {:?})",
+            info.kind, info.ordinal, info.name
+        )
     }
 }

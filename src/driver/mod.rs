@@ -8,6 +8,9 @@
 //! - [`abi`]: the entry points of the kernels.
 
 pub mod abi;
+pub mod build_info;
+#[cfg(feature = "rustacuda")]
+mod lazy;
 pub(crate) mod result;
 pub(crate) mod table;
 
