@@ -1,5 +1,6 @@
 //! warpool: device memory for applications that run their own CUDA kernels.
 
+pub mod convert;
 pub mod device;
 pub mod driver;
 mod error;
