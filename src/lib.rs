@@ -4,6 +4,7 @@ mod arena;
 pub mod device;
 pub mod driver;
 mod error;
+pub mod interop;
 pub mod observe;
 pub mod pool;
 
