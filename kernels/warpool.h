@@ -72,13 +72,38 @@ int wp_host_pattern(const wp_pattern *args);
 
 typedef enum wp_type { WP_F32 = 0, WP_F16 = 1, WP_BF16 = 2, WP_E4M3 = 3, WP_E5M2 = 4, WP_F64 = 5 } wp_type;
 
-/* `count` elements from `src` to `dst`; both aligned to their element; the ranges do not overlap. */
+/* How a value between two neighbours of the destination format is rounded. */
+typedef enum wp_rounding {
+    WP_NEAREST = 0,     /* to the nearer, ties to the even one */
+    WP_TOWARD_ZERO = 1,
+    WP_UP = 2,          /* toward positive infinity */
+    WP_DOWN = 3,        /* toward negative infinity */
+    WP_STOCHASTIC = 4   /* up with a probability of the remainder; the generator is `seed` and the element's number */
+} wp_rounding;
+
+/* What becomes of a magnitude that rounds to more than the largest finite one. */
+typedef enum wp_overflow {
+    WP_TO_INFINITY = 0, /* infinity; NaN in E4M3, which has no infinity; IEEE 754 where rounding is directed */
+    WP_SATURATE = 1     /* the largest finite magnitude, for infinities too */
+} wp_overflow;
+
+/*
+ * `rows` rows of `count` elements; row r starts at src + r * src_pitch and dst + r * dst_pitch
+ * (bytes, multiples of the element). Addresses are aligned to their element. Element c of row r has
+ * the number r * count + c. No destination overlaps the source.
+ */
 typedef struct wp_convert {
     wp_addr src;
     wp_addr dst;
     wp_u64 count;
+    wp_u64 rows;
+    wp_u64 src_pitch;
+    wp_u64 dst_pitch;
+    wp_u64 seed;
     wp_u32 src_type; /* wp_type */
     wp_u32 dst_type; /* wp_type */
+    wp_u32 rounding; /* wp_rounding; exact conversions ignore it */
+    wp_u32 overflow; /* wp_overflow */
 } wp_convert;
 
 int wp_cuda_convert(const wp_convert *args, void *stream);

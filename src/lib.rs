@@ -1,6 +1,7 @@
 //! warpool: device memory for applications that run their own CUDA kernels.
 
 mod arena;
+pub mod convert;
 pub mod device;
 pub mod driver;
 mod error;
