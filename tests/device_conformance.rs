@@ -949,6 +949,28 @@ fn the_host_device_has_the_capacity_it_was_given_and_no_more() {
 }
 
 #[test]
+fn a_full_queue_of_the_host_device_holds_the_caller_and_loses_nothing() {
+    let device = common::host();
+    let stream = device.stream().unwrap();
+    let gate = Gate::close(&stream);
+    let opener = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        gate.open();
+    });
+    let ran = Arc::new(AtomicU32::new(0));
+    for _ in 0..200_000 {
+        let ran = Arc::clone(&ran);
+        let work = Box::new(move || {
+            ran.fetch_add(1, Ordering::Relaxed);
+        });
+        device.backend().host_call(stream.raw(), work).unwrap();
+    }
+    stream.synchronize().unwrap();
+    assert_eq!(ran.load(Ordering::Relaxed), 200_000);
+    opener.join().unwrap();
+}
+
+#[test]
 fn a_host_call_may_not_wait_for_device_work_on_the_host_device() {
     let device = common::host();
     let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
