@@ -132,8 +132,12 @@ pub struct OutOfMemory {
     pub holders: Vec<(String, u64, u64)>,
 }
 
-/// `bytes` with a binary unit, as messages print it.
-pub(crate) struct Bytes(pub u64);
+/// A number of bytes, printed with a binary unit: `3.00 GiB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bytes(
+    /// The bytes.
+    pub u64,
+);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,9 +1,11 @@
 //! warpool: device memory for applications that run their own CUDA kernels.
 
 mod arena;
+pub mod convert;
 pub mod device;
 pub mod driver;
 mod error;
+pub mod interop;
 pub mod observe;
 pub mod pool;
 

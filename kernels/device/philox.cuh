@@ -1,0 +1,49 @@
+/*
+ * philox.cuh: the counter-based generator behind stochastic rounding.
+ *
+ * Philox4x32 with 7 rounds (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as
+ * 1, 2, 3", SC 2011, which finds 7 rounds to pass BigCrush). Key: the seed. Counter: the number of
+ * the element divided by 4, which yields the words of 4 neighbours. So the word of an element
+ * depends on its number and the seed alone, never on the grid.
+ */
+#ifndef WARPOOL_PHILOX_CUH
+#define WARPOOL_PHILOX_CUH
+
+#include "host/shim.h"
+
+namespace wp {
+
+struct Words4 {
+    u32 v[4];
+};
+
+WP_HD Words4 philox(u64 seed, u64 counter) {
+    u32 x0 = (u32)counter, x1 = (u32)(counter >> 32), x2 = 0, x3 = 0;
+    u32 k0 = (u32)seed, k1 = (u32)(seed >> 32);
+#ifdef __CUDACC__
+#pragma unroll
+#endif
+    for (int round = 0; round < 7; round++) {
+        const u64 p0 = (u64)0xD2511F53u * x0;
+        const u64 p1 = (u64)0xCD9E8D57u * x2;
+        x0 = (u32)(p1 >> 32) ^ x1 ^ k0;
+        x1 = (u32)p1;
+        x2 = (u32)(p0 >> 32) ^ x3 ^ k1;
+        x3 = (u32)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return {{x0, x1, x2, x3}};
+}
+
+/* The word of element `index`. */
+WP_HD u32 philox_word(u64 seed, u64 index) {
+    /* Selected, not indexed: an index would put the words into memory. */
+    const Words4 w = philox(seed, index / 4);
+    const u32 low = index & 1 ? w.v[1] : w.v[0], high = index & 1 ? w.v[3] : w.v[2];
+    return index & 2 ? high : low;
+}
+
+}  // namespace wp
+
+#endif /* WARPOOL_PHILOX_CUH */

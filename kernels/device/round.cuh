@@ -1,0 +1,97 @@
+/*
+ * round.cuh: narrowing in integer arithmetic, one element at a time, without branches.
+ *
+ * The magnitude of the source is a significand m and a scale. Dropping `shift` bits of m leaves a
+ * quotient q and a remainder; the mode says from the remainder whether q goes up by one. Adding q
+ * to the exponent field carries by itself: from the subnormals into the normals, from one exponent
+ * to the next, and past the largest finite number into overflow, which one comparison finds.
+ */
+#ifndef WARPOOL_ROUND_CUH
+#define WARPOOL_ROUND_CUH
+
+#include "formats.cuh"
+
+namespace wp {
+
+/* To nearest, ties to the even code. */
+template <class A, class B>
+constexpr bool SAME_MODE = false;
+template <class A>
+constexpr bool SAME_MODE<A, A> = true;
+
+struct Nearest {
+    static constexpr bool RANDOM = false;
+    template <class B>
+    WP_HD bool up(B q, B rem, int shift, bool, u32) const {
+        return rem + (q & 1) > (B)1 << (shift - 1);
+    }
+    template <class D>
+    WP_HD typename D::Bits overflow(bool) const {
+        return D::OVERFLOW;
+    }
+};
+
+/* Away from zero for one sign or both, toward zero else. */
+struct Directed {
+    static constexpr bool RANDOM = false;
+    bool away[2]; /* by sign: positive, negative */
+
+    WP_HD explicit Directed(u32 rounding) : away{rounding == WP_UP, rounding == WP_DOWN} {}
+
+    template <class B>
+    WP_HD bool up(B, B rem, int, bool negative, u32) const {
+        return ((negative ? away[1] : away[0]) & (rem != 0)) != 0;
+    }
+    template <class D>
+    WP_HD typename D::Bits overflow(bool negative) const {
+        return (negative ? away[1] : away[0]) ? D::OVERFLOW : D::MAX;
+    }
+};
+
+/* Up with the probability of the remainder, in steps of 2^-32. */
+struct Stochastic {
+    static constexpr bool RANDOM = true;
+    template <class B>
+    WP_HD bool up(B, B rem, int shift, bool, u32 random) const {
+        const u64 threshold = shift <= 32 ? (u64)rem << (32 - shift) : (u64)rem >> (shift - 32);
+        return random < threshold;
+    }
+    template <class D>
+    WP_HD typename D::Bits overflow(bool) const {
+        return D::OVERFLOW;
+    }
+};
+
+/*
+ * `x`, bits of S, as the bits of D. `random` is used by Stochastic only. With `saturate`, results
+ * beyond the largest finite magnitude, infinities included, become that magnitude.
+ */
+template <class S, class D, class Mode>
+WP_HD typename D::Bits narrow(typename S::Bits x, const Mode &mode, bool saturate, u32 random = 0) {
+    using B = typename S::Bits;
+    constexpr int EMIN = S::BIAS - D::BIAS + 1; /* source exponent of the smallest normal of D */
+    constexpr int DROP = S::MAN - D::MAN;
+    constexpr int MOST = Mode::RANDOM || S::SIZE == 64 ? 63 : 31;
+    const B magnitude = x & (B)~S::SIGN;
+    const bool negative = (x & S::SIGN) != 0;
+    const int field = (int)(magnitude >> S::MAN);
+    const B implicit = (B)(field != 0) << S::MAN;
+    const B m = (magnitude & (((B)1 << S::MAN) - 1)) | implicit;
+    const int exponent = field != 0 ? field : 1;
+    const int below = EMIN > exponent ? EMIN - exponent : 0;
+    const int shift = DROP + below < MOST ? DROP + below : MOST;
+    const B base = (B)(exponent > EMIN ? exponent - EMIN : 0) << D::MAN;
+    const B q = S::SIZE == 32 && MOST > 31 ? (B)((u64)m >> shift) : m >> shift;
+    const B rem = S::SIZE == 32 && MOST > 31 ? (B)(m - ((u64)q << shift)) : m - (q << shift);
+    B code = base + q + (B)mode.up(q, rem, shift, negative, random);
+    const B infinite = saturate ? D::MAX : D::OVERFLOW;
+    const B beyond = saturate ? D::MAX : mode.template overflow<D>(negative);
+    code = code > D::MAX ? beyond : code;
+    code = magnitude == S::OVERFLOW ? infinite : code;
+    code |= negative ? D::SIGN : 0;
+    return (typename D::Bits)(magnitude > S::OVERFLOW ? D::QNAN : code);
+}
+
+}  // namespace wp
+
+#endif /* WARPOOL_ROUND_CUH */

@@ -1,0 +1,75 @@
+//! The element types and the pairs that are converted.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::driver::abi;
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A floating-point format that device memory can hold.
+///
+/// Implemented for `f64`, `f32`, [`half::f16`], [`half::bf16`], [`E4m3`] and [`E5m2`], and for
+/// nothing else.
+pub trait Element: Pod + sealed::Sealed {
+    /// The format as `kernels/warpool.h` numbers it.
+    #[doc(hidden)]
+    const TYPE: u32;
+}
+
+/// An 8-bit float with 4 exponent and 3 significand bits: E4M3 of the OCP 8-bit Floating Point
+/// Specification.
+///
+/// Largest finite magnitude 448, smallest 2⁻⁹. No infinity; 0x7F and 0xFF are NaN. Equality is of
+/// bits.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Pod, Zeroable)]
+pub struct E4m3(pub u8);
+
+/// An 8-bit float with 5 exponent and 2 significand bits: E5M2 of the OCP 8-bit Floating Point
+/// Specification.
+///
+/// Largest finite magnitude 57344, smallest 2⁻¹⁶. Infinities and NaN as in IEEE 754. Equality is
+/// of bits.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Pod, Zeroable)]
+pub struct E5m2(pub u8);
+
+macro_rules! elements {
+    ($($element:ty = $number:ident;)*) => {$(
+        impl sealed::Sealed for $element {}
+        impl Element for $element {
+            const TYPE: u32 = abi::$number as u32;
+        }
+    )*};
+}
+
+elements! {
+    f32 = WP_F32;
+    half::f16 = WP_F16;
+    half::bf16 = WP_BF16;
+    E4m3 = WP_E4M3;
+    E5m2 = WP_E5M2;
+    f64 = WP_F64;
+}
+
+/// A pair of formats that is converted: from `Self` to `D`.
+///
+/// Exact: `f16`, `bf16`, [`E4m3`], [`E5m2`] to `f32`; [`E4m3`], [`E5m2`] to `f16`; `f32` to `f64`.
+/// Rounded: `f32` to `f16`, `bf16`, [`E4m3`], [`E5m2`]; `f16` to `bf16`, [`E4m3`], [`E5m2`]; `bf16`
+/// to `f16`; `f64` to `f32`, `f16`, `bf16`.
+pub trait ConvertTo<D: Element>: Element {}
+
+macro_rules! pairs {
+    ($($from:ty => $($to:ty),*;)*) => {$($(impl ConvertTo<$to> for $from {})*)*};
+}
+
+pairs! {
+    f32 => half::f16, half::bf16, E4m3, E5m2, f64;
+    half::f16 => f32, half::bf16, E4m3, E5m2;
+    half::bf16 => f32, half::f16;
+    E4m3 => f32, half::f16;
+    E5m2 => f32, half::f16;
+    f64 => f32, half::f16, half::bf16;
+}

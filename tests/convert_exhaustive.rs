@@ -1,0 +1,264 @@
+//! Every input of every narrowing, not a sample.
+//!
+//! `WARPOOL_EXHAUSTIVE=1` sweeps all 2^32 `f32` inputs through every target, deterministic rounding
+//! and treatment of overflow. Without it the sweep takes every 64th strip of 2^16 inputs, and a
+//! second test takes the inputs around every boundary between two results.
+
+mod convert_reference;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use convert_reference::{BF16, E4M3, E5M2, F16, Format, How, NARROW, every_how, intervals, round};
+use warpool::driver::abi;
+
+const STRIP: usize = 1 << 16;
+
+fn whole() -> bool {
+    std::env::var("WARPOOL_EXHAUSTIVE").is_ok_and(|v| v == "1")
+}
+
+/// Converts on the host device's kernel; slices stand in for device memory.
+fn on_host<S, D>(src: &[S], src_type: u32, dst: &mut [D], dst_type: u32, how: How, seed: u64) {
+    assert_eq!(src.len(), dst.len());
+    let args = abi::wp_convert {
+        src: src.as_ptr() as u64,
+        dst: dst.as_mut_ptr() as u64,
+        count: src.len() as u64,
+        rows: 1,
+        src_pitch: 0,
+        dst_pitch: 0,
+        seed,
+        src_type,
+        dst_type,
+        rounding: how.rounding,
+        overflow: how.overflow,
+    };
+    // SAFETY: both slices live through the call, and do not overlap.
+    assert_eq!(unsafe { abi::wp_host_convert(&args) }, abi::WP_OK as i32);
+}
+
+/// Converts `f32` bits and gives codes as `u32`.
+fn codes(format: &Format, how: How, inputs: &[u32]) -> Vec<u32> {
+    if format.bits == 16 {
+        let mut out = vec![0u16; inputs.len()];
+        on_host(inputs, abi::WP_F32 as u32, &mut out, format.number, how, 0);
+        out.into_iter().map(u32::from).collect()
+    } else {
+        let mut out = vec![0u8; inputs.len()];
+        on_host(inputs, abi::WP_F32 as u32, &mut out, format.number, how, 0);
+        out.into_iter().map(u32::from).collect()
+    }
+}
+
+/// What the reference says of one format and choice, for both signs.
+struct Expected {
+    format: Format,
+    how: How,
+    by_sign: [Vec<(u32, u32)>; 2],
+}
+
+fn every_expectation() -> Vec<Expected> {
+    let both =
+        |format: Format, how| [false, true].map(|negative| intervals(&format, how, negative));
+    let of = |format: Format| {
+        every_how().into_iter().map(move |how| Expected {
+            format,
+            how,
+            by_sign: both(format, how),
+        })
+    };
+    NARROW.into_iter().flat_map(of).collect()
+}
+
+/// Checks one strip's results: within an interval all are equal, and equal to its code.
+fn check_strip<C: Copy + Into<u32> + PartialEq>(expected: &Expected, first: u32, out: &[C]) {
+    let intervals = &expected.by_sign[(first >> 31) as usize];
+    let magnitude = first & 0x7FFF_FFFF;
+    let end = magnitude + out.len() as u32;
+    let mut at = intervals.partition_point(|interval| interval.0 <= magnitude) - 1;
+    while intervals[at].0 < end {
+        let Some(next) = intervals.get(at + 1) else {
+            break;
+        };
+        let from = intervals[at].0.max(magnitude) - magnitude;
+        let to = next.0.min(end) - magnitude;
+        let part = &out[from as usize..to as usize];
+        // Equal to its own shift by one: every element is the first one.
+        let one = part.is_empty()
+            || (part[0].into() == intervals[at].1 && part[1..] == part[..part.len() - 1]);
+        if !one {
+            let wrong = part
+                .iter()
+                .position(|&code| code.into() != intervals[at].1)
+                .unwrap();
+            panic!(
+                "f32 {:#010x} to {} {:?} gives {:#x}, not {:#x}",
+                first + from + wrong as u32,
+                expected.format.name,
+                expected.how,
+                part[wrong].into(),
+                intervals[at].1
+            );
+        }
+        at += 1;
+    }
+}
+
+fn sweep_strip(
+    expectations: &[Expected],
+    first: u32,
+    inputs: &mut [u32],
+    wide: &mut [u16],
+    small: &mut [u8],
+) {
+    for (offset, input) in inputs.iter_mut().enumerate() {
+        *input = first + offset as u32;
+    }
+    for expected in expectations {
+        let Expected { format, how, .. } = expected;
+        if format.bits == 16 {
+            on_host(inputs, abi::WP_F32 as u32, wide, format.number, *how, 0);
+            check_strip(expected, first, wide);
+        } else {
+            on_host(inputs, abi::WP_F32 as u32, small, format.number, *how, 0);
+            check_strip(expected, first, small);
+        }
+    }
+}
+
+#[test]
+fn every_f32_narrows_as_the_definitions_say_on_the_host() {
+    let expectations = every_expectation();
+    let step = if whole() { 1 } else { 64 };
+    let next = AtomicU32::new(0);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let (mut inputs, mut wide, mut small) =
+                    (vec![0; STRIP], vec![0; STRIP], vec![0; STRIP]);
+                loop {
+                    let strip = next.fetch_add(1, Ordering::Relaxed);
+                    if strip >= (1 << 16) / step {
+                        return;
+                    }
+                    // Another strip of each group of `step`, so that no bit pattern is left out.
+                    let pick = strip * step + strip.wrapping_mul(0x9E37_79B9) % step;
+                    sweep_strip(
+                        &expectations,
+                        pick << 16,
+                        &mut inputs,
+                        &mut wide,
+                        &mut small,
+                    );
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn every_boundary_between_two_results_is_where_the_definitions_put_it() {
+    for expected in every_expectation() {
+        for negative in [false, true] {
+            let sign = u32::from(negative) << 31;
+            let around = |&(start, _): &(u32, u32)| {
+                start.saturating_sub(3)..=start.saturating_add(3).min(0x7FFF_FFFF)
+            };
+            let inputs: Vec<u32> = expected.by_sign[usize::from(negative)]
+                .iter()
+                .flat_map(around)
+                .map(|bits| bits | sign)
+                .collect();
+            let found = codes(&expected.format, expected.how, &inputs);
+            for (&input, code) in inputs.iter().zip(found) {
+                let want = round(
+                    &expected.format,
+                    expected.how,
+                    f64::from(f32::from_bits(input)),
+                );
+                assert_eq!(
+                    code, want,
+                    "f32 {input:#010x} to {} {:?}",
+                    expected.format.name, expected.how
+                );
+            }
+        }
+    }
+}
+
+fn widened<S>(codes: &[S], format: &Format) -> Vec<u32> {
+    let mut out = vec![0u32; codes.len()];
+    let nearest = every_how()[0];
+    on_host(
+        codes,
+        format.number,
+        &mut out,
+        abi::WP_F32 as u32,
+        nearest,
+        0,
+    );
+    out
+}
+
+#[test]
+fn every_code_widens_to_its_value() {
+    for format in NARROW {
+        let all: Vec<u32> = (0..1u32 << format.bits).collect();
+        let out = if format.bits == 16 {
+            widened(&all.iter().map(|&c| c as u16).collect::<Vec<_>>(), &format)
+        } else {
+            widened(&all.iter().map(|&c| c as u8).collect::<Vec<_>>(), &format)
+        };
+        for (&code, bits) in all.iter().zip(out) {
+            match format.decode(code) {
+                Some(value) => {
+                    assert_eq!(bits, (value as f32).to_bits(), "{} {code:#x}", format.name)
+                }
+                None if format.name == "bf16" => assert_eq!(bits, code << 16, "bf16 NaN {code:#x}"),
+                None => assert_eq!(bits, 0x7FFF_FFFF, "{} NaN {code:#x}", format.name),
+            }
+        }
+    }
+}
+
+#[test]
+fn every_code_of_a_small_format_converts_to_the_others_as_the_definitions_say() {
+    let pairs = [
+        (F16, BF16),
+        (F16, E4M3),
+        (F16, E5M2),
+        (BF16, F16),
+        (E4M3, F16),
+        (E5M2, F16),
+    ];
+    for (from, to) in pairs {
+        let all: Vec<u16> = (0..1u32 << from.bits).map(|code| code as u16).collect();
+        let bytes: Vec<u8> = all.iter().map(|&code| code as u8).collect();
+        for how in every_how() {
+            let (mut wide, mut small) = (vec![0u16; all.len()], vec![0u8; all.len()]);
+            match (from.bits, to.bits) {
+                (16, 16) => on_host(&all, from.number, &mut wide, to.number, how, 0),
+                (16, _) => on_host(&all, from.number, &mut small, to.number, how, 0),
+                _ => on_host(&bytes, from.number, &mut wide, to.number, how, 0),
+            }
+            for (at, &code) in all.iter().enumerate() {
+                let got = if to.bits == 16 {
+                    u32::from(wide[at])
+                } else {
+                    u32::from(small[at])
+                };
+                let value = from.decode(u32::from(code)).unwrap_or(f64::NAN);
+                // An exact conversion keeps infinities, whatever is asked of overflow.
+                let how = if from.bits == 8 { every_how()[0] } else { how };
+                assert_eq!(
+                    got,
+                    round(&to, how, value),
+                    "{} {code:#x} to {} {how:?}",
+                    from.name,
+                    to.name
+                );
+            }
+        }
+    }
+}
