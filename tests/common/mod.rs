@@ -1,6 +1,8 @@
 //! What the test binaries share: which devices there are, and memory on them.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod watched;
+
 use std::sync::Arc;
 
 use warpool::device::{Addr, Backend, HandleCounts, Phys};
