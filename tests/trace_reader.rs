@@ -148,7 +148,7 @@ fn every_malformed_line_is_an_error_with_its_line() {
 #[test]
 fn a_file_without_a_header_or_without_events_is_refused() {
     let (line, why) = refused(read(""));
-    assert_eq!((line, why.contains("empty")), (0, true), "{why}");
+    assert_eq!((line, why.contains("empty")), (1, true), "{why}");
     let (line, why) = refused(read(HEADER));
     assert_eq!((line, why.contains("no events")), (1, true), "{why}");
     let (line, why) = refused(read("1,0,allocate,0x10,8,0\n"));
@@ -186,7 +186,7 @@ fn a_missing_file_is_an_error_with_its_name() {
         .expect_err("no such file")
         .to_string();
     assert!(
-        error.starts_with("/nowhere/at/all.csv:0: cannot open"),
+        error.starts_with("/nowhere/at/all.csv: cannot open"),
         "{error}"
     );
 }

@@ -175,7 +175,14 @@ impl fmt::Display for Report {
         )?;
         line("verified", self.verified())?;
         line("corrupt", self.corrupt())?;
-        line("failed", format!("{} allocations", self.failed_allocs))?;
+        line(
+            "failed",
+            format!(
+                "{} allocation{}",
+                self.failed_allocs,
+                plural(self.failed_allocs)
+            ),
+        )?;
         write!(
             f,
             "{:<14}{}",
