@@ -153,7 +153,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Nanoseconds of device time between two timing events, both done.
     fn event_elapsed_ns(&self, start: RawEvent, end: RawEvent) -> Result<f64>;
 
-    /// Queues a copy from host memory.
+    /// Queues a copy from host memory. A driver may hold the caller until the copy is done where
+    /// the memory is not page-locked.
     ///
     /// # Safety
     /// `src` is readable and `dst` writable device memory, for `bytes`, until the copy is done.
@@ -164,7 +165,8 @@ pub trait Backend: Send + Sync + 'static {
         bytes: u64,
         stream: RawStream,
     ) -> Result<()>;
-    /// Queues a copy to host memory.
+    /// Queues a copy to host memory. A driver may hold the caller until the copy is done where the
+    /// memory is not page-locked.
     ///
     /// # Safety
     /// `src` is readable device memory and `dst` writable, for `bytes`, until the copy is done.
@@ -187,6 +189,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Every range the launch names is device memory until it is done, and meets the alignment
     /// that `kernels/warpool.h` states.
     unsafe fn launch(&self, launch: &Launch, stream: RawStream) -> Result<()>;
-    /// Queues a call of `work` on the host, in stream order. `work` makes no device call.
+    /// Queues a call of `work` on the host, in stream order. `work` makes no device call, and does
+    /// not wait for other host calls, which may share its thread. If it panics, waiting for the
+    /// stream is an error from then on.
     fn host_call(&self, stream: RawStream, work: Box<dyn FnOnce() + Send>) -> Result<()>;
 }

@@ -12,8 +12,12 @@ pub enum Launch {
     Convert(abi::wp_convert),
     /// Batched disjoint moves.
     Relocate(abi::wp_relocate),
-    /// One overlapping move.
+    /// Moves that may overlap, all in one direction.
     Slide(abi::wp_slide),
+    /// Pointers into moved ranges rewritten.
+    Patch(abi::wp_patch),
+    /// Words stored at scattered addresses.
+    Scatter(abi::wp_scatter),
 }
 
 impl Launch {
@@ -25,6 +29,8 @@ impl Launch {
             Self::Convert(_) => "wp_convert",
             Self::Relocate(_) => "wp_relocate",
             Self::Slide(_) => "wp_slide",
+            Self::Patch(_) => "wp_patch",
+            Self::Scatter(_) => "wp_scatter",
         }
     }
 
@@ -40,6 +46,8 @@ impl Launch {
                 Self::Convert(args) => abi::wp_host_convert(args),
                 Self::Relocate(args) => abi::wp_host_relocate(args),
                 Self::Slide(args) => abi::wp_host_slide(args),
+                Self::Patch(args) => abi::wp_host_patch(args),
+                Self::Scatter(args) => abi::wp_host_scatter(args),
             }
         }
     }
@@ -58,6 +66,8 @@ impl Launch {
                 Self::Convert(args) => abi::wp_cuda_convert(args, stream),
                 Self::Relocate(args) => abi::wp_cuda_relocate(args, stream),
                 Self::Slide(args) => abi::wp_cuda_slide(args, stream),
+                Self::Patch(args) => abi::wp_cuda_patch(args, stream),
+                Self::Scatter(args) => abi::wp_cuda_scatter(args, stream),
             }
         }
     }

@@ -294,6 +294,9 @@ impl Backend for Cuda {
         bytes: u64,
         stream: RawStream,
     ) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
         let _context = self.enter()?;
         // SAFETY: the caller vouches for both ranges until the copy is done.
         unsafe {
@@ -310,6 +313,9 @@ impl Backend for Cuda {
         bytes: u64,
         stream: RawStream,
     ) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
         let _context = self.enter()?;
         // SAFETY: the caller vouches for both ranges until the copy is done.
         unsafe {
@@ -326,6 +332,9 @@ impl Backend for Cuda {
         bytes: u64,
         stream: RawStream,
     ) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
         let _context = self.enter()?;
         // SAFETY: the caller vouches for both ranges until the copy is done.
         unsafe {
@@ -336,6 +345,9 @@ impl Backend for Cuda {
     }
 
     unsafe fn fill(&self, addr: Addr, byte: u8, bytes: u64, stream: RawStream) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
         let _context = self.enter()?;
         // SAFETY: the caller vouches for the range until the fill is done.
         unsafe {
