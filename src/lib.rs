@@ -5,6 +5,7 @@ pub mod convert;
 pub mod device;
 pub mod driver;
 mod error;
+pub mod interop;
 pub mod observe;
 pub mod pool;
 

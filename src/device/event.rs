@@ -106,10 +106,11 @@ impl Event {
             .map(|m| (Arc::clone(&m.timeline), m.tick));
         self.device.backend().event_sync(self.raw)?;
         // Recorded again meanwhile: what was waited for may be the new mark, so nothing is learnt.
-        if let (Some((timeline, tick)), Some(now)) = (before, lock(&self.marked).as_ref()) {
-            if Arc::ptr_eq(&timeline, &now.timeline) && tick == now.tick {
-                timeline.reached(tick);
-            }
+        if let (Some((timeline, tick)), Some(now)) = (before, lock(&self.marked).as_ref())
+            && Arc::ptr_eq(&timeline, &now.timeline)
+            && tick == now.tick
+        {
+            timeline.reached(tick);
         }
         Ok(())
     }

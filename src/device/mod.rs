@@ -101,6 +101,17 @@ impl Device {
         Ok(Self::from_backend(cuda::open(ordinal)?))
     }
 
+    /// The CUDA device of the context current on the calling thread, in that context.
+    ///
+    /// The context stays its owner's, who keeps it until the device and everything made from it is
+    /// dropped.
+    ///
+    /// # Errors
+    /// As [`Device::cuda`]; [`Error::Invalid`] if no context is current.
+    pub fn cuda_current() -> Result<Self> {
+        Ok(Self::from_backend(cuda::open_current()?))
+    }
+
     /// Number of CUDA devices, or why there are none.
     ///
     /// # Errors
