@@ -120,7 +120,7 @@ impl fmt::Display for Grouped {
         let digits = self.0.to_string();
         let mut text = String::with_capacity(digits.len() + digits.len() / 3);
         for (at, digit) in digits.chars().enumerate() {
-            if at > 0 && (digits.len() - at) % 3 == 0 {
+            if at > 0 && (digits.len() - at).is_multiple_of(3) {
                 text.push(',');
             }
             text.push(digit);
