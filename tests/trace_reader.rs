@@ -1,8 +1,6 @@
 //! The trace reader: what it accepts, what it refuses and how it says so, and that no bytes
 //! whatever make it panic.
 
-use std::path::PathBuf;
-
 use proptest::prelude::*;
 use warpool::Error;
 use warpool::observe::{Event, EventKind, Trace, TraceWriter};
@@ -26,12 +24,6 @@ fn refused(result: warpool::Result<Trace>) -> (u64, String) {
         }
         other => panic!("expected a malformed trace, got {other:?}"),
     }
-}
-
-fn recorded(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("traces")
-        .join(name)
 }
 
 #[test]
@@ -195,6 +187,13 @@ fn a_missing_file_is_an_error_with_its_name() {
 mod gzip {
     use super::*;
     use std::io::Write;
+    use std::path::PathBuf;
+
+    fn recorded(name: &str) -> PathBuf {
+        PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+            .join("traces")
+            .join(name)
+    }
 
     fn gzip(text: &str) -> Vec<u8> {
         let mut to = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
