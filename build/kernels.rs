@@ -146,6 +146,8 @@ fn compile_one(source: &Path, chosen: &[Arch], compression: &str) -> Result<Vec<
         .debug(false)
         .flag("-std=c++17")
         .flag("-lineinfo")
+        // Launch stubs keep a handle each in a local static; without these they need libstdc++.
+        .flag("-Xcompiler=-fno-threadsafe-statics,-fno-exceptions,-fno-rtti")
         .flag("-fmad=false")
         .flag(compression)
         .flag(format!(
