@@ -1,24 +1,39 @@
-//! Replays on the host device: every byte checked, whatever the trace, and nothing left behind.
+//! Replays: every byte checked, whatever the trace, and nothing left behind.
 
+mod common;
+
+use common::{cuda, host, leaving_nothing};
 use proptest::prelude::*;
-use warpool::device::HandleCounts;
 use warpool::observe::{ReplayOptions, Report, Trace, TraceWriter, Verify, replay};
 use warpool::{Device, Error};
 
 const MIB: u64 = 1 << 20;
 
-/// Replays `trace` on a device of its own and checks that the device holds nothing afterwards.
-fn run(trace: &Trace, options: &ReplayOptions) -> warpool::Result<Report> {
-    let device = Device::host().expect("the host device");
-    let backend = device.backend().clone();
-    let mut last = 0;
-    let report = replay(trace, &device, options, &mut |played| {
-        assert!(played >= last, "progress goes forward");
-        last = played;
+/// Replays `trace` on `device` and checks that the device holds nothing afterwards.
+fn run_on(device: Device, trace: &Trace, options: &ReplayOptions) -> warpool::Result<Report> {
+    let mut report = None;
+    leaving_nothing(device, |device| {
+        let mut last = 0;
+        report = Some(replay(trace, device, options, &mut |played| {
+            assert!(played >= last, "progress goes forward");
+            last = played;
+        }));
     });
-    drop(device);
-    assert_eq!(backend.counts(), HandleCounts::default(), "nothing leaks");
-    report
+    report.expect("it ran")
+}
+
+/// [`run_on`] the host device, whose outcome it gives, and on a GPU where there is one.
+fn run(trace: &Trace, options: &ReplayOptions) -> warpool::Result<Report> {
+    let on_host = run_on(host(), trace, options)?;
+    if let Some(device) = cuda() {
+        let on_gpu = run_on(device, trace, options)?;
+        assert_eq!(on_gpu.corrupt_bytes, 0);
+        // Under a cap the holes, and so the request that fails, may depend on timing.
+        if on_gpu.passed() && on_host.passed() {
+            assert_eq!(on_gpu.verified_bytes, on_host.verified_bytes);
+        }
+    }
+    Ok(on_host)
 }
 
 fn trace(write: impl FnOnce(&mut TraceWriter<Vec<u8>>) -> std::io::Result<()>) -> Trace {
@@ -95,6 +110,46 @@ fn full_verification_of_more_than_the_free_memory_is_refused_before_anything_is_
         .to_string();
     assert!(error.contains("has 1.00 PiB live at its peak"), "{error}");
     assert!(error.contains("verify only the edges"), "{error}");
+}
+
+/// The recorded traces, which need the feature `cli` to be read.
+#[cfg(feature = "cli")]
+fn recorded() -> [Trace; 2] {
+    ["resnet50_train_varres", "gpt2_train_varlen"].map(|name| {
+        let root = env!("CARGO_MANIFEST_DIR");
+        Trace::read(format!("{root}/traces/{name}.csv.gz"), u64::MAX).expect("reads")
+    })
+}
+
+#[cfg(feature = "cli")]
+#[test]
+fn the_recorded_traces_replay_on_a_gpu_with_every_byte_verified() {
+    for trace in recorded() {
+        let Some(device) = cuda() else { return };
+        let report = run_on(device, &trace, &ReplayOptions::default()).expect("replays");
+        assert!(report.passed(), "{report}");
+        assert!(report.reserved_ratio() <= 1.10, "{report}");
+        assert!(report.verified_bytes > trace.peak_live_bytes);
+    }
+}
+
+#[cfg(feature = "cli")]
+#[test]
+fn half_the_peak_of_the_recorded_traces_ends_at_a_request_and_leaves_nothing() {
+    for trace in recorded() {
+        let cap = (trace.peak_live_bytes / 2).next_multiple_of(2 * MIB);
+        let options = ReplayOptions::default().verify(Verify::Edges).cap(cap);
+        for device in common::devices() {
+            let report = run_on(device, &trace, &options).expect("replays");
+            assert_eq!(
+                (report.failed_allocs, report.corrupt_bytes),
+                (1, 0),
+                "{report}"
+            );
+            assert!(report.failure.as_ref().is_some_and(Error::is_out_of_memory));
+            assert!(report.peak_reserved_bytes <= cap);
+        }
+    }
 }
 
 /// Allocations and frees of up to `streams` streams: (choice, bytes, stream).
