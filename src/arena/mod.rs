@@ -51,7 +51,7 @@ impl Arena {
     /// Reserves `span` bytes of addresses, a multiple of the granule; maps nothing.
     pub(crate) fn new(device: &Device, span: u64) -> Result<Self> {
         let granule = device.info().granule;
-        if granule == 0 || span == 0 || span % granule != 0 {
+        if granule == 0 || span == 0 || !span.is_multiple_of(granule) {
             return Err(Error::invalid(
                 "span",
                 format!("{span} is no multiple of the granule {granule}"),
@@ -74,11 +74,6 @@ impl Arena {
     /// Device address of offset 0.
     pub(crate) fn base(&self) -> Addr {
         self.base
-    }
-
-    /// Bytes of addresses.
-    pub(crate) fn span(&self) -> u64 {
-        self.span
     }
 
     /// Smallest frame, bytes.
