@@ -13,6 +13,7 @@
 //! | `LIBCLANG_PATH` | folder of the libclang that bindgen loads | bindgen's own search; without any, the copy in `kernels/bindings.rs` |
 //! | `CXX`, `CXXFLAGS`, `CC`, `CFLAGS`, `AR` | as the `cc` crate reads them | the system's |
 //! | `DOCS_RS` | set: as `WARPOOL_CUDA=off` | |
+//! | `CARGO_MANIFEST_DIR`, `OUT_DIR`, `NUM_JOBS`, `CARGO_CFG_TARGET_OS`, `CARGO_CFG_TARGET_ARCH`, `CARGO_FEATURE_RUSTACUDA` | as cargo sets them | an error |
 //!
 //! A change of any of these but `PATH` runs the script again. It cannot see a toolkit appear in a
 //! place it searched before: after installing one, `touch build.rs`
@@ -23,6 +24,7 @@
 //! | what | meaning |
 //! |---|---|
 //! | cfg `warpool_cuda` | the device kernels are in |
+//! | one warning | `auto` found no toolkit |
 //! | env `WARPOOL_BUILD_TOOLKIT` | `nvcc 13.0.88`; empty without kernels |
 //! | env `WARPOOL_BUILD_ARCHITECTURES` | `sm_90,compute_90`; empty without kernels |
 //! | env `WARPOOL_BUILD_LEFT_OUT` | why there are no kernels; empty when there are |

@@ -65,6 +65,7 @@ pub fn compile_host() -> Result<(), String> {
         .flag("-fno-exceptions")
         .flag("-fno-rtti")
         .flag("-ffp-contract=off")
+        .flag("-Wno-unknown-pragmas") // the device's unrolling, in the shared code
         .include("kernels")
         .files(sources("kernels/host", "cpp")?)
         .try_compile("warpool_host")
@@ -136,6 +137,11 @@ fn compile_with(toolkit: &Toolkit) -> Result<Outcome, String> {
 /// `debug(false)` matters: with debug information on, `cc` adds `-G`, and kernels run 10 to 100
 /// times slower. `-lineinfo` is what profilers and compute-sanitizer need. `-fmad=false` is the
 /// device's half of the host kernels' `-ffp-contract=off`: same source, same bits.
+///
+/// The host half of a kernel file must not need a C++ library either. Since CUDA 13 nvcc's launch
+/// stubs keep a kernel handle in a static that only libstdc++ can guard; `__NV_LEGACY_LAUNCH` asks
+/// for the stubs of before, without it. It must reach every run of the host compiler, which `-D`
+/// alone does not.
 fn compile_one(source: &Path, chosen: &[Arch], compression: &str) -> Result<Vec<PathBuf>, String> {
     let mut build = cc::Build::new();
     build
@@ -146,9 +152,9 @@ fn compile_one(source: &Path, chosen: &[Arch], compression: &str) -> Result<Vec<
         .debug(false)
         .flag("-std=c++17")
         .flag("-lineinfo")
-        // Launch stubs keep a handle each in a local static; without these they need libstdc++.
-        .flag("-Xcompiler=-fno-threadsafe-statics,-fno-exceptions,-fno-rtti")
         .flag("-fmad=false")
+        .flag("-Xcompiler=-fno-exceptions,-fno-rtti,-Wno-unknown-pragmas")
+        .flag("-Xcompiler=-D__NV_LEGACY_LAUNCH")
         .flag(compression)
         .flag(format!(
             "--threads={}",

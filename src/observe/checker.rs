@@ -139,3 +139,94 @@ impl Checker {
 fn seed(block: u32) -> u64 {
     (u64::from(block) + 1).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Stamps one block, lets `spoil` write to it, verifies it.
+    fn findings_after(verify: Verify, bytes: u64, spoil: &[u64]) -> Findings {
+        let device = Device::host().expect("the host device");
+        let backend = device.backend().clone();
+        let found = {
+            let block = Scratch::zeroed(&device, bytes).expect("memory");
+            let checker = Checker::new(&device, verify, 2).expect("reports");
+            let stream = device.stream().expect("a stream");
+            // SAFETY: the block outlives the stream's work, which is waited for below.
+            unsafe {
+                checker
+                    .stamp(&stream, block.addr(), bytes, 7)
+                    .expect("stamps");
+                for at in spoil {
+                    let one = block.addr() + at;
+                    backend.fill(one, 0x55, 1, stream.raw()).expect("fills");
+                }
+                checker
+                    .verify((&stream, 1), block.addr(), bytes, 7)
+                    .expect("verifies");
+            }
+            stream.synchronize().expect("done");
+            let first = spoil.first().map_or(0, |at| block.addr() + at);
+            let found = checker.findings().expect("findings");
+            assert_eq!(
+                found.first_corrupt,
+                if found.corrupt_bytes == 0 { 0 } else { first }
+            );
+            found
+        };
+        drop(device);
+        assert_eq!(
+            backend.counts(),
+            crate::device::HandleCounts::default(),
+            "nothing leaks"
+        );
+        found
+    }
+
+    #[test]
+    fn an_untouched_block_verifies_whole() {
+        let found = findings_after(Verify::Full, 100_001, &[]);
+        assert_eq!((found.verified_bytes, found.corrupt_bytes), (100_001, 0));
+    }
+
+    #[test]
+    fn one_byte_written_over_is_found_with_its_address() {
+        let found = findings_after(Verify::Full, 100_001, &[54_321]);
+        assert_eq!((found.verified_bytes, found.corrupt_bytes), (100_001, 1));
+    }
+
+    #[test]
+    fn edges_cover_the_first_and_last_4_kib_and_nothing_between() {
+        assert_eq!(
+            findings_after(Verify::Edges, 100_001, &[4_095]).corrupt_bytes,
+            1
+        );
+        assert_eq!(
+            findings_after(Verify::Edges, 100_001, &[100_000]).corrupt_bytes,
+            1
+        );
+        let found = findings_after(Verify::Edges, 100_001, &[4_096, 50_000]);
+        assert_eq!((found.verified_bytes, found.corrupt_bytes), (8_192, 0));
+    }
+
+    #[test]
+    fn verification_off_touches_nothing() {
+        assert_eq!(
+            findings_after(Verify::Off, 4_096, &[1]),
+            Findings::default()
+        );
+    }
+
+    #[test]
+    fn no_two_blocks_share_words_of_their_patterns_within_a_terabyte() {
+        let mut seeds: Vec<u64> = (0..200_000).map(seed).collect();
+        seeds.sort_unstable();
+        let words = (1u64 << 40) / 8;
+        assert!(seeds.windows(2).all(|pair| pair[1] - pair[0] > 0));
+        let near = seeds
+            .windows(2)
+            .filter(|pair| pair[1] - pair[0] < words)
+            .count();
+        assert_eq!(near, 0);
+    }
+}

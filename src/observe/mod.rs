@@ -14,6 +14,6 @@ mod trace;
 pub use crate::error::Bytes;
 pub use checker::EDGE_BYTES;
 pub use latency::Latencies;
-pub use replay::{ReplayOptions, Verify, replay};
+pub use replay::{ReplayOptions, Verify, device_name, replay};
 pub use report::{Grouped, Report};
 pub use trace::{Event, EventKind, Trace, TraceWriter};

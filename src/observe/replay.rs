@@ -83,7 +83,7 @@ pub fn replay(
     options: &ReplayOptions,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Report> {
-    check_memory(trace, device, options.verify)?;
+    check_memory(trace, device, options)?;
     let mut player = Player::new(trace, device, options)?;
     let started = Instant::now();
     let failure = match player.play(progress) {
@@ -97,7 +97,7 @@ pub fn replay(
     let findings = player.checker.findings()?;
     Ok(Report {
         trace: trace.name.clone(),
-        device: describe(device),
+        device: device_name(device),
         verify: options.verify,
         events: player.played,
         streams: trace.streams.len() as u64,
@@ -119,35 +119,35 @@ pub fn replay(
     })
 }
 
-/// The device as reports name it: `cuda:0 NVIDIA H200`, `host …`.
-fn describe(device: &Device) -> String {
+/// A device as reports name it: `cuda:0 NVIDIA H200`, `host memory, …`.
+#[must_use]
+pub fn device_name(device: &Device) -> String {
     let info = device.info();
     match info.kind {
         DeviceKind::Cuda => format!("cuda:{} {}", info.ordinal, info.name),
-        DeviceKind::Host => format!("host ({})", info.name),
-        DeviceKind::Sim => format!("sim ({})", info.name),
+        _ => info.name.clone(),
     }
 }
 
 /// On the host device full verification writes every byte of the trace's peak into real memory.
-fn check_memory(trace: &Trace, device: &Device, verify: Verify) -> Result<()> {
-    if verify != Verify::Full || device.info().kind == DeviceKind::Cuda {
+fn check_memory(trace: &Trace, device: &Device, options: &ReplayOptions) -> Result<()> {
+    if options.verify != Verify::Full || device.info().kind == DeviceKind::Cuda {
         return Ok(());
     }
+    let peak = trace.peak_live_bytes;
+    let written = options.cap.map_or(peak, |cap| cap.min(peak));
     match host_available_bytes() {
-        Some(free) if trace.peak_live_bytes > free => {
-            let (needed, free) = (Bytes(trace.peak_live_bytes), Bytes(free));
-            Err(Error::invalid(
-                "verify full",
-                format!(
-                    "it writes every byte, {} has {needed} live at its peak, and this machine has \
-                     {free} free; verify only the edges of each block, or use a GPU",
-                    trace.name
-                ),
-            ))
-        }
+        Some(free) if written > free => Err(Error::invalid("verify full", refusal(trace, free))),
         _ => Ok(()),
     }
+}
+
+fn refusal(trace: &Trace, free: u64) -> String {
+    let (name, peak, free) = (&trace.name, Bytes(trace.peak_live_bytes), Bytes(free));
+    format!(
+        "it writes every byte of {name}, which has {peak} live at its peak, and this machine has \
+         {free} of memory free; verify only the edges of each block, or use a GPU"
+    )
 }
 
 /// A block and the stream it was allocated on.

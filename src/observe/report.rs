@@ -120,7 +120,7 @@ impl fmt::Display for Grouped {
         let digits = self.0.to_string();
         let mut text = String::with_capacity(digits.len() + digits.len() / 3);
         for (at, digit) in digits.chars().enumerate() {
-            if at > 0 && (digits.len() - at) % 3 == 0 {
+            if at > 0 && (digits.len() - at).is_multiple_of(3) {
                 text.push(',');
             }
             text.push(digit);
@@ -129,59 +129,44 @@ impl fmt::Display for Grouped {
     }
 }
 
-fn plural(count: u64) -> &'static str {
-    if count == 1 { "" } else { "s" }
+/// `1 stream`, `2 streams`.
+fn counted(count: u64, what: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{} {what}{ending}", Grouped(count))
 }
 
 impl fmt::Display for Report {
     /// One line a figure, names in one column and values in the next, and the verdict last.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut line = |name: &str, value: String| writeln!(f, "{name:<14}{value}");
-        let streams = self.streams;
-        let wall = self.wall.as_secs_f64();
-        line("trace", self.trace.clone())?;
-        line("device", self.device.clone())?;
-        line(
-            "events",
-            format!(
-                "{} on {streams} stream{} in {wall:.2} s",
-                Grouped(self.events),
-                plural(streams)
-            ),
-        )?;
-        line("peak live", Bytes(self.peak_live_bytes).to_string())?;
-        line(
-            "peak reserved",
-            format!(
-                "{}, {:.4} x live",
-                Bytes(self.peak_reserved_bytes),
-                self.reserved_ratio()
-            ),
-        )?;
-        line(
-            "largest hole",
-            format!("{} at the end", Bytes(self.largest_hole_bytes)),
-        )?;
-        line("alloc", calls(self.alloc_ns_p50, self.alloc_ns_p99))?;
-        line("free", calls(self.free_ns_p50, self.free_ns_p99))?;
-        line(
-            "moved",
-            format!(
-                "{} in {} compaction{}",
-                Bytes(self.bytes_moved),
-                Grouped(self.compactions),
-                plural(self.compactions)
-            ),
-        )?;
-        line("verified", self.verified())?;
-        line("corrupt", self.corrupt())?;
-        line("failed", format!("{} allocations", self.failed_allocs))?;
-        write!(
-            f,
-            "{:<14}{}",
-            "result",
-            if self.passed() { "ok" } else { "FAILED" }
-        )
+        let (reserved, hole) = (
+            Bytes(self.peak_reserved_bytes),
+            Bytes(self.largest_hole_bytes),
+        );
+        let (events, moved) = (Grouped(self.events), Bytes(self.bytes_moved));
+        let (streams, passes) = (
+            counted(self.streams, "stream"),
+            counted(self.compactions, "compaction"),
+        );
+        let (ratio, wall) = (self.reserved_ratio(), self.wall.as_secs_f64());
+        let lines = [
+            ("trace", self.trace.clone()),
+            ("device", self.device.clone()),
+            ("events", format!("{events} on {streams} in {wall:.2} s")),
+            ("peak live", Bytes(self.peak_live_bytes).to_string()),
+            ("peak reserved", format!("{reserved}, {ratio:.4} x live")),
+            ("largest hole", format!("{hole} at the end")),
+            ("alloc", calls(self.alloc_ns_p50, self.alloc_ns_p99)),
+            ("free", calls(self.free_ns_p50, self.free_ns_p99)),
+            ("moved", format!("{moved} in {passes}")),
+            ("verified", self.verified()),
+            ("corrupt", self.corrupt()),
+            ("failed", counted(self.failed_allocs, "allocation")),
+        ];
+        for (name, value) in lines {
+            writeln!(f, "{name:<14}{value}")?;
+        }
+        let result = if self.passed() { "ok" } else { "FAILED" };
+        write!(f, "{:<14}{result}", "result")
     }
 }
 
@@ -202,8 +187,8 @@ impl Report {
 
     fn corrupt(&self) -> String {
         match self.first_corrupt {
-            None => format!("{} bytes", self.corrupt_bytes),
-            Some(addr) => format!("{} bytes, one at {addr:#x}", Grouped(self.corrupt_bytes)),
+            None => counted(self.corrupt_bytes, "byte"),
+            Some(addr) => format!("{}, one at {addr:#x}", counted(self.corrupt_bytes, "byte")),
         }
     }
 }
@@ -282,7 +267,7 @@ mod tests {
         assert!(
             corrupt
                 .to_string()
-                .contains("corrupt       1 bytes, one at 0x7f00")
+                .contains("corrupt       1 byte, one at 0x7f00")
         );
         assert!(corrupt.to_string().ends_with("FAILED"));
         assert!(

@@ -18,7 +18,6 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Play recorded allocation traces through a pool on a device and check every block.
     Replay(Replay),
     /// Show the devices of this machine, the driver, and how this binary's kernels were built.
     Info,
@@ -27,9 +26,11 @@ pub enum Command {
     ReadmeTables(ReadmeTables),
 }
 
-/// Plays each trace through a pool of its own: every block is allocated and freed in stream order
-/// on the stream the trace names, stamped by a kernel when it is allocated and verified by a
-/// kernel before it is freed. Ends with a report for each trace.
+/// Play recorded allocation traces through a pool on a device and check every block.
+///
+/// Each trace has a pool of its own. Every block is allocated and freed in stream order on the
+/// stream the trace names, stamped by a kernel when it is allocated and verified by a kernel before
+/// it is freed. The replay ends with a report, or at the first request that does not fit.
 ///
 /// A trace is the CSV log of RMM's logging resource (Thread,Time,Action,Pointer,Size,Stream),
 /// plain or gzip.
@@ -58,7 +59,7 @@ pub struct Replay {
     /// trace runs in 4 GiB of real memory. With full it needs as much free memory as the pool
     /// reserves, a little more than the trace's peak live bytes, and is refused where the peak
     /// alone is more than what is free.
-    #[arg(long, value_name = "full|edges|off", hide_possible_values = false)]
+    #[arg(long, value_name = "full|edges|off")]
     pub verify: Option<VerifyChoice>,
 
     /// Print one JSON object a trace on standard output, a line each, and nothing else there.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use warpool::device::{DeviceKind, HandleCounts};
-use warpool::observe::{Bytes, Grouped, ReplayOptions, Report, Trace, Verify, replay};
+use warpool::observe::{Bytes, Grouped, ReplayOptions, Report, Trace, Verify, device_name, replay};
 use warpool::{Device, Result};
 
 use crate::args::{DeviceChoice, Replay};
@@ -38,22 +38,14 @@ fn open(choice: DeviceChoice) -> Result<Device> {
         DeviceChoice::Auto => {
             let (device, reason) = Device::any()?;
             match reason {
-                None => note(format_args!("device auto: took {}", name(&device))),
+                None => note(format_args!("device: {}", device_name(&device))),
                 Some(reason) => note(format_args!(
-                    "device auto: took {}: {reason}",
-                    name(&device)
+                    "device: {}, as there is {reason}",
+                    device_name(&device)
                 )),
             }
             Ok(device)
         }
-    }
-}
-
-fn name(device: &Device) -> String {
-    let info = device.info();
-    match info.kind {
-        DeviceKind::Cuda => format!("cuda:{}, {}", info.ordinal, info.name),
-        _ => format!("the host, {}", info.name),
     }
 }
 
