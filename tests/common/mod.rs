@@ -1,5 +1,9 @@
 //! What the test binaries share: which devices there are, and memory on them.
-#![allow(dead_code, unused_macros, reason = "each test binary uses its own part")]
+#![allow(
+    dead_code,
+    unused_macros,
+    reason = "each test binary uses its own part"
+)]
 
 pub mod watched;
 
