@@ -1,60 +1,165 @@
-//! Compiles the kernels and binds their header.
-use std::path::{Path, PathBuf};
+//! The build script: compiles and binds the kernels, and supplies the lazy libcuda.
+//!
+//! Read from the environment:
+//!
+//! | variable | meaning | unset |
+//! |---|---|---|
+//! | `WARPOOL_CUDA` | `required`: no toolkit is an error; `off`: no nvcc; `auto` | `auto`: kernels if there is a toolkit, else one warning |
+//! | `CUDA_HOME`, `CUDA_PATH`, `CUDA_TOOLKIT_ROOT_DIR` | the toolkit's folder, or one holding PyPI's `nvidia/cuNN` | the next place is tried; see `build/discovery.rs` |
+//! | `NVCC` | the compiler; its toolkit is found from it | likewise |
+//! | `PATH`, `VIRTUAL_ENV`, `CONDA_PREFIX` | where a compiler may lie | likewise |
+//! | `NVCC_CCBIN` | the host compiler that nvcc uses | the C++ compiler of the host kernels |
+//! | `CUDA_COMPUTE_CAP` | `90`, `9.0`, `90a`, a list by commas, or `native` | 75, 80, 86, 89, 90, 100, 120, as far as nvcc knows them; PTX of the highest goes in with either |
+//! | `LIBCLANG_PATH` | folder of the libclang that bindgen loads | bindgen's own search; without any, the copy in `kernels/bindings.rs` |
+//! | `CXX`, `CXXFLAGS`, `CC`, `CFLAGS`, `AR` | as the `cc` crate reads them | the system's |
+//! | `DOCS_RS` | set: as `WARPOOL_CUDA=off` | |
+//!
+//! A change of any of these but `PATH` runs the script again. It cannot see a toolkit appear in a
+//! place it searched before: after installing one, `touch build.rs`
+//! (`scripts/cuda-toolkit.sh` does).
+//!
+//! Emitted:
+//!
+//! | what | meaning |
+//! |---|---|
+//! | cfg `warpool_cuda` | the device kernels are in |
+//! | env `WARPOOL_BUILD_TOOLKIT` | `nvcc 13.0.88`; empty without kernels |
+//! | env `WARPOOL_BUILD_ARCHITECTURES` | `sm_90,compute_90`; empty without kernels |
+//! | env `WARPOOL_BUILD_LEFT_OUT` | why there are no kernels; empty when there are |
+//! | env `WARPOOL_BUILD_BINDINGS` | `bindgen`, or `copy` for the committed bindings |
+//! | `bindings.rs` in `OUT_DIR` | `kernels/warpool.h` as Rust |
+//! | archives `warpool_host`, `warpool_cuda`, `warpool_lazy_cuda` | the kernels and the lazy libcuda, inside warpool's own rlib |
+//! | an empty `libcuda.a` on the search path | what `-lcuda` finds; see `build/lazy_cuda.rs` |
 
-fn sources(dir: &str, ext: &str) -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = std::fs::read_dir(dir)
-        .map(|d| d.flatten().map(|e| e.path()).collect())
-        .unwrap_or_default();
-    files.retain(|p| p.extension().is_some_and(|e| e == ext));
-    files.sort();
-    files
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+#[path = "build/arch.rs"]
+mod arch;
+#[path = "build/bindings.rs"]
+mod bindings;
+#[path = "build/discovery.rs"]
+mod discovery;
+#[path = "build/kernels.rs"]
+mod kernels;
+#[path = "build/lazy_cuda.rs"]
+mod lazy_cuda;
+
+fn main() -> ExitCode {
+    match build() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            println!("cargo::error={}", message.replace('\n', " "));
+            ExitCode::FAILURE
+        }
+    }
 }
 
-fn main() {
-    println!("cargo:rerun-if-changed=kernels");
-    println!("cargo:rerun-if-env-changed=CUDA_HOME");
-    let out = PathBuf::from(std::env::var("OUT_DIR").unwrap());
-    bindgen::builder()
-        .header("kernels/warpool.h")
-        .allowlist_item("wp_.*|WP_.*")
-        .default_enum_style(bindgen::EnumVariation::Consts)
-        .prepend_enum_name(false)
-        .use_core()
-        .generate()
-        .unwrap()
-        .write_to_file(out.join("bindings.rs"))
-        .unwrap();
-    cc::Build::new()
-        .cpp(true)
-        .std("c++17")
-        .cpp_link_stdlib(None)
-        .opt_level(3)
-        .debug(false)
-        .flag("-fno-exceptions")
-        .flag("-fno-rtti")
-        .flag("-ffp-contract=off")
-        .include("kernels")
-        .files(sources("kernels/host", "cpp"))
-        .compile("warpool_host");
-    if let Ok(home) = std::env::var("CUDA_HOME") {
-        let home = Path::new(&home);
-        unsafe { std::env::set_var("NVCC", home.join("bin/nvcc")) };
-        cc::Build::new()
-            .cuda(true)
-            .cudart("static")
-            .cpp_link_stdlib(None)
-            .opt_level(3)
-            .debug(false)
-            .flag("-std=c++17")
-            .flag("-lineinfo")
-            .flag("-gencode=arch=compute_90,code=sm_90")
-            .include("kernels")
-            .files(sources("kernels", "cu"))
-            .compile("warpool_cuda");
-        println!("cargo:rustc-link-search=native={}", home.join("lib").display());
-        println!("cargo:rustc-link-lib=static=cudart_static");
-        println!("cargo:rustc-link-lib=dylib=dl");
-        println!("cargo:rustc-link-lib=dylib=rt");
-        println!("cargo:rustc-cfg=warpool_cuda");
+fn build() -> Result<(), String> {
+    watch();
+    let arch = supported_target()?;
+    let package = PathBuf::from(cargo_var("CARGO_MANIFEST_DIR")?);
+    let out = PathBuf::from(cargo_var("OUT_DIR")?);
+
+    let bindings = bindings::write(&package, &out)?;
+    kernels::compile_host()?;
+    let outcome = kernels::compile_cuda(&ThisMachine, &package, &arch)?;
+    if std::env::var_os("CARGO_FEATURE_RUSTACUDA").is_some() {
+        lazy_cuda::build(&out, &arch)?;
+    }
+    report(&outcome, bindings);
+    Ok(())
+}
+
+/// What makes cargo run this script again.
+fn watch() {
+    for path in ["build.rs", "build", "kernels"] {
+        println!("cargo::rerun-if-changed={path}");
+    }
+    let own = [
+        "WARPOOL_CUDA",
+        "NVCC_CCBIN",
+        "CUDA_COMPUTE_CAP",
+        "LIBCLANG_PATH",
+        "DOCS_RS",
+    ];
+    for name in own.iter().chain(&discovery::VARIABLES) {
+        println!("cargo::rerun-if-env-changed={name}");
+    }
+}
+
+/// The target's architecture, when the crate has a device backend and trampolines for it.
+fn supported_target() -> Result<String, String> {
+    let os = cargo_var("CARGO_CFG_TARGET_OS")?;
+    let arch = cargo_var("CARGO_CFG_TARGET_ARCH")?;
+    match (os.as_str(), arch.as_str()) {
+        ("linux", "x86_64" | "aarch64") => Ok(arch),
+        _ => Err(format!(
+            "warpool runs on Linux x86_64 and aarch64; this build is for {os} {arch}"
+        )),
+    }
+}
+
+fn cargo_var(name: &str) -> Result<String, String> {
+    std::env::var(name).map_err(|_| format!("{name} is not set: run the build through cargo"))
+}
+
+/// Hands the facts to the crate: `src/driver/build_info.rs` reads them.
+fn report(outcome: &kernels::Outcome, bindings: &str) {
+    println!("cargo::rustc-check-cfg=cfg(warpool_cuda)");
+    let (toolkit, architectures, left_out) = match outcome {
+        kernels::Outcome::Compiled {
+            toolkit,
+            architectures,
+        } => {
+            println!("cargo::rustc-cfg=warpool_cuda");
+            (toolkit.as_str(), architectures.as_str(), "")
+        }
+        kernels::Outcome::LeftOut(why) => ("", "", why.as_str()),
+    };
+    for (name, value) in [
+        ("TOOLKIT", toolkit),
+        ("ARCHITECTURES", architectures),
+        ("LEFT_OUT", left_out),
+        ("BINDINGS", bindings),
+    ] {
+        println!("cargo::rustc-env=WARPOOL_BUILD_{name}={value}");
+    }
+}
+
+/// The real environment and file system.
+struct ThisMachine;
+
+impl discovery::Machine for ThisMachine {
+    fn var(&self, name: &str) -> Option<String> {
+        std::env::var(name).ok()
+    }
+
+    fn is_file(&self, path: &Path) -> bool {
+        path.is_file()
+    }
+
+    fn list(&self, folder: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let mut names: Vec<String> = entries
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn resolve(&self, path: &Path) -> PathBuf {
+        path.canonicalize().unwrap_or_else(|_| path.to_path_buf())
+    }
+
+    fn nvcc_top(&self, nvcc: &Path) -> Option<PathBuf> {
+        let output = Command::new(nvcc)
+            .args(["--dryrun", "-c", "x.cu"])
+            .output()
+            .ok()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        said.lines()
+            .find_map(|line| line.strip_prefix("#$ TOP="))
+            .map(PathBuf::from)
     }
 }

@@ -48,12 +48,12 @@ pub enum Error {
         words: String,
     },
 
-    /// An operating-system call of the host device failed.
+    /// A call on the host failed: one of the operating system, or work queued by `host_call`.
     #[error("{call} failed: {words}")]
     Os {
-        /// Name of the system call.
+        /// Name of the system call, or `host call`.
         call: &'static str,
-        /// The system's description of the error.
+        /// The system's description of the error, or the message of the panic.
         words: String,
     },
 
@@ -82,13 +82,31 @@ impl Error {
     /// An [`Error::Invalid`] about `what`.
     #[must_use]
     pub fn invalid(what: &'static str, why: impl Into<String>) -> Self {
-        Self::Invalid { what, why: why.into() }
+        Self::Invalid {
+            what,
+            why: why.into(),
+        }
     }
 
     /// Whether this is [`Error::OutOfMemory`].
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::OutOfMemory(_))
+    }
+
+    /// Whether a device call failed because the device has no memory left.
+    ///
+    /// The host device answers with the driver's own code, so one question serves both.
+    #[must_use]
+    pub fn is_device_exhausted(&self) -> bool {
+        const CUDA_ERROR_OUT_OF_MEMORY: i32 = 2;
+        matches!(
+            self,
+            Self::Driver {
+                code: CUDA_ERROR_OUT_OF_MEMORY,
+                ..
+            }
+        )
     }
 }
 
@@ -168,7 +186,10 @@ impl OutOfMemory {
             "the request alone exceeds the limit: raise it or ask for less"
         } else if self.after_compaction >= self.requested {
             "make blocks movable, or compact"
-        } else if self.device_free.is_some_and(|free| free < self.requested && headroom > 0) {
+        } else if self
+            .device_free
+            .is_some_and(|free| free < self.requested && headroom > 0)
+        {
             "other users hold the device's memory: free some, or ask for less"
         } else {
             "free blocks, raise the limit, or ask for less"
@@ -190,7 +211,10 @@ mod tests {
             ..OutOfMemory::default()
         }))
         .to_string();
-        assert!(text.contains("3.00 GiB (3221225472 bytes) requested"), "{text}");
+        assert!(
+            text.contains("3.00 GiB (3221225472 bytes) requested"),
+            "{text}"
+        );
         assert!(text.contains("of a limit of 2.00 GiB"), "{text}");
         assert!(text.contains("raise it or ask for less"), "{text}");
     }

@@ -60,8 +60,23 @@ pub struct DeviceInfo {
 impl DeviceInfo {
     /// Facts with every optional figure at zero.
     #[must_use]
-    pub fn new(kind: DeviceKind, ordinal: u32, name: String, total_bytes: u64, granule: u64) -> Self {
-        Self { kind, ordinal, name, total_bytes, granule, capability: (0, 0), processors: 0, driver_version: 0 }
+    pub fn new(
+        kind: DeviceKind,
+        ordinal: u32,
+        name: String,
+        total_bytes: u64,
+        granule: u64,
+    ) -> Self {
+        Self {
+            kind,
+            ordinal,
+            name,
+            total_bytes,
+            granule,
+            capability: (0, 0),
+            processors: 0,
+            driver_version: 0,
+        }
     }
 }
 
@@ -138,21 +153,31 @@ pub trait Backend: Send + Sync + 'static {
     /// Nanoseconds of device time between two timing events, both done.
     fn event_elapsed_ns(&self, start: RawEvent, end: RawEvent) -> Result<f64>;
 
-    /// Queues a copy from host memory.
+    /// Queues a copy from host memory. A driver may hold the caller until the copy is done where
+    /// the memory is not page-locked.
     ///
     /// # Safety
     /// `src` is readable and `dst` writable device memory, for `bytes`, until the copy is done.
-    unsafe fn copy_in(&self, dst: Addr, src: *const u8, bytes: u64, stream: RawStream) -> Result<()>;
-    /// Queues a copy to host memory.
+    unsafe fn copy_in(
+        &self,
+        dst: Addr,
+        src: *const u8,
+        bytes: u64,
+        stream: RawStream,
+    ) -> Result<()>;
+    /// Queues a copy to host memory. A driver may hold the caller until the copy is done where the
+    /// memory is not page-locked.
     ///
     /// # Safety
     /// `src` is readable device memory and `dst` writable, for `bytes`, until the copy is done.
-    unsafe fn copy_out(&self, dst: *mut u8, src: Addr, bytes: u64, stream: RawStream) -> Result<()>;
+    unsafe fn copy_out(&self, dst: *mut u8, src: Addr, bytes: u64, stream: RawStream)
+    -> Result<()>;
     /// Queues a copy within the device; the ranges do not overlap.
     ///
     /// # Safety
     /// Both ranges are device memory for `bytes` until the copy is done.
-    unsafe fn copy_within(&self, dst: Addr, src: Addr, bytes: u64, stream: RawStream) -> Result<()>;
+    unsafe fn copy_within(&self, dst: Addr, src: Addr, bytes: u64, stream: RawStream)
+    -> Result<()>;
     /// Queues a fill with one byte value.
     ///
     /// # Safety
@@ -164,6 +189,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Every range the launch names is device memory until it is done, and meets the alignment
     /// that `kernels/warpool.h` states.
     unsafe fn launch(&self, launch: &Launch, stream: RawStream) -> Result<()>;
-    /// Queues a call of `work` on the host, in stream order. `work` makes no device call.
+    /// Queues a call of `work` on the host, in stream order. `work` makes no device call, and does
+    /// not wait for other host calls, which may share its thread. If it panics, waiting for the
+    /// stream is an error from then on.
     fn host_call(&self, stream: RawStream, work: Box<dyn FnOnce() + Send>) -> Result<()>;
 }

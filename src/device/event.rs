@@ -26,7 +26,11 @@ pub struct Event {
 impl Event {
     pub(super) fn create(device: &Device, timing: bool) -> Result<Self> {
         let raw = device.backend().event_create(timing)?;
-        Ok(Self { device: device.clone(), raw, marked: Mutex::default() })
+        Ok(Self {
+            device: device.clone(),
+            raw,
+            marked: Mutex::default(),
+        })
     }
 
     /// The backend's handle: the `CUevent` on CUDA.
@@ -44,24 +48,37 @@ impl Event {
     /// [`Error::Invalid`] if the stream is of another device, or what the driver said.
     pub fn record(&self, stream: &Stream) -> Result<()> {
         if !self.device.same(stream.device()) {
-            return Err(Error::invalid("stream", "it is of another device than the event"));
+            return Err(Error::invalid(
+                "stream",
+                "it is of another device than the event",
+            ));
         }
         let timeline = &stream.core().timeline;
         let mut marked = lock(&self.marked);
         let backend = self.device.backend();
         let (tick, clock) = timeline.counted_record(|raw| backend.event_record(self.raw, raw))?;
-        *marked = Some(Marked { timeline: Arc::clone(timeline), tick, clock });
+        *marked = Some(Marked {
+            timeline: Arc::clone(timeline),
+            tick,
+            clock,
+        });
         Ok(())
     }
 
     pub(super) fn make_wait(&self, stream: &Stream) -> Result<()> {
         if !self.device.same(stream.device()) {
-            return Err(Error::invalid("event", "it is of another device than the stream"));
+            return Err(Error::invalid(
+                "event",
+                "it is of another device than the stream",
+            ));
         }
         let marked = lock(&self.marked);
         self.device.backend().event_wait(stream.raw(), self.raw)?;
         if let Some(marked) = marked.as_ref() {
-            stream.core().timeline.learn(marked.timeline.uid, marked.tick, &marked.clock);
+            stream
+                .core()
+                .timeline
+                .learn(marked.timeline.uid, marked.tick, &marked.clock);
         }
         Ok(())
     }
@@ -84,7 +101,9 @@ impl Event {
     /// # Errors
     /// What the driver said.
     pub fn synchronize(&self) -> Result<()> {
-        let before = lock(&self.marked).as_ref().map(|m| (Arc::clone(&m.timeline), m.tick));
+        let before = lock(&self.marked)
+            .as_ref()
+            .map(|m| (Arc::clone(&m.timeline), m.tick));
         self.device.backend().event_sync(self.raw)?;
         // Recorded again meanwhile: what was waited for may be the new mark, so nothing is learnt.
         if let (Some((timeline, tick)), Some(now)) = (before, lock(&self.marked).as_ref()) {
@@ -101,7 +120,9 @@ impl Event {
     /// # Errors
     /// What the driver said.
     pub fn elapsed_ns(&self, earlier: &Self) -> Result<f64> {
-        self.device.backend().event_elapsed_ns(earlier.raw, self.raw)
+        self.device
+            .backend()
+            .event_elapsed_ns(earlier.raw, self.raw)
     }
 }
 

@@ -24,22 +24,25 @@ mod cuda;
 mod event;
 mod host;
 mod launch;
+mod ledger;
 mod stream;
+mod table;
 mod timeline;
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 pub use backend::{Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Phys, RawEvent, RawStream};
 pub use event::Event;
-pub use host::HostConfig;
+pub use host::{HostConfig, host_available_bytes};
 pub use launch::Launch;
 pub use stream::Stream;
 pub(crate) use stream::{StreamCore, StreamWatcher};
 pub(crate) use timeline::Timeline;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Spare events kept for re-use; an event costs more to create than to record.
 const SPARE_EVENTS: usize = 256;
@@ -72,6 +75,19 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The error of a host call that panicked.
+fn panicked(panic: &(dyn Any + Send)) -> Error {
+    let message = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message");
+    Error::Os {
+        call: "host call",
+        words: format!("it panicked: {message}"),
+    }
+}
+
 impl Device {
     /// The CUDA device numbered `ordinal`.
     ///
@@ -93,7 +109,7 @@ impl Device {
         cuda::count()
     }
 
-    /// The host device with half of the machine's memory as its capacity.
+    /// The host device with its default capacity (see [`HostConfig::capacity`]).
     ///
     /// # Errors
     /// [`Error::Os`](crate::Error::Os) if the machine refuses memory or threads.
@@ -214,6 +230,10 @@ impl Device {
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let info = self.info();
-        write!(f, "Device({:?} {} {:?})", info.kind, info.ordinal, info.name)
+        write!(
+            f,
+            "Device({:?} {} {:?})",
+            info.kind, info.ordinal, info.name
+        )
     }
 }

@@ -36,7 +36,10 @@ impl Drop for StreamCore {
     fn drop(&mut self) {
         if let Some(id) = self.adopted_as {
             let mut adopted = lock(&self.device.inner.adopted);
-            if adopted.get(&id).is_some_and(|core| core.strong_count() == 0) {
+            if adopted
+                .get(&id)
+                .is_some_and(|core| core.strong_count() == 0)
+            {
                 adopted.remove(&id);
             }
         }
@@ -89,7 +92,9 @@ impl Stream {
             if let Some(handle) = handle.upgrade() {
                 return Ok(Self { handle });
             }
-            let again = Arc::new(StreamHandle { core: Arc::clone(&core) });
+            let again = Arc::new(StreamHandle {
+                core: Arc::clone(&core),
+            });
             *handle = Arc::downgrade(&again);
             return Ok(Self { handle: again });
         }
@@ -98,7 +103,12 @@ impl Stream {
         Ok(stream)
     }
 
-    fn wrap(device: &Device, raw: RawStream, owned: bool, adopted_as: Option<u64>) -> (Self, Arc<StreamCore>) {
+    fn wrap(
+        device: &Device,
+        raw: RawStream,
+        owned: bool,
+        adopted_as: Option<u64>,
+    ) -> (Self, Arc<StreamCore>) {
         let core = Arc::new(StreamCore {
             device: device.clone(),
             timeline: Arc::new(Timeline::new(device, raw)),
@@ -108,7 +118,9 @@ impl Stream {
             watchers: Mutex::default(),
             handle: Mutex::default(),
         });
-        let handle = Arc::new(StreamHandle { core: Arc::clone(&core) });
+        let handle = Arc::new(StreamHandle {
+            core: Arc::clone(&core),
+        });
         *lock(&core.handle) = Arc::downgrade(&handle);
         (Self { handle }, core)
     }
@@ -149,10 +161,16 @@ impl Stream {
     /// [`Error::Invalid`] if the streams are of different devices, or what the driver said.
     pub fn wait_stream(&self, other: &Self) -> Result<()> {
         if !self.device().same(other.device()) {
-            return Err(Error::invalid("stream", "it is of another device; wait on the host instead"));
+            return Err(Error::invalid(
+                "stream",
+                "it is of another device; wait on the host instead",
+            ));
         }
         let theirs = &other.core().timeline;
-        self.core().timeline.wait_for(theirs, theirs.open_tick()).map(|_| ())
+        self.core()
+            .timeline
+            .wait_for(theirs, theirs.open_tick())
+            .map(|_| ())
     }
 
     /// Blocks the calling thread until everything queued here so far is done.

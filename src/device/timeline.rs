@@ -38,7 +38,9 @@ fn raise(clock: &mut Clock, uid: u64, tick: u64) {
 }
 
 fn seen_in(clock: &Clock, uid: u64) -> u64 {
-    clock.binary_search_by_key(&uid, |entry| entry.0).map_or(0, |at| clock[at].1)
+    clock
+        .binary_search_by_key(&uid, |entry| entry.0)
+        .map_or(0, |at| clock[at].1)
 }
 
 /// A recorded event that goes back to the device's spares when the last holder lets go.
@@ -134,7 +136,8 @@ impl Timeline {
         record: impl FnOnce(RawStream) -> Result<()>,
     ) -> Result<(u64, Arc<Clock>)> {
         let raw = lock(&self.raw);
-        let stream = raw.ok_or_else(|| Error::invalid("stream", "the stream is gone: use a live one"))?;
+        let stream =
+            raw.ok_or_else(|| Error::invalid("stream", "the stream is gone: use a live one"))?;
         let clock = Arc::new(lock(&self.order).seen.clone());
         let tick = self.ticks.fetch_add(1, Ordering::AcqRel) + 1;
         record(stream)?;
@@ -143,15 +146,23 @@ impl Timeline {
 
     /// The oldest mark that covers `tick`; records one where there is none.
     fn mark(&self, tick: u64) -> Result<Option<Mark>> {
-        if let Some(mark) = lock(&self.order).marks.iter().find(|mark| mark.tick >= tick) {
+        if let Some(mark) = lock(&self.order)
+            .marks
+            .iter()
+            .find(|mark| mark.tick >= tick)
+        {
             return Ok(Some(mark.clone()));
         }
         if self.done() >= tick {
             return Ok(None);
         }
-        let event = Arc::new(HeldEvent { raw: self.device.take_event()?, device: self.device.clone() });
+        let event = Arc::new(HeldEvent {
+            raw: self.device.take_event()?,
+            device: self.device.clone(),
+        });
         let backend = self.device.backend();
-        let (tick, clock) = self.counted_record(|stream| backend.event_record(event.raw, stream))?;
+        let (tick, clock) =
+            self.counted_record(|stream| backend.event_record(event.raw, stream))?;
         let mark = Mark { tick, event, clock };
         let mut order = lock(&self.order);
         let at = order.marks.partition_point(|other| other.tick < tick);
@@ -176,7 +187,9 @@ impl Timeline {
         if self.is_behind(other, tick) {
             return Ok(false);
         }
-        let Some(mark) = other.mark(tick)? else { return Ok(false) };
+        let Some(mark) = other.mark(tick)? else {
+            return Ok(false);
+        };
         {
             let raw = lock(&self.raw);
             let stream =
@@ -223,7 +236,9 @@ impl Timeline {
     pub(crate) fn close(&self) {
         let open = self.open_tick();
         if self.mark(open).is_err()
-            && self.raw().is_some_and(|raw| self.device.backend().stream_sync(raw).is_ok())
+            && self
+                .raw()
+                .is_some_and(|raw| self.device.backend().stream_sync(raw).is_ok())
         {
             self.ticks.fetch_max(open, Ordering::AcqRel);
             self.reached(open);

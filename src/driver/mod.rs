@@ -1,3 +1,17 @@
 //! The CUDA driver, resolved when first called, and the kernels' C ABI.
+//!
+//! Nothing here links against CUDA: a program that contains this crate starts on a machine without
+//! a driver, and learns so from [`Driver::get`].
+//!
+//! - `table`: the driver's calls, found in `libcuda.so.1` on first use;
+//! - `result`: result codes, as plain integers, and the driver's words for them;
+//! - [`abi`]: the entry points of the kernels.
 
 pub mod abi;
+pub mod build_info;
+#[cfg(feature = "rustacuda")]
+mod lazy;
+pub(crate) mod result;
+pub(crate) mod table;
+
+pub(crate) use table::Driver;

@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# Runs what scripts/gpu-bundle.sh built, on a machine with a GPU and no Rust.
+#
+#   run.sh test [FILTER...]     every test, failing where there is no GPU; ends 'N passed, N failed'
+#   run.sh bench [NAME [ARG..]] all criterion benches, or one with criterion's arguments
+#   run.sh replay TRACE [ARG..] warpool replay; a trace without a folder is taken from traces/
+#   run.sh quickstart           the quickstart example (any example by its name: run.sh example NAME)
+#   run.sh sanitize [FILTER...] the tests under compute-sanitizer memcheck; `TOOL=racecheck` for others
+#   run.sh warpool [ARG..]      the command line itself
+#
+# Results of benches go to $OUT/criterion, or ./out/criterion when OUT is unset.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+caller=$PWD
+out=${OUT:-$caller/out}
+bin=$here/target/release
+export CARGO_MANIFEST_DIR=$here
+for program in "$bin"/*; do
+    if [ -f "$program" ]; then export "CARGO_BIN_EXE_$(basename "$program")=$program"; fi
+done
+
+# Tests may hold the folder they were built in as a constant. Where this machine lacks it, a link
+# of that name leads here for as long as this script runs.
+stand_in() {
+    local built_in made
+    built_in=$(cat "$here/built-in")
+    if [ -e "$built_in" ] || [ -L "$built_in" ]; then return; fi
+    mkdir -p "$(dirname "$built_in")" 2>/dev/null || return 0
+    ln -s "$here" "$built_in" 2>/dev/null || return 0
+    made=$built_in
+    # shellcheck disable=SC2064  # the name as it is now
+    trap "rm -f '$made'" EXIT
+}
+
+# Runs every test executable behind the given command, and adds up what they say.
+run_tests() {
+    local filters=("$@") passed=0 failed=0 status counts log
+    log=$(mktemp)
+    for test in "$bin"/tests/*; do
+        echo "== $(basename "$test")"
+        status=0
+        "${prefix[@]}" "$test" "${filters[@]}" 2>&1 | tee "$log" || status=$?
+        counts=$(sed -n 's/^test result: .* \([0-9]*\) passed; \([0-9]*\) failed;.*/\1 \2/p' "$log")
+        passed=$((passed + $(awk '{n += $1} END {print n + 0}' <<<"$counts")))
+        failed=$((failed + $(awk '{n += $2} END {print n + 0}' <<<"$counts")))
+        # A crash, or what the sanitizer found, is no count of the test runner's.
+        if ((status != 0)) && ! grep -q '^test result: FAILED' "$log"; then
+            echo "== $(basename "$test") ended with status $status"
+            failed=$((failed + 1))
+        fi
+    done
+    rm -f "$log"
+    echo "$passed passed, $failed failed"
+    ((failed == 0 && passed > 0))
+}
+
+cd "$here"
+stand_in
+command=${1:-}
+shift || true
+prefix=()
+case $command in
+    test)
+        export WARPOOL_REQUIRE_GPU=1
+        run_tests "$@"
+        ;;
+    sanitize)
+        command -v compute-sanitizer >/dev/null || {
+            echo "error: compute-sanitizer is not on PATH; it comes with the CUDA toolkit" >&2
+            exit 1
+        }
+        export WARPOOL_REQUIRE_GPU=1
+        prefix=(compute-sanitizer --tool "${TOOL:-memcheck}" --error-exitcode 99
+            --target-processes all)
+        run_tests "$@"
+        ;;
+    bench)
+        mkdir -p "$out/criterion"
+        export CRITERION_HOME=$out/criterion
+        name=${1:-}
+        shift || true
+        if [ -n "$name" ] && [ ! -x "$bin/benches/$name" ]; then
+            echo "error: no bench $name; there are: $(ls "$bin/benches" | tr '\n' ' ')" >&2
+            exit 2
+        fi
+        for bench in "$bin"/benches/${name:-*}; do
+            "$bench" --bench "$@"
+        done
+        ;;
+    replay)
+        trace=${1:?a trace, such as traces/resnet50_train_varres.csv.gz}
+        shift
+        for place in "$caller/$trace" "$here/$trace" "$here/traces/$trace"; do
+            if [ -f "$place" ]; then
+                trace=$place
+                break
+            fi
+        done
+        "$bin/warpool" replay "$trace" "$@"
+        ;;
+    quickstart) "$bin/examples/quickstart" "$@" ;;
+    example) "$bin/examples/${1:?an example}" "${@:2}" ;;
+    warpool) "$bin/warpool" "$@" ;;
+    *)
+        sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+        exit 2
+        ;;
+esac

@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# Builds everything that needs a GPU to run, and lays it out for a machine that has one but no Rust.
+#
+#   scripts/gpu-bundle.sh            target/gpu-bundle/ with run.sh; copy the folder there, run it
+#
+# CUDA_COMPUTE_CAP=90 compiles for one GPU only, which is quicker; unset, for all (see build.rs).
+# Without a toolkit on this machine it takes the one that scripts/cuda-toolkit.sh fetched.
+#
+# The bundle mirrors the repository (sources, traces, proptest seeds), so that a test finds a file
+# where it found it here; executables are under target/release/ in it. It has to stay below
+# WARPOOL_BUNDLE_MAX_MIB (60).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD
+bundle=$root/target/gpu-bundle
+stage=$root/target/gpu-bundle.new
+export WARPOOL_CUDA=required
+
+# Names of the package's targets of a kind, from cargo's own list.
+targets() {
+    cargo metadata --format-version 1 --no-deps | python3 -c '
+import json, sys
+for package in json.load(sys.stdin)["packages"]:
+    for target in package["targets"]:
+        if sys.argv[1] in target["kind"]:
+            print(target["name"])' "$1"
+}
+
+# Runs a cargo build and prints "KIND NAME PATH" for every executable that it made.
+executables() {
+    "$@" --message-format=json-render-diagnostics | python3 -c '
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if message["reason"] == "compiler-artifact" and message["executable"]:
+        target = message["target"]
+        print(target["kind"][0], target["name"], message["executable"])'
+}
+
+# Strips an executable into the stage.
+place() {
+    mkdir -p "$(dirname "$stage/$2")"
+    strip -o "$stage/$2" "$1"
+}
+
+rm -rf "$stage"
+mkdir -p "$stage"
+
+echo "building the binary and the examples" >&2
+built=$(executables cargo build --release --bins --examples)
+while read -r kind name path; do
+    case $kind in
+        bin) place "$path" "target/release/$name" ;;
+        example) place "$path" "target/release/examples/$name" ;;
+    esac
+done <<<"$built"
+
+echo "building the tests" >&2
+built=$(executables cargo test --release --no-run --lib --bins --tests)
+while read -r kind name path; do
+    case $kind in
+        test) place "$path" "target/release/tests/$name" ;;
+        # Unit tests; cargo names the binary itself too, for tests that run it.
+        ?*) if [[ $path == */deps/* ]]; then
+            place "$path" "target/release/tests/unit-$kind-$name"
+        fi ;;
+    esac
+done <<<"$built"
+
+benches=$(targets bench)
+if [ -n "$benches" ]; then
+    echo "building the benches" >&2
+    built=$(executables cargo bench --no-run $(printf -- '--bench %s ' $benches))
+    while read -r kind name path; do
+        if [ "$kind" = bench ]; then place "$path" "target/release/benches/$name"; fi
+    done <<<"$built"
+fi
+
+# What tests and benches read: the repository's own files, proptest seeds not yet committed too.
+git ls-files -z --cached --others --exclude-standard |
+    tar --null --files-from=- --ignore-failed-read -cf - 2>/dev/null | tar -C "$stage" -xf -
+cp scripts/gpu-bundle-run.sh "$stage/run.sh"
+chmod +x "$stage/run.sh"
+printf '%s\n' "$root" >"$stage/built-in"
+{
+    git rev-parse HEAD
+    git diff --quiet HEAD -- || echo "with uncommitted changes"
+} >"$stage/commit"
+
+kib=$(du -sk "$stage" | cut -f1)
+echo "target/gpu-bundle: $(((kib + 1023) / 1024)) MiB," \
+    "$(find "$stage/target/release" -type f | wc -l) executables"
+if ((kib > ${WARPOOL_BUNDLE_MAX_MIB:-60} * 1024)); then
+    echo "error: the bundle is over ${WARPOOL_BUNDLE_MAX_MIB:-60} MiB; the largest files:" >&2
+    du -ak "$stage" | sort -rn | sed -n '2,12p' >&2
+    exit 1
+fi
+rm -rf "$bundle"
+mv "$stage" "$bundle"

@@ -1,0 +1,399 @@
+//! Streams, events, copies and launches of the CUDA device.
+
+use std::any::Any;
+use std::collections::HashSet;
+use std::ffi::{c_uint, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use super::context::{Context, Entered};
+use super::memory::Memory;
+use crate::device::{
+    Addr, Backend, DeviceInfo, HandleCounts, Launch, Phys, RawEvent, RawStream, lock, panicked,
+};
+use crate::driver::Driver;
+use crate::driver::table::{CuDevice, CuEvent, CuStream};
+use crate::error::{Error, Result};
+
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: c_uint = 1;
+/// `CU_EVENT_DISABLE_TIMING`.
+const NO_TIMING: c_uint = 2;
+
+/// One GPU in one context.
+pub(super) struct Cuda {
+    driver: &'static Driver,
+    context: Context,
+    info: DeviceInfo,
+    memory: Memory,
+    /// Streams and events made here and not destroyed.
+    streams: Mutex<HashSet<u64>>,
+    events: Mutex<HashSet<u64>>,
+    /// The first panic of a host call.
+    failed: Arc<OnceLock<Error>>,
+}
+
+impl Cuda {
+    pub(super) fn new(
+        driver: &'static Driver,
+        context: Context,
+        device: CuDevice,
+        info: DeviceInfo,
+    ) -> Self {
+        let memory = Memory::new(driver, device, info.granule);
+        Self {
+            driver,
+            context,
+            info,
+            memory,
+            streams: Mutex::default(),
+            events: Mutex::default(),
+            failed: Arc::default(),
+        }
+    }
+
+    fn enter(&self) -> Result<Entered> {
+        self.context.enter(self.driver)
+    }
+
+    /// The error that a host call left behind.
+    fn check_host_calls(&self) -> Result<()> {
+        self.failed.get().map_or(Ok(()), |error| Err(error.clone()))
+    }
+}
+
+fn stream_of(raw: RawStream) -> CuStream {
+    raw.0 as CuStream
+}
+
+fn event_of(raw: RawEvent) -> CuEvent {
+    raw.0 as CuEvent
+}
+
+/// Takes a handle out of the set of those made here.
+fn forget(set: &Mutex<HashSet<u64>>, what: &'static str, raw: u64) -> Result<()> {
+    if lock(set).remove(&raw) {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        what,
+        format!("{raw:#x} was not made by this device, or was destroyed"),
+    ))
+}
+
+/// Work of [`Backend::host_call`] on its way to the driver's thread.
+struct HostCall {
+    work: Box<dyn FnOnce() + Send>,
+    failed: Arc<OnceLock<Error>>,
+}
+
+/// What the driver calls: runs the work, and keeps a panic from unwinding into the driver.
+unsafe extern "C" fn run_host_call(data: *mut c_void) {
+    // SAFETY: `data` is the box that `host_call` gave away; the driver calls once.
+    let call = unsafe { Box::from_raw(data.cast::<HostCall>()) };
+    let HostCall { work, failed } = *call;
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+        let panic: &(dyn Any + Send) = &*panic;
+        // Later panics are reported by the first.
+        let _ = failed.set(panicked(panic));
+    }
+}
+
+#[cfg(warpool_cuda)]
+fn launch_on(driver: &'static Driver, launch: &Launch, stream: CuStream) -> Result<()> {
+    // SAFETY: `Backend::launch`'s caller vouches for the ranges; the stream's context is current.
+    let code = unsafe { launch.run_on_cuda(stream) };
+    if code == 0 {
+        return Ok(());
+    }
+    let words = crate::driver::result::launch_words(driver, code);
+    Err(Error::Launch {
+        kernel: launch.name(),
+        code,
+        words,
+    })
+}
+
+#[cfg(not(warpool_cuda))]
+fn launch_on(_driver: &'static Driver, _launch: &Launch, _stream: CuStream) -> Result<()> {
+    Err(super::no_kernels())
+}
+
+impl Backend for Cuda {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        let _context = self.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the call writes two sizes.
+        unsafe { self.driver.cuMemGetInfo(&raw mut free, &raw mut total) }.ok(self.driver)?;
+        Ok(free as u64)
+    }
+
+    fn counts(&self) -> HandleCounts {
+        let mut counts = HandleCounts {
+            streams: lock(&self.streams).len() as u64,
+            events: lock(&self.events).len() as u64,
+            ..HandleCounts::default()
+        };
+        self.memory.count(&mut counts);
+        counts
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<Addr> {
+        let _context = self.enter()?;
+        self.memory.reserve(bytes)
+    }
+
+    fn unreserve(&self, addr: Addr, bytes: u64) -> Result<()> {
+        let _context = self.enter()?;
+        self.memory.unreserve(addr, bytes)
+    }
+
+    fn create(&self, bytes: u64) -> Result<Phys> {
+        let _context = self.enter()?;
+        self.memory.create(bytes)
+    }
+
+    fn release(&self, phys: Phys) -> Result<()> {
+        let _context = self.enter()?;
+        self.memory.release(phys)
+    }
+
+    fn map(&self, addr: Addr, bytes: u64, phys: Phys) -> Result<()> {
+        let _context = self.enter()?;
+        self.memory.map(addr, bytes, phys)
+    }
+
+    fn unmap(&self, addr: Addr, bytes: u64) -> Result<()> {
+        let _context = self.enter()?;
+        self.memory.unmap(addr, bytes)
+    }
+
+    fn stream_create(&self) -> Result<RawStream> {
+        let _context = self.enter()?;
+        let mut stream = std::ptr::null_mut();
+        // SAFETY: the call writes one handle.
+        unsafe { self.driver.cuStreamCreate(&raw mut stream, NON_BLOCKING) }.ok(self.driver)?;
+        lock(&self.streams).insert(stream as u64);
+        Ok(RawStream(stream as u64))
+    }
+
+    fn stream_destroy(&self, stream: RawStream) -> Result<()> {
+        let _context = self.enter()?;
+        // Forgotten first: once destroyed, the value may be given to a new stream.
+        forget(&self.streams, "stream", stream.0)?;
+        // SAFETY: a stream made here and not destroyed before.
+        unsafe { self.driver.cuStreamDestroy(stream_of(stream)) }.ok(self.driver)
+    }
+
+    fn stream_id(&self, stream: RawStream) -> Result<u64> {
+        let _context = self.enter()?;
+        let mut id = 0;
+        // SAFETY: the call writes one integer; the stream is live, as its maker vouched.
+        unsafe { self.driver.cuStreamGetId(stream_of(stream), &raw mut id) }.ok(self.driver)?;
+        Ok(id)
+    }
+
+    fn stream_sync(&self, stream: RawStream) -> Result<()> {
+        let _context = self.enter()?;
+        // SAFETY: the stream is live.
+        unsafe { self.driver.cuStreamSynchronize(stream_of(stream)) }.ok(self.driver)?;
+        self.check_host_calls()
+    }
+
+    fn stream_query(&self, stream: RawStream) -> Result<bool> {
+        let _context = self.enter()?;
+        // SAFETY: the stream is live.
+        let done = unsafe { self.driver.cuStreamQuery(stream_of(stream)) }.ready(self.driver)?;
+        if done {
+            self.check_host_calls()?;
+        }
+        Ok(done)
+    }
+
+    fn stream_capturing(&self, stream: RawStream) -> Result<bool> {
+        let _context = self.enter()?;
+        let mut status = 0;
+        // SAFETY: the call writes one integer; the stream is live.
+        unsafe {
+            self.driver
+                .cuStreamIsCapturing(stream_of(stream), &raw mut status)
+        }
+        .ok(self.driver)?;
+        Ok(status != 0)
+    }
+
+    fn event_create(&self, timing: bool) -> Result<RawEvent> {
+        let _context = self.enter()?;
+        let mut event = std::ptr::null_mut();
+        let flags = if timing { 0 } else { NO_TIMING };
+        // SAFETY: the call writes one handle.
+        unsafe { self.driver.cuEventCreate(&raw mut event, flags) }.ok(self.driver)?;
+        lock(&self.events).insert(event as u64);
+        Ok(RawEvent(event as u64))
+    }
+
+    fn event_destroy(&self, event: RawEvent) -> Result<()> {
+        let _context = self.enter()?;
+        forget(&self.events, "event", event.0)?;
+        // SAFETY: an event made here and not destroyed before.
+        unsafe { self.driver.cuEventDestroy(event_of(event)) }.ok(self.driver)
+    }
+
+    fn event_record(&self, event: RawEvent, stream: RawStream) -> Result<()> {
+        let _context = self.enter()?;
+        // SAFETY: both are live.
+        unsafe {
+            self.driver
+                .cuEventRecord(event_of(event), stream_of(stream))
+        }
+        .ok(self.driver)
+    }
+
+    fn event_wait(&self, stream: RawStream, event: RawEvent) -> Result<()> {
+        let _context = self.enter()?;
+        // SAFETY: both are live.
+        unsafe {
+            self.driver
+                .cuStreamWaitEvent(stream_of(stream), event_of(event), 0)
+        }
+        .ok(self.driver)
+    }
+
+    fn event_query(&self, event: RawEvent) -> Result<bool> {
+        let _context = self.enter()?;
+        // SAFETY: the event is live.
+        unsafe { self.driver.cuEventQuery(event_of(event)) }.ready(self.driver)
+    }
+
+    fn event_sync(&self, event: RawEvent) -> Result<()> {
+        let _context = self.enter()?;
+        // SAFETY: the event is live.
+        unsafe { self.driver.cuEventSynchronize(event_of(event)) }.ok(self.driver)
+    }
+
+    fn event_elapsed_ns(&self, start: RawEvent, end: RawEvent) -> Result<f64> {
+        let _context = self.enter()?;
+        let mut milliseconds = 0.0f32;
+        // SAFETY: the call writes one number; both events are live.
+        unsafe {
+            self.driver
+                .cuEventElapsedTime(&raw mut milliseconds, event_of(start), event_of(end))
+        }
+        .ok(self.driver)?;
+        Ok(f64::from(milliseconds) * 1e6)
+    }
+
+    unsafe fn copy_in(
+        &self,
+        dst: Addr,
+        src: *const u8,
+        bytes: u64,
+        stream: RawStream,
+    ) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let _context = self.enter()?;
+        // SAFETY: the caller vouches for both ranges until the copy is done.
+        unsafe {
+            self.driver
+                .cuMemcpyHtoDAsync(dst, src.cast(), bytes as usize, stream_of(stream))
+        }
+        .ok(self.driver)
+    }
+
+    unsafe fn copy_out(
+        &self,
+        dst: *mut u8,
+        src: Addr,
+        bytes: u64,
+        stream: RawStream,
+    ) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let _context = self.enter()?;
+        // SAFETY: the caller vouches for both ranges until the copy is done.
+        unsafe {
+            self.driver
+                .cuMemcpyDtoHAsync(dst.cast(), src, bytes as usize, stream_of(stream))
+        }
+        .ok(self.driver)
+    }
+
+    unsafe fn copy_within(
+        &self,
+        dst: Addr,
+        src: Addr,
+        bytes: u64,
+        stream: RawStream,
+    ) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let _context = self.enter()?;
+        // SAFETY: the caller vouches for both ranges until the copy is done.
+        unsafe {
+            self.driver
+                .cuMemcpyDtoDAsync(dst, src, bytes as usize, stream_of(stream))
+        }
+        .ok(self.driver)
+    }
+
+    unsafe fn fill(&self, addr: Addr, byte: u8, bytes: u64, stream: RawStream) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let _context = self.enter()?;
+        // SAFETY: the caller vouches for the range until the fill is done.
+        unsafe {
+            self.driver
+                .cuMemsetD8Async(addr, byte, bytes as usize, stream_of(stream))
+        }
+        .ok(self.driver)
+    }
+
+    unsafe fn launch(&self, launch: &Launch, stream: RawStream) -> Result<()> {
+        let _context = self.enter()?;
+        launch_on(self.driver, launch, stream_of(stream))
+    }
+
+    fn host_call(&self, stream: RawStream, work: Box<dyn FnOnce() + Send>) -> Result<()> {
+        let _context = self.enter()?;
+        let call = Box::into_raw(Box::new(HostCall {
+            work,
+            failed: Arc::clone(&self.failed),
+        }));
+        // SAFETY: the driver calls `run_host_call` once with the box, which it then owns.
+        let queued = unsafe {
+            self.driver
+                .cuLaunchHostFunc(stream_of(stream), run_host_call, call.cast())
+        };
+        if let Err(error) = queued.ok(self.driver) {
+            // SAFETY: a call that was not queued is never made, so the box is still ours.
+            drop(unsafe { Box::from_raw(call) });
+            return Err(error);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        let Ok(_context) = self.enter() else { return };
+        // What is left was lost by its owner; failures leave it to the process's end.
+        for event in lock(&self.events).drain() {
+            // SAFETY: an event made here and not destroyed.
+            let _ = unsafe { self.driver.cuEventDestroy(event as CuEvent) };
+        }
+        for stream in lock(&self.streams).drain() {
+            // SAFETY: a stream made here and not destroyed; its queued work completes.
+            let _ = unsafe { self.driver.cuStreamDestroy(stream as CuStream) };
+        }
+        self.memory.clear();
+    }
+}

@@ -1,0 +1,87 @@
+//! Which context the device's calls are made in, and how it is made current for them.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use crate::device::lock;
+use crate::driver::Driver;
+use crate::driver::table::{CuContext, CuDevice};
+use crate::error::Result;
+
+/// A context of one GPU.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Context {
+    /// The `CUcontext`, as an integer so that any thread may hold it.
+    raw: usize,
+}
+
+/// Makes a context current until dropped, if another one was.
+pub(super) struct Entered {
+    driver: &'static Driver,
+    pushed: bool,
+}
+
+/// The context current on the calling thread, null where there is none.
+fn current(driver: &'static Driver) -> Result<CuContext> {
+    let mut context = std::ptr::null_mut();
+    // SAFETY: the call writes one handle.
+    unsafe { driver.cuCtxGetCurrent(&raw mut context) }.ok(driver)?;
+    Ok(context)
+}
+
+impl Context {
+    /// The context current on the calling thread if it is of `device`, else the primary one.
+    pub(super) fn of(driver: &'static Driver, device: CuDevice) -> Result<Self> {
+        let context = current(driver)?;
+        if !context.is_null() {
+            let mut its: CuDevice = -1;
+            // SAFETY: the call writes one integer; a context is current.
+            unsafe { driver.cuCtxGetDevice(&raw mut its) }.ok(driver)?;
+            if its == device {
+                return Ok(Self {
+                    raw: context as usize,
+                });
+            }
+        }
+        Self::primary(driver, device)
+    }
+
+    /// The primary context. Retained once a process and kept, as the CUDA runtime keeps it: other
+    /// code of the process may be using it, and making it again takes a fifth of a second.
+    fn primary(driver: &'static Driver, device: CuDevice) -> Result<Self> {
+        static RETAINED: Mutex<Option<HashMap<CuDevice, usize>>> = Mutex::new(None);
+        let mut retained = lock(&RETAINED);
+        let retained = retained.get_or_insert_with(HashMap::new);
+        if let Some(&raw) = retained.get(&device) {
+            return Ok(Self { raw });
+        }
+        let mut context = std::ptr::null_mut();
+        // SAFETY: the call writes one handle; the device is one the driver gave.
+        unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut context, device) }.ok(driver)?;
+        retained.insert(device, context as usize);
+        Ok(Self {
+            raw: context as usize,
+        })
+    }
+
+    /// Makes this the calling thread's context for as long as the answer lives.
+    pub(super) fn enter(&self, driver: &'static Driver) -> Result<Entered> {
+        let pushed = current(driver)? as usize != self.raw;
+        if pushed {
+            // SAFETY: the context is retained, or the application keeps it while it uses the device.
+            unsafe { driver.cuCtxPushCurrent(self.raw as CuContext) }.ok(driver)?;
+        }
+        Ok(Entered { driver, pushed })
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if self.pushed {
+            let mut gone = std::ptr::null_mut();
+            // SAFETY: takes off what `enter` put on; a failure leaves our context current, which
+            // the next call finds and uses.
+            let _ = unsafe { self.driver.cuCtxPopCurrent(&raw mut gone) };
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Memory of a GPU through the driver's virtual memory calls.
+
+use std::ffi::c_int;
+use std::sync::Mutex;
+
+use crate::device::ledger::Ledger;
+use crate::device::{Addr, HandleCounts, Phys, lock};
+use crate::driver::Driver;
+use crate::driver::table::{CuDevice, CuMemAccessDesc, CuMemAllocationProp, CuMemLocation};
+use crate::error::Result;
+
+/// `CU_MEM_LOCATION_TYPE_DEVICE`.
+const ON_DEVICE: c_int = 1;
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`.
+const PINNED: c_int = 1;
+/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
+const READ_WRITE: c_int = 3;
+/// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`.
+const MINIMUM: c_int = 0;
+
+/// Plain memory of one GPU.
+fn prop(device: CuDevice) -> CuMemAllocationProp {
+    CuMemAllocationProp {
+        kind: PINNED,
+        requested_handle_types: 0,
+        location: CuMemLocation {
+            kind: ON_DEVICE,
+            id: device,
+        },
+        win32_handle_meta_data: std::ptr::null_mut(),
+        compression_type: 0,
+        gpu_direct_rdma_capable: 0,
+        usage: 0,
+        reserved: [0; 4],
+    }
+}
+
+/// Smallest handle and alignment of a mapping on `device`, in bytes.
+pub(super) fn granule(driver: &'static Driver, device: CuDevice) -> Result<u64> {
+    let mut bytes = 0;
+    // SAFETY: the call writes one size and reads one property.
+    unsafe { driver.cuMemGetAllocationGranularity(&raw mut bytes, &prop(device), MINIMUM) }
+        .ok(driver)?;
+    Ok(bytes as u64)
+}
+
+/// The memory of one GPU that this device object has taken.
+pub(super) struct Memory {
+    driver: &'static Driver,
+    device: CuDevice,
+    granule: u64,
+    /// Held across the driver's calls, so that what it says is what the driver did.
+    ledger: Mutex<Ledger>,
+}
+
+impl Memory {
+    pub(super) fn new(driver: &'static Driver, device: CuDevice, granule: u64) -> Self {
+        Self {
+            driver,
+            device,
+            granule,
+            ledger: Mutex::new(Ledger::new(granule)),
+        }
+    }
+
+    pub(super) fn count(&self, counts: &mut HandleCounts) {
+        lock(&self.ledger).count(counts);
+    }
+
+    pub(super) fn reserve(&self, bytes: u64) -> Result<Addr> {
+        let mut ledger = lock(&self.ledger);
+        ledger.check_bytes(bytes)?;
+        let mut addr = 0;
+        // SAFETY: the call writes one address; the driver picks the place.
+        unsafe {
+            self.driver.cuMemAddressReserve(
+                &raw mut addr,
+                bytes as usize,
+                self.granule as usize,
+                0,
+                0,
+            )
+        }
+        .ok(self.driver)?;
+        ledger.note_range(addr, bytes);
+        Ok(addr)
+    }
+
+    pub(super) fn unreserve(&self, addr: Addr, bytes: u64) -> Result<()> {
+        let mut ledger = lock(&self.ledger);
+        ledger.check_unreserve(addr, bytes)?;
+        // SAFETY: the ledger says that this is a whole range of ours with nothing mapped in it.
+        unsafe { self.driver.cuMemAddressFree(addr, bytes as usize) }.ok(self.driver)?;
+        ledger.note_unreserve(addr);
+        Ok(())
+    }
+
+    pub(super) fn create(&self, bytes: u64) -> Result<Phys> {
+        // Not under the lock until the driver has answered: creating touches nothing of ours.
+        lock(&self.ledger).check_bytes(bytes)?;
+        let mut handle = 0;
+        // SAFETY: the call writes one handle and reads one property.
+        unsafe {
+            self.driver
+                .cuMemCreate(&raw mut handle, bytes as usize, &prop(self.device), 0)
+        }
+        .ok(self.driver)?;
+        Ok(lock(&self.ledger).note_create(bytes, handle))
+    }
+
+    pub(super) fn release(&self, phys: Phys) -> Result<()> {
+        let mut ledger = lock(&self.ledger);
+        let handle = ledger.live(phys)?;
+        // SAFETY: the ledger says that the handle is ours and not released.
+        unsafe { self.driver.cuMemRelease(handle.token) }.ok(self.driver)?;
+        ledger.note_release(phys);
+        Ok(())
+    }
+
+    pub(super) fn map(&self, addr: Addr, bytes: u64, phys: Phys) -> Result<()> {
+        let mut ledger = lock(&self.ledger);
+        let handle = ledger.check_map(addr, bytes, phys)?;
+        // SAFETY: the ledger says that the place is in a range of ours with nothing mapped there.
+        unsafe {
+            self.driver
+                .cuMemMap(addr, bytes as usize, 0, handle.token, 0)
+        }
+        .ok(self.driver)?;
+        let access = CuMemAccessDesc {
+            location: CuMemLocation {
+                kind: ON_DEVICE,
+                id: self.device,
+            },
+            flags: READ_WRITE,
+        };
+        // SAFETY: the range was mapped just above; one descriptor is read.
+        let allowed = unsafe {
+            self.driver
+                .cuMemSetAccess(addr, bytes as usize, &raw const access, 1)
+        };
+        if let Err(error) = allowed.ok(self.driver) {
+            // SAFETY: takes down what was mapped above. Were it to fail too, the driver refuses
+            // the next mapping there, which is an error and no harm.
+            let _ = unsafe { self.driver.cuMemUnmap(addr, bytes as usize) };
+            return Err(error);
+        }
+        ledger.note_map(addr, bytes, phys);
+        Ok(())
+    }
+
+    pub(super) fn unmap(&self, addr: Addr, bytes: u64) -> Result<()> {
+        let mut ledger = lock(&self.ledger);
+        ledger.check_unmap(addr, bytes)?;
+        // SAFETY: the ledger says that this is one whole mapping of ours; the caller, that no
+        // queued work uses it.
+        unsafe { self.driver.cuMemUnmap(addr, bytes as usize) }.ok(self.driver)?;
+        // Memory of a released handle goes with its last mapping, by the driver's own count.
+        ledger.note_unmap(addr);
+        Ok(())
+    }
+
+    /// Gives back whatever was not. The context is current.
+    pub(super) fn clear(&self) {
+        let ledger = lock(&self.ledger);
+        if ledger.mappings().next().is_some() {
+            // SAFETY: no arguments. Queued work may use what is about to be unmapped.
+            let _ = unsafe { self.driver.cuCtxSynchronize() };
+        }
+        // Failures below leave the driver holding what the process's end will give back.
+        for (addr, bytes) in ledger.mappings() {
+            // SAFETY: a mapping of ours that nothing uses any more.
+            let _ = unsafe { self.driver.cuMemUnmap(addr, bytes as usize) };
+        }
+        for handle in ledger.unreleased() {
+            // SAFETY: a handle of ours, not released.
+            let _ = unsafe { self.driver.cuMemRelease(handle) };
+        }
+        for (addr, bytes) in ledger.ranges() {
+            // SAFETY: a range of ours with nothing mapped in it any more.
+            let _ = unsafe { self.driver.cuMemAddressFree(addr, bytes as usize) };
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The CUDA device: the driver's calls in one context, and nothing else.
+//!
+//! - `context`: which context, and how it is made current;
+//! - `memory`: reserve, create, map through the driver's virtual memory calls;
+//! - `backend`: streams, events, copies and launches.
+//!
+//! Kernels of this crate are launched through the statically linked CUDA runtime, which works in
+//! whatever driver context is current: the application's own, if that is what the device was
+//! opened in.
+
+mod backend;
+mod context;
+mod memory;
+
+use std::ffi::{CStr, c_char, c_int};
+use std::sync::Arc;
+
+use self::context::Context;
+use super::{Backend, DeviceInfo, DeviceKind};
+use crate::driver::Driver;
+use crate::driver::table::{CuDevice, no_gpu};
+use crate::error::{Error, Result};
+
+/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
+const PROCESSORS: c_int = 16;
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`.
+const CAPABILITY_MAJOR: c_int = 75;
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR`.
+const CAPABILITY_MINOR: c_int = 76;
+/// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`.
+const VIRTUAL_MEMORY: c_int = 102;
+
+pub(super) fn count() -> Result<u32> {
+    let driver = Driver::get()?;
+    let mut count = 0;
+    // SAFETY: the call writes one integer.
+    unsafe { driver.cuDeviceGetCount(&raw mut count) }.ok(driver)?;
+    if count <= 0 {
+        return Err(no_gpu());
+    }
+    Ok(count.unsigned_abs())
+}
+
+pub(super) fn open(ordinal: u32) -> Result<Arc<dyn Backend>> {
+    let count = count()?;
+    let driver = Driver::get()?;
+    if ordinal >= count {
+        return Err(Error::Unavailable {
+            missing: format!("GPU {ordinal} is not there"),
+            hint: format!("this process sees {count}, numbered from 0; check CUDA_VISIBLE_DEVICES"),
+        });
+    }
+    if !cfg!(warpool_cuda) {
+        return Err(no_kernels());
+    }
+    let mut device: CuDevice = 0;
+    // SAFETY: the call writes one integer.
+    unsafe { driver.cuDeviceGet(&raw mut device, ordinal as c_int) }.ok(driver)?;
+    if attribute(driver, device, VIRTUAL_MEMORY)? == 0 {
+        return Err(Error::Unavailable {
+            missing: format!("GPU {ordinal} has no virtual memory management"),
+            hint: String::from(
+                "use a GPU and driver that have it, or the host device (Device::host)",
+            ),
+        });
+    }
+    let info = info(driver, device, ordinal)?;
+    let context = Context::of(driver, device)?;
+    Ok(Arc::new(backend::Cuda::new(driver, context, device, info)))
+}
+
+/// The crate was built without its kernels.
+pub(super) fn no_kernels() -> Error {
+    Error::Unavailable {
+        missing: String::from("this build has no compiled kernels"),
+        hint: String::from("build again with a CUDA toolkit found (CUDA_HOME, or nvcc on PATH)"),
+    }
+}
+
+fn attribute(driver: &'static Driver, device: CuDevice, which: c_int) -> Result<u32> {
+    let mut value = 0;
+    // SAFETY: the call writes one integer.
+    unsafe { driver.cuDeviceGetAttribute(&raw mut value, which, device) }.ok(driver)?;
+    Ok(u32::try_from(value).unwrap_or(0))
+}
+
+fn info(driver: &'static Driver, device: CuDevice, ordinal: u32) -> Result<DeviceInfo> {
+    let mut name = [0 as c_char; 256];
+    // SAFETY: the call writes at most the given number of bytes, with a final zero.
+    unsafe { driver.cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int, device) }.ok(driver)?;
+    // SAFETY: a C string lies there now; the buffer began as zeros and is longer than any name.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) }
+        .to_string_lossy()
+        .into_owned();
+    let mut total = 0;
+    // SAFETY: the call writes one size.
+    unsafe { driver.cuDeviceTotalMem(&raw mut total, device) }.ok(driver)?;
+    let mut version = 0;
+    // SAFETY: the call writes one integer.
+    unsafe { driver.cuDriverGetVersion(&raw mut version) }.ok(driver)?;
+    let granule = memory::granule(driver, device)?;
+    let mut info = DeviceInfo::new(DeviceKind::Cuda, ordinal, name, total as u64, granule);
+    info.capability = (
+        attribute(driver, device, CAPABILITY_MAJOR)?,
+        attribute(driver, device, CAPABILITY_MINOR)?,
+    );
+    info.processors = attribute(driver, device, PROCESSORS)?;
+    info.driver_version = u32::try_from(version).unwrap_or(0);
+    Ok(info)
+}

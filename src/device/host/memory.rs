@@ -1,0 +1,374 @@
+//! Memory of the host device: one sparse file in memory, mapped and mapped again.
+//!
+//! The device's physical memory is a memfd. A physical handle is a range of that file, so mapping
+//! one handle at two addresses makes both show the same bytes, as on a GPU. The file is sparse: a
+//! page that nobody wrote costs nothing, and a released handle's pages are punched out, which
+//! returns them to the machine and makes the next handle there read as zero.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::sync::Mutex;
+
+use crate::device::ledger::{Handle, Ledger};
+use crate::device::{Addr, HandleCounts, Phys, lock};
+use crate::error::{Error, Result};
+
+/// Smallest handle and alignment of a mapping, as on the GPUs this device stands in for.
+pub(super) const GRANULE: u64 = 2 << 20;
+
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+const OUT_OF_MEMORY: i32 = 2;
+
+/// The error of the system call `call` that has just failed.
+fn os_error(call: &'static str) -> Error {
+    Error::Os {
+        call,
+        words: std::io::Error::last_os_error().to_string(),
+    }
+}
+
+/// Free ranges of the file below `end`; everything above is free too.
+#[derive(Debug, Default)]
+struct FileSpace {
+    free: BTreeMap<u64, u64>,
+    end: u64,
+}
+
+impl FileSpace {
+    /// The lowest free range of `bytes`; grows `end` where there is none.
+    fn take(&mut self, bytes: u64) -> u64 {
+        let Some((&at, &len)) = self.free.iter().find(|&(_, &len)| len >= bytes) else {
+            let at = self.end;
+            self.end += bytes;
+            return at;
+        };
+        self.free.remove(&at);
+        if len > bytes {
+            self.free.insert(at + bytes, len - bytes);
+        }
+        at
+    }
+
+    /// Puts a range back and joins it with its free neighbours.
+    fn put(&mut self, mut at: u64, mut bytes: u64) {
+        if let Some((&before, &len)) = self.free.range(..at).next_back()
+            && before + len == at
+        {
+            self.free.remove(&before);
+            at = before;
+            bytes += len;
+        }
+        if let Some(len) = self.free.remove(&(at + bytes)) {
+            bytes += len;
+        }
+        if at + bytes == self.end {
+            self.end = at;
+        } else {
+            self.free.insert(at, bytes);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    ledger: Ledger,
+    space: FileSpace,
+    /// Bytes the file has been grown to; only ever grows, being sparse.
+    file_bytes: u64,
+    /// Bytes of handles whose memory is not gone.
+    used: u64,
+}
+
+/// The physical memory and the addresses of one host device.
+#[derive(Debug)]
+pub(super) struct Memory {
+    file: File,
+    capacity: u64,
+    state: Mutex<State>,
+}
+
+impl Memory {
+    pub(super) fn new(capacity: u64) -> Result<Self> {
+        // SAFETY: the name is a C string and the flags are the call's own.
+        let fd = unsafe { libc::memfd_create(c"warpool-host-device".as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(os_error("memfd_create"));
+        }
+        // SAFETY: the descriptor has just been made and nobody else has it.
+        let file = unsafe { File::from_raw_fd(fd) };
+        let state = State {
+            ledger: Ledger::new(GRANULE),
+            space: FileSpace::default(),
+            file_bytes: 0,
+            used: 0,
+        };
+        Ok(Self {
+            file,
+            capacity,
+            state: Mutex::new(state),
+        })
+    }
+
+    pub(super) fn free_bytes(&self) -> u64 {
+        self.capacity - lock(&self.state).used
+    }
+
+    pub(super) fn count(&self, counts: &mut HandleCounts) {
+        lock(&self.state).ledger.count(counts);
+    }
+
+    pub(super) fn reserve(&self, bytes: u64) -> Result<Addr> {
+        let mut state = lock(&self.state);
+        state.ledger.check_bytes(bytes)?;
+        let whole = bytes
+            .checked_add(GRANULE)
+            .filter(|&whole| isize::try_from(whole).is_ok())
+            .ok_or_else(|| {
+                Error::invalid("bytes", format!("{bytes} is more than there are addresses"))
+            })?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: the system picks the place, so nothing of ours is mapped over.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                whole as usize,
+                libc::PROT_NONE,
+                flags,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(os_error("mmap"));
+        }
+        let start = start as u64;
+        let addr = start.next_multiple_of(GRANULE);
+        let (head, tail) = (addr - start, start + whole - (addr + bytes));
+        for (at, len) in [(start, head), (addr + bytes, tail)] {
+            if len > 0 {
+                // SAFETY: the surplus on both sides of the aligned range, mapped just above. A
+                // failure leaves addresses unused, which costs nothing.
+                unsafe { libc::munmap(at as *mut _, len as usize) };
+            }
+        }
+        state.ledger.note_range(addr, bytes);
+        Ok(addr)
+    }
+
+    pub(super) fn unreserve(&self, addr: Addr, bytes: u64) -> Result<()> {
+        let mut state = lock(&self.state);
+        state.ledger.check_unreserve(addr, bytes)?;
+        // SAFETY: the ledger says that this is a whole range of ours with nothing mapped in it.
+        if unsafe { libc::munmap(addr as *mut _, bytes as usize) } != 0 {
+            return Err(os_error("munmap"));
+        }
+        state.ledger.note_unreserve(addr);
+        Ok(())
+    }
+
+    pub(super) fn create(&self, bytes: u64) -> Result<Phys> {
+        let mut state = lock(&self.state);
+        state.ledger.check_bytes(bytes)?;
+        let free = self.capacity - state.used;
+        if bytes > free {
+            let words = format!(
+                "CUDA_ERROR_OUT_OF_MEMORY: {bytes} bytes asked, {free} of the host device's {} free",
+                self.capacity
+            );
+            return Err(Error::Driver {
+                call: "create",
+                code: OUT_OF_MEMORY,
+                words,
+            });
+        }
+        let offset = state.space.take(bytes);
+        if let Err(error) = self.grow(&mut state, offset + bytes) {
+            state.space.put(offset, bytes);
+            return Err(error);
+        }
+        state.used += bytes;
+        Ok(state.ledger.note_create(bytes, offset))
+    }
+
+    /// Makes the file at least `bytes` long.
+    fn grow(&self, state: &mut State, bytes: u64) -> Result<()> {
+        if bytes > state.file_bytes {
+            self.file.set_len(bytes).map_err(|error| Error::Os {
+                call: "ftruncate",
+                words: error.to_string(),
+            })?;
+            state.file_bytes = bytes;
+        }
+        Ok(())
+    }
+
+    pub(super) fn release(&self, phys: Phys) -> Result<()> {
+        let mut state = lock(&self.state);
+        let handle = state.ledger.live(phys)?;
+        if state.ledger.is_unmapped(phys) {
+            self.punch(&handle)?;
+        }
+        if state.ledger.note_release(phys) {
+            state.used -= handle.bytes;
+            state.space.put(handle.token, handle.bytes);
+        }
+        Ok(())
+    }
+
+    /// Returns the pages of a handle to the machine; the range reads as zero from now on.
+    fn punch(&self, handle: &Handle) -> Result<()> {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let (at, len) = (handle.token as libc::off_t, handle.bytes as libc::off_t);
+        // SAFETY: a range of our own file that no mapping shows.
+        if unsafe { libc::fallocate(self.file.as_raw_fd(), mode, at, len) } != 0 {
+            return Err(os_error("fallocate"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn map(&self, addr: Addr, bytes: u64, phys: Phys) -> Result<()> {
+        let mut state = lock(&self.state);
+        let handle = state.ledger.check_map(addr, bytes, phys)?;
+        let (protection, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_FIXED,
+        );
+        let (fd, offset) = (self.file.as_raw_fd(), handle.token as libc::off_t);
+        // SAFETY: the ledger says that the place lies in a range of ours with nothing mapped there,
+        // so only reserved addresses are mapped over.
+        let at = unsafe {
+            libc::mmap(
+                addr as *mut _,
+                bytes as usize,
+                protection,
+                flags,
+                fd,
+                offset,
+            )
+        };
+        if at == libc::MAP_FAILED {
+            let error = os_error("mmap");
+            // A failed fixed mapping may have taken the reservation down.
+            let _ = hold(addr, bytes);
+            return Err(error);
+        }
+        state.ledger.note_map(addr, bytes, phys);
+        Ok(())
+    }
+
+    pub(super) fn unmap(&self, addr: Addr, bytes: u64) -> Result<()> {
+        let mut state = lock(&self.state);
+        state.ledger.check_unmap(addr, bytes)?;
+        hold(addr, bytes)?;
+        if let Some(gone) = state.ledger.note_unmap(addr) {
+            // On failure the range stays out of use for good: its next handle would not be zero.
+            self.punch(&gone)?;
+            state.used -= gone.bytes;
+            state.space.put(gone.token, gone.bytes);
+        }
+        Ok(())
+    }
+}
+
+/// Makes a place in a reserved range hold its addresses and nothing else.
+fn hold(addr: Addr, bytes: u64) -> Result<()> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: callers name a place inside a range of ours that no queued work uses.
+    let at = unsafe {
+        libc::mmap(
+            addr as *mut _,
+            bytes as usize,
+            libc::PROT_NONE,
+            flags,
+            -1,
+            0,
+        )
+    };
+    if at == libc::MAP_FAILED {
+        Err(os_error("mmap"))
+    } else {
+        Ok(())
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        for (addr, bytes) in lock(&self.state).ledger.ranges() {
+            // SAFETY: a whole range of ours; the device and its stream threads are gone, and with
+            // them everything that could use it. A failure leaves addresses unused.
+            unsafe { libc::munmap(addr as *mut _, bytes as usize) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of the file that really lie in memory.
+    fn resident(memory: &Memory) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        memory.file.metadata().unwrap().blocks() * 512
+    }
+
+    fn write(addr: Addr, byte: u8) {
+        // SAFETY: tests write only to mapped memory.
+        unsafe { (addr as *mut u8).write_volatile(byte) }
+    }
+
+    fn read(addr: Addr) -> u8 {
+        // SAFETY: tests read only mapped memory.
+        unsafe { (addr as *const u8).read_volatile() }
+    }
+
+    #[test]
+    fn a_tebibyte_of_addresses_is_reserved_aligned_and_given_back() {
+        let memory = Memory::new(64 << 30).unwrap();
+        let addr = memory.reserve(1 << 40).unwrap();
+        assert_eq!(addr % GRANULE, 0);
+        memory.unreserve(addr, 1 << 40).unwrap();
+    }
+
+    #[test]
+    fn memory_never_written_costs_nothing_and_released_memory_comes_back_zeroed() {
+        let memory = Memory::new(64 << 30).unwrap();
+        let addr = memory.reserve(64 << 30).unwrap();
+        let big = memory.create(60 << 30).unwrap();
+        memory.map(addr, 60 << 30, big).unwrap();
+        assert_eq!(resident(&memory), 0);
+        write(addr + (30 << 30), 7);
+        assert!((1..=GRANULE).contains(&resident(&memory)));
+        memory.release(big).unwrap();
+        assert_eq!(
+            read(addr + (30 << 30)),
+            7,
+            "a mapping keeps released memory"
+        );
+        memory.unmap(addr, 60 << 30).unwrap();
+        assert_eq!(resident(&memory), 0);
+        assert_eq!(memory.free_bytes(), 64 << 30);
+        let again = memory.create(60 << 30).unwrap();
+        memory.map(addr, 60 << 30, again).unwrap();
+        assert_eq!(read(addr + (30 << 30)), 0);
+    }
+
+    #[test]
+    fn file_space_is_used_again_first_fit_and_joins_its_neighbours() {
+        let mut space = FileSpace::default();
+        let at: Vec<u64> = (0..4).map(|_| space.take(10)).collect();
+        assert_eq!(at, [0, 10, 20, 30]);
+        space.put(0, 10);
+        space.put(20, 10);
+        assert_eq!(space.take(20), 40, "two holes apart do not make one");
+        space.put(10, 10);
+        assert_eq!(space.take(25), 0);
+        space.put(40, 20);
+        space.put(30, 10);
+        assert_eq!(
+            (space.end, space.free.len()),
+            (25, 0),
+            "free space at the end is no hole"
+        );
+    }
+}

@@ -1,0 +1,394 @@
+//! The host device: real memory, real mappings, a thread a stream.
+//!
+//! It stands in for a GPU where there is none. Addresses of its memory are plain addresses;
+//! reserving, mapping and mapping again are done by the operating system, so a use of memory that
+//! is not mapped faults here as it does on a GPU. Kernels are the host builds of the same sources.
+//!
+//! - `memory`: one sparse file, its ranges as physical handles, mapped into reserved addresses;
+//! - `queue`: stream threads and the places in them that events mark.
+
+mod memory;
+mod queue;
+
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Instant;
+
+use self::memory::{GRANULE, Memory};
+use self::queue::{Op, Place, StreamQueue, Transfer};
+use super::table::Table;
+use super::{
+    Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Launch, Phys, RawEvent, RawStream, lock,
+};
+use crate::error::{Error, Result};
+
+/// The least capacity by default: the memory of a large GPU, since what is never written is free.
+const DEFAULT_CAPACITY: u64 = 64 << 30;
+
+/// `CUDA_ERROR_NOT_READY`.
+const NOT_READY: i32 = 600;
+
+/// How the host device is made.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct HostConfig {
+    /// Physical bytes the device has, rounded down to its granule of 2 MiB.
+    ///
+    /// When `None`: 64 GiB or the machine's memory, whichever is more. The figure bounds what can
+    /// be created, not what is used: a page that nobody writes takes no memory, so a capacity above
+    /// the machine's memory is fine as long as the pages written fit
+    /// (see [`host_available_bytes`]).
+    pub capacity: Option<u64>,
+}
+
+impl HostConfig {
+    /// Sets the physical bytes the device has.
+    #[must_use]
+    pub fn with_capacity(mut self, bytes: u64) -> Self {
+        self.capacity = Some(bytes);
+        self
+    }
+}
+
+/// Bytes of real memory that can be written now without swapping, as the machine estimates it;
+/// the memory limit of the process's control group is counted in. `None` if the machine does not
+/// say.
+#[must_use]
+pub fn host_available_bytes() -> Option<u64> {
+    let available = meminfo("MemAvailable:")?;
+    let read = |name: &str| -> Option<u64> {
+        std::fs::read_to_string(format!("/sys/fs/cgroup/{name}"))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
+    };
+    let group = read("memory.max").zip(read("memory.current"));
+    Some(group.map_or(available, |(limit, used)| {
+        available.min(limit.saturating_sub(used))
+    }))
+}
+
+/// A figure of `/proc/meminfo`, in bytes.
+fn meminfo(name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    line.split_whitespace()
+        .nth(1)?
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1024)
+}
+
+/// The processor's name, as the machine gives it.
+fn processor_name() -> String {
+    std::fs::read_to_string("/proc/cpuinfo")
+        .ok()
+        .and_then(|text| {
+            let line = text.lines().find(|line| line.starts_with("model name"))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        })
+        .unwrap_or_else(|| String::from(std::env::consts::ARCH))
+}
+
+pub(super) fn open(config: HostConfig) -> Result<Arc<dyn Backend>> {
+    let wanted = match config.capacity {
+        Some(bytes) => bytes,
+        None => meminfo("MemTotal:").unwrap_or(0).max(DEFAULT_CAPACITY),
+    };
+    let capacity = wanted - wanted % GRANULE;
+    if capacity == 0 || i64::try_from(capacity).is_err() {
+        let why =
+            format!("{wanted} bytes are less than one granule of {GRANULE}, or beyond any file");
+        return Err(Error::invalid("capacity", why));
+    }
+    let name = format!("host memory, {}", processor_name());
+    let mut info = DeviceInfo::new(DeviceKind::Host, 0, name, capacity, GRANULE);
+    info.processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+    Ok(Arc::new(Host {
+        info,
+        memory: Arc::new(Memory::new(capacity)?),
+        streams: Table::new(),
+        events: Table::new(),
+    }))
+}
+
+/// An event: the place it marks, and the time the stream got there if it measures time.
+struct HostEvent {
+    timing: bool,
+    marked: Mutex<Option<Mark>>,
+}
+
+struct Mark {
+    place: Place,
+    time: Option<Arc<OnceLock<Instant>>>,
+}
+
+struct Host {
+    info: DeviceInfo,
+    memory: Arc<Memory>,
+    streams: Table<StreamQueue>,
+    events: Table<HostEvent>,
+}
+
+impl Host {
+    fn live_stream(&self, stream: RawStream) -> Result<Arc<StreamQueue>> {
+        self.streams
+            .get(stream.0)
+            .ok_or_else(|| no_such("stream", stream.0))
+    }
+
+    fn live_event(&self, event: RawEvent) -> Result<Arc<HostEvent>> {
+        self.events
+            .get(event.0)
+            .ok_or_else(|| no_such("event", event.0))
+    }
+
+    fn transfer(&self, transfer: Transfer, stream: RawStream) -> Result<()> {
+        self.live_stream(stream)?
+            .push(Op::Transfer(transfer))
+            .map(|_| ())
+    }
+
+    /// The place an event marks now, if it was ever recorded.
+    fn place_of(&self, event: RawEvent) -> Result<Option<Place>> {
+        let event = self.live_event(event)?;
+        let marked = lock(&event.marked);
+        Ok(marked.as_ref().map(|mark| mark.place.clone()))
+    }
+
+    /// The time at which a timing event's mark was reached.
+    fn time_of(&self, event: RawEvent) -> Result<Instant> {
+        let event = self.live_event(event)?;
+        if !event.timing {
+            return Err(Error::invalid("event", "it was made without timing"));
+        }
+        let marked = lock(&event.marked);
+        let Some(mark) = marked.as_ref() else {
+            return Err(Error::invalid("event", "it was never recorded"));
+        };
+        mark.time
+            .as_ref()
+            .and_then(|time| time.get().copied())
+            .ok_or_else(|| Error::Driver {
+                call: "event_elapsed",
+                code: NOT_READY,
+                words: String::from("CUDA_ERROR_NOT_READY: the work before the event is not done"),
+            })
+    }
+}
+
+fn no_such(what: &'static str, raw: u64) -> Error {
+    Error::invalid(
+        what,
+        format!("{raw:#x} is not of this device, or was destroyed"),
+    )
+}
+
+fn full(what: &'static str) -> Error {
+    Error::invalid(what, "four billion exist already: destroy some")
+}
+
+impl Backend for Host {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        Ok(self.memory.free_bytes())
+    }
+
+    fn counts(&self) -> HandleCounts {
+        let mut counts = HandleCounts {
+            streams: self.streams.len(),
+            events: self.events.len(),
+            ..HandleCounts::default()
+        };
+        self.memory.count(&mut counts);
+        counts
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<Addr> {
+        self.memory.reserve(bytes)
+    }
+
+    fn unreserve(&self, addr: Addr, bytes: u64) -> Result<()> {
+        self.memory.unreserve(addr, bytes)
+    }
+
+    fn create(&self, bytes: u64) -> Result<Phys> {
+        self.memory.create(bytes)
+    }
+
+    fn release(&self, phys: Phys) -> Result<()> {
+        self.memory.release(phys)
+    }
+
+    fn map(&self, addr: Addr, bytes: u64, phys: Phys) -> Result<()> {
+        self.memory.map(addr, bytes, phys)
+    }
+
+    fn unmap(&self, addr: Addr, bytes: u64) -> Result<()> {
+        self.memory.unmap(addr, bytes)
+    }
+
+    fn stream_create(&self) -> Result<RawStream> {
+        let stream = StreamQueue::start(Arc::clone(&self.memory))?;
+        let Some(raw) = self.streams.insert(Arc::clone(&stream)) else {
+            stream.close();
+            return Err(full("stream"));
+        };
+        Ok(RawStream(raw))
+    }
+
+    fn stream_destroy(&self, stream: RawStream) -> Result<()> {
+        let gone = self
+            .streams
+            .remove(stream.0)
+            .ok_or_else(|| no_such("stream", stream.0))?;
+        gone.close();
+        Ok(())
+    }
+
+    fn stream_id(&self, stream: RawStream) -> Result<u64> {
+        Ok(self.live_stream(stream)?.id)
+    }
+
+    fn stream_sync(&self, stream: RawStream) -> Result<()> {
+        self.live_stream(stream)?.here().sync()
+    }
+
+    fn stream_query(&self, stream: RawStream) -> Result<bool> {
+        self.live_stream(stream)?.here().passed()
+    }
+
+    fn stream_capturing(&self, stream: RawStream) -> Result<bool> {
+        self.live_stream(stream).map(|_| false)
+    }
+
+    fn event_create(&self, timing: bool) -> Result<RawEvent> {
+        let event = Arc::new(HostEvent {
+            timing,
+            marked: Mutex::new(None),
+        });
+        self.events
+            .insert(event)
+            .map(RawEvent)
+            .ok_or_else(|| full("event"))
+    }
+
+    fn event_destroy(&self, event: RawEvent) -> Result<()> {
+        self.events
+            .remove(event.0)
+            .map(|_| ())
+            .ok_or_else(|| no_such("event", event.0))
+    }
+
+    fn event_record(&self, event: RawEvent, stream: RawStream) -> Result<()> {
+        let event = self.live_event(event)?;
+        let stream = self.live_stream(stream)?;
+        let mut marked = lock(&event.marked);
+        *marked = Some(if event.timing {
+            let time = Arc::new(OnceLock::new());
+            let number = stream.push(Op::Stamp(Arc::clone(&time)))?;
+            Mark {
+                place: stream.place(number),
+                time: Some(time),
+            }
+        } else {
+            Mark {
+                place: stream.here(),
+                time: None,
+            }
+        });
+        Ok(())
+    }
+
+    fn event_wait(&self, stream: RawStream, event: RawEvent) -> Result<()> {
+        let stream = self.live_stream(stream)?;
+        match self.place_of(event)? {
+            Some(place) if !place.orders(&stream) => stream.push(Op::Wait(place)).map(|_| ()),
+            _ => Ok(()),
+        }
+    }
+
+    fn event_query(&self, event: RawEvent) -> Result<bool> {
+        self.place_of(event)?
+            .map_or(Ok(true), |place| place.passed())
+    }
+
+    fn event_sync(&self, event: RawEvent) -> Result<()> {
+        self.place_of(event)?.map_or(Ok(()), |place| place.sync())
+    }
+
+    fn event_elapsed_ns(&self, start: RawEvent, end: RawEvent) -> Result<f64> {
+        let (start, end) = (self.time_of(start)?, self.time_of(end)?);
+        let forward = end.saturating_duration_since(start).as_nanos() as f64;
+        Ok(forward - start.saturating_duration_since(end).as_nanos() as f64)
+    }
+
+    unsafe fn copy_in(
+        &self,
+        dst: Addr,
+        src: *const u8,
+        bytes: u64,
+        stream: RawStream,
+    ) -> Result<()> {
+        self.transfer(
+            Transfer::Copy {
+                dst,
+                src: src as u64,
+                bytes,
+            },
+            stream,
+        )
+    }
+
+    unsafe fn copy_out(
+        &self,
+        dst: *mut u8,
+        src: Addr,
+        bytes: u64,
+        stream: RawStream,
+    ) -> Result<()> {
+        self.transfer(
+            Transfer::Copy {
+                dst: dst as u64,
+                src,
+                bytes,
+            },
+            stream,
+        )
+    }
+
+    unsafe fn copy_within(
+        &self,
+        dst: Addr,
+        src: Addr,
+        bytes: u64,
+        stream: RawStream,
+    ) -> Result<()> {
+        self.transfer(Transfer::Copy { dst, src, bytes }, stream)
+    }
+
+    unsafe fn fill(&self, addr: Addr, byte: u8, bytes: u64, stream: RawStream) -> Result<()> {
+        self.transfer(Transfer::Fill { addr, byte, bytes }, stream)
+    }
+
+    unsafe fn launch(&self, launch: &Launch, stream: RawStream) -> Result<()> {
+        self.live_stream(stream)?
+            .push(Op::Launch(*launch))
+            .map(|_| ())
+    }
+
+    fn host_call(&self, stream: RawStream, work: Box<dyn FnOnce() + Send>) -> Result<()> {
+        self.live_stream(stream)?.push(Op::Call(work)).map(|_| ())
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        for stream in self.streams.drain() {
+            stream.close();
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Streams of the host device: a thread each, running its queue in order.
+//!
+//! # Places
+//!
+//! Every operation of a stream has a number, counted from 1. The pair of a stream and a number is
+//! a [`Place`]: it is passed once the operation with that number is done. An event marks a place,
+//! so recording one queues nothing, a wait holds what was marked when it was made however often the
+//! event is recorded afterwards, and neither needs the event or the stream to stay alive.
+//!
+//! # Waking
+//!
+//! The thread stores its progress after each operation and takes a lock only if someone waits.
+//! Both sides go through the sequentially consistent pair (`done`, `waiting`): either the thread
+//! sees the waiter, or the waiter sees the progress.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
+
+use super::memory::Memory;
+use crate::device::launch::Launch;
+use crate::device::{Addr, lock, panicked};
+use crate::error::{Error, Result};
+
+/// A copy or fill; addresses of either side are plain ones.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Transfer {
+    Copy { dst: u64, src: u64, bytes: u64 },
+    Fill { addr: Addr, byte: u8, bytes: u64 },
+}
+
+/// One queued operation.
+pub(super) enum Op {
+    Launch(Launch),
+    Transfer(Transfer),
+    Call(Box<dyn FnOnce() + Send>),
+    /// Notes the time at which the stream gets here.
+    Stamp(Arc<OnceLock<Instant>>),
+    Wait(Place),
+}
+
+thread_local! {
+    /// Set on the threads of streams, which must not wait for streams outside their queue.
+    static ON_STREAM_THREAD: Cell<bool> = const { Cell::new(false) };
+}
+
+struct Queue {
+    ops: VecDeque<Op>,
+    /// The thread sleeps and must be woken for new work.
+    idle: bool,
+    /// No more work will come: the thread ends when the queue is empty.
+    closed: bool,
+}
+
+/// One stream; shared by the device, its thread and every place in it.
+pub(super) struct StreamQueue {
+    /// A number no other host stream of the process has.
+    pub(super) id: u64,
+    queue: Mutex<Queue>,
+    work: Condvar,
+    /// Operations queued; written under the queue's lock.
+    queued: AtomicU64,
+    /// Operations done.
+    done: AtomicU64,
+    waiting: AtomicU32,
+    wait_lock: Mutex<()>,
+    progress: Condvar,
+    /// The first error of queued work, and the number of the operation it came from.
+    failed: OnceLock<(u64, Error)>,
+}
+
+/// A point in a stream's queue.
+#[derive(Clone)]
+pub(super) struct Place {
+    stream: Arc<StreamQueue>,
+    number: u64,
+}
+
+impl StreamQueue {
+    /// A stream with its thread; the thread keeps `memory` mapped while it has work.
+    pub(super) fn start(memory: Arc<Memory>) -> Result<Arc<Self>> {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        let stream = Arc::new(Self {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            queue: Mutex::new(Queue {
+                ops: VecDeque::new(),
+                idle: false,
+                closed: false,
+            }),
+            work: Condvar::new(),
+            queued: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            waiting: AtomicU32::new(0),
+            wait_lock: Mutex::new(()),
+            progress: Condvar::new(),
+            failed: OnceLock::new(),
+        });
+        let its = Arc::clone(&stream);
+        std::thread::Builder::new()
+            .name(format!("warpool-stream-{}", stream.id))
+            .spawn(move || {
+                ON_STREAM_THREAD.set(true);
+                its.run();
+                drop(memory);
+            })
+            .map_err(|error| Error::Os {
+                call: "thread spawn",
+                words: error.to_string(),
+            })?;
+        Ok(stream)
+    }
+
+    /// Queues an operation and gives its number.
+    pub(super) fn push(&self, op: Op) -> Result<u64> {
+        let mut queue = lock(&self.queue);
+        if queue.closed {
+            return Err(Error::invalid("stream", "it was destroyed: use a live one"));
+        }
+        queue.ops.push_back(op);
+        let number = self.queued.load(Ordering::Relaxed) + 1;
+        self.queued.store(number, Ordering::Release);
+        let wake = std::mem::take(&mut queue.idle);
+        drop(queue);
+        if wake {
+            self.work.notify_one();
+        }
+        Ok(number)
+    }
+
+    /// Lets the thread end once the queue is empty. Does not wait for it, so that a stream may be
+    /// destroyed from work of its own.
+    pub(super) fn close(&self) {
+        lock(&self.queue).closed = true;
+        self.work.notify_one();
+    }
+
+    /// The place after everything queued so far.
+    pub(super) fn here(self: &Arc<Self>) -> Place {
+        Place {
+            stream: Arc::clone(self),
+            number: self.queued.load(Ordering::Acquire),
+        }
+    }
+
+    /// The place after the operation `number`.
+    pub(super) fn place(self: &Arc<Self>, number: u64) -> Place {
+        Place {
+            stream: Arc::clone(self),
+            number,
+        }
+    }
+
+    /// The thread: takes the whole queue at once and runs it in order.
+    fn run(&self) {
+        let mut batch = VecDeque::new();
+        while self.next_batch(&mut batch) {
+            for op in batch.drain(..) {
+                let number = self.done.load(Ordering::Relaxed) + 1;
+                if let Err(error) = run_op(op) {
+                    // Later errors are followers of the first.
+                    let _ = self.failed.set((number, error));
+                }
+                self.done.store(number, Ordering::SeqCst);
+                if self.waiting.load(Ordering::SeqCst) > 0 {
+                    drop(lock(&self.wait_lock));
+                    self.progress.notify_all();
+                }
+            }
+        }
+    }
+
+    /// Fills the empty `batch`, sleeping until there is work; false when there will be none.
+    fn next_batch(&self, batch: &mut VecDeque<Op>) -> bool {
+        let mut queue = lock(&self.queue);
+        while queue.ops.is_empty() {
+            if queue.closed {
+                return false;
+            }
+            queue.idle = true;
+            queue = self
+                .work
+                .wait(queue)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        queue.idle = false;
+        std::mem::swap(batch, &mut queue.ops);
+        true
+    }
+
+    /// Blocks until the operation `number` is done.
+    fn wait_for(&self, number: u64) {
+        if self.done.load(Ordering::Acquire) >= number {
+            return;
+        }
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut guard = lock(&self.wait_lock);
+        while self.done.load(Ordering::SeqCst) < number {
+            guard = self
+                .progress
+                .wait(guard)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(guard);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Place {
+    /// Whether the stream is past this place; the error of queued work before it, if there was one.
+    pub(super) fn passed(&self) -> Result<bool> {
+        if self.stream.done.load(Ordering::Acquire) < self.number {
+            return Ok(false);
+        }
+        match self.stream.failed.get() {
+            Some((number, error)) if *number <= self.number => Err(error.clone()),
+            _ => Ok(true),
+        }
+    }
+
+    /// Blocks the calling thread until the stream is past this place.
+    pub(super) fn sync(&self) -> Result<()> {
+        if ON_STREAM_THREAD.get() {
+            return Err(Error::invalid(
+                "thread",
+                "a host call may not wait for device work",
+            ));
+        }
+        self.stream.wait_for(self.number);
+        self.passed().map(|_| ())
+    }
+
+    /// Whether work queued on `stream` runs behind this place without being made to wait.
+    pub(super) fn orders(&self, stream: &Arc<StreamQueue>) -> bool {
+        Arc::ptr_eq(&self.stream, stream) || self.stream.done.load(Ordering::Acquire) >= self.number
+    }
+}
+
+/// Runs one operation on the stream's thread.
+fn run_op(op: Op) -> Result<()> {
+    match op {
+        Op::Launch(launch) => {
+            // SAFETY: whoever queued the launch vouched for its ranges until it is done.
+            let code = unsafe { launch.run_on_host() };
+            if code != 0 {
+                let words = String::from("an argument is outside what the operation takes");
+                return Err(Error::Launch {
+                    kernel: launch.name(),
+                    code,
+                    words,
+                });
+            }
+        }
+        Op::Transfer(Transfer::Copy { dst, src, bytes }) => {
+            // SAFETY: whoever queued the copy vouched for both ranges and that they are apart.
+            unsafe {
+                std::ptr::copy_nonoverlapping(src as *const u8, dst as *mut u8, bytes as usize)
+            };
+        }
+        Op::Transfer(Transfer::Fill { addr, byte, bytes }) => {
+            // SAFETY: whoever queued the fill vouched for the range.
+            unsafe { std::ptr::write_bytes(addr as *mut u8, byte, bytes as usize) };
+        }
+        Op::Call(work) => {
+            catch_unwind(AssertUnwindSafe(work)).map_err(|panic| panicked(&*panic))?
+        }
+        Op::Stamp(time) => {
+            // Each stamp is queued once.
+            let _ = time.set(Instant::now());
+        }
+        Op::Wait(place) => place.stream.wait_for(place.number),
+    }
+    Ok(())
+}

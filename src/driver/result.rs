@@ -1,0 +1,99 @@
+//! Result codes of the driver and of kernel launches, and the words for them.
+//!
+//! A code is an integer, never a Rust enum: a newer driver may answer with a code that this crate
+//! does not know, which must be a value like any other.
+
+use std::ffi::{CStr, c_char};
+
+use super::table::Driver;
+use crate::error::{Error, Result};
+
+/// `CUDA_ERROR_NO_DEVICE`.
+pub(crate) const NO_DEVICE: i32 = 100;
+/// `CUDA_ERROR_NOT_READY`: what a query asks about is not done.
+pub(crate) const NOT_READY: i32 = 600;
+
+/// What a driver call returned.
+#[must_use]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Code {
+    pub(crate) call: &'static str,
+    pub(crate) code: i32,
+}
+
+impl Code {
+    /// An error that carries the call, the code and the driver's words, unless the code is 0.
+    pub(crate) fn ok(self, driver: &Driver) -> Result<()> {
+        if self.code == 0 {
+            return Ok(());
+        }
+        Err(Error::Driver {
+            call: self.call,
+            code: self.code,
+            words: words(driver, self.code),
+        })
+    }
+
+    /// For a query: whether it is done; "not ready" is no error.
+    pub(crate) fn ready(self, driver: &Driver) -> Result<bool> {
+        if self.code == NOT_READY {
+            return Ok(false);
+        }
+        self.ok(driver).map(|()| true)
+    }
+}
+
+/// The driver's name and description of a code.
+pub(crate) fn words(driver: &Driver, code: i32) -> String {
+    let text = |ask: &dyn Fn(*mut *const c_char) -> Code| -> Option<String> {
+        let mut text = std::ptr::null();
+        if ask(&raw mut text).code != 0 || text.is_null() {
+            return None;
+        }
+        // SAFETY: the driver answered with a C string that lives as long as the process.
+        Some(
+            unsafe { CStr::from_ptr(text) }
+                .to_string_lossy()
+                .into_owned(),
+        )
+    };
+    // SAFETY: both calls write one pointer to where `ask` is given room for it.
+    let name = text(&|out| unsafe { driver.cuGetErrorName(code, out) });
+    // SAFETY: as above.
+    let description = text(&|out| unsafe { driver.cuGetErrorString(code, out) });
+    match (name, description) {
+        (Some(name), Some(description)) => format!("{name}: {description}"),
+        (Some(one), None) | (None, Some(one)) => one,
+        (None, None) => String::from("a code that this driver has no words for"),
+    }
+}
+
+/// What a kernel launch returned, a `cudaError_t`, in words.
+///
+/// From 100 up the runtime's codes are the driver's own, as are 1 to 4; the few between that a
+/// launch can return are named here, so that the runtime's own table need not be linked.
+#[cfg(warpool_cuda)]
+pub(crate) fn launch_words(driver: &Driver, code: i32) -> String {
+    let own = match code {
+        9 => "cudaErrorInvalidConfiguration: a launch dimension is outside what the GPU takes",
+        35 => {
+            "cudaErrorInsufficientDriver: the driver is older than the kernels' CUDA version; update it"
+        }
+        36 => "cudaErrorCallRequiresNewerDriver: the driver is too old for this call; update it",
+        46 => {
+            "cudaErrorDevicesUnavailable: the GPU is busy or its compute mode forbids this process"
+        }
+        49 => {
+            "cudaErrorIncompatibleDriverContext: the current context is one the CUDA runtime cannot use"
+        }
+        52 => "cudaErrorMissingConfiguration: the kernel was called without a launch configuration",
+        98 => {
+            "cudaErrorInvalidDeviceFunction: no kernel for this GPU was compiled; build with its architecture in CUDA_COMPUTE_CAP"
+        }
+        209 => {
+            "cudaErrorNoKernelImageForDevice: no kernel for this GPU was compiled; build with its architecture in CUDA_COMPUTE_CAP"
+        }
+        _ => return words(driver, code),
+    };
+    String::from(own)
+}

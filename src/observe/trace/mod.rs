@@ -1,0 +1,98 @@
+//! Allocation traces: what a program asked of its device allocator, in order.
+//!
+//! # Format
+//!
+//! The CSV log of RMM's `logging_resource_adaptor`, plain or gzip (told apart by the first two
+//! bytes), lines ending in `\n` or `\r\n`:
+//!
+//! ```text
+//! Thread,Time,Action,Pointer,Size,Stream
+//! 1,19:05:53:124355,allocate,0x7f0000000000,37632,0x2
+//! 1,19:05:53:124380,free,0x7f0000000000,37632,0x2
+//! ```
+//!
+//! - The header comes first. Columns may stand in any order; `Action`, `Pointer`, `Size` and
+//!   `Stream` are needed, any other column is ignored.
+//! - `Action` is `allocate`, or `free`, also spelt `deallocate`. Rows with `allocate failure` are
+//!   left out: nothing was allocated.
+//! - `Pointer` and `Stream` are hexadecimal with `0x`, or decimal; `(nil)` is 0. A pointer may be
+//!   used again once it is freed.
+//! - `Size` is in bytes. A row of size 0 is left out unless it frees a live pointer: a zero-byte
+//!   request holds no memory and RMM gives it a null pointer.
+//! - Blank lines are ignored. A line has at most 64 KiB.
+//!
+//! # In memory
+//!
+//! Pointers become block numbers 0, 1, 2, … in the order of allocation and are never used again;
+//! streams become 0, 1, 2, … in the order of first appearance. An event takes 16 bytes.
+
+mod ledger;
+mod lines;
+mod reader;
+mod row;
+mod writer;
+
+pub use writer::TraceWriter;
+
+/// What an [`Event`] does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EventKind {
+    /// Allocates a block.
+    Alloc,
+    /// Frees a block allocated earlier.
+    Free,
+}
+
+/// One allocation or free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Event {
+    /// Bytes of the block; the same in its allocation and its free. Never 0.
+    pub bytes: u64,
+    /// Number of the block, counted by allocation from 0.
+    pub block: u32,
+    /// Number of the stream it happens on, an index into [`Trace::streams`].
+    pub stream: u16,
+    /// Allocation or free.
+    pub kind: EventKind,
+}
+
+const _: () = assert!(size_of::<Event>() == 16, "a trace takes 16 bytes an event");
+
+/// A trace in memory. Every free in it frees a live block; blocks may be live at the end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Trace {
+    /// The name it was read under.
+    pub name: String,
+    /// Everything that happened, in order.
+    pub events: Vec<Event>,
+    /// The streams as the trace names them; an event's `stream` is an index.
+    pub streams: Vec<u64>,
+    /// Blocks allocated in all.
+    pub blocks: u32,
+    /// Bytes in live blocks at the moment there were most.
+    pub peak_live_bytes: u64,
+}
+
+impl Trace {
+    /// Writes the trace as CSV, pointers numbered anew.
+    ///
+    /// # Errors
+    /// What the writer said.
+    pub fn write_csv(&self, to: impl std::io::Write) -> std::io::Result<()> {
+        let mut writer = TraceWriter::new(to)?;
+        for event in &self.events {
+            let pointer = writer::POINTER_BASE + u64::from(event.block) * writer::POINTER_STEP;
+            let stream = self
+                .streams
+                .get(usize::from(event.stream))
+                .copied()
+                .unwrap_or_default();
+            match event.kind {
+                EventKind::Alloc => writer.allocate(pointer, event.bytes, stream)?,
+                EventKind::Free => writer.free(pointer, event.bytes, stream)?,
+            }
+        }
+        writer.finish().map(drop)
+    }
+}

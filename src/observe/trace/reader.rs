@@ -1,0 +1,87 @@
+//! From a file to a [`Trace`].
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use super::Trace;
+use super::ledger::Ledger;
+use super::lines::Lines;
+use super::row::{Columns, Row};
+use crate::error::{Error, Result};
+
+impl Trace {
+    /// Reads the log at `path`, whose blocks may have at most `max_bytes` each: the size of the
+    /// device it is to be replayed on, or `u64::MAX`.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] with file and line: the file cannot be read, is empty, is not the
+    /// format, is damaged or truncated, or holds an event that cannot have happened (a free of a
+    /// pointer that is not live or with another size, an allocation of a live pointer, a block
+    /// over `max_bytes`).
+    pub fn read(path: impl AsRef<Path>, max_bytes: u64) -> Result<Self> {
+        let path = path.as_ref();
+        let name = path.display().to_string();
+        let file =
+            File::open(path).map_err(|error| at(&name, 0, format!("cannot open: {error}")))?;
+        Self::read_from(&name, file, max_bytes)
+    }
+
+    /// Reads a log, plain or gzip, from any reader. `name` is what errors call it. Reads in large
+    /// pieces: wrapping `from` in a buffer gains nothing.
+    ///
+    /// # Errors
+    /// As [`Trace::read`].
+    pub fn read_from(name: &str, from: impl Read, max_bytes: u64) -> Result<Self> {
+        let mut lines = Lines::new(from).map_err(|why| at(name, 0, why))?;
+        match read_lines(name, &mut lines, max_bytes) {
+            Ok(trace) => Ok(trace),
+            Err(why) => Err(at(name, lines.number, why)),
+        }
+    }
+}
+
+fn at(file: &str, line: u64, why: String) -> Error {
+    Error::Malformed {
+        file: file.to_owned(),
+        line,
+        why,
+    }
+}
+
+fn read_lines(
+    name: &str,
+    lines: &mut Lines<'_>,
+    max_bytes: u64,
+) -> std::result::Result<Trace, String> {
+    let Some(header) = lines.next()? else {
+        return Err(
+            "the file is empty; expected Thread,Time,Action,Pointer,Size,Stream".to_owned(),
+        );
+    };
+    let columns = Columns::from_header(header)?;
+    let mut ledger = Ledger::new(name, max_bytes);
+    while let Some(line) = lines.next()? {
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        match columns.row(line)? {
+            Row::Alloc {
+                pointer,
+                bytes,
+                stream,
+            } => ledger.alloc(pointer, bytes, stream)?,
+            Row::Free {
+                pointer,
+                bytes,
+                stream,
+            } => ledger.free(pointer, bytes, stream)?,
+            Row::Failure => {}
+        }
+    }
+    let trace = ledger.finish();
+    if trace.events.is_empty() {
+        return Err("the file has a header and no events".to_owned());
+    }
+    Ok(trace)
+}

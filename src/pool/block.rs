@@ -1,0 +1,276 @@
+//! Memory handed out: raw bytes and typed buffers, freed in stream order when dropped.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+
+use super::extents::Id;
+use super::lane::Lane;
+use crate::device::{Addr, Stream};
+use crate::error::{Error, Result};
+
+/// A block of device memory on one stream.
+///
+/// **Stream order.** The memory may be used by work queued on the block's stream after the
+/// allocation. Work on another stream must be ordered behind that (an event, or
+/// [`Stream::wait_stream`]) and either ordered before the drop or declared by
+/// [`Block::record_use`]. Dropping the block frees it in stream order: work queued before still
+/// has the memory.
+///
+/// The address does not change while the block lives. Safe to send to and use from any thread.
+pub struct Block {
+    lane: Arc<Lane>,
+    addr: Addr,
+    bytes: u64,
+    requested: u64,
+    id: Id,
+    /// Streams declared by `record_use`, boxed because most blocks have none.
+    #[allow(clippy::box_collection, reason = "keeps the common block small")]
+    uses: Option<Box<Vec<Stream>>>,
+}
+
+impl Block {
+    pub(crate) fn new(lane: Arc<Lane>, id: Id, offset: u64, bytes: u64, requested: u64) -> Self {
+        let addr = lane.shared.base + offset;
+        Self {
+            lane,
+            addr,
+            bytes,
+            requested,
+            id,
+            uses: None,
+        }
+    }
+
+    /// Address of the first byte; a multiple of 512.
+    #[must_use]
+    pub fn addr(&self) -> Addr {
+        self.addr
+    }
+
+    /// Bytes asked for.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.requested
+    }
+
+    /// Bytes the block has: [`Block::bytes`] as the pool rounds them.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The [`id`](Stream::id) of the stream the block was allocated on.
+    #[must_use]
+    pub fn stream_id(&self) -> u64 {
+        self.lane.stream.timeline.uid
+    }
+
+    pub(crate) fn lane(&self) -> &Arc<Lane> {
+        &self.lane
+    }
+
+    /// Declares that work already queued, or yet to be queued, on `stream` uses the block: the
+    /// drop then makes the block's own stream wait on the device for everything queued on
+    /// `stream` by that time.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the stream is of another device.
+    pub fn record_use(&mut self, stream: &Stream) -> Result<()> {
+        if !self.lane.shared.device.same(stream.device()) {
+            return Err(Error::invalid(
+                "stream",
+                "it is of another device than the block",
+            ));
+        }
+        if stream.id() == self.stream_id() {
+            return Ok(());
+        }
+        let uses = self.uses.get_or_insert_default();
+        if !uses.contains(stream) {
+            uses.push(stream.clone());
+        }
+        Ok(())
+    }
+
+    /// Frees the block in the order of `stream` instead of its own: for a block handed from a
+    /// producer to a consumer. Work that uses the block must be ordered before this point of
+    /// `stream`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the stream is of another device; the block is then freed on its own
+    /// stream. What the driver said of a wait for a declared use; the block is then not lost but
+    /// freed once the host has seen that use done.
+    pub fn free_on(self, stream: &Stream) -> Result<()> {
+        let lane = self.lane.shared.lane(stream)?;
+        let mut this = ManuallyDrop::new(self);
+        let waited = wait_for_uses(&lane, this.uses.take());
+        lane.free(
+            this.id,
+            this.addr - lane.shared.base,
+            this.bytes,
+            this.requested,
+        );
+        // SAFETY: `this` is never used again, and its other fields need no drop.
+        unsafe { std::ptr::drop_in_place(&raw mut this.lane) };
+        waited
+    }
+}
+
+/// Makes `lane`'s stream wait for what is queued on the streams in `uses`; where the driver
+/// refuses, the host waits.
+#[allow(clippy::box_collection, reason = "as the block holds it")]
+fn wait_for_uses(lane: &Lane, uses: Option<Box<Vec<Stream>>>) -> Result<()> {
+    let mut outcome = Ok(());
+    for stream in uses.into_iter().flat_map(|uses| uses.into_iter()) {
+        let theirs = &stream.core().timeline;
+        if let Err(error) = lane.stream.timeline.wait_for(theirs, theirs.open_tick()) {
+            outcome = stream.synchronize().and(Err(error));
+        }
+    }
+    outcome
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if self.uses.is_some() {
+            // The host has waited where the device could not; a stream that can do neither runs
+            // nothing more.
+            let _ = wait_for_uses(&self.lane, self.uses.take());
+        }
+        self.lane.free(
+            self.id,
+            self.addr - self.lane.shared.base,
+            self.bytes,
+            self.requested,
+        );
+    }
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Block({:#x}, {} bytes, stream {})",
+            self.addr,
+            self.requested,
+            self.stream_id()
+        )
+    }
+}
+
+/// A buffer of `len` elements of `T` in device memory; otherwise as [`Block`].
+pub struct PoolBuf<T> {
+    block: Block,
+    len: usize,
+    element: PhantomData<T>,
+}
+
+impl<T: Pod> PoolBuf<T> {
+    pub(crate) fn new(block: Block, len: usize) -> Self {
+        Self {
+            block,
+            len,
+            element: PhantomData,
+        }
+    }
+
+    /// Address of the first element.
+    #[must_use]
+    pub fn addr(&self) -> Addr {
+        self.block.addr()
+    }
+
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements. A buffer always has at least one.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The block behind the buffer.
+    #[must_use]
+    pub fn block(&self) -> &Block {
+        &self.block
+    }
+
+    /// The block behind the buffer, for [`Block::record_use`].
+    pub fn block_mut(&mut self) -> &mut Block {
+        &mut self.block
+    }
+
+    /// Gives up the type.
+    #[must_use]
+    pub fn into_block(self) -> Block {
+        self.block
+    }
+
+    /// Copies `data` into the buffer on its stream and waits for the copy.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] unless `data` has as many elements as the buffer; what the driver said.
+    pub fn upload(&mut self, data: &[T]) -> Result<()> {
+        self.check_len(data.len())?;
+        let bytes: &[u8] = bytemuck::cast_slice(data);
+        let stream = &self.block.lane.stream;
+        let backend = stream.device.backend();
+        // SAFETY: the block has the bytes, and both sides outlive the copy, which is waited for.
+        unsafe { backend.copy_in(self.addr(), bytes.as_ptr(), bytes.len() as u64, stream.raw)? };
+        backend.stream_sync(stream.raw)
+    }
+
+    /// Copies the buffer to the host on its stream and waits for the copy.
+    ///
+    /// # Errors
+    /// What the driver said.
+    pub fn download(&self) -> Result<Vec<T>> {
+        let mut data = vec![T::zeroed(); self.len];
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut data);
+        let stream = &self.block.lane.stream;
+        let backend = stream.device.backend();
+        // SAFETY: the block has the bytes, and both sides outlive the copy, which is waited for.
+        unsafe {
+            backend.copy_out(
+                bytes.as_mut_ptr(),
+                self.addr(),
+                bytes.len() as u64,
+                stream.raw,
+            )?
+        };
+        backend.stream_sync(stream.raw)?;
+        Ok(data)
+    }
+
+    fn check_len(&self, len: usize) -> Result<()> {
+        if len == self.len {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            "data",
+            format!(
+                "it has {len} elements, the buffer {}: give as many",
+                self.len
+            ),
+        ))
+    }
+}
+
+impl<T: Pod> fmt::Debug for PoolBuf<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "PoolBuf<{}>({} elements, {:?})",
+            std::any::type_name::<T>(),
+            self.len,
+            self.block
+        )
+    }
+}

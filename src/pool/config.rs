@@ -1,0 +1,147 @@
+//! What a pool may do: limits, growth and re-use, each with its default and its reason.
+
+/// How large new physical handles are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HandleSize {
+    /// The smallest the device has, always. Any idle 2 MiB can be moved to where it is needed;
+    /// growing by a GiB costs some 20 ms on an H200.
+    Granule,
+    /// As large as the request, up to this many bytes. A remap costs by the handle, so growing is
+    /// cheap; an idle part of a handle stays where it is.
+    UpTo(u64),
+    /// Large while the pool is small against what it may grow to, granules near the limit or once
+    /// idle memory must be moved.
+    Adaptive,
+}
+
+/// Which memory of other streams a request may take before the pool grows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Reuse {
+    /// Take memory freed on another stream if its work is known to be done.
+    pub opportunistic: bool,
+    /// Take memory freed on another stream by making the requesting stream wait on the device.
+    pub device_wait: bool,
+}
+
+impl Default for Reuse {
+    fn default() -> Self {
+        Self {
+            opportunistic: true,
+            device_wait: true,
+        }
+    }
+}
+
+/// Configuration of a pool. Made by [`PoolConfig::default`] and the setters.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct PoolConfig {
+    /// Most physical bytes the pool may hold. `None`: as much as the device gives.
+    pub limit: Option<u64>,
+    /// Physical bytes above which idle memory is given back when blocks are freed and the pool
+    /// has to look for memory anyway. `None`: memory is kept.
+    pub soft_limit: Option<u64>,
+    /// Physical bytes taken when the pool is made.
+    pub preallocate: u64,
+    /// Growth allowed without looking for idle memory to move first, as a part of the peak of live
+    /// bytes. Moving costs about as much as growing, so this trades a little waste for fewer moves.
+    pub slack: f64,
+    /// Size of new handles.
+    pub handles: HandleSize,
+    /// Which memory of other streams may be taken.
+    pub reuse: Reuse,
+    /// Most free bytes a stream keeps for itself as whole blocks, beyond the last one freed. They
+    /// are given up before any stream waits or the pool grows.
+    pub cache_bytes: u64,
+    /// Whether blocks up to 4 KiB come from slabs.
+    pub slabs: bool,
+    /// Whether to keep, for each live block, its tag and where it was allocated, for
+    /// [`Pool::leak_report`](super::Pool::leak_report). Costs a lock and a map entry a block.
+    pub track: bool,
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        Self {
+            limit: None,
+            soft_limit: None,
+            preallocate: 0,
+            slack: 0.004,
+            handles: HandleSize::Adaptive,
+            reuse: Reuse::default(),
+            cache_bytes: 64 << 20,
+            slabs: true,
+            track: false,
+        }
+    }
+}
+
+impl PoolConfig {
+    /// Sets the most physical bytes the pool may hold.
+    #[must_use]
+    pub fn limit(mut self, bytes: u64) -> Self {
+        self.limit = Some(bytes);
+        self
+    }
+
+    /// Sets the bytes above which idle memory is given back.
+    #[must_use]
+    pub fn soft_limit(mut self, bytes: u64) -> Self {
+        self.soft_limit = Some(bytes);
+        self
+    }
+
+    /// Sets the bytes taken when the pool is made.
+    #[must_use]
+    pub fn preallocate(mut self, bytes: u64) -> Self {
+        self.preallocate = bytes;
+        self
+    }
+
+    /// Sets the growth allowed before idle memory is moved, as a part of the live peak.
+    #[must_use]
+    pub fn slack(mut self, part: f64) -> Self {
+        self.slack = part;
+        self
+    }
+
+    /// Sets the size of new handles.
+    #[must_use]
+    pub fn handles(mut self, handles: HandleSize) -> Self {
+        self.handles = handles;
+        self
+    }
+
+    /// Sets which memory of other streams may be taken.
+    #[must_use]
+    pub fn reuse(mut self, opportunistic: bool, device_wait: bool) -> Self {
+        self.reuse = Reuse {
+            opportunistic,
+            device_wait,
+        };
+        self
+    }
+
+    /// Sets the most free bytes a stream keeps for itself.
+    #[must_use]
+    pub fn cache_bytes(mut self, bytes: u64) -> Self {
+        self.cache_bytes = bytes;
+        self
+    }
+
+    /// Sets whether blocks up to 4 KiB come from slabs.
+    #[must_use]
+    pub fn slabs(mut self, on: bool) -> Self {
+        self.slabs = on;
+        self
+    }
+
+    /// Sets whether live blocks are tracked by tag.
+    #[must_use]
+    pub fn track(mut self, on: bool) -> Self {
+        self.track = on;
+        self
+    }
+}

@@ -1,0 +1,356 @@
+//! The shared heart of a pool: the steps by which a request finds memory.
+//!
+//! # The ladder
+//!
+//! A request that its stream's cache cannot serve climbs, and stops at the first step that works:
+//!
+//! 1. **own stream**: a hole freed on the same stream, or one no stream has used. No driver call.
+//! 2. **ready elsewhere**: a hole of another stream whose work is done, or which the requesting
+//!    stream waits for already. At most one query a stream.
+//! 3. **stream wait**: a hole, or a run of holes, of other streams; the requesting stream waits
+//!    for them on the device. One record and one wait a stream.
+//! 4. **steal**: idle handles elsewhere in the arena are mapped where the request goes.
+//! 5. **grow**: new handles.
+//!
+//! What follows (caches elsewhere, compaction, the application) is registered from above.
+//! Steps 4 and 5 change places while the pool is below its peak's slack: see
+//! [`PoolConfig::slack`](super::PoolConfig::slack).
+//!
+//! Everything here runs under the pool's lock.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+use super::config::PoolConfig;
+use super::extents::{Extent, Extents, FRESH, Id, NONE, Slot, State};
+use super::lane::Lane;
+use super::stats::Steps;
+use super::windows::{self, Window};
+use crate::arena::Arena;
+use crate::device::{Device, Timeline};
+use crate::error::Result;
+
+/// Holes of one other stream looked at for one that is ready.
+const LOOKS: usize = 8;
+
+/// What the core knows of a stream.
+pub(crate) struct StreamState {
+    pub(crate) timeline: Arc<Timeline>,
+    pub(crate) lane: Weak<Lane>,
+}
+
+/// A block given out: its extent and its offset.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Grant {
+    pub(crate) id: Id,
+    pub(crate) offset: u64,
+}
+
+/// See the module documentation.
+pub(crate) struct Core {
+    pub(crate) extents: Extents,
+    pub(crate) arena: Arena,
+    pub(crate) config: PoolConfig,
+    /// By slot; `FRESH` has none.
+    pub(crate) streams: Vec<Option<StreamState>>,
+    /// Old places of remapped frames, oldest first.
+    pub(super) retiring: VecDeque<Id>,
+    pub(crate) steps: Steps,
+    pub(crate) peak_reserved: u64,
+    /// Most bytes in blocks, caches included, since peaks were reset.
+    pub(crate) peak_active: u64,
+    /// The same since the pool was made.
+    pub(crate) peak_taken: u64,
+}
+
+/// Whether nothing queued uses the hole, as far as is known without asking the driver.
+pub(super) fn is_done(streams: &[Option<StreamState>], extent: &Extent) -> bool {
+    match &streams[extent.slot as usize] {
+        Some(state) => state.timeline.done() >= extent.tick,
+        None => true,
+    }
+}
+
+impl Core {
+    pub(crate) fn new(device: &Device, config: PoolConfig) -> Result<Self> {
+        let info = device.info();
+        let span = (info.total_bytes.saturating_mul(8)).div_ceil(info.granule) * info.granule;
+        let arena = Arena::new(device, span)?;
+        let mut core = Self {
+            extents: Extents::new(span),
+            arena,
+            config,
+            streams: vec![None],
+            retiring: VecDeque::new(),
+            steps: Steps::default(),
+            peak_reserved: 0,
+            peak_active: 0,
+            peak_taken: 0,
+        };
+        core.preallocate()?;
+        Ok(core)
+    }
+
+    fn preallocate(&mut self) -> Result<()> {
+        let granule = self.arena.granule();
+        let bytes = self.config.preallocate.min(self.limit()) / granule * granule;
+        self.create_frames(0, bytes).map(|_| ())
+    }
+
+    /// Most physical bytes the pool may hold.
+    pub(crate) fn limit(&self) -> u64 {
+        self.config.limit.unwrap_or(u64::MAX)
+    }
+
+    /// A slot for a stream.
+    pub(crate) fn add_stream(&mut self, timeline: &Arc<Timeline>) -> Slot {
+        let state = StreamState {
+            timeline: Arc::clone(timeline),
+            lane: Weak::new(),
+        };
+        for slot in 1..self.extents.slots() {
+            let idle = self.extents.index(slot).holes() == 0
+                && !self
+                    .retiring
+                    .iter()
+                    .any(|&id| self.extents.get(id).slot == slot);
+            let left = self.streams[slot as usize]
+                .as_ref()
+                .is_none_or(|s| s.lane.strong_count() == 0);
+            if idle && left {
+                self.streams[slot as usize] = Some(state);
+                return slot;
+            }
+        }
+        let slot = self.extents.add_slot();
+        self.streams.push(Some(state));
+        slot
+    }
+
+    /// Whether work queued on `slot`'s stream from now on runs behind the extent's history.
+    fn is_behind(&self, slot: Slot, extent: &Extent) -> bool {
+        if extent.slot == slot || extent.slot == FRESH {
+            return true;
+        }
+        match (
+            &self.streams[slot as usize],
+            &self.streams[extent.slot as usize],
+        ) {
+            (Some(mine), Some(theirs)) => {
+                let done = theirs.timeline.done() >= extent.tick;
+                (done && self.config.reuse.opportunistic)
+                    || mine.timeline.has_waited(theirs.timeline.uid, extent.tick)
+            }
+            _ => true,
+        }
+    }
+
+    /// Makes `slot`'s stream wait for the extent's history.
+    pub(super) fn wait_for(&mut self, slot: Slot, extent: &Extent) -> Result<()> {
+        if extent.slot == slot || extent.slot == FRESH {
+            return Ok(());
+        }
+        if let (Some(mine), Some(theirs)) = (
+            &self.streams[slot as usize],
+            &self.streams[extent.slot as usize],
+        ) {
+            if mine.timeline.wait_for(&theirs.timeline, extent.tick)? {
+                self.steps.waits += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes `bytes` from the front of the hole `id`.
+    fn take(&mut self, id: Id, bytes: u64, slot: Slot) -> Grant {
+        self.extents.take(id, bytes, slot);
+        self.granted(id)
+    }
+
+    fn granted(&mut self, id: Id) -> Grant {
+        self.peak_taken = self.peak_taken.max(self.extents.taken().0);
+        self.peak_active = self.peak_active.max(self.extents.taken().0);
+        Grant {
+            id,
+            offset: self.extents.get(id).start,
+        }
+    }
+
+    /// Frees a block with the history (`slot`, `tick`).
+    pub(crate) fn give(&mut self, id: Id, slot: Slot, tick: u64) {
+        let Self {
+            extents,
+            streams,
+            arena,
+            ..
+        } = self;
+        let only_stream = streams.len() <= 2;
+        let granule = arena.granule();
+        extents.give(id, slot, tick, |extent| match extent.slot {
+            // A large stretch that is ready for all stays apart from one stream's hole, so that
+            // other streams need not wait for it; a remainder does not.
+            FRESH => only_stream || extent.bytes <= granule,
+            _ => is_done(streams, extent),
+        });
+    }
+
+    /// Steps 1 and 2 without a driver call: the smallest hole that is ready for `slot`.
+    pub(crate) fn take_ready(&mut self, slot: Slot, bytes: u64) -> Option<Grant> {
+        let own = [slot, FRESH]
+            .into_iter()
+            .filter_map(|s| self.extents.index(s).best(bytes));
+        let mine = own.min_by_key(|&id| (self.extents.get(id).bytes, self.extents.get(id).start));
+        let mut best = mine.map(|id| (self.extents.get(id).bytes, id));
+        if best.is_none_or(|(size, _)| size > bytes) {
+            for other in (1..self.extents.slots()).filter(|&other| other != slot) {
+                let holes = self.extents.index(other).at_least(bytes).take(LOOKS);
+                let ready = holes
+                    .into_iter()
+                    .find(|&id| self.is_behind(slot, self.extents.get(id)));
+                if let Some(id) = ready {
+                    let size = self.extents.get(id).bytes;
+                    if best.is_none_or(|(smallest, _)| size < smallest) {
+                        best = Some((size, id));
+                    }
+                }
+            }
+        }
+        let (_, id) = best?;
+        let own = matches!(self.extents.get(id).slot, s if s == slot || s == FRESH);
+        if own {
+            self.steps.own_stream += 1
+        } else {
+            self.steps.ready_elsewhere += 1
+        }
+        Some(self.take(id, bytes, slot))
+    }
+
+    /// Asks the driver once a stream how far it is; true if any stream went on.
+    pub(crate) fn poll(&mut self, except: Slot) -> Result<bool> {
+        let mut moved = false;
+        for (slot, state) in self.streams.iter().enumerate() {
+            let Some(state) = state.as_ref().filter(|_| slot != except as usize) else {
+                continue;
+            };
+            if self.extents.index(slot as Slot).holes() > 0 {
+                let before = state.timeline.done();
+                moved |= state.timeline.poll()? > before;
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Step 3: the smallest hole, else run of holes, of any streams; waits for them on the device.
+    pub(crate) fn take_waiting(&mut self, slot: Slot, bytes: u64) -> Result<Option<Grant>> {
+        if !self.config.reuse.device_wait {
+            return Ok(None);
+        }
+        let holes = (1..self.extents.slots()).filter_map(|s| self.extents.index(s).best(bytes));
+        if let Some(id) = holes.min_by_key(|&id| self.extents.get(id).bytes) {
+            let extent = *self.extents.get(id);
+            self.wait_for(slot, &extent)?;
+            self.steps.stream_wait += 1;
+            // The rest of the hole keeps its own history, which no longer costs this stream a wait.
+            return Ok(Some(self.take(id, bytes, slot)));
+        }
+        if self.extents.hole_bytes() < bytes {
+            return Ok(None);
+        }
+        let Some(window) = windows::smallest_run(&self.extents, bytes) else {
+            return Ok(None);
+        };
+        self.steps.stream_wait += 1;
+        self.take_window(slot, &window, window.first).map(Some)
+    }
+
+    /// Waits for the histories of the window's holes, which are consecutive from `first`, and
+    /// takes it.
+    pub(super) fn take_window(&mut self, slot: Slot, window: &Window, first: Id) -> Result<Grant> {
+        let end = window.start + window.bytes;
+        let mut at = first;
+        while at != NONE && self.extents.get(at).start < end {
+            let extent = *self.extents.get(at);
+            self.wait_for(slot, &extent)?;
+            at = extent.next;
+        }
+        let id = self
+            .extents
+            .take_window(first, window.start, window.bytes, slot);
+        let next = self.extents.get(id).next;
+        if next != NONE {
+            let Self {
+                extents, streams, ..
+            } = self;
+            extents.merge_up(next, |extent| is_done(streams, extent));
+        }
+        Ok(self.granted(id))
+    }
+
+    /// Bytes of the largest hole if every movable block between fixed ones were moved together.
+    pub(crate) fn after_compaction(&self) -> u64 {
+        let (mut largest, mut run) = (0, 0);
+        for (_, extent) in self.extents.iter() {
+            match extent.state {
+                State::Hole => run += extent.bytes,
+                State::Taken if extent.movable => {}
+                _ => run = 0,
+            }
+            largest = largest.max(run);
+        }
+        largest
+    }
+
+    /// Blocks until nothing queued uses free memory. Failures are passed over: a device that
+    /// cannot say when work is done will not run it either.
+    pub(crate) fn settle(&mut self) {
+        let mut last = vec![0; self.streams.len()];
+        for (_, extent) in self.extents.iter() {
+            if matches!(extent.state, State::Hole | State::Retiring) {
+                let tick = &mut last[extent.slot as usize];
+                *tick = extent.tick.max(*tick);
+            }
+        }
+        for (state, tick) in self.streams.iter().zip(last) {
+            if let (Some(state), true) = (state, tick > 0) {
+                let _ = state.timeline.sync_to(tick);
+            }
+        }
+    }
+
+    /// Whether the pool's books are whole. See [`Pool::check_invariants`](super::Pool::check_invariants).
+    pub(crate) fn check(&self) -> std::result::Result<(), String> {
+        self.extents.check(self.arena.granule())?;
+        self.arena.check()?;
+        let mut mapped = 0;
+        for (id, extent) in self.extents.iter() {
+            let needs = matches!(extent.state, State::Hole | State::Taken);
+            let ends = [extent.start, extent.end() - 1];
+            if ends
+                .iter()
+                .any(|&at| self.arena.frame_at(at).is_some() != needs)
+            {
+                return Err(format!(
+                    "extent {id} {extent:?} does not agree with the mappings"
+                ));
+            }
+            if needs {
+                mapped += extent.bytes;
+            }
+            let Some(state) = self.streams[extent.slot as usize].as_ref() else {
+                continue;
+            };
+            if extent.state == State::Hole && extent.tick > state.timeline.open_tick() {
+                return Err(format!(
+                    "hole {id} {extent:?} waits for a tick that no record will make"
+                ));
+            }
+        }
+        if mapped != self.arena.reserved() {
+            return Err(format!(
+                "extents cover {mapped} mapped bytes of {}",
+                self.arena.reserved()
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,552 @@
+//! Every byte of the arena, in address order: who has it, and since when it is free.
+//!
+//! # The list
+//!
+//! The arena's addresses are cut into *extents* without a gap between them. An extent is
+//!
+//! - **taken**: a block, live or in a stream's cache;
+//! - a **hole**: mapped memory that is free, with its *history*, the stream it was freed on and
+//!   the tick (see the device's timelines) after which nothing uses it;
+//! - a **gap**: addresses with nothing mapped;
+//! - **retiring**: addresses whose memory was mapped elsewhere already, still mapped here because
+//!   queued work may use them; a gap once its tick is done.
+//!
+//! Gaps and retiring extents lie on granule bounds; blocks and holes on multiples of
+//! [`UNIT`](super::index::UNIT).
+//!
+//! # One history a hole
+//!
+//! Each hole belongs to one stream's index and carries one (stream, tick). Neighbours merge when
+//! one history covers both: the same stream, or the other side is done. Neighbours of different
+//! streams with work outstanding stay apart until someone needs them together; whoever does waits
+//! for both, and after that its own stream's next tick covers everything.
+//!
+//! Everything here is integers: no driver type, no clock, no lock. An extent is 64 bytes, and no
+//! call allocates except to extend the table.
+
+use std::collections::BTreeMap;
+
+use super::index::Index;
+
+/// Number of an extent in the table.
+pub(crate) type Id = u32;
+
+/// No extent.
+pub(crate) const NONE: Id = u32::MAX;
+
+/// Number of a stream in a pool; [`FRESH`] for memory that no stream has used.
+pub(crate) type Slot = u32;
+
+/// The index of memory that is ready for every stream: nothing queued uses it.
+pub(crate) const FRESH: Slot = 0;
+
+/// What an extent is. See the module documentation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// Not in the list; the record is free for use.
+    Unused,
+    /// A block.
+    Taken,
+    /// Mapped and free.
+    Hole,
+    /// Not mapped.
+    Gap,
+    /// Mapped elsewhere already, still mapped here.
+    Retiring,
+}
+
+/// One extent: 64 bytes, one cache line.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct Extent {
+    /// Offset in the arena, bytes.
+    pub(crate) start: u64,
+    /// Length in bytes.
+    pub(crate) bytes: u64,
+    /// Of a hole or a retiring extent: the tick of `slot` after which nothing uses it.
+    pub(crate) tick: u64,
+    /// Neighbour at lower addresses.
+    pub(crate) prev: Id,
+    /// Neighbour at higher addresses.
+    pub(crate) next: Id,
+    /// In the same bin, filed later.
+    pub(crate) newer: Id,
+    /// In the same bin, filed earlier.
+    pub(crate) older: Id,
+    /// Of a hole or a retiring extent: whose work `tick` counts. Of a block: who allocated it.
+    pub(crate) slot: Slot,
+    /// Sequence number of the free that made a hole; holes long unused are remapped first.
+    pub(crate) stamp: u32,
+    /// What the extent is.
+    pub(crate) state: State,
+    /// Of a block: it may be moved.
+    pub(crate) movable: bool,
+}
+
+const _: () = assert!(size_of::<Extent>() == 64);
+
+impl Extent {
+    const BLANK: Self = Self {
+        start: 0,
+        bytes: 0,
+        tick: 0,
+        prev: NONE,
+        next: NONE,
+        newer: NONE,
+        older: NONE,
+        slot: FRESH,
+        stamp: 0,
+        state: State::Unused,
+        movable: false,
+    };
+
+    /// Offset of the first byte behind the extent.
+    pub(crate) fn end(&self) -> u64 {
+        self.start + self.bytes
+    }
+}
+
+/// The table and the indexes over its holes. See the module documentation.
+pub(crate) struct Extents {
+    table: Vec<Extent>,
+    /// Unused records, chained through `next`.
+    spare: Id,
+    indexes: Vec<Index>,
+    /// Gaps by offset.
+    gaps: BTreeMap<u64, Id>,
+    first: Id,
+    stamp: u32,
+    taken_bytes: u64,
+    taken: u64,
+}
+
+impl Extents {
+    /// One gap of `bytes`.
+    pub(crate) fn new(bytes: u64) -> Self {
+        let whole = Extent {
+            bytes,
+            state: State::Gap,
+            ..Extent::BLANK
+        };
+        Self {
+            table: vec![whole],
+            spare: NONE,
+            indexes: vec![Index::new()],
+            gaps: BTreeMap::from([(0, 0)]),
+            first: 0,
+            stamp: 0,
+            taken_bytes: 0,
+            taken: 0,
+        }
+    }
+
+    pub(crate) fn get(&self, id: Id) -> &Extent {
+        &self.table[id as usize]
+    }
+
+    pub(crate) fn get_mut(&mut self, id: Id) -> &mut Extent {
+        &mut self.table[id as usize]
+    }
+
+    /// Makes room for the index of one more stream and gives its slot.
+    pub(crate) fn add_slot(&mut self) -> Slot {
+        self.indexes.push(Index::new());
+        (self.indexes.len() - 1) as Slot
+    }
+
+    /// Number of slots, [`FRESH`] included.
+    pub(crate) fn slots(&self) -> Slot {
+        self.indexes.len() as Slot
+    }
+
+    pub(crate) fn index(&self, slot: Slot) -> &Index {
+        &self.indexes[slot as usize]
+    }
+
+    /// Bytes and number of taken extents.
+    pub(crate) fn taken(&self) -> (u64, u64) {
+        (self.taken_bytes, self.taken)
+    }
+
+    /// The holes of `slot` of at least `bytes`.
+    pub(crate) fn holes_of(&self, slot: Slot, bytes: u64) -> impl Iterator<Item = Id> + '_ {
+        self.index(slot).filed(&self.table, bytes)
+    }
+
+    /// Sequence number of the latest free.
+    pub(crate) fn stamp(&self) -> u32 {
+        self.stamp
+    }
+
+    /// Bytes in holes.
+    pub(crate) fn hole_bytes(&self) -> u64 {
+        self.indexes.iter().map(Index::bytes).sum()
+    }
+
+    /// Number of holes.
+    pub(crate) fn holes(&self) -> u64 {
+        self.indexes.iter().map(Index::holes).sum()
+    }
+
+    /// Bytes of the largest hole.
+    pub(crate) fn largest_hole(&self) -> u64 {
+        self.indexes.iter().map(Index::largest).max().unwrap_or(0)
+    }
+
+    /// The gap that contains `offset`.
+    pub(crate) fn gap_at(&self, offset: u64) -> Option<Id> {
+        let (_, &id) = self.gaps.range(..=offset).next_back()?;
+        (offset < self.get(id).end()).then_some(id)
+    }
+
+    /// All gaps in address order.
+    pub(crate) fn gaps(&self) -> impl Iterator<Item = Id> + '_ {
+        self.gaps.values().copied()
+    }
+
+    /// All extents in address order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &Extent)> + '_ {
+        let mut at = self.first;
+        std::iter::from_fn(move || {
+            (at != NONE).then(|| {
+                let id = at;
+                at = self.get(id).next;
+                (id, self.get(id))
+            })
+        })
+    }
+
+    fn new_record(&mut self, extent: Extent) -> Id {
+        if self.spare == NONE {
+            self.table.push(extent);
+            return (self.table.len() - 1) as Id;
+        }
+        let id = self.spare;
+        self.spare = self.get(id).next;
+        *self.get_mut(id) = extent;
+        id
+    }
+
+    fn drop_record(&mut self, id: Id) {
+        let spare = self.spare;
+        *self.get_mut(id) = Extent {
+            next: spare,
+            ..Extent::BLANK
+        };
+        self.spare = id;
+    }
+
+    fn file(&mut self, id: Id) {
+        let slot = self.get(id).slot as usize;
+        self.indexes[slot].insert(&mut self.table, id);
+    }
+
+    fn unfile(&mut self, id: Id) {
+        let slot = self.get(id).slot as usize;
+        self.indexes[slot].remove(&mut self.table, id);
+    }
+
+    /// Cuts an extent that is not filed in two at offset `at` inside it; gives the upper part.
+    fn cut(&mut self, id: Id, at: u64) -> Id {
+        let lower = *self.get(id);
+        debug_assert!(lower.start < at && at < lower.end());
+        let upper = Extent {
+            start: at,
+            bytes: lower.end() - at,
+            prev: id,
+            ..lower
+        };
+        let upper_id = self.new_record(upper);
+        let lower = self.get_mut(id);
+        lower.bytes = at - lower.start;
+        let after = std::mem::replace(&mut lower.next, upper_id);
+        if after != NONE {
+            self.get_mut(after).prev = upper_id;
+        }
+        upper_id
+    }
+
+    /// Joins an extent that is not filed with its upper neighbour, also not filed; `id` stays.
+    fn join(&mut self, id: Id) {
+        let upper_id = self.get(id).next;
+        let upper = *self.get(upper_id);
+        let lower = self.get_mut(id);
+        lower.bytes += upper.bytes;
+        lower.next = upper.next;
+        if upper.next != NONE {
+            self.get_mut(upper.next).prev = id;
+        }
+        self.drop_record(upper_id);
+    }
+
+    /// Turns the first `bytes` of the hole `id` into a block of `slot`; the rest stays a hole with
+    /// its history.
+    pub(crate) fn take(&mut self, id: Id, bytes: u64, slot: Slot) {
+        self.unfile(id);
+        if self.get(id).bytes > bytes {
+            let rest = self.cut(id, self.get(id).start + bytes);
+            self.file(rest);
+        }
+        self.mark_taken(id, slot);
+    }
+
+    fn mark_taken(&mut self, id: Id, slot: Slot) {
+        let extent = self.get_mut(id);
+        extent.state = State::Taken;
+        extent.slot = slot;
+        extent.movable = false;
+        self.taken_bytes += self.get(id).bytes;
+        self.taken += 1;
+    }
+
+    /// Turns the block `id` into a hole with history (`slot`, `tick`) and merges it with the
+    /// neighbouring holes that `covered` accepts: those of another slot whose history is done.
+    /// Gives the hole.
+    pub(crate) fn give(
+        &mut self,
+        id: Id,
+        slot: Slot,
+        tick: u64,
+        covered: impl Fn(&Extent) -> bool,
+    ) -> Id {
+        self.stamp = self.stamp.wrapping_add(1);
+        let stamp = self.stamp;
+        let extent = self.get_mut(id);
+        extent.state = State::Hole;
+        extent.slot = slot;
+        extent.tick = tick;
+        extent.stamp = stamp;
+        let bytes = extent.bytes;
+        self.taken_bytes -= bytes;
+        self.taken -= 1;
+        self.merge_around(id, covered)
+    }
+
+    /// Merges the unfiled hole `id` with its neighbours as [`Extents::give`] says, and files it.
+    fn merge_around(&mut self, mut id: Id, covered: impl Fn(&Extent) -> bool) -> Id {
+        let Extent {
+            slot, prev, next, ..
+        } = *self.get(id);
+        let joins = |extent: &Extent| {
+            extent.state == State::Hole && (extent.slot == slot || covered(extent))
+        };
+        if next != NONE && joins(self.get(next)) {
+            self.unfile(next);
+            self.absorb_history(id, next);
+            self.join(id);
+        }
+        if prev != NONE && joins(self.get(prev)) {
+            self.unfile(prev);
+            let history = *self.get(id);
+            let lower = self.get_mut(prev);
+            let tick = if lower.slot == history.slot {
+                lower.tick.max(history.tick)
+            } else {
+                history.tick
+            };
+            lower.slot = history.slot;
+            lower.tick = tick;
+            lower.stamp = history.stamp;
+            self.join(prev);
+            id = prev;
+        }
+        self.file(id);
+        id
+    }
+
+    /// Lets the history of `id` cover that of `other` as well; a different slot's is done.
+    fn absorb_history(&mut self, id: Id, other: Id) {
+        let other = *self.get(other);
+        let extent = self.get_mut(id);
+        if extent.slot == other.slot {
+            extent.tick = extent.tick.max(other.tick);
+        }
+    }
+
+    /// Merges the hole `id` with its upper neighbours while both are holes that `covered` accepts
+    /// (done, so that either history may stand for both).
+    pub(crate) fn merge_up(&mut self, id: Id, covered: impl Fn(&Extent) -> bool) {
+        loop {
+            let extent = *self.get(id);
+            if extent.next == NONE || extent.state != State::Hole {
+                return;
+            }
+            let next = *self.get(extent.next);
+            let same = next.slot == extent.slot;
+            if next.state != State::Hole || !(same || (covered(&extent) && covered(&next))) {
+                return;
+            }
+            self.unfile(id);
+            self.unfile(extent.next);
+            self.absorb_history(id, extent.next);
+            self.join(id);
+            self.file(id);
+        }
+    }
+
+    /// Gives the hole `id` a history that is later than its own, on another stream.
+    pub(crate) fn rehome(&mut self, id: Id, slot: Slot, tick: u64) {
+        self.unfile(id);
+        let extent = self.get_mut(id);
+        extent.slot = slot;
+        extent.tick = tick;
+        self.file(id);
+    }
+
+    /// Turns the part [`start`, `end`) of the gap `id` into a hole with a history; gives it.
+    pub(crate) fn map_gap(
+        &mut self,
+        mut id: Id,
+        start: u64,
+        end: u64,
+        slot: Slot,
+        tick: u64,
+    ) -> Id {
+        if self.get(id).start < start {
+            id = self.cut(id, start);
+        } else {
+            self.gaps.remove(&start);
+        }
+        if self.get(id).end() > end {
+            let rest = self.cut(id, end);
+            self.gaps.insert(end, rest);
+        }
+        self.stamp = self.stamp.wrapping_add(1);
+        let stamp = self.stamp;
+        let extent = self.get_mut(id);
+        extent.state = State::Hole;
+        extent.slot = slot;
+        extent.tick = tick;
+        extent.stamp = stamp;
+        self.file(id);
+        id
+    }
+
+    /// Cuts the hole `id` in two at offset `at` inside it, both with its history; gives the upper.
+    fn split_hole(&mut self, id: Id, at: u64) -> Id {
+        self.unfile(id);
+        let upper = self.cut(id, at);
+        self.file(id);
+        self.file(upper);
+        upper
+    }
+
+    /// Turns the part [`start`, `end`) of the hole `id` into a retiring extent with the hole's
+    /// history; gives it. What remains of the hole on either side stays a hole.
+    pub(crate) fn retire(&mut self, mut id: Id, start: u64, end: u64) -> Id {
+        if self.get(id).start < start {
+            id = self.split_hole(id, start);
+        }
+        if self.get(id).end() > end {
+            self.split_hole(id, end);
+        }
+        self.unfile(id);
+        self.get_mut(id).state = State::Retiring;
+        id
+    }
+
+    /// Turns a retiring extent into a gap and merges it with neighbouring gaps; gives the gap.
+    pub(crate) fn retired(&mut self, id: Id) -> Id {
+        let Extent { prev, next, .. } = *self.get(id);
+        let extent = self.get_mut(id);
+        extent.state = State::Gap;
+        extent.slot = FRESH;
+        extent.tick = 0;
+        if next != NONE && self.get(next).state == State::Gap {
+            let start = self.get(next).start;
+            self.gaps.remove(&start);
+            self.join(id);
+        }
+        if prev != NONE && self.get(prev).state == State::Gap {
+            self.join(prev);
+            return prev;
+        }
+        self.gaps.insert(self.get(id).start, id);
+        id
+    }
+
+    /// Turns [`start`, `start + bytes`), which lies in consecutive holes the first of which is
+    /// `id`, into one block of `slot`; gives it. What is left over on either side stays a hole.
+    ///
+    /// The caller has made `slot`'s stream wait for the history of each of the holes.
+    pub(crate) fn take_window(&mut self, mut id: Id, start: u64, bytes: u64, slot: Slot) -> Id {
+        let end = start + bytes;
+        if self.get(id).start < start {
+            id = self.split_hole(id, start);
+        }
+        self.unfile(id);
+        while self.get(id).end() < end {
+            let next = self.get(id).next;
+            if self.get(next).end() > end {
+                self.split_hole(next, end);
+            }
+            self.unfile(next);
+            self.join(id);
+        }
+        if self.get(id).end() > end {
+            let rest = self.cut(id, end);
+            self.file(rest);
+        }
+        self.mark_taken(id, slot);
+        id
+    }
+
+    /// Whether the table is whole: extents cover the arena in order, links agree, every hole is
+    /// filed once in its slot's index, sums agree.
+    pub(crate) fn check(&self, granule: u64) -> Result<(), String> {
+        let mut at = 0;
+        let mut prev = NONE;
+        let mut taken = (0, 0);
+        let mut holes = vec![(0u64, 0u64); self.indexes.len()];
+        for (id, extent) in self.iter() {
+            if extent.start != at || extent.bytes == 0 || extent.prev != prev {
+                return Err(format!(
+                    "extent {id} {extent:?} does not follow {at:#x} (previous {prev})"
+                ));
+            }
+            let unit = match extent.state {
+                State::Unused => return Err(format!("unused record {id} is in the list")),
+                State::Gap | State::Retiring => granule,
+                State::Hole | State::Taken => super::index::UNIT,
+            };
+            if extent.start % unit != 0 || extent.bytes % unit != 0 {
+                return Err(format!(
+                    "extent {id} {extent:?} is not on multiples of {unit}"
+                ));
+            }
+            match extent.state {
+                State::Taken => taken = (taken.0 + extent.bytes, taken.1 + 1),
+                State::Hole => {
+                    let sum = &mut holes[extent.slot as usize];
+                    *sum = (sum.0 + extent.bytes, sum.1 + 1);
+                    if !self.indexes[extent.slot as usize].holds(&self.table, id) {
+                        return Err(format!("hole {id} {extent:?} is not filed"));
+                    }
+                }
+                State::Gap if self.gaps.get(&extent.start) != Some(&id) => {
+                    return Err(format!("gap {id} {extent:?} is not filed"));
+                }
+                _ => {}
+            }
+            at = extent.end();
+            prev = id;
+        }
+        if taken != self.taken() {
+            return Err(format!(
+                "blocks sum to {taken:?}, counted {:?}",
+                self.taken()
+            ));
+        }
+        for (slot, sum) in holes.iter().enumerate() {
+            let index = &self.indexes[slot];
+            if *sum != (index.bytes(), index.holes()) {
+                return Err(format!(
+                    "holes of slot {slot} sum to {sum:?}, filed {:?}",
+                    (index.bytes(), index.holes())
+                ));
+            }
+        }
+        Ok(())
+    }
+}

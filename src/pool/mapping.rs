@@ -1,0 +1,322 @@
+//! Steps 4 and 5 of the ladder: memory that is idle elsewhere, and memory that is new.
+//!
+//! A window names gap bytes to map. Idle frames, those that lie wholly inside a hole, are mapped
+//! there a second time in stream order; their old mapping retires and goes when the work that may
+//! still use it is done. Nobody waits on the host. What idle frames do not cover, new ones do.
+
+use super::config::HandleSize;
+use super::core::{Core, Grant, is_done};
+use super::extents::{FRESH, Id, NONE, Slot};
+use super::windows::{self, Window};
+use crate::arena::FrameId;
+use crate::error::Result;
+
+/// Retiring extents that may pile up before the driver is asked whether they are done.
+const RETIRING_BEFORE_POLL: usize = 64;
+
+/// A frame that lies wholly inside a hole.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct IdleFrame {
+    hole: Id,
+    frame: FrameId,
+    start: u64,
+    bytes: u64,
+}
+
+/// Follows a hole while frames are cut out of it in address order: each cut leaves the part
+/// behind it with a number of its own.
+struct HoleCursor {
+    original: Id,
+    now: Id,
+}
+
+impl Default for HoleCursor {
+    fn default() -> Self {
+        Self {
+            original: NONE,
+            now: NONE,
+        }
+    }
+}
+
+impl HoleCursor {
+    /// The hole in which `frame` lies now.
+    fn at(&mut self, frame: &IdleFrame) -> Id {
+        if self.original != frame.hole {
+            *self = Self {
+                original: frame.hole,
+                now: frame.hole,
+            };
+        }
+        self.now
+    }
+}
+
+impl Core {
+    /// Bytes that may be created now.
+    fn room(&self) -> u64 {
+        let granule = self.arena.granule();
+        self.limit().saturating_sub(self.arena.reserved()) / granule * granule
+    }
+
+    /// Bytes that may be created without looking for idle memory first.
+    fn slack(&self, bytes: u64) -> u64 {
+        let peak = self.peak_taken.max(self.extents.taken().0 + bytes);
+        let allowance = peak.saturating_add((peak as f64 * self.config.slack) as u64);
+        allowance.saturating_sub(self.arena.reserved())
+    }
+
+    /// Takes `bytes` after mapping what the cheapest window lacks. `None` if idle memory and
+    /// growth together do not suffice.
+    pub(crate) fn take_mapping(&mut self, slot: Slot, bytes: u64) -> Result<Option<Grant>> {
+        self.reap()?;
+        let granule = self.arena.granule();
+        let mut exhausted = false;
+        loop {
+            let room = if exhausted { 0 } else { self.room() };
+            let Some(window) = windows::cheapest(&self.extents, bytes, granule) else {
+                return Ok(None);
+            };
+            let may_just_grow = self.slack(bytes).min(room) >= window.to_map;
+            let idle = if may_just_grow {
+                Vec::new()
+            } else {
+                self.idle(Some(&window), window.to_map)
+            };
+            if total(&idle).saturating_add(room) < window.to_map {
+                // Frames too large for what is left can still be given up for new ones that fit.
+                let lacking = window.to_map - room;
+                if exhausted || !self.release_idle(&window, lacking)? {
+                    return Ok(None);
+                }
+                continue;
+            }
+            match self.fill(slot, &window, &idle) {
+                Ok(first) => return self.take_window(slot, &window, first).map(Some),
+                Err(error) if error.is_device_exhausted() && !exhausted => exhausted = true,
+                Err(error) if error.is_device_exhausted() => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Frames that lie in holes outside `window`, those longest free first, as many as fit into
+    /// `left` bytes.
+    fn idle(&self, window: Option<&Window>, mut left: u64) -> Vec<IdleFrame> {
+        let granule = self.arena.granule();
+        let slots = 0..self.extents.slots();
+        let mut holes: Vec<Id> = slots
+            .flat_map(|slot| self.extents.holes_of(slot, granule))
+            .collect();
+        let newest = self.extents.stamp();
+        holes.sort_by_key(|&id| std::cmp::Reverse(newest.wrapping_sub(self.extents.get(id).stamp)));
+        let mut frames = Vec::new();
+        for id in holes {
+            let extent = self.extents.get(id);
+            if left == 0 {
+                break;
+            }
+            if !window.is_some_and(|window| window.touches(extent.start, extent.end())) {
+                self.idle_in(id, &mut left, &mut frames);
+            }
+        }
+        frames
+    }
+
+    /// The idle frames of one hole, in address order, while they fit into `left`.
+    pub(super) fn idle_in(&self, hole: Id, left: &mut u64, frames: &mut Vec<IdleFrame>) {
+        let extent = self.extents.get(hole);
+        let mut at = extent.start;
+        while at < extent.end() {
+            // A hole is mapped throughout; a granule without a frame would be a fault of the books,
+            // and is passed over.
+            let Some((id, frame)) = self.arena.frame_at(at) else {
+                return;
+            };
+            let (start, bytes) = self.arena.extent_of(&frame);
+            if start >= extent.start && start + bytes <= extent.end() && bytes <= *left {
+                frames.push(IdleFrame {
+                    hole,
+                    frame: id,
+                    start,
+                    bytes,
+                });
+                *left -= bytes;
+            }
+            at = start + bytes;
+        }
+    }
+
+    /// Maps the window's gap part from `idle` and new frames; gives the window's first extent.
+    fn fill(&mut self, slot: Slot, window: &Window, idle: &[IdleFrame]) -> Result<Id> {
+        let (from, to) = (window.map_from, window.map_from + window.to_map);
+        let mut at = from;
+        let mut lowest = None;
+        let mut hole = HoleCursor::default();
+        for frame in idle {
+            let (mapped, rest) = self.steal(slot, hole.at(frame), frame, at)?;
+            hole.now = rest;
+            lowest = lowest.or(mapped);
+            at += frame.bytes;
+        }
+        if at < to {
+            let mapped = self.create_frames(at, to)?;
+            lowest = lowest.or(mapped);
+        }
+        Ok(lowest
+            .filter(|_| window.start >= from)
+            .unwrap_or(window.first))
+    }
+
+    /// Maps the idle `frame`, which lies in the hole `id`, at `at`. Gives the hole made there and
+    /// the extent behind the frame's old place.
+    fn steal(
+        &mut self,
+        slot: Slot,
+        id: Id,
+        frame: &IdleFrame,
+        at: u64,
+    ) -> Result<(Option<Id>, Id)> {
+        let extent = *self.extents.get(id);
+        let done = is_done(&self.streams, &extent);
+        if !done {
+            self.wait_for(slot, &extent)?;
+        }
+        self.arena.remap(frame.frame, at)?;
+        let part = self
+            .extents
+            .retire(id, frame.start, frame.start + frame.bytes);
+        let rest = self.extents.get(part).next;
+        self.retiring.push_back(part);
+        self.steps.steal += 1;
+        let (home, tick) = match &self.streams[slot as usize] {
+            Some(state) if !done => (slot, state.timeline.open_tick()),
+            _ => (FRESH, 0),
+        };
+        Ok((self.map(at, frame.bytes, home, tick), rest))
+    }
+
+    /// Books [`at`, `at + bytes`) of a gap as a hole; gives it.
+    fn map(&mut self, at: u64, bytes: u64, slot: Slot, tick: u64) -> Option<Id> {
+        let gap = self.extents.gap_at(at)?;
+        Some(self.extents.map_gap(gap, at, at + bytes, slot, tick))
+    }
+
+    /// Maps new frames at [`from`, `to`) of a gap; gives the lowest hole made. What was mapped
+    /// before a failure stays, as holes.
+    pub(super) fn create_frames(&mut self, from: u64, to: u64) -> Result<Option<Id>> {
+        let mut at = from;
+        let mut lowest = None;
+        let mut largest = u64::MAX;
+        while at < to {
+            let bytes = self.frame_bytes(to - at).min(largest);
+            match self.arena.create_at(at, bytes) {
+                Ok(()) => {}
+                // The device may still have smaller pieces.
+                Err(error) if error.is_device_exhausted() && bytes > self.arena.granule() => {
+                    largest = (bytes / 2).max(self.arena.granule());
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
+            lowest = lowest.or(self.map(at, bytes, FRESH, 0));
+            self.steps.grow += 1;
+            self.peak_reserved = self.peak_reserved.max(self.arena.reserved());
+            at += bytes;
+        }
+        Ok(lowest)
+    }
+
+    /// Size of the next new frame when `left` bytes are to be mapped.
+    fn frame_bytes(&self, left: u64) -> u64 {
+        let granule = self.arena.granule();
+        let most = match self.config.handles {
+            HandleSize::Granule => granule,
+            HandleSize::UpTo(bytes) => bytes,
+            HandleSize::Adaptive => self.adaptive_bytes(),
+        };
+        let pieces = (most.min(left) / granule).max(1);
+        (1 << pieces.ilog2()) * granule
+    }
+
+    fn adaptive_bytes(&self) -> u64 {
+        self.arena.granule()
+    }
+
+    /// Takes down old mappings whose work is done.
+    pub(crate) fn reap(&mut self) -> Result<()> {
+        if self.retiring.len() >= RETIRING_BEFORE_POLL {
+            self.poll(FRESH)?;
+        }
+        while let Some(&id) = self.retiring.front() {
+            let extent = *self.extents.get(id);
+            if !is_done(&self.streams, &extent) {
+                break;
+            }
+            self.arena.unmap_stale(extent.start)?;
+            self.retiring.pop_front();
+            self.extents.retired(id);
+        }
+        Ok(())
+    }
+
+    /// Gives idle frames outside `window` back until `bytes` more may be created; false, with
+    /// nothing done, if there are not so many.
+    fn release_idle(&mut self, window: &Window, bytes: u64) -> Result<bool> {
+        let idle = self.idle(Some(window), u64::MAX);
+        if total(&idle) < bytes {
+            return Ok(false);
+        }
+        let mut released = 0;
+        let mut hole = HoleCursor::default();
+        for frame in idle {
+            if released >= bytes {
+                break;
+            }
+            hole.now = self.release(hole.at(&frame), &frame)?;
+            released += frame.bytes;
+        }
+        Ok(true)
+    }
+
+    /// Unmaps the idle `frame`, which lies in the hole `id`, and gives it back to the device, once
+    /// the work that used it is done. Gives the extent behind it.
+    fn release(&mut self, id: Id, frame: &IdleFrame) -> Result<Id> {
+        let extent = *self.extents.get(id);
+        if let Some(state) = &self.streams[extent.slot as usize] {
+            state.timeline.sync_to(extent.tick)?;
+        }
+        let released = self.arena.release(frame.frame);
+        if self.arena.frame_at(frame.start).is_some() {
+            return released.map(|()| NONE);
+        }
+        let part = self
+            .extents
+            .retire(id, frame.start, frame.start + frame.bytes);
+        let rest = self.extents.get(part).next;
+        self.extents.retired(part);
+        released.map(|()| rest)
+    }
+
+    /// Gives idle memory back to the device, keeping at least `keep` bytes; gives the bytes
+    /// released. Waits on the host for work that still uses idle memory.
+    pub(crate) fn trim(&mut self, keep: u64) -> Result<u64> {
+        let before = self.arena.reserved();
+        let mut hole = HoleCursor::default();
+        for frame in self.idle(None, before.saturating_sub(keep)) {
+            hole.now = self.release(hole.at(&frame), &frame)?;
+        }
+        while let Some(&id) = self.retiring.front() {
+            let extent = *self.extents.get(id);
+            if let Some(state) = &self.streams[extent.slot as usize] {
+                state.timeline.sync_to(extent.tick)?;
+            }
+            self.reap()?;
+        }
+        Ok(before - self.arena.reserved())
+    }
+}
+
+fn total(frames: &[IdleFrame]) -> u64 {
+    frames.iter().map(|frame| frame.bytes).sum()
+}

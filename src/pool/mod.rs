@@ -1,0 +1,239 @@
+//! The stream-ordered pool.
+//!
+//! See [`Pool`] for what it does and the modules for how: `cache` and `lane` are a stream's own
+//! side, `extents`, `index` and `windows` the pure bookkeeping of addresses, `core` and `mapping`
+//! the steps by which a request finds memory, `shared` what ties them together.
+
+mod block;
+mod cache;
+mod config;
+mod core;
+mod extents;
+mod figures;
+mod index;
+mod lane;
+mod mapping;
+mod shared;
+mod stats;
+mod windows;
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use bytemuck::Pod;
+
+pub use block::{Block, PoolBuf};
+pub use config::{HandleSize, PoolConfig, Reuse};
+pub use stats::{Counter, PoolStats, SMALL_BYTES, Steps, StreamStats};
+
+use crate::device::{Device, Stream, lock};
+use crate::error::{Error, OutOfMemory, Result};
+use lane::Lane;
+use shared::Shared;
+
+/// What a step of the out-of-memory ladder did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Relief {
+    /// It freed or moved something: the request is tried again, and the step asked again if it
+    /// still fails.
+    Retry,
+    /// It can do no more.
+    Exhausted,
+}
+
+/// A request that the pool's own steps could not serve, as a registered step sees it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Pressure {
+    /// Bytes needed, rounded.
+    pub requested: u64,
+    /// The [`id`](Stream::id) of the requesting stream.
+    pub stream: u64,
+    /// The pool's figures now.
+    pub figures: OutOfMemory,
+}
+
+/// Rank of the application's callbacks among the registered steps.
+const APPLICATION_RANK: u8 = 200;
+
+/// A pool of device memory. Cheap to clone; all clones are the same pool.
+///
+/// Blocks are allocated and freed in the order of a [`Stream`]: an allocation never waits on the
+/// host for the device, and memory freed on a stream is there again for the next allocation on
+/// it. Other streams get it once its work is done, or wait for it on the device.
+///
+/// The pool reserves addresses when it is made and takes physical memory as it is needed, up to
+/// [`PoolConfig::limit`]. It gives memory back on [`Pool::trim`] and when the last handle and the
+/// last block are dropped, which waits for work that still uses freed memory.
+///
+/// Safe to use from any thread. Threads that each use their own stream do not touch a common lock
+/// on the hot path.
+#[derive(Clone)]
+pub struct Pool {
+    handle: Arc<Handle>,
+}
+
+struct Handle {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}
+
+/// Lanes a thread remembers, so that finding one costs no shared lock.
+const REMEMBERED: usize = 4;
+
+type Remembered = [(u64, u64, Weak<Lane>); REMEMBERED];
+
+thread_local! {
+    static LANES: RefCell<Remembered> = const { RefCell::new([const { (0, 0, Weak::new()) }; REMEMBERED]) };
+}
+
+impl Pool {
+    /// Makes a pool on `device`.
+    ///
+    /// # Errors
+    /// What the driver said when addresses were reserved or memory preallocated.
+    pub fn new(device: &Device, config: PoolConfig) -> Result<Self> {
+        let shared = Arc::new(Shared::new(device, config)?);
+        Ok(Self {
+            handle: Arc::new(Handle { shared }),
+        })
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.handle.shared
+    }
+
+    /// The device the pool is on.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.shared().device
+    }
+
+    fn lane(&self, stream: &Stream) -> Result<Arc<Lane>> {
+        let shared = self.shared();
+        let key = (shared.uid, stream.id());
+        let at = key.1 as usize % REMEMBERED;
+        let known = LANES.try_with(|lanes| {
+            let lanes = lanes.try_borrow().ok()?;
+            let (pool, uid, lane) = &lanes[at];
+            if (*pool, *uid) == key {
+                lane.upgrade()
+            } else {
+                None
+            }
+        });
+        if let Ok(Some(lane)) = known {
+            return Ok(lane);
+        }
+        let lane = shared.lane(stream)?;
+        // A thread that is ending has no memory left for this; the next call looks again.
+        let _ = LANES.try_with(|lanes| {
+            if let Ok(mut lanes) = lanes.try_borrow_mut() {
+                lanes[at] = (key.0, key.1, Arc::downgrade(&lane));
+            }
+        });
+        Ok(lane)
+    }
+
+    /// Allocates at least `bytes` on `stream`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for 0 bytes, more than 2^46, or a stream of another device;
+    /// [`Error::OutOfMemory`] when every step of the ladder failed; what the driver said.
+    pub fn alloc(&self, stream: &Stream, bytes: u64) -> Result<Block> {
+        self.lane(stream)?.alloc(bytes)
+    }
+
+    /// Allocates a buffer of `len` elements of `T` on `stream`.
+    ///
+    /// # Errors
+    /// As [`Pool::alloc`]; [`Error::Invalid`] for a length whose bytes overflow.
+    pub fn alloc_typed<T: Pod>(&self, stream: &Stream, len: usize) -> Result<PoolBuf<T>> {
+        let bytes = (len as u64)
+            .checked_mul(size_of::<T>() as u64)
+            .ok_or_else(|| {
+                Error::invalid("len", format!("{len} elements overflow the address space"))
+            })?;
+        Ok(PoolBuf::new(self.alloc(stream, bytes)?, len))
+    }
+
+    /// Gives idle memory back to the device, keeping at least `keep` bytes; gives the bytes
+    /// released. `trim(0)` is what other allocators call emptying the cache.
+    ///
+    /// Waits on the host for work that still uses the memory to be released.
+    ///
+    /// # Errors
+    /// What the driver said; what was released until then stays released.
+    pub fn trim(&self, keep: u64) -> Result<u64> {
+        let shared = self.shared();
+        let lanes = shared.all_lanes();
+        let mut core = lock(&shared.core);
+        for lane in &lanes {
+            lane.drain(&mut core);
+        }
+        core.trim(keep)
+    }
+
+    /// Changes the most physical bytes the pool may hold; `None` for as much as the device gives.
+    /// A pool that holds more keeps it until it is trimmed.
+    pub fn set_limit(&self, limit: Option<u64>) {
+        lock(&self.shared().core).config.limit = limit;
+    }
+
+    /// Limits the pool to `part` of the device's memory, `0.0 < part <= 1.0`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a part outside that range.
+    pub fn set_fraction(&self, part: f64) -> Result<()> {
+        if !(part > 0.0 && part <= 1.0) {
+            return Err(Error::invalid("part", format!("{part} is not in (0, 1]")));
+        }
+        self.set_limit(Some(
+            (self.device().info().total_bytes as f64 * part) as u64,
+        ));
+        Ok(())
+    }
+
+    /// Registers what the application does before a request fails: spill, free, shrink a batch.
+    ///
+    /// `callback` runs on the allocating thread without a lock of the pool, so it may allocate,
+    /// free and trim. It is asked again while it says [`Relief::Retry`] and the request still
+    /// fails.
+    pub fn on_pressure(&self, callback: impl Fn(&Pressure) -> Relief + Send + Sync + 'static) {
+        self.shared()
+            .add_relief(APPLICATION_RANK, Arc::new(callback));
+    }
+
+    /// The pool's figures.
+    #[must_use]
+    pub fn stats(&self) -> PoolStats {
+        self.shared().stats()
+    }
+
+    /// Sets all peaks to what they count now.
+    pub fn reset_peaks(&self) {
+        self.shared().reset_peaks();
+    }
+
+    /// Whether the pool's books are whole: no overlap, no lost byte, sums agree, every free byte's
+    /// history can be waited for. For tests; walks everything under the pool's lock.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check_invariants(&self) -> std::result::Result<(), String> {
+        lock(&self.shared().core).check()
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pool({} on {:?})", self.shared().uid, self.device())
+    }
+}

@@ -1,0 +1,220 @@
+//! What all lanes and handles of a pool share, and the climb of a request up the ladder.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+
+use super::core::{Core, Grant};
+use super::figures::Ledger;
+use super::lane::Lane;
+use super::{PoolConfig, Pressure, Relief};
+use crate::device::{Device, Stream, StreamWatcher, lock};
+use crate::error::{Error, OutOfMemory, Result};
+
+/// A step above the core: frees or moves memory, and says whether it may have helped.
+pub(crate) type ReliefStep = Arc<dyn Fn(&Pressure) -> Relief + Send + Sync>;
+
+/// See the module documentation.
+pub(crate) struct Shared {
+    pub(crate) uid: u64,
+    pub(crate) device: Device,
+    pub(crate) base: u64,
+    pub(crate) cache_bytes: u64,
+    pub(crate) core: Mutex<Core>,
+    /// By stream uid.
+    pub(crate) lanes: RwLock<HashMap<u64, Arc<Lane>>>,
+    /// Steps after the core's own, by rank.
+    relief: Mutex<Vec<(u8, ReliefStep)>>,
+    pub(crate) failures: AtomicU64,
+    pub(crate) ledger: Mutex<Ledger>,
+}
+
+impl Shared {
+    pub(crate) fn new(device: &Device, config: PoolConfig) -> Result<Self> {
+        static NEXT_UID: AtomicU64 = AtomicU64::new(1);
+        let cache_bytes = config.cache_bytes;
+        let core = Core::new(device, config)?;
+        Ok(Self {
+            uid: NEXT_UID.fetch_add(1, Ordering::Relaxed),
+            device: device.clone(),
+            base: core.arena.base(),
+            cache_bytes,
+            core: Mutex::new(core),
+            lanes: RwLock::default(),
+            relief: Mutex::default(),
+            failures: AtomicU64::new(0),
+            ledger: Mutex::default(),
+        })
+    }
+
+    fn lanes(&self) -> std::sync::RwLockReadGuard<'_, HashMap<u64, Arc<Lane>>> {
+        self.lanes
+            .read()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn lanes_mut(&self) -> std::sync::RwLockWriteGuard<'_, HashMap<u64, Arc<Lane>>> {
+        self.lanes
+            .write()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// All lanes now.
+    pub(crate) fn all_lanes(&self) -> Vec<Arc<Lane>> {
+        self.lanes().values().cloned().collect()
+    }
+
+    /// The lane of `stream`, made if this is its first use here.
+    pub(crate) fn lane(self: &Arc<Self>, stream: &Stream) -> Result<Arc<Lane>> {
+        if !self.device.same(stream.device()) {
+            return Err(Error::invalid(
+                "stream",
+                "it is of another device than the pool",
+            ));
+        }
+        if let Some(lane) = self.lanes().get(&stream.id()) {
+            return Ok(Arc::clone(lane));
+        }
+        let mut lanes = self.lanes_mut();
+        if let Some(lane) = lanes.get(&stream.id()) {
+            return Ok(Arc::clone(lane));
+        }
+        let mut core = lock(&self.core);
+        let slot = core.add_stream(&stream.core().timeline);
+        let lane = Arc::new(Lane::new(self, stream.core(), slot));
+        if let Some(state) = &mut core.streams[slot as usize] {
+            state.lane = Arc::downgrade(&lane);
+        }
+        drop(core);
+        lock(&self.ledger).add(stream.id(), &lane.flow);
+        let watcher: Arc<dyn StreamWatcher> = Arc::clone(self) as _;
+        stream.core().watch(Arc::downgrade(&watcher));
+        lanes.insert(stream.id(), Arc::clone(&lane));
+        Ok(lane)
+    }
+
+    /// Registers a step of the ladder; lower ranks come first.
+    pub(crate) fn add_relief(&self, rank: u8, step: ReliefStep) {
+        let mut relief = lock(&self.relief);
+        let at = relief.partition_point(|(other, _)| *other <= rank);
+        relief.insert(at, (rank, step));
+    }
+
+    /// Memory for a request of `lane` that its cache could not serve.
+    pub(crate) fn acquire(&self, lane: &Lane, bytes: u64) -> Result<Grant> {
+        if let Some(grant) = self.climb(lane, bytes)? {
+            return Ok(grant);
+        }
+        let steps: Vec<ReliefStep> = lock(&self.relief)
+            .iter()
+            .map(|(_, step)| Arc::clone(step))
+            .collect();
+        for step in steps {
+            while step(&self.pressure(lane, bytes)) == Relief::Retry {
+                if let Some(grant) = self.climb(lane, bytes)? {
+                    lock(&self.core).steps.relieved += 1;
+                    return Ok(grant);
+                }
+            }
+        }
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        Err(self.out_of_memory(bytes))
+    }
+
+    /// The core's own steps.
+    fn climb(&self, lane: &Lane, bytes: u64) -> Result<Option<Grant>> {
+        {
+            let mut core = lock(&self.core);
+            if let Some(grant) = core.take_ready(lane.slot, bytes) {
+                return Ok(Some(grant));
+            }
+            if core.poll(lane.slot)? {
+                if let Some(grant) = core.take_ready(lane.slot, bytes) {
+                    return Ok(Some(grant));
+                }
+            }
+        }
+        lock(&self.ledger).note_peak();
+        // Lanes are listed before the core is locked: making a lane locks in that order.
+        let lanes = self.all_lanes();
+        let mut core = lock(&self.core);
+        let mut drained = false;
+        for lane in &lanes {
+            drained |= lane.drain(&mut core);
+        }
+        core.steps.drain += u64::from(drained);
+        // Another thread may have freed memory since the lock was let go, so this is not only for
+        // what was drained.
+        if let Some(grant) = core.take_ready(lane.slot, bytes) {
+            return Ok(Some(grant));
+        }
+        if let Some(grant) = core.take_waiting(lane.slot, bytes)? {
+            return Ok(Some(grant));
+        }
+        core.take_mapping(lane.slot, bytes)
+    }
+
+    fn pressure(&self, lane: &Lane, bytes: u64) -> Pressure {
+        Pressure {
+            requested: bytes,
+            stream: lane.stream.timeline.uid,
+            figures: self.figures(bytes),
+        }
+    }
+
+    /// The figures of an error for a request of `bytes`.
+    fn figures(&self, bytes: u64) -> OutOfMemory {
+        let core = lock(&self.core);
+        let (live, _) = core.extents.taken();
+        OutOfMemory {
+            requested: bytes,
+            live,
+            reserved: core.arena.reserved(),
+            limit: core.limit(),
+            device_free: self.device.backend().free_bytes().ok(),
+            largest_hole: core.extents.largest_hole(),
+            after_compaction: core.after_compaction(),
+            holders: Vec::new(),
+        }
+    }
+
+    fn out_of_memory(&self, bytes: u64) -> Error {
+        let figures = self.figures(bytes);
+        lock(&self.core).steps.out_of_memory += 1;
+        Error::OutOfMemory(Box::new(figures))
+    }
+}
+
+impl Shared {
+    /// The application holds the pool no longer: live blocks keep it, streams' caches do not.
+    pub(crate) fn close(&self) {
+        let lanes = std::mem::take(&mut *self.lanes_mut());
+        let mut core = lock(&self.core);
+        for lane in lanes.values() {
+            lock(&lane.state).retired = true;
+            lane.drain(&mut core);
+        }
+    }
+}
+
+impl Drop for Shared {
+    /// Waits for the work that still uses the pool's free memory, which is then unmapped.
+    fn drop(&mut self) {
+        let core = self
+            .core
+            .get_mut()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        core.settle();
+    }
+}
+
+impl StreamWatcher for Shared {
+    fn stream_retired(&self, uid: u64) {
+        let Some(lane) = self.lanes_mut().remove(&uid) else {
+            return;
+        };
+        let mut core = lock(&self.core);
+        lock(&lane.state).retired = true;
+        lane.drain(&mut core);
+    }
+}

@@ -1,0 +1,122 @@
+//! Where a request goes when no hole is large enough: the place that needs the fewest new bytes.
+
+use super::extents::{Extents, Id, NONE, State};
+
+/// A place for a request: consecutive holes and gaps, and what of the gaps must be mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Window {
+    /// The extent in which the window starts.
+    pub(crate) first: Id,
+    /// Offset of its first byte.
+    pub(crate) start: u64,
+    /// Bytes of the request.
+    pub(crate) bytes: u64,
+    /// Offset of the gap bytes to map.
+    pub(crate) map_from: u64,
+    /// Gap bytes to map, whole granules; 0 if there is no gap in the window.
+    pub(crate) to_map: u64,
+}
+
+impl Window {
+    /// Whether the window and [`start`, `end`) share a byte.
+    pub(crate) fn touches(&self, start: u64, end: u64) -> bool {
+        start < self.start + self.bytes && end > self.start
+    }
+}
+
+/// The run of consecutive holes, over all streams, with the fewest bytes that holds `bytes`.
+///
+/// Holes of different streams are not merged while work is outstanding; this finds where merging
+/// them would help.
+pub(crate) fn smallest_run(extents: &Extents, bytes: u64) -> Option<Window> {
+    let mut best: Option<(u64, Window)> = None;
+    let mut run: Option<(Id, u64)> = None;
+    for (id, extent) in extents.iter() {
+        if extent.state != State::Hole {
+            run = None;
+            continue;
+        }
+        let (first, start) = *run.get_or_insert((id, extent.start));
+        let length = extent.end() - start;
+        let last = extent.next == NONE || extents.get(extent.next).state != State::Hole;
+        if last && length >= bytes && best.is_none_or(|(shortest, _)| length < shortest) {
+            best = Some((
+                length,
+                Window {
+                    first,
+                    start,
+                    bytes,
+                    map_from: start,
+                    to_map: 0,
+                },
+            ));
+        }
+    }
+    best.map(|(_, window)| window)
+}
+
+/// Consecutive holes below `gap`: the lowest, and their bytes.
+fn holes_below(extents: &Extents, gap: Id, enough: u64) -> (Id, u64) {
+    let (mut first, mut bytes) = (gap, 0);
+    while bytes < enough {
+        let prev = extents.get(first).prev;
+        if prev == NONE || extents.get(prev).state != State::Hole {
+            break;
+        }
+        bytes += extents.get(prev).bytes;
+        first = prev;
+    }
+    (first, bytes)
+}
+
+/// Bytes of consecutive holes above `gap`.
+fn holes_above(extents: &Extents, gap: Id, enough: u64) -> u64 {
+    let (mut at, mut bytes) = (extents.get(gap).next, 0);
+    while bytes < enough && at != NONE && extents.get(at).state == State::Hole {
+        bytes += extents.get(at).bytes;
+        at = extents.get(at).next;
+    }
+    bytes
+}
+
+/// The windows around one gap, up to three: leaning on the holes below, on those above, on both.
+fn around(extents: &Extents, gap: Id, bytes: u64, granule: u64) -> [Option<Window>; 3] {
+    let extent = *extents.get(gap);
+    let (first, below) = holes_below(extents, gap, bytes);
+    let above = holes_above(extents, gap, bytes);
+    let rounded = |need: u64| need.div_ceil(granule) * granule;
+    let from_below = bytes.saturating_sub(below);
+    let from_above = bytes.saturating_sub(above);
+    let lean_below = (from_below > 0 && rounded(from_below) <= extent.bytes).then(|| Window {
+        first,
+        start: extent.start - below,
+        bytes,
+        map_from: extent.start,
+        to_map: rounded(from_below),
+    });
+    let lean_above =
+        (above > 0 && from_above > 0 && rounded(from_above) <= extent.bytes).then(|| Window {
+            first: gap,
+            start: extent.end() - from_above,
+            bytes,
+            map_from: extent.end() - rounded(from_above),
+            to_map: rounded(from_above),
+        });
+    let both = (below > 0 && above > 0 && below + extent.bytes + above >= bytes).then(|| Window {
+        first,
+        start: extent.start - below,
+        bytes,
+        map_from: extent.start,
+        to_map: extent.bytes,
+    });
+    [lean_below, lean_above, both]
+}
+
+/// The window that needs the fewest bytes mapped; the lowest of equal ones.
+pub(crate) fn cheapest(extents: &Extents, bytes: u64, granule: u64) -> Option<Window> {
+    let gaps = extents
+        .gaps()
+        .flat_map(|gap| around(extents, gap, bytes, granule));
+    gaps.flatten()
+        .min_by_key(|window| (window.to_map, window.start))
+}

@@ -1,0 +1,154 @@
+//! What the test binaries share: which devices there are, and memory on them.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::sync::Arc;
+
+use warpool::device::{Addr, Backend, HandleCounts, Phys};
+use warpool::{Device, Stream};
+
+/// The host device.
+pub fn host() -> Device {
+    Device::host().expect("the host device is always there")
+}
+
+/// The first GPU. `None`, said so, where there is none; under `WARPOOL_REQUIRE_GPU=1` that fails.
+pub fn cuda() -> Option<Device> {
+    match Device::cuda(0) {
+        Ok(device) => Some(device),
+        Err(reason) => {
+            let required = std::env::var("WARPOOL_REQUIRE_GPU").is_ok_and(|value| value == "1");
+            assert!(!required, "WARPOOL_REQUIRE_GPU=1, but {reason}");
+            println!("skipped: no CUDA device");
+            eprintln!("{reason}");
+            None
+        }
+    }
+}
+
+/// Every device here: the host device, and the first GPU where there is one.
+pub fn devices() -> Vec<Device> {
+    std::iter::once(host()).chain(cuda()).collect()
+}
+
+/// Runs `test` on `device`, lets go of it and checks that nothing is left of what it handed out.
+pub fn leaving_nothing(device: Device, test: impl FnOnce(&Device)) {
+    let backend = Arc::clone(device.backend());
+    test(&device);
+    drop(device);
+    assert_eq!(
+        backend.counts(),
+        HandleCounts::default(),
+        "something leaked"
+    );
+}
+
+/// Mapped memory of a device, without a pool.
+pub struct Memory {
+    backend: Arc<dyn Backend>,
+    pub addr: Addr,
+    pub bytes: u64,
+    phys: Phys,
+}
+
+impl Memory {
+    /// At least `bytes`, rounded up to the device's granule.
+    pub fn new(device: &Device, bytes: u64) -> Self {
+        let backend = Arc::clone(device.backend());
+        let bytes = bytes.next_multiple_of(device.info().granule);
+        let addr = backend.reserve(bytes).unwrap();
+        let phys = backend.create(bytes).unwrap();
+        backend.map(addr, bytes, phys).unwrap();
+        Self {
+            backend,
+            addr,
+            bytes,
+            phys,
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let done = self
+            .backend
+            .unmap(self.addr, self.bytes)
+            .and_then(|()| self.backend.release(self.phys))
+            .and_then(|()| self.backend.unreserve(self.addr, self.bytes));
+        if !std::thread::panicking() {
+            done.unwrap();
+        }
+    }
+}
+
+/// Writes `data` to device memory and waits.
+pub fn write(stream: &Stream, addr: Addr, data: &[u8]) {
+    let backend = stream.device().backend();
+    // SAFETY: tests name memory they have mapped, and `data` outlives the wait.
+    unsafe { backend.copy_in(addr, data.as_ptr(), data.len() as u64, stream.raw()) }.unwrap();
+    stream.synchronize().unwrap();
+}
+
+/// Reads device memory, behind everything queued on `stream`.
+pub fn read(stream: &Stream, addr: Addr, bytes: usize) -> Vec<u8> {
+    let mut data = vec![0xEE; bytes];
+    let backend = stream.device().backend();
+    // SAFETY: tests name memory they have mapped, and `data` outlives the wait.
+    unsafe { backend.copy_out(data.as_mut_ptr(), addr, bytes as u64, stream.raw()) }.unwrap();
+    stream.synchronize().unwrap();
+    data
+}
+
+/// Queues a fill of device memory.
+pub fn fill(stream: &Stream, addr: Addr, byte: u8, bytes: u64) {
+    // SAFETY: tests name memory they have mapped and keep it until the stream is done.
+    unsafe {
+        stream
+            .device()
+            .backend()
+            .fill(addr, byte, bytes, stream.raw())
+    }
+    .unwrap();
+}
+
+/// Queues a copy within device memory.
+pub fn copy(stream: &Stream, dst: Addr, src: Addr, bytes: u64) {
+    // SAFETY: tests name memory they have mapped, apart, and keep it until the stream is done.
+    unsafe {
+        stream
+            .device()
+            .backend()
+            .copy_within(dst, src, bytes, stream.raw())
+    }
+    .unwrap();
+}
+
+/// Holds a stream up until it is opened or dropped.
+///
+/// Only the test's own thread opens gates: a driver may run the host calls of all streams on one
+/// thread, so a host call that waits for another may wait for ever. For the same reason nothing
+/// that a driver may make wait for the stream (a copy to or from host memory) is queued behind one.
+pub struct Gate {
+    open: Option<std::sync::mpsc::Sender<()>>,
+}
+
+impl Gate {
+    /// A closed gate in `stream`.
+    pub fn close(stream: &Stream) -> Self {
+        let (open, wait) = std::sync::mpsc::channel::<()>();
+        let work = Box::new(move || {
+            // Ends when the sender is gone.
+            let _ = wait.recv();
+        });
+        stream
+            .device()
+            .backend()
+            .host_call(stream.raw(), work)
+            .unwrap();
+        Self { open: Some(open) }
+    }
+
+    /// Lets the stream go on.
+    pub fn open(mut self) {
+        self.open = None;
+    }
+}
