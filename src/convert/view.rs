@@ -36,9 +36,9 @@ macro_rules! view {
         $(#[$doc])*
         #[derive(Debug)]
         pub struct $name<'a, T> {
-            addr: Addr,
-            len: u64,
-            borrow: PhantomData<$borrow>,
+            pub(super) addr: Addr,
+            pub(super) len: u64,
+            pub(super) borrow: PhantomData<$borrow>,
         }
 
         impl<'a, T: Pod> $name<'a, T> {

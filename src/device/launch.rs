@@ -10,6 +10,12 @@ pub enum Launch {
     Pattern(abi::wp_pattern),
     /// Convert elements from one precision to another.
     Convert(abi::wp_convert),
+    /// Convert inside one buffer.
+    Inplace(abi::wp_inplace),
+    /// Unscale gradients and check that they are finite.
+    Unscale(abi::wp_unscale),
+    /// Update the loss scale at the end of a step.
+    ScalerUpdate(abi::wp_scaler_update),
     /// Batched disjoint moves.
     Relocate(abi::wp_relocate),
     /// One overlapping move.
@@ -23,6 +29,9 @@ impl Launch {
         match self {
             Self::Pattern(_) => "wp_pattern",
             Self::Convert(_) => "wp_convert",
+            Self::Inplace(_) => "wp_inplace",
+            Self::Unscale(_) => "wp_unscale",
+            Self::ScalerUpdate(_) => "wp_scaler_update",
             Self::Relocate(_) => "wp_relocate",
             Self::Slide(_) => "wp_slide",
         }
@@ -38,6 +47,9 @@ impl Launch {
             match self {
                 Self::Pattern(args) => abi::wp_host_pattern(args),
                 Self::Convert(args) => abi::wp_host_convert(args),
+                Self::Inplace(args) => abi::wp_host_inplace(args),
+                Self::Unscale(args) => abi::wp_host_unscale(args),
+                Self::ScalerUpdate(args) => abi::wp_host_scaler_update(args),
                 Self::Relocate(args) => abi::wp_host_relocate(args),
                 Self::Slide(args) => abi::wp_host_slide(args),
             }
@@ -56,6 +68,9 @@ impl Launch {
             match self {
                 Self::Pattern(args) => abi::wp_cuda_pattern(args, stream),
                 Self::Convert(args) => abi::wp_cuda_convert(args, stream),
+                Self::Inplace(args) => abi::wp_cuda_inplace(args, stream),
+                Self::Unscale(args) => abi::wp_cuda_unscale(args, stream),
+                Self::ScalerUpdate(args) => abi::wp_cuda_scaler_update(args, stream),
                 Self::Relocate(args) => abi::wp_cuda_relocate(args, stream),
                 Self::Slide(args) => abi::wp_cuda_slide(args, stream),
             }
