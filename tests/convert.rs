@@ -16,8 +16,8 @@ use warpool::{Device, Pool, PoolBuf, PoolConfig, Stream};
 
 const GUARD: u8 = 0xC3;
 const NEAREST: How = How {
-    rounding: abi::WP_NEAREST as u32,
-    overflow: abi::WP_TO_INFINITY as u32,
+    rounding: abi::WP_NEAREST,
+    overflow: abi::WP_TO_INFINITY,
 };
 
 /// A device, a stream and a pool on it.
@@ -168,7 +168,7 @@ proptest! {
             let total: usize = lengths.iter().sum();
             let data = values(total + offset);
             let wide = bench.holding(&data);
-            let mut half = bench.guarded::<f16>(total + 2 * lengths.len() + 1);
+            let half = bench.guarded::<f16>(total + 2 * lengths.len() + 1);
             let mut amax = bench.holding(&vec![0f32; lengths.len()]);
             let (mut tensors, mut starts, mut from, mut to) = (vec![], vec![], offset as u64, 1u64);
             for &len in &lengths {

@@ -63,11 +63,11 @@ fn on_host<S, D>(src: &[S], src_type: u32, dst: &mut [D], dst_type: u32, how: Ho
 fn codes(format: &Format, how: How, inputs: &[u32]) -> Vec<u32> {
     if format.bits == 16 {
         let mut out = vec![0u16; inputs.len()];
-        on_host(inputs, abi::WP_F32 as u32, &mut out, format.number, how, 0);
+        on_host(inputs, abi::WP_F32, &mut out, format.number, how, 0);
         out.into_iter().map(u32::from).collect()
     } else {
         let mut out = vec![0u8; inputs.len()];
-        on_host(inputs, abi::WP_F32 as u32, &mut out, format.number, how, 0);
+        on_host(inputs, abi::WP_F32, &mut out, format.number, how, 0);
         out.into_iter().map(u32::from).collect()
     }
 }
@@ -139,10 +139,10 @@ fn sweep_strip(
     for expected in expectations {
         let Expected { format, how, .. } = expected;
         if format.bits == 16 {
-            on_host(inputs, abi::WP_F32 as u32, wide, format.number, *how, 0);
+            on_host(inputs, abi::WP_F32, wide, format.number, *how, 0);
             check_strip(expected, first, wide);
         } else {
-            on_host(inputs, abi::WP_F32 as u32, small, format.number, *how, 0);
+            on_host(inputs, abi::WP_F32, small, format.number, *how, 0);
             check_strip(expected, first, small);
         }
     }
@@ -212,14 +212,7 @@ fn every_boundary_between_two_results_is_where_the_definitions_put_it() {
 fn widened<S>(codes: &[S], format: &Format) -> Vec<u32> {
     let mut out = vec![0u32; codes.len()];
     let nearest = every_how()[0];
-    on_host(
-        codes,
-        format.number,
-        &mut out,
-        abi::WP_F32 as u32,
-        nearest,
-        0,
-    );
+    on_host(codes, format.number, &mut out, abi::WP_F32, nearest, 0);
     out
 }
 
@@ -296,8 +289,8 @@ fn the_gpu_gives_the_bits_of_the_host_for_every_f32() {
     let dst = common::Memory::new(&device, 4 * GPU_STRIP as u64);
     let mut how = every_how();
     how.push(How {
-        rounding: abi::WP_STOCHASTIC as u32,
-        overflow: abi::WP_TO_INFINITY as u32,
+        rounding: abi::WP_STOCHASTIC,
+        overflow: abi::WP_TO_INFINITY,
     });
     for strip in 0..(1u64 << 32) / GPU_STRIP as u64 {
         let first = (strip * GPU_STRIP as u64) as u32;
@@ -307,7 +300,7 @@ fn the_gpu_gives_the_bits_of_the_host_for_every_f32() {
         common::write(&stream, src.addr, bytemuck::cast_slice(&inputs));
         for format in NARROW {
             for &how in &how {
-                let types = (abi::WP_F32 as u32, format.number);
+                let types = (abi::WP_F32, format.number);
                 let args = arguments(src.addr, types, dst.addr, GPU_STRIP, how, 77);
                 // SAFETY: both ranges are mapped, and live until the read below has waited.
                 unsafe {

@@ -9,7 +9,7 @@ use warpool::driver::abi;
 
 const F32: Format = Format {
     name: "f32",
-    number: abi::WP_F32 as u32,
+    number: abi::WP_F32,
     bits: 32,
     significand: 23,
     bias: 127,
@@ -82,7 +82,7 @@ fn arguments(
         dst,
         count: count as u64,
         rows: 1,
-        src_type: abi::WP_F64 as u32,
+        src_type: abi::WP_F64,
         dst_type: format.number,
         rounding: how.rounding,
         overflow: how.overflow,
@@ -131,7 +131,7 @@ fn every_kind_of_f32_widens_to_the_f64_of_its_value() {
         inputs.len(),
         nearest,
     );
-    (args.src_type, args.dst_type) = (abi::WP_F32 as u32, abi::WP_F64 as u32);
+    (args.src_type, args.dst_type) = (abi::WP_F32, abi::WP_F64);
     // SAFETY: both slices live through the call, and do not overlap.
     assert_eq!(unsafe { abi::wp_host_convert(&args) }, abi::WP_OK as i32);
     for (&input, got) in inputs.iter().zip(out) {

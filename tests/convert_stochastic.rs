@@ -16,9 +16,9 @@ fn arguments(src: u64, format: &Format, dst: u64, count: usize, seed: u64) -> ab
         count: count as u64,
         rows: 1,
         seed,
-        src_type: abi::WP_F32 as u32,
+        src_type: abi::WP_F32,
         dst_type: format.number,
-        rounding: abi::WP_STOCHASTIC as u32,
+        rounding: abi::WP_STOCHASTIC,
         ..zero
     }
 }
@@ -46,8 +46,8 @@ fn on_host(inputs: &[f32], format: &Format, seed: u64) -> Vec<u32> {
 
 fn how(rounding: abi::wp_rounding) -> How {
     How {
-        rounding: rounding as u32,
-        overflow: abi::WP_TO_INFINITY as u32,
+        rounding,
+        overflow: abi::WP_TO_INFINITY,
     }
 }
 

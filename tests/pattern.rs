@@ -27,7 +27,7 @@ fn run(op: abi::wp_pattern_op, block: &mut [u8], seed: u64, edge: u64) -> abi::w
         seed,
         edge,
         report: &raw mut report as u64,
-        op: op as u32,
+        op,
         pad: 0,
     };
     // SAFETY: the block and the report live through the call.

@@ -49,12 +49,21 @@ __global__ void __launch_bounds__(CONVERT_THREADS, 3) convert_kernel(const wp_co
     op.finish(tensor);
 }
 
+/* Blocks that fill a multiprocessor with threads. */
+#if __CUDA_ARCH__ == 750
+constexpr unsigned FLAT_BLOCKS = 1024 / CONVERT_THREADS;
+#elif __CUDA_ARCH__ >= 1200 || (__CUDA_ARCH__ >= 860 && __CUDA_ARCH__ < 900)
+constexpr unsigned FLAT_BLOCKS = 1536 / CONVERT_THREADS;
+#else
+constexpr unsigned FLAT_BLOCKS = 2048 / CONVERT_THREADS;
+#endif
+
 /*
  * One run, both sides aligned to their vectors: the common case, kept apart so that it needs few
  * registers and a multiprocessor holds as many threads as it can.
  */
 template <class S, class D, class Op>
-__global__ void __launch_bounds__(CONVERT_THREADS, 8) flat_kernel(u64 src, u64 dst, u64 count, Op op) {
+__global__ void __launch_bounds__(CONVERT_THREADS, FLAT_BLOCKS) flat_kernel(u64 src, u64 dst, u64 count, Op op) {
     constexpr int V = Shape<S, D>::V, U = Op::UNROLL;
     constexpr u64 SB = S::SIZE / 8, DB = D::SIZE / 8;
     const u64 first = ((u64)blockIdx.x * (CONVERT_THREADS * U) + threadIdx.x) * V;
