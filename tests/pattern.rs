@@ -98,9 +98,7 @@ fn an_unknown_operation_is_refused_and_nothing_is_written() {
         pad: 0,
     };
     // SAFETY: the block lives through the call.
-    assert_eq!(
-        unsafe { abi::wp_host_pattern(&args) },
-        abi::WP_INVALID as i32
-    );
+    let status = unsafe { abi::wp_host_pattern(&args) };
+    assert_eq!(status, abi::WP_INVALID as i32);
     assert_eq!(block, [7u8; 32]);
 }

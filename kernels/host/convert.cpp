@@ -23,16 +23,19 @@ struct Run {
 
 /* The loop itself; inlined into a function per level. */
 template <class S, class D, class Mode>
-WP_HD void loop(const Run &run, const Mode &mode) {
+WP_HD void loop(const Run &run, const Mode &how) {
+    /* Copies, which stores through `dst` cannot be taken to change: else nothing is vectorised. */
+    const Mode mode = how;
+    const u64 count = run.count;
     const typename S::Bits *__restrict__ src = (const typename S::Bits *)run.src;
     typename D::Bits *__restrict__ dst = (typename D::Bits *)run.dst;
     const bool saturate = run.saturate;
     if constexpr (Mode::RANDOM) {
         const u64 seed = run.seed, index = run.index;
-        for (u64 i = 0; i < run.count; i++)
+        for (u64 i = 0; i < count; i++)
             dst[i] = element<S, D>(src[i], mode, saturate, philox_word(seed, index + i));
     } else {
-        for (u64 i = 0; i < run.count; i++) dst[i] = element<S, D>(src[i], mode, saturate);
+        for (u64 i = 0; i < count; i++) dst[i] = element<S, D>(src[i], mode, saturate);
     }
 }
 
@@ -81,6 +84,23 @@ WP_AVX2 void f16_to_f32(const Run &run) {
 }
 #endif
 
+#if defined(__x86_64__)
+template <class S, class D, class Mode>
+void convert_run(const Run &run, const Mode &mode);
+
+/* F16 to D in strips through F32, which F16C makes. */
+template <class D, class Mode>
+void f16_through_f32(const Run &run, const Mode &mode) {
+    constexpr u64 STRIP = 1024;
+    u32 wide[STRIP];
+    for (u64 start = 0; start < run.count; start += STRIP) {
+        const u64 now = start + STRIP < run.count ? STRIP : run.count - start;
+        f16_to_f32({(const u16 *)run.src + start, wide, now, 0, 0, false});
+        convert_run<F32, D>({wide, (typename D::Bits *)run.dst + start, now, run.index + start, run.seed, run.saturate}, mode);
+    }
+}
+#endif
+
 template <class S, class D, class Mode>
 void convert_run(const Run &run, const Mode &mode) {
 #if defined(__x86_64__)
@@ -89,6 +109,8 @@ void convert_run(const Run &run, const Mode &mode) {
         if (best >= AVX2) return f32_to_f16(run);
     } else if constexpr (SAME<S, F16> && SAME<D, F32>) {
         if (best >= AVX2) return f16_to_f32(run);
+    } else if constexpr (SAME<S, F16>) {
+        if (best >= AVX2) return f16_through_f32<D>(run, mode);
     }
     if (best == AVX512) return loop_avx512<S, D>(run, mode);
     if (best == AVX2) return loop_avx2<S, D>(run, mode);

@@ -147,7 +147,7 @@ fn reaches(format: &Format, toward: Toward, code: u32, x: f64) -> bool {
         Toward::Zero => x >= here,
         Toward::Away => x > below,
         // The tie goes to the even code; half-way is exact in f64 for every format here.
-        Toward::Nearest if code % 2 == 0 => x >= (below + here) / 2.0,
+        Toward::Nearest if code.is_multiple_of(2) => x >= (below + here) / 2.0,
         Toward::Nearest => x > (below + here) / 2.0,
     }
 }
