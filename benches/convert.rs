@@ -48,7 +48,7 @@ impl Ground {
         let pool = Pool::new(&device, PoolConfig::default()).expect("a pool");
         let from = pool.alloc(&stream, bytes + 4096).expect("the source");
         let to = pool.alloc(&stream, bytes + 4096).expect("the destination");
-        let words: Vec<u32> = (0..(bytes / 4 + 1024) as u32).map(|i| noise(i)).collect();
+        let words: Vec<u32> = (0..(bytes / 4 + 1024) as u32).map(noise).collect();
         let backend = device.backend();
         for block in [&from, &to] {
             // SAFETY: the block has the bytes, and the words outlive the copy, which is waited for.

@@ -278,6 +278,42 @@ fn every_code_of_a_small_format_converts_to_the_others_as_the_definitions_say() 
     }
 }
 
+#[test]
+fn nearest_agrees_with_the_half_crate_on_every_value_that_is_not_nan() {
+    let step = if whole() { 1 } else { 509 };
+    let nearest = every_how()[0];
+    let mut inputs: Vec<u32> = Vec::with_capacity(STRIP);
+    let mut next = 0u64;
+    while next <= u64::from(u32::MAX) {
+        inputs.clear();
+        inputs.extend(
+            (next..=u64::from(u32::MAX))
+                .step_by(step)
+                .take(STRIP)
+                .map(|bits| bits as u32),
+        );
+        next += (STRIP * step) as u64;
+        let (mut halves, mut brains) = (vec![0u16; inputs.len()], vec![0u16; inputs.len()]);
+        on_host(&inputs, abi::WP_F32, &mut halves, F16.number, nearest, 0);
+        on_host(&inputs, abi::WP_F32, &mut brains, BF16.number, nearest, 0);
+        for ((&input, &half), &brain) in inputs.iter().zip(&halves).zip(&brains) {
+            let x = f32::from_bits(input);
+            if !x.is_nan() {
+                assert_eq!(
+                    half,
+                    half::f16::from_f32(x).to_bits(),
+                    "f16 of {input:#010x}"
+                );
+                assert_eq!(
+                    brain,
+                    half::bf16::from_f32(x).to_bits(),
+                    "bf16 of {input:#010x}"
+                );
+            }
+        }
+    }
+}
+
 /// Elements of a strip on a GPU.
 const GPU_STRIP: usize = 1 << 26;
 
