@@ -37,9 +37,9 @@ impl<S: Element> PoolBuf<S> {
             );
             return Err(Error::invalid("buffer", why));
         }
-        let block = self.into_block();
+        let mut block = self.into_block();
         let lane = block.lane();
-        let scratch = std::sync::Arc::clone(lane).alloc(scratch_bytes(len as u64))?;
+        let scratch = lane.alloc(scratch_bytes(len as u64))?;
         let (rounding, seed) = how.rounding_and_seed();
         let args = abi::wp_inplace {
             addr: block.addr(),
@@ -60,6 +60,9 @@ impl<S: Element> PoolBuf<S> {
                 .backend()
                 .launch(&Launch::Inplace(args), stream.raw)?
         };
+        if needed < block.bytes() {
+            block.shrink(needed)?;
+        }
         Ok(PoolBuf::new(block, len))
     }
 }

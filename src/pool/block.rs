@@ -8,6 +8,7 @@ use bytemuck::Pod;
 
 use super::cache::Cached;
 use super::extents::Id;
+use super::index::UNIT;
 use super::lane::{Lane, LanePtr};
 use crate::device::{Addr, Stream};
 use crate::error::{Error, Result};
@@ -83,6 +84,30 @@ impl Block {
     #[must_use]
     pub fn stream_id(&self) -> u64 {
         self.lane().stream.timeline.uid
+    }
+
+    /// Gives back all but the first `bytes`, in the block's stream order; what is given back is a
+    /// multiple of 512. The address stays.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for 0 bytes, or more than the block has.
+    pub fn shrink(&mut self, bytes: u64) -> Result<()> {
+        if bytes == 0 || bytes > self.requested {
+            let why = format!(
+                "{bytes} is not between 1 and the block's {}",
+                self.requested
+            );
+            return Err(Error::invalid("bytes", why));
+        }
+        let capacity = bytes.next_multiple_of(UNIT);
+        if capacity < self.capacity {
+            let returned = self.requested - bytes;
+            self.lane()
+                .shrink(self.id, self.capacity, capacity, returned);
+            self.capacity = capacity;
+            self.requested = bytes;
+        }
+        Ok(())
     }
 
     /// Declares that work already queued, or yet to be queued, on `stream` uses the block: the

@@ -198,6 +198,12 @@ impl Core {
         });
     }
 
+    /// Frees the last `bytes` of a block, fewer than it has, with the history (`slot`, `tick`).
+    pub(crate) fn shrink(&mut self, id: Id, bytes: u64, slot: Slot, tick: u64) {
+        let rest = self.extents.split_taken(id, bytes);
+        self.give(rest, slot, tick);
+    }
+
     /// Makes `slot`'s stream wait for everything freed anywhere, so that neighbouring holes of all
     /// streams are one; gives whether that merged any.
     ///

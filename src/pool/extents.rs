@@ -305,6 +305,13 @@ impl Extents {
         self.taken += 1;
     }
 
+    /// Cuts the last `bytes` off the block `id` as a block of its own; gives it.
+    pub(crate) fn split_taken(&mut self, id: Id, bytes: u64) -> Id {
+        let at = self.get(id).end() - bytes;
+        self.taken += 1;
+        self.cut(id, at)
+    }
+
     /// Turns the block `id` into a hole with history (`slot`, `tick`) and merges it with the
     /// neighbouring holes that `covered` accepts: those of another slot whose history is done.
     /// Gives the hole.

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 use super::block::Block;
 use super::cache::{Cache, Cached};
 use super::core::Core;
-use super::extents::Slot;
+use super::extents::{Id, Slot};
 use super::index::UNIT;
 use super::shared::Shared;
 use super::stats::Flows;
@@ -121,11 +121,16 @@ impl Lane {
         lane
     }
 
-    /// A block of at least `requested` bytes.
+    /// A block of at least `requested` bytes. The caller holds the pool and the stream, or a
+    /// block of this lane.
     #[inline]
     pub(crate) fn alloc(&self, requested: u64) -> Result<Block> {
         let bytes = rounded(requested)?;
         let mut state = lock(&self.state);
+        if state.retired {
+            drop(state);
+            return self.alloc_late(bytes, requested);
+        }
         // Counted before it is there, so that the lane cannot end while the core looks for it.
         state.out += 1;
         if let Some(block) = state.cache.pop(bytes) {
@@ -144,11 +149,32 @@ impl Lane {
         match self.shared.acquire(self, bytes, requested) {
             Ok(grant) => Ok(Block::new(self, grant.id, grant.offset, bytes, requested)),
             Err(error) => {
-                // The caller holds the pool and the stream, so the lane is not retired.
-                lock(&self.state).out -= 1;
+                let mut state = lock(&self.state);
+                if state.retired {
+                    drop(state);
+                    self.leave();
+                } else {
+                    state.out -= 1;
+                }
                 Err(error)
             }
         }
+    }
+
+    /// A block of a lane that is retired and kept by another of its blocks.
+    #[cold]
+    fn alloc_late(&self, bytes: u64, requested: u64) -> Result<Block> {
+        self.outstanding.0.fetch_add(1, Ordering::AcqRel);
+        self.alloc_from_core(bytes, requested)
+    }
+
+    /// Frees the last bytes of the block `id`, which has `before`, down to `after`, in stream
+    /// order; `returned` fewer were asked for.
+    pub(crate) fn shrink(&self, id: Id, before: u64, after: u64, returned: u64) {
+        let tick = self.stream.timeline.open_tick();
+        let mut core = lock(&self.shared.core);
+        self.flows.cold.shrunk(before, after, returned);
+        core.shrink(id, before - after, self.slot, tick);
     }
 
     /// The pointer that a block of this lane keeps.

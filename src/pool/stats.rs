@@ -221,6 +221,13 @@ impl Flow {
         self.returned.add(requested);
     }
 
+    /// Counts a live block of `before` bytes as one of `after`, with `requested` fewer asked for.
+    pub(crate) fn shrunk(&self, before: u64, after: u64, requested: u64) {
+        self.free_bytes[class(before)].add(before);
+        self.alloc_bytes[class(after)].add(after);
+        self.returned.add(requested);
+    }
+
     /// Allocated less freed here; below 0 where more is freed than allocated.
     pub(crate) fn live_bytes(&self) -> i64 {
         let allocated = self.alloc_bytes[0]
