@@ -10,9 +10,10 @@
 //! | `PATH`, `VIRTUAL_ENV`, `CONDA_PREFIX` | where a compiler may lie | likewise |
 //! | `NVCC_CCBIN` | the host compiler that nvcc uses | the C++ compiler of the host kernels |
 //! | `CUDA_COMPUTE_CAP` | `90`, `9.0`, `90a`, a list by commas, or `native` | 75, 80, 86, 89, 90, 100, 120, as far as nvcc knows them; PTX of the highest goes in with either |
-//! | `LIBCLANG_PATH` | folder of the libclang that bindgen loads | bindgen's own search; without any, the copy in `kernels/bindings.rs` |
+//! | `LIBCLANG_PATH` | folder of the libclang that bindgen loads | `target/cuda-toolkit`, then bindgen's own search; without any, the copy in `kernels/bindings.rs` |
 //! | `CXX`, `CXXFLAGS`, `CC`, `CFLAGS`, `AR` | as the `cc` crate reads them | the system's |
 //! | `DOCS_RS` | set: as `WARPOOL_CUDA=off` | |
+//! | `CARGO_MANIFEST_DIR`, `OUT_DIR`, `NUM_JOBS`, `CARGO_CFG_TARGET_OS`, `CARGO_CFG_TARGET_ARCH`, `CARGO_FEATURE_RUSTACUDA` | as cargo sets them | an error |
 //!
 //! A change of any of these but `PATH` runs the script again. It cannot see a toolkit appear in a
 //! place it searched before: after installing one, `touch build.rs`
@@ -23,6 +24,7 @@
 //! | what | meaning |
 //! |---|---|
 //! | cfg `warpool_cuda` | the device kernels are in |
+//! | one warning | `auto` found no toolkit |
 //! | env `WARPOOL_BUILD_TOOLKIT` | `nvcc 13.0.88`; empty without kernels |
 //! | env `WARPOOL_BUILD_ARCHITECTURES` | `sm_90,compute_90`; empty without kernels |
 //! | env `WARPOOL_BUILD_LEFT_OUT` | why there are no kernels; empty when there are |

@@ -11,15 +11,39 @@ const COPY: &str = "kernels/bindings.rs";
 pub fn write(package: &Path, out: &Path) -> Result<&'static str, String> {
     offer_fetched_libclang(package);
     let target = out.join("bindings.rs");
-    let (text, origin) = match generate()? {
+    let header = std::fs::read_to_string(HEADER).map_err(|e| format!("{HEADER}: {e}"))?;
+    let mark = mark(&header);
+    let (text, origin) = match generate(&mark)? {
         Some(text) => (text, "bindgen"),
-        None => (
-            std::fs::read_to_string(COPY).map_err(|e| format!("{COPY}: {e}"))?,
-            "copy",
-        ),
+        None => (committed(&mark)?, "copy"),
     };
     std::fs::write(&target, text).map_err(|e| format!("{}: {e}", target.display()))?;
     Ok(origin)
+}
+
+/// The first line of the bindings, which names the header they were made from.
+fn mark(header: &str) -> String {
+    // FNV-1a.
+    let hash = header
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+    format!("// Made by the build script from warpool.h with the fingerprint {hash:016x}.")
+}
+
+/// The committed copy. Made from another header it would lay out structures otherwise than the
+/// kernels read them, so that is an error.
+fn committed(mark: &str) -> Result<String, String> {
+    let text = std::fs::read_to_string(COPY).map_err(|e| format!("{COPY}: {e}"))?;
+    if text.lines().next() == Some(mark) {
+        return Ok(text);
+    }
+    Err(format!(
+        "{COPY} was made from another {HEADER}, and there is no libclang to bind it anew: run \
+         scripts/cuda-toolkit.sh, which fetches one, then `cargo test --test bindings` says how \
+         to bring the copy up to date"
+    ))
 }
 
 /// Points bindgen at the libclang that `scripts/cuda-toolkit.sh` fetched, unless told otherwise.
@@ -36,10 +60,10 @@ fn offer_fetched_libclang(package: &Path) {
 ///
 /// bindgen panics where it finds no libclang, and only its own search knows where it would look:
 /// so it is asked, and that one panic is caught.
-fn generate() -> Result<Option<String>, String> {
+fn generate(mark: &str) -> Result<Option<String>, String> {
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
-    let made = panic::catch_unwind(AssertUnwindSafe(|| builder().generate()));
+    let made = panic::catch_unwind(AssertUnwindSafe(|| builder(mark).generate()));
     panic::set_hook(hook);
     match made {
         Ok(Ok(bindings)) => Ok(Some(bindings.to_string())),
@@ -61,7 +85,7 @@ fn generate() -> Result<Option<String>, String> {
 
 /// Everything that could differ between two machines is fixed: formatter, language version, and
 /// no header comment with bindgen's own version.
-fn builder() -> bindgen::Builder {
+fn builder(mark: &str) -> bindgen::Builder {
     bindgen::builder()
         .header(HEADER)
         .allowlist_item("wp_.*|WP_.*")
@@ -69,7 +93,7 @@ fn builder() -> bindgen::Builder {
         .prepend_enum_name(false)
         .use_core()
         .disable_header_comment()
-        .raw_line("// Made from warpool.h by the build script. Not edited by hand.")
+        .raw_line(mark)
         .formatter(bindgen::Formatter::Prettyplease)
         .rust_edition(bindgen::RustEdition::Edition2024)
 }

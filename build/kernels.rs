@@ -65,6 +65,7 @@ pub fn compile_host() -> Result<(), String> {
         .flag("-fno-exceptions")
         .flag("-fno-rtti")
         .flag("-ffp-contract=off")
+        .flag("-Wno-unknown-pragmas") // the device's unrolling, in the shared code
         .include("kernels")
         .files(sources("kernels/host", "cpp")?)
         .try_compile("warpool_host")
@@ -110,8 +111,9 @@ fn compile_with(toolkit: &Toolkit) -> Result<Outcome, String> {
     // this variable and has no setter for it.
     unsafe { std::env::set_var("NVCC", &toolkit.nvcc) };
     let mut objects = Vec::new();
+    let compression = compression(toolkit)?;
     for source in sources("kernels", "cu")? {
-        objects.extend(compile_one(&source, &chosen)?);
+        objects.extend(compile_one(&source, &chosen, compression)?);
     }
     cc::Build::new()
         .objects(objects)
@@ -133,8 +135,14 @@ fn compile_with(toolkit: &Toolkit) -> Result<Outcome, String> {
 /// cannot inline across and which needs a device link.
 ///
 /// `debug(false)` matters: with debug information on, `cc` adds `-G`, and kernels run 10 to 100
-/// times slower. `-lineinfo` is what profilers and compute-sanitizer need.
-fn compile_one(source: &Path, chosen: &[Arch]) -> Result<Vec<PathBuf>, String> {
+/// times slower. `-lineinfo` is what profilers and compute-sanitizer need. `-fmad=false` is the
+/// device's half of the host kernels' `-ffp-contract=off`: same source, same bits.
+///
+/// The host half of a kernel file must not need a C++ library either. Since CUDA 13 nvcc's launch
+/// stubs keep a kernel handle in a static that only libstdc++ can guard; `__NV_LEGACY_LAUNCH` asks
+/// for the stubs of before, without it. It must reach every run of the host compiler, which `-D`
+/// alone does not.
+fn compile_one(source: &Path, chosen: &[Arch], compression: &str) -> Result<Vec<PathBuf>, String> {
     let mut build = cc::Build::new();
     build
         .cuda(true)
@@ -144,6 +152,10 @@ fn compile_one(source: &Path, chosen: &[Arch]) -> Result<Vec<PathBuf>, String> {
         .debug(false)
         .flag("-std=c++17")
         .flag("-lineinfo")
+        .flag("-fmad=false")
+        .flag("-Xcompiler=-fno-exceptions,-fno-rtti,-Wno-unknown-pragmas")
+        .flag("-Xcompiler=-D__NV_LEGACY_LAUNCH")
+        .flag(compression)
         .flag(format!(
             "--threads={}",
             std::env::var("NUM_JOBS").unwrap_or("1".into())
@@ -180,6 +192,17 @@ fn supported(toolkit: &Toolkit) -> Result<Vec<u32>, String> {
         .lines()
         .filter_map(|line| line.trim().strip_prefix("sm_")?.parse().ok())
         .collect())
+}
+
+/// The flag that keeps the fat binary small: the conversions for one architecture are 7 MB without
+/// it and 1 MB with. Compilers before 12.8 have only the older, weaker one.
+fn compression(toolkit: &Toolkit) -> Result<&'static str, String> {
+    let modes = run(&toolkit.nvcc, &["--help"])?.contains("--compress-mode");
+    Ok(if modes {
+        "--compress-mode=size"
+    } else {
+        "-Xfatbin=-compress-all"
+    })
 }
 
 /// `nvcc 13.0.88`.

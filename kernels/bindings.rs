@@ -1,7 +1,11 @@
-// Made from warpool.h by the build script. Not edited by hand.
+// Made by the build script from warpool.h with the fingerprint 291ab7a622465ecd.
 
 pub const WP_ABI_VERSION: u32 = 1;
-pub const WP_SLIDE_SCRATCH: u32 = 64;
+pub const WP_INPLACE_TILE: u32 = 2048;
+pub const WP_SMALL_MOVE: u32 = 2048;
+pub const WP_MEDIUM_MOVE: u32 = 16384;
+pub const WP_MOVE_TILE: u32 = 16384;
+pub const WP_SLIDE_TILE: u32 = 16384;
 pub type wp_addr = ::core::ffi::c_ulonglong;
 pub type wp_u64 = ::core::ffi::c_ulonglong;
 pub type wp_u32 = ::core::ffi::c_uint;
@@ -88,18 +92,73 @@ pub const WP_E4M3: wp_type = 3;
 pub const WP_E5M2: wp_type = 4;
 pub const WP_F64: wp_type = 5;
 pub type wp_type = ::core::ffi::c_uint;
+pub const WP_NEAREST: wp_rounding = 0;
+pub const WP_TOWARD_ZERO: wp_rounding = 1;
+pub const WP_UP: wp_rounding = 2;
+pub const WP_DOWN: wp_rounding = 3;
+pub const WP_STOCHASTIC: wp_rounding = 4;
+pub type wp_rounding = ::core::ffi::c_uint;
+pub const WP_TO_INFINITY: wp_overflow = 0;
+pub const WP_SATURATE: wp_overflow = 1;
+pub type wp_overflow = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct wp_tile {
+    pub src: wp_addr,
+    pub dst: wp_addr,
+    pub index: wp_u64,
+    pub count: wp_u32,
+    pub tensor: wp_u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of wp_tile"][::core::mem::size_of::<wp_tile>() - 32usize];
+    ["Alignment of wp_tile"][::core::mem::align_of::<wp_tile>() - 8usize];
+    ["Offset of field: wp_tile::src"][::core::mem::offset_of!(wp_tile, src) - 0usize];
+    ["Offset of field: wp_tile::dst"][::core::mem::offset_of!(wp_tile, dst) - 8usize];
+    [
+        "Offset of field: wp_tile::index",
+    ][::core::mem::offset_of!(wp_tile, index) - 16usize];
+    [
+        "Offset of field: wp_tile::count",
+    ][::core::mem::offset_of!(wp_tile, count) - 24usize];
+    [
+        "Offset of field: wp_tile::tensor",
+    ][::core::mem::offset_of!(wp_tile, tensor) - 28usize];
+};
+unsafe extern "C" {
+    pub fn wp_convert_tile(src_type: wp_u32, dst_type: wp_u32) -> wp_u32;
+}
+unsafe extern "C" {
+    pub fn wp_convert_group(src_type: wp_u32, dst_type: wp_u32) -> wp_u32;
+}
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct wp_convert {
     pub src: wp_addr,
     pub dst: wp_addr,
     pub count: wp_u64,
+    pub rows: wp_u64,
+    pub src_pitch: wp_u64,
+    pub dst_pitch: wp_u64,
+    pub seed: wp_u64,
+    pub tiles: wp_addr,
+    pub flag: wp_addr,
+    pub amax: wp_addr,
+    pub block_amax: wp_addr,
+    pub scale_at: wp_addr,
+    pub scale: f32,
+    pub bias: f32,
+    pub fused: wp_u32,
     pub src_type: wp_u32,
     pub dst_type: wp_u32,
+    pub rounding: wp_u32,
+    pub overflow: wp_u32,
+    pub pad: wp_u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of wp_convert"][::core::mem::size_of::<wp_convert>() - 32usize];
+    ["Size of wp_convert"][::core::mem::size_of::<wp_convert>() - 128usize];
     ["Alignment of wp_convert"][::core::mem::align_of::<wp_convert>() - 8usize];
     [
         "Offset of field: wp_convert::src",
@@ -111,11 +170,56 @@ const _: () = {
         "Offset of field: wp_convert::count",
     ][::core::mem::offset_of!(wp_convert, count) - 16usize];
     [
+        "Offset of field: wp_convert::rows",
+    ][::core::mem::offset_of!(wp_convert, rows) - 24usize];
+    [
+        "Offset of field: wp_convert::src_pitch",
+    ][::core::mem::offset_of!(wp_convert, src_pitch) - 32usize];
+    [
+        "Offset of field: wp_convert::dst_pitch",
+    ][::core::mem::offset_of!(wp_convert, dst_pitch) - 40usize];
+    [
+        "Offset of field: wp_convert::seed",
+    ][::core::mem::offset_of!(wp_convert, seed) - 48usize];
+    [
+        "Offset of field: wp_convert::tiles",
+    ][::core::mem::offset_of!(wp_convert, tiles) - 56usize];
+    [
+        "Offset of field: wp_convert::flag",
+    ][::core::mem::offset_of!(wp_convert, flag) - 64usize];
+    [
+        "Offset of field: wp_convert::amax",
+    ][::core::mem::offset_of!(wp_convert, amax) - 72usize];
+    [
+        "Offset of field: wp_convert::block_amax",
+    ][::core::mem::offset_of!(wp_convert, block_amax) - 80usize];
+    [
+        "Offset of field: wp_convert::scale_at",
+    ][::core::mem::offset_of!(wp_convert, scale_at) - 88usize];
+    [
+        "Offset of field: wp_convert::scale",
+    ][::core::mem::offset_of!(wp_convert, scale) - 96usize];
+    [
+        "Offset of field: wp_convert::bias",
+    ][::core::mem::offset_of!(wp_convert, bias) - 100usize];
+    [
+        "Offset of field: wp_convert::fused",
+    ][::core::mem::offset_of!(wp_convert, fused) - 104usize];
+    [
         "Offset of field: wp_convert::src_type",
-    ][::core::mem::offset_of!(wp_convert, src_type) - 24usize];
+    ][::core::mem::offset_of!(wp_convert, src_type) - 108usize];
     [
         "Offset of field: wp_convert::dst_type",
-    ][::core::mem::offset_of!(wp_convert, dst_type) - 28usize];
+    ][::core::mem::offset_of!(wp_convert, dst_type) - 112usize];
+    [
+        "Offset of field: wp_convert::rounding",
+    ][::core::mem::offset_of!(wp_convert, rounding) - 116usize];
+    [
+        "Offset of field: wp_convert::overflow",
+    ][::core::mem::offset_of!(wp_convert, overflow) - 120usize];
+    [
+        "Offset of field: wp_convert::pad",
+    ][::core::mem::offset_of!(wp_convert, pad) - 124usize];
 };
 unsafe extern "C" {
     pub fn wp_cuda_convert(
@@ -125,6 +229,230 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn wp_host_convert(args: *const wp_convert) -> ::core::ffi::c_int;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct wp_inplace {
+    pub addr: wp_addr,
+    pub count: wp_u64,
+    pub seed: wp_u64,
+    pub scratch: wp_addr,
+    pub src_type: wp_u32,
+    pub dst_type: wp_u32,
+    pub rounding: wp_u32,
+    pub overflow: wp_u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of wp_inplace"][::core::mem::size_of::<wp_inplace>() - 48usize];
+    ["Alignment of wp_inplace"][::core::mem::align_of::<wp_inplace>() - 8usize];
+    [
+        "Offset of field: wp_inplace::addr",
+    ][::core::mem::offset_of!(wp_inplace, addr) - 0usize];
+    [
+        "Offset of field: wp_inplace::count",
+    ][::core::mem::offset_of!(wp_inplace, count) - 8usize];
+    [
+        "Offset of field: wp_inplace::seed",
+    ][::core::mem::offset_of!(wp_inplace, seed) - 16usize];
+    [
+        "Offset of field: wp_inplace::scratch",
+    ][::core::mem::offset_of!(wp_inplace, scratch) - 24usize];
+    [
+        "Offset of field: wp_inplace::src_type",
+    ][::core::mem::offset_of!(wp_inplace, src_type) - 32usize];
+    [
+        "Offset of field: wp_inplace::dst_type",
+    ][::core::mem::offset_of!(wp_inplace, dst_type) - 36usize];
+    [
+        "Offset of field: wp_inplace::rounding",
+    ][::core::mem::offset_of!(wp_inplace, rounding) - 40usize];
+    [
+        "Offset of field: wp_inplace::overflow",
+    ][::core::mem::offset_of!(wp_inplace, overflow) - 44usize];
+};
+unsafe extern "C" {
+    pub fn wp_cuda_inplace(
+        args: *const wp_inplace,
+        stream: *mut ::core::ffi::c_void,
+    ) -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn wp_host_inplace(args: *const wp_inplace) -> ::core::ffi::c_int;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct wp_scaler {
+    pub scale: f32,
+    pub inverse: f32,
+    pub found: wp_u32,
+    pub skip: wp_u32,
+    pub good_steps: wp_u32,
+    pub interval: wp_u32,
+    pub growth: f32,
+    pub backoff: f32,
+    pub updates: wp_u64,
+    pub skipped: wp_u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of wp_scaler"][::core::mem::size_of::<wp_scaler>() - 48usize];
+    ["Alignment of wp_scaler"][::core::mem::align_of::<wp_scaler>() - 8usize];
+    [
+        "Offset of field: wp_scaler::scale",
+    ][::core::mem::offset_of!(wp_scaler, scale) - 0usize];
+    [
+        "Offset of field: wp_scaler::inverse",
+    ][::core::mem::offset_of!(wp_scaler, inverse) - 4usize];
+    [
+        "Offset of field: wp_scaler::found",
+    ][::core::mem::offset_of!(wp_scaler, found) - 8usize];
+    [
+        "Offset of field: wp_scaler::skip",
+    ][::core::mem::offset_of!(wp_scaler, skip) - 12usize];
+    [
+        "Offset of field: wp_scaler::good_steps",
+    ][::core::mem::offset_of!(wp_scaler, good_steps) - 16usize];
+    [
+        "Offset of field: wp_scaler::interval",
+    ][::core::mem::offset_of!(wp_scaler, interval) - 20usize];
+    [
+        "Offset of field: wp_scaler::growth",
+    ][::core::mem::offset_of!(wp_scaler, growth) - 24usize];
+    [
+        "Offset of field: wp_scaler::backoff",
+    ][::core::mem::offset_of!(wp_scaler, backoff) - 28usize];
+    [
+        "Offset of field: wp_scaler::updates",
+    ][::core::mem::offset_of!(wp_scaler, updates) - 32usize];
+    [
+        "Offset of field: wp_scaler::skipped",
+    ][::core::mem::offset_of!(wp_scaler, skipped) - 40usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct wp_unscale {
+    pub tiles: wp_addr,
+    pub count: wp_u64,
+    pub scaler: wp_addr,
+    pub type_: wp_u32,
+    pub pad: wp_u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of wp_unscale"][::core::mem::size_of::<wp_unscale>() - 32usize];
+    ["Alignment of wp_unscale"][::core::mem::align_of::<wp_unscale>() - 8usize];
+    [
+        "Offset of field: wp_unscale::tiles",
+    ][::core::mem::offset_of!(wp_unscale, tiles) - 0usize];
+    [
+        "Offset of field: wp_unscale::count",
+    ][::core::mem::offset_of!(wp_unscale, count) - 8usize];
+    [
+        "Offset of field: wp_unscale::scaler",
+    ][::core::mem::offset_of!(wp_unscale, scaler) - 16usize];
+    [
+        "Offset of field: wp_unscale::type_",
+    ][::core::mem::offset_of!(wp_unscale, type_) - 24usize];
+    [
+        "Offset of field: wp_unscale::pad",
+    ][::core::mem::offset_of!(wp_unscale, pad) - 28usize];
+};
+unsafe extern "C" {
+    pub fn wp_cuda_unscale(
+        args: *const wp_unscale,
+        stream: *mut ::core::ffi::c_void,
+    ) -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn wp_host_unscale(args: *const wp_unscale) -> ::core::ffi::c_int;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct wp_scaler_update {
+    pub scaler: wp_addr,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of wp_scaler_update"][::core::mem::size_of::<wp_scaler_update>() - 8usize];
+    [
+        "Alignment of wp_scaler_update",
+    ][::core::mem::align_of::<wp_scaler_update>() - 8usize];
+    [
+        "Offset of field: wp_scaler_update::scaler",
+    ][::core::mem::offset_of!(wp_scaler_update, scaler) - 0usize];
+};
+unsafe extern "C" {
+    pub fn wp_cuda_scaler_update(
+        args: *const wp_scaler_update,
+        stream: *mut ::core::ffi::c_void,
+    ) -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn wp_host_scaler_update(args: *const wp_scaler_update) -> ::core::ffi::c_int;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct wp_packed_move {
+    pub from: wp_u64,
+    pub to: wp_u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of wp_packed_move"][::core::mem::size_of::<wp_packed_move>() - 16usize];
+    ["Alignment of wp_packed_move"][::core::mem::align_of::<wp_packed_move>() - 8usize];
+    [
+        "Offset of field: wp_packed_move::from",
+    ][::core::mem::offset_of!(wp_packed_move, from) - 0usize];
+    [
+        "Offset of field: wp_packed_move::to",
+    ][::core::mem::offset_of!(wp_packed_move, to) - 8usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct wp_relocate {
+    pub moves: wp_addr,
+    pub first_tile: wp_addr,
+    pub small: wp_u64,
+    pub medium: wp_u64,
+    pub large: wp_u64,
+    pub tiles: wp_u32,
+    pub max_blocks: wp_u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of wp_relocate"][::core::mem::size_of::<wp_relocate>() - 48usize];
+    ["Alignment of wp_relocate"][::core::mem::align_of::<wp_relocate>() - 8usize];
+    [
+        "Offset of field: wp_relocate::moves",
+    ][::core::mem::offset_of!(wp_relocate, moves) - 0usize];
+    [
+        "Offset of field: wp_relocate::first_tile",
+    ][::core::mem::offset_of!(wp_relocate, first_tile) - 8usize];
+    [
+        "Offset of field: wp_relocate::small",
+    ][::core::mem::offset_of!(wp_relocate, small) - 16usize];
+    [
+        "Offset of field: wp_relocate::medium",
+    ][::core::mem::offset_of!(wp_relocate, medium) - 24usize];
+    [
+        "Offset of field: wp_relocate::large",
+    ][::core::mem::offset_of!(wp_relocate, large) - 32usize];
+    [
+        "Offset of field: wp_relocate::tiles",
+    ][::core::mem::offset_of!(wp_relocate, tiles) - 40usize];
+    [
+        "Offset of field: wp_relocate::max_blocks",
+    ][::core::mem::offset_of!(wp_relocate, max_blocks) - 44usize];
+};
+unsafe extern "C" {
+    pub fn wp_cuda_relocate(
+        args: *const wp_relocate,
+        stream: *mut ::core::ffi::c_void,
+    ) -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn wp_host_relocate(args: *const wp_relocate) -> ::core::ffi::c_int;
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -145,54 +473,38 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
-pub struct wp_relocate {
-    pub moves: wp_addr,
-    pub count: wp_u64,
-    pub total_bytes: wp_u64,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of wp_relocate"][::core::mem::size_of::<wp_relocate>() - 24usize];
-    ["Alignment of wp_relocate"][::core::mem::align_of::<wp_relocate>() - 8usize];
-    [
-        "Offset of field: wp_relocate::moves",
-    ][::core::mem::offset_of!(wp_relocate, moves) - 0usize];
-    [
-        "Offset of field: wp_relocate::count",
-    ][::core::mem::offset_of!(wp_relocate, count) - 8usize];
-    [
-        "Offset of field: wp_relocate::total_bytes",
-    ][::core::mem::offset_of!(wp_relocate, total_bytes) - 16usize];
-};
-unsafe extern "C" {
-    pub fn wp_cuda_relocate(
-        args: *const wp_relocate,
-        stream: *mut ::core::ffi::c_void,
-    ) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn wp_host_relocate(args: *const wp_relocate) -> ::core::ffi::c_int;
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
 pub struct wp_slide {
-    pub src: wp_addr,
-    pub dst: wp_addr,
-    pub bytes: wp_u64,
+    pub moves: wp_addr,
+    pub lo: wp_addr,
+    pub hi: wp_addr,
     pub scratch: wp_addr,
+    pub count: wp_u32,
+    pub upward: wp_u32,
+    pub max_blocks: wp_u32,
+    pub pad: wp_u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of wp_slide"][::core::mem::size_of::<wp_slide>() - 32usize];
+    ["Size of wp_slide"][::core::mem::size_of::<wp_slide>() - 48usize];
     ["Alignment of wp_slide"][::core::mem::align_of::<wp_slide>() - 8usize];
-    ["Offset of field: wp_slide::src"][::core::mem::offset_of!(wp_slide, src) - 0usize];
-    ["Offset of field: wp_slide::dst"][::core::mem::offset_of!(wp_slide, dst) - 8usize];
     [
-        "Offset of field: wp_slide::bytes",
-    ][::core::mem::offset_of!(wp_slide, bytes) - 16usize];
+        "Offset of field: wp_slide::moves",
+    ][::core::mem::offset_of!(wp_slide, moves) - 0usize];
+    ["Offset of field: wp_slide::lo"][::core::mem::offset_of!(wp_slide, lo) - 8usize];
+    ["Offset of field: wp_slide::hi"][::core::mem::offset_of!(wp_slide, hi) - 16usize];
     [
         "Offset of field: wp_slide::scratch",
     ][::core::mem::offset_of!(wp_slide, scratch) - 24usize];
+    [
+        "Offset of field: wp_slide::count",
+    ][::core::mem::offset_of!(wp_slide, count) - 32usize];
+    [
+        "Offset of field: wp_slide::upward",
+    ][::core::mem::offset_of!(wp_slide, upward) - 36usize];
+    [
+        "Offset of field: wp_slide::max_blocks",
+    ][::core::mem::offset_of!(wp_slide, max_blocks) - 40usize];
+    ["Offset of field: wp_slide::pad"][::core::mem::offset_of!(wp_slide, pad) - 44usize];
 };
 unsafe extern "C" {
     pub fn wp_cuda_slide(
@@ -202,4 +514,83 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn wp_host_slide(args: *const wp_slide) -> ::core::ffi::c_int;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct wp_patch {
+    pub slots: wp_addr,
+    pub slot_count: wp_u64,
+    pub ranges: wp_addr,
+    pub range_count: wp_u32,
+    pub max_blocks: wp_u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of wp_patch"][::core::mem::size_of::<wp_patch>() - 32usize];
+    ["Alignment of wp_patch"][::core::mem::align_of::<wp_patch>() - 8usize];
+    [
+        "Offset of field: wp_patch::slots",
+    ][::core::mem::offset_of!(wp_patch, slots) - 0usize];
+    [
+        "Offset of field: wp_patch::slot_count",
+    ][::core::mem::offset_of!(wp_patch, slot_count) - 8usize];
+    [
+        "Offset of field: wp_patch::ranges",
+    ][::core::mem::offset_of!(wp_patch, ranges) - 16usize];
+    [
+        "Offset of field: wp_patch::range_count",
+    ][::core::mem::offset_of!(wp_patch, range_count) - 24usize];
+    [
+        "Offset of field: wp_patch::max_blocks",
+    ][::core::mem::offset_of!(wp_patch, max_blocks) - 28usize];
+};
+unsafe extern "C" {
+    pub fn wp_cuda_patch(
+        args: *const wp_patch,
+        stream: *mut ::core::ffi::c_void,
+    ) -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn wp_host_patch(args: *const wp_patch) -> ::core::ffi::c_int;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct wp_word {
+    pub addr: wp_addr,
+    pub value: wp_u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of wp_word"][::core::mem::size_of::<wp_word>() - 16usize];
+    ["Alignment of wp_word"][::core::mem::align_of::<wp_word>() - 8usize];
+    ["Offset of field: wp_word::addr"][::core::mem::offset_of!(wp_word, addr) - 0usize];
+    [
+        "Offset of field: wp_word::value",
+    ][::core::mem::offset_of!(wp_word, value) - 8usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct wp_scatter {
+    pub words: wp_addr,
+    pub count: wp_u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of wp_scatter"][::core::mem::size_of::<wp_scatter>() - 16usize];
+    ["Alignment of wp_scatter"][::core::mem::align_of::<wp_scatter>() - 8usize];
+    [
+        "Offset of field: wp_scatter::words",
+    ][::core::mem::offset_of!(wp_scatter, words) - 0usize];
+    [
+        "Offset of field: wp_scatter::count",
+    ][::core::mem::offset_of!(wp_scatter, count) - 8usize];
+};
+unsafe extern "C" {
+    pub fn wp_cuda_scatter(
+        args: *const wp_scatter,
+        stream: *mut ::core::ffi::c_void,
+    ) -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn wp_host_scatter(args: *const wp_scatter) -> ::core::ffi::c_int;
 }

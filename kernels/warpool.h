@@ -213,40 +213,108 @@ typedef struct wp_scaler_update {
 int wp_cuda_scaler_update(const wp_scaler_update *args, void *stream);
 int wp_host_scaler_update(const wp_scaler_update *args);
 
-/* ---- relocate.cu: batched moves ------------------------------------------------------------- */
+/* ---- relocate.cu: batched moves, slides, pointer patch, scattered stores -------------------- */
 
-/* One move. `bytes` and both addresses are multiples of 16. */
+/*
+ * A disjoint move in 16 bytes, because at 256 bytes a move the table is itself 5 % of the traffic.
+ * In units of 16 bytes, src / 16 and dst / 16 take 44 bits each (48-bit addresses) and bytes / 16
+ * takes 40:
+ *   from = src / 16 | (units % 2^20) << 44        to = dst / 16 | (units / 2^20) << 44
+ */
+typedef struct wp_packed_move {
+    wp_u64 from;
+    wp_u64 to;
+} wp_packed_move;
+
+/* The classes of a wp_relocate table, by the bytes of a move; see relocate.cu for why. */
+#define WP_SMALL_MOVE 2048   /* at most this: half a warp moves it */
+#define WP_MEDIUM_MOVE 16384 /* at most this: a warp moves it; above: tiles, a thread block each */
+#define WP_MOVE_TILE 16384   /* bytes of a tile */
+
+/*
+ * `small + medium + large` moves in this order from the table at `moves`, one launch for all. No
+ * destination overlaps any source or any other destination: the moves may happen in any order.
+ * `first_tile[i]` counts the tiles of the large moves before large move i, `tiles` those of all.
+ * A move may be empty. `max_blocks` bounds the thread blocks in flight so that the moves take only
+ * that many multiprocessors at most from other work; 0 is no bound. The host runs it as 0.
+ */
+typedef struct wp_relocate {
+    wp_addr moves;      /* wp_packed_move[small + medium + large], aligned to 16 */
+    wp_addr first_tile; /* wp_u32[large] */
+    wp_u64 small;
+    wp_u64 medium;
+    wp_u64 large;
+    wp_u32 tiles;
+    wp_u32 max_blocks;
+} wp_relocate;
+
+int wp_cuda_relocate(const wp_relocate *args, void *stream);
+int wp_host_relocate(const wp_relocate *args);
+
+/* A move of a slide or a moved range of a patch. All three are multiples of 16 in a slide. */
 typedef struct wp_move {
     wp_addr src;
     wp_addr dst;
     wp_u64 bytes;
 } wp_move;
 
+/* The unit in which a slide is loaded, flagged and stored. */
+#define WP_SLIDE_TILE 16384
+/* Bytes of scratch for a slide whose sources lie in [lo, hi), lo a multiple of WP_SLIDE_TILE. */
+#define WP_SLIDE_SCRATCH(lo, hi) (64 + 4 * (((hi) - (lo) + WP_SLIDE_TILE - 1) / WP_SLIDE_TILE))
+
 /*
- * `count` moves from the table at `moves` (device memory). No destination overlaps any source or
- * any other destination: the moves may happen in any order. `total_bytes` is their sum.
+ * Moves that may overlap their own source and the sources of their neighbours, all in one
+ * direction: every destination is at or below its source, or with `upward` every one at or above.
+ * The table is in ascending order of source and of destination; no two sources overlap and no two
+ * destinations overlap. The outcome is as if every source were read before anything was written.
+ * `scratch` is device memory of WP_SLIDE_SCRATCH(lo, hi) bytes that the launch zeroes by itself and
+ * no other work uses meanwhile; the host needs none.
  */
-typedef struct wp_relocate {
-    wp_addr moves; /* wp_move[count] */
-    wp_u64 count;
-    wp_u64 total_bytes;
-} wp_relocate;
-
-int wp_cuda_relocate(const wp_relocate *args, void *stream);
-int wp_host_relocate(const wp_relocate *args);
-
-/* One move whose source and destination may overlap (memmove), alone in its launch. */
 typedef struct wp_slide {
-    wp_addr src;
-    wp_addr dst;
-    wp_u64 bytes;
-    wp_addr scratch; /* WP_SLIDE_SCRATCH bytes of device memory, zeroed by the launch itself */
+    wp_addr moves;   /* wp_move[count] */
+    wp_addr lo;      /* at or below the first source, a multiple of WP_SLIDE_TILE */
+    wp_addr hi;      /* at or above the end of the last source */
+    wp_addr scratch; /* aligned to 16 */
+    wp_u32 count;
+    wp_u32 upward;
+    wp_u32 max_blocks; /* as in wp_relocate */
+    wp_u32 pad;
 } wp_slide;
-
-#define WP_SLIDE_SCRATCH 64
 
 int wp_cuda_slide(const wp_slide *args, void *stream);
 int wp_host_slide(const wp_slide *args);
+
+/*
+ * Rewrites every slot that holds an address in [src, src + bytes) of a range to the same offset
+ * from that range's dst. Null, an address in no range, and the end of a range (its first byte
+ * beyond) stay as they are. The ranges ascend by src and do not overlap; any alignment is taken.
+ */
+typedef struct wp_patch {
+    wp_addr slots; /* wp_u64[slot_count], aligned to 8 */
+    wp_u64 slot_count;
+    wp_addr ranges; /* wp_move[range_count] */
+    wp_u32 range_count;
+    wp_u32 max_blocks; /* as in wp_relocate */
+} wp_patch;
+
+int wp_cuda_patch(const wp_patch *args, void *stream);
+int wp_host_patch(const wp_patch *args);
+
+/* One word to be stored. */
+typedef struct wp_word {
+    wp_addr addr; /* aligned to 8 */
+    wp_u64 value;
+} wp_word;
+
+/* Stores `count` words from the table at `words`; no address occurs twice. */
+typedef struct wp_scatter {
+    wp_addr words; /* wp_word[count], aligned to 16 */
+    wp_u64 count;
+} wp_scatter;
+
+int wp_cuda_scatter(const wp_scatter *args, void *stream);
+int wp_host_scatter(const wp_scatter *args);
 
 #ifdef __cplusplus
 }

@@ -5,7 +5,8 @@
 #   run.sh bench [NAME [ARG..]] all criterion benches, or one with criterion's arguments
 #   run.sh replay TRACE [ARG..] warpool replay; a trace without a folder is taken from traces/
 #   run.sh quickstart           the quickstart example (any example by its name: run.sh example NAME)
-#   run.sh sanitize [FILTER...] the tests under compute-sanitizer memcheck; `TOOL=racecheck` for others
+#   run.sh sanitize [FILTER...] the tests under compute-sanitizer (on PATH, or COMPUTE_SANITIZER=path):
+#                               its memcheck, or TOOL=racecheck and so on
 #   run.sh warpool [ARG..]      the command line itself
 #
 # Results of benches go to $OUT/criterion, or ./out/criterion when OUT is unset.
@@ -65,13 +66,15 @@ case $command in
         run_tests "$@"
         ;;
     sanitize)
-        command -v compute-sanitizer >/dev/null || {
-            echo "error: compute-sanitizer is not on PATH; it comes with the CUDA toolkit" >&2
+        sanitizer=${COMPUTE_SANITIZER:-compute-sanitizer}
+        command -v "$sanitizer" >/dev/null || {
+            echo "error: no $sanitizer here; it comes with the CUDA toolkit" >&2
             exit 1
         }
         export WARPOOL_REQUIRE_GPU=1
-        prefix=(compute-sanitizer --tool "${TOOL:-memcheck}" --error-exitcode 99
-            --target-processes all)
+        # Some tests never touch the device; to the tool alone that would be an error.
+        prefix=("$sanitizer" --tool "${TOOL:-memcheck}" --error-exitcode 99
+            --require-cuda-init=no)
         run_tests "$@"
         ;;
     bench)

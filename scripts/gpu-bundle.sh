@@ -3,7 +3,8 @@
 #
 #   scripts/gpu-bundle.sh            target/gpu-bundle/ with run.sh; copy the folder there, run it
 #
-# CUDA_COMPUTE_CAP=90 compiles for one GPU only, which is quicker; unset, for all (see build.rs).
+# Every executable carries the kernels, so the bundle is made for one kind of GPU: CUDA_COMPUTE_CAP
+# says which (as build.rs reads it), 90 when unset. Newer GPUs run its PTX, older ones need their own.
 # Without a toolkit on this machine it takes the one that scripts/cuda-toolkit.sh fetched.
 #
 # The bundle mirrors the repository (sources, traces, proptest seeds), so that a test finds a file
@@ -15,6 +16,7 @@ root=$PWD
 bundle=$root/target/gpu-bundle
 stage=$root/target/gpu-bundle.new
 export WARPOOL_CUDA=required
+export CUDA_COMPUTE_CAP=${CUDA_COMPUTE_CAP:-90}
 
 # Names of the package's targets of a kind, from cargo's own list.
 targets() {
@@ -88,7 +90,7 @@ printf '%s\n' "$root" >"$stage/built-in"
 } >"$stage/commit"
 
 kib=$(du -sk "$stage" | cut -f1)
-echo "target/gpu-bundle: $(((kib + 1023) / 1024)) MiB," \
+echo "target/gpu-bundle for $CUDA_COMPUTE_CAP: $(((kib + 1023) / 1024)) MiB," \
     "$(find "$stage/target/release" -type f | wc -l) executables"
 if ((kib > ${WARPOOL_BUNDLE_MAX_MIB:-60} * 1024)); then
     echo "error: the bundle is over ${WARPOOL_BUNDLE_MAX_MIB:-60} MiB; the largest files:" >&2

@@ -67,7 +67,7 @@ pub enum Error {
     },
 
     /// A file could not be read as what it should be.
-    #[error("{file}:{line}: {why}")]
+    #[error("{file}{}: {why}", at_line(*line))]
     Malformed {
         /// The file as the caller named it.
         file: String,
@@ -76,6 +76,14 @@ pub enum Error {
         /// What is wrong there.
         why: String,
     },
+}
+
+/// `:line`, or nothing for the whole file.
+fn at_line(line: u64) -> String {
+    if line == 0 {
+        return String::new();
+    }
+    format!(":{line}")
 }
 
 impl Error {
@@ -132,8 +140,12 @@ pub struct OutOfMemory {
     pub holders: Vec<(String, u64, u64)>,
 }
 
-/// `bytes` with a binary unit, as messages print it.
-pub(crate) struct Bytes(pub u64);
+/// A number of bytes, printed with a binary unit: `3.00 GiB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bytes(
+    /// The bytes.
+    pub u64,
+);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

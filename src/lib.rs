@@ -1,13 +1,76 @@
 //! warpool: device memory for applications that run their own CUDA kernels.
+//!
+//! # The problem
+//!
+//! A GPU program queues work on streams and runs ahead of it. Asking the driver for memory breaks
+//! that: an allocation costs microseconds to milliseconds, and a free waits for the device. So
+//! programs keep a pool, and pools have three troubles. Memory freed on one stream must not reach
+//! another before the work that uses it is done. Blocks of many sizes leave holes, and the pool
+//! comes to hold half as much again as the program has live. And none of it can be tested without
+//! the hardware, where a fault shows as a wrong number much later.
+//!
+//! # Stream order
+//!
+//! A [`Pool`] allocates and frees in the order of a [`Stream`]. A [`Block`] freed on a stream is
+//! there for the next allocation on that stream at once, although work that uses it may still be
+//! queued: the new owner's work is queued behind it. For any other stream the freed memory carries
+//! the point of its stream that must have passed. Taking it elsewhere makes the taking stream wait
+//! for that point *on the device*; the host never waits. Waits that the application makes through
+//! this crate are remembered ([`device`] says how), so none is added twice.
+//!
+//! # Addresses and memory
+//!
+//! A pool reserves one long range of addresses and maps physical handles into it as they are
+//! needed. A hole in the addresses costs nothing, since the memory under an idle handle can be
+//! unmapped and mapped where a block is wanted. Such a move costs about what a new handle costs, so
+//! idle memory is moved before the pool grows, and what the pool holds stays close to what is live.
+//! Blocks are placed by exact best fit, small ones in slabs; a free on the allocating stream
+//! touches only that stream's own state.
+//!
+//! # When memory runs out
+//!
+//! A request that finds nothing climbs a ladder: its own stream's holes, holes of other streams
+//! that are ready, a wait on the device, idle handles, growth, then steps that others registered,
+//! the application's own among them ([`Pool::on_pressure`]). Only then is it
+//! [`Error::OutOfMemory`], with the figures and with what to do next. Errors are values: nothing
+//! here aborts, and after an error the pool is as it was.
+//!
+//! # A device everywhere
+//!
+//! [`Device::cuda`] is a GPU through its driver, which is opened when first needed and never linked
+//! against. [`Device::host`] has the same contract on any machine: real memory, real mappings, a
+//! thread a stream, and the kernels compiled from the same sources. [`Device::any`] takes a GPU
+//! where there is one and says why when it does not.
+//!
+//! # The parts
+//!
+//! - [`device`]: devices, streams, events, and what is known of their order.
+//! - [`pool`]: the pool, its configuration and its figures.
+//! - [`convert`]: conversions between floating-point formats, bit for bit as the hardware rounds.
+//! - [`observe`]: traces of real programs, their replay with every block verified, reports.
+//! - [`interop`]: streams and contexts that other libraries own.
+//! - [`driver`]: the kernels' C interface, and how this build came by its kernels.
+//!
+//! # Proof
+//!
+//! Every block a replay hands out is stamped and verified by kernels in stream order; one suite of
+//! tests holds every device to the same contract; the pool is run against a naive model with its
+//! books checked after every step.
 
 mod arena;
 pub mod convert;
 pub mod device;
 pub mod driver;
 mod error;
+pub mod interop;
 pub mod observe;
 pub mod pool;
 
 pub use device::{Device, Event, Stream};
 pub use error::{Error, OutOfMemory, Result};
 pub use pool::{Block, Pool, PoolBuf, PoolConfig, PoolStats};
+
+/// The README's example, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

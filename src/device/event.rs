@@ -35,8 +35,9 @@ impl Event {
 
     /// The backend's handle: the `CUevent` on CUDA.
     ///
-    /// Recording it behind this crate's back is allowed; the crate then knows less than it could,
-    /// so waits may be added that were not needed.
+    /// For waiting and measuring. Record it through [`Event::record`] only: a wait on the event is
+    /// taken as a wait for what was recorded there last, and memory is handed out on the strength
+    /// of it.
     #[must_use]
     pub fn raw(&self) -> RawEvent {
         self.raw
@@ -106,10 +107,11 @@ impl Event {
             .map(|m| (Arc::clone(&m.timeline), m.tick));
         self.device.backend().event_sync(self.raw)?;
         // Recorded again meanwhile: what was waited for may be the new mark, so nothing is learnt.
-        if let (Some((timeline, tick)), Some(now)) = (before, lock(&self.marked).as_ref()) {
-            if Arc::ptr_eq(&timeline, &now.timeline) && tick == now.tick {
-                timeline.reached(tick);
-            }
+        if let (Some((timeline, tick)), Some(now)) = (before, lock(&self.marked).as_ref())
+            && Arc::ptr_eq(&timeline, &now.timeline)
+            && tick == now.tick
+        {
+            timeline.reached(tick);
         }
         Ok(())
     }

@@ -18,8 +18,12 @@ pub enum Launch {
     ScalerUpdate(abi::wp_scaler_update),
     /// Batched disjoint moves.
     Relocate(abi::wp_relocate),
-    /// One overlapping move.
+    /// Moves that may overlap, all in one direction.
     Slide(abi::wp_slide),
+    /// Pointers into moved ranges rewritten.
+    Patch(abi::wp_patch),
+    /// Words stored at scattered addresses.
+    Scatter(abi::wp_scatter),
 }
 
 impl Launch {
@@ -34,6 +38,8 @@ impl Launch {
             Self::ScalerUpdate(_) => "wp_scaler_update",
             Self::Relocate(_) => "wp_relocate",
             Self::Slide(_) => "wp_slide",
+            Self::Patch(_) => "wp_patch",
+            Self::Scatter(_) => "wp_scatter",
         }
     }
 
@@ -52,6 +58,8 @@ impl Launch {
                 Self::ScalerUpdate(args) => abi::wp_host_scaler_update(args),
                 Self::Relocate(args) => abi::wp_host_relocate(args),
                 Self::Slide(args) => abi::wp_host_slide(args),
+                Self::Patch(args) => abi::wp_host_patch(args),
+                Self::Scatter(args) => abi::wp_host_scatter(args),
             }
         }
     }
@@ -73,6 +81,8 @@ impl Launch {
                 Self::ScalerUpdate(args) => abi::wp_cuda_scaler_update(args, stream),
                 Self::Relocate(args) => abi::wp_cuda_relocate(args, stream),
                 Self::Slide(args) => abi::wp_cuda_slide(args, stream),
+                Self::Patch(args) => abi::wp_cuda_patch(args, stream),
+                Self::Scatter(args) => abi::wp_cuda_scatter(args, stream),
             }
         }
     }

@@ -95,10 +95,21 @@ impl Device {
     /// device's primary context.
     ///
     /// # Errors
-    /// [`Error::Unavailable`](crate::Error::Unavailable) says which of driver, GPU and compiled
+    /// [`Error::Unavailable`] says which of driver, GPU and compiled
     /// kernels is missing and what to do about it.
     pub fn cuda(ordinal: u32) -> Result<Self> {
         Ok(Self::from_backend(cuda::open(ordinal)?))
+    }
+
+    /// The CUDA device of the context current on the calling thread, in that context.
+    ///
+    /// The context stays its owner's, who keeps it until the device and everything made from it is
+    /// dropped.
+    ///
+    /// # Errors
+    /// As [`Device::cuda`]; [`Error::Invalid`] if no context is current.
+    pub fn cuda_current() -> Result<Self> {
+        Ok(Self::from_backend(cuda::open_current()?))
     }
 
     /// Number of CUDA devices, or why there are none.
@@ -112,7 +123,7 @@ impl Device {
     /// The host device with its default capacity (see [`HostConfig::capacity`]).
     ///
     /// # Errors
-    /// [`Error::Os`](crate::Error::Os) if the machine refuses memory or threads.
+    /// [`Error::Os`] if the machine refuses memory or threads.
     pub fn host() -> Result<Self> {
         Self::host_with(HostConfig::default())
     }

@@ -25,6 +25,15 @@ pub(crate) struct StreamCore {
 }
 
 impl StreamCore {
+    /// Waits on the host for everything queued so far, and learns from it.
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        // Closed before waiting: what is freed meanwhile is not covered.
+        let covered = self.timeline.close_tick();
+        self.device.backend().stream_sync(self.raw)?;
+        self.timeline.reached(covered);
+        Ok(())
+    }
+
     pub(crate) fn watch(&self, watcher: Weak<dyn StreamWatcher>) {
         let mut watchers = lock(&self.watchers);
         watchers.retain(|watcher| watcher.strong_count() > 0);
@@ -175,15 +184,12 @@ impl Stream {
 
     /// Blocks the calling thread until everything queued here so far is done.
     ///
+    /// Memory freed here before is then there for every stream.
+    ///
     /// # Errors
     /// What the driver said; errors of earlier queued work surface here.
     pub fn synchronize(&self) -> Result<()> {
-        let timeline = &self.core().timeline;
-        // Read before waiting: records that come meanwhile are not covered.
-        let covered = timeline.open_tick() - 1;
-        self.device().backend().stream_sync(self.raw())?;
-        timeline.reached(covered);
-        Ok(())
+        self.core().synchronize()
     }
 
     /// Whether everything queued here so far is done.

@@ -102,6 +102,12 @@ impl Timeline {
         self.ticks.load(Ordering::Acquire) + 1
     }
 
+    /// Closes the open tick without a record, for a caller about to wait for the stream itself;
+    /// gives it. Should the wait fail, a later record covers the tick.
+    pub(crate) fn close_tick(&self) -> u64 {
+        self.ticks.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
     /// The highest tick known to be done. Never asks the driver.
     pub(crate) fn done(&self) -> u64 {
         self.done.load(Ordering::Acquire)
@@ -244,5 +250,119 @@ impl Timeline {
             self.reached(open);
         }
         *lock(&self.raw) = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::device::{Device, Stream, Timeline};
+
+    fn streams(device: &Device) -> [Stream; 3] {
+        [(); 3].map(|()| device.stream().unwrap())
+    }
+
+    fn of(stream: &Stream) -> &Timeline {
+        &stream.core().timeline
+    }
+
+    #[test]
+    fn a_second_wait_for_the_same_tick_is_not_queued() {
+        let device = Device::host().unwrap();
+        let [a, b, _] = streams(&device);
+        let tick = of(&a).open_tick();
+        assert!(!of(&b).is_behind(of(&a), tick));
+        assert!(of(&b).wait_for(of(&a), tick).unwrap());
+        assert!(of(&b).is_behind(of(&a), tick));
+        assert!(!of(&b).wait_for(of(&a), tick).unwrap());
+        let next = of(&a).open_tick();
+        assert!(next > tick && !of(&b).is_behind(of(&a), next));
+    }
+
+    #[test]
+    fn a_stream_never_waits_for_itself() {
+        let device = Device::host().unwrap();
+        let [a, ..] = streams(&device);
+        assert!(!of(&a).wait_for(of(&a), of(&a).open_tick()).unwrap());
+        assert_eq!(of(&a).open_tick(), 1, "no record was made");
+    }
+
+    #[test]
+    fn waiting_for_a_stream_that_waits_is_waiting_for_both() {
+        let device = Device::host().unwrap();
+        let [a, b, c] = streams(&device);
+        let tick = of(&a).open_tick();
+        b.wait_stream(&a).unwrap();
+        c.wait_stream(&b).unwrap();
+        assert!(of(&c).is_behind(of(&a), tick));
+        assert!(!of(&a).has_waited(of(&c).uid, 1));
+    }
+
+    #[test]
+    fn an_event_carries_what_its_stream_had_waited_for_when_it_was_recorded() {
+        let device = Device::host().unwrap();
+        let [a, b, c] = streams(&device);
+        let tick = of(&a).open_tick();
+        let (before, after) = (device.event().unwrap(), device.event().unwrap());
+        before.record(&b).unwrap();
+        b.wait_stream(&a).unwrap();
+        after.record(&b).unwrap();
+        c.wait(&before).unwrap();
+        assert!(of(&c).has_waited(of(&b).uid, 1));
+        assert!(!of(&c).has_waited(of(&a).uid, tick));
+        c.wait(&after).unwrap();
+        assert!(of(&c).has_waited(of(&a).uid, tick));
+    }
+
+    #[test]
+    fn what_was_freed_before_a_synchronize_is_done_after_it_and_nothing_later() {
+        let device = Device::host().unwrap();
+        let [a, b, _] = streams(&device);
+        let tick = of(&a).open_tick();
+        assert_eq!(of(&a).done(), 0);
+        a.synchronize().unwrap();
+        assert!(of(&b).is_behind(of(&a), tick));
+        assert!(!of(&b).wait_for(of(&a), tick).unwrap());
+        let next = of(&a).open_tick();
+        assert!(next > tick && !of(&b).is_behind(of(&a), next));
+        assert!(of(&b).wait_for(of(&a), next).unwrap());
+    }
+
+    #[test]
+    fn waiting_for_an_event_makes_its_tick_known_to_be_done() {
+        let device = Device::host().unwrap();
+        let [a, b, _] = streams(&device);
+        let event = device.event().unwrap();
+        let tick = of(&a).open_tick();
+        event.record(&a).unwrap();
+        assert!(!of(&b).is_behind(of(&a), tick));
+        event.synchronize().unwrap();
+        assert!(of(&b).is_behind(of(&a), tick));
+        assert!(!of(&b).is_behind(of(&a), of(&a).open_tick()));
+    }
+
+    #[test]
+    fn polling_learns_from_marks_and_a_mark_is_made_once() {
+        let device = Device::host().unwrap();
+        let [a, b, c] = streams(&device);
+        let tick = of(&a).open_tick();
+        assert!(of(&b).wait_for(of(&a), tick).unwrap());
+        assert!(of(&c).wait_for(of(&a), tick).unwrap());
+        assert_eq!(of(&a).open_tick(), tick + 1, "both waits share one record");
+        device.backend().stream_sync(a.raw()).unwrap();
+        assert_eq!(of(&a).poll().unwrap(), tick);
+    }
+
+    #[test]
+    fn a_tick_open_when_its_stream_is_dropped_can_still_be_waited_for() {
+        let device = Device::host().unwrap();
+        let [a, b, c] = streams(&device);
+        let timeline = std::sync::Arc::clone(&a.core().timeline);
+        let tick = timeline.open_tick();
+        drop(a);
+        assert!(timeline.raw().is_none());
+        assert!(of(&b).wait_for(&timeline, tick).unwrap());
+        timeline.sync_to(tick).unwrap();
+        assert!(of(&c).is_behind(&timeline, tick));
+        assert!(!of(&c).wait_for(&timeline, tick).unwrap());
     }
 }

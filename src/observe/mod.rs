@@ -1,9 +1,19 @@
 //! What happened: allocation traces, their replay, and reports a person or a program reads.
 //!
-//! A [`Trace`] is the list of allocations and frees of a real program. `replay` plays it.
+//! A [`Trace`] is the list of allocations and frees of a real program. [`replay`] plays it
+//! through a [`Pool`](crate::pool::Pool) on a device, stamps and verifies every block there, and
+//! gives a [`Report`].
 
+mod checker;
 mod latency;
+mod replay;
+mod report;
+mod scratch;
 mod trace;
 
+pub use crate::error::Bytes;
+pub use checker::EDGE_BYTES;
 pub use latency::Latencies;
+pub use replay::{ReplayOptions, Verify, device_name, replay};
+pub use report::{Grouped, Report};
 pub use trace::{Event, EventKind, Trace, TraceWriter};

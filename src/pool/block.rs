@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 pub struct Block {
     lane: Arc<Lane>,
     addr: Addr,
-    bytes: u64,
+    capacity: u64,
     requested: u64,
     id: Id,
     /// Streams declared by `record_use`, boxed because most blocks have none.
@@ -38,7 +38,7 @@ impl Block {
         Self {
             lane,
             addr,
-            bytes,
+            capacity: bytes,
             requested,
             id,
             uses: None,
@@ -60,7 +60,7 @@ impl Block {
     /// Bytes the block has: [`Block::bytes`] as the pool rounds them.
     #[must_use]
     pub fn capacity(&self) -> u64 {
-        self.bytes
+        self.capacity
     }
 
     /// The [`id`](Stream::id) of the stream the block was allocated on.
@@ -69,6 +69,7 @@ impl Block {
         self.lane.stream.timeline.uid
     }
 
+    /// The pool's side of the stream the block was allocated on.
     pub(crate) fn lane(&self) -> &Arc<Lane> {
         &self.lane
     }
@@ -111,7 +112,7 @@ impl Block {
         lane.free(
             this.id,
             this.addr - lane.shared.base,
-            this.bytes,
+            this.capacity,
             this.requested,
         );
         // SAFETY: `this` is never used again, and its other fields need no drop.
@@ -144,7 +145,7 @@ impl Drop for Block {
         self.lane.free(
             self.id,
             self.addr - self.lane.shared.base,
-            self.bytes,
+            self.capacity,
             self.requested,
         );
     }

@@ -153,10 +153,9 @@ impl Core {
         if let (Some(mine), Some(theirs)) = (
             &self.streams[slot as usize],
             &self.streams[extent.slot as usize],
-        ) {
-            if mine.timeline.wait_for(&theirs.timeline, extent.tick)? {
-                self.steps.waits += 1;
-            }
+        ) && mine.timeline.wait_for(&theirs.timeline, extent.tick)?
+        {
+            self.steps.waits += 1;
         }
         Ok(())
     }

@@ -385,15 +385,6 @@ impl Extents {
         }
     }
 
-    /// Gives the hole `id` a history that is later than its own, on another stream.
-    pub(crate) fn rehome(&mut self, id: Id, slot: Slot, tick: u64) {
-        self.unfile(id);
-        let extent = self.get_mut(id);
-        extent.slot = slot;
-        extent.tick = tick;
-        self.file(id);
-    }
-
     /// Turns the part [`start`, `end`) of the gap `id` into a hole with a history; gives it.
     pub(crate) fn map_gap(
         &mut self,

@@ -14,6 +14,12 @@ use crate::error::Result;
 /// Retiring extents that may pile up before the driver is asked whether they are done.
 const RETIRING_BEFORE_POLL: usize = 64;
 
+/// Number of handles that adaptive sizing aims at.
+const HANDLES_AIMED_AT: u64 = 1024;
+
+/// Most bytes of a handle under adaptive sizing; beyond this, making handles costs by the byte.
+const LARGEST_HANDLE: u64 = 128 << 20;
+
 /// A frame that lies wholly inside a hole.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IdleFrame {
@@ -233,14 +239,16 @@ impl Core {
         let most = match self.config.handles {
             HandleSize::Granule => granule,
             HandleSize::UpTo(bytes) => bytes,
-            HandleSize::Adaptive => self.adaptive_bytes(),
+            HandleSize::Adaptive => self.adaptive_bytes(left),
         };
         let pieces = (most.min(left) / granule).max(1);
         (1 << pieces.ilog2()) * granule
     }
 
-    fn adaptive_bytes(&self) -> u64 {
-        self.arena.granule()
+    /// A thousandth of the pool: a handle that is partly idle wastes at most that much, and the
+    /// number of handles, which is what growing and moving cost by, stays in the low thousands.
+    fn adaptive_bytes(&self, left: u64) -> u64 {
+        ((self.arena.reserved() + left) / HANDLES_AIMED_AT).min(LARGEST_HANDLE)
     }
 
     /// Takes down old mappings whose work is done.

@@ -128,10 +128,10 @@ impl Shared {
             if let Some(grant) = core.take_ready(lane.slot, bytes) {
                 return Ok(Some(grant));
             }
-            if core.poll(lane.slot)? {
-                if let Some(grant) = core.take_ready(lane.slot, bytes) {
-                    return Ok(Some(grant));
-                }
+            if core.poll(lane.slot)?
+                && let Some(grant) = core.take_ready(lane.slot, bytes)
+            {
+                return Ok(Some(grant));
             }
         }
         lock(&self.ledger).note_peak();

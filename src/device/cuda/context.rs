@@ -30,18 +30,23 @@ fn current(driver: &'static Driver) -> Result<CuContext> {
 }
 
 impl Context {
+    /// The device of the context current on the calling thread, if there is one.
+    pub(super) fn current_device(driver: &'static Driver) -> Result<Option<CuDevice>> {
+        if current(driver)?.is_null() {
+            return Ok(None);
+        }
+        let mut device: CuDevice = -1;
+        // SAFETY: the call writes one integer; a context is current.
+        unsafe { driver.cuCtxGetDevice(&raw mut device) }.ok(driver)?;
+        Ok(Some(device))
+    }
+
     /// The context current on the calling thread if it is of `device`, else the primary one.
     pub(super) fn of(driver: &'static Driver, device: CuDevice) -> Result<Self> {
-        let context = current(driver)?;
-        if !context.is_null() {
-            let mut its: CuDevice = -1;
-            // SAFETY: the call writes one integer; a context is current.
-            unsafe { driver.cuCtxGetDevice(&raw mut its) }.ok(driver)?;
-            if its == device {
-                return Ok(Self {
-                    raw: context as usize,
-                });
-            }
+        if Self::current_device(driver)? == Some(device) {
+            return Ok(Self {
+                raw: current(driver)? as usize,
+            });
         }
         Self::primary(driver, device)
     }

@@ -69,6 +69,30 @@ pub(super) fn open(ordinal: u32) -> Result<Arc<dyn Backend>> {
     Ok(Arc::new(backend::Cuda::new(driver, context, device, info)))
 }
 
+/// The GPU of the context current on the calling thread.
+pub(super) fn open_current() -> Result<Arc<dyn Backend>> {
+    let count = count()?;
+    let driver = Driver::get()?;
+    let Some(current) = Context::current_device(driver)? else {
+        return Err(Error::invalid(
+            "context",
+            "no CUDA context is current on this thread: make one current, or use Device::cuda",
+        ));
+    };
+    for ordinal in 0..count {
+        let mut device: CuDevice = -1;
+        // SAFETY: the call writes one integer.
+        unsafe { driver.cuDeviceGet(&raw mut device, ordinal as c_int) }.ok(driver)?;
+        if device == current {
+            return open(ordinal);
+        }
+    }
+    Err(Error::invalid(
+        "context",
+        "it is of a device that the driver does not list",
+    ))
+}
+
 /// The crate was built without its kernels.
 pub(super) fn no_kernels() -> Error {
     Error::Unavailable {

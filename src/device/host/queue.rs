@@ -47,8 +47,14 @@ thread_local! {
     static ON_STREAM_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Operations that may lie in a queue before the caller is held, as a driver holds it; this bounds
+/// the queue's memory.
+const LONGEST_QUEUE: usize = 1 << 16;
+
 struct Queue {
     ops: VecDeque<Op>,
+    /// Callers held because the queue is full.
+    held: u32,
     /// The thread sleeps and must be woken for new work.
     idle: bool,
     /// No more work will come: the thread ends when the queue is empty.
@@ -61,6 +67,7 @@ pub(super) struct StreamQueue {
     pub(super) id: u64,
     queue: Mutex<Queue>,
     work: Condvar,
+    room: Condvar,
     /// Operations queued; written under the queue's lock.
     queued: AtomicU64,
     /// Operations done.
@@ -87,10 +94,12 @@ impl StreamQueue {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             queue: Mutex::new(Queue {
                 ops: VecDeque::new(),
+                held: 0,
                 idle: false,
                 closed: false,
             }),
             work: Condvar::new(),
+            room: Condvar::new(),
             queued: AtomicU64::new(0),
             done: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
@@ -113,9 +122,18 @@ impl StreamQueue {
         Ok(stream)
     }
 
-    /// Queues an operation and gives its number.
+    /// Queues an operation and gives its number. Holds the caller while the queue is full, unless
+    /// the caller is itself a stream's work.
     pub(super) fn push(&self, op: Op) -> Result<u64> {
         let mut queue = lock(&self.queue);
+        while queue.ops.len() >= LONGEST_QUEUE && !queue.closed && !ON_STREAM_THREAD.get() {
+            queue.held += 1;
+            queue = self
+                .room
+                .wait(queue)
+                .unwrap_or_else(PoisonError::into_inner);
+            queue.held -= 1;
+        }
         if queue.closed {
             return Err(Error::invalid("stream", "it was destroyed: use a live one"));
         }
@@ -135,6 +153,7 @@ impl StreamQueue {
     pub(super) fn close(&self) {
         lock(&self.queue).closed = true;
         self.work.notify_one();
+        self.room.notify_all();
     }
 
     /// The place after everything queued so far.
@@ -187,6 +206,9 @@ impl StreamQueue {
         }
         queue.idle = false;
         std::mem::swap(batch, &mut queue.ops);
+        if queue.held > 0 {
+            self.room.notify_all();
+        }
         true
     }
 

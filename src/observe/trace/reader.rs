@@ -36,7 +36,8 @@ impl Trace {
         let mut lines = Lines::new(from).map_err(|why| at(name, 0, why))?;
         match read_lines(name, &mut lines, max_bytes) {
             Ok(trace) => Ok(trace),
-            Err(why) => Err(at(name, lines.number, why)),
+            // An empty file lacks its first line.
+            Err(why) => Err(at(name, lines.number.max(1), why)),
         }
     }
 }

@@ -1,0 +1,162 @@
+//! What the command line takes.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use warpool::observe::Verify;
+
+use crate::cap::Cap;
+
+/// A stream-ordered pool allocator for device memory, tried on the traces of real programs.
+#[derive(Debug, Parser)]
+#[command(name = "warpool", version, arg_required_else_help = true)]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Replay(Replay),
+    /// Show the devices of this machine, the driver, and how this binary's kernels were built.
+    Info,
+    /// Make the tables of the README from the kept measurements.
+    #[command(hide = true)]
+    ReadmeTables(ReadmeTables),
+}
+
+/// Play recorded allocation traces through a pool on a device and check every block.
+///
+/// Each trace has a pool of its own. Every block is allocated and freed in stream order on the
+/// stream the trace names, stamped by a kernel when it is allocated and verified by a kernel before
+/// it is freed. The replay ends with a report, or at the first request that does not fit.
+///
+/// A trace is the CSV log of RMM's logging resource (Thread,Time,Action,Pointer,Size,Stream),
+/// plain or gzip.
+///
+/// Exit code: 0 if nothing was corrupt and nothing failed, 1 if something was or did, 2 if an
+/// argument, a trace or a device cannot be used.
+#[derive(Debug, clap::Args)]
+pub struct Replay {
+    /// The traces, one after another.
+    #[arg(value_name = "TRACE", required = true)]
+    pub traces: Vec<PathBuf>,
+
+    /// The device: auto takes the first GPU, or the host where there is none, and says which.
+    #[arg(long, value_name = "auto|host|cuda:N", default_value = "auto")]
+    pub device: DeviceChoice,
+
+    /// Most physical memory the pool may hold, in bytes (4294967296, 4GiB) or as a multiple of
+    /// the trace's peak live bytes (1.02x); rounded up to one mapping granule of the device (2 MiB).
+    #[arg(long, value_name = "BYTES|1.02x")]
+    pub cap: Option<Cap>,
+
+    /// How much of each block is stamped and checked; full on a GPU and edges on the host unless
+    /// given.
+    ///
+    /// On the host device memory that is never written costs nothing: with edges or off, an 18 GiB
+    /// trace runs in 4 GiB of real memory. With full it needs as much free memory as the pool
+    /// reserves, a little more than the trace's peak live bytes, and is refused where the peak
+    /// alone is more than what is free.
+    #[arg(long, value_name = "full|edges|off")]
+    pub verify: Option<VerifyChoice>,
+
+    /// Print one JSON object a trace on standard output, a line each, and nothing else there.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ReadmeTables {
+    /// The file whose tables are made.
+    #[arg(long, default_value = "README.md")]
+    pub readme: PathBuf,
+    /// The folder with the measurements.
+    #[arg(long, default_value = "benches/results")]
+    pub results: PathBuf,
+    /// Change nothing; fail if the tables are not those of the measurements.
+    #[arg(long)]
+    pub check: bool,
+}
+
+/// `--device`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceChoice {
+    Auto,
+    Host,
+    Cuda(u32),
+}
+
+impl FromStr for DeviceChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "host" => Ok(Self::Host),
+            "cuda" => Ok(Self::Cuda(0)),
+            _ => text
+                .strip_prefix("cuda:")
+                .and_then(|ordinal| ordinal.parse().ok())
+                .map(Self::Cuda)
+                .ok_or_else(|| "expected auto, host or cuda:N with N from 0".to_owned()),
+        }
+    }
+}
+
+/// `--verify`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum VerifyChoice {
+    /// Every byte.
+    Full,
+    /// The first and last 4 KiB of each block.
+    Edges,
+    /// Nothing.
+    Off,
+}
+
+impl From<VerifyChoice> for Verify {
+    fn from(choice: VerifyChoice) -> Self {
+        match choice {
+            VerifyChoice::Full => Self::Full,
+            VerifyChoice::Edges => Self::Edges,
+            VerifyChoice::Off => Self::Off,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn a_device_is_auto_host_or_a_numbered_gpu() {
+        assert_eq!("auto".parse(), Ok(DeviceChoice::Auto));
+        assert_eq!("host".parse(), Ok(DeviceChoice::Host));
+        assert_eq!("cuda".parse(), Ok(DeviceChoice::Cuda(0)));
+        assert_eq!("cuda:3".parse(), Ok(DeviceChoice::Cuda(3)));
+        for wrong in ["", "gpu", "cuda:", "cuda:-1", "cuda:x", "host:0"] {
+            assert!(wrong.parse::<DeviceChoice>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_replay_has_the_documented_arguments() {
+        let line = "warpool replay a.csv b.csv.gz --device cuda:1 --cap 1.02x --verify off --json";
+        let args = Args::try_parse_from(line.split(' ')).expect("parses");
+        let Command::Replay(replay) = args.command else {
+            panic!("not a replay")
+        };
+        assert_eq!(replay.traces.len(), 2);
+        assert_eq!(replay.device, DeviceChoice::Cuda(1));
+        assert_eq!(replay.verify, Some(VerifyChoice::Off));
+        assert!(replay.json && replay.cap.is_some());
+    }
+}

@@ -1,0 +1,10 @@
+//! Streams and contexts that other libraries own.
+//!
+//! A [`Device`](crate::Device) works in the context current on the thread that opens it, so an
+//! application keeps its own context and streams and takes only memory from this crate.
+//! A stream of any library can be brought in by its driver handle
+//! ([`Device::adopt_stream`](crate::Device::adopt_stream)); the modules here do that for libraries
+//! that do not show the handle.
+
+#[cfg(feature = "rustacuda")]
+pub mod rustacuda;

@@ -1,0 +1,112 @@
+//! rustacuda's contexts and streams.
+//!
+//! The application makes its context and stream through rustacuda, opens the device in that
+//! context and adopts the stream:
+//!
+//! ```no_run
+//! use rustacuda::context::{Context, ContextFlags};
+//! use rustacuda::stream::{Stream, StreamFlags};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! rustacuda::init(rustacuda::CudaFlags::empty())?;
+//! let gpu = rustacuda::device::Device::get_device(0)?;
+//! let _context = Context::create_and_push(ContextFlags::SCHED_AUTO, gpu)?;
+//! let theirs = Stream::new(StreamFlags::NON_BLOCKING, None)?;
+//!
+//! let device = warpool::Device::cuda_current()?;
+//! // SAFETY: the stream is of the current context and is dropped after everything made from it.
+//! let stream = unsafe { warpool::interop::rustacuda::adopt(&device, &theirs)? };
+//! let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+//! let block = pool.alloc(&stream, 1 << 20)?;
+//! // block.addr() is a device address: pass it to kernels launched on `theirs`.
+//! # drop(block);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! rustacuda links against the driver, which this crate's build answers with a small archive that
+//! opens the driver when first called: a program with both starts on a machine without one, and
+//! `rustacuda::init` then gives an error.
+
+use std::ffi::c_void;
+
+use crate::device::{Device, DeviceKind, RawStream, Stream};
+use crate::error::{Error, Result};
+
+// The handle is rustacuda's only field; a version that adds another one does not compile here.
+const _: () = {
+    assert!(size_of::<rustacuda::stream::Stream>() == size_of::<*mut c_void>());
+    assert!(align_of::<rustacuda::stream::Stream>() == align_of::<*mut c_void>());
+};
+
+/// The `CUstream` inside rustacuda's stream, which rustacuda keeps to itself.
+///
+/// # Safety
+/// `rustacuda::stream::Stream` has one field, a `CUstream`: true of version 0.1.3, and a type of
+/// one pointer's size and alignment (asserted above) leaves room for nothing beside it.
+unsafe fn handle_of(stream: &rustacuda::stream::Stream) -> *mut c_void {
+    // SAFETY: size and alignment are a pointer's, and the caller vouches that it is one.
+    unsafe { std::ptr::from_ref(stream).cast::<*mut c_void>().read() }
+}
+
+/// rustacuda's stream, for use with this crate: blocks may be allocated on it and kernels of the
+/// crate queued on it, in order with what the application queues through rustacuda.
+///
+/// Adopting the same stream twice gives the same stream. It stays rustacuda's to drop.
+///
+/// # Errors
+/// [`Error::Invalid`] if `device` is not a CUDA device, or what the driver said of the stream.
+///
+/// # Safety
+/// - The stream is of the context that `device` was opened in.
+/// - It and the context stay alive until every clone of the returned [`Stream`], every block
+///   allocated on it and every pool of `device` is dropped.
+pub unsafe fn adopt(device: &Device, stream: &rustacuda::stream::Stream) -> Result<Stream> {
+    if device.info().kind != DeviceKind::Cuda {
+        return Err(Error::invalid(
+            "device",
+            "a rustacuda stream is a GPU's: open the device with Device::cuda_current",
+        ));
+    }
+    // SAFETY: the layout is the one `handle_of` asks for; the tests below hold it to that.
+    let raw = RawStream(unsafe { handle_of(stream) } as u64);
+    // SAFETY: the caller vouches for the stream's device, context and life.
+    unsafe { device.adopt_stream(raw) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::ManuallyDrop;
+
+    use super::*;
+
+    /// A rustacuda stream that holds `handle` and is never dropped, so that no driver hears of it.
+    fn stream_holding(handle: usize) -> ManuallyDrop<rustacuda::stream::Stream> {
+        // SAFETY: the type is one pointer wide and every pointer is a value of it; it is neither
+        // used nor dropped as a stream.
+        unsafe { std::mem::transmute::<usize, ManuallyDrop<rustacuda::stream::Stream>>(handle) }
+    }
+
+    #[test]
+    fn the_hidden_handle_is_the_one_rustacuda_prints() {
+        for handle in [0x1usize, 0xDEAD_BEEF, 0x7F12_3456_7890] {
+            let stream = stream_holding(handle);
+            // SAFETY: what this test is about.
+            let read = unsafe { handle_of(&stream) };
+            assert_eq!(
+                format!("{:?}", *stream),
+                format!("Stream {{ inner: {read:?} }}")
+            );
+            assert_eq!(read as usize, handle);
+        }
+    }
+
+    #[test]
+    fn a_rustacuda_stream_cannot_be_adopted_by_the_host_device() {
+        let device = Device::host().unwrap();
+        let stream = stream_holding(0x10);
+        // SAFETY: refused before the stream is looked at.
+        let refused = unsafe { adopt(&device, &stream) };
+        assert!(matches!(refused, Err(Error::Invalid { .. })));
+    }
+}

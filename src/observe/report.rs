@@ -1,0 +1,318 @@
+//! What a replay found, for a person and for a program.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::replay::Verify;
+use crate::error::{Bytes, Error};
+
+/// What a replay found. [`Display`](fmt::Display) is for a person, `to_json` for a program.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Report {
+    /// The trace, under the name it was read by.
+    pub trace: String,
+    /// The device: its kind and name.
+    pub device: String,
+    /// How much of each block was stamped and verified.
+    pub verify: Verify,
+    /// Events played: all of the trace, or those before the failure.
+    pub events: u64,
+    /// Streams in the trace.
+    pub streams: u64,
+    /// Most bytes live at once, as the trace asked for them.
+    pub peak_live_bytes: u64,
+    /// Most physical bytes the pool held at once.
+    pub peak_reserved_bytes: u64,
+    /// The largest free extent after the last event, before what is still live is freed.
+    pub largest_hole_bytes: u64,
+    /// Host time of a call to allocate: median.
+    pub alloc_ns_p50: u64,
+    /// Host time of a call to allocate: 99th percentile.
+    pub alloc_ns_p99: u64,
+    /// Host time of a call to free: median.
+    pub free_ns_p50: u64,
+    /// Host time of a call to free: 99th percentile.
+    pub free_ns_p99: u64,
+    /// Bytes the device compared with their pattern.
+    pub verified_bytes: u64,
+    /// Bytes among them that differed.
+    pub corrupt_bytes: u64,
+    /// Address of one of them.
+    pub first_corrupt: Option<u64>,
+    /// Requests that did not fit: 0 or 1, as the replay stops there.
+    pub failed_allocs: u64,
+    /// Bytes that compaction moved.
+    pub bytes_moved: u64,
+    /// Compactions that moved something.
+    pub compactions: u64,
+    /// From the first event until all queued work was done.
+    pub wall: Duration,
+    /// Why the replay stopped before the end of the trace.
+    pub failure: Option<Error>,
+}
+
+impl Report {
+    /// Peak reserved over peak live; 1 is perfect.
+    #[must_use]
+    pub fn reserved_ratio(&self) -> f64 {
+        if self.peak_live_bytes == 0 {
+            return 1.0;
+        }
+        self.peak_reserved_bytes as f64 / self.peak_live_bytes as f64
+    }
+
+    /// Whether the whole trace was played and nothing was corrupt.
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        self.corrupt_bytes == 0 && self.failed_allocs == 0 && self.failure.is_none()
+    }
+
+    /// One JSON object on one line, without a line end.
+    #[cfg(feature = "cli")]
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        use serde_json::Value;
+        let fields: [(&str, Value); 18] = [
+            ("trace", self.trace.as_str().into()),
+            ("device", self.device.as_str().into()),
+            ("events", self.events.into()),
+            ("streams", self.streams.into()),
+            ("peak_live_bytes", self.peak_live_bytes.into()),
+            ("peak_reserved_bytes", self.peak_reserved_bytes.into()),
+            ("reserved_ratio", rounded(self.reserved_ratio()).into()),
+            ("largest_hole_bytes", self.largest_hole_bytes.into()),
+            ("alloc_ns_p50", self.alloc_ns_p50.into()),
+            ("alloc_ns_p99", self.alloc_ns_p99.into()),
+            ("free_ns_p50", self.free_ns_p50.into()),
+            ("free_ns_p99", self.free_ns_p99.into()),
+            ("verified_bytes", self.verified_bytes.into()),
+            ("corrupt_bytes", self.corrupt_bytes.into()),
+            ("failed_allocs", self.failed_allocs.into()),
+            ("bytes_moved", self.bytes_moved.into()),
+            ("compactions", self.compactions.into()),
+            ("wall_s", rounded(self.wall.as_secs_f64()).into()),
+        ];
+        // Written field by field: a map of values would sort the keys.
+        let fields: Vec<String> = fields
+            .iter()
+            .map(|(key, value)| format!("{}: {value}", Value::from(*key)))
+            .collect();
+        format!("{{{}}}", fields.join(", "))
+    }
+}
+
+/// To six decimals: more would be noise.
+#[cfg(feature = "cli")]
+fn rounded(value: f64) -> f64 {
+    (value * 1e6).round() / 1e6
+}
+
+/// A number, printed with a comma every three digits: `216,551`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grouped(
+    /// The number.
+    pub u64,
+);
+
+impl fmt::Display for Grouped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = self.0.to_string();
+        let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+        for (at, digit) in digits.chars().enumerate() {
+            if at > 0 && (digits.len() - at).is_multiple_of(3) {
+                text.push(',');
+            }
+            text.push(digit);
+        }
+        f.pad(&text)
+    }
+}
+
+/// `1 stream`, `2 streams`.
+fn counted(count: u64, what: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{} {what}{ending}", Grouped(count))
+}
+
+impl fmt::Display for Report {
+    /// One line a figure, names in one column and values in the next, and the verdict last.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (reserved, hole) = (
+            Bytes(self.peak_reserved_bytes),
+            Bytes(self.largest_hole_bytes),
+        );
+        let (events, moved) = (Grouped(self.events), Bytes(self.bytes_moved));
+        let (streams, passes) = (
+            counted(self.streams, "stream"),
+            counted(self.compactions, "compaction"),
+        );
+        let (ratio, wall) = (self.reserved_ratio(), self.wall.as_secs_f64());
+        let lines = [
+            ("trace", self.trace.clone()),
+            ("device", self.device.clone()),
+            ("events", format!("{events} on {streams} in {wall:.2} s")),
+            ("peak live", Bytes(self.peak_live_bytes).to_string()),
+            ("peak reserved", format!("{reserved}, {ratio:.4} x live")),
+            ("largest hole", format!("{hole} at the end")),
+            ("alloc", calls(self.alloc_ns_p50, self.alloc_ns_p99)),
+            ("free", calls(self.free_ns_p50, self.free_ns_p99)),
+            ("moved", format!("{moved} in {passes}")),
+            ("verified", self.verified()),
+            ("corrupt", self.corrupt()),
+            ("failed", counted(self.failed_allocs, "allocation")),
+        ];
+        for (name, value) in lines {
+            writeln!(f, "{name:<14}{value}")?;
+        }
+        let result = if self.passed() { "ok" } else { "FAILED" };
+        write!(f, "{:<14}{result}", "result")
+    }
+}
+
+/// `p50     120 ns   p99   1,204 ns`
+fn calls(p50: u64, p99: u64) -> String {
+    format!("p50 {:>7} ns   p99 {:>7} ns", Grouped(p50), Grouped(p99))
+}
+
+impl Report {
+    fn verified(&self) -> String {
+        let bytes = Bytes(self.verified_bytes);
+        match self.verify {
+            Verify::Full => format!("{bytes}, every byte of every block"),
+            Verify::Edges => format!("{bytes}, the first and last 4 KiB of every block"),
+            Verify::Off => "nothing: verification is off".to_owned(),
+        }
+    }
+
+    fn corrupt(&self) -> String {
+        match self.first_corrupt {
+            None => counted(self.corrupt_bytes, "byte"),
+            Some(addr) => format!("{}, one at {addr:#x}", counted(self.corrupt_bytes, "byte")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        Report {
+            trace: "a \"quoted\" name.csv".to_owned(),
+            device: "host".to_owned(),
+            verify: Verify::Edges,
+            events: 216_551,
+            streams: 2,
+            peak_live_bytes: 100 << 20,
+            peak_reserved_bytes: 102 << 20,
+            largest_hole_bytes: 3 << 20,
+            alloc_ns_p50: 120,
+            alloc_ns_p99: 1_204,
+            free_ns_p50: 80,
+            free_ns_p99: 300,
+            verified_bytes: 5 << 30,
+            corrupt_bytes: 0,
+            first_corrupt: None,
+            failed_allocs: 0,
+            bytes_moved: 0,
+            compactions: 1,
+            wall: Duration::from_millis(1_234),
+            failure: None,
+        }
+    }
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        for (value, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1_000, "1,000"),
+            (12_345, "12,345"),
+            (1_234_567, "1,234,567"),
+        ] {
+            assert_eq!(Grouped(value).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn the_text_has_one_aligned_line_a_figure_and_ends_with_the_verdict() {
+        let text = report().to_string();
+        for line in [
+            "events        216,551 on 2 streams in 1.23 s",
+            "peak live     100.00 MiB",
+            "peak reserved 102.00 MiB, 1.0200 x live",
+            "alloc         p50     120 ns   p99   1,204 ns",
+            "free          p50      80 ns   p99     300 ns",
+            "moved         0 B in 1 compaction",
+            "corrupt       0 bytes",
+        ] {
+            assert!(
+                text.lines().any(|found| found == line),
+                "{line}\nis not in\n{text}"
+            );
+        }
+        assert!(text.ends_with("result        ok"), "{text}");
+    }
+
+    #[test]
+    fn a_corrupt_byte_or_a_failed_request_fails_the_replay() {
+        assert!(report().passed());
+        let corrupt = Report {
+            corrupt_bytes: 1,
+            first_corrupt: Some(0x7f00),
+            ..report()
+        };
+        assert!(!corrupt.passed());
+        assert!(
+            corrupt
+                .to_string()
+                .contains("corrupt       1 byte, one at 0x7f00")
+        );
+        assert!(corrupt.to_string().ends_with("FAILED"));
+        assert!(
+            !Report {
+                failed_allocs: 1,
+                ..report()
+            }
+            .passed()
+        );
+    }
+
+    #[cfg(feature = "cli")]
+    #[test]
+    fn the_json_has_every_key_in_order_and_reads_back() {
+        let json = report().to_json();
+        let keys = [
+            "trace",
+            "device",
+            "events",
+            "streams",
+            "peak_live_bytes",
+            "peak_reserved_bytes",
+            "reserved_ratio",
+            "largest_hole_bytes",
+            "alloc_ns_p50",
+            "alloc_ns_p99",
+            "free_ns_p50",
+            "free_ns_p99",
+            "verified_bytes",
+            "corrupt_bytes",
+            "failed_allocs",
+            "bytes_moved",
+            "compactions",
+            "wall_s",
+        ];
+        let places: Vec<usize> = keys
+            .iter()
+            .map(|key| json.find(&format!("\"{key}\": ")).expect(key))
+            .collect();
+        assert!(places.is_sorted(), "{json}");
+        let value: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        assert_eq!(value.as_object().expect("an object").len(), keys.len());
+        assert_eq!(value["trace"], "a \"quoted\" name.csv");
+        assert_eq!(value["reserved_ratio"], 1.02);
+        assert_eq!(value["wall_s"], 1.234);
+        assert_eq!(value["events"], 216_551);
+    }
+}

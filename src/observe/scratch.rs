@@ -1,0 +1,81 @@
+//! A little device memory of its own, apart from any pool, so that measuring a pool does not
+//! change it.
+
+use crate::device::{Addr, Device, Phys};
+use crate::error::Result;
+
+/// Mapped device memory, filled with zeros. Dropping it needs all queued work that uses it done.
+pub(super) struct Scratch {
+    device: Device,
+    addr: Addr,
+    bytes: u64,
+    phys: Option<Phys>,
+    mapped: bool,
+}
+
+impl Scratch {
+    /// At least `bytes` of zeros, usable on every stream.
+    pub(super) fn zeroed(device: &Device, bytes: u64) -> Result<Self> {
+        let granule = device.info().granule.max(1);
+        let bytes = bytes.max(1).next_multiple_of(granule);
+        let backend = device.backend();
+        let addr = backend.reserve(bytes)?;
+        // From here on a failure drops the part that was made.
+        let mut scratch = Self {
+            device: device.clone(),
+            addr,
+            bytes,
+            phys: None,
+            mapped: false,
+        };
+        let phys = backend.create(bytes)?;
+        scratch.phys = Some(phys);
+        backend.map(addr, bytes, phys)?;
+        scratch.mapped = true;
+        let stream = device.stream()?;
+        // SAFETY: the range was just mapped, and the fill is waited for before it can be unmapped.
+        unsafe { backend.fill(addr, 0, bytes, stream.raw())? };
+        stream.synchronize()?;
+        Ok(scratch)
+    }
+
+    /// Where the memory starts.
+    pub(super) fn addr(&self) -> Addr {
+        self.addr
+    }
+
+    /// The first `bytes` as they are once all work queued on any stream so far is done; the caller
+    /// has waited for that.
+    pub(super) fn read(&self, bytes: usize) -> Result<Vec<u8>> {
+        let mut found = vec![0u8; bytes.min(self.bytes as usize)];
+        let stream = self.device.stream()?;
+        let backend = self.device.backend();
+        // SAFETY: the source is mapped, the destination is as long, and both outlive the copy,
+        // which is waited for here.
+        unsafe {
+            backend.copy_out(
+                found.as_mut_ptr(),
+                self.addr,
+                found.len() as u64,
+                stream.raw(),
+            )?;
+        }
+        stream.synchronize()?;
+        Ok(found)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let backend = self.device.backend();
+        // A failure here loses one granule and cannot be mended; nothing is told to a caller who
+        // is dropping.
+        if self.mapped {
+            let _ = backend.unmap(self.addr, self.bytes);
+        }
+        if let Some(phys) = self.phys {
+            let _ = backend.release(phys);
+        }
+        let _ = backend.unreserve(self.addr, self.bytes);
+    }
+}

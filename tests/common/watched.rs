@@ -1,0 +1,151 @@
+//! A device whose calls are counted and can be made to fail.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use warpool::device::{Addr, Backend, DeviceInfo, HandleCounts, Launch, Phys, RawEvent, RawStream};
+use warpool::{Device, Error, Result};
+
+/// The code that failures made here carry; no driver gives it.
+pub const MADE_TO_FAIL: i32 = 31_337;
+
+/// Which uses of a call fail.
+#[derive(Debug, Clone, Copy)]
+struct Failure {
+    call: &'static str,
+    /// Uses until the first failure.
+    uses_left: u64,
+    for_ever: bool,
+}
+
+/// Any backend, watched.
+pub struct Watched {
+    inner: Arc<dyn Backend>,
+    calls: Mutex<HashMap<&'static str, u64>>,
+    failure: Mutex<Option<Failure>>,
+    failures: AtomicU64,
+}
+
+impl Watched {
+    /// A second device over the backend of `device`, and the watch over it.
+    pub fn over(device: &Device) -> (Device, Arc<Self>) {
+        let watched = Arc::new(Self {
+            inner: Arc::clone(device.backend()),
+            calls: Mutex::default(),
+            failure: Mutex::default(),
+            failures: AtomicU64::new(0),
+        });
+        (
+            Device::from_backend(Arc::clone(&watched) as Arc<dyn Backend>),
+            watched,
+        )
+    }
+
+    /// Uses of `call` so far, failed ones too.
+    pub fn calls(&self, call: &'static str) -> u64 {
+        self.calls.lock().unwrap().get(call).copied().unwrap_or(0)
+    }
+
+    /// Uses made to fail so far.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    /// Makes the `use_number`-th use of `call` from now on fail, the next being the first, and
+    /// every later one if `for_ever`.
+    pub fn fail(&self, call: &'static str, use_number: u64, for_ever: bool) {
+        let uses_left = use_number.checked_sub(1).expect("uses are counted from 1");
+        *self.failure.lock().unwrap() = Some(Failure {
+            call,
+            uses_left,
+            for_ever,
+        });
+    }
+
+    /// No call fails from now on.
+    pub fn heal(&self) {
+        *self.failure.lock().unwrap() = None;
+    }
+
+    /// Counts a use of `call` and says whether it fails.
+    fn enter(&self, call: &'static str) -> Result<()> {
+        *self.calls.lock().unwrap().entry(call).or_default() += 1;
+        let mut failure = self.failure.lock().unwrap();
+        let Some(planned) = failure.as_mut().filter(|planned| planned.call == call) else {
+            return Ok(());
+        };
+        if planned.uses_left > 0 {
+            planned.uses_left -= 1;
+            return Ok(());
+        }
+        if !planned.for_ever {
+            *failure = None;
+        }
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        let words = String::from("made to fail by a test");
+        Err(Error::Driver {
+            call,
+            code: MADE_TO_FAIL,
+            words,
+        })
+    }
+}
+
+macro_rules! pass {
+    ($(fn $name:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => {$(
+        fn $name(&self, $($arg: $type),*) -> Result<$answer> {
+            self.enter(stringify!($name))?;
+            self.inner.$name($($arg),*)
+        }
+    )*};
+    ($(unsafe fn $name:ident($($arg:ident: $type:ty),*);)*) => {$(
+        unsafe fn $name(&self, $($arg: $type),*) -> Result<()> {
+            self.enter(stringify!($name))?;
+            // SAFETY: the caller's obligations are the inner device's.
+            unsafe { self.inner.$name($($arg),*) }
+        }
+    )*};
+}
+
+impl Backend for Watched {
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+
+    fn counts(&self) -> HandleCounts {
+        self.inner.counts()
+    }
+
+    pass! {
+        fn free_bytes() -> u64;
+        fn reserve(bytes: u64) -> Addr;
+        fn unreserve(addr: Addr, bytes: u64) -> ();
+        fn create(bytes: u64) -> Phys;
+        fn release(phys: Phys) -> ();
+        fn map(addr: Addr, bytes: u64, phys: Phys) -> ();
+        fn unmap(addr: Addr, bytes: u64) -> ();
+        fn stream_create() -> RawStream;
+        fn stream_destroy(stream: RawStream) -> ();
+        fn stream_id(stream: RawStream) -> u64;
+        fn stream_sync(stream: RawStream) -> ();
+        fn stream_query(stream: RawStream) -> bool;
+        fn stream_capturing(stream: RawStream) -> bool;
+        fn event_create(timing: bool) -> RawEvent;
+        fn event_destroy(event: RawEvent) -> ();
+        fn event_record(event: RawEvent, stream: RawStream) -> ();
+        fn event_wait(stream: RawStream, event: RawEvent) -> ();
+        fn event_query(event: RawEvent) -> bool;
+        fn event_sync(event: RawEvent) -> ();
+        fn event_elapsed_ns(start: RawEvent, end: RawEvent) -> f64;
+        fn host_call(stream: RawStream, work: Box<dyn FnOnce() + Send>) -> ();
+    }
+
+    pass! {
+        unsafe fn copy_in(dst: Addr, src: *const u8, bytes: u64, stream: RawStream);
+        unsafe fn copy_out(dst: *mut u8, src: Addr, bytes: u64, stream: RawStream);
+        unsafe fn copy_within(dst: Addr, src: Addr, bytes: u64, stream: RawStream);
+        unsafe fn fill(addr: Addr, byte: u8, bytes: u64, stream: RawStream);
+        unsafe fn launch(launch: &Launch, stream: RawStream);
+    }
+}

@@ -1,0 +1,205 @@
+//! Replays: every byte checked, whatever the trace, and nothing left behind.
+
+mod common;
+
+use common::{cuda, host, leaving_nothing};
+use proptest::prelude::*;
+use warpool::observe::{ReplayOptions, Report, Trace, TraceWriter, Verify, replay};
+use warpool::{Device, Error};
+
+const MIB: u64 = 1 << 20;
+
+/// Replays `trace` on `device` and checks that the device holds nothing afterwards.
+fn run_on(device: Device, trace: &Trace, options: &ReplayOptions) -> warpool::Result<Report> {
+    let mut report = None;
+    leaving_nothing(device, |device| {
+        let mut last = 0;
+        report = Some(replay(trace, device, options, &mut |played| {
+            assert!(played >= last, "progress goes forward");
+            last = played;
+        }));
+    });
+    report.expect("it ran")
+}
+
+/// [`run_on`] the host device, whose outcome it gives, and on a GPU where there is one.
+fn run(trace: &Trace, options: &ReplayOptions) -> warpool::Result<Report> {
+    let on_host = run_on(host(), trace, options)?;
+    if let Some(device) = cuda() {
+        let on_gpu = run_on(device, trace, options)?;
+        assert_eq!(on_gpu.corrupt_bytes, 0);
+        // Under a cap the holes, and so the request that fails, may depend on timing.
+        if on_gpu.passed() && on_host.passed() {
+            assert_eq!(on_gpu.verified_bytes, on_host.verified_bytes);
+        }
+    }
+    Ok(on_host)
+}
+
+fn trace(write: impl FnOnce(&mut TraceWriter<Vec<u8>>) -> std::io::Result<()>) -> Trace {
+    let mut writer = TraceWriter::new(Vec::new()).expect("writes");
+    write(&mut writer).expect("writes");
+    let text = writer.finish().expect("writes");
+    Trace::read_from("made", text.as_slice(), u64::MAX).expect("reads")
+}
+
+#[test]
+fn every_byte_of_every_block_is_verified_also_of_those_live_at_the_end() {
+    let trace = trace(|w| {
+        w.allocate(1, 3 * MIB + 1, 0)?;
+        w.allocate(2, 700, 9)?;
+        w.free(1, 3 * MIB + 1, 0)
+    });
+    let report = run(&trace, &ReplayOptions::default()).expect("replays");
+    assert!(report.passed());
+    assert_eq!(report.events, 3);
+    assert_eq!(report.streams, 2);
+    assert_eq!(report.verified_bytes, 3 * MIB + 701);
+    assert_eq!(report.peak_live_bytes, 3 * MIB + 701);
+    assert!(report.peak_reserved_bytes >= report.peak_live_bytes);
+    assert!(report.failure.is_none());
+}
+
+#[test]
+fn a_block_freed_on_another_stream_is_verified_there_behind_its_stamp() {
+    let trace = trace(|w| {
+        for round in 0..200 {
+            w.allocate(round, 64 << 10, round % 4)?;
+            w.free(round, 64 << 10, (round + 1) % 4)?;
+        }
+        Ok(())
+    });
+    let report = run(&trace, &ReplayOptions::default()).expect("replays");
+    assert_eq!(
+        (report.verified_bytes, report.corrupt_bytes),
+        (200 * (64 << 10), 0)
+    );
+}
+
+#[test]
+fn the_first_request_over_the_cap_ends_the_replay_with_everything_freed() {
+    let trace = trace(|w| {
+        w.allocate(1, 3 * MIB, 0)?;
+        w.allocate(2, 3 * MIB, 1)?;
+        w.allocate(3, 3 * MIB, 0)?;
+        w.free(1, 3 * MIB, 0)
+    });
+    let report = run(&trace, &ReplayOptions::default().cap(8 * MIB)).expect("replays");
+    assert!(!report.passed());
+    assert_eq!((report.events, report.failed_allocs), (2, 1));
+    assert!(report.peak_reserved_bytes <= 8 * MIB);
+    assert_eq!(
+        report.verified_bytes,
+        6 * MIB,
+        "what was live is verified before it is freed"
+    );
+    match report.failure {
+        Some(Error::OutOfMemory(figures)) => {
+            assert_eq!(figures.requested, 3 * MIB);
+            assert_eq!(figures.limit, 8 * MIB);
+        }
+        other => panic!("expected out of memory, got {other:?}"),
+    }
+}
+
+#[test]
+fn full_verification_of_more_than_the_free_memory_is_refused_before_anything_is_written() {
+    let trace = trace(|w| w.allocate(1, 1 << 50, 0));
+    let error = run(&trace, &ReplayOptions::default())
+        .expect_err("refused")
+        .to_string();
+    assert!(error.contains("has 1.00 PiB live at its peak"), "{error}");
+    assert!(error.contains("verify only the edges"), "{error}");
+}
+
+/// The recorded traces, which need the feature `cli` to be read.
+#[cfg(feature = "cli")]
+fn recorded() -> [Trace; 2] {
+    ["resnet50_train_varres", "gpt2_train_varlen"].map(|name| {
+        let root = env!("CARGO_MANIFEST_DIR");
+        Trace::read(format!("{root}/traces/{name}.csv.gz"), u64::MAX).expect("reads")
+    })
+}
+
+#[cfg(feature = "cli")]
+#[test]
+fn the_recorded_traces_replay_on_a_gpu_with_every_byte_verified() {
+    for trace in recorded() {
+        let Some(device) = cuda() else { return };
+        let report = run_on(device, &trace, &ReplayOptions::default()).expect("replays");
+        assert!(report.passed(), "{report}");
+        assert!(report.reserved_ratio() <= 1.10, "{report}");
+        assert!(report.verified_bytes > trace.peak_live_bytes);
+    }
+}
+
+#[cfg(feature = "cli")]
+#[test]
+fn half_the_peak_of_the_recorded_traces_ends_at_a_request_and_leaves_nothing() {
+    for trace in recorded() {
+        let cap = (trace.peak_live_bytes / 2).next_multiple_of(2 * MIB);
+        let options = ReplayOptions::default().verify(Verify::Edges).cap(cap);
+        for device in common::devices() {
+            let report = run_on(device, &trace, &options).expect("replays");
+            assert_eq!(
+                (report.failed_allocs, report.corrupt_bytes),
+                (1, 0),
+                "{report}"
+            );
+            assert!(report.failure.as_ref().is_some_and(Error::is_out_of_memory));
+            assert!(report.peak_reserved_bytes <= cap);
+        }
+    }
+}
+
+/// Allocations and frees of up to `streams` streams: (choice, bytes, stream).
+fn steps() -> impl Strategy<Value = Vec<(prop::sample::Index, u64, u64)>> {
+    let bytes = prop_oneof![3 => 1u64..5_000, 2 => 1u64..300_000, 1 => 1u64..5_000_000];
+    prop::collection::vec((any::<prop::sample::Index>(), bytes, 0u64..3), 1..80)
+}
+
+fn trace_of(steps: Vec<(prop::sample::Index, u64, u64)>) -> Trace {
+    trace(|w| {
+        let mut live: Vec<(u64, u64)> = Vec::new();
+        for (number, (choice, bytes, stream)) in steps.into_iter().enumerate() {
+            let at = choice.index(live.len() * 2 + 1);
+            if at < live.len() {
+                let (pointer, bytes) = live.swap_remove(at);
+                w.free(pointer, bytes, stream)?;
+            } else {
+                w.allocate(number as u64, bytes, stream)?;
+                live.push((number as u64, bytes));
+            }
+        }
+        Ok(())
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_trace_replays_without_a_corrupt_byte(steps in steps()) {
+        let trace = trace_of(steps);
+        let report = run(&trace, &ReplayOptions::default()).expect("replays");
+        prop_assert!(report.passed());
+        let allocated: u64 = trace
+            .events
+            .iter()
+            .filter(|event| event.kind == warpool::observe::EventKind::Alloc)
+            .map(|event| event.bytes)
+            .sum();
+        prop_assert_eq!(report.verified_bytes, allocated);
+        prop_assert_eq!(report.events, trace.events.len() as u64);
+    }
+
+    #[test]
+    fn any_trace_under_any_cap_ends_and_leaves_nothing(steps in steps(), cap in 0u64..12) {
+        let trace = trace_of(steps);
+        let options = ReplayOptions::default().verify(Verify::Edges).cap(cap * 2 * MIB);
+        let report = run(&trace, &options).expect("replays");
+        prop_assert_eq!(report.corrupt_bytes, 0);
+        prop_assert!(report.peak_reserved_bytes <= cap * 2 * MIB);
+        prop_assert_eq!(report.passed(), report.events == trace.events.len() as u64);
+    }
+}

@@ -1,0 +1,418 @@
+//! The build script finds a toolkit in every layout, and reads its variables strictly.
+
+#[path = "../build/arch.rs"]
+mod arch;
+#[path = "../build/discovery.rs"]
+mod discovery;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use arch::{Arch, Request};
+use discovery::{Machine, Toolkit};
+
+/// A machine that is nothing but a list of files and variables.
+#[derive(Default)]
+struct Pretend {
+    files: BTreeSet<PathBuf>,
+    variables: BTreeMap<String, String>,
+    links: BTreeMap<PathBuf, PathBuf>,
+    tops: BTreeMap<PathBuf, PathBuf>,
+}
+
+impl Pretend {
+    fn with(files: &[&str]) -> Self {
+        Self {
+            files: files.iter().map(PathBuf::from).collect(),
+            ..Self::default()
+        }
+    }
+
+    fn and(mut self, files: &[&str]) -> Self {
+        self.files.extend(files.iter().map(PathBuf::from));
+        self
+    }
+
+    fn set(mut self, name: &str, value: &str) -> Self {
+        self.variables.insert(name.into(), value.into());
+        self
+    }
+
+    fn find(&self) -> Result<Option<Toolkit>, String> {
+        discovery::find(self, Path::new("/package"), "x86_64")
+    }
+
+    /// The compiler, the runtime's folder and what led there; `None` without a toolkit.
+    fn found(&self) -> Option<(String, String, String)> {
+        let show = |path: &Path| path.display().to_string();
+        self.find()
+            .unwrap()
+            .map(|t| (show(&t.nvcc), show(&t.lib), t.found_by))
+    }
+
+    fn refused(&self) -> String {
+        self.find().unwrap_err()
+    }
+}
+
+impl Machine for Pretend {
+    fn var(&self, name: &str) -> Option<String> {
+        assert!(
+            name == "PATH" || discovery::VARIABLES.contains(&name),
+            "{name} is read, and cargo is not told of it"
+        );
+        self.variables.get(name).cloned()
+    }
+
+    fn is_file(&self, path: &Path) -> bool {
+        self.files.contains(path)
+    }
+
+    fn list(&self, folder: &Path) -> Vec<String> {
+        let inside = self
+            .files
+            .iter()
+            .filter_map(|file| file.strip_prefix(folder).ok());
+        let first = inside.filter_map(|rest| rest.iter().next()?.to_str().map(str::to_owned));
+        first.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    fn resolve(&self, path: &Path) -> PathBuf {
+        self.links
+            .get(path)
+            .cloned()
+            .unwrap_or_else(|| path.to_path_buf())
+    }
+
+    fn nvcc_top(&self, nvcc: &Path) -> Option<PathBuf> {
+        self.tops.get(nvcc).cloned()
+    }
+}
+
+const CLASSIC: [&str; 2] = [
+    "/usr/local/cuda/bin/nvcc",
+    "/usr/local/cuda/lib64/libcudart_static.a",
+];
+const OPT: [&str; 2] = ["/opt/cuda/bin/nvcc", "/opt/cuda/lib64/libcudart_static.a"];
+const WHEELS: [&str; 2] = [
+    "/site/nvidia/cu13/bin/nvcc",
+    "/site/nvidia/cu13/lib/libcudart_static.a",
+];
+const FETCHED: [&str; 2] = [
+    "/package/target/cuda-toolkit/nvidia/cu13/bin/nvcc",
+    "/package/target/cuda-toolkit/nvidia/cu13/lib/libcudart_static.a",
+];
+
+fn expect(nvcc: &str, lib: &str, found_by: &str) -> Option<(String, String, String)> {
+    Some((nvcc.into(), lib.into(), found_by.into()))
+}
+
+#[test]
+fn a_machine_without_a_toolkit_has_none() {
+    assert_eq!(Pretend::default().find(), Ok(None));
+    assert_eq!(
+        Pretend::default()
+            .set("PATH", "/usr/bin:/bin:relative::")
+            .find(),
+        Ok(None)
+    );
+}
+
+#[test]
+fn the_classic_layout_is_found_where_the_installer_puts_it() {
+    let expected = expect(CLASSIC[0], "/usr/local/cuda/lib64", "/usr/local/cuda");
+    assert_eq!(Pretend::with(&CLASSIC).found(), expected);
+}
+
+#[test]
+fn the_wheel_layout_is_found_by_its_root_and_by_the_folder_it_was_installed_into() {
+    let machine = |root| Pretend::with(&WHEELS).set("CUDA_HOME", root).found();
+    let expected = expect(WHEELS[0], "/site/nvidia/cu13/lib", "CUDA_HOME");
+    assert_eq!(machine("/site/nvidia/cu13"), expected);
+    assert_eq!(machine("/site"), expected);
+}
+
+#[test]
+fn the_newest_wheels_are_taken_by_number_not_by_spelling() {
+    let older = [
+        "/site/nvidia/cu9/bin/nvcc",
+        "/site/nvidia/cu9/lib/libcudart_static.a",
+    ];
+    let machine = Pretend::with(&WHEELS)
+        .and(&older)
+        .and(&["/site/nvidia/cublas/lib/libcublas.so"]);
+    let found = machine.set("CUDA_PATH", "/site").found();
+    assert_eq!(
+        found,
+        expect(WHEELS[0], "/site/nvidia/cu13/lib", "CUDA_PATH")
+    );
+}
+
+#[test]
+fn the_layout_of_conda_is_found_by_its_prefix() {
+    let lib = "/conda/targets/x86_64-linux/lib";
+    let machine = Pretend::with(&["/conda/bin/nvcc", &format!("{lib}/libcudart_static.a")]);
+    let found = machine.set("CONDA_PREFIX", "/conda").found();
+    assert_eq!(found, expect("/conda/bin/nvcc", lib, "CONDA_PREFIX"));
+}
+
+#[test]
+fn the_wheels_of_a_virtual_environment_are_found() {
+    let site = "/venv/lib/python3.11/site-packages/nvidia/cu13";
+    let nvcc = format!("{site}/bin/nvcc");
+    let lib = format!("{site}/lib");
+    let machine = Pretend::with(&[&nvcc, &format!("{lib}/libcudart_static.a")]);
+    let found = machine.set("VIRTUAL_ENV", "/venv").found();
+    assert_eq!(found, expect(&nvcc, &lib, "VIRTUAL_ENV"));
+}
+
+#[test]
+fn an_arm_server_keeps_its_runtime_under_the_vendors_own_name() {
+    let lib = "/cuda/targets/sbsa-linux/lib";
+    let machine = Pretend::with(&["/cuda/bin/nvcc", &format!("{lib}/libcudart_static.a")])
+        .set("CUDA_HOME", "/cuda");
+    let found = discovery::find(&machine, Path::new("/package"), "aarch64")
+        .unwrap()
+        .unwrap();
+    assert_eq!(found.lib, Path::new(lib));
+    assert!(machine.refused().contains("no libcudart_static.a"));
+}
+
+#[test]
+fn the_places_are_tried_in_the_documented_order() {
+    // Everything is there; taking away what was found must leave the next place.
+    let full = || {
+        let own = |root: &str| {
+            [
+                format!("{root}/bin/nvcc"),
+                format!("{root}/lib64/libcudart_static.a"),
+            ]
+        };
+        let mut machine = Pretend::with(&CLASSIC).and(&OPT).and(&FETCHED);
+        for root in [
+            "/home",
+            "/path",
+            "/root_dir",
+            "/nvcc",
+            "/on_path",
+            "/venv",
+            "/conda",
+        ] {
+            machine.files.extend(own(root).map(PathBuf::from));
+        }
+        machine
+            .set("CUDA_HOME", "/home")
+            .set("CUDA_PATH", "/path")
+            .set("CUDA_TOOLKIT_ROOT_DIR", "/root_dir")
+            .set("NVCC", "/nvcc/bin/nvcc")
+            .set("PATH", "/bin:/on_path/bin")
+            .set("VIRTUAL_ENV", "/venv")
+            .set("CONDA_PREFIX", "/conda")
+    };
+    let mut machine = full();
+    let mut order = Vec::new();
+    while let Some((nvcc, _, found_by)) = machine.found() {
+        machine.variables.remove(&found_by);
+        machine.files.remove(Path::new(&nvcc));
+        order.push(found_by);
+    }
+    let documented = [
+        "CUDA_HOME",
+        "CUDA_PATH",
+        "CUDA_TOOLKIT_ROOT_DIR",
+        "NVCC",
+        "target/cuda-toolkit",
+        "PATH",
+        "/usr/local/cuda",
+        "/opt/cuda",
+        "VIRTUAL_ENV",
+        "CONDA_PREFIX",
+    ];
+    assert_eq!(order, documented);
+}
+
+#[test]
+fn a_variable_set_to_nothing_is_not_set() {
+    let machine = Pretend::with(&CLASSIC)
+        .set("CUDA_HOME", "")
+        .set("NVCC", " ");
+    assert_eq!(
+        machine.found(),
+        expect(CLASSIC[0], "/usr/local/cuda/lib64", "/usr/local/cuda")
+    );
+}
+
+#[test]
+fn a_variable_that_names_no_toolkit_is_an_error_even_where_another_toolkit_exists() {
+    for name in ["CUDA_HOME", "CUDA_PATH", "CUDA_TOOLKIT_ROOT_DIR", "NVCC"] {
+        let refused = Pretend::with(&CLASSIC).set(name, "/no/such").refused();
+        assert!(
+            refused.starts_with(&format!("{name}=/no/such names no CUDA toolkit")),
+            "{refused}"
+        );
+        assert!(refused.contains("WARPOOL_CUDA=off"), "{refused}");
+    }
+}
+
+#[test]
+fn a_runtime_without_a_compiler_is_passed_over_in_the_usual_places() {
+    let machine = Pretend::with(&CLASSIC[1..]).and(&OPT);
+    assert_eq!(
+        machine.found(),
+        expect(OPT[0], "/opt/cuda/lib64", "/opt/cuda")
+    );
+}
+
+#[test]
+fn a_compiler_without_a_runtime_is_passed_over_on_the_path_and_refused_by_name() {
+    let machine = || Pretend::with(&["/usr/bin/nvcc"]).set("PATH", "/usr/bin");
+    assert_eq!(machine().find(), Ok(None));
+    let refused = machine().set("NVCC", "/usr/bin/nvcc").refused();
+    assert!(
+        refused.contains("no libcudart_static.a beside /usr/bin/nvcc"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_compiler_that_is_a_link_leads_to_its_toolkit() {
+    let mut machine = Pretend::with(&CLASSIC)
+        .and(&["/usr/bin/nvcc"])
+        .set("NVCC", "/usr/bin/nvcc");
+    machine
+        .links
+        .insert("/usr/bin/nvcc".into(), CLASSIC[0].into());
+    assert_eq!(
+        machine.found(),
+        expect("/usr/bin/nvcc", "/usr/local/cuda/lib64", "NVCC")
+    );
+}
+
+#[test]
+fn a_wrapper_outside_any_toolkit_is_asked_where_its_toolkit_is() {
+    let mut machine = Pretend::with(&CLASSIC)
+        .and(&["/tools/nvcc"])
+        .set("NVCC", "/tools/nvcc");
+    machine
+        .tops
+        .insert("/tools/nvcc".into(), "/usr/local/cuda".into());
+    assert_eq!(
+        machine.found(),
+        expect("/tools/nvcc", "/usr/local/cuda/lib64", "NVCC")
+    );
+}
+
+#[test]
+fn the_multiarch_layout_of_debian_is_found() {
+    let lib = "/usr/lib/x86_64-linux-gnu";
+    let machine = Pretend::with(&["/usr/bin/nvcc", &format!("{lib}/libcudart_static.a")]);
+    let found = machine.set("PATH", "/usr/bin").found();
+    assert_eq!(found, expect("/usr/bin/nvcc", lib, "PATH"));
+}
+
+fn plain(number: u32) -> Arch {
+    Arch {
+        number,
+        suffix: None,
+    }
+}
+
+#[test]
+fn compute_capabilities_are_read_in_every_spelling() {
+    let one = |text: &str| arch::parse(text);
+    for text in ["90", "9.0", "sm_90", " 90 "] {
+        assert_eq!(one(text), Ok(Request::List(vec![plain(90)])), "{text}");
+    }
+    let suffixed = Arch {
+        number: 90,
+        suffix: Some('a'),
+    };
+    assert_eq!(one("90a"), Ok(Request::List(vec![suffixed])));
+    assert_eq!(one("9.0a"), one("90a"));
+    assert_eq!(one("10.0"), Ok(Request::List(vec![plain(100)])));
+    assert_eq!(
+        one("90, 75,7.5"),
+        Ok(Request::List(vec![plain(75), plain(90)]))
+    );
+    assert_eq!(one("native"), Ok(Request::Native));
+    assert_eq!(one(""), Ok(Request::Default));
+}
+
+#[test]
+fn a_garbled_compute_capability_is_an_error_that_says_what_is_accepted() {
+    for text in [
+        "banana",
+        "9",
+        "90b",
+        "90,",
+        ",",
+        "9.",
+        ".9",
+        "9.00",
+        "-90",
+        "90;75",
+        "99999999999",
+        "9.0.0",
+        "a",
+    ] {
+        let refused = arch::parse(text).unwrap_err();
+        assert!(
+            refused.starts_with(&format!("CUDA_COMPUTE_CAP={text} ")),
+            "{refused}"
+        );
+        assert!(refused.contains("90, 9.0, 90a"), "{refused}");
+    }
+}
+
+#[test]
+fn the_default_is_every_listed_architecture_that_the_compiler_knows() {
+    let chosen = arch::choose(&Request::Default, &[75, 80, 86, 87, 89, 90]).unwrap();
+    assert_eq!(chosen, [75, 80, 86, 89, 90].map(plain));
+    assert!(
+        arch::choose(&Request::Default, &[35])
+            .unwrap_err()
+            .contains("only 35")
+    );
+}
+
+#[test]
+fn an_architecture_the_compiler_does_not_know_is_an_error_that_lists_those_it_does() {
+    let asked = arch::parse("50,90").unwrap();
+    let refused = arch::choose(&asked, &[75, 90]).unwrap_err();
+    assert!(
+        refused.contains("asks for 50") && refused.contains("75, 90"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn the_highest_architecture_goes_in_as_portable_code_too() {
+    assert_eq!(
+        arch::flags(&[plain(80), plain(90)]),
+        [
+            "-gencode=arch=compute_80,code=sm_80",
+            "-gencode=arch=compute_90,code=sm_90",
+            "-gencode=arch=compute_90,code=compute_90"
+        ]
+    );
+    assert_eq!(
+        arch::names(&[plain(80), plain(90)]),
+        "sm_80,sm_90,compute_90"
+    );
+}
+
+#[test]
+fn code_for_one_architecture_alone_is_never_called_portable() {
+    let special = Arch {
+        number: 90,
+        suffix: Some('a'),
+    };
+    assert_eq!(
+        arch::names(&[plain(80), special]),
+        "sm_80,sm_90a,compute_80"
+    );
+    assert_eq!(
+        arch::flags(&[special]),
+        ["-gencode=arch=compute_90a,code=sm_90a"]
+    );
+}
