@@ -66,7 +66,8 @@ fn stream(device: &Device) -> Stream {
 /// `iters` pairs of one size.
 fn pairs<C: Contender>(contender: &C, stream: &Stream, bytes: u64, iters: u64) {
     for _ in 0..iters {
-        let block = black_box(contender.alloc(stream, black_box(bytes)));
+        let block = contender.alloc(stream, black_box(bytes));
+        black_box(C::addr(&block));
         contender.free(block, stream);
     }
 }
@@ -131,9 +132,9 @@ impl<'c, C: Contender> LiveSet<'c, C> {
         if let Some(block) = slot.take() {
             self.contender.free(block, &self.stream);
         }
-        *slot = Some(black_box(
-            self.contender.alloc(&self.stream, u64::from(bytes)),
-        ));
+        let block = self.contender.alloc(&self.stream, u64::from(bytes));
+        black_box(C::addr(&block));
+        *slot = Some(block);
     }
 
     fn time(&mut self, iters: u64) -> Duration {
@@ -347,7 +348,9 @@ fn hand_over<C: Contender>(contender: &C, from: &Stream, to: &Stream, iters: u64
         line.wait();
         let start = Instant::now();
         for made in 1..=iters {
-            writer.push(black_box(contender.alloc(from, 64 * KIB)));
+            let block = contender.alloc(from, 64 * KIB);
+            black_box(C::addr(&block));
+            writer.push(block);
             if made % HANDED == 0 {
                 writer.publish();
             }
@@ -447,9 +450,15 @@ fn unwarmed(lab: &mut Lab) {
     let cuda = device.info().kind == DeviceKind::Cuda;
     let mut peer = cuda.then(|| Rounds::new(DriverPool::new(&device), &device));
     let _guard = peer.as_ref().map(|peer| peer.contender.enter());
-    for _ in 0..=ROUNDS {
-        ours.next();
-        warm.next();
+    for turn in 0..=ROUNDS {
+        // Turn about, so that neither always follows the other's caches.
+        if turn % 2 == 0 {
+            ours.next();
+            warm.next();
+        } else {
+            warm.next();
+            ours.next();
+        }
         if let Some(peer) = &mut peer {
             peer.next();
         }

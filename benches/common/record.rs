@@ -69,13 +69,13 @@ impl Record {
     /// The table, for a person.
     pub fn print(&self) {
         let names = self.names();
-        print!("\n{:<20}{:<26}{:<14}", "bench", "case", "figure");
+        print!("\n{:<20}{:<30}{:<10}", "bench", "case", "figure");
         for name in &names {
             print!("{name:>17}");
         }
         println!("{:>9}", "times");
         for row in &self.rows {
-            print!("{:<20}{:<26}{:<14}", row.bench, row.case, row.figure);
+            print!("{:<20}{:<30}{:<10}", row.bench, row.case, row.figure);
             for name in &names {
                 match row.value(name) {
                     Some(value) => print!("{value:>17.2}"),
