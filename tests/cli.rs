@@ -325,6 +325,7 @@ fn wrong_arguments_exit_with_2_and_say_what_is_expected() {
         (&["replay", "t", "--cap", "1.02"], "expected bytes"),
         (&["replay", "t", "--cap", "0x"], "must be more than 0"),
         (&["replay", "t", "--verify", "some"], "full"),
+        (&["replay", "t", "--versus", "jemalloc"], "cuda-async"),
         (&["replay"], "<TRACE>"),
         (&["nonsense"], "nonsense"),
     ] {
@@ -341,6 +342,26 @@ fn a_gpu_that_is_not_there_is_an_error_that_says_what_is_missing() {
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
     assert!(ran.stderr.starts_with("error: "), "{}", ran.stderr);
     assert_eq!(ran.stdout, "");
+}
+
+#[test]
+fn another_allocator_that_the_device_does_not_have_is_an_error_in_words() {
+    let (_dir, path) = file("1,0,allocate,0x10,4096,0\n");
+    let ran = warpool(&[
+        "replay",
+        &path,
+        "--device",
+        "host",
+        "--versus",
+        "cuda-async",
+        "--json",
+    ]);
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert_eq!(ran.stdout, "");
+    assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
+    for part in ["cudaMallocAsync", "this is no GPU"] {
+        assert!(ran.stderr.contains(part), "{part}: {}", ran.stderr);
+    }
 }
 
 #[test]
