@@ -1,6 +1,7 @@
 //! What the test binaries share: which devices there are, and memory on them.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod hunt;
 pub mod watched;
 
 use std::sync::Arc;
