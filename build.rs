@@ -10,7 +10,7 @@
 //! | `PATH`, `VIRTUAL_ENV`, `CONDA_PREFIX` | where a compiler may lie | likewise |
 //! | `NVCC_CCBIN` | the host compiler that nvcc uses | the C++ compiler of the host kernels |
 //! | `CUDA_COMPUTE_CAP` | `90`, `9.0`, `90a`, a list by commas, or `native` | 75, 80, 86, 89, 90, 100, 120, as far as nvcc knows them; PTX of the highest goes in with either |
-//! | `LIBCLANG_PATH` | folder of the libclang that bindgen loads | bindgen's own search; without any, the copy in `kernels/bindings.rs` |
+//! | `LIBCLANG_PATH` | folder of the libclang that bindgen loads | `target/cuda-toolkit`, then bindgen's own search; without any, the copy in `kernels/bindings.rs` |
 //! | `CXX`, `CXXFLAGS`, `CC`, `CFLAGS`, `AR` | as the `cc` crate reads them | the system's |
 //! | `DOCS_RS` | set: as `WARPOOL_CUDA=off` | |
 //! | `CARGO_MANIFEST_DIR`, `OUT_DIR`, `NUM_JOBS`, `CARGO_CFG_TARGET_OS`, `CARGO_CFG_TARGET_ARCH`, `CARGO_FEATURE_RUSTACUDA` | as cargo sets them | an error |

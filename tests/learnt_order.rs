@@ -5,29 +5,14 @@
 mod common;
 
 use common::watched::Watched;
-use common::{Gate, fill, leaving_nothing};
+use common::{Gate, fill, on_every_device};
 use warpool::{Device, Pool, PoolConfig, Stream};
 
 const LIMIT: u64 = 64 << 20;
 /// More than half of the limit: the second block must take the first one's memory.
 const BYTES: u64 = 40 << 20;
 
-macro_rules! suite {
-    ($($name:ident,)*) => {
-        mod host {
-            $(#[test] fn $name() { super::leaving_nothing(super::common::host(), super::$name); })*
-        }
-        mod cuda {
-            $(#[test] fn $name() {
-                if let Some(device) = super::common::cuda() {
-                    super::leaving_nothing(device, super::$name);
-                }
-            })*
-        }
-    };
-}
-
-suite! {
+on_every_device! {
     memory_of_another_stream_costs_one_wait_on_the_device,
     a_wait_that_the_application_made_is_not_made_again,
     a_wait_made_before_the_free_does_not_cover_it,

@@ -13,7 +13,7 @@ mod frames;
 
 use std::collections::BTreeMap;
 
-use crate::device::{Addr, Device};
+use crate::device::{Addr, Device, Phys};
 use crate::error::{Error, Result};
 
 use frames::Frames;
@@ -42,6 +42,8 @@ pub(crate) struct Arena {
     frames: Frames,
     /// Old mappings still standing: offset to bytes.
     stale: BTreeMap<u64, u64>,
+    /// Handles that are mapped nowhere and that the device would not take back: offered again.
+    refused: Vec<Phys>,
     reserved: u64,
     released: u64,
     calls: ArenaCalls,
@@ -51,7 +53,7 @@ impl Arena {
     /// Reserves `span` bytes of addresses, a multiple of the granule; maps nothing.
     pub(crate) fn new(device: &Device, span: u64) -> Result<Self> {
         let granule = device.info().granule;
-        if granule == 0 || span == 0 || span % granule != 0 {
+        if granule == 0 || span == 0 || !span.is_multiple_of(granule) {
             return Err(Error::invalid(
                 "span",
                 format!("{span} is no multiple of the granule {granule}"),
@@ -65,6 +67,7 @@ impl Arena {
             granule,
             frames: Frames::new((span / granule) as usize),
             stale: BTreeMap::new(),
+            refused: Vec::new(),
             reserved: 0,
             released: 0,
             calls: ArenaCalls::default(),
@@ -74,11 +77,6 @@ impl Arena {
     /// Device address of offset 0.
     pub(crate) fn base(&self) -> Addr {
         self.base
-    }
-
-    /// Bytes of addresses.
-    pub(crate) fn span(&self) -> u64 {
-        self.span
     }
 
     /// Smallest frame, bytes.
@@ -120,9 +118,8 @@ impl Arena {
         let phys = backend.create(bytes)?;
         self.calls.created += 1;
         if let Err(error) = backend.map(self.base + offset, bytes, phys) {
-            // Not mapped, so nothing uses it; a handle the driver will not take back is its loss.
-            let _ = backend.release(phys);
-            self.calls.released += 1;
+            // The first error is the one to report; a handle that stays is offered again.
+            let _ = self.give_back(phys);
             return Err(error);
         }
         self.calls.mapped += 1;
@@ -173,8 +170,18 @@ impl Arena {
         self.frames.remove(id);
         self.reserved -= bytes;
         self.released += bytes;
-        self.calls.released += 1;
-        backend.release(frame.phys)
+        self.give_back(frame.phys)
+    }
+
+    /// Releases a handle that is mapped nowhere, and those refused before.
+    fn give_back(&mut self, phys: Phys) -> Result<()> {
+        self.refused.push(phys);
+        while let Some(&phys) = self.refused.last() {
+            self.device.backend().release(phys)?;
+            self.calls.released += 1;
+            self.refused.pop();
+        }
+        Ok(())
     }
 
     /// Whether the books agree with themselves; for checks.
@@ -202,6 +209,9 @@ impl Drop for Arena {
             let (offset, bytes) = self.extent_of(&frame);
             let _ = backend.unmap(self.base + offset, bytes);
             let _ = backend.release(frame.phys);
+        }
+        for &phys in &self.refused {
+            let _ = backend.release(phys);
         }
         let _ = backend.unreserve(self.base, self.span);
     }

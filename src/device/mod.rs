@@ -97,7 +97,7 @@ impl Device {
     /// device's primary context.
     ///
     /// # Errors
-    /// [`Error::Unavailable`](crate::Error::Unavailable) says which of driver, GPU and compiled
+    /// [`Error::Unavailable`] says which of driver, GPU and compiled
     /// kernels is missing and what to do about it.
     pub fn cuda(ordinal: u32) -> Result<Self> {
         Ok(Self::from_backend(cuda::open(ordinal)?))
@@ -125,7 +125,7 @@ impl Device {
     /// The host device with its default capacity (see [`HostConfig::capacity`]).
     ///
     /// # Errors
-    /// [`Error::Os`](crate::Error::Os) if the machine refuses memory or threads.
+    /// [`Error::Os`] if the machine refuses memory or threads.
     pub fn host() -> Result<Self> {
         Self::host_with(HostConfig::default())
     }

@@ -1,5 +1,9 @@
 //! What the test binaries share: which devices there are, and memory on them.
-#![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(
+    dead_code,
+    unused_macros,
+    reason = "each test binary uses its own part"
+)]
 
 pub mod hunt;
 pub mod watched;
@@ -44,6 +48,27 @@ pub fn leaving_nothing(device: Device, test: impl FnOnce(&Device)) {
         "something leaked"
     );
 }
+
+/// Makes each function named, which takes a `&Device`, a test on the host device and one on the
+/// first GPU; afterwards the device must have back everything it handed out.
+macro_rules! on_every_device {
+    ($($name:ident,)*) => {
+        mod host {
+            $(#[test] fn $name() {
+                crate::common::leaving_nothing(crate::common::host(), super::$name);
+            })*
+        }
+        mod cuda {
+            $(#[test] fn $name() {
+                if let Some(device) = crate::common::cuda() {
+                    crate::common::leaving_nothing(device, super::$name);
+                }
+            })*
+        }
+    };
+}
+#[allow(unused_imports, reason = "each test binary uses its own part")]
+pub(crate) use on_every_device;
 
 /// Mapped memory of a device, without a pool.
 pub struct Memory {

@@ -1,6 +1,7 @@
 //! A device whose calls are counted and can be made to fail.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use warpool::device::{Addr, Backend, DeviceInfo, HandleCounts, Launch, Phys, RawEvent, RawStream};
@@ -23,6 +24,7 @@ pub struct Watched {
     inner: Arc<dyn Backend>,
     calls: Mutex<HashMap<&'static str, u64>>,
     failure: Mutex<Option<Failure>>,
+    failures: AtomicU64,
 }
 
 impl Watched {
@@ -32,6 +34,7 @@ impl Watched {
             inner: Arc::clone(device.backend()),
             calls: Mutex::default(),
             failure: Mutex::default(),
+            failures: AtomicU64::new(0),
         });
         (
             Device::from_backend(Arc::clone(&watched) as Arc<dyn Backend>),
@@ -42,6 +45,11 @@ impl Watched {
     /// Uses of `call` so far, failed ones too.
     pub fn calls(&self, call: &'static str) -> u64 {
         self.calls.lock().unwrap().get(call).copied().unwrap_or(0)
+    }
+
+    /// Uses made to fail so far.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
     }
 
     /// Makes the `use_number`-th use of `call` from now on fail, the next being the first, and
@@ -74,6 +82,7 @@ impl Watched {
         if !planned.for_ever {
             *failure = None;
         }
+        self.failures.fetch_add(1, Ordering::Relaxed);
         let words = String::from("made to fail by a test");
         Err(Error::Driver {
             call,

@@ -57,28 +57,34 @@ impl HostConfig {
 #[must_use]
 pub fn host_available_bytes() -> Option<u64> {
     let available = meminfo("MemAvailable:")?;
-    let read = |name: &str| -> Option<u64> {
-        std::fs::read_to_string(format!("/sys/fs/cgroup/{name}"))
-            .ok()?
-            .trim()
-            .parse()
-            .ok()
-    };
-    let group = read("memory.max").zip(read("memory.current"));
-    Some(group.map_or(available, |(limit, used)| {
-        available.min(limit.saturating_sub(used))
-    }))
+    Some(group_available_bytes().map_or(available, |group| group.min(available)))
+}
+
+/// What the control group (version 2) leaves, `None` without a limit. Files that were read and are
+/// not in use are given up before the limit is met.
+fn group_available_bytes() -> Option<u64> {
+    let read = |name: &str| std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok();
+    let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
+    let (limit, used) = (number("memory.max")?, number("memory.current")?);
+    let idle_files = read("memory.stat")
+        .and_then(|text| figure(&text, "inactive_file"))
+        .unwrap_or(0);
+    Some(limit.saturating_sub(used.saturating_sub(idle_files)))
+}
+
+/// The number behind `name` at the start of a line.
+fn figure(text: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines().map(str::split_whitespace);
+    lines
+        .find_map(|mut words| (words.next() == Some(name)).then(|| words.next()))??
+        .parse()
+        .ok()
 }
 
 /// A figure of `/proc/meminfo`, in bytes.
 fn meminfo(name: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find(|line| line.starts_with(name))?;
-    line.split_whitespace()
-        .nth(1)?
-        .parse::<u64>()
-        .ok()?
-        .checked_mul(1024)
+    figure(&text, name)?.checked_mul(1024)
 }
 
 /// The processor's name, as the machine gives it.
@@ -392,5 +398,35 @@ impl Drop for Host {
         for stream in self.streams.drain() {
             stream.close();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_read_by_their_whole_name() {
+        let text = "MemAvailableSoon: 7 kB\nMemAvailable:   1234 kB\ninactive_file 99\nempty\n";
+        assert_eq!(figure(text, "MemAvailable:"), Some(1234));
+        assert_eq!(figure(text, "inactive_file"), Some(99));
+        assert_eq!(
+            (figure(text, "empty"), figure(text, "MemAvail")),
+            (None, None)
+        );
+    }
+
+    #[test]
+    fn the_machine_has_memory_and_no_more_is_available_than_there_is() {
+        let (total, available) = (
+            meminfo("MemTotal:").unwrap(),
+            host_available_bytes().unwrap(),
+        );
+        assert!(
+            0 < available && available <= total,
+            "{available} of {total}"
+        );
+        let device = open(HostConfig::default()).unwrap();
+        assert!(device.info().total_bytes >= DEFAULT_CAPACITY.max(total - total % GRANULE));
     }
 }
