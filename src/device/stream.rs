@@ -1,10 +1,11 @@
 //! Streams: queues of device work, owned or adopted from another library.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use super::{Device, Event, RawStream, Timeline, lock};
 use crate::error::{Error, Result};
+use crate::sync::Mutex;
 
 /// Something that keeps state for a stream and wants to hear when its last handle is dropped.
 pub(crate) trait StreamWatcher: Send + Sync {

@@ -4,7 +4,7 @@
 //! twice and touches nothing that another stream touches. Locks are taken core first, then one
 //! lane; the hot path takes only the lane's.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use super::block::Block;
 use super::cache::{Cache, Cached};
@@ -15,6 +15,7 @@ use super::shared::Shared;
 use super::stats::Flow;
 use crate::device::{StreamCore, lock};
 use crate::error::{Error, Result};
+use crate::sync::Mutex;
 
 /// Blocks a cache holds at most.
 const MOST_BLOCKS: usize = 4096;
