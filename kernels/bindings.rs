@@ -1,6 +1,7 @@
-// Made by the build script from warpool.h with the fingerprint 40873f3b4782306a.
+// Made by the build script from warpool.h with the fingerprint 291ab7a622465ecd.
 
 pub const WP_ABI_VERSION: u32 = 1;
+pub const WP_INPLACE_TILE: u32 = 2048;
 pub const WP_SMALL_MOVE: u32 = 2048;
 pub const WP_MEDIUM_MOVE: u32 = 16384;
 pub const WP_MOVE_TILE: u32 = 16384;
@@ -102,6 +103,37 @@ pub const WP_SATURATE: wp_overflow = 1;
 pub type wp_overflow = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct wp_tile {
+    pub src: wp_addr,
+    pub dst: wp_addr,
+    pub index: wp_u64,
+    pub count: wp_u32,
+    pub tensor: wp_u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of wp_tile"][::core::mem::size_of::<wp_tile>() - 32usize];
+    ["Alignment of wp_tile"][::core::mem::align_of::<wp_tile>() - 8usize];
+    ["Offset of field: wp_tile::src"][::core::mem::offset_of!(wp_tile, src) - 0usize];
+    ["Offset of field: wp_tile::dst"][::core::mem::offset_of!(wp_tile, dst) - 8usize];
+    [
+        "Offset of field: wp_tile::index",
+    ][::core::mem::offset_of!(wp_tile, index) - 16usize];
+    [
+        "Offset of field: wp_tile::count",
+    ][::core::mem::offset_of!(wp_tile, count) - 24usize];
+    [
+        "Offset of field: wp_tile::tensor",
+    ][::core::mem::offset_of!(wp_tile, tensor) - 28usize];
+};
+unsafe extern "C" {
+    pub fn wp_convert_tile(src_type: wp_u32, dst_type: wp_u32) -> wp_u32;
+}
+unsafe extern "C" {
+    pub fn wp_convert_group(src_type: wp_u32, dst_type: wp_u32) -> wp_u32;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct wp_convert {
     pub src: wp_addr,
     pub dst: wp_addr,
@@ -110,14 +142,23 @@ pub struct wp_convert {
     pub src_pitch: wp_u64,
     pub dst_pitch: wp_u64,
     pub seed: wp_u64,
+    pub tiles: wp_addr,
+    pub flag: wp_addr,
+    pub amax: wp_addr,
+    pub block_amax: wp_addr,
+    pub scale_at: wp_addr,
+    pub scale: f32,
+    pub bias: f32,
+    pub fused: wp_u32,
     pub src_type: wp_u32,
     pub dst_type: wp_u32,
     pub rounding: wp_u32,
     pub overflow: wp_u32,
+    pub pad: wp_u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of wp_convert"][::core::mem::size_of::<wp_convert>() - 72usize];
+    ["Size of wp_convert"][::core::mem::size_of::<wp_convert>() - 128usize];
     ["Alignment of wp_convert"][::core::mem::align_of::<wp_convert>() - 8usize];
     [
         "Offset of field: wp_convert::src",
@@ -141,17 +182,44 @@ const _: () = {
         "Offset of field: wp_convert::seed",
     ][::core::mem::offset_of!(wp_convert, seed) - 48usize];
     [
+        "Offset of field: wp_convert::tiles",
+    ][::core::mem::offset_of!(wp_convert, tiles) - 56usize];
+    [
+        "Offset of field: wp_convert::flag",
+    ][::core::mem::offset_of!(wp_convert, flag) - 64usize];
+    [
+        "Offset of field: wp_convert::amax",
+    ][::core::mem::offset_of!(wp_convert, amax) - 72usize];
+    [
+        "Offset of field: wp_convert::block_amax",
+    ][::core::mem::offset_of!(wp_convert, block_amax) - 80usize];
+    [
+        "Offset of field: wp_convert::scale_at",
+    ][::core::mem::offset_of!(wp_convert, scale_at) - 88usize];
+    [
+        "Offset of field: wp_convert::scale",
+    ][::core::mem::offset_of!(wp_convert, scale) - 96usize];
+    [
+        "Offset of field: wp_convert::bias",
+    ][::core::mem::offset_of!(wp_convert, bias) - 100usize];
+    [
+        "Offset of field: wp_convert::fused",
+    ][::core::mem::offset_of!(wp_convert, fused) - 104usize];
+    [
         "Offset of field: wp_convert::src_type",
-    ][::core::mem::offset_of!(wp_convert, src_type) - 56usize];
+    ][::core::mem::offset_of!(wp_convert, src_type) - 108usize];
     [
         "Offset of field: wp_convert::dst_type",
-    ][::core::mem::offset_of!(wp_convert, dst_type) - 60usize];
+    ][::core::mem::offset_of!(wp_convert, dst_type) - 112usize];
     [
         "Offset of field: wp_convert::rounding",
-    ][::core::mem::offset_of!(wp_convert, rounding) - 64usize];
+    ][::core::mem::offset_of!(wp_convert, rounding) - 116usize];
     [
         "Offset of field: wp_convert::overflow",
-    ][::core::mem::offset_of!(wp_convert, overflow) - 68usize];
+    ][::core::mem::offset_of!(wp_convert, overflow) - 120usize];
+    [
+        "Offset of field: wp_convert::pad",
+    ][::core::mem::offset_of!(wp_convert, pad) - 124usize];
 };
 unsafe extern "C" {
     pub fn wp_cuda_convert(
@@ -161,6 +229,167 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn wp_host_convert(args: *const wp_convert) -> ::core::ffi::c_int;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct wp_inplace {
+    pub addr: wp_addr,
+    pub count: wp_u64,
+    pub seed: wp_u64,
+    pub scratch: wp_addr,
+    pub src_type: wp_u32,
+    pub dst_type: wp_u32,
+    pub rounding: wp_u32,
+    pub overflow: wp_u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of wp_inplace"][::core::mem::size_of::<wp_inplace>() - 48usize];
+    ["Alignment of wp_inplace"][::core::mem::align_of::<wp_inplace>() - 8usize];
+    [
+        "Offset of field: wp_inplace::addr",
+    ][::core::mem::offset_of!(wp_inplace, addr) - 0usize];
+    [
+        "Offset of field: wp_inplace::count",
+    ][::core::mem::offset_of!(wp_inplace, count) - 8usize];
+    [
+        "Offset of field: wp_inplace::seed",
+    ][::core::mem::offset_of!(wp_inplace, seed) - 16usize];
+    [
+        "Offset of field: wp_inplace::scratch",
+    ][::core::mem::offset_of!(wp_inplace, scratch) - 24usize];
+    [
+        "Offset of field: wp_inplace::src_type",
+    ][::core::mem::offset_of!(wp_inplace, src_type) - 32usize];
+    [
+        "Offset of field: wp_inplace::dst_type",
+    ][::core::mem::offset_of!(wp_inplace, dst_type) - 36usize];
+    [
+        "Offset of field: wp_inplace::rounding",
+    ][::core::mem::offset_of!(wp_inplace, rounding) - 40usize];
+    [
+        "Offset of field: wp_inplace::overflow",
+    ][::core::mem::offset_of!(wp_inplace, overflow) - 44usize];
+};
+unsafe extern "C" {
+    pub fn wp_cuda_inplace(
+        args: *const wp_inplace,
+        stream: *mut ::core::ffi::c_void,
+    ) -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn wp_host_inplace(args: *const wp_inplace) -> ::core::ffi::c_int;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct wp_scaler {
+    pub scale: f32,
+    pub inverse: f32,
+    pub found: wp_u32,
+    pub skip: wp_u32,
+    pub good_steps: wp_u32,
+    pub interval: wp_u32,
+    pub growth: f32,
+    pub backoff: f32,
+    pub updates: wp_u64,
+    pub skipped: wp_u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of wp_scaler"][::core::mem::size_of::<wp_scaler>() - 48usize];
+    ["Alignment of wp_scaler"][::core::mem::align_of::<wp_scaler>() - 8usize];
+    [
+        "Offset of field: wp_scaler::scale",
+    ][::core::mem::offset_of!(wp_scaler, scale) - 0usize];
+    [
+        "Offset of field: wp_scaler::inverse",
+    ][::core::mem::offset_of!(wp_scaler, inverse) - 4usize];
+    [
+        "Offset of field: wp_scaler::found",
+    ][::core::mem::offset_of!(wp_scaler, found) - 8usize];
+    [
+        "Offset of field: wp_scaler::skip",
+    ][::core::mem::offset_of!(wp_scaler, skip) - 12usize];
+    [
+        "Offset of field: wp_scaler::good_steps",
+    ][::core::mem::offset_of!(wp_scaler, good_steps) - 16usize];
+    [
+        "Offset of field: wp_scaler::interval",
+    ][::core::mem::offset_of!(wp_scaler, interval) - 20usize];
+    [
+        "Offset of field: wp_scaler::growth",
+    ][::core::mem::offset_of!(wp_scaler, growth) - 24usize];
+    [
+        "Offset of field: wp_scaler::backoff",
+    ][::core::mem::offset_of!(wp_scaler, backoff) - 28usize];
+    [
+        "Offset of field: wp_scaler::updates",
+    ][::core::mem::offset_of!(wp_scaler, updates) - 32usize];
+    [
+        "Offset of field: wp_scaler::skipped",
+    ][::core::mem::offset_of!(wp_scaler, skipped) - 40usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct wp_unscale {
+    pub tiles: wp_addr,
+    pub count: wp_u64,
+    pub scaler: wp_addr,
+    pub type_: wp_u32,
+    pub pad: wp_u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of wp_unscale"][::core::mem::size_of::<wp_unscale>() - 32usize];
+    ["Alignment of wp_unscale"][::core::mem::align_of::<wp_unscale>() - 8usize];
+    [
+        "Offset of field: wp_unscale::tiles",
+    ][::core::mem::offset_of!(wp_unscale, tiles) - 0usize];
+    [
+        "Offset of field: wp_unscale::count",
+    ][::core::mem::offset_of!(wp_unscale, count) - 8usize];
+    [
+        "Offset of field: wp_unscale::scaler",
+    ][::core::mem::offset_of!(wp_unscale, scaler) - 16usize];
+    [
+        "Offset of field: wp_unscale::type_",
+    ][::core::mem::offset_of!(wp_unscale, type_) - 24usize];
+    [
+        "Offset of field: wp_unscale::pad",
+    ][::core::mem::offset_of!(wp_unscale, pad) - 28usize];
+};
+unsafe extern "C" {
+    pub fn wp_cuda_unscale(
+        args: *const wp_unscale,
+        stream: *mut ::core::ffi::c_void,
+    ) -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn wp_host_unscale(args: *const wp_unscale) -> ::core::ffi::c_int;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct wp_scaler_update {
+    pub scaler: wp_addr,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of wp_scaler_update"][::core::mem::size_of::<wp_scaler_update>() - 8usize];
+    [
+        "Alignment of wp_scaler_update",
+    ][::core::mem::align_of::<wp_scaler_update>() - 8usize];
+    [
+        "Offset of field: wp_scaler_update::scaler",
+    ][::core::mem::offset_of!(wp_scaler_update, scaler) - 0usize];
+};
+unsafe extern "C" {
+    pub fn wp_cuda_scaler_update(
+        args: *const wp_scaler_update,
+        stream: *mut ::core::ffi::c_void,
+    ) -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn wp_host_scaler_update(args: *const wp_scaler_update) -> ::core::ffi::c_int;
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

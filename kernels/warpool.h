@@ -87,10 +87,37 @@ typedef enum wp_overflow {
     WP_SATURATE = 1     /* the largest finite magnitude, for infinities too */
 } wp_overflow;
 
+/* A piece of one tensor, for conversions of many tensors in one launch. */
+typedef struct wp_tile {
+    wp_addr src;
+    wp_addr dst;
+    wp_u64 index;  /* number of its first element, for stochastic rounding */
+    wp_u32 count;
+    wp_u32 tensor; /* which of the tensors it belongs to */
+} wp_tile;
+
 /*
- * `rows` rows of `count` elements; row r starts at src + r * src_pitch and dst + r * dst_pitch
- * (bytes, multiples of the element). Addresses are aligned to their element. Element c of row r has
- * the number r * count + c. No destination overlaps the source.
+ * Elements a tile should have where a tensor has that many, when its destination starts a whole
+ * group of wp_convert_group; any count is right, this one is fast. 0 for a pair not converted.
+ */
+wp_u32 wp_convert_tile(wp_u32 src_type, wp_u32 dst_type);
+/* Elements of one aligned store. A tensor whose destination is aligned otherwise is cut so that the
+ * second tile starts a group. */
+wp_u32 wp_convert_group(wp_u32 src_type, wp_u32 dst_type);
+
+/*
+ * Without `tiles`: `rows` rows of `count` elements; row r starts at src + r * src_pitch and
+ * dst + r * dst_pitch (bytes, multiples of the element). Element c of row r has the number
+ * r * count + c. With `tiles`: the `rows` pieces of the table; src, dst, count and both pitches are
+ * not read. Addresses are aligned to their element. No destination overlaps any source.
+ *
+ * With `fused`, on formats other than F64, each value x becomes y = x * scale + bias by one fused
+ * multiply-add in F32, and y is rounded as asked, also in pairs that are exact without. A NaN in F32
+ * is 0x7FFFFFFF then. What the three addresses name is optional:
+ *   flag       wp_u32, set to 1 if some y or its result is infinite or NaN; never cleared.
+ *   amax       the F32 bits of the largest |y|, raised to it where larger, one a tensor of `tiles`;
+ *              NaN counts as larger than infinity.
+ *   block_amax without `tiles` and with one row: the largest |y| of each 32 elements, written.
  */
 typedef struct wp_convert {
     wp_addr src;
@@ -100,14 +127,91 @@ typedef struct wp_convert {
     wp_u64 src_pitch;
     wp_u64 dst_pitch;
     wp_u64 seed;
-    wp_u32 src_type; /* wp_type */
-    wp_u32 dst_type; /* wp_type */
-    wp_u32 rounding; /* wp_rounding; exact conversions ignore it */
-    wp_u32 overflow; /* wp_overflow */
+    wp_addr tiles;      /* wp_tile[rows], or 0 */
+    wp_addr flag;       /* or 0 */
+    wp_addr amax;       /* or 0 */
+    wp_addr block_amax; /* or 0 */
+    wp_addr scale_at;   /* an F32 that `scale` is multiplied by when the launch runs, or 0 */
+    float scale;
+    float bias;         /* -0.0 adds nothing, and keeps the sign of zero */
+    wp_u32 fused;       /* 0 or 1 */
+    wp_u32 src_type;    /* wp_type */
+    wp_u32 dst_type;    /* wp_type */
+    wp_u32 rounding;    /* wp_rounding; exact conversions ignore it */
+    wp_u32 overflow;    /* wp_overflow; exact conversions ignore it */
+    wp_u32 pad;
 } wp_convert;
 
 int wp_cuda_convert(const wp_convert *args, void *stream);
 int wp_host_convert(const wp_convert *args);
+
+/* Bytes that wp_inplace.scratch names, for `count` elements. */
+#define WP_INPLACE_TILE 2048
+#define WP_INPLACE_SCRATCH(count) (64 + 4 * (((count) + WP_INPLACE_TILE - 1) / WP_INPLACE_TILE))
+
+/*
+ * `count` elements converted inside one buffer: element i of the result starts at
+ * addr + i * (its size). `addr` is a multiple of 16, and the buffer holds the larger of the two.
+ */
+typedef struct wp_inplace {
+    wp_addr addr;
+    wp_u64 count;
+    wp_u64 seed;
+    wp_addr scratch; /* device memory, a multiple of 16; written by the launch */
+    wp_u32 src_type; /* wp_type */
+    wp_u32 dst_type; /* wp_type */
+    wp_u32 rounding; /* wp_rounding */
+    wp_u32 overflow; /* wp_overflow */
+} wp_inplace;
+
+int wp_cuda_inplace(const wp_inplace *args, void *stream);
+int wp_host_inplace(const wp_inplace *args);
+
+/* ---- scale.cu: loss scaling ------------------------------------------------------------------ */
+
+/*
+ * The state of a loss scaler, in device memory. `found` gathers what the checks since the last
+ * update found; `skip` is what the last update decided from it.
+ */
+typedef struct wp_scaler {
+    float scale;
+    float inverse;     /* 1 / scale, rounded to nearest */
+    wp_u32 found;      /* 1 if some gradient was infinite or NaN */
+    wp_u32 skip;       /* 1 if the last update found one: the step is to be left out */
+    wp_u32 good_steps; /* updates in a row that found none, since the last growth */
+    wp_u32 interval;   /* after that many the scale grows */
+    float growth;
+    float backoff;
+    wp_u64 updates;
+    wp_u64 skipped;
+} wp_scaler;
+
+/*
+ * Multiplies every element of the tiles (their `src`, in place) by the scaler's `inverse`, in F32
+ * rounded to nearest and then to the element's format; sets `found` if some element was infinite
+ * or NaN before. Formats: F32, F16, BF16.
+ */
+typedef struct wp_unscale {
+    wp_addr tiles; /* wp_tile[count] */
+    wp_u64 count;
+    wp_addr scaler; /* wp_scaler */
+    wp_u32 type;    /* wp_type */
+    wp_u32 pad;
+} wp_unscale;
+
+int wp_cuda_unscale(const wp_unscale *args, void *stream);
+int wp_host_unscale(const wp_unscale *args);
+
+/*
+ * The end of a step: if `found`, scale *= backoff and the run of good steps ends; else the run
+ * grows, and at `interval` the scale is multiplied by `growth` unless that overflows. Clears `found`.
+ */
+typedef struct wp_scaler_update {
+    wp_addr scaler; /* wp_scaler */
+} wp_scaler_update;
+
+int wp_cuda_scaler_update(const wp_scaler_update *args, void *stream);
+int wp_host_scaler_update(const wp_scaler_update *args);
 
 /* ---- relocate.cu: batched moves, slides, pointer patch, scattered stores -------------------- */
 

@@ -22,3 +22,14 @@ pub(crate) use shuttle::sync::{
     Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic::AtomicI64,
     atomic::AtomicU64,
 };
+
+/// For locks that are the standard library's in every build.
+pub(crate) mod plain {
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    /// Locks, going on after a panic elsewhere: state behind the crate's locks is valid between
+    /// calls.
+    pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

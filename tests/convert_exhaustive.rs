@@ -4,11 +4,13 @@
 //! and treatment of overflow. Without it the sweep takes every 64th strip of 2^16 inputs, and a
 //! second test takes the inputs around every boundary between two results.
 
+mod common;
 mod convert_reference;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use convert_reference::{BF16, E4M3, E5M2, F16, Format, How, NARROW, every_how, intervals, round};
+use warpool::device::Launch;
 use warpool::driver::abi;
 
 const STRIP: usize = 1 << 16;
@@ -17,22 +19,42 @@ fn whole() -> bool {
     std::env::var("WARPOOL_EXHAUSTIVE").is_ok_and(|v| v == "1")
 }
 
+/// Arguments for `count` elements.
+fn arguments(
+    src: u64,
+    types: (u32, u32),
+    dst: u64,
+    count: usize,
+    how: How,
+    seed: u64,
+) -> abi::wp_convert {
+    // SAFETY: plain numbers, for which zero is a value.
+    let zero: abi::wp_convert = unsafe { std::mem::zeroed() };
+    abi::wp_convert {
+        src,
+        dst,
+        count: count as u64,
+        rows: 1,
+        seed,
+        src_type: types.0,
+        dst_type: types.1,
+        rounding: how.rounding,
+        overflow: how.overflow,
+        ..zero
+    }
+}
+
 /// Converts on the host device's kernel; slices stand in for device memory.
 fn on_host<S, D>(src: &[S], src_type: u32, dst: &mut [D], dst_type: u32, how: How, seed: u64) {
     assert_eq!(src.len(), dst.len());
-    let args = abi::wp_convert {
-        src: src.as_ptr() as u64,
-        dst: dst.as_mut_ptr() as u64,
-        count: src.len() as u64,
-        rows: 1,
-        src_pitch: 0,
-        dst_pitch: 0,
+    let args = arguments(
+        src.as_ptr() as u64,
+        (src_type, dst_type),
+        dst.as_mut_ptr() as u64,
+        src.len(),
+        how,
         seed,
-        src_type,
-        dst_type,
-        rounding: how.rounding,
-        overflow: how.overflow,
-    };
+    );
     // SAFETY: both slices live through the call, and do not overlap.
     assert_eq!(unsafe { abi::wp_host_convert(&args) }, abi::WP_OK as i32);
 }
@@ -41,11 +63,11 @@ fn on_host<S, D>(src: &[S], src_type: u32, dst: &mut [D], dst_type: u32, how: Ho
 fn codes(format: &Format, how: How, inputs: &[u32]) -> Vec<u32> {
     if format.bits == 16 {
         let mut out = vec![0u16; inputs.len()];
-        on_host(inputs, abi::WP_F32 as u32, &mut out, format.number, how, 0);
+        on_host(inputs, abi::WP_F32, &mut out, format.number, how, 0);
         out.into_iter().map(u32::from).collect()
     } else {
         let mut out = vec![0u8; inputs.len()];
-        on_host(inputs, abi::WP_F32 as u32, &mut out, format.number, how, 0);
+        on_host(inputs, abi::WP_F32, &mut out, format.number, how, 0);
         out.into_iter().map(u32::from).collect()
     }
 }
@@ -117,10 +139,10 @@ fn sweep_strip(
     for expected in expectations {
         let Expected { format, how, .. } = expected;
         if format.bits == 16 {
-            on_host(inputs, abi::WP_F32 as u32, wide, format.number, *how, 0);
+            on_host(inputs, abi::WP_F32, wide, format.number, *how, 0);
             check_strip(expected, first, wide);
         } else {
-            on_host(inputs, abi::WP_F32 as u32, small, format.number, *how, 0);
+            on_host(inputs, abi::WP_F32, small, format.number, *how, 0);
             check_strip(expected, first, small);
         }
     }
@@ -190,14 +212,7 @@ fn every_boundary_between_two_results_is_where_the_definitions_put_it() {
 fn widened<S>(codes: &[S], format: &Format) -> Vec<u32> {
     let mut out = vec![0u32; codes.len()];
     let nearest = every_how()[0];
-    on_host(
-        codes,
-        format.number,
-        &mut out,
-        abi::WP_F32 as u32,
-        nearest,
-        0,
-    );
+    on_host(codes, format.number, &mut out, abi::WP_F32, nearest, 0);
     out
 }
 
@@ -261,4 +276,119 @@ fn every_code_of_a_small_format_converts_to_the_others_as_the_definitions_say() 
             }
         }
     }
+}
+
+#[test]
+fn nearest_agrees_with_the_half_crate_on_every_value_that_is_not_nan() {
+    let step = if whole() { 1 } else { 509 };
+    let nearest = every_how()[0];
+    let mut inputs: Vec<u32> = Vec::with_capacity(STRIP);
+    let mut next = 0u64;
+    while next <= u64::from(u32::MAX) {
+        inputs.clear();
+        inputs.extend(
+            (next..=u64::from(u32::MAX))
+                .step_by(step)
+                .take(STRIP)
+                .map(|bits| bits as u32),
+        );
+        next += (STRIP * step) as u64;
+        let (mut halves, mut brains) = (vec![0u16; inputs.len()], vec![0u16; inputs.len()]);
+        on_host(&inputs, abi::WP_F32, &mut halves, F16.number, nearest, 0);
+        on_host(&inputs, abi::WP_F32, &mut brains, BF16.number, nearest, 0);
+        for ((&input, &half), &brain) in inputs.iter().zip(&halves).zip(&brains) {
+            let x = f32::from_bits(input);
+            if !x.is_nan() {
+                assert_eq!(
+                    half,
+                    half::f16::from_f32(x).to_bits(),
+                    "f16 of {input:#010x}"
+                );
+                assert_eq!(
+                    brain,
+                    half::bf16::from_f32(x).to_bits(),
+                    "bf16 of {input:#010x}"
+                );
+            }
+        }
+    }
+}
+
+/// Elements of a strip on a GPU.
+const GPU_STRIP: usize = 1 << 26;
+
+#[test]
+fn the_gpu_gives_the_bits_of_the_host_for_every_f32() {
+    let Some(device) = common::cuda() else { return };
+    let stream = device.stream().unwrap();
+    let src = common::Memory::new(&device, 4 * GPU_STRIP as u64);
+    let dst = common::Memory::new(&device, 4 * GPU_STRIP as u64);
+    let mut how = every_how();
+    how.push(How {
+        rounding: abi::WP_STOCHASTIC,
+        overflow: abi::WP_TO_INFINITY,
+    });
+    for strip in 0..(1u64 << 32) / GPU_STRIP as u64 {
+        let first = (strip * GPU_STRIP as u64) as u32;
+        let inputs: Vec<u32> = (0..GPU_STRIP as u32)
+            .map(|offset| first.wrapping_add(offset))
+            .collect();
+        common::write(&stream, src.addr, bytemuck::cast_slice(&inputs));
+        for format in NARROW {
+            for &how in &how {
+                let types = (abi::WP_F32, format.number);
+                let args = arguments(src.addr, types, dst.addr, GPU_STRIP, how, 77);
+                // SAFETY: both ranges are mapped, and live until the read below has waited.
+                unsafe {
+                    device
+                        .backend()
+                        .launch(&Launch::Convert(args), stream.raw())
+                }
+                .unwrap();
+                let size = format.bits as usize / 8;
+                let got = common::read(&stream, dst.addr, GPU_STRIP * size);
+                let want = host_bytes(&inputs, types, size, how);
+                if got != want {
+                    let at = got.iter().zip(&want).position(|(g, w)| g != w).unwrap() / size;
+                    panic!(
+                        "f32 {:#010x} to {} {how:?}: the GPU gives {:x?}, the host {:x?}",
+                        inputs[at],
+                        format.name,
+                        &got[at * size..(at + 1) * size],
+                        &want[at * size..(at + 1) * size]
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// The host kernel's result as bytes, one part a thread.
+fn host_bytes(inputs: &[u32], types: (u32, u32), size: usize, how: How) -> Vec<u8> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    // A multiple of 4, so that a part's numbers start a block of the generator as the whole's do.
+    let part = inputs.len().div_ceil(threads).next_multiple_of(4);
+    let mut out = vec![0u8; inputs.len() * size];
+    std::thread::scope(|scope| {
+        for (at, (src, dst)) in inputs
+            .chunks(part)
+            .zip(out.chunks_mut(part * size))
+            .enumerate()
+        {
+            scope.spawn(move || {
+                let tile = abi::wp_tile {
+                    src: src.as_ptr() as u64,
+                    dst: dst.as_mut_ptr() as u64,
+                    index: (at * part) as u64,
+                    count: src.len() as u32,
+                    tensor: 0,
+                };
+                let mut args = arguments(0, types, 0, 0, how, 77);
+                args.tiles = &raw const tile as u64;
+                // SAFETY: the tile and what it names live through the call.
+                assert_eq!(unsafe { abi::wp_host_convert(&args) }, abi::WP_OK as i32);
+            });
+        }
+    });
+    out
 }

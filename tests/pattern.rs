@@ -1,6 +1,9 @@
 //! The pattern kernels on the host: stamping, verifying, poisoning.
 
+mod common;
+
 use proptest::prelude::*;
+use warpool::device::Launch;
 use warpool::driver::abi;
 
 /// The pattern by its definition in `kernels/warpool.h`.
@@ -27,7 +30,7 @@ fn run(op: abi::wp_pattern_op, block: &mut [u8], seed: u64, edge: u64) -> abi::w
         seed,
         edge,
         report: &raw mut report as u64,
-        op: op as u32,
+        op,
         pad: 0,
     };
     // SAFETY: the block and the report live through the call.
@@ -98,9 +101,83 @@ fn an_unknown_operation_is_refused_and_nothing_is_written() {
         pad: 0,
     };
     // SAFETY: the block lives through the call.
-    assert_eq!(
-        unsafe { abi::wp_host_pattern(&args) },
-        abi::WP_INVALID as i32
-    );
+    let status = unsafe { abi::wp_host_pattern(&args) };
+    assert_eq!(status, abi::WP_INVALID as i32);
     assert_eq!(block, [7u8; 32]);
+}
+
+/// Runs an operation on device memory and gives the report, which lies behind the block.
+fn on_device(stream: &warpool::Stream, args: abi::wp_pattern) -> [u64; 3] {
+    common::write(stream, args.report, &[0u8; 24]);
+    // SAFETY: block and report are mapped, and live until the read below has waited.
+    unsafe {
+        stream
+            .device()
+            .backend()
+            .launch(&Launch::Pattern(args), stream.raw())
+    }
+    .unwrap();
+    let report = common::read(stream, args.report, 24);
+    [0, 8, 16].map(|at| u64::from_le_bytes(report[at..at + 8].try_into().unwrap()))
+}
+
+#[test]
+fn every_device_stamps_the_pattern_and_finds_the_byte_that_is_wrong() {
+    for device in common::devices() {
+        let stream = device.stream().unwrap();
+        let memory = common::Memory::new(&device, 1 << 20);
+        let cases = [
+            (1, 0, 0),
+            (100, 3, 0),
+            (8192, 0, 16),
+            (70_001, 8, 4096),
+            (400_000, 5, 0),
+            (9000, 0, 4095),
+        ];
+        for (seed, (bytes, shift, edge)) in cases.into_iter().enumerate() {
+            let mut args = abi::wp_pattern {
+                addr: memory.addr + 64 + shift,
+                bytes,
+                seed: seed as u64,
+                edge,
+                report: memory.addr + (1 << 19),
+                op: abi::WP_STAMP,
+                pad: 0,
+            };
+            common::fill(&stream, memory.addr, 0x11, 1 << 19);
+            on_device(&stream, args);
+            let held = common::read(&stream, memory.addr, (bytes + shift + 128) as usize);
+            for (at, &byte) in held.iter().enumerate() {
+                let offset = (at as u64).wrapping_sub(64 + shift);
+                let inside = offset < bytes && touched(bytes, edge, offset);
+                let want = if inside {
+                    pattern_byte(seed as u64, offset)
+                } else {
+                    0x11
+                };
+                assert_eq!(byte, want, "case {seed} at {at}");
+            }
+            args.op = abi::WP_VERIFY;
+            let asked = if edge == 0 || 2 * edge >= bytes {
+                bytes
+            } else {
+                2 * edge
+            };
+            assert_eq!(on_device(&stream, args), [asked, 0, 0], "case {seed}");
+            for wrong in [bytes - 1, 0] {
+                common::fill(
+                    &stream,
+                    args.addr + wrong,
+                    0x5A ^ pattern_byte(seed as u64, wrong),
+                    1,
+                );
+            }
+            let distinct = bytes.min(2);
+            assert_eq!(
+                on_device(&stream, args),
+                [asked, distinct, args.addr],
+                "case {seed}"
+            );
+        }
+    }
 }

@@ -54,3 +54,17 @@ proptest! {
         prop_assert_eq!((counts.handles, counts.mappings, counts.ranges, counts.streams), (0, 0, 0, 0));
     }
 }
+
+#[test]
+fn a_trim_gives_back_a_handle_that_two_streams_shared() {
+    let device = Device::host().unwrap();
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let (a, b) = (device.stream().unwrap(), device.stream().unwrap());
+    let blocks = (
+        pool.alloc(&a, 1 << 20).unwrap(),
+        pool.alloc(&b, 1 << 20).unwrap(),
+    );
+    drop(blocks);
+    pool.trim(0).unwrap();
+    assert_eq!(pool.stats().reserved.current, 0);
+}

@@ -71,8 +71,9 @@ struct Hardware<F16, F32> {
         float a, b;
         asm("cvt.f32.f16 %0, %1;" : "=f"(a) : "h"(x[0]));
         asm("cvt.f32.f16 %0, %1;" : "=f"(b) : "h"(x[1]));
-        y[0] = __float_as_uint(a);
-        y[1] = __float_as_uint(b);
+        /* What the instruction makes of a NaN is not written down. */
+        y[0] = a == a ? __float_as_uint(a) : F32::QNAN;
+        y[1] = b == b ? __float_as_uint(b) : F32::QNAN;
     }
 };
 

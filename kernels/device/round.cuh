@@ -34,17 +34,19 @@ struct Nearest {
 /* Away from zero for one sign or both, toward zero else. */
 struct Directed {
     static constexpr bool RANDOM = false;
-    bool away[2]; /* by sign: positive, negative */
+    u32 away_positive, away_negative; /* 0 or 1 */
 
-    WP_HD explicit Directed(u32 rounding) : away{rounding == WP_UP, rounding == WP_DOWN} {}
+    WP_HD explicit Directed(u32 rounding) : away_positive(rounding == WP_UP), away_negative(rounding == WP_DOWN) {}
+
+    WP_HD u32 away(bool negative) const { return negative ? away_negative : away_positive; }
 
     template <class B>
     WP_HD bool up(B, B rem, int, bool negative, u32) const {
-        return ((negative ? away[1] : away[0]) & (rem != 0)) != 0;
+        return ((u32)(rem != 0) & away(negative)) != 0;
     }
     template <class D>
     WP_HD typename D::Bits overflow(bool negative) const {
-        return (negative ? away[1] : away[0]) ? D::OVERFLOW : D::MAX;
+        return away(negative) != 0 ? D::OVERFLOW : D::MAX;
     }
 };
 

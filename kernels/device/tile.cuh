@@ -2,25 +2,16 @@
  * tile.cuh: how the elements of a row are shared among threads.
  *
  * A thread owns groups of V elements, cut so that each group's destination is aligned: at the
- * element numbers k * V - phase. V makes the wider of the two formats fill 16 bytes, so that a
- * warp's stores fill whole lines (16-byte loads and two stores a thread would leave every line to
- * two store instructions, at half the rate). A group that the row does not fill, or whose source
+ * element numbers k * V - phase. A group that the row does not fill, or whose source
  * window sticks out of the row, is done element by element; only the first and last of a row can be.
  */
 #ifndef WARPOOL_TILE_CUH
 #define WARPOOL_TILE_CUH
 
-#include "element.cuh"
+#include "shape.cuh"
 #include "vector.cuh"
 
 namespace wp {
-
-template <class S, class D>
-struct Shape {
-    static constexpr int WIDER = S::SIZE > D::SIZE ? S::SIZE : D::SIZE;
-    static constexpr int V = 128 / WIDER;                     /* elements a group */
-    static constexpr int U = D::SIZE > S::SIZE ? 1 : 2;       /* groups a thread (measured) */
-};
 
 /* One contiguous run of elements. */
 struct Row {
@@ -31,23 +22,25 @@ struct Row {
 };
 
 /*
- * Converts the groups `first + (lane + u * lanes) * V` of `row`; `first` may be negative.
- * `op(vector in, vector out, index)` converts a group, `op.one(x, index)` an element.
+ * Converts the groups `first + (lane + u * lanes) * V` of `row`; `first` may be negative. All
+ * threads of a warp come here together. What `op` does is device/ops.cuh.
  */
 template <class S, class D, bool Shifted, class Op>
 __device__ __forceinline__ void convert_groups(const Row &row, i64 first, unsigned lane, unsigned lanes, Op &op) {
-    constexpr int V = Shape<S, D>::V, U = Shape<S, D>::U;
+    constexpr int V = Shape<S, D>::V, U = Op::UNROLL;
     constexpr u64 SB = S::SIZE / 8, DB = D::SIZE / 8;
     using SV = Vector<typename S::Bits, V>;
     using DV = Vector<typename D::Bits, V>;
     const i64 count = (i64)row.count;
+    /* Only where the groups follow the elements and not the destination can it be unaligned. */
+    const bool stores = !Op::BLOCKS || row.dst % sizeof(DV) == 0;
     SV x[U];
     bool full[U];
 #pragma unroll
     for (int u = 0; u < U; u++) {
         const i64 e = first + (i64)(lane + u * lanes) * V;
         const u64 at = row.src + e * SB;
-        full[u] = e >= 0 && e + V <= count;
+        full[u] = e >= 0 && e + V <= count && stores;
         if (Shifted) {
             const u64 low = at & ~(u64)(sizeof(SV) - 1);
             full[u] = full[u] && low >= row.src && low + 2 * sizeof(SV) <= row.src + row.count * SB;
@@ -65,20 +58,15 @@ __device__ __forceinline__ void convert_groups(const Row &row, i64 first, unsign
             for (i64 i = e < 0 ? 0 : e; i < e + V && i < count; i++)
                 ((typename D::Bits *)row.dst)[i] = op.one(((const typename S::Bits *)row.src)[i], row.index + i);
         }
+        op.template done<V>(e, row.count);
     }
-}
-
-/* How many elements before the row the aligned destination group that holds its first one begins. */
-template <class S, class D>
-__device__ __forceinline__ unsigned phase_of(u64 dst) {
-    return (unsigned)(dst / (D::SIZE / 8)) % Shape<S, D>::V;
 }
 
 /* Segment `segment` of `row`, by `lanes` threads; a segment has lanes * V * U elements. */
 template <class S, class D, class Op>
 __device__ __forceinline__ void convert_segment(const Row &row, u64 segment, unsigned lane, unsigned lanes, Op &op) {
-    constexpr int V = Shape<S, D>::V, U = Shape<S, D>::U;
-    const unsigned phase = phase_of<S, D>(row.dst);
+    constexpr int V = Shape<S, D>::V, U = Op::UNROLL;
+    const unsigned phase = Op::BLOCKS ? 0 : phase_of<S, D>(row.dst);
     const i64 first = (i64)(segment * lanes * (V * U)) - phase;
     const u64 start = row.src - (u64)phase * (S::SIZE / 8);
     if (start % (V * S::SIZE / 8) == 0) {

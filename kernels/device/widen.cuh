@@ -33,7 +33,9 @@ WP_HD typename D::Bits widen_rebias(typename S::Bits x) {
     const B magnitude = (B)(x & (typename S::Bits)~S::SIGN);
     const B sign = (B)(x & S::SIGN) << (D::SIZE - S::SIZE);
     B wide = (magnitude << (D::MAN - S::MAN)) + ((B)(D::BIAS - S::BIAS) << D::MAN);
-    wide = magnitude >> S::MAN == 0 ? widen_subnormal<S, D>((u32)magnitude) : wide;
+    /* Of any significand, so that the arithmetic stays out of the selection. */
+    const B subnormal = widen_subnormal<S, D>((u32)magnitude & ((1u << S::MAN) - 1));
+    wide = magnitude >> S::MAN == 0 ? subnormal : wide;
     if (INFINITY_IN_S) wide = magnitude == S::OVERFLOW ? D::OVERFLOW : wide;
     const bool nan = INFINITY_IN_S ? magnitude > S::OVERFLOW : magnitude == S::QNAN;
     return nan ? D::QNAN : wide | sign;

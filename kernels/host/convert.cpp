@@ -1,49 +1,16 @@
 /*
  * convert.cpp: conversion on the host device.
  *
- * The element code of kernels/device is compiled for the baseline and again for AVX2 and AVX-512;
- * the widest that the processor has is taken. All give the same bits. Where F16C does a whole
- * conversion it is used, with the NaN replaced.
+ * Where F16C does a whole conversion it is used, with the NaN replaced; see levels.h for the rest.
  */
-#include "device/element.cuh"
+#include "device/fuse.cuh"
+#include "device/pairs.cuh"
 #include "device/philox.cuh"
-
-#if defined(__x86_64__)
-#include <cpuid.h>
-#include <immintrin.h>
-#endif
+#include "device/shape.cuh"
+#include "levels.h"
 
 namespace wp {
 namespace {
-
-enum Level { BASELINE = 0, AVX2 = 1, AVX512 = 2 };
-
-#if defined(__x86_64__)
-/* The widest level that both the processor and the operating system support. */
-Level detect() {
-    unsigned a, b, c, d;
-    if (!__get_cpuid(1, &a, &b, &c, &d)) return BASELINE;
-    const bool wide_state = (c & bit_OSXSAVE) && (c & bit_AVX) && (c & bit_F16C) && (c & bit_FMA);
-    if (!wide_state) return BASELINE;
-    unsigned low, high;
-    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    if ((low & 0x06) != 0x06 || !__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & bit_AVX2)) return BASELINE;
-    const unsigned wanted = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
-    return (low & 0xE6) == 0xE6 && (b & wanted) == wanted ? AVX512 : AVX2;
-}
-#else
-Level detect() { return BASELINE; }
-#endif
-
-Level level() {
-    static int known = -1; /* written with one value only, so a race is harmless */
-    int now = __atomic_load_n(&known, __ATOMIC_RELAXED);
-    if (now < 0) {
-        now = detect();
-        __atomic_store_n(&known, now, __ATOMIC_RELAXED);
-    }
-    return (Level)now;
-}
 
 struct Run {
     const void *src;
@@ -56,23 +23,23 @@ struct Run {
 
 /* The loop itself; inlined into a function per level. */
 template <class S, class D, class Mode>
-inline __attribute__((always_inline)) void loop(const Run &run, const Mode &mode) {
+WP_HD void loop(const Run &run, const Mode &how) {
+    /* Copies, which stores through `dst` cannot be taken to change: else nothing is vectorised. */
+    const Mode mode = how;
+    const u64 count = run.count;
     const typename S::Bits *__restrict__ src = (const typename S::Bits *)run.src;
     typename D::Bits *__restrict__ dst = (typename D::Bits *)run.dst;
     const bool saturate = run.saturate;
     if constexpr (Mode::RANDOM) {
         const u64 seed = run.seed, index = run.index;
-        for (u64 i = 0; i < run.count; i++)
+        for (u64 i = 0; i < count; i++)
             dst[i] = element<S, D>(src[i], mode, saturate, philox_word(seed, index + i));
     } else {
-        for (u64 i = 0; i < run.count; i++) dst[i] = element<S, D>(src[i], mode, saturate);
+        for (u64 i = 0; i < count; i++) dst[i] = element<S, D>(src[i], mode, saturate);
     }
 }
 
 #if defined(__x86_64__)
-#define WP_AVX2 __attribute__((target("avx2,f16c,fma")))
-#define WP_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c,fma,prefer-vector-width=512")))
-
 template <class S, class D, class Mode>
 WP_AVX2 void loop_avx2(const Run &run, const Mode &mode) {
     loop<S, D>(run, mode);
@@ -87,18 +54,18 @@ WP_AVX512 void loop_avx512(const Run &run, const Mode &mode) {
 WP_AVX2 void f32_to_f16(const Run &run) {
     const u32 *src = (const u32 *)run.src;
     u16 *dst = (u16 *)run.dst;
-    const __m128i nan = _mm_set1_epi16(0x7FFF);
+    const __m128i nan = _mm_set1_epi16(0x7FFF), infinity = _mm_set1_epi16(0x7C00);
     u64 i = 0;
     for (; i + 8 <= run.count; i += 8) {
         const __m256 x = _mm256_loadu_ps((const float *)src + i);
         __m128i y = _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
         const __m128i magnitude = _mm_and_si128(y, nan);
         if (run.saturate) {
-            const __m128i infinite = _mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7C00));
+            const __m128i infinite = _mm_cmpeq_epi16(magnitude, infinity);
             y = _mm_blendv_epi8(y, _mm_sub_epi16(y, _mm_set1_epi16(1)), infinite);
         }
-        const __m128i is_nan = _mm_cmpgt_epi16(magnitude, _mm_set1_epi16(0x7C00));
-        _mm_storeu_si128((__m128i *)(dst + i), _mm_blendv_epi8(y, nan, is_nan));
+        y = _mm_blendv_epi8(y, nan, _mm_cmpgt_epi16(magnitude, infinity));
+        _mm_storeu_si128((__m128i *)(dst + i), y);
     }
     for (; i < run.count; i++) dst[i] = narrow<F32, F16>(src[i], Nearest(), run.saturate);
 }
@@ -117,14 +84,33 @@ WP_AVX2 void f16_to_f32(const Run &run) {
 }
 #endif
 
+#if defined(__x86_64__)
 template <class S, class D, class Mode>
-void dispatch(const Run &run, const Mode &mode) {
+void convert_run(const Run &run, const Mode &mode);
+
+/* F16 to D in strips through F32, which F16C makes. */
+template <class D, class Mode>
+void f16_through_f32(const Run &run, const Mode &mode) {
+    constexpr u64 STRIP = 1024;
+    u32 wide[STRIP];
+    for (u64 start = 0; start < run.count; start += STRIP) {
+        const u64 now = start + STRIP < run.count ? STRIP : run.count - start;
+        f16_to_f32({(const u16 *)run.src + start, wide, now, 0, 0, false});
+        convert_run<F32, D>({wide, (typename D::Bits *)run.dst + start, now, run.index + start, run.seed, run.saturate}, mode);
+    }
+}
+#endif
+
+template <class S, class D, class Mode>
+void convert_run(const Run &run, const Mode &mode) {
 #if defined(__x86_64__)
     const Level best = level();
     if constexpr (SAME<S, F32> && SAME<D, F16> && SAME_MODE<Mode, Nearest>) {
         if (best >= AVX2) return f32_to_f16(run);
     } else if constexpr (SAME<S, F16> && SAME<D, F32>) {
         if (best >= AVX2) return f16_to_f32(run);
+    } else if constexpr (SAME<S, F16>) {
+        if (best >= AVX2) return f16_through_f32<D>(run, mode);
     }
     if (best == AVX512) return loop_avx512<S, D>(run, mode);
     if (best == AVX2) return loop_avx2<S, D>(run, mode);
@@ -132,42 +118,71 @@ void dispatch(const Run &run, const Mode &mode) {
     loop<S, D>(run, mode);
 }
 
+/* What the fused operation finds in a run. */
+struct Found {
+    u32 most; /* largest magnitude */
+    bool bad;
+};
+
+template <class S, class D, class Mode>
+void fused_run(const Run &run, const Mode &mode, float scale, float bias, u32 *block_amax, Found &found) {
+    const typename S::Bits *src = (const typename S::Bits *)run.src;
+    typename D::Bits *dst = (typename D::Bits *)run.dst;
+    for (u64 start = 0; start < run.count; start += 32) {
+        const u64 end = start + 32 < run.count ? start + 32 : run.count;
+        u32 most = 0;
+        for (u64 i = start; i < end; i++) {
+            const u32 random = Mode::RANDOM ? philox_word(run.seed, run.index + i) : 0;
+            const u32 y = multiply_add(widen<S, F32>(src[i]), scale, bias);
+            dst[i] = rounded<D>(y, mode, run.saturate, random);
+            most = (y & 0x7FFFFFFF) > most ? y & 0x7FFFFFFF : most;
+            found.bad |= not_finite<D>(y, dst[i]);
+        }
+        if (block_amax != nullptr) block_amax[start / 32] = most;
+        found.most = most > found.most ? most : found.most;
+    }
+}
+
+/* One run in the mode that was asked for. */
+template <class S, class D, class Each>
+void with_mode(u32 rounding, bool exact, const Each &each) {
+    if (exact || rounding == WP_NEAREST) return each(Nearest());
+    if (rounding == WP_STOCHASTIC) return each(Stochastic());
+    each(Directed(rounding));
+}
+
 template <class S, class D>
-void rows(const wp_convert &a) {
-    Run run = {nullptr, nullptr, a.count, 0, a.seed, a.overflow == WP_SATURATE};
-    for (u64 r = 0; r < a.rows; r++) {
-        run.src = (const void *)(a.src + r * a.src_pitch);
-        run.dst = (void *)(a.dst + r * a.dst_pitch);
-        run.index = r * a.count;
-        if (EXACT<S, D> || a.rounding == WP_NEAREST) {
-            dispatch<S, D>(run, Nearest());
-        } else if (a.rounding == WP_STOCHASTIC) {
-            dispatch<S, D>(run, Stochastic());
-        } else {
-            dispatch<S, D>(run, Directed(a.rounding));
+void convert_one(const wp_convert &a, const Run &run, u32 tensor) {
+    if constexpr (FUSED_PAIR<S, D>) {
+        if (a.fused != 0) {
+            const float scale = a.scale_at != 0 ? a.scale * *(const float *)a.scale_at : a.scale;
+            Found found = {0, false};
+            with_mode<S, D>(a.rounding, false, [&](auto mode) {
+                fused_run<S, D>(run, mode, scale, a.bias, (u32 *)a.block_amax, found);
+            });
+            u32 *amax = (u32 *)a.amax;
+            if (amax != nullptr && found.most > amax[tensor]) amax[tensor] = found.most;
+            if (a.flag != 0 && found.bad) *(u32 *)a.flag = 1;
+            return;
         }
     }
+    with_mode<S, D>(a.rounding, EXACT<S, D>, [&](auto mode) {
+        if constexpr (!EXACT<S, D> || SAME_MODE<decltype(mode), Nearest>) convert_run<S, D>(run, mode);
+    });
 }
 
 template <class S, class D>
-int pair(const wp_convert &a) {
-    if constexpr (PAIR<S, D>) {
-        rows<S, D>(a);
-        return WP_OK;
-    }
-    return WP_INVALID;
-}
-
-template <class S>
-int from(const wp_convert &a) {
-    switch (a.dst_type) {
-        case WP_F32: return pair<S, F32>(a);
-        case WP_F16: return pair<S, F16>(a);
-        case WP_BF16: return pair<S, BF16>(a);
-        case WP_E4M3: return pair<S, E4M3>(a);
-        case WP_E5M2: return pair<S, E5M2>(a);
-        case WP_F64: return pair<S, F64>(a);
-        default: return WP_INVALID;
+void convert_every(const wp_convert &a) {
+    const bool saturate = a.overflow == WP_SATURATE;
+    for (u64 r = 0; r < a.rows; r++) {
+        if (a.tiles != 0) {
+            const wp_tile t = ((const wp_tile *)a.tiles)[r];
+            convert_one<S, D>(a, {(const void *)t.src, (void *)t.dst, t.count, t.index, a.seed, saturate}, t.tensor);
+        } else {
+            const void *src = (const void *)(a.src + r * a.src_pitch);
+            void *dst = (void *)(a.dst + r * a.dst_pitch);
+            convert_one<S, D>(a, {src, dst, a.count, r * a.count, a.seed, saturate}, 0);
+        }
     }
 }
 
@@ -176,14 +191,31 @@ int from(const wp_convert &a) {
 
 extern "C" int wp_host_convert(const wp_convert *args) {
     using namespace wp;
-    if (args->rounding > WP_STOCHASTIC || args->overflow > WP_SATURATE) return WP_INVALID;
-    switch (args->src_type) {
-        case WP_F32: return from<F32>(*args);
-        case WP_F16: return from<F16>(*args);
-        case WP_BF16: return from<BF16>(*args);
-        case WP_E4M3: return from<E4M3>(*args);
-        case WP_E5M2: return from<E5M2>(*args);
-        case WP_F64: return from<F64>(*args);
-        default: return WP_INVALID;
-    }
+    const wp_convert &a = *args;
+    if (a.rounding > WP_STOCHASTIC || a.overflow > WP_SATURATE) return WP_INVALID;
+    if (a.fused != 0 && a.block_amax != 0 && (a.tiles != 0 || a.rows != 1)) return WP_INVALID;
+    return with_pair(a.src_type, a.dst_type, WP_INVALID, [&](auto s, auto d) -> int {
+        using S = decltype(s);
+        using D = decltype(d);
+        if constexpr (PAIR<S, D>) {
+            if (a.fused != 0 && !FUSED_PAIR<S, D>) return WP_INVALID;
+            convert_every<S, D>(a);
+            return WP_OK;
+        }
+        return WP_INVALID;
+    });
+}
+
+extern "C" wp_u32 wp_convert_tile(wp_u32 src_type, wp_u32 dst_type) {
+    using namespace wp;
+    return (u32)with_pair(src_type, dst_type, 0, [](auto s, auto d) -> int {
+        return PAIR<decltype(s), decltype(d)> ? Shape<decltype(s), decltype(d)>::TILE : 0;
+    });
+}
+
+extern "C" wp_u32 wp_convert_group(wp_u32 src_type, wp_u32 dst_type) {
+    using namespace wp;
+    return (u32)with_pair(src_type, dst_type, 0, [](auto s, auto d) -> int {
+        return PAIR<decltype(s), decltype(d)> ? Shape<decltype(s), decltype(d)>::V : 0;
+    });
 }

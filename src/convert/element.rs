@@ -40,7 +40,7 @@ macro_rules! elements {
     ($($element:ty = $number:ident;)*) => {$(
         impl sealed::Sealed for $element {}
         impl Element for $element {
-            const TYPE: u32 = abi::$number as u32;
+            const TYPE: u32 = abi::$number;
         }
     )*};
 }

@@ -19,11 +19,20 @@
 //! Every device gives the same bits.
 
 mod element;
+mod fused;
+mod inplace;
+mod launch;
 mod options;
+mod pooled;
 mod rows;
+mod scaler;
+mod table;
 mod view;
 
 pub use element::{ConvertTo, E4m3, E5m2, Element};
+pub use fused::{BLOCK, Fused, FusedTo};
 pub use options::{Conversion, Overflow, Rounding};
-pub use rows::{convert, convert_rows};
+pub use rows::{convert, convert_fused, convert_rows};
+pub use scaler::{GradScaler, Gradient, Gradients, PendingState, ScalerConfig, ScalerState};
+pub use table::ConvertTable;
 pub use view::{Rows, RowsMut, View, ViewMut};

@@ -65,22 +65,23 @@ impl Conversion {
         self
     }
 
-    /// Writes the choice into a launch's arguments.
-    pub(super) fn apply(&self, args: &mut abi::wp_convert) {
-        args.rounding = match self.rounding {
-            Rounding::Nearest => abi::WP_NEAREST,
-            Rounding::TowardZero => abi::WP_TOWARD_ZERO,
-            Rounding::Up => abi::WP_UP,
-            Rounding::Down => abi::WP_DOWN,
-            Rounding::Stochastic { seed } => {
-                args.seed = seed;
-                abi::WP_STOCHASTIC
-            }
-        } as u32;
-        args.overflow = match self.overflow {
+    /// The rounding as `kernels/warpool.h` numbers it, and the generator's key.
+    pub(super) fn rounding_and_seed(&self) -> (u32, u64) {
+        match self.rounding {
+            Rounding::Nearest => (abi::WP_NEAREST, 0),
+            Rounding::TowardZero => (abi::WP_TOWARD_ZERO, 0),
+            Rounding::Up => (abi::WP_UP, 0),
+            Rounding::Down => (abi::WP_DOWN, 0),
+            Rounding::Stochastic { seed } => (abi::WP_STOCHASTIC, seed),
+        }
+    }
+
+    /// The treatment of overflow as `kernels/warpool.h` numbers it.
+    pub(super) fn overflow_number(&self) -> u32 {
+        match self.overflow {
             Overflow::ToInfinity => abi::WP_TO_INFINITY,
             Overflow::Saturate => abi::WP_SATURATE,
-        } as u32;
+        }
     }
 }
 

@@ -1,7 +1,9 @@
 //! One conversion: contiguous, or rows at a fixed distance.
 
+use super::fused::{Fused, FusedTo};
+use super::launch::{arguments, disjoint, queue};
 use super::{Conversion, ConvertTo, Element, Rows, RowsMut, View, ViewMut};
-use crate::device::{Launch, Stream};
+use crate::device::Stream;
 use crate::driver::abi;
 use crate::error::{Error, Result};
 
@@ -38,6 +40,38 @@ pub fn convert_rows<S: ConvertTo<D>, D: Element>(
     dst: RowsMut<'_, D>,
     how: impl Into<Conversion>,
 ) -> Result<()> {
+    let args = shaped::<S, D>(&src, &dst, how.into())?;
+    // SAFETY: whoever made the views vouched for their ranges until queued work is done; lengths,
+    // alignment and disjointness were checked.
+    unsafe { queue(stream, args) }
+}
+
+/// As [`convert_rows`], with a multiply and add, a finite check and maxima on the way, as [`Fused`]
+/// asks for. Rounds as `how` says also where the plain conversion is exact.
+///
+/// # Errors
+/// As [`convert_rows`]; [`Error::Invalid`] if maxima of blocks are asked for with several rows, or
+/// their destination is too short.
+pub fn convert_fused<'a, S: FusedTo<D>, D: Element>(
+    stream: &Stream,
+    src: impl Into<Rows<'a, S>>,
+    dst: impl Into<RowsMut<'a, D>>,
+    how: impl Into<Conversion>,
+    fused: Fused<'_>,
+) -> Result<()> {
+    let (src, dst) = (src.into(), dst.into());
+    let mut args = shaped::<S, D>(&src, &dst, how.into())?;
+    fused.apply(&mut args, 1, (src.rows == 1).then_some(src.cols))?;
+    // SAFETY: as in `convert_rows`; the views of `fused` are vouched for by whoever made them.
+    unsafe { queue(stream, args) }
+}
+
+/// Checked arguments for rows.
+fn shaped<S: Element, D: Element>(
+    src: &Rows<'_, S>,
+    dst: &RowsMut<'_, D>,
+    how: Conversion,
+) -> Result<abi::wp_convert> {
     if (src.rows, src.cols) != (dst.rows, dst.cols) {
         let why = format!(
             "{} x {} elements, but the source has {} x {}",
@@ -51,52 +85,12 @@ pub fn convert_rows<S: ConvertTo<D>, D: Element>(
         dst.view.addr(),
         dst.view.bytes(),
     )?;
-    if src.rows == 0 || src.cols == 0 {
-        return Ok(());
-    }
-    let mut args = abi::wp_convert {
-        src: src.view.addr(),
-        dst: dst.view.addr(),
-        count: src.cols,
-        rows: src.rows,
-        src_pitch: src.pitch * size_of::<S>() as u64,
-        dst_pitch: dst.pitch * size_of::<D>() as u64,
-        seed: 0,
-        src_type: S::TYPE,
-        dst_type: D::TYPE,
-        rounding: 0,
-        overflow: 0,
-    };
-    how.into().apply(&mut args);
-    // SAFETY: whoever made the views vouched for their ranges until queued work is done; lengths,
-    // alignment and disjointness were checked.
-    unsafe {
-        stream
-            .device()
-            .backend()
-            .launch(&Launch::Convert(args), stream.raw())
-    }
-}
-
-/// Checks that two ranges of bytes have no byte in common.
-pub(super) fn disjoint(src: u64, src_bytes: u64, dst: u64, dst_bytes: u64) -> Result<()> {
-    if src_bytes != 0 && dst_bytes != 0 && src < dst + dst_bytes && dst < src + src_bytes {
-        let why = format!("{dst:#x} + {dst_bytes} overlaps the source at {src:#x} + {src_bytes}");
-        return Err(Error::invalid("dst", why));
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::disjoint;
-
-    #[test]
-    fn ranges_that_share_a_byte_overlap_and_neighbours_do_not() {
-        assert!(disjoint(100, 10, 110, 5).is_ok());
-        assert!(disjoint(110, 5, 100, 10).is_ok());
-        assert!(disjoint(100, 11, 110, 5).is_err());
-        assert!(disjoint(112, 1, 110, 5).is_err());
-        assert!(disjoint(100, 0, 100, 5).is_ok());
-    }
+    let mut args = arguments::<S, D>(how);
+    args.src = src.view.addr();
+    args.dst = dst.view.addr();
+    args.count = src.cols;
+    args.rows = src.rows;
+    args.src_pitch = src.pitch * size_of::<S>() as u64;
+    args.dst_pitch = dst.pitch * size_of::<D>() as u64;
+    Ok(args)
 }

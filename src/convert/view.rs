@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 /// Checks that `len` elements of `T` at `addr` are a range of aligned addresses.
 fn check<T>(addr: Addr, len: u64) -> Result<()> {
     let align = align_of::<T>() as u64;
-    if addr % align != 0 {
+    if !addr.is_multiple_of(align) {
         return Err(Error::invalid(
             "addr",
             format!("{addr:#x} is not a multiple of {align}, the element's alignment"),
@@ -36,9 +36,9 @@ macro_rules! view {
         $(#[$doc])*
         #[derive(Debug)]
         pub struct $name<'a, T> {
-            addr: Addr,
-            len: u64,
-            borrow: PhantomData<$borrow>,
+            pub(super) addr: Addr,
+            pub(super) len: u64,
+            pub(super) borrow: PhantomData<$borrow>,
         }
 
         impl<'a, T: Pod> $name<'a, T> {

@@ -10,6 +10,12 @@ pub enum Launch {
     Pattern(abi::wp_pattern),
     /// Convert elements from one precision to another.
     Convert(abi::wp_convert),
+    /// Convert inside one buffer.
+    Inplace(abi::wp_inplace),
+    /// Unscale gradients and check that they are finite.
+    Unscale(abi::wp_unscale),
+    /// Update the loss scale at the end of a step.
+    ScalerUpdate(abi::wp_scaler_update),
     /// Batched disjoint moves.
     Relocate(abi::wp_relocate),
     /// Moves that may overlap, all in one direction.
@@ -27,6 +33,9 @@ impl Launch {
         match self {
             Self::Pattern(_) => "wp_pattern",
             Self::Convert(_) => "wp_convert",
+            Self::Inplace(_) => "wp_inplace",
+            Self::Unscale(_) => "wp_unscale",
+            Self::ScalerUpdate(_) => "wp_scaler_update",
             Self::Relocate(_) => "wp_relocate",
             Self::Slide(_) => "wp_slide",
             Self::Patch(_) => "wp_patch",
@@ -44,6 +53,9 @@ impl Launch {
             match self {
                 Self::Pattern(args) => abi::wp_host_pattern(args),
                 Self::Convert(args) => abi::wp_host_convert(args),
+                Self::Inplace(args) => abi::wp_host_inplace(args),
+                Self::Unscale(args) => abi::wp_host_unscale(args),
+                Self::ScalerUpdate(args) => abi::wp_host_scaler_update(args),
                 Self::Relocate(args) => abi::wp_host_relocate(args),
                 Self::Slide(args) => abi::wp_host_slide(args),
                 Self::Patch(args) => abi::wp_host_patch(args),
@@ -64,6 +76,9 @@ impl Launch {
             match self {
                 Self::Pattern(args) => abi::wp_cuda_pattern(args, stream),
                 Self::Convert(args) => abi::wp_cuda_convert(args, stream),
+                Self::Inplace(args) => abi::wp_cuda_inplace(args, stream),
+                Self::Unscale(args) => abi::wp_cuda_unscale(args, stream),
+                Self::ScalerUpdate(args) => abi::wp_cuda_scaler_update(args, stream),
                 Self::Relocate(args) => abi::wp_cuda_relocate(args, stream),
                 Self::Slide(args) => abi::wp_cuda_slide(args, stream),
                 Self::Patch(args) => abi::wp_cuda_patch(args, stream),

@@ -1,6 +1,7 @@
 //! Streams: queues of device work, owned or adopted from another library.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::{Device, Event, RawStream, Timeline, lock};
@@ -9,8 +10,9 @@ use crate::sync::Mutex;
 
 /// Something that keeps state for a stream and wants to hear when its last handle is dropped.
 pub(crate) trait StreamWatcher: Send + Sync {
-    /// The application holds `uid` no longer; nothing more will be allocated on it.
-    fn stream_retired(&self, uid: u64);
+    /// The application dropped its last clone of the stream that [`Stream::handle_id`] gave
+    /// `handle` for; nothing more will be allocated through it.
+    fn stream_retired(&self, handle: u64);
 }
 
 /// The stream itself. Blocks keep it alive after the application's handles are gone.
@@ -21,7 +23,6 @@ pub(crate) struct StreamCore {
     owned: bool,
     /// The backend's id while this is an adopted stream in the device's registry.
     adopted_as: Option<u64>,
-    watchers: Mutex<Vec<Weak<dyn StreamWatcher>>>,
     handle: Mutex<Weak<StreamHandle>>,
 }
 
@@ -33,12 +34,6 @@ impl StreamCore {
         self.device.backend().stream_sync(self.raw)?;
         self.timeline.reached(covered);
         Ok(())
-    }
-
-    pub(crate) fn watch(&self, watcher: Weak<dyn StreamWatcher>) {
-        let mut watchers = lock(&self.watchers);
-        watchers.retain(|watcher| watcher.strong_count() > 0);
-        watchers.push(watcher);
     }
 }
 
@@ -67,14 +62,28 @@ impl Drop for StreamCore {
 /// What the application holds; its drop tells the watchers.
 struct StreamHandle {
     core: Arc<StreamCore>,
+    watchers: Mutex<Vec<Weak<dyn StreamWatcher>>>,
+    /// Never used again, unlike the stream's own number if the stream is adopted again.
+    id: u64,
+}
+
+impl StreamHandle {
+    fn new(core: &Arc<StreamCore>) -> Arc<Self> {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        Arc::new(Self {
+            core: Arc::clone(core),
+            watchers: Mutex::default(),
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+        })
+    }
 }
 
 impl Drop for StreamHandle {
     fn drop(&mut self) {
-        let watchers = std::mem::take(&mut *lock(&self.core.watchers));
+        let watchers = std::mem::take(&mut *lock(&self.watchers));
         for watcher in watchers {
             if let Some(watcher) = watcher.upgrade() {
-                watcher.stream_retired(self.core.timeline.uid);
+                watcher.stream_retired(self.id);
             }
         }
     }
@@ -102,9 +111,7 @@ impl Stream {
             if let Some(handle) = handle.upgrade() {
                 return Ok(Self { handle });
             }
-            let again = Arc::new(StreamHandle {
-                core: Arc::clone(&core),
-            });
+            let again = StreamHandle::new(&core);
             *handle = Arc::downgrade(&again);
             return Ok(Self { handle: again });
         }
@@ -125,18 +132,27 @@ impl Stream {
             raw,
             owned,
             adopted_as,
-            watchers: Mutex::default(),
             handle: Mutex::default(),
         });
-        let handle = Arc::new(StreamHandle {
-            core: Arc::clone(&core),
-        });
+        let handle = StreamHandle::new(&core);
         *lock(&core.handle) = Arc::downgrade(&handle);
         (Self { handle }, core)
     }
 
     pub(crate) fn core(&self) -> &Arc<StreamCore> {
         &self.handle.core
+    }
+
+    /// Tells `watcher` when the application drops its last clone.
+    pub(crate) fn watch(&self, watcher: Weak<dyn StreamWatcher>) {
+        let mut watchers = lock(&self.handle.watchers);
+        watchers.retain(|watcher| watcher.strong_count() > 0);
+        watchers.push(watcher);
+    }
+
+    /// Number of the application's hold on the stream, the same for all clones.
+    pub(crate) fn handle_id(&self) -> u64 {
+        self.handle.id
     }
 
     /// The device the stream belongs to.

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
-use std::sync::Arc;
 
 use bytemuck::Pod;
 
+use super::cache::Cached;
 use super::extents::Id;
-use super::lane::Lane;
+use super::index::UNIT;
+use super::lane::{Lane, LanePtr};
 use crate::device::{Addr, Stream};
 use crate::error::{Error, Result};
 
@@ -22,7 +23,7 @@ use crate::error::{Error, Result};
 ///
 /// The address does not change while the block lives. Safe to send to and use from any thread.
 pub struct Block {
-    lane: Arc<Lane>,
+    lane: LanePtr,
     addr: Addr,
     capacity: u64,
     requested: u64,
@@ -33,15 +34,31 @@ pub struct Block {
 }
 
 impl Block {
-    pub(crate) fn new(lane: Arc<Lane>, id: Id, offset: u64, bytes: u64, requested: u64) -> Self {
-        let addr = lane.shared.base + offset;
+    #[inline]
+    pub(crate) fn new(lane: &Lane, id: Id, offset: u64, bytes: u64, requested: u64) -> Self {
         Self {
-            lane,
-            addr,
+            lane: lane.pointer(),
+            addr: lane.shared.base + offset,
             capacity: bytes,
             requested,
             id,
             uses: None,
+        }
+    }
+
+    pub(crate) fn lane(&self) -> &Lane {
+        // SAFETY: a block's lane lives until the block is freed.
+        unsafe { self.lane.get() }
+    }
+
+    /// The block as its free on `lane` leaves it.
+    #[inline]
+    fn freed_on(&self, lane: &Lane) -> Cached {
+        Cached {
+            id: self.id,
+            offset: self.addr - lane.shared.base,
+            bytes: self.capacity,
+            tick: lane.stream.timeline.open_tick(),
         }
     }
 
@@ -66,7 +83,31 @@ impl Block {
     /// The [`id`](Stream::id) of the stream the block was allocated on.
     #[must_use]
     pub fn stream_id(&self) -> u64 {
-        self.lane.stream.timeline.uid
+        self.lane().stream.timeline.uid
+    }
+
+    /// Gives back all but the first `bytes`, in the block's stream order; what is given back is a
+    /// multiple of 512. The address stays.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for 0 bytes, or more than the block has.
+    pub fn shrink(&mut self, bytes: u64) -> Result<()> {
+        if bytes == 0 || bytes > self.requested {
+            let why = format!(
+                "{bytes} is not between 1 and the block's {}",
+                self.requested
+            );
+            return Err(Error::invalid("bytes", why));
+        }
+        let capacity = bytes.next_multiple_of(UNIT);
+        if capacity < self.capacity {
+            let returned = self.requested - bytes;
+            self.lane()
+                .shrink(self.id, self.capacity, capacity, returned);
+            self.capacity = capacity;
+            self.requested = bytes;
+        }
+        Ok(())
     }
 
     /// Declares that work already queued, or yet to be queued, on `stream` uses the block: the
@@ -76,7 +117,7 @@ impl Block {
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device.
     pub fn record_use(&mut self, stream: &Stream) -> Result<()> {
-        if !self.lane.shared.device.same(stream.device()) {
+        if !self.lane().shared.device.same(stream.device()) {
             return Err(Error::invalid(
                 "stream",
                 "it is of another device than the block",
@@ -101,17 +142,22 @@ impl Block {
     /// stream. What the driver said of a wait for a declared use; the block is then not lost but
     /// freed once the host has seen that use done.
     pub fn free_on(self, stream: &Stream) -> Result<()> {
-        let lane = self.lane.shared.lane(stream)?;
+        if stream.id() == self.stream_id() {
+            return Ok(());
+        }
+        let Some(lane) = self.lane().shared.lane(stream)? else {
+            // The pool has no handle any more and keeps no cache: the home stream waits instead.
+            let theirs = &stream.core().timeline;
+            return self
+                .lane()
+                .stream
+                .timeline
+                .wait_for(theirs, theirs.open_tick())
+                .map(|_| ());
+        };
         let mut this = ManuallyDrop::new(self);
         let waited = wait_for_uses(&lane, this.uses.take());
-        lane.free(
-            this.id,
-            this.addr - lane.shared.base,
-            this.capacity,
-            this.requested,
-        );
-        // SAFETY: `this` is never used again, and its other fields need no drop.
-        unsafe { std::ptr::drop_in_place(&raw mut this.lane) };
+        lane.free_foreign(this.lane(), this.freed_on(&lane), this.requested);
         waited
     }
 }
@@ -131,18 +177,15 @@ fn wait_for_uses(lane: &Lane, uses: Option<Box<Vec<Stream>>>) -> Result<()> {
 }
 
 impl Drop for Block {
+    #[inline]
     fn drop(&mut self) {
-        if self.uses.is_some() {
+        if let Some(uses) = self.uses.take() {
             // The host has waited where the device could not; a stream that can do neither runs
             // nothing more.
-            let _ = wait_for_uses(&self.lane, self.uses.take());
+            let _ = wait_for_uses(self.lane(), Some(uses));
         }
-        self.lane.free(
-            self.id,
-            self.addr - self.lane.shared.base,
-            self.capacity,
-            self.requested,
-        );
+        let lane = self.lane();
+        lane.free(self.freed_on(lane), self.requested);
     }
 }
 
@@ -216,11 +259,11 @@ impl<T: Pod> PoolBuf<T> {
     pub fn upload(&mut self, data: &[T]) -> Result<()> {
         self.check_len(data.len())?;
         let bytes: &[u8] = bytemuck::cast_slice(data);
-        let stream = &self.block.lane.stream;
+        let stream = &self.block.lane().stream;
         let backend = stream.device.backend();
         // SAFETY: the block has the bytes, and both sides outlive the copy, which is waited for.
         unsafe { backend.copy_in(self.addr(), bytes.as_ptr(), bytes.len() as u64, stream.raw)? };
-        backend.stream_sync(stream.raw)
+        stream.synchronize()
     }
 
     /// Copies the buffer to the host on its stream and waits for the copy.
@@ -230,7 +273,7 @@ impl<T: Pod> PoolBuf<T> {
     pub fn download(&self) -> Result<Vec<T>> {
         let mut data = vec![T::zeroed(); self.len];
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut data);
-        let stream = &self.block.lane.stream;
+        let stream = &self.block.lane().stream;
         let backend = stream.device.backend();
         // SAFETY: the block has the bytes, and both sides outlive the copy, which is waited for.
         unsafe {
@@ -241,7 +284,7 @@ impl<T: Pod> PoolBuf<T> {
                 stream.raw,
             )?
         };
-        backend.stream_sync(stream.raw)?;
+        stream.synchronize()?;
         Ok(data)
     }
 

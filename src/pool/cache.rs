@@ -9,8 +9,11 @@
 use super::extents::{Id, NONE};
 use super::index::{BINS, UNIT};
 
-/// Bins for sizes above [`BINS`] units.
+/// Bins for sizes above [`BINS`] units; a multiple of 64.
 const LARGE: usize = 64;
+
+/// Words of a bitmap over all bins, small ones first.
+const WORDS: usize = (BINS + LARGE).div_ceil(64);
 
 /// A free block.
 #[derive(Debug, Clone, Copy)]
@@ -30,8 +33,10 @@ struct Entry {
 
 /// See the module documentation.
 pub(crate) struct Cache {
-    small: Box<[u32]>,
-    large: [u32; LARGE],
+    /// First entry of each bin, small ones first.
+    heads: Box<[u32; BINS + LARGE]>,
+    /// Bins that may have entries: set when one gets an entry, cleared by a drain.
+    occupied: [u64; WORDS],
     entries: Vec<Entry>,
     spare: u32,
     bytes: u64,
@@ -41,8 +46,8 @@ pub(crate) struct Cache {
 impl Cache {
     pub(crate) fn new() -> Self {
         Self {
-            small: vec![NONE; BINS + 1].into_boxed_slice(),
-            large: [NONE; LARGE],
+            heads: Box::new([NONE; BINS + LARGE]),
+            occupied: [0; WORDS],
             entries: Vec::new(),
             spare: NONE,
             bytes: 0,
@@ -60,28 +65,31 @@ impl Cache {
         self.blocks
     }
 
-    fn head(&mut self, bytes: u64) -> &mut u32 {
+    /// The bin of a size, which is a multiple of [`UNIT`] above 0.
+    fn bin(bytes: u64) -> usize {
         let units = bytes / UNIT;
         if units <= BINS as u64 {
-            return &mut self.small[units as usize];
+            return (units - 1) as usize;
         }
         // Fibonacci hashing: sizes of one program differ in few bits.
         let hash = units.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58;
-        &mut self.large[hash as usize]
+        BINS + hash as usize
     }
 
     /// The block of exactly `bytes` freed last, if it heads its bin.
+    #[inline]
     pub(crate) fn pop(&mut self, bytes: u64) -> Option<Cached> {
-        let at = *self.head(bytes);
+        let bin = Self::bin(bytes);
+        let at = self.heads[bin];
         if at == NONE {
             return None;
         }
-        let Entry { block, next } = self.entries[at as usize];
+        let entry = &mut self.entries[at as usize];
+        let block = entry.block;
         if block.bytes != bytes {
             return None;
         }
-        *self.head(bytes) = next;
-        self.entries[at as usize].next = self.spare;
+        self.heads[bin] = std::mem::replace(&mut entry.next, self.spare);
         self.spare = at;
         self.bytes -= bytes;
         self.blocks -= 1;
@@ -89,19 +97,21 @@ impl Cache {
     }
 
     /// Keeps a block.
+    #[inline]
     pub(crate) fn push(&mut self, block: Cached) {
-        let next = *self.head(block.bytes);
-        let entry = Entry { block, next };
-        let at = if self.spare == NONE {
-            self.entries.push(entry);
-            (self.entries.len() - 1) as u32
+        let bin = Self::bin(block.bytes);
+        let next = self.heads[bin];
+        let at = self.spare;
+        if at == NONE {
+            self.heads[bin] = self.entries.len() as u32;
+            self.entries.push(Entry { block, next });
         } else {
-            let at = self.spare;
-            self.spare = self.entries[at as usize].next;
-            self.entries[at as usize] = entry;
-            at
-        };
-        *self.head(block.bytes) = at;
+            let entry = &mut self.entries[at as usize];
+            self.spare = std::mem::replace(&mut entry.next, next);
+            entry.block = block;
+            self.heads[bin] = at;
+        }
+        self.occupied[bin / 64] |= 1 << (bin % 64);
         self.bytes += block.bytes;
         self.blocks += 1;
     }
@@ -111,17 +121,16 @@ impl Cache {
         if self.blocks == 0 {
             return;
         }
-        let Self {
-            small,
-            large,
-            entries,
-            ..
-        } = self;
-        for head in small.iter_mut().chain(large.iter_mut()) {
-            let mut at = std::mem::replace(head, NONE);
-            while at != NONE {
-                give(entries[at as usize].block);
-                at = entries[at as usize].next;
+        for (word, occupied) in self.occupied.iter_mut().enumerate() {
+            while *occupied != 0 {
+                let bin = word * 64 + occupied.trailing_zeros() as usize;
+                *occupied &= *occupied - 1;
+                let mut at = std::mem::replace(&mut self.heads[bin], NONE);
+                while at != NONE {
+                    let entry = &self.entries[at as usize];
+                    give(entry.block);
+                    at = entry.next;
+                }
             }
         }
         self.entries.clear();

@@ -175,15 +175,20 @@ impl Core {
         }
     }
 
+    /// Whether no more than one stream has used the pool.
+    fn only_stream(&self) -> bool {
+        self.streams.len() <= 2
+    }
+
     /// Frees a block with the history (`slot`, `tick`).
     pub(crate) fn give(&mut self, id: Id, slot: Slot, tick: u64) {
+        let only_stream = self.only_stream();
         let Self {
             extents,
             streams,
             arena,
             ..
         } = self;
-        let only_stream = streams.len() <= 2;
         let granule = arena.granule();
         extents.give(id, slot, tick, |extent| match extent.slot {
             // A large stretch that is ready for all stays apart from one stream's hole, so that
@@ -191,6 +196,69 @@ impl Core {
             FRESH => only_stream || extent.bytes <= granule,
             _ => is_done(streams, extent),
         });
+    }
+
+    /// Frees the last `bytes` of a block, fewer than it has, with the history (`slot`, `tick`).
+    pub(crate) fn shrink(&mut self, id: Id, bytes: u64, slot: Slot, tick: u64) {
+        let rest = self.extents.split_taken(id, bytes);
+        self.give(rest, slot, tick);
+    }
+
+    /// Makes `slot`'s stream wait for everything freed anywhere, so that neighbouring holes of all
+    /// streams are one; gives whether that merged any.
+    ///
+    /// The last resort before memory is given up or a request fails: no hole is then cut off from
+    /// its neighbour by who freed it.
+    pub(super) fn unify(&mut self, slot: Slot) -> Result<bool> {
+        let before = self.extents.holes();
+        let mut at = self.extents.first();
+        while at != NONE {
+            let extent = *self.extents.get(at);
+            let next = extent.next;
+            let beside = next != NONE && self.extents.get(next).state == State::Hole;
+            if extent.state != State::Hole || !beside {
+                at = next;
+                continue;
+            }
+            let upper = *self.extents.get(next);
+            self.wait_for(slot, &extent)?;
+            self.wait_for(slot, &upper)?;
+            let tick = self.streams[slot as usize]
+                .as_ref()
+                .map_or(0, |s| s.timeline.open_tick());
+            self.extents.merge_as(at, slot, tick);
+        }
+        Ok(self.extents.holes() < before)
+    }
+
+    /// Waits on the host for everything freed anywhere, so that neighbouring holes are one.
+    pub(super) fn unify_on_host(&mut self) -> Result<()> {
+        for (slot, tick) in self.last_ticks() {
+            if let Some(state) = &self.streams[slot as usize] {
+                state.timeline.sync_to(tick)?;
+            }
+        }
+        let mut at = self.extents.first();
+        while at != NONE {
+            let Self {
+                extents, streams, ..
+            } = self;
+            extents.merge_up(at, |extent| is_done(streams, extent));
+            at = extents.get(at).next;
+        }
+        Ok(())
+    }
+
+    /// The last tick of each slot that free memory waits for.
+    fn last_ticks(&self) -> Vec<(Slot, u64)> {
+        let mut last = vec![0; self.streams.len()];
+        for (_, extent) in self.extents.iter() {
+            if matches!(extent.state, State::Hole | State::Retiring) {
+                let tick = &mut last[extent.slot as usize];
+                *tick = extent.tick.max(*tick);
+            }
+        }
+        (0..).zip(last).filter(|&(_, tick)| tick > 0).collect()
     }
 
     /// Steps 1 and 2 without a driver call: the smallest hole that is ready for `slot`.
@@ -252,7 +320,8 @@ impl Core {
             // The rest of the hole keeps its own history, which no longer costs this stream a wait.
             return Ok(Some(self.take(id, bytes, slot)));
         }
-        if self.extents.hole_bytes() < bytes {
+        // Holes of one stream and holes ready for all are merged when they are made.
+        if self.only_stream() || self.extents.hole_bytes() < bytes {
             return Ok(None);
         }
         let Some(window) = windows::smallest_run(&self.extents, bytes) else {
@@ -302,15 +371,8 @@ impl Core {
     /// Blocks until nothing queued uses free memory. Failures are passed over: a device that
     /// cannot say when work is done will not run it either.
     pub(crate) fn settle(&mut self) {
-        let mut last = vec![0; self.streams.len()];
-        for (_, extent) in self.extents.iter() {
-            if matches!(extent.state, State::Hole | State::Retiring) {
-                let tick = &mut last[extent.slot as usize];
-                *tick = extent.tick.max(*tick);
-            }
-        }
-        for (state, tick) in self.streams.iter().zip(last) {
-            if let (Some(state), true) = (state, tick > 0) {
+        for (slot, tick) in self.last_ticks() {
+            if let Some(state) = &self.streams[slot as usize] {
                 let _ = state.timeline.sync_to(tick);
             }
         }

@@ -205,6 +205,11 @@ impl Extents {
         self.gaps.values().copied()
     }
 
+    /// The extent at offset 0.
+    pub(crate) fn first(&self) -> Id {
+        self.first
+    }
+
     /// All extents in address order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &Extent)> + '_ {
         let mut at = self.first;
@@ -300,6 +305,13 @@ impl Extents {
         self.taken += 1;
     }
 
+    /// Cuts the last `bytes` off the block `id` as a block of its own; gives it.
+    pub(crate) fn split_taken(&mut self, id: Id, bytes: u64) -> Id {
+        let at = self.get(id).end() - bytes;
+        self.taken += 1;
+        self.cut(id, at)
+    }
+
     /// Turns the block `id` into a hole with history (`slot`, `tick`) and merges it with the
     /// neighbouring holes that `covered` accepts: those of another slot whose history is done.
     /// Gives the hole.
@@ -383,6 +395,19 @@ impl Extents {
             self.join(id);
             self.file(id);
         }
+    }
+
+    /// Merges the hole `id` with its upper neighbour, a hole too, under the history (`slot`,
+    /// `tick`), which is later than both.
+    pub(crate) fn merge_as(&mut self, id: Id, slot: Slot, tick: u64) {
+        let next = self.get(id).next;
+        self.unfile(id);
+        self.unfile(next);
+        self.join(id);
+        let extent = self.get_mut(id);
+        extent.slot = slot;
+        extent.tick = tick;
+        self.file(id);
     }
 
     /// Turns the part [`start`, `end`) of the gap `id` into a hole with a history; gives it.

@@ -6,14 +6,14 @@ use std::sync::atomic::Ordering;
 use super::core::Core;
 use super::extents::{Id, State};
 use super::shared::Shared;
-use super::stats::{Counter, Flow, PoolStats, StreamStats, Totals};
+use super::stats::{Counter, Flows, PoolStats, StreamStats, Totals};
 use crate::device::lock;
 
 /// The counts of all streams a pool has served: those of today and the sum of those gone.
 #[derive(Default)]
 pub(crate) struct Ledger {
     /// (stream uid, counts) of lanes that are alive.
-    flows: Vec<(u64, Arc<Flow>)>,
+    flows: Vec<(u64, Arc<Flows>)>,
     /// Sum over lanes that are gone.
     past: Totals,
     /// Most live bytes and requested bytes seen at once, all streams together.
@@ -23,7 +23,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    pub(crate) fn add(&mut self, uid: u64, flow: &Arc<Flow>) {
+    pub(crate) fn add(&mut self, uid: u64, flow: &Arc<Flows>) {
         let Self { flows, past, .. } = self;
         flows.retain(|(_, flow)| {
             let alive = Arc::strong_count(flow) > 1;
@@ -45,8 +45,8 @@ impl Ledger {
         self.peak.0 = self.peak.0.max(totals.live_bytes());
         self.peak.1 = self.peak.1.max(totals.live_requested());
         for (_, flow) in &self.flows {
-            self.peak.0 = self.peak.0.max(flow.peak_bytes.get());
-            self.peak.1 = self.peak.1.max(flow.peak_requested.get());
+            self.peak.0 = self.peak.0.max(flow.peak_bytes());
+            self.peak.1 = self.peak.1.max(flow.peak_requested());
         }
         totals
     }

@@ -1,10 +1,22 @@
 //! A pool's side of one stream: its cache, its counts, and the way to the shared core.
 //!
+//! # The hot path
+//!
 //! The common pair, free then allocate the same size on the same stream, takes this lane's lock
 //! twice and touches nothing that another stream touches. Locks are taken core first, then one
 //! lane; the hot path takes only the lane's.
+//!
+//! # How long a lane lives
+//!
+//! Every block points to its lane, and a lane must outlive its blocks; a shared count of
+//! references would cost two locked instructions a pair. Instead a lane owns itself until it is
+//! *retired* (its stream or its pool has no handle any more) and its last block is freed.
+//! `outstanding` counts blocks against that: frees on other lanes take from it at once, so it is
+//! below zero while the lane is in use; retiring adds what the lane's own counts say is still out,
+//! and from then on whoever brings it to zero ends the lane.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::block::Block;
 use super::cache::{Cache, Cached};
@@ -12,10 +24,10 @@ use super::core::Core;
 use super::extents::{Id, Slot};
 use super::index::UNIT;
 use super::shared::Shared;
-use super::stats::Flow;
+use super::stats::Flows;
 use crate::device::{StreamCore, lock};
 use crate::error::{Error, Result};
-use crate::sync::Mutex;
+use crate::sync::{AtomicI64, Mutex, MutexGuard};
 
 /// Blocks a cache holds at most.
 const MOST_BLOCKS: usize = 4096;
@@ -26,19 +38,55 @@ const LARGEST: u64 = 1 << 46;
 /// What a lane's lock guards.
 pub(crate) struct LaneState {
     pub(crate) cache: Cache,
-    /// The application holds the stream no longer: keep nothing.
-    pub(crate) retired: bool,
+    /// Blocks handed out here less blocks of this lane freed here.
+    out: i64,
+    /// Nothing more is allocated here: keep nothing.
+    retired: bool,
     /// Room to carry drained blocks to the core, kept to spare the heap.
     carry: Vec<Cached>,
 }
 
 /// See the module documentation.
+#[repr(align(64))]
 pub(crate) struct Lane {
+    pub(crate) state: Mutex<LaneState>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) stream: Arc<StreamCore>,
     pub(crate) slot: Slot,
-    pub(crate) state: Mutex<LaneState>,
-    pub(crate) flow: Arc<Flow>,
+    pub(crate) flows: Arc<Flows>,
+    outstanding: Outstanding,
+}
+
+/// On a cache line of its own: other streams' threads write it.
+#[repr(align(64))]
+struct Outstanding(AtomicI64);
+
+/// A pointer to a lane that is alive for as long as the pointer is used: the holder is a block of
+/// the lane, or holds a handle of its pool and of its stream.
+#[derive(Clone, Copy)]
+pub(crate) struct LanePtr(*const Lane);
+
+// SAFETY: a lane may be used from any thread; the pointer is only a way to it.
+unsafe impl Send for LanePtr {}
+// SAFETY: as above.
+unsafe impl Sync for LanePtr {}
+
+impl LanePtr {
+    /// No lane; never followed.
+    pub(crate) const NONE: Self = Self(std::ptr::null());
+
+    pub(crate) fn of(lane: &Arc<Lane>) -> Self {
+        Self(Arc::as_ptr(lane))
+    }
+
+    /// The lane.
+    ///
+    /// # Safety
+    /// One of the holders that the type names exists for as long as the reference is used.
+    pub(crate) unsafe fn get<'a>(self) -> &'a Lane {
+        // SAFETY: the caller vouches that the lane is alive.
+        unsafe { &*self.0 }
+    }
 }
 
 /// `bytes` as the pool rounds them.
@@ -49,78 +97,133 @@ pub(crate) fn rounded(bytes: u64) -> Result<u64> {
             format!("{bytes} is not between 1 and {LARGEST}"),
         ));
     }
-    Ok(bytes.div_ceil(UNIT) * UNIT)
+    Ok(bytes.next_multiple_of(UNIT))
 }
 
 impl Lane {
-    pub(crate) fn new(shared: &Arc<Shared>, stream: &Arc<StreamCore>, slot: Slot) -> Self {
+    /// A lane that owns itself until it is retired and its blocks are freed.
+    pub(crate) fn new(shared: &Arc<Shared>, stream: &Arc<StreamCore>, slot: Slot) -> Arc<Self> {
         let state = LaneState {
             cache: Cache::new(),
+            out: 0,
             retired: false,
             carry: Vec::new(),
         };
-        Self {
+        let lane = Arc::new(Self {
+            state: Mutex::new(state),
             shared: Arc::clone(shared),
             stream: Arc::clone(stream),
             slot,
-            state: Mutex::new(state),
-            flow: Arc::default(),
-        }
+            flows: Arc::default(),
+            outstanding: Outstanding(AtomicI64::new(0)),
+        });
+        // Taken back by `end`.
+        std::mem::forget(Arc::clone(&lane));
+        lane
     }
 
-    /// A block of at least `requested` bytes.
-    pub(crate) fn alloc(self: Arc<Self>, requested: u64) -> Result<Block> {
+    /// A block of at least `requested` bytes. The caller holds the pool and the stream, or a
+    /// block of this lane.
+    #[inline]
+    pub(crate) fn alloc(&self, requested: u64) -> Result<Block> {
         let bytes = rounded(requested)?;
-        let cached = {
-            let mut state = lock(&self.state);
-            let cached = state.cache.pop(bytes);
-            if cached.is_some() {
-                self.flow.allocated(bytes, requested);
-                self.flow.cached_bytes.set(state.cache.bytes());
-            }
-            cached
-        };
-        let (id, offset) = match cached {
-            Some(block) => (block.id, block.offset),
-            None => {
-                let grant = self.shared.acquire(&self, bytes)?;
-                let state = lock(&self.state);
-                self.flow.allocated(bytes, requested);
-                drop(state);
-                (grant.id, grant.offset)
-            }
-        };
-        Ok(Block::new(self, id, offset, bytes, requested))
-    }
-
-    /// Takes a block back that was allocated here or on another lane of the pool.
-    pub(crate) fn free(&self, id: Id, offset: u64, bytes: u64, requested: u64) {
-        let tick = self.stream.timeline.open_tick();
-        let freed = Cached {
-            id,
-            offset,
-            bytes,
-            tick,
-        };
         let mut state = lock(&self.state);
-        self.flow.freed(bytes, requested);
         if state.retired {
             drop(state);
-            lock(&self.shared.core).give(id, self.slot, tick);
+            return self.alloc_late(bytes, requested);
+        }
+        // Counted before it is there, so that the lane cannot end while the core looks for it.
+        state.out += 1;
+        if let Some(block) = state.cache.pop(bytes) {
+            let flows = &self.flows;
+            flows.hot.allocated(bytes, requested, &flows.cold);
+            flows.hot.cached_bytes.set(state.cache.bytes());
+            drop(state);
+            return Ok(Block::new(self, block.id, block.offset, bytes, requested));
+        }
+        drop(state);
+        self.alloc_from_core(bytes, requested)
+    }
+
+    #[cold]
+    fn alloc_from_core(&self, bytes: u64, requested: u64) -> Result<Block> {
+        match self.shared.acquire(self, bytes, requested) {
+            Ok(grant) => Ok(Block::new(self, grant.id, grant.offset, bytes, requested)),
+            Err(error) => {
+                let mut state = lock(&self.state);
+                if state.retired {
+                    drop(state);
+                    self.leave();
+                } else {
+                    state.out -= 1;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// A block of a lane that is retired and kept by another of its blocks.
+    #[cold]
+    fn alloc_late(&self, bytes: u64, requested: u64) -> Result<Block> {
+        self.outstanding.0.fetch_add(1, Ordering::AcqRel);
+        self.alloc_from_core(bytes, requested)
+    }
+
+    /// Frees the last bytes of the block `id`, which has `before`, down to `after`, in stream
+    /// order; `returned` fewer were asked for.
+    pub(crate) fn shrink(&self, id: Id, before: u64, after: u64, returned: u64) {
+        let tick = self.stream.timeline.open_tick();
+        let mut core = lock(&self.shared.core);
+        self.flows.cold.shrunk(before, after, returned);
+        core.shrink(id, before - after, self.slot, tick);
+    }
+
+    /// The pointer that a block of this lane keeps.
+    pub(crate) fn pointer(&self) -> LanePtr {
+        LanePtr(self)
+    }
+
+    /// Takes back a block that was allocated here.
+    #[inline]
+    pub(crate) fn free(&self, block: Cached, requested: u64) {
+        let mut state = lock(&self.state);
+        if state.retired {
+            drop(state);
+            self.give_late(block, requested);
+            self.leave();
             return;
         }
-        let full = state.cache.bytes() + bytes > self.shared.cache_bytes
-            || state.cache.blocks() >= MOST_BLOCKS;
+        state.out -= 1;
+        self.keep(state, block, requested);
+    }
+
+    /// Takes back a block that was allocated on `home`, another lane of the pool. The caller holds
+    /// the pool and this lane's stream.
+    pub(crate) fn free_foreign(&self, home: &Self, block: Cached, requested: u64) {
+        self.keep(lock(&self.state), block, requested);
+        home.leave();
+    }
+
+    /// Counts a free and keeps the block in the cache, which may spill into the core.
+    #[inline]
+    fn keep(&self, mut state: MutexGuard<'_, LaneState>, block: Cached, requested: u64) {
+        self.flows.hot.freed(block.bytes, requested);
+        let bytes = state.cache.bytes() + block.bytes;
+        if bytes <= self.shared.cache_bytes && state.cache.blocks() < MOST_BLOCKS {
+            state.cache.push(block);
+            self.flows.hot.cached_bytes.set(bytes);
+            return;
+        }
+        self.spill(state, block);
+    }
+
+    /// Empties the cache into the core and keeps only `block`.
+    #[cold]
+    fn spill(&self, mut state: MutexGuard<'_, LaneState>, block: Cached) {
         let mut carry = std::mem::take(&mut state.carry);
-        if full {
-            state.cache.drain(|block| carry.push(block));
-        }
-        state.cache.push(freed);
-        self.flow.cached_bytes.set(state.cache.bytes());
-        if !full {
-            state.carry = carry;
-            return;
-        }
+        state.cache.drain(|block| carry.push(block));
+        state.cache.push(block);
+        self.flows.hot.cached_bytes.set(block.bytes);
         drop(state);
         {
             let mut core = lock(&self.shared.core);
@@ -131,6 +234,14 @@ impl Lane {
         lock(&self.state).carry = carry;
     }
 
+    /// Frees a block of a retired lane.
+    #[cold]
+    fn give_late(&self, block: Cached, requested: u64) {
+        let mut core = lock(&self.shared.core);
+        self.flows.cold.freed(block.bytes, requested);
+        core.give(block.id, self.slot, block.tick);
+    }
+
     /// Empties the cache into the core; true if there was anything.
     pub(crate) fn drain(&self, core: &mut Core) -> bool {
         let mut state = lock(&self.state);
@@ -138,7 +249,40 @@ impl Lane {
         state
             .cache
             .drain(|block| core.give(block.id, self.slot, block.tick));
-        self.flow.cached_bytes.set(0);
+        self.flows.hot.cached_bytes.set(0);
         any
+    }
+
+    /// Ends the lane's use: from now on frees go straight to the core, and the last one ends it.
+    pub(crate) fn retire(&self, core: &mut Core) {
+        self.drain(core);
+        let mut state = lock(&self.state);
+        if std::mem::replace(&mut state.retired, true) {
+            return;
+        }
+        // A free that came between the drain and this lock left its block in the cache.
+        state
+            .cache
+            .drain(|block| core.give(block.id, self.slot, block.tick));
+        let out = state.out;
+        drop(state);
+        if self.outstanding.0.fetch_add(out, Ordering::AcqRel) + out == 0 {
+            self.end();
+        }
+    }
+
+    /// One block of this lane is gone, freed elsewhere or after the lane was retired. The lane may
+    /// be gone afterwards.
+    fn leave(&self) {
+        // Before the lane is retired the count is not above zero, so it cannot pass one.
+        if self.outstanding.0.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.end();
+        }
+    }
+
+    /// Gives up the lane's hold on itself.
+    fn end(&self) {
+        // SAFETY: `new` forgot one count, and `outstanding` reaches zero once after `retire`.
+        unsafe { Arc::decrement_strong_count(std::ptr::from_ref(self)) };
     }
 }

@@ -78,6 +78,7 @@ impl Core {
         self.reap()?;
         let granule = self.arena.granule();
         let mut exhausted = false;
+        let mut unified = false;
         loop {
             let room = if exhausted { 0 } else { self.room() };
             let Some(window) = windows::cheapest(&self.extents, bytes, granule) else {
@@ -92,10 +93,16 @@ impl Core {
             if total(&idle).saturating_add(room) < window.to_map {
                 // Frames too large for what is left can still be given up for new ones that fit.
                 let lacking = window.to_map - room;
-                if exhausted || !self.release_idle(&window, lacking)? {
-                    return Ok(None);
+                if !exhausted && self.release_idle(&window, lacking)? {
+                    continue;
                 }
-                continue;
+                if !std::mem::replace(&mut unified, true) && self.unify(slot)? {
+                    if let Some(grant) = self.take_ready(slot, bytes) {
+                        return Ok(Some(grant));
+                    }
+                    continue;
+                }
+                return Ok(None);
             }
             match self.fill(slot, &window, &idle) {
                 Ok(first) => return self.take_window(slot, &window, first).map(Some),
@@ -310,6 +317,9 @@ impl Core {
     /// released. Waits on the host for work that still uses idle memory.
     pub(crate) fn trim(&mut self, keep: u64) -> Result<u64> {
         let before = self.arena.reserved();
+        if before > keep {
+            self.unify_on_host()?;
+        }
         let mut hole = HoleCursor::default();
         for frame in self.idle(None, before.saturating_sub(keep)) {
             hole.now = self.release(hole.at(&frame), &frame)?;

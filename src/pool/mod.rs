@@ -17,9 +17,9 @@ mod shared;
 mod stats;
 mod windows;
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use bytemuck::Pod;
 
@@ -29,7 +29,7 @@ pub use stats::{Counter, PoolStats, SMALL_BYTES, Steps, StreamStats};
 
 use crate::device::{Device, Stream, lock};
 use crate::error::{Error, OutOfMemory, Result};
-use lane::Lane;
+use lane::{Lane, LanePtr};
 use shared::Shared;
 
 /// What a step of the out-of-memory ladder did.
@@ -88,10 +88,18 @@ impl Drop for Handle {
 /// Lanes a thread remembers, so that finding one costs no shared lock.
 const REMEMBERED: usize = 4;
 
-type Remembered = [(u64, u64, Weak<Lane>); REMEMBERED];
+/// A lane and what it was found by: the pool, and the stream's handle.
+#[derive(Clone, Copy)]
+struct Remembered {
+    pool: u64,
+    handle: u64,
+    lane: LanePtr,
+}
 
 thread_local! {
-    static LANES: RefCell<Remembered> = const { RefCell::new([const { (0, 0, Weak::new()) }; REMEMBERED]) };
+    static LANES: [Cell<Remembered>; REMEMBERED] = const {
+        [const { Cell::new(Remembered { pool: 0, handle: 0, lane: LanePtr::NONE }) }; REMEMBERED]
+    };
 }
 
 impl Pool {
@@ -116,30 +124,36 @@ impl Pool {
         &self.shared().device
     }
 
-    fn lane(&self, stream: &Stream) -> Result<Arc<Lane>> {
-        let shared = self.shared();
-        let key = (shared.uid, stream.id());
-        let at = key.1 as usize % REMEMBERED;
-        let known = LANES.try_with(|lanes| {
-            let lanes = lanes.try_borrow().ok()?;
-            let (pool, uid, lane) = &lanes[at];
-            if (*pool, *uid) == key {
-                lane.upgrade()
-            } else {
-                None
-            }
-        });
-        if let Ok(Some(lane)) = known {
-            return Ok(lane);
+    /// The lane of `stream`. It lives while this handle and `stream` do: a lane is retired only
+    /// when its pool or its stream has no handle any more.
+    #[inline]
+    fn lane<'a>(&'a self, stream: &'a Stream) -> Result<&'a Lane> {
+        let pool = self.shared().uid;
+        let handle = stream.handle_id();
+        let at = handle as usize % REMEMBERED;
+        let known = LANES.with(|lanes| lanes[at].get());
+        if (known.pool, known.handle) == (pool, handle) {
+            // SAFETY: numbers of pools and of stream handles are never used again, so both are
+            // those the lane was found by, and the caller holds them.
+            return Ok(unsafe { known.lane.get() });
         }
-        let lane = shared.lane(stream)?;
-        // A thread that is ending has no memory left for this; the next call looks again.
-        let _ = LANES.try_with(|lanes| {
-            if let Ok(mut lanes) = lanes.try_borrow_mut() {
-                lanes[at] = (key.0, key.1, Arc::downgrade(&lane));
-            }
-        });
-        Ok(lane)
+        self.find_lane(stream, at)
+    }
+
+    #[cold]
+    fn find_lane<'a>(&'a self, stream: &'a Stream, at: usize) -> Result<&'a Lane> {
+        let lane = self.shared().lane(stream)?;
+        // The pool is not closed while a caller holds it.
+        let lane = lane.ok_or_else(|| Error::invalid("pool", "it is closed: make another"))?;
+        let lane = LanePtr::of(&lane);
+        let found = Remembered {
+            pool: self.shared().uid,
+            handle: stream.handle_id(),
+            lane,
+        };
+        LANES.with(|lanes| lanes[at].set(found));
+        // SAFETY: the caller holds the pool and the stream.
+        Ok(unsafe { lane.get() })
     }
 
     /// Allocates at least `bytes` on `stream`.
@@ -147,6 +161,7 @@ impl Pool {
     /// # Errors
     /// [`Error::Invalid`] for 0 bytes, more than 2^46, or a stream of another device;
     /// [`Error::OutOfMemory`] when every step of the ladder failed; what the driver said.
+    #[inline]
     pub fn alloc(&self, stream: &Stream, bytes: u64) -> Result<Block> {
         self.lane(stream)?.alloc(bytes)
     }

@@ -15,6 +15,15 @@ use crate::sync::{AtomicU64, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 /// A step above the core: frees or moves memory, and says whether it may have helped.
 pub(crate) type ReliefStep = Arc<dyn Fn(&Pressure) -> Relief + Send + Sync>;
 
+/// The lanes in use.
+#[derive(Default)]
+struct Lanes {
+    /// By the number of the stream's handle: a stream adopted again is a new use.
+    by_handle: HashMap<u64, Arc<Lane>>,
+    /// The pool has no handle any more.
+    closed: bool,
+}
+
 /// See the module documentation.
 pub(crate) struct Shared {
     pub(crate) uid: u64,
@@ -22,8 +31,7 @@ pub(crate) struct Shared {
     pub(crate) base: u64,
     pub(crate) cache_bytes: u64,
     pub(crate) core: Mutex<Core>,
-    /// By stream uid.
-    pub(crate) lanes: RwLock<HashMap<u64, Arc<Lane>>>,
+    lanes: RwLock<Lanes>,
     /// Steps after the core's own, by rank.
     relief: Mutex<Vec<(u8, ReliefStep)>>,
     pub(crate) failures: AtomicU64,
@@ -48,13 +56,13 @@ impl Shared {
         })
     }
 
-    fn lanes(&self) -> RwLockReadGuard<'_, HashMap<u64, Arc<Lane>>> {
+    fn lanes(&self) -> RwLockReadGuard<'_, Lanes> {
         self.lanes
             .read()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn lanes_mut(&self) -> RwLockWriteGuard<'_, HashMap<u64, Arc<Lane>>> {
+    fn lanes_mut(&self) -> RwLockWriteGuard<'_, Lanes> {
         self.lanes
             .write()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -62,36 +70,40 @@ impl Shared {
 
     /// All lanes now.
     pub(crate) fn all_lanes(&self) -> Vec<Arc<Lane>> {
-        self.lanes().values().cloned().collect()
+        self.lanes().by_handle.values().cloned().collect()
     }
 
-    /// The lane of `stream`, made if this is its first use here.
-    pub(crate) fn lane(self: &Arc<Self>, stream: &Stream) -> Result<Arc<Lane>> {
+    /// The lane of `stream`, made if this is its first use here; `None` once the pool is closed.
+    pub(crate) fn lane(self: &Arc<Self>, stream: &Stream) -> Result<Option<Arc<Lane>>> {
         if !self.device.same(stream.device()) {
             return Err(Error::invalid(
                 "stream",
                 "it is of another device than the pool",
             ));
         }
-        if let Some(lane) = self.lanes().get(&stream.id()) {
-            return Ok(Arc::clone(lane));
+        let handle = stream.handle_id();
+        if let Some(lane) = self.lanes().by_handle.get(&handle) {
+            return Ok(Some(Arc::clone(lane)));
         }
         let mut lanes = self.lanes_mut();
-        if let Some(lane) = lanes.get(&stream.id()) {
-            return Ok(Arc::clone(lane));
+        if lanes.closed {
+            return Ok(None);
+        }
+        if let Some(lane) = lanes.by_handle.get(&handle) {
+            return Ok(Some(Arc::clone(lane)));
         }
         let mut core = lock(&self.core);
         let slot = core.add_stream(&stream.core().timeline);
-        let lane = Arc::new(Lane::new(self, stream.core(), slot));
+        let lane = Lane::new(self, stream.core(), slot);
         if let Some(state) = &mut core.streams[slot as usize] {
             state.lane = Arc::downgrade(&lane);
         }
         drop(core);
-        lock(&self.ledger).add(stream.id(), &lane.flow);
+        lock(&self.ledger).add(stream.id(), &lane.flows);
         let watcher: Arc<dyn StreamWatcher> = Arc::clone(self) as _;
-        stream.core().watch(Arc::downgrade(&watcher));
-        lanes.insert(stream.id(), Arc::clone(&lane));
-        Ok(lane)
+        stream.watch(Arc::downgrade(&watcher));
+        lanes.by_handle.insert(handle, Arc::clone(&lane));
+        Ok(Some(lane))
     }
 
     /// Registers a step of the ladder; lower ranks come first.
@@ -102,8 +114,8 @@ impl Shared {
     }
 
     /// Memory for a request of `lane` that its cache could not serve.
-    pub(crate) fn acquire(&self, lane: &Lane, bytes: u64) -> Result<Grant> {
-        if let Some(grant) = self.climb(lane, bytes)? {
+    pub(crate) fn acquire(&self, lane: &Lane, bytes: u64, requested: u64) -> Result<Grant> {
+        if let Some(grant) = self.climb(lane, bytes, requested)? {
             return Ok(grant);
         }
         let steps: Vec<ReliefStep> = lock(&self.relief)
@@ -112,7 +124,7 @@ impl Shared {
             .collect();
         for step in steps {
             while step(&self.pressure(lane, bytes)) == Relief::Retry {
-                if let Some(grant) = self.climb(lane, bytes)? {
+                if let Some(grant) = self.climb(lane, bytes, requested)? {
                     lock(&self.core).steps.relieved += 1;
                     return Ok(grant);
                 }
@@ -123,16 +135,21 @@ impl Shared {
     }
 
     /// The core's own steps.
-    fn climb(&self, lane: &Lane, bytes: u64) -> Result<Option<Grant>> {
+    fn climb(&self, lane: &Lane, bytes: u64, requested: u64) -> Result<Option<Grant>> {
+        let served = |grant: Grant| {
+            let flows = &lane.flows;
+            flows.cold.allocated(bytes, requested, &flows.hot);
+            Some(grant)
+        };
         {
             let mut core = lock(&self.core);
             if let Some(grant) = core.take_ready(lane.slot, bytes) {
-                return Ok(Some(grant));
+                return Ok(served(grant));
             }
             if core.poll(lane.slot)?
                 && let Some(grant) = core.take_ready(lane.slot, bytes)
             {
-                return Ok(Some(grant));
+                return Ok(served(grant));
             }
         }
         lock(&self.ledger).note_peak();
@@ -147,12 +164,12 @@ impl Shared {
         // Another thread may have freed memory since the lock was let go, so this is not only for
         // what was drained.
         if let Some(grant) = core.take_ready(lane.slot, bytes) {
-            return Ok(Some(grant));
+            return Ok(served(grant));
         }
         if let Some(grant) = core.take_waiting(lane.slot, bytes)? {
-            return Ok(Some(grant));
+            return Ok(served(grant));
         }
-        core.take_mapping(lane.slot, bytes)
+        Ok(core.take_mapping(lane.slot, bytes)?.and_then(served))
     }
 
     fn pressure(&self, lane: &Lane, bytes: u64) -> Pressure {
@@ -189,11 +206,14 @@ impl Shared {
 impl Shared {
     /// The application holds the pool no longer: live blocks keep it, streams' caches do not.
     pub(crate) fn close(&self) {
-        let lanes = std::mem::take(&mut *self.lanes_mut());
+        let lanes = {
+            let mut lanes = self.lanes_mut();
+            lanes.closed = true;
+            std::mem::take(&mut lanes.by_handle)
+        };
         let mut core = lock(&self.core);
         for lane in lanes.values() {
-            lock(&lane.state).retired = true;
-            lane.drain(&mut core);
+            lane.retire(&mut core);
         }
     }
 }
@@ -210,12 +230,10 @@ impl Drop for Shared {
 }
 
 impl StreamWatcher for Shared {
-    fn stream_retired(&self, uid: u64) {
-        let Some(lane) = self.lanes_mut().remove(&uid) else {
+    fn stream_retired(&self, handle: u64) {
+        let Some(lane) = self.lanes_mut().by_handle.remove(&handle) else {
             return;
         };
-        let mut core = lock(&self.core);
-        lock(&lane.state).retired = true;
-        lane.drain(&mut core);
+        lane.retire(&mut lock(&self.core));
     }
 }

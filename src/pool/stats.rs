@@ -128,8 +128,56 @@ impl Tally {
     }
 }
 
-/// What one lane counts. Index 0 is small blocks, 1 large ones.
+/// What one lane counts: each flow has one writer at a time, so that counting costs no locked
+/// instruction.
 #[derive(Debug, Default)]
+pub(crate) struct Flows {
+    /// What the lane's cache served, and all frees; written under the lane's lock.
+    pub(crate) hot: Flow,
+    /// What the core served; written under the core's lock.
+    pub(crate) cold: Flow,
+}
+
+impl Flows {
+    pub(crate) fn peak_bytes(&self) -> u64 {
+        self.hot.peak_bytes.get().max(self.cold.peak_bytes.get())
+    }
+
+    pub(crate) fn peak_requested(&self) -> u64 {
+        self.hot
+            .peak_requested
+            .get()
+            .max(self.cold.peak_requested.get())
+    }
+
+    /// Sets the peaks to what they count now. A count made meanwhile may be missed by one block.
+    pub(crate) fn reset_peaks(&self) {
+        let live = self.hot.live_bytes() + self.cold.live_bytes();
+        let requested = self.hot.live_requested() + self.cold.live_requested();
+        for flow in [&self.hot, &self.cold] {
+            flow.peak_bytes.set(live.max(0) as u64);
+            flow.peak_requested.set(requested.max(0) as u64);
+        }
+    }
+
+    pub(crate) fn of_stream(&self, stream: u64) -> StreamStats {
+        let mut totals = Totals::default();
+        totals.add(self);
+        let [small, large] = totals.by_class();
+        StreamStats {
+            stream,
+            allocs: totals.allocs,
+            frees: totals.frees,
+            allocated_bytes: small.0 + large.0,
+            freed_bytes: small.1 + large.1,
+            cached_bytes: self.hot.cached_bytes.get(),
+        }
+    }
+}
+
+/// One flow of a lane. Index 0 is small blocks, 1 large ones.
+#[derive(Debug, Default)]
+#[repr(align(64))]
 pub(crate) struct Flow {
     pub(crate) allocs: [Tally; 2],
     pub(crate) alloc_bytes: [Tally; 2],
@@ -149,25 +197,35 @@ fn class(bytes: u64) -> usize {
 }
 
 impl Flow {
-    pub(crate) fn allocated(&self, bytes: u64, requested: u64) {
+    /// Counts an allocation. `other` is the lane's other flow.
+    #[inline]
+    pub(crate) fn allocated(&self, bytes: u64, requested: u64, other: &Self) {
         let class = class(bytes);
         self.allocs[class].add(1);
         self.alloc_bytes[class].add(bytes);
         self.requested.add(requested);
-        let live = self.live_bytes();
+        let live = self.live_bytes() + other.live_bytes();
         if live > self.peak_bytes.get() as i64 {
             self.peak_bytes.set(live as u64);
         }
-        let live = self.live_requested();
+        let live = self.live_requested() + other.live_requested();
         if live > self.peak_requested.get() as i64 {
             self.peak_requested.set(live as u64);
         }
     }
 
+    #[inline]
     pub(crate) fn freed(&self, bytes: u64, requested: u64) {
         let class = class(bytes);
         self.frees[class].add(1);
         self.free_bytes[class].add(bytes);
+        self.returned.add(requested);
+    }
+
+    /// Counts a live block of `before` bytes as one of `after`, with `requested` fewer asked for.
+    pub(crate) fn shrunk(&self, before: u64, after: u64, requested: u64) {
+        self.free_bytes[class(before)].add(before);
+        self.alloc_bytes[class(after)].add(after);
         self.returned.add(requested);
     }
 
@@ -185,24 +243,6 @@ impl Flow {
     pub(crate) fn live_requested(&self) -> i64 {
         self.requested.get().wrapping_sub(self.returned.get()) as i64
     }
-
-    /// Sets the peaks to what they count now. A count made meanwhile may be missed by one block.
-    pub(crate) fn reset_peaks(&self) {
-        self.peak_bytes.set(self.live_bytes().max(0) as u64);
-        self.peak_requested.set(self.live_requested().max(0) as u64);
-    }
-
-    pub(crate) fn of_stream(&self, stream: u64) -> StreamStats {
-        let sum = |tally: &[Tally; 2]| tally[0].get() + tally[1].get();
-        StreamStats {
-            stream,
-            allocs: sum(&self.allocs),
-            frees: sum(&self.frees),
-            allocated_bytes: sum(&self.alloc_bytes),
-            freed_bytes: sum(&self.free_bytes),
-            cached_bytes: self.cached_bytes.get(),
-        }
-    }
 }
 
 /// Sums over lanes.
@@ -217,7 +257,12 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    pub(crate) fn add(&mut self, flow: &Flow) {
+    pub(crate) fn add(&mut self, flows: &Flows) {
+        self.add_one(&flows.hot);
+        self.add_one(&flows.cold);
+    }
+
+    fn add_one(&mut self, flow: &Flow) {
         for class in 0..2 {
             self.allocs += flow.allocs[class].get();
             self.frees += flow.frees[class].get();

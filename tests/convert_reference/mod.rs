@@ -25,7 +25,7 @@ pub struct Format {
 
 pub const F16: Format = Format {
     name: "f16",
-    number: abi::WP_F16 as u32,
+    number: abi::WP_F16,
     bits: 16,
     significand: 10,
     bias: 15,
@@ -35,7 +35,7 @@ pub const F16: Format = Format {
 };
 pub const BF16: Format = Format {
     name: "bf16",
-    number: abi::WP_BF16 as u32,
+    number: abi::WP_BF16,
     bits: 16,
     significand: 7,
     bias: 127,
@@ -45,7 +45,7 @@ pub const BF16: Format = Format {
 };
 pub const E4M3: Format = Format {
     name: "e4m3",
-    number: abi::WP_E4M3 as u32,
+    number: abi::WP_E4M3,
     bits: 8,
     significand: 3,
     bias: 7,
@@ -55,7 +55,7 @@ pub const E4M3: Format = Format {
 };
 pub const E5M2: Format = Format {
     name: "e5m2",
-    number: abi::WP_E5M2 as u32,
+    number: abi::WP_E5M2,
     bits: 8,
     significand: 2,
     bias: 15,
@@ -116,8 +116,8 @@ pub fn every_how() -> Vec<How> {
     let overflows = [abi::WP_TO_INFINITY, abi::WP_SATURATE];
     let pair = |r| {
         overflows.map(|o| How {
-            rounding: r as u32,
-            overflow: o as u32,
+            rounding: r,
+            overflow: o,
         })
     };
     roundings.into_iter().flat_map(pair).collect()
@@ -132,7 +132,7 @@ enum Toward {
 }
 
 fn toward(rounding: u32, negative: bool) -> Toward {
-    match rounding as abi::wp_rounding {
+    match rounding {
         abi::WP_NEAREST => Toward::Nearest,
         abi::WP_UP if !negative => Toward::Away,
         abi::WP_DOWN if negative => Toward::Away,
@@ -147,7 +147,7 @@ fn reaches(format: &Format, toward: Toward, code: u32, x: f64) -> bool {
         Toward::Zero => x >= here,
         Toward::Away => x > below,
         // The tie goes to the even code; half-way is exact in f64 for every format here.
-        Toward::Nearest if code % 2 == 0 => x >= (below + here) / 2.0,
+        Toward::Nearest if code.is_multiple_of(2) => x >= (below + here) / 2.0,
         Toward::Nearest => x > (below + here) / 2.0,
     }
 }
@@ -159,7 +159,7 @@ pub fn round(format: &Format, how: How, x: f64) -> u32 {
     }
     let negative = x.is_sign_negative();
     let sign = if negative { format.sign() } else { 0 };
-    let saturated = how.overflow == abi::WP_SATURATE as u32;
+    let saturated = how.overflow == abi::WP_SATURATE;
     if x.is_infinite() {
         return sign
             | if saturated {

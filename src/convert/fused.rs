@@ -1,0 +1,130 @@
+//! What can be done with values on their way from one format to another.
+
+use super::{ConvertTo, E4m3, E5m2, Element, View, ViewMut};
+use crate::driver::abi;
+use crate::error::{Error, Result};
+
+/// A pair of formats whose conversion can do more on the way: [`ConvertTo`] without `f64`.
+pub trait FusedTo<D: Element>: ConvertTo<D> {}
+
+macro_rules! pairs {
+    ($($from:ty => $($to:ty),*;)*) => {$($(impl FusedTo<$to> for $from {})*)*};
+}
+
+pairs! {
+    f32 => half::f16, half::bf16, E4m3, E5m2;
+    half::f16 => f32, half::bf16, E4m3, E5m2;
+    half::bf16 => f32, half::f16;
+    E4m3 => f32, half::f16;
+    E5m2 => f32, half::f16;
+}
+
+/// Elements whose magnitudes share one entry of [`Fused::block_amax`], as in the MX formats of the
+/// OCP Microscaling specification.
+pub const BLOCK: u64 = 32;
+
+/// What is done with each value on the way: `y = x * scale + bias` by one fused multiply-add in
+/// `f32`, and what is wanted to be known of `y`. The destination gets `y`, rounded.
+///
+/// Any NaN becomes the positive all-ones NaN of `f32` before it is rounded.
+#[derive(Debug, Default)]
+#[must_use]
+pub struct Fused<'a> {
+    scale: Option<f32>,
+    bias: Option<f32>,
+    scale_at: Option<View<'a, f32>>,
+    flag: Option<ViewMut<'a, u32>>,
+    amax: Option<ViewMut<'a, f32>>,
+    block_amax: Option<ViewMut<'a, f32>>,
+}
+
+impl<'a> Fused<'a> {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Multiplies by `scale`.
+    pub fn scale(mut self, scale: f32) -> Self {
+        self.scale = Some(scale);
+        self
+    }
+
+    /// Multiplies by the first element of `scale` too, as it is in device memory when the launch
+    /// runs. The product of both scales is rounded once.
+    pub fn scale_at(mut self, scale: View<'a, f32>) -> Self {
+        self.scale_at = Some(scale);
+        self
+    }
+
+    /// Adds `bias` after the multiplication.
+    pub fn bias(mut self, bias: f32) -> Self {
+        self.bias = Some(bias);
+        self
+    }
+
+    /// Sets the first element of `flag` to 1 if some `y` or some result is infinite or NaN. Never
+    /// clears it.
+    pub fn flag(mut self, flag: ViewMut<'a, u32>) -> Self {
+        self.flag = Some(flag);
+        self
+    }
+
+    /// Raises `amax` to the largest magnitude of `y` where that is larger: one element, or one a
+    /// tensor for a [`ConvertTable`](super::ConvertTable). Set it to 0 first. NaN counts as larger
+    /// than infinity, so that it is seen.
+    pub fn amax(mut self, amax: ViewMut<'a, f32>) -> Self {
+        self.amax = Some(amax);
+        self
+    }
+
+    /// Writes the largest magnitude of `y` of each [`BLOCK`] elements, the last block perhaps
+    /// shorter. For one contiguous conversion only. Fast when the destination is aligned to 16 bytes.
+    pub fn block_amax(mut self, block_amax: ViewMut<'a, f32>) -> Self {
+        self.block_amax = Some(block_amax);
+        self
+    }
+
+    /// Checks the lengths for `tensors` tensors, or one run of `elements`, and fills in `args`.
+    pub(super) fn apply(
+        self,
+        args: &mut abi::wp_convert,
+        tensors: u64,
+        elements: Option<u64>,
+    ) -> Result<()> {
+        let blocks = match (&self.block_amax, elements) {
+            (Some(_), None) => {
+                return Err(Error::invalid(
+                    "block_amax",
+                    "it is for one contiguous conversion: leave it out, or convert row by row",
+                ));
+            }
+            (_, elements) => elements.unwrap_or(0).div_ceil(BLOCK),
+        };
+        args.fused = 1;
+        args.scale = self.scale.unwrap_or(1.0);
+        // Adding -0.0 leaves every value as it is, zeros of both signs too.
+        args.bias = self.bias.unwrap_or(-0.0);
+        args.scale_at = address("scale_at", self.scale_at.map(|v| (v.addr(), v.len())), 1)?;
+        args.flag = address("flag", self.flag.map(|v| (v.addr(), v.len())), 1)?;
+        args.amax = address("amax", self.amax.map(|v| (v.addr(), v.len())), tensors)?;
+        args.block_amax = address(
+            "block_amax",
+            self.block_amax.map(|v| (v.addr(), v.len())),
+            blocks,
+        )?;
+        Ok(())
+    }
+}
+
+/// Address of an optional view that must have `needed` elements; 0 when there is none.
+fn address(what: &'static str, view: Option<(u64, u64)>, needed: u64) -> Result<u64> {
+    match view {
+        Some((_, len)) if len < needed => Err(Error::invalid(
+            what,
+            format!("it has {len} elements, and needs {needed}"),
+        )),
+        Some((addr, _)) => Ok(addr),
+        None => Ok(0),
+    }
+}

@@ -1,0 +1,70 @@
+//! From checked arguments to a launch on a stream.
+
+use super::{Conversion, Element};
+use crate::device::{Launch, Stream};
+use crate::driver::abi;
+use crate::error::{Error, Result};
+
+/// Arguments of a plain conversion from `S` to `D` of nothing yet.
+pub(super) fn arguments<S: Element, D: Element>(how: Conversion) -> abi::wp_convert {
+    let (rounding, seed) = how.rounding_and_seed();
+    abi::wp_convert {
+        src: 0,
+        dst: 0,
+        count: 0,
+        rows: 0,
+        src_pitch: 0,
+        dst_pitch: 0,
+        seed,
+        tiles: 0,
+        flag: 0,
+        amax: 0,
+        block_amax: 0,
+        scale_at: 0,
+        scale: 1.0,
+        bias: -0.0,
+        fused: 0,
+        src_type: S::TYPE,
+        dst_type: D::TYPE,
+        rounding,
+        overflow: how.overflow_number(),
+        pad: 0,
+    }
+}
+
+/// Queues a conversion.
+///
+/// # Safety
+/// As for [`Backend::launch`](crate::device::Backend::launch).
+pub(super) unsafe fn queue(stream: &Stream, args: abi::wp_convert) -> Result<()> {
+    // SAFETY: the caller's duty.
+    unsafe {
+        stream
+            .device()
+            .backend()
+            .launch(&Launch::Convert(args), stream.raw())
+    }
+}
+
+/// Checks that two ranges of bytes have no byte in common.
+pub(super) fn disjoint(src: u64, src_bytes: u64, dst: u64, dst_bytes: u64) -> Result<()> {
+    if src_bytes != 0 && dst_bytes != 0 && src < dst + dst_bytes && dst < src + src_bytes {
+        let why = format!("{dst:#x} + {dst_bytes} overlaps the source at {src:#x} + {src_bytes}");
+        return Err(Error::invalid("dst", why));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::disjoint;
+
+    #[test]
+    fn ranges_that_share_a_byte_overlap_and_neighbours_do_not() {
+        assert!(disjoint(100, 10, 110, 5).is_ok());
+        assert!(disjoint(110, 5, 100, 10).is_ok());
+        assert!(disjoint(100, 11, 110, 5).is_err());
+        assert!(disjoint(112, 1, 110, 5).is_err());
+        assert!(disjoint(100, 0, 100, 5).is_ok());
+    }
+}

@@ -1,0 +1,364 @@
+//! Loss scaling for mixed precision, decided on the device.
+//!
+//! Small gradients vanish in 16-bit formats. So the loss is multiplied by a scale before the backward
+//! pass, the gradients are divided by it after, and where one of them overflowed the step is left out
+//! and the scale is lowered. Here all of it happens in stream order; the host never waits.
+//!
+//! A step: scale the loss by [`GradScaler::scale`] (in the application's own kernel); run the backward
+//! pass; [`GradScaler::unscale`]; run the optimiser with [`GradScaler::found`], which its kernel reads
+//! to leave the step out; [`GradScaler::update`].
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use super::table::{cut, upload};
+use super::{Element, View, ViewMut};
+use crate::device::{Event, Launch, Stream};
+use crate::driver::abi;
+use crate::error::{Error, Result};
+use crate::pool::{Block, Pool, PoolBuf};
+
+/// How a scale starts and moves. The default is the common one of mixed-precision training: 65536,
+/// doubled after 2000 good steps in a row, halved on overflow.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct ScalerConfig {
+    /// The first scale.
+    pub scale: f32,
+    /// What the scale is multiplied by when it grows; more than 1.
+    pub growth: f32,
+    /// What the scale is multiplied by on overflow; between 0 and 1.
+    pub backoff: f32,
+    /// Good steps in a row before the scale grows.
+    pub interval: u32,
+}
+
+impl Default for ScalerConfig {
+    fn default() -> Self {
+        Self {
+            scale: 65536.0,
+            growth: 2.0,
+            backoff: 0.5,
+            interval: 2000,
+        }
+    }
+}
+
+impl ScalerConfig {
+    fn check(&self) -> Result<()> {
+        let finite = |x: f32| x.is_finite() && x > 0.0;
+        if !finite(self.scale) || !finite(1.0 / self.scale) {
+            return Err(Error::invalid(
+                "scale",
+                format!("{} and its inverse must be positive and finite", self.scale),
+            ));
+        }
+        if !finite(self.growth) || self.growth <= 1.0 {
+            return Err(Error::invalid(
+                "growth",
+                format!("{} must be finite and more than 1", self.growth),
+            ));
+        }
+        if !finite(self.backoff) || self.backoff >= 1.0 {
+            return Err(Error::invalid(
+                "backoff",
+                format!("{} must be between 0 and 1", self.backoff),
+            ));
+        }
+        if self.interval == 0 {
+            return Err(Error::invalid("interval", "0: give at least one step"));
+        }
+        Ok(())
+    }
+}
+
+/// The state of a scaler as it was at one point of a stream.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct ScalerState {
+    /// The scale.
+    pub scale: f32,
+    /// Whether an unscale since the last update found an infinite or NaN gradient.
+    pub found: bool,
+    /// Whether the last update found one, so that its step was to be left out.
+    pub skipped_last: bool,
+    /// Good steps in a row since the scale last changed.
+    pub good_steps: u32,
+    /// Updates in all.
+    pub updates: u64,
+    /// Updates that found one.
+    pub skipped: u64,
+}
+
+/// A format that gradients have: `f32`, [`half::f16`] or [`half::bf16`].
+pub trait Gradient: Element {}
+impl Gradient for f32 {}
+impl Gradient for half::f16 {}
+impl Gradient for half::bf16 {}
+
+/// A list of gradients that is unscaled in one launch, from a table that is built once.
+#[derive(Debug)]
+pub struct Gradients<'a, T> {
+    table: PoolBuf<u64>,
+    tiles: u64,
+    views: PhantomData<ViewMut<'a, T>>,
+}
+
+/// Elements of a tile of gradients: two vectors of 16 bytes for each of 256 threads.
+fn gradient_tile<T>() -> u64 {
+    2 * 256 * 16 / size_of::<T>() as u64
+}
+
+impl<'a, T: Gradient> Gradients<'a, T> {
+    /// Builds the table and waits until it is in device memory.
+    ///
+    /// # Errors
+    /// What the pool or the driver said.
+    pub fn new(pool: &Pool, stream: &Stream, tensors: Vec<ViewMut<'a, T>>) -> Result<Self> {
+        let size = size_of::<T>() as u64;
+        let mut tiles = Vec::new();
+        for (tensor, view) in tensors.iter().enumerate() {
+            let whole = abi::wp_tile {
+                src: view.addr(),
+                dst: view.addr(),
+                index: 0,
+                count: 0,
+                tensor: tensor as u32,
+            };
+            let phase = view.addr() % 16 / size;
+            cut(
+                &mut tiles,
+                whole,
+                view.len(),
+                (size, size),
+                gradient_tile::<T>(),
+                phase,
+            );
+        }
+        Ok(Self {
+            table: upload(pool, stream, &tiles)?,
+            tiles: tiles.len() as u64,
+            views: PhantomData,
+        })
+    }
+}
+
+/// A loss scale and its history, in device memory.
+///
+/// Its methods queue work and return. Use them on one stream, or on streams ordered by events.
+#[derive(Debug)]
+pub struct GradScaler {
+    state: Block,
+}
+
+// The state is copied to and from the device as it lies in memory.
+const STATE_BYTES: usize = size_of::<abi::wp_scaler>();
+const _: () = assert!(STATE_BYTES == 48);
+
+/// Offset in the state of the fields that kernels of the application read.
+const SCALE_AT: u64 = std::mem::offset_of!(abi::wp_scaler, scale) as u64;
+const INVERSE_AT: u64 = std::mem::offset_of!(abi::wp_scaler, inverse) as u64;
+const FOUND_AT: u64 = std::mem::offset_of!(abi::wp_scaler, found) as u64;
+
+impl GradScaler {
+    /// A scaler with its state in a block of `pool`, allocated on `stream`; waits for its upload.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a configuration that cannot work; what the pool or the driver said.
+    pub fn new(pool: &Pool, stream: &Stream, config: ScalerConfig) -> Result<Self> {
+        config.check()?;
+        let state = abi::wp_scaler {
+            scale: config.scale,
+            inverse: 1.0 / config.scale,
+            found: 0,
+            skip: 0,
+            good_steps: 0,
+            interval: config.interval,
+            growth: config.growth,
+            backoff: config.backoff,
+            updates: 0,
+            skipped: 0,
+        };
+        let block = pool.alloc(stream, STATE_BYTES as u64)?;
+        let from = (&raw const state).cast::<u8>();
+        // SAFETY: the block has the bytes, `state` lives until the copy is done, which is waited for.
+        unsafe {
+            stream.device().backend().copy_in(
+                block.addr(),
+                from,
+                STATE_BYTES as u64,
+                stream.raw(),
+            )?
+        };
+        stream.synchronize()?;
+        Ok(Self { state: block })
+    }
+
+    fn field<T: bytemuck::Pod>(&self, offset: u64) -> View<'_, T> {
+        View {
+            addr: self.state.addr() + offset,
+            len: 1,
+            borrow: PhantomData,
+        }
+    }
+
+    /// The scale, in device memory, for the kernel that scales the loss.
+    #[must_use]
+    pub fn scale(&self) -> View<'_, f32> {
+        self.field(SCALE_AT)
+    }
+
+    /// One over the scale, in device memory; as [`Fused::scale_at`](super::Fused::scale_at) it
+    /// unscales gradients on their way to another format.
+    #[must_use]
+    pub fn inverse(&self) -> View<'_, f32> {
+        self.field(INVERSE_AT)
+    }
+
+    /// 1 in device memory if an unscale since the last update found an infinite or NaN gradient: the
+    /// optimiser's kernel then leaves the step out.
+    #[must_use]
+    pub fn found(&self) -> View<'_, u32> {
+        self.field(FOUND_AT)
+    }
+
+    /// As [`GradScaler::found`], for [`Fused::flag`](super::Fused::flag).
+    #[must_use]
+    pub fn found_mut(&mut self) -> ViewMut<'_, u32> {
+        ViewMut {
+            addr: self.state.addr() + FOUND_AT,
+            len: 1,
+            borrow: PhantomData,
+        }
+    }
+
+    /// Queues, in one launch: every gradient times the inverse scale, in `f32`, rounded to nearest;
+    /// and [`GradScaler::found`] set if one was infinite or NaN before.
+    ///
+    /// # Errors
+    /// What the launch said.
+    pub fn unscale<T: Gradient>(
+        &mut self,
+        stream: &Stream,
+        gradients: &mut Gradients<'_, T>,
+    ) -> Result<()> {
+        let args = abi::wp_unscale {
+            tiles: gradients.table.addr(),
+            count: gradients.tiles,
+            scaler: self.state.addr(),
+            type_: T::TYPE,
+            pad: 0,
+        };
+        // SAFETY: whoever made the views vouched for them; table and state are blocks of the pool.
+        unsafe {
+            stream
+                .device()
+                .backend()
+                .launch(&Launch::Unscale(args), stream.raw())
+        }
+    }
+
+    /// Queues the end of a step: the scale backs off if something was found, grows after enough good
+    /// steps (not to infinity), and what was found is cleared.
+    ///
+    /// # Errors
+    /// What the launch said.
+    pub fn update(&mut self, stream: &Stream) -> Result<()> {
+        let args = abi::wp_scaler_update {
+            scaler: self.state.addr(),
+        };
+        // SAFETY: the state is a block of the pool.
+        unsafe {
+            stream
+                .device()
+                .backend()
+                .launch(&Launch::ScalerUpdate(args), stream.raw())
+        }
+    }
+
+    /// Queues a read of the state as it will be at this point of `stream`.
+    ///
+    /// # Errors
+    /// What the driver said.
+    pub fn read(&self, stream: &Stream) -> Result<PendingState> {
+        let event = stream.device().event()?;
+        let mut bytes = Box::new([0u64; STATE_BYTES / 8]);
+        let to = bytes.as_mut_ptr().cast::<u8>();
+        // SAFETY: the state is a block of the pool; the box outlives the copy, since dropping a
+        // `PendingState` waits for the stream.
+        unsafe {
+            stream.device().backend().copy_out(
+                to,
+                self.state.addr(),
+                STATE_BYTES as u64,
+                stream.raw(),
+            )?
+        };
+        let pending = PendingState {
+            event,
+            stream: stream.clone(),
+            bytes,
+        };
+        pending.event.record(stream)?;
+        Ok(pending)
+    }
+}
+
+/// A read of a scaler's state that may not be done yet. Dropping it waits for the read.
+pub struct PendingState {
+    event: Event,
+    stream: Stream,
+    bytes: Box<[u64; STATE_BYTES / 8]>,
+}
+
+impl PendingState {
+    /// The state if the read is done, else `None`; never waits.
+    ///
+    /// # Errors
+    /// What the driver said.
+    pub fn ready(&self) -> Result<Option<ScalerState>> {
+        Ok(if self.event.is_done()? {
+            Some(self.decode())
+        } else {
+            None
+        })
+    }
+
+    /// Waits for the read.
+    ///
+    /// # Errors
+    /// What the driver said.
+    pub fn wait(&self) -> Result<ScalerState> {
+        self.event.synchronize()?;
+        Ok(self.decode())
+    }
+
+    fn decode(&self) -> ScalerState {
+        let bytes: &[u8] = bytemuck::cast_slice(self.bytes.as_slice());
+        // Volatile: written behind the compiler's back. SAFETY: as many bytes as the structure has,
+        // all of whose fields take any bits.
+        let state = unsafe { bytes.as_ptr().cast::<abi::wp_scaler>().read_volatile() };
+        ScalerState {
+            scale: state.scale,
+            found: state.found != 0,
+            skipped_last: state.skip != 0,
+            good_steps: state.good_steps,
+            updates: state.updates,
+            skipped: state.skipped,
+        }
+    }
+}
+
+impl fmt::Debug for PendingState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PendingState(on {:?})", self.stream)
+    }
+}
+
+impl Drop for PendingState {
+    fn drop(&mut self) {
+        // The copy must not outlive its destination. Where the stream cannot be waited for it runs
+        // nothing more, and the wait's error is the caller's to see elsewhere.
+        let _ = self.stream.synchronize();
+    }
+}

@@ -1,0 +1,258 @@
+//! Many tensors in one launch, from a table in device memory that is built once.
+
+use std::marker::PhantomData;
+
+use super::fused::{Fused, FusedTo};
+use super::launch::{arguments, queue};
+use super::{Conversion, ConvertTo, Element, View, ViewMut};
+use crate::device::Stream;
+use crate::driver::abi;
+use crate::error::{Error, Result};
+use crate::pool::{Pool, PoolBuf};
+
+/// A range of bytes of one tensor, and whether it is written.
+struct Span {
+    begin: u64,
+    end: u64,
+    written: bool,
+}
+
+/// Checks that no written range overlaps another range.
+fn check_apart(mut spans: Vec<Span>) -> Result<()> {
+    spans.retain(|span| span.begin < span.end);
+    spans.sort_by_key(|span| span.begin);
+    // The furthest end so far, of written ranges and of all.
+    let (mut written_end, mut any_end) = (0, 0);
+    for span in &spans {
+        if span.begin < written_end || (span.written && span.begin < any_end) {
+            let why = format!("a destination overlaps another tensor at {:#x}", span.begin);
+            return Err(Error::invalid("tensors", why));
+        }
+        any_end = any_end.max(span.end);
+        if span.written {
+            written_end = written_end.max(span.end);
+        }
+    }
+    Ok(())
+}
+
+/// Cuts one tensor into tiles. The first one is short where the destination does not start a group,
+/// so that all others do.
+pub(super) fn cut(
+    tiles: &mut Vec<abi::wp_tile>,
+    whole: abi::wp_tile,
+    count: u64,
+    sizes: (u64, u64),
+    tile: u64,
+    phase: u64,
+) {
+    let mut done = 0;
+    while done < count {
+        let room = if done == 0 { tile - phase } else { tile };
+        let now = room.min(count - done);
+        tiles.push(abi::wp_tile {
+            src: whole.src + done * sizes.0,
+            dst: whole.dst + done * sizes.1,
+            index: whole.index + done,
+            count: now as u32,
+            tensor: whole.tensor,
+        });
+        done += now;
+    }
+}
+
+/// Writes tiles to device memory of the pool, and waits for the copy.
+pub(super) fn upload(pool: &Pool, stream: &Stream, tiles: &[abi::wp_tile]) -> Result<PoolBuf<u64>> {
+    // A tile as four words, as its structure lies in memory on the little-endian machines that the
+    // crate supports.
+    let word = |t: &abi::wp_tile| {
+        [
+            t.src,
+            t.dst,
+            t.index,
+            u64::from(t.count) | u64::from(t.tensor) << 32,
+        ]
+    };
+    let mut words: Vec<u64> = tiles.iter().flat_map(word).collect();
+    if words.is_empty() {
+        words.push(0);
+    }
+    let mut table = pool.alloc_typed::<u64>(stream, words.len())?;
+    table.upload(&words)?;
+    Ok(table)
+}
+
+/// A list of (source, destination) pairs, converted in one launch as often as wanted.
+///
+/// The tensors may have any lengths and any element offsets. Elements are numbered through the
+/// whole list for [`Rounding::Stochastic`](super::Rounding::Stochastic).
+///
+/// The table lies in a block of the pool on the stream it was made on; use it there, or on streams
+/// ordered behind that.
+#[derive(Debug)]
+pub struct ConvertTable<'a, S, D> {
+    table: PoolBuf<u64>,
+    tiles: u64,
+    tensors: u64,
+    views: PhantomData<(View<'a, S>, ViewMut<'a, D>)>,
+}
+
+impl<'a, S: ConvertTo<D>, D: Element> ConvertTable<'a, S, D> {
+    /// Builds the table and waits until it is in device memory.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the lengths of a pair differ or a destination overlaps another tensor;
+    /// what the pool or the driver said.
+    pub fn new(
+        pool: &Pool,
+        stream: &Stream,
+        tensors: Vec<(View<'a, S>, ViewMut<'a, D>)>,
+    ) -> Result<Self> {
+        // SAFETY: both take two numbers and touch no memory.
+        let (tile, group) = unsafe {
+            (
+                abi::wp_convert_tile(S::TYPE, D::TYPE),
+                abi::wp_convert_group(S::TYPE, D::TYPE),
+            )
+        };
+        let sizes = (size_of::<S>() as u64, size_of::<D>() as u64);
+        let (mut spans, mut tiles, mut index) = (Vec::new(), Vec::new(), 0);
+        for (tensor, (src, dst)) in tensors.iter().enumerate() {
+            if src.len() != dst.len() {
+                let why = format!(
+                    "pair {tensor} has {} elements to convert into {}",
+                    src.len(),
+                    dst.len()
+                );
+                return Err(Error::invalid("tensors", why));
+            }
+            spans.push(Span {
+                begin: src.addr(),
+                end: src.addr() + src.bytes(),
+                written: false,
+            });
+            spans.push(Span {
+                begin: dst.addr(),
+                end: dst.addr() + dst.bytes(),
+                written: true,
+            });
+            let whole = abi::wp_tile {
+                src: src.addr(),
+                dst: dst.addr(),
+                index,
+                count: 0,
+                tensor: tensor as u32,
+            };
+            let phase = dst.addr() / sizes.1 % u64::from(group);
+            cut(&mut tiles, whole, src.len(), sizes, tile.into(), phase);
+            index += src.len();
+        }
+        check_apart(spans)?;
+        let table = upload(pool, stream, &tiles)?;
+        Ok(Self {
+            table,
+            tiles: tiles.len() as u64,
+            tensors: tensors.len() as u64,
+            views: PhantomData,
+        })
+    }
+
+    /// Number of tensors.
+    #[must_use]
+    pub fn tensors(&self) -> u64 {
+        self.tensors
+    }
+
+    fn arguments(&self, how: Conversion) -> abi::wp_convert {
+        let mut args = arguments::<S, D>(how);
+        args.tiles = self.table.addr();
+        args.rows = self.tiles;
+        args
+    }
+
+    /// Queues the conversion of every pair, in one launch. Nothing is allocated.
+    ///
+    /// # Errors
+    /// What the launch said.
+    pub fn convert(&mut self, stream: &Stream, how: impl Into<Conversion>) -> Result<()> {
+        // SAFETY: whoever made the views vouched for their ranges until queued work is done; lengths,
+        // alignment and disjointness were checked when the table was built.
+        unsafe { queue(stream, self.arguments(how.into())) }
+    }
+
+    /// As [`ConvertTable::convert`], doing more on the way; see [`Fused`].
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if maxima of blocks are asked for, or there are fewer elements of `amax`
+    /// than tensors; what the launch said.
+    pub fn convert_fused(
+        &mut self,
+        stream: &Stream,
+        how: impl Into<Conversion>,
+        fused: Fused<'_>,
+    ) -> Result<()>
+    where
+        S: FusedTo<D>,
+    {
+        let mut args = self.arguments(how.into());
+        fused.apply(&mut args, self.tensors, None)?;
+        // SAFETY: as in `convert`; the views of `fused` are vouched for by whoever made them.
+        unsafe { queue(stream, args) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Span, check_apart, cut};
+    use crate::driver::abi;
+
+    fn span(begin: u64, end: u64, written: bool) -> Span {
+        Span {
+            begin,
+            end,
+            written,
+        }
+    }
+
+    #[test]
+    fn sources_may_overlap_each_other_and_nothing_else_may() {
+        assert!(
+            check_apart(vec![
+                span(0, 10, false),
+                span(5, 15, false),
+                span(15, 20, true)
+            ])
+            .is_ok()
+        );
+        assert!(check_apart(vec![span(0, 10, true), span(9, 15, false)]).is_err());
+        assert!(check_apart(vec![span(0, 10, false), span(9, 15, true)]).is_err());
+        assert!(
+            check_apart(vec![
+                span(0, 100, false),
+                span(5, 6, false),
+                span(50, 60, true)
+            ])
+            .is_err()
+        );
+        assert!(check_apart(vec![span(0, 10, true), span(4, 4, true)]).is_ok());
+    }
+
+    #[test]
+    fn tiles_cover_a_tensor_once_and_all_but_the_first_start_a_group() {
+        let whole = abi::wp_tile {
+            src: 4096 + 4,
+            dst: 8192 + 2,
+            index: 7,
+            count: 0,
+            tensor: 3,
+        };
+        let mut tiles = Vec::new();
+        cut(&mut tiles, whole, 5000, (4, 2), 2048, 1);
+        let counts: Vec<u32> = tiles.iter().map(|t| t.count).collect();
+        assert_eq!(counts, [2047, 2048, 905]);
+        assert_eq!(tiles[1].dst % 8, 0);
+        assert_eq!(tiles[1].src, 4096 + 4 + 4 * 2047);
+        assert_eq!(tiles[2].index, 7 + 2047 + 2048);
+        assert!(tiles.iter().all(|t| t.tensor == 3));
+    }
+}

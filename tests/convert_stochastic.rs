@@ -1,0 +1,206 @@
+//! Stochastic rounding: unbiased, never beyond the neighbours, the same on every device and grid.
+
+mod common;
+mod convert_reference;
+
+use convert_reference::{BF16, E4M3, E5M2, F16, Format, How, round};
+use warpool::device::Launch;
+use warpool::driver::abi;
+
+fn arguments(src: u64, format: &Format, dst: u64, count: usize, seed: u64) -> abi::wp_convert {
+    // SAFETY: plain numbers, for which zero is a value.
+    let zero: abi::wp_convert = unsafe { std::mem::zeroed() };
+    abi::wp_convert {
+        src,
+        dst,
+        count: count as u64,
+        rows: 1,
+        seed,
+        src_type: abi::WP_F32,
+        dst_type: format.number,
+        rounding: abi::WP_STOCHASTIC,
+        ..zero
+    }
+}
+
+fn on_host(inputs: &[f32], format: &Format, seed: u64) -> Vec<u32> {
+    let size = format.bits as usize / 8;
+    let mut out = vec![0u8; inputs.len() * size];
+    let args = arguments(
+        inputs.as_ptr() as u64,
+        format,
+        out.as_mut_ptr() as u64,
+        inputs.len(),
+        seed,
+    );
+    // SAFETY: both slices live through the call, and do not overlap.
+    assert_eq!(unsafe { abi::wp_host_convert(&args) }, abi::WP_OK as i32);
+    out.chunks(size)
+        .map(|c| {
+            c.iter()
+                .rev()
+                .fold(0, |code, &byte| code << 8 | u32::from(byte))
+        })
+        .collect()
+}
+
+fn how(rounding: abi::wp_rounding) -> How {
+    How {
+        rounding,
+        overflow: abi::WP_TO_INFINITY,
+    }
+}
+
+/// How often of `draws` the value `x` goes to its upper neighbour, which must be the only other.
+fn ups(x: f32, format: &Format, draws: usize, seed: u64) -> f64 {
+    let down = round(format, how(abi::WP_TOWARD_ZERO), f64::from(x));
+    let away = how(if x < 0.0 { abi::WP_DOWN } else { abi::WP_UP });
+    let up = round(format, away, f64::from(x));
+    let inputs = vec![x; draws];
+    let codes = on_host(&inputs, format, seed);
+    for &code in &codes {
+        assert!(
+            code == up || code == down,
+            "{x:e} to {} gives {code:#x}",
+            format.name
+        );
+    }
+    if up == down {
+        0.0
+    } else {
+        codes.iter().filter(|&&code| code == up).count() as f64
+    }
+}
+
+/// Draws for each value. The whole proof draws 10^8 for each exponent.
+fn draws() -> usize {
+    if std::env::var("WARPOOL_EXHAUSTIVE").is_ok_and(|v| v == "1") {
+        100_000_000
+    } else {
+        100_000
+    }
+}
+
+#[test]
+fn the_share_rounded_up_is_the_remainder_within_five_sigma_at_every_exponent() {
+    const PART: usize = 1 << 20;
+    for format in [F16, BF16, E4M3, E5M2] {
+        let lowest = 1 - format.bias - format.significand as i32;
+        let step = if format.bias > 100 { 32 } else { 4 };
+        for exponent in (lowest - 6..format.bias).step_by(step) {
+            for fraction in [1.0 + 1.0 / 3.0, 1.017, 1.96] {
+                let x = (fraction * 2f64.powi(exponent)) as f32
+                    * if exponent % 3 == 0 { -1.0 } else { 1.0 };
+                let down =
+                    round(&format, how(abi::WP_TOWARD_ZERO), f64::from(x)) & (format.sign() - 1);
+                let (below, above) = (format.value(down), format.value(down + 1));
+                let share = (f64::from(x.abs()) - below) / (above - below);
+                let (mut seen, mut left, mut seed) = (0.0, draws(), 0xC0FFEE);
+                while left > 0 {
+                    let now = left.min(PART);
+                    seen += ups(x, &format, now, seed);
+                    (left, seed) = (left - now, seed + 1);
+                }
+                let n = draws() as f64;
+                let sigma = (n * share * (1.0 - share)).sqrt();
+                let off = (seen - n * share).abs();
+                // One draw of slack: a share far below 1/n is not normal.
+                assert!(
+                    off <= 5.0 * sigma + 1.0,
+                    "{x:e} to {}: {seen} of {n}, not {}",
+                    format.name,
+                    n * share
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_value_the_format_holds_is_unchanged() {
+    for format in [F16, BF16, E4M3, E5M2] {
+        let codes: Vec<u32> = (0..=format.max)
+            .flat_map(|code| [code, code | format.sign()])
+            .collect();
+        let inputs: Vec<f32> = codes
+            .iter()
+            .map(|&code| format.decode(code).unwrap() as f32)
+            .collect();
+        for seed in 0..20 {
+            assert_eq!(
+                on_host(&inputs, &format, seed),
+                codes,
+                "{} seed {seed}",
+                format.name
+            );
+        }
+    }
+}
+
+#[test]
+fn a_part_converted_on_its_own_draws_the_words_of_its_numbers() {
+    let inputs: Vec<f32> = (0..1000).map(|i| 1.0 + i as f32 / 7919.0).collect();
+    let whole = on_host(&inputs, &F16, 5);
+    for from in [1usize, 2, 3, 4, 501] {
+        let mut out = vec![0u16; 1000 - from];
+        let tile = abi::wp_tile {
+            src: inputs[from..].as_ptr() as u64,
+            dst: out.as_mut_ptr() as u64,
+            index: from as u64,
+            count: out.len() as u32,
+            tensor: 0,
+        };
+        let mut args = arguments(0, &F16, 0, 0, 5);
+        args.tiles = &raw const tile as u64;
+        // SAFETY: the tile and what it names live through the call.
+        assert_eq!(unsafe { abi::wp_host_convert(&args) }, abi::WP_OK as i32);
+        assert!(
+            out.iter()
+                .map(|&code| u32::from(code))
+                .eq(whole[from..].iter().copied())
+        );
+    }
+}
+
+#[test]
+fn the_gpu_draws_what_the_host_draws_at_any_offset() {
+    let Some(device) = common::cuda() else { return };
+    let stream = device.stream().unwrap();
+    let count = 100_003;
+    let inputs: Vec<f32> = (0..count).map(|i| 1.0 + i as f32 / 7919.0).collect();
+    let src = common::Memory::new(&device, 4 * count as u64 + 64);
+    let dst = common::Memory::new(&device, 2 * count as u64 + 64);
+    for format in [F16, BF16, E4M3, E5M2] {
+        let size = format.bits as usize / 8;
+        for offset in 0..9u64 {
+            common::write(
+                &stream,
+                src.addr + 4 * offset,
+                bytemuck::cast_slice(&inputs),
+            );
+            let target = dst.addr + (8 - offset) * size as u64;
+            let args = arguments(src.addr + 4 * offset, &format, target, count, 9);
+            // SAFETY: both ranges are mapped, and live until the read below has waited.
+            unsafe {
+                device
+                    .backend()
+                    .launch(&Launch::Convert(args), stream.raw())
+            }
+            .unwrap();
+            let got = common::read(&stream, target, count * size);
+            let codes: Vec<u32> = got
+                .chunks(size)
+                .map(|c| {
+                    c.iter()
+                        .rev()
+                        .fold(0, |code, &byte| code << 8 | u32::from(byte))
+                })
+                .collect();
+            assert!(
+                codes == on_host(&inputs, &format, 9),
+                "{} at offset {offset}",
+                format.name
+            );
+        }
+    }
+}
