@@ -65,6 +65,7 @@ mod error;
 pub mod interop;
 pub mod observe;
 pub mod pool;
+mod sync;
 
 pub use device::{Device, Event, Stream};
 pub use error::{Error, OutOfMemory, Result};

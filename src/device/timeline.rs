@@ -20,11 +20,12 @@
 //! A timeline outlives its stream. Closing it makes a last mark that covers everything.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::{Device, RawEvent, RawStream, lock};
 use crate::error::{Error, Result};
+use crate::sync::{AtomicU64, Mutex};
 
 /// (stream uid, tick) pairs, one a stream, sorted by uid.
 pub(crate) type Clock = Vec<(u64, u64)>;
@@ -86,7 +87,7 @@ pub(crate) struct Timeline {
 
 impl Timeline {
     pub(crate) fn new(device: &Device, raw: RawStream) -> Self {
-        static NEXT_UID: AtomicU64 = AtomicU64::new(1);
+        static NEXT_UID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         Self {
             uid: NEXT_UID.fetch_add(1, Ordering::Relaxed),
             device: device.clone(),

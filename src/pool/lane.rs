@@ -15,8 +15,8 @@
 //! below zero while the lane is in use; retiring adds what the lane's own counts say is still out,
 //! and from then on whoever brings it to zero ends the lane.
 
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::block::Block;
 use super::cache::{Cache, Cached};
@@ -27,6 +27,7 @@ use super::shared::Shared;
 use super::stats::Flows;
 use crate::device::{StreamCore, lock};
 use crate::error::{Error, Result};
+use crate::sync::{AtomicI64, Mutex, MutexGuard};
 
 /// Blocks a cache holds at most.
 const MOST_BLOCKS: usize = 4096;
@@ -205,7 +206,7 @@ impl Lane {
 
     /// Counts a free and keeps the block in the cache, which may spill into the core.
     #[inline]
-    fn keep(&self, mut state: std::sync::MutexGuard<'_, LaneState>, block: Cached, requested: u64) {
+    fn keep(&self, mut state: MutexGuard<'_, LaneState>, block: Cached, requested: u64) {
         self.flows.hot.freed(block.bytes, requested);
         let bytes = state.cache.bytes() + block.bytes;
         if bytes <= self.shared.cache_bytes && state.cache.blocks() < MOST_BLOCKS {
@@ -218,7 +219,7 @@ impl Lane {
 
     /// Empties the cache into the core and keeps only `block`.
     #[cold]
-    fn spill(&self, mut state: std::sync::MutexGuard<'_, LaneState>, block: Cached) {
+    fn spill(&self, mut state: MutexGuard<'_, LaneState>, block: Cached) {
         let mut carry = std::mem::take(&mut state.carry);
         state.cache.drain(|block| carry.push(block));
         state.cache.push(block);

@@ -1,8 +1,8 @@
 //! What all lanes and handles of a pool share, and the climb of a request up the ladder.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::core::{Core, Grant};
 use super::figures::Ledger;
@@ -10,6 +10,7 @@ use super::lane::Lane;
 use super::{PoolConfig, Pressure, Relief};
 use crate::device::{Device, Stream, StreamWatcher, lock};
 use crate::error::{Error, OutOfMemory, Result};
+use crate::sync::{AtomicU64, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// A step above the core: frees or moves memory, and says whether it may have helped.
 pub(crate) type ReliefStep = Arc<dyn Fn(&Pressure) -> Relief + Send + Sync>;
@@ -39,7 +40,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(device: &Device, config: PoolConfig) -> Result<Self> {
-        static NEXT_UID: AtomicU64 = AtomicU64::new(1);
+        static NEXT_UID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let cache_bytes = config.cache_bytes;
         let core = Core::new(device, config)?;
         Ok(Self {
@@ -55,13 +56,13 @@ impl Shared {
         })
     }
 
-    fn lanes(&self) -> std::sync::RwLockReadGuard<'_, Lanes> {
+    fn lanes(&self) -> RwLockReadGuard<'_, Lanes> {
         self.lanes
             .read()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn lanes_mut(&self) -> std::sync::RwLockWriteGuard<'_, Lanes> {
+    fn lanes_mut(&self) -> RwLockWriteGuard<'_, Lanes> {
         self.lanes
             .write()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
