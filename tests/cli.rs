@@ -38,15 +38,18 @@ struct Ran {
     stderr: String,
 }
 
+/// The command line; elsewhere than where it was built if the environment says so.
+fn binary() -> PathBuf {
+    std::env::var_os("CARGO_BIN_EXE_warpool")
+        .map_or_else(|| env!("CARGO_BIN_EXE_warpool").into(), PathBuf::from)
+}
+
 fn warpool(args: &[&str]) -> Ran {
     let Output {
         status,
         stdout,
         stderr,
-    } = Command::new(env!("CARGO_BIN_EXE_warpool"))
-        .args(args)
-        .output()
-        .expect("runs");
+    } = Command::new(binary()).args(args).output().expect("runs");
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
     Ran {
         code: status.code(),
