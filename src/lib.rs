@@ -58,11 +58,13 @@
 //! books checked after every step.
 
 mod arena;
+pub mod compact;
 pub mod convert;
 pub mod device;
 pub mod driver;
 mod error;
 pub mod interop;
+pub mod movable;
 pub mod observe;
 pub mod pool;
 mod sync;

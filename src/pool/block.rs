@@ -51,6 +51,17 @@ impl Block {
         unsafe { self.lane.get() }
     }
 
+    /// The extent behind the block.
+    pub(crate) fn id(&self) -> Id {
+        self.id
+    }
+
+    /// Takes note that the block is the extent `id` at `addr` now.
+    pub(crate) fn moved_to(&mut self, id: Id, addr: Addr) {
+        self.id = id;
+        self.addr = addr;
+    }
+
     /// The block as its free on `lane` leaves it.
     #[inline]
     fn freed_on(&self, lane: &Lane) -> Cached {
