@@ -1,0 +1,12 @@
+//! Compaction: which live blocks to move, and moving them.
+
+mod layout;
+mod plan;
+mod plan_handles;
+mod plan_order;
+mod plan_search;
+mod table;
+
+pub use layout::{Extent, Kind, Layout};
+pub use plan::{Batch, CostModel, Goal, Move, Plan, Planner};
+pub use table::{MOVE_ALIGN, MoveTable, SlideTable};
