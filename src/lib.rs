@@ -46,6 +46,7 @@
 //!
 //! - [`device`]: devices, streams, events, and what is known of their order.
 //! - [`pool`]: the pool, its configuration and its figures.
+//! - [`compact`]: which live blocks to move to make room, and moving them.
 //! - [`convert`]: conversions between floating-point formats, bit for bit as the hardware rounds.
 //! - [`observe`]: traces of real programs, their replay with every block verified, reports.
 //! - [`interop`]: streams and contexts that other libraries own.
