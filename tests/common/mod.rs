@@ -5,6 +5,7 @@
     reason = "each test binary uses its own part"
 )]
 
+pub mod ordered;
 pub mod watched;
 
 use std::sync::Arc;
