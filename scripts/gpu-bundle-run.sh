@@ -15,6 +15,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 caller=$PWD
 out=${OUT:-$caller/out}
 bin=$here/target/release
+if [ ! -d "$bin" ]; then tar -C "$here" -xJf "$here/executables.tar.xz"; fi
 export CARGO_MANIFEST_DIR=$here
 for program in "$bin"/*; do
     if [ -f "$program" ]; then export "CARGO_BIN_EXE_$(basename "$program")=$program"; fi

@@ -32,7 +32,11 @@ fn explore(test: impl Fn(&Device) + Send + Sync + 'static) {
         let backend = Arc::clone(device.backend());
         test(&device);
         drop(device);
-        assert_eq!(backend.counts(), HandleCounts::default(), "something leaked");
+        assert_eq!(
+            backend.counts(),
+            HandleCounts::default(),
+            "something leaked"
+        );
     });
     let mut config = Config::new();
     config.stack_size = 256 << 10;

@@ -55,6 +55,8 @@ pub struct DeviceInfo {
     pub processors: u32,
     /// Version of the driver as CUDA counts it (13000 is 13.0), 0 off CUDA.
     pub driver_version: u32,
+    /// Whether the host can read and write device memory through its address.
+    pub host_readable: bool,
 }
 
 impl DeviceInfo {
@@ -76,6 +78,7 @@ impl DeviceInfo {
             capability: (0, 0),
             processors: 0,
             driver_version: 0,
+            host_readable: kind == DeviceKind::Host,
         }
     }
 }

@@ -3,8 +3,9 @@
 //! # Three devices, one contract
 //!
 //! A [`Device`] is a GPU through its driver, or the host: real memory, real mappings, a thread a
-//! stream, so that code written for a GPU runs and is tested on a machine without one. Both stand
-//! behind [`Backend`], and one conformance suite holds both to the same contract.
+//! stream, so that code written for a GPU runs and is tested on a machine without one; or the host
+//! under a seeded scheduler ([`sim`]), which hunts for missing waits. All stand behind [`Backend`],
+//! and one conformance suite holds them to the same contract.
 //!
 //! # Stream order, and how it is known
 //!
@@ -25,6 +26,7 @@ mod event;
 mod host;
 mod launch;
 mod ledger;
+pub mod sim;
 mod stream;
 mod table;
 mod timeline;
@@ -135,6 +137,15 @@ impl Device {
     /// As [`Device::host`].
     pub fn host_with(config: HostConfig) -> Result<Self> {
         Ok(Self::from_backend(host::open(config)?))
+    }
+
+    /// A simulated device: the host device's memory under a seeded scheduler (see [`sim`]).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a capacity below one granule, [`Error::Os`] if the machine refuses
+    /// memory.
+    pub fn sim(config: &sim::SimConfig) -> Result<Self> {
+        Ok(Self::from_backend(sim::open(config)?))
     }
 
     /// The first CUDA device if there is one, else the host device; the second value says why no

@@ -34,7 +34,10 @@ impl Clock {
     }
 
     fn covers_all(&self, other: &Self) -> bool {
-        other.0.iter().all(|(&stream, &tick)| self.covers(stream, tick))
+        other
+            .0
+            .iter()
+            .all(|(&stream, &tick)| self.covers(stream, tick))
     }
 }
 
@@ -105,13 +108,16 @@ impl State {
     }
 
     fn clock(&mut self, stream: RawStream) -> Result<&mut Clock> {
-        self.streams.get_mut(&stream.0).ok_or_else(|| unknown("stream"))
+        self.streams
+            .get_mut(&stream.0)
+            .ok_or_else(|| unknown("stream"))
     }
 
     /// Notes a use of the part of one mapping that lies in [`addr`, `end`); gives its end.
     fn use_mapping(&mut self, addr: Addr, end: Addr, stream: u64, tick: u64) -> Addr {
         let found = self.mapped.range(..=addr).next_back();
-        let Some((&start, &(bytes, phys))) = found.filter(|(start, at)| addr < *start + at.0) else {
+        let Some((&start, &(bytes, phys))) = found.filter(|(start, at)| addr < *start + at.0)
+        else {
             panic!("stream {stream} uses {addr:#x}, where nothing is mapped");
         };
         let to = end.min(start + bytes);
@@ -172,7 +178,11 @@ impl Backend for Ordered {
         let mut state = self.enter();
         let standing = state.mapped.range(addr..addr + bytes).next().is_some();
         assert!(!standing, "{addr:#x} is given back with mappings in it");
-        state.ranges.remove(&addr).map(|_| ()).ok_or_else(|| unknown("addr"))
+        state
+            .ranges
+            .remove(&addr)
+            .map(|_| ())
+            .ok_or_else(|| unknown("addr"))
     }
 
     fn create(&self, bytes: u64) -> Result<Phys> {
@@ -192,7 +202,10 @@ impl Backend for Ordered {
 
     fn release(&self, phys: Phys) -> Result<()> {
         let mut state = self.enter();
-        let bytes = state.handles.remove(&phys.0).ok_or_else(|| unknown("phys"))?;
+        let bytes = state
+            .handles
+            .remove(&phys.0)
+            .ok_or_else(|| unknown("phys"))?;
         let standing = state.mapped.values().any(|&(_, mapped)| mapped == phys.0);
         assert!(!standing, "{phys:?} is released while it is mapped");
         state.used -= bytes;
@@ -202,7 +215,11 @@ impl Backend for Ordered {
 
     fn map(&self, addr: Addr, bytes: u64, phys: Phys) -> Result<()> {
         let mut state = self.enter();
-        assert_eq!(state.handles.get(&phys.0), Some(&bytes), "{phys:?} is mapped in part");
+        assert_eq!(
+            state.handles.get(&phys.0),
+            Some(&bytes),
+            "{phys:?} is mapped in part"
+        );
         let below = state.mapped.range(..addr + bytes).next_back();
         let clear = below.is_none_or(|(&start, &(length, _))| start + length <= addr);
         assert!(clear, "{addr:#x} is mapped already");
@@ -213,7 +230,11 @@ impl Backend for Ordered {
     fn unmap(&self, addr: Addr, bytes: u64) -> Result<()> {
         let mut state = self.enter();
         let removed = state.mapped.remove(&addr);
-        assert_eq!(removed.map(|mapping| mapping.0), Some(bytes), "unmapped at {addr:#x}");
+        assert_eq!(
+            removed.map(|mapping| mapping.0),
+            Some(bytes),
+            "unmapped at {addr:#x}"
+        );
         let done = &state.done;
         let pending = state.uses.iter().find(|earlier| {
             (addr..addr + bytes).contains(&earlier.addr)
@@ -226,7 +247,9 @@ impl Backend for Ordered {
     fn stream_create(&self) -> Result<RawStream> {
         let mut state = self.enter();
         let stream = state.number();
-        state.streams.insert(stream, Clock(HashMap::from([(stream, 0)])));
+        state
+            .streams
+            .insert(stream, Clock(HashMap::from([(stream, 0)])));
         Ok(RawStream(stream))
     }
 
@@ -340,7 +363,10 @@ impl Backend for Ordered {
     }
 
     unsafe fn launch(&self, launch: &Launch, _: RawStream) -> Result<()> {
-        Err(Error::invalid("launch", format!("this device has no {}", launch.name())))
+        Err(Error::invalid(
+            "launch",
+            format!("this device has no {}", launch.name()),
+        ))
     }
 
     fn host_call(&self, _: RawStream, _: Box<dyn FnOnce() + Send>) -> Result<()> {

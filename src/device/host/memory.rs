@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::sync::plain::lock;
 
 /// Smallest handle and alignment of a mapping, as on the GPUs this device stands in for.
-pub(super) const GRANULE: u64 = 2 << 20;
+pub(in crate::device) const GRANULE: u64 = 2 << 20;
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: i32 = 2;
@@ -26,6 +26,18 @@ fn os_error(call: &'static str) -> Error {
     Error::Os {
         call,
         words: std::io::Error::last_os_error().to_string(),
+    }
+}
+
+/// The error of a handle that does not fit into the device.
+pub(in crate::device) fn exhausted(bytes: u64, free: u64, capacity: u64) -> Error {
+    let words = format!(
+        "CUDA_ERROR_OUT_OF_MEMORY: {bytes} bytes asked, {free} of the host device's {capacity} free"
+    );
+    Error::Driver {
+        call: "create",
+        code: OUT_OF_MEMORY,
+        words,
     }
 }
 
@@ -83,14 +95,14 @@ struct State {
 
 /// The physical memory and the addresses of one host device.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(in crate::device) struct Memory {
     file: File,
     capacity: u64,
     state: Mutex<State>,
 }
 
 impl Memory {
-    pub(super) fn new(capacity: u64) -> Result<Self> {
+    pub(in crate::device) fn new(capacity: u64) -> Result<Self> {
         // SAFETY: the name is a C string and the flags are the call's own.
         let fd = unsafe { libc::memfd_create(c"warpool-host-device".as_ptr(), libc::MFD_CLOEXEC) };
         if fd < 0 {
@@ -111,15 +123,15 @@ impl Memory {
         })
     }
 
-    pub(super) fn free_bytes(&self) -> u64 {
+    pub(in crate::device) fn free_bytes(&self) -> u64 {
         self.capacity - lock(&self.state).used
     }
 
-    pub(super) fn count(&self, counts: &mut HandleCounts) {
+    pub(in crate::device) fn count(&self, counts: &mut HandleCounts) {
         lock(&self.state).ledger.count(counts);
     }
 
-    pub(super) fn reserve(&self, bytes: u64) -> Result<Addr> {
+    pub(in crate::device) fn reserve(&self, bytes: u64) -> Result<Addr> {
         let mut state = lock(&self.state);
         state.ledger.check_bytes(bytes)?;
         let whole = bytes
@@ -157,7 +169,7 @@ impl Memory {
         Ok(addr)
     }
 
-    pub(super) fn unreserve(&self, addr: Addr, bytes: u64) -> Result<()> {
+    pub(in crate::device) fn unreserve(&self, addr: Addr, bytes: u64) -> Result<()> {
         let mut state = lock(&self.state);
         state.ledger.check_unreserve(addr, bytes)?;
         // SAFETY: the ledger says that this is a whole range of ours with nothing mapped in it.
@@ -168,20 +180,12 @@ impl Memory {
         Ok(())
     }
 
-    pub(super) fn create(&self, bytes: u64) -> Result<Phys> {
+    pub(in crate::device) fn create(&self, bytes: u64) -> Result<Phys> {
         let mut state = lock(&self.state);
         state.ledger.check_bytes(bytes)?;
         let free = self.capacity - state.used;
         if bytes > free {
-            let words = format!(
-                "CUDA_ERROR_OUT_OF_MEMORY: {bytes} bytes asked, {free} of the host device's {} free",
-                self.capacity
-            );
-            return Err(Error::Driver {
-                call: "create",
-                code: OUT_OF_MEMORY,
-                words,
-            });
+            return Err(exhausted(bytes, free, self.capacity));
         }
         let offset = state.space.take(bytes);
         if let Err(error) = self.grow(&mut state, offset + bytes) {
@@ -204,7 +208,7 @@ impl Memory {
         Ok(())
     }
 
-    pub(super) fn release(&self, phys: Phys) -> Result<()> {
+    pub(in crate::device) fn release(&self, phys: Phys) -> Result<()> {
         let mut state = lock(&self.state);
         let handle = state.ledger.live(phys)?;
         if state.ledger.is_unmapped(phys) {
@@ -228,7 +232,7 @@ impl Memory {
         Ok(())
     }
 
-    pub(super) fn map(&self, addr: Addr, bytes: u64, phys: Phys) -> Result<()> {
+    pub(in crate::device) fn map(&self, addr: Addr, bytes: u64, phys: Phys) -> Result<()> {
         let mut state = lock(&self.state);
         let handle = state.ledger.check_map(addr, bytes, phys)?;
         let (protection, flags) = (
@@ -258,7 +262,7 @@ impl Memory {
         Ok(())
     }
 
-    pub(super) fn unmap(&self, addr: Addr, bytes: u64) -> Result<()> {
+    pub(in crate::device) fn unmap(&self, addr: Addr, bytes: u64) -> Result<()> {
         let mut state = lock(&self.state);
         state.ledger.check_unmap(addr, bytes)?;
         hold(addr, bytes)?;

@@ -13,8 +13,10 @@ mod queue;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
-use self::memory::{GRANULE, Memory};
-use self::queue::{Op, Place, StreamQueue, Transfer};
+use self::queue::{Op, Place, StreamQueue};
+
+pub(super) use self::memory::{GRANULE, Memory, exhausted};
+pub(super) use self::queue::{Transfer, run_call, run_launch};
 use super::table::Table;
 use super::{
     Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Launch, Phys, RawEvent, RawStream,
@@ -184,7 +186,7 @@ impl Host {
     }
 }
 
-fn no_such(what: &'static str, raw: u64) -> Error {
+pub(super) fn no_such(what: &'static str, raw: u64) -> Error {
     Error::invalid(
         what,
         format!("{raw:#x} is not of this device, or was destroyed"),

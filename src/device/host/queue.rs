@@ -28,7 +28,7 @@ use crate::sync::plain::lock;
 
 /// A copy or fill; addresses of either side are plain ones.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Transfer {
+pub(in crate::device) enum Transfer {
     Copy { dst: u64, src: u64, bytes: u64 },
     Fill { addr: Addr, byte: u8, bytes: u64 },
 }
@@ -261,34 +261,56 @@ impl Place {
     }
 }
 
+impl Transfer {
+    /// Does it on the calling thread.
+    ///
+    /// # Safety
+    /// The ranges are memory for the bytes, and those of a copy are apart.
+    pub(in crate::device) unsafe fn run(self) {
+        // SAFETY: the caller vouches for the ranges.
+        unsafe {
+            match self {
+                Self::Copy { dst, src, bytes } => {
+                    std::ptr::copy_nonoverlapping(src as *const u8, dst as *mut u8, bytes as usize);
+                }
+                Self::Fill { addr, byte, bytes } => {
+                    std::ptr::write_bytes(addr as *mut u8, byte, bytes as usize);
+                }
+            }
+        }
+    }
+}
+
+/// Runs a kernel on the calling thread.
+///
+/// # Safety
+/// As for `Backend::launch`, with host memory.
+pub(in crate::device) unsafe fn run_launch(launch: &Launch) -> Result<()> {
+    // SAFETY: the caller vouches for the ranges.
+    let code = unsafe { launch.run_on_host() };
+    if code == 0 {
+        return Ok(());
+    }
+    Err(Error::Launch {
+        kernel: launch.name(),
+        code,
+        words: String::from("an argument is outside what the operation takes"),
+    })
+}
+
+/// Runs a host call; a panic of it is an error.
+pub(in crate::device) fn run_call(work: Box<dyn FnOnce() + Send>) -> Result<()> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| panicked(&*panic))
+}
+
 /// Runs one operation on the stream's thread.
 fn run_op(op: Op) -> Result<()> {
     match op {
-        Op::Launch(launch) => {
-            // SAFETY: whoever queued the launch vouched for its ranges until it is done.
-            let code = unsafe { launch.run_on_host() };
-            if code != 0 {
-                let words = String::from("an argument is outside what the operation takes");
-                return Err(Error::Launch {
-                    kernel: launch.name(),
-                    code,
-                    words,
-                });
-            }
-        }
-        Op::Transfer(Transfer::Copy { dst, src, bytes }) => {
-            // SAFETY: whoever queued the copy vouched for both ranges and that they are apart.
-            unsafe {
-                std::ptr::copy_nonoverlapping(src as *const u8, dst as *mut u8, bytes as usize)
-            };
-        }
-        Op::Transfer(Transfer::Fill { addr, byte, bytes }) => {
-            // SAFETY: whoever queued the fill vouched for the range.
-            unsafe { std::ptr::write_bytes(addr as *mut u8, byte, bytes as usize) };
-        }
-        Op::Call(work) => {
-            catch_unwind(AssertUnwindSafe(work)).map_err(|panic| panicked(&*panic))?
-        }
+        // SAFETY: whoever queued the launch vouched for its ranges until it is done.
+        Op::Launch(launch) => unsafe { run_launch(&launch)? },
+        // SAFETY: whoever queued the copy or fill vouched for its ranges.
+        Op::Transfer(transfer) => unsafe { transfer.run() },
+        Op::Call(work) => run_call(work)?,
         Op::Stamp(time) => {
             // Each stamp is queued once.
             let _ = time.set(Instant::now());

@@ -1,0 +1,71 @@
+//! Every schedule of a small program, one after the other.
+//!
+//! A run is decided by its choices, so the runs of a program are the leaves of a tree. They are
+//! walked depth first: follow a path, take the first of what is possible beyond it, and afterwards
+//! change the last choice that has an alternative left. No schedule is run twice.
+
+use std::sync::{Arc, Mutex};
+
+use super::choose::{Chooser, Path};
+use super::{SimConfig, open_with};
+use crate::device::Device;
+use crate::error::Result;
+use crate::sync::plain::lock;
+
+/// What [`explore`] has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Explored {
+    /// Schedules run, each once.
+    pub schedules: u64,
+    /// Whether these were all.
+    pub complete: bool,
+}
+
+/// Runs `program` under every schedule it has, each on a device of its own, but no more than
+/// `most`. The seed and strategy of `config` are not used.
+///
+/// `program` must do the same each time as far as the device's answers are the same. The number of
+/// schedules grows as the number of interleavings: 560 for three streams of 3, 3 and 2 operations,
+/// 34,650 for
+/// three of 4; a question (`is_idle`, `is_done`) adds its own.
+///
+/// # Errors
+/// The first error of `program`, after which no more schedules are run, or of making a device.
+pub fn explore(
+    config: &SimConfig,
+    most: u64,
+    mut program: impl FnMut(&Device) -> Result<()>,
+) -> Result<Explored> {
+    let path = Arc::new(Mutex::new(Path::default()));
+    let mut schedules = 0;
+    while schedules < most {
+        let chooser = Chooser::along(Arc::clone(&path));
+        program(&Device::from_backend(open_with(config, chooser)?))?;
+        schedules += 1;
+        if !next(&mut lock(&path)) {
+            return Ok(Explored {
+                schedules,
+                complete: true,
+            });
+        }
+    }
+    Ok(Explored {
+        schedules,
+        complete: false,
+    })
+}
+
+/// Changes the path to the next leaf; false after the last.
+fn next(path: &mut Path) -> bool {
+    path.choices.truncate(path.at);
+    path.at = 0;
+    while let Some(last) = path.choices.last_mut() {
+        if last.taken + 1 < last.of {
+            last.taken += 1;
+            return true;
+        }
+        path.choices.pop();
+    }
+    false
+}

@@ -1,0 +1,532 @@
+//! The simulated device: the host device's memory under a seeded scheduler.
+//!
+//! Streams are queues. Nothing in them runs until somebody waits for it or asks about it, and then
+//! the scheduler runs operations in any order that streams, events and waits allow, chosen by its
+//! seed: the same program with the same seed runs the same way. So an ordering bug that shows on a
+//! GPU once a week shows here in a loop over seeds, and shows again for the seed that found it.
+//!
+//! - **Everything is late.** Work stays queued as long as nobody waits, so memory handed out too
+//!   early is really used by two.
+//! - **Handles are used again at once**, as drivers do: the raw handle of a destroyed stream or
+//!   event is the next one's.
+//! - **No threads.** Operations run on the thread that waits. From several threads it works, but
+//!   the seed then no longer decides alone.
+//! - **Memory may be left out** ([`SimConfig::without_bytes`]): addresses, handles and mappings
+//!   are kept account of and no byte exists. Kernels and copies then do nothing; host calls run.
+//!   Ten times as many schedules, for a checker of order that needs no contents.
+//!
+//! Operations take one simulated microsecond each, which is what timing events measure.
+
+mod choose;
+mod explore;
+mod rng;
+mod schedule;
+mod store;
+mod tracked;
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+
+pub use choose::Strategy;
+pub use explore::{Explored, explore};
+pub use rng::Rng;
+
+use self::choose::Chooser;
+use self::schedule::{Op, Place, Schedule, Step};
+use self::store::Store;
+use super::host::{GRANULE, Transfer, no_such, run_call, run_launch};
+use super::{
+    Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Launch, Phys, RawEvent, RawStream,
+};
+use crate::error::{Error, Result};
+use crate::sync::plain::lock;
+
+/// Physical bytes by default.
+const DEFAULT_CAPACITY: u64 = 1 << 30;
+
+/// Simulated nanoseconds of an operation.
+const STEP_NS: f64 = 1000.0;
+
+/// `CUDA_ERROR_NOT_READY`.
+const NOT_READY: i32 = 600;
+
+/// How a simulated device is made.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct SimConfig {
+    /// What all choices come from.
+    pub seed: u64,
+    /// How the order of operations is chosen.
+    pub strategy: Strategy,
+    /// Physical bytes the device has, rounded down to its granule of 2 MiB.
+    pub capacity: u64,
+    /// Whether memory has contents.
+    pub bytes: bool,
+}
+
+impl Default for SimConfig {
+    /// Seed 0, random order, 1 GiB with contents.
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            strategy: Strategy::Random,
+            capacity: DEFAULT_CAPACITY,
+            bytes: true,
+        }
+    }
+}
+
+impl SimConfig {
+    /// Sets what all choices come from.
+    #[must_use]
+    pub fn with_seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Sets how the order of operations is chosen.
+    #[must_use]
+    pub fn with_strategy(mut self, strategy: Strategy) -> Self {
+        self.strategy = strategy;
+        self
+    }
+
+    /// Sets the physical bytes the device has.
+    #[must_use]
+    pub fn with_capacity(mut self, bytes: u64) -> Self {
+        self.capacity = bytes;
+        self
+    }
+
+    /// Leaves the contents of memory out. See the [module](self) documentation.
+    #[must_use]
+    pub fn without_bytes(mut self) -> Self {
+        self.bytes = false;
+        self
+    }
+}
+
+/// The seeds to run a test with: 0 up to `count`, or the one in `WARPOOL_SIM_SEED` alone, which is
+/// how a failure is run again.
+pub fn seeds(count: u64) -> std::ops::Range<u64> {
+    let given = std::env::var("WARPOOL_SIM_SEED").ok();
+    match given.and_then(|text| text.trim().parse::<u64>().ok()) {
+        Some(seed) => seed..seed.saturating_add(1),
+        None => 0..count,
+    }
+}
+
+pub(super) fn open(config: &SimConfig) -> Result<Arc<dyn Backend>> {
+    open_with(config, Chooser::new(config.strategy, config.seed))
+}
+
+fn open_with(config: &SimConfig, chooser: Chooser) -> Result<Arc<dyn Backend>> {
+    let capacity = config.capacity - config.capacity % GRANULE;
+    if capacity == 0 || i64::try_from(capacity).is_err() {
+        let why = format!(
+            "{} bytes are less than one granule of {GRANULE}, or beyond any file",
+            config.capacity
+        );
+        return Err(Error::invalid("capacity", why));
+    }
+    let store = Store::new(capacity, config.bytes)?;
+    let name = format!("simulated device, seed {}", config.seed);
+    let mut info = DeviceInfo::new(DeviceKind::Sim, 0, name, capacity, GRANULE);
+    info.processors = 1;
+    info.host_readable = config.bytes;
+    Ok(Arc::new(Sim {
+        info,
+        store,
+        state: Mutex::new(State {
+            schedule: Schedule::new(chooser),
+            streams: Slots::default(),
+            events: Slots::default(),
+        }),
+        called: Condvar::new(),
+    }))
+}
+
+/// Values by handle; the handle given back last is the next one given.
+struct Slots<T> {
+    slots: Vec<Option<T>>,
+    free: Vec<usize>,
+}
+
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+}
+
+impl<T> Slots<T> {
+    fn insert(&mut self, value: T) -> u64 {
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[at] = Some(value);
+        at as u64 + 1
+    }
+
+    fn get(&mut self, what: &'static str, raw: u64) -> Result<&mut T> {
+        let slot = usize::try_from(raw.wrapping_sub(1))
+            .ok()
+            .and_then(|at| self.slots.get_mut(at));
+        slot.and_then(Option::as_mut)
+            .ok_or_else(|| no_such(what, raw))
+    }
+
+    fn remove(&mut self, what: &'static str, raw: u64) -> Result<()> {
+        self.get(what, raw)?;
+        let at = (raw - 1) as usize;
+        self.slots[at] = None;
+        self.free.push(at);
+        Ok(())
+    }
+
+    fn len(&self) -> u64 {
+        (self.slots.len() - self.free.len()) as u64
+    }
+}
+
+/// What an event marks.
+#[derive(Default)]
+struct SimEvent {
+    timing: bool,
+    place: Option<Place>,
+    /// Steps taken when the mark was reached, of a timing event.
+    stamp: Option<Arc<OnceLock<u64>>>,
+}
+
+struct State {
+    schedule: Schedule,
+    /// By raw handle: the number of the queue.
+    streams: Slots<usize>,
+    events: Slots<SimEvent>,
+}
+
+impl State {
+    fn queue(&mut self, stream: RawStream) -> Result<usize> {
+        self.streams.get("stream", stream.0).copied()
+    }
+
+    fn event(&mut self, event: RawEvent) -> Result<&mut SimEvent> {
+        self.events.get("event", event.0)
+    }
+
+    fn push(&mut self, stream: RawStream, op: Op) -> Result<Place> {
+        let queue = self.queue(stream)?;
+        Ok(self.schedule.push(queue, op))
+    }
+
+    fn stamp(&mut self, event: RawEvent) -> Result<u64> {
+        let event = self.event(event)?;
+        if !event.timing {
+            return Err(Error::invalid("event", "it was made without timing"));
+        }
+        let Some(stamp) = &event.stamp else {
+            return Err(Error::invalid("event", "it was never recorded"));
+        };
+        stamp.get().copied().ok_or_else(|| Error::Driver {
+            call: "event_elapsed",
+            code: NOT_READY,
+            words: String::from("CUDA_ERROR_NOT_READY: the work before the event is not done"),
+        })
+    }
+}
+
+thread_local! {
+    /// Set while a host call runs on this thread; it may not wait for device work.
+    static IN_HOST_CALL: Cell<bool> = const { Cell::new(false) };
+}
+
+struct Sim {
+    info: DeviceInfo,
+    store: Store,
+    state: Mutex<State>,
+    /// Woken when a host call on another thread has ended.
+    called: Condvar,
+}
+
+impl Sim {
+    /// Runs one operation; false if none can run now.
+    fn step<'a>(&'a self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
+        let (queue, op) = match state.schedule.step() {
+            Step::Nothing => return (state, false),
+            Step::Run(queue, op) => (queue, op),
+        };
+        let outcome = match op {
+            Op::Call(work) => {
+                drop(state);
+                IN_HOST_CALL.set(true);
+                let outcome = run_call(work);
+                IN_HOST_CALL.set(false);
+                state = lock(&self.state);
+                self.called.notify_all();
+                outcome
+            }
+            Op::Stamp(stamp) => {
+                // Each stamp is queued once.
+                let _ = stamp.set(state.schedule.steps());
+                Ok(())
+            }
+            // SAFETY: whoever queued the launch vouched for its ranges until it is done.
+            Op::Launch(launch) if self.store.has_bytes() => unsafe { run_launch(&launch) },
+            Op::Transfer(transfer) if self.store.has_bytes() => {
+                // SAFETY: whoever queued the transfer vouched for its ranges.
+                unsafe { transfer.run() };
+                Ok(())
+            }
+            Op::Launch(_) | Op::Transfer(_) | Op::Wait(_) => Ok(()),
+        };
+        state.schedule.ran(queue, outcome);
+        (state, true)
+    }
+
+    /// Takes steps until `place` is passed.
+    fn sync<'a>(&'a self, mut state: MutexGuard<'a, State>, place: Place) -> Result<()> {
+        if IN_HOST_CALL.get() {
+            return Err(Error::invalid(
+                "thread",
+                "a host call may not wait for device work",
+            ));
+        }
+        while !state.schedule.passed(place)? {
+            let (now, ran) = self.step(state);
+            state = now;
+            if !ran && !state.schedule.passed(place)? {
+                // Work can only be held up by a host call on another thread.
+                state = self
+                    .called
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes as many steps as the scheduler likes, and says whether `place` is passed.
+    fn query<'a>(&'a self, mut state: MutexGuard<'a, State>, place: Place) -> Result<bool> {
+        while !state.schedule.passed(place)? {
+            if IN_HOST_CALL.get() || !state.schedule.goes_on() {
+                return Ok(false);
+            }
+            let (now, ran) = self.step(state);
+            state = now;
+            if !ran {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn transfer(&self, transfer: Transfer, stream: RawStream) -> Result<()> {
+        lock(&self.state)
+            .push(stream, Op::Transfer(transfer))
+            .map(|_| ())
+    }
+}
+
+/// A number no other simulated stream of the process has.
+fn next_id() -> u64 {
+    static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+    NEXT_ID.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Backend for Sim {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        Ok(self.store.free_bytes())
+    }
+
+    fn counts(&self) -> HandleCounts {
+        let state = lock(&self.state);
+        let mut counts = HandleCounts {
+            streams: state.streams.len(),
+            events: state.events.len(),
+            ..HandleCounts::default()
+        };
+        self.store.count(&mut counts);
+        counts
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<Addr> {
+        self.store.reserve(bytes)
+    }
+
+    fn unreserve(&self, addr: Addr, bytes: u64) -> Result<()> {
+        self.store.unreserve(addr, bytes)
+    }
+
+    fn create(&self, bytes: u64) -> Result<Phys> {
+        self.store.create(bytes)
+    }
+
+    fn release(&self, phys: Phys) -> Result<()> {
+        self.store.release(phys)
+    }
+
+    fn map(&self, addr: Addr, bytes: u64, phys: Phys) -> Result<()> {
+        self.store.map(addr, bytes, phys)
+    }
+
+    fn unmap(&self, addr: Addr, bytes: u64) -> Result<()> {
+        self.store.unmap(addr, bytes)
+    }
+
+    fn stream_create(&self) -> Result<RawStream> {
+        let mut state = lock(&self.state);
+        let queue = state.schedule.add(next_id());
+        Ok(RawStream(state.streams.insert(queue)))
+    }
+
+    fn stream_destroy(&self, stream: RawStream) -> Result<()> {
+        lock(&self.state).streams.remove("stream", stream.0)
+    }
+
+    fn stream_id(&self, stream: RawStream) -> Result<u64> {
+        let mut state = lock(&self.state);
+        let queue = state.queue(stream)?;
+        Ok(state.schedule.id(queue))
+    }
+
+    fn stream_sync(&self, stream: RawStream) -> Result<()> {
+        let mut state = lock(&self.state);
+        let queue = state.queue(stream)?;
+        let place = state.schedule.here(queue);
+        self.sync(state, place)
+    }
+
+    fn stream_query(&self, stream: RawStream) -> Result<bool> {
+        let mut state = lock(&self.state);
+        let queue = state.queue(stream)?;
+        let place = state.schedule.here(queue);
+        self.query(state, place)
+    }
+
+    fn stream_capturing(&self, stream: RawStream) -> Result<bool> {
+        lock(&self.state).queue(stream).map(|_| false)
+    }
+
+    fn event_create(&self, timing: bool) -> Result<RawEvent> {
+        let event = SimEvent {
+            timing,
+            ..SimEvent::default()
+        };
+        Ok(RawEvent(lock(&self.state).events.insert(event)))
+    }
+
+    fn event_destroy(&self, event: RawEvent) -> Result<()> {
+        lock(&self.state).events.remove("event", event.0)
+    }
+
+    fn event_record(&self, event: RawEvent, stream: RawStream) -> Result<()> {
+        let mut state = lock(&self.state);
+        let queue = state.queue(stream)?;
+        let timing = state.event(event)?.timing;
+        let (place, stamp) = if timing {
+            let stamp = Arc::new(OnceLock::new());
+            let op = Op::Stamp(Arc::clone(&stamp));
+            (state.schedule.push(queue, op), Some(stamp))
+        } else {
+            (state.schedule.here(queue), None)
+        };
+        let event = state.event(event)?;
+        event.place = Some(place);
+        event.stamp = stamp;
+        Ok(())
+    }
+
+    fn event_wait(&self, stream: RawStream, event: RawEvent) -> Result<()> {
+        let mut state = lock(&self.state);
+        let queue = state.queue(stream)?;
+        if let Some(place) = state.event(event)?.place
+            && place.queue != queue
+        {
+            state.schedule.push(queue, Op::Wait(place));
+        }
+        Ok(())
+    }
+
+    fn event_query(&self, event: RawEvent) -> Result<bool> {
+        let mut state = lock(&self.state);
+        match state.event(event)?.place {
+            Some(place) => self.query(state, place),
+            None => Ok(true),
+        }
+    }
+
+    fn event_sync(&self, event: RawEvent) -> Result<()> {
+        let mut state = lock(&self.state);
+        match state.event(event)?.place {
+            Some(place) => self.sync(state, place),
+            None => Ok(()),
+        }
+    }
+
+    fn event_elapsed_ns(&self, start: RawEvent, end: RawEvent) -> Result<f64> {
+        let mut state = lock(&self.state);
+        let (start, end) = (state.stamp(start)?, state.stamp(end)?);
+        Ok((end as f64 - start as f64) * STEP_NS)
+    }
+
+    unsafe fn copy_in(
+        &self,
+        dst: Addr,
+        src: *const u8,
+        bytes: u64,
+        stream: RawStream,
+    ) -> Result<()> {
+        let src = src as u64;
+        self.transfer(Transfer::Copy { dst, src, bytes }, stream)
+    }
+
+    unsafe fn copy_out(
+        &self,
+        dst: *mut u8,
+        src: Addr,
+        bytes: u64,
+        stream: RawStream,
+    ) -> Result<()> {
+        let dst = dst as u64;
+        self.transfer(Transfer::Copy { dst, src, bytes }, stream)
+    }
+
+    unsafe fn copy_within(
+        &self,
+        dst: Addr,
+        src: Addr,
+        bytes: u64,
+        stream: RawStream,
+    ) -> Result<()> {
+        self.transfer(Transfer::Copy { dst, src, bytes }, stream)
+    }
+
+    unsafe fn fill(&self, addr: Addr, byte: u8, bytes: u64, stream: RawStream) -> Result<()> {
+        self.transfer(Transfer::Fill { addr, byte, bytes }, stream)
+    }
+
+    unsafe fn launch(&self, launch: &Launch, stream: RawStream) -> Result<()> {
+        lock(&self.state)
+            .push(stream, Op::Launch(*launch))
+            .map(|_| ())
+    }
+
+    fn host_call(&self, stream: RawStream, work: Box<dyn FnOnce() + Send>) -> Result<()> {
+        lock(&self.state).push(stream, Op::Call(work)).map(|_| ())
+    }
+}
+
+impl Drop for Sim {
+    /// Runs what is still queued, as a device completes it.
+    fn drop(&mut self) {
+        while self.step(lock(&self.state)).1 {}
+    }
+}

@@ -1,0 +1,204 @@
+//! The queues of a simulated device and the steps that run them.
+//!
+//! Nothing runs by itself. Whoever waits for something makes the device take steps until it is so;
+//! who asks whether something is done may make it take a few. A step runs the next operation of
+//! one stream that can run; which one is the chooser's decision. A wait is no step: it is over as
+//! soon as what it waits for is.
+//!
+//! Work cannot be stuck: a wait names a place that was already queued, so some stream can always
+//! run while anything is queued.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
+
+use super::choose::Chooser;
+use crate::device::Launch;
+use crate::device::host::Transfer;
+use crate::error::{Error, Result};
+
+/// A point in a stream: passed once the stream's operation `number` is done, counted from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) queue: usize,
+    pub(super) number: u64,
+}
+
+/// Work in a queue.
+pub(super) enum Op {
+    Launch(Launch),
+    Transfer(Transfer),
+    Call(Box<dyn FnOnce() + Send>),
+    /// Notes how many steps had been taken.
+    Stamp(Arc<OnceLock<u64>>),
+    Wait(Place),
+}
+
+/// One stream's work. Outlives the stream: what is queued still runs.
+pub(super) struct Queue {
+    /// A number no other simulated stream of the process has.
+    pub(super) id: u64,
+    ops: VecDeque<Op>,
+    queued: u64,
+    done: u64,
+    /// The first error of its work, and which operation it came from.
+    failed: Option<(u64, Error)>,
+    /// A host call of it is running without the device's lock.
+    calling: bool,
+}
+
+/// What a step came to.
+pub(super) enum Step {
+    /// Nothing is queued that can run now.
+    Nothing,
+    /// The operation to run, and whose it is; to be followed by [`Schedule::ran`].
+    Run(usize, Op),
+}
+
+/// See the module documentation.
+pub(super) struct Schedule {
+    chooser: Chooser,
+    queues: Vec<Queue>,
+    /// Queues that hold work, by number, ascending.
+    active: Vec<usize>,
+    /// Those of them that can run now; kept to spare the heap.
+    runnable: Vec<usize>,
+    steps: u64,
+}
+
+impl Schedule {
+    pub(super) fn new(chooser: Chooser) -> Self {
+        Self {
+            chooser,
+            queues: Vec::new(),
+            active: Vec::new(),
+            runnable: Vec::new(),
+            steps: 0,
+        }
+    }
+
+    /// Adds a queue and gives its number, which is never used again.
+    pub(super) fn add(&mut self, id: u64) -> usize {
+        self.queues.push(Queue {
+            id,
+            ops: VecDeque::new(),
+            queued: 0,
+            done: 0,
+            failed: None,
+            calling: false,
+        });
+        self.queues.len() - 1
+    }
+
+    pub(super) fn id(&self, queue: usize) -> u64 {
+        self.queues[queue].id
+    }
+
+    /// Operations run so far.
+    pub(super) fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Queues an operation; gives the place behind it.
+    pub(super) fn push(&mut self, queue: usize, op: Op) -> Place {
+        let its = &mut self.queues[queue];
+        if its.ops.is_empty()
+            && let Err(at) = self.active.binary_search(&queue)
+        {
+            self.active.insert(at, queue);
+        }
+        its.ops.push_back(op);
+        its.queued += 1;
+        Place {
+            queue,
+            number: its.queued,
+        }
+    }
+
+    /// The place behind everything queued so far.
+    pub(super) fn here(&self, queue: usize) -> Place {
+        Place {
+            queue,
+            number: self.queues[queue].queued,
+        }
+    }
+
+    fn is_done(&self, place: Place) -> bool {
+        self.queues[place.queue].done >= place.number
+    }
+
+    /// Whether `place` is passed; the error of work before it, if there was one.
+    pub(super) fn passed(&mut self, place: Place) -> Result<bool> {
+        if !self.is_done(place) {
+            self.end_waits();
+        }
+        if !self.is_done(place) {
+            return Ok(false);
+        }
+        match &self.queues[place.queue].failed {
+            Some((number, error)) if *number <= place.number => Err(error.clone()),
+            _ => Ok(true),
+        }
+    }
+
+    /// Ends every wait at the head of a queue whose place is passed, and lists who can run.
+    fn end_waits(&mut self) {
+        let mut ended = true;
+        while std::mem::take(&mut ended) {
+            self.runnable.clear();
+            let mut at = 0;
+            while at < self.active.len() {
+                let queue = self.active[at];
+                while let Some(&Op::Wait(place)) = self.queues[queue].ops.front()
+                    && self.is_done(place)
+                {
+                    let its = &mut self.queues[queue];
+                    its.ops.pop_front();
+                    its.done += 1;
+                    ended = true;
+                }
+                let its = &self.queues[queue];
+                match its.ops.front() {
+                    None => {
+                        self.active.remove(at);
+                        continue;
+                    }
+                    Some(Op::Wait(_)) => {}
+                    Some(_) if its.calling => {}
+                    Some(_) => self.runnable.push(queue),
+                }
+                at += 1;
+            }
+        }
+    }
+
+    /// Chooses the next operation and takes it out of its queue.
+    pub(super) fn step(&mut self) -> Step {
+        self.end_waits();
+        if self.runnable.is_empty() {
+            return Step::Nothing;
+        }
+        let queue = self.chooser.pick(&self.runnable);
+        let its = &mut self.queues[queue];
+        its.calling = true;
+        self.steps += 1;
+        match its.ops.pop_front() {
+            Some(op) => Step::Run(queue, op),
+            None => Step::Nothing,
+        }
+    }
+
+    /// Notes that the operation of the last step of `queue` is done.
+    pub(super) fn ran(&mut self, queue: usize, outcome: Result<()>) {
+        let its = &mut self.queues[queue];
+        its.calling = false;
+        its.done += 1;
+        if let (Err(error), None) = (outcome, &its.failed) {
+            its.failed = Some((its.done, error));
+        }
+    }
+
+    /// Whether a step runs before a question is answered.
+    pub(super) fn goes_on(&mut self) -> bool {
+        self.chooser.goes_on()
+    }
+}

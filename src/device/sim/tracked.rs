@@ -1,0 +1,112 @@
+//! Memory that is only kept account of: no byte of it exists.
+//!
+//! A schedule that checks order and not contents needs no memory, and making and mapping real
+//! memory would cost more than the schedule. Addresses start where no machine has any, so that a
+//! use of one by mistake faults at once.
+
+use std::sync::Mutex;
+
+use crate::device::host::{GRANULE, exhausted};
+use crate::device::ledger::Ledger;
+use crate::device::{Addr, HandleCounts, Phys};
+use crate::error::{Error, Result};
+use crate::sync::plain::lock;
+
+/// Not a canonical address on x86-64 or aarch64.
+const FIRST_ADDR: Addr = 1 << 56;
+
+/// End of the addresses that are handed out.
+const LAST_ADDR: Addr = 1 << 62;
+
+#[derive(Debug)]
+struct State {
+    ledger: Ledger,
+    next: Addr,
+    used: u64,
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(super) struct Tracked {
+    capacity: u64,
+    state: Mutex<State>,
+}
+
+impl Tracked {
+    pub(super) fn new(capacity: u64) -> Self {
+        Self {
+            capacity,
+            state: Mutex::new(State {
+                ledger: Ledger::new(GRANULE),
+                next: FIRST_ADDR,
+                used: 0,
+            }),
+        }
+    }
+
+    pub(super) fn free_bytes(&self) -> u64 {
+        self.capacity - lock(&self.state).used
+    }
+
+    pub(super) fn count(&self, counts: &mut HandleCounts) {
+        lock(&self.state).ledger.count(counts);
+    }
+
+    pub(super) fn reserve(&self, bytes: u64) -> Result<Addr> {
+        let mut state = lock(&self.state);
+        state.ledger.check_bytes(bytes)?;
+        let addr = state.next;
+        // A granule between two ranges, so that running off the end of one is seen.
+        let next = addr
+            .checked_add(bytes)
+            .and_then(|end| end.checked_add(GRANULE));
+        state.next = next.filter(|&next| next <= LAST_ADDR).ok_or_else(|| {
+            Error::invalid("bytes", format!("{bytes} is more than there are addresses"))
+        })?;
+        state.ledger.note_range(addr, bytes);
+        Ok(addr)
+    }
+
+    pub(super) fn unreserve(&self, addr: Addr, bytes: u64) -> Result<()> {
+        let mut state = lock(&self.state);
+        state.ledger.check_unreserve(addr, bytes)?;
+        state.ledger.note_unreserve(addr);
+        Ok(())
+    }
+
+    pub(super) fn create(&self, bytes: u64) -> Result<Phys> {
+        let mut state = lock(&self.state);
+        state.ledger.check_bytes(bytes)?;
+        let free = self.capacity - state.used;
+        if bytes > free {
+            return Err(exhausted(bytes, free, self.capacity));
+        }
+        state.used += bytes;
+        Ok(state.ledger.note_create(bytes, 0))
+    }
+
+    pub(super) fn release(&self, phys: Phys) -> Result<()> {
+        let mut state = lock(&self.state);
+        let handle = state.ledger.live(phys)?;
+        if state.ledger.note_release(phys) {
+            state.used -= handle.bytes;
+        }
+        Ok(())
+    }
+
+    pub(super) fn map(&self, addr: Addr, bytes: u64, phys: Phys) -> Result<()> {
+        let mut state = lock(&self.state);
+        state.ledger.check_map(addr, bytes, phys)?;
+        state.ledger.note_map(addr, bytes, phys);
+        Ok(())
+    }
+
+    pub(super) fn unmap(&self, addr: Addr, bytes: u64) -> Result<()> {
+        let mut state = lock(&self.state);
+        state.ledger.check_unmap(addr, bytes)?;
+        if let Some(gone) = state.ledger.note_unmap(addr) {
+            state.used -= gone.bytes;
+        }
+        Ok(())
+    }
+}
