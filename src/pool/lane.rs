@@ -27,7 +27,7 @@ use super::shared::Shared;
 use super::stats::Flows;
 use crate::device::{StreamCore, lock};
 use crate::error::{Error, Result};
-use crate::sync::{AtomicI64, Mutex, MutexGuard};
+use crate::sync::{AtomicI64, Mutex};
 
 /// Blocks a cache holds at most.
 const MOST_BLOCKS: usize = 4096;
