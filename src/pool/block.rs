@@ -111,10 +111,6 @@ impl Block {
     }
 
     /// The pool's side of the stream the block was allocated on.
-    pub(crate) fn lane(&self) -> &Arc<Lane> {
-        &self.lane
-    }
-
     /// Declares that work already queued, or yet to be queued, on `stream` uses the block: the
     /// drop then makes the block's own stream wait on the device for everything queued on
     /// `stream` by that time.
