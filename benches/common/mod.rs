@@ -67,7 +67,7 @@ impl Lab {
             .sample_size(SAMPLES)
             .warm_up_time(Duration::from_millis(100))
             .measurement_time(Duration::from_millis(300))
-            .nresamples(1000)
+            .nresamples(2000)
             .without_plots()
             .configure_from_args();
         Self {
