@@ -151,14 +151,17 @@ impl Timeline {
         Ok((tick, clock))
     }
 
-    /// The oldest mark that covers `tick`; records one where there is none.
+    /// The oldest mark made so far that covers `tick`.
+    fn made_mark(&self, tick: u64) -> Option<Mark> {
+        let order = lock(&self.order);
+        order.marks.iter().find(|mark| mark.tick >= tick).cloned()
+    }
+
+    /// The oldest mark that covers `tick`; records one where there is none. `None` if `tick` is
+    /// done.
     fn mark(&self, tick: u64) -> Result<Option<Mark>> {
-        if let Some(mark) = lock(&self.order)
-            .marks
-            .iter()
-            .find(|mark| mark.tick >= tick)
-        {
-            return Ok(Some(mark.clone()));
+        if let Some(mark) = self.made_mark(tick) {
+            return Ok(Some(mark));
         }
         if self.done() >= tick {
             return Ok(None);
@@ -168,8 +171,16 @@ impl Timeline {
             device: self.device.clone(),
         });
         let backend = self.device.backend();
-        let (tick, clock) =
-            self.counted_record(|stream| backend.event_record(event.raw, stream))?;
+        let recorded = self.counted_record(|stream| backend.event_record(event.raw, stream));
+        let (tick, clock) = match recorded {
+            Ok(recorded) => recorded,
+            // The stream may have gone since the first look, leaving its last mark.
+            Err(error) => match self.made_mark(tick) {
+                Some(mark) => return Ok(Some(mark)),
+                None if self.done() >= tick => return Ok(None),
+                None => return Err(error),
+            },
+        };
         let mark = Mark { tick, event, clock };
         let mut order = lock(&self.order);
         let at = order.marks.partition_point(|other| other.tick < tick);

@@ -275,9 +275,12 @@ impl Drop for Shared {
 
 impl StreamWatcher for Shared {
     fn stream_retired(&self, handle: u64) {
-        let Some(lane) = self.lanes_mut().by_handle.remove(&handle) else {
+        let mut lanes = self.lanes_mut();
+        let Some(lane) = lanes.by_handle.get(&handle).cloned() else {
             return;
         };
+        // Listed until its cache is empty: a request that looks meanwhile must find it.
         lane.retire(&mut lock(&self.core));
+        lanes.by_handle.remove(&handle);
     }
 }

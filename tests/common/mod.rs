@@ -6,6 +6,8 @@
 )]
 
 pub mod hunt;
+pub mod ordered;
+pub mod stamps;
 pub mod watched;
 
 use std::sync::Arc;
