@@ -48,6 +48,7 @@
 //! - [`pool`]: the pool, its configuration and its figures.
 //! - [`convert`]: conversions between floating-point formats, bit for bit as the hardware rounds.
 //! - [`observe`]: traces of real programs, their replay with every block verified, reports.
+//! - `sanitize`, a feature: reports uses of device memory that nothing orders.
 //! - [`interop`]: streams and contexts that other libraries own.
 //! - [`driver`]: the kernels' C interface, and how this build came by its kernels.
 //!
@@ -65,6 +66,8 @@ mod error;
 pub mod interop;
 pub mod observe;
 pub mod pool;
+#[cfg(feature = "sanitize")]
+pub mod sanitize;
 
 pub use device::{Device, Event, Stream};
 pub use error::{Error, OutOfMemory, Result};
