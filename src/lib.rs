@@ -49,6 +49,7 @@
 //! - [`compact`]: which live blocks to move to make room, and moving them.
 //! - [`convert`]: conversions between floating-point formats, bit for bit as the hardware rounds.
 //! - [`observe`]: traces of real programs, their replay with every block verified, reports.
+//! - `sanitize`, a feature: reports uses of device memory that nothing orders.
 //! - [`interop`]: streams and contexts that other libraries own.
 //! - [`driver`]: the kernels' C interface, and how this build came by its kernels.
 //!
@@ -68,10 +69,13 @@ pub mod interop;
 pub mod movable;
 pub mod observe;
 pub mod pool;
+#[cfg(feature = "sanitize")]
+pub mod sanitize;
 mod sync;
 
 pub use device::{Device, Event, Stream};
 pub use error::{Error, OutOfMemory, Result};
+pub use movable::{Movable, Pinned};
 pub use pool::{Block, Pool, PoolBuf, PoolConfig, PoolStats};
 
 /// The README's example, compiled and run.

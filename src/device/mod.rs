@@ -20,6 +20,7 @@
 //! Devices, streams, events and what is built on them may be dropped in any order. A stream that
 //! is dropped leaves a last mark behind, so that memory freed on it still becomes ready.
 
+mod access;
 mod backend;
 mod cuda;
 mod event;
@@ -36,6 +37,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, Weak};
 
+pub use access::{Access, AccessKind, Note};
 pub use backend::{Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Phys, RawEvent, RawStream};
 pub use event::Event;
 pub use host::{HostConfig, host_available_bytes};
