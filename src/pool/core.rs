@@ -128,7 +128,7 @@ impl Core {
     }
 
     /// Whether work queued on `slot`'s stream from now on runs behind the extent's history.
-    fn is_behind(&self, slot: Slot, extent: &Extent) -> bool {
+    pub(super) fn is_behind(&self, slot: Slot, extent: &Extent) -> bool {
         if extent.slot == slot || extent.slot == FRESH {
             return true;
         }
