@@ -74,7 +74,7 @@ impl Core {
         }
         let granule = self.arena.granule();
         let ready = |extent: &Extent| self.is_behind(slot, extent);
-        let Some(window) = windows::cheapest(&self.extents, bytes, granule, &ready) else {
+        let Some(window) = windows::cheapest(&self.extents, bytes, granule, ready) else {
             return Ok(None);
         };
         if self.arena.reserved() + window.to_map > most {
@@ -101,18 +101,24 @@ impl Core {
         let granule = self.arena.granule();
         let mut exhausted = false;
         let mut unified = false;
+        // Where device waits are switched off, pending memory is taken only instead of failing.
+        let mut pending = self.config.reuse.device_wait;
         loop {
             let room = if exhausted { 0 } else { self.room() };
-            let Some(window) = windows::cheapest(&self.extents, bytes, granule, &|_| true) else {
+            let usable = |extent: &Extent| pending || self.is_behind(slot, extent);
+            let Some(window) = windows::cheapest(&self.extents, bytes, granule, usable) else {
                 return Ok(None);
             };
             let may_just_grow = self.slack(bytes).min(room) >= window.to_map;
             let idle = if may_just_grow {
                 Vec::new()
             } else {
-                self.idle(Some(&window), window.to_map)
+                self.idle(Some(&window), window.to_map, usable)
             };
             if total(&idle).saturating_add(room) < window.to_map {
+                if !std::mem::replace(&mut pending, true) {
+                    continue;
+                }
                 // Frames too large for what is left can still be given up for new ones that fit.
                 let lacking = window.to_map - room;
                 if !exhausted && self.release_idle(&window, lacking)? {
@@ -135,13 +141,19 @@ impl Core {
         }
     }
 
-    /// Frames that lie in holes outside `window`, those longest free first, as many as fit into
-    /// `left` bytes.
-    fn idle(&self, window: Option<&Window>, mut left: u64) -> Vec<IdleFrame> {
+    /// Frames that lie in holes outside `window` that `usable` accepts, those longest free first, as
+    /// many as fit into `left` bytes.
+    fn idle(
+        &self,
+        window: Option<&Window>,
+        mut left: u64,
+        usable: impl Fn(&Extent) -> bool,
+    ) -> Vec<IdleFrame> {
         let granule = self.arena.granule();
         let slots = 0..self.extents.slots();
         let mut holes: Vec<Id> = slots
             .flat_map(|slot| self.extents.holes_of(slot, granule))
+            .filter(|&id| usable(self.extents.get(id)))
             .collect();
         let newest = self.extents.stamp();
         holes.sort_by_key(|&id| std::cmp::Reverse(newest.wrapping_sub(self.extents.get(id).stamp)));
@@ -255,6 +267,10 @@ impl Core {
                 Err(error) => return Err(error),
             }
             lowest = lowest.or(self.map(at, bytes, FRESH, 0));
+            // One hole, however many handles: a request looks for one first.
+            if let Some(lowest) = lowest {
+                self.extents.merge_up(lowest, |extent| extent.slot == FRESH);
+            }
             self.steps.grow += 1;
             self.peak_reserved = self.peak_reserved.max(self.arena.reserved());
             at += bytes;
@@ -300,7 +316,7 @@ impl Core {
     /// Gives idle frames outside `window` back until `bytes` more may be created; false, with
     /// nothing done, if there are not so many.
     fn release_idle(&mut self, window: &Window, bytes: u64) -> Result<bool> {
-        let idle = self.idle(Some(window), u64::MAX);
+        let idle = self.idle(Some(window), u64::MAX, |_| true);
         if total(&idle) < bytes {
             return Ok(false);
         }
@@ -343,7 +359,7 @@ impl Core {
             self.unify_on_host()?;
         }
         let mut hole = HoleCursor::default();
-        for frame in self.idle(None, before.saturating_sub(keep)) {
+        for frame in self.idle(None, before.saturating_sub(keep), |_| true) {
             hole.now = self.release(hole.at(&frame), &frame)?;
         }
         while let Some(&id) = self.retiring.front() {

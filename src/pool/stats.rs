@@ -15,6 +15,8 @@ pub struct Counter {
     /// Now.
     pub current: u64,
     /// The most it has been since the pool was made or [`Pool::reset_peaks`](super::Pool::reset_peaks).
+    /// With several streams, blocks are counted together when figures are read and when the pool has
+    /// to look for memory beyond ready holes; a joint peak between two such moments may be missed.
     pub peak: u64,
     /// Everything ever added.
     pub allocated: u64,
