@@ -265,10 +265,7 @@ impl Shared {
 impl Drop for Shared {
     /// Waits for the work that still uses the pool's free memory, which is then unmapped.
     fn drop(&mut self) {
-        let core = self
-            .core
-            .get_mut()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let core = crate::sync::get_mut(&mut self.core);
         core.settle();
     }
 }
