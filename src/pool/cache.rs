@@ -96,6 +96,13 @@ impl Cache {
         Some(block)
     }
 
+    /// The tick of the block that [`Cache::pop`] would give, the latest of its size.
+    pub(crate) fn newest(&self, bytes: u64) -> Option<u64> {
+        let at = self.heads[Self::bin(bytes)];
+        let entry = self.entries.get(at as usize)?;
+        (entry.block.bytes == bytes).then_some(entry.block.tick)
+    }
+
     /// Keeps a block.
     #[inline]
     pub(crate) fn push(&mut self, block: Cached) {

@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 
 use super::block::Block;
 use super::cache::{Cache, Cached};
-use super::core::Core;
+use super::core::{Core, Grant};
 use super::extents::{Id, Slot};
 use super::index::UNIT;
 use super::shared::Shared;
@@ -31,6 +31,9 @@ use crate::sync::{AtomicI64, Mutex};
 
 /// Blocks a cache holds at most.
 const MOST_BLOCKS: usize = 4096;
+
+/// Blocks taken over from another stream's cache behind one wait.
+const TAKEN_OVER: usize = 64;
 
 /// Largest request; far above any device, far below what would overflow.
 const LARGEST: u64 = 1 << 46;
@@ -245,6 +248,50 @@ impl Lane {
         drop(state);
         drop(core);
         home.leave();
+    }
+
+    /// A block of exactly `bytes` from another stream's cache, behind a wait for that stream; more
+    /// of the same size come along into this lane's cache, so that one wait serves many.
+    ///
+    /// Under the core's lock, so that no free memory is out of the sight of a request meanwhile.
+    pub(crate) fn take_over(
+        &self,
+        lanes: &[Arc<Self>],
+        bytes: u64,
+        core: &mut Core,
+    ) -> Result<Option<Grant>> {
+        for other in lanes.iter().filter(|other| other.slot != self.slot) {
+            let mut theirs = lock(&other.state);
+            let Some(tick) = theirs.cache.newest(bytes) else {
+                continue;
+            };
+            // Their order is asked for before anything is taken, so a failure changes nothing.
+            let timeline = &self.stream.timeline;
+            core.steps.waits += u64::from(timeline.wait_for(&other.stream.timeline, tick)?);
+            core.steps.stream_wait += 1;
+            let tick = timeline.open_tick();
+            let taken = std::iter::from_fn(|| theirs.cache.pop(bytes)).take(TAKEN_OVER);
+            let taken: Vec<Cached> = taken.map(|block| Cached { tick, ..block }).collect();
+            other.flows.hot.cached_bytes.set(theirs.cache.bytes());
+            drop(theirs);
+            let Some((first, rest)) = taken.split_first() else {
+                continue;
+            };
+            let mut state = lock(&self.state);
+            for &block in rest {
+                if state.retired || !self.has_room(&state, bytes) {
+                    core.give(block.id, self.slot, tick);
+                } else {
+                    state.cache.push(block);
+                }
+            }
+            self.flows.hot.cached_bytes.set(state.cache.bytes());
+            return Ok(Some(Grant {
+                id: first.id,
+                offset: first.offset,
+            }));
+        }
+        Ok(None)
     }
 
     /// Empties the cache into the core; true if there was anything.

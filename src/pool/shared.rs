@@ -197,6 +197,11 @@ impl Shared {
         // Lanes are listed before the core is locked: making a lane locks in that order.
         let lanes = self.all_lanes();
         let mut core = lock(&self.core);
+        if core.config.reuse.device_wait
+            && let Some(grant) = lane.take_over(&lanes, bytes, &mut core)?
+        {
+            return Ok(served(grant));
+        }
         let mut drained = false;
         for lane in &lanes {
             drained |= lane.drain(&mut core);
