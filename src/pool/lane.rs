@@ -267,8 +267,12 @@ impl Lane {
             };
             // Their order is asked for before anything is taken, so a failure changes nothing.
             let timeline = &self.stream.timeline;
-            core.steps.waits += u64::from(timeline.wait_for(&other.stream.timeline, tick)?);
-            core.steps.stream_wait += 1;
+            if timeline.wait_for(&other.stream.timeline, tick)? {
+                core.steps.waits += 1;
+                core.steps.stream_wait += 1;
+            } else {
+                core.steps.ready_elsewhere += 1;
+            }
             let tick = timeline.open_tick();
             let taken = std::iter::from_fn(|| theirs.cache.pop(bytes)).take(TAKEN_OVER);
             let taken: Vec<Cached> = taken.map(|block| Cached { tick, ..block }).collect();
