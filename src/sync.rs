@@ -1,23 +1,16 @@
 //! Locks and atomics of the code whose interleavings are explored: the pool and the streams' order.
 //!
-//! In a normal build these are the standard library's. Under `--cfg loom` and `--cfg shuttle` they
-//! are those of the two explorers, so that a test can run the very code that ships under schedules
-//! of its choosing: loom every one of a small model, shuttle a great many of a larger one. Reference
-//! counts stay the standard library's.
+//! In a normal build these are the standard library's. Under `--cfg shuttle` they are shuttle's, so
+//! that a test can run the very code that ships under a great many schedules of its choosing.
+//! Reference counts stay the standard library's.
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(shuttle))]
 pub(crate) use std::sync::{
     Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic::AtomicI64,
     atomic::AtomicU64,
 };
 
-#[cfg(loom)]
-pub(crate) use loom::sync::{
-    Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic::AtomicI64,
-    atomic::AtomicU64,
-};
-
-#[cfg(all(shuttle, not(loom)))]
+#[cfg(shuttle)]
 pub(crate) use shuttle::sync::{
     Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic::AtomicI64,
     atomic::AtomicU64,

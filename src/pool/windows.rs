@@ -140,8 +140,7 @@ pub(crate) fn cheapest(
     let gaps = extents
         .gaps()
         .map(|gap| around(extents, gap, bytes, granule, &usable));
-    gaps.map(|[below, above, both]| [below, above, both.filter(|_| fill_gaps)])
-        .flatten()
+    gaps.flat_map(|[below, above, both]| [below, above, both.filter(|_| fill_gaps)])
         .flatten()
         .min_by_key(|window| (window.to_map, window.start))
 }

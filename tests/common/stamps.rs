@@ -26,7 +26,7 @@ impl Stamps {
             seed,
             edge: 0,
             report: self.report.addr,
-            op: op as u32,
+            op,
             pad: 0,
         };
         let backend = stream.device().backend();
