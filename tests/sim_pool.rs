@@ -141,6 +141,38 @@ fn strategy(seed: u64) -> Strategy {
     }
 }
 
+/// A simulated device, watched where the feature is on.
+struct Watched {
+    device: Device,
+    #[cfg(feature = "sanitize")]
+    sanitizer: warpool::sanitize::Sanitizer,
+}
+
+impl Watched {
+    #[cfg(feature = "sanitize")]
+    fn new(device: &Device) -> Self {
+        let (device, sanitizer) = warpool::sanitize::Sanitizer::over(device);
+        Self { device, sanitizer }
+    }
+
+    #[cfg(not(feature = "sanitize"))]
+    fn new(device: &Device) -> Self {
+        Self {
+            device: device.clone(),
+        }
+    }
+
+    #[cfg(feature = "sanitize")]
+    fn check(&self) -> Result<(), String> {
+        self.sanitizer.check().map_err(|report| report.to_string())
+    }
+
+    #[cfg(not(feature = "sanitize"))]
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
 struct World {
     device: Device,
     pool: Pool,
@@ -182,7 +214,7 @@ impl World {
             seed: *seed,
             edge: 256,
             report: self.report.addr,
-            op: op as u32,
+            op,
             pad: 0,
         });
         // SAFETY: the block is live, and freed in stream order behind this.
@@ -285,11 +317,16 @@ fn run(seed: u64, ops: &[Op]) -> Result<(), String> {
         .with_strategy(strategy(seed));
     let device = words(Device::sim(&sim.with_capacity(48 * MIB)))?;
     let backend = Arc::clone(device.backend());
-    let mut world = World::new(device, config(seed))?;
+    let watched = Watched::new(&device);
+    drop(device);
+    let mut world = World::new(watched.device.clone(), config(seed))?;
     for op in ops {
         world.step(op)?;
+        watched.check()?;
     }
     world.finish()?;
+    watched.check()?;
+    drop(watched);
     if backend.counts() != HandleCounts::default() {
         return Err(format!("left behind: {:?}", backend.counts()));
     }

@@ -6,6 +6,7 @@
 
 use crate::error::Result;
 
+use super::access::Note;
 use super::launch::Launch;
 
 /// A device address.
@@ -196,4 +197,10 @@ pub trait Backend: Send + Sync + 'static {
     /// not wait for other host calls, which may share its thread. If it panics, waiting for the
     /// stream is an error from then on.
     fn host_call(&self, stream: RawStream, work: Box<dyn FnOnce() + Send>) -> Result<()>;
+
+    /// Takes note of something it cannot see for itself. Devices need none of it; tools that watch
+    /// a device do, and tools that wrap one pass it on.
+    fn observe(&self, note: &Note<'_>) {
+        let _ = note;
+    }
 }

@@ -20,6 +20,7 @@
 //! Devices, streams, events and what is built on them may be dropped in any order. A stream that
 //! is dropped leaves a last mark behind, so that memory freed on it still becomes ready.
 
+mod access;
 mod backend;
 mod cuda;
 mod event;
@@ -34,8 +35,9 @@ mod timeline;
 use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+pub use access::{Access, AccessKind, Note};
 pub use backend::{Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Phys, RawEvent, RawStream};
 pub use event::Event;
 pub use host::{HostConfig, host_available_bytes};
@@ -45,7 +47,8 @@ pub(crate) use stream::{StreamCore, StreamWatcher};
 pub(crate) use timeline::Timeline;
 
 use crate::error::{Error, Result};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::Mutex;
+pub(crate) use crate::sync::lock;
 
 /// Spare events kept for re-use; an event costs more to create than to record.
 const SPARE_EVENTS: usize = 256;
@@ -71,11 +74,6 @@ impl Drop for DeviceInner {
             let _ = self.backend.event_destroy(event);
         }
     }
-}
-
-/// Locks, going on after a panic elsewhere: state behind the crate's locks is valid between calls.
-pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The error of a host call that panicked.

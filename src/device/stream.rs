@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use super::{Device, Event, RawStream, Timeline, lock};
+use super::{Access, Device, Event, Note, RawStream, Timeline, lock};
 use crate::error::{Error, Result};
 use crate::sync::Mutex;
 
@@ -221,6 +221,27 @@ impl Stream {
             timeline.reached(covered);
         }
         Ok(idle)
+    }
+}
+
+impl Stream {
+    /// Declares what a kernel of the application's own uses, which the crate cannot see: call it
+    /// beside the launch. Nothing is checked unless the device is watched, with the feature
+    /// `sanitize`.
+    pub fn declare_use(&self, what: &str, accesses: &[Access]) {
+        self.device().backend().observe(&Note::Uses {
+            what,
+            stream: self.raw(),
+            accesses,
+        });
+    }
+
+    /// Says what a person calls the stream, for the reports of tools that watch the device.
+    pub fn set_name(&self, name: &str) {
+        self.device().backend().observe(&Note::Name {
+            stream: self.raw(),
+            name,
+        });
     }
 }
 

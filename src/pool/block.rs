@@ -10,6 +10,8 @@ use super::cache::Cached;
 use super::extents::Id;
 use super::index::UNIT;
 use super::lane::{Lane, LanePtr};
+#[cfg(feature = "sanitize")]
+use crate::device::Note;
 use crate::device::{Addr, Stream};
 use crate::error::{Error, Result};
 
@@ -36,14 +38,32 @@ pub struct Block {
 impl Block {
     #[inline]
     pub(crate) fn new(lane: &Lane, id: Id, offset: u64, bytes: u64, requested: u64) -> Self {
-        Self {
+        let block = Self {
             lane: lane.pointer(),
             addr: lane.shared.base + offset,
             capacity: bytes,
             requested,
             id,
             uses: None,
-        }
+        };
+        #[cfg(feature = "sanitize")]
+        lane.shared.device.backend().observe(&Note::Alloc {
+            addr: block.addr,
+            bytes,
+            stream: lane.stream.raw,
+        });
+        block
+    }
+
+    /// Tells a watcher of the device that all but the first `keep` bytes are free behind what
+    /// `lane`'s stream was given so far; before they can be anyone else's.
+    #[cfg(feature = "sanitize")]
+    fn tell_free(&self, lane: &Lane, keep: u64) {
+        lane.shared.device.backend().observe(&Note::Free {
+            addr: self.addr + keep,
+            bytes: self.capacity - keep,
+            stream: lane.stream.raw,
+        });
     }
 
     pub(crate) fn lane(&self) -> &Lane {
@@ -51,9 +71,22 @@ impl Block {
         unsafe { self.lane.get() }
     }
 
+    /// The extent behind the block.
+    pub(crate) fn id(&self) -> Id {
+        self.id
+    }
+
+    /// Takes note that the block is the extent `id` at `addr` now.
+    pub(crate) fn moved_to(&mut self, id: Id, addr: Addr) {
+        self.id = id;
+        self.addr = addr;
+    }
+
     /// The block as its free on `lane` leaves it.
     #[inline]
     fn freed_on(&self, lane: &Lane) -> Cached {
+        #[cfg(feature = "sanitize")]
+        self.tell_free(lane, 0);
         Cached {
             id: self.id,
             offset: self.addr - lane.shared.base,
@@ -102,6 +135,8 @@ impl Block {
         let capacity = bytes.next_multiple_of(UNIT);
         if capacity < self.capacity {
             let returned = self.requested - bytes;
+            #[cfg(feature = "sanitize")]
+            self.tell_free(self.lane(), capacity);
             self.lane()
                 .shrink(self.id, self.capacity, capacity, returned);
             self.capacity = capacity;

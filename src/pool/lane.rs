@@ -88,6 +88,7 @@ impl LanePtr {
 }
 
 /// `bytes` as the pool rounds them.
+#[inline]
 pub(crate) fn rounded(bytes: u64) -> Result<u64> {
     if bytes == 0 || bytes > LARGEST {
         return Err(Error::invalid(

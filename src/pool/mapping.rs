@@ -65,6 +65,28 @@ impl Core {
         self.limit().saturating_sub(self.arena.reserved()) / granule * granule
     }
 
+    /// Takes `bytes` from new memory and what is ready, while the pool is small and several streams
+    /// use it: before any stream waits or caches are emptied.
+    pub(crate) fn take_overlapping(&mut self, slot: Slot, bytes: u64) -> Result<Option<Grant>> {
+        let most = self.config.overlap_bytes.min(self.limit());
+        if self.only_stream() || self.arena.reserved().saturating_add(bytes) > most {
+            return Ok(None);
+        }
+        let granule = self.arena.granule();
+        let ready = |extent: &Extent| self.is_behind(slot, extent);
+        let Some(window) = windows::cheapest(&self.extents, bytes, granule, ready, true) else {
+            return Ok(None);
+        };
+        if self.arena.reserved() + window.to_map > most {
+            return Ok(None);
+        }
+        match self.fill(slot, &window, &[]) {
+            Ok(first) => self.take_window(slot, &window, first).map(Some),
+            Err(error) if error.is_device_exhausted() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Bytes that may be created without looking for idle memory first.
     fn slack(&self, bytes: u64) -> u64 {
         let peak = self.peak_taken.max(self.extents.taken().0 + bytes);
@@ -149,21 +171,17 @@ impl Core {
             if left == 0 {
                 break;
             }
-            let before = frames.len();
-            let mut most = u64::MAX;
-            self.idle_in(id, &mut most, &mut frames);
+            let (mut most, mut within) = (u64::MAX, Vec::new());
+            self.idle_in(id, &mut most, &mut within);
             // A hole that the window takes a part of may give the rest.
-            let mut at = 0;
-            frames.retain(|frame: &IdleFrame| {
-                at += 1;
+            for frame in within {
                 let end = frame.start + frame.bytes;
-                let outside = !window.is_some_and(|window| window.touches(frame.start, end));
-                let keeps = at <= before || (outside && frame.bytes <= left);
-                if at > before && keeps {
+                let inside = window.is_some_and(|window| window.touches(frame.start, end));
+                if !inside && frame.bytes <= left {
                     left -= frame.bytes;
+                    frames.push(frame);
                 }
-                keeps
-            });
+            }
         }
         frames
     }

@@ -1,0 +1,229 @@
+//! What runs before what: a vector clock a stream, one for the host.
+//!
+//! Every operation has an *epoch*, its number in its stream, and what its stream had *seen*: for
+//! every other stream, the epoch behind which it runs. `a` runs before `b` if `b`'s stream had
+//! seen `a`'s epoch when `b` was queued. A stream sees more by waiting for an event, and by what
+//! the host has seen when it queues work; the host sees more by waiting, and by being told that
+//! something is done.
+//!
+//! There is one clock for all host threads: whatever one thread has learnt counts for all. So
+//! order that threads make among themselves is never missed, and no report is false for that
+//! reason; a race between two threads that share nothing but luck can be.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::device::{RawEvent, RawStream};
+
+/// Epochs by stream number; missing entries are 0.
+pub(super) type Clock = Vec<u64>;
+
+fn seen_in(clock: &Clock, stream: usize) -> u64 {
+    clock.get(stream).copied().unwrap_or(0)
+}
+
+/// Raises one entry; whether it rose.
+fn raise(clock: &mut Clock, stream: usize, epoch: u64) -> bool {
+    if seen_in(clock, stream) >= epoch {
+        return false;
+    }
+    if clock.len() <= stream {
+        clock.resize(stream + 1, 0);
+    }
+    clock[stream] = epoch;
+    true
+}
+
+/// Raises every entry to that of `other`; whether one rose.
+fn join(clock: &mut Clock, other: &Clock) -> bool {
+    let mut rose = false;
+    for (stream, &epoch) in other.iter().enumerate() {
+        rose |= raise(clock, stream, epoch);
+    }
+    rose
+}
+
+/// A queued operation, as the books keep it.
+#[derive(Debug)]
+pub(super) struct Op {
+    /// Among all operations of the device, from 1.
+    pub(super) number: u64,
+    pub(super) stream: usize,
+    pub(super) raw: RawStream,
+    epoch: u64,
+    seen: Arc<Clock>,
+    pub(super) what: Cow<'static, str>,
+}
+
+impl Op {
+    /// Whether this runs before `other`, whatever happens.
+    pub(super) fn is_before(&self, other: &Self) -> bool {
+        if self.stream == other.stream {
+            self.epoch < other.epoch
+        } else {
+            seen_in(&other.seen, self.stream) >= self.epoch
+        }
+    }
+
+    /// Whether nothing orders the two.
+    pub(super) fn races(&self, other: &Self) -> bool {
+        self.number != other.number && !self.is_before(other) && !other.is_before(self)
+    }
+}
+
+/// A point in a stream, and what the stream had seen by then.
+#[derive(Debug, Clone)]
+pub(super) struct Mark {
+    stream: usize,
+    epoch: u64,
+    seen: Arc<Clock>,
+}
+
+#[derive(Debug)]
+struct StreamOrder {
+    epoch: u64,
+    seen: Arc<Clock>,
+    /// Version of the host's clock that `seen` contains.
+    host_version: u64,
+    name: Option<String>,
+}
+
+/// See the module documentation.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    streams: Vec<StreamOrder>,
+    /// Streams made through the device.
+    by_raw: HashMap<RawStream, usize>,
+    /// Streams that others made, by the driver's id: their handles are used again unseen.
+    by_id: HashMap<u64, usize>,
+    /// Numbers of destroyed streams.
+    gone: Vec<usize>,
+    events: HashMap<RawEvent, Mark>,
+    host: Clock,
+    host_version: u64,
+    ops: u64,
+}
+
+impl Order {
+    /// Notes a stream made through the device.
+    pub(super) fn add(&mut self, raw: RawStream) {
+        let number = self.new_number();
+        self.by_raw.insert(raw, number);
+    }
+
+    /// A number for a stream: that of a destroyed one all of whose work is known to be done, so
+    /// that clocks stay short.
+    fn new_number(&mut self) -> usize {
+        let host = &self.host;
+        let streams = &self.streams;
+        let done = |&number: &usize| seen_in(host, number) >= streams[number].epoch;
+        if let Some(at) = self.gone.iter().position(done) {
+            let number = self.gone.swap_remove(at);
+            self.streams[number].name = None;
+            return number;
+        }
+        self.streams.push(StreamOrder {
+            epoch: 0,
+            seen: Arc::default(),
+            host_version: 0,
+            name: None,
+        });
+        self.streams.len() - 1
+    }
+
+    pub(super) fn remove(&mut self, raw: RawStream) {
+        self.gone.extend(self.by_raw.remove(&raw));
+    }
+
+    /// The number of a stream; `id` asks the driver for its id if it is another's.
+    pub(super) fn number(&mut self, raw: RawStream, id: impl FnOnce() -> u64) -> usize {
+        if let Some(&number) = self.by_raw.get(&raw) {
+            return number;
+        }
+        let id = id();
+        if let Some(&number) = self.by_id.get(&id) {
+            return number;
+        }
+        let number = self.new_number();
+        self.by_id.insert(id, number);
+        number
+    }
+
+    pub(super) fn set_name(&mut self, number: usize, name: &str) {
+        self.streams[number].name = Some(name.to_owned());
+    }
+
+    pub(super) fn name(&self, number: usize) -> Option<&str> {
+        self.streams[number].name.as_deref()
+    }
+
+    /// Notes an operation queued now.
+    pub(super) fn queue(
+        &mut self,
+        number: usize,
+        raw: RawStream,
+        what: Cow<'static, str>,
+    ) -> Arc<Op> {
+        let stream = &mut self.streams[number];
+        if stream.host_version != self.host_version {
+            stream.host_version = self.host_version;
+            join(Arc::make_mut(&mut stream.seen), &self.host);
+        }
+        stream.epoch += 1;
+        self.ops += 1;
+        Arc::new(Op {
+            number: self.ops,
+            stream: number,
+            raw,
+            epoch: stream.epoch,
+            seen: Arc::clone(&stream.seen),
+            what,
+        })
+    }
+
+    /// The point behind everything queued on a stream so far.
+    pub(super) fn here(&self, number: usize) -> Mark {
+        let stream = &self.streams[number];
+        Mark {
+            stream: number,
+            epoch: stream.epoch,
+            seen: Arc::clone(&stream.seen),
+        }
+    }
+
+    pub(super) fn record(&mut self, event: RawEvent, number: usize) {
+        self.events.insert(event, self.here(number));
+    }
+
+    pub(super) fn forget(&mut self, event: RawEvent) {
+        self.events.remove(&event);
+    }
+
+    pub(super) fn marked(&self, event: RawEvent) -> Option<Mark> {
+        self.events.get(&event).cloned()
+    }
+
+    /// Work queued on the stream from now on runs behind the event's mark.
+    pub(super) fn wait(&mut self, number: usize, event: RawEvent) {
+        let Some(mark) = self.events.get(&event) else {
+            return;
+        };
+        let seen = Arc::make_mut(&mut self.streams[number].seen);
+        join(seen, &mark.seen);
+        raise(seen, mark.stream, mark.epoch);
+    }
+
+    /// The host knows that the mark is reached.
+    pub(super) fn reached(&mut self, mark: &Mark) {
+        let rose = join(&mut self.host, &mark.seen);
+        if raise(&mut self.host, mark.stream, mark.epoch) || rose {
+            self.host_version += 1;
+        }
+    }
+
+    /// Whether the host knows that the operation is done.
+    pub(super) fn is_done(&self, op: &Op) -> bool {
+        seen_in(&self.host, op.stream) >= op.epoch
+    }
+}

@@ -1,0 +1,231 @@
+//! From addresses to the memory behind them, and to the blocks that own them.
+//!
+//! Order is checked by physical byte, since one handle can be mapped at two addresses; who may use
+//! an address at all is checked by address, since a block is a range of them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::order::Op;
+use crate::device::{Addr, Phys};
+
+#[derive(Debug)]
+struct Handle {
+    /// Number of its first byte among all physical bytes ever made.
+    base: u64,
+    bytes: u64,
+    mappings: u64,
+    released: bool,
+}
+
+#[derive(Debug)]
+struct Mapping {
+    end: Addr,
+    phys: Phys,
+    /// Number of the physical byte behind its first address.
+    base: u64,
+    /// The last use through this mapping, by stream.
+    uses: Vec<Arc<Op>>,
+}
+
+/// The last change of owner of a range of addresses.
+#[derive(Debug, Clone)]
+pub(super) struct Owner {
+    end: Addr,
+    /// Given out, or taken back.
+    pub(super) live: bool,
+    pub(super) op: Arc<Op>,
+}
+
+#[derive(Debug)]
+struct Reserved {
+    end: Addr,
+    /// Blocks have been given out of it, so that memory outside blocks is nobody's.
+    managed: bool,
+}
+
+/// A part of a range, and what is behind it.
+#[derive(Debug)]
+pub(super) enum Part {
+    /// Physical bytes.
+    Mapped(Range<u64>),
+    /// Reserved addresses with nothing behind them.
+    Bare(Range<Addr>),
+}
+
+/// See the module documentation.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    handles: HashMap<Phys, Handle>,
+    next_base: u64,
+    reserved: BTreeMap<Addr, Reserved>,
+    mappings: BTreeMap<Addr, Mapping>,
+    owners: BTreeMap<Addr, Owner>,
+}
+
+impl Places {
+    pub(super) fn reserve(&mut self, addr: Addr, bytes: u64) {
+        let end = addr + bytes;
+        self.reserved.insert(
+            addr,
+            Reserved {
+                end,
+                managed: false,
+            },
+        );
+    }
+
+    pub(super) fn unreserve(&mut self, addr: Addr) {
+        if let Some(range) = self.reserved.remove(&addr) {
+            self.own(addr..range.end, None);
+        }
+    }
+
+    pub(super) fn create(&mut self, phys: Phys, bytes: u64) {
+        let base = self.next_base;
+        self.next_base += bytes;
+        self.handles.insert(
+            phys,
+            Handle {
+                base,
+                bytes,
+                mappings: 0,
+                released: false,
+            },
+        );
+    }
+
+    pub(super) fn map(&mut self, addr: Addr, bytes: u64, phys: Phys) {
+        if let Some(handle) = self.handles.get_mut(&phys) {
+            handle.mappings += 1;
+            let mapping = Mapping {
+                end: addr + bytes,
+                phys,
+                base: handle.base,
+                uses: Vec::new(),
+            };
+            self.mappings.insert(addr, mapping);
+        }
+    }
+
+    /// The last uses through the mapping at `addr`.
+    pub(super) fn uses(&self, addr: Addr) -> &[Arc<Op>] {
+        self.mappings
+            .get(&addr)
+            .map_or(&[], |mapping| &mapping.uses)
+    }
+
+    /// Takes a mapping down; gives the physical bytes that went with it.
+    pub(super) fn unmap(&mut self, addr: Addr) -> Option<Range<u64>> {
+        let mapping = self.mappings.remove(&addr)?;
+        self.handles.get_mut(&mapping.phys)?.mappings -= 1;
+        self.drop_handle(mapping.phys)
+    }
+
+    /// Releases a handle; gives the physical bytes that went with it.
+    pub(super) fn release(&mut self, phys: Phys) -> Option<Range<u64>> {
+        self.handles.get_mut(&phys)?.released = true;
+        self.drop_handle(phys)
+    }
+
+    fn drop_handle(&mut self, phys: Phys) -> Option<Range<u64>> {
+        let handle = self.handles.get(&phys)?;
+        if !handle.released || handle.mappings > 0 {
+            return None;
+        }
+        let gone = handle.base..handle.base + handle.bytes;
+        self.handles.remove(&phys);
+        Some(gone)
+    }
+
+    /// The reserved range around an address: its end, and whether blocks are given out of it.
+    /// `None` for memory that was not reserved through the device.
+    fn around(&self, addr: Addr) -> Option<&Reserved> {
+        let (_, range) = self.reserved.range(..=addr).next_back()?;
+        (addr < range.end).then_some(range)
+    }
+
+    /// What is behind a range, in order; nothing for memory that is not the device's to watch.
+    /// Where `by` is given, it is noted as a user of the mappings.
+    pub(super) fn parts(&mut self, range: Range<Addr>, by: Option<&Arc<Op>>) -> Vec<Part> {
+        let mut parts = Vec::new();
+        let Some(end) = self.around(range.start).map(|around| around.end) else {
+            return parts;
+        };
+        let (mut at, end) = (range.start, range.end.min(end));
+        let first = self.mappings.range(..=at).next_back();
+        let from = first.map_or(at, |(&start, _)| start);
+        for (&start, mapping) in self.mappings.range_mut(from..end) {
+            if mapping.end <= at {
+                continue;
+            }
+            if start > at {
+                parts.push(Part::Bare(at..start));
+                at = start;
+            }
+            let stop = end.min(mapping.end);
+            parts.push(Part::Mapped(
+                mapping.base + (at - start)..mapping.base + (stop - start),
+            ));
+            at = stop;
+            if let Some(op) = by {
+                mapping.uses.retain(|known| known.stream != op.stream);
+                mapping.uses.push(Arc::clone(op));
+            }
+        }
+        if at < end {
+            parts.push(Part::Bare(at..end));
+        }
+        parts
+    }
+
+    fn split_owner(&mut self, at: Addr) {
+        if let Some((_, owner)) = self.owners.range_mut(..at).next_back()
+            && owner.end > at
+        {
+            let upper = owner.clone();
+            owner.end = at;
+            self.owners.insert(at, upper);
+        }
+    }
+
+    /// Notes a change of owner; `None` forgets the range.
+    pub(super) fn own(&mut self, range: Range<Addr>, owner: Option<(bool, &Arc<Op>)>) {
+        self.split_owner(range.start);
+        self.split_owner(range.end);
+        while let Some((&at, _)) = self.owners.range(range.clone()).next() {
+            self.owners.remove(&at);
+        }
+        let Some((live, op)) = owner else {
+            return;
+        };
+        let op = Arc::clone(op);
+        let end = range.end;
+        self.owners.insert(range.start, Owner { end, live, op });
+        let around = self.reserved.range_mut(..=range.start).next_back();
+        if let Some((_, around)) = around.filter(|(_, around)| range.start < around.end) {
+            around.managed = true;
+        }
+    }
+
+    /// The owners of a range, and whether part of it, being in a pool's addresses, has none.
+    pub(super) fn owners(&self, range: Range<Addr>) -> (Vec<(Range<Addr>, &Owner)>, bool) {
+        let managed = self
+            .around(range.start)
+            .is_some_and(|around| around.managed);
+        let first = self.owners.range(..=range.start).next_back();
+        let from = first.map_or(range.start, |(&start, _)| start);
+        let mut at = range.start;
+        let (mut owners, mut nobody) = (Vec::new(), false);
+        for (&start, owner) in self.owners.range(from..range.end) {
+            if owner.end <= range.start {
+                continue;
+            }
+            nobody |= start > at;
+            owners.push((start.max(range.start)..owner.end.min(range.end), owner));
+            at = owner.end;
+        }
+        (owners, managed && (nobody || at < range.end))
+    }
+}

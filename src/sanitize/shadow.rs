@@ -1,0 +1,151 @@
+//! Who used which bytes last.
+//!
+//! The bytes are cut into cells without overlap; a cell keeps its last write and the reads and
+//! atomic additions since. A new use of a cell is compared with them, and takes their place where
+//! it runs behind them. Uses may arrive late, after uses that run behind them: those stay.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::order::Op;
+use crate::device::AccessKind;
+
+/// An operation and what it did.
+#[derive(Debug, Clone)]
+pub(super) struct Use {
+    pub(super) op: Arc<Op>,
+    pub(super) kind: AccessKind,
+}
+
+impl Use {
+    /// Whether the two must be ordered.
+    fn conflicts(&self, other: &Self) -> bool {
+        self.kind != other.kind || self.kind == AccessKind::Write
+    }
+
+    fn races(&self, other: &Self) -> bool {
+        self.conflicts(other) && self.op.races(&other.op)
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Cell {
+    end: u64,
+    write: Option<Use>,
+    /// Reads and atomic additions, the last of each stream.
+    others: Vec<Use>,
+}
+
+/// See the module documentation. Keys are bytes of whatever the caller numbers.
+#[derive(Debug, Default)]
+pub(super) struct Shadow {
+    cells: BTreeMap<u64, Cell>,
+}
+
+impl Cell {
+    fn uses(&self) -> impl Iterator<Item = &Use> {
+        self.write.iter().chain(&self.others)
+    }
+
+    /// Takes a use in, in place of what it makes irrelevant.
+    fn take(&mut self, new: &Use) {
+        if self.uses().any(|known| new.op.is_before(&known.op)) {
+            // It came late; what is known says at least as much of what is yet to come.
+            return;
+        }
+        let others = &mut self.others;
+        if new.kind == AccessKind::Write {
+            others.retain(|known| !known.op.is_before(&new.op));
+            self.write = Some(new.clone());
+        } else {
+            others.retain(|known| known.kind != new.kind || !known.op.is_before(&new.op));
+            others.push(new.clone());
+        }
+    }
+}
+
+impl Shadow {
+    /// Makes a cell begin at `at` if one lies across it.
+    fn split(&mut self, at: u64) {
+        if let Some((_, cell)) = self.cells.range_mut(..at).next_back()
+            && cell.end > at
+        {
+            let upper = cell.clone();
+            cell.end = at;
+            self.cells.insert(at, upper);
+        }
+    }
+
+    /// Notes a use of a range; gives the uses it races with.
+    pub(super) fn touch(&mut self, range: Range<u64>, new: &Use, races: &mut Vec<Use>) {
+        if let Some(cell) = self.cells.get_mut(&range.start)
+            && cell.end == range.end
+        {
+            races.extend(cell.uses().filter(|known| known.races(new)).cloned());
+            cell.take(new);
+            return;
+        }
+        self.split(range.start);
+        self.split(range.end);
+        let mut late = false;
+        for (_, cell) in self.cells.range(range.clone()) {
+            for known in cell.uses() {
+                late |= !known.op.is_before(&new.op);
+                if known.races(new) {
+                    races.push(known.clone());
+                }
+            }
+        }
+        if new.kind == AccessKind::Write && !late {
+            self.replace(range, new);
+        } else {
+            self.add(range, new);
+        }
+    }
+
+    /// One cell for a write that runs behind everything in the range.
+    fn replace(&mut self, range: Range<u64>, new: &Use) {
+        self.forget(range.clone());
+        let cell = Cell {
+            end: range.end,
+            write: Some(new.clone()),
+            others: Vec::new(),
+        };
+        self.cells.insert(range.start, cell);
+    }
+
+    /// Adds the use to every cell of the range, and cells where there are none.
+    fn add(&mut self, range: Range<u64>, new: &Use) {
+        let mut at = range.start;
+        let mut gaps = Vec::new();
+        for (&start, cell) in self.cells.range_mut(range.clone()) {
+            if at < start {
+                gaps.push(at..start);
+            }
+            cell.take(new);
+            at = cell.end;
+        }
+        if at < range.end {
+            gaps.push(at..range.end);
+        }
+        for gap in gaps {
+            let mut cell = Cell {
+                end: gap.end,
+                write: None,
+                others: Vec::new(),
+            };
+            cell.take(new);
+            self.cells.insert(gap.start, cell);
+        }
+    }
+
+    /// Forgets all uses of a range.
+    pub(super) fn forget(&mut self, range: Range<u64>) {
+        self.split(range.start);
+        self.split(range.end);
+        while let Some((&at, _)) = self.cells.range(range.clone()).next() {
+            self.cells.remove(&at);
+        }
+    }
+}

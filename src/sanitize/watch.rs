@@ -1,0 +1,341 @@
+//! The device around a device: passes every call on and takes note of it.
+//!
+//! No lock is held while a call is passed on, since a device may hold a caller until work has run,
+//! and work that runs reports here: it leaves what it has to say in `arrivals`, which have a lock
+//! of their own and are taken in by the next call.
+
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::books::{Books, Change};
+use super::order::{Mark, Op};
+use super::report::Report;
+use crate::device::{
+    Access, Addr, Backend, DeviceInfo, HandleCounts, Launch, Note, Phys, RawEvent, RawStream, lock,
+};
+use crate::error::Result;
+
+/// What work says when it runs.
+enum Arrival {
+    /// A host call is done, and so is everything before it.
+    Done(Mark),
+    /// The table of a launch that is about to run names these.
+    Table(Arc<Op>, Vec<Access>),
+}
+
+/// See the module documentation.
+pub(super) struct Watch {
+    inner: Arc<dyn Backend>,
+    books: Mutex<Books>,
+    arrivals: Arc<Mutex<Vec<Arrival>>>,
+}
+
+impl Watch {
+    pub(super) fn new(inner: Arc<dyn Backend>) -> Self {
+        Self {
+            inner,
+            books: Mutex::default(),
+            arrivals: Arc::default(),
+        }
+    }
+
+    pub(super) fn reports(&self) -> (Vec<Report>, u64) {
+        self.books().reports()
+    }
+
+    pub(super) fn clear(&self) {
+        self.books().clear();
+    }
+
+    /// The books, with everything taken in that work has said.
+    fn books(&self) -> MutexGuard<'_, Books> {
+        let mut books = lock(&self.books);
+        let arrivals = std::mem::take(&mut *lock(&self.arrivals));
+        for arrival in arrivals {
+            match arrival {
+                Arrival::Done(mark) => books.order.reached(&mark),
+                Arrival::Table(op, accesses) => books.uses(&op, &accesses),
+            }
+        }
+        books
+    }
+
+    /// Notes an operation queued on `stream`.
+    fn op(&self, books: &mut Books, stream: RawStream, what: Cow<'static, str>) -> Arc<Op> {
+        let number = self.number(books, stream);
+        books.order.queue(number, stream, what)
+    }
+
+    fn number(&self, books: &mut Books, stream: RawStream) -> usize {
+        // A stream the driver does not know fails in the call itself; its handle names it here.
+        let id = || self.inner.stream_id(stream).unwrap_or(stream.0);
+        books.order.number(stream, id)
+    }
+
+    /// Notes an operation and what it uses.
+    fn uses(&self, stream: RawStream, what: &'static str, accesses: &[Access]) {
+        let mut books = self.books();
+        let op = self.op(&mut books, stream, Cow::Borrowed(what));
+        books.uses(&op, accesses);
+    }
+
+    /// Notes what the host has learnt by a call that waits or asks.
+    fn learn(&self, mark: Option<Mark>) {
+        if let Some(mark) = mark {
+            self.books().order.reached(&mark);
+        }
+    }
+
+    fn here(&self, stream: RawStream) -> Mark {
+        let mut books = self.books();
+        let number = self.number(&mut books, stream);
+        books.order.here(number)
+    }
+
+    fn change(&self, change: Change, addr: Addr, bytes: u64, stream: RawStream) {
+        let what = match change {
+            Change::Given => "alloc",
+            Change::TakenBack => "free",
+        };
+        let mut books = self.books();
+        let op = self.op(&mut books, stream, Cow::Borrowed(what));
+        books.change(&op, change, addr..addr + bytes);
+    }
+
+    /// Queues a look at the launch's table right before the launch.
+    fn read_table(&self, launch: &Launch, op: &Arc<Op>, stream: RawStream) -> Result<()> {
+        let (launch, op) = (*launch, Arc::clone(op));
+        let arrivals = Arc::clone(&self.arrivals);
+        let work = move || {
+            // SAFETY: the device says that the host can read its memory, and the table is what the
+            // launch behind this reads, so it is there and written.
+            let accesses = unsafe { launch.table_accesses() };
+            lock(&arrivals).push(Arrival::Table(op, accesses));
+        };
+        self.inner.host_call(stream, Box::new(work))
+    }
+}
+
+impl Backend for Watch {
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        self.inner.free_bytes()
+    }
+
+    fn counts(&self) -> HandleCounts {
+        self.inner.counts()
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<Addr> {
+        let addr = self.inner.reserve(bytes)?;
+        self.books().places.reserve(addr, bytes);
+        Ok(addr)
+    }
+
+    fn unreserve(&self, addr: Addr, bytes: u64) -> Result<()> {
+        self.inner.unreserve(addr, bytes)?;
+        self.books().places.unreserve(addr);
+        Ok(())
+    }
+
+    fn create(&self, bytes: u64) -> Result<Phys> {
+        let phys = self.inner.create(bytes)?;
+        self.books().places.create(phys, bytes);
+        Ok(phys)
+    }
+
+    fn release(&self, phys: Phys) -> Result<()> {
+        self.inner.release(phys)?;
+        self.books().release(phys);
+        Ok(())
+    }
+
+    fn map(&self, addr: Addr, bytes: u64, phys: Phys) -> Result<()> {
+        self.inner.map(addr, bytes, phys)?;
+        self.books().places.map(addr, bytes, phys);
+        Ok(())
+    }
+
+    fn unmap(&self, addr: Addr, bytes: u64) -> Result<()> {
+        self.inner.unmap(addr, bytes)?;
+        self.books().unmap(addr, bytes);
+        Ok(())
+    }
+
+    fn stream_create(&self) -> Result<RawStream> {
+        let stream = self.inner.stream_create()?;
+        self.books().order.add(stream);
+        Ok(stream)
+    }
+
+    fn stream_destroy(&self, stream: RawStream) -> Result<()> {
+        // Before the handle can be another's.
+        self.books().order.remove(stream);
+        self.inner.stream_destroy(stream)
+    }
+
+    fn stream_id(&self, stream: RawStream) -> Result<u64> {
+        self.inner.stream_id(stream)
+    }
+
+    fn stream_sync(&self, stream: RawStream) -> Result<()> {
+        let here = self.here(stream);
+        self.inner.stream_sync(stream)?;
+        self.learn(Some(here));
+        Ok(())
+    }
+
+    fn stream_query(&self, stream: RawStream) -> Result<bool> {
+        let here = self.here(stream);
+        let done = self.inner.stream_query(stream)?;
+        self.learn(done.then_some(here));
+        Ok(done)
+    }
+
+    fn stream_capturing(&self, stream: RawStream) -> Result<bool> {
+        self.inner.stream_capturing(stream)
+    }
+
+    fn event_create(&self, timing: bool) -> Result<RawEvent> {
+        self.inner.event_create(timing)
+    }
+
+    fn event_destroy(&self, event: RawEvent) -> Result<()> {
+        self.books().order.forget(event);
+        self.inner.event_destroy(event)
+    }
+
+    fn event_record(&self, event: RawEvent, stream: RawStream) -> Result<()> {
+        self.inner.event_record(event, stream)?;
+        let mut books = self.books();
+        let number = self.number(&mut books, stream);
+        books.order.record(event, number);
+        Ok(())
+    }
+
+    fn event_wait(&self, stream: RawStream, event: RawEvent) -> Result<()> {
+        self.inner.event_wait(stream, event)?;
+        let mut books = self.books();
+        let number = self.number(&mut books, stream);
+        books.order.wait(number, event);
+        Ok(())
+    }
+
+    fn event_query(&self, event: RawEvent) -> Result<bool> {
+        let marked = self.books().order.marked(event);
+        let done = self.inner.event_query(event)?;
+        self.learn(marked.filter(|_| done));
+        Ok(done)
+    }
+
+    fn event_sync(&self, event: RawEvent) -> Result<()> {
+        let marked = self.books().order.marked(event);
+        self.inner.event_sync(event)?;
+        self.learn(marked);
+        Ok(())
+    }
+
+    fn event_elapsed_ns(&self, start: RawEvent, end: RawEvent) -> Result<f64> {
+        self.inner.event_elapsed_ns(start, end)
+    }
+
+    unsafe fn copy_in(
+        &self,
+        dst: Addr,
+        src: *const u8,
+        bytes: u64,
+        stream: RawStream,
+    ) -> Result<()> {
+        self.uses(stream, "copy_in", &[Access::write(dst, bytes)]);
+        // SAFETY: the caller's obligations are the inner device's.
+        unsafe { self.inner.copy_in(dst, src, bytes, stream) }
+    }
+
+    unsafe fn copy_out(
+        &self,
+        dst: *mut u8,
+        src: Addr,
+        bytes: u64,
+        stream: RawStream,
+    ) -> Result<()> {
+        self.uses(stream, "copy_out", &[Access::read(src, bytes)]);
+        // SAFETY: the caller's obligations are the inner device's.
+        unsafe { self.inner.copy_out(dst, src, bytes, stream) }
+    }
+
+    unsafe fn copy_within(
+        &self,
+        dst: Addr,
+        src: Addr,
+        bytes: u64,
+        stream: RawStream,
+    ) -> Result<()> {
+        let accesses = [Access::read(src, bytes), Access::write(dst, bytes)];
+        self.uses(stream, "copy_within", &accesses);
+        // SAFETY: the caller's obligations are the inner device's.
+        unsafe { self.inner.copy_within(dst, src, bytes, stream) }
+    }
+
+    unsafe fn fill(&self, addr: Addr, byte: u8, bytes: u64, stream: RawStream) -> Result<()> {
+        self.uses(stream, "fill", &[Access::write(addr, bytes)]);
+        // SAFETY: the caller's obligations are the inner device's.
+        unsafe { self.inner.fill(addr, byte, bytes, stream) }
+    }
+
+    unsafe fn launch(&self, launch: &Launch, stream: RawStream) -> Result<()> {
+        let op = {
+            let mut books = self.books();
+            let op = self.op(&mut books, stream, Cow::Borrowed(launch.name()));
+            books.uses(&op, &launch.accesses());
+            op
+        };
+        if launch.has_table() && self.info().host_readable {
+            self.read_table(launch, &op, stream)?;
+        }
+        // SAFETY: the caller's obligations are the inner device's.
+        unsafe { self.inner.launch(launch, stream) }
+    }
+
+    fn host_call(&self, stream: RawStream, work: Box<dyn FnOnce() + Send>) -> Result<()> {
+        let here = self.here(stream);
+        let arrivals = Arc::clone(&self.arrivals);
+        let work = move || {
+            work();
+            lock(&arrivals).push(Arrival::Done(here));
+        };
+        self.inner.host_call(stream, Box::new(work))
+    }
+
+    fn observe(&self, note: &Note<'_>) {
+        match *note {
+            Note::Alloc {
+                addr,
+                bytes,
+                stream,
+            } => self.change(Change::Given, addr, bytes, stream),
+            Note::Free {
+                addr,
+                bytes,
+                stream,
+            } => self.change(Change::TakenBack, addr, bytes, stream),
+            Note::Uses {
+                what,
+                stream,
+                accesses,
+            } => {
+                let mut books = self.books();
+                let op = self.op(&mut books, stream, Cow::Owned(what.to_owned()));
+                books.uses(&op, accesses);
+            }
+            Note::Name { stream, name } => {
+                let mut books = self.books();
+                let number = self.number(&mut books, stream);
+                books.order.set_name(number, name);
+            }
+        }
+        self.inner.observe(note);
+    }
+}
