@@ -128,6 +128,13 @@ impl Timeline {
         Ok(self.done())
     }
 
+    /// As [`Timeline::poll`], with a mark for `tick` made first if there is none, so that the driver
+    /// can tell.
+    pub(crate) fn poll_to(&self, tick: u64) -> Result<u64> {
+        self.mark(tick)?;
+        self.poll()
+    }
+
     /// Takes it as known that everything up to `tick` is done.
     pub(crate) fn reached(&self, tick: u64) {
         self.done.fetch_max(tick, Ordering::AcqRel);

@@ -74,7 +74,7 @@ impl Core {
         }
         let granule = self.arena.granule();
         let ready = |extent: &Extent| self.is_behind(slot, extent);
-        let Some(window) = windows::cheapest(&self.extents, bytes, granule, ready) else {
+        let Some(window) = windows::cheapest(&self.extents, bytes, granule, ready, true) else {
             return Ok(None);
         };
         if self.arena.reserved() + window.to_map > most {
@@ -103,11 +103,18 @@ impl Core {
         let mut unified = false;
         // Where device waits are switched off, pending memory is taken only instead of failing.
         let mut pending = self.config.reuse.device_wait;
+        let mut fill_gaps = true;
         loop {
             let room = if exhausted { 0 } else { self.room() };
             let usable = |extent: &Extent| pending || self.is_behind(slot, extent);
-            let Some(window) = windows::cheapest(&self.extents, bytes, granule, usable) else {
-                return Ok(None);
+            let Some(window) = windows::cheapest(&self.extents, bytes, granule, usable, fill_gaps)
+            else {
+                // Addresses are short only while old mappings stand.
+                if self.retiring.is_empty() {
+                    return Ok(None);
+                }
+                self.reap_all()?;
+                continue;
             };
             let may_just_grow = self.slack(bytes).min(room) >= window.to_map;
             let idle = if may_just_grow {
@@ -116,7 +123,9 @@ impl Core {
                 self.idle(Some(&window), window.to_map, usable)
             };
             if total(&idle).saturating_add(room) < window.to_map {
-                if !std::mem::replace(&mut pending, true) {
+                if !std::mem::replace(&mut pending, true)
+                    || std::mem::replace(&mut fill_gaps, false)
+                {
                     continue;
                 }
                 // Frames too large for what is left can still be given up for new ones that fit.
@@ -159,12 +168,19 @@ impl Core {
         holes.sort_by_key(|&id| std::cmp::Reverse(newest.wrapping_sub(self.extents.get(id).stamp)));
         let mut frames = Vec::new();
         for id in holes {
-            let extent = self.extents.get(id);
             if left == 0 {
                 break;
             }
-            if !window.is_some_and(|window| window.touches(extent.start, extent.end())) {
-                self.idle_in(id, &mut left, &mut frames);
+            let (mut most, mut within) = (u64::MAX, Vec::new());
+            self.idle_in(id, &mut most, &mut within);
+            // A hole that the window takes a part of may give the rest.
+            for frame in within {
+                let end = frame.start + frame.bytes;
+                let inside = window.is_some_and(|window| window.touches(frame.start, end));
+                if !inside && frame.bytes <= left {
+                    left -= frame.bytes;
+                    frames.push(frame);
+                }
             }
         }
         frames
@@ -296,19 +312,35 @@ impl Core {
         ((self.arena.reserved() + left) / HANDLES_AIMED_AT).min(LARGEST_HANDLE)
     }
 
-    /// Takes down old mappings whose work is done.
+    /// Takes down old mappings whose work is done. Asks the driver only once many have piled up:
+    /// a stream that works alone makes no marks that would tell.
     pub(crate) fn reap(&mut self) -> Result<()> {
-        if self.retiring.len() >= RETIRING_BEFORE_POLL {
-            self.poll(FRESH)?;
-        }
+        let mut ask = self.retiring.len() >= RETIRING_BEFORE_POLL;
         while let Some(&id) = self.retiring.front() {
             let extent = *self.extents.get(id);
             if !is_done(&self.streams, &extent) {
-                break;
+                let state = self.streams[extent.slot as usize].as_ref();
+                let Some(state) = state.filter(|_| std::mem::replace(&mut ask, false)) else {
+                    break;
+                };
+                state.timeline.poll_to(extent.tick)?;
+                continue;
             }
             self.arena.unmap_stale(extent.start)?;
             self.retiring.pop_front();
             self.extents.retired(id);
+        }
+        Ok(())
+    }
+
+    /// Takes down all old mappings, waiting on the host for the work that may use them.
+    fn reap_all(&mut self) -> Result<()> {
+        while let Some(&id) = self.retiring.front() {
+            let extent = *self.extents.get(id);
+            if let Some(state) = &self.streams[extent.slot as usize] {
+                state.timeline.sync_to(extent.tick)?;
+            }
+            self.reap()?;
         }
         Ok(())
     }
@@ -362,13 +394,7 @@ impl Core {
         for frame in self.idle(None, before.saturating_sub(keep), |_| true) {
             hole.now = self.release(hole.at(&frame), &frame)?;
         }
-        while let Some(&id) = self.retiring.front() {
-            let extent = *self.extents.get(id);
-            if let Some(state) = &self.streams[extent.slot as usize] {
-                state.timeline.sync_to(extent.tick)?;
-            }
-            self.reap()?;
-        }
+        self.reap_all()?;
         Ok(before - self.arena.reserved())
     }
 }

@@ -126,15 +126,21 @@ fn around(
 
 /// The window that needs the fewest bytes mapped and leans on holes that `usable` accepts only; the
 /// lowest of equal ones.
+///
+/// With `fill_gaps`, windows that fill a whole gap between holes count too. They may end inside a
+/// frame, which then cannot be moved into the gap; without them, idle memory that suffices in all
+/// suffices for the window.
 pub(crate) fn cheapest(
     extents: &Extents,
     bytes: u64,
     granule: u64,
     usable: impl Fn(&Extent) -> bool,
+    fill_gaps: bool,
 ) -> Option<Window> {
     let gaps = extents
         .gaps()
-        .flat_map(|gap| around(extents, gap, bytes, granule, &usable));
-    gaps.flatten()
+        .map(|gap| around(extents, gap, bytes, granule, &usable));
+    gaps.flat_map(|[below, above, both]| [below, above, both.filter(|_| fill_gaps)])
+        .flatten()
         .min_by_key(|window| (window.to_map, window.start))
 }
