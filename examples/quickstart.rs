@@ -16,7 +16,8 @@ use rustacuda::context::{Context, ContextFlags};
 use rustacuda::launch;
 use rustacuda::module::Module;
 use rustacuda::stream::StreamFlags;
-use warpool::convert::{Rounding, View, ViewMut, convert};
+use warpool::compact::Goal;
+use warpool::convert::{Rounding, convert};
 use warpool::{Device, Pool, PoolBuf, PoolConfig, Stream, interop};
 
 /// The application's kernel: `y[i] = a * x[i] + y[i]`.
@@ -92,15 +93,8 @@ fn run(stream: &Stream, own_kernel: Option<OwnKernel<'_>>) -> Result<(), Box<dyn
     // Freed in stream order: the kernel queued above still has it, what comes next may re-use it.
     drop(x);
 
-    let halves = pool.alloc_typed::<f16>(stream, ELEMENTS)?;
-    // SAFETY: both buffers have ELEMENTS elements and live until the results are read below.
-    let (from, to) = unsafe {
-        (
-            View::<f32>::from_raw(y.addr(), ELEMENTS as u64)?,
-            ViewMut::<f16>::from_raw(halves.addr(), ELEMENTS as u64)?,
-        )
-    };
-    convert(stream, from, to, Rounding::Nearest)?;
+    let mut halves = pool.alloc_typed::<f16>(stream, ELEMENTS)?;
+    convert(stream, y.view(), halves.view_mut(), Rounding::Nearest)?;
     println!("converted: {ELEMENTS} elements, f32 to f16");
 
     let expected = |x: f32| {
@@ -117,6 +111,7 @@ fn run(stream: &Stream, own_kernel: Option<OwnKernel<'_>>) -> Result<(), Box<dyn
         .filter(|(x, half)| f16::from_f32(expected(**x)) != **half);
     let wrong = wrong.count();
     println!("checked: {ELEMENTS} values, {wrong} wrong");
+    compacted(&pool, stream, &got)?;
 
     let stats = pool.stats();
     println!(
@@ -126,5 +121,34 @@ fn run(stream: &Stream, own_kernel: Option<OwnKernel<'_>>) -> Result<(), Box<dyn
     if wrong != 0 {
         return Err(format!("{wrong} of {ELEMENTS} values are wrong").into());
     }
+    Ok(())
+}
+
+/// Leaves holes between copies of `values`, moves what is left together and reads it back.
+fn compacted(pool: &Pool, stream: &Stream, values: &[f16]) -> Result<(), Box<dyn Error>> {
+    let mut copies = Vec::new();
+    for _ in 0..16 {
+        let mut copy = pool.alloc_movable::<f16>(stream, values.len())?;
+        copy.upload(stream, values)?;
+        copies.push(copy);
+    }
+    let mut kept = 0;
+    copies.retain(|_| {
+        kept += 1;
+        kept % 2 == 0
+    });
+    let before = pool.stats().largest_hole;
+    let moved = pool.compact(&Goal::Full)?;
+    let after = pool.stats().largest_hole;
+    println!(
+        "compacted: {} blocks, {} bytes moved; the largest hole was {before} bytes, is {after}",
+        moved.blocks, moved.bytes
+    );
+    for copy in &copies {
+        if copy.download(stream)? != values {
+            return Err("a moved block reads back wrong".into());
+        }
+    }
+    println!("checked: {} moved blocks, 0 wrong", copies.len());
     Ok(())
 }

@@ -46,6 +46,7 @@
 //!
 //! - [`device`]: devices, streams, events, and what is known of their order.
 //! - [`pool`]: the pool, its configuration and its figures.
+//! - [`compact`]: which live blocks to move to make room, and moving them.
 //! - [`convert`]: conversions between floating-point formats, bit for bit as the hardware rounds.
 //! - [`observe`]: traces of real programs, their replay with every block verified, reports.
 //! - `sanitize`, a feature: reports uses of device memory that nothing orders.
@@ -59,18 +60,22 @@
 //! books checked after every step.
 
 mod arena;
+pub mod compact;
 pub mod convert;
 pub mod device;
 pub mod driver;
 mod error;
 pub mod interop;
+pub mod movable;
 pub mod observe;
 pub mod pool;
 #[cfg(feature = "sanitize")]
 pub mod sanitize;
+mod sync;
 
 pub use device::{Device, Event, Stream};
 pub use error::{Error, OutOfMemory, Result};
+pub use movable::{Movable, Pinned};
 pub use pool::{Block, Pool, PoolBuf, PoolConfig, PoolStats};
 
 /// The README's example, compiled and run.

@@ -38,15 +38,18 @@ struct Ran {
     stderr: String,
 }
 
+/// The command line; elsewhere than where it was built if the environment says so.
+fn binary() -> PathBuf {
+    std::env::var_os("CARGO_BIN_EXE_warpool")
+        .map_or_else(|| env!("CARGO_BIN_EXE_warpool").into(), PathBuf::from)
+}
+
 fn warpool(args: &[&str]) -> Ran {
     let Output {
         status,
         stdout,
         stderr,
-    } = Command::new(env!("CARGO_BIN_EXE_warpool"))
-        .args(args)
-        .output()
-        .expect("runs");
+    } = Command::new(binary()).args(args).output().expect("runs");
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
     Ran {
         code: status.code(),
@@ -325,6 +328,7 @@ fn wrong_arguments_exit_with_2_and_say_what_is_expected() {
         (&["replay", "t", "--cap", "1.02"], "expected bytes"),
         (&["replay", "t", "--cap", "0x"], "must be more than 0"),
         (&["replay", "t", "--verify", "some"], "full"),
+        (&["replay", "t", "--versus", "jemalloc"], "cuda-async"),
         (&["replay"], "<TRACE>"),
         (&["nonsense"], "nonsense"),
     ] {
@@ -341,6 +345,26 @@ fn a_gpu_that_is_not_there_is_an_error_that_says_what_is_missing() {
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
     assert!(ran.stderr.starts_with("error: "), "{}", ran.stderr);
     assert_eq!(ran.stdout, "");
+}
+
+#[test]
+fn another_allocator_that_the_device_does_not_have_is_an_error_in_words() {
+    let (_dir, path) = file("1,0,allocate,0x10,4096,0\n");
+    let ran = warpool(&[
+        "replay",
+        &path,
+        "--device",
+        "host",
+        "--versus",
+        "cuda-async",
+        "--json",
+    ]);
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert_eq!(ran.stdout, "");
+    assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
+    for part in ["cudaMallocAsync", "this is no GPU"] {
+        assert!(ran.stderr.contains(part), "{part}: {}", ran.stderr);
+    }
 }
 
 #[test]

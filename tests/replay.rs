@@ -4,7 +4,7 @@ mod common;
 
 use common::{cuda, host, leaving_nothing};
 use proptest::prelude::*;
-use warpool::observe::{ReplayOptions, Report, Trace, TraceWriter, Verify, replay};
+use warpool::observe::{Peer, ReplayOptions, Report, Trace, TraceWriter, Verify, replay};
 use warpool::{Device, Error};
 
 const MIB: u64 = 1 << 20;
@@ -110,6 +110,56 @@ fn full_verification_of_more_than_the_free_memory_is_refused_before_anything_is_
         .to_string();
     assert!(error.contains("has 1.00 PiB live at its peak"), "{error}");
     assert!(error.contains("verify only the edges"), "{error}");
+}
+
+#[test]
+fn a_peer_that_the_device_does_not_have_is_refused_before_anything_is_played() {
+    let trace = trace(|w| w.allocate(1, MIB, 0));
+    let options = ReplayOptions::default().versus(Peer::CudaAsync);
+    let mut called = false;
+    let error = replay(&trace, &host(), &options, &mut |_| called = true).expect_err("refused");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    assert!(!called);
+}
+
+#[test]
+fn the_drivers_pool_plays_the_same_trace_with_every_byte_verified() {
+    let Some(device) = cuda() else { return };
+    let trace = trace(|w| {
+        for round in 0..300 {
+            w.allocate(round, (1 + round % 7) * 700_001, round % 3)?;
+            if round >= 20 {
+                let gone = round - 20;
+                w.free(gone, (1 + gone % 7) * 700_001, (gone + 1) % 3)?;
+            }
+        }
+        Ok(())
+    });
+    let options = ReplayOptions::default().versus(Peer::CudaAsync);
+    let report = run_on(device, &trace, &options).expect("replays");
+    assert!(report.passed(), "{report}");
+    let versus = report.versus.expect("the driver's figures");
+    assert_eq!(versus.name, "cuda-async");
+    assert_eq!(versus.events, report.events);
+    assert_eq!(versus.verified_bytes, report.verified_bytes);
+    assert_eq!((versus.corrupt_bytes, versus.failed_allocs), (0, 0));
+    assert!(versus.peak_reserved_bytes >= trace.peak_live_bytes);
+}
+
+#[test]
+fn a_cap_holds_for_the_drivers_pool_too() {
+    let Some(device) = cuda() else { return };
+    let trace = trace(|w| (0..40).try_for_each(|n| w.allocate(n, 40 * MIB, 0)));
+    let cap = 400 * MIB;
+    let options = ReplayOptions::default().cap(cap).versus(Peer::CudaAsync);
+    let report = run_on(device, &trace, &options).expect("replays");
+    let versus = report.versus.as_ref().expect("the driver's figures");
+    assert_eq!((report.failed_allocs, versus.failed_allocs), (1, 1));
+    assert_eq!(report.events, 10);
+    assert!(
+        versus.events <= 10 && versus.peak_reserved_bytes <= cap,
+        "{report}"
+    );
 }
 
 /// The recorded traces, which need the feature `cli` to be read.

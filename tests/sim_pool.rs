@@ -214,7 +214,7 @@ impl World {
             seed: *seed,
             edge: 256,
             report: self.report.addr,
-            op: op as u32,
+            op,
             pad: 0,
         });
         // SAFETY: the block is live, and freed in stream order behind this.

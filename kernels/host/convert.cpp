@@ -124,23 +124,44 @@ struct Found {
     bool bad;
 };
 
+/* Inlined into a function per level: without FMA instructions a fused multiply-add is a library call. */
 template <class S, class D, class Mode>
-void fused_run(const Run &run, const Mode &mode, float scale, float bias, u32 *block_amax, Found &found) {
-    const typename S::Bits *src = (const typename S::Bits *)run.src;
-    typename D::Bits *dst = (typename D::Bits *)run.dst;
-    for (u64 start = 0; start < run.count; start += 32) {
-        const u64 end = start + 32 < run.count ? start + 32 : run.count;
-        u32 most = 0;
+WP_HD void fused_loop(const Run &run, const Mode &how, float scale, float bias, u32 *block_amax, Found &found) {
+    const Mode mode = how;
+    const typename S::Bits *__restrict__ src = (const typename S::Bits *)run.src;
+    typename D::Bits *__restrict__ dst = (typename D::Bits *)run.dst;
+    const u64 count = run.count, seed = run.seed, index = run.index;
+    const bool saturate = run.saturate;
+    for (u64 start = 0; start < count; start += 32) {
+        const u64 end = start + 32 < count ? start + 32 : count;
+        u32 most = 0, bad = 0;
         for (u64 i = start; i < end; i++) {
-            const u32 random = Mode::RANDOM ? philox_word(run.seed, run.index + i) : 0;
+            const u32 random = Mode::RANDOM ? philox_word(seed, index + i) : 0;
             const u32 y = multiply_add(widen<S, F32>(src[i]), scale, bias);
-            dst[i] = rounded<D>(y, mode, run.saturate, random);
+            const typename D::Bits result = rounded<D>(y, mode, saturate, random);
+            dst[i] = result;
             most = (y & 0x7FFFFFFF) > most ? y & 0x7FFFFFFF : most;
-            found.bad |= not_finite<D>(y, dst[i]);
+            bad |= (u32)not_finite<D>(y, result);
         }
         if (block_amax != nullptr) block_amax[start / 32] = most;
         found.most = most > found.most ? most : found.most;
+        found.bad |= bad != 0;
     }
+}
+
+#if defined(__x86_64__)
+template <class S, class D, class Mode>
+WP_AVX2 void fused_avx2(const Run &run, const Mode &mode, float scale, float bias, u32 *block_amax, Found &found) {
+    fused_loop<S, D>(run, mode, scale, bias, block_amax, found);
+}
+#endif
+
+template <class S, class D, class Mode>
+void fused_run(const Run &run, const Mode &mode, float scale, float bias, u32 *block_amax, Found &found) {
+#if defined(__x86_64__)
+    if (level() >= AVX2) return fused_avx2<S, D>(run, mode, scale, bias, block_amax, found);
+#endif
+    fused_loop<S, D>(run, mode, scale, bias, block_amax, found);
 }
 
 /* One run in the mode that was asked for. */

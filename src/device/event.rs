@@ -1,10 +1,11 @@
 //! Events: marks in a stream that other streams and the host can wait for.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use super::timeline::Clock;
 use super::{Device, RawEvent, Stream, Timeline, lock};
 use crate::error::{Error, Result};
+use crate::sync::Mutex;
 
 /// What the event marks: a tick of a stream, and what that stream had waited for by then.
 struct Marked {

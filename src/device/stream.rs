@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use super::{Access, Device, Event, Note, RawStream, Timeline, lock};
 use crate::error::{Error, Result};
+use crate::sync::Mutex;
 
 /// Something that keeps state for a stream and wants to hear when its last handle is dropped.
 pub(crate) trait StreamWatcher: Send + Sync {

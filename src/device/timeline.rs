@@ -20,11 +20,12 @@
 //! A timeline outlives its stream. Closing it makes a last mark that covers everything.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::{Device, RawEvent, RawStream, lock};
 use crate::error::{Error, Result};
+use crate::sync::{AtomicU64, Mutex};
 
 /// (stream uid, tick) pairs, one a stream, sorted by uid.
 pub(crate) type Clock = Vec<(u64, u64)>;
@@ -86,7 +87,7 @@ pub(crate) struct Timeline {
 
 impl Timeline {
     pub(crate) fn new(device: &Device, raw: RawStream) -> Self {
-        static NEXT_UID: AtomicU64 = AtomicU64::new(1);
+        static NEXT_UID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         Self {
             uid: NEXT_UID.fetch_add(1, Ordering::Relaxed),
             device: device.clone(),
@@ -150,14 +151,17 @@ impl Timeline {
         Ok((tick, clock))
     }
 
-    /// The oldest mark that covers `tick`; records one where there is none.
+    /// The oldest mark made so far that covers `tick`.
+    fn made_mark(&self, tick: u64) -> Option<Mark> {
+        let order = lock(&self.order);
+        order.marks.iter().find(|mark| mark.tick >= tick).cloned()
+    }
+
+    /// The oldest mark that covers `tick`; records one where there is none. `None` if `tick` is
+    /// done.
     fn mark(&self, tick: u64) -> Result<Option<Mark>> {
-        if let Some(mark) = lock(&self.order)
-            .marks
-            .iter()
-            .find(|mark| mark.tick >= tick)
-        {
-            return Ok(Some(mark.clone()));
+        if let Some(mark) = self.made_mark(tick) {
+            return Ok(Some(mark));
         }
         if self.done() >= tick {
             return Ok(None);
@@ -167,8 +171,16 @@ impl Timeline {
             device: self.device.clone(),
         });
         let backend = self.device.backend();
-        let (tick, clock) =
-            self.counted_record(|stream| backend.event_record(event.raw, stream))?;
+        let recorded = self.counted_record(|stream| backend.event_record(event.raw, stream));
+        let (tick, clock) = match recorded {
+            Ok(recorded) => recorded,
+            // The stream may have gone since the first look, leaving its last mark.
+            Err(error) => match self.made_mark(tick) {
+                Some(mark) => return Ok(Some(mark)),
+                None if self.done() >= tick => return Ok(None),
+                None => return Err(error),
+            },
+        };
         let mark = Mark { tick, event, clock };
         let mut order = lock(&self.order);
         let at = order.marks.partition_point(|other| other.tick < tick);

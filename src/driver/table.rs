@@ -54,6 +54,23 @@ pub(crate) struct CuMemAccessDesc {
     pub(crate) flags: c_int,
 }
 
+/// `CUmemoryPool`.
+pub(crate) type CuMemPool = *mut c_void;
+
+/// `CUmemPoolProps`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CuMemPoolProps {
+    pub(crate) kind: c_int,
+    pub(crate) handle_types: c_int,
+    pub(crate) location: CuMemLocation,
+    pub(crate) win32_security_attributes: *mut c_void,
+    pub(crate) max_bytes: usize,
+    pub(crate) usage: u16,
+    pub(crate) reserved: [u8; 54],
+}
+
+const _: () = assert!(size_of::<CuMemPoolProps>() == 88);
 const _: () = assert!(size_of::<CuMemAllocationProp>() == 32 && size_of::<CuMemAccessDesc>() == 12);
 
 macro_rules! calls {
@@ -128,8 +145,17 @@ calls! {
     cuMemSetAccess = c"cuMemSetAccess" (addr: u64, bytes: usize, desc: *const CuMemAccessDesc, count: usize);
     cuMemUnmap = c"cuMemUnmap" (addr: u64, bytes: usize);
 
+    cuMemPoolCreate = c"cuMemPoolCreate" (pool: *mut CuMemPool, props: *const CuMemPoolProps);
+    cuMemPoolDestroy = c"cuMemPoolDestroy" (pool: CuMemPool);
+    cuMemPoolSetAttribute = c"cuMemPoolSetAttribute" (pool: CuMemPool, attribute: c_int, value: *mut c_void);
+    cuMemPoolGetAttribute = c"cuMemPoolGetAttribute" (pool: CuMemPool, attribute: c_int, value: *mut c_void);
+    cuMemAllocFromPoolAsync = c"cuMemAllocFromPoolAsync"
+        (addr: *mut u64, bytes: usize, pool: CuMemPool, stream: CuStream);
+    cuMemFreeAsync = c"cuMemFreeAsync" (addr: u64, stream: CuStream);
+
     cuStreamCreate = c"cuStreamCreate" (stream: *mut CuStream, flags: c_uint);
     cuStreamDestroy = c"cuStreamDestroy_v2" (stream: CuStream);
+    cuStreamGetCtx = c"cuStreamGetCtx" (stream: CuStream, context: *mut CuContext);
     cuStreamGetId = c"cuStreamGetId" (stream: CuStream, id: *mut u64);
     cuStreamSynchronize = c"cuStreamSynchronize" (stream: CuStream);
     cuStreamQuery = c"cuStreamQuery" (stream: CuStream);

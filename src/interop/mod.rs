@@ -4,7 +4,12 @@
 //! application keeps its own context and streams and takes only memory from this crate.
 //! A stream of any library can be brought in by its driver handle
 //! ([`Device::adopt_stream`](crate::Device::adopt_stream)); the modules here do that for libraries
-//! that do not show the handle.
+//! that do not show the handle. [`CudaAsync`] is the driver's own stream-ordered pool, for measuring
+//! it beside this crate's.
+
+mod cuda_async;
 
 #[cfg(feature = "rustacuda")]
 pub mod rustacuda;
+
+pub use cuda_async::{AsyncBlock, CudaAsync, Entered};

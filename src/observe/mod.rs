@@ -9,11 +9,14 @@ mod latency;
 mod replay;
 mod report;
 mod scratch;
+mod subject;
 mod trace;
+mod versus;
 
 pub use crate::error::Bytes;
 pub use checker::EDGE_BYTES;
 pub use latency::Latencies;
-pub use replay::{ReplayOptions, Verify, device_name, replay};
+pub use replay::{Peer, ReplayOptions, Verify, device_name, replay};
 pub use report::{Grouped, Report};
 pub use trace::{Event, EventKind, Trace, TraceWriter};
+pub use versus::Versus;

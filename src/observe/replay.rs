@@ -8,16 +8,22 @@
 //! the recorded program must have done.
 //!
 //! Timed are only the calls to the pool: the host time of `alloc`, and of the free.
+//!
+//! With [`ReplayOptions::versus`] the same events are then played through another allocator on
+//! the same device, stamped and verified alike.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::checker::Checker;
+use super::checker::{Checker, Findings};
 use super::latency::Latencies;
 use super::report::Report;
+use super::subject::Subject;
 use super::trace::{Event, EventKind, Trace};
+use super::versus::Versus;
 use crate::device::{Device, DeviceKind, Stream, host_available_bytes};
 use crate::error::{Bytes, Error, Result};
-use crate::pool::{Block, Pool, PoolConfig};
+use crate::interop::CudaAsync;
+use crate::pool::{Pool, PoolConfig};
 
 /// How much of each block is stamped and verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -30,6 +36,24 @@ pub enum Verify {
     Off,
 }
 
+/// Another allocator that a trace is played through, for comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Peer {
+    /// The CUDA driver's own pool, `cudaMallocAsync`; needs a GPU.
+    CudaAsync,
+}
+
+impl Peer {
+    /// The name it has in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CudaAsync => "cuda-async",
+        }
+    }
+}
+
 /// How a trace is replayed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -38,6 +62,8 @@ pub struct ReplayOptions {
     pub verify: Verify,
     /// Most physical bytes the pool may hold. Default: as much as the device gives.
     pub cap: Option<u64>,
+    /// Which other allocator plays the same trace afterwards, under the same cap. Default: none.
+    pub versus: Option<Peer>,
 }
 
 impl Default for ReplayOptions {
@@ -45,6 +71,7 @@ impl Default for ReplayOptions {
         Self {
             verify: Verify::Full,
             cap: None,
+            versus: None,
         }
     }
 }
@@ -63,20 +90,29 @@ impl ReplayOptions {
         self.cap = Some(bytes);
         self
     }
+
+    /// Sets which other allocator plays the same trace afterwards.
+    #[must_use]
+    pub fn versus(mut self, peer: Peer) -> Self {
+        self.versus = Some(peer);
+        self
+    }
 }
 
 /// Events between two calls of the progress callback.
 const PROGRESS_EVERY: usize = 1024;
 
 /// Plays `trace` through a new pool on `device`; `progress` is given the number of events played
-/// so far, now and then.
+/// so far, now and then. With a peer it counts the trace twice.
 ///
 /// Stops at the first request that does not fit, which is [`Report::failure`]. Whatever happens,
-/// every block is freed, and the pool and the streams are gone, when this returns.
+/// every block is freed, and the pool and the streams are gone, when this returns. A peer plays
+/// when the pool is gone, so that each has the whole device.
 ///
 /// # Errors
 /// [`Error::Invalid`] if [`Verify::Full`] on the host device would write more than the machine's
-/// free memory; else what the device said.
+/// free memory; [`Error::Unavailable`] if the peer does not exist on `device`, before anything is
+/// played; else what the device said.
 pub fn replay(
     trace: &Trace,
     device: &Device,
@@ -84,39 +120,113 @@ pub fn replay(
     progress: &mut dyn FnMut(u64),
 ) -> Result<Report> {
     check_memory(trace, device, options)?;
-    let mut player = Player::new(trace, device, options)?;
-    let started = Instant::now();
-    let failure = match player.play(progress) {
-        Ok(()) => None,
-        Err(error) if error.is_out_of_memory() => Some(error),
-        Err(error) => return Err(error),
+    if let Some(Peer::CudaAsync) = options.versus {
+        // Made and dropped: what is missing is said before the trace is played.
+        CudaAsync::new(device, options.cap)?;
+    }
+    let mut config = PoolConfig::default();
+    if let Some(cap) = options.cap {
+        config = config.limit(cap);
+    }
+    let pool = Pool::new(device, config)?;
+    let mut played = play(trace, device, options.verify, &pool, progress)?;
+    let stats = pool.stats();
+    drop(pool);
+    let versus = match options.versus {
+        None => None,
+        Some(Peer::CudaAsync) => {
+            let peer = CudaAsync::new(device, options.cap)?;
+            let _entered = peer.enter()?;
+            let first = played.events;
+            let mut more = |more| progress(first + more);
+            let played = play(trace, device, options.verify, &peer, &mut more)?;
+            Some(versus(Peer::CudaAsync, trace, played))
+        }
     };
-    let stats = player.pool.stats();
-    player.free_the_rest()?;
-    let wall = started.elapsed();
-    let findings = player.checker.findings()?;
+    let findings = played.findings;
     Ok(Report {
         trace: trace.name.clone(),
         device: device_name(device),
         verify: options.verify,
-        events: player.played,
+        events: played.events,
         streams: trace.streams.len() as u64,
         peak_live_bytes: trace.peak_live_bytes,
-        peak_reserved_bytes: stats.reserved.peak,
-        largest_hole_bytes: stats.largest_hole,
-        alloc_ns_p50: player.allocs.percentile(50),
-        alloc_ns_p99: player.allocs.percentile(99),
-        free_ns_p50: player.frees.percentile(50),
-        free_ns_p99: player.frees.percentile(99),
+        peak_reserved_bytes: played.peak_reserved_bytes,
+        largest_hole_bytes: played.largest_hole_bytes,
+        alloc_ns_p50: played.allocs.percentile(50),
+        alloc_ns_p99: played.allocs.percentile(99),
+        free_ns_p50: played.frees.percentile(50),
+        free_ns_p99: played.frees.percentile(99),
         verified_bytes: findings.verified_bytes,
         corrupt_bytes: findings.corrupt_bytes,
         first_corrupt: (findings.corrupt_bytes > 0).then_some(findings.first_corrupt),
-        failed_allocs: u64::from(failure.is_some()),
+        failed_allocs: u64::from(played.failure.is_some()),
         bytes_moved: stats.bytes_moved,
         compactions: stats.compactions,
-        wall,
+        wall: played.wall,
+        failure: played.failure,
+        versus,
+    })
+}
+
+/// What one allocator made of the trace.
+struct Played {
+    events: u64,
+    allocs: Latencies,
+    frees: Latencies,
+    peak_reserved_bytes: u64,
+    largest_hole_bytes: u64,
+    findings: Findings,
+    wall: Duration,
+    failure: Option<Error>,
+}
+
+/// Plays the whole trace through `subject`, which is empty again afterwards.
+fn play<S: Subject>(
+    trace: &Trace,
+    device: &Device,
+    verify: Verify,
+    subject: &S,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Played> {
+    let mut player = Player::new(trace, device, verify, subject)?;
+    let started = Instant::now();
+    let failure = match player.play(progress) {
+        Ok(()) => None,
+        Err(error) if error.is_out_of_memory() || error.is_device_exhausted() => Some(error),
+        Err(error) => return Err(error),
+    };
+    let peak_reserved_bytes = subject.peak_reserved_bytes()?;
+    let largest_hole_bytes = subject.largest_hole_bytes();
+    player.free_the_rest()?;
+    Ok(Played {
+        events: player.played,
+        peak_reserved_bytes,
+        largest_hole_bytes,
+        wall: started.elapsed(),
+        findings: player.checker.findings()?,
+        allocs: std::mem::take(&mut player.allocs),
+        frees: std::mem::take(&mut player.frees),
         failure,
     })
+}
+
+/// A peer's part of the report.
+fn versus(peer: Peer, trace: &Trace, mut played: Played) -> Versus {
+    Versus {
+        name: peer.name(),
+        events: played.events,
+        peak_live_bytes: trace.peak_live_bytes,
+        peak_reserved_bytes: played.peak_reserved_bytes,
+        alloc_ns_p50: played.allocs.percentile(50),
+        alloc_ns_p99: played.allocs.percentile(99),
+        free_ns_p50: played.frees.percentile(50),
+        free_ns_p99: played.frees.percentile(99),
+        verified_bytes: played.findings.verified_bytes,
+        corrupt_bytes: played.findings.corrupt_bytes,
+        failed_allocs: u64::from(played.failure.is_some()),
+        wall: played.wall,
+    }
 }
 
 /// A device as reports name it: `cuda:0 NVIDIA H200`, `host memory, …`.
@@ -150,30 +260,27 @@ fn refusal(trace: &Trace, free: u64) -> String {
     )
 }
 
-/// A block and the stream it was allocated on.
-struct Live {
-    block: Block,
+/// A block, its bytes as the trace asked for them, and the stream it was allocated on.
+struct Live<B> {
+    block: B,
+    bytes: u64,
     stream: u16,
 }
 
-struct Player<'t> {
+struct Player<'t, S: Subject> {
     trace: &'t Trace,
+    subject: &'t S,
     /// By block number.
-    live: Vec<Option<Live>>,
+    live: Vec<Option<Live<S::Block>>>,
     allocs: Latencies,
     frees: Latencies,
     played: u64,
     checker: Checker,
-    pool: Pool,
     streams: Vec<Stream>,
 }
 
-impl<'t> Player<'t> {
-    fn new(trace: &'t Trace, device: &Device, options: &ReplayOptions) -> Result<Self> {
-        let mut config = PoolConfig::default();
-        if let Some(cap) = options.cap {
-            config = config.limit(cap);
-        }
+impl<'t, S: Subject> Player<'t, S> {
+    fn new(trace: &'t Trace, device: &Device, verify: Verify, subject: &'t S) -> Result<Self> {
         let streams = trace
             .streams
             .iter()
@@ -184,12 +291,12 @@ impl<'t> Player<'t> {
         let blocks = trace.blocks as usize;
         Ok(Self {
             trace,
+            subject,
             live,
             allocs: Latencies::with_capacity(blocks),
             frees: Latencies::with_capacity(blocks),
             played: 0,
-            checker: Checker::new(device, options.verify, streams.len())?,
-            pool: Pool::new(device, config)?,
+            checker: Checker::new(device, verify, streams.len())?,
             streams,
         })
     }
@@ -212,30 +319,28 @@ impl<'t> Player<'t> {
     fn alloc(&mut self, event: &Event) -> Result<()> {
         let stream = &self.streams[usize::from(event.stream)];
         let start = Instant::now();
-        let block = self.pool.alloc(stream, event.bytes);
+        let block = self.subject.alloc(stream, event.bytes);
         let took = start.elapsed();
         let block = block?;
         self.allocs.record(took);
         // SAFETY: the block has these bytes, and is freed in stream order behind this work.
-        unsafe {
-            self.checker
-                .stamp(stream, block.addr(), event.bytes, event.block)?
+        let stamped = unsafe {
+            let addr = S::addr(&block);
+            self.checker.stamp(stream, addr, event.bytes, event.block)
         };
         self.live[event.block as usize] = Some(Live {
             block,
+            bytes: event.bytes,
             stream: event.stream,
         });
-        Ok(())
+        stamped
     }
 
     fn free(&mut self, number: u32, on: u16) -> Result<()> {
-        let Some(Live {
-            block,
-            stream: from,
-        }) = self.live[number as usize].take()
-        else {
+        let Some(live) = &self.live[number as usize] else {
             return Ok(());
         };
+        let (from, bytes) = (live.stream, live.bytes);
         let stream = &self.streams[usize::from(on)];
         if from != on {
             stream.wait_stream(&self.streams[usize::from(from)])?;
@@ -243,19 +348,19 @@ impl<'t> Player<'t> {
         // SAFETY: the block is live, and is freed in stream order behind this work.
         unsafe {
             self.checker
-                .verify((stream, on), block.addr(), block.bytes(), number)?
+                .verify((stream, on), S::addr(&live.block), bytes, number)?
         };
-        if from == on {
-            let start = Instant::now();
-            drop(block);
-            self.frees.record(start.elapsed());
+        let Some(Live { block, .. }) = self.live[number as usize].take() else {
+            return Ok(());
+        };
+        let start = Instant::now();
+        let freed = if from == on {
+            self.subject.free(block, stream)
         } else {
-            let start = Instant::now();
-            let freed = block.free_on(stream);
-            self.frees.record(start.elapsed());
-            freed?;
-        }
-        Ok(())
+            self.subject.free_on(block, stream)
+        };
+        self.frees.record(start.elapsed());
+        freed
     }
 
     /// Verifies and frees what the trace left live, on the streams it was allocated on, and waits
@@ -270,9 +375,13 @@ impl<'t> Player<'t> {
     }
 }
 
-impl Drop for Player<'_> {
+impl<S: Subject> Drop for Player<'_, S> {
     fn drop(&mut self) {
-        self.live.clear();
+        for live in self.live.drain(..).flatten() {
+            // Left only by an error, which the caller has; a stream that failed runs nothing more.
+            let stream = &self.streams[usize::from(live.stream)];
+            let _ = self.subject.free(live.block, stream);
+        }
         for stream in &self.streams {
             // Work still queued uses the memory that is given back next. A stream that cannot be
             // waited for has failed, and runs nothing more.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::replay::Verify;
+use super::versus::Versus;
 use crate::error::{Bytes, Error};
 
 /// What a replay found. [`Display`](fmt::Display) is for a person, `to_json` for a program.
@@ -50,16 +51,33 @@ pub struct Report {
     pub wall: Duration,
     /// Why the replay stopped before the end of the trace.
     pub failure: Option<Error>,
+    /// What another allocator made of the same trace, if one was asked for.
+    pub versus: Option<Versus>,
+}
+
+/// Peak reserved over peak live; 1 where nothing was live.
+pub(super) fn ratio(reserved: u64, live: u64) -> f64 {
+    if live == 0 {
+        return 1.0;
+    }
+    reserved as f64 / live as f64
+}
+
+/// One JSON object on one line. Written field by field: a map of values would sort the keys.
+#[cfg(feature = "cli")]
+pub(super) fn object(fields: &[(&str, serde_json::Value)]) -> String {
+    let fields: Vec<String> = fields
+        .iter()
+        .map(|(key, value)| format!("{}: {value}", serde_json::Value::from(*key)))
+        .collect();
+    format!("{{{}}}", fields.join(", "))
 }
 
 impl Report {
     /// Peak reserved over peak live; 1 is perfect.
     #[must_use]
     pub fn reserved_ratio(&self) -> f64 {
-        if self.peak_live_bytes == 0 {
-            return 1.0;
-        }
-        self.peak_reserved_bytes as f64 / self.peak_live_bytes as f64
+        ratio(self.peak_reserved_bytes, self.peak_live_bytes)
     }
 
     /// Whether the whole trace was played and nothing was corrupt.
@@ -68,7 +86,8 @@ impl Report {
         self.corrupt_bytes == 0 && self.failed_allocs == 0 && self.failure.is_none()
     }
 
-    /// One JSON object on one line, without a line end.
+    /// One JSON object on one line, without a line end. The figures of another allocator are an
+    /// object of their own under the key `versus`, which is there only if one was asked for.
     #[cfg(feature = "cli")]
     #[must_use]
     pub fn to_json(&self) -> String {
@@ -93,18 +112,18 @@ impl Report {
             ("compactions", self.compactions.into()),
             ("wall_s", rounded(self.wall.as_secs_f64()).into()),
         ];
-        // Written field by field: a map of values would sort the keys.
-        let fields: Vec<String> = fields
-            .iter()
-            .map(|(key, value)| format!("{}: {value}", Value::from(*key)))
-            .collect();
-        format!("{{{}}}", fields.join(", "))
+        let mut made = object(&fields);
+        if let Some(versus) = &self.versus {
+            made.pop();
+            made.push_str(&format!(", \"versus\": {}}}", versus.to_json()));
+        }
+        made
     }
 }
 
 /// To six decimals: more would be noise.
 #[cfg(feature = "cli")]
-fn rounded(value: f64) -> f64 {
+pub(super) fn rounded(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }
 
@@ -130,13 +149,17 @@ impl fmt::Display for Grouped {
 }
 
 /// `1 stream`, `2 streams`.
-fn counted(count: u64, what: &str) -> String {
+pub(super) fn counted(count: u64, what: &str) -> String {
     let ending = if count == 1 { "" } else { "s" };
     format!("{} {what}{ending}", Grouped(count))
 }
 
+/// Room for our figures where another allocator's stand beside them.
+const BESIDE: usize = 52;
+
 impl fmt::Display for Report {
     /// One line a figure, names in one column and values in the next, and the verdict last.
+    /// Another allocator's values stand in a third column.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (reserved, hole) = (
             Bytes(self.peak_reserved_bytes),
@@ -162,8 +185,16 @@ impl fmt::Display for Report {
             ("corrupt", self.corrupt()),
             ("failed", counted(self.failed_allocs, "allocation")),
         ];
+        if let Some(versus) = &self.versus {
+            writeln!(f, "{:<14}{:<BESIDE$}{}", "", "warpool", versus.name)?;
+        }
         for (name, value) in lines {
-            writeln!(f, "{name:<14}{value}")?;
+            match self.versus.as_ref().map(|versus| versus.beside(name)) {
+                Some(theirs) if !theirs.is_empty() => {
+                    writeln!(f, "{name:<14}{value:<BESIDE$}{theirs}")?;
+                }
+                _ => writeln!(f, "{name:<14}{value}")?,
+            }
         }
         let result = if self.passed() { "ok" } else { "FAILED" };
         write!(f, "{:<14}{result}", "result")
@@ -171,7 +202,7 @@ impl fmt::Display for Report {
 }
 
 /// `p50     120 ns   p99   1,204 ns`
-fn calls(p50: u64, p99: u64) -> String {
+pub(super) fn calls(p50: u64, p99: u64) -> String {
     format!("p50 {:>7} ns   p99 {:>7} ns", Grouped(p50), Grouped(p99))
 }
 
@@ -219,7 +250,81 @@ mod tests {
             compactions: 1,
             wall: Duration::from_millis(1_234),
             failure: None,
+            versus: None,
         }
+    }
+
+    fn versus() -> Versus {
+        Versus {
+            name: "cuda-async",
+            events: 216_551,
+            peak_live_bytes: 100 << 20,
+            peak_reserved_bytes: 125 << 20,
+            alloc_ns_p50: 480,
+            alloc_ns_p99: 2_000,
+            free_ns_p50: 350,
+            free_ns_p99: 900,
+            verified_bytes: 5 << 30,
+            corrupt_bytes: 0,
+            failed_allocs: 0,
+            wall: Duration::from_millis(2_250),
+        }
+    }
+
+    #[test]
+    fn another_allocator_stands_beside_ours_line_by_line() {
+        let text = Report {
+            versus: Some(versus()),
+            ..report()
+        }
+        .to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        let at = lines[0].find("cuda-async").expect("its name on top");
+        for (name, theirs) in [
+            ("events", "216,551 in 2.25 s"),
+            ("peak reserved", "125.00 MiB, 1.2500 x live"),
+            ("alloc", "p50     480 ns   p99   2,000 ns"),
+            ("free", "p50     350 ns   p99     900 ns"),
+            ("verified", "5.00 GiB"),
+            ("failed", "0 allocations"),
+        ] {
+            let line = lines.iter().find(|line| line.starts_with(name));
+            let line = line.expect(name);
+            assert_eq!(&line[at..], theirs, "{text}");
+            assert!(line[14..at].ends_with("  "), "{text}");
+        }
+        assert!(text.ends_with("result        ok"), "{text}");
+    }
+
+    #[test]
+    fn only_our_own_failures_fail_a_replay_beside_another_allocator() {
+        let mut versus = versus();
+        versus.failed_allocs = 1;
+        let report = Report {
+            versus: Some(versus),
+            ..report()
+        };
+        assert!(report.passed());
+    }
+
+    #[cfg(feature = "cli")]
+    #[test]
+    fn the_json_holds_another_allocator_as_an_object_of_its_own() {
+        let alone: serde_json::Value = serde_json::from_str(&report().to_json()).expect("JSON");
+        assert!(alone.get("versus").is_none());
+        let report = Report {
+            versus: Some(versus()),
+            ..report()
+        };
+        let value: serde_json::Value = serde_json::from_str(&report.to_json()).expect("JSON");
+        let theirs = &value["versus"];
+        assert_eq!(theirs.as_object().expect("an object").len(), 12);
+        assert_eq!(theirs["name"], "cuda-async");
+        assert_eq!(theirs["reserved_ratio"], 1.25);
+        assert_eq!(theirs["alloc_ns_p99"], 2_000);
+        assert_eq!(theirs["failed_allocs"], 0);
+        assert_eq!(theirs["wall_s"], 2.25);
+        assert_eq!(value["reserved_ratio"], 1.02);
     }
 
     #[test]

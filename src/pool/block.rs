@@ -71,6 +71,17 @@ impl Block {
         unsafe { self.lane.get() }
     }
 
+    /// The extent behind the block.
+    pub(crate) fn id(&self) -> Id {
+        self.id
+    }
+
+    /// Takes note that the block is the extent `id` at `addr` now.
+    pub(crate) fn moved_to(&mut self, id: Id, addr: Addr) {
+        self.id = id;
+        self.addr = addr;
+    }
+
     /// The block as its free on `lane` leaves it.
     #[inline]
     fn freed_on(&self, lane: &Lane) -> Cached {
@@ -134,6 +145,7 @@ impl Block {
         Ok(())
     }
 
+    /// The pool's side of the stream the block was allocated on.
     /// Declares that work already queued, or yet to be queued, on `stream` uses the block: the
     /// drop then makes the block's own stream wait on the device for everything queued on
     /// `stream` by that time.

@@ -48,6 +48,9 @@ pub struct PoolConfig {
     /// Growth allowed without looking for idle memory to move first, as a part of the peak of live
     /// bytes. Moving costs about as much as growing, so this trades a little waste for fewer moves.
     pub slack: f64,
+    /// Physical bytes up to which the pool grows rather than make a stream wait for another. Larger
+    /// pools wait first, which costs overlap and saves memory.
+    pub overlap_bytes: u64,
     /// Size of new handles.
     pub handles: HandleSize,
     /// Which memory of other streams may be taken.
@@ -69,6 +72,7 @@ impl Default for PoolConfig {
             soft_limit: None,
             preallocate: 0,
             slack: 0.004,
+            overlap_bytes: 64 << 20,
             handles: HandleSize::Adaptive,
             reuse: Reuse::default(),
             cache_bytes: 64 << 20,
@@ -104,6 +108,13 @@ impl PoolConfig {
     #[must_use]
     pub fn slack(mut self, part: f64) -> Self {
         self.slack = part;
+        self
+    }
+
+    /// Sets the bytes up to which the pool grows rather than make a stream wait.
+    #[must_use]
+    pub fn overlap_bytes(mut self, bytes: u64) -> Self {
+        self.overlap_bytes = bytes;
         self
     }
 

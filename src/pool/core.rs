@@ -56,6 +56,8 @@ pub(crate) struct Core {
     /// Old places of remapped frames, oldest first.
     pub(super) retiring: VecDeque<Id>,
     pub(crate) steps: Steps,
+    pub(crate) bytes_moved: u64,
+    pub(crate) compactions: u64,
     pub(crate) peak_reserved: u64,
     /// Most bytes in blocks, caches included, since peaks were reset.
     pub(crate) peak_active: u64,
@@ -83,6 +85,8 @@ impl Core {
             streams: vec![None],
             retiring: VecDeque::new(),
             steps: Steps::default(),
+            bytes_moved: 0,
+            compactions: 0,
             peak_reserved: 0,
             peak_active: 0,
             peak_taken: 0,
@@ -128,7 +132,7 @@ impl Core {
     }
 
     /// Whether work queued on `slot`'s stream from now on runs behind the extent's history.
-    fn is_behind(&self, slot: Slot, extent: &Extent) -> bool {
+    pub(super) fn is_behind(&self, slot: Slot, extent: &Extent) -> bool {
         if extent.slot == slot || extent.slot == FRESH {
             return true;
         }
@@ -176,7 +180,7 @@ impl Core {
     }
 
     /// Whether no more than one stream has used the pool.
-    fn only_stream(&self) -> bool {
+    pub(super) fn only_stream(&self) -> bool {
         self.streams.len() <= 2
     }
 
@@ -352,6 +356,69 @@ impl Core {
             extents.merge_up(next, |extent| is_done(streams, extent));
         }
         Ok(self.granted(id))
+    }
+
+    /// (offset, bytes, whether taken) of every mapped extent, in address order.
+    pub(crate) fn mapped_extents(&self) -> impl Iterator<Item = (u64, u64, bool)> + '_ {
+        let mapped = |state| matches!(state, State::Hole | State::Taken);
+        let extents = self
+            .extents
+            .iter()
+            .filter(move |(_, extent)| mapped(extent.state));
+        extents.map(|(_, extent)| (extent.start, extent.bytes, extent.state == State::Taken))
+    }
+
+    /// Makes `slot`'s stream wait for the history of every hole.
+    pub(crate) fn wait_for_holes(&mut self, slot: Slot) -> Result<()> {
+        for (other, tick) in self.last_ticks() {
+            let last = Extent {
+                slot: other,
+                tick,
+                ..Extent::BLANK
+            };
+            self.wait_for(slot, &last)?;
+        }
+        Ok(())
+    }
+
+    /// Books moves (from, to, bytes), ascending by `to`, that are queued on `slot`'s stream before
+    /// `tick`; gives the blocks' new extents in the same order.
+    ///
+    /// The stream runs behind the history of every hole.
+    pub(crate) fn book_moves(
+        &mut self,
+        moves: &[(u64, u64, u64)],
+        slot: Slot,
+        tick: u64,
+    ) -> Vec<Id> {
+        let mut sources: Vec<u64> = moves.iter().map(|&(from, _, _)| from).collect();
+        sources.sort_unstable();
+        let mut at = self.extents.first();
+        for from in sources {
+            at = self.extents.seek(at, from);
+            // A hole made here may have joined the one below it, so the walk goes on from there.
+            at = self.extents.give(at, slot, tick, |_| true);
+        }
+        let mut at = self.extents.first();
+        let mut ids = Vec::with_capacity(moves.len());
+        for &(_, to, bytes) in moves {
+            at = self.extents.seek(at, to);
+            at = self.extents.take_window(at, to, bytes, slot);
+            self.extents.get_mut(at).movable = true;
+            ids.push(at);
+        }
+        ids
+    }
+
+    /// Counts a step of compaction.
+    pub(crate) fn count_moves(&mut self, bytes: u64) {
+        self.bytes_moved += bytes;
+        self.compactions += 1;
+    }
+
+    /// Says whether the block `id` may be moved.
+    pub(crate) fn set_movable(&mut self, id: Id, movable: bool) {
+        self.extents.get_mut(id).movable = movable;
     }
 
     /// Bytes of the largest hole if every movable block between fixed ones were moved together.

@@ -87,7 +87,7 @@ pub(crate) struct Extent {
 const _: () = assert!(size_of::<Extent>() == 64);
 
 impl Extent {
-    const BLANK: Self = Self {
+    pub(crate) const BLANK: Self = Self {
         start: 0,
         bytes: 0,
         tick: 0,
@@ -203,6 +203,14 @@ impl Extents {
     /// All gaps in address order.
     pub(crate) fn gaps(&self) -> impl Iterator<Item = Id> + '_ {
         self.gaps.values().copied()
+    }
+
+    /// The extent that contains `offset`, which is not below the start of `from`.
+    pub(crate) fn seek(&self, mut from: Id, offset: u64) -> Id {
+        while self.get(from).end() <= offset && self.get(from).next != NONE {
+            from = self.get(from).next;
+        }
+        from
     }
 
     /// The extent at offset 0.

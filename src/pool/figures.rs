@@ -136,6 +136,8 @@ impl Core {
         stats.after_compaction = self.after_compaction();
         stats.inactive_split = self.inactive_split();
         stats.steps = self.steps;
+        stats.bytes_moved = self.bytes_moved;
+        stats.compactions = self.compactions;
         stats.calls = self.arena.calls();
     }
 

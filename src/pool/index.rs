@@ -110,16 +110,8 @@ impl Index {
 
     /// The smallest hole of at least `bytes`.
     pub(crate) fn best(&self, bytes: u64) -> Option<Id> {
-        if let Some(bin) = Self::bin(bytes) {
-            let word = self.words[bin / 64] & (!0 << (bin % 64));
-            if word != 0 {
-                return Some(self.heads[bin / 64 * 64 + word.trailing_zeros() as usize]);
-            }
-            let later = self.summary & (!0u64).checked_shl(bin as u32 / 64 + 1).unwrap_or(0);
-            if later != 0 {
-                let at = later.trailing_zeros() as usize;
-                return Some(self.heads[at * 64 + self.words[at].trailing_zeros() as usize]);
-            }
+        if let Some(bin) = Self::bin(bytes).and_then(|bin| self.next_bin(bin)) {
+            return Some(self.heads[bin]);
         }
         self.large
             .range((bytes, 0, 0)..)
@@ -127,12 +119,27 @@ impl Index {
             .map(|&(_, _, id)| id)
     }
 
+    /// The first bin from `from` on that is not empty.
+    fn next_bin(&self, from: usize) -> Option<usize> {
+        if from > BINS {
+            return None;
+        }
+        let word = self.words[from / 64] & (!0 << (from % 64));
+        if word != 0 {
+            return Some(from / 64 * 64 + word.trailing_zeros() as usize);
+        }
+        let later = self.summary & (!0u64).checked_shl(from as u32 / 64 + 1).unwrap_or(0);
+        (later != 0).then(|| {
+            let at = later.trailing_zeros() as usize;
+            at * 64 + self.words[at].trailing_zeros() as usize
+        })
+    }
+
     /// The holes of at least `bytes`, smallest first, one a size below [`BINS`] units.
     pub(crate) fn at_least(&self, bytes: u64) -> impl Iterator<Item = Id> + '_ {
-        let first = Self::bin(bytes).unwrap_or(BINS + 1);
-        let small = (first..=BINS)
-            .map(|bin| self.heads[bin])
-            .filter(|&id| id != NONE);
+        let first = self.next_bin(Self::bin(bytes).unwrap_or(BINS + 1));
+        let bins = std::iter::successors(first, |&bin| self.next_bin(bin + 1));
+        let small = bins.map(|bin| self.heads[bin]);
         small.chain(self.large.range((bytes, 0, 0)..).map(|&(_, _, id)| id))
     }
 

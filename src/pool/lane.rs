@@ -15,8 +15,8 @@
 //! below zero while the lane is in use; retiring adds what the lane's own counts say is still out,
 //! and from then on whoever brings it to zero ends the lane.
 
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::block::Block;
 use super::cache::{Cache, Cached};
@@ -27,6 +27,7 @@ use super::shared::Shared;
 use super::stats::Flows;
 use crate::device::{StreamCore, lock};
 use crate::error::{Error, Result};
+use crate::sync::{AtomicI64, Mutex};
 
 /// Blocks a cache holds at most.
 const MOST_BLOCKS: usize = 4096;
@@ -41,8 +42,6 @@ pub(crate) struct LaneState {
     out: i64,
     /// Nothing more is allocated here: keep nothing.
     retired: bool,
-    /// Room to carry drained blocks to the core, kept to spare the heap.
-    carry: Vec<Cached>,
 }
 
 /// See the module documentation.
@@ -106,7 +105,6 @@ impl Lane {
             cache: Cache::new(),
             out: 0,
             retired: false,
-            carry: Vec::new(),
         };
         let lane = Arc::new(Self {
             state: Mutex::new(state),
@@ -186,59 +184,66 @@ impl Lane {
     #[inline]
     pub(crate) fn free(&self, block: Cached, requested: u64) {
         let mut state = lock(&self.state);
-        if state.retired {
+        if state.retired || !self.has_room(&state, block.bytes) {
             drop(state);
-            self.give_late(block, requested);
-            self.leave();
+            self.free_by_core(self, block, requested);
             return;
         }
+        // The last touch of the lane: once this is unlocked, it may be retired and end.
         state.out -= 1;
-        self.keep(state, block, requested);
+        self.keep(&mut state, block, requested);
     }
 
     /// Takes back a block that was allocated on `home`, another lane of the pool. The caller holds
-    /// the pool and this lane's stream.
+    /// a count of this lane.
     pub(crate) fn free_foreign(&self, home: &Self, block: Cached, requested: u64) {
-        self.keep(lock(&self.state), block, requested);
+        let mut state = lock(&self.state);
+        if state.retired || !self.has_room(&state, block.bytes) {
+            drop(state);
+            self.free_by_core(home, block, requested);
+            return;
+        }
+        self.keep(&mut state, block, requested);
+        drop(state);
         home.leave();
     }
 
-    /// Counts a free and keeps the block in the cache, which may spill into the core.
     #[inline]
-    fn keep(&self, mut state: std::sync::MutexGuard<'_, LaneState>, block: Cached, requested: u64) {
+    fn has_room(&self, state: &LaneState, bytes: u64) -> bool {
+        state.cache.bytes() + bytes <= self.shared.cache_bytes && state.cache.blocks() < MOST_BLOCKS
+    }
+
+    /// Counts a free and keeps the block in the cache.
+    #[inline]
+    fn keep(&self, state: &mut LaneState, block: Cached, requested: u64) {
         self.flows.hot.freed(block.bytes, requested);
-        let bytes = state.cache.bytes() + block.bytes;
-        if bytes <= self.shared.cache_bytes && state.cache.blocks() < MOST_BLOCKS {
-            state.cache.push(block);
-            self.flows.hot.cached_bytes.set(bytes);
-            return;
-        }
-        self.spill(state, block);
-    }
-
-    /// Empties the cache into the core and keeps only `block`.
-    #[cold]
-    fn spill(&self, mut state: std::sync::MutexGuard<'_, LaneState>, block: Cached) {
-        let mut carry = std::mem::take(&mut state.carry);
-        state.cache.drain(|block| carry.push(block));
         state.cache.push(block);
-        self.flows.hot.cached_bytes.set(block.bytes);
-        drop(state);
-        {
-            let mut core = lock(&self.shared.core);
-            for block in carry.drain(..) {
-                core.give(block.id, self.slot, block.tick);
-            }
-        }
-        lock(&self.state).carry = carry;
+        self.flows.hot.cached_bytes.set(state.cache.bytes());
     }
 
-    /// Frees a block of a retired lane.
+    /// Frees a block of `home` where the cache is full, which is emptied first, or the lane is
+    /// retired. All under the core's lock, so that no free memory is ever out of the sight of a
+    /// request; the block holds `home` until the end.
     #[cold]
-    fn give_late(&self, block: Cached, requested: u64) {
-        let mut core = lock(&self.shared.core);
-        self.flows.cold.freed(block.bytes, requested);
-        core.give(block.id, self.slot, block.tick);
+    fn free_by_core(&self, home: &Self, block: Cached, requested: u64) {
+        let shared = Arc::clone(&self.shared);
+        let mut core = lock(&shared.core);
+        self.drain(&mut core);
+        let mut state = lock(&self.state);
+        if !state.retired {
+            if std::ptr::eq(self, home) {
+                state.out -= 1;
+                self.keep(&mut state, block, requested);
+                return;
+            }
+            self.keep(&mut state, block, requested);
+        } else {
+            self.flows.cold.freed(block.bytes, requested);
+            core.give(block.id, self.slot, block.tick);
+        }
+        drop(state);
+        drop(core);
+        home.leave();
     }
 
     /// Empties the cache into the core; true if there was anything.

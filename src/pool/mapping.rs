@@ -6,7 +6,7 @@
 
 use super::config::HandleSize;
 use super::core::{Core, Grant, is_done};
-use super::extents::{FRESH, Id, NONE, Slot};
+use super::extents::{Extent, FRESH, Id, NONE, Slot};
 use super::windows::{self, Window};
 use crate::arena::FrameId;
 use crate::error::Result;
@@ -65,6 +65,28 @@ impl Core {
         self.limit().saturating_sub(self.arena.reserved()) / granule * granule
     }
 
+    /// Takes `bytes` from new memory and what is ready, while the pool is small and several streams
+    /// use it: before any stream waits or caches are emptied.
+    pub(crate) fn take_overlapping(&mut self, slot: Slot, bytes: u64) -> Result<Option<Grant>> {
+        let most = self.config.overlap_bytes.min(self.limit());
+        if self.only_stream() || self.arena.reserved().saturating_add(bytes) > most {
+            return Ok(None);
+        }
+        let granule = self.arena.granule();
+        let ready = |extent: &Extent| self.is_behind(slot, extent);
+        let Some(window) = windows::cheapest(&self.extents, bytes, granule, &ready) else {
+            return Ok(None);
+        };
+        if self.arena.reserved() + window.to_map > most {
+            return Ok(None);
+        }
+        match self.fill(slot, &window, &[]) {
+            Ok(first) => self.take_window(slot, &window, first).map(Some),
+            Err(error) if error.is_device_exhausted() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Bytes that may be created without looking for idle memory first.
     fn slack(&self, bytes: u64) -> u64 {
         let peak = self.peak_taken.max(self.extents.taken().0 + bytes);
@@ -81,7 +103,7 @@ impl Core {
         let mut unified = false;
         loop {
             let room = if exhausted { 0 } else { self.room() };
-            let Some(window) = windows::cheapest(&self.extents, bytes, granule) else {
+            let Some(window) = windows::cheapest(&self.extents, bytes, granule, &|_| true) else {
                 return Ok(None);
             };
             let may_just_grow = self.slack(bytes).min(room) >= window.to_map;

@@ -30,7 +30,10 @@ pub use stats::{Counter, PoolStats, SMALL_BYTES, Steps, StreamStats};
 use crate::device::{Device, Stream, lock};
 use crate::error::{Error, OutOfMemory, Result};
 use lane::{Lane, LanePtr};
-use shared::Shared;
+
+pub(crate) use self::core::Core;
+pub(crate) use index::UNIT;
+pub(crate) use shared::{Attached, Shared};
 
 /// What a step of the out-of-memory ladder did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,18 +1,26 @@
 //! What all lanes and handles of a pool share, and the climb of a request up the ladder.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
+use super::block::Block;
 use super::core::{Core, Grant};
 use super::figures::Ledger;
 use super::lane::Lane;
 use super::{PoolConfig, Pressure, Relief};
 use crate::device::{Device, Stream, StreamWatcher, lock};
 use crate::error::{Error, OutOfMemory, Result};
+use crate::sync::{AtomicU64, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// A step above the core: frees or moves memory, and says whether it may have helped.
 pub(crate) type ReliefStep = Arc<dyn Fn(&Pressure) -> Relief + Send + Sync>;
+
+/// What a layer above keeps with a pool, made on first use.
+pub(crate) trait Attached: std::any::Any + Send + Sync {
+    /// The pool has no handle any more: let go of what only the pool's users need.
+    fn pool_closed(&self);
+}
 
 /// The lanes in use.
 #[derive(Default)]
@@ -31,6 +39,8 @@ pub(crate) struct Shared {
     pub(crate) cache_bytes: u64,
     pub(crate) core: Mutex<Core>,
     lanes: RwLock<Lanes>,
+    /// What a layer above keeps with the pool.
+    attached: OnceLock<Arc<dyn Attached>>,
     /// Steps after the core's own, by rank.
     relief: Mutex<Vec<(u8, ReliefStep)>>,
     pub(crate) failures: AtomicU64,
@@ -39,7 +49,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(device: &Device, config: PoolConfig) -> Result<Self> {
-        static NEXT_UID: AtomicU64 = AtomicU64::new(1);
+        static NEXT_UID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let cache_bytes = config.cache_bytes;
         let core = Core::new(device, config)?;
         Ok(Self {
@@ -49,22 +59,31 @@ impl Shared {
             cache_bytes,
             core: Mutex::new(core),
             lanes: RwLock::default(),
+            attached: OnceLock::new(),
             relief: Mutex::default(),
             failures: AtomicU64::new(0),
             ledger: Mutex::default(),
         })
     }
 
-    fn lanes(&self) -> std::sync::RwLockReadGuard<'_, Lanes> {
+    fn lanes(&self) -> RwLockReadGuard<'_, Lanes> {
         self.lanes
             .read()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn lanes_mut(&self) -> std::sync::RwLockWriteGuard<'_, Lanes> {
+    fn lanes_mut(&self) -> RwLockWriteGuard<'_, Lanes> {
         self.lanes
             .write()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// What is attached, made by `make` on first use; `None` if something else is.
+    pub(crate) fn attached<A: Attached>(&self, make: impl FnOnce() -> Arc<A>) -> Option<Arc<A>> {
+        let attached = Arc::clone(self.attached.get_or_init(|| make() as _));
+        (attached as Arc<dyn std::any::Any + Send + Sync>)
+            .downcast()
+            .ok()
     }
 
     /// All lanes now.
@@ -103,6 +122,26 @@ impl Shared {
         stream.watch(Arc::downgrade(&watcher));
         lanes.by_handle.insert(handle, Arc::clone(&lane));
         Ok(Some(lane))
+    }
+
+    /// The lane of `stream`, while the pool has a handle.
+    pub(crate) fn open_lane(self: &Arc<Self>, stream: &Stream) -> Result<Arc<Lane>> {
+        let lane = self.lane(stream)?;
+        lane.ok_or_else(|| Error::invalid("pool", "it is closed: make another"))
+    }
+
+    /// Says whether a live block may be moved.
+    pub(crate) fn set_movable(&self, block: &Block, movable: bool) {
+        lock(&self.core).set_movable(block.id(), movable);
+    }
+
+    /// Empties the caches of all streams into the arena.
+    pub(crate) fn drain_all(&self) {
+        let lanes = self.all_lanes();
+        let mut core = lock(&self.core);
+        for lane in &lanes {
+            lane.drain(&mut core);
+        }
     }
 
     /// Registers a step of the ladder; lower ranks come first.
@@ -148,6 +187,9 @@ impl Shared {
             if core.poll(lane.slot)?
                 && let Some(grant) = core.take_ready(lane.slot, bytes)
             {
+                return Ok(served(grant));
+            }
+            if let Some(grant) = core.take_overlapping(lane.slot, bytes)? {
                 return Ok(served(grant));
             }
         }
@@ -205,6 +247,9 @@ impl Shared {
 impl Shared {
     /// The application holds the pool no longer: live blocks keep it, streams' caches do not.
     pub(crate) fn close(&self) {
+        if let Some(attached) = self.attached.get() {
+            attached.pool_closed();
+        }
         let lanes = {
             let mut lanes = self.lanes_mut();
             lanes.closed = true;
@@ -230,9 +275,12 @@ impl Drop for Shared {
 
 impl StreamWatcher for Shared {
     fn stream_retired(&self, handle: u64) {
-        let Some(lane) = self.lanes_mut().by_handle.remove(&handle) else {
+        let mut lanes = self.lanes_mut();
+        let Some(lane) = lanes.by_handle.get(&handle).cloned() else {
             return;
         };
+        // Listed until its cache is empty: a request that looks meanwhile must find it.
         lane.retire(&mut lock(&self.core));
+        lanes.by_handle.remove(&handle);
     }
 }

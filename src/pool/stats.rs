@@ -1,8 +1,9 @@
 //! What a pool counts, and how it is read without stopping anyone.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::arena::ArenaCalls;
+use crate::sync::AtomicU64;
 
 /// Blocks of up to this many bytes count as small, as in other allocators of the field.
 pub const SMALL_BYTES: u64 = 1 << 20;

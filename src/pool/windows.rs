@@ -1,6 +1,9 @@
 //! Where a request goes when no hole is large enough: the place that needs the fewest new bytes.
 
-use super::extents::{Extents, Id, NONE, State};
+use super::extents::{Extent, Extents, Id, NONE, State};
+
+/// Whether a window may lean on a hole.
+pub(crate) type Usable<'a> = dyn Fn(&Extent) -> bool + 'a;
 
 /// A place for a request: consecutive holes and gaps, and what of the gaps must be mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,11 +59,11 @@ pub(crate) fn smallest_run(extents: &Extents, bytes: u64) -> Option<Window> {
 }
 
 /// Consecutive holes below `gap`: the lowest, and their bytes.
-fn holes_below(extents: &Extents, gap: Id, enough: u64) -> (Id, u64) {
+fn holes_below(extents: &Extents, gap: Id, enough: u64, usable: &Usable) -> (Id, u64) {
     let (mut first, mut bytes) = (gap, 0);
     while bytes < enough {
         let prev = extents.get(first).prev;
-        if prev == NONE || extents.get(prev).state != State::Hole {
+        if prev == NONE || extents.get(prev).state != State::Hole || !usable(extents.get(prev)) {
             break;
         }
         bytes += extents.get(prev).bytes;
@@ -70,9 +73,13 @@ fn holes_below(extents: &Extents, gap: Id, enough: u64) -> (Id, u64) {
 }
 
 /// Bytes of consecutive holes above `gap`.
-fn holes_above(extents: &Extents, gap: Id, enough: u64) -> u64 {
+fn holes_above(extents: &Extents, gap: Id, enough: u64, usable: &Usable) -> u64 {
     let (mut at, mut bytes) = (extents.get(gap).next, 0);
-    while bytes < enough && at != NONE && extents.get(at).state == State::Hole {
+    while bytes < enough
+        && at != NONE
+        && extents.get(at).state == State::Hole
+        && usable(extents.get(at))
+    {
         bytes += extents.get(at).bytes;
         at = extents.get(at).next;
     }
@@ -80,10 +87,16 @@ fn holes_above(extents: &Extents, gap: Id, enough: u64) -> u64 {
 }
 
 /// The windows around one gap, up to three: leaning on the holes below, on those above, on both.
-fn around(extents: &Extents, gap: Id, bytes: u64, granule: u64) -> [Option<Window>; 3] {
+fn around(
+    extents: &Extents,
+    gap: Id,
+    bytes: u64,
+    granule: u64,
+    usable: &Usable,
+) -> [Option<Window>; 3] {
     let extent = *extents.get(gap);
-    let (first, below) = holes_below(extents, gap, bytes);
-    let above = holes_above(extents, gap, bytes);
+    let (first, below) = holes_below(extents, gap, bytes, usable);
+    let above = holes_above(extents, gap, bytes, usable);
     let rounded = |need: u64| need.div_ceil(granule) * granule;
     let from_below = bytes.saturating_sub(below);
     let from_above = bytes.saturating_sub(above);
@@ -112,11 +125,17 @@ fn around(extents: &Extents, gap: Id, bytes: u64, granule: u64) -> [Option<Windo
     [lean_below, lean_above, both]
 }
 
-/// The window that needs the fewest bytes mapped; the lowest of equal ones.
-pub(crate) fn cheapest(extents: &Extents, bytes: u64, granule: u64) -> Option<Window> {
+/// The window that needs the fewest bytes mapped and leans on usable holes only; the lowest of
+/// equal ones.
+pub(crate) fn cheapest(
+    extents: &Extents,
+    bytes: u64,
+    granule: u64,
+    usable: &Usable,
+) -> Option<Window> {
     let gaps = extents
         .gaps()
-        .flat_map(|gap| around(extents, gap, bytes, granule));
+        .flat_map(|gap| around(extents, gap, bytes, granule, usable));
     gaps.flatten()
         .min_by_key(|window| (window.to_map, window.start))
 }

@@ -53,7 +53,7 @@ pub fn hunt<Op: Clone + Debug>(
     let mut ran = 0;
     for seed in seeds(count) {
         // The schedule draws from the seed itself: the program from another stream of numbers.
-        let program = make(&mut Rng::new(seed ^ 0x5EED_0F_A_9706));
+        let program = make(&mut Rng::new(seed ^ 0x5EED_0FA9_7060));
         if let Err(why) = outcome(|| run(seed, &program)) {
             let small = shrink(program, |ops| outcome(|| run(seed, ops)).is_err());
             let why = outcome(|| run(seed, &small)).err().unwrap_or(why);

@@ -6,6 +6,8 @@
 )]
 
 pub mod hunt;
+pub mod ordered;
+pub mod stamps;
 pub mod watched;
 
 use std::sync::Arc;
@@ -30,6 +32,18 @@ pub fn cuda() -> Option<Device> {
             None
         }
     }
+}
+
+/// Held by a test that uses the GPU.
+///
+/// All tests of a process share one context, whose host calls run on one thread of the driver's: a
+/// test that holds a stream by a host call holds the others' too, and a driver call that waits for
+/// one of those then waits for ever.
+pub fn alone_on_the_gpu() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ALONE
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// Every device here: the host device, and the first GPU where there is one.
@@ -61,6 +75,7 @@ macro_rules! on_every_device {
         mod cuda {
             $(#[test] fn $name() {
                 if let Some(device) = crate::common::cuda() {
+                    let _alone = crate::common::alone_on_the_gpu();
                     crate::common::leaving_nothing(device, super::$name);
                 }
             })*

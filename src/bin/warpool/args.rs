@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use warpool::observe::Verify;
+use warpool::observe::{Peer, Verify};
 
 use crate::cap::Cap;
 
@@ -62,6 +62,12 @@ pub struct Replay {
     #[arg(long, value_name = "full|edges|off")]
     pub verify: Option<VerifyChoice>,
 
+    /// Play each trace through another allocator too, on the same device, under the same cap and
+    /// with the same checks, and print its figures beside ours: cuda-async is the CUDA driver's own
+    /// pool (cudaMallocAsync), keeping all its memory; it needs a GPU.
+    #[arg(long, value_name = "cuda-async")]
+    pub versus: Option<PeerChoice>,
+
     /// Print one JSON object a trace on standard output, a line each, and nothing else there.
     #[arg(long)]
     pub json: bool,
@@ -116,6 +122,21 @@ pub enum VerifyChoice {
     Off,
 }
 
+/// `--versus`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PeerChoice {
+    /// The CUDA driver's own pool.
+    CudaAsync,
+}
+
+impl From<PeerChoice> for Peer {
+    fn from(choice: PeerChoice) -> Self {
+        match choice {
+            PeerChoice::CudaAsync => Self::CudaAsync,
+        }
+    }
+}
+
 impl From<VerifyChoice> for Verify {
     fn from(choice: VerifyChoice) -> Self {
         match choice {
@@ -149,7 +170,8 @@ mod tests {
 
     #[test]
     fn a_replay_has_the_documented_arguments() {
-        let line = "warpool replay a.csv b.csv.gz --device cuda:1 --cap 1.02x --verify off --json";
+        let line = "warpool replay a.csv b.csv.gz --device cuda:1 --cap 1.02x --verify off --versus \
+                    cuda-async --json";
         let args = Args::try_parse_from(line.split(' ')).expect("parses");
         let Command::Replay(replay) = args.command else {
             panic!("not a replay")
@@ -157,6 +179,7 @@ mod tests {
         assert_eq!(replay.traces.len(), 2);
         assert_eq!(replay.device, DeviceChoice::Cuda(1));
         assert_eq!(replay.verify, Some(VerifyChoice::Off));
+        assert_eq!(replay.versus, Some(PeerChoice::CudaAsync));
         assert!(replay.json && replay.cap.is_some());
     }
 }

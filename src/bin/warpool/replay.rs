@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use warpool::device::{DeviceKind, HandleCounts};
-use warpool::observe::{Bytes, Grouped, ReplayOptions, Report, Trace, Verify, device_name, replay};
+use warpool::observe::{
+    Bytes, Grouped, Peer, ReplayOptions, Report, Trace, Verify, device_name, replay,
+};
 use warpool::{Device, Result};
 
 use crate::args::{DeviceChoice, Replay};
@@ -61,7 +63,11 @@ fn replay_one(path: &Path, device: &Device, options: &Replay) -> Result<Report> 
     if let Some(cap) = options.cap {
         how = how.cap(cap.bytes(trace.peak_live_bytes, info.granule));
     }
-    let bar = progress_bar(trace.events.len() as u64, &trace.name);
+    if let Some(peer) = options.versus {
+        how = how.versus(Peer::from(peer));
+    }
+    let plays = 1 + u64::from(how.versus.is_some());
+    let bar = progress_bar(plays * trace.events.len() as u64, &trace.name);
     let report = replay(&trace, device, &how, &mut |played| bar.set_position(played));
     bar.finish_and_clear();
     report

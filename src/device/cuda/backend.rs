@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 use super::context::{Context, Entered};
 use super::memory::Memory;
 use crate::device::{
-    Addr, Backend, DeviceInfo, HandleCounts, Launch, Phys, RawEvent, RawStream, lock, panicked,
+    Addr, Backend, DeviceInfo, HandleCounts, Launch, Phys, RawEvent, RawStream, panicked,
 };
 use crate::driver::Driver;
 use crate::driver::table::{CuDevice, CuEvent, CuStream};
 use crate::error::{Error, Result};
+use crate::sync::plain::lock;
 
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;

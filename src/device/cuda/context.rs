@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use crate::device::lock;
 use crate::driver::Driver;
 use crate::driver::table::{CuContext, CuDevice};
 use crate::error::Result;
+use crate::sync::plain::lock;
 
 /// A context of one GPU.
 #[derive(Debug, Clone, Copy)]

@@ -4,10 +4,11 @@ use std::ffi::c_int;
 use std::sync::Mutex;
 
 use crate::device::ledger::Ledger;
-use crate::device::{Addr, HandleCounts, Phys, lock};
+use crate::device::{Addr, HandleCounts, Phys};
 use crate::driver::Driver;
 use crate::driver::table::{CuDevice, CuMemAccessDesc, CuMemAllocationProp, CuMemLocation};
 use crate::error::Result;
+use crate::sync::plain::lock;
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE`.
 const ON_DEVICE: c_int = 1;

@@ -11,8 +11,9 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::Mutex;
 
 use crate::device::ledger::{Handle, Ledger};
-use crate::device::{Addr, HandleCounts, Phys, lock};
+use crate::device::{Addr, HandleCounts, Phys};
 use crate::error::{Error, Result};
+use crate::sync::plain::lock;
 
 /// Smallest handle and alignment of a mapping, as on the GPUs this device stands in for.
 pub(in crate::device) const GRANULE: u64 = 2 << 20;

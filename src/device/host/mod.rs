@@ -19,9 +19,10 @@ pub(super) use self::memory::{GRANULE, Memory, exhausted};
 pub(super) use self::queue::{Transfer, run_call, run_launch};
 use super::table::Table;
 use super::{
-    Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Launch, Phys, RawEvent, RawStream, lock,
+    Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Launch, Phys, RawEvent, RawStream,
 };
 use crate::error::{Error, Result};
+use crate::sync::plain::lock;
 
 /// The least capacity by default: the memory of a large GPU, since what is never written is free.
 const DEFAULT_CAPACITY: u64 = 64 << 30;

@@ -22,8 +22,9 @@ use std::time::Instant;
 
 use super::memory::Memory;
 use crate::device::launch::Launch;
-use crate::device::{Addr, lock, panicked};
+use crate::device::{Addr, panicked};
 use crate::error::{Error, Result};
+use crate::sync::plain::lock;
 
 /// A copy or fill; addresses of either side are plain ones.
 #[derive(Debug, Clone, Copy)]

@@ -12,7 +12,7 @@
 use std::sync::{Arc, Mutex};
 
 use super::rng::Rng;
-use crate::device::lock;
+use crate::sync::plain::lock;
 
 /// How the order of operations is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

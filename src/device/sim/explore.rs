@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex};
 
 use super::choose::{Chooser, Path};
 use super::{SimConfig, open_with};
-use crate::device::{Device, lock};
+use crate::device::Device;
 use crate::error::Result;
+use crate::sync::plain::lock;
 
 /// What [`explore`] has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

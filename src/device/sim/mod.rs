@@ -37,9 +37,10 @@ use self::schedule::{Op, Place, Schedule, Step};
 use self::store::Store;
 use super::host::{GRANULE, Transfer, no_such, run_call, run_launch};
 use super::{
-    Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Launch, Phys, RawEvent, RawStream, lock,
+    Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Launch, Phys, RawEvent, RawStream,
 };
 use crate::error::{Error, Result};
+use crate::sync::plain::lock;
 
 /// Physical bytes by default.
 const DEFAULT_CAPACITY: u64 = 1 << 30;

@@ -8,8 +8,9 @@ use std::sync::Mutex;
 
 use crate::device::host::{GRANULE, exhausted};
 use crate::device::ledger::Ledger;
-use crate::device::{Addr, HandleCounts, Phys, lock};
+use crate::device::{Addr, HandleCounts, Phys};
 use crate::error::{Error, Result};
+use crate::sync::plain::lock;
 
 /// Not a canonical address on x86-64 or aarch64.
 const FIRST_ADDR: Addr = 1 << 56;

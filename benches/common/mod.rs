@@ -1,0 +1,145 @@
+//! What the benches share: the device, the contenders, and how figures are kept.
+
+pub mod contender;
+pub mod record;
+pub mod ring;
+
+use std::time::Duration;
+
+use criterion::{BenchmarkId, Criterion, Throughput};
+use warpool::Device;
+
+use record::Record;
+
+/// Samples of one figure.
+pub const SAMPLES: usize = 10;
+
+/// The device named by `WARPOOL_BENCH_DEVICE` (host or cuda), else the first GPU, else the host.
+pub fn device() -> Device {
+    match std::env::var("WARPOOL_BENCH_DEVICE").as_deref() {
+        Ok("host") => Device::host().expect("the host device"),
+        Ok("cuda") => Device::cuda(0).expect("WARPOOL_BENCH_DEVICE=cuda"),
+        Ok(other) => panic!("WARPOOL_BENCH_DEVICE={other}: host or cuda"),
+        Err(_) => {
+            let (device, reason) = Device::any().expect("a device");
+            if let Some(reason) = reason {
+                println!("on the host device, as there is {reason}");
+            }
+            device
+        }
+    }
+}
+
+/// What is measured: host time of one iteration, or iterations of all threads in a time.
+#[derive(Clone, Copy)]
+pub enum Figure {
+    NsPerPair,
+    MpairsPerS { threads: u64 },
+}
+
+impl Figure {
+    fn name(self) -> &'static str {
+        match self {
+            Self::NsPerPair => "ns",
+            Self::MpairsPerS { .. } => "Mpairs/s",
+        }
+    }
+
+    fn of(self, ns: f64) -> f64 {
+        match self {
+            Self::NsPerPair => ns,
+            Self::MpairsPerS { threads } => threads as f64 * 1e3 / ns,
+        }
+    }
+}
+
+/// Criterion, the device, and the figures so far.
+pub struct Lab {
+    pub criterion: Criterion,
+    pub device: Device,
+    pub record: Record,
+    filters: Vec<String>,
+}
+
+impl Lab {
+    pub fn new() -> Self {
+        let criterion = Criterion::default()
+            .sample_size(SAMPLES)
+            .warm_up_time(Duration::from_millis(100))
+            .measurement_time(Duration::from_millis(300))
+            .nresamples(2000)
+            .without_plots()
+            .configure_from_args();
+        Self {
+            criterion,
+            device: device(),
+            record: Record::default(),
+            filters: std::env::args()
+                .skip(1)
+                .filter(|arg| !arg.starts_with('-'))
+                .collect(),
+        }
+    }
+
+    /// Whether a bench outside criterion is asked for.
+    pub fn wants(&self, bench: &str) -> bool {
+        self.filters.is_empty()
+            || self
+                .filters
+                .iter()
+                .any(|filter| bench.contains(filter) || filter.contains(bench))
+    }
+
+    /// Has criterion measure `run`, which is given a number of iterations and gives their time,
+    /// and keeps the median of the last samples. `who` is the contender.
+    pub fn measure(
+        &mut self,
+        (bench, case, who): (&'static str, &str, &'static str),
+        figure: Figure,
+        mut run: impl FnMut(u64) -> Duration,
+    ) {
+        let mut samples: Vec<f64> = Vec::new();
+        let mut group = self.criterion.benchmark_group(format!("alloc/{bench}"));
+        if let Figure::MpairsPerS { threads } = figure {
+            group.throughput(Throughput::Elements(threads));
+        }
+        group.bench_function(BenchmarkId::new(who, case), |bencher| {
+            bencher.iter_custom(|iters| {
+                let took = run(iters);
+                samples.push(took.as_nanos() as f64 / iters as f64);
+                took
+            });
+        });
+        group.finish();
+        // What came before was warm-up.
+        let last = samples.len().saturating_sub(SAMPLES);
+        if let Some(ns) = median(&mut samples[last..]) {
+            self.record
+                .add(bench, case, figure.name(), who, figure.of(ns));
+        }
+    }
+}
+
+/// The middle value, the lower of two.
+pub fn median(values: &mut [f64]) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len().saturating_sub(1) / 2).copied()
+}
+
+/// Pseudo-random numbers (splitmix64): the same in every run and for every contender.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}

@@ -1,0 +1,262 @@
+//! What a planner sees of an arena: extents in address order, and holes by size.
+//!
+//! Kept up to date block by block (a logarithmic step each), so that a plan over a million blocks
+//! starts from an index and not from a walk.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What stands at an extent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A live block that may move.
+    Movable,
+    /// A live block that may not: pinned, held by a graph, under a raw pointer, not yet ready.
+    Fixed,
+    /// Mapped memory that nobody holds.
+    Hole,
+}
+
+/// A piece of the arena: `bytes` at `addr`. Addresses no extent covers are not mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// First byte.
+    pub addr: u64,
+    /// Length in bytes, never 0.
+    pub bytes: u64,
+    /// What stands there.
+    pub kind: Kind,
+}
+
+impl Extent {
+    /// The first byte beyond.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.addr + self.bytes
+    }
+}
+
+/// Extents in address order, adjacent holes joined.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Layout {
+    extents: BTreeMap<u64, (u64, Kind)>,
+    holes: BTreeSet<(u64, u64)>,
+    free: u64,
+    live: u64,
+    movable: usize,
+}
+
+impl Layout {
+    /// A layout with nothing mapped.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A layout of `extents` in any order; `None` if two overlap, or one is empty or wraps around.
+    #[must_use]
+    pub fn from_extents(extents: impl IntoIterator<Item = Extent>) -> Option<Self> {
+        let mut sorted: Vec<Extent> = extents.into_iter().collect();
+        sorted.sort_unstable_by_key(|e| e.addr);
+        let mut layout = Self::new();
+        let mut end = 0;
+        for extent in sorted {
+            if extent.addr < end
+                || extent.bytes == 0
+                || extent.addr.checked_add(extent.bytes).is_none()
+            {
+                return None;
+            }
+            end = extent.end();
+            layout.put(extent);
+        }
+        Some(layout)
+    }
+
+    /// Bytes in holes.
+    #[must_use]
+    pub fn free_bytes(&self) -> u64 {
+        self.free
+    }
+
+    /// Bytes in live blocks.
+    #[must_use]
+    pub fn live_bytes(&self) -> u64 {
+        self.live
+    }
+
+    /// Live blocks that may move.
+    #[must_use]
+    pub fn movable_blocks(&self) -> usize {
+        self.movable
+    }
+
+    /// Bytes of the largest hole, 0 if there is none.
+    #[must_use]
+    pub fn largest_hole(&self) -> u64 {
+        self.holes.last().map_or(0, |&(bytes, _)| bytes)
+    }
+
+    /// All extents in address order.
+    pub fn extents(&self) -> impl DoubleEndedIterator<Item = Extent> + '_ {
+        self.extents.iter().map(as_extent)
+    }
+
+    /// Extents from the one at `addr` on, upwards.
+    pub fn from(&self, addr: u64) -> impl Iterator<Item = Extent> + '_ {
+        self.extents.range(addr..).map(as_extent)
+    }
+
+    /// Extents below `addr`, downwards.
+    pub fn below(&self, addr: u64) -> impl Iterator<Item = Extent> + '_ {
+        self.extents.range(..addr).rev().map(as_extent)
+    }
+
+    /// Holes from the largest down.
+    pub fn largest_holes(&self) -> impl Iterator<Item = Extent> + '_ {
+        self.holes.iter().rev().map(as_hole)
+    }
+
+    /// Holes of at least `bytes`, the tightest first, lower addresses first among equals.
+    pub fn holes_of(&self, bytes: u64) -> impl Iterator<Item = Extent> + '_ {
+        self.holes.range((bytes, 0)..).map(as_hole)
+    }
+
+    /// The extent that begins at `addr`.
+    #[must_use]
+    pub fn get(&self, addr: u64) -> Option<Extent> {
+        self.extents.get_key_value(&addr).map(as_extent)
+    }
+
+    /// Adds mapped memory that nobody holds; it joins the holes it touches. False, and nothing
+    /// done, if it overlaps an extent or is empty.
+    pub fn map(&mut self, addr: u64, bytes: u64) -> bool {
+        let Some(end) = addr.checked_add(bytes).filter(|_| bytes > 0) else {
+            return false;
+        };
+        let clear = self
+            .extents
+            .range(..end)
+            .next_back()
+            .is_none_or(|(&a, &(b, _))| a + b <= addr);
+        if clear {
+            self.put(Extent {
+                addr,
+                bytes,
+                kind: Kind::Hole,
+            });
+        }
+        clear
+    }
+
+    /// Puts a live block into the hole around it. False, and nothing done, if no single hole covers
+    /// the block or it is empty.
+    pub fn place(&mut self, addr: u64, bytes: u64, kind: Kind) -> bool {
+        let Some((&hole, &(hole_bytes, Kind::Hole))) = self.extents.range(..=addr).next_back()
+        else {
+            return false;
+        };
+        let Some(end) = addr
+            .checked_add(bytes)
+            .filter(|&end| bytes > 0 && end <= hole + hole_bytes)
+        else {
+            return false;
+        };
+        self.take(hole);
+        if hole < addr {
+            self.put(Extent {
+                addr: hole,
+                bytes: addr - hole,
+                kind: Kind::Hole,
+            });
+        }
+        if end < hole + hole_bytes {
+            self.put(Extent {
+                addr: end,
+                bytes: hole + hole_bytes - end,
+                kind: Kind::Hole,
+            });
+        }
+        self.put(Extent { addr, bytes, kind });
+        true
+    }
+
+    /// Turns the live block at `addr` into a hole. False, and nothing done, if there is none.
+    pub fn free(&mut self, addr: u64) -> bool {
+        match self.extents.get(&addr) {
+            Some(&(bytes, kind)) if kind != Kind::Hole => {
+                self.take(addr);
+                self.put(Extent {
+                    addr,
+                    bytes,
+                    kind: Kind::Hole,
+                });
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Says whether the live block at `addr` may move. False if there is no such block.
+    pub fn set_movable(&mut self, addr: u64, movable: bool) -> bool {
+        let Some(extent) = self.get(addr).filter(|e| e.kind != Kind::Hole) else {
+            return false;
+        };
+        self.take(addr);
+        self.put(Extent {
+            kind: if movable { Kind::Movable } else { Kind::Fixed },
+            ..extent
+        });
+        true
+    }
+
+    fn take(&mut self, addr: u64) {
+        if let Some((bytes, kind)) = self.extents.remove(&addr) {
+            match kind {
+                Kind::Hole => {
+                    self.holes.remove(&(bytes, addr));
+                    self.free -= bytes;
+                }
+                Kind::Movable | Kind::Fixed => self.live -= bytes,
+            }
+            self.movable -= usize::from(kind == Kind::Movable);
+        }
+    }
+
+    fn put(&mut self, mut extent: Extent) {
+        if extent.kind == Kind::Hole {
+            let before = self.below(extent.addr).next();
+            if let Some(before) = before.filter(|e| e.kind == Kind::Hole && e.end() == extent.addr)
+            {
+                self.take(before.addr);
+                extent = Extent {
+                    addr: before.addr,
+                    bytes: before.bytes + extent.bytes,
+                    ..extent
+                };
+            }
+            if let Some(after) = self.get(extent.end()).filter(|e| e.kind == Kind::Hole) {
+                self.take(after.addr);
+                extent.bytes += after.bytes;
+            }
+            self.holes.insert((extent.bytes, extent.addr));
+            self.free += extent.bytes;
+        } else {
+            self.live += extent.bytes;
+        }
+        self.movable += usize::from(extent.kind == Kind::Movable);
+        self.extents
+            .insert(extent.addr, (extent.bytes, extent.kind));
+    }
+}
+
+fn as_extent((&addr, &(bytes, kind)): (&u64, &(u64, Kind))) -> Extent {
+    Extent { addr, bytes, kind }
+}
+
+fn as_hole(&(bytes, addr): &(u64, u64)) -> Extent {
+    Extent {
+        addr,
+        bytes,
+        kind: Kind::Hole,
+    }
+}

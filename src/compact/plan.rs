@@ -1,0 +1,412 @@
+//! Which blocks to move where: pure arithmetic over a [`Layout`].
+//!
+//! # The problem
+//!
+//! To make a hole of N bytes some blocks must leave a window, and what leaves must fit elsewhere.
+//! The price is the bytes moved. Where much is free the cheapest window and the tightest holes
+//! elsewhere do; where little is free nothing fits anywhere, and further blocks have to move so
+//! that small holes become one. At no slack at all every gap has to be filled exactly.
+//!
+//! # The method
+//!
+//! A plan is the set of blocks that stay. What lies between two of them is a gap; one gap takes the
+//! hole, and the blocks that do not stay are packed into the rest. The search goes through windows
+//! in order of the bytes in them, then through further blocks to lift, and prunes whatever already
+//! costs more than the best plan found. Small layouts are searched whole; of large ones only the
+//! neighbourhoods of the largest holes, with the tightest holes elsewhere as places to go. Sliding
+//! every block of one stretch together is always among the candidates, so a plan is found whenever
+//! one stretch has the bytes.
+//!
+//! Among plans of like cost the one is taken whose outcome serves the sizes lately asked for the
+//! cheapest; see [`Planner::note_request`].
+
+use std::collections::{HashMap, VecDeque};
+
+use super::layout::{Extent, Kind, Layout};
+use super::plan_order::in_order;
+use super::plan_search::{Search, Stretches};
+
+/// Sizes of past requests that weigh in the choice among plans.
+const REMEMBERED: usize = 128;
+
+/// One block's way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Move {
+    /// Where the block stands.
+    pub src: u64,
+    /// Where it goes.
+    pub dst: u64,
+    /// Its length in bytes.
+    pub bytes: u64,
+}
+
+/// Moves of one launch. Batches are made one after the other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Batch {
+    /// No destination overlaps any source: any order, all at once.
+    Disjoint(Vec<Move>),
+    /// Moves in ascending order that may overlap, all downwards or all upwards.
+    Slide {
+        /// Whether destinations lie above their sources.
+        upward: bool,
+        /// The moves by ascending source, which is ascending destination too.
+        moves: Vec<Move>,
+    },
+}
+
+impl Batch {
+    /// The moves of the batch.
+    #[must_use]
+    pub fn moves(&self) -> &[Move] {
+        match self {
+            Self::Disjoint(moves) | Self::Slide { moves, .. } => moves,
+        }
+    }
+
+    /// Bytes the batch moves.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.moves().iter().map(|m| m.bytes).sum()
+    }
+}
+
+/// What a plan is to achieve.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Goal {
+    /// A hole of at least this many bytes.
+    Hole(u64),
+    /// No live byte in as many of these ranges (address, bytes) as can be emptied into holes
+    /// outside them, those with the fewest live bytes first, until this many bytes of them are empty.
+    EmptyHandles {
+        /// The physical handles as mapped, in any order.
+        handles: Vec<(u64, u64)>,
+        /// Bytes to empty.
+        bytes: u64,
+    },
+    /// In every stretch between fixed blocks, all free bytes in one hole.
+    Full,
+}
+
+/// How long moves take: a line through what was measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CostModel {
+    /// Bytes moved in a nanosecond; a copy reads and writes each once.
+    pub bytes_per_ns: f64,
+    /// Nanoseconds of each launch, its table's upload included.
+    pub launch_ns: f64,
+}
+
+impl Default for CostModel {
+    /// An H200: 4.1 TB/s read and written together, and 10 µs a launch.
+    fn default() -> Self {
+        Self {
+            bytes_per_ns: 2050.0,
+            launch_ns: 10_000.0,
+        }
+    }
+}
+
+/// Moves that reach a goal, and what they will have done.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Plan {
+    /// What to do, in this order.
+    pub batches: Vec<Batch>,
+    /// Bytes moved in all.
+    pub bytes: u64,
+    /// Moves in all.
+    pub moves: usize,
+    /// Bytes of the largest hole afterwards.
+    pub largest_hole: u64,
+    /// The hole asked for by [`Goal::Hole`]; the bytes emptied by [`Goal::EmptyHandles`] are in
+    /// [`Plan::emptied`].
+    pub hole: Option<u64>,
+    /// Ranges of [`Goal::EmptyHandles`] that are empty afterwards.
+    pub emptied: Vec<(u64, u64)>,
+    /// Nanoseconds the moves will take by the planner's [`CostModel`].
+    pub predicted_ns: f64,
+}
+
+/// Makes plans, and remembers what sizes are asked for.
+#[derive(Debug, Clone)]
+pub struct Planner {
+    model: CostModel,
+    budget: usize,
+    recent: VecDeque<u64>,
+}
+
+impl Default for Planner {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Planner {
+    /// A planner for an H200 that spends about a millisecond at most on a plan.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            model: CostModel::default(),
+            budget: 500,
+            recent: VecDeque::with_capacity(REMEMBERED),
+        }
+    }
+
+    /// With another model of time.
+    #[must_use]
+    pub fn with_model(mut self, model: CostModel) -> Self {
+        self.model = model;
+        self
+    }
+
+    /// Looks at up to `budget` sets of blocks to move at each depth of the search, about a
+    /// microsecond each. More finds cheaper plans where hardly anything is free.
+    #[must_use]
+    pub fn with_budget(mut self, budget: usize) -> Self {
+        self.budget = budget.max(1);
+        self
+    }
+
+    /// Remembers that `bytes` were asked for. Layouts are judged by what the last 128 requests
+    /// would cost in them.
+    pub fn note_request(&mut self, bytes: u64) {
+        if self.recent.len() == REMEMBERED {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(bytes);
+    }
+
+    /// Where to put a block of `bytes` so that the sizes lately asked for stay cheap to serve;
+    /// `None` if no hole takes it. Meant for layouts of a few hundred blocks; of larger ones it
+    /// answers the tightest hole.
+    #[must_use]
+    pub fn place(&self, layout: &Layout, bytes: u64) -> Option<u64> {
+        let tightest = layout.holes_of(bytes.max(1)).next()?;
+        match Stretches::whole(layout) {
+            Some(stretches) => Some(
+                self.search(&stretches, bytes)
+                    .place()
+                    .unwrap_or(tightest.addr),
+            ),
+            None => Some(tightest.addr),
+        }
+    }
+
+    /// The moves that reach `goal`; `None` if no moves can.
+    ///
+    /// [`Goal::Full`] and [`Goal::EmptyHandles`] always have a plan, which may be empty.
+    #[must_use]
+    pub fn plan(&self, layout: &Layout, goal: &Goal) -> Option<Plan> {
+        match goal {
+            Goal::Hole(bytes) => self.plan_hole(layout, *bytes),
+            Goal::EmptyHandles { handles, bytes } => self.plan_emptying(layout, handles, *bytes),
+            Goal::Full => self.plan_full(layout),
+        }
+    }
+
+    fn search<'a>(&'a self, stretches: &'a Stretches, bytes: u64) -> Search<'a> {
+        Search::new(stretches, bytes, self.budget, self.recent.iter().copied())
+    }
+
+    fn plan_hole(&self, layout: &Layout, bytes: u64) -> Option<Plan> {
+        if let Some(hole) = layout.holes_of(bytes.max(1)).next() {
+            return Some(Plan {
+                hole: Some(hole.addr),
+                largest_hole: layout.largest_hole(),
+                ..Plan::default()
+            });
+        }
+        if bytes > layout.free_bytes() {
+            return None;
+        }
+        let near = Stretches::whole(layout).unwrap_or_else(|| Stretches::near_holes(layout, bytes));
+        let found = self.search(&near, bytes).run();
+        let (batches, hole) = match found {
+            Some(found) => (found.batches, found.hole),
+            None => slide_one_stretch(layout, bytes)?,
+        };
+        let plan = self.finish(layout, batches);
+        Some(Plan {
+            hole: Some(hole),
+            ..plan
+        })
+    }
+
+    fn plan_full(&self, layout: &Layout) -> Option<Plan> {
+        let mut moves = Vec::new();
+        for stretch in stretches_of(layout) {
+            let mut to = stretch[0].addr;
+            for block in stretch.iter().filter(|e| e.kind == Kind::Movable) {
+                moves.push(Move {
+                    src: block.addr,
+                    dst: to,
+                    bytes: block.bytes,
+                });
+                to += block.bytes;
+            }
+        }
+        Some(self.finish(layout, in_order(moves, &[])?))
+    }
+
+    fn plan_emptying(&self, layout: &Layout, handles: &[(u64, u64)], bytes: u64) -> Option<Plan> {
+        let (moves, emptied) = super::plan_handles::empty(layout, handles, bytes);
+        let plan = self.finish(layout, in_order(moves, &[])?);
+        Some(Plan { emptied, ..plan })
+    }
+
+    fn finish(&self, layout: &Layout, batches: Vec<Batch>) -> Plan {
+        let bytes: u64 = batches.iter().map(Batch::bytes).sum();
+        let moves = batches.iter().map(|b| b.moves().len()).sum();
+        let predicted_ns =
+            batches.len() as f64 * self.model.launch_ns + bytes as f64 / self.model.bytes_per_ns;
+        let largest_hole = largest_hole_after(layout, &batches);
+        Plan {
+            batches,
+            bytes,
+            moves,
+            largest_hole,
+            predicted_ns,
+            ..Plan::default()
+        }
+    }
+}
+
+/// Bytes of the largest hole once `batches` are made.
+///
+/// Looks only at what the moves touch: a hole that no move touches is as it was.
+fn largest_hole_after(layout: &Layout, batches: &[Batch]) -> u64 {
+    let ways = whole_ways(batches);
+    let mut changes: Vec<(u64, u64, bool)> = ways
+        .iter()
+        .map(|m| (m.dst, m.dst + m.bytes, true))
+        .collect();
+    changes.extend(ways.iter().map(|m| (m.src, m.src + m.bytes, false)));
+    if changes.is_empty() {
+        return layout.largest_hole();
+    }
+    // Free ranges around everything touched: the holes there and the sources, less the targets.
+    let mut free: Vec<(u64, u64)> = Vec::new();
+    for &(begin, end, target) in &changes {
+        if !target {
+            free.push((begin, end));
+        }
+        free.extend(
+            layout
+                .below(begin + 1)
+                .take(2)
+                .filter(|e| e.kind == Kind::Hole)
+                .map(|e| (e.addr, e.end())),
+        );
+        free.extend(
+            layout
+                .from(begin)
+                .take_while(|e| e.addr <= end)
+                .filter(|e| e.kind == Kind::Hole)
+                .map(|e| (e.addr, e.end())),
+        );
+    }
+    free.sort_unstable();
+    free.dedup();
+    let mut targets: Vec<(u64, u64)> = changes.iter().filter(|c| c.2).map(|c| (c.0, c.1)).collect();
+    targets.sort_unstable();
+    let touched = largest_difference(&free, &targets);
+    let untouched = layout
+        .largest_holes()
+        .find(|hole| free.binary_search(&(hole.addr, hole.end())).is_err());
+    touched.max(untouched.map_or(0, |hole| hole.bytes))
+}
+
+/// Each block's way from first to last, one move a block: what was parked in between is joined.
+fn whole_ways(batches: &[Batch]) -> Vec<Move> {
+    let mut at: HashMap<u64, Move> = HashMap::new();
+    for batch in batches {
+        let gone: Vec<Option<Move>> = batch.moves().iter().map(|m| at.remove(&m.src)).collect();
+        for (m, before) in batch.moves().iter().zip(gone) {
+            at.insert(
+                m.dst,
+                Move {
+                    src: before.map_or(m.src, |b| b.src),
+                    ..*m
+                },
+            );
+        }
+    }
+    at.into_values().collect()
+}
+
+/// The longest run of `free`, adjacent ranges joined, that no target meets. Both ascend.
+fn largest_difference(free: &[(u64, u64)], targets: &[(u64, u64)]) -> u64 {
+    let (mut largest, mut begin, mut end) = (0, 0, 0);
+    let mut targets = targets.iter().copied().peekable();
+    let mut close = |mut begin: u64, end: u64| {
+        while let Some(&(from, to)) = targets.peek().filter(|t| t.0 < end) {
+            largest = largest.max(from.saturating_sub(begin));
+            begin = begin.max(to);
+            targets.next();
+        }
+        largest = largest.max(end.saturating_sub(begin));
+    };
+    for &(from, to) in free {
+        if from > end {
+            close(begin, end);
+            begin = from;
+        }
+        end = end.max(to);
+    }
+    close(begin, end);
+    largest
+}
+
+/// The extents of each stretch: what lies together with nothing fixed or unmapped in between.
+fn stretches_of(layout: &Layout) -> Vec<Vec<Extent>> {
+    let mut all: Vec<Vec<Extent>> = Vec::new();
+    let mut end = None;
+    for extent in layout.extents() {
+        if extent.kind == Kind::Fixed {
+            end = None;
+            continue;
+        }
+        match all.last_mut().filter(|_| end == Some(extent.addr)) {
+            Some(stretch) => stretch.push(extent),
+            None => all.push(vec![extent]),
+        }
+        end = Some(extent.end());
+    }
+    all
+}
+
+/// The cheapest row of neighbours whose holes sum to `bytes`, slid together.
+fn slide_one_stretch(layout: &Layout, bytes: u64) -> Option<(Vec<Batch>, u64)> {
+    let mut best: Option<(u64, Vec<Extent>)> = None;
+    for stretch in stretches_of(layout) {
+        let (mut first, mut free, mut live) = (0, 0, 0);
+        for last in 0..stretch.len() {
+            match stretch[last].kind {
+                Kind::Hole => free += stretch[last].bytes,
+                Kind::Movable | Kind::Fixed => live += stretch[last].bytes,
+            }
+            while free >= bytes {
+                if best.as_ref().is_none_or(|(cost, _)| live < *cost) {
+                    best = Some((live, stretch[first..=last].to_vec()));
+                }
+                match stretch[first].kind {
+                    Kind::Hole => free -= stretch[first].bytes,
+                    Kind::Movable | Kind::Fixed => live -= stretch[first].bytes,
+                }
+                first += 1;
+            }
+        }
+    }
+    let (_, row) = best?;
+    let mut to = row.first()?.addr;
+    let mut moves = Vec::new();
+    for block in row.iter().filter(|e| e.kind == Kind::Movable) {
+        moves.push(Move {
+            src: block.addr,
+            dst: to,
+            bytes: block.bytes,
+        });
+        to += block.bytes;
+    }
+    Some((in_order(moves, &[])?, to))
+}

@@ -1,0 +1,239 @@
+//! Moves as the kernels read them: `kernels/warpool.h` defines the forms.
+
+use super::plan::Move;
+use crate::driver::abi;
+use crate::error::{Error, Result};
+
+/// What every address and length of a move is a multiple of, in bytes.
+pub const MOVE_ALIGN: u64 = 16;
+
+const ADDR_BITS: u32 = 44;
+const UNIT_LOW_BITS: u32 = 20;
+const UNIT_BITS: u32 = 40;
+
+/// A table of disjoint moves in the order and the form that `wp_relocate` takes.
+#[derive(Debug, Clone, Default)]
+pub struct MoveTable {
+    words: Vec<u64>,
+    first_tile: Vec<u32>,
+    small: u64,
+    medium: u64,
+    large: u64,
+    tiles: u32,
+}
+
+impl MoveTable {
+    /// A table of `moves`, which must be disjoint as [`Batch::Disjoint`](super::Batch) says.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a move is not of multiples of [`MOVE_ALIGN`] or lies beyond 48 bits.
+    pub fn new(moves: &[Move]) -> Result<Self> {
+        let mut classes: [Vec<[u64; 2]>; 3] = Default::default();
+        let mut table = Self::default();
+        let mut tiles = 0u64;
+        for m in moves {
+            let class = usize::from(m.bytes > u64::from(abi::WP_SMALL_MOVE))
+                + usize::from(m.bytes > u64::from(abi::WP_MEDIUM_MOVE));
+            classes[class].push(packed(m)?);
+            if class == 2 {
+                table.first_tile.push(u32_of(tiles)?);
+                tiles += m.bytes.div_ceil(u64::from(abi::WP_MOVE_TILE));
+            }
+        }
+        table.tiles = u32_of(tiles)?;
+        [table.small, table.medium, table.large] =
+            [0, 1, 2].map(|class| classes[class].len() as u64);
+        table.words = classes.concat().concat();
+        Ok(table)
+    }
+
+    /// Bytes of device memory the table takes, its address a multiple of 16.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.words.len() * 8 + self.first_tile.len() * 4
+    }
+
+    /// The table as it is to stand in device memory.
+    #[must_use]
+    pub fn image(&self) -> Vec<u8> {
+        let mut image = bytemuck::cast_slice::<u64, u8>(&self.words).to_vec();
+        image.extend_from_slice(bytemuck::cast_slice(&self.first_tile));
+        image
+    }
+
+    /// The arguments of the launch, with the image at `table`. `max_blocks` 0 is no bound.
+    #[must_use]
+    pub fn args(&self, table: u64, max_blocks: u32) -> abi::wp_relocate {
+        abi::wp_relocate {
+            moves: table,
+            first_tile: table + self.words.len() as u64 * 8,
+            small: self.small,
+            medium: self.medium,
+            large: self.large,
+            tiles: self.tiles,
+            max_blocks,
+        }
+    }
+}
+
+fn u32_of(tiles: u64) -> Result<u32> {
+    u32::try_from(tiles).map_err(|_| {
+        Error::invalid(
+            "moves",
+            format!("{tiles} tiles are too many for one launch; split the batch"),
+        )
+    })
+}
+
+fn check(m: &Move) -> Result<()> {
+    if !(m.src | m.dst | m.bytes).is_multiple_of(MOVE_ALIGN) {
+        let why =
+            format!("{m:?} is not of multiples of {MOVE_ALIGN} bytes; round blocks up to that");
+        return Err(Error::invalid("moves", why));
+    }
+    Ok(())
+}
+
+fn packed(m: &Move) -> Result<[u64; 2]> {
+    check(m)?;
+    let [src, dst, units] = [m.src, m.dst, m.bytes].map(|v| v / MOVE_ALIGN);
+    if src >> ADDR_BITS != 0 || dst >> ADDR_BITS != 0 || units >> UNIT_BITS != 0 {
+        return Err(Error::invalid(
+            "moves",
+            format!("{m:?} lies beyond 48 bits of address"),
+        ));
+    }
+    let low = units & ((1 << UNIT_LOW_BITS) - 1);
+    Ok([
+        src | low << ADDR_BITS,
+        dst | (units >> UNIT_LOW_BITS) << ADDR_BITS,
+    ])
+}
+
+/// Moves that may overlap, all in one direction, in the form that `wp_slide` takes.
+#[derive(Debug, Clone)]
+pub struct SlideTable {
+    moves: Vec<u64>,
+    lo: u64,
+    hi: u64,
+    upward: bool,
+}
+
+impl SlideTable {
+    /// A table of `moves` as [`Batch::Slide`](super::Batch) holds them.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a move is not of multiples of [`MOVE_ALIGN`], goes against `upward`,
+    /// or does not lie beyond the move before it in source and destination.
+    pub fn new(moves: &[Move], upward: bool) -> Result<Self> {
+        let (mut src_end, mut dst_end) = (0, 0);
+        for m in moves {
+            check(m)?;
+            if m.src < src_end || m.dst < dst_end || (m.dst > m.src) != upward && m.dst != m.src {
+                let way = if upward { "upwards" } else { "downwards" };
+                return Err(Error::invalid(
+                    "moves",
+                    format!(
+                        "{m:?} does not follow the others {way}; sort them, one direction a table"
+                    ),
+                ));
+            }
+            (src_end, dst_end) = (m.src + m.bytes, m.dst + m.bytes);
+        }
+        let tile = u64::from(abi::WP_SLIDE_TILE);
+        let lo = moves.first().map_or(0, |m| m.src / tile * tile);
+        let words = moves.iter().flat_map(|m| [m.src, m.dst, m.bytes]).collect();
+        Ok(Self {
+            moves: words,
+            lo,
+            hi: src_end.max(lo),
+            upward,
+        })
+    }
+
+    /// The table as it is to stand in device memory, its address a multiple of 8.
+    #[must_use]
+    pub fn image(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.moves)
+    }
+
+    /// Bytes of device memory the launch needs as scratch, its address a multiple of 16.
+    #[must_use]
+    pub fn scratch_bytes(&self) -> u64 {
+        64 + 4 * (self.hi - self.lo).div_ceil(u64::from(abi::WP_SLIDE_TILE))
+    }
+
+    /// The arguments of the launch, with the image at `table`. `max_blocks` 0 is no bound.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there are more moves than one launch takes.
+    pub fn args(&self, table: u64, scratch: u64, max_blocks: u32) -> Result<abi::wp_slide> {
+        Ok(abi::wp_slide {
+            moves: table,
+            lo: self.lo,
+            hi: self.hi,
+            scratch,
+            count: u32_of(self.moves.len() as u64 / 3)?,
+            upward: u32::from(self.upward),
+            max_blocks,
+            pad: 0,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_move_that_is_not_of_multiples_of_sixteen_is_refused() {
+        for m in [
+            Move {
+                src: 8,
+                dst: 0,
+                bytes: 16,
+            },
+            Move {
+                src: 0,
+                dst: 64,
+                bytes: 24,
+            },
+        ] {
+            assert!(
+                matches!(MoveTable::new(&[m]), Err(Error::Invalid { .. })),
+                "{m:?}"
+            );
+            assert!(
+                matches!(SlideTable::new(&[m], true), Err(Error::Invalid { .. })),
+                "{m:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_move_beyond_48_bits_is_refused() {
+        let far = Move {
+            src: 1 << 48,
+            dst: 0,
+            bytes: 16,
+        };
+        assert!(matches!(MoveTable::new(&[far]), Err(Error::Invalid { .. })));
+    }
+
+    #[test]
+    fn slides_that_cross_or_turn_are_refused() {
+        let down = Move {
+            src: 64,
+            dst: 32,
+            bytes: 64,
+        };
+        assert!(SlideTable::new(&[down], true).is_err());
+        let across = Move {
+            src: 128,
+            dst: 64,
+            bytes: 64,
+        };
+        assert!(SlideTable::new(&[down, across], false).is_err());
+        assert!(SlideTable::new(&[across, down], false).is_err());
+    }
+}

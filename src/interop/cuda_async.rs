@@ -1,0 +1,263 @@
+//! The driver's own stream-ordered pool (`cudaMallocAsync`), so that it can be measured beside ours.
+//!
+//! The pool is one of its own, with the release threshold at its maximum: memory is kept, as it is
+//! in [`Pool`](crate::Pool), and nothing else in the process shares it.
+
+use std::ffi::{c_int, c_void};
+use std::fmt;
+use std::marker::PhantomData;
+
+use crate::device::{Addr, Device, DeviceKind, Stream};
+use crate::driver::Driver;
+use crate::driver::table::{CuContext, CuMemLocation, CuMemPool, CuMemPoolProps, CuStream};
+use crate::error::{Error, Result};
+
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`.
+const PINNED: c_int = 1;
+/// `CU_MEM_LOCATION_TYPE_DEVICE`.
+const ON_DEVICE: c_int = 1;
+/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`.
+const RELEASE_THRESHOLD: c_int = 4;
+/// `CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH`.
+const RESERVED_HIGH: c_int = 6;
+/// `CU_MEMPOOL_ATTR_USED_MEM_HIGH`.
+const USED_HIGH: c_int = 8;
+
+/// A pool of the CUDA driver's own.
+///
+/// Calls go straight to the driver, with nothing of this crate between, so that what is measured
+/// is the driver. They want the device's context current on the calling thread:
+/// [`CudaAsync::enter`] makes it so once for many calls.
+///
+/// Safe to use from any thread. Dropping the pool gives its memory back once the last block is
+/// freed in the driver's eyes.
+pub struct CudaAsync {
+    driver: &'static Driver,
+    device: Device,
+    /// The `CUmemoryPool` and `CUcontext`, as integers so that any thread may hold them.
+    pool: usize,
+    context: usize,
+}
+
+/// A block of a [`CudaAsync`]. It has no drop of its own: give it to [`CudaAsync::free`], or its
+/// memory stays taken until the process ends.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "the driver frees it only when it is given to `CudaAsync::free`"]
+pub struct AsyncBlock {
+    addr: Addr,
+}
+
+impl AsyncBlock {
+    /// Address of the first byte.
+    #[must_use]
+    pub fn addr(&self) -> Addr {
+        self.addr
+    }
+}
+
+/// Keeps a device's context current on one thread until dropped.
+pub struct Entered {
+    driver: &'static Driver,
+    pushed: bool,
+    /// The context is current on this thread only.
+    here: PhantomData<*const ()>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if self.pushed {
+            let mut gone = std::ptr::null_mut();
+            // SAFETY: takes off what `enter` put on; a failure leaves a live context current.
+            let _ = unsafe { self.driver.cuCtxPopCurrent(&raw mut gone) };
+        }
+    }
+}
+
+impl CudaAsync {
+    /// Makes a pool of the driver's on `device` that holds at most `limit` physical bytes; `None`
+    /// for as much as the device gives.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] for a device that is no GPU; what the driver said.
+    pub fn new(device: &Device, limit: Option<u64>) -> Result<Self> {
+        if device.info().kind != DeviceKind::Cuda {
+            return Err(Error::Unavailable {
+                missing: String::from("cudaMallocAsync is the CUDA driver's, and this is no GPU"),
+                hint: String::from("take a GPU (Device::cuda)"),
+            });
+        }
+        let driver = Driver::get()?;
+        let mut made = Self {
+            driver,
+            device: device.clone(),
+            pool: 0,
+            context: context_of(driver, device)?,
+        };
+        let _entered = made.enter()?;
+        made.pool = create(driver, limit)?;
+        made.set(RELEASE_THRESHOLD, u64::MAX)?;
+        Ok(made)
+    }
+
+    /// Makes the device's context current on this thread until the answer is dropped.
+    ///
+    /// # Errors
+    /// What the driver said.
+    pub fn enter(&self) -> Result<Entered> {
+        let mut current: CuContext = std::ptr::null_mut();
+        // SAFETY: the call writes one handle.
+        unsafe { self.driver.cuCtxGetCurrent(&raw mut current) }.ok(self.driver)?;
+        let pushed = current as usize != self.context;
+        if pushed {
+            // SAFETY: the device, which this holds, keeps its context.
+            unsafe { self.driver.cuCtxPushCurrent(self.context as CuContext) }.ok(self.driver)?;
+        }
+        Ok(Entered {
+            driver: self.driver,
+            pushed,
+            here: PhantomData,
+        })
+    }
+
+    /// Allocates `bytes` on `stream` (`cuMemAllocFromPoolAsync`).
+    ///
+    /// The memory may be used by work queued on `stream` from now on, or ordered behind it.
+    ///
+    /// # Errors
+    /// What the driver said; [`Error::is_device_exhausted`] tells a request that does not fit.
+    #[inline]
+    pub fn alloc(&self, stream: &Stream, bytes: u64) -> Result<AsyncBlock> {
+        let mut addr = 0;
+        // SAFETY: the call writes one address; pool and stream are live.
+        unsafe {
+            self.driver.cuMemAllocFromPoolAsync(
+                &raw mut addr,
+                bytes as usize,
+                self.pool as CuMemPool,
+                stream.raw().0 as CuStream,
+            )
+        }
+        .ok(self.driver)?;
+        Ok(AsyncBlock { addr })
+    }
+
+    /// Frees a block in the order of `stream` (`cuMemFreeAsync`). Work that uses the block must be
+    /// ordered before this point of `stream`, its allocation too.
+    ///
+    /// # Errors
+    /// What the driver said.
+    #[inline]
+    pub fn free(&self, block: AsyncBlock, stream: &Stream) -> Result<()> {
+        // SAFETY: the address came from `alloc`, and the block is gone after this.
+        unsafe {
+            self.driver
+                .cuMemFreeAsync(block.addr, stream.raw().0 as CuStream)
+        }
+        .ok(self.driver)
+    }
+
+    /// Most physical bytes the pool has held.
+    ///
+    /// # Errors
+    /// What the driver said.
+    pub fn reserved_high(&self) -> Result<u64> {
+        self.get(RESERVED_HIGH)
+    }
+
+    /// Most bytes in blocks at once, as the driver rounds them.
+    ///
+    /// # Errors
+    /// What the driver said.
+    pub fn used_high(&self) -> Result<u64> {
+        self.get(USED_HIGH)
+    }
+
+    fn get(&self, attribute: c_int) -> Result<u64> {
+        let mut value = 0u64;
+        // SAFETY: these attributes are 64-bit numbers, and the pool is live.
+        unsafe {
+            self.driver.cuMemPoolGetAttribute(
+                self.pool as CuMemPool,
+                attribute,
+                (&raw mut value).cast::<c_void>(),
+            )
+        }
+        .ok(self.driver)?;
+        Ok(value)
+    }
+
+    fn set(&self, attribute: c_int, mut value: u64) -> Result<()> {
+        // SAFETY: these attributes are 64-bit numbers, and the pool is live.
+        unsafe {
+            self.driver.cuMemPoolSetAttribute(
+                self.pool as CuMemPool,
+                attribute,
+                (&raw mut value).cast::<c_void>(),
+            )
+        }
+        .ok(self.driver)
+    }
+}
+
+/// The context that the device's streams are of.
+fn context_of(driver: &'static Driver, device: &Device) -> Result<usize> {
+    let stream = device.stream()?;
+    let mut context: CuContext = std::ptr::null_mut();
+    // SAFETY: the call writes one handle; the stream is live.
+    unsafe { driver.cuStreamGetCtx(stream.raw().0 as CuStream, &raw mut context) }.ok(driver)?;
+    Ok(context as usize)
+}
+
+/// A pool on the device of the current context.
+fn create(driver: &'static Driver, limit: Option<u64>) -> Result<usize> {
+    let mut device = 0;
+    // SAFETY: the call writes one integer; a context is current.
+    unsafe { driver.cuCtxGetDevice(&raw mut device) }.ok(driver)?;
+    let props = CuMemPoolProps {
+        kind: PINNED,
+        handle_types: 0,
+        location: CuMemLocation {
+            kind: ON_DEVICE,
+            id: device,
+        },
+        win32_security_attributes: std::ptr::null_mut(),
+        // 0 is the driver's word for no limit.
+        max_bytes: limit.map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
+        usage: 0,
+        reserved: [0; 54],
+    };
+    let mut pool: CuMemPool = std::ptr::null_mut();
+    // SAFETY: the call reads the properties and writes one handle.
+    unsafe { driver.cuMemPoolCreate(&raw mut pool, &raw const props) }.ok(driver)?;
+    Ok(pool as usize)
+}
+
+impl Drop for CudaAsync {
+    fn drop(&mut self) {
+        if self.pool == 0 {
+            return;
+        }
+        let Ok(_entered) = self.enter() else { return };
+        // SAFETY: made by `new` and destroyed once; the driver keeps what blocks still use.
+        let _ = unsafe { self.driver.cuMemPoolDestroy(self.pool as CuMemPool) };
+    }
+}
+
+impl fmt::Debug for CudaAsync {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CudaAsync(on {:?})", self.device)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_device_has_no_driver_pool_and_the_error_says_so() {
+        let device = Device::host().expect("the host device");
+        let error = CudaAsync::new(&device, None).expect_err("refused");
+        assert!(matches!(error, Error::Unavailable { .. }));
+        assert!(error.to_string().contains("cudaMallocAsync"), "{error}");
+    }
+}

@@ -1,0 +1,60 @@
+//! A compaction in steps.
+
+use std::sync::Arc;
+
+use super::registry::Registry;
+use crate::compact::{Budget, Goal, Moved};
+use crate::error::Result;
+
+/// A compaction under way: begin, steps under a budget, end.
+///
+/// Between steps, and after dropping the pass at any step, every block is valid: other threads
+/// allocate, free, pin and read as they like, and the next step plans with what it finds.
+pub struct Pass {
+    registry: Arc<Registry>,
+    goal: Goal,
+    budget: Budget,
+    sum: Moved,
+}
+
+impl Pass {
+    pub(super) fn new(registry: Arc<Registry>, goal: Goal, budget: Budget) -> Self {
+        Self {
+            registry,
+            goal,
+            budget,
+            sum: Moved::default(),
+        }
+    }
+
+    /// Makes one step; [`Moved::finished`] says that there is nothing left to do.
+    ///
+    /// # Errors
+    /// What the driver said; every block is valid where it is, and the pass may go on.
+    pub fn step(&mut self) -> Result<Moved> {
+        let moved = self.registry.step(&self.goal, &self.budget)?;
+        self.sum.bytes += moved.bytes;
+        self.sum.blocks += moved.blocks;
+        self.sum.steps += moved.steps;
+        self.sum.predicted_ns += moved.predicted_ns;
+        self.sum.finished = moved.finished;
+        self.sum.reached = moved.reached;
+        Ok(moved)
+    }
+
+    /// Ends the pass and gives the sum of its steps.
+    #[must_use]
+    pub fn end(self) -> Moved {
+        self.sum
+    }
+}
+
+impl std::fmt::Debug for Pass {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Pass({:?}, {:?}, {:?})",
+            self.goal, self.budget, self.sum
+        )
+    }
+}

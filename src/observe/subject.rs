@@ -1,0 +1,87 @@
+//! What a replay asks of the allocator that it plays a trace through.
+
+use crate::device::{Addr, Stream};
+use crate::error::Result;
+use crate::interop::{AsyncBlock, CudaAsync};
+use crate::pool::{Block, Pool};
+
+/// A stream-ordered allocator. The calls are thin: what is timed is the allocator.
+pub(super) trait Subject {
+    /// A block in use.
+    type Block;
+
+    fn alloc(&self, stream: &Stream, bytes: u64) -> Result<Self::Block>;
+    fn addr(block: &Self::Block) -> Addr;
+    /// Frees on `stream`, the one that the block was allocated on.
+    fn free(&self, block: Self::Block, stream: &Stream) -> Result<()>;
+    /// Frees on `stream`, which already waits for the one that the block was allocated on.
+    fn free_on(&self, block: Self::Block, stream: &Stream) -> Result<()>;
+
+    /// Most physical bytes held at once.
+    fn peak_reserved_bytes(&self) -> Result<u64>;
+    /// The largest free extent now; 0 where the allocator does not say.
+    fn largest_hole_bytes(&self) -> u64;
+}
+
+impl Subject for Pool {
+    type Block = Block;
+
+    #[inline]
+    fn alloc(&self, stream: &Stream, bytes: u64) -> Result<Block> {
+        Pool::alloc(self, stream, bytes)
+    }
+
+    fn addr(block: &Block) -> Addr {
+        block.addr()
+    }
+
+    #[inline]
+    fn free(&self, block: Block, _: &Stream) -> Result<()> {
+        drop(block);
+        Ok(())
+    }
+
+    #[inline]
+    fn free_on(&self, block: Block, stream: &Stream) -> Result<()> {
+        block.free_on(stream)
+    }
+
+    fn peak_reserved_bytes(&self) -> Result<u64> {
+        Ok(self.stats().reserved.peak)
+    }
+
+    fn largest_hole_bytes(&self) -> u64 {
+        self.stats().largest_hole
+    }
+}
+
+impl Subject for CudaAsync {
+    type Block = AsyncBlock;
+
+    #[inline]
+    fn alloc(&self, stream: &Stream, bytes: u64) -> Result<AsyncBlock> {
+        CudaAsync::alloc(self, stream, bytes)
+    }
+
+    fn addr(block: &AsyncBlock) -> Addr {
+        block.addr()
+    }
+
+    #[inline]
+    fn free(&self, block: AsyncBlock, stream: &Stream) -> Result<()> {
+        CudaAsync::free(self, block, stream)
+    }
+
+    #[inline]
+    fn free_on(&self, block: AsyncBlock, stream: &Stream) -> Result<()> {
+        CudaAsync::free(self, block, stream)
+    }
+
+    fn peak_reserved_bytes(&self) -> Result<u64> {
+        self.reserved_high()
+    }
+
+    fn largest_hole_bytes(&self) -> u64 {
+        0
+    }
+}

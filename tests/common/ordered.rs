@@ -1,0 +1,375 @@
+//! A device of books only: it runs nothing and checks the order of everything.
+//!
+//! Each stream carries a vector clock, which records copy and waits join, as CUDA orders work.
+//! A fill is a use of the bytes it names, found through the mappings, so that memory mapped at two
+//! addresses is one memory. A use that is not ordered behind an earlier use of the same bytes on
+//! another stream, memory unmapped under a use that the host has not seen done, or a use of memory
+//! that is not mapped, ends the test with a panic that says which.
+//!
+//! Nothing queued is ever done by itself: a query answers as `choose` says, and only an answer or a
+//! wait on the host makes work done.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use warpool::device::{
+    Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Launch, Phys, RawEvent, RawStream,
+};
+use warpool::{Device, Error, Result};
+
+/// Uses by stream: the last one that is covered.
+#[derive(Debug, Clone, Default)]
+struct Clock(HashMap<u64, u64>);
+
+impl Clock {
+    fn join(&mut self, other: &Self) {
+        for (&stream, &tick) in &other.0 {
+            let mine = self.0.entry(stream).or_default();
+            *mine = tick.max(*mine);
+        }
+    }
+
+    fn covers(&self, stream: u64, tick: u64) -> bool {
+        self.0.get(&stream).is_some_and(|&mine| mine >= tick)
+    }
+
+    fn covers_all(&self, other: &Self) -> bool {
+        other
+            .0
+            .iter()
+            .all(|(&stream, &tick)| self.covers(stream, tick))
+    }
+}
+
+/// A use of physical bytes.
+#[derive(Debug, Clone, Copy)]
+struct Use {
+    addr: Addr,
+    phys: u64,
+    from: u64,
+    to: u64,
+    stream: u64,
+    tick: u64,
+}
+
+#[derive(Default)]
+struct State {
+    last_number: u64,
+    used: u64,
+    top: Addr,
+    ranges: HashMap<Addr, u64>,
+    handles: HashMap<u64, u64>,
+    mapped: BTreeMap<Addr, (u64, u64)>,
+    streams: HashMap<u64, Clock>,
+    events: HashMap<u64, Clock>,
+    done: Clock,
+    uses: Vec<Use>,
+}
+
+/// See the module documentation.
+pub struct Ordered {
+    info: DeviceInfo,
+    state: Mutex<State>,
+    /// Called before every call, where an explorer may let another thread go first.
+    pause: fn(),
+    /// Whether work that need not be done yet is done now.
+    choose: fn() -> bool,
+}
+
+fn unknown(what: &'static str) -> Error {
+    Error::invalid(what, "it is not one of this device")
+}
+
+impl Ordered {
+    /// A device with `total` bytes in granules of `granule`.
+    pub fn device(total: u64, granule: u64, pause: fn(), choose: fn() -> bool) -> Device {
+        let name = String::from("books only");
+        Device::from_backend(Arc::new(Self {
+            info: DeviceInfo::new(DeviceKind::Sim, 0, name, total, granule),
+            state: Mutex::new(State {
+                top: 1 << 32,
+                ..State::default()
+            }),
+            pause,
+            choose,
+        }))
+    }
+
+    fn enter(&self) -> MutexGuard<'_, State> {
+        (self.pause)();
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    fn clock(&mut self, stream: RawStream) -> Result<&mut Clock> {
+        self.streams
+            .get_mut(&stream.0)
+            .ok_or_else(|| unknown("stream"))
+    }
+
+    /// Notes a use of the part of one mapping that lies in [`addr`, `end`); gives its end.
+    fn use_mapping(&mut self, addr: Addr, end: Addr, stream: u64, tick: u64) -> Addr {
+        let found = self.mapped.range(..=addr).next_back();
+        let Some((&start, &(bytes, phys))) = found.filter(|(start, at)| addr < *start + at.0)
+        else {
+            panic!("stream {stream} uses {addr:#x}, where nothing is mapped");
+        };
+        let to = end.min(start + bytes);
+        let now = Use {
+            addr,
+            phys,
+            from: addr - start,
+            to: to - start,
+            stream,
+            tick,
+        };
+        let clock = &self.streams[&stream];
+        let done = &self.done;
+        self.uses.retain(|earlier| {
+            if earlier.phys != phys || earlier.from >= now.to || earlier.to <= now.from {
+                return true;
+            }
+            let ordered = earlier.stream == stream
+                || clock.covers(earlier.stream, earlier.tick)
+                || done.covers(earlier.stream, earlier.tick);
+            assert!(ordered, "{now:?} is not ordered behind {earlier:?}");
+            !(now.from <= earlier.from && earlier.to <= now.to)
+        });
+        self.uses.push(now);
+        to
+    }
+}
+
+impl Backend for Ordered {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        Ok(self.info.total_bytes - self.enter().used)
+    }
+
+    fn counts(&self) -> HandleCounts {
+        let state = self.enter();
+        HandleCounts {
+            ranges: state.ranges.len() as u64,
+            handles: state.handles.len() as u64,
+            mappings: state.mapped.len() as u64,
+            streams: state.streams.len() as u64,
+            events: state.events.len() as u64,
+        }
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<Addr> {
+        let mut state = self.enter();
+        let addr = state.top;
+        state.top += bytes;
+        state.ranges.insert(addr, bytes);
+        Ok(addr)
+    }
+
+    fn unreserve(&self, addr: Addr, bytes: u64) -> Result<()> {
+        let mut state = self.enter();
+        let standing = state.mapped.range(addr..addr + bytes).next().is_some();
+        assert!(!standing, "{addr:#x} is given back with mappings in it");
+        state
+            .ranges
+            .remove(&addr)
+            .map(|_| ())
+            .ok_or_else(|| unknown("addr"))
+    }
+
+    fn create(&self, bytes: u64) -> Result<Phys> {
+        let mut state = self.enter();
+        if state.used + bytes > self.info.total_bytes {
+            return Err(Error::Driver {
+                call: "create",
+                code: 2,
+                words: String::from("out of memory"),
+            });
+        }
+        state.used += bytes;
+        let phys = state.number();
+        state.handles.insert(phys, bytes);
+        Ok(Phys(phys))
+    }
+
+    fn release(&self, phys: Phys) -> Result<()> {
+        let mut state = self.enter();
+        let bytes = state
+            .handles
+            .remove(&phys.0)
+            .ok_or_else(|| unknown("phys"))?;
+        let standing = state.mapped.values().any(|&(_, mapped)| mapped == phys.0);
+        assert!(!standing, "{phys:?} is released while it is mapped");
+        state.used -= bytes;
+        state.uses.retain(|earlier| earlier.phys != phys.0);
+        Ok(())
+    }
+
+    fn map(&self, addr: Addr, bytes: u64, phys: Phys) -> Result<()> {
+        let mut state = self.enter();
+        assert_eq!(
+            state.handles.get(&phys.0),
+            Some(&bytes),
+            "{phys:?} is mapped in part"
+        );
+        let below = state.mapped.range(..addr + bytes).next_back();
+        let clear = below.is_none_or(|(&start, &(length, _))| start + length <= addr);
+        assert!(clear, "{addr:#x} is mapped already");
+        state.mapped.insert(addr, (bytes, phys.0));
+        Ok(())
+    }
+
+    fn unmap(&self, addr: Addr, bytes: u64) -> Result<()> {
+        let mut state = self.enter();
+        let removed = state.mapped.remove(&addr);
+        assert_eq!(
+            removed.map(|mapping| mapping.0),
+            Some(bytes),
+            "unmapped at {addr:#x}"
+        );
+        let done = &state.done;
+        let pending = state.uses.iter().find(|earlier| {
+            (addr..addr + bytes).contains(&earlier.addr)
+                && !done.covers(earlier.stream, earlier.tick)
+        });
+        assert!(pending.is_none(), "{addr:#x} is unmapped under {pending:?}");
+        Ok(())
+    }
+
+    fn stream_create(&self) -> Result<RawStream> {
+        let mut state = self.enter();
+        let stream = state.number();
+        state
+            .streams
+            .insert(stream, Clock(HashMap::from([(stream, 0)])));
+        Ok(RawStream(stream))
+    }
+
+    fn stream_destroy(&self, stream: RawStream) -> Result<()> {
+        let removed = self.enter().streams.remove(&stream.0);
+        removed.map(|_| ()).ok_or_else(|| unknown("stream"))
+    }
+
+    fn stream_id(&self, stream: RawStream) -> Result<u64> {
+        Ok(stream.0)
+    }
+
+    fn stream_sync(&self, stream: RawStream) -> Result<()> {
+        let mut state = self.enter();
+        let clock = state.clock(stream)?.clone();
+        state.done.join(&clock);
+        Ok(())
+    }
+
+    fn stream_query(&self, stream: RawStream) -> Result<bool> {
+        let mut state = self.enter();
+        let clock = state.clock(stream)?.clone();
+        if state.done.covers_all(&clock) {
+            return Ok(true);
+        }
+        let done = (self.choose)();
+        if done {
+            state.done.join(&clock);
+        }
+        Ok(done)
+    }
+
+    fn stream_capturing(&self, _: RawStream) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn event_create(&self, _: bool) -> Result<RawEvent> {
+        let mut state = self.enter();
+        let event = state.number();
+        state.events.insert(event, Clock::default());
+        Ok(RawEvent(event))
+    }
+
+    fn event_destroy(&self, event: RawEvent) -> Result<()> {
+        let removed = self.enter().events.remove(&event.0);
+        removed.map(|_| ()).ok_or_else(|| unknown("event"))
+    }
+
+    fn event_record(&self, event: RawEvent, stream: RawStream) -> Result<()> {
+        let mut state = self.enter();
+        let clock = state.clock(stream)?.clone();
+        state.events.insert(event.0, clock);
+        Ok(())
+    }
+
+    fn event_wait(&self, stream: RawStream, event: RawEvent) -> Result<()> {
+        let mut state = self.enter();
+        let marked = state.events.get(&event.0).cloned();
+        let marked = marked.ok_or_else(|| unknown("event"))?;
+        state.clock(stream)?.join(&marked);
+        Ok(())
+    }
+
+    fn event_query(&self, event: RawEvent) -> Result<bool> {
+        let mut state = self.enter();
+        let marked = state.events.get(&event.0).cloned();
+        let marked = marked.ok_or_else(|| unknown("event"))?;
+        if state.done.covers_all(&marked) {
+            return Ok(true);
+        }
+        let done = (self.choose)();
+        if done {
+            state.done.join(&marked);
+        }
+        Ok(done)
+    }
+
+    fn event_sync(&self, event: RawEvent) -> Result<()> {
+        let mut state = self.enter();
+        let marked = state.events.get(&event.0).cloned();
+        state.done.join(&marked.ok_or_else(|| unknown("event"))?);
+        Ok(())
+    }
+
+    fn event_elapsed_ns(&self, _: RawEvent, _: RawEvent) -> Result<f64> {
+        Err(Error::invalid("event", "this device keeps no time"))
+    }
+
+    unsafe fn copy_in(&self, _: Addr, _: *const u8, _: u64, _: RawStream) -> Result<()> {
+        Err(Error::invalid("copy", "this device holds no bytes"))
+    }
+
+    unsafe fn copy_out(&self, _: *mut u8, _: Addr, _: u64, _: RawStream) -> Result<()> {
+        Err(Error::invalid("copy", "this device holds no bytes"))
+    }
+
+    unsafe fn copy_within(&self, _: Addr, _: Addr, _: u64, _: RawStream) -> Result<()> {
+        Err(Error::invalid("copy", "this device holds no bytes"))
+    }
+
+    unsafe fn fill(&self, addr: Addr, _: u8, bytes: u64, stream: RawStream) -> Result<()> {
+        let mut state = self.enter();
+        let own = state.clock(stream)?.0.entry(stream.0).or_default();
+        *own += 1;
+        let tick = *own;
+        let mut at = addr;
+        while at < addr + bytes {
+            at = state.use_mapping(at, addr + bytes, stream.0, tick);
+        }
+        Ok(())
+    }
+
+    unsafe fn launch(&self, launch: &Launch, _: RawStream) -> Result<()> {
+        Err(Error::invalid(
+            "launch",
+            format!("this device has no {}", launch.name()),
+        ))
+    }
+
+    fn host_call(&self, _: RawStream, _: Box<dyn FnOnce() + Send>) -> Result<()> {
+        Err(Error::invalid("work", "this device calls nobody"))
+    }
+}

@@ -1,0 +1,156 @@
+//! How much a pool holds.
+
+use super::common::on_every_device;
+use super::{MIB, limited, small_handles, whole};
+use warpool::{Device, Error, Pool};
+
+on_every_device! {
+    a_limit_is_kept_and_its_error_gives_the_figures,
+    a_limit_below_a_granule_gives_nothing_and_says_why,
+    a_raised_limit_serves_what_failed,
+    a_fraction_of_the_device_is_a_limit,
+    preallocated_memory_is_there_from_the_start_and_served_without_growth,
+    a_preallocation_the_device_cannot_give_is_an_error_and_leaves_nothing,
+    a_trim_keeps_what_it_was_told_to_keep_and_what_is_in_use,
+    idle_handles_move_before_the_pool_grows,
+}
+
+fn a_limit_is_kept_and_its_error_gives_the_figures(device: &Device) {
+    let granule = device.info().granule;
+    let pool = limited(device, 4);
+    let stream = device.stream().unwrap();
+    let block = pool.alloc(&stream, 3 * granule).unwrap();
+    let Err(Error::OutOfMemory(figures)) = pool.alloc(&stream, 2 * granule) else {
+        panic!("it does not fit");
+    };
+    assert_eq!(figures.requested, 2 * granule);
+    assert_eq!(figures.live, 3 * granule);
+    assert_eq!(figures.limit, 4 * granule);
+    assert!(figures.reserved <= 4 * granule && figures.largest_hole < 2 * granule);
+    whole(&pool);
+    let stats = pool.stats();
+    assert_eq!((stats.failures, stats.steps.out_of_memory), (1, 1));
+    assert_eq!(
+        stats.allocated.current,
+        3 * granule,
+        "unchanged by the failure"
+    );
+    let rest = pool.alloc(&stream, granule).unwrap();
+    assert_eq!(pool.stats().reserved.current, 4 * granule);
+    drop((block, rest));
+}
+
+fn a_limit_below_a_granule_gives_nothing_and_says_why(device: &Device) {
+    let pool = Pool::new(device, small_handles().limit(1000)).unwrap();
+    let error = pool.alloc(&device.stream().unwrap(), 2000).unwrap_err();
+    assert!(error.is_out_of_memory());
+    assert!(error.to_string().contains("exceeds the limit"), "{error}");
+    assert_eq!(pool.stats().reserved.current, 0);
+}
+
+fn a_raised_limit_serves_what_failed(device: &Device) {
+    let granule = device.info().granule;
+    let pool = limited(device, 1);
+    let stream = device.stream().unwrap();
+    assert!(pool.alloc(&stream, 2 * granule).is_err());
+    pool.set_limit(Some(2 * granule));
+    let block = pool.alloc(&stream, 2 * granule).unwrap();
+    pool.set_limit(Some(granule));
+    assert!(pool.alloc(&stream, 1).is_err(), "more is held than allowed");
+    drop(block);
+    assert!(
+        pool.alloc(&stream, 2 * granule).is_ok(),
+        "what is held stays"
+    );
+    pool.set_limit(None);
+    assert!(pool.alloc(&stream, 3 * granule).is_ok());
+}
+
+fn a_fraction_of_the_device_is_a_limit(device: &Device) {
+    let granule = device.info().granule;
+    let pool = Pool::new(device, small_handles()).unwrap();
+    let stream = device.stream().unwrap();
+    for part in [0.0, -1.0, 1.01, f64::NAN, f64::INFINITY] {
+        assert!(
+            matches!(pool.set_fraction(part), Err(Error::Invalid { .. })),
+            "{part}"
+        );
+    }
+    let total = device.info().total_bytes as f64;
+    pool.set_fraction(2.5 * granule as f64 / total).unwrap();
+    let block = pool.alloc(&stream, 2 * granule).unwrap();
+    assert!(pool.alloc(&stream, granule).unwrap_err().is_out_of_memory());
+    drop(block);
+}
+
+fn preallocated_memory_is_there_from_the_start_and_served_without_growth(device: &Device) {
+    let granule = device.info().granule;
+    let pool = Pool::new(device, small_handles().preallocate(8 * granule)).unwrap();
+    let start = pool.stats();
+    assert_eq!(start.reserved.current, 8 * granule);
+    let stream = device.stream().unwrap();
+    let block = pool.alloc(&stream, 8 * granule).unwrap();
+    let stats = pool.stats();
+    assert_eq!(stats.calls, start.calls, "no driver call");
+    assert_eq!(stats.steps.grow, start.steps.grow);
+    drop(block);
+    assert_eq!(pool.trim(0).unwrap(), 8 * granule, "it may be given back");
+}
+
+fn a_preallocation_the_device_cannot_give_is_an_error_and_leaves_nothing(device: &Device) {
+    let before = device.backend().counts();
+    let config = small_handles().preallocate(device.info().total_bytes + 64 * MIB);
+    // In large pieces, so that the device is not filled handle by handle.
+    let config = config.handles(warpool::pool::HandleSize::UpTo(u64::MAX / 2));
+    match Pool::new(device, config) {
+        Err(error) => assert!(error.is_device_exhausted(), "{error}"),
+        Ok(pool) => panic!("{:?}", pool.stats().reserved),
+    }
+    assert_eq!(device.backend().counts(), before);
+}
+
+fn a_trim_keeps_what_it_was_told_to_keep_and_what_is_in_use(device: &Device) {
+    let granule = device.info().granule;
+    let pool = Pool::new(device, small_handles()).unwrap();
+    let stream = device.stream().unwrap();
+    let blocks: Vec<_> = (0..8)
+        .map(|_| pool.alloc(&stream, granule).unwrap())
+        .collect();
+    let kept = pool.alloc(&stream, 512).unwrap();
+    drop(blocks);
+    assert_eq!(pool.stats().reserved.current, 9 * granule);
+    assert_eq!(pool.trim(100 * granule).unwrap(), 0);
+    assert_eq!(pool.trim(6 * granule).unwrap(), 3 * granule);
+    assert_eq!(pool.stats().reserved.current, 6 * granule);
+    whole(&pool);
+    assert_eq!(pool.trim(0).unwrap(), 5 * granule);
+    assert_eq!(pool.stats().reserved.current, granule, "the block's own");
+    drop(kept);
+    assert_eq!(pool.trim(0).unwrap(), granule);
+    assert_eq!(device.backend().counts().handles, 0);
+    whole(&pool);
+    pool.alloc(&stream, granule).unwrap();
+}
+
+fn idle_handles_move_before_the_pool_grows(device: &Device) {
+    let granule = device.info().granule;
+    let pool = Pool::new(device, small_handles()).unwrap();
+    let stream = device.stream().unwrap();
+    let mut blocks: Vec<_> = (0..12)
+        .map(|_| pool.alloc(&stream, granule).unwrap())
+        .collect();
+    // Every second one is freed, so that no two idle handles lie together.
+    let mut odd = 0;
+    blocks.retain(|_| {
+        odd += 1;
+        odd % 2 == 0
+    });
+    let before = pool.stats();
+    let block = pool.alloc(&stream, 6 * granule).unwrap();
+    let after = pool.stats();
+    assert_eq!(after.reserved.current, before.reserved.current);
+    assert_eq!(after.calls.created, before.calls.created);
+    assert!(after.steps.steal > before.steps.steal);
+    whole(&pool);
+    drop(block);
+}

@@ -1,0 +1,269 @@
+//! The pool's protocol under schedules of shuttle's choosing: allocate, free, free elsewhere, take
+//! across streams, trim, destroy.
+//!
+//! Empty in a normal build; scripts/shuttle.sh runs it. `WARPOOL_SCHEDULES` sets how many schedules
+//! each test runs, half of them random, half by priorities that change few times (PCT). A failure
+//! prints its schedule, which shuttle replays.
+//!
+//! The device keeps books only and checks that every use of memory is ordered behind the uses
+//! before it, and that nothing is unmapped under a use.
+#![cfg(shuttle)]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::fill;
+use common::ordered::Ordered;
+use shuttle::rand::Rng;
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::{Config, Runner, thread};
+use warpool::device::HandleCounts;
+use warpool::{Block, Device, Pool, PoolConfig, Stream};
+
+const GRANULE: u64 = 64 << 10;
+
+fn explore(test: impl Fn(&Device) + Send + Sync + 'static) {
+    let schedules = std::env::var("WARPOOL_SCHEDULES").ok();
+    let schedules: usize = schedules.map_or(2_000, |text| text.parse().expect("a number"));
+    let test = Arc::new(move || {
+        let choose = || shuttle::rand::thread_rng().gen_bool(0.5);
+        let device = Ordered::device(64 * GRANULE, GRANULE, thread::yield_now, choose);
+        let backend = Arc::clone(device.backend());
+        test(&device);
+        drop(device);
+        assert_eq!(
+            backend.counts(),
+            HandleCounts::default(),
+            "something leaked"
+        );
+    });
+    let mut config = Config::new();
+    config.stack_size = 256 << 10;
+    let (random, pct) = (Arc::clone(&test), test);
+    Runner::new(RandomScheduler::new(schedules / 2), config.clone()).run(move || random());
+    Runner::new(PctScheduler::new(3, schedules / 2), config).run(move || pct());
+}
+
+/// Uses all of the block on `stream`.
+fn use_on(stream: &Stream, block: &Block) {
+    fill(stream, block.addr(), 1, block.capacity());
+}
+
+fn pool(device: &Device, granules: u64) -> Pool {
+    Pool::new(device, PoolConfig::default().limit(granules * GRANULE)).unwrap()
+}
+
+fn whole(pool: &Pool) {
+    pool.check_invariants().unwrap();
+}
+
+#[test]
+fn streams_that_share_too_little_memory_take_it_from_each_other_in_order_and_never_fail() {
+    explore(|device| {
+        let pool = pool(device, 3);
+        let threads: Vec<_> = [GRANULE, 2 * GRANULE]
+            .map(|bytes| {
+                let (pool, stream) = (pool.clone(), device.stream().unwrap());
+                thread::spawn(move || {
+                    for _ in 0..2 {
+                        let block = pool.alloc(&stream, bytes).unwrap();
+                        use_on(&stream, &block);
+                    }
+                })
+            })
+            .into();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        whole(&pool);
+    });
+}
+
+#[test]
+fn memory_freed_on_a_stream_that_is_then_dropped_is_never_missing_elsewhere() {
+    explore(|device| {
+        let pool = pool(device, 1);
+        let (first, second) = (device.stream().unwrap(), device.stream().unwrap());
+        let block = pool.alloc(&first, GRANULE).unwrap();
+        use_on(&first, &block);
+        drop(block);
+        let dropper = thread::spawn(move || drop(first));
+        let block = pool.alloc(&second, GRANULE).unwrap();
+        use_on(&second, &block);
+        dropper.join().unwrap();
+        whole(&pool);
+    });
+}
+
+#[test]
+fn memory_that_leaves_a_full_cache_is_never_missing_elsewhere() {
+    explore(|device| {
+        let config = PoolConfig::default().limit(2 * GRANULE).cache_bytes(0);
+        let pool = Pool::new(device, config).unwrap();
+        let (first, second) = (device.stream().unwrap(), device.stream().unwrap());
+        let (one, two) = (
+            pool.alloc(&first, GRANULE).unwrap(),
+            pool.alloc(&first, GRANULE).unwrap(),
+        );
+        use_on(&first, &one);
+        drop(one);
+        // Fills the cache again, so that the first block moves out of it meanwhile.
+        let freeing = thread::spawn(move || drop(two));
+        let block = pool.alloc(&second, GRANULE).unwrap();
+        use_on(&second, &block);
+        freeing.join().unwrap();
+        whole(&pool);
+    });
+}
+
+#[test]
+fn threads_that_share_a_stream_get_memory_apart() {
+    explore(|device| {
+        let pool = pool(device, 2);
+        let stream = device.stream().unwrap();
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                let (pool, stream) = (pool.clone(), stream.clone());
+                thread::spawn(move || {
+                    let mut addr = 0;
+                    for _ in 0..2 {
+                        let block = pool.alloc(&stream, GRANULE).unwrap();
+                        use_on(&stream, &block);
+                        addr = block.addr();
+                    }
+                    (pool.alloc(&stream, GRANULE).unwrap(), addr)
+                })
+            })
+            .collect();
+        let blocks: Vec<_> = threads.into_iter().map(|t| t.join().unwrap().0).collect();
+        assert_ne!(blocks[0].addr(), blocks[1].addr());
+        whole(&pool);
+    });
+}
+
+#[test]
+fn a_block_handed_to_a_consumer_is_freed_in_the_consumers_order() {
+    explore(|device| {
+        let pool = pool(device, 2);
+        let (producer, consumer) = (device.stream().unwrap(), device.stream().unwrap());
+        let (give, take) = shuttle::sync::mpsc::channel::<Block>();
+        let its = producer.clone();
+        let consuming = thread::spawn(move || {
+            for block in take {
+                consumer.wait_stream(&its).unwrap();
+                use_on(&consumer, &block);
+                block.free_on(&consumer).unwrap();
+            }
+        });
+        for _ in 0..3 {
+            // Two blocks exist at most once the consumer is behind; so a failure is possible.
+            if let Ok(block) = pool.alloc(&producer, GRANULE) {
+                use_on(&producer, &block);
+                give.send(block).unwrap();
+            }
+        }
+        drop(give);
+        consuming.join().unwrap();
+        whole(&pool);
+    });
+}
+
+#[test]
+fn a_declared_use_on_another_stream_is_waited_for() {
+    explore(|device| {
+        let pool = pool(device, 1);
+        let (home, other) = (device.stream().unwrap(), device.stream().unwrap());
+        let mut block = pool.alloc(&home, GRANULE).unwrap();
+        use_on(&home, &block);
+        other.wait_stream(&home).unwrap();
+        use_on(&other, &block);
+        block.record_use(&other).unwrap();
+        let freeing = thread::spawn(move || drop(block));
+        let its = pool.clone();
+        let taking = thread::spawn(move || {
+            let third = its.device().stream().unwrap();
+            if let Ok(block) = its.alloc(&third, GRANULE) {
+                use_on(&third, &block);
+            }
+        });
+        freeing.join().unwrap();
+        taking.join().unwrap();
+        whole(&pool);
+    });
+}
+
+#[test]
+fn a_trim_takes_nothing_that_is_in_use() {
+    explore(|device| {
+        let pool = pool(device, 2);
+        let (its, stream) = (pool.clone(), device.stream().unwrap());
+        let working = thread::spawn(move || {
+            for _ in 0..2 {
+                let block = its.alloc(&stream, GRANULE).unwrap();
+                use_on(&stream, &block);
+            }
+        });
+        let other = device.stream().unwrap();
+        let block = pool.alloc(&other, GRANULE).unwrap();
+        use_on(&other, &block);
+        drop(block);
+        pool.trim(0).unwrap();
+        working.join().unwrap();
+        whole(&pool);
+        pool.trim(0).unwrap();
+        assert_eq!(pool.stats().reserved.current, 0);
+    });
+}
+
+#[test]
+fn blocks_streams_and_pools_may_be_dropped_by_any_thread_in_any_order() {
+    for cache_bytes in [0, 64 << 20] {
+        explore(move |device| {
+            let config = PoolConfig::default().cache_bytes(cache_bytes);
+            let pool = Pool::new(device, config).unwrap();
+            let stream = device.stream().unwrap();
+            let blocks: Vec<_> = (0..3)
+                .map(|_| pool.alloc(&stream, GRANULE).unwrap())
+                .collect();
+            for block in &blocks {
+                use_on(&stream, block);
+            }
+            let mut threads: Vec<_> = blocks
+                .into_iter()
+                .map(|block| thread::spawn(move || drop(block)))
+                .collect();
+            threads.push(thread::spawn(move || drop(stream)));
+            threads.push(thread::spawn(move || drop(pool)));
+            for thread in threads {
+                thread.join().unwrap();
+            }
+        });
+    }
+}
+
+#[test]
+fn a_block_may_be_freed_elsewhere_while_its_pool_and_stream_are_dropped() {
+    for cache_bytes in [0, 64 << 20] {
+        explore(move |device| {
+            let config = PoolConfig::default().cache_bytes(cache_bytes);
+            let pool = Pool::new(device, config).unwrap();
+            let (home, other) = (device.stream().unwrap(), device.stream().unwrap());
+            // So that the other stream's lane exists.
+            let first = pool.alloc(&other, GRANULE).unwrap();
+            use_on(&other, &first);
+            drop(first);
+            let block = pool.alloc(&home, 2 * GRANULE).unwrap();
+            use_on(&home, &block);
+            let freeing = thread::spawn(move || {
+                other.wait_stream(&home).unwrap();
+                use_on(&other, &block);
+                drop(home);
+                block.free_on(&other).unwrap();
+            });
+            let dropping = thread::spawn(move || drop(pool));
+            freeing.join().unwrap();
+            dropping.join().unwrap();
+        });
+    }
+}
