@@ -184,12 +184,12 @@ impl Block {
         let Some(lane) = self.lane().shared.lane(stream)? else {
             // The pool has no handle any more and keeps no cache: the home stream waits instead.
             let theirs = &stream.core().timeline;
-            return self
-                .lane()
-                .stream
-                .timeline
-                .wait_for(theirs, theirs.open_tick())
-                .map(|_| ());
+            let home = &self.lane().stream.timeline;
+            // Where the device cannot be made to wait, the host does.
+            return match home.wait_for(theirs, theirs.open_tick()) {
+                Ok(_) => Ok(()),
+                Err(error) => stream.synchronize().and(Err(error)),
+            };
         };
         let mut this = ManuallyDrop::new(self);
         let waited = wait_for_uses(&lane, this.uses.take());
