@@ -11,6 +11,9 @@ use warpool::{Device, Pool, PoolConfig, Stream};
 
 const MIB: u64 = 1 << 20;
 
+/// What may order two streams' work.
+type Between<'a> = &'a dyn Fn(&Stream, &Stream);
+
 /// Runs `case` on the host device and on simulated ones, with bytes and without; each time it must
 /// find the same faults.
 fn everywhere(case: impl Fn(&Device)) -> Vec<Report> {
@@ -116,7 +119,7 @@ fn whatever_orders_two_writes_silences_it() {
         }
         told.recv().unwrap();
     };
-    let orders: [&dyn Fn(&Stream, &Stream); 5] = [
+    let orders: [Between; 5] = [
         &by_event,
         &by_a_third,
         &|first, _| first.synchronize().unwrap(),
@@ -134,7 +137,7 @@ fn whatever_orders_two_writes_silences_it() {
 
 #[test]
 fn a_wait_the_wrong_way_round_or_too_early_does_not() {
-    let wrong: [&dyn Fn(&Stream, &Stream); 3] = [
+    let wrong: [Between; 3] = [
         &|first, second| first.wait_stream(second).unwrap(),
         &|first, second| {
             let event = first.device().event().unwrap();

@@ -74,8 +74,6 @@ struct Used {
     kind: AccessKind,
     from: u64,
     to: u64,
-    /// Uses before it.
-    after: Set,
 }
 
 /// Follows every edge by itself: sets of uses, no clocks.
@@ -104,12 +102,7 @@ impl Oracle {
         });
         if keep || !races {
             self.streams[stream] = after | 1 << self.used.len();
-            self.used.push(Used {
-                kind,
-                from,
-                to,
-                after,
-            });
+            self.used.push(Used { kind, from, to });
         }
         races
     }
