@@ -123,6 +123,18 @@ impl Cache {
         self.blocks += 1;
     }
 
+    /// Shows all blocks.
+    pub(crate) fn each(&self, mut see: impl FnMut(&Cached)) {
+        for &head in self.heads.iter() {
+            let mut at = head;
+            while at != NONE {
+                let entry = &self.entries[at as usize];
+                see(&entry.block);
+                at = entry.next;
+            }
+        }
+    }
+
     /// Takes all blocks out.
     pub(crate) fn drain(&mut self, mut give: impl FnMut(Cached)) {
         if self.blocks == 0 {

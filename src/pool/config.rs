@@ -63,6 +63,9 @@ pub struct PoolConfig {
     /// Whether to keep, for each live block, its tag and where it was allocated, for
     /// [`Pool::leak_report`](super::Pool::leak_report). Costs a lock and a map entry a block.
     pub track: bool,
+    /// Whether to keep, under [`PoolConfig::track`], the backtrace of each live block's allocation.
+    /// Costs microseconds a block.
+    pub backtraces: bool,
 }
 
 impl Default for PoolConfig {
@@ -78,6 +81,7 @@ impl Default for PoolConfig {
             cache_bytes: 64 << 20,
             slabs: true,
             track: false,
+            backtraces: false,
         }
     }
 }
@@ -146,6 +150,13 @@ impl PoolConfig {
     #[must_use]
     pub fn slabs(mut self, on: bool) -> Self {
         self.slabs = on;
+        self
+    }
+
+    /// Sets whether tracked blocks keep where they were allocated.
+    #[must_use]
+    pub fn backtraces(mut self, on: bool) -> Self {
+        self.backtraces = on;
         self
     }
 

@@ -15,6 +15,7 @@ mod lane;
 mod mapping;
 mod shared;
 mod stats;
+mod track;
 mod windows;
 
 use std::cell::Cell;
@@ -26,6 +27,7 @@ use bytemuck::Pod;
 pub use block::{Block, PoolBuf};
 pub use config::{HandleSize, PoolConfig, Reuse};
 pub use stats::{Counter, PoolStats, SMALL_BYTES, Steps, StreamStats};
+pub use track::{LeakReport, LiveBlock, TagScope, tag_scope};
 
 use crate::device::{Device, Stream, lock};
 use crate::error::{Error, OutOfMemory, Result};
@@ -166,7 +168,11 @@ impl Pool {
     /// [`Error::OutOfMemory`] when every step of the ladder failed; what the driver said.
     #[inline]
     pub fn alloc(&self, stream: &Stream, bytes: u64) -> Result<Block> {
-        self.lane(stream)?.alloc(bytes)
+        let mut block = self.lane(stream)?.alloc(bytes)?;
+        if let Some(tracker) = &self.shared().tracker {
+            tracker.enter(&mut block);
+        }
+        Ok(block)
     }
 
     /// Allocates a buffer of `len` elements of `T` on `stream`.

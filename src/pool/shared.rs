@@ -8,6 +8,7 @@ use super::block::Block;
 use super::core::{Core, Grant};
 use super::figures::Ledger;
 use super::lane::Lane;
+use super::track::Tracker;
 use super::{PoolConfig, Pressure, Relief};
 use crate::device::{Device, Stream, StreamWatcher, lock};
 use crate::error::{Error, OutOfMemory, Result};
@@ -37,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) device: Device,
     pub(crate) base: u64,
     pub(crate) cache_bytes: u64,
+    /// Of a pool that tracks its blocks.
+    pub(crate) tracker: Option<Arc<Tracker>>,
     pub(crate) core: Mutex<Core>,
     lanes: RwLock<Lanes>,
     /// What a layer above keeps with the pool.
@@ -51,12 +54,14 @@ impl Shared {
     pub(crate) fn new(device: &Device, config: PoolConfig) -> Result<Self> {
         static NEXT_UID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let cache_bytes = config.cache_bytes;
+        let tracker = config.track.then(|| Tracker::new(config.backtraces));
         let core = Core::new(device, config)?;
         Ok(Self {
             uid: NEXT_UID.fetch_add(1, Ordering::Relaxed),
             device: device.clone(),
             base: core.arena.base(),
             cache_bytes,
+            tracker,
             core: Mutex::new(core),
             lanes: RwLock::default(),
             attached: OnceLock::new(),
@@ -228,6 +233,7 @@ impl Shared {
 
     /// The figures of an error for a request of `bytes`.
     fn figures(&self, bytes: u64) -> OutOfMemory {
+        let holders = self.leak_report().holders();
         let core = lock(&self.core);
         let (live, _) = core.extents.taken();
         OutOfMemory {
@@ -238,7 +244,7 @@ impl Shared {
             device_free: self.device.backend().free_bytes().ok(),
             largest_hole: core.extents.largest_hole(),
             after_compaction: core.after_compaction(),
-            holders: Vec::new(),
+            holders,
         }
     }
 
@@ -263,6 +269,13 @@ impl Shared {
         let mut core = lock(&self.core);
         for lane in lanes.values() {
             lane.retire(&mut core);
+        }
+        #[cfg(feature = "tracing")]
+        {
+            let (bytes, blocks) = core.extents.taken();
+            if blocks > 0 {
+                tracing::warn!(target: "warpool", blocks, bytes, "pool dropped with live blocks");
+            }
         }
     }
 }
