@@ -13,9 +13,7 @@ namespace {
 template <class S, class D, class Mode>
 int queue_plain(const wp_convert &a, const Mode &mode, void *stream) {
     const Plain<S, D, Mode> op = {mode, a.overflow == WP_SATURATE, a.seed};
-    if constexpr (EXACT<S, D> || SAME_MODE<Mode, Nearest>) {
-        if (is_flat<S, D>(a)) return queue_flat<S, D>(a, op, stream);
-    }
+    if (is_flat<S, D, Plain<S, D, Mode>>(a)) return queue_flat<S, D>(a, op, stream);
     return queue_convert<S, D>(a, op, stream);
 }
 

@@ -9,7 +9,7 @@ namespace wp {
 namespace {
 
 constexpr unsigned THREADS = 256;
-constexpr int UNROLL = 2;
+constexpr int UNROLL = 4;
 
 template <class T, int V>
 __device__ __forceinline__ bool unscale_group(Vector<typename T::Bits, V> &x, float inverse) {
@@ -29,42 +29,50 @@ __device__ __forceinline__ bool unscale_group(Vector<typename T::Bits, V> &x, fl
     return finite;
 }
 
-/* A block a tile. The vectors of the tile are 16 bytes; its ends are done element by element. */
+/* The vectors of a tile are 16 bytes; its ends are done element by element. True if all was finite. */
 template <class T>
-__global__ void __launch_bounds__(THREADS) unscale_kernel(const wp_unscale a) {
+__device__ __forceinline__ bool unscale_tile(const wp_tile &tile, float inverse, unsigned lane) {
     constexpr int V = 128 / T::SIZE;
     constexpr u64 B = T::SIZE / 8;
-    const wp_tile tile = ((const wp_tile *)a.tiles)[blockIdx.x];
-    wp_scaler *scaler = (wp_scaler *)a.scaler;
-    const float inverse = scaler->inverse;
-    const u64 head = (16 - tile.src % 16) % 16 / B;
-    const u64 start = head < tile.count ? head : tile.count;
-    const u64 vectors = (tile.count - start) / V;
+    const u32 head = (u32)((16 - tile.src % 16) % 16 / B);
+    const u32 start = head < tile.count ? head : tile.count;
+    const u32 vectors = (tile.count - start) / V;
     typename T::Bits *elements = (typename T::Bits *)tile.src;
     bool finite = true;
 #pragma unroll 1
-    for (u64 first = threadIdx.x; first < vectors; first += THREADS * UNROLL) {
+    for (u32 first = lane; first < vectors; first += 32 * UNROLL) {
+        const u64 at = tile.src + start * B + (u64)first * 16;
         Vector<typename T::Bits, V> x[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; u++)
-            if (first + u * THREADS < vectors)
-                x[u] = load_streaming<typename T::Bits, V>(tile.src + start * B + (first + u * THREADS) * 16);
+            if (first + u * 32 < vectors) x[u] = load_streaming<typename T::Bits, V>(at + u * 512);
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            if (first + u * THREADS < vectors) {
+            if (first + u * 32 < vectors) {
                 finite = unscale_group<T, V>(x[u], inverse) && finite;
-                store_streaming(tile.src + start * B + (first + u * THREADS) * 16, x[u]);
+                store_streaming(at + u * 512, x[u]);
             }
         }
     }
-    /* At most V - 1 elements before the vectors and as many after them. */
-    const u64 after = start + vectors * V;
-    const u64 edge = threadIdx.x < start ? threadIdx.x : after + (threadIdx.x - start);
+    /* At most V - 1 elements before the vectors and as many after them: one a lane. */
+    const u32 after = start + vectors * V;
+    const u32 edge = lane < start ? lane : after + (lane - start);
     if (edge < tile.count) {
         finite = finite && is_finite<T>(elements[edge]);
         elements[edge] = unscaled<T>(elements[edge], inverse);
     }
-    if (!finite) *(volatile u32 *)&scaler->found = 1;
+    return finite;
+}
+
+/* A warp a tile; a block stores what it found once, for all meet at one word. */
+template <class T>
+__global__ void __launch_bounds__(THREADS, 4) unscale_kernel(const wp_unscale a) {
+    const u64 warp = blockIdx.x * (u64)(THREADS / 32) + threadIdx.x / 32;
+    wp_scaler *scaler = (wp_scaler *)a.scaler;
+    bool finite = true;
+    if (warp < a.count)
+        finite = unscale_tile<T>(((const wp_tile *)a.tiles)[warp], scaler->inverse, threadIdx.x % 32);
+    if (__syncthreads_or(!finite) && threadIdx.x == 0) *(volatile u32 *)&scaler->found = 1;
 }
 
 __global__ void update_kernel(wp_scaler *scaler) { update_scaler(*scaler); }
@@ -76,7 +84,10 @@ extern "C" int wp_cuda_unscale(const wp_unscale *args, void *stream) {
     using namespace wp;
     return with_destination<F32>(args->type, cudaErrorInvalidValue, [&](auto, auto t) -> int {
         using T = decltype(t);
-        if constexpr (GRADIENT<T>) return launch(unscale_kernel<T>, args->count, THREADS, stream, *args);
+        if constexpr (GRADIENT<T>) {
+            constexpr u64 WARPS = THREADS / 32;
+            return launch(unscale_kernel<T>, (args->count + WARPS - 1) / WARPS, THREADS, stream, *args);
+        }
         return cudaErrorInvalidValue;
     });
 }

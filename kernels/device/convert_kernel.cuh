@@ -1,8 +1,7 @@
 /*
  * convert_kernel.cuh: the conversion kernel over rows or over a table of tiles, and its launch.
  *
- * Bound by memory. No grid-stride: a block converts one segment of a row, several short rows, or one
- * tile of the table.
+ * Bound by memory. No grid-stride: a warp converts one chunk of a row, or one tile of the table.
  */
 #ifndef WARPOOL_CONVERT_KERNEL_CUH
 #define WARPOOL_CONVERT_KERNEL_CUH
@@ -12,41 +11,38 @@
 
 namespace wp {
 
-/* How the rows are cut: 2^lanes_log2 threads work on one segment. */
+constexpr unsigned WARPS = CONVERT_THREADS / 32;
+
+/* The warps of a launch: one a chunk, `per_row` for each row, or one a tile. */
 struct Cut {
-    u64 segments_per_row;
-    u64 segments;
-    unsigned lanes_log2;
+    u32 warps;
+    u32 per_row;
 };
 
 template <class S, class D, class Op>
-__global__ void __launch_bounds__(CONVERT_THREADS, 3) convert_kernel(const wp_convert a, const Cut cut, Op op) {
-    constexpr unsigned PER_LANE = Shape<S, D>::V * Op::UNROLL;
-    op.begin();
-    unsigned lanes_log2 = cut.lanes_log2;
-    u64 segment = 0, end, r = 0;
+__global__ void __launch_bounds__(CONVERT_THREADS, Op::RESIDENT) convert_kernel(const wp_convert a, const Cut cut, Op op) {
+    constexpr int SIZE = Shape<S, D>::V * 32 * Op::CHUNK;
+    const u32 warp = blockIdx.x * WARPS + threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
     u32 tensor = 0;
-    Row row;
-    if (a.tiles != 0) {
-        const wp_tile tile = ((const wp_tile *)a.tiles)[blockIdx.x];
-        row = {tile.src, tile.dst, tile.count, tile.index};
-        end = (tile.count + phase_of<S, D>(tile.dst) + PER_LANE * CONVERT_THREADS - 1) / (PER_LANE * CONVERT_THREADS);
-        tensor = tile.tensor;
-        lanes_log2 = 8;
-    } else {
-        segment = ((u64)blockIdx.x * CONVERT_THREADS + threadIdx.x) >> lanes_log2;
-        if (segment >= cut.segments) return;
-        if (a.rows != 1) {
-            r = segment / cut.segments_per_row;
-            segment -= r * cut.segments_per_row;
-        }
-        row = {a.src + r * a.src_pitch, a.dst + r * a.dst_pitch, a.count, r * a.count};
-        end = segment + 1;
-    }
-    const unsigned lanes = 1u << lanes_log2, lane = threadIdx.x & (lanes - 1);
+    op.begin();
+    if (warp < cut.warps) {
+        if (a.tiles != 0) {
+            const wp_tile tile = ((const wp_tile *)a.tiles)[warp];
+            const Row row = {tile.src, tile.dst, tile.count, tile.index};
+            const u64 reach = tile.count + phase_of<S, D>(tile.dst);
+            tensor = tile.tensor;
 #pragma unroll 1
-    for (; segment < end; segment++) convert_segment<S, D>(row, segment, lane, lanes, op);
-    op.finish(tensor);
+            for (u64 c = 0; c * SIZE < reach; c++) convert_chunk<S, D>(chunk_of<S, D>(row, c, SIZE), lane, op);
+        } else {
+            const u32 r = cut.per_row == 1 ? warp : warp / cut.per_row;
+            const u32 c = warp - r * cut.per_row;
+            const Row row = {a.src + r * a.src_pitch, a.dst + r * a.dst_pitch, a.count, r * a.count};
+            if ((u64)c * SIZE < row.count + phase_of<S, D>(row.dst))
+                convert_chunk<S, D>(chunk_of<S, D>(row, c, SIZE), lane, op);
+        }
+    }
+    op.finish(tensor, a.tiles != 0);
 }
 
 /* Blocks that fill a multiprocessor with threads. */
@@ -63,8 +59,8 @@ constexpr unsigned FLAT_BLOCKS = 2048 / CONVERT_THREADS;
  * registers and a multiprocessor holds as many threads as it can.
  */
 template <class S, class D, class Op>
-__global__ void __launch_bounds__(CONVERT_THREADS, FLAT_BLOCKS) flat_kernel(u64 src, u64 dst, u64 count, Op op) {
-    constexpr int V = Shape<S, D>::V, U = Op::UNROLL;
+__global__ void __launch_bounds__(CONVERT_THREADS, Op::LIGHT ? FLAT_BLOCKS : FLAT_BLOCKS * 5 / 8) flat_kernel(u64 src, u64 dst, u64 count, Op op) {
+    constexpr int V = Op::FLAT_GROUP, U = Op::FLAT;
     constexpr u64 SB = S::SIZE / 8, DB = D::SIZE / 8;
     const u64 first = ((u64)blockIdx.x * (CONVERT_THREADS * U) + threadIdx.x) * V;
     constexpr u64 STEP = CONVERT_THREADS * V;
@@ -87,15 +83,17 @@ __global__ void __launch_bounds__(CONVERT_THREADS, FLAT_BLOCKS) flat_kernel(u64 
 }
 
 /* Whether flat_kernel may be used. */
-template <class S, class D>
+template <class S, class D, class Op>
 bool is_flat(const wp_convert &a) {
-    const u64 group = Shape<S, D>::V;
-    return a.tiles == 0 && a.rows == 1 && a.src % (group * S::SIZE / 8) == 0 && a.dst % (group * D::SIZE / 8) == 0;
+    const u64 group = Op::FLAT_GROUP, most = 16;
+    const u64 src = group * S::SIZE / 8, dst = group * D::SIZE / 8;
+    return a.tiles == 0 && a.rows == 1 && a.src % (src < most ? src : most) == 0 &&
+           a.dst % (dst < most ? dst : most) == 0;
 }
 
 template <class S, class D, class Op>
 int queue_flat(const wp_convert &a, const Op &op, void *stream) {
-    const u64 block = Shape<S, D>::V * Op::UNROLL * CONVERT_THREADS;
+    const u64 block = Op::FLAT_GROUP * Op::FLAT * CONVERT_THREADS;
     const u64 blocks = (a.count + block - 1) / block;
     return launch(flat_kernel<S, D, Op>, blocks, CONVERT_THREADS, stream, a.src, a.dst, a.count, op);
 }
@@ -108,24 +106,15 @@ bool any_phase(const wp_convert &a) {
 }
 
 template <class S, class D, class Op>
-Cut cut_rows(const wp_convert &a) {
-    constexpr u64 PER_LANE = Shape<S, D>::V * Op::UNROLL;
-    const u64 reach = a.count + (any_phase<S, D>(a) ? Shape<S, D>::V - 1 : 0);
-    unsigned lanes_log2 = 5; /* whole warps, which the operations count on */
-    while (lanes_log2 < 8 && (PER_LANE << lanes_log2) < reach) lanes_log2++;
-    if (a.rows == 1) lanes_log2 = 8;
-    const u64 segment = PER_LANE << lanes_log2;
-    const u64 per_row = (reach + segment - 1) / segment;
-    return {per_row, per_row * a.rows, lanes_log2};
-}
-
-template <class S, class D, class Op>
 int queue_convert(const wp_convert &a, const Op &op, void *stream) {
-    if (a.tiles != 0) return launch(convert_kernel<S, D, Op>, a.rows, CONVERT_THREADS, stream, a, Cut{}, op);
-    const Cut cut = cut_rows<S, D, Op>(a);
-    const u64 threads = cut.segments << cut.lanes_log2;
-    const u64 blocks = (threads + CONVERT_THREADS - 1) / CONVERT_THREADS;
-    return launch(convert_kernel<S, D, Op>, blocks, CONVERT_THREADS, stream, a, cut, op);
+    const u64 size = Shape<S, D>::V * 32 * Op::CHUNK;
+    const u64 reach = a.count + (any_phase<S, D>(a) ? Shape<S, D>::V - 1 : 0);
+    const u64 per_row = a.tiles != 0 ? 1 : (reach + size - 1) / size;
+    /* More chunks than a number of 32 bits counts are more than any device's memory holds. */
+    if (per_row > 0xFFFFFFF0u / a.rows) return cudaErrorInvalidValue;
+    const u64 warps = per_row * a.rows;
+    return launch(convert_kernel<S, D, Op>, (warps + WARPS - 1) / WARPS, CONVERT_THREADS, stream, a,
+                  Cut{(u32)warps, (u32)per_row}, op);
 }
 
 }  // namespace wp

@@ -118,16 +118,17 @@ struct HardwareF16ToFp8 {
     static __device__ __forceinline__ void two(const u16 *x, u8 *y, bool saturate) {
         const u32 halves = x[0] | (u32)x[1] << 16;
         u16 both;
+        u32 over; /* all ones in the half of a magnitude that does not round to MAX */
         if constexpr (SAME<D, E4M3>) {
             asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(both) : "r"(halves));
+            asm("set.gt.u32.f16x2 %0, %1, %2;" : "=r"(over) : "r"(halves & 0x7FFF7FFF), "r"(0x5F405F40)); /* 464 */
         } else {
             asm("cvt.rn.satfinite.e5m2x2.f16x2 %0, %1;" : "=h"(both) : "r"(halves));
+            asm("set.ge.u32.f16x2 %0, %1, %2;" : "=r"(over) : "r"(halves & 0x7FFF7FFF), "r"(0x7B807B80)); /* 61440 */
         }
+        static_assert(D::OVERFLOW == D::MAX + 1, "the code after MAX is OVERFLOW");
+        if (!saturate) both += (u16)(__byte_perm(over, 0, 0x4420) & 0x0101);
         split(both, y);
-        if (saturate) return;
-        u32 wide[2];
-        Hardware<F16, F32>::two(x, wide, false);
-        undo_saturation<D>(__uint_as_float(wide[0]), __uint_as_float(wide[1]), y);
     }
 };
 template <>
@@ -168,7 +169,15 @@ struct Hardware<E4M3, F32> : HardwareVia<E4M3, F16, F32> {};
 template <>
 struct Hardware<E5M2, F32> : HardwareVia<E5M2, F16, F32> {};
 template <>
-struct Hardware<F16, BF16> : HardwareVia<F16, F32, BF16> {};
+struct Hardware<F16, BF16> {
+    static __device__ __forceinline__ void two(const u16 *x, u16 *y, bool saturate) {
+        float wide[2]; /* NaN may be any here: the next conversion gives QNAN for all */
+        asm("cvt.f32.f16 %0, %1;" : "=f"(wide[0]) : "h"(x[0]));
+        asm("cvt.f32.f16 %0, %1;" : "=f"(wide[1]) : "h"(x[1]));
+        const u32 bits[2] = {__float_as_uint(wide[0]), __float_as_uint(wide[1])};
+        Hardware<F32, BF16>::two(bits, y, saturate);
+    }
+};
 template <>
 struct Hardware<BF16, F16> : HardwareVia<BF16, F32, F16> {};
 

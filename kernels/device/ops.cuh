@@ -2,44 +2,67 @@
  * ops.cuh: what a conversion kernel does with the elements it is handed.
  *
  * An operation has
- *   UNROLL              groups a thread has under way at once;
+ *   FLAT_GROUP, FLAT    elements of a group and groups a thread where both sides are aligned;
+ *   CHUNK               groups a lane in a chunk, elsewhere;
+ *   RESIDENT            blocks a multiprocessor is to hold, which bounds the registers;
+ *   LIGHT               whether as many threads as fit are worth more than registers, if aligned;
  *   begin()             called once by every thread before the first element;
  *   group(x, y, index)  a group of neighbours, the first numbered `index`;
  *   one(x, index)       one element, where a group is not whole;
- *   done<V>(e, count)   after each group, by whole warps: the thread's group began at element e;
- *   finish(tensor)      once by whole warps, after the last element.
+ *   finish(tensor, own) once by whole blocks, after the last element; `own` if every warp of the
+ *                       block may have a tensor of its own.
  */
 #ifndef WARPOOL_OPS_CUH
 #define WARPOOL_OPS_CUH
 
 #include "fuse.cuh"
-#include "hardware.cuh"
+#include "hardware_modes.cuh"
 #include "philox.cuh"
 #include "shape.cuh"
 
 namespace wp {
 
-/* The generator's words of V neighbours; `index` need not be a multiple of 4. */
+/* 16 bits for each of V neighbours, two a word; `index` is any number. */
 template <int V>
-__device__ __forceinline__ void philox_words(u32 (&random)[V], u64 seed, u64 index) {
-    constexpr int BLOCKS = (V + 3) / 4;
-    const unsigned off = (unsigned)index & 3;
-    u32 all[4 * BLOCKS + 4];
+__device__ __forceinline__ void philox_pairs(u32 (&pairs)[V / 2], u64 seed, u64 index) {
+    static_assert(V <= 8, "a group is at most what one call of the generator yields");
+    const unsigned off = (unsigned)index & 7;
+    const Words4 first = philox(seed, index / 8);
+    u32 all[8] = {first.v[0], first.v[1], first.v[2], first.v[3]};
+    if (off + V > 8) {
+        const Words4 second = philox(seed, index / 8 + 1);
 #pragma unroll
-    for (int b = 0; b <= BLOCKS; b++) {
-        const bool needed = b < BLOCKS || off + V > 4 * BLOCKS;
-        const Words4 w = needed ? philox(seed, index / 4 + b) : Words4{};
-#pragma unroll
-        for (int i = 0; i < 4; i++) all[4 * b + i] = w.v[i];
+        for (int i = 0; i < 4; i++) all[4 + i] = second.v[i];
     }
     /* Shifted by selects: an index would put the words into memory. */
 #pragma unroll
-    for (int i = 0; i < V + 2; i++) all[i] = off & 2 ? all[i + 2] : all[i];
+    for (int i = 0; i < V / 2 + 2; i++) all[i] = off & 4 ? all[i + 2] : all[i];
 #pragma unroll
-    for (int i = 0; i < V; i++) random[i] = off & 1 ? all[i + 1] : all[i];
+    for (int i = 0; i < V / 2 + 1; i++) all[i] = off & 2 ? all[i + 1] : all[i];
+#pragma unroll
+    for (int i = 0; i < V / 2; i++) pairs[i] = off & 1 ? __funnelshift_r(all[i], all[i + 1], 16) : all[i];
 }
 
-/* V elements under one mode, nearest by the hardware. */
+/* Two neighbours under a mode other than nearest. */
+template <class S, class D, class Mode>
+__device__ __forceinline__ void round_two(const typename S::Bits *x, typename D::Bits *y, const Mode &mode,
+                                          bool saturate, u32 random) {
+    if constexpr (SAME<S, F32>) {
+        two_by_mode<D>(x, y, mode, saturate, random);
+    } else if constexpr (!SAME<S, F64>) {
+        u32 wide[2];
+        Hardware<S, F32>::two(x, wide, false);
+        two_by_mode<D>(wide, y, mode, saturate, random);
+    } else if constexpr (!Mode::RANDOM && !SAME<D, F32>) {
+        const u32 wide[2] = {cut_f64(x[0], mode), cut_f64(x[1], mode)};
+        two_by_mode<D>(wide, y, mode, saturate, random);
+    } else {
+        y[0] = element<S, D>(x[0], mode, saturate, random & 0xFFFF);
+        y[1] = element<S, D>(x[1], mode, saturate, random >> 16);
+    }
+}
+
+/* V elements under one mode. */
 template <class S, class D, int V, class Mode>
 __device__ __forceinline__ void convert_all(const typename S::Bits (&x)[V], typename D::Bits (&y)[V],
                                             const Mode &mode, bool saturate, u64 seed, u64 index) {
@@ -50,19 +73,22 @@ __device__ __forceinline__ void convert_all(const typename S::Bits (&x)[V], type
 #pragma unroll
         for (int i = 0; i < V; i += 2) Hardware<S, D>::two(x + i, y + i, saturate);
     } else {
-        u32 random[V] = {};
-        if constexpr (Mode::RANDOM) philox_words<V>(random, seed, index);
+        u32 random[V / 2] = {};
+        if constexpr (Mode::RANDOM) philox_pairs<V>(random, seed, index);
 #pragma unroll
-        for (int i = 0; i < V; i++) y[i] = element<S, D>(x[i], mode, saturate, random[i]);
+        for (int i = 0; i < V; i += 2) round_two<S, D>(x + i, y + i, mode, saturate, random[i / 2]);
     }
 }
 
 /* Nothing but the conversion, the mode known at compile time. */
 template <class S, class D, class Mode>
 struct Plain {
-    static constexpr bool BLOCKS = false;
-    /* The integer code wants the registers of a second group for itself. */
-    static constexpr int UNROLL = EXACT<S, D> || SAME_MODE<Mode, Nearest> ? Shape<S, D>::U : 1;
+    /* A call of the generator serves 8 neighbours: a thread then takes them all. */
+    static constexpr int FLAT_GROUP = Mode::RANDOM ? 8 : Shape<S, D>::V;
+    static constexpr int FLAT = Mode::RANDOM ? 1 : Shape<S, D>::U;
+    static constexpr int CHUNK = Shape<S, D>::CHUNK;
+    static constexpr int RESIDENT = 3;
+    static constexpr bool LIGHT = EXACT<S, D> || SAME_MODE<Mode, Nearest>;
     Mode mode;
     bool saturate;
     u64 seed;
@@ -75,12 +101,10 @@ struct Plain {
     }
 
     __device__ __forceinline__ typename D::Bits one(typename S::Bits x, u64 index) {
-        return element<S, D>(x, mode, saturate, Mode::RANDOM ? philox_word(seed, index) : 0);
+        return element<S, D>(x, mode, saturate, Mode::RANDOM ? philox_half(seed, index) : 0);
     }
 
-    template <int V>
-    __device__ __forceinline__ void done(i64, u64) {}
-    __device__ __forceinline__ void finish(u32) {}
+    __device__ __forceinline__ void finish(u32, bool) {}
 };
 
 /* The mode chosen when the kernel runs; the branch is the same for the whole grid. */
@@ -103,80 +127,8 @@ struct Chosen {
 
     __device__ __forceinline__ typename D::Bits one(typename S::Bits x, u64 index) const {
         if (EXACT<S, D> || rounding == WP_NEAREST) return element<S, D>(x, Nearest(), saturate);
-        if (rounding == WP_STOCHASTIC) return element<S, D>(x, Stochastic(), saturate, philox_word(seed, index));
+        if (rounding == WP_STOCHASTIC) return element<S, D>(x, Stochastic(), saturate, philox_half(seed, index));
         return element<S, D>(x, Directed(rounding), saturate);
-    }
-};
-
-/* S to F32, multiply and add, F32 to D, and what is wanted to be known of it. */
-template <class S, class D, bool BlockMaxima>
-struct Fused {
-    static constexpr bool BLOCKS = BlockMaxima;
-    static constexpr int UNROLL = 1;
-    Chosen<F32, D> narrower;
-    float scale, bias;
-    wp_addr scale_at, flag, amax, block_amax;
-    u32 most = 0;       /* largest magnitude of the thread */
-    u32 group_most = 0; /* and of its last group */
-    bool bad = false;
-
-    Fused(const wp_convert &a)
-        : narrower{a.rounding, a.overflow == WP_SATURATE, a.seed}, scale(a.scale), bias(a.bias),
-          scale_at(a.scale_at), flag(a.flag), amax(a.amax), block_amax(a.block_amax) {}
-
-    __device__ __forceinline__ void begin() {
-        if (scale_at != 0) scale *= *(const volatile float *)scale_at;
-    }
-
-    __device__ __forceinline__ void note(u32 y, typename D::Bits result) {
-        const u32 magnitude = y & 0x7FFFFFFF;
-        group_most = magnitude > group_most ? magnitude : group_most;
-        bad = bad || not_finite<D>(y, result);
-    }
-
-    template <int V>
-    __device__ __forceinline__ void group(const typename S::Bits (&x)[V], typename D::Bits (&y)[V], u64 index) {
-        u32 wide[V];
-        convert_all<S, F32>(x, wide, Nearest(), false, 0, 0);
-#pragma unroll
-        for (int i = 0; i < V; i++) wide[i] = multiply_add(wide[i], scale, bias);
-        narrower.group(wide, y, index);
-#pragma unroll
-        for (int i = 0; i < V; i++) note(wide[i], y[i]);
-    }
-
-    __device__ __forceinline__ typename D::Bits one(typename S::Bits x, u64 index) {
-        const u32 wide = multiply_add(widen<S, F32>(x), scale, bias);
-        const typename D::Bits y = narrower.one(wide, index);
-        note(wide, y);
-        return y;
-    }
-
-    template <int V>
-    __device__ __forceinline__ void done(i64 e, u64 count) {
-        most = group_most > most ? group_most : most;
-        if (BlockMaxima) {
-#pragma unroll
-            for (int d = 1; d < 32 / V; d *= 2) {
-                const u32 other = __shfl_xor_sync(0xFFFFFFFF, group_most, d);
-                group_most = other > group_most ? other : group_most;
-            }
-            if (e % 32 == 0 && (u64)e < count) ((u32 *)block_amax)[e / 32] = group_most;
-        }
-        group_most = 0;
-    }
-
-    /* An atomic only from a warp that has something new to say. */
-    __device__ __forceinline__ void finish(u32 tensor) {
-        const u32 any_bad = __any_sync(0xFFFFFFFF, bad);
-        for (int d = 16; d > 0; d /= 2) {
-            const u32 other = __shfl_xor_sync(0xFFFFFFFF, most, d);
-            most = other > most ? other : most;
-        }
-        if (threadIdx.x % 32 != 0) return;
-        if (any_bad && flag != 0) *(volatile u32 *)flag = 1;
-        u32 *place = (u32 *)amax + tensor;
-        if (amax != 0 && most > *(volatile u32 *)place) atomicMax(place, most);
     }
 };
 

@@ -3,8 +3,9 @@
  *
  * Philox4x32 with 7 rounds (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as
  * 1, 2, 3", SC 2011, which finds 7 rounds to pass BigCrush). Key: the seed. Counter: the number of
- * the element divided by 4, which yields the words of 4 neighbours. So the word of an element
- * depends on its number and the seed alone, never on the grid.
+ * the element divided by 8, which yields 16 bits for each of 8 neighbours: element i takes word
+ * (i % 8) / 2 of the four, the lower half if i is even. So what an element draws depends on its
+ * number and the seed alone, never on the grid.
  */
 #ifndef WARPOOL_PHILOX_CUH
 #define WARPOOL_PHILOX_CUH
@@ -36,12 +37,13 @@ WP_HD Words4 philox(u64 seed, u64 counter) {
     return {{x0, x1, x2, x3}};
 }
 
-/* The word of element `index`. */
-WP_HD u32 philox_word(u64 seed, u64 index) {
+/* The 16 bits of element `index`. */
+WP_HD u32 philox_half(u64 seed, u64 index) {
     /* Selected, not indexed: an index would put the words into memory. */
-    const Words4 w = philox(seed, index / 4);
-    const u32 low = index & 1 ? w.v[1] : w.v[0], high = index & 1 ? w.v[3] : w.v[2];
-    return index & 2 ? high : low;
+    const Words4 w = philox(seed, index / 8);
+    const u32 low = index & 2 ? w.v[1] : w.v[0], high = index & 2 ? w.v[3] : w.v[2];
+    const u32 word = index & 4 ? high : low;
+    return index & 1 ? word >> 16 : word & 0xFFFF;
 }
 
 }  // namespace wp

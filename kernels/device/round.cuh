@@ -50,13 +50,16 @@ struct Directed {
     }
 };
 
-/* Up with the probability of the remainder, in steps of 2^-32. */
+/*
+ * Up with the probability of the remainder, in steps of 2^-16 of the distance between the neighbours.
+ * `random` is 16 bits.
+ */
 struct Stochastic {
     static constexpr bool RANDOM = true;
     template <class B>
     WP_HD bool up(B, B rem, int shift, bool, u32 random) const {
-        const u64 threshold = shift <= 32 ? (u64)rem << (32 - shift) : (u64)rem >> (shift - 32);
-        return random < threshold;
+        const u32 share = (u32)(shift <= 16 ? rem << (16 - shift) : rem >> (shift - 16));
+        return (share + random) >> 16 != 0;
     }
     template <class D>
     WP_HD typename D::Bits overflow(bool) const {
@@ -65,7 +68,7 @@ struct Stochastic {
 };
 
 /*
- * `x`, bits of S, as the bits of D. `random` is used by Stochastic only. With `saturate`, results
+ * `x`, bits of S, as the bits of D. `random`, 16 bits, is used by Stochastic only. With `saturate`, results
  * beyond the largest finite magnitude, infinities included, become that magnitude.
  */
 template <class S, class D, class Mode>
@@ -73,7 +76,8 @@ WP_HD typename D::Bits narrow(typename S::Bits x, const Mode &mode, bool saturat
     using B = typename S::Bits;
     constexpr int EMIN = S::BIAS - D::BIAS + 1; /* source exponent of the smallest normal of D */
     constexpr int DROP = S::MAN - D::MAN;
-    constexpr int MOST = Mode::RANDOM || S::SIZE == 64 ? 63 : 31;
+    /* From here on the quotient is 0, and so is the share of the remainder that Stochastic takes. */
+    constexpr int MOST = S::MAN + 1 + (Mode::RANDOM ? 16 : 1);
     const B magnitude = x & (B)~S::SIGN;
     const bool negative = (x & S::SIGN) != 0;
     const int field = (int)(magnitude >> S::MAN);
@@ -83,8 +87,8 @@ WP_HD typename D::Bits narrow(typename S::Bits x, const Mode &mode, bool saturat
     const int below = EMIN > exponent ? EMIN - exponent : 0;
     const int shift = DROP + below < MOST ? DROP + below : MOST;
     const B base = (B)(exponent > EMIN ? exponent - EMIN : 0) << D::MAN;
-    const B q = S::SIZE == 32 && MOST > 31 ? (B)((u64)m >> shift) : m >> shift;
-    const B rem = S::SIZE == 32 && MOST > 31 ? (B)(m - ((u64)q << shift)) : m - (q << shift);
+    const B q = MOST < S::SIZE || shift < S::SIZE ? m >> (shift & (S::SIZE - 1)) : 0;
+    const B rem = m - (q << (shift & (S::SIZE - 1)));
     B code = base + q + (B)mode.up(q, rem, shift, negative, random);
     const B infinite = saturate ? D::MAX : D::OVERFLOW;
     const B beyond = saturate ? D::MAX : mode.template overflow<D>(negative);

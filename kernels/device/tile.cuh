@@ -1,9 +1,9 @@
 /*
- * tile.cuh: how the elements of a row are shared among threads.
+ * tile.cuh: how a warp converts its share of a row, a chunk.
  *
- * A thread owns groups of V elements, cut so that each group's destination is aligned: at the
- * element numbers k * V - phase. A group that the row does not fill, or whose source
- * window sticks out of the row, is done element by element; only the first and last of a row can be.
+ * The lanes own groups of V elements, cut so that each group's destination is aligned. A group that
+ * the chunk does not fill, or whose source window sticks out of the row, is done element by element,
+ * one a lane: only the first and last of a chunk can be.
  */
 #ifndef WARPOOL_TILE_CUH
 #define WARPOOL_TILE_CUH
@@ -21,58 +21,94 @@ struct Row {
     u64 index; /* number of the first element */
 };
 
-/*
- * Converts the groups `first + (lane + u * lanes) * V` of `row`; `first` may be negative. All
- * threads of a warp come here together. What `op` does is device/ops.cuh.
- */
+/* Elements [low, high), of those that may be read [low_read, high_read), counted from `src`. */
+struct Chunk {
+    u64 src; /* where the first group starts, perhaps before the row */
+    u64 dst; /* a multiple of the group */
+    u64 index;
+    int low, high, low_read, high_read;
+};
+
+/* Chunk `c` of `row`, chunks being `size` elements. */
+template <class S, class D>
+__device__ __forceinline__ Chunk chunk_of(const Row &row, u64 c, int size) {
+    const int phase = (int)phase_of<S, D>(row.dst);
+    const i64 first = (i64)(c * size) - phase;
+    const i64 left = (i64)row.count - first; /* of the row */
+    const int low = first < 0 ? phase : 0;
+    constexpr int V = Shape<S, D>::V;
+    return {row.src + first * (S::SIZE / 8), row.dst + first * (D::SIZE / 8), row.index + first, low,
+            left < size ? (int)left : size, first < 0 ? phase : (first < V ? -(int)first : -V),
+            left < size + V ? (int)left : size + V};
+}
+
+/* The groups [begin, end) that are whole. */
+struct Whole {
+    int begin, end;
+};
+
+template <class S, int V, bool Shifted>
+__device__ __forceinline__ Whole whole_groups(const Chunk &c) {
+    Whole w = {(c.low + V - 1) / V, c.high / V};
+    if (Shifted) {
+        constexpr int SB = S::SIZE / 8, BYTES = V * SB;
+        const int off = (int)(c.src % BYTES);
+        if (w.begin * BYTES - off < c.low_read * SB) w.begin++;
+        if ((w.end + 1) * BYTES - off > c.high_read * SB) w.end--;
+    }
+    return w;
+}
+
 template <class S, class D, bool Shifted, class Op>
-__device__ __forceinline__ void convert_groups(const Row &row, i64 first, unsigned lane, unsigned lanes, Op &op) {
-    constexpr int V = Shape<S, D>::V, U = Op::UNROLL;
-    constexpr u64 SB = S::SIZE / 8, DB = D::SIZE / 8;
+__device__ __forceinline__ void convert_groups(const Chunk &c, const Whole &w, int lane, Op &op) {
+    constexpr int V = Shape<S, D>::V, U = Shape<S, D>::UNROLL;
     using SV = Vector<typename S::Bits, V>;
     using DV = Vector<typename D::Bits, V>;
-    const i64 count = (i64)row.count;
-    /* Only where the groups follow the elements and not the destination can it be unaligned. */
-    const bool stores = !Op::BLOCKS || row.dst % sizeof(DV) == 0;
-    SV x[U];
-    bool full[U];
+#pragma unroll 1
+    for (int g = w.begin + lane; g < w.end; g += 32 * U) {
+        const u64 from = c.src + (i64)g * (i64)sizeof(SV), to = c.dst + (i64)g * (i64)sizeof(DV);
+        SV x[U];
 #pragma unroll
-    for (int u = 0; u < U; u++) {
-        const i64 e = first + (i64)(lane + u * lanes) * V;
-        const u64 at = row.src + e * SB;
-        full[u] = e >= 0 && e + V <= count && stores;
-        if (Shifted) {
-            const u64 low = at & ~(u64)(sizeof(SV) - 1);
-            full[u] = full[u] && low >= row.src && low + 2 * sizeof(SV) <= row.src + row.count * SB;
+        for (int u = 0; u < U; u++) {
+            const u64 at = from + u * 32 * sizeof(SV);
+            if (g + 32 * u < w.end)
+                x[u] = Shifted ? load_shifted<typename S::Bits, V>(at) : load_streaming<typename S::Bits, V>(at);
         }
-        if (full[u]) x[u] = Shifted ? load_shifted<typename S::Bits, V>(at) : load_streaming<typename S::Bits, V>(at);
-    }
 #pragma unroll
-    for (int u = 0; u < U; u++) {
-        const i64 e = first + (i64)(lane + u * lanes) * V;
-        if (full[u]) {
-            DV y;
-            op.group(x[u].v, y.v, row.index + e);
-            store_streaming(row.dst + e * DB, y);
-        } else {
-            for (i64 i = e < 0 ? 0 : e; i < e + V && i < count; i++)
-                ((typename D::Bits *)row.dst)[i] = op.one(((const typename S::Bits *)row.src)[i], row.index + i);
+        for (int u = 0; u < U; u++) {
+            if (g + 32 * u < w.end) {
+                DV y;
+                op.group(x[u].v, y.v, c.index + (i64)(g + 32 * u) * V);
+                store_streaming(to + u * 32 * sizeof(DV), y);
+            }
         }
-        op.template done<V>(e, row.count);
     }
 }
 
-/* Segment `segment` of `row`, by `lanes` threads; a segment has lanes * V * U elements. */
+/* What no whole group covers: a few elements at either end. */
 template <class S, class D, class Op>
-__device__ __forceinline__ void convert_segment(const Row &row, u64 segment, unsigned lane, unsigned lanes, Op &op) {
-    constexpr int V = Shape<S, D>::V, U = Op::UNROLL;
-    const unsigned phase = Op::BLOCKS ? 0 : phase_of<S, D>(row.dst);
-    const i64 first = (i64)(segment * lanes * (V * U)) - phase;
-    const u64 start = row.src - (u64)phase * (S::SIZE / 8);
-    if (start % (V * S::SIZE / 8) == 0) {
-        convert_groups<S, D, false>(row, first, lane, lanes, op);
+__device__ __forceinline__ void convert_edges(const Chunk &c, const Whole &w, int lane, Op &op) {
+    constexpr int V = Shape<S, D>::V;
+    const bool none = w.end <= w.begin;
+    const int before = (none ? c.high : w.begin * V) - c.low, after = none ? 0 : c.high - w.end * V;
+#pragma unroll 1
+    for (int i = lane; i < before + after; i += 32) {
+        const i64 e = i < before ? c.low + i : w.end * V + (i - before);
+        ((typename D::Bits *)c.dst)[e] = op.one(((const typename S::Bits *)c.src)[e], c.index + e);
+    }
+}
+
+template <class S, class D, class Op>
+__device__ __forceinline__ void convert_chunk(const Chunk &c, int lane, Op &op) {
+    constexpr int V = Shape<S, D>::V;
+    if (c.src % (V * S::SIZE / 8) == 0) {
+        const Whole w = whole_groups<S, V, false>(c);
+        convert_groups<S, D, false>(c, w, lane, op);
+        convert_edges<S, D>(c, w, lane, op);
     } else {
-        convert_groups<S, D, true>(row, first, lane, lanes, op);
+        const Whole w = whole_groups<S, V, true>(c);
+        convert_groups<S, D, true>(c, w, lane, op);
+        convert_edges<S, D>(c, w, lane, op);
     }
 }
 

@@ -25,21 +25,38 @@ struct Raw<16> { using Type = uint4; };
 
 /* N elements of T, in registers. */
 template <class T, int N>
-struct alignas(sizeof(T) * N) Vector {
+struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vector {
     T v[N];
 };
 
-/* Read once: kept out of the way of data that is read again. */
+/* Read once: kept out of the way of data that is read again. Vectors above 16 bytes go in parts. */
 template <class T, int N>
 __device__ __forceinline__ Vector<T, N> load_streaming(u64 address) {
-    using R = typename Raw<sizeof(T) * N>::Type;
-    return bits_as<Vector<T, N>>(__ldcs((const R *)address));
+    if constexpr (sizeof(T) * N > 16) {
+        struct Halves {
+            Vector<T, N / 2> low, high;
+        };
+        return bits_as<Vector<T, N>>(
+            Halves{load_streaming<T, N / 2>(address), load_streaming<T, N / 2>(address + sizeof(T) * N / 2)});
+    } else {
+        using R = typename Raw<sizeof(T) * N>::Type;
+        return bits_as<Vector<T, N>>(__ldcs((const R *)address));
+    }
 }
 
 template <class T, int N>
 __device__ __forceinline__ void store_streaming(u64 address, const Vector<T, N> &x) {
-    using R = typename Raw<sizeof(T) * N>::Type;
-    __stcs((R *)address, bits_as<R>(x));
+    if constexpr (sizeof(T) * N > 16) {
+        struct Halves {
+            Vector<T, N / 2> low, high;
+        };
+        const Halves halves = bits_as<Halves>(x);
+        store_streaming(address, halves.low);
+        store_streaming(address + sizeof(T) * N / 2, halves.high);
+    } else {
+        using R = typename Raw<sizeof(T) * N>::Type;
+        __stcs((R *)address, bits_as<R>(x));
+    }
 }
 
 /*
@@ -72,7 +89,8 @@ __device__ __forceinline__ Vector<T, N> load_shifted(u64 address) {
         u32 w[WORDS];
     } out;
 #pragma unroll
-    for (int i = 0; i < WORDS; i++) out.w[i] = __funnelshift_r(x.w[i], x.w[i + 1], 8 * (off & 3));
+    for (int i = 0; i < WORDS; i++)
+        out.w[i] = sizeof(T) >= 4 ? x.w[i] : __funnelshift_r(x.w[i], x.w[i + 1], 8 * (off & 3));
     return bits_as<Vector<T, N>>(out);
 }
 

@@ -33,7 +33,7 @@ WP_HD void loop(const Run &run, const Mode &how) {
     if constexpr (Mode::RANDOM) {
         const u64 seed = run.seed, index = run.index;
         for (u64 i = 0; i < count; i++)
-            dst[i] = element<S, D>(src[i], mode, saturate, philox_word(seed, index + i));
+            dst[i] = element<S, D>(src[i], mode, saturate, philox_half(seed, index + i));
     } else {
         for (u64 i = 0; i < count; i++) dst[i] = element<S, D>(src[i], mode, saturate);
     }
@@ -136,7 +136,7 @@ WP_HD void fused_loop(const Run &run, const Mode &how, float scale, float bias, 
         const u64 end = start + 32 < count ? start + 32 : count;
         u32 most = 0, bad = 0;
         for (u64 i = start; i < end; i++) {
-            const u32 random = Mode::RANDOM ? philox_word(seed, index + i) : 0;
+            const u32 random = Mode::RANDOM ? philox_half(seed, index + i) : 0;
             const u32 y = multiply_add(widen<S, F32>(src[i]), scale, bias);
             const typename D::Bits result = rounded<D>(y, mode, saturate, random);
             dst[i] = result;

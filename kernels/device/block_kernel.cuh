@@ -1,0 +1,85 @@
+/*
+ * block_kernel.cuh: the fused conversion of one run with the largest magnitude of each 32 elements.
+ *
+ * Where both sides are aligned, neighbouring lanes hold the groups of a block of 32 and exchange
+ * their maxima; else, and at the end, a warp takes a block at a time, an element a lane.
+ */
+#ifndef WARPOOL_BLOCK_KERNEL_CUH
+#define WARPOOL_BLOCK_KERNEL_CUH
+
+#include "fused_ops.cuh"
+#include "launch.cuh"
+#include "vector.cuh"
+
+namespace wp {
+
+constexpr int AMAX_BLOCK = 32;
+
+/* A warp's round of U groups a lane from element `e` on, the lane's first. */
+template <class S, class D, class Op>
+__device__ __forceinline__ void convert_blocks(const wp_convert &a, u64 e, Op &op) {
+    constexpr int V = Shape<S, D>::V, U = Shape<S, D>::UNROLL;
+    const u64 from = a.src + e * (S::SIZE / 8), to = a.dst + e * (D::SIZE / 8);
+    Vector<typename S::Bits, V> x[U];
+#pragma unroll
+    for (int u = 0; u < U; u++)
+        x[u] = load_streaming<typename S::Bits, V>(from + u * 32 * sizeof(x[0]));
+    const u32 before = op.most;
+    u32 most = before;
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        Vector<typename D::Bits, V> y;
+        op.most = 0;
+        op.group(x[u].v, y.v, e + u * 32 * V);
+        store_streaming(to + u * 32 * sizeof(y), y);
+        most = max(most, op.most);
+        u32 block = op.most;
+#pragma unroll
+        for (int d = 1; d < AMAX_BLOCK / V; d *= 2) block = max(block, __shfl_xor_sync(0xFFFFFFFF, block, d));
+        const u64 first = e + u * 32 * V;
+        if (first % AMAX_BLOCK == 0) ((u32 *)a.block_amax)[first / AMAX_BLOCK] = block;
+    }
+    op.most = most;
+}
+
+/* The block from element `start` on, an element a lane. */
+template <class S, class D, class Op>
+__device__ __forceinline__ void convert_block(const wp_convert &a, u64 start, int lane, Op &op) {
+    const u64 e = start + lane;
+    const u32 before = op.most;
+    op.most = 0;
+    if (e < a.count) ((typename D::Bits *)a.dst)[e] = op.one(((const typename S::Bits *)a.src)[e], e);
+    const u32 block = warp_max(op.most);
+    op.most = max(op.most, before);
+    if (lane == 0) ((u32 *)a.block_amax)[start / AMAX_BLOCK] = block;
+}
+
+template <class S, class D, class Op>
+__global__ void __launch_bounds__(CONVERT_THREADS, Op::RESIDENT) block_kernel(const wp_convert a, bool aligned, Op op) {
+    constexpr int V = Shape<S, D>::V;
+    constexpr u64 ROUND = V * 32 * Shape<S, D>::UNROLL, SIZE = V * 32 * Op::CHUNK;
+    const int lane = threadIdx.x % 32;
+    const u64 start = (blockIdx.x * (u64)(CONVERT_THREADS / 32) + threadIdx.x / 32) * SIZE;
+    const u64 end = start + SIZE < a.count ? start + SIZE : a.count;
+    op.begin();
+    u64 at = start;
+    if (aligned) {
+#pragma unroll 1
+        for (; at + ROUND <= end; at += ROUND) convert_blocks<S, D>(a, at + lane * V, op);
+    }
+#pragma unroll 1
+    for (; at < end; at += AMAX_BLOCK) convert_block<S, D>(a, at, lane, op);
+    op.finish(0, false);
+}
+
+template <class S, class D, class Op>
+int queue_blocks(const wp_convert &a, const Op &op, void *stream) {
+    constexpr u64 V = Shape<S, D>::V, SIZE = V * CONVERT_THREADS * Op::CHUNK;
+    const bool aligned = a.src % (V * S::SIZE / 8) == 0 && a.dst % (V * D::SIZE / 8) == 0;
+    const u64 blocks = (a.count + SIZE - 1) / SIZE;
+    return launch(block_kernel<S, D, Op>, blocks, CONVERT_THREADS, stream, a, aligned, op);
+}
+
+}  // namespace wp
+
+#endif /* WARPOOL_BLOCK_KERNEL_CUH */
