@@ -188,6 +188,26 @@ impl Pool {
         Ok(PoolBuf::new(self.alloc(stream, bytes)?, len))
     }
 
+    /// Allocates a buffer of `len` elements of `T` on `stream` with room for at least `room` bytes,
+    /// so that it can be converted to a wider type in place.
+    ///
+    /// # Errors
+    /// As [`Pool::alloc_typed`]; [`Error::Invalid`] for room that does not hold the elements.
+    pub fn alloc_typed_with_room<T: Pod>(
+        &self,
+        stream: &Stream,
+        len: usize,
+        room: u64,
+    ) -> Result<PoolBuf<T>> {
+        let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
+        if room < bytes || len == 0 {
+            let why =
+                format!("{room} bytes do not hold {len} elements of {bytes} bytes: ask for more");
+            return Err(Error::invalid("room", why));
+        }
+        Ok(PoolBuf::new(self.alloc(stream, room)?, len))
+    }
+
     /// Gives idle memory back to the device, keeping at least `keep` bytes; gives the bytes
     /// released. `trim(0)` is what other allocators call emptying the cache.
     ///
