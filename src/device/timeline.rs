@@ -236,6 +236,11 @@ impl Timeline {
         raise(&mut order.seen, uid, tick);
     }
 
+    /// Makes sure that a later poll learns when `tick` is done.
+    pub(crate) fn request(&self, tick: u64) -> Result<()> {
+        self.mark(tick).map(|_| ())
+    }
+
     /// Blocks the calling thread until `tick` is done.
     pub(crate) fn sync_to(&self, tick: u64) -> Result<()> {
         if self.done() >= tick {

@@ -40,8 +40,10 @@ impl Default for Reuse {
 pub struct PoolConfig {
     /// Most physical bytes the pool may hold. `None`: as much as the device gives.
     pub limit: Option<u64>,
-    /// Physical bytes above which idle memory is given back when blocks are freed and the pool
-    /// has to look for memory anyway. `None`: memory is kept.
+    /// Physical bytes above which idle memory is given back to the device whenever a request or a
+    /// free goes past its stream's cache. Only memory whose work is done is given back, so nobody
+    /// waits; above this, idle memory is moved before the pool grows whatever
+    /// [`PoolConfig::slack`] says. `None`: memory is kept.
     pub soft_limit: Option<u64>,
     /// Physical bytes taken when the pool is made.
     pub preallocate: u64,

@@ -238,6 +238,8 @@ impl Lane {
             if std::ptr::eq(self, home) {
                 state.out -= 1;
                 self.keep(&mut state, block, requested);
+                drop(state);
+                let _ = core.ease();
                 return;
             }
             self.keep(&mut state, block, requested);
@@ -246,6 +248,8 @@ impl Lane {
             core.give(block.id, self.slot, block.tick);
         }
         drop(state);
+        // As for a request: what the driver refuses is offered again next time.
+        let _ = core.ease();
         drop(core);
         home.leave();
     }

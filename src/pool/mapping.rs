@@ -89,6 +89,10 @@ impl Core {
 
     /// Bytes that may be created without looking for idle memory first.
     fn slack(&self, bytes: u64) -> u64 {
+        if self.arena.reserved().saturating_add(bytes) > self.config.soft_limit.unwrap_or(u64::MAX)
+        {
+            return 0;
+        }
         let peak = self.peak_taken.max(self.extents.taken().0 + bytes);
         let allowance = peak.saturating_add((peak as f64 * self.config.slack) as u64);
         allowance.saturating_sub(self.arena.reserved())
@@ -396,6 +400,36 @@ impl Core {
         }
         self.reap_all()?;
         Ok(before - self.arena.reserved())
+    }
+}
+
+impl Core {
+    /// Whether the pool holds more than its soft limit.
+    pub(crate) fn is_over_soft_limit(&self) -> bool {
+        let soft = self.config.soft_limit.unwrap_or(u64::MAX);
+        self.arena.reserved() > soft
+    }
+
+    /// Gives back what the pool holds above its soft limit, as far as it is idle and its work is
+    /// done. Nobody waits.
+    pub(crate) fn ease(&mut self) -> Result<()> {
+        let soft = self.config.soft_limit.unwrap_or(u64::MAX);
+        let excess = self.arena.reserved().saturating_sub(soft);
+        if excess == 0 {
+            return Ok(());
+        }
+        // Nothing is recorded until someone asks: without a mark no work is ever known to be done.
+        for (slot, tick) in self.last_ticks() {
+            if let Some(state) = &self.streams[slot as usize] {
+                state.timeline.request(tick)?;
+            }
+        }
+        self.poll(FRESH)?;
+        let mut hole = HoleCursor::default();
+        for frame in self.idle(None, excess, |extent| is_done(&self.streams, extent)) {
+            hole.now = self.release(hole.at(&frame), &frame)?;
+        }
+        self.reap()
     }
 }
 

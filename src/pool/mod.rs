@@ -231,6 +231,13 @@ impl Pool {
         lock(&self.shared().core).config.limit = limit;
     }
 
+    /// Changes the physical bytes above which idle memory is given back; `None` to keep it. Memory
+    /// held above a new limit goes as [`PoolConfig::soft_limit`] says; [`Pool::trim`] gives it back
+    /// at once.
+    pub fn set_soft_limit(&self, bytes: Option<u64>) {
+        lock(&self.shared().core).config.soft_limit = bytes;
+    }
+
     /// Limits the pool to `part` of the device's memory, `0.0 < part <= 1.0`.
     ///
     /// # Errors

@@ -159,6 +159,7 @@ impl Shared {
     /// Memory for a request of `lane` that its cache could not serve.
     pub(crate) fn acquire(&self, lane: &Lane, bytes: u64, requested: u64) -> Result<Grant> {
         if let Some(grant) = self.climb(lane, bytes, requested)? {
+            self.ease();
             return Ok(grant);
         }
         let steps: Vec<ReliefStep> = lock(&self.relief)
@@ -175,6 +176,16 @@ impl Shared {
         }
         self.failures.fetch_add(1, Ordering::Relaxed);
         Err(self.out_of_memory(bytes))
+    }
+
+    /// Gives idle memory back while the pool is over its soft limit.
+    fn ease(&self) {
+        if !lock(&self.core).is_over_soft_limit() {
+            return;
+        }
+        self.drain_all();
+        // What the driver refuses stays idle memory of the pool, and is offered again next time.
+        let _ = lock(&self.core).ease();
     }
 
     /// The core's own steps.
