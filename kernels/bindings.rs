@@ -1,4 +1,4 @@
-// Made by the build script from warpool.h with the fingerprint 5d90bca735590b30.
+// Made by the build script from warpool.h with the fingerprint 88f64cdf7605e822.
 
 pub const WP_ABI_VERSION: u32 = 1;
 pub const WP_INPLACE_TILE: u32 = 2048;

@@ -312,7 +312,6 @@ impl Launch {
             match self {
                 Self::Relocate(args) => {
                     let moves = args.small + args.medium + args.large;
-                    let groups = u64::from(args.tiles.div_ceil(abi::WP_TILE_GROUP));
                     entries::<abi::wp_packed_move>(args.moves, moves)
                         .flat_map(|packed| moved(unpacked(&packed)))
                         .collect()
