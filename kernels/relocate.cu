@@ -77,6 +77,7 @@ extern "C" int wp_cuda_relocate(const wp_relocate *args, void *stream) {
     wp::Batch batch = {};
     batch.moves = at<const uint4>(args->moves);
     batch.first_tile = at<const wp_u32>(args->first_tile);
+    batch.group_move = at<const wp_u32>(args->group_move);
     batch.small = args->small;
     batch.medium = args->medium;
     batch.large = static_cast<wp_u32>(args->large);
