@@ -1,4 +1,4 @@
-// Made by the build script from warpool.h with the fingerprint 88f64cdf7605e822.
+// Made by the build script from warpool.h with the fingerprint 87362bb488298fb4.
 
 pub const WP_ABI_VERSION: u32 = 1;
 pub const WP_INPLACE_TILE: u32 = 2048;
@@ -598,4 +598,10 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn wp_host_scatter(args: *const wp_scatter) -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn wp_cuda_load_pattern() -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn wp_cuda_load_relocate() -> ::core::ffi::c_int;
 }

@@ -158,3 +158,21 @@ extern "C" int wp_cuda_scatter(const wp_scatter *args, void *stream) {
                         static_cast<cudaStream_t>(stream)>>>(at<const ulonglong2>(args->words), args->count);
     return cudaGetLastError();
 }
+
+extern "C" int wp_cuda_load_relocate(void) {
+    const void *kernels[] = {
+        reinterpret_cast<const void *>(wp::move_batch),
+        reinterpret_cast<const void *>(wp::move_batch_bounded),
+        reinterpret_cast<const void *>(wp::slide_bulk),
+        reinterpret_cast<const void *>(wp::slide_plain),
+        reinterpret_cast<const void *>(wp::patch_slots_in_ranges),
+        reinterpret_cast<const void *>(wp::scatter_words),
+    };
+    for (const void *kernel : kernels) {
+        cudaFuncAttributes attributes;
+        const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+        if (error != cudaSuccess)
+            return error;
+    }
+    return cudaSuccess;
+}

@@ -319,6 +319,14 @@ typedef struct wp_scatter {
 int wp_cuda_scatter(const wp_scatter *args, void *stream);
 int wp_host_scatter(const wp_scatter *args);
 
+/*
+ * Loads the kernels of pattern.cu and of relocate.cu into the current context. Without it the
+ * runtime loads each at its first launch, which may wait for work already queued: behind a stream
+ * that the host holds, for ever. 0, or a cudaError_t.
+ */
+int wp_cuda_load_pattern(void);
+int wp_cuda_load_relocate(void);
+
 #ifdef __cplusplus
 }
 #endif

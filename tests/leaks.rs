@@ -85,6 +85,12 @@ fn a_backtrace_names_the_function_that_allocated() {
     let stream = device.stream().unwrap();
     let _block = pool.alloc(&stream, 512).unwrap();
     let text = pool.leak_report().to_string();
+    // A stripped binary has no names to give.
+    let named = std::backtrace::Backtrace::force_capture().to_string();
+    if !named.contains("a_backtrace_names_the_function_that_allocated") {
+        println!("skipped: this binary has no symbols");
+        return;
+    }
     assert!(
         text.contains("a_backtrace_names_the_function_that_allocated"),
         "{text}"

@@ -60,8 +60,6 @@ pub struct PoolConfig {
     /// Most free bytes a stream keeps for itself as whole blocks, beyond the last one freed. They
     /// are given up before any stream waits or the pool grows.
     pub cache_bytes: u64,
-    /// Whether blocks up to 4 KiB come from slabs.
-    pub slabs: bool,
     /// Whether to keep, for each live block, its tag and where it was allocated, for
     /// [`Pool::leak_report`](super::Pool::leak_report). Costs a lock and a map entry a block.
     pub track: bool,
@@ -80,8 +78,7 @@ impl Default for PoolConfig {
             overlap_bytes: 64 << 20,
             handles: HandleSize::Adaptive,
             reuse: Reuse::default(),
-            cache_bytes: 64 << 20,
-            slabs: true,
+            cache_bytes: 32 << 20,
             track: false,
             backtraces: false,
         }
@@ -145,13 +142,6 @@ impl PoolConfig {
     #[must_use]
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
         self.cache_bytes = bytes;
-        self
-    }
-
-    /// Sets whether blocks up to 4 KiB come from slabs.
-    #[must_use]
-    pub fn slabs(mut self, on: bool) -> Self {
-        self.slabs = on;
         self
     }
 
