@@ -255,6 +255,8 @@ fn a_process_may_exit_with_live_blocks() {
     }
     let kinds = ["host"].into_iter().chain(common::cuda().map(|_| "cuda"));
     for kind in kinds {
+        // The child needs a context of its own: no other test may hold the device's memory.
+        let _alone = (kind == "cuda").then(common::alone_on_the_gpu);
         let mut child = Command::new(std::env::current_exe().unwrap());
         child.args(["--exact", "lives::a_process_may_exit_with_live_blocks"]);
         let output = child.env(EXIT, kind).output().unwrap();
