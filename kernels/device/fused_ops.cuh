@@ -21,8 +21,8 @@ template <class S, class D, class Narrower>
 struct Fused {
     static constexpr bool NEAREST = SAME_MODE<Narrower, Plain<F32, D, Nearest>>;
     /* Long, so that few blocks meet at the flag and the maximum. */
-    static constexpr int CHUNK = 4 * Shape<S, D>::CHUNK;
-    static constexpr int RESIDENT = NEAREST ? 3 : 2;
+    static constexpr int CHUNKS = 8;
+    static constexpr int RESIDENT = NEAREST ? 5 : 3;
     Narrower narrower;
     float scale, bias;
     wp_addr scale_at, flag, amax;

@@ -1,5 +1,5 @@
 /*
- * tile.cuh: how a warp converts its share of a row, a chunk.
+ * tile.cuh: how a few warps convert their share of a row, a chunk.
  *
  * The lanes own groups of V elements, cut so that each group's destination is aligned. A group that
  * the chunk does not fill, or whose source window sticks out of the row, is done element by element,
@@ -61,54 +61,68 @@ __device__ __forceinline__ Whole whole_groups(const Chunk &c) {
 
 template <class S, class D, bool Shifted, class Op>
 __device__ __forceinline__ void convert_groups(const Chunk &c, const Whole &w, int lane, Op &op) {
-    constexpr int V = Shape<S, D>::V, U = Shape<S, D>::UNROLL;
+    constexpr int V = Shape<S, D>::V, U = Shape<S, D>::CHUNK, LANES = Shape<S, D>::LANES;
     using SV = Vector<typename S::Bits, V>;
     using DV = Vector<typename D::Bits, V>;
 #pragma unroll 1
-    for (int g = w.begin + lane; g < w.end; g += 32 * U) {
+    for (int g = w.begin + lane; g < w.end; g += LANES * U) {
         const u64 from = c.src + (i64)g * (i64)sizeof(SV), to = c.dst + (i64)g * (i64)sizeof(DV);
         SV x[U];
 #pragma unroll
         for (int u = 0; u < U; u++) {
-            const u64 at = from + u * 32 * sizeof(SV);
-            if (g + 32 * u < w.end)
+            const u64 at = from + u * LANES * sizeof(SV);
+            if (g + LANES * u < w.end)
                 x[u] = Shifted ? load_shifted<typename S::Bits, V>(at) : load_streaming<typename S::Bits, V>(at);
         }
 #pragma unroll
         for (int u = 0; u < U; u++) {
-            if (g + 32 * u < w.end) {
+            if (g + LANES * u < w.end) {
                 DV y;
-                op.group(x[u].v, y.v, c.index + (i64)(g + 32 * u) * V);
-                store_streaming(to + u * 32 * sizeof(DV), y);
+                op.group(x[u].v, y.v, c.index + (i64)(g + LANES * u) * V);
+                store_streaming(to + u * LANES * sizeof(DV), y);
             }
         }
     }
 }
 
-/* What no whole group covers: a few elements at either end. */
-template <class S, class D, class Op>
-__device__ __forceinline__ void convert_edges(const Chunk &c, const Whole &w, int lane, Op &op) {
-    constexpr int V = Shape<S, D>::V;
-    const bool none = w.end <= w.begin;
-    const int before = (none ? c.high : w.begin * V) - c.low, after = none ? 0 : c.high - w.end * V;
+/* What no whole group covers: a few elements at either end, one a lane. */
+struct Edges {
+    int before, after, end; /* elements before the whole groups, after them, and where these end */
+
+    __device__ __forceinline__ Edges(const Chunk &c, const Whole &w, int v) {
+        const bool none = w.end <= w.begin;
+        before = (none ? c.high : w.begin * v) - c.low;
+        after = none ? 0 : c.high - w.end * v;
+        end = w.end * v;
+    }
+    __device__ __forceinline__ int element(const Chunk &c, int i) const {
+        return i < before ? c.low + i : end + (i - before);
+    }
+};
+
+template <class S, class D, bool Shifted, class Op>
+__device__ __forceinline__ void convert_whole_and_edges(const Chunk &c, int lane, Op &op) {
+    const Whole w = whole_groups<S, Shape<S, D>::V, Shifted>(c);
+    const Edges edges(c, w, Shape<S, D>::V);
+    const typename S::Bits *src = (const typename S::Bits *)c.src;
+    typename D::Bits *dst = (typename D::Bits *)c.dst;
+    /* The lane's first is loaded before the groups, so that its latency is theirs. */
+    typename S::Bits first = 0;
+    if (lane < edges.before + edges.after) first = src[edges.element(c, lane)];
+    convert_groups<S, D, Shifted>(c, w, lane, op);
 #pragma unroll 1
-    for (int i = lane; i < before + after; i += 32) {
-        const i64 e = i < before ? c.low + i : w.end * V + (i - before);
-        ((typename D::Bits *)c.dst)[e] = op.one(((const typename S::Bits *)c.src)[e], c.index + e);
+    for (int i = lane; i < edges.before + edges.after; i += Shape<S, D>::LANES) {
+        const i64 e = edges.element(c, i);
+        dst[e] = op.one(i == lane ? first : src[e], c.index + e);
     }
 }
 
 template <class S, class D, class Op>
 __device__ __forceinline__ void convert_chunk(const Chunk &c, int lane, Op &op) {
-    constexpr int V = Shape<S, D>::V;
-    if (c.src % (V * S::SIZE / 8) == 0) {
-        const Whole w = whole_groups<S, V, false>(c);
-        convert_groups<S, D, false>(c, w, lane, op);
-        convert_edges<S, D>(c, w, lane, op);
+    if (c.src % (Shape<S, D>::V * S::SIZE / 8) == 0) {
+        convert_whole_and_edges<S, D, false>(c, lane, op);
     } else {
-        const Whole w = whole_groups<S, V, true>(c);
-        convert_groups<S, D, true>(c, w, lane, op);
-        convert_edges<S, D>(c, w, lane, op);
+        convert_whole_and_edges<S, D, true>(c, lane, op);
     }
 }
 

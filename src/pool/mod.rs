@@ -174,11 +174,22 @@ impl Pool {
     /// # Errors
     /// As [`Pool::alloc`]; [`Error::Invalid`] for a length whose bytes overflow.
     pub fn alloc_typed<T: Pod>(&self, stream: &Stream, len: usize) -> Result<PoolBuf<T>> {
-        let bytes = (len as u64)
-            .checked_mul(size_of::<T>() as u64)
-            .ok_or_else(|| {
-                Error::invalid("len", format!("{len} elements overflow the address space"))
-            })?;
+        let bytes = typed_bytes::<T>(len)?;
+        Ok(PoolBuf::new(self.alloc(stream, bytes)?, len))
+    }
+
+    /// As [`Pool::alloc_typed`], in a block of at least `room` bytes: what a buffer needs that is to be
+    /// [converted in place](PoolBuf::convert_in_place) to a wider format.
+    ///
+    /// # Errors
+    /// As [`Pool::alloc_typed`].
+    pub fn alloc_typed_with_room<T: Pod>(
+        &self,
+        stream: &Stream,
+        len: usize,
+        room: u64,
+    ) -> Result<PoolBuf<T>> {
+        let bytes = typed_bytes::<T>(len)?.max(room);
         Ok(PoolBuf::new(self.alloc(stream, bytes)?, len))
     }
 
@@ -254,4 +265,11 @@ impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Pool({} on {:?})", self.shared().uid, self.device())
     }
+}
+
+/// Bytes of `len` elements of `T`.
+fn typed_bytes<T>(len: usize) -> Result<u64> {
+    (len as u64)
+        .checked_mul(size_of::<T>() as u64)
+        .ok_or_else(|| Error::invalid("len", format!("{len} elements overflow the address space")))
 }
