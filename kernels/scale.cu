@@ -9,8 +9,8 @@ namespace wp {
 namespace {
 
 constexpr unsigned THREADS = 256;
-constexpr unsigned LANES = 128; /* threads of a tile; see shape.cuh */
-constexpr int UNROLL = 2;
+constexpr unsigned LANES = 32; /* threads of a tile */
+constexpr int UNROLL = 4;
 
 template <class T, int V>
 __device__ __forceinline__ bool unscale_group(Vector<typename T::Bits, V> &x, float inverse) {
@@ -64,15 +64,15 @@ __device__ __forceinline__ bool unscale_tile(const wp_tile &tile, float inverse,
     return finite;
 }
 
-/* LANES threads a tile; a block stores what it found once, for all meet at one word. */
+/* A warp a tile; a block stores what it found once, for all meet at one word. */
 template <class T>
-__global__ void __launch_bounds__(THREADS, 6) unscale_kernel(const wp_unscale a) {
+__global__ void __launch_bounds__(THREADS, 4) unscale_kernel(const wp_unscale a) {
     const u64 share = blockIdx.x * (u64)(THREADS / LANES) + threadIdx.x / LANES;
     wp_scaler *scaler = (wp_scaler *)a.scaler;
     bool finite = true;
     if (share < a.count)
         finite = unscale_tile<T>(((const wp_tile *)a.tiles)[share], scaler->inverse, threadIdx.x % LANES);
-    if (__syncthreads_or(!finite) && threadIdx.x == 0) *(volatile u32 *)&scaler->found = 1;
+    if (__syncthreads_or(!finite) && threadIdx.x == 0) set_flag(&scaler->found);
 }
 
 __global__ void update_kernel(wp_scaler *scaler) { update_scaler(*scaler); }

@@ -1,7 +1,7 @@
 /*
  * convert_kernel.cuh: the conversion kernel over rows or over a table of tiles, and its launch.
  *
- * Bound by memory. No grid-stride: a few warps convert a chunk of a row, or a tile of the table.
+ * Bound by memory. No grid-stride: a warp converts a chunk of a row, or a tile of the table.
  */
 #ifndef WARPOOL_CONVERT_KERNEL_CUH
 #define WARPOOL_CONVERT_KERNEL_CUH

@@ -1,5 +1,5 @@
 /*
- * tile.cuh: how a few warps convert their share of a row, a chunk.
+ * tile.cuh: how a warp converts its share of a row, a chunk.
  *
  * The lanes own groups of V elements, cut so that each group's destination is aligned. A group that
  * the chunk does not fill, or whose source window sticks out of the row, is done element by element,
@@ -61,7 +61,7 @@ __device__ __forceinline__ Whole whole_groups(const Chunk &c) {
 
 template <class S, class D, bool Shifted, class Op>
 __device__ __forceinline__ void convert_groups(const Chunk &c, const Whole &w, int lane, Op &op) {
-    constexpr int V = Shape<S, D>::V, U = Shape<S, D>::CHUNK, LANES = Shape<S, D>::LANES;
+    constexpr int V = Shape<S, D>::V, U = Shape<S, D>::UNROLL, LANES = Shape<S, D>::LANES;
     using SV = Vector<typename S::Bits, V>;
     using DV = Vector<typename D::Bits, V>;
 #pragma unroll 1

@@ -104,9 +104,9 @@ pub struct Gradients<'a, T> {
     views: PhantomData<ViewMut<'a, T>>,
 }
 
-/// Elements of a tile of gradients: two vectors of 16 bytes for each of 128 threads.
+/// Elements of a tile of gradients: eight vectors of 16 bytes for each thread of a warp.
 fn gradient_tile<T>() -> u64 {
-    2 * 128 * 16 / size_of::<T>() as u64
+    8 * 32 * 16 / size_of::<T>() as u64
 }
 
 impl<'a, T: Gradient> Gradients<'a, T> {
