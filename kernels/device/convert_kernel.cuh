@@ -26,21 +26,20 @@ __global__ void __launch_bounds__(CONVERT_THREADS, Op::RESIDENT) convert_kernel(
     u32 tensor = 0;
     op.begin();
     if (share < cut.shares) {
-        Row row;
-        u64 c = 0, end = ~0ull;
         if (a.tiles != 0) {
             const wp_tile tile = ((const wp_tile *)a.tiles)[share];
-            row = {tile.src, tile.dst, tile.count, tile.index};
+            const Row row = {tile.src, tile.dst, tile.count, tile.index};
+            const u64 reach = tile.count + phase_of<S, D>(tile.dst);
             tensor = tile.tensor;
+#pragma unroll 1
+            for (u64 c = 0; c * SIZE < reach; c++) convert_chunk<S, D>(chunk_of<S, D>(row, c, SIZE), lane, op);
         } else {
             const u32 r = cut.per_row == 1 ? share : share / cut.per_row;
-            row = {a.src + r * a.src_pitch, a.dst + r * a.dst_pitch, a.count, r * a.count};
-            c = share - r * cut.per_row;
-            end = c + 1;
+            const u32 c = share - r * cut.per_row;
+            const Row row = {a.src + r * a.src_pitch, a.dst + r * a.dst_pitch, a.count, r * a.count};
+            if ((u64)c * SIZE < row.count + phase_of<S, D>(row.dst))
+                convert_chunk<S, D>(chunk_of<S, D>(row, c, SIZE), lane, op);
         }
-        const u64 reach = row.count + phase_of<S, D>(row.dst);
-#pragma unroll 1
-        for (; c < end && c * SIZE < reach; c++) convert_chunk<S, D>(chunk_of<S, D>(row, c, SIZE), lane, op);
     }
     op.finish(tensor, a.tiles != 0);
 }

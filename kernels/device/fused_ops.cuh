@@ -23,7 +23,7 @@ struct Fused {
     static constexpr bool NEAREST = SAME_MODE<Narrower, Plain<F32, D, Nearest>>;
     /* Long, so that few blocks meet at the flag and the maximum. */
     static constexpr int CHUNKS = 4;
-    static constexpr int RESIDENT = NEAREST ? 4 : 2;
+    static constexpr int RESIDENT = NEAREST ? 3 : 2;
     Narrower narrower;
     float scale, bias;
     wp_addr scale_at, flag, amax;

@@ -85,44 +85,30 @@ __device__ __forceinline__ void convert_groups(const Chunk &c, const Whole &w, i
     }
 }
 
-/* What no whole group covers: a few elements at either end, one a lane. */
-struct Edges {
-    int before, after, end; /* elements before the whole groups, after them, and where these end */
-
-    __device__ __forceinline__ Edges(const Chunk &c, const Whole &w, int v) {
-        const bool none = w.end <= w.begin;
-        before = (none ? c.high : w.begin * v) - c.low;
-        after = none ? 0 : c.high - w.end * v;
-        end = w.end * v;
-    }
-    __device__ __forceinline__ int element(const Chunk &c, int i) const {
-        return i < before ? c.low + i : end + (i - before);
-    }
-};
-
-template <class S, class D, bool Shifted, class Op>
-__device__ __forceinline__ void convert_whole_and_edges(const Chunk &c, int lane, Op &op) {
-    const Whole w = whole_groups<S, Shape<S, D>::V, Shifted>(c);
-    const Edges edges(c, w, Shape<S, D>::V);
-    const typename S::Bits *src = (const typename S::Bits *)c.src;
-    typename D::Bits *dst = (typename D::Bits *)c.dst;
-    /* The lane's first is loaded before the groups, so that its latency is theirs. */
-    typename S::Bits first = 0;
-    if (lane < edges.before + edges.after) first = src[edges.element(c, lane)];
-    convert_groups<S, D, Shifted>(c, w, lane, op);
+/* What no whole group covers: a few elements at either end. */
+template <class S, class D, class Op>
+__device__ __forceinline__ void convert_edges(const Chunk &c, const Whole &w, int lane, Op &op) {
+    constexpr int V = Shape<S, D>::V, LANES = Shape<S, D>::LANES;
+    const bool none = w.end <= w.begin;
+    const int before = (none ? c.high : w.begin * V) - c.low, after = none ? 0 : c.high - w.end * V;
 #pragma unroll 1
-    for (int i = lane; i < edges.before + edges.after; i += Shape<S, D>::LANES) {
-        const i64 e = edges.element(c, i);
-        dst[e] = op.one(i == lane ? first : src[e], c.index + e);
+    for (int i = lane; i < before + after; i += LANES) {
+        const i64 e = i < before ? c.low + i : w.end * V + (i - before);
+        ((typename D::Bits *)c.dst)[e] = op.one(((const typename S::Bits *)c.src)[e], c.index + e);
     }
 }
 
 template <class S, class D, class Op>
 __device__ __forceinline__ void convert_chunk(const Chunk &c, int lane, Op &op) {
-    if (c.src % (Shape<S, D>::V * S::SIZE / 8) == 0) {
-        convert_whole_and_edges<S, D, false>(c, lane, op);
+    constexpr int V = Shape<S, D>::V;
+    if (c.src % (V * S::SIZE / 8) == 0) {
+        const Whole w = whole_groups<S, V, false>(c);
+        convert_groups<S, D, false>(c, w, lane, op);
+        convert_edges<S, D>(c, w, lane, op);
     } else {
-        convert_whole_and_edges<S, D, true>(c, lane, op);
+        const Whole w = whole_groups<S, V, true>(c);
+        convert_groups<S, D, true>(c, w, lane, op);
+        convert_edges<S, D>(c, w, lane, op);
     }
 }
 
