@@ -1,10 +1,11 @@
-// Made by the build script from warpool.h with the fingerprint 291ab7a622465ecd.
+// Made by the build script from warpool.h with the fingerprint 23e22139914dc0b4.
 
 pub const WP_ABI_VERSION: u32 = 1;
-pub const WP_INPLACE_TILE: u32 = 2048;
+pub const WP_INPLACE_TILE: u32 = 4096;
 pub const WP_SMALL_MOVE: u32 = 2048;
 pub const WP_MEDIUM_MOVE: u32 = 16384;
 pub const WP_MOVE_TILE: u32 = 16384;
+pub const WP_TILE_GROUP: u32 = 32;
 pub const WP_SLIDE_TILE: u32 = 16384;
 pub type wp_addr = ::core::ffi::c_ulonglong;
 pub type wp_u64 = ::core::ffi::c_ulonglong;
@@ -413,6 +414,7 @@ const _: () = {
 pub struct wp_relocate {
     pub moves: wp_addr,
     pub first_tile: wp_addr,
+    pub group_move: wp_addr,
     pub small: wp_u64,
     pub medium: wp_u64,
     pub large: wp_u64,
@@ -421,7 +423,7 @@ pub struct wp_relocate {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of wp_relocate"][::core::mem::size_of::<wp_relocate>() - 48usize];
+    ["Size of wp_relocate"][::core::mem::size_of::<wp_relocate>() - 56usize];
     ["Alignment of wp_relocate"][::core::mem::align_of::<wp_relocate>() - 8usize];
     [
         "Offset of field: wp_relocate::moves",
@@ -430,20 +432,23 @@ const _: () = {
         "Offset of field: wp_relocate::first_tile",
     ][::core::mem::offset_of!(wp_relocate, first_tile) - 8usize];
     [
+        "Offset of field: wp_relocate::group_move",
+    ][::core::mem::offset_of!(wp_relocate, group_move) - 16usize];
+    [
         "Offset of field: wp_relocate::small",
-    ][::core::mem::offset_of!(wp_relocate, small) - 16usize];
+    ][::core::mem::offset_of!(wp_relocate, small) - 24usize];
     [
         "Offset of field: wp_relocate::medium",
-    ][::core::mem::offset_of!(wp_relocate, medium) - 24usize];
+    ][::core::mem::offset_of!(wp_relocate, medium) - 32usize];
     [
         "Offset of field: wp_relocate::large",
-    ][::core::mem::offset_of!(wp_relocate, large) - 32usize];
+    ][::core::mem::offset_of!(wp_relocate, large) - 40usize];
     [
         "Offset of field: wp_relocate::tiles",
-    ][::core::mem::offset_of!(wp_relocate, tiles) - 40usize];
+    ][::core::mem::offset_of!(wp_relocate, tiles) - 48usize];
     [
         "Offset of field: wp_relocate::max_blocks",
-    ][::core::mem::offset_of!(wp_relocate, max_blocks) - 44usize];
+    ][::core::mem::offset_of!(wp_relocate, max_blocks) - 52usize];
 };
 unsafe extern "C" {
     pub fn wp_cuda_relocate(
@@ -593,4 +598,10 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn wp_host_scatter(args: *const wp_scatter) -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn wp_cuda_load_pattern() -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn wp_cuda_load_relocate() -> ::core::ffi::c_int;
 }

@@ -134,3 +134,9 @@ extern "C" int wp_cuda_pattern(const wp_pattern *args, void *stream) {
     const u64 blocks = (vectors + TILE_VECTORS - 1) / TILE_VECTORS;
     return launch(args->op == WP_VERIFY ? verify_kernel : write_kernel, blocks, THREADS, stream, *args, ranges, vectors);
 }
+
+extern "C" int wp_cuda_load_pattern(void) {
+    cudaFuncAttributes attributes;
+    const cudaError_t error = cudaFuncGetAttributes(&attributes, wp::write_kernel);
+    return error != cudaSuccess ? error : cudaFuncGetAttributes(&attributes, wp::verify_kernel);
+}

@@ -77,6 +77,7 @@ extern "C" int wp_cuda_relocate(const wp_relocate *args, void *stream) {
     wp::Batch batch = {};
     batch.moves = at<const uint4>(args->moves);
     batch.first_tile = at<const wp_u32>(args->first_tile);
+    batch.group_move = at<const wp_u32>(args->group_move);
     batch.small = args->small;
     batch.medium = args->medium;
     batch.large = static_cast<wp_u32>(args->large);
@@ -156,4 +157,22 @@ extern "C" int wp_cuda_scatter(const wp_scatter *args, void *stream) {
     wp::scatter_words<<<static_cast<unsigned>(blocks_for(args->count, threads)), threads, 0,
                         static_cast<cudaStream_t>(stream)>>>(at<const ulonglong2>(args->words), args->count);
     return cudaGetLastError();
+}
+
+extern "C" int wp_cuda_load_relocate(void) {
+    const void *kernels[] = {
+        reinterpret_cast<const void *>(wp::move_batch),
+        reinterpret_cast<const void *>(wp::move_batch_bounded),
+        reinterpret_cast<const void *>(wp::slide_bulk),
+        reinterpret_cast<const void *>(wp::slide_plain),
+        reinterpret_cast<const void *>(wp::patch_slots_in_ranges),
+        reinterpret_cast<const void *>(wp::scatter_words),
+    };
+    for (const void *kernel : kernels) {
+        cudaFuncAttributes attributes;
+        const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+        if (error != cudaSuccess)
+            return error;
+    }
+    return cudaSuccess;
 }

@@ -230,17 +230,20 @@ typedef struct wp_packed_move {
 #define WP_SMALL_MOVE 2048   /* at most this: half a warp moves it */
 #define WP_MEDIUM_MOVE 16384 /* at most this: a warp moves it; above: tiles, a thread block each */
 #define WP_MOVE_TILE 16384   /* bytes of a tile */
+#define WP_TILE_GROUP 32     /* tiles that share an entry of the index of tiles */
 
 /*
  * `small + medium + large` moves in this order from the table at `moves`, one launch for all. No
  * destination overlaps any source or any other destination: the moves may happen in any order.
- * `first_tile[i]` counts the tiles of the large moves before large move i, `tiles` those of all.
+ * `first_tile[i]` counts the tiles of the large moves before large move i, `tiles` those of all;
+ * `group_move[g]` is the large move that tile g * WP_TILE_GROUP belongs to.
  * A move may be empty. `max_blocks` bounds the thread blocks in flight so that the moves take only
  * that many multiprocessors at most from other work; 0 is no bound. The host runs it as 0.
  */
 typedef struct wp_relocate {
     wp_addr moves;      /* wp_packed_move[small + medium + large], aligned to 16 */
     wp_addr first_tile; /* wp_u32[large] */
+    wp_addr group_move; /* wp_u32[(tiles + WP_TILE_GROUP - 1) / WP_TILE_GROUP] */
     wp_u64 small;
     wp_u64 medium;
     wp_u64 large;
@@ -315,6 +318,14 @@ typedef struct wp_scatter {
 
 int wp_cuda_scatter(const wp_scatter *args, void *stream);
 int wp_host_scatter(const wp_scatter *args);
+
+/*
+ * Loads the kernels of pattern.cu and of relocate.cu into the current context. Without it the
+ * runtime loads each at its first launch, which may wait for work already queued: behind a stream
+ * that the host holds, for ever. 0, or a cudaError_t.
+ */
+int wp_cuda_load_pattern(void);
+int wp_cuda_load_relocate(void);
 
 #ifdef __cplusplus
 }

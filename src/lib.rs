@@ -24,7 +24,7 @@
 //! needed. A hole in the addresses costs nothing, since the memory under an idle handle can be
 //! unmapped and mapped where a block is wanted. Such a move costs about what a new handle costs, so
 //! idle memory is moved before the pool grows, and what the pool holds stays close to what is live.
-//! Blocks are placed by exact best fit, small ones in slabs; a free on the allocating stream
+//! Blocks are placed by exact best fit; a free on the allocating stream
 //! touches only that stream's own state.
 //!
 //! # When memory runs out

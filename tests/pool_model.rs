@@ -1,70 +1,299 @@
-//! The pool against a naive model, on a real device.
+//! The pool against a naive model, on a device that checks the order of every use.
+//!
+//! `WARPOOL_STEPS` sets the length of the random walks, 10,000 by default; the long form is
+//! 1,000,000.
+
+mod common;
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use common::fill;
+use common::ordered::Ordered;
 use proptest::prelude::*;
-use warpool::device::HostConfig;
-use warpool::{Device, Pool, PoolConfig};
+use warpool::device::HandleCounts;
+use warpool::pool::HandleSize;
+use warpool::{Block, Device, Pool, PoolConfig, Stream};
+
+const GRANULE: u64 = 2 << 20;
+const STREAMS: usize = 3;
+
+thread_local! {
+    static CHOICES: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Every third question is answered "done".
+fn now_and_then() -> bool {
+    CHOICES.with(|choices| {
+        choices.set(choices.get() + 1);
+        choices.get().is_multiple_of(3)
+    })
+}
+
+/// Runs `test` on a device of `granules` and checks that it has everything back.
+fn on_books<T>(granules: u64, test: impl FnOnce(&Device) -> T) -> T {
+    let device = Ordered::device(granules * GRANULE, GRANULE, || (), now_and_then);
+    let backend = Arc::clone(device.backend());
+    let outcome = test(&device);
+    drop(device);
+    assert_eq!(
+        backend.counts(),
+        HandleCounts::default(),
+        "something leaked"
+    );
+    outcome
+}
 
 #[derive(Debug, Clone)]
 enum Op {
     Alloc(usize, u64),
     Free(usize),
+    /// Handed to another stream, which waits, uses and frees it.
     FreeOn(usize, usize),
-    Trim,
+    /// Used on another stream, which waits; declared.
+    Use(usize, usize),
+    Wait(usize, usize),
+    Synchronize(usize),
+    /// Dropped and made anew.
+    Replace(usize),
+    Trim(u64),
+    Limit(Option<u64>),
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn sizes() -> impl Strategy<Value = u64> {
     prop_oneof![
-        6 => (0..3usize, prop_oneof![1u64..4096, 1u64..(1<<20), (1u64<<20)..(9<<20)]).prop_map(|(s, b)| Op::Alloc(s, b)),
-        5 => any::<usize>().prop_map(Op::Free),
-        1 => (any::<usize>(), 0..3usize).prop_map(|(i, s)| Op::FreeOn(i, s)),
-        1 => Just(Op::Trim),
+        1..4096u64,
+        1..GRANULE,
+        GRANULE..5 * GRANULE,
+        (1..8u64).prop_map(|granules| granules * GRANULE),
     ]
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
-    #[test]
-    fn blocks_never_overlap_and_the_books_stay_whole(ops in prop::collection::vec(op(), 1..200)) {
-        let mut config = HostConfig::default();
-        config.capacity = Some(64 << 20);
-        let device = Device::host_with(config).unwrap();
-        {
-            let pool = Pool::new(&device, PoolConfig::default()).unwrap();
-            let streams: Vec<_> = (0..3).map(|_| device.stream().unwrap()).collect();
-            let mut live = Vec::new();
-            for op in ops {
-                match op {
-                    Op::Alloc(s, bytes) => match pool.alloc(&streams[s], bytes) {
-                        Ok(block) => live.push(block),
-                        Err(error) => prop_assert!(error.is_out_of_memory(), "{error}"),
-                    },
-                    Op::Free(at) if !live.is_empty() => { live.swap_remove(at % live.len()); }
-                    Op::FreeOn(at, s) if !live.is_empty() => { live.swap_remove(at % live.len()).free_on(&streams[s]).unwrap(); }
-                    Op::Trim => { pool.trim(0).unwrap(); }
-                    _ => {}
+fn ops() -> impl Strategy<Value = Op> {
+    let stream = 0..STREAMS;
+    prop_oneof![
+        8 => (stream.clone(), sizes()).prop_map(|(s, bytes)| Op::Alloc(s, bytes)),
+        6 => any::<usize>().prop_map(Op::Free),
+        2 => (any::<usize>(), stream.clone()).prop_map(|(at, s)| Op::FreeOn(at, s)),
+        2 => (any::<usize>(), stream.clone()).prop_map(|(at, s)| Op::Use(at, s)),
+        1 => (stream.clone(), stream.clone()).prop_map(|(a, b)| Op::Wait(a, b)),
+        1 => stream.clone().prop_map(Op::Synchronize),
+        1 => stream.prop_map(Op::Replace),
+        1 => (0..32 * GRANULE).prop_map(Op::Trim),
+        1 => prop::option::of(0..40 * GRANULE).prop_map(Op::Limit),
+    ]
+}
+
+fn configs() -> impl Strategy<Value = PoolConfig> {
+    let handles = prop_oneof![
+        Just(HandleSize::Granule),
+        Just(HandleSize::UpTo(4 * GRANULE)),
+        Just(HandleSize::Adaptive),
+    ];
+    let cache = prop_oneof![Just(0), Just(64 << 20)];
+    (handles, cache, any::<bool>(), any::<bool>()).prop_map(|(handles, cache, ready, wait)| {
+        let config = PoolConfig::default().handles(handles);
+        config.cache_bytes(cache).reuse(ready, wait)
+    })
+}
+
+/// A pool, its streams and what is live: the model is the list of blocks.
+struct World {
+    device: Device,
+    pool: Pool,
+    streams: Vec<Stream>,
+    /// Blocks, each with the stream whose handle it was allocated through.
+    live: Vec<(Block, Stream)>,
+    limit: Option<u64>,
+}
+
+impl World {
+    fn new(device: &Device, config: PoolConfig, streams: usize) -> Self {
+        Self {
+            device: device.clone(),
+            pool: Pool::new(device, config).unwrap(),
+            streams: (0..streams).map(|_| device.stream().unwrap()).collect(),
+            live: Vec::new(),
+            limit: None,
+        }
+    }
+
+    /// Granules that hold a live byte.
+    fn touched(&self) -> u64 {
+        let granules = |block: &Block| {
+            block.addr() / GRANULE..=(block.addr() + block.capacity() - 1) / GRANULE
+        };
+        let touched: BTreeSet<u64> = self.live.iter().flat_map(|(b, _)| granules(b)).collect();
+        touched.len() as u64
+    }
+
+    /// Whether `bytes` fit into granules that hold nothing live.
+    fn fits(&self, bytes: u64) -> bool {
+        let total = self.device.info().total_bytes;
+        let most = self.limit.unwrap_or(total).min(total) / GRANULE;
+        bytes.div_ceil(GRANULE) + self.touched() <= most
+    }
+
+    fn alloc(&mut self, stream: usize, bytes: u64) -> Result<(), String> {
+        let stream = self.streams[stream].clone();
+        match self.pool.alloc(&stream, bytes) {
+            Ok(block) => {
+                fill(&stream, block.addr(), 1, block.capacity());
+                self.live.push((block, stream));
+                Ok(())
+            }
+            Err(error) if error.is_out_of_memory() => Err(error.to_string()),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn take(&mut self, at: usize) -> Option<(Block, Stream)> {
+        let len = self.live.len();
+        (len > 0).then(|| self.live.swap_remove(at % len))
+    }
+
+    fn run(&mut self, op: Op) {
+        match op {
+            Op::Alloc(stream, bytes) => {
+                // A failure must be of memory; whether it may be is the random walks' question.
+                let _ = self.alloc(stream, bytes);
+            }
+            Op::Free(at) => drop(self.take(at)),
+            Op::FreeOn(at, stream) => {
+                if let Some((block, home)) = self.take(at) {
+                    let stream = &self.streams[stream];
+                    stream.wait_stream(&home).unwrap();
+                    fill(stream, block.addr(), 2, block.capacity());
+                    block.free_on(stream).unwrap();
                 }
-                if let Err(why) = pool.check_invariants() { prop_assert!(false, "{why}"); }
-                let mut ranges: Vec<_> = live.iter().map(|b| (b.addr(), b.addr() + b.capacity())).collect();
-                ranges.sort_unstable();
-                prop_assert!(ranges.windows(2).all(|w| w[0].1 <= w[1].0));
-                let sum: u64 = live.iter().map(|b| b.capacity()).sum();
-                prop_assert_eq!(pool.stats().allocated.current, sum);
+            }
+            Op::Use(at, stream) => {
+                if let Some((mut block, home)) = self.take(at) {
+                    let stream = self.streams[stream].clone();
+                    stream.wait_stream(&home).unwrap();
+                    fill(&stream, block.addr(), 3, block.capacity());
+                    block.record_use(&stream).unwrap();
+                    // Freed through its own stream, which then waits for the use.
+                    drop(block);
+                }
+            }
+            Op::Wait(a, b) => self.streams[a].wait_stream(&self.streams[b]).unwrap(),
+            Op::Synchronize(stream) => self.streams[stream].synchronize().unwrap(),
+            Op::Replace(stream) => self.streams[stream] = self.device.stream().unwrap(),
+            Op::Trim(keep) => {
+                self.pool.trim(keep).unwrap();
+            }
+            Op::Limit(limit) => {
+                self.limit = limit;
+                self.pool.set_limit(limit);
             }
         }
-        let counts = device.backend().counts();
-        prop_assert_eq!((counts.handles, counts.mappings, counts.ranges, counts.streams), (0, 0, 0, 0));
+    }
+
+    /// Compares the pool with the model.
+    fn check(&self) -> Result<(), String> {
+        self.pool.check_invariants()?;
+        let mut ranges: Vec<_> = self
+            .live
+            .iter()
+            .map(|(block, _)| (block.addr(), block.addr() + block.capacity()))
+            .collect();
+        ranges.sort_unstable();
+        if let Some(pair) = ranges.windows(2).find(|pair| pair[0].1 > pair[1].0) {
+            return Err(format!("blocks share bytes: {pair:x?}"));
+        }
+        let stats = self.pool.stats();
+        let sums = [
+            (
+                stats.allocated.current,
+                self.live.iter().map(|(b, _)| b.capacity()).sum::<u64>(),
+            ),
+            (
+                stats.requested.current,
+                self.live.iter().map(|(b, _)| b.bytes()).sum(),
+            ),
+            (stats.blocks.current, self.live.len() as u64),
+        ];
+        match sums.iter().find(|(found, expected)| found != expected) {
+            Some(wrong) => Err(format!("counted and live differ: {wrong:?} in {sums:?}")),
+            None => Ok(()),
+        }
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+
+    #[test]
+    fn blocks_never_overlap_uses_stay_in_order_and_the_books_agree_with_the_model(
+        config in configs(),
+        ops in prop::collection::vec(ops(), 1..150),
+    ) {
+        on_books(32, |device| {
+            let mut world = World::new(device, config, STREAMS);
+            for op in ops {
+                world.run(op);
+                if let Err(why) = world.check() {
+                    return Err(TestCaseError::fail(why));
+                }
+            }
+            Ok(())
+        })?;
+    }
+}
+
+fn steps() -> u64 {
+    let given = std::env::var("WARPOOL_STEPS").ok();
+    given.map_or(10_000, |text| {
+        text.parse().expect("WARPOOL_STEPS is a number")
+    })
+}
+
+/// A walk of random requests and frees near the limit, in which no request that fits may fail.
+fn walk(streams: usize, handles: HandleSize, limit: Option<u64>) {
+    let mut random = warpool::device::sim::Rng::new(7);
+    on_books(32, |device| {
+        let mut world = World::new(device, PoolConfig::default().handles(handles), streams);
+        world.run(Op::Limit(limit));
+        for step in 0..steps() {
+            let stream = random.below(streams as u64) as usize;
+            match random.below(16) {
+                0 => world.run(Op::Synchronize(stream)),
+                1 => world.run(Op::Replace(stream)),
+                2 => world.run(Op::FreeOn(random.next_u64() as usize, stream)),
+                3..8 => world.run(Op::Free(random.next_u64() as usize)),
+                _ => {
+                    let most = [4096, GRANULE / 2, 3 * GRANULE, 12 * GRANULE];
+                    let most = most[random.below(4) as usize];
+                    let bytes = 1 + random.below(most);
+                    let outcome = world.alloc(stream, bytes);
+                    if let (Err(why), true) = (&outcome, world.fits(bytes)) {
+                        panic!("step {step}: {why}\n{:#?}", world.pool.stats());
+                    }
+                    if outcome.is_err() {
+                        world.run(Op::Free(random.next_u64() as usize));
+                    }
+                }
+            }
+            if step % 64 == 0 {
+                world.check().unwrap();
+            }
+        }
+    });
+}
+
 #[test]
-fn a_trim_gives_back_a_handle_that_two_streams_shared() {
-    let device = Device::host().unwrap();
-    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
-    let (a, b) = (device.stream().unwrap(), device.stream().unwrap());
-    let blocks = (
-        pool.alloc(&a, 1 << 20).unwrap(),
-        pool.alloc(&b, 1 << 20).unwrap(),
-    );
-    drop(blocks);
-    pool.trim(0).unwrap();
-    assert_eq!(pool.stats().reserved.current, 0);
+fn a_request_that_fits_never_fails_on_one_stream() {
+    walk(1, HandleSize::Granule, Some(24 * GRANULE));
+}
+
+#[test]
+fn a_request_that_fits_never_fails_on_several_streams() {
+    walk(4, HandleSize::Granule, Some(24 * GRANULE));
+}
+
+#[test]
+fn a_request_that_fits_never_fails_where_the_device_is_the_limit() {
+    walk(4, HandleSize::Granule, None);
 }

@@ -407,6 +407,7 @@ fn an_unaligned_table_is_refused() {
         let args = abi::wp_relocate {
             moves: bench.addr(8),
             first_tile: 0,
+            group_move: 0,
             small: 1,
             medium: 0,
             large: 0,

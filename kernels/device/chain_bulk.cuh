@@ -15,6 +15,9 @@ namespace wp {
 constexpr unsigned kBulkThreads = 96;
 constexpr unsigned kMaxStages = 8;
 constexpr wp_u32 kNoTile = 0xFFFFFFFFu;
+constexpr wp_u64 kGranule = 2u << 20; // mappings begin and end at multiples of this
+
+static_assert(kGranule % WP_SLIDE_TILE == 0, "a tile lies in one granule");
 
 // What stands in shared memory before the tiles themselves.
 struct Ring {
@@ -71,6 +74,17 @@ __device__ __forceinline__ void bulk_store(wp_addr dst, const unsigned char *sta
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst), "r"(shared_addr(stage)),
                  "r"(bytes)
                  : "memory");
+}
+
+// Stores a piece in two where it crosses from one granule of mapped memory to the next: neighbouring
+// mappings are two allocations to compute-sanitizer, and it takes one copy into both for a stray
+// write. Loads need no such care, since a tile of the grid never crosses.
+__device__ __forceinline__ void bulk_store_mapped(wp_addr dst, const unsigned char *stage, wp_u32 bytes) {
+    wp_u64 room = kGranule - dst % kGranule;
+    wp_u32 head = room < bytes ? static_cast<wp_u32>(room) : bytes;
+    bulk_store(dst, stage, head);
+    if (head < bytes)
+        bulk_store(dst + head, stage + head, bytes - head);
 }
 
 // Calls `each(piece)` with all lanes of the warp, a piece a lane (empty ones too), round by round.
@@ -154,7 +168,7 @@ __device__ __forceinline__ void store_tiles(const Chain &chain, Ring &ring, cons
             if (piece.bytes) {
                 await_room(chain, piece, tile);
                 asm volatile("fence.proxy.async;" ::: "memory");
-                bulk_store(piece.dst, stages + stage * WP_SLIDE_TILE + (piece.src - begin), piece.bytes);
+                bulk_store_mapped(piece.dst, stages + stage * WP_SLIDE_TILE + (piece.src - begin), piece.bytes);
             }
         });
         asm volatile("cp.async.bulk.commit_group;" ::: "memory");

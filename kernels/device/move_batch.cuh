@@ -23,6 +23,7 @@ constexpr unsigned kTileVectors = WP_MOVE_TILE / kUnit / kMoveThreads;
 struct Batch {
     const uint4 *moves;
     const wp_u32 *first_tile;
+    const wp_u32 *group_move;
     wp_u64 small;
     wp_u64 medium;
     wp_u32 large;
@@ -125,12 +126,18 @@ __device__ __forceinline__ void move_medium(const Batch &batch, wp_u64 block) {
     move_shares<1, kMediumVectors, 32>(shares);
 }
 
+// A large move has at least so many tiles, and so a group's tiles belong to at most 32 moves: one
+// probe a lane finds the move of a tile.
+constexpr unsigned kFewestTiles = WP_MEDIUM_MOVE / WP_MOVE_TILE + 1;
+static_assert((WP_TILE_GROUP - 1) / kFewestTiles + 2 <= 32, "a warp finds any move of a group");
+
 __device__ __forceinline__ void move_tile(const Batch &batch, wp_u32 tile) {
-    const wp_u32 *first_tile = batch.first_tile;
-    auto first_at = [first_tile](wp_u32 i) { return wp_u64{__ldg(first_tile + i)}; };
-    wp_u32 index = warp_last_at_or_below(first_at, batch.large, tile);
-    UnitMove move = load_move(batch.moves, batch.small + batch.medium + index);
-    wp_u64 base = wp_u64{tile - __ldg(first_tile + index)} * (WP_MOVE_TILE / kUnit);
+    wp_u32 low = __ldg(batch.group_move + tile / WP_TILE_GROUP);
+    wp_u32 probe = low + threadIdx.x % 32;
+    wp_u32 first = probe < batch.large ? __ldg(batch.first_tile + probe) : 0xFFFFFFFFu;
+    unsigned ahead = 31 - __clz(__ballot_sync(0xFFFFFFFFu, first <= tile));
+    UnitMove move = load_move(batch.moves, batch.small + batch.medium + low + ahead);
+    wp_u64 base = wp_u64{tile - __shfl_sync(0xFFFFFFFFu, first, ahead)} * (WP_MOVE_TILE / kUnit);
     move_vectors<1, kTileVectors, kMoveThreads>({share_of(move, base + threadIdx.x)});
 }
 

@@ -16,6 +16,7 @@ const UNIT_BITS: u32 = 40;
 pub struct MoveTable {
     words: Vec<u64>,
     first_tile: Vec<u32>,
+    group_move: Vec<u32>,
     small: u64,
     medium: u64,
     large: u64,
@@ -36,8 +37,11 @@ impl MoveTable {
                 + usize::from(m.bytes > u64::from(abi::WP_MEDIUM_MOVE));
             classes[class].push(packed(m)?);
             if class == 2 {
+                let index = table.first_tile.len() as u32;
                 table.first_tile.push(u32_of(tiles)?);
                 tiles += m.bytes.div_ceil(u64::from(abi::WP_MOVE_TILE));
+                let groups = u32_of(tiles)?.div_ceil(abi::WP_TILE_GROUP);
+                table.group_move.resize(groups as usize, index);
             }
         }
         table.tiles = u32_of(tiles)?;
@@ -50,7 +54,7 @@ impl MoveTable {
     /// Bytes of device memory the table takes, its address a multiple of 16.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.words.len() * 8 + self.first_tile.len() * 4
+        self.words.len() * 8 + (self.first_tile.len() + self.group_move.len()) * 4
     }
 
     /// The table as it is to stand in device memory.
@@ -58,15 +62,18 @@ impl MoveTable {
     pub fn image(&self) -> Vec<u8> {
         let mut image = bytemuck::cast_slice::<u64, u8>(&self.words).to_vec();
         image.extend_from_slice(bytemuck::cast_slice(&self.first_tile));
+        image.extend_from_slice(bytemuck::cast_slice(&self.group_move));
         image
     }
 
     /// The arguments of the launch, with the image at `table`. `max_blocks` 0 is no bound.
     #[must_use]
     pub fn args(&self, table: u64, max_blocks: u32) -> abi::wp_relocate {
+        let first_tile = table + self.words.len() as u64 * 8;
         abi::wp_relocate {
             moves: table,
-            first_tile: table + self.words.len() as u64 * 8,
+            first_tile,
+            group_move: first_tile + self.first_tile.len() as u64 * 4,
             small: self.small,
             medium: self.medium,
             large: self.large,

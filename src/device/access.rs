@@ -260,9 +260,11 @@ impl Launch {
             }
             Self::Relocate(args) => {
                 let moves = args.small + args.medium + args.large;
+                let groups = u64::from(args.tiles.div_ceil(abi::WP_TILE_GROUP));
                 vec![
                     Access::read(args.moves, table::<abi::wp_packed_move>(moves)),
                     Access::read(args.first_tile, table::<u32>(args.large)),
+                    Access::read(args.group_move, table::<u32>(groups)),
                 ]
             }
             Self::Slide(args) => {

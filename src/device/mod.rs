@@ -35,7 +35,7 @@ mod timeline;
 use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 pub use access::{Access, AccessKind, Note};
 pub use backend::{Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Phys, RawEvent, RawStream};
@@ -47,7 +47,8 @@ pub(crate) use stream::{StreamCore, StreamWatcher};
 pub(crate) use timeline::Timeline;
 
 use crate::error::{Error, Result};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::Mutex;
+pub(crate) use crate::sync::lock;
 
 /// Spare events kept for re-use; an event costs more to create than to record.
 const SPARE_EVENTS: usize = 256;
@@ -73,11 +74,6 @@ impl Drop for DeviceInner {
             let _ = self.backend.event_destroy(event);
         }
     }
-}
-
-/// Locks, going on after a panic elsewhere: state behind the crate's locks is valid between calls.
-pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The error of a host call that panicked.

@@ -128,6 +128,13 @@ impl Timeline {
         Ok(self.done())
     }
 
+    /// As [`Timeline::poll`], with a mark for `tick` made first if there is none, so that the driver
+    /// can tell.
+    pub(crate) fn poll_to(&self, tick: u64) -> Result<u64> {
+        self.mark(tick)?;
+        self.poll()
+    }
+
     /// Takes it as known that everything up to `tick` is done.
     pub(crate) fn reached(&self, tick: u64) {
         self.done.fetch_max(tick, Ordering::AcqRel);
@@ -227,6 +234,11 @@ impl Timeline {
             }
         }
         raise(&mut order.seen, uid, tick);
+    }
+
+    /// Makes sure that a later poll learns when `tick` is done.
+    pub(crate) fn request(&self, tick: u64) -> Result<()> {
+        self.mark(tick).map(|_| ())
     }
 
     /// Blocks the calling thread until `tick` is done.

@@ -10,6 +10,7 @@ use super::cache::Cached;
 use super::extents::Id;
 use super::index::UNIT;
 use super::lane::{Lane, LanePtr};
+use super::track::Ticket;
 #[cfg(feature = "sanitize")]
 use crate::device::Note;
 use crate::device::{Addr, Stream};
@@ -30,9 +31,17 @@ pub struct Block {
     capacity: u64,
     requested: u64,
     id: Id,
-    /// Streams declared by `record_use`, boxed because most blocks have none.
-    #[allow(clippy::box_collection, reason = "keeps the common block small")]
-    uses: Option<Box<Vec<Stream>>>,
+    /// What most blocks do not have, boxed to keep the common block small.
+    uses: Option<Box<Uses>>,
+}
+
+/// What a block carries beyond its memory.
+#[derive(Default)]
+struct Uses {
+    /// Streams declared by `record_use`.
+    streams: Vec<Stream>,
+    /// Of a tracked block; goes before the memory does.
+    ticket: Option<Ticket>,
 }
 
 impl Block {
@@ -64,6 +73,11 @@ impl Block {
             bytes: self.capacity - keep,
             stream: lane.stream.raw,
         });
+    }
+
+    /// Lets the block carry `ticket` until it is freed.
+    pub(crate) fn carry(&mut self, ticket: Ticket) {
+        self.uses.get_or_insert_default().ticket = Some(ticket);
     }
 
     pub(crate) fn lane(&self) -> &Lane {
@@ -141,6 +155,9 @@ impl Block {
                 .shrink(self.id, self.capacity, capacity, returned);
             self.capacity = capacity;
             self.requested = bytes;
+            if let Some(ticket) = self.uses.as_ref().and_then(|uses| uses.ticket.as_ref()) {
+                ticket.shrunk(bytes);
+            }
         }
         Ok(())
     }
@@ -162,7 +179,7 @@ impl Block {
         if stream.id() == self.stream_id() {
             return Ok(());
         }
-        let uses = self.uses.get_or_insert_default();
+        let uses = &mut self.uses.get_or_insert_default().streams;
         if !uses.contains(stream) {
             uses.push(stream.clone());
         }
@@ -184,12 +201,12 @@ impl Block {
         let Some(lane) = self.lane().shared.lane(stream)? else {
             // The pool has no handle any more and keeps no cache: the home stream waits instead.
             let theirs = &stream.core().timeline;
-            return self
-                .lane()
-                .stream
-                .timeline
-                .wait_for(theirs, theirs.open_tick())
-                .map(|_| ());
+            let home = &self.lane().stream.timeline;
+            // Where the device cannot be made to wait, the host does.
+            return match home.wait_for(theirs, theirs.open_tick()) {
+                Ok(_) => Ok(()),
+                Err(error) => stream.synchronize().and(Err(error)),
+            };
         };
         let mut this = ManuallyDrop::new(self);
         let waited = wait_for_uses(&lane, this.uses.take());
@@ -200,10 +217,9 @@ impl Block {
 
 /// Makes `lane`'s stream wait for what is queued on the streams in `uses`; where the driver
 /// refuses, the host waits.
-#[allow(clippy::box_collection, reason = "as the block holds it")]
-fn wait_for_uses(lane: &Lane, uses: Option<Box<Vec<Stream>>>) -> Result<()> {
+fn wait_for_uses(lane: &Lane, uses: Option<Box<Uses>>) -> Result<()> {
     let mut outcome = Ok(());
-    for stream in uses.into_iter().flat_map(|uses| uses.into_iter()) {
+    for stream in uses.into_iter().flat_map(|uses| uses.streams) {
         let theirs = &stream.core().timeline;
         if let Err(error) = lane.stream.timeline.wait_for(theirs, theirs.open_tick()) {
             outcome = stream.synchronize().and(Err(error));

@@ -96,6 +96,13 @@ impl Cache {
         Some(block)
     }
 
+    /// The tick of the block that [`Cache::pop`] would give, the latest of its size.
+    pub(crate) fn newest(&self, bytes: u64) -> Option<u64> {
+        let at = self.heads[Self::bin(bytes)];
+        let entry = self.entries.get(at as usize)?;
+        (entry.block.bytes == bytes).then_some(entry.block.tick)
+    }
+
     /// Keeps a block.
     #[inline]
     pub(crate) fn push(&mut self, block: Cached) {
@@ -114,6 +121,18 @@ impl Cache {
         self.occupied[bin / 64] |= 1 << (bin % 64);
         self.bytes += block.bytes;
         self.blocks += 1;
+    }
+
+    /// Shows all blocks.
+    pub(crate) fn each(&self, mut see: impl FnMut(&Cached)) {
+        for &head in self.heads.iter() {
+            let mut at = head;
+            while at != NONE {
+                let entry = &self.entries[at as usize];
+                see(&entry.block);
+                at = entry.next;
+            }
+        }
     }
 
     /// Takes all blocks out.

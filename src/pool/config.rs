@@ -40,8 +40,10 @@ impl Default for Reuse {
 pub struct PoolConfig {
     /// Most physical bytes the pool may hold. `None`: as much as the device gives.
     pub limit: Option<u64>,
-    /// Physical bytes above which idle memory is given back when blocks are freed and the pool
-    /// has to look for memory anyway. `None`: memory is kept.
+    /// Physical bytes above which idle memory is given back to the device whenever a request or a
+    /// free goes past its stream's cache. Only memory whose work is done is given back, so nobody
+    /// waits; above this, idle memory is moved before the pool grows whatever
+    /// [`PoolConfig::slack`] says. `None`: memory is kept.
     pub soft_limit: Option<u64>,
     /// Physical bytes taken when the pool is made.
     pub preallocate: u64,
@@ -58,11 +60,12 @@ pub struct PoolConfig {
     /// Most free bytes a stream keeps for itself as whole blocks, beyond the last one freed. They
     /// are given up before any stream waits or the pool grows.
     pub cache_bytes: u64,
-    /// Whether blocks up to 4 KiB come from slabs.
-    pub slabs: bool,
     /// Whether to keep, for each live block, its tag and where it was allocated, for
     /// [`Pool::leak_report`](super::Pool::leak_report). Costs a lock and a map entry a block.
     pub track: bool,
+    /// Whether to keep, under [`PoolConfig::track`], the backtrace of each live block's allocation.
+    /// Costs microseconds a block.
+    pub backtraces: bool,
 }
 
 impl Default for PoolConfig {
@@ -75,9 +78,9 @@ impl Default for PoolConfig {
             overlap_bytes: 64 << 20,
             handles: HandleSize::Adaptive,
             reuse: Reuse::default(),
-            cache_bytes: 64 << 20,
-            slabs: true,
+            cache_bytes: 32 << 20,
             track: false,
+            backtraces: false,
         }
     }
 }
@@ -142,10 +145,10 @@ impl PoolConfig {
         self
     }
 
-    /// Sets whether blocks up to 4 KiB come from slabs.
+    /// Sets whether tracked blocks keep where they were allocated.
     #[must_use]
-    pub fn slabs(mut self, on: bool) -> Self {
-        self.slabs = on;
+    pub fn backtraces(mut self, on: bool) -> Self {
+        self.backtraces = on;
         self
     }
 

@@ -254,7 +254,7 @@ impl Core {
     }
 
     /// The last tick of each slot that free memory waits for.
-    fn last_ticks(&self) -> Vec<(Slot, u64)> {
+    pub(super) fn last_ticks(&self) -> Vec<(Slot, u64)> {
         let mut last = vec![0; self.streams.len()];
         for (_, extent) in self.extents.iter() {
             if matches!(extent.state, State::Hole | State::Retiring) {

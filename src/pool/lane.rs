@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 
 use super::block::Block;
 use super::cache::{Cache, Cached};
-use super::core::Core;
+use super::core::{Core, Grant};
 use super::extents::{Id, Slot};
 use super::index::UNIT;
 use super::shared::Shared;
@@ -31,6 +31,9 @@ use crate::sync::{AtomicI64, Mutex};
 
 /// Blocks a cache holds at most.
 const MOST_BLOCKS: usize = 4096;
+
+/// Blocks taken over from another stream's cache behind one wait.
+const TAKEN_OVER: usize = 64;
 
 /// Largest request; far above any device, far below what would overflow.
 const LARGEST: u64 = 1 << 46;
@@ -88,6 +91,7 @@ impl LanePtr {
 }
 
 /// `bytes` as the pool rounds them.
+#[inline]
 pub(crate) fn rounded(bytes: u64) -> Result<u64> {
     if bytes == 0 || bytes > LARGEST {
         return Err(Error::invalid(
@@ -234,6 +238,8 @@ impl Lane {
             if std::ptr::eq(self, home) {
                 state.out -= 1;
                 self.keep(&mut state, block, requested);
+                drop(state);
+                let _ = core.ease();
                 return;
             }
             self.keep(&mut state, block, requested);
@@ -242,8 +248,58 @@ impl Lane {
             core.give(block.id, self.slot, block.tick);
         }
         drop(state);
+        // As for a request: what the driver refuses is offered again next time.
+        let _ = core.ease();
         drop(core);
         home.leave();
+    }
+
+    /// A block of exactly `bytes` from another stream's cache, behind a wait for that stream; more
+    /// of the same size come along into this lane's cache, so that one wait serves many.
+    ///
+    /// Under the core's lock, so that no free memory is out of the sight of a request meanwhile.
+    pub(crate) fn take_over(
+        &self,
+        lanes: &[Arc<Self>],
+        bytes: u64,
+        core: &mut Core,
+    ) -> Result<Option<Grant>> {
+        for other in lanes.iter().filter(|other| other.slot != self.slot) {
+            let mut theirs = lock(&other.state);
+            let Some(tick) = theirs.cache.newest(bytes) else {
+                continue;
+            };
+            // Their order is asked for before anything is taken, so a failure changes nothing.
+            let timeline = &self.stream.timeline;
+            if timeline.wait_for(&other.stream.timeline, tick)? {
+                core.steps.waits += 1;
+                core.steps.stream_wait += 1;
+            } else {
+                core.steps.ready_elsewhere += 1;
+            }
+            let tick = timeline.open_tick();
+            let taken = std::iter::from_fn(|| theirs.cache.pop(bytes)).take(TAKEN_OVER);
+            let taken: Vec<Cached> = taken.map(|block| Cached { tick, ..block }).collect();
+            other.flows.hot.cached_bytes.set(theirs.cache.bytes());
+            drop(theirs);
+            let Some((first, rest)) = taken.split_first() else {
+                continue;
+            };
+            let mut state = lock(&self.state);
+            for &block in rest {
+                if state.retired || !self.has_room(&state, bytes) {
+                    core.give(block.id, self.slot, tick);
+                } else {
+                    state.cache.push(block);
+                }
+            }
+            self.flows.hot.cached_bytes.set(state.cache.bytes());
+            return Ok(Some(Grant {
+                id: first.id,
+                offset: first.offset,
+            }));
+        }
+        Ok(None)
     }
 
     /// Empties the cache into the core; true if there was anything.

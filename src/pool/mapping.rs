@@ -74,7 +74,7 @@ impl Core {
         }
         let granule = self.arena.granule();
         let ready = |extent: &Extent| self.is_behind(slot, extent);
-        let Some(window) = windows::cheapest(&self.extents, bytes, granule, &ready) else {
+        let Some(window) = windows::cheapest(&self.extents, bytes, granule, ready, true) else {
             return Ok(None);
         };
         if self.arena.reserved() + window.to_map > most {
@@ -89,6 +89,10 @@ impl Core {
 
     /// Bytes that may be created without looking for idle memory first.
     fn slack(&self, bytes: u64) -> u64 {
+        if self.arena.reserved().saturating_add(bytes) > self.config.soft_limit.unwrap_or(u64::MAX)
+        {
+            return 0;
+        }
         let peak = self.peak_taken.max(self.extents.taken().0 + bytes);
         let allowance = peak.saturating_add((peak as f64 * self.config.slack) as u64);
         allowance.saturating_sub(self.arena.reserved())
@@ -101,18 +105,33 @@ impl Core {
         let granule = self.arena.granule();
         let mut exhausted = false;
         let mut unified = false;
+        // Where device waits are switched off, pending memory is taken only instead of failing.
+        let mut pending = self.config.reuse.device_wait;
+        let mut fill_gaps = true;
         loop {
             let room = if exhausted { 0 } else { self.room() };
-            let Some(window) = windows::cheapest(&self.extents, bytes, granule, &|_| true) else {
-                return Ok(None);
+            let usable = |extent: &Extent| pending || self.is_behind(slot, extent);
+            let Some(window) = windows::cheapest(&self.extents, bytes, granule, usable, fill_gaps)
+            else {
+                // Addresses are short only while old mappings stand.
+                if self.retiring.is_empty() {
+                    return Ok(None);
+                }
+                self.reap_all()?;
+                continue;
             };
             let may_just_grow = self.slack(bytes).min(room) >= window.to_map;
             let idle = if may_just_grow {
                 Vec::new()
             } else {
-                self.idle(Some(&window), window.to_map)
+                self.idle(Some(&window), window.to_map, usable)
             };
             if total(&idle).saturating_add(room) < window.to_map {
+                if !std::mem::replace(&mut pending, true)
+                    || std::mem::replace(&mut fill_gaps, false)
+                {
+                    continue;
+                }
                 // Frames too large for what is left can still be given up for new ones that fit.
                 let lacking = window.to_map - room;
                 if !exhausted && self.release_idle(&window, lacking)? {
@@ -135,24 +154,37 @@ impl Core {
         }
     }
 
-    /// Frames that lie in holes outside `window`, those longest free first, as many as fit into
-    /// `left` bytes.
-    fn idle(&self, window: Option<&Window>, mut left: u64) -> Vec<IdleFrame> {
+    /// Frames that lie in holes outside `window` that `usable` accepts, those longest free first, as
+    /// many as fit into `left` bytes.
+    fn idle(
+        &self,
+        window: Option<&Window>,
+        mut left: u64,
+        usable: impl Fn(&Extent) -> bool,
+    ) -> Vec<IdleFrame> {
         let granule = self.arena.granule();
         let slots = 0..self.extents.slots();
         let mut holes: Vec<Id> = slots
             .flat_map(|slot| self.extents.holes_of(slot, granule))
+            .filter(|&id| usable(self.extents.get(id)))
             .collect();
         let newest = self.extents.stamp();
         holes.sort_by_key(|&id| std::cmp::Reverse(newest.wrapping_sub(self.extents.get(id).stamp)));
         let mut frames = Vec::new();
         for id in holes {
-            let extent = self.extents.get(id);
             if left == 0 {
                 break;
             }
-            if !window.is_some_and(|window| window.touches(extent.start, extent.end())) {
-                self.idle_in(id, &mut left, &mut frames);
+            let (mut most, mut within) = (u64::MAX, Vec::new());
+            self.idle_in(id, &mut most, &mut within);
+            // A hole that the window takes a part of may give the rest.
+            for frame in within {
+                let end = frame.start + frame.bytes;
+                let inside = window.is_some_and(|window| window.touches(frame.start, end));
+                if !inside && frame.bytes <= left {
+                    left -= frame.bytes;
+                    frames.push(frame);
+                }
             }
         }
         frames
@@ -255,6 +287,10 @@ impl Core {
                 Err(error) => return Err(error),
             }
             lowest = lowest.or(self.map(at, bytes, FRESH, 0));
+            // One hole, however many handles: a request looks for one first.
+            if let Some(lowest) = lowest {
+                self.extents.merge_up(lowest, |extent| extent.slot == FRESH);
+            }
             self.steps.grow += 1;
             self.peak_reserved = self.peak_reserved.max(self.arena.reserved());
             at += bytes;
@@ -280,15 +316,19 @@ impl Core {
         ((self.arena.reserved() + left) / HANDLES_AIMED_AT).min(LARGEST_HANDLE)
     }
 
-    /// Takes down old mappings whose work is done.
+    /// Takes down old mappings whose work is done. Asks the driver only once many have piled up:
+    /// a stream that works alone makes no marks that would tell.
     pub(crate) fn reap(&mut self) -> Result<()> {
-        if self.retiring.len() >= RETIRING_BEFORE_POLL {
-            self.poll(FRESH)?;
-        }
+        let mut ask = self.retiring.len() >= RETIRING_BEFORE_POLL;
         while let Some(&id) = self.retiring.front() {
             let extent = *self.extents.get(id);
             if !is_done(&self.streams, &extent) {
-                break;
+                let state = self.streams[extent.slot as usize].as_ref();
+                let Some(state) = state.filter(|_| std::mem::replace(&mut ask, false)) else {
+                    break;
+                };
+                state.timeline.poll_to(extent.tick)?;
+                continue;
             }
             self.arena.unmap_stale(extent.start)?;
             self.retiring.pop_front();
@@ -297,10 +337,22 @@ impl Core {
         Ok(())
     }
 
+    /// Takes down all old mappings, waiting on the host for the work that may use them.
+    fn reap_all(&mut self) -> Result<()> {
+        while let Some(&id) = self.retiring.front() {
+            let extent = *self.extents.get(id);
+            if let Some(state) = &self.streams[extent.slot as usize] {
+                state.timeline.sync_to(extent.tick)?;
+            }
+            self.reap()?;
+        }
+        Ok(())
+    }
+
     /// Gives idle frames outside `window` back until `bytes` more may be created; false, with
     /// nothing done, if there are not so many.
     fn release_idle(&mut self, window: &Window, bytes: u64) -> Result<bool> {
-        let idle = self.idle(Some(window), u64::MAX);
+        let idle = self.idle(Some(window), u64::MAX, |_| true);
         if total(&idle) < bytes {
             return Ok(false);
         }
@@ -343,17 +395,41 @@ impl Core {
             self.unify_on_host()?;
         }
         let mut hole = HoleCursor::default();
-        for frame in self.idle(None, before.saturating_sub(keep)) {
+        for frame in self.idle(None, before.saturating_sub(keep), |_| true) {
             hole.now = self.release(hole.at(&frame), &frame)?;
         }
-        while let Some(&id) = self.retiring.front() {
-            let extent = *self.extents.get(id);
-            if let Some(state) = &self.streams[extent.slot as usize] {
-                state.timeline.sync_to(extent.tick)?;
-            }
-            self.reap()?;
-        }
+        self.reap_all()?;
         Ok(before - self.arena.reserved())
+    }
+}
+
+impl Core {
+    /// Whether the pool holds more than its soft limit.
+    pub(crate) fn is_over_soft_limit(&self) -> bool {
+        let soft = self.config.soft_limit.unwrap_or(u64::MAX);
+        self.arena.reserved() > soft
+    }
+
+    /// Gives back what the pool holds above its soft limit, as far as it is idle and its work is
+    /// done. Nobody waits.
+    pub(crate) fn ease(&mut self) -> Result<()> {
+        let soft = self.config.soft_limit.unwrap_or(u64::MAX);
+        let excess = self.arena.reserved().saturating_sub(soft);
+        if excess == 0 {
+            return Ok(());
+        }
+        // Nothing is recorded until someone asks: without a mark no work is ever known to be done.
+        for (slot, tick) in self.last_ticks() {
+            if let Some(state) = &self.streams[slot as usize] {
+                state.timeline.request(tick)?;
+            }
+        }
+        self.poll(FRESH)?;
+        let mut hole = HoleCursor::default();
+        for frame in self.idle(None, excess, |extent| is_done(&self.streams, extent)) {
+            hole.now = self.release(hole.at(&frame), &frame)?;
+        }
+        self.reap()
     }
 }
 

@@ -15,6 +15,7 @@ mod lane;
 mod mapping;
 mod shared;
 mod stats;
+mod track;
 mod windows;
 
 use std::cell::Cell;
@@ -26,6 +27,7 @@ use bytemuck::Pod;
 pub use block::{Block, PoolBuf};
 pub use config::{HandleSize, PoolConfig, Reuse};
 pub use stats::{Counter, PoolStats, SMALL_BYTES, Steps, StreamStats};
+pub use track::{LeakReport, LiveBlock, TagScope, tag_scope};
 
 use crate::device::{Device, Stream, lock};
 use crate::error::{Error, OutOfMemory, Result};
@@ -166,7 +168,11 @@ impl Pool {
     /// [`Error::OutOfMemory`] when every step of the ladder failed; what the driver said.
     #[inline]
     pub fn alloc(&self, stream: &Stream, bytes: u64) -> Result<Block> {
-        self.lane(stream)?.alloc(bytes)
+        let mut block = self.lane(stream)?.alloc(bytes)?;
+        if let Some(tracker) = &self.shared().tracker {
+            tracker.enter(&mut block);
+        }
+        Ok(block)
     }
 
     /// Allocates a buffer of `len` elements of `T` on `stream`.
@@ -174,23 +180,32 @@ impl Pool {
     /// # Errors
     /// As [`Pool::alloc`]; [`Error::Invalid`] for a length whose bytes overflow.
     pub fn alloc_typed<T: Pod>(&self, stream: &Stream, len: usize) -> Result<PoolBuf<T>> {
-        let bytes = typed_bytes::<T>(len)?;
+        let bytes = (len as u64)
+            .checked_mul(size_of::<T>() as u64)
+            .ok_or_else(|| {
+                Error::invalid("len", format!("{len} elements overflow the address space"))
+            })?;
         Ok(PoolBuf::new(self.alloc(stream, bytes)?, len))
     }
 
-    /// As [`Pool::alloc_typed`], in a block of at least `room` bytes: what a buffer needs that is to be
-    /// [converted in place](PoolBuf::convert_in_place) to a wider format.
+    /// Allocates a buffer of `len` elements of `T` on `stream` with room for at least `room` bytes,
+    /// so that it can be converted to a wider type in place.
     ///
     /// # Errors
-    /// As [`Pool::alloc_typed`].
+    /// As [`Pool::alloc_typed`]; [`Error::Invalid`] for room that does not hold the elements.
     pub fn alloc_typed_with_room<T: Pod>(
         &self,
         stream: &Stream,
         len: usize,
         room: u64,
     ) -> Result<PoolBuf<T>> {
-        let bytes = typed_bytes::<T>(len)?.max(room);
-        Ok(PoolBuf::new(self.alloc(stream, bytes)?, len))
+        let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
+        if room < bytes || len == 0 {
+            let why =
+                format!("{room} bytes do not hold {len} elements of {bytes} bytes: ask for more");
+            return Err(Error::invalid("room", why));
+        }
+        Ok(PoolBuf::new(self.alloc(stream, room)?, len))
     }
 
     /// Gives idle memory back to the device, keeping at least `keep` bytes; gives the bytes
@@ -214,6 +229,13 @@ impl Pool {
     /// A pool that holds more keeps it until it is trimmed.
     pub fn set_limit(&self, limit: Option<u64>) {
         lock(&self.shared().core).config.limit = limit;
+    }
+
+    /// Changes the physical bytes above which idle memory is given back; `None` to keep it. Memory
+    /// held above a new limit goes as [`PoolConfig::soft_limit`] says; [`Pool::trim`] gives it back
+    /// at once.
+    pub fn set_soft_limit(&self, bytes: Option<u64>) {
+        lock(&self.shared().core).config.soft_limit = bytes;
     }
 
     /// Limits the pool to `part` of the device's memory, `0.0 < part <= 1.0`.
@@ -265,11 +287,4 @@ impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Pool({} on {:?})", self.shared().uid, self.device())
     }
-}
-
-/// Bytes of `len` elements of `T`.
-fn typed_bytes<T>(len: usize) -> Result<u64> {
-    (len as u64)
-        .checked_mul(size_of::<T>() as u64)
-        .ok_or_else(|| Error::invalid("len", format!("{len} elements overflow the address space")))
 }

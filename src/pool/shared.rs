@@ -8,6 +8,7 @@ use super::block::Block;
 use super::core::{Core, Grant};
 use super::figures::Ledger;
 use super::lane::Lane;
+use super::track::Tracker;
 use super::{PoolConfig, Pressure, Relief};
 use crate::device::{Device, Stream, StreamWatcher, lock};
 use crate::error::{Error, OutOfMemory, Result};
@@ -37,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) device: Device,
     pub(crate) base: u64,
     pub(crate) cache_bytes: u64,
+    /// Of a pool that tracks its blocks.
+    pub(crate) tracker: Option<Arc<Tracker>>,
     pub(crate) core: Mutex<Core>,
     lanes: RwLock<Lanes>,
     /// What a layer above keeps with the pool.
@@ -51,12 +54,14 @@ impl Shared {
     pub(crate) fn new(device: &Device, config: PoolConfig) -> Result<Self> {
         static NEXT_UID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let cache_bytes = config.cache_bytes;
+        let tracker = config.track.then(|| Tracker::new(config.backtraces));
         let core = Core::new(device, config)?;
         Ok(Self {
             uid: NEXT_UID.fetch_add(1, Ordering::Relaxed),
             device: device.clone(),
             base: core.arena.base(),
             cache_bytes,
+            tracker,
             core: Mutex::new(core),
             lanes: RwLock::default(),
             attached: OnceLock::new(),
@@ -154,6 +159,7 @@ impl Shared {
     /// Memory for a request of `lane` that its cache could not serve.
     pub(crate) fn acquire(&self, lane: &Lane, bytes: u64, requested: u64) -> Result<Grant> {
         if let Some(grant) = self.climb(lane, bytes, requested)? {
+            self.ease();
             return Ok(grant);
         }
         let steps: Vec<ReliefStep> = lock(&self.relief)
@@ -170,6 +176,16 @@ impl Shared {
         }
         self.failures.fetch_add(1, Ordering::Relaxed);
         Err(self.out_of_memory(bytes))
+    }
+
+    /// Gives idle memory back while the pool is over its soft limit.
+    fn ease(&self) {
+        if !lock(&self.core).is_over_soft_limit() {
+            return;
+        }
+        self.drain_all();
+        // What the driver refuses stays idle memory of the pool, and is offered again next time.
+        let _ = lock(&self.core).ease();
     }
 
     /// The core's own steps.
@@ -197,6 +213,11 @@ impl Shared {
         // Lanes are listed before the core is locked: making a lane locks in that order.
         let lanes = self.all_lanes();
         let mut core = lock(&self.core);
+        if core.config.reuse.device_wait
+            && let Some(grant) = lane.take_over(&lanes, bytes, &mut core)?
+        {
+            return Ok(served(grant));
+        }
         let mut drained = false;
         for lane in &lanes {
             drained |= lane.drain(&mut core);
@@ -223,6 +244,7 @@ impl Shared {
 
     /// The figures of an error for a request of `bytes`.
     fn figures(&self, bytes: u64) -> OutOfMemory {
+        let holders = self.leak_report().holders();
         let core = lock(&self.core);
         let (live, _) = core.extents.taken();
         OutOfMemory {
@@ -233,7 +255,7 @@ impl Shared {
             device_free: self.device.backend().free_bytes().ok(),
             largest_hole: core.extents.largest_hole(),
             after_compaction: core.after_compaction(),
-            holders: Vec::new(),
+            holders,
         }
     }
 
@@ -259,16 +281,20 @@ impl Shared {
         for lane in lanes.values() {
             lane.retire(&mut core);
         }
+        #[cfg(feature = "tracing")]
+        {
+            let (bytes, blocks) = core.extents.taken();
+            if blocks > 0 {
+                tracing::warn!(target: "warpool", blocks, bytes, "pool dropped with live blocks");
+            }
+        }
     }
 }
 
 impl Drop for Shared {
     /// Waits for the work that still uses the pool's free memory, which is then unmapped.
     fn drop(&mut self) {
-        let core = self
-            .core
-            .get_mut()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let core = crate::sync::get_mut(&mut self.core);
         core.settle();
     }
 }

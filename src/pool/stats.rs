@@ -15,6 +15,8 @@ pub struct Counter {
     /// Now.
     pub current: u64,
     /// The most it has been since the pool was made or [`Pool::reset_peaks`](super::Pool::reset_peaks).
+    /// With several streams, blocks are counted together when figures are read and when the pool has
+    /// to look for memory beyond ready holes; a joint peak between two such moments may be missed.
     pub peak: u64,
     /// Everything ever added.
     pub allocated: u64,
@@ -112,7 +114,8 @@ pub struct StreamStats {
 pub(crate) struct Tally(AtomicU64);
 
 impl Tally {
-    /// Adds, as the only writer; a plain load and store, no locked instruction.
+    /// Adds, as the only writer, wrapping around; a plain load and store, no locked instruction.
+    #[inline]
     pub(crate) fn add(&self, amount: u64) -> u64 {
         let sum = self.0.load(Ordering::Relaxed).wrapping_add(amount);
         self.0.store(sum, Ordering::Relaxed);
@@ -152,8 +155,9 @@ impl Flows {
 
     /// Sets the peaks to what they count now. A count made meanwhile may be missed by one block.
     pub(crate) fn reset_peaks(&self) {
-        let live = self.hot.live_bytes() + self.cold.live_bytes();
-        let requested = self.hot.live_requested() + self.cold.live_requested();
+        let sum = |hot: &Tally, cold: &Tally| hot.get().wrapping_add(cold.get()) as i64;
+        let live = sum(&self.hot.live_bytes, &self.cold.live_bytes);
+        let requested = sum(&self.hot.live_requested, &self.cold.live_requested);
         for flow in [&self.hot, &self.cold] {
             flow.peak_bytes.set(live.max(0) as u64);
             flow.peak_requested.set(requested.max(0) as u64);
@@ -185,7 +189,11 @@ pub(crate) struct Flow {
     pub(crate) frees: [Tally; 2],
     pub(crate) free_bytes: [Tally; 2],
     pub(crate) returned: Tally,
-    /// Most of allocated less freed, in rounded and in requested bytes.
+    /// Allocated less freed, in rounded and in requested bytes, as signed numbers: below 0 where
+    /// more is freed than allocated.
+    pub(crate) live_bytes: Tally,
+    pub(crate) live_requested: Tally,
+    /// Most of what is live in both flows of the lane.
     pub(crate) peak_bytes: Tally,
     pub(crate) peak_requested: Tally,
     pub(crate) cached_bytes: Tally,
@@ -204,11 +212,15 @@ impl Flow {
         self.allocs[class].add(1);
         self.alloc_bytes[class].add(bytes);
         self.requested.add(requested);
-        let live = self.live_bytes() + other.live_bytes();
+        let live = self
+            .live_bytes
+            .add(bytes)
+            .wrapping_add(other.live_bytes.get()) as i64;
         if live > self.peak_bytes.get() as i64 {
             self.peak_bytes.set(live as u64);
         }
-        let live = self.live_requested() + other.live_requested();
+        let live = self.live_requested.add(requested);
+        let live = live.wrapping_add(other.live_requested.get()) as i64;
         if live > self.peak_requested.get() as i64 {
             self.peak_requested.set(live as u64);
         }
@@ -220,6 +232,8 @@ impl Flow {
         self.frees[class].add(1);
         self.free_bytes[class].add(bytes);
         self.returned.add(requested);
+        self.live_bytes.add(bytes.wrapping_neg());
+        self.live_requested.add(requested.wrapping_neg());
     }
 
     /// Counts a live block of `before` bytes as one of `after`, with `requested` fewer asked for.
@@ -227,21 +241,8 @@ impl Flow {
         self.free_bytes[class(before)].add(before);
         self.alloc_bytes[class(after)].add(after);
         self.returned.add(requested);
-    }
-
-    /// Allocated less freed here; below 0 where more is freed than allocated.
-    pub(crate) fn live_bytes(&self) -> i64 {
-        let allocated = self.alloc_bytes[0]
-            .get()
-            .wrapping_add(self.alloc_bytes[1].get());
-        let freed = self.free_bytes[0]
-            .get()
-            .wrapping_add(self.free_bytes[1].get());
-        allocated.wrapping_sub(freed) as i64
-    }
-
-    pub(crate) fn live_requested(&self) -> i64 {
-        self.requested.get().wrapping_sub(self.returned.get()) as i64
+        self.live_bytes.add(after.wrapping_sub(before));
+        self.live_requested.add(requested.wrapping_neg());
     }
 }
 

@@ -2,9 +2,6 @@
 
 use super::extents::{Extent, Extents, Id, NONE, State};
 
-/// Whether a window may lean on a hole.
-pub(crate) type Usable<'a> = dyn Fn(&Extent) -> bool + 'a;
-
 /// A place for a request: consecutive holes and gaps, and what of the gaps must be mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Window {
@@ -58,8 +55,13 @@ pub(crate) fn smallest_run(extents: &Extents, bytes: u64) -> Option<Window> {
     best.map(|(_, window)| window)
 }
 
-/// Consecutive holes below `gap`: the lowest, and their bytes.
-fn holes_below(extents: &Extents, gap: Id, enough: u64, usable: &Usable) -> (Id, u64) {
+/// Consecutive holes below `gap` that `usable` accepts: the lowest, and their bytes.
+fn holes_below(
+    extents: &Extents,
+    gap: Id,
+    enough: u64,
+    usable: &impl Fn(&Extent) -> bool,
+) -> (Id, u64) {
     let (mut first, mut bytes) = (gap, 0);
     while bytes < enough {
         let prev = extents.get(first).prev;
@@ -72,14 +74,11 @@ fn holes_below(extents: &Extents, gap: Id, enough: u64, usable: &Usable) -> (Id,
     (first, bytes)
 }
 
-/// Bytes of consecutive holes above `gap`.
-fn holes_above(extents: &Extents, gap: Id, enough: u64, usable: &Usable) -> u64 {
+/// Bytes of consecutive holes above `gap` that `usable` accepts.
+fn holes_above(extents: &Extents, gap: Id, enough: u64, usable: &impl Fn(&Extent) -> bool) -> u64 {
     let (mut at, mut bytes) = (extents.get(gap).next, 0);
-    while bytes < enough
-        && at != NONE
-        && extents.get(at).state == State::Hole
-        && usable(extents.get(at))
-    {
+    let joins = |extent: &Extent| extent.state == State::Hole && usable(extent);
+    while bytes < enough && at != NONE && joins(extents.get(at)) {
         bytes += extents.get(at).bytes;
         at = extents.get(at).next;
     }
@@ -92,7 +91,7 @@ fn around(
     gap: Id,
     bytes: u64,
     granule: u64,
-    usable: &Usable,
+    usable: &impl Fn(&Extent) -> bool,
 ) -> [Option<Window>; 3] {
     let extent = *extents.get(gap);
     let (first, below) = holes_below(extents, gap, bytes, usable);
@@ -125,17 +124,23 @@ fn around(
     [lean_below, lean_above, both]
 }
 
-/// The window that needs the fewest bytes mapped and leans on usable holes only; the lowest of
-/// equal ones.
+/// The window that needs the fewest bytes mapped and leans on holes that `usable` accepts only; the
+/// lowest of equal ones.
+///
+/// With `fill_gaps`, windows that fill a whole gap between holes count too. They may end inside a
+/// frame, which then cannot be moved into the gap; without them, idle memory that suffices in all
+/// suffices for the window.
 pub(crate) fn cheapest(
     extents: &Extents,
     bytes: u64,
     granule: u64,
-    usable: &Usable,
+    usable: impl Fn(&Extent) -> bool,
+    fill_gaps: bool,
 ) -> Option<Window> {
     let gaps = extents
         .gaps()
-        .flat_map(|gap| around(extents, gap, bytes, granule, usable));
-    gaps.flatten()
+        .map(|gap| around(extents, gap, bytes, granule, &usable));
+    gaps.flat_map(|[below, above, both]| [below, above, both.filter(|_| fill_gaps)])
+        .flatten()
         .min_by_key(|window| (window.to_map, window.start))
 }

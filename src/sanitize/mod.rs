@@ -27,8 +27,12 @@
 //!
 //! # Cost
 //!
-//! A lock and a few comparisons an operation: an application on the host device runs at most twice
-//! as long. Nothing at all without the feature `sanitize`.
+//! A lock and a few comparisons an operation. Nothing at all without the feature `sanitize`.
+//!
+//! # Limits
+//!
+//! Compaction does not tell the checker yet where it moves blocks: with movable blocks on the host
+//! or the simulated device it reports moves as uses of memory that no block has.
 //!
 //! # Parts
 //!

@@ -11,9 +11,10 @@ use super::books::{Books, Change};
 use super::order::{Mark, Op};
 use super::report::Report;
 use crate::device::{
-    Access, Addr, Backend, DeviceInfo, HandleCounts, Launch, Note, Phys, RawEvent, RawStream, lock,
+    Access, Addr, Backend, DeviceInfo, HandleCounts, Launch, Note, Phys, RawEvent, RawStream,
 };
 use crate::error::Result;
+use crate::sync::plain::lock;
 
 /// What work says when it runs.
 enum Arrival {

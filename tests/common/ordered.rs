@@ -59,6 +59,8 @@ struct State {
     top: Addr,
     ranges: HashMap<Addr, u64>,
     handles: HashMap<u64, u64>,
+    /// Given back while a mapping stood, which keeps the memory.
+    released: HashMap<u64, u64>,
     mapped: BTreeMap<Addr, (u64, u64)>,
     streams: HashMap<u64, Clock>,
     events: HashMap<u64, Clock>,
@@ -111,6 +113,17 @@ impl State {
         self.streams
             .get_mut(&stream.0)
             .ok_or_else(|| unknown("stream"))
+    }
+
+    /// Counts the memory of `phys` as free if it is given back and not mapped.
+    fn forget(&mut self, phys: u64) {
+        if self.mapped.values().any(|&(_, mapped)| mapped == phys) {
+            return;
+        }
+        if let Some(bytes) = self.released.remove(&phys) {
+            self.used -= bytes;
+            self.uses.retain(|earlier| earlier.phys != phys);
+        }
     }
 
     /// Notes a use of the part of one mapping that lies in [`addr`, `end`); gives its end.
@@ -202,14 +215,10 @@ impl Backend for Ordered {
 
     fn release(&self, phys: Phys) -> Result<()> {
         let mut state = self.enter();
-        let bytes = state
-            .handles
-            .remove(&phys.0)
-            .ok_or_else(|| unknown("phys"))?;
-        let standing = state.mapped.values().any(|&(_, mapped)| mapped == phys.0);
-        assert!(!standing, "{phys:?} is released while it is mapped");
-        state.used -= bytes;
-        state.uses.retain(|earlier| earlier.phys != phys.0);
+        let bytes = state.handles.remove(&phys.0);
+        let bytes = bytes.ok_or_else(|| unknown("phys"))?;
+        state.released.insert(phys.0, bytes);
+        state.forget(phys.0);
         Ok(())
     }
 
@@ -241,6 +250,9 @@ impl Backend for Ordered {
                 && !done.covers(earlier.stream, earlier.tick)
         });
         assert!(pending.is_none(), "{addr:#x} is unmapped under {pending:?}");
+        if let Some((_, phys)) = removed {
+            state.forget(phys);
+        }
         Ok(())
     }
 

@@ -47,6 +47,11 @@ impl Watched {
         self.calls.lock().unwrap().get(call).copied().unwrap_or(0)
     }
 
+    /// Uses of all calls so far.
+    pub fn all_calls(&self) -> u64 {
+        self.calls.lock().unwrap().values().sum()
+    }
+
     /// Uses made to fail so far.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)

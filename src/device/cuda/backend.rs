@@ -120,6 +120,39 @@ fn launch_on(_driver: &'static Driver, _launch: &Launch, _stream: CuStream) -> R
     Err(super::no_kernels())
 }
 
+impl Cuda {
+    /// Loads the kernels that the pool and its tests launch, so that no first launch waits for
+    /// queued work.
+    #[cfg(warpool_cuda)]
+    pub(super) fn load_kernels(&self) -> Result<()> {
+        use crate::driver::abi;
+        let _context = self.enter()?;
+        // SAFETY: a context is current; the calls take nothing.
+        let codes = unsafe {
+            [
+                ("wp_cuda_load_pattern", abi::wp_cuda_load_pattern()),
+                ("wp_cuda_load_relocate", abi::wp_cuda_load_relocate()),
+            ]
+        };
+        match codes.into_iter().find(|&(_, code)| code != 0) {
+            None => Ok(()),
+            Some((kernel, code)) => Err(Error::Launch {
+                kernel,
+                code,
+                words: String::from(
+                    "the kernels cannot be loaded on this GPU; `warpool info` says for which they were built",
+                ),
+            }),
+        }
+    }
+
+    /// There are none in this build.
+    #[cfg(not(warpool_cuda))]
+    pub(super) fn load_kernels(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
 impl Backend for Cuda {
     fn info(&self) -> &DeviceInfo {
         &self.info

@@ -66,7 +66,9 @@ pub(super) fn open(ordinal: u32) -> Result<Arc<dyn Backend>> {
     }
     let info = info(driver, device, ordinal)?;
     let context = Context::of(driver, device)?;
-    Ok(Arc::new(backend::Cuda::new(driver, context, device, info)))
+    let cuda = backend::Cuda::new(driver, context, device, info);
+    cuda.load_kernels()?;
+    Ok(Arc::new(cuda))
 }
 
 /// The GPU of the context current on the calling thread.

@@ -1,0 +1,53 @@
+//! A missing wait, found on a machine without a GPU.
+//!
+//! A program prepares a batch on one stream and works on it on another. It forgets to make the
+//! second stream wait for the first: on a GPU that is mostly fast enough to go well. The checker
+//! reports it, whatever the timing, and says which wait is missing.
+//!
+//! ```text
+//! cargo run --features sanitize --example catches_a_missing_wait
+//! ```
+
+use warpool::device::Access;
+use warpool::sanitize::Sanitizer;
+use warpool::{Device, Pool, PoolConfig, Result};
+
+const BATCH: u64 = 1 << 20;
+
+/// One step of the program; `waits` is the line that was forgotten.
+fn step(device: &Device, waits: bool) -> Result<()> {
+    let pool = Pool::new(device, PoolConfig::default())?;
+    let (upload, compute) = (device.stream()?, device.stream()?);
+    upload.set_name("upload");
+    compute.set_name("compute");
+
+    let mut batch = pool.alloc(&upload, BATCH)?;
+    // SAFETY: the block has the bytes and is freed in stream order.
+    unsafe {
+        device
+            .backend()
+            .fill(batch.addr(), 1, BATCH, upload.raw())?
+    };
+    if waits {
+        compute.wait_stream(&upload)?;
+    }
+    // The application's own kernel would be launched here. The crate does not see it, so the
+    // program says what it uses.
+    compute.declare_use("normalise", &[Access::write(batch.addr(), BATCH)]);
+    batch.record_use(&compute)?;
+    drop(batch);
+    compute.synchronize()
+}
+
+fn main() -> Result<()> {
+    for waits in [false, true] {
+        let (device, sanitizer) = Sanitizer::over(&Device::any()?.0);
+        step(&device, waits)?;
+        match (waits, sanitizer.check()) {
+            (false, Err(report)) => println!("without the wait: {report}"),
+            (true, Ok(())) => println!("with the wait: nothing to report"),
+            (_, outcome) => panic!("not what the example shows: {outcome:?}"),
+        }
+    }
+    Ok(())
+}
