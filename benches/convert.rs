@@ -113,6 +113,11 @@ impl Ground {
         }
     }
 
+    /// `total` on a GPU, less on the host.
+    fn list(&self, total: u64) -> u64 {
+        if self.on_gpu { total } else { total / 128 }
+    }
+
     fn source<T: Element>(&self, offset: u64, len: u64) -> View<'_, T> {
         // SAFETY: the block lives as long as the ground, and every bench stays within it.
         unsafe { View::from_raw(self.from.addr() + offset * size_of::<T>() as u64, len) }
@@ -173,25 +178,24 @@ fn offset_pair<S: ConvertTo<D>, D: Element>(
 
 fn copies(ground: &Ground, criterion: &mut Criterion) {
     let backend = ground.stream.device().backend();
-    for part in [1, 2] {
-        let bytes = ground.bytes / part;
-        ground.measure(
-            criterion,
-            &format!("copy_{}MiB", bytes >> 20),
-            2 * bytes,
-            || {
-                // SAFETY: both blocks have the bytes and live as long as the ground.
-                unsafe {
-                    backend.copy_within(
-                        ground.to.addr(),
-                        ground.from.addr(),
-                        bytes,
-                        ground.stream.raw(),
-                    )
-                }
-                .expect("a copy");
-            },
-        );
+    // The first size is what the ratios are to; the others move as many bytes as the lists below.
+    for (name, bytes) in [
+        ("1GiB", ground.bytes),
+        ("404MB", ground.list(404_000_000 / 2)),
+        ("61MB", ground.list(61_440_000 / 2)),
+    ] {
+        ground.measure(criterion, &format!("copy_{name}"), 2 * bytes, || {
+            // SAFETY: both blocks have the bytes and live as long as the ground.
+            unsafe {
+                backend.copy_within(
+                    ground.to.addr(),
+                    ground.from.addr(),
+                    bytes,
+                    ground.stream.raw(),
+                )
+            }
+            .expect("a copy");
+        });
     }
 }
 
@@ -287,13 +291,14 @@ fn lengths(count: u64, total: u64) -> Vec<u64> {
 }
 
 fn lists(ground: &Ground, criterion: &mut Criterion) {
-    // 404 MB of f32 read and f16 written by 1,000 tensors; and 10,000 of 4 KiB mean.
-    let scale = if ground.on_gpu { 1 } else { 128 };
+    // 404 MB of f32 read and f16 written by 1,000 tensors; 10,000 of 4 KiB mean, which the L2 cache
+    // holds for the most part, and 100,000, which it does not.
     for (name, count, total) in [
         ("1000", 1000, 404_000_000 / 6),
         ("10000", 10_000, 10_000 * 1024),
+        ("100000", 100_000, 100_000 * 1024),
     ] {
-        let lengths = lengths(count, total / scale);
+        let lengths = lengths(count, ground.list(total));
         let (mut tensors, mut gradients, mut at) = (vec![], vec![], 0);
         for &n in &lengths {
             tensors.push((ground.source::<f32>(at, n), ground.target::<f16>(at, n)));
@@ -374,6 +379,26 @@ fn small(ground: &Ground, criterion: &mut Criterion) {
     }
 }
 
+/// The lines as JSON, one a line, into the file that `WARPOOL_BENCH_JSON` names.
+fn keep(lines: &[Line], copy: Option<f64>) -> std::io::Result<()> {
+    use std::io::Write;
+    let Some(path) = std::env::var_os("WARPOOL_BENCH_JSON") else {
+        return Ok(());
+    };
+    let mut file = std::fs::File::create(path)?;
+    for line in lines {
+        let rate = line.bytes / line.ns;
+        let ratio = copy.map_or(0.0, |copy| rate / copy);
+        writeln!(
+            file,
+            r#"{{"conversion":"{}","us":{:.2},"gb_per_s":{rate:.1},"of_copy":{ratio:.3}}}"#,
+            line.name,
+            line.ns / 1000.0
+        )?;
+    }
+    Ok(())
+}
+
 /// Rates, and ratios to the largest copy.
 fn table(ground: &Ground) {
     let lines = ground.lines.borrow();
@@ -382,6 +407,7 @@ fn table(ground: &Ground) {
         .iter()
         .find(|line| line.name.starts_with("copy"))
         .map(&rate);
+    keep(&lines, copy).expect("the file for the figures");
     println!("\n{:<34} {:>12} {:>10} {:>8}", "", "us", "GB/s", "of copy");
     for line in lines.iter() {
         let ratio = copy.map_or_else(|| "-".into(), |copy| format!("{:.3}", rate(line) / copy));

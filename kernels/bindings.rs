@@ -1,7 +1,7 @@
-// Made by the build script from warpool.h with the fingerprint 87362bb488298fb4.
+// Made by the build script from warpool.h with the fingerprint 23e22139914dc0b4.
 
 pub const WP_ABI_VERSION: u32 = 1;
-pub const WP_INPLACE_TILE: u32 = 2048;
+pub const WP_INPLACE_TILE: u32 = 4096;
 pub const WP_SMALL_MOVE: u32 = 2048;
 pub const WP_MEDIUM_MOVE: u32 = 16384;
 pub const WP_MOVE_TILE: u32 = 16384;

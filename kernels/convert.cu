@@ -14,6 +14,7 @@ template <class S, class D, class Mode>
 int queue_plain(const wp_convert &a, const Mode &mode, void *stream) {
     const Plain<S, D, Mode> op = {mode, a.overflow == WP_SATURATE, a.seed};
     if (is_flat<S, D, Plain<S, D, Mode>>(a)) return queue_flat<S, D>(a, op, stream);
+    if (a.rows != 1 && are_whole_rows<S, D>(a)) return queue_rows<S, D>(a, op, stream);
     return queue_convert<S, D>(a, op, stream);
 }
 

@@ -9,6 +9,7 @@ namespace wp {
 namespace {
 
 constexpr unsigned THREADS = 256;
+constexpr unsigned LANES = 32; /* threads of a tile */
 constexpr int UNROLL = 4;
 
 template <class T, int V>
@@ -38,41 +39,40 @@ __device__ __forceinline__ bool unscale_tile(const wp_tile &tile, float inverse,
     const u32 start = head < tile.count ? head : tile.count;
     const u32 vectors = (tile.count - start) / V;
     typename T::Bits *elements = (typename T::Bits *)tile.src;
-    bool finite = true;
+    /* At most V - 1 elements before the vectors and as many after them: one a lane, loaded first. */
+    const u32 after = start + vectors * V;
+    const u32 edge = lane < start ? lane : after + (lane - start);
+    typename T::Bits end = 0;
+    if (edge < tile.count) end = elements[edge];
+    bool finite = is_finite<T>(end);
 #pragma unroll 1
-    for (u32 first = lane; first < vectors; first += 32 * UNROLL) {
+    for (u32 first = lane; first < vectors; first += LANES * UNROLL) {
         const u64 at = tile.src + start * B + (u64)first * 16;
         Vector<typename T::Bits, V> x[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; u++)
-            if (first + u * 32 < vectors) x[u] = load_streaming<typename T::Bits, V>(at + u * 512);
+            if (first + u * LANES < vectors) x[u] = load_streaming<typename T::Bits, V>(at + u * (LANES * 16));
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            if (first + u * 32 < vectors) {
+            if (first + u * LANES < vectors) {
                 finite = unscale_group<T, V>(x[u], inverse) && finite;
-                store_streaming(at + u * 512, x[u]);
+                store_streaming(at + u * (LANES * 16), x[u]);
             }
         }
     }
-    /* At most V - 1 elements before the vectors and as many after them: one a lane. */
-    const u32 after = start + vectors * V;
-    const u32 edge = lane < start ? lane : after + (lane - start);
-    if (edge < tile.count) {
-        finite = finite && is_finite<T>(elements[edge]);
-        elements[edge] = unscaled<T>(elements[edge], inverse);
-    }
+    if (edge < tile.count) elements[edge] = unscaled<T>(end, inverse);
     return finite;
 }
 
 /* A warp a tile; a block stores what it found once, for all meet at one word. */
 template <class T>
 __global__ void __launch_bounds__(THREADS, 4) unscale_kernel(const wp_unscale a) {
-    const u64 warp = blockIdx.x * (u64)(THREADS / 32) + threadIdx.x / 32;
+    const u64 share = blockIdx.x * (u64)(THREADS / LANES) + threadIdx.x / LANES;
     wp_scaler *scaler = (wp_scaler *)a.scaler;
     bool finite = true;
-    if (warp < a.count)
-        finite = unscale_tile<T>(((const wp_tile *)a.tiles)[warp], scaler->inverse, threadIdx.x % 32);
-    if (__syncthreads_or(!finite) && threadIdx.x == 0) *(volatile u32 *)&scaler->found = 1;
+    if (share < a.count)
+        finite = unscale_tile<T>(((const wp_tile *)a.tiles)[share], scaler->inverse, threadIdx.x % LANES);
+    if (__syncthreads_or(!finite) && threadIdx.x == 0) set_flag(&scaler->found);
 }
 
 __global__ void update_kernel(wp_scaler *scaler) { update_scaler(*scaler); }
@@ -85,8 +85,8 @@ extern "C" int wp_cuda_unscale(const wp_unscale *args, void *stream) {
     return with_destination<F32>(args->type, cudaErrorInvalidValue, [&](auto, auto t) -> int {
         using T = decltype(t);
         if constexpr (GRADIENT<T>) {
-            constexpr u64 WARPS = THREADS / 32;
-            return launch(unscale_kernel<T>, (args->count + WARPS - 1) / WARPS, THREADS, stream, *args);
+            constexpr u64 TILES = THREADS / LANES;
+            return launch(unscale_kernel<T>, (args->count + TILES - 1) / TILES, THREADS, stream, *args);
         }
         return cudaErrorInvalidValue;
     });

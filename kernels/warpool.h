@@ -78,7 +78,7 @@ typedef enum wp_rounding {
     WP_TOWARD_ZERO = 1,
     WP_UP = 2,          /* toward positive infinity */
     WP_DOWN = 3,        /* toward negative infinity */
-    WP_STOCHASTIC = 4   /* up with a probability of the remainder; the generator is `seed` and the element's number */
+    WP_STOCHASTIC = 4   /* up with the probability of the remainder, in steps of 2^-16; the generator is `seed` and the element's number */
 } wp_rounding;
 
 /* What becomes of a magnitude that rounds to more than the largest finite one. */
@@ -146,7 +146,7 @@ int wp_cuda_convert(const wp_convert *args, void *stream);
 int wp_host_convert(const wp_convert *args);
 
 /* Bytes that wp_inplace.scratch names, for `count` elements. */
-#define WP_INPLACE_TILE 2048
+#define WP_INPLACE_TILE 4096
 #define WP_INPLACE_SCRATCH(count) (64 + 4 * (((count) + WP_INPLACE_TILE - 1) / WP_INPLACE_TILE))
 
 /*

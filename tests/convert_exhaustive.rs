@@ -1,8 +1,8 @@
 //! Every input of every narrowing, not a sample.
 //!
 //! `WARPOOL_EXHAUSTIVE=1` sweeps all 2^32 `f32` inputs through every target, deterministic rounding
-//! and treatment of overflow. Without it the sweep takes every 64th strip of 2^16 inputs, and a
-//! second test takes the inputs around every boundary between two results.
+//! and treatment of overflow, on the host and on the GPU. Without it the sweeps take every 64th strip
+//! of 2^16 inputs, and a second test takes the inputs around every boundary between two results.
 
 mod common;
 mod convert_reference;
@@ -314,8 +314,22 @@ fn nearest_agrees_with_the_half_crate_on_every_value_that_is_not_nan() {
     }
 }
 
-/// Elements of a strip on a GPU.
+/// Elements of one launch on a GPU.
 const GPU_STRIP: usize = 1 << 26;
+
+/// The inputs of launch `launch` of the sweep: all that follow one another, or every 64th strip.
+fn gpu_inputs(launch: u64) -> Vec<u32> {
+    let first = launch * GPU_STRIP as u64;
+    let step = if whole() { 1 } else { 64 };
+    (0..GPU_STRIP as u64)
+        .map(|offset| {
+            let (strip, within) = ((first + offset) / STRIP as u64, offset % STRIP as u64);
+            // As on the host, another strip of each group.
+            let pick = strip * step + strip.wrapping_mul(0x9E37_79B9) % step;
+            (pick << 16) as u32 | within as u32
+        })
+        .collect()
+}
 
 #[test]
 fn the_gpu_gives_the_bits_of_the_host_for_every_f32() {
@@ -328,11 +342,9 @@ fn the_gpu_gives_the_bits_of_the_host_for_every_f32() {
         rounding: abi::WP_STOCHASTIC,
         overflow: abi::WP_TO_INFINITY,
     });
-    for strip in 0..(1u64 << 32) / GPU_STRIP as u64 {
-        let first = (strip * GPU_STRIP as u64) as u32;
-        let inputs: Vec<u32> = (0..GPU_STRIP as u32)
-            .map(|offset| first.wrapping_add(offset))
-            .collect();
+    let inputs = if whole() { 1u64 << 32 } else { 1 << 26 };
+    for launch in 0..inputs / GPU_STRIP as u64 {
+        let inputs = gpu_inputs(launch);
         common::write(&stream, src.addr, bytemuck::cast_slice(&inputs));
         for format in NARROW {
             for &how in &how {
@@ -366,8 +378,7 @@ fn the_gpu_gives_the_bits_of_the_host_for_every_f32() {
 /// The host kernel's result as bytes, one part a thread.
 fn host_bytes(inputs: &[u32], types: (u32, u32), size: usize, how: How) -> Vec<u8> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    // A multiple of 4, so that a part's numbers start a block of the generator as the whole's do.
-    let part = inputs.len().div_ceil(threads).next_multiple_of(4);
+    let part = inputs.len().div_ceil(threads);
     let mut out = vec![0u8; inputs.len() * size];
     std::thread::scope(|scope| {
         for (at, (src, dst)) in inputs

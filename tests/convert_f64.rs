@@ -3,7 +3,7 @@
 mod common;
 mod convert_reference;
 
-use convert_reference::{BF16, F16, Format, every_how, round};
+use convert_reference::{BF16, F16, Format, How, every_how, round};
 use warpool::device::Launch;
 use warpool::driver::abi;
 
@@ -171,5 +171,22 @@ fn the_gpu_gives_the_bits_of_the_host_for_adversarial_f64() {
                 format.name
             );
         }
+    }
+}
+
+#[test]
+fn an_f64_far_below_the_format_never_draws_its_smallest_number() {
+    let inputs = vec![1e-300f64.to_bits(); 100_000];
+    let how = How {
+        rounding: abi::WP_STOCHASTIC,
+        overflow: abi::WP_TO_INFINITY,
+    };
+    for format in [F16, BF16, F32] {
+        let out = convert(&inputs, &format, how);
+        assert!(
+            (0..inputs.len()).all(|at| code(&out, &format, at) == 0),
+            "{}",
+            format.name
+        );
     }
 }

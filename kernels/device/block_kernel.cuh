@@ -14,11 +14,12 @@
 namespace wp {
 
 constexpr int AMAX_BLOCK = 32;
+constexpr int BLOCKS_UNROLL = 4, BLOCKS_GROUPS = 16; /* groups a lane at once, and in all */
 
 /* A warp's round of U groups a lane from element `e` on, the lane's first. */
 template <class S, class D, class Op>
 __device__ __forceinline__ void convert_blocks(const wp_convert &a, u64 e, Op &op) {
-    constexpr int V = Shape<S, D>::V, U = Shape<S, D>::UNROLL;
+    constexpr int V = Shape<S, D>::V, U = BLOCKS_UNROLL;
     const u64 from = a.src + e * (S::SIZE / 8), to = a.dst + e * (D::SIZE / 8);
     Vector<typename S::Bits, V> x[U];
 #pragma unroll
@@ -55,9 +56,9 @@ __device__ __forceinline__ void convert_block(const wp_convert &a, u64 start, in
 }
 
 template <class S, class D, class Op>
-__global__ void __launch_bounds__(CONVERT_THREADS, Op::RESIDENT) block_kernel(const wp_convert a, bool aligned, Op op) {
+__global__ void __launch_bounds__(CONVERT_THREADS, Op::NEAREST ? 4 : 2) block_kernel(const wp_convert a, bool aligned, Op op) {
     constexpr int V = Shape<S, D>::V;
-    constexpr u64 ROUND = V * 32 * Shape<S, D>::UNROLL, SIZE = V * 32 * Op::CHUNK;
+    constexpr u64 ROUND = V * 32 * BLOCKS_UNROLL, SIZE = V * 32 * BLOCKS_GROUPS;
     const int lane = threadIdx.x % 32;
     const u64 start = (blockIdx.x * (u64)(CONVERT_THREADS / 32) + threadIdx.x / 32) * SIZE;
     const u64 end = start + SIZE < a.count ? start + SIZE : a.count;
@@ -74,7 +75,7 @@ __global__ void __launch_bounds__(CONVERT_THREADS, Op::RESIDENT) block_kernel(co
 
 template <class S, class D, class Op>
 int queue_blocks(const wp_convert &a, const Op &op, void *stream) {
-    constexpr u64 V = Shape<S, D>::V, SIZE = V * CONVERT_THREADS * Op::CHUNK;
+    constexpr u64 V = Shape<S, D>::V, SIZE = V * CONVERT_THREADS * BLOCKS_GROUPS;
     const bool aligned = a.src % (V * S::SIZE / 8) == 0 && a.dst % (V * D::SIZE / 8) == 0;
     const u64 blocks = (a.count + SIZE - 1) / SIZE;
     return launch(block_kernel<S, D, Op>, blocks, CONVERT_THREADS, stream, a, aligned, op);

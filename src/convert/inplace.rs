@@ -15,10 +15,11 @@ impl<S: Element> PoolBuf<S> {
     /// Converts the buffer's elements where they are, and gives the buffer its new type.
     ///
     /// No second buffer is needed: narrowing runs from the first element on, widening from the last
-    /// back, each part stored once everything under it has been read. Widening needs room for the
-    /// result in the block: [`Block::capacity`](crate::Block::capacity).
+    /// back, each part stored once everything under it has been read. Narrowing gives what is freed
+    /// back to the pool. Widening needs room for the result in the block: allocate with
+    /// [`Pool::alloc_typed_with_room`](crate::Pool::alloc_typed_with_room).
     ///
-    /// Stream order: queued on the buffer's own stream. A few bytes of scratch (4 a 2048 elements)
+    /// Stream order: queued on the buffer's own stream. A few bytes of scratch (4 a 4096 elements)
     /// come from the pool and go back in stream order.
     ///
     /// # Errors
@@ -33,7 +34,7 @@ impl<S: Element> PoolBuf<S> {
         let needed = (len as u64).saturating_mul(size_of::<D>() as u64);
         if needed > capacity {
             let why = format!(
-                "the result needs {needed} bytes, the block has {capacity}: allocate that many first"
+                "the result needs {needed} bytes, the block has {capacity}: allocate the buffer by Pool::alloc_typed_with_room"
             );
             return Err(Error::invalid("buffer", why));
         }

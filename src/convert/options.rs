@@ -18,8 +18,9 @@ pub enum Rounding {
     /// To either neighbour, with a probability proportional to the nearness of the value, so that
     /// the mean of many roundings is the value. Values the format holds are unchanged.
     ///
-    /// The generator is Philox4x32-7 keyed by `seed`, its counter the element's number in the call:
-    /// the same call gives the same bits on every device.
+    /// Each element draws 16 bits, so the probability is in steps of 2^-16. The generator is
+    /// Philox4x32-7 keyed by `seed`, its counter the element's number in the call: the same call
+    /// gives the same bits on every device.
     Stochastic {
         /// The generator's key. Use another for every call whose roundings must not repeat.
         seed: u64,
