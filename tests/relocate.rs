@@ -409,7 +409,6 @@ fn an_unaligned_table_is_refused() {
             first_tile: 0,
             group_move: 0,
             small: 1,
-            medium: 0,
             large: 0,
             tiles: 0,
             max_blocks: 0,
