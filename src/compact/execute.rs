@@ -24,6 +24,7 @@ use super::table::{MoveTable, SlideTable};
 use crate::device::{Launch, Timeline, lock};
 use crate::error::Result;
 use crate::pool::{Block, Core, Shared};
+use crate::seeded::seeded;
 
 /// How much one step may move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,14 +139,16 @@ impl Mover {
         self.next = (self.next + 1) % PLACES;
         let backend = self.upload.device().backend();
         // The step that used this place last is long queued; its tick covers all until now.
-        if self.next == 0 {
+        if self.next == 0 && !seeded!("table-overwritten-while-in-use") {
             self.upload.wait_stream(&self.stream)?;
         }
         // SAFETY: the place has room for a table; the image lives until the copy is done, because
         // the call queued behind it owns it.
         unsafe { backend.copy_in(addr, image.as_ptr(), image.len() as u64, self.upload.raw())? };
         backend.host_call(self.upload.raw(), Box::new(move || drop(image)))?;
-        self.stream.wait_stream(&self.upload)?;
+        if !seeded!("moves-before-their-table") {
+            self.stream.wait_stream(&self.upload)?;
+        }
         Ok(addr)
     }
 
@@ -259,8 +262,11 @@ fn cut(plan: &Plan, budget: &Budget) -> Vec<Batch> {
                 upward: true,
                 moves,
             } => {
-                let mut taken = take(&mut moves.iter().rev());
-                taken.reverse();
+                let mut taken = match seeded!("upward-slide-cut-from-below") {
+                    true => take(&mut moves.iter()),
+                    false => take(&mut moves.iter().rev()),
+                };
+                taken.sort_unstable_by_key(|m| m.src);
                 Batch::Slide {
                     upward: true,
                     moves: taken,
@@ -285,7 +291,12 @@ fn ways(batches: &[Batch]) -> Vec<(u64, u64, u64)> {
         let hops: Vec<_> = batch
             .moves()
             .iter()
-            .map(|m| (origin.remove(&m.src).map_or(m.src, |(from, _)| from), m))
+            .map(|m| {
+                let hop = origin
+                    .remove(&m.src)
+                    .filter(|_| !seeded!("first-hop-forgotten"));
+                (hop.map_or(m.src, |(from, _)| from), m)
+            })
             .collect();
         origin.extend(hops.into_iter().map(|(from, m)| (m.dst, (from, m.bytes))));
     }
@@ -315,6 +326,11 @@ pub(crate) fn step(
         });
     };
     let batches = cut(&plan, budget);
+    if seeded!("free-during-plan") {
+        drop(core);
+        std::thread::sleep(std::time::Duration::from_micros(200));
+        core = lock(&shared.core);
+    }
     if batches.is_empty() {
         return Ok(Moved {
             finished: true,
@@ -323,9 +339,14 @@ pub(crate) fn step(
         });
     }
     let ways = ways(&batches);
-    core.wait_for_holes(lane.slot)?;
+    if !seeded!("moves-do-not-wait-for-holes") {
+        core.wait_for_holes(lane.slot)?;
+    }
     let timeline = &lane.stream.timeline;
     for &(from, _, _) in &ways {
+        if seeded!("moves-do-not-wait-for-uses") {
+            break;
+        }
         owners.uses(from, &mut |theirs, tick| {
             timeline.wait_for(theirs, tick).map(|_| ())
         })?;
@@ -340,7 +361,7 @@ pub(crate) fn step(
             }
         }
     }
-    let tick = timeline.open_tick();
+    let tick = timeline.open_tick() - u64::from(seeded!("moved-block-ready-a-record-early"));
     let ids = core.book_moves(&ways, lane.slot, tick);
     let pairs: Vec<(u64, u64)> = ways.iter().map(|&(from, to, _)| (from, to)).collect();
     owners.moved(&pairs, &ids, shared.base, tick);

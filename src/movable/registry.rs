@@ -9,6 +9,7 @@ use crate::compact::{self, Budget, Goal, Moved, Mover, Owners, Plan, Planner};
 use crate::device::{Addr, Stream, Timeline, lock};
 use crate::error::{Error, Result};
 use crate::pool::{Attached, Block, Pool, Pressure, Relief, Shared, UNIT};
+use crate::seeded::seeded;
 use crate::sync::Mutex;
 
 /// Rank of compaction among the steps of the out-of-memory ladder: before the application's.
@@ -77,7 +78,9 @@ struct Moving<'a> {
 impl Owners for Moving<'_> {
     fn may_move(&self, at: u64) -> bool {
         let index = self.table.at.get(&at);
-        index.is_some_and(|&index| self.table.entries[index as usize].pins == 0)
+        index.is_some_and(|&index| {
+            self.table.entries[index as usize].pins == 0 || seeded!("pinned-block-moved")
+        })
     }
 
     fn uses(&self, at: u64, each: &mut dyn FnMut(&Timeline, u64) -> Result<()>) -> Result<()> {
@@ -178,7 +181,8 @@ impl Registry {
             let mut state = lock(&self.state);
             let table = &mut state.table;
             let Ok(entry) = table.entry(id) else { return };
-            entry.generation = entry.generation.wrapping_add(1);
+            let next = u32::from(!seeded!("stale-handle-accepted"));
+            entry.generation = entry.generation.wrapping_add(next);
             let block = entry.block.take();
             let marks: Vec<Mark> = entry
                 .ready
@@ -195,6 +199,9 @@ impl Registry {
         let Some((block, marks)) = taken else { return };
         block.lane().shared.set_movable(&block, false);
         for (timeline, tick) in marks {
+            if seeded!("movable-freed-under-its-uses") {
+                break;
+            }
             // Where the device cannot be made to wait, the host does; where it cannot either,
             // nothing runs any more.
             if block
@@ -221,7 +228,9 @@ impl Registry {
                 "it is of another device than the block",
             ));
         }
-        if let Some((timeline, tick)) = &entry.ready {
+        if let Some((timeline, tick)) = &entry.ready
+            && !seeded!("use-after-move")
+        {
             stream.core().timeline.wait_for(timeline, *tick)?;
         }
         entry.pins += 1;
@@ -233,7 +242,10 @@ impl Registry {
         let Ok(entry) = state.table.entry(id) else {
             return;
         };
-        entry.pins = entry.pins.saturating_sub(1);
+        entry.pins = entry.pins.saturating_sub(1) * u32::from(!seeded!("pin-dropped-early"));
+        if seeded!("second-use-forgotten") && !entry.uses.is_empty() {
+            return;
+        }
         let timeline = &stream.core().timeline;
         let tick = timeline.open_tick();
         match entry

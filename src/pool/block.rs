@@ -15,6 +15,7 @@ use super::track::Ticket;
 use crate::device::Note;
 use crate::device::{Addr, Stream};
 use crate::error::{Error, Result};
+use crate::seeded::seeded;
 
 /// A block of device memory on one stream.
 ///
@@ -210,7 +211,11 @@ impl Block {
         };
         let mut this = ManuallyDrop::new(self);
         let waited = wait_for_uses(&lane, this.uses.take());
-        lane.free_foreign(this.lane(), this.freed_on(&lane), this.requested);
+        let mut freed = this.freed_on(&lane);
+        if seeded!("foreign-free-carries-the-home-tick") {
+            freed.tick = this.lane().stream.timeline.open_tick() - 1;
+        }
+        lane.free_foreign(this.lane(), freed, this.requested);
         waited
     }
 }
@@ -219,7 +224,8 @@ impl Block {
 /// refuses, the host waits.
 fn wait_for_uses(lane: &Lane, uses: Option<Box<Uses>>) -> Result<()> {
     let mut outcome = Ok(());
-    for stream in uses.into_iter().flat_map(|uses| uses.streams) {
+    let uses = uses.into_iter().flat_map(|uses| uses.streams);
+    for stream in uses.skip(usize::from(seeded!("first-declared-use-forgotten"))) {
         let theirs = &stream.core().timeline;
         if let Err(error) = lane.stream.timeline.wait_for(theirs, theirs.open_tick()) {
             outcome = stream.synchronize().and(Err(error));
