@@ -326,6 +326,11 @@ impl Core {
         if !self.config.reuse.device_wait {
             return Ok(None);
         }
+        self.take_pending(slot, bytes)
+    }
+
+    /// As [`Core::take_waiting`], whether or not the configuration likes to wait.
+    pub(super) fn take_pending(&mut self, slot: Slot, bytes: u64) -> Result<Option<Grant>> {
         let holes = (1..self.extents.slots()).filter_map(|s| self.extents.index(s).best(bytes));
         if let Some(id) = holes.min_by_key(|&id| self.extents.get(id).bytes) {
             let extent = *self.extents.get(id);

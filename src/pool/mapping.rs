@@ -130,9 +130,14 @@ impl Core {
                 self.idle(Some(&window), window.to_map, usable)
             };
             if total(&idle).saturating_add(room) < window.to_map {
-                if !std::mem::replace(&mut pending, true)
-                    || std::mem::replace(&mut fill_gaps, false)
-                {
+                if !std::mem::replace(&mut pending, true) {
+                    // What suffices by itself is in no window.
+                    match self.take_pending(slot, bytes)? {
+                        None => continue,
+                        taken => return Ok(taken),
+                    }
+                }
+                if std::mem::replace(&mut fill_gaps, false) {
                     continue;
                 }
                 // Frames too large for what is left can still be given up for new ones that fit.
