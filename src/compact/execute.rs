@@ -284,8 +284,11 @@ fn cut(plan: &Plan, budget: &Budget) -> Vec<Batch> {
     batches
 }
 
+/// Where a block comes from, where it ends, and its bytes.
+pub(super) type Way = (u64, u64, u64);
+
 /// Where each block that `batches` move comes from and ends, ascending: (from, to, bytes).
-fn ways(batches: &[Batch]) -> Vec<(u64, u64, u64)> {
+fn ways(batches: &[Batch]) -> Vec<Way> {
     let mut origin: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     for batch in batches {
         let hops: Vec<_> = batch
@@ -351,6 +354,10 @@ pub(crate) fn step(
             timeline.wait_for(theirs, tick).map(|_| ())
         })?;
     }
+    #[cfg(feature = "sanitize")]
+    let tell = super::tell::Tell::of(&batches, &ways);
+    #[cfg(feature = "sanitize")]
+    tell.before(&shared.device, shared.base, mover.stream.raw());
     for batch in &batches {
         match batch {
             Batch::Disjoint(moves) => {
@@ -361,6 +368,8 @@ pub(crate) fn step(
             }
         }
     }
+    #[cfg(feature = "sanitize")]
+    tell.after(&shared.device, shared.base, mover.stream.raw());
     let tick = timeline.open_tick() - u64::from(seeded!("moved-block-ready-a-record-early"));
     let ids = core.book_moves(&ways, lane.slot, tick);
     let pairs: Vec<(u64, u64)> = ways.iter().map(|&(from, to, _)| (from, to)).collect();

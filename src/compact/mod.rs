@@ -7,6 +7,8 @@ mod plan_handles;
 mod plan_order;
 mod plan_search;
 mod table;
+#[cfg(feature = "sanitize")]
+mod tell;
 
 pub use execute::{Budget, Moved};
 pub(crate) use execute::{Mover, Owners, layout_of, step};
