@@ -7,6 +7,7 @@
 
 pub mod hunt;
 pub mod ordered;
+pub mod sanitized;
 pub mod stamps;
 pub mod watched;
 
