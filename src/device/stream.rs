@@ -41,6 +41,16 @@ impl StreamCore {
     }
 }
 
+impl StreamCore {
+    /// As [`StreamCore::synchronize`], behind work that uses memory of the caller's: where waiting
+    /// fails, it is tried by an event too, since the work may still run.
+    pub(crate) fn synchronize_memory(&self) -> Result<()> {
+        let timeline = &self.timeline;
+        self.synchronize()
+            .or_else(|error| timeline.sync_to(timeline.open_tick()).and(Err(error)))
+    }
+}
+
 impl Drop for StreamCore {
     fn drop(&mut self) {
         if let Some(id) = self.adopted_as {

@@ -263,10 +263,25 @@ impl Timeline {
         if self.done() >= tick {
             return Ok(());
         }
-        if let Some(mark) = self.mark(tick)? {
-            self.device.backend().event_sync(mark.event.raw)?;
-            self.reached(mark.tick);
-        }
+        let by_mark = self.mark(tick).and_then(|mark| match mark {
+            Some(mark) => {
+                self.device.backend().event_sync(mark.event.raw)?;
+                self.reached(mark.tick);
+                Ok(())
+            }
+            None => Ok(()),
+        });
+        by_mark.or_else(|error| self.sync_stream().or(Err(error)))
+    }
+
+    /// Blocks the calling thread until everything the stream was given so far is done, for when
+    /// there can be no mark.
+    fn sync_stream(&self) -> Result<()> {
+        let raw = self.raw();
+        let stream = raw.ok_or_else(|| Error::invalid("stream", "the stream is gone"))?;
+        let covered = self.close_tick();
+        self.device.backend().stream_sync(stream)?;
+        self.reached(covered);
         Ok(())
     }
 

@@ -206,7 +206,7 @@ impl Block {
             // Where the device cannot be made to wait, the host does.
             return match home.wait_for(theirs, theirs.open_tick()) {
                 Ok(_) => Ok(()),
-                Err(error) => stream.synchronize().and(Err(error)),
+                Err(error) => stream.core().synchronize_memory().and(Err(error)),
             };
         };
         let mut this = ManuallyDrop::new(self);
@@ -228,7 +228,7 @@ fn wait_for_uses(lane: &Lane, uses: Option<Box<Uses>>) -> Result<()> {
     for stream in uses.skip(usize::from(seeded!("first-declared-use-forgotten"))) {
         let theirs = &stream.core().timeline;
         if let Err(error) = lane.stream.timeline.wait_for(theirs, theirs.open_tick()) {
-            outcome = stream.synchronize().and(Err(error));
+            outcome = stream.core().synchronize_memory().and(Err(error));
         }
     }
     outcome
@@ -321,7 +321,7 @@ impl<T: Pod> PoolBuf<T> {
         let backend = stream.device.backend();
         // SAFETY: the block has the bytes, and both sides outlive the copy, which is waited for.
         unsafe { backend.copy_in(self.addr(), bytes.as_ptr(), bytes.len() as u64, stream.raw)? };
-        stream.synchronize()
+        stream.synchronize_memory()
     }
 
     /// Copies the buffer to the host on its stream and waits for the copy.
@@ -342,7 +342,7 @@ impl<T: Pod> PoolBuf<T> {
                 stream.raw,
             )?
         };
-        stream.synchronize()?;
+        stream.synchronize_memory()?;
         Ok(data)
     }
 

@@ -326,13 +326,22 @@ impl Core {
         if !self.config.reuse.device_wait {
             return Ok(None);
         }
-        self.take_pending(slot, bytes)
+        self.take_holes(slot, bytes, true)
     }
 
-    /// As [`Core::take_waiting`], whether or not the configuration likes to wait.
-    pub(super) fn take_pending(&mut self, slot: Slot, bytes: u64) -> Result<Option<Grant>> {
+    /// The smallest hole, else run of holes, of any streams if `pending`, else of those that the
+    /// stream runs behind; waits for what it takes.
+    pub(super) fn take_holes(
+        &mut self,
+        slot: Slot,
+        bytes: u64,
+        pending: bool,
+    ) -> Result<Option<Grant>> {
         let holes = (1..self.extents.slots()).filter_map(|s| self.extents.index(s).best(bytes));
-        if let Some(id) = holes.min_by_key(|&id| self.extents.get(id).bytes) {
+        if let Some(id) = holes
+            .min_by_key(|&id| self.extents.get(id).bytes)
+            .filter(|_| pending)
+        {
             let extent = *self.extents.get(id);
             if !seeded!("taken-without-a-wait") {
                 self.wait_for(slot, &extent)?;
@@ -345,7 +354,8 @@ impl Core {
         if self.only_stream() || self.extents.hole_bytes() < bytes {
             return Ok(None);
         }
-        let Some(window) = windows::smallest_run(&self.extents, bytes) else {
+        let usable = |extent: &Extent| pending || self.is_behind(slot, extent);
+        let Some(window) = windows::smallest_run(&self.extents, bytes, usable) else {
             return Ok(None);
         };
         self.steps.stream_wait += 1;

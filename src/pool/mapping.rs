@@ -116,6 +116,10 @@ impl Core {
             let usable = |extent: &Extent| pending || self.is_behind(slot, extent);
             let Some(window) = windows::cheapest(&self.extents, bytes, granule, usable, fill_gaps)
             else {
+                // Holes that suffice by themselves are in no window.
+                if let Some(grant) = self.take_holes(slot, bytes, pending)? {
+                    return Ok(Some(grant));
+                }
                 // Addresses are short only while old mappings stand.
                 if self.retiring.is_empty() {
                     return Ok(None);
@@ -132,7 +136,7 @@ impl Core {
             if total(&idle).saturating_add(room) < window.to_map {
                 if !std::mem::replace(&mut pending, true) {
                     // What suffices by itself is in no window.
-                    match self.take_pending(slot, bytes)? {
+                    match self.take_holes(slot, bytes, true)? {
                         None => continue,
                         taken => return Ok(taken),
                     }
