@@ -27,6 +27,7 @@ mod event;
 mod host;
 mod launch;
 mod ledger;
+mod scratch;
 pub mod sim;
 mod stream;
 mod table;
@@ -42,6 +43,7 @@ pub use backend::{Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Phys, Raw
 pub use event::Event;
 pub use host::{HostConfig, host_available_bytes};
 pub use launch::Launch;
+pub(crate) use scratch::Scratch;
 pub use stream::Stream;
 pub(crate) use stream::{StreamCore, StreamWatcher};
 pub(crate) use timeline::Timeline;

@@ -180,6 +180,18 @@ impl Lane {
         core.shrink(id, before - after, self.slot, tick);
     }
 
+    /// Lets the block `id`, which has `before` bytes, have `after`, with `added` more asked for;
+    /// false where the memory behind it is not free.
+    pub(crate) fn grow(&self, id: Id, before: u64, after: u64, added: u64) -> Result<bool> {
+        let mut core = lock(&self.shared.core);
+        let grown = before == after || core.grow(id, after - before, self.slot)?;
+        if grown {
+            let flows = &self.flows;
+            flows.cold.grown(before, after, added, &flows.hot);
+        }
+        Ok(grown)
+    }
+
     /// The pointer that a block of this lane keeps.
     pub(crate) fn pointer(&self) -> LanePtr {
         LanePtr(self)

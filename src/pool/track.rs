@@ -190,8 +190,8 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// The block was shrunk to `bytes`.
-    pub(crate) fn shrunk(&self, bytes: u64) {
+    /// The block has `bytes` now.
+    pub(crate) fn resized(&self, bytes: u64) {
         if let Some(entry) = lock(&self.tracker.entries).live.get_mut(&self.number) {
             entry.bytes = bytes;
         }

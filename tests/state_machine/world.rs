@@ -21,8 +21,8 @@ const GRANULE: u64 = 2 << 20;
 /// Steps of a pass after which it must have ended.
 const MOST_STEPS: usize = 500;
 
-/// Granules that the tables of compaction may touch.
-const TABLES: u64 = 8;
+/// Granules of the device that the report and the tables of compaction take.
+const APART: u64 = 8;
 
 /// A pin, and what it borrows.
 struct Pin {
@@ -63,8 +63,6 @@ pub struct World {
     tight: bool,
     /// What the pool held at the last check.
     reserved: Cell<u64>,
-    /// Bytes and blocks of the tables of compaction, once there are any.
-    tables: Cell<Option<(u64, u64)>>,
     backend: Arc<dyn Backend>,
     device: Sanitized,
 }
@@ -114,7 +112,6 @@ impl World {
             verified: 0,
             tight: setup.handles == HandleSize::Granule,
             reserved: Cell::new(u64::MAX),
-            tables: Cell::new(None),
             backend: Arc::clone(device.device.backend()),
             device,
         }
@@ -175,8 +172,7 @@ impl World {
                     }),
             };
         let Some(memory) = memory else {
-            let tables = kind == Kind::Movable || self.tables.get().is_some();
-            assert!(!self.fits(program, bytes, tables), "{bytes} bytes fit");
+            assert!(!self.fits(program, bytes), "{bytes} bytes fit");
             return;
         };
         let held = Held {
@@ -191,7 +187,7 @@ impl World {
     }
 
     /// Whether `bytes` fit into granules that hold nothing live, under the limit.
-    fn fits(&self, program: &Program, bytes: u64, tables: bool) -> bool {
+    fn fits(&self, program: &Program, bytes: u64) -> bool {
         if !self.tight {
             return false;
         }
@@ -206,10 +202,9 @@ impl World {
             };
             touched.extend(addr / GRANULE..=(addr + bytes - 1) / GRANULE);
         }
-        // One granule of the device is the report's.
-        let most = program.limit.unwrap_or(u64::MAX).min(CAPACITY - GRANULE) / GRANULE;
-        let tables = if tables { TABLES } else { 0 };
-        bytes.div_ceil(GRANULE) + touched.len() as u64 + tables <= most
+        let most = program.limit.unwrap_or(u64::MAX) / GRANULE;
+        let most = most.min(CAPACITY / GRANULE - APART);
+        bytes.div_ceil(GRANULE) + touched.len() as u64 <= most
     }
 
     /// Queues a stamp or a comparison of a block on `stream`, behind all its uses, and declares it.
@@ -358,18 +353,11 @@ impl World {
         for (id, held) in &self.held {
             assert_eq!(held.bytes, program.live[id].bytes, "bytes of block {id}");
         }
-        let (bytes, blocks) = (stats.requested.current, stats.blocks.current);
-        let held: u64 = self.held.values().map(|held| held.bytes).sum();
-        let tables = (bytes - held, blocks - self.held.len() as u64);
-        // The first movable block, or the first compaction, brings tables; nothing else does.
-        if tables != (0, 0) && self.tables.get().is_none() {
-            self.tables.set(Some(tables));
-        }
-        let expected = self.tables.get().unwrap_or_default();
-        assert_eq!(tables, expected, "bytes and blocks beyond those held");
+        let sum = |of: &dyn Fn(&Held) -> u64| self.held.values().map(of).sum::<u64>();
+        assert_eq!(stats.blocks.current, self.held.len() as u64);
+        assert_eq!(stats.requested.current, sum(&|held| held.bytes));
         let rounded = |held: &Held| held.bytes.next_multiple_of(512);
-        let allocated = self.held.values().map(rounded).sum::<u64>() + expected.0;
-        assert_eq!(stats.allocated.current, allocated);
+        assert_eq!(stats.allocated.current, sum(&rounded));
         let most = program.limit.unwrap_or(u64::MAX).max(self.reserved.get());
         let reserved = stats.reserved.current;
         // At the first check memory may have been taken already when the pool was made.
