@@ -15,6 +15,7 @@ use crate::compact::{self, Budget, Goal, Moved, Mover, Plan, Planner, Task};
 use crate::device::{Addr, Device, Stream, lock};
 use crate::error::{Error, Result};
 use crate::pool::{Attached, Block, Pool, Pressure, Relief, Shared, UNIT};
+use crate::seeded::seeded;
 use crate::sync::Mutex;
 
 /// Rank of compaction among the steps of the out-of-memory ladder: before the application's.
@@ -131,7 +132,9 @@ impl Registry {
                 left.block.free_on(stream)
             }
             _ => {
-                left.uses.wait_surely_on(&left.block.lane().stream.timeline);
+                if !seeded!("movable-freed-under-its-uses") {
+                    left.uses.wait_surely_on(&left.block.lane().stream.timeline);
+                }
                 drop(left.block);
                 stream.map_or(Ok(()), |stream| self.check_stream(stream))
             }
@@ -146,7 +149,9 @@ impl Registry {
             state.settle()?;
         }
         let entry = state.table.entry(id)?;
-        entry.ready.wait_on(&stream.core().timeline)?;
+        if !seeded!("use-after-move") {
+            entry.ready.wait_on(&stream.core().timeline)?;
+        }
         entry.pins += 1;
         let block = entry.block.as_ref();
         block
@@ -165,8 +170,10 @@ impl Registry {
             let Some(entry) = state.table.place(id) else {
                 return;
             };
-            entry.pins = entry.pins.saturating_sub(1);
-            entry.uses.note(timeline, tick);
+            entry.pins = entry.pins.saturating_sub(1) * u32::from(!seeded!("pin-dropped-early"));
+            if !seeded!("last-use-forgotten") || entry.pins > 0 {
+                entry.uses.note(timeline, tick);
+            }
             entry.doomed && entry.pins == 0
         };
         if doomed {
