@@ -20,10 +20,11 @@
 //! A timeline outlives its stream. Closing it makes a last mark that covers everything.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Device, RawEvent, RawStream, lock};
+use super::{Device, RawEvent, RawStream, Recorder, lock};
 use crate::error::{Error, Result};
 use crate::sync::{AtomicU64, Mutex};
 
@@ -74,7 +75,6 @@ struct Order {
 }
 
 /// See the module documentation.
-#[derive(Debug)]
 pub(crate) struct Timeline {
     pub(crate) uid: u64,
     device: Device,
@@ -83,6 +83,15 @@ pub(crate) struct Timeline {
     /// `None` once the stream is gone.
     raw: Mutex<Option<RawStream>>,
     order: Mutex<Order>,
+    /// The capture the stream is under; see the module `capture`.
+    recorder: Mutex<Option<Arc<Recorder>>>,
+}
+
+impl fmt::Debug for Timeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (open, done) = (self.open_tick(), self.done());
+        write!(f, "Timeline({}, tick {open} open, {done} done)", self.uid)
+    }
 }
 
 impl Timeline {
@@ -95,7 +104,17 @@ impl Timeline {
             done: AtomicU64::new(0),
             raw: Mutex::new(Some(raw)),
             order: Mutex::default(),
+            recorder: Mutex::default(),
         }
+    }
+
+    /// The capture the stream is under.
+    pub(crate) fn recorder(&self) -> Option<Arc<Recorder>> {
+        lock(&self.recorder).clone()
+    }
+
+    pub(super) fn set_recorder(&self, recorder: Option<Arc<Recorder>>) {
+        *lock(&self.recorder) = recorder;
     }
 
     /// The tick whose record will cover everything the stream has been given so far.
@@ -115,7 +134,12 @@ impl Timeline {
     }
 
     /// The highest tick done, after asking the driver about marks still open.
+    ///
+    /// While a stream is captured nothing is asked, since a query may break the capture.
     pub(crate) fn poll(&self) -> Result<u64> {
+        if self.device.is_capturing() {
+            return Ok(self.done());
+        }
         let mut order = lock(&self.order);
         while let Some(mark) = order.marks.front() {
             if mark.tick > self.done() && !self.device.backend().event_query(mark.event.raw)? {
@@ -173,6 +197,13 @@ impl Timeline {
         if self.done() >= tick {
             return Ok(None);
         }
+        if self.recorder().is_some() {
+            // What was given before the capture has its mark; a record now would be part of it.
+            return Err(Error::invalid(
+                "stream",
+                "it is being captured: nothing of it can be waited for until the capture ends",
+            ));
+        }
         let event = Arc::new(HeldEvent {
             raw: self.device.take_event()?,
             device: self.device.clone(),
@@ -211,6 +242,9 @@ impl Timeline {
     pub(crate) fn wait_for(&self, other: &Self, tick: u64) -> Result<bool> {
         if self.is_behind(other, tick) {
             return Ok(false);
+        }
+        if let Some(recorder) = self.recorder() {
+            return recorder.wait_for(self, other, tick);
         }
         let Some(mark) = other.mark(tick)? else {
             return Ok(false);

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use crate::compact::{self, Budget, Goal, Moved, Mover, Owners, Plan, Planner};
-use crate::device::{Addr, Stream, Timeline, lock};
+use crate::device::{Addr, Kept, Recorder, Stream, Timeline, lock};
 use crate::error::{Error, Result};
 use crate::pool::{Attached, Block, Pool, Pressure, Relief, Shared, UNIT};
 use crate::sync::Mutex;
@@ -36,6 +36,8 @@ struct Entry {
     ready: Option<Mark>,
     /// What a move has to run behind, one tick a stream.
     uses: Vec<Mark>,
+    /// Captures that hold a pin each for as long as their graphs live.
+    graphs: Vec<Arc<Recorder>>,
 }
 
 #[derive(Default)]
@@ -159,10 +161,13 @@ impl Registry {
             table.entries.push(Entry::default());
             (table.entries.len() - 1) as u32
         });
-        table.at.insert(block.addr() - self.base, index);
         let timeline = Arc::clone(&block.lane().stream.timeline);
         let tick = timeline.open_tick();
-        block.lane().shared.set_movable(&block, true);
+        // A graph's own memory stays where it is.
+        if !block.is_private() {
+            table.at.insert(block.addr() - self.base, index);
+            block.lane().shared.set_movable(&block, true);
+        }
         let entry = &mut table.entries[index as usize];
         entry.ready = Some((timeline, tick));
         entry.block = Some(block);
@@ -180,20 +185,26 @@ impl Registry {
             let Ok(entry) = table.entry(id) else { return };
             entry.generation = entry.generation.wrapping_add(1);
             let block = entry.block.take();
+            let graphs = std::mem::take(&mut entry.graphs);
+            entry.pins = 0;
             let marks: Vec<Mark> = entry
                 .ready
                 .take()
                 .into_iter()
                 .chain(entry.uses.drain(..))
                 .collect();
-            if let Some(block) = &block {
+            if let Some(block) = block.as_ref().filter(|block| !block.is_private()) {
                 table.at.remove(&(block.addr() - self.base));
             }
             table.spare.push(id.index);
-            block.map(|block| (block, marks))
+            block.map(|block| (block, marks, graphs))
         };
-        let Some((block, marks)) = taken else { return };
-        block.lane().shared.set_movable(&block, false);
+        let Some((block, marks, graphs)) = taken else {
+            return;
+        };
+        if !block.is_private() {
+            block.lane().shared.set_movable(&block, false);
+        }
         for (timeline, tick) in marks {
             // Where the device cannot be made to wait, the host does; where it cannot either,
             // nothing runs any more.
@@ -207,6 +218,7 @@ impl Registry {
                 let _ = timeline.sync_to(tick);
             }
         }
+        crate::pool::keep_block(block, graphs);
     }
 
     pub(crate) fn pin(&self, id: MovableId, stream: &Stream) -> Result<Addr> {
@@ -228,11 +240,25 @@ impl Registry {
         Ok(block.addr())
     }
 
-    pub(crate) fn unpin(&self, id: MovableId, stream: &Stream) {
+    pub(crate) fn unpin(self: &Arc<Self>, id: MovableId, stream: &Stream) {
         let mut state = lock(&self.state);
         let Ok(entry) = state.table.entry(id) else {
             return;
         };
+        if let Some(recorder) = stream.recorder() {
+            // Captured work has the address: the pin is the graph's from now on.
+            entry.graphs.push(Arc::clone(&recorder));
+            drop(state);
+            let pin = GraphPin {
+                registry: Arc::clone(self),
+                id,
+                recorder: Arc::clone(&recorder),
+            };
+            if let Err(pin) = recorder.keep(Box::new(pin)) {
+                pin.release(recorder.gate());
+            }
+            return;
+        }
         entry.pins = entry.pins.saturating_sub(1);
         let timeline = &stream.core().timeline;
         let tick = timeline.open_tick();
@@ -299,6 +325,24 @@ impl Registry {
             }
         }
         Relief::Exhausted
+    }
+}
+
+/// A pin that a graph holds.
+struct GraphPin {
+    registry: Arc<Registry>,
+    id: MovableId,
+    recorder: Arc<Recorder>,
+}
+
+impl Kept for GraphPin {
+    fn release(self: Box<Self>, gate: &Stream) {
+        if let Ok(entry) = lock(&self.registry.state).table.entry(self.id) {
+            let mut graphs = entry.graphs.iter();
+            let at = graphs.position(|graph| Arc::ptr_eq(graph, &self.recorder));
+            at.map(|at| entry.graphs.swap_remove(at));
+        }
+        self.registry.unpin(self.id, gate);
     }
 }
 

@@ -13,6 +13,7 @@ mod figures;
 mod index;
 mod lane;
 mod mapping;
+mod private;
 mod shared;
 mod stats;
 mod track;
@@ -35,6 +36,7 @@ use lane::{Lane, LanePtr};
 
 pub(crate) use self::core::Core;
 pub(crate) use index::UNIT;
+pub(crate) use private::keep_block;
 pub(crate) use shared::{Attached, Shared};
 
 /// What a step of the out-of-memory ladder did.

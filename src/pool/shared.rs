@@ -10,7 +10,7 @@ use super::figures::Ledger;
 use super::lane::Lane;
 use super::track::Tracker;
 use super::{PoolConfig, Pressure, Relief};
-use crate::device::{Device, Stream, StreamWatcher, lock};
+use crate::device::{Device, Recorder, Stream, StreamWatcher, lock};
 use crate::error::{Error, OutOfMemory, Result};
 use crate::sync::{AtomicU64, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -47,6 +47,8 @@ pub(crate) struct Shared {
     /// Steps after the core's own, by rank.
     relief: Mutex<Vec<(u8, ReliefStep)>>,
     pub(crate) failures: AtomicU64,
+    /// Bytes in segments of private memory.
+    pub(super) graph_bytes: AtomicU64,
     pub(crate) ledger: Mutex<Ledger>,
 }
 
@@ -67,6 +69,7 @@ impl Shared {
             attached: OnceLock::new(),
             relief: Mutex::default(),
             failures: AtomicU64::new(0),
+            graph_bytes: AtomicU64::new(0),
             ledger: Mutex::default(),
         })
     }
@@ -122,9 +125,15 @@ impl Shared {
             state.lane = Arc::downgrade(&lane);
         }
         drop(core);
-        lock(&self.ledger).add(stream.id(), &lane.flows);
+        if !stream.core().gate {
+            // A gate's blocks hold what others allocate, which is counted there.
+            lock(&self.ledger).add(stream.id(), &lane.flows);
+        }
         let watcher: Arc<dyn StreamWatcher> = Arc::clone(self) as _;
         stream.watch(Arc::downgrade(&watcher));
+        if let Some(recorder) = stream.recorder() {
+            lane.route(Some(&recorder));
+        }
         lanes.by_handle.insert(handle, Arc::clone(&lane));
         Ok(Some(lane))
     }
@@ -189,7 +198,7 @@ impl Shared {
     }
 
     /// The core's own steps.
-    fn climb(&self, lane: &Lane, bytes: u64, requested: u64) -> Result<Option<Grant>> {
+    pub(super) fn climb(&self, lane: &Lane, bytes: u64, requested: u64) -> Result<Option<Grant>> {
         let served = |grant: Grant| {
             let flows = &lane.flows;
             flows.cold.allocated(bytes, requested, &flows.hot);
@@ -308,5 +317,12 @@ impl StreamWatcher for Shared {
         // Listed until its cache is empty: a request that looks meanwhile must find it.
         lane.retire(&mut lock(&self.core));
         lanes.by_handle.remove(&handle);
+    }
+
+    fn stream_captured(&self, stream: &Stream, recorder: Option<&Arc<Recorder>>) {
+        let lane = self.lanes().by_handle.get(&stream.handle_id()).cloned();
+        if let Some(lane) = lane {
+            lane.route(recorder);
+        }
     }
 }

@@ -176,6 +176,7 @@ impl Backend for Ordered {
             mappings: state.mapped.len() as u64,
             streams: state.streams.len() as u64,
             events: state.events.len() as u64,
+            graphs: 0,
         }
     }
 

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use warpool::device::{Addr, Backend, DeviceInfo, HandleCounts, Launch, Phys, RawEvent, RawStream};
+use warpool::device::{
+    Addr, Backend, DeviceInfo, HandleCounts, Launch, Phys, RawEvent, RawGraph, RawStream,
+};
 use warpool::{Device, Error, Result};
 
 /// The code that failures made here carry; no driver gives it.
@@ -144,6 +146,9 @@ impl Backend for Watched {
         fn event_sync(event: RawEvent) -> ();
         fn event_elapsed_ns(start: RawEvent, end: RawEvent) -> f64;
         fn host_call(stream: RawStream, work: Box<dyn FnOnce() + Send>) -> ();
+        fn capture_begin(stream: RawStream) -> ();
+        fn capture_end(stream: RawStream) -> RawGraph;
+        fn graph_destroy(graph: RawGraph) -> ();
     }
 
     pass! {
@@ -152,5 +157,6 @@ impl Backend for Watched {
         unsafe fn copy_within(dst: Addr, src: Addr, bytes: u64, stream: RawStream);
         unsafe fn fill(addr: Addr, byte: u8, bytes: u64, stream: RawStream);
         unsafe fn launch(launch: &Launch, stream: RawStream);
+        unsafe fn graph_launch(graph: RawGraph, stream: RawStream);
     }
 }
