@@ -73,7 +73,7 @@ pub mod pool;
 pub mod sanitize;
 mod sync;
 
-pub use device::{Device, Event, Stream};
+pub use device::{Capture, Device, Event, Graph, Stream};
 pub use error::{Error, OutOfMemory, Result};
 pub use movable::{Movable, Pinned};
 pub use pool::{Block, Pool, PoolBuf, PoolConfig, PoolStats};

@@ -249,7 +249,7 @@ impl Recorder {
         };
         for user in &users {
             let timeline = &user.core().timeline;
-            self.outlast(timeline, timeline.open_tick());
+            self.outlast(timeline, timeline.queued_tick());
         }
         for kept in kept.into_iter().rev() {
             kept.release(&self.gate);

@@ -122,6 +122,16 @@ impl Timeline {
         self.ticks.load(Ordering::Acquire) + 1
     }
 
+    /// The tick whose record will cover the work queued so far. Under capture that was closed before
+    /// it began, since what is given then is not queued.
+    pub(crate) fn queued_tick(&self) -> u64 {
+        let open = self.open_tick();
+        match &*lock(&self.recorder) {
+            Some(_) => open - 1,
+            None => open,
+        }
+    }
+
     /// Closes the open tick without a record, for a caller about to wait for the stream itself;
     /// gives it. Should the wait fail, a later record covers the tick.
     pub(crate) fn close_tick(&self) -> u64 {

@@ -328,7 +328,9 @@ fn compaction_leaves_a_graphs_memory_alone(device: &Device) {
     let granule = device.info().granule;
     let pool = Pool::new(device, small_handles().preallocate(16 * granule)).unwrap();
     let stream = device.stream().unwrap();
-    let gaps = [(); 3].map(|()| pool.alloc(&stream, granule).unwrap());
+    // The first makes the movers' own blocks, which stay where they are.
+    let _first = pool.alloc_movable::<u8>(&stream, 512).unwrap();
+    let gaps = [(); 3].map(|()| pool.alloc_movable::<u8>(&stream, 2 * MIB as usize).unwrap());
     let mut moved = pool.alloc_movable::<u64>(&stream, 1000).unwrap();
     moved.upload(&stream, &[77; 1000]).unwrap();
     let capture = stream.begin_capture().unwrap();
@@ -354,7 +356,11 @@ fn movable_memory_used_by_a_graph_stays_until_the_graph_is_dropped(device: &Devi
     let granule = device.info().granule;
     let pool = Pool::new(device, small_handles()).unwrap();
     let stream = device.stream().unwrap();
-    let below = pool.alloc(&stream, 2 * granule).unwrap();
+    // The first makes the movers' own blocks, which stay where they are.
+    let _first = pool.alloc_movable::<u8>(&stream, 512).unwrap();
+    let below = pool
+        .alloc_movable::<u8>(&stream, 2 * granule as usize)
+        .unwrap();
     let mut weights = pool.alloc_movable::<u64>(&stream, 1000).unwrap();
     let output = pool.alloc(&stream, 8000).unwrap();
     weights.upload(&stream, &[5; 1000]).unwrap();
