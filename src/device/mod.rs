@@ -30,13 +30,14 @@ mod host;
 mod launch;
 mod ledger;
 mod recording;
+mod scratch;
 pub mod sim;
 mod stream;
 mod table;
 mod timeline;
 
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -50,13 +51,14 @@ pub use event::Event;
 pub use graph::{Capture, Graph, GraphMemory, NotedCapture};
 pub use host::{HostConfig, host_available_bytes};
 pub use launch::Launch;
+pub(crate) use scratch::Scratch;
 pub use stream::Stream;
 pub(crate) use stream::{StreamCore, StreamWatcher};
 pub(crate) use timeline::Timeline;
 
 use crate::error::{Error, Result};
 pub(crate) use crate::sync::lock;
-use crate::sync::{AtomicU64, Mutex};
+use crate::sync::{AtomicU64, Mutex, MutexGuard};
 
 /// Spare events kept for re-use; an event costs more to create than to record.
 const SPARE_EVENTS: usize = 256;
@@ -72,6 +74,8 @@ pub struct Device {
 struct DeviceInner {
     spare_events: Mutex<Vec<RawEvent>>,
     adopted: Mutex<HashMap<u64, Weak<StreamCore>>>,
+    /// Streams that somebody may still ask about, by uid.
+    timelines: Mutex<HashSet<u64>>,
     /// Streams under capture.
     captured: AtomicU64,
     backend: Arc<dyn Backend>,
@@ -175,6 +179,7 @@ impl Device {
             inner: Arc::new(DeviceInner {
                 spare_events: Mutex::default(),
                 adopted: Mutex::default(),
+                timelines: Mutex::default(),
                 captured: AtomicU64::new(0),
                 backend,
             }),
@@ -237,6 +242,10 @@ impl Device {
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    fn timelines(&self) -> MutexGuard<'_, HashSet<u64>> {
+        lock(&self.inner.timelines)
     }
 
     /// One stream more under capture, or one less.

@@ -28,6 +28,9 @@ use super::{Device, RawEvent, RawStream, Recorder, lock};
 use crate::error::{Error, Result};
 use crate::sync::{AtomicU64, Mutex};
 
+/// Clocks of fewer entries are not looked through for streams that are gone.
+const SHORT_CLOCK: usize = 32;
+
 /// (stream uid, tick) pairs, one a stream, sorted by uid.
 pub(crate) type Clock = Vec<(u64, u64)>;
 
@@ -70,6 +73,8 @@ pub(crate) struct Mark {
 #[derive(Debug, Default)]
 struct Order {
     seen: Clock,
+    /// Length of `seen` at which entries of streams that are gone are looked for.
+    prune_at: usize,
     /// Marks not known to be done, oldest first.
     marks: VecDeque<Mark>,
 }
@@ -97,8 +102,10 @@ impl fmt::Debug for Timeline {
 impl Timeline {
     pub(crate) fn new(device: &Device, raw: RawStream) -> Self {
         static NEXT_UID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+        let uid = NEXT_UID.fetch_add(1, Ordering::Relaxed);
+        device.timelines().insert(uid);
         Self {
-            uid: NEXT_UID.fetch_add(1, Ordering::Relaxed),
+            uid,
             device: device.clone(),
             ticks: AtomicU64::new(0),
             done: AtomicU64::new(0),
@@ -277,7 +284,19 @@ impl Timeline {
                 raise(&mut order.seen, other, other_tick);
             }
         }
+        self.prune(&mut order);
         raise(&mut order.seen, uid, tick);
+    }
+
+    /// Forgets streams that are gone with everything that could ask about them. Looked for whenever
+    /// the clock has doubled, so that waits cost no more for it.
+    fn prune(&self, order: &mut Order) {
+        if order.seen.len() < order.prune_at.max(SHORT_CLOCK) {
+            return;
+        }
+        let alive = self.device.timelines();
+        order.seen.retain(|(uid, _)| alive.contains(uid));
+        order.prune_at = 2 * order.seen.len();
     }
 
     /// Makes sure that a later poll learns when `tick` is done.
@@ -321,9 +340,15 @@ impl Timeline {
     }
 }
 
+impl Drop for Timeline {
+    fn drop(&mut self) {
+        self.device.timelines().remove(&self.uid);
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::device::{Device, Stream, Timeline};
+    use crate::device::{Device, Stream, Timeline, lock};
 
     fn streams(device: &Device) -> [Stream; 3] {
         [(); 3].map(|()| device.stream().unwrap())
@@ -418,6 +443,24 @@ mod tests {
         assert_eq!(of(&a).open_tick(), tick + 1, "both waits share one record");
         device.backend().stream_sync(a.raw()).unwrap();
         assert_eq!(of(&a).poll().unwrap(), tick);
+    }
+
+    #[test]
+    fn a_clock_forgets_streams_that_are_gone_and_no_others() {
+        let device = Device::host().unwrap();
+        let [a, b, kept] = streams(&device);
+        let tick = of(&kept).open_tick();
+        b.wait_stream(&kept).unwrap();
+        for _ in 0..500 {
+            let gone = device.stream().unwrap();
+            b.wait_stream(&gone).unwrap();
+            a.wait_stream(&b).unwrap();
+        }
+        for stream in [&a, &b] {
+            let length = lock(&of(stream).order).seen.len();
+            assert!(length <= 2 * super::SHORT_CLOCK, "{length} entries");
+            assert!(of(stream).has_waited(of(&kept).uid, tick));
+        }
     }
 
     #[test]

@@ -8,7 +8,6 @@ mod checker;
 mod latency;
 mod replay;
 mod report;
-mod scratch;
 mod subject;
 mod trace;
 mod versus;

@@ -10,7 +10,7 @@ use bytemuck::Pod;
 use super::cache::Cached;
 use super::extents::{Id, NONE};
 use super::index::UNIT;
-use super::lane::{Lane, LanePtr};
+use super::lane::{Lane, LanePtr, rounded};
 use super::private::keep_block;
 use super::track::Ticket;
 #[cfg(feature = "sanitize")]
@@ -133,6 +133,9 @@ impl Block {
     pub(crate) fn moved_to(&mut self, id: Id, addr: Addr) {
         self.id = id;
         self.addr = addr;
+        if let Some(ticket) = self.uses.as_ref().and_then(|uses| uses.ticket.as_ref()) {
+            ticket.moved(addr);
+        }
     }
 
     /// The block as its free on `lane` leaves it.
@@ -194,13 +197,38 @@ impl Block {
             self.capacity = capacity;
             self.requested = bytes;
             if let Some(ticket) = self.uses.as_ref().and_then(|uses| uses.ticket.as_ref()) {
-                ticket.shrunk(bytes);
+                ticket.resized(bytes);
             }
         }
         Ok(())
     }
 
-    /// The pool's side of the stream the block was allocated on.
+    /// Lets the block have at least `bytes`, which is not below what it has, where it is; false,
+    /// with nothing done, where the memory behind it is not free. What is added is ready behind
+    /// what the block's own stream was given so far.
+    pub(crate) fn grow(&mut self, bytes: u64) -> Result<bool> {
+        let capacity = rounded(bytes)?.max(self.capacity);
+        let added = bytes.saturating_sub(self.requested);
+        let lane = self.lane();
+        if !lane.grow(self.id, self.capacity, capacity, added)? {
+            return Ok(false);
+        }
+        #[cfg(feature = "sanitize")]
+        if capacity > self.capacity {
+            lane.shared.device.backend().observe(&Note::Alloc {
+                addr: self.addr + self.capacity,
+                bytes: capacity - self.capacity,
+                stream: lane.stream.raw,
+            });
+        }
+        self.capacity = capacity;
+        self.requested = bytes;
+        if let Some(ticket) = self.uses.as_ref().and_then(|uses| uses.ticket.as_ref()) {
+            ticket.resized(bytes);
+        }
+        Ok(true)
+    }
+
     /// Declares that work already queued, or yet to be queued, on `stream` uses the block: the
     /// drop then makes the block's own stream wait on the device for everything queued on
     /// `stream` by that time.

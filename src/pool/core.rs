@@ -208,6 +208,24 @@ impl Core {
         self.give(rest, slot, tick);
     }
 
+    /// Lets the block `id` have the `bytes` behind it, once `slot`'s stream waits for who had them;
+    /// false where they are not free.
+    pub(crate) fn grow(&mut self, id: Id, bytes: u64, slot: Slot) -> Result<bool> {
+        let next = self.extents.get(id).next;
+        if next == NONE {
+            return Ok(false);
+        }
+        let hole = *self.extents.get(next);
+        if hole.state != State::Hole || hole.bytes < bytes {
+            return Ok(false);
+        }
+        self.wait_for(slot, &hole)?;
+        self.extents.take(next, bytes, slot);
+        self.extents.join_taken(id);
+        self.granted(id);
+        Ok(true)
+    }
+
     /// Makes `slot`'s stream wait for everything freed anywhere, so that neighbouring holes of all
     /// streams are one; gives whether that merged any.
     ///

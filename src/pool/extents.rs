@@ -320,6 +320,12 @@ impl Extents {
         self.cut(id, at)
     }
 
+    /// Joins the block `id` with the block behind it.
+    pub(crate) fn join_taken(&mut self, id: Id) {
+        self.taken -= 1;
+        self.join(id);
+    }
+
     /// Turns the block `id` into a hole with history (`slot`, `tick`) and merges it with the
     /// neighbouring holes that `covered` accepts: those of another slot whose history is done.
     /// Gives the hole.

@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use super::block::Block;
 use super::cache::{Cache, Cached};
 use super::core::{Core, Grant};
-use super::extents::{NONE, Slot};
+use super::extents::{Id, NONE, Slot};
 use super::index::UNIT;
 use super::private::{Captured, Private};
 use super::shared::Shared;
@@ -254,6 +254,21 @@ impl Lane {
         let mut core = lock(&self.shared.core);
         self.flows.cold.shrunk(before, after, returned);
         core.shrink(id, before - after, self.slot, tick);
+    }
+
+    /// Lets the block `id`, which has `before` bytes, have `after`, with `added` more asked for;
+    /// false where the memory behind it is not free.
+    pub(crate) fn grow(&self, id: Id, before: u64, after: u64, added: u64) -> Result<bool> {
+        if let Some(private) = &self.private {
+            return Ok(self.grow_private(private, before == after, added));
+        }
+        let mut core = lock(&self.shared.core);
+        let grown = before == after || core.grow(id, after - before, self.slot)?;
+        if grown {
+            let flows = &self.flows;
+            flows.cold.grown(before, after, added, &flows.hot);
+        }
+        Ok(grown)
     }
 
     /// The pointer that a block of this lane keeps.

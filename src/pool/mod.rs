@@ -36,7 +36,6 @@ use lane::{Lane, LanePtr};
 
 pub(crate) use self::core::Core;
 pub(crate) use index::UNIT;
-pub(crate) use private::keep_block;
 pub(crate) use shared::{Attached, Shared};
 
 /// What a step of the out-of-memory ladder did.

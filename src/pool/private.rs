@@ -292,7 +292,7 @@ impl Kept for KeptBlock {
 }
 
 /// Keeps `block` until the graphs of all `recorders` are gone; frees it if there are none.
-pub(crate) fn keep_block(block: Block, mut recorders: Vec<Arc<Recorder>>) {
+pub(super) fn keep_block(block: Block, mut recorders: Vec<Arc<Recorder>>) {
     let Some(first) = recorders.pop() else { return };
     let home = &block.lane().stream.timeline;
     if home.recorder().is_none() {
@@ -412,6 +412,16 @@ impl Lane {
             graph_bytes.fetch_sub(segment.capacity(), Ordering::Relaxed);
         }
         self.leave();
+    }
+
+    /// As [`Lane::grow`], of a block of private memory: in `place` or not at all.
+    pub(super) fn grow_private(&self, private: &Private, place: bool, added: u64) -> bool {
+        let _parts = lock(&private.parts);
+        if place {
+            let flows = &self.flows;
+            flows.cold.grown(0, 0, added, &flows.hot);
+        }
+        place
     }
 
     /// As [`Lane::shrink`], of a block of private memory.

@@ -146,7 +146,10 @@ impl Shared {
 
     /// Says whether a live block may be moved.
     pub(crate) fn set_movable(&self, block: &Block, movable: bool) {
-        lock(&self.core).set_movable(block.id(), movable);
+        // A part of a graph's memory is no extent, and stays where it is.
+        if !block.is_private() {
+            lock(&self.core).set_movable(block.id(), movable);
+        }
     }
 
     /// Empties the caches of all streams into the arena.

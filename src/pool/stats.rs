@@ -226,6 +226,12 @@ impl Flow {
         let class = class(bytes);
         self.allocs[class].add(1);
         self.alloc_bytes[class].add(bytes);
+        self.came(bytes, requested, other);
+    }
+
+    /// Counts bytes that are live from now on, and the peaks.
+    #[inline]
+    fn came(&self, bytes: u64, requested: u64, other: &Self) {
         self.requested.add(requested);
         let live = self
             .live_bytes
@@ -249,6 +255,14 @@ impl Flow {
         self.returned.add(requested);
         self.live_bytes.add(bytes.wrapping_neg());
         self.live_requested.add(requested.wrapping_neg());
+    }
+
+    /// Counts a live block of `before` bytes as one of `after`, with `requested` more asked for.
+    /// `other` is the lane's other flow.
+    pub(crate) fn grown(&self, before: u64, after: u64, requested: u64, other: &Self) {
+        self.free_bytes[class(before)].add(before);
+        self.alloc_bytes[class(after)].add(after);
+        self.came(after - before, requested, other);
     }
 
     /// Counts a live block of `before` bytes as one of `after`, with `requested` fewer asked for.
