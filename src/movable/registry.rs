@@ -283,6 +283,7 @@ impl Registry {
         let mut calls = Calls::new();
         let outcome = lock(&self.state).step(&shared, &in_units(goal), budget, &mut calls);
         tell(calls);
+        shared.tell();
         outcome
     }
 

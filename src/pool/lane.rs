@@ -26,6 +26,7 @@ use super::index::UNIT;
 use super::private::{Captured, Private};
 use super::shared::Shared;
 use super::stats::Flows;
+use super::told::Told;
 use crate::device::{StreamCore, lock};
 use crate::error::{Error, Result};
 use crate::sync::{AtomicI64, Mutex};
@@ -370,8 +371,10 @@ impl Lane {
             if timeline.wait_for(&other.stream.timeline, tick)? {
                 core.steps.waits += 1;
                 core.steps.stream_wait += 1;
+                core.told.note(Told::StreamWait(bytes));
             } else {
                 core.steps.ready_elsewhere += 1;
+                core.told.note(Told::ReadyElsewhere(bytes));
             }
             let tick = timeline.open_tick();
             let taken = std::iter::from_fn(|| theirs.cache.pop(bytes)).take(TAKEN_OVER);

@@ -16,6 +16,7 @@ mod mapping;
 mod private;
 mod shared;
 mod stats;
+mod told;
 mod track;
 mod windows;
 
@@ -223,7 +224,10 @@ impl Pool {
         for lane in &lanes {
             lane.drain(&mut core);
         }
-        core.trim(keep)
+        let released = core.trim(keep);
+        drop(core);
+        shared.tell();
+        released
     }
 
     /// Changes the most physical bytes the pool may hold; `None` for as much as the device gives.

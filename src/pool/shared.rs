@@ -8,6 +8,7 @@ use super::block::Block;
 use super::core::{Core, Grant};
 use super::figures::Ledger;
 use super::lane::Lane;
+use super::told::Told;
 use super::track::Tracker;
 use super::{PoolConfig, Pressure, Relief};
 use crate::device::{Device, Recorder, Stream, StreamWatcher, lock};
@@ -170,6 +171,12 @@ impl Shared {
 
     /// Memory for a request of `lane` that its cache could not serve.
     pub(crate) fn acquire(&self, lane: &Lane, bytes: u64, requested: u64) -> Result<Grant> {
+        let grant = self.find(lane, bytes, requested);
+        self.tell();
+        grant
+    }
+
+    fn find(&self, lane: &Lane, bytes: u64, requested: u64) -> Result<Grant> {
         if let Some(grant) = self.climb(lane, bytes, requested)? {
             self.ease();
             return Ok(grant);
@@ -181,7 +188,9 @@ impl Shared {
         for step in steps {
             while step(&self.pressure(lane, bytes)) == Relief::Retry {
                 if let Some(grant) = self.climb(lane, bytes, requested)? {
-                    lock(&self.core).steps.relieved += 1;
+                    let mut core = lock(&self.core);
+                    core.steps.relieved += 1;
+                    core.told.note(Told::Relieved(bytes));
                     return Ok(grant);
                 }
             }
@@ -234,7 +243,10 @@ impl Shared {
         for lane in &lanes {
             drained |= lane.drain(&mut core);
         }
-        core.steps.drain += u64::from(drained);
+        if drained {
+            core.steps.drain += 1;
+            core.told.note(Told::Drain(bytes));
+        }
         // Another thread may have freed memory since the lock was let go, so this is not only for
         // what was drained.
         if let Some(grant) = core.take_ready(lane.slot, bytes) {
@@ -273,7 +285,10 @@ impl Shared {
 
     fn out_of_memory(&self, bytes: u64) -> Error {
         let figures = self.figures(bytes);
-        lock(&self.core).steps.out_of_memory += 1;
+        let mut core = lock(&self.core);
+        core.steps.out_of_memory += 1;
+        core.told.note(Told::OutOfMemory(bytes));
+        drop(core);
         Error::OutOfMemory(Box::new(figures))
     }
 }
