@@ -4,7 +4,7 @@
 //! handles are plain integers of the backend's own making; they are meaningful only to the backend
 //! that gave them. All methods may be called from any thread.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 use super::access::Note;
 use super::launch::Launch;
@@ -104,11 +104,6 @@ pub struct HandleCounts {
     pub events: u64,
     /// Graphs made by captures.
     pub graphs: u64,
-}
-
-/// What a backend without graphs answers.
-fn no_graphs() -> Error {
-    Error::invalid("device", "it cannot capture work: launch the work itself")
 }
 
 /// One device. See the module documentation for what is common to all methods.
@@ -213,29 +208,17 @@ pub trait Backend: Send + Sync + 'static {
     /// Begins a capture: from now on work given to `stream`, and to every stream that comes to wait
     /// for an event recorded in the capture, is recorded and not run. Calls of other threads stay
     /// free to do what they like.
-    fn capture_begin(&self, stream: RawStream) -> Result<()> {
-        let _ = stream;
-        Err(no_graphs())
-    }
+    fn capture_begin(&self, stream: RawStream) -> Result<()>;
     /// Ends the capture that began on `stream`, which waits for all streams that joined, and makes
     /// what was recorded ready to launch. The capture has ended even if this is an error.
-    fn capture_end(&self, stream: RawStream) -> Result<RawGraph> {
-        let _ = stream;
-        Err(no_graphs())
-    }
+    fn capture_end(&self, stream: RawStream) -> Result<RawGraph>;
     /// Queues one run of the graph on `stream`. Runs of one graph do not overlap.
     ///
     /// # Safety
     /// What was vouched for when the work was captured holds until this run is done.
-    unsafe fn graph_launch(&self, graph: RawGraph, stream: RawStream) -> Result<()> {
-        let _ = (graph, stream);
-        Err(no_graphs())
-    }
+    unsafe fn graph_launch(&self, graph: RawGraph, stream: RawStream) -> Result<()>;
     /// Destroys a graph; runs already queued still complete.
-    fn graph_destroy(&self, graph: RawGraph) -> Result<()> {
-        let _ = graph;
-        Err(no_graphs())
-    }
+    fn graph_destroy(&self, graph: RawGraph) -> Result<()>;
 
     /// Takes note of something it cannot see for itself. Devices need none of it; tools that watch
     /// a device do, and tools that wrap one pass it on.

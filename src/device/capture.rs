@@ -139,7 +139,10 @@ impl Recorder {
     pub(super) fn leave(&self) {
         let streams = std::mem::take(&mut lock(&self.state).streams);
         for stream in &streams {
-            stream.core().timeline.set_recorder(None);
+            // Where the driver would not end the capture, a record would still be part of it.
+            if !stream.is_capturing().unwrap_or(false) {
+                stream.core().timeline.set_recorder(None);
+            }
             self.device.count_capture(false);
             for watcher in stream.watchers() {
                 watcher.stream_captured(stream, None);

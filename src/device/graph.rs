@@ -136,11 +136,11 @@ impl Capture {
         let Some(recorder) = self.recorder.take() else {
             return Err(Error::invalid("capture", "it has ended"));
         };
-        let ended = self
-            .origin
-            .device()
-            .backend()
-            .capture_end(self.origin.raw());
+        let backend = self.origin.device().backend();
+        let ended = backend.capture_end(self.origin.raw());
+        if ended.is_err() {
+            discard(&self.origin);
+        }
         recorder.leave();
         let memory = GraphMemory { recorder };
         Ok(Graph {
@@ -158,16 +158,27 @@ impl Capture {
     }
 }
 
+/// Ends the capture of `stream`, if it goes on, and forgets what was recorded.
+fn discard(stream: &Stream) {
+    let backend = stream.device().backend();
+    // Tried again where it fails and the stream is still captured.
+    for _ in 0..2 {
+        if !stream.is_capturing().unwrap_or(false) {
+            return;
+        }
+        if let Ok(raw) = backend.capture_end(stream.raw()) {
+            // Never launched; a failure loses only the driver's record of it.
+            let _ = backend.graph_destroy(raw);
+        }
+    }
+}
+
 impl Drop for Capture {
     fn drop(&mut self) {
         let Some(recorder) = self.recorder.take() else {
             return;
         };
-        let backend = self.origin.device().backend();
-        if let Ok(raw) = backend.capture_end(self.origin.raw()) {
-            // Never launched; a failure loses only the driver's record of it.
-            let _ = backend.graph_destroy(raw);
-        }
+        discard(&self.origin);
         recorder.leave();
         recorder.release();
     }

@@ -29,6 +29,7 @@ use super::stats::Flows;
 use super::told::Told;
 use crate::device::{StreamCore, lock};
 use crate::error::{Error, Result};
+use crate::seeded::seeded;
 use crate::sync::{AtomicI64, Mutex};
 
 /// Blocks a cache holds at most.
@@ -195,7 +196,7 @@ impl Lane {
             drop(state);
             self.leave();
         } else {
-            state.out -= 1;
+            state.out -= i64::from(!seeded!("failed-request-holds-its-lane"));
         }
     }
 
@@ -251,7 +252,7 @@ impl Lane {
             return self.shrink_private(private, block.addr(), before, after, returned);
         }
         let id = block.id();
-        let tick = self.stream.timeline.open_tick();
+        let tick = self.stream.timeline.open_tick() * u64::from(!seeded!("tail-free-at-once"));
         let mut core = lock(&self.shared.core);
         self.flows.cold.shrunk(before, after, returned);
         core.shrink(id, before - after, self.slot, tick);
@@ -303,7 +304,9 @@ impl Lane {
         }
         self.keep(&mut state, block, requested);
         drop(state);
-        home.leave();
+        if !seeded!("foreign-free-holds-its-lane") {
+            home.leave();
+        }
     }
 
     #[inline]
@@ -314,6 +317,10 @@ impl Lane {
     /// Counts a free and keeps the block in the cache.
     #[inline]
     fn keep(&self, state: &mut LaneState, block: Cached, requested: u64) {
+        let requested = match seeded!("rounded-bytes-counted-as-requested") {
+            true => block.bytes,
+            false => requested,
+        };
         self.flows.hot.freed(block.bytes, requested);
         state.cache.push(block);
         self.flows.hot.cached_bytes.set(state.cache.bytes());
@@ -368,7 +375,9 @@ impl Lane {
             };
             // Their order is asked for before anything is taken, so a failure changes nothing.
             let timeline = &self.stream.timeline;
-            if timeline.wait_for(&other.stream.timeline, tick)? {
+            if !seeded!("taken-over-without-a-wait")
+                && timeline.wait_for(&other.stream.timeline, tick)?
+            {
                 core.steps.waits += 1;
                 core.steps.stream_wait += 1;
                 core.told.note(Told::StreamWait(bytes));
@@ -405,9 +414,10 @@ impl Lane {
     pub(crate) fn drain(&self, core: &mut Core) -> bool {
         let mut state = lock(&self.state);
         let any = state.cache.blocks() > 0;
+        let kept = u64::from(!seeded!("cache-forgets-its-histories"));
         state
             .cache
-            .drain(|block| core.give(block.id, self.slot, block.tick));
+            .drain(|block| core.give(block.id, self.slot, block.tick * kept));
         self.flows.hot.cached_bytes.set(0);
         any
     }

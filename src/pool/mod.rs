@@ -14,6 +14,7 @@ mod index;
 mod lane;
 mod mapping;
 mod private;
+mod runs;
 mod shared;
 mod stats;
 mod told;
@@ -37,6 +38,7 @@ use lane::{Lane, LanePtr};
 
 pub(crate) use self::core::Core;
 pub(crate) use index::UNIT;
+pub(crate) use runs::Run;
 pub(crate) use shared::{Attached, Shared};
 
 /// What a step of the out-of-memory ladder did.

@@ -10,10 +10,6 @@ use crate::device::lock;
 
 /// A slow step of the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(
-    not(feature = "tracing"),
-    expect(dead_code, reason = "read by the subscriber alone")
-)]
 pub(crate) enum Told {
     /// Bytes from a hole of the requesting stream, or one that no stream had used.
     OwnStream(u64),
