@@ -28,8 +28,8 @@ pub(crate) struct Index {
     holes: u64,
 }
 
-impl Index {
-    pub(crate) fn new() -> Self {
+impl Default for Index {
+    fn default() -> Self {
         Self {
             heads: vec![NONE; BINS + 1].into_boxed_slice(),
             words: [0; WORDS],
@@ -39,7 +39,9 @@ impl Index {
             holes: 0,
         }
     }
+}
 
+impl Index {
     /// Bytes in all holes filed here.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes

@@ -197,11 +197,11 @@ impl Shared {
         };
         {
             let mut core = lock(&self.core);
-            if let Some(grant) = core.take_ready(lane.slot, bytes) {
+            if let Some(grant) = core.take_ready(lane.slot, bytes)? {
                 return Ok(served(grant));
             }
             if core.poll(lane.slot)?
-                && let Some(grant) = core.take_ready(lane.slot, bytes)
+                && let Some(grant) = core.take_ready(lane.slot, bytes)?
             {
                 return Ok(served(grant));
             }
@@ -225,7 +225,7 @@ impl Shared {
         core.steps.drain += u64::from(drained);
         // Another thread may have freed memory since the lock was let go, so this is not only for
         // what was drained.
-        if let Some(grant) = core.take_ready(lane.slot, bytes) {
+        if let Some(grant) = core.take_ready(lane.slot, bytes)? {
             return Ok(served(grant));
         }
         if let Some(grant) = core.take_waiting(lane.slot, bytes)? {
