@@ -71,6 +71,7 @@ pub mod observe;
 pub mod pool;
 #[cfg(feature = "sanitize")]
 pub mod sanitize;
+mod seeded;
 mod sync;
 
 pub use device::{Device, Event, Stream};

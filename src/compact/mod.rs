@@ -2,6 +2,7 @@
 
 mod cut;
 mod execute;
+mod join;
 mod layout;
 mod mover;
 #[cfg(feature = "sanitize")]
@@ -15,6 +16,7 @@ mod table;
 pub use cut::Budget;
 pub use execute::Moved;
 pub(crate) use execute::{Owners, Task, layout_of, step};
+pub(crate) use join::join;
 pub use layout::{Extent, Kind, Layout};
 pub(crate) use mover::Mover;
 pub use plan::{Batch, CostModel, Goal, Move, Plan, Planner};

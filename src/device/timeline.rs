@@ -25,6 +25,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Device, RawEvent, RawStream, lock};
 use crate::error::{Error, Result};
+use crate::seeded::seeded;
 use crate::sync::{AtomicU64, Mutex};
 
 /// (stream uid, tick) pairs, one a stream, sorted by uid.
@@ -100,7 +101,7 @@ impl Timeline {
 
     /// The tick whose record will cover everything the stream has been given so far.
     pub(crate) fn open_tick(&self) -> u64 {
-        self.ticks.load(Ordering::Acquire) + 1
+        self.ticks.load(Ordering::Acquire) + u64::from(!seeded!("free-carries-the-record-before"))
     }
 
     /// Closes the open tick without a record, for a caller about to wait for the stream itself;
@@ -122,6 +123,9 @@ impl Timeline {
                 break;
             }
             self.done.fetch_max(mark.tick, Ordering::AcqRel);
+            if seeded!("one-query-answers-for-later-work") {
+                self.done.fetch_max(self.open_tick(), Ordering::AcqRel);
+            }
             order.marks.pop_front();
         }
         drop(order);
@@ -153,6 +157,10 @@ impl Timeline {
         let stream =
             raw.ok_or_else(|| Error::invalid("stream", "the stream is gone: use a live one"))?;
         let clock = Arc::new(lock(&self.order).seen.clone());
+        if seeded!("record-counted-after-it-is-made") {
+            record(stream)?;
+            return Ok((self.ticks.fetch_add(1, Ordering::AcqRel) + 1, clock));
+        }
         let tick = self.ticks.fetch_add(1, Ordering::AcqRel) + 1;
         record(stream)?;
         Ok((tick, clock))
@@ -189,6 +197,9 @@ impl Timeline {
             },
         };
         let mark = Mark { tick, event, clock };
+        if seeded!("event-recorded-again-too-early") {
+            self.device.return_event(mark.event.raw);
+        }
         let mut order = lock(&self.order);
         let at = order.marks.partition_point(|other| other.tick < tick);
         order.marks.insert(at, mark.clone());
@@ -219,7 +230,9 @@ impl Timeline {
             let raw = lock(&self.raw);
             let stream =
                 raw.ok_or_else(|| Error::invalid("stream", "the stream is gone: use a live one"))?;
-            self.device.backend().event_wait(stream, mark.event.raw)?;
+            if !seeded!("wait-learnt-and-not-made") {
+                self.device.backend().event_wait(stream, mark.event.raw)?;
+            }
         }
         self.learn(other.uid, mark.tick, &mark.clock);
         Ok(true)
@@ -233,7 +246,11 @@ impl Timeline {
                 raise(&mut order.seen, other, other_tick);
             }
         }
-        raise(&mut order.seen, uid, tick);
+        raise(
+            &mut order.seen,
+            uid,
+            tick + u64::from(seeded!("wait-covers-the-next-record")),
+        );
     }
 
     /// Makes sure that a later poll learns when `tick` is done.
@@ -246,10 +263,25 @@ impl Timeline {
         if self.done() >= tick {
             return Ok(());
         }
-        if let Some(mark) = self.mark(tick)? {
-            self.device.backend().event_sync(mark.event.raw)?;
-            self.reached(mark.tick);
-        }
+        let by_mark = self.mark(tick).and_then(|mark| match mark {
+            Some(mark) => {
+                self.device.backend().event_sync(mark.event.raw)?;
+                self.reached(mark.tick);
+                Ok(())
+            }
+            None => Ok(()),
+        });
+        by_mark.or_else(|error| self.sync_stream().or(Err(error)))
+    }
+
+    /// Blocks the calling thread until everything the stream was given so far is done, for when
+    /// there can be no mark.
+    fn sync_stream(&self) -> Result<()> {
+        let raw = self.raw();
+        let stream = raw.ok_or_else(|| Error::invalid("stream", "the stream is gone"))?;
+        let covered = self.close_tick();
+        self.device.backend().stream_sync(stream)?;
+        self.reached(covered);
         Ok(())
     }
 
@@ -265,6 +297,9 @@ impl Timeline {
     /// for instead; if even that fails, the open tick stays open and its memory is not re-used.
     pub(crate) fn close(&self) {
         let open = self.open_tick();
+        if seeded!("stream-dropped-without-its-last-mark") {
+            self.reached(open);
+        }
         if self.mark(open).is_err()
             && self
                 .raw()

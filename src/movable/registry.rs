@@ -15,6 +15,7 @@ use crate::compact::{self, Budget, Goal, Moved, Mover, Plan, Planner, Task};
 use crate::device::{Addr, Device, Stream, lock};
 use crate::error::{Error, Result};
 use crate::pool::{Attached, Block, Pool, Pressure, Relief, Shared, UNIT};
+use crate::seeded::seeded;
 use crate::sync::Mutex;
 
 /// Rank of compaction among the steps of the out-of-memory ladder: before the application's.
@@ -131,7 +132,9 @@ impl Registry {
                 left.block.free_on(stream)
             }
             _ => {
-                left.uses.wait_surely_on(&left.block.lane().stream.timeline);
+                if !seeded!("movable-freed-under-its-uses") {
+                    left.uses.wait_surely_on(&left.block.lane().stream.timeline);
+                }
                 drop(left.block);
                 stream.map_or(Ok(()), |stream| self.check_stream(stream))
             }
@@ -146,7 +149,9 @@ impl Registry {
             state.settle()?;
         }
         let entry = state.table.entry(id)?;
-        entry.ready.wait_on(&stream.core().timeline)?;
+        if !seeded!("use-after-move") {
+            entry.ready.wait_on(&stream.core().timeline)?;
+        }
         entry.pins += 1;
         let block = entry.block.as_ref();
         block
@@ -165,8 +170,10 @@ impl Registry {
             let Some(entry) = state.table.place(id) else {
                 return;
             };
-            entry.pins = entry.pins.saturating_sub(1);
-            entry.uses.note(timeline, tick);
+            entry.pins = entry.pins.saturating_sub(1) * u32::from(!seeded!("pin-dropped-early"));
+            if !seeded!("last-use-forgotten") || entry.pins > 0 {
+                entry.uses.note(timeline, tick);
+            }
             entry.doomed && entry.pins == 0
         };
         if doomed {
@@ -272,15 +279,32 @@ impl Registry {
         outcome
     }
 
-    /// The ladder's step: moves what one request needs, or, where that does not help, everything
-    /// together, so that idle handles come free.
+    /// Brings the pool's runs of memory together and grows it by what a request of `bytes` lacks;
+    /// false if there was nothing to do.
+    fn join(&self, bytes: u64) -> Result<bool> {
+        let shared = self.shared()?;
+        let mut calls = Calls::new();
+        let outcome = lock(&self.state).join(&shared, bytes, &mut calls);
+        tell(calls);
+        outcome
+    }
+
+    /// The ladder's step: moves what one request needs. Where nothing does, memory that lies apart
+    /// is brought together first, and at last everything is moved together, so that idle handles
+    /// come free.
     fn relieve(&self, pressure: &Pressure) -> Relief {
-        lock(&self.state).planner.note_request(pressure.requested);
-        for goal in [Goal::Hole(pressure.requested), Goal::Full] {
-            match self.step(&goal, &Budget::default()) {
-                Ok(moved) if moved.bytes > 0 => return Relief::Retry,
-                _ => {}
-            }
+        let bytes = pressure.requested;
+        lock(&self.state).planner.note_request(bytes);
+        let moves = |goal: Goal| {
+            let moved = self.step(&goal, &Budget::default());
+            moved.is_ok_and(|moved| moved.bytes > 0)
+        };
+        if moves(Goal::Hole(bytes)) {
+            return Relief::Retry;
+        }
+        let joined = self.join(bytes).unwrap_or(false);
+        if joined && moves(Goal::Hole(bytes)) || moves(Goal::Full) || joined {
+            return Relief::Retry;
         }
         Relief::Exhausted
     }
@@ -363,6 +387,24 @@ impl State {
             }
         }
         error.map_or(Ok(outcome.moved), Err)
+    }
+
+    fn join(&mut self, shared: &Arc<Shared>, bytes: u64, calls: &mut Calls) -> Result<bool> {
+        self.settle()?;
+        if self.arrays.any_pinned(&mut self.table) {
+            return Ok(false);
+        }
+        let timeline = Arc::clone(&self.mover.stream.core().timeline);
+        let mut moving = Moving {
+            table: &mut self.table,
+            mover: &timeline,
+        };
+        let joined = compact::join(shared, &self.mover, &mut moving, bytes)?;
+        for ways in joined.ways.chunks(self.mover.most_ranges()) {
+            self.moved(ways, calls);
+        }
+        let settled = self.settle();
+        joined.error.map_or(settled, Err).map(|()| joined.changed)
     }
 
     /// Notes who has to be told of blocks that moved, offsets ascending by where they were.

@@ -15,6 +15,7 @@ use super::track::Ticket;
 use crate::device::Note;
 use crate::device::{Addr, Stream};
 use crate::error::{Error, Result};
+use crate::seeded::seeded;
 
 /// A block of device memory on one stream.
 ///
@@ -230,12 +231,16 @@ impl Block {
             // Where the device cannot be made to wait, the host does.
             return match home.wait_for(theirs, theirs.open_tick()) {
                 Ok(_) => Ok(()),
-                Err(error) => stream.synchronize().and(Err(error)),
+                Err(error) => stream.core().synchronize_memory().and(Err(error)),
             };
         };
         let mut this = ManuallyDrop::new(self);
         let waited = wait_for_uses(&lane, this.uses.take());
-        lane.free_foreign(this.lane(), this.freed_on(&lane), this.requested);
+        let mut freed = this.freed_on(&lane);
+        if seeded!("foreign-free-carries-the-home-tick") {
+            freed.tick = this.lane().stream.timeline.open_tick() - 1;
+        }
+        lane.free_foreign(this.lane(), freed, this.requested);
         waited
     }
 }
@@ -244,10 +249,11 @@ impl Block {
 /// refuses, the host waits.
 fn wait_for_uses(lane: &Lane, uses: Option<Box<Uses>>) -> Result<()> {
     let mut outcome = Ok(());
-    for stream in uses.into_iter().flat_map(|uses| uses.streams) {
+    let uses = uses.into_iter().flat_map(|uses| uses.streams);
+    for stream in uses.skip(usize::from(seeded!("first-declared-use-forgotten"))) {
         let theirs = &stream.core().timeline;
         if let Err(error) = lane.stream.timeline.wait_for(theirs, theirs.open_tick()) {
-            outcome = stream.synchronize().and(Err(error));
+            outcome = stream.core().synchronize_memory().and(Err(error));
         }
     }
     outcome
@@ -340,7 +346,7 @@ impl<T: Pod> PoolBuf<T> {
         let backend = stream.device.backend();
         // SAFETY: the block has the bytes, and both sides outlive the copy, which is waited for.
         unsafe { backend.copy_in(self.addr(), bytes.as_ptr(), bytes.len() as u64, stream.raw)? };
-        stream.synchronize()
+        stream.synchronize_memory()
     }
 
     /// Copies the buffer to the host on its stream and waits for the copy.
@@ -361,7 +367,7 @@ impl<T: Pod> PoolBuf<T> {
                 stream.raw,
             )?
         };
-        stream.synchronize()?;
+        stream.synchronize_memory()?;
         Ok(data)
     }
 

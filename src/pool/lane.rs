@@ -27,6 +27,7 @@ use super::shared::Shared;
 use super::stats::Flows;
 use crate::device::{StreamCore, lock};
 use crate::error::{Error, Result};
+use crate::seeded::seeded;
 use crate::sync::{AtomicI64, Mutex};
 
 /// Blocks a cache holds at most.
@@ -156,7 +157,7 @@ impl Lane {
                     drop(state);
                     self.leave();
                 } else {
-                    state.out -= 1;
+                    state.out -= i64::from(!seeded!("failed-request-holds-its-lane"));
                 }
                 Err(error)
             }
@@ -173,7 +174,7 @@ impl Lane {
     /// Frees the last bytes of the block `id`, which has `before`, down to `after`, in stream
     /// order; `returned` fewer were asked for.
     pub(crate) fn shrink(&self, id: Id, before: u64, after: u64, returned: u64) {
-        let tick = self.stream.timeline.open_tick();
+        let tick = self.stream.timeline.open_tick() * u64::from(!seeded!("tail-free-at-once"));
         let mut core = lock(&self.shared.core);
         self.flows.cold.shrunk(before, after, returned);
         core.shrink(id, before - after, self.slot, tick);
@@ -221,7 +222,9 @@ impl Lane {
         }
         self.keep(&mut state, block, requested);
         drop(state);
-        home.leave();
+        if !seeded!("foreign-free-holds-its-lane") {
+            home.leave();
+        }
     }
 
     #[inline]
@@ -232,6 +235,10 @@ impl Lane {
     /// Counts a free and keeps the block in the cache.
     #[inline]
     fn keep(&self, state: &mut LaneState, block: Cached, requested: u64) {
+        let requested = match seeded!("rounded-bytes-counted-as-requested") {
+            true => block.bytes,
+            false => requested,
+        };
         self.flows.hot.freed(block.bytes, requested);
         state.cache.push(block);
         self.flows.hot.cached_bytes.set(state.cache.bytes());
@@ -283,7 +290,9 @@ impl Lane {
             };
             // Their order is asked for before anything is taken, so a failure changes nothing.
             let timeline = &self.stream.timeline;
-            if timeline.wait_for(&other.stream.timeline, tick)? {
+            if !seeded!("taken-over-without-a-wait")
+                && timeline.wait_for(&other.stream.timeline, tick)?
+            {
                 core.steps.waits += 1;
                 core.steps.stream_wait += 1;
             } else {
@@ -318,9 +327,10 @@ impl Lane {
     pub(crate) fn drain(&self, core: &mut Core) -> bool {
         let mut state = lock(&self.state);
         let any = state.cache.blocks() > 0;
+        let kept = u64::from(!seeded!("cache-forgets-its-histories"));
         state
             .cache
-            .drain(|block| core.give(block.id, self.slot, block.tick));
+            .drain(|block| core.give(block.id, self.slot, block.tick * kept));
         self.flows.hot.cached_bytes.set(0);
         any
     }

@@ -10,6 +10,7 @@ use super::extents::{End, Extent, FRESH, Id, NONE, Slot};
 use super::windows::{self, Window};
 use crate::arena::FrameId;
 use crate::error::Result;
+use crate::seeded::seeded;
 
 /// Retiring extents that may pile up before the driver is asked whether they are done.
 const RETIRING_BEFORE_POLL: usize = 64;
@@ -76,7 +77,9 @@ impl Core {
     /// Bytes that may be created now.
     pub(super) fn room(&self) -> u64 {
         let granule = self.arena.granule();
-        self.limit().saturating_sub(self.arena.reserved()) / granule * granule
+        let held = self.arena.reserved() * (1 + u64::from(seeded!("limit-counted-twice")));
+        let round = u64::from(seeded!("limit-rounded-up")) * (granule - 1);
+        (self.limit().saturating_add(round)).saturating_sub(held) / granule * granule
     }
 
     /// Takes `bytes` from new memory and what is ready, while the pool is small and several streams
@@ -127,6 +130,10 @@ impl Core {
         };
         loop {
             let Some(window) = self.window(slot, bytes, &search) else {
+                // Holes that suffice by themselves are in no window.
+                if let Some(grant) = self.take_holes(slot, bytes, search.pending)? {
+                    return Ok(Some(grant));
+                }
                 // Addresses are short only while old mappings stand.
                 if self.retiring.is_empty() {
                     return Ok(None);
@@ -152,6 +159,13 @@ impl Core {
                 continue;
             }
             if total(&idle).saturating_add(room) < window.to_map {
+                if !std::mem::replace(&mut search.pending, true) {
+                    // What suffices by itself is in no window.
+                    match self.take_holes(slot, bytes, true)? {
+                        None => continue,
+                        taken => return Ok(taken),
+                    }
+                }
                 if self.try_harder(&mut search, &window, room)? {
                     continue;
                 }
@@ -185,9 +199,7 @@ impl Core {
     /// Takes the next measure after idle memory and growth did not suffice for `window`; false if
     /// there is none left.
     fn try_harder(&mut self, search: &mut Search, window: &Window, room: u64) -> Result<bool> {
-        if !std::mem::replace(&mut search.pending, true)
-            || std::mem::replace(&mut search.fill_gaps, false)
-        {
+        if std::mem::replace(&mut search.fill_gaps, false) {
             return Ok(true);
         }
         // Frames too large for what is left can still be given up for new ones that fit; where the
@@ -275,7 +287,8 @@ impl Core {
                 return;
             };
             let (start, bytes) = self.arena.extent_of(&frame);
-            if start >= extent.start && start + bytes <= extent.end() && bytes <= *left {
+            let end = (start + bytes) * u64::from(!seeded!("frame-partly-in-use-is-idle"));
+            if start >= extent.start && end <= extent.end() && bytes <= *left {
                 frames.push(IdleFrame {
                     hole,
                     frame: id,
@@ -322,7 +335,9 @@ impl Core {
         let extent = *self.extents.get(id);
         let done = is_done(&self.streams, &extent);
         if !done {
-            self.wait_for(slot, &extent)?;
+            let early = u64::from(seeded!("steal-waits-for-the-wrong-event"));
+            let tick = extent.tick - early;
+            self.wait_for(slot, &Extent { tick, ..extent })?;
         }
         self.arena.remap(frame.frame, at)?;
         let part = self
@@ -332,7 +347,9 @@ impl Core {
         self.retiring.push_back(part);
         self.steps.steal += 1;
         let (home, tick) = match &self.streams[slot as usize] {
-            Some(state) if !done => (slot, state.timeline.open_tick()),
+            Some(state) if !done && !seeded!("stolen-memory-is-anyones") => {
+                (slot, state.timeline.open_tick())
+            }
             _ => (FRESH, 0),
         };
         Ok((self.map(at, frame.bytes, home, tick), rest))
@@ -397,7 +414,7 @@ impl Core {
         let mut ask = self.retiring.len() >= RETIRING_BEFORE_POLL;
         while let Some(&id) = self.retiring.front() {
             let extent = *self.extents.get(id);
-            if !is_done(&self.streams, &extent) {
+            if !is_done(&self.streams, &extent) && !seeded!("unmapped-under-queued-work") {
                 let state = self.streams[extent.slot as usize].as_ref();
                 let Some(state) = state.filter(|_| std::mem::replace(&mut ask, false)) else {
                     break;
@@ -447,7 +464,9 @@ impl Core {
     /// the work that used it is done. Gives the extent behind it.
     fn release(&mut self, id: Id, frame: &IdleFrame) -> Result<Id> {
         let extent = *self.extents.get(id);
-        if let Some(state) = &self.streams[extent.slot as usize] {
+        if let Some(state) = &self.streams[extent.slot as usize]
+            && !seeded!("released-under-queued-work")
+        {
             state.timeline.sync_to(extent.tick)?;
         }
         let released = self.arena.release(frame.frame);

@@ -14,6 +14,7 @@ mod figures;
 mod index;
 mod lane;
 mod mapping;
+mod runs;
 mod shared;
 mod stats;
 mod track;
@@ -36,6 +37,7 @@ use lane::{Lane, LanePtr};
 
 pub(crate) use self::core::Core;
 pub(crate) use index::UNIT;
+pub(crate) use runs::Run;
 pub(crate) use shared::{Attached, Shared};
 
 /// What a step of the out-of-memory ladder did.
