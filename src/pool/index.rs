@@ -10,11 +10,13 @@ use std::collections::BTreeSet;
 
 use super::extents::{Extent, Id, NONE};
 
-/// Every size the pool hands out from the arena is a multiple of this many bytes.
-pub(crate) const UNIT: u64 = 512;
+/// Every size the pool hands out from the arena, and every address, is a multiple of this many bytes:
+/// what `cudaMalloc` promises of addresses. Blocks of 1 to 4096 bytes, all sizes alike, have 6.2 % more
+/// than was asked for; multiples of 512 would cost 12.5 %.
+pub(crate) const UNIT: u64 = 256;
 
-/// Sizes of up to this many units have bins.
-pub(crate) const BINS: usize = 2048;
+/// Sizes of up to this many units have bins: as many as two levels of 64 bits tell apart.
+pub(crate) const BINS: usize = 63 * 64;
 
 const WORDS: usize = BINS / 64 + 1;
 
