@@ -49,7 +49,7 @@ use registry::Registry;
 pub use steps::StepRecord;
 pub use table::MovableId;
 
-use crate::compact::{Goal, Moved, Plan, Planner};
+use crate::compact::{Goal, Layout, Moved, Plan, Planner};
 use crate::device::{Addr, Stream, lock};
 use crate::error::{Error, Result};
 use crate::pool::Pool;
@@ -306,6 +306,15 @@ impl Pool {
     pub fn set_planner(&self, planner: Planner) -> Result<()> {
         Registry::of(self)?.set_planner(planner);
         Ok(())
+    }
+
+    /// The pool's memory as it is now: blocks that may move, blocks that may not, and holes.
+    /// Addresses count from the start of the pool's range. Empties the streams' caches.
+    ///
+    /// # Errors
+    /// What the driver said.
+    pub fn layout(&self) -> Result<Layout> {
+        Registry::of(self)?.layout()
     }
 
     /// What reaching `goal` would move, with the layout as it is now; `None` if no moves reach it.

@@ -11,7 +11,7 @@ use super::callback::{Calls, Relocation, tell};
 use super::pointers::{Arrays, Place};
 use super::steps::{Log, StepRecord};
 use super::table::{Marks, MovableId, Moving, Table};
-use crate::compact::{self, Budget, Goal, Moved, Mover, Plan, Planner, Task};
+use crate::compact::{self, Budget, Goal, Layout, Moved, Mover, Plan, Planner, Task};
 use crate::device::{Addr, Device, Stream, lock};
 use crate::error::{Error, Result};
 use crate::pool::{Attached, Block, Pool, Pressure, Relief, Shared, UNIT};
@@ -248,20 +248,21 @@ impl Registry {
         lock(&self.state).planner = planner;
     }
 
-    pub(crate) fn plan(&self, goal: &Goal) -> Result<Option<Plan>> {
-        let goal = &in_units(goal);
+    /// The pool's memory as it is now, as a planner sees it.
+    pub(crate) fn layout(&self) -> Result<Layout> {
         let shared = self.shared()?;
         shared.drain_all();
         let mut state = lock(&self.state);
-        let State {
-            table,
-            planner,
-            mover,
-            ..
-        } = &mut *state;
+        let State { table, mover, .. } = &mut *state;
         let mover = &mover.stream.core().timeline;
-        let layout = compact::layout_of(&lock(&shared.core), &Moving { table, mover });
-        Ok(planner.plan(&layout, goal))
+        let moving = Moving { table, mover };
+        Ok(compact::layout_of(&lock(&shared.core), &moving))
+    }
+
+    pub(crate) fn plan(&self, goal: &Goal) -> Result<Option<Plan>> {
+        let layout = self.layout()?;
+        let planner = lock(&self.state).planner.clone();
+        Ok(planner.plan(&layout, &in_units(goal)))
     }
 
     pub(crate) fn step(&self, goal: &Goal, budget: &Budget) -> Result<Moved> {
