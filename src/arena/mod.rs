@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 
 use crate::device::{Addr, Device, Phys};
 use crate::error::{Error, Result};
+use crate::seeded::seeded;
 
 use frames::Frames;
 pub(crate) use frames::{Frame, FrameId};
@@ -119,7 +120,9 @@ impl Arena {
         self.calls.created += 1;
         if let Err(error) = backend.map(self.base + offset, bytes, phys) {
             // The first error is the one to report; a handle that stays is offered again.
-            let _ = self.give_back(phys);
+            if !seeded!("handle-lost-when-its-map-fails") {
+                let _ = self.give_back(phys);
+            }
             return Err(error);
         }
         self.calls.mapped += 1;
@@ -192,6 +195,9 @@ impl Arena {
         self.frames.remove(id);
         self.reserved -= bytes;
         self.released += bytes;
+        if seeded!("handle-lost-on-release") {
+            return Ok(());
+        }
         self.give_back(frame.phys)
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::plan::{Batch, CostModel, Move, Plan};
+use crate::seeded::seeded;
 
 /// How much one step may move.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -110,8 +111,11 @@ pub(super) fn cut(plan: &Plan, budget: &Budget, most_moves: usize) -> Vec<Batch>
                 upward: true,
                 moves,
             } => {
-                let mut moves = left.take(moves.iter().rev());
-                moves.reverse();
+                let mut moves = match seeded!("upward-slide-cut-from-below") {
+                    true => left.take(moves.iter()),
+                    false => left.take(moves.iter().rev()),
+                };
+                moves.sort_unstable_by_key(|m| m.src);
                 Batch::Slide {
                     upward: true,
                     moves,
@@ -141,7 +145,11 @@ impl Ways {
     pub(super) fn add(&mut self, moves: &[Move]) {
         let hops: Vec<_> = moves
             .iter()
-            .map(|m| self.origin.remove(&m.src).map_or(m.src, |(from, _)| from))
+            .map(|m| {
+                let hop = self.origin.remove(&m.src);
+                let hop = hop.filter(|_| !seeded!("first-hop-forgotten"));
+                hop.map_or(m.src, |(from, _)| from)
+            })
             .collect();
         let hops = hops.into_iter().zip(moves);
         self.origin

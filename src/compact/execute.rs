@@ -25,6 +25,7 @@ use super::plan::{Batch, Goal, Move, Planner};
 use crate::device::{Event, Timeline, lock};
 use crate::error::{Error, Result};
 use crate::pool::{Core, Shared};
+use crate::seeded::seeded;
 
 /// What a step, or all steps of a compaction, did.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -96,8 +97,13 @@ struct Step<'a> {
 impl Step<'_> {
     /// Makes the moving stream wait for whatever used the memory that `batches` touch.
     fn wait(&mut self, batches: &[Batch]) -> Result<()> {
-        self.core.wait_for_holes(self.slot)?;
+        if !seeded!("moves-do-not-wait-for-holes") {
+            self.core.wait_for_holes(self.slot)?;
+        }
         let timeline = self.timeline;
+        if seeded!("moves-do-not-wait-for-uses") {
+            return Ok(());
+        }
         for m in batches.iter().flat_map(Batch::moves) {
             self.owners.uses(m.src, &mut |theirs, tick| {
                 timeline.wait_for(theirs, tick).map(|_| ())
@@ -126,7 +132,8 @@ impl Step<'_> {
         #[cfg(feature = "sanitize")]
         notes.after(&self.mover.stream, launched.is_ok());
         launched?;
-        let tick = self.timeline.open_tick();
+        let early = u64::from(seeded!("moved-block-ready-a-record-early"));
+        let tick = self.timeline.open_tick() - early;
         let mut ascending: Vec<Move> = part.to_vec();
         ascending.sort_unstable_by_key(|m| m.dst);
         let ways: Vec<_> = ascending.iter().map(|m| (m.src, m.dst, m.bytes)).collect();
@@ -176,6 +183,11 @@ pub(crate) fn step(
         return Ok(Outcome::nothing(false));
     };
     let batches = cut(&plan, task.budget, task.most_moves);
+    if seeded!("free-during-plan") {
+        drop(core);
+        std::thread::sleep(std::time::Duration::from_micros(200));
+        core = lock(&shared.core);
+    }
     if batches.is_empty() {
         return Ok(Outcome::nothing(true));
     }

@@ -11,6 +11,7 @@ use super::table::{MoveTable, SlideTable};
 use crate::device::{Addr, Device, Launch, Scratch, Stream};
 use crate::driver::abi;
 use crate::error::Result;
+use crate::seeded::seeded;
 
 /// Places for tables.
 const PLACES: u64 = 4;
@@ -72,7 +73,7 @@ impl Mover {
     fn upload(&mut self, image: Vec<u8>) -> Result<Addr> {
         let addr = self.tables.addr() + self.next * self.place_bytes;
         // Those that used the places before are queued by now.
-        if self.next == 0 {
+        if self.next == 0 && !seeded!("table-overwritten-while-in-use") {
             self.upload.wait_stream(&self.stream)?;
         }
         let image = Arc::new(image);
@@ -83,7 +84,9 @@ impl Mover {
             }
             return Err(error);
         }
-        self.stream.wait_stream(&self.upload)?;
+        if !seeded!("moves-before-their-table") {
+            self.stream.wait_stream(&self.upload)?;
+        }
         self.next = (self.next + 1) % PLACES;
         Ok(addr)
     }
@@ -211,7 +214,9 @@ impl Mover {
         // SAFETY: the caller's obligations are the backend's.
         unsafe {
             let backend = self.stream.device().backend();
-            backend.launch(launch, self.stream.raw())
+            let early = seeded!("patch-before-move") && matches!(launch, Launch::Patch(_));
+            let stream = if early { &self.upload } else { &self.stream };
+            backend.launch(launch, stream.raw())
         }
     }
 

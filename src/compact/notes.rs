@@ -32,6 +32,10 @@ impl Notes {
     pub(super) fn after(self, stream: &Stream, launched: bool) {
         taken_back(stream, &self.both);
         given(stream, if launched { &self.new } else { &self.old });
+        if !launched {
+            // The blocks' users know nothing of what this stream was told; the host does then.
+            let _ = stream.core().synchronize_memory();
+        }
     }
 }
 

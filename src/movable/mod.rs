@@ -151,7 +151,7 @@ impl<T: Pod> Movable<T> {
                 stream.raw(),
             )?
         };
-        stream.synchronize()
+        stream.core().synchronize_memory()
     }
 
     /// Copies the buffer to the host on `stream` and waits for the copy.
@@ -172,7 +172,7 @@ impl<T: Pod> Movable<T> {
                 stream.raw(),
             )?
         };
-        stream.synchronize()?;
+        stream.core().synchronize_memory()?;
         Ok(data)
     }
 }

@@ -8,6 +8,7 @@ use crate::compact::{Move, Owners};
 use crate::device::{Addr, Timeline};
 use crate::error::{Error, Result};
 use crate::pool::Block;
+use crate::seeded::seeded;
 
 /// A movable block as a plain value: its place in the table and how often that place was used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -155,7 +156,10 @@ impl Table {
             self.entries.push(Entry::default());
             (self.entries.len() - 1) as u32
         });
-        self.at.insert(block.addr() - self.base, index);
+        // A graph's own memory stays where it is: no move finds it.
+        if !block.is_private() {
+            self.at.insert(block.addr() - self.base, index);
+        }
         let timeline = Arc::clone(&block.lane().stream.timeline);
         let entry = &mut self.entries[index as usize];
         entry.ready.note(&timeline, timeline.open_tick());
@@ -169,7 +173,7 @@ impl Table {
     pub(super) fn remove(&mut self, id: MovableId) -> Option<Left> {
         let words = self.stale_words.is_some();
         let entry = self.place(id)?;
-        if entry.pins > 0 {
+        if entry.pins > 0 && !seeded!("block-freed-under-a-pin") {
             entry.doomed = true;
             return None;
         }
@@ -181,7 +185,8 @@ impl Table {
         }
         entry.doomed = false;
         entry.on_move = None;
-        entry.generation = entry.generation.wrapping_add(1);
+        let next = u32::from(!seeded!("stale-handle-accepted"));
+        entry.generation = entry.generation.wrapping_add(next);
         self.at.remove(&(block.addr() - self.base));
         self.spare.push(id.index);
         self.word_changed(id.index);
@@ -191,10 +196,12 @@ impl Table {
     /// Puts `block` in the place of the handle's own, which it gives.
     pub(super) fn replace(&mut self, id: MovableId, block: Block) -> Option<Block> {
         let base = self.base;
-        let to = block.addr() - base;
+        let (to, private) = (block.addr() - base, block.is_private());
         let old = self.place(id)?.block.replace(block)?;
         self.at.remove(&(old.addr() - base));
-        self.at.insert(to, id.index);
+        if !private {
+            self.at.insert(to, id.index);
+        }
         self.word_changed(id.index);
         Some(old)
     }
@@ -230,7 +237,9 @@ impl Table {
         let indexes = self.stale_words.iter().flatten();
         let word = |&index: &u32| {
             let entry = &self.entries[index as usize];
-            entry.word_uses.wait_on(timeline)?;
+            if !seeded!("address-word-stored-under-its-readers") {
+                entry.word_uses.wait_on(timeline)?;
+            }
             entry.uses.wait_on(timeline)?;
             Ok((index, entry.block.as_ref().map_or(0, Block::addr)))
         };
@@ -259,7 +268,8 @@ pub(super) struct Moving<'a> {
 
 impl Owners for Moving<'_> {
     fn may_move(&self, at: u64) -> bool {
-        self.table.at(at).is_some_and(|(_, entry)| entry.pins == 0)
+        let entry = self.table.at(at);
+        entry.is_some_and(|(_, entry)| entry.pins == 0 || seeded!("pinned-block-moved"))
     }
 
     fn uses(&self, at: u64, each: &mut dyn FnMut(&Timeline, u64) -> Result<()>) -> Result<()> {

@@ -382,12 +382,17 @@ impl<'t, S: Subject> Player<'t, S> {
         let stamped = S::with_addr(&block, stream, |addr| unsafe {
             self.checker.stamp(stream, addr, event.bytes, event.block)
         });
+        if let Err(error) = stamped {
+            // Not stamped, so there is nothing to verify.
+            self.subject.free(block, stream)?;
+            return Err(error);
+        }
         self.live[event.block as usize] = Some(Live {
             block,
             bytes: event.bytes,
             stream: event.stream,
         });
-        stamped
+        Ok(())
     }
 
     fn free(&mut self, number: u32, on: u16) -> Result<()> {
@@ -438,7 +443,7 @@ impl<S: Subject> Drop for Player<'_, S> {
         for stream in &self.streams {
             // Work still queued uses the memory that is given back next. A stream that cannot be
             // waited for has failed, and runs nothing more.
-            let _ = stream.synchronize();
+            let _ = stream.core().synchronize_memory();
         }
     }
 }
