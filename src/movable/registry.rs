@@ -311,15 +311,16 @@ impl Registry {
     fn relieve(&self, pressure: &Pressure) -> Relief {
         let bytes = pressure.requested;
         lock(&self.state).planner.note_request(bytes);
-        let moves = |goal: Goal| {
-            let moved = self.step(&goal, &Budget::default());
-            moved.is_ok_and(|moved| moved.bytes > 0)
-        };
-        if moves(Goal::Hole(bytes)) {
+        let step = |goal: Goal| self.step(&goal, &Budget::default()).unwrap_or_default();
+        if step(Goal::Hole(bytes)).bytes > 0 {
             return Relief::Retry;
         }
         let joined = self.join(bytes).unwrap_or(false);
-        if joined && moves(Goal::Hole(bytes)) || moves(Goal::Full) || joined {
+        // What was joined or grown may be the hole already.
+        if joined && step(Goal::Hole(bytes)).reached {
+            return Relief::Retry;
+        }
+        if step(Goal::Full).bytes > 0 || joined {
             return Relief::Retry;
         }
         Relief::Exhausted
