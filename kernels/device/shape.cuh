@@ -26,6 +26,7 @@ struct Shape {
     static constexpr int LANES = 32;
     static constexpr int CHUNK = 8;                           /* groups a lane */
     static constexpr int UNROLL = 4;                          /* of these under way */
+    static constexpr int UNROLL_SHIFTED = 3;                  /* where the source is not aligned */
     static constexpr int TILE = V * CHUNK * LANES;            /* elements of a chunk */
 };
 
