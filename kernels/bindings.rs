@@ -1,4 +1,4 @@
-// Made by the build script from warpool.h with the fingerprint 23e22139914dc0b4.
+// Made by the build script from warpool.h with the fingerprint 3e2ec879a7791f23.
 
 pub const WP_ABI_VERSION: u32 = 1;
 pub const WP_INPLACE_TILE: u32 = 4096;
