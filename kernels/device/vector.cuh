@@ -4,7 +4,7 @@
  *
  * A source that is not aligned to its vector lies in two aligned vectors. The lanes of a warp load one
  * of them each, take the second from the next lane, and shift both into place: loading the second as
- * well made the memory units the limit (8-bit formats: 0.68 of a copy, against 0.91).
+ * well made the multiprocessor the limit (e4m3 to f16: 0.68 of a copy, against 0.94 now).
  */
 #ifndef WARPOOL_VECTOR_CUH
 #define WARPOOL_VECTOR_CUH
