@@ -34,7 +34,7 @@ def disassembler():
         if (place / "cuobjdump").is_file() and (place / "nvdisasm").is_file():
             return place
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:"]
-    wheels = ["nvidia-cuda-cuobjdump>=13", "nvidia-cuda-nvdisasm>=13"]
+    wheels = ["nvidia-cuda-cuobjdump==13.5.37", "nvidia-cuda-nvdisasm==13.5.37"]
     subprocess.run([*pip, "--target", str(fetched), *wheels], check=True, stdout=sys.stderr)
     for tool in (fetched / "nvidia" / "cu13" / "bin").iterdir():
         tool.chmod(0o755)
