@@ -320,12 +320,13 @@ fn lists(ground: &Ground, criterion: &mut Criterion) {
         ("10000", 10_000, 10_000 * 1024),
         ("100000", 100_000, 100_000 * 1024),
     ] {
-        let lengths = lengths(count, ground.list(total));
+        let lengths = lengths(ground.list(count), ground.list(total));
         let (mut tensors, mut gradients, mut at) = (vec![], vec![], 0);
         for &n in &lengths {
             tensors.push((ground.source::<f32>(at, n), ground.target::<f16>(at, n)));
             gradients.push(ground.target::<f32>(at, n));
             at += n.next_multiple_of(64);
+            assert!(at * 4 <= ground.bytes, "the tensors are in the blocks");
         }
         let moved: u64 = lengths.iter().sum();
         let mut table = ConvertTable::new(&ground.pool, &ground.stream, tensors).expect("a table");
