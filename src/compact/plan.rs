@@ -152,6 +152,12 @@ impl Planner {
         }
     }
 
+    /// The model of time that predictions are made by.
+    #[must_use]
+    pub fn model(&self) -> CostModel {
+        self.model
+    }
+
     /// With another model of time.
     #[must_use]
     pub fn with_model(mut self, model: CostModel) -> Self {

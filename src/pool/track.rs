@@ -190,8 +190,15 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// The block was shrunk to `bytes`.
-    pub(crate) fn shrunk(&self, bytes: u64) {
+    /// The block is at `addr` now.
+    pub(crate) fn moved(&self, addr: Addr) {
+        if let Some(entry) = lock(&self.tracker.entries).live.get_mut(&self.number) {
+            entry.addr = addr;
+        }
+    }
+
+    /// The block has `bytes` now.
+    pub(crate) fn resized(&self, bytes: u64) {
         if let Some(entry) = lock(&self.tracker.entries).live.get_mut(&self.number) {
             entry.bytes = bytes;
         }

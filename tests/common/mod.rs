@@ -7,6 +7,7 @@
 
 pub mod hunt;
 pub mod ordered;
+pub mod sanitized;
 pub mod stamps;
 pub mod watched;
 
@@ -151,6 +152,17 @@ pub fn fill(stream: &Stream, addr: Addr, byte: u8, bytes: u64) {
             .fill(addr, byte, bytes, stream.raw())
     }
     .unwrap();
+}
+
+/// Queues a fill of device memory on a device that may refuse.
+pub fn fill_if(stream: &Stream, addr: Addr, byte: u8, bytes: u64) {
+    // SAFETY: as in `fill`.
+    let _ = unsafe {
+        stream
+            .device()
+            .backend()
+            .fill(addr, byte, bytes, stream.raw())
+    };
 }
 
 /// Queues a copy within device memory.
