@@ -80,7 +80,8 @@ def rate(name):
     parts = name.split("_to_")
     if len(parts) == 2 and all(part in FORMATS for part in parts):
         return plain(name)
-    return listed(name) if name.endswith("_tensors") else None
+    # Of 100,000 tensors it takes minutes: a launch each, and as many allocations.
+    return listed(name) if name.endswith("_tensors") and "_100000_" not in name else None
 
 
 for line in sys.stdin:
