@@ -84,6 +84,8 @@ impl Stream {
     ///
     /// # Errors
     /// [`Error::Invalid`] if the stream is being captured already; what the driver said.
+    #[doc(alias = "cudaStreamBeginCapture")]
+    #[doc(alias = "CUDAGraph")]
     pub fn begin_capture(&self) -> Result<Capture> {
         let recorder = Recorder::new(self.device())?;
         recorder.enter(self)?;
