@@ -236,6 +236,7 @@ impl Block {
     ///
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device.
+    #[doc(alias = "record_stream")]
     pub fn record_use(&mut self, stream: &Stream) -> Result<()> {
         if !self.lane().shared.device.same(stream.device()) {
             return Err(Error::invalid(
