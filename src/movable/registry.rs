@@ -12,7 +12,7 @@ use super::pointers::{Arrays, Place};
 use super::steps::{Log, StepRecord};
 use super::table::{Marks, MovableId, Moving, Table};
 use crate::compact::{self, Budget, Goal, Moved, Mover, Plan, Planner, Task};
-use crate::device::{Addr, Device, Stream, lock};
+use crate::device::{Addr, Device, Kept, Stream, lock};
 use crate::error::{Error, Result};
 use crate::pool::{Attached, Block, Pool, Pressure, Relief, Shared, UNIT};
 use crate::seeded::seeded;
@@ -159,7 +159,15 @@ impl Registry {
             .ok_or_else(|| Error::invalid("id", "it was freed"))
     }
 
-    pub(crate) fn unpin(&self, id: MovableId, stream: &Stream) {
+    pub(crate) fn unpin(self: &Arc<Self>, id: MovableId, stream: &Stream) {
+        if let Some(recorder) = stream.recorder() {
+            // Captured work has the address: the pin is the graph's from now on.
+            let registry = Arc::clone(self);
+            if let Err(pin) = recorder.keep(Box::new(GraphPin { registry, id })) {
+                pin.release(recorder.gate());
+            }
+            return;
+        }
         let doomed = {
             let mut state = lock(&self.state);
             let timeline = &stream.core().timeline;
@@ -184,6 +192,12 @@ impl Registry {
 
     pub(super) fn pin_pointers(&self, key: u64, stream: &Stream) -> Result<Addr> {
         self.check_stream(stream)?;
+        if stream.recorder().is_some() {
+            return Err(Error::invalid(
+                "stream",
+                "it is being captured, and a graph would read pointers while they are rewritten: pin the blocks that they point to",
+            ));
+        }
         let mut state = lock(&self.state);
         if state.arrays.is_behind() {
             state.settle()?;
@@ -198,7 +212,7 @@ impl Registry {
         }
     }
 
-    pub(super) fn unpin_pointers(&self, key: u64, stream: &Stream) {
+    pub(super) fn unpin_pointers(self: &Arc<Self>, key: u64, stream: &Stream) {
         let mut state = lock(&self.state);
         let Ok(array) = state.arrays.get(key) else {
             return;
@@ -276,6 +290,7 @@ impl Registry {
         let mut calls = Calls::new();
         let outcome = lock(&self.state).step(&shared, &in_units(goal), budget, &mut calls);
         tell(calls);
+        shared.tell();
         outcome
     }
 
@@ -307,6 +322,18 @@ impl Registry {
             return Relief::Retry;
         }
         Relief::Exhausted
+    }
+}
+
+/// A pin that a graph holds.
+struct GraphPin {
+    registry: Arc<Registry>,
+    id: MovableId,
+}
+
+impl Kept for GraphPin {
+    fn release(self: Box<Self>, gate: &Stream) {
+        self.registry.unpin(self.id, gate);
     }
 }
 

@@ -13,9 +13,11 @@ mod figures;
 mod index;
 mod lane;
 mod mapping;
+mod private;
 mod runs;
 mod shared;
 mod stats;
+mod told;
 mod track;
 mod windows;
 
@@ -224,7 +226,10 @@ impl Pool {
         for lane in &lanes {
             lane.drain(&mut core);
         }
-        core.trim(keep)
+        let released = core.trim(keep);
+        drop(core);
+        shared.tell();
+        released
     }
 
     /// Changes the most physical bytes the pool may hold; `None` for as much as the device gives.

@@ -190,6 +190,13 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
+    /// The block is at `addr` now.
+    pub(crate) fn moved(&self, addr: Addr) {
+        if let Some(entry) = lock(&self.tracker.entries).live.get_mut(&self.number) {
+            entry.addr = addr;
+        }
+    }
+
     /// The block has `bytes` now.
     pub(crate) fn resized(&self, bytes: u64) {
         if let Some(entry) = lock(&self.tracker.entries).live.get_mut(&self.number) {
