@@ -11,8 +11,8 @@ use super::callback::{Calls, Relocation, tell};
 use super::pointers::{Arrays, Place};
 use super::steps::{Log, StepRecord};
 use super::table::{Marks, MovableId, Moving, Table};
-use crate::compact::{self, Budget, Goal, Moved, Mover, Plan, Planner, Task};
-use crate::device::{Addr, Device, Stream, lock};
+use crate::compact::{self, Budget, Goal, Layout, Moved, Mover, Plan, Planner, Task};
+use crate::device::{Addr, Device, Kept, Stream, lock};
 use crate::error::{Error, Result};
 use crate::pool::{Attached, Block, Pool, Pressure, Relief, Shared, UNIT};
 use crate::seeded::seeded;
@@ -159,7 +159,15 @@ impl Registry {
             .ok_or_else(|| Error::invalid("id", "it was freed"))
     }
 
-    pub(crate) fn unpin(&self, id: MovableId, stream: &Stream) {
+    pub(crate) fn unpin(self: &Arc<Self>, id: MovableId, stream: &Stream) {
+        if let Some(recorder) = stream.recorder() {
+            // Captured work has the address: the pin is the graph's from now on.
+            let registry = Arc::clone(self);
+            if let Err(pin) = recorder.keep(Box::new(GraphPin { registry, id })) {
+                pin.release(recorder.gate());
+            }
+            return;
+        }
         let doomed = {
             let mut state = lock(&self.state);
             let timeline = &stream.core().timeline;
@@ -184,6 +192,12 @@ impl Registry {
 
     pub(super) fn pin_pointers(&self, key: u64, stream: &Stream) -> Result<Addr> {
         self.check_stream(stream)?;
+        if stream.recorder().is_some() {
+            return Err(Error::invalid(
+                "stream",
+                "it is being captured, and a graph would read pointers while they are rewritten: pin the blocks that they point to",
+            ));
+        }
         let mut state = lock(&self.state);
         if state.arrays.is_behind() {
             state.settle()?;
@@ -198,7 +212,7 @@ impl Registry {
         }
     }
 
-    pub(super) fn unpin_pointers(&self, key: u64, stream: &Stream) {
+    pub(super) fn unpin_pointers(self: &Arc<Self>, key: u64, stream: &Stream) {
         let mut state = lock(&self.state);
         let Ok(array) = state.arrays.get(key) else {
             return;
@@ -255,20 +269,21 @@ impl Registry {
         lock(&self.state).planner = planner;
     }
 
-    pub(crate) fn plan(&self, goal: &Goal) -> Result<Option<Plan>> {
-        let goal = &in_units(goal);
+    /// The pool's memory as it is now, as a planner sees it.
+    pub(crate) fn layout(&self) -> Result<Layout> {
         let shared = self.shared()?;
         shared.drain_all();
         let mut state = lock(&self.state);
-        let State {
-            table,
-            planner,
-            mover,
-            ..
-        } = &mut *state;
+        let State { table, mover, .. } = &mut *state;
         let mover = &mover.stream.core().timeline;
-        let layout = compact::layout_of(&lock(&shared.core), &Moving { table, mover });
-        Ok(planner.plan(&layout, goal))
+        let moving = Moving { table, mover };
+        Ok(compact::layout_of(&lock(&shared.core), &moving))
+    }
+
+    pub(crate) fn plan(&self, goal: &Goal) -> Result<Option<Plan>> {
+        let layout = self.layout()?;
+        let planner = lock(&self.state).planner.clone();
+        Ok(planner.plan(&layout, &in_units(goal)))
     }
 
     pub(crate) fn step(&self, goal: &Goal, budget: &Budget) -> Result<Moved> {
@@ -276,6 +291,7 @@ impl Registry {
         let mut calls = Calls::new();
         let outcome = lock(&self.state).step(&shared, &in_units(goal), budget, &mut calls);
         tell(calls);
+        shared.tell();
         outcome
     }
 
@@ -295,18 +311,31 @@ impl Registry {
     fn relieve(&self, pressure: &Pressure) -> Relief {
         let bytes = pressure.requested;
         lock(&self.state).planner.note_request(bytes);
-        let moves = |goal: Goal| {
-            let moved = self.step(&goal, &Budget::default());
-            moved.is_ok_and(|moved| moved.bytes > 0)
-        };
-        if moves(Goal::Hole(bytes)) {
+        let step = |goal: Goal| self.step(&goal, &Budget::default()).unwrap_or_default();
+        if step(Goal::Hole(bytes)).bytes > 0 {
             return Relief::Retry;
         }
         let joined = self.join(bytes).unwrap_or(false);
-        if joined && moves(Goal::Hole(bytes)) || moves(Goal::Full) || joined {
+        // What was joined or grown may be the hole already.
+        if joined && step(Goal::Hole(bytes)).reached {
+            return Relief::Retry;
+        }
+        if step(Goal::Full).bytes > 0 || joined {
             return Relief::Retry;
         }
         Relief::Exhausted
+    }
+}
+
+/// A pin that a graph holds.
+struct GraphPin {
+    registry: Arc<Registry>,
+    id: MovableId,
+}
+
+impl Kept for GraphPin {
+    fn release(self: Box<Self>, gate: &Stream) {
+        self.registry.unpin(self.id, gate);
     }
 }
 
@@ -443,7 +472,8 @@ impl State {
 /// The goal in multiples of what the pool hands out, so that blocks stay on them.
 fn in_units(goal: &Goal) -> Goal {
     match goal {
-        Goal::Hole(bytes) => Goal::Hole(bytes.next_multiple_of(UNIT)),
+        // What overflows is more than any layout has.
+        Goal::Hole(bytes) => Goal::Hole(bytes.checked_next_multiple_of(UNIT).unwrap_or(UNIT << 54)),
         other => other.clone(),
     }
 }

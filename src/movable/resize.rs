@@ -22,7 +22,7 @@ impl<T: Pod> Movable<T> {
     /// rewritten and its callback called. Nobody waits on the host.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for no elements, while the block is pinned by its id, or, where it has to
+    /// [`Error::Invalid`] for no elements, on a stream under capture, while the block is pinned by its id, or, where it has to
     /// be copied, while an array of pointers is pinned; as [`Pool::alloc`](crate::Pool::alloc). The
     /// buffer is then as it was.
     pub fn resize(&mut self, stream: &Stream, len: usize) -> Result<()> {
@@ -53,6 +53,7 @@ impl Registry {
 
     fn resize(&self, id: MovableId, stream: &Stream, bytes: u64) -> Result<()> {
         self.check_stream(stream)?;
+        stream.core().refuse_under_capture()?;
         let shared = self.shared()?;
         // Free memory behind the block may be in a cache.
         shared.drain_all();

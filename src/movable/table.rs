@@ -156,7 +156,10 @@ impl Table {
             self.entries.push(Entry::default());
             (self.entries.len() - 1) as u32
         });
-        self.at.insert(block.addr() - self.base, index);
+        // A graph's own memory stays where it is: no move finds it.
+        if !block.is_private() {
+            self.at.insert(block.addr() - self.base, index);
+        }
         let timeline = Arc::clone(&block.lane().stream.timeline);
         let entry = &mut self.entries[index as usize];
         entry.ready.note(&timeline, timeline.open_tick());
@@ -193,10 +196,12 @@ impl Table {
     /// Puts `block` in the place of the handle's own, which it gives.
     pub(super) fn replace(&mut self, id: MovableId, block: Block) -> Option<Block> {
         let base = self.base;
-        let to = block.addr() - base;
+        let (to, private) = (block.addr() - base, block.is_private());
         let old = self.place(id)?.block.replace(block)?;
         self.at.remove(&(old.addr() - base));
-        self.at.insert(to, id.index);
+        if !private {
+            self.at.insert(to, id.index);
+        }
         self.word_changed(id.index);
         Some(old)
     }

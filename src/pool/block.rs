@@ -3,17 +3,19 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
+use std::sync::Arc;
 
 use bytemuck::Pod;
 
 use super::cache::Cached;
-use super::extents::Id;
+use super::extents::{Id, NONE};
 use super::index::UNIT;
 use super::lane::{Lane, LanePtr, rounded};
+use super::private::keep_block;
 use super::track::Ticket;
 #[cfg(feature = "sanitize")]
 use crate::device::Note;
-use crate::device::{Addr, Stream};
+use crate::device::{Addr, Recorder, Stream};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 
@@ -56,19 +58,56 @@ impl Block {
             id,
             uses: None,
         };
+        // Parts of a graph's memory are uses of captured work, which the watcher does not see.
         #[cfg(feature = "sanitize")]
-        lane.shared.device.backend().observe(&Note::Alloc {
-            addr: block.addr,
-            bytes,
-            stream: lane.stream.raw,
-        });
+        if id != NONE {
+            lane.shared.device.backend().observe(&Note::Alloc {
+                addr: block.addr,
+                bytes,
+                stream: lane.stream.raw,
+            });
+        }
         block
+    }
+
+    /// The block `freed` of the lane `home`, which is not freed after all.
+    pub(super) fn again(home: &Lane, freed: Cached, requested: u64) -> Self {
+        Self {
+            lane: home.pointer(),
+            addr: home.shared.base + freed.offset,
+            capacity: freed.bytes,
+            requested,
+            id: freed.id,
+            uses: None,
+        }
+    }
+
+    /// The captures whose work uses the block, by what was declared, beside that of its own stream.
+    fn captures(&self) -> Vec<Arc<Recorder>> {
+        let uses = self.uses.iter().flat_map(|uses| &uses.streams);
+        let own = self.lane().stream.timeline.recorder();
+        let mut captures: Vec<Arc<Recorder>> = Vec::new();
+        for capture in uses.filter_map(Stream::recorder) {
+            let known = own.iter().chain(&captures);
+            if !known.into_iter().any(|other| Arc::ptr_eq(other, &capture)) {
+                captures.push(capture);
+            }
+        }
+        captures
+    }
+
+    /// Whether the block is a part of a graph's memory, which is no extent of the pool's.
+    pub(crate) fn is_private(&self) -> bool {
+        self.id == NONE
     }
 
     /// Tells a watcher of the device that all but the first `keep` bytes are free behind what
     /// `lane`'s stream was given so far; before they can be anyone else's.
     #[cfg(feature = "sanitize")]
     fn tell_free(&self, lane: &Lane, keep: u64) {
+        if self.is_private() || lane.stream.timeline.recorder().is_some() {
+            return;
+        }
         lane.shared.device.backend().observe(&Note::Free {
             addr: self.addr + keep,
             bytes: self.capacity - keep,
@@ -95,6 +134,9 @@ impl Block {
     pub(crate) fn moved_to(&mut self, id: Id, addr: Addr) {
         self.id = id;
         self.addr = addr;
+        if let Some(ticket) = self.uses.as_ref().and_then(|uses| uses.ticket.as_ref()) {
+            ticket.moved(addr);
+        }
     }
 
     /// The block as its free on `lane` leaves it.
@@ -152,8 +194,7 @@ impl Block {
             let returned = self.requested - bytes;
             #[cfg(feature = "sanitize")]
             self.tell_free(self.lane(), capacity);
-            self.lane()
-                .shrink(self.id, self.capacity, capacity, returned);
+            self.lane().shrink(self, self.capacity, capacity, returned);
             self.capacity = capacity;
             self.requested = bytes;
             if let Some(ticket) = self.uses.as_ref().and_then(|uses| uses.ticket.as_ref()) {
@@ -195,6 +236,7 @@ impl Block {
     ///
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device.
+    #[doc(alias = "record_stream")]
     pub fn record_use(&mut self, stream: &Stream) -> Result<()> {
         if !self.lane().shared.device.same(stream.device()) {
             return Err(Error::invalid(
@@ -234,6 +276,13 @@ impl Block {
                 Err(error) => stream.core().synchronize_memory().and(Err(error)),
             };
         };
+        if self.uses.is_some() {
+            let captures = self.captures();
+            if !captures.is_empty() {
+                keep_block(self, captures);
+                return Ok(());
+            }
+        }
         let mut this = ManuallyDrop::new(self);
         let waited = wait_for_uses(&lane, this.uses.take());
         let mut freed = this.freed_on(&lane);
@@ -262,10 +311,21 @@ fn wait_for_uses(lane: &Lane, uses: Option<Box<Uses>>) -> Result<()> {
 impl Drop for Block {
     #[inline]
     fn drop(&mut self) {
-        if let Some(uses) = self.uses.take() {
+        if self.uses.is_some() {
+            let captures = self.captures();
+            let uses = self.uses.take();
+            if !captures.is_empty() {
+                let kept = Self {
+                    uses,
+                    lane: self.lane,
+                    ..*self
+                };
+                keep_block(kept, captures);
+                return;
+            }
             // The host has waited where the device could not; a stream that can do neither runs
             // nothing more.
-            let _ = wait_for_uses(self.lane(), Some(uses));
+            let _ = wait_for_uses(self.lane(), uses);
         }
         let lane = self.lane();
         lane.free(self.freed_on(lane), self.requested);
@@ -343,6 +403,7 @@ impl<T: Pod> PoolBuf<T> {
         self.check_len(data.len())?;
         let bytes: &[u8] = bytemuck::cast_slice(data);
         let stream = &self.block.lane().stream;
+        stream.refuse_under_capture()?;
         let backend = stream.device.backend();
         // SAFETY: the block has the bytes, and both sides outlive the copy, which is waited for.
         unsafe { backend.copy_in(self.addr(), bytes.as_ptr(), bytes.len() as u64, stream.raw)? };
@@ -357,6 +418,7 @@ impl<T: Pod> PoolBuf<T> {
         let mut data = vec![T::zeroed(); self.len];
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut data);
         let stream = &self.block.lane().stream;
+        stream.refuse_under_capture()?;
         let backend = stream.device.backend();
         // SAFETY: the block has the bytes, and both sides outlive the copy, which is waited for.
         unsafe {

@@ -25,6 +25,7 @@ use super::config::PoolConfig;
 use super::extents::{End, Extent, Extents, FRESH, Id, NONE, Slot, State};
 use super::lane::Lane;
 use super::stats::Steps;
+use super::told::{Notes, Told};
 use super::windows::{self, Window};
 use crate::arena::Arena;
 use crate::device::{Device, Timeline};
@@ -54,6 +55,8 @@ pub(crate) struct Core {
     /// Old places of remapped frames, oldest first.
     pub(super) retiring: VecDeque<Id>,
     pub(crate) steps: Steps,
+    /// Steps not told to the application's subscriber yet.
+    pub(crate) told: Notes,
     pub(crate) bytes_moved: u64,
     pub(crate) compactions: u64,
     pub(crate) peak_reserved: u64,
@@ -88,6 +91,7 @@ impl Core {
             streams: vec![None],
             retiring: VecDeque::new(),
             steps: Steps::default(),
+            told: Notes::default(),
             bytes_moved: 0,
             compactions: 0,
             peak_reserved: 0,
@@ -340,6 +344,7 @@ impl Core {
                 self.wait_for(slot, &extent)?;
             }
             self.steps.stream_wait += 1;
+            self.told.note(Told::StreamWait(bytes));
             // The rest of the hole keeps its own history, which no longer costs this stream a wait.
             return Ok(Some(self.take(id, bytes, slot)));
         }
@@ -352,6 +357,7 @@ impl Core {
             return Ok(None);
         };
         self.steps.stream_wait += 1;
+        self.told.note(Told::StreamWait(bytes));
         self.take_window(slot, &window, window.first).map(Some)
     }
 
@@ -436,6 +442,7 @@ impl Core {
 
     /// Counts a step of compaction.
     pub(crate) fn count_moves(&mut self, bytes: u64) {
+        self.told.note(Told::Moved(bytes));
         self.bytes_moved += bytes;
         self.compactions += 1;
     }

@@ -16,6 +16,7 @@
 
 use super::core::{Core, Grant, is_done};
 use super::extents::{End, Extent, FRESH, Id, Slot};
+use super::told::Told;
 use super::windows;
 use crate::error::Result;
 
@@ -80,9 +81,11 @@ impl Core {
             return Ok(None);
         };
         if matches!(self.extents.get(id).slot, s if s == slot || s == FRESH) {
-            self.steps.own_stream += 1
+            self.steps.own_stream += 1;
+            self.told.note(Told::OwnStream(bytes));
         } else {
-            self.steps.ready_elsewhere += 1
+            self.steps.ready_elsewhere += 1;
+            self.told.note(Told::ReadyElsewhere(bytes));
         }
         Ok(Some(self.take(id, bytes, slot)))
     }

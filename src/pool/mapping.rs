@@ -7,6 +7,7 @@
 use super::config::HandleSize;
 use super::core::{Core, Grant, is_done};
 use super::extents::{End, Extent, FRESH, Id, NONE, Slot};
+use super::told::Told;
 use super::windows::{self, Window};
 use crate::arena::FrameId;
 use crate::error::Result;
@@ -346,6 +347,7 @@ impl Core {
         let rest = self.extents.get(part).next;
         self.retiring.push_back(part);
         self.steps.steal += 1;
+        self.told.note(Told::Steal(frame.bytes));
         let (home, tick) = match &self.streams[slot as usize] {
             Some(state) if !done && !seeded!("stolen-memory-is-anyones") => {
                 (slot, state.timeline.open_tick())
@@ -384,6 +386,7 @@ impl Core {
                 self.extents.merge_up(lowest, |extent| extent.slot == FRESH);
             }
             self.steps.grow += 1;
+            self.told.note(Told::Grow(bytes));
             self.peak_reserved = self.peak_reserved.max(self.arena.reserved());
             at += bytes;
         }
@@ -493,7 +496,9 @@ impl Core {
             hole.now = self.release(hole.at(&frame), &frame)?;
         }
         self.reap_all()?;
-        Ok(before - self.arena.reserved())
+        let released = before - self.arena.reserved();
+        self.told.note(Told::Trimmed(released));
+        Ok(released)
     }
 }
 

@@ -81,6 +81,10 @@ pub struct PoolStats {
     pub bytes_moved: u64,
     /// Compaction passes.
     pub compactions: u64,
+    /// Bytes of memory private to graphs, handed out or not: in [`PoolStats::active`], and in
+    /// [`PoolStats::allocated`] as far as handed out. Of blocks from before a capture that its graph
+    /// keeps, only the latter.
+    pub graphs: u64,
     /// Requests that failed.
     pub failures: u64,
     /// Which steps served requests.
@@ -107,6 +111,17 @@ pub struct StreamStats {
     pub freed_bytes: u64,
     /// Bytes in the stream's cache.
     pub cached_bytes: u64,
+}
+
+impl StreamStats {
+    /// Adds another part of the same stream.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.allocs += other.allocs;
+        self.frees += other.frees;
+        self.allocated_bytes += other.allocated_bytes;
+        self.freed_bytes += other.freed_bytes;
+        self.cached_bytes += other.cached_bytes;
+    }
 }
 
 /// A count that one thread at a time writes, under its lane's lock, and any thread reads.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use warpool::device::{
-    Addr, Backend, DeviceInfo, HandleCounts, Launch, Note, Phys, RawEvent, RawStream,
+    Addr, Backend, DeviceInfo, HandleCounts, Launch, Note, Phys, RawEvent, RawGraph, RawStream,
 };
 use warpool::{Device, Error, Result};
 
@@ -165,9 +165,13 @@ watch! {
     fn event_sync(event: RawEvent) -> ();
     fn event_elapsed_ns(start: RawEvent, end: RawEvent) -> f64;
     fn host_call(stream: RawStream, work: Box<dyn FnOnce() + Send>) -> ();
+    fn capture_begin(stream: RawStream) -> ();
+    fn capture_end(stream: RawStream) -> RawGraph;
+    fn graph_destroy(graph: RawGraph) -> ();
     unsafe fn copy_in(dst: Addr, src: *const u8, bytes: u64, stream: RawStream);
     unsafe fn copy_out(dst: *mut u8, src: Addr, bytes: u64, stream: RawStream);
     unsafe fn copy_within(dst: Addr, src: Addr, bytes: u64, stream: RawStream);
     unsafe fn fill(addr: Addr, byte: u8, bytes: u64, stream: RawStream);
     unsafe fn launch(launch: &Launch, stream: RawStream);
+    unsafe fn graph_launch(graph: RawGraph, stream: RawStream);
 }
