@@ -5,6 +5,7 @@ mod layout;
 mod plan;
 mod plan_handles;
 mod plan_order;
+mod plan_pack;
 mod plan_search;
 mod table;
 
