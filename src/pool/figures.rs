@@ -51,6 +51,19 @@ impl Ledger {
         totals
     }
 
+    /// Figures by stream: a stream under capture has the flows of its graphs beside its own.
+    fn by_stream(&self) -> Vec<StreamStats> {
+        let mut streams: Vec<StreamStats> = Vec::new();
+        for (uid, flow) in &self.flows {
+            let new = flow.of_stream(*uid);
+            match streams.iter_mut().find(|old| old.stream == *uid) {
+                Some(old) => old.add(&new),
+                None => streams.push(new),
+            }
+        }
+        streams
+    }
+
     /// Notes the joint peak where it matters: when the pool is about to change its size.
     pub(crate) fn note_peak(&mut self) {
         if self.several {
@@ -83,12 +96,7 @@ impl Shared {
         let (totals, peak, streams) = {
             let mut ledger = lock(&self.ledger);
             let totals = ledger.totals();
-            let streams: Vec<StreamStats> = ledger
-                .flows
-                .iter()
-                .map(|(uid, flow)| flow.of_stream(*uid))
-                .collect();
-            (totals, ledger.peak, streams)
+            (totals, ledger.peak, ledger.by_stream())
         };
         let [small, large] = totals.by_class();
         let mut stats = PoolStats {
@@ -97,6 +105,7 @@ impl Shared {
             blocks: counter(totals.allocs(), totals.frees(), 0),
             small: counter(small.0, small.1, 0),
             large: counter(large.0, large.1, 0),
+            graphs: self.graph_bytes.load(Ordering::Relaxed),
             failures: self.failures.load(Ordering::Relaxed),
             streams,
             ..PoolStats::default()

@@ -21,12 +21,15 @@ use std::sync::atomic::Ordering;
 use super::block::Block;
 use super::cache::{Cache, Cached};
 use super::core::{Core, Grant};
-use super::extents::{Id, Slot};
+use super::extents::{Id, NONE, Slot};
 use super::index::UNIT;
+use super::private::{Captured, Private};
 use super::shared::Shared;
 use super::stats::Flows;
+use super::told::Told;
 use crate::device::{StreamCore, lock};
 use crate::error::{Error, Result};
+use crate::seeded::seeded;
 use crate::sync::{AtomicI64, Mutex};
 
 /// Blocks a cache holds at most.
@@ -43,8 +46,12 @@ pub(crate) struct LaneState {
     pub(crate) cache: Cache,
     /// Blocks handed out here less blocks of this lane freed here.
     out: i64,
+    /// Nothing is allocated or freed the short way: the lane is retired, or under capture.
+    aside: bool,
     /// Nothing more is allocated here: keep nothing.
     retired: bool,
+    /// The stream is being captured into a graph.
+    captured: Option<Arc<Captured>>,
 }
 
 /// See the module documentation.
@@ -55,6 +62,8 @@ pub(crate) struct Lane {
     pub(crate) stream: Arc<StreamCore>,
     pub(crate) slot: Slot,
     pub(crate) flows: Arc<Flows>,
+    /// Of a lane whose blocks are parts of a graph's memory.
+    pub(super) private: Option<Arc<Private>>,
     outstanding: Outstanding,
 }
 
@@ -105,10 +114,32 @@ pub(crate) fn rounded(bytes: u64) -> Result<u64> {
 impl Lane {
     /// A lane that owns itself until it is retired and its blocks are freed.
     pub(crate) fn new(shared: &Arc<Shared>, stream: &Arc<StreamCore>, slot: Slot) -> Arc<Self> {
+        Self::make(shared, stream, slot, None)
+    }
+
+    /// A lane for blocks of `private` memory on the stream of `home`. It has no cache and ends when
+    /// its blocks are freed and [`Lane::leave`] is called once more.
+    pub(super) fn new_private(home: &Self, private: Arc<Private>) -> Arc<Self> {
+        let lane = Self::make(&home.shared, &home.stream, home.slot, Some(private));
+        let mut state = lock(&lane.state);
+        (state.aside, state.retired) = (true, true);
+        drop(state);
+        lane.enter();
+        lane
+    }
+
+    fn make(
+        shared: &Arc<Shared>,
+        stream: &Arc<StreamCore>,
+        slot: Slot,
+        private: Option<Arc<Private>>,
+    ) -> Arc<Self> {
         let state = LaneState {
             cache: Cache::new(),
             out: 0,
+            aside: false,
             retired: false,
+            captured: None,
         };
         let lane = Arc::new(Self {
             state: Mutex::new(state),
@@ -116,6 +147,7 @@ impl Lane {
             stream: Arc::clone(stream),
             slot,
             flows: Arc::default(),
+            private,
             outstanding: Outstanding(AtomicI64::new(0)),
         });
         // Taken back by `end`.
@@ -129,9 +161,9 @@ impl Lane {
     pub(crate) fn alloc(&self, requested: u64) -> Result<Block> {
         let bytes = rounded(requested)?;
         let mut state = lock(&self.state);
-        if state.retired {
+        if state.aside {
             drop(state);
-            return self.alloc_late(bytes, requested);
+            return self.alloc_aside(bytes, requested);
         }
         // Counted before it is there, so that the lane cannot end while the core looks for it.
         state.out += 1;
@@ -151,32 +183,94 @@ impl Lane {
         match self.shared.acquire(self, bytes, requested) {
             Ok(grant) => Ok(Block::new(self, grant.id, grant.offset, bytes, requested)),
             Err(error) => {
-                let mut state = lock(&self.state);
-                if state.retired {
-                    drop(state);
-                    self.leave();
-                } else {
-                    state.out -= 1;
-                }
+                self.take_back();
                 Err(error)
             }
         }
     }
 
-    /// A block of a lane that is retired and kept by another of its blocks.
+    /// Uncounts a block that was counted and not given.
+    fn take_back(&self) {
+        let mut state = lock(&self.state);
+        if state.retired {
+            drop(state);
+            self.leave();
+        } else {
+            state.out -= i64::from(!seeded!("failed-request-holds-its-lane"));
+        }
+    }
+
+    /// A block of a lane under capture, or of one that is retired and kept by another of its blocks.
     #[cold]
-    fn alloc_late(&self, bytes: u64, requested: u64) -> Result<Block> {
-        self.outstanding.0.fetch_add(1, Ordering::AcqRel);
+    fn alloc_aside(&self, bytes: u64, requested: u64) -> Result<Block> {
+        if let Some(captured) = self.captured() {
+            return captured.alloc(bytes, requested);
+        }
+        let mut state = lock(&self.state);
+        if state.retired {
+            drop(state);
+            self.enter();
+        } else {
+            // The capture has ended since the first look.
+            state.out += 1;
+        }
         self.alloc_from_core(bytes, requested)
     }
 
-    /// Frees the last bytes of the block `id`, which has `before`, down to `after`, in stream
+    /// A block of `bytes` if the core has it without help from above.
+    pub(super) fn try_alloc(&self, bytes: u64) -> Result<Option<Block>> {
+        lock(&self.state).out += 1;
+        let granted = self.shared.climb(self, bytes, bytes);
+        if let Ok(Some(grant)) = granted {
+            return Ok(Some(Block::new(self, grant.id, grant.offset, bytes, bytes)));
+        }
+        self.take_back();
+        granted.map(|_| None)
+    }
+
+    /// Counts one block more that ends the lane when it leaves. Of a lane that is retired.
+    pub(super) fn enter(&self) {
+        self.outstanding.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The capture the lane is under.
+    pub(super) fn captured(&self) -> Option<Arc<Captured>> {
+        lock(&self.state).captured.clone()
+    }
+
+    /// Sets the capture the lane is under; gives the one before.
+    pub(super) fn set_captured(&self, captured: Option<Arc<Captured>>) -> Option<Arc<Captured>> {
+        let mut state = lock(&self.state);
+        state.aside = state.retired || captured.is_some();
+        std::mem::replace(&mut state.captured, captured)
+    }
+
+    /// Frees the last bytes of the `block`, which has `before`, down to `after`, in stream
     /// order; `returned` fewer were asked for.
-    pub(crate) fn shrink(&self, id: Id, before: u64, after: u64, returned: u64) {
-        let tick = self.stream.timeline.open_tick();
+    pub(crate) fn shrink(&self, block: &Block, before: u64, after: u64, returned: u64) {
+        if let Some(private) = &self.private {
+            return self.shrink_private(private, block.addr(), before, after, returned);
+        }
+        let id = block.id();
+        let tick = self.stream.timeline.open_tick() * u64::from(!seeded!("tail-free-at-once"));
         let mut core = lock(&self.shared.core);
         self.flows.cold.shrunk(before, after, returned);
         core.shrink(id, before - after, self.slot, tick);
+    }
+
+    /// Lets the block `id`, which has `before` bytes, have `after`, with `added` more asked for;
+    /// false where the memory behind it is not free.
+    pub(crate) fn grow(&self, id: Id, before: u64, after: u64, added: u64) -> Result<bool> {
+        if let Some(private) = &self.private {
+            return Ok(self.grow_private(private, before == after, added));
+        }
+        let mut core = lock(&self.shared.core);
+        let grown = before == after || core.grow(id, after - before, self.slot)?;
+        if grown {
+            let flows = &self.flows;
+            flows.cold.grown(before, after, added, &flows.hot);
+        }
+        Ok(grown)
     }
 
     /// The pointer that a block of this lane keeps.
@@ -188,7 +282,7 @@ impl Lane {
     #[inline]
     pub(crate) fn free(&self, block: Cached, requested: u64) {
         let mut state = lock(&self.state);
-        if state.retired || !self.has_room(&state, block.bytes) {
+        if state.aside || !self.has_room(&state, block.bytes) {
             drop(state);
             self.free_by_core(self, block, requested);
             return;
@@ -202,14 +296,17 @@ impl Lane {
     /// a count of this lane.
     pub(crate) fn free_foreign(&self, home: &Self, block: Cached, requested: u64) {
         let mut state = lock(&self.state);
-        if state.retired || !self.has_room(&state, block.bytes) {
+        // A part of a graph's memory is no extent.
+        if state.aside || block.id == NONE || !self.has_room(&state, block.bytes) {
             drop(state);
             self.free_by_core(home, block, requested);
             return;
         }
         self.keep(&mut state, block, requested);
         drop(state);
-        home.leave();
+        if !seeded!("foreign-free-holds-its-lane") {
+            home.leave();
+        }
     }
 
     #[inline]
@@ -220,6 +317,10 @@ impl Lane {
     /// Counts a free and keeps the block in the cache.
     #[inline]
     fn keep(&self, state: &mut LaneState, block: Cached, requested: u64) {
+        let requested = match seeded!("rounded-bytes-counted-as-requested") {
+            true => block.bytes,
+            false => requested,
+        };
         self.flows.hot.freed(block.bytes, requested);
         state.cache.push(block);
         self.flows.hot.cached_bytes.set(state.cache.bytes());
@@ -230,6 +331,9 @@ impl Lane {
     /// request; the block holds `home` until the end.
     #[cold]
     fn free_by_core(&self, home: &Self, block: Cached, requested: u64) {
+        if self.free_captured(home, block, requested) {
+            return;
+        }
         let shared = Arc::clone(&self.shared);
         let mut core = lock(&shared.core);
         self.drain(&mut core);
@@ -271,11 +375,15 @@ impl Lane {
             };
             // Their order is asked for before anything is taken, so a failure changes nothing.
             let timeline = &self.stream.timeline;
-            if timeline.wait_for(&other.stream.timeline, tick)? {
+            if !seeded!("taken-over-without-a-wait")
+                && timeline.wait_for(&other.stream.timeline, tick)?
+            {
                 core.steps.waits += 1;
                 core.steps.stream_wait += 1;
+                core.told.note(Told::StreamWait(bytes));
             } else {
                 core.steps.ready_elsewhere += 1;
+                core.told.note(Told::ReadyElsewhere(bytes));
             }
             let tick = timeline.open_tick();
             let taken = std::iter::from_fn(|| theirs.cache.pop(bytes)).take(TAKEN_OVER);
@@ -302,13 +410,19 @@ impl Lane {
         Ok(None)
     }
 
+    /// Shows all blocks in the cache.
+    pub(super) fn each_cached(&self, see: impl FnMut(&Cached)) {
+        lock(&self.state).cache.each(see);
+    }
+
     /// Empties the cache into the core; true if there was anything.
     pub(crate) fn drain(&self, core: &mut Core) -> bool {
         let mut state = lock(&self.state);
         let any = state.cache.blocks() > 0;
+        let kept = u64::from(!seeded!("cache-forgets-its-histories"));
         state
             .cache
-            .drain(|block| core.give(block.id, self.slot, block.tick));
+            .drain(|block| core.give(block.id, self.slot, block.tick * kept));
         self.flows.hot.cached_bytes.set(0);
         any
     }
@@ -317,6 +431,7 @@ impl Lane {
     pub(crate) fn retire(&self, core: &mut Core) {
         self.drain(core);
         let mut state = lock(&self.state);
+        state.aside = true;
         if std::mem::replace(&mut state.retired, true) {
             return;
         }
@@ -333,7 +448,7 @@ impl Lane {
 
     /// One block of this lane is gone, freed elsewhere or after the lane was retired. The lane may
     /// be gone afterwards.
-    fn leave(&self) {
+    pub(super) fn leave(&self) {
         // Before the lane is retired the count is not above zero, so it cannot pass one.
         if self.outstanding.0.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.end();

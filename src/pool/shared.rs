@@ -8,9 +8,10 @@ use super::block::Block;
 use super::core::{Core, Grant};
 use super::figures::Ledger;
 use super::lane::Lane;
+use super::told::Told;
 use super::track::Tracker;
 use super::{PoolConfig, Pressure, Relief};
-use crate::device::{Device, Stream, StreamWatcher, lock};
+use crate::device::{Device, Recorder, Stream, StreamWatcher, lock};
 use crate::error::{Error, OutOfMemory, Result};
 use crate::sync::{AtomicU64, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -47,6 +48,8 @@ pub(crate) struct Shared {
     /// Steps after the core's own, by rank.
     relief: Mutex<Vec<(u8, ReliefStep)>>,
     pub(crate) failures: AtomicU64,
+    /// Bytes in segments of private memory.
+    pub(super) graph_bytes: AtomicU64,
     pub(crate) ledger: Mutex<Ledger>,
 }
 
@@ -67,6 +70,7 @@ impl Shared {
             attached: OnceLock::new(),
             relief: Mutex::default(),
             failures: AtomicU64::new(0),
+            graph_bytes: AtomicU64::new(0),
             ledger: Mutex::default(),
         })
     }
@@ -122,9 +126,15 @@ impl Shared {
             state.lane = Arc::downgrade(&lane);
         }
         drop(core);
-        lock(&self.ledger).add(stream.id(), &lane.flows);
+        if !stream.core().gate {
+            // A gate's blocks hold what others allocate, which is counted there.
+            lock(&self.ledger).add(stream.id(), &lane.flows);
+        }
         let watcher: Arc<dyn StreamWatcher> = Arc::clone(self) as _;
         stream.watch(Arc::downgrade(&watcher));
+        if let Some(recorder) = stream.recorder() {
+            lane.route(Some(&recorder));
+        }
         lanes.by_handle.insert(handle, Arc::clone(&lane));
         Ok(Some(lane))
     }
@@ -137,7 +147,10 @@ impl Shared {
 
     /// Says whether a live block may be moved.
     pub(crate) fn set_movable(&self, block: &Block, movable: bool) {
-        lock(&self.core).set_movable(block.id(), movable);
+        // A part of a graph's memory is no extent, and stays where it is.
+        if !block.is_private() {
+            lock(&self.core).set_movable(block.id(), movable);
+        }
     }
 
     /// Empties the caches of all streams into the arena.
@@ -158,6 +171,12 @@ impl Shared {
 
     /// Memory for a request of `lane` that its cache could not serve.
     pub(crate) fn acquire(&self, lane: &Lane, bytes: u64, requested: u64) -> Result<Grant> {
+        let grant = self.find(lane, bytes, requested);
+        self.tell();
+        grant
+    }
+
+    fn find(&self, lane: &Lane, bytes: u64, requested: u64) -> Result<Grant> {
         if let Some(grant) = self.climb(lane, bytes, requested)? {
             self.ease();
             return Ok(grant);
@@ -169,7 +188,9 @@ impl Shared {
         for step in steps {
             while step(&self.pressure(lane, bytes)) == Relief::Retry {
                 if let Some(grant) = self.climb(lane, bytes, requested)? {
-                    lock(&self.core).steps.relieved += 1;
+                    let mut core = lock(&self.core);
+                    core.steps.relieved += 1;
+                    core.told.note(Told::Relieved(bytes));
                     return Ok(grant);
                 }
             }
@@ -189,7 +210,7 @@ impl Shared {
     }
 
     /// The core's own steps.
-    fn climb(&self, lane: &Lane, bytes: u64, requested: u64) -> Result<Option<Grant>> {
+    pub(super) fn climb(&self, lane: &Lane, bytes: u64, requested: u64) -> Result<Option<Grant>> {
         let served = |grant: Grant| {
             let flows = &lane.flows;
             flows.cold.allocated(bytes, requested, &flows.hot);
@@ -222,7 +243,10 @@ impl Shared {
         for lane in &lanes {
             drained |= lane.drain(&mut core);
         }
-        core.steps.drain += u64::from(drained);
+        if drained {
+            core.steps.drain += 1;
+            core.told.note(Told::Drain(bytes));
+        }
         // Another thread may have freed memory since the lock was let go, so this is not only for
         // what was drained.
         if let Some(grant) = core.take_ready(lane.slot, bytes) {
@@ -261,7 +285,10 @@ impl Shared {
 
     fn out_of_memory(&self, bytes: u64) -> Error {
         let figures = self.figures(bytes);
-        lock(&self.core).steps.out_of_memory += 1;
+        let mut core = lock(&self.core);
+        core.steps.out_of_memory += 1;
+        core.told.note(Told::OutOfMemory(bytes));
+        drop(core);
         Error::OutOfMemory(Box::new(figures))
     }
 }
@@ -308,5 +335,12 @@ impl StreamWatcher for Shared {
         // Listed until its cache is empty: a request that looks meanwhile must find it.
         lane.retire(&mut lock(&self.core));
         lanes.by_handle.remove(&handle);
+    }
+
+    fn stream_captured(&self, stream: &Stream, recorder: Option<&Arc<Recorder>>) {
+        let lane = self.lanes().by_handle.get(&stream.handle_id()).cloned();
+        if let Some(lane) = lane {
+            lane.route(recorder);
+        }
     }
 }

@@ -81,6 +81,10 @@ pub struct PoolStats {
     pub bytes_moved: u64,
     /// Compaction passes.
     pub compactions: u64,
+    /// Bytes of memory private to graphs, handed out or not: in [`PoolStats::active`], and in
+    /// [`PoolStats::allocated`] as far as handed out. Of blocks from before a capture that its graph
+    /// keeps, only the latter.
+    pub graphs: u64,
     /// Requests that failed.
     pub failures: u64,
     /// Which steps served requests.
@@ -107,6 +111,17 @@ pub struct StreamStats {
     pub freed_bytes: u64,
     /// Bytes in the stream's cache.
     pub cached_bytes: u64,
+}
+
+impl StreamStats {
+    /// Adds another part of the same stream.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.allocs += other.allocs;
+        self.frees += other.frees;
+        self.allocated_bytes += other.allocated_bytes;
+        self.freed_bytes += other.freed_bytes;
+        self.cached_bytes += other.cached_bytes;
+    }
 }
 
 /// A count that one thread at a time writes, under its lane's lock, and any thread reads.
@@ -211,6 +226,12 @@ impl Flow {
         let class = class(bytes);
         self.allocs[class].add(1);
         self.alloc_bytes[class].add(bytes);
+        self.came(bytes, requested, other);
+    }
+
+    /// Counts bytes that are live from now on, and the peaks.
+    #[inline]
+    fn came(&self, bytes: u64, requested: u64, other: &Self) {
         self.requested.add(requested);
         let live = self
             .live_bytes
@@ -234,6 +255,14 @@ impl Flow {
         self.returned.add(requested);
         self.live_bytes.add(bytes.wrapping_neg());
         self.live_requested.add(requested.wrapping_neg());
+    }
+
+    /// Counts a live block of `before` bytes as one of `after`, with `requested` more asked for.
+    /// `other` is the lane's other flow.
+    pub(crate) fn grown(&self, before: u64, after: u64, requested: u64, other: &Self) {
+        self.free_bytes[class(before)].add(before);
+        self.alloc_bytes[class(after)].add(after);
+        self.came(after - before, requested, other);
     }
 
     /// Counts a live block of `before` bytes as one of `after`, with `requested` fewer asked for.
