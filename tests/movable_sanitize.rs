@@ -93,8 +93,8 @@ fn the_address_table_outlives_the_stores_to_it() {
         blocks.iter().for_each(|b| drop(b.pin(&other).unwrap()));
         // The moves and the stores wait for the other stream; everything goes meanwhile.
         pool.compact(&Goal::Full).unwrap();
-        drop((blocks, pool));
         drop(table);
+        drop((blocks, pool));
     }
     if let Err(report) = sanitizer.check() {
         panic!("{report}");
