@@ -16,6 +16,21 @@ use std::sync::Arc;
 use warpool::device::{Addr, Backend, HandleCounts, Phys};
 use warpool::{Device, Stream};
 
+/// Whether every access of a kernel is being checked (`run.sh sanitize` says so): tests then make
+/// fewer rounds.
+pub fn under_sanitizer() -> bool {
+    std::env::var("WARPOOL_SANITIZER").is_ok_and(|value| value == "1")
+}
+
+/// `many` rounds, or a tenth of them under a sanitizer.
+pub fn rounds(many: usize) -> usize {
+    if under_sanitizer() {
+        many.div_ceil(10)
+    } else {
+        many
+    }
+}
+
 /// The host device.
 pub fn host() -> Device {
     Device::host().expect("the host device is always there")
