@@ -8,6 +8,7 @@ mod block;
 mod cache;
 mod config;
 mod core;
+mod ends;
 mod extents;
 mod figures;
 mod index;
