@@ -5,9 +5,14 @@
 //! schedules of its choosing. Reference counts stay the standard library's.
 
 #[cfg(not(shuttle))]
-pub(crate) use std::sync::{
-    RwLock, RwLockReadGuard, RwLockWriteGuard, atomic::AtomicI64, atomic::AtomicU64,
-};
+pub(crate) use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+#[cfg(not(any(shuttle, loom)))]
+pub(crate) use std::sync::atomic::{AtomicI64, AtomicU64};
+
+// The lock-free parts alone; what is under locks is shuttle's.
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicI64, AtomicU64};
 
 // Without the standard lock's poison check, and with a spin before a thread is parked.
 #[cfg(not(shuttle))]

@@ -24,6 +24,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::ticks::Ticks;
 use super::{Device, RawEvent, RawStream, Recorder, lock};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
@@ -84,8 +85,7 @@ struct Order {
 pub(crate) struct Timeline {
     pub(crate) uid: u64,
     device: Device,
-    ticks: AtomicU64,
-    done: AtomicU64,
+    ticks: Ticks,
     /// `None` once the stream is gone.
     raw: Mutex<Option<RawStream>>,
     order: Mutex<Order>,
@@ -110,8 +110,7 @@ impl Timeline {
         Self {
             uid,
             device: device.clone(),
-            ticks: AtomicU64::new(0),
-            done: AtomicU64::new(0),
+            ticks: Ticks::new(),
             raw: Mutex::new(Some(raw)),
             order: Mutex::default(),
             recorder: Mutex::default(),
@@ -135,7 +134,7 @@ impl Timeline {
 
     /// The tick whose record will cover everything the stream has been given so far.
     pub(crate) fn open_tick(&self) -> u64 {
-        self.ticks.load(Ordering::Acquire) + u64::from(!seeded!("free-carries-the-record-before"))
+        self.ticks.counted() + u64::from(!seeded!("free-carries-the-record-before"))
     }
 
     /// The tick whose record will cover the work queued so far. Under capture that was closed before
@@ -151,12 +150,12 @@ impl Timeline {
     /// Closes the open tick without a record, for a caller about to wait for the stream itself;
     /// gives it. Should the wait fail, a later record covers the tick.
     pub(crate) fn close_tick(&self) -> u64 {
-        self.ticks.fetch_add(1, Ordering::AcqRel) + 1
+        self.ticks.count()
     }
 
     /// The highest tick known to be done. Never asks the driver.
     pub(crate) fn done(&self) -> u64 {
-        self.done.load(Ordering::Acquire)
+        self.ticks.done()
     }
 
     /// The highest tick done, after asking the driver about marks still open.
@@ -171,9 +170,9 @@ impl Timeline {
             if mark.tick > self.done() && !self.device.backend().event_query(mark.event.raw)? {
                 break;
             }
-            self.done.fetch_max(mark.tick, Ordering::AcqRel);
+            self.ticks.reached(mark.tick);
             if seeded!("one-query-answers-for-later-work") {
-                self.done.fetch_max(self.open_tick(), Ordering::AcqRel);
+                self.ticks.reached(self.open_tick());
             }
             order.marks.pop_front();
         }
@@ -190,7 +189,7 @@ impl Timeline {
 
     /// Takes it as known that everything up to `tick` is done.
     pub(crate) fn reached(&self, tick: u64) {
-        self.done.fetch_max(tick, Ordering::AcqRel);
+        self.ticks.reached(tick);
         let mut order = lock(&self.order);
         while order.marks.front().is_some_and(|mark| mark.tick <= tick) {
             order.marks.pop_front();
@@ -208,9 +207,9 @@ impl Timeline {
         let clock = Arc::new(lock(&self.order).seen.clone());
         if seeded!("record-counted-after-it-is-made") {
             record(stream)?;
-            return Ok((self.ticks.fetch_add(1, Ordering::AcqRel) + 1, clock));
+            return Ok((self.ticks.count(), clock));
         }
-        let tick = self.ticks.fetch_add(1, Ordering::AcqRel) + 1;
+        let tick = self.ticks.count();
         record(stream)?;
         Ok((tick, clock))
     }
@@ -376,7 +375,7 @@ impl Timeline {
                 .raw()
                 .is_some_and(|raw| self.device.backend().stream_sync(raw).is_ok())
         {
-            self.ticks.fetch_max(open, Ordering::AcqRel);
+            self.ticks.count_to(open);
             self.reached(open);
         }
         *lock(&self.raw) = None;

@@ -16,13 +16,13 @@
 //! and from then on whoever brings it to zero ends the lane.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::block::Block;
 use super::cache::{Cache, Cached};
 use super::core::{Core, Grant};
 use super::extents::{Id, NONE, Slot};
 use super::index::UNIT;
+use super::outstanding::Outstanding;
 use super::private::{Captured, Private};
 use super::shared::Shared;
 use super::stats::Flows;
@@ -30,7 +30,7 @@ use super::told::Told;
 use crate::device::{StreamCore, lock};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
-use crate::sync::{AtomicI64, Mutex};
+use crate::sync::Mutex;
 
 /// Blocks a cache holds at most.
 const MOST_BLOCKS: usize = 4096;
@@ -66,10 +66,6 @@ pub(crate) struct Lane {
     pub(super) private: Option<Arc<Private>>,
     outstanding: Outstanding,
 }
-
-/// On a cache line of its own: other streams' threads write it.
-#[repr(align(64))]
-struct Outstanding(AtomicI64);
 
 /// A pointer to a lane that is alive for as long as the pointer is used: the holder is a block of
 /// the lane, or holds a handle of its pool and of its stream.
@@ -148,7 +144,7 @@ impl Lane {
             slot,
             flows: Arc::default(),
             private,
-            outstanding: Outstanding(AtomicI64::new(0)),
+            outstanding: Outstanding::new(),
         });
         // Taken back by `end`.
         std::mem::forget(Arc::clone(&lane));
@@ -230,7 +226,7 @@ impl Lane {
 
     /// Counts one block more that ends the lane when it leaves. Of a lane that is retired.
     pub(super) fn enter(&self) {
-        self.outstanding.0.fetch_add(1, Ordering::AcqRel);
+        self.outstanding.enter();
     }
 
     /// The capture the lane is under.
@@ -441,7 +437,7 @@ impl Lane {
             .drain(|block| core.give(block.id, self.slot, block.tick));
         let out = state.out;
         drop(state);
-        if self.outstanding.0.fetch_add(out, Ordering::AcqRel) + out == 0 {
+        if self.outstanding.retire(out) {
             self.end();
         }
     }
@@ -449,8 +445,7 @@ impl Lane {
     /// One block of this lane is gone, freed elsewhere or after the lane was retired. The lane may
     /// be gone afterwards.
     pub(super) fn leave(&self) {
-        // Before the lane is retired the count is not above zero, so it cannot pass one.
-        if self.outstanding.0.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.outstanding.leave() {
             self.end();
         }
     }

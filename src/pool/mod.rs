@@ -14,6 +14,7 @@ mod figures;
 mod index;
 mod lane;
 mod mapping;
+mod outstanding;
 mod private;
 mod runs;
 mod shared;
