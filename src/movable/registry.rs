@@ -473,7 +473,8 @@ impl State {
 /// The goal in multiples of what the pool hands out, so that blocks stay on them.
 fn in_units(goal: &Goal) -> Goal {
     match goal {
-        Goal::Hole(bytes) => Goal::Hole(bytes.next_multiple_of(UNIT)),
+        // What overflows is more than any layout has.
+        Goal::Hole(bytes) => Goal::Hole(bytes.checked_next_multiple_of(UNIT).unwrap_or(UNIT << 54)),
         other => other.clone(),
     }
 }

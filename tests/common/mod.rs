@@ -16,6 +16,21 @@ use std::sync::Arc;
 use warpool::device::{Addr, Backend, HandleCounts, Phys};
 use warpool::{Device, Stream};
 
+/// Whether every access of a kernel is being checked (`run.sh sanitize` says so): tests then make
+/// fewer rounds.
+pub fn under_sanitizer() -> bool {
+    std::env::var("WARPOOL_SANITIZER").is_ok_and(|value| value == "1")
+}
+
+/// `many` rounds, or a tenth of them under a sanitizer.
+pub fn rounds(many: usize) -> usize {
+    if under_sanitizer() {
+        many.div_ceil(10)
+    } else {
+        many
+    }
+}
+
 /// The host device.
 pub fn host() -> Device {
     Device::host().expect("the host device is always there")
@@ -85,6 +100,21 @@ macro_rules! on_every_device {
 }
 #[allow(unused_imports, reason = "each test binary uses its own part")]
 pub(crate) use on_every_device;
+
+/// Makes each function named a test on the simulated device. Not for those that hold a stream up by
+/// a host call: there, work runs on the thread that waits for it.
+macro_rules! on_the_simulated_device {
+    ($($name:ident,)*) => {
+        mod sim {
+            $(#[test] fn $name() {
+                let device = warpool::Device::sim(&Default::default()).unwrap();
+                crate::common::leaving_nothing(device, super::$name);
+            })*
+        }
+    };
+}
+#[allow(unused_imports, reason = "each test binary uses its own part")]
+pub(crate) use on_the_simulated_device;
 
 /// Mapped memory of a device, without a pool.
 pub struct Memory {

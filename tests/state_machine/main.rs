@@ -119,6 +119,7 @@ impl<M: Mix, P: Place> StateMachineTest for Run<M, P> {
 /// `quick` programs, or as many as `WARPOOL_CASES` says.
 fn config(quick: u32) -> ProptestConfig {
     let given = std::env::var("WARPOOL_CASES").ok();
+    let quick = common::rounds(quick as usize) as u32;
     let cases = given.map_or(quick, |text| {
         text.parse().expect("WARPOOL_CASES is a number")
     });

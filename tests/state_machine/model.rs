@@ -217,13 +217,7 @@ impl<M: Mix> ReferenceStateMachine for Machine<M> {
 
     fn init_state() -> BoxedStrategy<Program> {
         (any::<u64>(), setups(), limits())
-            .prop_map(|(seed, setup, limit)| Program {
-                seed,
-                setup,
-                limit,
-                live: BTreeMap::new(),
-                next: 0,
-            })
+            .prop_map(|(seed, setup, limit)| Program::new(seed, setup, limit))
             .boxed()
     }
 
@@ -319,6 +313,17 @@ impl<M: Mix> ReferenceStateMachine for Machine<M> {
 }
 
 impl Program {
+    /// Before the first step.
+    pub fn new(seed: u64, setup: Setup, limit: Option<u64>) -> Self {
+        Self {
+            seed,
+            setup,
+            limit,
+            live: BTreeMap::new(),
+            next: 0,
+        }
+    }
+
     /// The block that the step applied last asked for.
     pub fn newest(&self) -> Id {
         self.next - 1

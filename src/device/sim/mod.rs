@@ -111,11 +111,29 @@ impl SimConfig {
 
 /// The seeds to run a test with: 0 up to `count`, or the one in `WARPOOL_SIM_SEED` alone, which is
 /// how a failure is run again.
-pub fn seeds(count: u64) -> std::ops::Range<u64> {
-    let given = std::env::var("WARPOOL_SIM_SEED").ok();
-    match given.and_then(|text| text.trim().parse::<u64>().ok()) {
-        Some(seed) => seed..seed.saturating_add(1),
-        None => 0..count,
+///
+/// # Errors
+/// [`Error::Invalid`] if the variable is set to anything but a number.
+pub fn seeds(count: u64) -> Result<std::ops::Range<u64>> {
+    let given = std::env::var_os("WARPOOL_SIM_SEED");
+    let given = given.map(|text| text.to_string_lossy().into_owned());
+    seeds_from(given.as_deref(), count)
+}
+
+/// As [`seeds`], of the variable's text.
+///
+/// # Errors
+/// As [`seeds`].
+pub fn seeds_from(given: Option<&str>, count: u64) -> Result<std::ops::Range<u64>> {
+    let Some(text) = given else {
+        return Ok(0..count);
+    };
+    match text.trim().parse::<u64>() {
+        Ok(seed) if seed < u64::MAX => Ok(seed..seed + 1),
+        _ => Err(Error::invalid(
+            "WARPOOL_SIM_SEED",
+            format!("{text:?} is no number of a seed: give the one a failure printed"),
+        )),
     }
 }
 
