@@ -80,6 +80,28 @@ fn a_program_with_compactions_has_nothing_reported() {
 }
 
 #[test]
+fn the_address_table_outlives_the_stores_to_it() {
+    let (watched, sanitizer) = Sanitizer::over(&Device::host().unwrap());
+    {
+        let pool = Pool::new(&watched, PoolConfig::default().limit(16 << 20)).unwrap();
+        let (stream, other) = (watched.stream().unwrap(), watched.stream().unwrap());
+        let blocks = fragmented(&pool, &stream);
+        let table = pool.address_table().unwrap();
+        let slow = Box::new(|| std::thread::sleep(std::time::Duration::from_millis(20)));
+        let backend = watched.backend();
+        backend.host_call(other.raw(), slow).unwrap();
+        blocks.iter().for_each(|b| drop(b.pin(&other).unwrap()));
+        // The moves and the stores wait for the other stream; everything goes meanwhile.
+        pool.compact(&Goal::Full).unwrap();
+        drop(table);
+        drop((blocks, pool));
+    }
+    if let Err(report) = sanitizer.check() {
+        panic!("{report}");
+    }
+}
+
+#[test]
 fn a_use_that_no_pin_covers_is_reported_once_the_block_moves() {
     let (watched, sanitizer) = Sanitizer::over(&Device::host().unwrap());
     let pool = Pool::new(&watched, PoolConfig::default().limit(16 << 20)).unwrap();

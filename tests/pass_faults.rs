@@ -12,7 +12,10 @@ use warpool::movable::{AddressTable, Movable, PointerArray};
 use warpool::{Device, Error, Pool, PoolConfig, Stream};
 
 /// Most bytes of the pool.
-const LIMIT: u64 = 16 << 20;
+const LIMIT: u64 = 20 << 20;
+
+/// What the pool may grow by once it is fragmented.
+const ROOM: u64 = 4 << 20;
 
 /// Words of a block.
 const WORDS: usize = 25_000;
@@ -100,7 +103,7 @@ fn contents(seed: u64, words: usize) -> Vec<u64> {
 
 impl World {
     fn new(device: &Device) -> Self {
-        let pool = Pool::new(device, PoolConfig::default().limit(LIMIT)).unwrap();
+        let pool = Pool::new(device, PoolConfig::default().limit(LIMIT - ROOM)).unwrap();
         let streams = [device.stream().unwrap(), device.stream().unwrap()];
         let of = |seeds: std::ops::Range<u64>| -> Vec<(u64, Movable<u64>)> {
             seeds
@@ -115,8 +118,8 @@ impl World {
         live.push((LARGE, block(&pool, &streams[1], LARGE, LARGE_WORDS)));
         assert!(pool.stats().steps.steal > 0);
         live.extend(above.into_iter().step_by(6));
-        // Room to grow by one handle, which a request of all that is free needs.
-        pool.trim(LIMIT - (2 << 20)).unwrap();
+        // Room to grow, which a request of all that is free needs.
+        pool.set_limit(Some(LIMIT));
         let memory = Memory::new(device, 4096);
         let slots: Vec<u64> = live.iter().map(|(seed, _)| *seed).collect();
         let words: Vec<u64> = live
@@ -156,6 +159,10 @@ impl World {
             let large = self.pool.alloc(&self.streams[1], longest);
             self.pool.check_invariants().unwrap();
             self.expected(large.map(drop).err());
+            // Old mappings of memory that was brought together go here at the latest.
+            let trimmed = self.pool.trim(LIMIT / 2);
+            self.pool.check_invariants().unwrap();
+            self.expected(trimmed.err());
             let (seed, block) = &mut self.live[2];
             let resized = block.resize(&self.streams[0], WORDS * (2 + round as usize));
             // What the new words hold is not known; the old ones are checked.

@@ -25,12 +25,13 @@ const COMPACTION_RANK: u8 = 100;
 pub(super) struct State {
     pub(super) table: Table,
     pub(super) arrays: Arrays,
+    /// Ahead of the words: its drop waits for the stores to them.
+    pub(super) mover: Mover,
     /// The device's table of addresses, once it was asked for.
     pub(super) words: Option<Words>,
     /// What was pinned while there were words: it may read them.
     readers: Marks,
     planner: Planner,
-    pub(super) mover: Mover,
     log: Option<Log>,
     /// Moves made, counted for callbacks.
     pub(super) relocations: u64,

@@ -101,6 +101,21 @@ macro_rules! on_every_device {
 #[allow(unused_imports, reason = "each test binary uses its own part")]
 pub(crate) use on_every_device;
 
+/// Makes each function named a test on the simulated device. Not for those that hold a stream up by
+/// a host call: there, work runs on the thread that waits for it.
+macro_rules! on_the_simulated_device {
+    ($($name:ident,)*) => {
+        mod sim {
+            $(#[test] fn $name() {
+                let device = warpool::Device::sim(&Default::default()).unwrap();
+                crate::common::leaving_nothing(device, super::$name);
+            })*
+        }
+    };
+}
+#[allow(unused_imports, reason = "each test binary uses its own part")]
+pub(crate) use on_the_simulated_device;
+
 /// Mapped memory of a device, without a pool.
 pub struct Memory {
     backend: Arc<dyn Backend>,

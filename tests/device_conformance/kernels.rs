@@ -5,12 +5,17 @@ use warpool::device::{Addr, Launch};
 use warpool::driver::abi::{self, wp_pattern, wp_pattern_report};
 use warpool::{Device, Error, Stream};
 
-use crate::common::{Gate, Memory, fill, on_every_device, read};
+use crate::common::{Gate, Memory, fill, on_every_device, on_the_simulated_device, read};
 
 on_every_device! {
     a_stamped_block_is_found_whole_and_a_changed_byte_is_found_where_it_lies,
     kernels_run_in_stream_order,
     a_conversion_reads_what_was_queued_before_it,
+    a_wrong_launch_is_an_error_by_the_next_wait,
+}
+
+on_the_simulated_device! {
+    a_stamped_block_is_found_whole_and_a_changed_byte_is_found_where_it_lies,
     a_wrong_launch_is_an_error_by_the_next_wait,
 }
 

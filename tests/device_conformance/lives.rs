@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use warpool::device::DeviceKind;
 use warpool::{Device, Error};
 
-use crate::common::{Memory, copy, fill, on_every_device, read};
+use crate::common::{Memory, copy, fill, on_every_device, on_the_simulated_device, read};
 
 on_every_device! {
     host_calls_run_in_stream_order,
@@ -17,6 +17,12 @@ on_every_device! {
     an_adopted_stream_is_one_stream_and_stays_its_owners,
     objects_of_another_device_are_refused,
     many_threads_may_use_one_device,
+}
+
+on_the_simulated_device! {
+    stream_ids_are_never_given_twice,
+    an_adopted_stream_is_one_stream_and_stays_its_owners,
+    objects_of_another_device_are_refused,
 }
 
 fn host_calls_run_in_stream_order(device: &Device) {

@@ -3,9 +3,21 @@
 use warpool::device::{HandleCounts, Phys, RawEvent, RawStream};
 use warpool::{Device, Error};
 
-use crate::common::{Memory, fill, on_every_device, read, write};
+use crate::common::{Memory, fill, on_every_device, on_the_simulated_device, read, write};
 
 on_every_device! {
+    bytes_written_are_read_back_whatever_their_number,
+    a_place_shows_the_handle_that_is_mapped_there_now,
+    one_handle_at_two_addresses_shows_the_same_bytes,
+    a_released_handle_lives_while_it_is_mapped,
+    a_fill_may_cross_the_border_of_two_mappings,
+    a_tebibyte_of_addresses_can_be_reserved,
+    wrong_memory_arguments_are_errors_and_change_nothing,
+    more_memory_than_there_is_is_an_error_the_pool_can_recognise,
+    every_handle_is_counted,
+}
+
+on_the_simulated_device! {
     bytes_written_are_read_back_whatever_their_number,
     a_place_shows_the_handle_that_is_mapped_there_now,
     one_handle_at_two_addresses_shows_the_same_bytes,
