@@ -14,7 +14,7 @@ pub const STREAMS: usize = 3;
 pub const EVENTS: usize = 2;
 const GRANULE: u64 = 2 << 20;
 /// What a pool rounds to.
-const UNIT: u64 = 512;
+const UNIT: u64 = 256;
 
 /// Which kinds of blocks a machine allocates, by weight.
 pub trait Mix: Debug + Clone + 'static {

@@ -197,7 +197,7 @@ impl World {
                 Memory::Raw(block) => (block.addr(), block.capacity()),
                 Memory::Movable { block, .. } => {
                     let at = block.pin(&self.streams[held.last]).unwrap().addr();
-                    (at, held.bytes.next_multiple_of(512))
+                    (at, held.bytes.next_multiple_of(256))
                 }
             };
             touched.extend(addr / GRANULE..=(addr + bytes - 1) / GRANULE);
@@ -356,7 +356,7 @@ impl World {
         let sum = |of: &dyn Fn(&Held) -> u64| self.held.values().map(of).sum::<u64>();
         assert_eq!(stats.blocks.current, self.held.len() as u64);
         assert_eq!(stats.requested.current, sum(&|held| held.bytes));
-        let rounded = |held: &Held| held.bytes.next_multiple_of(512);
+        let rounded = |held: &Held| held.bytes.next_multiple_of(256);
         assert_eq!(stats.allocated.current, sum(&rounded));
         let most = program.limit.unwrap_or(u64::MAX).max(self.reserved.get());
         let reserved = stats.reserved.current;
