@@ -23,6 +23,8 @@ const COMPACTION_RANK: u8 = 100;
 
 /// What the registry's lock guards.
 pub(super) struct State {
+    /// Dropped first: that waits for what it queued, which uses the rest.
+    pub(super) mover: Mover,
     pub(super) table: Table,
     pub(super) arrays: Arrays,
     /// The device's table of addresses, once it was asked for.
@@ -30,7 +32,6 @@ pub(super) struct State {
     /// What was pinned while there were words: it may read them.
     readers: Marks,
     planner: Planner,
-    pub(super) mover: Mover,
     log: Option<Log>,
     /// Moves made, counted for callbacks.
     pub(super) relocations: u64,
@@ -318,7 +319,9 @@ impl Registry {
             return Relief::Retry;
         }
         let joined = self.join(bytes).unwrap_or(false);
-        if joined && moves(Goal::Hole(bytes)) || moves(Goal::Full) || joined {
+        // Moved for the request alone where that is enough.
+        let made = joined && moves(Goal::Hole(bytes));
+        if made || moves(Goal::Full) || joined {
             return Relief::Retry;
         }
         Relief::Exhausted
