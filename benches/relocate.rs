@@ -245,6 +245,9 @@ fn slides(lab: &mut Lab, field: &Field, copies: f64) {
 fn neighbours(lab: &mut Lab, field: &Field, copies: f64) {
     for count in [1_000u64, 10_000, 100_000] {
         let pitch = field.bytes / count / 512 * 512;
+        if pitch == 0 {
+            continue; // the host's field is too small for so many
+        }
         let bytes = pitch - 256;
         let row: Vec<Move> = (0..count)
             .map(|i| Move {
@@ -303,10 +306,10 @@ fn patch(lab: &mut Lab, field: &Field) {
     field.upload(field.base, bytemuck::cast_slice(&image));
     for (launch, expected) in launches.iter().zip([&moved, &image]) {
         field.launch(launch);
-        assert!(
-            field.download(field.base, slots) == *expected,
-            "wrong slots"
-        );
+        if field.download(field.base, slots) != *expected {
+            eprintln!("the patch left wrong slots");
+            std::process::exit(1);
+        }
     }
     let case = format!("{slots} slots, {ranges} ranges");
     let mut turn = 0;

@@ -1,4 +1,4 @@
-// Made by the build script from warpool.h with the fingerprint 5e4dd1ecc8438fee.
+// Made by the build script from warpool.h with the fingerprint b84ae5181ea40a5b.
 
 pub const WP_ABI_VERSION: u32 = 1;
 pub const WP_INPLACE_TILE: u32 = 4096;

@@ -92,7 +92,7 @@ typedef struct wp_tile {
     wp_addr src;
     wp_addr dst;
     wp_u64 index;  /* number of its first element, for stochastic rounding */
-    wp_u32 count;
+    wp_u32 count;  /* below 2^31 */
     wp_u32 tensor; /* which of the tensors it belongs to */
 } wp_tile;
 

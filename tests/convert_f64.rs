@@ -39,7 +39,8 @@ impl Bits {
 
 /// Values of the format, the ties between them, and the `f64` neighbours of both; then random bits.
 fn adversarial(format: &Format, count: usize, seed: u64) -> Vec<u64> {
-    let mut bits = Bits(u64::from(format.number) + 1 + seed * 0x9E37_79B9_7F4A_7C15);
+    let start = u64::from(format.number) + 1;
+    let mut bits = Bits(start.wrapping_add(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
     let mut inputs: Vec<u64> = Vec::with_capacity(count);
     while inputs.len() < count {
         let code = (bits.next() >> 7) as u32 % (format.max + 2);

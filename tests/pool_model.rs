@@ -283,6 +283,57 @@ fn walk(streams: usize, handles: HandleSize, limit: Option<u64>) {
     });
 }
 
+/// A walk near the limit with handles of up to four granules. What is idle is counted in handles, as
+/// the pool's own figures say, since a granule of a larger handle cannot be had alone.
+fn walk_with_large_handles(streams: usize, limit: Option<u64>) {
+    let mut random = warpool::device::sim::Rng::new(11);
+    on_books(32, |device| {
+        let config = PoolConfig::default().handles(HandleSize::UpTo(4 * GRANULE));
+        let mut world = World::new(device, config.cache_bytes(0), streams);
+        world.run(Op::Limit(limit));
+        let most = limit.unwrap_or(32 * GRANULE);
+        for step in 0..steps() {
+            let stream = random.below(streams as u64) as usize;
+            match random.below(16) {
+                0 => world.run(Op::Synchronize(stream)),
+                1 => world.run(Op::FreeOn(random.next_u64() as usize, stream)),
+                2..8 => world.run(Op::Free(random.next_u64() as usize)),
+                _ => {
+                    let largest = [4096, GRANULE / 2, 3 * GRANULE, 12 * GRANULE];
+                    let largest = largest[random.below(4) as usize];
+                    let bytes = 1 + random.below(largest);
+                    let before = world.pool.stats();
+                    let free = before.reserved.current - before.active.current;
+                    let idle = free - before.inactive_split;
+                    let fits = bytes <= before.largest_hole
+                        || bytes.next_multiple_of(GRANULE) <= idle + most - before.reserved.current;
+                    let outcome = world.alloc(stream, bytes);
+                    if let (Err(why), true) = (&outcome, fits) {
+                        panic!("step {step}: {why}\n{before:#?}");
+                    }
+                    if outcome.is_err() {
+                        world.run(Op::Free(random.next_u64() as usize));
+                    }
+                }
+            }
+            if step % 64 == 0 {
+                world.check().unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn a_request_that_fits_into_large_handles_never_fails() {
+    walk_with_large_handles(1, Some(24 * GRANULE));
+    walk_with_large_handles(4, Some(24 * GRANULE));
+}
+
+#[test]
+fn a_request_that_fits_into_large_handles_never_fails_where_the_device_is_the_limit() {
+    walk_with_large_handles(4, None);
+}
+
 #[test]
 fn a_request_that_fits_never_fails_on_one_stream() {
     walk(1, HandleSize::Granule, Some(24 * GRANULE));
@@ -296,4 +347,23 @@ fn a_request_that_fits_never_fails_on_several_streams() {
 #[test]
 fn a_request_that_fits_never_fails_where_the_device_is_the_limit() {
     walk(4, HandleSize::Granule, None);
+}
+
+#[test]
+fn idle_handles_larger_than_the_need_serve_it_where_the_device_has_no_more() {
+    on_books(32, |device| {
+        let config = PoolConfig::default().handles(HandleSize::UpTo(4 * GRANULE));
+        let pool = Pool::new(device, config).unwrap();
+        let stream = device.stream().unwrap();
+        let mut blocks: Vec<Block> = (0..8)
+            .map(|_| pool.alloc(&stream, 4 * GRANULE).unwrap())
+            .collect();
+        // One handle serves four granules of the request; the fifth is in a handle of four.
+        drop(blocks.remove(5));
+        drop(blocks.remove(2));
+        let five = pool.alloc(&stream, 5 * GRANULE).unwrap();
+        assert_eq!(pool.stats().reserved.current, 32 * GRANULE);
+        pool.check_invariants().unwrap();
+        drop(five);
+    });
 }

@@ -148,6 +148,7 @@ __device__ __forceinline__ void init_stage(TileStage &stage) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if (threadIdx.x % 32 == 0)
         barrier_init(&stage.landed);
+    __syncwarp();
 #endif
 }
 
@@ -169,7 +170,6 @@ __global__ void __launch_bounds__(kBoundedWarps * 32) move_batch_bounded(Batch b
     unsigned warp = threadIdx.x / 32, warps = blockDim.x / 32;
     TileStage &stage = reinterpret_cast<TileStage *>(shared)[warp];
     init_stage(stage);
-    __syncwarp();
     wp_u32 phase = 0;
     for (wp_u64 job = wp_u64{blockIdx.x} * warps + warp; job < batch.jobs; job += wp_u64{gridDim.x} * warps) {
         if (job >= batch.tiles) {

@@ -113,22 +113,24 @@ impl Step<'_> {
     }
 
     /// Queues and books one batch.
-    fn batch(&mut self, batch: &Batch, thread_blocks: u32) -> Result<()> {
+    fn batch(&mut self, batch: &Batch, task: &Task<'_>) -> Result<()> {
         let slide = match batch {
             Batch::Disjoint(_) => None,
             Batch::Slide { upward, .. } => Some(*upward),
         };
         for part in self.mover.parts(batch) {
-            self.part(part, slide, thread_blocks)?;
+            self.part(part, slide, task)?;
         }
         Ok(())
     }
 
-    fn part(&mut self, part: &[Move], slide: Option<bool>, thread_blocks: u32) -> Result<()> {
+    fn part(&mut self, part: &[Move], slide: Option<bool>, task: &Task<'_>) -> Result<()> {
         let base = self.shared.base;
         #[cfg(feature = "sanitize")]
         let notes = Notes::before(&self.mover.stream, part, base);
-        let launched = self.mover.launch(part, slide, base, thread_blocks);
+        let begin = task.timing.filter(|_| self.moves == 0).map(|span| &span.0);
+        let blocks = task.budget.thread_blocks;
+        let launched = self.mover.launch(part, slide, base, blocks, begin);
         #[cfg(feature = "sanitize")]
         notes.after(&self.mover.stream, launched.is_ok());
         launched?;
@@ -225,11 +227,8 @@ pub(crate) fn step(
 impl Step<'_> {
     /// Queues and books all batches, between the marks that time them.
     fn run(&mut self, batches: &[Batch], task: &Task<'_>) -> Result<()> {
-        if let Some((begin, _)) = task.timing {
-            begin.record(&self.mover.stream)?;
-        }
         for batch in batches {
-            self.batch(batch, task.budget.thread_blocks)?;
+            self.batch(batch, task)?;
         }
         if let Some((_, end)) = task.timing {
             end.record(&self.mover.stream)?;

@@ -10,6 +10,7 @@ mod notes;
 mod plan;
 mod plan_handles;
 mod plan_order;
+mod plan_pack;
 mod plan_search;
 mod table;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::plan::{Batch, Move};
 use super::table::{MoveTable, SlideTable};
-use crate::device::{Addr, Device, Launch, Scratch, Stream};
+use crate::device::{Addr, Device, Event, Launch, Scratch, Stream};
 use crate::driver::abi;
 use crate::error::Result;
 use crate::seeded::seeded;
@@ -37,6 +37,9 @@ const GROUP_SPAN: u64 = abi::WP_MOVE_TILE as u64 * abi::WP_TILE_GROUP as u64;
 
 /// Flags of a slide's scratch that are not those of whole tiles between its first and last byte.
 const FLAGS_BESIDE: u64 = 32;
+
+/// Most bytes of flags made so that a slide is one launch; those of 256 GiB.
+const MOST_FLAGS: u64 = 64 << 20;
 
 /// See the module documentation.
 pub(crate) struct Mover {
@@ -77,15 +80,13 @@ impl Mover {
             self.upload.wait_stream(&self.stream)?;
         }
         let image = Arc::new(image);
-        if let Err(error) = self.copy(addr, &image) {
+        let placed = self.copy(addr, &image).and_then(|()| self.let_go(&image));
+        if let Err(error) = placed {
             // Pieces may be on their way.
             if self.upload.synchronize().is_err() {
                 std::mem::forget(image);
             }
             return Err(error);
-        }
-        if !seeded!("moves-before-their-table") {
-            self.stream.wait_stream(&self.upload)?;
         }
         self.next = (self.next + 1) % PLACES;
         Ok(addr)
@@ -98,13 +99,23 @@ impl Mover {
             // done or the call queued behind them lets go of it.
             unsafe { backend.copy_in(addr + at, piece.as_ptr(), piece.len() as u64, raw)? };
         }
+        Ok(())
+    }
+
+    /// Has the moving stream wait for the copies, and the image kept until they are done: by a call
+    /// that the moves do not wait for.
+    fn let_go(&self, image: &Arc<Vec<u8>>) -> Result<()> {
+        if !seeded!("moves-before-their-table") {
+            self.stream.wait_stream(&self.upload)?;
+        }
         let image = Arc::clone(image);
-        backend.host_call(raw, Box::new(move || drop(image)))
+        let backend = self.upload.device().backend();
+        backend.host_call(self.upload.raw(), Box::new(move || drop(image)))
     }
 
     /// Cuts `batch` into parts of one launch each, in the order they have to be made in. A block is
     /// moved by one launch, so that a failure between two leaves every block whole.
-    pub(crate) fn parts<'a>(&self, batch: &'a Batch) -> Vec<&'a [Move]> {
+    pub(crate) fn parts<'a>(&mut self, batch: &'a Batch) -> Vec<&'a [Move]> {
         match batch {
             Batch::Disjoint(moves) => {
                 let mut groups = 0;
@@ -114,6 +125,12 @@ impl Mover {
                 })
             }
             Batch::Slide { upward, moves } => {
+                if let (Some(first), Some(last)) = (moves.first(), moves.last()) {
+                    let span = last.src + last.bytes - first.src;
+                    let tiles = span / u64::from(abi::WP_SLIDE_TILE) + FLAGS_BESIDE;
+                    // Without memory for so many flags there are more launches.
+                    let _ = self.flags((tiles * 4).min(MOST_FLAGS));
+                }
                 let tiles = (self.flags_bytes() / 4).saturating_sub(FLAGS_BESIDE);
                 let span = tiles * u64::from(abi::WP_SLIDE_TILE);
                 let mut lowest = 0;
@@ -132,13 +149,15 @@ impl Mover {
         }
     }
 
-    /// Queues the moves of one part of a batch, addresses for offsets from `base`.
+    /// Queues the moves of one part of a batch, addresses for offsets from `base`; records `begin`
+    /// right before them.
     pub(crate) fn launch(
         &mut self,
         part: &[Move],
         slide: Option<bool>,
         base: Addr,
         thread_blocks: u32,
+        begin: Option<&Event>,
     ) -> Result<()> {
         let based: Vec<Move> = part.iter().map(|m| based(m, base)).collect();
         let launch = match slide {
@@ -154,6 +173,9 @@ impl Mover {
                 Launch::Slide(table.args(at, flags, thread_blocks)?)
             }
         };
+        if let Some(begin) = begin {
+            begin.record(&self.stream)?;
+        }
         // SAFETY: sources and destinations are mapped memory of the pool that the stream runs
         // behind; the table is in place, and the flags have the room it asks for.
         unsafe { self.queue(&launch) }
@@ -277,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_part_holds_what_one_table_holds_and_every_move_is_in_one_part() {
-        let mover = Mover::new(&Device::host().expect("host")).expect("a mover");
+        let mut mover = Mover::new(&Device::host().expect("host")).expect("a mover");
         let most = (mover.place_bytes / MOVE_BYTES) as usize;
         let small: Vec<Move> = (0..3 * most as u64)
             .map(|i| at(i << 20, i << 10, 512))
@@ -299,10 +321,10 @@ mod tests {
 
     #[test]
     fn parts_of_a_slide_fit_the_flags_and_go_in_its_direction() {
-        let mover = Mover::new(&Device::host().expect("host")).expect("a mover");
+        let mut mover = Mover::new(&Device::host().expect("host")).expect("a mover");
         for upward in [false, true] {
             let moves: Vec<Move> = (1..40u64)
-                .map(|i| at(i << 30, (i << 30) + 512 * u64::from(upward), 1 << 20))
+                .map(|i| at(i << 36, (i << 36) + 512 * u64::from(upward), 1 << 20))
                 .collect();
             let batch = Batch::Slide { upward, moves };
             let parts = mover.parts(&batch);
@@ -319,8 +341,8 @@ mod tests {
 
     #[test]
     fn a_block_larger_than_the_flags_allow_is_one_part() {
-        let mover = Mover::new(&Device::host().expect("host")).expect("a mover");
-        let moves = vec![at(1 << 20, 0, 64 << 30), at(65 << 30, 64 << 30, 512)];
+        let mut mover = Mover::new(&Device::host().expect("host")).expect("a mover");
+        let moves = vec![at(1 << 20, 0, 512 << 30), at(513 << 30, 512 << 30, 512)];
         let batch = Batch::Slide {
             upward: false,
             moves,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::layout::{Kind, Layout};
 use super::plan::{Batch, Move};
 use super::plan_order::in_order;
+use super::plan_pack::pack;
 
 /// Layouts of at most this many live blocks that may move are searched whole.
 const WHOLE: usize = 160;
@@ -467,45 +468,5 @@ impl<'a> Search<'a> {
             }
         }
         if cheapest == u64::MAX { 0 } else { cheapest }
-    }
-}
-
-/// Packs `sizes`, which descend and sum to `total`, into `rooms`, tightest first, going back where
-/// that fails. The room of each is appended to `chosen`.
-fn pack(
-    sizes: &[u64],
-    total: u64,
-    rooms: &mut [u64],
-    chosen: &mut Vec<usize>,
-    steps: &mut usize,
-) -> bool {
-    let (Some(&size), Some(&smallest)) = (sizes.first(), sizes.last()) else {
-        return true;
-    };
-    if *steps == 0 {
-        return false;
-    }
-    *steps -= 1;
-    let usable: u64 = rooms.iter().filter(|&&room| room >= smallest).sum();
-    if usable < total {
-        return false;
-    }
-    let mut tried = size;
-    let mut first = true;
-    loop {
-        // The tightest room not tried: rooms of one size are the same.
-        let wanted = |room: u64| if first { room >= tried } else { room > tried };
-        let next = (0..rooms.len())
-            .filter(|&i| wanted(rooms[i]))
-            .min_by_key(|&i| rooms[i]);
-        let Some(room) = next else { return false };
-        (tried, first) = (rooms[room], false);
-        rooms[room] -= size;
-        chosen.push(room);
-        if pack(&sizes[1..], total - size, rooms, chosen, steps) {
-            return true;
-        }
-        chosen.pop();
-        rooms[room] += size;
     }
 }

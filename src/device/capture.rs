@@ -135,14 +135,15 @@ impl Recorder {
         Ok(())
     }
 
-    /// Lets all streams go: the capture has ended.
-    pub(super) fn leave(&self) {
+    /// Lets all streams go: the capture has `ended`, or else the driver would not end it.
+    pub(super) fn leave(&self, ended: bool) {
         let streams = std::mem::take(&mut lock(&self.state).streams);
         for stream in &streams {
-            // Where the driver would not end the capture, a record would still be part of it.
-            if !stream.is_capturing().unwrap_or(false) {
-                stream.core().timeline.set_recorder(None);
+            let timeline = &stream.core().timeline;
+            if !ended {
+                timeline.set_stuck();
             }
+            timeline.set_recorder(None);
             self.device.count_capture(false);
             for watcher in stream.watchers() {
                 watcher.stream_captured(stream, None);

@@ -84,6 +84,8 @@ impl Stream {
     ///
     /// # Errors
     /// [`Error::Invalid`] if the stream is being captured already; what the driver said.
+    #[doc(alias = "cudaStreamBeginCapture")]
+    #[doc(alias = "CUDAGraph")]
     pub fn begin_capture(&self) -> Result<Capture> {
         let recorder = Recorder::new(self.device())?;
         recorder.enter(self)?;
@@ -138,10 +140,10 @@ impl Capture {
         };
         let backend = self.origin.device().backend();
         let ended = backend.capture_end(self.origin.raw());
-        if ended.is_err() {
-            discard(&self.origin);
-        }
-        recorder.leave();
+        let over = ended.is_ok()
+            || matches!(self.origin.is_capturing(), Ok(false))
+            || discard(&self.origin);
+        recorder.leave(over);
         let memory = GraphMemory { recorder };
         Ok(Graph {
             raw: ended?,
@@ -152,25 +154,28 @@ impl Capture {
     /// Lets the streams go without asking the driver, which has not begun.
     fn forget(mut self) {
         if let Some(recorder) = self.recorder.take() {
-            recorder.leave();
+            recorder.leave(true);
             recorder.release();
         }
     }
 }
 
-/// Ends the capture of `stream`, if it goes on, and forgets what was recorded.
-fn discard(stream: &Stream) {
+/// Ends the capture of `stream` and forgets what was recorded; false if the driver would not.
+fn discard(stream: &Stream) -> bool {
     let backend = stream.device().backend();
-    // Tried again where it fails and the stream is still captured.
+    // A call that fails without having ended the capture is tried again.
     for _ in 0..2 {
-        if !stream.is_capturing().unwrap_or(false) {
-            return;
-        }
-        if let Ok(raw) = backend.capture_end(stream.raw()) {
-            // Never launched; a failure loses only the driver's record of it.
-            let _ = backend.graph_destroy(raw);
+        match backend.capture_end(stream.raw()) {
+            Ok(raw) => {
+                // Never launched; a failure loses only the driver's record of it.
+                let _ = backend.graph_destroy(raw);
+                return true;
+            }
+            Err(_) if matches!(stream.is_capturing(), Ok(false)) => return true,
+            Err(_) => {}
         }
     }
+    false
 }
 
 impl Drop for Capture {
@@ -178,8 +183,7 @@ impl Drop for Capture {
         let Some(recorder) = self.recorder.take() else {
             return;
         };
-        discard(&self.origin);
-        recorder.leave();
+        recorder.leave(discard(&self.origin));
         recorder.release();
     }
 }
@@ -254,7 +258,7 @@ impl NotedCapture {
         }
         let recorder = self.recorder.take();
         let recorder = recorder.ok_or_else(|| Error::invalid("capture", "it has ended"))?;
-        recorder.leave();
+        recorder.leave(true);
         Ok(GraphMemory { recorder })
     }
 }
@@ -262,7 +266,7 @@ impl NotedCapture {
 impl Drop for NotedCapture {
     fn drop(&mut self) {
         if let Some(recorder) = self.recorder.take() {
-            recorder.leave();
+            recorder.leave(!self.origin.is_capturing().unwrap_or(false));
             recorder.release();
         }
     }

@@ -91,6 +91,8 @@ pub(crate) struct Timeline {
     order: Mutex<Order>,
     /// The capture the stream is under; see the module `capture`.
     recorder: Mutex<Option<Arc<Recorder>>>,
+    /// Above 0 once the driver would not end a capture of the stream: a record is part of it.
+    stuck: AtomicU64,
 }
 
 impl fmt::Debug for Timeline {
@@ -113,6 +115,7 @@ impl Timeline {
             raw: Mutex::new(Some(raw)),
             order: Mutex::default(),
             recorder: Mutex::default(),
+            stuck: AtomicU64::new(0),
         }
     }
 
@@ -123,6 +126,11 @@ impl Timeline {
 
     pub(super) fn set_recorder(&self, recorder: Option<Arc<Recorder>>) {
         *lock(&self.recorder) = recorder;
+    }
+
+    /// The driver would not end the stream's capture: nothing of it can be waited for any more.
+    pub(super) fn set_stuck(&self) {
+        self.stuck.store(1, Ordering::Release);
     }
 
     /// The tick whose record will cover everything the stream has been given so far.
@@ -222,7 +230,7 @@ impl Timeline {
         if self.done() >= tick {
             return Ok(None);
         }
-        if self.recorder().is_some() {
+        if self.recorder().is_some() || self.stuck.load(Ordering::Acquire) > 0 {
             // What was given before the capture has its mark; a record now would be part of it.
             return Err(Error::invalid(
                 "stream",

@@ -6,7 +6,20 @@
 //! noted, and the next pin makes its stream wait for the move. No one waits on the host.
 //!
 //! Once a pool has a movable block, its out-of-memory ladder has one more step: a request that
-//! nothing else serves moves blocks together, and only as many as it needs.
+//! nothing else serves moves blocks together, and only as many as it needs. Memory that lies apart
+//! is first brought together by mapping it again, which copies nothing.
+//!
+//! # Who knows where a block is
+//!
+//! - The holder of a pin, by [`Pinned::addr`], or by [`PinnedId::addr`] for callers that keep ids.
+//! - Kernels that take handles, by the [`AddressTable`] in device memory.
+//! - Pointers in device memory, which a [`PointerArray`] has rewritten.
+//! - The application on the host, by [`Movable::on_move`].
+//!
+//! The two on the device change in the order of the stream that moves, behind the move. If a launch
+//! that changes them fails, the change is owed: it is made before the next pin that needs it, and
+//! that pin is an error while it cannot be made. So nobody is given an address, or a way to one, that
+//! is not right.
 //!
 //! ```
 //! # fn main() -> warpool::Result<()> {
@@ -49,7 +62,7 @@ use registry::Registry;
 pub use steps::StepRecord;
 pub use table::MovableId;
 
-use crate::compact::{Goal, Moved, Plan, Planner};
+use crate::compact::{Goal, Layout, Moved, Plan, Planner};
 use crate::device::{Addr, Stream, lock};
 use crate::error::{Error, Result};
 use crate::pool::Pool;
@@ -306,6 +319,15 @@ impl Pool {
     pub fn set_planner(&self, planner: Planner) -> Result<()> {
         Registry::of(self)?.set_planner(planner);
         Ok(())
+    }
+
+    /// The pool's memory as it is now: blocks that may move, blocks that may not, and holes.
+    /// Addresses count from the start of the pool's range. Empties the streams' caches.
+    ///
+    /// # Errors
+    /// What the driver said.
+    pub fn layout(&self) -> Result<Layout> {
+        Registry::of(self)?.layout()
     }
 
     /// What reaching `goal` would move, with the layout as it is now; `None` if no moves reach it.

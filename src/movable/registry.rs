@@ -11,7 +11,7 @@ use super::callback::{Calls, Relocation, tell};
 use super::pointers::{Arrays, Place};
 use super::steps::{Log, StepRecord};
 use super::table::{Marks, MovableId, Moving, Table};
-use crate::compact::{self, Budget, Goal, Moved, Mover, Plan, Planner, Task};
+use crate::compact::{self, Budget, Goal, Layout, Moved, Mover, Plan, Planner, Task};
 use crate::device::{Addr, Device, Kept, Stream, lock};
 use crate::error::{Error, Result};
 use crate::pool::{Attached, Block, Pool, Pressure, Relief, Shared, UNIT};
@@ -23,10 +23,10 @@ const COMPACTION_RANK: u8 = 100;
 
 /// What the registry's lock guards.
 pub(super) struct State {
-    /// Dropped first: that waits for what it queued, which uses the rest.
-    pub(super) mover: Mover,
     pub(super) table: Table,
     pub(super) arrays: Arrays,
+    /// Ahead of the words: its drop waits for the stores to them.
+    pub(super) mover: Mover,
     /// The device's table of addresses, once it was asked for.
     pub(super) words: Option<Words>,
     /// What was pinned while there were words: it may read them.
@@ -270,20 +270,21 @@ impl Registry {
         lock(&self.state).planner = planner;
     }
 
-    pub(crate) fn plan(&self, goal: &Goal) -> Result<Option<Plan>> {
-        let goal = &in_units(goal);
+    /// The pool's memory as it is now, as a planner sees it.
+    pub(crate) fn layout(&self) -> Result<Layout> {
         let shared = self.shared()?;
         shared.drain_all();
         let mut state = lock(&self.state);
-        let State {
-            table,
-            planner,
-            mover,
-            ..
-        } = &mut *state;
+        let State { table, mover, .. } = &mut *state;
         let mover = &mover.stream.core().timeline;
-        let layout = compact::layout_of(&lock(&shared.core), &Moving { table, mover });
-        Ok(planner.plan(&layout, goal))
+        let moving = Moving { table, mover };
+        Ok(compact::layout_of(&lock(&shared.core), &moving))
+    }
+
+    pub(crate) fn plan(&self, goal: &Goal) -> Result<Option<Plan>> {
+        let layout = self.layout()?;
+        let planner = lock(&self.state).planner.clone();
+        Ok(planner.plan(&layout, &in_units(goal)))
     }
 
     pub(crate) fn step(&self, goal: &Goal, budget: &Budget) -> Result<Moved> {
@@ -311,17 +312,16 @@ impl Registry {
     fn relieve(&self, pressure: &Pressure) -> Relief {
         let bytes = pressure.requested;
         lock(&self.state).planner.note_request(bytes);
-        let moves = |goal: Goal| {
-            let moved = self.step(&goal, &Budget::default());
-            moved.is_ok_and(|moved| moved.bytes > 0)
-        };
-        if moves(Goal::Hole(bytes)) {
+        let step = |goal: Goal| self.step(&goal, &Budget::default()).unwrap_or_default();
+        if step(Goal::Hole(bytes)).bytes > 0 {
             return Relief::Retry;
         }
         let joined = self.join(bytes).unwrap_or(false);
-        // Moved for the request alone where that is enough.
-        let made = joined && moves(Goal::Hole(bytes));
-        if made || moves(Goal::Full) || joined {
+        // What was joined or grown may be the hole already.
+        if joined && step(Goal::Hole(bytes)).reached {
+            return Relief::Retry;
+        }
+        if step(Goal::Full).bytes > 0 || joined {
             return Relief::Retry;
         }
         Relief::Exhausted

@@ -152,7 +152,7 @@ impl Block {
         }
     }
 
-    /// Address of the first byte; a multiple of 512.
+    /// Address of the first byte; a multiple of 256.
     #[must_use]
     pub fn addr(&self) -> Addr {
         self.addr
@@ -177,7 +177,7 @@ impl Block {
     }
 
     /// Gives back all but the first `bytes`, in the block's stream order; what is given back is a
-    /// multiple of 512. The address stays.
+    /// multiple of 256. The address stays.
     ///
     /// # Errors
     /// [`Error::Invalid`] for 0 bytes, or more than the block has.
@@ -236,6 +236,7 @@ impl Block {
     ///
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device.
+    #[doc(alias = "record_stream")]
     pub fn record_use(&mut self, stream: &Stream) -> Result<()> {
         if !self.lane().shared.device.same(stream.device()) {
             return Err(Error::invalid(

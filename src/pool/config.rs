@@ -78,7 +78,9 @@ impl Default for PoolConfig {
             overlap_bytes: 64 << 20,
             handles: HandleSize::Adaptive,
             reuse: Reuse::default(),
-            cache_bytes: 32 << 20,
+            // What is cached is not free to anyone: with 32 MiB a program that swaps 25 MiB of small
+            // blocks in 360 MiB reserved 1.042 times its peak, with 4 MiB 1.014.
+            cache_bytes: 4 << 20,
             track: false,
             backtraces: false,
         }
@@ -101,6 +103,7 @@ impl PoolConfig {
     }
 
     /// Sets the bytes taken when the pool is made.
+    #[doc(alias = "prealloc")]
     #[must_use]
     pub fn preallocate(mut self, bytes: u64) -> Self {
         self.preallocate = bytes;

@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use super::config::PoolConfig;
-use super::extents::{Extent, Extents, FRESH, Id, NONE, Slot, State};
+use super::extents::{End, Extent, Extents, FRESH, Id, NONE, Slot, State};
 use super::lane::Lane;
 use super::stats::Steps;
 use super::told::{Notes, Told};
@@ -31,9 +31,6 @@ use crate::arena::Arena;
 use crate::device::{Device, Timeline};
 use crate::error::Result;
 use crate::seeded::seeded;
-
-/// Holes of one other stream looked at for one that is ready.
-const LOOKS: usize = 8;
 
 /// What the core knows of a stream.
 pub(crate) struct StreamState {
@@ -82,10 +79,13 @@ pub(super) fn is_done(streams: &[Option<StreamState>], extent: &Extent) -> bool 
 impl Core {
     pub(crate) fn new(device: &Device, config: PoolConfig) -> Result<Self> {
         let info = device.info();
-        let span = (info.total_bytes.saturating_mul(8)).div_ceil(info.granule) * info.granule;
+        let granules = info.total_bytes.saturating_mul(8).div_ceil(info.granule);
+        let span = granules.max(2) * info.granule;
         let arena = Arena::new(device, span)?;
+        // Both ends together may hold the device's memory many times over.
+        let bound = span - (span / info.granule / 8).max(1) * info.granule;
         let mut core = Self {
-            extents: Extents::new(span),
+            extents: Extents::new(bound, span),
             arena,
             config,
             streams: vec![None],
@@ -120,7 +120,7 @@ impl Core {
             lane: Weak::new(),
         };
         for slot in 1..self.extents.slots() {
-            let idle = self.extents.index(slot).holes() == 0
+            let idle = self.extents.has_none(slot)
                 && !self
                     .retiring
                     .iter()
@@ -175,7 +175,7 @@ impl Core {
     }
 
     /// Takes `bytes` from the front of the hole `id`.
-    fn take(&mut self, id: Id, bytes: u64, slot: Slot) -> Grant {
+    pub(super) fn take(&mut self, id: Id, bytes: u64, slot: Slot) -> Grant {
         self.extents.take(id, bytes, slot);
         self.granted(id)
     }
@@ -257,12 +257,16 @@ impl Core {
             if !seeded!("unify-forgets-the-upper-hole") {
                 self.wait_for(slot, &upper)?;
             }
-            let tick = self.streams[slot as usize]
-                .as_ref()
-                .map_or(0, |s| s.timeline.open_tick());
+            let tick = self.open_tick(slot);
             self.extents.merge_as(at, slot, tick);
         }
         Ok(self.extents.holes() < before)
+    }
+
+    /// The tick that the next record on `slot`'s stream ends.
+    pub(super) fn open_tick(&self, slot: Slot) -> u64 {
+        let state = self.streams[slot as usize].as_ref();
+        state.map_or(0, |state| state.timeline.open_tick())
     }
 
     /// Waits on the host for everything freed anywhere, so that neighbouring holes are one.
@@ -297,39 +301,6 @@ impl Core {
         (0..).zip(last).filter(|&(_, tick)| tick > 0).collect()
     }
 
-    /// Steps 1 and 2 without a driver call: the smallest hole that is ready for `slot`.
-    pub(crate) fn take_ready(&mut self, slot: Slot, bytes: u64) -> Option<Grant> {
-        let own = [slot, FRESH]
-            .into_iter()
-            .filter_map(|s| self.extents.index(s).best(bytes));
-        let mine = own.min_by_key(|&id| (self.extents.get(id).bytes, self.extents.get(id).start));
-        let mut best = mine.map(|id| (self.extents.get(id).bytes, id));
-        if best.is_none_or(|(size, _)| size > bytes) {
-            for other in (1..self.extents.slots()).filter(|&other| other != slot) {
-                let holes = self.extents.index(other).at_least(bytes).take(LOOKS);
-                let ready = holes
-                    .into_iter()
-                    .find(|&id| self.is_behind(slot, self.extents.get(id)));
-                if let Some(id) = ready {
-                    let size = self.extents.get(id).bytes;
-                    if best.is_none_or(|(smallest, _)| size < smallest) {
-                        best = Some((size, id));
-                    }
-                }
-            }
-        }
-        let (_, id) = best?;
-        let own = matches!(self.extents.get(id).slot, s if s == slot || s == FRESH);
-        if own {
-            self.steps.own_stream += 1;
-            self.told.note(Told::OwnStream(bytes));
-        } else {
-            self.steps.ready_elsewhere += 1;
-            self.told.note(Told::ReadyElsewhere(bytes));
-        }
-        Some(self.take(id, bytes, slot))
-    }
-
     /// Asks the driver once a stream how far it is; true if any stream went on.
     pub(crate) fn poll(&mut self, except: Slot) -> Result<bool> {
         let mut moved = false;
@@ -337,7 +308,7 @@ impl Core {
             let Some(state) = state.as_ref().filter(|_| slot != except as usize) else {
                 continue;
             };
-            if self.extents.index(slot as Slot).holes() > 0 {
+            if !self.extents.has_none(slot as Slot) {
                 let before = state.timeline.done();
                 moved |= state.timeline.poll()? > before;
             }
@@ -361,7 +332,9 @@ impl Core {
         bytes: u64,
         pending: bool,
     ) -> Result<Option<Grant>> {
-        let holes = (1..self.extents.slots()).filter_map(|s| self.extents.index(s).best(bytes));
+        let indexes = (1..self.extents.slots())
+            .flat_map(|s| [End::Low, End::High].map(|end| self.extents.index(s, end)));
+        let holes = indexes.filter_map(|index| index.best(bytes));
         if let Some(id) = holes
             .min_by_key(|&id| self.extents.get(id).bytes)
             .filter(|_| pending)

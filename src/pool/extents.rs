@@ -21,6 +21,11 @@
 //! streams with work outstanding stay apart until someone needs them together; whoever does waits
 //! for both, and after that its own stream's next tick covers everything.
 //!
+//! # Two ends
+//!
+//! The arena has a low end for large blocks and a high end for small ones. The list runs through
+//! both, holes are filed by the end they start in, and gaps do not merge across the bound.
+//!
 //! Everything here is integers: no driver type, no clock, no lock. An extent is 64 bytes, and no
 //! call allocates except to extend the table.
 
@@ -40,6 +45,15 @@ pub(crate) type Slot = u32;
 
 /// The index of memory that is ready for every stream: nothing queued uses it.
 pub(crate) const FRESH: Slot = 0;
+
+/// One end of the arena. See the module documentation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Large blocks.
+    Low,
+    /// Small blocks.
+    High,
+}
 
 /// What an extent is. See the module documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,7 +127,10 @@ pub(crate) struct Extents {
     table: Vec<Extent>,
     /// Unused records, chained through `next`.
     spare: Id,
-    indexes: Vec<Index>,
+    /// By slot: holes of the low end, holes of the high end.
+    indexes: Vec<[Index; 2]>,
+    /// Offset at which the high end starts.
+    bound: u64,
     /// Gaps by offset.
     gaps: BTreeMap<u64, Id>,
     first: Id,
@@ -123,18 +140,22 @@ pub(crate) struct Extents {
 }
 
 impl Extents {
-    /// One gap of `bytes`.
-    pub(crate) fn new(bytes: u64) -> Self {
-        let whole = Extent {
-            bytes,
+    /// Two gaps: the low end below `bound`, and the high end up to `bytes`.
+    pub(crate) fn new(bound: u64, bytes: u64) -> Self {
+        let gap = |start, end, prev, next| Extent {
+            start,
+            bytes: end - start,
+            prev,
+            next,
             state: State::Gap,
             ..Extent::BLANK
         };
         Self {
-            table: vec![whole],
+            table: vec![gap(0, bound, NONE, 1), gap(bound, bytes, 0, NONE)],
             spare: NONE,
-            indexes: vec![Index::new()],
-            gaps: BTreeMap::from([(0, 0)]),
+            indexes: vec![Default::default()],
+            bound,
+            gaps: BTreeMap::from([(0, 0), (bound, 1)]),
             first: 0,
             stamp: 0,
             taken_bytes: 0,
@@ -152,7 +173,7 @@ impl Extents {
 
     /// Makes room for the index of one more stream and gives its slot.
     pub(crate) fn add_slot(&mut self) -> Slot {
-        self.indexes.push(Index::new());
+        self.indexes.push(Default::default());
         (self.indexes.len() - 1) as Slot
     }
 
@@ -161,8 +182,24 @@ impl Extents {
         self.indexes.len() as Slot
     }
 
-    pub(crate) fn index(&self, slot: Slot) -> &Index {
-        &self.indexes[slot as usize]
+    /// The holes of `slot` in one end.
+    pub(crate) fn index(&self, slot: Slot, end: End) -> &Index {
+        &self.indexes[slot as usize][end as usize]
+    }
+
+    /// The end in which `offset` lies.
+    pub(crate) fn end_of(&self, offset: u64) -> End {
+        if offset < self.bound {
+            End::Low
+        } else {
+            End::High
+        }
+    }
+
+    /// Whether `slot` has no hole.
+    pub(crate) fn has_none(&self, slot: Slot) -> bool {
+        let [low, high] = &self.indexes[slot as usize];
+        low.holes() + high.holes() == 0
     }
 
     /// Bytes and number of taken extents.
@@ -172,7 +209,8 @@ impl Extents {
 
     /// The holes of `slot` of at least `bytes`.
     pub(crate) fn holes_of(&self, slot: Slot, bytes: u64) -> impl Iterator<Item = Id> + '_ {
-        self.index(slot).filed(&self.table, bytes)
+        let ends = self.indexes[slot as usize].iter();
+        ends.flat_map(move |index| index.filed(&self.table, bytes))
     }
 
     /// Sequence number of the latest free.
@@ -182,17 +220,22 @@ impl Extents {
 
     /// Bytes in holes.
     pub(crate) fn hole_bytes(&self) -> u64 {
-        self.indexes.iter().map(Index::bytes).sum()
+        self.indexes.iter().flatten().map(Index::bytes).sum()
     }
 
     /// Number of holes.
     pub(crate) fn holes(&self) -> u64 {
-        self.indexes.iter().map(Index::holes).sum()
+        self.indexes.iter().flatten().map(Index::holes).sum()
     }
 
     /// Bytes of the largest hole.
     pub(crate) fn largest_hole(&self) -> u64 {
-        self.indexes.iter().map(Index::largest).max().unwrap_or(0)
+        self.indexes
+            .iter()
+            .flatten()
+            .map(Index::largest)
+            .max()
+            .unwrap_or(0)
     }
 
     /// The gap that contains `offset`.
@@ -252,13 +295,15 @@ impl Extents {
     }
 
     fn file(&mut self, id: Id) {
-        let slot = self.get(id).slot as usize;
-        self.indexes[slot].insert(&mut self.table, id);
+        let Extent { start, slot, .. } = *self.get(id);
+        let end = self.end_of(start) as usize;
+        self.indexes[slot as usize][end].insert(&mut self.table, id);
     }
 
     fn unfile(&mut self, id: Id) {
-        let slot = self.get(id).slot as usize;
-        self.indexes[slot].remove(&mut self.table, id);
+        let Extent { start, slot, .. } = *self.get(id);
+        let end = self.end_of(start) as usize;
+        self.indexes[slot as usize][end].remove(&mut self.table, id);
     }
 
     /// Cuts an extent that is not filed in two at offset `at` inside it; gives the upper part.
@@ -489,12 +534,13 @@ impl Extents {
         extent.state = State::Gap;
         extent.slot = FRESH;
         extent.tick = 0;
-        if next != NONE && self.get(next).state == State::Gap {
+        if next != NONE && self.get(next).state == State::Gap && self.get(next).start != self.bound
+        {
             let start = self.get(next).start;
             self.gaps.remove(&start);
             self.join(id);
         }
-        if prev != NONE && self.get(prev).state == State::Gap {
+        if prev != NONE && self.get(prev).state == State::Gap && self.get(id).start != self.bound {
             self.join(prev);
             return prev;
         }
@@ -556,7 +602,8 @@ impl Extents {
                 State::Hole => {
                     let sum = &mut holes[extent.slot as usize];
                     *sum = (sum.0 + extent.bytes, sum.1 + 1);
-                    if !self.indexes[extent.slot as usize].holds(&self.table, id) {
+                    let index = self.index(extent.slot, self.end_of(extent.start));
+                    if !index.holds(&self.table, id) {
                         return Err(format!("hole {id} {extent:?} is not filed"));
                     }
                 }
@@ -575,11 +622,13 @@ impl Extents {
             ));
         }
         for (slot, sum) in holes.iter().enumerate() {
-            let index = &self.indexes[slot];
-            if *sum != (index.bytes(), index.holes()) {
+            let ends = &self.indexes[slot];
+            let filed = ends.iter().fold((0, 0), |(bytes, holes), index| {
+                (bytes + index.bytes(), holes + index.holes())
+            });
+            if *sum != filed {
                 return Err(format!(
-                    "holes of slot {slot} sum to {sum:?}, filed {:?}",
-                    (index.bytes(), index.holes())
+                    "holes of slot {slot} sum to {sum:?}, filed {filed:?}"
                 ));
             }
         }

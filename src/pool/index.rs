@@ -10,11 +10,13 @@ use std::collections::BTreeSet;
 
 use super::extents::{Extent, Id, NONE};
 
-/// Every size the pool hands out from the arena is a multiple of this many bytes.
-pub(crate) const UNIT: u64 = 512;
+/// Every size the pool hands out from the arena, and every address, is a multiple of this many bytes:
+/// what `cudaMalloc` promises of addresses. Blocks of 1 to 4096 bytes, all sizes alike, have 6.2 % more
+/// than was asked for; multiples of 512 would cost 12.5 %.
+pub(crate) const UNIT: u64 = 256;
 
-/// Sizes of up to this many units have bins.
-pub(crate) const BINS: usize = 2048;
+/// Sizes of up to this many units have bins: as many as two levels of 64 bits tell apart.
+pub(crate) const BINS: usize = 63 * 64;
 
 const WORDS: usize = BINS / 64 + 1;
 
@@ -28,8 +30,8 @@ pub(crate) struct Index {
     holes: u64,
 }
 
-impl Index {
-    pub(crate) fn new() -> Self {
+impl Default for Index {
+    fn default() -> Self {
         Self {
             heads: vec![NONE; BINS + 1].into_boxed_slice(),
             words: [0; WORDS],
@@ -39,7 +41,9 @@ impl Index {
             holes: 0,
         }
     }
+}
 
+impl Index {
     /// Bytes in all holes filed here.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes

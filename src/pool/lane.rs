@@ -410,6 +410,11 @@ impl Lane {
         Ok(None)
     }
 
+    /// Shows all blocks in the cache.
+    pub(super) fn each_cached(&self, see: impl FnMut(&Cached)) {
+        lock(&self.state).cache.each(see);
+    }
+
     /// Empties the cache into the core; true if there was anything.
     pub(crate) fn drain(&self, core: &mut Core) -> bool {
         let mut state = lock(&self.state);

@@ -6,7 +6,7 @@
 
 use super::config::HandleSize;
 use super::core::{Core, Grant, is_done};
-use super::extents::{Extent, FRESH, Id, NONE, Slot};
+use super::extents::{End, Extent, FRESH, Id, NONE, Slot};
 use super::told::Told;
 use super::windows::{self, Window};
 use crate::arena::FrameId;
@@ -28,7 +28,21 @@ pub(super) struct IdleFrame {
     hole: Id,
     frame: FrameId,
     start: u64,
-    bytes: u64,
+    pub(super) bytes: u64,
+}
+
+/// How far a search for memory to map has come: each measure is taken once, dearer ones later.
+struct Search {
+    /// Memory that other streams still use counts, behind a wait for them.
+    pending: bool,
+    /// Windows that fill a whole gap count.
+    fill_gaps: bool,
+    /// Holes of different histories were merged.
+    unified: bool,
+    /// The device has no more memory to give.
+    refused: bool,
+    /// Idle memory was given back for that.
+    released: bool,
 }
 
 /// Follows a hole while frames are cut out of it in address order: each cut leaves the part
@@ -62,7 +76,7 @@ impl HoleCursor {
 
 impl Core {
     /// Bytes that may be created now.
-    fn room(&self) -> u64 {
+    pub(super) fn room(&self) -> u64 {
         let granule = self.arena.granule();
         let held = self.arena.reserved() * (1 + u64::from(seeded!("limit-counted-twice")));
         let round = u64::from(seeded!("limit-rounded-up")) * (granule - 1);
@@ -78,7 +92,8 @@ impl Core {
         }
         let granule = self.arena.granule();
         let ready = |extent: &Extent| self.is_behind(slot, extent);
-        let Some(window) = windows::cheapest(&self.extents, bytes, granule, ready, true) else {
+        let Some(window) = windows::cheapest(&self.extents, bytes, granule, ready, true, End::Low)
+        else {
             return Ok(None);
         };
         if self.arena.reserved() + window.to_map > most {
@@ -92,7 +107,7 @@ impl Core {
     }
 
     /// Bytes that may be created without looking for idle memory first.
-    fn slack(&self, bytes: u64) -> u64 {
+    pub(super) fn slack(&self, bytes: u64) -> u64 {
         if self.arena.reserved().saturating_add(bytes) > self.config.soft_limit.unwrap_or(u64::MAX)
         {
             return 0;
@@ -106,19 +121,18 @@ impl Core {
     /// growth together do not suffice.
     pub(crate) fn take_mapping(&mut self, slot: Slot, bytes: u64) -> Result<Option<Grant>> {
         self.reap()?;
-        let granule = self.arena.granule();
-        let mut exhausted = false;
-        let mut unified = false;
         // Where device waits are switched off, pending memory is taken only instead of failing.
-        let mut pending = self.config.reuse.device_wait;
-        let mut fill_gaps = true;
+        let mut search = Search {
+            pending: self.config.reuse.device_wait,
+            fill_gaps: true,
+            unified: false,
+            refused: false,
+            released: false,
+        };
         loop {
-            let room = if exhausted { 0 } else { self.room() };
-            let usable = |extent: &Extent| pending || self.is_behind(slot, extent);
-            let Some(window) = windows::cheapest(&self.extents, bytes, granule, usable, fill_gaps)
-            else {
+            let Some(window) = self.window(slot, bytes, &search) else {
                 // Holes that suffice by themselves are in no window.
-                if let Some(grant) = self.take_holes(slot, bytes, pending)? {
+                if let Some(grant) = self.take_holes(slot, bytes, search.pending)? {
                     return Ok(Some(grant));
                 }
                 // Addresses are short only while old mappings stand.
@@ -128,43 +142,103 @@ impl Core {
                 self.reap_all()?;
                 continue;
             };
-            let may_just_grow = self.slack(bytes).min(room) >= window.to_map;
-            let idle = if may_just_grow {
-                Vec::new()
+            let room = if search.refused { 0 } else { self.room() };
+            let usable = |extent: &Extent| search.pending || self.is_behind(slot, extent);
+            let (window, idle) = if self.slack(bytes).min(room) >= window.to_map {
+                (window, Vec::new())
             } else {
-                self.idle(Some(&window), window.to_map, usable)
+                self.idle_for(window, usable)
             };
+            if total(&idle) < window.to_map && search.pending && self.may_unify(&mut search, bytes)
+            {
+                // Cheaper than a handle: holes that only their histories keep apart.
+                if self.unify(slot)?
+                    && let Some(grant) = self.take_ready(slot, bytes)?
+                {
+                    return Ok(Some(grant));
+                }
+                continue;
+            }
             if total(&idle).saturating_add(room) < window.to_map {
-                if !std::mem::replace(&mut pending, true) {
+                if !std::mem::replace(&mut search.pending, true) {
                     // What suffices by itself is in no window.
                     match self.take_holes(slot, bytes, true)? {
                         None => continue,
                         taken => return Ok(taken),
                     }
                 }
-                if std::mem::replace(&mut fill_gaps, false) {
-                    continue;
-                }
-                // Frames too large for what is left can still be given up for new ones that fit.
-                let lacking = window.to_map - room;
-                if !exhausted && self.release_idle(&window, lacking)? {
-                    continue;
-                }
-                if !std::mem::replace(&mut unified, true) && self.unify(slot)? {
-                    if let Some(grant) = self.take_ready(slot, bytes) {
-                        return Ok(Some(grant));
-                    }
+                if self.try_harder(&mut search, &window, room)? {
                     continue;
                 }
                 return Ok(None);
             }
             match self.fill(slot, &window, &idle) {
                 Ok(first) => return self.take_window(slot, &window, first).map(Some),
-                Err(error) if error.is_device_exhausted() && !exhausted => exhausted = true,
+                Err(error) if error.is_device_exhausted() && !search.refused => {
+                    search.refused = true;
+                }
                 Err(error) if error.is_device_exhausted() => return Ok(None),
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// The window that the request would be mapped into, as far as `search` has come.
+    fn window(&self, slot: Slot, bytes: u64, search: &Search) -> Option<Window> {
+        let usable = |extent: &Extent| search.pending || self.is_behind(slot, extent);
+        let granule = self.arena.granule();
+        let at =
+            |end| windows::cheapest(&self.extents, bytes, granule, usable, search.fill_gaps, end);
+        at(self.end_for(bytes)).or_else(|| at(End::Low))
+    }
+
+    /// Whether it is time to merge holes of different histories, which is tried once a request.
+    fn may_unify(&self, search: &mut Search, bytes: u64) -> bool {
+        !std::mem::replace(&mut search.unified, true) && self.extents.hole_bytes() >= bytes
+    }
+
+    /// Takes the next measure after idle memory and growth did not suffice for `window`; false if
+    /// there is none left.
+    fn try_harder(&mut self, search: &mut Search, window: &Window, room: u64) -> Result<bool> {
+        if std::mem::replace(&mut search.fill_gaps, false) {
+            return Ok(true);
+        }
+        // Frames too large for what is left can still be given up for new ones that fit; where the
+        // device refused memory before, it has as much again then.
+        if std::mem::replace(&mut search.released, search.refused)
+            || !self.release_idle(window, window.to_map - room)?
+        {
+            return Ok(false);
+        }
+        search.refused = false;
+        Ok(true)
+    }
+
+    /// Idle frames for `window`, which is made larger where only a frame larger than what it lacks
+    /// is left.
+    pub(super) fn idle_for(
+        &self,
+        window: Window,
+        usable: impl Fn(&Extent) -> bool,
+    ) -> (Window, Vec<IdleFrame>) {
+        let mut frames = self.idle(Some(&window), window.to_map, &usable);
+        let lacking = window.to_map - total(&frames);
+        if lacking == 0 || window.spare == 0 {
+            return (window, frames);
+        }
+        let most = lacking + window.spare;
+        let all = self.idle(Some(&window), u64::MAX, &usable);
+        let large = all
+            .into_iter()
+            .filter(|frame| (lacking..=most).contains(&frame.bytes))
+            .filter(|frame| frames.iter().all(|taken| taken.frame != frame.frame))
+            .min_by_key(|frame| frame.bytes);
+        let Some(large) = large else {
+            return (window, frames);
+        };
+        frames.push(large);
+        frames.sort_by_key(|frame| (frame.hole, frame.start));
+        (window.widened(large.bytes - lacking), frames)
     }
 
     /// Frames that lie in holes outside `window` that `usable` accepts, those longest free first, as
@@ -229,7 +303,7 @@ impl Core {
     }
 
     /// Maps the window's gap part from `idle` and new frames; gives the window's first extent.
-    fn fill(&mut self, slot: Slot, window: &Window, idle: &[IdleFrame]) -> Result<Id> {
+    pub(super) fn fill(&mut self, slot: Slot, window: &Window, idle: &[IdleFrame]) -> Result<Id> {
         let (from, to) = (window.map_from, window.map_from + window.to_map);
         let mut at = from;
         let mut lowest = None;
@@ -244,9 +318,10 @@ impl Core {
             let mapped = self.create_frames(at, to)?;
             lowest = lowest.or(mapped);
         }
-        Ok(lowest
+        let first = lowest
             .filter(|_| window.start >= from)
-            .unwrap_or(window.first))
+            .unwrap_or(window.first);
+        Ok(self.extents.seek(first, window.start))
     }
 
     /// Maps the idle `frame`, which lies in the hole `id`, at `at`. Gives the hole made there and

@@ -8,6 +8,7 @@ mod block;
 mod cache;
 mod config;
 mod core;
+mod ends;
 mod extents;
 mod figures;
 mod index;
@@ -16,6 +17,7 @@ mod mapping;
 mod private;
 mod runs;
 mod shared;
+mod snapshot;
 mod stats;
 mod told;
 mod track;
@@ -29,6 +31,7 @@ use bytemuck::Pod;
 
 pub use block::{Block, PoolBuf};
 pub use config::{HandleSize, PoolConfig, Reuse};
+pub use snapshot::{Piece, PieceState, Snapshot};
 pub use stats::{Counter, PoolStats, SMALL_BYTES, Steps, StreamStats};
 pub use track::{LeakReport, LiveBlock, TagScope, tag_scope};
 
@@ -219,6 +222,8 @@ impl Pool {
     ///
     /// # Errors
     /// What the driver said; what was released until then stays released.
+    #[doc(alias = "empty_cache")]
+    #[doc(alias = "release_memory")]
     pub fn trim(&self, keep: u64) -> Result<u64> {
         let shared = self.shared();
         let lanes = shared.all_lanes();
@@ -249,6 +254,8 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a part outside that range.
+    #[doc(alias = "set_per_process_memory_fraction")]
+    #[doc(alias = "memory_fraction")]
     pub fn set_fraction(&self, part: f64) -> Result<()> {
         if !(part > 0.0 && part <= 1.0) {
             return Err(Error::invalid("part", format!("{part} is not in (0, 1]")));
@@ -270,12 +277,17 @@ impl Pool {
     }
 
     /// The pool's figures.
+    #[doc(alias = "memory_stats")]
+    #[doc(alias = "memory_allocated")]
+    #[doc(alias = "memory_reserved")]
+    #[doc(alias = "max_memory_allocated")]
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         self.shared().stats()
     }
 
     /// Sets all peaks to what they count now.
+    #[doc(alias = "reset_peak_memory_stats")]
     pub fn reset_peaks(&self) {
         self.shared().reset_peaks();
     }

@@ -218,11 +218,11 @@ impl Shared {
         };
         {
             let mut core = lock(&self.core);
-            if let Some(grant) = core.take_ready(lane.slot, bytes) {
+            if let Some(grant) = core.take_ready(lane.slot, bytes)? {
                 return Ok(served(grant));
             }
             if core.poll(lane.slot)?
-                && let Some(grant) = core.take_ready(lane.slot, bytes)
+                && let Some(grant) = core.take_ready(lane.slot, bytes)?
             {
                 return Ok(served(grant));
             }
@@ -249,7 +249,7 @@ impl Shared {
         }
         // Another thread may have freed memory since the lock was let go, so this is not only for
         // what was drained.
-        if let Some(grant) = core.take_ready(lane.slot, bytes) {
+        if let Some(grant) = core.take_ready(lane.slot, bytes)? {
             return Ok(served(grant));
         }
         if let Some(grant) = core.take_waiting(lane.slot, bytes)? {

@@ -237,7 +237,7 @@ impl Shared {
             stream: core.streams[extent.slot as usize]
                 .as_ref()
                 .map_or(0, |state| state.timeline.uid),
-            tag: None,
+            tag: core.is_graphs(extent).then_some(super::snapshot::GRAPH),
             backtrace: None,
         });
         LeakReport::new(blocks.collect())

@@ -1,6 +1,8 @@
 //! Where a request goes when no hole is large enough: the place that needs the fewest new bytes.
 
-use super::extents::{Extent, Extents, Id, NONE, State};
+use std::cmp::Reverse;
+
+use super::extents::{End, Extent, Extents, Id, NONE, State};
 
 /// A place for a request: consecutive holes and gaps, and what of the gaps must be mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,9 +17,29 @@ pub(crate) struct Window {
     pub(crate) map_from: u64,
     /// Gap bytes to map, whole granules; 0 if there is no gap in the window.
     pub(crate) to_map: u64,
+    /// Gap bytes beyond those, which may be mapped as well.
+    pub(crate) spare: u64,
+    /// Whether those lie below the window, not above.
+    pub(crate) spare_below: bool,
 }
 
 impl Window {
+    /// The window with `extra` bytes of the gap more to map, no more than it has to spare.
+    pub(crate) fn widened(mut self, extra: u64) -> Self {
+        self.to_map += extra;
+        self.spare -= extra;
+        if self.spare_below {
+            self.map_from -= extra;
+        }
+        self
+    }
+
+    /// Bytes of the window in holes.
+    fn leans(&self) -> u64 {
+        let end = (self.start + self.bytes).min(self.map_from + self.to_map);
+        self.bytes - end.saturating_sub(self.start.max(self.map_from))
+    }
+
     /// Whether the window and [`start`, `end`) share a byte.
     pub(crate) fn touches(&self, start: u64, end: u64) -> bool {
         start < self.start + self.bytes && end > self.start
@@ -53,6 +75,8 @@ pub(crate) fn smallest_run(
                     bytes,
                     map_from: start,
                     to_map: 0,
+                    spare: 0,
+                    spare_below: false,
                 },
             ));
         }
@@ -110,6 +134,8 @@ fn around(
         bytes,
         map_from: extent.start,
         to_map: rounded(from_below),
+        spare: extent.bytes - rounded(from_below),
+        spare_below: false,
     });
     let lean_above =
         (above > 0 && from_above > 0 && rounded(from_above) <= extent.bytes).then(|| Window {
@@ -118,6 +144,8 @@ fn around(
             bytes,
             map_from: extent.end() - rounded(from_above),
             to_map: rounded(from_above),
+            spare: extent.bytes - rounded(from_above),
+            spare_below: true,
         });
     let both = (below > 0 && above > 0 && below + extent.bytes + above >= bytes).then(|| Window {
         first,
@@ -125,12 +153,15 @@ fn around(
         bytes,
         map_from: extent.start,
         to_map: extent.bytes,
+        spare: 0,
+        spare_below: false,
     });
     [lean_below, lean_above, both]
 }
 
-/// The window that needs the fewest bytes mapped and leans on holes that `usable` accepts only; the
-/// lowest of equal ones.
+/// The window in one `end` of the arena that needs the fewest bytes mapped and leans only on holes
+/// that `usable` accepts; of equal ones the one that leans most, so that what is left over of the last
+/// granule lies in one piece, then the lowest.
 ///
 /// With `fill_gaps`, windows that fill a whole gap between holes count too. They may end inside a
 /// frame, which then cannot be moved into the gap; without them, idle memory that suffices in all
@@ -141,11 +172,13 @@ pub(crate) fn cheapest(
     granule: u64,
     usable: impl Fn(&Extent) -> bool,
     fill_gaps: bool,
+    end: End,
 ) -> Option<Window> {
     let gaps = extents
         .gaps()
+        .filter(|&gap| extents.end_of(extents.get(gap).start) == end)
         .map(|gap| around(extents, gap, bytes, granule, &usable));
     gaps.flat_map(|[below, above, both]| [below, above, both.filter(|_| fill_gaps)])
         .flatten()
-        .min_by_key(|window| (window.to_map, window.start))
+        .min_by_key(|window| (window.to_map, Reverse(window.leans()), window.start))
 }

@@ -9,6 +9,7 @@ mod ladder;
 mod limits;
 mod lives;
 mod reuse;
+mod snapshot;
 mod threads;
 
 use warpool::pool::HandleSize;

@@ -1,0 +1,148 @@
+//! Which hole a request takes, and at which end of the arena.
+//!
+//! # Why two ends
+//!
+//! A handle can be mapped elsewhere or given back only when nothing in it is live, so one small
+//! block that outlives its neighbours holds a whole handle. Small blocks therefore lie together:
+//! first in what is left of handles that hold blocks anyway, then at the high end of the arena, in
+//! handles of one granule each. Large blocks lie at the low end and take the high one last.
+//!
+//! Played over the ResNet-50 training trace on the host device, nothing verified, small blocks of up
+//! to a quarter of a granule lowered what is reserved from 1.0091 to 1.0056 times the live peak; up
+//! to half a granule gave 1.0071, up to a thirty-second 1.0075.
+//!
+//! A pool that is small against a granule has one end: a handle more would be dearer than any
+//! order.
+
+use super::core::{Core, Grant, is_done};
+use super::extents::{End, Extent, FRESH, Id, Slot};
+use super::told::Told;
+use super::windows;
+use crate::error::Result;
+
+/// Holes looked at for one that may be taken, of each stream.
+const LOOKS: usize = 8;
+
+/// Blocks of up to a granule over this are small.
+const SMALL_PART: u64 = 4;
+
+/// Blocks of up to this many bytes lie in handles of one granule only, where there is room.
+const SMALLEST: u64 = 4096;
+
+/// Granules that a pool has held before its small blocks go to the high end, where a handle that
+/// is hardly used costs it at most a part in so many.
+const GRANULES_BEFORE_ENDS: u64 = 256;
+
+impl Core {
+    /// Whether a request of `bytes` goes to the high end.
+    fn goes_high(&self, bytes: u64) -> bool {
+        let granule = self.arena.granule();
+        bytes <= granule / SMALL_PART && self.peak_reserved >= GRANULES_BEFORE_ENDS * granule
+    }
+
+    /// Whether the handle mapped at `offset` is of the smallest size.
+    fn is_granule_sized(&self, offset: u64) -> bool {
+        let frame = self.arena.frame_at(offset);
+        frame.is_some_and(|(_, frame)| frame.granules == 1)
+    }
+
+    /// Where to map memory for a request of `bytes`.
+    pub(super) fn end_for(&self, bytes: u64) -> End {
+        if self.goes_high(bytes) {
+            End::High
+        } else {
+            End::Low
+        }
+    }
+
+    /// Steps 1 and 2: the hole that suits the request best of those that are ready for `slot`. No
+    /// driver call but, for a small block, to bring an idle handle to the high end.
+    pub(crate) fn take_ready(&mut self, slot: Slot, bytes: u64) -> Result<Option<Grant>> {
+        let found = if self.goes_high(bytes) {
+            let granule = self.arena.granule();
+            // The smallest are the ones that outlive everything: they hold no large handle.
+            let cramped = |extent: &Extent| {
+                extent.bytes < granule && (bytes > SMALLEST || self.is_granule_sized(extent.start))
+            };
+            let found = self
+                .ready(slot, bytes, End::High, |_| true)
+                .or_else(|| self.ready(slot, bytes, End::Low, cramped));
+            if found.is_none()
+                && let Some(grant) = self.take_high(slot, bytes)?
+            {
+                return Ok(Some(grant));
+            }
+            found.or_else(|| self.ready(slot, bytes, End::Low, |_| true))
+        } else {
+            self.ready(slot, bytes, End::Low, |_| true)
+                .or_else(|| self.ready(slot, bytes, End::High, |_| true))
+        };
+        let Some(id) = found else {
+            return Ok(None);
+        };
+        if matches!(self.extents.get(id).slot, s if s == slot || s == FRESH) {
+            self.steps.own_stream += 1;
+            self.told.note(Told::OwnStream(bytes));
+        } else {
+            self.steps.ready_elsewhere += 1;
+            self.told.note(Told::ReadyElsewhere(bytes));
+        }
+        Ok(Some(self.take(id, bytes, slot)))
+    }
+
+    /// The smallest hole of at least `bytes` in one end that is ready for `slot` and that `suits`;
+    /// of equal ones its own.
+    fn ready(
+        &self,
+        slot: Slot,
+        bytes: u64,
+        end: End,
+        suits: impl Fn(&Extent) -> bool,
+    ) -> Option<Id> {
+        let size = |&id: &Id| self.extents.get(id).bytes;
+        let first = |owner: Slot| {
+            let mut holes = self.extents.index(owner, end).at_least(bytes).take(LOOKS);
+            holes.find(|&id| {
+                let extent = self.extents.get(id);
+                self.is_behind(slot, extent) && suits(extent)
+            })
+        };
+        let own = [slot, FRESH].into_iter().filter_map(first);
+        let mine = own.min_by_key(|id| (size(id), self.extents.get(*id).start));
+        if mine.as_ref().is_some_and(|id| size(id) == bytes) {
+            return mine;
+        }
+        let others = (1..self.extents.slots()).filter(|&other| other != slot);
+        mine.into_iter()
+            .chain(others.filter_map(first))
+            .min_by_key(size)
+    }
+
+    /// Maps a handle at the high end, an idle one that is ready or a new one within the slack, and
+    /// takes `bytes` there.
+    fn take_high(&mut self, slot: Slot, bytes: u64) -> Result<Option<Grant>> {
+        let granule = self.arena.granule();
+        let ready = |extent: &Extent| self.is_behind(slot, extent);
+        let Some(window) =
+            windows::cheapest(&self.extents, bytes, granule, ready, false, End::High)
+        else {
+            return Ok(None);
+        };
+        let (window, idle) = if self.slack(bytes).min(self.room()) >= window.to_map {
+            (window, Vec::new())
+        } else {
+            // What other streams still use may be worth more where it is.
+            let free = |extent: &Extent| is_done(&self.streams, extent) || extent.slot == slot;
+            let (window, idle) = self.idle_for(window, free);
+            if idle.iter().map(|frame| frame.bytes).sum::<u64>() < window.to_map {
+                return Ok(None);
+            }
+            (window, idle)
+        };
+        match self.fill(slot, &window, &idle) {
+            Ok(first) => self.take_window(slot, &window, first).map(Some),
+            Err(error) if error.is_device_exhausted() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! What a pool reserves beyond what is live: over made programs, on a device whose work is never
+//! done by itself, and for small blocks.
+//!
+//! `WARPOOL_SEEDS` sets how many programs of each kind are played, 1 by default.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod programs;
+
+use common::ordered::Ordered;
+use programs::MIB;
+use warpool::device::sim::Rng;
+use warpool::observe::{ReplayOptions, Report, Trace, Verify, replay};
+use warpool::pool::HandleSize;
+use warpool::{Block, Device, Pool, PoolConfig};
+
+const GRANULE: u64 = 2 << 20;
+
+/// Whether work that need not be done yet is done when asked about.
+type Progress = fn() -> bool;
+
+fn device(progress: Progress) -> Device {
+    Ordered::device(64 << 30, GRANULE, || (), progress)
+}
+
+fn seeds() -> u64 {
+    let given = std::env::var("WARPOOL_SEEDS").ok();
+    given.map_or(1, |text| text.parse().expect("WARPOOL_SEEDS is a number"))
+}
+
+fn play(trace: &Trace, progress: Progress, cap: Option<u64>) -> Report {
+    let mut options = ReplayOptions::default().verify(Verify::Off);
+    if let Some(cap) = cap {
+        options = options.cap(cap);
+    }
+    let report = replay(trace, &device(progress), &options, &mut |_| ());
+    report.expect("the device does what it is told")
+}
+
+/// Plays programs made from each seed: no more than `most` times the peak is reserved, and a cap of
+/// as much is enough. Both in whole granules.
+fn check(name: &str, most: f64, make: impl Fn(u64) -> Trace) {
+    for seed in 1..=seeds() {
+        let trace = make(seed);
+        let peak = trace.peak_live_bytes;
+        let allowed = ((peak as f64 * most) as u64).next_multiple_of(GRANULE);
+        let modes: [(&str, Progress); 2] = [("never done", || false), ("done when asked", || true)];
+        for (mode, progress) in modes {
+            let free = play(&trace, progress, None);
+            let capped = play(&trace, progress, Some(allowed));
+            println!(
+                "{name} {seed}, {mode}: {} events on {} streams, {} MiB: {:.4}, {} failures at {most}",
+                free.events,
+                free.streams,
+                peak >> 20,
+                free.reserved_ratio(),
+                capped.failed_allocs,
+            );
+            assert!(
+                free.peak_reserved_bytes <= allowed,
+                "{name} {seed}, {mode}: {:.4} of {peak} bytes",
+                free.reserved_ratio()
+            );
+            assert_eq!(capped.failed_allocs, 0, "{name} {seed}, {mode}, at {most}");
+        }
+    }
+}
+
+#[test]
+fn training_reserves_a_hundredth_more_than_its_peak() {
+    check("training", 1.01, |seed| {
+        programs::training(seed, 60, 64 * MIB, 12)
+    });
+}
+
+#[test]
+fn five_streams_whose_peaks_alternate_reserve_a_hundredth_more_than_the_joint_peak() {
+    check("alternating", 1.01, |seed| {
+        programs::alternating(seed, 6 << 30, 15)
+    });
+}
+
+#[test]
+fn small_blocks_by_the_ten_thousand_reserve_a_fiftieth_more_than_their_peak() {
+    check("small blocks", 1.02, |seed| {
+        programs::small_blocks(seed, 60_000, 4)
+    });
+}
+
+#[test]
+fn diffusion_reserves_a_fiftieth_more_than_its_peak() {
+    check("diffusion", 1.01, |seed| {
+        programs::diffusion(seed, 256 << 20, 30)
+    });
+    check("small diffusion", 1.02, |seed| {
+        programs::diffusion(seed, 24 << 20, 30)
+    });
+}
+
+/// These have many blocks of a few granules each, so that the ends of blocks weigh: an exact best
+/// fit in one endless range, counting only granules with a live byte, needs 1.016, 1.019, 1.010 and
+/// 1.038 times their peaks.
+#[test]
+fn programs_of_blocks_of_few_granules_reserve_no_more_than_these_measured_bounds() {
+    check("small training", 1.10, |seed| {
+        programs::training(seed, 24, 12 * MIB, 20)
+    });
+    check("small alternating", 1.12, |seed| {
+        programs::alternating(seed, 400 << 20, 20)
+    });
+    check("rendering", 1.11, |seed| {
+        programs::rendering(seed, 400, 300)
+    });
+    check("inference", 1.08, |seed| {
+        programs::inference(seed, 6 << 30, 40, 500)
+    });
+}
+
+#[test]
+fn small_blocks_of_all_sizes_cost_an_eighth_at_most() {
+    let device = device(|| false);
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    let mut random = Rng::new(7);
+    let sizes = (0..200_000).map(|_| 1 + random.below(4096));
+    let blocks: Vec<Block> = sizes
+        .map(|bytes| pool.alloc(&stream, bytes).unwrap())
+        .collect();
+    let requested: u64 = blocks.iter().map(Block::bytes).sum();
+    let reserved = pool.stats().reserved.current;
+    println!(
+        "{:.4} of {requested} bytes",
+        reserved as f64 / requested as f64
+    );
+    assert!(reserved <= requested + requested / 8);
+}
+
+#[test]
+fn small_survivors_keep_no_large_handle() {
+    const HANDLE: u64 = 64 * GRANULE;
+    let device = device(|| true);
+    let config = PoolConfig::default().handles(HandleSize::UpTo(HANDLE));
+    let pool = Pool::new(&device, config).unwrap();
+    let stream = device.stream().unwrap();
+    let mut large: Vec<Block> = (0..16)
+        .map(|_| pool.alloc(&stream, HANDLE - 4096).unwrap())
+        .collect();
+    let mut survivors = Vec::new();
+    for _ in 0..10 {
+        let mut small: Vec<Block> = (0..10_000)
+            .map(|at| pool.alloc(&stream, 1 + at % 4096).unwrap())
+            .collect();
+        survivors.push(small.swap_remove(5_000));
+        large.remove(0);
+        large.push(pool.alloc(&stream, HANDLE - 4096).unwrap());
+    }
+    drop(large);
+    stream.synchronize().unwrap();
+    pool.trim(0).unwrap();
+    pool.check_invariants().unwrap();
+    let held = pool.stats().reserved.current;
+    assert!(
+        held <= survivors.len() as u64 * GRANULE,
+        "{} MiB for {} blocks",
+        held >> 20,
+        survivors.len()
+    );
+}
