@@ -107,7 +107,10 @@ impl StreamHandle {
         Arc::new(Self {
             core: Arc::clone(core),
             watchers: Mutex::default(),
-            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            id: match seeded!("streams-known-by-their-handles") {
+                true => core.raw.0,
+                false => NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            },
         })
     }
 }
@@ -144,10 +147,7 @@ impl Stream {
     }
 
     pub(super) fn adopt(device: &Device, raw: RawStream) -> Result<Self> {
-        let id = match seeded!("streams-known-by-their-handles") {
-            true => raw.0,
-            false => device.backend().stream_id(raw)?,
-        };
+        let id = device.backend().stream_id(raw)?;
         let mut adopted = lock(&device.inner.adopted);
         if let Some(core) = adopted.get(&id).and_then(Weak::upgrade) {
             let mut handle = lock(&core.handle);
