@@ -99,6 +99,7 @@ impl Timeline {
     }
 
     /// The tick whose record will cover everything the stream has been given so far.
+    #[inline]
     pub(crate) fn open_tick(&self) -> u64 {
         self.ticks.load(Ordering::Acquire) + 1
     }

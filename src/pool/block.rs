@@ -10,6 +10,7 @@ use super::cache::Cached;
 use super::extents::Id;
 use super::index::UNIT;
 use super::lane::{Lane, LanePtr};
+use super::seats::nearby;
 use super::track::Ticket;
 #[cfg(feature = "sanitize")]
 use crate::device::Note;
@@ -28,12 +29,15 @@ use crate::error::{Error, Result};
 pub struct Block {
     lane: LanePtr,
     addr: Addr,
-    capacity: u64,
     requested: u64,
     id: Id,
+    /// Bytes the block has beyond those asked for.
+    slack: u32,
     /// What most blocks do not have, boxed to keep the common block small.
     uses: Option<Box<Uses>>,
 }
+
+const _: () = assert!(size_of::<Block>() == 40);
 
 /// What a block carries beyond its memory.
 #[derive(Default)]
@@ -46,13 +50,13 @@ struct Uses {
 
 impl Block {
     #[inline]
-    pub(crate) fn new(lane: &Lane, id: Id, offset: u64, bytes: u64, requested: u64) -> Self {
+    pub(crate) fn new(lane: &Lane, id: Id, addr: Addr, bytes: u64, requested: u64) -> Self {
         let block = Self {
-            lane: lane.pointer(),
-            addr: lane.shared.base + offset,
-            capacity: bytes,
+            lane: LanePtr::of(lane),
+            addr,
             requested,
             id,
+            slack: (bytes - requested) as u32,
             uses: None,
         };
         #[cfg(feature = "sanitize")]
@@ -70,7 +74,7 @@ impl Block {
     fn tell_free(&self, lane: &Lane, keep: u64) {
         lane.shared.device.backend().observe(&Note::Free {
             addr: self.addr + keep,
-            bytes: self.capacity - keep,
+            bytes: self.capacity() - keep,
             stream: lane.stream.raw,
         });
     }
@@ -80,6 +84,7 @@ impl Block {
         self.uses.get_or_insert_default().ticket = Some(ticket);
     }
 
+    #[inline(always)]
     pub(crate) fn lane(&self) -> &Lane {
         // SAFETY: a block's lane lives until the block is freed.
         unsafe { self.lane.get() }
@@ -97,34 +102,36 @@ impl Block {
     }
 
     /// The block as its free on `lane` leaves it.
-    #[inline]
     fn freed_on(&self, lane: &Lane) -> Cached {
         #[cfg(feature = "sanitize")]
         self.tell_free(lane, 0);
         Cached {
             id: self.id,
-            offset: self.addr - lane.shared.base,
-            bytes: self.capacity,
-            tick: lane.stream.timeline.open_tick(),
+            addr: self.addr,
+            bytes: self.capacity(),
+            tick: lane.open_tick(),
         }
     }
 
     /// Address of the first byte; a multiple of 512.
     #[must_use]
+    #[inline]
     pub fn addr(&self) -> Addr {
         self.addr
     }
 
     /// Bytes asked for.
     #[must_use]
+    #[inline]
     pub fn bytes(&self) -> u64 {
         self.requested
     }
 
     /// Bytes the block has: [`Block::bytes`] as the pool rounds them.
     #[must_use]
+    #[inline]
     pub fn capacity(&self) -> u64 {
-        self.capacity
+        self.requested + u64::from(self.slack)
     }
 
     /// The [`id`](Stream::id) of the stream the block was allocated on.
@@ -147,14 +154,14 @@ impl Block {
             return Err(Error::invalid("bytes", why));
         }
         let capacity = bytes.next_multiple_of(UNIT);
-        if capacity < self.capacity {
+        let before = self.capacity();
+        if capacity < before {
             let returned = self.requested - bytes;
             #[cfg(feature = "sanitize")]
             self.tell_free(self.lane(), capacity);
-            self.lane()
-                .shrink(self.id, self.capacity, capacity, returned);
-            self.capacity = capacity;
+            self.lane().shrink(self.id, before, capacity, returned);
             self.requested = bytes;
+            self.slack = (capacity - bytes) as u32;
             if let Some(ticket) = self.uses.as_ref().and_then(|uses| uses.ticket.as_ref()) {
                 ticket.shrunk(bytes);
             }
@@ -162,7 +169,6 @@ impl Block {
         Ok(())
     }
 
-    /// The pool's side of the stream the block was allocated on.
     /// Declares that work already queued, or yet to be queued, on `stream` uses the block: the
     /// drop then makes the block's own stream wait on the device for everything queued on
     /// `stream` by that time.
@@ -198,7 +204,8 @@ impl Block {
         if stream.id() == self.stream_id() {
             return Ok(());
         }
-        let Some(lane) = self.lane().shared.lane(stream)? else {
+        let near = nearby(&self.lane().shared, stream)?;
+        let Some(lane) = near else {
             // The pool has no handle any more and keeps no cache: the home stream waits instead.
             let theirs = &stream.core().timeline;
             let home = &self.lane().stream.timeline;
@@ -209,7 +216,10 @@ impl Block {
             };
         };
         let mut this = ManuallyDrop::new(self);
-        let waited = wait_for_uses(&lane, this.uses.take());
+        let waited = match this.uses.take() {
+            None => Ok(()),
+            uses => wait_for_uses(&lane, uses),
+        };
         lane.free_foreign(this.lane(), this.freed_on(&lane), this.requested);
         waited
     }
@@ -228,16 +238,26 @@ fn wait_for_uses(lane: &Lane, uses: Option<Box<Uses>>) -> Result<()> {
     outcome
 }
 
+/// Makes the stream of a block that is freed wait for its declared uses.
+#[cold]
+#[inline(never)]
+fn end_uses(lane: &Lane, uses: Box<Uses>) {
+    // The host has waited where the device could not; a stream that can do neither runs nothing
+    // more.
+    let _ = wait_for_uses(lane, Some(uses));
+}
+
 impl Drop for Block {
     #[inline]
     fn drop(&mut self) {
+        // Nothing here is given the block's address, so that it need not be in memory.
         if let Some(uses) = self.uses.take() {
-            // The host has waited where the device could not; a stream that can do neither runs
-            // nothing more.
-            let _ = wait_for_uses(self.lane(), Some(uses));
+            end_uses(self.lane(), uses);
         }
         let lane = self.lane();
-        lane.free(self.freed_on(lane), self.requested);
+        #[cfg(feature = "sanitize")]
+        self.tell_free(lane, 0);
+        lane.free(self.addr, self.id, self.requested, self.slack);
     }
 }
 

@@ -1,5 +1,7 @@
 //! The pool's figures put together from its lanes and its core.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -58,6 +60,23 @@ impl Ledger {
         }
     }
 
+    /// The counts of each stream that is alive, in the order of their first use.
+    fn by_stream(&self) -> Vec<StreamStats> {
+        let mut streams: Vec<StreamStats> = Vec::new();
+        let mut places: HashMap<u64, usize> = HashMap::new();
+        for (uid, flow) in &self.flows {
+            let figures = flow.of_stream(*uid);
+            match places.entry(*uid) {
+                Entry::Occupied(place) => streams[*place.get()].add(&figures),
+                Entry::Vacant(place) => {
+                    place.insert(streams.len());
+                    streams.push(figures);
+                }
+            }
+        }
+        streams
+    }
+
     fn reset_peaks(&mut self) {
         self.peak = (0, 0);
         for (_, flow) in &self.flows {
@@ -83,12 +102,7 @@ impl Shared {
         let (totals, peak, streams) = {
             let mut ledger = lock(&self.ledger);
             let totals = ledger.totals();
-            let streams: Vec<StreamStats> = ledger
-                .flows
-                .iter()
-                .map(|(uid, flow)| flow.of_stream(*uid))
-                .collect();
-            (totals, ledger.peak, streams)
+            (totals, ledger.peak, ledger.by_stream())
         };
         let [small, large] = totals.by_class();
         let mut stats = PoolStats {

@@ -2,9 +2,16 @@
 //!
 //! # The hot path
 //!
-//! The common pair, free then allocate the same size on the same stream, takes this lane's lock
-//! twice and touches nothing that another stream touches. Locks are taken core first, then one
-//! lane; the hot path takes only the lane's.
+//! The common pair, free then allocate the same size on the same stream, takes this lane's latch
+//! twice and touches nothing that another stream touches: two locked instructions a pair, the
+//! latch's compare-and-swaps, and nothing else that is atomic beyond plain loads and stores. Locks
+//! are taken core first, then one lane; the hot path takes only the lane's.
+//!
+//! # Threads that share a stream
+//!
+//! A stream begins with one lane. Threads that keep meeting at its latch part: each gets a lane of
+//! its own on the same stream, up to a few (see `shared`). What one of them frees, the others find
+//! as they find memory of another stream, but without a wait.
 //!
 //! # How long a lane lives
 //!
@@ -15,6 +22,8 @@
 //! below zero while the lane is in use; retiring adds what the lane's own counts say is still out,
 //! and from then on whoever brings it to zero ends the lane.
 
+use std::num::NonZeroU64;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -25,12 +34,9 @@ use super::extents::{Id, Slot};
 use super::index::UNIT;
 use super::shared::Shared;
 use super::stats::Flows;
-use crate::device::{StreamCore, lock};
+use crate::device::{Addr, StreamCore, Timeline, lock};
 use crate::error::{Error, Result};
-use crate::sync::{AtomicI64, Mutex};
-
-/// Blocks a cache holds at most.
-const MOST_BLOCKS: usize = 4096;
+use crate::sync::{AtomicI64, Latch, LatchGuard, latch, try_latch};
 
 /// Blocks taken over from another stream's cache behind one wait.
 const TAKEN_OVER: usize = 64;
@@ -38,34 +44,43 @@ const TAKEN_OVER: usize = 64;
 /// Largest request; far above any device, far below what would overflow.
 const LARGEST: u64 = 1 << 46;
 
-/// What a lane's lock guards.
+/// What a lane's latch guards.
 pub(crate) struct LaneState {
     pub(crate) cache: Cache,
-    /// Blocks handed out here less blocks of this lane freed here.
-    out: i64,
+    /// Blocks that the core served here, and blocks of other lanes in the cache. With what the
+    /// cache served less what it took in: blocks of this lane that were not freed here.
+    others: i64,
     /// Nothing more is allocated here: keep nothing.
     retired: bool,
 }
 
-/// See the module documentation.
-#[repr(align(64))]
+/// See the module documentation. Two cache lines at a time are a lane's own, since processors fetch
+/// lines in pairs.
+#[repr(align(128))]
 pub(crate) struct Lane {
-    pub(crate) state: Mutex<LaneState>,
+    pub(crate) state: Latch<LaneState>,
+    /// As the pool is configured.
+    cache_bytes: u64,
     pub(crate) shared: Arc<Shared>,
     pub(crate) stream: Arc<StreamCore>,
+    timeline: Arc<Timeline>,
     pub(crate) slot: Slot,
+    pub(crate) hold: Arc<SlotHold>,
     pub(crate) flows: Arc<Flows>,
     outstanding: Outstanding,
 }
 
-/// On a cache line of its own: other streams' threads write it.
-#[repr(align(64))]
+/// Held by every lane of a slot, which another stream may have once all are gone.
+pub(crate) struct SlotHold;
+
+/// On cache lines of its own: other streams' threads write it.
+#[repr(align(128))]
 struct Outstanding(AtomicI64);
 
 /// A pointer to a lane that is alive for as long as the pointer is used: the holder is a block of
 /// the lane, or holds a handle of its pool and of its stream.
 #[derive(Clone, Copy)]
-pub(crate) struct LanePtr(*const Lane);
+pub(crate) struct LanePtr(NonNull<Lane>);
 
 // SAFETY: a lane may be used from any thread; the pointer is only a way to it.
 unsafe impl Send for LanePtr {}
@@ -74,26 +89,33 @@ unsafe impl Sync for LanePtr {}
 
 impl LanePtr {
     /// No lane; never followed.
-    pub(crate) const NONE: Self = Self(std::ptr::null());
+    pub(crate) const NONE: Self = Self(NonNull::dangling());
 
-    pub(crate) fn of(lane: &Arc<Lane>) -> Self {
-        Self(Arc::as_ptr(lane))
+    #[inline]
+    pub(crate) fn of(lane: &Lane) -> Self {
+        Self(NonNull::from(lane))
     }
 
     /// The lane.
     ///
     /// # Safety
     /// One of the holders that the type names exists for as long as the reference is used.
+    #[inline]
     pub(crate) unsafe fn get<'a>(self) -> &'a Lane {
         // SAFETY: the caller vouches that the lane is alive.
-        unsafe { &*self.0 }
+        unsafe { self.0.as_ref() }
     }
 }
 
-/// `bytes` as the pool rounds them.
+/// Whether a request is one that a pool may serve.
 #[inline]
-pub(crate) fn rounded(bytes: u64) -> Result<u64> {
-    if bytes == 0 || bytes > LARGEST {
+fn is_servable(bytes: u64) -> bool {
+    bytes.wrapping_sub(1) < LARGEST
+}
+
+/// `bytes` as the pool rounds them.
+fn rounded(bytes: u64) -> Result<u64> {
+    if !is_servable(bytes) {
         return Err(Error::invalid(
             "bytes",
             format!("{bytes} is not between 1 and {LARGEST}"),
@@ -104,17 +126,25 @@ pub(crate) fn rounded(bytes: u64) -> Result<u64> {
 
 impl Lane {
     /// A lane that owns itself until it is retired and its blocks are freed.
-    pub(crate) fn new(shared: &Arc<Shared>, stream: &Arc<StreamCore>, slot: Slot) -> Arc<Self> {
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        stream: &Arc<StreamCore>,
+        slot: Slot,
+        hold: &Arc<SlotHold>,
+    ) -> Arc<Self> {
         let state = LaneState {
             cache: Cache::new(),
-            out: 0,
+            others: 0,
             retired: false,
         };
         let lane = Arc::new(Self {
-            state: Mutex::new(state),
+            state: Latch::new(state),
+            cache_bytes: shared.cache_bytes,
             shared: Arc::clone(shared),
             stream: Arc::clone(stream),
+            timeline: Arc::clone(&stream.timeline),
             slot,
+            hold: Arc::clone(hold),
             flows: Arc::default(),
             outstanding: Outstanding(AtomicI64::new(0)),
         });
@@ -123,139 +153,177 @@ impl Lane {
         lane
     }
 
-    /// A block of at least `requested` bytes. The caller holds the pool and the stream, or a
-    /// block of this lane.
+    /// The open tick of the lane's stream.
     #[inline]
-    pub(crate) fn alloc(&self, requested: u64) -> Result<Block> {
-        let bytes = rounded(requested)?;
-        let mut state = lock(&self.state);
-        if state.retired {
-            drop(state);
-            return self.alloc_late(bytes, requested);
-        }
-        // Counted before it is there, so that the lane cannot end while the core looks for it.
-        state.out += 1;
-        if let Some(block) = state.cache.pop(bytes) {
-            let flows = &self.flows;
-            flows.hot.allocated(bytes, requested, &flows.cold);
-            flows.hot.cached_bytes.set(state.cache.bytes());
-            drop(state);
-            return Ok(Block::new(self, block.id, block.offset, bytes, requested));
-        }
-        drop(state);
-        self.alloc_from_core(bytes, requested)
+    pub(crate) fn open_tick(&self) -> u64 {
+        self.timeline.open_tick()
     }
 
-    #[cold]
-    fn alloc_from_core(&self, bytes: u64, requested: u64) -> Result<Block> {
+    /// A block of at least `requested` bytes, if the cache has one and no other thread is at it.
+    /// The caller holds the pool and the stream.
+    #[inline]
+    pub(crate) fn alloc_kept(&self, requested: u64) -> Option<Block> {
+        let (addr, id) = self.serve_kept(requested)?;
+        let bytes = requested.next_multiple_of(UNIT);
+        Some(Block::new(self, id, addr.get(), bytes, requested))
+    }
+
+    /// Address and extent of such a block. Not inlined, with what it takes and gives in registers: a
+    /// block that its caller has to put together in memory costs more than the call.
+    #[inline(never)]
+    fn serve_kept(&self, requested: u64) -> Option<(NonZeroU64, Id)> {
+        if !is_servable(requested) {
+            return None;
+        }
+        let mut state = try_latch(&self.state)?;
+        self.serve(&mut state, requested.next_multiple_of(UNIT), requested)
+    }
+
+    /// A block from the cache, counted. A retired lane's cache is empty.
+    #[inline(always)]
+    fn serve(&self, state: &mut LaneState, bytes: u64, requested: u64) -> Option<(NonZeroU64, Id)> {
+        let kept = state.cache.pop(bytes)?;
+        self.flows.served_by_cache(bytes, requested);
+        Some((NonZeroU64::new(kept.addr)?, kept.id))
+    }
+
+    /// Whether another thread is at the lane now.
+    pub(crate) fn is_busy(&self) -> bool {
+        try_latch(&self.state).is_none()
+    }
+
+    /// A block of at least `requested` bytes. The caller holds the pool and the stream, or a
+    /// block of this lane.
+    pub(crate) fn alloc(&self, requested: u64) -> Result<Block> {
+        let bytes = rounded(requested)?;
+        let mut state = latch(&self.state);
+        if let Some((addr, id)) = self.serve(&mut state, bytes, requested) {
+            return Ok(Block::new(self, id, addr.get(), bytes, requested));
+        }
+        if state.retired {
+            // Kept by another of its blocks.
+            self.outstanding.0.fetch_add(1, Ordering::AcqRel);
+        } else {
+            // Counted before it is there, so that the lane cannot end while the core looks for it.
+            state.others += 1;
+        }
+        drop(state);
         match self.shared.acquire(self, bytes, requested) {
-            Ok(grant) => Ok(Block::new(self, grant.id, grant.offset, bytes, requested)),
+            Ok(grant) => {
+                let addr = self.shared.base + grant.offset;
+                Ok(Block::new(self, grant.id, addr, bytes, requested))
+            }
             Err(error) => {
-                let mut state = lock(&self.state);
-                if state.retired {
-                    drop(state);
-                    self.leave();
-                } else {
-                    state.out -= 1;
-                }
+                self.count_out();
                 Err(error)
             }
         }
     }
 
-    /// A block of a lane that is retired and kept by another of its blocks.
-    #[cold]
-    fn alloc_late(&self, bytes: u64, requested: u64) -> Result<Block> {
-        self.outstanding.0.fetch_add(1, Ordering::AcqRel);
-        self.alloc_from_core(bytes, requested)
+    /// Takes back the count of a block that there is not.
+    fn count_out(&self) {
+        let mut state = latch(&self.state);
+        if state.retired {
+            drop(state);
+            self.leave();
+        } else {
+            state.others -= 1;
+        }
     }
 
     /// Frees the last bytes of the block `id`, which has `before`, down to `after`, in stream
     /// order; `returned` fewer were asked for.
     pub(crate) fn shrink(&self, id: Id, before: u64, after: u64, returned: u64) {
-        let tick = self.stream.timeline.open_tick();
+        let tick = self.open_tick();
         let mut core = lock(&self.shared.core);
-        self.flows.cold.shrunk(before, after, returned);
+        self.flows.shrunk(before, after, returned);
         core.shrink(id, before - after, self.slot, tick);
     }
 
-    /// The pointer that a block of this lane keeps.
-    pub(crate) fn pointer(&self) -> LanePtr {
-        LanePtr(self)
-    }
-
-    /// Takes back a block that was allocated here.
-    #[inline]
-    pub(crate) fn free(&self, block: Cached, requested: u64) {
-        let mut state = lock(&self.state);
-        if state.retired || !self.has_room(&state, block.bytes) {
+    /// Takes back a block that was allocated here: not inlined, as [`Lane::serve_kept`].
+    #[inline(never)]
+    pub(crate) fn free(&self, addr: Addr, id: Id, requested: u64, slack: u32) {
+        let block = Cached {
+            addr,
+            bytes: requested + u64::from(slack),
+            tick: self.open_tick(),
+            id,
+        };
+        let mut state = latch(&self.state);
+        if !self.has_room(&state, block.bytes) {
             drop(state);
-            self.free_by_core(self, block, requested);
-            return;
+            return self.free_by_core(self, block, requested);
         }
-        // The last touch of the lane: once this is unlocked, it may be retired and end.
-        state.out -= 1;
+        // The last touch of the lane: once this is let go, it may be retired and end.
         self.keep(&mut state, block, requested);
     }
 
     /// Takes back a block that was allocated on `home`, another lane of the pool. The caller holds
     /// a count of this lane.
     pub(crate) fn free_foreign(&self, home: &Self, block: Cached, requested: u64) {
-        let mut state = lock(&self.state);
-        if state.retired || !self.has_room(&state, block.bytes) {
+        let mut state = latch(&self.state);
+        if !self.has_room(&state, block.bytes) {
             drop(state);
-            self.free_by_core(home, block, requested);
-            return;
+            return self.free_by_core(home, block, requested);
         }
+        state.others += 1;
         self.keep(&mut state, block, requested);
         drop(state);
         home.leave();
     }
 
+    /// Whether the cache may keep one more block: there is always room for one alone.
     #[inline]
     fn has_room(&self, state: &LaneState, bytes: u64) -> bool {
-        state.cache.bytes() + bytes <= self.shared.cache_bytes && state.cache.blocks() < MOST_BLOCKS
+        let fits = state.cache.bytes() + bytes <= self.cache_bytes || state.cache.is_empty();
+        fits && !state.cache.is_full() && !state.retired
     }
 
     /// Counts a free and keeps the block in the cache.
-    #[inline]
+    #[inline(always)]
     fn keep(&self, state: &mut LaneState, block: Cached, requested: u64) {
-        self.flows.hot.freed(block.bytes, requested);
+        self.flows.kept_in_cache(block.bytes, requested);
         state.cache.push(block);
-        self.flows.hot.cached_bytes.set(state.cache.bytes());
     }
 
     /// Frees a block of `home` where the cache is full, which is emptied first, or the lane is
     /// retired. All under the core's lock, so that no free memory is ever out of the sight of a
     /// request; the block holds `home` until the end.
     #[cold]
+    #[inline(never)]
     fn free_by_core(&self, home: &Self, block: Cached, requested: u64) {
         let shared = Arc::clone(&self.shared);
         let mut core = lock(&shared.core);
         self.drain(&mut core);
-        let mut state = lock(&self.state);
-        if !state.retired {
-            if std::ptr::eq(self, home) {
-                state.out -= 1;
-                self.keep(&mut state, block, requested);
-                drop(state);
-                let _ = core.ease();
-                return;
-            }
+        let mut state = latch(&self.state);
+        let at_home = std::ptr::eq(self, home);
+        if self.has_room(&state, block.bytes) {
+            state.others += i64::from(!at_home);
             self.keep(&mut state, block, requested);
-        } else {
-            self.flows.cold.freed(block.bytes, requested);
-            core.give(block.id, self.slot, block.tick);
+            drop(state);
+            // As for a request: what the driver refuses is offered again next time.
+            let _ = core.ease();
+            drop(core);
+            if !at_home {
+                home.leave();
+            }
+            return;
         }
+        self.flows.given_to_core(block.bytes, requested);
+        core.give(block.id, self.slot, block.tick);
+        // Only a retired lane counts each of its blocks; one in use counts those freed here.
+        let counted = at_home && !state.retired;
+        state.others -= i64::from(counted);
         drop(state);
-        // As for a request: what the driver refuses is offered again next time.
         let _ = core.ease();
         drop(core);
-        home.leave();
+        if !counted {
+            home.leave();
+        }
     }
 
-    /// A block of exactly `bytes` from another stream's cache, behind a wait for that stream; more
-    /// of the same size come along into this lane's cache, so that one wait serves many.
+    /// A block of exactly `bytes` from the cache of one of `lanes`, behind a wait for its stream;
+    /// more of the same size come along into this lane's cache, so that one wait serves many.
     ///
     /// Under the core's lock, so that no free memory is out of the sight of a request meanwhile.
     pub(crate) fn take_over(
@@ -264,68 +332,88 @@ impl Lane {
         bytes: u64,
         core: &mut Core,
     ) -> Result<Option<Grant>> {
-        for other in lanes.iter().filter(|other| other.slot != self.slot) {
-            let mut theirs = lock(&other.state);
-            let Some(tick) = theirs.cache.newest(bytes) else {
+        for other in lanes {
+            let newest = latch(&other.state).cache.newest(bytes);
+            let Some(tick) = newest.filter(|_| !std::ptr::eq(&**other, self)) else {
                 continue;
             };
-            // Their order is asked for before anything is taken, so a failure changes nothing.
-            let timeline = &self.stream.timeline;
-            if timeline.wait_for(&other.stream.timeline, tick)? {
-                core.steps.waits += 1;
-                core.steps.stream_wait += 1;
-            } else {
-                core.steps.ready_elsewhere += 1;
-            }
-            let tick = timeline.open_tick();
-            let taken = std::iter::from_fn(|| theirs.cache.pop(bytes)).take(TAKEN_OVER);
-            let taken: Vec<Cached> = taken.map(|block| Cached { tick, ..block }).collect();
-            other.flows.hot.cached_bytes.set(theirs.cache.bytes());
-            drop(theirs);
-            let Some((first, rest)) = taken.split_first() else {
-                continue;
-            };
-            let mut state = lock(&self.state);
-            for &block in rest {
-                if state.retired || !self.has_room(&state, bytes) {
-                    core.give(block.id, self.slot, tick);
-                } else {
-                    state.cache.push(block);
+            // Their order is asked for before anything is taken, so a failure changes nothing; and
+            // without their latch, since the driver may take its time.
+            let same = other.slot == self.slot;
+            let waited = !same && self.timeline.wait_for(&other.timeline, tick)?;
+            // What was freed meanwhile, or read its tick later, the wait does not cover.
+            let until = if same { u64::MAX } else { tick };
+            let mut taken = std::mem::take(&mut core.taken_over);
+            (latch(&other.state).cache).pop_until(bytes, until, TAKEN_OVER, &mut taken);
+            other.flows.left_cache(bytes * taken.len() as u64);
+            let grant = self.take_in(&mut taken, core);
+            core.taken_over = taken;
+            core.steps.waits += u64::from(waited);
+            if grant.is_some() {
+                match (same, waited) {
+                    (true, _) => core.steps.own_stream += 1,
+                    (_, true) => core.steps.stream_wait += 1,
+                    (_, false) => core.steps.ready_elsewhere += 1,
                 }
+                return Ok(grant);
             }
-            self.flows.hot.cached_bytes.set(state.cache.bytes());
-            return Ok(Some(Grant {
-                id: first.id,
-                offset: first.offset,
-            }));
         }
         Ok(None)
     }
 
+    /// The first of the blocks `taken` from another cache; the others go into this one. The lane's
+    /// stream runs behind all of them.
+    fn take_in(&self, taken: &mut Vec<Cached>, core: &mut Core) -> Option<Grant> {
+        let tick = self.open_tick();
+        let mut blocks = taken.drain(..);
+        let first = blocks.next()?;
+        let mut state = latch(&self.state);
+        for block in blocks {
+            if self.has_room(&state, block.bytes) {
+                self.flows.came_to_cache(block.bytes);
+                state.cache.push(Cached { tick, ..block });
+            } else {
+                core.give(block.id, self.slot, tick);
+            }
+        }
+        Some(Grant {
+            id: first.id,
+            offset: first.addr - self.shared.base,
+        })
+    }
+
     /// Empties the cache into the core; true if there was anything.
+    ///
+    /// The latch is held only while an empty cache takes the place of the full one. Until the core
+    /// has all of it nobody misses it: who looks for memory does so under the core's lock.
     pub(crate) fn drain(&self, core: &mut Core) -> bool {
-        let mut state = lock(&self.state);
-        let any = state.cache.blocks() > 0;
-        state
-            .cache
-            .drain(|block| core.give(block.id, self.slot, block.tick));
-        self.flows.hot.cached_bytes.set(0);
-        any
+        let state = latch(&self.state);
+        self.drain_cache(state, core)
+    }
+
+    fn drain_cache(&self, mut state: LatchGuard<'_, LaneState>, core: &mut Core) -> bool {
+        let bytes = state.cache.bytes();
+        if bytes == 0 {
+            return false;
+        }
+        let mut cache = core.spare_cache.take().unwrap_or_else(Cache::new);
+        std::mem::swap(&mut state.cache, &mut cache);
+        drop(state);
+        self.flows.left_cache(bytes);
+        cache.drain(|block| core.give(block.id, self.slot, block.tick));
+        core.spare_cache = Some(cache);
+        true
     }
 
     /// Ends the lane's use: from now on frees go straight to the core, and the last one ends it.
     pub(crate) fn retire(&self, core: &mut Core) {
-        self.drain(core);
-        let mut state = lock(&self.state);
+        let mut state = latch(&self.state);
         if std::mem::replace(&mut state.retired, true) {
             return;
         }
-        // A free that came between the drain and this lock left its block in the cache.
-        state
-            .cache
-            .drain(|block| core.give(block.id, self.slot, block.tick));
-        let out = state.out;
-        drop(state);
+        let out = state.others + self.flows.served_less_kept();
+        // Counts that others make from here on go to `outstanding`.
+        self.drain_cache(state, core);
         if self.outstanding.0.fetch_add(out, Ordering::AcqRel) + out == 0 {
             self.end();
         }
