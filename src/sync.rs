@@ -67,6 +67,14 @@ pub(crate) fn try_latch<T>(latch: &Latch<T>) -> Option<LatchGuard<'_, T>> {
     };
 }
 
+/// Whether someone has the latch now.
+pub(crate) fn is_latched<T>(latch: &Latch<T>) -> bool {
+    #[cfg(not(shuttle))]
+    return latch.is_locked();
+    #[cfg(shuttle)]
+    return try_latch(latch).is_none();
+}
+
 /// What the lock guards, for its only owner.
 pub(crate) fn get_mut<T: ?Sized>(mutex: &mut Mutex<T>) -> &mut T {
     #[cfg(not(shuttle))]

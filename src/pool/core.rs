@@ -188,6 +188,41 @@ impl Core {
         }
     }
 
+    /// Takes up to `most` blocks of `bytes` from the hole behind the block `id`, if it is ready for
+    /// `slot`.
+    pub(crate) fn take_behind(
+        &mut self,
+        id: Id,
+        bytes: u64,
+        slot: Slot,
+        most: u64,
+        taken: &mut Vec<Cached>,
+    ) {
+        let next = self.extents.get(id).next;
+        if next == NONE {
+            return;
+        }
+        let hole = *self.extents.get(next);
+        let count = most.min(hole.bytes / bytes);
+        if hole.state != State::Hole || count == 0 || !self.is_behind(slot, &hole) {
+            return;
+        }
+        let first = self.take(next, count * bytes, slot);
+        for at in (0..count).rev() {
+            let id = if at == 0 {
+                first.id
+            } else {
+                self.extents.split_taken(first.id, bytes)
+            };
+            taken.push(Cached {
+                addr: self.arena.base() + first.offset + at * bytes,
+                bytes,
+                tick: 0,
+                id,
+            });
+        }
+    }
+
     /// Whether no more than one stream has used the pool.
     pub(super) fn only_stream(&self) -> bool {
         self.streams.len() <= 2
@@ -276,10 +311,14 @@ impl Core {
 
     /// Steps 1 and 2 without a driver call: the smallest hole that is ready for `slot`.
     pub(crate) fn take_ready(&mut self, slot: Slot, bytes: u64) -> Option<Grant> {
-        let own = [slot, FRESH]
-            .into_iter()
-            .filter_map(|s| self.extents.index(s).best(bytes));
-        let mine = own.min_by_key(|&id| (self.extents.get(id).bytes, self.extents.get(id).start));
+        let own = self.extents.index(slot).best(bytes);
+        let fresh = self.extents.index(FRESH).best(bytes);
+        let size = |id| (self.extents.get(id).bytes, self.extents.get(id).start);
+        let mine = match (own, fresh) {
+            (Some(own), Some(fresh)) if size(fresh) < size(own) => Some(fresh),
+            (Some(id), _) | (None, Some(id)) => Some(id),
+            (None, None) => None,
+        };
         let mut best = mine.map(|id| (self.extents.get(id).bytes, id));
         if best.is_none_or(|(size, _)| size > bytes) {
             for other in (1..self.extents.slots()).filter(|&other| other != slot) {

@@ -22,7 +22,6 @@
 //! below zero while the lane is in use; retiring adds what the lane's own counts say is still out,
 //! and from then on whoever brings it to zero ends the lane.
 
-use std::num::NonZeroU64;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,16 +32,29 @@ use super::core::{Core, Grant};
 use super::extents::{Id, Slot};
 use super::index::UNIT;
 use super::shared::Shared;
-use super::stats::Flows;
+use super::stats::{Flows, Tally};
 use crate::device::{Addr, StreamCore, Timeline, lock};
 use crate::error::{Error, Result};
-use crate::sync::{AtomicI64, Latch, LatchGuard, latch, try_latch};
+use crate::sync::{AtomicI64, Latch, LatchGuard, is_latched, latch, try_latch};
 
 /// Blocks taken over from another stream's cache behind one wait.
 const TAKEN_OVER: usize = 64;
 
+/// Misses of one size in a row after which a lane takes more blocks than were asked for.
+const IN_A_ROW: u64 = 4;
+
+/// Blocks taken ahead at most, and their bytes.
+const AHEAD: u64 = 16;
+const AHEAD_BYTES: u64 = 1 << 20;
+
 /// Largest request; far above any device, far below what would overflow.
 const LARGEST: u64 = 1 << 46;
+
+/// What [`Lane::serve_kept`] gives in place of an extent.
+pub(crate) const UNCOUNTED: Id = 0;
+
+/// As [`UNCOUNTED`].
+pub(crate) const COUNTED: Id = 1;
 
 /// What a lane's latch guards.
 pub(crate) struct LaneState {
@@ -67,6 +79,9 @@ pub(crate) struct Lane {
     pub(crate) slot: Slot,
     pub(crate) hold: Arc<SlotHold>,
     pub(crate) flows: Arc<Flows>,
+    /// The size that the cache did not have last, and how often in a row; written under the latch.
+    missed: Tally,
+    in_a_row: Tally,
     outstanding: Outstanding,
 }
 
@@ -146,6 +161,8 @@ impl Lane {
             slot,
             hold: Arc::clone(hold),
             flows: Arc::default(),
+            missed: Tally::default(),
+            in_a_row: Tally::default(),
             outstanding: Outstanding(AtomicI64::new(0)),
         });
         // Taken back by `end`.
@@ -159,37 +176,48 @@ impl Lane {
         self.timeline.open_tick()
     }
 
-    /// A block of at least `requested` bytes, if the cache has one and no other thread is at it.
-    /// The caller holds the pool and the stream.
-    #[inline]
-    pub(crate) fn alloc_kept(&self, requested: u64) -> Option<Block> {
-        let (addr, id) = self.serve_kept(requested)?;
-        let bytes = requested.next_multiple_of(UNIT);
-        Some(Block::new(self, id, addr.get(), bytes, requested))
-    }
-
-    /// Address and extent of such a block. Not inlined, with what it takes and gives in registers: a
-    /// block that its caller has to put together in memory costs more than the call.
+    /// A block of at least `requested` bytes, if the cache has one and no other thread is at it: its
+    /// address and extent. Address 0 for none, and then in place of the extent whether the lane
+    /// counts already the block to come, [`COUNTED`], or not. The caller holds the pool and the
+    /// stream.
+    ///
+    /// Not inlined, with what it takes and gives in registers: a block that its caller has to put
+    /// together in memory and copy costs more than the call.
     #[inline(never)]
-    fn serve_kept(&self, requested: u64) -> Option<(NonZeroU64, Id)> {
+    pub(crate) fn serve_kept(&self, requested: u64) -> (Addr, Id) {
         if !is_servable(requested) {
-            return None;
+            return (0, UNCOUNTED);
         }
-        let mut state = try_latch(&self.state)?;
-        self.serve(&mut state, requested.next_multiple_of(UNIT), requested)
+        let Some(mut state) = try_latch(&self.state) else {
+            return (0, UNCOUNTED);
+        };
+        let bytes = requested.next_multiple_of(UNIT);
+        if let Some(kept) = state.cache.pop(bytes) {
+            self.flows.served_by_cache(bytes, requested);
+            return (kept.addr, kept.id);
+        }
+        // A retired lane's cache is empty, so that this is asked only here.
+        if state.retired {
+            return (0, UNCOUNTED);
+        }
+        state.others += 1;
+        self.note_miss(bytes);
+        (0, COUNTED)
     }
 
-    /// A block from the cache, counted. A retired lane's cache is empty.
-    #[inline(always)]
-    fn serve(&self, state: &mut LaneState, bytes: u64, requested: u64) -> Option<(NonZeroU64, Id)> {
-        let kept = state.cache.pop(bytes)?;
-        self.flows.served_by_cache(bytes, requested);
-        Some((NonZeroU64::new(kept.addr)?, kept.id))
+    /// Under the latch.
+    fn note_miss(&self, bytes: u64) {
+        if self.missed.get() == bytes {
+            self.in_a_row.add(1);
+        } else {
+            self.missed.set(bytes);
+            self.in_a_row.set(1);
+        }
     }
 
     /// Whether another thread is at the lane now.
     pub(crate) fn is_busy(&self) -> bool {
-        try_latch(&self.state).is_none()
+        is_latched(&self.state)
     }
 
     /// A block of at least `requested` bytes. The caller holds the pool and the stream, or a
@@ -197,17 +225,25 @@ impl Lane {
     pub(crate) fn alloc(&self, requested: u64) -> Result<Block> {
         let bytes = rounded(requested)?;
         let mut state = latch(&self.state);
-        if let Some((addr, id)) = self.serve(&mut state, bytes, requested) {
-            return Ok(Block::new(self, id, addr.get(), bytes, requested));
+        if let Some(kept) = state.cache.pop(bytes) {
+            self.flows.served_by_cache(bytes, requested);
+            return Ok(Block::new(self, kept.id, kept.addr, bytes, requested));
         }
         if state.retired {
             // Kept by another of its blocks.
             self.outstanding.0.fetch_add(1, Ordering::AcqRel);
         } else {
-            // Counted before it is there, so that the lane cannot end while the core looks for it.
             state.others += 1;
+            self.note_miss(bytes);
         }
         drop(state);
+        self.alloc_counted(requested)
+    }
+
+    /// A block of at least `requested` bytes from the core. It is counted already, so that the lane
+    /// cannot end while the core looks for it.
+    pub(crate) fn alloc_counted(&self, requested: u64) -> Result<Block> {
+        let bytes = requested.next_multiple_of(UNIT);
         match self.shared.acquire(self, bytes, requested) {
             Ok(grant) => {
                 let addr = self.shared.base + grant.offset;
@@ -364,9 +400,18 @@ impl Lane {
     /// The first of the blocks `taken` from another cache; the others go into this one. The lane's
     /// stream runs behind all of them.
     fn take_in(&self, taken: &mut Vec<Cached>, core: &mut Core) -> Option<Grant> {
-        let tick = self.open_tick();
         let mut blocks = taken.drain(..);
         let first = blocks.next()?;
+        self.put_in(blocks, core);
+        Some(Grant {
+            id: first.id,
+            offset: first.addr - self.shared.base,
+        })
+    }
+
+    /// Puts blocks that the lane's stream runs behind into the cache, as far as there is room.
+    fn put_in(&self, blocks: impl Iterator<Item = Cached>, core: &mut Core) {
+        let tick = self.open_tick();
         let mut state = latch(&self.state);
         for block in blocks {
             if self.has_room(&state, block.bytes) {
@@ -376,10 +421,24 @@ impl Lane {
                 core.give(block.id, self.slot, tick);
             }
         }
-        Some(Grant {
-            id: first.id,
-            offset: first.addr - self.shared.base,
-        })
+    }
+
+    /// Puts a few more blocks of a size that is asked for again and again into the cache, from the
+    /// hole behind the one granted, if that is ready. Takes nothing else that is free, and whoever
+    /// looks for memory beyond holes gets it back from the cache.
+    pub(crate) fn take_ahead(&self, grant: Grant, bytes: u64, core: &mut Core) {
+        let in_a_row = self.in_a_row.get();
+        if in_a_row < IN_A_ROW || self.missed.get() != bytes {
+            return;
+        }
+        let most = in_a_row.min(AHEAD).min(AHEAD_BYTES / bytes);
+        if most == 0 || most * bytes > self.cache_bytes {
+            return;
+        }
+        let mut taken = std::mem::take(&mut core.taken_over);
+        core.take_behind(grant.id, bytes, self.slot, most, &mut taken);
+        self.put_in(taken.drain(..), core);
+        core.taken_over = taken;
     }
 
     /// Empties the cache into the core; true if there was anything.

@@ -31,7 +31,7 @@ pub use track::{LeakReport, LiveBlock, TagScope, tag_scope};
 
 use crate::device::{Device, Stream, lock};
 use crate::error::{Error, OutOfMemory, Result};
-use lane::{Lane, LanePtr};
+use lane::{COUNTED, Lane, LanePtr};
 
 pub(crate) use self::core::Core;
 pub(crate) use index::UNIT;
@@ -159,22 +159,36 @@ impl Pool {
     /// [`Error::OutOfMemory`] when every step of the ladder failed; what the driver said.
     #[inline(always)]
     pub fn alloc(&self, stream: &Stream, bytes: u64) -> Result<Block> {
+        let mut counted = None;
         if !self.handle.tracks
             && let Some(lane) = self.remembered_lane(stream)
-            && let Some(block) = lane.alloc_kept(bytes)
         {
-            return Ok(block);
+            let (addr, id) = lane.serve_kept(bytes);
+            if addr != 0 {
+                return Ok(Block::new(
+                    lane,
+                    id,
+                    addr,
+                    bytes.next_multiple_of(UNIT),
+                    bytes,
+                ));
+            }
+            counted = (id == COUNTED).then_some(lane);
         }
         // Taken apart, so that a block served above need not pass through memory to meet this one.
-        match self.alloc_slowly(stream, bytes) {
+        match self.alloc_slowly(stream, bytes, counted) {
             Ok(block) => Ok(block),
             Err(error) => Err(error),
         }
     }
 
+    /// What the cache does not serve; `counted` is the lane where the block is counted already.
     #[cold]
     #[inline(never)]
-    fn alloc_slowly(&self, stream: &Stream, bytes: u64) -> Result<Block> {
+    fn alloc_slowly(&self, stream: &Stream, bytes: u64, counted: Option<&Lane>) -> Result<Block> {
+        if let Some(lane) = counted {
+            return lane.alloc_counted(bytes);
+        }
         let mut block = self.lane(stream)?.alloc(bytes)?;
         if let Some(tracker) = &self.shared().tracker {
             tracker.enter(&mut block);

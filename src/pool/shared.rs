@@ -204,7 +204,8 @@ impl Shared {
 
     /// The core's own steps; with a grant, whether the pool is over its soft limit.
     fn climb(&self, lane: &Lane, bytes: u64, requested: u64) -> Result<Option<(Grant, bool)>> {
-        let served = |grant: Grant, core: &Core| {
+        let served = |grant: Grant, core: &mut Core| {
+            lane.take_ahead(grant, bytes, core);
             lane.flows.served_by_core(bytes, requested);
             Ok(Some((grant, core.is_over_soft_limit())))
         };
@@ -213,18 +214,18 @@ impl Shared {
         {
             let mut core = lock(&self.core);
             if let Some(grant) = core.take_ready(lane.slot, bytes) {
-                return served(grant, &core);
+                return served(grant, &mut core);
             }
             if let Some(grant) = lane.take_over(&siblings, bytes, &mut core)? {
-                return served(grant, &core);
+                return served(grant, &mut core);
             }
             if core.poll(lane.slot)?
                 && let Some(grant) = core.take_ready(lane.slot, bytes)
             {
-                return served(grant, &core);
+                return served(grant, &mut core);
             }
             if let Some(grant) = core.take_overlapping(lane.slot, bytes)? {
-                return served(grant, &core);
+                return served(grant, &mut core);
             }
         }
         lock(&self.ledger).note_peak();
@@ -233,7 +234,7 @@ impl Shared {
         if core.config.reuse.device_wait
             && let Some(grant) = lane.take_over(&lanes, bytes, &mut core)?
         {
-            return served(grant, &core);
+            return served(grant, &mut core);
         }
         let mut drained = false;
         for lane in &lanes {
@@ -243,13 +244,13 @@ impl Shared {
         // Another thread may have freed memory since the lock was let go, so this is not only for
         // what was drained.
         if let Some(grant) = core.take_ready(lane.slot, bytes) {
-            return served(grant, &core);
+            return served(grant, &mut core);
         }
         if let Some(grant) = core.take_waiting(lane.slot, bytes)? {
-            return served(grant, &core);
+            return served(grant, &mut core);
         }
         match core.take_mapping(lane.slot, bytes)? {
-            Some(grant) => served(grant, &core),
+            Some(grant) => served(grant, &mut core),
             None => Ok(None),
         }
     }

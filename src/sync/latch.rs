@@ -50,6 +50,10 @@ unsafe impl RawMutex for RawLatch {
             .is_ok()
     }
 
+    fn is_locked(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
     #[inline]
     unsafe fn unlock(&self) {
         self.0.store(false, Ordering::Release);
