@@ -200,9 +200,28 @@ impl Lane {
         if state.retired {
             return (0, UNCOUNTED);
         }
+        // Counted before it is there, so that the lane cannot end while the core looks for it.
         state.others += 1;
         self.note_miss(bytes);
-        (0, COUNTED)
+        drop(state);
+        self.serve_ready(bytes, requested)
+    }
+
+    /// As [`Lane::serve_kept`], from a hole that is ready: the ladder's first step, for a block that
+    /// is counted.
+    fn serve_ready(&self, bytes: u64, requested: u64) -> (Addr, Id) {
+        let mut core = lock(&self.shared.core);
+        let Some(grant) = core.take_ready(self.slot, bytes) else {
+            return (0, COUNTED);
+        };
+        self.take_ahead(grant, bytes, &mut core);
+        self.flows.served_by_core(bytes, requested);
+        let is_over = core.is_over_soft_limit();
+        drop(core);
+        if is_over {
+            self.shared.ease();
+        }
+        (self.shared.base + grant.offset, grant.id)
     }
 
     /// Under the latch.

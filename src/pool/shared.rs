@@ -196,7 +196,8 @@ impl Shared {
     }
 
     /// Gives idle memory back while the pool is over its soft limit.
-    fn ease(&self) {
+    #[cold]
+    pub(crate) fn ease(&self) {
         self.drain_all();
         // What the driver refuses stays idle memory of the pool, and is offered again next time.
         let _ = lock(&self.core).ease();
