@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::contender::{Arithmetic, Contender, DriverPool, Malloc, Warpool};
+use common::record::About;
 use common::ring::Ring;
 use common::{Figure, Lab, Random, median};
 use warpool::device::{DeviceKind, Launch};
@@ -31,7 +32,7 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 fn main() {
-    let mut lab = Lab::new();
+    let mut lab = Lab::new("alloc");
     let lab = &mut lab;
     let device = lab.device.clone();
     macro_rules! each {
@@ -57,7 +58,11 @@ fn main() {
     lab.criterion.final_summary();
     lab.record.print();
     if let Some(path) = std::env::var_os("WARPOOL_BENCH_JSON") {
-        lab.record.write(&PathBuf::from(path), &device);
+        let about = About {
+            title: "Host time of allocations",
+            command: "cargo bench --bench alloc",
+        };
+        lab.record.write(&PathBuf::from(path), &device, &about);
     }
 }
 

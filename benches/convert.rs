@@ -3,7 +3,13 @@
 //! Times are of the device, between two events around a burst of launches, so the host's share is
 //! left out; bytes are those read plus those written. On a machine without a GPU the host device runs
 //! the same at small sizes. After criterion's figures a table gives each conversion's rate and its
-//! ratio to the copy of as many bytes.
+//! ratio to the largest copy. Two last lines are of the processor: the host kernel beside the `half`
+//! crate's conversion of the same slice on the same core.
+
+#[path = "convert/empty.rs"]
+mod empty;
+#[path = "convert/half_crate.rs"]
+mod half_crate;
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -23,6 +29,8 @@ struct Line {
     name: String,
     bytes: f64,
     ns: f64,
+    /// What the ratio is to, in bytes a nanosecond, if not to the copy.
+    beside: Option<f64>,
 }
 
 /// The device, memory for every bench, and what was measured.
@@ -36,15 +44,24 @@ struct Ground {
     bytes: u64,
     on_gpu: bool,
     lines: RefCell<Vec<Line>>,
+    /// Dropped last: everything above is in its context.
+    empty: Option<empty::Kernel>,
 }
 
 impl Ground {
     fn new() -> Self {
-        let (device, _) = Device::any().expect("the host device is always there");
+        let empty = empty::Kernel::load();
+        let (device, stream) = match &empty {
+            Some(empty) => empty.device_and_stream(),
+            None => {
+                let (device, _) = Device::any().expect("the host device is always there");
+                let stream = device.stream().expect("a stream");
+                (device, stream)
+            }
+        };
         let on_gpu = device.info().kind == DeviceKind::Cuda;
         // Of the wider side of each conversion.
         let bytes: u64 = if on_gpu { 1 << 30 } else { 1 << 22 };
-        let stream = device.stream().expect("a stream");
         let pool = Pool::new(&device, PoolConfig::default()).expect("a pool");
         let from = pool.alloc(&stream, bytes + 4096).expect("the source");
         let to = pool.alloc(&stream, bytes + 4096).expect("the destination");
@@ -75,6 +92,7 @@ impl Ground {
             bytes,
             on_gpu,
             lines: RefCell::default(),
+            empty,
         }
     }
 
@@ -109,6 +127,7 @@ impl Ground {
                 name: name.into(),
                 bytes: bytes as f64,
                 ns,
+                beside: None,
             });
         }
     }
@@ -227,7 +246,10 @@ fn plain(ground: &Ground, c: &mut Criterion) {
     offset_pair::<f32, f16>(ground, c, nearest, "_target_off_1", 0, 1);
     offset_pair::<f32, f16>(ground, c, nearest, "_off_3_5", 3, 5);
     offset_pair::<f16, f32>(ground, c, nearest, "_off_3_1", 3, 1);
+    offset_pair::<f16, bf16>(ground, c, nearest, "_off_1_3", 1, 3);
     offset_pair::<f16, E4m3>(ground, c, nearest, "_off_1_3", 1, 3);
+    offset_pair::<E4m3, f16>(ground, c, nearest, "_off_1_3", 1, 3);
+    offset_pair::<E4m3, f32>(ground, c, nearest, "_off_1_3", 1, 3);
 }
 
 fn shaped(ground: &Ground, criterion: &mut Criterion) {
@@ -298,12 +320,13 @@ fn lists(ground: &Ground, criterion: &mut Criterion) {
         ("10000", 10_000, 10_000 * 1024),
         ("100000", 100_000, 100_000 * 1024),
     ] {
-        let lengths = lengths(count, ground.list(total));
+        let lengths = lengths(ground.list(count), ground.list(total));
         let (mut tensors, mut gradients, mut at) = (vec![], vec![], 0);
         for &n in &lengths {
             tensors.push((ground.source::<f32>(at, n), ground.target::<f16>(at, n)));
             gradients.push(ground.target::<f32>(at, n));
             at += n.next_multiple_of(64);
+            assert!(at * 4 <= ground.bytes, "the tensors are in the blocks");
         }
         let moved: u64 = lengths.iter().sum();
         let mut table = ConvertTable::new(&ground.pool, &ground.stream, tensors).expect("a table");
@@ -370,7 +393,10 @@ fn in_place(ground: &Ground, criterion: &mut Criterion) {
 }
 
 fn small(ground: &Ground, criterion: &mut Criterion) {
-    for log in [0u32, 10, 14, 18] {
+    if let Some(empty) = &ground.empty {
+        ground.measure(criterion, "empty_kernel", 0, || empty.launch());
+    }
+    for log in [10u32, 12, 14, 16, 18] {
         let len = 1u64 << log;
         ground.measure(criterion, &format!("f32_to_f16_2^{log}"), len * 6, || {
             let (from, to) = (ground.source::<f32>(0, len), ground.target::<f16>(0, len));
@@ -388,7 +414,7 @@ fn keep(lines: &[Line], copy: Option<f64>) -> std::io::Result<()> {
     let mut file = std::fs::File::create(path)?;
     for line in lines {
         let rate = line.bytes / line.ns;
-        let ratio = copy.map_or(0.0, |copy| rate / copy);
+        let ratio = line.beside.or(copy).map_or(0.0, |other| rate / other);
         writeln!(
             file,
             r#"{{"conversion":"{}","us":{:.2},"gb_per_s":{rate:.1},"of_copy":{ratio:.3}}}"#,
@@ -410,7 +436,8 @@ fn table(ground: &Ground) {
     keep(&lines, copy).expect("the file for the figures");
     println!("\n{:<34} {:>12} {:>10} {:>8}", "", "us", "GB/s", "of copy");
     for line in lines.iter() {
-        let ratio = copy.map_or_else(|| "-".into(), |copy| format!("{:.3}", rate(line) / copy));
+        let other = line.beside.or(copy);
+        let ratio = other.map_or_else(|| "-".into(), |other| format!("{:.3}", rate(line) / other));
         println!(
             "{:<34} {:>12.2} {:>10.1} {:>8}",
             line.name,
@@ -436,5 +463,6 @@ fn main() {
     in_place(&ground, &mut criterion);
     small(&ground, &mut criterion);
     criterion.final_summary();
+    ground.lines.borrow_mut().extend(half_crate::lines());
     table(&ground);
 }

@@ -1,291 +1,405 @@
-//! Device time of the kernels that move live data, beside the device's own copy.
+//! Device time of the kernels that move live data, beside the device's own copy and, where
+//! `scripts/bench-peers.sh` has built it, CUB's batched copy, all in one run.
 //!
-//! On a machine without a GPU the host device runs, on less memory: that shows the bench works and
-//! says nothing about a GPU.
+//! Every figure is a median of device times between events, of a gibibyte of random data and more,
+//! warm. GB/s counts bytes read and bytes written. Before it is timed, each case runs once on fresh
+//! content with the destination poisoned, and every byte is checked. On a machine without a GPU the
+//! host device runs, on less memory: that shows the bench works and says nothing about a GPU.
 
-use std::time::Duration;
+mod common;
 
-use criterion::measurement::WallTime;
-use criterion::{
-    BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main,
-};
+use std::path::PathBuf;
+
+use common::field::Field;
+use common::peers::{BatchedTable, Peers};
+use common::record::About;
+use common::{Figure, Lab, Random, median};
+use warpool::Stream;
 use warpool::compact::{Move, MoveTable, SlideTable};
 use warpool::device::{DeviceKind, Launch};
 use warpool::driver::abi;
-use warpool::{Device, Error, Event, Stream};
+use warpool::interop::CudaAsync;
 
-const SLIDE_SHIFTS: [u64; 6] = [16, 4 << 10, 64 << 10, 1 << 20, 64 << 20, 100 << 20];
+const OURS: &str = "warpool";
+const COPY: &str = "cudaMemcpyAsync";
+const CUB: &str = "CUB";
 
-/// Two areas of `bytes` each with room for tables behind them, on one stream.
-struct Field {
-    stream: Stream,
-    start: Event,
-    end: Event,
-    base: u64,
-    bytes: u64,
-    mapped: u64,
-    phys: warpool::device::Phys,
-}
+/// Shifts of one large block, in bytes.
+const DOWN: [u64; 8] = [
+    16,
+    256,
+    4 << 10,
+    64 << 10,
+    1 << 20,
+    16 << 20,
+    64 << 20,
+    256 << 20,
+];
+const UP: [u64; 3] = [256, 64 << 10, 64 << 20];
 
-impl Field {
-    fn new() -> Result<Self, Error> {
-        let (device, no_gpu) = Device::any()?;
-        if let Some(why) = no_gpu {
-            eprintln!("on the host device: {why}");
-        }
-        let bytes: u64 = if device.info().kind == DeviceKind::Cuda {
-            1 << 30
-        } else {
-            16 << 20
+fn main() {
+    let mut lab = Lab::new("relocate");
+    lab.record.compare(&[("of_copy", COPY), ("times_cub", CUB)]);
+    let device = lab.device.clone();
+    let cuda = device.info().kind == DeviceKind::Cuda;
+    // CUB works in the context that is current.
+    let context = cuda.then(|| CudaAsync::new(&device, None).expect("the context"));
+    let _entered = context.as_ref().map(|c| c.enter().expect("the context"));
+    let peers = cuda.then(Peers::open).flatten();
+    let field = Field::new(&device);
+    let copies = batched(&mut lab, &field, peers.as_ref());
+    slides(&mut lab, &field, copies);
+    neighbours(&mut lab, &field, copies);
+    patch(&mut lab, &field);
+    if let Some(peers) = &peers {
+        background(&mut lab, &field, peers);
+    }
+    lab.criterion.final_summary();
+    lab.record.print();
+    if let Some(path) = std::env::var_os("WARPOOL_BENCH_JSON") {
+        let about = About {
+            title: "Moving live data on the device",
+            command: "scripts/bench-peers.sh; cargo bench --bench relocate",
         };
-        let backend = device.backend();
-        let mapped = (2 * bytes + bytes / 2 + (64 << 20)).next_multiple_of(device.info().granule);
-        let base = backend.reserve(mapped)?;
-        let phys = backend.create(mapped)?;
-        backend.map(base, mapped, phys)?;
-        let field = Self {
-            stream: device.stream()?,
-            start: device.timing_event()?,
-            end: device.timing_event()?,
-            base,
-            bytes,
-            mapped,
-            phys,
-        };
-        // SAFETY: the area is mapped and nothing else uses it.
-        unsafe { backend.fill(base, 0x5A, mapped, field.stream.raw()) }?;
-        Ok(field)
-    }
-
-    fn tables(&self) -> u64 {
-        self.base + 2 * self.bytes
-    }
-
-    fn upload(&self, offset: u64, image: &[u8]) -> Result<u64, Error> {
-        let at = self.tables() + offset;
-        // SAFETY: the tables' area is mapped, and the copy is done before `image` goes.
-        unsafe {
-            let backend = self.stream.device().backend();
-            backend.copy_in(at, image.as_ptr(), image.len() as u64, self.stream.raw())?;
-        }
-        self.stream.synchronize()?;
-        Ok(at)
-    }
-
-    fn launch(&self, launch: &Launch) -> Result<(), Error> {
-        // SAFETY: every launch of this bench names ranges of the mapped area alone.
-        unsafe {
-            self.stream
-                .device()
-                .backend()
-                .launch(launch, self.stream.raw())
-        }
-    }
-
-    /// Device time of `times` runs of `work`.
-    fn time(&self, times: u64, work: impl Fn() -> Result<(), Error>) -> Duration {
-        let run = || {
-            self.start.record(&self.stream)?;
-            for _ in 0..times {
-                work()?;
-            }
-            self.end.record(&self.stream)?;
-            self.stream.synchronize()?;
-            self.end.elapsed_ns(&self.start)
-        };
-        run().map_or_else(
-            |why: Error| unusable(&why),
-            |ns| Duration::from_nanos(ns as u64),
-        )
+        lab.record.write(&PathBuf::from(path), &device, &about);
     }
 }
 
-impl Drop for Field {
-    fn drop(&mut self) {
-        let backend = self.stream.device().backend();
-        let _ = self.stream.synchronize();
-        let _ = backend.unmap(self.base, self.mapped);
-        let _ = backend.release(self.phys);
-        let _ = backend.unreserve(self.base, self.mapped);
+/// A size as people write it.
+fn size(bytes: u64) -> String {
+    match bytes.trailing_zeros() {
+        30.. => format!("{} GiB", bytes >> 30),
+        20.. => format!("{} MiB", bytes >> 20),
+        10.. => format!("{} KiB", bytes >> 10),
+        _ => format!("{bytes} B"),
     }
 }
 
-fn unusable(why: &Error) -> Duration {
-    eprintln!("the device failed: {why}");
-    std::process::exit(1)
+/// GB/s of the device's own copy of `bytes`.
+fn copy(lab: &mut Lab, field: &Field, bytes: u64) -> f64 {
+    let case = format!("{} at once", size(bytes));
+    let mut samples = Vec::new();
+    lab.measure(
+        ("copy", &case, COPY),
+        Figure::GbPerS { bytes: 2 * bytes },
+        |times| {
+            let took = field.time(times, || field.copy(bytes));
+            samples.push(took.as_nanos() as f64 / times as f64);
+            took
+        },
+    );
+    let last = samples.len().saturating_sub(common::SAMPLES);
+    median(&mut samples[last..]).map_or(f64::NAN, |ns| 2.0 * bytes as f64 / ns)
 }
 
-fn shuffled(count: u64) -> Vec<u64> {
-    let mut order: Vec<u64> = (0..count).collect();
-    let mut state = 0x9E37_79B9_7F4A_7C15u64;
-    for i in (1..order.len()).rev() {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        order.swap(i, (state % (i as u64 + 1)) as usize);
-    }
-    order
-}
-
-/// Blocks of the first area sent to the second in shuffled order. `sizes` cover the area.
-fn scattered(field: &Field, sizes: &[u64]) -> Vec<Move> {
-    let mut starts = Vec::with_capacity(sizes.len());
-    let mut at = field.base;
-    for size in sizes {
-        starts.push(at);
-        at += size;
-    }
-    let mut dst = field.base + field.bytes;
-    let mut moves = Vec::with_capacity(sizes.len());
-    for i in shuffled(sizes.len() as u64) {
-        let (src, bytes) = (starts[i as usize], sizes[i as usize]);
-        moves.push(Move { src, dst, bytes });
-        dst += bytes;
-    }
-    moves
-}
-
+/// Sizes between 256 bytes and 16 MiB, each octave as likely as any other, `total` bytes in all.
 fn mixed(total: u64) -> Vec<u64> {
-    let (mut sizes, mut left, mut state) = (Vec::new(), total, 0x1234_5678_9ABC_DEF1u64);
+    let (mut sizes, mut left, mut random) = (Vec::new(), total, Random(2));
     while left > 0 {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        let octave = 256u64 << (state % 17);
-        let size = (octave + (state >> 20) % octave) / 256 * 256;
+        let octave = 256u64 << random.below(16);
+        let size = (octave + random.below(octave)) / 256 * 256;
         sizes.push(size.min(left));
         left -= size.min(left);
     }
     sizes
 }
 
-fn batch(
-    group: &mut BenchmarkGroup<'_, WallTime>,
-    field: &Field,
-    name: &str,
-    sizes: &[u64],
-) -> Result<(), Error> {
-    let moves = scattered(field, sizes);
-    let table = MoveTable::new(&moves)?;
-    let launch = Launch::Relocate(table.args(field.upload(0, &table.image())?, 0));
-    group.throughput(Throughput::Bytes(2 * sizes.iter().sum::<u64>()));
-    group.bench_function(BenchmarkId::new("batched", name), |bencher| {
-        bencher.iter_custom(|times| field.time(times, || field.launch(&launch)));
-    });
-    Ok(())
-}
-
-fn slide(
-    group: &mut BenchmarkGroup<'_, WallTime>,
-    field: &Field,
-    name: &str,
-    moves: &[Move],
-) -> Result<(), Error> {
-    let table = SlideTable::new(moves, false)?;
-    let at = field.upload(0, table.image())?;
-    let scratch = (at + table.image().len() as u64).next_multiple_of(256);
-    let launch = Launch::Slide(table.args(at, scratch, 0)?);
-    group.throughput(Throughput::Bytes(
-        2 * moves.iter().map(|m| m.bytes).sum::<u64>(),
-    ));
-    group.bench_function(BenchmarkId::new("slide", name), |bencher| {
-        bencher.iter_custom(|times| field.time(times, || field.launch(&launch)));
-    });
-    Ok(())
-}
-
-fn patch(group: &mut BenchmarkGroup<'_, WallTime>, field: &Field) -> Result<(), Error> {
-    let ranges = 100_000u64;
-    let slots = field.bytes / 8;
-    // Each range is sent to itself, so that every run finds the slots as the one before did.
-    let table: Vec<u64> = (0..ranges)
-        .flat_map(|i| [(1 << 40) + i * 8192, (1 << 40) + i * 8192, 4096])
-        .collect();
-    let image: Vec<u64> = (0..slots)
-        .map(|i| (1 << 40) + i.wrapping_mul(0x9E37_79B9_7F4A_7C15) % (ranges * 8192))
-        .collect();
-    let at = field.upload(0, bytemuck::cast_slice(&table))?;
-    // SAFETY: the first area is mapped for all slots, and the copy is done before `image` goes.
-    unsafe {
-        let backend = field.stream.device().backend();
-        backend.copy_in(
-            field.base,
-            image.as_ptr().cast(),
-            8 * slots,
-            field.stream.raw(),
-        )?;
-    }
-    field.stream.synchronize()?;
-    let launch = Launch::Patch(abi::wp_patch {
-        slots: field.base,
-        slot_count: slots,
-        ranges: at,
-        range_count: ranges as u32,
-        max_blocks: 0,
-    });
-    group.throughput(Throughput::Elements(slots));
-    group.bench_function(BenchmarkId::new("patch", ranges), |bencher| {
-        bencher.iter_custom(|times| field.time(times, || field.launch(&launch)));
-    });
-    Ok(())
-}
-
-fn all(criterion: &mut Criterion) -> Result<(), Error> {
-    let field = Field::new()?;
-    let mut group = criterion.benchmark_group("relocate");
-    group.sample_size(20);
-    group.throughput(Throughput::Bytes(2 * field.bytes));
-    group.bench_function("copy_within", |bencher| {
-        // SAFETY: both areas are mapped.
-        let copy = || unsafe {
-            let (dst, backend) = (field.base + field.bytes, field.stream.device().backend());
-            backend.copy_within(dst, field.base, field.bytes, field.stream.raw())
-        };
-        bencher.iter_custom(|times| field.time(times, copy));
-    });
-    for size in [256u64, 4 << 10, 64 << 10, 1 << 20, 16 << 20] {
-        batch(
-            &mut group,
-            &field,
-            &size.to_string(),
-            &vec![size; (field.bytes / size) as usize],
-        )?;
-    }
-    batch(&mut group, &field, "mixed", &mixed(field.bytes))?;
-    let small = (field.bytes / 8192).min(100_000);
-    let mut skewed = vec![4096; small as usize];
-    skewed.push(field.bytes - small * 4096);
-    batch(&mut group, &field, "skewed", &skewed)?;
-    for shift in SLIDE_SHIFTS
-        .into_iter()
-        .filter(|shift| shift < &field.bytes)
-    {
-        let one = Move {
-            src: field.base + shift,
-            dst: field.base,
-            bytes: field.bytes,
-        };
-        slide(&mut group, &field, &shift.to_string(), &[one])?;
-    }
-    let pitch = field.bytes / 10_000 / 512 * 512;
-    let row: Vec<Move> = (0..10_000)
-        .map(|i| Move {
-            src: field.base + (i + 1) * pitch,
-            dst: field.base + i * (pitch - 256),
-            bytes: pitch - 256,
+/// Blocks of the first area, side by side, sent to the second in shuffled order.
+fn scattered(field: &Field, sizes: &[u64]) -> Vec<Move> {
+    let mut src = field.base;
+    let mut moves: Vec<Move> = sizes
+        .iter()
+        .map(|&bytes| {
+            src += bytes;
+            let (src, dst) = (src - bytes, 0);
+            Move { src, dst, bytes }
         })
         .collect();
-    slide(&mut group, &field, "neighbours", &row)?;
-    patch(&mut group, &field)?;
-    group.finish();
-    Ok(())
+    let mut random = Random(3);
+    for i in (1..moves.len()).rev() {
+        moves.swap(i, random.below(i as u64 + 1) as usize);
+    }
+    let mut dst = field.second();
+    for m in &mut moves {
+        m.dst = dst;
+        dst += m.bytes;
+    }
+    moves
 }
 
-fn relocate(criterion: &mut Criterion) {
-    if let Err(why) = all(criterion) {
-        unusable(&why);
+/// Disjoint moves; gives GB/s of the device's own copy of as many bytes.
+fn batched(lab: &mut Lab, field: &Field, peers: Option<&Peers>) -> f64 {
+    let whole = copy(lab, field, field.bytes);
+    for bytes in [256u64, 4 << 10, 64 << 10, 1 << 20, 16 << 20] {
+        let sizes = vec![bytes; (field.bytes / bytes) as usize];
+        batch(lab, field, peers, &size(bytes), &sizes, whole);
+    }
+    batch(
+        lab,
+        field,
+        peers,
+        "256 B to 16 MiB",
+        &mixed(field.bytes),
+        whole,
+    );
+    let small = (field.bytes / 8192).min(100_000);
+    let mut skewed = vec![4096; small as usize];
+    skewed.push(field.bytes);
+    let uneven = copy(lab, field, field.bytes + small * 4096);
+    let case = format!("{} among {small} of 4 KiB", size(field.bytes));
+    batch(lab, field, peers, &case, &skewed, uneven);
+    whole
+}
+
+fn batch(
+    lab: &mut Lab,
+    field: &Field,
+    peers: Option<&Peers>,
+    case: &str,
+    sizes: &[u64],
+    copies: f64,
+) {
+    let moves = scattered(field, sizes);
+    let table = MoveTable::new(&moves).expect("a table");
+    let at = field.upload(field.tables(), &table.image());
+    let launch = Launch::Relocate(table.args(at, 0));
+    field.check(case, &moves, || field.launch(&launch));
+    let figure = Figure::GbPerS {
+        bytes: 2 * sizes.iter().sum::<u64>(),
+    };
+    lab.measure(("batched", case, OURS), figure, |times| {
+        field.time(times, || field.launch(&launch))
+    });
+    lab.record.add("batched", case, figure.name(), COPY, copies);
+    let Some(peers) = peers else { return };
+    let words: Vec<u64> = [|m: &Move| m.src, |m: &Move| m.dst, |m: &Move| m.bytes]
+        .iter()
+        .flat_map(|word| moves.iter().map(word))
+        .collect();
+    let from = field.upload(field.tables(), bytemuck::cast_slice(&words));
+    let column = 8 * moves.len() as u64;
+    let table = BatchedTable {
+        from,
+        to: from + column,
+        bytes: from + 2 * column,
+        count: moves.len() as u32,
+    };
+    let temp = (from + 3 * column).next_multiple_of(256);
+    let needs = peers.batched_needs(&table, &field.stream);
+    field.check(case, &moves, || {
+        peers.batched(temp, needs, &table, &field.stream)
+    });
+    lab.measure(("batched", case, CUB), figure, |times| {
+        field.time(times, || peers.batched(temp, needs, &table, &field.stream))
+    });
+}
+
+/// A slide of `moves`, which may overlap.
+fn slide(lab: &mut Lab, field: &Field, bench: &'static str, case: &str, moves: &[Move], of: f64) {
+    let upward = moves.iter().any(|m| m.dst > m.src);
+    let table = SlideTable::new(moves, upward).expect("a table");
+    let at = field.upload(field.tables(), table.image());
+    let scratch = (at + table.image().len() as u64).next_multiple_of(256);
+    let launch = Launch::Slide(table.args(at, scratch, 0).expect("arguments"));
+    field.check(case, moves, || field.launch(&launch));
+    let figure = Figure::GbPerS {
+        bytes: 2 * moves.iter().map(|m| m.bytes).sum::<u64>(),
+    };
+    lab.measure((bench, case, OURS), figure, |times| {
+        field.time(times, || field.launch(&launch))
+    });
+    lab.record.add(bench, case, figure.name(), COPY, of);
+}
+
+/// One block of a gibibyte, by short and by long shifts.
+fn slides(lab: &mut Lab, field: &Field, copies: f64) {
+    let (base, bytes) = (field.base, field.bytes);
+    let fits = |shift: &u64| *shift <= field.area - bytes;
+    for shift in DOWN.into_iter().filter(fits) {
+        let (src, dst) = (base + shift, base);
+        let case = format!("down by {}", size(shift));
+        slide(
+            lab,
+            field,
+            "slide",
+            &case,
+            &[Move { src, dst, bytes }],
+            copies,
+        );
+    }
+    for shift in UP.into_iter().filter(fits) {
+        let (src, dst) = (base, base + shift);
+        let case = format!("up by {}", size(shift));
+        slide(
+            lab,
+            field,
+            "slide",
+            &case,
+            &[Move { src, dst, bytes }],
+            copies,
+        );
     }
 }
 
-criterion_group!(benches, relocate);
-criterion_main!(benches);
+/// Many neighbours that close the holes between them, so that no two shift alike.
+fn neighbours(lab: &mut Lab, field: &Field, copies: f64) {
+    for count in [1_000u64, 10_000, 100_000] {
+        let pitch = field.bytes / count / 512 * 512;
+        if pitch == 0 {
+            continue; // the host's field is too small for so many
+        }
+        let bytes = pitch - 256;
+        let row: Vec<Move> = (0..count)
+            .map(|i| Move {
+                src: field.base + (i + 1) * pitch,
+                dst: field.base + i * bytes,
+                bytes,
+            })
+            .collect();
+        if row.last().map(|m| m.src + m.bytes) > Some(field.second()) {
+            continue;
+        }
+        let case = format!("{count} close holes of 256 B");
+        slide(lab, field, "neighbours", &case, &row, copies);
+    }
+}
+
+/// Slots of every kind against many ranges, there and back again so that each run finds work.
+fn patch(lab: &mut Lab, field: &Field) {
+    let ranges = 100_000u64;
+    let slots = 100_000_000.min(field.bytes / 8);
+    let (from, to, bytes) = (1u64 << 40, 1u64 << 41, 4096);
+    let there: Vec<u64> = (0..ranges)
+        .flat_map(|i| [from + i * 8192, to + i * 8192, bytes])
+        .collect();
+    let back: Vec<u64> = there.chunks(3).flat_map(|m| [m[1], m[0], m[2]]).collect();
+    let mut random = Random(4);
+    let image: Vec<u64> = (0..slots)
+        .map(|_| {
+            let base = from + random.below(ranges) * 8192;
+            match random.below(10) {
+                0 => 0,                                      // null
+                1 => random.next() >> 16,                    // of no range, anywhere
+                2 | 3 => base + bytes + random.below(bytes), // of no range, between two
+                4 | 5 => base,
+                _ => base + random.below(bytes), // interior
+            }
+        })
+        .collect();
+    let moved: Vec<u64> = image
+        .iter()
+        .map(|&slot| match slot.wrapping_sub(from) {
+            offset if offset < ranges * 8192 && offset % 8192 < bytes => to + offset,
+            _ => slot,
+        })
+        .collect();
+    let launches = [there, back].map(|table| {
+        let at = field.tables() + if table[0] == from { 0 } else { 4 << 20 };
+        Launch::Patch(abi::wp_patch {
+            slots: field.base,
+            slot_count: slots,
+            ranges: field.upload(at, bytemuck::cast_slice(&table)),
+            range_count: ranges as u32,
+            max_blocks: 0,
+        })
+    });
+    field.upload(field.base, bytemuck::cast_slice(&image));
+    for (launch, expected) in launches.iter().zip([&moved, &image]) {
+        field.launch(launch);
+        if field.download(field.base, slots) != *expected {
+            eprintln!("the patch left wrong slots");
+            std::process::exit(1);
+        }
+    }
+    let case = format!("{slots} slots, {ranges} ranges");
+    let mut turn = 0;
+    lab.measure(
+        ("patch", &case, OURS),
+        Figure::GslotsPerS { slots },
+        |times| {
+            field.time(times, || {
+                field.launch(&launches[turn % 2]);
+                turn += 1;
+            })
+        },
+    );
+}
+
+/// Moves kept to a few multiprocessors, and what other work loses by them.
+fn background(lab: &mut Lab, field: &Field, peers: &Peers) {
+    let half = field.area / 2 / (1 << 20) * (1 << 20);
+    let moves: Vec<Move> = (0..half / (1 << 20))
+        .map(|i| Move {
+            src: field.base + (i << 20),
+            dst: field.base + half + (i << 20),
+            bytes: 1 << 20,
+        })
+        .collect();
+    let table = MoveTable::new(&moves).expect("a table");
+    let at = field.upload(field.tables(), &table.image());
+    let other = field.stream.device().stream().expect("a stream");
+    let by_memory = |stream: &Stream| {
+        for _ in 0..8 {
+            peers.use_memory(field.second(), field.area, stream);
+        }
+    };
+    let by_arithmetic = |stream: &Stream| peers.compute(field.second(), 50_000, stream);
+    for blocks in [1u32, 4, 16, 0] {
+        let launch = Launch::Relocate(table.args(at, blocks));
+        let with = match blocks {
+            0 => "all at once".to_owned(),
+            1 => "1 thread block".to_owned(),
+            _ => format!("{blocks} thread blocks"),
+        };
+        let alone = middle_of(|| field.time(1, || field.launch(&launch)).as_secs_f64());
+        let rate = 2.0 * half as f64 / alone / 1e9;
+        lab.record.add("background", &with, "GB/s", OURS, rate);
+        beside(lab, field, &launch, alone, (&with, "memory"), &|| {
+            by_memory(&other);
+            &other
+        });
+        beside(lab, field, &launch, alone, (&with, "arithmetic"), &|| {
+            by_arithmetic(&other);
+            &other
+        });
+    }
+}
+
+/// How many times as long work takes with moves beside it, which take `alone` seconds a launch.
+fn beside<'s>(
+    lab: &mut Lab,
+    field: &Field,
+    launch: &Launch,
+    alone: f64,
+    (with, bound): (&str, &str),
+    work: &dyn Fn() -> &'s Stream,
+) {
+    let other = work();
+    other.synchronize().expect("done");
+    let run = || {
+        field
+            .time_on(other, 1, || {
+                work();
+            })
+            .as_secs_f64()
+    };
+    let undisturbed = middle_of(run);
+    let disturbed = middle_of(|| {
+        for _ in 0..(4.0 * undisturbed / alone).ceil() as u64 + 2 {
+            field.launch(launch);
+        }
+        let took = run();
+        field.stream.synchronize().expect("done");
+        took
+    });
+    let case = format!("{with}, beside work bound by {bound}");
+    let slower = disturbed / undisturbed;
+    lab.record
+        .add("background", &case, "times as long", OURS, slower);
+}
+
+/// The median of five.
+fn middle_of(mut run: impl FnMut() -> f64) -> f64 {
+    let mut times: Vec<f64> = (0..5).map(|_| run()).collect();
+    median(&mut times).unwrap_or(f64::NAN)
+}

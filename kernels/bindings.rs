@@ -1,12 +1,11 @@
-// Made by the build script from warpool.h with the fingerprint 23e22139914dc0b4.
+// Made by the build script from warpool.h with the fingerprint b84ae5181ea40a5b.
 
 pub const WP_ABI_VERSION: u32 = 1;
 pub const WP_INPLACE_TILE: u32 = 4096;
-pub const WP_SMALL_MOVE: u32 = 2048;
-pub const WP_MEDIUM_MOVE: u32 = 16384;
-pub const WP_MOVE_TILE: u32 = 16384;
+pub const WP_SMALL_MOVE: u32 = 1024;
+pub const WP_MOVE_TILE: u32 = 4096;
 pub const WP_TILE_GROUP: u32 = 32;
-pub const WP_SLIDE_TILE: u32 = 16384;
+pub const WP_SLIDE_TILE: u32 = 8192;
 pub type wp_addr = ::core::ffi::c_ulonglong;
 pub type wp_u64 = ::core::ffi::c_ulonglong;
 pub type wp_u32 = ::core::ffi::c_uint;
@@ -416,14 +415,13 @@ pub struct wp_relocate {
     pub first_tile: wp_addr,
     pub group_move: wp_addr,
     pub small: wp_u64,
-    pub medium: wp_u64,
     pub large: wp_u64,
     pub tiles: wp_u32,
     pub max_blocks: wp_u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of wp_relocate"][::core::mem::size_of::<wp_relocate>() - 56usize];
+    ["Size of wp_relocate"][::core::mem::size_of::<wp_relocate>() - 48usize];
     ["Alignment of wp_relocate"][::core::mem::align_of::<wp_relocate>() - 8usize];
     [
         "Offset of field: wp_relocate::moves",
@@ -438,17 +436,14 @@ const _: () = {
         "Offset of field: wp_relocate::small",
     ][::core::mem::offset_of!(wp_relocate, small) - 24usize];
     [
-        "Offset of field: wp_relocate::medium",
-    ][::core::mem::offset_of!(wp_relocate, medium) - 32usize];
-    [
         "Offset of field: wp_relocate::large",
-    ][::core::mem::offset_of!(wp_relocate, large) - 40usize];
+    ][::core::mem::offset_of!(wp_relocate, large) - 32usize];
     [
         "Offset of field: wp_relocate::tiles",
-    ][::core::mem::offset_of!(wp_relocate, tiles) - 48usize];
+    ][::core::mem::offset_of!(wp_relocate, tiles) - 40usize];
     [
         "Offset of field: wp_relocate::max_blocks",
-    ][::core::mem::offset_of!(wp_relocate, max_blocks) - 52usize];
+    ][::core::mem::offset_of!(wp_relocate, max_blocks) - 44usize];
 };
 unsafe extern "C" {
     pub fn wp_cuda_relocate(

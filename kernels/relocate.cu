@@ -11,7 +11,6 @@
 namespace {
 
 constexpr wp_u64 kMaxGrid = 0x7FFFFFFF;
-constexpr unsigned kBulkBlocks = 2; // blocks of the bulk chain a multiprocessor holds
 
 template <class T> T *at(wp_addr addr) {
     return reinterpret_cast<T *>(addr);
@@ -32,19 +31,6 @@ cudaError_t device_attribute(cudaDeviceAttr attribute, int &value) {
     return error != cudaSuccess ? error : cudaDeviceGetAttribute(&value, attribute, device);
 }
 
-// As many stages as let kBulkBlocks blocks share a multiprocessor; below two the chain cannot run.
-cudaError_t bulk_stages(unsigned &stages) {
-    int shared = 0, reserved = 0;
-    cudaError_t error = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, shared);
-    if (error == cudaSuccess)
-        error = device_attribute(cudaDevAttrReservedSharedMemoryPerBlock, reserved);
-    int room = shared / static_cast<int>(kBulkBlocks) - reserved - static_cast<int>(wp::kRingBytes);
-    stages = room > 0 ? static_cast<unsigned>(room) / WP_SLIDE_TILE : 0;
-    if (stages > wp::kMaxStages)
-        stages = wp::kMaxStages;
-    return error;
-}
-
 // Whether the kernel loaded for this device was compiled with bulk copies.
 cudaError_t has_bulk_copies(bool &bulk) {
     cudaFuncAttributes attributes = {};
@@ -53,21 +39,55 @@ cudaError_t has_bulk_copies(bool &bulk) {
     return error;
 }
 
+// Blocks of `kernel` that the device holds at once, at least one and at most `most` a multiprocessor.
 template <class Kernel>
-cudaError_t launch_chain(Kernel kernel, const wp::Chain &chain, unsigned threads, unsigned shared, wp_u32 max_blocks,
-                         cudaStream_t stream) {
+cudaError_t resident_blocks(Kernel kernel, unsigned threads, unsigned shared, int most, wp_u64 &blocks) {
     int processors = 0, resident = 0;
     cudaError_t error = device_attribute(cudaDevAttrMultiProcessorCount, processors);
-    if (error == cudaSuccess && shared > 0)
-        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
     if (error == cudaSuccess)
         error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, static_cast<int>(threads), shared);
+    resident = resident < most ? resident : most;
+    blocks = static_cast<wp_u64>(processors) * static_cast<wp_u64>(resident > 0 ? resident : 1);
+    return error;
+}
+
+// The warps of a bounded launch's block, each with `stage` bytes of shared memory: `most`, or as
+// many as a block has room for. Readies `kernel` for them.
+template <class Kernel> cudaError_t bounded_warps(Kernel kernel, unsigned stage, unsigned most, unsigned &warps) {
+    int room = 0;
+    cudaError_t error = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, room);
+    warps = static_cast<unsigned>(room) / stage;
+    warps = warps < most ? warps : most;
+    if (error == cudaSuccess)
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     static_cast<int>(warps * stage));
+    return error;
+}
+
+cudaError_t slide_in_bulk(const wp::Chain &chain, wp_u32 max_blocks, cudaStream_t stream) {
+    constexpr unsigned stage = sizeof(wp::SlideStage);
+    unsigned warps = 1;
+    wp_u64 blocks = max_blocks;
+    cudaError_t error = cudaSuccess;
+    if (max_blocks != 0)
+        error = bounded_warps(wp::slide_bulk, stage, wp::kSlideWarps, warps);
+    else
+        error = resident_blocks(wp::slide_bulk, 32, stage, chain.count > 1 ? 32 : wp::kLoneMoveBlocks, blocks);
     if (error != cudaSuccess)
         return error;
-    wp_u64 blocks = static_cast<wp_u64>(processors) * static_cast<wp_u64>(resident > 0 ? resident : 1);
-    if (blocks > chain.tiles)
-        blocks = chain.tiles;
-    kernel<<<bounded_grid(blocks, max_blocks), threads, shared, stream>>>(chain);
+    wp_u64 enough = blocks_for(chain.tiles, warps);
+    wp::slide_bulk<<<static_cast<unsigned>(blocks < enough ? blocks : enough), warps * 32, warps * stage, stream>>>(
+        chain);
+    return cudaGetLastError();
+}
+
+cudaError_t slide_plainly(const wp::Chain &chain, wp_u32 max_blocks, cudaStream_t stream) {
+    wp_u64 blocks = 0;
+    cudaError_t error = resident_blocks(wp::slide_plain, wp::kPlainThreads, 0, 32, blocks);
+    if (error != cudaSuccess)
+        return error;
+    blocks = blocks < chain.tiles ? blocks : chain.tiles;
+    wp::slide_plain<<<bounded_grid(blocks, max_blocks), wp::kPlainThreads, 0, stream>>>(chain);
     return cudaGetLastError();
 }
 
@@ -79,19 +99,24 @@ extern "C" int wp_cuda_relocate(const wp_relocate *args, void *stream) {
     batch.first_tile = at<const wp_u32>(args->first_tile);
     batch.group_move = at<const wp_u32>(args->group_move);
     batch.small = args->small;
-    batch.medium = args->medium;
     batch.large = static_cast<wp_u32>(args->large);
     batch.tiles = args->tiles;
-    batch.medium_blocks = blocks_for(args->medium, wp::kMoveThreads / 32);
-    constexpr unsigned small_a_block = wp::kMoveThreads / wp::kSmallLanes * wp::kSmallMoves;
-    batch.blocks = batch.tiles + batch.medium_blocks + blocks_for(args->small, small_a_block);
+    batch.jobs = batch.tiles + blocks_for(args->small, wp::kSmallJob);
     if (args->moves % 16 != 0 || args->large > args->tiles)
         return cudaErrorInvalidValue;
-    if (batch.blocks == 0)
+    cudaStream_t queue = static_cast<cudaStream_t>(stream);
+    if (batch.jobs == 0)
         return cudaSuccess;
-    unsigned grid = bounded_grid(batch.blocks, args->max_blocks);
-    auto kernel = grid < batch.blocks ? wp::move_batch_bounded : wp::move_batch;
-    kernel<<<grid, wp::kMoveThreads, 0, static_cast<cudaStream_t>(stream)>>>(batch);
+    if (args->max_blocks == 0 && batch.jobs <= kMaxGrid) {
+        wp::move_batch<<<static_cast<unsigned>(batch.jobs), 32, 0, queue>>>(batch);
+        return cudaGetLastError();
+    }
+    unsigned warps = 0;
+    cudaError_t error = bounded_warps(wp::move_batch_bounded, sizeof(wp::TileStage), wp::kBoundedWarps, warps);
+    if (error != cudaSuccess)
+        return error;
+    wp::move_batch_bounded<<<bounded_grid(blocks_for(batch.jobs, warps), args->max_blocks), warps * 32,
+                             warps * sizeof(wp::TileStage), queue>>>(batch);
     return cudaGetLastError();
 }
 
@@ -99,33 +124,28 @@ extern "C" int wp_cuda_slide(const wp_slide *args, void *stream) {
     if (args->lo % WP_SLIDE_TILE != 0 || args->hi < args->lo || args->scratch % 16 != 0)
         return cudaErrorInvalidValue;
     wp_u64 tiles = blocks_for(args->hi - args->lo, WP_SLIDE_TILE);
-    if (tiles >= wp::kNoTile)
+    if (tiles >= wp::kNoTile || args->count >= wp::kLoaded)
         return cudaErrorInvalidValue;
     if (tiles == 0 || args->count == 0)
         return cudaSuccess;
-    cudaStream_t queue = static_cast<cudaStream_t>(stream);
-    cudaError_t error = cudaMemsetAsync(at<void>(args->scratch), 0, WP_SLIDE_SCRATCH(args->lo, args->hi), queue);
-    bool bulk = false;
-    unsigned stages = 0;
-    if (error == cudaSuccess)
-        error = has_bulk_copies(bulk);
-    if (error == cudaSuccess)
-        error = bulk_stages(stages);
-    if (error != cudaSuccess)
-        return error;
     wp::Chain chain = {};
     chain.moves = at<const wp_move>(args->moves);
     chain.lo = args->lo;
     chain.ticket = at<wp_u32>(args->scratch);
-    chain.loaded = at<wp_u32>(args->scratch + 64);
+    chain.words = at<wp_u32>(args->scratch + 64);
     chain.count = args->count;
     chain.tiles = static_cast<wp_u32>(tiles);
     chain.upward = args->upward;
-    chain.stages = stages;
-    if (bulk && stages >= 2)
-        return launch_chain(wp::slide_bulk, chain, wp::kBulkThreads, wp::bulk_shared_bytes(stages), args->max_blocks,
-                            queue);
-    return launch_chain(wp::slide_plain, chain, wp::kPlainThreads, 0, args->max_blocks, queue);
+    bool bulk = false;
+    cudaError_t error = has_bulk_copies(bulk);
+    if (error != cudaSuccess)
+        return error;
+    cudaStream_t queue = static_cast<cudaStream_t>(stream);
+    wp::mark_tiles<<<static_cast<unsigned>(blocks_for(tiles, wp::kMarkThreads)), wp::kMarkThreads, 0, queue>>>(chain);
+    error = cudaGetLastError();
+    if (error != cudaSuccess)
+        return error;
+    return bulk ? slide_in_bulk(chain, args->max_blocks, queue) : slide_plainly(chain, args->max_blocks, queue);
 }
 
 extern "C" int wp_cuda_patch(const wp_patch *args, void *stream) {
@@ -134,15 +154,11 @@ extern "C" int wp_cuda_patch(const wp_patch *args, void *stream) {
     if (args->slot_count == 0 || args->range_count == 0)
         return cudaSuccess;
     wp::Patch patch = {at<wp_u64>(args->slots), args->slot_count, at<const wp_move>(args->ranges), args->range_count};
-    int processors = 0, resident = 0;
-    cudaError_t error = device_attribute(cudaDevAttrMultiProcessorCount, processors);
-    if (error == cudaSuccess)
-        error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, wp::patch_slots_in_ranges, wp::kPatchThreads,
-                                                              0);
+    wp_u64 most = 0;
+    cudaError_t error = resident_blocks(wp::patch_slots_in_ranges, wp::kPatchThreads, 0, 32, most);
     if (error != cudaSuccess)
         return error;
     wp_u64 blocks = blocks_for(args->slot_count, wp::kPatchThreads * wp::kPatchSlots);
-    wp_u64 most = static_cast<wp_u64>(processors) * static_cast<wp_u64>(resident > 0 ? resident : 1);
     wp::patch_slots_in_ranges<<<bounded_grid(blocks < most ? blocks : most, args->max_blocks), wp::kPatchThreads, 0,
                                 static_cast<cudaStream_t>(stream)>>>(patch);
     return cudaGetLastError();
@@ -163,6 +179,7 @@ extern "C" int wp_cuda_load_relocate(void) {
     const void *kernels[] = {
         reinterpret_cast<const void *>(wp::move_batch),
         reinterpret_cast<const void *>(wp::move_batch_bounded),
+        reinterpret_cast<const void *>(wp::mark_tiles),
         reinterpret_cast<const void *>(wp::slide_bulk),
         reinterpret_cast<const void *>(wp::slide_plain),
         reinterpret_cast<const void *>(wp::patch_slots_in_ranges),

@@ -92,7 +92,7 @@ typedef struct wp_tile {
     wp_addr src;
     wp_addr dst;
     wp_u64 index;  /* number of its first element, for stochastic rounding */
-    wp_u32 count;
+    wp_u32 count;  /* below 2^31 */
     wp_u32 tensor; /* which of the tensors it belongs to */
 } wp_tile;
 
@@ -227,25 +227,24 @@ typedef struct wp_packed_move {
 } wp_packed_move;
 
 /* The classes of a wp_relocate table, by the bytes of a move; see relocate.cu for why. */
-#define WP_SMALL_MOVE 2048   /* at most this: half a warp moves it */
-#define WP_MEDIUM_MOVE 16384 /* at most this: a warp moves it; above: tiles, a thread block each */
-#define WP_MOVE_TILE 16384   /* bytes of a tile */
-#define WP_TILE_GROUP 32     /* tiles that share an entry of the index of tiles */
+#define WP_SMALL_MOVE 1024 /* at most this: half a warp moves it; above: tiles, a warp each */
+#define WP_MOVE_TILE 4096  /* bytes of a tile */
+#define WP_TILE_GROUP 32   /* tiles that share an entry of the index of tiles */
 
 /*
- * `small + medium + large` moves in this order from the table at `moves`, one launch for all. No
+ * `small + large` moves in this order from the table at `moves`, one launch for all. No
  * destination overlaps any source or any other destination: the moves may happen in any order.
  * `first_tile[i]` counts the tiles of the large moves before large move i, `tiles` those of all;
  * `group_move[g]` is the large move that tile g * WP_TILE_GROUP belongs to.
  * A move may be empty. `max_blocks` bounds the thread blocks in flight so that the moves take only
- * that many multiprocessors at most from other work; 0 is no bound. The host runs it as 0.
+ * that many multiprocessors at most from other work, each block being large enough to use one; 0 is
+ * no bound. The host runs it as 0.
  */
 typedef struct wp_relocate {
-    wp_addr moves;      /* wp_packed_move[small + medium + large], aligned to 16 */
+    wp_addr moves;      /* wp_packed_move[small + large], aligned to 16 */
     wp_addr first_tile; /* wp_u32[large] */
     wp_addr group_move; /* wp_u32[(tiles + WP_TILE_GROUP - 1) / WP_TILE_GROUP] */
     wp_u64 small;
-    wp_u64 medium;
     wp_u64 large;
     wp_u32 tiles;
     wp_u32 max_blocks;
@@ -262,7 +261,7 @@ typedef struct wp_move {
 } wp_move;
 
 /* The unit in which a slide is loaded, flagged and stored. */
-#define WP_SLIDE_TILE 16384
+#define WP_SLIDE_TILE 8192
 /* Bytes of scratch for a slide whose sources lie in [lo, hi), lo a multiple of WP_SLIDE_TILE. */
 #define WP_SLIDE_SCRATCH(lo, hi) (64 + 4 * (((hi) - (lo) + WP_SLIDE_TILE - 1) / WP_SLIDE_TILE))
 
@@ -271,7 +270,7 @@ typedef struct wp_move {
  * direction: every destination is at or below its source, or with `upward` every one at or above.
  * The table is in ascending order of source and of destination; no two sources overlap and no two
  * destinations overlap. The outcome is as if every source were read before anything was written.
- * `scratch` is device memory of WP_SLIDE_SCRATCH(lo, hi) bytes that the launch zeroes by itself and
+ * `scratch` is device memory of WP_SLIDE_SCRATCH(lo, hi) bytes that the launch readies by itself and
  * no other work uses meanwhile; the host needs none.
  */
 typedef struct wp_slide {

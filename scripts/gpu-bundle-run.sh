@@ -73,6 +73,8 @@ case $command in
             exit 1
         }
         export WARPOOL_REQUIRE_GPU=1
+        # Tests with many rounds make fewer.
+        export WARPOOL_SANITIZER=1
         # Some tests never touch the device; to the tool alone that would be an error.
         prefix=("$sanitizer" --tool "${TOOL:-memcheck}" --error-exitcode 99
             --require-cuda-init=no)

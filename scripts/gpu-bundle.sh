@@ -78,6 +78,12 @@ if [ -n "$benches" ]; then
     done <<<"$built"
 fi
 
+echo "building what the benches compare with" >&2
+mkdir -p "$stage/target/bench-peers"
+if scripts/bench-peers.sh; then
+    cp target/bench-peers/peers.so "$stage/target/bench-peers/"
+fi
+
 # What tests and benches read: the repository's own files, proptest seeds not yet committed too.
 git ls-files -z --cached --others --exclude-standard |
     tar --null --files-from=- --ignore-failed-read -cf - 2>/dev/null | tar -C "$stage" -xf -
@@ -92,7 +98,7 @@ printf '%s\n' "$root" >"$stage/built-in"
 # Every executable holds the same kernels: one archive with a window over all of them stores those
 # once. run.sh unpacks it.
 count=$(find "$stage/target/release" -type f | wc -l)
-tar -C "$stage" -cf - target/release |
+tar -C "$stage" -cf - target/release target/bench-peers |
     xz --threads=1 --lzma2=preset=2,dict=64MiB >"$stage/executables.tar.xz"
 rm -rf "$stage/target"
 

@@ -71,9 +71,10 @@ pub mod observe;
 pub mod pool;
 #[cfg(feature = "sanitize")]
 pub mod sanitize;
+mod seeded;
 mod sync;
 
-pub use device::{Device, Event, Stream};
+pub use device::{Capture, Device, Event, Graph, Stream};
 pub use error::{Error, OutOfMemory, Result};
 pub use movable::{Movable, Pinned};
 pub use pool::{Block, Pool, PoolBuf, PoolConfig, PoolStats};

@@ -4,6 +4,7 @@ mod common;
 mod convert_reference;
 
 use bytemuck::Pod;
+use common::watched::Watched;
 use convert_reference::{E4M3, F16, How, round};
 use half::f16;
 use proptest::prelude::*;
@@ -136,19 +137,23 @@ proptest! {
 
     #[test]
     fn rows_at_any_pitch_convert_and_the_gaps_stay(
-        rows in 0usize..12, cols in 0usize..700, gap_from in 0usize..9, gap_to in 0usize..9, from in 0usize..5,
+        rows in 0usize..12, cols in 0usize..700, gap_from in 0usize..9, gap_to in 0usize..9,
+        from in 0usize..5, to in 0usize..9,
     ) {
         for bench in every_bench() {
             let (pitch_from, pitch_to) = (cols + gap_from, cols + gap_to);
             let data = values(from + rows * pitch_from + 1);
             let wide = bench.holding(&data);
-            let mut half = bench.guarded::<f16>(rows * pitch_to + 1);
+            let mut half = bench.guarded::<f16>(to + rows * pitch_to + 1);
             let source = wide.view().slice(from as u64, data.len() as u64).unwrap();
             let source = Rows::new(source, rows as u64, cols as u64, pitch_from as u64).unwrap();
-            let target = RowsMut::new(half.view_mut(), rows as u64, cols as u64, pitch_to as u64).unwrap();
+            let target = half.view_mut().slice(to as u64, (to + rows * pitch_to) as u64).unwrap();
+            let target = RowsMut::new(target, rows as u64, cols as u64, pitch_to as u64).unwrap();
             convert_rows(&bench.stream, source, target, Rounding::Nearest).unwrap();
             bench.stream.synchronize().unwrap();
             let half = half.download().unwrap();
+            prop_assert!(is_guard(&half[..to]));
+            let half = &half[to..];
             for row in 0..rows {
                 for col in 0..cols {
                     let x = data[from + row * pitch_from + col];
@@ -271,26 +276,74 @@ fn largest(values: &[f32]) -> u32 {
     values.iter().map(magnitude).max().unwrap_or(0)
 }
 
-#[test]
-fn ten_thousand_tensors_of_one_element_and_more_convert_in_one_launch() {
-    for bench in every_bench() {
-        let lengths: Vec<u64> = (0..10_000).map(|i| 1 + i * 7919 % 61).collect();
-        let total: u64 = lengths.iter().sum();
-        let data = values(total as usize);
-        let wide = bench.holding(&data);
-        let half = bench.guarded::<f16>(total as usize);
-        let (mut tensors, mut at) = (vec![], 0);
-        for n in lengths {
-            // SAFETY: the pieces of the buffer are apart, and it lives until the download below.
-            let target = unsafe { ViewMut::<f16>::from_raw(half.addr() + 2 * at, n) }.unwrap();
-            tensors.push((wide.view().slice(at, at + n).unwrap(), target));
-            at += n;
+/// Lengths of many tensors: mostly short ones, some that fill several tiles.
+fn many_lengths() -> impl Strategy<Value = Vec<u64>> {
+    let length = prop_oneof![24 => 1u64..9, 5 => 1u64..200, 1 => 500u64..6000];
+    prop::collection::vec(length, 10_000)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2))]
+
+    #[test]
+    fn ten_thousand_tensors_of_one_element_and_more_convert_in_one_launch_between_guards(
+        lengths in many_lengths(), gap in 1u64..4,
+    ) {
+        for bench in every_bench() {
+            let total: u64 = lengths.iter().sum();
+            let data = values(total as usize);
+            let wide = bench.holding(&data);
+            let half = bench.guarded::<f16>((total + (lengths.len() as u64 + 1) * gap) as usize);
+            let (mut tensors, mut from, mut to) = (vec![], 0, gap);
+            for &n in &lengths {
+                // SAFETY: the pieces of the buffer are apart, and it lives until the download below.
+                let target = unsafe { ViewMut::<f16>::from_raw(half.addr() + 2 * to, n) }.unwrap();
+                tensors.push((wide.view().slice(from, from + n).unwrap(), target));
+                (from, to) = (from + n, to + n + gap);
+            }
+            let mut table = ConvertTable::new(&bench.pool, &bench.stream, tensors).unwrap();
+            table.convert(&bench.stream, Conversion::new()).unwrap();
+            bench.stream.synchronize().unwrap();
+            let half = half.download().unwrap();
+            // The crate's conversion is right where it is no NaN, and quicker than the search.
+            let of = |x: &f32| if x.is_nan() { 0x7FFF } else { f16::from_f32(*x).to_bits() };
+            let want: Vec<u16> = data.iter().map(of).collect();
+            let (mut from, mut to) = (0, gap as usize);
+            prop_assert!(is_guard(&half[..to]));
+            for &n in &lengths {
+                let n = n as usize;
+                let got = half[to..to + n].iter().map(|x| x.to_bits());
+                prop_assert!(got.eq(want[from..from + n].iter().copied()), "elements from {}", from);
+                prop_assert!(is_guard(&half[to + n..to + n + gap as usize]));
+                (from, to) = (from + n, to + n + gap as usize);
+            }
         }
-        let mut table = ConvertTable::new(&bench.pool, &bench.stream, tensors).unwrap();
-        table.convert(&bench.stream, Conversion::new()).unwrap();
-        bench.stream.synchronize().unwrap();
-        for (i, (got, &x)) in half.download().unwrap().iter().zip(&data).enumerate() {
-            assert_eq!(got.to_bits(), to_f16(x), "element {i}");
+    }
+}
+
+#[test]
+fn a_conversion_is_one_launch_with_no_allocation_and_no_wait() {
+    for device in common::devices() {
+        let (device, watched) = Watched::over(&device);
+        let bench = Bench::new(&device);
+        for log in 10..=18 {
+            let wide = bench.holding(&values(1 << log));
+            let mut half = bench.guarded::<f16>(1 << log);
+            bench.stream.synchronize().unwrap();
+            let (launches, calls) = (watched.calls("launch"), watched.all_calls());
+            let stats = bench.pool.stats().allocated.current;
+            convert(
+                &bench.stream,
+                wide.view(),
+                half.view_mut(),
+                Rounding::Nearest,
+            )
+            .unwrap();
+            // One call to the device in all: a copy, an allocation or a wait would be another.
+            assert_eq!(watched.calls("launch"), launches + 1, "2^{log} elements");
+            assert_eq!(watched.all_calls(), calls + 1, "2^{log} elements");
+            assert_eq!(bench.pool.stats().allocated.current, stats);
+            bench.stream.synchronize().unwrap();
         }
     }
 }

@@ -10,6 +10,7 @@ mod convert_reference;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use convert_reference::{BF16, E4M3, E5M2, F16, Format, How, NARROW, every_how, intervals, round};
+use warpool::Stream;
 use warpool::device::Launch;
 use warpool::driver::abi;
 
@@ -126,24 +127,39 @@ fn check_strip<C: Copy + Into<u32> + PartialEq>(expected: &Expected, first: u32,
     }
 }
 
-fn sweep_strip(
-    expectations: &[Expected],
-    first: u32,
-    inputs: &mut [u32],
-    wide: &mut [u16],
-    small: &mut [u8],
-) {
-    for (offset, input) in inputs.iter_mut().enumerate() {
-        *input = first + offset as u32;
+/// Which strips of inputs a sweep takes.
+struct Strips {
+    step: usize,
+}
+
+impl Strips {
+    fn new() -> Self {
+        Self {
+            step: if whole() { 1 } else { 64 },
+        }
     }
+
+    fn count(&self) -> usize {
+        (1 << 32) / STRIP / self.step
+    }
+
+    /// The inputs of a strip; another one of each group of `step`, so that no bit pattern is left out.
+    fn inputs(&self, strip: usize) -> std::ops::RangeInclusive<u32> {
+        let pick = strip * self.step + strip.wrapping_mul(0x9E37_79B9) % self.step;
+        let first = (pick * STRIP) as u32;
+        first..=first + (STRIP - 1) as u32
+    }
+}
+
+fn sweep_strip(expectations: &[Expected], inputs: &[u32], wide: &mut [u16], small: &mut [u8]) {
     for expected in expectations {
         let Expected { format, how, .. } = expected;
         if format.bits == 16 {
             on_host(inputs, abi::WP_F32, wide, format.number, *how, 0);
-            check_strip(expected, first, wide);
+            check_strip(expected, inputs[0], wide);
         } else {
             on_host(inputs, abi::WP_F32, small, format.number, *how, 0);
-            check_strip(expected, first, small);
+            check_strip(expected, inputs[0], small);
         }
     }
 }
@@ -151,28 +167,22 @@ fn sweep_strip(
 #[test]
 fn every_f32_narrows_as_the_definitions_say_on_the_host() {
     let expectations = every_expectation();
-    let step = if whole() { 1 } else { 64 };
+    let strips = Strips::new();
     let next = AtomicU32::new(0);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                let (mut inputs, mut wide, mut small) =
-                    (vec![0; STRIP], vec![0; STRIP], vec![0; STRIP]);
+                let mut inputs = Vec::with_capacity(STRIP);
+                let (mut wide, mut small) = (vec![0; STRIP], vec![0; STRIP]);
                 loop {
-                    let strip = next.fetch_add(1, Ordering::Relaxed);
-                    if strip >= (1 << 16) / step {
+                    let strip = next.fetch_add(1, Ordering::Relaxed) as usize;
+                    if strip >= strips.count() {
                         return;
                     }
-                    // Another strip of each group of `step`, so that no bit pattern is left out.
-                    let pick = strip * step + strip.wrapping_mul(0x9E37_79B9) % step;
-                    sweep_strip(
-                        &expectations,
-                        pick << 16,
-                        &mut inputs,
-                        &mut wide,
-                        &mut small,
-                    );
+                    inputs.clear();
+                    inputs.extend(strips.inputs(strip));
+                    sweep_strip(&expectations, &inputs, &mut wide, &mut small);
                 }
             });
         }
@@ -314,92 +324,80 @@ fn nearest_agrees_with_the_half_crate_on_every_value_that_is_not_nan() {
     }
 }
 
-/// Elements of one launch on a GPU.
-const GPU_STRIP: usize = 1 << 26;
+/// Strips of one launch on a GPU.
+const GPU_STRIPS: usize = 64;
 
-/// The inputs of launch `launch` of the sweep: all that follow one another, or every 64th strip.
-fn gpu_inputs(launch: u64) -> Vec<u32> {
-    let first = launch * GPU_STRIP as u64;
-    let step = if whole() { 1 } else { 64 };
-    (0..GPU_STRIP as u64)
-        .map(|offset| {
-            let (strip, within) = ((first + offset) / STRIP as u64, offset % STRIP as u64);
-            // As on the host, another strip of each group.
-            let pick = strip * step + strip.wrapping_mul(0x9E37_79B9) % step;
-            (pick << 16) as u32 | within as u32
-        })
-        .collect()
-}
-
-#[test]
-fn the_gpu_gives_the_bits_of_the_host_for_every_f32() {
-    let Some(device) = common::cuda() else { return };
-    let stream = device.stream().unwrap();
-    let src = common::Memory::new(&device, 4 * GPU_STRIP as u64);
-    let dst = common::Memory::new(&device, 4 * GPU_STRIP as u64);
-    let mut how = every_how();
-    how.push(How {
+/// Every deterministic way, and the stochastic one.
+fn every_way() -> Vec<How> {
+    let mut ways = every_how();
+    ways.push(How {
         rounding: abi::WP_STOCHASTIC,
         overflow: abi::WP_TO_INFINITY,
     });
-    let inputs = if whole() { 1u64 << 32 } else { 1 << 26 };
-    for launch in 0..inputs / GPU_STRIP as u64 {
-        let inputs = gpu_inputs(launch);
-        common::write(&stream, src.addr, bytemuck::cast_slice(&inputs));
-        for format in NARROW {
-            for &how in &how {
-                let types = (abi::WP_F32, format.number);
-                let args = arguments(src.addr, types, dst.addr, GPU_STRIP, how, 77);
-                // SAFETY: both ranges are mapped, and live until the read below has waited.
-                unsafe {
-                    device
-                        .backend()
-                        .launch(&Launch::Convert(args), stream.raw())
-                }
-                .unwrap();
-                let size = format.bits as usize / 8;
-                let got = common::read(&stream, dst.addr, GPU_STRIP * size);
-                let want = host_bytes(&inputs, types, size, how);
-                if got != want {
-                    let at = got.iter().zip(&want).position(|(g, w)| g != w).unwrap() / size;
-                    panic!(
-                        "f32 {:#010x} to {} {how:?}: the GPU gives {:x?}, the host {:x?}",
-                        inputs[at],
-                        format.name,
-                        &got[at * size..(at + 1) * size],
-                        &want[at * size..(at + 1) * size]
-                    );
-                }
+    ways
+}
+
+/// Runs one launch's inputs through every format and way on the GPU and on the host.
+fn check_on_gpu(stream: &Stream, memory: &[common::Memory; 2], inputs: &[u32]) {
+    let [src, dst] = memory;
+    common::write(stream, src.addr, bytemuck::cast_slice(inputs));
+    for format in NARROW {
+        let size = format.bits as usize / 8;
+        let mut want = vec![0u8; inputs.len() * size];
+        for how in every_way() {
+            let types = (abi::WP_F32, format.number);
+            let args = arguments(src.addr, types, dst.addr, inputs.len(), how, 77);
+            // SAFETY: both ranges are mapped, and live until the read below has waited.
+            unsafe {
+                let backend = stream.device().backend();
+                backend.launch(&Launch::Convert(args), stream.raw())
+            }
+            .unwrap();
+            let (from, to) = (inputs.as_ptr() as u64, want.as_mut_ptr() as u64);
+            let args = arguments(from, types, to, inputs.len(), how, 77);
+            // SAFETY: both slices live through the call, and do not overlap.
+            assert_eq!(unsafe { abi::wp_host_convert(&args) }, abi::WP_OK as i32);
+            let got = common::read(stream, dst.addr, want.len());
+            if got != want {
+                let at = got.iter().zip(&want).position(|(g, w)| g != w).unwrap() / size;
+                panic!(
+                    "f32 {:#010x} to {} {how:?}: the GPU gives {:x?}, the host {:x?}",
+                    inputs[at],
+                    format.name,
+                    &got[at * size..(at + 1) * size],
+                    &want[at * size..(at + 1) * size]
+                );
             }
         }
     }
 }
 
-/// The host kernel's result as bytes, one part a thread.
-fn host_bytes(inputs: &[u32], types: (u32, u32), size: usize, how: How) -> Vec<u8> {
+#[test]
+fn the_gpu_gives_the_bits_of_the_host_for_every_f32() {
+    let Some(device) = common::cuda() else { return };
+    let _alone = common::alone_on_the_gpu();
+    let len = GPU_STRIPS * STRIP;
+    let strips = Strips::new();
+    let next = AtomicU32::new(0);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let part = inputs.len().div_ceil(threads);
-    let mut out = vec![0u8; inputs.len() * size];
     std::thread::scope(|scope| {
-        for (at, (src, dst)) in inputs
-            .chunks(part)
-            .zip(out.chunks_mut(part * size))
-            .enumerate()
-        {
-            scope.spawn(move || {
-                let tile = abi::wp_tile {
-                    src: src.as_ptr() as u64,
-                    dst: dst.as_mut_ptr() as u64,
-                    index: (at * part) as u64,
-                    count: src.len() as u32,
-                    tensor: 0,
-                };
-                let mut args = arguments(0, types, 0, 0, how, 77);
-                args.tiles = &raw const tile as u64;
-                // SAFETY: the tile and what it names live through the call.
-                assert_eq!(unsafe { abi::wp_host_convert(&args) }, abi::WP_OK as i32);
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let stream = device.stream().unwrap();
+                let memory = [4, 2].map(|size| common::Memory::new(&device, size * len as u64));
+                let mut inputs = Vec::with_capacity(len);
+                loop {
+                    let launch = next.fetch_add(1, Ordering::Relaxed) as usize;
+                    if launch >= strips.count() / GPU_STRIPS {
+                        return;
+                    }
+                    inputs.clear();
+                    for strip in launch * GPU_STRIPS..(launch + 1) * GPU_STRIPS {
+                        inputs.extend(strips.inputs(strip));
+                    }
+                    check_on_gpu(&stream, &memory, &inputs);
+                }
             });
         }
     });
-    out
 }

@@ -3,6 +3,8 @@
 mod common;
 mod convert_reference;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use convert_reference::{BF16, E4M3, E5M2, F16, Format, How, round};
 use warpool::device::Launch;
 use warpool::driver::abi;
@@ -72,48 +74,74 @@ fn ups(x: f32, format: &Format, draws: usize, seed: u64) -> f64 {
     }
 }
 
-/// Draws for each value. The whole proof draws 10^8 for each exponent.
+fn whole() -> bool {
+    std::env::var("WARPOOL_EXHAUSTIVE").is_ok_and(|v| v == "1")
+}
+
+/// The fractions drawn at each exponent: an ordinary one and two near an end.
+const FRACTIONS: [f64; 3] = [1.0 + 1.0 / 3.0, 1.017, 1.96];
+
+/// Draws for each fraction. The whole proof draws 10^8 at each exponent.
 fn draws() -> usize {
-    if std::env::var("WARPOOL_EXHAUSTIVE").is_ok_and(|v| v == "1") {
-        100_000_000
+    if whole() {
+        100_000_000usize.div_ceil(FRACTIONS.len())
     } else {
         100_000
     }
 }
 
+/// Draws for `x`, and checks that the share rounded up is the remainder's, within 5 sigma.
+fn check_share(x: f32, format: &Format) {
+    const PART: usize = 1 << 20;
+    let down = round(format, how(abi::WP_TOWARD_ZERO), f64::from(x)) & (format.sign() - 1);
+    let (below, above) = (format.value(down), format.value(down + 1));
+    let share = (f64::from(x.abs()) - below) / (above - below);
+    let (mut seen, mut left, mut seed) = (0.0, draws(), 0xC0FFEE);
+    while left > 0 {
+        let now = left.min(PART);
+        seen += ups(x, format, now, seed);
+        (left, seed) = (left - now, seed + 1);
+    }
+    let n = draws() as f64;
+    let sigma = (n * share * (1.0 - share)).sqrt();
+    let off = (seen - n * share).abs();
+    // One draw of slack: a share far below 1/n is not normal.
+    assert!(
+        off <= 5.0 * sigma + 1.0,
+        "{x:e} to {}: {seen} of {n}, not {}",
+        format.name,
+        n * share
+    );
+}
+
 #[test]
 fn the_share_rounded_up_is_the_remainder_within_five_sigma_at_every_exponent() {
-    const PART: usize = 1 << 20;
+    let mut values = Vec::new();
     for format in [F16, BF16, E4M3, E5M2] {
         let lowest = 1 - format.bias - format.significand as i32;
-        let step = if format.bias > 100 { 32 } else { 4 };
+        let step = match format.bias {
+            _ if whole() => 1,
+            100.. => 32,
+            _ => 4,
+        };
         for exponent in (lowest - 6..format.bias).step_by(step) {
-            for fraction in [1.0 + 1.0 / 3.0, 1.017, 1.96] {
-                let x = (fraction * 2f64.powi(exponent)) as f32
-                    * if exponent % 3 == 0 { -1.0 } else { 1.0 };
-                let down =
-                    round(&format, how(abi::WP_TOWARD_ZERO), f64::from(x)) & (format.sign() - 1);
-                let (below, above) = (format.value(down), format.value(down + 1));
-                let share = (f64::from(x.abs()) - below) / (above - below);
-                let (mut seen, mut left, mut seed) = (0.0, draws(), 0xC0FFEE);
-                while left > 0 {
-                    let now = left.min(PART);
-                    seen += ups(x, &format, now, seed);
-                    (left, seed) = (left - now, seed + 1);
-                }
-                let n = draws() as f64;
-                let sigma = (n * share * (1.0 - share)).sqrt();
-                let off = (seen - n * share).abs();
-                // One draw of slack: a share far below 1/n is not normal.
-                assert!(
-                    off <= 5.0 * sigma + 1.0,
-                    "{x:e} to {}: {seen} of {n}, not {}",
-                    format.name,
-                    n * share
-                );
-            }
+            let sign = if exponent % 3 == 0 { -1.0 } else { 1.0 };
+            let at = |fraction: f64| ((fraction * 2f64.powi(exponent)) as f32 * sign, format);
+            // Below the smallest f32 there is nothing to round.
+            values.extend(FRACTIONS.map(at).into_iter().filter(|(x, _)| *x != 0.0));
         }
     }
+    let next = AtomicUsize::new(0);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some((x, format)) = values.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    check_share(*x, format);
+                }
+            });
+        }
+    });
 }
 
 #[test]

@@ -108,6 +108,22 @@ fn a_shrunk_block_is_reported_with_what_it_has_left() {
 }
 
 #[test]
+fn a_moved_block_is_reported_where_it_is() {
+    let device = common::host();
+    let pool = Pool::new(&device, PoolConfig::default().track(true)).unwrap();
+    let stream = device.stream().unwrap();
+    let below = pool.alloc_movable::<u8>(&stream, 4 << 20).unwrap();
+    let block = pool.alloc_movable::<u8>(&stream, 100_000).unwrap();
+    let before = block.pin(&stream).unwrap().addr();
+    drop(below);
+    pool.compact(&warpool::compact::Goal::Full).unwrap();
+    let now = block.pin(&stream).unwrap().addr();
+    assert_ne!(now, before, "it moved");
+    let found: Vec<_> = pool.leak_report().blocks.iter().map(|b| b.addr).collect();
+    assert_eq!(found, [now]);
+}
+
+#[test]
 fn out_of_memory_names_the_holders_by_tag_and_without_tracking_by_stream() {
     for track in [true, false] {
         let device = common::host();

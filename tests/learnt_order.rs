@@ -120,7 +120,7 @@ fn an_allocation_and_a_free_on_one_stream_make_no_device_call(device: &Device) {
             .sum()
         };
         let before = calls();
-        for _ in 0..100 {
+        for _ in 0..common::rounds(100) {
             drop(pool.alloc(&stream, bytes).unwrap());
         }
         assert_eq!(calls(), before, "{bytes} bytes");

@@ -19,6 +19,11 @@ on_every_device! {
     a_use_on_another_stream_is_waited_for,
     blocks_freed_and_allocated_between_steps_are_part_of_the_next,
     any_layout_survives_any_goal,
+    a_block_grows_in_place_where_the_memory_behind_it_is_free_and_moves_where_it_is_not,
+    a_block_that_shrinks_gives_its_end_back_behind_every_use,
+    a_resize_that_is_refused_leaves_the_block_as_it_was,
+    a_block_pinned_by_its_id_outlives_its_handle,
+    a_block_freed_on_another_stream_is_that_streams_at_once,
 }
 
 fn pool(device: &Device, limit: u64) -> Pool {
@@ -221,6 +226,117 @@ fn blocks_freed_and_allocated_between_steps_are_part_of_the_next(device: &Device
     for (seed, block) in &blocks {
         check(block, &stream, *seed);
     }
+}
+
+fn a_block_grows_in_place_where_the_memory_behind_it_is_free_and_moves_where_it_is_not(
+    device: &Device,
+) {
+    let pool = pool(device, 16 << 20);
+    let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let mut low = make(&pool, &stream, 1, 40_000);
+    let between = make(&pool, &stream, 2, 60_000);
+    let high = make(&pool, &stream, 3, 10_000);
+    let at = low.pin(&stream).unwrap().addr();
+    let allocated = pool.stats().allocated.current;
+    // Behind a use of it on another stream.
+    drop(between.pin(&other).unwrap());
+    drop(between);
+    low.resize(&stream, 90_000).unwrap();
+    assert_eq!(low.pin(&stream).unwrap().addr(), at);
+    assert_eq!(low.len(), 90_000);
+    assert!(low.download(&other).unwrap()[..40_000] == contents(1, 40_000));
+    assert_eq!(
+        pool.stats().allocated.current,
+        allocated - 480_256 + 400_384
+    );
+    low.upload(&other, &contents(1, 90_000)).unwrap();
+    low.resize(&stream, 200_000).unwrap();
+    assert_ne!(low.pin(&stream).unwrap().addr(), at);
+    let found = low.download(&stream).unwrap();
+    assert!((found.len(), &found[..90_000]) == (200_000, &contents(1, 90_000)[..]));
+    check(&high, &stream, 3);
+    pool.check_invariants().unwrap();
+    pool.compact(&Goal::Full).unwrap();
+    assert!(low.download(&stream).unwrap()[..90_000] == contents(1, 90_000));
+    drop((low, high));
+    assert_eq!(pool.stats().allocated.current, 0);
+}
+
+fn a_block_that_shrinks_gives_its_end_back_behind_every_use(device: &Device) {
+    let pool = pool(device, 4 << 20);
+    let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let mut block = make(&pool, &stream, 1, 400_000);
+    for round in 0..20u64 {
+        let backend = device.backend();
+        let pinned = block.pin(&other).unwrap();
+        let slow = Box::new(|| std::thread::sleep(std::time::Duration::from_millis(1)));
+        backend.host_call(other.raw(), slow).unwrap();
+        // SAFETY: the block is pinned for the stream, and has the bytes.
+        unsafe {
+            backend
+                .fill(pinned.addr(), 7, 3_200_000, other.raw())
+                .unwrap()
+        };
+        drop(pinned);
+        block.resize(&stream, 100_000).unwrap();
+        // Whoever gets the end writes it behind that use.
+        let next = make(&pool, &stream, round, 200_000);
+        check(&next, &stream, round);
+        drop(next);
+        block.resize(&stream, 400_000).unwrap();
+        pool.check_invariants().unwrap();
+    }
+}
+
+fn a_resize_that_is_refused_leaves_the_block_as_it_was(device: &Device) {
+    let pool = pool(device, 4 << 20);
+    let stream = device.stream().unwrap();
+    let mut block = make(&pool, &stream, 1, 100_000);
+    let fixed = pool.alloc(&stream, 1 << 20).unwrap();
+    assert!(block.resize(&stream, 0).is_err());
+    assert!(block.resize(&stream, usize::MAX).is_err());
+    let refused = block.resize(&stream, 4 << 20).unwrap_err();
+    assert!(refused.is_out_of_memory(), "{refused}");
+    let pinned = pool.pin_id(block.id(), &stream).unwrap();
+    let refused = block.resize(&stream, 50_000).unwrap_err().to_string();
+    assert!(refused.contains("pinned"), "{refused}");
+    drop(pinned);
+    check(&block, &stream, 1);
+    pool.check_invariants().unwrap();
+    drop(fixed);
+}
+
+fn a_block_pinned_by_its_id_outlives_its_handle(device: &Device) {
+    let pool = pool(device, 8 << 20);
+    let stream = device.stream().unwrap();
+    let block = make(&pool, &stream, 1, 10_000);
+    let id = block.id();
+    let (first, second) = (
+        pool.pin_id(id, &stream).unwrap(),
+        pool.pin_id(id, &stream).unwrap(),
+    );
+    drop(block);
+    assert!(pool.pin_id(id, &stream).is_err());
+    drop(first);
+    assert_eq!((second.bytes(), second.id()), (80_000, id));
+    assert_eq!(pool.stats().allocated.current, 80_384);
+    pool.compact(&Goal::Full).unwrap();
+    let bytes = common::read(&stream, second.addr(), 80_000);
+    assert!(bytes == bytemuck::cast_slice::<u64, u8>(&contents(1, 10_000)));
+    drop(second);
+    assert_eq!(pool.stats().allocated.current, 0);
+    assert!(pool.pin_id(id, &stream).is_err());
+}
+
+fn a_block_freed_on_another_stream_is_that_streams_at_once(device: &Device) {
+    let pool = pool(device, 8 << 20);
+    let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let block = make(&pool, &stream, 1, 10_000);
+    let at = block.pin(&other).unwrap().addr();
+    block.free_on(&other).unwrap();
+    let waits = pool.stats().steps.waits;
+    let next = pool.alloc(&other, 80_000).unwrap();
+    assert_eq!((next.addr(), pool.stats().steps.waits), (at, waits));
 }
 
 #[derive(Debug, Clone)]

@@ -6,7 +6,7 @@ use common::{Memory, devices};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use warpool::compact::{Move, MoveTable, SlideTable};
-use warpool::device::Launch;
+use warpool::device::{DeviceKind, Launch};
 use warpool::driver::abi;
 use warpool::{Device, Stream};
 
@@ -310,6 +310,122 @@ fn one_large_move_among_many_small_ones_arrives_whole() {
     }
 }
 
+/// As many neighbours as one launch takes in practice, most smaller than the holes they cross.
+const CROWD: usize = 120_000;
+
+/// Moves of 16 to 256 bytes downwards, holes before and behind, over all of the arena.
+fn crowd(seed: u64) -> Vec<Move> {
+    let mut state = seed;
+    let mut below = |bound: u64| {
+        state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+        (state >> 33) % bound
+    };
+    let (mut src, mut dst) = (16 * below(2000), 0);
+    let mut moves = Vec::with_capacity(CROWD);
+    while moves.len() < CROWD {
+        src += 16 * (below(8) / 6);
+        dst = (dst + 16 * (below(64) / 63)).min(src);
+        let bytes = 16 * (1 + below(11));
+        assert!(src + bytes <= ARENA, "the arena holds the crowd");
+        moves.push(Move { src, dst, bytes });
+        (src, dst) = (src + bytes, dst + bytes);
+    }
+    moves
+}
+
+#[test]
+fn over_a_hundred_thousand_overlapping_moves_of_one_launch_end_as_memmove_leaves_them() {
+    for device in devices() {
+        let mut bench = Bench::new(&device);
+        for (seed, max_blocks) in [(1, 0), (2, 0), (3, 1), (4, 7), (5, 0), (6, 0)] {
+            let down = crowd(seed);
+            // What `expect_moves` makes of them is what memmove leaves, one move after the other.
+            let mut plain = bench.model.clone();
+            for m in &down {
+                let src = usize::try_from(m.src).unwrap();
+                let bytes = usize::try_from(m.bytes).unwrap();
+                plain.copy_within(src..src + bytes, usize::try_from(m.dst).unwrap());
+            }
+            bench.slide(&down, false, max_blocks).unwrap();
+            assert!(bench.model == plain, "the model is not memmove's");
+            let up: Vec<Move> = down
+                .iter()
+                .map(|m| Move {
+                    src: m.dst,
+                    dst: m.src,
+                    bytes: m.bytes,
+                })
+                .collect();
+            bench.slide(&up, true, max_blocks).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_slide_ends_beside_work_that_fills_the_device() {
+    for device in devices() {
+        let mut bench = Bench::new(&device);
+        let filler = device.stream().unwrap();
+        let bytes = 64 << 20;
+        let busy = Memory::new(&device, bytes);
+        let stamp = Launch::Pattern(abi::wp_pattern {
+            addr: busy.addr,
+            bytes,
+            seed: 1,
+            edge: 0,
+            report: 0,
+            op: abi::WP_STAMP,
+            pad: 0,
+        });
+        let rounds = if device.info().kind == DeviceKind::Cuda {
+            400
+        } else {
+            2
+        };
+        for (shift, max_blocks) in [(256, 0), (64 << 10, 3), (4 << 20, 1)] {
+            for _ in 0..rounds {
+                // SAFETY: the stamped range is mapped until the stream is through.
+                unsafe { device.backend().launch(&stamp, filler.raw()) }.unwrap();
+            }
+            let [src, dst, bytes] = [shift, 0, 16 << 20];
+            bench
+                .slide(&[Move { src, dst, bytes }], false, max_blocks)
+                .unwrap();
+        }
+        filler.synchronize().unwrap();
+    }
+}
+
+#[test]
+fn batched_moves_around_the_sizes_of_tiles_and_across_mappings_arrive_whole() {
+    let (small, tile) = (u64::from(abi::WP_SMALL_MOVE), u64::from(abi::WP_MOVE_TILE));
+    for device in devices() {
+        let mut bench = Bench::new(&device);
+        for max_blocks in [0, 1, 3] {
+            let mut moves = Vec::new();
+            // Sources end just beyond the boundary at 2 MiB, destinations begin just before that at 14 MiB.
+            let (mut src, mut dst) = (0, (14 << 20) - 48);
+            for bytes in [
+                16,
+                small - 16,
+                small,
+                small + 16,
+                tile - 16,
+                tile,
+                tile + 16,
+                32 * tile,
+                33 * tile + 16,
+                (2 << 20) + 16,
+                5 * tile - 16,
+            ] {
+                moves.push(Move { src, dst, bytes });
+                (src, dst) = (src + bytes + 16, dst + bytes + 32);
+            }
+            bench.relocate(&moves, max_blocks).unwrap();
+        }
+    }
+}
+
 /// Ranges as offsets into a world of addresses that nobody has to own: a patch reads none of them.
 fn ranges(count: usize) -> impl Strategy<Value = Vec<abi::wp_move>> {
     proptest::collection::vec((1u64..5000, 0u64..300, any::<u32>()), 1..count).prop_map(|pieces| {
@@ -409,7 +525,6 @@ fn an_unaligned_table_is_refused() {
             first_tile: 0,
             group_move: 0,
             small: 1,
-            medium: 0,
             large: 0,
             tiles: 0,
             max_blocks: 0,

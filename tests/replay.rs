@@ -4,7 +4,7 @@ mod common;
 
 use common::{cuda, host, leaving_nothing};
 use proptest::prelude::*;
-use warpool::observe::{Peer, ReplayOptions, Report, Trace, TraceWriter, Verify, replay};
+use warpool::observe::{Peer, ReplayOptions, Report, Share, Trace, TraceWriter, Verify, replay};
 use warpool::{Device, Error};
 
 const MIB: u64 = 1 << 20;
@@ -100,6 +100,49 @@ fn the_first_request_over_the_cap_ends_the_replay_with_everything_freed() {
         }
         other => panic!("expected out of memory, got {other:?}"),
     }
+}
+
+/// Blocks of every size up to 3 MiB, every other one freed, and then what is free at once; the peak
+/// is a multiple of 2 MiB.
+fn scattered() -> Trace {
+    trace(|w| {
+        let bytes = |n: u64| (1 + n * 37 % 96) * 32_768;
+        let sum = |keep: &dyn Fn(u64) -> bool| (0..64).filter(|&n| keep(n)).map(bytes).sum::<u64>();
+        (0..64).try_for_each(|n| w.allocate(n, bytes(n), n % 2))?;
+        (0..64)
+            .step_by(2)
+            .try_for_each(|n| w.free(n, bytes(n), n % 2))?;
+        let peak = sum(&|_| true).next_multiple_of(2 * MIB);
+        w.allocate(100, peak - sum(&|n| n % 2 == 1), 0)
+    })
+}
+
+#[test]
+fn a_trace_of_movable_blocks_completes_at_its_own_peak_with_every_byte_verified() {
+    let trace = scattered();
+    let options = ReplayOptions::default().cap(trace.peak_live_bytes);
+    let fixed = run(&trace, &options).expect("replays");
+    assert_eq!((fixed.failed_allocs, fixed.bytes_moved), (1, 0), "{fixed}");
+    let moved = run(&trace, &options.clone().movable(Share::ALL, 1)).expect("replays");
+    assert!(moved.passed() && moved.bytes_moved > 0, "{moved}");
+    assert!(moved.step_ns_p99 >= moved.step_ns_p50 && moved.step_ns_p50 > 0);
+    assert!(moved.move_ns >= moved.move_ns_p99 && moved.move_ns_p50 > 0);
+    assert!(moved.peak_reserved_bytes <= trace.peak_live_bytes);
+}
+
+#[test]
+fn the_same_seed_draws_the_same_movable_blocks() {
+    let trace = scattered();
+    let half = Share::of(0.5).expect("a part");
+    let moved = |seed| {
+        let options = ReplayOptions::default().movable(half, seed);
+        let options = options.cap(trace.peak_live_bytes + 4 * MIB);
+        let report = run_on(host(), &trace, &options).expect("replays");
+        assert_eq!(report.corrupt_bytes, 0);
+        (report.bytes_moved, report.events)
+    };
+    assert_eq!(moved(3), moved(3));
+    assert!((4..10).any(|seed| moved(seed) != moved(3)));
 }
 
 #[test]

@@ -318,3 +318,46 @@ fn the_moves_of_a_table_are_uses_where_the_host_can_read_it() {
         );
     }
 }
+
+/// A program as applications have them: blocks of 256 KiB written and read by kernels on two
+/// streams that wait for each other now and then. Gives the time it took.
+fn typical(device: &Device) -> std::time::Duration {
+    let pool = Pool::new(device, PoolConfig::default()).unwrap();
+    let (first, second) = two(device);
+    let begin = std::time::Instant::now();
+    for round in 0..200u64 {
+        let mut block = pool.alloc(&first, 256 << 10).unwrap();
+        fill(&first, block.addr(), round as u8, block.bytes());
+        second.wait_stream(&first).unwrap();
+        fill(&second, block.addr(), 1, block.bytes());
+        block.record_use(&second).unwrap();
+        drop(block);
+        let other = pool.alloc(&second, 100_000).unwrap();
+        fill(&second, other.addr(), 2, other.bytes());
+        if round % 16 == 0 {
+            first.synchronize().unwrap();
+        }
+    }
+    second.synchronize().unwrap();
+    first.synchronize().unwrap();
+    begin.elapsed()
+}
+
+#[test]
+fn a_watched_host_device_takes_at_most_twice_as_long() {
+    let device = Device::host().unwrap();
+    let (watched, sanitizer) = Sanitizer::over(&device);
+    let mut best = [std::time::Duration::MAX; 2];
+    // The machine's other work only ever adds time: the best of several runs in turn counts.
+    for _ in 0..15 {
+        best[0] = best[0].min(typical(&device));
+        best[1] = best[1].min(typical(&watched));
+    }
+    sanitizer.check().unwrap();
+    let ratio = best[1].as_secs_f64() / best[0].as_secs_f64();
+    println!(
+        "plain {:?}, watched {:?}: {ratio:.2} times",
+        best[0], best[1]
+    );
+    assert!(ratio <= 2.0, "{ratio}");
+}

@@ -9,6 +9,7 @@ mod common;
 use std::sync::Arc;
 
 use common::hunt::{cases, hunt};
+use common::sanitized::Sanitized;
 use warpool::device::sim::{Rng, SimConfig, Strategy};
 use warpool::device::{HandleCounts, Launch};
 use warpool::driver::abi;
@@ -138,38 +139,6 @@ fn strategy(seed: u64) -> Strategy {
             changes: changes as u32 * 2 - 1,
             steps: 120,
         },
-    }
-}
-
-/// A simulated device, watched where the feature is on.
-struct Watched {
-    device: Device,
-    #[cfg(feature = "sanitize")]
-    sanitizer: warpool::sanitize::Sanitizer,
-}
-
-impl Watched {
-    #[cfg(feature = "sanitize")]
-    fn new(device: &Device) -> Self {
-        let (device, sanitizer) = warpool::sanitize::Sanitizer::over(device);
-        Self { device, sanitizer }
-    }
-
-    #[cfg(not(feature = "sanitize"))]
-    fn new(device: &Device) -> Self {
-        Self {
-            device: device.clone(),
-        }
-    }
-
-    #[cfg(feature = "sanitize")]
-    fn check(&self) -> Result<(), String> {
-        self.sanitizer.check().map_err(|report| report.to_string())
-    }
-
-    #[cfg(not(feature = "sanitize"))]
-    fn check(&self) -> Result<(), String> {
-        Ok(())
     }
 }
 
@@ -317,7 +286,7 @@ fn run(seed: u64, ops: &[Op]) -> Result<(), String> {
         .with_strategy(strategy(seed));
     let device = words(Device::sim(&sim.with_capacity(48 * MIB)))?;
     let backend = Arc::clone(device.backend());
-    let watched = Watched::new(&device);
+    let watched = Sanitized::over(&device);
     drop(device);
     let mut world = World::new(watched.device.clone(), config(seed))?;
     for op in ops {

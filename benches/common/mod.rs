@@ -1,6 +1,13 @@
 //! What the benches share: the device, the contenders, and how figures are kept.
 
+#![allow(
+    dead_code,
+    reason = "every bench is an executable of its own and takes what it needs"
+)]
+
 pub mod contender;
+pub mod field;
+pub mod peers;
 pub mod record;
 pub mod ring;
 
@@ -30,18 +37,22 @@ pub fn device() -> Device {
     }
 }
 
-/// What is measured: host time of one iteration, or iterations of all threads in a time.
+/// What is measured: the time of one iteration, or what iterations get through in a time.
 #[derive(Clone, Copy)]
 pub enum Figure {
     NsPerPair,
     MpairsPerS { threads: u64 },
+    GbPerS { bytes: u64 },
+    GslotsPerS { slots: u64 },
 }
 
 impl Figure {
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::NsPerPair => "ns",
             Self::MpairsPerS { .. } => "Mpairs/s",
+            Self::GbPerS { .. } => "GB/s",
+            Self::GslotsPerS { .. } => "Gslots/s",
         }
     }
 
@@ -49,6 +60,16 @@ impl Figure {
         match self {
             Self::NsPerPair => ns,
             Self::MpairsPerS { threads } => threads as f64 * 1e3 / ns,
+            Self::GbPerS { bytes: count } | Self::GslotsPerS { slots: count } => count as f64 / ns,
+        }
+    }
+
+    fn throughput(self) -> Option<Throughput> {
+        match self {
+            Self::NsPerPair => None,
+            Self::MpairsPerS { threads } => Some(Throughput::Elements(threads)),
+            Self::GbPerS { bytes } => Some(Throughput::Bytes(bytes)),
+            Self::GslotsPerS { slots } => Some(Throughput::Elements(slots)),
         }
     }
 }
@@ -58,11 +79,13 @@ pub struct Lab {
     pub criterion: Criterion,
     pub device: Device,
     pub record: Record,
+    suite: &'static str,
     filters: Vec<String>,
 }
 
 impl Lab {
-    pub fn new() -> Self {
+    /// For the bench executable `suite`.
+    pub fn new(suite: &'static str) -> Self {
         let criterion = Criterion::default()
             .sample_size(SAMPLES)
             .warm_up_time(Duration::from_millis(100))
@@ -74,6 +97,7 @@ impl Lab {
             criterion,
             device: device(),
             record: Record::default(),
+            suite,
             filters: std::env::args()
                 .skip(1)
                 .filter(|arg| !arg.starts_with('-'))
@@ -99,9 +123,11 @@ impl Lab {
         mut run: impl FnMut(u64) -> Duration,
     ) {
         let mut samples: Vec<f64> = Vec::new();
-        let mut group = self.criterion.benchmark_group(format!("alloc/{bench}"));
-        if let Figure::MpairsPerS { threads } = figure {
-            group.throughput(Throughput::Elements(threads));
+        let mut group = self
+            .criterion
+            .benchmark_group(format!("{}/{bench}", self.suite));
+        if let Some(throughput) = figure.throughput() {
+            group.throughput(throughput);
         }
         group.bench_function(BenchmarkId::new(who, case), |bencher| {
             bencher.iter_custom(|iters| {

@@ -21,6 +21,19 @@ struct Row {
 #[derive(Default)]
 pub struct Record {
     rows: Vec<Row>,
+    ratios: Vec<(&'static str, &'static str)>,
+}
+
+/// What a file of results says of itself.
+pub struct About {
+    pub title: &'static str,
+    pub command: &'static str,
+}
+
+/// How many times better ours is, and by which name: than a contender, or than the first there is.
+struct Ratio {
+    name: &'static str,
+    than: Option<&'static str>,
 }
 
 /// Whether more is better.
@@ -55,6 +68,24 @@ impl Record {
         });
     }
 
+    /// Compares ours with each contender named, in a column of its own (column, contender); without
+    /// this, with the first there is, in the column `times`.
+    pub fn compare(&mut self, ratios: &[(&'static str, &'static str)]) {
+        self.ratios = ratios.to_vec();
+    }
+
+    fn ratios(&self) -> Vec<Ratio> {
+        if self.ratios.is_empty() {
+            let (name, than) = ("times", None);
+            return vec![Ratio { name, than }];
+        }
+        let named = |&(name, than)| Ratio {
+            name,
+            than: Some(than),
+        };
+        self.ratios.iter().map(named).collect()
+    }
+
     /// Names of all contenders, ours first.
     fn names(&self) -> Vec<&'static str> {
         let mut names = vec!["warpool"];
@@ -73,7 +104,11 @@ impl Record {
         for name in &names {
             print!("{name:>17}");
         }
-        println!("{:>9}", "times");
+        let ratios = self.ratios();
+        for ratio in &ratios {
+            print!("{:>11}", ratio.name);
+        }
+        println!();
         for row in &self.rows {
             print!("{:<20}{:<30}{:<10}", row.bench, row.case, row.figure);
             for name in &names {
@@ -82,27 +117,34 @@ impl Record {
                     None => print!("{:>17}", "-"),
                 }
             }
-            match row.times(&names) {
-                Some(times) => println!("{times:>9.2}"),
-                None => println!("{:>9}", "-"),
+            for ratio in &ratios {
+                match row.times(&names, ratio) {
+                    Some(times) => print!("{times:>11.3}"),
+                    None => print!("{:>11}", "-"),
+                }
             }
+            println!();
         }
     }
 
     /// Writes the file that `warpool readme-tables` reads.
-    pub fn write(&self, path: &Path, device: &Device) {
-        let names = self.names();
+    pub fn write(&self, path: &Path, device: &Device, about: &About) {
+        let (names, ratios) = (self.names(), self.ratios());
         let mut columns = vec!["bench", "case", "figure"];
         columns.extend(&names);
-        columns.push("times");
-        let rows: Vec<Value> = self.rows.iter().map(|row| row.json(&names)).collect();
+        columns.extend(ratios.iter().map(|ratio| ratio.name));
+        let rows: Vec<Value> = self
+            .rows
+            .iter()
+            .map(|row| row.json(&names, &ratios))
+            .collect();
         let result = json!({
-            "title": "Host time of allocations",
+            "title": about.title,
             "gpu": device_name(device),
             "driver": driver(device),
             "commit": commit(),
             "date": today(),
-            "command": "cargo bench --bench alloc",
+            "command": about.command,
             "columns": columns,
             "rows": rows,
         });
@@ -118,9 +160,12 @@ impl Row {
     }
 
     /// How many times better ours is than the other.
-    fn times(&self, names: &[&str]) -> Option<f64> {
+    fn times(&self, names: &[&str], ratio: &Ratio) -> Option<f64> {
         let ours = self.value(names[0])?;
-        let theirs = names[1..].iter().find_map(|name| self.value(name))?;
+        let theirs = match ratio.than {
+            Some(name) => self.value(name)?,
+            None => names[1..].iter().find_map(|name| self.value(name))?,
+        };
         Some(if is_rate(self.figure) {
             ours / theirs
         } else {
@@ -128,7 +173,7 @@ impl Row {
         })
     }
 
-    fn json(&self, names: &[&str]) -> Value {
+    fn json(&self, names: &[&str], ratios: &[Ratio]) -> Value {
         let mut row = Map::new();
         row.insert("bench".into(), self.bench.into());
         row.insert("case".into(), self.case.as_str().into());
@@ -136,8 +181,10 @@ impl Row {
         for (name, value) in &self.values {
             row.insert((*name).into(), rounded(*value));
         }
-        if let Some(times) = self.times(names) {
-            row.insert("times".into(), rounded(times));
+        for ratio in ratios {
+            if let Some(times) = self.times(names, ratio) {
+                row.insert(ratio.name.into(), rounded(times));
+            }
         }
         Value::Object(row)
     }

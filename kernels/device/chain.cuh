@@ -8,24 +8,29 @@
 //
 // Tiles are claimed by a ticket, in ascending order of address for a slide downwards, descending
 // for one upwards. A tile waits only for tiles of earlier tickets, and only for their loads. Loads
-// wait for room, that is for a store of a still earlier ticket by the same block. Each link leads
+// wait for room, that is for a store of a still earlier ticket by the same worker. Each link leads
 // to an earlier ticket, so the chain ends, however few blocks are resident.
+//
+// A word a tile says where its pieces are found and whether it is loaded.
 #ifndef WARPOOL_DEVICE_CHAIN_CUH
 #define WARPOOL_DEVICE_CHAIN_CUH
 
-#include "device/move_batch.cuh"
+#include "device/move.cuh"
 
 namespace wp {
+
+constexpr wp_u32 kLoaded = 0x80000000u; // in a tile's word; the rest is its first move
+constexpr wp_u32 kNoTile = 0xFFFFFFFFu;
+constexpr unsigned kMarkThreads = 256;
 
 struct Chain {
     const wp_move *moves;
     wp_addr lo;
     wp_u32 *ticket;
-    wp_u32 *loaded; // a flag a tile
+    wp_u32 *words;
     wp_u32 count;
     wp_u32 tiles;
     wp_u32 upward;
-    wp_u32 stages; // tiles a block holds at once, where it can hold several
 };
 
 __device__ __forceinline__ wp_u32 claim(const Chain &chain) {
@@ -40,11 +45,10 @@ __device__ __forceinline__ wp_addr tile_begin(const Chain &chain, wp_u32 tile) {
     return chain.lo + wp_u64{tile} * WP_SLIDE_TILE;
 }
 
-// A move from which on the pieces of a tile are found; its own piece may be empty.
-__device__ __forceinline__ wp_u32 first_move(const Chain &chain, wp_u32 tile) {
-    const wp_move *moves = chain.moves;
-    auto src_at = [moves](wp_u32 i) { return __ldg(&moves[i].src); };
-    return warp_last_at_or_below(src_at, chain.count, tile_begin(chain, tile));
+__device__ __forceinline__ wp_u32 read_word(const Chain &chain, wp_u32 tile) {
+    wp_u32 word;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(chain.words + tile) : "memory");
+    return word;
 }
 
 // The piece of move `index` in `tile`; `more` tells whether later moves may have one too.
@@ -59,29 +63,40 @@ __device__ __forceinline__ Piece piece_of(const Chain &chain, wp_u32 index, wp_u
     return clip(move, begin, begin + WP_SLIDE_TILE);
 }
 
-__device__ __forceinline__ void flag_loaded(const Chain &chain, wp_u32 tile) {
-    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(chain.loaded + tile), "r"(1u) : "memory");
-}
+// The tiles other than its own that the destination of a piece meets; kNoTile where there is none.
+struct Covered {
+    wp_u32 first;
+    wp_u32 last;
+};
 
-__device__ __forceinline__ void await_loaded(const Chain &chain, wp_u64 tile) {
-    wp_u32 loaded;
-    for (;;) {
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(loaded) : "l"(chain.loaded + tile) : "memory");
-        if (loaded)
-            return;
-        __nanosleep(32);
-    }
-}
-
-// Returns when the destination of `piece`, which is of `tile`, holds nothing that is yet to be read.
-__device__ __forceinline__ void await_room(const Chain &chain, const Piece &piece, wp_u32 tile) {
+__device__ __forceinline__ Covered covered_by(const Chain &chain, const Piece &piece, wp_u32 tile) {
+    if (piece.bytes == 0)
+        return {kNoTile, kNoTile};
     // Below `lo` the differences wrap to far beyond the last tile: nothing to wait for there.
     wp_u64 first = (piece.dst - chain.lo) / WP_SLIDE_TILE;
     wp_u64 last = (piece.dst + piece.bytes - 1 - chain.lo) / WP_SLIDE_TILE;
-    if (first < chain.tiles && first != tile)
-        await_loaded(chain, first);
-    if (last < chain.tiles && last != tile && last != first)
-        await_loaded(chain, last);
+    auto other = [&](wp_u64 met) { return met < chain.tiles && met != tile; };
+    return {other(first) ? static_cast<wp_u32>(first) : kNoTile,
+            other(last) && last != first ? static_cast<wp_u32>(last) : kNoTile};
+}
+
+// Readies a chain: no ticket taken, no tile loaded, and each tile's word the last move that begins
+// at or below the tile, or 0; its own piece may be empty.
+__global__ void __launch_bounds__(kMarkThreads) mark_tiles(Chain chain) {
+    wp_u32 tile = blockIdx.x * kMarkThreads + threadIdx.x;
+    if (tile == 0)
+        *chain.ticket = 0;
+    if (tile >= chain.tiles)
+        return;
+    wp_addr begin = tile_begin(chain, tile);
+    wp_u32 low = 0;
+    for (wp_u32 count = chain.count; count > 1;) {
+        wp_u32 half = count / 2;
+        bool below = __ldg(&chain.moves[low + half].src) <= begin;
+        low += below ? half : 0;
+        count = below ? count - half : half;
+    }
+    chain.words[tile] = low;
 }
 
 } // namespace wp

@@ -1,217 +1,180 @@
 // The tile chain with bulk copies, from compute capability 9.0 on.
 //
-// A block keeps a ring of stages in shared memory, a tile each, and three warps: one claims tiles
-// and loads them, one flags what has landed, one waits for room and stores. Loads, flags and stores
-// so run beside each other, and the latency of a ticket, a flag or a neighbour is hidden as long as
-// the ring holds more than the memory has in flight. That the flag has a warp of its own matters: a
-// loaded tile must be flagged even while the store of the tile before it still waits.
+// Every warp works by itself: it claims a tile, has it copied into shared memory, flags it, and
+// stores the tile that it claimed kHeld - 1 turns before. Holding tiles back is what makes a short
+// shift fast. A line that is stored to while the L2 cache still has it from being read costs more
+// than one that has left (on an H200, at a shift of 64 KiB without any waiting: 0.75 to 0.85 of the
+// device's own copy when tiles are stored at once, 0.97 when stored some microseconds later; the
+// same bytes reach the memory, but 0.37 of the L2's lookups hit, against 0.05), and what a tile
+// would have to wait for has long been loaded.
+//
+// Neither side of a flag is fenced. A flag orders reads before writes, no data passes through it:
+// the tile's bytes are in shared memory when its barrier completes, and the flag is set after that;
+// the store is issued after the flag was seen, as only a branch on it leads there. A fence would
+// wait for what nobody needs (0.85 where this has 0.97).
 #ifndef WARPOOL_DEVICE_CHAIN_BULK_CUH
 #define WARPOOL_DEVICE_CHAIN_BULK_CUH
 
+#include "device/bulk.cuh"
 #include "device/chain.cuh"
 
 namespace wp {
 
-constexpr unsigned kBulkThreads = 96;
-constexpr unsigned kMaxStages = 8;
-constexpr wp_u32 kNoTile = 0xFFFFFFFFu;
-constexpr wp_u64 kGranule = 2u << 20; // mappings begin and end at multiples of this
+constexpr unsigned kHeld = 3;           // tiles a warp has room for
+constexpr unsigned kSlideWarps = 8;     // of a bounded launch's block; enough to use a multiprocessor
+constexpr unsigned kLoneMoveBlocks = 8; // a multiprocessor, of one warp, where tiles need no lookup
 
 static_assert(kGranule % WP_SLIDE_TILE == 0, "a tile lies in one granule");
 
-// What stands in shared memory before the tiles themselves.
-struct Ring {
-    wp_u64 full[kMaxStages];  // the stage's tile has landed
-    wp_u64 empty[kMaxStages]; // the stage may be loaded again
-    wp_u32 tile[kMaxStages];
-    wp_u32 first[kMaxStages]; // first_move of the tile
+// What a warp has in shared memory.
+struct SlideStage {
+    alignas(128) unsigned char tiles[kHeld][WP_SLIDE_TILE];
+    wp_u64 landed;
 };
-
-constexpr unsigned kRingBytes = (sizeof(Ring) + 127) / 128 * 128;
-
-inline unsigned bulk_shared_bytes(unsigned stages) {
-    return kRingBytes + stages * WP_SLIDE_TILE;
-}
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-__device__ __forceinline__ wp_u32 shared_addr(const void *at) {
-    return static_cast<wp_u32>(__cvta_generic_to_shared(at));
-}
+// A tile claimed, and where its pieces begin; kNoTile when there is none left.
+struct Work {
+    wp_u32 tile;
+    wp_u32 first;
+};
 
-__device__ __forceinline__ void barrier_init(wp_u64 *barrier, wp_u32 arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_addr(barrier)), "r"(arrivals) : "memory");
-}
+// A tile in shared memory. The lanes have a piece each, the first 32.
+struct Held {
+    Work work;
+    Piece piece;
+    bool more; // than 32 pieces
+};
 
-__device__ __forceinline__ void barrier_arrive(wp_u64 *barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_addr(barrier)) : "memory");
-}
-
-__device__ __forceinline__ void barrier_expect(wp_u64 *barrier, wp_u32 bytes) {
-    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_addr(barrier)), "r"(bytes)
+__device__ __forceinline__ void flag_loaded(const Chain &chain, const Work &work) {
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(chain.words + work.tile), "r"(work.first | kLoaded)
                  : "memory");
 }
 
-__device__ __forceinline__ void barrier_wait(wp_u64 *barrier, wp_u32 parity) {
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra again;\n"
-                 "}\n" ::"r"(shared_addr(barrier)),
-                 "r"(parity)
-                 : "memory");
+// Asks for a ticket; the answer is looked at in `find_work`, as late as may be.
+__device__ __forceinline__ wp_u32 ask(const Chain &chain) {
+    return threadIdx.x % 32 == 0 ? claim(chain) : 0;
 }
 
-__device__ __forceinline__ void bulk_load(unsigned char *stage, wp_addr src, wp_u32 bytes, wp_u64 *full) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     shared_addr(stage)),
-                 "l"(src), "r"(bytes), "r"(shared_addr(full))
-                 : "memory");
+__device__ __forceinline__ Work find_work(const Chain &chain, wp_u32 asked) {
+    wp_u32 ticket = __shfl_sync(0xFFFFFFFFu, asked, 0);
+    if (ticket >= chain.tiles)
+        return {kNoTile, 0};
+    wp_u32 tile = tile_of(chain, ticket);
+    return {tile, chain.count > 1 ? read_word(chain, tile) & ~kLoaded : 0};
 }
 
-__device__ __forceinline__ void bulk_store(wp_addr dst, const unsigned char *stage, wp_u32 bytes) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst), "r"(shared_addr(stage)),
-                 "r"(bytes)
-                 : "memory");
+// The highest lane has the highest move: only it can tell that there may be more beyond.
+__device__ __forceinline__ bool any_beyond(bool more) {
+    return __shfl_sync(0xFFFFFFFFu, more, 31);
 }
 
-// Stores a piece in two where it crosses from one granule of mapped memory to the next: neighbouring
-// mappings are two allocations to compute-sanitizer, and it takes one copy into both for a stray
-// write. Loads need no such care, since a tile of the grid never crosses.
-__device__ __forceinline__ void bulk_store_mapped(wp_addr dst, const unsigned char *stage, wp_u32 bytes) {
-    wp_u64 room = kGranule - dst % kGranule;
-    wp_u32 head = room < bytes ? static_cast<wp_u32>(room) : bytes;
-    bulk_store(dst, stage, head);
-    if (head < bytes)
-        bulk_store(dst + head, stage + head, bytes - head);
-}
-
-// Calls `each(piece)` with all lanes of the warp, a piece a lane (empty ones too), round by round.
-template <class Each>
-__device__ __forceinline__ void warp_pieces(const Chain &chain, wp_u32 tile, wp_u32 first, Each each) {
-    bool more = true;
-    for (wp_u32 index = first + threadIdx.x % 32; more; index += 32) {
-        Piece piece = piece_of(chain, index, tile, more);
-        each(piece);
-        // The highest lane has the highest move: only it can tell that there may be more beyond.
-        more = __shfl_sync(0xFFFFFFFFu, more, 31);
+// Has the pieces of a tile copied into `stage`.
+__device__ __forceinline__ Held load_tile(const Chain &chain, const Work &work, unsigned char *stage,
+                                          wp_u64 *landed) {
+    wp_addr begin = tile_begin(chain, work.tile);
+    auto load = [&](const Piece &piece) {
+        if (piece.bytes)
+            bulk_load(stage + (piece.src - begin), piece.src, piece.bytes, landed);
+        return piece.bytes;
+    };
+    Held held = {work, {0, 0, 0}, false};
+    wp_u32 index = work.first + threadIdx.x % 32;
+    held.piece = piece_of(chain, index, work.tile, held.more);
+    wp_u32 bytes = load(held.piece);
+    held.more = any_beyond(held.more);
+    for (bool more = held.more; more; more = any_beyond(more)) {
+        index += 32;
+        bytes += load(piece_of(chain, index, work.tile, more));
     }
+    bytes = __reduce_add_sync(0xFFFFFFFFu, bytes);
+    // The barrier may count down before it counts up: it completes only with its one arrival.
+    if (threadIdx.x % 32 == 0)
+        barrier_expect(landed, bytes);
+    return held;
 }
 
-__device__ __forceinline__ void load_tiles(const Chain &chain, Ring &ring, unsigned char *stages) {
-    unsigned lane = threadIdx.x % 32;
-    wp_u32 claimed = lane == 0 ? claim(chain) : 0;
-    for (wp_u32 stage = 0, parity = 1;;) {
-        wp_u32 ticket = __shfl_sync(0xFFFFFFFFu, claimed, 0);
-        bool last = ticket >= chain.tiles;
-        wp_u32 tile = last ? kNoTile : tile_of(chain, ticket);
-        wp_u32 first = last ? 0 : first_move(chain, tile);
-        barrier_wait(&ring.empty[stage], parity);
-        if (lane == 0) {
-            ring.tile[stage] = tile;
-            ring.first[stage] = first;
-        }
-        if (!last) {
-            wp_addr begin = tile_begin(chain, tile);
-            warp_pieces(chain, tile, first, [&](const Piece &piece) {
-                wp_u32 bytes = __reduce_add_sync(0xFFFFFFFFu, piece.bytes);
-                if (lane == 0)
-                    barrier_expect(&ring.full[stage], bytes);
-                __syncwarp();
-                if (piece.bytes)
-                    bulk_load(stages + stage * WP_SLIDE_TILE + (piece.src - begin), piece.src, piece.bytes,
-                              &ring.full[stage]);
-            });
-        }
-        if (lane == 0)
-            barrier_arrive(&ring.full[stage]);
-        if (last)
-            return;
-        // Asked for now and looked at only in the next round: the answer takes about as long as a
-        // load. A ticket held without room for it is safe, since that room frees in ticket order.
-        if (lane == 0)
-            claimed = claim(chain);
-        if (++stage == chain.stages) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
+// Returns when the tiles that a piece lands on are loaded.
+__device__ __forceinline__ void await_room(const Chain &chain, const Piece &piece, wp_u32 tile) {
+    Covered covered = covered_by(chain, piece, tile);
+    wp_u32 first = covered.first == kNoTile ? kLoaded : read_word(chain, covered.first);
+    wp_u32 last = covered.last == kNoTile ? kLoaded : read_word(chain, covered.last);
+    while (!(first & kLoaded))
+        first = read_word(chain, covered.first);
+    while (!(last & kLoaded))
+        last = read_word(chain, covered.last);
 }
 
-// One thread: flags each tile as soon as it has landed.
-__device__ __forceinline__ void flag_tiles(const Chain &chain, Ring &ring) {
-    for (wp_u32 stage = 0, parity = 0;;) {
-        barrier_wait(&ring.full[stage], parity);
-        wp_u32 tile = ring.tile[stage];
-        if (tile == kNoTile)
-            return;
-        flag_loaded(chain, tile);
-        barrier_arrive(&ring.empty[stage]);
-        if (++stage == chain.stages) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
-}
-
-__device__ __forceinline__ void store_tiles(const Chain &chain, Ring &ring, const unsigned char *stages) {
-    unsigned lane = threadIdx.x % 32;
-    wp_u32 before = kNoTile; // the stage stored before this one, still being read
-    for (wp_u32 stage = 0, parity = 0;;) {
-        barrier_wait(&ring.full[stage], parity);
-        wp_u32 tile = ring.tile[stage];
-        if (tile == kNoTile)
+__device__ __forceinline__ void store_tile(const Chain &chain, const Held &held, const unsigned char *stage) {
+    wp_addr begin = tile_begin(chain, held.work.tile);
+    Piece piece = held.piece;
+    wp_u32 index = held.work.first + threadIdx.x % 32;
+    for (bool more = held.more;;) {
+        await_room(chain, piece, held.work.tile);
+        if (piece.bytes)
+            bulk_store_mapped(piece.dst, stage + (piece.src - begin), piece.bytes);
+        if (!more)
             break;
-        wp_addr begin = tile_begin(chain, tile);
-        warp_pieces(chain, tile, ring.first[stage], [&](const Piece &piece) {
-            if (piece.bytes) {
-                await_room(chain, piece, tile);
-                asm volatile("fence.proxy.async;" ::: "memory");
-                bulk_store_mapped(piece.dst, stages + stage * WP_SLIDE_TILE + (piece.src - begin), piece.bytes);
+        index += 32;
+        piece = piece_of(chain, index, held.work.tile, more);
+        more = any_beyond(more);
+    }
+    bulk_commit();
+    bulk_await_read();
+    __syncwarp();
+}
+
+// A lone move's tiles need no lookup and are claimed when there is room for them, the later the
+// better for the order of loads. With more moves the lookup takes two answers of the memory, so the
+// ticket is asked for while the tile before is on its way.
+__device__ __forceinline__ void slide_tiles(const Chain &chain, SlideStage &stage) {
+    bool early = chain.count > 1, over = false;
+    Held held[kHeld];
+#pragma unroll
+    for (unsigned slot = 0; slot < kHeld; ++slot)
+        held[slot].work.tile = kNoTile;
+    Work next = {kNoTile, 0};
+    if (early)
+        next = find_work(chain, ask(chain));
+    wp_u32 phase = 0;
+    for (unsigned idle = 0; idle < kHeld;) {
+#pragma unroll
+        for (unsigned slot = 0; slot < kHeld; ++slot) {
+            if (!early && !over)
+                next = find_work(chain, ask(chain));
+            over = next.tile == kNoTile;
+            if (over) {
+                held[slot].work.tile = kNoTile;
+                ++idle;
+            } else {
+                held[slot] = load_tile(chain, next, stage.tiles[slot], &stage.landed);
+                wp_u32 asked = early ? ask(chain) : 0;
+                barrier_wait(&stage.landed, phase);
+                phase ^= 1;
+                if (threadIdx.x % 32 == 0)
+                    flag_loaded(chain, next);
+                if (early)
+                    next = find_work(chain, asked);
             }
-        });
-        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-        // Each lane waits for its own stores but the latest.
-        asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
-        __syncwarp();
-        if (lane == 0 && before != kNoTile)
-            barrier_arrive(&ring.empty[before]);
-        before = stage;
-        if (++stage == chain.stages) {
-            stage = 0;
-            parity ^= 1;
+            unsigned oldest = (slot + 1) % kHeld;
+            if (held[oldest].work.tile != kNoTile)
+                store_tile(chain, held[oldest], stage.tiles[oldest]);
         }
     }
-    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+    bulk_await_stored();
 }
 
 #endif // __CUDA_ARCH__ >= 900
 
-__global__ void __launch_bounds__(kBulkThreads) slide_bulk(Chain chain) {
+__global__ void __launch_bounds__(kSlideWarps * 32) slide_bulk(Chain chain) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) unsigned char shared[];
-    Ring &ring = *reinterpret_cast<Ring *>(shared);
-    unsigned char *stages = shared + kRingBytes;
-    if (threadIdx.x == 0) {
-        for (unsigned stage = 0; stage < chain.stages; ++stage) {
-            barrier_init(&ring.full[stage], 1);
-            barrier_init(&ring.empty[stage], 2); // flagged and stored
-        }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    }
-    __syncthreads();
-    switch (threadIdx.x / 32) {
-    case 0:
-        load_tiles(chain, ring, stages);
-        break;
-    case 1:
-        if (threadIdx.x == 32)
-            flag_tiles(chain, ring);
-        break;
-    default:
-        store_tiles(chain, ring, stages);
-    }
+    SlideStage &stage = reinterpret_cast<SlideStage *>(shared)[threadIdx.x / 32];
+    if (threadIdx.x % 32 == 0)
+        barrier_init(&stage.landed);
+    __syncwarp();
+    slide_tiles(chain, stage);
 #endif
 }
 

@@ -20,8 +20,24 @@ __device__ __forceinline__ void pieces(const Chain &chain, wp_u32 tile, wp_u32 i
     }
 }
 
+// Release and acquire, because the tile has passed through other threads of the block.
+__device__ __forceinline__ void release_word(const Chain &chain, wp_u32 tile, wp_u32 word) {
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(chain.words + tile), "r"(word) : "memory");
+}
+
+__device__ __forceinline__ wp_u32 acquire_word(const Chain &chain, wp_u32 tile) {
+    wp_u32 word;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(chain.words + tile) : "memory");
+    return word;
+}
+
+__device__ __forceinline__ void await_tile(const Chain &chain, wp_u32 tile) {
+    while (tile != kNoTile && !(acquire_word(chain, tile) & kLoaded))
+        __nanosleep(32);
+}
+
 __device__ __forceinline__ void slide_tile(const Chain &chain, wp_u32 tile, uint4 *stage) {
-    wp_u32 first = first_move(chain, tile);
+    wp_u32 first = read_word(chain, tile); // the flag is set behind the barrier below, at the earliest
     wp_addr begin = tile_begin(chain, tile);
     pieces(chain, tile, first, 1, [&](const Piece &piece) {
         // Cached in L2 only: another multiprocessor writes here later in this very launch.
@@ -30,9 +46,12 @@ __device__ __forceinline__ void slide_tile(const Chain &chain, wp_u32 tile, uint
     });
     __syncthreads();
     if (threadIdx.x == 0)
-        flag_loaded(chain, tile);
-    pieces(chain, tile, first + threadIdx.x, kPlainThreads,
-           [&](const Piece &piece) { await_room(chain, piece, tile); });
+        release_word(chain, tile, first | kLoaded);
+    pieces(chain, tile, first + threadIdx.x, kPlainThreads, [&](const Piece &piece) {
+        Covered covered = covered_by(chain, piece, tile);
+        await_tile(chain, covered.first);
+        await_tile(chain, covered.last);
+    });
     __syncthreads();
     pieces(chain, tile, first, 1, [&](const Piece &piece) {
         for (wp_u32 at = threadIdx.x * kUnit; at < piece.bytes; at += kPlainThreads * kUnit)

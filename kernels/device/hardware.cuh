@@ -22,10 +22,22 @@ struct Hardware {
     }
 };
 
-template <class T>
-__device__ __forceinline__ void split(u32 both, T *y) {
-    y[0] = (T)both;
-    y[1] = (T)(both >> (8 * sizeof(T)));
+/*
+ * Two neighbours as one word, and back. By memcpy: nvcc does not always see that shifts and ors of the
+ * parts are the whole, and then spends a dozen instructions on eight bytes.
+ */
+template <class Word, class T>
+__device__ __forceinline__ Word joined(const T *x) {
+    static_assert(sizeof(Word) == 2 * sizeof(T), "a word is two neighbours");
+    Word both;
+    memcpy(&both, x, sizeof(both));
+    return both;
+}
+
+template <class Word, class T>
+__device__ __forceinline__ void split(Word both, T *y) {
+    static_assert(sizeof(Word) == 2 * sizeof(T), "a word is two neighbours");
+    memcpy(y, &both, sizeof(both));
 }
 
 /* Infinity to the largest finite number, in a 16-bit IEEE format. */
@@ -116,7 +128,7 @@ struct Hardware<F32, E5M2> : HardwareF32ToFp8<E5M2> {};
 template <class D>
 struct HardwareF16ToFp8 {
     static __device__ __forceinline__ void two(const u16 *x, u8 *y, bool saturate) {
-        const u32 halves = x[0] | (u32)x[1] << 16;
+        const u32 halves = joined<u32>(x);
         u16 both;
         u32 over; /* all ones in the half of a magnitude that does not round to MAX */
         if constexpr (SAME<D, E4M3>) {
@@ -139,7 +151,7 @@ struct Hardware<F16, E5M2> : HardwareF16ToFp8<E5M2> {};
 template <class S>
 struct HardwareFp8ToF16 {
     static __device__ __forceinline__ void two(const u8 *x, u16 *y, bool) {
-        const u16 bytes = (u16)(x[0] | x[1] << 8);
+        const u16 bytes = joined<u16>(x);
         u32 both;
         if constexpr (SAME<S, E4M3>) {
             asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(both) : "h"(bytes));

@@ -1,52 +1,38 @@
 // Batched disjoint moves: one launch whatever the number and the sizes.
 //
-// A move is given to as many threads as its size keeps busy: half a warp up to WP_SMALL_MOVE, a
-// warp up to WP_MEDIUM_MOVE, and above that a thread block for each tile of WP_MOVE_TILE bytes. The
-// table comes sorted into these three classes, so a block knows from its number what it does. A
-// block lives for one piece of work and the hardware hands out the next: that keeps the window of
-// addresses in flight narrow, which a grid-stride loop does not (a plain copy on an H200: 0.91 to
-// 0.95 of the device's own copy with such a loop, 0.98 to 1.01 without).
+// The work is cut into jobs of a warp: a tile of WP_MOVE_TILE bytes of a large move, or a few moves
+// of up to WP_SMALL_MOVE bytes. The table comes sorted into these two classes, so a warp knows from
+// the number of its job what it does. A tile goes through shared memory by bulk copies where the
+// device has them, through registers where not; small moves go through registers, half a warp each.
+//
+// A thread block is one warp, lives for one job, and the hardware hands out the next. Both matter
+// (measured on an H200, shares of the device's own copy at blocks of 64 KiB): the bytes in flight are
+// what the resident blocks hold, and 32 tiles of 4 KiB a multiprocessor are enough and not too many
+// (0.974; tiles of 8 KiB 0.947, a block of four such warps, which ends with its slowest, 0.956), and
+// blocks that end keep the window of addresses narrow, which a loop does not.
 #ifndef WARPOOL_DEVICE_MOVE_BATCH_CUH
 #define WARPOOL_DEVICE_MOVE_BATCH_CUH
 
+#include "device/bulk.cuh"
 #include "device/move.cuh"
 
 namespace wp {
 
-constexpr unsigned kMoveThreads = 256;
 constexpr unsigned kSmallLanes = 16;
-constexpr unsigned kSmallMoves = 2;    // moves half a warp has in flight at once
-constexpr unsigned kSmallVectors = 2;  // vectors a lane has in flight for each of them
-constexpr unsigned kMediumVectors = 4; // 2 KiB a warp in flight
-constexpr unsigned kTileVectors = WP_MOVE_TILE / kUnit / kMoveThreads;
+constexpr unsigned kSmallMoves = 4;   // moves half a warp has in flight at once
+constexpr unsigned kSmallVectors = 2; // vectors a lane has in flight for each of them
+constexpr unsigned kSmallJob = 32 / kSmallLanes * kSmallMoves;
+constexpr unsigned kBoundedWarps = 16; // of a bounded launch's block
 
 struct Batch {
     const uint4 *moves;
     const wp_u32 *first_tile;
     const wp_u32 *group_move;
     wp_u64 small;
-    wp_u64 medium;
     wp_u32 large;
     wp_u32 tiles;
-    wp_u64 medium_blocks;
-    wp_u64 blocks;
+    wp_u64 jobs;
 };
-
-// The last index in [0, count) whose key is at or below `key`, by all lanes of a warp together:
-// 32 probes a round, so 10^5 keys take four rounds of latency and not seventeen. 0 if there is none.
-template <class Key> __device__ __forceinline__ wp_u32 warp_last_at_or_below(Key at, wp_u32 count, wp_u64 key) {
-    unsigned lane = threadIdx.x % 32;
-    wp_u32 low = 0;
-    while (count > 1) {
-        wp_u32 step = (count + 31) / 32;
-        wp_u32 probe = lane * step;
-        bool below = lane == 0 || (probe < count && at(low + probe) <= key);
-        wp_u32 last = 31 - __clz(__ballot_sync(0xFFFFFFFFu, below));
-        low += last * step;
-        count = min(step, count - last * step);
-    }
-    return low;
-}
 
 __device__ __forceinline__ UnitMove load_move(const uint4 *moves, wp_u64 index) {
     uint4 raw = __ldg(moves + index);
@@ -105,61 +91,95 @@ __device__ __forceinline__ void move_shares(Share (&shares)[kMoves]) {
     }
 }
 
-__device__ __forceinline__ void move_small(const Batch &batch, wp_u64 block) {
-    wp_u64 index = (block * (kMoveThreads / kSmallLanes) + threadIdx.x / kSmallLanes) * kSmallMoves;
+// What a warp of a bulk copy needs of shared memory.
+struct TileStage {
+    alignas(128) unsigned char bytes[WP_MOVE_TILE];
+    wp_u64 landed;
+};
+
+__device__ __forceinline__ void move_small(const Batch &batch, wp_u64 job) {
+    unsigned lane = threadIdx.x % 32;
+    wp_u64 index = job * kSmallJob + lane / kSmallLanes * kSmallMoves;
     Share shares[kSmallMoves];
 #pragma unroll
     for (unsigned m = 0; m < kSmallMoves; ++m) {
         UnitMove move = {0, 0, 0};
         if (index + m < batch.small)
             move = load_move(batch.moves, index + m);
-        shares[m] = share_of(move, threadIdx.x % kSmallLanes);
+        shares[m] = share_of(move, lane % kSmallLanes);
     }
     move_shares<kSmallMoves, kSmallVectors, kSmallLanes>(shares);
 }
 
-__device__ __forceinline__ void move_medium(const Batch &batch, wp_u64 block) {
-    wp_u64 index = block * (kMoveThreads / 32) + threadIdx.x / 32;
-    if (index >= batch.medium)
-        return;
-    Share shares[1] = {share_of(load_move(batch.moves, batch.small + index), threadIdx.x % 32)};
-    move_shares<1, kMediumVectors, 32>(shares);
-}
-
-// A large move has at least so many tiles, and so a group's tiles belong to at most 32 moves: one
+// A large move has at least one tile, and so a group's tiles belong to at most as many moves: one
 // probe a lane finds the move of a tile.
-constexpr unsigned kFewestTiles = WP_MEDIUM_MOVE / WP_MOVE_TILE + 1;
-static_assert((WP_TILE_GROUP - 1) / kFewestTiles + 2 <= 32, "a warp finds any move of a group");
+static_assert(WP_TILE_GROUP <= 32, "a warp finds any move of a group");
 
-__device__ __forceinline__ void move_tile(const Batch &batch, wp_u32 tile) {
+// The move of `tile`, cut to the tile.
+__device__ __forceinline__ UnitMove find_tile(const Batch &batch, wp_u32 tile) {
     wp_u32 low = __ldg(batch.group_move + tile / WP_TILE_GROUP);
     wp_u32 probe = low + threadIdx.x % 32;
     wp_u32 first = probe < batch.large ? __ldg(batch.first_tile + probe) : 0xFFFFFFFFu;
     unsigned ahead = 31 - __clz(__ballot_sync(0xFFFFFFFFu, first <= tile));
-    UnitMove move = load_move(batch.moves, batch.small + batch.medium + low + ahead);
+    UnitMove move = load_move(batch.moves, batch.small + low + ahead);
     wp_u64 base = wp_u64{tile - __shfl_sync(0xFFFFFFFFu, first, ahead)} * (WP_MOVE_TILE / kUnit);
-    move_vectors<1, kTileVectors, kMoveThreads>({share_of(move, base + threadIdx.x)});
+    return {move.src + base, move.dst + base, min(move.units - base, wp_u64{WP_MOVE_TILE / kUnit})};
 }
 
-// Large moves first: what is left at the end, when blocks no longer fill the device, is short.
-__device__ __forceinline__ void move_block(const Batch &batch, wp_u64 block) {
-    if (block < batch.tiles)
-        move_tile(batch, static_cast<wp_u32>(block));
-    else if (block - batch.tiles < batch.medium_blocks)
-        move_medium(batch, block - batch.tiles);
-    else
-        move_small(batch, block - batch.tiles - batch.medium_blocks);
+// `phase` is the parity of the tiles that the stage has held.
+__device__ __forceinline__ void move_tile(const Batch &batch, wp_u32 tile, TileStage &stage, wp_u32 phase) {
+    UnitMove part = find_tile(batch, tile);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (threadIdx.x % 32 != 0)
+        return;
+    wp_u32 bytes = static_cast<wp_u32>(part.units * kUnit);
+    barrier_expect(&stage.landed, bytes);
+    bulk_load_mapped(stage.bytes, part.src * kUnit, bytes, &stage.landed);
+    barrier_wait(&stage.landed, phase);
+    bulk_store_mapped(part.dst * kUnit, stage.bytes, bytes);
+    bulk_commit();
+    bulk_await_read();
+#else
+    move_vectors<1, WP_MOVE_TILE / kUnit / 32, 32>({share_of(part, threadIdx.x % 32)});
+#endif
 }
 
-__global__ void __launch_bounds__(kMoveThreads) move_batch(Batch batch) {
-    move_block(batch, blockIdx.x);
+__device__ __forceinline__ void init_stage(TileStage &stage) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (threadIdx.x % 32 == 0)
+        barrier_init(&stage.landed);
+    __syncwarp();
+#endif
 }
 
-// Apart, because the loop costs registers (58 against 32) that the unbounded form needs to keep
-// enough bytes in flight.
-__global__ void __launch_bounds__(kMoveThreads) move_batch_bounded(Batch batch) {
-    for (wp_u64 block = blockIdx.x; block < batch.blocks; block += gridDim.x)
-        move_block(batch, block);
+// Tiles first: what is left at the end, when blocks no longer fill the device, is short.
+__global__ void __launch_bounds__(32) move_batch(Batch batch) {
+    __shared__ TileStage stage;
+    if (blockIdx.x < batch.tiles) {
+        init_stage(stage);
+        move_tile(batch, blockIdx.x, stage, 0);
+    } else {
+        move_small(batch, blockIdx.x - batch.tiles);
+    }
+}
+
+// For a launch that may take only so many blocks: each is several warps, for the few multiprocessors
+// that it gets to be worth having, and each warp takes job after job.
+__global__ void __launch_bounds__(kBoundedWarps * 32) move_batch_bounded(Batch batch) {
+    extern __shared__ __align__(128) unsigned char shared[];
+    unsigned warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    TileStage &stage = reinterpret_cast<TileStage *>(shared)[warp];
+    init_stage(stage);
+    wp_u32 phase = 0;
+    for (wp_u64 job = wp_u64{blockIdx.x} * warps + warp; job < batch.jobs; job += wp_u64{gridDim.x} * warps) {
+        if (job >= batch.tiles) {
+            move_small(batch, job - batch.tiles);
+            continue;
+        }
+        move_tile(batch, static_cast<wp_u32>(job), stage, phase);
+        phase ^= 1;
+        __syncwarp();
+    }
 }
 
 } // namespace wp

@@ -88,7 +88,7 @@ struct Plain {
     static constexpr int FLAT = Mode::RANDOM ? 1 : Shape<S, D>::U;
     static constexpr int CHUNKS = 1;
     static constexpr bool LIGHT = EXACT<S, D> || SAME_MODE<Mode, Nearest>;
-    static constexpr int RESIDENT = 3;
+    static constexpr int RESIDENT = LIGHT ? 4 : 3;
     Mode mode;
     bool saturate;
     u64 seed;

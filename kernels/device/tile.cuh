@@ -29,16 +29,16 @@ struct Chunk {
     int low, high, low_read, high_read;
 };
 
-/* Chunk `c` of `row`, chunks being `size` elements. */
+/* Chunk `c` of `row`, chunks being `size` elements; `most`, if more, are its elements if it is the last. */
 template <class S, class D>
-__device__ __forceinline__ Chunk chunk_of(const Row &row, u64 c, int size) {
+__device__ __forceinline__ Chunk chunk_of(const Row &row, u32 c, int size, int most) {
     const int phase = (int)phase_of<S, D>(row.dst);
-    const i64 first = (i64)(c * size) - phase;
+    const i64 first = (i64)((u64)c * size) - phase;
     const i64 left = (i64)row.count - first; /* of the row */
     const int low = first < 0 ? phase : 0;
     constexpr int V = Shape<S, D>::V;
     return {row.src + first * (S::SIZE / 8), row.dst + first * (D::SIZE / 8), row.index + first, low,
-            left < size ? (int)left : size, first < 0 ? phase : (first < V ? -(int)first : -V),
+            left < most ? (int)left : most, first < 0 ? phase : (first < V ? -(int)first : -V),
             left < size + V ? (int)left : size + V};
 }
 
@@ -47,10 +47,10 @@ struct Whole {
     int begin, end;
 };
 
-template <class S, int V, bool Shifted>
-__device__ __forceinline__ Whole whole_groups(const Chunk &c) {
-    Whole w = {(c.low + V - 1) / V, c.high / V};
-    if (Shifted) {
+template <class S, int V>
+__device__ __forceinline__ Whole whole_groups(const Chunk &c, int size, bool is_shifted) {
+    Whole w = {(c.low + V - 1) / V, (c.high < size ? c.high : size) / V};
+    if (is_shifted) {
         constexpr int SB = S::SIZE / 8, BYTES = V * SB;
         const int off = (int)(c.src % BYTES);
         if (w.begin * BYTES - off < c.low_read * SB) w.begin++;
@@ -59,7 +59,7 @@ __device__ __forceinline__ Whole whole_groups(const Chunk &c) {
     return w;
 }
 
-template <class S, class D, bool Shifted, class Op>
+template <class S, class D, class Op>
 __device__ __forceinline__ void convert_groups(const Chunk &c, const Whole &w, int lane, Op &op) {
     constexpr int V = Shape<S, D>::V, U = Shape<S, D>::UNROLL, LANES = Shape<S, D>::LANES;
     using SV = Vector<typename S::Bits, V>;
@@ -69,17 +69,44 @@ __device__ __forceinline__ void convert_groups(const Chunk &c, const Whole &w, i
         const u64 from = c.src + (i64)g * (i64)sizeof(SV), to = c.dst + (i64)g * (i64)sizeof(DV);
         SV x[U];
 #pragma unroll
-        for (int u = 0; u < U; u++) {
-            const u64 at = from + u * LANES * sizeof(SV);
-            if (g + LANES * u < w.end)
-                x[u] = Shifted ? load_shifted<typename S::Bits, V>(at) : load_streaming<typename S::Bits, V>(at);
-        }
+        for (int u = 0; u < U; u++)
+            if (g + LANES * u < w.end) x[u] = load_streaming<typename S::Bits, V>(from + u * LANES * sizeof(SV));
 #pragma unroll
         for (int u = 0; u < U; u++) {
             if (g + LANES * u < w.end) {
                 DV y;
                 op.group(x[u].v, y.v, c.index + (i64)(g + LANES * u) * V);
                 store_streaming(to + u * LANES * sizeof(DV), y);
+            }
+        }
+    }
+}
+
+/* The same where the source is not aligned: of the aligned vectors around it each is loaded once. */
+template <class S, class D, class Op>
+__device__ __forceinline__ void convert_shifted(const Chunk &c, const Whole &w, int lane, Op &op) {
+    constexpr int V = Shape<S, D>::V, U = Shape<S, D>::UNROLL_SHIFTED, LANES = Shape<S, D>::LANES;
+    using SV = Vector<typename S::Bits, V>;
+    using DV = Vector<typename D::Bits, V>;
+    const unsigned off = (unsigned)c.src & (sizeof(SV) - 1);
+    const u64 base = c.src - off;
+#pragma unroll 1
+    for (int first = w.begin; first < w.end; first += LANES * U) {
+        const int g = first + lane;
+        Words<typename S::Bits, V> x[U + 1] = {};
+        /* The vector at w.end belongs to the last group; of x[U] only lane 0's is asked for. */
+#pragma unroll
+        for (int u = 0; u <= U; u++)
+            if (g + LANES * u <= w.end && (u < U || lane == 0))
+                x[u] = load_words<typename S::Bits, V>(base + (i64)(g + LANES * u) * (i64)sizeof(SV));
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            const Words<typename S::Bits, V> next = of_next_lane(x[u], x[u + 1], lane);
+            if (g + LANES * u < w.end) {
+                const SV from = shifted(x[u], next, off);
+                DV y;
+                op.group(from.v, y.v, c.index + (i64)(g + LANES * u) * V);
+                store_streaming(c.dst + (i64)(g + LANES * u) * (i64)sizeof(DV), y);
             }
         }
     }
@@ -98,18 +125,18 @@ __device__ __forceinline__ void convert_edges(const Chunk &c, const Whole &w, in
     }
 }
 
+/* Whole groups among the first `size` elements; what is left after them is done one by one. */
 template <class S, class D, class Op>
-__device__ __forceinline__ void convert_chunk(const Chunk &c, int lane, Op &op) {
+__device__ __forceinline__ void convert_chunk(const Chunk &c, int size, int lane, Op &op) {
     constexpr int V = Shape<S, D>::V;
-    if (c.src % (V * S::SIZE / 8) == 0) {
-        const Whole w = whole_groups<S, V, false>(c);
-        convert_groups<S, D, false>(c, w, lane, op);
-        convert_edges<S, D>(c, w, lane, op);
+    const bool is_shifted = c.src % (V * S::SIZE / 8) != 0;
+    const Whole w = whole_groups<S, V>(c, size, is_shifted);
+    if (is_shifted) {
+        convert_shifted<S, D>(c, w, lane, op);
     } else {
-        const Whole w = whole_groups<S, V, true>(c);
-        convert_groups<S, D, true>(c, w, lane, op);
-        convert_edges<S, D>(c, w, lane, op);
+        convert_groups<S, D>(c, w, lane, op);
     }
+    convert_edges<S, D>(c, w, lane, op);
 }
 
 }  // namespace wp

@@ -39,7 +39,7 @@ extern "C" int wp_host_relocate(const wp_relocate *args) {
     if (!aligned(args->moves, 16))
         return WP_INVALID;
     const wp_packed_move *moves = at<const wp_packed_move>(args->moves);
-    wp_u64 count = args->small + args->medium + args->large;
+    wp_u64 count = args->small + args->large;
     for (wp_u64 i = 0; i < count; ++i) {
         wp::UnitMove move = wp::unpack(moves[i].from, moves[i].to);
         memcpy(at<void>(move.dst * wp::kUnit), at<void>(move.src * wp::kUnit), move.units * wp::kUnit);

@@ -26,9 +26,12 @@ using u32 = wp_u32;
 using u64 = wp_u64;
 using i64 = long long;
 
-/* The bits of one value as another type of the same size. */
+/*
+ * The bits of one value as another type of the same size. By reference: a copy of an array of bytes is
+ * made byte by byte, and nvcc does not always put it together again.
+ */
 template <class To, class From>
-WP_HD To bits_as(From from) {
+WP_HD To bits_as(const From &from) {
     static_assert(sizeof(To) == sizeof(From), "bits_as needs two types of one size");
     To to;
     memcpy(&to, &from, sizeof(to));

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 
 use crate::device::{Addr, Device, Phys};
 use crate::error::{Error, Result};
+use crate::seeded::seeded;
 
 use frames::Frames;
 pub(crate) use frames::{Frame, FrameId};
@@ -119,7 +120,9 @@ impl Arena {
         self.calls.created += 1;
         if let Err(error) = backend.map(self.base + offset, bytes, phys) {
             // The first error is the one to report; a handle that stays is offered again.
-            let _ = self.give_back(phys);
+            if !seeded!("handle-lost-when-its-map-fails") {
+                let _ = self.give_back(phys);
+            }
             return Err(error);
         }
         self.calls.mapped += 1;
@@ -146,6 +149,28 @@ impl Arena {
         Ok(())
     }
 
+    /// Maps the frame at `offset` too; its place stays what it is. The second mapping stands until
+    /// [`Arena::unmap_stale`], or becomes the frame's place by [`Arena::settle`].
+    pub(crate) fn map_again(&mut self, id: FrameId, offset: u64) -> Result<()> {
+        let frame = self.frames.get(id);
+        let (_, bytes) = self.extent_of(&frame);
+        self.device
+            .backend()
+            .map(self.base + offset, bytes, frame.phys)?;
+        self.calls.mapped += 1;
+        self.stale.insert(offset, bytes);
+        Ok(())
+    }
+
+    /// Makes the mapping of the frame at `offset` its place, and the other the one that stands until
+    /// [`Arena::unmap_stale`].
+    pub(crate) fn settle(&mut self, id: FrameId, offset: u64) {
+        let (old, bytes) = self.extent_of(&self.frames.get(id));
+        self.stale.remove(&offset);
+        self.frames.rehome(id, (offset / self.granule) as u32);
+        self.stale.insert(old, bytes);
+    }
+
     /// Takes down the old mapping at `offset`, which no queued work uses.
     pub(crate) fn unmap_stale(&mut self, offset: u64) -> Result<()> {
         let Some(&bytes) = self.stale.get(&offset) else {
@@ -170,6 +195,9 @@ impl Arena {
         self.frames.remove(id);
         self.reserved -= bytes;
         self.released += bytes;
+        if seeded!("handle-lost-on-release") {
+            return Ok(());
+        }
         self.give_back(frame.phys)
     }
 

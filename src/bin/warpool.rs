@@ -12,6 +12,8 @@ mod cap;
 mod info;
 #[path = "warpool/outcome.rs"]
 mod outcome;
+#[path = "warpool/record.rs"]
+mod record;
 #[path = "warpool/replay.rs"]
 mod replay;
 #[path = "warpool/tables.rs"]

@@ -152,6 +152,12 @@ impl Planner {
         }
     }
 
+    /// The model of time that predictions are made by.
+    #[must_use]
+    pub fn model(&self) -> CostModel {
+        self.model
+    }
+
     /// With another model of time.
     #[must_use]
     pub fn with_model(mut self, model: CostModel) -> Self {
@@ -385,7 +391,7 @@ fn slide_one_stretch(layout: &Layout, bytes: u64) -> Option<(Vec<Batch>, u64)> {
                 Kind::Hole => free += stretch[last].bytes,
                 Kind::Movable | Kind::Fixed => live += stretch[last].bytes,
             }
-            while free >= bytes {
+            while free >= bytes.max(1) {
                 if best.as_ref().is_none_or(|(cost, _)| live < *cost) {
                     best = Some((live, stretch[first..=last].to_vec()));
                 }

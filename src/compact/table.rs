@@ -18,7 +18,6 @@ pub struct MoveTable {
     first_tile: Vec<u32>,
     group_move: Vec<u32>,
     small: u64,
-    medium: u64,
     large: u64,
     tiles: u32,
 }
@@ -29,14 +28,13 @@ impl MoveTable {
     /// # Errors
     /// [`Error::Invalid`] if a move is not of multiples of [`MOVE_ALIGN`] or lies beyond 48 bits.
     pub fn new(moves: &[Move]) -> Result<Self> {
-        let mut classes: [Vec<[u64; 2]>; 3] = Default::default();
+        let mut classes: [Vec<[u64; 2]>; 2] = Default::default();
         let mut table = Self::default();
         let mut tiles = 0u64;
         for m in moves {
-            let class = usize::from(m.bytes > u64::from(abi::WP_SMALL_MOVE))
-                + usize::from(m.bytes > u64::from(abi::WP_MEDIUM_MOVE));
-            classes[class].push(packed(m)?);
-            if class == 2 {
+            let large = m.bytes > u64::from(abi::WP_SMALL_MOVE);
+            classes[usize::from(large)].push(packed(m)?);
+            if large {
                 let index = table.first_tile.len() as u32;
                 table.first_tile.push(u32_of(tiles)?);
                 tiles += m.bytes.div_ceil(u64::from(abi::WP_MOVE_TILE));
@@ -45,8 +43,7 @@ impl MoveTable {
             }
         }
         table.tiles = u32_of(tiles)?;
-        [table.small, table.medium, table.large] =
-            [0, 1, 2].map(|class| classes[class].len() as u64);
+        [table.small, table.large] = [0, 1].map(|class| classes[class].len() as u64);
         table.words = classes.concat().concat();
         Ok(table)
     }
@@ -75,7 +72,6 @@ impl MoveTable {
             first_tile,
             group_move: first_tile + self.first_tile.len() as u64 * 4,
             small: self.small,
-            medium: self.medium,
             large: self.large,
             tiles: self.tiles,
             max_blocks,

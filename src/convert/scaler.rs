@@ -359,6 +359,6 @@ impl Drop for PendingState {
     fn drop(&mut self) {
         // The copy must not outlive its destination. Where the stream cannot be waited for it runs
         // nothing more, and the wait's error is the caller's to see elsewhere.
-        let _ = self.stream.synchronize();
+        let _ = self.stream.core().synchronize_memory();
     }
 }

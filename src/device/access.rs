@@ -259,7 +259,7 @@ impl Launch {
                 vec![Access::write(args.scaler, bytes)]
             }
             Self::Relocate(args) => {
-                let moves = args.small + args.medium + args.large;
+                let moves = args.small + args.large;
                 let groups = u64::from(args.tiles.div_ceil(abi::WP_TILE_GROUP));
                 vec![
                     Access::read(args.moves, table::<abi::wp_packed_move>(moves)),
@@ -311,7 +311,7 @@ impl Launch {
         unsafe {
             match self {
                 Self::Relocate(args) => {
-                    let moves = args.small + args.medium + args.large;
+                    let moves = args.small + args.large;
                     entries::<abi::wp_packed_move>(args.moves, moves)
                         .flat_map(|packed| moved(unpacked(&packed)))
                         .collect()

@@ -20,6 +20,10 @@ pub struct RawStream(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RawEvent(pub u64);
 
+/// Captured work ready to be launched, as its backend names it (the `CUgraphExec` on CUDA).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RawGraph(pub u64);
+
 /// A physical memory handle, as its backend names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Phys(pub u64);
@@ -98,6 +102,8 @@ pub struct HandleCounts {
     pub streams: u64,
     /// Events created.
     pub events: u64,
+    /// Graphs made by captures.
+    pub graphs: u64,
 }
 
 /// One device. See the module documentation for what is common to all methods.
@@ -195,8 +201,24 @@ pub trait Backend: Send + Sync + 'static {
     unsafe fn launch(&self, launch: &Launch, stream: RawStream) -> Result<()>;
     /// Queues a call of `work` on the host, in stream order. `work` makes no device call, and does
     /// not wait for other host calls, which may share its thread. If it panics, waiting for the
-    /// stream is an error from then on.
+    /// stream is an error from then on. A stream under capture refuses, since `work` runs once; the
+    /// capture goes on.
     fn host_call(&self, stream: RawStream, work: Box<dyn FnOnce() + Send>) -> Result<()>;
+
+    /// Begins a capture: from now on work given to `stream`, and to every stream that comes to wait
+    /// for an event recorded in the capture, is recorded and not run. Calls of other threads stay
+    /// free to do what they like.
+    fn capture_begin(&self, stream: RawStream) -> Result<()>;
+    /// Ends the capture that began on `stream`, which waits for all streams that joined, and makes
+    /// what was recorded ready to launch. The capture has ended even if this is an error.
+    fn capture_end(&self, stream: RawStream) -> Result<RawGraph>;
+    /// Queues one run of the graph on `stream`. Runs of one graph do not overlap.
+    ///
+    /// # Safety
+    /// What was vouched for when the work was captured holds until this run is done.
+    unsafe fn graph_launch(&self, graph: RawGraph, stream: RawStream) -> Result<()>;
+    /// Destroys a graph; runs already queued still complete.
+    fn graph_destroy(&self, graph: RawGraph) -> Result<()>;
 
     /// Takes note of something it cannot see for itself. Devices need none of it; tools that watch
     /// a device do, and tools that wrap one pass it on.

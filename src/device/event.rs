@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use super::capture::CapturedIn;
 use super::timeline::Clock;
 use super::{Device, RawEvent, Stream, Timeline, lock};
 use crate::error::{Error, Result};
+use crate::seeded::seeded;
 use crate::sync::Mutex;
 
 /// What the event marks: a tick of a stream, and what that stream had waited for by then.
@@ -12,6 +14,19 @@ struct Marked {
     timeline: Arc<Timeline>,
     tick: u64,
     clock: Arc<Clock>,
+}
+
+impl Event {
+    /// An error if the event was recorded under capture, where it marks no work.
+    fn refuse_captured(&self) -> Result<()> {
+        if lock(&self.captured).is_none() {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            "event",
+            "it was recorded in a capture, which runs nothing: record it again",
+        ))
+    }
 }
 
 /// A mark in a stream. May be recorded again; waits hold what was marked when they were made.
@@ -22,6 +37,8 @@ pub struct Event {
     raw: RawEvent,
     /// Held across record and wait, so that what is learnt is what was waited for.
     marked: Mutex<Option<Marked>>,
+    /// The capture it was recorded in last, if that is where it was. Locked after `marked`.
+    captured: Mutex<Option<CapturedIn>>,
 }
 
 impl Event {
@@ -31,6 +48,7 @@ impl Event {
             device: device.clone(),
             raw,
             marked: Mutex::default(),
+            captured: Mutex::default(),
         })
     }
 
@@ -58,12 +76,21 @@ impl Event {
         let timeline = &stream.core().timeline;
         let mut marked = lock(&self.marked);
         let backend = self.device.backend();
+        if let Some(recorder) = timeline.recorder() {
+            backend.event_record(self.raw, stream.raw())?;
+            *marked = None;
+            *lock(&self.captured) = Some(CapturedIn {
+                recorder: Arc::downgrade(&recorder),
+            });
+            return Ok(());
+        }
         let (tick, clock) = timeline.counted_record(|raw| backend.event_record(self.raw, raw))?;
         *marked = Some(Marked {
             timeline: Arc::clone(timeline),
             tick,
             clock,
         });
+        *lock(&self.captured) = None;
         Ok(())
     }
 
@@ -75,12 +102,26 @@ impl Event {
             ));
         }
         let marked = lock(&self.marked);
+        let captured = lock(&self.captured);
+        match (&*captured, stream.recorder()) {
+            (Some(capture), _) => capture.admit(stream)?,
+            // Not of the capture: what it marks comes before the graph.
+            (None, Some(recorder)) => {
+                drop((captured, marked));
+                return self.make_wait(recorder.gate());
+            }
+            (None, None) => {}
+        }
         self.device.backend().event_wait(stream.raw(), self.raw)?;
         if let Some(marked) = marked.as_ref() {
-            stream
-                .core()
-                .timeline
-                .learn(marked.timeline.uid, marked.tick, &marked.clock);
+            stream.core().timeline.learn(
+                marked.timeline.uid,
+                match seeded!("event-wait-covers-work-behind-the-record") {
+                    true => marked.timeline.open_tick(),
+                    false => marked.tick,
+                },
+                &marked.clock,
+            );
         }
         Ok(())
     }
@@ -88,8 +129,9 @@ impl Event {
     /// Whether what the event marks is done; true for an event never recorded.
     ///
     /// # Errors
-    /// What the driver said.
+    /// [`Error::Invalid`] if it was recorded in a capture; what the driver said.
     pub fn is_done(&self) -> Result<bool> {
+        self.refuse_captured()?;
         let marked = lock(&self.marked);
         let done = self.device.backend().event_query(self.raw)?;
         if let (true, Some(marked)) = (done, marked.as_ref()) {
@@ -101,8 +143,9 @@ impl Event {
     /// Blocks the calling thread until what the event marks is done.
     ///
     /// # Errors
-    /// What the driver said.
+    /// [`Error::Invalid`] if it was recorded in a capture; what the driver said.
     pub fn synchronize(&self) -> Result<()> {
+        self.refuse_captured()?;
         let before = lock(&self.marked)
             .as_ref()
             .map(|m| (Arc::clone(&m.timeline), m.tick));

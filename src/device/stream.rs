@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use super::{Access, Device, Event, Note, RawStream, Timeline, lock};
+use super::{Access, Device, Event, Note, RawStream, Recorder, Timeline, lock};
 use crate::error::{Error, Result};
+use crate::seeded::seeded;
 use crate::sync::Mutex;
 
 /// Something that keeps state for a stream and wants to hear when its last handle is dropped.
@@ -13,6 +14,8 @@ pub(crate) trait StreamWatcher: Send + Sync {
     /// The application dropped its last clone of the stream that [`Stream::handle_id`] gave
     /// `handle` for; nothing more will be allocated through it.
     fn stream_retired(&self, handle: u64);
+    /// `stream` is about to be captured by `recorder`, or, with `None`, its capture has ended.
+    fn stream_captured(&self, stream: &Stream, recorder: Option<&Arc<Recorder>>);
 }
 
 /// The stream itself. Blocks keep it alive after the application's handles are gone.
@@ -21,6 +24,8 @@ pub(crate) struct StreamCore {
     pub(crate) timeline: Arc<Timeline>,
     pub(crate) raw: RawStream,
     owned: bool,
+    /// Made by the crate to stand for streams under capture.
+    pub(crate) gate: bool,
     /// The backend's id while this is an adopted stream in the device's registry.
     adopted_as: Option<u64>,
     handle: Mutex<Weak<StreamHandle>>,
@@ -28,12 +33,41 @@ pub(crate) struct StreamCore {
 
 impl StreamCore {
     /// Waits on the host for everything queued so far, and learns from it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is being captured; what the driver said.
     pub(crate) fn synchronize(&self) -> Result<()> {
+        self.refuse_under_capture()?;
         // Closed before waiting: what is freed meanwhile is not covered.
-        let covered = self.timeline.close_tick();
+        let covered = match seeded!("synchronize-covers-later-frees") {
+            true => self.timeline.open_tick(),
+            false => self.timeline.close_tick(),
+        };
         self.device.backend().stream_sync(self.raw)?;
         self.timeline.reached(covered);
         Ok(())
+    }
+
+    /// An error if the stream is being captured, for what a capture cannot hold: the driver is not
+    /// asked, so the capture is not broken.
+    pub(crate) fn refuse_under_capture(&self) -> Result<()> {
+        match self.timeline.recorder() {
+            None => Ok(()),
+            Some(_) => Err(Error::invalid(
+                "stream",
+                "it is being captured, and runs nothing that could be waited for",
+            )),
+        }
+    }
+}
+
+impl StreamCore {
+    /// As [`StreamCore::synchronize`], behind work that uses memory of the caller's: where waiting
+    /// fails, it is tried by an event too, since the work may still run.
+    pub(crate) fn synchronize_memory(&self) -> Result<()> {
+        let timeline = &self.timeline;
+        self.synchronize()
+            .or_else(|error| timeline.sync_to(timeline.open_tick()).and(Err(error)))
     }
 }
 
@@ -100,11 +134,20 @@ pub struct Stream {
 impl Stream {
     pub(super) fn create(device: &Device) -> Result<Self> {
         let raw = device.backend().stream_create()?;
-        Ok(Self::wrap(device, raw, true, None).0)
+        Ok(Self::wrap(device, raw, true, false, None).0)
+    }
+
+    /// A stream that stands for others under capture.
+    pub(super) fn create_gate(device: &Device) -> Result<Self> {
+        let raw = device.backend().stream_create()?;
+        Ok(Self::wrap(device, raw, true, true, None).0)
     }
 
     pub(super) fn adopt(device: &Device, raw: RawStream) -> Result<Self> {
-        let id = device.backend().stream_id(raw)?;
+        let id = match seeded!("streams-known-by-their-handles") {
+            true => raw.0,
+            false => device.backend().stream_id(raw)?,
+        };
         let mut adopted = lock(&device.inner.adopted);
         if let Some(core) = adopted.get(&id).and_then(Weak::upgrade) {
             let mut handle = lock(&core.handle);
@@ -115,7 +158,7 @@ impl Stream {
             *handle = Arc::downgrade(&again);
             return Ok(Self { handle: again });
         }
-        let (stream, core) = Self::wrap(device, raw, false, Some(id));
+        let (stream, core) = Self::wrap(device, raw, false, false, Some(id));
         adopted.insert(id, Arc::downgrade(&core));
         Ok(stream)
     }
@@ -124,6 +167,7 @@ impl Stream {
         device: &Device,
         raw: RawStream,
         owned: bool,
+        gate: bool,
         adopted_as: Option<u64>,
     ) -> (Self, Arc<StreamCore>) {
         let core = Arc::new(StreamCore {
@@ -131,6 +175,7 @@ impl Stream {
             timeline: Arc::new(Timeline::new(device, raw)),
             raw,
             owned,
+            gate,
             adopted_as,
             handle: Mutex::default(),
         });
@@ -148,6 +193,12 @@ impl Stream {
         let mut watchers = lock(&self.handle.watchers);
         watchers.retain(|watcher| watcher.strong_count() > 0);
         watchers.push(watcher);
+    }
+
+    /// Who keeps state for the stream.
+    pub(super) fn watchers(&self) -> Vec<Arc<dyn StreamWatcher>> {
+        let watchers = lock(&self.handle.watchers);
+        watchers.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Number of the application's hold on the stream, the same for all clones.
@@ -184,14 +235,25 @@ impl Stream {
 
     /// Makes work queued here from now on wait for everything queued on `other` so far.
     ///
+    /// If `other` is being captured, this stream joins the capture. If this one is and `other` is
+    /// not, the launches of the graph wait instead.
+    ///
     /// # Errors
-    /// [`Error::Invalid`] if the streams are of different devices, or what the driver said.
+    /// [`Error::Invalid`] if the streams are of different devices or different captures, or what
+    /// the driver said.
     pub fn wait_stream(&self, other: &Self) -> Result<()> {
         if !self.device().same(other.device()) {
             return Err(Error::invalid(
                 "stream",
                 "it is of another device; wait on the host instead",
             ));
+        }
+        if let Some(recorder) = other.recorder() {
+            match self.recorder() {
+                None => return recorder.fork(other, self),
+                Some(own) if Arc::ptr_eq(&own, &recorder) => {}
+                Some(_) => return Err(Error::invalid("stream", "it is of another capture")),
+            }
         }
         let theirs = &other.core().timeline;
         self.core()
@@ -205,7 +267,7 @@ impl Stream {
     /// Memory freed here before is then there for every stream.
     ///
     /// # Errors
-    /// What the driver said; errors of earlier queued work surface here.
+    /// [`Error::Invalid`] if the stream is being captured; what the driver said; errors of earlier queued work surface here.
     pub fn synchronize(&self) -> Result<()> {
         self.core().synchronize()
     }
@@ -213,10 +275,11 @@ impl Stream {
     /// Whether everything queued here so far is done.
     ///
     /// # Errors
-    /// What the driver said; errors of earlier queued work surface here.
+    /// [`Error::Invalid`] if the stream is being captured; what the driver said; errors of earlier queued work surface here.
     pub fn is_idle(&self) -> Result<bool> {
+        self.core().refuse_under_capture()?;
         let timeline = &self.core().timeline;
-        let covered = timeline.open_tick() - 1;
+        let covered = timeline.open_tick() - u64::from(!seeded!("idle-stream-covers-later-frees"));
         let idle = self.device().backend().stream_query(self.raw())?;
         if idle {
             timeline.reached(covered);

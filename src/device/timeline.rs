@@ -20,16 +20,21 @@
 //! A timeline outlives its stream. Closing it makes a last mark that covers everything.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Device, RawEvent, RawStream, lock};
+use super::{Device, RawEvent, RawStream, Recorder, lock};
 use crate::error::{Error, Result};
+use crate::seeded::seeded;
 use crate::sync::{AtomicU64, Mutex};
 
 /// Whenever the marks of a stream are a multiple of this many, the driver is asked whether half of
 /// them are done: once in 32 records where the device keeps up.
 const MARKS: usize = 64;
+
+/// Clocks of fewer entries are not looked through for streams that are gone.
+const SHORT_CLOCK: usize = 32;
 
 /// (stream uid, tick) pairs, one a stream, sorted by uid.
 pub(crate) type Clock = Vec<(u64, u64)>;
@@ -73,12 +78,13 @@ pub(crate) struct Mark {
 #[derive(Debug, Default)]
 struct Order {
     seen: Clock,
+    /// Length of `seen` at which entries of streams that are gone are looked for.
+    prune_at: usize,
     /// Marks not known to be done, oldest first.
     marks: VecDeque<Mark>,
 }
 
 /// See the module documentation.
-#[derive(Debug)]
 pub(crate) struct Timeline {
     pub(crate) uid: u64,
     device: Device,
@@ -87,25 +93,64 @@ pub(crate) struct Timeline {
     /// `None` once the stream is gone.
     raw: Mutex<Option<RawStream>>,
     order: Mutex<Order>,
+    /// The capture the stream is under; see the module `capture`.
+    recorder: Mutex<Option<Arc<Recorder>>>,
+    /// Above 0 once the driver would not end a capture of the stream: a record is part of it.
+    stuck: AtomicU64,
+}
+
+impl fmt::Debug for Timeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (open, done) = (self.open_tick(), self.done());
+        write!(f, "Timeline({}, tick {open} open, {done} done)", self.uid)
+    }
 }
 
 impl Timeline {
     pub(crate) fn new(device: &Device, raw: RawStream) -> Self {
         static NEXT_UID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+        let uid = NEXT_UID.fetch_add(1, Ordering::Relaxed);
+        device.timelines().insert(uid);
         Self {
-            uid: NEXT_UID.fetch_add(1, Ordering::Relaxed),
+            uid,
             device: device.clone(),
             ticks: AtomicU64::new(0),
             done: AtomicU64::new(0),
             raw: Mutex::new(Some(raw)),
             order: Mutex::default(),
+            recorder: Mutex::default(),
+            stuck: AtomicU64::new(0),
         }
+    }
+
+    /// The capture the stream is under.
+    pub(crate) fn recorder(&self) -> Option<Arc<Recorder>> {
+        lock(&self.recorder).clone()
+    }
+
+    pub(super) fn set_recorder(&self, recorder: Option<Arc<Recorder>>) {
+        *lock(&self.recorder) = recorder;
+    }
+
+    /// The driver would not end the stream's capture: nothing of it can be waited for any more.
+    pub(super) fn set_stuck(&self) {
+        self.stuck.store(1, Ordering::Release);
     }
 
     /// The tick whose record will cover everything the stream has been given so far.
     #[inline]
     pub(crate) fn open_tick(&self) -> u64 {
-        self.ticks.load(Ordering::Acquire) + 1
+        self.ticks.load(Ordering::Acquire) + u64::from(!seeded!("free-carries-the-record-before"))
+    }
+
+    /// The tick whose record will cover the work queued so far. Under capture that was closed before
+    /// it began, since what is given then is not queued.
+    pub(crate) fn queued_tick(&self) -> u64 {
+        let open = self.open_tick();
+        match &*lock(&self.recorder) {
+            Some(_) => open - 1,
+            None => open,
+        }
     }
 
     /// Closes the open tick without a record, for a caller about to wait for the stream itself;
@@ -120,13 +165,21 @@ impl Timeline {
     }
 
     /// The highest tick done, after asking the driver about marks still open.
+    ///
+    /// While a stream is captured nothing is asked, since a query may break the capture.
     pub(crate) fn poll(&self) -> Result<u64> {
+        if self.device.is_capturing() {
+            return Ok(self.done());
+        }
         let mut order = lock(&self.order);
         while let Some(mark) = order.marks.front() {
             if mark.tick > self.done() && !self.device.backend().event_query(mark.event.raw)? {
                 break;
             }
             self.done.fetch_max(mark.tick, Ordering::AcqRel);
+            if seeded!("one-query-answers-for-later-work") {
+                self.done.fetch_max(self.open_tick(), Ordering::AcqRel);
+            }
             order.marks.pop_front();
         }
         drop(order);
@@ -158,6 +211,10 @@ impl Timeline {
         let stream =
             raw.ok_or_else(|| Error::invalid("stream", "the stream is gone: use a live one"))?;
         let clock = Arc::new(lock(&self.order).seen.clone());
+        if seeded!("record-counted-after-it-is-made") {
+            record(stream)?;
+            return Ok((self.ticks.fetch_add(1, Ordering::AcqRel) + 1, clock));
+        }
         let tick = self.ticks.fetch_add(1, Ordering::AcqRel) + 1;
         record(stream)?;
         Ok((tick, clock))
@@ -179,6 +236,13 @@ impl Timeline {
         if self.done() >= tick {
             return Ok(None);
         }
+        if self.recorder().is_some() || self.stuck.load(Ordering::Acquire) > 0 {
+            // What was given before the capture has its mark; a record now would be part of it.
+            return Err(Error::invalid(
+                "stream",
+                "it is being captured: nothing of it can be waited for until the capture ends",
+            ));
+        }
         let event = Arc::new(HeldEvent {
             raw: self.device.take_event()?,
             device: self.device.clone(),
@@ -195,6 +259,9 @@ impl Timeline {
             },
         };
         let mark = Mark { tick, event, clock };
+        if seeded!("event-recorded-again-too-early") {
+            self.device.return_event(mark.event.raw);
+        }
         let middle = {
             let mut order = lock(&self.order);
             let at = order.marks.partition_point(|other| other.tick < tick);
@@ -205,6 +272,7 @@ impl Timeline {
         // Nobody need ever poll a stream that others only wait for. What the driver refuses to say
         // here it will say to who asks.
         if let Some(mark) = middle
+            && !self.device.is_capturing()
             && (backend.event_query(mark.event.raw)).unwrap_or(false)
         {
             self.reached(mark.tick);
@@ -229,6 +297,9 @@ impl Timeline {
         if self.is_behind(other, tick) {
             return Ok(false);
         }
+        if let Some(recorder) = self.recorder() {
+            return recorder.wait_for(self, other, tick);
+        }
         let Some(mark) = other.mark(tick)? else {
             return Ok(false);
         };
@@ -236,7 +307,9 @@ impl Timeline {
             let raw = lock(&self.raw);
             let stream =
                 raw.ok_or_else(|| Error::invalid("stream", "the stream is gone: use a live one"))?;
-            self.device.backend().event_wait(stream, mark.event.raw)?;
+            if !seeded!("wait-learnt-and-not-made") {
+                self.device.backend().event_wait(stream, mark.event.raw)?;
+            }
         }
         self.learn(other.uid, mark.tick, &mark.clock);
         Ok(true)
@@ -250,7 +323,23 @@ impl Timeline {
                 raise(&mut order.seen, other, other_tick);
             }
         }
-        raise(&mut order.seen, uid, tick);
+        self.prune(&mut order);
+        raise(
+            &mut order.seen,
+            uid,
+            tick + u64::from(seeded!("wait-covers-the-next-record")),
+        );
+    }
+
+    /// Forgets streams that are gone with everything that could ask about them. Looked for whenever
+    /// the clock has doubled, so that waits cost no more for it.
+    fn prune(&self, order: &mut Order) {
+        if order.seen.len() < order.prune_at.max(SHORT_CLOCK) {
+            return;
+        }
+        let alive = self.device.timelines();
+        order.seen.retain(|(uid, _)| alive.contains(uid));
+        order.prune_at = 2 * order.seen.len();
     }
 
     /// Makes sure that a later poll learns when `tick` is done.
@@ -263,10 +352,25 @@ impl Timeline {
         if self.done() >= tick {
             return Ok(());
         }
-        if let Some(mark) = self.mark(tick)? {
-            self.device.backend().event_sync(mark.event.raw)?;
-            self.reached(mark.tick);
-        }
+        let by_mark = self.mark(tick).and_then(|mark| match mark {
+            Some(mark) => {
+                self.device.backend().event_sync(mark.event.raw)?;
+                self.reached(mark.tick);
+                Ok(())
+            }
+            None => Ok(()),
+        });
+        by_mark.or_else(|error| self.sync_stream().or(Err(error)))
+    }
+
+    /// Blocks the calling thread until everything the stream was given so far is done, for when
+    /// there can be no mark.
+    fn sync_stream(&self) -> Result<()> {
+        let raw = self.raw();
+        let stream = raw.ok_or_else(|| Error::invalid("stream", "the stream is gone"))?;
+        let covered = self.close_tick();
+        self.device.backend().stream_sync(stream)?;
+        self.reached(covered);
         Ok(())
     }
 
@@ -282,6 +386,9 @@ impl Timeline {
     /// for instead; if even that fails, the open tick stays open and its memory is not re-used.
     pub(crate) fn close(&self) {
         let open = self.open_tick();
+        if seeded!("stream-dropped-without-its-last-mark") {
+            self.reached(open);
+        }
         if self.mark(open).is_err()
             && self
                 .raw()
@@ -294,9 +401,15 @@ impl Timeline {
     }
 }
 
+impl Drop for Timeline {
+    fn drop(&mut self) {
+        self.device.timelines().remove(&self.uid);
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::device::{Device, Stream, Timeline};
+    use crate::device::{Device, Stream, Timeline, lock};
 
     fn streams(device: &Device) -> [Stream; 3] {
         [(); 3].map(|()| device.stream().unwrap())
@@ -407,6 +520,24 @@ mod tests {
             }
         }
         assert!(open(&device) - before <= super::MARKS as u64 + 16);
+    }
+
+    #[test]
+    fn a_clock_forgets_streams_that_are_gone_and_no_others() {
+        let device = Device::host().unwrap();
+        let [a, b, kept] = streams(&device);
+        let tick = of(&kept).open_tick();
+        b.wait_stream(&kept).unwrap();
+        for _ in 0..500 {
+            let gone = device.stream().unwrap();
+            b.wait_stream(&gone).unwrap();
+            a.wait_stream(&b).unwrap();
+        }
+        for stream in [&a, &b] {
+            let length = lock(&of(stream).order).seen.len();
+            assert!(length <= 2 * super::SHORT_CLOCK, "{length} entries");
+            assert!(of(stream).has_waited(of(&kept).uid, tick));
+        }
     }
 
     #[test]

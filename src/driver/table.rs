@@ -19,6 +19,13 @@ pub(crate) type CuContext = *mut c_void;
 pub(crate) type CuStream = *mut c_void;
 /// `CUevent`.
 pub(crate) type CuEvent = *mut c_void;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+pub(crate) const CAPTURE_RELAXED: c_int = 2;
+
+/// `CUgraph`.
+pub(crate) type CuGraph = *mut c_void;
+/// `CUgraphExec`.
+pub(crate) type CuGraphExec = *mut c_void;
 /// `CUdevice`.
 pub(crate) type CuDevice = c_int;
 /// `CUhostFn`.
@@ -160,6 +167,14 @@ calls! {
     cuStreamSynchronize = c"cuStreamSynchronize" (stream: CuStream);
     cuStreamQuery = c"cuStreamQuery" (stream: CuStream);
     cuStreamIsCapturing = c"cuStreamIsCapturing" (stream: CuStream, status: *mut c_int);
+    cuStreamBeginCapture = c"cuStreamBeginCapture_v2" (stream: CuStream, mode: c_int);
+    cuStreamEndCapture = c"cuStreamEndCapture" (stream: CuStream, graph: *mut CuGraph);
+    cuThreadExchangeStreamCaptureMode = c"cuThreadExchangeStreamCaptureMode" (mode: *mut c_int);
+    cuGraphInstantiateWithFlags = c"cuGraphInstantiateWithFlags"
+        (exec: *mut CuGraphExec, graph: CuGraph, flags: u64);
+    cuGraphLaunch = c"cuGraphLaunch" (exec: CuGraphExec, stream: CuStream);
+    cuGraphExecDestroy = c"cuGraphExecDestroy" (exec: CuGraphExec);
+    cuGraphDestroy = c"cuGraphDestroy" (graph: CuGraph);
     cuStreamWaitEvent = c"cuStreamWaitEvent" (stream: CuStream, event: CuEvent, flags: c_uint);
 
     cuEventCreate = c"cuEventCreate" (event: *mut CuEvent, flags: c_uint);

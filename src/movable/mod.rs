@@ -6,7 +6,20 @@
 //! noted, and the next pin makes its stream wait for the move. No one waits on the host.
 //!
 //! Once a pool has a movable block, its out-of-memory ladder has one more step: a request that
-//! nothing else serves moves blocks together, and only as many as it needs.
+//! nothing else serves moves blocks together, and only as many as it needs. Memory that lies apart
+//! is first brought together by mapping it again, which copies nothing.
+//!
+//! # Who knows where a block is
+//!
+//! - The holder of a pin, by [`Pinned::addr`], or by [`PinnedId::addr`] for callers that keep ids.
+//! - Kernels that take handles, by the [`AddressTable`] in device memory.
+//! - Pointers in device memory, which a [`PointerArray`] has rewritten.
+//! - The application on the host, by [`Movable::on_move`].
+//!
+//! The two on the device change in the order of the stream that moves, behind the move. If a launch
+//! that changes them fails, the change is owed: it is made before the next pin that needs it, and
+//! that pin is an error while it cannot be made. So nobody is given an address, or a way to one, that
+//! is not right.
 //!
 //! ```
 //! # fn main() -> warpool::Result<()> {
@@ -24,8 +37,15 @@
 //! # }
 //! ```
 
+mod address_table;
+mod callback;
 mod pass;
+mod pinned;
+mod pointers;
 mod registry;
+mod resize;
+mod steps;
+mod table;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -33,12 +53,17 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 
+pub use address_table::AddressTable;
+pub use callback::Relocation;
 pub use pass::Pass;
-pub use registry::MovableId;
+pub use pinned::{Pinned, PinnedId};
+pub use pointers::{PinnedPointers, PointerArray};
 use registry::Registry;
+pub use steps::StepRecord;
+pub use table::MovableId;
 
-use crate::compact::{Goal, Moved, Plan};
-use crate::device::{Addr, Stream};
+use crate::compact::{Goal, Layout, Moved, Plan, Planner};
+use crate::device::{Addr, Stream, lock};
 use crate::error::{Error, Result};
 use crate::pool::Pool;
 
@@ -81,12 +106,36 @@ impl<T: Pod> Movable<T> {
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device; what the driver said of the wait.
     pub fn pin<'a>(&'a self, stream: &'a Stream) -> Result<Pinned<'a, T>> {
-        let addr = self.registry.pin(self.id, stream)?;
+        let (addr, _) = self.registry.pin(self.id, stream)?;
         Ok(Pinned {
             movable: self,
             stream,
             addr,
         })
+    }
+
+    /// Has `callback` called whenever the block has moved, in place of the one given before.
+    ///
+    /// It is called on the thread that moved the block, once the move is queued and no lock of the
+    /// crate is held, so it may pin, allocate and queue work. Work on the device sees the contents
+    /// at the new address under a pin, as always.
+    pub fn on_move(&self, callback: impl Fn(&Relocation) + Send + Sync + 'static) {
+        self.registry.on_move(self.id, Some(Arc::new(callback)));
+    }
+
+    /// Has nothing called any more when the block moves.
+    pub fn forget_on_move(&self) {
+        self.registry.on_move(self.id, None);
+    }
+
+    /// Frees the block in the order of `stream` instead of that it was allocated on, behind every
+    /// use noted.
+    ///
+    /// # Errors
+    /// As [`Block::free_on`](crate::Block::free_on).
+    pub fn free_on(self, stream: &Stream) -> Result<()> {
+        // The drop that follows finds the handle freed.
+        self.registry.free(self.id, Some(stream))
     }
 
     /// Copies `data` into the buffer on `stream` and waits for the copy.
@@ -115,7 +164,7 @@ impl<T: Pod> Movable<T> {
                 stream.raw(),
             )?
         };
-        stream.synchronize()
+        stream.core().synchronize_memory()
     }
 
     /// Copies the buffer to the host on `stream` and waits for the copy.
@@ -136,14 +185,15 @@ impl<T: Pod> Movable<T> {
                 stream.raw(),
             )?
         };
-        stream.synchronize()?;
+        stream.core().synchronize_memory()?;
         Ok(data)
     }
 }
 
 impl<T> Drop for Movable<T> {
     fn drop(&mut self) {
-        self.registry.free(self.id);
+        // Without a stream of the caller's to check there is nothing to say.
+        let _ = self.registry.free(self.id, None);
     }
 }
 
@@ -158,42 +208,21 @@ impl<T> fmt::Debug for Movable<T> {
     }
 }
 
-/// A movable buffer held where it is, for work on one stream. See [`Movable::pin`].
-pub struct Pinned<'a, T> {
-    movable: &'a Movable<T>,
-    stream: &'a Stream,
-    addr: Addr,
-}
-
-impl<T: Pod> Pinned<'_, T> {
-    /// Address of the first element; valid while the guard lives, for work queued on its stream.
-    #[must_use]
-    pub fn addr(&self) -> Addr {
-        self.addr
-    }
-
-    /// Number of elements.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.movable.len
-    }
-
-    /// Whether there are no elements.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.movable.len == 0
-    }
-}
-
-impl<T> Drop for Pinned<'_, T> {
-    fn drop(&mut self) {
-        self.movable.registry.unpin(self.movable.id, self.stream);
-    }
-}
-
-impl<T: Pod> fmt::Debug for Pinned<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pinned({:#x}, {:?})", self.addr, self.movable)
+impl Movable<u64> {
+    /// Registers the block's `len` words as an array of pointers: each that points into a movable
+    /// block of the pool follows it when it moves. Wherever the block itself is moved, the array
+    /// goes with it; a pin of either is one of both.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the block was freed by its id.
+    pub fn register_pointers(&self) -> Result<PointerArray> {
+        let slots = self.len as u64;
+        let mut state = lock(&self.registry.state);
+        state.table.entry(self.id)?;
+        let place = pointers::Place::Block(self.id);
+        let key = state.arrays.add(place, slots, None);
+        drop(state);
+        Ok(PointerArray::new(Arc::clone(&self.registry), key, slots))
     }
 }
 
@@ -212,6 +241,93 @@ impl Pool {
             len,
             element: PhantomData,
         })
+    }
+
+    /// Pins a movable block by its id, for callers that keep ids in tables of their own. If its
+    /// [`Movable`] is dropped meanwhile, the memory lives until the last pin is gone.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the block was freed, also where its place in the table has a new user;
+    /// as [`Movable::pin`].
+    pub fn pin_id<'a>(&self, id: MovableId, stream: &'a Stream) -> Result<PinnedId<'a>> {
+        PinnedId::new(Registry::of(self)?, id, stream)
+    }
+
+    /// The device's table of where movable blocks are, for kernels that take handles. It is made
+    /// when first asked for, and kept up to date from then on: a store for each block moved, and
+    /// for each made by the first pin of it.
+    ///
+    /// # Errors
+    /// What the driver said.
+    pub fn address_table(&self) -> Result<AddressTable> {
+        let registry = Registry::of(self)?;
+        let addr = registry.address_table()?;
+        Ok(AddressTable::new(registry, addr))
+    }
+
+    /// Registers `slots` pointers in device memory at `addr`, as they are behind what `stream` was
+    /// given so far: each that points into a movable block follows it when it moves. For memory
+    /// that stays where it is; for an array in a movable block see [`Movable::register_pointers`].
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an address that is not a multiple of 8, or a stream of another device.
+    ///
+    /// # Safety
+    /// - `slots` words of 8 bytes at `addr` are device memory of the pool's device until the array
+    ///   is dropped, or, in stream order, unregistered.
+    /// - Work that reads or writes them is queued under a pin of the array.
+    pub unsafe fn register_pointers(
+        &self,
+        stream: &Stream,
+        addr: Addr,
+        slots: u64,
+    ) -> Result<PointerArray> {
+        let registry = Registry::of(self)?;
+        registry.check_stream(stream)?;
+        if !addr.is_multiple_of(8) {
+            let why = format!("{addr:#x} is not a multiple of 8: pointers are words");
+            return Err(Error::invalid("addr", why));
+        }
+        let place = pointers::Place::Fixed(addr);
+        let key = lock(&registry.state).arrays.add(place, slots, Some(stream));
+        Ok(PointerArray::new(registry, key, slots))
+    }
+
+    /// Whether to keep what each step of compaction takes, for [`Pool::take_steps`]. Costs two
+    /// events a step, and memory until it is taken.
+    ///
+    /// # Errors
+    /// What the driver said.
+    pub fn record_steps(&self, on: bool) -> Result<()> {
+        Registry::of(self)?.record_steps(on);
+        Ok(())
+    }
+
+    /// The steps since this was last called, if [`Pool::record_steps`] is on. Waits on the host for
+    /// those whose moves are not done.
+    ///
+    /// # Errors
+    /// What the driver said.
+    pub fn take_steps(&self) -> Result<Vec<StepRecord>> {
+        Registry::of(self)?.take_steps()
+    }
+
+    /// Changes who plans compactions: another model of time, or another budget for the search.
+    ///
+    /// # Errors
+    /// What the driver said.
+    pub fn set_planner(&self, planner: Planner) -> Result<()> {
+        Registry::of(self)?.set_planner(planner);
+        Ok(())
+    }
+
+    /// The pool's memory as it is now: blocks that may move, blocks that may not, and holes.
+    /// Addresses count from the start of the pool's range. Empties the streams' caches.
+    ///
+    /// # Errors
+    /// What the driver said.
+    pub fn layout(&self) -> Result<Layout> {
+        Registry::of(self)?.layout()
     }
 
     /// What reaching `goal` would move, with the layout as it is now; `None` if no moves reach it.

@@ -1,113 +1,61 @@
-//! Who owns which movable block, where it is, and what a move of it has to wait for.
+//! A pool's movable blocks: who owns which, where it is, and what a move of it has to wait for.
 //!
-//! Locks are taken in the order registry, core, lane.
+//! Locks are taken in the order registry, core, lane. The application's callbacks are called without
+//! any.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
-use crate::compact::{self, Budget, Goal, Moved, Mover, Owners, Plan, Planner};
-use crate::device::{Addr, Stream, Timeline, lock};
+use super::address_table::Words;
+use super::callback::{Calls, Relocation, tell};
+use super::pointers::{Arrays, Place};
+use super::steps::{Log, StepRecord};
+use super::table::{Marks, MovableId, Moving, Table};
+use crate::compact::{self, Budget, Goal, Layout, Moved, Mover, Plan, Planner, Task};
+use crate::device::{Addr, Device, Kept, Stream, lock};
 use crate::error::{Error, Result};
 use crate::pool::{Attached, Block, Pool, Pressure, Relief, Shared, UNIT};
+use crate::seeded::seeded;
 use crate::sync::Mutex;
 
 /// Rank of compaction among the steps of the out-of-memory ladder: before the application's.
 const COMPACTION_RANK: u8 = 100;
 
-/// A movable block as a plain value: its place in the table and how often that place was used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct MovableId {
-    /// Place in the table.
-    pub index: u32,
-    /// Tells one use of the place from the next: a stale handle is caught by it.
-    pub generation: u32,
-}
-
-/// A tick of a stream.
-type Mark = (Arc<Timeline>, u64);
-
-/// One place of the table.
-#[derive(Default)]
-struct Entry {
-    generation: u32,
-    block: Option<Block>,
-    pins: u32,
-    /// What a use has to run behind: the allocation, then the last move.
-    ready: Option<Mark>,
-    /// What a move has to run behind, one tick a stream.
-    uses: Vec<Mark>,
-}
-
-#[derive(Default)]
-struct Table {
-    entries: Vec<Entry>,
-    spare: Vec<u32>,
-    /// By offset in the arena.
-    at: HashMap<u64, u32>,
-}
-
-struct State {
-    table: Table,
+/// What the registry's lock guards.
+pub(super) struct State {
+    pub(super) table: Table,
+    pub(super) arrays: Arrays,
+    /// The device's table of addresses, once it was asked for.
+    pub(super) words: Option<Words>,
+    /// What was pinned while there were words: it may read them.
+    readers: Marks,
     planner: Planner,
-    mover: Option<Mover>,
+    pub(super) mover: Mover,
+    log: Option<Log>,
+    /// Moves made, counted for callbacks.
+    pub(super) relocations: u64,
+    /// Blocks with a callback.
+    pub(super) listeners: usize,
 }
 
 /// See the module documentation. One a pool, made with its first movable block.
 pub(crate) struct Registry {
-    shared: Weak<Shared>,
-    base: Addr,
-    state: Mutex<State>,
+    pub(super) shared: Weak<Shared>,
+    pub(super) device: Device,
+    pub(super) state: Mutex<State>,
 }
 
-impl Table {
-    fn entry(&mut self, id: MovableId) -> Result<&mut Entry> {
-        let entry = self.entries.get_mut(id.index as usize);
-        entry
-            .filter(|entry| entry.generation == id.generation && entry.block.is_some())
-            .ok_or_else(|| Error::invalid("id", format!("{id:?} was freed: drop stale handles")))
-    }
+/// A [`Registry`] as the pool keeps it; made when the pool's first movable block is.
+#[derive(Default)]
+struct Attachment {
+    registry: Mutex<Option<Arc<Registry>>>,
 }
 
-/// The table's side of a step.
-struct Moving<'a> {
-    table: &'a mut Table,
-    mover: &'a Arc<Timeline>,
-}
-
-impl Owners for Moving<'_> {
-    fn may_move(&self, at: u64) -> bool {
-        let index = self.table.at.get(&at);
-        index.is_some_and(|&index| self.table.entries[index as usize].pins == 0)
-    }
-
-    fn uses(&self, at: u64, each: &mut dyn FnMut(&Timeline, u64) -> Result<()>) -> Result<()> {
-        let Some(&index) = self.table.at.get(&at) else {
-            return Ok(());
-        };
-        let entry = &self.table.entries[index as usize];
-        entry
-            .ready
-            .iter()
-            .chain(&entry.uses)
-            .try_for_each(|(timeline, tick)| each(timeline, *tick))
-    }
-
-    fn moved(&mut self, moves: &[(u64, u64)], ids: &[u32], base: u64, tick: u64) {
-        // All old places go before any new one comes: one block's new place may be another's old.
-        let indexes: Vec<Option<u32>> = moves
-            .iter()
-            .map(|(from, _)| self.table.at.remove(from))
-            .collect();
-        for ((&(_, to), &id), index) in moves.iter().zip(ids).zip(indexes) {
-            let Some(index) = index else { continue };
-            self.table.at.insert(to, index);
-            let entry = &mut self.table.entries[index as usize];
-            entry.uses.clear();
-            entry.ready = Some((Arc::clone(self.mover), tick));
-            if let Some(block) = &mut entry.block {
-                block.moved_to(id, base + to);
-            }
-        }
+impl Attached for Attachment {
+    fn pool_closed(&self) {
+        // The pool's blocks keep what they need of it.
+        let registry = lock(&self.registry).take();
+        drop(registry);
     }
 }
 
@@ -115,205 +63,417 @@ impl Registry {
     /// The registry of `pool`.
     pub(crate) fn of(pool: &Pool) -> Result<Arc<Self>> {
         let shared = pool.shared();
-        let mut made = false;
-        let registry = shared.attached(|| {
-            made = true;
-            Arc::new(Self {
-                shared: Arc::downgrade(shared),
-                base: shared.base,
-                state: Mutex::new(State {
-                    table: Table::default(),
-                    planner: Planner::new(),
-                    mover: None,
-                }),
-            })
+        let attachment = shared
+            .attached(|| Arc::new(Attachment::default()))
+            .ok_or_else(|| Error::invalid("pool", "it has another layer attached"))?;
+        let mut attached = lock(&attachment.registry);
+        if let Some(registry) = &*attached {
+            return Ok(Arc::clone(registry));
+        }
+        let registry = Arc::new(Self {
+            shared: Arc::downgrade(shared),
+            device: shared.device.clone(),
+            state: Mutex::new(State {
+                table: Table::new(shared.base),
+                arrays: Arrays::default(),
+                words: None,
+                readers: Marks::default(),
+                planner: Planner::new(),
+                mover: Mover::new(&shared.device)?,
+                log: None,
+                relocations: 0,
+                listeners: 0,
+            }),
         });
-        let registry =
-            registry.ok_or_else(|| Error::invalid("pool", "it has another layer attached"))?;
-        if made {
-            let step = Arc::downgrade(&registry);
-            let relieve = move |pressure: &Pressure| {
-                step.upgrade()
-                    .map_or(Relief::Exhausted, |registry| registry.relieve(pressure))
-            };
-            shared.add_relief(COMPACTION_RANK, Arc::new(relieve));
-        }
-        let missing = lock(&registry.state).mover.is_none();
-        if missing {
-            // Made without the lock: it allocates.
-            let mover = Mover::new(pool)?;
-            lock(&registry.state).mover.get_or_insert(mover);
-        }
+        let step = Arc::downgrade(&registry);
+        let relieve = move |pressure: &Pressure| {
+            step.upgrade()
+                .map_or(Relief::Exhausted, |registry| registry.relieve(pressure))
+        };
+        shared.add_relief(COMPACTION_RANK, Arc::new(relieve));
+        *attached = Some(Arc::clone(&registry));
         Ok(registry)
     }
 
-    fn shared(&self) -> Result<Arc<Shared>> {
+    pub(super) fn shared(&self) -> Result<Arc<Shared>> {
         let gone = || Error::invalid("pool", "it is gone: nothing can be moved");
         self.shared.upgrade().ok_or_else(gone)
     }
 
+    pub(super) fn check_stream(&self, stream: &Stream) -> Result<()> {
+        if self.device.same(stream.device()) {
+            return Ok(());
+        }
+        let why = "it is of another device than the block";
+        Err(Error::invalid("stream", why))
+    }
+
     pub(crate) fn add(&self, block: Block) -> MovableId {
-        let mut state = lock(&self.state);
-        let table = &mut state.table;
-        let index = table.spare.pop().unwrap_or_else(|| {
-            table.entries.push(Entry::default());
-            (table.entries.len() - 1) as u32
-        });
-        table.at.insert(block.addr() - self.base, index);
-        let timeline = Arc::clone(&block.lane().stream.timeline);
-        let tick = timeline.open_tick();
         block.lane().shared.set_movable(&block, true);
-        let entry = &mut table.entries[index as usize];
-        entry.ready = Some((timeline, tick));
-        entry.block = Some(block);
-        MovableId {
-            index,
-            generation: entry.generation,
-        }
+        lock(&self.state).table.add(block)
     }
 
-    /// Frees a block behind all its uses.
-    pub(crate) fn free(&self, id: MovableId) {
-        let taken = {
+    /// Frees a block behind all its uses, once it is not pinned; on `stream` where one is given,
+    /// else on the stream it was allocated on.
+    pub(crate) fn free(&self, id: MovableId, stream: Option<&Stream>) -> Result<()> {
+        let left = {
             let mut state = lock(&self.state);
-            let table = &mut state.table;
-            let Ok(entry) = table.entry(id) else { return };
-            entry.generation = entry.generation.wrapping_add(1);
-            let block = entry.block.take();
-            let marks: Vec<Mark> = entry
-                .ready
-                .take()
-                .into_iter()
-                .chain(entry.uses.drain(..))
-                .collect();
-            if let Some(block) = &block {
-                table.at.remove(&(block.addr() - self.base));
-            }
-            table.spare.push(id.index);
-            block.map(|block| (block, marks))
+            state.arrays.forget(id);
+            let told = state.table.place(id).is_some_and(|e| e.on_move.is_some());
+            let left = state.table.remove(id);
+            state.listeners -= usize::from(told && left.is_some());
+            left
         };
-        let Some((block, marks)) = taken else { return };
-        block.lane().shared.set_movable(&block, false);
-        for (timeline, tick) in marks {
-            // Where the device cannot be made to wait, the host does; where it cannot either,
-            // nothing runs any more.
-            if block
-                .lane()
-                .stream
-                .timeline
-                .wait_for(&timeline, tick)
-                .is_err()
-            {
-                let _ = timeline.sync_to(tick);
+        let Some(left) = left else { return Ok(()) };
+        left.block.lane().shared.set_movable(&left.block, false);
+        match stream {
+            Some(stream) if self.check_stream(stream).is_ok() => {
+                left.uses.wait_surely_on(&stream.core().timeline);
+                left.block.free_on(stream)
+            }
+            _ => {
+                if !seeded!("movable-freed-under-its-uses") {
+                    left.uses.wait_surely_on(&left.block.lane().stream.timeline);
+                }
+                drop(left.block);
+                stream.map_or(Ok(()), |stream| self.check_stream(stream))
             }
         }
     }
 
-    pub(crate) fn pin(&self, id: MovableId, stream: &Stream) -> Result<Addr> {
+    /// Pins a block for `stream`; gives its address and bytes.
+    pub(crate) fn pin(&self, id: MovableId, stream: &Stream) -> Result<(Addr, u64)> {
+        self.check_stream(stream)?;
         let mut state = lock(&self.state);
-        let entry = state.table.entry(id)?;
-        let Some(block) = &entry.block else {
-            return Err(Error::invalid("id", "it was freed"));
-        };
-        if !block.lane().shared.device.same(stream.device()) {
-            return Err(Error::invalid(
-                "stream",
-                "it is of another device than the block",
-            ));
+        if state.table.entry(id)?.stale_word || state.arrays.is_behind() {
+            state.settle()?;
         }
-        if let Some((timeline, tick)) = &entry.ready {
-            stream.core().timeline.wait_for(timeline, *tick)?;
+        let entry = state.table.entry(id)?;
+        if !seeded!("use-after-move") {
+            entry.ready.wait_on(&stream.core().timeline)?;
         }
         entry.pins += 1;
-        Ok(block.addr())
+        let block = entry.block.as_ref();
+        block
+            .map(|block| (block.addr(), block.bytes()))
+            .ok_or_else(|| Error::invalid("id", "it was freed"))
     }
 
-    pub(crate) fn unpin(&self, id: MovableId, stream: &Stream) {
-        let mut state = lock(&self.state);
-        let Ok(entry) = state.table.entry(id) else {
+    pub(crate) fn unpin(self: &Arc<Self>, id: MovableId, stream: &Stream) {
+        if let Some(recorder) = stream.recorder() {
+            // Captured work has the address: the pin is the graph's from now on.
+            let registry = Arc::clone(self);
+            if let Err(pin) = recorder.keep(Box::new(GraphPin { registry, id })) {
+                pin.release(recorder.gate());
+            }
             return;
+        }
+        let doomed = {
+            let mut state = lock(&self.state);
+            let timeline = &stream.core().timeline;
+            let tick = timeline.open_tick();
+            if state.words.is_some() {
+                state.readers.note(timeline, tick);
+            }
+            let Some(entry) = state.table.place(id) else {
+                return;
+            };
+            entry.pins = entry.pins.saturating_sub(1) * u32::from(!seeded!("pin-dropped-early"));
+            if !seeded!("last-use-forgotten") || entry.pins > 0 {
+                entry.uses.note(timeline, tick);
+            }
+            entry.doomed && entry.pins == 0
         };
-        entry.pins = entry.pins.saturating_sub(1);
-        let timeline = &stream.core().timeline;
-        let tick = timeline.open_tick();
-        match entry
-            .uses
-            .iter_mut()
-            .find(|(other, _)| other.uid == timeline.uid)
-        {
-            Some((_, last)) => *last = tick.max(*last),
-            None => entry.uses.push((Arc::clone(timeline), tick)),
+        if doomed {
+            // Without a stream of the caller's to check there is nothing to say.
+            let _ = self.free(id, None);
         }
     }
 
-    pub(crate) fn plan(&self, goal: &Goal) -> Result<Option<Plan>> {
-        let goal = &in_units(goal);
+    pub(super) fn pin_pointers(&self, key: u64, stream: &Stream) -> Result<Addr> {
+        self.check_stream(stream)?;
+        if stream.recorder().is_some() {
+            return Err(Error::invalid(
+                "stream",
+                "it is being captured, and a graph would read pointers while they are rewritten: pin the blocks that they point to",
+            ));
+        }
+        let mut state = lock(&self.state);
+        if state.arrays.is_behind() {
+            state.settle()?;
+        }
+        let array = state.arrays.get(key)?;
+        match array.place {
+            Place::Fixed(addr) => array.pin(stream).map(|()| addr),
+            Place::Block(id) => {
+                drop(state);
+                self.pin(id, stream).map(|(addr, _)| addr)
+            }
+        }
+    }
+
+    pub(super) fn unpin_pointers(self: &Arc<Self>, key: u64, stream: &Stream) {
+        let mut state = lock(&self.state);
+        let Ok(array) = state.arrays.get(key) else {
+            return;
+        };
+        match array.place {
+            Place::Fixed(_) => array.unpin(stream),
+            Place::Block(id) => {
+                drop(state);
+                self.unpin(id, stream);
+            }
+        }
+    }
+
+    /// Ends a registration; gives what the array's memory is to be used behind, and what became
+    /// of moves that it had not been told of.
+    pub(super) fn unregister(&self, key: u64) -> (Marks, Result<()>) {
+        let mut state = lock(&self.state);
+        let settled = match state.arrays.is_behind() {
+            true => state.settle(),
+            false => Ok(()),
+        };
+        (state.arrays.remove(key), settled)
+    }
+
+    /// Where the device's table of addresses is; makes it when first asked.
+    pub(super) fn address_table(&self) -> Result<Addr> {
+        let mut state = lock(&self.state);
+        if state.words.is_none() {
+            state.words = Some(Words::new(&self.device)?);
+            state.table.has_words();
+        }
+        state.settle()?;
+        Ok(state.words.as_ref().map_or(0, Words::base))
+    }
+
+    pub(super) fn handles(&self) -> u64 {
+        lock(&self.state).table.len() as u64
+    }
+
+    pub(super) fn record_steps(&self, on: bool) {
+        let mut state = lock(&self.state);
+        match on {
+            true => drop(state.log.get_or_insert_default()),
+            false => state.log = None,
+        }
+    }
+
+    pub(super) fn take_steps(&self) -> Result<Vec<StepRecord>> {
+        let mut state = lock(&self.state);
+        state.log.as_mut().map_or(Ok(Vec::new()), Log::take)
+    }
+
+    pub(super) fn set_planner(&self, planner: Planner) {
+        lock(&self.state).planner = planner;
+    }
+
+    /// The pool's memory as it is now, as a planner sees it.
+    pub(crate) fn layout(&self) -> Result<Layout> {
         let shared = self.shared()?;
         shared.drain_all();
         let mut state = lock(&self.state);
-        let State {
-            table,
-            planner,
-            mover,
-        } = &mut *state;
-        let Some(mover) = mover else { return Ok(None) };
-        let moving = Moving {
-            table,
-            mover: &mover.stream.core().timeline,
-        };
-        let layout = compact::layout_of(&lock(&shared.core), &moving);
-        Ok(planner.plan(&layout, goal))
+        let State { table, mover, .. } = &mut *state;
+        let mover = &mover.stream.core().timeline;
+        let moving = Moving { table, mover };
+        Ok(compact::layout_of(&lock(&shared.core), &moving))
+    }
+
+    pub(crate) fn plan(&self, goal: &Goal) -> Result<Option<Plan>> {
+        let layout = self.layout()?;
+        let planner = lock(&self.state).planner.clone();
+        Ok(planner.plan(&layout, &in_units(goal)))
     }
 
     pub(crate) fn step(&self, goal: &Goal, budget: &Budget) -> Result<Moved> {
-        let goal = &in_units(goal);
         let shared = self.shared()?;
-        let mut state = lock(&self.state);
-        let State {
-            table,
-            planner,
-            mover,
-        } = &mut *state;
-        let Some(mover) = mover else {
-            return Err(Error::invalid(
-                "pool",
-                "it is closed: nothing is moved any more",
-            ));
-        };
-        let timeline = Arc::clone(&mover.stream.core().timeline);
-        let mut moving = Moving {
-            table,
-            mover: &timeline,
-        };
-        compact::step(&shared, mover, &mut moving, planner, goal, budget)
+        let mut calls = Calls::new();
+        let outcome = lock(&self.state).step(&shared, &in_units(goal), budget, &mut calls);
+        tell(calls);
+        shared.tell();
+        outcome
     }
 
-    /// The ladder's step: moves what one request needs, or, where that does not help, everything
-    /// together, so that idle handles come free.
+    /// Brings the pool's runs of memory together and grows it by what a request of `bytes` lacks;
+    /// false if there was nothing to do.
+    fn join(&self, bytes: u64) -> Result<bool> {
+        let shared = self.shared()?;
+        let mut calls = Calls::new();
+        let outcome = lock(&self.state).join(&shared, bytes, &mut calls);
+        tell(calls);
+        outcome
+    }
+
+    /// The ladder's step: moves what one request needs. Where nothing does, memory that lies apart
+    /// is brought together first, and at last everything is moved together, so that idle handles
+    /// come free.
     fn relieve(&self, pressure: &Pressure) -> Relief {
-        lock(&self.state).planner.note_request(pressure.requested);
-        for goal in [Goal::Hole(pressure.requested), Goal::Full] {
-            match self.step(&goal, &Budget::default()) {
-                Ok(moved) if moved.bytes > 0 => return Relief::Retry,
-                _ => {}
-            }
+        let bytes = pressure.requested;
+        lock(&self.state).planner.note_request(bytes);
+        let step = |goal: Goal| self.step(&goal, &Budget::default()).unwrap_or_default();
+        if step(Goal::Hole(bytes)).bytes > 0 {
+            return Relief::Retry;
+        }
+        let joined = self.join(bytes).unwrap_or(false);
+        // What was joined or grown may be the hole already.
+        if joined && step(Goal::Hole(bytes)).reached {
+            return Relief::Retry;
+        }
+        if step(Goal::Full).bytes > 0 || joined {
+            return Relief::Retry;
         }
         Relief::Exhausted
+    }
+}
+
+/// A pin that a graph holds.
+struct GraphPin {
+    registry: Arc<Registry>,
+    id: MovableId,
+}
+
+impl Kept for GraphPin {
+    fn release(self: Box<Self>, gate: &Stream) {
+        self.registry.unpin(self.id, gate);
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        // Work that was given the address table may still read it.
+        crate::sync::get_mut(&mut self.state).readers.wait_here();
+    }
+}
+
+impl State {
+    /// Brings what the device knows of addresses up to date.
+    pub(super) fn settle(&mut self) -> Result<()> {
+        self.arrays.settle(&mut self.table, &mut self.mover)?;
+        let Some(words) = self
+            .words
+            .as_mut()
+            .filter(|_| self.table.is_any_word_stale())
+        else {
+            return Ok(());
+        };
+        words.ensure(self.table.len() as u64, &self.mover.stream)?;
+        let timeline = Arc::clone(&self.mover.stream.core().timeline);
+        let stale = self.table.stale_words(&timeline)?;
+        let stores: Vec<[u64; 2]> = stale
+            .into_iter()
+            .map(|(index, addr)| [words.word(index), addr])
+            .collect();
+        // SAFETY: the words are mapped until the last user of the registry is gone and its work
+        // done; each place is in the list once, and the stream waits for what reads its word.
+        unsafe { self.mover.store(&stores)? };
+        self.table.words_stored(&timeline, timeline.open_tick());
+        Ok(())
+    }
+
+    fn step(
+        &mut self,
+        shared: &Arc<Shared>,
+        goal: &Goal,
+        budget: &Budget,
+        calls: &mut Calls,
+    ) -> Result<Moved> {
+        let started = Instant::now();
+        self.settle()?;
+        if self.arrays.any_pinned(&mut self.table) {
+            return Ok(Moved {
+                finished: true,
+                ..Moved::default()
+            });
+        }
+        let span = self.log.as_mut().and_then(|log| log.span(&shared.device));
+        let most_moves = match self.arrays.is_empty() {
+            true => usize::MAX,
+            false => self.mover.most_ranges(),
+        };
+        let task = Task {
+            planner: &self.planner,
+            goal,
+            budget,
+            most_moves,
+            timing: span.as_ref(),
+        };
+        let timeline = Arc::clone(&self.mover.stream.core().timeline);
+        let mut moving = Moving {
+            table: &mut self.table,
+            mover: &timeline,
+        };
+        let outcome = compact::step(shared, &mut self.mover, &mut moving, &task)?;
+        if outcome.moved.bytes > 0 {
+            self.moved(&outcome.ways.by_origin(), calls);
+        }
+        let error = outcome.error.or(self.settle().err());
+        if let Some(log) = &mut self.log {
+            if outcome.moved.bytes > 0 && error.is_none() {
+                log.add(&outcome.moved, started.elapsed(), span);
+            } else {
+                log.unused(span);
+            }
+        }
+        error.map_or(Ok(outcome.moved), Err)
+    }
+
+    fn join(&mut self, shared: &Arc<Shared>, bytes: u64, calls: &mut Calls) -> Result<bool> {
+        self.settle()?;
+        if self.arrays.any_pinned(&mut self.table) {
+            return Ok(false);
+        }
+        let timeline = Arc::clone(&self.mover.stream.core().timeline);
+        let mut moving = Moving {
+            table: &mut self.table,
+            mover: &timeline,
+        };
+        let joined = compact::join(shared, &self.mover, &mut moving, bytes)?;
+        for ways in joined.ways.chunks(self.mover.most_ranges()) {
+            self.moved(ways, calls);
+        }
+        let settled = self.settle();
+        joined.error.map_or(settled, Err).map(|()| joined.changed)
+    }
+
+    /// Notes who has to be told of blocks that moved, offsets ascending by where they were.
+    pub(super) fn moved(&mut self, ways: &[compact::Move], calls: &mut Calls) {
+        let base = self.table.base();
+        if !self.arrays.is_empty() {
+            let ranges = ways.iter().map(|way| compact::Move {
+                src: base + way.src,
+                dst: base + way.dst,
+                bytes: way.bytes,
+            });
+            self.arrays.owe(ranges.collect());
+        }
+        self.relocations += ways.len() as u64;
+        if self.listeners == 0 {
+            return;
+        }
+        for (way, number) in ways.iter().zip(self.relocations - ways.len() as u64..) {
+            let Some((id, entry)) = self.table.at(way.dst) else {
+                continue;
+            };
+            if let Some(callback) = &entry.on_move {
+                let relocation = Relocation {
+                    id,
+                    from: base + way.src,
+                    to: base + way.dst,
+                    bytes: way.bytes,
+                    number,
+                };
+                calls.push((Arc::clone(callback), relocation));
+            }
+        }
     }
 }
 
 /// The goal in multiples of what the pool hands out, so that blocks stay on them.
 fn in_units(goal: &Goal) -> Goal {
     match goal {
-        Goal::Hole(bytes) => Goal::Hole(bytes.next_multiple_of(UNIT)),
+        // What overflows is more than any layout has.
+        Goal::Hole(bytes) => Goal::Hole(bytes.checked_next_multiple_of(UNIT).unwrap_or(UNIT << 54)),
         other => other.clone(),
-    }
-}
-
-impl Attached for Registry {
-    fn pool_closed(&self) {
-        // Its blocks would keep the pool alive.
-        let mover = lock(&self.state).mover.take();
-        drop(mover);
     }
 }

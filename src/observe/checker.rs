@@ -1,8 +1,7 @@
 //! Stamps blocks and verifies them on the device, in stream order.
 
 use super::replay::Verify;
-use super::scratch::Scratch;
-use crate::device::{Device, Launch, Stream};
+use crate::device::{Device, Launch, Scratch, Stream};
 use crate::driver::abi;
 use crate::error::Result;
 

@@ -6,9 +6,9 @@
 
 mod checker;
 mod latency;
+mod mixed;
 mod replay;
 mod report;
-mod scratch;
 mod subject;
 mod trace;
 mod versus;
@@ -16,6 +16,7 @@ mod versus;
 pub use crate::error::Bytes;
 pub use checker::EDGE_BYTES;
 pub use latency::Latencies;
+pub use mixed::Share;
 pub use replay::{Peer, ReplayOptions, Verify, device_name, replay};
 pub use report::{Grouped, Report};
 pub use trace::{Event, EventKind, Trace, TraceWriter};

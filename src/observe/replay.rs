@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use super::checker::{Checker, Findings};
 use super::latency::Latencies;
+use super::mixed::{Mixed, Share};
 use super::report::Report;
 use super::subject::Subject;
 use super::trace::{Event, EventKind, Trace};
@@ -64,6 +65,10 @@ pub struct ReplayOptions {
     pub cap: Option<u64>,
     /// Which other allocator plays the same trace afterwards, under the same cap. Default: none.
     pub versus: Option<Peer>,
+    /// Which part of the blocks may be moved; which of them, is drawn. Default: none.
+    pub movable: Share,
+    /// What the draw starts from. Default: 1.
+    pub seed: u64,
 }
 
 impl Default for ReplayOptions {
@@ -72,6 +77,8 @@ impl Default for ReplayOptions {
             verify: Verify::Full,
             cap: None,
             versus: None,
+            movable: Share::NONE,
+            seed: 1,
         }
     }
 }
@@ -88,6 +95,14 @@ impl ReplayOptions {
     #[must_use]
     pub fn cap(mut self, bytes: u64) -> Self {
         self.cap = Some(bytes);
+        self
+    }
+
+    /// Sets which part of the blocks may be moved, drawn from `seed`.
+    #[must_use]
+    pub fn movable(mut self, share: Share, seed: u64) -> Self {
+        self.movable = share;
+        self.seed = seed;
         self
     }
 
@@ -129,7 +144,7 @@ pub fn replay(
         config = config.limit(cap);
     }
     let pool = Pool::new(device, config)?;
-    let mut played = play(trace, device, options.verify, &pool, progress)?;
+    let (mut played, mut moves) = play_pool(trace, device, options, &pool, progress)?;
     let stats = pool.stats();
     drop(pool);
     let versus = match options.versus {
@@ -163,10 +178,50 @@ pub fn replay(
         failed_allocs: u64::from(played.failure.is_some()),
         bytes_moved: stats.bytes_moved,
         compactions: stats.compactions,
+        movable: options.movable,
+        step_ns_p50: moves.host.percentile(50),
+        step_ns_p99: moves.host.percentile(99),
+        move_ns_p50: moves.device.percentile(50),
+        move_ns_p99: moves.device.percentile(99),
+        move_ns: moves.device_ns,
         wall: played.wall,
         failure: played.failure,
         versus,
     })
+}
+
+/// What steps of compaction took.
+#[derive(Default)]
+struct Moves {
+    host: Latencies,
+    device: Latencies,
+    /// Device time of all.
+    device_ns: u64,
+}
+
+/// Plays the trace through `pool`, blocks that may be moved among its blocks where there are any.
+fn play_pool(
+    trace: &Trace,
+    device: &Device,
+    options: &ReplayOptions,
+    pool: &Pool,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(Played, Moves)> {
+    let mut moves = Moves::default();
+    if options.movable == Share::NONE {
+        return Ok((play(trace, device, options.verify, pool, progress)?, moves));
+    }
+    pool.record_steps(true)?;
+    let mixed = Mixed::new(pool.clone(), options.movable, options.seed);
+    let played = play(trace, device, options.verify, &mixed, progress)?;
+    for step in pool.take_steps()? {
+        moves.host.record(step.host);
+        moves
+            .device
+            .record(Duration::from_nanos(step.device_ns as u64));
+        moves.device_ns += step.device_ns as u64;
+    }
+    Ok((played, moves))
 }
 
 /// What one allocator made of the trace.
@@ -324,16 +379,20 @@ impl<'t, S: Subject> Player<'t, S> {
         let block = block?;
         self.allocs.record(took);
         // SAFETY: the block has these bytes, and is freed in stream order behind this work.
-        let stamped = unsafe {
-            let addr = S::addr(&block);
+        let stamped = S::with_addr(&block, stream, |addr| unsafe {
             self.checker.stamp(stream, addr, event.bytes, event.block)
-        };
+        });
+        if let Err(error) = stamped {
+            // Not stamped, so there is nothing to verify.
+            self.subject.free(block, stream)?;
+            return Err(error);
+        }
         self.live[event.block as usize] = Some(Live {
             block,
             bytes: event.bytes,
             stream: event.stream,
         });
-        stamped
+        Ok(())
     }
 
     fn free(&mut self, number: u32, on: u16) -> Result<()> {
@@ -346,10 +405,9 @@ impl<'t, S: Subject> Player<'t, S> {
             stream.wait_stream(&self.streams[usize::from(from)])?;
         }
         // SAFETY: the block is live, and is freed in stream order behind this work.
-        unsafe {
-            self.checker
-                .verify((stream, on), S::addr(&live.block), bytes, number)?
-        };
+        S::with_addr(&live.block, stream, |addr| unsafe {
+            self.checker.verify((stream, on), addr, bytes, number)
+        })?;
         let Some(Live { block, .. }) = self.live[number as usize].take() else {
             return Ok(());
         };
@@ -385,7 +443,7 @@ impl<S: Subject> Drop for Player<'_, S> {
         for stream in &self.streams {
             // Work still queued uses the memory that is given back next. A stream that cannot be
             // waited for has failed, and runs nothing more.
-            let _ = stream.synchronize();
+            let _ = stream.core().synchronize_memory();
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::mixed::Share;
 use super::replay::Verify;
 use super::versus::Versus;
 use crate::error::{Bytes, Error};
@@ -45,8 +46,20 @@ pub struct Report {
     pub failed_allocs: u64,
     /// Bytes that compaction moved.
     pub bytes_moved: u64,
-    /// Compactions that moved something.
+    /// Steps of compaction that moved something.
     pub compactions: u64,
+    /// Which part of the blocks could be moved.
+    pub movable: Share,
+    /// Host time of such a step, its plan included: median.
+    pub step_ns_p50: u64,
+    /// Host time of such a step: 99th percentile.
+    pub step_ns_p99: u64,
+    /// Device time of a step's moves: median.
+    pub move_ns_p50: u64,
+    /// Device time of a step's moves: 99th percentile.
+    pub move_ns_p99: u64,
+    /// Device time of all moves.
+    pub move_ns: u64,
     /// From the first event until all queued work was done.
     pub wall: Duration,
     /// Why the replay stopped before the end of the trace.
@@ -92,7 +105,7 @@ impl Report {
     #[must_use]
     pub fn to_json(&self) -> String {
         use serde_json::Value;
-        let fields: [(&str, Value); 18] = [
+        let fields: [(&str, Value); 24] = [
             ("trace", self.trace.as_str().into()),
             ("device", self.device.as_str().into()),
             ("events", self.events.into()),
@@ -110,6 +123,12 @@ impl Report {
             ("failed_allocs", self.failed_allocs.into()),
             ("bytes_moved", self.bytes_moved.into()),
             ("compactions", self.compactions.into()),
+            ("movable", self.movable.part().into()),
+            ("step_ns_p50", self.step_ns_p50.into()),
+            ("step_ns_p99", self.step_ns_p99.into()),
+            ("move_ns_p50", self.move_ns_p50.into()),
+            ("move_ns_p99", self.move_ns_p99.into()),
+            ("move_ns", self.move_ns.into()),
             ("wall_s", rounded(self.wall.as_secs_f64()).into()),
         ];
         let mut made = object(&fields);
@@ -165,13 +184,10 @@ impl fmt::Display for Report {
             Bytes(self.peak_reserved_bytes),
             Bytes(self.largest_hole_bytes),
         );
-        let (events, moved) = (Grouped(self.events), Bytes(self.bytes_moved));
-        let (streams, passes) = (
-            counted(self.streams, "stream"),
-            counted(self.compactions, "compaction"),
-        );
+        let events = Grouped(self.events);
+        let streams = counted(self.streams, "stream");
         let (ratio, wall) = (self.reserved_ratio(), self.wall.as_secs_f64());
-        let lines = [
+        let mut lines = vec![
             ("trace", self.trace.clone()),
             ("device", self.device.clone()),
             ("events", format!("{events} on {streams} in {wall:.2} s")),
@@ -180,11 +196,20 @@ impl fmt::Display for Report {
             ("largest hole", format!("{hole} at the end")),
             ("alloc", calls(self.alloc_ns_p50, self.alloc_ns_p99)),
             ("free", calls(self.free_ns_p50, self.free_ns_p99)),
-            ("moved", format!("{moved} in {passes}")),
+            ("moved", self.moved()),
             ("verified", self.verified()),
             ("corrupt", self.corrupt()),
             ("failed", counted(self.failed_allocs, "allocation")),
         ];
+        if self.compactions > 0 {
+            let at = lines.iter().position(|(name, _)| *name == "moved");
+            let at = at.map_or(lines.len(), |at| at + 1);
+            let times = [
+                ("step", calls(self.step_ns_p50, self.step_ns_p99)),
+                ("on the device", calls(self.move_ns_p50, self.move_ns_p99)),
+            ];
+            lines.splice(at..at, times);
+        }
         if let Some(versus) = &self.versus {
             writeln!(f, "{:<14}{:<BESIDE$}{}", "", "warpool", versus.name)?;
         }
@@ -207,6 +232,16 @@ pub(super) fn calls(p50: u64, p99: u64) -> String {
 }
 
 impl Report {
+    fn moved(&self) -> String {
+        let moved = Bytes(self.bytes_moved);
+        let steps = counted(self.compactions, "step");
+        match self.movable.part() {
+            0.0 => format!("{moved} in {steps}, nothing may be moved"),
+            1.0 => format!("{moved} in {steps}, every block may be moved"),
+            part => format!("{moved} in {steps}, {part} of the blocks may be moved"),
+        }
+    }
+
     fn verified(&self) -> String {
         let bytes = Bytes(self.verified_bytes);
         match self.verify {
@@ -247,7 +282,13 @@ mod tests {
             first_corrupt: None,
             failed_allocs: 0,
             bytes_moved: 0,
-            compactions: 1,
+            compactions: 0,
+            movable: Share::NONE,
+            step_ns_p50: 0,
+            step_ns_p99: 0,
+            move_ns_p50: 0,
+            move_ns_p99: 0,
+            move_ns: 0,
             wall: Duration::from_millis(1_234),
             failure: None,
             versus: None,
@@ -349,7 +390,7 @@ mod tests {
             "peak reserved 102.00 MiB, 1.0200 x live",
             "alloc         p50     120 ns   p99   1,204 ns",
             "free          p50      80 ns   p99     300 ns",
-            "moved         0 B in 1 compaction",
+            "moved         0 B in 0 steps, nothing may be moved",
             "corrupt       0 bytes",
         ] {
             assert!(
@@ -358,6 +399,31 @@ mod tests {
             );
         }
         assert!(text.ends_with("result        ok"), "{text}");
+    }
+
+    #[test]
+    fn steps_that_moved_something_have_lines_of_their_own() {
+        let text = Report {
+            compactions: 2,
+            bytes_moved: 3 << 20,
+            movable: Share::ALL,
+            step_ns_p50: 20_000,
+            step_ns_p99: 31_000,
+            move_ns_p50: 9_000,
+            move_ns_p99: 9_100,
+            ..report()
+        }
+        .to_string();
+        for line in [
+            "moved         3.00 MiB in 2 steps, every block may be moved",
+            "step          p50  20,000 ns   p99  31,000 ns",
+            "on the device p50   9,000 ns   p99   9,100 ns",
+        ] {
+            assert!(
+                text.lines().any(|found| found == line),
+                "{line}\nis not in\n{text}"
+            );
+        }
     }
 
     #[test]
@@ -406,6 +472,12 @@ mod tests {
             "failed_allocs",
             "bytes_moved",
             "compactions",
+            "movable",
+            "step_ns_p50",
+            "step_ns_p99",
+            "move_ns_p50",
+            "move_ns_p99",
+            "move_ns",
             "wall_s",
         ];
         let places: Vec<usize> = keys

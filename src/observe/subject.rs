@@ -11,7 +11,12 @@ pub(super) trait Subject {
     type Block;
 
     fn alloc(&self, stream: &Stream, bytes: u64) -> Result<Self::Block>;
-    fn addr(block: &Self::Block) -> Addr;
+    /// Has `work` queue what uses the block on `stream`, given its address.
+    fn with_addr(
+        block: &Self::Block,
+        stream: &Stream,
+        work: impl FnOnce(Addr) -> Result<()>,
+    ) -> Result<()>;
     /// Frees on `stream`, the one that the block was allocated on.
     fn free(&self, block: Self::Block, stream: &Stream) -> Result<()>;
     /// Frees on `stream`, which already waits for the one that the block was allocated on.
@@ -31,8 +36,8 @@ impl Subject for Pool {
         Pool::alloc(self, stream, bytes)
     }
 
-    fn addr(block: &Block) -> Addr {
-        block.addr()
+    fn with_addr(block: &Block, _: &Stream, work: impl FnOnce(Addr) -> Result<()>) -> Result<()> {
+        work(block.addr())
     }
 
     #[inline]
@@ -63,8 +68,12 @@ impl Subject for CudaAsync {
         CudaAsync::alloc(self, stream, bytes)
     }
 
-    fn addr(block: &AsyncBlock) -> Addr {
-        block.addr()
+    fn with_addr(
+        block: &AsyncBlock,
+        _: &Stream,
+        work: impl FnOnce(Addr) -> Result<()>,
+    ) -> Result<()> {
+        work(block.addr())
     }
 
     #[inline]

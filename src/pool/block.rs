@@ -3,19 +3,22 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
+use std::sync::Arc;
 
 use bytemuck::Pod;
 
 use super::cache::Cached;
-use super::extents::Id;
+use super::extents::{Id, NONE};
 use super::index::UNIT;
-use super::lane::{Lane, LanePtr};
+use super::lane::{Lane, LanePtr, rounded};
+use super::private::keep_block;
 use super::seats::nearby;
 use super::track::Ticket;
 #[cfg(feature = "sanitize")]
 use crate::device::Note;
-use crate::device::{Addr, Stream};
+use crate::device::{Addr, Recorder, Stream};
 use crate::error::{Error, Result};
+use crate::seeded::seeded;
 
 /// A block of device memory on one stream.
 ///
@@ -59,19 +62,56 @@ impl Block {
             slack: (bytes - requested) as u32,
             uses: None,
         };
+        // Parts of a graph's memory are uses of captured work, which the watcher does not see.
         #[cfg(feature = "sanitize")]
-        lane.shared.device.backend().observe(&Note::Alloc {
-            addr: block.addr,
-            bytes,
-            stream: lane.stream.raw,
-        });
+        if id != NONE {
+            lane.shared.device.backend().observe(&Note::Alloc {
+                addr: block.addr,
+                bytes,
+                stream: lane.stream.raw,
+            });
+        }
         block
+    }
+
+    /// The block `freed` of the lane `home`, which is not freed after all.
+    pub(super) fn again(home: &Lane, freed: Cached, requested: u64) -> Self {
+        Self {
+            lane: LanePtr::of(home),
+            addr: freed.addr,
+            requested,
+            id: freed.id,
+            slack: (freed.bytes - requested) as u32,
+            uses: None,
+        }
+    }
+
+    /// The captures whose work uses the block, by what was declared, beside that of its own stream.
+    fn captures(&self) -> Vec<Arc<Recorder>> {
+        let uses = self.uses.iter().flat_map(|uses| &uses.streams);
+        let own = self.lane().stream.timeline.recorder();
+        let mut captures: Vec<Arc<Recorder>> = Vec::new();
+        for capture in uses.filter_map(Stream::recorder) {
+            let known = own.iter().chain(&captures);
+            if !known.into_iter().any(|other| Arc::ptr_eq(other, &capture)) {
+                captures.push(capture);
+            }
+        }
+        captures
+    }
+
+    /// Whether the block is a part of a graph's memory, which is no extent of the pool's.
+    pub(crate) fn is_private(&self) -> bool {
+        self.id == NONE
     }
 
     /// Tells a watcher of the device that all but the first `keep` bytes are free behind what
     /// `lane`'s stream was given so far; before they can be anyone else's.
     #[cfg(feature = "sanitize")]
     fn tell_free(&self, lane: &Lane, keep: u64) {
+        if self.is_private() || lane.stream.timeline.recorder().is_some() {
+            return;
+        }
         lane.shared.device.backend().observe(&Note::Free {
             addr: self.addr + keep,
             bytes: self.capacity() - keep,
@@ -99,6 +139,9 @@ impl Block {
     pub(crate) fn moved_to(&mut self, id: Id, addr: Addr) {
         self.id = id;
         self.addr = addr;
+        if let Some(ticket) = self.uses.as_ref().and_then(|uses| uses.ticket.as_ref()) {
+            ticket.moved(addr);
+        }
     }
 
     /// The block as its free on `lane` leaves it.
@@ -159,14 +202,41 @@ impl Block {
             let returned = self.requested - bytes;
             #[cfg(feature = "sanitize")]
             self.tell_free(self.lane(), capacity);
-            self.lane().shrink(self.id, before, capacity, returned);
+            self.lane().shrink(self, before, capacity, returned);
             self.requested = bytes;
             self.slack = (capacity - bytes) as u32;
             if let Some(ticket) = self.uses.as_ref().and_then(|uses| uses.ticket.as_ref()) {
-                ticket.shrunk(bytes);
+                ticket.resized(bytes);
             }
         }
         Ok(())
+    }
+
+    /// Lets the block have at least `bytes`, which is not below what it has, where it is; false,
+    /// with nothing done, where the memory behind it is not free. What is added is ready behind
+    /// what the block's own stream was given so far.
+    pub(crate) fn grow(&mut self, bytes: u64) -> Result<bool> {
+        let before = self.capacity();
+        let capacity = rounded(bytes)?.max(before);
+        let added = bytes.saturating_sub(self.requested);
+        let lane = self.lane();
+        if !lane.grow(self.id, before, capacity, added)? {
+            return Ok(false);
+        }
+        #[cfg(feature = "sanitize")]
+        if capacity > before {
+            lane.shared.device.backend().observe(&Note::Alloc {
+                addr: self.addr + before,
+                bytes: capacity - before,
+                stream: lane.stream.raw,
+            });
+        }
+        self.requested = bytes;
+        self.slack = (capacity - bytes) as u32;
+        if let Some(ticket) = self.uses.as_ref().and_then(|uses| uses.ticket.as_ref()) {
+            ticket.resized(bytes);
+        }
+        Ok(true)
     }
 
     /// Declares that work already queued, or yet to be queued, on `stream` uses the block: the
@@ -175,6 +245,7 @@ impl Block {
     ///
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device.
+    #[doc(alias = "record_stream")]
     pub fn record_use(&mut self, stream: &Stream) -> Result<()> {
         if !self.lane().shared.device.same(stream.device()) {
             return Err(Error::invalid(
@@ -212,15 +283,26 @@ impl Block {
             // Where the device cannot be made to wait, the host does.
             return match home.wait_for(theirs, theirs.open_tick()) {
                 Ok(_) => Ok(()),
-                Err(error) => stream.synchronize().and(Err(error)),
+                Err(error) => stream.core().synchronize_memory().and(Err(error)),
             };
         };
+        if self.uses.is_some() {
+            let captures = self.captures();
+            if !captures.is_empty() {
+                keep_block(self, captures);
+                return Ok(());
+            }
+        }
         let mut this = ManuallyDrop::new(self);
         let waited = match this.uses.take() {
             None => Ok(()),
             uses => wait_for_uses(&lane, uses),
         };
-        lane.free_foreign(this.lane(), this.freed_on(&lane), this.requested);
+        let mut freed = this.freed_on(&lane);
+        if seeded!("foreign-free-carries-the-home-tick") {
+            freed.tick = this.lane().stream.timeline.open_tick() - 1;
+        }
+        lane.free_foreign(this.lane(), freed, this.requested);
         waited
     }
 }
@@ -229,22 +311,28 @@ impl Block {
 /// refuses, the host waits.
 fn wait_for_uses(lane: &Lane, uses: Option<Box<Uses>>) -> Result<()> {
     let mut outcome = Ok(());
-    for stream in uses.into_iter().flat_map(|uses| uses.streams) {
+    let uses = uses.into_iter().flat_map(|uses| uses.streams);
+    for stream in uses.skip(usize::from(seeded!("first-declared-use-forgotten"))) {
         let theirs = &stream.core().timeline;
         if let Err(error) = lane.stream.timeline.wait_for(theirs, theirs.open_tick()) {
-            outcome = stream.synchronize().and(Err(error));
+            outcome = stream.core().synchronize_memory().and(Err(error));
         }
     }
     outcome
 }
 
-/// Makes the stream of a block that is freed wait for its declared uses.
+/// Frees a block with declared uses, behind them; a graph whose captured work uses it keeps it.
 #[cold]
 #[inline(never)]
-fn end_uses(lane: &Lane, uses: Box<Uses>) {
+fn free_used(mut block: Block) {
+    let captures = block.captures();
+    if !captures.is_empty() {
+        return keep_block(block, captures);
+    }
+    let uses = block.uses.take();
     // The host has waited where the device could not; a stream that can do neither runs nothing
     // more.
-    let _ = wait_for_uses(lane, Some(uses));
+    let _ = wait_for_uses(block.lane(), uses);
 }
 
 impl Drop for Block {
@@ -252,7 +340,11 @@ impl Drop for Block {
     fn drop(&mut self) {
         // Nothing here is given the block's address, so that it need not be in memory.
         if let Some(uses) = self.uses.take() {
-            end_uses(self.lane(), uses);
+            free_used(Self {
+                uses: Some(uses),
+                ..*self
+            });
+            return;
         }
         let lane = self.lane();
         #[cfg(feature = "sanitize")]
@@ -332,10 +424,11 @@ impl<T: Pod> PoolBuf<T> {
         self.check_len(data.len())?;
         let bytes: &[u8] = bytemuck::cast_slice(data);
         let stream = &self.block.lane().stream;
+        stream.refuse_under_capture()?;
         let backend = stream.device.backend();
         // SAFETY: the block has the bytes, and both sides outlive the copy, which is waited for.
         unsafe { backend.copy_in(self.addr(), bytes.as_ptr(), bytes.len() as u64, stream.raw)? };
-        stream.synchronize()
+        stream.synchronize_memory()
     }
 
     /// Copies the buffer to the host on its stream and waits for the copy.
@@ -346,6 +439,7 @@ impl<T: Pod> PoolBuf<T> {
         let mut data = vec![T::zeroed(); self.len];
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut data);
         let stream = &self.block.lane().stream;
+        stream.refuse_under_capture()?;
         let backend = stream.device.backend();
         // SAFETY: the block has the bytes, and both sides outlive the copy, which is waited for.
         unsafe {
@@ -356,7 +450,7 @@ impl<T: Pod> PoolBuf<T> {
                 stream.raw,
             )?
         };
-        stream.synchronize()?;
+        stream.synchronize_memory()?;
         Ok(data)
     }
 

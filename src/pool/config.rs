@@ -101,6 +101,7 @@ impl PoolConfig {
     }
 
     /// Sets the bytes taken when the pool is made.
+    #[doc(alias = "prealloc")]
     #[must_use]
     pub fn preallocate(mut self, bytes: u64) -> Self {
         self.preallocate = bytes;

@@ -26,10 +26,12 @@ use super::config::PoolConfig;
 use super::extents::{Extent, Extents, FRESH, Id, NONE, Slot, State};
 use super::lane::SlotHold;
 use super::stats::Steps;
+use super::told::{Notes, Told};
 use super::windows::{self, Window};
 use crate::arena::Arena;
 use crate::device::{Device, Timeline};
 use crate::error::Result;
+use crate::seeded::seeded;
 
 /// Holes of one other stream looked at for one that is ready.
 const LOOKS: usize = 8;
@@ -58,6 +60,8 @@ pub(crate) struct Core {
     /// Old places of remapped frames, oldest first.
     pub(super) retiring: VecDeque<Id>,
     pub(crate) steps: Steps,
+    /// Steps not told to the application's subscriber yet.
+    pub(crate) told: Notes,
     pub(crate) bytes_moved: u64,
     pub(crate) compactions: u64,
     pub(crate) peak_reserved: u64,
@@ -74,7 +78,9 @@ pub(crate) struct Core {
 /// Whether nothing queued uses the hole, as far as is known without asking the driver.
 pub(super) fn is_done(streams: &[Option<StreamState>], extent: &Extent) -> bool {
     match &streams[extent.slot as usize] {
-        Some(state) => state.timeline.done() >= extent.tick,
+        Some(state) => {
+            state.timeline.done() + u64::from(seeded!("done-a-record-early")) >= extent.tick
+        }
         None => true,
     }
 }
@@ -91,6 +97,7 @@ impl Core {
             streams: vec![None],
             retiring: VecDeque::new(),
             steps: Steps::default(),
+            told: Notes::default(),
             bytes_moved: 0,
             compactions: 0,
             peak_reserved: 0,
@@ -115,8 +122,12 @@ impl Core {
     }
 
     /// A slot for a stream, kept while someone has the hold that comes with it.
-    pub(crate) fn add_stream(&mut self, timeline: &Arc<Timeline>) -> (Slot, Arc<SlotHold>) {
-        let hold = Arc::new(SlotHold);
+    pub(crate) fn add_stream(
+        &mut self,
+        timeline: &Arc<Timeline>,
+        gate: bool,
+    ) -> (Slot, Arc<SlotHold>) {
+        let hold = Arc::new(SlotHold { gate });
         let state = StreamState {
             timeline: Arc::clone(timeline),
             hold: Arc::downgrade(&hold),
@@ -152,7 +163,10 @@ impl Core {
             (Some(mine), Some(theirs)) => {
                 let done = theirs.timeline.done() >= extent.tick;
                 (done && self.config.reuse.opportunistic)
-                    || mine.timeline.has_waited(theirs.timeline.uid, extent.tick)
+                    || mine.timeline.has_waited(
+                        theirs.timeline.uid,
+                        extent.tick - u64::from(seeded!("waited-for-the-record-before")),
+                    )
             }
             _ => true,
         }
@@ -242,7 +256,7 @@ impl Core {
             // A large stretch that is ready for all stays apart from one stream's hole, so that
             // other streams need not wait for it; a remainder does not.
             FRESH => only_stream || extent.bytes <= granule,
-            _ => is_done(streams, extent),
+            _ => is_done(streams, extent) || seeded!("merge-of-holes-not-done"),
         });
     }
 
@@ -250,6 +264,24 @@ impl Core {
     pub(crate) fn shrink(&mut self, id: Id, bytes: u64, slot: Slot, tick: u64) {
         let rest = self.extents.split_taken(id, bytes);
         self.give(rest, slot, tick);
+    }
+
+    /// Lets the block `id` have the `bytes` behind it, once `slot`'s stream waits for who had them;
+    /// false where they are not free.
+    pub(crate) fn grow(&mut self, id: Id, bytes: u64, slot: Slot) -> Result<bool> {
+        let next = self.extents.get(id).next;
+        if next == NONE {
+            return Ok(false);
+        }
+        let hole = *self.extents.get(next);
+        if hole.state != State::Hole || hole.bytes < bytes {
+            return Ok(false);
+        }
+        self.wait_for(slot, &hole)?;
+        self.extents.take(next, bytes, slot);
+        self.extents.join_taken(id);
+        self.granted(id);
+        Ok(true)
     }
 
     /// Makes `slot`'s stream wait for everything freed anywhere, so that neighbouring holes of all
@@ -270,7 +302,9 @@ impl Core {
             }
             let upper = *self.extents.get(next);
             self.wait_for(slot, &extent)?;
-            self.wait_for(slot, &upper)?;
+            if !seeded!("unify-forgets-the-upper-hole") {
+                self.wait_for(slot, &upper)?;
+            }
             let tick = self.streams[slot as usize]
                 .as_ref()
                 .map_or(0, |s| s.timeline.open_tick());
@@ -301,7 +335,9 @@ impl Core {
     pub(super) fn last_ticks(&self) -> Vec<(Slot, u64)> {
         let mut last = vec![0; self.streams.len()];
         for (_, extent) in self.extents.iter() {
-            if matches!(extent.state, State::Hole | State::Retiring) {
+            if matches!(extent.state, State::Hole | State::Retiring)
+                && !(extent.state == State::Retiring && seeded!("old-mappings-not-waited-for"))
+            {
                 let tick = &mut last[extent.slot as usize];
                 *tick = extent.tick.max(*tick);
             }
@@ -337,9 +373,11 @@ impl Core {
         let (_, id) = best?;
         let own = matches!(self.extents.get(id).slot, s if s == slot || s == FRESH);
         if own {
-            self.steps.own_stream += 1
+            self.steps.own_stream += 1;
+            self.told.note(Told::OwnStream(bytes));
         } else {
-            self.steps.ready_elsewhere += 1
+            self.steps.ready_elsewhere += 1;
+            self.told.note(Told::ReadyElsewhere(bytes));
         }
         Some(self.take(id, bytes, slot))
     }
@@ -364,11 +402,28 @@ impl Core {
         if !self.config.reuse.device_wait {
             return Ok(None);
         }
+        self.take_holes(slot, bytes, true)
+    }
+
+    /// The smallest hole, else run of holes, of any streams if `pending`, else of those that the
+    /// stream runs behind; waits for what it takes.
+    pub(super) fn take_holes(
+        &mut self,
+        slot: Slot,
+        bytes: u64,
+        pending: bool,
+    ) -> Result<Option<Grant>> {
         let holes = (1..self.extents.slots()).filter_map(|s| self.extents.index(s).best(bytes));
-        if let Some(id) = holes.min_by_key(|&id| self.extents.get(id).bytes) {
+        if let Some(id) = holes
+            .min_by_key(|&id| self.extents.get(id).bytes)
+            .filter(|_| pending)
+        {
             let extent = *self.extents.get(id);
-            self.wait_for(slot, &extent)?;
+            if !seeded!("taken-without-a-wait") {
+                self.wait_for(slot, &extent)?;
+            }
             self.steps.stream_wait += 1;
+            self.told.note(Told::StreamWait(bytes));
             // The rest of the hole keeps its own history, which no longer costs this stream a wait.
             return Ok(Some(self.take(id, bytes, slot)));
         }
@@ -376,10 +431,12 @@ impl Core {
         if self.only_stream() || self.extents.hole_bytes() < bytes {
             return Ok(None);
         }
-        let Some(window) = windows::smallest_run(&self.extents, bytes) else {
+        let usable = |extent: &Extent| pending || self.is_behind(slot, extent);
+        let Some(window) = windows::smallest_run(&self.extents, bytes, usable) else {
             return Ok(None);
         };
         self.steps.stream_wait += 1;
+        self.told.note(Told::StreamWait(bytes));
         self.take_window(slot, &window, window.first).map(Some)
     }
 
@@ -391,7 +448,10 @@ impl Core {
         while at != NONE && self.extents.get(at).start < end {
             let extent = *self.extents.get(at);
             self.wait_for(slot, &extent)?;
-            at = extent.next;
+            at = match seeded!("window-waits-for-its-first-hole-only") {
+                true => NONE,
+                false => extent.next,
+            };
         }
         let id = self
             .extents
@@ -439,6 +499,7 @@ impl Core {
         slot: Slot,
         tick: u64,
     ) -> Vec<Id> {
+        let tick = tick * u64::from(!seeded!("sources-free-before-the-move"));
         let mut sources: Vec<u64> = moves.iter().map(|&(from, _, _)| from).collect();
         sources.sort_unstable();
         let mut at = self.extents.first();
@@ -460,6 +521,7 @@ impl Core {
 
     /// Counts a step of compaction.
     pub(crate) fn count_moves(&mut self, bytes: u64) {
+        self.told.note(Told::Moved(bytes));
         self.bytes_moved += bytes;
         self.compactions += 1;
     }
@@ -486,6 +548,9 @@ impl Core {
     /// Blocks until nothing queued uses free memory. Failures are passed over: a device that
     /// cannot say when work is done will not run it either.
     pub(crate) fn settle(&mut self) {
+        if seeded!("pool-dropped-under-queued-work") {
+            return;
+        }
         for (slot, tick) in self.last_ticks() {
             if let Some(state) = &self.streams[slot as usize] {
                 let _ = state.timeline.sync_to(tick);

@@ -27,6 +27,7 @@
 use std::collections::BTreeMap;
 
 use super::index::Index;
+use crate::seeded::seeded;
 
 /// Number of an extent in the table.
 pub(crate) type Id = u32;
@@ -298,7 +299,8 @@ impl Extents {
     pub(crate) fn take(&mut self, id: Id, bytes: u64, slot: Slot) {
         self.unfile(id);
         if self.get(id).bytes > bytes {
-            let rest = self.cut(id, self.get(id).start + bytes);
+            let short = u64::from(seeded!("hole-cut-a-unit-short")) * super::index::UNIT;
+            let rest = self.cut(id, self.get(id).start + bytes - short);
             self.file(rest);
         }
         self.mark_taken(id, slot);
@@ -318,6 +320,12 @@ impl Extents {
         let at = self.get(id).end() - bytes;
         self.taken += 1;
         self.cut(id, at)
+    }
+
+    /// Joins the block `id` with the block behind it.
+    pub(crate) fn join_taken(&mut self, id: Id) {
+        self.taken -= 1;
+        self.join(id);
     }
 
     /// Turns the block `id` into a hole with history (`slot`, `tick`) and merges it with the
@@ -360,7 +368,8 @@ impl Extents {
             self.unfile(prev);
             let history = *self.get(id);
             let lower = self.get_mut(prev);
-            let tick = if lower.slot == history.slot {
+            let tick = if lower.slot == history.slot && !seeded!("merge-forgets-the-lower-history")
+            {
                 lower.tick.max(history.tick)
             } else {
                 history.tick
@@ -379,7 +388,7 @@ impl Extents {
     fn absorb_history(&mut self, id: Id, other: Id) {
         let other = *self.get(other);
         let extent = self.get_mut(id);
-        if extent.slot == other.slot {
+        if extent.slot == other.slot && !seeded!("merge-forgets-the-upper-history") {
             extent.tick = extent.tick.max(other.tick);
         }
     }
@@ -394,7 +403,8 @@ impl Extents {
             }
             let next = *self.get(extent.next);
             let same = next.slot == extent.slot;
-            if next.state != State::Hole || !(same || (covered(&extent) && covered(&next))) {
+            let both = covered(&extent) && (covered(&next) || seeded!("merge-asks-one-side-only"));
+            if next.state != State::Hole || !(same || both) {
                 return;
             }
             self.unfile(id);
@@ -434,7 +444,9 @@ impl Extents {
         }
         if self.get(id).end() > end {
             let rest = self.cut(id, end);
-            self.gaps.insert(end, rest);
+            if !seeded!("gap-behind-a-mapping-lost") {
+                self.gaps.insert(end, rest);
+            }
         }
         self.stamp = self.stamp.wrapping_add(1);
         let stamp = self.stamp;

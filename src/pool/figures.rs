@@ -53,14 +53,8 @@ impl Ledger {
         totals
     }
 
-    /// Notes the joint peak where it matters: when the pool is about to change its size.
-    pub(crate) fn note_peak(&mut self) {
-        if self.several {
-            self.totals();
-        }
-    }
-
-    /// The counts of each stream that is alive, in the order of their first use.
+    /// Figures by stream: a stream under capture has the flows of its graphs beside its own, one
+    /// that threads share those of each.
     fn by_stream(&self) -> Vec<StreamStats> {
         let mut streams: Vec<StreamStats> = Vec::new();
         let mut places: HashMap<u64, usize> = HashMap::new();
@@ -75,6 +69,13 @@ impl Ledger {
             }
         }
         streams
+    }
+
+    /// Notes the joint peak where it matters: when the pool is about to change its size.
+    pub(crate) fn note_peak(&mut self) {
+        if self.several {
+            self.totals();
+        }
     }
 
     fn reset_peaks(&mut self) {
@@ -111,6 +112,7 @@ impl Shared {
             blocks: counter(totals.allocs(), totals.frees(), 0),
             small: counter(small.0, small.1, 0),
             large: counter(large.0, large.1, 0),
+            graphs: self.graph_bytes.load(Ordering::Relaxed),
             failures: self.failures.load(Ordering::Relaxed),
             streams,
             ..PoolStats::default()

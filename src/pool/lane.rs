@@ -29,12 +29,15 @@ use std::sync::atomic::Ordering;
 use super::block::Block;
 use super::cache::{Cache, Cached};
 use super::core::{Core, Grant};
-use super::extents::{Id, Slot};
+use super::extents::{Id, NONE, Slot};
 use super::index::UNIT;
+use super::private::{Captured, Private};
 use super::shared::Shared;
 use super::stats::{Flows, Tally};
+use super::told::Told;
 use crate::device::{Addr, StreamCore, Timeline, lock};
 use crate::error::{Error, Result};
+use crate::seeded::seeded;
 use crate::sync::{AtomicI64, Latch, LatchGuard, is_latched, latch, try_latch};
 
 /// Blocks taken over from another stream's cache behind one wait.
@@ -62,8 +65,12 @@ pub(crate) struct LaneState {
     /// Blocks that the core served here, and blocks of other lanes in the cache. With what the
     /// cache served less what it took in: blocks of this lane that were not freed here.
     others: i64,
+    /// Nothing is allocated or freed the short way: the lane is retired, or under capture.
+    aside: bool,
     /// Nothing more is allocated here: keep nothing.
     retired: bool,
+    /// The stream is being captured into a graph.
+    captured: Option<Arc<Captured>>,
 }
 
 /// See the module documentation. Two cache lines at a time are a lane's own, since processors fetch
@@ -79,6 +86,8 @@ pub(crate) struct Lane {
     pub(crate) slot: Slot,
     pub(crate) hold: Arc<SlotHold>,
     pub(crate) flows: Arc<Flows>,
+    /// Of a lane whose blocks are parts of a graph's memory.
+    pub(super) private: Option<Arc<Private>>,
     /// The size that the cache did not have last, and how often in a row; written under the latch.
     missed: Tally,
     in_a_row: Tally,
@@ -86,7 +95,10 @@ pub(crate) struct Lane {
 }
 
 /// Held by every lane of a slot, which another stream may have once all are gone.
-pub(crate) struct SlotHold;
+pub(crate) struct SlotHold {
+    /// The slot's stream is a gate, whose blocks are segments of a graph's memory.
+    pub(crate) gate: bool,
+}
 
 /// On cache lines of its own: other streams' threads write it.
 #[repr(align(128))]
@@ -129,7 +141,7 @@ fn is_servable(bytes: u64) -> bool {
 }
 
 /// `bytes` as the pool rounds them.
-fn rounded(bytes: u64) -> Result<u64> {
+pub(crate) fn rounded(bytes: u64) -> Result<u64> {
     if !is_servable(bytes) {
         return Err(Error::invalid(
             "bytes",
@@ -147,10 +159,34 @@ impl Lane {
         slot: Slot,
         hold: &Arc<SlotHold>,
     ) -> Arc<Self> {
+        Self::make(shared, stream, slot, hold, None)
+    }
+
+    /// A lane for blocks of `private` memory on the stream of `home`. It has no cache and ends when
+    /// its blocks are freed and [`Lane::leave`] is called once more.
+    pub(super) fn new_private(home: &Self, private: Arc<Private>) -> Arc<Self> {
+        let (shared, stream) = (&home.shared, &home.stream);
+        let lane = Self::make(shared, stream, home.slot, &home.hold, Some(private));
+        let mut state = latch(&lane.state);
+        (state.aside, state.retired) = (true, true);
+        drop(state);
+        lane.enter();
+        lane
+    }
+
+    fn make(
+        shared: &Arc<Shared>,
+        stream: &Arc<StreamCore>,
+        slot: Slot,
+        hold: &Arc<SlotHold>,
+        private: Option<Arc<Private>>,
+    ) -> Arc<Self> {
         let state = LaneState {
             cache: Cache::new(),
             others: 0,
+            aside: false,
             retired: false,
+            captured: None,
         };
         let lane = Arc::new(Self {
             state: Latch::new(state),
@@ -161,6 +197,7 @@ impl Lane {
             slot,
             hold: Arc::clone(hold),
             flows: Arc::default(),
+            private,
             missed: Tally::default(),
             in_a_row: Tally::default(),
             outstanding: Outstanding(AtomicI64::new(0)),
@@ -191,14 +228,13 @@ impl Lane {
         let Some(mut state) = try_latch(&self.state) else {
             return (0, UNCOUNTED);
         };
+        if state.aside {
+            return (0, UNCOUNTED);
+        }
         let bytes = requested.next_multiple_of(UNIT);
         if let Some(kept) = state.cache.pop(bytes) {
             self.flows.served_by_cache(bytes, requested);
             return (kept.addr, kept.id);
-        }
-        // A retired lane's cache is empty, so that this is asked only here.
-        if state.retired {
-            return (0, UNCOUNTED);
         }
         // Counted before it is there, so that the lane cannot end while the core looks for it.
         state.others += 1;
@@ -221,6 +257,7 @@ impl Lane {
         if is_over {
             self.shared.ease();
         }
+        self.shared.tell();
         (self.shared.base + grant.offset, grant.id)
     }
 
@@ -244,19 +281,65 @@ impl Lane {
     pub(crate) fn alloc(&self, requested: u64) -> Result<Block> {
         let bytes = rounded(requested)?;
         let mut state = latch(&self.state);
+        if state.aside {
+            drop(state);
+            return self.alloc_aside(bytes, requested);
+        }
         if let Some(kept) = state.cache.pop(bytes) {
             self.flows.served_by_cache(bytes, requested);
             return Ok(Block::new(self, kept.id, kept.addr, bytes, requested));
         }
-        if state.retired {
-            // Kept by another of its blocks.
-            self.outstanding.0.fetch_add(1, Ordering::AcqRel);
-        } else {
-            state.others += 1;
-            self.note_miss(bytes);
-        }
+        state.others += 1;
+        self.note_miss(bytes);
         drop(state);
         self.alloc_counted(requested)
+    }
+
+    /// A block of a lane under capture, or of one that is retired and kept by another of its blocks.
+    #[cold]
+    fn alloc_aside(&self, bytes: u64, requested: u64) -> Result<Block> {
+        if let Some(captured) = self.captured() {
+            return captured.alloc(bytes, requested);
+        }
+        let mut state = latch(&self.state);
+        if state.retired {
+            drop(state);
+            self.enter();
+        } else {
+            // The capture has ended since the first look.
+            state.others += 1;
+            drop(state);
+        }
+        self.alloc_counted(requested)
+    }
+
+    /// A block of `bytes` if the core has it without help from above.
+    pub(super) fn try_alloc(&self, bytes: u64) -> Result<Option<Block>> {
+        latch(&self.state).others += 1;
+        let granted = self.shared.climb(self, bytes, bytes);
+        if let Ok(Some((grant, _))) = granted {
+            let addr = self.shared.base + grant.offset;
+            return Ok(Some(Block::new(self, grant.id, addr, bytes, bytes)));
+        }
+        self.count_out();
+        granted.map(|_| None)
+    }
+
+    /// Counts one block more that ends the lane when it leaves. Of a lane that is retired.
+    pub(super) fn enter(&self) {
+        self.outstanding.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The capture the lane is under.
+    pub(super) fn captured(&self) -> Option<Arc<Captured>> {
+        latch(&self.state).captured.clone()
+    }
+
+    /// Sets the capture the lane is under; gives the one before.
+    pub(super) fn set_captured(&self, captured: Option<Arc<Captured>>) -> Option<Arc<Captured>> {
+        let mut state = latch(&self.state);
+        state.aside = state.retired || captured.is_some();
+        std::mem::replace(&mut state.captured, captured)
     }
 
     /// A block of at least `requested` bytes from the core. It is counted already, so that the lane
@@ -282,17 +365,35 @@ impl Lane {
             drop(state);
             self.leave();
         } else {
-            state.others -= 1;
+            state.others -= i64::from(!seeded!("failed-request-holds-its-lane"));
         }
     }
 
-    /// Frees the last bytes of the block `id`, which has `before`, down to `after`, in stream
+    /// Frees the last bytes of the `block`, which has `before`, down to `after`, in stream
     /// order; `returned` fewer were asked for.
-    pub(crate) fn shrink(&self, id: Id, before: u64, after: u64, returned: u64) {
-        let tick = self.open_tick();
+    pub(crate) fn shrink(&self, block: &Block, before: u64, after: u64, returned: u64) {
+        if let Some(private) = &self.private {
+            return self.shrink_private(private, block.addr(), before, after, returned);
+        }
+        let id = block.id();
+        let tick = self.open_tick() * u64::from(!seeded!("tail-free-at-once"));
         let mut core = lock(&self.shared.core);
         self.flows.shrunk(before, after, returned);
         core.shrink(id, before - after, self.slot, tick);
+    }
+
+    /// Lets the block `id`, which has `before` bytes, have `after`, with `added` more asked for;
+    /// false where the memory behind it is not free.
+    pub(crate) fn grow(&self, id: Id, before: u64, after: u64, added: u64) -> Result<bool> {
+        if let Some(private) = &self.private {
+            return Ok(self.grow_private(private, before == after, added));
+        }
+        let mut core = lock(&self.shared.core);
+        let grown = before == after || core.grow(id, after - before, self.slot)?;
+        if grown {
+            self.flows.grown(before, after, added);
+        }
+        Ok(grown)
     }
 
     /// Takes back a block that was allocated here: not inlined, as [`Lane::serve_kept`].
@@ -317,26 +418,33 @@ impl Lane {
     /// a count of this lane.
     pub(crate) fn free_foreign(&self, home: &Self, block: Cached, requested: u64) {
         let mut state = latch(&self.state);
-        if !self.has_room(&state, block.bytes) {
+        // A part of a graph's memory is no extent.
+        if block.id == NONE || !self.has_room(&state, block.bytes) {
             drop(state);
             return self.free_by_core(home, block, requested);
         }
         state.others += 1;
         self.keep(&mut state, block, requested);
         drop(state);
-        home.leave();
+        if !seeded!("foreign-free-holds-its-lane") {
+            home.leave();
+        }
     }
 
     /// Whether the cache may keep one more block: there is always room for one alone.
     #[inline]
     fn has_room(&self, state: &LaneState, bytes: u64) -> bool {
         let fits = state.cache.bytes() + bytes <= self.cache_bytes || state.cache.is_empty();
-        fits && !state.cache.is_full() && !state.retired
+        fits && !state.cache.is_full() && !state.aside
     }
 
     /// Counts a free and keeps the block in the cache.
     #[inline(always)]
     fn keep(&self, state: &mut LaneState, block: Cached, requested: u64) {
+        let requested = match seeded!("rounded-bytes-counted-as-requested") {
+            true => block.bytes,
+            false => requested,
+        };
         self.flows.kept_in_cache(block.bytes, requested);
         state.cache.push(block);
     }
@@ -347,6 +455,9 @@ impl Lane {
     #[cold]
     #[inline(never)]
     fn free_by_core(&self, home: &Self, block: Cached, requested: u64) {
+        if self.free_captured(home, block, requested) {
+            return;
+        }
         let shared = Arc::clone(&self.shared);
         let mut core = lock(&shared.core);
         self.drain(&mut core);
@@ -395,7 +506,9 @@ impl Lane {
             // Their order is asked for before anything is taken, so a failure changes nothing; and
             // without their latch, since the driver may take its time.
             let same = other.slot == self.slot;
-            let waited = !same && self.timeline.wait_for(&other.timeline, tick)?;
+            let waited = !same
+                && !seeded!("taken-over-without-a-wait")
+                && self.timeline.wait_for(&other.timeline, tick)?;
             // What was freed meanwhile, or read its tick later, the wait does not cover.
             let until = if same { u64::MAX } else { tick };
             let mut taken = std::mem::take(&mut core.taken_over);
@@ -405,10 +518,16 @@ impl Lane {
             core.taken_over = taken;
             core.steps.waits += u64::from(waited);
             if grant.is_some() {
-                match (same, waited) {
-                    (true, _) => core.steps.own_stream += 1,
-                    (_, true) => core.steps.stream_wait += 1,
-                    (_, false) => core.steps.ready_elsewhere += 1,
+                let (steps, told) = (&mut core.steps, &mut core.told);
+                if same {
+                    steps.own_stream += 1;
+                    told.note(Told::OwnStream(bytes));
+                } else if waited {
+                    steps.stream_wait += 1;
+                    told.note(Told::StreamWait(bytes));
+                } else {
+                    steps.ready_elsewhere += 1;
+                    told.note(Told::ReadyElsewhere(bytes));
                 }
                 return Ok(grant);
             }
@@ -460,6 +579,11 @@ impl Lane {
         core.taken_over = taken;
     }
 
+    /// Shows all blocks in the cache.
+    pub(super) fn each_cached(&self, see: impl FnMut(&Cached)) {
+        latch(&self.state).cache.each(see);
+    }
+
     /// Empties the cache into the core; true if there was anything.
     ///
     /// The latch is held only while an empty cache takes the place of the full one. Until the core
@@ -478,7 +602,8 @@ impl Lane {
         std::mem::swap(&mut state.cache, &mut cache);
         drop(state);
         self.flows.left_cache(bytes);
-        cache.drain(|block| core.give(block.id, self.slot, block.tick));
+        let kept = u64::from(!seeded!("cache-forgets-its-histories"));
+        cache.drain(|block| core.give(block.id, self.slot, block.tick * kept));
         core.spare_cache = Some(cache);
         true
     }
@@ -486,6 +611,7 @@ impl Lane {
     /// Ends the lane's use: from now on frees go straight to the core, and the last one ends it.
     pub(crate) fn retire(&self, core: &mut Core) {
         let mut state = latch(&self.state);
+        state.aside = true;
         if std::mem::replace(&mut state.retired, true) {
             return;
         }
@@ -499,7 +625,7 @@ impl Lane {
 
     /// One block of this lane is gone, freed elsewhere or after the lane was retired. The lane may
     /// be gone afterwards.
-    fn leave(&self) {
+    pub(super) fn leave(&self) {
         // Before the lane is retired the count is not above zero, so it cannot pass one.
         if self.outstanding.0.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.end();

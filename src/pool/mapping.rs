@@ -7,9 +7,11 @@
 use super::config::HandleSize;
 use super::core::{Core, Grant, is_done};
 use super::extents::{Extent, FRESH, Id, NONE, Slot};
+use super::told::Told;
 use super::windows::{self, Window};
 use crate::arena::FrameId;
 use crate::error::Result;
+use crate::seeded::seeded;
 
 /// Retiring extents that may pile up before the driver is asked whether they are done.
 const RETIRING_BEFORE_POLL: usize = 64;
@@ -62,7 +64,9 @@ impl Core {
     /// Bytes that may be created now.
     fn room(&self) -> u64 {
         let granule = self.arena.granule();
-        self.limit().saturating_sub(self.arena.reserved()) / granule * granule
+        let held = self.arena.reserved() * (1 + u64::from(seeded!("limit-counted-twice")));
+        let round = u64::from(seeded!("limit-rounded-up")) * (granule - 1);
+        (self.limit().saturating_add(round)).saturating_sub(held) / granule * granule
     }
 
     /// Takes `bytes` from new memory and what is ready, while the pool is small and several streams
@@ -113,6 +117,10 @@ impl Core {
             let usable = |extent: &Extent| pending || self.is_behind(slot, extent);
             let Some(window) = windows::cheapest(&self.extents, bytes, granule, usable, fill_gaps)
             else {
+                // Holes that suffice by themselves are in no window.
+                if let Some(grant) = self.take_holes(slot, bytes, pending)? {
+                    return Ok(Some(grant));
+                }
                 // Addresses are short only while old mappings stand.
                 if self.retiring.is_empty() {
                     return Ok(None);
@@ -127,9 +135,14 @@ impl Core {
                 self.idle(Some(&window), window.to_map, usable)
             };
             if total(&idle).saturating_add(room) < window.to_map {
-                if !std::mem::replace(&mut pending, true)
-                    || std::mem::replace(&mut fill_gaps, false)
-                {
+                if !std::mem::replace(&mut pending, true) {
+                    // What suffices by itself is in no window.
+                    match self.take_holes(slot, bytes, true)? {
+                        None => continue,
+                        taken => return Ok(taken),
+                    }
+                }
+                if std::mem::replace(&mut fill_gaps, false) {
                     continue;
                 }
                 // Frames too large for what is left can still be given up for new ones that fit.
@@ -201,7 +214,8 @@ impl Core {
                 return;
             };
             let (start, bytes) = self.arena.extent_of(&frame);
-            if start >= extent.start && start + bytes <= extent.end() && bytes <= *left {
+            let end = (start + bytes) * u64::from(!seeded!("frame-partly-in-use-is-idle"));
+            if start >= extent.start && end <= extent.end() && bytes <= *left {
                 frames.push(IdleFrame {
                     hole,
                     frame: id,
@@ -247,7 +261,9 @@ impl Core {
         let extent = *self.extents.get(id);
         let done = is_done(&self.streams, &extent);
         if !done {
-            self.wait_for(slot, &extent)?;
+            let early = u64::from(seeded!("steal-waits-for-the-wrong-event"));
+            let tick = extent.tick - early;
+            self.wait_for(slot, &Extent { tick, ..extent })?;
         }
         self.arena.remap(frame.frame, at)?;
         let part = self
@@ -256,8 +272,11 @@ impl Core {
         let rest = self.extents.get(part).next;
         self.retiring.push_back(part);
         self.steps.steal += 1;
+        self.told.note(Told::Steal(frame.bytes));
         let (home, tick) = match &self.streams[slot as usize] {
-            Some(state) if !done => (slot, state.timeline.open_tick()),
+            Some(state) if !done && !seeded!("stolen-memory-is-anyones") => {
+                (slot, state.timeline.open_tick())
+            }
             _ => (FRESH, 0),
         };
         Ok((self.map(at, frame.bytes, home, tick), rest))
@@ -292,6 +311,7 @@ impl Core {
                 self.extents.merge_up(lowest, |extent| extent.slot == FRESH);
             }
             self.steps.grow += 1;
+            self.told.note(Told::Grow(bytes));
             self.peak_reserved = self.peak_reserved.max(self.arena.reserved());
             at += bytes;
         }
@@ -322,7 +342,7 @@ impl Core {
         let mut ask = self.retiring.len() >= RETIRING_BEFORE_POLL;
         while let Some(&id) = self.retiring.front() {
             let extent = *self.extents.get(id);
-            if !is_done(&self.streams, &extent) {
+            if !is_done(&self.streams, &extent) && !seeded!("unmapped-under-queued-work") {
                 let state = self.streams[extent.slot as usize].as_ref();
                 let Some(state) = state.filter(|_| std::mem::replace(&mut ask, false)) else {
                     break;
@@ -372,7 +392,9 @@ impl Core {
     /// the work that used it is done. Gives the extent behind it.
     fn release(&mut self, id: Id, frame: &IdleFrame) -> Result<Id> {
         let extent = *self.extents.get(id);
-        if let Some(state) = &self.streams[extent.slot as usize] {
+        if let Some(state) = &self.streams[extent.slot as usize]
+            && !seeded!("released-under-queued-work")
+        {
             state.timeline.sync_to(extent.tick)?;
         }
         let released = self.arena.release(frame.frame);
@@ -399,7 +421,9 @@ impl Core {
             hole.now = self.release(hole.at(&frame), &frame)?;
         }
         self.reap_all()?;
-        Ok(before - self.arena.reserved())
+        let released = before - self.arena.reserved();
+        self.told.note(Told::Trimmed(released));
+        Ok(released)
     }
 }
 

@@ -13,9 +13,13 @@ mod figures;
 mod index;
 mod lane;
 mod mapping;
+mod private;
+mod runs;
 mod seats;
 mod shared;
+mod snapshot;
 mod stats;
+mod told;
 mod track;
 mod windows;
 
@@ -26,6 +30,7 @@ use bytemuck::Pod;
 
 pub use block::{Block, PoolBuf};
 pub use config::{HandleSize, PoolConfig, Reuse};
+pub use snapshot::{Piece, PieceState, Snapshot};
 pub use stats::{Counter, PoolStats, SMALL_BYTES, Steps, StreamStats};
 pub use track::{LeakReport, LiveBlock, TagScope, tag_scope};
 
@@ -35,6 +40,7 @@ use lane::{COUNTED, Lane, LanePtr};
 
 pub(crate) use self::core::Core;
 pub(crate) use index::UNIT;
+pub(crate) use runs::Run;
 pub(crate) use shared::{Attached, Shared};
 
 /// What a step of the out-of-memory ladder did.
@@ -236,6 +242,8 @@ impl Pool {
     ///
     /// # Errors
     /// What the driver said; what was released until then stays released.
+    #[doc(alias = "empty_cache")]
+    #[doc(alias = "release_memory")]
     pub fn trim(&self, keep: u64) -> Result<u64> {
         let shared = self.shared();
         let lanes = shared.all_lanes();
@@ -243,7 +251,10 @@ impl Pool {
         for lane in &lanes {
             lane.drain(&mut core);
         }
-        core.trim(keep)
+        let released = core.trim(keep);
+        drop(core);
+        shared.tell();
+        released
     }
 
     /// Changes the most physical bytes the pool may hold; `None` for as much as the device gives.
@@ -263,6 +274,8 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a part outside that range.
+    #[doc(alias = "set_per_process_memory_fraction")]
+    #[doc(alias = "memory_fraction")]
     pub fn set_fraction(&self, part: f64) -> Result<()> {
         if !(part > 0.0 && part <= 1.0) {
             return Err(Error::invalid("part", format!("{part} is not in (0, 1]")));
@@ -284,12 +297,17 @@ impl Pool {
     }
 
     /// The pool's figures.
+    #[doc(alias = "memory_stats")]
+    #[doc(alias = "memory_allocated")]
+    #[doc(alias = "memory_reserved")]
+    #[doc(alias = "max_memory_allocated")]
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         self.shared().stats()
     }
 
     /// Sets all peaks to what they count now.
+    #[doc(alias = "reset_peak_memory_stats")]
     pub fn reset_peaks(&self) {
         self.shared().reset_peaks();
     }

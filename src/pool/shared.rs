@@ -9,9 +9,10 @@ use super::extents::Slot;
 use super::figures::Ledger;
 use super::lane::{Lane, SlotHold};
 use super::seats::Lanes;
+use super::told::Told;
 use super::track::Tracker;
 use super::{PoolConfig, Pressure, Relief};
-use crate::device::{Device, Stream, StreamWatcher, lock};
+use crate::device::{Device, Recorder, Stream, StreamWatcher, lock};
 use crate::error::{Error, OutOfMemory, Result};
 use crate::sync::{AtomicU64, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -39,6 +40,8 @@ pub(crate) struct Shared {
     /// Steps after the core's own, by rank.
     relief: Mutex<Vec<(u8, ReliefStep)>>,
     pub(crate) failures: AtomicU64,
+    /// Bytes in segments of private memory.
+    pub(super) graph_bytes: AtomicU64,
     pub(crate) ledger: Mutex<Ledger>,
 }
 
@@ -59,6 +62,7 @@ impl Shared {
             attached: OnceLock::new(),
             relief: Mutex::default(),
             failures: AtomicU64::new(0),
+            graph_bytes: AtomicU64::new(0),
             ledger: Mutex::default(),
         })
     }
@@ -108,10 +112,11 @@ impl Shared {
         if let Some(lane) = lanes.of(handle) {
             return Ok(Some(Arc::clone(lane)));
         }
-        let (slot, hold) = lock(&self.core).add_stream(&stream.core().timeline);
-        let lane = self.add_lane(&mut lanes, stream, slot, &hold);
+        let core = stream.core();
+        let (slot, hold) = lock(&self.core).add_stream(&core.timeline, core.gate);
         let watcher: Arc<dyn StreamWatcher> = Arc::clone(self) as _;
         stream.watch(Arc::downgrade(&watcher));
+        let lane = self.add_lane(&mut lanes, stream, slot, &hold);
         Ok(Some(lane))
     }
 
@@ -123,7 +128,14 @@ impl Shared {
         hold: &Arc<SlotHold>,
     ) -> Arc<Lane> {
         let lane = Lane::new(self, stream.core(), slot, hold);
-        lock(&self.ledger).add(stream.id(), &lane.flows);
+        if !stream.core().gate {
+            // A gate's blocks hold what others allocate, which is counted there.
+            lock(&self.ledger).add(stream.id(), &lane.flows);
+        }
+        // The pool watches the stream by now: a capture that this does not see finds the lane.
+        if let Some(recorder) = stream.recorder() {
+            lane.route(Some(&recorder));
+        }
         lanes.add(stream.handle_id(), Arc::clone(&lane));
         lane
     }
@@ -152,7 +164,10 @@ impl Shared {
 
     /// Says whether a live block may be moved.
     pub(crate) fn set_movable(&self, block: &Block, movable: bool) {
-        lock(&self.core).set_movable(block.id(), movable);
+        // A part of a graph's memory is no extent, and stays where it is.
+        if !block.is_private() {
+            lock(&self.core).set_movable(block.id(), movable);
+        }
     }
 
     /// Empties the caches of all streams into the arena.
@@ -173,6 +188,12 @@ impl Shared {
 
     /// Memory for a request of `lane` that its cache could not serve.
     pub(crate) fn acquire(&self, lane: &Lane, bytes: u64, requested: u64) -> Result<Grant> {
+        let grant = self.find(lane, bytes, requested);
+        self.tell();
+        grant
+    }
+
+    fn find(&self, lane: &Lane, bytes: u64, requested: u64) -> Result<Grant> {
         if let Some((grant, is_over)) = self.climb(lane, bytes, requested)? {
             if is_over {
                 self.ease();
@@ -186,7 +207,9 @@ impl Shared {
         for step in steps {
             while step(&self.pressure(lane, bytes)) == Relief::Retry {
                 if let Some((grant, _)) = self.climb(lane, bytes, requested)? {
-                    lock(&self.core).steps.relieved += 1;
+                    let mut core = lock(&self.core);
+                    core.steps.relieved += 1;
+                    core.told.note(Told::Relieved(bytes));
                     return Ok(grant);
                 }
             }
@@ -204,7 +227,12 @@ impl Shared {
     }
 
     /// The core's own steps; with a grant, whether the pool is over its soft limit.
-    fn climb(&self, lane: &Lane, bytes: u64, requested: u64) -> Result<Option<(Grant, bool)>> {
+    pub(super) fn climb(
+        &self,
+        lane: &Lane,
+        bytes: u64,
+        requested: u64,
+    ) -> Result<Option<(Grant, bool)>> {
         let served = |grant: Grant, core: &mut Core| {
             lane.take_ahead(grant, bytes, core);
             lane.flows.served_by_core(bytes, requested);
@@ -241,7 +269,10 @@ impl Shared {
         for lane in &lanes {
             drained |= lane.drain(&mut core);
         }
-        core.steps.drain += u64::from(drained);
+        if drained {
+            core.steps.drain += 1;
+            core.told.note(Told::Drain(bytes));
+        }
         // Another thread may have freed memory since the lock was let go, so this is not only for
         // what was drained.
         if let Some(grant) = core.take_ready(lane.slot, bytes) {
@@ -293,7 +324,10 @@ impl Shared {
 
     fn out_of_memory(&self, bytes: u64) -> Error {
         let figures = self.figures(bytes);
-        lock(&self.core).steps.out_of_memory += 1;
+        let mut core = lock(&self.core);
+        core.steps.out_of_memory += 1;
+        core.told.note(Told::OutOfMemory(bytes));
+        drop(core);
         Error::OutOfMemory(Box::new(figures))
     }
 }
@@ -341,5 +375,12 @@ impl StreamWatcher for Shared {
         drop(lanes);
         // Without a lock: the stream may go with its last lane.
         drop(retired);
+    }
+
+    fn stream_captured(&self, stream: &Stream, recorder: Option<&Arc<Recorder>>) {
+        let lanes = self.lanes().of_handle(stream.handle_id());
+        for lane in lanes {
+            lane.route(recorder);
+        }
     }
 }

@@ -82,6 +82,10 @@ pub struct PoolStats {
     pub bytes_moved: u64,
     /// Compaction passes.
     pub compactions: u64,
+    /// Bytes of memory private to graphs, handed out or not: in [`PoolStats::active`], and in
+    /// [`PoolStats::allocated`] as far as handed out. Of blocks from before a capture that its graph
+    /// keeps, only the latter.
+    pub graphs: u64,
     /// Requests that failed.
     pub failures: u64,
     /// Which steps served requests.
@@ -108,6 +112,17 @@ pub struct StreamStats {
     pub freed_bytes: u64,
     /// Bytes in the stream's cache.
     pub cached_bytes: u64,
+}
+
+impl StreamStats {
+    /// Adds another part of the same stream.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.allocs += other.allocs;
+        self.frees += other.frees;
+        self.allocated_bytes += other.allocated_bytes;
+        self.freed_bytes += other.freed_bytes;
+        self.cached_bytes += other.cached_bytes;
+    }
 }
 
 /// A count that one thread at a time writes, under its lane's latch, and any thread reads.
@@ -243,6 +258,17 @@ impl Flows {
         cold.live_requested.add(requested.wrapping_neg());
     }
 
+    /// Counts a live block of `before` bytes as one of `after`, with `added` more asked for.
+    pub(crate) fn grown(&self, before: u64, after: u64, added: u64) {
+        let cold = &self.cold;
+        cold.flow.classes[class(before)].free_bytes.add(before);
+        cold.flow.classes[class(after)].alloc_bytes.add(after);
+        cold.flow.requested.add(added);
+        cold.live_bytes.add(after - before);
+        cold.live_requested.add(added);
+        cold.flow.note_peak(self.live());
+    }
+
     /// Counts a live block of `before` bytes as one of `after`, with `returned` fewer asked for.
     pub(crate) fn shrunk(&self, before: u64, after: u64, returned: u64) {
         let cold = &self.cold;
@@ -329,17 +355,6 @@ impl Flows {
             freed_bytes: small.1 + large.1,
             cached_bytes: self.cached_bytes(),
         }
-    }
-}
-
-impl StreamStats {
-    /// Adds what other threads did on the same stream.
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.allocs += other.allocs;
-        self.frees += other.frees;
-        self.allocated_bytes += other.allocated_bytes;
-        self.freed_bytes += other.freed_bytes;
-        self.cached_bytes += other.cached_bytes;
     }
 }
 

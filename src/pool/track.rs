@@ -190,8 +190,15 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// The block was shrunk to `bytes`.
-    pub(crate) fn shrunk(&self, bytes: u64) {
+    /// The block is at `addr` now.
+    pub(crate) fn moved(&self, addr: Addr) {
+        if let Some(entry) = lock(&self.tracker.entries).live.get_mut(&self.number) {
+            entry.addr = addr;
+        }
+    }
+
+    /// The block has `bytes` now.
+    pub(crate) fn resized(&self, bytes: u64) {
         if let Some(entry) = lock(&self.tracker.entries).live.get_mut(&self.number) {
             entry.bytes = bytes;
         }
@@ -230,7 +237,7 @@ impl Shared {
             stream: core.streams[extent.slot as usize]
                 .as_ref()
                 .map_or(0, |state| state.timeline.uid),
-            tag: None,
+            tag: core.is_graphs(extent).then_some(super::snapshot::GRAPH),
             backtrace: None,
         });
         LeakReport::new(blocks.collect())

@@ -24,21 +24,26 @@ impl Window {
     }
 }
 
-/// The run of consecutive holes, over all streams, with the fewest bytes that holds `bytes`.
+/// The run of consecutive holes that `usable` accepts with the fewest bytes that holds `bytes`.
 ///
 /// Holes of different streams are not merged while work is outstanding; this finds where merging
 /// them would help.
-pub(crate) fn smallest_run(extents: &Extents, bytes: u64) -> Option<Window> {
+pub(crate) fn smallest_run(
+    extents: &Extents,
+    bytes: u64,
+    usable: impl Fn(&Extent) -> bool,
+) -> Option<Window> {
+    let joins = |extent: &Extent| extent.state == State::Hole && usable(extent);
     let mut best: Option<(u64, Window)> = None;
     let mut run: Option<(Id, u64)> = None;
     for (id, extent) in extents.iter() {
-        if extent.state != State::Hole {
+        if !joins(extent) {
             run = None;
             continue;
         }
         let (first, start) = *run.get_or_insert((id, extent.start));
         let length = extent.end() - start;
-        let last = extent.next == NONE || extents.get(extent.next).state != State::Hole;
+        let last = extent.next == NONE || !joins(extents.get(extent.next));
         if last && length >= bytes && best.is_none_or(|(shortest, _)| length < shortest) {
             best = Some((
                 length,

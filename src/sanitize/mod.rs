@@ -29,11 +29,6 @@
 //!
 //! A lock and a few comparisons an operation. Nothing at all without the feature `sanitize`.
 //!
-//! # Limits
-//!
-//! Compaction does not tell the checker yet where it moves blocks: with movable blocks on the host
-//! or the simulated device it reports moves as uses of memory that no block has.
-//!
 //! # Parts
 //!
 //! - `order`: epochs and vector clocks; what runs before what.

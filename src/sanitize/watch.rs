@@ -3,6 +3,8 @@
 //! No lock is held while a call is passed on, since a device may hold a caller until work has run,
 //! and work that runs reports here: it leaves what it has to say in `arrivals`, which have a lock
 //! of their own and are taken in by the next call.
+//!
+//! Work captured into a graph is passed on and not noted: it does not run where it is given.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -11,7 +13,8 @@ use super::books::{Books, Change};
 use super::order::{Mark, Op};
 use super::report::Report;
 use crate::device::{
-    Access, Addr, Backend, DeviceInfo, HandleCounts, Launch, Note, Phys, RawEvent, RawStream,
+    Access, Addr, Backend, DeviceInfo, HandleCounts, Launch, Note, Phys, RawEvent, RawGraph,
+    RawStream,
 };
 use crate::error::Result;
 use crate::sync::plain::lock;
@@ -73,8 +76,16 @@ impl Watch {
         books.order.number(stream, id)
     }
 
+    /// Whether what is given to the stream now becomes part of a graph.
+    fn is_captured(&self, stream: RawStream) -> bool {
+        self.inner.stream_capturing(stream).unwrap_or(false)
+    }
+
     /// Notes an operation and what it uses.
     fn uses(&self, stream: RawStream, what: &'static str, accesses: &[Access]) {
+        if self.is_captured(stream) {
+            return;
+        }
         let mut books = self.books();
         let op = self.op(&mut books, stream, Cow::Borrowed(what));
         books.uses(&op, accesses);
@@ -211,7 +222,12 @@ impl Backend for Watch {
 
     fn event_record(&self, event: RawEvent, stream: RawStream) -> Result<()> {
         self.inner.event_record(event, stream)?;
+        let captured = self.is_captured(stream);
         let mut books = self.books();
+        if captured {
+            books.order.forget(event);
+            return Ok(());
+        }
         let number = self.number(&mut books, stream);
         books.order.record(event, number);
         Ok(())
@@ -219,6 +235,9 @@ impl Backend for Watch {
 
     fn event_wait(&self, stream: RawStream, event: RawEvent) -> Result<()> {
         self.inner.event_wait(stream, event)?;
+        if self.is_captured(stream) {
+            return Ok(());
+        }
         let mut books = self.books();
         let number = self.number(&mut books, stream);
         books.order.wait(number, event);
@@ -287,6 +306,10 @@ impl Backend for Watch {
     }
 
     unsafe fn launch(&self, launch: &Launch, stream: RawStream) -> Result<()> {
+        if self.is_captured(stream) {
+            // SAFETY: the caller's obligations are the inner device's.
+            return unsafe { self.inner.launch(launch, stream) };
+        }
         let op = {
             let mut books = self.books();
             let op = self.op(&mut books, stream, Cow::Borrowed(launch.name()));
@@ -308,6 +331,23 @@ impl Backend for Watch {
             lock(&arrivals).push(Arrival::Done(here));
         };
         self.inner.host_call(stream, Box::new(work))
+    }
+
+    fn capture_begin(&self, stream: RawStream) -> Result<()> {
+        self.inner.capture_begin(stream)
+    }
+
+    fn capture_end(&self, stream: RawStream) -> Result<RawGraph> {
+        self.inner.capture_end(stream)
+    }
+
+    unsafe fn graph_launch(&self, graph: RawGraph, stream: RawStream) -> Result<()> {
+        // SAFETY: the caller's obligations are the inner device's.
+        unsafe { self.inner.graph_launch(graph, stream) }
+    }
+
+    fn graph_destroy(&self, graph: RawGraph) -> Result<()> {
+        self.inner.graph_destroy(graph)
     }
 
     fn observe(&self, note: &Note<'_>) {

@@ -8,7 +8,9 @@ use warpool::device::sim::{Rng, seeds};
 /// Seeds in the long form: `WARPOOL_SIM_CASES`, else `quick`.
 pub fn cases(quick: u64) -> u64 {
     let given = std::env::var("WARPOOL_SIM_CASES").ok();
-    given.and_then(|text| text.parse().ok()).unwrap_or(quick)
+    given.map_or(quick, |text| {
+        text.parse().expect("WARPOOL_SIM_CASES is a number")
+    })
 }
 
 /// A panic is a failure like any other.
@@ -51,7 +53,7 @@ pub fn hunt<Op: Clone + Debug>(
     run: impl Fn(u64, &[Op]) -> Result<(), String>,
 ) -> u64 {
     let mut ran = 0;
-    for seed in seeds(count) {
+    for seed in seeds(count).unwrap() {
         // The schedule draws from the seed itself: the program from another stream of numbers.
         let program = make(&mut Rng::new(seed ^ 0x5EED_0FA9_7060));
         if let Err(why) = outcome(|| run(seed, &program)) {

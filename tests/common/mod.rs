@@ -7,6 +7,7 @@
 
 pub mod hunt;
 pub mod ordered;
+pub mod sanitized;
 pub mod stamps;
 pub mod watched;
 
@@ -14,6 +15,21 @@ use std::sync::Arc;
 
 use warpool::device::{Addr, Backend, HandleCounts, Phys};
 use warpool::{Device, Stream};
+
+/// Whether every access of a kernel is being checked (`run.sh sanitize` says so): tests then make
+/// fewer rounds.
+pub fn under_sanitizer() -> bool {
+    std::env::var("WARPOOL_SANITIZER").is_ok_and(|value| value == "1")
+}
+
+/// `many` rounds, or a tenth of them under a sanitizer.
+pub fn rounds(many: usize) -> usize {
+    if under_sanitizer() {
+        many.div_ceil(10)
+    } else {
+        many
+    }
+}
 
 /// The host device.
 pub fn host() -> Device {
@@ -151,6 +167,17 @@ pub fn fill(stream: &Stream, addr: Addr, byte: u8, bytes: u64) {
             .fill(addr, byte, bytes, stream.raw())
     }
     .unwrap();
+}
+
+/// Queues a fill of device memory on a device that may refuse.
+pub fn fill_if(stream: &Stream, addr: Addr, byte: u8, bytes: u64) {
+    // SAFETY: as in `fill`.
+    let _ = unsafe {
+        stream
+            .device()
+            .backend()
+            .fill(addr, byte, bytes, stream.raw())
+    };
 }
 
 /// Queues a copy within device memory.

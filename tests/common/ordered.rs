@@ -13,7 +13,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use warpool::device::{
-    Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Launch, Phys, RawEvent, RawStream,
+    Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Launch, Phys, RawEvent, RawGraph,
+    RawStream,
 };
 use warpool::{Device, Error, Result};
 
@@ -176,6 +177,7 @@ impl Backend for Ordered {
             mappings: state.mapped.len() as u64,
             streams: state.streams.len() as u64,
             events: state.events.len() as u64,
+            graphs: 0,
         }
     }
 
@@ -383,5 +385,21 @@ impl Backend for Ordered {
 
     fn host_call(&self, _: RawStream, _: Box<dyn FnOnce() + Send>) -> Result<()> {
         Err(Error::invalid("work", "this device calls nobody"))
+    }
+
+    fn capture_begin(&self, _: RawStream) -> Result<()> {
+        Err(Error::invalid("stream", "this device has no graphs"))
+    }
+
+    fn capture_end(&self, _: RawStream) -> Result<RawGraph> {
+        Err(Error::invalid("stream", "this device has no graphs"))
+    }
+
+    unsafe fn graph_launch(&self, _: RawGraph, _: RawStream) -> Result<()> {
+        Err(Error::invalid("graph", "this device has no graphs"))
+    }
+
+    fn graph_destroy(&self, _: RawGraph) -> Result<()> {
+        Err(Error::invalid("graph", "this device has no graphs"))
     }
 }

@@ -19,10 +19,17 @@ impl Stamps {
         Self { report }
     }
 
-    fn launch(&self, stream: &Stream, block: &Block, seed: u64, op: abi::wp_pattern_op) {
+    /// Queues a stamp or a comparison of any memory.
+    pub fn launch(
+        &self,
+        stream: &Stream,
+        (addr, bytes): (u64, u64),
+        seed: u64,
+        op: abi::wp_pattern_op,
+    ) {
         let pattern = wp_pattern {
-            addr: block.addr(),
-            bytes: block.bytes(),
+            addr,
+            bytes,
             seed,
             edge: 0,
             report: self.report.addr,
@@ -30,18 +37,19 @@ impl Stamps {
             pad: 0,
         };
         let backend = stream.device().backend();
-        // SAFETY: the block is memory at this point of the stream, and the report for longer.
+        // SAFETY: callers name memory that is theirs at this point of the stream; the report is
+        // memory for longer.
         unsafe { backend.launch(&Launch::Pattern(pattern), stream.raw()) }.unwrap();
     }
 
     /// Queues the writing of the block's bytes with the pattern of `seed`.
     pub fn stamp(&self, stream: &Stream, block: &Block, seed: u64) {
-        self.launch(stream, block, seed, abi::WP_STAMP);
+        self.launch(stream, (block.addr(), block.bytes()), seed, abi::WP_STAMP);
     }
 
     /// Queues the comparison of the block's bytes with the pattern of `seed`.
     pub fn verify(&self, stream: &Stream, block: &Block, seed: u64) {
-        self.launch(stream, block, seed, abi::WP_VERIFY);
+        self.launch(stream, (block.addr(), block.bytes()), seed, abi::WP_VERIFY);
     }
 
     /// Checks that every comparison so far, on streams all waited for, found nothing wrong, and

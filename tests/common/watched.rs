@@ -4,11 +4,16 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use warpool::device::{Addr, Backend, DeviceInfo, HandleCounts, Launch, Phys, RawEvent, RawStream};
+use warpool::device::{
+    Addr, Backend, DeviceInfo, HandleCounts, Launch, Note, Phys, RawEvent, RawGraph, RawStream,
+};
 use warpool::{Device, Error, Result};
 
-/// The code that failures made here carry; no driver gives it.
+/// The code that failures made here carry unless another is asked for; no driver gives it.
 pub const MADE_TO_FAIL: i32 = 31_337;
+
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+pub const OUT_OF_MEMORY: i32 = 2;
 
 /// Which uses of a call fail.
 #[derive(Debug, Clone, Copy)]
@@ -17,6 +22,7 @@ struct Failure {
     /// Uses until the first failure.
     uses_left: u64,
     for_ever: bool,
+    code: i32,
 }
 
 /// Any backend, watched.
@@ -60,11 +66,17 @@ impl Watched {
     /// Makes the `use_number`-th use of `call` from now on fail, the next being the first, and
     /// every later one if `for_ever`.
     pub fn fail(&self, call: &'static str, use_number: u64, for_ever: bool) {
+        self.fail_with(call, use_number, for_ever, MADE_TO_FAIL);
+    }
+
+    /// As [`Watched::fail`], with the driver's code of the caller's choice.
+    pub fn fail_with(&self, call: &'static str, use_number: u64, for_ever: bool, code: i32) {
         let uses_left = use_number.checked_sub(1).expect("uses are counted from 1");
         *self.failure.lock().unwrap() = Some(Failure {
             call,
             uses_left,
             for_ever,
+            code,
         });
     }
 
@@ -84,73 +96,82 @@ impl Watched {
             planned.uses_left -= 1;
             return Ok(());
         }
+        let code = planned.code;
         if !planned.for_ever {
             *failure = None;
         }
         self.failures.fetch_add(1, Ordering::Relaxed);
         let words = String::from("made to fail by a test");
-        Err(Error::Driver {
-            call,
-            code: MADE_TO_FAIL,
-            words,
-        })
+        Err(Error::Driver { call, code, words })
     }
 }
 
-macro_rules! pass {
-    ($(fn $name:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => {$(
-        fn $name(&self, $($arg: $type),*) -> Result<$answer> {
-            self.enter(stringify!($name))?;
-            self.inner.$name($($arg),*)
+/// Every call of a backend that can fail, from one list: a method of [`Backend`] that is not in it
+/// leaves the implementation incomplete, which does not compile.
+macro_rules! watch {
+    (
+        $(fn $name:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*
+        $(unsafe fn $raw:ident($($raw_arg:ident: $raw_type:ty),*);)*
+    ) => {
+        /// The names of all calls that can fail.
+        pub const CALLS: &[&str] = &[$(stringify!($name),)* $(stringify!($raw)),*];
+
+        impl Backend for Watched {
+            fn info(&self) -> &DeviceInfo {
+                self.inner.info()
+            }
+
+            fn counts(&self) -> HandleCounts {
+                self.inner.counts()
+            }
+
+            fn observe(&self, note: &Note<'_>) {
+                self.inner.observe(note);
+            }
+
+            $(fn $name(&self, $($arg: $type),*) -> Result<$answer> {
+                self.enter(stringify!($name))?;
+                self.inner.$name($($arg),*)
+            })*
+
+            $(unsafe fn $raw(&self, $($raw_arg: $raw_type),*) -> Result<()> {
+                self.enter(stringify!($raw))?;
+                // SAFETY: the caller's obligations are the inner device's.
+                unsafe { self.inner.$raw($($raw_arg),*) }
+            })*
         }
-    )*};
-    ($(unsafe fn $name:ident($($arg:ident: $type:ty),*);)*) => {$(
-        unsafe fn $name(&self, $($arg: $type),*) -> Result<()> {
-            self.enter(stringify!($name))?;
-            // SAFETY: the caller's obligations are the inner device's.
-            unsafe { self.inner.$name($($arg),*) }
-        }
-    )*};
+    };
 }
 
-impl Backend for Watched {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-
-    fn counts(&self) -> HandleCounts {
-        self.inner.counts()
-    }
-
-    pass! {
-        fn free_bytes() -> u64;
-        fn reserve(bytes: u64) -> Addr;
-        fn unreserve(addr: Addr, bytes: u64) -> ();
-        fn create(bytes: u64) -> Phys;
-        fn release(phys: Phys) -> ();
-        fn map(addr: Addr, bytes: u64, phys: Phys) -> ();
-        fn unmap(addr: Addr, bytes: u64) -> ();
-        fn stream_create() -> RawStream;
-        fn stream_destroy(stream: RawStream) -> ();
-        fn stream_id(stream: RawStream) -> u64;
-        fn stream_sync(stream: RawStream) -> ();
-        fn stream_query(stream: RawStream) -> bool;
-        fn stream_capturing(stream: RawStream) -> bool;
-        fn event_create(timing: bool) -> RawEvent;
-        fn event_destroy(event: RawEvent) -> ();
-        fn event_record(event: RawEvent, stream: RawStream) -> ();
-        fn event_wait(stream: RawStream, event: RawEvent) -> ();
-        fn event_query(event: RawEvent) -> bool;
-        fn event_sync(event: RawEvent) -> ();
-        fn event_elapsed_ns(start: RawEvent, end: RawEvent) -> f64;
-        fn host_call(stream: RawStream, work: Box<dyn FnOnce() + Send>) -> ();
-    }
-
-    pass! {
-        unsafe fn copy_in(dst: Addr, src: *const u8, bytes: u64, stream: RawStream);
-        unsafe fn copy_out(dst: *mut u8, src: Addr, bytes: u64, stream: RawStream);
-        unsafe fn copy_within(dst: Addr, src: Addr, bytes: u64, stream: RawStream);
-        unsafe fn fill(addr: Addr, byte: u8, bytes: u64, stream: RawStream);
-        unsafe fn launch(launch: &Launch, stream: RawStream);
-    }
+watch! {
+    fn free_bytes() -> u64;
+    fn reserve(bytes: u64) -> Addr;
+    fn unreserve(addr: Addr, bytes: u64) -> ();
+    fn create(bytes: u64) -> Phys;
+    fn release(phys: Phys) -> ();
+    fn map(addr: Addr, bytes: u64, phys: Phys) -> ();
+    fn unmap(addr: Addr, bytes: u64) -> ();
+    fn stream_create() -> RawStream;
+    fn stream_destroy(stream: RawStream) -> ();
+    fn stream_id(stream: RawStream) -> u64;
+    fn stream_sync(stream: RawStream) -> ();
+    fn stream_query(stream: RawStream) -> bool;
+    fn stream_capturing(stream: RawStream) -> bool;
+    fn event_create(timing: bool) -> RawEvent;
+    fn event_destroy(event: RawEvent) -> ();
+    fn event_record(event: RawEvent, stream: RawStream) -> ();
+    fn event_wait(stream: RawStream, event: RawEvent) -> ();
+    fn event_query(event: RawEvent) -> bool;
+    fn event_sync(event: RawEvent) -> ();
+    fn event_elapsed_ns(start: RawEvent, end: RawEvent) -> f64;
+    fn host_call(stream: RawStream, work: Box<dyn FnOnce() + Send>) -> ();
+    fn capture_begin(stream: RawStream) -> ();
+    fn capture_end(stream: RawStream) -> RawGraph;
+    fn graph_destroy(graph: RawGraph) -> ();
+    unsafe fn copy_in(dst: Addr, src: *const u8, bytes: u64, stream: RawStream);
+    unsafe fn copy_out(dst: *mut u8, src: Addr, bytes: u64, stream: RawStream);
+    unsafe fn copy_within(dst: Addr, src: Addr, bytes: u64, stream: RawStream);
+    unsafe fn fill(addr: Addr, byte: u8, bytes: u64, stream: RawStream);
+    unsafe fn launch(launch: &Launch, stream: RawStream);
+    unsafe fn graph_launch(graph: RawGraph, stream: RawStream);
 }

@@ -152,6 +152,24 @@ fn reaches(format: &Format, toward: Toward, code: u32, x: f64) -> bool {
     }
 }
 
+/// Bits of the smallest `f64` magnitude that rounds to the code `code` or a higher one, and the codes
+/// that magnitudes just below and from there on give.
+pub fn boundary(format: &Format, how: How, code: u32, negative: bool) -> (u64, [u32; 2]) {
+    let (below, here) = (format.value(code - 1), format.value(code));
+    // Bits of positive numbers are in the order of the numbers.
+    let bits = match toward(how.rounding, negative) {
+        Toward::Zero => here.to_bits(),
+        Toward::Away => below.to_bits() + 1,
+        Toward::Nearest => {
+            let tie = (below + here) / 2.0;
+            tie.to_bits() + u64::from(!code.is_multiple_of(2))
+        }
+    };
+    let sign = if negative { -1.0 } else { 1.0 };
+    let of = |bits| round(format, how, sign * f64::from_bits(bits));
+    (bits, [of(bits - 1), of(bits)])
+}
+
 /// The code of a finite or infinite value or NaN, by search among the format's codes.
 pub fn round(format: &Format, how: How, x: f64) -> u32 {
     if x.is_nan() {

@@ -3,6 +3,7 @@
 //! Each sentence below is run on each device; afterwards the device must have back everything it
 //! handed out.
 
+mod capture;
 #[path = "../common/mod.rs"]
 mod common;
 mod kernels;

@@ -286,6 +286,7 @@ fn every_handle_is_counted(device: &Device) {
         mappings: 2,
         streams: 1,
         events: 1,
+        graphs: 0,
     };
     assert_eq!(backend.counts(), all);
     backend.release(phys).unwrap();

@@ -178,7 +178,7 @@ fn a_second_stream_with_the_handle_of_a_destroyed_one_is_not_taken_for_it(device
 fn streams_that_come_and_go_leave_nothing_behind(device: &Device) {
     let pool = limited(device, 2);
     let kept = device.stream().unwrap();
-    for _ in 0..200 {
+    for _ in 0..crate::common::rounds(200) {
         let stream = device.stream().unwrap();
         let block = pool.alloc(&stream, 2 * device.info().granule).unwrap();
         fill(&stream, block.addr(), 1, 4096);

@@ -1,6 +1,7 @@
 //! One suite for pools on every device. Each sentence is run on each device; afterwards the device
 //! must have back everything it handed out.
 
+mod capture;
 #[path = "../common/mod.rs"]
 mod common;
 mod figures;
@@ -8,6 +9,7 @@ mod ladder;
 mod limits;
 mod lives;
 mod reuse;
+mod snapshot;
 mod threads;
 
 use warpool::pool::HandleSize;

@@ -106,7 +106,7 @@ fn a_producer_and_a_consumer_hand_blocks_over(device: &Device) {
             }
             verified
         });
-        for seed in 0..200 {
+        for seed in 0..crate::common::rounds(200) as u64 {
             let block = pool.alloc(producer, size(seed)).unwrap();
             stamps.stamp(producer, &block, seed);
             give.send((block, seed)).unwrap();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use warpool::observe::{Peer, Verify};
+use warpool::observe::{Peer, Share, Verify};
 
 use crate::cap::Cap;
 
@@ -51,6 +51,15 @@ pub struct Replay {
     /// the trace's peak live bytes (1.02x); rounded up to one mapping granule of the device (2 MiB).
     #[arg(long, value_name = "BYTES|1.02x")]
     pub cap: Option<Cap>,
+
+    /// Which blocks compaction may move when a request finds no room: none, all, or a part of them
+    /// between 0 and 1, drawn from the seed.
+    #[arg(long, value_name = "none|all|FRACTION", default_value = "none")]
+    pub movable: MovableChoice,
+
+    /// What the draw of movable blocks starts from.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
 
     /// How much of each block is stamped and checked; full on a GPU and edges on the host unless
     /// given.
@@ -108,6 +117,25 @@ impl FromStr for DeviceChoice {
                 .map(Self::Cuda)
                 .ok_or_else(|| "expected auto, host or cuda:N with N from 0".to_owned()),
         }
+    }
+}
+
+/// `--movable`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MovableChoice(pub Share);
+
+impl FromStr for MovableChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let share = match text {
+            "none" => Some(Share::NONE),
+            "all" => Some(Share::ALL),
+            _ => text.parse().ok().and_then(Share::of),
+        };
+        share
+            .map(Self)
+            .ok_or_else(|| "expected none, all or a part between 0 and 1 (0.5)".to_owned())
     }
 }
 
@@ -169,9 +197,20 @@ mod tests {
     }
 
     #[test]
+    fn movable_is_none_all_or_a_part() {
+        assert_eq!("none".parse(), Ok(MovableChoice(Share::NONE)));
+        assert_eq!("all".parse(), Ok(MovableChoice(Share::ALL)));
+        let half = Share::of(0.5).expect("a part");
+        assert_eq!("0.5".parse(), Ok(MovableChoice(half)));
+        for wrong in ["", "some", "1.5", "-1", "50%", "NaN"] {
+            assert!(wrong.parse::<MovableChoice>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn a_replay_has_the_documented_arguments() {
         let line = "warpool replay a.csv b.csv.gz --device cuda:1 --cap 1.02x --verify off --versus \
-                    cuda-async --json";
+                    cuda-async --movable 0.25 --seed 9 --json";
         let args = Args::try_parse_from(line.split(' ')).expect("parses");
         let Command::Replay(replay) = args.command else {
             panic!("not a replay")
@@ -180,6 +219,7 @@ mod tests {
         assert_eq!(replay.device, DeviceChoice::Cuda(1));
         assert_eq!(replay.verify, Some(VerifyChoice::Off));
         assert_eq!(replay.versus, Some(PeerChoice::CudaAsync));
+        assert_eq!((replay.movable.0.part(), replay.seed), (0.25, 9));
         assert!(replay.json && replay.cap.is_some());
     }
 }

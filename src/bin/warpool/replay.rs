@@ -63,6 +63,7 @@ fn replay_one(path: &Path, device: &Device, options: &Replay) -> Result<Report> 
     if let Some(cap) = options.cap {
         how = how.cap(cap.bytes(trace.peak_live_bytes, info.granule));
     }
+    how = how.movable(options.movable.0, options.seed);
     if let Some(peer) = options.versus {
         how = how.versus(Peer::from(peer));
     }

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 use super::context::{Context, Entered};
 use super::memory::Memory;
 use crate::device::{
-    Addr, Backend, DeviceInfo, HandleCounts, Launch, Phys, RawEvent, RawStream, panicked,
+    Addr, Backend, DeviceInfo, HandleCounts, Launch, Phys, RawEvent, RawGraph, RawStream, panicked,
 };
 use crate::driver::Driver;
-use crate::driver::table::{CuDevice, CuEvent, CuStream};
+use crate::driver::table::{CAPTURE_RELAXED, CuDevice, CuEvent, CuGraphExec, CuStream};
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
 
@@ -30,6 +30,7 @@ pub(super) struct Cuda {
     /// Streams and events made here and not destroyed.
     streams: Mutex<HashSet<u64>>,
     events: Mutex<HashSet<u64>>,
+    graphs: Mutex<HashSet<u64>>,
     /// The first panic of a host call.
     failed: Arc<OnceLock<Error>>,
 }
@@ -49,6 +50,7 @@ impl Cuda {
             memory,
             streams: Mutex::default(),
             events: Mutex::default(),
+            graphs: Mutex::default(),
             failed: Arc::default(),
         }
     }
@@ -170,6 +172,7 @@ impl Backend for Cuda {
         let mut counts = HandleCounts {
             streams: lock(&self.streams).len() as u64,
             events: lock(&self.events).len() as u64,
+            graphs: lock(&self.graphs).len() as u64,
             ..HandleCounts::default()
         };
         self.memory.count(&mut counts);
@@ -398,6 +401,10 @@ impl Backend for Cuda {
 
     fn host_call(&self, stream: RawStream, work: Box<dyn FnOnce() + Send>) -> Result<()> {
         let _context = self.enter()?;
+        // The driver would call it, and free it, at each run of the graph.
+        if self.stream_capturing(stream)? {
+            return Err(crate::device::recording::unsupported("host_call"));
+        }
         let call = Box::into_raw(Box::new(HostCall {
             work,
             failed: Arc::clone(&self.failed),
@@ -414,12 +421,66 @@ impl Backend for Cuda {
         }
         Ok(())
     }
+
+    fn capture_begin(&self, stream: RawStream) -> Result<()> {
+        let _context = self.enter()?;
+        // Relaxed: the pool grows and asks for other streams meanwhile, on this thread and others.
+        // SAFETY: the stream is live.
+        unsafe {
+            self.driver
+                .cuStreamBeginCapture(stream_of(stream), CAPTURE_RELAXED)
+        }
+        .ok(self.driver)
+    }
+
+    fn capture_end(&self, stream: RawStream) -> Result<RawGraph> {
+        let _context = self.enter()?;
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: the call writes one handle; the stream is live.
+        unsafe {
+            self.driver
+                .cuStreamEndCapture(stream_of(stream), &raw mut graph)
+        }
+        .ok(self.driver)?;
+        let mut exec = std::ptr::null_mut();
+        // SAFETY: the graph was made by the capture; the call writes one handle.
+        let made = unsafe {
+            self.driver
+                .cuGraphInstantiateWithFlags(&raw mut exec, graph, 0)
+        };
+        // SAFETY: made above, and not needed any more: what was made of it is a copy.
+        let _ = unsafe { self.driver.cuGraphDestroy(graph) };
+        made.ok(self.driver)?;
+        lock(&self.graphs).insert(exec as u64);
+        Ok(RawGraph(exec as u64))
+    }
+
+    unsafe fn graph_launch(&self, graph: RawGraph, stream: RawStream) -> Result<()> {
+        let _context = self.enter()?;
+        // SAFETY: both are live; the caller vouches for what the graph's work uses.
+        unsafe {
+            self.driver
+                .cuGraphLaunch(graph.0 as CuGraphExec, stream_of(stream))
+        }
+        .ok(self.driver)
+    }
+
+    fn graph_destroy(&self, graph: RawGraph) -> Result<()> {
+        let _context = self.enter()?;
+        forget(&self.graphs, "graph", graph.0)?;
+        // SAFETY: a graph made here and not destroyed before; runs queued complete.
+        unsafe { self.driver.cuGraphExecDestroy(graph.0 as CuGraphExec) }.ok(self.driver)
+    }
 }
 
 impl Drop for Cuda {
     fn drop(&mut self) {
         let Ok(_context) = self.enter() else { return };
         // What is left was lost by its owner; failures leave it to the process's end.
+        for graph in lock(&self.graphs).drain() {
+            // SAFETY: a graph made here and not destroyed.
+            let _ = unsafe { self.driver.cuGraphExecDestroy(graph as CuGraphExec) };
+        }
         for event in lock(&self.events).drain() {
             // SAFETY: an event made here and not destroyed.
             let _ = unsafe { self.driver.cuEventDestroy(event as CuEvent) };

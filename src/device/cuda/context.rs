@@ -1,10 +1,12 @@
 //! Which context the device's calls are made in, and how it is made current for them.
 
 use std::collections::HashMap;
+use std::ffi::c_int;
 use std::sync::Mutex;
 
+use crate::device::capture::others_capture;
 use crate::driver::Driver;
-use crate::driver::table::{CuContext, CuDevice};
+use crate::driver::table::{CAPTURE_RELAXED, CuContext, CuDevice};
 use crate::error::Result;
 use crate::sync::plain::lock;
 
@@ -19,6 +21,8 @@ pub(super) struct Context {
 pub(super) struct Entered {
     driver: &'static Driver,
     pushed: bool,
+    /// The thread's capture mode before, if it was changed.
+    mode: Option<c_int>,
 }
 
 /// The context current on the calling thread, null where there is none.
@@ -76,12 +80,27 @@ impl Context {
             // SAFETY: the context is retained, or the application keeps it while it uses the device.
             unsafe { driver.cuCtxPushCurrent(self.raw as CuContext) }.ok(driver)?;
         }
-        Ok(Entered { driver, pushed })
+        let mut entered = Entered {
+            driver,
+            pushed,
+            mode: None,
+        };
+        if others_capture() {
+            let mut mode = CAPTURE_RELAXED;
+            // SAFETY: the call swaps one integer.
+            unsafe { driver.cuThreadExchangeStreamCaptureMode(&raw mut mode) }.ok(driver)?;
+            entered.mode = Some(mode);
+        }
+        Ok(entered)
     }
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
+        if let Some(mut mode) = self.mode {
+            // SAFETY: as in `enter`, the other way; a failure leaves the mode that refuses less.
+            let _ = unsafe { self.driver.cuThreadExchangeStreamCaptureMode(&raw mut mode) };
+        }
         if self.pushed {
             let mut gone = std::ptr::null_mut();
             // SAFETY: takes off what `enter` put on; a failure leaves our context current, which

@@ -16,10 +16,12 @@ use std::time::Instant;
 use self::queue::{Op, Place, StreamQueue};
 
 pub(super) use self::memory::{GRANULE, Memory, exhausted};
-pub(super) use self::queue::{Transfer, run_call, run_launch};
+pub(super) use self::queue::{CapturedOp, Transfer, run_call, run_launch};
+use super::recording::{self, Branch, CapturedMark};
 use super::table::Table;
 use super::{
-    Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Launch, Phys, RawEvent, RawStream,
+    Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Launch, Phys, RawEvent, RawGraph,
+    RawStream,
 };
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
@@ -118,18 +120,23 @@ pub(super) fn open(config: HostConfig) -> Result<Arc<dyn Backend>> {
         memory: Arc::new(Memory::new(capacity)?),
         streams: Table::new(),
         events: Table::new(),
+        graphs: Table::new(),
     }))
 }
 
 /// An event: the place it marks, and the time the stream got there if it measures time.
 struct HostEvent {
     timing: bool,
-    marked: Mutex<Option<Mark>>,
+    marked: Mutex<Marked>,
 }
 
-struct Mark {
-    place: Place,
-    time: Option<Arc<OnceLock<Instant>>>,
+/// What an event marks.
+enum Marked {
+    Nothing,
+    /// A place, and when the stream got there if the event measures time.
+    Place(Place, Option<Arc<OnceLock<Instant>>>),
+    /// A point of a capture.
+    Capture(CapturedMark<CapturedOp>),
 }
 
 struct Host {
@@ -137,6 +144,7 @@ struct Host {
     memory: Arc<Memory>,
     streams: Table<StreamQueue>,
     events: Table<HostEvent>,
+    graphs: Table<Vec<CapturedOp>>,
 }
 
 impl Host {
@@ -152,17 +160,41 @@ impl Host {
             .ok_or_else(|| no_such("event", event.0))
     }
 
+    /// Queues work that a capture can hold, or records it.
+    fn give(&self, op: CapturedOp, stream: RawStream) -> Result<()> {
+        let stream = self.live_stream(stream)?;
+        if let Some(branch) = stream.branch() {
+            branch.push(op);
+            return Ok(());
+        }
+        stream.push(op.into()).map(|_| ())
+    }
+
     fn transfer(&self, transfer: Transfer, stream: RawStream) -> Result<()> {
-        self.live_stream(stream)?
-            .push(Op::Transfer(transfer))
-            .map(|_| ())
+        self.give(CapturedOp::Transfer(transfer), stream)
+    }
+
+    /// The stream, which is not under capture; a capture is broken by the question.
+    fn running_stream(&self, call: &'static str, stream: RawStream) -> Result<Arc<StreamQueue>> {
+        let stream = self.live_stream(stream)?;
+        match stream.branch() {
+            None => Ok(stream),
+            Some(branch) => {
+                branch.break_off();
+                Err(recording::unsupported(call))
+            }
+        }
     }
 
     /// The place an event marks now, if it was ever recorded.
-    fn place_of(&self, event: RawEvent) -> Result<Option<Place>> {
+    fn place_of(&self, call: &'static str, event: RawEvent) -> Result<Option<Place>> {
         let event = self.live_event(event)?;
         let marked = lock(&event.marked);
-        Ok(marked.as_ref().map(|mark| mark.place.clone()))
+        match &*marked {
+            Marked::Nothing => Ok(None),
+            Marked::Place(place, _) => Ok(Some(place.clone())),
+            Marked::Capture(_) => Err(recording::captured_event(call)),
+        }
     }
 
     /// The time at which a timing event's mark was reached.
@@ -172,11 +204,10 @@ impl Host {
             return Err(Error::invalid("event", "it was made without timing"));
         }
         let marked = lock(&event.marked);
-        let Some(mark) = marked.as_ref() else {
+        let Marked::Place(_, time) = &*marked else {
             return Err(Error::invalid("event", "it was never recorded"));
         };
-        mark.time
-            .as_ref()
+        time.as_ref()
             .and_then(|time| time.get().copied())
             .ok_or_else(|| Error::Driver {
                 call: "event_elapsed",
@@ -210,6 +241,7 @@ impl Backend for Host {
         let mut counts = HandleCounts {
             streams: self.streams.len(),
             events: self.events.len(),
+            graphs: self.graphs.len(),
             ..HandleCounts::default()
         };
         self.memory.count(&mut counts);
@@ -263,21 +295,21 @@ impl Backend for Host {
     }
 
     fn stream_sync(&self, stream: RawStream) -> Result<()> {
-        self.live_stream(stream)?.here().sync()
+        self.running_stream("stream_sync", stream)?.here().sync()
     }
 
     fn stream_query(&self, stream: RawStream) -> Result<bool> {
-        self.live_stream(stream)?.here().passed()
+        self.running_stream("stream_query", stream)?.here().passed()
     }
 
     fn stream_capturing(&self, stream: RawStream) -> Result<bool> {
-        self.live_stream(stream).map(|_| false)
+        Ok(self.live_stream(stream)?.branch().is_some())
     }
 
     fn event_create(&self, timing: bool) -> Result<RawEvent> {
         let event = Arc::new(HostEvent {
             timing,
-            marked: Mutex::new(None),
+            marked: Mutex::new(Marked::Nothing),
         });
         self.events
             .insert(event)
@@ -296,37 +328,50 @@ impl Backend for Host {
         let event = self.live_event(event)?;
         let stream = self.live_stream(stream)?;
         let mut marked = lock(&event.marked);
-        *marked = Some(if event.timing {
+        *marked = if let Some(branch) = stream.branch() {
+            Marked::Capture(branch.mark())
+        } else if event.timing {
             let time = Arc::new(OnceLock::new());
             let number = stream.push(Op::Stamp(Arc::clone(&time)))?;
-            Mark {
-                place: stream.place(number),
-                time: Some(time),
-            }
+            Marked::Place(stream.place(number), Some(time))
         } else {
-            Mark {
-                place: stream.here(),
-                time: None,
-            }
-        });
+            Marked::Place(stream.here(), None)
+        };
         Ok(())
     }
 
     fn event_wait(&self, stream: RawStream, event: RawEvent) -> Result<()> {
         let stream = self.live_stream(stream)?;
-        match self.place_of(event)? {
-            Some(place) if !place.orders(&stream) => stream.push(Op::Wait(place)).map(|_| ()),
-            _ => Ok(()),
+        let event = self.live_event(event)?;
+        let marked = lock(&event.marked);
+        match (stream.branch(), &*marked) {
+            (_, Marked::Nothing) => Ok(()),
+            (Some(branch), Marked::Capture(mark)) => branch.wait(mark),
+            (Some(branch), Marked::Place(..)) => Err(branch.isolated()),
+            (None, Marked::Place(place, _)) if place.orders(&stream) => Ok(()),
+            (None, Marked::Place(place, _)) => {
+                let place = place.clone();
+                drop(marked);
+                stream.push(Op::Wait(place)).map(|_| ())
+            }
+            (None, Marked::Capture(mark)) => match mark.join() {
+                Some(branch) => {
+                    stream.set_branch(Some(branch));
+                    Ok(())
+                }
+                None => Err(recording::captured_event("event_wait")),
+            },
         }
     }
 
     fn event_query(&self, event: RawEvent) -> Result<bool> {
-        self.place_of(event)?
+        self.place_of("event_query", event)?
             .map_or(Ok(true), |place| place.passed())
     }
 
     fn event_sync(&self, event: RawEvent) -> Result<()> {
-        self.place_of(event)?.map_or(Ok(()), |place| place.sync())
+        self.place_of("event_sync", event)?
+            .map_or(Ok(()), |place| place.sync())
     }
 
     fn event_elapsed_ns(&self, start: RawEvent, end: RawEvent) -> Result<f64> {
@@ -384,13 +429,49 @@ impl Backend for Host {
     }
 
     unsafe fn launch(&self, launch: &Launch, stream: RawStream) -> Result<()> {
-        self.live_stream(stream)?
-            .push(Op::Launch(*launch))
-            .map(|_| ())
+        self.give(CapturedOp::Launch(*launch), stream)
     }
 
     fn host_call(&self, stream: RawStream, work: Box<dyn FnOnce() + Send>) -> Result<()> {
-        self.live_stream(stream)?.push(Op::Call(work)).map(|_| ())
+        let stream = self.live_stream(stream)?;
+        if stream.branch().is_some() {
+            return Err(recording::unsupported("host_call"));
+        }
+        stream.push(Op::Call(work)).map(|_| ())
+    }
+
+    fn capture_begin(&self, stream: RawStream) -> Result<()> {
+        let stream = self.live_stream(stream)?;
+        if stream.branch().is_some() {
+            return Err(recording::unsupported("capture_begin"));
+        }
+        stream.set_branch(Some(Branch::begin()));
+        Ok(())
+    }
+
+    fn capture_end(&self, stream: RawStream) -> Result<RawGraph> {
+        let stream = self.live_stream(stream)?;
+        let Some(branch) = stream.branch() else {
+            return Err(recording::not_capturing());
+        };
+        let ops = branch.end();
+        if !branch.is_open() {
+            stream.set_branch(None);
+        }
+        let graph = self.graphs.insert(Arc::new(ops?));
+        graph.map(RawGraph).ok_or_else(|| full("graph"))
+    }
+
+    unsafe fn graph_launch(&self, graph: RawGraph, stream: RawStream) -> Result<()> {
+        let ops = self.graphs.get(graph.0);
+        let ops = ops.ok_or_else(|| no_such("graph", graph.0))?;
+        let stream = self.running_stream("graph_launch", stream)?;
+        stream.push(Op::Graph(ops)).map(|_| ())
+    }
+
+    fn graph_destroy(&self, graph: RawGraph) -> Result<()> {
+        let gone = self.graphs.remove(graph.0);
+        gone.map(|_| ()).ok_or_else(|| no_such("graph", graph.0))
     }
 }
 

@@ -22,6 +22,7 @@ use std::time::Instant;
 
 use super::memory::Memory;
 use crate::device::launch::Launch;
+use crate::device::recording::Branch;
 use crate::device::{Addr, panicked};
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
@@ -33,11 +34,29 @@ pub(in crate::device) enum Transfer {
     Fill { addr: Addr, byte: u8, bytes: u64 },
 }
 
+/// An operation that a capture can hold.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::device) enum CapturedOp {
+    Launch(Launch),
+    Transfer(Transfer),
+}
+
+impl From<CapturedOp> for Op {
+    fn from(op: CapturedOp) -> Self {
+        match op {
+            CapturedOp::Launch(launch) => Self::Launch(launch),
+            CapturedOp::Transfer(transfer) => Self::Transfer(transfer),
+        }
+    }
+}
+
 /// One queued operation.
 pub(super) enum Op {
     Launch(Launch),
     Transfer(Transfer),
     Call(Box<dyn FnOnce() + Send>),
+    /// One run of a graph.
+    Graph(Arc<Vec<CapturedOp>>),
     /// Notes the time at which the stream gets here.
     Stamp(Arc<OnceLock<Instant>>),
     Wait(Place),
@@ -78,6 +97,8 @@ pub(super) struct StreamQueue {
     progress: Condvar,
     /// The first error of queued work, and the number of the operation it came from.
     failed: OnceLock<(u64, Error)>,
+    /// The stream's part in a capture, perhaps one that has ended.
+    branch: Mutex<Option<Branch<CapturedOp>>>,
 }
 
 /// A point in a stream's queue.
@@ -107,6 +128,7 @@ impl StreamQueue {
             wait_lock: Mutex::new(()),
             progress: Condvar::new(),
             failed: OnceLock::new(),
+            branch: Mutex::new(None),
         });
         let its = Arc::clone(&stream);
         std::thread::Builder::new()
@@ -147,6 +169,15 @@ impl StreamQueue {
             self.work.notify_one();
         }
         Ok(number)
+    }
+
+    /// The stream's part in a capture that goes on.
+    pub(super) fn branch(&self) -> Option<Branch<CapturedOp>> {
+        lock(&self.branch).clone().filter(Branch::is_open)
+    }
+
+    pub(super) fn set_branch(&self, branch: Option<Branch<CapturedOp>>) {
+        *lock(&self.branch) = branch;
     }
 
     /// Lets the thread end once the queue is empty. Does not wait for it, so that a stream may be
@@ -311,6 +342,7 @@ fn run_op(op: Op) -> Result<()> {
         // SAFETY: whoever queued the copy or fill vouched for its ranges.
         Op::Transfer(transfer) => unsafe { transfer.run() },
         Op::Call(work) => run_call(work)?,
+        Op::Graph(ops) => ops.iter().try_for_each(|&op| run_op(op.into()))?,
         Op::Stamp(time) => {
             // Each stamp is queued once.
             let _ = time.set(Instant::now());

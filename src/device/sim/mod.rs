@@ -35,9 +35,11 @@ pub use rng::Rng;
 use self::choose::Chooser;
 use self::schedule::{Op, Place, Schedule, Step};
 use self::store::Store;
-use super::host::{GRANULE, Transfer, no_such, run_call, run_launch};
+use super::host::{CapturedOp, GRANULE, Transfer, no_such, run_call, run_launch};
+use super::recording::{self, Branch, CapturedMark};
 use super::{
-    Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Launch, Phys, RawEvent, RawStream,
+    Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Launch, Phys, RawEvent, RawGraph,
+    RawStream,
 };
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
@@ -109,11 +111,29 @@ impl SimConfig {
 
 /// The seeds to run a test with: 0 up to `count`, or the one in `WARPOOL_SIM_SEED` alone, which is
 /// how a failure is run again.
-pub fn seeds(count: u64) -> std::ops::Range<u64> {
-    let given = std::env::var("WARPOOL_SIM_SEED").ok();
-    match given.and_then(|text| text.trim().parse::<u64>().ok()) {
-        Some(seed) => seed..seed.saturating_add(1),
-        None => 0..count,
+///
+/// # Errors
+/// [`Error::Invalid`] if the variable is set to anything but a number.
+pub fn seeds(count: u64) -> Result<std::ops::Range<u64>> {
+    let given = std::env::var_os("WARPOOL_SIM_SEED");
+    let given = given.map(|text| text.to_string_lossy().into_owned());
+    seeds_from(given.as_deref(), count)
+}
+
+/// As [`seeds`], of the variable's text.
+///
+/// # Errors
+/// As [`seeds`].
+pub fn seeds_from(given: Option<&str>, count: u64) -> Result<std::ops::Range<u64>> {
+    let Some(text) = given else {
+        return Ok(0..count);
+    };
+    match text.trim().parse::<u64>() {
+        Ok(seed) if seed < u64::MAX => Ok(seed..seed + 1),
+        _ => Err(Error::invalid(
+            "WARPOOL_SIM_SEED",
+            format!("{text:?} is no number of a seed: give the one a failure printed"),
+        )),
     }
 }
 
@@ -142,6 +162,7 @@ fn open_with(config: &SimConfig, chooser: Chooser) -> Result<Arc<dyn Backend>> {
             schedule: Schedule::new(chooser),
             streams: Slots::default(),
             events: Slots::default(),
+            graphs: Slots::default(),
         }),
         called: Condvar::new(),
     }))
@@ -200,18 +221,62 @@ struct SimEvent {
     place: Option<Place>,
     /// Steps taken when the mark was reached, of a timing event.
     stamp: Option<Arc<OnceLock<u64>>>,
+    /// What it marks if it was recorded in a capture.
+    captured: Option<CapturedMark<CapturedOp>>,
+}
+
+/// What a stream's handle names.
+struct SimStream {
+    queue: usize,
+    /// The stream's part in a capture, perhaps one that has ended.
+    branch: Option<Branch<CapturedOp>>,
 }
 
 struct State {
     schedule: Schedule,
-    /// By raw handle: the number of the queue.
-    streams: Slots<usize>,
+    streams: Slots<SimStream>,
     events: Slots<SimEvent>,
+    graphs: Slots<Vec<CapturedOp>>,
 }
 
 impl State {
     fn queue(&mut self, stream: RawStream) -> Result<usize> {
-        self.streams.get("stream", stream.0).copied()
+        Ok(self.streams.get("stream", stream.0)?.queue)
+    }
+
+    /// The stream's part in a capture that goes on.
+    fn branch(&mut self, stream: RawStream) -> Result<Option<Branch<CapturedOp>>> {
+        let branch = self.streams.get("stream", stream.0)?.branch.as_ref();
+        Ok(branch.filter(|branch| branch.is_open()).cloned())
+    }
+
+    /// The queue of a stream that is not under capture; a capture is broken by the question.
+    fn running(&mut self, call: &'static str, stream: RawStream) -> Result<usize> {
+        if let Some(branch) = self.branch(stream)? {
+            branch.break_off();
+            return Err(recording::unsupported(call));
+        }
+        self.queue(stream)
+    }
+
+    /// Queues work that a capture can hold, or records it.
+    fn give(&mut self, op: CapturedOp, stream: RawStream) -> Result<()> {
+        match self.branch(stream)? {
+            Some(branch) => {
+                branch.push(op);
+                Ok(())
+            }
+            None => self.push(stream, op.into()).map(|_| ()),
+        }
+    }
+
+    /// The place that an event outside captures marks, if it was ever recorded.
+    fn place(&mut self, call: &'static str, event: RawEvent) -> Result<Option<Place>> {
+        let event = self.event(event)?;
+        if event.captured.is_some() {
+            return Err(recording::captured_event(call));
+        }
+        Ok(event.place)
     }
 
     fn event(&mut self, event: RawEvent) -> Result<&mut SimEvent> {
@@ -325,9 +390,7 @@ impl Sim {
     }
 
     fn transfer(&self, transfer: Transfer, stream: RawStream) -> Result<()> {
-        lock(&self.state)
-            .push(stream, Op::Transfer(transfer))
-            .map(|_| ())
+        lock(&self.state).give(CapturedOp::Transfer(transfer), stream)
     }
 }
 
@@ -351,6 +414,7 @@ impl Backend for Sim {
         let mut counts = HandleCounts {
             streams: state.streams.len(),
             events: state.events.len(),
+            graphs: state.graphs.len(),
             ..HandleCounts::default()
         };
         self.store.count(&mut counts);
@@ -384,7 +448,8 @@ impl Backend for Sim {
     fn stream_create(&self) -> Result<RawStream> {
         let mut state = lock(&self.state);
         let queue = state.schedule.add(next_id());
-        Ok(RawStream(state.streams.insert(queue)))
+        let branch = None;
+        Ok(RawStream(state.streams.insert(SimStream { queue, branch })))
     }
 
     fn stream_destroy(&self, stream: RawStream) -> Result<()> {
@@ -399,20 +464,20 @@ impl Backend for Sim {
 
     fn stream_sync(&self, stream: RawStream) -> Result<()> {
         let mut state = lock(&self.state);
-        let queue = state.queue(stream)?;
+        let queue = state.running("stream_sync", stream)?;
         let place = state.schedule.here(queue);
         self.sync(state, place)
     }
 
     fn stream_query(&self, stream: RawStream) -> Result<bool> {
         let mut state = lock(&self.state);
-        let queue = state.queue(stream)?;
+        let queue = state.running("stream_query", stream)?;
         let place = state.schedule.here(queue);
         self.query(state, place)
     }
 
     fn stream_capturing(&self, stream: RawStream) -> Result<bool> {
-        lock(&self.state).queue(stream).map(|_| false)
+        Ok(lock(&self.state).branch(stream)?.is_some())
     }
 
     fn event_create(&self, timing: bool) -> Result<RawEvent> {
@@ -431,6 +496,15 @@ impl Backend for Sim {
         let mut state = lock(&self.state);
         let queue = state.queue(stream)?;
         let timing = state.event(event)?.timing;
+        if let Some(branch) = state.branch(stream)? {
+            let event = state.event(event)?;
+            *event = SimEvent {
+                timing,
+                captured: Some(branch.mark()),
+                ..SimEvent::default()
+            };
+            return Ok(());
+        }
         let (place, stamp) = if timing {
             let stamp = Arc::new(OnceLock::new());
             let op = Op::Stamp(Arc::clone(&stamp));
@@ -441,23 +515,37 @@ impl Backend for Sim {
         let event = state.event(event)?;
         event.place = Some(place);
         event.stamp = stamp;
+        event.captured = None;
         Ok(())
     }
 
     fn event_wait(&self, stream: RawStream, event: RawEvent) -> Result<()> {
         let mut state = lock(&self.state);
         let queue = state.queue(stream)?;
-        if let Some(place) = state.event(event)?.place
-            && place.queue != queue
-        {
-            state.schedule.push(queue, Op::Wait(place));
+        let branch = state.branch(stream)?;
+        if let Some(mark) = state.event(event)?.captured.clone() {
+            let Some(branch) = branch else {
+                let joined = mark.join();
+                let joined = joined.ok_or_else(|| recording::captured_event("event_wait"))?;
+                state.streams.get("stream", stream.0)?.branch = Some(joined);
+                return Ok(());
+            };
+            return branch.wait(&mark);
+        }
+        if let Some(place) = state.event(event)?.place {
+            if let Some(branch) = branch {
+                return Err(branch.isolated());
+            }
+            if place.queue != queue {
+                state.schedule.push(queue, Op::Wait(place));
+            }
         }
         Ok(())
     }
 
     fn event_query(&self, event: RawEvent) -> Result<bool> {
         let mut state = lock(&self.state);
-        match state.event(event)?.place {
+        match state.place("event_query", event)? {
             Some(place) => self.query(state, place),
             None => Ok(true),
         }
@@ -465,7 +553,7 @@ impl Backend for Sim {
 
     fn event_sync(&self, event: RawEvent) -> Result<()> {
         let mut state = lock(&self.state);
-        match state.event(event)?.place {
+        match state.place("event_sync", event)? {
             Some(place) => self.sync(state, place),
             None => Ok(()),
         }
@@ -514,13 +602,46 @@ impl Backend for Sim {
     }
 
     unsafe fn launch(&self, launch: &Launch, stream: RawStream) -> Result<()> {
-        lock(&self.state)
-            .push(stream, Op::Launch(*launch))
-            .map(|_| ())
+        lock(&self.state).give(CapturedOp::Launch(*launch), stream)
     }
 
     fn host_call(&self, stream: RawStream, work: Box<dyn FnOnce() + Send>) -> Result<()> {
-        lock(&self.state).push(stream, Op::Call(work)).map(|_| ())
+        let mut state = lock(&self.state);
+        if state.branch(stream)?.is_some() {
+            return Err(recording::unsupported("host_call"));
+        }
+        state.push(stream, Op::Call(work)).map(|_| ())
+    }
+
+    fn capture_begin(&self, stream: RawStream) -> Result<()> {
+        let mut state = lock(&self.state);
+        if state.branch(stream)?.is_some() {
+            return Err(recording::unsupported("capture_begin"));
+        }
+        state.streams.get("stream", stream.0)?.branch = Some(Branch::begin());
+        Ok(())
+    }
+
+    fn capture_end(&self, stream: RawStream) -> Result<RawGraph> {
+        let mut state = lock(&self.state);
+        let branch = state.branch(stream)?;
+        let ops = branch.ok_or_else(recording::not_capturing)?.end()?;
+        Ok(RawGraph(state.graphs.insert(ops)))
+    }
+
+    unsafe fn graph_launch(&self, graph: RawGraph, stream: RawStream) -> Result<()> {
+        let mut state = lock(&self.state);
+        state.running("graph_launch", stream)?;
+        let ops = state.graphs.get("graph", graph.0)?.clone();
+        // Each operation is a step of its own, which those of other streams may come between.
+        for op in ops {
+            state.push(stream, op.into())?;
+        }
+        Ok(())
+    }
+
+    fn graph_destroy(&self, graph: RawGraph) -> Result<()> {
+        lock(&self.state).graphs.remove("graph", graph.0)
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::choose::Chooser;
 use crate::device::Launch;
-use crate::device::host::Transfer;
+use crate::device::host::{CapturedOp, Transfer};
 use crate::error::{Error, Result};
 
 /// A point in a stream: passed once the stream's operation `number` is done, counted from 1.
@@ -31,6 +31,15 @@ pub(super) enum Op {
     /// Notes how many steps had been taken.
     Stamp(Arc<OnceLock<u64>>),
     Wait(Place),
+}
+
+impl From<CapturedOp> for Op {
+    fn from(op: CapturedOp) -> Self {
+        match op {
+            CapturedOp::Launch(launch) => Self::Launch(launch),
+            CapturedOp::Transfer(transfer) => Self::Transfer(transfer),
+        }
+    }
 }
 
 /// One stream's work. Outlives the stream: what is queued still runs.

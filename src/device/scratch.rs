@@ -1,11 +1,11 @@
-//! A little device memory of its own, apart from any pool, so that measuring a pool does not
-//! change it.
+//! A little device memory of its own, apart from any pool: measuring a pool does not change it, and
+//! tables of moves take nothing from it when it is full.
 
-use crate::device::{Addr, Device, Phys};
+use super::{Addr, Device, Phys};
 use crate::error::Result;
 
 /// Mapped device memory, filled with zeros. Dropping it needs all queued work that uses it done.
-pub(super) struct Scratch {
+pub(crate) struct Scratch {
     device: Device,
     addr: Addr,
     bytes: u64,
@@ -15,7 +15,7 @@ pub(super) struct Scratch {
 
 impl Scratch {
     /// At least `bytes` of zeros, usable on every stream.
-    pub(super) fn zeroed(device: &Device, bytes: u64) -> Result<Self> {
+    pub(crate) fn zeroed(device: &Device, bytes: u64) -> Result<Self> {
         let granule = device.info().granule.max(1);
         let bytes = bytes.max(1).next_multiple_of(granule);
         let backend = device.backend();
@@ -35,18 +35,23 @@ impl Scratch {
         let stream = device.stream()?;
         // SAFETY: the range was just mapped, and the fill is waited for before it can be unmapped.
         unsafe { backend.fill(addr, 0, bytes, stream.raw())? };
-        stream.synchronize()?;
+        stream.core().synchronize_memory()?;
         Ok(scratch)
     }
 
     /// Where the memory starts.
-    pub(super) fn addr(&self) -> Addr {
+    pub(crate) fn addr(&self) -> Addr {
         self.addr
+    }
+
+    /// How many bytes there are.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// The first `bytes` as they are once all work queued on any stream so far is done; the caller
     /// has waited for that.
-    pub(super) fn read(&self, bytes: usize) -> Result<Vec<u8>> {
+    pub(crate) fn read(&self, bytes: usize) -> Result<Vec<u8>> {
         let mut found = vec![0u8; bytes.min(self.bytes as usize)];
         let stream = self.device.stream()?;
         let backend = self.device.backend();
@@ -60,7 +65,7 @@ impl Scratch {
                 stream.raw(),
             )?;
         }
-        stream.synchronize()?;
+        stream.core().synchronize_memory()?;
         Ok(found)
     }
 }

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Checks the machine code of the conversions: no local memory, and accesses of 16 bytes.
+
+    scripts/check-sass.py FILE [--arch sm_90]
+
+FILE holds the kernels: an executable, or the archive `libwarpool_cuda.a` in the build's OUT_DIR.
+Every kernel must keep everything in registers (no stack, no spill). Every conversion of neighbours
+must load or store the wider of its two formats by 16 bytes, and the other by as many elements.
+Needs cuobjdump and nvdisasm of a CUDA toolkit, on PATH or in CUDA_HOME/bin; their wheels are
+fetched into target/cuda-disassembler where there are none.
+"""
+import argparse
+import collections
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+root = pathlib.Path(__file__).resolve().parent.parent
+# In the order of wp_type: name and bytes.
+FORMATS = [("f32", 4), ("f16", 2), ("bf16", 2), ("e4m3", 1), ("e5m2", 1), ("f64", 8)]
+PAIRED = ("flat_kernel", "rows_kernel", "convert_kernel", "block_kernel", "inplace_kernel")
+
+
+def disassembler():
+    """The folder of cuobjdump and nvdisasm."""
+    fetched = root / "target" / "cuda-disassembler"
+    home = pathlib.Path(os.environ.get("CUDA_HOME", "/nonexistent")) / "bin"
+    on_path = shutil.which("cuobjdump")
+    places = [pathlib.Path(on_path).parent] if on_path else []
+    for place in [*places, home, fetched / "nvidia" / "cu13" / "bin"]:
+        if (place / "cuobjdump").is_file() and (place / "nvdisasm").is_file():
+            return place
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:"]
+    wheels = ["nvidia-cuda-cuobjdump==13.5.37", "nvidia-cuda-nvdisasm==13.5.37"]
+    subprocess.run([*pip, "--target", str(fetched), *wheels], check=True, stdout=sys.stderr)
+    for tool in (fetched / "nvidia" / "cu13" / "bin").iterdir():
+        tool.chmod(0o755)
+    return fetched / "nvidia" / "cu13" / "bin"
+
+
+def dump(folder, *arguments):
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    command = [str(folder / "cuobjdump"), *arguments]
+    return subprocess.run(command, check=True, env=environment, text=True, stdout=subprocess.PIPE).stdout
+
+
+def functions(sass):
+    """Each function's name and the widths of its global and local accesses, in bits."""
+    found, name = {}, None
+    for line in sass.splitlines():
+        start = re.match(r"\s*Function : (\S+)", line)
+        if start:
+            name = start[1]
+            found[name] = collections.Counter()
+        access = re.search(r"\b(LDG|STG|LDL|STL)\.?(\S*)", line)
+        if name and access:
+            width = re.search(r"\b(128|64|U16|U8|S16|S8|16|8)$", access[2])
+            bits = int(width[1].lstrip("US")) if width else 32
+            found[name][access[1], bits] += 1
+    return found
+
+
+def pair(name):
+    numbers = re.findall(r"(?:wp_type|LS\w*?_)(\d)EL", name)[:2]
+    return [FORMATS[int(number)] for number in numbers]
+
+
+def check(name, accesses, usage):
+    """What is wrong with one kernel."""
+    wrong = [f"{what} {bytes}" for what, bytes in usage.items() if bytes != 0]
+    wrong += [f"{count} {op}" for (op, _), count in accesses.items() if op in ("LDL", "STL")]
+    kind = next((kind for kind in PAIRED if kind in name), None)
+    if kind and len(pair(name)) == 2:
+        (_, source), (_, target) = pair(name)
+        wider = max(source, target)
+        # A generator's call serves eight elements, which may be more than one access of each side.
+        group = 8 if "Stochastic" in name and kind == "flat_kernel" else 16 // wider
+        for op, size in (("LDG", source), ("STG", target)):
+            bits = min(8 * size * group, 128)
+            if accesses[op, bits] == 0:
+                wrong.append(f"no {op} of {bits // 8} bytes")
+    return wrong
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("file")
+parser.add_argument("--arch", default="sm_90")
+options = parser.parse_args()
+
+folder = disassembler()
+resources = dump(folder, "-arch", options.arch, "-res-usage", options.file)
+usage = {}
+for name, line in re.findall(r"Function (\S+?):\s*\n\s*(REG:.*)", resources):
+    usage[name] = {k: int(v) for k, v in re.findall(r"(STACK|LOCAL):(\d+)", line)}
+kernels = functions(dump(folder, "-arch", options.arch, "-sass", options.file))
+kernels = {name: accesses for name, accesses in kernels.items() if name in usage}
+bad = 0
+kinds = collections.Counter()
+for name, accesses in sorted(kernels.items()):
+    kind = next((kind for kind in PAIRED if kind in name), "others")
+    kinds[kind] += 1
+    wrong = check(name, accesses, usage[name])
+    if wrong:
+        bad += 1
+        between = " to ".join(format for format, _ in pair(name))
+        print(f"{kind} {between}: {', '.join(wrong)}: {name}")
+counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+print(f"{options.arch}: {len(kernels)} kernels ({counts}), {bad} with local memory or narrow accesses")
+if bad or not kernels:
+    sys.exit(1)

@@ -1,0 +1,246 @@
+//! The part of a plan that one step makes.
+
+use std::collections::BTreeMap;
+
+use super::plan::{Batch, CostModel, Move, Plan};
+use crate::seeded::seeded;
+
+/// How much one step may move.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct Budget {
+    /// Bytes; a block is moved whole, so a step moves at least one.
+    pub bytes: u64,
+    /// Bytes that count as moved for each launch beyond the first.
+    pub launch_bytes: u64,
+    /// Thread blocks the moves may occupy at once, 0 for as many as the device takes.
+    pub thread_blocks: u32,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self {
+            bytes: u64::MAX,
+            launch_bytes: 0,
+            thread_blocks: 0,
+        }
+    }
+}
+
+impl Budget {
+    /// At most `bytes` a step.
+    #[must_use]
+    pub fn bytes(bytes: u64) -> Self {
+        Self {
+            bytes,
+            ..Self::default()
+        }
+    }
+
+    /// What `model` expects to take at most `micros` microseconds of the device a step.
+    #[must_use]
+    pub fn micros(micros: f64, model: &CostModel) -> Self {
+        let bytes = |ns: f64| (ns.max(0.0) * model.bytes_per_ns) as u64;
+        Self {
+            bytes: bytes(micros * 1e3 - model.launch_ns),
+            launch_bytes: bytes(model.launch_ns),
+            ..Self::default()
+        }
+    }
+
+    /// In the background: at most `blocks` thread blocks at once.
+    #[must_use]
+    pub fn in_background(mut self, blocks: u32) -> Self {
+        self.thread_blocks = blocks;
+        self
+    }
+}
+
+/// What is left of a step's budget.
+struct Left {
+    bytes: u64,
+    moves: usize,
+    /// Nothing is taken yet: the first move is taken whatever it costs.
+    first: bool,
+}
+
+impl Left {
+    /// Takes moves in order while they fit.
+    fn take<'a>(&mut self, moves: impl Iterator<Item = &'a Move>) -> Vec<Move> {
+        let mut taken = Vec::new();
+        for &m in moves {
+            if !self.first && (m.bytes > self.bytes || self.moves == 0) {
+                break;
+            }
+            self.first = false;
+            self.bytes = self.bytes.saturating_sub(m.bytes);
+            self.moves = self.moves.saturating_sub(1);
+            taken.push(m);
+        }
+        taken
+    }
+}
+
+/// The moves of `plan` that one step makes: whole ones in the plan's order, as far as the budget
+/// goes and at most `most_moves`.
+pub(super) fn cut(plan: &Plan, budget: &Budget, most_moves: usize) -> Vec<Batch> {
+    let mut left = Left {
+        bytes: budget.bytes,
+        moves: most_moves,
+        first: true,
+    };
+    let mut batches = Vec::new();
+    for batch in &plan.batches {
+        if !left.first {
+            let Some(bytes) = left.bytes.checked_sub(budget.launch_bytes) else {
+                break;
+            };
+            left.bytes = bytes;
+        }
+        let part = match batch {
+            Batch::Disjoint(moves) => Batch::Disjoint(left.take(moves.iter())),
+            Batch::Slide {
+                upward: false,
+                moves,
+            } => Batch::Slide {
+                upward: false,
+                moves: left.take(moves.iter()),
+            },
+            // The highest goes first: nothing lies where it goes.
+            Batch::Slide {
+                upward: true,
+                moves,
+            } => {
+                let mut moves = match seeded!("upward-slide-cut-from-below") {
+                    true => left.take(moves.iter()),
+                    false => left.take(moves.iter().rev()),
+                };
+                moves.sort_unstable_by_key(|m| m.src);
+                Batch::Slide {
+                    upward: true,
+                    moves,
+                }
+            }
+        };
+        let whole = part.moves().len() == batch.moves().len();
+        if !part.moves().is_empty() {
+            batches.push(part);
+        }
+        if !whole {
+            break;
+        }
+    }
+    batches
+}
+
+/// Where each block that was moved, once or several times in the order given, came from and went.
+#[derive(Debug, Default)]
+pub(crate) struct Ways {
+    /// By where the block is now: where it came from, and its bytes.
+    origin: BTreeMap<u64, (u64, u64)>,
+}
+
+impl Ways {
+    /// Adds moves that were made together.
+    pub(super) fn add(&mut self, moves: &[Move]) {
+        let hops: Vec<_> = moves
+            .iter()
+            .map(|m| {
+                let hop = self.origin.remove(&m.src);
+                let hop = hop.filter(|_| !seeded!("first-hop-forgotten"));
+                hop.map_or(m.src, |(from, _)| from)
+            })
+            .collect();
+        let hops = hops.into_iter().zip(moves);
+        self.origin
+            .extend(hops.map(|(from, m)| (m.dst, (from, m.bytes))));
+    }
+
+    /// Each block's way, ascending by where it came from.
+    pub(crate) fn by_origin(&self) -> Vec<Move> {
+        let mut ways: Vec<Move> = self
+            .origin
+            .iter()
+            .map(|(&dst, &(src, bytes))| Move { src, dst, bytes })
+            .collect();
+        ways.sort_unstable_by_key(|way| way.src);
+        ways
+    }
+
+    /// Blocks moved.
+    pub(crate) fn blocks(&self) -> usize {
+        self.origin.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(src: u64, dst: u64, bytes: u64) -> Move {
+        Move { src, dst, bytes }
+    }
+
+    fn plan(batches: Vec<Batch>) -> Plan {
+        Plan {
+            moves: batches.iter().map(|b| b.moves().len()).sum(),
+            bytes: batches.iter().map(Batch::bytes).sum(),
+            batches,
+            ..Plan::default()
+        }
+    }
+
+    fn slide(upward: bool) -> Plan {
+        let shift = |i: u64| if upward { i * 100 + 50 } else { i * 100 };
+        let moves = (1..=4)
+            .map(|i| at(i * 100 + if upward { 0 } else { 50 }, shift(i), 40))
+            .collect();
+        plan(vec![Batch::Slide { upward, moves }])
+    }
+
+    #[test]
+    fn a_step_moves_at_least_one_block_and_then_what_the_budget_holds() {
+        let count = |bytes| {
+            cut(&slide(false), &Budget::bytes(bytes), usize::MAX)[0]
+                .moves()
+                .len()
+        };
+        assert_eq!([0, 39, 40, 79, 80, 1000].map(count), [1, 1, 1, 1, 2, 4]);
+        assert_eq!(
+            cut(&slide(false), &Budget::default(), 3)[0].moves().len(),
+            3
+        );
+    }
+
+    #[test]
+    fn a_slide_upwards_begins_with_its_highest_block() {
+        let part = cut(&slide(true), &Budget::bytes(80), usize::MAX);
+        assert_eq!(part[0].moves(), &slide(true).batches[0].moves()[2..]);
+    }
+
+    #[test]
+    fn a_second_launch_costs_what_the_budget_says() {
+        let two = plan(vec![
+            Batch::Disjoint(vec![at(0, 1000, 100)]),
+            Batch::Disjoint(vec![at(100, 2000, 100)]),
+        ]);
+        let budget = Budget {
+            launch_bytes: 50,
+            ..Budget::bytes(249)
+        };
+        assert_eq!(cut(&two, &budget, usize::MAX).len(), 1);
+        let budget = Budget {
+            bytes: 250,
+            ..budget
+        };
+        assert_eq!(cut(&two, &budget, usize::MAX).len(), 2);
+    }
+
+    #[test]
+    fn a_block_that_is_moved_twice_has_one_way() {
+        let mut ways = Ways::default();
+        ways.add(&[at(100, 900, 10), at(200, 100, 10)]);
+        ways.add(&[at(900, 300, 10)]);
+        assert_eq!(ways.by_origin(), [at(100, 300, 10), at(200, 100, 10)]);
+    }
+}

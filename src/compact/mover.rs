@@ -1,0 +1,334 @@
+//! The stream that moves, and the device memory its tables stand in.
+//!
+//! Tables are uploaded on a stream of their own, which no queued work holds up, into a few places
+//! used in turn. They stand apart from the pool: a pool that is full has no room for them, and that
+//! is when they are needed.
+
+use std::sync::Arc;
+
+use super::plan::{Batch, Move};
+use super::table::{MoveTable, SlideTable};
+use crate::device::{Addr, Device, Launch, Scratch, Stream};
+use crate::driver::abi;
+use crate::error::Result;
+use crate::seeded::seeded;
+
+/// Places for tables.
+const PLACES: u64 = 4;
+
+/// Bytes of a place, beyond those that the tiles of a block as large as the device take.
+const PLACE_BYTES: u64 = 256 << 10;
+
+/// Bytes copied to the device at once. A driver takes a copy of a piece of this size and returns;
+/// for a larger one from memory that is not page-locked it holds the caller.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// Bytes of a move in the table of a slide, and of a range in that of a patch.
+const RANGE_BYTES: u64 = size_of::<abi::wp_move>() as u64;
+
+/// Bytes of a word in the table of a scatter.
+const WORD_BYTES: u64 = size_of::<abi::wp_word>() as u64;
+
+/// Most bytes a disjoint move takes in its table, its tiles apart.
+const MOVE_BYTES: u64 = 20;
+
+/// Bytes of a move for each entry of its table's index of tiles, which has 4 bytes.
+const GROUP_SPAN: u64 = abi::WP_MOVE_TILE as u64 * abi::WP_TILE_GROUP as u64;
+
+/// Flags of a slide's scratch that are not those of whole tiles between its first and last byte.
+const FLAGS_BESIDE: u64 = 32;
+
+/// See the module documentation.
+pub(crate) struct Mover {
+    pub(crate) stream: Stream,
+    upload: Stream,
+    tables: Scratch,
+    place_bytes: u64,
+    next: u64,
+    /// Flags of slides, which run one after the other; the last is the one in use.
+    flags: Vec<Scratch>,
+}
+
+impl Mover {
+    pub(crate) fn new(device: &Device) -> Result<Self> {
+        let tiles = device.info().total_bytes / GROUP_SPAN * 4;
+        let place_bytes = (PLACE_BYTES + tiles).next_multiple_of(64);
+        Ok(Self {
+            stream: device.stream()?,
+            upload: device.stream()?,
+            tables: Scratch::zeroed(device, PLACES * place_bytes)?,
+            place_bytes,
+            next: 0,
+            flags: vec![Scratch::zeroed(device, 1)?],
+        })
+    }
+
+    /// Most ranges that one patch takes.
+    pub(crate) fn most_ranges(&self) -> usize {
+        (self.place_bytes / RANGE_BYTES) as usize
+    }
+
+    /// Puts `image` into the next place, ready for the moving stream; gives its address. The launch
+    /// that reads it is queued before the next upload.
+    fn upload(&mut self, image: Vec<u8>) -> Result<Addr> {
+        let addr = self.tables.addr() + self.next * self.place_bytes;
+        // Those that used the places before are queued by now.
+        if self.next == 0 && !seeded!("table-overwritten-while-in-use") {
+            self.upload.wait_stream(&self.stream)?;
+        }
+        let image = Arc::new(image);
+        if let Err(error) = self.copy(addr, &image) {
+            // Pieces may be on their way.
+            if self.upload.synchronize().is_err() {
+                std::mem::forget(image);
+            }
+            return Err(error);
+        }
+        if !seeded!("moves-before-their-table") {
+            self.stream.wait_stream(&self.upload)?;
+        }
+        self.next = (self.next + 1) % PLACES;
+        Ok(addr)
+    }
+
+    fn copy(&self, addr: Addr, image: &Arc<Vec<u8>>) -> Result<()> {
+        let (backend, raw) = (self.upload.device().backend(), self.upload.raw());
+        for (piece, at) in image.chunks(PIECE_BYTES).zip((0..).step_by(PIECE_BYTES)) {
+            // SAFETY: the place has room for the image, which the caller keeps until the copies are
+            // done or the call queued behind them lets go of it.
+            unsafe { backend.copy_in(addr + at, piece.as_ptr(), piece.len() as u64, raw)? };
+        }
+        let image = Arc::clone(image);
+        backend.host_call(raw, Box::new(move || drop(image)))
+    }
+
+    /// Cuts `batch` into parts of one launch each, in the order they have to be made in. A block is
+    /// moved by one launch, so that a failure between two leaves every block whole.
+    pub(crate) fn parts<'a>(&self, batch: &'a Batch) -> Vec<&'a [Move]> {
+        match batch {
+            Batch::Disjoint(moves) => {
+                let mut groups = 0;
+                cut_where(moves, |count, m| {
+                    groups = if count == 0 { 0 } else { groups } + m.bytes.div_ceil(GROUP_SPAN);
+                    (count + 1) * MOVE_BYTES + groups * 4 + 4 > self.place_bytes
+                })
+            }
+            Batch::Slide { upward, moves } => {
+                let tiles = (self.flags_bytes() / 4).saturating_sub(FLAGS_BESIDE);
+                let span = tiles * u64::from(abi::WP_SLIDE_TILE);
+                let mut lowest = 0;
+                let mut parts = cut_where(moves, |count, m| {
+                    if count == 0 {
+                        lowest = m.src;
+                    }
+                    m.src + m.bytes > lowest + span || (count + 1) * RANGE_BYTES > self.place_bytes
+                });
+                // A part's destinations may lie over the sources of those it moves towards.
+                if *upward {
+                    parts.reverse();
+                }
+                parts
+            }
+        }
+    }
+
+    /// Queues the moves of one part of a batch, addresses for offsets from `base`.
+    pub(crate) fn launch(
+        &mut self,
+        part: &[Move],
+        slide: Option<bool>,
+        base: Addr,
+        thread_blocks: u32,
+    ) -> Result<()> {
+        let based: Vec<Move> = part.iter().map(|m| based(m, base)).collect();
+        let launch = match slide {
+            None => {
+                let table = MoveTable::new(&based)?;
+                let at = self.upload(table.image())?;
+                Launch::Relocate(table.args(at, thread_blocks))
+            }
+            Some(upward) => {
+                let table = SlideTable::new(&based, upward)?;
+                let flags = self.flags(table.scratch_bytes())?;
+                let at = self.upload(table.image().to_vec())?;
+                Launch::Slide(table.args(at, flags, thread_blocks)?)
+            }
+        };
+        // SAFETY: sources and destinations are mapped memory of the pool that the stream runs
+        // behind; the table is in place, and the flags have the room it asks for.
+        unsafe { self.queue(&launch) }
+    }
+
+    /// Queues the rewriting of pointers into `ranges`, ascending and at most
+    /// [`Mover::most_ranges`], in the arrays of (address, slots) that `arrays` gives.
+    ///
+    /// # Safety
+    /// The arrays are device memory that the moving stream runs behind the uses of.
+    pub(crate) unsafe fn patch(
+        &mut self,
+        ranges: &[Move],
+        arrays: impl Iterator<Item = (Addr, u64)>,
+        mut each: impl FnMut(),
+    ) -> Result<()> {
+        let words: Vec<u64> = ranges
+            .iter()
+            .flat_map(|m| [m.src, m.dst, m.bytes])
+            .collect();
+        let at = self.upload(bytemuck::cast_slice(&words).to_vec())?;
+        for (slots, slot_count) in arrays {
+            let launch = Launch::Patch(abi::wp_patch {
+                slots,
+                slot_count,
+                ranges: at,
+                range_count: ranges.len() as u32,
+                max_blocks: 0,
+            });
+            // SAFETY: the caller vouches for the slots; the ranges are in place.
+            unsafe { self.queue(&launch)? };
+            each();
+        }
+        Ok(())
+    }
+
+    /// Queues the storing of (address, value) words.
+    ///
+    /// # Safety
+    /// The addresses are device memory, multiples of 8, that the moving stream runs behind the uses
+    /// of; none occurs twice.
+    pub(crate) unsafe fn store(&mut self, words: &[[u64; 2]]) -> Result<()> {
+        for part in words.chunks((self.place_bytes / WORD_BYTES) as usize) {
+            let at = self.upload(bytemuck::cast_slice(part).to_vec())?;
+            let launch = Launch::Scatter(abi::wp_scatter {
+                words: at,
+                count: part.len() as u64,
+            });
+            // SAFETY: the caller vouches for the addresses; the words are in place.
+            unsafe { self.queue(&launch)? };
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As for [`Backend::launch`](crate::device::Backend::launch).
+    unsafe fn queue(&self, launch: &Launch) -> Result<()> {
+        // SAFETY: the caller's obligations are the backend's.
+        unsafe {
+            let backend = self.stream.device().backend();
+            let early = seeded!("patch-before-move") && matches!(launch, Launch::Patch(_));
+            let stream = if early { &self.upload } else { &self.stream };
+            backend.launch(launch, stream.raw())
+        }
+    }
+
+    fn flags_bytes(&self) -> u64 {
+        self.flags.last().map_or(0, Scratch::bytes)
+    }
+
+    /// Flags for a slide that asks for `bytes`.
+    fn flags(&mut self, bytes: u64) -> Result<Addr> {
+        if bytes > self.flags_bytes() {
+            let larger = Scratch::zeroed(self.stream.device(), bytes)?;
+            self.flags.push(larger);
+        }
+        Ok(self.flags.last().map_or(0, Scratch::addr))
+    }
+}
+
+impl Drop for Mover {
+    fn drop(&mut self) {
+        // A stream that cannot be waited for has failed, and runs nothing more.
+        let _ = self.upload.synchronize();
+        let _ = self.stream.synchronize();
+    }
+}
+
+fn based(m: &Move, base: Addr) -> Move {
+    Move {
+        src: base + m.src,
+        dst: base + m.dst,
+        bytes: m.bytes,
+    }
+}
+
+/// Cuts `moves` before each at which `full` says so, given the number of moves in the part so far;
+/// never before the first of a part.
+fn cut_where(moves: &[Move], mut full: impl FnMut(u64, &Move) -> bool) -> Vec<&[Move]> {
+    let (mut parts, mut from) = (Vec::new(), 0);
+    for (at, m) in moves.iter().enumerate() {
+        if full((at - from) as u64, m) && at > from {
+            parts.push(&moves[from..at]);
+            from = at;
+            full(0, m);
+        }
+    }
+    if from < moves.len() {
+        parts.push(&moves[from..]);
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(src: u64, dst: u64, bytes: u64) -> Move {
+        Move { src, dst, bytes }
+    }
+
+    #[test]
+    fn a_part_holds_what_one_table_holds_and_every_move_is_in_one_part() {
+        let mover = Mover::new(&Device::host().expect("host")).expect("a mover");
+        let most = (mover.place_bytes / MOVE_BYTES) as usize;
+        let small: Vec<Move> = (0..3 * most as u64)
+            .map(|i| at(i << 20, i << 10, 512))
+            .collect();
+        let large: Vec<Move> = (0..100)
+            .map(|i| at(i << 40, 0, mover.place_bytes << 14))
+            .collect();
+        for moves in [small, large] {
+            let batch = Batch::Disjoint(moves.clone());
+            let parts = mover.parts(&batch);
+            assert!(parts.len() > 1);
+            for part in &parts {
+                let table = MoveTable::new(part).expect("a table");
+                assert!(table.bytes() as u64 <= mover.place_bytes, "{}", part.len());
+            }
+            assert_eq!(parts.concat(), moves);
+        }
+    }
+
+    #[test]
+    fn parts_of_a_slide_fit_the_flags_and_go_in_its_direction() {
+        let mover = Mover::new(&Device::host().expect("host")).expect("a mover");
+        for upward in [false, true] {
+            let moves: Vec<Move> = (1..40u64)
+                .map(|i| at(i << 30, (i << 30) + 512 * u64::from(upward), 1 << 20))
+                .collect();
+            let batch = Batch::Slide { upward, moves };
+            let parts = mover.parts(&batch);
+            assert!(parts.len() > 1);
+            for part in &parts {
+                let table = SlideTable::new(part, upward).expect("a table");
+                assert!(table.scratch_bytes() <= mover.flags_bytes());
+            }
+            let ascending = parts.windows(2).all(|two| two[0][0].src < two[1][0].src);
+            let descending = parts.windows(2).all(|two| two[0][0].src > two[1][0].src);
+            assert!(if upward { descending } else { ascending });
+        }
+    }
+
+    #[test]
+    fn a_block_larger_than_the_flags_allow_is_one_part() {
+        let mover = Mover::new(&Device::host().expect("host")).expect("a mover");
+        let moves = vec![at(1 << 20, 0, 64 << 30), at(65 << 30, 64 << 30, 512)];
+        let batch = Batch::Slide {
+            upward: false,
+            moves,
+        };
+        let parts = mover.parts(&batch);
+        assert_eq!(
+            parts.iter().map(|part| part.len()).collect::<Vec<_>>(),
+            [1, 1]
+        );
+    }
+}

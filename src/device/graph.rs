@@ -1,0 +1,297 @@
+//! Captures and graphs: work recorded once and launched again and again.
+//!
+//! [`Stream::begin_capture`] records what is given to a stream, kernels of the application's own
+//! included, until [`Capture::end`] makes a [`Graph`] of it. Memory is allocated and freed as ever
+//! meanwhile; see [`Graph`] for how long it lasts.
+//!
+//! ```
+//! # fn main() -> warpool::Result<()> {
+//! use warpool::{Device, Pool, PoolConfig};
+//!
+//! let device = Device::host()?;
+//! let pool = Pool::new(&device, PoolConfig::default())?;
+//! let stream = device.stream()?;
+//! let capture = stream.begin_capture()?;
+//! let scratch = pool.alloc(&stream, 1 << 20)?; // the graph's own from here on
+//! // launch kernels on `stream` that use scratch.addr()
+//! drop(scratch);
+//! let graph = capture.end()?;
+//! for _ in 0..100 {
+//!     graph.launch(&stream)?;
+//! }
+//! drop(graph); // the memory goes back to the pool, behind the last launch
+//! # Ok(())
+//! # }
+//! ```
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::capture::{OfAnother, Recorder};
+use super::{RawGraph, Stream};
+use crate::error::{Error, Result};
+
+/// A capture that goes on. Dropping it ends it and forgets what was recorded.
+pub struct Capture {
+    recorder: Option<Arc<Recorder>>,
+    origin: Stream,
+}
+
+/// Captured work, ready to be launched any number of times.
+///
+/// **Memory.** What pools hand out on a stream under capture is the graph's: its addresses hold for
+/// as long as the graph lives, whether the block is dropped or not. A block dropped during the
+/// capture may be handed out again in the same capture, in stream order, and to nobody else. A block
+/// that is still held when the capture ends can be read after a launch, as a result of the graph.
+/// Blocks from before that are dropped during the capture are kept too, and movable memory pinned on
+/// a captured stream stays where it is. When the graph is dropped all of it goes back to the pools,
+/// behind every launch, without a wait on the host.
+///
+/// What the graph uses of memory allocated before and dropped **after** the capture is the caller's
+/// to keep.
+///
+/// Safe to use from any thread; launches of one graph do not overlap.
+pub struct Graph {
+    raw: RawGraph,
+    memory: GraphMemory,
+}
+
+/// What a graph keeps; for a graph captured by another library, see [`Stream::note_capture`].
+///
+/// Dropping it gives the memory back to the pools behind all launches that
+/// [`GraphMemory::used_by`] was told of.
+pub struct GraphMemory {
+    recorder: Arc<Recorder>,
+}
+
+/// A capture that another library makes. Dropping it without [`NotedCapture::end`] gives the memory
+/// back at once.
+pub struct NotedCapture {
+    recorder: Option<Arc<Recorder>>,
+    origin: Stream,
+    _counted: OfAnother,
+}
+
+impl Stream {
+    /// Begins to record what is given to this stream instead of running it.
+    ///
+    /// A stream that is made to wait for this one ([`Stream::wait_stream`], or an event recorded
+    /// here) joins the capture; this one must wait for it again before the end. Work given before
+    /// is waited for by the launches, so the capture need not wait for it. Waiting for the stream on
+    /// the host, uploads and downloads are errors until the capture ends.
+    ///
+    /// Calls for other streams, from this thread or others, are not restricted.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the stream is being captured already; what the driver said.
+    #[doc(alias = "cudaStreamBeginCapture")]
+    #[doc(alias = "CUDAGraph")]
+    pub fn begin_capture(&self) -> Result<Capture> {
+        let recorder = Recorder::new(self.device())?;
+        recorder.enter(self)?;
+        let capture = Capture {
+            recorder: Some(recorder),
+            origin: self.clone(),
+        };
+        if let Err(error) = self.device().backend().capture_begin(self.raw()) {
+            capture.forget();
+            return Err(error);
+        }
+        Ok(capture)
+    }
+
+    /// Says that another library is about to capture this stream, so that memory handed out on it
+    /// lasts as long as that library's graph: call it before its capture begins, and
+    /// [`NotedCapture::end`] after it has ended.
+    ///
+    /// Streams that join the capture are told of by waiting through this crate
+    /// ([`Stream::wait_stream`]).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the stream is being captured already; what the driver said.
+    pub fn note_capture(&self) -> Result<NotedCapture> {
+        let recorder = Recorder::new(self.device())?;
+        recorder.enter(self)?;
+        Ok(NotedCapture {
+            recorder: Some(recorder),
+            origin: self.clone(),
+            _counted: OfAnother::begin(),
+        })
+    }
+
+    /// Whether the stream is being captured, by this crate or by anyone.
+    ///
+    /// # Errors
+    /// What the driver said.
+    pub fn is_capturing(&self) -> Result<bool> {
+        self.device().backend().stream_capturing(self.raw())
+    }
+}
+
+impl Capture {
+    /// Ends the capture and makes what was recorded ready to launch.
+    ///
+    /// # Errors
+    /// What the driver said, for one that a stream which joined was not waited for. The capture has
+    /// then ended, and its memory is back.
+    pub fn end(mut self) -> Result<Graph> {
+        let Some(recorder) = self.recorder.take() else {
+            return Err(Error::invalid("capture", "it has ended"));
+        };
+        let backend = self.origin.device().backend();
+        let ended = backend.capture_end(self.origin.raw());
+        let over = ended.is_ok()
+            || matches!(self.origin.is_capturing(), Ok(false))
+            || discard(&self.origin);
+        recorder.leave(over);
+        let memory = GraphMemory { recorder };
+        Ok(Graph {
+            raw: ended?,
+            memory,
+        })
+    }
+
+    /// Lets the streams go without asking the driver, which has not begun.
+    fn forget(mut self) {
+        if let Some(recorder) = self.recorder.take() {
+            recorder.leave(true);
+            recorder.release();
+        }
+    }
+}
+
+/// Ends the capture of `stream` and forgets what was recorded; false if the driver would not.
+fn discard(stream: &Stream) -> bool {
+    let backend = stream.device().backend();
+    // A call that fails without having ended the capture is tried again.
+    for _ in 0..2 {
+        match backend.capture_end(stream.raw()) {
+            Ok(raw) => {
+                // Never launched; a failure loses only the driver's record of it.
+                let _ = backend.graph_destroy(raw);
+                return true;
+            }
+            Err(_) if matches!(stream.is_capturing(), Ok(false)) => return true,
+            Err(_) => {}
+        }
+    }
+    false
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        let Some(recorder) = self.recorder.take() else {
+            return;
+        };
+        recorder.leave(discard(&self.origin));
+        recorder.release();
+    }
+}
+
+impl Graph {
+    /// Queues one run of the captured work on `stream`, behind everything queued there.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the stream is of another device or is being captured; what the driver
+    /// said.
+    pub fn launch(&self, stream: &Stream) -> Result<()> {
+        self.memory.used_by(stream)?;
+        // SAFETY: what the pools handed out in the capture is kept until the graph is dropped, and
+        // given back behind this run; whoever captured work on other memory vouched for that.
+        unsafe {
+            stream
+                .device()
+                .backend()
+                .graph_launch(self.raw, stream.raw())
+        }
+    }
+
+    /// The memory that the graph keeps.
+    #[must_use]
+    pub fn memory(&self) -> &GraphMemory {
+        &self.memory
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // Runs queued still complete; a failure loses only the driver's record of the graph.
+        let device = self.memory.recorder.gate().device();
+        let _ = device.backend().graph_destroy(self.raw);
+    }
+}
+
+impl GraphMemory {
+    /// Says that the graph is about to be launched on `stream`: makes the stream run behind what the
+    /// memory waits for, and the memory last until what is queued on the stream by the time it is
+    /// given back. Call it before each launch; [`Graph::launch`] does.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the stream is of another device or is being captured; what the driver
+    /// said.
+    pub fn used_by(&self, stream: &Stream) -> Result<()> {
+        self.recorder.used_by(stream)
+    }
+
+    /// Bytes of device memory kept.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.recorder.bytes()
+    }
+}
+
+impl Drop for GraphMemory {
+    fn drop(&mut self) {
+        self.recorder.release();
+    }
+}
+
+impl NotedCapture {
+    /// The other library's capture has ended: gives the memory that its graph needs.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the capture has not ended, and it may be called again; or if this was
+    /// called before.
+    pub fn end(&mut self) -> Result<GraphMemory> {
+        if self.origin.is_capturing()? {
+            return Err(Error::invalid("capture", "it goes on: end it first"));
+        }
+        let recorder = self.recorder.take();
+        let recorder = recorder.ok_or_else(|| Error::invalid("capture", "it has ended"))?;
+        recorder.leave(true);
+        Ok(GraphMemory { recorder })
+    }
+}
+
+impl Drop for NotedCapture {
+    fn drop(&mut self) {
+        if let Some(recorder) = self.recorder.take() {
+            recorder.leave(!self.origin.is_capturing().unwrap_or(false));
+            recorder.release();
+        }
+    }
+}
+
+impl fmt::Debug for Capture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Capture({:?})", self.origin)
+    }
+}
+
+impl fmt::Debug for NotedCapture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NotedCapture({:?})", self.origin)
+    }
+}
+
+impl fmt::Debug for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Graph({:#x}, {:?})", self.raw.0, self.memory)
+    }
+}
+
+impl fmt::Debug for GraphMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GraphMemory({} bytes)", self.bytes())
+    }
+}

@@ -1,0 +1,36 @@
+//! Telling the application where a block went.
+
+use std::sync::Arc;
+
+use super::table::MovableId;
+use crate::device::Addr;
+
+/// A block has a new address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Relocation {
+    /// Whose block.
+    pub id: MovableId,
+    /// Where it was.
+    pub from: Addr,
+    /// Where it is.
+    pub to: Addr,
+    /// Bytes of the block as the pool rounds them.
+    pub bytes: u64,
+    /// Counts the pool's moves up: where two threads compact and the later is told first, it has
+    /// the larger number.
+    pub number: u64,
+}
+
+/// What the application wants called.
+pub(super) type Callback = Arc<dyn Fn(&Relocation) + Send + Sync>;
+
+/// Calls to make once no lock is held.
+pub(super) type Calls = Vec<(Callback, Relocation)>;
+
+/// Makes them.
+pub(super) fn tell(calls: Calls) {
+    for (callback, relocation) in calls {
+        callback(&relocation);
+    }
+}

@@ -1,0 +1,279 @@
+//! Arrays of pointers in device memory, rewritten when what they point to moves.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use super::registry::Registry;
+use super::table::{Marks, MovableId, Table};
+use crate::compact::{Move, Mover};
+use crate::device::{Addr, Stream};
+use crate::error::{Error, Result};
+
+/// Bytes of a slot.
+const SLOT_BYTES: u64 = 8;
+
+/// Where an array is.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Place {
+    /// Where the application keeps it.
+    Fixed(Addr),
+    /// In a movable block.
+    Block(MovableId),
+}
+
+/// A registered array. Pins and uses of one in a movable block are the block's.
+pub(super) struct Array {
+    pub(super) place: Place,
+    pub(super) slots: u64,
+    pins: u32,
+    ready: Marks,
+    uses: Marks,
+}
+
+/// Moves that arrays have not been told of.
+struct Owed {
+    /// Addresses, ascending by source.
+    ranges: Arc<Vec<Move>>,
+    arrays: Vec<u64>,
+}
+
+/// All registered arrays. What they are owed is empty between steps, unless a launch failed.
+#[derive(Default)]
+pub(super) struct Arrays {
+    next: u64,
+    list: BTreeMap<u64, Array>,
+    owed: VecDeque<Owed>,
+}
+
+impl Arrays {
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Whether an array is behind the moves made.
+    pub(super) fn is_behind(&self) -> bool {
+        !self.owed.is_empty()
+    }
+
+    /// Registers an array whose contents are there behind what `stream` was given so far.
+    pub(super) fn add(&mut self, place: Place, slots: u64, stream: Option<&Stream>) -> u64 {
+        let key = self.next;
+        self.next += 1;
+        let mut uses = Marks::default();
+        if let Some(stream) = stream {
+            let timeline = &stream.core().timeline;
+            uses.note(timeline, timeline.open_tick());
+        }
+        let array = Array {
+            place,
+            slots,
+            pins: 0,
+            ready: Marks::default(),
+            uses,
+        };
+        self.list.insert(key, array);
+        key
+    }
+
+    /// Forgets an array; gives what has to be done before its memory is used otherwise.
+    pub(super) fn remove(&mut self, key: u64) -> Marks {
+        self.list
+            .remove(&key)
+            .map_or_else(Marks::default, |array| array.ready)
+    }
+
+    pub(super) fn get(&mut self, key: u64) -> Result<&mut Array> {
+        let gone = || Error::invalid("pointers", "the array is not registered any more");
+        self.list.get_mut(&key).ok_or_else(gone)
+    }
+
+    /// Forgets the arrays in a block that was freed.
+    pub(super) fn forget(&mut self, id: MovableId) {
+        self.list
+            .retain(|_, array| !matches!(array.place, Place::Block(block) if block == id));
+    }
+
+    /// Whether an array is held where it is and as it is.
+    pub(super) fn any_pinned(&self, table: &mut Table) -> bool {
+        self.list.values().any(|array| match array.place {
+            Place::Fixed(_) => array.pins > 0,
+            Place::Block(id) => table.place(id).is_some_and(|entry| entry.pins > 0),
+        })
+    }
+
+    /// Notes that all arrays have to be told of `ranges`.
+    pub(super) fn owe(&mut self, ranges: Vec<Move>) {
+        if !self.list.is_empty() && !ranges.is_empty() {
+            self.owed.push_back(Owed {
+                ranges: Arc::new(ranges),
+                arrays: self.list.keys().copied().collect(),
+            });
+        }
+    }
+
+    /// Queues the rewriting of all that is owed, oldest first.
+    pub(super) fn settle(&mut self, table: &mut Table, mover: &mut Mover) -> Result<()> {
+        let timeline = Arc::clone(&mover.stream.core().timeline);
+        while let Some(owed) = self.owed.front_mut() {
+            owed.arrays.retain(|key| self.list.contains_key(key));
+            let mut places = Vec::with_capacity(owed.arrays.len());
+            for key in &owed.arrays {
+                let array = &self.list[key];
+                places.push(match array.place {
+                    Place::Fixed(addr) => {
+                        array.uses.wait_on(&timeline)?;
+                        (addr, array.slots)
+                    }
+                    Place::Block(id) => {
+                        let entry = table.entry(id)?;
+                        entry.ready.wait_on(&timeline)?;
+                        entry.uses.wait_on(&timeline)?;
+                        let (addr, bytes) = entry
+                            .block
+                            .as_ref()
+                            .map_or((0, 0), |b| (b.addr(), b.bytes()));
+                        (addr, array.slots.min(bytes / SLOT_BYTES))
+                    }
+                });
+            }
+            let mut made = 0;
+            // SAFETY: a fixed array is there until it is unregistered, says who registered it, one
+            // in a block until the block is freed; the stream waits for what uses them.
+            let patched = unsafe { mover.patch(&owed.ranges, places.into_iter(), || made += 1) };
+            for key in owed.arrays.drain(..made) {
+                let Some(array) = self.list.get_mut(&key) else {
+                    continue;
+                };
+                let ready = match array.place {
+                    Place::Fixed(_) => {
+                        array.uses = Marks::default();
+                        &mut array.ready
+                    }
+                    Place::Block(id) => &mut table.entry(id)?.ready,
+                };
+                ready.note(&timeline, timeline.open_tick());
+            }
+            patched?;
+            self.owed.pop_front();
+        }
+        Ok(())
+    }
+}
+
+impl Array {
+    pub(super) fn pin(&mut self, stream: &Stream) -> Result<()> {
+        self.ready.wait_on(&stream.core().timeline)?;
+        self.pins += 1;
+        Ok(())
+    }
+
+    pub(super) fn unpin(&mut self, stream: &Stream) {
+        self.pins = self.pins.saturating_sub(1);
+        let timeline = &stream.core().timeline;
+        self.uses.note(timeline, timeline.open_tick());
+    }
+}
+
+/// An array of pointers in device memory that moves rewrite, for as long as this lives.
+///
+/// Each slot is 8 bytes. A slot that holds an address inside a movable block, its first byte or
+/// any other, holds the same place of that block after every move; null and all other addresses
+/// stay as they are. The rewriting is queued behind the move on the same stream.
+///
+/// A kernel that reads or writes the array is queued under a pin of the array, and of each block
+/// that it follows a pointer into. **While an array is pinned nothing of the pool moves**, so pin it
+/// around the queueing of work and no longer.
+///
+/// Each step of a compaction reads all slots of all arrays once.
+pub struct PointerArray {
+    registry: Arc<Registry>,
+    key: u64,
+    slots: u64,
+}
+
+impl PointerArray {
+    pub(super) fn new(registry: Arc<Registry>, key: u64, slots: u64) -> Self {
+        Self {
+            registry,
+            key,
+            slots,
+        }
+    }
+
+    /// Number of slots.
+    #[must_use]
+    pub fn slots(&self) -> u64 {
+        self.slots
+    }
+
+    /// Holds the array as it is and where it is, for work on `stream`, which is made to wait on the
+    /// device for the last rewriting.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the stream is of another device, or the array was in a movable block
+    /// that is freed; what the driver said.
+    pub fn pin<'a>(&'a self, stream: &'a Stream) -> Result<PinnedPointers<'a>> {
+        let addr = self.registry.pin_pointers(self.key, stream)?;
+        Ok(PinnedPointers {
+            array: self,
+            stream,
+            addr,
+        })
+    }
+
+    /// Ends the registration in the order of `stream`, which is made to wait on the device for the
+    /// last rewriting. Dropping the array instead waits on the host.
+    ///
+    /// # Errors
+    /// What the driver said. If it was a wait, the host has waited instead; if it was a rewriting
+    /// that earlier failed and now failed again, the array holds addresses of before it.
+    pub fn unregister(self, stream: &Stream) -> Result<()> {
+        let (ready, settled) = self.registry.unregister(self.key);
+        let waited = ready.wait_on(&stream.core().timeline);
+        settled.and(waited.inspect_err(|_| ready.wait_here()))
+    }
+}
+
+impl Drop for PointerArray {
+    fn drop(&mut self) {
+        // What could not be rewritten is the caller's who did not ask.
+        let (ready, _) = self.registry.unregister(self.key);
+        ready.wait_here();
+    }
+}
+
+impl std::fmt::Debug for PointerArray {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PointerArray({} slots)", self.slots)
+    }
+}
+
+/// Holds a [`PointerArray`]; its drop notes the use on its stream.
+#[must_use = "the array is held only while this lives"]
+pub struct PinnedPointers<'a> {
+    array: &'a PointerArray,
+    stream: &'a Stream,
+    addr: Addr,
+}
+
+impl PinnedPointers<'_> {
+    /// Address of the first slot; valid while the guard lives, for work queued on its stream.
+    #[must_use]
+    pub fn addr(&self) -> Addr {
+        self.addr
+    }
+}
+
+impl Drop for PinnedPointers<'_> {
+    fn drop(&mut self) {
+        self.array
+            .registry
+            .unpin_pointers(self.array.key, self.stream);
+    }
+}
+
+impl std::fmt::Debug for PinnedPointers<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PinnedPointers({:#x}, {:?})", self.addr, self.array)
+    }
+}

@@ -1,0 +1,166 @@
+//! Blocks that grow and shrink: in place where the neighbour is free, else by a move of their own.
+
+use std::sync::Arc;
+
+use bytemuck::Pod;
+
+use super::callback::{Callback, Calls, tell};
+use super::registry::{Registry, State};
+use super::table::Marks;
+use super::{Movable, MovableId};
+use crate::compact::Move;
+use crate::device::{Stream, lock};
+use crate::error::{Error, Result};
+use crate::pool::{Block, UNIT};
+
+impl<T: Pod> Movable<T> {
+    /// Makes the buffer `len` elements long, in the order of `stream`; the first elements stay as
+    /// they are, those added have any value.
+    ///
+    /// A buffer shrinks in place, and grows in place where the memory behind it is free. Else it is
+    /// copied to a block allocated on `stream`, with all that a move brings: pointers to it are
+    /// rewritten and its callback called. Nobody waits on the host.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for no elements, on a stream under capture, while the block is pinned by its id, or, where it has to
+    /// be copied, while an array of pointers is pinned; as [`Pool::alloc`](crate::Pool::alloc). The
+    /// buffer is then as it was.
+    pub fn resize(&mut self, stream: &Stream, len: usize) -> Result<()> {
+        let bytes = (len as u64).checked_mul(size_of::<T>() as u64);
+        let bytes = bytes.filter(|&bytes| bytes > 0).ok_or_else(|| {
+            let why = format!("{len} elements are none, or overflow the address space");
+            Error::invalid("len", why)
+        })?;
+        self.registry.resize(self.id, stream, bytes)?;
+        self.len = len;
+        Ok(())
+    }
+}
+
+impl Registry {
+    pub(super) fn on_move(&self, id: MovableId, callback: Option<Callback>) {
+        let mut state = lock(&self.state);
+        let Ok(entry) = state.table.entry(id) else {
+            return;
+        };
+        let now = callback.is_some();
+        // Dropped without the lock: it is the application's.
+        let before = std::mem::replace(&mut entry.on_move, callback);
+        state.listeners = state.listeners + usize::from(now) - usize::from(before.is_some());
+        drop(state);
+        drop(before);
+    }
+
+    fn resize(&self, id: MovableId, stream: &Stream, bytes: u64) -> Result<()> {
+        self.check_stream(stream)?;
+        stream.core().refuse_under_capture()?;
+        let shared = self.shared()?;
+        // Free memory behind the block may be in a cache.
+        shared.drain_all();
+        if lock(&self.state).resize_in_place(id, bytes)? {
+            return Ok(());
+        }
+        let lane = shared.open_lane(stream)?;
+        let block = lane.alloc(bytes)?;
+        let mut calls = Calls::new();
+        let copied = lock(&self.state).copy_into(id, stream, block, &mut calls);
+        tell(calls);
+        let old = copied?;
+        shared.set_movable(&old, false);
+        // Freed on the stream it came from, behind the copy out of it.
+        let timeline = &stream.core().timeline;
+        let home = &old.lane().stream.timeline;
+        if home.wait_for(timeline, timeline.open_tick()).is_err() {
+            let _ = timeline.sync_to(timeline.open_tick());
+        }
+        drop(old);
+        Ok(())
+    }
+}
+
+impl State {
+    /// Whether the block could be given `bytes` where it is.
+    fn resize_in_place(&mut self, id: MovableId, bytes: u64) -> Result<bool> {
+        let entry = self.table.entry(id)?;
+        if entry.pins > 0 {
+            let why = "the block is pinned: drop its pins first";
+            return Err(Error::invalid("id", why));
+        }
+        let Some(block) = &mut entry.block else {
+            return Ok(false);
+        };
+        let timeline = Arc::clone(&block.lane().stream.timeline);
+        if bytes < block.bytes() {
+            // What is given back is free on the block's own stream, so that has to run behind all.
+            if bytes.next_multiple_of(UNIT) < block.capacity() {
+                entry.ready.wait_on(&timeline)?;
+                entry.uses.wait_on(&timeline)?;
+            }
+            return block.shrink(bytes).map(|()| true);
+        }
+        let capacity = block.capacity();
+        if !block.grow(bytes)? {
+            return Ok(false);
+        }
+        if block.capacity() > capacity {
+            // What was added is ready on the block's own stream.
+            entry.ready.note(&timeline, timeline.open_tick());
+        }
+        Ok(true)
+    }
+
+    /// Queues a copy of the block into `block` and puts that in its place; gives the old one.
+    fn copy_into(
+        &mut self,
+        id: MovableId,
+        stream: &Stream,
+        block: Block,
+        calls: &mut Calls,
+    ) -> Result<Block> {
+        if self.arrays.any_pinned(&mut self.table) {
+            let why = "an array of pointers is pinned: drop its pin, so that it can be rewritten";
+            return Err(Error::invalid("pointers", why));
+        }
+        self.settle()?;
+        let base = self.table.base();
+        let timeline = &stream.core().timeline;
+        let entry = self.table.entry(id)?;
+        if entry.pins > 0 {
+            let why = "the block is pinned: drop its pins first";
+            return Err(Error::invalid("id", why));
+        }
+        let Some((from, bytes)) = entry.block.as_ref().map(|b| (b.addr(), b.capacity())) else {
+            return Err(Error::invalid("id", "it was freed"));
+        };
+        entry.ready.wait_on(timeline)?;
+        entry.uses.wait_on(timeline)?;
+        // SAFETY: both blocks have the bytes, lie apart, and are freed in stream order behind this.
+        unsafe {
+            let backend = stream.device().backend();
+            backend.copy_within(
+                block.addr(),
+                from,
+                bytes.min(block.capacity()),
+                stream.raw(),
+            )?;
+        }
+        let way = Move {
+            src: from - base,
+            dst: block.addr() - base,
+            bytes,
+        };
+        block.lane().shared.set_movable(&block, true);
+        let uses = std::mem::take(&mut entry.uses);
+        if self.words.is_some() {
+            // They may have read the word that is stored anew.
+            entry.word_uses.note_all(&uses);
+        }
+        entry.ready = Marks::default();
+        entry.ready.note(timeline, timeline.open_tick());
+        let old = self.table.replace(id, block);
+        self.moved(&[way], calls);
+        // What fails here is owed, and made good before the next pin that needs it.
+        let _ = self.settle();
+        old.ok_or_else(|| Error::invalid("id", "it was freed"))
+    }
+}

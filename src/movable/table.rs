@@ -1,0 +1,300 @@
+//! The handles: whose block is where, who holds it, and what a use or a move of it runs behind.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::callback::Callback;
+use crate::compact::{Move, Owners};
+use crate::device::{Addr, Timeline};
+use crate::error::{Error, Result};
+use crate::pool::Block;
+use crate::seeded::seeded;
+
+/// A movable block as a plain value: its place in the table and how often that place was used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MovableId {
+    /// Place in the table.
+    pub index: u32,
+    /// Tells one use of the place from the next: a stale handle is caught by it.
+    pub generation: u32,
+}
+
+/// Ticks of streams, one a stream.
+#[derive(Default)]
+pub(super) struct Marks(Vec<(Arc<Timeline>, u64)>);
+
+impl Marks {
+    /// Adds a tick; of one stream the later counts.
+    pub(super) fn note(&mut self, timeline: &Arc<Timeline>, tick: u64) {
+        let known = self
+            .0
+            .iter_mut()
+            .find(|(other, _)| other.uid == timeline.uid);
+        match known {
+            Some((_, last)) => *last = tick.max(*last),
+            None => self.0.push((Arc::clone(timeline), tick)),
+        }
+    }
+
+    pub(super) fn note_all(&mut self, other: &Self) {
+        for (timeline, tick) in &other.0 {
+            self.note(timeline, *tick);
+        }
+    }
+
+    /// Makes the stream of `timeline` wait for all ticks on the device.
+    pub(super) fn wait_on(&self, timeline: &Timeline) -> Result<()> {
+        self.each(&mut |theirs, tick| timeline.wait_for(theirs, tick).map(|_| ()))
+    }
+
+    pub(super) fn each(&self, to: &mut dyn FnMut(&Timeline, u64) -> Result<()>) -> Result<()> {
+        self.0
+            .iter()
+            .try_for_each(|(theirs, tick)| to(theirs, *tick))
+    }
+
+    /// As [`Marks::wait_on`]; where the device cannot be made to wait, the host does, and where
+    /// that cannot either, nothing runs any more.
+    pub(super) fn wait_surely_on(&self, timeline: &Timeline) {
+        for (theirs, tick) in &self.0 {
+            if timeline.wait_for(theirs, *tick).is_err() {
+                let _ = theirs.sync_to(*tick);
+            }
+        }
+    }
+
+    /// Waits on the host; a stream that cannot be waited for runs nothing any more.
+    pub(super) fn wait_here(&self) {
+        for (theirs, tick) in &self.0 {
+            let _ = theirs.sync_to(*tick);
+        }
+    }
+}
+
+/// One place of the table.
+#[derive(Default)]
+pub(super) struct Entry {
+    pub(super) generation: u32,
+    pub(super) block: Option<Block>,
+    pub(super) pins: u32,
+    /// Freed while pinned: goes with the last pin.
+    pub(super) doomed: bool,
+    /// What a use has to run behind: the allocation, then the last move.
+    pub(super) ready: Marks,
+    /// What a move has to run behind.
+    pub(super) uses: Marks,
+    /// The word of the address table is not what it has to be, and is in the list of such words.
+    pub(super) stale_word: bool,
+    /// What the word's next store has to run behind.
+    pub(super) word_uses: Marks,
+    /// Called when the block has moved.
+    pub(super) on_move: Option<Callback>,
+}
+
+/// See the module documentation.
+#[derive(Default)]
+pub(super) struct Table {
+    entries: Vec<Entry>,
+    spare: Vec<u32>,
+    /// By offset in the arena.
+    at: HashMap<u64, u32>,
+    base: Addr,
+    /// Places whose word in the address table is stale; `None` where there is no such table.
+    stale_words: Option<Vec<u32>>,
+}
+
+/// What is left of a handle that was freed.
+pub(super) struct Left {
+    pub(super) block: Block,
+    /// What the block's memory has to run behind.
+    pub(super) uses: Marks,
+}
+
+impl Table {
+    pub(super) fn new(base: Addr) -> Self {
+        Self {
+            base,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn base(&self) -> Addr {
+        self.base
+    }
+
+    /// Places in use at some time.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn entry(&mut self, id: MovableId) -> Result<&mut Entry> {
+        let entry = self.entries.get_mut(id.index as usize);
+        entry
+            .filter(|entry| {
+                entry.generation == id.generation && entry.block.is_some() && !entry.doomed
+            })
+            .ok_or_else(|| Error::invalid("id", format!("{id:?} was freed: drop stale handles")))
+    }
+
+    /// The handle, freed or not.
+    pub(super) fn place(&mut self, id: MovableId) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(id.index as usize);
+        entry.filter(|entry| entry.generation == id.generation && entry.block.is_some())
+    }
+
+    /// The handle of the block at `offset`.
+    pub(super) fn at(&self, offset: u64) -> Option<(MovableId, &Entry)> {
+        let &index = self.at.get(&offset)?;
+        let entry = &self.entries[index as usize];
+        let generation = entry.generation;
+        Some((MovableId { index, generation }, entry))
+    }
+
+    /// Gives a handle to `block`, which is ready behind all its stream was given so far.
+    pub(super) fn add(&mut self, block: Block) -> MovableId {
+        let index = self.spare.pop().unwrap_or_else(|| {
+            self.entries.push(Entry::default());
+            (self.entries.len() - 1) as u32
+        });
+        // A graph's own memory stays where it is: no move finds it.
+        if !block.is_private() {
+            self.at.insert(block.addr() - self.base, index);
+        }
+        let timeline = Arc::clone(&block.lane().stream.timeline);
+        let entry = &mut self.entries[index as usize];
+        entry.ready.note(&timeline, timeline.open_tick());
+        entry.block = Some(block);
+        let generation = entry.generation;
+        self.word_changed(index);
+        MovableId { index, generation }
+    }
+
+    /// Takes a handle out; `None` if it was, or while it is pinned.
+    pub(super) fn remove(&mut self, id: MovableId) -> Option<Left> {
+        let words = self.stale_words.is_some();
+        let entry = self.place(id)?;
+        if entry.pins > 0 && !seeded!("block-freed-under-a-pin") {
+            entry.doomed = true;
+            return None;
+        }
+        let block = entry.block.take()?;
+        let mut uses = std::mem::take(&mut entry.ready);
+        uses.note_all(&std::mem::take(&mut entry.uses));
+        if words {
+            entry.word_uses.note_all(&uses);
+        }
+        entry.doomed = false;
+        entry.on_move = None;
+        let next = u32::from(!seeded!("stale-handle-accepted"));
+        entry.generation = entry.generation.wrapping_add(next);
+        self.at.remove(&(block.addr() - self.base));
+        self.spare.push(id.index);
+        self.word_changed(id.index);
+        Some(Left { block, uses })
+    }
+
+    /// Puts `block` in the place of the handle's own, which it gives.
+    pub(super) fn replace(&mut self, id: MovableId, block: Block) -> Option<Block> {
+        let base = self.base;
+        let (to, private) = (block.addr() - base, block.is_private());
+        let old = self.place(id)?.block.replace(block)?;
+        self.at.remove(&(old.addr() - base));
+        if !private {
+            self.at.insert(to, id.index);
+        }
+        self.word_changed(id.index);
+        Some(old)
+    }
+
+    /// From now on there is a table of addresses on the device, all words of which are stale.
+    pub(super) fn has_words(&mut self) {
+        if self.stale_words.is_none() {
+            self.stale_words = Some(Vec::new());
+            (0..self.entries.len() as u32).for_each(|index| self.word_changed(index));
+        }
+    }
+
+    fn word_changed(&mut self, index: u32) {
+        let Some(words) = &mut self.stale_words else {
+            return;
+        };
+        let entry = &mut self.entries[index as usize];
+        if !std::mem::replace(&mut entry.stale_word, true) {
+            words.push(index);
+        }
+    }
+
+    /// Whether a word is stale.
+    pub(super) fn is_any_word_stale(&self) -> bool {
+        self.stale_words
+            .as_ref()
+            .is_some_and(|words| !words.is_empty())
+    }
+
+    /// (place, address to be stored) of each stale word, once `timeline`'s stream waits for what
+    /// reads the old ones.
+    pub(super) fn stale_words(&self, timeline: &Timeline) -> Result<Vec<(u32, Addr)>> {
+        let indexes = self.stale_words.iter().flatten();
+        let word = |&index: &u32| {
+            let entry = &self.entries[index as usize];
+            if !seeded!("address-word-stored-under-its-readers") {
+                entry.word_uses.wait_on(timeline)?;
+            }
+            entry.uses.wait_on(timeline)?;
+            Ok((index, entry.block.as_ref().map_or(0, Block::addr)))
+        };
+        indexes.map(word).collect()
+    }
+
+    /// All words were stored behind `tick`.
+    pub(super) fn words_stored(&mut self, timeline: &Arc<Timeline>, tick: u64) {
+        for index in self.stale_words.iter_mut().flat_map(std::mem::take) {
+            let entry = &mut self.entries[index as usize];
+            entry.stale_word = false;
+            entry.word_uses = Marks::default();
+            // The word of a place without a block has no reader.
+            if entry.block.is_some() {
+                entry.ready.note(timeline, tick);
+            }
+        }
+    }
+}
+
+/// The table's side of a step, for the stream that moves.
+pub(super) struct Moving<'a> {
+    pub(super) table: &'a mut Table,
+    pub(super) mover: &'a Arc<Timeline>,
+}
+
+impl Owners for Moving<'_> {
+    fn may_move(&self, at: u64) -> bool {
+        let entry = self.table.at(at);
+        entry.is_some_and(|(_, entry)| entry.pins == 0 || seeded!("pinned-block-moved"))
+    }
+
+    fn uses(&self, at: u64, each: &mut dyn FnMut(&Timeline, u64) -> Result<()>) -> Result<()> {
+        let Some((_, entry)) = self.table.at(at) else {
+            return Ok(());
+        };
+        entry.ready.each(each)?;
+        entry.uses.each(each)
+    }
+
+    fn moved(&mut self, moves: &[Move], ids: &[u32], tick: u64) {
+        let table = &mut *self.table;
+        // All old places go before any new one comes: one block's new place may be another's old.
+        let indexes: Vec<Option<u32>> = moves.iter().map(|m| table.at.remove(&m.src)).collect();
+        for ((m, &id), index) in moves.iter().zip(ids).zip(indexes) {
+            let Some(index) = index else { continue };
+            table.at.insert(m.dst, index);
+            let entry = &mut table.entries[index as usize];
+            entry.uses = Marks::default();
+            entry.ready = Marks::default();
+            entry.ready.note(self.mover, tick);
+            if let Some(block) = &mut entry.block {
+                block.moved_to(id, table.base + m.dst);
+            }
+            table.word_changed(index);
+        }
+    }
+}

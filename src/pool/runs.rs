@@ -1,0 +1,196 @@
+//! Runs of mapped memory, and bringing them together without copying a byte.
+//!
+//! Stealing idle handles leaves gaps, and a block cannot lie across one: memory that is free in
+//! several runs is not one hole however the blocks are moved inside them. A run whose blocks may all
+//! move is mapped a second time, behind another run: its blocks have new addresses and their old
+//! bytes. The old mappings retire as those of stolen handles do.
+
+use super::core::Core;
+use super::extents::{Id, NONE, Slot, State};
+use crate::arena::FrameId;
+use crate::error::{Error, Result};
+
+/// Mapped memory between two places where nothing is mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    /// Whether every block in it may move.
+    pub(crate) movable: bool,
+    /// Bytes behind it where nothing is mapped, nor retiring.
+    pub(crate) gap: u64,
+}
+
+/// A block that came along with its run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Carried {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    pub(crate) bytes: u64,
+    pub(crate) id: Id,
+}
+
+struct Piece {
+    frame: FrameId,
+    start: u64,
+    bytes: u64,
+}
+
+impl Core {
+    /// All runs in address order; `may_move` is asked about each block.
+    pub(crate) fn runs(&self, may_move: &dyn Fn(u64) -> bool) -> Vec<Run> {
+        let mut runs: Vec<Run> = Vec::new();
+        let mut inside = false;
+        for (_, extent) in self.extents.iter() {
+            let blocks = match extent.state {
+                State::Hole => Some(true),
+                State::Taken => Some(may_move(extent.start)),
+                _ => None,
+            };
+            let Some(movable) = blocks else {
+                let follows = std::mem::replace(&mut inside, false);
+                if let Some(run) = runs.last_mut().filter(|_| follows)
+                    && extent.state == State::Gap
+                {
+                    run.gap = extent.bytes;
+                }
+                continue;
+            };
+            match runs.last_mut().filter(|_| inside) {
+                Some(run) => {
+                    run.end = extent.end();
+                    run.movable &= movable;
+                }
+                None => runs.push(Run {
+                    start: extent.start,
+                    end: extent.end(),
+                    movable,
+                    gap: 0,
+                }),
+            }
+            inside = true;
+        }
+        runs
+    }
+
+    /// Bytes that a request of `bytes` lacks if all free memory were one hole, in granules; `None`
+    /// if the pool may not grow by so many.
+    pub(crate) fn lacks(&self, bytes: u64) -> Option<u64> {
+        let lacking = bytes.saturating_sub(self.extents.hole_bytes());
+        let lacking = lacking.next_multiple_of(self.arena.granule());
+        (self.arena.reserved().saturating_add(lacking) <= self.limit()).then_some(lacking)
+    }
+
+    /// Maps new memory at [`from`, `from + bytes`) of a gap.
+    pub(crate) fn extend(&mut self, from: u64, bytes: u64) -> Result<()> {
+        self.create_frames(from, from + bytes).map(|_| ())
+    }
+
+    /// Maps `run` at `to`, in a gap, and books its blocks there behind `tick` of `slot`'s stream;
+    /// gives them in address order.
+    ///
+    /// The stream runs behind the history of every hole and the uses of every block of the run. A
+    /// failure leaves the run where it is.
+    pub(crate) fn carry(
+        &mut self,
+        run: &Run,
+        to: u64,
+        slot: Slot,
+        tick: u64,
+    ) -> Result<Vec<Carried>> {
+        let pieces = self.pieces(run)?;
+        let place = |start: u64| to + (start - run.start);
+        for (count, piece) in pieces.iter().enumerate() {
+            if let Err(error) = self.arena.map_again(piece.frame, place(piece.start)) {
+                for made in &pieces[..count] {
+                    self.retire_again(place(made.start), made.bytes);
+                }
+                return Err(error);
+            }
+        }
+        for piece in &pieces {
+            self.arena.settle(piece.frame, place(piece.start));
+        }
+        let (mut hole, blocks) = self.vacate(run, slot, tick);
+        for piece in &pieces {
+            let end = piece.start + piece.bytes;
+            let part = self.extents.retire(hole, piece.start, end);
+            self.retiring.push_back(part);
+            hole = self.extents.get(part).next;
+        }
+        let Some(gap) = self.extents.gap_at(to) else {
+            return Ok(Vec::new());
+        };
+        let bytes = run.end - run.start;
+        let mut at = self.extents.map_gap(gap, to, to + bytes, slot, tick);
+        let mut carried = Vec::with_capacity(blocks.len());
+        for (from, bytes) in blocks {
+            at = self.extents.seek(at, place(from));
+            at = self.extents.take_window(at, place(from), bytes, slot);
+            self.extents.get_mut(at).movable = true;
+            carried.push(Carried {
+                from,
+                to: place(from),
+                bytes,
+                id: at,
+            });
+        }
+        Ok(carried)
+    }
+
+    /// The frames of a run.
+    fn pieces(&self, run: &Run) -> Result<Vec<Piece>> {
+        let mut pieces = Vec::new();
+        let mut at = run.start;
+        while at < run.end {
+            let Some((frame, mapped)) = self.arena.frame_at(at) else {
+                let why = format!("nothing is mapped at {at:#x} of {run:?}");
+                return Err(Error::invalid("run", why));
+            };
+            let (start, bytes) = self.arena.extent_of(&mapped);
+            at = start + bytes;
+            pieces.push(Piece {
+                frame,
+                start,
+                bytes,
+            });
+        }
+        Ok(pieces)
+    }
+
+    /// Turns the run into one hole with the history (`slot`, `tick`); gives it, and the (offset,
+    /// bytes) of the blocks that were in it.
+    fn vacate(&mut self, run: &Run, slot: Slot, tick: u64) -> (Id, Vec<(u64, u64)>) {
+        let mut blocks = Vec::new();
+        let mut at = self.extents.seek(self.extents.first(), run.start);
+        loop {
+            let extent = *self.extents.get(at);
+            if extent.state == State::Taken {
+                blocks.push((extent.start, extent.bytes));
+                at = self.extents.give(at, slot, tick, |_| true);
+            }
+            let extent = *self.extents.get(at);
+            if extent.end() >= run.end || extent.next == NONE {
+                break;
+            }
+            at = extent.next;
+        }
+        // Holes that no block lay between.
+        let hole = self.extents.seek(self.extents.first(), run.start);
+        while self.extents.get(hole).end() < run.end {
+            self.extents.merge_as(hole, slot, tick);
+        }
+        (hole, blocks)
+    }
+
+    /// Lets a second mapping go that nothing was told of.
+    fn retire_again(&mut self, at: u64, bytes: u64) {
+        let Some(gap) = self.extents.gap_at(at) else {
+            return;
+        };
+        let fresh = super::extents::FRESH;
+        let hole = self.extents.map_gap(gap, at, at + bytes, fresh, 0);
+        let part = self.extents.retire(hole, at, at + bytes);
+        self.retiring.push_back(part);
+    }
+}

@@ -1,0 +1,192 @@
+//! The pool's memory piece by piece, as a value.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+
+use super::Pool;
+use super::core::Core;
+use super::extents::{Extent, State};
+use super::shared::Shared;
+use crate::device::{Addr, lock};
+use crate::error::Bytes;
+
+/// Tag of a graph's segment.
+pub(super) const GRAPH: &str = "graph memory";
+
+/// What a piece of the pool's memory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PieceState {
+    /// A live block, or memory that a graph keeps.
+    Live,
+    /// Free, in the cache of a stream.
+    Cached,
+    /// Free.
+    Hole,
+    /// Mapped elsewhere already, and still mapped here for work that may use it; no memory of its
+    /// own.
+    Retiring,
+}
+
+impl PieceState {
+    /// The state in one word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::Cached => "cached",
+            Self::Hole => "hole",
+            Self::Retiring => "retiring",
+        }
+    }
+}
+
+/// A piece of the pool's memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Piece {
+    /// Address of the first byte.
+    pub addr: Addr,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// What it is.
+    pub state: PieceState,
+    /// The [`id`](crate::Stream::id) of the stream it was allocated on or, if it is free, freed on;
+    /// `None` for memory that no stream has used.
+    pub stream: Option<u64>,
+    /// The tag of a live block, in a pool that tracks.
+    pub tag: Option<&'static str>,
+    /// Whether compaction may move it.
+    pub movable: bool,
+}
+
+/// Every mapped byte of a pool, in address order. Made by [`Pool::snapshot`].
+///
+/// `Display` prints a line a piece.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// The pieces, by address.
+    pub pieces: Vec<Piece>,
+    /// Physical bytes the pool holds: the sum of all pieces but retiring ones.
+    pub reserved: u64,
+}
+
+impl Snapshot {
+    /// Bytes in pieces of one state.
+    #[must_use]
+    pub fn bytes(&self, state: PieceState) -> u64 {
+        let pieces = self.pieces.iter().filter(|piece| piece.state == state);
+        pieces.map(|piece| piece.bytes).sum()
+    }
+
+    /// The snapshot as JSON: `{"reserved": .., "pieces": [{"addr": .., "bytes": .., "state": ..,
+    /// "stream": .., "tag": .., "movable": ..}, ..]}`, bytes and addresses as numbers.
+    #[cfg(feature = "cli")]
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let pieces: Vec<serde_json::Value> = self.pieces.iter().map(Piece::json).collect();
+        serde_json::json!({ "reserved": self.reserved, "pieces": pieces }).to_string()
+    }
+}
+
+#[cfg(feature = "cli")]
+impl Piece {
+    fn json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "addr": self.addr,
+            "bytes": self.bytes,
+            "state": self.state.word(),
+            "stream": self.stream,
+            "tag": self.tag,
+            "movable": self.movable,
+        })
+    }
+}
+
+impl fmt::Display for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.pieces.len();
+        write!(f, "{count} pieces, {} reserved", Bytes(self.reserved))?;
+        for piece in &self.pieces {
+            let word = piece.state.word();
+            write!(f, "\n  {:#x}: {} bytes {word}", piece.addr, piece.bytes)?;
+            if let Some(stream) = piece.stream {
+                write!(f, ", stream {stream}")?;
+            }
+            if let Some(tag) = piece.tag {
+                write!(f, ", {tag}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Whether the extent was allocated or freed on a gate: as a block it is a graph's segment.
+    pub(super) fn is_graphs(&self, extent: &Extent) -> bool {
+        let stream = self.streams[extent.slot as usize].as_ref();
+        let hold = stream.and_then(|state| state.hold.upgrade());
+        hold.is_some_and(|hold| hold.gate)
+    }
+}
+
+impl Shared {
+    /// See [`Pool::snapshot`].
+    fn snapshot(&self) -> Snapshot {
+        let tags: HashMap<Addr, &'static str> = match &self.tracker {
+            Some(_) => {
+                let blocks = self.leak_report().blocks.into_iter();
+                blocks.filter_map(|b| Some((b.addr, b.tag?))).collect()
+            }
+            None => HashMap::new(),
+        };
+        let lanes = self.all_lanes();
+        let core = lock(&self.core);
+        let mut cached = HashSet::new();
+        for lane in &lanes {
+            lane.each_cached(|block| {
+                cached.insert(block.id);
+            });
+        }
+        let pieces = core.extents.iter().filter_map(|(id, extent)| {
+            let state = match extent.state {
+                State::Taken if cached.contains(&id) => PieceState::Cached,
+                State::Taken => PieceState::Live,
+                State::Hole => PieceState::Hole,
+                State::Retiring => PieceState::Retiring,
+                _ => return None,
+            };
+            let stream = core.streams[extent.slot as usize].as_ref();
+            let live = state == PieceState::Live;
+            let graph = core.is_graphs(extent);
+            let addr = self.base + extent.start;
+            Some(Piece {
+                addr,
+                bytes: extent.bytes,
+                state,
+                stream: stream.map(|state| state.timeline.uid),
+                tag: match live && graph {
+                    true => Some(GRAPH),
+                    false => tags.get(&addr).copied().filter(|_| live),
+                },
+                movable: live && extent.movable,
+            })
+        });
+        Snapshot {
+            pieces: pieces.collect(),
+            reserved: core.arena.reserved(),
+        }
+    }
+}
+
+impl Pool {
+    /// Every mapped byte of the pool: blocks and holes with address, size, state, stream and, under
+    /// [`PoolConfig::track`](super::PoolConfig::track), tag. For a person who asks why memory is
+    /// not free; walks everything under the pool's lock.
+    #[doc(alias = "memory_snapshot")]
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        self.shared().snapshot()
+    }
+}

@@ -1,0 +1,92 @@
+//! What the pool's slow steps tell the application's `tracing` subscriber.
+//!
+//! Steps are taken under the pool's lock, and a subscriber may do anything, allocate among others.
+//! So a step leaves a note, and whoever took the steps tells what was noted once the lock is let go.
+//! Without the feature `tracing` nothing is noted.
+
+use super::shared::Shared;
+#[cfg(feature = "tracing")]
+use crate::device::lock;
+
+/// A slow step of the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// Bytes from a hole of the requesting stream, or one that no stream had used.
+    OwnStream(u64),
+    /// Bytes from a hole or cache of another stream that was ready.
+    ReadyElsewhere(u64),
+    /// The caches of all streams were emptied for a request of these bytes.
+    Drain(u64),
+    /// Bytes from holes of other streams behind a wait on the device.
+    StreamWait(u64),
+    /// An idle handle of these bytes was mapped elsewhere.
+    Steal(u64),
+    /// A handle of these bytes was made.
+    Grow(u64),
+    /// These bytes were served after a registered step gave memory back.
+    Relieved(u64),
+    /// A request of these bytes failed.
+    OutOfMemory(u64),
+    /// Bytes moved by a step of compaction.
+    Moved(u64),
+    /// Bytes given back to the device by a trim.
+    Trimmed(u64),
+}
+
+/// The steps not told yet.
+#[derive(Default)]
+pub(crate) struct Notes {
+    #[cfg(feature = "tracing")]
+    notes: Vec<Told>,
+}
+
+impl Notes {
+    /// Notes a step, to be told by [`Shared::tell`].
+    #[inline]
+    pub(crate) fn note(&mut self, step: Told) {
+        #[cfg(feature = "tracing")]
+        self.notes.push(step);
+        #[cfg(not(feature = "tracing"))]
+        let _ = step;
+    }
+}
+
+impl Shared {
+    /// Tells the subscriber what was noted, without a lock of the pool.
+    #[cfg(feature = "tracing")]
+    #[cold]
+    pub(crate) fn tell(&self) {
+        let notes = std::mem::take(&mut lock(&self.core).told.notes);
+        for step in notes {
+            step.tell(self.uid);
+        }
+    }
+
+    /// There is no subscriber.
+    #[cfg(not(feature = "tracing"))]
+    #[inline(always)]
+    pub(crate) fn tell(&self) {}
+}
+
+#[cfg(feature = "tracing")]
+impl Told {
+    fn tell(self, pool: u64) {
+        macro_rules! event {
+            ($level:ident, $bytes:expr, $words:literal) => {
+                tracing::event!(target: "warpool", tracing::Level::$level, pool, bytes = $bytes, $words)
+            };
+        }
+        match self {
+            Self::OwnStream(bytes) => event!(TRACE, bytes, "own stream"),
+            Self::ReadyElsewhere(bytes) => event!(TRACE, bytes, "ready elsewhere"),
+            Self::Drain(bytes) => event!(DEBUG, bytes, "caches emptied"),
+            Self::StreamWait(bytes) => event!(DEBUG, bytes, "stream wait"),
+            Self::Steal(bytes) => event!(DEBUG, bytes, "idle handle remapped"),
+            Self::Grow(bytes) => event!(DEBUG, bytes, "handle created"),
+            Self::Relieved(bytes) => event!(INFO, bytes, "relieved"),
+            Self::OutOfMemory(bytes) => event!(WARN, bytes, "out of memory"),
+            Self::Moved(bytes) => event!(DEBUG, bytes, "blocks moved"),
+            Self::Trimmed(bytes) => event!(DEBUG, bytes, "trimmed"),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Compactions under the checker of stream order: moves, rewritten pointers and the address table
+//! are ordered with every use, and nothing that is right is reported.
+
+mod common;
+
+use common::{Memory, read, write};
+use warpool::compact::{Budget, Goal};
+use warpool::device::sim::SimConfig;
+use warpool::movable::Movable;
+use warpool::sanitize::{Fault, Sanitizer};
+use warpool::{Device, Pool, PoolConfig, Stream};
+
+const WORDS: usize = 25_000;
+
+fn fragmented(pool: &Pool, stream: &Stream) -> Vec<Movable<u64>> {
+    let all: Vec<_> = (0..40u64)
+        .map(|seed| {
+            let mut block = pool.alloc_movable::<u64>(stream, WORDS).unwrap();
+            block.upload(stream, &vec![seed; WORDS]).unwrap();
+            block
+        })
+        .collect();
+    all.into_iter().step_by(2).collect()
+}
+
+/// Blocks used on two streams, named by an array and a table, moved, resized, freed and used again.
+fn program(device: &Device) {
+    let pool = Pool::new(device, PoolConfig::default().limit(16 << 20)).unwrap();
+    let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let mut blocks = fragmented(&pool, &stream);
+    let memory = Memory::new(device, 4096);
+    let addrs: Vec<u64> = blocks
+        .iter()
+        .map(|b| b.pin(&stream).unwrap().addr())
+        .collect();
+    write(&stream, memory.addr, bytemuck::cast_slice(&addrs));
+    // SAFETY: the memory outlives the array and is used under its pin.
+    let array =
+        unsafe { pool.register_pointers(&stream, memory.addr, addrs.len() as u64) }.unwrap();
+    let table = pool.address_table().unwrap();
+    let mut pass = pool
+        .begin_compaction(Goal::Full, Budget::bytes(1_000_000))
+        .unwrap();
+    while !pass.step().unwrap().finished {
+        for block in &blocks {
+            let pinned = block.pin(&other).unwrap();
+            read(&other, table.entry(block.id()), 8);
+            read(&other, pinned.addr(), 1000);
+        }
+        let pinned = array.pin(&other).unwrap();
+        read(&other, pinned.addr(), addrs.len() * 8);
+        drop(pinned);
+        drop(blocks.swap_remove(1));
+        let words = WORDS + 100 * blocks.len();
+        blocks[0].resize(&stream, words).unwrap();
+        drop(pool.alloc(&other, 300_000).unwrap());
+    }
+    // Behind the pass other streams get the memory that it vacated.
+    let used = pool.stats().allocated.current;
+    let large = pool.alloc(&other, (16 << 20) - used).unwrap();
+    write(&other, large.addr(), &[7; 1000]);
+    drop((large, array, blocks));
+    stream.synchronize().unwrap();
+    other.synchronize().unwrap();
+}
+
+#[test]
+fn a_program_with_compactions_has_nothing_reported() {
+    let devices = [
+        Device::host().unwrap(),
+        Device::sim(&SimConfig::default()).unwrap(),
+    ];
+    for device in devices {
+        let (watched, sanitizer) = Sanitizer::over(&device);
+        program(&watched);
+        if let Err(report) = sanitizer.check() {
+            panic!("{report}");
+        }
+    }
+}
+
+#[test]
+fn a_use_that_no_pin_covers_is_reported_once_the_block_moves() {
+    let (watched, sanitizer) = Sanitizer::over(&Device::host().unwrap());
+    let pool = Pool::new(&watched, PoolConfig::default().limit(16 << 20)).unwrap();
+    let stream = watched.stream().unwrap();
+    let blocks = fragmented(&pool, &stream);
+    let stale: Vec<u64> = blocks
+        .iter()
+        .map(|b| b.pin(&stream).unwrap().addr())
+        .collect();
+    pool.compact(&Goal::Full).unwrap();
+    sanitizer.check().unwrap();
+    // The address outlived its guard.
+    let last = blocks.len() - 1;
+    assert_ne!(blocks[last].pin(&stream).unwrap().addr(), stale[last]);
+    read(&stream, stale[last], 8);
+    assert_eq!(sanitizer.check().unwrap_err().fault, Fault::UseAfterFree);
+}

@@ -1,0 +1,237 @@
+//! Every device call inside a compaction fails at each of its first uses, once and for ever: the
+//! books stay whole, contents, pointers and the address table are right once the device works
+//! again, and nothing is lost.
+
+mod common;
+
+use common::watched::{MADE_TO_FAIL, Watched};
+use common::{Memory, leaving_nothing, read, write};
+use warpool::compact::{Budget, Goal};
+use warpool::device::HostConfig;
+use warpool::movable::{AddressTable, Movable, PointerArray};
+use warpool::{Device, Error, Pool, PoolConfig, Stream};
+
+/// Most bytes of the pool.
+const LIMIT: u64 = 16 << 20;
+
+/// Words of a block.
+const WORDS: usize = 25_000;
+
+/// The seed and the words of the large one.
+const LARGE: u64 = 100;
+const LARGE_WORDS: usize = 7 << 17;
+
+/// Uses of a call that are made to fail in turn.
+const USES: u64 = 7;
+
+macro_rules! suite {
+    ($($name:ident: $call:literal,)*) => {
+        mod host {
+            $(#[test] fn $name() {
+                super::leaving_nothing(super::small_host(), |device| super::fails(device, $call));
+            })*
+        }
+        mod cuda {
+            $(#[test] fn $name() {
+                if let Some(device) = super::common::cuda() {
+                    let _alone = super::common::alone_on_the_gpu();
+                    super::leaving_nothing(device, |device| super::fails(device, $call));
+                }
+            })*
+        }
+    };
+}
+
+suite! {
+    a_pass_survives_a_failing_launch: "launch",
+    a_pass_survives_a_failing_copy_in: "copy_in",
+    a_pass_survives_a_failing_copy_within: "copy_within",
+    a_pass_survives_a_failing_host_call: "host_call",
+    a_pass_survives_a_failing_event_create: "event_create",
+    a_pass_survives_a_failing_event_record: "event_record",
+    a_pass_survives_a_failing_event_wait: "event_wait",
+    a_pass_survives_a_failing_event_query: "event_query",
+    a_pass_survives_a_failing_create: "create",
+    a_pass_survives_a_failing_map: "map",
+    a_pass_survives_a_failing_unmap: "unmap",
+}
+
+/// A host device of little memory: the arena's books, which the checks walk, grow with it.
+fn small_host() -> Device {
+    Device::host_with(HostConfig::default().with_capacity(8 * LIMIT)).unwrap()
+}
+
+fn fails(device: &Device, call: &'static str) {
+    let mut injected = 0;
+    for for_ever in [false, true] {
+        for use_number in 1..=USES {
+            let (device, watched) = Watched::over(device);
+            let mut world = World::new(&device);
+            watched.fail(call, use_number, for_ever);
+            world.churn();
+            injected += watched.failures();
+            watched.heal();
+            world.check();
+            world.works_again();
+        }
+    }
+    assert!(
+        injected > 0,
+        "no pass called {call}: the test proves nothing"
+    );
+}
+
+/// A fragmented pool whose blocks an array of pointers and an address table name.
+struct World {
+    live: Vec<(u64, Movable<u64>)>,
+    array: PointerArray,
+    table: AddressTable,
+    // Behind what uses it.
+    memory: Memory,
+    streams: [Stream; 2],
+    pool: Pool,
+    /// Seeds of the blocks that slots point to, by slot.
+    slots: Vec<u64>,
+}
+
+fn contents(seed: u64, words: usize) -> Vec<u64> {
+    (0..words as u64).map(|word| seed << 32 | word).collect()
+}
+
+impl World {
+    fn new(device: &Device) -> Self {
+        let pool = Pool::new(device, PoolConfig::default().limit(LIMIT)).unwrap();
+        let streams = [device.stream().unwrap(), device.stream().unwrap()];
+        let of = |seeds: std::ops::Range<u64>| -> Vec<(u64, Movable<u64>)> {
+            seeds
+                .map(|seed| (seed, block(&pool, &streams[0], seed, WORDS)))
+                .collect()
+        };
+        let mut live = of(0..8);
+        let middle = pool.alloc(&streams[0], 6 << 20).unwrap();
+        let above = of(8..28);
+        drop(middle);
+        // Idle handles of the middle are stolen for it, which leaves memory apart.
+        live.push((LARGE, block(&pool, &streams[1], LARGE, LARGE_WORDS)));
+        assert!(pool.stats().steps.steal > 0);
+        live.extend(above.into_iter().step_by(6));
+        // Room to grow by one handle, which a request of all that is free needs.
+        pool.trim(LIMIT - (2 << 20)).unwrap();
+        let memory = Memory::new(device, 4096);
+        let slots: Vec<u64> = live.iter().map(|(seed, _)| *seed).collect();
+        let words: Vec<u64> = live
+            .iter()
+            .map(|(_, block)| block.pin(&streams[0]).unwrap().addr() + 8)
+            .collect();
+        write(&streams[0], memory.addr, bytemuck::cast_slice(&words));
+        // SAFETY: the memory outlives the array and is used under its pin.
+        let array = unsafe { pool.register_pointers(&streams[0], memory.addr, words.len() as u64) };
+        Self {
+            array: array.unwrap(),
+            table: pool.address_table().unwrap(),
+            live,
+            memory,
+            streams,
+            pool,
+            slots,
+        }
+    }
+
+    /// Passes, requests that need one, a resize and pins, while the device fails.
+    fn churn(&mut self) {
+        for round in 0..3u64 {
+            // Uses on the other stream, which a move has to wait for.
+            let pinned = self.live[0].1.pin(&self.streams[1]);
+            self.expected(pinned.map(drop).err());
+            let mut pass = self
+                .pool
+                .begin_compaction(Goal::Full, Budget::bytes(1_000_000))
+                .unwrap();
+            for _ in 0..6 {
+                let step = pass.step();
+                self.pool.check_invariants().unwrap();
+                self.expected(step.err());
+            }
+            let longest = LIMIT - self.pool.stats().allocated.current;
+            let large = self.pool.alloc(&self.streams[1], longest);
+            self.pool.check_invariants().unwrap();
+            self.expected(large.map(drop).err());
+            let (seed, block) = &mut self.live[2];
+            let resized = block.resize(&self.streams[0], WORDS * (2 + round as usize));
+            // What the new words hold is not known; the old ones are checked.
+            let read = resized.and_then(|()| read_back(block, *seed, &self.streams[0]));
+            self.pool.check_invariants().unwrap();
+            self.expected(read.err());
+        }
+    }
+
+    fn expected(&self, error: Option<Error>) {
+        let Some(error) = error else { return };
+        let ours = matches!(
+            error,
+            Error::Driver {
+                code: MADE_TO_FAIL,
+                ..
+            }
+        );
+        assert!(ours || error.is_out_of_memory(), "{error}");
+    }
+
+    /// Contents, pointers and table, with the device working.
+    fn check(&self) {
+        self.pool.check_invariants().unwrap();
+        let stream = &self.streams[0];
+        let slots = {
+            let pinned = self.array.pin(stream).unwrap();
+            assert_eq!(pinned.addr(), self.memory.addr);
+            read(stream, pinned.addr(), self.slots.len() * 8)
+        };
+        let slots = slots
+            .as_chunks::<8>()
+            .0
+            .iter()
+            .map(|word| u64::from_le_bytes(*word));
+        let mut slots = self.slots.iter().copied().zip(slots);
+        for (seed, block) in &self.live {
+            let words = block.download(stream).unwrap();
+            let known = words
+                .len()
+                .min(if *seed == LARGE { LARGE_WORDS } else { WORDS });
+            assert!(words[..known] == contents(*seed, known), "block {seed}");
+            let pinned = block.pin(stream).unwrap();
+            let entry = read(stream, self.table.entry(block.id()), 8);
+            assert_eq!(entry, pinned.addr().to_le_bytes());
+            let (of, slot) = slots.next().unwrap();
+            assert_eq!((of, slot), (*seed, pinned.addr() + 8));
+        }
+    }
+
+    /// What was begun under failures is finished, and all memory is there.
+    fn works_again(mut self) {
+        assert!(self.pool.compact(&Goal::Full).unwrap().finished);
+        self.check();
+        let live = self.pool.stats().allocated.current;
+        let all = self.pool.alloc(&self.streams[0], LIMIT - live).unwrap();
+        self.check();
+        drop(all);
+        self.live.clear();
+        self.pool.trim(0).unwrap();
+        self.pool.check_invariants().unwrap();
+        let stats = self.pool.stats();
+        assert_eq!((stats.allocated.current, stats.reserved.current), (0, 0));
+    }
+}
+
+/// A block with its contents.
+fn block(pool: &Pool, stream: &Stream, seed: u64, words: usize) -> Movable<u64> {
+    let mut block = pool.alloc_movable::<u64>(stream, words).unwrap();
+    block.upload(stream, &contents(seed, words)).unwrap();
+    block
+}
+
+/// Reads a block that was resized, under failures.
+fn read_back(block: &Movable<u64>, seed: u64, stream: &Stream) -> warpool::Result<()> {
+    let words = block.download(stream)?;
+    assert!(words[..WORDS] == contents(seed, WORDS));
+    Ok(())
+}
