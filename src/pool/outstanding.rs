@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use crate::sync::AtomicI64;
 
 /// See the module documentation. On a cache line of its own: other streams' threads write it.
-#[repr(align(64))]
+#[repr(align(128))]
 pub(super) struct Outstanding(AtomicI64);
 
 impl Outstanding {
