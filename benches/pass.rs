@@ -83,7 +83,7 @@ fn full(device: &Device) {
     let steps = card.pool.take_steps().expect("steps");
     println!(
         "{} live of {}: a full compaction was queued in {queued:?}",
-        Bytes(card.allocated()),
+        Bytes(card.live_bytes()),
         Bytes(card.cap),
     );
     assert!(moved.reached);
@@ -125,7 +125,7 @@ fn requests(device: &Device) {
         "{served} requests of {} served, {} by compaction, until {:.2} % were live",
         Bytes(card.request()),
         relieved.len(),
-        card.allocated() as f64 / card.cap as f64 * 100.0,
+        card.live_bytes() as f64 / card.cap as f64 * 100.0,
     );
     println!(
         "  host time of one served by compaction: p50 {:.1} us, p99 {:.1} us",
