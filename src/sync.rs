@@ -72,6 +72,18 @@ pub(crate) fn try_latch<T>(latch: &Latch<T>) -> Option<LatchGuard<'_, T>> {
     };
 }
 
+/// Takes a lock that is free.
+pub(crate) fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    #[cfg(not(shuttle))]
+    return mutex.try_lock();
+    #[cfg(shuttle)]
+    return match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(std::sync::TryLockError::WouldBlock) => None,
+    };
+}
+
 /// Whether someone has the latch now.
 pub(crate) fn is_latched<T>(latch: &Latch<T>) -> bool {
     #[cfg(not(shuttle))]

@@ -49,8 +49,16 @@ pub struct Steps {
     pub out_of_memory: u64,
 }
 
-/// Figures of a pool. A plain value, read without a lock that an allocation waits for, except the
-/// figures about holes, which take the pool's own lock for a moment.
+/// Figures of a pool. A plain value, read without a lock that an allocation waits for.
+///
+/// What blocks sum to is read from each stream's own counts. What the pool knows of its memory is
+/// as it was when somebody last changed it there. [`PoolStats::inactive_split`] and
+/// [`PoolStats::after_compaction`] take a walk over all blocks and holes, so in a pool of more than
+/// 16 of them they may be as old as that many changes; where there are thousands, as old as the last
+/// step that made memory, gave some back, moved some or failed.
+/// [`Pool::snapshot`](super::Pool::snapshot) and
+/// [`Pool::check_invariants`](super::Pool::check_invariants) walk over everything and bring them up
+/// to date.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct PoolStats {
