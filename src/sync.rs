@@ -5,9 +5,17 @@
 //! schedules of its choosing. Reference counts stay the standard library's.
 
 #[cfg(not(shuttle))]
+#[cfg_attr(
+    loom,
+    allow(dead_code, reason = "modelled by itself; what it guards is not")
+)]
 mod latch;
 
-#[cfg(not(shuttle))]
+// Loom's atomics are of no use outside a model.
+#[cfg(loom)]
+pub(crate) use parking_lot::{Mutex as Latch, MutexGuard as LatchGuard};
+
+#[cfg(not(any(shuttle, loom)))]
 pub(crate) use latch::{Latch, LatchGuard};
 
 #[cfg(shuttle)]
