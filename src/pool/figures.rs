@@ -56,8 +56,9 @@ struct Ledger {
     past: Totals,
     /// Most live bytes and requested bytes seen at once, all streams together.
     peak: (u64, u64),
-    /// More than one stream has been served, so peaks are those of the moments looked at.
-    several: bool,
+    /// Most blocks, and most bytes in small and in large ones, of the moments looked at.
+    peak_blocks: u64,
+    peak_classes: [u64; 2],
 }
 
 impl Ledger {
@@ -67,7 +68,8 @@ impl Ledger {
             flows: Vec::new(),
             past: Totals::default(),
             peak: (0, 0),
-            several: false,
+            peak_blocks: 0,
+            peak_classes: [0; 2],
         }
     }
 
@@ -75,7 +77,6 @@ impl Ledger {
     fn take_in(&mut self) {
         while let Ok((uid, flow)) = self.announced.try_recv() {
             self.drop_gone();
-            self.several |= !self.flows.is_empty() || self.past.allocs() > 0;
             self.flows.push((uid, flow));
         }
     }
@@ -104,6 +105,11 @@ impl Ledger {
         }
         self.peak.0 = self.peak.0.max(totals.live_bytes());
         self.peak.1 = self.peak.1.max(totals.live_requested());
+        let blocks = totals.allocs().saturating_sub(totals.frees());
+        self.peak_blocks = self.peak_blocks.max(blocks);
+        for (peak, (allocated, freed)) in self.peak_classes.iter_mut().zip(totals.by_class()) {
+            *peak = (*peak).max(allocated.saturating_sub(freed));
+        }
         for (_, flow) in &self.flows {
             self.peak.0 = self.peak.0.max(flow.peak_bytes());
             self.peak.1 = self.peak.1.max(flow.peak_requested());
@@ -130,15 +136,14 @@ impl Ledger {
     }
 
     fn note_peak(&mut self) {
-        self.take_in();
-        if self.several {
-            self.totals();
-        }
+        self.totals();
     }
 
     fn reset_peaks(&mut self) {
         self.take_in();
         self.peak = (0, 0);
+        self.peak_blocks = 0;
+        self.peak_classes = [0; 2];
         for (_, flow) in &self.flows {
             flow.reset_peaks();
         }
@@ -159,18 +164,24 @@ fn counter(allocated: u64, freed: u64, peak: u64) -> Counter {
 impl Shared {
     /// See [`Pool::stats`](super::Pool::stats).
     pub(crate) fn stats(&self) -> PoolStats {
-        let (totals, peak, streams) = {
+        let (totals, peak, blocks, [small_peak, large_peak], streams) = {
             let mut ledger = lock(&self.counts.ledger);
             let totals = ledger.totals();
-            (totals, ledger.peak, ledger.by_stream())
+            (
+                totals,
+                ledger.peak,
+                ledger.peak_blocks,
+                ledger.peak_classes,
+                ledger.by_stream(),
+            )
         };
         let [small, large] = totals.by_class();
         let mut stats = PoolStats {
             allocated: counter(small.0 + large.0, small.1 + large.1, peak.0),
             requested: counter(totals.requested(), totals.returned(), peak.1),
-            blocks: counter(totals.allocs(), totals.frees(), 0),
-            small: counter(small.0, small.1, 0),
-            large: counter(large.0, large.1, 0),
+            blocks: counter(totals.allocs(), totals.frees(), blocks),
+            small: counter(small.0, small.1, small_peak),
+            large: counter(large.0, large.1, large_peak),
             graphs: self.graph_bytes.load(Ordering::Relaxed),
             failures: self.failures.load(Ordering::Relaxed),
             streams,

@@ -17,7 +17,8 @@ pub struct Counter {
     /// The most it has been since the pool was made or [`Pool::reset_peaks`](super::Pool::reset_peaks).
     /// With several streams, or threads that met on one, blocks are counted together when figures
     /// are read and when the pool has to look for memory beyond ready holes; a joint peak between
-    /// two such moments may be missed.
+    /// two such moments may be missed. So may any peak of the number of blocks, and of small and of
+    /// large blocks apart.
     pub peak: u64,
     /// Everything ever added.
     pub allocated: u64,
@@ -66,7 +67,7 @@ pub struct PoolStats {
     pub allocated: Counter,
     /// Bytes in live blocks, as asked for.
     pub requested: Counter,
-    /// Live blocks.
+    /// Live blocks; `allocated` and `freed` are the numbers of allocations and frees.
     pub blocks: Counter,
     /// Physical bytes held. `allocated` and `freed` count bytes created and released.
     pub reserved: Counter,
