@@ -48,7 +48,7 @@ impl<const N: usize> Board<N> {
             let words = std::array::from_fn(|at| self.words[at].load(Ordering::Relaxed));
             // The number is looked at after the words.
             fence(Ordering::Acquire);
-            let whole = before % 2 == 0 && self.sequence.load(Ordering::Relaxed) == before;
+            let whole = before.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == before;
             looks += 1;
             if whole || looks == LOOKS {
                 return (words, whole);

@@ -270,7 +270,7 @@ mod tests {
         let before = pool.stats();
         let core = pool.shared().core.lock();
         std::thread::scope(|scope| {
-            scope.spawn(|| done.send(pool.stats()));
+            scope.spawn(|| done.send(pool.stats()).is_ok());
             let read = told.recv_timeout(LONG);
             drop(core);
             let stats = read.expect("it waits for the core");
