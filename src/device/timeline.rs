@@ -206,10 +206,6 @@ impl Timeline {
         let stream =
             raw.ok_or_else(|| Error::invalid("stream", "the stream is gone: use a live one"))?;
         let clock = Arc::new(lock(&self.order).seen.clone());
-        if seeded!("record-counted-after-it-is-made") {
-            record(stream)?;
-            return Ok((self.ticks.fetch_add(1, Ordering::AcqRel) + 1, clock));
-        }
         let tick = self.ticks.fetch_add(1, Ordering::AcqRel) + 1;
         record(stream)?;
         Ok((tick, clock))

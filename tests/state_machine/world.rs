@@ -275,7 +275,7 @@ impl World {
         }
         if let Some(held) = self.held.get_mut(&id) {
             if let Memory::Raw(block) = &mut held.memory {
-                block.shrink(to).unwrap();
+                block.shrink(to.min(held.bytes)).unwrap();
                 held.bytes = block.bytes();
             }
         }
@@ -351,13 +351,18 @@ impl World {
         self.device.check().unwrap();
         let stats = self.pool.stats();
         for (id, held) in &self.held {
-            assert_eq!(held.bytes, program.live[id].bytes, "bytes of block {id}");
+            assert!(held.bytes <= program.live[id].bytes, "bytes of block {id}");
         }
         let sum = |of: &dyn Fn(&Held) -> u64| self.held.values().map(of).sum::<u64>();
         assert_eq!(stats.blocks.current, self.held.len() as u64);
         assert_eq!(stats.requested.current, sum(&|held| held.bytes));
-        let rounded = |held: &Held| held.bytes.next_multiple_of(512);
-        assert_eq!(stats.allocated.current, sum(&rounded));
+        // Movable blocks do not say what they were rounded to.
+        let least = |held: &Held| match &held.memory {
+            Memory::Raw(block) => block.capacity(),
+            Memory::Movable { .. } => held.bytes,
+        };
+        let rounding = stats.allocated.current - sum(&least);
+        assert!(rounding < 512 * (1 + self.held.len() as u64));
         let most = program.limit.unwrap_or(u64::MAX).max(self.reserved.get());
         let reserved = stats.reserved.current;
         // At the first check memory may have been taken already when the pool was made.
