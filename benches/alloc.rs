@@ -3,7 +3,8 @@
 //! - `pair_hot`: allocate and free one size on one stream, over and over;
 //! - `live_set`: free a random one of so many live blocks and allocate another of random size;
 //! - `free_blocks`: the same with so many holes in the pool, the latency of every pair kept;
-//! - `threads`, `one_stream`: threads with a stream each, and threads that share one;
+//! - `threads`, `one_stream`: threads with a stream each, and threads that share one; beside the
+//!   first the same threads at plain arithmetic, for what the machine itself gains from threads;
 //! - `producer_consumer`: allocated on one thread and stream, freed on another;
 //! - `unwarmed`: rounds of kernels with scratch memory from a new pool and from a preallocated one.
 //!
@@ -18,7 +19,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::contender::{Contender, DriverPool, Malloc, Warpool};
+use common::contender::{Arithmetic, Contender, DriverPool, Malloc, Warpool};
 use common::record::About;
 use common::ring::Ring;
 use common::{Figure, Lab, Random, median};
@@ -48,6 +49,7 @@ fn main() {
     each!(live_set);
     each!(free_blocks);
     each!(threads);
+    threads(lab, &|| Arithmetic);
     each!(one_stream);
     each!(producer_consumer);
     if lab.wants("alloc/unwarmed") {

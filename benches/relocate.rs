@@ -279,7 +279,7 @@ fn patch(lab: &mut Lab, field: &Field) {
             let base = from + random.below(ranges) * 8192;
             match random.below(10) {
                 0 => 0,                                      // null
-                1 => random.next() >> 16,                    // of no range, anywhere
+                1 => 1 << 47 | random.next() >> 17,          // of no range, here or there
                 2 | 3 => base + bytes + random.below(bytes), // of no range, between two
                 4 | 5 => base,
                 _ => base + random.below(bytes), // interior

@@ -35,6 +35,12 @@
 //! [`Error::OutOfMemory`], with the figures and with what to do next. Errors are values: nothing
 //! here aborts, and after an error the pool is as it was.
 //!
+//! # Graphs
+//!
+//! Work captured from a stream ([`Stream::begin_capture`]) becomes a [`Graph`]. What a pool hands out
+//! meanwhile is the graph's: nobody else gets it, nothing moves it, and it goes back behind the last
+//! launch when the graph is dropped.
+//!
 //! # A device everywhere
 //!
 //! [`Device::cuda`] is a GPU through its driver, which is opened when first needed and never linked

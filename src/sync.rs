@@ -5,9 +5,23 @@
 //! schedules of its choosing. Reference counts stay the standard library's.
 
 #[cfg(not(shuttle))]
-pub(crate) use std::sync::{
-    RwLock, RwLockReadGuard, RwLockWriteGuard, atomic::AtomicI64, atomic::AtomicU64,
-};
+mod latch;
+
+#[cfg(not(shuttle))]
+pub(crate) use latch::{Latch, LatchGuard};
+
+#[cfg(shuttle)]
+pub(crate) use shuttle::sync::{Mutex as Latch, MutexGuard as LatchGuard};
+
+#[cfg(not(shuttle))]
+pub(crate) use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+#[cfg(not(any(shuttle, loom)))]
+pub(crate) use std::sync::atomic::{AtomicI64, AtomicU64};
+
+// The lock-free parts alone; what is under locks is shuttle's.
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicI64, AtomicU64};
 
 // Without the standard lock's poison check, and with a spin before a thread is parked.
 #[cfg(not(shuttle))]
@@ -19,6 +33,12 @@ pub(crate) use shuttle::sync::{
     atomic::AtomicU64,
 };
 
+#[cfg(not(shuttle))]
+pub(crate) use std::thread_local;
+
+#[cfg(shuttle)]
+pub(crate) use shuttle::thread_local;
+
 /// Locks, going on after a panic elsewhere: state behind the crate's locks is valid between calls.
 #[inline]
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -28,6 +48,36 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     return mutex
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
+}
+
+/// Takes a latch.
+#[inline]
+pub(crate) fn latch<T>(latch: &Latch<T>) -> LatchGuard<'_, T> {
+    #[cfg(not(shuttle))]
+    return latch.lock();
+    #[cfg(shuttle)]
+    return lock(latch);
+}
+
+/// Takes a latch that is free.
+#[inline]
+pub(crate) fn try_latch<T>(latch: &Latch<T>) -> Option<LatchGuard<'_, T>> {
+    #[cfg(not(shuttle))]
+    return latch.try_lock();
+    #[cfg(shuttle)]
+    return match latch.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(std::sync::TryLockError::WouldBlock) => None,
+    };
+}
+
+/// Whether someone has the latch now.
+pub(crate) fn is_latched<T>(latch: &Latch<T>) -> bool {
+    #[cfg(not(shuttle))]
+    return latch.is_locked();
+    #[cfg(shuttle)]
+    return try_latch(latch).is_none();
 }
 
 /// What the lock guards, for its only owner.

@@ -267,3 +267,62 @@ fn a_block_may_be_freed_elsewhere_while_its_pool_and_stream_are_dropped() {
         });
     }
 }
+
+#[test]
+fn a_stream_takes_over_only_what_its_wait_covers() {
+    explore(|device| {
+        let pool = pool(device, 2);
+        let shared = device.stream().unwrap();
+        let [one, two] = [(); 2].map(|()| pool.alloc(&shared, GRANULE).unwrap());
+        let its = shared.clone();
+        let freeing = thread::spawn(move || {
+            use_on(&its, &one);
+            drop(one);
+        });
+        let other = device.stream().unwrap();
+        let recording = thread::spawn(move || {
+            // A record that may come between the other thread's look at the stream's tick and its
+            // free, and before this use.
+            other.wait_stream(&shared).unwrap();
+            use_on(&shared, &two);
+            drop(two);
+            // The stream lives until its memory was taken.
+            shared
+        });
+        let taker = device.stream().unwrap();
+        let taken: Vec<_> = (0..2).map(|_| pool.alloc(&taker, GRANULE)).collect();
+        for block in taken.iter().flatten() {
+            use_on(&taker, block);
+        }
+        freeing.join().unwrap();
+        recording.join().unwrap();
+        whole(&pool);
+    });
+}
+
+#[test]
+fn threads_that_parted_on_a_stream_find_what_the_others_freed() {
+    explore(|device| {
+        let pool = pool(device, 2);
+        let stream = device.stream().unwrap();
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                let (pool, stream) = (pool.clone(), stream.clone());
+                thread::spawn(move || {
+                    for _ in 0..3 {
+                        let block = pool.alloc(&stream, GRANULE).unwrap();
+                        use_on(&stream, &block);
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        // All of the pool, wherever it was freed.
+        let all = pool.alloc(&stream, 2 * GRANULE).unwrap();
+        use_on(&stream, &all);
+        drop(stream);
+        whole(&pool);
+    });
+}

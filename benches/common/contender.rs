@@ -1,6 +1,7 @@
 //! Who is measured: this crate's pool, the driver's, and the system's allocator as a floor.
 
 use std::alloc::Layout;
+use std::hint::black_box;
 
 use warpool::interop::{AsyncBlock, CudaAsync, Entered};
 use warpool::{Block, Device, Pool, PoolConfig, Stream};
@@ -142,5 +143,30 @@ impl Contender for Malloc {
 
     fn addr(block: &Raw) -> u64 {
         block.0 as u64
+    }
+}
+
+/// No allocator: a chain of multiplications about as long as a pair, with nothing shared. What it
+/// gains from more threads is what this machine's threads can gain.
+pub struct Arithmetic;
+
+impl Contender for Arithmetic {
+    type Block = u64;
+    type Guard = ();
+    const NAME: &'static str = "arithmetic";
+
+    fn enter(&self) {}
+
+    #[inline]
+    fn alloc(&self, _: &Stream, bytes: u64) -> u64 {
+        (0..16).fold(bytes, |value, _| black_box(value.wrapping_mul(value)))
+    }
+
+    fn free(&self, _: u64, _: &Stream) {}
+
+    fn free_on(&self, _: u64, _: &Stream) {}
+
+    fn addr(block: &u64) -> u64 {
+        *block
     }
 }

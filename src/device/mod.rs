@@ -34,6 +34,7 @@ mod scratch;
 pub mod sim;
 mod stream;
 mod table;
+mod ticks;
 mod timeline;
 
 use std::any::Any;

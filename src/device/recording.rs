@@ -6,7 +6,8 @@
 //! from front to back is a correct run of the graph.
 //!
 //! As on a GPU, a capture that was given something it cannot hold is broken, and a branch whose
-//! work the first does not wait for in the end makes it fail. Codes are the driver's.
+//! work the first does not wait for in the end makes it fail (one without work does not). Codes are
+//! the driver's.
 
 use std::sync::{Arc, Mutex};
 
@@ -133,13 +134,12 @@ impl<T> State<T> {
 impl<T> Branch<T> {
     /// The first branch of a new capture.
     pub(super) fn begin() -> Self {
-        let mut state = State {
+        let state = State {
             ops: Vec::new(),
             branches: vec![Clock::new()],
             broken: false,
             ended: false,
         };
-        state.count(0);
         Self {
             recording: Arc::new(Recording(Mutex::new(state))),
             number: 0,
@@ -205,7 +205,8 @@ impl<T> Branch<T> {
         }
         let first = &state.branches[0];
         let mut branches = state.branches.iter().enumerate();
-        let joined = branches.all(|(at, clock)| first.get(at).copied() == clock.get(at).copied());
+        let own = |clock: &Clock, at: usize| clock.get(at).copied().unwrap_or(0);
+        let joined = branches.all(|(at, clock)| own(first, at) == own(clock, at));
         if !joined {
             let words =
                 "CUDA_ERROR_STREAM_CAPTURE_UNJOINED: the first stream does not wait for all";
@@ -225,7 +226,6 @@ impl<T> CapturedMark<T> {
         state.branches.push(Clock::new());
         let number = state.branches.len() - 1;
         state.merge(number, &self.clock);
-        state.count(number);
         Some(Branch {
             recording: Arc::clone(&self.recording),
             number,
@@ -257,11 +257,15 @@ mod tests {
     }
 
     #[test]
-    fn a_branch_that_is_not_joined_is_an_error_even_without_work() {
-        let first = Branch::<i32>::begin();
+    fn a_branch_with_work_that_is_not_joined_is_an_error() {
+        let first = Branch::begin();
         let second = first.mark().join().unwrap();
+        second.push(0);
         assert_eq!(code(second.end()), UNMATCHED);
         assert_eq!(code(first.end()), UNJOINED);
+        let first = Branch::<i32>::begin();
+        let _without_work = first.mark().join().unwrap();
+        first.end().unwrap();
         let first = Branch::begin();
         let second = first.mark().join().unwrap();
         first.wait(&second.mark()).unwrap();

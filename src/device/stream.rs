@@ -202,6 +202,7 @@ impl Stream {
     }
 
     /// Number of the application's hold on the stream, the same for all clones.
+    #[inline]
     pub(crate) fn handle_id(&self) -> u64 {
         self.handle.id
     }

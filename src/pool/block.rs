@@ -12,6 +12,7 @@ use super::extents::{Id, NONE};
 use super::index::UNIT;
 use super::lane::{Lane, LanePtr, rounded};
 use super::private::keep_block;
+use super::seats::nearby;
 use super::track::Ticket;
 #[cfg(feature = "sanitize")]
 use crate::device::Note;
@@ -31,12 +32,15 @@ use crate::seeded::seeded;
 pub struct Block {
     lane: LanePtr,
     addr: Addr,
-    capacity: u64,
     requested: u64,
     id: Id,
+    /// Bytes the block has beyond those asked for.
+    slack: u32,
     /// What most blocks do not have, boxed to keep the common block small.
     uses: Option<Box<Uses>>,
 }
+
+const _: () = assert!(size_of::<Block>() == 40);
 
 /// What a block carries beyond its memory.
 #[derive(Default)]
@@ -49,13 +53,13 @@ struct Uses {
 
 impl Block {
     #[inline]
-    pub(crate) fn new(lane: &Lane, id: Id, offset: u64, bytes: u64, requested: u64) -> Self {
+    pub(crate) fn new(lane: &Lane, id: Id, addr: Addr, bytes: u64, requested: u64) -> Self {
         let block = Self {
-            lane: lane.pointer(),
-            addr: lane.shared.base + offset,
-            capacity: bytes,
+            lane: LanePtr::of(lane),
+            addr,
             requested,
             id,
+            slack: (bytes - requested) as u32,
             uses: None,
         };
         // Parts of a graph's memory are uses of captured work, which the watcher does not see.
@@ -73,11 +77,11 @@ impl Block {
     /// The block `freed` of the lane `home`, which is not freed after all.
     pub(super) fn again(home: &Lane, freed: Cached, requested: u64) -> Self {
         Self {
-            lane: home.pointer(),
-            addr: home.shared.base + freed.offset,
-            capacity: freed.bytes,
+            lane: LanePtr::of(home),
+            addr: freed.addr,
             requested,
             id: freed.id,
+            slack: (freed.bytes - requested) as u32,
             uses: None,
         }
     }
@@ -110,7 +114,7 @@ impl Block {
         }
         lane.shared.device.backend().observe(&Note::Free {
             addr: self.addr + keep,
-            bytes: self.capacity - keep,
+            bytes: self.capacity() - keep,
             stream: lane.stream.raw,
         });
     }
@@ -120,6 +124,7 @@ impl Block {
         self.uses.get_or_insert_default().ticket = Some(ticket);
     }
 
+    #[inline(always)]
     pub(crate) fn lane(&self) -> &Lane {
         // SAFETY: a block's lane lives until the block is freed.
         unsafe { self.lane.get() }
@@ -140,34 +145,36 @@ impl Block {
     }
 
     /// The block as its free on `lane` leaves it.
-    #[inline]
     fn freed_on(&self, lane: &Lane) -> Cached {
         #[cfg(feature = "sanitize")]
         self.tell_free(lane, 0);
         Cached {
             id: self.id,
-            offset: self.addr - lane.shared.base,
-            bytes: self.capacity,
-            tick: lane.stream.timeline.open_tick(),
+            addr: self.addr,
+            bytes: self.capacity(),
+            tick: lane.open_tick(),
         }
     }
 
     /// Address of the first byte; a multiple of 256.
     #[must_use]
+    #[inline]
     pub fn addr(&self) -> Addr {
         self.addr
     }
 
     /// Bytes asked for.
     #[must_use]
+    #[inline]
     pub fn bytes(&self) -> u64 {
         self.requested
     }
 
     /// Bytes the block has: [`Block::bytes`] as the pool rounds them.
     #[must_use]
+    #[inline]
     pub fn capacity(&self) -> u64 {
-        self.capacity
+        self.requested + u64::from(self.slack)
     }
 
     /// The [`id`](Stream::id) of the stream the block was allocated on.
@@ -190,13 +197,14 @@ impl Block {
             return Err(Error::invalid("bytes", why));
         }
         let capacity = bytes.next_multiple_of(UNIT);
-        if capacity < self.capacity {
+        let before = self.capacity();
+        if capacity < before {
             let returned = self.requested - bytes;
             #[cfg(feature = "sanitize")]
             self.tell_free(self.lane(), capacity);
-            self.lane().shrink(self, self.capacity, capacity, returned);
-            self.capacity = capacity;
+            self.lane().shrink(self, before, capacity, returned);
             self.requested = bytes;
+            self.slack = (capacity - bytes) as u32;
             if let Some(ticket) = self.uses.as_ref().and_then(|uses| uses.ticket.as_ref()) {
                 ticket.resized(bytes);
             }
@@ -208,22 +216,23 @@ impl Block {
     /// with nothing done, where the memory behind it is not free. What is added is ready behind
     /// what the block's own stream was given so far.
     pub(crate) fn grow(&mut self, bytes: u64) -> Result<bool> {
-        let capacity = rounded(bytes)?.max(self.capacity);
+        let before = self.capacity();
+        let capacity = rounded(bytes)?.max(before);
         let added = bytes.saturating_sub(self.requested);
         let lane = self.lane();
-        if !lane.grow(self.id, self.capacity, capacity, added)? {
+        if !lane.grow(self.id, before, capacity, added)? {
             return Ok(false);
         }
         #[cfg(feature = "sanitize")]
-        if capacity > self.capacity {
+        if capacity > before {
             lane.shared.device.backend().observe(&Note::Alloc {
-                addr: self.addr + self.capacity,
-                bytes: capacity - self.capacity,
+                addr: self.addr + before,
+                bytes: capacity - before,
                 stream: lane.stream.raw,
             });
         }
-        self.capacity = capacity;
         self.requested = bytes;
+        self.slack = (capacity - bytes) as u32;
         if let Some(ticket) = self.uses.as_ref().and_then(|uses| uses.ticket.as_ref()) {
             ticket.resized(bytes);
         }
@@ -266,7 +275,8 @@ impl Block {
         if stream.id() == self.stream_id() {
             return Ok(());
         }
-        let Some(lane) = self.lane().shared.lane(stream)? else {
+        let near = nearby(&self.lane().shared, stream)?;
+        let Some(lane) = near else {
             // The pool has no handle any more and keeps no cache: the home stream waits instead.
             let theirs = &stream.core().timeline;
             let home = &self.lane().stream.timeline;
@@ -284,7 +294,10 @@ impl Block {
             }
         }
         let mut this = ManuallyDrop::new(self);
-        let waited = wait_for_uses(&lane, this.uses.take());
+        let waited = match this.uses.take() {
+            None => Ok(()),
+            uses => wait_for_uses(&lane, uses),
+        };
         let mut freed = this.freed_on(&lane);
         if seeded!("foreign-free-carries-the-home-tick") {
             freed.tick = this.lane().stream.timeline.open_tick() - 1;
@@ -308,27 +321,35 @@ fn wait_for_uses(lane: &Lane, uses: Option<Box<Uses>>) -> Result<()> {
     outcome
 }
 
+/// Frees a block with declared uses, behind them; a graph whose captured work uses it keeps it.
+#[cold]
+#[inline(never)]
+fn free_used(mut block: Block) {
+    let captures = block.captures();
+    if !captures.is_empty() {
+        return keep_block(block, captures);
+    }
+    let uses = block.uses.take();
+    // The host has waited where the device could not; a stream that can do neither runs nothing
+    // more.
+    let _ = wait_for_uses(block.lane(), uses);
+}
+
 impl Drop for Block {
     #[inline]
     fn drop(&mut self) {
-        if self.uses.is_some() {
-            let captures = self.captures();
-            let uses = self.uses.take();
-            if !captures.is_empty() {
-                let kept = Self {
-                    uses,
-                    lane: self.lane,
-                    ..*self
-                };
-                keep_block(kept, captures);
-                return;
-            }
-            // The host has waited where the device could not; a stream that can do neither runs
-            // nothing more.
-            let _ = wait_for_uses(self.lane(), uses);
+        // Nothing here is given the block's address, so that it need not be in memory.
+        if let Some(uses) = self.uses.take() {
+            free_used(Self {
+                uses: Some(uses),
+                ..*self
+            });
+            return;
         }
         let lane = self.lane();
-        lane.free(self.freed_on(lane), self.requested);
+        #[cfg(feature = "sanitize")]
+        self.tell_free(lane, 0);
+        lane.free(self.addr, self.id, self.requested, self.slack);
     }
 }
 

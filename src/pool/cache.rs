@@ -5,10 +5,16 @@
 //! their bin directly; larger ones share a small table by hash. A block in the cache counts as
 //! taken in the arena, so nothing merges with it; the pool empties caches before it makes any
 //! stream wait or grows.
+//!
+//! A cache has its memory from the start, so keeping and giving blocks never asks the heap.
 
 use super::extents::{Id, NONE};
 use super::index::{BINS, UNIT};
+use crate::device::Addr;
 use crate::seeded::seeded;
+
+/// Blocks a cache holds at most. Their entries take 128 KiB of addresses, and memory as used.
+const MOST_BLOCKS: usize = 4096;
 
 /// Bins for sizes above [`BINS`] units; a multiple of 64.
 const LARGE: usize = 64;
@@ -19,17 +25,42 @@ const WORDS: usize = (BINS + LARGE).div_ceil(64);
 /// A free block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cached {
-    pub(crate) id: Id,
-    pub(crate) offset: u64,
+    pub(crate) addr: Addr,
     pub(crate) bytes: u64,
     /// The stream's open tick when the block was freed.
     pub(crate) tick: u64,
+    pub(crate) id: Id,
 }
 
+/// A free block in a list; two entries share a cache line.
 #[derive(Clone, Copy)]
 struct Entry {
-    block: Cached,
+    addr: Addr,
+    bytes: u64,
+    tick: u64,
+    id: Id,
     next: u32,
+}
+
+const _: () = assert!(size_of::<Entry>() == 32);
+
+impl Entry {
+    #[inline]
+    fn block(&self) -> Cached {
+        let Self {
+            addr,
+            bytes,
+            tick,
+            id,
+            ..
+        } = *self;
+        Cached {
+            addr,
+            bytes,
+            tick,
+            id,
+        }
+    }
 }
 
 /// See the module documentation.
@@ -41,7 +72,6 @@ pub(crate) struct Cache {
     entries: Vec<Entry>,
     spare: u32,
     bytes: u64,
-    blocks: usize,
 }
 
 impl Cache {
@@ -49,24 +79,31 @@ impl Cache {
         Self {
             heads: Box::new([NONE; BINS + LARGE]),
             occupied: [0; WORDS],
-            entries: Vec::new(),
+            entries: Vec::with_capacity(MOST_BLOCKS),
             spare: NONE,
             bytes: 0,
-            blocks: 0,
         }
     }
 
     /// Bytes in all blocks.
+    #[inline]
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Number of blocks.
-    pub(crate) fn blocks(&self) -> usize {
-        self.blocks
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Whether there is no place for one more block.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.spare == NONE && self.entries.len() == MOST_BLOCKS
     }
 
     /// The bin of a size, which is a multiple of [`UNIT`] above 0.
+    #[inline]
     fn bin(bytes: u64) -> usize {
         let units = bytes / UNIT;
         if units <= BINS as u64 {
@@ -82,55 +119,93 @@ impl Cache {
     pub(crate) fn pop(&mut self, bytes: u64) -> Option<Cached> {
         let bin = Self::bin(bytes);
         let at = self.heads[bin];
-        if at == NONE {
-            return None;
-        }
-        let entry = &mut self.entries[at as usize];
-        let block = entry.block;
-        if block.bytes != bytes && !seeded!("any-size-of-a-bin-will-do") {
+        let entry = self.entries.get_mut(at as usize)?;
+        if entry.bytes != bytes && !seeded!("any-size-of-a-bin-will-do") {
             return None;
         }
         self.heads[bin] = std::mem::replace(&mut entry.next, self.spare);
         self.spare = at;
         self.bytes -= bytes;
-        self.blocks -= 1;
-        Some(block)
+        Some(entry.block())
     }
 
-    /// The tick of the block that [`Cache::pop`] would give, the latest of its size.
+    /// The tick of the block that [`Cache::pop`] would give.
     pub(crate) fn newest(&self, bytes: u64) -> Option<u64> {
         let at = self.heads[Self::bin(bytes)];
         let entry = self.entries.get(at as usize)?;
-        (entry.block.bytes == bytes).then_some(entry.block.tick)
+        (entry.bytes == bytes).then_some(entry.tick)
     }
 
-    /// Keeps a block.
+    /// Moves up to `most` blocks of exactly `bytes` freed up to `tick` to `taken`, the latest
+    /// first. Looks at four times as many at most.
+    pub(crate) fn pop_until(
+        &mut self,
+        bytes: u64,
+        tick: u64,
+        most: usize,
+        taken: &mut Vec<Cached>,
+    ) {
+        let bin = Self::bin(bytes);
+        let (mut before, mut at) = (NONE, self.heads[bin]);
+        for _ in 0..4 * most {
+            let Some(&entry) = self.entries.get(at as usize) else {
+                return;
+            };
+            if entry.bytes != bytes || entry.tick > tick {
+                (before, at) = (at, entry.next);
+                continue;
+            }
+            match self.entries.get_mut(before as usize) {
+                Some(before) => before.next = entry.next,
+                None => self.heads[bin] = entry.next,
+            }
+            self.entries[at as usize].next = self.spare;
+            self.spare = at;
+            self.bytes -= bytes;
+            taken.push(entry.block());
+            if taken.len() == most {
+                return;
+            }
+            at = entry.next;
+        }
+    }
+
+    /// Keeps a block; there is a place for it.
     #[inline]
     pub(crate) fn push(&mut self, block: Cached) {
         let bin = Self::bin(block.bytes);
-        let next = self.heads[bin];
+        let Cached {
+            addr,
+            bytes,
+            tick,
+            id,
+        } = block;
+        let entry = Entry {
+            addr,
+            bytes,
+            tick,
+            id,
+            next: self.heads[bin],
+        };
         let at = self.spare;
-        if at == NONE {
-            self.heads[bin] = self.entries.len() as u32;
-            self.entries.push(Entry { block, next });
-        } else {
-            let entry = &mut self.entries[at as usize];
-            self.spare = std::mem::replace(&mut entry.next, next);
-            entry.block = block;
+        if let Some(place) = self.entries.get_mut(at as usize) {
+            self.spare = place.next;
+            *place = entry;
             self.heads[bin] = at;
+        } else {
+            self.heads[bin] = self.entries.len() as u32;
+            self.entries.push(entry);
         }
         self.occupied[bin / 64] |= 1 << (bin % 64);
-        self.bytes += block.bytes;
-        self.blocks += 1;
+        self.bytes += bytes;
     }
 
     /// Shows all blocks.
     pub(crate) fn each(&self, mut see: impl FnMut(&Cached)) {
         for &head in self.heads.iter() {
             let mut at = head;
-            while at != NONE {
-                let entry = &self.entries[at as usize];
-                see(&entry.block);
+            while let Some(entry) = self.entries.get(at as usize) {
+                see(&entry.block());
                 at = entry.next;
             }
         }
@@ -138,7 +213,7 @@ impl Cache {
 
     /// Takes all blocks out.
     pub(crate) fn drain(&mut self, mut give: impl FnMut(Cached)) {
-        if self.blocks == 0 {
+        if self.is_empty() {
             return;
         }
         for (word, occupied) in self.occupied.iter_mut().enumerate() {
@@ -146,9 +221,8 @@ impl Cache {
                 let bin = word * 64 + occupied.trailing_zeros() as usize;
                 *occupied &= *occupied - 1;
                 let mut at = std::mem::replace(&mut self.heads[bin], NONE);
-                while at != NONE {
-                    let entry = &self.entries[at as usize];
-                    give(entry.block);
+                while let Some(entry) = self.entries.get(at as usize) {
+                    give(entry.block());
                     at = entry.next;
                 }
             }
@@ -156,6 +230,73 @@ impl Cache {
         self.entries.clear();
         self.spare = NONE;
         self.bytes = 0;
-        self.blocks = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Cache, Cached, MOST_BLOCKS};
+
+    fn block(id: u32, bytes: u64, tick: u64) -> Cached {
+        Cached {
+            addr: u64::from(id) << 20,
+            bytes,
+            tick,
+            id,
+        }
+    }
+
+    fn ids(blocks: &[Cached]) -> Vec<u32> {
+        blocks.iter().map(|block| block.id).collect()
+    }
+
+    #[test]
+    fn the_block_of_a_size_freed_last_comes_first() {
+        let mut cache = Cache::new();
+        // The last two sizes share a bin with others of theirs.
+        for bytes in [512, 1 << 20, (1 << 20) + 512, 64 << 20] {
+            cache.push(block(1, bytes, 1));
+            cache.push(block(2, bytes, 2));
+            assert_eq!(cache.newest(bytes), Some(2));
+            assert_eq!(cache.pop(bytes).map(|block| block.id), Some(2));
+            assert_eq!(cache.pop(bytes).map(|block| block.id), Some(1));
+            assert!(cache.pop(bytes).is_none() && cache.is_empty());
+        }
+    }
+
+    #[test]
+    fn blocks_freed_after_the_tick_waited_for_stay_wherever_they_lie() {
+        let mut cache = Cache::new();
+        for (id, tick) in [(1, 1), (2, 3), (3, 2), (4, 3), (5, 2)] {
+            cache.push(block(id, 512, tick));
+        }
+        let mut taken = Vec::new();
+        cache.pop_until(512, 2, 64, &mut taken);
+        assert_eq!(ids(&taken), [5, 3, 1]);
+        assert_eq!(cache.bytes(), 2 * 512);
+        taken.clear();
+        cache.pop_until(512, 3, 1, &mut taken);
+        assert_eq!(ids(&taken), [4]);
+        cache.push(block(6, 512, 4));
+        assert_eq!(cache.pop(512).map(|block| block.id), Some(6));
+        assert_eq!(cache.pop(512).map(|block| block.id), Some(2));
+        assert!(cache.is_empty());
+    }
+
+    #[test]
+    fn a_full_cache_says_so_and_asks_the_heap_for_nothing() {
+        let mut cache = Cache::new();
+        let places = cache.entries.as_ptr();
+        for id in 0..MOST_BLOCKS as u32 {
+            assert!(!cache.is_full());
+            cache.push(block(id, 512 * (1 + u64::from(id) % 3000), 1));
+        }
+        assert!(cache.is_full());
+        assert!(cache.pop(512).is_some() && !cache.is_full());
+        let mut left = MOST_BLOCKS - 1;
+        cache.drain(|_| left -= 1);
+        assert_eq!((left, cache.bytes()), (0, 0));
+        assert!(!cache.is_full());
+        assert_eq!(places, cache.entries.as_ptr());
     }
 }

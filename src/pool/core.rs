@@ -21,9 +21,10 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
+use super::cache::{Cache, Cached};
 use super::config::PoolConfig;
 use super::extents::{End, Extent, Extents, FRESH, Id, NONE, Slot, State};
-use super::lane::Lane;
+use super::lane::SlotHold;
 use super::stats::Steps;
 use super::told::{Notes, Told};
 use super::windows::{self, Window};
@@ -35,7 +36,8 @@ use crate::seeded::seeded;
 /// What the core knows of a stream.
 pub(crate) struct StreamState {
     pub(crate) timeline: Arc<Timeline>,
-    pub(crate) lane: Weak<Lane>,
+    /// What its lanes hold.
+    pub(crate) hold: Weak<SlotHold>,
 }
 
 /// A block given out: its extent and its offset.
@@ -64,6 +66,10 @@ pub(crate) struct Core {
     pub(crate) peak_active: u64,
     /// The same since the pool was made.
     pub(crate) peak_taken: u64,
+    /// An empty cache that takes the place of a lane's full one.
+    pub(crate) spare_cache: Option<Cache>,
+    /// Blocks on their way from cache to cache; empty between calls.
+    pub(crate) taken_over: Vec<Cached>,
 }
 
 /// Whether nothing queued uses the hole, as far as is known without asking the driver.
@@ -97,6 +103,8 @@ impl Core {
             peak_reserved: 0,
             peak_active: 0,
             peak_taken: 0,
+            spare_cache: None,
+            taken_over: Vec::new(),
         };
         core.preallocate()?;
         Ok(core)
@@ -113,11 +121,16 @@ impl Core {
         self.config.limit.unwrap_or(u64::MAX)
     }
 
-    /// A slot for a stream.
-    pub(crate) fn add_stream(&mut self, timeline: &Arc<Timeline>) -> Slot {
+    /// A slot for a stream, kept while someone has the hold that comes with it.
+    pub(crate) fn add_stream(
+        &mut self,
+        timeline: &Arc<Timeline>,
+        gate: bool,
+    ) -> (Slot, Arc<SlotHold>) {
+        let hold = Arc::new(SlotHold { gate });
         let state = StreamState {
             timeline: Arc::clone(timeline),
-            lane: Weak::new(),
+            hold: Arc::downgrade(&hold),
         };
         for slot in 1..self.extents.slots() {
             let idle = self.extents.has_none(slot)
@@ -127,15 +140,15 @@ impl Core {
                     .any(|&id| self.extents.get(id).slot == slot);
             let left = self.streams[slot as usize]
                 .as_ref()
-                .is_none_or(|s| s.lane.strong_count() == 0);
+                .is_none_or(|s| s.hold.strong_count() == 0);
             if idle && left {
                 self.streams[slot as usize] = Some(state);
-                return slot;
+                return (slot, hold);
             }
         }
         let slot = self.extents.add_slot();
         self.streams.push(Some(state));
-        slot
+        (slot, hold)
     }
 
     /// Whether work queued on `slot`'s stream from now on runs behind the extent's history.
@@ -186,6 +199,41 @@ impl Core {
         Grant {
             id,
             offset: self.extents.get(id).start,
+        }
+    }
+
+    /// Takes up to `most` blocks of `bytes` from the hole behind the block `id`, if it is ready for
+    /// `slot`.
+    pub(crate) fn take_behind(
+        &mut self,
+        id: Id,
+        bytes: u64,
+        slot: Slot,
+        most: u64,
+        taken: &mut Vec<Cached>,
+    ) {
+        let next = self.extents.get(id).next;
+        if next == NONE {
+            return;
+        }
+        let hole = *self.extents.get(next);
+        let count = most.min(hole.bytes / bytes);
+        if hole.state != State::Hole || count == 0 || !self.is_behind(slot, &hole) {
+            return;
+        }
+        let first = self.take(next, count * bytes, slot);
+        for at in (0..count).rev() {
+            let id = if at == 0 {
+                first.id
+            } else {
+                self.extents.split_taken(first.id, bytes)
+            };
+            taken.push(Cached {
+                addr: self.arena.base() + first.offset + at * bytes,
+                bytes,
+                tick: 0,
+                id,
+            });
         }
     }
 

@@ -1,5 +1,7 @@
 //! The pool's figures put together from its lanes and its core.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -51,14 +53,19 @@ impl Ledger {
         totals
     }
 
-    /// Figures by stream: a stream under capture has the flows of its graphs beside its own.
+    /// Figures by stream: a stream under capture has the flows of its graphs beside its own, one
+    /// that threads share those of each.
     fn by_stream(&self) -> Vec<StreamStats> {
         let mut streams: Vec<StreamStats> = Vec::new();
+        let mut places: HashMap<u64, usize> = HashMap::new();
         for (uid, flow) in &self.flows {
-            let new = flow.of_stream(*uid);
-            match streams.iter_mut().find(|old| old.stream == *uid) {
-                Some(old) => old.add(&new),
-                None => streams.push(new),
+            let figures = flow.of_stream(*uid);
+            match places.entry(*uid) {
+                Entry::Occupied(place) => streams[*place.get()].add(&figures),
+                Entry::Vacant(place) => {
+                    place.insert(streams.len());
+                    streams.push(figures);
+                }
             }
         }
         streams

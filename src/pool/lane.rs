@@ -2,9 +2,16 @@
 //!
 //! # The hot path
 //!
-//! The common pair, free then allocate the same size on the same stream, takes this lane's lock
-//! twice and touches nothing that another stream touches. Locks are taken core first, then one
-//! lane; the hot path takes only the lane's.
+//! The common pair, free then allocate the same size on the same stream, takes this lane's latch
+//! twice and touches nothing that another stream touches: two locked instructions a pair, the
+//! latch's compare-and-swaps, and nothing else that is atomic beyond plain loads and stores. Locks
+//! are taken core first, then one lane; the hot path takes only the lane's.
+//!
+//! # Threads that share a stream
+//!
+//! A stream begins with one lane. Threads that keep meeting at its latch part: each gets a lane of
+//! its own on the same stream, up to a few (see `shared`). What one of them frees, the others find
+//! as they find memory of another stream, but without a wait.
 //!
 //! # How long a lane lives
 //!
@@ -15,37 +22,49 @@
 //! below zero while the lane is in use; retiring adds what the lane's own counts say is still out,
 //! and from then on whoever brings it to zero ends the lane.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::block::Block;
 use super::cache::{Cache, Cached};
 use super::core::{Core, Grant};
 use super::extents::{Id, NONE, Slot};
 use super::index::UNIT;
+use super::outstanding::Outstanding;
 use super::private::{Captured, Private};
 use super::shared::Shared;
-use super::stats::Flows;
+use super::stats::{Flows, Tally};
 use super::told::Told;
-use crate::device::{StreamCore, lock};
+use crate::device::{Addr, StreamCore, Timeline, lock};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
-use crate::sync::{AtomicI64, Mutex};
-
-/// Blocks a cache holds at most.
-const MOST_BLOCKS: usize = 4096;
+use crate::sync::{Latch, LatchGuard, is_latched, latch, try_latch};
 
 /// Blocks taken over from another stream's cache behind one wait.
 const TAKEN_OVER: usize = 64;
 
+/// Misses of one size in a row after which a lane takes more blocks than were asked for.
+const IN_A_ROW: u64 = 4;
+
+/// Blocks taken ahead at most, and their bytes.
+const AHEAD: u64 = 16;
+const AHEAD_BYTES: u64 = 1 << 20;
+
 /// Largest request; far above any device, far below what would overflow.
 const LARGEST: u64 = 1 << 46;
 
-/// What a lane's lock guards.
+/// What [`Lane::serve_kept`] gives in place of an extent.
+pub(crate) const UNCOUNTED: Id = 0;
+
+/// As [`UNCOUNTED`].
+pub(crate) const COUNTED: Id = 1;
+
+/// What a lane's latch guards.
 pub(crate) struct LaneState {
     pub(crate) cache: Cache,
-    /// Blocks handed out here less blocks of this lane freed here.
-    out: i64,
+    /// Blocks that the core served here, and blocks of other lanes in the cache. With what the
+    /// cache served less what it took in: blocks of this lane that were not freed here.
+    others: i64,
     /// Nothing is allocated or freed the short way: the lane is retired, or under capture.
     aside: bool,
     /// Nothing more is allocated here: keep nothing.
@@ -54,27 +73,37 @@ pub(crate) struct LaneState {
     captured: Option<Arc<Captured>>,
 }
 
-/// See the module documentation.
-#[repr(align(64))]
+/// See the module documentation. Two cache lines at a time are a lane's own, since processors fetch
+/// lines in pairs.
+#[repr(align(128))]
 pub(crate) struct Lane {
-    pub(crate) state: Mutex<LaneState>,
+    pub(crate) state: Latch<LaneState>,
+    /// As the pool is configured.
+    cache_bytes: u64,
     pub(crate) shared: Arc<Shared>,
     pub(crate) stream: Arc<StreamCore>,
+    timeline: Arc<Timeline>,
     pub(crate) slot: Slot,
+    pub(crate) hold: Arc<SlotHold>,
     pub(crate) flows: Arc<Flows>,
     /// Of a lane whose blocks are parts of a graph's memory.
     pub(super) private: Option<Arc<Private>>,
+    /// The size that the cache did not have last, and how often in a row; written under the latch.
+    missed: Tally,
+    in_a_row: Tally,
     outstanding: Outstanding,
 }
 
-/// On a cache line of its own: other streams' threads write it.
-#[repr(align(64))]
-struct Outstanding(AtomicI64);
+/// Held by every lane of a slot, which another stream may have once all are gone.
+pub(crate) struct SlotHold {
+    /// The slot's stream is a gate, whose blocks are segments of a graph's memory.
+    pub(crate) gate: bool,
+}
 
 /// A pointer to a lane that is alive for as long as the pointer is used: the holder is a block of
 /// the lane, or holds a handle of its pool and of its stream.
 #[derive(Clone, Copy)]
-pub(crate) struct LanePtr(*const Lane);
+pub(crate) struct LanePtr(NonNull<Lane>);
 
 // SAFETY: a lane may be used from any thread; the pointer is only a way to it.
 unsafe impl Send for LanePtr {}
@@ -83,26 +112,33 @@ unsafe impl Sync for LanePtr {}
 
 impl LanePtr {
     /// No lane; never followed.
-    pub(crate) const NONE: Self = Self(std::ptr::null());
+    pub(crate) const NONE: Self = Self(NonNull::dangling());
 
-    pub(crate) fn of(lane: &Arc<Lane>) -> Self {
-        Self(Arc::as_ptr(lane))
+    #[inline]
+    pub(crate) fn of(lane: &Lane) -> Self {
+        Self(NonNull::from(lane))
     }
 
     /// The lane.
     ///
     /// # Safety
     /// One of the holders that the type names exists for as long as the reference is used.
+    #[inline]
     pub(crate) unsafe fn get<'a>(self) -> &'a Lane {
         // SAFETY: the caller vouches that the lane is alive.
-        unsafe { &*self.0 }
+        unsafe { self.0.as_ref() }
     }
 }
 
-/// `bytes` as the pool rounds them.
+/// Whether a request is one that a pool may serve.
 #[inline]
+fn is_servable(bytes: u64) -> bool {
+    bytes.wrapping_sub(1) < LARGEST
+}
+
+/// `bytes` as the pool rounds them.
 pub(crate) fn rounded(bytes: u64) -> Result<u64> {
-    if bytes == 0 || bytes > LARGEST {
+    if !is_servable(bytes) {
         return Err(Error::invalid(
             "bytes",
             format!("{bytes} is not between 1 and {LARGEST}"),
@@ -113,15 +149,21 @@ pub(crate) fn rounded(bytes: u64) -> Result<u64> {
 
 impl Lane {
     /// A lane that owns itself until it is retired and its blocks are freed.
-    pub(crate) fn new(shared: &Arc<Shared>, stream: &Arc<StreamCore>, slot: Slot) -> Arc<Self> {
-        Self::make(shared, stream, slot, None)
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        stream: &Arc<StreamCore>,
+        slot: Slot,
+        hold: &Arc<SlotHold>,
+    ) -> Arc<Self> {
+        Self::make(shared, stream, slot, hold, None)
     }
 
     /// A lane for blocks of `private` memory on the stream of `home`. It has no cache and ends when
     /// its blocks are freed and [`Lane::leave`] is called once more.
     pub(super) fn new_private(home: &Self, private: Arc<Private>) -> Arc<Self> {
-        let lane = Self::make(&home.shared, &home.stream, home.slot, Some(private));
-        let mut state = lock(&lane.state);
+        let (shared, stream) = (&home.shared, &home.stream);
+        let lane = Self::make(shared, stream, home.slot, &home.hold, Some(private));
+        let mut state = latch(&lane.state);
         (state.aside, state.retired) = (true, true);
         drop(state);
         lane.enter();
@@ -132,72 +174,122 @@ impl Lane {
         shared: &Arc<Shared>,
         stream: &Arc<StreamCore>,
         slot: Slot,
+        hold: &Arc<SlotHold>,
         private: Option<Arc<Private>>,
     ) -> Arc<Self> {
         let state = LaneState {
             cache: Cache::new(),
-            out: 0,
+            others: 0,
             aside: false,
             retired: false,
             captured: None,
         };
         let lane = Arc::new(Self {
-            state: Mutex::new(state),
+            state: Latch::new(state),
+            cache_bytes: shared.cache_bytes,
             shared: Arc::clone(shared),
             stream: Arc::clone(stream),
+            timeline: Arc::clone(&stream.timeline),
             slot,
+            hold: Arc::clone(hold),
             flows: Arc::default(),
             private,
-            outstanding: Outstanding(AtomicI64::new(0)),
+            missed: Tally::default(),
+            in_a_row: Tally::default(),
+            outstanding: Outstanding::new(),
         });
         // Taken back by `end`.
         std::mem::forget(Arc::clone(&lane));
         lane
     }
 
+    /// The open tick of the lane's stream.
+    #[inline]
+    pub(crate) fn open_tick(&self) -> u64 {
+        self.timeline.open_tick()
+    }
+
+    /// A block of at least `requested` bytes, if the cache has one and no other thread is at it: its
+    /// address and extent. Address 0 for none, and then in place of the extent whether the lane
+    /// counts already the block to come, [`COUNTED`], or not. The caller holds the pool and the
+    /// stream.
+    ///
+    /// Not inlined, with what it takes and gives in registers: a block that its caller has to put
+    /// together in memory and copy costs more than the call.
+    #[inline(never)]
+    pub(crate) fn serve_kept(&self, requested: u64) -> (Addr, Id) {
+        if !is_servable(requested) {
+            return (0, UNCOUNTED);
+        }
+        let Some(mut state) = try_latch(&self.state) else {
+            return (0, UNCOUNTED);
+        };
+        if state.aside {
+            return (0, UNCOUNTED);
+        }
+        let bytes = requested.next_multiple_of(UNIT);
+        if let Some(kept) = state.cache.pop(bytes) {
+            self.flows.served_by_cache(bytes, requested);
+            return (kept.addr, kept.id);
+        }
+        // Counted before it is there, so that the lane cannot end while the core looks for it.
+        state.others += 1;
+        self.note_miss(bytes);
+        drop(state);
+        self.serve_ready(bytes, requested)
+    }
+
+    /// As [`Lane::serve_kept`], from a hole that is ready: the ladder's first step, for a block that
+    /// is counted.
+    fn serve_ready(&self, bytes: u64, requested: u64) -> (Addr, Id) {
+        let mut core = lock(&self.shared.core);
+        // A driver's error is told by the steps that follow.
+        let Ok(Some(grant)) = core.take_ready(self.slot, bytes) else {
+            return (0, COUNTED);
+        };
+        self.take_ahead(grant, bytes, &mut core);
+        self.flows.served_by_core(bytes, requested);
+        let is_over = core.is_over_soft_limit();
+        drop(core);
+        if is_over {
+            self.shared.ease();
+        }
+        self.shared.tell();
+        (self.shared.base + grant.offset, grant.id)
+    }
+
+    /// Under the latch.
+    fn note_miss(&self, bytes: u64) {
+        if self.missed.get() == bytes {
+            self.in_a_row.add(1);
+        } else {
+            self.missed.set(bytes);
+            self.in_a_row.set(1);
+        }
+    }
+
+    /// Whether another thread is at the lane now.
+    pub(crate) fn is_busy(&self) -> bool {
+        is_latched(&self.state)
+    }
+
     /// A block of at least `requested` bytes. The caller holds the pool and the stream, or a
     /// block of this lane.
-    #[inline]
     pub(crate) fn alloc(&self, requested: u64) -> Result<Block> {
         let bytes = rounded(requested)?;
-        let mut state = lock(&self.state);
+        let mut state = latch(&self.state);
         if state.aside {
             drop(state);
             return self.alloc_aside(bytes, requested);
         }
-        // Counted before it is there, so that the lane cannot end while the core looks for it.
-        state.out += 1;
-        if let Some(block) = state.cache.pop(bytes) {
-            let flows = &self.flows;
-            flows.hot.allocated(bytes, requested, &flows.cold);
-            flows.hot.cached_bytes.set(state.cache.bytes());
-            drop(state);
-            return Ok(Block::new(self, block.id, block.offset, bytes, requested));
+        if let Some(kept) = state.cache.pop(bytes) {
+            self.flows.served_by_cache(bytes, requested);
+            return Ok(Block::new(self, kept.id, kept.addr, bytes, requested));
         }
+        state.others += 1;
+        self.note_miss(bytes);
         drop(state);
-        self.alloc_from_core(bytes, requested)
-    }
-
-    #[cold]
-    fn alloc_from_core(&self, bytes: u64, requested: u64) -> Result<Block> {
-        match self.shared.acquire(self, bytes, requested) {
-            Ok(grant) => Ok(Block::new(self, grant.id, grant.offset, bytes, requested)),
-            Err(error) => {
-                self.take_back();
-                Err(error)
-            }
-        }
-    }
-
-    /// Uncounts a block that was counted and not given.
-    fn take_back(&self) {
-        let mut state = lock(&self.state);
-        if state.retired {
-            drop(state);
-            self.leave();
-        } else {
-            state.out -= i64::from(!seeded!("failed-request-holds-its-lane"));
-        }
+        self.alloc_counted(requested)
     }
 
     /// A block of a lane under capture, or of one that is retired and kept by another of its blocks.
@@ -206,43 +298,72 @@ impl Lane {
         if let Some(captured) = self.captured() {
             return captured.alloc(bytes, requested);
         }
-        let mut state = lock(&self.state);
+        let mut state = latch(&self.state);
         if state.retired {
             drop(state);
             self.enter();
         } else {
             // The capture has ended since the first look.
-            state.out += 1;
+            state.others += 1;
+            drop(state);
         }
-        self.alloc_from_core(bytes, requested)
+        self.alloc_counted(requested)
     }
 
     /// A block of `bytes` if the core has it without help from above.
     pub(super) fn try_alloc(&self, bytes: u64) -> Result<Option<Block>> {
-        lock(&self.state).out += 1;
+        latch(&self.state).others += 1;
         let granted = self.shared.climb(self, bytes, bytes);
-        if let Ok(Some(grant)) = granted {
-            return Ok(Some(Block::new(self, grant.id, grant.offset, bytes, bytes)));
+        if let Ok(Some((grant, _))) = granted {
+            let addr = self.shared.base + grant.offset;
+            return Ok(Some(Block::new(self, grant.id, addr, bytes, bytes)));
         }
-        self.take_back();
+        self.count_out();
         granted.map(|_| None)
     }
 
     /// Counts one block more that ends the lane when it leaves. Of a lane that is retired.
     pub(super) fn enter(&self) {
-        self.outstanding.0.fetch_add(1, Ordering::AcqRel);
+        self.outstanding.enter();
     }
 
     /// The capture the lane is under.
     pub(super) fn captured(&self) -> Option<Arc<Captured>> {
-        lock(&self.state).captured.clone()
+        latch(&self.state).captured.clone()
     }
 
     /// Sets the capture the lane is under; gives the one before.
     pub(super) fn set_captured(&self, captured: Option<Arc<Captured>>) -> Option<Arc<Captured>> {
-        let mut state = lock(&self.state);
+        let mut state = latch(&self.state);
         state.aside = state.retired || captured.is_some();
         std::mem::replace(&mut state.captured, captured)
+    }
+
+    /// A block of at least `requested` bytes from the core. It is counted already, so that the lane
+    /// cannot end while the core looks for it.
+    pub(crate) fn alloc_counted(&self, requested: u64) -> Result<Block> {
+        let bytes = requested.next_multiple_of(UNIT);
+        match self.shared.acquire(self, bytes, requested) {
+            Ok(grant) => {
+                let addr = self.shared.base + grant.offset;
+                Ok(Block::new(self, grant.id, addr, bytes, requested))
+            }
+            Err(error) => {
+                self.count_out();
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes back the count of a block that there is not.
+    fn count_out(&self) {
+        let mut state = latch(&self.state);
+        if state.retired {
+            drop(state);
+            self.leave();
+        } else {
+            state.others -= i64::from(!seeded!("failed-request-holds-its-lane"));
+        }
     }
 
     /// Frees the last bytes of the `block`, which has `before`, down to `after`, in stream
@@ -252,9 +373,9 @@ impl Lane {
             return self.shrink_private(private, block.addr(), before, after, returned);
         }
         let id = block.id();
-        let tick = self.stream.timeline.open_tick() * u64::from(!seeded!("tail-free-at-once"));
+        let tick = self.open_tick() * u64::from(!seeded!("tail-free-at-once"));
         let mut core = lock(&self.shared.core);
-        self.flows.cold.shrunk(before, after, returned);
+        self.flows.shrunk(before, after, returned);
         core.shrink(id, before - after, self.slot, tick);
     }
 
@@ -267,41 +388,39 @@ impl Lane {
         let mut core = lock(&self.shared.core);
         let grown = before == after || core.grow(id, after - before, self.slot)?;
         if grown {
-            let flows = &self.flows;
-            flows.cold.grown(before, after, added, &flows.hot);
+            self.flows.grown(before, after, added);
         }
         Ok(grown)
     }
 
-    /// The pointer that a block of this lane keeps.
-    pub(crate) fn pointer(&self) -> LanePtr {
-        LanePtr(self)
-    }
-
-    /// Takes back a block that was allocated here.
-    #[inline]
-    pub(crate) fn free(&self, block: Cached, requested: u64) {
-        let mut state = lock(&self.state);
-        if state.aside || !self.has_room(&state, block.bytes) {
+    /// Takes back a block that was allocated here: not inlined, as [`Lane::serve_kept`].
+    #[inline(never)]
+    pub(crate) fn free(&self, addr: Addr, id: Id, requested: u64, slack: u32) {
+        let block = Cached {
+            addr,
+            bytes: requested + u64::from(slack),
+            tick: self.open_tick(),
+            id,
+        };
+        let mut state = latch(&self.state);
+        if !self.has_room(&state, block.bytes) {
             drop(state);
-            self.free_by_core(self, block, requested);
-            return;
+            return self.free_by_core(self, block, requested);
         }
-        // The last touch of the lane: once this is unlocked, it may be retired and end.
-        state.out -= 1;
+        // The last touch of the lane: once this is let go, it may be retired and end.
         self.keep(&mut state, block, requested);
     }
 
     /// Takes back a block that was allocated on `home`, another lane of the pool. The caller holds
     /// a count of this lane.
     pub(crate) fn free_foreign(&self, home: &Self, block: Cached, requested: u64) {
-        let mut state = lock(&self.state);
+        let mut state = latch(&self.state);
         // A part of a graph's memory is no extent.
-        if state.aside || block.id == NONE || !self.has_room(&state, block.bytes) {
+        if block.id == NONE || !self.has_room(&state, block.bytes) {
             drop(state);
-            self.free_by_core(home, block, requested);
-            return;
+            return self.free_by_core(home, block, requested);
         }
+        state.others += 1;
         self.keep(&mut state, block, requested);
         drop(state);
         if !seeded!("foreign-free-holds-its-lane") {
@@ -309,27 +428,29 @@ impl Lane {
         }
     }
 
+    /// Whether the cache may keep one more block: there is always room for one alone.
     #[inline]
     fn has_room(&self, state: &LaneState, bytes: u64) -> bool {
-        state.cache.bytes() + bytes <= self.shared.cache_bytes && state.cache.blocks() < MOST_BLOCKS
+        let fits = state.cache.bytes() + bytes <= self.cache_bytes || state.cache.is_empty();
+        fits && !state.cache.is_full() && !state.aside
     }
 
     /// Counts a free and keeps the block in the cache.
-    #[inline]
+    #[inline(always)]
     fn keep(&self, state: &mut LaneState, block: Cached, requested: u64) {
         let requested = match seeded!("rounded-bytes-counted-as-requested") {
             true => block.bytes,
             false => requested,
         };
-        self.flows.hot.freed(block.bytes, requested);
+        self.flows.kept_in_cache(block.bytes, requested);
         state.cache.push(block);
-        self.flows.hot.cached_bytes.set(state.cache.bytes());
     }
 
     /// Frees a block of `home` where the cache is full, which is emptied first, or the lane is
     /// retired. All under the core's lock, so that no free memory is ever out of the sight of a
     /// request; the block holds `home` until the end.
     #[cold]
+    #[inline(never)]
     fn free_by_core(&self, home: &Self, block: Cached, requested: u64) {
         if self.free_captured(home, block, requested) {
             return;
@@ -337,29 +458,35 @@ impl Lane {
         let shared = Arc::clone(&self.shared);
         let mut core = lock(&shared.core);
         self.drain(&mut core);
-        let mut state = lock(&self.state);
-        if !state.retired {
-            if std::ptr::eq(self, home) {
-                state.out -= 1;
-                self.keep(&mut state, block, requested);
-                drop(state);
-                let _ = core.ease();
-                return;
-            }
+        let mut state = latch(&self.state);
+        let at_home = std::ptr::eq(self, home);
+        if self.has_room(&state, block.bytes) {
+            state.others += i64::from(!at_home);
             self.keep(&mut state, block, requested);
-        } else {
-            self.flows.cold.freed(block.bytes, requested);
-            core.give(block.id, self.slot, block.tick);
+            drop(state);
+            // As for a request: what the driver refuses is offered again next time.
+            let _ = core.ease();
+            drop(core);
+            if !at_home {
+                home.leave();
+            }
+            return;
         }
+        self.flows.given_to_core(block.bytes, requested);
+        core.give(block.id, self.slot, block.tick);
+        // Only a retired lane counts each of its blocks; one in use counts those freed here.
+        let counted = at_home && !state.retired;
+        state.others -= i64::from(counted);
         drop(state);
-        // As for a request: what the driver refuses is offered again next time.
         let _ = core.ease();
         drop(core);
-        home.leave();
+        if !counted {
+            home.leave();
+        }
     }
 
-    /// A block of exactly `bytes` from another stream's cache, behind a wait for that stream; more
-    /// of the same size come along into this lane's cache, so that one wait serves many.
+    /// A block of exactly `bytes` from the cache of one of `lanes`, behind a wait for its stream;
+    /// more of the same size come along into this lane's cache, so that one wait serves many.
     ///
     /// Under the core's lock, so that no free memory is out of the sight of a request meanwhile.
     pub(crate) fn take_over(
@@ -368,80 +495,127 @@ impl Lane {
         bytes: u64,
         core: &mut Core,
     ) -> Result<Option<Grant>> {
-        for other in lanes.iter().filter(|other| other.slot != self.slot) {
-            let mut theirs = lock(&other.state);
-            let Some(tick) = theirs.cache.newest(bytes) else {
+        for other in lanes {
+            let newest = latch(&other.state).cache.newest(bytes);
+            let Some(tick) = newest.filter(|_| !std::ptr::eq(&**other, self)) else {
                 continue;
             };
-            // Their order is asked for before anything is taken, so a failure changes nothing.
-            let timeline = &self.stream.timeline;
-            if !seeded!("taken-over-without-a-wait")
-                && timeline.wait_for(&other.stream.timeline, tick)?
-            {
-                core.steps.waits += 1;
-                core.steps.stream_wait += 1;
-                core.told.note(Told::StreamWait(bytes));
-            } else {
-                core.steps.ready_elsewhere += 1;
-                core.told.note(Told::ReadyElsewhere(bytes));
-            }
-            let tick = timeline.open_tick();
-            let taken = std::iter::from_fn(|| theirs.cache.pop(bytes)).take(TAKEN_OVER);
-            let taken: Vec<Cached> = taken.map(|block| Cached { tick, ..block }).collect();
-            other.flows.hot.cached_bytes.set(theirs.cache.bytes());
-            drop(theirs);
-            let Some((first, rest)) = taken.split_first() else {
-                continue;
-            };
-            let mut state = lock(&self.state);
-            for &block in rest {
-                if state.retired || !self.has_room(&state, bytes) {
-                    core.give(block.id, self.slot, tick);
+            // Their order is asked for before anything is taken, so a failure changes nothing; and
+            // without their latch, since the driver may take its time.
+            let same = other.slot == self.slot;
+            let waited = !same
+                && !seeded!("taken-over-without-a-wait")
+                && self.timeline.wait_for(&other.timeline, tick)?;
+            // What was freed meanwhile, or read its tick later, the wait does not cover.
+            let until = if same { u64::MAX } else { tick };
+            let mut taken = std::mem::take(&mut core.taken_over);
+            (latch(&other.state).cache).pop_until(bytes, until, TAKEN_OVER, &mut taken);
+            other.flows.left_cache(bytes * taken.len() as u64);
+            let grant = self.take_in(&mut taken, core);
+            core.taken_over = taken;
+            core.steps.waits += u64::from(waited);
+            if grant.is_some() {
+                let (steps, told) = (&mut core.steps, &mut core.told);
+                if same {
+                    steps.own_stream += 1;
+                    told.note(Told::OwnStream(bytes));
+                } else if waited {
+                    steps.stream_wait += 1;
+                    told.note(Told::StreamWait(bytes));
                 } else {
-                    state.cache.push(block);
+                    steps.ready_elsewhere += 1;
+                    told.note(Told::ReadyElsewhere(bytes));
                 }
+                return Ok(grant);
             }
-            self.flows.hot.cached_bytes.set(state.cache.bytes());
-            return Ok(Some(Grant {
-                id: first.id,
-                offset: first.offset,
-            }));
         }
         Ok(None)
     }
 
+    /// The first of the blocks `taken` from another cache; the others go into this one. The lane's
+    /// stream runs behind all of them.
+    fn take_in(&self, taken: &mut Vec<Cached>, core: &mut Core) -> Option<Grant> {
+        let mut blocks = taken.drain(..);
+        let first = blocks.next()?;
+        self.put_in(blocks, core);
+        Some(Grant {
+            id: first.id,
+            offset: first.addr - self.shared.base,
+        })
+    }
+
+    /// Puts blocks that the lane's stream runs behind into the cache, as far as there is room.
+    fn put_in(&self, blocks: impl Iterator<Item = Cached>, core: &mut Core) {
+        let tick = self.open_tick();
+        let mut state = latch(&self.state);
+        for block in blocks {
+            if self.has_room(&state, block.bytes) {
+                self.flows.came_to_cache(block.bytes);
+                state.cache.push(Cached { tick, ..block });
+            } else {
+                core.give(block.id, self.slot, tick);
+            }
+        }
+    }
+
+    /// Puts a few more blocks of a size that is asked for again and again into the cache, from the
+    /// hole behind the one granted, if that is ready. Takes nothing else that is free, and whoever
+    /// looks for memory beyond holes gets it back from the cache.
+    pub(crate) fn take_ahead(&self, grant: Grant, bytes: u64, core: &mut Core) {
+        let in_a_row = self.in_a_row.get();
+        if in_a_row < IN_A_ROW || self.missed.get() != bytes {
+            return;
+        }
+        let most = in_a_row.min(AHEAD).min(AHEAD_BYTES / bytes);
+        if most == 0 || most * bytes > self.cache_bytes {
+            return;
+        }
+        let mut taken = std::mem::take(&mut core.taken_over);
+        core.take_behind(grant.id, bytes, self.slot, most, &mut taken);
+        self.put_in(taken.drain(..), core);
+        core.taken_over = taken;
+    }
+
     /// Shows all blocks in the cache.
     pub(super) fn each_cached(&self, see: impl FnMut(&Cached)) {
-        lock(&self.state).cache.each(see);
+        latch(&self.state).cache.each(see);
     }
 
     /// Empties the cache into the core; true if there was anything.
+    ///
+    /// The latch is held only while an empty cache takes the place of the full one. Until the core
+    /// has all of it nobody misses it: who looks for memory does so under the core's lock.
     pub(crate) fn drain(&self, core: &mut Core) -> bool {
-        let mut state = lock(&self.state);
-        let any = state.cache.blocks() > 0;
+        let state = latch(&self.state);
+        self.drain_cache(state, core)
+    }
+
+    fn drain_cache(&self, mut state: LatchGuard<'_, LaneState>, core: &mut Core) -> bool {
+        let bytes = state.cache.bytes();
+        if bytes == 0 {
+            return false;
+        }
+        let mut cache = core.spare_cache.take().unwrap_or_else(Cache::new);
+        std::mem::swap(&mut state.cache, &mut cache);
+        drop(state);
+        self.flows.left_cache(bytes);
         let kept = u64::from(!seeded!("cache-forgets-its-histories"));
-        state
-            .cache
-            .drain(|block| core.give(block.id, self.slot, block.tick * kept));
-        self.flows.hot.cached_bytes.set(0);
-        any
+        cache.drain(|block| core.give(block.id, self.slot, block.tick * kept));
+        core.spare_cache = Some(cache);
+        true
     }
 
     /// Ends the lane's use: from now on frees go straight to the core, and the last one ends it.
     pub(crate) fn retire(&self, core: &mut Core) {
-        self.drain(core);
-        let mut state = lock(&self.state);
+        let mut state = latch(&self.state);
         state.aside = true;
         if std::mem::replace(&mut state.retired, true) {
             return;
         }
-        // A free that came between the drain and this lock left its block in the cache.
-        state
-            .cache
-            .drain(|block| core.give(block.id, self.slot, block.tick));
-        let out = state.out;
-        drop(state);
-        if self.outstanding.0.fetch_add(out, Ordering::AcqRel) + out == 0 {
+        let out = state.others + self.flows.served_less_kept();
+        // Counts that others make from here on go to `outstanding`.
+        self.drain_cache(state, core);
+        if self.outstanding.retire(out) {
             self.end();
         }
     }
@@ -449,8 +623,7 @@ impl Lane {
     /// One block of this lane is gone, freed elsewhere or after the lane was retired. The lane may
     /// be gone afterwards.
     pub(super) fn leave(&self) {
-        // Before the lane is retired the count is not above zero, so it cannot pass one.
-        if self.outstanding.0.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.outstanding.leave() {
             self.end();
         }
     }

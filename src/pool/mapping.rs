@@ -192,9 +192,11 @@ impl Core {
         at(self.end_for(bytes)).or_else(|| at(End::Low))
     }
 
-    /// Whether it is time to merge holes of different histories, which is tried once a request.
+    /// Whether to merge holes of different histories now: once a request, and only where that may
+    /// make a hole for it or free a handle.
     fn may_unify(&self, search: &mut Search, bytes: u64) -> bool {
-        !std::mem::replace(&mut search.unified, true) && self.extents.hole_bytes() >= bytes
+        let least = bytes.min(self.arena.granule());
+        self.extents.hole_bytes() >= least && !std::mem::replace(&mut search.unified, true)
     }
 
     /// Takes the next measure after idle memory and growth did not suffice for `window`; false if

@@ -1,7 +1,7 @@
 //! The stream-ordered pool.
 //!
-//! See [`Pool`] for what it does and the modules for how: `cache` and `lane` are a stream's own
-//! side, `extents`, `index` and `windows` the pure bookkeeping of addresses, `core` and `mapping`
+//! See [`Pool`] for what it does and the modules for how: `cache`, `lane` and `seats` are a stream's
+//! own side, `extents`, `index` and `windows` the pure bookkeeping of addresses, `core` and `mapping`
 //! the steps by which a request finds memory, `shared` what ties them together.
 
 mod block;
@@ -14,8 +14,10 @@ mod figures;
 mod index;
 mod lane;
 mod mapping;
+mod outstanding;
 mod private;
 mod runs;
+mod seats;
 mod shared;
 mod snapshot;
 mod stats;
@@ -23,7 +25,6 @@ mod told;
 mod track;
 mod windows;
 
-use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
@@ -37,7 +38,7 @@ pub use track::{LeakReport, LiveBlock, TagScope, tag_scope};
 
 use crate::device::{Device, Stream, lock};
 use crate::error::{Error, OutOfMemory, Result};
-use lane::{Lane, LanePtr};
+use lane::{COUNTED, Lane, LanePtr};
 
 pub(crate) use self::core::Core;
 pub(crate) use index::UNIT;
@@ -87,7 +88,10 @@ pub struct Pool {
     handle: Arc<Handle>,
 }
 
+/// What every allocation reads is here, a step nearer than in what is shared.
 struct Handle {
+    uid: u64,
+    tracks: bool,
     shared: Arc<Shared>,
 }
 
@@ -95,23 +99,6 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.close();
     }
-}
-
-/// Lanes a thread remembers, so that finding one costs no shared lock.
-const REMEMBERED: usize = 4;
-
-/// A lane and what it was found by: the pool, and the stream's handle.
-#[derive(Clone, Copy)]
-struct Remembered {
-    pool: u64,
-    handle: u64,
-    lane: LanePtr,
-}
-
-thread_local! {
-    static LANES: [Cell<Remembered>; REMEMBERED] = const {
-        [const { Cell::new(Remembered { pool: 0, handle: 0, lane: LanePtr::NONE }) }; REMEMBERED]
-    };
 }
 
 impl Pool {
@@ -122,7 +109,11 @@ impl Pool {
     pub fn new(device: &Device, config: PoolConfig) -> Result<Self> {
         let shared = Arc::new(Shared::new(device, config)?);
         Ok(Self {
-            handle: Arc::new(Handle { shared }),
+            handle: Arc::new(Handle {
+                uid: shared.uid,
+                tracks: shared.tracker.is_some(),
+                shared,
+            }),
         })
     }
 
@@ -136,36 +127,37 @@ impl Pool {
         &self.shared().device
     }
 
-    /// The lane of `stream`. It lives while this handle and `stream` do: a lane is retired only
-    /// when its pool or its stream has no handle any more.
+    /// The lane of `stream` that the calling thread remembers. It lives while this handle and
+    /// `stream` do.
     #[inline]
-    fn lane<'a>(&'a self, stream: &'a Stream) -> Result<&'a Lane> {
-        let pool = self.shared().uid;
-        let handle = stream.handle_id();
-        let at = handle as usize % REMEMBERED;
-        let known = LANES.with(|lanes| lanes[at].get());
-        if (known.pool, known.handle) == (pool, handle) {
-            // SAFETY: numbers of pools and of stream handles are never used again, so both are
-            // those the lane was found by, and the caller holds them.
-            return Ok(unsafe { known.lane.get() });
-        }
-        self.find_lane(stream, at)
+    fn remembered_lane<'a>(&'a self, stream: &'a Stream) -> Option<&'a Lane> {
+        let lane = seats::remembered(self.handle.uid, stream.handle_id())?;
+        // SAFETY: the caller holds the pool and the stream.
+        Some(unsafe { lane.get() })
     }
 
-    #[cold]
-    fn find_lane<'a>(&'a self, stream: &'a Stream, at: usize) -> Result<&'a Lane> {
-        let lane = self.shared().lane(stream)?;
-        // The pool is not closed while a caller holds it.
-        let lane = lane.ok_or_else(|| Error::invalid("pool", "it is closed: make another"))?;
-        let lane = LanePtr::of(&lane);
-        let found = Remembered {
-            pool: self.shared().uid,
-            handle: stream.handle_id(),
-            lane,
-        };
-        LANES.with(|lanes| lanes[at].set(found));
+    /// A lane that was just found or made, which the thread remembers from now on.
+    fn remember<'a>(&'a self, stream: &'a Stream, lane: &Arc<Lane>) -> &'a Lane {
+        seats::remember(self.handle.uid, stream.handle_id(), lane);
         // SAFETY: the caller holds the pool and the stream.
-        Ok(unsafe { lane.get() })
+        unsafe { LanePtr::of(lane).get() }
+    }
+
+    /// The lane for the calling thread, its own if it keeps finding others at it.
+    fn lane<'a>(&'a self, stream: &'a Stream) -> Result<&'a Lane> {
+        let Some(lane) = self.remembered_lane(stream) else {
+            let lane = self.shared().lane(stream)?;
+            // The pool is not closed while a caller holds it.
+            let lane = lane.ok_or_else(|| Error::invalid("pool", "it is closed: make another"))?;
+            return Ok(self.remember(stream, &lane));
+        };
+        if lane.is_busy()
+            && seats::met()
+            && let Some(own) = self.shared().part(stream, lane)
+        {
+            return Ok(self.remember(stream, &own));
+        }
+        Ok(lane)
     }
 
     /// Allocates at least `bytes` on `stream`.
@@ -173,8 +165,38 @@ impl Pool {
     /// # Errors
     /// [`Error::Invalid`] for 0 bytes, more than 2^46, or a stream of another device;
     /// [`Error::OutOfMemory`] when every step of the ladder failed; what the driver said.
-    #[inline]
+    #[inline(always)]
     pub fn alloc(&self, stream: &Stream, bytes: u64) -> Result<Block> {
+        let mut counted = None;
+        if !self.handle.tracks
+            && let Some(lane) = self.remembered_lane(stream)
+        {
+            let (addr, id) = lane.serve_kept(bytes);
+            if addr != 0 {
+                return Ok(Block::new(
+                    lane,
+                    id,
+                    addr,
+                    bytes.next_multiple_of(UNIT),
+                    bytes,
+                ));
+            }
+            counted = (id == COUNTED).then_some(lane);
+        }
+        // Taken apart, so that a block served above need not pass through memory to meet this one.
+        match self.alloc_slowly(stream, bytes, counted) {
+            Ok(block) => Ok(block),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What the cache does not serve; `counted` is the lane where the block is counted already.
+    #[cold]
+    #[inline(never)]
+    fn alloc_slowly(&self, stream: &Stream, bytes: u64, counted: Option<&Lane>) -> Result<Block> {
+        if let Some(lane) = counted {
+            return lane.alloc_counted(bytes);
+        }
         let mut block = self.lane(stream)?.alloc(bytes)?;
         if let Some(tracker) = &self.shared().tracker {
             tracker.enter(&mut block);

@@ -318,11 +318,9 @@ impl Captured {
             {
                 let mut parts = lock(&private.parts);
                 if let Some(addr) = parts.take(bytes) {
-                    let flows = &lane.flows;
-                    flows.cold.allocated(bytes, requested, &flows.hot);
+                    lane.flows.served_by_core(bytes, requested);
                     lane.enter();
-                    let offset = addr - lane.shared.base;
-                    return Ok(Block::new(lane, NONE, offset, bytes, requested));
+                    return Ok(Block::new(lane, NONE, addr, bytes, requested));
                 }
             }
             // Without the lock: the application may be asked to free something.
@@ -401,11 +399,10 @@ impl Lane {
         if freed_on.recorder().is_none() {
             private.recorder.outlast(freed_on, block.tick);
         }
-        let addr = self.shared.base + block.offset;
         let gone = {
             let mut parts = lock(&private.parts);
-            self.flows.cold.freed(block.bytes, requested);
-            parts.give(addr, again)
+            self.flows.given_to_core(block.bytes, requested);
+            parts.give(block.addr, again)
         };
         if let Some(segment) = gone {
             let graph_bytes = &self.shared.graph_bytes;
@@ -418,8 +415,7 @@ impl Lane {
     pub(super) fn grow_private(&self, private: &Private, place: bool, added: u64) -> bool {
         let _parts = lock(&private.parts);
         if place {
-            let flows = &self.flows;
-            flows.cold.grown(0, 0, added, &flows.hot);
+            self.flows.grown(0, 0, added);
         }
         place
     }
@@ -436,7 +432,7 @@ impl Lane {
         let again = self.stream.timeline.recorder();
         let again = again.is_some_and(|capture| Arc::ptr_eq(&capture, &private.recorder));
         let mut parts = lock(&private.parts);
-        self.flows.cold.shrunk(before, after, returned);
+        self.flows.shrunk(before, after, returned);
         if again {
             let state = State::Taken;
             parts.parts.insert(

@@ -1,13 +1,14 @@
 //! What all lanes and handles of a pool share, and the climb of a request up the ladder.
 
-use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use super::block::Block;
 use super::core::{Core, Grant};
+use super::extents::Slot;
 use super::figures::Ledger;
-use super::lane::Lane;
+use super::lane::{Lane, SlotHold};
+use super::seats::Lanes;
 use super::told::Told;
 use super::track::Tracker;
 use super::{PoolConfig, Pressure, Relief};
@@ -22,15 +23,6 @@ pub(crate) type ReliefStep = Arc<dyn Fn(&Pressure) -> Relief + Send + Sync>;
 pub(crate) trait Attached: std::any::Any + Send + Sync {
     /// The pool has no handle any more: let go of what only the pool's users need.
     fn pool_closed(&self);
-}
-
-/// The lanes in use.
-#[derive(Default)]
-struct Lanes {
-    /// By the number of the stream's handle: a stream adopted again is a new use.
-    by_handle: HashMap<u64, Arc<Lane>>,
-    /// The pool has no handle any more.
-    closed: bool,
 }
 
 /// See the module documentation.
@@ -97,10 +89,11 @@ impl Shared {
 
     /// All lanes now.
     pub(crate) fn all_lanes(&self) -> Vec<Arc<Lane>> {
-        self.lanes().by_handle.values().cloned().collect()
+        self.lanes().all().cloned().collect()
     }
 
-    /// The lane of `stream`, made if this is its first use here; `None` once the pool is closed.
+    /// The lane of `stream` for the calling thread, made if this is the stream's first use here;
+    /// `None` once the pool is closed.
     pub(crate) fn lane(self: &Arc<Self>, stream: &Stream) -> Result<Option<Arc<Lane>>> {
         if !self.device.same(stream.device()) {
             return Err(Error::invalid(
@@ -109,34 +102,58 @@ impl Shared {
             ));
         }
         let handle = stream.handle_id();
-        if let Some(lane) = self.lanes().by_handle.get(&handle) {
+        if let Some(lane) = self.lanes().of(handle) {
             return Ok(Some(Arc::clone(lane)));
         }
         let mut lanes = self.lanes_mut();
         if lanes.closed {
             return Ok(None);
         }
-        if let Some(lane) = lanes.by_handle.get(&handle) {
+        if let Some(lane) = lanes.of(handle) {
             return Ok(Some(Arc::clone(lane)));
         }
-        let mut core = lock(&self.core);
-        let slot = core.add_stream(&stream.core().timeline);
-        let lane = Lane::new(self, stream.core(), slot);
-        if let Some(state) = &mut core.streams[slot as usize] {
-            state.lane = Arc::downgrade(&lane);
-        }
-        drop(core);
+        let core = stream.core();
+        let (slot, hold) = lock(&self.core).add_stream(&core.timeline, core.gate);
+        let watcher: Arc<dyn StreamWatcher> = Arc::clone(self) as _;
+        stream.watch(Arc::downgrade(&watcher));
+        let lane = self.add_lane(&mut lanes, stream, slot, &hold);
+        Ok(Some(lane))
+    }
+
+    fn add_lane(
+        self: &Arc<Self>,
+        lanes: &mut Lanes,
+        stream: &Stream,
+        slot: Slot,
+        hold: &Arc<SlotHold>,
+    ) -> Arc<Lane> {
+        let lane = Lane::new(self, stream.core(), slot, hold);
         if !stream.core().gate {
             // A gate's blocks hold what others allocate, which is counted there.
             lock(&self.ledger).add(stream.id(), &lane.flows);
         }
-        let watcher: Arc<dyn StreamWatcher> = Arc::clone(self) as _;
-        stream.watch(Arc::downgrade(&watcher));
+        // The pool watches the stream by now: a capture that this does not see finds the lane.
         if let Some(recorder) = stream.recorder() {
             lane.route(Some(&recorder));
         }
-        lanes.by_handle.insert(handle, Arc::clone(&lane));
-        Ok(Some(lane))
+        lanes.add(stream.handle_id(), Arc::clone(&lane));
+        lane
+    }
+
+    /// A lane of its own for the calling thread, which keeps meeting others at `lane`, that of
+    /// `stream`; the lane it has if there are enough.
+    ///
+    /// The caller holds the pool and the stream.
+    pub(crate) fn part(self: &Arc<Self>, stream: &Stream, lane: &Lane) -> Option<Arc<Lane>> {
+        let handle = stream.handle_id();
+        if !self.lanes().may_part(handle) {
+            return None;
+        }
+        let mut lanes = self.lanes_mut();
+        if !lanes.may_part(handle) {
+            return lanes.of(handle).cloned();
+        }
+        Some(self.add_lane(&mut lanes, stream, lane.slot, &lane.hold))
     }
 
     /// The lane of `stream`, while the pool has a handle.
@@ -177,8 +194,10 @@ impl Shared {
     }
 
     fn find(&self, lane: &Lane, bytes: u64, requested: u64) -> Result<Grant> {
-        if let Some(grant) = self.climb(lane, bytes, requested)? {
-            self.ease();
+        if let Some((grant, is_over)) = self.climb(lane, bytes, requested)? {
+            if is_over {
+                self.ease();
+            }
             return Ok(grant);
         }
         let steps: Vec<ReliefStep> = lock(&self.relief)
@@ -187,7 +206,7 @@ impl Shared {
             .collect();
         for step in steps {
             while step(&self.pressure(lane, bytes)) == Relief::Retry {
-                if let Some(grant) = self.climb(lane, bytes, requested)? {
+                if let Some((grant, _)) = self.climb(lane, bytes, requested)? {
                     let mut core = lock(&self.core);
                     core.steps.relieved += 1;
                     core.told.note(Told::Relieved(bytes));
@@ -200,44 +219,51 @@ impl Shared {
     }
 
     /// Gives idle memory back while the pool is over its soft limit.
-    fn ease(&self) {
-        if !lock(&self.core).is_over_soft_limit() {
-            return;
-        }
+    #[cold]
+    pub(crate) fn ease(&self) {
         self.drain_all();
         // What the driver refuses stays idle memory of the pool, and is offered again next time.
         let _ = lock(&self.core).ease();
     }
 
-    /// The core's own steps.
-    pub(super) fn climb(&self, lane: &Lane, bytes: u64, requested: u64) -> Result<Option<Grant>> {
-        let served = |grant: Grant| {
-            let flows = &lane.flows;
-            flows.cold.allocated(bytes, requested, &flows.hot);
-            Some(grant)
+    /// The core's own steps; with a grant, whether the pool is over its soft limit.
+    pub(super) fn climb(
+        &self,
+        lane: &Lane,
+        bytes: u64,
+        requested: u64,
+    ) -> Result<Option<(Grant, bool)>> {
+        let served = |grant: Grant, core: &mut Core| {
+            lane.take_ahead(grant, bytes, core);
+            lane.flows.served_by_core(bytes, requested);
+            Ok(Some((grant, core.is_over_soft_limit())))
         };
+        // Lanes are listed before the core is locked: making a lane locks in that order.
+        let siblings = self.siblings(lane);
         {
             let mut core = lock(&self.core);
             if let Some(grant) = core.take_ready(lane.slot, bytes)? {
-                return Ok(served(grant));
+                return served(grant, &mut core);
+            }
+            if let Some(grant) = lane.take_over(&siblings, bytes, &mut core)? {
+                return served(grant, &mut core);
             }
             if core.poll(lane.slot)?
                 && let Some(grant) = core.take_ready(lane.slot, bytes)?
             {
-                return Ok(served(grant));
+                return served(grant, &mut core);
             }
             if let Some(grant) = core.take_overlapping(lane.slot, bytes)? {
-                return Ok(served(grant));
+                return served(grant, &mut core);
             }
         }
         lock(&self.ledger).note_peak();
-        // Lanes are listed before the core is locked: making a lane locks in that order.
         let lanes = self.all_lanes();
         let mut core = lock(&self.core);
         if core.config.reuse.device_wait
             && let Some(grant) = lane.take_over(&lanes, bytes, &mut core)?
         {
-            return Ok(served(grant));
+            return served(grant, &mut core);
         }
         let mut drained = false;
         for lane in &lanes {
@@ -250,12 +276,25 @@ impl Shared {
         // Another thread may have freed memory since the lock was let go, so this is not only for
         // what was drained.
         if let Some(grant) = core.take_ready(lane.slot, bytes)? {
-            return Ok(served(grant));
+            return served(grant, &mut core);
         }
         if let Some(grant) = core.take_waiting(lane.slot, bytes)? {
-            return Ok(served(grant));
+            return served(grant, &mut core);
         }
-        Ok(core.take_mapping(lane.slot, bytes)?.and_then(served))
+        match core.take_mapping(lane.slot, bytes)? {
+            Some(grant) => served(grant, &mut core),
+            None => Ok(None),
+        }
+    }
+
+    /// The other lanes of a lane's stream, whose memory is ready for it.
+    fn siblings(&self, lane: &Lane) -> Vec<Arc<Lane>> {
+        if Arc::strong_count(&lane.hold) == 1 {
+            return Vec::new();
+        }
+        let lanes = self.lanes();
+        let siblings = lanes.all().filter(|other| other.slot == lane.slot);
+        siblings.cloned().collect()
     }
 
     fn pressure(&self, lane: &Lane, bytes: u64) -> Pressure {
@@ -299,13 +338,9 @@ impl Shared {
         if let Some(attached) = self.attached.get() {
             attached.pool_closed();
         }
-        let lanes = {
-            let mut lanes = self.lanes_mut();
-            lanes.closed = true;
-            std::mem::take(&mut lanes.by_handle)
-        };
+        let lanes = self.lanes_mut().close();
         let mut core = lock(&self.core);
-        for lane in lanes.values() {
+        for lane in &lanes {
             lane.retire(&mut core);
         }
         #[cfg(feature = "tracing")]
@@ -329,17 +364,22 @@ impl Drop for Shared {
 impl StreamWatcher for Shared {
     fn stream_retired(&self, handle: u64) {
         let mut lanes = self.lanes_mut();
-        let Some(lane) = lanes.by_handle.get(&handle).cloned() else {
-            return;
-        };
+        let retired = lanes.of_handle(handle);
         // Listed until its cache is empty: a request that looks meanwhile must find it.
-        lane.retire(&mut lock(&self.core));
-        lanes.by_handle.remove(&handle);
+        let mut core = lock(&self.core);
+        for lane in &retired {
+            lane.retire(&mut core);
+        }
+        drop(core);
+        lanes.remove(handle);
+        drop(lanes);
+        // Without a lock: the stream may go with its last lane.
+        drop(retired);
     }
 
     fn stream_captured(&self, stream: &Stream, recorder: Option<&Arc<Recorder>>) {
-        let lane = self.lanes().by_handle.get(&stream.handle_id()).cloned();
-        if let Some(lane) = lane {
+        let lanes = self.lanes().of_handle(stream.handle_id());
+        for lane in lanes {
             lane.route(recorder);
         }
     }

@@ -126,8 +126,8 @@ impl Core {
     /// Whether the extent was allocated or freed on a gate: as a block it is a graph's segment.
     pub(super) fn is_graphs(&self, extent: &Extent) -> bool {
         let stream = self.streams[extent.slot as usize].as_ref();
-        let lane = stream.and_then(|state| state.lane.upgrade());
-        lane.is_some_and(|lane| lane.stream.gate)
+        let hold = stream.and_then(|state| state.hold.upgrade());
+        hold.is_some_and(|hold| hold.gate)
     }
 }
 

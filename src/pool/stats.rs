@@ -15,8 +15,9 @@ pub struct Counter {
     /// Now.
     pub current: u64,
     /// The most it has been since the pool was made or [`Pool::reset_peaks`](super::Pool::reset_peaks).
-    /// With several streams, blocks are counted together when figures are read and when the pool has
-    /// to look for memory beyond ready holes; a joint peak between two such moments may be missed.
+    /// With several streams, or threads that met on one, blocks are counted together when figures
+    /// are read and when the pool has to look for memory beyond ready holes; a joint peak between
+    /// two such moments may be missed.
     pub peak: u64,
     /// Everything ever added.
     pub allocated: u64,
@@ -124,7 +125,7 @@ impl StreamStats {
     }
 }
 
-/// A count that one thread at a time writes, under its lane's lock, and any thread reads.
+/// A count that one thread at a time writes, under its lane's latch, and any thread reads.
 #[derive(Debug, Default)]
 pub(crate) struct Tally(AtomicU64);
 
@@ -137,10 +138,12 @@ impl Tally {
         sum
     }
 
+    #[inline]
     pub(crate) fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
 
+    #[inline]
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -150,31 +153,192 @@ impl Tally {
 /// instruction.
 #[derive(Debug, Default)]
 pub(crate) struct Flows {
-    /// What the lane's cache served, and all frees; written under the lane's lock.
-    pub(crate) hot: Flow,
-    /// What the core served; written under the core's lock.
-    pub(crate) cold: Flow,
+    /// What the lane's cache served and took in; written under the lane's latch.
+    hot: Flow,
+    /// What passed the cache by; written under the core's lock.
+    cold: Cold,
+}
+
+/// The cold flow, and sums that a hot allocation would otherwise have to make of it.
+#[derive(Debug, Default)]
+struct Cold {
+    flow: Flow,
+    /// Allocated less freed, in rounded and in requested bytes, as signed numbers: below 0 where
+    /// more is freed than allocated.
+    live_bytes: Tally,
+    live_requested: Tally,
+    /// Bytes that went from the lane's cache into the arena or another cache, less those that came.
+    left_bytes: Tally,
+}
+
+/// One flow of a lane. Two cache lines that no other lane writes, nor the line beside them.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Flow {
+    /// Small blocks, large ones.
+    classes: [Class; 2],
+    requested: Tally,
+    returned: Tally,
+    /// Most of what is live in both flows of the lane, as this flow's writer saw it.
+    peak_bytes: Tally,
+    peak_requested: Tally,
+}
+
+#[derive(Debug, Default)]
+struct Class {
+    allocs: Tally,
+    alloc_bytes: Tally,
+    frees: Tally,
+    free_bytes: Tally,
+}
+
+/// 0 for a small block, 1 for a large one.
+#[inline]
+fn class(bytes: u64) -> usize {
+    usize::from(bytes > SMALL_BYTES)
+}
+
+impl Flow {
+    #[inline]
+    fn allocated(&self, bytes: u64, requested: u64) {
+        let class = &self.classes[class(bytes)];
+        class.allocs.add(1);
+        class.alloc_bytes.add(bytes);
+        self.requested.add(requested);
+    }
+
+    #[inline]
+    fn freed(&self, bytes: u64, requested: u64) {
+        let class = &self.classes[class(bytes)];
+        class.frees.add(1);
+        class.free_bytes.add(bytes);
+        self.returned.add(requested);
+    }
+
+    /// Raises the peaks to what is live.
+    #[inline]
+    fn note_peak(&self, (bytes, requested): (i64, i64)) {
+        if bytes > self.peak_bytes.get() as i64 {
+            self.peak_bytes.set(bytes as u64);
+        }
+        if requested > self.peak_requested.get() as i64 {
+            self.peak_requested.set(requested as u64);
+        }
+    }
 }
 
 impl Flows {
+    /// Counts a block that the cache served.
+    #[inline]
+    pub(crate) fn served_by_cache(&self, bytes: u64, requested: u64) {
+        self.hot.allocated(bytes, requested);
+        self.hot.note_peak(self.live());
+    }
+
+    /// Counts a freed block that the cache took in.
+    #[inline]
+    pub(crate) fn kept_in_cache(&self, bytes: u64, requested: u64) {
+        self.hot.freed(bytes, requested);
+    }
+
+    /// Counts a block that the core served.
+    pub(crate) fn served_by_core(&self, bytes: u64, requested: u64) {
+        let cold = &self.cold;
+        cold.flow.allocated(bytes, requested);
+        cold.live_bytes.add(bytes);
+        cold.live_requested.add(requested);
+        cold.flow.note_peak(self.live());
+    }
+
+    /// Counts a freed block that passed the cache by.
+    pub(crate) fn given_to_core(&self, bytes: u64, requested: u64) {
+        let cold = &self.cold;
+        cold.flow.freed(bytes, requested);
+        cold.live_bytes.add(bytes.wrapping_neg());
+        cold.live_requested.add(requested.wrapping_neg());
+    }
+
+    /// Counts a live block of `before` bytes as one of `after`, with `added` more asked for.
+    pub(crate) fn grown(&self, before: u64, after: u64, added: u64) {
+        let cold = &self.cold;
+        cold.flow.classes[class(before)].free_bytes.add(before);
+        cold.flow.classes[class(after)].alloc_bytes.add(after);
+        cold.flow.requested.add(added);
+        cold.live_bytes.add(after - before);
+        cold.live_requested.add(added);
+        cold.flow.note_peak(self.live());
+    }
+
+    /// Counts a live block of `before` bytes as one of `after`, with `returned` fewer asked for.
+    pub(crate) fn shrunk(&self, before: u64, after: u64, returned: u64) {
+        let cold = &self.cold;
+        cold.flow.classes[class(before)].free_bytes.add(before);
+        cold.flow.classes[class(after)].alloc_bytes.add(after);
+        cold.flow.returned.add(returned);
+        cold.live_bytes.add(after.wrapping_sub(before));
+        cold.live_requested.add(returned.wrapping_neg());
+    }
+
+    /// Notes that `bytes` left the cache for the arena or for another cache.
+    pub(crate) fn left_cache(&self, bytes: u64) {
+        self.cold.left_bytes.add(bytes);
+    }
+
+    /// Notes that `bytes` came into the cache from another.
+    pub(crate) fn came_to_cache(&self, bytes: u64) {
+        self.cold.left_bytes.add(bytes.wrapping_neg());
+    }
+
+    /// Rounded and requested bytes allocated less freed, below 0 where more is freed.
+    #[inline]
+    fn live(&self) -> (i64, i64) {
+        let [small, large] = &self.hot.classes;
+        let bytes = (small.alloc_bytes.get())
+            .wrapping_add(large.alloc_bytes.get())
+            .wrapping_sub(small.free_bytes.get())
+            .wrapping_sub(large.free_bytes.get())
+            .wrapping_add(self.cold.live_bytes.get());
+        let requested = (self.hot.requested.get())
+            .wrapping_sub(self.hot.returned.get())
+            .wrapping_add(self.cold.live_requested.get());
+        (bytes as i64, requested as i64)
+    }
+
+    /// Blocks that the cache served less those that it took in. Exact for who holds the latch.
+    pub(crate) fn served_less_kept(&self) -> i64 {
+        let [small, large] = &self.hot.classes;
+        let allocs = small.allocs.get().wrapping_add(large.allocs.get());
+        let frees = small.frees.get().wrapping_add(large.frees.get());
+        allocs.wrapping_sub(frees) as i64
+    }
+
+    /// Bytes in the cache.
+    fn cached_bytes(&self) -> u64 {
+        let [small, large] = &self.hot.classes;
+        let bytes = (small.free_bytes.get())
+            .wrapping_add(large.free_bytes.get())
+            .wrapping_sub(small.alloc_bytes.get())
+            .wrapping_sub(large.alloc_bytes.get())
+            .wrapping_sub(self.cold.left_bytes.get());
+        // Read while others count, so it may be off by what they do meanwhile.
+        (bytes as i64).max(0) as u64
+    }
+
     pub(crate) fn peak_bytes(&self) -> u64 {
-        self.hot.peak_bytes.get().max(self.cold.peak_bytes.get())
+        let cold = &self.cold.flow;
+        self.hot.peak_bytes.get().max(cold.peak_bytes.get())
     }
 
     pub(crate) fn peak_requested(&self) -> u64 {
-        self.hot
-            .peak_requested
-            .get()
-            .max(self.cold.peak_requested.get())
+        let cold = &self.cold.flow;
+        self.hot.peak_requested.get().max(cold.peak_requested.get())
     }
 
     /// Sets the peaks to what they count now. A count made meanwhile may be missed by one block.
     pub(crate) fn reset_peaks(&self) {
-        let sum = |hot: &Tally, cold: &Tally| hot.get().wrapping_add(cold.get()) as i64;
-        let live = sum(&self.hot.live_bytes, &self.cold.live_bytes);
-        let requested = sum(&self.hot.live_requested, &self.cold.live_requested);
-        for flow in [&self.hot, &self.cold] {
-            flow.peak_bytes.set(live.max(0) as u64);
+        let (bytes, requested) = self.live();
+        for flow in [&self.hot, &self.cold.flow] {
+            flow.peak_bytes.set(bytes.max(0) as u64);
             flow.peak_requested.set(requested.max(0) as u64);
         }
     }
@@ -189,89 +353,8 @@ impl Flows {
             frees: totals.frees,
             allocated_bytes: small.0 + large.0,
             freed_bytes: small.1 + large.1,
-            cached_bytes: self.hot.cached_bytes.get(),
+            cached_bytes: self.cached_bytes(),
         }
-    }
-}
-
-/// One flow of a lane. Index 0 is small blocks, 1 large ones.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-pub(crate) struct Flow {
-    pub(crate) allocs: [Tally; 2],
-    pub(crate) alloc_bytes: [Tally; 2],
-    pub(crate) requested: Tally,
-    pub(crate) frees: [Tally; 2],
-    pub(crate) free_bytes: [Tally; 2],
-    pub(crate) returned: Tally,
-    /// Allocated less freed, in rounded and in requested bytes, as signed numbers: below 0 where
-    /// more is freed than allocated.
-    pub(crate) live_bytes: Tally,
-    pub(crate) live_requested: Tally,
-    /// Most of what is live in both flows of the lane.
-    pub(crate) peak_bytes: Tally,
-    pub(crate) peak_requested: Tally,
-    pub(crate) cached_bytes: Tally,
-}
-
-/// 0 for a small block, 1 for a large one.
-fn class(bytes: u64) -> usize {
-    usize::from(bytes > SMALL_BYTES)
-}
-
-impl Flow {
-    /// Counts an allocation. `other` is the lane's other flow.
-    #[inline]
-    pub(crate) fn allocated(&self, bytes: u64, requested: u64, other: &Self) {
-        let class = class(bytes);
-        self.allocs[class].add(1);
-        self.alloc_bytes[class].add(bytes);
-        self.came(bytes, requested, other);
-    }
-
-    /// Counts bytes that are live from now on, and the peaks.
-    #[inline]
-    fn came(&self, bytes: u64, requested: u64, other: &Self) {
-        self.requested.add(requested);
-        let live = self
-            .live_bytes
-            .add(bytes)
-            .wrapping_add(other.live_bytes.get()) as i64;
-        if live > self.peak_bytes.get() as i64 {
-            self.peak_bytes.set(live as u64);
-        }
-        let live = self.live_requested.add(requested);
-        let live = live.wrapping_add(other.live_requested.get()) as i64;
-        if live > self.peak_requested.get() as i64 {
-            self.peak_requested.set(live as u64);
-        }
-    }
-
-    #[inline]
-    pub(crate) fn freed(&self, bytes: u64, requested: u64) {
-        let class = class(bytes);
-        self.frees[class].add(1);
-        self.free_bytes[class].add(bytes);
-        self.returned.add(requested);
-        self.live_bytes.add(bytes.wrapping_neg());
-        self.live_requested.add(requested.wrapping_neg());
-    }
-
-    /// Counts a live block of `before` bytes as one of `after`, with `requested` more asked for.
-    /// `other` is the lane's other flow.
-    pub(crate) fn grown(&self, before: u64, after: u64, requested: u64, other: &Self) {
-        self.free_bytes[class(before)].add(before);
-        self.alloc_bytes[class(after)].add(after);
-        self.came(after - before, requested, other);
-    }
-
-    /// Counts a live block of `before` bytes as one of `after`, with `requested` fewer asked for.
-    pub(crate) fn shrunk(&self, before: u64, after: u64, requested: u64) {
-        self.free_bytes[class(before)].add(before);
-        self.alloc_bytes[class(after)].add(after);
-        self.returned.add(requested);
-        self.live_bytes.add(after.wrapping_sub(before));
-        self.live_requested.add(requested.wrapping_neg());
     }
 }
 
@@ -289,15 +372,15 @@ pub(crate) struct Totals {
 impl Totals {
     pub(crate) fn add(&mut self, flows: &Flows) {
         self.add_one(&flows.hot);
-        self.add_one(&flows.cold);
+        self.add_one(&flows.cold.flow);
     }
 
     fn add_one(&mut self, flow: &Flow) {
-        for class in 0..2 {
-            self.allocs += flow.allocs[class].get();
-            self.frees += flow.frees[class].get();
-            self.alloc_bytes[class] += flow.alloc_bytes[class].get();
-            self.free_bytes[class] += flow.free_bytes[class].get();
+        for (at, class) in flow.classes.iter().enumerate() {
+            self.allocs += class.allocs.get();
+            self.frees += class.frees.get();
+            self.alloc_bytes[at] += class.alloc_bytes.get();
+            self.free_bytes[at] += class.free_bytes.get();
         }
         self.requested += flow.requested.get();
         self.returned += flow.returned.get();

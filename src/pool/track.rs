@@ -16,7 +16,7 @@ use super::shared::Shared;
 use super::{Block, Pool};
 use crate::device::{Addr, Stream, lock};
 use crate::error::{Bytes, Result};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, latch};
 
 /// Tag of blocks allocated without one.
 const UNTAGGED: &str = "untagged";
@@ -223,7 +223,7 @@ impl Shared {
         let core = lock(&self.core);
         let mut cached = HashSet::new();
         for lane in &lanes {
-            lock(&lane.state).cache.each(|block| {
+            latch(&lane.state).cache.each(|block| {
                 cached.insert(block.id);
             });
         }

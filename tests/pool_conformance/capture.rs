@@ -519,6 +519,7 @@ fn a_capture_that_fails_or_is_dropped_gives_its_memory_back(device: &Device) {
         drop(pool.alloc(&stream, granule).unwrap());
         joined.wait_stream(&stream).unwrap();
         let held = pool.alloc(&joined, granule).unwrap();
+        fill(&joined, held.addr(), 2, granule);
         if fails {
             assert!(capture.end().is_err(), "a stream was not joined");
         } else {

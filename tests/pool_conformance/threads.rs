@@ -11,6 +11,8 @@ use warpool::{Block, Device, Pool, Stream};
 
 on_every_device! {
     threads_that_share_a_stream_never_share_memory,
+    threads_sharing_one_stream_find_all_that_any_of_them_freed,
+    a_block_is_freed_elsewhere_by_a_thread_that_did_so_before_its_pool_was_dropped,
     threads_with_a_stream_each_never_share_memory,
     a_producer_and_a_consumer_hand_blocks_over,
     figures_may_be_read_and_memory_trimmed_while_threads_allocate,
@@ -145,4 +147,55 @@ fn figures_may_be_read_and_memory_trimmed_while_threads_allocate(device: &Device
         },
         counts
     );
+}
+
+/// Pairs of each thread, enough that threads on one stream meet at it.
+const PAIRS: u64 = 50_000;
+
+fn threads_sharing_one_stream_find_all_that_any_of_them_freed(device: &Device) {
+    let limit = 64 * MIB;
+    let pool = Pool::new(device, small_handles().limit(limit)).unwrap();
+    let stream = device.stream().unwrap();
+    thread::scope(|scope| {
+        for number in 1..=THREADS {
+            let (pool, stream) = (&pool, &stream);
+            scope.spawn(move || {
+                for _ in 0..PAIRS {
+                    drop(pool.alloc(stream, 4096).unwrap());
+                }
+                drop(pool.alloc(stream, number * 3 * MIB).unwrap());
+            });
+        }
+    });
+    let reserved = pool.stats().reserved.current;
+    let block = pool.alloc(&stream, 3 * MIB).unwrap();
+    assert_eq!(pool.stats().reserved.current, reserved, "it grew");
+    drop(block);
+    let all = pool.alloc(&stream, limit).unwrap();
+    let stats = pool.stats();
+    assert_eq!(stats.allocated.current, all.capacity());
+    assert_eq!(stats.streams.len(), 1, "one stream, whatever its threads");
+    assert_eq!(stats.streams[0].allocs, THREADS * (PAIRS + 1) + 2);
+    drop(all);
+    whole(&pool);
+}
+
+fn a_block_is_freed_elsewhere_by_a_thread_that_did_so_before_its_pool_was_dropped(device: &Device) {
+    let before = device.backend().counts();
+    let pool = Pool::new(device, small_handles()).unwrap();
+    let (home, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let mut blocks: Vec<Block> = (0..3).map(|_| pool.alloc(&home, MIB).unwrap()).collect();
+    let last = blocks.pop();
+    other.wait_stream(&home).unwrap();
+    for block in blocks {
+        block.free_on(&other).unwrap();
+    }
+    drop(pool);
+    drop(home);
+    last.unwrap().free_on(&other).unwrap();
+    other.synchronize().unwrap();
+    drop(other);
+    let after = device.backend().counts();
+    let live = |counts: HandleCounts| (counts.ranges, counts.handles, counts.streams);
+    assert_eq!(live(after), live(before));
 }

@@ -197,7 +197,7 @@ impl World {
                 Memory::Raw(block) => (block.addr(), block.capacity()),
                 Memory::Movable { block, .. } => {
                     let at = block.pin(&self.streams[held.last]).unwrap().addr();
-                    (at, held.bytes.next_multiple_of(512))
+                    (at, held.bytes.next_multiple_of(256))
                 }
             };
             touched.extend(addr / GRANULE..=(addr + bytes - 1) / GRANULE);
@@ -356,13 +356,8 @@ impl World {
         let sum = |of: &dyn Fn(&Held) -> u64| self.held.values().map(of).sum::<u64>();
         assert_eq!(stats.blocks.current, self.held.len() as u64);
         assert_eq!(stats.requested.current, sum(&|held| held.bytes));
-        // Movable blocks do not say what they were rounded to.
-        let least = |held: &Held| match &held.memory {
-            Memory::Raw(block) => block.capacity(),
-            Memory::Movable { .. } => held.bytes,
-        };
-        let rounding = stats.allocated.current - sum(&least);
-        assert!(rounding < 512 * (1 + self.held.len() as u64));
+        let rounded = |held: &Held| held.bytes.next_multiple_of(256);
+        assert_eq!(stats.allocated.current, sum(&rounded));
         let most = program.limit.unwrap_or(u64::MAX).max(self.reserved.get());
         let reserved = stats.reserved.current;
         // At the first check memory may have been taken already when the pool was made.

@@ -1,0 +1,93 @@
+//! How many blocks keep a lane alive: one atomic, so that a free elsewhere takes no lock.
+//!
+//! While a lane is in use, frees on other lanes take from the count at once, so it is not above
+//! zero. Retiring adds what the lane's own counts say is still out; from then on whoever brings it
+//! to zero, once, ends the lane.
+
+use std::sync::atomic::Ordering;
+
+use crate::sync::AtomicI64;
+
+/// See the module documentation. On a cache line of its own: other streams' threads write it.
+#[repr(align(128))]
+pub(super) struct Outstanding(AtomicI64);
+
+impl Outstanding {
+    pub(super) fn new() -> Self {
+        Self(AtomicI64::new(0))
+    }
+
+    /// One block more, of a lane that is retired.
+    pub(super) fn enter(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One block less; true if that ends the lane.
+    #[must_use]
+    pub(super) fn leave(&self) -> bool {
+        // Before the lane is retired the count is not above zero, so it cannot pass one.
+        self.0.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// The lane is retired with `out` blocks that were not freed on it; true if that ends it.
+    #[must_use]
+    pub(super) fn retire(&self, out: i64) -> bool {
+        self.0.fetch_add(out, Ordering::AcqRel) + out == 0
+    }
+}
+
+/// Every interleaving, and every order that the memory model allows: `scripts/loom.sh`.
+#[cfg(all(test, loom))]
+mod models {
+    use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicU64, Ordering};
+    use loom::thread;
+
+    use super::Outstanding;
+    use crate::pool::stats::Tally;
+
+    /// Two blocks are freed elsewhere while the lane is retired by a third thread.
+    #[test]
+    fn a_lane_ends_once_and_after_its_last_block() {
+        loom::model(|| {
+            let lane = Arc::new(Outstanding::new());
+            let (freed, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+            let end = |ended: &AtomicU64, freed: &AtomicU64, last: bool| {
+                if last {
+                    assert_eq!(freed.load(Ordering::Acquire), 2, "a block is left");
+                    ended.fetch_add(1, Ordering::AcqRel);
+                }
+            };
+            let frees: Vec<_> = (0..2)
+                .map(|_| {
+                    let (lane, freed, ended) =
+                        (Arc::clone(&lane), Arc::clone(&freed), Arc::clone(&ended));
+                    thread::spawn(move || {
+                        freed.fetch_add(1, Ordering::AcqRel);
+                        end(&ended, &freed, lane.leave());
+                    })
+                })
+                .collect();
+            end(&ended, &freed, lane.retire(2));
+            frees.into_iter().for_each(|free| free.join().unwrap());
+            assert_eq!(ended.load(Ordering::Acquire), 1);
+        });
+    }
+
+    #[test]
+    fn a_tally_that_one_thread_writes_is_read_whole_and_never_goes_back() {
+        loom::model(|| {
+            let tally = Arc::new(Tally::default());
+            let its = Arc::clone(&tally);
+            let writer = thread::spawn(move || {
+                its.add(3);
+                its.add(4);
+            });
+            let (first, second) = (tally.get(), tally.get());
+            assert!([0, 3, 7].contains(&first) && [0, 3, 7].contains(&second));
+            assert!(first <= second);
+            writer.join().unwrap();
+            assert_eq!(tally.get(), 7);
+        });
+    }
+}

@@ -1,0 +1,193 @@
+//! Which lane serves a thread on a stream, and how the thread finds it without a shared lock.
+//!
+//! A stream has one lane until threads meet at it: a thread that found the latch taken often enough
+//! gets a lane of its own, until there are as many as the machine runs threads at once. From then on
+//! threads without one share them.
+//!
+//! A thread remembers the lanes it used last. Pools and holds on streams are numbered, and no number
+//! is used twice, so what is remembered is never taken for another.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock, Weak};
+
+use super::lane::{Lane, LanePtr};
+use super::shared::Shared;
+use crate::device::Stream;
+use crate::error::Result;
+use crate::sync::thread_local;
+
+/// Lanes a thread remembers; a power of two.
+const REMEMBERED: usize = 16;
+
+/// Lanes for frees in another stream's order that a thread remembers.
+const NEARBY: usize = 4;
+
+/// How often a thread finds a lane taken before it gets one of its own.
+const MEETINGS: u32 = if cfg!(shuttle) { 1 } else { 32 };
+
+/// A lane and what it was found by: the pool, and the stream's handle.
+#[derive(Clone, Copy)]
+struct Remembered {
+    pool: u64,
+    handle: u64,
+    lane: LanePtr,
+}
+
+/// The same for a thread that holds the stream and perhaps not the pool, so that the lane may be
+/// gone.
+#[derive(Default)]
+struct Near {
+    pool: u64,
+    handle: u64,
+    lane: Weak<Lane>,
+}
+
+thread_local! {
+    static LANES: [Cell<Remembered>; REMEMBERED] = const {
+        [const { Cell::new(Remembered { pool: 0, handle: 0, lane: LanePtr::NONE }) }; REMEMBERED]
+    };
+    static NEAR: [RefCell<Near>; NEARBY] = Default::default();
+    static MET: Cell<u32> = const { Cell::new(0) };
+    static NUMBER: u64 = next_number();
+}
+
+fn next_number() -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A number for the calling thread; a thread that is ending may share one.
+fn this_thread() -> u64 {
+    NUMBER.try_with(|&number| number).unwrap_or(0)
+}
+
+/// The calling thread's lane of a pool and a stream's handle. It is alive for as long as the caller
+/// holds both: a lane is retired only when its pool or its stream has no handle any more.
+#[inline]
+pub(super) fn remembered(pool: u64, handle: u64) -> Option<LanePtr> {
+    let known = LANES.with(|lanes| lanes[handle as usize % REMEMBERED].get());
+    ((known.pool, known.handle) == (pool, handle)).then_some(known.lane)
+}
+
+/// Has the calling thread remember `lane`.
+pub(super) fn remember(pool: u64, handle: u64, lane: &Lane) {
+    let lane = LanePtr::of(lane);
+    let known = Remembered { pool, handle, lane };
+    LANES.with(|lanes| lanes[handle as usize % REMEMBERED].set(known));
+}
+
+/// Counts that the calling thread found a lane taken; true if it is time to part.
+pub(super) fn met() -> bool {
+    MET.with(|count| {
+        let met = count.get() + 1;
+        count.set(if met < MEETINGS { met } else { 0 });
+        met >= MEETINGS
+    })
+}
+
+/// The lane of `stream` for a free on it; `None` once the pool is closed. The caller holds the
+/// stream and a block of the pool.
+pub(super) fn nearby(shared: &Arc<Shared>, stream: &Stream) -> Result<Option<Arc<Lane>>> {
+    let (pool, handle) = (shared.uid, stream.handle_id());
+    let at = handle as usize % NEARBY;
+    let known = NEAR.try_with(|near| {
+        let near = near[at].borrow();
+        let same = (near.pool, near.handle) == (pool, handle);
+        if same { near.lane.upgrade() } else { None }
+    });
+    if let Ok(Some(lane)) = known {
+        return Ok(Some(lane));
+    }
+    find_nearby(shared, stream)
+}
+
+#[cold]
+fn find_nearby(shared: &Arc<Shared>, stream: &Stream) -> Result<Option<Arc<Lane>>> {
+    let lane = shared.lane(stream)?;
+    if let Some(lane) = &lane {
+        let (pool, handle) = (shared.uid, stream.handle_id());
+        let found = Near {
+            pool,
+            handle,
+            lane: Arc::downgrade(lane),
+        };
+        // A thread that is ending remembers nothing.
+        let _ = NEAR.try_with(|near| near[handle as usize % NEARBY].replace(found));
+    }
+    Ok(lane)
+}
+
+/// Lanes a stream has at most.
+fn most_lanes() -> usize {
+    static MOST: OnceLock<usize> = OnceLock::new();
+    *MOST.get_or_init(|| std::thread::available_parallelism().map_or(1, |most| most.get().min(64)))
+}
+
+/// The lanes of one stream, the first for all threads, each later one made for one.
+struct Seats {
+    lanes: Vec<(u64, Arc<Lane>)>,
+}
+
+impl Seats {
+    fn of(&self, thread: u64) -> &Arc<Lane> {
+        let own = self.lanes[1..].iter().find(|(maker, _)| *maker == thread);
+        let (_, lane) = own.unwrap_or(&self.lanes[thread as usize % self.lanes.len()]);
+        lane
+    }
+}
+
+/// The lanes in use.
+#[derive(Default)]
+pub(super) struct Lanes {
+    /// By the number of the stream's handle: a stream adopted again is a new use.
+    by_handle: HashMap<u64, Seats>,
+    /// The pool has no handle any more.
+    pub(super) closed: bool,
+}
+
+impl Lanes {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Lane>> {
+        let seats = self.by_handle.values();
+        seats.flat_map(|seats| seats.lanes.iter().map(|(_, lane)| lane))
+    }
+
+    /// The lane of a stream's handle for the calling thread.
+    pub(super) fn of(&self, handle: u64) -> Option<&Arc<Lane>> {
+        let seats = self.by_handle.get(&handle)?;
+        Some(seats.of(this_thread()))
+    }
+
+    /// The lanes of a stream's handle.
+    pub(super) fn of_handle(&self, handle: u64) -> Vec<Arc<Lane>> {
+        let seats = self.by_handle.get(&handle);
+        let lanes = seats.into_iter().flat_map(|seats| &seats.lanes);
+        lanes.map(|(_, lane)| Arc::clone(lane)).collect()
+    }
+
+    /// Whether a stream may have one more lane for the calling thread.
+    pub(super) fn may_part(&self, handle: u64) -> bool {
+        let seats = self.by_handle.get(&handle);
+        seats.is_some_and(|seats| seats.lanes.len() < most_lanes())
+    }
+
+    /// Adds a lane that the calling thread made.
+    pub(super) fn add(&mut self, handle: u64, lane: Arc<Lane>) {
+        let seats = self.by_handle.entry(handle);
+        let seats = seats.or_insert_with(|| Seats { lanes: Vec::new() });
+        seats.lanes.push((this_thread(), lane));
+    }
+
+    pub(super) fn remove(&mut self, handle: u64) {
+        self.by_handle.remove(&handle);
+    }
+
+    /// Takes all lanes; there are none from now on.
+    pub(super) fn close(&mut self) -> Vec<Arc<Lane>> {
+        self.closed = true;
+        let seats = std::mem::take(&mut self.by_handle).into_values();
+        let lanes = seats.flat_map(|seats| seats.lanes);
+        lanes.map(|(_, lane)| lane).collect()
+    }
+}
