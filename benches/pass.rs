@@ -83,7 +83,7 @@ fn full(device: &Device) {
     let steps = card.pool.take_steps().expect("steps");
     println!(
         "{} live of {}: a full compaction was queued in {queued:?}",
-        Bytes(card.allocated()),
+        Bytes(card.live_bytes()),
         Bytes(card.cap),
     );
     assert!(moved.reached);
@@ -115,7 +115,7 @@ fn requests(device: &Device) {
     let (mut early, mut late, mut served) = (Vec::new(), Vec::new(), 0);
     let mut early_steps = Vec::new();
     loop {
-        let nearly_full = card.allocated() as f64 >= NEARLY_FULL * card.cap as f64;
+        let nearly_full = card.live_bytes() as f64 >= NEARLY_FULL * card.cap as f64;
         if !nearly_full {
             early_steps.extend(card.pool.take_steps().expect("steps"));
         }
@@ -134,7 +134,7 @@ fn requests(device: &Device) {
         "{served} requests of {} served, {} by compaction, until {:.2} % were live",
         Bytes(card.request()),
         early.len() + late.len(),
-        card.allocated() as f64 / card.cap as f64 * 100.0,
+        card.live_bytes() as f64 / card.cap as f64 * 100.0,
     );
     for (when, took) in [("before", early), ("after", late)] {
         println!(

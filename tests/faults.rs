@@ -136,9 +136,9 @@ fn streams(stage: &mut Stage<'_>) {
         drop(stream);
         pool.check_invariants().unwrap();
     }
-    // SAFETY: the stream is kept while its adopted twin is in use.
     let (owner, twin) = {
         let owner = stage.at_last(Device::stream);
+        // SAFETY: the stream is kept while its adopted twin is in use.
         let twin = stage.at_last(|device| unsafe { device.adopt_stream(owner.raw()) });
         (owner, twin)
     };

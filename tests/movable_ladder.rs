@@ -41,7 +41,7 @@ fn requests_succeed_until_97_percent_of_the_card_are_live(device: &Device) {
         }
     };
     assert!(refused.is_out_of_memory(), "{refused}");
-    let live = card.allocated() as f64 / card.cap as f64;
+    let live = card.live_bytes() as f64 / card.cap as f64;
     assert!(live >= 0.97, "{live} live after {served}: {refused}");
     assert!(card.pool.stats().steps.relieved > 0);
     card.pool.check_invariants().unwrap();
@@ -69,7 +69,7 @@ fn a_pool_full_of_movable_blocks_serves_every_free_byte_as_one_block(device: &De
     let mut card = churned(device);
     // What the pool may hold, in handles.
     let granule = device.info().granule;
-    let free = card.cap / granule * granule - card.allocated();
+    let free = card.cap / granule * granule - card.live_bytes();
     card.alloc(free).unwrap();
     card.pool.check_invariants().unwrap();
     assert!(card.alloc(1).unwrap_err().is_out_of_memory());

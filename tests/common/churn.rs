@@ -49,7 +49,7 @@ impl Churned {
     pub fn fill(&mut self) {
         loop {
             let bytes = self.size();
-            if self.allocated() + bytes + self.cap / 64 > self.cap {
+            if self.live_bytes() + bytes + self.cap / 64 > self.cap {
                 return;
             }
             self.alloc(bytes).unwrap();
@@ -58,7 +58,7 @@ impl Churned {
 
     /// Frees at random down to the live part of the report.
     pub fn thin(&mut self) {
-        while self.allocated() > self.scaled(LIVE) {
+        while self.live_bytes() > self.scaled(LIVE) {
             let at = self.random.below(self.live.len() as u64) as usize;
             drop(self.live.swap_remove(at));
         }
@@ -82,7 +82,7 @@ impl Churned {
     }
 
     /// Bytes in live blocks.
-    pub fn allocated(&self) -> u64 {
+    pub fn live_bytes(&self) -> u64 {
         self.pool.stats().allocated.current
     }
 

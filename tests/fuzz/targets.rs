@@ -14,8 +14,11 @@ use crate::model::{EVENTS, Kind as BlockKind, Machine, Mix, Program, STREAMS, Se
 use crate::world::World;
 use crate::{arch, record};
 
+/// What a target does with a string of bytes, which must not panic.
+pub type Target = fn(&[u8]);
+
 /// The targets by name.
-pub const ALL: &[(&str, fn(&[u8]))] = &[
+pub const ALL: &[(&str, Target)] = &[
     ("trace", trace),
     ("sizes", sizes),
     ("records", records),

@@ -89,7 +89,7 @@ pub enum Step {
     Compact(Option<u64>, u64),
     Begin(Option<u64>, u64),
     /// One step of the pass begun last.
-    PassStep,
+    Advance,
 }
 
 /// The reference machine of a mix.
@@ -237,7 +237,7 @@ impl<M: Mix> ReferenceStateMachine for Machine<M> {
             let begin = goal().prop_map(|(goal, budget)| Step::Begin(goal, budget));
             steps.push((2, compact.boxed()));
             steps.push((1, begin.boxed()));
-            steps.push((2, Just(Step::PassStep).boxed()));
+            steps.push((2, Just(Step::Advance).boxed()));
         }
         let pairs = || (0..EVENTS, stream());
         steps.extend([

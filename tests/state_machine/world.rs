@@ -151,7 +151,7 @@ impl World {
                     .begin_compaction(goal(hole), Budget::bytes(budget));
                 self.pass = unless_short(pass);
             }
-            Step::PassStep => {
+            Step::Advance => {
                 if let Some(pass) = &mut self.pass {
                     pass.step().unwrap();
                     self.pins_hold();
@@ -273,11 +273,11 @@ impl World {
                 }
             }
         }
-        if let Some(held) = self.held.get_mut(&id) {
-            if let Memory::Raw(block) = &mut held.memory {
-                block.shrink(to.min(held.bytes)).unwrap();
-                held.bytes = block.bytes();
-            }
+        if let Some(held) = self.held.get_mut(&id)
+            && let Memory::Raw(block) = &mut held.memory
+        {
+            block.shrink(to.min(held.bytes)).unwrap();
+            held.bytes = block.bytes();
         }
     }
 
