@@ -5,9 +5,17 @@
 //! schedules of its choosing. Reference counts stay the standard library's.
 
 #[cfg(not(shuttle))]
+#[cfg_attr(
+    loom,
+    allow(dead_code, reason = "modelled by itself; what it guards is not")
+)]
 mod latch;
 
-#[cfg(not(shuttle))]
+// Loom's atomics are of no use outside a model.
+#[cfg(loom)]
+pub(crate) use parking_lot::{Mutex as Latch, MutexGuard as LatchGuard};
+
+#[cfg(not(any(shuttle, loom)))]
 pub(crate) use latch::{Latch, LatchGuard};
 
 #[cfg(shuttle)]
@@ -66,6 +74,18 @@ pub(crate) fn try_latch<T>(latch: &Latch<T>) -> Option<LatchGuard<'_, T>> {
     return latch.try_lock();
     #[cfg(shuttle)]
     return match latch.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(std::sync::TryLockError::WouldBlock) => None,
+    };
+}
+
+/// Takes a lock that is free.
+pub(crate) fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    #[cfg(not(shuttle))]
+    return mutex.try_lock();
+    #[cfg(shuttle)]
+    return match mutex.try_lock() {
         Ok(guard) => Some(guard),
         Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
         Err(std::sync::TryLockError::WouldBlock) => None,

@@ -22,7 +22,7 @@ use super::mover::Mover;
 #[cfg(feature = "sanitize")]
 use super::notes::Notes;
 use super::plan::{Batch, Goal, Move, Planner};
-use crate::device::{Event, Timeline, lock};
+use crate::device::{Event, Timeline};
 use crate::error::{Error, Result};
 use crate::pool::{Core, Shared};
 use crate::seeded::seeded;
@@ -179,7 +179,7 @@ pub(crate) fn step(
 ) -> Result<Outcome> {
     let lane = shared.open_lane(&mover.stream)?;
     shared.drain_all();
-    let mut core = lock(&shared.core);
+    let mut core = shared.core.lock();
     let layout = layout_of(&core, owners);
     let Some(plan) = task.planner.plan(&layout, task.goal) else {
         return Ok(Outcome::nothing(false));
@@ -188,7 +188,7 @@ pub(crate) fn step(
     if seeded!("free-during-plan") {
         drop(core);
         std::thread::sleep(std::time::Duration::from_micros(200));
-        core = lock(&shared.core);
+        core = shared.core.lock();
     }
     if batches.is_empty() {
         return Ok(Outcome::nothing(true));

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::execute::Owners;
 use super::mover::Mover;
 use super::plan::Move;
-use crate::device::lock;
 use crate::error::{Error, Result};
 use crate::pool::{Run, Shared};
 
@@ -79,7 +78,7 @@ pub(crate) fn join(
 ) -> Result<Joined> {
     let lane = shared.open_lane(&mover.stream)?;
     shared.drain_all();
-    let mut core = lock(&shared.core);
+    let mut core = shared.core.lock();
     let mut joined = Joined::default();
     let Some(lacking) = core.lacks(bytes) else {
         return Ok(joined);

@@ -278,7 +278,7 @@ impl Registry {
         let State { table, mover, .. } = &mut *state;
         let mover = &mover.stream.core().timeline;
         let moving = Moving { table, mover };
-        Ok(compact::layout_of(&lock(&shared.core), &moving))
+        Ok(compact::layout_of(&shared.core.lock(), &moving))
     }
 
     pub(crate) fn plan(&self, goal: &Goal) -> Result<Option<Plan>> {

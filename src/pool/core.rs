@@ -25,6 +25,7 @@ use super::cache::{Cache, Cached};
 use super::config::PoolConfig;
 use super::extents::{End, Extent, Extents, FRESH, Id, NONE, Slot, State};
 use super::lane::SlotHold;
+use super::posted::Walked;
 use super::stats::Steps;
 use super::told::{Notes, Told};
 use super::windows::{self, Window};
@@ -59,6 +60,8 @@ pub(crate) struct Core {
     pub(crate) steps: Steps,
     /// Steps not told to the application's subscriber yet.
     pub(crate) told: Notes,
+    /// Figures posted that take a walk over all extents.
+    pub(super) walked: Walked,
     pub(crate) bytes_moved: u64,
     pub(crate) compactions: u64,
     pub(crate) peak_reserved: u64,
@@ -98,6 +101,7 @@ impl Core {
             retiring: VecDeque::new(),
             steps: Steps::default(),
             told: Notes::default(),
+            walked: Walked::default(),
             bytes_moved: 0,
             compactions: 0,
             peak_reserved: 0,

@@ -134,6 +134,11 @@ pub(crate) struct Extents {
     /// Gaps by offset.
     gaps: BTreeMap<u64, Id>,
     first: Id,
+    /// Number of holes, and their bytes.
+    hole_sums: (u64, u64),
+    /// Bytes of the largest hole; an upper bound of it where it is not known.
+    largest: u64,
+    largest_known: bool,
     stamp: u32,
     taken_bytes: u64,
     taken: u64,
@@ -157,6 +162,9 @@ impl Extents {
             bound,
             gaps: BTreeMap::from([(0, 0), (bound, 1)]),
             first: 0,
+            hole_sums: (0, 0),
+            largest: 0,
+            largest_known: true,
             stamp: 0,
             taken_bytes: 0,
             taken: 0,
@@ -220,12 +228,30 @@ impl Extents {
 
     /// Bytes in holes.
     pub(crate) fn hole_bytes(&self) -> u64 {
-        self.indexes.iter().flatten().map(Index::bytes).sum()
+        self.hole_sums.1
     }
 
     /// Number of holes.
     pub(crate) fn holes(&self) -> u64 {
-        self.indexes.iter().flatten().map(Index::holes).sum()
+        self.hole_sums.0
+    }
+
+    /// Number of holes, and their bytes.
+    pub(crate) fn hole_sums(&self) -> (u64, u64) {
+        self.hole_sums
+    }
+
+    /// Records of the table, used or not.
+    pub(crate) fn records(&self) -> u64 {
+        self.table.len() as u64
+    }
+
+    /// As [`Extents::largest_hole`], looked for only where the largest was taken since.
+    pub(crate) fn known_largest(&mut self) -> u64 {
+        if !self.largest_known {
+            (self.largest, self.largest_known) = (self.largest_hole(), true);
+        }
+        self.largest
     }
 
     /// Bytes of the largest hole.
@@ -295,13 +321,25 @@ impl Extents {
     }
 
     fn file(&mut self, id: Id) {
-        let Extent { start, slot, .. } = *self.get(id);
+        let Extent {
+            start, bytes, slot, ..
+        } = *self.get(id);
+        self.hole_sums.0 += 1;
+        self.hole_sums.1 += bytes;
+        if bytes >= self.largest {
+            (self.largest, self.largest_known) = (bytes, true);
+        }
         let end = self.end_of(start) as usize;
         self.indexes[slot as usize][end].insert(&mut self.table, id);
     }
 
     fn unfile(&mut self, id: Id) {
-        let Extent { start, slot, .. } = *self.get(id);
+        let Extent {
+            start, bytes, slot, ..
+        } = *self.get(id);
+        self.hole_sums.0 -= 1;
+        self.hole_sums.1 -= bytes;
+        self.largest_known &= bytes < self.largest;
         let end = self.end_of(start) as usize;
         self.indexes[slot as usize][end].remove(&mut self.table, id);
     }
@@ -619,6 +657,22 @@ impl Extents {
             return Err(format!(
                 "blocks sum to {taken:?}, counted {:?}",
                 self.taken()
+            ));
+        }
+        let all = holes
+            .iter()
+            .fold((0, 0), |(bytes, count), of| (bytes + of.0, count + of.1));
+        if (all.1, all.0) != self.hole_sums {
+            return Err(format!(
+                "holes sum to {all:?}, counted {:?}",
+                self.hole_sums
+            ));
+        }
+        let largest = self.largest_hole();
+        if largest > self.largest || (self.largest_known && largest != self.largest) {
+            return Err(format!(
+                "the largest hole has {largest} bytes, noted {}",
+                self.largest
             ));
         }
         for (slot, sum) in holes.iter().enumerate() {

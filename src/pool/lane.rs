@@ -35,7 +35,7 @@ use super::private::{Captured, Private};
 use super::shared::Shared;
 use super::stats::{Flows, Tally};
 use super::told::Told;
-use crate::device::{Addr, StreamCore, Timeline, lock};
+use crate::device::{Addr, StreamCore, Timeline};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 use crate::sync::{Latch, LatchGuard, is_latched, latch, try_latch};
@@ -242,7 +242,7 @@ impl Lane {
     /// As [`Lane::serve_kept`], from a hole that is ready: the ladder's first step, for a block that
     /// is counted.
     fn serve_ready(&self, bytes: u64, requested: u64) -> (Addr, Id) {
-        let mut core = lock(&self.shared.core);
+        let mut core = self.shared.core.lock();
         // A driver's error is told by the steps that follow.
         let Ok(Some(grant)) = core.take_ready(self.slot, bytes) else {
             return (0, COUNTED);
@@ -374,7 +374,7 @@ impl Lane {
         }
         let id = block.id();
         let tick = self.open_tick() * u64::from(!seeded!("tail-free-at-once"));
-        let mut core = lock(&self.shared.core);
+        let mut core = self.shared.core.lock();
         self.flows.shrunk(before, after, returned);
         core.shrink(id, before - after, self.slot, tick);
     }
@@ -385,7 +385,7 @@ impl Lane {
         if let Some(private) = &self.private {
             return Ok(self.grow_private(private, before == after, added));
         }
-        let mut core = lock(&self.shared.core);
+        let mut core = self.shared.core.lock();
         let grown = before == after || core.grow(id, after - before, self.slot)?;
         if grown {
             self.flows.grown(before, after, added);
@@ -456,7 +456,7 @@ impl Lane {
             return;
         }
         let shared = Arc::clone(&self.shared);
-        let mut core = lock(&shared.core);
+        let mut core = shared.core.lock();
         self.drain(&mut core);
         let mut state = latch(&self.state);
         let at_home = std::ptr::eq(self, home);

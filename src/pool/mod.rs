@@ -5,6 +5,7 @@
 //! the steps by which a request finds memory, `shared` what ties them together.
 
 mod block;
+mod board;
 mod cache;
 mod config;
 mod core;
@@ -15,6 +16,7 @@ mod index;
 mod lane;
 mod mapping;
 mod outstanding;
+mod posted;
 mod private;
 mod runs;
 mod seats;
@@ -36,7 +38,7 @@ pub use snapshot::{Piece, PieceState, Snapshot};
 pub use stats::{Counter, PoolStats, SMALL_BYTES, Steps, StreamStats};
 pub use track::{LeakReport, LiveBlock, TagScope, tag_scope};
 
-use crate::device::{Device, Stream, lock};
+use crate::device::{Device, Stream};
 use crate::error::{Error, OutOfMemory, Result};
 use lane::{COUNTED, Lane, LanePtr};
 
@@ -249,7 +251,7 @@ impl Pool {
     pub fn trim(&self, keep: u64) -> Result<u64> {
         let shared = self.shared();
         let lanes = shared.all_lanes();
-        let mut core = lock(&shared.core);
+        let mut core = shared.core.lock();
         for lane in &lanes {
             lane.drain(&mut core);
         }
@@ -262,14 +264,14 @@ impl Pool {
     /// Changes the most physical bytes the pool may hold; `None` for as much as the device gives.
     /// A pool that holds more keeps it until it is trimmed.
     pub fn set_limit(&self, limit: Option<u64>) {
-        lock(&self.shared().core).config.limit = limit;
+        self.shared().core.lock().config.limit = limit;
     }
 
     /// Changes the physical bytes above which idle memory is given back; `None` to keep it. Memory
     /// held above a new limit goes as [`PoolConfig::soft_limit`] says; [`Pool::trim`] gives it back
     /// at once.
     pub fn set_soft_limit(&self, bytes: Option<u64>) {
-        lock(&self.shared().core).config.soft_limit = bytes;
+        self.shared().core.lock().config.soft_limit = bytes;
     }
 
     /// Limits the pool to `part` of the device's memory, `0.0 < part <= 1.0`.
@@ -320,7 +322,9 @@ impl Pool {
     /// # Errors
     /// What is wrong, in words.
     pub fn check_invariants(&self) -> std::result::Result<(), String> {
-        lock(&self.shared().core).check()
+        let mut core = self.shared().core.lock();
+        core.walked.asked = true;
+        core.check()
     }
 }
 

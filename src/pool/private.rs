@@ -351,7 +351,9 @@ impl Lane {
         }
         let private = Arc::new(Private::new(recorder));
         let lane = Self::new_private(self, private);
-        lock(&self.shared.ledger).add(self.stream.timeline.uid, &lane.flows);
+        self.shared
+            .counts
+            .add(self.stream.timeline.uid, &lane.flows);
         let captured = Captured {
             recorder: Arc::clone(recorder),
             lane: Arc::clone(&lane),

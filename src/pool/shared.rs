@@ -6,8 +6,9 @@ use std::sync::{Arc, OnceLock};
 use super::block::Block;
 use super::core::{Core, Grant};
 use super::extents::Slot;
-use super::figures::Ledger;
+use super::figures::Counts;
 use super::lane::{Lane, SlotHold};
+use super::posted::CoreLock;
 use super::seats::Lanes;
 use super::told::Told;
 use super::track::Tracker;
@@ -33,7 +34,7 @@ pub(crate) struct Shared {
     pub(crate) cache_bytes: u64,
     /// Of a pool that tracks its blocks.
     pub(crate) tracker: Option<Arc<Tracker>>,
-    pub(crate) core: Mutex<Core>,
+    pub(crate) core: CoreLock,
     lanes: RwLock<Lanes>,
     /// What a layer above keeps with the pool.
     attached: OnceLock<Arc<dyn Attached>>,
@@ -42,7 +43,7 @@ pub(crate) struct Shared {
     pub(crate) failures: AtomicU64,
     /// Bytes in segments of private memory.
     pub(super) graph_bytes: AtomicU64,
-    pub(crate) ledger: Mutex<Ledger>,
+    pub(super) counts: Counts,
 }
 
 impl Shared {
@@ -57,13 +58,13 @@ impl Shared {
             base: core.arena.base(),
             cache_bytes,
             tracker,
-            core: Mutex::new(core),
+            core: CoreLock::new(core),
             lanes: RwLock::default(),
             attached: OnceLock::new(),
             relief: Mutex::default(),
             failures: AtomicU64::new(0),
             graph_bytes: AtomicU64::new(0),
-            ledger: Mutex::default(),
+            counts: Counts::new(),
         })
     }
 
@@ -113,7 +114,7 @@ impl Shared {
             return Ok(Some(Arc::clone(lane)));
         }
         let core = stream.core();
-        let (slot, hold) = lock(&self.core).add_stream(&core.timeline, core.gate);
+        let (slot, hold) = self.core.lock().add_stream(&core.timeline, core.gate);
         let watcher: Arc<dyn StreamWatcher> = Arc::clone(self) as _;
         stream.watch(Arc::downgrade(&watcher));
         let lane = self.add_lane(&mut lanes, stream, slot, &hold);
@@ -130,7 +131,7 @@ impl Shared {
         let lane = Lane::new(self, stream.core(), slot, hold);
         if !stream.core().gate {
             // A gate's blocks hold what others allocate, which is counted there.
-            lock(&self.ledger).add(stream.id(), &lane.flows);
+            self.counts.add(stream.id(), &lane.flows);
         }
         // The pool watches the stream by now: a capture that this does not see finds the lane.
         if let Some(recorder) = stream.recorder() {
@@ -166,14 +167,14 @@ impl Shared {
     pub(crate) fn set_movable(&self, block: &Block, movable: bool) {
         // A part of a graph's memory is no extent, and stays where it is.
         if !block.is_private() {
-            lock(&self.core).set_movable(block.id(), movable);
+            self.core.lock().set_movable(block.id(), movable);
         }
     }
 
     /// Empties the caches of all streams into the arena.
     pub(crate) fn drain_all(&self) {
         let lanes = self.all_lanes();
-        let mut core = lock(&self.core);
+        let mut core = self.core.lock();
         for lane in &lanes {
             lane.drain(&mut core);
         }
@@ -207,7 +208,7 @@ impl Shared {
         for step in steps {
             while step(&self.pressure(lane, bytes)) == Relief::Retry {
                 if let Some((grant, _)) = self.climb(lane, bytes, requested)? {
-                    let mut core = lock(&self.core);
+                    let mut core = self.core.lock();
                     core.steps.relieved += 1;
                     core.told.note(Told::Relieved(bytes));
                     return Ok(grant);
@@ -223,7 +224,7 @@ impl Shared {
     pub(crate) fn ease(&self) {
         self.drain_all();
         // What the driver refuses stays idle memory of the pool, and is offered again next time.
-        let _ = lock(&self.core).ease();
+        let _ = self.core.lock().ease();
     }
 
     /// The core's own steps; with a grant, whether the pool is over its soft limit.
@@ -241,7 +242,7 @@ impl Shared {
         // Lanes are listed before the core is locked: making a lane locks in that order.
         let siblings = self.siblings(lane);
         {
-            let mut core = lock(&self.core);
+            let mut core = self.core.lock();
             if let Some(grant) = core.take_ready(lane.slot, bytes)? {
                 return served(grant, &mut core);
             }
@@ -257,9 +258,9 @@ impl Shared {
                 return served(grant, &mut core);
             }
         }
-        lock(&self.ledger).note_peak();
+        self.counts.note_peak();
         let lanes = self.all_lanes();
-        let mut core = lock(&self.core);
+        let mut core = self.core.lock();
         if core.config.reuse.device_wait
             && let Some(grant) = lane.take_over(&lanes, bytes, &mut core)?
         {
@@ -308,7 +309,7 @@ impl Shared {
     /// The figures of an error for a request of `bytes`.
     fn figures(&self, bytes: u64) -> OutOfMemory {
         let holders = self.leak_report().holders();
-        let core = lock(&self.core);
+        let core = self.core.lock();
         let (live, _) = core.extents.taken();
         OutOfMemory {
             requested: bytes,
@@ -324,7 +325,7 @@ impl Shared {
 
     fn out_of_memory(&self, bytes: u64) -> Error {
         let figures = self.figures(bytes);
-        let mut core = lock(&self.core);
+        let mut core = self.core.lock();
         core.steps.out_of_memory += 1;
         core.told.note(Told::OutOfMemory(bytes));
         drop(core);
@@ -339,7 +340,7 @@ impl Shared {
             attached.pool_closed();
         }
         let lanes = self.lanes_mut().close();
-        let mut core = lock(&self.core);
+        let mut core = self.core.lock();
         for lane in &lanes {
             lane.retire(&mut core);
         }
@@ -356,7 +357,7 @@ impl Shared {
 impl Drop for Shared {
     /// Waits for the work that still uses the pool's free memory, which is then unmapped.
     fn drop(&mut self) {
-        let core = crate::sync::get_mut(&mut self.core);
+        let core = self.core.get_mut();
         core.settle();
     }
 }
@@ -366,7 +367,7 @@ impl StreamWatcher for Shared {
         let mut lanes = self.lanes_mut();
         let retired = lanes.of_handle(handle);
         // Listed until its cache is empty: a request that looks meanwhile must find it.
-        let mut core = lock(&self.core);
+        let mut core = self.core.lock();
         for lane in &retired {
             lane.retire(&mut core);
         }

@@ -7,7 +7,7 @@ use super::Pool;
 use super::core::Core;
 use super::extents::{Extent, State};
 use super::shared::Shared;
-use crate::device::{Addr, lock};
+use crate::device::Addr;
 use crate::error::Bytes;
 
 /// Tag of a graph's segment.
@@ -142,7 +142,8 @@ impl Shared {
             None => HashMap::new(),
         };
         let lanes = self.all_lanes();
-        let core = lock(&self.core);
+        let mut core = self.core.lock();
+        core.walked.asked = true;
         let mut cached = HashSet::new();
         for lane in &lanes {
             lane.each_cached(|block| {

@@ -17,7 +17,8 @@ pub struct Counter {
     /// The most it has been since the pool was made or [`Pool::reset_peaks`](super::Pool::reset_peaks).
     /// With several streams, or threads that met on one, blocks are counted together when figures
     /// are read and when the pool has to look for memory beyond ready holes; a joint peak between
-    /// two such moments may be missed.
+    /// two such moments may be missed. So may any peak of the number of blocks, and of small and of
+    /// large blocks apart.
     pub peak: u64,
     /// Everything ever added.
     pub allocated: u64,
@@ -49,8 +50,16 @@ pub struct Steps {
     pub out_of_memory: u64,
 }
 
-/// Figures of a pool. A plain value, read without a lock that an allocation waits for, except the
-/// figures about holes, which take the pool's own lock for a moment.
+/// Figures of a pool. A plain value, read without a lock that an allocation waits for.
+///
+/// What blocks sum to is read from each stream's own counts. What the pool knows of its memory is
+/// as it was when somebody last changed it there. [`PoolStats::inactive_split`] and
+/// [`PoolStats::after_compaction`] take a walk over all blocks and holes, so in a pool of more than
+/// 16 of them they may be as old as that many changes; where there are thousands, as old as the last
+/// step that made memory, gave some back, moved some or failed.
+/// [`Pool::snapshot`](super::Pool::snapshot) and
+/// [`Pool::check_invariants`](super::Pool::check_invariants) walk over everything and bring them up
+/// to date.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct PoolStats {
@@ -58,7 +67,7 @@ pub struct PoolStats {
     pub allocated: Counter,
     /// Bytes in live blocks, as asked for.
     pub requested: Counter,
-    /// Live blocks.
+    /// Live blocks; `allocated` and `freed` are the numbers of allocations and frees.
     pub blocks: Counter,
     /// Physical bytes held. `allocated` and `freed` count bytes created and released.
     pub reserved: Counter,

@@ -5,8 +5,6 @@
 //! Without the feature `tracing` nothing is noted.
 
 use super::shared::Shared;
-#[cfg(feature = "tracing")]
-use crate::device::lock;
 
 /// A slow step of the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +54,7 @@ impl Shared {
     #[cfg(feature = "tracing")]
     #[cold]
     pub(crate) fn tell(&self) {
-        let notes = std::mem::take(&mut lock(&self.core).told.notes);
+        let notes = std::mem::take(&mut self.core.lock().told.notes);
         for step in notes {
             step.tell(self.uid);
         }

@@ -220,7 +220,7 @@ impl Shared {
             return LeakReport::new(blocks);
         }
         let lanes = self.all_lanes();
-        let core = lock(&self.core);
+        let core = self.core.lock();
         let mut cached = HashSet::new();
         for lane in &lanes {
             latch(&lane.state).cache.each(|block| {

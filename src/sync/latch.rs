@@ -5,24 +5,34 @@
 //! for some microseconds, then lets other threads have the core, then sleeps for a while between
 //! looks; a holder that lost its core costs the others no more than that.
 
+#[cfg(loom)]
+use loom::sync::atomic::AtomicBool;
+#[cfg(not(loom))]
 use parking_lot::lock_api::{GuardNoSend, RawMutex};
-use std::hint::spin_loop;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+#[cfg(not(loom))]
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+#[cfg(not(loom))]
+use std::{hint::spin_loop, time::Duration};
 
 /// What the latch guards, and the latch.
+#[cfg(not(loom))]
 pub(crate) type Latch<T> = parking_lot::lock_api::Mutex<RawLatch, T>;
 
 /// The latch held.
+#[cfg(not(loom))]
 pub(crate) type LatchGuard<'l, T> = parking_lot::lock_api::MutexGuard<'l, RawLatch, T>;
 
 /// Looks with a spin between them, each spin twice as long as the last.
+#[cfg(not(loom))]
 const SPINS: u32 = 7;
 
 /// Looks after which a waiter sleeps, having let other threads run between the last of them.
+#[cfg(not(loom))]
 const YIELDS: u32 = 32;
 
 /// How long a waiter sleeps between looks.
+#[cfg(not(loom))]
 const NAP: Duration = Duration::from_micros(50);
 
 /// Whether it is held.
@@ -31,6 +41,7 @@ pub(crate) struct RawLatch(AtomicBool);
 // SAFETY: `lock` and a `try_lock` that gives true return after this thread's compare-and-swap from
 // false to true; only `unlock`, called by the holder, makes it false again. Acquire and release
 // order what the holders do.
+#[cfg(not(loom))]
 unsafe impl RawMutex for RawLatch {
     const INIT: Self = Self(AtomicBool::new(false));
 
@@ -38,45 +49,65 @@ unsafe impl RawMutex for RawLatch {
 
     #[inline]
     fn lock(&self) {
-        if !self.try_lock() {
+        self.take();
+    }
+
+    #[inline]
+    fn try_lock(&self) -> bool {
+        self.try_take()
+    }
+
+    fn is_locked(&self) -> bool {
+        self.is_held()
+    }
+
+    #[inline]
+    unsafe fn unlock(&self) {
+        self.give_back();
+    }
+}
+
+impl RawLatch {
+    #[inline]
+    fn take(&self) {
+        if !self.try_take() {
             self.wait();
         }
     }
 
     #[inline]
-    fn try_lock(&self) -> bool {
+    fn try_take(&self) -> bool {
         self.0
             .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
     }
 
-    fn is_locked(&self) -> bool {
+    #[inline]
+    fn give_back(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+
+    fn is_held(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    #[inline]
-    unsafe fn unlock(&self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
-
-impl RawLatch {
     #[cold]
     fn wait(&self) {
         let mut looks = 0;
         loop {
             // Looked at before it is tried for, so that waiters share the cache line.
-            while self.0.load(Ordering::Relaxed) {
+            while self.is_held() {
                 pause(looks);
                 looks += 1;
             }
-            if self.try_lock() {
+            if self.try_take() {
                 return;
             }
         }
     }
 }
 
+#[cfg(not(loom))]
 fn pause(looks: u32) {
     if looks < SPINS {
         for _ in 0..1 << looks {
@@ -89,7 +120,82 @@ fn pause(looks: u32) {
     }
 }
 
-#[cfg(test)]
+/// A model has no time: other threads go on.
+#[cfg(loom)]
+fn pause(_: u32) {
+    loom::thread::yield_now();
+}
+
+/// Every interleaving, and every order that the memory model allows: `scripts/loom.sh`.
+#[cfg(all(test, loom))]
+mod models {
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicBool;
+    use loom::thread;
+
+    use super::RawLatch;
+
+    /// The latch and what it guards, which loom watches for accesses at once.
+    struct Guarded(RawLatch, UnsafeCell<u64>);
+
+    // SAFETY: the number is touched only under the latch, which is what the models try.
+    unsafe impl Sync for Guarded {}
+
+    impl Guarded {
+        fn new() -> Arc<Self> {
+            let latch = RawLatch(AtomicBool::new(false));
+            Arc::new(Self(latch, UnsafeCell::new(0)))
+        }
+
+        /// Adds one as the holder, and gives the latch back.
+        fn add(&self) {
+            assert!(self.0.is_held());
+            // SAFETY: the caller has just taken the latch.
+            self.1.with_mut(|number| unsafe { *number += 1 });
+            self.0.give_back();
+        }
+    }
+
+    #[test]
+    fn what_one_holder_did_the_next_one_sees() {
+        loom::model(|| {
+            let guarded = Guarded::new();
+            let its = Arc::clone(&guarded);
+            let other = thread::spawn(move || {
+                its.0.take();
+                its.add();
+            });
+            guarded.0.take();
+            guarded.add();
+            other.join().unwrap();
+            // SAFETY: the other thread is gone.
+            assert_eq!(guarded.1.with(|number| unsafe { *number }), 2);
+        });
+    }
+
+    #[test]
+    fn of_two_that_only_try_one_at_a_time_has_it() {
+        loom::model(|| {
+            let guarded = Guarded::new();
+            let its = Arc::clone(&guarded);
+            let attempt = |guarded: &Guarded| {
+                let taken = guarded.0.try_take();
+                if taken {
+                    guarded.add();
+                }
+                u64::from(taken)
+            };
+            let other = thread::spawn(move || attempt(&its));
+            let taken = attempt(&guarded) + other.join().unwrap();
+            assert!(taken >= 1, "a latch that nobody held was refused to both");
+            // SAFETY: the other thread is gone.
+            assert_eq!(guarded.1.with(|number| unsafe { *number }), taken);
+        });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::Latch;
     use std::time::Duration;

@@ -10,6 +10,7 @@ on_every_device! {
     the_figures_of_each_stream_are_its_own,
     a_peak_is_the_most_there_was_until_it_is_reset,
     a_peak_that_was_looked_at_counts_all_streams_together,
+    small_and_large_blocks_have_peaks_of_their_own,
     free_memory_is_told_by_what_can_be_done_with_it,
     wrong_requests_are_errors_that_change_nothing,
     a_typed_buffer_reads_back_what_was_written,
@@ -120,6 +121,27 @@ fn a_peak_that_was_looked_at_counts_all_streams_together(device: &Device) {
         (0, 7 * MIB)
     );
     assert_eq!(stats.requested.peak, 7 * MIB);
+}
+
+fn small_and_large_blocks_have_peaks_of_their_own(device: &Device) {
+    let pool = Pool::new(device, small_handles()).unwrap();
+    let stream = device.stream().unwrap();
+    let peaks = || {
+        let stats = pool.stats();
+        (stats.small.peak, stats.large.peak, stats.blocks.peak)
+    };
+    let small = [(); 3].map(|()| pool.alloc(&stream, MIB).unwrap());
+    assert_eq!(peaks(), (3 * MIB, 0, 3), "{MIB} bytes are small");
+    drop(small);
+    let large = [(); 2].map(|()| pool.alloc(&stream, 4 * MIB).unwrap());
+    assert_eq!(peaks(), (3 * MIB, 8 * MIB, 3));
+    drop(large);
+    let stats = pool.stats();
+    assert_eq!((stats.small.current, stats.large.current), (0, 0));
+    assert_eq!((stats.blocks.allocated, stats.blocks.freed), (5, 5));
+    assert_eq!(peaks(), (3 * MIB, 8 * MIB, 3), "kept");
+    pool.reset_peaks();
+    assert_eq!(peaks(), (0, 0, 0));
 }
 
 fn free_memory_is_told_by_what_can_be_done_with_it(device: &Device) {

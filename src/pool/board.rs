@@ -1,0 +1,84 @@
+//! A notice board: numbers that one thread at a time posts, and that any thread reads at any time
+//! without holding anyone up.
+//!
+//! A sequence number is odd while numbers are being posted. A reader that sees it change looks
+//! again, a few times; after that it takes what is there, where each number is whole but some are
+//! of one posting and some of the next.
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU64, fence};
+use std::sync::atomic::Ordering;
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicU64, fence};
+
+/// Looks before a reader takes numbers of several postings.
+const LOOKS: usize = if cfg!(loom) { 2 } else { 64 };
+
+/// See the module documentation.
+pub(super) struct Board<const N: usize> {
+    sequence: AtomicU64,
+    words: [AtomicU64; N],
+}
+
+impl<const N: usize> Board<N> {
+    pub(super) fn new() -> Self {
+        Self {
+            sequence: AtomicU64::new(0),
+            words: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    /// Posts `words`, as the only one who does so now.
+    pub(super) fn post(&self, words: &[u64; N]) {
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(sequence + 1, Ordering::Relaxed);
+        // No word is seen before the odd number is.
+        fence(Ordering::Release);
+        for (place, &word) in self.words.iter().zip(words) {
+            place.store(word, Ordering::Relaxed);
+        }
+        self.sequence.store(sequence + 2, Ordering::Release);
+    }
+
+    /// What was posted last, and whether it is all of one posting.
+    pub(super) fn read(&self) -> ([u64; N], bool) {
+        let mut looks = 0;
+        loop {
+            let before = self.sequence.load(Ordering::Acquire);
+            let words = std::array::from_fn(|at| self.words[at].load(Ordering::Relaxed));
+            // The number is looked at after the words.
+            fence(Ordering::Acquire);
+            let whole = before % 2 == 0 && self.sequence.load(Ordering::Relaxed) == before;
+            looks += 1;
+            if whole || looks == LOOKS {
+                return (words, whole);
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// Every interleaving, and every order that the memory model allows: `scripts/loom.sh`.
+#[cfg(all(test, loom))]
+mod models {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::Board;
+
+    #[test]
+    fn what_is_read_as_whole_is_of_one_posting() {
+        loom::model(|| {
+            let board = Arc::new(Board::<2>::new());
+            let its = Arc::clone(&board);
+            let poster = thread::spawn(move || {
+                its.post(&[1, 1]);
+                its.post(&[2, 2]);
+            });
+            let ([first, second], whole) = board.read();
+            assert!(!whole || first == second, "{first} beside {second}");
+            poster.join().unwrap();
+            assert_eq!(board.read(), ([2, 2], true));
+        });
+    }
+}
