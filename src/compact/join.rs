@@ -19,9 +19,55 @@ pub(crate) struct Joined {
     pub(crate) error: Option<Error>,
 }
 
-/// Maps every run of the pool's memory whose blocks may all move behind the one with the most room
-/// behind it, and grows that by what a request of `bytes` lacks. Nothing is done if free memory and
-/// growth together do not make up the request.
+/// A run that stays, and those that come behind it.
+struct Gathering<'r> {
+    home: &'r Run,
+    carried: Vec<&'r Run>,
+}
+
+impl<'r> Gathering<'r> {
+    /// The fewest bytes mapped again that bring `bytes` of free memory together: the price is by
+    /// the handle. Runs with the most free memory a byte come first.
+    fn least(runs: &'r [Run], bytes: u64) -> Option<Self> {
+        let part = |run: &Run| run.free as f64 / run.bytes().max(1) as f64;
+        let mut order: Vec<&Run> = runs.iter().filter(|r| r.movable && r.free > 0).collect();
+        order.sort_by(|a, b| part(b).total_cmp(&part(a)).then(a.start.cmp(&b.start)));
+        let homes = runs.iter().filter(|run| run.gap > 0);
+        let made = homes.filter_map(|home| Self::behind(home, &order, bytes));
+        let price = |made: &Self| made.carried.iter().map(|run| run.bytes()).sum::<u64>();
+        made.min_by_key(price)
+    }
+
+    fn behind(home: &'r Run, order: &[&'r Run], bytes: u64) -> Option<Self> {
+        let mut free = if home.movable { home.free } else { 0 };
+        let (mut gap, mut carried) = (home.gap, Vec::new());
+        for run in order.iter().filter(|&&run| run != home) {
+            if free >= bytes {
+                break;
+            }
+            if run.bytes() <= gap {
+                gap -= run.bytes();
+                free += run.free;
+                carried.push(*run);
+            }
+        }
+        (free >= bytes).then_some(Self { home, carried })
+    }
+
+    /// Every run that may move, behind the one with the most room behind it.
+    fn all(runs: &'r [Run]) -> Option<Self> {
+        let home = runs.iter().max_by_key(|run| run.gap)?;
+        let carried = runs.iter().filter(|&run| run != home && run.movable);
+        Some(Self {
+            home,
+            carried: carried.collect(),
+        })
+    }
+}
+
+/// Maps runs of the pool's memory whose blocks may all move behind another: as few as have together
+/// what a request of `bytes` needs; or all, and grows by what it lacks. Nothing is done if free
+/// memory and growth together do not make up the request.
 ///
 /// Nothing waits on the host.
 pub(crate) fn join(
@@ -38,14 +84,14 @@ pub(crate) fn join(
         return Ok(joined);
     };
     let runs = core.runs(&|at| owners.may_move(at));
-    let Some(home) = runs.iter().max_by_key(|run| run.gap) else {
+    let Some(gathering) = Gathering::least(&runs, bytes).or_else(|| Gathering::all(&runs)) else {
         return Ok(joined);
     };
-    let (mut end, mut gap) = (home.end, home.gap);
+    let (mut end, mut gap) = (gathering.home.end, gathering.home.gap);
     core.wait_for_holes(lane.slot)?;
     let timeline = &lane.stream.timeline;
-    for run in runs.iter().filter(|&run| run != home && run.movable) {
-        let length = run.end - run.start;
+    for run in gathering.carried {
+        let length = run.bytes();
         if length > gap {
             continue;
         }
@@ -96,4 +142,45 @@ fn uses_waited_for(
         })?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(start: u64, bytes: u64, free: u64, movable: bool, gap: u64) -> Run {
+        Run {
+            start,
+            end: start + bytes,
+            movable,
+            free,
+            gap,
+        }
+    }
+
+    #[test]
+    fn the_fewest_bytes_that_suffice_are_mapped_again() {
+        let runs = [
+            run(0, 1000, 30, true, 10),
+            run(2000, 100, 20, true, 0),
+            run(3000, 50, 20, true, 0),
+            run(4000, 500, 40, true, 9000),
+        ];
+        let made = Gathering::least(&runs, 60).expect("a gathering");
+        assert_eq!(made.home.start, 4000);
+        assert_eq!(made.carried, [&runs[2]]);
+        let made = Gathering::least(&runs, 75).expect("a gathering");
+        assert_eq!(made.carried, [&runs[2], &runs[1]]);
+        assert!(Gathering::least(&runs, 111).is_none());
+    }
+
+    #[test]
+    fn holes_of_a_run_that_stays_put_count_only_if_its_blocks_may_move() {
+        let runs = [run(0, 100, 60, false, 1000), run(2000, 100, 50, true, 0)];
+        assert!(Gathering::least(&runs, 60).is_none());
+        assert_eq!(
+            Gathering::all(&runs).expect("a gathering").carried,
+            [&runs[1]]
+        );
+    }
 }

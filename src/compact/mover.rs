@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::seeded::seeded;
 
 /// Places for tables.
-const PLACES: u64 = 4;
+const PLACES: usize = 4;
 
 /// Bytes of a place, beyond those that the tiles of a block as large as the device take.
 const PLACE_BYTES: u64 = 256 << 10;
@@ -47,7 +47,9 @@ pub(crate) struct Mover {
     upload: Stream,
     tables: Scratch,
     place_bytes: u64,
-    next: u64,
+    next: usize,
+    /// Recorded behind the launch that read a place last.
+    read: [Event; PLACES],
     /// Flags of slides, which run one after the other; the last is the one in use.
     flags: Vec<Scratch>,
 }
@@ -59,9 +61,15 @@ impl Mover {
         Ok(Self {
             stream: device.stream()?,
             upload: device.stream()?,
-            tables: Scratch::zeroed(device, PLACES * place_bytes)?,
+            tables: Scratch::zeroed(device, PLACES as u64 * place_bytes)?,
             place_bytes,
             next: 0,
+            read: [
+                device.event()?,
+                device.event()?,
+                device.event()?,
+                device.event()?,
+            ],
             flags: vec![Scratch::zeroed(device, 1)?],
         })
     }
@@ -74,10 +82,12 @@ impl Mover {
     /// Puts `image` into the next place, ready for the moving stream; gives its address. The launch
     /// that reads it is queued before the next upload.
     fn upload(&mut self, image: Vec<u8>) -> Result<Addr> {
-        let addr = self.tables.addr() + self.next * self.place_bytes;
-        // Those that used the places before are queued by now.
-        if self.next == 0 && !seeded!("table-overwritten-while-in-use") {
-            self.upload.wait_stream(&self.stream)?;
+        let addr = self.tables.addr() + self.next as u64 * self.place_bytes;
+        // What reads the place used last is queued by now. The wait is for the launch that read
+        // this one, a round ago: for the latest, the copy would hold the host up until it is done.
+        self.read[(self.next + PLACES - 1) % PLACES].record(&self.stream)?;
+        if !seeded!("table-overwritten-while-in-use") {
+            self.upload.wait(&self.read[self.next])?;
         }
         let image = Arc::new(image);
         let placed = self.copy(addr, &image).and_then(|()| self.let_go(&image));
@@ -249,7 +259,10 @@ impl Mover {
     /// Flags for a slide that asks for `bytes`.
     fn flags(&mut self, bytes: u64) -> Result<Addr> {
         if bytes > self.flags_bytes() {
-            let larger = Scratch::zeroed(self.stream.device(), bytes)?;
+            // Twice as many, so that growing comes to an end; as many as are needed if need be.
+            let device = self.stream.device();
+            let larger = Scratch::zeroed(device, bytes.max(2 * self.flags_bytes()))
+                .or_else(|_| Scratch::zeroed(device, bytes))?;
             self.flags.push(larger);
         }
         Ok(self.flags.last().map_or(0, Scratch::addr))

@@ -29,6 +29,10 @@ use super::plan_search::{Search, Stretches};
 /// Sizes of past requests that weigh in the choice among plans.
 const REMEMBERED: usize = 128;
 
+/// The part of the budget, one in so many, that the search of a large layout has: who waits for one
+/// hole of hundreds there gains less by a better plan than by an early one.
+const LARGE_PART: usize = 4;
+
 /// One block's way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Move {
@@ -190,7 +194,7 @@ impl Planner {
         let tightest = layout.holes_of(bytes.max(1)).next()?;
         match Stretches::whole(layout) {
             Some(stretches) => Some(
-                self.search(&stretches, bytes)
+                self.search(&stretches, bytes, self.budget)
                     .place()
                     .unwrap_or(tightest.addr),
             ),
@@ -210,8 +214,8 @@ impl Planner {
         }
     }
 
-    fn search<'a>(&'a self, stretches: &'a Stretches, bytes: u64) -> Search<'a> {
-        Search::new(stretches, bytes, self.budget, self.recent.iter().copied())
+    fn search<'a>(&'a self, stretches: &'a Stretches, bytes: u64, budget: usize) -> Search<'a> {
+        Search::new(stretches, bytes, budget, self.recent.iter().copied())
     }
 
     fn plan_hole(&self, layout: &Layout, bytes: u64) -> Option<Plan> {
@@ -225,8 +229,14 @@ impl Planner {
         if bytes > layout.free_bytes() {
             return None;
         }
-        let near = Stretches::whole(layout).unwrap_or_else(|| Stretches::near_holes(layout, bytes));
-        let found = self.search(&near, bytes).run();
+        let (near, budget) = match Stretches::whole(layout) {
+            Some(all) => (all, self.budget),
+            None => (
+                Stretches::near_holes(layout, bytes),
+                (self.budget / LARGE_PART).max(1),
+            ),
+        };
+        let found = self.search(&near, bytes, budget).run();
         let (batches, hole) = match found {
             Some(found) => (found.batches, found.hole),
             None => slide_one_stretch(layout, bytes)?,

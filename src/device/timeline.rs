@@ -210,10 +210,6 @@ impl Timeline {
         let stream =
             raw.ok_or_else(|| Error::invalid("stream", "the stream is gone: use a live one"))?;
         let clock = Arc::new(lock(&self.order).seen.clone());
-        if seeded!("record-counted-after-it-is-made") {
-            record(stream)?;
-            return Ok((self.ticks.count(), clock));
-        }
         let tick = self.ticks.count();
         record(stream)?;
         Ok((tick, clock))

@@ -99,13 +99,14 @@ impl Report {
         self.corrupt_bytes == 0 && self.failed_allocs == 0 && self.failure.is_none()
     }
 
-    /// One JSON object on one line, without a line end. The figures of another allocator are an
-    /// object of their own under the key `versus`, which is there only if one was asked for.
+    /// One JSON object on one line, without a line end. Times of steps and moves, and the movable
+    /// part, are there only if blocks could move; the figures of another allocator, an object of
+    /// their own under the key `versus`, only if one was asked for.
     #[cfg(feature = "cli")]
     #[must_use]
     pub fn to_json(&self) -> String {
         use serde_json::Value;
-        let fields: [(&str, Value); 24] = [
+        let mut fields: Vec<(&str, Value)> = vec![
             ("trace", self.trace.as_str().into()),
             ("device", self.device.as_str().into()),
             ("events", self.events.into()),
@@ -123,14 +124,22 @@ impl Report {
             ("failed_allocs", self.failed_allocs.into()),
             ("bytes_moved", self.bytes_moved.into()),
             ("compactions", self.compactions.into()),
-            ("movable", self.movable.part().into()),
-            ("step_ns_p50", self.step_ns_p50.into()),
-            ("step_ns_p99", self.step_ns_p99.into()),
-            ("move_ns_p50", self.move_ns_p50.into()),
-            ("move_ns_p99", self.move_ns_p99.into()),
-            ("move_ns", self.move_ns.into()),
             ("wall_s", rounded(self.wall.as_secs_f64()).into()),
         ];
+        if self.movable.part() > 0.0 {
+            let wall = fields.len() - 1;
+            fields.splice(
+                wall..wall,
+                [
+                    ("movable", self.movable.part().into()),
+                    ("step_ns_p50", self.step_ns_p50.into()),
+                    ("step_ns_p99", self.step_ns_p99.into()),
+                    ("move_ns_p50", self.move_ns_p50.into()),
+                    ("move_ns_p99", self.move_ns_p99.into()),
+                    ("move_ns", self.move_ns.into()),
+                ],
+            );
+        }
         let mut made = object(&fields);
         if let Some(versus) = &self.versus {
             made.pop();
@@ -453,7 +462,10 @@ mod tests {
     #[cfg(feature = "cli")]
     #[test]
     fn the_json_has_every_key_in_order_and_reads_back() {
-        let json = report().to_json();
+        let mut report = report();
+        assert!(!report.to_json().contains("step_ns"), "nothing could move");
+        report.movable = Share::ALL;
+        let json = report.to_json();
         let keys = [
             "trace",
             "device",

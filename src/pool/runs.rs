@@ -17,8 +17,16 @@ pub(crate) struct Run {
     pub(crate) end: u64,
     /// Whether every block in it may move.
     pub(crate) movable: bool,
+    /// Bytes of its holes.
+    pub(crate) free: u64,
     /// Bytes behind it where nothing is mapped, nor retiring.
     pub(crate) gap: u64,
+}
+
+impl Run {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.end - self.start
+    }
 }
 
 /// A block that came along with its run.
@@ -56,15 +64,21 @@ impl Core {
                 }
                 continue;
             };
+            let free = match extent.state {
+                State::Hole => extent.bytes,
+                _ => 0,
+            };
             match runs.last_mut().filter(|_| inside) {
                 Some(run) => {
                     run.end = extent.end();
                     run.movable &= movable;
+                    run.free += free;
                 }
                 None => runs.push(Run {
                     start: extent.start,
                     end: extent.end(),
                     movable,
+                    free,
                     gap: 0,
                 }),
             }

@@ -13,8 +13,6 @@ use warpool::pool::HandleSize;
 pub const STREAMS: usize = 3;
 pub const EVENTS: usize = 2;
 const GRANULE: u64 = 2 << 20;
-/// What a pool rounds to.
-const UNIT: u64 = 256;
 
 /// Which kinds of blocks a machine allocates, by weight.
 pub trait Mix: Debug + Clone + 'static {
@@ -36,6 +34,7 @@ pub enum Kind {
 #[derive(Debug, Clone)]
 pub struct Live {
     pub kind: Kind,
+    /// As asked for; a shrink leaves as many or fewer.
     pub bytes: u64,
     pub pins: u32,
 }
@@ -287,14 +286,6 @@ impl<M: Mix> ReferenceStateMachine for Machine<M> {
                 program.next += 1;
             }
             Step::Free(id) | Step::FreeOn(id, _) => drop(program.live.remove(&id)),
-            Step::Shrink(id, to) => {
-                // What does not free a unit changes nothing.
-                if let Some(live) = program.live.get_mut(&id)
-                    && to.div_ceil(UNIT) < live.bytes.div_ceil(UNIT)
-                {
-                    live.bytes = to;
-                }
-            }
             Step::Pin(id, _) => {
                 if let Some(live) = program.live.get_mut(&id) {
                     live.pins += 1;
