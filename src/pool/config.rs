@@ -10,8 +10,8 @@ pub enum HandleSize {
     /// As large as the request, up to this many bytes. A remap costs by the handle, so growing is
     /// cheap; an idle part of a handle stays where it is.
     UpTo(u64),
-    /// Large while the pool is small against what it may grow to, granules near the limit or once
-    /// idle memory must be moved.
+    /// A thousandth of the pool, and no more than a sixteenth of what a request has mapped: large
+    /// handles under large blocks of a large pool, the smallest elsewhere.
     Adaptive,
 }
 

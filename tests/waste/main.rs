@@ -111,7 +111,7 @@ fn programs_of_blocks_of_few_granules_reserve_no_more_than_these_measured_bounds
     check("rendering", 1.11, |seed| {
         programs::rendering(seed, 400, 300)
     });
-    check("inference", 1.08, |seed| {
+    check("inference", 1.05, |seed| {
         programs::inference(seed, 6 << 30, 40, 500)
     });
 }
