@@ -264,6 +264,32 @@ impl Core {
         });
     }
 
+    /// Joins a block to be freed with the `run` of neighbours, likewise, or frees those; gives the run
+    /// that is left to be freed. Each is an extent and the tick of its last use on `slot`'s stream.
+    ///
+    /// Freed one by one, neighbours would be filed and taken out again with each that joins them.
+    pub(crate) fn give_with(
+        &mut self,
+        run: Option<(Id, u64)>,
+        (id, tick): (Id, u64),
+        slot: Slot,
+    ) -> (Id, u64) {
+        let Some((first, latest)) = run else {
+            return (id, tick);
+        };
+        let Extent { prev, next, .. } = *self.extents.get(id);
+        if prev == first {
+            self.extents.join_taken(first);
+            (first, latest.max(tick))
+        } else if next == first {
+            self.extents.join_taken(id);
+            (id, latest.max(tick))
+        } else {
+            self.give(first, slot, latest);
+            (id, tick)
+        }
+    }
+
     /// Frees the last `bytes` of a block, fewer than it has, with the history (`slot`, `tick`).
     pub(crate) fn shrink(&mut self, id: Id, bytes: u64, slot: Slot, tick: u64) {
         let rest = self.extents.split_taken(id, bytes);

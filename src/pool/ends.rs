@@ -99,23 +99,33 @@ impl Core {
         end: End,
         suits: impl Fn(&Extent) -> bool,
     ) -> Option<Id> {
-        let size = |&id: &Id| self.extents.get(id).bytes;
-        let first = |owner: Slot| {
-            let mut holes = self.extents.index(owner, end).at_least(bytes).take(LOOKS);
-            holes.find(|&id| {
-                let extent = self.extents.get(id);
-                self.is_behind(slot, extent) && suits(extent)
-            })
+        let size = |id: Id| self.extents.get(id).bytes;
+        let place = |id: Id| (size(id), self.extents.get(id).start);
+        let usable = |&id: &Id| {
+            let extent = self.extents.get(id);
+            self.is_behind(slot, extent) && suits(extent)
         };
-        let own = [slot, FRESH].into_iter().filter_map(first);
-        let mine = own.min_by_key(|id| (size(id), self.extents.get(*id).start));
-        if mine.as_ref().is_some_and(|id| size(id) == bytes) {
-            return mine;
+        let first = |owner: Slot| {
+            let index = self.extents.index(owner, end);
+            // Nearly always the first will do, which `best` finds without an iterator's state.
+            let best = index.best(bytes)?;
+            if usable(&best) {
+                return Some(best);
+            }
+            index.at_least(bytes).take(LOOKS).skip(1).find(usable)
+        };
+        let mut found = match (first(slot), first(FRESH)) {
+            (Some(own), Some(fresh)) if place(fresh) < place(own) => Some(fresh),
+            (own, fresh) => own.or(fresh),
+        };
+        for other in (1..self.extents.slots()).filter(|&other| other != slot) {
+            let least = found.map_or(u64::MAX, size);
+            if least == bytes {
+                break;
+            }
+            found = first(other).filter(|&id| size(id) < least).or(found);
         }
-        let others = (1..self.extents.slots()).filter(|&other| other != slot);
-        mine.into_iter()
-            .chain(others.filter_map(first))
-            .min_by_key(size)
+        found
     }
 
     /// Maps a handle at the high end, an idle one that is ready or a new one within the slack, and

@@ -114,6 +114,9 @@ impl Index {
 
     /// The smallest hole of at least `bytes`.
     pub(crate) fn best(&self, bytes: u64) -> Option<Id> {
+        if self.holes == 0 {
+            return None;
+        }
         if let Some(bin) = Self::bin(bytes).and_then(|bin| self.next_bin(bin)) {
             return Some(self.heads[bin]);
         }
@@ -144,7 +147,9 @@ impl Index {
         let first = self.next_bin(Self::bin(bytes).unwrap_or(BINS + 1));
         let bins = std::iter::successors(first, |&bin| self.next_bin(bin + 1));
         let small = bins.map(|bin| self.heads[bin]);
-        small.chain(self.large.range((bytes, 0, 0)..).map(|&(_, _, id)| id))
+        // Searched only once the bins are through.
+        let large = std::iter::once(()).flat_map(move |()| self.large.range((bytes, 0, 0)..));
+        small.chain(large.map(|&(_, _, id)| id))
     }
 
     /// All holes of at least `bytes`.

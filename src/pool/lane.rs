@@ -600,7 +600,13 @@ impl Lane {
         drop(state);
         self.flows.left_cache(bytes);
         let kept = u64::from(!seeded!("cache-forgets-its-histories"));
-        cache.drain(|block| core.give(block.id, self.slot, block.tick * kept));
+        let mut run = None;
+        cache.drain(|block| {
+            run = Some(core.give_with(run, (block.id, block.tick * kept), self.slot));
+        });
+        if let Some((id, tick)) = run {
+            core.give(id, self.slot, tick);
+        }
         core.spare_cache = Some(cache);
         true
     }
