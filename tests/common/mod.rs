@@ -11,9 +11,10 @@ pub mod sanitized;
 pub mod stamps;
 pub mod watched;
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-use warpool::device::{Addr, Backend, HandleCounts, Phys};
+use warpool::device::{Addr, Backend, DeviceKind, HandleCounts, Phys};
 use warpool::{Device, Stream};
 
 /// Whether every access of a kernel is being checked (`run.sh sanitize` says so): tests then make
@@ -67,10 +68,19 @@ pub fn devices() -> Vec<Device> {
     std::iter::once(host()).chain(cuda()).collect()
 }
 
+/// How a test ends that would hold a stream of a GPU under a sanitizer.
+struct HeldUnderSanitizer;
+
 /// Runs `test` on `device`, lets go of it and checks that nothing is left of what it handed out.
 pub fn leaving_nothing(device: Device, test: impl FnOnce(&Device)) {
     let backend = Arc::clone(device.backend());
-    test(&device);
+    // A sanitizer ends each launch before the next call: behind a held stream it waits for ever.
+    if let Err(why) = catch_unwind(AssertUnwindSafe(|| test(&device))) {
+        if !why.is::<HeldUnderSanitizer>() {
+            resume_unwind(why);
+        }
+        println!("skipped: holds a stream, and is under a sanitizer");
+    }
     drop(device);
     assert_eq!(
         backend.counts(),
@@ -219,6 +229,9 @@ pub struct Gate {
 impl Gate {
     /// A closed gate in `stream`.
     pub fn close(stream: &Stream) -> Self {
+        if under_sanitizer() && stream.device().info().kind == DeviceKind::Cuda {
+            resume_unwind(Box::new(HeldUnderSanitizer));
+        }
         let (open, wait) = std::sync::mpsc::channel::<()>();
         let work = Box::new(move || {
             // Ends when the sender is gone.
