@@ -194,17 +194,6 @@ pub fn fill(stream: &Stream, addr: Addr, byte: u8, bytes: u64) {
     .unwrap();
 }
 
-/// Queues a fill of device memory on a device that may refuse.
-pub fn fill_if(stream: &Stream, addr: Addr, byte: u8, bytes: u64) {
-    // SAFETY: as in `fill`.
-    let _ = unsafe {
-        stream
-            .device()
-            .backend()
-            .fill(addr, byte, bytes, stream.raw())
-    };
-}
-
 /// Queues a copy within device memory.
 pub fn copy(stream: &Stream, dst: Addr, src: Addr, bytes: u64) {
     // SAFETY: tests name memory they have mapped, apart, and keep it until the stream is done.
