@@ -23,8 +23,9 @@ case " $* " in
     *) files=(--file 'src/pool/**' --file 'src/compact/**') ;;
 esac
 suites=()
-for suite in found learnt_order movable movable_ladder movable_owners movable_threads pass_faults \
-    plan pool_conformance pool_counts pool_model sim_capture soft_limit state_machine; do
+for suite in found learnt_order movable movable_ladder movable_owners movable_sanitize \
+    movable_threads pass_faults plan pool_conformance pool_counts pool_model sanitize sim_capture \
+    soft_limit state_machine; do
     suites+=(--cargo-arg=--test="$suite")
 done
 mkdir -p target/mutants

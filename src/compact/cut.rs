@@ -204,6 +204,17 @@ mod tests {
     }
 
     #[test]
+    fn a_budget_of_time_is_three_quarters_of_what_the_model_moves_in_it() {
+        let model = CostModel {
+            bytes_per_ns: 100.0,
+            launch_ns: 4_000.0,
+        };
+        let budget = Budget::micros(14.0, &model);
+        assert_eq!((budget.bytes, budget.launch_bytes), (750_000, 300_000));
+        assert_eq!(Budget::micros(3.0, &model).bytes, 0, "less than a launch");
+    }
+
+    #[test]
     fn a_step_moves_at_least_one_block_and_then_what_the_budget_holds() {
         let count = |bytes| {
             cut(&slide(false), &Budget::bytes(bytes), usize::MAX)[0]

@@ -426,3 +426,47 @@ fn slide_one_stretch(layout: &Layout, bytes: u64) -> Option<(Vec<Batch>, u64)> {
     }
     Some((in_order(moves, &[])?, to))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mv(src: u64, dst: u64, bytes: u64) -> Move {
+        Move { src, dst, bytes }
+    }
+
+    #[test]
+    fn a_block_that_was_parked_has_one_way_from_first_to_last() {
+        let batches = [mv(0, 100, 10), mv(50, 0, 10), mv(100, 50, 10)];
+        let batches = batches.map(|m| Batch::Disjoint(vec![m]));
+        let mut ways = whole_ways(&batches);
+        ways.sort_unstable_by_key(|m| m.src);
+        assert_eq!(ways, [mv(0, 50, 10), mv(50, 0, 10)]);
+    }
+
+    #[test]
+    fn the_row_that_slides_is_the_cheapest_and_no_longer_than_it_has_to_be() {
+        let pieces = [
+            (20, Kind::Hole),
+            (80, Kind::Movable),
+            (10, Kind::Hole),
+            (30, Kind::Movable),
+            (25, Kind::Hole),
+            (90, Kind::Movable),
+        ];
+        let mut at = 0;
+        let extents = pieces.map(|(bytes, kind)| {
+            at += bytes;
+            let addr = at - bytes;
+            Extent { addr, bytes, kind }
+        });
+        let layout = Layout::from_extents(extents).expect("ascends");
+        let slid = |bytes| slide_one_stretch(&layout, bytes).expect("there is as much");
+        let row = |src, bytes| mv(src, src - 10, bytes);
+        let moves = |batches: Vec<Batch>| batches.iter().flat_map(|b| b.moves().to_vec()).collect();
+        let (batches, hole): (Vec<Move>, u64) = (moves(slid(35).0), slid(35).1);
+        assert_eq!((batches, hole), (vec![row(110, 30)], 130));
+        let (batches, hole) = (moves(slid(55).0), slid(55).1);
+        assert_eq!((batches, hole), (vec![mv(20, 0, 80), mv(110, 80, 30)], 110));
+    }
+}
