@@ -612,6 +612,23 @@ impl Extents {
         id
     }
 
+    /// Every record is an extent of the list or spare.
+    fn check_records(&self) -> Result<(), String> {
+        let mut spare = 0;
+        let mut at = self.spare;
+        while at != NONE && spare <= self.table.len() {
+            (spare, at) = (spare + 1, self.get(at).next);
+        }
+        let listed = self.iter().count();
+        if listed + spare == self.table.len() {
+            return Ok(());
+        }
+        Err(format!(
+            "{listed} extents and {spare} spare records are not the {} there are",
+            self.table.len()
+        ))
+    }
+
     /// Whether the table is whole: extents cover the arena in order, links agree, every hole is
     /// filed once in its slot's index, sums agree.
     pub(crate) fn check(&self, granule: u64) -> Result<(), String> {
@@ -653,6 +670,7 @@ impl Extents {
             at = extent.end();
             prev = id;
         }
+        self.check_records()?;
         if taken != self.taken() {
             return Err(format!(
                 "blocks sum to {taken:?}, counted {:?}",
