@@ -34,6 +34,15 @@ FIRST = {
     "upward-slide-cut-from-below": ("lib", "--skip cuda::faults"),
     "first-hop-forgotten": ("lib", "--skip cuda::faults"),
     "free-during-plan": ("soak", ""),
+    "patch-before-move": ("movable_owners", ""),
+    "block-freed-under-a-pin": ("movable", ""),
+    "stale-handle-accepted": ("movable", ""),
+    "address-word-stored-under-its-readers": ("movable", ""),
+    "old-mappings-not-waited-for": ("pool_model", ""),
+    "pool-dropped-under-queued-work": ("pool_model", ""),
+    "released-under-queued-work": ("pool_model", ""),
+    "any-size-of-a-bin-will-do": ("sim_pool", ""),
+    "stolen-memory-is-anyones": ("sim_pool", ""),
 }
 ENVIRONMENT = {
     **os.environ,
