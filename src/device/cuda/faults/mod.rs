@@ -7,6 +7,7 @@
 //! turn, with that failure before it. What there is to fail is taken from the table and from the
 //! crate's sources, so that a call nobody made fail is told.
 
+mod found;
 mod own;
 #[path = "../../../../tests/faults/paths.rs"]
 mod paths;
@@ -57,6 +58,18 @@ struct Rig {
 }
 
 impl Rig {
+    /// The fake driver, not initialised, and the host builds of the kernels.
+    fn of(machine: &Machine) -> Self {
+        let kernels = Kernels {
+            load: no_load,
+            run: run_kernel,
+        };
+        Self {
+            driver: machine.driver(),
+            kernels,
+        }
+    }
+
     fn open(&self) -> Result<Device> {
         let backend = open_on(self.driver, Some(self.kernels), 0)?;
         Ok(Device::from_backend(backend))
@@ -201,13 +214,9 @@ fn check_left(name: &str, plan: &Plan, driver: &Driver, left: Left) {
 fn on_the_fake(path: (&str, Path), plan: &Plan) -> Seen {
     let run = || {
         let machine = Machine::with_gpu(2 * LIMIT).expect("host memory");
-        let kernels = Kernels {
-            load: no_load,
-            run: run_kernel,
-        };
-        let driver = machine.driver();
-        let seen = run_on(Rig { driver, kernels }, path, plan);
-        check_left(path.0, plan, driver, machine.left());
+        let rig = Rig::of(&machine);
+        let seen = run_on(rig, path, plan);
+        check_left(path.0, plan, rig.driver, machine.left());
         seen
     };
     in_a_thread(path.0, plan, run)
