@@ -28,7 +28,8 @@ for suite in found learnt_order movable movable_ladder movable_owners movable_sa
     soft_limit state_machine; do
     suites+=(--cargo-arg=--test="$suite")
 done
+case " $* " in *" --shard "*) files+=(--sharding round-robin) ;; esac
 mkdir -p target/mutants
-exec cargo mutants --output target/mutants --no-shuffle --sharding round-robin \
+exec cargo mutants --output target/mutants --no-shuffle \
     --timeout "${WARPOOL_MUTANT_SECONDS:-120}" "${files[@]}" \
     --no-default-features --features sanitize --cargo-arg=--lib "${suites[@]}" "$@"

@@ -134,8 +134,11 @@ impl Step<'_> {
         #[cfg(feature = "sanitize")]
         notes.after(&self.mover.stream, launched.is_ok());
         launched?;
-        let early = u64::from(seeded!("moved-block-ready-a-record-early"));
-        let tick = self.timeline.open_tick() - early;
+        let tick = match seeded!("moved-block-ready-a-record-early") {
+            // The mark before the moves is a record too.
+            true => self.timeline.open_tick() - 1 - u64::from(begin.is_some()),
+            false => self.timeline.open_tick(),
+        };
         let mut ascending: Vec<Move> = part.to_vec();
         ascending.sort_unstable_by_key(|m| m.dst);
         let ways: Vec<_> = ascending.iter().map(|m| (m.src, m.dst, m.bytes)).collect();

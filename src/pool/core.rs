@@ -369,9 +369,7 @@ impl Core {
     pub(super) fn last_ticks(&self) -> Vec<(Slot, u64)> {
         let mut last = vec![0; self.streams.len()];
         for (_, extent) in self.extents.iter() {
-            if matches!(extent.state, State::Hole | State::Retiring)
-                && !(extent.state == State::Retiring && seeded!("old-mappings-not-waited-for"))
-            {
+            if matches!(extent.state, State::Hole | State::Retiring) {
                 let tick = &mut last[extent.slot as usize];
                 *tick = extent.tick.max(*tick);
             }
