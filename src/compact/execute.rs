@@ -130,13 +130,14 @@ impl Step<'_> {
         let notes = Notes::before(&self.mover.stream, part, base);
         let begin = task.timing.filter(|_| self.moves == 0).map(|span| &span.0);
         let blocks = task.budget.thread_blocks;
+        // The last record before the moves.
+        let before = self.timeline.open_tick() - 1;
         let launched = self.mover.launch(part, slide, base, blocks, begin);
         #[cfg(feature = "sanitize")]
         notes.after(&self.mover.stream, launched.is_ok());
         launched?;
         let tick = match seeded!("moved-block-ready-a-record-early") {
-            // The mark before the moves is a record too.
-            true => self.timeline.open_tick() - 1 - u64::from(begin.is_some()),
+            true => before,
             false => self.timeline.open_tick(),
         };
         let mut ascending: Vec<Move> = part.to_vec();
