@@ -102,51 +102,107 @@ fn under_a_budget(device: &Device) {
     while !pass.step().expect("a step").finished {}
     let steps = card.pool.take_steps().expect("steps");
     print(&format!("steps of at most {BUDGET_US} us"), &steps);
+    if std::env::var_os("WARPOOL_BENCH_STEPS").is_some() {
+        for step in &steps {
+            println!("{step:?}");
+        }
+    }
     card.verify();
 }
 
 /// The part of the card up to which the report's request should be served at once.
 const NEARLY_FULL: f64 = 0.97;
 
+/// One request of the report's size: how it was served, and what for.
+struct Served {
+    nearly_full: bool,
+    /// Microseconds of the host.
+    host: f64,
+    /// Handles mapped elsewhere, and handles made.
+    remapped: u64,
+    made: u64,
+    /// Bytes moved, and microseconds of the device for it.
+    bytes: u64,
+    device: f64,
+    predicted: f64,
+}
+
 /// Requests until the card is full; those before it is nearly full are reported apart, since at the
 /// last nearly all that is live has to move for each.
 fn requests(device: &Device) {
     let mut card = churned(device);
-    let (mut early, mut late, mut served) = (Vec::new(), Vec::new(), 0);
-    let mut early_steps = Vec::new();
+    let mut all = Vec::new();
     loop {
         let nearly_full = card.live_bytes() as f64 >= NEARLY_FULL * card.cap as f64;
-        if !nearly_full {
-            early_steps.extend(card.pool.take_steps().expect("steps"));
-        }
-        let before = card.pool.stats().steps.relieved;
+        let before = card.pool.stats();
         let started = Instant::now();
         if card.alloc(card.request()).is_err() {
             break;
         }
-        let took = started.elapsed().as_secs_f64() * 1e6;
-        served += 1;
-        if card.pool.stats().steps.relieved > before {
-            if nearly_full { &mut late } else { &mut early }.push(took);
-        }
+        let host = started.elapsed().as_secs_f64() * 1e6;
+        let after = card.pool.stats();
+        let steps = card.pool.take_steps().expect("steps");
+        let made = after.calls.created - before.calls.created;
+        all.push(Served {
+            nearly_full,
+            host,
+            remapped: after.calls.mapped - before.calls.mapped - made,
+            made,
+            bytes: after.bytes_moved - before.bytes_moved,
+            device: steps.iter().map(|step| step.device_ns / 1e3).sum(),
+            predicted: steps.iter().map(|step| step.predicted_ns / 1e3).sum(),
+        });
     }
     println!(
-        "{served} requests of {} served, {} by compaction, until {:.2} % were live",
+        "{} requests of {} served until {:.2} % were live",
+        all.len(),
         Bytes(card.request()),
-        early.len() + late.len(),
         card.live_bytes() as f64 / card.cap as f64 * 100.0,
     );
-    for (when, took) in [("before", early), ("after", late)] {
-        println!(
-            "  host time of the {} served by compaction {when} 97 % were live: p50 {:.1} us, p99 \
-             {:.1} us",
-            took.len(),
-            percentile(took.clone(), 50),
-            percentile(took, 99),
-        );
+    for (when, nearly_full) in [("before", false), ("after", true)] {
+        let these = || all.iter().filter(|one| one.nearly_full == nearly_full);
+        let ways: [(&str, fn(&Served) -> bool); 4] = [
+            ("by a hole that was there", |one| {
+                one.bytes == 0 && one.remapped == 0 && one.made == 0
+            }),
+            ("by moving blocks", |one| one.bytes > 0),
+            ("by mapping handles elsewhere", |one| {
+                one.bytes == 0 && one.remapped > 0
+            }),
+            ("by new handles", |one| {
+                one.bytes == 0 && one.remapped == 0 && one.made > 0
+            }),
+        ];
+        for (how, is) in ways {
+            let those: Vec<&Served> = these().filter(|one| is(one)).collect();
+            if those.is_empty() {
+                continue;
+            }
+            println!(
+                "{when} {:.0} % were live, {} served {how}:",
+                NEARLY_FULL * 100.0,
+                those.len()
+            );
+            let line = |what: &str, of: &dyn Fn(&Served) -> f64| {
+                let of = |percent| percentile(those.iter().map(|one| of(one)).collect(), percent);
+                println!(
+                    "  {what}: p50 {:.1}, p99 {:.1}, most {:.1}",
+                    of(50),
+                    of(99),
+                    of(100)
+                );
+            };
+            line("host time, us", &|one| one.host);
+            line("device time, us", &|one| one.device);
+            line("moved, MiB", &|one| one.bytes as f64 / f64::from(1 << 20));
+            line("handles mapped elsewhere", &|one| one.remapped as f64);
+            line("handles made", &|one| one.made as f64);
+            if those.iter().any(|one| one.device > 0.0) {
+                let off = |one: &Served| (one.predicted / one.device - 1.0).abs() * 100.0;
+                line("prediction off by, %", &off);
+            }
+        }
     }
-    print("making room before 97 % were live", &early_steps);
-    print("making room after", &card.pool.take_steps().expect("steps"));
     card.verify();
 }
 

@@ -11,7 +11,9 @@ use super::callback::{Calls, Relocation, tell};
 use super::pointers::{Arrays, Place};
 use super::steps::{Log, StepRecord};
 use super::table::{Marks, MovableId, Moving, Table};
-use crate::compact::{self, Budget, Goal, Layout, Moved, Mover, Plan, Planner, Task};
+use crate::compact::{
+    self, Aim, Budget, Goal, KeptPlan, Layout, Moved, Mover, Plan, Planner, Task,
+};
 use crate::device::{Addr, Device, Kept, Stream, lock};
 use crate::error::{Error, Result};
 use crate::pool::{Attached, Block, Pool, Pressure, Relief, Shared, UNIT};
@@ -20,6 +22,10 @@ use crate::sync::Mutex;
 
 /// Rank of compaction among the steps of the out-of-memory ladder: before the application's.
 const COMPACTION_RANK: u8 = 100;
+
+/// Nanoseconds of the device within which a request's room should be made: what takes longer is done
+/// only where nothing else serves.
+const SOON_NS: f64 = 1_000_000.0;
 
 /// What the registry's lock guards.
 pub(super) struct State {
@@ -32,6 +38,8 @@ pub(super) struct State {
     /// What was pinned while there were words: it may read them.
     readers: Marks,
     planner: Planner,
+    /// What the last step left of its plan.
+    kept: Option<KeptPlan>,
     log: Option<Log>,
     /// Moves made, counted for callbacks.
     pub(super) relocations: u64,
@@ -80,6 +88,7 @@ impl Registry {
                 words: None,
                 readers: Marks::default(),
                 planner: Planner::new(),
+                kept: None,
                 mover: Mover::new(&shared.device)?,
                 log: None,
                 relocations: 0,
@@ -92,6 +101,11 @@ impl Registry {
                 .map_or(Relief::Exhausted, |registry| registry.relieve(pressure))
         };
         shared.add_relief(COMPACTION_RANK, Arc::new(relieve));
+        let registry_of = Arc::downgrade(&registry);
+        shared.moves_first(Arc::new(move |bytes, handles| {
+            let registry = registry_of.upgrade();
+            registry.is_some_and(|registry| registry.make_room(bytes, handles))
+        }));
         *attached = Some(Arc::clone(&registry));
         Ok(registry)
     }
@@ -267,7 +281,9 @@ impl Registry {
     }
 
     pub(super) fn set_planner(&self, planner: Planner) {
-        lock(&self.state).planner = planner;
+        let mut state = lock(&self.state);
+        state.planner = planner;
+        state.kept = None;
     }
 
     /// The pool's memory as it is now, as a planner sees it.
@@ -288,12 +304,29 @@ impl Registry {
     }
 
     pub(crate) fn step(&self, goal: &Goal, budget: &Budget) -> Result<Moved> {
+        self.step_to(Aim::Goal(&in_units(goal)), budget)
+    }
+
+    fn step_to(&self, aim: Aim<'_>, budget: &Budget) -> Result<Moved> {
         let shared = self.shared()?;
         let mut calls = Calls::new();
-        let outcome = lock(&self.state).step(&shared, &in_units(goal), budget, &mut calls);
+        let outcome = lock(&self.state).step(&shared, aim, budget, &mut calls);
         tell(calls);
         shared.tell();
         outcome
+    }
+
+    /// Moves what makes room for `bytes`, if that takes the device less time than mapping `handles`
+    /// elsewhere takes the host, now and once more when the gaps that this leaves are closed; says
+    /// whether it did.
+    fn make_room(&self, bytes: u64, handles: u64) -> bool {
+        let most_ns = {
+            let mut state = lock(&self.state);
+            state.planner.note_request(bytes);
+            2.0 * handles as f64 * state.planner.model().handle_ns
+        };
+        let moved = self.step_to(Aim::Room { bytes, most_ns }, &Budget::default());
+        moved.is_ok_and(|moved| moved.bytes > 0)
     }
 
     /// Brings the pool's runs of memory together and grows it by what a request of `bytes` lacks;
@@ -312,9 +345,19 @@ impl Registry {
     fn relieve(&self, pressure: &Pressure) -> Relief {
         let bytes = pressure.requested;
         lock(&self.state).planner.note_request(bytes);
+        let lacks = |shared: Arc<Shared>| shared.core.lock().lacks(bytes);
+        if self.shared().ok().and_then(lacks).is_none() {
+            return Relief::Exhausted;
+        }
         let step = |goal: Goal| self.step(&goal, &Budget::default()).unwrap_or_default();
-        if step(Goal::Hole(bytes)).bytes > 0 {
-            return Relief::Retry;
+        for most_ns in [SOON_NS, f64::INFINITY] {
+            let aims = [Aim::Room { bytes, most_ns }, Aim::Gather { bytes, most_ns }];
+            for aim in aims {
+                let moved = self.step_to(aim, &Budget::default());
+                if moved.is_ok_and(|moved| moved.bytes > 0) {
+                    return Relief::Retry;
+                }
+            }
         }
         let joined = self.join(bytes).unwrap_or(false);
         // What was joined or grown may be the hole already.
@@ -375,7 +418,7 @@ impl State {
     fn step(
         &mut self,
         shared: &Arc<Shared>,
-        goal: &Goal,
+        aim: Aim<'_>,
         budget: &Budget,
         calls: &mut Calls,
     ) -> Result<Moved> {
@@ -394,7 +437,7 @@ impl State {
         };
         let task = Task {
             planner: &self.planner,
-            goal,
+            aim,
             budget,
             most_moves,
             timing: span.as_ref(),
@@ -404,7 +447,9 @@ impl State {
             table: &mut self.table,
             mover: &timeline,
         };
-        let outcome = compact::step(shared, &mut self.mover, &mut moving, &task)?;
+        let kept = self.kept.take();
+        let outcome = compact::step(shared, &mut self.mover, &mut moving, &task, kept)?;
+        self.kept = outcome.kept;
         if outcome.moved.bytes > 0 {
             self.moved(&outcome.ways.by_origin(), calls);
         }

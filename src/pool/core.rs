@@ -518,6 +518,12 @@ impl Core {
         ids
     }
 
+    /// Counts a request that was served by what a step above the core's did.
+    pub(crate) fn relieved(&mut self, bytes: u64) {
+        self.steps.relieved += 1;
+        self.told.note(Told::Relieved(bytes));
+    }
+
     /// Counts a step of compaction.
     pub(crate) fn count_moves(&mut self, bytes: u64) {
         self.told.note(Told::Moved(bytes));

@@ -65,6 +65,15 @@ impl Churned {
         self.stream.synchronize().unwrap();
     }
 
+    /// Frees `bytes` at random, or a little more.
+    pub fn thin_by(&mut self, bytes: u64) {
+        let left = self.live_bytes().saturating_sub(bytes);
+        while self.live_bytes() > left {
+            let at = self.random.below(self.live.len() as u64) as usize;
+            drop(self.live.swap_remove(at));
+        }
+    }
+
     /// 2^-20 to 2^-9 of the card, log-uniform.
     fn size(&mut self) -> u64 {
         let octave = self.random.below(11);
