@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::plan::{Batch, Move};
+use super::plan::{Batch, Move, VOID};
 use super::table::{MoveTable, SlideTable};
 use crate::device::{Addr, Device, Event, Launch, Scratch, Stream};
 use crate::driver::abi;
@@ -37,10 +37,6 @@ const GROUP_SPAN: u64 = abi::WP_MOVE_TILE as u64 * abi::WP_TILE_GROUP as u64;
 
 /// Flags of a slide's scratch that are not those of whole tiles between its first and last byte.
 const FLAGS_BESIDE: u64 = 32;
-
-/// Bytes between two moves of a slide beyond which they are two launches: the flags of a slide count
-/// what lies between its moves too.
-const VOID: u64 = 16 << 30;
 
 /// What the address of a table is a multiple of.
 const TABLE_ALIGN: usize = 16;

@@ -27,6 +27,10 @@ use super::layout::{Extent, Kind, Layout};
 use super::plan_order::in_order;
 use super::plan_search::{Search, Stretches};
 
+/// Bytes between two moves of a slide beyond which they are two launches: what a slide keeps books of
+/// counts what lies between its moves too.
+pub(super) const VOID: u64 = 16 << 30;
+
 /// Sizes of past requests that weigh in the choice among plans.
 const REMEMBERED: usize = 128;
 
@@ -74,15 +78,16 @@ impl Batch {
         self.moves().iter().map(|m| m.bytes).sum()
     }
 
-    /// Bytes the batch goes over: of a slide those from its first source to the end of its last.
-    fn span(&self) -> u64 {
-        match self {
-            Self::Disjoint(_) => self.bytes(),
-            Self::Slide { moves, .. } => match (moves.first(), moves.last()) {
-                (Some(first), Some(last)) => last.src + last.bytes - first.src,
-                _ => 0,
-            },
-        }
+    /// Bytes the batch passes over: of a slide those between its sources, but for voids, at which it is
+    /// cut into launches.
+    fn passed(&self) -> u64 {
+        let Self::Slide { moves, .. } = self else {
+            return 0;
+        };
+        let between = moves
+            .windows(2)
+            .map(|two| two[1].src - two[0].src - two[0].bytes);
+        between.filter(|&bytes| bytes <= VOID).sum()
     }
 }
 
@@ -137,10 +142,9 @@ impl CostModel {
     #[must_use]
     pub fn nanos(&self, batches: &[Batch]) -> f64 {
         let each = batches.iter().map(|batch| {
-            let passed = batch.span().saturating_sub(batch.bytes());
             self.launch_ns
                 + batch.bytes() as f64 / self.bytes_per_ns
-                + passed as f64 / self.passed_bytes_per_ns
+                + batch.passed() as f64 / self.passed_bytes_per_ns
         });
         each.sum()
     }

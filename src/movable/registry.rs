@@ -23,10 +23,6 @@ use crate::sync::Mutex;
 /// Rank of compaction among the steps of the out-of-memory ladder: before the application's.
 const COMPACTION_RANK: u8 = 100;
 
-/// Nanoseconds of the device within which a request's room should be made: what takes longer is done
-/// only where nothing else serves.
-const SOON_NS: f64 = 1_000_000.0;
-
 /// What the registry's lock guards.
 pub(super) struct State {
     pub(super) table: Table,
@@ -37,7 +33,7 @@ pub(super) struct State {
     pub(super) words: Option<Words>,
     /// What was pinned while there were words: it may read them.
     readers: Marks,
-    planner: Planner,
+    pub(super) planner: Planner,
     /// What the last step left of its plan.
     kept: Option<KeptPlan>,
     log: Option<Log>,
@@ -307,67 +303,13 @@ impl Registry {
         self.step_to(Aim::Goal(&in_units(goal)), budget)
     }
 
-    fn step_to(&self, aim: Aim<'_>, budget: &Budget) -> Result<Moved> {
+    pub(super) fn step_to(&self, aim: Aim<'_>, budget: &Budget) -> Result<Moved> {
         let shared = self.shared()?;
         let mut calls = Calls::new();
         let outcome = lock(&self.state).step(&shared, aim, budget, &mut calls);
         tell(calls);
         shared.tell();
         outcome
-    }
-
-    /// Moves what makes room for `bytes`, if that takes the device less time than mapping `handles`
-    /// elsewhere takes the host, now and once more when the gaps that this leaves are closed; says
-    /// whether it did.
-    fn make_room(&self, bytes: u64, handles: u64) -> bool {
-        let most_ns = {
-            let mut state = lock(&self.state);
-            state.planner.note_request(bytes);
-            2.0 * handles as f64 * state.planner.model().handle_ns
-        };
-        let moved = self.step_to(Aim::Room { bytes, most_ns }, &Budget::default());
-        moved.is_ok_and(|moved| moved.bytes > 0)
-    }
-
-    /// Brings the pool's runs of memory together and grows it by what a request of `bytes` lacks;
-    /// false if there was nothing to do.
-    fn join(&self, bytes: u64) -> Result<bool> {
-        let shared = self.shared()?;
-        let mut calls = Calls::new();
-        let outcome = lock(&self.state).join(&shared, bytes, &mut calls);
-        tell(calls);
-        outcome
-    }
-
-    /// The ladder's step: moves what one request needs. Where nothing does, memory that lies apart
-    /// is brought together first, and at last everything is moved together, so that idle handles
-    /// come free.
-    fn relieve(&self, pressure: &Pressure) -> Relief {
-        let bytes = pressure.requested;
-        lock(&self.state).planner.note_request(bytes);
-        let lacks = |shared: Arc<Shared>| shared.core.lock().lacks(bytes);
-        if self.shared().ok().and_then(lacks).is_none() {
-            return Relief::Exhausted;
-        }
-        let step = |goal: Goal| self.step(&goal, &Budget::default()).unwrap_or_default();
-        for most_ns in [SOON_NS, f64::INFINITY] {
-            let aims = [Aim::Room { bytes, most_ns }, Aim::Gather { bytes, most_ns }];
-            for aim in aims {
-                let moved = self.step_to(aim, &Budget::default());
-                if moved.is_ok_and(|moved| moved.bytes > 0) {
-                    return Relief::Retry;
-                }
-            }
-        }
-        let joined = self.join(bytes).unwrap_or(false);
-        // What was joined or grown may be the hole already.
-        if joined && step(Goal::Hole(bytes)).reached {
-            return Relief::Retry;
-        }
-        if step(Goal::Full).bytes > 0 || joined {
-            return Relief::Retry;
-        }
-        Relief::Exhausted
     }
 }
 
@@ -464,7 +406,12 @@ impl State {
         error.map_or(Ok(outcome.moved), Err)
     }
 
-    fn join(&mut self, shared: &Arc<Shared>, bytes: u64, calls: &mut Calls) -> Result<bool> {
+    pub(super) fn join(
+        &mut self,
+        shared: &Arc<Shared>,
+        bytes: u64,
+        calls: &mut Calls,
+    ) -> Result<bool> {
         self.settle()?;
         if self.arrays.any_pinned(&mut self.table) {
             return Ok(false);

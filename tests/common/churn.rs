@@ -58,10 +58,7 @@ impl Churned {
 
     /// Frees at random down to the live part of the report.
     pub fn thin(&mut self) {
-        while self.live_bytes() > self.scaled(LIVE) {
-            let at = self.random.below(self.live.len() as u64) as usize;
-            drop(self.live.swap_remove(at));
-        }
+        self.thin_by(self.live_bytes().saturating_sub(self.scaled(LIVE)));
         self.stream.synchronize().unwrap();
     }
 
