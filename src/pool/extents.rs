@@ -140,6 +140,8 @@ pub(crate) struct Extents {
     largest: u64,
     largest_known: bool,
     stamp: u32,
+    /// Holes filed and taken out so far.
+    changes: u64,
     taken_bytes: u64,
     taken: u64,
 }
@@ -166,6 +168,7 @@ impl Extents {
             largest: 0,
             largest_known: true,
             stamp: 0,
+            changes: 0,
             taken_bytes: 0,
             taken: 0,
         }
@@ -224,6 +227,11 @@ impl Extents {
     /// Sequence number of the latest free.
     pub(crate) fn stamp(&self) -> u32 {
         self.stamp
+    }
+
+    /// A number that is another one once any hole is.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Bytes in holes.
@@ -324,6 +332,7 @@ impl Extents {
         let Extent {
             start, bytes, slot, ..
         } = *self.get(id);
+        self.changes += 1;
         self.hole_sums.0 += 1;
         self.hole_sums.1 += bytes;
         if bytes >= self.largest {
@@ -337,6 +346,7 @@ impl Extents {
         let Extent {
             start, bytes, slot, ..
         } = *self.get(id);
+        self.changes += 1;
         self.hole_sums.0 -= 1;
         self.hole_sums.1 -= bytes;
         self.largest_known &= bytes < self.largest;
