@@ -8,10 +8,12 @@ mod mover;
 #[cfg(feature = "sanitize")]
 mod notes;
 mod plan;
+mod plan_foresight;
 mod plan_handles;
 mod plan_order;
 mod plan_pack;
 mod plan_search;
+mod plan_stretches;
 mod table;
 
 pub use cut::Budget;

@@ -24,7 +24,8 @@ use std::collections::{HashMap, VecDeque};
 
 use super::layout::{Extent, Kind, Layout};
 use super::plan_order::in_order;
-use super::plan_search::{Search, Stretches};
+use super::plan_search::Search;
+use super::plan_stretches::Stretches;
 
 /// Sizes of past requests that weigh in the choice among plans.
 const REMEMBERED: usize = 128;
