@@ -9,7 +9,8 @@
 //! the host, and after any step, or between any two, every block is valid.
 //!
 //! A launch that fails ends the step. What was launched before is booked, what was not has not
-//! happened: a block is moved whole by one launch.
+//! happened: a block is moved whole by one launch. Only a circle of blocks takes several; if one of
+//! them fails, those before it are taken back.
 //!
 //! The next step plans anew from what it finds: blocks freed, pinned or allocated meanwhile are
 //! simply part of its layout.
@@ -82,16 +83,18 @@ pub(crate) fn layout_of(core: &Core, owners: &dyn Owners) -> Layout {
 }
 
 /// A step under way: what it needs of the pool, and what it has done.
-struct Step<'a> {
-    shared: &'a Arc<Shared>,
-    slot: u32,
-    timeline: &'a Timeline,
-    core: &'a mut Core,
-    mover: &'a mut Mover,
+pub(super) struct Step<'a> {
+    pub(super) shared: &'a Arc<Shared>,
+    pub(super) slot: u32,
+    pub(super) timeline: &'a Timeline,
+    pub(super) core: &'a mut Core,
+    pub(super) mover: &'a mut Mover,
     owners: &'a mut dyn Owners,
     ways: Ways,
     bytes: u64,
     moves: usize,
+    /// Whether the mark before the first launch is recorded.
+    begun: bool,
 }
 
 impl Step<'_> {
@@ -114,37 +117,66 @@ impl Step<'_> {
 
     /// Queues and books one batch.
     fn batch(&mut self, batch: &Batch, task: &Task<'_>) -> Result<()> {
-        let slide = match batch {
-            Batch::Disjoint(_) => None,
-            Batch::Slide { upward, .. } => Some(*upward),
-        };
+        if let Batch::Circle { moves, pieces } = batch {
+            return self.circle(moves, pieces, task);
+        }
         for part in self.mover.parts(batch) {
-            self.part(part, slide, task)?;
+            #[cfg(feature = "sanitize")]
+            let notes = Notes::before(&self.mover.stream, part, self.shared.base);
+            let launched = self.launch(part, direction(batch), task);
+            #[cfg(feature = "sanitize")]
+            notes.after(&self.mover.stream, launched.is_ok());
+            launched?;
+            self.made(part, part.iter().map(|m| m.bytes).sum());
         }
         Ok(())
     }
 
-    fn part(&mut self, part: &[Move], slide: Option<bool>, task: &Task<'_>) -> Result<()> {
-        let base = self.shared.base;
-        #[cfg(feature = "sanitize")]
-        let notes = Notes::before(&self.mover.stream, part, base);
-        let begin = task.timing.filter(|_| self.moves == 0).map(|span| &span.0);
+    /// Queues the moves of one launch.
+    pub(super) fn launch(
+        &mut self,
+        part: &[Move],
+        slide: Option<bool>,
+        task: &Task<'_>,
+    ) -> Result<()> {
+        let begin = task.timing.filter(|_| !self.begun).map(|span| &span.0);
         let blocks = task.budget.thread_blocks;
-        let launched = self.mover.launch(part, slide, base, blocks, begin);
-        #[cfg(feature = "sanitize")]
-        notes.after(&self.mover.stream, launched.is_ok());
-        launched?;
-        let early = u64::from(seeded!("moved-block-ready-a-record-early"));
-        let tick = self.timeline.open_tick() - early;
-        let mut ascending: Vec<Move> = part.to_vec();
+        self.mover
+            .launch(part, slide, self.shared.base, blocks, begin)?;
+        self.begun = true;
+        Ok(())
+    }
+
+    /// Books moves that are queued and that copied so many bytes.
+    pub(super) fn made(&mut self, moves: &[Move], bytes: u64) {
+        self.book(moves);
+        self.ways.add(moves);
+        self.bytes += bytes;
+        self.moves += moves.len();
+    }
+
+    /// Books that blocks are where `moves` bring them once what is queued is done.
+    pub(super) fn book(&mut self, moves: &[Move]) {
+        let tick = self.tick();
+        let mut ascending: Vec<Move> = moves.to_vec();
         ascending.sort_unstable_by_key(|m| m.dst);
         let ways: Vec<_> = ascending.iter().map(|m| (m.src, m.dst, m.bytes)).collect();
         let ids = self.core.book_moves(&ways, self.slot, tick);
         self.owners.moved(&ascending, &ids, tick);
-        self.ways.add(part);
-        self.bytes += part.iter().map(|m| m.bytes).sum::<u64>();
-        self.moves += part.len();
-        Ok(())
+    }
+
+    /// What is behind all that is queued.
+    pub(super) fn tick(&self) -> u64 {
+        let early = u64::from(seeded!("moved-block-ready-a-record-early"));
+        self.timeline.open_tick() - early
+    }
+}
+
+/// Which way `batch` slides, if it does.
+pub(super) fn direction(batch: &Batch) -> Option<bool> {
+    match batch {
+        Batch::Slide { upward, .. } => Some(*upward),
+        Batch::Disjoint(_) | Batch::Circle { .. } => None,
     }
 }
 
@@ -203,6 +235,7 @@ pub(crate) fn step(
         ways: Ways::default(),
         bytes: 0,
         moves: 0,
+        begun: false,
     };
     step.wait(&batches)?;
     let error = step.run(&batches, task).err();
@@ -241,5 +274,6 @@ impl Step<'_> {
 fn predicted(batches: &[Batch], planner: &Planner) -> f64 {
     let model = planner.model();
     let bytes: u64 = batches.iter().map(Batch::bytes).sum();
-    batches.len() as f64 * model.launch_ns + bytes as f64 / model.bytes_per_ns
+    let launches: usize = batches.iter().map(Batch::launches).sum();
+    launches as f64 * model.launch_ns + bytes as f64 / model.bytes_per_ns
 }

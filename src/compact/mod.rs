@@ -1,5 +1,6 @@
 //! Compaction: which live blocks to move, and moving them.
 
+mod circle;
 mod cut;
 mod execute;
 mod join;
@@ -8,6 +9,7 @@ mod mover;
 #[cfg(feature = "sanitize")]
 mod notes;
 mod plan;
+mod plan_circle;
 mod plan_foresight;
 mod plan_handles;
 mod plan_order;

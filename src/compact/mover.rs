@@ -156,6 +156,13 @@ impl Mover {
                 }
                 parts
             }
+            Batch::Circle { pieces, .. } => {
+                let mut parts = Vec::new();
+                for piece in pieces {
+                    parts.extend(self.parts(piece));
+                }
+                parts
+            }
         }
     }
 

@@ -45,7 +45,7 @@ pub struct Move {
     pub bytes: u64,
 }
 
-/// Moves of one launch. Batches are made one after the other.
+/// Moves made together. Batches are made one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Batch {
     /// No destination overlaps any source: any order, all at once.
@@ -57,6 +57,15 @@ pub enum Batch {
         /// The moves by ascending source, which is ascending destination too.
         moves: Vec<Move>,
     },
+    /// Blocks each of which stands where another goes, with no order among them: they are moved in
+    /// pieces, some of them by way of free bytes elsewhere. In between no block is whole anywhere,
+    /// so they are all moved or none.
+    Circle {
+        /// From where to where each block goes, by ascending source.
+        moves: Vec<Move>,
+        /// The launches that bring them there, one after the other; of the other two kinds.
+        pieces: Vec<Batch>,
+    },
 }
 
 impl Batch {
@@ -64,14 +73,28 @@ impl Batch {
     #[must_use]
     pub fn moves(&self) -> &[Move] {
         match self {
-            Self::Disjoint(moves) | Self::Slide { moves, .. } => moves,
+            Self::Disjoint(moves) | Self::Slide { moves, .. } | Self::Circle { moves, .. } => moves,
         }
     }
 
-    /// Bytes the batch moves.
+    /// Bytes the batch copies: of a circle, those of its pieces.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.moves().iter().map(|m| m.bytes).sum()
+        match self {
+            Self::Disjoint(moves) | Self::Slide { moves, .. } => {
+                moves.iter().map(|m| m.bytes).sum()
+            }
+            Self::Circle { pieces, .. } => pieces.iter().map(Self::bytes).sum(),
+        }
+    }
+
+    /// Launches that make it, if their tables have room for it.
+    #[must_use]
+    pub fn launches(&self) -> usize {
+        match self {
+            Self::Disjoint(_) | Self::Slide { .. } => 1,
+            Self::Circle { pieces, .. } => pieces.len(),
+        }
     }
 }
 
@@ -117,9 +140,9 @@ impl Default for CostModel {
 pub struct Plan {
     /// What to do, in this order.
     pub batches: Vec<Batch>,
-    /// Bytes moved in all.
+    /// Bytes copied in all.
     pub bytes: u64,
-    /// Moves in all.
+    /// Moves of blocks in all.
     pub moves: usize,
     /// Bytes of the largest hole afterwards.
     pub largest_hole: u64,
@@ -274,8 +297,9 @@ impl Planner {
     fn finish(&self, layout: &Layout, batches: Vec<Batch>) -> Plan {
         let bytes: u64 = batches.iter().map(Batch::bytes).sum();
         let moves = batches.iter().map(|b| b.moves().len()).sum();
+        let launches: usize = batches.iter().map(Batch::launches).sum();
         let predicted_ns =
-            batches.len() as f64 * self.model.launch_ns + bytes as f64 / self.model.bytes_per_ns;
+            launches as f64 * self.model.launch_ns + bytes as f64 / self.model.bytes_per_ns;
         let largest_hole = largest_hole_after(layout, &batches);
         Plan {
             batches,
