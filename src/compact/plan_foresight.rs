@@ -11,7 +11,7 @@ use super::plan_stretches::{Block, Stretches};
 /// The weight of what later requests would cost against the cost of this plan.
 const LATER: f64 = 0.1;
 /// The part of a block of mean size that each hole counts as.
-const HOLE: f64 = 0.03;
+const HOLE: f64 = 0.1;
 
 pub(super) struct Foresight {
     /// Sizes lately asked for that could be served at all, and how often.
