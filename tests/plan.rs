@@ -395,7 +395,7 @@ fn play(buffers: &[Buffer], slack: f64) -> Outcome {
     let capacity = (peak as f64 * slack) as u64 / 1024 * 1024;
     let mut layout = Layout::new();
     assert!(layout.map(0, capacity));
-    let mut planner = Planner::new().with_budget(500);
+    let mut planner = Planner::new().with_budget(1500);
     let mut at = vec![0; buffers.len()];
     let mut outcome = Outcome {
         plans: 0,
@@ -461,7 +461,7 @@ fn mean_over_instances(slack: f64) -> Option<f64> {
 fn every_instance_completes_at_its_peak_load_moving_less_than_the_greedy_window_does() {
     if let Some(mean) = mean_over_instances(1.0) {
         // The greedy window with evacuation moves 0.17.
-        assert!(mean <= 0.11, "{mean}");
+        assert!(mean <= 0.1, "{mean}");
     }
 }
 

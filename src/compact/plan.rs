@@ -12,13 +12,18 @@
 //! A plan is the set of blocks that stay. What lies between two of them is a gap; one gap takes the
 //! hole, and the blocks that do not stay are packed into the rest. The search goes through windows
 //! in order of the bytes in them, then through further blocks to lift, and prunes whatever already
-//! costs more than the best plan found. Small layouts are searched whole; of large ones only the
+//! costs more than the best plan found. What is free beyond the hole is the same whatever is lifted,
+//! so where gaps that no set of lifted blocks fills waste more than that, only blocks that change
+//! such a gap are lifted next. Small layouts are searched whole; of large ones only the
 //! neighbourhoods of the largest holes, with the tightest holes elsewhere as places to go. Sliding
 //! every block of one stretch together is always among the candidates, so a plan is found whenever
 //! one stretch has the bytes.
 //!
+//! Blocks may change places: those that wait for each other in a circle are moved in pieces, and
+//! what is copied twice for that counts twice.
+//!
 //! Among plans of like cost the one is taken whose outcome serves the sizes lately asked for the
-//! cheapest; see [`Planner::note_request`].
+//! cheapest, with the fewest holes; see [`Planner::note_request`].
 
 use std::collections::{HashMap, VecDeque};
 
@@ -170,7 +175,8 @@ impl Default for Planner {
 }
 
 impl Planner {
-    /// A planner for an H200 that spends about a millisecond at most on a plan.
+    /// A planner for an H200 that spends about a millisecond at most on a plan, and some three where
+    /// it searches the whole layout, of up to 160 blocks that may move.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -193,8 +199,8 @@ impl Planner {
         self
     }
 
-    /// Looks at up to `budget` sets of blocks to move at each depth of the search, about a
-    /// microsecond each. More finds cheaper plans where hardly anything is free.
+    /// Looks at up to `budget` sets of blocks to move at each depth of the search, a few
+    /// microseconds each. More finds cheaper plans where hardly anything is free.
     #[must_use]
     pub fn with_budget(mut self, budget: usize) -> Self {
         self.budget = budget.max(1);

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::plan_stretches::{Block, Stretches};
+use super::plan_stretches::{Block, Stretches, WHOLE};
 
 /// The weight of what later requests would cost against the cost of this plan.
 const LATER: f64 = 0.1;
@@ -30,11 +30,21 @@ impl Foresight {
         }
     }
 
+    /// Whether anything is foreseen of the layout `of`.
+    pub(super) fn sees(&self, of: &Stretches) -> bool {
+        !self.sizes.is_empty() || of.blocks.len() <= WHOLE
+    }
+
     /// Bytes that the layout `of` bodes once its blocks are `after`, ascending.
     pub(super) fn bodes(&self, of: &Stretches, after: &[Block]) -> f64 {
-        let live: u64 = after.iter().map(|block| block.bytes).sum();
-        let mean = live as f64 / after.len().max(1) as f64;
-        let mut bodes = HOLE * mean * holes(of, after) as f64;
+        let mut bodes = 0.0;
+        // Among hundreds of holes one more or less says little, and all of them together would hide
+        // what a plan costs.
+        if of.blocks.len() <= WHOLE {
+            let live: u64 = after.iter().map(|block| block.bytes).sum();
+            let mean = live as f64 / after.len().max(1) as f64;
+            bodes += HOLE * mean * holes(of, after) as f64;
+        }
         let (mut sum, mut asked) = (0.0, 0.0);
         for &(size, times) in &self.sizes {
             asked += f64::from(times);

@@ -427,6 +427,9 @@ impl<'a> Search<'a> {
 
     /// What the layout bodes once `moves` are made and the hole is taken.
     fn bodes(&self, moves: &[Move], hole: u64) -> f64 {
+        if !self.foresight.sees(self.of) {
+            return 0.0;
+        }
         let mut after: Vec<Block> = self.of.blocks.clone();
         for m in moves {
             if let Ok(at) = self.of.blocks.binary_search_by_key(&m.src, |b| b.addr) {
