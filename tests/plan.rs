@@ -17,7 +17,7 @@ fn execute(layout: &Layout, plan: &Plan) -> Result<Layout, String> {
                 return Err(format!("{m:?} is not a movable block: {there:?}"));
             }
         }
-        check_batch(batch)?;
+        check_batch(&after, batch)?;
         // Sources free first: within a batch everything is read before it is overwritten.
         for m in batch.moves() {
             after.free(m.src);
@@ -35,7 +35,7 @@ fn overlap(a: (u64, u64), b: (u64, u64)) -> bool {
     a.0 < b.0 + b.1 && b.0 < a.0 + a.1
 }
 
-fn check_batch(batch: &Batch) -> Result<(), String> {
+fn check_batch(layout: &Layout, batch: &Batch) -> Result<(), String> {
     let moves: &[Move] = batch.moves();
     match batch {
         Batch::Disjoint(_) => {
@@ -62,8 +62,84 @@ fn check_batch(batch: &Batch) -> Result<(), String> {
                 }
             }
         }
+        Batch::Circle { pieces, .. } => check_pieces(layout, moves, pieces)?,
     }
     Ok(())
+}
+
+/// Copies `pieces` byte range by byte range and checks that they come to `moves` and write nothing
+/// but what is free or moves.
+fn check_pieces(layout: &Layout, moves: &[Move], pieces: &[Batch]) -> Result<(), String> {
+    // What stands where: (begin, bytes, where it stood at first).
+    let mut stands: Vec<(u64, u64, u64)> = moves.iter().map(|m| (m.src, m.bytes, m.src)).collect();
+    for batch in pieces {
+        if matches!(batch, Batch::Circle { .. }) {
+            return Err("a circle within a circle".into());
+        }
+        check_batch(layout, batch)?;
+        let mut arrived = Vec::new();
+        for m in batch.moves() {
+            for &(at, bytes, origin) in &stands {
+                let (begin, end) = (at.max(m.src), (at + bytes).min(m.src + m.bytes));
+                if begin < end {
+                    arrived.push((m.dst + begin - m.src, end - begin, origin + begin - at));
+                }
+            }
+            let others = layout
+                .extents()
+                .filter(|e| e.kind != Kind::Hole && moves.iter().all(|m| m.src != e.addr));
+            for e in others {
+                if overlap((m.dst, m.bytes), (e.addr, e.bytes)) {
+                    return Err(format!("{m:?} overwrites {e:?}"));
+                }
+            }
+            let inside = |e: &Extent| overlap((m.dst, m.bytes), (e.addr, e.bytes));
+            let reach = |e: Extent| (m.dst + m.bytes).min(e.end()) - m.dst.max(e.addr);
+            if layout.extents().filter(inside).map(reach).sum::<u64>() != m.bytes {
+                return Err(format!("{m:?} goes beyond what is mapped"));
+            }
+        }
+        let written = batch.moves();
+        stands = stands
+            .into_iter()
+            .flat_map(|(at, bytes, origin)| {
+                // What is neither overwritten nor moved away stays.
+                let mut left = vec![(at, at + bytes)];
+                for m in written {
+                    for taken in [(m.src, m.src + m.bytes), (m.dst, m.dst + m.bytes)] {
+                        left = left.iter().flat_map(|&part| without(part, taken)).collect();
+                    }
+                }
+                left.into_iter()
+                    .map(move |(begin, end)| (begin, end - begin, origin + begin - at))
+            })
+            .chain(arrived)
+            .collect();
+    }
+    for m in moves {
+        let there: u64 = stands
+            .iter()
+            .filter(|&&(at, _, origin)| {
+                (m.src..m.src + m.bytes).contains(&origin) && at - m.dst == origin - m.src
+            })
+            .map(|&(_, bytes, _)| bytes)
+            .sum();
+        if there != m.bytes {
+            return Err(format!("{there} bytes of {m:?} have arrived"));
+        }
+    }
+    Ok(())
+}
+
+/// What of the range is not in the other.
+fn without(range: (u64, u64), taken: (u64, u64)) -> Vec<(u64, u64)> {
+    [
+        (range.0, range.1.min(taken.0)),
+        (range.0.max(taken.1), range.1),
+    ]
+    .into_iter()
+    .filter(|part| part.0 < part.1)
+    .collect()
 }
 
 fn layouts(most: usize) -> impl Strategy<Value = Layout> {
@@ -103,11 +179,15 @@ fn check_figures(before: &Layout, after: &Layout, plan: &Plan) -> Result<(), Tes
     prop_assert_eq!(plan.largest_hole, after.largest_hole());
     let moves = || plan.batches.iter().flat_map(|b| b.moves());
     prop_assert_eq!(plan.moves, moves().count());
-    prop_assert_eq!(plan.bytes, moves().map(|m| m.bytes).sum::<u64>());
+    let bytes: u64 = plan.batches.iter().map(Batch::bytes).sum();
+    prop_assert_eq!(plan.bytes, bytes);
+    let moved: u64 = moves().map(|m| m.bytes).sum();
+    prop_assert!(moved <= bytes && bytes <= 2 * moved);
     let model = Planner::new().model();
-    let launches = plan.batches.len() as f64 * model.launch_ns;
-    let expected = launches + plan.bytes as f64 / model.bytes_per_ns;
-    prop_assert!((plan.predicted_ns - expected).abs() <= 1e-6 * expected);
+    let launches: usize = plan.batches.iter().map(Batch::launches).sum();
+    let least = launches as f64 * model.launch_ns + plan.bytes as f64 / model.bytes_per_ns;
+    prop_assert!(plan.predicted_ns >= least * (1.0 - 1e-6));
+    prop_assert_eq!(plan.predicted_ns, model.nanos(&plan.batches));
     Ok(())
 }
 
@@ -231,6 +311,30 @@ fn where_nothing_fits_elsewhere_neighbours_slide() {
 }
 
 #[test]
+fn blocks_that_stand_in_each_others_way_change_places_in_pieces() {
+    // Six units fit nowhere until the movable blocks have changed sides, and all that is free
+    // meanwhile is those six, in two parts.
+    let kinds = [
+        (4, Kind::Hole),
+        (5, Kind::Movable),
+        (1, Kind::Fixed),
+        (9, Kind::Movable),
+        (2, Kind::Hole),
+    ];
+    let layout = Layout::from_extents(row(&kinds)).expect("ascends");
+    let plan = Planner::new()
+        .plan(&layout, &Goal::Hole(6 * 512))
+        .expect("six units are free");
+    let after = execute(&layout, &plan).expect("the plan holds");
+    assert_eq!((plan.moves, after.largest_hole()), (2, 6 * 512));
+    assert!(
+        matches!(plan.batches[..], [Batch::Circle { .. }]),
+        "{plan:?}"
+    );
+    assert!(plan.bytes <= 16 * 512, "{plan:?}");
+}
+
+#[test]
 fn a_pinned_block_parts_what_can_be_joined() {
     let kinds = [(2, Kind::Hole), (1, Kind::Fixed), (2, Kind::Hole)];
     let layout = Layout::from_extents(row(&kinds)).expect("ascends");
@@ -314,7 +418,7 @@ fn play(buffers: &[Buffer], slack: f64) -> Outcome {
     let capacity = (peak as f64 * slack) as u64 / 1024 * 1024;
     let mut layout = Layout::new();
     assert!(layout.map(0, capacity));
-    let mut planner = Planner::new().with_budget(500);
+    let mut planner = Planner::new().with_budget(1500);
     let mut at = vec![0; buffers.len()];
     let mut outcome = Outcome {
         plans: 0,
@@ -334,9 +438,7 @@ fn play(buffers: &[Buffer], slack: f64) -> Outcome {
                 .plan(&layout, &Goal::Hole(size))
                 .expect("every instance completes");
             layout = execute(&layout, &plan).expect("the plan holds");
-            for m in plan.batches.iter().flat_map(|b| b.moves()) {
-                outcome.moved += m.bytes;
-            }
+            outcome.moved += plan.bytes;
             relocate(&mut at, &plan);
             outcome.plans += 1;
             plan.hole.expect("a hole")
@@ -419,13 +521,13 @@ fn mean_over_instances(slack: f64) -> Option<f64> {
 fn every_instance_completes_at_its_peak_load_moving_less_than_the_greedy_window_does() {
     if let Some(mean) = mean_over_instances(1.0) {
         // The greedy window with evacuation moves 0.17.
-        assert!(mean <= 0.145, "{mean}");
+        assert!(mean <= 0.1, "{mean}");
     }
 }
 
 #[test]
 fn with_five_percent_slack_a_third_of_that_is_moved() {
     if let Some(mean) = mean_over_instances(1.05) {
-        assert!(mean <= 0.045, "{mean}");
+        assert!(mean <= 0.04, "{mean}");
     }
 }

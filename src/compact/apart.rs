@@ -19,7 +19,7 @@ const SLIDE_PART: u64 = 20;
 pub(super) fn apart(batches: Vec<Batch>) -> Vec<Batch> {
     let each = batches.into_iter().map(|batch| match batch {
         Batch::Slide { upward, moves } => slide_apart(upward, moves),
-        disjoint @ Batch::Disjoint(_) => vec![disjoint],
+        other @ (Batch::Disjoint(_) | Batch::Circle { .. }) => vec![other],
     });
     each.flatten().collect()
 }

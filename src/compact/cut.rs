@@ -12,7 +12,7 @@ const CAUTION: f64 = 0.85;
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Budget {
-    /// Bytes; a block is moved whole, so a step moves at least one.
+    /// Bytes; a block is moved whole, so a step moves at least one, or one circle of blocks.
     pub bytes: u64,
     /// Bytes that count as moved for each launch beyond the first.
     pub launch_bytes: u64,
@@ -83,10 +83,21 @@ impl Left {
         }
         taken
     }
+
+    /// Takes so many moves of so many bytes if they all fit.
+    fn take_all(&mut self, bytes: u64, moves: usize) -> bool {
+        let fits = self.first || (bytes <= self.bytes && moves <= self.moves);
+        if fits {
+            self.first = false;
+            self.bytes = self.bytes.saturating_sub(bytes);
+            self.moves = self.moves.saturating_sub(moves);
+        }
+        fits
+    }
 }
 
 /// The moves of `plan` that one step makes: whole ones in the plan's order, as far as the budget
-/// goes and at most `most_moves`.
+/// goes and at most `most_moves`. A circle is made in one step, whatever it takes.
 pub(super) fn cut(plan: &Plan, budget: &Budget, most_moves: usize) -> Vec<Batch> {
     let mut left = Left {
         bytes: budget.bytes,
@@ -102,6 +113,14 @@ pub(super) fn cut(plan: &Plan, budget: &Budget, most_moves: usize) -> Vec<Batch>
             left.bytes = bytes;
         }
         let part = match batch {
+            Batch::Circle { moves, .. } => {
+                let launches = batch.launches().saturating_sub(1) as u64;
+                let bytes = batch.bytes() + launches * budget.launch_bytes;
+                if !left.take_all(bytes, moves.len()) {
+                    break;
+                }
+                batch.clone()
+            }
             Batch::Disjoint(moves) => Batch::Disjoint(left.take(moves.iter())),
             Batch::Slide {
                 upward: false,
@@ -150,6 +169,8 @@ pub(super) fn rest(mut plan: Plan, parts: &[Batch]) -> Plan {
                 moves,
             } => moves.truncate(moves.len() - taken),
             Batch::Disjoint(moves) | Batch::Slide { moves, .. } => drop(moves.drain(..taken)),
+            // Made whole or not at all.
+            Batch::Circle { .. } => {}
         }
     }
     let made = |sum: fn(&Batch) -> u64| parts.iter().map(sum).sum::<u64>();
@@ -295,6 +316,28 @@ mod tests {
             made.sort_unstable_by_key(|m| m.src);
             assert_eq!(made, all);
         }
+    }
+
+    #[test]
+    fn a_circle_is_made_in_one_step_or_left_to_the_next() {
+        let before = Batch::Disjoint(vec![at(5000, 6000, 100)]);
+        let swap = Batch::Circle {
+            moves: vec![at(0, 100, 100), at(100, 0, 100)],
+            pieces: vec![
+                Batch::Disjoint(vec![at(0, 900, 100)]),
+                Batch::Disjoint(vec![at(100, 0, 100)]),
+                Batch::Disjoint(vec![at(900, 100, 100)]),
+            ],
+        };
+        assert_eq!(swap.bytes(), 300);
+        let alone = plan(vec![swap.clone()]);
+        assert_eq!(
+            cut(&alone, &Budget::bytes(1), usize::MAX),
+            std::slice::from_ref(&swap)
+        );
+        let both = plan(vec![before, swap]);
+        let made = |bytes| cut(&both, &Budget::bytes(bytes), usize::MAX).len();
+        assert_eq!([100, 399, 400].map(made), [1, 1, 2]);
     }
 
     #[test]

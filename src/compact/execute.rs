@@ -9,7 +9,8 @@
 //! the host, and after any step, or between any two, every block is valid.
 //!
 //! A launch that fails ends the step. What was launched before is booked, what was not has not
-//! happened: a block is moved whole by one launch.
+//! happened: a block is moved whole by one launch. Only a circle of blocks takes several; if one of
+//! them fails, those before it are taken back.
 //!
 //! The next step goes on with what is left of the plan if no hole was made or taken meanwhile and
 //! no block that it moves was pinned. Else it plans anew from what it finds: blocks freed, pinned or
@@ -139,23 +140,19 @@ fn extents_of<'a>(core: &'a Core, owners: &'a dyn Owners) -> impl Iterator<Item 
 }
 
 /// A step under way: what it needs of the pool, and what it has done.
-struct Step<'a> {
-    shared: &'a Arc<Shared>,
-    slot: u32,
-    timeline: &'a Timeline,
-    core: &'a mut Core,
-    mover: &'a mut Mover,
+pub(super) struct Step<'a> {
+    pub(super) shared: &'a Arc<Shared>,
+    pub(super) slot: u32,
+    pub(super) timeline: &'a Timeline,
+    pub(super) core: &'a mut Core,
+    pub(super) mover: &'a mut Mover,
     owners: &'a mut dyn Owners,
     ways: Ways,
     bytes: u64,
     moves: usize,
     launches: u64,
-}
-
-/// How the launches of a step went.
-struct Queued {
-    parts: usize,
-    error: Option<Error>,
+    /// Whether the mark before the first launch is recorded.
+    begun: bool,
 }
 
 impl Step<'_> {
@@ -176,25 +173,30 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Queues `parts` one right behind the other, between the marks that time them: their tables
-    /// are in place by then, as far as one place holds them, so that the device need not wait for
-    /// the host in between.
-    fn queue(&mut self, parts: &[Part<'_>], task: &Task<'_>) -> Queued {
-        let mut queued = Queued {
-            parts: 0,
-            error: None,
-        };
-        queued.error = self.queue_all(parts, task, &mut queued.parts).err();
-        queued
+    /// Queues `batches`, none of them a circle, and books what was queued.
+    fn straight(&mut self, batches: &[Batch], task: &Task<'_>) -> Result<()> {
+        let reserved = self.core.arena.reserved();
+        let mut parts = Vec::new();
+        for batch in batches {
+            parts.extend(self.mover.parts(batch, reserved));
+        }
+        let before = self.before();
+        let mut queued = 0;
+        let outcome = self.queue(&parts, task, &mut queued);
+        for part in &parts[..queued] {
+            let bytes = part.moves.iter().map(|m| m.bytes).sum();
+            self.made(part.moves, bytes, before);
+        }
+        outcome
     }
 
-    fn queue_all(&mut self, parts: &[Part<'_>], task: &Task<'_>, queued: &mut usize) -> Result<()> {
+    /// Queues `parts` one right behind the other and counts them: their tables are in place by then,
+    /// as far as one place holds them, so that the device need not wait for the host in between.
+    fn queue(&mut self, parts: &[Part<'_>], task: &Task<'_>, queued: &mut usize) -> Result<()> {
         let (base, blocks) = (self.shared.base, task.budget.thread_blocks);
         while *queued < parts.len() {
             let launches = self.mover.prepare(&parts[*queued..], base, blocks)?;
-            if let Some((begin, _)) = task.timing.filter(|_| *queued == 0) {
-                begin.record(&self.mover.stream)?;
-            }
+            self.begin(task)?;
             for launch in &launches {
                 #[cfg(feature = "sanitize")]
                 let notes = Notes::before(&self.mover.stream, parts[*queued].moves, base);
@@ -203,28 +205,62 @@ impl Step<'_> {
                 notes.after(&self.mover.stream, launched.is_ok());
                 launched?;
                 *queued += 1;
+                self.launches += 1;
             }
-        }
-        if let Some((_, end)) = task.timing {
-            end.record(&self.mover.stream)?;
         }
         Ok(())
     }
 
-    /// Books the moves of a part that was queued; `before` is the last record before them.
-    fn book(&mut self, part: &[Move], before: u64) {
-        let tick = match seeded!("moved-block-ready-a-record-early") {
-            true => before,
-            false => self.timeline.open_tick(),
-        };
-        let mut ascending: Vec<Move> = part.to_vec();
+    /// Queues one part by itself.
+    pub(super) fn launch(&mut self, part: Part<'_>, task: &Task<'_>) -> Result<()> {
+        let blocks = task.budget.thread_blocks;
+        let launches = self.mover.prepare(&[part], self.shared.base, blocks)?;
+        self.begin(task)?;
+        for launch in &launches {
+            self.mover.launch(launch)?;
+            self.launches += 1;
+        }
+        Ok(())
+    }
+
+    /// Records the mark before the first launch.
+    fn begin(&mut self, task: &Task<'_>) -> Result<()> {
+        if let Some((begin, _)) = task.timing.filter(|_| !self.begun) {
+            begin.record(&self.mover.stream)?;
+        }
+        self.begun = true;
+        Ok(())
+    }
+
+    /// Books moves that are queued and that copied so many bytes; `before` is from before them.
+    pub(super) fn made(&mut self, moves: &[Move], bytes: u64, before: u64) {
+        self.book(moves, before);
+        self.ways.add(moves);
+        self.bytes += bytes;
+        self.moves += moves.len();
+    }
+
+    /// Books that blocks are where `moves` bring them once what is queued is done.
+    pub(super) fn book(&mut self, moves: &[Move], before: u64) {
+        let tick = self.tick(before);
+        let mut ascending: Vec<Move> = moves.to_vec();
         ascending.sort_unstable_by_key(|m| m.dst);
         let ways: Vec<_> = ascending.iter().map(|m| (m.src, m.dst, m.bytes)).collect();
         let ids = self.core.book_moves(&ways, self.slot, tick);
         self.owners.moved(&ascending, &ids, tick);
-        self.ways.add(part);
-        self.bytes += part.iter().map(|m| m.bytes).sum::<u64>();
-        self.moves += part.len();
+    }
+
+    /// The last record before what is queued next.
+    pub(super) fn before(&self) -> u64 {
+        self.timeline.open_tick() - 1
+    }
+
+    /// What is behind all that is queued.
+    pub(super) fn tick(&self, before: u64) -> u64 {
+        match seeded!("moved-block-ready-a-record-early") {
+            true => before,
+            false => self.timeline.open_tick(),
+        }
     }
 }
 
@@ -306,9 +342,10 @@ pub(crate) fn step(
         bytes: 0,
         moves: 0,
         launches: 0,
+        begun: false,
     };
     step.wait(&batches)?;
-    let error = step.run(&batches, task);
+    let error = step.run(&batches, task).err();
     let Step {
         ways,
         bytes,
@@ -347,19 +384,18 @@ pub(crate) fn step(
 }
 
 impl Step<'_> {
-    /// Queues all batches, and books what was queued; gives what stopped it.
-    fn run(&mut self, batches: &[Batch], task: &Task<'_>) -> Option<Error> {
-        let reserved = self.core.arena.reserved();
-        let mut parts = Vec::new();
-        for batch in batches {
-            parts.extend(self.mover.parts(batch, reserved));
+    /// Queues all batches between the marks that time them, and books what was queued.
+    fn run(&mut self, batches: &[Batch], task: &Task<'_>) -> Result<()> {
+        let is_circle = |batch: &Batch| matches!(batch, Batch::Circle { .. });
+        for run in batches.chunk_by(|a, b| !is_circle(a) && !is_circle(b)) {
+            match run {
+                [Batch::Circle { moves, pieces }] => self.circle(moves, pieces, task)?,
+                straight => self.straight(straight, task)?,
+            }
         }
-        let before = self.timeline.open_tick() - 1;
-        let queued = self.queue(&parts, task);
-        self.launches += queued.parts as u64;
-        for part in &parts[..queued.parts] {
-            self.book(part.moves, before);
+        if let Some((_, end)) = task.timing {
+            end.record(&self.mover.stream)?;
         }
-        queued.error
+        Ok(())
     }
 }

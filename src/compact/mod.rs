@@ -1,6 +1,7 @@
 //! Compaction: which live blocks to move, and moving them.
 
 mod apart;
+mod circle;
 mod cut;
 mod execute;
 mod gather;
@@ -10,10 +11,13 @@ mod mover;
 #[cfg(feature = "sanitize")]
 mod notes;
 mod plan;
+mod plan_circle;
+mod plan_foresight;
 mod plan_handles;
 mod plan_order;
 mod plan_pack;
 mod plan_search;
+mod plan_stretches;
 mod room;
 mod table;
 

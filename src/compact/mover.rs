@@ -147,6 +147,10 @@ impl Mover {
         let slide = match batch {
             Batch::Disjoint(_) => None,
             Batch::Slide { upward, .. } => Some(*upward),
+            Batch::Circle { pieces, .. } => {
+                let parts = pieces.iter().map(|piece| self.parts(piece, reserved));
+                return parts.flatten().collect();
+            }
         };
         let parts = self.cut(batch, reserved).into_iter();
         parts.map(|moves| Part { slide, moves }).collect()
@@ -184,6 +188,10 @@ impl Mover {
                     parts.reverse();
                 }
                 parts
+            }
+            Batch::Circle { pieces, .. } => {
+                let parts = pieces.iter().map(|piece| self.cut(piece, reserved));
+                parts.flatten().collect()
             }
         }
     }

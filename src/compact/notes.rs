@@ -4,7 +4,7 @@
 //! both are the moving stream's. Before it the blocks' old places come to that stream, after it all
 //! goes back but the new places. A launch that fails leaves the old places where they were.
 
-use super::plan::Move;
+use super::plan::{Batch, Move};
 use crate::device::{Addr, Note, Stream};
 
 type Range = (Addr, u64);
@@ -21,7 +21,21 @@ impl Notes {
     pub(super) fn before(stream: &Stream, moves: &[Move], base: Addr) -> Self {
         let old: Vec<Range> = moves.iter().map(|m| (base + m.src, m.bytes)).collect();
         let new: Vec<Range> = moves.iter().map(|m| (base + m.dst, m.bytes)).collect();
-        let both = union(old.iter().chain(&new).copied().collect());
+        Self::told(stream, old, new, &[])
+    }
+
+    /// Tells that `pieces` are about to be launched on `stream`, which bring blocks where `moves`
+    /// say.
+    pub(super) fn around(stream: &Stream, moves: &[Move], pieces: &[Batch], base: Addr) -> Self {
+        let old: Vec<Range> = moves.iter().map(|m| (base + m.src, m.bytes)).collect();
+        let new: Vec<Range> = moves.iter().map(|m| (base + m.dst, m.bytes)).collect();
+        let ways = pieces.iter().flat_map(Batch::moves);
+        let written: Vec<Range> = ways.map(|m| (base + m.dst, m.bytes)).collect();
+        Self::told(stream, old, new, &written)
+    }
+
+    fn told(stream: &Stream, old: Vec<Range>, new: Vec<Range>, written: &[Range]) -> Self {
+        let both = union(old.iter().chain(&new).chain(written).copied().collect());
         let notes = Self { old, new, both };
         taken_back(stream, &notes.old);
         given(stream, &notes.both);

@@ -12,20 +12,26 @@
 //! A plan is the set of blocks that stay. What lies between two of them is a gap; one gap takes the
 //! hole, and the blocks that do not stay are packed into the rest. The search goes through windows
 //! in order of the bytes in them, then through further blocks to lift, and prunes whatever already
-//! costs more than the best plan found. Small layouts are searched whole; of large ones only the
+//! costs more than the best plan found. What is free beyond the hole is the same whatever is lifted,
+//! so where gaps that no set of lifted blocks fills waste more than that, only blocks that change
+//! such a gap are lifted next. Small layouts are searched whole; of large ones only the
 //! neighbourhoods of the largest holes, with the tightest holes elsewhere as places to go. Sliding
 //! every block of one stretch together is always among the candidates, so a plan is found whenever
 //! one stretch has the bytes.
 //!
+//! Blocks may change places: those that wait for each other in a circle are moved in pieces, and
+//! what is copied twice for that counts twice.
+//!
 //! Among plans of like cost the one is taken whose outcome serves the sizes lately asked for the
-//! cheapest; see [`Planner::note_request`].
+//! cheapest, with the fewest holes; see [`Planner::note_request`].
 
 use std::collections::{HashMap, VecDeque};
 
 use super::apart::apart;
 use super::layout::{Extent, Kind, Layout};
 use super::plan_order::in_order;
-use super::plan_search::{Search, Stretches};
+use super::plan_search::Search;
+use super::plan_stretches::Stretches;
 
 /// Bytes between two moves of a slide beyond which they are two launches: what a slide keeps books of
 /// counts what lies between its moves too.
@@ -49,7 +55,7 @@ pub struct Move {
     pub bytes: u64,
 }
 
-/// Moves of one launch. Batches are made one after the other.
+/// Moves made together. Batches are made one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Batch {
     /// No destination overlaps any source: any order, all at once.
@@ -61,6 +67,15 @@ pub enum Batch {
         /// The moves by ascending source, which is ascending destination too.
         moves: Vec<Move>,
     },
+    /// Blocks each of which stands where another goes, with no order among them: they are moved in
+    /// pieces, some of them by way of free bytes elsewhere. In between no block is whole anywhere,
+    /// so they are all moved or none.
+    Circle {
+        /// From where to where each block goes, by ascending source.
+        moves: Vec<Move>,
+        /// The launches that bring them there, one after the other; of the other two kinds.
+        pieces: Vec<Batch>,
+    },
 }
 
 impl Batch {
@@ -68,14 +83,28 @@ impl Batch {
     #[must_use]
     pub fn moves(&self) -> &[Move] {
         match self {
-            Self::Disjoint(moves) | Self::Slide { moves, .. } => moves,
+            Self::Disjoint(moves) | Self::Slide { moves, .. } | Self::Circle { moves, .. } => moves,
         }
     }
 
-    /// Bytes the batch moves.
+    /// Bytes the batch copies: of a circle, those of its pieces.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.moves().iter().map(|m| m.bytes).sum()
+        match self {
+            Self::Disjoint(moves) | Self::Slide { moves, .. } => {
+                moves.iter().map(|m| m.bytes).sum()
+            }
+            Self::Circle { pieces, .. } => pieces.iter().map(Self::bytes).sum(),
+        }
+    }
+
+    /// Launches that make it, if their tables have room for it.
+    #[must_use]
+    pub fn launches(&self) -> usize {
+        match self {
+            Self::Disjoint(_) | Self::Slide { .. } => 1,
+            Self::Circle { pieces, .. } => pieces.len(),
+        }
     }
 
     /// Bytes the batch passes over: of a slide those between its sources, but for voids, at which it is
@@ -142,7 +171,7 @@ impl CostModel {
     #[must_use]
     pub fn nanos(&self, batches: &[Batch]) -> f64 {
         let each = batches.iter().map(|batch| {
-            self.launch_ns
+            batch.launches() as f64 * self.launch_ns
                 + batch.bytes() as f64 / self.bytes_per_ns
                 + batch.passed() as f64 / self.passed_bytes_per_ns
         });
@@ -155,9 +184,9 @@ impl CostModel {
 pub struct Plan {
     /// What to do, in this order.
     pub batches: Vec<Batch>,
-    /// Bytes moved in all.
+    /// Bytes copied in all.
     pub bytes: u64,
-    /// Moves in all.
+    /// Moves of blocks in all.
     pub moves: usize,
     /// Bytes of the largest hole afterwards.
     pub largest_hole: u64,
@@ -185,7 +214,8 @@ impl Default for Planner {
 }
 
 impl Planner {
-    /// A planner for an H200 that spends about a millisecond at most on a plan.
+    /// A planner for an H200 that spends about a millisecond at most on a plan, and some three where
+    /// it searches the whole layout, of up to 160 blocks that may move.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -208,8 +238,8 @@ impl Planner {
         self
     }
 
-    /// Looks at up to `budget` sets of blocks to move at each depth of the search, about a
-    /// microsecond each. More finds cheaper plans where hardly anything is free.
+    /// Looks at up to `budget` sets of blocks to move at each depth of the search, a few
+    /// microseconds each. More finds cheaper plans where hardly anything is free.
     #[must_use]
     pub fn with_budget(mut self, budget: usize) -> Self {
         self.budget = budget.max(1);

@@ -3,83 +3,60 @@
 //! A move may be made once nothing that another move has yet to read lies in its destination. The
 //! moves that wait for none are one disjoint batch. Most that wait do so along a row of neighbours
 //! that shift the same way: those are one slide, which reads before it writes. What is neither is a
-//! circle, which needs room that the plan does not have.
+//! circle, which `plan_circle.rs` takes apart.
 
 use super::plan::{Batch, Move};
+use super::plan_circle::take_apart;
 
 /// Puts `moves` in an order that loses nothing, or `None` if there is no such order.
 ///
-/// `holes` are free ranges (address, bytes) before the first move, as far as they may be used. A
-/// block that waits for itself in a circle is parked in what is free meanwhile and is the target of
-/// no one, the smallest that fits; it is then moved twice.
+/// `holes` are free ranges (address, bytes) before the first move, as far as they may be used.
 pub(super) fn in_order(mut moves: Vec<Move>, holes: &[(u64, u64)]) -> Option<Vec<Batch>> {
     moves.retain(|m| m.src != m.dst && m.bytes > 0);
     moves.sort_unstable_by_key(|m| m.src);
+    let mut free: Vec<(u64, u64)> = holes.iter().map(|&(at, bytes)| (at, at + bytes)).collect();
     let mut batches: Vec<Batch> = Vec::new();
-    let mut to_park = moves.len();
-    while !moves.is_empty() {
-        let free: Vec<bool> = (0..moves.len())
-            .map(|i| readers(&moves, i).is_empty())
-            .collect();
-        let slides = [false, true].map(|upward| (upward, slidable(&moves, upward)));
-        let (upward, row) = slides.into_iter().max_by_key(|(_, row)| count(row))?;
-        // Disjoint moves need no flags, so they are taken first; but a row in which each waits for
-        // the one before would then take a launch a move.
-        if 2 * count(&free) >= count(&row).max(1) {
-            batches.push(Batch::Disjoint(extract(&mut moves, &free)));
-        } else if count(&row) > 0 {
-            batches.push(Batch::Slide {
-                upward,
-                moves: extract(&mut moves, &row),
-            });
-        } else if to_park > 0 {
-            to_park -= 1;
-            batches.push(Batch::Disjoint(vec![park(&mut moves, &batches, holes)?]));
-        } else {
-            return None;
-        }
+    while let Some(batch) = next_batch(&mut moves) {
+        free = free_after(free, batch.moves());
+        batches.push(batch);
+    }
+    if !moves.is_empty() {
+        let pieces = take_apart(moves.clone(), free)?;
+        batches.push(Batch::Circle { moves, pieces });
     }
     Some(batches)
 }
 
-/// Sends the smallest block that fits somewhere there and leaves it to go on from there.
-fn park(moves: &mut [Move], batches: &[Batch], holes: &[(u64, u64)]) -> Option<Move> {
-    let mut free: Vec<(u64, u64)> = holes
-        .iter()
-        .map(|&(addr, bytes)| (addr, addr + bytes))
+/// Takes the most of `moves`, which ascend, that one launch can make now.
+pub(super) fn next_batch(moves: &mut Vec<Move>) -> Option<Batch> {
+    let free: Vec<bool> = (0..moves.len())
+        .map(|i| readers(moves, i).is_empty())
         .collect();
-    free.extend(
-        batches
-            .iter()
-            .flat_map(Batch::moves)
-            .map(|m| (m.src, m.src + m.bytes)),
-    );
-    let mut taken: Vec<(u64, u64)> = Vec::new();
-    for batch in batches {
-        // A parked block that has gone on leaves its place free again.
-        taken.retain(|range| batch.moves().iter().all(|m| m.src != range.0));
-        taken.extend(batch.moves().iter().map(|m| (m.dst, m.dst + m.bytes)));
+    let slides = [false, true].map(|upward| (upward, slidable(moves, upward)));
+    let (upward, row) = slides.into_iter().max_by_key(|(_, row)| count(row))?;
+    // Disjoint moves need no flags, so they are taken first; but a row in which each waits for
+    // the one before would then take a launch a move.
+    if 2 * count(&free) >= count(&row).max(1) {
+        Some(Batch::Disjoint(extract(moves, &free)))
+    } else if count(&row) > 0 {
+        let moves = extract(moves, &row);
+        Some(Batch::Slide { upward, moves })
+    } else {
+        None
     }
-    taken.extend(moves.iter().map(|m| (m.src, m.src + m.bytes)));
-    taken.extend(moves.iter().map(|m| (m.dst, m.dst + m.bytes)));
-    let rooms = difference(free, taken);
-    let fitting = |bytes: u64| rooms.iter().find(|room| room.1 - room.0 >= bytes);
-    let smallest = moves
-        .iter_mut()
-        .filter(|m| fitting(m.bytes).is_some())
-        .min_by_key(|m| m.bytes)?;
-    let place = fitting(smallest.bytes)?.0;
-    let parked = Move {
-        dst: place,
-        ..*smallest
-    };
-    smallest.src = place;
-    moves.sort_unstable_by_key(|m| m.src);
-    Some(parked)
+}
+
+/// The ranges (begin, end) that are free once `made` are made where `free` were before.
+pub(super) fn free_after(mut free: Vec<(u64, u64)>, made: &[Move]) -> Vec<(u64, u64)> {
+    free.extend(made.iter().map(|m| (m.src, m.src + m.bytes)));
+    difference(
+        free,
+        made.iter().map(|m| (m.dst, m.dst + m.bytes)).collect(),
+    )
 }
 
 /// The ranges (begin, end) of `free`, touching ones joined, without what any of `taken` covers.
-fn difference(mut free: Vec<(u64, u64)>, mut taken: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+pub(super) fn difference(mut free: Vec<(u64, u64)>, mut taken: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     free.sort_unstable();
     taken.sort_unstable();
     let mut joined: Vec<(u64, u64)> = Vec::new();
@@ -112,7 +89,7 @@ fn count(which: &[bool]) -> usize {
 }
 
 /// The range of moves, by index, whose sources meet the destination of move `i`; itself included.
-fn readers(moves: &[Move], i: usize) -> std::ops::Range<usize> {
+pub(super) fn readers(moves: &[Move], i: usize) -> std::ops::Range<usize> {
     let (begin, end) = (moves[i].dst, moves[i].dst + moves[i].bytes);
     let first = moves.partition_point(|m| m.src + m.bytes <= begin);
     let last = moves.partition_point(|m| m.src < end);
@@ -171,26 +148,6 @@ mod tests {
     #[test]
     fn two_blocks_that_swap_places_have_no_order() {
         assert_eq!(in_order(vec![mv(0, 64, 64), mv(64, 0, 64)], &[]), None);
-    }
-
-    #[test]
-    fn two_blocks_swap_places_by_way_of_a_hole() {
-        let batches =
-            in_order(vec![mv(0, 96, 96), mv(96, 0, 64)], &[(512, 80)]).expect("there is room");
-        let moves: Vec<Move> = batches.iter().flat_map(|b| b.moves().to_vec()).collect();
-        assert_eq!(moves, [mv(96, 512, 64), mv(0, 96, 96), mv(512, 0, 64)]);
-    }
-
-    #[test]
-    fn a_block_may_be_parked_where_an_earlier_batch_made_room() {
-        let (away, swap) = (mv(512, 2048, 64), [mv(0, 64, 64), mv(64, 0, 64)]);
-        let moves = vec![swap[0], swap[1], away];
-        let batches = in_order(moves, &[(2048, 64)]).expect("there is room");
-        let moves: Vec<Move> = batches.iter().flat_map(|b| b.moves().to_vec()).collect();
-        assert_eq!(
-            moves,
-            [away, mv(0, 512, 64), mv(64, 0, 64), mv(512, 64, 64)]
-        );
     }
 
     #[test]

@@ -40,9 +40,43 @@ pub(super) fn pack(
     }
 }
 
+/// Every sum of some of `sizes`, none included, ascending.
+pub(super) fn sums(sizes: &[u64]) -> Vec<u64> {
+    let mut sums = vec![0];
+    for &size in sizes {
+        let with: Vec<u64> = sums.iter().map(|sum| sum + size).collect();
+        sums.extend(with);
+        sums.sort_unstable();
+        sums.dedup();
+    }
+    sums
+}
+
+/// The bytes of a room that stay empty whichever blocks go there, at least: by the `sums` of their
+/// sizes, or by the `smallest` of them alone.
+pub(super) fn least_waste(room: u64, sums: Option<&[u64]>, smallest: u64) -> u64 {
+    match sums {
+        Some(sums) => {
+            let beyond = sums.partition_point(|&sum| sum <= room);
+            room - beyond.checked_sub(1).map_or(0, |last| sums[last])
+        }
+        None if room < smallest => room,
+        None => 0,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_stays_empty_of_a_room_is_what_no_sum_fills() {
+        let sums = sums(&[7, 4]);
+        assert_eq!(sums, [0, 4, 7, 11]);
+        let waste = |room| least_waste(room, Some(&sums), 4);
+        assert_eq!([3, 4, 6, 10, 12].map(waste), [3, 0, 2, 3, 1]);
+        assert_eq!([3, 4].map(|room| least_waste(room, None, 4)), [3, 0]);
+    }
 
     fn packed(sizes: &[u64], rooms: &[u64], mut steps: usize) -> Option<Vec<usize>> {
         let (mut rooms, mut chosen) = (rooms.to_vec(), Vec::new());

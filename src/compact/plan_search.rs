@@ -1,131 +1,17 @@
 //! The search behind a plan for one hole; `plan.rs` says what it searches.
 
-use std::collections::BTreeMap;
-
-use super::layout::{Kind, Layout};
 use super::plan::{Batch, Move};
+use super::plan_foresight::Foresight;
 use super::plan_order::in_order;
-use super::plan_pack::pack;
+use super::plan_pack::{least_waste, pack, sums};
+use super::plan_stretches::{Block, Stretch, Stretches, WHOLE};
 
-/// Layouts of at most this many live blocks that may move are searched whole.
-const WHOLE: usize = 160;
-/// Of larger ones: around this many of the largest holes,
-const SEEDS: usize = 24;
-/// this many extents to either side,
-const REACH: usize = 24;
-/// and this many of the largest holes elsewhere to go to.
-const BINS: usize = 48;
 /// Most blocks lifted beyond those in the window.
 const MOST_LIFTED: usize = 8;
+/// Lifted blocks beyond which what must stay empty of a gap is no longer worked out.
+const MOST_SUMMED: usize = 10;
 /// Steps of one attempt to pack blocks into gaps.
 const PACK_STEPS: usize = 1000;
-/// The weight of the cost that a layout bodes for later requests against the cost of this plan.
-const FORESIGHT: f64 = 0.1;
-
-/// A live block that may move.
-#[derive(Debug, Clone, Copy)]
-struct Block {
-    addr: u64,
-    bytes: u64,
-}
-
-/// A run of blocks with nothing fixed or unmapped between them.
-#[derive(Debug, Clone, Copy)]
-struct Stretch {
-    begin: u64,
-    end: u64,
-    first: usize,
-    last: usize,
-}
-
-/// The part of a layout that a search looks at. A stretch without blocks is a place to go.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Stretches {
-    stretches: Vec<Stretch>,
-    blocks: Vec<Block>,
-    holes: Vec<(u64, u64)>,
-}
-
-impl Stretches {
-    /// The whole layout, if it is small.
-    pub(super) fn whole(layout: &Layout) -> Option<Self> {
-        if layout.movable_blocks() > WHOLE {
-            return None;
-        }
-        let mut all = Self::default();
-        for extent in layout.extents().filter(|e| e.kind != Kind::Fixed) {
-            all.push(extent.addr, extent.bytes, extent.kind);
-        }
-        Some(all)
-    }
-
-    /// The neighbourhoods of the largest holes, and the tightest holes for what is in them.
-    pub(super) fn near_holes(layout: &Layout, bytes: u64) -> Self {
-        let mut near = BTreeMap::new();
-        for seed in layout.largest_holes().take(SEEDS) {
-            near.insert(seed.addr, seed);
-            let mut span = seed.bytes;
-            let mut edge = seed.addr;
-            for e in layout.below(seed.addr).take(REACH) {
-                if e.kind == Kind::Fixed || e.end() != edge || span > 4 * bytes {
-                    break;
-                }
-                (edge, span) = (e.addr, span + e.bytes);
-                near.insert(e.addr, e);
-            }
-            (edge, span) = (seed.end(), seed.bytes);
-            for e in layout.from(seed.end()).take(REACH) {
-                if e.kind == Kind::Fixed || e.addr != edge || span > 4 * bytes {
-                    break;
-                }
-                (edge, span) = (e.end(), span + e.bytes);
-                near.insert(e.addr, e);
-            }
-        }
-        let blocks: Vec<u64> = near
-            .values()
-            .filter(|e| e.kind == Kind::Movable)
-            .map(|e| e.bytes)
-            .collect();
-        for size in blocks {
-            near.extend(layout.holes_of(size).take(2).map(|e| (e.addr, e)));
-        }
-        near.extend(layout.largest_holes().take(BINS).map(|e| (e.addr, e)));
-        let mut all = Self::default();
-        for extent in near.values() {
-            all.push(extent.addr, extent.bytes, extent.kind);
-        }
-        all
-    }
-
-    fn push(&mut self, addr: u64, bytes: u64, kind: Kind) {
-        match self.stretches.last_mut().filter(|s| s.end == addr) {
-            Some(stretch) => stretch.end += bytes,
-            None => {
-                let first = self.blocks.len();
-                self.stretches.push(Stretch {
-                    begin: addr,
-                    end: addr + bytes,
-                    first,
-                    last: first,
-                });
-            }
-        }
-        if kind == Kind::Hole {
-            self.holes.push((addr, bytes));
-        } else {
-            self.blocks.push(Block { addr, bytes });
-            if let Some(stretch) = self.stretches.last_mut() {
-                stretch.last = self.blocks.len();
-            }
-        }
-    }
-
-    fn free(&self) -> u64 {
-        let mapped: u64 = self.stretches.iter().map(|s| s.end - s.begin).sum();
-        mapped - self.blocks.iter().map(|b| b.bytes).sum::<u64>()
-    }
-}
 
 /// The blocks `first..last` of one stretch, all lifted; the gap they leave takes the hole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -141,6 +27,24 @@ struct Window {
 struct Gap {
     begin: u64,
     room: u64,
+    /// The blocks of its stretch that stay below and above.
+    beside: [Option<usize>; 2],
+}
+
+/// What becomes of a block in the branch under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Open,
+    Stays,
+    Lifted,
+}
+
+/// What the blocks lifted so far lead to.
+enum Outcome {
+    /// A plan, or none that could be better.
+    Settled,
+    /// One of these blocks has to be lifted as well.
+    Lacking(Vec<usize>),
 }
 
 pub(super) struct Found {
@@ -154,10 +58,8 @@ pub(super) struct Search<'a> {
     bytes: u64,
     budget: usize,
     left: usize,
-    deepest: usize,
-    /// Sizes lately asked for that could be served at all, and how often.
-    recent: Vec<(u64, u32)>,
-    lifted: Vec<usize>,
+    foresight: Foresight,
+    fates: Vec<Fate>,
     gaps: Vec<Gap>,
     items: Vec<usize>,
     best: Option<Found>,
@@ -170,19 +72,13 @@ impl<'a> Search<'a> {
         budget: usize,
         recent: impl Iterator<Item = u64>,
     ) -> Self {
-        let mut sizes: BTreeMap<u64, u32> = BTreeMap::new();
-        let free = of.free();
-        for size in recent.filter(|&size| size <= free.saturating_sub(bytes)) {
-            *sizes.entry(size).or_default() += 1;
-        }
         Self {
             of,
             bytes,
             budget,
             left: 0,
-            deepest: 0,
-            recent: sizes.into_iter().collect(),
-            lifted: Vec::new(),
+            foresight: Foresight::new(recent, of.free().saturating_sub(bytes)),
+            fates: vec![Fate::Open; of.blocks.len()],
             gaps: Vec::new(),
             items: Vec::new(),
             best: None,
@@ -191,16 +87,19 @@ impl<'a> Search<'a> {
 
     /// The cheapest plan within the budget.
     pub(super) fn run(mut self) -> Option<Found> {
+        if self.of.free() < self.bytes {
+            return None;
+        }
+        self.slide();
         let windows = self.windows();
         for deepest in 0..=MOST_LIFTED {
-            self.deepest = deepest;
             self.left = self.budget;
             let before = self.bound();
             for window in &windows {
                 if window.live as f64 >= self.bound() || self.left == 0 {
                     break;
                 }
-                self.descend(*window, window.live, 0);
+                self.open_window(*window, deepest);
             }
             // Whatever was lifted in vain at this depth is lifted again at the next.
             let exhausted =
@@ -216,6 +115,52 @@ impl<'a> Search<'a> {
         self.best.as_ref().map_or(f64::INFINITY, |best| best.score)
     }
 
+    /// The cheapest row of neighbours between whose blocks the bytes are free, slid together either
+    /// way.
+    fn slide(&mut self) {
+        let mut best: Option<(u64, Stretch, usize, usize)> = None;
+        for stretch in &self.of.stretches {
+            let (mut first, mut free, mut live) = (stretch.first, 0, 0);
+            for last in stretch.first..=stretch.last {
+                free += self.of.gap_begin(stretch, last) - self.of.gap_end(stretch, last);
+                while first < last {
+                    let below = self.of.gap_begin(stretch, first) - self.of.gap_end(stretch, first);
+                    if free - below < self.bytes {
+                        break;
+                    }
+                    free -= below;
+                    live -= self.of.blocks[first].bytes;
+                    first += 1;
+                }
+                if free >= self.bytes && best.is_none_or(|(cost, ..)| live < cost) {
+                    best = Some((live, *stretch, first, last));
+                }
+                live += match last < stretch.last {
+                    true => self.of.blocks[last].bytes,
+                    false => 0,
+                };
+            }
+        }
+        let Some((_, stretch, first, last)) = best else {
+            return;
+        };
+        let row = &self.of.blocks[first..last];
+        let mut to = self.of.gap_end(&stretch, first);
+        let mut down = Vec::new();
+        for block in row {
+            down.push(way(block, to));
+            to += block.bytes;
+        }
+        self.offer(down, to);
+        let mut to = self.of.gap_begin(&stretch, last);
+        let mut up = Vec::new();
+        for block in row.iter().rev() {
+            to -= block.bytes;
+            up.push(way(block, to));
+        }
+        self.offer(up, to - self.bytes);
+    }
+
     /// Every window wide enough that is not wider than it needs to be by more than its edges, the
     /// cheapest first.
     fn windows(&self) -> Vec<Window> {
@@ -223,8 +168,9 @@ impl<'a> Search<'a> {
         for (index, stretch) in self.of.stretches.iter().enumerate() {
             for first in stretch.first..=stretch.last {
                 let mut live = 0;
+                let begin = self.of.gap_end(stretch, first);
                 for last in first..=stretch.last {
-                    if self.gap_begin(stretch, last) - self.gap_end(stretch, first) >= self.bytes {
+                    if self.of.gap_begin(stretch, last) - begin >= self.bytes {
                         windows.push(Window {
                             live,
                             first,
@@ -244,69 +190,123 @@ impl<'a> Search<'a> {
         windows
     }
 
-    /// Where the block before `index` ends: the gap that opens once blocks from `index` on are lifted.
-    fn gap_end(&self, stretch: &Stretch, index: usize) -> u64 {
-        if index == stretch.first {
-            stretch.begin
-        } else {
-            self.of.blocks[index - 1].addr + self.of.blocks[index - 1].bytes
+    /// Tries the window with up to `deepest` further blocks lifted.
+    fn open_window(&mut self, window: Window, deepest: usize) {
+        let stretch = self.of.stretches[window.stretch];
+        self.fates.fill(Fate::Open);
+        self.fates[window.first..window.last].fill(Fate::Lifted);
+        // With its own neighbour lifted it is a wider window, which has its own turn.
+        if window.first > stretch.first {
+            self.fates[window.first - 1] = Fate::Stays;
         }
+        if window.last < stretch.last {
+            self.fates[window.last] = Fate::Stays;
+        }
+        self.descend(window, window.live, deepest);
     }
 
-    /// Where block `index` begins, or the stretch ends.
-    fn gap_begin(&self, stretch: &Stretch, index: usize) -> u64 {
-        if index == stretch.last {
-            stretch.end
-        } else {
-            self.of.blocks[index].addr
-        }
-    }
-
-    /// Tries the window with the blocks lifted so far, then with each further block.
-    fn descend(&mut self, window: Window, cost: u64, from: usize) {
+    /// Tries what is lifted so far, then with each block more that could mend what it lacks.
+    fn descend(&mut self, window: Window, cost: u64, deeper: usize) {
         if self.left == 0 || cost as f64 >= self.bound() {
             return;
         }
         self.left -= 1;
-        self.attempt(window);
-        if self.lifted.len() == self.deepest {
+        let Outcome::Lacking(blocks) = self.attempt(window, deeper > 0) else {
             return;
-        }
-        let stretch = self.of.stretches[window.stretch];
-        for block in from..self.of.blocks.len() {
-            let inside = block >= window.first && block < window.last;
-            // Lifting the window's own neighbour is a wider window, which has its own turn.
-            let beside = (block + 1 == window.first && block >= stretch.first)
-                || (block == window.last && block < stretch.last);
-            let deeper = cost + self.of.blocks[block].bytes;
-            if inside || beside || deeper as f64 >= self.bound() {
-                continue;
+        };
+        let mut tried = 0;
+        for &block in &blocks {
+            if self.left == 0 {
+                break;
             }
-            self.lifted.push(block);
-            self.descend(window, deeper, block + 1);
-            self.lifted.pop();
+            self.fates[block] = Fate::Lifted;
+            self.descend(window, cost + self.of.blocks[block].bytes, deeper - 1);
+            // Sets with this block and later ones have been looked at.
+            self.fates[block] = Fate::Stays;
+            tried += 1;
+        }
+        for &block in &blocks[..tried] {
+            self.fates[block] = Fate::Open;
         }
     }
 
     /// Packs what is lifted into the gaps, and keeps the outcome if it is the best so far.
-    fn attempt(&mut self, window: Window) {
+    ///
+    /// What is free beyond the hole is the same whatever is lifted. Of a gap in which no set of the
+    /// lifted blocks fits exactly a rest stays empty; where the rests come to more, the gap has to
+    /// grow, or another block has to be lifted that goes into it.
+    fn attempt(&mut self, window: Window, deeper: bool) -> Outcome {
         let Some(hole_gap) = self.open_gaps(window) else {
-            return;
+            return Outcome::Settled;
         };
         self.gaps[hole_gap].room -= self.bytes;
         let blocks = &self.of.blocks;
         self.items
             .sort_unstable_by_key(|&i| std::cmp::Reverse(blocks[i].bytes));
         let sizes: Vec<u64> = self.items.iter().map(|&i| blocks[i].bytes).collect();
+        let total: u64 = sizes.iter().sum();
         let mut rooms: Vec<u64> = self.gaps.iter().map(|g| g.room).collect();
+        let spare = self.of.free() - self.bytes;
+        let sums = (sizes.len() <= MOST_SUMMED).then(|| sums(&sizes));
+        let least = sizes.last().copied().unwrap_or(u64::MAX);
+        let wasted: Vec<u64> = rooms
+            .iter()
+            .map(|&room| least_waste(room, sums.as_deref(), least))
+            .collect();
+        if wasted.iter().sum::<u64>() > spare {
+            return match deeper {
+                true => Outcome::Lacking(self.menders(&wasted, spare)),
+                false => Outcome::Settled,
+            };
+        }
         let mut chosen = Vec::with_capacity(sizes.len());
-        let total = sizes.iter().sum();
-        if !pack(&sizes, total, &mut rooms, &mut chosen, &mut { PACK_STEPS }) {
-            return;
+        if pack(&sizes, total, &mut rooms, &mut chosen, &mut { PACK_STEPS }) {
+            self.settle(hole_gap, &chosen);
+            return Outcome::Settled;
         }
-        for hole_first in [true, false] {
-            self.settle(hole_gap, hole_first, &chosen);
+        let open = |&block: &usize| self.fates[block] == Fate::Open;
+        match deeper {
+            true => Outcome::Lacking((0..blocks.len()).filter(open).collect()),
+            false => Outcome::Settled,
         }
+    }
+
+    /// The blocks of which at least one has to be lifted if no more than `spare` is to be wasted:
+    /// those that could mend one gap that wastes too much alone, or else any of several that do
+    /// together.
+    fn menders(&self, wasted: &[u64], spare: u64) -> Vec<usize> {
+        let alone = (0..wasted.len())
+            .filter(|&gap| wasted[gap] > spare)
+            .min_by_key(|&gap| self.gaps[gap].room);
+        let mut gaps: Vec<usize> = (0..wasted.len()).collect();
+        match alone {
+            Some(gap) => gaps = vec![gap],
+            None => {
+                gaps.sort_by_key(|&gap| std::cmp::Reverse(wasted[gap]));
+                let mut sum = 0;
+                let before = |&gap: &usize| {
+                    let needed = sum <= spare;
+                    sum += wasted[gap];
+                    needed
+                };
+                gaps = gaps.into_iter().take_while(before).collect();
+            }
+        }
+        let mut menders: Vec<usize> = Vec::new();
+        for block in gaps.iter().flat_map(|&gap| self.gaps[gap].beside).flatten() {
+            if self.fates[block] == Fate::Open && !menders.contains(&block) {
+                menders.push(block);
+            }
+        }
+        let beside = menders.len();
+        let widest = gaps.iter().map(|&gap| self.gaps[gap].room).max();
+        for block in 0..self.of.blocks.len() {
+            let goes = Some(self.of.blocks[block].bytes) <= widest;
+            if goes && self.fates[block] == Fate::Open && !menders[..beside].contains(&block) {
+                menders.push(block);
+            }
+        }
+        menders
     }
 
     /// Fills `gaps` with the gaps between blocks that stay and `items` with the blocks that do not;
@@ -317,20 +317,14 @@ impl<'a> Search<'a> {
         let mut hole_gap = None;
         for (index, stretch) in self.of.stretches.iter().enumerate() {
             let mut begin = stretch.begin;
+            let mut below = None;
             for block in stretch.first..=stretch.last {
                 let ends = block == stretch.last;
-                let lifted = !ends
-                    && ((block >= window.first && block < window.last)
-                        || self.lifted.contains(&block));
-                if lifted {
+                if !ends && self.fates[block] == Fate::Lifted {
                     self.items.push(block);
                     continue;
                 }
-                let end = if ends {
-                    stretch.end
-                } else {
-                    self.of.blocks[block].addr
-                };
+                let end = self.of.gap_begin(stretch, block);
                 if end > begin {
                     if index == window.stretch && block == window.last {
                         hole_gap = Some(self.gaps.len());
@@ -338,44 +332,61 @@ impl<'a> Search<'a> {
                     self.gaps.push(Gap {
                         begin,
                         room: end - begin,
+                        beside: [below, (!ends).then_some(block)],
                     });
                 }
                 if !ends {
                     begin = end + self.of.blocks[block].bytes;
+                    below = Some(block);
                 }
             }
         }
         hole_gap
     }
 
-    /// Turns a packing into moves, with the hole at the lower or the upper end of its gap.
-    fn settle(&mut self, hole_gap: usize, hole_first: bool, chosen: &[usize]) {
-        let mut next: Vec<u64> = self.gaps.iter().map(|g| g.begin).collect();
-        let hole = if hole_first {
-            next[hole_gap]
-        } else {
-            next[hole_gap] + self.gaps[hole_gap].room
-        };
-        if hole_first {
-            next[hole_gap] += self.bytes;
-        }
-        let mut moves = Vec::with_capacity(chosen.len());
-        for (&item, &gap) in self.items.iter().zip(chosen) {
-            let block = self.of.blocks[item];
-            if block.addr != next[gap] {
-                moves.push(Move {
-                    src: block.addr,
-                    dst: next[gap],
-                    bytes: block.bytes,
-                });
+    /// Turns a packing into moves: the hole at the lower or the upper end of its gap, the blocks of
+    /// a gap from the largest up or down.
+    fn settle(&mut self, hole_gap: usize, chosen: &[usize]) {
+        let into: Vec<(usize, usize)> = self
+            .items
+            .iter()
+            .copied()
+            .zip(chosen.iter().copied())
+            .collect();
+        let reversed: Vec<(usize, usize)> = into.iter().rev().copied().collect();
+        for (into, hole_first) in [
+            (&into, true),
+            (&into, false),
+            (&reversed, true),
+            (&reversed, false),
+        ] {
+            let mut next: Vec<u64> = self.gaps.iter().map(|g| g.begin).collect();
+            let hole = if hole_first {
+                next[hole_gap]
+            } else {
+                next[hole_gap] + self.gaps[hole_gap].room
+            };
+            if hole_first {
+                next[hole_gap] += self.bytes;
             }
-            next[gap] += block.bytes;
+            let mut moves = Vec::with_capacity(into.len());
+            for &(item, gap) in into {
+                let block = &self.of.blocks[item];
+                moves.push(way(block, next[gap]));
+                next[gap] += block.bytes;
+            }
+            self.offer(moves, hole);
         }
+    }
+
+    /// Keeps a plan if it is the best so far.
+    fn offer(&mut self, mut moves: Vec<Move>, hole: u64) {
+        moves.retain(|m| m.src != m.dst);
         let cost = moves.iter().map(|m| m.bytes).sum::<u64>() as f64;
         if cost >= self.bound() {
             return;
         }
-        let bodes = FORESIGHT * self.bodes(&moves, hole);
+        let bodes = self.bodes(&moves, hole);
         if cost + bodes >= self.bound() {
             return;
         }
@@ -398,7 +409,8 @@ impl<'a> Search<'a> {
         let mut best: Option<(f64, u64, u64)> = None;
         for stretch in &self.of.stretches {
             for block in stretch.first..=stretch.last {
-                let (begin, end) = (self.gap_end(stretch, block), self.gap_begin(stretch, block));
+                let begin = self.of.gap_end(stretch, block);
+                let end = self.of.gap_begin(stretch, block);
                 if end - begin < self.bytes {
                     continue;
                 }
@@ -413,10 +425,9 @@ impl<'a> Search<'a> {
         best.map(|(_, _, at)| at)
     }
 
-    /// Mean bytes to move for a request of a size lately asked for, once `moves` are made and the
-    /// hole is taken: the live bytes in the cheapest window, nothing if a hole fits.
+    /// What the layout bodes once `moves` are made and the hole is taken.
     fn bodes(&self, moves: &[Move], hole: u64) -> f64 {
-        if self.recent.is_empty() {
+        if !self.foresight.sees(self.of) {
             return 0.0;
         }
         let mut after: Vec<Block> = self.of.blocks.clone();
@@ -430,43 +441,14 @@ impl<'a> Search<'a> {
             bytes: self.bytes,
         });
         after.sort_unstable_by_key(|b| b.addr);
-        let (mut sum, mut asked) = (0.0, 0.0);
-        for &(size, times) in &self.recent {
-            asked += f64::from(times);
-            sum += f64::from(times) * self.cheapest_window(&after, size) as f64;
-        }
-        sum / asked
+        self.foresight.bodes(self.of, &after)
     }
+}
 
-    fn cheapest_window(&self, blocks: &[Block], size: u64) -> u64 {
-        let mut cheapest = u64::MAX;
-        let mut from = 0;
-        for stretch in &self.of.stretches {
-            let to = from + blocks[from..].partition_point(|b| b.addr < stretch.end);
-            let here = &blocks[from..to];
-            from = to;
-            let begins = |i: usize| here.get(i).map_or(stretch.end, |b| b.addr);
-            let (mut last, mut live, mut ends) = (0, 0, stretch.begin);
-            for first in 0..=here.len() {
-                if last < first {
-                    (last, live) = (first, 0);
-                }
-                while last < here.len() && begins(last) - ends < size {
-                    live += here[last].bytes;
-                    last += 1;
-                }
-                if begins(last) - ends >= size {
-                    cheapest = cheapest.min(live);
-                }
-                if let Some(block) = here.get(first) {
-                    ends = block.addr + block.bytes;
-                    live -= if last > first { block.bytes } else { 0 };
-                }
-            }
-            if cheapest == 0 {
-                return 0;
-            }
-        }
-        if cheapest == u64::MAX { 0 } else { cheapest }
+fn way(block: &Block, to: u64) -> Move {
+    Move {
+        src: block.addr,
+        dst: to,
+        bytes: block.bytes,
     }
 }

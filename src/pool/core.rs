@@ -525,6 +525,17 @@ impl Core {
         self.told.note(Told::Relieved(bytes));
     }
 
+    /// Books that the ranges (begin, end), which are free and ascend, were written by the stream of
+    /// `slot`: they are free behind `tick` of it.
+    pub(crate) fn book_written(&mut self, ranges: &[(u64, u64)], slot: Slot, tick: u64) {
+        let mut at = self.extents.first();
+        for &(begin, end) in ranges {
+            at = self.extents.seek(at, begin);
+            at = self.extents.take_window(at, begin, end - begin, slot);
+            at = self.extents.give(at, slot, tick, |_| true);
+        }
+    }
+
     /// Counts a step of compaction.
     pub(crate) fn count_moves(&mut self, bytes: u64) {
         self.told.note(Told::Moved(bytes));

@@ -1,0 +1,160 @@
+//! Moves that wait for each other in a circle, in pieces.
+//!
+//! Two blocks that swap places, or more that go round, have no order in which each could be moved
+//! whole. In pieces they have: what of a destination is free already can be filled, which frees as
+//! much elsewhere; and where nothing is, the least that stands in some block's way is parked in what
+//! is free and is the target of no one, itself in as many pieces as the free ranges ask for. Only
+//! what is parked is copied twice.
+
+use super::plan::{Batch, Move};
+use super::plan_order::{difference, free_after, next_batch, readers};
+
+/// Most launches of one circle.
+const MOST_LAUNCHES: usize = 64;
+
+/// The part of a move, one in so many, that is worth a launch ahead of the rest.
+const AHEAD: u64 = 4;
+
+/// The launches that make `moves`, which ascend and do not stand still; `None` if it takes too many,
+/// or nothing of `free`, ranges (begin, end), can be used.
+pub(super) fn take_apart(mut moves: Vec<Move>, mut free: Vec<(u64, u64)>) -> Option<Vec<Batch>> {
+    let mut launches = Vec::new();
+    while !moves.is_empty() {
+        if launches.len() == MOST_LAUNCHES {
+            return None;
+        }
+        let batch = match next_batch(&mut moves) {
+            Some(batch) => batch,
+            None => Batch::Disjoint(match ahead(&mut moves) {
+                Some(piece) => vec![piece],
+                None => park(&mut moves, &free)?,
+            }),
+        };
+        free = free_after(free, batch.moves());
+        launches.push(batch);
+    }
+    Some(launches)
+}
+
+/// The bytes from `begin` to `end` of what `m` reads, on the same way.
+fn part(m: &Move, begin: u64, end: u64) -> Move {
+    Move {
+        src: begin,
+        dst: m.dst + (begin - m.src),
+        bytes: end - begin,
+    }
+}
+
+/// What `m` reads outside the range.
+fn around(m: &Move, begin: u64, end: u64) -> impl Iterator<Item = Move> {
+    let ends = m.src + m.bytes;
+    let parts = [part(m, m.src, begin), part(m, end, ends)];
+    parts.into_iter().filter(|part| part.bytes > 0)
+}
+
+/// The largest piece of any move whose destination nothing stands in, if it is worth a launch.
+fn ahead(moves: &mut Vec<Move>) -> Option<Move> {
+    let mut best: Option<(usize, Move)> = None;
+    for (i, m) in moves.iter().enumerate() {
+        let taken = readers(moves, i).map(|r| (moves[r].src, moves[r].src + moves[r].bytes));
+        for (begin, end) in difference(vec![(m.dst, m.dst + m.bytes)], taken.collect()) {
+            let piece = part(m, m.src + (begin - m.dst), m.src + (end - m.dst));
+            let larger = best.is_none_or(|(_, best)| piece.bytes > best.bytes);
+            if larger && piece.bytes >= m.bytes.div_ceil(AHEAD) {
+                best = Some((i, piece));
+            }
+        }
+    }
+    let (i, piece) = best?;
+    let whole = moves.remove(i);
+    moves.extend(around(&whole, piece.src, piece.src + piece.bytes));
+    moves.sort_unstable_by_key(|m| m.src);
+    Some(piece)
+}
+
+/// Parks the fewest bytes of other blocks that stand where one goes, as far as there is room; what
+/// is parked goes on from there.
+fn park(moves: &mut Vec<Move>, free: &[(u64, u64)]) -> Option<Vec<Move>> {
+    let sources = moves.iter().map(|m| (m.src, m.src + m.bytes));
+    let targets = moves.iter().map(|m| (m.dst, m.dst + m.bytes));
+    let mut rooms = difference(free.to_vec(), sources.chain(targets).collect()).into_iter();
+    let (_, blocked) = (0..moves.len())
+        .map(|i| (in_the_way(moves, i).map(|m| m.1 - m.0).sum::<u64>(), i))
+        .min()?;
+    let obstacles: Vec<(u64, u64)> = in_the_way(moves, blocked).collect();
+    let mut parked = Vec::new();
+    let mut room = rooms.next()?;
+    for (mut begin, end) in obstacles {
+        while begin < end {
+            if room.0 == room.1 {
+                let Some(next) = rooms.next() else {
+                    return Some(parked);
+                };
+                room = next;
+            }
+            let bytes = (end - begin).min(room.1 - room.0);
+            parked.push(divert(moves, begin, bytes, room.0)?);
+            room.0 += bytes;
+            begin += bytes;
+        }
+    }
+    Some(parked)
+}
+
+/// The ranges of other blocks, yet to be read, in the destination of move `i`.
+fn in_the_way(moves: &[Move], i: usize) -> impl Iterator<Item = (u64, u64)> {
+    let m = moves[i];
+    readers(moves, i).filter(move |&r| r != i).map(move |r| {
+        let other = moves[r];
+        let end = (m.dst + m.bytes).min(other.src + other.bytes);
+        (m.dst.max(other.src), end)
+    })
+}
+
+/// Sends `bytes` from `begin` on, which are part of one move, to `to` and on from there.
+fn divert(moves: &mut Vec<Move>, begin: u64, bytes: u64, to: u64) -> Option<Move> {
+    let of = moves.partition_point(|m| m.src + m.bytes <= begin);
+    if of == moves.len() {
+        return None;
+    }
+    let whole = moves.remove(of);
+    let piece = part(&whole, begin, begin + bytes);
+    moves.extend(around(&whole, begin, begin + bytes));
+    moves.push(Move { src: to, ..piece });
+    moves.sort_unstable_by_key(|m| m.src);
+    Some(Move { dst: to, ..piece })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mv(src: u64, dst: u64, bytes: u64) -> Move {
+        Move { src, dst, bytes }
+    }
+
+    #[test]
+    fn two_blocks_swap_places_by_way_of_holes_too_small_for_either() {
+        let moves = vec![mv(0, 64, 64), mv(64, 0, 64)];
+        let launches = take_apart(moves, vec![(512, 552), (600, 640)]).expect("there is room");
+        let parked = [mv(64, 512, 40), mv(104, 600, 24)];
+        assert_eq!(launches[0], Batch::Disjoint(parked.to_vec()));
+        let bytes: u64 = launches.iter().map(Batch::bytes).sum();
+        assert_eq!((launches.len(), bytes), (3, 192));
+    }
+
+    #[test]
+    fn what_is_free_of_a_destination_is_filled_before_anything_is_parked() {
+        // The upper half of where the first goes is free.
+        let moves = vec![mv(0, 96, 64), mv(64, 0, 64)];
+        let launches = take_apart(moves, vec![(128, 160), (512, 1024)]).expect("there is room");
+        assert_eq!(launches[0], Batch::Disjoint(vec![mv(32, 128, 32)]));
+        let bytes: u64 = launches.iter().map(Batch::bytes).sum();
+        assert!(bytes <= 160, "{launches:?}");
+    }
+
+    #[test]
+    fn nothing_free_takes_no_circle_apart() {
+        assert_eq!(take_apart(vec![mv(0, 64, 64), mv(64, 0, 64)], vec![]), None);
+    }
+}

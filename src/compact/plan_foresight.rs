@@ -1,0 +1,105 @@
+//! What a layout bodes for later requests.
+//!
+//! Sizes that were asked for lately are asked for again. What one would cost in a layout is taken to
+//! be the live bytes in its cheapest window, nothing if a hole fits; beyond that each hole is a
+//! piece of what will have to be brought together.
+
+use std::collections::BTreeMap;
+
+use super::plan_stretches::{Block, Stretches, WHOLE};
+
+/// The weight of what later requests would cost against the cost of this plan.
+const LATER: f64 = 0.1;
+/// The part of a block of mean size that each hole counts as.
+const HOLE: f64 = 0.1;
+
+pub(super) struct Foresight {
+    /// Sizes lately asked for that could be served at all, and how often.
+    sizes: Vec<(u64, u32)>,
+}
+
+impl Foresight {
+    /// From the sizes `recent`, those of more than `free` bytes left out.
+    pub(super) fn new(recent: impl Iterator<Item = u64>, free: u64) -> Self {
+        let mut sizes: BTreeMap<u64, u32> = BTreeMap::new();
+        for size in recent.filter(|&size| size <= free) {
+            *sizes.entry(size).or_default() += 1;
+        }
+        Self {
+            sizes: sizes.into_iter().collect(),
+        }
+    }
+
+    /// Whether anything is foreseen of the layout `of`.
+    pub(super) fn sees(&self, of: &Stretches) -> bool {
+        !self.sizes.is_empty() || of.blocks.len() <= WHOLE
+    }
+
+    /// Bytes that the layout `of` bodes once its blocks are `after`, ascending.
+    pub(super) fn bodes(&self, of: &Stretches, after: &[Block]) -> f64 {
+        let mut bodes = 0.0;
+        // Among hundreds of holes one more or less says little, and all of them together would hide
+        // what a plan costs.
+        if of.blocks.len() <= WHOLE {
+            let live: u64 = after.iter().map(|block| block.bytes).sum();
+            let mean = live as f64 / after.len().max(1) as f64;
+            bodes += HOLE * mean * holes(of, after) as f64;
+        }
+        let (mut sum, mut asked) = (0.0, 0.0);
+        for &(size, times) in &self.sizes {
+            asked += f64::from(times);
+            sum += f64::from(times) * cheapest_window(of, after, size) as f64;
+        }
+        if asked > 0.0 {
+            bodes += LATER * sum / asked;
+        }
+        bodes
+    }
+}
+
+fn holes(of: &Stretches, blocks: &[Block]) -> usize {
+    let (mut holes, mut from) = (0, 0);
+    for stretch in &of.stretches {
+        let to = from + blocks[from..].partition_point(|b| b.addr < stretch.end);
+        let mut end = stretch.begin;
+        for block in &blocks[from..to] {
+            holes += usize::from(block.addr > end);
+            end = block.addr + block.bytes;
+        }
+        holes += usize::from(stretch.end > end);
+        from = to;
+    }
+    holes
+}
+
+fn cheapest_window(of: &Stretches, blocks: &[Block], size: u64) -> u64 {
+    let mut cheapest = u64::MAX;
+    let mut from = 0;
+    for stretch in &of.stretches {
+        let to = from + blocks[from..].partition_point(|b| b.addr < stretch.end);
+        let here = &blocks[from..to];
+        from = to;
+        let begins = |i: usize| here.get(i).map_or(stretch.end, |b| b.addr);
+        let (mut last, mut live, mut ends) = (0, 0, stretch.begin);
+        for first in 0..=here.len() {
+            if last < first {
+                (last, live) = (first, 0);
+            }
+            while last < here.len() && begins(last) - ends < size {
+                live += here[last].bytes;
+                last += 1;
+            }
+            if begins(last) - ends >= size {
+                cheapest = cheapest.min(live);
+            }
+            if let Some(block) = here.get(first) {
+                ends = block.addr + block.bytes;
+                live -= if last > first { block.bytes } else { 0 };
+            }
+        }
+        if cheapest == 0 {
+            return 0;
+        }
+    }
+    if cheapest == u64::MAX { 0 } else { cheapest }
+}

@@ -1,0 +1,140 @@
+//! What of a layout a search looks at.
+
+use std::collections::BTreeMap;
+
+use super::layout::{Kind, Layout};
+
+/// Layouts of at most this many live blocks that may move are searched whole.
+pub(super) const WHOLE: usize = 160;
+/// Of larger ones: around this many of the largest holes,
+const SEEDS: usize = 24;
+/// this many extents to either side,
+const REACH: usize = 24;
+/// and this many of the largest holes elsewhere to go to.
+const BINS: usize = 48;
+
+/// A live block that may move.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Block {
+    pub(super) addr: u64,
+    pub(super) bytes: u64,
+}
+
+/// A run of blocks with nothing fixed or unmapped between them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stretch {
+    pub(super) begin: u64,
+    pub(super) end: u64,
+    /// Its blocks are those from this index
+    pub(super) first: usize,
+    /// to before this one.
+    pub(super) last: usize,
+}
+
+/// The part of a layout that a search looks at. A stretch without blocks is a place to go.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Stretches {
+    pub(super) stretches: Vec<Stretch>,
+    pub(super) blocks: Vec<Block>,
+    pub(super) holes: Vec<(u64, u64)>,
+}
+
+impl Stretches {
+    /// The whole layout, if it is small.
+    pub(super) fn whole(layout: &Layout) -> Option<Self> {
+        if layout.movable_blocks() > WHOLE {
+            return None;
+        }
+        let mut all = Self::default();
+        for extent in layout.extents().filter(|e| e.kind != Kind::Fixed) {
+            all.push(extent.addr, extent.bytes, extent.kind);
+        }
+        Some(all)
+    }
+
+    /// The neighbourhoods of the largest holes, and the tightest holes for what is in them.
+    pub(super) fn near_holes(layout: &Layout, bytes: u64) -> Self {
+        let mut near = BTreeMap::new();
+        for seed in layout.largest_holes().take(SEEDS) {
+            near.insert(seed.addr, seed);
+            let mut span = seed.bytes;
+            let mut edge = seed.addr;
+            for e in layout.below(seed.addr).take(REACH) {
+                if e.kind == Kind::Fixed || e.end() != edge || span > 4 * bytes {
+                    break;
+                }
+                (edge, span) = (e.addr, span + e.bytes);
+                near.insert(e.addr, e);
+            }
+            (edge, span) = (seed.end(), seed.bytes);
+            for e in layout.from(seed.end()).take(REACH) {
+                if e.kind == Kind::Fixed || e.addr != edge || span > 4 * bytes {
+                    break;
+                }
+                (edge, span) = (e.end(), span + e.bytes);
+                near.insert(e.addr, e);
+            }
+        }
+        let blocks: Vec<u64> = near
+            .values()
+            .filter(|e| e.kind == Kind::Movable)
+            .map(|e| e.bytes)
+            .collect();
+        for size in blocks {
+            near.extend(layout.holes_of(size).take(2).map(|e| (e.addr, e)));
+        }
+        near.extend(layout.largest_holes().take(BINS).map(|e| (e.addr, e)));
+        let mut all = Self::default();
+        for extent in near.values() {
+            all.push(extent.addr, extent.bytes, extent.kind);
+        }
+        all
+    }
+
+    fn push(&mut self, addr: u64, bytes: u64, kind: Kind) {
+        match self.stretches.last_mut().filter(|s| s.end == addr) {
+            Some(stretch) => stretch.end += bytes,
+            None => {
+                let first = self.blocks.len();
+                self.stretches.push(Stretch {
+                    begin: addr,
+                    end: addr + bytes,
+                    first,
+                    last: first,
+                });
+            }
+        }
+        if kind == Kind::Hole {
+            self.holes.push((addr, bytes));
+        } else {
+            self.blocks.push(Block { addr, bytes });
+            if let Some(stretch) = self.stretches.last_mut() {
+                stretch.last = self.blocks.len();
+            }
+        }
+    }
+
+    /// Bytes of its holes.
+    pub(super) fn free(&self) -> u64 {
+        let mapped: u64 = self.stretches.iter().map(|s| s.end - s.begin).sum();
+        mapped - self.blocks.iter().map(|b| b.bytes).sum::<u64>()
+    }
+
+    /// Where the block before `index` ends: the gap that opens once blocks from `index` on are lifted.
+    pub(super) fn gap_end(&self, stretch: &Stretch, index: usize) -> u64 {
+        if index == stretch.first {
+            stretch.begin
+        } else {
+            self.blocks[index - 1].addr + self.blocks[index - 1].bytes
+        }
+    }
+
+    /// Where block `index` begins, or the stretch ends.
+    pub(super) fn gap_begin(&self, stretch: &Stretch, index: usize) -> u64 {
+        if index == stretch.last {
+            stretch.end
+        } else {
+            self.blocks[index].addr
+        }
+    }
+}

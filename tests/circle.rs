@@ -1,0 +1,181 @@
+//! Blocks that change places in pieces: contents and books are right, whatever the device refuses
+//! on the way.
+
+mod common;
+
+use common::watched::{MADE_TO_FAIL, Watched};
+use common::{devices, leaving_nothing};
+use warpool::compact::{Batch, Goal, Kind};
+use warpool::movable::Movable;
+use warpool::{Block, Device, Error, Pool, PoolConfig, Stream};
+
+/// Bytes that the sizes here are multiples of; sixteen are a pool.
+const UNIT: u64 = 128 << 10;
+
+/// What is asked for, which is all that is free.
+const WANTED: u64 = 4 * UNIT;
+
+fn words(units: u64) -> usize {
+    (units * UNIT / 8) as usize
+}
+
+fn contents(seed: u64, units: u64) -> Vec<u64> {
+    (0..words(units) as u64)
+        .map(|word| seed << 32 | word)
+        .collect()
+}
+
+/// Three free units, four that may move, one that may not, seven that may, and one free: four in a
+/// row need those that may move to change sides.
+struct World {
+    blocks: [(u64, u64, Movable<u64>); 2],
+    _between: Block,
+    stream: Stream,
+    pool: Pool,
+}
+
+impl World {
+    fn new(device: &Device) -> Self {
+        let pool = Pool::new(device, PoolConfig::default().limit(16 * UNIT)).unwrap();
+        let stream = device.stream().unwrap();
+        let below = pool.alloc(&stream, 3 * UNIT).unwrap();
+        let small = Self::block(&pool, &stream, 1, 4);
+        let between = pool.alloc(&stream, UNIT).unwrap();
+        let large = Self::block(&pool, &stream, 2, 7);
+        let above = pool.alloc(&stream, UNIT).unwrap();
+        drop((below, above));
+        stream.synchronize().unwrap();
+        let world = Self {
+            blocks: [(1, 4, small), (2, 7, large)],
+            _between: between,
+            stream,
+            pool,
+        };
+        let kinds: Vec<(Kind, u64)> = world.kinds();
+        let expected = [
+            (Kind::Hole, 3),
+            (Kind::Movable, 4),
+            (Kind::Fixed, 1),
+            (Kind::Movable, 7),
+            (Kind::Hole, 1),
+        ];
+        assert_eq!(kinds, expected);
+        world
+    }
+
+    fn block(pool: &Pool, stream: &Stream, seed: u64, units: u64) -> Movable<u64> {
+        let mut block = pool.alloc_movable::<u64>(stream, words(units)).unwrap();
+        block.upload(stream, &contents(seed, units)).unwrap();
+        block
+    }
+
+    fn kinds(&self) -> Vec<(Kind, u64)> {
+        let layout = self.pool.layout().unwrap();
+        layout.extents().map(|e| (e.kind, e.bytes / UNIT)).collect()
+    }
+
+    fn check(&self) {
+        self.pool.check_invariants().unwrap();
+        for (seed, units, block) in &self.blocks {
+            let words = block.download(&self.stream).unwrap();
+            assert!(words == contents(*seed, *units), "block {seed}");
+        }
+    }
+}
+
+#[test]
+fn blocks_that_change_places_keep_their_contents() {
+    for device in devices() {
+        leaving_nothing(device, |device| {
+            let world = World::new(device);
+            let goal = Goal::Hole(WANTED);
+            let plan = world.pool.plan_compaction(&goal).unwrap().unwrap();
+            assert!(
+                matches!(plan.batches[..], [Batch::Circle { .. }]),
+                "{plan:?}"
+            );
+            let moved = world.pool.compact(&goal).unwrap();
+            assert!(moved.reached);
+            assert_eq!((moved.bytes, moved.blocks), (plan.bytes, 2));
+            assert_eq!(
+                world.pool.layout().unwrap().largest_hole(),
+                plan.largest_hole
+            );
+            world.check();
+            let all = world.pool.alloc(&world.stream, WANTED).unwrap();
+            world.check();
+            drop(all);
+        });
+    }
+}
+
+#[test]
+fn what_is_free_after_a_circle_is_free_behind_it() {
+    for device in devices() {
+        leaving_nothing(device, |device| {
+            let world = World::new(device);
+            let other = device.stream().unwrap();
+            assert!(world.pool.compact(&Goal::Hole(WANTED)).unwrap().reached);
+            // Without a wait: what was parked may be on its way yet.
+            let all = world.pool.alloc(&other, WANTED).unwrap();
+            common::fill(&other, all.addr(), 0xEE, WANTED);
+            world.check();
+            let bytes = common::read(&other, all.addr(), WANTED as usize);
+            assert!(bytes.iter().all(|&byte| byte == 0xEE));
+            drop(all);
+        });
+    }
+}
+
+#[test]
+fn a_circle_that_the_device_refuses_midway_is_taken_back() {
+    for device in devices() {
+        leaving_nothing(device, |device| {
+            for call in [
+                "launch",
+                "copy_in",
+                "event_record",
+                "event_wait",
+                "host_call",
+            ] {
+                let mut refused = 0;
+                for for_ever in [false, true] {
+                    for use_number in [1, 2, 3, 4, 6] {
+                        refused += u64::from(refuse(device, call, use_number, for_ever));
+                    }
+                }
+                assert!(refused >= 3, "{call} was refused {refused} times");
+            }
+        });
+    }
+}
+
+/// Whether the `use_number`-th use of `call` was refused.
+fn refuse(device: &Device, call: &'static str, use_number: u64, for_ever: bool) -> bool {
+    let (device, watched) = Watched::over(device);
+    let world = World::new(&device);
+    let goal = Goal::Hole(WANTED);
+    // What moves blocks is made by the first that is done with it.
+    world.pool.plan_compaction(&goal).unwrap();
+    watched.fail(call, use_number, for_ever);
+    let outcome = world.pool.compact(&goal);
+    let refused = watched.failures() > 0;
+    watched.heal();
+    if let Err(error) = outcome {
+        let ours = matches!(
+            error,
+            Error::Driver {
+                code: MADE_TO_FAIL,
+                ..
+            }
+        );
+        assert!(refused && ours, "{error}");
+    }
+    world.check();
+    assert!(world.pool.compact(&goal).unwrap().reached);
+    world.check();
+    let all = world.pool.alloc(&world.stream, WANTED).unwrap();
+    world.check();
+    drop(all);
+    refused
+}
