@@ -25,6 +25,7 @@ extern "C" int wp_cuda_convert(const wp_convert *args, void *stream) {
     using namespace wp;
     const wp_convert &a = *args;
     if (a.rounding > WP_STOCHASTIC || a.overflow > WP_SATURATE) return cudaErrorInvalidValue;
+    if (!are_formats(a.src_type, a.dst_type)) return cudaErrorInvalidValue;
     if (a.rows == 0 || (a.count == 0 && a.tiles == 0)) return 0;
     if (a.fused != 0) return queue_fused(a, stream);
     return with_pair(a.src_type, a.dst_type, cudaErrorInvalidValue, [&](auto s, auto d) -> int {

@@ -8,6 +8,7 @@ extern "C" int wp_cuda_inplace(const wp_inplace *args, void *stream) {
     const wp_inplace &a = *args;
     if (a.rounding > WP_STOCHASTIC || a.overflow > WP_SATURATE) return cudaErrorInvalidValue;
     if (a.addr % 16 != 0 || a.scratch % 16 != 0) return cudaErrorInvalidValue;
+    if (!are_formats(a.src_type, a.dst_type)) return cudaErrorInvalidValue;
     if (a.count == 0) return 0;
     return with_pair(a.src_type, a.dst_type, cudaErrorInvalidValue, [&](auto s, auto d) -> int {
         using S = decltype(s);

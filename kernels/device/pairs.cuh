@@ -33,6 +33,11 @@ int with_pair(u32 src_type, u32 dst_type, int otherwise, const Visit &visit) {
     }
 }
 
+/* Whether both numbers name a format. */
+inline bool are_formats(u32 src_type, u32 dst_type) {
+    return with_pair(src_type, dst_type, 0, [](auto, auto) { return 1; }) != 0;
+}
+
 }  // namespace wp
 
 #endif /* WARPOOL_PAIRS_CUH */
