@@ -21,6 +21,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
+use super::active::{Active, Gauge};
 use super::cache::{Cache, Cached};
 use super::config::PoolConfig;
 use super::extents::{End, Extent, Extents, FRESH, Id, NONE, Slot, State};
@@ -65,9 +66,11 @@ pub(crate) struct Core {
     pub(crate) bytes_moved: u64,
     pub(crate) compactions: u64,
     pub(crate) peak_reserved: u64,
-    /// Most bytes in blocks, caches included, since peaks were reset.
-    pub(crate) peak_active: u64,
-    /// The same since the pool was made.
+    /// Bytes in blocks, caches included.
+    pub(super) active: Active,
+    /// Bytes held, by size class.
+    pub(super) reserved: [Gauge; 2],
+    /// Most of them since the pool was made.
     pub(crate) peak_taken: u64,
     /// An empty cache that takes the place of a lane's full one.
     pub(crate) spare_cache: Option<Cache>,
@@ -105,7 +108,8 @@ impl Core {
             bytes_moved: 0,
             compactions: 0,
             peak_reserved: 0,
-            peak_active: 0,
+            active: Active::default(),
+            reserved: Default::default(),
             peak_taken: 0,
             spare_cache: None,
             taken_over: Vec::new(),
@@ -199,7 +203,6 @@ impl Core {
 
     fn granted(&mut self, id: Id) -> Grant {
         self.peak_taken = self.peak_taken.max(self.extents.taken().0);
-        self.peak_active = self.peak_active.max(self.extents.taken().0);
         Grant {
             id,
             offset: self.extents.get(id).start,
@@ -292,6 +295,8 @@ impl Core {
 
     /// Frees the last `bytes` of a block, fewer than it has, with the history (`slot`, `tick`).
     pub(crate) fn shrink(&mut self, id: Id, bytes: u64, slot: Slot, tick: u64) {
+        let before = self.extents.get(id).bytes;
+        self.active.resize(before, before - bytes);
         let rest = self.extents.split_taken(id, bytes);
         self.give(rest, slot, tick);
     }
@@ -309,6 +314,8 @@ impl Core {
         }
         self.wait_for(slot, &hole)?;
         self.extents.take(next, bytes, slot);
+        let before = self.extents.get(id).bytes;
+        self.active.resize(before, before + bytes);
         self.extents.join_taken(id);
         self.granted(id);
         Ok(true)
@@ -584,6 +591,11 @@ impl Core {
                     "hole {id} {extent:?} waits for a tick that no record will make"
                 ));
             }
+        }
+        let (taken, _) = self.extents.taken();
+        if self.active.bytes() != taken {
+            let counted = self.active.bytes();
+            return Err(format!("blocks have {taken} bytes, counted {counted}"));
         }
         if mapped != self.arena.reserved() {
             return Err(format!(

@@ -32,6 +32,7 @@
 use std::collections::BTreeMap;
 
 use super::index::Index;
+use super::stats::SMALL_BYTES;
 use crate::seeded::seeded;
 
 /// Number of an extent in the table.
@@ -122,6 +123,11 @@ impl Extent {
     }
 }
 
+/// `bytes` of a hole that holds small blocks only, else 0.
+fn small_bytes(bytes: u64) -> u64 {
+    if bytes > SMALL_BYTES { 0 } else { bytes }
+}
+
 /// The table and the indexes over its holes. See the module documentation.
 pub(crate) struct Extents {
     table: Vec<Extent>,
@@ -136,6 +142,8 @@ pub(crate) struct Extents {
     first: Id,
     /// Number of holes, and their bytes.
     hole_sums: (u64, u64),
+    /// Bytes in holes that hold small blocks only.
+    small_holes: u64,
     /// Bytes of the largest hole; an upper bound of it where it is not known.
     largest: u64,
     largest_known: bool,
@@ -163,6 +171,7 @@ impl Extents {
             gaps: BTreeMap::from([(0, 0), (bound, 1)]),
             first: 0,
             hole_sums: (0, 0),
+            small_holes: 0,
             largest: 0,
             largest_known: true,
             stamp: 0,
@@ -236,9 +245,9 @@ impl Extents {
         self.hole_sums.0
     }
 
-    /// Number of holes, and their bytes.
-    pub(crate) fn hole_sums(&self) -> (u64, u64) {
-        self.hole_sums
+    /// Bytes in holes of up to [`SMALL_BYTES`].
+    pub(crate) fn small_hole_bytes(&self) -> u64 {
+        self.small_holes
     }
 
     /// Records of the table, used or not.
@@ -246,11 +255,16 @@ impl Extents {
         self.table.len() as u64
     }
 
-    /// As [`Extents::largest_hole`], looked for only where the largest was taken since.
-    pub(crate) fn known_largest(&mut self) -> u64 {
+    /// Looks for the largest hole if the largest was taken since.
+    #[inline]
+    pub(crate) fn note_largest(&mut self) {
         if !self.largest_known {
             (self.largest, self.largest_known) = (self.largest_hole(), true);
         }
+    }
+
+    /// Bytes of the largest hole as it was noted last, or more.
+    pub(crate) fn noted_largest(&self) -> u64 {
         self.largest
     }
 
@@ -326,6 +340,7 @@ impl Extents {
         } = *self.get(id);
         self.hole_sums.0 += 1;
         self.hole_sums.1 += bytes;
+        self.small_holes += small_bytes(bytes);
         if bytes >= self.largest {
             (self.largest, self.largest_known) = (bytes, true);
         }
@@ -339,6 +354,7 @@ impl Extents {
         } = *self.get(id);
         self.hole_sums.0 -= 1;
         self.hole_sums.1 -= bytes;
+        self.small_holes -= small_bytes(bytes);
         self.largest_known &= bytes < self.largest;
         let end = self.end_of(start) as usize;
         self.indexes[slot as usize][end].remove(&mut self.table, id);
@@ -618,6 +634,7 @@ impl Extents {
         let mut at = 0;
         let mut prev = NONE;
         let mut taken = (0, 0);
+        let mut small = 0;
         let mut holes = vec![(0u64, 0u64); self.indexes.len()];
         for (id, extent) in self.iter() {
             if extent.start != at || extent.bytes == 0 || extent.prev != prev {
@@ -638,6 +655,7 @@ impl Extents {
             match extent.state {
                 State::Taken => taken = (taken.0 + extent.bytes, taken.1 + 1),
                 State::Hole => {
+                    small += small_bytes(extent.bytes);
                     let sum = &mut holes[extent.slot as usize];
                     *sum = (sum.0 + extent.bytes, sum.1 + 1);
                     let index = self.index(extent.slot, self.end_of(extent.start));
@@ -662,10 +680,10 @@ impl Extents {
         let all = holes
             .iter()
             .fold((0, 0), |(bytes, count), of| (bytes + of.0, count + of.1));
-        if (all.1, all.0) != self.hole_sums {
+        if (all.1, all.0) != self.hole_sums || small != self.small_holes {
             return Err(format!(
-                "holes sum to {all:?}, counted {:?}",
-                self.hole_sums
+                "holes sum to {all:?} and {small} small, counted {:?} and {}",
+                self.hole_sums, self.small_holes
             ));
         }
         let largest = self.largest_hole();

@@ -29,11 +29,11 @@ use super::block::Block;
 use super::cache::{Cache, Cached};
 use super::core::{Core, Grant};
 use super::extents::{Id, NONE, Slot};
+use super::flows::{Aways, Flows, Sums, Tally, class};
 use super::index::UNIT;
 use super::outstanding::Outstanding;
 use super::private::{Captured, Private};
 use super::shared::Shared;
-use super::stats::{Flows, Tally};
 use super::told::Told;
 use crate::device::{Addr, StreamCore, Timeline};
 use crate::error::{Error, Result};
@@ -62,9 +62,11 @@ pub(crate) const COUNTED: Id = 1;
 /// What a lane's latch guards.
 pub(crate) struct LaneState {
     pub(crate) cache: Cache,
-    /// Blocks that the core served here, and blocks of other lanes in the cache. With what the
-    /// cache served less what it took in: blocks of this lane that were not freed here.
+    /// Blocks of this lane that the core served less those freed to it. With what the cache served
+    /// less what it took in: blocks of this lane that were not freed here.
     others: i64,
+    /// Blocks of other lanes that were freed here.
+    aways: Aways,
     /// Nothing is allocated or freed the short way: the lane is retired, or under capture.
     aside: bool,
     /// Nothing more is allocated here: keep nothing.
@@ -180,6 +182,7 @@ impl Lane {
         let state = LaneState {
             cache: Cache::new(),
             others: 0,
+            aways: Aways::default(),
             aside: false,
             retired: false,
             captured: None,
@@ -247,8 +250,8 @@ impl Lane {
         let Ok(Some(grant)) = core.take_ready(self.slot, bytes) else {
             return (0, COUNTED);
         };
+        self.count_served(bytes, requested, &mut core);
         self.take_ahead(grant, bytes, &mut core);
-        self.flows.served_by_core(bytes, requested);
         let is_over = core.is_over_soft_limit();
         drop(core);
         if is_over {
@@ -256,6 +259,12 @@ impl Lane {
         }
         self.shared.tell();
         (self.shared.base + grant.offset, grant.id)
+    }
+
+    /// Counts a block that the core served.
+    pub(crate) fn count_served(&self, bytes: u64, requested: u64, core: &mut Core) {
+        core.active.add(bytes);
+        self.flows.served_by_core(bytes, requested);
     }
 
     /// Under the latch.
@@ -366,29 +375,30 @@ impl Lane {
         }
     }
 
-    /// Frees the last bytes of the `block`, which has `before`, down to `after`, in stream
-    /// order; `returned` fewer were asked for.
-    pub(crate) fn shrink(&self, block: &Block, before: u64, after: u64, returned: u64) {
+    /// Frees the last bytes of the `block`, which is of the size `before`, down to `after`, in stream
+    /// order.
+    pub(crate) fn shrink(&self, block: &Block, before: Sums, after: Sums) {
         if let Some(private) = &self.private {
-            return self.shrink_private(private, block.addr(), before, after, returned);
+            return self.shrink_private(private, block.addr(), before, after);
         }
         let id = block.id();
         let tick = self.open_tick() * u64::from(!seeded!("tail-free-at-once"));
         let mut core = self.shared.core.lock();
-        self.flows.shrunk(before, after, returned);
-        core.shrink(id, before - after, self.slot, tick);
+        self.flows.resized(before, after);
+        core.shrink(id, before.bytes - after.bytes, self.slot, tick);
     }
 
-    /// Lets the block `id`, which has `before` bytes, have `after`, with `added` more asked for;
-    /// false where the memory behind it is not free.
-    pub(crate) fn grow(&self, id: Id, before: u64, after: u64, added: u64) -> Result<bool> {
+    /// Lets the block `id`, of the size `before`, have the size `after`; false where the memory
+    /// behind it is not free.
+    pub(crate) fn grow(&self, id: Id, before: Sums, after: Sums) -> Result<bool> {
         if let Some(private) = &self.private {
-            return Ok(self.grow_private(private, before == after, added));
+            return Ok(self.grow_private(private, before, after));
         }
         let mut core = self.shared.core.lock();
-        let grown = before == after || core.grow(id, after - before, self.slot)?;
+        let same = before.bytes == after.bytes;
+        let grown = same || core.grow(id, after.bytes - before.bytes, self.slot)?;
         if grown {
-            self.flows.grown(before, after, added);
+            self.flows.resized(before, after);
         }
         Ok(grown)
     }
@@ -420,12 +430,30 @@ impl Lane {
             drop(state);
             return self.free_by_core(home, block, requested);
         }
-        state.others += 1;
-        self.keep(&mut state, block, requested);
+        self.keep_foreign(&mut state, home, block, requested);
         drop(state);
         if !seeded!("foreign-free-holds-its-lane") {
             home.leave();
         }
+    }
+
+    /// Counts a free of a block of `home`, another lane, and keeps the block in the cache.
+    #[inline]
+    fn keep_foreign(&self, state: &mut LaneState, home: &Self, block: Cached, requested: u64) {
+        self.count_away(state, home, block.bytes, requested);
+        self.flows.took_foreign(block.bytes);
+        state.cache.push(block);
+    }
+
+    /// Counts a block of `home`, another lane, that is freed here, as one that `home` has no more.
+    #[inline]
+    fn count_away(&self, state: &mut LaneState, home: &Self, bytes: u64, requested: u64) {
+        let shared = &self.shared;
+        let away = (state.aways).of(&home.flows, |away| {
+            home.flows.add_away(away);
+            shared.counts.add_away(home.stream.timeline.uid, away);
+        });
+        away.add(bytes, requested);
     }
 
     /// Whether the cache may keep one more block: there is always room for one alone.
@@ -461,8 +489,11 @@ impl Lane {
         let mut state = latch(&self.state);
         let at_home = std::ptr::eq(self, home);
         if self.has_room(&state, block.bytes) {
-            state.others += i64::from(!at_home);
-            self.keep(&mut state, block, requested);
+            if at_home {
+                self.keep(&mut state, block, requested);
+            } else {
+                self.keep_foreign(&mut state, home, block, requested);
+            }
             drop(state);
             // As for a request: what the driver refuses is offered again next time.
             let _ = core.ease();
@@ -472,7 +503,12 @@ impl Lane {
             }
             return;
         }
-        self.flows.given_to_core(block.bytes, requested);
+        if at_home {
+            self.flows.given_to_core(block.bytes, requested);
+        } else {
+            self.count_away(&mut state, home, block.bytes, requested);
+        }
+        core.active.sub(block.bytes);
         core.give(block.id, self.slot, block.tick);
         // Only a retired lane counts each of its blocks; one in use counts those freed here.
         let counted = at_home && !state.retired;
@@ -510,7 +546,10 @@ impl Lane {
             let until = if same { u64::MAX } else { tick };
             let mut taken = std::mem::take(&mut core.taken_over);
             (latch(&other.state).cache).pop_until(bytes, until, TAKEN_OVER, &mut taken);
-            other.flows.left_cache(bytes * taken.len() as u64);
+            let mut left = [0; 2];
+            left[class(bytes)] = bytes * taken.len() as u64;
+            other.flows.left_cache(left);
+            core.active.sub_all(left);
             let grant = self.take_in(&mut taken, core);
             core.taken_over = taken;
             core.steps.waits += u64::from(waited);
@@ -550,6 +589,7 @@ impl Lane {
         let mut state = latch(&self.state);
         for block in blocks {
             if self.has_room(&state, block.bytes) {
+                core.active.add(block.bytes);
                 self.flows.came_to_cache(block.bytes);
                 state.cache.push(Cached { tick, ..block });
             } else {
@@ -597,8 +637,10 @@ impl Lane {
         }
         let mut cache = core.spare_cache.take().unwrap_or_else(Cache::new);
         std::mem::swap(&mut state.cache, &mut cache);
+        let left = self.flows.cached();
         drop(state);
-        self.flows.left_cache(bytes);
+        self.flows.left_cache(left);
+        core.active.sub_all(left);
         let kept = u64::from(!seeded!("cache-forgets-its-histories"));
         let mut run = None;
         cache.drain(|block| {

@@ -4,6 +4,7 @@
 //! own side, `extents`, `index` and `windows` the pure bookkeeping of addresses, `core` and `mapping`
 //! the steps by which a request finds memory, `shared` what ties them together.
 
+mod active;
 mod block;
 mod board;
 mod cache;
@@ -12,6 +13,7 @@ mod core;
 mod ends;
 mod extents;
 mod figures;
+mod flows;
 mod index;
 mod lane;
 mod mapping;
@@ -35,7 +37,7 @@ use bytemuck::Pod;
 pub use block::{Block, PoolBuf};
 pub use config::{HandleSize, PoolConfig, Reuse};
 pub use snapshot::{Piece, PieceState, Snapshot};
-pub use stats::{Counter, PoolStats, SMALL_BYTES, Steps, StreamStats};
+pub use stats::{BlockStats, ClassStats, Counter, PoolStats, SMALL_BYTES, Steps, StreamStats};
 pub use track::{LeakReport, LiveBlock, TagScope, tag_scope};
 
 use crate::device::{Device, Stream};

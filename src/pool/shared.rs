@@ -41,6 +41,8 @@ pub(crate) struct Shared {
     /// Steps after the core's own, by rank.
     relief: Mutex<Vec<(u8, ReliefStep)>>,
     pub(crate) failures: AtomicU64,
+    /// Times that a request was tried again after a registered step.
+    pub(super) retries: AtomicU64,
     /// Bytes in segments of private memory.
     pub(super) graph_bytes: AtomicU64,
     pub(super) counts: Counts,
@@ -63,6 +65,7 @@ impl Shared {
             attached: OnceLock::new(),
             relief: Mutex::default(),
             failures: AtomicU64::new(0),
+            retries: AtomicU64::new(0),
             graph_bytes: AtomicU64::new(0),
             counts: Counts::new(),
         })
@@ -207,6 +210,7 @@ impl Shared {
             .collect();
         for step in steps {
             while step(&self.pressure(lane, bytes)) == Relief::Retry {
+                self.retries.fetch_add(1, Ordering::Relaxed);
                 if let Some((grant, _)) = self.climb(lane, bytes, requested)? {
                     let mut core = self.core.lock();
                     core.steps.relieved += 1;
@@ -235,8 +239,8 @@ impl Shared {
         requested: u64,
     ) -> Result<Option<(Grant, bool)>> {
         let served = |grant: Grant, core: &mut Core| {
+            lane.count_served(bytes, requested, core);
             lane.take_ahead(grant, bytes, core);
-            lane.flows.served_by_core(bytes, requested);
             Ok(Some((grant, core.is_over_soft_limit())))
         };
         // Lanes are listed before the core is locked: making a lane locks in that order.
