@@ -108,6 +108,16 @@ impl Sums {
         }
     }
 
+    /// The lower of each, signed.
+    fn least(self, other: Self) -> Self {
+        let least = |a: u64, b: u64| (a as i64).min(b as i64) as u64;
+        Self {
+            blocks: least(self.blocks, other.blocks),
+            bytes: least(self.bytes, other.bytes),
+            requested: least(self.requested, other.requested),
+        }
+    }
+
     /// The larger of each.
     pub(crate) fn most(self, other: Self) -> Self {
         Self {
@@ -153,11 +163,12 @@ struct Tallies {
 }
 
 impl Tallies {
+    /// Adds and gives the sum.
     #[inline]
-    fn add(&self, sums: Sums) {
-        self.blocks.add(sums.blocks);
-        self.bytes.add(sums.bytes);
-        self.requested.add(sums.requested);
+    fn add(&self, sums: Sums) -> Sums {
+        let sums = self.get() + sums;
+        self.set(sums);
+        sums
     }
 
     #[inline]
@@ -176,6 +187,7 @@ impl Tallies {
         }
     }
 
+    #[inline]
     fn set(&self, sums: Sums) {
         self.blocks.set(sums.blocks);
         self.bytes.set(sums.bytes);
@@ -204,6 +216,18 @@ struct PeakTallies {
     active: [Tally; 3],
 }
 
+/// Up to where there is no new peak of a class or of all, for one writer: what it allocated itself
+/// less what was freed hot. That holds while the other writer allocates nothing, nor this one in the
+/// other class; what else is freed only lowers what is live.
+#[derive(Debug, Default)]
+struct Bar {
+    at: Tallies,
+    /// What the other writer had allocated; [`UNSET`] where the bar does not hold.
+    other: Tally,
+}
+
+const UNSET: u64 = u64::MAX;
+
 /// One flow of a lane. Cache lines that no other lane writes, nor the line beside them.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -213,8 +237,18 @@ struct Flow {
     freed: [Tallies; 2],
     /// Most of what both flows of the lane have, as this flow's writer saw it.
     peaks: PeakTallies,
+    bars: [Bar; 2],
     /// Bytes that came into the lane's cache other than by its own frees.
     came: [Tally; 2],
+}
+
+impl Flow {
+    /// Blocks allocated.
+    #[inline]
+    fn allocations(&self) -> u64 {
+        let [small, large] = &self.allocated;
+        small.blocks.get().wrapping_add(large.blocks.get())
+    }
 }
 
 /// The flow that passes the cache by, and sums that a hot allocation would otherwise make of it.
@@ -223,6 +257,8 @@ struct Cold {
     flow: Flow,
     /// Allocated less freed.
     live: [Tallies; 2],
+    /// Times that anything was allocated.
+    allocations: Tally,
     /// Bytes that went from the lane's cache into the arena or into another cache.
     left: [Tally; 2],
 }
@@ -308,9 +344,14 @@ impl Flows {
     /// Counts a block that the cache served.
     #[inline]
     pub(crate) fn served_by_cache(&self, bytes: u64, requested: u64) {
-        let class = class(bytes);
-        self.hot.allocated[class].add(Sums::block(bytes, requested));
-        self.note_peak(&self.hot, class);
+        let (hot, class) = (&self.hot, class(bytes));
+        let allocated = hot.allocated[class].add(Sums::block(bytes, requested));
+        let rose = allocated - hot.freed[class].get();
+        let [bar, other] = [&hot.bars[class], &hot.bars[1 - class]];
+        other.other.set(UNSET);
+        if bar.at.is_below(rose) | (bar.other.get() != self.cold.allocations.get()) {
+            self.note_peak(hot, class, rose, self.cold.allocations.get());
+        }
     }
 
     /// Counts a freed block that the cache took in.
@@ -344,10 +385,17 @@ impl Flows {
     }
 
     fn cold_allocated(&self, class: usize, sums: Sums) {
-        self.cold.flow.allocated[class].add(sums);
-        self.cold.live[class].add(sums);
-        self.note_peak(&self.cold.flow, class);
-        self.note_active(&self.cold.flow, class);
+        let (hot, cold) = (&self.hot, &self.cold);
+        cold.allocations.add(1);
+        cold.flow.allocated[class].add(sums);
+        let rose = cold.live[class].add(sums) - hot.freed[class].get();
+        let [bar, other] = [&cold.flow.bars[class], &cold.flow.bars[1 - class]];
+        other.other.set(UNSET);
+        let allocations = hot.allocations();
+        if bar.at.is_below(rose) | (bar.other.get() != allocations) {
+            self.note_peak(&cold.flow, class, rose, allocations);
+        }
+        self.note_active(&cold.flow, class);
     }
 
     fn cold_freed(&self, class: usize, sums: Sums) {
@@ -398,25 +446,27 @@ impl Flows {
             .wrapping_sub(self.away[class].bytes.get())
     }
 
-    /// Raises the peaks of `flow` to what is live, of which blocks of `class` have become more.
-    #[inline]
-    fn note_peak(&self, flow: &Flow, class: usize) {
-        let peaks = &flow.peaks.live;
-        let of_class = self.live(class);
-        let all = of_class + self.live(1 - class);
-        if peaks[class].is_below(of_class) | peaks[2].is_below(all) {
-            self.raise_peak(flow, class);
-        }
-    }
-
+    /// Raises the peaks of `flow` to what is live, of which blocks of `class` have become more, and
+    /// sets its bar, where `rose` is what the writer compares with it.
     #[cold]
     #[inline(never)]
-    fn raise_peak(&self, flow: &Flow, class: usize) {
-        self.look_elsewhere();
-        let of_class = self.live(class);
-        let all = of_class + self.live(1 - class);
-        flow.peaks.live[class].raise_to(of_class);
-        flow.peaks.live[2].raise_to(all);
+    fn note_peak(&self, flow: &Flow, class: usize, rose: Sums, other: u64) {
+        let peaks = &flow.peaks.live;
+        let now = || {
+            let of_class = self.live(class);
+            (of_class, of_class + self.live(1 - class))
+        };
+        let (mut of_class, mut all) = now();
+        if peaks[class].is_below(of_class) || peaks[2].is_below(all) {
+            self.look_elsewhere();
+            (of_class, all) = now();
+            peaks[class].raise_to(of_class);
+            peaks[2].raise_to(all);
+        }
+        let room = (peaks[class].get() - of_class).least(peaks[2].get() - all);
+        let bar = &flow.bars[class];
+        bar.at.set(rose + room);
+        bar.other.set(other);
     }
 
     /// As [`Flows::note_peak`], for active bytes.
@@ -469,11 +519,9 @@ impl Flows {
 
     /// Blocks that the cache served less those that it took in. Exact for who holds the latch.
     pub(crate) fn served_less_kept(&self) -> i64 {
-        let blocks = |flow: &[Tallies; 2]| {
-            let [small, large] = flow;
-            small.blocks.get().wrapping_add(large.blocks.get())
-        };
-        blocks(&self.hot.allocated).wrapping_sub(blocks(&self.hot.freed)) as i64
+        let [small, large] = &self.hot.freed;
+        let freed = small.blocks.get().wrapping_add(large.blocks.get());
+        self.hot.allocations().wrapping_sub(freed) as i64
     }
 
     /// Bytes in small and in large blocks in the cache. Exact for who holds the latch and the
@@ -523,6 +571,9 @@ impl Flows {
     /// Sets the peaks to what they count now. A count made meanwhile may be missed by one block.
     pub(crate) fn reset_peaks(&self) {
         self.look_elsewhere();
+        for bar in self.hot.bars.iter().chain(&self.cold.flow.bars) {
+            bar.other.set(UNSET);
+        }
         let live = [0, 1].map(|class| self.live(class).seen());
         let active = [0, 1].map(|class| (self.active(class) as i64).max(0) as u64);
         for peaks in [&self.hot.peaks, &self.cold.flow.peaks] {
