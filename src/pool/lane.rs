@@ -75,11 +75,20 @@ pub(crate) struct LaneState {
     captured: Option<Arc<Captured>>,
 }
 
-/// See the module documentation. Two cache lines at a time are a lane's own, since processors fetch
-/// lines in pairs.
+/// What the lane's own threads write, on cache lines where nothing else is: who frees the lane's
+/// blocks elsewhere reads the rest of the lane. In pairs of lines, as processors fetch them.
+#[repr(align(128))]
+pub(crate) struct Own {
+    pub(crate) state: Latch<LaneState>,
+    /// The size that the cache did not have last, and how often in a row; written under the latch.
+    missed: Tally,
+    in_a_row: Tally,
+}
+
+/// See the module documentation.
 #[repr(align(128))]
 pub(crate) struct Lane {
-    pub(crate) state: Latch<LaneState>,
+    pub(crate) own: Own,
     /// As the pool is configured.
     cache_bytes: u64,
     pub(crate) shared: Arc<Shared>,
@@ -90,9 +99,6 @@ pub(crate) struct Lane {
     pub(crate) flows: Arc<Flows>,
     /// Of a lane whose blocks are parts of a graph's memory.
     pub(super) private: Option<Arc<Private>>,
-    /// The size that the cache did not have last, and how often in a row; written under the latch.
-    missed: Tally,
-    in_a_row: Tally,
     outstanding: Outstanding,
 }
 
@@ -165,7 +171,7 @@ impl Lane {
     pub(super) fn new_private(home: &Self, private: Arc<Private>) -> Arc<Self> {
         let (shared, stream) = (&home.shared, &home.stream);
         let lane = Self::make(shared, stream, home.slot, &home.hold, Some(private));
-        let mut state = latch(&lane.state);
+        let mut state = latch(&lane.own.state);
         (state.aside, state.retired) = (true, true);
         drop(state);
         lane.enter();
@@ -188,7 +194,11 @@ impl Lane {
             captured: None,
         };
         let lane = Arc::new(Self {
-            state: Latch::new(state),
+            own: Own {
+                state: Latch::new(state),
+                missed: Tally::default(),
+                in_a_row: Tally::default(),
+            },
             cache_bytes: shared.cache_bytes,
             shared: Arc::clone(shared),
             stream: Arc::clone(stream),
@@ -197,8 +207,6 @@ impl Lane {
             hold: Arc::clone(hold),
             flows: Arc::default(),
             private,
-            missed: Tally::default(),
-            in_a_row: Tally::default(),
             outstanding: Outstanding::new(),
         });
         // Taken back by `end`.
@@ -224,7 +232,7 @@ impl Lane {
         if !is_servable(requested) {
             return (0, UNCOUNTED);
         }
-        let Some(mut state) = try_latch(&self.state) else {
+        let Some(mut state) = try_latch(&self.own.state) else {
             return (0, UNCOUNTED);
         };
         if state.aside {
@@ -269,24 +277,24 @@ impl Lane {
 
     /// Under the latch.
     fn note_miss(&self, bytes: u64) {
-        if self.missed.get() == bytes {
-            self.in_a_row.add(1);
+        if self.own.missed.get() == bytes {
+            self.own.in_a_row.add(1);
         } else {
-            self.missed.set(bytes);
-            self.in_a_row.set(1);
+            self.own.missed.set(bytes);
+            self.own.in_a_row.set(1);
         }
     }
 
     /// Whether another thread is at the lane now.
     pub(crate) fn is_busy(&self) -> bool {
-        is_latched(&self.state)
+        is_latched(&self.own.state)
     }
 
     /// A block of at least `requested` bytes. The caller holds the pool and the stream, or a
     /// block of this lane.
     pub(crate) fn alloc(&self, requested: u64) -> Result<Block> {
         let bytes = rounded(requested)?;
-        let mut state = latch(&self.state);
+        let mut state = latch(&self.own.state);
         if state.aside {
             drop(state);
             return self.alloc_aside(bytes, requested);
@@ -307,7 +315,7 @@ impl Lane {
         if let Some(captured) = self.captured() {
             return captured.alloc(bytes, requested);
         }
-        let mut state = latch(&self.state);
+        let mut state = latch(&self.own.state);
         if state.retired {
             drop(state);
             self.enter();
@@ -321,7 +329,7 @@ impl Lane {
 
     /// A block of `bytes` if the core has it without help from above.
     pub(super) fn try_alloc(&self, bytes: u64) -> Result<Option<Block>> {
-        latch(&self.state).others += 1;
+        latch(&self.own.state).others += 1;
         let granted = self.shared.climb(self, bytes, bytes);
         if let Ok(Some((grant, _))) = granted {
             let addr = self.shared.base + grant.offset;
@@ -338,12 +346,12 @@ impl Lane {
 
     /// The capture the lane is under.
     pub(super) fn captured(&self) -> Option<Arc<Captured>> {
-        latch(&self.state).captured.clone()
+        latch(&self.own.state).captured.clone()
     }
 
     /// Sets the capture the lane is under; gives the one before.
     pub(super) fn set_captured(&self, captured: Option<Arc<Captured>>) -> Option<Arc<Captured>> {
-        let mut state = latch(&self.state);
+        let mut state = latch(&self.own.state);
         state.aside = state.retired || captured.is_some();
         std::mem::replace(&mut state.captured, captured)
     }
@@ -366,7 +374,7 @@ impl Lane {
 
     /// Takes back the count of a block that there is not.
     fn count_out(&self) {
-        let mut state = latch(&self.state);
+        let mut state = latch(&self.own.state);
         if state.retired {
             drop(state);
             self.leave();
@@ -412,7 +420,7 @@ impl Lane {
             tick: self.open_tick(),
             id,
         };
-        let mut state = latch(&self.state);
+        let mut state = latch(&self.own.state);
         if !self.has_room(&state, block.bytes) {
             drop(state);
             return self.free_by_core(self, block, requested);
@@ -424,7 +432,7 @@ impl Lane {
     /// Takes back a block that was allocated on `home`, another lane of the pool. The caller holds
     /// a count of this lane.
     pub(crate) fn free_foreign(&self, home: &Self, block: Cached, requested: u64) {
-        let mut state = latch(&self.state);
+        let mut state = latch(&self.own.state);
         // A part of a graph's memory is no extent.
         if block.id == NONE || !self.has_room(&state, block.bytes) {
             drop(state);
@@ -486,7 +494,7 @@ impl Lane {
         let shared = Arc::clone(&self.shared);
         let mut core = shared.core.lock();
         self.drain(&mut core);
-        let mut state = latch(&self.state);
+        let mut state = latch(&self.own.state);
         let at_home = std::ptr::eq(self, home);
         if self.has_room(&state, block.bytes) {
             if at_home {
@@ -532,7 +540,7 @@ impl Lane {
         core: &mut Core,
     ) -> Result<Option<Grant>> {
         for other in lanes {
-            let newest = latch(&other.state).cache.newest(bytes);
+            let newest = latch(&other.own.state).cache.newest(bytes);
             let Some(tick) = newest.filter(|_| !std::ptr::eq(&**other, self)) else {
                 continue;
             };
@@ -545,7 +553,7 @@ impl Lane {
             // What was freed meanwhile, or read its tick later, the wait does not cover.
             let until = if same { u64::MAX } else { tick };
             let mut taken = std::mem::take(&mut core.taken_over);
-            (latch(&other.state).cache).pop_until(bytes, until, TAKEN_OVER, &mut taken);
+            (latch(&other.own.state).cache).pop_until(bytes, until, TAKEN_OVER, &mut taken);
             let mut left = [0; 2];
             left[class(bytes)] = bytes * taken.len() as u64;
             other.flows.left_cache(left);
@@ -586,7 +594,7 @@ impl Lane {
     /// Puts blocks that the lane's stream runs behind into the cache, as far as there is room.
     fn put_in(&self, blocks: impl Iterator<Item = Cached>, core: &mut Core) {
         let tick = self.open_tick();
-        let mut state = latch(&self.state);
+        let mut state = latch(&self.own.state);
         for block in blocks {
             if self.has_room(&state, block.bytes) {
                 core.active.add(block.bytes);
@@ -602,8 +610,8 @@ impl Lane {
     /// hole behind the one granted, if that is ready. Takes nothing else that is free, and whoever
     /// looks for memory beyond holes gets it back from the cache.
     pub(crate) fn take_ahead(&self, grant: Grant, bytes: u64, core: &mut Core) {
-        let in_a_row = self.in_a_row.get();
-        if in_a_row < IN_A_ROW || self.missed.get() != bytes {
+        let in_a_row = self.own.in_a_row.get();
+        if in_a_row < IN_A_ROW || self.own.missed.get() != bytes {
             return;
         }
         let most = in_a_row.min(AHEAD).min(AHEAD_BYTES / bytes);
@@ -618,7 +626,7 @@ impl Lane {
 
     /// Shows all blocks in the cache.
     pub(super) fn each_cached(&self, see: impl FnMut(&Cached)) {
-        latch(&self.state).cache.each(see);
+        latch(&self.own.state).cache.each(see);
     }
 
     /// Empties the cache into the core; true if there was anything.
@@ -626,7 +634,7 @@ impl Lane {
     /// The latch is held only while an empty cache takes the place of the full one. Until the core
     /// has all of it nobody misses it: who looks for memory does so under the core's lock.
     pub(crate) fn drain(&self, core: &mut Core) -> bool {
-        let state = latch(&self.state);
+        let state = latch(&self.own.state);
         self.drain_cache(state, core)
     }
 
@@ -655,7 +663,7 @@ impl Lane {
 
     /// Ends the lane's use: from now on frees go straight to the core, and the last one ends it.
     pub(crate) fn retire(&self, core: &mut Core) {
-        let mut state = latch(&self.state);
+        let mut state = latch(&self.own.state);
         state.aside = true;
         if std::mem::replace(&mut state.retired, true) {
             return;

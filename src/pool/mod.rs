@@ -25,6 +25,7 @@ mod seats;
 mod shared;
 mod snapshot;
 mod stats;
+mod summary;
 mod told;
 mod track;
 mod windows;
@@ -302,8 +303,11 @@ impl Pool {
             .add_relief(APPLICATION_RANK, Arc::new(callback));
     }
 
-    /// The pool's figures.
+    /// The pool's figures: with [`PoolStats`] everything that is counted, by size class and stream.
+    /// Takes no lock that an allocation waits for; costs a few hundred loads, and as many for each
+    /// stream.
     #[doc(alias = "memory_stats")]
+    #[doc(alias = "memory_summary")]
     #[doc(alias = "memory_allocated")]
     #[doc(alias = "memory_reserved")]
     #[doc(alias = "max_memory_allocated")]
@@ -312,7 +316,8 @@ impl Pool {
         self.shared().stats()
     }
 
-    /// Sets all peaks to what they count now.
+    /// Sets all peaks to what they count now: the pool's, those of its classes and of its streams.
+    /// Nothing else changes.
     #[doc(alias = "reset_peak_memory_stats")]
     pub fn reset_peaks(&self) {
         self.shared().reset_peaks();

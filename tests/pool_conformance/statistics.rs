@@ -559,3 +559,101 @@ fn a_block_resized_into_the_other_class_counts_there(device: &Device) {
     );
     whole(&pool);
 }
+
+#[test]
+fn the_table_names_every_figure_of_the_pool_and_of_each_stream() {
+    let device = super::common::host();
+    let world = World::new(&device, 1);
+    let text = world.pool.stats().to_string();
+    for name in [
+        "current",
+        "peak",
+        "allocated",
+        "freed",
+        "blocks",
+        "requested, small",
+        "active, large",
+        "reserved",
+        "inactive split",
+        "largest hole",
+        "fragmentation",
+        "after compaction",
+        "retries",
+        "failures",
+        "cached",
+    ] {
+        assert!(text.contains(name), "{name} is missing: {text}");
+    }
+    for stream in &world.streams {
+        assert!(
+            text.contains(&format!("\nstream {}", stream.id())),
+            "{text}"
+        );
+    }
+    let widths: Vec<usize> = text.lines().map(|line| line.chars().count()).collect();
+    assert!(widths.iter().all(|&width| width <= 80), "{text}");
+}
+
+#[cfg(feature = "cli")]
+#[test]
+fn the_json_of_the_statistics_reads_back_with_every_figure() {
+    let device = super::common::host();
+    let mut world = World::new(&device, 2);
+    for _ in 0..50 {
+        world.step();
+    }
+    let stats = world.pool.stats();
+    let value: serde_json::Value = serde_json::from_str(&stats.to_json()).expect("JSON");
+    let of = |counter: Counter| {
+        serde_json::json!({
+            "current": counter.current,
+            "peak": counter.peak,
+            "allocated": counter.allocated,
+            "freed": counter.freed,
+        })
+    };
+    let PoolStats { small, large, .. } = &stats;
+    for (name, all, small, large) in [
+        ("blocks", stats.blocks, small.blocks, large.blocks),
+        (
+            "allocated_bytes",
+            stats.allocated,
+            small.allocated,
+            large.allocated,
+        ),
+        (
+            "requested_bytes",
+            stats.requested,
+            small.requested,
+            large.requested,
+        ),
+        ("active_bytes", stats.active, small.active, large.active),
+        (
+            "reserved_bytes",
+            stats.reserved,
+            small.reserved,
+            large.reserved,
+        ),
+        (
+            "inactive_split_bytes",
+            stats.inactive_split,
+            small.inactive_split,
+            large.inactive_split,
+        ),
+    ] {
+        let classes = serde_json::json!({"all": of(all), "small": of(small), "large": of(large)});
+        assert_eq!(value[name], classes, "{name}");
+    }
+    assert_eq!(value["largest_hole_bytes"], stats.largest_hole);
+    assert_eq!(value["failures"], stats.failures);
+    assert_eq!(value["steps"]["grow"], stats.steps.grow);
+    let streams = value["streams"].as_array().expect("a list");
+    assert_eq!(streams.len(), stats.streams.len());
+    for (value, stream) in streams.iter().zip(&stats.streams) {
+        assert_eq!(value["stream"], stream.stream);
+        assert_eq!(
+            value["requested_bytes"]["large"],
+            of(stream.large.requested)
+        );
+    }
+}
