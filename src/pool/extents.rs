@@ -27,7 +27,7 @@
 //! both, holes are filed by the end they start in, and gaps do not merge across the bound.
 //!
 //! Everything here is integers: no driver type, no clock, no lock. An extent is 64 bytes, and no
-//! call allocates except to extend the table.
+//! call allocates except to extend the table or the list of its unused records.
 
 use std::collections::BTreeMap;
 
@@ -131,8 +131,9 @@ fn small_bytes(bytes: u64) -> u64 {
 /// The table and the indexes over its holes. See the module documentation.
 pub(crate) struct Extents {
     table: Vec<Extent>,
-    /// Unused records, chained through `next`.
-    spare: Id,
+    /// Unused records. Not chained through them: who takes one would wait for its cache line, which
+    /// another thread may have written last.
+    spare: Vec<Id>,
     /// By slot: holes of the low end, holes of the high end.
     indexes: Vec<[Index; 2]>,
     /// Offset at which the high end starts.
@@ -165,7 +166,7 @@ impl Extents {
         };
         Self {
             table: vec![gap(0, bound, NONE, 1), gap(bound, bytes, 0, NONE)],
-            spare: NONE,
+            spare: Vec::new(),
             indexes: vec![Default::default()],
             bound,
             gaps: BTreeMap::from([(0, 0), (bound, 1)]),
@@ -315,23 +316,17 @@ impl Extents {
     }
 
     fn new_record(&mut self, extent: Extent) -> Id {
-        if self.spare == NONE {
+        let Some(id) = self.spare.pop() else {
             self.table.push(extent);
             return (self.table.len() - 1) as Id;
-        }
-        let id = self.spare;
-        self.spare = self.get(id).next;
+        };
         *self.get_mut(id) = extent;
         id
     }
 
     fn drop_record(&mut self, id: Id) {
-        let spare = self.spare;
-        *self.get_mut(id) = Extent {
-            next: spare,
-            ..Extent::BLANK
-        };
-        self.spare = id;
+        *self.get_mut(id) = Extent::BLANK;
+        self.spare.push(id);
     }
 
     fn file(&mut self, id: Id) {

@@ -47,8 +47,8 @@ const TAKEN_OVER: usize = 64;
 const IN_A_ROW: u64 = 4;
 
 /// Blocks taken ahead at most, and their bytes.
-const AHEAD: u64 = 16;
-const AHEAD_BYTES: u64 = 1 << 20;
+const AHEAD: u64 = 32;
+const AHEAD_BYTES: u64 = 2 << 20;
 
 /// Largest request; far above any device, far below what would overflow.
 const LARGEST: u64 = 1 << 46;
