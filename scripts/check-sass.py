@@ -57,7 +57,7 @@ def functions(sass):
             found[name] = collections.Counter()
         access = re.search(r"\b(LDG|STG|LDL|STL)\.?(\S*)", line)
         if name and access:
-            width = re.search(r"\b(128|64|U16|U8|S16|S8|16|8)$", access[2])
+            width = re.search(r"\b(128|64|U16|U8|S16|S8|16|8)\b", access[2])
             bits = int(width[1].lstrip("US")) if width else 32
             found[name][access[1], bits] += 1
     return found
@@ -76,8 +76,9 @@ def check(name, accesses, usage):
     if kind and len(pair(name)) == 2:
         (_, source), (_, target) = pair(name)
         wider = max(source, target)
-        # A generator's call serves eight elements, which may be more than one access of each side.
-        group = 8 if "Stochastic" in name and kind == "flat_kernel" else 16 // wider
+        # Eight elements are a group where the rounding is worked out; that may be more than one access.
+        worked_out = "Stochastic" in name or "Directed" in name
+        group = 8 if worked_out and kind == "flat_kernel" else 16 // wider
         for op, size in (("LDG", source), ("STG", target)):
             bits = min(8 * size * group, 128)
             if accesses[op, bits] == 0:

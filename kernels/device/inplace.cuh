@@ -65,7 +65,8 @@ __global__ void __launch_bounds__(CONVERT_THREADS) inplace_kernel(u64 addr, u64 
     for (int u = 0; u < U; u++) {
         const u64 e = begin + (u64)(threadIdx.x + u * CONVERT_THREADS) * V;
         if (e + V <= count) {
-            x[u] = load_streaming<typename S::Bits, V>(addr + e * SB);
+            /* Lines that a widening stores to again soon had better be gone. */
+            x[u] = load_streaming<typename S::Bits, V>(addr + e * SB, DB < SB ? Kept::IN_TURN : Kept::FIRST_OUT);
         } else {
 #pragma unroll
             for (int i = 0; i < V; i++)

@@ -15,6 +15,7 @@
 
 #include "device/bulk.cuh"
 #include "device/move.cuh"
+#include "device/vector.cuh"
 
 namespace wp {
 
@@ -65,7 +66,7 @@ __device__ __forceinline__ void move_vectors(const Share (&shares)[kMoves]) {
 #pragma unroll
         for (unsigned v = 0; v < kVectors; ++v)
             if (v * kStride < shares[m].left)
-                data[m][v] = __ldcs(shares[m].src + v * kStride);
+                data[m][v] = load_once(shares[m].src + v * kStride, Kept::IN_TURN);
 #pragma unroll
     for (unsigned m = 0; m < kMoves; ++m)
 #pragma unroll

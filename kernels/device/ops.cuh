@@ -83,11 +83,12 @@ __device__ __forceinline__ void convert_all(const typename S::Bits (&x)[V], type
 /* Nothing but the conversion, the mode known at compile time. */
 template <class S, class D, class Mode>
 struct Plain {
-    /* A call of the generator serves 8 neighbours: a thread then takes them all. */
-    static constexpr int FLAT_GROUP = Mode::RANDOM ? 8 : Shape<S, D>::V;
-    static constexpr int FLAT = Mode::RANDOM ? 1 : Shape<S, D>::U;
     static constexpr int CHUNKS = 1;
     static constexpr bool LIGHT = EXACT<S, D> || SAME_MODE<Mode, Nearest>;
+    /* Where the rounding is worked out, and 8 neighbours share a call of the generator, a thread takes
+     * them in one group: its stores are then as wide as can be. */
+    static constexpr int FLAT_GROUP = LIGHT ? Shape<S, D>::V : 8;
+    static constexpr int FLAT = LIGHT ? Shape<S, D>::U : 1;
     static constexpr int RESIDENT = LIGHT ? 4 : 3;
     Mode mode;
     bool saturate;

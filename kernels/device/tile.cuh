@@ -60,7 +60,7 @@ __device__ __forceinline__ Whole whole_groups(const Chunk &c, int size, bool is_
 }
 
 template <class S, class D, class Op>
-__device__ __forceinline__ void convert_groups(const Chunk &c, const Whole &w, int lane, Op &op) {
+__device__ __forceinline__ void convert_groups(const Chunk &c, const Whole &w, int lane, Kept kept, Op &op) {
     constexpr int V = Shape<S, D>::V, U = Shape<S, D>::UNROLL, LANES = Shape<S, D>::LANES;
     using SV = Vector<typename S::Bits, V>;
     using DV = Vector<typename D::Bits, V>;
@@ -70,7 +70,7 @@ __device__ __forceinline__ void convert_groups(const Chunk &c, const Whole &w, i
         SV x[U];
 #pragma unroll
         for (int u = 0; u < U; u++)
-            if (g + LANES * u < w.end) x[u] = load_streaming<typename S::Bits, V>(from + u * LANES * sizeof(SV));
+            if (g + LANES * u < w.end) x[u] = load_streaming<typename S::Bits, V>(from + u * LANES * sizeof(SV), kept);
 #pragma unroll
         for (int u = 0; u < U; u++) {
             if (g + LANES * u < w.end) {
@@ -84,7 +84,7 @@ __device__ __forceinline__ void convert_groups(const Chunk &c, const Whole &w, i
 
 /* The same where the source is not aligned: of the aligned vectors around it each is loaded once. */
 template <class S, class D, class Op>
-__device__ __forceinline__ void convert_shifted(const Chunk &c, const Whole &w, int lane, Op &op) {
+__device__ __forceinline__ void convert_shifted(const Chunk &c, const Whole &w, int lane, Kept kept, Op &op) {
     constexpr int V = Shape<S, D>::V, U = Shape<S, D>::UNROLL_SHIFTED, LANES = Shape<S, D>::LANES;
     using SV = Vector<typename S::Bits, V>;
     using DV = Vector<typename D::Bits, V>;
@@ -98,7 +98,7 @@ __device__ __forceinline__ void convert_shifted(const Chunk &c, const Whole &w, 
 #pragma unroll
         for (int u = 0; u <= U; u++)
             if (g + LANES * u <= w.end && (u < U || lane == 0))
-                x[u] = load_words<typename S::Bits, V>(base + (i64)(g + LANES * u) * (i64)sizeof(SV));
+                x[u] = load_words<typename S::Bits, V>(base + (i64)(g + LANES * u) * (i64)sizeof(SV), kept);
 #pragma unroll
         for (int u = 0; u < U; u++) {
             const Words<typename S::Bits, V> next = of_next_lane(x[u], x[u + 1], lane);
@@ -127,14 +127,14 @@ __device__ __forceinline__ void convert_edges(const Chunk &c, const Whole &w, in
 
 /* Whole groups among the first `size` elements; what is left after them is done one by one. */
 template <class S, class D, class Op>
-__device__ __forceinline__ void convert_chunk(const Chunk &c, int size, int lane, Op &op) {
+__device__ __forceinline__ void convert_chunk(const Chunk &c, int size, int lane, Kept kept, Op &op) {
     constexpr int V = Shape<S, D>::V;
     const bool is_shifted = c.src % (V * S::SIZE / 8) != 0;
     const Whole w = whole_groups<S, V>(c, size, is_shifted);
     if (is_shifted) {
-        convert_shifted<S, D>(c, w, lane, op);
+        convert_shifted<S, D>(c, w, lane, kept, op);
     } else {
-        convert_groups<S, D>(c, w, lane, op);
+        convert_groups<S, D>(c, w, lane, kept, op);
     }
     convert_edges<S, D>(c, w, lane, op);
 }
