@@ -5,7 +5,7 @@
 //! that is not active is free, and a hole goes to the class of blocks that it can serve: one of up
 //! to [`SMALL_BYTES`](super::SMALL_BYTES) holds small blocks only.
 
-use super::flows::class;
+use super::tally::class;
 
 /// A sum of the core's with its history.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -9,11 +9,11 @@ use bytemuck::Pod;
 
 use super::cache::Cached;
 use super::extents::{Id, NONE};
-use super::flows::Sums;
 use super::index::UNIT;
 use super::lane::{Lane, LanePtr, rounded};
 use super::private::keep_block;
 use super::seats::nearby;
+use super::tally::Sums;
 use super::track::Ticket;
 #[cfg(feature = "sanitize")]
 use crate::device::Note;

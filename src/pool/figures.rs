@@ -7,10 +7,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use super::active::Gauge;
 use super::core::Core;
 use super::extents::{Id, State};
-use super::flows::{Away, Flows, Sums, class};
+use super::flows::{Away, Flows};
 use super::posted::Posted;
 use super::shared::Shared;
 use super::stats::{BlockStats, ClassStats, Counter, PoolStats, StreamStats};
+use super::tally::{Sums, class};
 use crate::device::lock;
 use crate::sync::{Mutex, try_lock};
 

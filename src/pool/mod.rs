@@ -26,6 +26,7 @@ mod shared;
 mod snapshot;
 mod stats;
 mod summary;
+mod tally;
 mod told;
 mod track;
 mod windows;
