@@ -3,6 +3,7 @@
 //!
 //! Printed: bytes moved, host time, device time, and what the planner predicted. `WARPOOL_BENCH_CAP`
 //! sets the bytes of the pool; unset, the card of the report on a GPU that has it, else 256 MiB.
+//! With `WARPOOL_BENCH_STEPS` every step of the second pass is printed.
 
 mod common;
 
@@ -102,51 +103,112 @@ fn under_a_budget(device: &Device) {
     while !pass.step().expect("a step").finished {}
     let steps = card.pool.take_steps().expect("steps");
     print(&format!("steps of at most {BUDGET_US} us"), &steps);
+    if std::env::var_os("WARPOOL_BENCH_STEPS").is_some() {
+        for step in &steps {
+            println!("{step:?}");
+        }
+    }
     card.verify();
 }
 
 /// The part of the card up to which the report's request should be served at once.
 const NEARLY_FULL: f64 = 0.97;
 
+/// One request of the report's size: how it was served, and what for.
+struct Served {
+    nearly_full: bool,
+    /// Microseconds of the host.
+    host: f64,
+    /// Handles mapped elsewhere, and handles made.
+    remapped: u64,
+    made: u64,
+    /// Bytes moved, and microseconds of the device for it.
+    bytes: u64,
+    device: f64,
+    predicted: f64,
+}
+
+/// How a request was served: by what was there, by moves, by handles that were somewhere else, by new
+/// ones.
+type Way = (&'static str, fn(&Served) -> bool);
+
+const WAYS: [Way; 4] = [
+    ("by a hole that was there", |one| {
+        one.bytes == 0 && one.remapped == 0 && one.made == 0
+    }),
+    ("by moving blocks", |one| one.bytes > 0),
+    ("by mapping handles elsewhere", |one| {
+        one.bytes == 0 && one.remapped > 0
+    }),
+    ("by new handles", |one| {
+        one.bytes == 0 && one.remapped == 0 && one.made > 0
+    }),
+];
+
+/// One request of the report's size; `None` if it is refused.
+fn request(card: &mut Churned) -> Option<Served> {
+    let nearly_full = card.live_bytes() as f64 >= NEARLY_FULL * card.cap as f64;
+    let before = card.pool.stats();
+    let started = Instant::now();
+    card.alloc(card.request()).ok()?;
+    let host = started.elapsed().as_secs_f64() * 1e6;
+    let after = card.pool.stats();
+    let steps = card.pool.take_steps().expect("steps");
+    let made = after.calls.created - before.calls.created;
+    Some(Served {
+        nearly_full,
+        host,
+        remapped: after.calls.mapped - before.calls.mapped - made,
+        made,
+        bytes: after.bytes_moved - before.bytes_moved,
+        device: steps.iter().map(|step| step.device_ns / 1e3).sum(),
+        predicted: steps.iter().map(|step| step.predicted_ns / 1e3).sum(),
+    })
+}
+
+fn print_served(those: &[&Served]) {
+    let line = |what: &str, value: &dyn Fn(&Served) -> f64| {
+        let of = |percent| percentile(those.iter().map(|one| value(one)).collect(), percent);
+        let (p50, p99, most) = (of(50), of(99), of(100));
+        println!("  {what}: p50 {p50:.1}, p99 {p99:.1}, most {most:.1}");
+    };
+    line("host time, us", &|one| one.host);
+    if those.iter().any(|one| one.bytes > 0) {
+        line("device time, us", &|one| one.device);
+        line("moved, MiB", &|one| one.bytes as f64 / f64::from(1 << 20));
+        line("prediction off by, %", &|one| {
+            (one.predicted / one.device - 1.0).abs() * 100.0
+        });
+    }
+    line("handles mapped elsewhere", &|one| one.remapped as f64);
+    line("handles made", &|one| one.made as f64);
+}
+
 /// Requests until the card is full; those before it is nearly full are reported apart, since at the
 /// last nearly all that is live has to move for each.
 fn requests(device: &Device) {
     let mut card = churned(device);
-    let (mut early, mut late, mut served) = (Vec::new(), Vec::new(), 0);
-    let mut early_steps = Vec::new();
-    loop {
-        let nearly_full = card.live_bytes() as f64 >= NEARLY_FULL * card.cap as f64;
-        if !nearly_full {
-            early_steps.extend(card.pool.take_steps().expect("steps"));
-        }
-        let before = card.pool.stats().steps.relieved;
-        let started = Instant::now();
-        if card.alloc(card.request()).is_err() {
-            break;
-        }
-        let took = started.elapsed().as_secs_f64() * 1e6;
-        served += 1;
-        if card.pool.stats().steps.relieved > before {
-            if nearly_full { &mut late } else { &mut early }.push(took);
-        }
-    }
+    let all: Vec<Served> = std::iter::from_fn(|| request(&mut card)).collect();
     println!(
-        "{served} requests of {} served, {} by compaction, until {:.2} % were live",
+        "{} requests of {} served until {:.2} % were live",
+        all.len(),
         Bytes(card.request()),
-        early.len() + late.len(),
         card.live_bytes() as f64 / card.cap as f64 * 100.0,
     );
-    for (when, took) in [("before", early), ("after", late)] {
-        println!(
-            "  host time of the {} served by compaction {when} 97 % were live: p50 {:.1} us, p99 \
-             {:.1} us",
-            took.len(),
-            percentile(took.clone(), 50),
-            percentile(took, 99),
-        );
+    for (when, nearly_full) in [("before", false), ("after", true)] {
+        for (how, is) in WAYS {
+            let of = |one: &&Served| one.nearly_full == nearly_full && is(one);
+            let those: Vec<&Served> = all.iter().filter(of).collect();
+            if !those.is_empty() {
+                let percent = NEARLY_FULL * 100.0;
+                println!(
+                    "{when} {percent:.0} % were live, {} served {how}:",
+                    those.len()
+                );
+                print_served(&those);
+            }
+        }
     }
-    print("making room before 97 % were live", &early_steps);
-    print("making room after", &card.pool.take_steps().expect("steps"));
     card.verify();
 }
 

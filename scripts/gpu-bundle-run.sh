@@ -7,6 +7,8 @@
 #   run.sh quickstart           the quickstart example (any example by its name: run.sh example NAME)
 #   run.sh sanitize [FILTER...] the tests under compute-sanitizer (on PATH, or COMPUTE_SANITIZER=path):
 #                               its memcheck, or TOOL=racecheck and so on
+#   run.sh sanitizers [ARG..]   the GPU's suites under all of its tools, and a table of what they report
+#                               (scripts/sanitizers.py)
 #   run.sh warpool [ARG..]      the command line itself
 #
 # Results of benches go to $OUT/criterion, or ./out/criterion when OUT is unset.
@@ -79,6 +81,10 @@ case $command in
         prefix=("$sanitizer" --tool "${TOOL:-memcheck}" --error-exitcode 99
             --require-cuda-init=no)
         run_tests "$@"
+        ;;
+    sanitizers)
+        mkdir -p "$out"
+        python3 scripts/sanitizers.py "$bin/tests" "$out" "$@"
         ;;
     bench)
         mkdir -p "$out/criterion"

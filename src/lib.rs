@@ -65,6 +65,10 @@
 //! tests holds every device to the same contract; the pool is run against a naive model with its
 //! books checked after every step.
 
+// Tests that the suites share with the crate name it as the suites do.
+#[cfg(test)]
+extern crate self as warpool;
+
 mod arena;
 pub mod compact;
 pub mod convert;

@@ -121,6 +121,20 @@ fn a_block_cannot_be_freed_twice_or_to_another_pool() {
         drop(first);
         let second = pool.alloc_movable::<u8>(stream, 100).unwrap();
         assert_ne!(second.id(), stale);
+        refused(pool.pin_id(stale, stream), "id");
+    });
+}
+
+#[test]
+fn a_movable_block_of_another_pool_is_refused() {
+    with_pools(|pool, stream| {
+        let other = Pool::new(pool.device(), PoolConfig::default()).unwrap();
+        let ours = pool.alloc_movable::<u8>(stream, 100).unwrap();
+        let theirs = other.alloc_movable::<u8>(stream, 100).unwrap();
+        assert_eq!(ours.id().index, theirs.id().index, "the same place");
+        refused(pool.pin_id(theirs.id(), stream), "id");
+        refused(other.pin_id(ours.id(), stream), "id");
+        drop(pool.pin_id(ours.id(), stream).unwrap());
     });
 }
 
@@ -198,23 +212,86 @@ fn shapes_and_ranges_that_do_not_fit_each_other_are_refused() {
     });
 }
 
+/// Launches of every kernel that takes arguments that can be wrong, each with one that is.
+fn wrong_launches() -> Vec<Launch> {
+    // SAFETY: the arguments of the kernels are numbers and addresses as numbers.
+    unsafe {
+        let convert = abi::wp_convert {
+            rows: 1,
+            ..std::mem::zeroed()
+        };
+        let odd = abi::wp_relocate {
+            moves: 8,
+            ..std::mem::zeroed()
+        };
+        vec![
+            Launch::Pattern(abi::wp_pattern {
+                op: 99,
+                ..std::mem::zeroed()
+            }),
+            Launch::Convert(abi::wp_convert {
+                src_type: 99,
+                ..convert
+            }),
+            Launch::Convert(abi::wp_convert {
+                dst_type: 99,
+                ..convert
+            }),
+            Launch::Convert(abi::wp_convert {
+                dst_type: 1,
+                rounding: 99,
+                ..convert
+            }),
+            Launch::Convert(abi::wp_convert {
+                dst_type: 1,
+                overflow: 99,
+                ..convert
+            }),
+            Launch::Inplace(abi::wp_inplace {
+                src_type: 99,
+                ..std::mem::zeroed()
+            }),
+            Launch::Inplace(abi::wp_inplace {
+                addr: 8,
+                dst_type: 1,
+                ..std::mem::zeroed()
+            }),
+            Launch::Unscale(abi::wp_unscale {
+                type_: 99,
+                ..std::mem::zeroed()
+            }),
+            Launch::Relocate(odd),
+            Launch::Slide(abi::wp_slide {
+                lo: 8,
+                hi: 8,
+                ..std::mem::zeroed()
+            }),
+            Launch::Slide(abi::wp_slide {
+                lo: 1 << 20,
+                ..std::mem::zeroed()
+            }),
+            Launch::Patch(abi::wp_patch {
+                slots: 4,
+                ..std::mem::zeroed()
+            }),
+            Launch::Scatter(abi::wp_scatter {
+                words: 8,
+                ..std::mem::zeroed()
+            }),
+        ]
+    }
+}
+
 #[test]
 fn a_kernel_argument_that_does_not_exist_is_refused() {
     for device in devices() {
-        let stream = device.stream().unwrap();
-        let pattern = Launch::Pattern(abi::wp_pattern {
-            addr: 0,
-            bytes: 0,
-            seed: 0,
-            edge: 0,
-            report: 0,
-            op: 99,
-            pad: 0,
-        });
-        // SAFETY: the operation does not exist, so no memory is touched.
-        let queued = unsafe { device.backend().launch(&pattern, stream.raw()) };
-        // The host device finds it when the launch runs.
-        refused(queued.and_then(|()| stream.synchronize()), "wp_pattern");
+        for launch in wrong_launches() {
+            let stream = device.stream().unwrap();
+            // SAFETY: there is nothing to do in any of them, were it not refused.
+            let queued = unsafe { device.backend().launch(&launch, stream.raw()) };
+            // The host device finds it when the launch runs.
+            refused(queued.and_then(|()| stream.synchronize()), launch.name());
+        }
     }
 }
 

@@ -228,6 +228,16 @@ fn blocks_freed_and_allocated_between_steps_are_part_of_the_next(device: &Device
     }
 }
 
+/// The first `words` of a block: those behind may never have been written.
+fn begin(block: &Movable<u64>, stream: &Stream, words: usize) -> Vec<u64> {
+    let pinned = block.pin(stream).unwrap();
+    let bytes = common::read(stream, pinned.addr(), words * 8);
+    let words = bytes.chunks_exact(8);
+    words
+        .map(|word| u64::from_le_bytes(word.try_into().unwrap()))
+        .collect()
+}
+
 fn a_block_grows_in_place_where_the_memory_behind_it_is_free_and_moves_where_it_is_not(
     device: &Device,
 ) {
@@ -244,7 +254,7 @@ fn a_block_grows_in_place_where_the_memory_behind_it_is_free_and_moves_where_it_
     low.resize(&stream, 90_000).unwrap();
     assert_eq!(low.pin(&stream).unwrap().addr(), at);
     assert_eq!(low.len(), 90_000);
-    assert!(low.download(&other).unwrap()[..40_000] == contents(1, 40_000));
+    assert!(begin(&low, &other, 40_000) == contents(1, 40_000));
     assert_eq!(
         pool.stats().allocated.current,
         allocated - 480_256 + 400_384
@@ -252,12 +262,13 @@ fn a_block_grows_in_place_where_the_memory_behind_it_is_free_and_moves_where_it_
     low.upload(&other, &contents(1, 90_000)).unwrap();
     low.resize(&stream, 200_000).unwrap();
     assert_ne!(low.pin(&stream).unwrap().addr(), at);
-    let found = low.download(&stream).unwrap();
-    assert!((found.len(), &found[..90_000]) == (200_000, &contents(1, 90_000)[..]));
+    assert_eq!(low.len(), 200_000);
+    assert!(begin(&low, &stream, 90_000) == contents(1, 90_000));
+    low.upload(&stream, &contents(1, 200_000)).unwrap();
     check(&high, &stream, 3);
     pool.check_invariants().unwrap();
     pool.compact(&Goal::Full).unwrap();
-    assert!(low.download(&stream).unwrap()[..90_000] == contents(1, 90_000));
+    check(&low, &stream, 1);
     drop((low, high));
     assert_eq!(pool.stats().allocated.current, 0);
 }

@@ -5,6 +5,7 @@ mod common;
 
 use common::{Memory, read, write};
 use warpool::compact::{Budget, Goal};
+use warpool::device::Access;
 use warpool::device::sim::SimConfig;
 use warpool::movable::Movable;
 use warpool::sanitize::{Fault, Sanitizer};
@@ -96,6 +97,28 @@ fn the_address_table_outlives_the_stores_to_it() {
         drop(table);
         drop((blocks, pool));
     }
+    if let Err(report) = sanitizer.check() {
+        panic!("{report}");
+    }
+}
+
+#[test]
+fn a_word_of_the_address_table_is_stored_behind_those_who_read_it() {
+    let (watched, sanitizer) = Sanitizer::over(&Device::host().unwrap());
+    let pool = Pool::new(&watched, PoolConfig::default().limit(16 << 20)).unwrap();
+    let (stream, other) = (watched.stream().unwrap(), watched.stream().unwrap());
+    let table = pool.address_table().unwrap();
+    let first = pool.alloc_movable::<u64>(&stream, WORDS).unwrap();
+    let id = first.id();
+    {
+        let _pinned = first.pin(&other).unwrap();
+        other.declare_use("a reader of the table", &[Access::read(table.entry(id), 8)]);
+    }
+    drop(first);
+    // The next block gets the place, and its pin has the word stored.
+    let next = pool.alloc_movable::<u64>(&stream, WORDS).unwrap();
+    assert_eq!(next.id().index, id.index);
+    drop(next.pin(&stream).unwrap());
     if let Err(report) = sanitizer.check() {
         panic!("{report}");
     }

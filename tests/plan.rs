@@ -104,6 +104,10 @@ fn check_figures(before: &Layout, after: &Layout, plan: &Plan) -> Result<(), Tes
     let moves = || plan.batches.iter().flat_map(|b| b.moves());
     prop_assert_eq!(plan.moves, moves().count());
     prop_assert_eq!(plan.bytes, moves().map(|m| m.bytes).sum::<u64>());
+    let model = Planner::new().model();
+    let launches = plan.batches.len() as f64 * model.launch_ns;
+    let expected = launches + plan.bytes as f64 / model.bytes_per_ns;
+    prop_assert!((plan.predicted_ns - expected).abs() <= 1e-6 * expected);
     Ok(())
 }
 
@@ -168,6 +172,24 @@ proptest! {
         }
         prop_assert!(plan.emptied.len() as u64 <= wanted);
     }
+}
+
+#[test]
+fn memory_is_mapped_once_and_joins_the_holes_beside_it() {
+    let mut layout = Layout::new();
+    assert!(layout.map(4096, 4096) && layout.map(8192, 512));
+    for (addr, bytes) in [
+        (4096, 0),
+        (4096, 512),
+        (0, 4097),
+        (8000, 8192),
+        (1, u64::MAX),
+    ] {
+        assert!(!layout.map(addr, bytes), "{addr} {bytes}");
+    }
+    assert!(layout.place(4096, 512, Kind::Movable) && layout.map(0, 4096));
+    let extents: Vec<_> = layout.extents().map(|e| (e.addr, e.bytes)).collect();
+    assert_eq!(extents, [(0, 4096), (4096, 512), (4608, 4096)]);
 }
 
 #[test]
@@ -333,6 +355,43 @@ fn relocate(at: &mut [u64], plan: &Plan) {
             *addr = moved.get(addr).copied().unwrap_or(*addr);
         }
     }
+}
+
+/// Buffers that come and go as in a program of layers: few sizes, many lengths of life.
+fn made_instance(seed: u64) -> Vec<Buffer> {
+    let mut rng = warpool::device::sim::Rng::new(seed);
+    let mut draw = |from: u64, to: u64| from + rng.below(to - from);
+    let sizes: Vec<u64> = (0..8).map(|_| 1024 * draw(1, 120)).collect();
+    (0..250)
+        .map(|at| {
+            let lower = at / 2;
+            let life = if draw(0, 4) == 0 {
+                draw(20, 90)
+            } else {
+                draw(1, 20)
+            };
+            Buffer {
+                lower,
+                upper: lower + life as i64,
+                size: sizes[draw(0, 8) as usize],
+            }
+        })
+        .collect()
+}
+
+#[test]
+fn made_instances_complete_at_their_peak_load_moving_no_more_than_they_did() {
+    let mean = |slack| {
+        let ratio = |seed| {
+            let outcome = play(&made_instance(seed), slack);
+            outcome.moved as f64 / outcome.allocated as f64
+        };
+        (0..6).map(ratio).sum::<f64>() / 6.0
+    };
+    let (tight, loose) = (mean(1.0), mean(1.05));
+    println!("moved per byte allocated: {tight:.4} at peak load, {loose:.4} with 5 % more");
+    // What it was when this was written, and a twentieth: a worse search is a fault.
+    assert!(tight <= 0.339 && loose <= 0.0247, "{tight} {loose}");
 }
 
 fn mean_over_instances(slack: f64) -> Option<f64> {

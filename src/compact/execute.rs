@@ -11,17 +11,21 @@
 //! A launch that fails ends the step. What was launched before is booked, what was not has not
 //! happened: a block is moved whole by one launch.
 //!
-//! The next step plans anew from what it finds: blocks freed, pinned or allocated meanwhile are
-//! simply part of its layout.
+//! The next step goes on with what is left of the plan if no hole was made or taken meanwhile and
+//! no block that it moves was pinned. Else it plans anew from what it finds: blocks freed, pinned or
+//! allocated meanwhile are simply part of its layout. So does the last step, which may find blocks
+//! that are pinned no longer.
 
 use std::sync::Arc;
 
-use super::cut::{Budget, Ways, cut};
+use super::cut::{Budget, Ways, cut, rest};
+use super::gather::{self, Handles};
 use super::layout::{Extent, Kind, Layout};
-use super::mover::Mover;
+use super::mover::{Mover, Part};
 #[cfg(feature = "sanitize")]
 use super::notes::Notes;
-use super::plan::{Batch, Goal, Move, Planner};
+use super::plan::{Batch, Goal, Move, Plan, Planner};
+use super::room;
 use crate::device::{Event, Timeline};
 use crate::error::{Error, Result};
 use crate::pool::{Core, Shared};
@@ -37,6 +41,8 @@ pub struct Moved {
     pub blocks: u64,
     /// Steps made.
     pub steps: u64,
+    /// Launches that moved them.
+    pub launches: u64,
     /// Nanoseconds the planner expects the moves to take on the device.
     pub predicted_ns: f64,
     /// Whether the goal is reached, or no plan reaches it any more: nothing is left to do.
@@ -56,10 +62,58 @@ pub(crate) trait Owners {
     fn moved(&mut self, moves: &[Move], ids: &[u32], tick: u64);
 }
 
+/// What a step is for.
+#[derive(Clone, Copy)]
+pub(crate) enum Aim<'a> {
+    /// What the application asked for.
+    Goal(&'a Goal),
+    /// A hole for one request, by moves that take the device no longer than this.
+    Room { bytes: u64, most_ns: f64 },
+    /// Idle handles that make up one request, likewise.
+    Gather { bytes: u64, most_ns: f64 },
+}
+
+impl Aim<'_> {
+    fn plan(self, planner: &Planner, core: &Core, owners: &dyn Owners) -> Option<Plan> {
+        match self {
+            Self::Goal(goal) => planner.plan(&layout_of(core, owners), goal),
+            Self::Room { bytes, most_ns } => {
+                let extents = extents_of(core, owners).collect();
+                room::plan(planner, extents, bytes, most_ns)
+            }
+            Self::Gather { bytes, most_ns } => {
+                let extents: Vec<Extent> = extents_of(core, owners).collect();
+                let handles = Handles {
+                    granule: core.arena.granule(),
+                    room: core.room(),
+                    whole: &|from, to| core.whole_frames(from, to),
+                    gap: &|end| core.gap_behind(end),
+                };
+                gather::plan(&planner.model(), &extents, &handles, bytes)
+                    .filter(|plan| plan.predicted_ns <= most_ns)
+            }
+        }
+    }
+}
+
+/// What earlier steps left of a plan, which holds while the layout is what they left too.
+pub(crate) struct KeptPlan {
+    goal: Goal,
+    changes: u64,
+    plan: Plan,
+}
+
+impl KeptPlan {
+    fn still_good(&self, aim: Aim<'_>, core: &Core) -> bool {
+        matches!(aim, Aim::Goal(goal) if *goal == self.goal)
+            && self.changes == core.extents.changes()
+    }
+}
+
 /// What a step is to do, and how much of it.
 pub(crate) struct Task<'a> {
     pub(crate) planner: &'a Planner,
-    pub(crate) goal: &'a Goal,
+    pub(crate) aim: Aim<'a>,
     pub(crate) budget: &'a Budget,
     /// Most blocks to move.
     pub(crate) most_moves: usize,
@@ -69,7 +123,11 @@ pub(crate) struct Task<'a> {
 
 /// The layout as a planner sees it, offsets for addresses.
 pub(crate) fn layout_of(core: &Core, owners: &dyn Owners) -> Layout {
-    let extents = core.mapped_extents().map(|(addr, bytes, taken)| Extent {
+    Layout::from_extents(extents_of(core, owners)).unwrap_or_default()
+}
+
+fn extents_of<'a>(core: &'a Core, owners: &'a dyn Owners) -> impl Iterator<Item = Extent> + 'a {
+    core.mapped_extents().map(|(addr, bytes, taken)| Extent {
         addr,
         bytes,
         kind: match taken {
@@ -77,8 +135,7 @@ pub(crate) fn layout_of(core: &Core, owners: &dyn Owners) -> Layout {
             true => Kind::Fixed,
             false => Kind::Hole,
         },
-    });
-    Layout::from_extents(extents).unwrap_or_default()
+    })
 }
 
 /// A step under way: what it needs of the pool, and what it has done.
@@ -92,6 +149,13 @@ struct Step<'a> {
     ways: Ways,
     bytes: u64,
     moves: usize,
+    launches: u64,
+}
+
+/// How the launches of a step went.
+struct Queued {
+    parts: usize,
+    error: Option<Error>,
 }
 
 impl Step<'_> {
@@ -112,30 +176,47 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Queues and books one batch.
-    fn batch(&mut self, batch: &Batch, task: &Task<'_>) -> Result<()> {
-        let slide = match batch {
-            Batch::Disjoint(_) => None,
-            Batch::Slide { upward, .. } => Some(*upward),
+    /// Queues `parts` one right behind the other, between the marks that time them: their tables
+    /// are in place by then, as far as one place holds them, so that the device need not wait for
+    /// the host in between.
+    fn queue(&mut self, parts: &[Part<'_>], task: &Task<'_>) -> Queued {
+        let mut queued = Queued {
+            parts: 0,
+            error: None,
         };
-        for part in self.mover.parts(batch) {
-            self.part(part, slide, task)?;
+        queued.error = self.queue_all(parts, task, &mut queued.parts).err();
+        queued
+    }
+
+    fn queue_all(&mut self, parts: &[Part<'_>], task: &Task<'_>, queued: &mut usize) -> Result<()> {
+        let (base, blocks) = (self.shared.base, task.budget.thread_blocks);
+        while *queued < parts.len() {
+            let launches = self.mover.prepare(&parts[*queued..], base, blocks)?;
+            if let Some((begin, _)) = task.timing.filter(|_| *queued == 0) {
+                begin.record(&self.mover.stream)?;
+            }
+            for launch in &launches {
+                #[cfg(feature = "sanitize")]
+                let notes = Notes::before(&self.mover.stream, parts[*queued].moves, base);
+                let launched = self.mover.launch(launch);
+                #[cfg(feature = "sanitize")]
+                notes.after(&self.mover.stream, launched.is_ok());
+                launched?;
+                *queued += 1;
+            }
+        }
+        if let Some((_, end)) = task.timing {
+            end.record(&self.mover.stream)?;
         }
         Ok(())
     }
 
-    fn part(&mut self, part: &[Move], slide: Option<bool>, task: &Task<'_>) -> Result<()> {
-        let base = self.shared.base;
-        #[cfg(feature = "sanitize")]
-        let notes = Notes::before(&self.mover.stream, part, base);
-        let begin = task.timing.filter(|_| self.moves == 0).map(|span| &span.0);
-        let blocks = task.budget.thread_blocks;
-        let launched = self.mover.launch(part, slide, base, blocks, begin);
-        #[cfg(feature = "sanitize")]
-        notes.after(&self.mover.stream, launched.is_ok());
-        launched?;
-        let early = u64::from(seeded!("moved-block-ready-a-record-early"));
-        let tick = self.timeline.open_tick() - early;
+    /// Books the moves of a part that was queued; `before` is the last record before them.
+    fn book(&mut self, part: &[Move], before: u64) {
+        let tick = match seeded!("moved-block-ready-a-record-early") {
+            true => before,
+            false => self.timeline.open_tick(),
+        };
         let mut ascending: Vec<Move> = part.to_vec();
         ascending.sort_unstable_by_key(|m| m.dst);
         let ways: Vec<_> = ascending.iter().map(|m| (m.src, m.dst, m.bytes)).collect();
@@ -144,7 +225,6 @@ impl Step<'_> {
         self.ways.add(part);
         self.bytes += part.iter().map(|m| m.bytes).sum::<u64>();
         self.moves += part.len();
-        Ok(())
     }
 }
 
@@ -152,6 +232,8 @@ impl Step<'_> {
 pub(crate) struct Outcome {
     pub(crate) moved: Moved,
     pub(crate) ways: Ways,
+    /// What the next step may go on with.
+    pub(crate) kept: Option<KeptPlan>,
     /// What stopped it; the rest says what was done before.
     pub(crate) error: Option<Error>,
 }
@@ -165,26 +247,46 @@ impl Outcome {
                 ..Moved::default()
             },
             ways: Ways::default(),
+            kept: None,
             error: None,
         }
     }
 }
 
-/// Makes one step.
+/// The plan of a step, the part of it that the step makes, and whether it was made for the layout
+/// as it is now: what is left of an earlier one may have missed blocks that were pinned then.
+fn planned(
+    core: &Core,
+    owners: &dyn Owners,
+    task: &Task<'_>,
+    kept: Option<KeptPlan>,
+) -> Option<(Plan, Vec<Batch>, bool)> {
+    if let Some(kept) = kept.filter(|kept| kept.still_good(task.aim, core)) {
+        let batches = cut(&kept.plan, task.budget, task.most_moves);
+        let mut moves = batches.iter().flat_map(Batch::moves);
+        if moves.all(|m| owners.may_move(m.src)) {
+            return Some((kept.plan, batches, false));
+        }
+    }
+    let plan = task.aim.plan(task.planner, core, owners)?;
+    let batches = cut(&plan, task.budget, task.most_moves);
+    Some((plan, batches, true))
+}
+
+/// Makes one step, with what an earlier one `kept` of its plan where that still holds.
 pub(crate) fn step(
     shared: &Arc<Shared>,
     mover: &mut Mover,
     owners: &mut dyn Owners,
     task: &Task<'_>,
+    kept: Option<KeptPlan>,
 ) -> Result<Outcome> {
     let lane = shared.open_lane(&mover.stream)?;
     shared.drain_all();
     let mut core = shared.core.lock();
-    let layout = layout_of(&core, owners);
-    let Some(plan) = task.planner.plan(&layout, task.goal) else {
+    let Some((plan, batches, fresh)) = planned(&core, owners, task, kept) else {
         return Ok(Outcome::nothing(false));
     };
-    let batches = cut(&plan, task.budget, task.most_moves);
     if seeded!("free-during-plan") {
         drop(core);
         std::thread::sleep(std::time::Duration::from_micros(200));
@@ -203,43 +305,61 @@ pub(crate) fn step(
         ways: Ways::default(),
         bytes: 0,
         moves: 0,
+        launches: 0,
     };
     step.wait(&batches)?;
-    let error = step.run(&batches, task).err();
+    let error = step.run(&batches, task);
     let Step {
-        ways, bytes, moves, ..
+        ways,
+        bytes,
+        moves,
+        launches,
+        ..
     } = step;
     if bytes > 0 {
         core.count_moves(bytes);
     }
-    let whole = error.is_none() && moves == plan.moves;
+    let all = error.is_none() && moves == plan.moves;
+    let whole = all && fresh;
+    let kept = match task.aim {
+        Aim::Goal(goal) if error.is_none() && !all => Some(KeptPlan {
+            goal: goal.clone(),
+            changes: core.extents.changes(),
+            plan: rest(plan, &batches),
+        }),
+        _ => None,
+    };
     let moved = Moved {
         bytes,
         blocks: ways.blocks() as u64,
         steps: 1,
-        predicted_ns: predicted(&batches, task.planner),
+        launches,
+        predicted_ns: task.planner.model().nanos(&batches),
         finished: whole,
         reached: whole,
     };
-    Ok(Outcome { moved, ways, error })
+    Ok(Outcome {
+        moved,
+        ways,
+        kept,
+        error,
+    })
 }
 
 impl Step<'_> {
-    /// Queues and books all batches, between the marks that time them.
-    fn run(&mut self, batches: &[Batch], task: &Task<'_>) -> Result<()> {
+    /// Queues all batches, and books what was queued; gives what stopped it.
+    fn run(&mut self, batches: &[Batch], task: &Task<'_>) -> Option<Error> {
+        let reserved = self.core.arena.reserved();
+        let mut parts = Vec::new();
         for batch in batches {
-            self.batch(batch, task)?;
+            parts.extend(self.mover.parts(batch, reserved));
         }
-        if let Some((_, end)) = task.timing {
-            end.record(&self.mover.stream)?;
+        let before = self.timeline.open_tick() - 1;
+        let queued = self.queue(&parts, task);
+        self.launches += queued.parts as u64;
+        for part in &parts[..queued.parts] {
+            self.book(part.moves, before);
         }
-        Ok(())
+        queued.error
     }
-}
-
-/// Nanoseconds the planner's model expects `batches` to take.
-fn predicted(batches: &[Batch], planner: &Planner) -> f64 {
-    let model = planner.model();
-    let bytes: u64 = batches.iter().map(Batch::bytes).sum();
-    batches.len() as f64 * model.launch_ns + bytes as f64 / model.bytes_per_ns
 }

@@ -26,21 +26,26 @@ struct Gathering<'r> {
 }
 
 impl<'r> Gathering<'r> {
-    /// The fewest bytes mapped again that bring `bytes` of free memory together: the price is by
-    /// the handle. Runs with the most free memory a byte come first.
-    fn least(runs: &'r [Run], bytes: u64) -> Option<Self> {
+    /// The fewest bytes mapped again that bring `bytes` of free memory together, with room behind
+    /// them for `lacking` more: the price is by the handle. Runs with the most free memory a byte
+    /// come first.
+    fn least(runs: &'r [Run], bytes: u64, lacking: u64) -> Option<Self> {
         let part = |run: &Run| run.free as f64 / run.bytes().max(1) as f64;
         let mut order: Vec<&Run> = runs.iter().filter(|r| r.movable && r.free > 0).collect();
         order.sort_by(|a, b| part(b).total_cmp(&part(a)).then(a.start.cmp(&b.start)));
-        let homes = runs.iter().filter(|run| run.gap > 0);
-        let made = homes.filter_map(|home| Self::behind(home, &order, bytes));
-        let price = |made: &Self| made.carried.iter().map(|run| run.bytes()).sum::<u64>();
-        made.min_by_key(price)
+        let homes = runs.iter().filter(|run| run.gap > lacking);
+        let made = homes.filter_map(|home| Self::behind(home, &order, bytes, lacking));
+        made.min_by_key(Self::price)
     }
 
-    fn behind(home: &'r Run, order: &[&'r Run], bytes: u64) -> Option<Self> {
+    /// Bytes mapped again.
+    fn price(&self) -> u64 {
+        self.carried.iter().map(|run| run.bytes()).sum()
+    }
+
+    fn behind(home: &'r Run, order: &[&'r Run], bytes: u64, lacking: u64) -> Option<Self> {
         let mut free = if home.movable { home.free } else { 0 };
-        let (mut gap, mut carried) = (home.gap, Vec::new());
+        let (mut gap, mut carried) = (home.gap - lacking, Vec::new());
         for run in order.iter().filter(|&&run| run != home) {
             if free >= bytes {
                 break;
@@ -54,14 +59,21 @@ impl<'r> Gathering<'r> {
         (free >= bytes).then_some(Self { home, carried })
     }
 
-    /// Every run that may move, behind the one with the most room behind it.
+    /// Every run that may move, behind the one that makes this the cheapest of those with room for
+    /// it, else behind the one with the most room.
     fn all(runs: &'r [Run]) -> Option<Self> {
-        let home = runs.iter().max_by_key(|run| run.gap)?;
-        let carried = runs.iter().filter(|&run| run != home && run.movable);
-        Some(Self {
-            home,
-            carried: carried.collect(),
-        })
+        let behind = |home: &'r Run| {
+            let carried = runs.iter().filter(|&run| run != home && run.movable);
+            Self {
+                home,
+                carried: carried.collect(),
+            }
+        };
+        let made = runs.iter().map(behind).filter(|made| made.price() > 0);
+        let roomy = made.filter(|made| made.price() <= made.home.gap);
+        roomy
+            .min_by_key(Self::price)
+            .or_else(|| runs.iter().max_by_key(|run| run.gap).map(behind))
     }
 }
 
@@ -84,7 +96,9 @@ pub(crate) fn join(
         return Ok(joined);
     };
     let runs = core.runs(&|at| owners.may_move(at));
-    let Some(gathering) = Gathering::least(&runs, bytes).or_else(|| Gathering::all(&runs)) else {
+    let Some(gathering) = Gathering::least(&runs, bytes.saturating_sub(lacking), lacking)
+        .or_else(|| Gathering::all(&runs))
+    else {
         return Ok(joined);
     };
     let (mut end, mut gap) = (gathering.home.end, gathering.home.gap);
@@ -166,21 +180,35 @@ mod tests {
             run(3000, 50, 20, true, 0),
             run(4000, 500, 40, true, 9000),
         ];
-        let made = Gathering::least(&runs, 60).expect("a gathering");
+        let made = Gathering::least(&runs, 60, 0).expect("a gathering");
         assert_eq!(made.home.start, 4000);
         assert_eq!(made.carried, [&runs[2]]);
-        let made = Gathering::least(&runs, 75).expect("a gathering");
+        let made = Gathering::least(&runs, 75, 0).expect("a gathering");
         assert_eq!(made.carried, [&runs[2], &runs[1]]);
-        assert!(Gathering::least(&runs, 111).is_none());
+        assert!(Gathering::least(&runs, 111, 0).is_none());
     }
 
     #[test]
     fn holes_of_a_run_that_stays_put_count_only_if_its_blocks_may_move() {
         let runs = [run(0, 100, 60, false, 1000), run(2000, 100, 50, true, 0)];
-        assert!(Gathering::least(&runs, 60).is_none());
+        assert!(Gathering::least(&runs, 60, 0).is_none());
         assert_eq!(
             Gathering::all(&runs).expect("a gathering").carried,
             [&runs[1]]
+        );
+    }
+
+    #[test]
+    fn the_largest_run_with_room_behind_it_stays_where_it_is() {
+        let runs = [run(0, 1000, 30, true, 200), run(2000, 100, 20, true, 9000)];
+        assert_eq!(Gathering::all(&runs).expect("a gathering").home, &runs[0]);
+        assert_eq!(
+            Gathering::least(&runs, 50, 100).expect("one").home,
+            &runs[0]
+        );
+        assert_eq!(
+            Gathering::least(&runs, 50, 101).expect("one").home,
+            &runs[1]
         );
     }
 }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::plan::{Batch, Move};
+use super::plan::{Batch, Move, VOID};
 use super::table::{MoveTable, SlideTable};
 use crate::device::{Addr, Device, Event, Launch, Scratch, Stream};
 use crate::driver::abi;
@@ -38,6 +38,9 @@ const GROUP_SPAN: u64 = abi::WP_MOVE_TILE as u64 * abi::WP_TILE_GROUP as u64;
 /// Flags of a slide's scratch that are not those of whole tiles between its first and last byte.
 const FLAGS_BESIDE: u64 = 32;
 
+/// What the address of a table is a multiple of.
+const TABLE_ALIGN: usize = 16;
+
 /// Most bytes of flags made so that a slide is one launch; those of 256 GiB.
 const MOST_FLAGS: u64 = 64 << 20;
 
@@ -52,6 +55,19 @@ pub(crate) struct Mover {
     read: [Event; PLACES],
     /// Flags of slides, which run one after the other; the last is the one in use.
     flags: Vec<Scratch>,
+}
+
+/// Moves of one launch: disjoint ones, or a slide upwards or not.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part<'a> {
+    pub(crate) slide: Option<bool>,
+    pub(crate) moves: &'a [Move],
+}
+
+/// A part's table as its launch reads it.
+enum Table {
+    Disjoint(MoveTable),
+    Slide(SlideTable),
 }
 
 impl Mover {
@@ -125,7 +141,18 @@ impl Mover {
 
     /// Cuts `batch` into parts of one launch each, in the order they have to be made in. A block is
     /// moved by one launch, so that a failure between two leaves every block whole.
-    pub(crate) fn parts<'a>(&mut self, batch: &'a Batch) -> Vec<&'a [Move]> {
+    ///
+    /// `reserved` is what the pool holds, which a later slide may go over.
+    pub(crate) fn parts<'a>(&mut self, batch: &'a Batch, reserved: u64) -> Vec<Part<'a>> {
+        let slide = match batch {
+            Batch::Disjoint(_) => None,
+            Batch::Slide { upward, .. } => Some(*upward),
+        };
+        let parts = self.cut(batch, reserved).into_iter();
+        parts.map(|moves| Part { slide, moves }).collect()
+    }
+
+    fn cut<'a>(&mut self, batch: &'a Batch, reserved: u64) -> Vec<&'a [Move]> {
         match batch {
             Batch::Disjoint(moves) => {
                 let mut groups = 0;
@@ -135,20 +162,22 @@ impl Mover {
                 })
             }
             Batch::Slide { upward, moves } => {
-                if let (Some(first), Some(last)) = (moves.first(), moves.last()) {
-                    let span = last.src + last.bytes - first.src;
-                    let tiles = span / u64::from(abi::WP_SLIDE_TILE) + FLAGS_BESIDE;
+                let span = longest_span(moves);
+                let bytes = |span: u64| (span / u64::from(abi::WP_SLIDE_TILE) + FLAGS_BESIDE) * 4;
+                if bytes(span) > self.flags_bytes() {
                     // Without memory for so many flags there are more launches.
-                    let _ = self.flags((tiles * 4).min(MOST_FLAGS));
+                    let _ = self.flags(bytes(span.max(reserved)).min(MOST_FLAGS));
                 }
                 let tiles = (self.flags_bytes() / 4).saturating_sub(FLAGS_BESIDE);
                 let span = tiles * u64::from(abi::WP_SLIDE_TILE);
-                let mut lowest = 0;
+                let (mut lowest, mut end) = (0, 0);
                 let mut parts = cut_where(moves, |count, m| {
                     if count == 0 {
-                        lowest = m.src;
+                        (lowest, end) = (m.src, m.src);
                     }
-                    m.src + m.bytes > lowest + span || (count + 1) * RANGE_BYTES > self.place_bytes
+                    let apart = m.src - end > VOID;
+                    end = m.src + m.bytes;
+                    apart || end > lowest + span || (count + 1) * RANGE_BYTES > self.place_bytes
                 });
                 // A part's destinations may lie over the sources of those it moves towards.
                 if *upward {
@@ -159,36 +188,58 @@ impl Mover {
         }
     }
 
-    /// Queues the moves of one part of a batch, addresses for offsets from `base`; records `begin`
-    /// right before them.
-    pub(crate) fn launch(
+    /// Puts the tables of `parts` in place, addresses for offsets from `base`, and gives a launch for
+    /// each: of the first ones where not all fit into one place. They are queued before the next
+    /// call.
+    pub(crate) fn prepare(
         &mut self,
-        part: &[Move],
-        slide: Option<bool>,
+        parts: &[Part<'_>],
         base: Addr,
         thread_blocks: u32,
-        begin: Option<&Event>,
-    ) -> Result<()> {
-        let based: Vec<Move> = part.iter().map(|m| based(m, base)).collect();
-        let launch = match slide {
-            None => {
-                let table = MoveTable::new(&based)?;
-                let at = self.upload(table.image())?;
-                Launch::Relocate(table.args(at, thread_blocks))
+    ) -> Result<Vec<Launch>> {
+        let (mut image, mut tables) = (Vec::new(), Vec::new());
+        for part in parts {
+            let based: Vec<Move> = part.moves.iter().map(|m| based(m, base)).collect();
+            let (table, bytes) = match part.slide {
+                None => {
+                    let table = MoveTable::new(&based)?;
+                    let bytes = table.image();
+                    (Table::Disjoint(table), bytes)
+                }
+                Some(upward) => {
+                    let table = SlideTable::new(&based, upward)?;
+                    let bytes = table.image().to_vec();
+                    (Table::Slide(table), bytes)
+                }
+            };
+            image.resize(image.len().next_multiple_of(TABLE_ALIGN), 0);
+            if !image.is_empty() && (image.len() + bytes.len()) as u64 > self.place_bytes {
+                break;
             }
-            Some(upward) => {
-                let table = SlideTable::new(&based, upward)?;
-                let flags = self.flags(table.scratch_bytes())?;
-                let at = self.upload(table.image().to_vec())?;
-                Launch::Slide(table.args(at, flags, thread_blocks)?)
-            }
-        };
-        if let Some(begin) = begin {
-            begin.record(&self.stream)?;
+            tables.push((table, image.len() as u64));
+            image.extend(bytes);
         }
+        let scratch = tables.iter().map(|(table, _)| match table {
+            Table::Disjoint(_) => 0,
+            Table::Slide(table) => table.scratch_bytes(),
+        });
+        let flags = self.flags(scratch.max().unwrap_or(0))?;
+        let at = self.upload(image)?;
+        let launches = tables.iter().map(|(table, offset)| match table {
+            Table::Disjoint(table) => Ok(Launch::Relocate(table.args(at + offset, thread_blocks))),
+            Table::Slide(table) => {
+                let args = table.args(at + offset, flags, thread_blocks)?;
+                Ok(Launch::Slide(args))
+            }
+        });
+        launches.collect()
+    }
+
+    /// Queues moves that [`Mover::prepare`] gave.
+    pub(crate) fn launch(&self, launch: &Launch) -> Result<()> {
         // SAFETY: sources and destinations are mapped memory of the pool that the stream runs
         // behind; the table is in place, and the flags have the room it asks for.
-        unsafe { self.queue(&launch) }
+        unsafe { self.queue(launch) }
     }
 
     /// Queues the rewriting of pointers into `ranges`, ascending and at most
@@ -277,6 +328,19 @@ impl Drop for Mover {
     }
 }
 
+/// Most bytes from the first source to the end of the last among moves without a void between them.
+fn longest_span(moves: &[Move]) -> u64 {
+    let (mut longest, mut lowest, mut end) = (0, 0, 0);
+    for m in moves {
+        if end == 0 || m.src - end > VOID {
+            lowest = m.src;
+        }
+        end = m.src + m.bytes;
+        longest = longest.max(end - lowest);
+    }
+    longest
+}
+
 fn based(m: &Move, base: Addr) -> Move {
     Move {
         src: base + m.src,
@@ -322,7 +386,7 @@ mod tests {
             .collect();
         for moves in [small, large] {
             let batch = Batch::Disjoint(moves.clone());
-            let parts = mover.parts(&batch);
+            let parts = mover.cut(&batch, 0);
             assert!(parts.len() > 1);
             for part in &parts {
                 let table = MoveTable::new(part).expect("a table");
@@ -337,10 +401,10 @@ mod tests {
         let mut mover = Mover::new(&Device::host().expect("host")).expect("a mover");
         for upward in [false, true] {
             let moves: Vec<Move> = (1..40u64)
-                .map(|i| at(i << 36, (i << 36) + 512 * u64::from(upward), 1 << 20))
+                .map(|i| at(i << 34, (i << 34) + 512 * u64::from(upward), 1 << 20))
                 .collect();
             let batch = Batch::Slide { upward, moves };
-            let parts = mover.parts(&batch);
+            let parts = mover.cut(&batch, 0);
             assert!(parts.len() > 1);
             for part in &parts {
                 let table = SlideTable::new(part, upward).expect("a table");
@@ -360,7 +424,7 @@ mod tests {
             upward: false,
             moves,
         };
-        let parts = mover.parts(&batch);
+        let parts = mover.cut(&batch, 0);
         assert_eq!(
             parts.iter().map(|part| part.len()).collect::<Vec<_>>(),
             [1, 1]

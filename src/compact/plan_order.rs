@@ -182,6 +182,18 @@ mod tests {
     }
 
     #[test]
+    fn a_block_may_be_parked_where_an_earlier_batch_made_room() {
+        let (away, swap) = (mv(512, 2048, 64), [mv(0, 64, 64), mv(64, 0, 64)]);
+        let moves = vec![swap[0], swap[1], away];
+        let batches = in_order(moves, &[(2048, 64)]).expect("there is room");
+        let moves: Vec<Move> = batches.iter().flat_map(|b| b.moves().to_vec()).collect();
+        assert_eq!(
+            moves,
+            [away, mv(0, 512, 64), mv(64, 0, 64), mv(512, 64, 64)]
+        );
+    }
+
+    #[test]
     fn a_row_of_neighbours_is_one_slide() {
         let row: Vec<Move> = (0..100).map(|i| mv(64 + i * 64, i * 64 + 16, 64)).collect();
         assert_eq!(

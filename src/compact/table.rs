@@ -189,6 +189,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_table_takes_the_bytes_that_its_image_has() {
+        let moves: Vec<Move> = (0..100)
+            .map(|i| Move {
+                src: i << 24,
+                dst: i << 24 | 1 << 23,
+                bytes: 16 << (i % 18),
+            })
+            .collect();
+        for count in [1, 2, 3, 99, 100] {
+            let table = MoveTable::new(&moves[..count]).expect("multiples of sixteen");
+            assert_eq!(table.bytes(), table.image().len(), "{count} moves");
+        }
+    }
+
+    #[test]
     fn a_move_that_is_not_of_multiples_of_sixteen_is_refused() {
         for m in [
             Move {

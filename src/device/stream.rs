@@ -83,10 +83,9 @@ impl Drop for StreamCore {
             }
         }
         // Someone else still follows this stream's order only if the timeline is shared.
-        if Arc::strong_count(&self.timeline) > 1 {
-            self.timeline.close();
-        }
-        if self.owned {
+        let followed = Arc::strong_count(&self.timeline) > 1;
+        let let_go = !followed || self.timeline.close(self.owned);
+        if self.owned && let_go {
             // The driver lets queued work complete; a failure leaves nothing for us to undo.
             let _ = self.device.backend().stream_destroy(self.raw);
         }

@@ -97,6 +97,8 @@ pub(crate) struct Timeline {
     recorder: Mutex<Option<Arc<Recorder>>>,
     /// Above 0 once the driver would not end a capture of the stream: a record is part of it.
     stuck: AtomicU64,
+    /// Above 0 once the stream was left here to be destroyed, since its last mark could not be made.
+    left: AtomicU64,
 }
 
 impl fmt::Debug for Timeline {
@@ -119,6 +121,7 @@ impl Timeline {
             order: Mutex::default(),
             recorder: Mutex::default(),
             stuck: AtomicU64::new(0),
+            left: AtomicU64::new(0),
         }
     }
 
@@ -375,29 +378,44 @@ impl Timeline {
     }
 
     /// Makes the last mark, so that what was freed on the stream still becomes ready, and lets go
-    /// of the raw stream, which the caller may then destroy.
+    /// of the raw stream, which the caller may then destroy if this is true.
     ///
     /// If the mark cannot be made (another library destroyed the stream first), the work is waited
-    /// for instead; if even that fails, the open tick stays open and its memory is not re-used.
-    pub(crate) fn close(&self) {
+    /// for instead. If even that fails, a stream that is `owned` stays here, to be asked again when
+    /// somebody wants its memory, and is destroyed with the timeline; of one that is not, the open
+    /// tick stays open and its memory is not re-used.
+    pub(crate) fn close(&self, owned: bool) -> bool {
         let open = self.open_tick();
         if seeded!("stream-dropped-without-its-last-mark") {
             self.reached(open);
         }
-        if self.mark(open).is_err()
+        let mut known = self.mark(open).is_ok();
+        if !known
             && self
                 .raw()
                 .is_some_and(|raw| self.device.backend().stream_sync(raw).is_ok())
         {
             self.ticks.count_to(open);
             self.reached(open);
+            known = true;
+        }
+        if owned && !known {
+            self.left.store(1, Ordering::Release);
+            return false;
         }
         *lock(&self.raw) = None;
+        true
     }
 }
 
 impl Drop for Timeline {
     fn drop(&mut self) {
+        if self.left.load(Ordering::Acquire) > 0
+            && let Some(raw) = self.raw()
+        {
+            // The driver lets queued work complete; a failure leaves nothing for us to undo.
+            let _ = self.device.backend().stream_destroy(raw);
+        }
         self.device.timelines().remove(&self.uid);
     }
 }

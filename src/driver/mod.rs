@@ -9,6 +9,10 @@
 
 pub mod abi;
 pub mod build_info;
+#[cfg(test)]
+pub(crate) mod fake;
+#[cfg(test)]
+pub(crate) mod faults;
 #[cfg(feature = "rustacuda")]
 mod lazy;
 pub(crate) mod result;

@@ -72,7 +72,6 @@ pub(crate) fn words(driver: &Driver, code: i32) -> String {
 ///
 /// From 100 up the runtime's codes are the driver's own, as are 1 to 4; the few between that a
 /// launch can return are named here, so that the runtime's own table need not be linked.
-#[cfg(warpool_cuda)]
 pub(crate) fn launch_words(driver: &Driver, code: i32) -> String {
     let own = match code {
         9 => "cudaErrorInvalidConfiguration: a launch dimension is outside what the GPU takes",

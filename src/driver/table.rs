@@ -2,8 +2,8 @@
 //!
 //! One macro holds every call with its symbol and signature. Symbols carry the version that the
 //! signature belongs to: `cuda.h` maps plain names to them by macros that a dynamic lookup does not
-//! see. Every call goes through the method of its name, the one place where calls can be counted
-//! or made to fail.
+//! see. Every call goes through the method of its name, the one place where calls are counted and
+//! made to fail (`faults`, in tests): a call that is in the table is one that can fail there.
 
 #![allow(non_snake_case, reason = "calls keep the driver's own names")]
 
@@ -83,12 +83,20 @@ const _: () = assert!(size_of::<CuMemAllocationProp>() == 32 && size_of::<CuMemA
 macro_rules! calls {
     ($($name:ident = $symbol:literal ($($arg:ident: $type:ty),* $(,)?);)*) => {
         /// The calls, resolved.
-        struct Table {
-            $($name: unsafe extern "C" fn($($type),*) -> c_int,)*
+        pub(super) struct Table {
+            $(pub(super) $name: unsafe extern "C" fn($($type),*) -> c_int,)*
         }
 
+        /// The names of all calls.
+        #[cfg(test)]
+        pub(crate) const CALLS: &[&str] = &[$(stringify!($name)),*];
+
+        /// The symbols of all calls.
+        #[cfg(test)]
+        pub(super) const SYMBOLS: &[&CStr] = &[$($symbol),*];
+
         impl Table {
-            fn resolve(find: &dyn Fn(&'static CStr) -> Result<*mut c_void>) -> Result<Self> {
+            pub(super) fn resolve(find: &dyn Fn(&'static CStr) -> Result<*mut c_void>) -> Result<Self> {
                 Ok(Self {
                     $($name: {
                         let found = find($symbol)?;
@@ -111,7 +119,12 @@ macro_rules! calls {
                 /// # Safety
                 /// As the driver's documentation says of the arguments.
                 #[allow(clippy::too_many_arguments, reason = "as the driver has them")]
+                #[cfg_attr(test, track_caller)]
                 pub(crate) unsafe fn $name(&self, $($arg: $type),*) -> Code {
+                    #[cfg(test)]
+                    if let Some(code) = self.faults.strike(stringify!($name)) {
+                        return Code { call: stringify!($name), code };
+                    }
                     // SAFETY: the caller vouches for the arguments.
                     let code = unsafe { (self.table.$name)($($arg),*) };
                     Code { call: stringify!($name), code }
@@ -194,6 +207,9 @@ calls! {
 /// The driver of this machine.
 pub(crate) struct Driver {
     table: Table,
+    /// Which calls fail: none, unless a test says so.
+    #[cfg(test)]
+    pub(crate) faults: super::faults::Faults,
 }
 
 impl Driver {
@@ -210,6 +226,52 @@ impl Driver {
     }
 
     fn open() -> Result<Self> {
+        let driver = Self::over(Table::of_library()?);
+        driver.init()?;
+        Ok(driver)
+    }
+
+    /// The machine's driver, with faults of its own, not initialised. It is never given back.
+    #[cfg(test)]
+    pub(crate) fn of_this_machine() -> Result<&'static Self> {
+        Ok(Box::leak(Box::new(Self::over(Table::of_library()?))))
+    }
+
+    /// The driver of a table, which must be initialised before anything else.
+    pub(super) fn over(table: Table) -> Self {
+        Self {
+            table,
+            #[cfg(test)]
+            faults: super::faults::Faults::default(),
+        }
+    }
+
+    /// Initialises the driver.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if it has no GPU, or says that it cannot be used.
+    pub(crate) fn init(&self) -> Result<()> {
+        // SAFETY: initialisation takes no pointers and may be repeated.
+        let code = unsafe { self.cuInit(0) };
+        match code.code {
+            0 => Ok(()),
+            NO_DEVICE => Err(no_gpu()),
+            _ => Err(Error::Unavailable {
+                missing: code
+                    .ok(self)
+                    .err()
+                    .map_or_else(String::new, |error| error.to_string()),
+                hint: String::from(
+                    "check that nvidia-smi works for this user, or use the host device",
+                ),
+            }),
+        }
+    }
+}
+
+impl Table {
+    /// The calls of the library that the machine has.
+    pub(super) fn of_library() -> Result<Self> {
         // SAFETY: opening the driver runs its initialisers, which is what it is opened for.
         let library =
             unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
@@ -222,33 +284,22 @@ impl Driver {
                 hint: String::from("install the driver, or use the host device (Device::host)"),
             });
         }
-        let table = Table::resolve(&|symbol| {
+        Self::resolve(&|symbol| {
             // SAFETY: the library is open and stays so; the symbol is a C string.
             let found = unsafe { libc::dlsym(library, symbol.as_ptr()) };
             if found.is_null() {
-                return Err(Error::Unavailable {
-                    missing: format!("the NVIDIA driver has no call {}", symbol.to_string_lossy()),
-                    hint: String::from("update it to one for CUDA 12.0 or newer"),
-                });
+                return Err(no_call(symbol));
             }
             Ok(found)
-        })?;
-        let driver = Self { table };
-        // SAFETY: initialisation takes no pointers and may be repeated.
-        let code = unsafe { driver.cuInit(0) };
-        match code.code {
-            0 => Ok(driver),
-            NO_DEVICE => Err(no_gpu()),
-            _ => Err(Error::Unavailable {
-                missing: code
-                    .ok(&driver)
-                    .err()
-                    .map_or_else(String::new, |error| error.to_string()),
-                hint: String::from(
-                    "check that nvidia-smi works for this user, or use the host device",
-                ),
-            }),
-        }
+        })
+    }
+}
+
+/// The driver is too old to have a call.
+pub(super) fn no_call(symbol: &CStr) -> Error {
+    Error::Unavailable {
+        missing: format!("the NVIDIA driver has no call {}", symbol.to_string_lossy()),
+        hint: String::from("update it to one for CUDA 12.0 or newer"),
     }
 }
 
@@ -272,5 +323,24 @@ fn loader_words() -> String {
             return String::from("the loader does not say why");
         }
         CStr::from_ptr(text).to_string_lossy().into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_that_lacks_a_call_is_told_by_the_calls_name() {
+        assert_eq!(SYMBOLS.len(), CALLS.len());
+        for &lacking in SYMBOLS {
+            let found = Table::resolve(&|symbol| match symbol == lacking {
+                true => Err(no_call(symbol)),
+                // Never called: any address will do.
+                false => Ok(loader_words as *mut c_void),
+            });
+            let error = found.err().expect("a call is lacking").to_string();
+            assert!(error.contains(lacking.to_str().unwrap()), "{error}");
+        }
     }
 }

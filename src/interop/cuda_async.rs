@@ -86,7 +86,11 @@ impl CudaAsync {
                 hint: String::from("take a GPU (Device::cuda)"),
             });
         }
-        let driver = Driver::get()?;
+        Self::on(Driver::get()?, device, limit)
+    }
+
+    /// As [`CudaAsync::new`], for a device of `driver`.
+    pub(crate) fn on(driver: &'static Driver, device: &Device, limit: Option<u64>) -> Result<Self> {
         let mut made = Self {
             driver,
             device: device.clone(),

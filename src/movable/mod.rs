@@ -43,6 +43,7 @@ mod pass;
 mod pinned;
 mod pointers;
 mod registry;
+mod relief;
 mod resize;
 mod steps;
 mod table;

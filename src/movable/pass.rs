@@ -36,6 +36,7 @@ impl Pass {
         self.sum.bytes += moved.bytes;
         self.sum.blocks += moved.blocks;
         self.sum.steps += moved.steps;
+        self.sum.launches += moved.launches;
         self.sum.predicted_ns += moved.predicted_ns;
         self.sum.finished = moved.finished;
         self.sum.reached = moved.reached;

@@ -11,7 +11,9 @@ use super::callback::{Calls, Relocation, tell};
 use super::pointers::{Arrays, Place};
 use super::steps::{Log, StepRecord};
 use super::table::{Marks, MovableId, Moving, Table};
-use crate::compact::{self, Budget, Goal, Layout, Moved, Mover, Plan, Planner, Task};
+use crate::compact::{
+    self, Aim, Budget, Goal, KeptPlan, Layout, Moved, Mover, Plan, Planner, Task,
+};
 use crate::device::{Addr, Device, Kept, Stream, lock};
 use crate::error::{Error, Result};
 use crate::pool::{Attached, Block, Pool, Pressure, Relief, Shared, UNIT};
@@ -31,7 +33,9 @@ pub(super) struct State {
     pub(super) words: Option<Words>,
     /// What was pinned while there were words: it may read them.
     readers: Marks,
-    planner: Planner,
+    pub(super) planner: Planner,
+    /// What the last step left of its plan.
+    kept: Option<KeptPlan>,
     log: Option<Log>,
     /// Moves made, counted for callbacks.
     pub(super) relocations: u64,
@@ -80,6 +84,7 @@ impl Registry {
                 words: None,
                 readers: Marks::default(),
                 planner: Planner::new(),
+                kept: None,
                 mover: Mover::new(&shared.device)?,
                 log: None,
                 relocations: 0,
@@ -92,6 +97,11 @@ impl Registry {
                 .map_or(Relief::Exhausted, |registry| registry.relieve(pressure))
         };
         shared.add_relief(COMPACTION_RANK, Arc::new(relieve));
+        let registry_of = Arc::downgrade(&registry);
+        shared.moves_first(Arc::new(move |bytes, handles| {
+            let registry = registry_of.upgrade();
+            registry.is_some_and(|registry| registry.make_room(bytes, handles))
+        }));
         *attached = Some(Arc::clone(&registry));
         Ok(registry)
     }
@@ -267,7 +277,9 @@ impl Registry {
     }
 
     pub(super) fn set_planner(&self, planner: Planner) {
-        lock(&self.state).planner = planner;
+        let mut state = lock(&self.state);
+        state.planner = planner;
+        state.kept = None;
     }
 
     /// The pool's memory as it is now, as a planner sees it.
@@ -288,43 +300,16 @@ impl Registry {
     }
 
     pub(crate) fn step(&self, goal: &Goal, budget: &Budget) -> Result<Moved> {
+        self.step_to(Aim::Goal(&in_units(goal)), budget)
+    }
+
+    pub(super) fn step_to(&self, aim: Aim<'_>, budget: &Budget) -> Result<Moved> {
         let shared = self.shared()?;
         let mut calls = Calls::new();
-        let outcome = lock(&self.state).step(&shared, &in_units(goal), budget, &mut calls);
+        let outcome = lock(&self.state).step(&shared, aim, budget, &mut calls);
         tell(calls);
         shared.tell();
         outcome
-    }
-
-    /// Brings the pool's runs of memory together and grows it by what a request of `bytes` lacks;
-    /// false if there was nothing to do.
-    fn join(&self, bytes: u64) -> Result<bool> {
-        let shared = self.shared()?;
-        let mut calls = Calls::new();
-        let outcome = lock(&self.state).join(&shared, bytes, &mut calls);
-        tell(calls);
-        outcome
-    }
-
-    /// The ladder's step: moves what one request needs. Where nothing does, memory that lies apart
-    /// is brought together first, and at last everything is moved together, so that idle handles
-    /// come free.
-    fn relieve(&self, pressure: &Pressure) -> Relief {
-        let bytes = pressure.requested;
-        lock(&self.state).planner.note_request(bytes);
-        let step = |goal: Goal| self.step(&goal, &Budget::default()).unwrap_or_default();
-        if step(Goal::Hole(bytes)).bytes > 0 {
-            return Relief::Retry;
-        }
-        let joined = self.join(bytes).unwrap_or(false);
-        // What was joined or grown may be the hole already.
-        if joined && step(Goal::Hole(bytes)).reached {
-            return Relief::Retry;
-        }
-        if step(Goal::Full).bytes > 0 || joined {
-            return Relief::Retry;
-        }
-        Relief::Exhausted
     }
 }
 
@@ -375,7 +360,7 @@ impl State {
     fn step(
         &mut self,
         shared: &Arc<Shared>,
-        goal: &Goal,
+        aim: Aim<'_>,
         budget: &Budget,
         calls: &mut Calls,
     ) -> Result<Moved> {
@@ -394,7 +379,7 @@ impl State {
         };
         let task = Task {
             planner: &self.planner,
-            goal,
+            aim,
             budget,
             most_moves,
             timing: span.as_ref(),
@@ -404,7 +389,9 @@ impl State {
             table: &mut self.table,
             mover: &timeline,
         };
-        let outcome = compact::step(shared, &mut self.mover, &mut moving, &task)?;
+        let kept = self.kept.take();
+        let outcome = compact::step(shared, &mut self.mover, &mut moving, &task, kept)?;
+        self.kept = outcome.kept;
         if outcome.moved.bytes > 0 {
             self.moved(&outcome.ways.by_origin(), calls);
         }
@@ -419,7 +406,12 @@ impl State {
         error.map_or(Ok(outcome.moved), Err)
     }
 
-    fn join(&mut self, shared: &Arc<Shared>, bytes: u64, calls: &mut Calls) -> Result<bool> {
+    pub(super) fn join(
+        &mut self,
+        shared: &Arc<Shared>,
+        bytes: u64,
+        calls: &mut Calls,
+    ) -> Result<bool> {
         self.settle()?;
         if self.arrays.any_pinned(&mut self.table) {
             return Ok(false);

@@ -14,6 +14,8 @@ pub struct StepRecord {
     pub bytes: u64,
     /// Blocks moved.
     pub blocks: u64,
+    /// Launches that moved them.
+    pub launches: u64,
     /// Nanoseconds the planner expected the moves to take on the device.
     pub predicted_ns: f64,
     /// Nanoseconds they took on the device, waits for other streams before them left out.
@@ -58,6 +60,7 @@ impl Log {
         let record = StepRecord {
             bytes: moved.bytes,
             blocks: moved.blocks,
+            launches: moved.launches,
             predicted_ns: moved.predicted_ns,
             device_ns: f64::NAN,
             host,

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::callback::Callback;
 use crate::compact::{Move, Owners};
@@ -10,12 +11,14 @@ use crate::error::{Error, Result};
 use crate::pool::Block;
 use crate::seeded::seeded;
 
-/// A movable block as a plain value: its place in the table and how often that place was used.
+/// A movable block as a plain value: its place in the pool's table and how often that place was used,
+/// counted from a number that each pool has of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MovableId {
     /// Place in the table.
     pub index: u32,
-    /// Tells one use of the place from the next: a stale handle is caught by it.
+    /// Tells one use of the place from the next, and one pool's from another's: a stale or foreign
+    /// handle is caught by it.
     pub generation: u32,
 }
 
@@ -95,6 +98,8 @@ pub(super) struct Entry {
 #[derive(Default)]
 pub(super) struct Table {
     entries: Vec<Entry>,
+    /// The generation that places begin with.
+    first: u32,
     spare: Vec<u32>,
     /// By offset in the arena.
     at: HashMap<u64, u32>,
@@ -112,8 +117,12 @@ pub(super) struct Left {
 
 impl Table {
     pub(super) fn new(base: Addr) -> Self {
+        static TABLES: AtomicU32 = AtomicU32::new(0);
+        // Steps of the golden ratio: the first numbers of any few tables lie far apart.
+        let first = TABLES.fetch_add(0x9E37_79B9, Ordering::Relaxed);
         Self {
             base,
+            first,
             ..Self::default()
         }
     }
@@ -133,7 +142,12 @@ impl Table {
             .filter(|entry| {
                 entry.generation == id.generation && entry.block.is_some() && !entry.doomed
             })
-            .ok_or_else(|| Error::invalid("id", format!("{id:?} was freed: drop stale handles")))
+            .ok_or_else(|| {
+                Error::invalid(
+                    "id",
+                    format!("{id:?} was freed, or is another pool's: drop stale handles"),
+                )
+            })
     }
 
     /// The handle, freed or not.
@@ -153,7 +167,10 @@ impl Table {
     /// Gives a handle to `block`, which is ready behind all its stream was given so far.
     pub(super) fn add(&mut self, block: Block) -> MovableId {
         let index = self.spare.pop().unwrap_or_else(|| {
-            self.entries.push(Entry::default());
+            self.entries.push(Entry {
+                generation: self.first,
+                ..Entry::default()
+            });
             (self.entries.len() - 1) as u32
         });
         // A graph's own memory stays where it is: no move finds it.

@@ -29,7 +29,7 @@
 //! Everything here is integers: no driver type, no clock, no lock. An extent is 64 bytes, and no
 //! call allocates except to extend the table or the list of its unused records.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::index::Index;
 use super::stats::SMALL_BYTES;
@@ -149,6 +149,8 @@ pub(crate) struct Extents {
     largest: u64,
     largest_known: bool,
     stamp: u32,
+    /// Holes filed and taken out so far.
+    changes: u64,
     taken_bytes: u64,
     taken: u64,
 }
@@ -176,6 +178,7 @@ impl Extents {
             largest: 0,
             largest_known: true,
             stamp: 0,
+            changes: 0,
             taken_bytes: 0,
             taken: 0,
         }
@@ -234,6 +237,11 @@ impl Extents {
     /// Sequence number of the latest free.
     pub(crate) fn stamp(&self) -> u32 {
         self.stamp
+    }
+
+    /// A number that is another one once any hole is.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Bytes in holes.
@@ -333,6 +341,7 @@ impl Extents {
         let Extent {
             start, bytes, slot, ..
         } = *self.get(id);
+        self.changes += 1;
         self.hole_sums.0 += 1;
         self.hole_sums.1 += bytes;
         self.small_holes += small_bytes(bytes);
@@ -347,6 +356,7 @@ impl Extents {
         let Extent {
             start, bytes, slot, ..
         } = *self.get(id);
+        self.changes += 1;
         self.hole_sums.0 -= 1;
         self.hole_sums.1 -= bytes;
         self.small_holes -= small_bytes(bytes);
@@ -623,6 +633,26 @@ impl Extents {
         id
     }
 
+    /// Every record is an extent of the list or spare, once.
+    fn check_records(&self) -> Result<(), String> {
+        let listed = self.iter().count();
+        let spare: HashSet<Id> = self.spare.iter().copied().collect();
+        if spare.len() < self.spare.len() {
+            return Err("a spare record is spare twice".to_string());
+        }
+        if let Some(id) = (spare.iter()).find(|&&id| self.get(id).state != State::Unused) {
+            return Err(format!("spare record {id} is {:?}", self.get(*id)));
+        }
+        if listed + spare.len() == self.table.len() {
+            return Ok(());
+        }
+        Err(format!(
+            "{listed} extents and {} spare records are not the {} there are",
+            spare.len(),
+            self.table.len()
+        ))
+    }
+
     /// Whether the table is whole: extents cover the arena in order, links agree, every hole is
     /// filed once in its slot's index, sums agree.
     pub(crate) fn check(&self, granule: u64) -> Result<(), String> {
@@ -666,6 +696,7 @@ impl Extents {
             at = extent.end();
             prev = id;
         }
+        self.check_records()?;
         if taken != self.taken() {
             return Err(format!(
                 "blocks sum to {taken:?}, counted {:?}",

@@ -50,6 +50,18 @@ struct Search {
     released: bool,
 }
 
+impl Search {
+    fn new(pending: bool) -> Self {
+        Self {
+            pending,
+            fill_gaps: true,
+            unified: false,
+            refused: false,
+            released: false,
+        }
+    }
+}
+
 /// Follows a hole while frames are cut out of it in address order: each cut leaves the part
 /// behind it with a number of its own.
 struct HoleCursor {
@@ -81,7 +93,7 @@ impl HoleCursor {
 
 impl Core {
     /// Bytes that may be created now.
-    pub(super) fn room(&self) -> u64 {
+    pub(crate) fn room(&self) -> u64 {
         let granule = self.arena.granule();
         let held = self.arena.reserved() * (1 + u64::from(seeded!("limit-counted-twice")));
         let round = u64::from(seeded!("limit-rounded-up")) * (granule - 1);
@@ -127,13 +139,7 @@ impl Core {
     pub(crate) fn take_mapping(&mut self, slot: Slot, bytes: u64) -> Result<Option<Grant>> {
         self.reap()?;
         // Where device waits are switched off, pending memory is taken only instead of failing.
-        let mut search = Search {
-            pending: self.config.reuse.device_wait,
-            fill_gaps: true,
-            unified: false,
-            refused: false,
-            released: false,
-        };
+        let mut search = Search::new(self.config.reuse.device_wait);
         loop {
             let Some(window) = self.window(slot, bytes, &search) else {
                 // Holes that suffice by themselves are in no window.
@@ -185,6 +191,25 @@ impl Core {
                 Err(error) if error.is_device_exhausted() => return Ok(None),
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// Handles that [`Core::take_mapping`] would map elsewhere for a request: 0 where it would map
+    /// new ones, or none. Where idle ones do not suffice, as many as would.
+    pub(super) fn would_steal(&self, slot: Slot, bytes: u64) -> u64 {
+        let search = Search::new(self.config.reuse.device_wait);
+        let Some(window) = self.window(slot, bytes, &search) else {
+            return 0;
+        };
+        let room = self.room();
+        if self.slack(bytes).min(room) >= window.to_map {
+            return 0;
+        }
+        let usable = |extent: &Extent| search.pending || self.is_behind(slot, extent);
+        let (window, idle) = self.idle_for(window, usable);
+        match total(&idle).saturating_add(room) < window.to_map {
+            true => window.to_map / self.arena.granule(),
+            false => idle.len() as u64,
         }
     }
 

@@ -6,7 +6,7 @@
 //! bytes. The old mappings retire as those of stolen handles do.
 
 use super::core::Core;
-use super::extents::{Id, NONE, Slot, State};
+use super::extents::{End, Extent, Id, NONE, Slot, State};
 use crate::arena::FrameId;
 use crate::error::{Error, Result};
 
@@ -93,6 +93,27 @@ impl Core {
         let lacking = bytes.saturating_sub(self.extents.hole_bytes());
         let lacking = lacking.next_multiple_of(self.arena.granule());
         (self.arena.reserved().saturating_add(lacking) <= self.limit()).then_some(lacking)
+    }
+
+    /// Bytes of the gap that begins at `end`, if requests that no hole serves are mapped there.
+    pub(crate) fn gap_behind(&self, end: u64) -> u64 {
+        let gap = self.extents.gap_at(end).map(|id| *self.extents.get(id));
+        let large = |gap: &Extent| gap.start == end && self.extents.end_of(end) == End::Low;
+        gap.filter(large).map_or(0, |gap| gap.bytes)
+    }
+
+    /// Bytes of the frames that lie wholly in [`from`, `to`), which is mapped throughout.
+    pub(crate) fn whole_frames(&self, from: u64, to: u64) -> u64 {
+        let (mut at, mut sum) = (from, 0);
+        while at < to {
+            let Some((_, frame)) = self.arena.frame_at(at) else {
+                return sum;
+            };
+            let (start, bytes) = self.arena.extent_of(&frame);
+            at = start + bytes;
+            sum += bytes * u64::from(start >= from && at <= to);
+        }
+        sum
     }
 
     /// Maps new memory at [`from`, `from + bytes`) of a gap.

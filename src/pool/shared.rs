@@ -20,6 +20,19 @@ use crate::sync::{AtomicU64, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 /// A step above the core: frees or moves memory, and says whether it may have helped.
 pub(crate) type ReliefStep = Arc<dyn Fn(&Pressure) -> Relief + Send + Sync>;
 
+/// Moves what makes room for a request of so many bytes where that is cheaper than mapping so many
+/// handles elsewhere; says whether it did.
+pub(crate) type MovesFirst = Arc<dyn Fn(u64, u64) -> bool + Send + Sync>;
+
+/// How a climb of the ladder ended.
+enum Climbed {
+    /// With a grant, and whether the pool is over its soft limit.
+    Served(Grant, bool),
+    /// Before so many handles are mapped elsewhere.
+    Dear(u64),
+    Refused,
+}
+
 /// What a layer above keeps with a pool, made on first use.
 pub(crate) trait Attached: std::any::Any + Send + Sync {
     /// The pool has no handle any more: let go of what only the pool's users need.
@@ -40,6 +53,8 @@ pub(crate) struct Shared {
     attached: OnceLock<Arc<dyn Attached>>,
     /// Steps after the core's own, by rank.
     relief: Mutex<Vec<(u8, ReliefStep)>>,
+    /// Asked before handles are mapped elsewhere.
+    moves_first: OnceLock<MovesFirst>,
     pub(crate) failures: AtomicU64,
     /// Times that a request was tried again after a registered step.
     pub(super) retries: AtomicU64,
@@ -64,6 +79,7 @@ impl Shared {
             lanes: RwLock::default(),
             attached: OnceLock::new(),
             relief: Mutex::default(),
+            moves_first: OnceLock::new(),
             failures: AtomicU64::new(0),
             retries: AtomicU64::new(0),
             graph_bytes: AtomicU64::new(0),
@@ -190,6 +206,11 @@ impl Shared {
         relief.insert(at, (rank, step));
     }
 
+    /// Registers who may move memory before handles are mapped elsewhere; the first counts.
+    pub(crate) fn moves_first(&self, moves: MovesFirst) {
+        let _ = self.moves_first.set(moves);
+    }
+
     /// Memory for a request of `lane` that its cache could not serve.
     pub(crate) fn acquire(&self, lane: &Lane, bytes: u64, requested: u64) -> Result<Grant> {
         let grant = self.find(lane, bytes, requested);
@@ -198,7 +219,16 @@ impl Shared {
     }
 
     fn find(&self, lane: &Lane, bytes: u64, requested: u64) -> Result<Grant> {
-        if let Some((grant, is_over)) = self.climb(lane, bytes, requested)? {
+        let mut climbed =
+            self.climb_to(lane, bytes, requested, self.moves_first.get().is_some())?;
+        if let (Climbed::Dear(handles), Some(moves)) = (&climbed, self.moves_first.get()) {
+            let moved = moves(bytes, *handles);
+            climbed = self.climb_to(lane, bytes, requested, false)?;
+            if moved && matches!(climbed, Climbed::Served(..)) {
+                self.core.lock().relieved(bytes);
+            }
+        }
+        if let Climbed::Served(grant, is_over) = climbed {
             if is_over {
                 self.ease();
             }
@@ -212,9 +242,7 @@ impl Shared {
             while step(&self.pressure(lane, bytes)) == Relief::Retry {
                 self.retries.fetch_add(1, Ordering::Relaxed);
                 if let Some((grant, _)) = self.climb(lane, bytes, requested)? {
-                    let mut core = self.core.lock();
-                    core.steps.relieved += 1;
-                    core.told.note(Told::Relieved(bytes));
+                    self.core.lock().relieved(bytes);
                     return Ok(grant);
                 }
             }
@@ -238,10 +266,24 @@ impl Shared {
         bytes: u64,
         requested: u64,
     ) -> Result<Option<(Grant, bool)>> {
+        Ok(match self.climb_to(lane, bytes, requested, false)? {
+            Climbed::Served(grant, is_over) => Some((grant, is_over)),
+            Climbed::Dear(_) | Climbed::Refused => None,
+        })
+    }
+
+    /// The core's own steps; if `moves_first` only up to where handles would be mapped elsewhere.
+    fn climb_to(
+        &self,
+        lane: &Lane,
+        bytes: u64,
+        requested: u64,
+        moves_first: bool,
+    ) -> Result<Climbed> {
         let served = |grant: Grant, core: &mut Core| {
             lane.count_served(bytes, requested, core);
             lane.take_ahead(grant, bytes, core);
-            Ok(Some((grant, core.is_over_soft_limit())))
+            Ok(Climbed::Served(grant, core.is_over_soft_limit()))
         };
         // Lanes are listed before the core is locked: making a lane locks in that order.
         let siblings = self.siblings(lane);
@@ -286,9 +328,12 @@ impl Shared {
         if let Some(grant) = core.take_waiting(lane.slot, bytes)? {
             return served(grant, &mut core);
         }
+        if moves_first && let handles @ 1.. = core.would_steal(lane.slot, bytes) {
+            return Ok(Climbed::Dear(handles));
+        }
         match core.take_mapping(lane.slot, bytes)? {
             Some(grant) => served(grant, &mut core),
-            None => Ok(None),
+            None => Ok(Climbed::Refused),
         }
     }
 

@@ -58,11 +58,17 @@ impl Churned {
 
     /// Frees at random down to the live part of the report.
     pub fn thin(&mut self) {
-        while self.live_bytes() > self.scaled(LIVE) {
+        self.thin_by(self.live_bytes().saturating_sub(self.scaled(LIVE)));
+        self.stream.synchronize().unwrap();
+    }
+
+    /// Frees `bytes` at random, or a little more.
+    pub fn thin_by(&mut self, bytes: u64) {
+        let left = self.live_bytes().saturating_sub(bytes);
+        while self.live_bytes() > left {
             let at = self.random.below(self.live.len() as u64) as usize;
             drop(self.live.swap_remove(at));
         }
-        self.stream.synchronize().unwrap();
     }
 
     /// 2^-20 to 2^-9 of the card, log-uniform.

@@ -7,11 +7,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::context::{Context, Entered};
+use super::kernels::Kernels;
 use super::memory::Memory;
 use crate::device::{
     Addr, Backend, DeviceInfo, HandleCounts, Launch, Phys, RawEvent, RawGraph, RawStream, panicked,
 };
 use crate::driver::Driver;
+use crate::driver::result::launch_words;
 use crate::driver::table::{CAPTURE_RELAXED, CuDevice, CuEvent, CuGraphExec, CuStream};
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
@@ -24,6 +26,7 @@ const NO_TIMING: c_uint = 2;
 /// One GPU in one context.
 pub(super) struct Cuda {
     driver: &'static Driver,
+    kernels: Kernels,
     context: Context,
     info: DeviceInfo,
     memory: Memory,
@@ -38,6 +41,7 @@ pub(super) struct Cuda {
 impl Cuda {
     pub(super) fn new(
         driver: &'static Driver,
+        kernels: Kernels,
         context: Context,
         device: CuDevice,
         info: DeviceInfo,
@@ -45,6 +49,7 @@ impl Cuda {
         let memory = Memory::new(driver, device, info.granule);
         Self {
             driver,
+            kernels,
             context,
             info,
             memory,
@@ -102,56 +107,18 @@ unsafe extern "C" fn run_host_call(data: *mut c_void) {
     }
 }
 
-#[cfg(warpool_cuda)]
-fn launch_on(driver: &'static Driver, launch: &Launch, stream: CuStream) -> Result<()> {
-    // SAFETY: `Backend::launch`'s caller vouches for the ranges; the stream's context is current.
-    let code = unsafe { launch.run_on_cuda(stream) };
-    if code == 0 {
-        return Ok(());
-    }
-    let words = crate::driver::result::launch_words(driver, code);
-    Err(Error::Launch {
-        kernel: launch.name(),
-        code,
-        words,
-    })
-}
-
-#[cfg(not(warpool_cuda))]
-fn launch_on(_driver: &'static Driver, _launch: &Launch, _stream: CuStream) -> Result<()> {
-    Err(super::no_kernels())
-}
-
 impl Cuda {
-    /// Loads the kernels that the pool and its tests launch, so that no first launch waits for
-    /// queued work.
-    #[cfg(warpool_cuda)]
+    /// Loads the kernels, so that no first launch waits for queued work.
     pub(super) fn load_kernels(&self) -> Result<()> {
-        use crate::driver::abi;
         let _context = self.enter()?;
-        // SAFETY: a context is current; the calls take nothing.
-        let codes = unsafe {
-            [
-                ("wp_cuda_load_pattern", abi::wp_cuda_load_pattern()),
-                ("wp_cuda_load_relocate", abi::wp_cuda_load_relocate()),
-            ]
-        };
-        match codes.into_iter().find(|&(_, code)| code != 0) {
-            None => Ok(()),
-            Some((kernel, code)) => Err(Error::Launch {
-                kernel,
-                code,
-                words: String::from(
-                    "the kernels cannot be loaded on this GPU; `warpool info` says for which they were built",
-                ),
-            }),
-        }
-    }
-
-    /// There are none in this build.
-    #[cfg(not(warpool_cuda))]
-    pub(super) fn load_kernels(&self) -> Result<()> {
-        Ok(())
+        // SAFETY: the context is current.
+        unsafe { (self.kernels.load)() }.map_err(|(kernel, code)| Error::Launch {
+            kernel,
+            code,
+            words: String::from(
+                "the kernels cannot be loaded on this GPU; `warpool info` says for which they were built",
+            ),
+        })
     }
 }
 
@@ -396,7 +363,16 @@ impl Backend for Cuda {
 
     unsafe fn launch(&self, launch: &Launch, stream: RawStream) -> Result<()> {
         let _context = self.enter()?;
-        launch_on(self.driver, launch, stream_of(stream))
+        // SAFETY: the caller vouches for the ranges; the stream's context is current.
+        let code = unsafe { (self.kernels.run)(launch, stream_of(stream)) };
+        if code == 0 {
+            return Ok(());
+        }
+        Err(Error::Launch {
+            kernel: launch.name(),
+            code,
+            words: launch_words(self.driver, code),
+        })
     }
 
     fn host_call(&self, stream: RawStream, work: Box<dyn FnOnce() + Send>) -> Result<()> {

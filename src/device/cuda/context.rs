@@ -58,16 +58,18 @@ impl Context {
     /// The primary context. Retained once a process and kept, as the CUDA runtime keeps it: other
     /// code of the process may be using it, and making it again takes a fifth of a second.
     fn primary(driver: &'static Driver, device: CuDevice) -> Result<Self> {
-        static RETAINED: Mutex<Option<HashMap<CuDevice, usize>>> = Mutex::new(None);
+        type ByDriverAndDevice = HashMap<(usize, CuDevice), usize>;
+        static RETAINED: Mutex<Option<ByDriverAndDevice>> = Mutex::new(None);
+        let key = (std::ptr::from_ref(driver) as usize, device);
         let mut retained = lock(&RETAINED);
         let retained = retained.get_or_insert_with(HashMap::new);
-        if let Some(&raw) = retained.get(&device) {
+        if let Some(&raw) = retained.get(&key) {
             return Ok(Self { raw });
         }
         let mut context = std::ptr::null_mut();
         // SAFETY: the call writes one handle; the device is one the driver gave.
         unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut context, device) }.ok(driver)?;
-        retained.insert(device, context as usize);
+        retained.insert(key, context as usize);
         Ok(Self {
             raw: context as usize,
         })

@@ -51,7 +51,14 @@ pub(super) struct Memory {
     device: CuDevice,
     granule: u64,
     /// Held across the driver's calls, so that what it says is what the driver did.
-    ledger: Mutex<Ledger>,
+    books: Mutex<Books>,
+}
+
+struct Books {
+    ledger: Ledger,
+    /// Mappings that could not be used and then not be taken down: address and bytes. The driver
+    /// has them and the ledger does not.
+    stuck: Vec<(Addr, u64)>,
 }
 
 impl Memory {
@@ -60,16 +67,28 @@ impl Memory {
             driver,
             device,
             granule,
-            ledger: Mutex::new(Ledger::new(granule)),
+            books: Mutex::new(Books {
+                ledger: Ledger::new(granule),
+                stuck: Vec::new(),
+            }),
         }
     }
 
     pub(super) fn count(&self, counts: &mut HandleCounts) {
-        lock(&self.ledger).count(counts);
+        lock(&self.books).ledger.count(counts);
+    }
+
+    /// Takes down the mappings that are stuck; those that the driver still keeps stay noted.
+    fn unstick(&self, books: &mut Books) {
+        books.stuck.retain(|&(addr, bytes)| {
+            // SAFETY: mapped here and never handed out.
+            unsafe { self.driver.cuMemUnmap(addr, bytes as usize) }.code != 0
+        });
     }
 
     pub(super) fn reserve(&self, bytes: u64) -> Result<Addr> {
-        let mut ledger = lock(&self.ledger);
+        let mut books = lock(&self.books);
+        let ledger = &mut books.ledger;
         ledger.check_bytes(bytes)?;
         let mut addr = 0;
         // SAFETY: the call writes one address; the driver picks the place.
@@ -88,17 +107,18 @@ impl Memory {
     }
 
     pub(super) fn unreserve(&self, addr: Addr, bytes: u64) -> Result<()> {
-        let mut ledger = lock(&self.ledger);
-        ledger.check_unreserve(addr, bytes)?;
+        let mut books = lock(&self.books);
+        books.ledger.check_unreserve(addr, bytes)?;
+        self.unstick(&mut books);
         // SAFETY: the ledger says that this is a whole range of ours with nothing mapped in it.
         unsafe { self.driver.cuMemAddressFree(addr, bytes as usize) }.ok(self.driver)?;
-        ledger.note_unreserve(addr);
+        books.ledger.note_unreserve(addr);
         Ok(())
     }
 
     pub(super) fn create(&self, bytes: u64) -> Result<Phys> {
         // Not under the lock until the driver has answered: creating touches nothing of ours.
-        lock(&self.ledger).check_bytes(bytes)?;
+        lock(&self.books).ledger.check_bytes(bytes)?;
         let mut handle = 0;
         // SAFETY: the call writes one handle and reads one property.
         unsafe {
@@ -106,11 +126,12 @@ impl Memory {
                 .cuMemCreate(&raw mut handle, bytes as usize, &prop(self.device), 0)
         }
         .ok(self.driver)?;
-        Ok(lock(&self.ledger).note_create(bytes, handle))
+        Ok(lock(&self.books).ledger.note_create(bytes, handle))
     }
 
     pub(super) fn release(&self, phys: Phys) -> Result<()> {
-        let mut ledger = lock(&self.ledger);
+        let mut books = lock(&self.books);
+        let ledger = &mut books.ledger;
         let handle = ledger.live(phys)?;
         // SAFETY: the ledger says that the handle is ours and not released.
         unsafe { self.driver.cuMemRelease(handle.token) }.ok(self.driver)?;
@@ -119,8 +140,9 @@ impl Memory {
     }
 
     pub(super) fn map(&self, addr: Addr, bytes: u64, phys: Phys) -> Result<()> {
-        let mut ledger = lock(&self.ledger);
-        let handle = ledger.check_map(addr, bytes, phys)?;
+        let mut books = lock(&self.books);
+        let handle = books.ledger.check_map(addr, bytes, phys)?;
+        self.unstick(&mut books);
         // SAFETY: the ledger says that the place is in a range of ours with nothing mapped there.
         unsafe {
             self.driver
@@ -140,17 +162,17 @@ impl Memory {
                 .cuMemSetAccess(addr, bytes as usize, &raw const access, 1)
         };
         if let Err(error) = allowed.ok(self.driver) {
-            // SAFETY: takes down what was mapped above. Were it to fail too, the driver refuses
-            // the next mapping there, which is an error and no harm.
-            let _ = unsafe { self.driver.cuMemUnmap(addr, bytes as usize) };
+            books.stuck.push((addr, bytes));
+            self.unstick(&mut books);
             return Err(error);
         }
-        ledger.note_map(addr, bytes, phys);
+        books.ledger.note_map(addr, bytes, phys);
         Ok(())
     }
 
     pub(super) fn unmap(&self, addr: Addr, bytes: u64) -> Result<()> {
-        let mut ledger = lock(&self.ledger);
+        let mut books = lock(&self.books);
+        let ledger = &mut books.ledger;
         ledger.check_unmap(addr, bytes)?;
         // SAFETY: the ledger says that this is one whole mapping of ours; the caller, that no
         // queued work uses it.
@@ -162,10 +184,14 @@ impl Memory {
 
     /// Gives back whatever was not. The context is current.
     pub(super) fn clear(&self) {
-        let ledger = lock(&self.ledger);
-        if ledger.mappings().next().is_some() {
-            // SAFETY: no arguments. Queued work may use what is about to be unmapped.
-            let _ = unsafe { self.driver.cuCtxSynchronize() };
+        let mut books = lock(&self.books);
+        self.unstick(&mut books);
+        let ledger = &books.ledger;
+        // SAFETY: no arguments. Queued work may use what is about to be unmapped; where it cannot be
+        // waited for, everything stays until the process ends.
+        if ledger.mappings().next().is_some() && unsafe { self.driver.cuCtxSynchronize() }.code != 0
+        {
+            return;
         }
         // Failures below leave the driver holding what the process's end will give back.
         for (addr, bytes) in ledger.mappings() {

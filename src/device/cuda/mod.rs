@@ -2,7 +2,8 @@
 //!
 //! - `context`: which context, and how it is made current;
 //! - `memory`: reserve, create, map through the driver's virtual memory calls;
-//! - `backend`: streams, events, copies and launches.
+//! - `backend`: streams, events, copies and launches;
+//! - `kernels`: the kernels of this build.
 //!
 //! Kernels of this crate are launched through the statically linked CUDA runtime, which works in
 //! whatever driver context is current: the application's own, if that is what the device was
@@ -10,12 +11,16 @@
 
 mod backend;
 mod context;
+#[cfg(test)]
+mod faults;
+mod kernels;
 mod memory;
 
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::Arc;
 
 use self::context::Context;
+use self::kernels::Kernels;
 use super::{Backend, DeviceInfo, DeviceKind};
 use crate::driver::Driver;
 use crate::driver::table::{CuDevice, no_gpu};
@@ -31,7 +36,19 @@ const CAPABILITY_MINOR: c_int = 76;
 const VIRTUAL_MEMORY: c_int = 102;
 
 pub(super) fn count() -> Result<u32> {
-    let driver = Driver::get()?;
+    count_of(Driver::get()?)
+}
+
+pub(super) fn open(ordinal: u32) -> Result<Arc<dyn Backend>> {
+    open_on(Driver::get()?, Kernels::of_this_build(), ordinal)
+}
+
+/// The GPU of the context current on the calling thread.
+pub(super) fn open_current() -> Result<Arc<dyn Backend>> {
+    open_current_on(Driver::get()?, Kernels::of_this_build())
+}
+
+fn count_of(driver: &'static Driver) -> Result<u32> {
     let mut count = 0;
     // SAFETY: the call writes one integer.
     unsafe { driver.cuDeviceGetCount(&raw mut count) }.ok(driver)?;
@@ -41,18 +58,19 @@ pub(super) fn count() -> Result<u32> {
     Ok(count.unsigned_abs())
 }
 
-pub(super) fn open(ordinal: u32) -> Result<Arc<dyn Backend>> {
-    let count = count()?;
-    let driver = Driver::get()?;
+fn open_on(
+    driver: &'static Driver,
+    kernels: Option<Kernels>,
+    ordinal: u32,
+) -> Result<Arc<dyn Backend>> {
+    let count = count_of(driver)?;
     if ordinal >= count {
         return Err(Error::Unavailable {
             missing: format!("GPU {ordinal} is not there"),
             hint: format!("this process sees {count}, numbered from 0; check CUDA_VISIBLE_DEVICES"),
         });
     }
-    if !cfg!(warpool_cuda) {
-        return Err(no_kernels());
-    }
+    let kernels = kernels.ok_or_else(no_kernels)?;
     let mut device: CuDevice = 0;
     // SAFETY: the call writes one integer.
     unsafe { driver.cuDeviceGet(&raw mut device, ordinal as c_int) }.ok(driver)?;
@@ -66,15 +84,13 @@ pub(super) fn open(ordinal: u32) -> Result<Arc<dyn Backend>> {
     }
     let info = info(driver, device, ordinal)?;
     let context = Context::of(driver, device)?;
-    let cuda = backend::Cuda::new(driver, context, device, info);
+    let cuda = backend::Cuda::new(driver, kernels, context, device, info);
     cuda.load_kernels()?;
     Ok(Arc::new(cuda))
 }
 
-/// The GPU of the context current on the calling thread.
-pub(super) fn open_current() -> Result<Arc<dyn Backend>> {
-    let count = count()?;
-    let driver = Driver::get()?;
+fn open_current_on(driver: &'static Driver, kernels: Option<Kernels>) -> Result<Arc<dyn Backend>> {
+    let count = count_of(driver)?;
     let Some(current) = Context::current_device(driver)? else {
         return Err(Error::invalid(
             "context",
@@ -86,7 +102,7 @@ pub(super) fn open_current() -> Result<Arc<dyn Backend>> {
         // SAFETY: the call writes one integer.
         unsafe { driver.cuDeviceGet(&raw mut device, ordinal as c_int) }.ok(driver)?;
         if device == current {
-            return open(ordinal);
+            return open_on(driver, kernels, ordinal);
         }
     }
     Err(Error::invalid(
@@ -96,7 +112,7 @@ pub(super) fn open_current() -> Result<Arc<dyn Backend>> {
 }
 
 /// The crate was built without its kernels.
-pub(super) fn no_kernels() -> Error {
+fn no_kernels() -> Error {
     Error::Unavailable {
         missing: String::from("this build has no compiled kernels"),
         hint: String::from("build again with a CUDA toolkit found (CUDA_HOME, or nvcc on PATH)"),

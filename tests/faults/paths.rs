@@ -1,70 +1,53 @@
-//! Every device call on every public path fails at its k-th use, once and for ever, and with
-//! out-of-memory where it may. The caller gets an error that says so, the books stay whole, and
-//! when the device works again so does everything, with nothing left behind.
+//! The public paths of the crate, for suites that make the calls under them fail.
 //!
-//! Which calls there are is said by `common::watched`, where a call that is left out does not
-//! compile; a path is a function below. What a path uses is counted first, without a failure.
+//! Each goes on after an error, checks the books after every step, has the device work again before
+//! its end, and sees that then everything else does too. They are run with failures of a device's
+//! calls (`tests/faults`) and with failures of the driver's calls (the unit tests of the CUDA
+//! device, which includes this file).
 
-mod common;
-
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-
-use common::sanitized::Sanitized;
-use common::watched::{CALLS, MADE_TO_FAIL, OUT_OF_MEMORY, Watched};
 use half::f16;
 use warpool::compact::{Budget, Goal};
 use warpool::convert::{
     ConvertTable, Fused, GradScaler, Gradients, Rounding, ScalerConfig, ViewMut, convert,
     convert_fused,
 };
-use warpool::device::sim::SimConfig;
-use warpool::device::{HandleCounts, HostConfig};
+use warpool::device::Addr;
 use warpool::observe::{ReplayOptions, Trace, replay};
 use warpool::pool::HandleSize;
-use warpool::{Block, Device, Error, Pool, PoolConfig, Result};
+use warpool::{Block, Device, Error, Pool, PoolConfig, Result, Stream};
 
 const MIB: u64 = 1 << 20;
-const LIMIT: u64 = 24 * MIB;
-
-/// Uses of a call, from the first on, that fail in turn; the last one does too.
-const USES: u64 = 4;
-
-/// Calls by which a driver says that it is out of memory.
-const EXHAUSTIBLE: &[&str] = &[
-    "reserve",
-    "create",
-    "map",
-    "stream_create",
-    "event_create",
-    "event_record",
-    "copy_in",
-    "copy_out",
-    "launch",
-    "host_call",
-];
+/// The limit of every pool.
+pub const LIMIT: u64 = 24 * MIB;
 
 /// What a path is given: the device, the errors it saw, and a way to make the device work again.
-struct Stage<'a> {
-    device: &'a Device,
-    watched: &'a Watched,
-    errors: Vec<Error>,
+pub struct Stage<'a> {
+    pub device: &'a Device,
+    pub heal: &'a dyn Fn(),
+    pub errors: Vec<Error>,
 }
 
 impl Stage<'_> {
     /// Takes note of an error.
-    fn try_to<T>(&mut self, outcome: Result<T>) -> Option<T> {
+    pub fn try_to<T>(&mut self, outcome: Result<T>) -> Option<T> {
         outcome.map_err(|error| self.errors.push(error)).ok()
     }
 
     /// Until it succeeds; after an error the device works again, so that the path goes on.
-    fn at_last<T>(&mut self, mut attempt: impl FnMut(&Device) -> Result<T>) -> T {
+    pub fn at_last<T>(&mut self, mut attempt: impl FnMut(&Device) -> Result<T>) -> T {
         if let Some(value) = self.try_to(attempt(self.device)) {
             return value;
         }
-        self.watched.heal();
+        (self.heal)();
         attempt(self.device).expect("the device works again")
     }
+}
+
+/// Queues a fill of device memory on a device that may refuse.
+fn fill_if(stream: &Stream, addr: Addr, byte: u8, bytes: u64) {
+    let backend = stream.device().backend();
+    // SAFETY: paths name memory they hold, and keep it until the stream is done.
+    let _ = unsafe { backend.fill(addr, byte, bytes, stream.raw()) };
 }
 
 fn config() -> PoolConfig {
@@ -81,7 +64,7 @@ fn blocks(stage: &mut Stage<'_>) {
         for (i, mebibytes) in [6, 4, 8, 2].into_iter().enumerate() {
             let on = &streams[(i + round) % 2];
             if let Some(block) = stage.try_to(pool.alloc(on, mebibytes * MIB - 4096)) {
-                common::fill_if(on, block.addr(), 1, block.bytes());
+                fill_if(on, block.addr(), 1, block.bytes());
                 blocks.push(block);
             }
             pool.check_invariants().unwrap();
@@ -115,7 +98,7 @@ fn blocks(stage: &mut Stage<'_>) {
             pool.check_invariants().unwrap();
         }
     }
-    stage.watched.heal();
+    (stage.heal)();
     drop(blocks);
     pool.check_invariants().unwrap();
     drop(pool.alloc(&streams[0], LIMIT / 2).expect("it works again"));
@@ -144,7 +127,7 @@ fn streams(stage: &mut Stage<'_>) {
     };
     kept.extend(stage.try_to(pool.alloc(&twin, 3 * MIB)));
     drop(twin);
-    stage.watched.heal();
+    (stage.heal)();
     drop(kept);
     pool.check_invariants().unwrap();
     drop(pool.alloc(&owner, 6 * MIB).expect("it works again"));
@@ -171,7 +154,7 @@ fn events(stage: &mut Stage<'_>) {
     if stage.errors.is_empty() {
         stage.try_to(timing[1].elapsed_ns(&timing[0]));
     }
-    stage.watched.heal();
+    (stage.heal)();
     plain.record(&streams[0]).expect("it works again");
     streams[1].wait(&plain).expect("it works again");
     streams[1].synchronize().expect("it works again");
@@ -192,7 +175,7 @@ fn buffers(stage: &mut Stage<'_>) {
         }
         pool.check_invariants().unwrap();
     }
-    stage.watched.heal();
+    (stage.heal)();
     let mut buffer = pool.alloc_typed::<u32>(&stream, data.len()).unwrap();
     buffer.upload(&data).unwrap();
     assert_eq!(buffer.download().unwrap(), data);
@@ -225,14 +208,14 @@ fn movable(stage: &mut Stage<'_>) {
     }
     for (_, block) in &live {
         if let Some(pinned) = stage.try_to(block.pin(&streams[1])) {
-            common::fill_if(&streams[1], pinned.addr(), 0, 0);
+            fill_if(&streams[1], pinned.addr(), 0, 0);
         }
     }
     // Only moving blocks makes room for this.
     drop(stage.try_to(pool.alloc(&streams[0], 3 * MIB)));
     stage.try_to(pool.compact(&Goal::Full));
     pool.check_invariants().unwrap();
-    stage.watched.heal();
+    (stage.heal)();
     for (seed, block) in &live {
         let read = block.download(&streams[0]).expect("it works again");
         assert!(read.iter().all(|byte| byte == seed), "block {seed}");
@@ -283,7 +266,7 @@ fn conversions(stage: &mut Stage<'_>) {
     }
     drop(stage.try_to(source.convert_in_place::<f16>(Rounding::Nearest)));
     pool.check_invariants().unwrap();
-    stage.watched.heal();
+    (stage.heal)();
     half.upload(&[f16::ONE; 5000]).expect("it works again");
     assert_eq!(half.download().expect("it works again"), [f16::ONE; 5000]);
 }
@@ -297,7 +280,7 @@ fn replays(stage: &mut Stage<'_>) {
     let options = ReplayOptions::default().cap(LIMIT);
     let report = stage.try_to(replay(&trace, stage.device, &options, &mut |_| ()));
     assert_eq!(report.map_or(0, |report| report.corrupt_bytes), 0);
-    stage.watched.heal();
+    (stage.heal)();
     let report = replay(&trace, stage.device, &options, &mut |_| ()).expect("it works again");
     assert!(report.passed());
 }
@@ -313,7 +296,7 @@ fn graphs(stage: &mut Stage<'_>) {
         };
         let block = stage.try_to(pool.alloc(&stream, 3 * MIB));
         if let Some(block) = &block {
-            common::fill_if(&stream, block.addr(), 1, block.bytes());
+            fill_if(&stream, block.addr(), 1, block.bytes());
         }
         if round == 1 {
             drop(capture);
@@ -327,7 +310,7 @@ fn graphs(stage: &mut Stage<'_>) {
         drop(graph);
         pool.check_invariants().unwrap();
     }
-    stage.watched.heal();
+    (stage.heal)();
     let stream = stage.device.stream().expect("it works again");
     drop(pool.alloc(&stream, LIMIT).expect("it works again"));
     assert_eq!(pool.stats().graphs, 0);
@@ -354,9 +337,11 @@ fn drops(stage: &mut Stage<'_>) {
     drop(pool);
 }
 
-type Path = fn(&mut Stage<'_>);
+/// One of the paths below.
+pub type Path = fn(&mut Stage<'_>);
 
-const PATHS: &[(&str, Path)] = &[
+/// Every path by its name.
+pub const PATHS: &[(&str, Path)] = &[
     ("blocks", blocks),
     ("streams", streams),
     ("events", events),
@@ -367,151 +352,3 @@ const PATHS: &[(&str, Path)] = &[
     ("graphs", graphs),
     ("drops", drops),
 ];
-
-/// Runs a path, with a failure or without; gives uses by call, failures made, and what is left.
-fn run(
-    open: &dyn Fn() -> Device,
-    (name, path): (&str, Path),
-    failure: Option<(&'static str, u64, bool, i32)>,
-) -> (BTreeMap<&'static str, u64>, u64) {
-    let device = open();
-    let backend = Arc::clone(device.backend());
-    let before = backend.counts();
-    let sanitized = Sanitized::over(&device);
-    let (over, watched) = Watched::over(&sanitized.device);
-    if let Some((call, use_number, for_ever, code)) = failure {
-        watched.fail_with(call, use_number, for_ever, code);
-    }
-    let mut stage = Stage {
-        device: &over,
-        watched: &watched,
-        errors: Vec::new(),
-    };
-    path(&mut stage);
-    let errors = stage.errors;
-    drop(over);
-    watched.heal();
-    let failures = watched.failures();
-    for error in &errors {
-        let code = failure.map_or(0, |(.., code)| code);
-        let made = matches!(error, Error::Driver { code: its, .. } if *its == code);
-        // A pool whose device has no more says so with its figures.
-        assert!(
-            made || error.is_out_of_memory(),
-            "{name}: {failure:?} gave {error}"
-        );
-        assert!(failures > 0 || error.is_out_of_memory(), "{name}: {error}");
-    }
-    if let Err(report) = sanitized.check() {
-        panic!("{name}: {failure:?} made a fault: {report}");
-    }
-    drop(sanitized);
-    let uses = CALLS.iter().map(|&call| (call, watched.calls(call)));
-    let uses = uses.filter(|&(_, uses)| uses > 0).collect();
-    drop(watched);
-    drop(device);
-    let left = backend.counts();
-    check_left(name, failure, failures, before, left);
-    (uses, failures)
-}
-
-/// Nothing is left but what the device itself refused to take back.
-fn check_left(
-    name: &str,
-    failure: Option<(&'static str, u64, bool, i32)>,
-    failures: u64,
-    before: HandleCounts,
-    left: HandleCounts,
-) {
-    let refused = |call: &str| match failure {
-        Some((failing, ..)) if failing == call => failures,
-        _ => 0,
-    };
-    // A mapping that stays keeps its range, and a handle that is not unmapped is its mapping's.
-    let pairs = [
-        (left.streams - before.streams, refused("stream_destroy")),
-        (left.events - before.events, refused("event_destroy")),
-        (left.graphs - before.graphs, refused("graph_destroy")),
-        (left.mappings - before.mappings, refused("unmap")),
-        (
-            left.ranges - before.ranges,
-            refused("unreserve") + refused("unmap"),
-        ),
-        (
-            left.handles - before.handles,
-            refused("release") + refused("unmap"),
-        ),
-    ];
-    for (left, refused) in pairs {
-        assert!(
-            left <= refused,
-            "{name}: {failure:?} left something behind: {pairs:?}"
-        );
-    }
-}
-
-/// Every failure of every path; the number of failures made and the calls they were made in.
-fn every_failure(open: &dyn Fn() -> Device) -> (u64, BTreeSet<&'static str>) {
-    let (mut made, mut failed) = (0, BTreeSet::new());
-    for &path in PATHS {
-        let (uses, _) = run(open, path, None);
-        for (call, uses) in uses {
-            let codes = [MADE_TO_FAIL, OUT_OF_MEMORY];
-            let codes = &codes[..1 + usize::from(EXHAUSTIBLE.contains(&call))];
-            let most = if common::under_sanitizer() { 1 } else { USES };
-            let numbers: BTreeSet<u64> = (1..=uses.min(most)).chain([uses]).collect();
-            for &code in codes {
-                for &number in &numbers {
-                    for for_ever in [false, true] {
-                        let (_, failures) = run(open, path, Some((call, number, for_ever, code)));
-                        made += failures;
-                        if failures > 0 {
-                            failed.insert(call);
-                        }
-                    }
-                }
-            }
-        }
-    }
-    (made, failed)
-}
-
-/// Calls that no public path of the crate makes: they are there for applications and tests.
-const UNUSED: &[&str] = &["copy_within"];
-
-fn survives(open: &dyn Fn() -> Device) {
-    let (made, failed) = every_failure(open);
-    println!(
-        "{made} failures in {} of {} calls, on {} paths",
-        failed.len(),
-        CALLS.len(),
-        PATHS.len()
-    );
-    let missed: Vec<_> = CALLS
-        .iter()
-        .filter(|call| !failed.contains(*call))
-        .collect();
-    assert_eq!(
-        missed,
-        UNUSED.iter().collect::<Vec<_>>(),
-        "calls that never failed"
-    );
-}
-
-#[test]
-fn every_failure_on_the_host_device_is_survived() {
-    survives(&|| Device::host_with(HostConfig::default().with_capacity(2 * LIMIT)).unwrap());
-}
-
-#[test]
-fn every_failure_on_the_simulated_device_is_survived() {
-    survives(&|| Device::sim(&SimConfig::default().with_capacity(2 * LIMIT)).unwrap());
-}
-
-#[test]
-fn every_failure_on_the_gpu_is_survived() {
-    if common::cuda().is_some() {
-        let _alone = common::alone_on_the_gpu();
-        survives(&|| Device::cuda(0).unwrap());
-    }
-}

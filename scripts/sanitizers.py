@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""Runs the GPU's suites under every tool of compute-sanitizer, and prints a table of its reports.
+
+    run.sh sanitizers                       in a bundle, on a machine with a GPU (about ten minutes)
+    run.sh sanitizers --tools memcheck --suites replay,soak --seconds 60 --jobs 4
+
+A report is one that scripts/sanitizers-allowed.txt does not give a reason for. Suites run side by
+side; one that does not end well is run once more, alone, since tests of one GPU may be in each
+other's way. Exits 1 if there is a report, a failure, or a run without an end. The logs are put
+where $OUT says, else in ./out, as sanitizers.tar.xz; the table as sanitizers.md.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+TOOLS = ["memcheck", "racecheck", "synccheck", "initcheck"]
+
+# Every suite with tests on a GPU, and the filter that leaves the other devices out. Left out are
+# convert_exhaustive and convert_f64: the kernels of `convert`, on more numbers than a tool can watch.
+SUITES = {
+    "pool_conformance": "cuda",
+    "device_conformance": "cuda",
+    "unit-lib-warpool": "cuda",
+    "faults": "gpu",
+    "driver_faults": "cuda",
+    "pass_faults": "cuda",
+    "state_machine": "cuda",
+    "soak": "gpu",
+    "replay": "",
+    "movable": "cuda",
+    "movable_ladder": "cuda",
+    "movable_owners": "cuda",
+    "movable_threads": "cuda",
+    "relocate": "",
+    "patch_many": "",
+    "pattern": "",
+    "convert": "",
+    "convert_scaler": "",
+    "convert_stochastic": "",
+    "learnt_order": "cuda",
+    "pool_counts": "",
+    "malformed": "",
+    "devices_apart": "",
+    "cuda_async": "",
+    "rustacuda_interop": "",
+}
+
+# How a report begins. What follows it (addresses, frames) does not.
+REPORT = re.compile(
+    r"========= +("
+    r"Program hit .*|Invalid .*|Uninitialized .*|Barrier error .*|Error: .*|Warning: .*|Leaked .*"
+    r"|Unused .*|Missing .*|Divergent .*|Out-of-range .*|Misaligned .*|.*[Rr]ace reported .*"
+    r"|Stack overflow.*|Device-side .*|Internal .*)"
+)
+SUMMARY = re.compile(r"========= (?:ERROR SUMMARY: (\d+)|RACECHECK SUMMARY: (\d+))")
+TEST = re.compile(r"^test (\S+) \.\.\. ")
+ENDED = re.compile(r"^test result: \S+ (\d+) passed; (\d+) failed", re.MULTILINE)
+
+
+def allowed_reports(path):
+    """Rules of the list: tool, suite, test and message as patterns, and the reason."""
+    rules = []
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        parts = [part.strip() for part in line.split("|")]
+        if len(parts) != 5 or not all(parts):
+            sys.exit(f"{path}:{number}: five parts, none of them empty, between bars")
+        rules.append(([re.compile(part) for part in parts[:4]], parts[4]))
+    return rules
+
+
+def read_log(tool, suite, text, rules, used):
+    """Reports without a reason, how many have one, whether the tool and the tests ended."""
+    test, told, allowed = "", [], 0
+    for line in text.splitlines():
+        if begins := TEST.match(line):
+            test = begins[1]
+        if not (report := REPORT.search(line)):
+            continue
+        said = (tool, suite, test, report[1])
+        for at, (patterns, _) in enumerate(rules):
+            if all(pattern.search(part) for pattern, part in zip(patterns, said)):
+                used.add(at)
+                allowed += 1
+                break
+        else:
+            told.append(f"{test}: {report[1]}")
+    summaries = [int(one or two) for one, two in SUMMARY.findall(text)]
+    # Reports of a kind that this script does not know.
+    unknown = sum(summaries) - len(told) - allowed
+    told += ["(a report of another kind)"] * max(unknown, 0)
+    ends = ENDED.findall(text)
+    passed, failed = (sum(int(end[at]) for end in ends) for at in (0, 1))
+    return told, allowed, passed, failed, bool(ends)
+
+
+class Runner:
+    def __init__(self, options, tests, logs):
+        self.options, self.tests, self.logs = options, tests, logs
+        here = Path(__file__).resolve().parent
+        self.rules = allowed_reports(here / "sanitizers-allowed.txt")
+        self.used = set()
+
+    def run(self, tool, suite):
+        log = self.logs / f"{tool}-{suite}.log"
+        command = [self.options.sanitizer, "--tool", tool, "--error-exitcode", "99"]
+        command += ["--require-cuda-init=no", str(self.tests / suite), "--test-threads", "1"]
+        command += [SUITES[suite]] if SUITES[suite] else []
+        environment = dict(os.environ, WARPOOL_REQUIRE_GPU="1", WARPOOL_SANITIZER="1")
+        environment.setdefault("WARPOOL_SOAK_SECONDS", "15")
+        began, ended = time.monotonic(), True
+        with log.open("w") as to:
+            try:
+                subprocess.run(
+                    command, stdout=to, stderr=subprocess.STDOUT, env=environment,
+                    timeout=self.options.seconds, check=False,
+                )
+            except subprocess.TimeoutExpired:
+                ended = False
+        text = log.read_text(errors="replace")
+        told, allowed, passed, failed, counted = read_log(tool, suite, text, self.rules, self.used)
+        # A racecheck or synccheck of no launches says nothing at its end; the tests always do.
+        return {
+            "tool": tool, "suite": suite, "told": told, "allowed": allowed, "passed": passed,
+            "failed": failed, "ended": ended and counted, "seconds": time.monotonic() - began,
+        }
+
+    def run_all(self, pairs):
+        with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as lanes:
+            results = list(lanes.map(lambda pair: self.run(*pair), pairs))
+        for at, result in enumerate(results):
+            if result["failed"] or not result["ended"]:
+                alone = self.run(result["tool"], result["suite"])
+                results[at] = alone
+        return results
+
+
+def cell(result):
+    if result is None:
+        return ""
+    if not result["ended"]:
+        return "no end"
+    text = str(len(result["told"]))
+    if result["allowed"]:
+        text += f" (+{result['allowed']})"
+    if result["failed"]:
+        text += f", {result['failed']} failed"
+    elif not result["passed"]:
+        text += ", no test"
+    return text
+
+
+def table(results, tools, suites):
+    by = {(result["tool"], result["suite"]): result for result in results}
+    lines = ["| suite | " + " | ".join(tools) + " |", "|---|" + "---|" * len(tools)]
+    for suite in suites:
+        cells = [cell(by.get((tool, suite))) for tool in tools]
+        lines.append(f"| `{suite}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tests", type=Path, help="the folder of the tests' executables")
+    parser.add_argument("out", type=Path, help="where the logs go")
+    parser.add_argument("--tools", default=",".join(TOOLS))
+    parser.add_argument("--suites", default=",".join(SUITES))
+    parser.add_argument("--seconds", type=float, default=120, help="limit of one run")
+    parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1))
+    parser.add_argument("--sanitizer", default=os.environ.get("COMPUTE_SANITIZER", "compute-sanitizer"))
+    options = parser.parse_args()
+    if shutil.which(options.sanitizer) is None:
+        sys.exit(f"error: no {options.sanitizer} here; it comes with the CUDA toolkit")
+    tools, suites = options.tools.split(","), options.suites.split(",")
+    absent = [suite for suite in suites if suite not in SUITES or not (options.tests / suite).exists()]
+    if absent:
+        sys.exit(f"error: no suite {', '.join(absent)} in {options.tests}")
+    logs = options.out / "sanitizers"
+    logs.mkdir(parents=True, exist_ok=True)
+    runner = Runner(options, options.tests, logs)
+    results = runner.run_all([(tool, suite) for tool in tools for suite in suites])
+    text = table(results, tools, suites)
+    print(text)
+    for result in results:
+        for line in sorted(set(result["told"])):
+            print(f"{result['tool']} {result['suite']}: {result['told'].count(line)} x {line}")
+        if not result["ended"]:
+            print(f"{result['tool']} {result['suite']}: no end within {result['seconds']:.0f} s")
+    print("\nreports with a reason (in brackets above):")
+    for at in sorted(runner.used):
+        print(f"- {runner.rules[at][1]}")
+    slowest = max(results, key=lambda result: result["seconds"])
+    print(f"slowest: {slowest['tool']} {slowest['suite']}, {slowest['seconds']:.0f} s")
+    (options.out / "sanitizers.md").write_text(text)
+    with tarfile.open(options.out / "sanitizers.tar.xz", "w:xz") as archive:
+        archive.add(logs, "sanitizers")
+    shutil.rmtree(logs)
+    good = all(r["ended"] and r["passed"] and not r["failed"] and not r["told"] for r in results)
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()

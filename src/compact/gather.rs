@@ -1,0 +1,227 @@
+//! Free memory brought together at the ends of stretches, where it is whole handles that can be
+//! mapped elsewhere.
+//!
+//! Where no stretch has the bytes of a request, handles of several have to come together. Those
+//! that blocks lie in cannot; sliding the upper part of a stretch downwards leaves its free memory
+//! at the upper end, as handles that nothing lies in. Parts are added one hole at a time, the ones
+//! with the fewest live bytes to a free byte first, until what is idle makes up the request: copying
+//! a handle's worth of blocks costs a tenth of mapping the handle again.
+
+use super::apart::apart;
+use super::layout::{Extent, Kind};
+use super::plan::{Batch, CostModel, Move, Plan};
+
+/// What the pool has besides its extents.
+pub(super) struct Handles<'a> {
+    /// Bytes of a physical handle at least, and what all are multiples of.
+    pub(super) granule: u64,
+    /// Bytes the pool may still grow by.
+    pub(super) room: u64,
+    /// Bytes of the handles that lie wholly between two addresses.
+    pub(super) whole: &'a dyn Fn(u64, u64) -> u64,
+    /// Bytes behind an address that handles can be mapped to.
+    pub(super) gap: &'a dyn Fn(u64) -> u64,
+}
+
+/// A stretch, by index of its extents, with its upper part slid down.
+#[derive(Debug, Clone, Copy)]
+struct Stretch {
+    first: usize,
+    end: usize,
+    /// The first extent of the part that is slid.
+    cut: usize,
+    /// Bytes of the holes in that part.
+    free: u64,
+    /// Bytes of whole handles in the hole that they make.
+    whole: u64,
+    /// Bytes by which its last hole can be made longer.
+    gap: u64,
+}
+
+impl Stretch {
+    /// The part with one hole more: its first extent, its free bytes, and the live bytes between
+    /// the hole and the part.
+    fn next(&self, extents: &[Extent]) -> Option<(usize, u64, u64)> {
+        let mut live = 0;
+        for at in (self.first..self.cut).rev() {
+            match extents[at].kind {
+                Kind::Hole => return Some((at, self.free + extents[at].bytes, live)),
+                Kind::Movable | Kind::Fixed => live += extents[at].bytes,
+            }
+        }
+        None
+    }
+}
+
+/// The moves after which idle handles elsewhere make a hole of `bytes` at the end of a stretch;
+/// `None` if nothing has to move for it or there are none.
+pub(super) fn plan(
+    model: &CostModel,
+    extents: &[Extent],
+    handles: &Handles<'_>,
+    bytes: u64,
+) -> Option<Plan> {
+    let mut stretches = stretches(extents);
+    for stretch in &mut stretches {
+        stretch.gap = (handles.gap)(extents[stretch.end - 1].end());
+    }
+    let whole = |e: &Extent| (handles.whole)(e.addr, e.end());
+    let holes = extents.iter().filter(|e| e.kind == Kind::Hole);
+    let mut idle: u64 = holes.map(whole).sum();
+    while !suffices(&stretches, idle, handles, bytes) {
+        let price = |&(_, (_, free, live)): &(usize, (usize, u64, u64))| live as f64 / free as f64;
+        let nexts = stretches.iter().enumerate();
+        let nexts = nexts.filter_map(|(at, stretch)| {
+            let (cut, free, live) = stretch.next(extents)?;
+            Some((at, (cut, free - stretch.free, live)))
+        });
+        let (at, (cut, added, _)) = nexts.min_by(|a, b| price(a).total_cmp(&price(b)))?;
+        let stretch = &mut stretches[at];
+        idle -= stretch.whole + whole(&extents[cut]);
+        stretch.cut = cut;
+        stretch.free += added;
+        let end = extents[stretch.end - 1].end();
+        stretch.whole = (handles.whole)(end - stretch.free, end);
+        idle += stretch.whole;
+    }
+    let slid = |stretch: &Stretch| slide_down(&extents[stretch.cut..stretch.end]);
+    let moves: Vec<Move> = stretches.iter().flat_map(slid).collect();
+    (!moves.is_empty()).then(|| Plan {
+        largest_hole: stretches.iter().map(|s| s.free).max().unwrap_or(0),
+        ..slid_down(moves, model)
+    })
+}
+
+/// A plan of `moves` that slide downwards, ascending.
+pub(super) fn slid_down(moves: Vec<Move>, model: &CostModel) -> Plan {
+    let slide = Batch::Slide {
+        upward: false,
+        moves,
+    };
+    let batches = apart(vec![slide]);
+    Plan {
+        bytes: batches.iter().map(Batch::bytes).sum(),
+        moves: batches.iter().map(|batch| batch.moves().len()).sum(),
+        predicted_ns: model.nanos(&batches),
+        batches,
+        ..Plan::default()
+    }
+}
+
+/// Whether the last hole of some stretch, the idle handles elsewhere and new ones make up `bytes`.
+fn suffices(stretches: &[Stretch], idle: u64, handles: &Handles<'_>, bytes: u64) -> bool {
+    stretches.iter().filter(|s| s.gap > 0).any(|home| {
+        let lacking = bytes.saturating_sub(home.free);
+        let lacking = lacking.next_multiple_of(handles.granule);
+        lacking <= home.gap && lacking <= idle - home.whole + handles.room
+    })
+}
+
+/// What lies together with nothing fixed or unmapped in between.
+fn stretches(extents: &[Extent]) -> Vec<Stretch> {
+    let mut all: Vec<Stretch> = Vec::new();
+    for (at, extent) in extents.iter().enumerate() {
+        let follows = at > 0 && extents[at - 1].end() == extent.addr;
+        let goes_on = follows && extents[at - 1].kind != Kind::Fixed;
+        match all.last_mut() {
+            _ if extent.kind == Kind::Fixed => {}
+            Some(last) if goes_on => (last.end, last.cut) = (at + 1, at + 1),
+            _ => all.push(Stretch {
+                first: at,
+                end: at + 1,
+                cut: at + 1,
+                free: 0,
+                whole: 0,
+                gap: 0,
+            }),
+        }
+    }
+    all
+}
+
+/// Every block of neighbouring `extents` slid downwards, as far as it goes.
+pub(super) fn slide_down(extents: &[Extent]) -> Vec<Move> {
+    let mut to = extents.first().map_or(0, |e| e.addr);
+    let blocks = extents.iter().filter(|e| e.kind == Kind::Movable);
+    let slid = blocks.map(|block| {
+        to += block.bytes;
+        Move {
+            src: block.addr,
+            dst: to - block.bytes,
+            bytes: block.bytes,
+        }
+    });
+    slid.filter(|m| m.src != m.dst).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Extents from `addr` on, movable blocks, holes and fixed blocks by letter.
+    fn at(mut addr: u64, kinds: &str, bytes: &[u64]) -> Vec<Extent> {
+        let each = kinds.chars().zip(bytes);
+        each.map(|(kind, &bytes)| {
+            let kind = match kind {
+                'm' => Kind::Movable,
+                'f' => Kind::Fixed,
+                _ => Kind::Hole,
+            };
+            addr += bytes;
+            let addr = addr - bytes;
+            Extent { addr, bytes, kind }
+        })
+        .collect()
+    }
+
+    /// Handles of 10 bytes.
+    fn whole(from: u64, to: u64) -> u64 {
+        (to / 10 * 10).saturating_sub(from.next_multiple_of(10))
+    }
+
+    fn planned(extents: &[Extent], room: u64, bytes: u64) -> Option<Plan> {
+        let handles = Handles {
+            granule: 10,
+            room,
+            whole: &whole,
+            gap: &|end| {
+                let next = extents.iter().find(|e| e.addr >= end);
+                next.map_or(1000, |e| e.addr - end)
+            },
+        };
+        plan(&CostModel::default(), extents, &handles, bytes)
+    }
+
+    #[test]
+    fn only_the_upper_part_that_is_needed_is_slid() {
+        let mut extents = at(0, "m.m.m.m", &[15, 10, 35, 6, 4, 4, 6]);
+        extents.extend(at(200, "m.", &[10, 20]));
+        // 10 of the first stretch, as a whole handle, for the 20 at the end of the second.
+        let made = planned(&extents, 0, 30).expect("a plan");
+        assert_eq!(made.batches[0].moves(), slide_down(&extents[3..7]));
+        assert_eq!(made.bytes, 10);
+        let made = planned(&extents, 0, 40).expect("a plan");
+        assert_eq!(made.batches[0].moves(), slide_down(&extents[1..7]));
+        assert!(planned(&extents, 0, 41).is_none());
+        assert!(planned(&extents, 10, 50).is_some());
+    }
+
+    #[test]
+    fn nothing_is_moved_where_idle_handles_suffice_or_blocks_are_fixed() {
+        let mut extents = at(0, "m.m", &[10, 20, 10]);
+        extents.extend(at(200, "m.", &[10, 20]));
+        assert!(planned(&extents, 0, 40).is_none());
+        let mut extents = at(0, "f.f.f", &[10, 5, 10, 5, 10]);
+        extents.extend(at(200, "m.", &[10, 20]));
+        assert!(planned(&extents, 0, 30).is_none());
+    }
+
+    #[test]
+    fn a_hole_before_a_fixed_block_is_no_place_for_more_handles() {
+        let mut extents = at(0, ".mf", &[20, 10, 10]);
+        extents.extend(at(200, "f.f", &[10, 20, 10]));
+        assert!(planned(&extents, 0, 45).is_none());
+        extents.extend(at(300, ".m", &[5, 5]));
+        assert!(planned(&extents, 0, 45).is_some());
+    }
+}

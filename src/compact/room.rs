@@ -1,0 +1,185 @@
+//! Room for one request, at the least it costs: what a step of the ladder moves.
+//!
+//! # Rows
+//!
+//! A row is what lies together with nothing fixed or unmapped in between. Sliding it downwards
+//! makes one hole of all its holes, at the price of its live bytes. Of the rows that are cheap the
+//! lowest is taken: request after request it is the next one up, so that no free memory is left
+//! behind between rows that are packed already, and the last request finds its room as cheaply as
+//! the first. Always taking the cheapest leaves such scraps everywhere, which cost a pass over
+//! everything at the end.
+//!
+//! Where no row is cheap the planner searches for blocks that fit into holes elsewhere.
+
+use super::gather::{slid_down, slide_down};
+use super::layout::{Extent, Kind, Layout};
+use super::plan::{CostModel, Goal, Plan, Planner};
+
+/// A row is cheap if at most so many times the request's bytes have to move,
+const CHEAP_PART: u64 = 8;
+
+/// and if that takes the device at most so many nanoseconds beyond the launch.
+const CHEAP_NS: f64 = 600_000.0;
+
+/// Neighbours `first..=last`, by index, and the bytes of the blocks among them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Row {
+    first: usize,
+    last: usize,
+    live: u64,
+}
+
+/// The moves that make a hole of `bytes` in `extents`, which ascend, within `most_ns` of the
+/// device; `None` if there are none.
+pub(super) fn plan(
+    planner: &Planner,
+    extents: Vec<Extent>,
+    bytes: u64,
+    most_ns: f64,
+) -> Option<Plan> {
+    let model = planner.model();
+    let affordable = |plan: &Plan| plan.predicted_ns <= most_ns;
+    let cheap = (CHEAP_PART * bytes).min((CHEAP_NS * model.bytes_per_ns) as u64);
+    let row = row(&extents, bytes, cheap);
+    if let Some(row) = row.filter(|row| row.live <= cheap) {
+        let row = lengthened(row, &extents, cheap);
+        return Some(slid(&extents, row, &model)).filter(affordable);
+    }
+    let layout = Layout::from_extents(extents)?;
+    planner.plan(&layout, &Goal::Hole(bytes)).filter(affordable)
+}
+
+/// The lowest row with `bytes` in holes and at most `cheap` in blocks, else the one with the fewest
+/// bytes in blocks.
+fn row(extents: &[Extent], bytes: u64, cheap: u64) -> Option<Row> {
+    let mut best: Option<Row> = None;
+    let (mut first, mut free, mut live, mut end) = (0, 0, 0, 0);
+    for (last, extent) in extents.iter().enumerate() {
+        if extent.kind == Kind::Fixed || extent.addr != end {
+            (first, free, live) = (last + usize::from(extent.kind == Kind::Fixed), 0, 0);
+        }
+        end = extent.end();
+        match extent.kind {
+            Kind::Hole => free += extent.bytes,
+            Kind::Movable => live += extent.bytes,
+            Kind::Fixed => continue,
+        }
+        while first <= last && (extents[first].kind == Kind::Movable || free >= bytes.max(1)) {
+            if extents[first].kind == Kind::Movable {
+                live -= extents[first].bytes;
+            } else {
+                if best.is_none_or(|best| live < best.live) {
+                    best = Some(Row { first, last, live });
+                }
+                if live <= cheap {
+                    return best;
+                }
+                free -= extents[first].bytes;
+            }
+            first += 1;
+        }
+    }
+    best
+}
+
+/// The row with those holes below it that are as cheap to bring along.
+fn lengthened(mut row: Row, extents: &[Extent], cheap: u64) -> Row {
+    let (mut live, mut free) = (row.live, 0);
+    for at in (0..row.first).rev() {
+        let extent = &extents[at];
+        if extent.kind == Kind::Fixed || extent.end() != extents[at + 1].addr {
+            break;
+        }
+        match extent.kind {
+            Kind::Hole => free += extent.bytes,
+            Kind::Movable | Kind::Fixed => live += extent.bytes,
+        }
+        if live > cheap {
+            break;
+        }
+        if extent.kind == Kind::Hole && live - row.live <= CHEAP_PART * free {
+            (row.first, row.live, free) = (at, live, 0);
+        }
+    }
+    row
+}
+
+/// Every block of `row` slid downwards, in one launch.
+fn slid(extents: &[Extent], row: Row, model: &CostModel) -> Plan {
+    let extents = &extents[row.first..=row.last];
+    let (begin, end) = (extents[0].addr, extents[extents.len() - 1].end());
+    let moves = slide_down(extents);
+    Plan {
+        largest_hole: end - begin - row.live,
+        hole: Some(begin + row.live),
+        ..slid_down(moves, model)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compact::Move;
+
+    /// Extents side by side: movable blocks, holes and fixed blocks by letter.
+    fn side_by_side(kinds: &str, bytes: &[u64]) -> Vec<Extent> {
+        let mut addr = 0;
+        let each = kinds.chars().zip(bytes);
+        each.map(|(kind, &bytes)| {
+            let kind = match kind {
+                'm' => Kind::Movable,
+                'f' => Kind::Fixed,
+                _ => Kind::Hole,
+            };
+            addr += bytes;
+            let addr = addr - bytes;
+            Extent { addr, bytes, kind }
+        })
+        .collect()
+    }
+
+    #[test]
+    fn the_lowest_cheap_row_is_taken_before_the_cheapest() {
+        let extents = side_by_side("m.m.m.m.", &[9, 5, 3, 5, 9, 6, 1, 6]);
+        let of = |first, last, live| Some(Row { first, last, live });
+        assert_eq!(row(&extents, 10, 3), of(1, 3, 3));
+        assert_eq!(row(&extents, 10, 2), of(5, 7, 1));
+        assert_eq!(row(&extents, 10, 0), of(5, 7, 1));
+        assert_eq!(row(&extents, 22, 0), of(1, 7, 13));
+        assert_eq!(row(&extents, 23, 99), None);
+    }
+
+    #[test]
+    fn a_row_ends_at_a_fixed_block_and_where_nothing_is_mapped() {
+        let mut extents = side_by_side(".mf.m.m.", &[5, 1, 1, 5, 1, 5, 1, 5]);
+        assert_eq!(row(&extents, 15, 99).map(|row| row.first), Some(3));
+        assert_eq!(row(&extents, 16, 99), None);
+        for extent in &mut extents[6..] {
+            extent.addr += 100;
+        }
+        assert_eq!(row(&extents, 10, 99).map(|row| row.last), Some(5));
+        assert_eq!(row(&extents, 11, 99), None);
+    }
+
+    #[test]
+    fn a_slid_row_leaves_its_holes_in_one_piece() {
+        let extents = side_by_side("m.m.mm", &[8, 4, 2, 6, 1, 1]);
+        let plan = plan(&Planner::new(), extents, 10, f64::INFINITY).expect("a plan");
+        assert_eq!(
+            (plan.bytes, plan.hole, plan.largest_hole),
+            (2, Some(10), 10)
+        );
+        let moves = [Move {
+            src: 12,
+            dst: 8,
+            bytes: 2,
+        }];
+        assert_eq!(plan.batches[0].moves(), moves);
+    }
+
+    #[test]
+    fn a_plan_dearer_than_what_it_is_worth_is_none() {
+        let extents = side_by_side(".m.", &[5, 1, 5]);
+        assert!(plan(&Planner::new(), extents, 10, 100.0).is_none());
+    }
+}

@@ -1,0 +1,91 @@
+//! Faults that the search found, each as it was.
+
+use super::{LIMIT, MADE_TO_FAIL, Rig};
+use crate::device::Device;
+use crate::driver::fake::Machine;
+use crate::driver::faults::Failure;
+use crate::pool::{HandleSize, Pool, PoolConfig};
+
+/// A device over the fake driver.
+fn with_device(test: impl FnOnce(Rig, &Device)) {
+    let machine = Machine::with_gpu(2 * LIMIT).unwrap();
+    let rig = Rig::of(&machine);
+    rig.driver.init().unwrap();
+    let device = rig.open().unwrap();
+    test(rig, &device);
+    drop(device);
+    assert_eq!(machine.left().counts, Default::default());
+}
+
+/// From now on these calls fail.
+fn fail(rig: Rig, calls: &[&'static str]) {
+    let failures = calls.iter().map(|&call| Failure {
+        call,
+        number: 1,
+        for_ever: true,
+        code: MADE_TO_FAIL,
+    });
+    rig.driver.faults.plan(&failures.collect::<Vec<_>>());
+}
+
+fn pool(device: &Device) -> Pool {
+    let config = PoolConfig::default().limit(LIMIT);
+    Pool::new(device, config.handles(HandleSize::Granule)).unwrap()
+}
+
+#[test]
+fn memory_of_a_stream_dropped_while_nothing_works_is_there_when_all_works_again() {
+    with_device(|rig, device| {
+        let pool = pool(device);
+        let (gone, stream) = (device.stream().unwrap(), device.stream().unwrap());
+        drop(pool.alloc(&gone, LIMIT).unwrap());
+        fail(rig, &["cuCtxPushCurrent"]);
+        drop(gone);
+        assert!(pool.alloc(&stream, LIMIT).is_err());
+        rig.driver.faults.heal();
+        drop(pool.alloc(&stream, LIMIT).unwrap());
+        pool.check_invariants().unwrap();
+    });
+}
+
+#[test]
+fn a_place_whose_mapping_could_be_neither_used_nor_taken_down_is_used_again() {
+    with_device(|rig, device| {
+        let pool = pool(device);
+        let stream = device.stream().unwrap();
+        fail(rig, &["cuMemSetAccess", "cuMemUnmap"]);
+        for _ in 0..3 {
+            assert!(pool.alloc(&stream, LIMIT / 2).is_err());
+        }
+        rig.driver.faults.heal();
+        drop(pool.alloc(&stream, LIMIT).unwrap());
+        pool.check_invariants().unwrap();
+    });
+}
+
+#[test]
+fn memory_that_queued_work_may_use_is_not_unmapped_where_that_cannot_be_waited_for() {
+    let machine = Machine::with_gpu(2 * LIMIT).unwrap();
+    let rig = Rig::of(&machine);
+    rig.driver.init().unwrap();
+    let device = rig.open().unwrap();
+    let backend = device.backend();
+    let bytes = backend.info().granule;
+    let stream = backend.stream_create().unwrap();
+    let addr = backend.reserve(bytes).unwrap();
+    backend
+        .map(addr, bytes, backend.create(bytes).unwrap())
+        .unwrap();
+    let (open, wait) = std::sync::mpsc::channel::<()>();
+    let held = Box::new(move || {
+        // Ends when the sender is gone.
+        let _ = wait.recv();
+    });
+    backend.host_call(stream, held).unwrap();
+    // SAFETY: the range stays mapped, which is what is tested.
+    unsafe { backend.fill(addr, 7, bytes, stream) }.unwrap();
+    fail(rig, &["cuCtxSynchronize"]);
+    drop(device);
+    assert_eq!(machine.left().counts.mappings, 1);
+    drop(open);
+}

@@ -1,0 +1,297 @@
+//! The fake's memory: virtual memory calls, and pools of the driver's own.
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+
+use super::super::table::{
+    CuDevice, CuMemAccessDesc, CuMemAllocationProp, CuMemPool, CuMemPoolProps, CuStream,
+};
+use super::{Gpu, INVALID_VALUE, answer, in_context};
+use crate::device::{Addr, HandleCounts, Phys, RawStream};
+use crate::error::{Error, Result};
+use crate::sync::plain::lock;
+
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+const OUT_OF_MEMORY: c_int = 2;
+
+/// # Safety
+/// The driver's own.
+pub(super) unsafe extern "C" fn cuMemGetInfo(free: *mut usize, total: *mut usize) -> c_int {
+    in_context(|gpu| {
+        let bytes = gpu.host.free_bytes()?;
+        // SAFETY: the caller gives room for two sizes.
+        unsafe {
+            free.write(bytes as usize);
+            total.write(gpu.host.info().total_bytes as usize);
+        }
+        Ok(())
+    })
+}
+
+/// Whether memory is asked for on the GPU.
+fn is_ours(device: CuDevice) -> Result<()> {
+    if device == 0 {
+        Ok(())
+    } else {
+        Err(Error::invalid("device", "there is one, numbered 0"))
+    }
+}
+
+/// # Safety
+/// The driver's own.
+pub(super) unsafe extern "C" fn cuMemGetAllocationGranularity(
+    bytes: *mut usize,
+    prop: *const CuMemAllocationProp,
+    _option: c_int,
+) -> c_int {
+    answer(|gpu| {
+        // SAFETY: the caller gives one property, and room for one size.
+        unsafe {
+            is_ours((*prop).location.id)?;
+            bytes.write(gpu.host.info().granule as usize);
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// The driver's own.
+pub(super) unsafe extern "C" fn cuMemAddressReserve(
+    addr: *mut u64,
+    bytes: usize,
+    _alignment: usize,
+    _wanted: u64,
+    _flags: u64,
+) -> c_int {
+    answer(|gpu| {
+        let place = gpu.host.reserve(bytes as u64)?;
+        // SAFETY: the caller gives room for one address.
+        unsafe { addr.write(place) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// The driver's own.
+pub(super) unsafe extern "C" fn cuMemAddressFree(addr: u64, bytes: usize) -> c_int {
+    answer(|gpu| gpu.host.unreserve(addr, bytes as u64))
+}
+
+/// # Safety
+/// The driver's own.
+pub(super) unsafe extern "C" fn cuMemCreate(
+    handle: *mut u64,
+    bytes: usize,
+    prop: *const CuMemAllocationProp,
+    _flags: u64,
+) -> c_int {
+    answer(|gpu| {
+        // SAFETY: the caller gives one property.
+        is_ours(unsafe { (*prop).location.id })?;
+        let phys = gpu.host.create(bytes as u64)?;
+        // SAFETY: the caller gives room for one handle.
+        unsafe { handle.write(phys.0) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// The driver's own.
+pub(super) unsafe extern "C" fn cuMemRelease(handle: u64) -> c_int {
+    answer(|gpu| gpu.host.release(Phys(handle)))
+}
+
+/// # Safety
+/// The driver's own.
+pub(super) unsafe extern "C" fn cuMemMap(
+    addr: u64,
+    bytes: usize,
+    offset: usize,
+    handle: u64,
+    _flags: u64,
+) -> c_int {
+    if offset != 0 {
+        return INVALID_VALUE;
+    }
+    answer(|gpu| gpu.host.map(addr, bytes as u64, Phys(handle)))
+}
+
+/// # Safety
+/// The driver's own.
+pub(super) unsafe extern "C" fn cuMemSetAccess(
+    _addr: u64,
+    _bytes: usize,
+    desc: *const CuMemAccessDesc,
+    count: usize,
+) -> c_int {
+    if count != 1 {
+        return INVALID_VALUE;
+    }
+    // SAFETY: the caller gives `count` descriptors.
+    answer(|_| is_ours(unsafe { (*desc).location.id }))
+}
+
+/// # Safety
+/// The driver's own.
+pub(super) unsafe extern "C" fn cuMemUnmap(addr: u64, bytes: usize) -> c_int {
+    answer(|gpu| gpu.host.unmap(addr, bytes as u64))
+}
+
+struct Pool {
+    limit: u64,
+    used: u64,
+    high: u64,
+}
+
+struct Block {
+    bytes: u64,
+    phys: Phys,
+    pool: usize,
+}
+
+/// Pools of the driver's own and their blocks.
+#[derive(Default)]
+pub(super) struct Pools {
+    pools: HashMap<usize, Pool>,
+    blocks: HashMap<Addr, Block>,
+    made: usize,
+}
+
+impl Pools {
+    pub(super) fn len(&self) -> u64 {
+        self.pools.len() as u64
+    }
+
+    /// Takes what the blocks hold out of the counts: it is no handle of the caller's.
+    pub(super) fn discount(&self, counts: &mut HandleCounts) {
+        let blocks = self.blocks.len() as u64;
+        counts.ranges -= blocks;
+        counts.mappings -= blocks;
+        counts.handles -= blocks;
+    }
+
+    fn live(&mut self, pool: CuMemPool) -> Result<&mut Pool> {
+        let gone = || Error::invalid("pool", "there is none of this handle");
+        self.pools.get_mut(&(pool as usize)).ok_or_else(gone)
+    }
+}
+
+/// # Safety
+/// The driver's own.
+pub(super) unsafe extern "C" fn cuMemPoolCreate(
+    pool: *mut CuMemPool,
+    props: *const CuMemPoolProps,
+) -> c_int {
+    in_context(|gpu| {
+        let mut pools = lock(&gpu.pools);
+        // SAFETY: the caller gives one structure of properties.
+        let limit = match unsafe { (*props).max_bytes } as u64 {
+            0 => u64::MAX,
+            limit => limit,
+        };
+        pools.made += 1;
+        let made = 0x1000 * pools.made;
+        pools.pools.insert(
+            made,
+            Pool {
+                limit,
+                used: 0,
+                high: 0,
+            },
+        );
+        // SAFETY: the caller gives room for one handle.
+        unsafe { pool.write(made as CuMemPool) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// The driver's own.
+pub(super) unsafe extern "C" fn cuMemPoolDestroy(pool: CuMemPool) -> c_int {
+    answer(|gpu| {
+        let mut pools = lock(&gpu.pools);
+        pools.live(pool)?;
+        pools.pools.remove(&(pool as usize));
+        Ok(())
+    })
+}
+
+/// # Safety
+/// The driver's own.
+pub(super) unsafe extern "C" fn cuMemPoolSetAttribute(
+    pool: CuMemPool,
+    _attribute: c_int,
+    _value: *mut c_void,
+) -> c_int {
+    answer(|gpu| lock(&gpu.pools).live(pool).map(|_| ()))
+}
+
+/// # Safety
+/// The driver's own.
+pub(super) unsafe extern "C" fn cuMemPoolGetAttribute(
+    pool: CuMemPool,
+    _attribute: c_int,
+    value: *mut c_void,
+) -> c_int {
+    answer(|gpu| {
+        let high = lock(&gpu.pools).live(pool)?.high;
+        // SAFETY: the caller gives room for the attribute, a 64-bit number.
+        unsafe { value.cast::<u64>().write(high) };
+        Ok(())
+    })
+}
+
+fn take(gpu: &Gpu, bytes: u64, pool: CuMemPool) -> Result<Addr> {
+    let mut pools = lock(&gpu.pools);
+    let bytes = bytes.next_multiple_of(gpu.host.info().granule);
+    let of = pools.live(pool)?;
+    if of.limit - of.used < bytes {
+        return Err(Error::Driver {
+            call: "cuMemAllocFromPoolAsync",
+            code: OUT_OF_MEMORY,
+            words: String::new(),
+        });
+    }
+    let phys = gpu.host.create(bytes)?;
+    let addr = gpu.host.reserve(bytes)?;
+    gpu.host.map(addr, bytes, phys)?;
+    of.used += bytes;
+    of.high = of.high.max(of.used);
+    let pool = pool as usize;
+    pools.blocks.insert(addr, Block { bytes, phys, pool });
+    Ok(addr)
+}
+
+/// # Safety
+/// The driver's own.
+pub(super) unsafe extern "C" fn cuMemAllocFromPoolAsync(
+    addr: *mut u64,
+    bytes: usize,
+    pool: CuMemPool,
+    stream: CuStream,
+) -> c_int {
+    answer(|gpu| {
+        gpu.host.stream_id(RawStream(stream as u64))?;
+        let taken = take(gpu, bytes as u64, pool)?;
+        // SAFETY: the caller gives room for one address.
+        unsafe { addr.write(taken) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// The driver's own.
+pub(super) unsafe extern "C" fn cuMemFreeAsync(addr: u64, stream: CuStream) -> c_int {
+    answer(|gpu| {
+        gpu.host.stream_sync(RawStream(stream as u64))?;
+        let mut pools = lock(&gpu.pools);
+        let gone = || Error::invalid("addr", "no block begins there");
+        let block = pools.blocks.remove(&addr).ok_or_else(gone)?;
+        if let Some(pool) = pools.pools.get_mut(&block.pool) {
+            pool.used -= block.bytes;
+        }
+        gpu.host.unmap(addr, block.bytes)?;
+        gpu.host.release(block.phys)?;
+        gpu.host.unreserve(addr, block.bytes)
+    })
+}

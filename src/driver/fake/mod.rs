@@ -1,0 +1,206 @@
+//! A driver without a GPU: every call of the table over the host device.
+//!
+//! Streams are threads, memory is mapped and unmapped, events and captures work; calls that need a
+//! current context refuse without one, and what was handed out is counted. The table has one
+//! function a call, so that a call that is left out does not compile.
+
+#![allow(non_snake_case, reason = "calls keep the driver's own names")]
+
+mod calls;
+mod memory;
+mod work;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
+use std::ffi::c_int;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use super::table::{Driver, Table};
+use crate::device::{Backend, Device, HandleCounts, HostConfig, Launch, RawEvent, RawStream};
+use crate::error::{Error, Result};
+use crate::sync::plain::lock;
+
+/// `CUDA_ERROR_INVALID_VALUE`.
+const INVALID_VALUE: c_int = 1;
+/// `CUDA_ERROR_INVALID_CONTEXT`.
+const INVALID_CONTEXT: c_int = 201;
+/// `CUDA_ERROR_UNKNOWN`.
+const UNKNOWN: c_int = 999;
+
+/// The one GPU.
+struct Gpu {
+    host: Arc<dyn Backend>,
+    streams: Mutex<HashSet<u64>>,
+    /// Recorded at the end of each stream that was destroyed: its work goes on.
+    ends: Mutex<Vec<RawEvent>>,
+    /// Graphs that were captured, and of those which the executable ones were made of.
+    graphs: Mutex<HashMap<u64, bool>>,
+    pools: Mutex<memory::Pools>,
+}
+
+static GPU: RwLock<Option<Arc<Gpu>>> = RwLock::new(None);
+
+thread_local! {
+    /// The contexts pushed on this thread.
+    static CONTEXTS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    static CAPTURE_MODE: Cell<c_int> = const { Cell::new(0) };
+}
+
+/// A machine with the fake driver, for one test at a time.
+pub(crate) struct Machine {
+    gpu: Arc<Gpu>,
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// What the driver has handed out and not taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Left {
+    pub(crate) counts: HandleCounts,
+    /// Graphs that were captured and not destroyed.
+    pub(crate) graphs: u64,
+    /// Pools of the driver's own.
+    pub(crate) pools: u64,
+    /// Contexts pushed on this thread.
+    pub(crate) contexts: u64,
+}
+
+impl Machine {
+    /// A GPU of so many bytes is plugged in.
+    pub(crate) fn with_gpu(bytes: u64) -> Result<Self> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let alone = lock(&ALONE);
+        let host = Device::host_with(HostConfig::default().with_capacity(bytes))?;
+        let gpu = Arc::new(Gpu {
+            host: Arc::clone(host.backend()),
+            streams: Mutex::default(),
+            ends: Mutex::default(),
+            graphs: Mutex::default(),
+            pools: Mutex::default(),
+        });
+        *GPU.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&gpu));
+        CONTEXTS.with_borrow_mut(Vec::clear);
+        Ok(Self { gpu, _alone: alone })
+    }
+
+    /// A driver of this machine, not initialised. It is never given back, as a driver is not.
+    pub(crate) fn driver(&self) -> &'static Driver {
+        Box::leak(Box::new(Driver::over(table())))
+    }
+
+    /// What is handed out now.
+    pub(crate) fn left(&self) -> Left {
+        let mut counts = self.gpu.host.counts();
+        counts.events -= lock(&self.gpu.ends).len() as u64;
+        let pools = lock(&self.gpu.pools);
+        pools.discount(&mut counts);
+        Left {
+            counts,
+            graphs: lock(&self.gpu.graphs).len() as u64,
+            pools: pools.len(),
+            contexts: CONTEXTS.with_borrow(Vec::len) as u64,
+        }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        *GPU.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// Runs the crate's kernels, their host builds, on a stream of the fake.
+///
+/// # Safety
+/// As for [`Backend::launch`].
+pub(crate) unsafe fn run_kernel(launch: &Launch, stream: *mut std::ffi::c_void) -> c_int {
+    // SAFETY: the caller vouches for the ranges.
+    answer(|gpu| unsafe { gpu.host.launch(launch, RawStream(stream as u64)) })
+}
+
+/// The driver's code for what the host device said.
+fn code_of(outcome: Result<()>) -> c_int {
+    match outcome {
+        Ok(()) => 0,
+        Err(Error::Driver { code, .. } | Error::Launch { code, .. }) => code,
+        Err(Error::Invalid { .. }) => INVALID_VALUE,
+        Err(_) => UNKNOWN,
+    }
+}
+
+/// The GPU's answer to a call.
+fn answer(call: impl FnOnce(&Gpu) -> Result<()>) -> c_int {
+    let gpu = GPU.read().unwrap_or_else(PoisonError::into_inner).clone();
+    gpu.map_or(super::result::NO_DEVICE, |gpu| code_of(call(&gpu)))
+}
+
+/// The GPU's answer to a call that needs a current context.
+fn in_context(call: impl FnOnce(&Gpu) -> Result<()>) -> c_int {
+    if CONTEXTS.with_borrow(Vec::is_empty) {
+        return INVALID_CONTEXT;
+    }
+    answer(call)
+}
+
+fn table() -> Table {
+    use calls::*;
+    use memory::*;
+    use work::*;
+    Table {
+        cuInit,
+        cuGetErrorName,
+        cuGetErrorString,
+        cuDriverGetVersion,
+        cuDeviceGetCount,
+        cuDeviceGet,
+        cuDeviceGetName,
+        cuDeviceTotalMem,
+        cuDeviceGetAttribute,
+        cuDevicePrimaryCtxRetain,
+        cuCtxGetCurrent,
+        cuCtxGetDevice,
+        cuCtxPushCurrent,
+        cuCtxPopCurrent,
+        cuCtxSynchronize,
+        cuMemGetInfo,
+        cuMemGetAllocationGranularity,
+        cuMemAddressReserve,
+        cuMemAddressFree,
+        cuMemCreate,
+        cuMemRelease,
+        cuMemMap,
+        cuMemSetAccess,
+        cuMemUnmap,
+        cuMemPoolCreate,
+        cuMemPoolDestroy,
+        cuMemPoolSetAttribute,
+        cuMemPoolGetAttribute,
+        cuMemAllocFromPoolAsync,
+        cuMemFreeAsync,
+        cuStreamCreate,
+        cuStreamDestroy,
+        cuStreamGetCtx,
+        cuStreamGetId,
+        cuStreamSynchronize,
+        cuStreamQuery,
+        cuStreamIsCapturing,
+        cuStreamBeginCapture,
+        cuStreamEndCapture,
+        cuThreadExchangeStreamCaptureMode,
+        cuGraphInstantiateWithFlags,
+        cuGraphLaunch,
+        cuGraphExecDestroy,
+        cuGraphDestroy,
+        cuStreamWaitEvent,
+        cuEventCreate,
+        cuEventDestroy,
+        cuEventRecord,
+        cuEventQuery,
+        cuEventSynchronize,
+        cuEventElapsedTime,
+        cuMemcpyHtoDAsync,
+        cuMemcpyDtoHAsync,
+        cuMemcpyDtoDAsync,
+        cuMemsetD8Async,
+        cuLaunchHostFunc,
+    }
+}
