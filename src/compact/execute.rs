@@ -73,7 +73,7 @@ pub(crate) fn layout_of(core: &Core, owners: &dyn Owners) -> Layout {
         addr,
         bytes,
         kind: match taken {
-            true if owners.may_move(addr) => Kind::Movable,
+            true if owners.may_move(addr) && !core.has_edge(addr, bytes) => Kind::Movable,
             true => Kind::Fixed,
             false => Kind::Hole,
         },
