@@ -23,6 +23,11 @@ const LARGE: usize = 64;
 const WORDS: usize = (BINS + LARGE).div_ceil(64);
 const _: () = assert!(WORDS <= 64);
 
+/// The word of that bitmap for large ones.
+const LARGE_WORD: usize = BINS / 64;
+
+const _: () = assert!(LARGE == 64 && BINS.is_multiple_of(64));
+
 /// A free block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cached {
@@ -254,6 +259,31 @@ impl Cache {
         self.entries.clear();
         self.spare = NONE;
         self.bytes = 0;
+    }
+
+    /// Whether there may be blocks of more than [`BINS`] units.
+    #[inline]
+    pub(crate) fn may_have_large(&self) -> bool {
+        self.bins.occupied[LARGE_WORD] != 0
+    }
+
+    /// Takes the blocks of more than [`BINS`] units out.
+    pub(crate) fn drain_large(&mut self, mut give: impl FnMut(Cached)) {
+        while self.bins.occupied[LARGE_WORD] != 0 {
+            let Bins {
+                heads, occupied, ..
+            } = &mut *self.bins;
+            let bit = occupied[LARGE_WORD].trailing_zeros() as usize;
+            occupied[LARGE_WORD] &= occupied[LARGE_WORD] - 1;
+            let mut at = std::mem::replace(&mut heads[BINS + bit], NONE);
+            while let Some(entry) = self.entries.get_mut(at as usize) {
+                let (block, next) = (entry.block(), entry.next);
+                entry.next = std::mem::replace(&mut self.spare, at);
+                self.bytes -= block.bytes;
+                give(block);
+                at = next;
+            }
+        }
     }
 }
 

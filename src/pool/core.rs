@@ -21,12 +21,13 @@
 //!
 //! Everything here runs under the pool's lock.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use super::active::{Active, Gauge};
 use super::cache::{Cache, Cached};
 use super::config::PoolConfig;
+use super::edges::Edge;
 use super::extents::{End, Extent, Extents, FRESH, Id, NONE, Slot, State};
 use super::lane::SlotHold;
 use super::posted::Walked;
@@ -61,6 +62,10 @@ pub(crate) struct Core {
     pub(crate) streams: Vec<Option<StreamState>>,
     /// Old places of remapped frames, oldest first.
     pub(super) retiring: VecDeque<Id>,
+    /// Second mappings under the edges of blocks, by offset.
+    pub(super) edges: BTreeMap<u64, Edge>,
+    /// Some blocks may move, so none gets an edge in a handle of others.
+    pub(crate) may_move: bool,
     pub(crate) steps: Steps,
     /// Steps not told to the application's subscriber yet.
     pub(crate) told: Notes,
@@ -105,6 +110,8 @@ impl Core {
             config,
             streams: vec![None],
             retiring: VecDeque::new(),
+            edges: BTreeMap::new(),
+            may_move: false,
             steps: Steps::default(),
             told: Notes::default(),
             walked: Walked::default(),
@@ -253,7 +260,13 @@ impl Core {
     }
 
     /// Frees a block with the history (`slot`, `tick`).
-    pub(crate) fn give(&mut self, id: Id, slot: Slot, tick: u64) {
+    pub(crate) fn give(&mut self, mut id: Id, slot: Slot, tick: u64) {
+        if !self.edges.is_empty() {
+            match self.give_edges(id, slot, tick) {
+                Some(rest) => id = rest,
+                None => return,
+            }
+        }
         let only_stream = self.only_stream();
         let Self {
             extents,
@@ -575,13 +588,15 @@ impl Core {
     pub(crate) fn check(&self) -> std::result::Result<(), String> {
         self.extents.check(self.arena.granule())?;
         self.arena.check()?;
+        self.check_edges()?;
         let mut mapped = 0;
         for (id, extent) in self.extents.iter() {
             let needs = matches!(extent.state, State::Hole | State::Taken);
+            let in_use = needs || extent.state == State::Away;
             let ends = [extent.start, extent.end() - 1];
             if ends
                 .iter()
-                .any(|&at| self.arena.frame_at(at).is_some() != needs)
+                .any(|&at| self.arena.frame_at(at).is_some() != (in_use && self.is_home(at)))
             {
                 return Err(format!(
                     "extent {id} {extent:?} does not agree with the mappings"

@@ -9,7 +9,8 @@
 //!   the tick (see the device's timelines) after which nothing uses it;
 //! - a **gap**: addresses with nothing mapped;
 //! - **retiring**: addresses whose memory was mapped elsewhere already, still mapped here because
-//!   queued work may use them; a gap once its tick is done.
+//!   queued work may use them; a gap once its tick is done;
+//! - **away**: bytes of a handle mapped twice that are used under its other address.
 //!
 //! Gaps and retiring extents lie on granule bounds; blocks and holes on multiples of
 //! [`UNIT`](super::index::UNIT).
@@ -70,6 +71,8 @@ pub(crate) enum State {
     Gap,
     /// Mapped elsewhere already, still mapped here.
     Retiring,
+    /// Used under the other address of a handle mapped twice.
+    Away,
 }
 
 /// One extent: 64 bytes, one cache line.
@@ -442,6 +445,19 @@ impl Extents {
         tick: u64,
         covered: impl Fn(&Extent) -> bool,
     ) -> Id {
+        self.taken_bytes -= self.get(id).bytes;
+        self.taken -= 1;
+        self.give_back(id, slot, tick, covered)
+    }
+
+    /// As [`Extents::give`] for bytes that were away.
+    pub(crate) fn give_back(
+        &mut self,
+        id: Id,
+        slot: Slot,
+        tick: u64,
+        covered: impl Fn(&Extent) -> bool,
+    ) -> Id {
         self.stamp = self.stamp.wrapping_add(1);
         let stamp = self.stamp;
         let extent = self.get_mut(id);
@@ -449,10 +465,50 @@ impl Extents {
         extent.slot = slot;
         extent.tick = tick;
         extent.stamp = stamp;
-        let bytes = extent.bytes;
-        self.taken_bytes -= bytes;
-        self.taken -= 1;
         self.merge_around(id, covered)
+    }
+
+    /// Turns the part [`start`, `end`) of the hole `id` into bytes that are away; gives them.
+    pub(crate) fn lend(&mut self, id: Id, start: u64, end: u64) -> Id {
+        let id = self.retire(id, start, end);
+        let extent = self.get_mut(id);
+        extent.state = State::Away;
+        extent.slot = FRESH;
+        extent.tick = 0;
+        id
+    }
+
+    /// Cuts bytes that are away in two at offset `at`, unless that is where they start; gives the
+    /// upper part.
+    pub(crate) fn cut_away(&mut self, id: Id, at: u64) -> Id {
+        if self.get(id).start < at {
+            return self.cut(id, at);
+        }
+        id
+    }
+
+    /// Turns the block `id` into bytes that are away.
+    pub(crate) fn put_away(&mut self, id: Id) -> Id {
+        self.taken_bytes -= self.get(id).bytes;
+        self.taken -= 1;
+        let extent = self.get_mut(id);
+        extent.state = State::Away;
+        extent.slot = FRESH;
+        extent.tick = 0;
+        id
+    }
+
+    /// Joins bytes that are away with those behind them.
+    pub(crate) fn join_away(&mut self, id: Id) {
+        self.join(id);
+    }
+
+    /// Turns bytes that are away into a retiring extent with the history (`slot`, `tick`).
+    pub(crate) fn retire_away(&mut self, id: Id, slot: Slot, tick: u64) {
+        let extent = self.get_mut(id);
+        extent.state = State::Retiring;
+        extent.slot = slot;
+        extent.tick = tick;
     }
 
     /// Merges the unfiled hole `id` with its neighbours as [`Extents::give`] says, and files it.
@@ -670,7 +726,7 @@ impl Extents {
             let unit = match extent.state {
                 State::Unused => return Err(format!("unused record {id} is in the list")),
                 State::Gap | State::Retiring => granule,
-                State::Hole | State::Taken => super::index::UNIT,
+                State::Hole | State::Taken | State::Away => super::index::UNIT,
             };
             if extent.start % unit != 0 || extent.bytes % unit != 0 {
                 return Err(format!(

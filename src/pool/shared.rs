@@ -101,6 +101,9 @@ impl Shared {
 
     /// What is attached, made by `make` on first use; `None` if something else is.
     pub(crate) fn attached<A: Attached>(&self, make: impl FnOnce() -> Arc<A>) -> Option<Arc<A>> {
+        if self.attached.get().is_none() {
+            self.core.lock().may_move = true;
+        }
         let attached = Arc::clone(self.attached.get_or_init(|| make() as _));
         (attached as Arc<dyn std::any::Any + Send + Sync>)
             .downcast()
@@ -323,6 +326,9 @@ impl Shared {
         // Another thread may have freed memory since the lock was let go, so this is not only for
         // what was drained.
         if let Some(grant) = core.take_ready(lane.slot, bytes)? {
+            return served(grant, &mut core);
+        }
+        if let Some(grant) = core.take_merged(lane.slot, bytes)? {
             return served(grant, &mut core);
         }
         if let Some(grant) = core.take_waiting(lane.slot, bytes)? {

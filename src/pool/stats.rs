@@ -44,7 +44,7 @@ pub struct Steps {
     pub stream_wait: u64,
     /// Waits queued on the device.
     pub waits: u64,
-    /// Idle handles mapped elsewhere.
+    /// Handles mapped elsewhere: idle ones, and those a second time under the edge of a block.
     pub steal: u64,
     /// Handles created.
     pub grow: u64,
