@@ -60,7 +60,7 @@ pub(crate) struct Core {
     pub(crate) config: PoolConfig,
     /// By slot; `FRESH` has none.
     pub(crate) streams: Vec<Option<StreamState>>,
-    /// Old places of remapped frames, oldest first.
+    /// Old places of remapped frames, in the order in which they are looked at.
     pub(super) retiring: VecDeque<Id>,
     /// Second mappings under the edges of blocks, by offset.
     pub(super) edges: BTreeMap<u64, Edge>,

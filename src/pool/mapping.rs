@@ -13,6 +13,9 @@ use crate::arena::FrameId;
 use crate::error::Result;
 use crate::seeded::seeded;
 
+/// Old mappings that are looked at in a mapping step though their work is not done.
+const PENDING_LOOKED_AT: usize = 256;
+
 /// Number of handles that adaptive sizing aims at.
 const HANDLES_AIMED_AT: u64 = 1024;
 
@@ -473,7 +476,12 @@ impl Core {
     /// stand no request can go on, and a question costs a fortieth of a mapping.
     pub(crate) fn reap(&mut self) -> Result<()> {
         let mut asked: Vec<Slot> = Vec::new();
+        let mut pending = 0;
         for _ in 0..self.retiring.len() {
+            // The next call goes on behind those looked at.
+            if pending == PENDING_LOOKED_AT {
+                break;
+            }
             let Some(&id) = self.retiring.front() else {
                 break;
             };
@@ -487,6 +495,7 @@ impl Core {
             }
             if !is_done(&self.streams, &extent) && !seeded!("unmapped-under-queued-work") {
                 self.retiring.rotate_left(1);
+                pending += 1;
                 continue;
             }
             self.arena.unmap_stale(extent.start)?;
