@@ -306,7 +306,7 @@ fn walk_with_large_handles(streams: usize, limit: Option<u64>) {
                     world.pool.check_invariants().unwrap();
                     let before = world.pool.stats();
                     let free = before.reserved.current - before.active.current;
-                    let idle = free - before.inactive_split;
+                    let idle = free - before.inactive_split.current;
                     let fits = bytes <= before.largest_hole
                         || bytes.next_multiple_of(GRANULE) <= idle + most - before.reserved.current;
                     let outcome = world.alloc(stream, bytes);

@@ -132,7 +132,7 @@ fn extents_of<'a>(core: &'a Core, owners: &'a dyn Owners) -> impl Iterator<Item 
         addr,
         bytes,
         kind: match taken {
-            true if owners.may_move(addr) => Kind::Movable,
+            true if owners.may_move(addr) && !core.has_edge(addr, bytes) => Kind::Movable,
             true => Kind::Fixed,
             false => Kind::Hole,
         },

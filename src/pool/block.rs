@@ -13,6 +13,7 @@ use super::index::UNIT;
 use super::lane::{Lane, LanePtr, rounded};
 use super::private::keep_block;
 use super::seats::nearby;
+use super::tally::Sums;
 use super::track::Ticket;
 #[cfg(feature = "sanitize")]
 use crate::device::Note;
@@ -130,6 +131,11 @@ impl Block {
         unsafe { self.lane.get() }
     }
 
+    /// What the block counts for.
+    fn size(&self) -> Sums {
+        Sums::block(self.capacity(), self.requested)
+    }
+
     /// The extent behind the block.
     pub(crate) fn id(&self) -> Id {
         self.id
@@ -199,10 +205,10 @@ impl Block {
         let capacity = bytes.next_multiple_of(UNIT);
         let before = self.capacity();
         if capacity < before {
-            let returned = self.requested - bytes;
             #[cfg(feature = "sanitize")]
             self.tell_free(self.lane(), capacity);
-            self.lane().shrink(self, before, capacity, returned);
+            let (before, after) = (self.size(), Sums::block(capacity, bytes));
+            self.lane().shrink(self, before, after);
             self.requested = bytes;
             self.slack = (capacity - bytes) as u32;
             if let Some(ticket) = self.uses.as_ref().and_then(|uses| uses.ticket.as_ref()) {
@@ -218,9 +224,8 @@ impl Block {
     pub(crate) fn grow(&mut self, bytes: u64) -> Result<bool> {
         let before = self.capacity();
         let capacity = rounded(bytes)?.max(before);
-        let added = bytes.saturating_sub(self.requested);
         let lane = self.lane();
-        if !lane.grow(self.id, before, capacity, added)? {
+        if !lane.grow(self.id, self.size(), Sums::block(capacity, bytes))? {
             return Ok(false);
         }
         #[cfg(feature = "sanitize")]

@@ -17,26 +17,35 @@ const LOOKS: usize = if cfg!(loom) { 2 } else { 64 };
 /// See the module documentation.
 pub(super) struct Board<const N: usize> {
     sequence: AtomicU64,
-    words: [AtomicU64; N],
+    words: [Word; N],
+}
+
+/// A number on the board.
+pub(super) struct Word(AtomicU64);
+
+impl Word {
+    #[inline(always)]
+    pub(super) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
 }
 
 impl<const N: usize> Board<N> {
     pub(super) fn new() -> Self {
         Self {
             sequence: AtomicU64::new(0),
-            words: std::array::from_fn(|_| AtomicU64::new(0)),
+            words: std::array::from_fn(|_| Word(AtomicU64::new(0))),
         }
     }
 
-    /// Posts `words`, as the only one who does so now.
-    pub(super) fn post(&self, words: &[u64; N]) {
+    /// Has `write` post words, any of them, as the only one who does so now.
+    #[inline(always)]
+    pub(super) fn post(&self, write: impl FnOnce(&[Word; N])) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence + 1, Ordering::Relaxed);
         // No word is seen before the odd number is.
         fence(Ordering::Release);
-        for (place, &word) in self.words.iter().zip(words) {
-            place.store(word, Ordering::Relaxed);
-        }
+        write(&self.words);
         self.sequence.store(sequence + 2, Ordering::Release);
     }
 
@@ -45,7 +54,7 @@ impl<const N: usize> Board<N> {
         let mut looks = 0;
         loop {
             let before = self.sequence.load(Ordering::Acquire);
-            let words = std::array::from_fn(|at| self.words[at].load(Ordering::Relaxed));
+            let words = std::array::from_fn(|at| self.words[at].0.load(Ordering::Relaxed));
             // The number is looked at after the words.
             fence(Ordering::Acquire);
             let whole = before.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == before;
@@ -72,8 +81,8 @@ mod models {
             let board = Arc::new(Board::<2>::new());
             let its = Arc::clone(&board);
             let poster = thread::spawn(move || {
-                its.post(&[1, 1]);
-                its.post(&[2, 2]);
+                its.post(|words| words.iter().for_each(|word| word.set(1)));
+                its.post(|words| words.iter().for_each(|word| word.set(2)));
             });
             let ([first, second], whole) = board.read();
             assert!(!whole || first == second, "{first} beside {second}");

@@ -19,8 +19,14 @@ const MOST_BLOCKS: usize = 4096;
 /// Bins for sizes above [`BINS`] units; a multiple of 64.
 const LARGE: usize = 64;
 
-/// Words of a bitmap over all bins, small ones first.
+/// Words of a bitmap over all bins, small ones first: as many as one word more tells apart.
 const WORDS: usize = (BINS + LARGE).div_ceil(64);
+const _: () = assert!(WORDS <= 64);
+
+/// The word of that bitmap for large ones.
+const LARGE_WORD: usize = BINS / 64;
+
+const _: () = assert!(LARGE == 64 && BINS.is_multiple_of(64));
 
 /// A free block.
 #[derive(Debug, Clone, Copy)]
@@ -63,12 +69,19 @@ impl Entry {
     }
 }
 
-/// See the module documentation.
-pub(crate) struct Cache {
+/// Lists of entries by size.
+struct Bins {
     /// First entry of each bin, small ones first.
-    heads: Box<[u32; BINS + LARGE]>,
-    /// Bins that may have entries: set when one gets an entry, cleared by a drain.
+    heads: [u32; BINS + LARGE],
+    /// Bins that may have entries, and words of that which may have bits: set when a bin gets its
+    /// first entry, cleared by a drain.
     occupied: [u64; WORDS],
+    summary: u64,
+}
+
+/// See the module documentation. Few words, since a full cache and an empty one change places.
+pub(crate) struct Cache {
+    bins: Box<Bins>,
     entries: Vec<Entry>,
     spare: u32,
     bytes: u64,
@@ -77,8 +90,11 @@ pub(crate) struct Cache {
 impl Cache {
     pub(crate) fn new() -> Self {
         Self {
-            heads: Box::new([NONE; BINS + LARGE]),
-            occupied: [0; WORDS],
+            bins: Box::new(Bins {
+                heads: [NONE; BINS + LARGE],
+                occupied: [0; WORDS],
+                summary: 0,
+            }),
             entries: Vec::with_capacity(MOST_BLOCKS),
             spare: NONE,
             bytes: 0,
@@ -118,12 +134,13 @@ impl Cache {
     #[inline]
     pub(crate) fn pop(&mut self, bytes: u64) -> Option<Cached> {
         let bin = Self::bin(bytes);
-        let at = self.heads[bin];
+        let head = &mut self.bins.heads[bin];
+        let at = *head;
         let entry = self.entries.get_mut(at as usize)?;
         if entry.bytes != bytes && !seeded!("any-size-of-a-bin-will-do") {
             return None;
         }
-        self.heads[bin] = std::mem::replace(&mut entry.next, self.spare);
+        *head = std::mem::replace(&mut entry.next, self.spare);
         self.spare = at;
         self.bytes -= bytes;
         Some(entry.block())
@@ -131,7 +148,7 @@ impl Cache {
 
     /// The tick of the block that [`Cache::pop`] would give.
     pub(crate) fn newest(&self, bytes: u64) -> Option<u64> {
-        let at = self.heads[Self::bin(bytes)];
+        let at = self.bins.heads[Self::bin(bytes)];
         let entry = self.entries.get(at as usize)?;
         (entry.bytes == bytes).then_some(entry.tick)
     }
@@ -146,7 +163,7 @@ impl Cache {
         taken: &mut Vec<Cached>,
     ) {
         let bin = Self::bin(bytes);
-        let (mut before, mut at) = (NONE, self.heads[bin]);
+        let (mut before, mut at) = (NONE, self.bins.heads[bin]);
         for _ in 0..4 * most {
             let Some(&entry) = self.entries.get(at as usize) else {
                 return;
@@ -157,7 +174,7 @@ impl Cache {
             }
             match self.entries.get_mut(before as usize) {
                 Some(before) => before.next = entry.next,
-                None => self.heads[bin] = entry.next,
+                None => self.bins.heads[bin] = entry.next,
             }
             self.entries[at as usize].next = self.spare;
             self.spare = at;
@@ -180,29 +197,33 @@ impl Cache {
             tick,
             id,
         } = block;
+        let next = self.bins.heads[bin];
         let entry = Entry {
             addr,
             bytes,
             tick,
             id,
-            next: self.heads[bin],
+            next,
         };
         let at = self.spare;
         if let Some(place) = self.entries.get_mut(at as usize) {
             self.spare = place.next;
             *place = entry;
-            self.heads[bin] = at;
+            self.bins.heads[bin] = at;
         } else {
-            self.heads[bin] = self.entries.len() as u32;
+            self.bins.heads[bin] = self.entries.len() as u32;
             self.entries.push(entry);
         }
-        self.occupied[bin / 64] |= 1 << (bin % 64);
+        if next == NONE {
+            self.bins.occupied[bin / 64] |= 1 << (bin % 64);
+            self.bins.summary |= 1 << (bin / 64);
+        }
         self.bytes += bytes;
     }
 
     /// Shows all blocks.
     pub(crate) fn each(&self, mut see: impl FnMut(&Cached)) {
-        for &head in self.heads.iter() {
+        for &head in self.bins.heads.iter() {
             let mut at = head;
             while let Some(entry) = self.entries.get(at as usize) {
                 see(&entry.block());
@@ -216,11 +237,19 @@ impl Cache {
         if self.is_empty() {
             return;
         }
-        for (word, occupied) in self.occupied.iter_mut().enumerate() {
-            while *occupied != 0 {
-                let bin = word * 64 + occupied.trailing_zeros() as usize;
-                *occupied &= *occupied - 1;
-                let mut at = std::mem::replace(&mut self.heads[bin], NONE);
+        let Bins {
+            heads,
+            occupied,
+            summary,
+        } = &mut *self.bins;
+        while *summary != 0 {
+            let word = summary.trailing_zeros() as usize;
+            *summary &= *summary - 1;
+            let mut bits = std::mem::take(&mut occupied[word]);
+            while bits != 0 {
+                let bin = word * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                let mut at = std::mem::replace(&mut heads[bin], NONE);
                 while let Some(entry) = self.entries.get(at as usize) {
                     give(entry.block());
                     at = entry.next;
@@ -230,6 +259,31 @@ impl Cache {
         self.entries.clear();
         self.spare = NONE;
         self.bytes = 0;
+    }
+
+    /// Whether there may be blocks of more than [`BINS`] units.
+    #[inline]
+    pub(crate) fn may_have_large(&self) -> bool {
+        self.bins.occupied[LARGE_WORD] != 0
+    }
+
+    /// Takes the blocks of more than [`BINS`] units out.
+    pub(crate) fn drain_large(&mut self, mut give: impl FnMut(Cached)) {
+        while self.bins.occupied[LARGE_WORD] != 0 {
+            let Bins {
+                heads, occupied, ..
+            } = &mut *self.bins;
+            let bit = occupied[LARGE_WORD].trailing_zeros() as usize;
+            occupied[LARGE_WORD] &= occupied[LARGE_WORD] - 1;
+            let mut at = std::mem::replace(&mut heads[BINS + bit], NONE);
+            while let Some(entry) = self.entries.get_mut(at as usize) {
+                let (block, next) = (entry.block(), entry.next);
+                entry.next = std::mem::replace(&mut self.spare, at);
+                self.bytes -= block.bytes;
+                give(block);
+                at = next;
+            }
+        }
     }
 }
 

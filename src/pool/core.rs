@@ -21,11 +21,13 @@
 //!
 //! Everything here runs under the pool's lock.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
+use super::active::{Active, Gauge};
 use super::cache::{Cache, Cached};
 use super::config::PoolConfig;
+use super::edges::Edge;
 use super::extents::{End, Extent, Extents, FRESH, Id, NONE, Slot, State};
 use super::lane::SlotHold;
 use super::posted::Walked;
@@ -58,8 +60,12 @@ pub(crate) struct Core {
     pub(crate) config: PoolConfig,
     /// By slot; `FRESH` has none.
     pub(crate) streams: Vec<Option<StreamState>>,
-    /// Old places of remapped frames, oldest first.
+    /// Old places of remapped frames, in the order in which they are looked at.
     pub(super) retiring: VecDeque<Id>,
+    /// Second mappings under the edges of blocks, by offset.
+    pub(super) edges: BTreeMap<u64, Edge>,
+    /// Some blocks may move, so none gets an edge in a handle of others.
+    pub(crate) may_move: bool,
     pub(crate) steps: Steps,
     /// Steps not told to the application's subscriber yet.
     pub(crate) told: Notes,
@@ -68,9 +74,11 @@ pub(crate) struct Core {
     pub(crate) bytes_moved: u64,
     pub(crate) compactions: u64,
     pub(crate) peak_reserved: u64,
-    /// Most bytes in blocks, caches included, since peaks were reset.
-    pub(crate) peak_active: u64,
-    /// The same since the pool was made.
+    /// Bytes in blocks, caches included.
+    pub(super) active: Active,
+    /// Bytes held, by size class.
+    pub(super) reserved: [Gauge; 2],
+    /// Most of them since the pool was made.
     pub(crate) peak_taken: u64,
     /// An empty cache that takes the place of a lane's full one.
     pub(crate) spare_cache: Option<Cache>,
@@ -102,13 +110,16 @@ impl Core {
             config,
             streams: vec![None],
             retiring: VecDeque::new(),
+            edges: BTreeMap::new(),
+            may_move: false,
             steps: Steps::default(),
             told: Notes::default(),
             walked: Walked::default(),
             bytes_moved: 0,
             compactions: 0,
             peak_reserved: 0,
-            peak_active: 0,
+            active: Active::default(),
+            reserved: Default::default(),
             peak_taken: 0,
             spare_cache: None,
             taken_over: Vec::new(),
@@ -202,7 +213,6 @@ impl Core {
 
     fn granted(&mut self, id: Id) -> Grant {
         self.peak_taken = self.peak_taken.max(self.extents.taken().0);
-        self.peak_active = self.peak_active.max(self.extents.taken().0);
         Grant {
             id,
             offset: self.extents.get(id).start,
@@ -250,7 +260,13 @@ impl Core {
     }
 
     /// Frees a block with the history (`slot`, `tick`).
-    pub(crate) fn give(&mut self, id: Id, slot: Slot, tick: u64) {
+    pub(crate) fn give(&mut self, mut id: Id, slot: Slot, tick: u64) {
+        if !self.edges.is_empty() {
+            match self.give_edges(id, slot, tick) {
+                Some(rest) => id = rest,
+                None => return,
+            }
+        }
         let only_stream = self.only_stream();
         let Self {
             extents,
@@ -295,6 +311,8 @@ impl Core {
 
     /// Frees the last `bytes` of a block, fewer than it has, with the history (`slot`, `tick`).
     pub(crate) fn shrink(&mut self, id: Id, bytes: u64, slot: Slot, tick: u64) {
+        let before = self.extents.get(id).bytes;
+        self.active.resize(before, before - bytes);
         let rest = self.extents.split_taken(id, bytes);
         self.give(rest, slot, tick);
     }
@@ -312,6 +330,8 @@ impl Core {
         }
         self.wait_for(slot, &hole)?;
         self.extents.take(next, bytes, slot);
+        let before = self.extents.get(id).bytes;
+        self.active.resize(before, before + bytes);
         self.extents.join_taken(id);
         self.granted(id);
         Ok(true)
@@ -579,13 +599,15 @@ impl Core {
     pub(crate) fn check(&self) -> std::result::Result<(), String> {
         self.extents.check(self.arena.granule())?;
         self.arena.check()?;
+        self.check_edges()?;
         let mut mapped = 0;
         for (id, extent) in self.extents.iter() {
             let needs = matches!(extent.state, State::Hole | State::Taken);
+            let in_use = needs || extent.state == State::Away;
             let ends = [extent.start, extent.end() - 1];
             if ends
                 .iter()
-                .any(|&at| self.arena.frame_at(at).is_some() != needs)
+                .any(|&at| self.arena.frame_at(at).is_some() != (in_use && self.is_home(at)))
             {
                 return Err(format!(
                     "extent {id} {extent:?} does not agree with the mappings"
@@ -602,6 +624,11 @@ impl Core {
                     "hole {id} {extent:?} waits for a tick that no record will make"
                 ));
             }
+        }
+        let (taken, _) = self.extents.taken();
+        if self.active.bytes() != taken {
+            let counted = self.active.bytes();
+            return Err(format!("blocks have {taken} bytes, counted {counted}"));
         }
         if mapped != self.arena.reserved() {
             return Err(format!(

@@ -9,7 +9,8 @@
 //!   the tick (see the device's timelines) after which nothing uses it;
 //! - a **gap**: addresses with nothing mapped;
 //! - **retiring**: addresses whose memory was mapped elsewhere already, still mapped here because
-//!   queued work may use them; a gap once its tick is done.
+//!   queued work may use them; a gap once its tick is done;
+//! - **away**: bytes of a handle mapped twice that are used under its other address.
 //!
 //! Gaps and retiring extents lie on granule bounds; blocks and holes on multiples of
 //! [`UNIT`](super::index::UNIT).
@@ -27,11 +28,12 @@
 //! both, holes are filed by the end they start in, and gaps do not merge across the bound.
 //!
 //! Everything here is integers: no driver type, no clock, no lock. An extent is 64 bytes, and no
-//! call allocates except to extend the table.
+//! call allocates except to extend the table or the list of its unused records.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::index::Index;
+use super::stats::SMALL_BYTES;
 use crate::seeded::seeded;
 
 /// Number of an extent in the table.
@@ -69,6 +71,8 @@ pub(crate) enum State {
     Gap,
     /// Mapped elsewhere already, still mapped here.
     Retiring,
+    /// Used under the other address of a handle mapped twice.
+    Away,
 }
 
 /// One extent: 64 bytes, one cache line.
@@ -122,11 +126,17 @@ impl Extent {
     }
 }
 
+/// `bytes` of a hole that holds small blocks only, else 0.
+fn small_bytes(bytes: u64) -> u64 {
+    if bytes > SMALL_BYTES { 0 } else { bytes }
+}
+
 /// The table and the indexes over its holes. See the module documentation.
 pub(crate) struct Extents {
     table: Vec<Extent>,
-    /// Unused records, chained through `next`.
-    spare: Id,
+    /// Unused records. Not chained through them: who takes one would wait for its cache line, which
+    /// another thread may have written last.
+    spare: Vec<Id>,
     /// By slot: holes of the low end, holes of the high end.
     indexes: Vec<[Index; 2]>,
     /// Offset at which the high end starts.
@@ -136,6 +146,8 @@ pub(crate) struct Extents {
     first: Id,
     /// Number of holes, and their bytes.
     hole_sums: (u64, u64),
+    /// Bytes in holes that hold small blocks only.
+    small_holes: u64,
     /// Bytes of the largest hole; an upper bound of it where it is not known.
     largest: u64,
     largest_known: bool,
@@ -159,12 +171,13 @@ impl Extents {
         };
         Self {
             table: vec![gap(0, bound, NONE, 1), gap(bound, bytes, 0, NONE)],
-            spare: NONE,
+            spare: Vec::new(),
             indexes: vec![Default::default()],
             bound,
             gaps: BTreeMap::from([(0, 0), (bound, 1)]),
             first: 0,
             hole_sums: (0, 0),
+            small_holes: 0,
             largest: 0,
             largest_known: true,
             stamp: 0,
@@ -244,9 +257,9 @@ impl Extents {
         self.hole_sums.0
     }
 
-    /// Number of holes, and their bytes.
-    pub(crate) fn hole_sums(&self) -> (u64, u64) {
-        self.hole_sums
+    /// Bytes in holes of up to [`SMALL_BYTES`].
+    pub(crate) fn small_hole_bytes(&self) -> u64 {
+        self.small_holes
     }
 
     /// Records of the table, used or not.
@@ -254,11 +267,16 @@ impl Extents {
         self.table.len() as u64
     }
 
-    /// As [`Extents::largest_hole`], looked for only where the largest was taken since.
-    pub(crate) fn known_largest(&mut self) -> u64 {
+    /// Looks for the largest hole if the largest was taken since.
+    #[inline]
+    pub(crate) fn note_largest(&mut self) {
         if !self.largest_known {
             (self.largest, self.largest_known) = (self.largest_hole(), true);
         }
+    }
+
+    /// Bytes of the largest hole as it was noted last, or more.
+    pub(crate) fn noted_largest(&self) -> u64 {
         self.largest
     }
 
@@ -309,23 +327,17 @@ impl Extents {
     }
 
     fn new_record(&mut self, extent: Extent) -> Id {
-        if self.spare == NONE {
+        let Some(id) = self.spare.pop() else {
             self.table.push(extent);
             return (self.table.len() - 1) as Id;
-        }
-        let id = self.spare;
-        self.spare = self.get(id).next;
+        };
         *self.get_mut(id) = extent;
         id
     }
 
     fn drop_record(&mut self, id: Id) {
-        let spare = self.spare;
-        *self.get_mut(id) = Extent {
-            next: spare,
-            ..Extent::BLANK
-        };
-        self.spare = id;
+        *self.get_mut(id) = Extent::BLANK;
+        self.spare.push(id);
     }
 
     fn file(&mut self, id: Id) {
@@ -335,6 +347,7 @@ impl Extents {
         self.changes += 1;
         self.hole_sums.0 += 1;
         self.hole_sums.1 += bytes;
+        self.small_holes += small_bytes(bytes);
         if bytes >= self.largest {
             (self.largest, self.largest_known) = (bytes, true);
         }
@@ -349,6 +362,7 @@ impl Extents {
         self.changes += 1;
         self.hole_sums.0 -= 1;
         self.hole_sums.1 -= bytes;
+        self.small_holes -= small_bytes(bytes);
         self.largest_known &= bytes < self.largest;
         let end = self.end_of(start) as usize;
         self.indexes[slot as usize][end].remove(&mut self.table, id);
@@ -431,6 +445,19 @@ impl Extents {
         tick: u64,
         covered: impl Fn(&Extent) -> bool,
     ) -> Id {
+        self.taken_bytes -= self.get(id).bytes;
+        self.taken -= 1;
+        self.give_back(id, slot, tick, covered)
+    }
+
+    /// As [`Extents::give`] for bytes that were away.
+    pub(crate) fn give_back(
+        &mut self,
+        id: Id,
+        slot: Slot,
+        tick: u64,
+        covered: impl Fn(&Extent) -> bool,
+    ) -> Id {
         self.stamp = self.stamp.wrapping_add(1);
         let stamp = self.stamp;
         let extent = self.get_mut(id);
@@ -438,10 +465,50 @@ impl Extents {
         extent.slot = slot;
         extent.tick = tick;
         extent.stamp = stamp;
-        let bytes = extent.bytes;
-        self.taken_bytes -= bytes;
-        self.taken -= 1;
         self.merge_around(id, covered)
+    }
+
+    /// Turns the part [`start`, `end`) of the hole `id` into bytes that are away; gives them.
+    pub(crate) fn lend(&mut self, id: Id, start: u64, end: u64) -> Id {
+        let id = self.retire(id, start, end);
+        let extent = self.get_mut(id);
+        extent.state = State::Away;
+        extent.slot = FRESH;
+        extent.tick = 0;
+        id
+    }
+
+    /// Cuts bytes that are away in two at offset `at`, unless that is where they start; gives the
+    /// upper part.
+    pub(crate) fn cut_away(&mut self, id: Id, at: u64) -> Id {
+        if self.get(id).start < at {
+            return self.cut(id, at);
+        }
+        id
+    }
+
+    /// Turns the block `id` into bytes that are away.
+    pub(crate) fn put_away(&mut self, id: Id) -> Id {
+        self.taken_bytes -= self.get(id).bytes;
+        self.taken -= 1;
+        let extent = self.get_mut(id);
+        extent.state = State::Away;
+        extent.slot = FRESH;
+        extent.tick = 0;
+        id
+    }
+
+    /// Joins bytes that are away with those behind them.
+    pub(crate) fn join_away(&mut self, id: Id) {
+        self.join(id);
+    }
+
+    /// Turns bytes that are away into a retiring extent with the history (`slot`, `tick`).
+    pub(crate) fn retire_away(&mut self, id: Id, slot: Slot, tick: u64) {
+        let extent = self.get_mut(id);
+        extent.state = State::Retiring;
+        extent.slot = slot;
+        extent.tick = tick;
     }
 
     /// Merges the unfiled hole `id` with its neighbours as [`Extents::give`] says, and files it.
@@ -622,19 +689,22 @@ impl Extents {
         id
     }
 
-    /// Every record is an extent of the list or spare.
+    /// Every record is an extent of the list or spare, once.
     fn check_records(&self) -> Result<(), String> {
-        let mut spare = 0;
-        let mut at = self.spare;
-        while at != NONE && spare <= self.table.len() {
-            (spare, at) = (spare + 1, self.get(at).next);
-        }
         let listed = self.iter().count();
-        if listed + spare == self.table.len() {
+        let spare: HashSet<Id> = self.spare.iter().copied().collect();
+        if spare.len() < self.spare.len() {
+            return Err("a spare record is spare twice".to_string());
+        }
+        if let Some(id) = (spare.iter()).find(|&&id| self.get(id).state != State::Unused) {
+            return Err(format!("spare record {id} is {:?}", self.get(*id)));
+        }
+        if listed + spare.len() == self.table.len() {
             return Ok(());
         }
         Err(format!(
-            "{listed} extents and {spare} spare records are not the {} there are",
+            "{listed} extents and {} spare records are not the {} there are",
+            spare.len(),
             self.table.len()
         ))
     }
@@ -645,6 +715,7 @@ impl Extents {
         let mut at = 0;
         let mut prev = NONE;
         let mut taken = (0, 0);
+        let mut small = 0;
         let mut holes = vec![(0u64, 0u64); self.indexes.len()];
         for (id, extent) in self.iter() {
             if extent.start != at || extent.bytes == 0 || extent.prev != prev {
@@ -655,7 +726,7 @@ impl Extents {
             let unit = match extent.state {
                 State::Unused => return Err(format!("unused record {id} is in the list")),
                 State::Gap | State::Retiring => granule,
-                State::Hole | State::Taken => super::index::UNIT,
+                State::Hole | State::Taken | State::Away => super::index::UNIT,
             };
             if extent.start % unit != 0 || extent.bytes % unit != 0 {
                 return Err(format!(
@@ -665,6 +736,7 @@ impl Extents {
             match extent.state {
                 State::Taken => taken = (taken.0 + extent.bytes, taken.1 + 1),
                 State::Hole => {
+                    small += small_bytes(extent.bytes);
                     let sum = &mut holes[extent.slot as usize];
                     *sum = (sum.0 + extent.bytes, sum.1 + 1);
                     let index = self.index(extent.slot, self.end_of(extent.start));
@@ -690,10 +762,10 @@ impl Extents {
         let all = holes
             .iter()
             .fold((0, 0), |(bytes, count), of| (bytes + of.0, count + of.1));
-        if (all.1, all.0) != self.hole_sums {
+        if (all.1, all.0) != self.hole_sums || small != self.small_holes {
             return Err(format!(
-                "holes sum to {all:?}, counted {:?}",
-                self.hole_sums
+                "holes sum to {all:?} and {small} small, counted {:?} and {}",
+                self.hole_sums, self.small_holes
             ));
         }
         let largest = self.largest_hole();

@@ -13,8 +13,8 @@ use crate::arena::FrameId;
 use crate::error::Result;
 use crate::seeded::seeded;
 
-/// Retiring extents that may pile up before the driver is asked whether they are done.
-const RETIRING_BEFORE_POLL: usize = 64;
+/// Old mappings that are looked at in a mapping step though their work is not done.
+const PENDING_LOOKED_AT: usize = 256;
 
 /// Number of handles that adaptive sizing aims at.
 const HANDLES_AIMED_AT: u64 = 1024;
@@ -170,7 +170,22 @@ impl Core {
                 }
                 continue;
             }
-            if total(&idle).saturating_add(room) < window.to_map {
+            let lacking = window.to_map.saturating_sub(total(&idle));
+            let served = match lacking > self.slack(bytes).min(room) {
+                true => self.with_edges(slot, bytes, lacking.min(room.saturating_add(1)), &search),
+                false => Ok(None),
+            };
+            match served {
+                Ok(None) => {}
+                Err(error) if error.is_device_exhausted() && !search.refused => {
+                    // Some of it may have been mapped, so the search begins anew.
+                    search.refused = true;
+                    continue;
+                }
+                Err(error) if error.is_device_exhausted() => return Ok(None),
+                served => return served,
+            }
+            if lacking > room {
                 if !std::mem::replace(&mut search.pending, true) {
                     // What suffices by itself is in no window.
                     match self.take_holes(slot, bytes, true)? {
@@ -211,6 +226,20 @@ impl Core {
             true => window.to_map / self.arena.granule(),
             false => idle.len() as u64,
         }
+    }
+
+    /// As [`Core::take_with_edges`], as far as `search` has come.
+    fn with_edges(
+        &mut self,
+        slot: Slot,
+        bytes: u64,
+        most: u64,
+        search: &Search,
+    ) -> Result<Option<Grant>> {
+        let pending = search.pending;
+        self.take_with_edges(slot, bytes, most, |core, extent| {
+            pending || core.is_behind(slot, extent)
+        })
     }
 
     /// The window that the request would be mapped into, as far as `search` has come.
@@ -275,7 +304,7 @@ impl Core {
 
     /// Frames that lie in holes outside `window` that `usable` accepts, those longest free first, as
     /// many as fit into `left` bytes.
-    fn idle(
+    pub(super) fn idle(
         &self,
         window: Option<&Window>,
         mut left: u64,
@@ -390,7 +419,7 @@ impl Core {
     }
 
     /// Books [`at`, `at + bytes`) of a gap as a hole; gives it.
-    fn map(&mut self, at: u64, bytes: u64, slot: Slot, tick: u64) -> Option<Id> {
+    pub(super) fn map(&mut self, at: u64, bytes: u64, slot: Slot, tick: u64) -> Option<Id> {
         let gap = self.extents.gap_at(at)?;
         Some(self.extents.map_gap(gap, at, at + bytes, slot, tick))
     }
@@ -443,18 +472,30 @@ impl Core {
         ((self.arena.reserved() + left) / HANDLES_AIMED_AT).min(LARGEST_HANDLE)
     }
 
-    /// Takes down old mappings whose work is done. Asks the driver only once many have piled up:
-    /// a stream that works alone makes no marks that would tell.
+    /// Takes down old mappings whose work is done. Asks the driver, once a stream: where old mappings
+    /// stand no request can go on, and a question costs a fortieth of a mapping.
     pub(crate) fn reap(&mut self) -> Result<()> {
-        let mut ask = self.retiring.len() >= RETIRING_BEFORE_POLL;
-        while let Some(&id) = self.retiring.front() {
+        let mut asked: Vec<Slot> = Vec::new();
+        let mut pending = 0;
+        for _ in 0..self.retiring.len() {
+            // The next call goes on behind those looked at.
+            if pending == PENDING_LOOKED_AT {
+                break;
+            }
+            let Some(&id) = self.retiring.front() else {
+                break;
+            };
             let extent = *self.extents.get(id);
-            if !is_done(&self.streams, &extent) && !seeded!("unmapped-under-queued-work") {
-                let state = self.streams[extent.slot as usize].as_ref();
-                let Some(state) = state.filter(|_| std::mem::replace(&mut ask, false)) else {
-                    break;
-                };
+            if let Some(state) = &self.streams[extent.slot as usize]
+                && !is_done(&self.streams, &extent)
+                && !asked.contains(&extent.slot)
+            {
+                asked.push(extent.slot);
                 state.timeline.poll_to(extent.tick)?;
+            }
+            if !is_done(&self.streams, &extent) && !seeded!("unmapped-under-queued-work") {
+                self.retiring.rotate_left(1);
+                pending += 1;
                 continue;
             }
             self.arena.unmap_stale(extent.start)?;
@@ -564,6 +605,6 @@ impl Core {
     }
 }
 
-fn total(frames: &[IdleFrame]) -> u64 {
+pub(super) fn total(frames: &[IdleFrame]) -> u64 {
     frames.iter().map(|frame| frame.bytes).sum()
 }

@@ -44,7 +44,7 @@ mod models {
     use loom::thread;
 
     use super::Outstanding;
-    use crate::pool::stats::Tally;
+    use crate::pool::tally::Tally;
 
     /// Two blocks are freed elsewhere while the lane is retired by a third thread.
     #[test]

@@ -1,14 +1,15 @@
 //! The core's lock, and the figures that are posted whenever it is let go.
 //!
 //! Reading statistics takes no lock that an allocation waits for, so whoever held the core leaves
-//! its figures on a board. Most are sums that the core keeps anyway. Two take a walk over all
-//! extents: what cannot be given back, and what compaction would give. They are taken anew each
-//! time while there are few extents, and else so seldom that each change pays for one extent of the
-//! walk.
+//! its figures on a board: those that any use of the core changes always, the others if one of them
+//! may have changed. Two take a walk over all extents: what cannot be given back, and what
+//! compaction would give. They are taken anew each time while there are few extents, and else so
+//! seldom that each change pays for a part of an extent of the walk.
 
 use std::ops::{Deref, DerefMut};
 
-use super::board::Board;
+use super::active::{Active, Gauge};
+use super::board::{Board, Word};
 use super::core::Core;
 use super::stats::Steps;
 use crate::arena::ArenaCalls;
@@ -17,122 +18,208 @@ use crate::sync::{Mutex, MutexGuard, lock};
 /// Extents that are walked over after every change.
 const FEW: u64 = 16;
 
+/// Changes that pay for one extent of a walk.
+const PAYS: u64 = 8;
+
 /// Extents beyond which an allocation that only takes a hole walks no more.
 const MANY: u64 = 4096;
 
 /// Figures of the core.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Posted {
+    pub(super) active: Active,
+    /// Bytes held, by class.
+    pub(super) reserved: [Gauge; 2],
+    pub(super) hole_bytes: u64,
+    pub(super) small_hole_bytes: u64,
+    pub(super) holes: u64,
+    pub(super) largest_hole: u64,
+    pub(super) steps: Steps,
     pub(super) created: u64,
     pub(super) released: u64,
     pub(super) peak_reserved: u64,
-    pub(super) taken: u64,
-    pub(super) peak_active: u64,
-    pub(super) hole_bytes: u64,
-    pub(super) holes: u64,
-    pub(super) largest_hole: u64,
-    pub(super) inactive_split: u64,
+    pub(super) inactive_split: [Gauge; 2],
+    pub(super) inactive_split_peak: u64,
     pub(super) after_compaction: u64,
     pub(super) bytes_moved: u64,
     pub(super) compactions: u64,
-    pub(super) steps: Steps,
     pub(super) calls: ArenaCalls,
 }
 
-/// Figures to words and back, in the order given.
-macro_rules! words {
-    ($count:literal: $($($path:ident).+),* $(,)?) => {
-        const WORDS: usize = $count;
+/// A group of the board's words: each is posted from the core, and read to its place.
+macro_rules! group {
+    ($count:ident, $post:ident, $read:ident, |$core:ident, $posted:ident|
+     $($value:expr => $place:expr),* $(,)?) => {
+        const $count: usize = [$(stringify!($place)),*].len();
 
-        impl Posted {
-            fn words(&self) -> [u64; WORDS] {
-                [$(self.$($path).+),*]
-            }
+        #[inline(always)]
+        fn $post($core: &Core, words: &[Word]) {
+            let mut words = words.iter();
+            $(if let Some(word) = words.next() { word.set($value); })*
+        }
 
-            fn of_words(words: [u64; WORDS]) -> Self {
-                let mut posted = Self::default();
-                let places: [&mut u64; WORDS] = [$(&mut posted.$($path).+),*];
-                for (place, word) in places.into_iter().zip(words) {
-                    *place = word;
-                }
-                posted
-            }
+        fn $read($posted: &mut Posted, words: &[u64]) {
+            let mut words = words.iter();
+            $(if let Some(&word) = words.next() { $place = word; })*
         }
     };
 }
 
-words! {
-    25:
-    created, released, peak_reserved, taken, peak_active, hole_bytes, holes, largest_hole,
-    inactive_split, after_compaction, bytes_moved, compactions,
-    steps.own_stream, steps.ready_elsewhere, steps.drain, steps.stream_wait, steps.waits,
-    steps.steal, steps.grow, steps.relieved, steps.out_of_memory,
-    calls.created, calls.mapped, calls.unmapped, calls.released,
+group! {
+    OFTEN, post_often, read_often, |core, posted|
+    core.active.classes[0].current => posted.active.classes[0].current,
+    core.active.classes[0].peak => posted.active.classes[0].peak,
+    core.active.classes[0].added => posted.active.classes[0].added,
+    core.active.classes[1].current => posted.active.classes[1].current,
+    core.active.classes[1].peak => posted.active.classes[1].peak,
+    core.active.classes[1].added => posted.active.classes[1].added,
+    core.active.peak => posted.active.peak,
+    core.reserved[0].current => posted.reserved[0].current,
+    core.reserved[0].peak => posted.reserved[0].peak,
+    core.reserved[0].added => posted.reserved[0].added,
+    core.reserved[1].current => posted.reserved[1].current,
+    core.reserved[1].peak => posted.reserved[1].peak,
+    core.reserved[1].added => posted.reserved[1].added,
+    core.extents.hole_bytes() => posted.hole_bytes,
+    core.extents.small_hole_bytes() => posted.small_hole_bytes,
+    core.extents.holes() => posted.holes,
+    core.extents.noted_largest() => posted.largest_hole,
+    core.steps.own_stream => posted.steps.own_stream,
+    core.steps.ready_elsewhere => posted.steps.ready_elsewhere,
+}
+
+group! {
+    SELDOM, post_seldom, read_seldom, |core, posted|
+    core.arena.flow().0 => posted.created,
+    core.arena.flow().1 => posted.released,
+    core.peak_reserved => posted.peak_reserved,
+    core.walked.inactive_split[0].current => posted.inactive_split[0].current,
+    core.walked.inactive_split[0].peak => posted.inactive_split[0].peak,
+    core.walked.inactive_split[0].added => posted.inactive_split[0].added,
+    core.walked.inactive_split[1].current => posted.inactive_split[1].current,
+    core.walked.inactive_split[1].peak => posted.inactive_split[1].peak,
+    core.walked.inactive_split[1].added => posted.inactive_split[1].added,
+    core.walked.inactive_split_peak => posted.inactive_split_peak,
+    core.walked.after_compaction => posted.after_compaction,
+    core.bytes_moved => posted.bytes_moved,
+    core.compactions => posted.compactions,
+    core.steps.drain => posted.steps.drain,
+    core.steps.stream_wait => posted.steps.stream_wait,
+    core.steps.waits => posted.steps.waits,
+    core.steps.steal => posted.steps.steal,
+    core.steps.grow => posted.steps.grow,
+    core.steps.relieved => posted.steps.relieved,
+    core.steps.out_of_memory => posted.steps.out_of_memory,
+    core.arena.calls().created => posted.calls.created,
+    core.arena.calls().mapped => posted.calls.mapped,
+    core.arena.calls().unmapped => posted.calls.unmapped,
+    core.arena.calls().released => posted.calls.released,
+}
+
+const WORDS: usize = OFTEN + SELDOM;
+
+impl Posted {
+    fn of_words(words: &[u64; WORDS]) -> Self {
+        let (often, seldom) = words.split_at(OFTEN);
+        let mut posted = Self::default();
+        read_often(&mut posted, often);
+        read_seldom(&mut posted, seldom);
+        posted
+    }
 }
 
 /// The figures that take a walk, and when it is due.
 #[derive(Debug, Default)]
 pub(crate) struct Walked {
-    inactive_split: u64,
+    /// Of small and of large holes, as the walks found it.
+    inactive_split: [Gauge; 2],
+    inactive_split_peak: u64,
     after_compaction: u64,
     /// Times that the core was let go since.
     changes: u64,
     /// Steps that made room, and steps that go over everything themselves, as they were then.
     steps: u64,
     rare: u64,
-    /// To be taken anew whatever it costs.
+    /// All steps that the figures posted last know of.
+    posted: u64,
+    /// To be taken anew, and posted, whatever it costs.
     pub(crate) asked: bool,
 }
 
+impl Walked {
+    fn reset_peaks(&mut self) {
+        let [small, large] = &mut self.inactive_split;
+        small.reset_peak();
+        large.reset_peak();
+        self.inactive_split_peak = small.current + large.current;
+    }
+}
+
 impl Core {
-    /// The figures now.
-    fn posted(&mut self) -> Posted {
-        self.walk_if_due();
-        let (created, released) = self.arena.flow();
-        let (holes, hole_bytes) = self.extents.hole_sums();
-        let largest_hole = self.extents.known_largest();
-        Posted {
-            created,
-            released,
-            peak_reserved: self.peak_reserved,
-            taken: self.extents.taken().0,
-            peak_active: self.peak_active,
-            hole_bytes,
-            holes,
-            largest_hole,
-            // Of before, where nobody walked: not beyond what there is.
-            inactive_split: self.walked.inactive_split.min(hole_bytes),
-            after_compaction: self.walked.after_compaction.clamp(largest_hole, hole_bytes),
-            bytes_moved: self.bytes_moved,
-            compactions: self.compactions,
-            steps: self.steps,
-            calls: self.arena.calls(),
-        }
+    /// Sets peaks to what they count now.
+    pub(super) fn reset_peaks(&mut self) {
+        self.peak_reserved = self.arena.reserved();
+        self.active.reset_peaks();
+        self.reserved.iter_mut().for_each(Gauge::reset_peak);
+        self.walked.reset_peaks();
+        self.walked.asked = true;
     }
 
-    fn walk_if_due(&mut self) {
-        let (extents, calls) = (self.extents.records(), self.arena.calls());
-        let steps = self.steps.drain + self.steps.steal + self.steps.grow + calls.unmapped;
-        let rare = self.steps.out_of_memory + self.compactions + calls.released;
+    /// Brings the figures up to date and posts them.
+    fn post(&mut self, board: &Board<WORDS>) {
+        let small = self.active.classes[0].current + self.extents.small_hole_bytes();
+        self.reserved[0].set(small);
+        self.reserved[1].set(self.arena.reserved() - small);
+        self.extents.note_largest();
+        let (calls, taken) = (self.arena.calls(), &self.steps);
+        let steps = taken.drain + taken.steal + taken.grow + calls.unmapped;
+        let rare = taken.out_of_memory + self.compactions + calls.released;
+        let other = taken.stream_wait + taken.waits + taken.relieved + calls.created + calls.mapped;
+        let walked = self.walk_if_due(steps, rare);
+        let known = steps + rare + other;
+        let seldom = walked || self.walked.posted != known;
+        self.walked.posted = known;
+        board.post(|words| {
+            let (first, rest) = words.split_at(OFTEN);
+            post_often(self, first);
+            if seldom {
+                post_seldom(self, rest);
+            }
+        });
+    }
+
+    /// Takes the figures that take a walk, if it is time; whether it was.
+    #[inline]
+    fn walk_if_due(&mut self, steps: u64, rare: u64) -> bool {
+        let extents = self.extents.records();
         let walked = &mut self.walked;
         walked.changes += 1;
         let stepped = walked.steps != steps;
         let paid = walked.changes >= extents;
         let due = extents <= FEW
-            || (paid && (stepped || extents <= MANY))
-            || (stepped && extents <= MANY)
+            || (paid && stepped)
+            || (extents <= MANY && (stepped || walked.changes >= PAYS * extents))
             || walked.rare != rare
             || walked.asked;
         if due {
-            self.walked = Walked {
-                inactive_split: self.inactive_split(),
-                after_compaction: self.after_compaction(),
-                changes: 0,
-                steps,
-                rare,
-                asked: false,
-            };
+            self.walk(steps, rare);
         }
+        due
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn walk(&mut self, steps: u64, rare: u64) {
+        let (inactive, after_compaction) = (self.inactive_split(), self.after_compaction());
+        let walked = &mut self.walked;
+        for (gauge, bytes) in walked.inactive_split.iter_mut().zip(inactive) {
+            gauge.set(bytes);
+        }
+        let all = inactive[0] + inactive[1];
+        walked.inactive_split_peak = walked.inactive_split_peak.max(all);
+        walked.after_compaction = after_compaction;
+        (walked.steps, walked.rare, walked.changes) = (steps, rare, 0);
+        walked.asked = false;
     }
 }
 
@@ -145,12 +232,14 @@ pub(crate) struct CoreLock {
 impl CoreLock {
     pub(crate) fn new(mut core: Core) -> Self {
         let board = Board::new();
-        board.post(&core.posted().words());
+        core.walked.asked = true;
+        core.post(&board);
         let core = Mutex::new(core);
         Self { core, board }
     }
 
     /// Takes the lock; the figures are posted when it is let go.
+    #[inline]
     pub(crate) fn lock(&self) -> CoreGuard<'_> {
         CoreGuard {
             core: lock(&self.core),
@@ -160,7 +249,7 @@ impl CoreLock {
 
     /// The figures as they were posted last, without the lock.
     pub(crate) fn figures(&self) -> Posted {
-        Posted::of_words(self.board.read().0)
+        Posted::of_words(&self.board.read().0)
     }
 
     pub(crate) fn get_mut(&mut self) -> &mut Core {
@@ -191,7 +280,8 @@ impl DerefMut for CoreGuard<'_> {
 }
 
 impl Drop for CoreGuard<'_> {
+    #[inline]
     fn drop(&mut self) {
-        self.board.post(&self.core.posted().words());
+        self.core.post(self.board);
     }
 }

@@ -19,6 +19,7 @@ use super::cache::Cached;
 use super::extents::NONE;
 use super::lane::Lane;
 use super::shared::Shared;
+use super::tally::Sums;
 use crate::device::{Addr, Kept, Recorder, Stream, Timeline, lock};
 use crate::error::{Error, Result};
 use crate::sync::Mutex;
@@ -413,38 +414,26 @@ impl Lane {
         self.leave();
     }
 
-    /// As [`Lane::grow`], of a block of private memory: in `place` or not at all.
-    pub(super) fn grow_private(&self, private: &Private, place: bool, added: u64) -> bool {
+    /// As [`Lane::grow`], of a block of private memory: in place or not at all.
+    pub(super) fn grow_private(&self, private: &Private, before: Sums, after: Sums) -> bool {
         let _parts = lock(&private.parts);
-        if place {
-            self.flows.grown(0, 0, added);
+        let in_place = before.bytes == after.bytes;
+        if in_place {
+            self.flows.resized(before, after);
         }
-        place
+        in_place
     }
 
     /// As [`Lane::shrink`], of a block of private memory.
-    pub(super) fn shrink_private(
-        &self,
-        private: &Private,
-        addr: Addr,
-        before: u64,
-        after: u64,
-        returned: u64,
-    ) {
+    pub(super) fn shrink_private(&self, private: &Private, addr: Addr, before: Sums, after: Sums) {
         let again = self.stream.timeline.recorder();
         let again = again.is_some_and(|capture| Arc::ptr_eq(&capture, &private.recorder));
         let mut parts = lock(&private.parts);
-        self.flows.shrunk(before, after, returned);
+        self.flows.resized(before, after);
         if again {
-            let state = State::Taken;
-            parts.parts.insert(
-                addr,
-                Part {
-                    bytes: after,
-                    state,
-                },
-            );
-            parts.file(addr + after, before - after);
+            let (bytes, state) = (after.bytes, State::Taken);
+            parts.parts.insert(addr, Part { bytes, state });
+            parts.file(addr + bytes, before.bytes - bytes);
         }
     }
 }

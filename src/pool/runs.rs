@@ -52,7 +52,11 @@ impl Core {
         for (_, extent) in self.extents.iter() {
             let blocks = match extent.state {
                 State::Hole => Some(true),
-                State::Taken => Some(may_move(extent.start)),
+                State::Taken => {
+                    let edged = self.has_edge(extent.start, extent.bytes);
+                    Some(may_move(extent.start) && !edged)
+                }
+                State::Away => Some(false),
                 _ => None,
             };
             let Some(movable) = blocks else {
@@ -219,7 +223,7 @@ impl Core {
     }
 
     /// Lets a second mapping go that nothing was told of.
-    fn retire_again(&mut self, at: u64, bytes: u64) {
+    pub(super) fn retire_again(&mut self, at: u64, bytes: u64) {
         let Some(gap) = self.extents.gap_at(at) else {
             return;
         };

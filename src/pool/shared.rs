@@ -56,6 +56,8 @@ pub(crate) struct Shared {
     /// Asked before handles are mapped elsewhere.
     moves_first: OnceLock<MovesFirst>,
     pub(crate) failures: AtomicU64,
+    /// Times that a request was tried again after a registered step.
+    pub(super) retries: AtomicU64,
     /// Bytes in segments of private memory.
     pub(super) graph_bytes: AtomicU64,
     pub(super) counts: Counts,
@@ -79,6 +81,7 @@ impl Shared {
             relief: Mutex::default(),
             moves_first: OnceLock::new(),
             failures: AtomicU64::new(0),
+            retries: AtomicU64::new(0),
             graph_bytes: AtomicU64::new(0),
             counts: Counts::new(),
         })
@@ -98,6 +101,9 @@ impl Shared {
 
     /// What is attached, made by `make` on first use; `None` if something else is.
     pub(crate) fn attached<A: Attached>(&self, make: impl FnOnce() -> Arc<A>) -> Option<Arc<A>> {
+        if self.attached.get().is_none() {
+            self.core.lock().may_move = true;
+        }
         let attached = Arc::clone(self.attached.get_or_init(|| make() as _));
         (attached as Arc<dyn std::any::Any + Send + Sync>)
             .downcast()
@@ -237,6 +243,7 @@ impl Shared {
             .collect();
         for step in steps {
             while step(&self.pressure(lane, bytes)) == Relief::Retry {
+                self.retries.fetch_add(1, Ordering::Relaxed);
                 if let Some((grant, _)) = self.climb(lane, bytes, requested)? {
                     self.core.lock().relieved(bytes);
                     return Ok(grant);
@@ -277,8 +284,8 @@ impl Shared {
         moves_first: bool,
     ) -> Result<Climbed> {
         let served = |grant: Grant, core: &mut Core| {
+            lane.count_served(bytes, requested, core);
             lane.take_ahead(grant, bytes, core);
-            lane.flows.served_by_core(bytes, requested);
             Ok(Climbed::Served(grant, core.is_over_soft_limit()))
         };
         // Lanes are listed before the core is locked: making a lane locks in that order.
@@ -319,6 +326,9 @@ impl Shared {
         // Another thread may have freed memory since the lock was let go, so this is not only for
         // what was drained.
         if let Some(grant) = core.take_ready(lane.slot, bytes)? {
+            return served(grant, &mut core);
+        }
+        if let Some(grant) = core.take_merged(lane.slot, bytes)? {
             return served(grant, &mut core);
         }
         if let Some(grant) = core.take_waiting(lane.slot, bytes)? {

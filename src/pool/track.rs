@@ -223,7 +223,7 @@ impl Shared {
         let core = self.core.lock();
         let mut cached = HashSet::new();
         for lane in &lanes {
-            latch(&lane.state).cache.each(|block| {
+            latch(&lane.own.state).cache.each(|block| {
                 cached.insert(block.id);
             });
         }

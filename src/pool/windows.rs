@@ -24,6 +24,19 @@ pub(crate) struct Window {
 }
 
 impl Window {
+    /// A window of `bytes`, whole granules, in a gap.
+    pub(crate) fn of_gap(start: u64, bytes: u64) -> Self {
+        Self {
+            first: NONE,
+            start,
+            bytes,
+            map_from: start,
+            to_map: bytes,
+            spare: 0,
+            spare_below: false,
+        }
+    }
+
     /// The window with `extra` bytes of the gap more to map, no more than it has to spare.
     pub(crate) fn widened(mut self, extra: u64) -> Self {
         self.to_map += extra;

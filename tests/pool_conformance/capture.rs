@@ -591,7 +591,10 @@ fn the_figures_tell_a_graphs_memory_from_live_blocks(device: &Device) {
     let stats = pool.stats();
     let of_stream: Vec<_> = stats.streams.iter().collect();
     assert_eq!(of_stream.len(), 1, "one entry for the one stream");
-    assert_eq!((of_stream[0].stream, of_stream[0].allocs), (stream.id(), 3));
+    assert_eq!(
+        (of_stream[0].stream, of_stream[0].blocks.allocated),
+        (stream.id(), 3)
+    );
     assert_eq!(stats.graphs, graph.memory().bytes());
     assert_eq!(stats.graphs, 3 * MIB + 3072);
     assert!(stats.active.current >= stats.graphs + 8192);

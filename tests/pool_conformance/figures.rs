@@ -2,7 +2,7 @@
 
 use super::common::on_every_device;
 use super::{MIB, limited, small_handles, whole};
-use warpool::pool::StreamStats;
+use warpool::pool::{Counter, StreamStats};
 use warpool::{Device, Error, Pool};
 
 on_every_device! {
@@ -11,6 +11,8 @@ on_every_device! {
     a_peak_is_the_most_there_was_until_it_is_reset,
     a_peak_that_was_looked_at_counts_all_streams_together,
     small_and_large_blocks_have_peaks_of_their_own,
+    a_peak_does_not_count_what_another_stream_has_freed,
+    a_block_that_a_graph_kept_is_freed_with_it,
     free_memory_is_told_by_what_can_be_done_with_it,
     wrong_requests_are_errors_that_change_nothing,
     a_typed_buffer_reads_back_what_was_written,
@@ -33,7 +35,8 @@ fn the_figures_are_exact_to_the_byte(device: &Device) {
     let (small, large) = (capacity(false), capacity(true));
     let asked: u64 = sizes.iter().sum();
     let stats = pool.stats();
-    assert_eq!((stats.small.current, stats.large.current), (small, large));
+    let live = (stats.small.allocated.current, stats.large.allocated.current);
+    assert_eq!(live, (small, large));
     assert_eq!(stats.allocated.current, small + large);
     assert_eq!(stats.requested.current, asked);
     assert_eq!(stats.blocks.current, sizes.len() as u64);
@@ -74,11 +77,18 @@ fn the_figures_of_each_stream_are_its_own(device: &Device) {
         *stats.streams.iter().find(|of| of.stream == stream).unwrap()
     };
     let (one, two) = (of(first.id()), of(second.id()));
-    assert_eq!((one.allocs, one.frees), (1, 0));
-    assert_eq!((one.allocated_bytes, one.freed_bytes), (8192, 0));
-    assert_eq!((two.allocs, two.frees), (1, 2), "freed where it was freed");
-    assert_eq!((two.allocated_bytes, two.freed_bytes), (16_384, 24_576));
-    assert_eq!(two.cached_bytes, 24_576);
+    let flow = |counter: Counter| (counter.allocated, counter.freed, counter.peak);
+    assert_eq!(
+        flow(one.blocks),
+        (1, 1, 1),
+        "a block counts where it is from"
+    );
+    assert_eq!(flow(one.allocated), (8192, 8192, 8192));
+    assert_eq!(flow(one.active), (8192, 8192, 8192));
+    assert_eq!(flow(two.blocks), (1, 1, 1));
+    assert_eq!(flow(two.allocated), (16_384, 16_384, 16_384));
+    assert_eq!(flow(two.active), (24_576, 0, 24_576), "its memory is here");
+    assert_eq!((one.cached_bytes, two.cached_bytes), (0, 24_576));
     assert_eq!(pool.stats().allocated.current, 0);
 }
 
@@ -128,7 +138,11 @@ fn small_and_large_blocks_have_peaks_of_their_own(device: &Device) {
     let stream = device.stream().unwrap();
     let peaks = || {
         let stats = pool.stats();
-        (stats.small.peak, stats.large.peak, stats.blocks.peak)
+        (
+            stats.small.allocated.peak,
+            stats.large.allocated.peak,
+            stats.blocks.peak,
+        )
     };
     let small = [(); 3].map(|()| pool.alloc(&stream, MIB).unwrap());
     assert_eq!(peaks(), (3 * MIB, 0, 3), "{MIB} bytes are small");
@@ -137,7 +151,8 @@ fn small_and_large_blocks_have_peaks_of_their_own(device: &Device) {
     assert_eq!(peaks(), (3 * MIB, 8 * MIB, 3));
     drop(large);
     let stats = pool.stats();
-    assert_eq!((stats.small.current, stats.large.current), (0, 0));
+    let live = (stats.small.allocated.current, stats.large.allocated.current);
+    assert_eq!(live, (0, 0));
     assert_eq!((stats.blocks.allocated, stats.blocks.freed), (5, 5));
     assert_eq!(peaks(), (3 * MIB, 8 * MIB, 3), "kept");
     pool.reset_peaks();
@@ -157,7 +172,8 @@ fn free_memory_is_told_by_what_can_be_done_with_it(device: &Device) {
     let stats = pool.stats();
     let free = stats.reserved.current - stats.active.current;
     assert_eq!(free, stats.reserved.current - granule / 2);
-    assert_eq!(stats.inactive_split, granule / 2, "beside the live block");
+    let inactive = stats.inactive_split.current;
+    assert_eq!(inactive, granule / 2, "beside the live block");
     assert_eq!(stats.holes, 2);
     assert_eq!(stats.largest_hole, free - granule);
     let fragmentation = 1.0 - stats.largest_hole as f64 / free as f64;
@@ -169,7 +185,7 @@ fn free_memory_is_told_by_what_can_be_done_with_it(device: &Device) {
     drop(middle);
     assert!(pool.alloc(&stream, 5 * granule).is_err());
     let stats = pool.stats();
-    assert_eq!((stats.holes, stats.inactive_split), (1, 0));
+    assert_eq!((stats.holes, stats.inactive_split.current), (1, 0));
     assert_eq!(stats.largest_hole, stats.reserved.current);
 }
 
@@ -228,4 +244,31 @@ fn a_typed_buffer_reads_back_what_was_written(device: &Device) {
     ));
     assert_eq!(buffer.download().unwrap(), data, "unchanged by the refusal");
     assert_eq!((buffer.len(), buffer.block().bytes()), (10_000, 40_000));
+}
+
+fn a_peak_does_not_count_what_another_stream_has_freed(device: &Device) {
+    let pool = Pool::new(device, small_handles()).unwrap();
+    let (producer, consumer) = (device.stream().unwrap(), device.stream().unwrap());
+    for _ in 0..100 {
+        let block = pool.alloc(&producer, MIB).unwrap();
+        consumer.wait_stream(&producer).unwrap();
+        block.free_on(&consumer).unwrap();
+    }
+    let stats = pool.stats();
+    assert_eq!(stats.blocks.current, 0);
+    assert_eq!(stats.allocated.peak, MIB);
+}
+
+fn a_block_that_a_graph_kept_is_freed_with_it(device: &Device) {
+    let pool = Pool::new(device, small_handles()).unwrap();
+    let stream = device.stream().unwrap();
+    let block = pool.alloc(&stream, MIB).unwrap();
+    let capture = stream.begin_capture().unwrap();
+    drop(block);
+    let graph = capture.end().unwrap();
+    assert_eq!(pool.stats().allocated.current, MIB, "the graph has it");
+    drop(graph);
+    stream.synchronize().unwrap();
+    let stats = pool.stats();
+    assert_eq!((stats.allocated.current, stats.blocks.current), (0, 0));
 }

@@ -9,6 +9,7 @@ on_every_device! {
     a_limit_below_a_granule_gives_nothing_and_says_why,
     a_raised_limit_serves_what_failed,
     a_fraction_of_the_device_is_a_limit,
+    memory_is_made_when_it_is_asked_for_and_kept_for_the_next_request,
     preallocated_memory_is_there_from_the_start_and_served_without_growth,
     a_preallocation_the_device_cannot_give_is_an_error_and_leaves_nothing,
     a_trim_keeps_what_it_was_told_to_keep_and_what_is_in_use,
@@ -153,4 +154,26 @@ fn idle_handles_move_before_the_pool_grows(device: &Device) {
     assert!(after.steps.steal > before.steps.steal);
     whole(&pool);
     drop(block);
+}
+
+fn memory_is_made_when_it_is_asked_for_and_kept_for_the_next_request(device: &Device) {
+    let granule = device.info().granule;
+    let pool = Pool::new(device, small_handles()).unwrap();
+    let stream = device.stream().unwrap();
+    let reserved = || pool.stats().reserved.current;
+    assert_eq!(reserved(), 0, "a new pool has made nothing");
+    let mut blocks = Vec::new();
+    for count in 1..=5 {
+        blocks.push(pool.alloc(&stream, granule).unwrap());
+        assert_eq!(reserved(), count * granule);
+    }
+    blocks.clear();
+    assert_eq!(reserved(), 5 * granule);
+    drop(pool.alloc(&stream, 5 * granule).unwrap());
+    let stats = pool.stats();
+    assert_eq!(
+        (stats.reserved.current, stats.calls.created),
+        (5 * granule, 5)
+    );
+    assert_eq!(stats.reserved.freed, 0);
 }

@@ -10,6 +10,7 @@ mod limits;
 mod lives;
 mod reuse;
 mod snapshot;
+mod statistics;
 mod threads;
 
 use warpool::pool::HandleSize;

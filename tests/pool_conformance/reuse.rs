@@ -16,6 +16,8 @@ on_every_device! {
     a_declared_use_is_waited_for_by_the_free,
     a_block_freed_on_its_consumer_is_there_for_the_consumer_at_once,
     pending_memory_is_left_alone_where_waits_are_switched_off,
+    memory_that_is_done_is_no_sooner_another_streams_where_that_is_switched_off,
+    a_request_waits_for_no_more_streams_than_its_bytes_need,
 }
 
 fn a_block_freed_on_one_stream_reaches_another_behind_a_wait(device: &Device) {
@@ -181,6 +183,52 @@ fn pending_memory_is_left_alone_where_waits_are_switched_off(device: &Device) {
     assert!(second.is_idle().unwrap());
     drop(block);
     gate.open();
+}
+
+fn memory_that_is_done_is_no_sooner_another_streams_where_that_is_switched_off(device: &Device) {
+    let granule = device.info().granule;
+    let config = small_handles().limit(2 * granule).reuse(false, true);
+    let pool = Pool::new(device, config).unwrap();
+    let (first, second) = (device.stream().unwrap(), device.stream().unwrap());
+    drop(pool.alloc(&first, 2 * granule).unwrap());
+    first.synchronize().unwrap();
+    let block = pool.alloc(&second, granule).unwrap();
+    let steps = pool.stats().steps;
+    assert_eq!((steps.ready_elsewhere, steps.stream_wait), (0, 1));
+    // What the stream has waited for is its own from then on, by the same event.
+    let more = pool.alloc(&second, granule).unwrap();
+    assert!(pool.stats().steps.waits <= 1);
+    drop((block, more));
+    whole(&pool);
+}
+
+fn a_request_waits_for_no_more_streams_than_its_bytes_need(device: &Device) {
+    let granule = device.info().granule;
+    let pool = limited(device, 3);
+    let streams: Vec<_> = (0..3).map(|_| device.stream().unwrap()).collect();
+    let [first, second, asking] = &streams[..] else {
+        unreachable!("three streams");
+    };
+    let one = pool.alloc(first, granule).unwrap();
+    let two = pool.alloc(second, 2 * granule).unwrap();
+    let (one_addr, two_addr) = (one.addr(), two.addr());
+    let (early, late) = (Gate::close(first), Gate::close(second));
+    drop((one, two));
+    let block = pool.alloc(asking, granule).unwrap();
+    assert_eq!(block.addr(), one_addr, "the hole that is just enough");
+    assert_eq!(pool.stats().steps.waits, 1);
+    assert!(!asking.is_idle().unwrap(), "it waits for the first stream");
+    early.open();
+    asking.synchronize().unwrap();
+    assert!(!second.is_idle().unwrap(), "and for no other");
+    let rest = pool.alloc(asking, 2 * granule).unwrap();
+    assert_eq!(rest.addr(), two_addr);
+    assert_eq!(pool.stats().steps.waits, 2);
+    assert!(!asking.is_idle().unwrap(), "now it waits for the second");
+    late.open();
+    asking.synchronize().unwrap();
+    drop((block, rest));
+    whole(&pool);
 }
 
 fn small_blocks_of_a_large_pool_lie_above_its_large_ones(device: &Device) {

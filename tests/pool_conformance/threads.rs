@@ -175,7 +175,7 @@ fn threads_sharing_one_stream_find_all_that_any_of_them_freed(device: &Device) {
     let stats = pool.stats();
     assert_eq!(stats.allocated.current, all.capacity());
     assert_eq!(stats.streams.len(), 1, "one stream, whatever its threads");
-    assert_eq!(stats.streams[0].allocs, THREADS * (PAIRS + 1) + 2);
+    assert_eq!(stats.streams[0].blocks.allocated, THREADS * (PAIRS + 1) + 2);
     drop(all);
     whole(&pool);
 }

@@ -5,6 +5,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod more;
 mod programs;
 
 use common::ordered::Ordered;
@@ -81,8 +82,8 @@ fn five_streams_whose_peaks_alternate_reserve_a_hundredth_more_than_the_joint_pe
 }
 
 #[test]
-fn small_blocks_by_the_ten_thousand_reserve_a_fiftieth_more_than_their_peak() {
-    check("small blocks", 1.02, |seed| {
+fn small_blocks_by_the_ten_thousand_reserve_a_fortieth_more_than_their_peak() {
+    check("small blocks", 1.025, |seed| {
         programs::small_blocks(seed, 60_000, 4)
     });
 }
@@ -97,22 +98,70 @@ fn diffusion_reserves_a_fiftieth_more_than_its_peak() {
     });
 }
 
-/// These have many blocks of a few granules each, so that the ends of blocks weigh: an exact best
-/// fit in one endless range, counting only granules with a live byte, needs 1.016, 1.019, 1.010 and
-/// 1.038 times their peaks.
+#[test]
+fn streams_that_take_turns_reserve_no_more_than_their_joint_peak_asks() {
+    check("two in turns", 1.02, |seed| {
+        more::in_turns(seed, 800 * MIB, 2, 16)
+    });
+    check("three in turns", 1.01, |seed| {
+        more::in_turns(seed, 5 << 30, 3, 16)
+    });
+    check("five in turns", 1.02, |seed| {
+        more::in_turns(seed, 1500 * MIB, 5, 20)
+    });
+}
+
+#[test]
+fn sharded_training_reserves_a_hundredth_more_than_its_peak() {
+    check("sharded", 1.01, |seed| more::sharded(seed, 32, 96 * MIB, 8));
+}
+
+/// These miss a hundredth above 4 GiB and a fiftieth below. They have many blocks of a few granules
+/// each, so that the ends of blocks weigh: an exact best fit in one endless range, counting only
+/// granules with a live byte, needs 1.02 to 1.04 times the peak of inference and of mixtures, 1.06 to
+/// 1.07 of small analytics and 1.14 to 1.15 of small mixtures; the bounds are what the pool was seen
+/// to reserve over up to four seeds, and a little more.
 #[test]
 fn programs_of_blocks_of_few_granules_reserve_no_more_than_these_measured_bounds() {
-    check("small training", 1.10, |seed| {
+    check("small training", 1.02, |seed| {
         programs::training(seed, 24, 12 * MIB, 20)
     });
-    check("small alternating", 1.12, |seed| {
+    check("small alternating", 1.05, |seed| {
         programs::alternating(seed, 400 << 20, 20)
     });
-    check("rendering", 1.11, |seed| {
+    check("small sharded", 1.025, |seed| {
+        more::sharded(seed, 16, 12 * MIB, 12)
+    });
+    check("rendering", 1.07, |seed| {
         programs::rendering(seed, 400, 300)
     });
-    check("inference", 1.05, |seed| {
-        programs::inference(seed, 6 << 30, 40, 500)
+    check("serving", 1.02, |seed| {
+        more::serving(seed, 4 << 30, 24, 400)
+    });
+}
+
+/// As [`programs_of_blocks_of_few_granules_reserve_no_more_than_these_measured_bounds`].
+#[test]
+fn programs_of_blocks_of_every_size_reserve_no_more_than_these_measured_bounds() {
+    check("analytics", 1.02, |seed| {
+        more::analytics(seed, 512 * MIB, 3, 120)
+    });
+    check("small analytics", 1.15, |seed| {
+        more::analytics(seed, 24 * MIB, 2, 200)
+    });
+    check("mixture", 1.05, |seed| {
+        more::mixture(seed, 5 << 30, 128 * MIB, 3, 12_000)
+    });
+    check("small mixture", 1.3, |seed| {
+        more::mixture(seed, 400 * MIB, 16 * MIB, 2, 12_000)
+    });
+}
+
+/// As [`programs_of_blocks_of_few_granules_reserve_no_more_than_these_measured_bounds`].
+#[test]
+fn inference_reserves_no_more_than_this_measured_bound() {
+    check("inference", 1.045, |seed| {
+        programs::inference(seed, 6 << 30, 40, 300)
     });
 }
 

@@ -11,17 +11,17 @@ pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
 
 /// A program under construction.
-struct Program {
+pub struct Program {
     writer: TraceWriter<Vec<u8>>,
-    random: Rng,
+    pub random: Rng,
     next: u64,
 }
 
 /// A live block: its pointer and its bytes.
-type Live = (u64, u64);
+pub type Live = (u64, u64);
 
 impl Program {
-    fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         Self {
             writer: TraceWriter::new(Vec::new()).expect("writes"),
             random: Rng::new(seed),
@@ -29,7 +29,7 @@ impl Program {
         }
     }
 
-    fn alloc(&mut self, bytes: u64, stream: u64) -> Live {
+    pub fn alloc(&mut self, bytes: u64, stream: u64) -> Live {
         self.next += 1;
         let live = (self.next, bytes.max(1));
         self.writer
@@ -38,34 +38,34 @@ impl Program {
         live
     }
 
-    fn free(&mut self, (pointer, bytes): Live, stream: u64) {
+    pub fn free(&mut self, (pointer, bytes): Live, stream: u64) {
         self.writer.free(pointer, bytes, stream).expect("writes");
     }
 
     /// Allocated, used and freed at once.
-    fn scratch(&mut self, bytes: u64, stream: u64) {
+    pub fn scratch(&mut self, bytes: u64, stream: u64) {
         let live = self.alloc(bytes, stream);
         self.free(live, stream);
     }
 
-    fn free_all(&mut self, live: impl IntoIterator<Item = Live>, stream: u64) {
+    pub fn free_all(&mut self, live: impl IntoIterator<Item = Live>, stream: u64) {
         for live in live {
             self.free(live, stream);
         }
     }
 
     /// A number in `from..to`.
-    fn between(&mut self, from: u64, to: u64) -> u64 {
+    pub fn between(&mut self, from: u64, to: u64) -> u64 {
         from + self.random.below(to - from)
     }
 
     /// `bytes` times a factor in [`low`, 1), as a program's shapes scale: in whole rows.
-    fn scaled(&mut self, bytes: u64, low: u64) -> u64 {
+    pub fn scaled(&mut self, bytes: u64, low: u64) -> u64 {
         let part = self.between(low, 100);
         (bytes * part / 100).next_multiple_of(256)
     }
 
-    fn finish(self, name: &str) -> Trace {
+    pub fn finish(self, name: &str) -> Trace {
         let text = self.writer.finish().expect("writes");
         Trace::read_from(name, text.as_slice(), u64::MAX).expect("reads")
     }

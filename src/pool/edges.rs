@@ -1,0 +1,419 @@
+//! Blocks whose edge lies in a handle that other blocks use.
+//!
+//! A handle is mapped whole, so the free part of a handle that also holds a live block is of use only
+//! to requests that fit beside that block, or that can go on into addresses next to it. Where those
+//! are taken it is lost: over programs whose blocks have a few granules each, such parts add up to
+//! several hundredths of the pool.
+//!
+//! Physical memory may be mapped at two addresses. A request that would make the pool grow is put
+//! where nothing is mapped: its middle into whole handles, and its lower or upper *edge* into the free
+//! part of a handle in use, which is mapped there a second time. The bytes of the edge are **away** at
+//! the handle's own place, and the bytes of the handle's other blocks are away in the second
+//! mapping. When the block is freed, the edge is a hole again at the handle's own place, and the second
+//! mapping goes as that of a stolen handle does, when the work that may use it is done.
+//!
+//! No byte is in two blocks at once, and no two blocks share a cache line, so two addresses of one
+//! handle never name the same data.
+//!
+//! Blocks that may move have no such edges: a pool that serves any makes none.
+
+use std::collections::BTreeMap;
+
+use super::core::{Core, Grant, is_done};
+use super::extents::{End, Extent, FRESH, Id, NONE, Slot, State};
+use super::mapping::total;
+use super::told::Told;
+use super::windows::Window;
+use crate::arena::FrameId;
+use crate::error::Result;
+
+/// The second mapping of a handle, at the edge of one block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Edge {
+    /// Bytes of the handle.
+    bytes: u64,
+    /// Offset of the handle's own place.
+    home: u64,
+    /// What of it the block has.
+    away: Id,
+}
+
+/// The free part of a handle in use that reaches the handle's end, for a lower edge, or begins where
+/// it begins, for an upper one.
+#[derive(Debug, Clone, Copy)]
+struct Fragment {
+    start: u64,
+    bytes: u64,
+    hole: Id,
+    frame: FrameId,
+    frame_start: u64,
+    frame_bytes: u64,
+}
+
+/// No edge: the block begins, or ends, with a whole handle.
+const NO_FRAGMENT: Fragment = Fragment {
+    start: 0,
+    bytes: 0,
+    hole: NONE,
+    frame: 0,
+    frame_start: 0,
+    frame_bytes: 0,
+};
+
+/// How a request is put together.
+#[derive(Debug, Clone, Copy)]
+struct Parts {
+    lower: Fragment,
+    /// Bytes between the edges, in whole granules.
+    whole: u64,
+    upper: Fragment,
+}
+
+impl Parts {
+    /// The parts with what is left over taken from the larger edge.
+    fn trimmed(mut self, bytes: u64) -> Self {
+        let left = (self.lower.bytes + self.whole + self.upper.bytes).saturating_sub(bytes);
+        if self.lower.bytes.max(self.upper.bytes) <= left {
+            return self;
+        }
+        if self.lower.bytes >= self.upper.bytes {
+            self.lower.start += left;
+            self.lower.bytes -= left;
+        } else {
+            self.upper.bytes -= left;
+        }
+        self
+    }
+}
+
+/// Where a request's parts go.
+struct Place {
+    /// Offset of the whole granules.
+    base: u64,
+    /// Whether the lower edge is mapped a second time, or is where it should be already.
+    map_lower: bool,
+    map_upper: bool,
+}
+
+impl Core {
+    /// The second mapping that contains `offset`, and where it begins.
+    fn edge_at(&self, offset: u64) -> Option<(u64, Edge)> {
+        let (&at, &edge) = self.edges.range(..=offset).next_back()?;
+        (offset < at + edge.bytes).then_some((at, edge))
+    }
+
+    /// Whether an end of the block at `start` lies in a second mapping.
+    pub(crate) fn has_edge(&self, start: u64, bytes: u64) -> bool {
+        !self.edges.is_empty()
+            && (self.edge_at(start).is_some() || self.edge_at(start + bytes - 1).is_some())
+    }
+
+    /// Takes `bytes` with edges in handles in use, if that creates less than `most` bytes.
+    pub(super) fn take_with_edges(
+        &mut self,
+        slot: Slot,
+        bytes: u64,
+        most: u64,
+        usable: impl Fn(&Self, &Extent) -> bool,
+    ) -> Result<Option<Grant>> {
+        if self.may_move {
+            return Ok(None);
+        }
+        let parts = self.parts(bytes, |extent| usable(self, extent));
+        // What fits into one hole has no edge.
+        let Some(parts) = parts.filter(|it| it.whole > 0 || it.lower.bytes.min(it.upper.bytes) > 0)
+        else {
+            return Ok(None);
+        };
+        let idle = self.idle(None, parts.whole, |extent| usable(self, extent));
+        let created = parts.whole - total(&idle);
+        let parts = parts.trimmed(bytes);
+        let Some(place) = self.place(&parts, bytes).filter(|_| created < most) else {
+            return Ok(None);
+        };
+        for fragment in [parts.lower, parts.upper] {
+            if fragment.bytes > 0 {
+                let extent = *self.extents.get(fragment.hole);
+                self.wait_for(slot, &extent)?;
+            }
+        }
+        let above = place.base + parts.whole;
+        if place.map_lower {
+            let at = place.base - parts.lower.frame_bytes;
+            self.arena.map_again(parts.lower.frame, at)?;
+        }
+        if place.map_upper
+            && let Err(error) = self.arena.map_again(parts.upper.frame, above)
+        {
+            self.undo_edges(&place, &parts, false);
+            return Err(error);
+        }
+        let mut first = parts.lower.hole;
+        if parts.whole > 0 {
+            let middle = Window::of_gap(place.base, parts.whole);
+            match self.fill(slot, &middle, &idle) {
+                Ok(whole) if first == NONE => first = whole,
+                Ok(_) => {}
+                Err(error) => {
+                    self.undo_edges(&place, &parts, true);
+                    return Err(error);
+                }
+            }
+        }
+        self.book(slot, bytes, &parts, &place, first).map(Some)
+    }
+
+    /// Takes down second mappings that nothing was told of.
+    fn undo_edges(&mut self, place: &Place, parts: &Parts, both: bool) {
+        if place.map_lower {
+            let bytes = parts.lower.frame_bytes;
+            self.retire_again(place.base - bytes, bytes);
+        }
+        if place.map_upper && both {
+            self.retire_again(place.base + parts.whole, parts.upper.frame_bytes);
+        }
+    }
+
+    /// Books the parts, which are mapped, as one block; `first` is the hole that the lowest is in.
+    fn book(
+        &mut self,
+        slot: Slot,
+        bytes: u64,
+        parts: &Parts,
+        place: &Place,
+        mut first: Id,
+    ) -> Result<Grant> {
+        let start = place.base - parts.lower.bytes;
+        let above = place.base + parts.whole;
+        if place.map_lower {
+            let at = place.base - parts.lower.frame_bytes;
+            first = self.book_edge(at, &parts.lower, at..start);
+        }
+        if place.map_upper {
+            let end = above + parts.upper.frame_bytes;
+            self.book_edge(above, &parts.upper, above + parts.upper.bytes..end);
+        }
+        let window = Window {
+            start,
+            bytes,
+            ..Window::of_gap(place.base, parts.whole)
+        };
+        let first = self.extents.seek(first, start);
+        self.take_window(slot, &window, first)
+    }
+
+    /// Books the second mapping at `at` for the edge in `fragment`: `others` of it are the handle's
+    /// other blocks, the rest is a hole. Gives its lowest extent.
+    fn book_edge(&mut self, at: u64, fragment: &Fragment, others: std::ops::Range<u64>) -> Id {
+        self.steps.steal += 1;
+        self.told.note(Told::Steal(fragment.bytes));
+        let hole = self.extents.seek(fragment.hole, fragment.start);
+        let away = self
+            .extents
+            .lend(hole, fragment.start, fragment.start + fragment.bytes);
+        let edge = Edge {
+            bytes: fragment.frame_bytes,
+            home: fragment.frame_start,
+            away,
+        };
+        self.edges.insert(at, edge);
+        let Some(hole) = self.map(at, fragment.frame_bytes, FRESH, 0) else {
+            return NONE;
+        };
+        let shadow = self.extents.lend(hole, others.start, others.end);
+        if others.start == at { shadow } else { hole }
+    }
+
+    /// Gives back the edges of the block `id`, which is being freed; gives the rest of it.
+    pub(super) fn give_edges(&mut self, mut id: Id, slot: Slot, tick: u64) -> Option<Id> {
+        let Extent { start, bytes, .. } = *self.extents.get(id);
+        let end = start + bytes;
+        if let Some((at, edge)) = self.edge_at(start) {
+            let above = end.saturating_sub(at + edge.bytes);
+            let rest = (above > 0).then(|| self.extents.split_taken(id, above));
+            self.give_edge(id, at, slot, tick);
+            id = rest?;
+        }
+        if let Some((at, _)) = self.edge_at(end - 1) {
+            let whole = self.extents.get(id).start >= at;
+            let edge = match whole {
+                true => id,
+                false => self.extents.split_taken(id, end - at),
+            };
+            self.give_edge(edge, at, slot, tick);
+            return (!whole).then_some(id);
+        }
+        Some(id)
+    }
+
+    /// Gives the part `id` of a block, which lies in the second mapping at `at`, back to the handle's
+    /// own place; the second mapping retires with the last of its block.
+    fn give_edge(&mut self, id: Id, at: u64, slot: Slot, tick: u64) {
+        let Some(&Edge { bytes, home, away }) = self.edges.get(&at) else {
+            return;
+        };
+        let start = self.extents.get(id).start;
+        let own = self.extents.cut_away(away, home + (start - at));
+        self.merge_given(own, slot, tick);
+        let mut shadow = self.extents.put_away(id);
+        let Extent { prev, next, .. } = *self.extents.get(shadow);
+        let end = at + bytes;
+        if next != NONE && self.is_away(next) && self.extents.get(next).end() <= end {
+            self.extents.join_away(shadow);
+        }
+        if prev != NONE && self.is_away(prev) && self.extents.get(prev).start >= at {
+            self.extents.join_away(prev);
+            shadow = prev;
+        }
+        if self.extents.get(shadow).bytes == bytes {
+            self.edges.remove(&at);
+            self.extents.retire_away(shadow, slot, tick);
+            self.retiring.push_back(shadow);
+        }
+    }
+
+    fn is_away(&self, id: Id) -> bool {
+        self.extents.get(id).state == State::Away
+    }
+
+    /// Makes the bytes `id`, away until now, a hole with the history (`slot`, `tick`).
+    fn merge_given(&mut self, id: Id, slot: Slot, tick: u64) {
+        let Self {
+            extents, streams, ..
+        } = self;
+        extents.give_back(id, slot, tick, |extent| is_done(streams, extent));
+    }
+
+    /// The parts that need the fewest whole granules for `bytes`, of those the fewest edges, and of
+    /// those what leaves the least.
+    fn parts(&self, bytes: u64, usable: impl Fn(&Extent) -> bool) -> Option<Parts> {
+        let granule = self.arena.granule();
+        let (lower, upper) = self.fragments(usable);
+        let largest = upper.last()?.bytes;
+        let whole = |edges: u64| bytes.saturating_sub(edges).next_multiple_of(granule);
+        let choice = |&lower: &Fragment| {
+            let whole = whole(lower.bytes + largest);
+            let lacking = bytes.saturating_sub(lower.bytes + whole);
+            let at = upper.partition_point(|fragment| fragment.bytes < lacking);
+            Some(Parts {
+                lower,
+                whole,
+                upper: *upper.get(at)?,
+            })
+        };
+        lower.iter().filter_map(choice).min_by_key(|parts| {
+            let edges = parts.lower.bytes + parts.upper.bytes;
+            let mapped = u8::from(parts.lower.bytes > 0) + u8::from(parts.upper.bytes > 0);
+            (parts.whole, mapped, parts.whole + edges - bytes)
+        })
+    }
+
+    /// The fragments for lower and for upper edges, each by size, [`NO_FRAGMENT`] first.
+    fn fragments(&self, usable: impl Fn(&Extent) -> bool) -> (Vec<Fragment>, Vec<Fragment>) {
+        let (mut lower, mut upper) = (vec![NO_FRAGMENT], vec![NO_FRAGMENT]);
+        for (hole, extent) in self.extents.iter() {
+            if extent.state != State::Hole || !usable(extent) {
+                continue;
+            }
+            let (start, end) = (extent.start, extent.end());
+            let fragment = |within: u64| {
+                let (frame, mapped) = self.arena.frame_at(within)?;
+                let (frame_start, frame_bytes) = self.arena.extent_of(&mapped);
+                let from = start.max(frame_start);
+                Some(Fragment {
+                    start: from,
+                    bytes: end.min(frame_start + frame_bytes) - from,
+                    hole,
+                    frame,
+                    frame_start,
+                    frame_bytes,
+                })
+            };
+            let ends = |it: &Fragment| it.start + it.bytes == it.frame_start + it.frame_bytes;
+            lower.extend(fragment(start).filter(|it| it.start > it.frame_start && ends(it)));
+            upper.extend(fragment(end - 1).filter(|it| it.start == it.frame_start && !ends(it)));
+        }
+        lower.sort_by_key(|fragment| fragment.bytes);
+        upper.sort_by_key(|fragment| fragment.bytes);
+        (lower, upper)
+    }
+
+    /// Addresses for the parts of a request of `bytes`: beside an edge where nothing is mapped there,
+    /// else in the smallest gap that is large enough.
+    fn place(&self, parts: &Parts, bytes: u64) -> Option<Place> {
+        let Parts { lower, upper, .. } = parts;
+        let Parts { whole, .. } = *parts;
+        let gap_from = |at: u64| {
+            let gap = self.extents.get(self.extents.gap_at(at)?);
+            (gap.start == at).then_some(gap.bytes)
+        };
+        let end = |at: u64| self.extents.end_of(at);
+        if lower.bytes > 0
+            && let Some(gap) = gap_from(lower.start + lower.bytes)
+            && gap >= whole + upper.frame_bytes
+            && end(lower.start) == end(lower.start + lower.bytes)
+        {
+            return Some(Place {
+                base: lower.start + lower.bytes,
+                map_lower: false,
+                map_upper: upper.bytes > 0,
+            });
+        }
+        if upper.bytes > 0
+            && let Some(below) = upper.start.checked_sub(1)
+            && let Some(gap) = self.extents.gap_at(below)
+            && self.extents.get(gap).bytes >= whole + lower.frame_bytes
+            && end(below) == end(upper.start)
+        {
+            return Some(Place {
+                base: upper.start - whole,
+                map_lower: lower.bytes > 0,
+                map_upper: false,
+            });
+        }
+        let needed = lower.frame_bytes + whole + upper.frame_bytes;
+        let smallest = |end: End| {
+            let gaps = self.extents.gaps().map(|gap| self.extents.get(gap));
+            gaps.filter(|gap| gap.bytes >= needed && self.extents.end_of(gap.start) == end)
+                .min_by_key(|gap| (gap.bytes, gap.start))
+        };
+        let gap = smallest(self.end_for(bytes)).or_else(|| smallest(End::Low))?;
+        Some(Place {
+            base: gap.start + lower.frame_bytes,
+            map_lower: lower.bytes > 0,
+            map_upper: upper.bytes > 0,
+        })
+    }
+
+    /// Whether the memory at `offset` has its own place there; for checks.
+    pub(super) fn is_home(&self, offset: u64) -> bool {
+        self.edge_at(offset).is_none()
+    }
+
+    /// Whether every second mapping has as many bytes of a block as are away at the handle's place.
+    pub(super) fn check_edges(&self) -> std::result::Result<(), String> {
+        let mut shown: BTreeMap<u64, u64> = BTreeMap::new();
+        for (_, extent) in self
+            .extents
+            .iter()
+            .filter(|(_, it)| it.state == State::Taken)
+        {
+            let (start, end) = (extent.start, extent.end());
+            let lower = self.edge_at(start);
+            let upper = self.edge_at(end - 1).filter(|(at, _)| *at > start);
+            for (at, edge) in lower.into_iter().chain(upper) {
+                *shown.entry(at).or_default() += end.min(at + edge.bytes) - start.max(at);
+            }
+        }
+        for (at, edge) in &self.edges {
+            let away = self.extents.get(edge.away);
+            if away.state != State::Away || shown.get(at) != Some(&away.bytes) {
+                return Err(format!(
+                    "the edge at {at:#x} shows {:?} bytes of {edge:?}, {away:?}",
+                    shown.get(at)
+                ));
+            }
+        }
+        Ok(())
+    }
+}
