@@ -5,8 +5,8 @@
     run.sh sanitizers --tools memcheck --suites replay,soak --seconds 60 --jobs 4
 
 A report is one that scripts/sanitizers-allowed.txt does not give a reason for. Suites run side by
-side; one that does not end well is run once more, alone, since tests of one GPU may be in each
-other's way. Exits 1 if there is a report, a failure, or a run without an end. The logs are put
+side; one that does not end well, or that found the card full, is run once more, alone, since tests
+of one GPU may be in each other's way. Exits 1 if there is a report, a failure, or a run without an end. The logs are put
 where $OUT says, else in ./out, as sanitizers.tar.xz; the table as sanitizers.md.
 """
 
@@ -60,6 +60,8 @@ REPORT = re.compile(
     r"|Unused .*|Missing .*|Divergent .*|Out-of-range .*|Misaligned .*|.*[Rr]ace reported .*"
     r"|Stack overflow.*|Device-side .*|Internal .*)"
 )
+# What a suite says that others have left no memory, and the tool when they have left it none.
+FULL = re.compile(r"OUT_OF_MEMORY|Unable to allocate enough memory|failure to track a kernel launch")
 SUMMARY = re.compile(r"========= (?:ERROR SUMMARY: (\d+)|RACECHECK SUMMARY: (\d+))")
 TEST = re.compile(r"^test (\S+) \.\.\. ")
 ENDED = re.compile(r"^test result: \S+ (\d+) passed; (\d+) failed", re.MULTILINE)
@@ -138,7 +140,8 @@ class Runner:
         with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as lanes:
             results = list(lanes.map(lambda pair: self.run(*pair), pairs))
         for at, result in enumerate(results):
-            if result["failed"] or not result["ended"]:
+            full = any(FULL.search(line) for line in result["told"])
+            if result["failed"] or not result["ended"] or full:
                 alone = self.run(result["tool"], result["suite"])
                 results[at] = alone
         return results

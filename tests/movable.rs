@@ -374,7 +374,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 fn any_layout_survives_any_goal(device: &Device) {
-    let cases = ProptestConfig::with_cases(48);
+    let cases = ProptestConfig::with_cases(common::rounds(48) as u32);
     proptest!(cases, |(ops in prop::collection::vec(op(), 1..120))| {
         let pool = pool(device, 8 << 20);
         let streams = [device.stream().unwrap(), device.stream().unwrap()];

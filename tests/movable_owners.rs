@@ -427,7 +427,7 @@ impl World {
 
 fn any_layout_keeps_every_owner_right_after_each_step(device: &Device) {
     let memory = Memory::new(device, SLOTS as u64 * 8);
-    let cases = ProptestConfig::with_cases(24);
+    let cases = ProptestConfig::with_cases(common::rounds(24) as u32);
     proptest!(cases, |(ops in prop::collection::vec(op(), 1..60))| {
         let mut world = World::new(device, &memory);
         for (seed, op) in ops.into_iter().enumerate() {

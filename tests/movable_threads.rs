@@ -125,7 +125,7 @@ fn blocks_keep_their_contents_while_a_pass_runs_beside_their_users(device: &Devi
                     }
                 }
                 let _leaves = Leaves(working);
-                for _ in 0..OPERATIONS {
+                for _ in 0..common::rounds(OPERATIONS) {
                     worker.step();
                 }
                 (0..worker.live.len()).for_each(|at| worker.verify(at));

@@ -378,7 +378,8 @@ fn a_slide_ends_beside_work_that_fills_the_device() {
             pad: 0,
         });
         let rounds = if device.info().kind == DeviceKind::Cuda {
-            400
+            // A tool ends each launch before the next: they do not run beside the slide.
+            if common::under_sanitizer() { 2 } else { 400 }
         } else {
             2
         };

@@ -169,7 +169,7 @@ fn a_peer_that_the_device_does_not_have_is_refused_before_anything_is_played() {
 fn the_drivers_pool_plays_the_same_trace_with_every_byte_verified() {
     let Some(device) = cuda() else { return };
     let trace = trace(|w| {
-        for round in 0..300 {
+        for round in 0..common::rounds(300) as u64 {
             w.allocate(round, (1 + round % 7) * 700_001, round % 3)?;
             if round >= 20 {
                 let gone = round - 20;
@@ -223,7 +223,7 @@ fn the_recorded_traces_replay_on_a_gpu_with_every_byte_verified() {
         let Some(device) = cuda() else { return };
         if common::under_sanitizer() {
             // Every access of half a terabyte is more than a sanitizer checks in an hour.
-            let trace = beginning(&trace, 4000);
+            let trace = beginning(&trace, 1500);
             let options = ReplayOptions::default().verify(Verify::Edges);
             let report = run_on(device, &trace, &options).expect("replays");
             assert!(report.passed(), "{report}");
