@@ -63,6 +63,8 @@ REPORT = re.compile(
 # What a suite says that others have left no memory, and the tool when they have left it none.
 FULL = re.compile(r"OUT_OF_MEMORY|Unable to allocate enough memory|failure to track a kernel launch")
 SUMMARY = re.compile(r"========= (?:ERROR SUMMARY: (\d+)|RACECHECK SUMMARY: (\d+))")
+FRAME = re.compile(r"========= +Device Frame: (.*)\(wp.*in \S+:\d+")
+ADDRESS = re.compile(r"0x[0-9a-f]+")
 TEST = re.compile(r"^test (\S+) \.\.\. ")
 ENDED = re.compile(r"^test result: \S+ (\d+) passed; (\d+) failed", re.MULTILINE)
 
@@ -80,22 +82,34 @@ def allowed_reports(path):
     return rules
 
 
+def kernel_of(lines):
+    """The kernel of a report, from the frames behind it: the last of the device's."""
+    kernel = ""
+    for line in lines:
+        if REPORT.search(line):
+            break
+        if frame := FRAME.search(line):
+            kernel = f" in {frame[1]}"
+    return kernel
+
+
 def read_log(tool, suite, text, rules, used):
     """Reports without a reason, how many have one, whether the tool and the tests ended."""
     test, told, allowed = "", [], 0
-    for line in text.splitlines():
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
         if begins := TEST.match(line):
             test = begins[1]
         if not (report := REPORT.search(line)):
             continue
-        said = (tool, suite, test, report[1])
+        said = (tool, suite, test, report[1] + kernel_of(lines[number + 1 : number + 16]))
         for at, (patterns, _) in enumerate(rules):
             if all(pattern.search(part) for pattern, part in zip(patterns, said)):
                 used.add(at)
                 allowed += 1
                 break
         else:
-            told.append(f"{test}: {report[1]}")
+            told.append(f"{test}: {ADDRESS.sub('(address)', said[3])}")
     summaries = [int(one or two) for one, two in SUMMARY.findall(text)]
     # Reports of a kind that this script does not know.
     unknown = sum(summaries) - len(told) - allowed
@@ -111,6 +125,7 @@ class Runner:
         here = Path(__file__).resolve().parent
         self.rules = allowed_reports(here / "sanitizers-allowed.txt")
         self.used = set()
+        self.stop = time.monotonic() + options.total
 
     def run(self, tool, suite):
         log = self.logs / f"{tool}-{suite}.log"
@@ -141,7 +156,8 @@ class Runner:
             results = list(lanes.map(lambda pair: self.run(*pair), pairs))
         for at, result in enumerate(results):
             full = any(FULL.search(line) for line in result["told"])
-            if result["failed"] or not result["ended"] or full:
+            late = time.monotonic() > self.stop
+            if (result["failed"] or not result["ended"] or full) and not late:
                 alone = self.run(result["tool"], result["suite"])
                 results[at] = alone
         return results
@@ -178,6 +194,7 @@ def main():
     parser.add_argument("--tools", default=",".join(TOOLS))
     parser.add_argument("--suites", default=",".join(SUITES))
     parser.add_argument("--seconds", type=float, default=120, help="limit of one run")
+    parser.add_argument("--total", type=float, default=3600, help="after so long none is run again")
     parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1))
     parser.add_argument("--sanitizer", default=os.environ.get("COMPUTE_SANITIZER", "compute-sanitizer"))
     options = parser.parse_args()

@@ -157,22 +157,7 @@ pub(super) fn slide_down(extents: &[Extent]) -> Vec<Move> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Extents from `addr` on, movable blocks, holes and fixed blocks by letter.
-    fn at(mut addr: u64, kinds: &str, bytes: &[u64]) -> Vec<Extent> {
-        let each = kinds.chars().zip(bytes);
-        each.map(|(kind, &bytes)| {
-            let kind = match kind {
-                'm' => Kind::Movable,
-                'f' => Kind::Fixed,
-                _ => Kind::Hole,
-            };
-            addr += bytes;
-            let addr = addr - bytes;
-            Extent { addr, bytes, kind }
-        })
-        .collect()
-    }
+    use crate::compact::layout::extents_from;
 
     /// Handles of 10 bytes.
     fn whole(from: u64, to: u64) -> u64 {
@@ -194,8 +179,8 @@ mod tests {
 
     #[test]
     fn only_the_upper_part_that_is_needed_is_slid() {
-        let mut extents = at(0, "m.m.m.m", &[15, 10, 35, 6, 4, 4, 6]);
-        extents.extend(at(200, "m.", &[10, 20]));
+        let mut extents = extents_from(0, "m.m.m.m", &[15, 10, 35, 6, 4, 4, 6]);
+        extents.extend(extents_from(200, "m.", &[10, 20]));
         // 10 of the first stretch, as a whole handle, for the 20 at the end of the second.
         let made = planned(&extents, 0, 30).expect("a plan");
         assert_eq!(made.batches[0].moves(), slide_down(&extents[3..7]));
@@ -208,20 +193,20 @@ mod tests {
 
     #[test]
     fn nothing_is_moved_where_idle_handles_suffice_or_blocks_are_fixed() {
-        let mut extents = at(0, "m.m", &[10, 20, 10]);
-        extents.extend(at(200, "m.", &[10, 20]));
+        let mut extents = extents_from(0, "m.m", &[10, 20, 10]);
+        extents.extend(extents_from(200, "m.", &[10, 20]));
         assert!(planned(&extents, 0, 40).is_none());
-        let mut extents = at(0, "f.f.f", &[10, 5, 10, 5, 10]);
-        extents.extend(at(200, "m.", &[10, 20]));
+        let mut extents = extents_from(0, "f.f.f", &[10, 5, 10, 5, 10]);
+        extents.extend(extents_from(200, "m.", &[10, 20]));
         assert!(planned(&extents, 0, 30).is_none());
     }
 
     #[test]
     fn a_hole_before_a_fixed_block_is_no_place_for_more_handles() {
-        let mut extents = at(0, ".mf", &[20, 10, 10]);
-        extents.extend(at(200, "f.f", &[10, 20, 10]));
+        let mut extents = extents_from(0, ".mf", &[20, 10, 10]);
+        extents.extend(extents_from(200, "f.f", &[10, 20, 10]));
         assert!(planned(&extents, 0, 45).is_none());
-        extents.extend(at(300, ".m", &[5, 5]));
+        extents.extend(extents_from(300, ".m", &[5, 5]));
         assert!(planned(&extents, 0, 45).is_some());
     }
 }

@@ -289,3 +289,20 @@ fn as_hole(&(bytes, addr): &(u64, u64)) -> Extent {
         kind: Kind::Hole,
     }
 }
+
+/// Extents side by side from `addr` on: movable blocks, holes and fixed blocks by letter.
+#[cfg(test)]
+pub(super) fn extents_from(mut addr: u64, kinds: &str, bytes: &[u64]) -> Vec<Extent> {
+    let each = kinds.chars().zip(bytes);
+    each.map(|(kind, &bytes)| {
+        let kind = match kind {
+            'm' => Kind::Movable,
+            'f' => Kind::Fixed,
+            _ => Kind::Hole,
+        };
+        addr += bytes;
+        let addr = addr - bytes;
+        Extent { addr, bytes, kind }
+    })
+    .collect()
+}

@@ -120,27 +120,11 @@ fn slid(extents: &[Extent], row: Row, model: &CostModel) -> Plan {
 mod tests {
     use super::*;
     use crate::compact::Move;
-
-    /// Extents side by side: movable blocks, holes and fixed blocks by letter.
-    fn side_by_side(kinds: &str, bytes: &[u64]) -> Vec<Extent> {
-        let mut addr = 0;
-        let each = kinds.chars().zip(bytes);
-        each.map(|(kind, &bytes)| {
-            let kind = match kind {
-                'm' => Kind::Movable,
-                'f' => Kind::Fixed,
-                _ => Kind::Hole,
-            };
-            addr += bytes;
-            let addr = addr - bytes;
-            Extent { addr, bytes, kind }
-        })
-        .collect()
-    }
+    use crate::compact::layout::extents_from;
 
     #[test]
     fn the_lowest_cheap_row_is_taken_before_the_cheapest() {
-        let extents = side_by_side("m.m.m.m.", &[9, 5, 3, 5, 9, 6, 1, 6]);
+        let extents = extents_from(0, "m.m.m.m.", &[9, 5, 3, 5, 9, 6, 1, 6]);
         let of = |first, last, live| Some(Row { first, last, live });
         assert_eq!(row(&extents, 10, 3), of(1, 3, 3));
         assert_eq!(row(&extents, 10, 2), of(5, 7, 1));
@@ -151,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_row_ends_at_a_fixed_block_and_where_nothing_is_mapped() {
-        let mut extents = side_by_side(".mf.m.m.", &[5, 1, 1, 5, 1, 5, 1, 5]);
+        let mut extents = extents_from(0, ".mf.m.m.", &[5, 1, 1, 5, 1, 5, 1, 5]);
         assert_eq!(row(&extents, 15, 99).map(|row| row.first), Some(3));
         assert_eq!(row(&extents, 16, 99), None);
         for extent in &mut extents[6..] {
@@ -163,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_slid_row_leaves_its_holes_in_one_piece() {
-        let extents = side_by_side("m.m.mm", &[8, 4, 2, 6, 1, 1]);
+        let extents = extents_from(0, "m.m.mm", &[8, 4, 2, 6, 1, 1]);
         let plan = plan(&Planner::new(), extents, 10, f64::INFINITY).expect("a plan");
         assert_eq!(
             (plan.bytes, plan.hole, plan.largest_hole),
@@ -179,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_plan_dearer_than_what_it_is_worth_is_none() {
-        let extents = side_by_side(".m.", &[5, 1, 5]);
+        let extents = extents_from(0, ".m.", &[5, 1, 5]);
         assert!(plan(&Planner::new(), extents, 10, 100.0).is_none());
     }
 }
