@@ -110,8 +110,15 @@ fn a_word_of_the_address_table_is_stored_behind_those_who_read_it() {
     let table = pool.address_table().unwrap();
     let first = pool.alloc_movable::<u64>(&stream, WORDS).unwrap();
     let id = first.id();
+    // What the host has seen done orders the store too: the reader is not done before it is queued.
+    let (open, wait) = std::sync::mpsc::channel::<()>();
+    let held = Box::new(move || {
+        // Ends when the sender is gone.
+        let _ = wait.recv();
+    });
     {
         let _pinned = first.pin(&other).unwrap();
+        watched.backend().host_call(other.raw(), held).unwrap();
         other.declare_use("a reader of the table", &[Access::read(table.entry(id), 8)]);
     }
     drop(first);
@@ -119,6 +126,9 @@ fn a_word_of_the_address_table_is_stored_behind_those_who_read_it() {
     let next = pool.alloc_movable::<u64>(&stream, WORDS).unwrap();
     assert_eq!(next.id().index, id.index);
     drop(next.pin(&stream).unwrap());
+    drop(open);
+    // Behind the store, whose table of words is then known.
+    stream.synchronize().unwrap();
     if let Err(report) = sanitizer.check() {
         panic!("{report}");
     }

@@ -180,17 +180,10 @@ impl GradScaler {
             skipped: 0,
         };
         let block = pool.alloc(stream, STATE_BYTES as u64)?;
-        let from = (&raw const state).cast::<u8>();
-        // SAFETY: the block has the bytes, `state` lives until the copy is done, which is waited for.
-        unsafe {
-            stream.device().backend().copy_in(
-                block.addr(),
-                from,
-                STATE_BYTES as u64,
-                stream.raw(),
-            )?
-        };
-        stream.synchronize()?;
+        // SAFETY: a structure of numbers without padding between them.
+        let words: [u32; STATE_BYTES / 4] = unsafe { std::mem::transmute(state) };
+        // SAFETY: the block has the bytes.
+        unsafe { stream.core().write(block.addr(), &words)? };
         Ok(Self { state: block })
     }
 
@@ -357,8 +350,10 @@ impl fmt::Debug for PendingState {
 
 impl Drop for PendingState {
     fn drop(&mut self) {
-        // The copy must not outlive its destination. Where the stream cannot be waited for it runs
-        // nothing more, and the wait's error is the caller's to see elsewhere.
-        let _ = self.stream.core().synchronize_memory();
+        // The copy must not outlive its destination, which is given up where the copy cannot be
+        // waited for; the wait's error is the caller's to see elsewhere.
+        if self.stream.core().synchronize_memory().is_err() {
+            std::mem::forget(std::mem::take(&mut self.bytes));
+        }
     }
 }

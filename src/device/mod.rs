@@ -25,6 +25,7 @@ mod backend;
 mod capture;
 mod cuda;
 mod event;
+mod exchange;
 mod graph;
 mod host;
 mod launch;

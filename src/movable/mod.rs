@@ -153,19 +153,8 @@ impl<T: Pod> Movable<T> {
             return Err(Error::invalid("data", why));
         }
         let pinned = self.pin(stream)?;
-        let bytes: &[u8] = bytemuck::cast_slice(data);
-        let backend = stream.device().backend();
-        // SAFETY: the block has the bytes, stays where it is while pinned, and both sides outlive
-        // the copy, which is waited for.
-        unsafe {
-            backend.copy_in(
-                pinned.addr(),
-                bytes.as_ptr(),
-                bytes.len() as u64,
-                stream.raw(),
-            )?
-        };
-        stream.core().synchronize_memory()
+        // SAFETY: the block has the bytes and stays where it is while pinned.
+        unsafe { stream.core().write(pinned.addr(), data) }
     }
 
     /// Copies the buffer to the host on `stream` and waits for the copy.
@@ -174,20 +163,8 @@ impl<T: Pod> Movable<T> {
     /// As [`Movable::pin`].
     pub fn download(&self, stream: &Stream) -> Result<Vec<T>> {
         let pinned = self.pin(stream)?;
-        let mut data = vec![T::zeroed(); self.len];
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut data);
-        let backend = stream.device().backend();
         // SAFETY: as for `upload`.
-        unsafe {
-            backend.copy_out(
-                bytes.as_mut_ptr(),
-                pinned.addr(),
-                bytes.len() as u64,
-                stream.raw(),
-            )?
-        };
-        stream.core().synchronize_memory()?;
-        Ok(data)
+        unsafe { stream.core().read(pinned.addr(), self.len) }
     }
 }
 

@@ -427,13 +427,8 @@ impl<T: Pod> PoolBuf<T> {
     /// [`Error::Invalid`] unless `data` has as many elements as the buffer; what the driver said.
     pub fn upload(&mut self, data: &[T]) -> Result<()> {
         self.check_len(data.len())?;
-        let bytes: &[u8] = bytemuck::cast_slice(data);
-        let stream = &self.block.lane().stream;
-        stream.refuse_under_capture()?;
-        let backend = stream.device.backend();
-        // SAFETY: the block has the bytes, and both sides outlive the copy, which is waited for.
-        unsafe { backend.copy_in(self.addr(), bytes.as_ptr(), bytes.len() as u64, stream.raw)? };
-        stream.synchronize_memory()
+        // SAFETY: the block has the bytes.
+        unsafe { self.block.lane().stream.write(self.addr(), data) }
     }
 
     /// Copies the buffer to the host on its stream and waits for the copy.
@@ -441,22 +436,8 @@ impl<T: Pod> PoolBuf<T> {
     /// # Errors
     /// What the driver said.
     pub fn download(&self) -> Result<Vec<T>> {
-        let mut data = vec![T::zeroed(); self.len];
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut data);
-        let stream = &self.block.lane().stream;
-        stream.refuse_under_capture()?;
-        let backend = stream.device.backend();
-        // SAFETY: the block has the bytes, and both sides outlive the copy, which is waited for.
-        unsafe {
-            backend.copy_out(
-                bytes.as_mut_ptr(),
-                self.addr(),
-                bytes.len() as u64,
-                stream.raw,
-            )?
-        };
-        stream.synchronize_memory()?;
-        Ok(data)
+        // SAFETY: the block has the bytes.
+        unsafe { self.block.lane().stream.read(self.addr(), self.len) }
     }
 
     fn check_len(&self, len: usize) -> Result<()> {

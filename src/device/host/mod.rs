@@ -387,6 +387,8 @@ impl Backend for Host {
         bytes: u64,
         stream: RawStream,
     ) -> Result<()> {
+        // Whoever copies memory of the host has to wait for it before it goes.
+        queue::may_wait()?;
         self.transfer(
             Transfer::Copy {
                 dst,
@@ -404,6 +406,7 @@ impl Backend for Host {
         bytes: u64,
         stream: RawStream,
     ) -> Result<()> {
+        queue::may_wait()?;
         self.transfer(
             Transfer::Copy {
                 dst: dst as u64,
@@ -510,5 +513,28 @@ mod tests {
         );
         let device = open(HostConfig::default()).unwrap();
         assert!(device.info().total_bytes >= DEFAULT_CAPACITY.max(total - total % GRANULE));
+    }
+
+    #[test]
+    fn a_host_call_copies_no_memory_of_the_host_which_it_could_not_wait_for() {
+        let host = open(HostConfig::default()).unwrap();
+        let device = crate::device::Device::from_backend(Arc::clone(&host));
+        let pool = crate::pool::Pool::new(&device, crate::pool::PoolConfig::default()).unwrap();
+        let stream = device.stream().unwrap();
+        let mut buffer = pool.alloc_typed::<u64>(&stream, 64).unwrap();
+        buffer.upload(&[7; 64]).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let call = Box::new(move || {
+            let read = buffer.download().map(|_| ());
+            let written = buffer.upload(&[9; 64]);
+            tell.send((read, written, buffer)).unwrap();
+        });
+        host.host_call(stream.raw(), call).unwrap();
+        let (read, written, buffer) = told.recv().unwrap();
+        for refused in [read, written] {
+            let words = refused.unwrap_err().to_string();
+            assert!(words.contains("host call"), "{words}");
+        }
+        assert_eq!(buffer.download().unwrap(), [7; 64]);
     }
 }

@@ -262,6 +262,17 @@ impl StreamQueue {
     }
 }
 
+/// An error on the thread of a stream, which must not wait for streams outside its queue.
+pub(super) fn may_wait() -> Result<()> {
+    if !ON_STREAM_THREAD.get() {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        "thread",
+        "a host call may not wait for device work",
+    ))
+}
+
 impl Place {
     /// Whether the stream is past this place; the error of queued work before it, if there was one.
     pub(super) fn passed(&self) -> Result<bool> {
@@ -276,12 +287,7 @@ impl Place {
 
     /// Blocks the calling thread until the stream is past this place.
     pub(super) fn sync(&self) -> Result<()> {
-        if ON_STREAM_THREAD.get() {
-            return Err(Error::invalid(
-                "thread",
-                "a host call may not wait for device work",
-            ));
-        }
+        may_wait()?;
         self.stream.wait_for(self.number);
         self.passed().map(|_| ())
     }

@@ -14,6 +14,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use super::table::{Driver, Table};
 use crate::device::{Backend, Device, HandleCounts, HostConfig, Launch, RawEvent, RawStream};
@@ -27,6 +28,9 @@ const INVALID_CONTEXT: c_int = 201;
 /// `CUDA_ERROR_UNKNOWN`.
 const UNKNOWN: c_int = 999;
 
+/// How long work given to a stream waits before it runs.
+const LATE: Duration = Duration::from_micros(100);
+
 /// The one GPU.
 struct Gpu {
     host: Arc<dyn Backend>,
@@ -36,6 +40,16 @@ struct Gpu {
     /// Graphs that were captured, and of those which the executable ones were made of.
     graphs: Mutex<HashMap<u64, bool>>,
     pools: Mutex<memory::Pools>,
+}
+
+impl Gpu {
+    /// Holds the stream up before the work that is given to it next, so that what follows a call
+    /// that failed meets that work still under way, as on a GPU.
+    fn late(&self, stream: *mut std::ffi::c_void) {
+        // Refused under capture, where nothing runs.
+        let wait = Box::new(|| std::thread::sleep(LATE));
+        let _ = self.host.host_call(RawStream(stream as u64), wait);
+    }
 }
 
 static GPU: RwLock<Option<Arc<Gpu>>> = RwLock::new(None);
@@ -113,8 +127,11 @@ impl Drop for Machine {
 /// # Safety
 /// As for [`Backend::launch`].
 pub(crate) unsafe fn run_kernel(launch: &Launch, stream: *mut std::ffi::c_void) -> c_int {
-    // SAFETY: the caller vouches for the ranges.
-    answer(|gpu| unsafe { gpu.host.launch(launch, RawStream(stream as u64)) })
+    answer(|gpu| {
+        gpu.late(stream);
+        // SAFETY: the caller vouches for the ranges.
+        unsafe { gpu.host.launch(launch, RawStream(stream as u64)) }
+    })
 }
 
 /// The driver's code for what the host device said.

@@ -137,8 +137,11 @@ pub(super) unsafe extern "C" fn cuGraphDestroy(graph: CuGraph) -> c_int {
 /// # Safety
 /// The driver's own.
 pub(super) unsafe extern "C" fn cuGraphLaunch(exec: CuGraphExec, stream: CuStream) -> c_int {
-    // SAFETY: the caller vouches for what the graph uses.
-    answer(|gpu| unsafe { gpu.host.graph_launch(RawGraph(exec as u64), of(stream)) })
+    answer(|gpu| {
+        gpu.late(stream);
+        // SAFETY: the caller vouches for what the graph uses.
+        unsafe { gpu.host.graph_launch(RawGraph(exec as u64), of(stream)) }
+    })
 }
 
 /// # Safety
@@ -218,8 +221,24 @@ pub(super) unsafe extern "C" fn cuMemcpyHtoDAsync(
     bytes: usize,
     stream: CuStream,
 ) -> c_int {
-    // SAFETY: the caller vouches for both ranges.
-    answer(|gpu| unsafe { gpu.host.copy_in(dst, src.cast(), bytes as u64, of(stream)) })
+    // As a driver does with memory that is not page-locked: read before the call returns.
+    // SAFETY: the caller vouches for the source.
+    let staged = unsafe { std::slice::from_raw_parts(src.cast::<u8>(), bytes) }.to_vec();
+    answer(|gpu| {
+        gpu.late(stream);
+        if gpu.host.stream_capturing(of(stream))? {
+            // SAFETY: the caller vouches for both ranges for as long as the graph lives.
+            return unsafe { gpu.host.copy_in(dst, src.cast(), bytes as u64, of(stream)) };
+        }
+        // SAFETY: the caller vouches for the destination; the call behind the copy keeps the source
+        // until it is done.
+        unsafe {
+            gpu.host
+                .copy_in(dst, staged.as_ptr(), bytes as u64, of(stream))?
+        };
+        gpu.host
+            .host_call(of(stream), Box::new(move || drop(staged)))
+    })
 }
 
 /// # Safety
@@ -230,8 +249,11 @@ pub(super) unsafe extern "C" fn cuMemcpyDtoHAsync(
     bytes: usize,
     stream: CuStream,
 ) -> c_int {
-    // SAFETY: the caller vouches for both ranges.
-    answer(|gpu| unsafe { gpu.host.copy_out(dst.cast(), src, bytes as u64, of(stream)) })
+    answer(|gpu| {
+        gpu.late(stream);
+        // SAFETY: the caller vouches for both ranges.
+        unsafe { gpu.host.copy_out(dst.cast(), src, bytes as u64, of(stream)) }
+    })
 }
 
 /// # Safety
@@ -242,8 +264,11 @@ pub(super) unsafe extern "C" fn cuMemcpyDtoDAsync(
     bytes: usize,
     stream: CuStream,
 ) -> c_int {
-    // SAFETY: the caller vouches for both ranges.
-    answer(|gpu| unsafe { gpu.host.copy_within(dst, src, bytes as u64, of(stream)) })
+    answer(|gpu| {
+        gpu.late(stream);
+        // SAFETY: the caller vouches for both ranges.
+        unsafe { gpu.host.copy_within(dst, src, bytes as u64, of(stream)) }
+    })
 }
 
 /// # Safety
@@ -254,8 +279,11 @@ pub(super) unsafe extern "C" fn cuMemsetD8Async(
     bytes: usize,
     stream: CuStream,
 ) -> c_int {
-    // SAFETY: the caller vouches for the range.
-    answer(|gpu| unsafe { gpu.host.fill(dst, byte, bytes as u64, of(stream)) })
+    answer(|gpu| {
+        gpu.late(stream);
+        // SAFETY: the caller vouches for the range.
+        unsafe { gpu.host.fill(dst, byte, bytes as u64, of(stream)) }
+    })
 }
 
 /// What a host call is given, on its way to the stream's thread.

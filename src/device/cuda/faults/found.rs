@@ -1,7 +1,8 @@
 //! Faults that the search found, each as it was.
 
 use super::{LIMIT, MADE_TO_FAIL, Rig};
-use crate::device::Device;
+use crate::convert::{GradScaler, ScalerConfig};
+use crate::device::{Device, Stream};
 use crate::driver::fake::Machine;
 use crate::driver::faults::Failure;
 use crate::pool::{HandleSize, Pool, PoolConfig};
@@ -88,4 +89,64 @@ fn memory_that_queued_work_may_use_is_not_unmapped_where_that_cannot_be_waited_f
     drop(device);
     assert_eq!(machine.left().counts.mappings, 1);
     drop(open);
+}
+
+/// Holds a stream up until what it gives is dropped.
+fn hold(stream: &Stream) -> std::sync::mpsc::Sender<()> {
+    let (open, wait) = std::sync::mpsc::channel::<()>();
+    let held = Box::new(move || {
+        // Ends when the sender is gone.
+        let _ = wait.recv();
+    });
+    let backend = stream.device().backend();
+    backend.host_call(stream.raw(), held).unwrap();
+    open
+}
+
+/// Every way to wait for a stream.
+const WAITS: &[&str] = &["cuStreamSynchronize", "cuEventRecord", "cuEventSynchronize"];
+
+/// Memory of `bytes` that the allocator gives out now is not where a copy on `stream` writes once
+/// `gate` is open.
+fn no_copy_writes_to_new_memory(stream: &Stream, gate: std::sync::mpsc::Sender<()>, bytes: usize) {
+    let new: Vec<Vec<u64>> = (0..64).map(|_| vec![0; bytes / 8]).collect();
+    drop(gate);
+    stream.synchronize().unwrap();
+    assert!(new.iter().flatten().all(|&word| word == 0));
+}
+
+#[test]
+fn a_download_that_cannot_be_waited_for_writes_to_no_memory_that_others_use() {
+    with_device(|rig, device| {
+        let pool = pool(device);
+        let stream = device.stream().unwrap();
+        let mut buffer = pool.alloc_typed::<u64>(&stream, 500).unwrap();
+        buffer.upload(&[u64::MAX; 500]).unwrap();
+        let gate = hold(&stream);
+        fail(rig, WAITS);
+        assert!(buffer.download().is_err());
+        rig.driver.faults.heal();
+        no_copy_writes_to_new_memory(&stream, gate, 4000);
+        let moving = pool.alloc_movable::<u64>(&stream, 500).unwrap();
+        let gate = hold(&stream);
+        fail(rig, WAITS);
+        assert!(moving.download(&stream).is_err());
+        rig.driver.faults.heal();
+        no_copy_writes_to_new_memory(&stream, gate, 4000);
+    });
+}
+
+#[test]
+fn a_read_of_a_scaler_that_cannot_be_waited_for_writes_to_no_memory_that_others_use() {
+    with_device(|rig, device| {
+        let pool = pool(device);
+        let stream = device.stream().unwrap();
+        let scaler = GradScaler::new(&pool, &stream, ScalerConfig::default()).unwrap();
+        let gate = hold(&stream);
+        let pending = scaler.read(&stream).unwrap();
+        fail(rig, WAITS);
+        drop(pending);
+        rig.driver.faults.heal();
+        no_copy_writes_to_new_memory(&stream, gate, 48);
+    });
 }
