@@ -291,7 +291,11 @@ impl Index {
         });
         let binned = bins.flat_map(move |bin| {
             let bytes = bin as u64 * UNIT;
-            let most = if Self::is_listed(bytes) { 0 } else { usize::MAX };
+            let most = if Self::is_listed(bytes) {
+                0
+            } else {
+                usize::MAX
+            };
             let others = self.others.range((bytes, 0, 0)..=(bytes, u64::MAX, NONE));
             std::iter::once(self.heads.get(bin)).chain(others.map(|&(_, _, id)| id).take(most))
         });
