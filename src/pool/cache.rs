@@ -16,6 +16,9 @@ use crate::seeded::seeded;
 /// Blocks a cache holds at most. Their entries take 128 KiB of addresses, and memory as used.
 const MOST_BLOCKS: usize = 4096;
 
+/// Blocks whose extents are fetched at once when a cache is emptied.
+const FETCHED: usize = 32;
+
 /// Bins for sizes above [`BINS`] units; a multiple of 64.
 const LARGE: usize = 64;
 
@@ -219,6 +222,11 @@ impl Cache {
             self.bins.summary |= 1 << (bin / 64);
         }
         self.bytes += bytes;
+    }
+
+    /// The extents of a few dozen blocks that are in the cache, or were since it was empty.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = Id> + Clone + '_ {
+        self.entries.iter().take(FETCHED).map(|entry| entry.id)
     }
 
     /// Shows all blocks.

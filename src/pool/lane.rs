@@ -247,15 +247,19 @@ impl Lane {
         // Counted before it is there, so that the lane cannot end while the core looks for it.
         state.others += 1;
         self.note_miss(bytes);
+        let has_large = state.cache.may_have_large();
         drop(state);
-        self.serve_ready(bytes, requested)
+        self.serve_ready(bytes, requested, has_large)
     }
 
     /// As [`Lane::serve_kept`], from a hole that is ready: the ladder's first step, for a block that
-    /// is counted.
-    fn serve_ready(&self, bytes: u64, requested: u64) -> (Addr, Id) {
+    /// is counted. The cache may have large blocks if `has_large`, as its latch is not taken again to
+    /// see.
+    fn serve_ready(&self, bytes: u64, requested: u64, has_large: bool) -> (Addr, Id) {
         let mut core = self.shared.core.lock();
-        self.drain_large(&mut core);
+        if has_large {
+            self.drain_large(&mut core);
+        }
         // A driver's error is told by the steps that follow.
         let Ok(Some(grant)) = core.take_ready(self.slot, bytes) else {
             return (0, COUNTED);
@@ -672,6 +676,7 @@ impl Lane {
         core.active.sub_all(left);
         let kept = u64::from(!seeded!("cache-forgets-its-histories"));
         let mut run = None;
+        core.extents.fetch(cache.ids());
         cache.drain(|block| {
             run = Some(core.give_with(run, (block.id, block.tick * kept), self.slot));
         });
