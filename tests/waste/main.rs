@@ -5,13 +5,15 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod floor;
 mod more;
 mod programs;
+mod unseen;
 
 use common::ordered::Ordered;
 use programs::MIB;
 use warpool::device::sim::Rng;
-use warpool::observe::{ReplayOptions, Report, Trace, Verify, replay};
+use warpool::observe::{EventKind, ReplayOptions, Report, Trace, Verify, replay};
 use warpool::pool::HandleSize;
 use warpool::{Block, Device, Pool, PoolConfig};
 
@@ -45,17 +47,21 @@ fn check(name: &str, most: f64, make: impl Fn(u64) -> Trace) {
         let trace = make(seed);
         let peak = trace.peak_live_bytes;
         let allowed = ((peak as f64 * most) as u64).next_multiple_of(GRANULE);
+        let floors = (floor::best_fit(&trace), floor::shared_ends(&trace));
         let modes: [(&str, Progress); 2] = [("never done", || false), ("done when asked", || true)];
         for (mode, progress) in modes {
             let free = play(&trace, progress, None);
             let capped = play(&trace, progress, Some(allowed));
             println!(
-                "{name} {seed}, {mode}: {} events on {} streams, {} MiB: {:.4}, {} failures at {most}",
+                "{name} {seed}, {mode}: {} events on {} streams, {} MiB: {:.4}, {} failures at {most}; \
+                 by placement alone {:.4}, with shared ends {:.4}",
                 free.events,
                 free.streams,
                 peak >> 20,
                 free.reserved_ratio(),
                 capped.failed_allocs,
+                floors.0,
+                floors.1,
             );
             assert!(
                 free.peak_reserved_bytes <= allowed,
@@ -163,6 +169,60 @@ fn inference_reserves_no_more_than_this_measured_bound() {
     check("inference", 1.045, |seed| {
         programs::inference(seed, 6 << 30, 40, 300)
     });
+}
+
+/// Programs that nothing was tuned on; the bounds are what was seen over two seeds, and a little more.
+#[test]
+fn unseen_programs_reserve_no_more_than_these_measured_bounds() {
+    const FIRST: u64 = 9000;
+    check("speculative", 1.01, |seed| {
+        unseen::speculative(FIRST + seed, 5 << 30, 60, 500)
+    });
+    check("small speculative", 1.03, |seed| {
+        unseen::speculative(FIRST + seed, 600 * MIB, 24, 500)
+    });
+    check("mesh", 1.02, |seed| {
+        unseen::mesh(FIRST + seed, 400 * MIB, 14, 24)
+    });
+    check("small mesh", 1.15, |seed| {
+        unseen::mesh(FIRST + seed, 40 * MIB, 14, 30)
+    });
+    check("two models", 1.02, |seed| {
+        unseen::two_models(FIRST + seed, 6 << 30, 24)
+    });
+    check("small two models", 1.045, |seed| {
+        unseen::two_models(FIRST + seed, 800 * MIB, 24)
+    });
+    check("five peaks", 1.01, |seed| {
+        unseen::five_peaks(FIRST + seed, 5 << 30, 20)
+    });
+    check("small five peaks", 1.045, |seed| {
+        unseen::five_peaks(FIRST + seed, 600 * MIB, 25)
+    });
+}
+
+#[test]
+fn the_live_peak_that_a_replay_reports_is_the_most_that_all_streams_had_at_any_event() {
+    let trace = unseen::five_peaks(9001, 600 * MIB, 25);
+    let (mut live, mut joint) = (vec![0; trace.streams.len()], 0);
+    let (mut own, mut home) = (live.clone(), vec![0; trace.blocks as usize]);
+    for event in &trace.events {
+        let at = &mut home[event.block as usize];
+        if event.kind == EventKind::Alloc {
+            *at = usize::from(event.stream);
+            live[*at] += event.bytes;
+        } else {
+            live[*at] -= event.bytes;
+        }
+        own[*at] = own[*at].max(live[*at]);
+        joint = joint.max(live.iter().sum());
+    }
+    let report = play(&trace, || false, None);
+    assert_eq!(report.peak_live_bytes, joint);
+    assert!(
+        joint < own.iter().sum(),
+        "the streams' own peaks do not coincide"
+    );
 }
 
 #[test]
