@@ -7,6 +7,7 @@ use super::Pool;
 use super::core::Core;
 use super::extents::{Extent, State};
 use super::shared::Shared;
+use super::slabs::SlotSeen;
 use crate::device::Addr;
 use crate::error::Bytes;
 
@@ -147,12 +148,31 @@ impl Shared {
         let mut cached = HashSet::new();
         for lane in &lanes {
             lane.each_cached(|block| {
-                cached.insert(block.id);
+                cached.insert(block.addr);
             });
         }
-        let pieces = core.extents.iter().filter_map(|(id, extent)| {
+        let slabs = core.slabs.by_extent();
+        let slot = |slot: SlotSeen| {
+            let addr = self.base + slot.offset;
+            let state = match slot.free {
+                true => PieceState::Hole,
+                false if cached.contains(&addr) => PieceState::Cached,
+                false => PieceState::Live,
+            };
+            let stream = core.streams[slot.stream as usize].as_ref();
+            let live = state == PieceState::Live;
+            Piece {
+                addr,
+                bytes: slot.bytes,
+                state,
+                stream: stream.map(|state| state.timeline.uid),
+                tag: tags.get(&addr).copied().filter(|_| live),
+                movable: false,
+            }
+        };
+        let piece = |extent: &Extent| {
             let state = match extent.state {
-                State::Taken if cached.contains(&id) => PieceState::Cached,
+                State::Taken if cached.contains(&(self.base + extent.start)) => PieceState::Cached,
                 State::Taken => PieceState::Live,
                 State::Hole => PieceState::Hole,
                 State::Retiring => PieceState::Retiring,
@@ -173,9 +193,16 @@ impl Shared {
                 },
                 movable: live && extent.movable,
             })
-        });
+        };
+        let mut pieces = Vec::new();
+        for (id, extent) in core.extents.iter() {
+            match slabs.get(&id) {
+                Some(&slab) => pieces.extend(core.slabs.slots_of(slab).map(slot)),
+                None => pieces.extend(piece(extent)),
+            }
+        }
         Snapshot {
-            pieces: pieces.collect(),
+            pieces,
             reserved: core.arena.reserved(),
         }
     }
