@@ -30,7 +30,7 @@ use crate::seeded::seeded;
 const MOST_SLOTS: u64 = 64;
 
 /// Bytes of a slab at most.
-const SLAB_BYTES: u64 = 64 << 10;
+const SLAB_BYTES: u64 = 16 << 10;
 
 /// Slabs looked at for a slot that is ready, of each stream.
 const LOOKS: usize = 16;

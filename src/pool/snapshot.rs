@@ -24,6 +24,8 @@ pub enum PieceState {
     Cached,
     /// Free.
     Hole,
+    /// Free, a slot of a slab: for small blocks of its size.
+    Slot,
     /// Mapped elsewhere already, and still mapped here for work that may use it; no memory of its
     /// own.
     Retiring,
@@ -37,6 +39,7 @@ impl PieceState {
             Self::Live => "live",
             Self::Cached => "cached",
             Self::Hole => "hole",
+            Self::Slot => "slot",
             Self::Retiring => "retiring",
         }
     }
@@ -155,7 +158,7 @@ impl Shared {
         let slot = |slot: SlotSeen| {
             let addr = self.base + slot.offset;
             let state = match slot.free {
-                true => PieceState::Hole,
+                true => PieceState::Slot,
                 false if cached.contains(&addr) => PieceState::Cached,
                 false => PieceState::Live,
             };

@@ -229,23 +229,21 @@ fn small_blocks_of_sizes_spread_over_their_logarithms_cost_an_eighth_at_most() {
 }
 
 #[test]
-fn handles_empty_as_the_survivors_of_many_small_blocks_go() {
+fn handles_of_slabs_empty_as_the_survivors_of_many_small_blocks_go() {
     let device = device(|| true);
     let pool = Pool::new(&device, PoolConfig::default().handles(HandleSize::Granule)).unwrap();
     let stream = device.stream().unwrap();
     let mut random = Rng::new(5);
-    let mut one = |pool: &Pool| pool.alloc(&stream, 257 + random.below(600)).unwrap();
+    let mut one = |pool: &Pool| pool.alloc(&stream, 257 + random.below(200)).unwrap();
     let mut live: Vec<Block> = (0..200_000).map(|_| one(&pool)).collect();
     let mut at = 0;
     live.retain(|_| {
         at += 1;
         at % 100 == 0
     });
-    // Each of those left is replaced, oldest first.
-    for at in 0..live.len() {
-        let new = one(&pool);
-        live[at] = new;
-    }
+    // As many more come, and those left go.
+    let new: Vec<Block> = live.iter().map(|_| one(&pool)).collect();
+    drop(std::mem::replace(&mut live, new));
     stream.synchronize().unwrap();
     pool.trim(0).unwrap();
     pool.check_invariants().unwrap();
