@@ -422,7 +422,8 @@ impl Core {
             let Some(state) = state.as_ref().filter(|_| slot != except as usize) else {
                 continue;
             };
-            if !self.extents.has_none(slot as Slot) {
+            let slot = slot as Slot;
+            if !self.extents.has_none(slot) || !self.slabs.has_none(slot) {
                 let before = state.timeline.done();
                 moved |= state.timeline.poll()? > before;
             }

@@ -180,7 +180,14 @@ impl Slabs {
         part.clamp(least, most.max(least))
     }
 
-    fn add(&mut self, (extent, start): (Id, u64), bytes: u64, slots: u64, owner: Slot, tick: u64) {
+    fn add(
+        &mut self,
+        (extent, start): (Id, u64),
+        bytes: u64,
+        slots: u64,
+        owner: Slot,
+        tick: u64,
+    ) -> Id {
         let slab = Slab {
             extent,
             start,
@@ -204,6 +211,7 @@ impl Slabs {
         self.free_bytes += slots * bytes;
         (0..slots).for_each(|_| self.count(owner, true));
         self.partial.insert(self.table[id as usize].key(id));
+        id
     }
 
     /// Gives the free slot out to `stream`.
@@ -389,18 +397,11 @@ impl Core {
                 self.give(rest, stream, tick);
             }
         }
-        self.slabs
+        let slab = self
+            .slabs
             .add((id, start), bytes, keep / bytes, stream, tick);
-        self.find_own(stream, bytes)
-    }
-
-    /// A slot of a slab that was just made.
-    fn find_own(&mut self, stream: Slot, bytes: u64) -> Result<Option<Grant>> {
-        let steps = self.steps;
-        let grant = self.find_slot(stream, bytes, false)?;
-        // The slab's memory was counted.
-        self.steps = steps;
-        Ok(grant)
+        // Of this slab, whatever others there are: it would stay behind without a slot out.
+        Ok(Some(self.slabs.take(slab, 0, stream)))
     }
 
     /// Up to `most` more slots for `stream` from the slab of `grant`, into `taken`.
