@@ -211,7 +211,7 @@ impl Pool {
     /// As [`Pool::alloc_typed`].
     pub fn alloc_movable<T: Pod>(&self, stream: &Stream, len: usize) -> Result<Movable<T>> {
         let registry = Registry::of(self)?;
-        let block = self.alloc_typed::<T>(stream, len)?.into_block();
+        let block = self.alloc_apart::<T>(stream, len)?;
         let id = registry.add(block);
         Ok(Movable {
             registry,

@@ -61,7 +61,7 @@ impl Registry {
             return Ok(());
         }
         let lane = shared.open_lane(stream)?;
-        let block = lane.alloc(bytes)?;
+        let block = lane.alloc_block(bytes)?;
         let mut calls = Calls::new();
         let copied = lock(&self.state).copy_into(id, stream, block, &mut calls);
         tell(calls);

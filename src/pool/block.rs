@@ -13,6 +13,7 @@ use super::index::UNIT;
 use super::lane::{Lane, LanePtr, rounded};
 use super::private::keep_block;
 use super::seats::nearby;
+use super::size_class::is_slot;
 use super::tally::Sums;
 use super::track::Ticket;
 #[cfg(feature = "sanitize")]
@@ -162,7 +163,9 @@ impl Block {
         }
     }
 
-    /// Address of the first byte; a multiple of 256.
+    /// Address of the first byte: a multiple of every power of two up to 256 that divides
+    /// [`Block::bytes`], and of 16; of 256 for more than 4096 bytes, under capture, and in a pool
+    /// without [`slabs`](super::PoolConfig::slabs).
     #[must_use]
     #[inline]
     pub fn addr(&self) -> Addr {
@@ -190,7 +193,7 @@ impl Block {
     }
 
     /// Gives back all but the first `bytes`, in the block's stream order; what is given back is a
-    /// multiple of 256. The address stays.
+    /// multiple of 256, so nothing of a block in a slab is. The address stays.
     ///
     /// # Errors
     /// [`Error::Invalid`] for 0 bytes, or more than the block has.
@@ -204,7 +207,7 @@ impl Block {
         }
         let capacity = bytes.next_multiple_of(UNIT);
         let before = self.capacity();
-        if capacity < before {
+        if capacity < before && !is_slot(before) {
             #[cfg(feature = "sanitize")]
             self.tell_free(self.lane(), capacity);
             let (before, after) = (self.size(), Sums::block(capacity, bytes));
@@ -223,6 +226,9 @@ impl Block {
     /// what the block's own stream was given so far.
     pub(crate) fn grow(&mut self, bytes: u64) -> Result<bool> {
         let before = self.capacity();
+        if is_slot(before) {
+            return Ok(false);
+        }
         let capacity = rounded(bytes)?.max(before);
         let lane = self.lane();
         if !lane.grow(self.id, self.size(), Sums::block(capacity, bytes))? {

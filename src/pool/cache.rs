@@ -10,6 +10,7 @@
 
 use super::extents::{Id, NONE};
 use super::index::{BINS, UNIT};
+use super::size_class::{CLASSES, class_of, is_slot};
 use crate::device::Addr;
 use crate::seeded::seeded;
 
@@ -29,7 +30,7 @@ const _: () = assert!(WORDS <= 64);
 /// The word of that bitmap for large ones.
 const LARGE_WORD: usize = BINS / 64;
 
-const _: () = assert!(LARGE == 64 && BINS.is_multiple_of(64));
+const _: () = assert!(LARGE == 64 && BINS.is_multiple_of(64) && CLASSES == 64);
 
 /// A free block.
 #[derive(Debug, Clone, Copy)]
@@ -74,12 +75,14 @@ impl Entry {
 
 /// Lists of entries by size.
 struct Bins {
-    /// First entry of each bin, small ones first.
-    heads: [u32; BINS + LARGE],
+    /// First entry of each bin, small ones first, slots last.
+    heads: [u32; BINS + LARGE + CLASSES],
     /// Bins that may have entries, and words of that which may have bits: set when a bin gets its
     /// first entry, cleared by a drain.
     occupied: [u64; WORDS],
     summary: u64,
+    /// As `occupied`, of slots.
+    slots: u64,
 }
 
 /// See the module documentation. Few words, since a full cache and an empty one change places.
@@ -94,9 +97,10 @@ impl Cache {
     pub(crate) fn new() -> Self {
         Self {
             bins: Box::new(Bins {
-                heads: [NONE; BINS + LARGE],
+                heads: [NONE; BINS + LARGE + CLASSES],
                 occupied: [0; WORDS],
                 summary: 0,
+                slots: 0,
             }),
             entries: Vec::with_capacity(MOST_BLOCKS),
             spare: NONE,
@@ -121,9 +125,12 @@ impl Cache {
         self.spare == NONE && self.entries.len() == MOST_BLOCKS
     }
 
-    /// The bin of a size, which is a multiple of [`UNIT`] above 0.
+    /// The bin of a size, which is a multiple of [`UNIT`] above 0, or a slot's.
     #[inline]
     fn bin(bytes: u64) -> usize {
+        if is_slot(bytes) {
+            return BINS + LARGE + class_of(bytes);
+        }
         let units = bytes / UNIT;
         if units <= BINS as u64 {
             return (units - 1) as usize;
@@ -218,8 +225,14 @@ impl Cache {
             self.entries.push(entry);
         }
         if next == NONE {
-            self.bins.occupied[bin / 64] |= 1 << (bin % 64);
-            self.bins.summary |= 1 << (bin / 64);
+            let bit = 1 << (bin % 64);
+            match self.bins.occupied.get_mut(bin / 64) {
+                Some(word) => {
+                    *word |= bit;
+                    self.bins.summary |= 1 << (bin / 64);
+                }
+                None => self.bins.slots |= bit,
+            }
         }
         self.bytes += bytes;
     }
@@ -249,6 +262,7 @@ impl Cache {
             heads,
             occupied,
             summary,
+            slots,
         } = &mut *self.bins;
         while *summary != 0 {
             let word = summary.trailing_zeros() as usize;
@@ -262,6 +276,15 @@ impl Cache {
                     give(entry.block());
                     at = entry.next;
                 }
+            }
+        }
+        while *slots != 0 {
+            let bin = BINS + LARGE + slots.trailing_zeros() as usize;
+            *slots &= *slots - 1;
+            let mut at = std::mem::replace(&mut heads[bin], NONE);
+            while let Some(entry) = self.entries.get(at as usize) {
+                give(entry.block());
+                at = entry.next;
             }
         }
         self.entries.clear();

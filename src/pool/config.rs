@@ -60,6 +60,10 @@ pub struct PoolConfig {
     /// Most free bytes a stream keeps for itself as whole blocks, beyond the last one freed. They
     /// are given up before any stream waits or the pool grows.
     pub cache_bytes: u64,
+    /// Whether small blocks whose size is not a multiple of 256 are put together in slabs, where they
+    /// have a sixteenth more than was asked for, or up to 15 bytes, and lie on multiples of 16 bytes.
+    /// Else, and unless it is asked for, every block is a multiple of 256 bytes, and lies on one.
+    pub slabs: bool,
     /// Whether to keep, for each live block, its tag and where it was allocated, for
     /// [`Pool::leak_report`](super::Pool::leak_report). Costs a lock and a map entry a block.
     pub track: bool,
@@ -81,6 +85,7 @@ impl Default for PoolConfig {
             // What is cached is not free to anyone: with 32 MiB a program that swaps 25 MiB of small
             // blocks in 360 MiB reserved 1.042 times its peak, with 4 MiB 1.014.
             cache_bytes: 4 << 20,
+            slabs: false,
             track: false,
             backtraces: false,
         }
@@ -145,6 +150,13 @@ impl PoolConfig {
     #[must_use]
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
         self.cache_bytes = bytes;
+        self
+    }
+
+    /// Sets whether small blocks lie in slabs; without, every address is a multiple of 256.
+    #[must_use]
+    pub fn slabs(mut self, on: bool) -> Self {
+        self.slabs = on;
         self
     }
 

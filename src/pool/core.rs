@@ -31,6 +31,8 @@ use super::edges::Edge;
 use super::extents::{End, Extent, Extents, FRESH, Id, NONE, Slot, State};
 use super::lane::SlotHold;
 use super::posted::Walked;
+use super::size_class::is_slot;
+use super::slabs::Slabs;
 use super::stats::Steps;
 use super::told::{Notes, Told};
 use super::windows::{self, Window};
@@ -84,6 +86,8 @@ pub(crate) struct Core {
     pub(crate) spare_cache: Option<Cache>,
     /// Blocks on their way from cache to cache; empty between calls.
     pub(crate) taken_over: Vec<Cached>,
+    /// Blocks cut into slots.
+    pub(super) slabs: Slabs,
 }
 
 /// Whether nothing queued uses the hole, as far as is known without asking the driver.
@@ -123,6 +127,7 @@ impl Core {
             peak_taken: 0,
             spare_cache: None,
             taken_over: Vec::new(),
+            slabs: Slabs::default(),
         };
         core.preallocate()?;
         Ok(core)
@@ -152,6 +157,7 @@ impl Core {
         };
         for slot in 1..self.extents.slots() {
             let idle = self.extents.has_none(slot)
+                && self.slabs.has_none(slot)
                 && !self
                     .retiring
                     .iter()
@@ -283,6 +289,15 @@ impl Core {
         });
     }
 
+    /// Frees a block or a slot that a cache gives up, with the history (`slot`, `tick`).
+    pub(crate) fn give_block(&mut self, block: &Cached, slot: Slot, tick: u64) {
+        if is_slot(block.bytes) {
+            self.give_slot(block, slot, tick);
+        } else {
+            self.give(block.id, slot, tick);
+        }
+    }
+
     /// Joins a block to be freed with the `run` of neighbours, likewise, or frees those; gives the run
     /// that is left to be freed. Each is an extent and the tick of its last use on `slot`'s stream.
     ///
@@ -407,7 +422,8 @@ impl Core {
             let Some(state) = state.as_ref().filter(|_| slot != except as usize) else {
                 continue;
             };
-            if !self.extents.has_none(slot as Slot) {
+            let slot = slot as Slot;
+            if !self.extents.has_none(slot) || !self.slabs.has_none(slot) {
                 let before = state.timeline.done();
                 moved |= state.timeline.poll()? > before;
             }
@@ -588,7 +604,7 @@ impl Core {
         if seeded!("pool-dropped-under-queued-work") {
             return;
         }
-        for (slot, tick) in self.last_ticks() {
+        for (slot, tick) in self.last_ticks().into_iter().chain(self.slabs.ticks()) {
             if let Some(state) = &self.streams[slot as usize] {
                 let _ = state.timeline.sync_to(tick);
             }
@@ -600,6 +616,7 @@ impl Core {
         self.extents.check(self.arena.granule())?;
         self.arena.check()?;
         self.check_edges()?;
+        self.check_slabs()?;
         let mut mapped = 0;
         for (id, extent) in self.extents.iter() {
             let needs = matches!(extent.state, State::Hole | State::Taken);
@@ -626,8 +643,8 @@ impl Core {
             }
         }
         let (taken, _) = self.extents.taken();
-        if self.active.bytes() != taken {
-            let counted = self.active.bytes();
+        let counted = self.active.bytes() + self.slabs.free_bytes();
+        if counted != taken {
             return Err(format!("blocks have {taken} bytes, counted {counted}"));
         }
         if mapped != self.arena.reserved() {

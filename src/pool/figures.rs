@@ -434,9 +434,9 @@ impl Posted {
 }
 
 impl Core {
-    /// Free bytes in frames that also hold blocks: in small holes, in large ones.
+    /// Free bytes in frames that also hold blocks: in small holes and slots, in large holes.
     pub(super) fn inactive_split(&self) -> [u64; 2] {
-        let mut split = [0; 2];
+        let mut split = [self.slabs.free_bytes(), 0];
         for (id, extent) in self.extents.iter() {
             if extent.state == State::Hole {
                 split[class(extent.bytes)] += extent.bytes - self.idle_bytes(id);

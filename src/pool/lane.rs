@@ -34,6 +34,7 @@ use super::index::UNIT;
 use super::outstanding::Outstanding;
 use super::private::{Captured, Private};
 use super::shared::Shared;
+use super::size_class::{self, is_slot};
 use super::tally::{Sums, Tally, class};
 use super::told::Told;
 use crate::device::{Addr, StreamCore, Timeline};
@@ -92,6 +93,8 @@ pub(crate) struct Lane {
     pub(crate) own: Own,
     /// As the pool is configured.
     cache_bytes: u64,
+    /// Bytes up to which requests may become slots.
+    slot_most: u64,
     pub(crate) shared: Arc<Shared>,
     pub(crate) stream: Arc<StreamCore>,
     timeline: Arc<Timeline>,
@@ -201,6 +204,7 @@ impl Lane {
                 in_a_row: Tally::default(),
             },
             cache_bytes: shared.cache_bytes,
+            slot_most: shared.slot_most,
             shared: Arc::clone(shared),
             stream: Arc::clone(stream),
             timeline: Arc::clone(&stream.timeline),
@@ -239,7 +243,7 @@ impl Lane {
         if state.aside {
             return (0, UNCOUNTED);
         }
-        let bytes = requested.next_multiple_of(UNIT);
+        let bytes = size_class::rounded(requested, self.slot_most);
         if let Some(kept) = state.cache.pop(bytes) {
             self.flows.served_by_cache(bytes, requested);
             return (kept.addr, kept.id);
@@ -257,11 +261,16 @@ impl Lane {
     /// see.
     fn serve_ready(&self, bytes: u64, requested: u64, has_large: bool) -> (Addr, Id) {
         let mut core = self.shared.core.lock();
-        if has_large {
-            self.drain_large(&mut core);
-        }
+        let ready = if is_slot(bytes) {
+            core.take_slot_ready(self.slot, bytes)
+        } else {
+            if has_large {
+                self.drain_large(&mut core);
+            }
+            core.take_ready(self.slot, bytes)
+        };
         // A driver's error is told by the steps that follow.
-        let Ok(Some(grant)) = core.take_ready(self.slot, bytes) else {
+        let Ok(Some(grant)) = ready else {
             return (0, COUNTED);
         };
         self.count_served(bytes, requested, &mut core);
@@ -299,7 +308,21 @@ impl Lane {
     /// A block of at least `requested` bytes. The caller holds the pool and the stream, or a
     /// block of this lane.
     pub(crate) fn alloc(&self, requested: u64) -> Result<Block> {
-        let bytes = rounded(requested)?;
+        self.alloc_rounded(self.rounded(requested)?, requested)
+    }
+
+    /// As [`Lane::alloc`], a block of its own, which is no slot.
+    pub(crate) fn alloc_block(&self, requested: u64) -> Result<Block> {
+        self.alloc_rounded(rounded(requested)?, requested)
+    }
+
+    /// `bytes` as the lane rounds them.
+    fn rounded(&self, bytes: u64) -> Result<u64> {
+        rounded(bytes)?;
+        Ok(size_class::rounded(bytes, self.slot_most))
+    }
+
+    fn alloc_rounded(&self, bytes: u64, requested: u64) -> Result<Block> {
         let mut state = latch(&self.own.state);
         if state.aside {
             drop(state);
@@ -312,14 +335,15 @@ impl Lane {
         state.others += 1;
         self.note_miss(bytes);
         drop(state);
-        self.alloc_counted(requested)
+        self.alloc_core(bytes, requested)
     }
 
     /// A block of a lane under capture, or of one that is retired and kept by another of its blocks.
     #[cold]
     fn alloc_aside(&self, bytes: u64, requested: u64) -> Result<Block> {
         if let Some(captured) = self.captured() {
-            return captured.alloc(bytes, requested);
+            // A graph's memory has no slabs.
+            return captured.alloc(requested.next_multiple_of(UNIT), requested);
         }
         let mut state = latch(&self.own.state);
         if state.retired {
@@ -330,7 +354,7 @@ impl Lane {
             state.others += 1;
             drop(state);
         }
-        self.alloc_counted(requested)
+        self.alloc_core(bytes, requested)
     }
 
     /// A block of `bytes` if the core has it without help from above.
@@ -365,9 +389,13 @@ impl Lane {
     /// A block of at least `requested` bytes from the core. It is counted already, so that the lane
     /// cannot end while the core looks for it.
     pub(crate) fn alloc_counted(&self, requested: u64) -> Result<Block> {
-        let bytes = requested.next_multiple_of(UNIT);
-        match self.shared.acquire(self, bytes, requested) {
-            Ok(grant) => {
+        self.alloc_core(size_class::rounded(requested, self.slot_most), requested)
+    }
+
+    /// A block of `bytes`, or where that is a slot and there is none, a block that holds it.
+    fn alloc_core(&self, bytes: u64, requested: u64) -> Result<Block> {
+        match self.acquire(bytes, requested) {
+            Ok((grant, bytes)) => {
                 let addr = self.shared.base + grant.offset;
                 Ok(Block::new(self, grant.id, addr, bytes, requested))
             }
@@ -376,6 +404,17 @@ impl Lane {
                 Err(error)
             }
         }
+    }
+
+    fn acquire(&self, bytes: u64, requested: u64) -> Result<(Grant, u64)> {
+        if is_slot(bytes)
+            && let Some(grant) = self.shared.acquire_slot(self, bytes, requested)?
+        {
+            return Ok((grant, bytes));
+        }
+        let bytes = bytes.next_multiple_of(UNIT);
+        let grant = self.shared.acquire(self, bytes, requested)?;
+        Ok((grant, bytes))
     }
 
     /// Takes back the count of a block that there is not.
@@ -523,7 +562,7 @@ impl Lane {
             self.count_away(&mut state, home, block.bytes, requested);
         }
         core.active.sub(block.bytes);
-        core.give(block.id, self.slot, block.tick);
+        core.give_block(&block, self.slot, block.tick);
         // Only a retired lane counts each of its blocks; one in use counts those freed here.
         let counted = at_home && !state.retired;
         state.others -= i64::from(counted);
@@ -607,7 +646,7 @@ impl Lane {
                 self.flows.came_to_cache(block.bytes);
                 state.cache.push(Cached { tick, ..block });
             } else {
-                core.give(block.id, self.slot, tick);
+                core.give_block(&block, self.slot, tick);
             }
         }
     }
@@ -625,7 +664,11 @@ impl Lane {
             return;
         }
         let mut taken = std::mem::take(&mut core.taken_over);
-        core.take_behind(grant.id, bytes, self.slot, most, &mut taken);
+        if is_slot(bytes) {
+            core.take_slots(grant, self.slot, most, &mut taken);
+        } else {
+            core.take_behind(grant.id, bytes, self.slot, most, &mut taken);
+        }
         self.put_in(taken.drain(..), core);
         core.taken_over = taken;
     }
@@ -678,6 +721,10 @@ impl Lane {
         let mut run = None;
         core.extents.fetch(cache.ids());
         cache.drain(|block| {
+            if is_slot(block.bytes) {
+                core.give_slot(&block, self.slot, block.tick * kept);
+                return;
+            }
             run = Some(core.give_with(run, (block.id, block.tick * kept), self.slot));
         });
         if let Some((id, tick)) = run {

@@ -562,6 +562,7 @@ impl Core {
     pub(crate) fn trim(&mut self, keep: u64) -> Result<u64> {
         let before = self.arena.reserved();
         if before > keep {
+            self.release_mixed_on_host()?;
             self.unify_on_host()?;
         }
         let mut hole = HoleCursor::default();

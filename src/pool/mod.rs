@@ -24,6 +24,8 @@ mod private;
 mod runs;
 mod seats;
 mod shared;
+mod size_class;
+mod slabs;
 mod snapshot;
 mod stats;
 mod summary;
@@ -99,6 +101,7 @@ pub struct Pool {
 struct Handle {
     uid: u64,
     tracks: bool,
+    slot_most: u64,
     shared: Arc<Shared>,
 }
 
@@ -106,6 +109,12 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.close();
     }
+}
+
+/// Bytes of `len` elements of `T`.
+fn bytes_of<T>(len: usize) -> Result<u64> {
+    let bytes = (len as u64).checked_mul(size_of::<T>() as u64);
+    bytes.ok_or_else(|| Error::invalid("len", format!("{len} elements overflow the address space")))
 }
 
 impl Pool {
@@ -119,6 +128,7 @@ impl Pool {
             handle: Arc::new(Handle {
                 uid: shared.uid,
                 tracks: shared.tracker.is_some(),
+                slot_most: shared.slot_most,
                 shared,
             }),
         })
@@ -184,7 +194,7 @@ impl Pool {
                     lane,
                     id,
                     addr,
-                    bytes.next_multiple_of(UNIT),
+                    size_class::rounded(bytes, self.handle.slot_most),
                     bytes,
                 ));
             }
@@ -211,17 +221,21 @@ impl Pool {
         Ok(block)
     }
 
-    /// Allocates a buffer of `len` elements of `T` on `stream`.
+    /// A block for `len` elements of `T` that is no slot of a slab, and so may be moved and resized.
+    pub(crate) fn alloc_apart<T: Pod>(&self, stream: &Stream, len: usize) -> Result<Block> {
+        let mut block = self.lane(stream)?.alloc_block(bytes_of::<T>(len)?)?;
+        if let Some(tracker) = &self.shared().tracker {
+            tracker.enter(&mut block);
+        }
+        Ok(block)
+    }
+
+    /// Allocates a buffer of `len` elements of `T` on `stream`, aligned for `T` up to 256 bytes.
     ///
     /// # Errors
     /// As [`Pool::alloc`]; [`Error::Invalid`] for a length whose bytes overflow.
     pub fn alloc_typed<T: Pod>(&self, stream: &Stream, len: usize) -> Result<PoolBuf<T>> {
-        let bytes = (len as u64)
-            .checked_mul(size_of::<T>() as u64)
-            .ok_or_else(|| {
-                Error::invalid("len", format!("{len} elements overflow the address space"))
-            })?;
-        Ok(PoolBuf::new(self.alloc(stream, bytes)?, len))
+        Ok(PoolBuf::new(self.alloc(stream, bytes_of::<T>(len)?)?, len))
     }
 
     /// Allocates a buffer of `len` elements of `T` on `stream` with room for at least `room` bytes,

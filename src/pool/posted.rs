@@ -167,7 +167,8 @@ impl Core {
 
     /// Brings the figures up to date and posts them.
     fn post(&mut self, board: &Board<WORDS>) {
-        let small = self.active.classes[0].current + self.extents.small_hole_bytes();
+        let small_free = self.extents.small_hole_bytes() + self.slabs.free_bytes();
+        let small = self.active.classes[0].current + small_free;
         self.reserved[0].set(small);
         self.reserved[1].set(self.arena.reserved() - small);
         self.extents.note_largest();

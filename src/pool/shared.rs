@@ -10,6 +10,7 @@ use super::figures::Counts;
 use super::lane::{Lane, SlotHold};
 use super::posted::CoreLock;
 use super::seats::Lanes;
+use super::size_class::{self, is_slot};
 use super::told::Told;
 use super::track::Tracker;
 use super::{PoolConfig, Pressure, Relief};
@@ -45,6 +46,8 @@ pub(crate) struct Shared {
     pub(crate) device: Device,
     pub(crate) base: u64,
     pub(crate) cache_bytes: u64,
+    /// Bytes up to which requests may become slots: 0 for a pool without slabs.
+    pub(crate) slot_most: u64,
     /// Of a pool that tracks its blocks.
     pub(crate) tracker: Option<Arc<Tracker>>,
     pub(crate) core: CoreLock,
@@ -67,6 +70,7 @@ impl Shared {
     pub(crate) fn new(device: &Device, config: PoolConfig) -> Result<Self> {
         static NEXT_UID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let cache_bytes = config.cache_bytes;
+        let slot_most = if config.slabs { size_class::MOST } else { 0 };
         let tracker = config.track.then(|| Tracker::new(config.backtraces));
         let core = Core::new(device, config)?;
         Ok(Self {
@@ -74,6 +78,7 @@ impl Shared {
             device: device.clone(),
             base: core.arena.base(),
             cache_bytes,
+            slot_most,
             tracker,
             core: CoreLock::new(core),
             lanes: RwLock::default(),
@@ -188,7 +193,7 @@ impl Shared {
     /// Says whether a live block may be moved.
     pub(crate) fn set_movable(&self, block: &Block, movable: bool) {
         // A part of a graph's memory is no extent, and stays where it is.
-        if !block.is_private() {
+        if !block.is_private() && !is_slot(block.capacity()) {
             self.core.lock().set_movable(block.id(), movable);
         }
     }
@@ -334,12 +339,94 @@ impl Shared {
         if let Some(grant) = core.take_waiting(lane.slot, bytes)? {
             return served(grant, &mut core);
         }
+        if core.has_mixed() && core.config.reuse.device_wait {
+            core.release_mixed(lane.slot)?;
+            if let Some(grant) = core.take_ready(lane.slot, bytes)? {
+                return served(grant, &mut core);
+            }
+        }
         if moves_first && let handles @ 1.. = core.would_steal(lane.slot, bytes) {
             return Ok(Climbed::Dear(handles));
         }
-        match core.take_mapping(lane.slot, bytes)? {
+        let mut grant = core.take_mapping(lane.slot, bytes)?;
+        if grant.is_none() && core.has_mixed() {
+            core.release_mixed(lane.slot)?;
+            grant = core.take_mapping(lane.slot, bytes)?;
+        }
+        match grant {
             Some(grant) => served(grant, &mut core),
             None => Ok(Climbed::Refused),
+        }
+    }
+
+    /// A slot for a request of `lane` that its cache could not serve: the steps of [`Shared::find`]
+    /// up to the core's last, over slots and slabs. `None` where memory is short; a block of its own
+    /// may still be found for the request.
+    pub(super) fn acquire_slot(
+        &self,
+        lane: &Lane,
+        bytes: u64,
+        requested: u64,
+    ) -> Result<Option<Grant>> {
+        let found = self.climb_for_slot(lane, bytes, requested);
+        self.tell();
+        let Some((grant, is_over)) = found? else {
+            return Ok(None);
+        };
+        if is_over {
+            self.ease();
+        }
+        Ok(Some(grant))
+    }
+
+    fn climb_for_slot(
+        &self,
+        lane: &Lane,
+        bytes: u64,
+        requested: u64,
+    ) -> Result<Option<(Grant, bool)>> {
+        let served = |grant: Grant, core: &mut Core| {
+            lane.count_served(bytes, requested, core);
+            lane.take_ahead(grant, bytes, core);
+            Ok(Some((grant, core.is_over_soft_limit())))
+        };
+        let siblings = self.siblings(lane);
+        {
+            let mut core = self.core.lock();
+            if let Some(grant) = core.take_slot_ready(lane.slot, bytes)? {
+                return served(grant, &mut core);
+            }
+            if let Some(grant) = lane.take_over(&siblings, bytes, &mut core)? {
+                return served(grant, &mut core);
+            }
+            if core.poll(lane.slot)?
+                && let Some(grant) = core.take_slot_ready(lane.slot, bytes)?
+            {
+                return served(grant, &mut core);
+            }
+            if let Some(grant) = core.take_slot_overlapping(lane.slot, bytes)? {
+                return served(grant, &mut core);
+            }
+        }
+        self.counts.note_peak();
+        let lanes = self.all_lanes();
+        let mut core = self.core.lock();
+        if core.config.reuse.device_wait
+            && let Some(grant) = lane.take_over(&lanes, bytes, &mut core)?
+        {
+            return served(grant, &mut core);
+        }
+        let mut drained = false;
+        for lane in &lanes {
+            drained |= lane.drain(&mut core);
+        }
+        if drained {
+            core.steps.drain += 1;
+            core.told.note(Told::Drain(bytes));
+        }
+        match core.take_slot_any(lane.slot, bytes)? {
+            Some(grant) => served(grant, &mut core),
+            None => Ok(None),
         }
     }
 
@@ -368,7 +455,7 @@ impl Shared {
         let (live, _) = core.extents.taken();
         OutOfMemory {
             requested: bytes,
-            live,
+            live: live - core.slabs.free_bytes(),
             reserved: core.arena.reserved(),
             limit: core.limit(),
             device_free: self.device.backend().free_bytes().ok(),

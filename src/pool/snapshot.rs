@@ -7,6 +7,7 @@ use super::Pool;
 use super::core::Core;
 use super::extents::{Extent, State};
 use super::shared::Shared;
+use super::slabs::SlotSeen;
 use crate::device::Addr;
 use crate::error::Bytes;
 
@@ -23,6 +24,8 @@ pub enum PieceState {
     Cached,
     /// Free.
     Hole,
+    /// Free, a slot of a slab: for small blocks of its size.
+    Slot,
     /// Mapped elsewhere already, and still mapped here for work that may use it; no memory of its
     /// own.
     Retiring,
@@ -36,6 +39,7 @@ impl PieceState {
             Self::Live => "live",
             Self::Cached => "cached",
             Self::Hole => "hole",
+            Self::Slot => "slot",
             Self::Retiring => "retiring",
         }
     }
@@ -147,12 +151,31 @@ impl Shared {
         let mut cached = HashSet::new();
         for lane in &lanes {
             lane.each_cached(|block| {
-                cached.insert(block.id);
+                cached.insert(block.addr);
             });
         }
-        let pieces = core.extents.iter().filter_map(|(id, extent)| {
+        let slabs = core.slabs.by_extent();
+        let slot = |slot: SlotSeen| {
+            let addr = self.base + slot.offset;
+            let state = match slot.free {
+                true => PieceState::Slot,
+                false if cached.contains(&addr) => PieceState::Cached,
+                false => PieceState::Live,
+            };
+            let stream = core.streams[slot.stream as usize].as_ref();
+            let live = state == PieceState::Live;
+            Piece {
+                addr,
+                bytes: slot.bytes,
+                state,
+                stream: stream.map(|state| state.timeline.uid),
+                tag: tags.get(&addr).copied().filter(|_| live),
+                movable: false,
+            }
+        };
+        let piece = |extent: &Extent| {
             let state = match extent.state {
-                State::Taken if cached.contains(&id) => PieceState::Cached,
+                State::Taken if cached.contains(&(self.base + extent.start)) => PieceState::Cached,
                 State::Taken => PieceState::Live,
                 State::Hole => PieceState::Hole,
                 State::Retiring => PieceState::Retiring,
@@ -173,9 +196,16 @@ impl Shared {
                 },
                 movable: live && extent.movable,
             })
-        });
+        };
+        let mut pieces = Vec::new();
+        for (id, extent) in core.extents.iter() {
+            match slabs.get(&id) {
+                Some(&slab) => pieces.extend(core.slabs.slots_of(slab).map(slot)),
+                None => pieces.extend(piece(extent)),
+            }
+        }
         Snapshot {
-            pieces: pieces.collect(),
+            pieces,
             reserved: core.arena.reserved(),
         }
     }

@@ -224,23 +224,38 @@ impl Shared {
         let mut cached = HashSet::new();
         for lane in &lanes {
             latch(&lane.own.state).cache.each(|block| {
-                cached.insert(block.id);
+                cached.insert(block.addr);
             });
         }
-        let taken = core
-            .extents
-            .iter()
-            .filter(|(id, extent)| extent.state == State::Taken && !cached.contains(id));
-        let blocks = taken.map(|(_, extent)| LiveBlock {
-            addr: self.base + extent.start,
-            bytes: extent.bytes,
-            stream: core.streams[extent.slot as usize]
-                .as_ref()
-                .map_or(0, |state| state.timeline.uid),
-            tag: core.is_graphs(extent).then_some(super::snapshot::GRAPH),
-            backtrace: None,
-        });
-        LeakReport::new(blocks.collect())
+        let uid = |slot: u32| {
+            let state = core.streams[slot as usize].as_ref();
+            state.map_or(0, |state| state.timeline.uid)
+        };
+        let slabs = core.slabs.by_extent();
+        let mut blocks = Vec::new();
+        let taken = core.extents.iter();
+        for (id, extent) in taken.filter(|(_, extent)| extent.state == State::Taken) {
+            let Some(&slab) = slabs.get(&id) else {
+                blocks.push(LiveBlock {
+                    addr: self.base + extent.start,
+                    bytes: extent.bytes,
+                    stream: uid(extent.slot),
+                    tag: core.is_graphs(extent).then_some(super::snapshot::GRAPH),
+                    backtrace: None,
+                });
+                continue;
+            };
+            let out = core.slabs.slots_of(slab).filter(|slot| !slot.free);
+            blocks.extend(out.map(|slot| LiveBlock {
+                addr: self.base + slot.offset,
+                bytes: slot.bytes,
+                stream: uid(slot.stream),
+                tag: None,
+                backtrace: None,
+            }));
+        }
+        blocks.retain(|block| !cached.contains(&block.addr));
+        LeakReport::new(blocks)
     }
 }
 

@@ -9,6 +9,7 @@ mod ladder;
 mod limits;
 mod lives;
 mod reuse;
+mod slabs;
 mod snapshot;
 mod statistics;
 mod threads;

@@ -356,7 +356,10 @@ impl World {
         let sum = |of: &dyn Fn(&Held) -> u64| self.held.values().map(of).sum::<u64>();
         assert_eq!(stats.blocks.current, self.held.len() as u64);
         assert_eq!(stats.requested.current, sum(&|held| held.bytes));
-        let rounded = |held: &Held| held.bytes.next_multiple_of(256);
+        let rounded = |held: &Held| match &held.memory {
+            Memory::Raw(block) => block.capacity(),
+            Memory::Movable { .. } => held.bytes.next_multiple_of(256),
+        };
         assert_eq!(stats.allocated.current, sum(&rounded));
         let most = program.limit.unwrap_or(u64::MAX).max(self.reserved.get());
         let reserved = stats.reserved.current;
