@@ -695,7 +695,7 @@ impl Lane {
     fn drain_large(&self, core: &mut Core) {
         let mut state = latch(&self.own.state);
         if state.cache.may_have_large() {
-            let kept = u64::from(!seeded!("cache-forgets-its-histories"));
+            let kept = u64::from(!seeded!("large-blocks-forget-their-histories"));
             let mut left = [0; 2];
             state.cache.drain_large(|block| {
                 left[class(block.bytes)] += block.bytes;
