@@ -58,6 +58,10 @@ fn no_bytes_at_all_are_no_block() {
         refused(pool.alloc(stream, 0), "bytes");
         refused(pool.alloc_typed::<u32>(stream, 0), "bytes");
         refused(pool.alloc_typed_with_room::<u32>(stream, 0, 64), "room");
+        refused(pool.alloc_typed_with_room::<u32>(stream, 17, 64), "room");
+        for len in [1, 16] {
+            drop(pool.alloc_typed_with_room::<u32>(stream, len, 64).unwrap());
+        }
         refused(pool.alloc_movable::<u32>(stream, 0), "bytes");
     });
 }
