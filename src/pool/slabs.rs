@@ -21,7 +21,7 @@ use std::collections::{BTreeSet, HashMap};
 use super::cache::Cached;
 use super::core::{Core, Grant, is_done};
 use super::extents::{Extent, FRESH, Id, NONE, Slot};
-use super::size_class::{CLASSES, batch, class_of};
+use super::size_class::{CLASSES, batch, class_of, is_slot};
 use super::told::Told;
 use crate::error::Result;
 use crate::seeded::seeded;
@@ -268,6 +268,28 @@ impl Slabs {
 }
 
 impl Core {
+    /// A block or slot of `bytes`, whichever that size is, that is ready for `stream`.
+    pub(crate) fn take_ready_of(&mut self, stream: Slot, bytes: u64) -> Result<Option<Grant>> {
+        if is_slot(bytes) {
+            self.take_slot_ready(stream, bytes)
+        } else {
+            self.take_ready(stream, bytes)
+        }
+    }
+
+    /// As [`Core::take_ready_of`], in new memory, as [`Core::take_overlapping`].
+    pub(crate) fn take_overlapping_of(
+        &mut self,
+        stream: Slot,
+        bytes: u64,
+    ) -> Result<Option<Grant>> {
+        if is_slot(bytes) {
+            self.take_slot_overlapping(stream, bytes)
+        } else {
+            self.take_overlapping(stream, bytes)
+        }
+    }
+
     /// A slot of `bytes` that is ready for `stream`, of a slab there is or of a new one in a hole that
     /// is ready.
     pub(crate) fn take_slot_ready(&mut self, stream: Slot, bytes: u64) -> Result<Option<Grant>> {
