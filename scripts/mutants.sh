@@ -10,7 +10,8 @@
 # executable (tests/mutants.rs), and a short form of the state machines; what they do not notice
 # within a minute is tried with more. Both are built with little optimisation. Printed at the end: what is neither caught nor unviable, and the part caught;
 # tests/README.md says of each that is not why it may stay. WARPOOL_MUTANTS_OUT is the folder of the
-# two runs' own reports.
+# two runs' own reports; WARPOOL_MUTANTS_IN_PLACE=1 mutates this very tree, which may then be no tree
+# that anybody works in, and builds faster from the second run on.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export WARPOOL_CUDA=off LIBCLANG_PATH=/nonexistent
@@ -32,7 +33,7 @@ try() {
     mkdir -p "$folder"
     local ended=0
     cargo mutants --output "$folder" --no-shuffle --no-default-features --features sanitize \
-        --cargo-arg=--lib "${suites[@]}" "$@" || ended=$?
+        ${WARPOOL_MUTANTS_IN_PLACE:+--in-place} --cargo-arg=--lib "${suites[@]}" "$@" || ended=$?
     # 2: some are missed; 3: some ran out of time. Anything else: nothing was tried.
     case $ended in 0 | 2 | 3) ;; *) exit "$ended" ;; esac
 }
