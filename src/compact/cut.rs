@@ -296,7 +296,10 @@ mod tests {
 
     #[test]
     fn a_first_launch_costs_nothing_beside_its_moves() {
-        let one = plan(vec![Batch::Disjoint(vec![at(0, 1000, 100), at(100, 2000, 150)])]);
+        let one = plan(vec![Batch::Disjoint(vec![
+            at(0, 1000, 100),
+            at(100, 2000, 150),
+        ])]);
         let budget = Budget {
             launch_bytes: 50,
             ..Budget::bytes(250)
