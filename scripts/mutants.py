@@ -1,0 +1,261 @@
+"""Tries the mutants that cargo-mutants lists, all of them in one build. See scripts/mutants.sh."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+OUT = Path(os.environ.get("WARPOOL_MUTANTS_OUT", "target/mutants")).resolve()
+TREE = OUT / "tree"
+FEATURES = ["--no-default-features", "--features", "sanitize"]
+# What notices most, and then all the rest that sees the pool: executable, arguments, variables.
+LEAVE = (
+    "--skip cuda::faults --skip a_process_may_exit --skip a_watched_host_device "
+    "--skip every_variable_that_is_read"
+)
+FEW = [
+    ("lib", LEAVE, {}),
+    ("mutants", LEAVE, {}),
+    ("state_machine", "", {"WARPOOL_CASES": "60"}),
+]
+MORE = [
+    (name, "", {})
+    for name in (
+        "pool_conformance pool_counts convert convert_scaler sim_capture sim_pool replay soak lib "
+        "faults state_machine"
+    ).split()
+]
+SECONDS = float(os.environ.get("WARPOOL_MUTANT_SECONDS", "120"))
+SWITCH = '''//! Which mutant is in: the one that `WARPOOL_MUTANT` numbers.
+
+pub(crate) fn is(number: u32) -> bool {
+    static GIVEN: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
+    let read = || std::env::var("WARPOOL_MUTANT").ok()?.parse().ok();
+    *GIVEN.get_or_init(|| read().unwrap_or(u32::MAX)) == number
+}
+'''
+
+
+def listed(arguments):
+    """The mutants, numbered."""
+    command = ["cargo", "mutants", "--list", "--json", *FEATURES, *arguments]
+    return list(enumerate(json.loads(subprocess.check_output(command, text=True))))
+
+
+def place(text, at):
+    """The offset of a line and column, both from 1."""
+    lines = text.split("\n")
+    return sum(len(line) + 1 for line in lines[: at["line"] - 1]) + at["column"] - 1
+
+
+def body(text, mutant):
+    """(begin, end) of what stands between the braces of the mutant's function, unless it is const."""
+    if not mutant.get("function"):
+        return None
+    begin = place(text, mutant["function"]["span"]["start"])
+    end = place(text, mutant["function"]["span"]["end"])
+    head = re.compile(r"^(?!\s*//).*?\bfn\s", re.MULTILINE)
+    found = head.search(text, text.rfind("\n", 0, begin) + 1, end)
+    if not found or re.search(r"\bconst\b", found.group(0)):
+        return None
+    return text.index("{", found.end()) + 1, end - 1
+
+
+def with_switches(path, mutants):
+    """The file with the mutants in, each under its number, and those that cannot be put in so."""
+    text = path.read_text()
+    groups, left = {}, []
+    for number, mutant in mutants:
+        where = body(text, mutant)
+        if where is None:
+            left.append(number)
+        else:
+            groups.setdefault(where, []).append((number, mutant))
+    inner = [a for a in groups for b in groups if a != b and b[0] <= a[0] and a[1] <= b[1]]
+    for where in inner:
+        left += [number for number, _ in groups.pop(where)]
+    for (begin, end), inside in sorted(groups.items(), reverse=True):
+        arms = []
+        for number, mutant in inside:
+            span = [place(text, mutant["span"][at]) for at in ("start", "end")]
+            changed = text[begin : span[0]] + mutant["replacement"] + text[span[1] : end]
+            arms.append(
+                f"if crate::mutant::is({number}) {{\n/*<{number}>*/{changed}\n/*</{number}>*/}} else "
+            )
+        numbers = ",".join(str(number) for number, _ in inside)
+        whole = "".join(arms) + "{" + text[begin:end] + "}"
+        text = f"{text[:begin]}/*<of {numbers}>*/{whole}/*</of {numbers}>*/{text[end:]}"
+    return text, left
+
+
+def lay_out(mutants):
+    """A copy of the tree with the mutants in; gives the numbers of those left out."""
+    TREE.mkdir(parents=True, exist_ok=True)
+    names = subprocess.check_output(["git", "ls-files"], text=True).splitlines()
+    left = []
+    by_file = {}
+    for number, mutant in mutants:
+        by_file.setdefault(mutant["file"], []).append((number, mutant))
+    for name in names:
+        if not Path(name).is_file():
+            continue
+        text = Path(name).read_bytes()
+        if name in by_file:
+            changed, out = with_switches(Path(name), by_file[name])
+            left += out
+            text = changed.encode()
+        if name == "src/lib.rs":
+            text += b"\n#[doc(hidden)]\nmod mutant;\n"
+        target = TREE / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not target.is_file() or target.read_bytes() != text:
+            target.write_bytes(text)
+            shutil.copymode(name, target)
+    switch = TREE / "src/mutant.rs"
+    if not switch.is_file() or switch.read_text() != SWITCH:
+        switch.write_text(SWITCH)
+    return left
+
+
+def cargo(*arguments):
+    """(messages, whether it succeeded) of cargo in the copy."""
+    command = ["cargo", *arguments, *FEATURES, "--message-format=json"]
+    done = subprocess.run(command, cwd=TREE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")]
+    return messages, done.returncode == 0
+
+
+def blamed(messages):
+    """Numbers of the mutants in which the compiler finds errors; and where it finds them beside one,
+    in its function, which has a type that no two bodies can share."""
+    unviable, apart = set(), set()
+    for message in messages:
+        if message["reason"] != "compiler-message" or message["message"]["level"] != "error":
+            continue
+        for span in message["message"]["spans"]:
+            if not span["is_primary"] or not (TREE / span["file_name"]).is_file():
+                continue
+            text = (TREE / span["file_name"]).read_text()
+            at = place(text, {"line": span["line_start"], "column": span["column_start"]})
+            inside = []
+            for opened in re.finditer(r"/\*<((?:of )?[0-9,]+)>\*/", text):
+                closed = text.find(f"/*</{opened.group(1)}>*/")
+                if opened.end() <= at <= closed:
+                    inside.append((closed - opened.start(), opened.group(1)))
+            if inside:
+                of = min(inside)[1]
+                numbers = {int(number) for number in of.removeprefix("of ").split(",")}
+                (apart if of.startswith("of ") else unviable).update(numbers)
+    return unviable, apart
+
+
+def build(mutants):
+    """The test executables with every mutant in that compiles; (executables, left out, unviable)."""
+    wanted = dict.fromkeys(name for name, _, _ in FEW + MORE)
+    targets = [arg for name in wanted for arg in (["--lib"] if name == "lib" else ["--test", name])]
+    unviable, apart = set(), set()
+    while True:
+        left = lay_out([mutant for mutant in mutants if mutant[0] not in unviable | apart])
+        messages, well = cargo("check", "--lib")
+        if well:
+            break
+        bad = blamed(messages)
+        if not any(bad):
+            errors = [m["message"]["rendered"] for m in messages if m["reason"] == "compiler-message"]
+            sys.exit("the copy does not compile:\n" + "\n".join(errors[-3:]))
+        unviable |= bad[0]
+        apart |= bad[1]
+    messages, well = cargo("test", "--no-run", *targets)
+    if not well:
+        sys.exit("the tests of the copy do not compile")
+    found = {}
+    for message in messages:
+        if message["reason"] == "compiler-artifact" and message["executable"]:
+            name = message["target"]["name"]
+            found["lib" if name == "warpool" else name] = message["executable"]
+    return found, apart.union(left), unviable
+
+
+def run(executable, arguments, variables, number):
+    """How a test executable ends under a mutant, and the test that failed: at once when one does."""
+    environment = {**os.environ, **variables, "CARGO_MANIFEST_DIR": str(TREE), "RUST_BACKTRACE": "0"}
+    if number is not None:
+        environment["WARPOOL_MUTANT"] = str(number)
+    begin = time.monotonic()
+    child = subprocess.Popen(
+        ["timeout", "-k", "1", str(SECONDS), executable, *arguments.split()],
+        cwd=TREE,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    for line in child.stdout:
+        if found := re.match(r"test (\S+) .*\bFAILED$", line):
+            child.terminate()
+            child.communicate()
+            return "fails", found.group(1)
+    code = child.wait()
+    if code == 0:
+        return "passes", ""
+    out = time.monotonic() - begin >= SECONDS - 1
+    return ("out of time" if out else f"ends with {code}"), ""
+
+
+def tried(executables, suites, number):
+    for name, arguments, variables in suites:
+        outcome, test = run(executables[name], arguments, variables, number)
+        if outcome != "passes":
+            return f"{name}: {test or outcome}", outcome == "out of time"
+    return None, False
+
+
+def main():
+    mutants = listed(sys.argv[1:])
+    names = {number: mutant["name"] for number, mutant in mutants}
+    executables, left, unviable = build(mutants)
+    note, _ = tried(executables, FEW, None)
+    if note:
+        sys.exit(f"without a mutant {note}")
+    log = (OUT / "log.txt").open("w")
+
+    def say(line):
+        print(line, flush=True)
+        print(line, file=log, flush=True)
+
+    numbers = [n for n in names if n not in unviable and n not in left]
+    say(f"{len(names)} mutants; {len(unviable)} do not compile; {len(left)} cannot be switched")
+    for number in sorted(left):
+        say(f"apart    {names[number]}")
+    for number in sorted(unviable):
+        say(f"unviable {names[number]}")
+    caught = late = 0
+    missed = []
+
+    def one(number):
+        for suites in (FEW, MORE):
+            by, slow = tried(executables, suites, number)
+            if by:
+                return number, by, slow
+        return number, None, False
+
+    with ThreadPoolExecutor(int(os.environ.get("WARPOOL_MUTANT_JOBS", "1"))) as pool:
+        for number, by, slow in pool.map(one, numbers):
+            if by:
+                caught += 1
+                late += slow
+                say(f"caught   {names[number]} | {by}")
+            else:
+                missed.append(number)
+                say(f"MISSED   {names[number]}")
+    part = 100 * caught / max(1, len(numbers))
+    say(f"{caught} of {len(numbers)} caught ({part:.1f} %), {late} of them by running out of time")
+
+
+main()
