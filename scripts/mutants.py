@@ -2,12 +2,12 @@
 
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 OUT = Path(os.environ.get("WARPOOL_MUTANTS_OUT", "target/mutants")).resolve()
@@ -216,11 +216,24 @@ def tried(executables, suites, number):
     return None, False
 
 
+def known_of(path):
+    """What a run that was stopped has seen: (mutant, whether it came to the second suites) -> outcome."""
+    known = {}
+    second = False
+    for line in path.read_text().splitlines() if path.is_file() else []:
+        what, name, by = re.fullmatch(r"(\S+)\s+(.*?)(?: \| (.*))?", line).groups()
+        second |= what == "MISSED"
+        if what in ("caught", "left", "MISSED"):
+            known[name, second] = (by, bool(by) and by.endswith("out of time"))
+    return known
+
+
 def main():
     mutants = listed(sys.argv[1:])
     names = {number: mutant["name"] for number, mutant in mutants}
     executables, left, unviable = build(mutants)
-    note, _ = tried(executables, FEW, None)
+    known = known_of(OUT / "log.txt") if "WARPOOL_MUTANTS_RESUME" in os.environ else {}
+    note, _ = (None, False) if known else tried(executables, FEW, None)
     if note:
         sys.exit(f"without a mutant {note}")
     log = (OUT / "log.txt").open("w")
@@ -230,30 +243,27 @@ def main():
         print(line, file=log, flush=True)
 
     numbers = [n for n in names if n not in unviable and n not in left]
+    # So that what is done when it is stopped is a sample of all.
+    random.Random(1).shuffle(numbers)
     say(f"{len(names)} mutants; {len(unviable)} do not compile; {len(left)} cannot be switched")
     for number in sorted(left):
         say(f"apart    {names[number]}")
     for number in sorted(unviable):
         say(f"unviable {names[number]}")
-    caught = late = 0
-    missed = []
-
-    def one(number):
-        for suites in (FEW, MORE):
-            by, slow = tried(executables, suites, number)
+    late, missed = 0, numbers
+    for suites, outcome in ((FEW, "left    "), (MORE, "MISSED  ")):
+        still = []
+        for number in missed:
+            before = known.get((names[number], suites is MORE))
+            by, slow = before or tried(executables, suites, number)
             if by:
-                return number, by, slow
-        return number, None, False
-
-    with ThreadPoolExecutor(int(os.environ.get("WARPOOL_MUTANT_JOBS", "1"))) as pool:
-        for number, by, slow in pool.map(one, numbers):
-            if by:
-                caught += 1
                 late += slow
                 say(f"caught   {names[number]} | {by}")
             else:
-                missed.append(number)
-                say(f"MISSED   {names[number]}")
+                still.append(number)
+                say(f"{outcome} {names[number]}")
+        missed = still
+    caught = len(numbers) - len(missed)
     part = 100 * caught / max(1, len(numbers))
     say(f"{caught} of {len(numbers)} caught ({part:.1f} %), {late} of them by running out of time")
 

@@ -11,7 +11,8 @@
 # WARPOOL_MUTANT gives. Those in constants and constant functions cannot be put there; they are named
 # (*apart*), and `cargo mutants --re` tries them. Each mutant is tried with the suites that notice
 # most (tests/mutants.rs is fifteen of them in one executable), until one test fails; what those do
-# not notice is tried with the rest. tests/README.md says of each that is missed why it may stay.
+# not notice is tried with the rest. WARPOOL_MUTANTS_RESUME=1 goes on where a run was stopped.
+# tests/README.md says of each that is missed why it may stay.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export WARPOOL_CUDA=off LIBCLANG_PATH=/nonexistent
