@@ -286,3 +286,44 @@ impl Drop for CoreGuard<'_> {
         self.core.post(self.board);
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::pool::{Pool, PoolConfig};
+
+    /// Of a pool with so many blocks: after how many changes a walk is due if nothing else is, after
+    /// a step that made room, and after one that goes over everything itself, in parts of what there
+    /// is to walk over; `None` for not within twice what pays for it.
+    fn due_after(blocks: usize) -> [Option<f64>; 3] {
+        let device = Device::host().expect("the host device");
+        let pool = Pool::new(&device, PoolConfig::default()).expect("a pool");
+        let stream = device.stream().expect("a stream");
+        let one = |_| pool.alloc(&stream, 4096).expect("memory");
+        let held: Vec<_> = (0..blocks).map(one).collect();
+        let mut core = pool.shared().core.lock();
+        let extents = core.extents.records();
+        let (steps, rare) = (core.walked.steps, core.walked.rare);
+        let due = [(steps, rare), (steps + 1, rare), (steps, rare + 1)].map(|(now, rarely)| {
+            core.walk(steps, rare);
+            let changes = (1..=2 * PAYS * extents).find(|_| core.walk_if_due(now, rarely))?;
+            Some(changes as f64 / extents as f64)
+        });
+        drop(core);
+        drop(held);
+        due
+    }
+
+    #[test]
+    fn the_more_there_is_to_walk_over_the_rarer_it_is_done() {
+        let at_once = |due: Option<f64>| due.is_some_and(|due| due < 0.3);
+        assert!(due_after(4).into_iter().all(at_once));
+        let [unasked, stepped, rare] = due_after(100);
+        assert_eq!(unasked, Some(PAYS as f64));
+        assert!(at_once(stepped) && at_once(rare));
+        let [unasked, stepped, rare] = due_after(MANY as usize + 100);
+        assert_eq!((unasked, stepped), (None, Some(1.0)));
+        assert!(at_once(rare));
+    }
+}
