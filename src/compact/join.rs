@@ -189,6 +189,19 @@ mod tests {
     }
 
     #[test]
+    fn runs_that_do_not_all_fit_behind_one_are_not_brought_there() {
+        let behind = |gap| {
+            let runs = [
+                run(0, 1000, 30, true, gap),
+                run(2000, 100, 20, true, 0),
+                run(4000, 100, 20, true, 0),
+            ];
+            Gathering::least(&runs, 60, 0).map(|made| made.carried.len())
+        };
+        assert_eq!([99, 199, 200].map(behind), [None, None, Some(2)]);
+    }
+
+    #[test]
     fn holes_of_a_run_that_stays_put_count_only_if_its_blocks_may_move() {
         let runs = [run(0, 100, 60, false, 1000), run(2000, 100, 50, true, 0)];
         assert!(Gathering::least(&runs, 60, 0).is_none());
