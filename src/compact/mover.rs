@@ -457,7 +457,8 @@ mod tests {
     #[test]
     fn a_block_larger_than_the_flags_allow_is_one_part() {
         let mut mover = Mover::new(&Device::host().expect("host")).expect("a mover");
-        let moves = vec![at(1 << 20, 0, 512 << 30), at(513 << 30, 512 << 30, 512)];
+        let behind = (1 << 20) + (512 << 30);
+        let moves = vec![at(1 << 20, 0, 512 << 30), at(behind, 512 << 30, 512)];
         let batch = Batch::Slide {
             upward: false,
             moves,
