@@ -103,3 +103,67 @@ fn cheapest_window(of: &Stretches, blocks: &[Block], size: u64) -> u64 {
     }
     if cheapest == u64::MAX { 0 } else { cheapest }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::{Extent, Kind, Layout};
+    use super::*;
+    use crate::device::sim::Rng;
+
+    /// A layout of a few extents, holes apart, and what a search sees of it.
+    fn drawn(random: &mut Rng) -> (Layout, Stretches) {
+        let (mut extents, mut addr) = (Vec::<Extent>::new(), 0);
+        for _ in 0..1 + random.below(12) {
+            let kind = [Kind::Hole, Kind::Movable, Kind::Movable, Kind::Fixed];
+            let kind = kind[random.below(4) as usize];
+            if kind == Kind::Hole && extents.last().is_some_and(|e| e.kind == Kind::Hole) {
+                continue;
+            }
+            let bytes = 256 * (1 + random.below(9));
+            extents.push(Extent { addr, bytes, kind });
+            addr += bytes;
+        }
+        let layout = Layout::from_extents(extents).expect("ascends");
+        let seen = Stretches::whole(&layout).expect("small");
+        (layout, seen)
+    }
+
+    #[test]
+    fn the_holes_are_those_of_the_layout() {
+        let mut random = Rng::new(1);
+        for _ in 0..2000 {
+            let (layout, seen) = drawn(&mut random);
+            let there = layout.extents().filter(|e| e.kind == Kind::Hole).count();
+            assert_eq!(holes(&seen, &seen.blocks), there, "{layout:?}");
+        }
+    }
+
+    /// The fewest live bytes in any run of extents without a fixed one that is long enough.
+    fn fewest(layout: &Layout, size: u64) -> Option<u64> {
+        let extents: Vec<Extent> = layout.extents().collect();
+        let runs = (0..extents.len()).flat_map(|first| {
+            let ends = first + 1..=extents.len();
+            ends.map(move |end| (first, end))
+        });
+        let long = runs.filter_map(|(first, end)| {
+            let run = &extents[first..end];
+            let of = |kind| run.iter().filter(move |e| e.kind == kind);
+            let bytes: u64 = run.iter().map(|e| e.bytes).sum();
+            let fits = of(Kind::Fixed).count() == 0 && bytes >= size;
+            fits.then(|| of(Kind::Movable).map(|e| e.bytes).sum())
+        });
+        long.min()
+    }
+
+    #[test]
+    fn the_cheapest_window_is_the_one_of_fewest_live_bytes() {
+        let mut random = Rng::new(2);
+        for _ in 0..2000 {
+            let (layout, seen) = drawn(&mut random);
+            let size = 256 * (1 + random.below(30));
+            let cheapest = cheapest_window(&seen, &seen.blocks, size);
+            let expected = fewest(&layout, size).unwrap_or(0);
+            assert_eq!(cheapest, expected, "{size} in {layout:?}");
+        }
+    }
+}
