@@ -146,6 +146,18 @@ mod tests {
     }
 
     #[test]
+    fn a_row_brings_along_the_holes_below_it_that_are_as_cheap() {
+        let first = |hole, block, cheap| {
+            let extents = extents_from(0, ".m.", &[hole, block, 20]);
+            let (first, last, live) = (2, 2, 0);
+            lengthened(Row { first, last, live }, &extents, cheap).first
+        };
+        assert_eq!(first(2, 2 * CHEAP_PART, 100), 0);
+        assert_eq!(first(2, 2 * CHEAP_PART + 1, 100), 2, "dearer by the byte");
+        assert_eq!(first(2, 2 * CHEAP_PART, 2 * CHEAP_PART - 1), 2, "dear");
+    }
+
+    #[test]
     fn a_slid_row_leaves_its_holes_in_one_piece() {
         let extents = extents_from(0, "m.m.mm", &[8, 4, 2, 6, 1, 1]);
         let plan = plan(&Planner::new(), extents, 10, f64::INFINITY).expect("a plan");
