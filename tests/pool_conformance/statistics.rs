@@ -21,6 +21,7 @@ on_every_device! {
     holes_and_fragmentation_are_those_of_the_snapshot,
     what_compaction_would_give_is_what_holes_sum_to_between_fixed_blocks,
     peaks_start_again_from_now_when_they_are_reset,
+    a_peak_rises_with_blocks_that_the_cache_serves,
     retries_and_failures_are_counted,
     a_wait_is_told_at_once_in_a_pool_of_many_blocks,
     a_block_resized_into_the_other_class_counts_there,
@@ -509,6 +510,30 @@ fn peaks_start_again_from_now_when_they_are_reset(device: &Device) {
             let flows = |counter: Counter| (counter.current, counter.allocated, counter.freed);
             assert_eq!(flows(is), flows(was), "round {round}: only peaks change");
         }
+    }
+}
+
+fn a_peak_rises_with_blocks_that_the_cache_serves(device: &Device) {
+    let pool = Pool::new(device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    let sizes = [1024, 2048, 4096, 8192];
+    drop(sizes.map(|bytes| pool.alloc(&stream, bytes).unwrap()));
+    for most in 1..=sizes.len() {
+        pool.reset_peaks();
+        let drained = pool.stats().steps.drain;
+        let held: Vec<Block> = sizes[..most]
+            .iter()
+            .map(|&bytes| pool.alloc(&stream, bytes).unwrap())
+            .collect();
+        drop(held);
+        let stats = pool.stats();
+        let bytes = sizes[..most].iter().sum::<u64>();
+        assert_eq!(stats.steps.drain, drained, "served by the cache");
+        for blocks in [stats.blocks, stats.small.blocks, stats.streams[0].blocks] {
+            assert_eq!((blocks.current, blocks.peak), (0, most as u64));
+        }
+        assert_eq!(stats.allocated.peak, bytes);
+        assert_eq!(stats.streams[0].small.allocated.peak, bytes);
     }
 }
 
