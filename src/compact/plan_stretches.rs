@@ -138,3 +138,23 @@ impl Stretches {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::extents_from;
+    use super::*;
+
+    #[test]
+    fn neighbours_of_a_hole_are_looked_at_up_to_four_times_the_request() {
+        let seen = |pattern: &str, bytes| {
+            let sizes = vec![10; pattern.len()];
+            let layout = Layout::from_extents(extents_from(0, pattern, &sizes)).expect("ascends");
+            Stretches::near_holes(&layout, bytes).blocks.len()
+        };
+        for pattern in [".mmmmmm", "mmmmmm."] {
+            assert_eq!(seen(pattern, 2), 0, "the hole is five times that");
+            assert_eq!([5, 10].map(|bytes| seen(pattern, bytes)), [2, 4]);
+            assert_eq!(seen(pattern, 100), 6);
+        }
+    }
+}

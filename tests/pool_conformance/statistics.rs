@@ -22,6 +22,7 @@ on_every_device! {
     what_compaction_would_give_is_what_holes_sum_to_between_fixed_blocks,
     peaks_start_again_from_now_when_they_are_reset,
     a_peak_rises_with_blocks_that_the_cache_serves,
+    a_class_reaches_a_peak_of_active_bytes_below_that_of_all,
     retries_and_failures_are_counted,
     a_wait_is_told_at_once_in_a_pool_of_many_blocks,
     a_block_resized_into_the_other_class_counts_there,
@@ -534,6 +535,24 @@ fn a_peak_rises_with_blocks_that_the_cache_serves(device: &Device) {
         }
         assert_eq!(stats.allocated.peak, bytes);
         assert_eq!(stats.streams[0].small.allocated.peak, bytes);
+    }
+}
+
+fn a_class_reaches_a_peak_of_active_bytes_below_that_of_all(device: &Device) {
+    let pool = Pool::new(device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    for bytes in [3 * MIB, 1024] {
+        drop(pool.alloc(&stream, bytes).unwrap());
+        // What the stream keeps is active until it is given up.
+        pool.trim(u64::MAX).unwrap();
+    }
+    let stats = pool.stats();
+    for (small, all) in [
+        (stats.small.active, stats.active),
+        (stats.streams[0].small.active, stats.streams[0].active),
+    ] {
+        assert_eq!((small.current, small.peak), (0, 1024));
+        assert_eq!((all.current, all.peak), (0, 3 * MIB));
     }
 }
 
