@@ -27,8 +27,7 @@ fn device(progress: Progress) -> Device {
 }
 
 fn seeds() -> u64 {
-    let given = std::env::var("WARPOOL_SEEDS").ok();
-    given.map_or(1, |text| text.parse().expect("WARPOOL_SEEDS is a number"))
+    common::variables::number("WARPOOL_SEEDS", 1)
 }
 
 fn play(trace: &Trace, progress: Progress, cap: Option<u64>) -> Report {
