@@ -267,7 +267,7 @@ impl Core {
 
     /// Frees a block with the history (`slot`, `tick`).
     pub(crate) fn give(&mut self, mut id: Id, slot: Slot, tick: u64) {
-        if !self.edges.is_empty() {
+        if self.extents.get(id).edged {
             match self.give_edges(id, slot, tick) {
                 Some(rest) => id = rest,
                 None => return,

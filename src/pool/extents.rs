@@ -101,6 +101,8 @@ pub(crate) struct Extent {
     pub(crate) state: State,
     /// Of a block: it may be moved.
     pub(crate) movable: bool,
+    /// Of a block: an end of it may lie in a second mapping; if not, no end does.
+    pub(crate) edged: bool,
 }
 
 const _: () = assert!(size_of::<Extent>() == 64);
@@ -118,6 +120,7 @@ impl Extent {
         stamp: 0,
         state: State::Unused,
         movable: false,
+        edged: false,
     };
 
     /// Offset of the first byte behind the extent.
@@ -428,6 +431,7 @@ impl Extents {
         extent.state = State::Taken;
         extent.slot = slot;
         extent.movable = false;
+        extent.edged = false;
         self.taken_bytes += self.get(id).bytes;
         self.taken += 1;
     }
@@ -442,6 +446,9 @@ impl Extents {
     /// Joins the block `id` with the block behind it.
     pub(crate) fn join_taken(&mut self, id: Id) {
         self.taken -= 1;
+        let upper = self.get(id).next;
+        let edged = self.get(upper).edged;
+        self.get_mut(id).edged |= edged;
         self.join(id);
     }
 
