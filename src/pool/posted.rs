@@ -13,7 +13,7 @@ use super::board::{Board, Word};
 use super::core::Core;
 use super::stats::Steps;
 use crate::arena::ArenaCalls;
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::sync::{Latch, LatchGuard, latch};
 
 /// Extents that are walked over after every change.
 const FEW: u64 = 16;
@@ -68,11 +68,21 @@ macro_rules! group {
 group! {
     OFTEN, post_often, read_often, |core, posted|
     core.active.classes[0].current => posted.active.classes[0].current,
-    core.active.classes[0].peak => posted.active.classes[0].peak,
     core.active.classes[0].added => posted.active.classes[0].added,
     core.active.classes[1].current => posted.active.classes[1].current,
-    core.active.classes[1].peak => posted.active.classes[1].peak,
     core.active.classes[1].added => posted.active.classes[1].added,
+    core.extents.hole_bytes() => posted.hole_bytes,
+    core.extents.small_hole_bytes() => posted.small_hole_bytes,
+    core.extents.holes() => posted.holes,
+    core.extents.noted_largest() => posted.largest_hole,
+    core.steps.own_stream => posted.steps.own_stream,
+    core.steps.ready_elsewhere => posted.steps.ready_elsewhere,
+}
+
+group! {
+    RISING, post_rising, read_rising, |core, posted|
+    core.active.classes[0].peak => posted.active.classes[0].peak,
+    core.active.classes[1].peak => posted.active.classes[1].peak,
     core.active.peak => posted.active.peak,
     core.reserved[0].current => posted.reserved[0].current,
     core.reserved[0].peak => posted.reserved[0].peak,
@@ -80,12 +90,6 @@ group! {
     core.reserved[1].current => posted.reserved[1].current,
     core.reserved[1].peak => posted.reserved[1].peak,
     core.reserved[1].added => posted.reserved[1].added,
-    core.extents.hole_bytes() => posted.hole_bytes,
-    core.extents.small_hole_bytes() => posted.small_hole_bytes,
-    core.extents.holes() => posted.holes,
-    core.extents.noted_largest() => posted.largest_hole,
-    core.steps.own_stream => posted.steps.own_stream,
-    core.steps.ready_elsewhere => posted.steps.ready_elsewhere,
 }
 
 group! {
@@ -116,13 +120,15 @@ group! {
     core.arena.calls().released => posted.calls.released,
 }
 
-const WORDS: usize = OFTEN + SELDOM;
+const WORDS: usize = OFTEN + RISING + SELDOM;
 
 impl Posted {
     fn of_words(words: &[u64; WORDS]) -> Self {
-        let (often, seldom) = words.split_at(OFTEN);
+        let (often, rest) = words.split_at(OFTEN);
+        let (rising, seldom) = rest.split_at(RISING);
         let mut posted = Self::default();
         read_often(&mut posted, often);
+        read_rising(&mut posted, rising);
         read_seldom(&mut posted, seldom);
         posted
     }
@@ -137,11 +143,15 @@ pub(crate) struct Walked {
     after_compaction: u64,
     /// Times that the core was let go since.
     changes: u64,
+    /// Of them, where the next look is due at whether a walk is.
+    look_at: u64,
     /// Steps that made room, and steps that go over everything themselves, as they were then.
     steps: u64,
     rare: u64,
     /// All steps that the figures posted last know of.
     posted: u64,
+    /// The peaks' sum as it was posted last.
+    peaks: u64,
     /// To be taken anew, and posted, whatever it costs.
     pub(crate) asked: bool,
 }
@@ -165,36 +175,63 @@ impl Core {
         self.walked.asked = true;
     }
 
-    /// Brings the figures up to date and posts them.
+    /// Brings the figures up to date and posts those that may have changed.
+    #[inline]
     fn post(&mut self, board: &Board<WORDS>) {
-        let small_free = self.extents.small_hole_bytes() + self.slabs.free_bytes();
-        let small = self.active.classes[0].current + small_free;
-        self.reserved[0].set(small);
-        self.reserved[1].set(self.arena.reserved() - small);
+        let moved = self.note_reserved();
         self.extents.note_largest();
         let (calls, taken) = (self.arena.calls(), &self.steps);
         let steps = taken.drain + taken.steal + taken.grow + calls.unmapped;
         let rare = taken.out_of_memory + self.compactions + calls.released;
         let other = taken.stream_wait + taken.waits + taken.relieved + calls.created + calls.mapped;
-        let walked = self.walk_if_due(steps, rare);
         let known = steps + rare + other;
-        let seldom = walked || self.walked.posted != known;
-        self.walked.posted = known;
+        let walked = &mut self.walked;
+        walked.changes += 1;
+        let stepped = std::mem::replace(&mut walked.posted, known) != known;
+        let look = stepped || walked.changes >= walked.look_at || walked.asked;
+        let seldom = look && (self.walk_if_due(steps, rare) || stepped);
+        let peaks = self.active.peaks();
+        let rose = std::mem::replace(&mut self.walked.peaks, peaks) != peaks;
         board.post(|words| {
-            let (first, rest) = words.split_at(OFTEN);
-            post_often(self, first);
-            if seldom {
-                post_seldom(self, rest);
+            let (often, rest) = words.split_at(OFTEN);
+            post_often(self, often);
+            if moved | rose | seldom {
+                self.post_rest(rest, seldom);
             }
         });
     }
 
-    /// Takes the figures that take a walk, if it is time; whether it was.
+    #[cold]
+    #[inline(never)]
+    fn post_rest(&self, words: &[Word], seldom: bool) {
+        let (rising, rest) = words.split_at(RISING);
+        post_rising(self, rising);
+        if seldom {
+            post_seldom(self, rest);
+        }
+    }
+
+    /// Brings what is held by class up to date; true if it has changed.
     #[inline]
+    fn note_reserved(&mut self) -> bool {
+        let small_free = self.extents.small_hole_bytes() + self.slabs.free_bytes();
+        let small = self.active.classes[0].current + small_free;
+        let large = self.arena.reserved() - small;
+        let [of_small, of_large] = &mut self.reserved;
+        let moved = (small, large) != (of_small.current, of_large.current);
+        if moved {
+            of_small.set(small);
+            of_large.set(large);
+        }
+        moved
+    }
+
+    /// Takes the figures that take a walk, if it is time; whether it was.
+    #[cold]
+    #[inline(never)]
     fn walk_if_due(&mut self, steps: u64, rare: u64) -> bool {
         let extents = self.extents.records();
         let walked = &mut self.walked;
-        walked.changes += 1;
         let stepped = walked.steps != steps;
         let paid = walked.changes >= extents;
         let due = extents <= FEW
@@ -202,6 +239,13 @@ impl Core {
             || (extents <= MANY && (stepped || walked.changes >= PAYS * extents))
             || walked.rare != rare
             || walked.asked;
+        // Nothing is due before: there are never fewer extents.
+        walked.look_at = match (stepped, extents) {
+            _ if due => 0,
+            (true, _) => extents,
+            (false, ..=MANY) => PAYS * extents,
+            (false, _) => u64::MAX,
+        };
         if due {
             self.walk(steps, rare);
         }
@@ -226,7 +270,7 @@ impl Core {
 
 /// The core behind its lock, and the board.
 pub(crate) struct CoreLock {
-    core: Mutex<Core>,
+    core: Latch<Core>,
     board: Board<WORDS>,
 }
 
@@ -235,7 +279,7 @@ impl CoreLock {
         let board = Board::new();
         core.walked.asked = true;
         core.post(&board);
-        let core = Mutex::new(core);
+        let core = Latch::new(core);
         Self { core, board }
     }
 
@@ -243,7 +287,7 @@ impl CoreLock {
     #[inline]
     pub(crate) fn lock(&self) -> CoreGuard<'_> {
         CoreGuard {
-            core: lock(&self.core),
+            core: latch(&self.core),
             board: &self.board,
         }
     }
@@ -254,13 +298,13 @@ impl CoreLock {
     }
 
     pub(crate) fn get_mut(&mut self) -> &mut Core {
-        crate::sync::get_mut(&mut self.core)
+        crate::sync::latch_mut(&mut self.core)
     }
 }
 
 /// The core's lock held.
 pub(crate) struct CoreGuard<'l> {
-    core: MutexGuard<'l, Core>,
+    core: LatchGuard<'l, Core>,
     board: &'l Board<WORDS>,
 }
 
