@@ -30,7 +30,9 @@
 //! Everything here is integers: no driver type, no clock, no lock. An extent is 64 bytes, and no
 //! call allocates except to extend the table or the list of its unused records.
 
-use std::collections::{BTreeMap, HashSet};
+mod check;
+
+use std::collections::BTreeMap;
 
 use super::index::Index;
 use super::stats::SMALL_BYTES;
@@ -236,7 +238,7 @@ impl Extents {
     /// Whether `slot` has no hole.
     pub(crate) fn has_none(&self, slot: Slot) -> bool {
         let [low, high] = &self.indexes[slot as usize];
-        low.holes() + high.holes() == 0
+        low.is_empty() && high.is_empty()
     }
 
     /// Bytes and number of taken extents.
@@ -339,27 +341,54 @@ impl Extents {
         })
     }
 
+    #[inline(always)]
     fn new_record(&mut self, extent: Extent) -> Id {
         let Some(id) = self.spare.pop() else {
-            self.table.push(extent);
-            return (self.table.len() - 1) as Id;
+            return self.add_record(extent);
         };
         *self.get_mut(id) = extent;
         id
     }
 
+    #[cold]
+    #[inline(never)]
+    fn add_record(&mut self, extent: Extent) -> Id {
+        self.table.push(extent);
+        (self.table.len() - 1) as Id
+    }
+
+    #[inline(always)]
     fn drop_record(&mut self, id: Id) {
-        *self.get_mut(id) = Extent::BLANK;
+        self.get_mut(id).state = State::Unused;
         self.spare.push(id);
     }
 
+    /// Files the hole `id`.
+    #[inline(always)]
     fn file(&mut self, id: Id) {
-        let Extent {
-            start, bytes, slot, ..
-        } = *self.get(id);
+        let bytes = self.get(id).bytes;
         self.changes += 1;
         self.hole_sums.0 += 1;
         self.hole_sums.1 += bytes;
+        self.put_in(id);
+    }
+
+    /// Takes the hole `id` out of its index.
+    #[inline(always)]
+    fn unfile(&mut self, id: Id) {
+        let bytes = self.get(id).bytes;
+        self.changes += 1;
+        self.hole_sums.0 -= 1;
+        self.hole_sums.1 -= bytes;
+        self.take_out(id);
+    }
+
+    /// As [`Extents::file`], but for the sums of all holes.
+    #[inline(always)]
+    fn put_in(&mut self, id: Id) {
+        let Extent {
+            start, bytes, slot, ..
+        } = *self.get(id);
         self.small_holes += small_bytes(bytes);
         if bytes >= self.largest {
             (self.largest, self.largest_known) = (bytes, true);
@@ -368,13 +397,12 @@ impl Extents {
         self.indexes[slot as usize][end].insert(&mut self.table, id);
     }
 
-    fn unfile(&mut self, id: Id) {
+    /// As [`Extents::unfile`], but for the sums of all holes.
+    #[inline(always)]
+    fn take_out(&mut self, id: Id) {
         let Extent {
             start, bytes, slot, ..
         } = *self.get(id);
-        self.changes += 1;
-        self.hole_sums.0 -= 1;
-        self.hole_sums.1 -= bytes;
         self.small_holes -= small_bytes(bytes);
         self.largest_known &= bytes < self.largest;
         let end = self.end_of(start) as usize;
@@ -382,6 +410,7 @@ impl Extents {
     }
 
     /// Cuts an extent that is not filed in two at offset `at` inside it; gives the upper part.
+    #[inline]
     fn cut(&mut self, id: Id, at: u64) -> Id {
         let lower = *self.get(id);
         debug_assert!(lower.start < at && at < lower.end());
@@ -416,16 +445,22 @@ impl Extents {
 
     /// Turns the first `bytes` of the hole `id` into a block of `slot`; the rest stays a hole with
     /// its history.
+    #[inline]
     pub(crate) fn take(&mut self, id: Id, bytes: u64, slot: Slot) {
-        self.unfile(id);
+        self.take_out(id);
+        self.changes += 1;
         if self.get(id).bytes > bytes {
             let short = u64::from(seeded!("hole-cut-a-unit-short")) * super::index::UNIT;
             let rest = self.cut(id, self.get(id).start + bytes - short);
-            self.file(rest);
+            self.put_in(rest);
+        } else {
+            self.hole_sums.0 -= 1;
         }
+        self.hole_sums.1 -= self.get(id).bytes;
         self.mark_taken(id, slot);
     }
 
+    #[inline(always)]
     fn mark_taken(&mut self, id: Id, slot: Slot) {
         let extent = self.get_mut(id);
         extent.state = State::Taken;
@@ -529,36 +564,53 @@ impl Extents {
     }
 
     /// Merges the unfiled hole `id` with its neighbours as [`Extents::give`] says, and files it.
-    fn merge_around(&mut self, mut id: Id, covered: impl Fn(&Extent) -> bool) -> Id {
-        let Extent {
-            slot, prev, next, ..
-        } = *self.get(id);
+    #[inline]
+    fn merge_around(&mut self, id: Id, covered: impl Fn(&Extent) -> bool) -> Id {
+        let mut hole = *self.get(id);
+        let (prev, next) = (hole.prev, hole.next);
         let joins = |extent: &Extent| {
-            extent.state == State::Hole && (extent.slot == slot || covered(extent))
+            extent.state == State::Hole && (extent.slot == hole.slot || covered(extent))
         };
-        if next != NONE && joins(self.get(next)) {
-            self.unfile(next);
-            self.absorb_history(id, next);
-            self.join(id);
+        let up = next != NONE && joins(self.get(next));
+        let down = prev != NONE && joins(self.get(prev));
+        self.changes += 1;
+        self.hole_sums.0 += 1;
+        self.hole_sums.1 += hole.bytes;
+        let mut at = id;
+        if up {
+            let upper = self.take_in(next);
+            if upper.slot == hole.slot && !seeded!("merge-forgets-the-upper-history") {
+                hole.tick = hole.tick.max(upper.tick);
+            }
+            hole.bytes += upper.bytes;
+            hole.next = upper.next;
+            self.drop_record(next);
         }
-        if prev != NONE && joins(self.get(prev)) {
-            self.unfile(prev);
-            let history = *self.get(id);
-            let lower = self.get_mut(prev);
-            let tick = if lower.slot == history.slot && !seeded!("merge-forgets-the-lower-history")
-            {
-                lower.tick.max(history.tick)
-            } else {
-                history.tick
-            };
-            lower.slot = history.slot;
-            lower.tick = tick;
-            lower.stamp = history.stamp;
-            self.join(prev);
-            id = prev;
+        if down {
+            let lower = self.take_in(prev);
+            if lower.slot == hole.slot && !seeded!("merge-forgets-the-lower-history") {
+                hole.tick = hole.tick.max(lower.tick);
+            }
+            hole.bytes += lower.bytes;
+            hole.start = lower.start;
+            hole.prev = lower.prev;
+            self.drop_record(id);
+            at = prev;
         }
-        self.file(id);
-        id
+        if (up || down) && hole.next != NONE {
+            self.get_mut(hole.next).prev = at;
+        }
+        *self.get_mut(at) = hole;
+        self.put_in(at);
+        at
+    }
+
+    /// Takes a hole out of its index for good: another one gets its bytes. Gives what it was.
+    #[inline(always)]
+    fn take_in(&mut self, id: Id) -> Extent {
+        self.hole_sums.0 -= 1;
+        self.take_out(id);
+        *self.get(id)
     }
 
     /// Lets the history of `id` cover that of `other` as well; a different slot's is done.
@@ -704,105 +756,5 @@ impl Extents {
         }
         self.mark_taken(id, slot);
         id
-    }
-
-    /// Every record is an extent of the list or spare, once.
-    fn check_records(&self) -> Result<(), String> {
-        let listed = self.iter().count();
-        let spare: HashSet<Id> = self.spare.iter().copied().collect();
-        if spare.len() < self.spare.len() {
-            return Err("a spare record is spare twice".to_string());
-        }
-        if let Some(id) = (spare.iter()).find(|&&id| self.get(id).state != State::Unused) {
-            return Err(format!("spare record {id} is {:?}", self.get(*id)));
-        }
-        if listed + spare.len() == self.table.len() {
-            return Ok(());
-        }
-        Err(format!(
-            "{listed} extents and {} spare records are not the {} there are",
-            spare.len(),
-            self.table.len()
-        ))
-    }
-
-    /// Whether the table is whole: extents cover the arena in order, links agree, every hole is
-    /// filed once in its slot's index, sums agree.
-    pub(crate) fn check(&self, granule: u64) -> Result<(), String> {
-        let mut at = 0;
-        let mut prev = NONE;
-        let mut taken = (0, 0);
-        let mut small = 0;
-        let mut holes = vec![(0u64, 0u64); self.indexes.len()];
-        for (id, extent) in self.iter() {
-            if extent.start != at || extent.bytes == 0 || extent.prev != prev {
-                return Err(format!(
-                    "extent {id} {extent:?} does not follow {at:#x} (previous {prev})"
-                ));
-            }
-            let unit = match extent.state {
-                State::Unused => return Err(format!("unused record {id} is in the list")),
-                State::Gap | State::Retiring => granule,
-                State::Hole | State::Taken | State::Away => super::index::UNIT,
-            };
-            if extent.start % unit != 0 || extent.bytes % unit != 0 {
-                return Err(format!(
-                    "extent {id} {extent:?} is not on multiples of {unit}"
-                ));
-            }
-            match extent.state {
-                State::Taken => taken = (taken.0 + extent.bytes, taken.1 + 1),
-                State::Hole => {
-                    small += small_bytes(extent.bytes);
-                    let sum = &mut holes[extent.slot as usize];
-                    *sum = (sum.0 + extent.bytes, sum.1 + 1);
-                    let index = self.index(extent.slot, self.end_of(extent.start));
-                    if !index.holds(&self.table, id) {
-                        return Err(format!("hole {id} {extent:?} is not filed"));
-                    }
-                }
-                State::Gap if self.gaps.get(&extent.start) != Some(&id) => {
-                    return Err(format!("gap {id} {extent:?} is not filed"));
-                }
-                _ => {}
-            }
-            at = extent.end();
-            prev = id;
-        }
-        self.check_records()?;
-        if taken != self.taken() {
-            return Err(format!(
-                "blocks sum to {taken:?}, counted {:?}",
-                self.taken()
-            ));
-        }
-        let all = holes
-            .iter()
-            .fold((0, 0), |(bytes, count), of| (bytes + of.0, count + of.1));
-        if (all.1, all.0) != self.hole_sums || small != self.small_holes {
-            return Err(format!(
-                "holes sum to {all:?} and {small} small, counted {:?} and {}",
-                self.hole_sums, self.small_holes
-            ));
-        }
-        let largest = self.largest_hole();
-        if largest > self.largest || (self.largest_known && largest != self.largest) {
-            return Err(format!(
-                "the largest hole has {largest} bytes, noted {}",
-                self.largest
-            ));
-        }
-        for (slot, sum) in holes.iter().enumerate() {
-            let ends = &self.indexes[slot];
-            let filed = ends.iter().fold((0, 0), |(bytes, holes), index| {
-                (bytes + index.bytes(), holes + index.holes())
-            });
-            if *sum != filed {
-                return Err(format!(
-                    "holes of slot {slot} sum to {sum:?}, filed {filed:?}"
-                ));
-            }
-        }
-        Ok(())
     }
 }
