@@ -118,7 +118,26 @@ impl Core {
 
     /// The smallest hole of at least `bytes` in one end that is ready for `slot` and that `suits`;
     /// of equal ones its own.
+    #[inline(always)]
     fn ready(
+        &self,
+        slot: Slot,
+        bytes: u64,
+        end: End,
+        suits: impl Fn(&Extent) -> bool,
+    ) -> Option<Id> {
+        // Nearly always there is only its own memory, the best of which will do.
+        if self.only_stream() && self.extents.index(FRESH, end).is_empty() {
+            let best = self.extents.index(slot, end).best(bytes)?;
+            if suits(self.extents.get(best)) {
+                return Some(best);
+            }
+        }
+        self.ready_of_any(slot, bytes, end, suits)
+    }
+
+    #[inline(never)]
+    fn ready_of_any(
         &self,
         slot: Slot,
         bytes: u64,
@@ -133,7 +152,7 @@ impl Core {
         };
         let first = |owner: Slot| {
             let index = self.extents.index(owner, end);
-            // Nearly always the first will do, which `best` finds without an iterator's state.
+            // Mostly the first will do, which `best` finds without an iterator's state.
             let best = index.best(bytes)?;
             if usable(&best) {
                 return Some(best);
