@@ -341,19 +341,19 @@ impl Extents {
         })
     }
 
+    /// An unused record, to be written.
     #[inline(always)]
-    fn new_record(&mut self, extent: Extent) -> Id {
-        let Some(id) = self.spare.pop() else {
-            return self.add_record(extent);
-        };
-        *self.get_mut(id) = extent;
-        id
+    fn new_record(&mut self) -> Id {
+        match self.spare.pop() {
+            Some(id) => id,
+            None => self.add_record(),
+        }
     }
 
     #[cold]
     #[inline(never)]
-    fn add_record(&mut self, extent: Extent) -> Id {
-        self.table.push(extent);
+    fn add_record(&mut self) -> Id {
+        self.table.push(Extent::BLANK);
         (self.table.len() - 1) as Id
     }
 
@@ -370,7 +370,7 @@ impl Extents {
         self.changes += 1;
         self.hole_sums.0 += 1;
         self.hole_sums.1 += bytes;
-        self.put_in(id);
+        self.put_in(id, self.get(id).start, bytes, self.get(id).slot);
     }
 
     /// Takes the hole `id` out of its index.
@@ -383,18 +383,15 @@ impl Extents {
         self.take_out(id);
     }
 
-    /// As [`Extents::file`], but for the sums of all holes.
+    /// As [`Extents::file`], of a hole at `start` of `slot`, but for the sums of all holes.
     #[inline(always)]
-    fn put_in(&mut self, id: Id) {
-        let Extent {
-            start, bytes, slot, ..
-        } = *self.get(id);
+    fn put_in(&mut self, id: Id, start: u64, bytes: u64, slot: Slot) {
         self.small_holes += small_bytes(bytes);
         if bytes >= self.largest {
             (self.largest, self.largest_known) = (bytes, true);
         }
         let end = self.end_of(start) as usize;
-        self.indexes[slot as usize][end].insert(&mut self.table, id);
+        self.indexes[slot as usize][end].insert(&mut self.table, id, bytes);
     }
 
     /// As [`Extents::unfile`], but for the sums of all holes.
@@ -412,20 +409,33 @@ impl Extents {
     /// Cuts an extent that is not filed in two at offset `at` inside it; gives the upper part.
     #[inline]
     fn cut(&mut self, id: Id, at: u64) -> Id {
-        let lower = *self.get(id);
-        debug_assert!(lower.start < at && at < lower.end());
-        let upper = Extent {
-            start: at,
-            bytes: lower.end() - at,
-            prev: id,
-            ..lower
-        };
-        let upper_id = self.new_record(upper);
+        let Extent {
+            start, bytes, next, ..
+        } = *self.get(id);
+        debug_assert!(start < at && at < start + bytes);
+        let upper_id = self.new_record();
+        // Field by field, here as below: a record put together elsewhere and copied would be read
+        // before it is written out.
         let lower = self.get_mut(id);
-        lower.bytes = at - lower.start;
-        let after = std::mem::replace(&mut lower.next, upper_id);
-        if after != NONE {
-            self.get_mut(after).prev = upper_id;
+        let Extent {
+            tick, slot, stamp, ..
+        } = *lower;
+        let (state, movable, edged) = (lower.state, lower.movable, lower.edged);
+        lower.bytes = at - start;
+        lower.next = upper_id;
+        let upper = self.get_mut(upper_id);
+        upper.start = at;
+        upper.bytes = start + bytes - at;
+        upper.tick = tick;
+        upper.prev = id;
+        upper.next = next;
+        upper.slot = slot;
+        upper.stamp = stamp;
+        upper.state = state;
+        upper.movable = movable;
+        upper.edged = edged;
+        if next != NONE {
+            self.get_mut(next).prev = upper_id;
         }
         upper_id
     }
@@ -447,16 +457,24 @@ impl Extents {
     /// its history.
     #[inline]
     pub(crate) fn take(&mut self, id: Id, bytes: u64, slot: Slot) {
+        let Extent {
+            start,
+            bytes: all,
+            slot: owner,
+            ..
+        } = *self.get(id);
         self.take_out(id);
         self.changes += 1;
-        if self.get(id).bytes > bytes {
-            let short = u64::from(seeded!("hole-cut-a-unit-short")) * super::index::UNIT;
-            let rest = self.cut(id, self.get(id).start + bytes - short);
-            self.put_in(rest);
+        let short = u64::from(seeded!("hole-cut-a-unit-short")) * super::index::UNIT;
+        let kept = bytes - short;
+        if all > bytes {
+            let rest = self.cut(id, start + kept);
+            self.put_in(rest, start + kept, all - kept, owner);
+            self.hole_sums.1 -= kept;
         } else {
             self.hole_sums.0 -= 1;
+            self.hole_sums.1 -= all;
         }
-        self.hole_sums.1 -= self.get(id).bytes;
         self.mark_taken(id, slot);
     }
 
@@ -510,14 +528,63 @@ impl Extents {
         tick: u64,
         covered: impl Fn(&Extent) -> bool,
     ) -> Id {
+        let Extent {
+            mut start,
+            mut bytes,
+            prev,
+            mut next,
+            ..
+        } = *self.get(id);
+        let joins = |extent: &Extent| {
+            extent.state == State::Hole && (extent.slot == slot || covered(extent))
+        };
+        let up = next != NONE && joins(self.get(next));
+        let down = prev != NONE && joins(self.get(prev));
+        self.changes += 1;
+        self.hole_sums.0 += 1;
+        self.hole_sums.1 += bytes;
+        let (mut at, mut latest) = (id, tick);
+        if up {
+            self.take_in(next);
+            let upper = self.get(next);
+            if upper.slot == slot && !seeded!("merge-forgets-the-upper-history") {
+                latest = latest.max(upper.tick);
+            }
+            bytes += upper.bytes;
+            self.drop_record(std::mem::replace(&mut next, upper.next));
+        }
+        if down {
+            self.take_in(prev);
+            let lower = self.get(prev);
+            if lower.slot == slot && !seeded!("merge-forgets-the-lower-history") {
+                latest = latest.max(lower.tick);
+            }
+            bytes += lower.bytes;
+            start = lower.start;
+            at = prev;
+            self.drop_record(id);
+        }
         self.stamp = self.stamp.wrapping_add(1);
         let stamp = self.stamp;
-        let extent = self.get_mut(id);
-        extent.state = State::Hole;
-        extent.slot = slot;
-        extent.tick = tick;
-        extent.stamp = stamp;
-        self.merge_around(id, covered)
+        let hole = self.get_mut(at);
+        hole.bytes = bytes;
+        hole.tick = latest;
+        hole.next = next;
+        hole.slot = slot;
+        hole.stamp = stamp;
+        hole.state = State::Hole;
+        if (up | down) && next != NONE {
+            self.get_mut(next).prev = at;
+        }
+        self.put_in(at, start, bytes, slot);
+        at
+    }
+
+    /// Takes a hole out of its index for good: another one gets its bytes.
+    #[inline(always)]
+    fn take_in(&mut self, id: Id) {
+        self.hole_sums.0 -= 1;
+        self.take_out(id);
     }
 
     /// Turns the part [`start`, `end`) of the hole `id` into bytes that are away; gives them.
@@ -561,56 +628,6 @@ impl Extents {
         extent.state = State::Retiring;
         extent.slot = slot;
         extent.tick = tick;
-    }
-
-    /// Merges the unfiled hole `id` with its neighbours as [`Extents::give`] says, and files it.
-    #[inline]
-    fn merge_around(&mut self, id: Id, covered: impl Fn(&Extent) -> bool) -> Id {
-        let mut hole = *self.get(id);
-        let (prev, next) = (hole.prev, hole.next);
-        let joins = |extent: &Extent| {
-            extent.state == State::Hole && (extent.slot == hole.slot || covered(extent))
-        };
-        let up = next != NONE && joins(self.get(next));
-        let down = prev != NONE && joins(self.get(prev));
-        self.changes += 1;
-        self.hole_sums.0 += 1;
-        self.hole_sums.1 += hole.bytes;
-        let mut at = id;
-        if up {
-            let upper = self.take_in(next);
-            if upper.slot == hole.slot && !seeded!("merge-forgets-the-upper-history") {
-                hole.tick = hole.tick.max(upper.tick);
-            }
-            hole.bytes += upper.bytes;
-            hole.next = upper.next;
-            self.drop_record(next);
-        }
-        if down {
-            let lower = self.take_in(prev);
-            if lower.slot == hole.slot && !seeded!("merge-forgets-the-lower-history") {
-                hole.tick = hole.tick.max(lower.tick);
-            }
-            hole.bytes += lower.bytes;
-            hole.start = lower.start;
-            hole.prev = lower.prev;
-            self.drop_record(id);
-            at = prev;
-        }
-        if (up || down) && hole.next != NONE {
-            self.get_mut(hole.next).prev = at;
-        }
-        *self.get_mut(at) = hole;
-        self.put_in(at);
-        at
-    }
-
-    /// Takes a hole out of its index for good: another one gets its bytes. Gives what it was.
-    #[inline(always)]
-    fn take_in(&mut self, id: Id) -> Extent {
-        self.hole_sums.0 -= 1;
-        self.take_out(id);
-        *self.get(id)
     }
 
     /// Lets the history of `id` cover that of `other` as well; a different slot's is done.

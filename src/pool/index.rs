@@ -187,12 +187,12 @@ impl Index {
         self.filled.groups == 0 && self.others.is_empty()
     }
 
-    /// Files the hole `id`.
+    /// Files the hole `id`, which has `bytes`.
     #[inline(always)]
-    pub(crate) fn insert(&mut self, table: &mut [Extent], id: Id) {
+    pub(crate) fn insert(&mut self, table: &mut [Extent], id: Id, bytes: u64) {
         let extent = &mut table[id as usize];
-        let Some(bin) = Bin::of(extent.bytes) else {
-            self.others.insert((extent.bytes, extent.start, id));
+        let Some(bin) = Bin::of(bytes) else {
+            self.others.insert((bytes, extent.start, id));
             return;
         };
         let head = self.heads.get(bin);
