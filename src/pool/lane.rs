@@ -45,6 +45,9 @@ use crate::sync::{Latch, LatchGuard, is_latched, latch, try_latch};
 /// Blocks taken over from another stream's cache behind one wait.
 const TAKEN_OVER: usize = 64;
 
+/// Blocks that a lane's latch is held for while they go from the cache to the core.
+const FEW: usize = 32;
+
 /// Misses of one size in a row after which a lane takes more blocks than were asked for.
 const IN_A_ROW: u64 = 4;
 
@@ -680,8 +683,8 @@ impl Lane {
 
     /// Empties the cache into the core; true if there was anything.
     ///
-    /// The latch is held only while an empty cache takes the place of the full one. Until the core
-    /// has all of it nobody misses it: who looks for memory does so under the core's lock.
+    /// The latch is held for a few blocks, and while many change hands. Until the core has all of them
+    /// nobody misses them: who looks for memory does so under the core's lock.
     pub(crate) fn drain(&self, core: &mut Core) -> bool {
         let state = latch(&self.own.state);
         self.drain_cache(state, core)
@@ -707,30 +710,34 @@ impl Lane {
     }
 
     fn drain_cache(&self, mut state: LatchGuard<'_, LaneState>, core: &mut Core) -> bool {
-        let bytes = state.cache.bytes();
-        if bytes == 0 {
+        if state.cache.is_empty() {
             return false;
         }
-        let mut cache = core.spare_cache.take().unwrap_or_else(Cache::new);
-        std::mem::swap(&mut state.cache, &mut cache);
         let left = self.flows.cached();
-        drop(state);
         self.flows.left_cache(left);
         core.active.sub_all(left);
-        let kept = u64::from(!seeded!("cache-forgets-its-histories"));
-        let mut run = None;
-        core.extents.fetch(cache.ids());
-        cache.drain(|block| {
-            if is_slot(block.bytes) {
-                core.give_slot(&block, self.slot, block.tick * kept);
-                return;
-            }
-            run = Some(core.give_with(run, (block.id, block.tick * kept), self.slot));
-        });
-        if let Some((id, tick)) = run {
-            core.give(id, self.slot, tick);
+        if state.cache.places() > FEW {
+            return self.drain_many(state, core);
         }
-        core.spare_cache = Some(cache);
+        core.extents.fetch(state.cache.ids());
+        let mut giver = Giver::of(self.slot);
+        state.cache.drain(|block| giver.give(block, core));
+        giver.end(core);
+        true
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn drain_many(&self, mut state: LatchGuard<'_, LaneState>, core: &mut Core) -> bool {
+        let mut drained = std::mem::take(&mut core.drained);
+        state.cache.drain(|block| drained.push(*block));
+        drop(state);
+        let mut giver = Giver::of(self.slot);
+        for block in drained.drain(..) {
+            giver.give(&block, core);
+        }
+        giver.end(core);
+        core.drained = drained;
         true
     }
 
@@ -761,5 +768,41 @@ impl Lane {
     fn end(&self) {
         // SAFETY: `new` forgot one count, and `outstanding` reaches zero once after `retire`.
         unsafe { Arc::decrement_strong_count(std::ptr::from_ref(self)) };
+    }
+}
+
+/// Gives blocks of a cache to the core. Freed one by one, neighbours would be filed and taken out
+/// again with each that joins them.
+struct Giver {
+    slot: Slot,
+    /// 0 to forget the blocks' histories.
+    kept: u64,
+    /// Neighbours that are one by now, and the tick of their last use.
+    run: Option<(Id, u64)>,
+}
+
+impl Giver {
+    fn of(slot: Slot) -> Self {
+        Self {
+            slot,
+            kept: u64::from(!seeded!("cache-forgets-its-histories")),
+            run: None,
+        }
+    }
+
+    #[inline(always)]
+    fn give(&mut self, block: &Cached, core: &mut Core) {
+        let tick = block.tick * self.kept;
+        if is_slot(block.bytes) {
+            core.give_slot(block, self.slot, tick);
+        } else {
+            self.run = Some(core.give_with(self.run, (block.id, tick), self.slot));
+        }
+    }
+
+    fn end(self, core: &mut Core) {
+        if let Some((id, tick)) = self.run {
+            core.give(id, self.slot, tick);
+        }
     }
 }
