@@ -290,6 +290,12 @@ impl Extents {
         }
     }
 
+    /// Whether what was noted of the largest hole is so.
+    #[inline]
+    pub(crate) fn knows_largest(&self) -> bool {
+        self.largest_known
+    }
+
     /// Bytes of the largest hole as it was noted last, or more.
     pub(crate) fn noted_largest(&self) -> u64 {
         self.largest

@@ -657,11 +657,17 @@ impl Lane {
     /// Puts a few more blocks of a size that is asked for again and again into the cache, from the
     /// hole behind the one granted, if that is ready. Takes nothing else that is free, and whoever
     /// looks for memory beyond holes gets it back from the cache.
+    #[inline]
     pub(crate) fn take_ahead(&self, grant: Grant, bytes: u64, core: &mut Core) {
         let in_a_row = self.own.in_a_row.get();
-        if in_a_row < IN_A_ROW || self.own.missed.get() != bytes {
-            return;
+        if in_a_row >= IN_A_ROW && self.own.missed.get() == bytes {
+            self.take_more(grant, bytes, in_a_row, core);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_more(&self, grant: Grant, bytes: u64, in_a_row: u64, core: &mut Core) {
         let most = in_a_row.min(AHEAD).min(AHEAD_BYTES / bytes);
         if most == 0 || most * bytes > self.cache_bytes {
             return;

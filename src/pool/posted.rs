@@ -178,58 +178,78 @@ impl Core {
     /// Brings the figures up to date and posts those that may have changed.
     #[inline]
     fn post(&mut self, board: &Board<WORDS>) {
-        let moved = self.note_reserved();
-        self.extents.note_largest();
-        let (calls, taken) = (self.arena.calls(), &self.steps);
-        let steps = taken.drain + taken.steal + taken.grow + calls.unmapped;
-        let rare = taken.out_of_memory + self.compactions + calls.released;
-        let other = taken.stream_wait + taken.waits + taken.relieved + calls.created + calls.mapped;
-        let known = steps + rare + other;
-        let walked = &mut self.walked;
-        walked.changes += 1;
-        let stepped = std::mem::replace(&mut walked.posted, known) != known;
-        let look = stepped || walked.changes >= walked.look_at || walked.asked;
-        let seldom = look && (self.walk_if_due(steps, rare) || stepped);
-        let peaks = self.active.peaks();
-        let rose = std::mem::replace(&mut self.walked.peaks, peaks) != peaks;
-        board.post(|words| {
-            let (often, rest) = words.split_at(OFTEN);
-            post_often(self, often);
-            if moved | rose | seldom {
-                self.post_rest(rest, seldom);
-            }
-        });
+        self.walked.changes += 1;
+        let (small, large) = self.held();
+        let walked = &self.walked;
+        // One branch, which nearly always goes the same way.
+        let same = (self.reserved[0].current == small)
+            & (self.reserved[1].current == large)
+            & (walked.posted == self.slow_steps())
+            & (walked.peaks == self.active.peaks())
+            & (walked.changes < walked.look_at)
+            & !walked.asked
+            & self.extents.knows_largest();
+        if !same {
+            return self.post_all(board);
+        }
+        board.post(|words| post_often(self, &words[..OFTEN]));
     }
 
     #[cold]
     #[inline(never)]
-    fn post_rest(&self, words: &[Word], seldom: bool) {
-        let (rising, rest) = words.split_at(RISING);
-        post_rising(self, rising);
-        if seldom {
-            post_seldom(self, rest);
-        }
+    fn post_all(&mut self, board: &Board<WORDS>) {
+        let (small, large) = self.held();
+        self.reserved[0].set(small);
+        self.reserved[1].set(large);
+        self.extents.note_largest();
+        self.walked.peaks = self.active.peaks();
+        let known = self.slow_steps();
+        let walked = &mut self.walked;
+        let stepped = std::mem::replace(&mut walked.posted, known) != known;
+        let look = stepped || walked.changes >= walked.look_at || walked.asked;
+        let seldom = look && (self.walk_if_due() || stepped);
+        board.post(|words| {
+            let (often, rest) = words.split_at(OFTEN);
+            let (rising, rest) = rest.split_at(RISING);
+            post_often(self, often);
+            post_rising(self, rising);
+            if seldom {
+                post_seldom(self, rest);
+            }
+        });
     }
 
-    /// Brings what is held by class up to date; true if it has changed.
-    #[inline]
-    fn note_reserved(&mut self) -> bool {
+    /// Bytes held, by class.
+    #[inline(always)]
+    fn held(&self) -> (u64, u64) {
         let small_free = self.extents.small_hole_bytes() + self.slabs.free_bytes();
         let small = self.active.classes[0].current + small_free;
-        let large = self.arena.reserved() - small;
-        let [of_small, of_large] = &mut self.reserved;
-        let moved = (small, large) != (of_small.current, of_large.current);
-        if moved {
-            of_small.set(small);
-            of_large.set(large);
-        }
-        moved
+        (small, self.arena.reserved() - small)
+    }
+
+    /// All steps but those that take a hole that is ready.
+    #[inline(always)]
+    fn slow_steps(&self) -> u64 {
+        let (calls, taken) = (self.arena.calls(), &self.steps);
+        let waited = taken.stream_wait + taken.waits + taken.relieved;
+        let (steps, rare) = self.walked_steps();
+        steps + rare + waited + calls.created + calls.mapped
+    }
+
+    /// Steps that made room, and steps that go over everything themselves.
+    #[inline(always)]
+    fn walked_steps(&self) -> (u64, u64) {
+        let (calls, taken) = (self.arena.calls(), &self.steps);
+        let steps = taken.drain + taken.steal + taken.grow + calls.unmapped;
+        let rare = taken.out_of_memory + self.compactions + calls.released;
+        (steps, rare)
     }
 
     /// Takes the figures that take a walk, if it is time; whether it was.
     #[cold]
     #[inline(never)]
-    fn walk_if_due(&mut self, steps: u64, rare: u64) -> bool {
+    fn walk_if_due(&mut self) -> bool {
+        let (steps, rare) = self.walked_steps();
         let extents = self.extents.records();
         let walked = &mut self.walked;
         let stepped = walked.steps != steps;
