@@ -26,7 +26,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::block::Block;
-use super::cache::{Cache, Cached};
+use super::cache::{Cache, Cached, LARGE_BIT};
 use super::core::{Core, Grant};
 use super::extents::{Id, NONE, Slot};
 use super::flows::{Aways, Flows};
@@ -67,8 +67,9 @@ pub(crate) const COUNTED: Id = 1;
 /// What a lane's latch guards.
 pub(crate) struct LaneState {
     pub(crate) cache: Cache,
-    /// Blocks of this lane that the core served less those freed to it. With what the cache served
-    /// less what it took in: blocks of this lane that were not freed here.
+    /// Blocks of this lane that the core served under the latch less those freed to it. With those it
+    /// served without, and what the cache served less what it took in: blocks of this lane that were
+    /// not freed here.
     others: i64,
     /// Blocks of other lanes that were freed here.
     aways: Aways,
@@ -85,6 +86,11 @@ pub(crate) struct LaneState {
 #[repr(align(128))]
 pub(crate) struct Own {
     pub(crate) state: Latch<LaneState>,
+    /// The cache's summary: who misses a size by it need not take the latch. All bits while nothing
+    /// is done the short way. Written under the latch.
+    may_have: Tally,
+    /// Blocks that the core served without the latch; written under the core's lock.
+    unlatched: Tally,
     /// The size that the cache did not have last, and how often in a row; written under the latch.
     missed: Tally,
     in_a_row: Tally,
@@ -180,6 +186,7 @@ impl Lane {
         let lane = Self::make(shared, stream, home.slot, &home.hold, Some(private));
         let mut state = latch(&lane.own.state);
         (state.aside, state.retired) = (true, true);
+        lane.show(&state);
         drop(state);
         lane.enter();
         lane
@@ -203,6 +210,8 @@ impl Lane {
         let lane = Arc::new(Self {
             own: Own {
                 state: Latch::new(state),
+                may_have: Tally::default(),
+                unlatched: Tally::default(),
                 missed: Tally::default(),
                 in_a_row: Tally::default(),
             },
@@ -240,13 +249,17 @@ impl Lane {
         if !is_servable(requested) {
             return (0, UNCOUNTED);
         }
+        let bytes = size_class::rounded(requested, self.slot_most);
+        let may_have = self.own.may_have.get();
+        if may_have & Cache::bit_of(bytes) == 0 {
+            return self.serve_ready(bytes, requested, may_have & LARGE_BIT != 0, false);
+        }
         let Some(mut state) = try_latch(&self.own.state) else {
             return (0, UNCOUNTED);
         };
         if state.aside {
             return (0, UNCOUNTED);
         }
-        let bytes = size_class::rounded(requested, self.slot_most);
         if let Some(kept) = state.cache.pop(bytes) {
             self.flows.served_by_cache(bytes, requested);
             return (kept.addr, kept.id);
@@ -256,13 +269,23 @@ impl Lane {
         self.note_miss(bytes);
         let has_large = state.cache.may_have_large();
         drop(state);
-        self.serve_ready(bytes, requested, has_large)
+        self.serve_ready(bytes, requested, has_large, true)
     }
 
-    /// As [`Lane::serve_kept`], from a hole that is ready: the ladder's first step, for a block that
-    /// is counted. The cache may have large blocks if `has_large`, as its latch is not taken again to
-    /// see.
-    fn serve_ready(&self, bytes: u64, requested: u64, has_large: bool) -> (Addr, Id) {
+    /// As [`Lane::serve_kept`], of a size that the cache has not, from a hole that is ready: the
+    /// ladder's first step. The cache may have large blocks if `has_large`, as its latch is not taken
+    /// to see.
+    ///
+    /// A block that is not `counted` is counted once it is there: the caller's holds keep the lane
+    /// from being retired meanwhile.
+    #[inline(never)]
+    fn serve_ready(
+        &self,
+        bytes: u64,
+        requested: u64,
+        has_large: bool,
+        counted: bool,
+    ) -> (Addr, Id) {
         let mut core = self.shared.core.lock();
         let ready = if is_slot(bytes) {
             core.take_slot_ready(self.slot, bytes)
@@ -274,8 +297,12 @@ impl Lane {
         };
         // A driver's error is told by the steps that follow.
         let Ok(Some(grant)) = ready else {
-            return (0, COUNTED);
+            return (0, if counted { COUNTED } else { UNCOUNTED });
         };
+        if !counted {
+            self.own.unlatched.add(1);
+            self.note_miss(bytes);
+        }
         self.count_served(bytes, requested, &mut core);
         self.take_ahead(grant, bytes, &mut core);
         let is_over = core.is_over_soft_limit();
@@ -293,7 +320,8 @@ impl Lane {
         self.flows.served_by_core(bytes, requested);
     }
 
-    /// Under the latch.
+    /// Under the latch or the core's lock: of two at once one may be missed.
+    #[inline(always)]
     fn note_miss(&self, bytes: u64) {
         if self.own.missed.get() == bytes {
             self.own.in_a_row.add(1);
@@ -386,7 +414,26 @@ impl Lane {
     pub(super) fn set_captured(&self, captured: Option<Arc<Captured>>) -> Option<Arc<Captured>> {
         let mut state = latch(&self.own.state);
         state.aside = state.retired || captured.is_some();
+        self.show(&state);
         std::mem::replace(&mut state.captured, captured)
+    }
+
+    /// Shows who allocates without the latch what the cache may have.
+    #[inline(always)]
+    fn show(&self, state: &LaneState) {
+        let may_have = match state.aside {
+            true => u64::MAX,
+            false => state.cache.summary(),
+        };
+        self.own.may_have.set(may_have);
+    }
+
+    /// Puts a block into the cache, which has room.
+    #[inline(always)]
+    fn push(&self, state: &mut LaneState, block: Cached) {
+        state.cache.push(block);
+        // There is no room in a cache that is aside.
+        self.own.may_have.set(state.cache.summary());
     }
 
     /// A block of at least `requested` bytes from the core. It is counted already, so that the lane
@@ -498,7 +545,7 @@ impl Lane {
     fn keep_foreign(&self, state: &mut LaneState, home: &Self, block: Cached, requested: u64) {
         self.count_away(state, home, block.bytes, requested);
         self.flows.took_foreign(block.bytes);
-        state.cache.push(block);
+        self.push(state, block);
     }
 
     /// Counts a block of `home`, another lane, that is freed here, as one that `home` has no more.
@@ -527,7 +574,7 @@ impl Lane {
             false => requested,
         };
         self.flows.kept_in_cache(block.bytes, requested);
-        state.cache.push(block);
+        self.push(state, block);
     }
 
     /// Frees a block of `home` where the cache is full, which is emptied first, or the lane is
@@ -647,7 +694,7 @@ impl Lane {
             if self.has_room(&state, block.bytes) {
                 core.active.add(block.bytes);
                 self.flows.came_to_cache(block.bytes);
-                state.cache.push(Cached { tick, ..block });
+                self.push(&mut state, Cached { tick, ..block });
             } else {
                 core.give_block(&block, self.slot, tick);
             }
@@ -710,6 +757,7 @@ impl Lane {
                 left[class(block.bytes)] += block.bytes;
                 core.give(block.id, self.slot, block.tick * kept);
             });
+            self.show(&state);
             self.flows.left_cache(left);
             core.active.sub_all(left);
         }
@@ -728,6 +776,7 @@ impl Lane {
         core.extents.fetch(state.cache.ids());
         let mut giver = Giver::of(self.slot);
         state.cache.drain(|block| giver.give(block, core));
+        self.show(&state);
         giver.end(core);
         true
     }
@@ -737,6 +786,7 @@ impl Lane {
     fn drain_many(&self, mut state: LatchGuard<'_, LaneState>, core: &mut Core) -> bool {
         let mut drained = std::mem::take(&mut core.drained);
         state.cache.drain(|block| drained.push(*block));
+        self.show(&state);
         drop(state);
         let mut giver = Giver::of(self.slot);
         for block in drained.drain(..) {
@@ -751,10 +801,11 @@ impl Lane {
     pub(crate) fn retire(&self, core: &mut Core) {
         let mut state = latch(&self.own.state);
         state.aside = true;
+        self.show(&state);
         if std::mem::replace(&mut state.retired, true) {
             return;
         }
-        let out = state.others + self.flows.served_less_kept();
+        let out = state.others + self.own.unlatched.get() as i64 + self.flows.served_less_kept();
         // Counts that others make from here on go to `outstanding`.
         self.drain_cache(state, core);
         if self.outstanding.retire(out) {
