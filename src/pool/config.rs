@@ -50,6 +50,10 @@ pub struct PoolConfig {
     /// Growth allowed without looking for idle memory to move first, as a part of the peak of live
     /// bytes. Moving costs about as much as growing, so this trades a little waste for fewer moves.
     pub slack: f64,
+    /// Whether handles may be mapped at another address than their first. Without, the pool only grows:
+    /// memory that is idle between live blocks waits there for a request that fits, and is given back
+    /// where a limit leaves no other way. Of use to compare with, and where a driver maps slowly.
+    pub remap: bool,
     /// Physical bytes up to which the pool grows rather than make a stream wait for another. Larger
     /// pools wait first, which costs overlap and saves memory.
     pub overlap_bytes: u64,
@@ -81,6 +85,7 @@ impl Default for PoolConfig {
             soft_limit: None,
             preallocate: 0,
             slack: 0.004,
+            remap: true,
             overlap_bytes: 64 << 20,
             handles: HandleSize::Adaptive,
             reuse: Reuse::default(),
@@ -121,6 +126,13 @@ impl PoolConfig {
     #[must_use]
     pub fn slack(mut self, part: f64) -> Self {
         self.slack = part;
+        self
+    }
+
+    /// Sets whether handles may be mapped elsewhere.
+    #[must_use]
+    pub fn remap(mut self, on: bool) -> Self {
+        self.remap = on;
         self
     }
 
