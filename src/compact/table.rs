@@ -200,6 +200,16 @@ mod tests {
         for count in [1, 2, 3, 99, 100] {
             let table = MoveTable::new(&moves[..count]).expect("multiples of sixteen");
             assert_eq!(table.bytes(), table.image().len(), "{count} moves");
+            // The parts stand one behind the other.
+            let args = table.args(4096, 0);
+            let tiles = args.moves + table.words.len() as u64 * 8;
+            let groups = tiles + table.first_tile.len() as u64 * 4;
+            assert_eq!(
+                (args.moves, args.first_tile, args.group_move),
+                (4096, tiles, groups)
+            );
+            let end = groups + table.group_move.len() as u64 * 4;
+            assert_eq!(end - 4096, table.bytes() as u64);
         }
     }
 

@@ -368,11 +368,21 @@ mod tests {
         let held: Vec<_> = (0..blocks).map(one).collect();
         let mut core = pool.shared().core.lock();
         let extents = core.extents.records();
-        let (steps, rare) = (core.walked.steps, core.walked.rare);
-        let due = [(steps, rare), (steps + 1, rare), (steps, rare + 1)].map(|(now, rarely)| {
-            core.walk(steps, rare);
-            let changes = (1..=2 * PAYS * extents).find(|_| core.walk_if_due(now, rarely))?;
-            Some(changes as f64 / extents as f64)
+        let (steps, rare) = core.walked_steps();
+        let since = [(steps, rare), (steps + 1, rare), (steps, rare + 1)];
+        let due = since.map(|before| {
+            core.walk(before.0, before.1);
+            let mut looked = 0;
+            let changes = (1..=2 * PAYS * extents).find(|&changes| {
+                core.walked.changes = changes;
+                let due = core.walk_if_due();
+                looked = if due { looked } else { core.walked.look_at };
+                due
+            });
+            if looked > 0 {
+                assert_eq!(looked, changes.unwrap_or(u64::MAX), "looked at in time");
+            }
+            changes.map(|changes| changes as f64 / extents as f64)
         });
         drop(core);
         drop(held);
