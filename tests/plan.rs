@@ -297,6 +297,20 @@ fn the_cheapest_window_is_evacuated() {
 }
 
 #[test]
+fn a_block_is_put_where_it_fits_and_nowhere_if_it_does_not() {
+    let kinds = [(2, Kind::Hole), (8, Kind::Movable), (3, Kind::Hole)];
+    let layout = Layout::from_extents(row(&kinds)).expect("ascends");
+    let place = |units: u64| Planner::new().place(&layout, units * 512);
+    assert_eq!(place(3), layout.extents().last().map(|hole| hole.addr));
+    assert!(place(1).is_some_and(|at| {
+        layout
+            .extents()
+            .any(|e| e.kind == Kind::Hole && e.addr <= at && at + 512 <= e.end())
+    }));
+    assert_eq!(place(4), None);
+}
+
+#[test]
 fn where_nothing_fits_elsewhere_neighbours_slide() {
     let layout = Layout::from_extents(row(&[(2, Kind::Hole), (8, Kind::Movable), (3, Kind::Hole)]))
         .expect("ascends");
