@@ -58,6 +58,9 @@ impl Core {
     /// Steps 1 and 2: the hole that suits the request best of those that are ready for `slot`. No
     /// driver call but, for a small block, to bring an idle handle to the high end.
     pub(crate) fn take_ready(&mut self, slot: Slot, bytes: u64) -> Result<Option<Grant>> {
+        if let Some(grant) = self.take_scattered(slot, bytes)? {
+            return Ok(Some(grant));
+        }
         let found = if self.goes_high(bytes) {
             let granule = self.arena.granule();
             // The smallest are the ones that outlive everything: they hold no large handle.
@@ -104,6 +107,9 @@ impl Core {
         }
         if !self.unify(slot)? {
             return Ok(None);
+        }
+        if let Some(grant) = self.take_scattered(slot, bytes)? {
+            return Ok(Some(grant));
         }
         let found = self
             .ready(slot, bytes, End::Low, |_| true)
