@@ -110,6 +110,14 @@ pub(crate) fn get_mut<T: ?Sized>(mutex: &mut Mutex<T>) -> &mut T {
         .unwrap_or_else(std::sync::PoisonError::into_inner);
 }
 
+/// What the latch guards, for its only owner.
+pub(crate) fn latch_mut<T>(latch: &mut Latch<T>) -> &mut T {
+    #[cfg(not(shuttle))]
+    return latch.get_mut();
+    #[cfg(shuttle)]
+    return get_mut(latch);
+}
+
 /// For locks that are the standard library's in every build.
 pub(crate) mod plain {
     use std::sync::{Mutex, MutexGuard, PoisonError};

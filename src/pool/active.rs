@@ -91,6 +91,13 @@ impl Active {
         small.current + large.current
     }
 
+    /// The peaks' sum, which is another one once any is, until they are reset.
+    #[inline]
+    pub(super) fn peaks(&self) -> u64 {
+        let [small, large] = &self.classes;
+        small.peak + large.peak + self.peak
+    }
+
     pub(super) fn reset_peaks(&mut self) {
         self.classes.iter_mut().for_each(Gauge::reset_peak);
         self.peak = self.bytes();

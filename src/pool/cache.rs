@@ -15,22 +15,24 @@ use crate::device::Addr;
 use crate::seeded::seeded;
 
 /// Blocks a cache holds at most. Their entries take 128 KiB of addresses, and memory as used.
-const MOST_BLOCKS: usize = 4096;
+pub(crate) const MOST_BLOCKS: usize = 4096;
 
-/// Blocks whose extents are fetched at once when a cache is emptied.
-const FETCHED: usize = 32;
-
-/// Bins for sizes above [`BINS`] units; a multiple of 64.
+/// Bins for sizes above [`BINS`] units: as many as a word has bits.
 const LARGE: usize = 64;
 
-/// Words of a bitmap over all bins, small ones first: as many as one word more tells apart.
-const WORDS: usize = (BINS + LARGE).div_ceil(64);
-const _: () = assert!(WORDS <= 64);
+/// All bins, small ones first, slots last.
+const ALL: usize = BINS + LARGE + CLASSES;
+
+/// Words of a bitmap over them.
+const WORDS: usize = ALL / 64;
 
 /// The word of that bitmap for large ones.
 const LARGE_WORD: usize = BINS / 64;
 
-const _: () = assert!(LARGE == 64 && BINS.is_multiple_of(64) && CLASSES == 64);
+/// The bit of that word in a summary.
+pub(crate) const LARGE_BIT: u64 = 1 << LARGE_WORD;
+
+const _: () = assert!(BINS.is_multiple_of(64) && CLASSES == 64);
 
 /// A free block.
 #[derive(Debug, Clone, Copy)]
@@ -73,21 +75,14 @@ impl Entry {
     }
 }
 
-/// Lists of entries by size.
-struct Bins {
-    /// First entry of each bin, small ones first, slots last.
-    heads: [u32; BINS + LARGE + CLASSES],
-    /// Bins that may have entries, and words of that which may have bits: set when a bin gets its
-    /// first entry, cleared by a drain.
-    occupied: [u64; WORDS],
-    summary: u64,
-    /// As `occupied`, of slots.
-    slots: u64,
-}
-
-/// See the module documentation. Few words, since a full cache and an empty one change places.
+/// See the module documentation.
 pub(crate) struct Cache {
-    bins: Box<Bins>,
+    /// First entry of each bin.
+    heads: Box<[u32; ALL]>,
+    /// Bins that may have entries: set when one gets its first entry, cleared by a drain.
+    occupied: [u64; WORDS],
+    /// Words of that which may have bits, but for the last one.
+    summary: u64,
     entries: Vec<Entry>,
     spare: u32,
     bytes: u64,
@@ -96,12 +91,9 @@ pub(crate) struct Cache {
 impl Cache {
     pub(crate) fn new() -> Self {
         Self {
-            bins: Box::new(Bins {
-                heads: [NONE; BINS + LARGE + CLASSES],
-                occupied: [0; WORDS],
-                summary: 0,
-                slots: 0,
-            }),
+            heads: Box::new([NONE; ALL]),
+            occupied: [0; WORDS],
+            summary: 0,
             entries: Vec::with_capacity(MOST_BLOCKS),
             spare: NONE,
             bytes: 0,
@@ -144,7 +136,7 @@ impl Cache {
     #[inline]
     pub(crate) fn pop(&mut self, bytes: u64) -> Option<Cached> {
         let bin = Self::bin(bytes);
-        let head = &mut self.bins.heads[bin];
+        let head = &mut self.heads[bin];
         let at = *head;
         let entry = self.entries.get_mut(at as usize)?;
         if entry.bytes != bytes && !seeded!("any-size-of-a-bin-will-do") {
@@ -158,7 +150,7 @@ impl Cache {
 
     /// The tick of the block that [`Cache::pop`] would give.
     pub(crate) fn newest(&self, bytes: u64) -> Option<u64> {
-        let at = self.bins.heads[Self::bin(bytes)];
+        let at = self.heads[Self::bin(bytes)];
         let entry = self.entries.get(at as usize)?;
         (entry.bytes == bytes).then_some(entry.tick)
     }
@@ -173,7 +165,7 @@ impl Cache {
         taken: &mut Vec<Cached>,
     ) {
         let bin = Self::bin(bytes);
-        let (mut before, mut at) = (NONE, self.bins.heads[bin]);
+        let (mut before, mut at) = (NONE, self.heads[bin]);
         for _ in 0..4 * most {
             let Some(&entry) = self.entries.get(at as usize) else {
                 return;
@@ -184,7 +176,7 @@ impl Cache {
             }
             match self.entries.get_mut(before as usize) {
                 Some(before) => before.next = entry.next,
-                None => self.bins.heads[bin] = entry.next,
+                None => self.heads[bin] = entry.next,
             }
             self.entries[at as usize].next = self.spare;
             self.spare = at;
@@ -197,6 +189,18 @@ impl Cache {
         }
     }
 
+    /// A bit each for the sizes that the cache may have blocks of, many sizes to a bit.
+    #[inline(always)]
+    pub(crate) fn summary(&self) -> u64 {
+        self.summary
+    }
+
+    /// The bit of [`Cache::summary`] for a size.
+    #[inline(always)]
+    pub(crate) fn bit_of(bytes: u64) -> u64 {
+        1 << (Self::bin(bytes) / 64 % 64)
+    }
+
     /// Keeps a block; there is a place for it.
     #[inline]
     pub(crate) fn push(&mut self, block: Cached) {
@@ -207,7 +211,7 @@ impl Cache {
             tick,
             id,
         } = block;
-        let next = self.bins.heads[bin];
+        let next = self.heads[bin];
         let entry = Entry {
             addr,
             bytes,
@@ -219,32 +223,22 @@ impl Cache {
         if let Some(place) = self.entries.get_mut(at as usize) {
             self.spare = place.next;
             *place = entry;
-            self.bins.heads[bin] = at;
+            self.heads[bin] = at;
         } else {
-            self.bins.heads[bin] = self.entries.len() as u32;
+            self.heads[bin] = self.entries.len() as u32;
             self.entries.push(entry);
         }
         if next == NONE {
-            let bit = 1 << (bin % 64);
-            match self.bins.occupied.get_mut(bin / 64) {
-                Some(word) => {
-                    *word |= bit;
-                    self.bins.summary |= 1 << (bin / 64);
-                }
-                None => self.bins.slots |= bit,
-            }
+            self.occupied[bin / 64] |= 1 << (bin % 64);
+            // The last word's bit would be that of the first: it is looked at always.
+            self.summary |= 1 << (bin / 64 % 64);
         }
         self.bytes += bytes;
     }
 
-    /// The extents of a few dozen blocks that are in the cache, or were since it was empty.
-    pub(crate) fn ids(&self) -> impl Iterator<Item = Id> + Clone + '_ {
-        self.entries.iter().take(FETCHED).map(|entry| entry.id)
-    }
-
     /// Shows all blocks.
     pub(crate) fn each(&self, mut see: impl FnMut(&Cached)) {
-        for &head in self.bins.heads.iter() {
+        for &head in self.heads.iter() {
             let mut at = head;
             while let Some(entry) = self.entries.get(at as usize) {
                 see(&entry.block());
@@ -253,39 +247,40 @@ impl Cache {
         }
     }
 
+    /// Places that hold a block, or held one since the cache was empty.
+    #[inline]
+    pub(crate) fn places(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The extents of the blocks in those places.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = Id> + Clone + '_ {
+        self.entries.iter().map(|entry| entry.id)
+    }
+
     /// Takes all blocks out.
-    pub(crate) fn drain(&mut self, mut give: impl FnMut(Cached)) {
-        if self.is_empty() {
-            return;
-        }
-        let Bins {
-            heads,
-            occupied,
-            summary,
-            slots,
-        } = &mut *self.bins;
-        while *summary != 0 {
-            let word = summary.trailing_zeros() as usize;
-            *summary &= *summary - 1;
-            let mut bits = std::mem::take(&mut occupied[word]);
+    #[inline]
+    pub(crate) fn drain(&mut self, mut give: impl FnMut(&Cached)) {
+        let mut words = std::mem::take(&mut self.summary);
+        let mut word = words.trailing_zeros() as usize;
+        loop {
+            // The last word is looked at always, and last.
+            word = word.min(WORDS - 1);
+            let mut bits = std::mem::take(&mut self.occupied[word]);
             while bits != 0 {
                 let bin = word * 64 + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
-                let mut at = std::mem::replace(&mut heads[bin], NONE);
+                let mut at = std::mem::replace(&mut self.heads[bin], NONE);
                 while let Some(entry) = self.entries.get(at as usize) {
-                    give(entry.block());
+                    give(&entry.block());
                     at = entry.next;
                 }
             }
-        }
-        while *slots != 0 {
-            let bin = BINS + LARGE + slots.trailing_zeros() as usize;
-            *slots &= *slots - 1;
-            let mut at = std::mem::replace(&mut heads[bin], NONE);
-            while let Some(entry) = self.entries.get(at as usize) {
-                give(entry.block());
-                at = entry.next;
+            if word == WORDS - 1 {
+                break;
             }
+            words &= words - 1;
+            word = words.trailing_zeros() as usize;
         }
         self.entries.clear();
         self.spare = NONE;
@@ -295,18 +290,17 @@ impl Cache {
     /// Whether there may be blocks of more than [`BINS`] units.
     #[inline]
     pub(crate) fn may_have_large(&self) -> bool {
-        self.bins.occupied[LARGE_WORD] != 0
+        self.occupied[LARGE_WORD] != 0
     }
 
     /// Takes the blocks of more than [`BINS`] units out.
     pub(crate) fn drain_large(&mut self, mut give: impl FnMut(Cached)) {
-        while self.bins.occupied[LARGE_WORD] != 0 {
-            let Bins {
-                heads, occupied, ..
-            } = &mut *self.bins;
-            let bit = occupied[LARGE_WORD].trailing_zeros() as usize;
-            occupied[LARGE_WORD] &= occupied[LARGE_WORD] - 1;
-            let mut at = std::mem::replace(&mut heads[BINS + bit], NONE);
+        let mut bits = std::mem::take(&mut self.occupied[LARGE_WORD]);
+        self.summary &= !LARGE_BIT;
+        while bits != 0 {
+            let bin = BINS + bits.trailing_zeros() as usize;
+            bits &= bits - 1;
+            let mut at = std::mem::replace(&mut self.heads[bin], NONE);
             while let Some(entry) = self.entries.get_mut(at as usize) {
                 let (block, next) = (entry.block(), entry.next);
                 entry.next = std::mem::replace(&mut self.spare, at);

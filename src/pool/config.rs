@@ -64,9 +64,11 @@ pub struct PoolConfig {
     /// Most free bytes a stream keeps for itself as whole blocks, beyond the last one freed. They
     /// are given up before any stream waits or the pool grows.
     pub cache_bytes: u64,
-    /// Whether small blocks whose size is not a multiple of 256 are put together in slabs, where they
-    /// have a sixteenth more than was asked for, or up to 15 bytes, and lie on multiples of 16 bytes.
-    /// Else, and unless it is asked for, every block is a multiple of 256 bytes, and lies on one.
+    /// Whether blocks of up to 4 KiB whose size is not nearly a multiple of 256 are put together in
+    /// slabs, as they are by default. There they have a sixteenth more than was asked for, or up to
+    /// 15 bytes, and are aligned to the largest power of two that divides their size, 16 at least and
+    /// 256 at most. What is free beside them in a slab serves blocks of their size until all of it is
+    /// free. Without, every block is a multiple of 256 bytes, and lies on one.
     pub slabs: bool,
     /// Whether to keep, for each live block, its tag and where it was allocated, for
     /// [`Pool::leak_report`](super::Pool::leak_report). Costs a lock and a map entry a block.
@@ -90,7 +92,7 @@ impl Default for PoolConfig {
             // What is cached is not free to anyone: with 32 MiB a program that swaps 25 MiB of small
             // blocks in 360 MiB reserved 1.042 times its peak, with 4 MiB 1.014.
             cache_bytes: 4 << 20,
-            slabs: false,
+            slabs: true,
             track: false,
             backtraces: false,
         }
@@ -165,7 +167,8 @@ impl PoolConfig {
         self
     }
 
-    /// Sets whether small blocks lie in slabs; without, every address is a multiple of 256.
+    /// Sets whether small blocks lie in slabs, see [`PoolConfig::slabs`]; without, every address is a
+    /// multiple of 256.
     #[must_use]
     pub fn slabs(mut self, on: bool) -> Self {
         self.slabs = on;

@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use super::active::{Active, Gauge};
-use super::cache::{Cache, Cached};
+use super::cache::{Cached, MOST_BLOCKS};
 use super::config::PoolConfig;
 use super::edges::Edge;
 use super::extents::{End, Extent, Extents, FRESH, Id, NONE, Slot, State};
@@ -86,8 +86,8 @@ pub(crate) struct Core {
     /// What was seen of fragments.
     pub(super) seen: Seen,
     pub(super) recurring: Recurring,
-    /// An empty cache that takes the place of a lane's full one.
-    pub(crate) spare_cache: Option<Cache>,
+    /// Blocks on their way from a cache into the arena; empty between calls.
+    pub(crate) drained: Vec<Cached>,
     /// Blocks on their way from cache to cache; empty between calls.
     pub(crate) taken_over: Vec<Cached>,
     /// Blocks cut into slots.
@@ -131,7 +131,7 @@ impl Core {
             peak_taken: 0,
             seen: Seen::default(),
             recurring: Recurring::default(),
-            spare_cache: None,
+            drained: Vec::with_capacity(MOST_BLOCKS),
             taken_over: Vec::new(),
             slabs: Slabs::default(),
         };
@@ -273,7 +273,7 @@ impl Core {
 
     /// Frees a block with the history (`slot`, `tick`).
     pub(crate) fn give(&mut self, mut id: Id, slot: Slot, tick: u64) {
-        if !self.edges.is_empty() {
+        if self.extents.get(id).edged {
             match self.give_edges(id, slot, tick) {
                 Some(rest) => id = rest,
                 None => return,

@@ -157,7 +157,9 @@ impl Core {
             ..Window::of_gap(place.base, parts.whole)
         };
         let first = self.extents.seek(first, start);
-        self.take_window(slot, &window, first)
+        let grant = self.take_window(slot, &window, first)?;
+        self.extents.get_mut(grant.id).edged = true;
+        Ok(grant)
     }
 
     /// Books the second mapping at `at` for the edge in `fragment`: `others` of it are the handle's
@@ -305,11 +307,16 @@ impl Core {
     /// Whether every second mapping has as many bytes of a block as are away at the handle's place.
     pub(super) fn check_edges(&self) -> std::result::Result<(), String> {
         let mut shown: BTreeMap<u64, u64> = BTreeMap::new();
-        for (_, extent) in self
+        for (id, extent) in self
             .extents
             .iter()
             .filter(|(_, it)| it.state == State::Taken)
         {
+            if self.has_edge(extent.start, extent.bytes) && !extent.edged {
+                return Err(format!(
+                    "block {id} {extent:?} has an edge and is not marked"
+                ));
+            }
             let (start, end) = (extent.start, extent.end());
             let lower = self.edge_at(start);
             let upper = self.edge_at(end - 1).filter(|(at, _)| *at > start);

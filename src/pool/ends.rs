@@ -14,8 +14,11 @@
 //! A pool that is small against a granule has one end: a handle more would be dearer than any
 //! order.
 
+use std::hint::select_unpredictable;
+
 use super::core::{Core, Grant, is_done};
 use super::extents::{End, Extent, FRESH, Id, Slot};
+use super::stats::SMALL_BYTES;
 use super::told::Told;
 use super::windows;
 use crate::error::Result;
@@ -35,9 +38,10 @@ const GRANULES_BEFORE_ENDS: u64 = 256;
 
 impl Core {
     /// Whether a request of `bytes` goes to the high end.
+    #[inline(always)]
     fn goes_high(&self, bytes: u64) -> bool {
         let granule = self.arena.granule();
-        bytes <= granule / SMALL_PART && self.peak_reserved >= GRANULES_BEFORE_ENDS * granule
+        (bytes <= granule / SMALL_PART) & (self.peak_reserved >= GRANULES_BEFORE_ENDS * granule)
     }
 
     /// Whether the handle mapped at `offset` is of the smallest size.
@@ -47,20 +51,36 @@ impl Core {
     }
 
     /// Where to map memory for a request of `bytes`.
+    #[inline(always)]
     pub(super) fn end_for(&self, bytes: u64) -> End {
-        if self.goes_high(bytes) {
-            End::High
-        } else {
-            End::Low
-        }
+        // Without a branch: which it is changes from request to request.
+        select_unpredictable(self.goes_high(bytes), End::High, End::Low)
     }
 
     /// Steps 1 and 2: the hole that suits the request best of those that are ready for `slot`. No
     /// driver call but, for a small block, to bring an idle handle to the high end.
+    #[inline]
     pub(crate) fn take_ready(&mut self, slot: Slot, bytes: u64) -> Result<Option<Grant>> {
-        if let Some(grant) = self.take_scattered(slot, bytes)? {
+        if bytes > SMALL_BYTES
+            && let Some(grant) = self.take_scattered(slot, bytes)?
+        {
             return Ok(Some(grant));
         }
+        // Nearly always there is only the stream's own memory, the best of which will do.
+        let end = self.end_for(bytes);
+        if self.only_stream()
+            && self.extents.index(FRESH, end).is_empty()
+            && let Some(best) = self.extents.index(slot, end).best(bytes)
+        {
+            self.steps.own_stream += 1;
+            self.told.note(Told::OwnStream(bytes));
+            return Ok(Some(self.take(best, bytes, slot)));
+        }
+        self.take_ready_of_any(slot, bytes)
+    }
+
+    #[inline(never)]
+    fn take_ready_of_any(&mut self, slot: Slot, bytes: u64) -> Result<Option<Grant>> {
         let found = if self.goes_high(bytes) {
             let granule = self.arena.granule();
             // The smallest are the ones that outlive everything: they hold no large handle.
@@ -139,7 +159,7 @@ impl Core {
         };
         let first = |owner: Slot| {
             let index = self.extents.index(owner, end);
-            // Nearly always the first will do, which `best` finds without an iterator's state.
+            // Mostly the first will do, which `best` finds without an iterator's state.
             let best = index.best(bytes)?;
             if usable(&best) {
                 return Some(best);

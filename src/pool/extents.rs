@@ -30,7 +30,9 @@
 //! Everything here is integers: no driver type, no clock, no lock. An extent is 64 bytes, and no
 //! call allocates except to extend the table or the list of its unused records.
 
-use std::collections::{BTreeMap, HashSet};
+mod check;
+
+use std::collections::BTreeMap;
 
 use super::index::Index;
 use super::stats::SMALL_BYTES;
@@ -101,6 +103,8 @@ pub(crate) struct Extent {
     pub(crate) state: State,
     /// Of a block: it may be moved.
     pub(crate) movable: bool,
+    /// Of a block: an end of it may lie in a second mapping; if not, no end does.
+    pub(crate) edged: bool,
 }
 
 const _: () = assert!(size_of::<Extent>() == 64);
@@ -118,6 +122,7 @@ impl Extent {
         stamp: 0,
         state: State::Unused,
         movable: false,
+        edged: false,
     };
 
     /// Offset of the first byte behind the extent.
@@ -233,7 +238,7 @@ impl Extents {
     /// Whether `slot` has no hole.
     pub(crate) fn has_none(&self, slot: Slot) -> bool {
         let [low, high] = &self.indexes[slot as usize];
-        low.holes() + high.holes() == 0
+        low.is_empty() && high.is_empty()
     }
 
     /// Bytes and number of taken extents.
@@ -283,6 +288,12 @@ impl Extents {
         if !self.largest_known {
             (self.largest, self.largest_known) = (self.largest_hole(), true);
         }
+    }
+
+    /// Whether what was noted of the largest hole is so.
+    #[inline]
+    pub(crate) fn knows_largest(&self) -> bool {
+        self.largest_known
     }
 
     /// Bytes of the largest hole as it was noted last, or more.
@@ -336,42 +347,65 @@ impl Extents {
         })
     }
 
-    fn new_record(&mut self, extent: Extent) -> Id {
-        let Some(id) = self.spare.pop() else {
-            self.table.push(extent);
-            return (self.table.len() - 1) as Id;
-        };
-        *self.get_mut(id) = extent;
-        id
+    /// An unused record, to be written.
+    #[inline(always)]
+    fn new_record(&mut self) -> Id {
+        match self.spare.pop() {
+            Some(id) => id,
+            None => self.add_record(),
+        }
     }
 
+    #[cold]
+    #[inline(never)]
+    fn add_record(&mut self) -> Id {
+        self.table.push(Extent::BLANK);
+        (self.table.len() - 1) as Id
+    }
+
+    #[inline(always)]
     fn drop_record(&mut self, id: Id) {
-        *self.get_mut(id) = Extent::BLANK;
+        self.get_mut(id).state = State::Unused;
         self.spare.push(id);
     }
 
+    /// Files the hole `id`.
+    #[inline(always)]
     fn file(&mut self, id: Id) {
-        let Extent {
-            start, bytes, slot, ..
-        } = *self.get(id);
+        let bytes = self.get(id).bytes;
         self.changes += 1;
         self.hole_sums.0 += 1;
         self.hole_sums.1 += bytes;
+        self.put_in(id, self.get(id).start, bytes, self.get(id).slot);
+    }
+
+    /// Takes the hole `id` out of its index.
+    #[inline(always)]
+    fn unfile(&mut self, id: Id) {
+        let bytes = self.get(id).bytes;
+        self.changes += 1;
+        self.hole_sums.0 -= 1;
+        self.hole_sums.1 -= bytes;
+        self.take_out(id);
+    }
+
+    /// As [`Extents::file`], of a hole at `start` of `slot`, but for the sums of all holes.
+    #[inline(always)]
+    fn put_in(&mut self, id: Id, start: u64, bytes: u64, slot: Slot) {
         self.small_holes += small_bytes(bytes);
         if bytes >= self.largest {
             (self.largest, self.largest_known) = (bytes, true);
         }
         let end = self.end_of(start) as usize;
-        self.indexes[slot as usize][end].insert(&mut self.table, id);
+        self.indexes[slot as usize][end].insert(&mut self.table, id, bytes);
     }
 
-    fn unfile(&mut self, id: Id) {
+    /// As [`Extents::unfile`], but for the sums of all holes.
+    #[inline(always)]
+    fn take_out(&mut self, id: Id) {
         let Extent {
             start, bytes, slot, ..
         } = *self.get(id);
-        self.changes += 1;
-        self.hole_sums.0 -= 1;
-        self.hole_sums.1 -= bytes;
         self.small_holes -= small_bytes(bytes);
         self.largest_known &= bytes < self.largest;
         let end = self.end_of(start) as usize;
@@ -379,21 +413,35 @@ impl Extents {
     }
 
     /// Cuts an extent that is not filed in two at offset `at` inside it; gives the upper part.
+    #[inline]
     fn cut(&mut self, id: Id, at: u64) -> Id {
-        let lower = *self.get(id);
-        debug_assert!(lower.start < at && at < lower.end());
-        let upper = Extent {
-            start: at,
-            bytes: lower.end() - at,
-            prev: id,
-            ..lower
-        };
-        let upper_id = self.new_record(upper);
+        let Extent {
+            start, bytes, next, ..
+        } = *self.get(id);
+        debug_assert!(start < at && at < start + bytes);
+        let upper_id = self.new_record();
+        // Field by field, here as below: a record put together elsewhere and copied would be read
+        // before it is written out.
         let lower = self.get_mut(id);
-        lower.bytes = at - lower.start;
-        let after = std::mem::replace(&mut lower.next, upper_id);
-        if after != NONE {
-            self.get_mut(after).prev = upper_id;
+        let Extent {
+            tick, slot, stamp, ..
+        } = *lower;
+        let (state, movable, edged) = (lower.state, lower.movable, lower.edged);
+        lower.bytes = at - start;
+        lower.next = upper_id;
+        let upper = self.get_mut(upper_id);
+        upper.start = at;
+        upper.bytes = start + bytes - at;
+        upper.tick = tick;
+        upper.prev = id;
+        upper.next = next;
+        upper.slot = slot;
+        upper.stamp = stamp;
+        upper.state = state;
+        upper.movable = movable;
+        upper.edged = edged;
+        if next != NONE {
+            self.get_mut(next).prev = upper_id;
         }
         upper_id
     }
@@ -413,21 +461,36 @@ impl Extents {
 
     /// Turns the first `bytes` of the hole `id` into a block of `slot`; the rest stays a hole with
     /// its history.
+    #[inline]
     pub(crate) fn take(&mut self, id: Id, bytes: u64, slot: Slot) {
-        self.unfile(id);
-        if self.get(id).bytes > bytes {
-            let short = u64::from(seeded!("hole-cut-a-unit-short")) * super::index::UNIT;
-            let rest = self.cut(id, self.get(id).start + bytes - short);
-            self.file(rest);
+        let Extent {
+            start,
+            bytes: all,
+            slot: owner,
+            ..
+        } = *self.get(id);
+        self.take_out(id);
+        self.changes += 1;
+        let short = u64::from(seeded!("hole-cut-a-unit-short")) * super::index::UNIT;
+        let kept = bytes - short;
+        if all > bytes {
+            let rest = self.cut(id, start + kept);
+            self.put_in(rest, start + kept, all - kept, owner);
+            self.hole_sums.1 -= kept;
+        } else {
+            self.hole_sums.0 -= 1;
+            self.hole_sums.1 -= all;
         }
         self.mark_taken(id, slot);
     }
 
+    #[inline(always)]
     fn mark_taken(&mut self, id: Id, slot: Slot) {
         let extent = self.get_mut(id);
         extent.state = State::Taken;
         extent.slot = slot;
         extent.movable = false;
+        extent.edged = false;
         self.taken_bytes += self.get(id).bytes;
         self.taken += 1;
     }
@@ -442,6 +505,9 @@ impl Extents {
     /// Joins the block `id` with the block behind it.
     pub(crate) fn join_taken(&mut self, id: Id) {
         self.taken -= 1;
+        let upper = self.get(id).next;
+        let edged = self.get(upper).edged;
+        self.get_mut(id).edged |= edged;
         self.join(id);
     }
 
@@ -468,14 +534,63 @@ impl Extents {
         tick: u64,
         covered: impl Fn(&Extent) -> bool,
     ) -> Id {
+        let Extent {
+            mut start,
+            mut bytes,
+            prev,
+            mut next,
+            ..
+        } = *self.get(id);
+        let joins = |extent: &Extent| {
+            extent.state == State::Hole && (extent.slot == slot || covered(extent))
+        };
+        let up = next != NONE && joins(self.get(next));
+        let down = prev != NONE && joins(self.get(prev));
+        self.changes += 1;
+        self.hole_sums.0 += 1;
+        self.hole_sums.1 += bytes;
+        let (mut at, mut latest) = (id, tick);
+        if up {
+            self.take_in(next);
+            let upper = self.get(next);
+            if upper.slot == slot && !seeded!("merge-forgets-the-upper-history") {
+                latest = latest.max(upper.tick);
+            }
+            bytes += upper.bytes;
+            self.drop_record(std::mem::replace(&mut next, upper.next));
+        }
+        if down {
+            self.take_in(prev);
+            let lower = self.get(prev);
+            if lower.slot == slot && !seeded!("merge-forgets-the-lower-history") {
+                latest = latest.max(lower.tick);
+            }
+            bytes += lower.bytes;
+            start = lower.start;
+            at = prev;
+            self.drop_record(id);
+        }
         self.stamp = self.stamp.wrapping_add(1);
         let stamp = self.stamp;
-        let extent = self.get_mut(id);
-        extent.state = State::Hole;
-        extent.slot = slot;
-        extent.tick = tick;
-        extent.stamp = stamp;
-        self.merge_around(id, covered)
+        let hole = self.get_mut(at);
+        hole.bytes = bytes;
+        hole.tick = latest;
+        hole.next = next;
+        hole.slot = slot;
+        hole.stamp = stamp;
+        hole.state = State::Hole;
+        if (up | down) && next != NONE {
+            self.get_mut(next).prev = at;
+        }
+        self.put_in(at, start, bytes, slot);
+        at
+    }
+
+    /// Takes a hole out of its index for good: another one gets its bytes.
+    #[inline(always)]
+    fn take_in(&mut self, id: Id) {
+        self.hole_sums.0 -= 1;
+        self.take_out(id);
     }
 
     /// Turns the part [`start`, `end`) of the hole `id` into bytes that are away; gives them.
@@ -519,39 +634,6 @@ impl Extents {
         extent.state = State::Retiring;
         extent.slot = slot;
         extent.tick = tick;
-    }
-
-    /// Merges the unfiled hole `id` with its neighbours as [`Extents::give`] says, and files it.
-    fn merge_around(&mut self, mut id: Id, covered: impl Fn(&Extent) -> bool) -> Id {
-        let Extent {
-            slot, prev, next, ..
-        } = *self.get(id);
-        let joins = |extent: &Extent| {
-            extent.state == State::Hole && (extent.slot == slot || covered(extent))
-        };
-        if next != NONE && joins(self.get(next)) {
-            self.unfile(next);
-            self.absorb_history(id, next);
-            self.join(id);
-        }
-        if prev != NONE && joins(self.get(prev)) {
-            self.unfile(prev);
-            let history = *self.get(id);
-            let lower = self.get_mut(prev);
-            let tick = if lower.slot == history.slot && !seeded!("merge-forgets-the-lower-history")
-            {
-                lower.tick.max(history.tick)
-            } else {
-                history.tick
-            };
-            lower.slot = history.slot;
-            lower.tick = tick;
-            lower.stamp = history.stamp;
-            self.join(prev);
-            id = prev;
-        }
-        self.file(id);
-        id
     }
 
     /// Lets the history of `id` cover that of `other` as well; a different slot's is done.
@@ -697,105 +779,5 @@ impl Extents {
         }
         self.mark_taken(id, slot);
         id
-    }
-
-    /// Every record is an extent of the list or spare, once.
-    fn check_records(&self) -> Result<(), String> {
-        let listed = self.iter().count();
-        let spare: HashSet<Id> = self.spare.iter().copied().collect();
-        if spare.len() < self.spare.len() {
-            return Err("a spare record is spare twice".to_string());
-        }
-        if let Some(id) = (spare.iter()).find(|&&id| self.get(id).state != State::Unused) {
-            return Err(format!("spare record {id} is {:?}", self.get(*id)));
-        }
-        if listed + spare.len() == self.table.len() {
-            return Ok(());
-        }
-        Err(format!(
-            "{listed} extents and {} spare records are not the {} there are",
-            spare.len(),
-            self.table.len()
-        ))
-    }
-
-    /// Whether the table is whole: extents cover the arena in order, links agree, every hole is
-    /// filed once in its slot's index, sums agree.
-    pub(crate) fn check(&self, granule: u64) -> Result<(), String> {
-        let mut at = 0;
-        let mut prev = NONE;
-        let mut taken = (0, 0);
-        let mut small = 0;
-        let mut holes = vec![(0u64, 0u64); self.indexes.len()];
-        for (id, extent) in self.iter() {
-            if extent.start != at || extent.bytes == 0 || extent.prev != prev {
-                return Err(format!(
-                    "extent {id} {extent:?} does not follow {at:#x} (previous {prev})"
-                ));
-            }
-            let unit = match extent.state {
-                State::Unused => return Err(format!("unused record {id} is in the list")),
-                State::Gap | State::Retiring => granule,
-                State::Hole | State::Taken | State::Away => super::index::UNIT,
-            };
-            if extent.start % unit != 0 || extent.bytes % unit != 0 {
-                return Err(format!(
-                    "extent {id} {extent:?} is not on multiples of {unit}"
-                ));
-            }
-            match extent.state {
-                State::Taken => taken = (taken.0 + extent.bytes, taken.1 + 1),
-                State::Hole => {
-                    small += small_bytes(extent.bytes);
-                    let sum = &mut holes[extent.slot as usize];
-                    *sum = (sum.0 + extent.bytes, sum.1 + 1);
-                    let index = self.index(extent.slot, self.end_of(extent.start));
-                    if !index.holds(&self.table, id) {
-                        return Err(format!("hole {id} {extent:?} is not filed"));
-                    }
-                }
-                State::Gap if self.gaps.get(&extent.start) != Some(&id) => {
-                    return Err(format!("gap {id} {extent:?} is not filed"));
-                }
-                _ => {}
-            }
-            at = extent.end();
-            prev = id;
-        }
-        self.check_records()?;
-        if taken != self.taken() {
-            return Err(format!(
-                "blocks sum to {taken:?}, counted {:?}",
-                self.taken()
-            ));
-        }
-        let all = holes
-            .iter()
-            .fold((0, 0), |(bytes, count), of| (bytes + of.0, count + of.1));
-        if (all.1, all.0) != self.hole_sums || small != self.small_holes {
-            return Err(format!(
-                "holes sum to {all:?} and {small} small, counted {:?} and {}",
-                self.hole_sums, self.small_holes
-            ));
-        }
-        let largest = self.largest_hole();
-        if largest > self.largest || (self.largest_known && largest != self.largest) {
-            return Err(format!(
-                "the largest hole has {largest} bytes, noted {}",
-                self.largest
-            ));
-        }
-        for (slot, sum) in holes.iter().enumerate() {
-            let ends = &self.indexes[slot];
-            let filed = ends.iter().fold((0, 0), |(bytes, holes), index| {
-                (bytes + index.bytes(), holes + index.holes())
-            });
-            if *sum != filed {
-                return Err(format!(
-                    "holes of slot {slot} sum to {sum:?}, filed {filed:?}"
-                ));
-            }
-        }
-        Ok(())
     }
 }

@@ -71,8 +71,8 @@ impl Flow {
 #[derive(Debug, Default)]
 struct Cold {
     flow: Flow,
-    /// Allocated less freed.
-    live: [Tallies; 2],
+    /// Bytes allocated less freed, and that came into the lane's cache less those that left it.
+    active: [Tally; 2],
     /// Times that anything was allocated.
     allocations: Tally,
     /// Bytes that went from the lane's cache into the arena or into another cache.
@@ -200,11 +200,13 @@ impl Flows {
         }
     }
 
+    #[inline]
     fn cold_allocated(&self, class: usize, sums: Sums) {
         let (hot, cold) = (&self.hot, &self.cold);
         cold.allocations.add(1);
-        cold.flow.allocated[class].add(sums);
-        let rose = cold.live[class].add(sums) - hot.freed[class].get();
+        let allocated = cold.flow.allocated[class].add(sums);
+        cold.active[class].add(sums.bytes);
+        let rose = allocated - cold.flow.freed[class].get() - hot.freed[class].get();
         let [bar, other] = [&cold.flow.bars[class], &cold.flow.bars[1 - class]];
         other.other.set(UNSET);
         let allocations = hot.allocations();
@@ -216,19 +218,22 @@ impl Flows {
 
     fn cold_freed(&self, class: usize, sums: Sums) {
         self.cold.flow.freed[class].add(sums);
-        self.cold.live[class].sub(sums);
+        self.cold.active[class].sub(sums.bytes);
     }
 
     /// Notes that bytes in small and in large blocks left the cache for the arena or for another.
     pub(crate) fn left_cache(&self, bytes: [u64; 2]) {
-        for (left, bytes) in self.cold.left.iter().zip(bytes) {
+        let Cold { left, active, .. } = &self.cold;
+        for ((left, active), bytes) in left.iter().zip(active).zip(bytes) {
             left.add(bytes);
+            active.sub(bytes);
         }
     }
 
     /// Notes that a block of `bytes` came into the cache from another or from the arena. Under the
     /// core's lock.
     pub(crate) fn came_to_cache(&self, bytes: u64) {
+        self.cold.active[class(bytes)].add(bytes);
         self.came(&self.cold.flow, bytes);
     }
 
@@ -248,17 +253,15 @@ impl Flows {
     /// What is live of a class, or more, by what was seen last of what went away.
     #[inline]
     fn live(&self, class: usize) -> Sums {
-        self.hot.allocated[class].get() - self.hot.freed[class].get() + self.cold.live[class].get()
-            - self.away[class].get()
+        let of = |flow: &Flow| flow.allocated[class].get() - flow.freed[class].get();
+        of(&self.hot) + of(&self.cold.flow) - self.away[class].get()
     }
 
     /// Bytes of a class in live blocks and in the cache, or more, as [`Flows::live`].
     #[inline]
     fn active(&self, class: usize) -> u64 {
-        (self.cold.live[class].bytes.get())
+        (self.cold.active[class].get())
             .wrapping_add(self.hot.came[class].get())
-            .wrapping_add(self.cold.flow.came[class].get())
-            .wrapping_sub(self.cold.left[class].get())
             .wrapping_sub(self.away[class].bytes.get())
     }
 

@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 use std::hint::select_unpredictable;
 
-use super::extents::{Extent, Id, NONE};
+use super::extents::{Extent, Id, NONE, State};
 
 /// Every size the pool hands out from the arena, and every address, is a multiple of this many bytes:
 /// what `cudaMalloc` promises of addresses. Blocks of 1 to 4096 bytes, all sizes alike, have 6.2 % more
@@ -24,49 +24,62 @@ pub(crate) const BINS: usize = 63 * 64;
 /// Sizes below this many units have bins.
 const SIZES: usize = 16 * 64 * 64;
 
+/// Words of 64 bins, and groups of 64 words.
+const WORDS: usize = SIZES / 64;
+const GROUPS: usize = WORDS / 64;
+
+/// An array of zeros on the heap, which takes no memory until it is written.
+fn zeros<T: Copy + Default, const N: usize>() -> Box<[T; N]> {
+    let zeros = vec![T::default(); N].into_boxed_slice();
+    zeros
+        .try_into()
+        .unwrap_or_else(|_| Box::new([T::default(); N]))
+}
+
 /// The bins that are not empty: a bit each, a bit for each word of those, and one for each of those.
 struct Bitmap {
-    bits: Box<[u64]>,
-    words: [u64; SIZES / 64 / 64],
+    bits: Box<[u64; WORDS]>,
+    words: [u64; GROUPS],
     groups: u64,
 }
 
 impl Bitmap {
     fn new() -> Self {
         Self {
-            bits: vec![0; SIZES / 64].into_boxed_slice(),
-            words: [0; SIZES / 64 / 64],
+            bits: zeros(),
+            words: [0; GROUPS],
             groups: 0,
         }
     }
 
-    #[inline]
-    fn set(&mut self, bin: usize) {
-        self.bits[bin / 64] |= 1 << (bin % 64);
-        self.words[bin / 64 / 64] |= 1 << (bin / 64 % 64);
-        self.groups |= 1 << (bin / 64 / 64);
+    #[inline(always)]
+    fn set(&mut self, bin: Bin) {
+        let (word, group) = (bin.0 / 64, bin.0 / 64 / 64);
+        self.bits[word] |= 1 << (bin.0 % 64);
+        self.words[group] |= 1 << (word % 64);
+        self.groups |= 1 << group;
     }
 
-    #[inline]
-    fn clear(&mut self, bin: usize) {
-        let word = &mut self.bits[bin / 64];
-        *word &= !(1 << (bin % 64));
-        if *word != 0 {
-            return;
-        }
-        let group = &mut self.words[bin / 64 / 64];
-        *group &= !(1 << (bin / 64 % 64));
-        self.groups &= !(u64::from(*group == 0) << (bin / 64 / 64));
+    /// Clears the bit if `empty`. Without a branch: whether a bin, or its word, is empty now is
+    /// anyone's guess.
+    #[inline(always)]
+    fn clear_if(&mut self, bin: Bin, empty: bool) {
+        let (word, group) = (bin.0 / 64, bin.0 / 64 / 64);
+        let bits = self.bits[word] & !(u64::from(empty) << (bin.0 % 64));
+        self.bits[word] = bits;
+        let words = self.words[group] & !(u64::from(bits == 0) << (word % 64));
+        self.words[group] = words;
+        self.groups &= !(u64::from(words == 0) << group);
     }
 
-    /// The first bit set from `from` on, which is below [`SIZES`].
+    /// The first bit set from `from` on.
     ///
     /// Whether the word at hand has one is anyone's guess, and a wrong guess costs more than to look
     /// in both places.
-    #[inline]
-    fn next(&self, from: usize) -> Option<usize> {
-        let (word, group) = (from / 64, from / 64 / 64);
-        let here = self.bits[word] & (!0 << (from % 64));
+    #[inline(always)]
+    fn next(&self, from: Bin) -> Option<Bin> {
+        let (word, group) = (from.0 / 64, from.0 / 64 / 64);
+        let here = self.bits[word] & (!0 << (from.0 % 64));
         // In two steps, as no number is shifted by all its bits.
         let beside = self.words[group] & (!0 << (word % 64) << 1);
         if here | beside == 0 {
@@ -75,16 +88,30 @@ impl Bitmap {
         // Of an empty word bit 63, which is in bounds and not taken then.
         let later = group * 64 + (beside | 1 << 63).trailing_zeros() as usize;
         let (at, bits) = select_unpredictable(here != 0, (word, here), (later, self.bits[later]));
-        Some(at * 64 + bits.trailing_zeros() as usize)
+        Some(Bin(at * 64 + bits.trailing_zeros() as usize))
     }
 
-    fn next_group(&self, from: usize) -> Option<usize> {
+    fn next_group(&self, from: usize) -> Option<Bin> {
         let groups = self.groups & (!0 << from);
         (groups != 0).then(|| {
             let group = groups.trailing_zeros() as usize;
             let at = group * 64 + self.words[group].trailing_zeros() as usize;
-            at * 64 + self.bits[at].trailing_zeros() as usize
+            Bin(at * 64 + self.bits[at].trailing_zeros() as usize)
         })
+    }
+
+    /// Whether each level says of the one below what is so.
+    fn check(&self) -> Result<(), String> {
+        let words = self.words.iter().enumerate();
+        for (group, word) in words {
+            let below = &self.bits[group * 64..][..64];
+            let filled = |bits: u64, at: usize| bits >> at & 1 == 1;
+            let agrees = |(at, bits): (usize, &u64)| filled(*word, at) == (*bits != 0);
+            if !below.iter().enumerate().all(agrees) || filled(self.groups, group) != (*word != 0) {
+                return Err(format!("the bits of group {group} of bins do not agree"));
+            }
+        }
+        Ok(())
     }
 
     fn last(&self) -> Option<usize> {
@@ -97,22 +124,41 @@ impl Bitmap {
     }
 }
 
-/// The first hole of each bin. Zeros are as good as empty, so that memory nobody wrote is not there.
-struct Heads(Box<[u32]>);
+/// The number of a bin, below [`SIZES`].
+#[derive(Clone, Copy)]
+struct Bin(usize);
+
+impl Bin {
+    /// The bin of a size, `None` for one that has none.
+    #[inline(always)]
+    fn of(bytes: u64) -> Option<Self> {
+        let units = bytes / UNIT;
+        (units < SIZES as u64).then_some(Self(units as usize))
+    }
+
+    fn next(self) -> Option<Self> {
+        (self.0 + 1 < SIZES).then_some(Self(self.0 + 1))
+    }
+
+    /// Whether it is a list.
+    #[inline(always)]
+    fn is_listed(self) -> bool {
+        self.0 <= BINS
+    }
+}
+
+/// The first hole of each bin. Zeros are as good as empty.
+struct Heads(Box<[u32; SIZES]>);
 
 impl Heads {
-    fn new() -> Self {
-        Self(vec![0; SIZES].into_boxed_slice())
+    #[inline(always)]
+    fn get(&self, bin: Bin) -> Id {
+        self.0[bin.0 % SIZES].wrapping_sub(1)
     }
 
-    #[inline]
-    fn get(&self, bin: usize) -> Id {
-        self.0[bin].wrapping_sub(1)
-    }
-
-    #[inline]
-    fn set(&mut self, bin: usize, id: Id) {
-        self.0[bin] = id.wrapping_add(1);
+    #[inline(always)]
+    fn set(&mut self, bin: Bin, id: Id) {
+        self.0[bin.0 % SIZES] = id.wrapping_add(1);
     }
 }
 
@@ -122,67 +168,43 @@ pub(crate) struct Index {
     filled: Bitmap,
     /// (bytes, start, id) of holes that no bin has.
     others: BTreeSet<(u64, u64, Id)>,
-    bytes: u64,
-    holes: u64,
 }
 
 impl Default for Index {
     fn default() -> Self {
         Self {
-            heads: Heads::new(),
+            heads: Heads(zeros()),
             filled: Bitmap::new(),
             others: BTreeSet::new(),
-            bytes: 0,
-            holes: 0,
         }
     }
 }
 
 impl Index {
-    /// Bytes in all holes filed here.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Number of holes filed here.
-    pub(crate) fn holes(&self) -> u64 {
-        self.holes
-    }
-
-    /// The bin of a size, `None` for one that has none.
+    /// Whether no hole is filed here.
     #[inline]
-    fn bin(bytes: u64) -> Option<usize> {
-        let units = bytes / UNIT;
-        (units < SIZES as u64).then_some(units as usize)
+    pub(crate) fn is_empty(&self) -> bool {
+        self.filled.groups == 0 && self.others.is_empty()
     }
 
-    /// Whether holes of a size are listed.
-    #[inline]
-    fn is_listed(bytes: u64) -> bool {
-        bytes <= BINS as u64 * UNIT
-    }
-
-    /// Files the hole `id`.
-    #[inline]
-    pub(crate) fn insert(&mut self, table: &mut [Extent], id: Id) {
+    /// Files the hole `id`, which has `bytes`.
+    #[inline(always)]
+    pub(crate) fn insert(&mut self, table: &mut [Extent], id: Id, bytes: u64) {
         let extent = &mut table[id as usize];
-        let bytes = extent.bytes;
-        self.bytes += bytes;
-        self.holes += 1;
-        let Some(bin) = Self::bin(bytes) else {
+        let Some(bin) = Bin::of(bytes) else {
             self.others.insert((bytes, extent.start, id));
             return;
         };
         let head = self.heads.get(bin);
         extent.newer = NONE;
         extent.older = head;
-        if head == NONE {
-            self.filled.set(bin);
-        } else if Self::is_listed(bytes) {
+        if head != NONE {
+            if !bin.is_listed() {
+                return self.insert_beside(table, head, id);
+            }
             table[head as usize].newer = id;
-        } else {
-            return self.insert_beside(table, head, id);
         }
+        self.filled.set(bin);
         self.heads.set(bin, id);
     }
 
@@ -196,7 +218,7 @@ impl Index {
         if start < first {
             self.others.insert((bytes, first, head));
             table[id as usize].older = head;
-            self.heads.set((bytes / UNIT) as usize, id);
+            self.heads.set(Bin((bytes / UNIT) as usize), id);
         } else {
             self.others.insert((bytes, start, id));
             table[head as usize].older = id;
@@ -204,29 +226,13 @@ impl Index {
     }
 
     /// Takes the hole `id`, which is filed here, out.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn remove(&mut self, table: &mut [Extent], id: Id) {
-        let Extent {
-            start,
-            bytes,
-            newer,
-            older,
-            ..
-        } = table[id as usize];
-        self.bytes -= bytes;
-        self.holes -= 1;
-        let Some(bin) = Self::bin(bytes) else {
-            self.others.remove(&(bytes, start, id));
-            return;
+        let extent = &table[id as usize];
+        let (newer, older) = (extent.newer, extent.older);
+        let Some(bin) = Bin::of(extent.bytes).filter(|bin| bin.is_listed()) else {
+            return self.remove_unlisted(table, id);
         };
-        if !Self::is_listed(bytes) {
-            if older == NONE && self.heads.get(bin) == id {
-                self.heads.set(bin, NONE);
-                self.filled.clear(bin);
-                return;
-            }
-            return self.remove_beside(table, bin, id);
-        }
         if older != NONE {
             table[older as usize].newer = newer;
         }
@@ -235,21 +241,39 @@ impl Index {
             return;
         }
         self.heads.set(bin, older);
-        if older == NONE {
-            self.filled.clear(bin);
+        self.filled.clear_if(bin, older == NONE);
+    }
+
+    /// As [`Index::remove`], of a size that is not listed.
+    #[cold]
+    #[inline(never)]
+    fn remove_unlisted(&mut self, table: &mut [Extent], id: Id) {
+        let Extent {
+            start,
+            bytes,
+            older,
+            ..
+        } = table[id as usize];
+        let Some(bin) = Bin::of(bytes) else {
+            self.others.remove(&(bytes, start, id));
+            return;
+        };
+        if older == NONE && self.heads.get(bin) == id {
+            self.heads.set(bin, NONE);
+            self.filled.clear_if(bin, true);
+            return;
         }
+        self.remove_beside(table, bin, id);
     }
 
     /// Takes out the hole `id` of a size that is not listed, of which there are or were others.
-    #[cold]
-    #[inline(never)]
-    fn remove_beside(&mut self, table: &mut [Extent], bin: usize, id: Id) {
+    fn remove_beside(&mut self, table: &mut [Extent], bin: Bin, id: Id) {
         let Extent { start, bytes, .. } = table[id as usize];
         let mut head = self.heads.get(bin);
         if head == id {
             let Some(next) = self.first_beside(bytes) else {
                 self.heads.set(bin, NONE);
-                self.filled.clear(bin);
+                self.filled.clear_if(bin, true);
                 return;
             };
             self.others.remove(&next);
@@ -269,14 +293,17 @@ impl Index {
     }
 
     /// The smallest hole of at least `bytes`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn best(&self, bytes: u64) -> Option<Id> {
-        if self.holes == 0 {
-            return None;
+        match Bin::of(bytes).and_then(|bin| self.filled.next(bin)) {
+            Some(bin) => Some(self.heads.get(bin)),
+            None => self.best_of_others(bytes),
         }
-        if let Some(bin) = Self::bin(bytes).and_then(|bin| self.filled.next(bin)) {
-            return Some(self.heads.get(bin));
-        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn best_of_others(&self, bytes: u64) -> Option<Id> {
         let large = bytes.max(SIZES as u64 * UNIT);
         let first = self.others.range((large, 0, 0)..).next();
         first.map(|&(_, _, id)| id)
@@ -285,17 +312,13 @@ impl Index {
     /// The holes of at least `bytes`, smallest first and of one size the lowest first; one a size of
     /// those that are listed.
     pub(crate) fn at_least(&self, bytes: u64) -> impl Iterator<Item = Id> + '_ {
-        let first = Self::bin(bytes).and_then(|bin| self.filled.next(bin));
+        let first = Bin::of(bytes).and_then(|bin| self.filled.next(bin));
         let bins = std::iter::successors(first, |&bin| {
-            (bin + 1 < SIZES).then(|| self.filled.next(bin + 1))?
+            bin.next().and_then(|bin| self.filled.next(bin))
         });
         let binned = bins.flat_map(move |bin| {
-            let bytes = bin as u64 * UNIT;
-            let most = if Self::is_listed(bytes) {
-                0
-            } else {
-                usize::MAX
-            };
+            let bytes = bin.0 as u64 * UNIT;
+            let most = if bin.is_listed() { 0 } else { usize::MAX };
             let others = self.others.range((bytes, 0, 0)..=(bytes, u64::MAX, NONE));
             std::iter::once(self.heads.get(bin)).chain(others.map(|&(_, _, id)| id).take(most))
         });
@@ -312,7 +335,7 @@ impl Index {
         bytes: u64,
     ) -> impl Iterator<Item = Id> + 'a {
         self.at_least(bytes).flat_map(move |head| {
-            let listed = Self::is_listed(table[head as usize].bytes);
+            let listed = Bin::of(table[head as usize].bytes).is_some_and(Bin::is_listed);
             let older = move |&id: &Id| {
                 listed
                     .then(|| table[id as usize].older)
@@ -332,8 +355,9 @@ impl Index {
     /// Whether the hole `id` is filed here; for checks.
     pub(crate) fn holds(&self, table: &[Extent], id: Id) -> bool {
         let Extent { start, bytes, .. } = table[id as usize];
-        let head = Self::bin(bytes).map_or(NONE, |bin| self.heads.get(bin));
-        if !Self::is_listed(bytes) {
+        let bin = Bin::of(bytes);
+        let head = bin.map_or(NONE, |bin| self.heads.get(bin));
+        if !bin.is_some_and(Bin::is_listed) {
             let beside = self.others.contains(&(bytes, start, id));
             let first = |head: Id| table[head as usize].start < start;
             return (head == id) != beside && (!beside || head == NONE || first(head));
@@ -343,5 +367,35 @@ impl Index {
             at = table[at as usize].older;
         }
         at == id
+    }
+
+    /// Bytes and number of the holes filed here, if bins, lists and bits agree.
+    pub(crate) fn check(&self, table: &[Extent]) -> Result<(u64, u64), String> {
+        self.filled.check()?;
+        let (mut bytes, mut holes) = (0, 0);
+        let mut bin = self.filled.next(Bin(0));
+        while let Some(at) = bin {
+            let (mut newer, mut id) = (NONE, self.heads.get(at));
+            if id == NONE {
+                return Err(format!("bin {} has a bit and no hole", at.0));
+            }
+            while id != NONE {
+                let extent = table.get(id as usize);
+                let fits = |it: &&Extent| it.bytes == at.0 as u64 * UNIT && it.state == State::Hole;
+                let Some(extent) = extent.filter(fits) else {
+                    return Err(format!("bin {} has {id}, {extent:?}", at.0));
+                };
+                if at.is_listed() && extent.newer != newer {
+                    return Err(format!(
+                        "{id}, {extent:?}, does not follow {newer} in its bin"
+                    ));
+                }
+                (bytes, holes) = (bytes + extent.bytes, holes + 1);
+                (newer, id) = (id, if at.is_listed() { extent.older } else { NONE });
+            }
+            bin = at.next().and_then(|next| self.filled.next(next));
+        }
+        bytes += self.others.iter().map(|&(bytes, _, _)| bytes).sum::<u64>();
+        Ok((bytes, holes + self.others.len() as u64))
     }
 }

@@ -26,7 +26,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::block::Block;
-use super::cache::{Cache, Cached};
+use super::cache::{Cache, Cached, LARGE_BIT};
 use super::core::{Core, Grant};
 use super::extents::{Id, NONE, Slot};
 use super::flows::{Aways, Flows};
@@ -44,6 +44,9 @@ use crate::sync::{Latch, LatchGuard, is_latched, latch, try_latch};
 
 /// Blocks taken over from another stream's cache behind one wait.
 const TAKEN_OVER: usize = 64;
+
+/// Blocks that a lane's latch is held for while they go from the cache to the core.
+const FEW: usize = 32;
 
 /// Misses of one size in a row after which a lane takes more blocks than were asked for.
 const IN_A_ROW: u64 = 4;
@@ -64,8 +67,9 @@ pub(crate) const COUNTED: Id = 1;
 /// What a lane's latch guards.
 pub(crate) struct LaneState {
     pub(crate) cache: Cache,
-    /// Blocks of this lane that the core served less those freed to it. With what the cache served
-    /// less what it took in: blocks of this lane that were not freed here.
+    /// Blocks of this lane that the core served under the latch less those freed to it. With those it
+    /// served without, and what the cache served less what it took in: blocks of this lane that were
+    /// not freed here.
     others: i64,
     /// Blocks of other lanes that were freed here.
     aways: Aways,
@@ -82,6 +86,11 @@ pub(crate) struct LaneState {
 #[repr(align(128))]
 pub(crate) struct Own {
     pub(crate) state: Latch<LaneState>,
+    /// The cache's summary: who misses a size by it need not take the latch. All bits while nothing
+    /// is done the short way. Written under the latch.
+    may_have: Tally,
+    /// Blocks that the core served without the latch; written under the core's lock.
+    unlatched: Tally,
     /// The size that the cache did not have last, and how often in a row; written under the latch.
     missed: Tally,
     in_a_row: Tally,
@@ -177,6 +186,7 @@ impl Lane {
         let lane = Self::make(shared, stream, home.slot, &home.hold, Some(private));
         let mut state = latch(&lane.own.state);
         (state.aside, state.retired) = (true, true);
+        lane.show(&state);
         drop(state);
         lane.enter();
         lane
@@ -200,6 +210,8 @@ impl Lane {
         let lane = Arc::new(Self {
             own: Own {
                 state: Latch::new(state),
+                may_have: Tally::default(),
+                unlatched: Tally::default(),
                 missed: Tally::default(),
                 in_a_row: Tally::default(),
             },
@@ -237,13 +249,17 @@ impl Lane {
         if !is_servable(requested) {
             return (0, UNCOUNTED);
         }
+        let bytes = size_class::rounded(requested, self.slot_most);
+        let may_have = self.own.may_have.get();
+        if may_have & Cache::bit_of(bytes) == 0 {
+            return self.serve_ready(bytes, requested, may_have & LARGE_BIT != 0, false);
+        }
         let Some(mut state) = try_latch(&self.own.state) else {
             return (0, UNCOUNTED);
         };
         if state.aside {
             return (0, UNCOUNTED);
         }
-        let bytes = size_class::rounded(requested, self.slot_most);
         if let Some(kept) = state.cache.pop(bytes) {
             self.flows.served_by_cache(bytes, requested);
             return (kept.addr, kept.id);
@@ -253,26 +269,36 @@ impl Lane {
         self.note_miss(bytes);
         let has_large = state.cache.may_have_large();
         drop(state);
-        self.serve_ready(bytes, requested, has_large)
+        self.serve_ready(bytes, requested, has_large, true)
     }
 
-    /// As [`Lane::serve_kept`], from a hole that is ready: the ladder's first step, for a block that
-    /// is counted. The cache may have large blocks if `has_large`, as its latch is not taken again to
-    /// see.
-    fn serve_ready(&self, bytes: u64, requested: u64, has_large: bool) -> (Addr, Id) {
+    /// As [`Lane::serve_kept`], of a size that the cache has not, from a hole that is ready: the
+    /// ladder's first step. The cache may have large blocks if `has_large`, as its latch is not taken
+    /// to see.
+    ///
+    /// A block that is not `counted` is counted once it is there: the caller's holds keep the lane
+    /// from being retired meanwhile.
+    #[inline(never)]
+    fn serve_ready(
+        &self,
+        bytes: u64,
+        requested: u64,
+        has_large: bool,
+        counted: bool,
+    ) -> (Addr, Id) {
         let mut core = self.shared.core.lock();
-        let ready = if is_slot(bytes) {
-            core.take_slot_ready(self.slot, bytes)
-        } else {
-            if has_large {
-                self.drain_large(&mut core);
-            }
-            core.take_ready(self.slot, bytes)
-        };
+        if has_large && !is_slot(bytes) {
+            self.drain_large(&mut core);
+        }
+        let ready = core.take_ready_of(self.slot, bytes);
         // A driver's error is told by the steps that follow.
         let Ok(Some(grant)) = ready else {
-            return (0, COUNTED);
+            return (0, if counted { COUNTED } else { UNCOUNTED });
         };
+        if !counted {
+            self.own.unlatched.add(1);
+            self.note_miss(bytes);
+        }
         self.count_served(bytes, requested, &mut core);
         self.take_ahead(grant, bytes, &mut core);
         let is_over = core.is_over_soft_limit();
@@ -290,7 +316,8 @@ impl Lane {
         self.flows.served_by_core(bytes, requested);
     }
 
-    /// Under the latch.
+    /// Under the latch or the core's lock: of two at once one may be missed.
+    #[inline(always)]
     fn note_miss(&self, bytes: u64) {
         if self.own.missed.get() == bytes {
             self.own.in_a_row.add(1);
@@ -383,7 +410,26 @@ impl Lane {
     pub(super) fn set_captured(&self, captured: Option<Arc<Captured>>) -> Option<Arc<Captured>> {
         let mut state = latch(&self.own.state);
         state.aside = state.retired || captured.is_some();
+        self.show(&state);
         std::mem::replace(&mut state.captured, captured)
+    }
+
+    /// Shows who allocates without the latch what the cache may have.
+    #[inline(always)]
+    fn show(&self, state: &LaneState) {
+        let may_have = match state.aside {
+            true => u64::MAX,
+            false => state.cache.summary(),
+        };
+        self.own.may_have.set(may_have);
+    }
+
+    /// Puts a block into the cache, which has room.
+    #[inline(always)]
+    fn push(&self, state: &mut LaneState, block: Cached) {
+        state.cache.push(block);
+        // There is no room in a cache that is aside.
+        self.own.may_have.set(state.cache.summary());
     }
 
     /// A block of at least `requested` bytes from the core. It is counted already, so that the lane
@@ -495,7 +541,7 @@ impl Lane {
     fn keep_foreign(&self, state: &mut LaneState, home: &Self, block: Cached, requested: u64) {
         self.count_away(state, home, block.bytes, requested);
         self.flows.took_foreign(block.bytes);
-        state.cache.push(block);
+        self.push(state, block);
     }
 
     /// Counts a block of `home`, another lane, that is freed here, as one that `home` has no more.
@@ -524,7 +570,7 @@ impl Lane {
             false => requested,
         };
         self.flows.kept_in_cache(block.bytes, requested);
-        state.cache.push(block);
+        self.push(state, block);
     }
 
     /// Frees a block of `home` where the cache is full, which is emptied first, or the lane is
@@ -644,7 +690,7 @@ impl Lane {
             if self.has_room(&state, block.bytes) {
                 core.active.add(block.bytes);
                 self.flows.came_to_cache(block.bytes);
-                state.cache.push(Cached { tick, ..block });
+                self.push(&mut state, Cached { tick, ..block });
             } else {
                 core.give_block(&block, self.slot, tick);
             }
@@ -654,11 +700,17 @@ impl Lane {
     /// Puts a few more blocks of a size that is asked for again and again into the cache, from the
     /// hole behind the one granted, if that is ready. Takes nothing else that is free, and whoever
     /// looks for memory beyond holes gets it back from the cache.
+    #[inline]
     pub(crate) fn take_ahead(&self, grant: Grant, bytes: u64, core: &mut Core) {
         let in_a_row = self.own.in_a_row.get();
-        if in_a_row < IN_A_ROW || self.own.missed.get() != bytes {
-            return;
+        if in_a_row >= IN_A_ROW && self.own.missed.get() == bytes {
+            self.take_more(grant, bytes, in_a_row, core);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_more(&self, grant: Grant, bytes: u64, in_a_row: u64, core: &mut Core) {
         let most = in_a_row.min(AHEAD).min(AHEAD_BYTES / bytes);
         if most == 0 || most * bytes > self.cache_bytes {
             return;
@@ -680,8 +732,8 @@ impl Lane {
 
     /// Empties the cache into the core; true if there was anything.
     ///
-    /// The latch is held only while an empty cache takes the place of the full one. Until the core
-    /// has all of it nobody misses it: who looks for memory does so under the core's lock.
+    /// The latch is held for a few blocks, and while many change hands. Until the core has all of them
+    /// nobody misses them: who looks for memory does so under the core's lock.
     pub(crate) fn drain(&self, core: &mut Core) -> bool {
         let state = latch(&self.own.state);
         self.drain_cache(state, core)
@@ -701,36 +753,43 @@ impl Lane {
                 left[class(block.bytes)] += block.bytes;
                 core.give(block.id, self.slot, block.tick * kept);
             });
+            self.show(&state);
             self.flows.left_cache(left);
             core.active.sub_all(left);
         }
     }
 
     fn drain_cache(&self, mut state: LatchGuard<'_, LaneState>, core: &mut Core) -> bool {
-        let bytes = state.cache.bytes();
-        if bytes == 0 {
+        if state.cache.is_empty() {
             return false;
         }
-        let mut cache = core.spare_cache.take().unwrap_or_else(Cache::new);
-        std::mem::swap(&mut state.cache, &mut cache);
         let left = self.flows.cached();
-        drop(state);
         self.flows.left_cache(left);
         core.active.sub_all(left);
-        let kept = u64::from(!seeded!("cache-forgets-its-histories"));
-        let mut run = None;
-        core.extents.fetch(cache.ids());
-        cache.drain(|block| {
-            if is_slot(block.bytes) {
-                core.give_slot(&block, self.slot, block.tick * kept);
-                return;
-            }
-            run = Some(core.give_with(run, (block.id, block.tick * kept), self.slot));
-        });
-        if let Some((id, tick)) = run {
-            core.give(id, self.slot, tick);
+        if state.cache.places() > FEW {
+            return self.drain_many(state, core);
         }
-        core.spare_cache = Some(cache);
+        core.extents.fetch(state.cache.ids());
+        let mut giver = Giver::of(self.slot);
+        state.cache.drain(|block| giver.give(block, core));
+        self.show(&state);
+        giver.end(core);
+        true
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn drain_many(&self, mut state: LatchGuard<'_, LaneState>, core: &mut Core) -> bool {
+        let mut drained = std::mem::take(&mut core.drained);
+        state.cache.drain(|block| drained.push(*block));
+        self.show(&state);
+        drop(state);
+        let mut giver = Giver::of(self.slot);
+        for block in drained.drain(..) {
+            giver.give(&block, core);
+        }
+        giver.end(core);
+        core.drained = drained;
         true
     }
 
@@ -738,10 +797,11 @@ impl Lane {
     pub(crate) fn retire(&self, core: &mut Core) {
         let mut state = latch(&self.own.state);
         state.aside = true;
+        self.show(&state);
         if std::mem::replace(&mut state.retired, true) {
             return;
         }
-        let out = state.others + self.flows.served_less_kept();
+        let out = state.others + self.own.unlatched.get() as i64 + self.flows.served_less_kept();
         // Counts that others make from here on go to `outstanding`.
         self.drain_cache(state, core);
         if self.outstanding.retire(out) {
@@ -761,5 +821,41 @@ impl Lane {
     fn end(&self) {
         // SAFETY: `new` forgot one count, and `outstanding` reaches zero once after `retire`.
         unsafe { Arc::decrement_strong_count(std::ptr::from_ref(self)) };
+    }
+}
+
+/// Gives blocks of a cache to the core. Freed one by one, neighbours would be filed and taken out
+/// again with each that joins them.
+struct Giver {
+    slot: Slot,
+    /// 0 to forget the blocks' histories.
+    kept: u64,
+    /// Neighbours that are one by now, and the tick of their last use.
+    run: Option<(Id, u64)>,
+}
+
+impl Giver {
+    fn of(slot: Slot) -> Self {
+        Self {
+            slot,
+            kept: u64::from(!seeded!("cache-forgets-its-histories")),
+            run: None,
+        }
+    }
+
+    #[inline(always)]
+    fn give(&mut self, block: &Cached, core: &mut Core) {
+        let tick = block.tick * self.kept;
+        if is_slot(block.bytes) {
+            core.give_slot(block, self.slot, tick);
+        } else {
+            self.run = Some(core.give_with(self.run, (block.id, tick), self.slot));
+        }
+    }
+
+    fn end(self, core: &mut Core) {
+        if let Some((id, tick)) = self.run {
+            core.give(id, self.slot, tick);
+        }
     }
 }

@@ -13,7 +13,7 @@ use super::board::{Board, Word};
 use super::core::Core;
 use super::stats::Steps;
 use crate::arena::ArenaCalls;
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::sync::{Latch, LatchGuard, latch};
 
 /// Extents that are walked over after every change.
 const FEW: u64 = 16;
@@ -68,11 +68,21 @@ macro_rules! group {
 group! {
     OFTEN, post_often, read_often, |core, posted|
     core.active.classes[0].current => posted.active.classes[0].current,
-    core.active.classes[0].peak => posted.active.classes[0].peak,
     core.active.classes[0].added => posted.active.classes[0].added,
     core.active.classes[1].current => posted.active.classes[1].current,
-    core.active.classes[1].peak => posted.active.classes[1].peak,
     core.active.classes[1].added => posted.active.classes[1].added,
+    core.extents.hole_bytes() => posted.hole_bytes,
+    core.extents.small_hole_bytes() => posted.small_hole_bytes,
+    core.extents.holes() => posted.holes,
+    core.extents.noted_largest() => posted.largest_hole,
+    core.steps.own_stream => posted.steps.own_stream,
+    core.steps.ready_elsewhere => posted.steps.ready_elsewhere,
+}
+
+group! {
+    RISING, post_rising, read_rising, |core, posted|
+    core.active.classes[0].peak => posted.active.classes[0].peak,
+    core.active.classes[1].peak => posted.active.classes[1].peak,
     core.active.peak => posted.active.peak,
     core.reserved[0].current => posted.reserved[0].current,
     core.reserved[0].peak => posted.reserved[0].peak,
@@ -80,12 +90,6 @@ group! {
     core.reserved[1].current => posted.reserved[1].current,
     core.reserved[1].peak => posted.reserved[1].peak,
     core.reserved[1].added => posted.reserved[1].added,
-    core.extents.hole_bytes() => posted.hole_bytes,
-    core.extents.small_hole_bytes() => posted.small_hole_bytes,
-    core.extents.holes() => posted.holes,
-    core.extents.noted_largest() => posted.largest_hole,
-    core.steps.own_stream => posted.steps.own_stream,
-    core.steps.ready_elsewhere => posted.steps.ready_elsewhere,
 }
 
 group! {
@@ -116,13 +120,15 @@ group! {
     core.arena.calls().released => posted.calls.released,
 }
 
-const WORDS: usize = OFTEN + SELDOM;
+const WORDS: usize = OFTEN + RISING + SELDOM;
 
 impl Posted {
     fn of_words(words: &[u64; WORDS]) -> Self {
-        let (often, seldom) = words.split_at(OFTEN);
+        let (often, rest) = words.split_at(OFTEN);
+        let (rising, seldom) = rest.split_at(RISING);
         let mut posted = Self::default();
         read_often(&mut posted, often);
+        read_rising(&mut posted, rising);
         read_seldom(&mut posted, seldom);
         posted
     }
@@ -137,11 +143,15 @@ pub(crate) struct Walked {
     after_compaction: u64,
     /// Times that the core was let go since.
     changes: u64,
+    /// Of them, where the next look is due at whether a walk is.
+    look_at: u64,
     /// Steps that made room, and steps that go over everything themselves, as they were then.
     steps: u64,
     rare: u64,
     /// All steps that the figures posted last know of.
     posted: u64,
+    /// The peaks' sum as it was posted last.
+    peaks: u64,
     /// To be taken anew, and posted, whatever it costs.
     pub(crate) asked: bool,
 }
@@ -165,36 +175,83 @@ impl Core {
         self.walked.asked = true;
     }
 
-    /// Brings the figures up to date and posts them.
+    /// Brings the figures up to date and posts those that may have changed.
+    #[inline]
     fn post(&mut self, board: &Board<WORDS>) {
-        let small_free = self.extents.small_hole_bytes() + self.slabs.free_bytes();
-        let small = self.active.classes[0].current + small_free;
+        self.walked.changes += 1;
+        let (small, large) = self.held();
+        let walked = &self.walked;
+        // One branch, which nearly always goes the same way.
+        let same = (self.reserved[0].current == small)
+            & (self.reserved[1].current == large)
+            & (walked.posted == self.slow_steps())
+            & (walked.peaks == self.active.peaks())
+            & (walked.changes < walked.look_at)
+            & !walked.asked
+            & self.extents.knows_largest();
+        if !same {
+            return self.post_all(board);
+        }
+        board.post(|words| post_often(self, &words[..OFTEN]));
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn post_all(&mut self, board: &Board<WORDS>) {
+        let (small, large) = self.held();
         self.reserved[0].set(small);
-        self.reserved[1].set(self.arena.reserved() - small);
+        self.reserved[1].set(large);
         self.extents.note_largest();
-        let (calls, taken) = (self.arena.calls(), &self.steps);
-        let steps = taken.drain + taken.steal + taken.grow + calls.unmapped;
-        let rare = taken.out_of_memory + self.compactions + calls.released;
-        let other = taken.stream_wait + taken.waits + taken.relieved + calls.created + calls.mapped;
-        let walked = self.walk_if_due(steps, rare);
-        let known = steps + rare + other;
-        let seldom = walked || self.walked.posted != known;
-        self.walked.posted = known;
+        self.walked.peaks = self.active.peaks();
+        let known = self.slow_steps();
+        let walked = &mut self.walked;
+        let stepped = std::mem::replace(&mut walked.posted, known) != known;
+        let look = stepped || walked.changes >= walked.look_at || walked.asked;
+        let seldom = look && (self.walk_if_due() || stepped);
         board.post(|words| {
-            let (first, rest) = words.split_at(OFTEN);
-            post_often(self, first);
+            let (often, rest) = words.split_at(OFTEN);
+            let (rising, rest) = rest.split_at(RISING);
+            post_often(self, often);
+            post_rising(self, rising);
             if seldom {
                 post_seldom(self, rest);
             }
         });
     }
 
+    /// Bytes held, by class.
+    #[inline(always)]
+    fn held(&self) -> (u64, u64) {
+        let small_free = self.extents.small_hole_bytes() + self.slabs.free_bytes();
+        let small = self.active.classes[0].current + small_free;
+        (small, self.arena.reserved() - small)
+    }
+
+    /// All steps but those that take a hole that is ready.
+    #[inline(always)]
+    fn slow_steps(&self) -> u64 {
+        let (calls, taken) = (self.arena.calls(), &self.steps);
+        let waited = taken.stream_wait + taken.waits + taken.relieved;
+        let (steps, rare) = self.walked_steps();
+        steps + rare + waited + calls.created + calls.mapped
+    }
+
+    /// Steps that made room, and steps that go over everything themselves.
+    #[inline(always)]
+    fn walked_steps(&self) -> (u64, u64) {
+        let (calls, taken) = (self.arena.calls(), &self.steps);
+        let steps = taken.drain + taken.steal + taken.grow + calls.unmapped;
+        let rare = taken.out_of_memory + self.compactions + calls.released;
+        (steps, rare)
+    }
+
     /// Takes the figures that take a walk, if it is time; whether it was.
-    #[inline]
-    fn walk_if_due(&mut self, steps: u64, rare: u64) -> bool {
+    #[cold]
+    #[inline(never)]
+    fn walk_if_due(&mut self) -> bool {
+        let (steps, rare) = self.walked_steps();
         let extents = self.extents.records();
         let walked = &mut self.walked;
-        walked.changes += 1;
         let stepped = walked.steps != steps;
         let paid = walked.changes >= extents;
         let due = extents <= FEW
@@ -202,6 +259,13 @@ impl Core {
             || (extents <= MANY && (stepped || walked.changes >= PAYS * extents))
             || walked.rare != rare
             || walked.asked;
+        // Nothing is due before: there are never fewer extents.
+        walked.look_at = match (stepped, extents) {
+            _ if due => 0,
+            (true, _) => extents,
+            (false, ..=MANY) => PAYS * extents,
+            (false, _) => u64::MAX,
+        };
         if due {
             self.walk(steps, rare);
         }
@@ -226,7 +290,7 @@ impl Core {
 
 /// The core behind its lock, and the board.
 pub(crate) struct CoreLock {
-    core: Mutex<Core>,
+    core: Latch<Core>,
     board: Board<WORDS>,
 }
 
@@ -235,7 +299,7 @@ impl CoreLock {
         let board = Board::new();
         core.walked.asked = true;
         core.post(&board);
-        let core = Mutex::new(core);
+        let core = Latch::new(core);
         Self { core, board }
     }
 
@@ -243,7 +307,7 @@ impl CoreLock {
     #[inline]
     pub(crate) fn lock(&self) -> CoreGuard<'_> {
         CoreGuard {
-            core: lock(&self.core),
+            core: latch(&self.core),
             board: &self.board,
         }
     }
@@ -254,13 +318,13 @@ impl CoreLock {
     }
 
     pub(crate) fn get_mut(&mut self) -> &mut Core {
-        crate::sync::get_mut(&mut self.core)
+        crate::sync::latch_mut(&mut self.core)
     }
 }
 
 /// The core's lock held.
 pub(crate) struct CoreGuard<'l> {
-    core: MutexGuard<'l, Core>,
+    core: LatchGuard<'l, Core>,
     board: &'l Board<WORDS>,
 }
 

@@ -151,13 +151,6 @@ impl Tallies {
     }
 
     #[inline]
-    pub(crate) fn sub(&self, sums: Sums) {
-        self.blocks.sub(sums.blocks);
-        self.bytes.sub(sums.bytes);
-        self.requested.sub(sums.requested);
-    }
-
-    #[inline]
     pub(crate) fn get(&self) -> Sums {
         Sums {
             blocks: self.blocks.get(),
