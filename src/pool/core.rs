@@ -31,6 +31,7 @@ use super::edges::Edge;
 use super::extents::{End, Extent, Extents, FRESH, Id, NONE, Slot, State};
 use super::lane::SlotHold;
 use super::posted::Walked;
+use super::scatter::{Recurring, Seen};
 use super::size_class::is_slot;
 use super::slabs::Slabs;
 use super::stats::Steps;
@@ -82,6 +83,9 @@ pub(crate) struct Core {
     pub(super) reserved: [Gauge; 2],
     /// Most of them since the pool was made.
     pub(crate) peak_taken: u64,
+    /// What was seen of fragments.
+    pub(super) seen: Seen,
+    pub(super) recurring: Recurring,
     /// Blocks on their way from a cache into the arena; empty between calls.
     pub(crate) drained: Vec<Cached>,
     /// Blocks on their way from cache to cache; empty between calls.
@@ -125,6 +129,8 @@ impl Core {
             active: Active::default(),
             reserved: Default::default(),
             peak_taken: 0,
+            seen: Seen::default(),
+            recurring: Recurring::default(),
             drained: Vec::with_capacity(MOST_BLOCKS),
             taken_over: Vec::new(),
             slabs: Slabs::default(),
@@ -217,7 +223,7 @@ impl Core {
         self.granted(id)
     }
 
-    fn granted(&mut self, id: Id) -> Grant {
+    pub(super) fn granted(&mut self, id: Id) -> Grant {
         self.peak_taken = self.peak_taken.max(self.extents.taken().0);
         Grant {
             id,

@@ -22,9 +22,9 @@ use std::collections::BTreeMap;
 use super::core::{Core, Grant, is_done};
 use super::extents::{End, Extent, FRESH, Id, NONE, Slot, State};
 use super::mapping::total;
+use super::parts::{Fragment, Parts};
 use super::told::Told;
 use super::windows::Window;
-use crate::arena::FrameId;
 use crate::error::Result;
 
 /// The second mapping of a handle, at the edge of one block.
@@ -36,54 +36,8 @@ pub(crate) struct Edge {
     home: u64,
     /// What of it the block has.
     away: Id,
-}
-
-/// The free part of a handle in use that reaches the handle's end, for a lower edge, or begins where
-/// it begins, for an upper one.
-#[derive(Debug, Clone, Copy)]
-struct Fragment {
-    start: u64,
-    bytes: u64,
-    hole: Id,
-    frame: FrameId,
-    frame_start: u64,
-    frame_bytes: u64,
-}
-
-/// No edge: the block begins, or ends, with a whole handle.
-const NO_FRAGMENT: Fragment = Fragment {
-    start: 0,
-    bytes: 0,
-    hole: NONE,
-    frame: 0,
-    frame_start: 0,
-    frame_bytes: 0,
-};
-
-/// How a request is put together.
-#[derive(Debug, Clone, Copy)]
-struct Parts {
-    lower: Fragment,
-    /// Bytes between the edges, in whole granules.
-    whole: u64,
-    upper: Fragment,
-}
-
-impl Parts {
-    /// The parts with what is left over taken from the larger edge.
-    fn trimmed(mut self, bytes: u64) -> Self {
-        let left = (self.lower.bytes + self.whole + self.upper.bytes).saturating_sub(bytes);
-        if self.lower.bytes.max(self.upper.bytes) <= left {
-            return self;
-        }
-        if self.lower.bytes >= self.upper.bytes {
-            self.lower.start += left;
-            self.lower.bytes -= left;
-        } else {
-            self.upper.bytes -= left;
-        }
-        self
-    }
+    /// Sequence number of the latest free when it was made.
+    born: u32,
 }
 
 /// Where a request's parts go.
@@ -108,12 +62,13 @@ impl Core {
             && (self.edge_at(start).is_some() || self.edge_at(start + bytes - 1).is_some())
     }
 
-    /// Takes `bytes` with edges in handles in use, if that creates less than `most` bytes.
+    /// Takes `bytes` with edges in handles in use, if that creates less than `most` bytes and has less
+    /// than `below` bytes in whole handles, idle or new.
     pub(super) fn take_with_edges(
         &mut self,
         slot: Slot,
         bytes: u64,
-        most: u64,
+        (most, below): (u64, u64),
         usable: impl Fn(&Self, &Extent) -> bool,
     ) -> Result<Option<Grant>> {
         if self.may_move || !self.config.remap {
@@ -121,7 +76,9 @@ impl Core {
         }
         let parts = self.parts(bytes, |extent| usable(self, extent));
         // What fits into one hole has no edge.
-        let Some(parts) = parts.filter(|it| it.whole > 0 || it.lower.bytes.min(it.upper.bytes) > 0)
+        let Some(parts) = parts
+            .filter(|it| it.whole > 0 || it.lower.bytes.min(it.upper.bytes) > 0)
+            .filter(|it| it.whole < below)
         else {
             return Ok(None);
         };
@@ -183,11 +140,12 @@ impl Core {
         place: &Place,
         mut first: Id,
     ) -> Result<Grant> {
-        let start = place.base - parts.lower.bytes;
+        let lowest = place.base - parts.lower.bytes;
+        let start = lowest + parts.skipped;
         let above = place.base + parts.whole;
         if place.map_lower {
             let at = place.base - parts.lower.frame_bytes;
-            first = self.book_edge(at, &parts.lower, at..start);
+            first = self.book_edge(at, &parts.lower, at..lowest);
         }
         if place.map_upper {
             let end = above + parts.upper.frame_bytes;
@@ -217,6 +175,7 @@ impl Core {
             bytes: fragment.frame_bytes,
             home: fragment.frame_start,
             away,
+            born: self.extents.stamp(),
         };
         self.edges.insert(at, edge);
         let Some(hole) = self.map(at, fragment.frame_bytes, FRESH, 0) else {
@@ -230,6 +189,10 @@ impl Core {
     pub(super) fn give_edges(&mut self, mut id: Id, slot: Slot, tick: u64) -> Option<Id> {
         let Extent { start, bytes, .. } = *self.extents.get(id);
         let end = start + bytes;
+        if let Some((_, edge)) = self.edge_at(start).or_else(|| self.edge_at(end - 1)) {
+            let frees = self.extents.stamp().wrapping_sub(edge.born);
+            self.recurring.note(bytes, frees);
+        }
         if let Some((at, edge)) = self.edge_at(start) {
             let above = end.saturating_sub(at + edge.bytes);
             let rest = (above > 0).then(|| self.extents.split_taken(id, above));
@@ -251,7 +214,10 @@ impl Core {
     /// Gives the part `id` of a block, which lies in the second mapping at `at`, back to the handle's
     /// own place; the second mapping retires with the last of its block.
     fn give_edge(&mut self, id: Id, at: u64, slot: Slot, tick: u64) {
-        let Some(&Edge { bytes, home, away }) = self.edges.get(&at) else {
+        let Some(&Edge {
+            bytes, home, away, ..
+        }) = self.edges.get(&at)
+        else {
             return;
         };
         let start = self.extents.get(id).start;
@@ -284,60 +250,6 @@ impl Core {
             extents, streams, ..
         } = self;
         extents.give_back(id, slot, tick, |extent| is_done(streams, extent));
-    }
-
-    /// The parts that need the fewest whole granules for `bytes`, of those the fewest edges, and of
-    /// those what leaves the least.
-    fn parts(&self, bytes: u64, usable: impl Fn(&Extent) -> bool) -> Option<Parts> {
-        let granule = self.arena.granule();
-        let (lower, upper) = self.fragments(usable);
-        let largest = upper.last()?.bytes;
-        let whole = |edges: u64| bytes.saturating_sub(edges).next_multiple_of(granule);
-        let choice = |&lower: &Fragment| {
-            let whole = whole(lower.bytes + largest);
-            let lacking = bytes.saturating_sub(lower.bytes + whole);
-            let at = upper.partition_point(|fragment| fragment.bytes < lacking);
-            Some(Parts {
-                lower,
-                whole,
-                upper: *upper.get(at)?,
-            })
-        };
-        lower.iter().filter_map(choice).min_by_key(|parts| {
-            let edges = parts.lower.bytes + parts.upper.bytes;
-            let mapped = u8::from(parts.lower.bytes > 0) + u8::from(parts.upper.bytes > 0);
-            (parts.whole, mapped, parts.whole + edges - bytes)
-        })
-    }
-
-    /// The fragments for lower and for upper edges, each by size, [`NO_FRAGMENT`] first.
-    fn fragments(&self, usable: impl Fn(&Extent) -> bool) -> (Vec<Fragment>, Vec<Fragment>) {
-        let (mut lower, mut upper) = (vec![NO_FRAGMENT], vec![NO_FRAGMENT]);
-        for (hole, extent) in self.extents.iter() {
-            if extent.state != State::Hole || !usable(extent) {
-                continue;
-            }
-            let (start, end) = (extent.start, extent.end());
-            let fragment = |within: u64| {
-                let (frame, mapped) = self.arena.frame_at(within)?;
-                let (frame_start, frame_bytes) = self.arena.extent_of(&mapped);
-                let from = start.max(frame_start);
-                Some(Fragment {
-                    start: from,
-                    bytes: end.min(frame_start + frame_bytes) - from,
-                    hole,
-                    frame,
-                    frame_start,
-                    frame_bytes,
-                })
-            };
-            let ends = |it: &Fragment| it.start + it.bytes == it.frame_start + it.frame_bytes;
-            lower.extend(fragment(start).filter(|it| it.start > it.frame_start && ends(it)));
-            upper.extend(fragment(end - 1).filter(|it| it.start == it.frame_start && !ends(it)));
-        }
-        lower.sort_by_key(|fragment| fragment.bytes);
-        upper.sort_by_key(|fragment| fragment.bytes);
-        (lower, upper)
     }
 
     /// Addresses for the parts of a request of `bytes`: beside an edge where nothing is mapped there,

@@ -18,6 +18,7 @@ use std::hint::select_unpredictable;
 
 use super::core::{Core, Grant, is_done};
 use super::extents::{End, Extent, FRESH, Id, Slot};
+use super::stats::SMALL_BYTES;
 use super::told::Told;
 use super::windows;
 use crate::error::Result;
@@ -60,6 +61,11 @@ impl Core {
     /// driver call but, for a small block, to bring an idle handle to the high end.
     #[inline]
     pub(crate) fn take_ready(&mut self, slot: Slot, bytes: u64) -> Result<Option<Grant>> {
+        if bytes > SMALL_BYTES
+            && let Some(grant) = self.take_scattered(slot, bytes)?
+        {
+            return Ok(Some(grant));
+        }
         // Nearly always there is only the stream's own memory, the best of which will do.
         let end = self.end_for(bytes);
         if self.only_stream()
@@ -121,6 +127,9 @@ impl Core {
         }
         if !self.unify(slot)? {
             return Ok(None);
+        }
+        if let Some(grant) = self.take_scattered(slot, bytes)? {
+            return Ok(Some(grant));
         }
         let found = self
             .ready(slot, bytes, End::Low, |_| true)

@@ -7,6 +7,7 @@
 use super::config::HandleSize;
 use super::core::{Core, Grant, is_done};
 use super::extents::{End, Extent, FRESH, Id, NONE, Slot};
+use super::scatter::Scatter;
 use super::told::Told;
 use super::windows::{self, Window};
 use crate::arena::FrameId;
@@ -171,9 +172,14 @@ impl Core {
                 continue;
             }
             let lacking = window.to_map.saturating_sub(total(&idle));
-            let served = match lacking > self.slack(bytes).min(room) {
-                true => self.with_edges(slot, bytes, lacking.min(room.saturating_add(1)), &search),
-                false => Ok(None),
+            let served = if lacking > self.slack(bytes).min(room) {
+                let most = lacking.min(room.saturating_add(1));
+                self.with_edges(slot, bytes, (most, u64::MAX), &search)
+            } else if !idle.is_empty() && self.scatter(bytes) == Scatter::MuchNearPeak {
+                // A stretch of whole handles leaves a fragment behind, and uses none.
+                self.with_edges(slot, bytes, (1, window.to_map), &search)
+            } else {
+                Ok(None)
             };
             match served {
                 Ok(None) => {}
@@ -233,7 +239,7 @@ impl Core {
         &mut self,
         slot: Slot,
         bytes: u64,
-        most: u64,
+        most: (u64, u64),
         search: &Search,
     ) -> Result<Option<Grant>> {
         let pending = search.pending;

@@ -31,12 +31,27 @@ fn seeds() -> u64 {
 }
 
 fn play(trace: &Trace, progress: Progress, cap: Option<u64>) -> Report {
-    let mut options = ReplayOptions::default().verify(Verify::Off);
-    if let Some(cap) = cap {
-        options = options.cap(cap);
-    }
-    let report = replay(trace, &device(progress), &options, &mut |_| ());
+    let options = ReplayOptions::default().verify(Verify::Off);
+    let options = match cap {
+        Some(cap) => options.cap(cap),
+        None => options,
+    };
+    play_as(trace, progress, &options)
+}
+
+fn play_as(trace: &Trace, progress: Progress, options: &ReplayOptions) -> Report {
+    let report = replay(trace, &device(progress), options, &mut |_| ());
     report.expect("the device does what it is told")
+}
+
+/// The handles of a report that were made and that were mapped elsewhere, and its seconds.
+fn costs(report: &Report) -> String {
+    format!(
+        "{} + {} handles, {:.3} s",
+        report.handles_made,
+        report.handles_remapped,
+        report.wall.as_secs_f64()
+    )
 }
 
 /// Plays programs made from each seed: no more than `most` times the peak is reserved, and a cap of
@@ -51,9 +66,12 @@ fn check(name: &str, most: f64, make: impl Fn(u64) -> Trace) {
         for (mode, progress) in modes {
             let free = play(&trace, progress, None);
             let capped = play(&trace, progress, Some(allowed));
+            let grown = ReplayOptions::default().verify(Verify::Off).remap(false);
+            let grown = play_as(&trace, progress, &grown);
             println!(
                 "{name} {seed}, {mode}: {} events on {} streams, {} MiB: {:.4}, {} failures at {most}; \
-                 by placement alone {:.4}, with shared ends {:.4}",
+                 by placement alone {:.4}, with shared ends {:.4}; made and remapped {}, at the cap {}, \
+                 without remaps {:.4} and {}",
                 free.events,
                 free.streams,
                 peak >> 20,
@@ -61,6 +79,10 @@ fn check(name: &str, most: f64, make: impl Fn(u64) -> Trace) {
                 capped.failed_allocs,
                 floors.0,
                 floors.1,
+                costs(&free),
+                costs(&capped),
+                grown.reserved_ratio(),
+                costs(&grown),
             );
             assert!(
                 free.peak_reserved_bytes <= allowed,
@@ -121,26 +143,26 @@ fn sharded_training_reserves_a_hundredth_more_than_its_peak() {
     check("sharded", 1.01, |seed| more::sharded(seed, 32, 96 * MIB, 8));
 }
 
-/// These miss a hundredth above 4 GiB and a fiftieth below. They have many blocks of a few granules
-/// each, so that the ends of blocks weigh: an exact best fit in one endless range, counting only
-/// granules with a live byte, needs 1.02 to 1.04 times the peak of inference and of mixtures, 1.06 to
-/// 1.07 of small analytics and 1.14 to 1.15 of small mixtures; the bounds are what the pool was seen
-/// to reserve over up to four seeds, and a little more.
+/// Some of these miss a hundredth above 4 GiB or a fiftieth below. They have many blocks of a few
+/// granules each, so that the ends of blocks weigh: an exact best fit in one endless range, counting
+/// only granules with a live byte, needs 1.02 to 1.04 times the peak of inference and of mixtures, 1.06
+/// to 1.07 of small analytics and 1.14 to 1.15 of small mixtures; the bounds are what the pool was seen
+/// to reserve over two seeds, and a little more.
 #[test]
 fn programs_of_blocks_of_few_granules_reserve_no_more_than_these_measured_bounds() {
     check("small training", 1.02, |seed| {
         programs::training(seed, 24, 12 * MIB, 20)
     });
-    check("small alternating", 1.05, |seed| {
+    check("small alternating", 1.035, |seed| {
         programs::alternating(seed, 400 << 20, 20)
     });
-    check("small sharded", 1.025, |seed| {
+    check("small sharded", 1.02, |seed| {
         more::sharded(seed, 16, 12 * MIB, 12)
     });
-    check("rendering", 1.07, |seed| {
+    check("rendering", 1.02, |seed| {
         programs::rendering(seed, 400, 300)
     });
-    check("serving", 1.025, |seed| {
+    check("serving", 1.016, |seed| {
         more::serving(seed, 4 << 30, 24, 400)
     });
 }
@@ -148,24 +170,23 @@ fn programs_of_blocks_of_few_granules_reserve_no_more_than_these_measured_bounds
 /// As [`programs_of_blocks_of_few_granules_reserve_no_more_than_these_measured_bounds`].
 #[test]
 fn programs_of_blocks_of_every_size_reserve_no_more_than_these_measured_bounds() {
-    check("analytics", 1.02, |seed| {
+    check("analytics", 1.01, |seed| {
         more::analytics(seed, 512 * MIB, 3, 120)
     });
-    check("small analytics", 1.15, |seed| {
+    check("small analytics", 1.125, |seed| {
         more::analytics(seed, 24 * MIB, 2, 200)
     });
-    check("mixture", 1.05, |seed| {
+    check("mixture", 1.015, |seed| {
         more::mixture(seed, 5 << 30, 128 * MIB, 3, 12_000)
     });
-    check("small mixture", 1.3, |seed| {
+    check("small mixture", 1.14, |seed| {
         more::mixture(seed, 400 * MIB, 16 * MIB, 2, 12_000)
     });
 }
 
-/// As [`programs_of_blocks_of_few_granules_reserve_no_more_than_these_measured_bounds`].
 #[test]
-fn inference_reserves_no_more_than_this_measured_bound() {
-    check("inference", 1.045, |seed| {
+fn inference_reserves_a_hundredth_more_than_its_peak() {
+    check("inference", 1.01, |seed| {
         programs::inference(seed, 6 << 30, 40, 300)
     });
 }
@@ -183,19 +204,19 @@ fn unseen_programs_reserve_no_more_than_these_measured_bounds() {
     check("mesh", 1.02, |seed| {
         unseen::mesh(FIRST + seed, 400 * MIB, 14, 24)
     });
-    check("small mesh", 1.15, |seed| {
+    check("small mesh", 1.12, |seed| {
         unseen::mesh(FIRST + seed, 40 * MIB, 14, 30)
     });
-    check("two models", 1.02, |seed| {
+    check("two models", 1.01, |seed| {
         unseen::two_models(FIRST + seed, 6 << 30, 24)
     });
-    check("small two models", 1.045, |seed| {
+    check("small two models", 1.02, |seed| {
         unseen::two_models(FIRST + seed, 800 * MIB, 24)
     });
     check("five peaks", 1.01, |seed| {
         unseen::five_peaks(FIRST + seed, 5 << 30, 20)
     });
-    check("small five peaks", 1.045, |seed| {
+    check("small five peaks", 1.03, |seed| {
         unseen::five_peaks(FIRST + seed, 600 * MIB, 25)
     });
 }
@@ -345,4 +366,13 @@ fn small_survivors_keep_no_large_handle() {
         held >> 20,
         survivors.len()
     );
+}
+
+/// Where edges are mapped for every temporary, 110,000 handles are, 34 times as many as the pool has.
+#[test]
+fn temporaries_that_come_again_near_the_peak_do_not_map_handles_each_time() {
+    let report = play(&unseen::two_models(9001, 6 << 30, 24), || false, None);
+    let (made, remapped) = (report.handles_made, report.handles_remapped);
+    println!("{made} handles made, {remapped} mapped elsewhere");
+    assert!(remapped <= 10 * made, "{remapped} of {made}");
 }
