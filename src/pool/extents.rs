@@ -461,7 +461,7 @@ impl Extents {
 
     /// Turns the first `bytes` of the hole `id` into a block of `slot`; the rest stays a hole with
     /// its history.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self, id: Id, bytes: u64, slot: Slot) {
         let Extent {
             start,
@@ -514,6 +514,7 @@ impl Extents {
     /// Turns the block `id` into a hole with history (`slot`, `tick`) and merges it with the
     /// neighbouring holes that `covered` accepts: those of another slot whose history is done.
     /// Gives the hole.
+    #[inline(always)]
     pub(crate) fn give(
         &mut self,
         id: Id,
@@ -527,6 +528,7 @@ impl Extents {
     }
 
     /// As [`Extents::give`] for bytes that were away.
+    #[inline(always)]
     pub(crate) fn give_back(
         &mut self,
         id: Id,
