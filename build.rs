@@ -10,10 +10,15 @@
 //! | `PATH`, `VIRTUAL_ENV`, `CONDA_PREFIX` | where a compiler may lie | likewise |
 //! | `NVCC_CCBIN` | the host compiler that nvcc uses | the C++ compiler of the host kernels |
 //! | `CUDA_COMPUTE_CAP` | `90`, `9.0`, `90a`, a list by commas, or `native` | 75, 80, 86, 89, 90, 100, 120, as far as nvcc knows them; PTX of the highest goes in with either |
-//! | `LIBCLANG_PATH` | folder of the libclang that bindgen loads | `target/cuda-toolkit`, then bindgen's own search; without any, the copy in `kernels/bindings.rs` |
+//! | `LIBCLANG_PATH` | folder of the libclang that bindgen loads; a folder without one has the copy in `kernels/bindings.rs` taken | `target/cuda-toolkit`, then bindgen's own search; without any, the copy |
 //! | `CXX`, `CXXFLAGS`, `CC`, `CFLAGS`, `AR` | as the `cc` crate reads them | the system's |
 //! | `DOCS_RS` | set: as `WARPOOL_CUDA=off` | |
-//! | `CARGO_MANIFEST_DIR`, `OUT_DIR`, `NUM_JOBS`, `CARGO_CFG_TARGET_OS`, `CARGO_CFG_TARGET_ARCH`, `CARGO_FEATURE_RUSTACUDA` | as cargo sets them | an error |
+//! | `CARGO_MANIFEST_DIR`, `OUT_DIR`, `CARGO_CFG_TARGET_OS`, `CARGO_CFG_TARGET_ARCH` | as cargo sets them | an error |
+//! | `CARGO_FEATURE_RUSTACUDA`, `NUM_JOBS` | as cargo sets them | no lazy libcuda; one job |
+//!
+//! A variable set to nothing is not set. A value that cannot be what the variable is for is an
+//! error that names it; `CUDA_COMPUTE_CAP`, `NVCC_CCBIN` and the toolkit's places are not read where
+//! the kernels are left out on purpose.
 //!
 //! A change of any of these but `PATH` runs the script again. It cannot see a toolkit appear in a
 //! place it searched before: after installing one, `touch build.rs`
@@ -33,6 +38,7 @@
 //! | archives `warpool_host`, `warpool_cuda`, `warpool_lazy_cuda` | the kernels and the lazy libcuda, inside warpool's own rlib |
 //! | an empty `libcuda.a` on the search path | what `-lcuda` finds; see `build/lazy_cuda.rs` |
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -46,6 +52,8 @@ mod discovery;
 mod kernels;
 #[path = "build/lazy_cuda.rs"]
 mod lazy_cuda;
+#[path = "build/variables.rs"]
+mod variables;
 
 fn main() -> ExitCode {
     match build() {
@@ -63,9 +71,11 @@ fn build() -> Result<(), String> {
     let package = PathBuf::from(cargo_var("CARGO_MANIFEST_DIR")?);
     let out = PathBuf::from(cargo_var("OUT_DIR")?);
 
-    let bindings = bindings::write(&package, &out)?;
+    let settings = variables::Settings::read(&ThisMachine)?;
+
+    let bindings = bindings::write(&package, &out, settings.libclang.as_deref())?;
     kernels::compile_host()?;
-    let outcome = kernels::compile_cuda(&ThisMachine, &package, &arch)?;
+    let outcome = kernels::compile_cuda(&ThisMachine, &package, &arch, &settings)?;
     if std::env::var_os("CARGO_FEATURE_RUSTACUDA").is_some() {
         lazy_cuda::build(&out, &arch)?;
     }
@@ -78,14 +88,7 @@ fn watch() {
     for path in ["build.rs", "build", "kernels"] {
         println!("cargo::rerun-if-changed={path}");
     }
-    let own = [
-        "WARPOOL_CUDA",
-        "NVCC_CCBIN",
-        "CUDA_COMPUTE_CAP",
-        "LIBCLANG_PATH",
-        "DOCS_RS",
-    ];
-    for name in own.iter().chain(&discovery::VARIABLES) {
+    for name in variables::VARIABLES.iter().chain(&discovery::VARIABLES) {
         println!("cargo::rerun-if-env-changed={name}");
     }
 }
@@ -103,7 +106,8 @@ fn supported_target() -> Result<String, String> {
 }
 
 fn cargo_var(name: &str) -> Result<String, String> {
-    std::env::var(name).map_err(|_| format!("{name} is not set: run the build through cargo"))
+    variables::text(&ThisMachine, name)?
+        .ok_or_else(|| format!("{name} is not set: run the build through cargo"))
 }
 
 /// Hands the facts to the crate: `src/driver/build_info.rs` reads them.
@@ -133,8 +137,8 @@ fn report(outcome: &kernels::Outcome, bindings: &str) {
 struct ThisMachine;
 
 impl discovery::Machine for ThisMachine {
-    fn var(&self, name: &str) -> Option<String> {
-        std::env::var(name).ok()
+    fn var(&self, name: &str) -> Option<OsString> {
+        std::env::var_os(name)
     }
 
     fn is_file(&self, path: &Path) -> bool {

@@ -8,8 +8,12 @@ const HEADER: &str = "kernels/warpool.h";
 const COPY: &str = "kernels/bindings.rs";
 
 /// Writes `bindings.rs` into `out` and says where it came from: `bindgen` or `copy`.
-pub fn write(package: &Path, out: &Path) -> Result<&'static str, String> {
-    offer_fetched_libclang(package);
+///
+/// `libclang` is the folder that `LIBCLANG_PATH` names.
+pub fn write(package: &Path, out: &Path, libclang: Option<&str>) -> Result<&'static str, String> {
+    if libclang.is_none() {
+        offer_fetched_libclang(package);
+    }
     let target = out.join("bindings.rs");
     let header = std::fs::read_to_string(HEADER).map_err(|e| format!("{HEADER}: {e}"))?;
     let mark = mark(&header);
@@ -46,13 +50,18 @@ fn committed(mark: &str) -> Result<String, String> {
     ))
 }
 
-/// Points bindgen at the libclang that `scripts/cuda-toolkit.sh` fetched, unless told otherwise.
+/// Points bindgen at the libclang that `scripts/cuda-toolkit.sh` fetched, or at its own search.
 fn offer_fetched_libclang(package: &Path) {
     let fetched = package.join("target/cuda-toolkit/clang/native");
-    if std::env::var_os("LIBCLANG_PATH").is_none() && fetched.join("libclang.so").is_file() {
-        // SAFETY: a build script's main thread, no other thread runs; libclang's loader reads
-        // its folder from this variable alone.
-        unsafe { std::env::set_var("LIBCLANG_PATH", fetched) };
+    let there = fetched.join("libclang.so").is_file();
+    // SAFETY: a build script's main thread, no other thread runs; libclang's loader reads its
+    // folder from this variable alone, and would search a folder without a name.
+    unsafe {
+        if there {
+            std::env::set_var("LIBCLANG_PATH", fetched);
+        } else {
+            std::env::remove_var("LIBCLANG_PATH");
+        }
     }
 }
 

@@ -14,14 +14,17 @@
 //!
 //! A variable that names no toolkit is an error, never passed over: it was set on purpose. A
 //! variable set to nothing is not set. An incomplete toolkit in places 3 to 5 (a container with the
-//! runtime but no compiler, say) is passed over.
+//! runtime but no compiler, say) is passed over, and so is a folder whose name is no UTF-8.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+
+use crate::variables;
 
 /// What discovery may ask of the machine it runs on.
 pub trait Machine {
     /// An environment variable's value.
-    fn var(&self, name: &str) -> Option<String>;
+    fn var(&self, name: &str) -> Option<OsString>;
     /// Whether a regular file is there.
     fn is_file(&self, path: &Path) -> bool;
     /// Names of what a folder holds, sorted; empty when there is no such folder.
@@ -63,22 +66,18 @@ pub const VARIABLES: [&str; 6] = [
 /// A variable is set and what it names is no toolkit; the text says which, why and what to do.
 pub fn find(machine: &impl Machine, package: &Path, arch: &str) -> Result<Option<Toolkit>, String> {
     for name in ROOT_VARIABLES {
-        if let Some(root) = set_variable(machine, name) {
+        if let Some(root) = variables::text(machine, name)? {
             return in_root(machine, Path::new(&root), arch, name)
                 .map(Some)
                 .map_err(|why| refusal(name, &root, &why));
         }
     }
-    if let Some(nvcc) = set_variable(machine, "NVCC") {
+    if let Some(nvcc) = variables::text(machine, "NVCC")? {
         return of_nvcc(machine, Path::new(&nvcc), arch, "NVCC")
             .map(Some)
             .map_err(|why| refusal("NVCC", &nvcc, &why));
     }
     Ok(in_usual_places(machine, package, arch))
-}
-
-fn set_variable(machine: &impl Machine, name: &str) -> Option<String> {
-    machine.var(name).filter(|value| !value.trim().is_empty())
 }
 
 fn refusal(name: &str, value: &str, why: &str) -> String {
@@ -94,7 +93,7 @@ fn in_usual_places(machine: &impl Machine, package: &Path, arch: &str) -> Option
         return Some(toolkit);
     }
     let path = machine.var("PATH").unwrap_or_default();
-    let on_path = path.split(':').map(|folder| Path::new(folder).join("nvcc"));
+    let on_path = std::env::split_paths(&path).map(|folder| folder.join("nvcc"));
     for nvcc in on_path.filter(|nvcc| nvcc.is_absolute() && machine.is_file(nvcc)) {
         if let Ok(toolkit) = of_nvcc(machine, &nvcc, arch, "PATH") {
             return Some(toolkit);
@@ -106,7 +105,7 @@ fn in_usual_places(machine: &impl Machine, package: &Path, arch: &str) -> Option
         }
     }
     ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().find_map(|name| {
-        let environment = PathBuf::from(set_variable(machine, name)?);
+        let environment = PathBuf::from(variables::text(machine, name).ok()??);
         in_root(machine, &environment, arch, name)
             .ok()
             .or_else(|| in_site_packages(machine, &environment, arch, name))

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use crate::arch::{self, Arch, Request};
 use crate::discovery::{self, Machine, Toolkit};
+use crate::variables::{Settings, Wanted};
 
 /// What became of the device kernels.
 pub enum Outcome {
@@ -15,28 +16,6 @@ pub enum Outcome {
     },
     /// Left out, and why.
     LeftOut(String),
-}
-
-/// The variable that says whether the kernels are wanted.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Wanted {
-    Required,
-    Off,
-    Auto,
-}
-
-fn wanted() -> Result<Wanted, String> {
-    if std::env::var_os("DOCS_RS").is_some() {
-        return Ok(Wanted::Off);
-    }
-    match std::env::var("WARPOOL_CUDA").unwrap_or_default().trim() {
-        "required" => Ok(Wanted::Required),
-        "off" => Ok(Wanted::Off),
-        "" | "auto" => Ok(Wanted::Auto),
-        other => Err(format!(
-            "WARPOOL_CUDA={other} is not one of required, off, auto"
-        )),
-    }
 }
 
 /// The files of a folder with an extension, in order.
@@ -69,12 +48,19 @@ pub fn compile_host() -> Result<(), String> {
         .include("kernels")
         .files(sources("kernels/host", "cpp")?)
         .try_compile("warpool_host")
-        .map_err(|e| format!("the host kernels do not compile: {e}"))
+        .map_err(|e| {
+            format!("the host kernels do not compile with CXX and CXXFLAGS as they are: {e}")
+        })
 }
 
 /// Compiles the device kernels, or says why not.
-pub fn compile_cuda(machine: &impl Machine, package: &Path, arch: &str) -> Result<Outcome, String> {
-    let wanted = wanted()?;
+pub fn compile_cuda(
+    machine: &impl Machine,
+    package: &Path,
+    arch: &str,
+    settings: &Settings,
+) -> Result<Outcome, String> {
+    let wanted = settings.wanted;
     if wanted == Wanted::Off {
         return Ok(Outcome::LeftOut(
             "WARPOOL_CUDA=off when this was built".into(),
@@ -96,15 +82,14 @@ pub fn compile_cuda(machine: &impl Machine, package: &Path, arch: &str) -> Resul
             "no CUDA toolkit was found when this was built".into(),
         ));
     };
-    compile_with(&toolkit)
+    compile_with(&toolkit, settings)
 }
 
-fn compile_with(toolkit: &Toolkit) -> Result<Outcome, String> {
-    let request = arch::parse(&std::env::var("CUDA_COMPUTE_CAP").unwrap_or_default())?;
-    let request = if request == Request::Native {
+fn compile_with(toolkit: &Toolkit, settings: &Settings) -> Result<Outcome, String> {
+    let request = if settings.request == Request::Native {
         native()?
     } else {
-        request
+        settings.request.clone()
     };
     let chosen = arch::choose(&request, &supported(toolkit)?)?;
     // SAFETY: a build script's main thread, no other thread runs; `cc` reads the compiler from
@@ -113,7 +98,7 @@ fn compile_with(toolkit: &Toolkit) -> Result<Outcome, String> {
     let mut objects = Vec::new();
     let compression = compression(toolkit)?;
     for source in sources("kernels", "cu")? {
-        objects.extend(compile_one(&source, &chosen, compression)?);
+        objects.extend(compile_one(&source, &chosen, compression, settings)?);
     }
     cc::Build::new()
         .objects(objects)
@@ -142,7 +127,12 @@ fn compile_with(toolkit: &Toolkit) -> Result<Outcome, String> {
 /// stubs keep a kernel handle in a static that only libstdc++ can guard; `__NV_LEGACY_LAUNCH` asks
 /// for the stubs of before, without it. It must reach every run of the host compiler, which `-D`
 /// alone does not.
-fn compile_one(source: &Path, chosen: &[Arch], compression: &str) -> Result<Vec<PathBuf>, String> {
+fn compile_one(
+    source: &Path,
+    chosen: &[Arch],
+    compression: &str,
+    settings: &Settings,
+) -> Result<Vec<PathBuf>, String> {
     let mut build = cc::Build::new();
     build
         .cuda(true)
@@ -156,14 +146,11 @@ fn compile_one(source: &Path, chosen: &[Arch], compression: &str) -> Result<Vec<
         .flag("-Xcompiler=-fno-exceptions,-fno-rtti,-Wno-unknown-pragmas")
         .flag("-Xcompiler=-D__NV_LEGACY_LAUNCH")
         .flag(compression)
-        .flag(format!(
-            "--threads={}",
-            std::env::var("NUM_JOBS").unwrap_or("1".into())
-        ))
+        .flag(format!("--threads={}", settings.jobs))
         .flags(arch::flags(chosen))
         .include("kernels")
         .file(source);
-    if std::env::var_os("NVCC_CCBIN").is_some_and(|value| !value.is_empty()) {
+    if settings.own_host_compiler {
         build.ccbin(false); // nvcc reads the variable itself
     }
     build

@@ -130,6 +130,8 @@ class Runner:
     def run(self, tool, suite):
         log = self.logs / f"{tool}-{suite}.log"
         command = [self.options.sanitizer, "--tool", tool, "--error-exitcode", "99"]
+        # As many as there are: those with a reason must not hide the others.
+        command += ["--print-limit", "100000"]
         command += ["--require-cuda-init=no", str(self.tests / suite), "--test-threads", "1"]
         command += [SUITES[suite]] if SUITES[suite] else []
         environment = dict(os.environ, WARPOOL_REQUIRE_GPU="1", WARPOOL_SANITIZER="1")

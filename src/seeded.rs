@@ -29,3 +29,35 @@ pub(crate) fn is_in(fault: &str) -> bool {
     let named = NAMED.get_or_init(|| std::env::var("WARPOOL_SEEDED").ok());
     named.as_deref() == Some(fault)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    /// Whether some file of the folder has a fault of this name.
+    fn is_in_sources(folder: &Path, fault: &str) -> bool {
+        let entries = std::fs::read_dir(folder).expect("the crate's sources");
+        entries.flatten().map(|entry| entry.path()).any(|path| {
+            if path.is_dir() {
+                return is_in_sources(&path, fault);
+            }
+            let text = std::fs::read_to_string(&path).expect("the crate's sources");
+            let words: String = text.split_whitespace().collect();
+            words.contains(&format!("seeded!(\"{fault}\")"))
+        })
+    }
+
+    #[test]
+    fn the_fault_asked_for_is_one_that_there_is() {
+        let root = std::env::var_os("CARGO_MANIFEST_DIR");
+        let root = root.map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+        let sources = root.join("src");
+        assert!(is_in_sources(&sources, "limit-rounded-up"));
+        assert!(!is_in_sources(&sources, "no-such-fault"));
+        if let Some(asked) = std::env::var_os("WARPOOL_SEEDED") {
+            let asked = asked.to_string_lossy();
+            let there = is_in_sources(&sources, &asked);
+            assert!(there, "WARPOOL_SEEDED={asked} is no fault of the sources");
+        }
+    }
+}

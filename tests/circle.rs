@@ -5,7 +5,7 @@ mod common;
 
 use common::watched::{MADE_TO_FAIL, Watched};
 use common::{devices, leaving_nothing};
-use warpool::compact::{Batch, Goal, Kind};
+use warpool::compact::{Batch, Goal, Kind, Move};
 use warpool::movable::Movable;
 use warpool::{Block, Device, Error, Pool, PoolConfig, Stream};
 
@@ -27,39 +27,58 @@ fn contents(seed: u64, units: u64) -> Vec<u64> {
 
 /// Three free units, four that may move, one that may not, seven that may, and one free: four in a
 /// row need those that may move to change sides.
+const SWAP: [(Kind, u64); 5] = [
+    (Kind::Hole, 3),
+    (Kind::Movable, 4),
+    (Kind::Fixed, 1),
+    (Kind::Movable, 7),
+    (Kind::Hole, 1),
+];
+
+/// Two in a row need the first two that may move to change sides by a unit at a time, and the third
+/// to go down by one, which is less than it has.
+const SHIFT: [(Kind, u64); 7] = [
+    (Kind::Hole, 1),
+    (Kind::Movable, 4),
+    (Kind::Fixed, 3),
+    (Kind::Movable, 5),
+    (Kind::Movable, 4),
+    (Kind::Hole, 1),
+    (Kind::Fixed, 14),
+];
+
 struct World {
-    blocks: [(u64, u64, Movable<u64>); 2],
-    _between: Block,
+    blocks: Vec<(u64, u64, Movable<u64>)>,
+    _fixed: Vec<Block>,
     stream: Stream,
     pool: Pool,
 }
 
 impl World {
-    fn new(device: &Device) -> Self {
-        let pool = Pool::new(device, PoolConfig::default().limit(16 * UNIT)).unwrap();
+    fn new(device: &Device, pieces: &[(Kind, u64)]) -> Self {
+        let units: u64 = pieces.iter().map(|piece| piece.1).sum();
+        let pool = Pool::new(device, PoolConfig::default().limit(units * UNIT)).unwrap();
         let stream = device.stream().unwrap();
-        let below = pool.alloc(&stream, 3 * UNIT).unwrap();
-        let small = Self::block(&pool, &stream, 1, 4);
-        let between = pool.alloc(&stream, UNIT).unwrap();
-        let large = Self::block(&pool, &stream, 2, 7);
-        let above = pool.alloc(&stream, UNIT).unwrap();
-        drop((below, above));
+        let (mut blocks, mut fixed, mut holes) = (Vec::new(), Vec::new(), Vec::new());
+        for &(kind, units) in pieces {
+            match kind {
+                Kind::Movable => {
+                    let seed = blocks.len() as u64 + 1;
+                    blocks.push((seed, units, Self::block(&pool, &stream, seed, units)));
+                }
+                Kind::Fixed => fixed.push(pool.alloc(&stream, units * UNIT).unwrap()),
+                Kind::Hole => holes.push(pool.alloc(&stream, units * UNIT).unwrap()),
+            }
+        }
+        drop(holes);
         stream.synchronize().unwrap();
         let world = Self {
-            blocks: [(1, 4, small), (2, 7, large)],
-            _between: between,
+            blocks,
+            _fixed: fixed,
             stream,
             pool,
         };
-        let kinds: Vec<(Kind, u64)> = world.kinds();
-        let expected = [
-            (Kind::Hole, 3),
-            (Kind::Movable, 4),
-            (Kind::Fixed, 1),
-            (Kind::Movable, 7),
-            (Kind::Hole, 1),
-        ];
-        assert_eq!(kinds, expected);
+        assert_eq!(world.kinds(), pieces);
         world
     }
 
@@ -87,7 +106,7 @@ impl World {
 fn blocks_that_change_places_keep_their_contents() {
     for device in devices() {
         leaving_nothing(device, |device| {
-            let world = World::new(device);
+            let world = World::new(device, &SWAP);
             let goal = Goal::Hole(WANTED);
             let plan = world.pool.plan_compaction(&goal).unwrap().unwrap();
             assert!(
@@ -113,7 +132,7 @@ fn blocks_that_change_places_keep_their_contents() {
 fn what_is_free_after_a_circle_is_free_behind_it() {
     for device in devices() {
         leaving_nothing(device, |device| {
-            let world = World::new(device);
+            let world = World::new(device, &SWAP);
             let other = device.stream().unwrap();
             assert!(world.pool.compact(&Goal::Hole(WANTED)).unwrap().reached);
             // Without a wait: what was parked may be on its way yet.
@@ -123,6 +142,35 @@ fn what_is_free_after_a_circle_is_free_behind_it() {
             let bytes = common::read(&other, all.addr(), WANTED as usize);
             assert!(bytes.iter().all(|&byte| byte == 0xEE));
             drop(all);
+        });
+    }
+}
+
+/// A piece that goes down by less than it has goes back up over itself.
+#[test]
+fn a_circle_with_a_piece_that_overlaps_its_way_keeps_its_contents_or_is_taken_back() {
+    for device in devices() {
+        leaving_nothing(device, |device| {
+            let plan = World::new(device, &SHIFT)
+                .pool
+                .plan_compaction(&Goal::Hole(2 * UNIT))
+                .unwrap();
+            let plan = plan.unwrap();
+            let [Batch::Circle { pieces, .. }] = &plan.batches[..] else {
+                panic!("{plan:?}");
+            };
+            let overlaps = |m: &Move| m.dst < m.src && m.src - m.dst < m.bytes;
+            let at = pieces
+                .iter()
+                .position(|piece| piece.moves().iter().any(overlaps));
+            let behind = at.unwrap() as u64 + 2;
+            assert!(behind <= pieces.len() as u64, "{plan:?}");
+            for use_number in [behind, behind + 1] {
+                for for_ever in [false, true] {
+                    let world = (&SHIFT[..], 2 * UNIT);
+                    assert!(refuse(device, world, "launch", use_number, for_ever));
+                }
+            }
         });
     }
 }
@@ -141,7 +189,8 @@ fn a_circle_that_the_device_refuses_midway_is_taken_back() {
                 let mut refused = 0;
                 for for_ever in [false, true] {
                     for use_number in [1, 2, 3, 4, 6] {
-                        refused += u64::from(refuse(device, call, use_number, for_ever));
+                        let world = (&SWAP[..], WANTED);
+                        refused += u64::from(refuse(device, world, call, use_number, for_ever));
                     }
                 }
                 assert!(refused >= 3, "{call} was refused {refused} times");
@@ -151,10 +200,16 @@ fn a_circle_that_the_device_refuses_midway_is_taken_back() {
 }
 
 /// Whether the `use_number`-th use of `call` was refused.
-fn refuse(device: &Device, call: &'static str, use_number: u64, for_ever: bool) -> bool {
+fn refuse(
+    device: &Device,
+    (pieces, wanted): (&[(Kind, u64)], u64),
+    call: &'static str,
+    use_number: u64,
+    for_ever: bool,
+) -> bool {
     let (device, watched) = Watched::over(device);
-    let world = World::new(&device);
-    let goal = Goal::Hole(WANTED);
+    let world = World::new(&device, pieces);
+    let goal = Goal::Hole(wanted);
     // What moves blocks is made by the first that is done with it.
     world.pool.plan_compaction(&goal).unwrap();
     watched.fail(call, use_number, for_ever);
@@ -174,7 +229,7 @@ fn refuse(device: &Device, call: &'static str, use_number: u64, for_ever: bool) 
     world.check();
     assert!(world.pool.compact(&goal).unwrap().reached);
     world.check();
-    let all = world.pool.alloc(&world.stream, WANTED).unwrap();
+    let all = world.pool.alloc(&world.stream, wanted).unwrap();
     world.check();
     drop(all);
     refused

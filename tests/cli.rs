@@ -103,6 +103,7 @@ fn a_replay_ends_with_a_report_a_person_reads() {
         "peak live",
         "peak reserved",
         "largest hole",
+        "handles",
         "alloc",
         "free",
         "moved",
@@ -216,6 +217,35 @@ fn the_recorded_traces_replay_on_the_host_without_a_corrupt_byte_in_little_memor
     assert!(
         most < 4 << 30,
         "a trace of 17.8 GiB took {most} bytes of real memory"
+    );
+}
+
+#[test]
+fn without_remaps_a_trace_is_played_in_a_pool_that_only_grows() {
+    let rows: String = (0..64)
+        .map(|at| format!("1,0,allocate,{at},3000000,0\n"))
+        .chain(
+            (0..64)
+                .step_by(2)
+                .map(|at| format!("1,0,free,{at},3000000,0\n")),
+        )
+        .chain(["1,0,allocate,99,60000000,0\n".to_owned()])
+        .collect();
+    let (_dir, path) = file(&rows);
+    let reserved = |more: &[&str]| {
+        let ran = warpool(&[&["replay", &path, "--device", "host", "--json"], more].concat());
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        json(&ran)["peak_reserved_bytes"]
+            .as_u64()
+            .expect("a number")
+    };
+    assert!(reserved(&["--no-remap"]) >= 64 * 3_000_000 + 60_000_000);
+    assert!(reserved(&[]) < 64 * 3_000_000 + 30_000_000);
+    let ran = warpool(&["replay", &path, "--device", "host", "--no-remap"]);
+    assert!(
+        ran.stdout.contains(" made, 0 mapped elsewhere"),
+        "{}",
+        ran.stdout
     );
 }
 

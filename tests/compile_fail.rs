@@ -5,6 +5,9 @@
 //! the one that they were written with. It builds the crate and all it needs once more, so it is made
 //! only under `WARPOOL_COMPILE_TESTS=1`; with `TRYBUILD=overwrite` as well the words are written anew.
 
+#[path = "common/variables.rs"]
+mod variables;
+
 use std::path::Path;
 use std::process::Command;
 
@@ -13,7 +16,7 @@ const WRITTEN_WITH: &str = include_str!("compile/rustc");
 
 #[test]
 fn an_address_cannot_outlive_its_guard_nor_a_guard_its_block_or_stream() {
-    if std::env::var_os("WARPOOL_COMPILE_TESTS").is_none() {
+    if !variables::is_on("WARPOOL_COMPILE_TESTS") {
         println!("skipped: it takes minutes; set WARPOOL_COMPILE_TESTS=1");
         return;
     }

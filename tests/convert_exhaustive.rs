@@ -17,7 +17,7 @@ use warpool::driver::abi;
 const STRIP: usize = 1 << 16;
 
 fn whole() -> bool {
-    std::env::var("WARPOOL_EXHAUSTIVE").is_ok_and(|v| v == "1")
+    common::variables::is_on("WARPOOL_EXHAUSTIVE")
 }
 
 /// Arguments for `count` elements.

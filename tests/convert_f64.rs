@@ -147,7 +147,7 @@ fn every_kind_of_f32_widens_to_the_f64_of_its_value() {
 }
 
 fn whole() -> bool {
-    std::env::var("WARPOOL_EXHAUSTIVE").is_ok_and(|v| v == "1")
+    common::variables::is_on("WARPOOL_EXHAUSTIVE")
 }
 
 /// Boundaries whose neighbours are converted at once.

@@ -75,7 +75,7 @@ fn ups(x: f32, format: &Format, draws: usize, seed: u64) -> f64 {
 }
 
 fn whole() -> bool {
-    std::env::var("WARPOOL_EXHAUSTIVE").is_ok_and(|v| v == "1")
+    common::variables::is_on("WARPOOL_EXHAUSTIVE")
 }
 
 /// The fractions drawn at each exponent: an ordinary one and two near an end.

@@ -3,6 +3,12 @@
 
 mod common;
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use common::variables::{is_on_from, number_from};
 use common::{devices, host};
 use warpool::compact::{Budget, Goal, Move, MoveTable, SlideTable};
 use warpool::convert::{Rounding, View, ViewMut, convert};
@@ -52,6 +58,10 @@ fn no_bytes_at_all_are_no_block() {
         refused(pool.alloc(stream, 0), "bytes");
         refused(pool.alloc_typed::<u32>(stream, 0), "bytes");
         refused(pool.alloc_typed_with_room::<u32>(stream, 0, 64), "room");
+        refused(pool.alloc_typed_with_room::<u32>(stream, 17, 64), "room");
+        for len in [1, 16] {
+            drop(pool.alloc_typed_with_room::<u32>(stream, len, 64).unwrap());
+        }
         refused(pool.alloc_movable::<u32>(stream, 0), "bytes");
     });
 }
@@ -404,17 +414,113 @@ fn an_environment_variable_that_is_no_number_is_an_error_that_names_it() {
 }
 
 #[test]
+fn a_variable_of_the_suites_that_cannot_be_is_a_failure_that_names_it() {
+    let value = |text: &str| Some(OsStr::new(text).to_owned());
+    let garbled = || Some(OsStr::from_bytes(b"1\xFF").to_owned());
+    let number = |given| number_from("WARPOOL_CASES", given, 5);
+    assert_eq!(number(None), Ok(5));
+    assert_eq!(number(value(" ")), Ok(5), "set to nothing");
+    assert_eq!(number(value(" 7 ")), Ok(7));
+    let is_on = |given| is_on_from("WARPOOL_REQUIRE_GPU", given);
+    assert_eq!(is_on(None), Ok(false));
+    assert_eq!(is_on(value("")), Ok(false), "set to nothing");
+    assert_eq!(is_on(value("0")), Ok(false));
+    assert_eq!(is_on(value("1")), Ok(true));
+    for text in ["0", "-1", "1e6", "many", "18446744073709551616"] {
+        let why = number(value(text)).unwrap_err();
+        assert!(why.starts_with(&format!("WARPOOL_CASES={text} ")), "{why}");
+    }
+    for text in ["2", "yes", "true", "10"] {
+        let why = is_on(value(text)).unwrap_err();
+        let named = format!("WARPOOL_REQUIRE_GPU={text} ");
+        assert!(why.starts_with(&named), "{why}");
+    }
+    assert!(number(garbled()).is_err() && is_on(garbled()).is_err());
+}
+
+fn root() -> PathBuf {
+    std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| ".".into(), PathBuf::from)
+}
+
+/// The Rust files of a folder and those below it.
+fn sources(folder: PathBuf) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(sources(path));
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            files.push(path);
+        }
+    }
+    files
+}
+
+/// The variables that a source file reads by name: what `call` is given first, and lists of them.
+fn variables_in(code: &str) -> BTreeSet<String> {
+    let calls = [
+        "env::var(",
+        "env::var_os(",
+        ".var(",
+        "cargo_var(",
+        "text(machine, ",
+        "variables::number(",
+        "variables::is_on(",
+    ];
+    let given = |rest: &str| Some(rest.strip_prefix('"')?.split_once('"')?.0.to_owned());
+    let mut names: BTreeSet<String> = calls
+        .iter()
+        .flat_map(|call| code.split(call).skip(1))
+        .filter_map(given)
+        .collect();
+    for list in code.split("VARIABLES: [&str; ").skip(1) {
+        let list = list.split("];").next().unwrap();
+        let inside = list.split('"').skip(1).step_by(2);
+        names.extend(inside.map(str::to_owned));
+    }
+    names
+}
+
+#[test]
+fn every_variable_that_is_read_has_its_row() {
+    let root = root();
+    let page = std::fs::read_to_string(root.join("tests/README.md")).unwrap();
+    let mut files = sources(root.join("src"));
+    files.extend(sources(root.join("build")));
+    files.push(root.join("build.rs"));
+    let mut names = BTreeSet::new();
+    for file in files {
+        names.extend(variables_in(&std::fs::read_to_string(file).unwrap()));
+    }
+    assert!(
+        names.contains("NVCC_CCBIN") && names.contains("WARPOOL_SIM_SEED"),
+        "{names:?}"
+    );
+    let section = page.split("\n## Malformed input\n").nth(1).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let rows = section.lines().filter(|line| line.starts_with("| `"));
+    let told: Vec<&str> = rows.map(|row| row.split(" | ").next().unwrap()).collect();
+    let left: Vec<_> = names
+        .iter()
+        .filter(|name| !told.iter().any(|cell| cell.contains(&format!("`{name}`"))))
+        .collect();
+    assert!(left.is_empty(), "no row for {left:?}");
+}
+
+#[test]
 fn the_table_in_the_documentation_is_this_file() {
-    let root = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| ".".to_owned());
-    let read = |path: &str| std::fs::read_to_string(format!("{root}/{path}")).unwrap();
+    let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap();
     let (code, page) = (read("tests/malformed.rs"), read("tests/README.md"));
     let tests: Vec<String> = code
         .split("#[test]\nfn ")
         .skip(1)
         .map(|rest| rest[..rest.find('(').unwrap()].replace('_', " "))
         .collect();
-    let own = "the table in the documentation is this file";
-    for test in tests.iter().filter(|test| *test != own) {
+    let own = [
+        "the table in the documentation is this file",
+        "every variable that is read has its row",
+    ];
+    for test in tests.iter().filter(|test| !own.contains(&test.as_str())) {
         assert!(page.contains(&format!("| {test} |")), "no row for: {test}");
     }
 }

@@ -244,10 +244,7 @@ proptest! {
 }
 
 fn steps() -> u64 {
-    let given = std::env::var("WARPOOL_STEPS").ok();
-    given.map_or(10_000, |text| {
-        text.parse().expect("WARPOOL_STEPS is a number")
-    })
+    common::variables::number("WARPOOL_STEPS", 10_000)
 }
 
 /// A walk of random requests and frees near the limit, in which no request that fits may fail.

@@ -135,6 +135,23 @@ fn whatever_orders_two_writes_silences_it() {
     sanitizer.check().unwrap();
 }
 
+/// The host goes on as soon as it is told, while the call that told it is still at work.
+#[test]
+fn what_a_host_call_tells_orders_two_writes_before_the_call_has_ended() {
+    let (watched, sanitizer) = Sanitizer::over(&Device::host().unwrap());
+    two_writes(&watched, |first, _| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let work = Box::new(move || {
+            tell.send(()).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        });
+        let backend = first.device().backend();
+        backend.host_call(first.raw(), work).unwrap();
+        told.recv().unwrap();
+    });
+    sanitizer.check().unwrap();
+}
+
 #[test]
 fn a_wait_the_wrong_way_round_or_too_early_does_not() {
     let wrong: [Between; 3] = [

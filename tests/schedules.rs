@@ -24,8 +24,7 @@ use warpool::{Block, Device, Pool, PoolConfig, Stream};
 const GRANULE: u64 = 64 << 10;
 
 fn explore(test: impl Fn(&Device) + Send + Sync + 'static) {
-    let schedules = std::env::var("WARPOOL_SCHEDULES").ok();
-    let schedules: usize = schedules.map_or(2_000, |text| text.parse().expect("a number"));
+    let schedules = common::variables::number("WARPOOL_SCHEDULES", 2_000) as usize;
     let test = Arc::new(move || {
         let choose = || shuttle::rand::thread_rng().gen_bool(0.5);
         let device = Ordered::device(64 * GRANULE, GRANULE, thread::yield_now, choose);

@@ -22,10 +22,7 @@ const THREADS: usize = 8;
 const MOST_HELD: usize = 24;
 
 fn seconds() -> u64 {
-    let given = std::env::var("WARPOOL_SOAK_SECONDS").ok();
-    given.map_or(4, |text| {
-        text.parse().expect("WARPOOL_SOAK_SECONDS is a number")
-    })
+    common::variables::number("WARPOOL_SOAK_SECONDS", 4)
 }
 
 enum Held {

@@ -4,18 +4,23 @@
 mod arch;
 #[path = "../build/discovery.rs"]
 mod discovery;
+#[path = "../build/variables.rs"]
+mod variables;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use arch::{Arch, Request};
 use discovery::{Machine, Toolkit};
+use variables::{Settings, Wanted};
 
 /// A machine that is nothing but a list of files and variables.
 #[derive(Default)]
 struct Pretend {
     files: BTreeSet<PathBuf>,
-    variables: BTreeMap<String, String>,
+    variables: BTreeMap<String, OsString>,
     links: BTreeMap<PathBuf, PathBuf>,
     tops: BTreeMap<PathBuf, PathBuf>,
 }
@@ -33,7 +38,7 @@ impl Pretend {
         self
     }
 
-    fn set(mut self, name: &str, value: &str) -> Self {
+    fn set(mut self, name: &str, value: impl Into<OsString>) -> Self {
         self.variables.insert(name.into(), value.into());
         self
     }
@@ -56,9 +61,10 @@ impl Pretend {
 }
 
 impl Machine for Pretend {
-    fn var(&self, name: &str) -> Option<String> {
+    fn var(&self, name: &str) -> Option<OsString> {
+        let mut told = discovery::VARIABLES.iter().chain(&variables::VARIABLES);
         assert!(
-            name == "PATH" || discovery::VARIABLES.contains(&name),
+            ["PATH", "NUM_JOBS"].contains(&name) || told.any(|other| *other == name),
             "{name} is read, and cargo is not told of it"
         );
         self.variables.get(name).cloned()
@@ -415,4 +421,129 @@ fn code_for_one_architecture_alone_is_never_called_portable() {
         arch::flags(&[special]),
         ["-gencode=arch=compute_90a,code=sm_90a"]
     );
+}
+
+/// What the settings are refused for.
+fn unsettled(machine: &Pretend) -> String {
+    Settings::read(machine).unwrap_err()
+}
+
+/// Bytes that are no UTF-8.
+fn garbled() -> OsString {
+    OsStr::from_bytes(b"/cuda\xFF").to_owned()
+}
+
+#[test]
+fn kernels_are_wanted_off_or_required_and_nothing_else() {
+    let wanted = |value: &str| Settings::read(&Pretend::default().set("WARPOOL_CUDA", value));
+    let is = |value: &str| wanted(value).unwrap().wanted;
+    assert_eq!(is("required"), Wanted::Required);
+    assert_eq!(is(" off "), Wanted::Off);
+    for auto in ["auto", "", "  "] {
+        assert_eq!(is(auto), Wanted::Auto, "{auto:?}");
+    }
+    assert_eq!(Settings::read(&Pretend::default()), wanted("auto"));
+    for value in ["on", "1", "OFF", "no", "off,auto"] {
+        let refused = wanted(value).unwrap_err();
+        assert!(
+            refused.starts_with(&format!("WARPOOL_CUDA={value} is not one of required")),
+            "{refused}"
+        );
+    }
+}
+
+#[test]
+fn documentation_alone_is_built_without_kernels() {
+    let on_docs_rs = |value: &str| {
+        let machine = Pretend::default().set("WARPOOL_CUDA", "required");
+        Settings::read(&machine.set("DOCS_RS", value))
+            .unwrap()
+            .wanted
+    };
+    assert_eq!(on_docs_rs("1"), Wanted::Off);
+    assert_eq!(on_docs_rs(""), Wanted::Required, "set to nothing");
+}
+
+#[test]
+fn a_garbled_compute_capability_is_refused_even_without_a_toolkit() {
+    for wanted in ["auto", "required"] {
+        let machine = Pretend::default().set("WARPOOL_CUDA", wanted);
+        let refused = unsettled(&machine.set("CUDA_COMPUTE_CAP", "banana"));
+        assert!(refused.starts_with("CUDA_COMPUTE_CAP=banana"), "{refused}");
+    }
+    let off = Pretend::default().set("WARPOOL_CUDA", "off");
+    let off = Settings::read(&off.set("CUDA_COMPUTE_CAP", "banana")).unwrap();
+    assert_eq!(off.request, Request::Default, "no kernels, not read");
+}
+
+#[test]
+fn a_host_compiler_is_a_file_a_folder_or_a_name_on_the_path() {
+    let machine = || Pretend::with(&["/usr/bin/g++-12"]).set("PATH", "/bin:/usr/bin");
+    let own = |value: &str| Settings::read(&machine().set("NVCC_CCBIN", value));
+    for value in ["/usr/bin/g++-12", "/usr/bin", "/usr/bin/", "g++-12"] {
+        assert!(own(value).unwrap().own_host_compiler, "{value}");
+    }
+    for value in ["", " "] {
+        assert!(!own(value).unwrap().own_host_compiler, "set to nothing");
+    }
+    for value in ["/usr/bin/g++-13", "g++-13", "/none/", "ccache g++-12"] {
+        let refused = own(value).unwrap_err();
+        assert!(
+            refused.starts_with(&format!("NVCC_CCBIN={value} names no host compiler")),
+            "{refused}"
+        );
+    }
+}
+
+#[test]
+fn a_number_of_jobs_is_one_or_more() {
+    let jobs = |value: &str| Settings::read(&Pretend::default().set("NUM_JOBS", value));
+    assert_eq!(Settings::read(&Pretend::default()).unwrap().jobs, 1);
+    assert_eq!(jobs("").unwrap().jobs, 1);
+    assert_eq!(jobs("16").unwrap().jobs, 16);
+    for value in ["0", "-1", "x", "1.5", "4294967296"] {
+        let refused = jobs(value).unwrap_err();
+        assert!(
+            refused.starts_with(&format!("NUM_JOBS={value} is no number of jobs")),
+            "{refused}"
+        );
+    }
+}
+
+#[test]
+fn a_folder_of_libclang_is_handed_on_and_nothing_is_no_folder() {
+    let libclang = |value: &str| {
+        Settings::read(&Pretend::default().set("LIBCLANG_PATH", value))
+            .unwrap()
+            .libclang
+    };
+    assert_eq!(libclang("/no/such"), Some("/no/such".into()));
+    assert_eq!(libclang(""), None);
+}
+
+#[test]
+fn a_variable_that_is_no_text_is_an_error_that_names_it() {
+    for name in variables::VARIABLES.iter().chain(&["NUM_JOBS"]) {
+        let refused = unsettled(&Pretend::default().set(name, garbled()));
+        assert!(refused.starts_with(&format!("{name}=/cuda")), "{refused}");
+        assert!(refused.contains("no UTF-8"), "{refused}");
+    }
+    for name in ["CUDA_HOME", "CUDA_PATH", "CUDA_TOOLKIT_ROOT_DIR", "NVCC"] {
+        let refused = Pretend::with(&CLASSIC).set(name, garbled()).refused();
+        assert!(refused.starts_with(&format!("{name}=/cuda")), "{refused}");
+    }
+}
+
+#[test]
+fn a_place_that_is_no_text_is_passed_over_and_those_behind_it_are_not() {
+    let path = OsStr::from_bytes(b"/odd\xFF/bin:/opt/cuda/bin");
+    let machine = Pretend::with(&OPT)
+        .set("PATH", path)
+        .set("VIRTUAL_ENV", garbled());
+    assert_eq!(machine.found(), expect(OPT[0], "/opt/cuda/lib64", "PATH"));
+    let machine = Pretend::with(&["/conda/bin/nvcc", "/conda/lib/libcudart_static.a"])
+        .set("VIRTUAL_ENV", garbled())
+        .set("CONDA_PREFIX", "/conda");
+    let expected = expect("/conda/bin/nvcc", "/conda/lib", "CONDA_PREFIX");
+    assert_eq!(machine.found(), expected);
 }

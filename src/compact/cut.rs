@@ -295,6 +295,19 @@ mod tests {
     }
 
     #[test]
+    fn a_first_launch_costs_nothing_beside_its_moves() {
+        let one = plan(vec![Batch::Disjoint(vec![
+            at(0, 1000, 100),
+            at(100, 2000, 150),
+        ])]);
+        let budget = Budget {
+            launch_bytes: 50,
+            ..Budget::bytes(250)
+        };
+        assert_eq!(cut(&one, &budget, usize::MAX), one.batches);
+    }
+
+    #[test]
     fn steps_and_what_they_leave_make_up_the_plan() {
         for upward in [false, true] {
             let disjoint = Batch::Disjoint(vec![at(5000, 7000, 100), at(6000, 8000, 100)]);

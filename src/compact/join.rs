@@ -79,7 +79,7 @@ impl<'r> Gathering<'r> {
 
 /// Maps runs of the pool's memory whose blocks may all move behind another: as few as have together
 /// what a request of `bytes` needs; or all, and grows by what it lacks. Nothing is done if free
-/// memory and growth together do not make up the request.
+/// memory and growth together do not make up the request, or the pool maps no handle elsewhere.
 ///
 /// Nothing waits on the host.
 pub(crate) fn join(
@@ -92,7 +92,7 @@ pub(crate) fn join(
     shared.drain_all();
     let mut core = shared.core.lock();
     let mut joined = Joined::default();
-    let Some(lacking) = core.lacks(bytes) else {
+    let Some(lacking) = core.lacks(bytes).filter(|_| core.config.remap) else {
         return Ok(joined);
     };
     let runs = core.runs(&|at| owners.may_move(at));

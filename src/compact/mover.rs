@@ -424,6 +424,36 @@ mod tests {
         }
     }
 
+    /// A slide of blocks of a MiB downwards, with so much between the second and the third.
+    fn three(void: u64) -> Vec<Move> {
+        const MIB: u64 = 1 << 20;
+        let third = 3 * MIB + void;
+        [MIB, 2 * MIB, third]
+            .map(|src| at(src, src - 512, MIB))
+            .to_vec()
+    }
+
+    #[test]
+    fn a_slide_whose_flags_there_is_memory_for_is_one_part_up_to_a_void() {
+        for (void, expected) in [(0, vec![3]), (VOID, vec![3]), (VOID + 512, vec![2, 1])] {
+            let mut mover = Mover::new(&Device::host().expect("host")).expect("a mover");
+            let batch = Batch::Slide {
+                upward: false,
+                moves: three(void),
+            };
+            let parts = mover.cut(&batch, 0);
+            let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();
+            assert_eq!(lengths, expected, "{void} bytes between");
+        }
+    }
+
+    #[test]
+    fn a_span_ends_at_a_void() {
+        assert_eq!(longest_span(&three(0)), 3 << 20);
+        assert_eq!(longest_span(&three(VOID)), (3 << 20) + VOID);
+        assert_eq!(longest_span(&three(VOID + 512)), 2 << 20);
+    }
+
     #[test]
     fn a_block_larger_than_the_flags_allow_is_one_part() {
         let mut mover = Mover::new(&Device::host().expect("host")).expect("a mover");

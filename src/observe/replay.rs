@@ -69,6 +69,8 @@ pub struct ReplayOptions {
     pub movable: Share,
     /// What the draw starts from. Default: 1.
     pub seed: u64,
+    /// Whether the pool may map handles elsewhere, see [`PoolConfig::remap`]. Default: yes.
+    pub remap: bool,
 }
 
 impl Default for ReplayOptions {
@@ -79,6 +81,7 @@ impl Default for ReplayOptions {
             versus: None,
             movable: Share::NONE,
             seed: 1,
+            remap: true,
         }
     }
 }
@@ -103,6 +106,13 @@ impl ReplayOptions {
     pub fn movable(mut self, share: Share, seed: u64) -> Self {
         self.movable = share;
         self.seed = seed;
+        self
+    }
+
+    /// Sets whether the pool may map handles elsewhere.
+    #[must_use]
+    pub fn remap(mut self, on: bool) -> Self {
+        self.remap = on;
         self
     }
 
@@ -139,7 +149,7 @@ pub fn replay(
         // Made and dropped: what is missing is said before the trace is played.
         CudaAsync::new(device, options.cap)?;
     }
-    let mut config = PoolConfig::default();
+    let mut config = PoolConfig::default().remap(options.remap);
     if let Some(cap) = options.cap {
         config = config.limit(cap);
     }
@@ -176,6 +186,8 @@ pub fn replay(
         corrupt_bytes: findings.corrupt_bytes,
         first_corrupt: (findings.corrupt_bytes > 0).then_some(findings.first_corrupt),
         failed_allocs: u64::from(played.failure.is_some()),
+        handles_made: stats.steps.grow,
+        handles_remapped: stats.steps.steal,
         bytes_moved: stats.bytes_moved,
         compactions: stats.compactions,
         movable: options.movable,

@@ -44,6 +44,10 @@ pub struct Report {
     pub first_corrupt: Option<u64>,
     /// Requests that did not fit: 0 or 1, as the replay stops there.
     pub failed_allocs: u64,
+    /// Physical handles that were made.
+    pub handles_made: u64,
+    /// Times that one was mapped elsewhere, or a second time under the edge of a block.
+    pub handles_remapped: u64,
     /// Bytes that compaction moved.
     pub bytes_moved: u64,
     /// Steps of compaction that moved something.
@@ -194,6 +198,7 @@ impl fmt::Display for Report {
             Bytes(self.largest_hole_bytes),
         );
         let events = Grouped(self.events);
+        let (handles, remapped) = (Grouped(self.handles_made), Grouped(self.handles_remapped));
         let streams = counted(self.streams, "stream");
         let (ratio, wall) = (self.reserved_ratio(), self.wall.as_secs_f64());
         let mut lines = vec![
@@ -203,6 +208,10 @@ impl fmt::Display for Report {
             ("peak live", Bytes(self.peak_live_bytes).to_string()),
             ("peak reserved", format!("{reserved}, {ratio:.4} x live")),
             ("largest hole", format!("{hole} at the end")),
+            (
+                "handles",
+                format!("{handles} made, {remapped} mapped elsewhere"),
+            ),
             ("alloc", calls(self.alloc_ns_p50, self.alloc_ns_p99)),
             ("free", calls(self.free_ns_p50, self.free_ns_p99)),
             ("moved", self.moved()),
@@ -290,6 +299,8 @@ mod tests {
             corrupt_bytes: 0,
             first_corrupt: None,
             failed_allocs: 0,
+            handles_made: 1_100,
+            handles_remapped: 7,
             bytes_moved: 0,
             compactions: 0,
             movable: Share::NONE,
@@ -397,6 +408,7 @@ mod tests {
             "events        216,551 on 2 streams in 1.23 s",
             "peak live     100.00 MiB",
             "peak reserved 102.00 MiB, 1.0200 x live",
+            "handles       1,100 made, 7 mapped elsewhere",
             "alloc         p50     120 ns   p99   1,204 ns",
             "free          p50      80 ns   p99     300 ns",
             "moved         0 B in 0 steps, nothing may be moved",

@@ -50,6 +50,10 @@ pub struct PoolConfig {
     /// Growth allowed without looking for idle memory to move first, as a part of the peak of live
     /// bytes. Moving costs about as much as growing, so this trades a little waste for fewer moves.
     pub slack: f64,
+    /// Whether handles may be mapped at another address than their first. Without, the pool only grows:
+    /// memory that is idle between live blocks waits there for a request that fits, and is given back
+    /// where a limit leaves no other way. Of use to compare with, and where a driver maps slowly.
+    pub remap: bool,
     /// Physical bytes up to which the pool grows rather than make a stream wait for another. Larger
     /// pools wait first, which costs overlap and saves memory.
     pub overlap_bytes: u64,
@@ -60,9 +64,11 @@ pub struct PoolConfig {
     /// Most free bytes a stream keeps for itself as whole blocks, beyond the last one freed. They
     /// are given up before any stream waits or the pool grows.
     pub cache_bytes: u64,
-    /// Whether small blocks whose size is not a multiple of 256 are put together in slabs, where they
-    /// have a sixteenth more than was asked for, or up to 15 bytes, and lie on multiples of 16 bytes.
-    /// Else, and unless it is asked for, every block is a multiple of 256 bytes, and lies on one.
+    /// Whether blocks of up to 4 KiB whose size is not nearly a multiple of 256 are put together in
+    /// slabs, as they are by default. There they have a sixteenth more than was asked for, or up to
+    /// 15 bytes, and are aligned to the largest power of two that divides their size, 16 at least and
+    /// 256 at most. What is free beside them in a slab serves blocks of their size until all of it is
+    /// free. Without, every block is a multiple of 256 bytes, and lies on one.
     pub slabs: bool,
     /// Whether to keep, for each live block, its tag and where it was allocated, for
     /// [`Pool::leak_report`](super::Pool::leak_report). Costs a lock and a map entry a block.
@@ -79,13 +85,14 @@ impl Default for PoolConfig {
             soft_limit: None,
             preallocate: 0,
             slack: 0.004,
+            remap: true,
             overlap_bytes: 64 << 20,
             handles: HandleSize::Adaptive,
             reuse: Reuse::default(),
             // What is cached is not free to anyone: with 32 MiB a program that swaps 25 MiB of small
             // blocks in 360 MiB reserved 1.042 times its peak, with 4 MiB 1.014.
             cache_bytes: 4 << 20,
-            slabs: false,
+            slabs: true,
             track: false,
             backtraces: false,
         }
@@ -122,6 +129,13 @@ impl PoolConfig {
         self
     }
 
+    /// Sets whether handles may be mapped elsewhere.
+    #[must_use]
+    pub fn remap(mut self, on: bool) -> Self {
+        self.remap = on;
+        self
+    }
+
     /// Sets the bytes up to which the pool grows rather than make a stream wait.
     #[must_use]
     pub fn overlap_bytes(mut self, bytes: u64) -> Self {
@@ -153,7 +167,8 @@ impl PoolConfig {
         self
     }
 
-    /// Sets whether small blocks lie in slabs; without, every address is a multiple of 256.
+    /// Sets whether small blocks lie in slabs, see [`PoolConfig::slabs`]; without, every address is a
+    /// multiple of 256.
     #[must_use]
     pub fn slabs(mut self, on: bool) -> Self {
         self.slabs = on;

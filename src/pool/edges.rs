@@ -116,7 +116,7 @@ impl Core {
         most: u64,
         usable: impl Fn(&Self, &Extent) -> bool,
     ) -> Result<Option<Grant>> {
-        if self.may_move {
+        if self.may_move || !self.config.remap {
             return Ok(None);
         }
         let parts = self.parts(bytes, |extent| usable(self, extent));

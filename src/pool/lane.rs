@@ -287,14 +287,10 @@ impl Lane {
         counted: bool,
     ) -> (Addr, Id) {
         let mut core = self.shared.core.lock();
-        let ready = if is_slot(bytes) {
-            core.take_slot_ready(self.slot, bytes)
-        } else {
-            if has_large {
-                self.drain_large(&mut core);
-            }
-            core.take_ready(self.slot, bytes)
-        };
+        if has_large && !is_slot(bytes) {
+            self.drain_large(&mut core);
+        }
+        let ready = core.take_ready_of(self.slot, bytes);
         // A driver's error is told by the steps that follow.
         let Ok(Some(grant)) = ready else {
             return (0, if counted { COUNTED } else { UNCOUNTED });

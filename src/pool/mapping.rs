@@ -282,6 +282,9 @@ impl Core {
         window: Window,
         usable: impl Fn(&Extent) -> bool,
     ) -> (Window, Vec<IdleFrame>) {
+        if !self.config.remap {
+            return (window, Vec::new());
+        }
         let mut frames = self.idle(Some(&window), window.to_map, &usable);
         let lacking = window.to_map - total(&frames);
         if lacking == 0 || window.spare == 0 {

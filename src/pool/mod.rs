@@ -269,11 +269,7 @@ impl Pool {
     #[doc(alias = "release_memory")]
     pub fn trim(&self, keep: u64) -> Result<u64> {
         let shared = self.shared();
-        let lanes = shared.all_lanes();
-        let mut core = shared.core.lock();
-        for lane in &lanes {
-            lane.drain(&mut core);
-        }
+        let mut core = shared.lock_drained();
         let released = core.trim(keep);
         drop(core);
         shared.tell();

@@ -8,7 +8,7 @@ use super::core::{Core, Grant};
 use super::extents::Slot;
 use super::figures::Counts;
 use super::lane::{Lane, SlotHold};
-use super::posted::CoreLock;
+use super::posted::{CoreGuard, CoreLock};
 use super::seats::Lanes;
 use super::size_class::{self, is_slot};
 use super::told::Told;
@@ -200,11 +200,15 @@ impl Shared {
 
     /// Empties the caches of all streams into the arena.
     pub(crate) fn drain_all(&self) {
+        self.lock_drained();
+    }
+
+    /// The core, with the caches of all streams emptied into it.
+    pub(crate) fn lock_drained(&self) -> CoreGuard<'_> {
         let lanes = self.all_lanes();
         let mut core = self.core.lock();
-        for lane in &lanes {
-            lane.drain(&mut core);
-        }
+        drain_all(&lanes, &mut core);
+        core
     }
 
     /// Registers a step of the ladder; lower ranks come first.
@@ -293,40 +297,9 @@ impl Shared {
             lane.take_ahead(grant, bytes, core);
             Ok(Climbed::Served(grant, core.is_over_soft_limit()))
         };
-        // Lanes are listed before the core is locked: making a lane locks in that order.
-        let siblings = self.siblings(lane);
-        {
-            let mut core = self.core.lock();
-            if let Some(grant) = core.take_ready(lane.slot, bytes)? {
-                return served(grant, &mut core);
-            }
-            if let Some(grant) = lane.take_over(&siblings, bytes, &mut core)? {
-                return served(grant, &mut core);
-            }
-            if core.poll(lane.slot)?
-                && let Some(grant) = core.take_ready(lane.slot, bytes)?
-            {
-                return served(grant, &mut core);
-            }
-            if let Some(grant) = core.take_overlapping(lane.slot, bytes)? {
-                return served(grant, &mut core);
-            }
-        }
-        self.counts.note_peak();
-        let lanes = self.all_lanes();
-        let mut core = self.core.lock();
-        if core.config.reuse.device_wait
-            && let Some(grant) = lane.take_over(&lanes, bytes, &mut core)?
-        {
+        let (mut core, grant) = self.climb_caches(lane, bytes)?;
+        if let Some(grant) = grant {
             return served(grant, &mut core);
-        }
-        let mut drained = false;
-        for lane in &lanes {
-            drained |= lane.drain(&mut core);
-        }
-        if drained {
-            core.steps.drain += 1;
-            core.told.note(Told::Drain(bytes));
         }
         // Another thread may have freed memory since the lock was let go, so this is not only for
         // what was drained.
@@ -357,6 +330,39 @@ impl Shared {
             Some(grant) => served(grant, &mut core),
             None => Ok(Climbed::Refused),
         }
+    }
+
+    /// The steps that a block and a slot have in common: what is ready, what is to be had without a
+    /// wait, other caches; these are empty where it gives none. The core is still locked then.
+    fn climb_caches(&self, lane: &Lane, bytes: u64) -> Result<(CoreGuard<'_>, Option<Grant>)> {
+        // Lanes are listed before the core is locked: making a lane locks in that order.
+        let siblings = self.siblings(lane);
+        let mut core = self.core.lock();
+        let mut grant = core.take_ready_of(lane.slot, bytes)?;
+        if grant.is_none() {
+            grant = lane.take_over(&siblings, bytes, &mut core)?;
+        }
+        if grant.is_none() && core.poll(lane.slot)? {
+            grant = core.take_ready_of(lane.slot, bytes)?;
+        }
+        if grant.is_none() {
+            grant = core.take_overlapping_of(lane.slot, bytes)?;
+        }
+        if grant.is_some() {
+            return Ok((core, grant));
+        }
+        drop(core);
+        self.counts.note_peak();
+        let lanes = self.all_lanes();
+        let mut core = self.core.lock();
+        if core.config.reuse.device_wait {
+            grant = lane.take_over(&lanes, bytes, &mut core)?;
+        }
+        if grant.is_none() && drain_all(&lanes, &mut core) {
+            core.steps.drain += 1;
+            core.told.note(Told::Drain(bytes));
+        }
+        Ok((core, grant))
     }
 
     /// A slot for a request of `lane` that its cache could not serve: the steps of [`Shared::find`]
@@ -390,39 +396,9 @@ impl Shared {
             lane.take_ahead(grant, bytes, core);
             Ok(Some((grant, core.is_over_soft_limit())))
         };
-        let siblings = self.siblings(lane);
-        {
-            let mut core = self.core.lock();
-            if let Some(grant) = core.take_slot_ready(lane.slot, bytes)? {
-                return served(grant, &mut core);
-            }
-            if let Some(grant) = lane.take_over(&siblings, bytes, &mut core)? {
-                return served(grant, &mut core);
-            }
-            if core.poll(lane.slot)?
-                && let Some(grant) = core.take_slot_ready(lane.slot, bytes)?
-            {
-                return served(grant, &mut core);
-            }
-            if let Some(grant) = core.take_slot_overlapping(lane.slot, bytes)? {
-                return served(grant, &mut core);
-            }
-        }
-        self.counts.note_peak();
-        let lanes = self.all_lanes();
-        let mut core = self.core.lock();
-        if core.config.reuse.device_wait
-            && let Some(grant) = lane.take_over(&lanes, bytes, &mut core)?
-        {
+        let (mut core, grant) = self.climb_caches(lane, bytes)?;
+        if let Some(grant) = grant {
             return served(grant, &mut core);
-        }
-        let mut drained = false;
-        for lane in &lanes {
-            drained |= lane.drain(&mut core);
-        }
-        if drained {
-            core.steps.drain += 1;
-            core.told.note(Told::Drain(bytes));
         }
         match core.take_slot_any(lane.slot, bytes)? {
             Some(grant) => served(grant, &mut core),
@@ -526,4 +502,9 @@ impl StreamWatcher for Shared {
             lane.route(recorder);
         }
     }
+}
+
+/// Empties the lanes' caches into the core; whether there was anything.
+fn drain_all(lanes: &[Arc<Lane>], core: &mut Core) -> bool {
+    lanes.iter().fold(false, |any, lane| lane.drain(core) | any)
 }

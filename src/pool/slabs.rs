@@ -13,15 +13,15 @@
 //! it goes when those are done, or when a request needs the memory and waits for them.
 //!
 //! A slab has as few slots as fill whole units, and more the more of its class are out: a quarter, up
-//! to [`MOST_SLOTS`] and [`SLAB_BYTES`]. It lies in one granule, so that a slot that lives holds no
-//! granule but its own.
+//! to [`MOST_SLOTS`] and to [`SLAB_BYTES`] or [`CHEAP_SLOTS`], whichever is more. It lies in one
+//! granule, so that a slot that lives holds no granule but its own.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::cache::Cached;
 use super::core::{Core, Grant, is_done};
 use super::extents::{Extent, FRESH, Id, NONE, Slot};
-use super::size_class::{CLASSES, batch, class_of};
+use super::size_class::{CLASSES, batch, class_of, is_slot};
 use super::told::Told;
 use crate::error::Result;
 use crate::seeded::seeded;
@@ -29,8 +29,18 @@ use crate::seeded::seeded;
 /// Slots of a slab at most: bits of a word.
 const MOST_SLOTS: u64 = 64;
 
-/// Bytes of a slab at most.
+/// Bytes of a slab at most, unless [`CHEAP_SLOTS`] are more.
 const SLAB_BYTES: u64 = 16 << 10;
+
+/// Slots among which the host's memory for a slab is small.
+const CHEAP_SLOTS: u64 = 16;
+
+/// A slot costs no more of the host than that: its part of the record, of the extent and of two places
+/// in a tree of keys.
+const _: () = {
+    let record = size_of::<Slab>() + size_of::<Extent>() + 2 * size_of::<Key>();
+    assert!(record as u64 / CHEAP_SLOTS <= 64);
+};
 
 /// Slabs looked at for a slot that is ready, of each stream.
 const LOOKS: usize = 16;
@@ -175,7 +185,7 @@ impl Slabs {
     /// Slots of the next slab of slots of `bytes`.
     fn wanted(&self, bytes: u64) -> u64 {
         let least = batch(bytes);
-        let most = MOST_SLOTS.min(SLAB_BYTES / bytes) / least * least;
+        let most = (SLAB_BYTES / bytes).clamp(CHEAP_SLOTS, MOST_SLOTS) / least * least;
         let part = self.out[class_of(bytes)] / 4 / least * least;
         part.clamp(least, most.max(least))
     }
@@ -268,6 +278,28 @@ impl Slabs {
 }
 
 impl Core {
+    /// A block or slot of `bytes`, whichever that size is, that is ready for `stream`.
+    pub(crate) fn take_ready_of(&mut self, stream: Slot, bytes: u64) -> Result<Option<Grant>> {
+        if is_slot(bytes) {
+            self.take_slot_ready(stream, bytes)
+        } else {
+            self.take_ready(stream, bytes)
+        }
+    }
+
+    /// As [`Core::take_ready_of`], in new memory, as [`Core::take_overlapping`].
+    pub(crate) fn take_overlapping_of(
+        &mut self,
+        stream: Slot,
+        bytes: u64,
+    ) -> Result<Option<Grant>> {
+        if is_slot(bytes) {
+            self.take_slot_overlapping(stream, bytes)
+        } else {
+            self.take_overlapping(stream, bytes)
+        }
+    }
+
     /// A slot of `bytes` that is ready for `stream`, of a slab there is or of a new one in a hole that
     /// is ready.
     pub(crate) fn take_slot_ready(&mut self, stream: Slot, bytes: u64) -> Result<Option<Grant>> {
@@ -294,13 +326,15 @@ impl Core {
         {
             return Ok(Some(grant));
         }
-        let slots = self.slabs.wanted(bytes);
-        let mut grant = self.take_waiting(stream, slots * bytes)?;
-        if grant.is_none() {
-            grant = self.take_mapping(stream, slots * bytes)?;
-        }
-        if let Some(grant) = grant {
-            return self.make_slab(stream, grant, bytes, slots);
+        let (wanted, least) = (self.slabs.wanted(bytes), batch(bytes));
+        for slots in [wanted, least] {
+            let mut grant = self.take_waiting(stream, slots * bytes)?;
+            if grant.is_none() {
+                grant = self.take_mapping(stream, slots * bytes)?;
+            }
+            if let Some(grant) = grant {
+                return self.make_slab(stream, grant, bytes, slots);
+            }
         }
         // Where device waits are switched off, pending memory is taken only instead of failing.
         self.find_slot(stream, bytes, true)

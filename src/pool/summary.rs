@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::stats::{BlockStats, ClassStats, Counter, PoolStats, StreamStats};
+use super::stats::{Counter, PoolStats, StreamStats};
 use crate::error::Bytes;
 
 /// A figure's name, and whether it counts bytes.
@@ -18,46 +18,36 @@ const INACTIVE_SPLIT: Named = ("inactive split", true);
 /// A figure: of all blocks, of small ones, of large ones.
 type Row = (Named, [Counter; 3]);
 
+/// The figures named, of a whole and of its two classes.
+macro_rules! rows {
+    ($of:expr, $($name:ident = $field:ident),+) => {
+        [$(($name, [$of.$field, $of.small.$field, $of.large.$field])),+]
+    };
+}
+
 impl PoolStats {
     fn rows(&self) -> [Row; 6] {
-        let ClassStats {
-            blocks,
-            allocated,
-            requested,
-            active,
-            reserved,
-            inactive_split,
-        } = self.small;
-        let large = self.large;
-        [
-            (BLOCKS, [self.blocks, blocks, large.blocks]),
-            (ALLOCATED, [self.allocated, allocated, large.allocated]),
-            (REQUESTED, [self.requested, requested, large.requested]),
-            (ACTIVE, [self.active, active, large.active]),
-            (RESERVED, [self.reserved, reserved, large.reserved]),
-            (
-                INACTIVE_SPLIT,
-                [self.inactive_split, inactive_split, large.inactive_split],
-            ),
-        ]
+        rows!(
+            self,
+            BLOCKS = blocks,
+            ALLOCATED = allocated,
+            REQUESTED = requested,
+            ACTIVE = active,
+            RESERVED = reserved,
+            INACTIVE_SPLIT = inactive_split
+        )
     }
 }
 
 impl StreamStats {
     fn rows(&self) -> [Row; 4] {
-        let BlockStats {
-            blocks,
-            allocated,
-            requested,
-            active,
-        } = self.small;
-        let large = self.large;
-        [
-            (BLOCKS, [self.blocks, blocks, large.blocks]),
-            (ALLOCATED, [self.allocated, allocated, large.allocated]),
-            (REQUESTED, [self.requested, requested, large.requested]),
-            (ACTIVE, [self.active, active, large.active]),
-        ]
+        rows!(
+            self,
+            BLOCKS = blocks,
+            ALLOCATED = allocated,
+            REQUESTED = requested,
+            ACTIVE = active
+        )
     }
 }
 

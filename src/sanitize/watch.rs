@@ -21,7 +21,7 @@ use crate::sync::plain::lock;
 
 /// What work says when it runs.
 enum Arrival {
-    /// A host call is done, and so is everything before it.
+    /// A host call has begun, so everything before it is done.
     Done(Mark),
     /// The table of a launch that is about to run names these.
     Table(Arc<Op>, Vec<Access>),
@@ -327,8 +327,9 @@ impl Backend for Watch {
         let here = self.here(stream);
         let arrivals = Arc::clone(&self.arrivals);
         let work = move || {
-            work();
+            // First: whom the work tells may queue more before the work has ended.
             lock(&arrivals).push(Arrival::Done(here));
+            work();
         };
         self.inner.host_call(stream, Box::new(work))
     }

@@ -28,7 +28,8 @@ impl Churned {
     /// until as large a part is live as in the report.
     pub fn new(device: &Device, pool: Pool, cap: u64) -> Self {
         let stream = device.stream().unwrap();
-        let words = size_of::<wp_pattern_report>().div_ceil(8);
+        // A block of its own: what is free beside a slot is of use to small blocks alone.
+        let words = size_of::<wp_pattern_report>().next_multiple_of(256) / 8;
         let mut report = pool.alloc_typed::<u64>(&stream, words).unwrap();
         report.upload(&vec![0; words]).unwrap();
         let mut churned = Self {

@@ -7,10 +7,7 @@ use warpool::device::sim::{Rng, seeds};
 
 /// Seeds in the long form: `WARPOOL_SIM_CASES`, else `quick`.
 pub fn cases(quick: u64) -> u64 {
-    let given = std::env::var("WARPOOL_SIM_CASES").ok();
-    given.map_or(quick, |text| {
-        text.parse().expect("WARPOOL_SIM_CASES is a number")
-    })
+    super::variables::number("WARPOOL_SIM_CASES", quick)
 }
 
 /// A panic is a failure like any other.

@@ -9,6 +9,7 @@ pub mod hunt;
 pub mod ordered;
 pub mod sanitized;
 pub mod stamps;
+pub mod variables;
 pub mod watched;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -20,7 +21,7 @@ use warpool::{Device, Stream};
 /// Whether every access of a kernel is being checked (`run.sh sanitize` says so): tests then make
 /// fewer rounds.
 pub fn under_sanitizer() -> bool {
-    std::env::var("WARPOOL_SANITIZER").is_ok_and(|value| value == "1")
+    variables::is_on("WARPOOL_SANITIZER")
 }
 
 /// `many` rounds, or a tenth of them under a sanitizer.
@@ -42,7 +43,7 @@ pub fn cuda() -> Option<Device> {
     match Device::cuda(0) {
         Ok(device) => Some(device),
         Err(reason) => {
-            let required = std::env::var("WARPOOL_REQUIRE_GPU").is_ok_and(|value| value == "1");
+            let required = variables::is_on("WARPOOL_REQUIRE_GPU");
             assert!(!required, "WARPOOL_REQUIRE_GPU=1, but {reason}");
             println!("skipped: no CUDA device");
             eprintln!("{reason}");

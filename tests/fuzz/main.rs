@@ -84,10 +84,7 @@ fn fuzz(name: &str, quick: u64) {
     for data in &corpus {
         run(name, *target, data);
     }
-    let given = std::env::var("WARPOOL_FUZZ_CASES").ok();
-    let cases = given.map_or(quick, |text| {
-        text.parse().expect("WARPOOL_FUZZ_CASES is a number")
-    });
+    let cases = common::variables::number("WARPOOL_FUZZ_CASES", quick);
     let mut rng = Rng::new(6);
     for _ in 0..cases {
         run(name, *target, &mutated(&mut rng, &corpus));

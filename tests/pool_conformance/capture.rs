@@ -24,6 +24,7 @@ on_every_device! {
     compaction_leaves_a_graphs_memory_alone,
     movable_memory_used_by_a_graph_stays_until_the_graph_is_dropped,
     movable_memory_dropped_under_a_graph_is_kept_by_it,
+    movable_memory_of_a_graph_grows_within_what_it_has_and_moves_beyond_it,
     each_stream_of_a_capture_gets_memory_of_the_graph,
     a_pool_first_used_in_a_capture_gives_memory_of_the_graph,
     a_capture_by_another_library_keeps_its_memory_too,
@@ -413,6 +414,33 @@ fn movable_memory_dropped_under_a_graph_is_kept_by_it(device: &Device) {
     drop((graph, output, taken));
     stream.synchronize().unwrap();
     whole(&pool);
+    assert_eq!(pool.leak_report().bytes(), 0);
+}
+
+fn movable_memory_of_a_graph_grows_within_what_it_has_and_moves_beyond_it(device: &Device) {
+    let pool = Pool::new(device, small_handles()).unwrap();
+    let stream = device.stream().unwrap();
+    let capture = stream.begin_capture().unwrap();
+    let mut block = pool.alloc_movable::<u8>(&stream, 100_000).unwrap();
+    let behind = pool.alloc(&stream, 100_000).unwrap();
+    let graph = capture.end().unwrap();
+    graph.launch(&stream).unwrap();
+    block.upload(&stream, &[7; 100_000]).unwrap();
+    let at = block.pin(&stream).unwrap().addr();
+    let requested = pool.stats().requested.current;
+    block.resize(&stream, 100_090).unwrap();
+    assert_eq!(block.pin(&stream).unwrap().addr(), at);
+    assert_eq!(pool.stats().requested.current, requested + 90);
+    block.resize(&stream, 200_000).unwrap();
+    assert_ne!(
+        block.pin(&stream).unwrap().addr(),
+        at,
+        "not over {behind:?}"
+    );
+    assert_eq!(block.download(&stream).unwrap()[..100_000], [7; 100_000]);
+    whole(&pool);
+    drop((graph, behind, block));
+    stream.synchronize().unwrap();
     assert_eq!(pool.leak_report().bytes(), 0);
 }
 

@@ -3,12 +3,14 @@
 use std::sync::{Arc, Mutex};
 
 use super::common::{Gate, on_every_device};
-use super::{limited, whole};
+use super::{limited, small_handles, whole};
 use warpool::pool::{Relief, Steps};
 use warpool::{Device, Pool};
 
 on_every_device! {
     the_steps_are_taken_in_order_and_each_is_counted,
+    a_small_pool_grows_rather_than_have_a_second_stream_wait_and_a_larger_one_does_not,
+    a_pool_of_one_stream_empties_its_cache_before_it_grows,
     the_application_is_asked_before_a_request_fails,
     the_application_is_asked_again_while_it_helps_and_no_longer,
 }
@@ -84,6 +86,43 @@ fn the_steps_are_taken_in_order_and_each_is_counted(device: &Device) {
     assert_eq!(steps.out_of_memory, 0);
     whole(&pool);
     drop((relieved, other));
+}
+
+fn a_small_pool_grows_rather_than_have_a_second_stream_wait_and_a_larger_one_does_not(
+    device: &Device,
+) {
+    let granule = device.info().granule;
+    let config = small_handles().overlap_bytes(4 * granule);
+    let pool = Pool::new(device, config).unwrap();
+    let (first, second) = (device.stream().unwrap(), device.stream().unwrap());
+    let block = pool.alloc(&first, granule).unwrap();
+    let gate = Gate::close(&first);
+    drop(block);
+    let mut held = Vec::new();
+    for (granules, why) in [(1, "below the bound"), (2, "up to it")] {
+        let (steps, block) = steps_of(&pool, || pool.alloc(&second, granules * granule).unwrap());
+        assert_eq!(taken(&steps), [0, 0, 0, 0, granules, 0, 0], "{why}");
+        held.push(block);
+    }
+    let (steps, block) = steps_of(&pool, || pool.alloc(&second, granule).unwrap());
+    assert_eq!(taken(&steps), [0, 0, 1, 0, 0, 0, 0], "beyond it");
+    assert_eq!(steps.waits, 1);
+    gate.open();
+    drop((held, block));
+    whole(&pool);
+}
+
+fn a_pool_of_one_stream_empties_its_cache_before_it_grows(device: &Device) {
+    let granule = device.info().granule;
+    let pool = Pool::new(device, small_handles()).unwrap();
+    let stream = device.stream().unwrap();
+    let halves = [(); 2].map(|()| pool.alloc(&stream, granule / 2).unwrap());
+    drop(halves);
+    let (steps, block) = steps_of(&pool, || pool.alloc(&stream, granule).unwrap());
+    assert_eq!(taken(&steps)[4], 0, "grown");
+    assert_eq!(pool.stats().reserved.current, granule);
+    drop(block);
+    whole(&pool);
 }
 
 fn the_application_is_asked_before_a_request_fails(device: &Device) {

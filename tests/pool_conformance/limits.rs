@@ -14,6 +14,7 @@ on_every_device! {
     a_preallocation_the_device_cannot_give_is_an_error_and_leaves_nothing,
     a_trim_keeps_what_it_was_told_to_keep_and_what_is_in_use,
     idle_handles_move_before_the_pool_grows,
+    a_pool_that_maps_no_handle_elsewhere_grows_and_under_a_limit_makes_new_ones_of_idle_ones,
 }
 
 fn a_limit_is_kept_and_its_error_gives_the_figures(device: &Device) {
@@ -154,6 +155,37 @@ fn idle_handles_move_before_the_pool_grows(device: &Device) {
     assert!(after.steps.steal > before.steps.steal);
     whole(&pool);
     drop(block);
+}
+
+fn a_pool_that_maps_no_handle_elsewhere_grows_and_under_a_limit_makes_new_ones_of_idle_ones(
+    device: &Device,
+) {
+    let granule = device.info().granule;
+    let pool = Pool::new(device, small_handles().remap(false)).unwrap();
+    let stream = device.stream().unwrap();
+    let mut blocks: Vec<_> = (0..12)
+        .map(|_| pool.alloc(&stream, granule + granule / 2).unwrap())
+        .collect();
+    let before = pool.stats().reserved.current;
+    let mut odd = 0;
+    blocks.retain(|_| {
+        odd += 1;
+        odd % 2 == 0
+    });
+    let block = pool.alloc(&stream, 6 * granule).unwrap();
+    assert_eq!(pool.stats().reserved.current, before + 6 * granule);
+    whole(&pool);
+    // Under a limit idle handles are released, and as many new ones made where the request goes.
+    drop(block);
+    let held = pool.stats().reserved.current;
+    pool.set_limit(Some(held));
+    let created = pool.stats().calls.created;
+    let block = pool.alloc(&stream, 9 * granule).unwrap();
+    let stats = pool.stats();
+    assert!(stats.reserved.current <= held && stats.calls.created > created);
+    assert_eq!(stats.steps.steal, 0);
+    whole(&pool);
+    drop((block, blocks));
 }
 
 fn memory_is_made_when_it_is_asked_for_and_kept_for_the_next_request(device: &Device) {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::common::on_every_device;
+use super::common::{Gate, on_every_device};
 use super::{MIB, small_handles, whole};
 use warpool::pool::{Counter, Piece, PieceState, PoolStats, Relief, SMALL_BYTES, StreamStats};
 use warpool::{Block, Device, Pool, PoolConfig, Stream};
@@ -22,6 +22,7 @@ on_every_device! {
     what_compaction_would_give_is_what_holes_sum_to_between_fixed_blocks,
     peaks_start_again_from_now_when_they_are_reset,
     retries_and_failures_are_counted,
+    a_wait_is_told_at_once_in_a_pool_of_many_blocks,
     a_block_resized_into_the_other_class_counts_there,
 }
 
@@ -541,6 +542,35 @@ fn retries_and_failures_are_counted(device: &Device) {
     // A wrong request is no failure for want of memory.
     assert!(pool.alloc(&stream, 0).is_err());
     assert_eq!(figures(), (2, 2, 2, 0));
+}
+
+/// In a large pool figures that take a walk over all pieces are taken later; steps are not of them.
+fn a_wait_is_told_at_once_in_a_pool_of_many_blocks(device: &Device) {
+    let granule = device.info().granule;
+    let limit = 2 * granule;
+    let pool = Pool::new(device, small_handles().limit(limit).cache_bytes(0)).unwrap();
+    let (first, second) = (device.stream().unwrap(), device.stream().unwrap());
+    let large = pool.alloc(&first, granule).unwrap();
+    let held: Vec<Block> = (0..100)
+        .map(|_| pool.alloc(&first, 4096).unwrap())
+        .collect();
+    let gate = Gate::close(&first);
+    drop(large);
+    // The block freed last is the stream's own, whatever the cache may hold.
+    drop(pool.alloc(&first, 4096).unwrap());
+    let last = pool.alloc(&first, 4096).unwrap();
+    let before = pool.stats().steps;
+    let large = pool.alloc(&second, granule).unwrap();
+    let after = pool.stats().steps;
+    assert_eq!(
+        (after.stream_wait, after.waits),
+        (before.stream_wait + 1, before.waits + 1)
+    );
+    let made_room = |steps: warpool::pool::Steps| (steps.drain, steps.steal, steps.grow);
+    assert_eq!(made_room(after), made_room(before), "which takes a walk");
+    gate.open();
+    drop((large, last, held));
+    whole(&pool);
 }
 
 fn a_block_resized_into_the_other_class_counts_there(device: &Device) {

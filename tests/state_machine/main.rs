@@ -118,13 +118,10 @@ impl<M: Mix, P: Place> StateMachineTest for Run<M, P> {
 
 /// `quick` programs, or as many as `WARPOOL_CASES` says.
 fn config(quick: u32) -> ProptestConfig {
-    let given = std::env::var("WARPOOL_CASES").ok();
-    let quick = common::rounds(quick as usize) as u32;
-    let cases = given.map_or(quick, |text| {
-        text.parse().expect("WARPOOL_CASES is a number")
-    });
+    let quick = common::rounds(quick as usize) as u64;
+    let cases = common::variables::number("WARPOOL_CASES", quick);
     ProptestConfig {
-        cases,
+        cases: u32::try_from(cases).expect("WARPOOL_CASES is below 2^32"),
         ..ProptestConfig::default()
     }
 }

@@ -76,15 +76,16 @@ fn unless_short<T>(outcome: Result<T>) -> Option<T> {
     }
 }
 
-fn config(setup: &Setup, limit: Option<u64>) -> PoolConfig {
+fn config(setup: &Setup, program: &Program) -> PoolConfig {
     let mut config = PoolConfig::default()
         .handles(setup.handles)
         .slack(setup.slack)
         .cache_bytes(setup.cache)
         .reuse(setup.opportunistic, setup.device_wait)
         .preallocate(setup.preallocate)
-        .overlap_bytes(setup.overlap);
-    config.limit = limit;
+        .overlap_bytes(setup.overlap)
+        .slabs(program.seed % 2 == 1);
+    config.limit = program.limit;
     config.soft_limit = setup.soft_limit;
     config
 }
@@ -100,7 +101,7 @@ impl World {
         Self {
             held: BTreeMap::new(),
             pass: None,
-            pool: Pool::new(&device.device, config(setup, program.limit)).unwrap(),
+            pool: Pool::new(&device.device, config(setup, program)).unwrap(),
             streams: (0..STREAMS)
                 .map(|_| device.device.stream().unwrap())
                 .collect(),

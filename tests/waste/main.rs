@@ -27,8 +27,7 @@ fn device(progress: Progress) -> Device {
 }
 
 fn seeds() -> u64 {
-    let given = std::env::var("WARPOOL_SEEDS").ok();
-    given.map_or(1, |text| text.parse().expect("WARPOOL_SEEDS is a number"))
+    common::variables::number("WARPOOL_SEEDS", 1)
 }
 
 fn play(trace: &Trace, progress: Progress, cap: Option<u64>) -> Report {
@@ -247,7 +246,7 @@ fn small_blocks_of_all_sizes_cost_an_eighth_at_most() {
 /// What 200,000 blocks of one size reserve, over what they asked for.
 fn cost_of(mut bytes: impl FnMut() -> u64) -> (u64, u64) {
     let device = device(|| false);
-    let pool = Pool::new(&device, PoolConfig::default().slabs(true)).unwrap();
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
     let stream = device.stream().unwrap();
     let blocks: Vec<Block> = (0..200_000)
         .map(|_| pool.alloc(&stream, bytes()).unwrap())
@@ -291,13 +290,7 @@ fn small_blocks_of_sizes_spread_over_their_logarithms_cost_an_eighth_at_most() {
 #[test]
 fn handles_of_slabs_empty_as_the_survivors_of_many_small_blocks_go() {
     let device = device(|| true);
-    let pool = Pool::new(
-        &device,
-        PoolConfig::default()
-            .slabs(true)
-            .handles(HandleSize::Granule),
-    )
-    .unwrap();
+    let pool = Pool::new(&device, PoolConfig::default().handles(HandleSize::Granule)).unwrap();
     let stream = device.stream().unwrap();
     let mut random = Rng::new(5);
     let mut one = |pool: &Pool| pool.alloc(&stream, 257 + random.below(200)).unwrap();

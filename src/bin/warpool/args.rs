@@ -77,6 +77,10 @@ pub struct Replay {
     #[arg(long, value_name = "cuda-async")]
     pub versus: Option<PeerChoice>,
 
+    /// Never map a handle elsewhere: the pool only grows. For comparison of what that costs and saves.
+    #[arg(long)]
+    pub no_remap: bool,
+
     /// Print one JSON object a trace on standard output, a line each, and nothing else there.
     #[arg(long)]
     pub json: bool,

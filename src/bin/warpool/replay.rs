@@ -63,7 +63,9 @@ fn replay_one(path: &Path, device: &Device, options: &Replay) -> Result<Report> 
     if let Some(cap) = options.cap {
         how = how.cap(cap.bytes(trace.peak_live_bytes, info.granule));
     }
-    how = how.movable(options.movable.0, options.seed);
+    how = how
+        .movable(options.movable.0, options.seed)
+        .remap(!options.no_remap);
     if let Some(peer) = options.versus {
         how = how.versus(Peer::from(peer));
     }

@@ -11,6 +11,8 @@ mod found;
 mod own;
 #[path = "../../../../tests/faults/paths.rs"]
 mod paths;
+#[path = "../../../../tests/common/variables.rs"]
+mod variables;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::c_int;
@@ -272,10 +274,7 @@ fn failures_of(uses: &BTreeMap<&'static str, Vec<Site>>, first: usize) -> Vec<Fa
 /// Uses of a call, from the first on, that fail in turn, and parts of the rest: 2, or in the long form
 /// `WARPOOL_FAULT_USES`.
 fn first_uses() -> usize {
-    let given = std::env::var("WARPOOL_FAULT_USES").ok();
-    given.map_or(2, |text| {
-        text.parse().expect("WARPOOL_FAULT_USES is a number")
-    })
+    variables::number("WARPOOL_FAULT_USES", 2) as usize
 }
 
 /// What was made to fail in all.
@@ -420,7 +419,7 @@ fn every_call_of_the_drivers_table_fails_from_every_place_and_is_survived() {
 fn real() -> Option<Rig> {
     let kernels = Kernels::of_this_build();
     let driver = Driver::of_this_machine();
-    let required = std::env::var("WARPOOL_REQUIRE_GPU").is_ok_and(|value| value == "1");
+    let required = variables::is_on("WARPOOL_REQUIRE_GPU");
     match (
         driver.and_then(|driver| driver.init().map(|()| driver)),
         kernels,
