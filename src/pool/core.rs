@@ -212,7 +212,7 @@ impl Core {
     }
 
     /// Takes `bytes` from the front of the hole `id`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self, id: Id, bytes: u64, slot: Slot) -> Grant {
         self.extents.take(id, bytes, slot);
         self.granted(id)

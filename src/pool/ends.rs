@@ -58,7 +58,7 @@ impl Core {
 
     /// Steps 1 and 2: the hole that suits the request best of those that are ready for `slot`. No
     /// driver call but, for a small block, to bring an idle handle to the high end.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_ready(&mut self, slot: Slot, bytes: u64) -> Result<Option<Grant>> {
         // Nearly always there is only the stream's own memory, the best of which will do.
         let end = self.end_for(bytes);
