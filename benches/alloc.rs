@@ -5,6 +5,7 @@
 //! - `free_blocks`: the same with so many holes in the pool, the latency of every pair kept;
 //! - `threads`, `one_stream`: threads with a stream each, and threads that share one; beside the
 //!   first the same threads at plain arithmetic, for what the machine itself gains from threads;
+//! - `live_sets`: threads with a stream and a live set of 100 blocks each;
 //! - `producer_consumer`: allocated on one thread and stream, freed on another;
 //! - `unwarmed`: rounds of kernels with scratch memory from a new pool and from a preallocated one.
 //!
@@ -51,6 +52,7 @@ fn main() {
     each!(threads);
     threads(lab, &|| Arithmetic);
     each!(one_stream);
+    each!(live_sets);
     each!(producer_consumer);
     if lab.wants("alloc/unwarmed") {
         unwarmed(lab);
@@ -289,20 +291,23 @@ fn span(times: &[(Instant, Instant)]) -> Duration {
     }
 }
 
-/// `iters` pairs on each stream, a thread each; the streams may be one.
-fn in_threads<C: Contender>(contender: &C, streams: &[Stream], iters: u64) -> Duration {
-    let line = Line::of(streams.len());
+/// `iters` pairs by each worker, on a thread of its own, behind a few that are not counted.
+fn at_once<C: Contender, W: Send>(
+    contender: &C,
+    workers: impl ExactSizeIterator<Item = W>,
+    work: impl Fn(&mut W, u64) + Sync,
+    iters: u64,
+) -> Duration {
+    let (line, work) = (&Line::of(workers.len()), &work);
     let times: Vec<_> = std::thread::scope(|scope| {
-        let threads: Vec<_> = streams
-            .iter()
-            .map(|stream| {
-                let line = &line;
+        let threads: Vec<_> = workers
+            .map(|mut worker| {
                 scope.spawn(move || {
                     let _guard = contender.enter();
-                    pairs(contender, stream, 64 * KIB, 16);
+                    work(&mut worker, 16);
                     line.wait();
                     let start = Instant::now();
-                    pairs(contender, stream, 64 * KIB, iters);
+                    work(&mut worker, iters);
                     (start, Instant::now())
                 })
             })
@@ -311,6 +316,12 @@ fn in_threads<C: Contender>(contender: &C, streams: &[Stream], iters: u64) -> Du
         ended.map(|times| times.expect("no panic")).collect()
     });
     span(&times)
+}
+
+/// The same for pairs of one size on each stream; the streams may be one.
+fn in_threads<C: Contender>(contender: &C, streams: &[Stream], iters: u64) -> Duration {
+    let work = |stream: &mut &Stream, iters| pairs(contender, stream, 64 * KIB, iters);
+    at_once(contender, streams.iter(), work, iters)
 }
 
 const THREADS: [(&str, usize); 5] = [("1", 1), ("2", 2), ("4", 4), ("8", 8), ("16", 16)];
@@ -337,6 +348,24 @@ fn one_stream<C: Contender>(lab: &mut Lab, make: &dyn Fn() -> C) {
         };
         lab.measure(("one_stream", case, C::NAME), figure, |iters| {
             in_threads(&contender, &streams, iters)
+        });
+    }
+}
+
+/// Every thread has a stream and a live set of its own, so nearly every pair goes past its cache.
+fn live_sets<C: Contender>(lab: &mut Lab, make: &dyn Fn() -> C) {
+    for (case, count) in THREADS {
+        let contender = make();
+        let _guard = contender.enter();
+        let mut sets: Vec<LiveSet<C>> = (0..count)
+            .map(|_| LiveSet::new(&contender, stream(&lab.device), 100, (1, MIB)))
+            .collect();
+        let figure = Figure::MpairsPerS {
+            threads: count as u64,
+        };
+        lab.measure(("live_sets", case, C::NAME), figure, |iters| {
+            let work = |set: &mut &mut LiveSet<C>, iters| _ = set.time(iters);
+            at_once(&contender, sets.iter_mut(), work, iters)
         });
     }
 }

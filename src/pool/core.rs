@@ -218,11 +218,13 @@ impl Core {
     }
 
     /// Takes `bytes` from the front of the hole `id`.
+    #[inline(always)]
     pub(super) fn take(&mut self, id: Id, bytes: u64, slot: Slot) -> Grant {
         self.extents.take(id, bytes, slot);
         self.granted(id)
     }
 
+    #[inline]
     pub(super) fn granted(&mut self, id: Id) -> Grant {
         self.peak_taken = self.peak_taken.max(self.extents.taken().0);
         Grant {

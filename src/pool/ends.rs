@@ -59,7 +59,7 @@ impl Core {
 
     /// Steps 1 and 2: the hole that suits the request best of those that are ready for `slot`. No
     /// driver call but, for a small block, to bring an idle handle to the high end.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_ready(&mut self, slot: Slot, bytes: u64) -> Result<Option<Grant>> {
         if bytes > SMALL_BYTES
             && let Some(grant) = self.take_scattered(slot, bytes)?
@@ -70,13 +70,25 @@ impl Core {
         let end = self.end_for(bytes);
         if self.only_stream()
             && self.extents.index(FRESH, end).is_empty()
-            && let Some(best) = self.extents.index(slot, end).best(bytes)
+            && let Some(best) = (self.extents.index(slot, end).best(bytes))
+                .or_else(|| self.cramped_below(slot, bytes, end))
         {
             self.steps.own_stream += 1;
             self.told.note(Told::OwnStream(bytes));
             return Ok(Some(self.take(best, bytes, slot)));
         }
         self.take_ready_of_any(slot, bytes)
+    }
+
+    /// For a request of the high end where that has no hole: the best one at the low end, if it is
+    /// smaller than a granule and the only stream's.
+    #[inline(always)]
+    fn cramped_below(&self, slot: Slot, bytes: u64, end: End) -> Option<Id> {
+        if end == End::Low || bytes <= SMALLEST || !self.extents.index(FRESH, End::Low).is_empty() {
+            return None;
+        }
+        let best = self.extents.index(slot, End::Low).best(bytes)?;
+        (self.extents.get(best).bytes < self.arena.granule()).then_some(best)
     }
 
     #[inline(never)]

@@ -34,7 +34,7 @@ mod check;
 
 use std::collections::BTreeMap;
 
-use super::index::Index;
+use super::index::{Index, NIL};
 use super::stats::SMALL_BYTES;
 use crate::seeded::seeded;
 
@@ -116,8 +116,8 @@ impl Extent {
         tick: 0,
         prev: NONE,
         next: NONE,
-        newer: NONE,
-        older: NONE,
+        newer: NIL,
+        older: NIL,
         slot: FRESH,
         stamp: 0,
         state: State::Unused,
@@ -138,6 +138,7 @@ fn small_bytes(bytes: u64) -> u64 {
 
 /// The table and the indexes over its holes. See the module documentation.
 pub(crate) struct Extents {
+    /// The first record is [`NIL`], no extent's.
     table: Vec<Extent>,
     /// Unused records. Not chained through them: who takes one would wait for its cache line, which
     /// another thread may have written last.
@@ -175,12 +176,16 @@ impl Extents {
             ..Extent::BLANK
         };
         Self {
-            table: vec![gap(0, bound, NONE, 1), gap(bound, bytes, 0, NONE)],
+            table: vec![
+                Extent::BLANK,
+                gap(0, bound, NONE, 2),
+                gap(bound, bytes, 1, NONE),
+            ],
             spare: Vec::new(),
             indexes: vec![Default::default()],
             bound,
-            gaps: BTreeMap::from([(0, 0), (bound, 1)]),
-            first: 0,
+            gaps: BTreeMap::from([(0, 1), (bound, 2)]),
+            first: 1,
             hole_sums: (0, 0),
             small_holes: 0,
             largest: 0,
@@ -279,7 +284,7 @@ impl Extents {
 
     /// Records of the table, used or not.
     pub(crate) fn records(&self) -> u64 {
-        self.table.len() as u64
+        self.table.len() as u64 - 1
     }
 
     /// Looks for the largest hole if the largest was taken since.
@@ -461,7 +466,7 @@ impl Extents {
 
     /// Turns the first `bytes` of the hole `id` into a block of `slot`; the rest stays a hole with
     /// its history.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self, id: Id, bytes: u64, slot: Slot) {
         let Extent {
             start,
@@ -514,6 +519,7 @@ impl Extents {
     /// Turns the block `id` into a hole with history (`slot`, `tick`) and merges it with the
     /// neighbouring holes that `covered` accepts: those of another slot whose history is done.
     /// Gives the hole.
+    #[inline(always)]
     pub(crate) fn give(
         &mut self,
         id: Id,
@@ -527,6 +533,7 @@ impl Extents {
     }
 
     /// As [`Extents::give`] for bytes that were away.
+    #[inline(always)]
     pub(crate) fn give_back(
         &mut self,
         id: Id,

@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 use std::hint::select_unpredictable;
 
-use super::extents::{Extent, Id, NONE, State};
+use super::extents::{Extent, Id, State};
 
 /// Every size the pool hands out from the arena, and every address, is a multiple of this many bytes:
 /// what `cudaMalloc` promises of addresses. Blocks of 1 to 4096 bytes, all sizes alike, have 6.2 % more
@@ -23,6 +23,10 @@ pub(crate) const BINS: usize = 63 * 64;
 
 /// Sizes below this many units have bins.
 const SIZES: usize = 16 * 64 * 64;
+
+/// The record of no extent, for which lists end: it is written, so that whether there is a neighbour
+/// in a list, which is anyone's guess, needs no branch. What is written there is never read.
+pub(crate) const NIL: Id = 0;
 
 /// Words of 64 bins, and groups of 64 words.
 const WORDS: usize = SIZES / 64;
@@ -147,18 +151,18 @@ impl Bin {
     }
 }
 
-/// The first hole of each bin. Zeros are as good as empty.
-struct Heads(Box<[u32; SIZES]>);
+/// The first hole of each bin, [`NIL`] for none.
+struct Heads(Box<[Id; SIZES]>);
 
 impl Heads {
     #[inline(always)]
     fn get(&self, bin: Bin) -> Id {
-        self.0[bin.0 % SIZES].wrapping_sub(1)
+        self.0[bin.0 % SIZES]
     }
 
     #[inline(always)]
     fn set(&mut self, bin: Bin, id: Id) {
-        self.0[bin.0 % SIZES] = id.wrapping_add(1);
+        self.0[bin.0 % SIZES] = id;
     }
 }
 
@@ -196,14 +200,12 @@ impl Index {
             return;
         };
         let head = self.heads.get(bin);
-        extent.newer = NONE;
+        extent.newer = NIL;
         extent.older = head;
-        if head != NONE {
-            if !bin.is_listed() {
-                return self.insert_beside(table, head, id);
-            }
-            table[head as usize].newer = id;
+        if !bin.is_listed() && head != NIL {
+            return self.insert_beside(table, head, id);
         }
+        table[head as usize].newer = id;
         self.filled.set(bin);
         self.heads.set(bin, id);
     }
@@ -233,15 +235,13 @@ impl Index {
         let Some(bin) = Bin::of(extent.bytes).filter(|bin| bin.is_listed()) else {
             return self.remove_unlisted(table, id);
         };
-        if older != NONE {
-            table[older as usize].newer = newer;
-        }
-        if newer != NONE {
-            table[newer as usize].older = older;
-            return;
-        }
-        self.heads.set(bin, older);
-        self.filled.clear_if(bin, older == NONE);
+        table[older as usize].newer = newer;
+        table[newer as usize].older = older;
+        let head = self.heads.get(bin);
+        let is_head = newer == NIL;
+        self.heads
+            .set(bin, select_unpredictable(is_head, older, head));
+        self.filled.clear_if(bin, is_head & (older == NIL));
     }
 
     /// As [`Index::remove`], of a size that is not listed.
@@ -258,8 +258,8 @@ impl Index {
             self.others.remove(&(bytes, start, id));
             return;
         };
-        if older == NONE && self.heads.get(bin) == id {
-            self.heads.set(bin, NONE);
+        if older == NIL && self.heads.get(bin) == id {
+            self.heads.set(bin, NIL);
             self.filled.clear_if(bin, true);
             return;
         }
@@ -272,7 +272,7 @@ impl Index {
         let mut head = self.heads.get(bin);
         if head == id {
             let Some(next) = self.first_beside(bytes) else {
-                self.heads.set(bin, NONE);
+                self.heads.set(bin, NIL);
                 self.filled.clear_if(bin, true);
                 return;
             };
@@ -283,7 +283,7 @@ impl Index {
             self.others.remove(&(bytes, start, id));
         }
         let beside = self.first_beside(bytes);
-        table[head as usize].older = beside.map_or(NONE, |(_, _, id)| id);
+        table[head as usize].older = beside.map_or(NIL, |(_, _, id)| id);
     }
 
     /// The lowest hole of exactly `bytes` that no bin has.
@@ -319,7 +319,9 @@ impl Index {
         let binned = bins.flat_map(move |bin| {
             let bytes = bin.0 as u64 * UNIT;
             let most = if bin.is_listed() { 0 } else { usize::MAX };
-            let others = self.others.range((bytes, 0, 0)..=(bytes, u64::MAX, NONE));
+            let others = self
+                .others
+                .range((bytes, 0, 0)..=(bytes, u64::MAX, Id::MAX));
             std::iter::once(self.heads.get(bin)).chain(others.map(|&(_, _, id)| id).take(most))
         });
         // Searched only once the bins are through.
@@ -339,7 +341,7 @@ impl Index {
             let older = move |&id: &Id| {
                 listed
                     .then(|| table[id as usize].older)
-                    .filter(|&id| id != NONE)
+                    .filter(|&id| id != NIL)
             };
             std::iter::successors(Some(head), older)
         })
@@ -356,14 +358,14 @@ impl Index {
     pub(crate) fn holds(&self, table: &[Extent], id: Id) -> bool {
         let Extent { start, bytes, .. } = table[id as usize];
         let bin = Bin::of(bytes);
-        let head = bin.map_or(NONE, |bin| self.heads.get(bin));
+        let head = bin.map_or(NIL, |bin| self.heads.get(bin));
         if !bin.is_some_and(Bin::is_listed) {
             let beside = self.others.contains(&(bytes, start, id));
             let first = |head: Id| table[head as usize].start < start;
-            return (head == id) != beside && (!beside || head == NONE || first(head));
+            return (head == id) != beside && (!beside || head == NIL || first(head));
         }
         let mut at = head;
-        while at != NONE && at != id {
+        while at != NIL && at != id {
             at = table[at as usize].older;
         }
         at == id
@@ -375,11 +377,11 @@ impl Index {
         let (mut bytes, mut holes) = (0, 0);
         let mut bin = self.filled.next(Bin(0));
         while let Some(at) = bin {
-            let (mut newer, mut id) = (NONE, self.heads.get(at));
-            if id == NONE {
+            let (mut newer, mut id) = (NIL, self.heads.get(at));
+            if id == NIL {
                 return Err(format!("bin {} has a bit and no hole", at.0));
             }
-            while id != NONE {
+            while id != NIL {
                 let extent = table.get(id as usize);
                 let fits = |it: &&Extent| it.bytes == at.0 as u64 * UNIT && it.state == State::Hole;
                 let Some(extent) = extent.filter(fits) else {
@@ -391,7 +393,7 @@ impl Index {
                     ));
                 }
                 (bytes, holes) = (bytes + extent.bytes, holes + 1);
-                (newer, id) = (id, if at.is_listed() { extent.older } else { NONE });
+                (newer, id) = (id, if at.is_listed() { extent.older } else { NIL });
             }
             bin = at.next().and_then(|next| self.filled.next(next));
         }

@@ -10,6 +10,7 @@ mod board;
 mod cache;
 mod config;
 mod core;
+mod drain;
 mod edges;
 mod ends;
 mod extents;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::{Extents, Id, NONE, State, small_bytes};
-use crate::pool::index::UNIT;
+use crate::pool::index::{NIL, UNIT};
 
 impl Extents {
     /// Every record is an extent of the list or spare, once.
@@ -16,13 +16,16 @@ impl Extents {
         if let Some(id) = (spare.iter()).find(|&&id| self.get(id).state != State::Unused) {
             return Err(format!("spare record {id} is {:?}", self.get(*id)));
         }
-        if listed + spare.len() == self.table.len() {
+        if spare.contains(&NIL) || self.get(NIL).state != State::Unused {
+            return Err("the record of no extent is one".to_string());
+        }
+        if listed + spare.len() + 1 == self.table.len() {
             return Ok(());
         }
         Err(format!(
             "{listed} extents and {} spare records are not the {} there are",
             spare.len(),
-            self.table.len()
+            self.table.len() - 1
         ))
     }
 
