@@ -31,13 +31,9 @@ const SPINS: u32 = 7;
 #[cfg(not(loom))]
 const YIELDS: u32 = 32;
 
-/// How long a waiter sleeps between looks at first; each time twice as long, up to `LONGEST_NAP`.
+/// How long a waiter sleeps between looks.
 #[cfg(not(loom))]
 const NAP: Duration = Duration::from_micros(50);
-
-/// A holder that waits for the driver, or for the device, is not looked for more often.
-#[cfg(not(loom))]
-const LONGEST_NAP: Duration = Duration::from_millis(1);
 
 /// Whether it is held.
 pub(crate) struct RawLatch(AtomicBool);
@@ -120,8 +116,7 @@ fn pause(looks: u32) {
     } else if looks < YIELDS {
         std::thread::yield_now();
     } else {
-        let doublings = (looks - YIELDS).min(8);
-        std::thread::sleep((NAP * (1 << doublings)).min(LONGEST_NAP));
+        std::thread::sleep(NAP);
     }
 }
 
