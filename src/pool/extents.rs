@@ -647,7 +647,7 @@ impl Extents {
     fn absorb_history(&mut self, id: Id, other: Id) {
         let other = *self.get(other);
         let extent = self.get_mut(id);
-        if extent.slot == other.slot && !seeded!("merge-forgets-the-upper-history") {
+        if extent.slot == other.slot && !seeded!("join-forgets-a-history") {
             extent.tick = extent.tick.max(other.tick);
         }
     }
