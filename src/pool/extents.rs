@@ -31,6 +31,8 @@
 //! call allocates except to extend the table or the list of its unused records.
 
 mod check;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 

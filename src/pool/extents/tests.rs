@@ -1,0 +1,20 @@
+//! What becomes of holes' histories when holes are merged.
+
+use super::Extents;
+
+/// A done hole of another stream parts two of one stream, of which the upper is still in use.
+#[test]
+fn a_hole_merged_over_a_done_one_keeps_the_later_history_of_its_stream() {
+    let mut extents = Extents::new(1 << 20, 2 << 20);
+    let (one, two) = (extents.add_slot(), extents.add_slot());
+    let mut hole = |start: u64, slot, tick| {
+        let gap = extents.gap_at(start).unwrap();
+        extents.map_gap(gap, start, start + 1024, slot, tick)
+    };
+    let lowest = hole(0, one, 5);
+    hole(1024, two, 3);
+    hole(2048, one, 9);
+    extents.merge_up(lowest, |extent| extent.tick < 9);
+    let merged = extents.get(lowest);
+    assert_eq!((merged.bytes, merged.slot, merged.tick), (3072, one, 9));
+}
