@@ -118,7 +118,10 @@ impl State {
 
     /// Counts the memory of `phys` as free if it is given back and not mapped.
     fn forget(&mut self, phys: u64) {
-        if self.mapped.values().any(|&(_, mapped)| mapped == phys) {
+        // The walk over all mappings is for handles given back only.
+        if !self.released.contains_key(&phys)
+            || self.mapped.values().any(|&(_, mapped)| mapped == phys)
+        {
             return;
         }
         if let Some(bytes) = self.released.remove(&phys) {
