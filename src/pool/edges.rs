@@ -20,7 +20,7 @@
 use std::collections::BTreeMap;
 
 use super::core::{Core, Grant, is_done};
-use super::extents::{End, Extent, FRESH, Id, NONE, Slot, State};
+use super::extents::{Extent, FRESH, Id, NONE, Slot, State};
 use super::mapping::total;
 use super::parts::{Fragment, Parts};
 use super::told::Told;
@@ -40,13 +40,45 @@ pub(crate) struct Edge {
     born: u32,
 }
 
+/// What a request may cost that is put together from parts, at most.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms {
+    /// Bytes in new handles.
+    pub(super) created: u64,
+    /// Bytes in whole handles, idle or new.
+    pub(super) whole: u64,
+    /// Handles mapped elsewhere or a second time.
+    pub(super) calls: u64,
+}
+
 /// Where a request's parts go.
-struct Place {
+pub(super) struct Place {
     /// Offset of the whole granules.
-    base: u64,
+    pub(super) base: u64,
     /// Whether the lower edge is mapped a second time, or is where it should be already.
-    map_lower: bool,
-    map_upper: bool,
+    pub(super) map_lower: bool,
+    pub(super) map_upper: bool,
+    /// What of the whole granules is to be mapped, from and to; the rest is in place.
+    pub(super) lacks: (u64, u64),
+    /// The hole that the rest is in.
+    pub(super) core: Id,
+}
+
+impl Place {
+    /// The whole granules, of which there are `whole` bytes.
+    fn middle(&self, whole: u64) -> Window {
+        Window {
+            first: self.core,
+            map_from: self.lacks.0,
+            to_map: self.lacks.1 - self.lacks.0,
+            ..Window::of_gap(self.base, whole)
+        }
+    }
+
+    /// Second mappings that it takes.
+    pub(super) fn edges(&self) -> u64 {
+        u64::from(self.map_lower) + u64::from(self.map_upper)
+    }
 }
 
 impl Core {
@@ -62,13 +94,12 @@ impl Core {
             && (self.edge_at(start).is_some() || self.edge_at(start + bytes - 1).is_some())
     }
 
-    /// Takes `bytes` with edges in handles in use, if that creates less than `most` bytes and has less
-    /// than `below` bytes in whole handles, idle or new.
+    /// Takes `bytes` with edges in handles in use, if that can be had on the `terms`.
     pub(super) fn take_with_edges(
         &mut self,
         slot: Slot,
         bytes: u64,
-        (most, below): (u64, u64),
+        terms: Terms,
         usable: impl Fn(&Self, &Extent) -> bool,
     ) -> Result<Option<Grant>> {
         if self.may_move || !self.config.remap {
@@ -78,16 +109,20 @@ impl Core {
         // What fits into one hole has no edge.
         let Some(parts) = parts
             .filter(|it| it.whole > 0 || it.lower.bytes.min(it.upper.bytes) > 0)
-            .filter(|it| it.whole < below)
+            .filter(|it| it.whole <= terms.whole)
         else {
             return Ok(None);
         };
-        let idle = self.idle(None, parts.whole, |extent| usable(self, extent));
-        let created = parts.whole - total(&idle);
         let parts = parts.trimmed(bytes);
-        let Some(place) = self.place(&parts, bytes).filter(|_| created < most) else {
+        let Some(place) = self.place(&parts, bytes, |extent| usable(self, extent)) else {
             return Ok(None);
         };
+        let middle = place.middle(parts.whole);
+        let idle = self.idle(Some(&middle), middle.to_map, |extent| usable(self, extent));
+        let created = middle.to_map - total(&idle);
+        if created > terms.created || idle.len() as u64 + place.edges() > terms.calls {
+            return Ok(None);
+        }
         for fragment in [parts.lower, parts.upper] {
             if fragment.bytes > 0 {
                 let extent = *self.extents.get(fragment.hole);
@@ -107,7 +142,6 @@ impl Core {
         }
         let mut first = parts.lower.hole;
         if parts.whole > 0 {
-            let middle = Window::of_gap(place.base, parts.whole);
             match self.fill(slot, &middle, &idle) {
                 Ok(whole) if first == NONE => first = whole,
                 Ok(_) => {}
@@ -250,53 +284,6 @@ impl Core {
             extents, streams, ..
         } = self;
         extents.give_back(id, slot, tick, |extent| is_done(streams, extent));
-    }
-
-    /// Addresses for the parts of a request of `bytes`: beside an edge where nothing is mapped there,
-    /// else in the smallest gap that is large enough.
-    fn place(&self, parts: &Parts, bytes: u64) -> Option<Place> {
-        let Parts { lower, upper, .. } = parts;
-        let Parts { whole, .. } = *parts;
-        let gap_from = |at: u64| {
-            let gap = self.extents.get(self.extents.gap_at(at)?);
-            (gap.start == at).then_some(gap.bytes)
-        };
-        let end = |at: u64| self.extents.end_of(at);
-        if lower.bytes > 0
-            && let Some(gap) = gap_from(lower.start + lower.bytes)
-            && gap >= whole + upper.frame_bytes
-            && end(lower.start) == end(lower.start + lower.bytes)
-        {
-            return Some(Place {
-                base: lower.start + lower.bytes,
-                map_lower: false,
-                map_upper: upper.bytes > 0,
-            });
-        }
-        if upper.bytes > 0
-            && let Some(below) = upper.start.checked_sub(1)
-            && let Some(gap) = self.extents.gap_at(below)
-            && self.extents.get(gap).bytes >= whole + lower.frame_bytes
-            && end(below) == end(upper.start)
-        {
-            return Some(Place {
-                base: upper.start - whole,
-                map_lower: lower.bytes > 0,
-                map_upper: false,
-            });
-        }
-        let needed = lower.frame_bytes + whole + upper.frame_bytes;
-        let smallest = |end: End| {
-            let gaps = self.extents.gaps().map(|gap| self.extents.get(gap));
-            gaps.filter(|gap| gap.bytes >= needed && self.extents.end_of(gap.start) == end)
-                .min_by_key(|gap| (gap.bytes, gap.start))
-        };
-        let gap = smallest(self.end_for(bytes)).or_else(|| smallest(End::Low))?;
-        Some(Place {
-            base: gap.start + lower.frame_bytes,
-            map_lower: lower.bytes > 0,
-            map_upper: upper.bytes > 0,
-        })
     }
 
     /// Whether the memory at `offset` has its own place there; for checks.

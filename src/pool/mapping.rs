@@ -6,6 +6,7 @@
 
 use super::config::HandleSize;
 use super::core::{Core, Grant, is_done};
+use super::edges::Terms;
 use super::extents::{End, Extent, FRESH, Id, NONE, Slot};
 use super::scatter::Scatter;
 use super::told::Told;
@@ -173,11 +174,20 @@ impl Core {
             }
             let lacking = window.to_map.saturating_sub(total(&idle));
             let served = if lacking > self.slack(bytes).min(room) {
-                let most = lacking.min(room.saturating_add(1));
-                self.with_edges(slot, bytes, (most, u64::MAX), &search)
-            } else if !idle.is_empty() && self.scatter(bytes) == Scatter::MuchNearPeak {
+                let terms = Terms {
+                    created: room.min(lacking - 1),
+                    whole: u64::MAX,
+                    calls: u64::MAX,
+                };
+                self.with_edges(slot, bytes, terms, &search)
+            } else if !idle.is_empty() && self.scatter(bytes) == Scatter::TooMuch {
                 // A stretch of whole handles leaves a fragment behind, and uses none.
-                self.with_edges(slot, bytes, (1, window.to_map), &search)
+                let terms = Terms {
+                    created: 0,
+                    whole: window.to_map - 1,
+                    calls: self.calls_worth(bytes),
+                };
+                self.with_edges(slot, bytes, terms, &search)
             } else {
                 Ok(None)
             };
@@ -239,11 +249,11 @@ impl Core {
         &mut self,
         slot: Slot,
         bytes: u64,
-        most: (u64, u64),
+        terms: Terms,
         search: &Search,
     ) -> Result<Option<Grant>> {
         let pending = search.pending;
-        self.take_with_edges(slot, bytes, most, |core, extent| {
+        self.take_with_edges(slot, bytes, terms, |core, extent| {
             pending || core.is_behind(slot, extent)
         })
     }

@@ -21,6 +21,7 @@ mod lane;
 mod mapping;
 mod outstanding;
 mod parts;
+mod places;
 mod posted;
 mod private;
 mod runs;

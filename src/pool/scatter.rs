@@ -12,17 +12,22 @@
 //!
 //! - a large request takes, among the smallest holes, the one end of one of them that wants the
 //!   fewest whole handles and leaves the fewest and largest fragments. Still no driver call;
-//! - near the peak a request for which two fragments would save a whole handle is put together from
-//!   them and idle handles (see `edges`).
+//! - a request for which two fragments would save a whole handle is put together from them and idle
+//!   handles (see `edges`), the sooner the nearer live memory is to its peak: on the way there requests
+//!   use up fragments, so the further it is the more there may be ([`AWAY_PART`]).
 //!
-//! A temporary whose size comes again takes no edges: they would be mapped anew round after round.
+//! A temporary whose size comes again takes no edges: they would be mapped anew round after round. Nor
+//! does a request for which many handles would have to be mapped, while fragments are hardly more than
+//! there may be.
 //!
-//! Over made programs this lowered what is reserved from 1.023 to 1.008 times the peak (inference,
-//! 10 GiB), from 1.033 to 1.009 (blocks of all sizes, 5 GiB) and from 1.057 to 1.017 (textures that
-//! come and go, 2 GiB); the handles mapped elsewhere became two to seven times as many there. In the
-//! recorded training runs fragments hardly come above the part.
+//! Over made programs this lowered what is reserved from 1.023 to 1.007 times the peak (inference,
+//! 10 GiB), from 1.033 to 1.013 (blocks of all sizes, 5 GiB), from 1.057 to 1.015 (textures that come
+//! and go, 2 GiB), from 1.10 to 1.03 (tables in 400 MiB) and from 1.11 to 1.05 (a mesh in 400 MiB). The
+//! handles mapped elsewhere became two to ten times as many there. In the recorded training runs
+//! fragments hardly come above the part.
 
 use super::core::{Core, Grant};
+use super::edges::Terms;
 use super::extents::{Extent, Extents, FRESH, Id, Slot};
 use super::stats::SMALL_BYTES;
 use super::told::Told;
@@ -32,16 +37,16 @@ use crate::error::Result;
 /// Bytes of the peak from which on a pool is large: it may waste a hundredth, a smaller one a fiftieth.
 const LARGE_POOL: u64 = 4 << 30;
 
-/// Part of the peak that fragments of a large pool may have. With 0.007 a recorded training run makes
-/// four tenths more remaps than without a bound, with 0.008 a tenth.
-const PART_OF_LARGE: f64 = 0.008;
+/// Part of the peak that fragments of a large pool may have. With 0.008 made programs of 5 to 15 GiB
+/// map a tenth fewer handles elsewhere and reserve up to 0.005 more.
+const PART_OF_LARGE: f64 = 0.006;
 
 /// The same of other pools.
 const PART_OF_SMALL: f64 = 0.014;
 
 /// Part that fragments may have of what the pool holds beyond its peak: that is not given back, and
 /// room in it costs nothing.
-const EXCESS_PART: f64 = 0.75;
+const EXCESS_PART: f64 = 0.4;
 
 /// Granules in fragments that are no matter: a pool of few handles would do nothing but move them.
 const LEAST_GRANULES: u64 = 2;
@@ -49,8 +54,24 @@ const LEAST_GRANULES: u64 = 2;
 /// Fragments of less than a granule over this are not looked at.
 pub(super) const DUST_PART: u64 = 64;
 
-/// Blocks are put together from fragments from this part of the peak below it.
-const NEAR_PART: u64 = 10;
+/// Part that fragments may have, besides, of what live memory lacks to its peak before blocks are put
+/// together from them. Blocks of a few handles have about as much of fragments. Where it is done from a
+/// tenth below the peak on and not before, small programs whose next peak is higher reserve 1.07 to 1.09
+/// times their peaks in place of 1.02 to 1.05; with 0.05 a fifth more handles are mapped elsewhere.
+const AWAY_PART: f64 = 0.1;
+
+/// Below this part of the peak nothing is done.
+const LEAST_PART: u64 = 10;
+
+/// Driver calls for which a block is put together from fragments as soon as there are too many of them.
+const FEW_CALLS: f64 = 4.0;
+
+/// Calls more for as many fragments again as there may be. With any number of calls from the first, made
+/// programs map a quarter more handles elsewhere; with 20 some of 400 MiB reserve 0.02 more.
+const CALLS_A_TIME: f64 = 50.0;
+
+/// From this part of the peak below it any number of calls is worth it.
+const AT_PEAK_PART: u64 = 100;
 
 /// Fragments are summed again, a walk over all holes, once a part of as many holes have changed.
 const LOOKS_PER_CHANGES: u64 = 8;
@@ -80,8 +101,8 @@ pub(super) enum Scatter {
     Little,
     /// More than the pool can have at its peak.
     Much,
-    /// The same, and the request comes near the peak.
-    MuchNearPeak,
+    /// More than requests on the way to the peak will use up.
+    TooMuch,
 }
 
 /// What was seen of fragments, and when.
@@ -200,16 +221,34 @@ fn holes(extents: &Extents, bytes: u64) -> impl Iterator<Item = Id> + '_ {
 impl Core {
     /// How scattered free memory is for a request of `bytes`.
     pub(super) fn scatter(&mut self, bytes: u64) -> Scatter {
-        let peak = self.peak_taken;
         let live = self.extents.taken().0 + bytes;
         let matters = bytes > SMALL_BYTES && !self.may_move && self.config.remap;
-        if !matters || live < peak / 2 || self.fragment_bytes() < self.fragments_allowed() {
+        if !matters
+            || live < self.peak_taken / LEAST_PART
+            || self.fragment_bytes() < self.fragments_allowed()
+        {
             return Scatter::Little;
         }
-        match live >= peak - peak / NEAR_PART {
-            true => Scatter::MuchNearPeak,
+        match self.seen.bytes as f64 >= self.too_much(live) {
+            true => Scatter::TooMuch,
             false => Scatter::Much,
         }
+    }
+
+    /// Bytes of fragments that are too many with `live` bytes taken.
+    fn too_much(&self, live: u64) -> f64 {
+        let away = self.peak_taken.saturating_sub(live);
+        self.fragments_allowed() as f64 + away as f64 * AWAY_PART
+    }
+
+    /// Driver calls that it is worth to put a block of `bytes` together from fragments.
+    pub(super) fn calls_worth(&self, bytes: u64) -> u64 {
+        let live = self.extents.taken().0;
+        if live + bytes >= self.peak_taken - self.peak_taken / AT_PEAK_PART {
+            return u64::MAX;
+        }
+        let times = self.seen.bytes as f64 / self.too_much(live);
+        (FEW_CALLS + CALLS_A_TIME * (times - 1.0)) as u64
     }
 
     /// Bytes that fragments may have before they matter.
@@ -253,9 +292,14 @@ impl Core {
         }
         let fit = self.fit(slot, bytes);
         let below = fit.map_or(u64::MAX, |fit| fit.whole);
-        if scatter == Scatter::MuchNearPeak && below > 0 && !self.recurring.holds(bytes) {
+        if scatter == Scatter::TooMuch && below > 0 && !self.recurring.holds(bytes) {
+            let terms = Terms {
+                created: 0,
+                whole: below - 1,
+                calls: self.calls_worth(bytes),
+            };
             let ready = |core: &Self, extent: &Extent| core.is_behind(slot, extent);
-            if let Some(grant) = self.take_with_edges(slot, bytes, (1, below), ready)? {
+            if let Some(grant) = self.take_with_edges(slot, bytes, terms, ready)? {
                 return Ok(Some(grant));
             }
         }

@@ -146,14 +146,14 @@ fn sharded_training_reserves_a_hundredth_more_than_its_peak() {
 /// Some of these miss a hundredth above 4 GiB or a fiftieth below. They have many blocks of a few
 /// granules each, so that the ends of blocks weigh: an exact best fit in one endless range, counting
 /// only granules with a live byte, needs 1.02 to 1.04 times the peak of inference and of mixtures, 1.06
-/// to 1.07 of small analytics and 1.14 to 1.15 of small mixtures; the bounds are what the pool was seen
-/// to reserve over two seeds, and a little more.
+/// to 1.10 of small analytics and 1.13 to 1.15 of small mixtures; the bounds are what the pool was seen
+/// to reserve over three seeds, and a little more.
 #[test]
 fn programs_of_blocks_of_few_granules_reserve_no_more_than_these_measured_bounds() {
     check("small training", 1.02, |seed| {
         programs::training(seed, 24, 12 * MIB, 20)
     });
-    check("small alternating", 1.035, |seed| {
+    check("small alternating", 1.03, |seed| {
         programs::alternating(seed, 400 << 20, 20)
     });
     check("small sharded", 1.02, |seed| {
@@ -162,7 +162,7 @@ fn programs_of_blocks_of_few_granules_reserve_no_more_than_these_measured_bounds
     check("rendering", 1.02, |seed| {
         programs::rendering(seed, 400, 300)
     });
-    check("serving", 1.016, |seed| {
+    check("serving", 1.012, |seed| {
         more::serving(seed, 4 << 30, 24, 400)
     });
 }
@@ -173,13 +173,13 @@ fn programs_of_blocks_of_every_size_reserve_no_more_than_these_measured_bounds()
     check("analytics", 1.01, |seed| {
         more::analytics(seed, 512 * MIB, 3, 120)
     });
-    check("small analytics", 1.125, |seed| {
+    check("small analytics", 1.04, |seed| {
         more::analytics(seed, 24 * MIB, 2, 200)
     });
     check("mixture", 1.015, |seed| {
         more::mixture(seed, 5 << 30, 128 * MIB, 3, 12_000)
     });
-    check("small mixture", 1.14, |seed| {
+    check("small mixture", 1.11, |seed| {
         more::mixture(seed, 400 * MIB, 16 * MIB, 2, 12_000)
     });
 }
@@ -204,7 +204,7 @@ fn unseen_programs_reserve_no_more_than_these_measured_bounds() {
     check("mesh", 1.02, |seed| {
         unseen::mesh(FIRST + seed, 400 * MIB, 14, 24)
     });
-    check("small mesh", 1.12, |seed| {
+    check("small mesh", 1.07, |seed| {
         unseen::mesh(FIRST + seed, 40 * MIB, 14, 30)
     });
     check("two models", 1.01, |seed| {
@@ -375,4 +375,35 @@ fn temporaries_that_come_again_near_the_peak_do_not_map_handles_each_time() {
     let (made, remapped) = (report.handles_made, report.handles_remapped);
     println!("{made} handles made, {remapped} mapped elsewhere");
     assert!(remapped <= 10 * made, "{remapped} of {made}");
+}
+
+/// The whole handles that a block put together from fragments had lie beside a gap once it is freed: the
+/// next one of the kind maps its edge there, and no other handle.
+#[test]
+fn a_block_like_one_just_freed_finds_its_whole_handles_mapped() {
+    let device = device(|| true);
+    let config = PoolConfig::default()
+        .handles(HandleSize::Granule)
+        .limit(4 * GRANULE)
+        .cache_bytes(0);
+    let pool = Pool::new(&device, config).unwrap();
+    let stream = device.stream().unwrap();
+    let take = |halves: u64| pool.alloc(&stream, halves * GRANULE / 2).unwrap();
+    // Two handles of two blocks each, of which one goes, and two handles of one block.
+    let (head, below) = (take(1), take(1));
+    let whole = take(4);
+    let (above, tail) = (take(1), take(1));
+    drop((head, whole, tail));
+    let steals = || pool.stats().steps.steal;
+    let first = take(6);
+    assert_eq!(steals(), 3, "two handles behind the tail, and an edge");
+    drop(first);
+    stream.synchronize().unwrap();
+    let second = pool.alloc(&stream, 3 * GRANULE - 4096).unwrap();
+    pool.check_invariants().unwrap();
+    assert_eq!(steals(), 4, "an edge");
+    drop((below, above, second));
+    stream.synchronize().unwrap();
+    pool.trim(0).unwrap();
+    assert_eq!(pool.stats().reserved.current, 0);
 }
