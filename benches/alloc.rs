@@ -10,8 +10,10 @@
 //! - `unwarmed`: rounds of kernels with scratch memory from a new pool and from a preallocated one.
 //!
 //! `WARPOOL_BENCH_DEVICE` picks the device (host or cuda). `WARPOOL_BENCH_JSON` names a file to
-//! which all figures are written, in the form of `benches/results/`. On the host device there is
-//! no peer; the system's `malloc`, which knows no streams, stands there as a floor.
+//! which all figures are written, in the form of `benches/results/`. `WARPOOL_BENCH_ROUNDS` plays
+//! everything so often, one after the other, and keeps the medians: on a machine that others use
+//! some seconds are slower than others. On the host device there is no peer; the system's `malloc`,
+//! which knows no streams, stands there as a floor.
 
 mod common;
 
@@ -46,23 +48,30 @@ fn main() {
             }
         };
     }
-    each!(pair_hot);
-    each!(live_set);
-    each!(free_blocks);
-    each!(threads);
-    threads(lab, &|| Arithmetic);
-    each!(one_stream);
-    each!(live_sets);
-    each!(producer_consumer);
-    if lab.wants("alloc/unwarmed") {
-        unwarmed(lab);
+    let rounds = std::env::var("WARPOOL_BENCH_ROUNDS").unwrap_or_else(|_| "1".to_owned());
+    let rounds: usize = rounds.parse().expect("WARPOOL_BENCH_ROUNDS is a number");
+    for _ in 0..rounds {
+        each!(pair_hot);
+        each!(live_set);
+        each!(free_blocks);
+        each!(threads);
+        threads(lab, &|| Arithmetic);
+        each!(one_stream);
+        each!(live_sets);
+        each!(producer_consumer);
+        if lab.wants("alloc/unwarmed") {
+            unwarmed(lab);
+        }
     }
     lab.criterion.final_summary();
     lab.record.print();
     if let Some(path) = std::env::var_os("WARPOOL_BENCH_JSON") {
         let about = About {
             title: "Host time of allocations",
-            command: "cargo bench --bench alloc",
+            command: match rounds {
+                1 => "cargo bench --bench alloc".to_owned(),
+                _ => format!("WARPOOL_BENCH_ROUNDS={rounds} cargo bench --bench alloc"),
+            },
         };
         lab.record.write(&PathBuf::from(path), &device, &about);
     }
