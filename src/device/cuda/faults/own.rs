@@ -74,8 +74,10 @@ fn beside_a_capture(stage: &mut Stage<'_>, _rig: Rig) {
         if begun {
             let mut graph = stage.try_to(backend.capture_end(captured));
             if graph.is_none() {
-                // As the other library would, since the capture goes on.
                 (stage.heal)();
+            }
+            if graph.is_none() && matches!(backend.stream_capturing(captured), Ok(true)) {
+                // As the other library would, since the capture goes on.
                 graph = backend.capture_end(captured).ok();
             }
             if let Some(graph) = graph {
