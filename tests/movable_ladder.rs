@@ -20,15 +20,14 @@ on_every_device! {
     a_pass_goes_on_with_its_plan_and_makes_another_after_a_change,
 }
 
-/// The card of the report on a GPU that has it, a small one elsewhere and under a sanitizer, which
-/// has no time for tens of gigabytes and other suites beside this one.
+/// The card of the report on a GPU that has it, a small one elsewhere and a smaller one under a
+/// sanitizer, which has no time for tens of gigabytes and other suites beside this one.
 fn cap(device: &Device) -> u64 {
     let info = device.info();
-    let whole = info.kind == DeviceKind::Cuda && info.total_bytes > CARD + CARD / 4;
-    if whole && !common::under_sanitizer() {
-        CARD
-    } else {
-        256 << 20
+    match info.kind {
+        DeviceKind::Cuda if common::under_sanitizer() => 64 << 20,
+        DeviceKind::Cuda if info.total_bytes > CARD + CARD / 4 => CARD,
+        _ => 256 << 20,
     }
 }
 
