@@ -272,6 +272,8 @@ fn eight_threads_and_compaction_corrupt_nothing_on_the_gpu() {
             true => (32 << 20, 512 << 10),
             false => (512 << 20, 8 << 20),
         };
-        common::leaving_nothing(device, |device| soak(device, limit, most_bytes));
+        common::leaving_nothing(device, |device| {
+            soak(&common::for_threads(device), limit, most_bytes);
+        });
     }
 }

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use warpool::device::DeviceKind;
 use warpool::{Device, Error};
 
-use crate::common::{Memory, copy, fill, on_every_device, on_the_simulated_device, read};
+use crate::common::{
+    Memory, copy, fill, for_threads, on_every_device, on_the_simulated_device, read,
+};
 
 on_every_device! {
     host_calls_run_in_stream_order,
@@ -185,6 +187,7 @@ fn objects_of_another_device_are_refused(device: &Device) {
 fn many_threads_may_use_one_device(device: &Device) {
     const ROUNDS: u8 = 50;
     const BYTES: u64 = 4096;
+    let device = &for_threads(device);
     // A thread's: what is written in each round, and a copy of it for every round.
     let each = (u64::from(ROUNDS) + 1) * BYTES;
     let memory = Memory::new(device, 8 * each);
