@@ -26,7 +26,7 @@ const LARGE_WORDS: usize = 7 << 17;
 
 /// Uses of a call that are made to fail in turn: 7, or fewer under a sanitizer.
 fn uses() -> u64 {
-    if common::under_sanitizer() { 2 } else { 7 }
+    if common::under_sanitizer() { 1 } else { 7 }
 }
 
 macro_rules! suite {

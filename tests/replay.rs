@@ -258,7 +258,10 @@ fn the_beginning_of_a_trace_replays_as_a_trace() {
 #[cfg(feature = "cli")]
 #[test]
 fn half_the_peak_of_the_recorded_traces_ends_at_a_request_and_leaves_nothing() {
-    for trace in recorded() {
+    for mut trace in recorded() {
+        if common::under_sanitizer() {
+            trace = beginning(&trace, 1500);
+        }
         let cap = (trace.peak_live_bytes / 2).next_multiple_of(2 * MIB);
         let options = ReplayOptions::default().verify(Verify::Edges).cap(cap);
         for device in common::devices() {

@@ -32,7 +32,7 @@ pub struct Watched {
     failure: Mutex<Option<Failure>>,
     failures: AtomicU64,
     hollow: bool,
-    /// Held over each call, where calls are made one at a time.
+    /// Held over each call, and over the work it gives, where these are one at a time.
     turn: Option<Mutex<()>>,
 }
 
@@ -44,8 +44,8 @@ impl Watched {
     }
 
     /// A second device over the backend of `device`, whose calls are made one at a time whatever the
-    /// thread: tools that look at one kernel, or one piece of memory, lose track where several threads
-    /// call at once, and lose nothing by this.
+    /// thread, each when the work of the one before is done: tools that look at one kernel, or one
+    /// piece of memory, lose track where several threads call at once, and lose nothing by this.
     pub fn in_turn(device: &Device) -> Device {
         Self::wrapping(device, false, Some(Mutex::default())).0
     }
@@ -113,6 +113,14 @@ impl Watched {
         Some(turn.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Waits for what was given to `stream`, where there are turns; under capture nothing runs.
+    fn see_done(&self, stream: RawStream) -> Result<()> {
+        if self.turn.is_none() || self.inner.stream_capturing(stream)? {
+            return Ok(());
+        }
+        self.inner.stream_sync(stream)
+    }
+
     /// Counts a use of `call` and says whether it fails.
     fn enter(&self, call: &'static str) -> Result<()> {
         *self.calls.lock().unwrap().entry(call).or_default() += 1;
@@ -139,7 +147,7 @@ impl Watched {
 macro_rules! watch {
     (
         $(fn $name:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*
-        $(unsafe fn $raw:ident($($raw_arg:ident: $raw_type:ty),*);)*
+        $(unsafe fn $raw:ident($($raw_arg:ident: $raw_type:ty),*; $stream:ident);)*
     ) => {
         /// The names of all calls that can fail.
         pub const CALLS: &[&str] = &[$(stringify!($name),)* "launch", $(stringify!($raw)),*];
@@ -170,14 +178,16 @@ macro_rules! watch {
                 }
                 let _turn = self.turn();
                 // SAFETY: the caller's obligations are the inner device's.
-                unsafe { self.inner.launch(launch, stream) }
+                unsafe { self.inner.launch(launch, stream) }?;
+                self.see_done(stream)
             }
 
-            $(unsafe fn $raw(&self, $($raw_arg: $raw_type),*) -> Result<()> {
+            $(unsafe fn $raw(&self, $($raw_arg: $raw_type,)* $stream: RawStream) -> Result<()> {
                 self.enter(stringify!($raw))?;
                 let _turn = self.turn();
                 // SAFETY: the caller's obligations are the inner device's.
-                unsafe { self.inner.$raw($($raw_arg),*) }
+                unsafe { self.inner.$raw($($raw_arg,)* $stream) }?;
+                self.see_done($stream)
             })*
         }
     };
@@ -208,9 +218,9 @@ watch! {
     fn capture_begin(stream: RawStream) -> ();
     fn capture_end(stream: RawStream) -> RawGraph;
     fn graph_destroy(graph: RawGraph) -> ();
-    unsafe fn copy_in(dst: Addr, src: *const u8, bytes: u64, stream: RawStream);
-    unsafe fn copy_out(dst: *mut u8, src: Addr, bytes: u64, stream: RawStream);
-    unsafe fn copy_within(dst: Addr, src: Addr, bytes: u64, stream: RawStream);
-    unsafe fn fill(addr: Addr, byte: u8, bytes: u64, stream: RawStream);
-    unsafe fn graph_launch(graph: RawGraph, stream: RawStream);
+    unsafe fn copy_in(dst: Addr, src: *const u8, bytes: u64; stream);
+    unsafe fn copy_out(dst: *mut u8, src: Addr, bytes: u64; stream);
+    unsafe fn copy_within(dst: Addr, src: Addr, bytes: u64; stream);
+    unsafe fn fill(addr: Addr, byte: u8, bytes: u64; stream);
+    unsafe fn graph_launch(graph: RawGraph; stream);
 }

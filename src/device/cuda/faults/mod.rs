@@ -163,10 +163,14 @@ fn check_error(name: &str, plan: &Plan, error: &Error) {
 }
 
 /// What the driver was asked since the last plan and refused, but for the words of a code that is not
-/// its own.
+/// its own, and memory that others had.
 fn refused(driver: &Driver) -> Vec<Refusal> {
     let mut refusals = driver.faults.refusals();
-    refusals.retain(|refusal| !WORDS.contains(&refusal.site.call));
+    refusals.retain(|refusal| {
+        let call = &refusal.site.call;
+        let taken = refusal.code == OUT_OF_MEMORY && EXHAUSTIBLE.contains(call);
+        !taken && !WORDS.contains(call)
+    });
     refusals
 }
 
