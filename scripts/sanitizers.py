@@ -138,7 +138,7 @@ class Runner:
         environment = dict(os.environ, WARPOOL_REQUIRE_GPU="1", WARPOOL_SANITIZER="1")
         environment.setdefault("WARPOOL_SOAK_SECONDS", "15")
         # These two keep their own books of each launch, and lose them where launches overlap
-        # (scripts/initcheck-mapped.cu): one at a time, which changes nothing of what they look for.
+        # (tests/README.md): one at a time, which changes nothing of what they look for.
         if tool in ("initcheck", "racecheck"):
             environment["CUDA_LAUNCH_BLOCKING"] = "1"
         began, ended = time.monotonic(), True

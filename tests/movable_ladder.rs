@@ -24,10 +24,11 @@ on_every_device! {
 /// sanitizer, which has no time for tens of gigabytes and other suites beside this one.
 fn cap(device: &Device) -> u64 {
     let info = device.info();
-    match info.kind {
-        DeviceKind::Cuda if common::under_sanitizer() => 64 << 20,
-        DeviceKind::Cuda if info.total_bytes > CARD + CARD / 4 => CARD,
-        _ => 256 << 20,
+    let whole = info.kind == DeviceKind::Cuda && info.total_bytes > CARD + CARD / 4;
+    match (common::under_sanitizer(), whole) {
+        (true, _) => 64 << 20,
+        (false, true) => CARD,
+        (false, false) => 256 << 20,
     }
 }
 
@@ -35,8 +36,8 @@ fn churned(device: &Device) -> Churned {
     let cap = cap(device);
     let pool = Pool::new(device, PoolConfig::default().limit(cap)).unwrap();
     // A sanitizer takes its time over each launch, and each block has some.
-    let few = device.info().kind == DeviceKind::Cuda && common::under_sanitizer();
-    Churned::coarser(device, pool, cap, if few { 2 } else { 0 })
+    let coarser = if common::under_sanitizer() { 3 } else { 0 };
+    Churned::coarser(device, pool, cap, coarser)
 }
 
 fn requests_succeed_until_97_percent_of_the_card_are_live(device: &Device) {
