@@ -21,7 +21,7 @@ const MADE: [Made; 8] = [
     ("rendering", 1.02, |seed| {
         programs::rendering(seed, 400, 300)
     }),
-    ("serving", 1.016, |seed| {
+    ("serving", 1.012, |seed| {
         more::serving(seed, 4 << 30, 24, 400)
     }),
     ("analytics", 1.01, |seed| {
