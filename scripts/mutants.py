@@ -1,5 +1,6 @@
 """Tries the mutants that cargo-mutants lists, all of them in one build. See scripts/mutants.sh."""
 
+import argparse
 import json
 import os
 import random
@@ -41,10 +42,25 @@ pub(crate) fn is(number: u32) -> bool {
 '''
 
 
-def listed(arguments):
-    """The mutants, numbered."""
+def asked():
+    """How many mutants to draw from all (None: all), by what seed, which besides; and what is
+    cargo-mutants' own."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--sample", type=int)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--also", default="(?!)", type=re.compile)
+    return parser.parse_known_args(sys.argv[1:])
+
+
+def listed(given, arguments):
+    """The mutants, numbered and in a drawn order, so that those tried first are a sample of all;
+    the numbers of those besides; and how many there are to draw from."""
     command = ["cargo", "mutants", "--list", "--json", *FEATURES, *arguments]
-    return list(enumerate(json.loads(subprocess.check_output(command, text=True))))
+    mutants = list(enumerate(json.loads(subprocess.check_output(command, text=True))))
+    random.Random(given.seed).shuffle(mutants)
+    rest = mutants[given.sample :] if given.sample else []
+    besides = [mutant for mutant in rest if given.also.search(mutant[1]["name"])]
+    return besides + mutants[: given.sample], {number for number, _ in besides}, len(mutants)
 
 
 def place(text, at):
@@ -229,7 +245,8 @@ def known_of(path):
 
 
 def main():
-    mutants = listed(sys.argv[1:])
+    given, arguments = asked()
+    mutants, besides, of = listed(given, arguments)
     names = {number: mutant["name"] for number, mutant in mutants}
     executables, left, unviable = build(mutants)
     known = known_of(OUT / "log.txt") if "WARPOOL_MUTANTS_RESUME" in os.environ else {}
@@ -243,9 +260,7 @@ def main():
         print(line, file=log, flush=True)
 
     numbers = [n for n in names if n not in unviable and n not in left]
-    # So that what is done when it is stopped is a sample of all.
-    random.Random(1).shuffle(numbers)
-    say(f"{len(names)} mutants; {len(unviable)} do not compile; {len(left)} cannot be switched")
+    say(f"{len(names)} mutants of {of}, seed {given.seed}; {len(unviable)} do not compile; {len(left)} cannot be switched")
     for number in sorted(left):
         say(f"apart    {names[number]}")
     for number in sorted(unviable):
@@ -268,4 +283,5 @@ def main():
     say(f"{caught} of {len(numbers)} caught ({part:.1f} %), {late} of them by running out of time")
 
 
-main()
+if __name__ == "__main__":
+    main()
