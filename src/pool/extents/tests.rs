@@ -1,6 +1,7 @@
 //! What becomes of holes' histories when holes are merged.
 
 mod model;
+mod wrong;
 
 use super::Extents;
 
