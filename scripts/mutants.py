@@ -32,6 +32,7 @@ MORE = [
     ).split()
 ]
 SECONDS = float(os.environ.get("WARPOOL_MUTANT_SECONDS", "120"))
+ALLOWED = b"#![allow(arithmetic_overflow, unconditional_panic)]\n"
 SWITCH = '''//! Which mutant is in: the one that `WARPOOL_MUTANT` numbers.
 
 pub(crate) fn is(number: u32) -> bool {
@@ -126,7 +127,8 @@ def lay_out(mutants):
             left += out
             text = changed.encode()
         if name == "src/lib.rs":
-            text += b"\n#[doc(hidden)]\nmod mutant;\n"
+            # What is wrong in a mutant only is to be seen when it runs.
+            text = ALLOWED + text + b"\n#[doc(hidden)]\nmod mutant;\n"
         target = TREE / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.is_file() or target.read_bytes() != text:
