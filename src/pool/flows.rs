@@ -407,3 +407,6 @@ impl Flows {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
