@@ -664,3 +664,6 @@ impl Core {
         Ok(())
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+pub(super) mod tests;

@@ -336,3 +336,6 @@ impl Core {
         Ok(())
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -568,3 +568,6 @@ impl Core {
         Ok(())
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

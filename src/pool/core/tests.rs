@@ -1,0 +1,136 @@
+//! Whether the core's books being wrong is found; and a core by itself, for tests of its parts.
+
+use std::sync::Arc;
+
+use super::{Core, Extent, PoolConfig, State};
+use crate::device::{Device, Stream};
+use crate::pool::extents::{FRESH, Id, Slot};
+use crate::pool::index::UNIT;
+use crate::pool::lane::SlotHold;
+
+/// A core of a few granules that are mapped, and a stream of it.
+pub(in crate::pool) struct Made {
+    pub(in crate::pool) core: Core,
+    pub(in crate::pool) slot: Slot,
+    _hold: Arc<SlotHold>,
+    _stream: Stream,
+}
+
+pub(in crate::pool) fn core(config: PoolConfig, granules: u64) -> Made {
+    let device = Device::host().unwrap();
+    let stream = device.stream().unwrap();
+    let mut core = Core::new(&device, config).unwrap();
+    let (slot, hold) = core.add_stream(&stream.core().timeline, false);
+    let bytes = granules * core.arena.granule();
+    core.create_frames(0, bytes).unwrap();
+    Made {
+        core,
+        slot,
+        _hold: hold,
+        _stream: stream,
+    }
+}
+
+impl Made {
+    /// A block of `bytes` at `start`, which lies in holes.
+    pub(in crate::pool) fn block(&mut self, start: u64, bytes: u64) -> Id {
+        let extents = &mut self.core.extents;
+        let hole = extents.seek(extents.first(), start);
+        let id = extents.take_window(hole, start, bytes, self.slot);
+        self.core.active.add(bytes);
+        id
+    }
+
+    /// The extent that has `offset`.
+    pub(in crate::pool) fn at(&self, offset: u64) -> Extent {
+        let extents = &self.core.extents;
+        *extents.get(extents.seek(extents.first(), offset))
+    }
+}
+
+/// A few granules with a block in the middle.
+fn made() -> Made {
+    let mut made = core(PoolConfig::default(), 6);
+    let granule = made.core.arena.granule();
+    made.block(2 * granule, granule);
+    made.core.check().unwrap();
+    made
+}
+
+#[test]
+fn memory_that_is_a_hole_and_not_mapped_or_mapped_and_no_hole_is_found() {
+    let granule = made().core.arena.granule();
+    // All of a hole, its end, its start, and what lies between.
+    for (from, to, join) in [(6, 7, false), (6, 7, true), (3, 6, false)] {
+        let mut made = made();
+        let core = &mut made.core;
+        if join {
+            core.create_frames(8 * granule, 9 * granule).unwrap();
+        }
+        if to > 6 {
+            let gap = core.extents.gap_at(from * granule).unwrap();
+            core.extents
+                .map_gap(gap, from * granule, to * granule, FRESH, 0);
+        } else {
+            let hole = core.extents.seek(core.extents.first(), from * granule);
+            let part = core.extents.retire(hole, from * granule, to * granule);
+            core.extents.retired(part);
+        }
+        assert!(core.check().is_err(), "{from} to {to}");
+    }
+    for last in [7, 8] {
+        let mut made = made();
+        let core = &mut made.core;
+        core.create_frames(7 * granule, 8 * granule).unwrap();
+        let gap = core.extents.gap_at(6 * granule).unwrap();
+        core.extents
+            .map_gap(gap, 6 * granule, 7 * granule, FRESH, 0);
+        let first = core
+            .extents
+            .seek(core.extents.first(), (last - 2) * granule);
+        core.extents.merge_up(first, |_| true);
+        // From 5 on the one not mapped lies between, from 6 on it comes first.
+        assert!(core.check().is_err(), "up to {last}");
+    }
+}
+
+#[test]
+fn a_hole_that_waits_for_a_tick_that_no_record_will_make_is_found() {
+    let mut made = made();
+    let open = made.core.open_tick(made.slot);
+    let core = &mut made.core;
+    let block = core
+        .extents
+        .seek(core.extents.first(), 2 * core.arena.granule());
+    // Of a block any tick is one.
+    core.extents.get_mut(block).tick = open + 1;
+    core.check().unwrap();
+    core.extents.get_mut(block).tick = 0;
+    let bytes = core.extents.get(block).bytes;
+    core.active.sub(bytes);
+    core.extents.give(block, made.slot, open, |_| false);
+    core.check().unwrap();
+    core.extents.get_mut(block).tick = open + 1;
+    assert!(core.check().is_err());
+}
+
+#[test]
+fn blocks_that_are_not_counted_and_books_that_are_wrong_anywhere_are_found() {
+    let mut made = made();
+    let core = &mut made.core;
+    core.active.add(UNIT);
+    assert!(core.check().is_err());
+    core.active.sub(UNIT);
+    core.check().unwrap();
+    let block = core
+        .extents
+        .seek(core.extents.first(), 2 * core.arena.granule());
+    core.extents.get_mut(block).state = State::Unused;
+    assert!(core.check().is_err());
+    core.extents.get_mut(block).state = State::Taken;
+    core.check().unwrap();
+    // Its two halves trade their bytes for one of an extent that is away.
+    core.active.sub(core.extents.get(block).bytes);
+    core.extents.put_away(block);
+    core.check().unwrap_err();
+}
