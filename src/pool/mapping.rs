@@ -618,3 +618,6 @@ impl Core {
 pub(super) fn total(frames: &[IdleFrame]) -> u64 {
     frames.iter().map(|frame| frame.bytes).sum()
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

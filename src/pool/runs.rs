@@ -233,3 +233,6 @@ impl Core {
         self.retiring.push_back(part);
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -101,8 +101,8 @@ fn arena(bits: &[bool]) -> (Made, u64) {
         .find(|&at| made.core.extents.end_of(at) == made.core.extents.end_of(span - 1))
         .unwrap();
     let first = bound - 16 * granule;
-    // Nothing else is free.
-    made.core.extents.map_gap(1, 0, first, 0, 0);
+    // Nothing else is free but three granules at the very begin.
+    made.core.extents.map_gap(1, 3 * granule, first, 0, 0);
     let rest = bound + 8 * granule;
     let gap = made.core.extents.gap_at(rest).unwrap();
     made.core.extents.map_gap(gap, rest, span, 0, 0);
