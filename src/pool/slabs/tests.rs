@@ -7,7 +7,7 @@ use crate::pool::PoolConfig;
 use crate::pool::cache::Cached;
 use crate::pool::core::Core;
 use crate::pool::core::tests::{Made, core};
-use crate::pool::extents::{FRESH, State};
+use crate::pool::extents::{Extent, FRESH, Slot, State};
 use crate::pool::index::UNIT;
 use crate::pool::size_class::{MOST, STEP, batch, class_of, is_slot, rounded};
 
@@ -263,4 +263,32 @@ fn a_slot_that_waits_for_no_record_is_found() {
         |it| &mut it.slabs.table[0].ticks[free],
         far
     ));
+}
+
+#[test]
+fn a_slot_taken_counts_as_the_step_that_found_it() {
+    let Made { mut core, slot, .. } = slabs();
+    let steps = |core: &Core| {
+        let steps = &core.steps;
+        (steps.own_stream, steps.ready_elsewhere, steps.stream_wait)
+    };
+    let before = steps(&core);
+    let other = slot + 1;
+    let history = |of: Slot| Extent {
+        slot: of,
+        ..Extent::BLANK
+    };
+    for (at, of, pending, said) in [
+        (1, slot, false, (1, 0, 0)),
+        (2, FRESH, false, (2, 0, 0)),
+        (3, other, false, (2, 1, 0)),
+        (4, other, false, (2, 2, 0)),
+        (5, other, true, (2, 2, 1)),
+        (6, slot, true, (2, 2, 2)),
+    ] {
+        core.count_slot(slot, 48, &history(of), pending);
+        let now = steps(&core);
+        let since = (now.0 - before.0, now.1 - before.1, now.2 - before.2);
+        assert_eq!(since, said, "{at}");
+    }
 }
