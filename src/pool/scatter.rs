@@ -318,3 +318,6 @@ impl Core {
         })
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
