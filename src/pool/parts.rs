@@ -169,3 +169,6 @@ impl Core {
         (lower, upper)
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -86,3 +86,67 @@ fn a_hole_is_put_where_it_bodes_best_of_all_places() {
         assert_eq!(search.place(), best.map(|(_, _, at)| at));
     }
 }
+
+/// A layout in which a request that takes all that is free needs `links` blocks lifted one for the
+/// other, beside the one in its window: each goes exactly where the next one and its hole are.
+fn chain(links: u64) -> (Layout, u64) {
+    let size = |at: u64| 2560 * (links + 1 - at);
+    let mut kinds = String::from("f.mf");
+    let mut sizes = vec![256, 1024, size(0), 256];
+    for at in 1..=links {
+        kinds.push_str("m.f");
+        sizes.extend([size(at), size(at - 1) - size(at), 256]);
+    }
+    kinds.push_str(".f");
+    sizes.extend([size(links), 256]);
+    let layout = Layout::from_extents(extents_from(0, &kinds, &sizes)).expect("ascends");
+    let bytes = layout.free_bytes();
+    (layout, bytes)
+}
+
+#[test]
+fn as_many_blocks_are_lifted_one_for_the_other_as_may_be() {
+    for links in 0..=super::MOST_LIFTED as u64 + 1 {
+        let (layout, bytes) = chain(links);
+        let of = Stretches::whole(&layout).expect("small");
+        let found = Search::new(&of, bytes, 100_000, std::iter::empty()).run();
+        let moves = found.map(|it| it.batches.iter().map(|b| b.moves().len()).sum::<usize>());
+        let said = (links <= super::MOST_LIFTED as u64).then_some(links as usize + 1);
+        assert_eq!(moves, said, "{links}");
+    }
+}
+
+#[test]
+fn no_set_of_lifted_blocks_is_tried_that_has_more_than_it_may() {
+    // Of twelve blocks none fits anywhere, whatever is lifted.
+    let kinds = "m.f".repeat(12) + "m.m.f";
+    let sizes: Vec<u64> = [
+        vec![2560, 256, 256].repeat(12),
+        vec![2560, 256, 2560, 256, 256],
+    ]
+    .concat();
+    let layout = Layout::from_extents(extents_from(0, &kinds, &sizes)).expect("ascends");
+    let of = Stretches::whole(&layout).expect("small");
+    let mut search = Search::new(&of, 1024, 0, std::iter::empty());
+    let window = *search.windows().first().expect("a window");
+    let mut before = 0;
+    for deepest in 0..3 {
+        search.left = 1_000_000;
+        search.open_window(window, deepest);
+        let tried = 1_000_000 - search.left;
+        let sets = [1, 1 + 14, 1 + 14 + 91][deepest];
+        assert!(tried > before && tried <= sets, "{tried} of {deepest}");
+        before = tried;
+    }
+    // A search that may try none finds none.
+    assert!(
+        Search::new(&of, 1024, 0, std::iter::empty())
+            .run()
+            .is_none()
+    );
+    assert!(
+        Search::new(&of, layout.free_bytes() + 1, 1000, std::iter::empty())
+            .run()
+            .is_none()
+    );
+}
