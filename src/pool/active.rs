@@ -103,3 +103,6 @@ impl Active {
         self.peak = self.bytes();
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

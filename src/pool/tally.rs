@@ -180,3 +180,6 @@ impl Tallies {
         self.requested.raise_to(sums.requested);
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
