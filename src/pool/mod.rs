@@ -355,3 +355,6 @@ impl fmt::Debug for Pool {
         write!(f, "Pool({} on {:?})", self.shared().uid, self.device())
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -1,8 +1,9 @@
 //! How many handles a stretch is mapped with.
 
-use super::{Core, HANDLES_A_STRETCH, HANDLES_AIMED_AT, HandleSize, LARGEST_HANDLE};
+use super::{Core, Extent, HANDLES_A_STRETCH, HANDLES_AIMED_AT, HandleSize, LARGEST_HANDLE};
 use crate::pool::PoolConfig;
 use crate::pool::core::tests::core;
+use crate::pool::extents::State;
 
 /// The largest power of two of granules within `most` bytes, one at least.
 fn power(most: u64, granule: u64) -> u64 {
@@ -44,4 +45,62 @@ fn a_new_handle_is_the_largest_power_of_two_that_its_rule_allows() {
             }
         }
     }
+}
+
+#[test]
+fn a_request_would_have_as_many_handles_mapped_elsewhere_as_its_window_lacks() {
+    let config = PoolConfig::default()
+        .handles(HandleSize::Granule)
+        .slack(0.0);
+    let mut made = core(config, 9);
+    let granule = made.core.arena.granule();
+    // Blocks in every third handle: no three are free together, and two at the end.
+    for at in [0, 3, 6] {
+        made.block(at * granule, granule);
+    }
+    let slot = made.slot;
+    let would = |core: &Core, granules: u64| core.would_steal(slot, granules * granule);
+    let core = &mut made.core;
+    core.peak_taken = 9 * granule;
+    core.config.limit = Some(9 * granule);
+    // Two lie before the gap, so that what is beyond them comes from elsewhere.
+    assert_eq!([3, 4, 6].map(|granules| would(core, granules)), [1, 2, 4]);
+    assert_eq!(would(core, 7), 5, "as many as would do");
+    core.config.limit = Some(10 * granule);
+    assert_eq!([3, 4, 7].map(|granules| would(core, granules)), [1, 2, 4]);
+    assert_eq!(would(core, 8), 6, "as many as would do");
+    // Within the slack of the peak new ones are made.
+    core.peak_taken = 10 * granule;
+    assert_eq!([3, 4].map(|granules| would(core, granules)), [0, 2]);
+}
+
+#[test]
+fn handles_that_lie_wholly_in_a_hole_are_idle_and_taken_as_they_fit() {
+    let config = PoolConfig::default().handles(HandleSize::Granule);
+    let mut made = core(config, 8);
+    let granule = made.core.arena.granule();
+    for (from, to) in [(0, 2), (6, 8), (18, 20), (31, 32)] {
+        made.block(from * granule / 4, (to - from) * granule / 4);
+    }
+    let core = &made.core;
+    let holes: Vec<Extent> = core.extents.iter().map(|(_, it)| *it).collect();
+    let holes = holes.iter().filter(|it| it.state == State::Hole);
+    let mut said = Vec::new();
+    for hole in holes {
+        let (mut at, end) = (hole.start.next_multiple_of(granule), hole.end());
+        while at + granule <= end {
+            said.push(at);
+            at += granule;
+        }
+    }
+    let all = core.idle(None, u64::MAX, |_| true);
+    let mut seen: Vec<u64> = all.iter().map(|it| it.start).collect();
+    seen.sort_unstable();
+    assert_eq!(seen, said);
+    assert!(all.iter().all(|it| it.bytes == granule));
+    assert_eq!(super::total(&all), said.len() as u64 * granule);
+    assert_eq!(core.idle(None, 2 * granule, |_| true).len(), 2);
+    assert_eq!(core.idle(None, 2 * granule - 1, |_| true).len(), 1);
+    assert!(core.idle(None, 0, |_| true).is_empty());
+    assert!(core.idle(None, u64::MAX, |_| false).is_empty());
 }
