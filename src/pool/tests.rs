@@ -133,8 +133,5 @@ fn a_snapshot_is_a_line_a_piece_and_sums_by_what_pieces_are() {
     let free = snapshot.bytes(PieceState::Hole);
     assert_eq!(free, snapshot.reserved - (1 << 20));
     assert_eq!(snapshot.bytes(PieceState::Retiring), 0);
-    assert_eq!(
-        Snapshot::default().to_string(),
-        "0 pieces, 0 B reserved"
-    );
+    assert_eq!(Snapshot::default().to_string(), "0 pieces, 0 B reserved");
 }
