@@ -437,3 +437,6 @@ impl Lane {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -1,7 +1,10 @@
 //! An index that is wrong in one place is found to be. What it answers is tested with the table of
 //! extents, which owns the holes.
 
-use super::{BINS, Bin, Index, NIL, SIZES, UNIT};
+use std::collections::BTreeSet;
+
+use super::{BINS, Bin, Bitmap, Index, NIL, SIZES, UNIT};
+use crate::device::sim::Rng;
 use crate::pool::extents::{Extent, Id, State};
 
 /// Bytes of holes in lists, beside others of their size, and without a bin.
@@ -123,4 +126,40 @@ fn the_larger_sizes_have_their_lowest_hole_first_and_lists_their_last() {
     assert_eq!(firsts, [3, 4, 7]);
     let all: Vec<Id> = index.at_least(0).collect();
     assert_eq!(all, [3, 4, 5, 6, 7, 8, 9]);
+}
+
+#[test]
+fn the_first_bit_from_any_on_is_found_whatever_bits_there_are() {
+    let mut random = Rng::new(9);
+    for round in 0..300 {
+        let (mut bits, mut said) = (Bitmap::new(), BTreeSet::new());
+        // Bits of a word, of a group, of all; few and many.
+        let reach = [64, 400, 4096, 9000, SIZES as u64][round % 5];
+        let first = random.below(SIZES as u64 - reach + 1);
+        let mut drawn = |random: &mut Rng| (first + random.below(reach)) as usize;
+        for _ in 0..1 + round % 40 {
+            let bin = drawn(&mut random);
+            match random.below(3) {
+                0 => {
+                    let empty = random.below(3) > 0;
+                    bits.clear_if(Bin(bin), empty);
+                    said = said.into_iter().filter(|&at| at != bin || !empty).collect();
+                }
+                _ => {
+                    bits.set(Bin(bin));
+                    said.insert(bin);
+                }
+            }
+            bits.check().unwrap();
+            assert_eq!(bits.last(), said.last().copied());
+            for from in [drawn(&mut random), bin, first as usize, 0, SIZES - 1] {
+                let next = said.range(from..).next().copied();
+                assert_eq!(
+                    bits.next(Bin(from)).map(|bin| bin.0),
+                    next,
+                    "{said:?} from {from}"
+                );
+            }
+        }
+    }
 }
