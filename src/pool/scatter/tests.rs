@@ -231,3 +231,40 @@ fn what_is_taken_from_a_hole_by_its_fit_counts_as_the_step_that_it_is() {
     made.core.take_fit(other, 2 * quarter, fit);
     assert_eq!(made.core.steps.ready_elsewhere, 1);
 }
+
+#[test]
+fn a_block_with_an_edge_at_either_end_that_is_freed_soon_is_a_temporary() {
+    for (upper, frees) in [(true, 0), (false, 0), (true, 70), (false, 70)] {
+        // A handle whose begin is free, or whose end is, between two that are not.
+        let free = if upper {
+            [(0, 4), (6, 12)]
+        } else {
+            [(0, 6), (8, 12)]
+        };
+        let (mut made, quarter) = with_blocks(3, &free);
+        let bytes = 6 * quarter;
+        let slot = made.slot;
+        let most = (u64::MAX, u64::MAX);
+        let grant = made.core.take_with_edges(slot, bytes, most, |_, _| true);
+        let grant = grant.unwrap().unwrap();
+        let extent = *made.core.extents.get(grant.id);
+        assert_eq!(made.core.edges.len(), 1);
+        let at_end = made.core.has_edge(extent.end() - UNIT, UNIT);
+        assert_eq!(
+            (at_end, made.core.has_edge(extent.start, UNIT)),
+            (upper, !upper)
+        );
+        for _ in 0..frees {
+            let block = made.core.extents.first();
+            made.core.extents.give(block, slot, 0, |_| true);
+            let hole = made.core.extents.first();
+            made.core.extents.take(hole, free[0].1 * quarter, slot);
+        }
+        made.core.give(grant.id, slot, 0);
+        assert_eq!(
+            made.core.recurring.holds(bytes),
+            frees == 0,
+            "{upper} {frees}"
+        );
+    }
+}
