@@ -665,5 +665,6 @@ impl Core {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
 pub(super) mod tests;

@@ -619,5 +619,6 @@ pub(super) fn total(frames: &[IdleFrame]) -> u64 {
     frames.iter().map(|frame| frame.bytes).sum()
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
 mod tests;

@@ -356,5 +356,6 @@ impl fmt::Debug for Pool {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
 mod tests;
