@@ -89,11 +89,13 @@ fn a_hole_is_put_where_it_bodes_best_of_all_places() {
 
 /// A layout in which a request that takes all that is free needs `links` blocks lifted one for the
 /// other, beside the one in its window: each goes exactly where the next one and its hole are.
-fn chain(links: u64) -> (Layout, u64) {
+/// The next one lies above the one before, or below it if `down`.
+fn chain(links: u64, down: bool) -> (Layout, u64) {
     let size = |at: u64| 2560 * (links + 1 - at);
     let mut kinds = String::from("f.mf");
     let mut sizes = vec![256, 1024, size(0), 256];
     for at in 1..=links {
+        let at = if down { links + 1 - at } else { at };
         kinds.push_str("m.f");
         sizes.extend([size(at), size(at - 1) - size(at), 256]);
     }
@@ -107,9 +109,9 @@ fn chain(links: u64) -> (Layout, u64) {
 #[test]
 fn as_many_blocks_are_lifted_one_for_the_other_as_may_be() {
     for links in 0..=super::MOST_LIFTED as u64 + 1 {
-        let (layout, bytes) = chain(links);
+        let (layout, bytes) = chain(links, links % 2 == 0);
         let of = Stretches::whole(&layout).expect("small");
-        let found = Search::new(&of, bytes, 100_000, std::iter::empty()).run();
+        let found = Search::new(&of, bytes, links as usize + 1, std::iter::empty()).run();
         let moves = found.map(|it| it.batches.iter().map(|b| b.moves().len()).sum::<usize>());
         let said = (links <= super::MOST_LIFTED as u64).then_some(links as usize + 1);
         assert_eq!(moves, said, "{links}");
@@ -120,11 +122,7 @@ fn as_many_blocks_are_lifted_one_for_the_other_as_may_be() {
 fn no_set_of_lifted_blocks_is_tried_that_has_more_than_it_may() {
     // Of twelve blocks none fits anywhere, whatever is lifted.
     let kinds = "m.f".repeat(12) + "m.m.f";
-    let sizes: Vec<u64> = [
-        vec![2560, 256, 256].repeat(12),
-        vec![2560, 256, 2560, 256, 256],
-    ]
-    .concat();
+    let sizes: Vec<u64> = [[2560, 256, 256].repeat(12), vec![2560, 256, 2560, 256, 256]].concat();
     let layout = Layout::from_extents(extents_from(0, &kinds, &sizes)).expect("ascends");
     let of = Stretches::whole(&layout).expect("small");
     let mut search = Search::new(&of, 1024, 0, std::iter::empty());

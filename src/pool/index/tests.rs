@@ -136,14 +136,14 @@ fn the_first_bit_from_any_on_is_found_whatever_bits_there_are() {
         // Bits of a word, of a group, of all; few and many.
         let reach = [64, 400, 4096, 9000, SIZES as u64][round % 5];
         let first = random.below(SIZES as u64 - reach + 1);
-        let mut drawn = |random: &mut Rng| (first + random.below(reach)) as usize;
+        let drawn = |random: &mut Rng| (first + random.below(reach)) as usize;
         for _ in 0..1 + round % 40 {
             let bin = drawn(&mut random);
             match random.below(3) {
                 0 => {
                     let empty = random.below(3) > 0;
                     bits.clear_if(Bin(bin), empty);
-                    said = said.into_iter().filter(|&at| at != bin || !empty).collect();
+                    said.retain(|&at| at != bin || !empty);
                 }
                 _ => {
                     bits.set(Bin(bin));

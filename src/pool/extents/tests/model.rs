@@ -268,7 +268,8 @@ impl Both {
 
     /// What is away is cut, joined, made of a block, or retires.
     fn away(&mut self, [a, b, c, d]: [u64; 4]) {
-        let whole = |part: &Part| part.start % GRANULE == 0 && part.bytes % GRANULE == 0;
+        let whole =
+            |part: &Part| part.start.is_multiple_of(GRANULE) && part.bytes.is_multiple_of(GRANULE);
         let next = |at: usize, _: &Part| self.next_is(at, State::Away);
         match d % 4 {
             0 => {
