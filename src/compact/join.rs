@@ -250,6 +250,13 @@ mod tests {
     }
 
     #[test]
+    fn a_run_with_no_more_room_behind_it_than_is_lacking_takes_no_other() {
+        let runs = [run(0, 1000, 60, true, 100)];
+        assert!(Gathering::least(&runs, 60, 99).is_some());
+        assert!(Gathering::least(&runs, 60, 100).is_none());
+    }
+
+    #[test]
     fn the_largest_run_with_room_behind_it_stays_where_it_is() {
         let runs = [run(0, 1000, 30, true, 200), run(2000, 100, 20, true, 9000)];
         assert_eq!(Gathering::all(&runs).expect("a gathering").home, &runs[0]);

@@ -135,3 +135,61 @@ fn a_snapshot_is_a_line_a_piece_and_sums_by_what_pieces_are() {
     assert_eq!(snapshot.bytes(PieceState::Retiring), 0);
     assert_eq!(Snapshot::default().to_string(), "0 pieces, 0 B reserved");
 }
+
+#[test]
+fn slots_of_a_snapshot_are_live_cached_or_free_to_all() {
+    let (device, pool) = pool();
+    let stream = device.stream().unwrap();
+    let _tag = tag_scope("small");
+    let blocks = [(); 3].map(|()| pool.alloc(&stream, 40).unwrap());
+    let addrs = blocks.each_ref().map(super::Block::addr);
+    let [one, two, three] = blocks;
+    drop((one, three));
+    let snapshot = pool.snapshot();
+    let of = |addr| {
+        snapshot
+            .pieces
+            .iter()
+            .find(|piece| piece.addr == addr)
+            .unwrap()
+    };
+    let seen = addrs.map(|addr| (of(addr).state, of(addr).bytes, of(addr).tag));
+    let (live, cached) = (PieceState::Live, PieceState::Cached);
+    let said = [
+        (cached, 48, None),
+        (live, 48, Some("small")),
+        (cached, 48, None),
+    ];
+    assert_eq!(seen, said);
+    assert_eq!(snapshot.bytes(live), 48);
+    let free = snapshot
+        .pieces
+        .iter()
+        .filter(|piece| piece.state == PieceState::Slot);
+    assert!(free.clone().count() > 0 && free.clone().all(|piece| piece.bytes == 48));
+    drop(two);
+}
+
+#[test]
+fn a_block_that_moved_or_grew_is_reported_where_and_as_it_is() {
+    let (device, pool) = pool();
+    let stream = device.stream().unwrap();
+    let _tag = tag_scope("moves");
+    let first = pool.alloc(&stream, 1 << 20).unwrap();
+    let block = pool.alloc_movable::<u64>(&stream, 1000).unwrap();
+    let at = || block.pin(&stream).unwrap().addr();
+    let before = at();
+    let reported = || {
+        let report = pool.leak_report();
+        report
+            .blocks
+            .last()
+            .map(|block| (block.addr, block.bytes))
+            .unwrap()
+    };
+    assert_eq!(reported(), (before, 8000));
+    drop(first);
+    pool.compact(&crate::compact::Goal::Full).unwrap();
+    assert_ne!(at(), before);
+    assert_eq!(reported(), (at(), 8000));
+}

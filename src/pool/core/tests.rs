@@ -438,3 +438,22 @@ fn a_slot_is_given_anew_once_its_stream_is_gone_and_nothing_waits_for_it() {
     assert_eq!(made.core.streams.len(), 4);
     assert!(!made.core.only_stream() && self::made().core.only_stream());
 }
+
+#[test]
+fn holes_side_by_side_are_one_behind_a_wait_for_both() {
+    let (mut made, other, _held) = two();
+    let slot = made.slot;
+    assert!(
+        !made.core.unify(slot).unwrap(),
+        "one hole on either side of a block"
+    );
+    made.hole(0, UNIT, other);
+    let before = made.core.extents.holes();
+    assert!(made.core.unify(slot).unwrap());
+    assert_eq!(made.core.extents.holes(), before - 1);
+    let hole = made.at(0);
+    assert_eq!((hole.slot, hole.tick), (slot, made.core.open_tick(slot)));
+    assert_eq!(made.core.steps.waits, 1);
+    assert!(!made.core.unify(slot).unwrap());
+    made.core.check().unwrap();
+}
