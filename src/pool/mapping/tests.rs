@@ -104,3 +104,19 @@ fn handles_that_lie_wholly_in_a_hole_are_idle_and_taken_as_they_fit() {
     assert!(core.idle(None, 0, |_| true).is_empty());
     assert!(core.idle(None, u64::MAX, |_| false).is_empty());
 }
+
+#[test]
+fn a_stretch_is_mapped_with_sixteen_handles_at_least_wherever_it_lies() {
+    let mut made = core(PoolConfig::default(), 2100);
+    let core = &mut made.core;
+    let granule = core.arena.granule();
+    for (stretch, handles) in [(16, 16), (32, 16)] {
+        let from = (3000 + 100 * stretch) * granule;
+        let before = core.steps.grow;
+        let first = core.create_frames(from, from + stretch * granule).unwrap();
+        assert_eq!(core.steps.grow - before, handles, "{stretch}");
+        let hole = core.extents.get(first.unwrap());
+        assert_eq!((hole.start, hole.bytes), (from, stretch * granule));
+    }
+    core.check().unwrap();
+}
