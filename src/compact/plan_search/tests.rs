@@ -148,3 +148,44 @@ fn no_set_of_lifted_blocks_is_tried_that_has_more_than_it_may() {
             .is_none()
     );
 }
+
+#[test]
+fn what_is_free_beyond_the_request_may_stay_empty_beside_a_block() {
+    for spare in [0, 256, 768] {
+        let sizes = [256, 1024, 2560, 256, 2560 + spare, 256];
+        let layout = Layout::from_extents(extents_from(0, "f.mf.f", &sizes)).expect("ascends");
+        let of = Stretches::whole(&layout).expect("small");
+        let found = Search::new(&of, 3584, 1, std::iter::empty()).run();
+        let found = found.unwrap_or_else(|| panic!("none beside {spare}"));
+        assert_eq!(
+            found.batches.iter().map(|b| b.moves().len()).sum::<usize>(),
+            1
+        );
+        assert_eq!(found.hole, 256);
+        assert!(
+            Search::new(&of, 3584 + 256, 9, std::iter::empty())
+                .run()
+                .is_none()
+        );
+    }
+}
+
+#[test]
+fn a_dear_plan_does_not_end_the_search_before_four_more_blocks_were_lifted() {
+    for links in 1..=4 {
+        let (layout, bytes) = chain(links, false);
+        let end = layout.extents().last().expect("an extent").end();
+        // A row with room for it between blocks that fit nowhere else.
+        let rooms = bytes.div_ceil(1024);
+        let kinds = "m.".repeat(rooms as usize) + "mf";
+        let sizes = [[1 << 20, 1024].repeat(rooms as usize), vec![1 << 20, 256]].concat();
+        let row = extents_from(end, &kinds, &sizes);
+        let layout = Layout::from_extents(layout.extents().chain(row)).expect("ascends");
+        let of = Stretches::whole(&layout).expect("small");
+        let found = Search::new(&of, bytes, 10_000, std::iter::empty()).run();
+        let found = found.expect("the row at least");
+        let moves: usize = found.batches.iter().map(|b| b.moves().len()).sum();
+        let cheap = moves == links as usize + 1 && found.hole == 256;
+        assert!(cheap, "{links}: {moves} moves");
+    }
+}
