@@ -10,8 +10,10 @@
 //! - `unwarmed`: rounds of kernels with scratch memory from a new pool and from a preallocated one.
 //!
 //! `WARPOOL_BENCH_DEVICE` picks the device (host or cuda). `WARPOOL_BENCH_JSON` names a file to
-//! which all figures are written, in the form of `benches/results/`. On the host device there is
-//! no peer; the system's `malloc`, which knows no streams, stands there as a floor.
+//! which all figures are written, in the form of `benches/results/`. `WARPOOL_BENCH_ROUNDS` plays
+//! everything so often, one after the other, and keeps the medians: on a machine that others use
+//! some seconds are slower than others. On the host device there is no peer; the system's `malloc`,
+//! which knows no streams, stands there as a floor.
 
 mod common;
 
@@ -46,23 +48,30 @@ fn main() {
             }
         };
     }
-    each!(pair_hot);
-    each!(live_set);
-    each!(free_blocks);
-    each!(threads);
-    threads(lab, &|| Arithmetic);
-    each!(one_stream);
-    each!(live_sets);
-    each!(producer_consumer);
-    if lab.wants("alloc/unwarmed") {
-        unwarmed(lab);
+    let rounds = std::env::var("WARPOOL_BENCH_ROUNDS").unwrap_or_else(|_| "1".to_owned());
+    let rounds: usize = rounds.parse().expect("WARPOOL_BENCH_ROUNDS is a number");
+    for _ in 0..rounds {
+        each!(pair_hot);
+        each!(live_set);
+        each!(free_blocks);
+        each!(threads);
+        threads(lab, &|| Arithmetic);
+        each!(one_stream);
+        each!(live_sets);
+        each!(producer_consumer);
+        if lab.wants("alloc/unwarmed") {
+            unwarmed(lab);
+        }
     }
     lab.criterion.final_summary();
     lab.record.print();
     if let Some(path) = std::env::var_os("WARPOOL_BENCH_JSON") {
         let about = About {
             title: "Host time of allocations",
-            command: "cargo bench --bench alloc",
+            command: match rounds {
+                1 => "cargo bench --bench alloc".to_owned(),
+                _ => format!("WARPOOL_BENCH_ROUNDS={rounds} cargo bench --bench alloc"),
+            },
         };
         lab.record.write(&PathBuf::from(path), &device, &about);
     }
@@ -179,10 +188,13 @@ fn live_set<C: Contender>(lab: &mut Lab, make: &dyn Fn() -> C) {
 }
 
 /// Pairs whose latency is kept.
-const TIMED: usize = 50_000;
+const TIMED: usize = 20_000;
 
-/// Longest time given to timing them; fewer are kept of an allocator that takes longer.
-const LONGEST: Duration = Duration::from_secs(2);
+/// Rounds of them; their median counts.
+const TURNS: usize = 9;
+
+/// Longest time given to a round of them; fewer are kept of an allocator that takes longer.
+const LONGEST: Duration = Duration::from_millis(200);
 
 /// Longest time given to making holes.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -224,41 +236,82 @@ fn one_by_one(mut call: impl FnMut()) -> Latencies {
     latencies
 }
 
+/// Holes by case.
+const HOLES: [(&str, u64); 4] = [
+    ("10", 10),
+    ("1,000", 1_000),
+    ("100,000", 100_000),
+    ("1,000,000", 1_000_000),
+];
+
+/// Live blocks beside holes.
+struct Fragmented<'c, C: Contender> {
+    case: &'static str,
+    set: LiveSet<'c, C>,
+    /// What keeps the holes apart.
+    kept: Vec<C::Block>,
+    /// Latencies of pairs by round: half of them shorter, all but a hundredth shorter.
+    rounds: [Vec<f64>; 2],
+}
+
+impl<'c, C: Contender> Fragmented<'c, C> {
+    fn new(contender: &'c C, stream: Stream, (case, holes): (&'static str, u64)) -> Option<Self> {
+        let kept = fragment(contender, &stream, holes)?;
+        Some(Self {
+            case,
+            set: LiveSet::new(contender, stream, 1_000, (512, 64 * KIB)),
+            kept,
+            rounds: Default::default(),
+        })
+    }
+
+    /// One round: some pairs untimed, as another case had the processor's caches before.
+    fn round(&mut self) {
+        self.set.time(TIMED as u64 / 10);
+        let mut latencies = one_by_one(|| self.set.pair());
+        let timer = one_by_one(|| ()).percentile(50);
+        for (values, percent) in self.rounds.iter_mut().zip([50, 99]) {
+            values.push(latencies.percentile(percent).saturating_sub(timer) as f64);
+        }
+    }
+
+    fn end(mut self, lab: &mut Lab) {
+        for (figure, values) in ["p50 ns", "p99 ns"].into_iter().zip(&mut self.rounds) {
+            let value = median(values).expect("rounds");
+            (lab.record).add("free_blocks", self.case, figure, C::NAME, value);
+        }
+        let LiveSet {
+            contender, stream, ..
+        } = &self.set;
+        for block in self.kept.drain(..) {
+            contender.free(block, stream);
+        }
+    }
+}
+
+/// All cases at once, round by round in turns, as their latencies are compared with each other and
+/// other programs on the machine lengthen some rounds.
 fn free_blocks<C: Contender>(lab: &mut Lab, make: &dyn Fn() -> C) {
     if !lab.wants("alloc/free_blocks") {
         return;
     }
-    for (case, holes) in [
-        ("10", 10),
-        ("1,000", 1_000),
-        ("100,000", 100_000),
-        ("1,000,000", 1_000_000),
-    ] {
-        let contender = make();
-        let _guard = contender.enter();
-        let stream = stream(&lab.device);
-        let Some(kept) = fragment(&contender, &stream, holes) else {
-            println!(
-                "free_blocks: {} took over {PATIENCE:?} for {case} holes",
-                C::NAME
-            );
+    let contenders = HOLES.map(|case| (case, make()));
+    let _guard = contenders[0].1.enter();
+    let mut all = Vec::new();
+    for (case, contender) in &contenders {
+        let Some(mut one) = Fragmented::new(contender, stream(&lab.device), *case) else {
+            let (name, case) = (C::NAME, case.0);
+            println!("free_blocks: {name} took over {PATIENCE:?} for {case} holes");
             continue;
         };
-        let mut set = LiveSet::new(&contender, stream.clone(), 1_000, (512, 64 * KIB));
-        lab.measure(("free_blocks", case, C::NAME), Figure::NsPerPair, |iters| {
-            set.time(iters)
-        });
-        let mut latencies = one_by_one(|| set.pair());
-        let timer = one_by_one(|| ()).percentile(50);
-        for (figure, percent) in [("p50 ns", 50), ("p99 ns", 99)] {
-            let value = latencies.percentile(percent).saturating_sub(timer) as f64;
-            lab.record.add("free_blocks", case, figure, C::NAME, value);
-        }
-        drop(set);
-        for block in kept {
-            contender.free(block, &stream);
-        }
+        let what = ("free_blocks", case.0, C::NAME);
+        lab.measure(what, Figure::NsPerPair, |iters| one.set.time(iters));
+        all.push(one);
     }
+    for _ in 0..TURNS {
+        all.iter_mut().for_each(Fragmented::round);
+    }
+    all.into_iter().for_each(|one| one.end(lab));
 }
 
 /// Holds threads until all are there, without putting one to sleep.

@@ -59,7 +59,7 @@ fn main() {
     if let Some(path) = std::env::var_os("WARPOOL_BENCH_JSON") {
         let about = About {
             title: "Moving live data on the device",
-            command: "scripts/bench-peers.sh; cargo bench --bench relocate",
+            command: "scripts/bench-peers.sh; cargo bench --bench relocate".to_owned(),
         };
         lab.record.write(&PathBuf::from(path), &device, &about);
     }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::median;
 use serde_json::{Map, Value, json};
 use warpool::Device;
 use warpool::device::DeviceKind;
@@ -14,7 +15,8 @@ struct Row {
     bench: &'static str,
     case: String,
     figure: &'static str,
-    values: Vec<(&'static str, f64)>,
+    /// A figure each round.
+    values: Vec<(&'static str, Vec<f64>)>,
 }
 
 /// All lines, in the order measured.
@@ -27,7 +29,7 @@ pub struct Record {
 /// What a file of results says of itself.
 pub struct About {
     pub title: &'static str,
-    pub command: &'static str,
+    pub command: String,
 }
 
 /// How many times better ours is, and by which name: than a contender, or than the first there is.
@@ -47,6 +49,7 @@ fn rounded(value: f64) -> Value {
 }
 
 impl Record {
+    /// Adds a figure, or one more of a round to come later: their median counts.
     pub fn add(
         &mut self,
         bench: &'static str,
@@ -56,16 +59,20 @@ impl Record {
         value: f64,
     ) {
         let same = |row: &&mut Row| row.bench == bench && row.case == case && row.figure == figure;
-        if let Some(row) = self.rows.iter_mut().find(same) {
-            row.values.push((who, value));
+        let Some(row) = self.rows.iter_mut().find(same) else {
+            let (case, values) = (case.to_owned(), vec![(who, vec![value])]);
+            self.rows.push(Row {
+                bench,
+                case,
+                figure,
+                values,
+            });
             return;
+        };
+        match row.values.iter_mut().find(|(name, _)| *name == who) {
+            Some((_, values)) => values.push(value),
+            None => row.values.push((who, vec![value])),
         }
-        self.rows.push(Row {
-            bench,
-            case: case.to_owned(),
-            figure,
-            values: vec![(who, value)],
-        });
     }
 
     /// Compares ours with each contender named, in a column of its own (column, contender); without
@@ -156,7 +163,7 @@ impl Record {
 impl Row {
     fn value(&self, who: &str) -> Option<f64> {
         let found = self.values.iter().find(|(name, _)| *name == who);
-        found.map(|(_, value)| *value)
+        found.and_then(|(_, values)| median(&mut values.clone()))
     }
 
     /// How many times better ours is than the other.
@@ -178,8 +185,9 @@ impl Row {
         row.insert("bench".into(), self.bench.into());
         row.insert("case".into(), self.case.as_str().into());
         row.insert("figure".into(), self.figure.into());
-        for (name, value) in &self.values {
-            row.insert((*name).into(), rounded(*value));
+        for (name, _) in &self.values {
+            let value = self.value(name).map_or(Value::Null, rounded);
+            row.insert((*name).into(), value);
         }
         for ratio in ratios {
             if let Some(times) = self.times(names, ratio) {

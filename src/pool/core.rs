@@ -367,22 +367,16 @@ impl Core {
     /// its neighbour by who freed it.
     pub(super) fn unify(&mut self, slot: Slot) -> Result<bool> {
         let before = self.extents.holes();
-        let mut at = self.extents.first();
-        while at != NONE {
-            let extent = *self.extents.get(at);
-            let next = extent.next;
-            let beside = next != NONE && self.extents.get(next).state == State::Hole;
-            if extent.state != State::Hole || !beside {
-                at = next;
-                continue;
+        for id in self.extents.ids() {
+            while let Some(upper) = self.extents.hole_above(id).copied() {
+                let lower = *self.extents.get(id);
+                self.wait_for(slot, &lower)?;
+                if !seeded!("unify-forgets-the-upper-hole") {
+                    self.wait_for(slot, &upper)?;
+                }
+                let tick = self.open_tick(slot);
+                self.extents.merge_as(id, slot, tick);
             }
-            let upper = *self.extents.get(next);
-            self.wait_for(slot, &extent)?;
-            if !seeded!("unify-forgets-the-upper-hole") {
-                self.wait_for(slot, &upper)?;
-            }
-            let tick = self.open_tick(slot);
-            self.extents.merge_as(at, slot, tick);
         }
         Ok(self.extents.holes() < before)
     }
@@ -594,6 +588,9 @@ impl Core {
 
     /// Bytes of the largest hole if every movable block between fixed ones were moved together.
     pub(crate) fn after_compaction(&self) -> u64 {
+        if !self.may_move {
+            return self.largest_run();
+        }
         let (mut largest, mut run) = (0, 0);
         for (_, extent) in self.extents.iter() {
             match extent.state {
@@ -604,6 +601,24 @@ impl Core {
             largest = largest.max(run);
         }
         largest
+    }
+
+    /// Bytes of the largest run of neighbouring holes, whosever they are.
+    fn largest_run(&self) -> u64 {
+        let run = |(id, first): (Id, &Extent)| {
+            let mut bytes = first.bytes;
+            let mut at = id;
+            while let Some(upper) = self.extents.hole_above(at) {
+                bytes += upper.bytes;
+                at = self.extents.get(at).next;
+            }
+            bytes
+        };
+        let first = |&(_, hole): &(Id, &Extent)| {
+            hole.prev == NONE || self.extents.get(hole.prev).state != State::Hole
+        };
+        let firsts = self.extents.each_hole().filter(first);
+        firsts.map(run).max().unwrap_or(0)
     }
 
     /// Blocks until nothing queued uses free memory. Failures are passed over: a device that

@@ -26,6 +26,14 @@ use crate::error::Result;
 /// Holes looked at for one that may be taken, of each stream.
 const LOOKS: usize = 8;
 
+/// Streams up to which the holes of all others are looked at for one that fits better than the
+/// stream's own: a pool that few streams share wastes least so. Where sixteen shared one, and each
+/// looked at all, half of the time under the lock went there.
+const ALL: Slot = 5;
+
+/// Where there are more streams, how many are looked at.
+const OTHERS: Slot = 2;
+
 /// Blocks of up to a granule over this are small.
 const SMALL_PART: u64 = 4;
 
@@ -182,7 +190,7 @@ impl Core {
             (Some(own), Some(fresh)) if place(fresh) < place(own) => Some(fresh),
             (own, fresh) => own.or(fresh),
         };
-        for other in (1..self.extents.slots()).filter(|&other| other != slot) {
+        for other in self.others(slot, found.is_some()) {
             let least = found.map_or(u64::MAX, size);
             if least == bytes {
                 break;
@@ -190,6 +198,22 @@ impl Core {
             found = first(other).filter(|&id| size(id) < least).or(found);
         }
         found
+    }
+
+    /// The streams whose holes a request on `slot` looks at: all others, or, if it has a hole already
+    /// and there are many, a few of them, which are others each time.
+    fn others(&self, slot: Slot, has_one: bool) -> impl Iterator<Item = Slot> + use<> {
+        let streams = self.extents.slots() - 1;
+        let (first, count) = match has_one && streams > ALL {
+            true => (
+                (self.extents.changes() % u64::from(streams)) as Slot,
+                OTHERS,
+            ),
+            false => (0, streams),
+        };
+        (first..first + count)
+            .map(move |at| 1 + at % streams)
+            .filter(move |&other| other != slot)
     }
 
     /// Maps a handle at the high end, an idle one that is ready or a new one within the slack, and

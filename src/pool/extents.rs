@@ -354,6 +354,27 @@ impl Extents {
         })
     }
 
+    /// The numbers of all extents there are and of unused records, in no order: faster than
+    /// [`Extents::iter`], as the next one to be looked at is known before the last one is read.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = Id> + use<> {
+        1..self.table.len() as Id
+    }
+
+    /// Of a hole, the one that begins where it ends.
+    pub(crate) fn hole_above(&self, id: Id) -> Option<&Extent> {
+        let hole = self.get(id);
+        if hole.state != State::Hole || hole.next == NONE {
+            return None;
+        }
+        Some(self.get(hole.next)).filter(|upper| upper.state == State::Hole)
+    }
+
+    /// All holes, in no order.
+    pub(crate) fn each_hole(&self) -> impl Iterator<Item = (Id, &Extent)> + '_ {
+        let extents = self.ids().map(|id| (id, self.get(id)));
+        extents.filter(|(_, extent)| extent.state == State::Hole)
+    }
+
     /// An unused record, to be written.
     #[inline(always)]
     fn new_record(&mut self) -> Id {

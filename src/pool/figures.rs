@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::active::Gauge;
 use super::core::Core;
-use super::extents::{Id, State};
+use super::extents::Id;
 use super::flows::{Away, Flows};
 use super::posted::Posted;
 use super::shared::Shared;
@@ -437,10 +437,8 @@ impl Core {
     /// Free bytes in frames that also hold blocks: in small holes and slots, in large holes.
     pub(super) fn inactive_split(&self) -> [u64; 2] {
         let mut split = [self.slabs.free_bytes(), 0];
-        for (id, extent) in self.extents.iter() {
-            if extent.state == State::Hole {
-                split[class(extent.bytes)] += extent.bytes - self.idle_bytes(id);
-            }
+        for (id, extent) in self.extents.each_hole() {
+            split[class(extent.bytes)] += extent.bytes - self.idle_bytes(id);
         }
         split
     }

@@ -136,6 +136,10 @@ fn streams_that_take_turns_reserve_no_more_than_their_joint_peak_asks() {
     check("five in turns", 1.02, |seed| {
         more::in_turns(seed, 1500 * MIB, 5, 20)
     });
+    // A miss looks at the holes of two of the other streams only.
+    check("sixteen in turns", 1.02, |seed| {
+        more::in_turns(seed, 1500 * MIB, 16, 64)
+    });
 }
 
 #[test]
