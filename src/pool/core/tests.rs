@@ -356,11 +356,18 @@ fn compaction_would_join_the_holes_between_blocks_that_may_not_move() {
         .core
         .extents
         .seek(made.core.extents.first(), 2 * granule);
+    made.core.may_move = true;
+    assert_eq!(made.core.after_compaction(), 3 * granule);
     made.core.set_movable(block, true);
     assert_eq!(made.core.after_compaction(), 5 * granule);
     made.block(UNIT, UNIT);
     assert_eq!(made.core.after_compaction(), 5 * granule - 2 * UNIT);
     made.core.set_movable(block, false);
+    assert_eq!(made.core.after_compaction(), 3 * granule);
+    // Where no block moves, holes side by side count as one.
+    made.core.may_move = false;
+    made.hole(3 * granule, UNIT, made.slot);
+    assert!(made.at(3 * granule).bytes < 3 * granule);
     assert_eq!(made.core.after_compaction(), 3 * granule);
 }
 

@@ -183,14 +183,22 @@ proptest! {
         let (made, quarter) = arena(&quarters);
         let (granule, bytes) = (4 * quarter, wanted * quarter);
         let (lower, upper) = made.core.fragments(|_| true);
-        let fewest = lower.iter().flat_map(|low| upper.iter().map(move |up| (low, up)));
-        let fewest = fewest.filter_map(|(low, up)| {
-            let whole = bytes.saturating_sub(low.bytes + up.bytes).next_multiple_of(granule);
-            let parts = Parts { lower: *low, whole, upper: *up, skipped: 0 };
-            parts.cost(bytes, granule).map(|_| whole)
-        });
+        // With each lower edge and so many whole handles the smallest upper edge that suffices.
+        let mut fewest = u64::MAX;
+        for low in &lower {
+            for whole in (0..=bytes.div_ceil(granule)).map(|count| count * granule) {
+                let lacking = bytes.saturating_sub(low.bytes + whole);
+                let Some(up) = upper.iter().find(|up| up.bytes >= lacking) else {
+                    continue;
+                };
+                let parts = Parts { lower: *low, whole, upper: *up, skipped: 0 };
+                if parts.cost(bytes, granule).is_some() {
+                    fewest = fewest.min(whole);
+                }
+            }
+        }
         let parts = made.core.parts(bytes, |_| true).unwrap();
-        assert_eq!(Some(parts.whole), fewest.min());
+        assert_eq!(parts.whole, fewest);
         let (low, up) = (parts.lower.bytes, parts.upper.bytes);
         assert!(low + parts.whole + up >= bytes);
         // What is left of whole handles is the begin of the first, beside no lower edge.
