@@ -108,13 +108,16 @@ fn chain(links: u64, down: bool) -> (Layout, u64) {
 
 #[test]
 fn as_many_blocks_are_lifted_one_for_the_other_as_may_be() {
-    for links in 0..=super::MOST_LIFTED as u64 + 1 {
+    let all = (0..=super::MOST_LIFTED as u64 + 1).flat_map(|links| [(links, 1), (links, 1000)]);
+    // An attempt a link is enough, and more do not end it sooner.
+    for (links, more) in all {
         let (layout, bytes) = chain(links, links % 2 == 0);
         let of = Stretches::whole(&layout).expect("small");
-        let found = Search::new(&of, bytes, links as usize + 1, std::iter::empty()).run();
+        let budget = links as usize + more;
+        let found = Search::new(&of, bytes, budget, std::iter::empty()).run();
         let moves = found.map(|it| it.batches.iter().map(|b| b.moves().len()).sum::<usize>());
         let said = (links <= super::MOST_LIFTED as u64).then_some(links as usize + 1);
-        assert_eq!(moves, said, "{links}");
+        assert_eq!(moves, said, "{links} by {budget}");
     }
 }
 
