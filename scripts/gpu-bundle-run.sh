@@ -2,6 +2,8 @@
 # Runs what scripts/gpu-bundle.sh built, on a machine with a GPU and no Rust.
 #
 #   run.sh test [FILTER...]     every test, failing where there is no GPU; ends 'N passed, N failed'
+#   run.sh soak [SECONDS]       the soak alone, ten minutes unless told, and its line: operations, bytes
+#                               verified and moved, corrupt
 #   run.sh bench [NAME [ARG..]] all criterion benches, or one with criterion's arguments
 #   run.sh replay TRACE [ARG..] warpool replay; a trace without a folder is taken from traces/
 #   run.sh quickstart           the quickstart example (any example by its name: run.sh example NAME)
@@ -38,12 +40,15 @@ stand_in() {
 
 # Runs every test executable behind the given command, and adds up what they say.
 run_tests() {
-    local filters=("$@") passed=0 failed=0 status counts log
+    local filters=("$@") shown=() passed=0 failed=0 status counts log
     log=$(mktemp)
     for test in "$bin"/tests/*; do
         echo "== $(basename "$test")"
         status=0
-        "${prefix[@]}" "$test" "${filters[@]}" 2>&1 | tee "$log" || status=$?
+        shown=()
+        # What the soak did is told by its own line.
+        if [ "$(basename "$test")" = soak ]; then shown=(--show-output); fi
+        "${prefix[@]}" "$test" "${filters[@]}" "${shown[@]}" 2>&1 | tee "$log" || status=$?
         counts=$(sed -n 's/^test result: .* \([0-9]*\) passed; \([0-9]*\) failed;.*/\1 \2/p' "$log")
         passed=$((passed + $(awk '{n += $1} END {print n + 0}' <<<"$counts")))
         failed=$((failed + $(awk '{n += $2} END {print n + 0}' <<<"$counts")))
@@ -67,6 +72,10 @@ case $command in
     test)
         export WARPOOL_REQUIRE_GPU=1
         run_tests "$@"
+        ;;
+    soak)
+        export WARPOOL_REQUIRE_GPU=1 WARPOOL_SOAK_SECONDS=${1:-600}
+        "$bin/tests/soak" eight_threads_and_compaction_corrupt_nothing_on_the_gpu --nocapture
         ;;
     sanitize)
         sanitizer=${COMPUTE_SANITIZER:-compute-sanitizer}

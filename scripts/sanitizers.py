@@ -15,6 +15,7 @@ import concurrent.futures
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -28,7 +29,7 @@ TOOLS = ["memcheck", "racecheck", "synccheck", "initcheck"]
 SUITES = {
     "pool_conformance": "cuda",
     "device_conformance": "cuda",
-    "unit-lib-warpool": "cuda",
+    "unit-lib-warpool": "every_call_of_a_gpus_driver",
     "faults": "gpu",
     "driver_faults": "cuda",
     "pass_faults": "cuda",
@@ -136,15 +137,23 @@ class Runner:
         command += [SUITES[suite]] if SUITES[suite] else []
         environment = dict(os.environ, WARPOOL_REQUIRE_GPU="1", WARPOOL_SANITIZER="1")
         environment.setdefault("WARPOOL_SOAK_SECONDS", "15")
+        # These two keep their own books of each launch, and lose them where launches overlap
+        # (tests/README.md): one at a time, which changes nothing of what they look for.
+        if tool in ("initcheck", "racecheck"):
+            environment["CUDA_LAUNCH_BLOCKING"] = "1"
         began, ended = time.monotonic(), True
         with log.open("w") as to:
+            # In a group of its own: the tool's end is not the end of the tests that it runs.
+            process = subprocess.Popen(
+                command, stdout=to, stderr=subprocess.STDOUT, env=environment,
+                start_new_session=True,
+            )
             try:
-                subprocess.run(
-                    command, stdout=to, stderr=subprocess.STDOUT, env=environment,
-                    timeout=self.options.seconds, check=False,
-                )
+                process.wait(self.options.seconds)
             except subprocess.TimeoutExpired:
                 ended = False
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
         text = log.read_text(errors="replace")
         told, allowed, passed, failed, counted = read_log(tool, suite, text, self.rules, self.used)
         # A racecheck or synccheck of no launches says nothing at its end; the tests always do.

@@ -110,6 +110,7 @@ impl Worker {
 }
 
 fn blocks_keep_their_contents_while_a_pass_runs_beside_their_users(device: &Device) {
+    let device = &common::for_threads(device);
     let pool = Pool::new(device, PoolConfig::default().limit(12 << 20)).unwrap();
     let table = pool.address_table().unwrap();
     let working = AtomicU64::new(WORKERS);
@@ -154,6 +155,7 @@ fn blocks_keep_their_contents_while_a_pass_runs_beside_their_users(device: &Devi
 }
 
 fn other_streams_allocate_and_free_while_a_pass_is_between_its_steps(device: &Device) {
+    let device = &common::for_threads(device);
     let pool = Pool::new(device, PoolConfig::default().limit(32 << 20)).unwrap();
     let stream = device.stream().unwrap();
     let all: Vec<_> = (0..64u64)

@@ -24,8 +24,10 @@ const WORDS: usize = 25_000;
 const LARGE: u64 = 100;
 const LARGE_WORDS: usize = 7 << 17;
 
-/// Uses of a call that are made to fail in turn.
-const USES: u64 = 7;
+/// Uses of a call that are made to fail in turn: 7, or fewer under a sanitizer.
+fn uses() -> u64 {
+    if common::under_sanitizer() { 1 } else { 7 }
+}
 
 macro_rules! suite {
     ($($name:ident: $call:literal,)*) => {
@@ -67,7 +69,7 @@ fn small_host() -> Device {
 fn fails(device: &Device, call: &'static str) {
     let mut injected = 0;
     for for_ever in [false, true] {
-        for use_number in 1..=USES {
+        for use_number in 1..=uses() {
             let (device, watched) = Watched::over(device);
             let mut world = World::new(&device);
             watched.fail(call, use_number, for_ever);
@@ -165,7 +167,8 @@ impl World {
             self.expected(trimmed.err());
             let (seed, block) = &mut self.live[2];
             let resized = block.resize(&self.streams[0], WORDS * (2 + round as usize));
-            // What the new words hold is not known; the old ones are checked.
+            // The new words have been written to by nobody, and are read with the old ones.
+            let resized = resized.and_then(|()| write_beyond(block, &self.streams[0]));
             let read = resized.and_then(|()| read_back(block, *seed, &self.streams[0]));
             self.pool.check_invariants().unwrap();
             self.expected(read.err());
@@ -200,12 +203,14 @@ impl World {
             .map(|word| u64::from_le_bytes(*word));
         let mut slots = self.slots.iter().copied().zip(slots);
         for (seed, block) in &self.live {
-            let words = block.download(stream).unwrap();
-            let known = words
-                .len()
-                .min(if *seed == LARGE { LARGE_WORDS } else { WORDS });
-            assert!(words[..known] == contents(*seed, known), "block {seed}");
+            let written = if *seed == LARGE { LARGE_WORDS } else { WORDS };
+            let known = contents(*seed, written.min(block.len()));
             let pinned = block.pin(stream).unwrap();
+            let bytes = read(stream, pinned.addr(), 8 * known.len());
+            assert!(
+                bytes == bytemuck::cast_slice::<u64, u8>(&known),
+                "block {seed}"
+            );
             let entry = read(stream, self.table.entry(block.id()), 8);
             assert_eq!(entry, pinned.addr().to_le_bytes());
             let (of, slot) = slots.next().unwrap();
@@ -234,6 +239,14 @@ fn block(pool: &Pool, stream: &Stream, seed: u64, words: usize) -> Movable<u64> 
     let mut block = pool.alloc_movable::<u64>(stream, words).unwrap();
     block.upload(stream, &contents(seed, words)).unwrap();
     block
+}
+
+/// Queues a fill of what a block was made larger by, under failures.
+fn write_beyond(block: &Movable<u64>, stream: &Stream) -> warpool::Result<()> {
+    let pinned = block.pin(stream)?;
+    let (before, now) = (8 * WORDS as u64, 8 * block.len() as u64);
+    common::fill(stream, pinned.addr() + before, 0, now - before);
+    Ok(())
 }
 
 /// Reads a block that was resized, under failures.

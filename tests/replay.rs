@@ -207,6 +207,10 @@ fn a_cap_holds_for_the_drivers_pool_too() {
     );
 }
 
+/// Events of a recorded trace that are played under a sanitizer.
+#[cfg(feature = "cli")]
+const WATCHED_EVENTS: usize = 200;
+
 /// The recorded traces, which need the feature `cli` to be read.
 #[cfg(feature = "cli")]
 fn recorded() -> [Trace; 2] {
@@ -223,7 +227,7 @@ fn the_recorded_traces_replay_on_a_gpu_with_every_byte_verified() {
         let Some(device) = cuda() else { return };
         if common::under_sanitizer() {
             // Every access of half a terabyte is more than a sanitizer checks in an hour.
-            let trace = beginning(&trace, 1500);
+            let trace = beginning(&trace, WATCHED_EVENTS);
             let options = ReplayOptions::default().verify(Verify::Edges);
             let report = run_on(device, &trace, &options).expect("replays");
             assert!(report.passed(), "{report}");
@@ -258,7 +262,10 @@ fn the_beginning_of_a_trace_replays_as_a_trace() {
 #[cfg(feature = "cli")]
 #[test]
 fn half_the_peak_of_the_recorded_traces_ends_at_a_request_and_leaves_nothing() {
-    for trace in recorded() {
+    for mut trace in recorded() {
+        if common::under_sanitizer() {
+            trace = beginning(&trace, WATCHED_EVENTS);
+        }
         let cap = (trace.peak_live_bytes / 2).next_multiple_of(2 * MIB);
         let options = ReplayOptions::default().verify(Verify::Edges).cap(cap);
         for device in common::devices() {

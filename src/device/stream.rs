@@ -43,7 +43,7 @@ impl StreamCore {
             true => self.timeline.open_tick(),
             false => self.timeline.close_tick(),
         };
-        self.device.backend().stream_sync(self.raw)?;
+        self.timeline.sync_raw(self.raw)?;
         self.timeline.reached(covered);
         Ok(())
     }

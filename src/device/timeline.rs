@@ -101,6 +101,14 @@ pub(crate) struct Timeline {
     left: AtomicU64,
 }
 
+/// A stream under capture runs nothing.
+fn under_capture() -> Error {
+    Error::invalid(
+        "stream",
+        "it is being captured: nothing of it can be waited for until the capture ends",
+    )
+}
+
 impl fmt::Debug for Timeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (open, done) = (self.open_tick(), self.done());
@@ -236,10 +244,7 @@ impl Timeline {
         }
         if self.recorder().is_some() || self.stuck.load(Ordering::Acquire) > 0 {
             // What was given before the capture has its mark; a record now would be part of it.
-            return Err(Error::invalid(
-                "stream",
-                "it is being captured: nothing of it can be waited for until the capture ends",
-            ));
+            return Err(under_capture());
         }
         let event = Arc::new(HeldEvent {
             raw: self.device.take_event()?,
@@ -367,9 +372,19 @@ impl Timeline {
         let raw = self.raw();
         let stream = raw.ok_or_else(|| Error::invalid("stream", "the stream is gone"))?;
         let covered = self.close_tick();
-        self.device.backend().stream_sync(stream)?;
+        self.sync_raw(stream)?;
         self.reached(covered);
         Ok(())
+    }
+
+    /// Waits on the host for everything that the driver's stream was given. Not while a capture that
+    /// the driver would not end goes on: it would refuse, and the capture could never be ended.
+    pub(super) fn sync_raw(&self, stream: RawStream) -> Result<()> {
+        let backend = self.device.backend();
+        if self.stuck.load(Ordering::Acquire) > 0 && backend.stream_capturing(stream)? {
+            return Err(under_capture());
+        }
+        backend.stream_sync(stream)
     }
 
     /// The raw stream, if it is still there.
@@ -390,11 +405,7 @@ impl Timeline {
             self.reached(open);
         }
         let mut known = self.mark(open).is_ok();
-        if !known
-            && self
-                .raw()
-                .is_some_and(|raw| self.device.backend().stream_sync(raw).is_ok())
-        {
+        if !known && self.raw().is_some_and(|raw| self.sync_raw(raw).is_ok()) {
             self.ticks.count_to(open);
             self.reached(open);
             known = true;

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::Location;
 use std::sync::Mutex;
 
+use super::result::NOT_READY;
 use crate::sync::plain::lock;
 
 /// A driver call and the place in the crate that makes it.
@@ -15,6 +16,16 @@ pub(crate) struct Site {
     pub(crate) call: &'static str,
     pub(crate) file: &'static str,
     pub(crate) line: u32,
+}
+
+impl Site {
+    fn of(call: &'static str, place: &Location<'static>) -> Self {
+        Self {
+            call,
+            file: place.file(),
+            line: place.line(),
+        }
+    }
 }
 
 /// Which uses of a call fail.
@@ -41,6 +52,15 @@ struct State {
     /// Places whose call was made to fail, and how often each call was.
     struck: BTreeSet<Site>,
     strikes: BTreeMap<&'static str, u64>,
+    /// What the driver itself refused since the last plan.
+    refusals: Vec<Refusal>,
+}
+
+/// A call that the driver was given and refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Refusal {
+    pub(crate) site: Site,
+    pub(crate) code: i32,
 }
 
 impl Faults {
@@ -48,6 +68,7 @@ impl Faults {
     pub(crate) fn plan(&self, failures: &[Failure]) {
         let mut state = lock(&self.state);
         state.uses.clear();
+        state.refusals.clear();
         state.planned = failures.to_vec();
     }
 
@@ -61,6 +82,11 @@ impl Faults {
         lock(&self.state).uses.clone()
     }
 
+    /// What the driver itself refused since the last plan.
+    pub(crate) fn refusals(&self) -> Vec<Refusal> {
+        lock(&self.state).refusals.clone()
+    }
+
     /// The places whose call was made to fail.
     pub(crate) fn struck(&self) -> BTreeSet<Site> {
         lock(&self.state).struck.clone()
@@ -71,15 +97,20 @@ impl Faults {
         lock(&self.state).strikes.get(call).copied().unwrap_or(0)
     }
 
+    /// Notes what the driver answered to a call that was made.
+    #[track_caller]
+    pub(super) fn answered(&self, call: &'static str, code: i32) {
+        // "Not ready" is what a query asks about.
+        if code != 0 && code != NOT_READY {
+            let site = Site::of(call, Location::caller());
+            lock(&self.state).refusals.push(Refusal { site, code });
+        }
+    }
+
     /// Notes a use of `call`, and gives the code that it fails with, if it does.
     #[track_caller]
     pub(super) fn strike(&self, call: &'static str) -> Option<i32> {
-        let place = Location::caller();
-        let site = Site {
-            call,
-            file: place.file(),
-            line: place.line(),
-        };
+        let site = Site::of(call, Location::caller());
         let mut state = lock(&self.state);
         let uses = state.uses.entry(call).or_default();
         uses.push(site);

@@ -127,6 +127,8 @@ macro_rules! calls {
                     }
                     // SAFETY: the caller vouches for the arguments.
                     let code = unsafe { (self.table.$name)($($arg),*) };
+                    #[cfg(test)]
+                    self.faults.answered(stringify!($name), code);
                     Code { call: stringify!($name), code }
                 }
             )*

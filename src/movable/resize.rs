@@ -129,20 +129,16 @@ impl State {
             let why = "the block is pinned: drop its pins first";
             return Err(Error::invalid("id", why));
         }
-        let Some((from, bytes)) = entry.block.as_ref().map(|b| (b.addr(), b.capacity())) else {
+        let Some(old) = entry.block.as_ref() else {
             return Err(Error::invalid("id", "it was freed"));
         };
+        let (from, kept, bytes) = (old.addr(), old.bytes(), old.capacity());
         entry.ready.wait_on(timeline)?;
         entry.uses.wait_on(timeline)?;
         // SAFETY: both blocks have the bytes, lie apart, and are freed in stream order behind this.
         unsafe {
             let backend = stream.device().backend();
-            backend.copy_within(
-                block.addr(),
-                from,
-                bytes.min(block.capacity()),
-                stream.raw(),
-            )?;
+            backend.copy_within(block.addr(), from, kept.min(block.bytes()), stream.raw())?;
         }
         let way = Move {
             src: from - base,

@@ -1,5 +1,7 @@
 //! Stamps blocks and verifies them on the device, in stream order.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::replay::Verify;
 use crate::device::{Device, Launch, Scratch, Stream};
 use crate::driver::abi;
@@ -28,10 +30,13 @@ pub(super) struct Checker {
     edge: u64,
     reports: Option<Scratch>,
     streams: usize,
+    /// Which checker of the process this is: no other has its patterns.
+    number: u64,
 }
 
 impl Checker {
     pub(super) fn new(device: &Device, verify: Verify, streams: usize) -> Result<Self> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
         let edge = if verify == Verify::Edges {
             EDGE_BYTES
         } else {
@@ -46,6 +51,7 @@ impl Checker {
             edge,
             reports,
             streams,
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
         })
     }
 
@@ -95,7 +101,7 @@ impl Checker {
         let pattern = abi::wp_pattern {
             addr,
             bytes,
-            seed: seed(block),
+            seed: seed(self.number, block),
             edge: self.edge,
             report: reports.addr() + report_at,
             op,
@@ -134,9 +140,10 @@ impl Checker {
 }
 
 /// The pattern of a block starts from its number, spread so that no two blocks share words of the
-/// pattern at any shift (the pattern's own step is 1 a word).
-fn seed(block: u32) -> u64 {
-    (u64::from(block) + 1).wrapping_mul(0xd6e8_feb8_6659_fd93)
+/// pattern at any shift (the pattern's own step is 1 a word), and from its checker's: what an earlier
+/// replay left in the same place is corrupt too.
+fn seed(checker: u64, block: u32) -> u64 {
+    ((checker << 32 | u64::from(block)) + 1).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
 #[cfg(test)]
@@ -189,6 +196,28 @@ mod tests {
     }
 
     #[test]
+    fn what_an_earlier_checker_wrote_is_corrupt() {
+        let device = Device::host().expect("the host device");
+        let (one, two) = (checker(&device), checker(&device));
+        let stream = device.stream().expect("a stream");
+        let block = Scratch::zeroed(&device, 4096).expect("memory");
+        // SAFETY: the block outlives the stream's work, which is waited for below.
+        unsafe {
+            one.stamp(&stream, block.addr(), 4096, 7).expect("stamps");
+            two.verify((&stream, 0), block.addr(), 4096, 7)
+                .expect("verifies");
+        }
+        stream.synchronize().expect("done");
+        let found = two.findings().expect("findings");
+        // A byte in 256 is the same by chance.
+        assert!(found.corrupt_bytes > 4000, "{found:?}");
+    }
+
+    fn checker(device: &Device) -> Checker {
+        Checker::new(device, Verify::Full, 1).expect("reports")
+    }
+
+    #[test]
     fn one_byte_written_over_is_found_with_its_address() {
         let found = findings_after(Verify::Full, 100_001, &[54_321]);
         assert_eq!((found.verified_bytes, found.corrupt_bytes), (100_001, 1));
@@ -218,14 +247,16 @@ mod tests {
 
     #[test]
     fn no_two_blocks_share_words_of_their_patterns_within_a_terabyte() {
-        let mut seeds: Vec<u64> = (0..200_000).map(seed).collect();
-        seeds.sort_unstable();
-        let words = (1u64 << 40) / 8;
-        assert!(seeds.windows(2).all(|pair| pair[1] - pair[0] > 0));
-        let near = seeds
-            .windows(2)
-            .filter(|pair| pair[1] - pair[0] < words)
-            .count();
-        assert_eq!(near, 0);
+        for checker in [0, 1, 77] {
+            let mut seeds: Vec<u64> = (0..200_000).map(|block| seed(checker, block)).collect();
+            seeds.sort_unstable();
+            let words = (1u64 << 40) / 8;
+            assert!(seeds.windows(2).all(|pair| pair[1] - pair[0] > 0));
+            let near = seeds
+                .windows(2)
+                .filter(|pair| pair[1] - pair[0] < words)
+                .count();
+            assert_eq!(near, 0);
+        }
     }
 }

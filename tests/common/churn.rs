@@ -21,12 +21,19 @@ pub struct Churned {
     report: PoolBuf<u64>,
     next: u64,
     random: Rng,
+    /// Blocks are so many powers of two larger.
+    coarser: u32,
 }
 
 impl Churned {
     /// Fills `pool`, which is limited to `cap`, with blocks of log-uniform sizes and frees at random
     /// until as large a part is live as in the report.
     pub fn new(device: &Device, pool: Pool, cap: u64) -> Self {
+        Self::coarser(device, pool, cap, 0)
+    }
+
+    /// As [`Churned::new`], of blocks `coarser` powers of two larger, and so many fewer.
+    pub fn coarser(device: &Device, pool: Pool, cap: u64, coarser: u32) -> Self {
         let stream = device.stream().unwrap();
         // A block of its own: what is free beside a slot is of use to small blocks alone.
         let words = size_of::<wp_pattern_report>().next_multiple_of(256) / 8;
@@ -40,6 +47,7 @@ impl Churned {
             report,
             next: 1,
             random: Rng::new(1245),
+            coarser,
         };
         churned.fill();
         churned.thin();
@@ -72,9 +80,9 @@ impl Churned {
         }
     }
 
-    /// 2^-20 to 2^-9 of the card, log-uniform.
+    /// 2^-20 to 2^-9 of the card, log-uniform, unless coarser.
     fn size(&mut self) -> u64 {
-        let octave = self.random.below(11);
+        let octave = self.random.below(11) + u64::from(self.coarser);
         let least = (self.cap >> (20 - octave)).max(1);
         least + self.random.below(least)
     }

@@ -64,6 +64,16 @@ pub fn alone_on_the_gpu() -> std::sync::MutexGuard<'static, ()> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
+/// The device for a test of several threads: `device` itself, or under a sanitizer one over it whose
+/// calls are made one at a time.
+pub fn for_threads(device: &Device) -> Device {
+    if under_sanitizer() {
+        watched::Watched::in_turn(device)
+    } else {
+        device.clone()
+    }
+}
+
 /// Every device here: the host device, and the first GPU where there is one.
 pub fn devices() -> Vec<Device> {
     std::iter::once(host()).chain(cuda()).collect()

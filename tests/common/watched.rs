@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use warpool::device::{
     Addr, Backend, DeviceInfo, HandleCounts, Launch, Note, Phys, RawEvent, RawGraph, RawStream,
@@ -32,27 +32,37 @@ pub struct Watched {
     failure: Mutex<Option<Failure>>,
     failures: AtomicU64,
     hollow: bool,
+    /// Held over each call, and over the work it gives, where these are one at a time.
+    turn: Option<Mutex<()>>,
 }
 
 impl Watched {
     /// As [`Watched::over`], but kernels are taken and not run: memory is handed out and mapped as
     /// on a device of any size, and no byte of it is ever written.
     pub fn hollow_over(device: &Device) -> (Device, Arc<Self>) {
-        Self::wrapping(device, true)
+        Self::wrapping(device, true, None)
+    }
+
+    /// A second device over the backend of `device`, whose calls are made one at a time whatever the
+    /// thread, each when the work of the one before is done: tools that look at one kernel, or one
+    /// piece of memory, lose track where several threads call at once, and lose nothing by this.
+    pub fn in_turn(device: &Device) -> Device {
+        Self::wrapping(device, false, Some(Mutex::default())).0
     }
 
     /// A second device over the backend of `device`, and the watch over it.
     pub fn over(device: &Device) -> (Device, Arc<Self>) {
-        Self::wrapping(device, false)
+        Self::wrapping(device, false, None)
     }
 
-    fn wrapping(device: &Device, hollow: bool) -> (Device, Arc<Self>) {
+    fn wrapping(device: &Device, hollow: bool, turn: Option<Mutex<()>>) -> (Device, Arc<Self>) {
         let watched = Arc::new(Self {
             inner: Arc::clone(device.backend()),
             calls: Mutex::default(),
             failure: Mutex::default(),
             failures: AtomicU64::new(0),
             hollow,
+            turn,
         });
         (
             Device::from_backend(Arc::clone(&watched) as Arc<dyn Backend>),
@@ -97,6 +107,20 @@ impl Watched {
         *self.failure.lock().unwrap() = None;
     }
 
+    /// Waits for the call's turn, where there are turns.
+    fn turn(&self) -> Option<MutexGuard<'_, ()>> {
+        let turn = self.turn.as_ref()?;
+        Some(turn.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits for what was given to `stream`, where there are turns; under capture nothing runs.
+    fn see_done(&self, stream: RawStream) -> Result<()> {
+        if self.turn.is_none() || self.inner.stream_capturing(stream)? {
+            return Ok(());
+        }
+        self.inner.stream_sync(stream)
+    }
+
     /// Counts a use of `call` and says whether it fails.
     fn enter(&self, call: &'static str) -> Result<()> {
         *self.calls.lock().unwrap().entry(call).or_default() += 1;
@@ -123,7 +147,7 @@ impl Watched {
 macro_rules! watch {
     (
         $(fn $name:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*
-        $(unsafe fn $raw:ident($($raw_arg:ident: $raw_type:ty),*);)*
+        $(unsafe fn $raw:ident($($raw_arg:ident: $raw_type:ty),*; $stream:ident);)*
     ) => {
         /// The names of all calls that can fail.
         pub const CALLS: &[&str] = &[$(stringify!($name),)* "launch", $(stringify!($raw)),*];
@@ -143,6 +167,7 @@ macro_rules! watch {
 
             $(fn $name(&self, $($arg: $type),*) -> Result<$answer> {
                 self.enter(stringify!($name))?;
+                let _turn = self.turn();
                 self.inner.$name($($arg),*)
             })*
 
@@ -151,14 +176,18 @@ macro_rules! watch {
                 if self.hollow {
                     return Ok(());
                 }
+                let _turn = self.turn();
                 // SAFETY: the caller's obligations are the inner device's.
-                unsafe { self.inner.launch(launch, stream) }
+                unsafe { self.inner.launch(launch, stream) }?;
+                self.see_done(stream)
             }
 
-            $(unsafe fn $raw(&self, $($raw_arg: $raw_type),*) -> Result<()> {
+            $(unsafe fn $raw(&self, $($raw_arg: $raw_type,)* $stream: RawStream) -> Result<()> {
                 self.enter(stringify!($raw))?;
+                let _turn = self.turn();
                 // SAFETY: the caller's obligations are the inner device's.
-                unsafe { self.inner.$raw($($raw_arg),*) }
+                unsafe { self.inner.$raw($($raw_arg,)* $stream) }?;
+                self.see_done($stream)
             })*
         }
     };
@@ -189,9 +218,9 @@ watch! {
     fn capture_begin(stream: RawStream) -> ();
     fn capture_end(stream: RawStream) -> RawGraph;
     fn graph_destroy(graph: RawGraph) -> ();
-    unsafe fn copy_in(dst: Addr, src: *const u8, bytes: u64, stream: RawStream);
-    unsafe fn copy_out(dst: *mut u8, src: Addr, bytes: u64, stream: RawStream);
-    unsafe fn copy_within(dst: Addr, src: Addr, bytes: u64, stream: RawStream);
-    unsafe fn fill(addr: Addr, byte: u8, bytes: u64, stream: RawStream);
-    unsafe fn graph_launch(graph: RawGraph, stream: RawStream);
+    unsafe fn copy_in(dst: Addr, src: *const u8, bytes: u64; stream);
+    unsafe fn copy_out(dst: *mut u8, src: Addr, bytes: u64; stream);
+    unsafe fn copy_within(dst: Addr, src: Addr, bytes: u64; stream);
+    unsafe fn fill(addr: Addr, byte: u8, bytes: u64; stream);
+    unsafe fn graph_launch(graph: RawGraph; stream);
 }

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use warpool::device::DeviceKind;
 use warpool::{Device, Error};
 
-use crate::common::{Memory, copy, fill, on_every_device, on_the_simulated_device, read};
+use crate::common::{
+    Memory, copy, fill, for_threads, on_every_device, on_the_simulated_device, read,
+};
 
 on_every_device! {
     host_calls_run_in_stream_order,
@@ -183,22 +185,30 @@ fn objects_of_another_device_are_refused(device: &Device) {
 }
 
 fn many_threads_may_use_one_device(device: &Device) {
-    let memory = Memory::new(device, 1 << 20);
+    const ROUNDS: u8 = 50;
+    const BYTES: u64 = 4096;
+    let device = &for_threads(device);
+    // A thread's: what is written in each round, and a copy of it for every round.
+    let each = (u64::from(ROUNDS) + 1) * BYTES;
+    let memory = Memory::new(device, 8 * each);
     let turn = device.event().unwrap();
     std::thread::scope(|scope| {
         for thread in 0..8u64 {
-            let (addr, turn) = (memory.addr + thread * 65_536, &turn);
+            let (addr, turn) = (memory.addr + thread * each, &turn);
             scope.spawn(move || {
                 let (first, second) = (device.stream().unwrap(), device.stream().unwrap());
-                for round in 1..=50u8 {
-                    fill(&first, addr, round, 4096);
+                for round in 1..=ROUNDS {
+                    fill(&first, addr, round, BYTES);
                     turn.record(&first).unwrap();
                     second.wait(turn).unwrap();
                     second.wait_stream(&first).unwrap();
-                    copy(&second, addr + 8192, addr, 4096);
+                    copy(&second, addr + u64::from(round) * BYTES, addr, BYTES);
                     first.wait_stream(&second).unwrap();
                 }
-                assert_eq!(read(&first, addr + 8192, 4096), vec![50; 4096]);
+                let copies = read(&first, addr + BYTES, (each - BYTES) as usize);
+                for (round, copied) in (1..=ROUNDS).zip(copies.chunks_exact(BYTES as usize)) {
+                    assert!(copied.iter().all(|&byte| byte == round), "{round}");
+                }
             });
         }
     });

@@ -5,6 +5,7 @@
 //! calls (`tests/faults`) and with failures of the driver's calls (the unit tests of the CUDA
 //! device, which includes this file).
 
+use bytemuck::Pod;
 use half::f16;
 use warpool::compact::{Budget, Goal};
 use warpool::convert::{
@@ -14,7 +15,7 @@ use warpool::convert::{
 use warpool::device::Addr;
 use warpool::observe::{ReplayOptions, Trace, replay};
 use warpool::pool::HandleSize;
-use warpool::{Block, Device, Error, Pool, PoolConfig, Result, Stream};
+use warpool::{Block, Device, Error, Pool, PoolBuf, PoolConfig, Result, Stream};
 
 const MIB: u64 = 1 << 20;
 /// The limit of every pool.
@@ -48,6 +49,17 @@ fn fill_if(stream: &Stream, addr: Addr, byte: u8, bytes: u64) {
     let backend = stream.device().backend();
     // SAFETY: paths name memory they hold, and keep it until the stream is done.
     let _ = unsafe { backend.fill(addr, byte, bytes, stream.raw()) };
+}
+
+/// Sets a buffer to zeros on a device that may refuse to fill, or to copy, but not both: what is read
+/// later was written to.
+fn zero<T: Pod>(stream: &Stream, buffer: &mut PoolBuf<T>) {
+    let backend = stream.device().backend();
+    let bytes = size_of::<T>() * buffer.len();
+    // SAFETY: the whole of a live buffer of the stream's.
+    if unsafe { backend.fill(buffer.addr(), 0, bytes as u64, stream.raw()) }.is_err() {
+        let _ = buffer.upload(&vec![T::zeroed(); buffer.len()]);
+    }
 }
 
 fn config() -> PoolConfig {
@@ -168,6 +180,8 @@ fn buffers(stage: &mut Stage<'_>) {
     let data: Vec<u32> = (0..4000).collect();
     for _ in 0..3 {
         if let Some(mut buffer) = stage.try_to(pool.alloc_typed::<u32>(&stream, data.len())) {
+            // It is read also where the upload fails.
+            zero(&stream, &mut buffer);
             let written = stage.try_to(buffer.upload(&data)).is_some();
             if let Some(read) = stage.try_to(buffer.download()) {
                 assert!(!written || read == data);
@@ -231,7 +245,8 @@ fn movable(stage: &mut Stage<'_>) {
 fn conversions(stage: &mut Stage<'_>) {
     let pool = stage.at_last(|device| Pool::new(device, config()));
     let stream = stage.at_last(Device::stream);
-    let source = stage.at_last(|_| pool.alloc_typed::<f32>(&stream, 5000));
+    let mut source = stage.at_last(|_| pool.alloc_typed::<f32>(&stream, 5000));
+    zero(&stream, &mut source);
     let mut half = stage.at_last(|_| pool.alloc_typed::<f16>(&stream, 5000));
     stage.try_to(convert(
         &stream,

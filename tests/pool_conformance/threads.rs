@@ -3,8 +3,8 @@
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
-use super::common::on_every_device;
 use super::common::stamps::Stamps;
+use super::common::{for_threads, on_every_device};
 use super::{MIB, small_handles, whole};
 use warpool::device::HandleCounts;
 use warpool::{Block, Device, Pool, Stream};
@@ -76,11 +76,13 @@ fn run(device: &Device, pool: &Pool, streams: &[Stream]) {
 }
 
 fn threads_that_share_a_stream_never_share_memory(device: &Device) {
+    let device = &for_threads(device);
     let pool = Pool::new(device, small_handles()).unwrap();
     run(device, &pool, &[device.stream().unwrap()]);
 }
 
 fn threads_with_a_stream_each_never_share_memory(device: &Device) {
+    let device = &for_threads(device);
     // Room for what all hold at once and little more, so that memory goes from stream to stream.
     let limit = THREADS * (HELD as u64 + 1) * 3 * MIB;
     let config = small_handles().limit(limit).cache_bytes(4 * MIB);
@@ -90,6 +92,7 @@ fn threads_with_a_stream_each_never_share_memory(device: &Device) {
 }
 
 fn a_producer_and_a_consumer_hand_blocks_over(device: &Device) {
+    let device = &for_threads(device);
     let stamps = Stamps::new(device);
     let pool = Pool::new(device, small_handles()).unwrap();
     let (producer, consumer) = (device.stream().unwrap(), device.stream().unwrap());
@@ -120,6 +123,7 @@ fn a_producer_and_a_consumer_hand_blocks_over(device: &Device) {
 }
 
 fn figures_may_be_read_and_memory_trimmed_while_threads_allocate(device: &Device) {
+    let device = &for_threads(device);
     let pool = Pool::new(device, small_handles()).unwrap();
     let streams: Vec<_> = (0..THREADS).map(|_| device.stream().unwrap()).collect();
     let (stop, stopped) = sync_channel::<()>(0);

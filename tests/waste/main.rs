@@ -7,6 +7,7 @@
 mod common;
 mod floor;
 mod more;
+mod on_a_gpu;
 mod programs;
 mod unseen;
 

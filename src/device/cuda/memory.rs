@@ -57,8 +57,13 @@ pub(super) struct Memory {
 struct Books {
     ledger: Ledger,
     /// Mappings that could not be used and then not be taken down: address and bytes. The driver
-    /// has them and the ledger does not.
+    /// has them and the ledger does not, until the device goes.
     stuck: Vec<(Addr, u64)>,
+}
+
+/// Whether two places, each an address and bytes, have a byte in common.
+fn touch(one: (Addr, u64), other: (Addr, u64)) -> bool {
+    one.0 < other.0 + other.1 && other.0 < one.0 + one.1
 }
 
 impl Memory {
@@ -78,12 +83,19 @@ impl Memory {
         lock(&self.books).ledger.count(counts);
     }
 
-    /// Takes down the mappings that are stuck; those that the driver still keeps stay noted.
-    fn unstick(&self, books: &mut Books) {
-        books.stuck.retain(|&(addr, bytes)| {
+    /// Takes down the mappings that are stuck; those that the driver still keeps stay noted. An error
+    /// if one of them touches the range: nothing else can be done there.
+    fn unstick(&self, books: &mut Books, addr: Addr, bytes: u64) -> Result<()> {
+        let mut outcome = Ok(());
+        books.stuck.retain(|&mapping| {
             // SAFETY: mapped here and never handed out.
-            unsafe { self.driver.cuMemUnmap(addr, bytes as usize) }.code != 0
+            let code = unsafe { self.driver.cuMemUnmap(mapping.0, mapping.1 as usize) };
+            if code.code != 0 && touch(mapping, (addr, bytes)) {
+                outcome = code.ok(self.driver);
+            }
+            code.code != 0
         });
+        outcome
     }
 
     pub(super) fn reserve(&self, bytes: u64) -> Result<Addr> {
@@ -109,8 +121,9 @@ impl Memory {
     pub(super) fn unreserve(&self, addr: Addr, bytes: u64) -> Result<()> {
         let mut books = lock(&self.books);
         books.ledger.check_unreserve(addr, bytes)?;
-        self.unstick(&mut books);
-        // SAFETY: the ledger says that this is a whole range of ours with nothing mapped in it.
+        self.unstick(&mut books, addr, bytes)?;
+        // SAFETY: the ledger says that this is a whole range of ours with nothing mapped in it, and
+        // nothing is stuck there.
         unsafe { self.driver.cuMemAddressFree(addr, bytes as usize) }.ok(self.driver)?;
         books.ledger.note_unreserve(addr);
         Ok(())
@@ -142,8 +155,9 @@ impl Memory {
     pub(super) fn map(&self, addr: Addr, bytes: u64, phys: Phys) -> Result<()> {
         let mut books = lock(&self.books);
         let handle = books.ledger.check_map(addr, bytes, phys)?;
-        self.unstick(&mut books);
-        // SAFETY: the ledger says that the place is in a range of ours with nothing mapped there.
+        self.unstick(&mut books, addr, bytes)?;
+        // SAFETY: the ledger says that the place is in a range of ours with nothing mapped there, and
+        // nothing is stuck there.
         unsafe {
             self.driver
                 .cuMemMap(addr, bytes as usize, 0, handle.token, 0)
@@ -163,7 +177,8 @@ impl Memory {
         };
         if let Err(error) = allowed.ok(self.driver) {
             books.stuck.push((addr, bytes));
-            self.unstick(&mut books);
+            // Where it stays, who asks for the place next is told.
+            let _ = self.unstick(&mut books, addr, bytes);
             return Err(error);
         }
         books.ledger.note_map(addr, bytes, phys);
@@ -185,8 +200,9 @@ impl Memory {
     /// Gives back whatever was not. The context is current.
     pub(super) fn clear(&self) {
         let mut books = lock(&self.books);
-        self.unstick(&mut books);
-        let ledger = &books.ledger;
+        // What stays is kept apart below.
+        let _ = self.unstick(&mut books, 0, 0);
+        let Books { ledger, stuck } = &mut *books;
         // SAFETY: no arguments. Queued work may use what is about to be unmapped; where it cannot be
         // waited for, everything stays until the process ends.
         if ledger.mappings().next().is_some() && unsafe { self.driver.cuCtxSynchronize() }.code != 0
@@ -196,15 +212,20 @@ impl Memory {
         // Failures below leave the driver holding what the process's end will give back.
         for (addr, bytes) in ledger.mappings() {
             // SAFETY: a mapping of ours that nothing uses any more.
-            let _ = unsafe { self.driver.cuMemUnmap(addr, bytes as usize) };
+            if unsafe { self.driver.cuMemUnmap(addr, bytes as usize) }.code != 0 {
+                stuck.push((addr, bytes));
+            }
         }
         for handle in ledger.unreleased() {
             // SAFETY: a handle of ours, not released.
             let _ = unsafe { self.driver.cuMemRelease(handle) };
         }
-        for (addr, bytes) in ledger.ranges() {
+        for range in ledger.ranges() {
+            if stuck.iter().any(|&mapping| touch(mapping, range)) {
+                continue;
+            }
             // SAFETY: a range of ours with nothing mapped in it any more.
-            let _ = unsafe { self.driver.cuMemAddressFree(addr, bytes as usize) };
+            let _ = unsafe { self.driver.cuMemAddressFree(range.0, range.1 as usize) };
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Faults that the search found, each as it was.
 
-use super::{LIMIT, MADE_TO_FAIL, Rig};
+use super::{LIMIT, MADE_TO_FAIL, Rig, refused};
 use crate::convert::{GradScaler, ScalerConfig};
 use crate::device::{Device, Stream};
 use crate::driver::fake::Machine;
@@ -16,6 +16,7 @@ fn with_device(test: impl FnOnce(Rig, &Device)) {
     test(rig, &device);
     drop(device);
     assert_eq!(machine.left().counts, Default::default());
+    assert_eq!(refused(rig.driver), []);
 }
 
 /// From now on these calls fail.
@@ -60,6 +61,78 @@ fn a_place_whose_mapping_could_be_neither_used_nor_taken_down_is_used_again() {
         }
         rig.driver.faults.heal();
         drop(pool.alloc(&stream, LIMIT).unwrap());
+        pool.check_invariants().unwrap();
+    });
+}
+
+#[test]
+fn a_range_is_not_given_back_while_a_mapping_in_it_could_not_be_taken_down() {
+    with_device(|rig, device| {
+        let backend = device.backend();
+        let bytes = backend.info().granule;
+        let range = backend.reserve(2 * bytes).unwrap();
+        let memory = backend.create(bytes).unwrap();
+        fail(rig, &["cuMemSetAccess", "cuMemUnmap"]);
+        assert!(backend.map(range, bytes, memory).is_err());
+        for answer in [
+            backend.unreserve(range, 2 * bytes),
+            backend.map(range, bytes, memory),
+        ] {
+            let error = answer.unwrap_err().to_string();
+            assert!(error.contains("cuMemUnmap"), "{error}");
+        }
+        assert_eq!(backend.counts().ranges, 1);
+        // Only access is refused beside it.
+        let beside = backend.map(range + bytes, bytes, memory).unwrap_err();
+        assert!(beside.to_string().contains("cuMemSetAccess"), "{beside}");
+        rig.driver.faults.heal();
+        backend.unreserve(range, 2 * bytes).unwrap();
+        backend.release(memory).unwrap();
+    });
+}
+
+#[test]
+fn a_range_whose_memory_the_driver_keeps_is_left_to_it_by_a_device_that_goes() {
+    let machine = Machine::with_gpu(2 * LIMIT).unwrap();
+    let rig = Rig::of(&machine);
+    rig.driver.init().unwrap();
+    let device = rig.open().unwrap();
+    let backend = device.backend();
+    let bytes = backend.info().granule;
+    for _ in 0..2 {
+        let range = backend.reserve(bytes).unwrap();
+        let memory = backend.create(bytes).unwrap();
+        backend.map(range, bytes, memory).unwrap();
+    }
+    let failure = Failure {
+        call: "cuMemUnmap",
+        number: 1,
+        for_ever: false,
+        code: MADE_TO_FAIL,
+    };
+    rig.driver.faults.plan(&[failure]);
+    drop(device);
+    let left = machine.left().counts;
+    assert_eq!((left.mappings, left.ranges, left.handles), (1, 1, 0));
+    assert_eq!(refused(rig.driver), []);
+}
+
+#[test]
+fn a_stream_whose_capture_cannot_be_ended_is_not_waited_for_until_it_has() {
+    with_device(|rig, device| {
+        let pool = pool(device);
+        let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+        let capture = stream.begin_capture().unwrap();
+        fail(rig, &["cuStreamEndCapture"]);
+        assert!(capture.end().is_err());
+        assert!(stream.synchronize().is_err());
+        drop(pool.alloc(&stream, LIMIT));
+        assert!(pool.alloc(&other, LIMIT).is_err());
+        rig.driver.faults.heal();
+        let graph = device.backend().capture_end(stream.raw()).unwrap();
+        device.backend().graph_destroy(graph).unwrap();
+        stream.synchronize().unwrap();
+        drop(pool.alloc(&other, LIMIT).unwrap());
         pool.check_invariants().unwrap();
     });
 }

@@ -74,8 +74,10 @@ fn beside_a_capture(stage: &mut Stage<'_>, _rig: Rig) {
         if begun {
             let mut graph = stage.try_to(backend.capture_end(captured));
             if graph.is_none() {
-                // As the other library would, since the capture goes on.
                 (stage.heal)();
+            }
+            if graph.is_none() && matches!(backend.stream_capturing(captured), Ok(true)) {
+                // As the other library would, since the capture goes on.
                 graph = backend.capture_end(captured).ok();
             }
             if let Some(graph) = graph {
@@ -109,10 +111,13 @@ fn copies(stage: &mut Stage<'_>, _rig: Rig) {
     let pool = stage.at_last(|device| Pool::new(device, PoolConfig::default().limit(LIMIT)));
     let stream = stage.at_last(Device::stream);
     let mut buffer = stage.at_last(|_| pool.alloc_typed::<u64>(&stream, 64));
+    let backend = stage.device.backend();
+    let (from, to) = (buffer.addr(), buffer.addr() + 256);
+    // It is read also where the upload fails.
+    // SAFETY: the whole of a live buffer.
+    stage.try_to(unsafe { backend.fill(from, 0, 512, stream.raw()) });
     let data: Vec<u64> = (0..64).collect();
     let written = stage.try_to(buffer.upload(&data)).is_some();
-    let (from, to) = (buffer.addr(), buffer.addr() + 256);
-    let backend = stage.device.backend();
     // SAFETY: the two halves of a live buffer.
     let copied = stage.try_to(unsafe { backend.copy_within(to, from, 256, stream.raw()) });
     stage.try_to(backend.host_call(stream.raw(), Box::new(|| ())));
