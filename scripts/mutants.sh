@@ -2,9 +2,11 @@
 # Mutants of the pool and of compaction: every change to one function that cargo-mutants knows
 # (cargo install cargo-mutants --locked) is made by itself, and the tests must notice.
 #
-#   scripts/mutants.sh                  all of them
-#   scripts/mutants.sh --shard 0/28     every 28th, from the first
-#   scripts/mutants.sh --file 'src/movable/**'      those of other files
+#   scripts/mutants.sh                            all of them, in a drawn order
+#   scripts/mutants.sh --sample 400 --seed 6      as many drawn from all: an estimate for all
+#   scripts/mutants.sh --sample 1 --also 'edges.rs|Core::place'    those named so too, counted apart
+#   scripts/mutants.sh --shard 0/28               every 28th, from the first
+#   scripts/mutants.sh --file 'src/movable/**'    those of other files
 #
 # Further arguments go to `cargo mutants --list`. A build for each would take half a minute, so
 # scripts/mutants.py puts all of them into one copy of the sources, each behind its number, which

@@ -128,6 +128,26 @@ fn blocks_that_change_places_keep_their_contents() {
     }
 }
 
+/// What its pieces write on their way is the moving stream's meanwhile.
+#[cfg(feature = "sanitize")]
+#[test]
+fn the_checker_of_stream_order_has_nothing_to_say_of_a_circle() {
+    use warpool::sanitize::Sanitizer;
+    for pieces in [&SWAP[..], &SHIFT] {
+        let (device, sanitizer) = Sanitizer::over(&Device::host().unwrap());
+        let world = World::new(&device, pieces);
+        let free = pieces.iter().filter(|piece| piece.0 == Kind::Hole);
+        let wanted = free.map(|piece| piece.1).sum::<u64>() * UNIT;
+        assert!(world.pool.compact(&Goal::Hole(wanted)).unwrap().reached);
+        world.check();
+        let all = world.pool.alloc(&world.stream, wanted).unwrap();
+        common::fill(&world.stream, all.addr(), 0xEE, wanted);
+        world.check();
+        world.stream.synchronize().unwrap();
+        sanitizer.check().unwrap();
+    }
+}
+
 #[test]
 fn what_is_free_after_a_circle_is_free_behind_it() {
     for device in devices() {

@@ -127,6 +127,40 @@ mod tests {
         memory
     }
 
+    #[test]
+    fn what_a_slide_passes_over_is_what_lies_between_its_moves() {
+        let way = |src: u64, bytes| Move {
+            src,
+            dst: src / 2,
+            bytes,
+        };
+        let row = [
+            way(1024, 256),
+            way(2048, 512),
+            way(2560, 256),
+            way(4096, 256),
+        ];
+        let bytes = row.iter().map(|m| m.bytes).sum();
+        let between = (2048 - 1280) + (4096 - 2816);
+        assert_eq!(passed(&row, bytes), between);
+        let mut back = row;
+        back.reverse();
+        assert_eq!(passed(&back, bytes), between);
+        assert_eq!((passed(&row[..1], 256), passed(&[], 0)), (0, 0));
+        for (upward, to, is) in [(false, 768, true), (false, 769, false), (true, 1280, true)] {
+            let last = Move {
+                dst: to,
+                ..way(9000, 256)
+            };
+            assert_eq!(clear(upward, &row[0], &last), is, "{to}");
+        }
+        let last = Move {
+            dst: 1279,
+            ..way(9000, 256)
+        };
+        assert!(!clear(true, &row[0], &last));
+    }
+
     proptest! {
         #[test]
         fn the_pieces_of_a_slide_do_what_the_slide_does(

@@ -178,6 +178,50 @@ mod tests {
     }
 
     #[test]
+    fn a_stretch_is_what_lies_together_and_nothing_of_it_is_slid_at_first() {
+        let mut extents = extents_from(0, "m.f.m", &[10, 20, 10, 5, 5]);
+        extents.extend(extents_from(100, ".ff.", &[10, 5, 5, 20]));
+        let seen: Vec<_> = (stretches(&extents).iter())
+            .map(|it| (it.first, it.end, it.cut, it.free, it.whole, it.gap))
+            .collect();
+        let of = |first, end| (first, end, end, 0, 0, 0);
+        assert_eq!(seen, [of(0, 2), of(3, 5), of(5, 6), of(8, 9)]);
+        let mut stretch = stretches(&extents)[0];
+        assert_eq!(stretch.next(&extents), Some((1, 20, 0)));
+        (stretch.cut, stretch.free) = (1, 20);
+        assert_eq!(stretch.next(&extents), None);
+        let stretch = stretches(&extents)[1];
+        assert_eq!(stretch.next(&extents), Some((3, 5, 5)));
+    }
+
+    #[test]
+    fn what_is_idle_elsewhere_and_new_has_to_fit_behind_a_stretch() {
+        let handles = |room| Handles {
+            granule: 10,
+            room,
+            whole: &whole,
+            gap: &|_| 0,
+        };
+        let home = Stretch {
+            first: 0,
+            end: 1,
+            cut: 0,
+            free: 15,
+            whole: 10,
+            gap: 30,
+        };
+        let enough = |idle, room, bytes| suffices(&[home], idle, &handles(room), bytes);
+        // 10 of what is idle are its own.
+        assert!(enough(10, 0, 15) && !enough(10, 0, 16));
+        assert!(enough(20, 0, 25) && !enough(20, 0, 26));
+        assert!(enough(20, 10, 35) && !enough(20, 10, 36));
+        assert!(enough(90, 90, 45) && !enough(90, 90, 46), "no room behind");
+        let none = Stretch { gap: 0, ..home };
+        assert!(!suffices(&[none], 90, &handles(90), 5));
+        assert!(suffices(&[none, home], 90, &handles(90), 5));
+    }
+
+    #[test]
     fn only_the_upper_part_that_is_needed_is_slid() {
         let mut extents = extents_from(0, "m.m.m.m", &[15, 10, 35, 6, 4, 4, 6]);
         extents.extend(extents_from(200, "m.", &[10, 20]));

@@ -160,7 +160,45 @@ fn uses_waited_for(
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
+    use crate::device::{Device, Timeline};
+    use crate::pool::{Core, PoolConfig};
+
+    /// Owners that note who is asked about.
+    struct Asked(RefCell<Vec<u64>>);
+
+    impl Owners for Asked {
+        fn may_move(&self, _: u64) -> bool {
+            true
+        }
+
+        fn uses(&self, at: u64, _: &mut dyn FnMut(&Timeline, u64) -> Result<()>) -> Result<()> {
+            self.0.borrow_mut().push(at);
+            Ok(())
+        }
+
+        fn moved(&mut self, _: &[Move], _: &[u32], _: u64) {}
+    }
+
+    #[test]
+    fn the_uses_of_every_block_of_a_run_are_waited_for_and_of_no_other() {
+        let device = Device::host().expect("the host device");
+        let stream = device.stream().expect("a stream");
+        let timeline = &stream.core().timeline;
+        let mut core = Core::new(&device, PoolConfig::default()).expect("a core");
+        let (slot, _hold) = core.add_stream(timeline, false);
+        core.extend(0, 8 * core.arena.granule()).expect("memory");
+        for start in [0, 1024, 2048, 4096, 5120] {
+            let hole = core.extents.seek(core.extents.first(), start);
+            core.extents.take_window(hole, start, 1024, slot);
+        }
+        let asked = Asked(RefCell::default());
+        let run = run(1024, 4096, 0, true, 0);
+        uses_waited_for(&asked, &run, &core, timeline).expect("no wait fails");
+        assert_eq!(asked.0.into_inner(), [1024, 2048, 4096]);
+    }
 
     fn run(start: u64, bytes: u64, free: u64, movable: bool, gap: u64) -> Run {
         Run {
@@ -209,6 +247,13 @@ mod tests {
             Gathering::all(&runs).expect("a gathering").carried,
             [&runs[1]]
         );
+    }
+
+    #[test]
+    fn a_run_with_no_more_room_behind_it_than_is_lacking_takes_no_other() {
+        let runs = [run(0, 1000, 60, true, 100)];
+        assert!(Gathering::least(&runs, 60, 99).is_some());
+        assert!(Gathering::least(&runs, 60, 100).is_none());
     }
 
     #[test]

@@ -306,3 +306,6 @@ pub(super) fn extents_from(mut addr: u64, kinds: &str, bytes: &[u64]) -> Vec<Ext
     })
     .collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -505,6 +505,68 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_takes_the_time_of_its_launches_its_bytes_and_what_it_passes_over() {
+        let row = vec![mv(100, 0, 30), mv(200, 40, 50), mv(VOID + 250, 90, 7)];
+        let far = vec![mv(100, 0, 30), mv(VOID + 131, 30, 7)];
+        let slide = |moves: &[Move]| Batch::Slide {
+            upward: false,
+            moves: moves.to_vec(),
+        };
+        let pieces = vec![Batch::Disjoint(row.clone()), slide(&row), slide(&far)];
+        let circle = Batch::Circle {
+            moves: far.clone(),
+            pieces: pieces.clone(),
+        };
+        let figures = |batch: &Batch| (batch.launches(), batch.bytes(), batch.passed());
+        let of_all = pieces.iter().map(figures).collect::<Vec<_>>();
+        assert_eq!(of_all, [(1, 87, 0), (1, 87, 70 + VOID), (1, 37, 0)]);
+        assert_eq!(figures(&circle), (3, 211, 0));
+        let model = CostModel {
+            launch_ns: 1000.0,
+            bytes_per_ns: 0.5,
+            passed_bytes_per_ns: 0.25,
+            ..CostModel::default()
+        };
+        assert_eq!(model.nanos(&pieces[..1]), 1000.0 + 174.0);
+        assert_eq!(model.nanos(&[slide(&row[..2])]), 1000.0 + 160.0 + 280.0);
+        assert_eq!(model.nanos(&[pieces[0].clone(), circle]), 1174.0 + 3422.0);
+        assert_eq!(model.nanos(&[]), 0.0);
+    }
+
+    #[test]
+    fn the_last_requests_are_remembered_and_no_more() {
+        let mut planner = Planner::new().with_budget(0);
+        assert_eq!(planner.budget, 1);
+        for bytes in 0..REMEMBERED as u64 + 5 {
+            planner.note_request(bytes);
+        }
+        assert_eq!(planner.recent.len(), REMEMBERED);
+        assert_eq!(planner.recent.front(), Some(&5));
+        assert_eq!(planner.recent.back(), Some(&(REMEMBERED as u64 + 4)));
+    }
+
+    #[test]
+    fn stretches_end_at_fixed_blocks_and_where_nothing_is_mapped() {
+        let extent = |addr, kind| Extent {
+            addr,
+            bytes: 10,
+            kind,
+        };
+        let (hole, block, fixed) = (Kind::Hole, Kind::Movable, Kind::Fixed);
+        let kinds = [(0, block), (10, hole), (20, fixed), (30, fixed), (40, hole)];
+        let more = [(60, hole), (70, block), (80, fixed), (100, block)];
+        let all = kinds
+            .iter()
+            .chain(&more)
+            .map(|&(addr, kind)| extent(addr, kind));
+        let layout = Layout::from_extents(all).expect("ascends");
+        let seen: Vec<Vec<u64>> = (stretches_of(&layout).iter())
+            .map(|stretch| stretch.iter().map(|e| e.addr).collect())
+            .collect();
+        assert_eq!(seen, [vec![0, 10], vec![40], vec![60, 70], vec![100]]);
+    }
+
+    #[test]
     fn a_block_that_was_parked_has_one_way_from_first_to_last() {
         let batches = [mv(0, 100, 10), mv(50, 0, 10), mv(100, 50, 10)];
         let batches = batches.map(|m| Batch::Disjoint(vec![m]));

@@ -106,7 +106,7 @@ fn cheapest_window(of: &Stretches, blocks: &[Block], size: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::layout::{Extent, Kind, Layout};
+    use super::super::layout::{Extent, Kind, Layout, extents_from};
     use super::*;
     use crate::device::sim::Rng;
 
@@ -126,6 +126,24 @@ mod tests {
         let layout = Layout::from_extents(extents).expect("ascends");
         let seen = Stretches::whole(&layout).expect("small");
         (layout, seen)
+    }
+
+    #[test]
+    fn a_layout_bodes_a_part_of_a_block_a_hole_and_a_part_of_what_later_requests_cost() {
+        let extents = extents_from(0, "m.m.f.", &[300, 10, 500, 20, 1, 30]);
+        let layout = Layout::from_extents(extents).expect("ascends");
+        let seen = Stretches::whole(&layout).expect("small");
+        let bodes = |sizes: &[u64]| {
+            let foresight = Foresight::new(sizes.iter().copied(), 60);
+            foresight.bodes(&seen, &seen.blocks)
+        };
+        let holes = HOLE * 400.0 * 3.0;
+        assert_eq!(bodes(&[]), holes);
+        // 30 fits, 31 takes a block of 500 away, what is larger than all that is free nothing.
+        assert_eq!(bodes(&[30, 61]), holes);
+        assert_eq!(bodes(&[31]), holes + LATER * 300.0);
+        assert_eq!(bodes(&[31, 30, 30, 31, 31]), holes + LATER * 900.0 / 5.0);
+        assert_eq!(Foresight::new([].into_iter(), 9).bodes(&seen, &[]), 0.0);
     }
 
     #[test]

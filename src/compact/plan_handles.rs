@@ -87,3 +87,6 @@ fn evacuate(layout: &Layout, handles: &[Range]) -> Option<Vec<Move>> {
     }
     Some(moves)
 }
+
+#[cfg(test)]
+mod tests;

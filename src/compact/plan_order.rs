@@ -140,6 +140,66 @@ fn extract(moves: &mut Vec<Move>, which: &[bool]) -> Vec<Move> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::sim::Rng;
+
+    /// The bytes below 64 in any of the ranges.
+    fn bytes_in(ranges: &[(u64, u64)]) -> Vec<u64> {
+        let inside = |at: &u64| ranges.iter().any(|range| (range.0..range.1).contains(at));
+        (0..64).filter(inside).collect()
+    }
+
+    #[test]
+    fn what_is_left_of_ranges_is_every_byte_of_theirs_that_no_other_covers() {
+        let mut random = Rng::new(7);
+        for _ in 0..3000 {
+            let mut drawn = |most: u64| -> Vec<(u64, u64)> {
+                let range = |random: &mut Rng| {
+                    let begin = random.below(60);
+                    (begin, begin + 1 + random.below(12).min(63 - begin))
+                };
+                (0..random.below(most))
+                    .map(|_| range(&mut random))
+                    .collect()
+            };
+            let (free, taken) = (drawn(5), drawn(4));
+            let left = difference(free.clone(), taken.clone());
+            let covered = bytes_in(&taken);
+            let mut said = bytes_in(&free);
+            said.retain(|at| !covered.contains(at));
+            assert_eq!(bytes_in(&left), said, "{free:?} without {taken:?}");
+            // In order and apart, but for what is taken of no byte.
+            assert!(left.iter().all(|range| range.0 < range.1));
+            assert!(
+                left.windows(2)
+                    .all(|pair| pair[0].1 < pair[1].0 || !taken.is_empty())
+            );
+        }
+    }
+
+    #[test]
+    fn what_blocks_left_is_free_and_what_they_went_to_is_not() {
+        let free = free_after(vec![(0, 8), (40, 48)], &[mv(8, 40, 4), mv(20, 2, 3)]);
+        assert_eq!(free, [(0, 2), (5, 12), (20, 23), (44, 48)]);
+    }
+
+    #[test]
+    fn a_circle_goes_by_way_of_what_moves_before_it_left() {
+        let moves = vec![mv(0, 64, 64), mv(64, 0, 64), mv(512, 1024, 64)];
+        let batches = in_order(moves.clone(), &[]).expect("room for a block");
+        assert_eq!(batches[0], Batch::Disjoint(vec![moves[2]]));
+        let Batch::Circle { moves: of, pieces } = &batches[1] else {
+            panic!("{batches:?}");
+        };
+        assert_eq!((of.as_slice(), pieces.len()), (&moves[..2], 3));
+        let ways = pieces.iter().flat_map(Batch::moves);
+        assert!(ways.into_iter().any(|way| way.dst == 512));
+        // Of a block that does not move nothing is left.
+        assert_eq!(
+            in_order([&moves[..2], &[mv(512, 512, 64)]].concat(), &[]),
+            None
+        );
+        assert_eq!(in_order(vec![mv(0, 64, 0)], &[]), Some(Vec::new()));
+    }
 
     fn mv(src: u64, dst: u64, bytes: u64) -> Move {
         Move { src, dst, bytes }

@@ -452,3 +452,6 @@ fn way(block: &Block, to: u64) -> Move {
         bytes: block.bytes,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -141,7 +141,7 @@ impl Stretches {
 
 #[cfg(test)]
 mod tests {
-    use super::super::layout::extents_from;
+    use super::super::layout::{Extent, extents_from};
     use super::*;
 
     #[test]
@@ -156,5 +156,43 @@ mod tests {
             assert_eq!([5, 10].map(|bytes| seen(pattern, bytes)), [2, 4]);
             assert_eq!(seen(pattern, 100), 6);
         }
+    }
+
+    #[test]
+    fn neighbours_of_a_hole_end_at_fixed_blocks_and_where_nothing_is_mapped() {
+        let blocks = |extents: Vec<Extent>| {
+            let layout = Layout::from_extents(extents).expect("ascends");
+            let seen = Stretches::near_holes(&layout, 100);
+            seen.blocks
+                .iter()
+                .map(|block| block.addr)
+                .collect::<Vec<_>>()
+        };
+        let sizes = [10; 9];
+        assert_eq!(
+            blocks(extents_from(0, "mfmm.mmfm", &sizes)),
+            [20, 30, 50, 60]
+        );
+        let mut apart = extents_from(0, "mmm.mmm", &sizes);
+        for extent in &mut apart {
+            // Between the first two and the last two nothing is mapped.
+            extent.addr +=
+                if extent.addr >= 10 { 5 } else { 0 } + if extent.addr >= 60 { 5 } else { 0 };
+        }
+        assert_eq!(blocks(apart), [15, 25, 45, 55]);
+    }
+
+    #[test]
+    fn what_is_beside_a_hole_may_go_to_the_tightest_holes_for_it() {
+        let kinds = "m.f".to_string() + &".f".repeat(60);
+        let rooms = (0..60).flat_map(|at| [20 + at, 1]);
+        let sizes: Vec<u64> = [30, 200, 1].into_iter().chain(rooms).collect();
+        let layout = Layout::from_extents(extents_from(0, &kinds, &sizes)).expect("ascends");
+        let seen = Stretches::near_holes(&layout, 100);
+        let mut rooms: Vec<u64> = seen.holes.iter().map(|hole| hole.1).collect();
+        rooms.sort_unstable();
+        let largest: Vec<u64> = (81 - BINS as u64..80).collect();
+        let said = [vec![30, 31], largest, vec![200]].concat();
+        assert_eq!(rooms, said);
     }
 }

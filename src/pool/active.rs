@@ -103,3 +103,7 @@ impl Active {
         self.peak = self.bytes();
     }
 }
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;

@@ -91,3 +91,23 @@ mod models {
         });
     }
 }
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests {
+    use super::Board;
+
+    #[test]
+    fn who_reads_amid_a_posting_has_what_is_there_and_knows_that_it_is_not_whole() {
+        let board = Board::<2>::new();
+        assert_eq!(board.read(), ([0, 0], true));
+        board.post(|words| {
+            words[0].set(7);
+            assert_eq!(board.read(), ([7, 0], false));
+            words[1].set(8);
+        });
+        assert_eq!(board.read(), ([7, 8], true));
+        board.post(|_| {});
+        assert_eq!(board.read(), ([7, 8], true));
+    }
+}

@@ -379,3 +379,6 @@ mod tests {
         assert_eq!(places, cache.entries.as_ptr());
     }
 }
+
+#[cfg(test)]
+mod tests_model;

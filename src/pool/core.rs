@@ -679,3 +679,7 @@ impl Core {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+pub(super) mod tests;

@@ -323,3 +323,7 @@ impl Core {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;

@@ -407,3 +407,7 @@ impl Flows {
         }
     }
 }
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;

@@ -401,3 +401,6 @@ impl Index {
         Ok((bytes, holes + self.others.len() as u64))
     }
 }
+
+#[cfg(test)]
+mod tests;

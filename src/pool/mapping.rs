@@ -628,3 +628,7 @@ impl Core {
 pub(super) fn total(frames: &[IdleFrame]) -> u64 {
     frames.iter().map(|frame| frame.bytes).sum()
 }
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;

@@ -356,3 +356,7 @@ impl fmt::Debug for Pool {
         write!(f, "Pool({} on {:?})", self.shared().uid, self.device())
     }
 }
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;

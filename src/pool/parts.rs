@@ -169,3 +169,7 @@ impl Core {
         (lower, upper)
     }
 }
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;

@@ -394,6 +394,48 @@ mod tests {
     }
 
     #[test]
+    fn every_step_that_may_change_a_figure_counts_once() {
+        let device = Device::host().expect("the host device");
+        let mut core = Core::new(&device, PoolConfig::default()).expect("a core");
+        let granule = core.arena.granule();
+        core.create_frames(0, 2 * granule).expect("memory");
+        let first = core.arena.frame_at(0).expect("a frame").0;
+        core.arena.remap(first, 8 * granule).expect("a place");
+        core.arena.unmap_stale(0).expect("nothing uses it");
+        core.arena.release(first).expect("nothing uses it");
+        let calls = core.arena.calls();
+        assert!(calls.created > 0 && calls.mapped > 0 && calls.unmapped > 0 && calls.released > 0);
+        let rare: [fn(&mut Core) -> &mut u64; 2] =
+            [|it| &mut it.steps.out_of_memory, |it| &mut it.compactions];
+        let made: [fn(&mut Core) -> &mut u64; 3] = [
+            |it| &mut it.steps.drain,
+            |it| &mut it.steps.steal,
+            |it| &mut it.steps.grow,
+        ];
+        let waited: [fn(&mut Core) -> &mut u64; 3] = [
+            |it| &mut it.steps.stream_wait,
+            |it| &mut it.steps.waits,
+            |it| &mut it.steps.relieved,
+        ];
+        let mut known = [0; 3];
+        for round in 0..3 {
+            for (kind, counts) in [made.as_slice(), &rare, &waited].into_iter().enumerate() {
+                for (at, count) in counts.iter().enumerate() {
+                    let more = 1 + 2 * at as u64 + round;
+                    *count(&mut core) += more;
+                    known[kind] += more;
+                }
+            }
+            let (steps, rare) = core.walked_steps();
+            let grown = calls.created;
+            assert_eq!(steps, known[0] + grown + calls.unmapped);
+            assert_eq!(rare, known[1] + calls.released);
+            let all = steps + rare + known[2] + calls.created + calls.mapped;
+            assert_eq!(core.slow_steps(), all);
+        }
+    }
+
+    #[test]
     fn the_more_there_is_to_walk_over_the_rarer_it_is_done() {
         let at_once = |due: Option<f64>| due.is_some_and(|due| due < 0.3);
         assert!(due_after(4).into_iter().all(at_once));

@@ -437,3 +437,7 @@ impl Lane {
         }
     }
 }
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;

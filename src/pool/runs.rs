@@ -233,3 +233,7 @@ impl Core {
         self.retiring.push_back(part);
     }
 }
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;

@@ -362,3 +362,7 @@ impl Core {
         })
     }
 }
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;

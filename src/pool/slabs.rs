@@ -568,3 +568,7 @@ impl Core {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;

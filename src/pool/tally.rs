@@ -180,3 +180,7 @@ impl Tallies {
         self.requested.raise_to(sums.requested);
     }
 }
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;

@@ -195,3 +195,6 @@ pub(crate) fn cheapest(
         .flatten()
         .min_by_key(|window| (window.to_map, Reverse(window.leans()), window.start))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,8 @@
 //! What becomes of holes' histories when holes are merged.
 
+mod model;
+mod wrong;
+
 use super::Extents;
 
 /// A done hole of another stream parts two of one stream, of which the upper is still in use.

@@ -1,0 +1,182 @@
+//! Any steps on a layout against a plain list of what stands at each byte.
+
+use super::{Extent, Kind, Layout};
+use crate::device::sim::Rng;
+
+/// Bytes that may be mapped.
+const ALL: usize = 48;
+
+/// A letter a byte: `.` for a hole, `-` for not mapped; a block has capitals at its first byte.
+type Bytes = Vec<u8>;
+
+fn kind(letter: u8) -> Option<Kind> {
+    match letter.to_ascii_lowercase() {
+        b'm' => Some(Kind::Movable),
+        b'f' => Some(Kind::Fixed),
+        b'.' => Some(Kind::Hole),
+        _ => None,
+    }
+}
+
+fn extents(bytes: &Bytes) -> Vec<Extent> {
+    let mut extents: Vec<Extent> = Vec::new();
+    let mut before = b'-';
+    for (addr, &letter) in (0..).zip(bytes) {
+        let goes_on = letter == before.to_ascii_lowercase() && letter.is_ascii_lowercase();
+        if let Some(kind) = kind(letter) {
+            match extents.last_mut() {
+                Some(last) if goes_on || (letter == b'.' && before == b'.') => last.bytes += 1,
+                _ => extents.push(Extent {
+                    addr,
+                    bytes: 1,
+                    kind,
+                }),
+            }
+        }
+        before = letter;
+    }
+    extents
+}
+
+/// Where the block begins that begins at `at`, and its bytes.
+fn block(bytes: &Bytes, at: usize) -> Option<std::ops::Range<usize>> {
+    let first = *bytes.get(at)?;
+    first.is_ascii_uppercase().then(|| {
+        let rest = bytes[at + 1..].iter();
+        let length = rest
+            .take_while(|&&b| b == first.to_ascii_lowercase())
+            .count();
+        at..at + 1 + length
+    })
+}
+
+fn step(random: &mut Rng, layout: &mut Layout, bytes: &mut Bytes) {
+    let at = random.below(ALL as u64) as usize;
+    let long = random.below(9) as usize;
+    let range = at..(at + long).min(ALL);
+    let all = |letter: u8| !range.is_empty() && bytes[range.clone()].iter().all(|&b| b == letter);
+    let (addr, length) = (at as u64, range.len() as u64);
+    let kind = [Kind::Movable, Kind::Fixed][random.below(2) as usize];
+    let letter = if kind == Kind::Movable { b'm' } else { b'f' };
+    match random.below(4) {
+        0 => {
+            let clear = all(b'-');
+            assert_eq!(layout.map(addr, length), clear, "{bytes:?} {range:?}");
+            if clear {
+                bytes[range].fill(b'.');
+            }
+        }
+        1 => {
+            let clear = all(b'.');
+            assert_eq!(layout.place(addr, length, kind), clear);
+            if clear {
+                bytes[range].fill(letter);
+                bytes[at] = letter.to_ascii_uppercase();
+            }
+        }
+        2 => {
+            let there = block(bytes, at);
+            assert_eq!(layout.free(addr), there.is_some());
+            there.into_iter().for_each(|it| bytes[it].fill(b'.'));
+        }
+        _ => {
+            let there = block(bytes, at);
+            let movable = kind == Kind::Movable;
+            assert_eq!(layout.set_movable(addr, movable), there.is_some());
+            if let Some(there) = there {
+                bytes[there].fill(letter);
+                bytes[at] = letter.to_ascii_uppercase();
+            }
+        }
+    }
+}
+
+#[test]
+fn any_steps_on_a_layout_leave_what_they_leave_of_a_plain_list() {
+    let mut random = Rng::new(5);
+    for _ in 0..200 {
+        let (mut layout, mut bytes) = (Layout::new(), vec![b'-'; ALL]);
+        for _ in 0..60 {
+            step(&mut random, &mut layout, &mut bytes);
+            let said = extents(&bytes);
+            let seen: Vec<Extent> = layout.extents().collect();
+            assert_eq!(seen, said);
+            // Built at once, with holes in parts and in any order, it is the same one.
+            let mut parts: Vec<Extent> = said.iter().copied().flat_map(in_parts).collect();
+            parts.reverse();
+            assert_eq!(Layout::from_extents(parts).as_ref(), Some(&layout));
+            figures_agree(&layout, &said);
+            let at = random.below(ALL as u64 + 1);
+            let from: Vec<Extent> = layout.from(at).collect();
+            assert!(said.ends_with(&from) && from.iter().all(|e| e.addr >= at));
+            let mut below: Vec<Extent> = layout.below(at).collect();
+            below.reverse();
+            assert_eq!([below, from].concat(), said);
+            let there = said.iter().find(|e| e.addr == at).copied();
+            assert_eq!(layout.get(at), there);
+        }
+    }
+}
+
+/// A hole as two.
+fn in_parts(extent: Extent) -> Vec<Extent> {
+    if extent.kind != Kind::Hole || extent.bytes < 2 {
+        return vec![extent];
+    }
+    let half = extent.bytes / 2;
+    let lower = Extent {
+        bytes: half,
+        ..extent
+    };
+    let upper = Extent {
+        addr: extent.addr + half,
+        bytes: extent.bytes - half,
+        ..extent
+    };
+    vec![lower, upper]
+}
+
+fn figures_agree(layout: &Layout, extents: &[Extent]) {
+    let of = |hole: bool| {
+        let wanted = extents.iter().filter(|e| (e.kind == Kind::Hole) == hole);
+        wanted.map(|e| e.bytes).sum::<u64>()
+    };
+    assert_eq!(
+        (layout.free_bytes(), layout.live_bytes()),
+        (of(true), of(false))
+    );
+    let movable = extents.iter().filter(|e| e.kind == Kind::Movable);
+    assert_eq!(layout.movable_blocks(), movable.count());
+    let mut holes: Vec<Extent> = extents
+        .iter()
+        .copied()
+        .filter(|e| e.kind == Kind::Hole)
+        .collect();
+    holes.sort_by_key(|e| (e.bytes, e.addr));
+    assert_eq!(layout.largest_hole(), holes.last().map_or(0, |e| e.bytes));
+    for bytes in 0..9 {
+        let fits: Vec<Extent> = layout.holes_of(bytes).collect();
+        assert_eq!(fits, holes[holes.partition_point(|e| e.bytes < bytes)..]);
+    }
+    let largest: Vec<Extent> = layout.largest_holes().collect();
+    holes.reverse();
+    assert_eq!(largest, holes);
+}
+
+#[test]
+fn extents_that_overlap_are_empty_or_wrap_around_are_no_layout() {
+    let extent = |addr, bytes| Extent {
+        addr,
+        bytes,
+        kind: Kind::Movable,
+    };
+    let is = |extents: &[Extent]| Layout::from_extents(extents.iter().copied()).is_some();
+    assert!(is(&[]) && is(&[extent(0, 4), extent(4, 1)]) && is(&[extent(9, 4), extent(0, 9)]));
+    assert!(!is(&[extent(0, 5), extent(4, 1)]) && !is(&[extent(9, 4), extent(0, 10)]));
+    assert!(!is(&[extent(3, 0)]) && !is(&[extent(u64::MAX, 1)]));
+    assert!(is(&[extent(u64::MAX - 1, 1)]));
+    let mut layout = Layout::new();
+    assert!(!layout.map(u64::MAX, 1) && !layout.map(0, 0) && layout.map(u64::MAX - 1, 1));
+    assert!(layout.map(0, 8) && !layout.place(0, 0, Kind::Fixed));
+    assert!(!layout.place(4, u64::MAX, Kind::Fixed) && !layout.place(20, 1, Kind::Fixed));
+}

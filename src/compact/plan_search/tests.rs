@@ -1,0 +1,194 @@
+//! What a search makes of what a layout bodes.
+
+use super::super::layout::{Layout, extents_from};
+use super::super::plan_foresight::Foresight;
+use super::{Block, Search, Stretches, way};
+use crate::device::sim::Rng;
+
+/// A layout of blocks and holes in a drawn order, and what a search sees of it.
+fn drawn(random: &mut Rng, most: u64) -> Stretches {
+    let count = 2 + random.below(most) as usize;
+    let kinds: String = (0..count)
+        .map(|_| ['m', 'm', '.', 'f'][random.below(4) as usize])
+        .collect();
+    let sizes: Vec<u64> = kinds.chars().map(|_| 256 * (1 + random.below(9))).collect();
+    let layout = Layout::from_extents(extents_from(0, &kinds, &sizes)).expect("ascends");
+    Stretches::whole(&layout).unwrap_or_else(|| Stretches::near_holes(&layout, 256))
+}
+
+/// The blocks with `hole` among them.
+fn with(mut blocks: Vec<Block>, hole: u64, bytes: u64) -> Vec<Block> {
+    blocks.push(Block { addr: hole, bytes });
+    blocks.sort_by_key(|block| block.addr);
+    blocks
+}
+
+#[test]
+fn what_a_plan_bodes_is_what_the_layout_after_it_does() {
+    let mut random = Rng::new(11);
+    let mut seen = 0;
+    for round in 0..600 {
+        // Some larger than are searched whole, of which only sizes asked for lately say anything.
+        let of = drawn(&mut random, if round % 6 == 0 { 800 } else { 14 });
+        let recent: Vec<u64> = (0..random.below(3))
+            .map(|_| 256 * (1 + random.below(20)))
+            .collect();
+        let (Some(&(hole, bytes)), Some(block)) = (of.holes.last(), of.blocks.first()) else {
+            continue;
+        };
+        let search = Search::new(&of, bytes, 100, recent.iter().copied());
+        let mut after = of.blocks.clone();
+        let moves = match of.holes[0].1 >= block.bytes && of.holes.len() > 1 {
+            true => {
+                after[0].addr = of.holes[0].0;
+                vec![way(block, of.holes[0].0)]
+            }
+            false => Vec::new(),
+        };
+        let free = of.free() - bytes;
+        let foresight = Foresight::new(recent.iter().copied(), free);
+        let sees = of.blocks.len() <= super::WHOLE || recent.iter().any(|&size| size <= free);
+        let said = match sees {
+            true => foresight.bodes(&of, &with(after, hole, bytes)),
+            false => 0.0,
+        };
+        assert_eq!(search.bodes(&moves, hole), said);
+        seen += usize::from(said > 0.0);
+    }
+    assert!(seen > 200, "{seen}");
+}
+
+#[test]
+fn a_hole_is_put_where_it_bodes_best_of_all_places() {
+    let mut random = Rng::new(12);
+    for _ in 0..400 {
+        let of = drawn(&mut random, 16);
+        let recent: Vec<u64> = (0..random.below(3))
+            .map(|_| 256 * (1 + random.below(12)))
+            .collect();
+        let bytes = 256 * (1 + random.below(6));
+        if of.free() < bytes {
+            continue;
+        }
+        let foresight = Foresight::new(recent.iter().copied(), of.free() - bytes);
+        let places = of
+            .holes
+            .iter()
+            .filter(|hole| hole.1 >= bytes)
+            .flat_map(|&(addr, room)| {
+                [addr, addr + room - bytes].map(|at| {
+                    let bodes = foresight.bodes(&of, &with(of.blocks.clone(), at, bytes));
+                    (bodes, room, at)
+                })
+            });
+        let best = places.min_by(|a, b| a.partial_cmp(b).expect("no NaN"));
+        let search = Search::new(&of, bytes, 100, recent.iter().copied());
+        assert_eq!(search.place(), best.map(|(_, _, at)| at));
+    }
+}
+
+/// A layout in which a request that takes all that is free needs `links` blocks lifted one for the
+/// other, beside the one in its window: each goes exactly where the next one and its hole are.
+/// The next one lies above the one before, or below it if `down`.
+fn chain(links: u64, down: bool) -> (Layout, u64) {
+    let size = |at: u64| 2560 * (links + 1 - at);
+    let mut kinds = String::from("f.mf");
+    let mut sizes = vec![256, 1024, size(0), 256];
+    for at in 1..=links {
+        let at = if down { links + 1 - at } else { at };
+        kinds.push_str("m.f");
+        sizes.extend([size(at), size(at - 1) - size(at), 256]);
+    }
+    kinds.push_str(".f");
+    sizes.extend([size(links), 256]);
+    let layout = Layout::from_extents(extents_from(0, &kinds, &sizes)).expect("ascends");
+    let bytes = layout.free_bytes();
+    (layout, bytes)
+}
+
+#[test]
+fn as_many_blocks_are_lifted_one_for_the_other_as_may_be() {
+    let all = (0..=super::MOST_LIFTED as u64 + 1).flat_map(|links| [(links, 1), (links, 1000)]);
+    // An attempt a link is enough, and more do not end it sooner.
+    for (links, more) in all {
+        let (layout, bytes) = chain(links, links % 2 == 0);
+        let of = Stretches::whole(&layout).expect("small");
+        let budget = links as usize + more;
+        let found = Search::new(&of, bytes, budget, std::iter::empty()).run();
+        let moves = found.map(|it| it.batches.iter().map(|b| b.moves().len()).sum::<usize>());
+        let said = (links <= super::MOST_LIFTED as u64).then_some(links as usize + 1);
+        assert_eq!(moves, said, "{links} by {budget}");
+    }
+}
+
+#[test]
+fn no_set_of_lifted_blocks_is_tried_that_has_more_than_it_may() {
+    // Of twelve blocks none fits anywhere, whatever is lifted.
+    let kinds = "m.f".repeat(12) + "m.m.f";
+    let sizes: Vec<u64> = [[2560, 256, 256].repeat(12), vec![2560, 256, 2560, 256, 256]].concat();
+    let layout = Layout::from_extents(extents_from(0, &kinds, &sizes)).expect("ascends");
+    let of = Stretches::whole(&layout).expect("small");
+    let mut search = Search::new(&of, 1024, 0, std::iter::empty());
+    let window = *search.windows().first().expect("a window");
+    let mut before = 0;
+    for deepest in 0..3 {
+        search.left = 1_000_000;
+        search.open_window(window, deepest);
+        let tried = 1_000_000 - search.left;
+        let sets = [1, 1 + 14, 1 + 14 + 91][deepest];
+        assert!(tried > before && tried <= sets, "{tried} of {deepest}");
+        before = tried;
+    }
+    // A search that may try none finds none.
+    assert!(
+        Search::new(&of, 1024, 0, std::iter::empty())
+            .run()
+            .is_none()
+    );
+    assert!(
+        Search::new(&of, layout.free_bytes() + 1, 1000, std::iter::empty())
+            .run()
+            .is_none()
+    );
+}
+
+#[test]
+fn what_is_free_beyond_the_request_may_stay_empty_beside_a_block() {
+    for spare in [0, 256, 768] {
+        let sizes = [256, 1024, 2560, 256, 2560 + spare, 256];
+        let layout = Layout::from_extents(extents_from(0, "f.mf.f", &sizes)).expect("ascends");
+        let of = Stretches::whole(&layout).expect("small");
+        let found = Search::new(&of, 3584, 1, std::iter::empty()).run();
+        let found = found.unwrap_or_else(|| panic!("none beside {spare}"));
+        assert_eq!(
+            found.batches.iter().map(|b| b.moves().len()).sum::<usize>(),
+            1
+        );
+        assert_eq!(found.hole, 256);
+        assert!(
+            Search::new(&of, 3584 + 256, 9, std::iter::empty())
+                .run()
+                .is_none()
+        );
+    }
+}
+
+#[test]
+fn a_dear_plan_does_not_end_the_search_before_four_more_blocks_were_lifted() {
+    for links in 1..=4 {
+        let (layout, bytes) = chain(links, false);
+        let end = layout.extents().last().expect("an extent").end();
+        // A row with room for it between blocks that fit nowhere else.
+        let rooms = bytes.div_ceil(1024);
+        let kinds = "m.".repeat(rooms as usize) + "mf";
+        let sizes = [[1 << 20, 1024].repeat(rooms as usize), vec![1 << 20, 256]].concat();
+        let row = extents_from(end, &kinds, &sizes);
+        let layout = Layout::from_extents(layout.extents().chain(row)).expect("ascends");
+        let of = Stretches::whole(&layout).expect("small");
+        let found = Search::new(&of, bytes, 10_000, std::iter::empty()).run();
+        let found = found.expect("the row at least");
+        let moves: usize = found.batches.iter().map(|b| b.moves().len()).sum();
+        let cheap = moves == links as usize + 1 && found.hole == 256;
+        assert!(cheap, "{links}: {moves} moves");
+    }
+}

@@ -1,0 +1,173 @@
+//! Any steps on a cache against plain lists.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::{Cache, Cached, LARGE_BIT, MOST_BLOCKS};
+use crate::pool::index::{BINS, UNIT};
+use crate::pool::size_class::{MOST, STEP, is_slot, rounded};
+
+/// The largest size that has a bin of its own.
+const LISTED: u64 = BINS as u64 * UNIT;
+
+/// The sizes that are used: slots, small and large ones, some of which share a bin.
+fn sizes() -> Vec<u64> {
+    let slots = [16, 48, 320, 3968];
+    let small = [1, 2, 63, 64, 65, 4031, 4032].map(|units| units * UNIT);
+    let large = [4033, 4034, 5000, 70_000, 70_001, 1 << 20].map(|units| units * UNIT);
+    let last = *large.last().unwrap();
+    // And one of the last one's bin.
+    let shares = (last / UNIT + 1..).map(|units| units * UNIT);
+    let shares = shares
+        .take(2000)
+        .find(|&b| Cache::bin(b) == Cache::bin(last));
+    [&slots[..], &small, &large, &[shares.unwrap()]].concat()
+}
+
+#[test]
+fn sizes_up_to_the_bins_have_one_each_and_larger_ones_share_some() {
+    let mut seen = BTreeSet::new();
+    for units in 1..=BINS as u64 {
+        assert!(seen.insert(Cache::bin(units * UNIT)));
+    }
+    for bytes in (STEP..MOST).step_by(STEP as usize) {
+        if is_slot(bytes) && rounded(bytes, MOST) == bytes {
+            assert!(seen.insert(Cache::bin(bytes)));
+        }
+    }
+    let large: BTreeSet<usize> = (1..5000).map(|at| Cache::bin(LISTED + at * UNIT)).collect();
+    assert!(large.is_disjoint(&seen) && (48..=64).contains(&large.len()));
+    assert!(large.iter().chain(&seen).all(|&bin| bin < super::ALL));
+    for &bytes in &sizes() {
+        let bits = Cache::bit_of(bytes);
+        assert_eq!(bits.count_ones(), 1);
+        assert_eq!(bits == LARGE_BIT, !is_slot(bytes) && bytes > LISTED);
+    }
+}
+
+/// The lists of the bins, what was kept last at the end of each.
+type Lists = BTreeMap<usize, Vec<Cached>>;
+
+fn key(block: &Cached) -> (u64, u64, u64, u32) {
+    (block.addr, block.bytes, block.tick, block.id)
+}
+
+fn agree(cache: &Cache, lists: &Lists, sizes: &[u64]) {
+    let all = || lists.values().flatten();
+    assert_eq!(cache.bytes(), all().map(|it| it.bytes).sum::<u64>());
+    assert_eq!(cache.is_empty(), all().next().is_none());
+    let mut seen = Vec::new();
+    cache.each(|block| seen.push(key(block)));
+    let said: Vec<_> = lists
+        .values()
+        .flat_map(|list| list.iter().rev().map(key))
+        .collect();
+    assert_eq!(seen, said);
+    for &bytes in sizes {
+        let last = lists.get(&Cache::bin(bytes)).and_then(|list| list.last());
+        let newest = last.filter(|it| it.bytes == bytes).map(|it| it.tick);
+        assert_eq!(cache.newest(bytes), newest);
+        if last.is_some() && !is_slot(bytes) {
+            assert_ne!(cache.summary() & Cache::bit_of(bytes), 0);
+        }
+    }
+    let large = all().any(|it| !is_slot(it.bytes) && it.bytes > LISTED);
+    assert!(cache.may_have_large() || !large);
+    let ids: Vec<u32> = cache.ids().collect();
+    assert!(all().all(|it| ids.contains(&it.id)) && ids.len() == cache.places());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+    #[test]
+    fn any_steps_on_a_cache_leave_what_they_leave_of_plain_lists(
+        steps in vec((0u8..12, any::<[u8; 3]>()), 1..120),
+    ) {
+        let sizes = sizes();
+        let (mut cache, mut lists) = (Cache::new(), Lists::new());
+        let (mut most, mut id) = (0, 0);
+        for (kind, [a, b, c]) in steps {
+            let bytes = sizes[a as usize % sizes.len()];
+            let list = lists.entry(Cache::bin(bytes)).or_default();
+            match kind {
+                0..=5 => {
+                    id += 1;
+                    let (addr, tick) = (u64::from(id) << 30, u64::from(b % 8));
+                    let block = Cached { addr, bytes, tick, id };
+                    cache.push(block);
+                    list.push(block);
+                }
+                6 | 7 => {
+                    let popped = list.pop_if(|it| it.bytes == bytes);
+                    let seen = cache.pop(bytes);
+                    assert_eq!(seen.as_ref().map(key), popped.as_ref().map(key));
+                }
+                8 | 9 => {
+                    let (tick, many) = (u64::from(b % 8), 1 + usize::from(c % 3));
+                    let mut taken = Vec::new();
+                    cache.pop_until(bytes, tick, many, &mut taken);
+                    let mut said = Vec::new();
+                    let (mut at, mut looks) = (list.len(), 0);
+                    while at > 0 && looks < 4 * many && said.len() < many {
+                        (at, looks) = (at - 1, looks + 1);
+                        if list[at].bytes == bytes && list[at].tick <= tick {
+                            said.push(list.remove(at));
+                        }
+                    }
+                    let keys = |of: &[Cached]| of.iter().map(key).collect::<Vec<_>>();
+                    assert_eq!(keys(&taken), keys(&said));
+                }
+                10 if b % 3 == 0 => {
+                    let mut drained = Vec::new();
+                    cache.drain(|block| drained.push(key(block)));
+                    let said: Vec<_> =
+                        lists.values().flat_map(|list| list.iter().rev().map(key)).collect();
+                    assert_eq!(drained, said);
+                    assert_eq!((cache.summary(), cache.places()), (0, 0));
+                    assert!(!cache.may_have_large());
+                    (lists, most) = (Lists::new(), 0);
+                }
+                11 => {
+                    let mut drained = Vec::new();
+                    cache.drain_large(|block| drained.push(key(&block)));
+                    let is_large = |it: &Cached| !is_slot(it.bytes) && it.bytes > LISTED;
+                    let said: Vec<_> = (lists.values())
+                        .flat_map(|list| list.iter().rev())
+                        .filter(|it| is_large(it))
+                        .map(key)
+                        .collect();
+                    assert_eq!(drained, said);
+                    assert!(!cache.may_have_large() && cache.summary() & LARGE_BIT == 0);
+                    lists.values_mut().for_each(|list| list.retain(|it| !is_large(it)));
+                }
+                _ => {}
+            }
+            // A place that is spare is used again before there are more.
+            most = most.max(lists.values().map(Vec::len).sum());
+            assert_eq!(cache.places(), most);
+            agree(&cache, &lists, &sizes);
+        }
+    }
+}
+
+#[test]
+fn a_cache_is_full_when_no_place_is_spare_nor_left() {
+    let mut cache = Cache::new();
+    let block = |id| Cached {
+        addr: 0,
+        bytes: UNIT,
+        tick: 0,
+        id,
+    };
+    for id in 0..MOST_BLOCKS as u32 {
+        assert!(!cache.is_full());
+        cache.push(block(id));
+    }
+    assert!(cache.is_full());
+    cache.pop(UNIT);
+    assert!(!cache.is_full() && cache.places() == MOST_BLOCKS);
+    cache.push(block(0));
+    assert!(cache.is_full());
+}

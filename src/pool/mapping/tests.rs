@@ -1,0 +1,122 @@
+//! How many handles a stretch is mapped with.
+
+use super::{Core, Extent, HANDLES_A_STRETCH, HANDLES_AIMED_AT, HandleSize, LARGEST_HANDLE};
+use crate::pool::PoolConfig;
+use crate::pool::core::tests::core;
+use crate::pool::extents::State;
+
+/// The largest power of two of granules within `most` bytes, one at least.
+fn power(most: u64, granule: u64) -> u64 {
+    let powers = (0..40).map(|at| granule << at);
+    powers
+        .take_while(|&bytes| bytes <= most)
+        .last()
+        .unwrap_or(granule)
+}
+
+fn of(core: &Core, granules: u64, stretch: u64) -> u64 {
+    let granule = core.arena.granule();
+    core.frame_bytes(granules * granule, stretch * granule)
+}
+
+#[test]
+fn a_new_handle_is_the_largest_power_of_two_that_its_rule_allows() {
+    for granules in [0, 3, 40] {
+        let reserved = |core: &Core| core.arena.reserved();
+        for left in [1, 2, 3, 7, 8, 31, 100, 5000, 70_000] {
+            let one = core(PoolConfig::default().handles(HandleSize::Granule), 0).core;
+            let granule = one.arena.granule();
+            assert_eq!(of(&one, left, left), granule);
+            for most in [1, granule, 3 * granule, 64 * granule] {
+                let config = PoolConfig::default().handles(HandleSize::UpTo(most));
+                let core = core(config, 0).core;
+                let said = power(most.min(left * granule), granule);
+                assert_eq!(of(&core, left, left), said, "{left} up to {most}");
+            }
+            let core = core(PoolConfig::default(), granules).core;
+            assert_eq!(reserved(&core), granules * granule);
+            for stretch in [left, 2 * left, 300 * left] {
+                let part = (granules + left) * granule / HANDLES_AIMED_AT;
+                let most = part
+                    .min(LARGEST_HANDLE)
+                    .min(stretch * granule / HANDLES_A_STRETCH);
+                let said = power(most.min(left * granule), granule);
+                assert_eq!(of(&core, left, stretch), said, "{left} of {stretch}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_request_would_have_as_many_handles_mapped_elsewhere_as_its_window_lacks() {
+    let config = PoolConfig::default()
+        .handles(HandleSize::Granule)
+        .slack(0.0);
+    let mut made = core(config, 9);
+    let granule = made.core.arena.granule();
+    // Blocks in every third handle: no three are free together, and two at the end.
+    for at in [0, 3, 6] {
+        made.block(at * granule, granule);
+    }
+    let slot = made.slot;
+    let would = |core: &Core, granules: u64| core.would_steal(slot, granules * granule);
+    let core = &mut made.core;
+    core.peak_taken = 9 * granule;
+    core.config.limit = Some(9 * granule);
+    // Two lie before the gap, so that what is beyond them comes from elsewhere.
+    assert_eq!([3, 4, 6].map(|granules| would(core, granules)), [1, 2, 4]);
+    assert_eq!(would(core, 7), 5, "as many as would do");
+    core.config.limit = Some(10 * granule);
+    assert_eq!([3, 4, 7].map(|granules| would(core, granules)), [1, 2, 4]);
+    assert_eq!(would(core, 8), 6, "as many as would do");
+    // Within the slack of the peak new ones are made.
+    core.peak_taken = 10 * granule;
+    assert_eq!([3, 4].map(|granules| would(core, granules)), [0, 2]);
+}
+
+#[test]
+fn handles_that_lie_wholly_in_a_hole_are_idle_and_taken_as_they_fit() {
+    let config = PoolConfig::default().handles(HandleSize::Granule);
+    let mut made = core(config, 8);
+    let granule = made.core.arena.granule();
+    for (from, to) in [(0, 2), (6, 8), (18, 20), (31, 32)] {
+        made.block(from * granule / 4, (to - from) * granule / 4);
+    }
+    let core = &made.core;
+    let holes: Vec<Extent> = core.extents.iter().map(|(_, it)| *it).collect();
+    let holes = holes.iter().filter(|it| it.state == State::Hole);
+    let mut said = Vec::new();
+    for hole in holes {
+        let (mut at, end) = (hole.start.next_multiple_of(granule), hole.end());
+        while at + granule <= end {
+            said.push(at);
+            at += granule;
+        }
+    }
+    let all = core.idle(None, u64::MAX, |_| true);
+    let mut seen: Vec<u64> = all.iter().map(|it| it.start).collect();
+    seen.sort_unstable();
+    assert_eq!(seen, said);
+    assert!(all.iter().all(|it| it.bytes == granule));
+    assert_eq!(super::total(&all), said.len() as u64 * granule);
+    assert_eq!(core.idle(None, 2 * granule, |_| true).len(), 2);
+    assert_eq!(core.idle(None, 2 * granule - 1, |_| true).len(), 1);
+    assert!(core.idle(None, 0, |_| true).is_empty());
+    assert!(core.idle(None, u64::MAX, |_| false).is_empty());
+}
+
+#[test]
+fn a_stretch_is_mapped_with_sixteen_handles_at_least_wherever_it_lies() {
+    let mut made = core(PoolConfig::default(), 2100);
+    let core = &mut made.core;
+    let granule = core.arena.granule();
+    for (stretch, handles) in [(16, 16), (32, 16)] {
+        let from = (3000 + 100 * stretch) * granule;
+        let before = core.steps.grow;
+        let first = core.create_frames(from, from + stretch * granule).unwrap();
+        assert_eq!(core.steps.grow - before, handles, "{stretch}");
+        let hole = core.extents.get(first.unwrap());
+        assert_eq!((hole.start, hole.bytes), (from, stretch * granule));
+    }
+    core.check().unwrap();
+}

@@ -1,0 +1,152 @@
+//! Runs of mapped memory, what they have, and what comes along when one is mapped elsewhere.
+
+use crate::pool::PoolConfig;
+use crate::pool::config::HandleSize;
+use crate::pool::core::tests::{Made, core};
+use crate::pool::extents::{FRESH, State};
+use crate::pool::index::UNIT;
+
+use super::Run;
+
+/// Runs of two, three and one handle of a granule, with gaps of two and four granules between.
+fn made() -> (Made, u64) {
+    let mut made = core(PoolConfig::default().handles(HandleSize::Granule), 2);
+    let granule = made.core.arena.granule();
+    made.core.extend(4 * granule, 3 * granule).unwrap();
+    made.core.extend(11 * granule, granule).unwrap();
+    (made, granule)
+}
+
+#[test]
+fn a_run_ends_where_nothing_is_mapped_and_moves_if_all_of_its_blocks_may() {
+    let (mut made, granule) = made();
+    made.block(UNIT, UNIT);
+    made.block(4 * granule, granule);
+    made.block(6 * granule, UNIT);
+    made.block(11 * granule, granule);
+    let runs = made.core.runs(&|at| at != 6 * granule);
+    let run = |start: u64, granules: u64, movable, free, gap| Run {
+        start: start * granule,
+        end: (start + granules) * granule,
+        movable,
+        free,
+        gap,
+    };
+    let behind = made.core.extents.gap_at(12 * granule).unwrap();
+    let rest = made.core.extents.get(behind).bytes;
+    let said = [
+        run(0, 2, true, 2 * granule - UNIT, 2 * granule),
+        run(4, 3, false, 2 * granule - UNIT, 4 * granule),
+        run(11, 1, true, 0, rest),
+    ];
+    assert_eq!(runs, said);
+    // What retires is no room, nor are bytes that are away or behind those a run that moves.
+    let hole = made.core.extents.seek(made.core.extents.first(), granule);
+    made.core.extents.retire(hole, granule, 2 * granule);
+    let runs = made.core.runs(&|_| true);
+    assert_eq!((runs[0].end, runs[0].gap), (granule, 0));
+    let hole = made.core.extents.seek(hole, 5 * granule);
+    made.core.extents.lend(hole, 5 * granule, 6 * granule);
+    let runs = made.core.runs(&|_| true);
+    assert_eq!((runs[1].end, runs[1].movable), (7 * granule, false));
+    assert_eq!(runs[1].free, granule - UNIT);
+}
+
+#[test]
+fn what_is_lacking_and_where_there_is_room_is_told_in_granules() {
+    let (made, granule) = made();
+    let mut core = made.core;
+    assert_eq!(core.extents.hole_bytes(), 6 * granule);
+    assert_eq!(core.lacks(6 * granule), Some(0));
+    assert_eq!(core.lacks(6 * granule + 1), Some(granule));
+    core.config.limit = Some(7 * granule);
+    assert_eq!(core.lacks(7 * granule), Some(granule));
+    assert_eq!(core.lacks(7 * granule + 1), None);
+    assert_eq!(core.gap_behind(2 * granule), 2 * granule);
+    assert_eq!(core.gap_behind(3 * granule), 0);
+    assert_eq!(core.gap_behind(granule), 0);
+    for (from, to, whole) in [(0, 2, 2), (4, 7, 3), (5, 6, 1), (0, 0, 0)] {
+        assert_eq!(
+            core.whole_frames(from * granule, to * granule),
+            whole * granule
+        );
+    }
+    let cut = |from: u64, to: u64| core.whole_frames(4 * granule + from, 7 * granule - to);
+    assert_eq!(
+        [cut(UNIT, 0), cut(0, UNIT), cut(UNIT, UNIT)],
+        [2, 2, 1].map(|n| n * granule)
+    );
+}
+
+#[test]
+fn a_run_mapped_elsewhere_brings_its_blocks_and_leaves_its_old_place_to_retire() {
+    let (mut made, granule) = made();
+    let slot = made.slot;
+    let blocks = [
+        (UNIT, UNIT),
+        (granule - UNIT, 2 * UNIT),
+        (2 * granule - UNIT, UNIT),
+    ];
+    for (start, bytes) in blocks {
+        made.block(start, bytes);
+    }
+    let run = made.core.runs(&|_| true)[0];
+    let tick = made.core.open_tick(slot);
+    let to = 7 * granule;
+    let carried = made.core.carry(&run, to, slot, tick).unwrap();
+    made.core.check().unwrap();
+    let seen: Vec<_> = carried
+        .iter()
+        .map(|it| (it.from, it.to, it.bytes))
+        .collect();
+    assert_eq!(
+        seen,
+        blocks.map(|(start, bytes)| (start, to + start, bytes))
+    );
+    for block in &carried {
+        let extent = made.core.extents.get(block.id);
+        assert_eq!(
+            (extent.start, extent.bytes, extent.slot),
+            (block.to, block.bytes, slot)
+        );
+        assert!(extent.movable && extent.state == State::Taken);
+    }
+    for at in [0, granule] {
+        let old = made.at(at);
+        assert_eq!(
+            (old.state, old.slot, old.tick),
+            (State::Retiring, slot, tick)
+        );
+    }
+    assert_eq!(made.core.retiring.len(), 2);
+    let hole = made.at(to + 2 * UNIT);
+    assert_eq!(
+        (hole.state, hole.slot, hole.tick),
+        (State::Hole, slot, tick)
+    );
+    assert_eq!(
+        (hole.start, hole.end()),
+        (to + 2 * UNIT, to + granule - UNIT)
+    );
+}
+
+#[test]
+fn a_run_of_nothing_mapped_is_an_error_and_one_refused_midway_stays() {
+    let (mut made, granule) = made();
+    let slot = made.slot;
+    let none = Run {
+        start: 0,
+        end: 3 * granule,
+        movable: true,
+        free: 0,
+        gap: 0,
+    };
+    assert!(made.core.carry(&none, 7 * granule, slot, 1).is_err());
+    made.core.check().unwrap();
+    // The second handle would lie where there is one.
+    let run = made.core.runs(&|_| true)[0];
+    assert!(made.core.carry(&run, 10 * granule, slot, 1).is_err());
+    assert_eq!(made.core.retiring.len(), 1);
+    assert_eq!(made.at(10 * granule).slot, FRESH);
+    made.core.check().unwrap();
+}
