@@ -2,7 +2,7 @@
 
 use super::{
     DUST_PART, EXCESS_PART, FREES_OF_TEMPORARY, LARGE_POOL, LOOKS_PER_CHANGES, Lie, MIDDLE_WEIGHT,
-    PART_OF_LARGE, PART_OF_SMALL, Recurring, Scatter, weight,
+    PART_OF_LARGE, PART_OF_SMALL, Recurring, Scatter, Terms, weight,
 };
 use crate::pool::PoolConfig;
 use crate::pool::config::HandleSize;
@@ -81,20 +81,14 @@ fn fragments_matter_to_large_requests_of_a_pool_in_use() {
     };
     let (live, unit) = (4 * granule, UNIT);
     assert!(granule > SMALL_BYTES);
-    assert_eq!(scatter(live, granule), Scatter::MuchNearPeak);
+    assert_eq!(scatter(live, granule), Scatter::TooMuch);
     assert_eq!(scatter(3 * granule, SMALL_BYTES), Scatter::Little);
-    assert_eq!(
-        scatter(3 * granule, SMALL_BYTES + unit),
-        Scatter::MuchNearPeak
-    );
-    // A tenth of the peak below it, half of it below it.
-    assert_eq!(scatter(live * 10 / 9, granule), Scatter::MuchNearPeak);
-    assert_eq!(scatter(live * 10 / 9 + 8 * unit, granule), Scatter::Much);
-    assert_eq!(scatter(2 * live + 1, granule), Scatter::Much);
-    assert_eq!(scatter(2 * live + 2, granule), Scatter::Little);
-    // What is held beyond the peak need not be saved.
-    assert_eq!(scatter(2 * granule, granule), Scatter::MuchNearPeak);
-    assert_eq!(scatter(2 * granule - 16 * unit, granule), Scatter::Little);
+    assert_eq!(scatter(3 * granule, SMALL_BYTES + unit), Scatter::TooMuch);
+    // There may be more the further live memory is from the peak, and any where it is far.
+    assert_eq!(scatter(13 * granule, granule), Scatter::TooMuch);
+    assert_eq!(scatter(15 * granule, granule), Scatter::Much);
+    assert_eq!(scatter(10 * live, granule), Scatter::Much);
+    assert_eq!(scatter(10 * live + 10, granule), Scatter::Little);
     made.core.peak_taken = live;
     made.core.may_move = true;
     assert_eq!(made.core.scatter(granule), Scatter::Little);
@@ -244,7 +238,11 @@ fn a_block_with_an_edge_at_either_end_that_is_freed_soon_is_a_temporary() {
         let (mut made, quarter) = with_blocks(3, &free);
         let bytes = 6 * quarter;
         let slot = made.slot;
-        let most = (u64::MAX, u64::MAX);
+        let most = Terms {
+            created: u64::MAX,
+            whole: u64::MAX,
+            calls: u64::MAX,
+        };
         let grant = made.core.take_with_edges(slot, bytes, most, |_, _| true);
         let grant = grant.unwrap().unwrap();
         let extent = *made.core.extents.get(grant.id);
