@@ -21,7 +21,7 @@ pub(super) struct Fragment {
 }
 
 /// No edge: the block begins, or ends, with a whole handle.
-const NO_FRAGMENT: Fragment = Fragment {
+pub(super) const NO_FRAGMENT: Fragment = Fragment {
     start: 0,
     bytes: 0,
     hole: NONE,

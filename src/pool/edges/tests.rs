@@ -7,18 +7,9 @@ use super::{Edge, Parts, Terms};
 use crate::pool::PoolConfig;
 use crate::pool::config::HandleSize;
 use crate::pool::core::tests::{Made, core};
-use crate::pool::extents::{NONE, State};
+use crate::pool::extents::State;
 use crate::pool::index::UNIT;
-use crate::pool::parts::Fragment;
-
-const NO_FRAGMENT: Fragment = Fragment {
-    start: 0,
-    bytes: 0,
-    hole: NONE,
-    frame: 0,
-    frame_start: 0,
-    frame_bytes: 0,
-};
+use crate::pool::parts::NO_FRAGMENT;
 
 fn made(granules: u64) -> Made {
     core(PoolConfig::default().handles(HandleSize::Granule), granules)
