@@ -12,7 +12,8 @@ use super::pointers::{Arrays, Place};
 use super::steps::{Log, StepRecord};
 use super::table::{Marks, MovableId, Moving, Table};
 use crate::compact::{
-    self, Aim, Budget, Goal, KeptPlan, Layout, Moved, Mover, Plan, Planner, Task,
+    self, Ahead, Aim, Budget, Goal, KeptPlan, Layout, Moved, Mover, Plan, Planner, Proposal,
+    Survey, Task,
 };
 use crate::device::{Addr, Device, Kept, Stream, lock};
 use crate::error::{Error, Result};
@@ -304,9 +305,31 @@ impl Registry {
     }
 
     pub(super) fn step_to(&self, aim: Aim<'_>, budget: &Budget) -> Result<Moved> {
+        let started = Instant::now();
+        let proposal = self.propose(aim, budget)?;
+        self.make(aim, budget, proposal, started)
+    }
+
+    /// Searches for a plan where that takes a search, without a lock.
+    pub(super) fn propose(&self, aim: Aim<'_>, budget: &Budget) -> Result<Option<Proposal>> {
+        let shared = self.shared()?;
+        let survey = lock(&self.state).survey(&shared, aim, budget);
+        Ok(survey.map(|survey| survey.propose(aim)))
+    }
+
+    /// Makes what holds of a plan, or of another.
+    pub(super) fn make(
+        &self,
+        aim: Aim<'_>,
+        budget: &Budget,
+        proposal: Option<Proposal>,
+        started: Instant,
+    ) -> Result<Moved> {
         let shared = self.shared()?;
         let mut calls = Calls::new();
-        let outcome = lock(&self.state).step(&shared, aim, budget, &mut calls);
+        let mut state = lock(&self.state);
+        let outcome = state.step(&shared, aim, budget, (proposal, started), &mut calls);
+        drop(state);
         tell(calls);
         shared.tell();
         outcome
@@ -357,14 +380,42 @@ impl State {
         Ok(())
     }
 
+    /// Most blocks that one step moves.
+    fn most_moves(&self) -> usize {
+        match self.arrays.is_empty() {
+            true => usize::MAX,
+            false => self.mover.most_ranges(),
+        }
+    }
+
+    /// What a plan is searched in; `None` if there is nothing to search.
+    fn survey(&mut self, shared: &Arc<Shared>, aim: Aim<'_>, budget: &Budget) -> Option<Survey> {
+        if self.arrays.any_pinned(&mut self.table) {
+            return None;
+        }
+        let task = Task {
+            planner: &self.planner,
+            aim,
+            budget,
+            most_moves: self.most_moves(),
+            timing: None,
+        };
+        let owners = Moving {
+            table: &mut self.table,
+            mover: &self.mover.stream.core().timeline,
+        };
+        shared.drain_all();
+        compact::survey(&shared.core.lock(), &owners, &task, self.kept.as_ref())
+    }
+
     fn step(
         &mut self,
         shared: &Arc<Shared>,
         aim: Aim<'_>,
         budget: &Budget,
+        (proposal, started): (Option<Proposal>, Instant),
         calls: &mut Calls,
     ) -> Result<Moved> {
-        let started = Instant::now();
         self.settle()?;
         if self.arrays.any_pinned(&mut self.table) {
             return Ok(Moved {
@@ -373,15 +424,11 @@ impl State {
             });
         }
         let span = self.log.as_mut().and_then(|log| log.span(&shared.device));
-        let most_moves = match self.arrays.is_empty() {
-            true => usize::MAX,
-            false => self.mover.most_ranges(),
-        };
         let task = Task {
             planner: &self.planner,
             aim,
             budget,
-            most_moves,
+            most_moves: self.most_moves(),
             timing: span.as_ref(),
         };
         let timeline = Arc::clone(&self.mover.stream.core().timeline);
@@ -390,7 +437,8 @@ impl State {
             mover: &timeline,
         };
         let kept = self.kept.take();
-        let outcome = compact::step(shared, &mut self.mover, &mut moving, &task, kept)?;
+        let ahead = Ahead { kept, proposal };
+        let outcome = compact::step(shared, &mut self.mover, &mut moving, &task, ahead)?;
         self.kept = outcome.kept;
         if outcome.moved.bytes > 0 {
             self.moved(&outcome.ways.by_origin(), calls);

@@ -49,11 +49,15 @@ fn what_a_plan_bodes_is_what_the_layout_after_it_does() {
         let foresight = Foresight::new(recent.iter().copied(), free);
         let sees = of.blocks.len() <= super::WHOLE || recent.iter().any(|&size| size <= free);
         let said = match sees {
-            true => foresight.bodes(&of, &with(after, hole, bytes)),
-            false => 0.0,
+            true => foresight.bodes(&of, &with(after, hole, bytes), f64::INFINITY),
+            false => Some(0.0),
         };
-        assert_eq!(search.bodes(&moves, hole), said);
-        seen += usize::from(said > 0.0);
+        assert_eq!(search.bodes(&moves, hole, f64::INFINITY), said);
+        assert_eq!(
+            search.bodes(&moves, hole, said.expect("below infinity")),
+            None
+        );
+        seen += usize::from(said > Some(0.0));
     }
     assert!(seen > 200, "{seen}");
 }
@@ -77,7 +81,8 @@ fn a_hole_is_put_where_it_bodes_best_of_all_places() {
             .filter(|hole| hole.1 >= bytes)
             .flat_map(|&(addr, room)| {
                 [addr, addr + room - bytes].map(|at| {
-                    let bodes = foresight.bodes(&of, &with(of.blocks.clone(), at, bytes));
+                    let after = with(of.blocks.clone(), at, bytes);
+                    let bodes = foresight.bodes(&of, &after, f64::INFINITY);
                     (bodes, room, at)
                 })
             });
