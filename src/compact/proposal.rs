@@ -26,6 +26,7 @@ pub(crate) struct Survey {
 /// What was found in a [`Survey`]; `None` where nothing reaches the aim.
 pub(crate) struct Proposal {
     changes: u64,
+    bytes: u64,
     plan: Option<Plan>,
 }
 
@@ -54,6 +55,11 @@ pub(crate) fn survey(
 impl Survey {
     /// Searches; no lock is needed.
     pub(crate) fn propose(self, aim: Aim<'_>) -> Proposal {
+        let bytes = match aim {
+            Aim::Goal(Goal::Hole(bytes)) => *bytes,
+            Aim::Room { bytes, .. } => bytes,
+            Aim::Goal(_) | Aim::Gather { .. } => 0,
+        };
         let plan = match aim {
             Aim::Goal(goal) => Layout::from_extents(self.extents)
                 .and_then(|layout| self.planner.plan(&layout, goal)),
@@ -62,6 +68,7 @@ impl Survey {
         };
         Proposal {
             changes: self.changes,
+            bytes,
             plan,
         }
     }
@@ -82,6 +89,10 @@ impl Proposal {
         let mut moves = plan.batches.iter().flat_map(Batch::moves);
         if same && moves.all(|m| owners.may_move(m.src)) {
             return Ok((Some(plan), true));
+        }
+        if core.extents.largest_hole() >= self.bytes {
+            // Made by others: nothing has to move any more.
+            return Err(());
         }
         let whole = plan.batches.len();
         let hold = match seeded!("stale-plan-made-unchecked") {
