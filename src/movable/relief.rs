@@ -38,32 +38,46 @@ impl Registry {
         outcome
     }
 
-    /// The ladder's step: moves what one request needs. Where nothing does, memory that lies apart
-    /// is brought together first, and at last everything is moved together, so that idle handles
-    /// come free.
+    /// Moves what makes room for `bytes` within `most_ns` of the device, or empties handles for them;
+    /// says whether it did.
+    fn move_for(&self, bytes: u64, most_ns: f64) -> bool {
+        let aims = [Aim::Room { bytes, most_ns }, Aim::Gather { bytes, most_ns }];
+        aims.into_iter().any(|aim| {
+            let moved = self.step_to(aim, &Budget::default());
+            moved.is_ok_and(|moved| moved.bytes > 0)
+        })
+    }
+
+    /// Nanoseconds of the device for moving every block once; `None` where a request of `bytes` lacks
+    /// nothing, or the pool is gone.
+    fn moving_all(&self, bytes: u64) -> Option<f64> {
+        let model = lock(&self.state).planner.model();
+        let shared = self.shared().ok()?;
+        let core = shared.core.lock();
+        core.lacks(bytes)?;
+        let (live, _) = core.extents.taken();
+        Some(model.launch_ns + live as f64 / model.bytes_per_ns)
+    }
+
+    /// The ladder's step: moves what one request needs. Where nothing does that is cheaper than moving
+    /// everything, memory that lies apart is brought together first, and then everything is moved
+    /// together, so that idle handles come free; a long search is what is left when that is done.
     pub(super) fn relieve(&self, pressure: &Pressure) -> Relief {
         let bytes = pressure.requested;
         lock(&self.state).planner.note_request(bytes);
-        let lacks = |shared: Arc<Shared>| shared.core.lock().lacks(bytes);
-        if self.shared().ok().and_then(lacks).is_none() {
+        let Some(all_ns) = self.moving_all(bytes) else {
             return Relief::Exhausted;
+        };
+        if self.move_for(bytes, SOON_NS) || (all_ns > SOON_NS && self.move_for(bytes, all_ns)) {
+            return Relief::Retry;
         }
         let step = |goal: Goal| self.step(&goal, &Budget::default()).unwrap_or_default();
-        for most_ns in [SOON_NS, f64::INFINITY] {
-            let aims = [Aim::Room { bytes, most_ns }, Aim::Gather { bytes, most_ns }];
-            for aim in aims {
-                let moved = self.step_to(aim, &Budget::default());
-                if moved.is_ok_and(|moved| moved.bytes > 0) {
-                    return Relief::Retry;
-                }
-            }
-        }
         let joined = self.join(bytes).unwrap_or(false);
         // What was joined or grown may be the hole already.
         if joined && step(Goal::Hole(bytes)).reached {
             return Relief::Retry;
         }
-        if step(Goal::Full).bytes > 0 || joined {
+        if step(Goal::Full).bytes > 0 || joined || self.move_for(bytes, f64::INFINITY) {
             return Relief::Retry;
         }
         Relief::Exhausted
