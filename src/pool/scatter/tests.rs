@@ -2,7 +2,7 @@
 
 use super::{
     DUST_PART, EXCESS_PART, FREES_OF_TEMPORARY, LARGE_POOL, LOOKS_PER_CHANGES, Lie, MIDDLE_WEIGHT,
-    PART_OF_LARGE, PART_OF_SMALL, Recurring, Scatter, Terms, weight,
+    PART_OF_LARGE, PART_OF_SMALL, Recurring, SIZE_WEIGHT, Scatter, Terms, WHOLE_WEIGHT, weight,
 };
 use crate::pool::PoolConfig;
 use crate::pool::config::HandleSize;
@@ -183,6 +183,31 @@ fn of_holes_that_are_as_good_the_smaller_is_taken() {
         let hole = made.at(fit.start);
         assert_eq!(hole.start, at * quarter, "{blocks:?}");
         assert_eq!(fit.whole, 8 * quarter);
+    }
+}
+
+#[test]
+fn an_end_of_a_hole_costs_what_it_breaks_and_leaves_less_what_it_uses_and_its_size() {
+    // A hole from each quarter of the first handle to each of the last.
+    for (from, to) in (1..8).flat_map(|from| (16..24).map(move |to| (from, to))) {
+        let (made, quarter) = with_blocks(6, &[(0, from), (to, 24)]);
+        let hole = (made.core.extents).seek(made.core.extents.first(), from * quarter);
+        let of = |from: u64, to: u64| Lie::of(&made.core.arena, from * quarter, to * quarter);
+        for units in 1..=to - from {
+            let low = (from, of(from + units, to));
+            let high = (to - units, of(from, to - units));
+            let rated = made.core.rated(hole, units * quarter);
+            for ((cost, fit), (start, after)) in rated.into_iter().zip([low, high]) {
+                let before = of(from, to);
+                let broken = (before.whole - after.whole) as f64 / (4 * quarter) as f64;
+                let larger = ((to - from) as f64 / units as f64).log2();
+                let fragments = after.weight - before.weight;
+                let said = broken * WHOLE_WEIGHT + fragments + larger * SIZE_WEIGHT;
+                assert!((cost - said).abs() < 1e-9, "{units} of {from} to {to}");
+                let place = (fit.hole, fit.start, fit.whole);
+                assert_eq!(place, (hole, start * quarter, before.whole - after.whole));
+            }
+        }
     }
 }
 
