@@ -38,7 +38,9 @@ MORE = [("mutants", LEAVE, {}), ("state_machine", "", {"WARPOOL_CASES": "60"})] 
         "faults state_machine"
     ).split()
 ]
-SECONDS = float(os.environ.get("WARPOOL_MUTANT_SECONDS", "120"))
+# A suite that takes so many times as long as without a mutant, and no less than so many seconds, is
+# taken to have no end.
+TIMES, LEAST_SECONDS = 12, 20
 ALLOWED = b"#![allow(arithmetic_overflow, unconditional_panic)]\n"
 SWITCH = '''//! Which mutant is in: the one that `WARPOOL_MUTANT` numbers.
 
@@ -90,6 +92,12 @@ def body(text, mutant):
     return text.index("{", found.end()) + 1, end - 1
 
 
+def gives_iterator(text, begin):
+    """Whether the function whose body begins there gives an iterator of a type without a name."""
+    head = text[text.rfind("fn ", 0, begin) : begin]
+    return re.search(r"-> impl Iterator<", head) is not None
+
+
 def with_switches(path, mutants):
     """The file with the mutants in, each under its number, and those that cannot be put in so."""
     text = path.read_text()
@@ -105,14 +113,20 @@ def with_switches(path, mutants):
         left += [number for number, _ in groups.pop(where)]
     for (begin, end), inside in sorted(groups.items(), reverse=True):
         arms = []
+        # Two bodies of a function have one type, and two iterators do not.
+        iterator = gives_iterator(text, begin)
+        opened, closed = ("Box::new({", "})") if iterator else ("", "")
         for number, mutant in inside:
             span = [place(text, mutant["span"][at]) for at in ("start", "end")]
             changed = text[begin : span[0]] + mutant["replacement"] + text[span[1] : end]
             arms.append(
-                f"if crate::mutant::is({number}) {{\n/*<{number}>*/{changed}\n/*</{number}>*/}} else "
+                f"if crate::mutant::is({number}) {{{opened}\n/*<{number}>*/{changed}\n"
+                f"/*</{number}>*/{closed}}} else "
             )
         numbers = ",".join(str(number) for number, _ in inside)
-        whole = "".join(arms) + "{" + text[begin:end] + "}"
+        whole = "".join(arms) + "{" + opened + text[begin:end] + closed + "}"
+        if iterator:
+            whole = f"let one: Box<dyn Iterator<Item = _> + '_> = {whole}; one"
         text = f"{text[:begin]}/*<of {numbers}>*/{whole}/*</of {numbers}>*/{text[end:]}"
     return text, left
 
@@ -206,14 +220,14 @@ def build(mutants):
     return found, apart.union(left), unviable
 
 
-def run(executable, arguments, variables, number):
+def run(executable, arguments, variables, number, limit):
     """How a test executable ends under a mutant, and the test that failed: at once when one does."""
     environment = {**os.environ, **variables, "CARGO_MANIFEST_DIR": str(TREE), "RUST_BACKTRACE": "0"}
     if number is not None:
         environment["WARPOOL_MUTANT"] = str(number)
     begin = time.monotonic()
     child = subprocess.Popen(
-        ["timeout", "-k", "1", str(SECONDS), executable, *arguments.split()],
+        ["timeout", "-k", "1", str(limit), executable, *arguments.split()],
         cwd=TREE,
         env=environment,
         stdout=subprocess.PIPE,
@@ -229,13 +243,27 @@ def run(executable, arguments, variables, number):
     code = child.wait()
     if code == 0:
         return "passes", ""
-    out = time.monotonic() - begin >= SECONDS - 1
+    out = time.monotonic() - begin >= limit - 1
     return ("out of time" if out else f"ends with {code}"), ""
 
 
-def tried(executables, suites, number):
-    for name, arguments, variables in suites:
-        outcome, test = run(executables[name], arguments, variables, number)
+def limits_of(executables):
+    """Seconds that each suite may take, from what it takes without a mutant."""
+    limits = []
+    for name, arguments, variables in FEW + MORE:
+        begin = time.monotonic()
+        outcome, test = run(executables[name], arguments, variables, None, 1800)
+        if outcome != "passes":
+            sys.exit(f"without a mutant {name}: {test or outcome}")
+        took = time.monotonic() - begin
+        print(f"{took:6.1f} s without a mutant: {name} {arguments}", flush=True)
+        limits.append(max(LEAST_SECONDS, TIMES * took))
+    return limits[: len(FEW)], limits[len(FEW) :]
+
+
+def tried(executables, suites, limits, number):
+    for (name, arguments, variables), limit in zip(suites, limits):
+        outcome, test = run(executables[name], arguments, variables, number, limit)
         if outcome != "passes":
             return f"{name}: {test or outcome}", outcome == "out of time"
     return None, False
@@ -259,9 +287,7 @@ def main():
     names = {number: mutant["name"] for number, mutant in mutants}
     executables, left, unviable = build(mutants)
     known = known_of(OUT / "log.txt") if "WARPOOL_MUTANTS_RESUME" in os.environ else {}
-    note, _ = (None, False) if known else tried(executables, FEW, None)
-    if note:
-        sys.exit(f"without a mutant {note}")
+    few, more = limits_of(executables)
     log = (OUT / "log.txt").open("w")
 
     def say(line):
@@ -277,17 +303,22 @@ def main():
     for number in sorted(unviable):
         say(f"unviable {names[number]}")
     late, missed = 0, numbers
-    for suites, outcome in ((FEW, "left    "), (MORE, "MISSED  ")):
-        still = []
-        for number in missed:
+    for suites, limits, outcome in ((FEW, few, "left    "), (MORE, more, "MISSED  ")):
+        still, begin = [], time.monotonic()
+        for done, number in enumerate(missed, 1):
             before = known.get((names[number], suites is MORE))
-            by, slow = before or tried(executables, suites, number)
+            by, slow = before or tried(executables, suites, limits, number)
             if by:
                 late += slow and number not in besides
                 say(f"caught   {names[number]} | {by}")
             else:
                 still.append(number)
                 say(f"{outcome} {names[number]}")
+            if done % 20 == 0 or done == len(missed):
+                minutes = (time.monotonic() - begin) / 60
+                rest = minutes / done * (len(missed) - done)
+                print(f"# {done} of {len(missed)} tried, {len(still)} not noticed, ", end="")
+                print(f"{minutes:.0f} min, {rest:.0f} to go", flush=True)
         missed = still
     sample = [number for number in numbers if number not in besides]
     caught = len(sample) - sum(number not in besides for number in missed)

@@ -73,29 +73,19 @@ impl Step<'_> {
             moves: &back,
         };
         if self.launch(part, task).is_err() {
-            if slide == Some(true) {
-                back.reverse();
-            }
-            for m in &back {
-                self.copy(m);
-            }
+            self.copy(one_by_one(back, slide));
         }
     }
 
-    /// Queues copies that make one move, which may overlap itself, without a table.
-    fn copy(&mut self, m: &Move) {
+    /// Queues copies that make `moves`, none of which overlaps itself, without a table.
+    fn copy(&self, moves: impl Iterator<Item = Move>) {
         let (base, stream) = (self.shared.base, &self.mover.stream);
-        let reach = m.src.abs_diff(m.dst).min(m.bytes).max(1);
-        let parts = m.bytes.div_ceil(reach);
-        for nth in 0..parts {
-            let at = reach * if m.dst > m.src { parts - 1 - nth } else { nth };
-            let bytes = reach.min(m.bytes - at);
-            let (to, from) = (base + m.dst + at, base + m.src + at);
+        for m in moves {
             // SAFETY: both are mapped memory of the pool that the stream runs behind, and they do
             // not overlap.
             let copied = unsafe {
                 let backend = stream.device().backend();
-                backend.copy_within(to, from, bytes, stream.raw())
+                backend.copy_within(base + m.dst, base + m.src, m.bytes, stream.raw())
             };
             if copied.is_err() {
                 return;
@@ -122,5 +112,97 @@ fn reversed(m: &Move) -> Move {
         src: m.dst,
         dst: m.src,
         bytes: m.bytes,
+    }
+}
+
+/// What a launch of `moves`, which ascend, comes to as moves of which each is made by itself behind
+/// the one before and none overlaps itself.
+fn one_by_one(mut moves: Vec<Move>, slide: Option<bool>) -> impl Iterator<Item = Move> {
+    if slide == Some(true) {
+        moves.reverse();
+    }
+    moves.into_iter().flat_map(|m| {
+        let reach = m.src.abs_diff(m.dst).min(m.bytes).max(1);
+        let parts = m.bytes.div_ceil(reach);
+        (0..parts).map(move |nth| {
+            let at = reach * if m.dst > m.src { parts - 1 - nth } else { nth };
+            Move {
+                src: m.src + at,
+                dst: m.dst + at,
+                bytes: reach.min(m.bytes - at),
+            }
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Moves of blocks of these sizes, so many bytes before each, one way by so many at most: sources
+    /// and destinations ascend, as those of a slide do.
+    fn slide(blocks: &[(u64, u64)], upward: bool, by: u64) -> Vec<Move> {
+        let (mut src, mut least, mut moves) = (by, 0, Vec::new());
+        for &(before, bytes) in blocks {
+            src += before;
+            let dst = if upward {
+                src + by
+            } else {
+                least.max(src - by)
+            };
+            moves.push(Move { src, dst, bytes });
+            (src, least) = (src + bytes, dst + bytes);
+        }
+        moves
+    }
+
+    proptest! {
+        #[test]
+        fn moves_made_one_by_one_come_to_what_their_launch_does(
+            blocks in vec((0u64..6, 1u64..12), 1..8),
+            upward in any::<bool>(),
+            by in 1u64..20,
+        ) {
+            let moves = slide(&blocks, upward, by);
+            let memory: Vec<u64> = (0..200).collect();
+            let of = |at: u64, bytes: u64| at as usize..(at + bytes) as usize;
+            // A launch reads before it writes.
+            let mut said = memory.clone();
+            for m in &moves {
+                said[of(m.dst, m.bytes)].copy_from_slice(&memory[of(m.src, m.bytes)]);
+            }
+            let mut seen = memory;
+            for m in one_by_one(moves.clone(), Some(upward)) {
+                prop_assert!(m.bytes > 0 && m.src.abs_diff(m.dst) >= m.bytes, "{m:?}");
+                seen.copy_within(of(m.src, m.bytes), m.dst as usize);
+            }
+            prop_assert_eq!(seen, said);
+            // No more of them than the distance asks for; disjoint ones in the order they have.
+            let most = moves.iter().map(|m| m.bytes.div_ceil(m.src.abs_diff(m.dst).max(1)));
+            prop_assert!(one_by_one(moves.clone(), Some(upward)).count() as u64 <= most.sum());
+        }
+    }
+
+    #[test]
+    fn moves_that_stay_apart_are_made_in_one_piece_each() {
+        let moves: Vec<Move> = [(0, 100), (40, 140), (20, 160)]
+            .map(|(src, dst)| Move {
+                src,
+                dst,
+                bytes: 20,
+            })
+            .to_vec();
+        assert!(one_by_one(moves.clone(), None).eq(moves.iter().copied()));
+        let back = moves.iter().map(reversed);
+        assert!(
+            back.eq([(100, 0), (140, 40), (160, 20)].map(|(src, dst)| Move {
+                src,
+                dst,
+                bytes: 20
+            }))
+        );
     }
 }
