@@ -164,7 +164,7 @@ mod tests {
 
     use super::*;
     use crate::device::{Device, Timeline};
-    use crate::pool::{Core, PoolConfig};
+    use crate::pool::{Core, Pool, PoolConfig};
 
     /// Owners that note who is asked about.
     struct Asked(RefCell<Vec<u64>>);
@@ -198,6 +198,34 @@ mod tests {
         let run = run(1024, 4096, 0, true, 0);
         uses_waited_for(&asked, &run, &core, timeline).expect("no wait fails");
         assert_eq!(asked.0.into_inner(), [1024, 2048, 4096]);
+    }
+
+    #[test]
+    fn what_all_free_memory_lacks_is_mapped_behind_it_and_nothing_where_it_suffices() {
+        let device = Device::host().expect("the host device");
+        let pool = Pool::new(&device, PoolConfig::default()).expect("a pool");
+        let (shared, mover) = (pool.shared(), Mover::new(&device).expect("a mover"));
+        let mut owners = Asked(RefCell::default());
+        let granule = {
+            let mut core = shared.core.lock();
+            let granule = core.arena.granule();
+            core.extend(0, 4 * granule).expect("memory");
+            granule
+        };
+        let mut joined = |bytes| {
+            let joined = join(shared, &mover, &mut owners, bytes).expect("a lane");
+            assert!(joined.error.is_none() && joined.ways.is_empty());
+            let core = shared.core.lock();
+            core.check().expect("whole books");
+            let last = core.mapped_extents().last();
+            let end = last.map_or(0, |(at, bytes, _)| at + bytes);
+            assert_eq!(end, core.arena.reserved(), "one stretch");
+            (joined.changed, end / granule)
+        };
+        assert_eq!(joined(4 * granule), (false, 4));
+        assert_eq!(joined(6 * granule), (true, 6));
+        assert_eq!(joined(6 * granule + 1), (true, 7));
+        assert_eq!(joined(6 * granule + 1), (false, 7));
     }
 
     fn run(start: u64, bytes: u64, free: u64, movable: bool, gap: u64) -> Run {
