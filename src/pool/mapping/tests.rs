@@ -1,8 +1,12 @@
 //! How many handles a stretch is mapped with.
 
-use super::{Core, Extent, HANDLES_A_STRETCH, HANDLES_AIMED_AT, HandleSize, LARGEST_HANDLE};
+use std::time::{Duration, Instant};
+
+use super::{
+    Core, Extent, HANDLES_A_STRETCH, HANDLES_AIMED_AT, HandleSize, LARGEST_HANDLE, Search,
+};
 use crate::pool::PoolConfig;
-use crate::pool::core::tests::core;
+use crate::pool::core::tests::{Made, core};
 use crate::pool::extents::State;
 
 /// The largest power of two of granules within `most` bytes, one at least.
@@ -119,4 +123,84 @@ fn a_stretch_is_mapped_with_sixteen_handles_at_least_wherever_it_lies() {
         assert_eq!((hole.start, hole.bytes), (from, stretch * granule));
     }
     core.check().unwrap();
+}
+
+#[test]
+fn holes_are_merged_once_a_request_and_only_where_they_have_as_much_as_it_or_a_handle() {
+    let mut made = core(PoolConfig::default(), 3);
+    let granule = made.core.arena.granule();
+    let may = |made: &Made, search: &mut Search, bytes| made.core.may_unify(search, bytes);
+    for (free, bytes, said) in [
+        (2 * granule, 9 * granule, true),
+        (granule, granule, true),
+        (granule - 256, granule, false),
+        (512, 512, true),
+        (256, 512, false),
+    ] {
+        let block = made.block(0, 3 * granule - free);
+        let mut search = Search::new(true);
+        assert_eq!(may(&made, &mut search, bytes), said, "{free} for {bytes}");
+        // What was not done may be done once there is more.
+        assert_eq!(search.unified, said);
+        assert!(!said || !may(&made, &mut search, bytes));
+        made.free(block);
+    }
+}
+
+/// Three handles with a block in the second, and what is beyond it freed by another stream; no more
+/// may be made.
+fn two_apart() -> (Made, impl Sized) {
+    let config = PoolConfig::default().handles(HandleSize::Granule);
+    let mut made = core(config, 3);
+    let granule = made.core.arena.granule();
+    made.core.config.limit = Some(3 * granule);
+    made.block(granule, granule);
+    let (other, held) = made.stream();
+    for at in [0, 2 * granule] {
+        let id = made.block(at, granule);
+        made.core.active.sub(granule);
+        let tick = made.core.open_tick(other);
+        made.core.extents.give(id, other, tick, |_| false);
+    }
+    (made, held)
+}
+
+#[test]
+fn an_old_place_goes_once_the_work_that_used_it_is_done_whoever_saw_that() {
+    let (mut made, _held) = two_apart();
+    let granule = made.core.arena.granule();
+    let grant = made.core.take_mapping(made.slot, 2 * granule).unwrap();
+    made.granted(grant.unwrap());
+    assert_eq!((made.core.steps.steal, made.core.steps.waits), (1, 1));
+    assert_eq!(made.core.retiring.len(), 1);
+    let begin = Instant::now();
+    while !made.core.retiring.is_empty() {
+        made.core.reap().unwrap();
+        made.core.check().unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(20));
+    }
+    assert_eq!(made.core.arena.reserved(), 3 * granule);
+}
+
+#[test]
+fn what_free_handles_do_not_make_up_is_not_served_and_costs_nothing() {
+    for granules in [2, 3] {
+        let (mut made, _held) = two_apart();
+        let granule = made.core.arena.granule();
+        let grant = made
+            .core
+            .take_mapping(made.slot, granules * granule)
+            .unwrap();
+        assert_eq!(grant.is_some(), granules == 2);
+        assert_eq!(made.core.steps.steal, u64::from(granules == 2));
+        assert_eq!(made.core.arena.reserved(), 3 * granule);
+    }
+    // With room for the third it is made, and the others are mapped beside it.
+    let (mut made, _held) = two_apart();
+    let granule = made.core.arena.granule();
+    made.core.config.limit = Some(4 * granule);
+    let grant = made.core.take_mapping(made.slot, 3 * granule).unwrap();
+    made.granted(grant.unwrap());
+    assert_eq!(made.core.arena.reserved(), 4 * granule);
+    assert_eq!(made.core.extents.hole_bytes(), 0);
 }

@@ -1,8 +1,9 @@
 //! How free memory lies in handles, when that matters, and which end of which hole is taken then.
 
 use super::{
-    DUST_PART, EXCESS_PART, FREES_OF_TEMPORARY, LARGE_POOL, LOOKS_PER_CHANGES, Lie, MIDDLE_WEIGHT,
-    PART_OF_LARGE, PART_OF_SMALL, Recurring, SIZE_WEIGHT, Scatter, Terms, WHOLE_WEIGHT, weight,
+    AT_PEAK_PART, AWAY_PART, CALLS_A_TIME, DUST_PART, EXCESS_PART, FEW_CALLS, FREES_OF_TEMPORARY,
+    LARGE_POOL, LOOKS_PER_CHANGES, Lie, MIDDLE_WEIGHT, PART_OF_LARGE, PART_OF_SMALL, Recurring,
+    SIZE_WEIGHT, Scatter, Terms, WHOLE_WEIGHT, weight,
 };
 use crate::pool::PoolConfig;
 use crate::pool::config::HandleSize;
@@ -110,6 +111,29 @@ fn fragments_may_have_a_part_of_the_peak_or_of_what_is_held_beyond_it() {
     assert_eq!(allowed(granule), part(5 * granule, EXCESS_PART));
     assert_eq!(allowed(LARGE_POOL - 1), part(LARGE_POOL - 1, PART_OF_SMALL));
     assert_eq!(allowed(LARGE_POOL), part(LARGE_POOL, PART_OF_LARGE));
+}
+
+#[test]
+fn any_number_of_calls_is_worth_it_at_the_peak_and_else_the_more_the_more_fragments() {
+    let (mut made, granule) = halves();
+    let core = &mut made.core;
+    let live = 3 * granule;
+    let peak = live + 100 * granule;
+    core.peak_taken = peak;
+    let near = peak - peak / AT_PEAK_PART - live;
+    assert_eq!(core.calls_worth(near), u64::MAX);
+    core.seen.bytes = core.too_much(live) as u64;
+    assert_eq!(core.calls_worth(near - 1), FEW_CALLS as u64);
+    for times in [2, 3] {
+        core.seen.bytes = (core.too_much(live) * f64::from(times)) as u64 + 1;
+        let more = CALLS_A_TIME * (f64::from(times) - 1.0);
+        assert_eq!(core.calls_worth(near - 1), (FEW_CALLS + more) as u64);
+    }
+    // Too much is what they may have, and a part of what live memory lacks to its peak.
+    let lacks = (peak - live) as f64 * AWAY_PART;
+    let allowed = core.fragments_allowed() as f64;
+    assert!((core.too_much(live) - allowed - lacks).abs() < 1.0);
+    assert!((core.too_much(peak + 1) - allowed).abs() < 1.0);
 }
 
 #[test]
