@@ -2,6 +2,7 @@
 //! must have back everything it handed out.
 
 mod capture;
+mod capture_parts;
 #[path = "../common/mod.rs"]
 mod common;
 mod figures;
