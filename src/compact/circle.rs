@@ -95,16 +95,29 @@ impl Step<'_> {
 
     /// Books that what the launches wrote and what no block stands in is free behind them.
     fn book_written(&mut self, moves: &[Move], queued: &[Queued], arrived: bool, before: u64) {
-        let stand = |m: &Move| match arrived {
-            true => (m.dst, m.dst + m.bytes),
-            false => (m.src, m.src + m.bytes),
-        };
-        let written = queued.iter().flat_map(|(part, _)| part);
-        let written = written.map(|m| (m.dst, m.dst + m.bytes)).collect();
-        let holes = difference(written, moves.iter().map(stand).collect());
+        let parts = queued.iter().flat_map(|(part, _)| part);
+        let holes = written_free(moves, parts, arrived);
         let tick = self.tick(before);
         self.core.book_written(&holes, self.slot, tick);
     }
+}
+
+/// The ranges (begin, end) that `parts` write and that no block stands in once the blocks have made
+/// `moves`, or have not.
+fn written_free<'a>(
+    moves: &[Move],
+    parts: impl Iterator<Item = &'a Move>,
+    arrived: bool,
+) -> Vec<(u64, u64)> {
+    let place = |m: &Move| (m.dst, m.dst + m.bytes);
+    let stand = |m: &Move| match arrived {
+        true => place(m),
+        false => place(&reversed(m)),
+    };
+    difference(
+        parts.map(place).collect(),
+        moves.iter().map(stand).collect(),
+    )
 }
 
 fn reversed(m: &Move) -> Move {
@@ -184,6 +197,20 @@ mod tests {
             let most = moves.iter().map(|m| m.bytes.div_ceil(m.src.abs_diff(m.dst).max(1)));
             prop_assert!(one_by_one(moves.clone(), Some(upward)).count() as u64 <= most.sum());
         }
+    }
+
+    #[test]
+    fn what_a_circle_wrote_and_no_block_stands_in_is_free() {
+        let mv = |src, dst, bytes| Move { src, dst, bytes };
+        // Two blocks that swap places, the one by way of 500 on.
+        let moves = [mv(100, 220, 40), mv(220, 100, 60)];
+        let parts = [mv(100, 500, 40), mv(220, 100, 60), mv(500, 220, 40)];
+        let free = |count: usize, arrived| written_free(&moves, parts[..count].iter(), arrived);
+        assert_eq!(free(3, true), [(500, 540)]);
+        assert_eq!(free(0, false), []);
+        assert_eq!(free(1, false), [(500, 540)]);
+        assert_eq!(free(2, false), [(140, 160), (500, 540)]);
+        assert_eq!(free(3, false), [(140, 160), (500, 540)]);
     }
 
     #[test]
