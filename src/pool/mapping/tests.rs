@@ -204,3 +204,23 @@ fn what_free_handles_do_not_make_up_is_not_served_and_costs_nothing() {
     assert_eq!(made.core.arena.reserved(), 4 * granule);
     assert_eq!(made.core.extents.hole_bytes(), 0);
 }
+
+#[test]
+fn as_much_is_made_without_a_look_for_idle_memory_as_the_peak_and_its_slack_allow() {
+    let config = PoolConfig::default().slack(0.25);
+    let mut made = core(config, 8);
+    let granule = made.core.arena.granule();
+    made.block(0, 3 * granule);
+    let slack = |made: &Made, granules: u64| made.core.slack(granules * granule) / granule;
+    // The peak becomes 12 and 16 granules, of which there are 8.
+    assert_eq!([9, 13].map(|granules| slack(&made, granules)), [7, 12]);
+    assert_eq!(slack(&made, 1), 0, "no more than there is");
+    made.core.peak_taken = 20 * granule;
+    assert_eq!([1, 17].map(|granules| slack(&made, granules)), [17, 17]);
+    made.core.config.soft_limit = Some(12 * granule);
+    assert_eq!(
+        [1, 4, 5].map(|granules| slack(&made, granules)),
+        [17, 17, 0]
+    );
+    assert_eq!(made.core.slack(4 * granule + 1), 0);
+}
