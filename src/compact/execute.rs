@@ -399,3 +399,6 @@ impl Step<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
