@@ -224,3 +224,77 @@ fn as_much_is_made_without_a_look_for_idle_memory_as_the_peak_and_its_slack_allo
     );
     assert_eq!(made.core.slack(4 * granule + 1), 0);
 }
+
+#[test]
+fn a_small_pool_of_several_streams_maps_new_memory_before_any_stream_waits() {
+    for (reserved, several, granules, said) in [
+        (4, true, 4, true),
+        (4, true, 5, false),
+        (4, false, 4, false),
+        (7, true, 1, true),
+        (8, true, 1, false),
+    ] {
+        let config = PoolConfig::default().handles(HandleSize::Granule);
+        let mut made = core(config, reserved);
+        let granule = made.core.arena.granule();
+        made.core.config.overlap_bytes = 8 * granule;
+        let held = several.then(|| made.stream());
+        made.block(0, reserved * granule);
+        let grant = (made.core.take_overlapping(made.slot, granules * granule)).unwrap();
+        let grant = grant.map(|grant| made.granted(grant));
+        assert_eq!(grant.is_some(), said, "{granules} beside {reserved}");
+        let more = if said { granules } else { 0 };
+        assert_eq!(made.core.arena.reserved(), (reserved + more) * granule);
+        // The limit holds here too.
+        made.core.config.limit = Some(made.core.arena.reserved());
+        assert!(
+            made.core
+                .take_overlapping(made.slot, granule)
+                .unwrap()
+                .is_none()
+        );
+        drop(held);
+    }
+}
+
+#[test]
+fn what_is_ready_is_used_before_new_memory_is_mapped_beside_it() {
+    let config = PoolConfig::default().handles(HandleSize::Granule);
+    let mut made = core(config, 4);
+    let granule = made.core.arena.granule();
+    let _held = made.stream();
+    made.block(0, 3 * granule);
+    let at = made.core.take_overlapping(made.slot, 3 * granule).unwrap();
+    assert_eq!(made.granted(at.unwrap()), 3 * granule);
+    assert_eq!(made.core.arena.reserved(), 6 * granule);
+}
+
+#[test]
+fn idle_handles_are_given_back_as_far_as_they_are_asked_for_or_none() {
+    let config = PoolConfig::default().handles(HandleSize::Granule);
+    for (asked, within, said) in [
+        (0, 0, 0),
+        (1, 0, 1),
+        (4, 0, 4),
+        (5, 0, 0),
+        (3, 2, 3),
+        (4, 2, 0),
+    ] {
+        let mut made = core(config.clone(), 6);
+        let granule = made.core.arena.granule();
+        // Handles 0 and 3 have a block; of the rest, some are in the window.
+        made.block(0, granule / 2);
+        made.block(3 * granule, granule);
+        let mut window = super::Window::of_gap(4 * granule, within / 2 * granule);
+        window.first = made
+            .core
+            .extents
+            .seek(made.core.extents.first(), 4 * granule);
+        let bytes = asked * granule;
+        let enough = made.core.release_idle(&window, bytes).unwrap();
+        made.core.check().unwrap();
+        assert_eq!(enough, said == asked, "{asked} beside {within}");
+        assert_eq!(made.core.arena.reserved(), (6 - said) * granule);
+        assert_eq!(made.core.arena.calls().released, said);
+    }
+}
