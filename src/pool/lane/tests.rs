@@ -129,10 +129,11 @@ fn no_more_come_along_than_one_wait_is_for_nor_than_the_cache_may_hold() {
 fn blocks_are_taken_ahead_after_misses_in_a_row_as_many_as_a_cache_may_hold() {
     for (bytes, most) in [
         (BYTES, AHEAD),
-        (AHEAD_BYTES / 3, 3),
+        (AHEAD_BYTES / 2, 2),
         (AHEAD_BYTES + UNIT, 0),
     ] {
-        for (cache_bytes, said) in [(64 << 20, true), (bytes, false)] {
+        let exact = IN_A_ROW.min(most.max(1)) * bytes;
+        for (cache_bytes, said) in [(64 << 20, true), (exact, true), (exact - 1, false)] {
             let world = World::new(PoolConfig::default().cache_bytes(cache_bytes));
             let lane = world.lane(0);
             let mut held = vec![world.pool.alloc(&world.streams[0], 100 * bytes).unwrap()];
