@@ -298,3 +298,34 @@ fn idle_handles_are_given_back_as_far_as_they_are_asked_for_or_none() {
         assert_eq!(made.core.arena.calls().released, said);
     }
 }
+
+#[test]
+fn a_request_is_put_together_from_fragments_and_idle_handles_where_those_are_too_many() {
+    for matters in [true, false] {
+        let config = PoolConfig::default()
+            .handles(HandleSize::Granule)
+            .slack(0.0);
+        let mut made = core(config, 14);
+        let granule = made.core.arena.granule();
+        let half = granule / 2;
+        // Three handles with a free end, three with a free begin, an idle one, and one between each.
+        for at in 0..7 {
+            made.block((2 * at + 1) * granule, granule);
+            let start = 2 * at * granule;
+            match at {
+                0..3 => drop(made.block(start, half)),
+                3..6 => drop(made.block(start + half, half)),
+                _ => {}
+            }
+        }
+        // One more may be made without a look for idle memory, and two are wanted.
+        made.core.peak_taken = 15 * granule;
+        made.core.config.remap = true;
+        made.core.may_move = !matters;
+        let grant = made.core.take_mapping(made.slot, 2 * granule).unwrap();
+        made.granted(grant.unwrap());
+        let (edges, reserved) = (made.core.edges.len(), made.core.arena.reserved());
+        let said = if matters { (2, 14) } else { (0, 15) };
+        assert_eq!((edges, reserved / granule), said);
+    }
+}
