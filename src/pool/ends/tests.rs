@@ -237,6 +237,7 @@ fn of_ready_holes_the_smallest_is_taken_and_of_equal_ones_its_own() {
     let mine = hole(&mut made, 4, own);
     let smaller = hole(&mut made, 3, third);
     let larger = hole(&mut made, 9, other);
+    let as_large = hole(&mut made, 9, own);
     let found = |made: &Made, slot, units: u64| {
         let id = made.core.ready(slot, units * UNIT, End::Low, |_| true);
         id.map(|id| made.core.extents.get(id).start)
@@ -245,7 +246,8 @@ fn of_ready_holes_the_smallest_is_taken_and_of_equal_ones_its_own() {
     assert_eq!(found(&made, other, 4), Some(theirs));
     assert_eq!(found(&made, own, 3), Some(smaller));
     assert_eq!(found(&made, own, 2), Some(smaller));
-    assert_eq!(found(&made, own, 5), Some(larger));
+    assert_eq!(found(&made, own, 5), Some(as_large));
+    assert_eq!(found(&made, other, 5), Some(larger));
     // What nobody used is behind all of these, and larger.
     let rest = found(&made, own, 10).unwrap();
     assert_eq!(

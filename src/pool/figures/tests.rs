@@ -66,13 +66,13 @@ fn totals_of_lanes_are_what_they_have_in_all() {
     let (mut all, parts) = (Totals::default(), [of(100), of(2000), of(30_000)]);
     parts.iter().for_each(|part| all.add(part));
     let seen = all.now();
-    for at in 0..3 {
+    for (at, seen) in seen.into_iter().enumerate() {
         let of_parts = parts.iter().map(|part| part.now()[at]);
         let said = of_parts.fold(Default::default(), |sum: (Sums, u64), part| {
             (sum.0 + part.0, sum.1 + part.1)
         });
-        assert_eq!((seen[at].0.bytes, seen[at].1), (said.0.bytes, said.1));
-        assert_eq!(seen[at].0.blocks, said.0.blocks);
+        assert_eq!((seen.0.bytes, seen.1), (said.0.bytes, said.1));
+        assert_eq!(seen.0.blocks, said.0.blocks);
     }
     assert_eq!(seen[2].1, 3 * 2 + 3 * 3);
 }

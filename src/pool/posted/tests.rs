@@ -135,3 +135,15 @@ fn the_more_there_is_to_walk_over_the_rarer_it_is_done() {
     assert!(unasked.is_none() && stepped.is_some_and(|due| (due - 0.5).abs() < 0.01));
     assert!(at_once(rare));
 }
+
+#[test]
+fn a_walk_is_looked_at_with_the_change_that_it_is_due_at() {
+    let device = Device::host().expect("the host device");
+    let lock = CoreLock::new(Core::new(&device, PoolConfig::default()).expect("a core"));
+    lock.lock().walked.look_at = 5;
+    for changes in 1..5 {
+        assert_eq!(lock.lock().walked.changes, changes);
+    }
+    // Of so few extents it is made at once.
+    assert_eq!(lock.lock().walked.changes, 0);
+}
