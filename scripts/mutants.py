@@ -14,7 +14,7 @@ from pathlib import Path
 
 OUT = Path(os.environ.get("WARPOOL_MUTANTS_OUT", "target/mutants")).resolve()
 TREE = OUT / "tree"
-FEATURES = ["--no-default-features", "--features", "sanitize"]
+FEATURES = ["--no-default-features", "--features", "sanitize,tracing"]
 # What notices most a second, and then all the rest that sees the pool: executable, arguments,
 # variables.
 LEAVE = (
@@ -36,6 +36,7 @@ MORE = [
     ("sim_capture", "", {}),
     ("replay", "", {}),
     ("pool_counts", "", {}),
+    ("tracing", "", {}),
     ("sim_pool", "", {}),
     ("soak", "", {}),
     ("state_machine", "", {"WARPOOL_CASES": "60"}),
