@@ -9,6 +9,7 @@ mod figures;
 mod ladder;
 mod limits;
 mod lives;
+mod refused;
 mod reuse;
 mod slabs;
 mod snapshot;
