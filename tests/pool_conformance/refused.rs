@@ -15,7 +15,18 @@ on_every_device! {
     any_other_failure_of_a_call_is_what_the_request_answers,
 }
 
-/// A pool that lacks a call of the device for the request of two granules that follows.
+/// What there is for a request of the pool.
+#[derive(Clone, Copy, PartialEq)]
+enum Free {
+    /// Nothing, but more may be made.
+    Nothing,
+    /// Handles that are idle, but apart.
+    Handles,
+    /// The end of one handle and the begin of another, and no more may be made.
+    Fragments,
+}
+
+/// A pool that lacks a call of the device for the request that follows.
 struct Lacking {
     watched: Arc<Watched>,
     pool: Pool,
@@ -23,27 +34,32 @@ struct Lacking {
     asked: Arc<AtomicU64>,
     /// On another stream, where there are two.
     _others: Vec<Block>,
-    granule: u64,
+    wanted: u64,
 }
 
 impl Lacking {
-    /// With idle handles apart, or none; alone on the pool, or not.
-    fn new(device: &Device, idle: bool, alone: bool) -> Self {
+    /// With so much free; the stream alone on the pool, or not.
+    fn new(device: &Device, free: Free, alone: bool) -> Self {
         let (device, watched) = Watched::over(device);
         let granule = device.info().granule;
-        let pool = limited(&device, 5);
+        let fragments = free == Free::Fragments;
+        let most = if fragments { 3 } else { 5 };
+        let pool = limited(&device, most + u64::from(!alone));
         let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
         let mut others = Vec::new();
         if !alone {
             others.push(pool.alloc(&other, granule).unwrap());
         }
-        let blocks = [(); 3].map(|()| pool.alloc(&stream, granule).unwrap());
-        let [one, two, three] = blocks;
-        others.push(two);
-        if idle {
-            drop((one, three));
-        } else {
-            others.extend([one, three]);
+        let blocks = [(); 6].map(|()| pool.alloc(&stream, granule / 2).unwrap());
+        for (at, block) in blocks.into_iter().enumerate() {
+            let goes = match free {
+                Free::Nothing => false,
+                Free::Handles => at / 2 != 1,
+                Free::Fragments => at == 1 || at == 4,
+            };
+            if !goes {
+                others.push(block);
+            }
         }
         let asked = Arc::<AtomicU64>::default();
         let counts = Arc::clone(&asked);
@@ -57,7 +73,7 @@ impl Lacking {
             stream,
             asked,
             _others: others,
-            granule,
+            wanted: if fragments { granule } else { 2 * granule },
         }
     }
 
@@ -65,7 +81,7 @@ impl Lacking {
     /// application was asked.
     fn answer(&self, call: &'static str, code: i32) -> Option<(Error, u64)> {
         self.watched.fail_with(call, 1, true, code);
-        let answer = self.pool.alloc(&self.stream, 2 * self.granule);
+        let answer = self.pool.alloc(&self.stream, self.wanted);
         let failed = self.watched.failures() > 0;
         self.watched.heal();
         whole(&self.pool);
@@ -77,19 +93,23 @@ impl Lacking {
 /// Each pool and call of which one lacks the other.
 fn each(device: &Device, code: i32, see: impl Fn(Error, u64)) {
     let mut seen = 0;
-    for (idle, alone) in [(true, true), (true, false), (false, true), (false, false)] {
-        for call in ["create", "map"] {
-            let lacking = Lacking::new(device, idle, alone);
+    for free in [Free::Nothing, Free::Handles, Free::Fragments] {
+        for (alone, call) in [
+            (true, "create"),
+            (true, "map"),
+            (false, "create"),
+            (false, "map"),
+        ] {
+            let lacking = Lacking::new(device, free, alone);
             if let Some((error, asked)) = lacking.answer(call, code) {
                 see(error, asked);
                 seen += 1;
             }
             // The device has it again.
-            let works = lacking.pool.alloc(&lacking.stream, lacking.granule);
-            drop(works.unwrap());
+            drop(lacking.pool.alloc(&lacking.stream, lacking.wanted).unwrap());
         }
     }
-    assert!(seen >= 4, "{seen} were refused");
+    assert!(seen >= 6, "{seen} were refused");
 }
 
 fn a_device_without_memory_for_a_call_sends_the_request_to_the_application(device: &Device) {
