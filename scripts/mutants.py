@@ -206,6 +206,7 @@ def build(mutants):
     wanted = dict.fromkeys(name for name, _, _ in FEW + MORE)
     targets = [arg for name in wanted for arg in (["--lib"] if name == "lib" else ["--test", name])]
     unviable, apart = set(), set()
+    print("# the mutants are put in and compiled, until all that are left do", flush=True)
     while True:
         left = lay_out([mutant for mutant in mutants if mutant[0] not in unviable | apart])
         messages, well = cargo("check", "--lib")
@@ -217,6 +218,7 @@ def build(mutants):
             sys.exit("the copy does not compile:\n" + "\n".join(errors[-3:]))
         unviable |= bad[0]
         apart |= bad[1]
+    print("# the suites are built", flush=True)
     messages, well = cargo("test", "--no-run", *targets)
     if not well:
         sys.exit("the tests of the copy do not compile")
@@ -258,13 +260,14 @@ def run(executable, arguments, variables, number, limit):
 def limits_of(executables):
     """Seconds that each suite may take, from what it takes without a mutant."""
     limits = []
+    print("# each suite is run without a mutant", flush=True)
     for name, arguments, variables in FEW + MORE:
         begin = time.monotonic()
         outcome, test = run(executables[name], arguments, variables, None, 1800)
         if outcome != "passes":
             sys.exit(f"without a mutant {name}: {test or outcome}")
         took = time.monotonic() - begin
-        print(f"{took:6.1f} s without a mutant: {name} {arguments}", flush=True)
+        print(f"{took:6.1f} s {name} {arguments[:50]}", flush=True)
         limits.append(max(LEAST_SECONDS, TIMES * took))
     return limits[: len(FEW)], limits[len(FEW) :]
 
