@@ -148,7 +148,12 @@ fn each_step_of_a_pass_is_recorded_with_what_it_moved_and_took(device: &Device) 
     let steps = pool.take_steps().unwrap();
     let recorded = steps.iter().map(|it| (it.bytes, it.blocks, it.launches));
     assert_eq!(recorded.collect::<Vec<_>>(), made);
-    assert!(made.len() > 2 && made.iter().all(|&(_, blocks, launches)| blocks >= launches));
+    assert!(
+        made.len() > 2
+            && made
+                .iter()
+                .all(|&(_, blocks, launches)| blocks >= launches && launches > 0)
+    );
     for step in steps {
         // From before its first launch to behind its last.
         assert!(step.device_ns >= 0.0 && step.predicted_ns > 0.0, "{step:?}");

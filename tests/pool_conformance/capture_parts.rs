@@ -26,6 +26,8 @@ fn what_a_block_of_a_graph_gives_up_is_handed_out_in_its_capture_and_no_more(dev
     let said: Vec<u64> = (2..8).map(|at| from + at * part).collect();
     assert_eq!(inside, said);
     let graph = capture.end().unwrap();
+    // The seventh lies in memory of its own.
+    assert!(graph.memory().bytes() >= 9 * part);
     drop((parts, block, graph));
     whole(&pool);
 }

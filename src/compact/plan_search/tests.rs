@@ -1,7 +1,7 @@
 //! What a search makes of what a layout bodes.
 
 use super::super::layout::{Layout, extents_from};
-use super::super::plan::{Goal, LARGE_PART, Planner};
+use super::super::plan::{Batch, Goal, LARGE_PART, Planner};
 use super::super::plan_foresight::Foresight;
 use super::{Block, Search, Stretches, way};
 use crate::device::sim::Rng;
@@ -230,6 +230,30 @@ fn the_row_that_slides_is_the_cheapest_of_all_with_as_much_free() {
         slid += usize::from(moved > 0);
     }
     assert!(slid > 50, "{slid}");
+}
+
+#[test]
+fn a_plan_is_worth_what_it_moves_and_what_it_bodes() {
+    let mut random = Rng::new(15);
+    let mut seen = 0;
+    for _ in 0..1500 {
+        let of = drawn(&mut random, 14);
+        let bytes = 256 * (1 + random.below(8));
+        let recent: Vec<u64> = (0..3).map(|_| 256 * (1 + random.below(9))).collect();
+        let mut search = Search::new(&of, bytes, 1, recent.into_iter());
+        search.slide();
+        let Some(found) = search.best.take() else {
+            continue;
+        };
+        let circle = |batch: &Batch| matches!(batch, Batch::Circle { .. });
+        let moves: Vec<_> = found.batches.iter().flat_map(Batch::moves).collect();
+        let moves: Vec<_> = moves.into_iter().copied().collect();
+        let bodes = search.bodes(&moves, found.hole);
+        let moved: u64 = found.batches.iter().map(Batch::bytes).sum();
+        assert!((found.score - moved as f64 - bodes).abs() < 1e-6);
+        seen += usize::from(bodes > 0.0 && moved > 0 && !found.batches.iter().any(circle));
+    }
+    assert!(seen > 20, "{seen}");
 }
 
 #[test]
