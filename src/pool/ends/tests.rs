@@ -128,15 +128,12 @@ fn the_smallest_lie_in_handles_of_one_granule_and_others_where_less_than_one_is_
     let of = |made: &Made, at| made.core.is_granule_sized(at);
     let sized = [0, granule, 2 * granule, 3 * granule, 4 * granule].map(|at| of(&made, at));
     assert_eq!(sized, [false, false, true, true, false]);
-    // Holes of 3 quarters in the large one, 1 in the next, and none smaller than that.
-    made.block(0, 2 * granule - 3 * granule / 4);
-    made.block(2 * granule, granule - granule / 4);
+    // Holes of a quarter in the large one, of three in the next, and none smaller than those.
+    made.block(0, 2 * granule - granule / 4);
+    made.block(2 * granule, granule / 4);
     made.block(3 * granule, granule);
-    let small = 3 * granule - granule / 4;
+    let (large, small) = (2 * granule - granule / 4, 2 * granule + granule / 4);
     assert_eq!(take(&mut made, SMALLEST), Some(small));
-    // With the small one full, what is above the smallest takes the large one.
-    made.block(small + SMALLEST, granule / 4 - SMALLEST);
-    let large = 2 * granule - 3 * granule / 4;
     assert_eq!(take(&mut made, SMALLEST + UNIT), Some(large));
 }
 

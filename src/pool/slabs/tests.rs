@@ -328,3 +328,20 @@ fn a_slab_goes_back_behind_its_stream_once_the_others_are_done_with_it() {
         drop(held);
     }
 }
+
+#[test]
+fn a_slot_that_another_stream_uses_is_found_only_behind_a_wait() {
+    let mut made = made(1);
+    let (other, held) = made.stream();
+    made.slab(0, 64, 16).unwrap();
+    let (mine, core) = (made.slot, &mut made.core);
+    assert!(core.find_slot(other, 64, false).unwrap().is_none());
+    let found = core.find_slot(other, 64, true).unwrap();
+    assert!(found.is_some());
+    assert_eq!((core.steps.stream_wait, core.steps.waits), (1, 1));
+    // The one wait is for all of them.
+    assert!(core.find_slot(other, 64, false).unwrap().is_some());
+    assert!(core.find_slot(mine, 64, false).unwrap().is_some());
+    assert_eq!(core.steps.waits, 1);
+    drop(held);
+}
