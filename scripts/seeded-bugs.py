@@ -35,6 +35,7 @@ FIRST = {
     "upward-slide-cut-from-below": ("lib", "--skip cuda::faults"),
     "first-hop-forgotten": ("lib", "--skip cuda::faults"),
     "free-during-plan": ("soak", ""),
+    "stale-plan-made-unchecked": ("lib", "--skip cuda::faults"),
     "patch-before-move": ("movable_owners", ""),
     "block-freed-under-a-pin": ("movable", ""),
     "stale-handle-accepted": ("movable", ""),

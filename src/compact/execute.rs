@@ -2,11 +2,12 @@
 //!
 //! # A step
 //!
-//! Under the pool's lock, so that what was planned is what is there: take the layout, plan, cut the
-//! plan at the budget, make the moving stream wait for everything that used the memory involved,
-//! and then launch by launch: queue the moves, and book where the blocks are now. A source is then a
-//! hole whose history is the moving stream; a block is ready behind the same tick. Nothing waits on
-//! the host, and after any step, or between any two, every block is valid.
+//! Under the pool's lock, so that what was planned is what is there: plan, or see what still holds of
+//! a plan that was searched [beside the lock](super::proposal), cut the plan at the budget, make the
+//! moving stream wait for everything that used the memory involved, and then launch by launch: queue
+//! the moves, and book where the blocks are now. A source is then a hole whose history is the moving
+//! stream; a block is ready behind the same tick. Nothing waits on the host, and after any step, or
+//! between any two, every block is valid.
 //!
 //! A launch that fails ends the step. What was launched before is booked, what was not has not
 //! happened: a block is moved whole by one launch. Only a circle of blocks takes several; if one of
@@ -26,6 +27,7 @@ use super::mover::{Mover, Part};
 #[cfg(feature = "sanitize")]
 use super::notes::Notes;
 use super::plan::{Batch, Goal, Move, Plan, Planner};
+use super::proposal::{Proposal, in_short};
 use super::room;
 use crate::device::{Event, Timeline};
 use crate::error::{Error, Result};
@@ -105,9 +107,20 @@ pub(crate) struct KeptPlan {
 }
 
 impl KeptPlan {
-    fn still_good(&self, aim: Aim<'_>, core: &Core) -> bool {
-        matches!(aim, Aim::Goal(goal) if *goal == self.goal)
-            && self.changes == core.extents.changes()
+    /// What the next step makes of it; `None` once it does not hold.
+    pub(super) fn batches(
+        &self,
+        core: &Core,
+        owners: &dyn Owners,
+        task: &Task<'_>,
+    ) -> Option<Vec<Batch>> {
+        let same_goal = matches!(task.aim, Aim::Goal(goal) if *goal == self.goal);
+        if !same_goal || self.changes != core.extents.changes() {
+            return None;
+        }
+        let batches = cut(&self.plan, task.budget, task.most_moves);
+        let mut moves = batches.iter().flat_map(Batch::moves);
+        moves.all(|m| owners.may_move(m.src)).then_some(batches)
     }
 }
 
@@ -128,7 +141,17 @@ pub(crate) fn layout_of(core: &Core, owners: &dyn Owners) -> Layout {
 }
 
 fn extents_of<'a>(core: &'a Core, owners: &'a dyn Owners) -> impl Iterator<Item = Extent> + 'a {
-    core.mapped_extents().map(|(addr, bytes, taken)| Extent {
+    let each = core.mapped_extents();
+    each.map(|mapped| extent(core, owners, mapped))
+}
+
+/// What stands at the offset, in so many bytes that are taken or not.
+pub(super) fn extent(
+    core: &Core,
+    owners: &dyn Owners,
+    (addr, bytes, taken): (u64, u64, bool),
+) -> Extent {
+    Extent {
         addr,
         bytes,
         kind: match taken {
@@ -136,7 +159,7 @@ fn extents_of<'a>(core: &'a Core, owners: &'a dyn Owners) -> impl Iterator<Item 
             true => Kind::Fixed,
             false => Kind::Hole,
         },
-    })
+    }
 }
 
 /// A step under way: what it needs of the pool, and what it has done.
@@ -289,38 +312,53 @@ impl Outcome {
     }
 }
 
+/// A plan to follow: where from, and what was made of it before.
+#[derive(Default)]
+pub(crate) struct Ahead {
+    /// What an earlier step left.
+    pub(crate) kept: Option<KeptPlan>,
+    /// What was found beside the lock.
+    pub(crate) proposal: Option<Proposal>,
+}
+
 /// The plan of a step, the part of it that the step makes, and whether it was made for the layout
 /// as it is now: what is left of an earlier one may have missed blocks that were pinned then.
 fn planned(
     core: &Core,
     owners: &dyn Owners,
     task: &Task<'_>,
-    kept: Option<KeptPlan>,
+    ahead: Ahead,
 ) -> Option<(Plan, Vec<Batch>, bool)> {
-    if let Some(kept) = kept.filter(|kept| kept.still_good(task.aim, core)) {
-        let batches = cut(&kept.plan, task.budget, task.most_moves);
-        let mut moves = batches.iter().flat_map(Batch::moves);
-        if moves.all(|m| owners.may_move(m.src)) {
-            return Some((kept.plan, batches, false));
-        }
+    if let Some(kept) = ahead.kept
+        && let Some(batches) = kept.batches(core, owners, task)
+    {
+        return Some((kept.plan, batches, false));
     }
-    let plan = task.aim.plan(task.planner, core, owners)?;
+    let (plan, fresh) = match ahead.proposal.map(|found| found.check(core, owners)) {
+        Some(Ok(holds)) => holds,
+        Some(Err(())) => {
+            let short = in_short(task.planner);
+            (task.aim.plan(&short, core, owners), true)
+        }
+        None => (task.aim.plan(task.planner, core, owners), true),
+    };
+    let plan = plan?;
     let batches = cut(&plan, task.budget, task.most_moves);
-    Some((plan, batches, true))
+    Some((plan, batches, fresh))
 }
 
-/// Makes one step, with what an earlier one `kept` of its plan where that still holds.
+/// Makes one step, by what was planned `ahead` where that still holds.
 pub(crate) fn step(
     shared: &Arc<Shared>,
     mover: &mut Mover,
     owners: &mut dyn Owners,
     task: &Task<'_>,
-    kept: Option<KeptPlan>,
+    ahead: Ahead,
 ) -> Result<Outcome> {
     let lane = shared.open_lane(&mover.stream)?;
     shared.drain_all();
     let mut core = shared.core.lock();
-    let Some((plan, batches, fresh)) = planned(&core, owners, task, kept) else {
+    let Some((plan, batches, fresh)) = planned(&core, owners, task, ahead) else {
         return Ok(Outcome::nothing(false));
     };
     if seeded!("free-during-plan") {

@@ -18,14 +18,16 @@ mod plan_order;
 mod plan_pack;
 mod plan_search;
 mod plan_stretches;
+mod proposal;
 mod room;
 mod table;
 
 pub use cut::Budget;
 pub use execute::Moved;
-pub(crate) use execute::{Aim, KeptPlan, Owners, Task, layout_of, step};
+pub(crate) use execute::{Ahead, Aim, KeptPlan, Owners, Task, layout_of, step};
 pub(crate) use join::join;
 pub use layout::{Extent, Kind, Layout};
 pub(crate) use mover::Mover;
 pub use plan::{Batch, CostModel, Goal, Move, Plan, Planner};
+pub(crate) use proposal::{Proposal, Survey, survey};
 pub use table::{MOVE_ALIGN, MoveTable, SlideTable};

@@ -246,6 +246,11 @@ impl Planner {
         self
     }
 
+    /// With a budget of `most` at most.
+    pub(super) fn limited(&self, most: usize) -> Self {
+        self.clone().with_budget(self.budget.min(most))
+    }
+
     /// Remembers that `bytes` were asked for. Layouts are judged by what the last 128 requests
     /// would cost in them.
     pub fn note_request(&mut self, bytes: u64) {

@@ -16,6 +16,8 @@ const HOLE: f64 = 0.1;
 pub(super) struct Foresight {
     /// Sizes lately asked for that could be served at all, and how often.
     sizes: Vec<(u64, u32)>,
+    /// How often all of them were.
+    asked: f64,
 }
 
 impl Foresight {
@@ -26,6 +28,7 @@ impl Foresight {
             *sizes.entry(size).or_default() += 1;
         }
         Self {
+            asked: sizes.values().copied().map(f64::from).sum(),
             sizes: sizes.into_iter().collect(),
         }
     }
@@ -35,8 +38,9 @@ impl Foresight {
         !self.sizes.is_empty() || of.blocks.len() <= WHOLE
     }
 
-    /// Bytes that the layout `of` bodes once its blocks are `after`, ascending.
-    pub(super) fn bodes(&self, of: &Stretches, after: &[Block]) -> f64 {
+    /// Bytes that the layout `of` bodes once its blocks are `after`, ascending; `None` if that is
+    /// `most` or more.
+    pub(super) fn bodes(&self, of: &Stretches, after: &[Block], most: f64) -> Option<f64> {
         let mut bodes = 0.0;
         // Among hundreds of holes one more or less says little, and all of them together would hide
         // what a plan costs.
@@ -45,15 +49,22 @@ impl Foresight {
             let mean = live as f64 / after.len().max(1) as f64;
             bodes += HOLE * mean * holes(of, after) as f64;
         }
-        let (mut sum, mut asked) = (0.0, 0.0);
-        for &(size, times) in &self.sizes {
-            asked += f64::from(times);
-            sum += f64::from(times) * cheapest_window(of, after, size) as f64;
+        let mut sum = 0.0;
+        for &(size, times) in self.sizes.iter().rev() {
+            match cheapest_window(of, after, size) {
+                // A hole that takes this size takes all smaller ones.
+                Some(0) => break,
+                Some(live) => sum += f64::from(times) * live as f64,
+                None => {}
+            }
+            if bodes + LATER * sum / self.asked >= most {
+                return None;
+            }
         }
-        if asked > 0.0 {
-            bodes += LATER * sum / asked;
+        if self.asked > 0.0 {
+            bodes += LATER * sum / self.asked;
         }
-        bodes
+        (bodes < most).then_some(bodes)
     }
 }
 
@@ -72,7 +83,8 @@ fn holes(of: &Stretches, blocks: &[Block]) -> usize {
     holes
 }
 
-fn cheapest_window(of: &Stretches, blocks: &[Block], size: u64) -> u64 {
+/// The fewest live bytes in a window that takes `size`; `None` where no stretch is as long.
+fn cheapest_window(of: &Stretches, blocks: &[Block], size: u64) -> Option<u64> {
     let mut cheapest = u64::MAX;
     let mut from = 0;
     for stretch in &of.stretches {
@@ -98,10 +110,10 @@ fn cheapest_window(of: &Stretches, blocks: &[Block], size: u64) -> u64 {
             }
         }
         if cheapest == 0 {
-            return 0;
+            break;
         }
     }
-    if cheapest == u64::MAX { 0 } else { cheapest }
+    (cheapest != u64::MAX).then_some(cheapest)
 }
 
 #[cfg(test)]
@@ -135,15 +147,19 @@ mod tests {
         let seen = Stretches::whole(&layout).expect("small");
         let bodes = |sizes: &[u64]| {
             let foresight = Foresight::new(sizes.iter().copied(), 60);
-            foresight.bodes(&seen, &seen.blocks)
+            let bodes = foresight.bodes(&seen, &seen.blocks, f64::INFINITY)?;
+            assert_eq!(foresight.bodes(&seen, &seen.blocks, bodes), None);
+            foresight.bodes(&seen, &seen.blocks, bodes.next_up())
         };
         let holes = HOLE * 400.0 * 3.0;
-        assert_eq!(bodes(&[]), holes);
+        assert_eq!(bodes(&[]), Some(holes));
         // 30 fits, 31 takes a block of 500 away, what is larger than all that is free nothing.
-        assert_eq!(bodes(&[30, 61]), holes);
-        assert_eq!(bodes(&[31]), holes + LATER * 300.0);
-        assert_eq!(bodes(&[31, 30, 30, 31, 31]), holes + LATER * 900.0 / 5.0);
-        assert_eq!(Foresight::new([].into_iter(), 9).bodes(&seen, &[]), 0.0);
+        assert_eq!(bodes(&[30, 61]), Some(holes));
+        assert_eq!(bodes(&[31]), Some(holes + LATER * 300.0));
+        let often = bodes(&[31, 30, 30, 31, 31]);
+        assert_eq!(often, Some(holes + LATER * 900.0 / 5.0));
+        let none = Foresight::new([].into_iter(), 9);
+        assert_eq!(none.bodes(&seen, &[], 1.0), Some(0.0));
     }
 
     #[test]
@@ -180,8 +196,7 @@ mod tests {
             let (layout, seen) = drawn(&mut random);
             let size = 256 * (1 + random.below(30));
             let cheapest = cheapest_window(&seen, &seen.blocks, size);
-            let expected = fewest(&layout, size).unwrap_or(0);
-            assert_eq!(cheapest, expected, "{size} in {layout:?}");
+            assert_eq!(cheapest, fewest(&layout, size), "{size} in {layout:?}");
         }
     }
 }

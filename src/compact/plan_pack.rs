@@ -40,14 +40,24 @@ pub(super) fn pack(
     }
 }
 
-/// Every sum of some of `sizes`, none included, ascending.
-pub(super) fn sums(sizes: &[u64]) -> Vec<u64> {
+/// Every sum of some of `sizes`, none included, that is no more than `most`; ascending.
+pub(super) fn sums(sizes: &[u64], most: u64) -> Vec<u64> {
     let mut sums = vec![0];
     for &size in sizes {
-        let with: Vec<u64> = sums.iter().map(|sum| sum + size).collect();
-        sums.extend(with);
-        sums.sort_unstable();
-        sums.dedup();
+        // Those without and those with `size` ascend each: merged, not sorted.
+        let mut with = 0;
+        let mut both = Vec::with_capacity(2 * sums.len());
+        for &without in &sums {
+            while sums[with] + size < without {
+                both.push(sums[with] + size);
+                with += 1;
+            }
+            with += usize::from(sums[with] + size == without);
+            both.push(without);
+        }
+        let rest = sums[with..].iter().map(|sum| sum + size);
+        both.extend(rest.take_while(|&sum| sum <= most));
+        sums = both;
     }
     sums
 }
@@ -67,15 +77,34 @@ pub(super) fn least_waste(room: u64, sums: Option<&[u64]>, smallest: u64) -> u64
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::device::sim::Rng;
 
     #[test]
     fn what_stays_empty_of_a_room_is_what_no_sum_fills() {
-        let sums = sums(&[7, 4]);
+        let sums = sums(&[7, 4], 11);
         assert_eq!(sums, [0, 4, 7, 11]);
         let waste = |room| least_waste(room, Some(&sums), 4);
         assert_eq!([3, 4, 6, 10, 12].map(waste), [3, 0, 2, 3, 1]);
         assert_eq!([3, 4].map(|room| least_waste(room, None, 4)), [3, 0]);
+    }
+
+    #[test]
+    fn the_sums_are_those_of_every_subset_once_and_ascend() {
+        let mut random = Rng::new(1);
+        for _ in 0..2000 {
+            let sizes: Vec<u64> = (0..random.below(7)).map(|_| 1 + random.below(9)).collect();
+            let most = random.below(40);
+            let subset = |bits: u64| {
+                let of = (0..sizes.len()).filter(|at| bits >> at & 1 == 1);
+                of.map(|at| sizes[at]).sum::<u64>()
+            };
+            let all: BTreeSet<u64> = (0..1 << sizes.len()).map(subset).collect();
+            let expected: Vec<u64> = all.into_iter().filter(|&sum| sum <= most).collect();
+            assert_eq!(sums(&sizes, most), expected, "{sizes:?} to {most}");
+        }
     }
 
     fn packed(sizes: &[u64], rooms: &[u64], mut steps: usize) -> Option<Vec<usize>> {

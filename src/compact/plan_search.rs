@@ -161,15 +161,17 @@ impl<'a> Search<'a> {
         self.offer(up, to - self.bytes);
     }
 
-    /// Every window wide enough that is not wider than it needs to be by more than its edges, the
-    /// cheapest first.
+    /// Every window wide enough with less in it than the best plan moves, the cheapest first.
     fn windows(&self) -> Vec<Window> {
-        let mut windows = Vec::new();
+        let (mut windows, bound) = (Vec::new(), self.bound());
         for (index, stretch) in self.of.stretches.iter().enumerate() {
             for first in stretch.first..=stretch.last {
                 let mut live = 0;
                 let begin = self.of.gap_end(stretch, first);
                 for last in first..=stretch.last {
+                    if live as f64 >= bound {
+                        break;
+                    }
                     if self.of.gap_begin(stretch, last) - begin >= self.bytes {
                         windows.push(Window {
                             live,
@@ -247,7 +249,8 @@ impl<'a> Search<'a> {
         let total: u64 = sizes.iter().sum();
         let mut rooms: Vec<u64> = self.gaps.iter().map(|g| g.room).collect();
         let spare = self.of.free() - self.bytes;
-        let sums = (sizes.len() <= MOST_SUMMED).then(|| sums(&sizes));
+        let widest = rooms.iter().copied().max().unwrap_or(0);
+        let sums = (sizes.len() <= MOST_SUMMED).then(|| sums(&sizes, widest));
         let least = sizes.last().copied().unwrap_or(u64::MAX);
         let wasted: Vec<u64> = rooms
             .iter()
@@ -386,10 +389,9 @@ impl<'a> Search<'a> {
         if cost >= self.bound() {
             return;
         }
-        let bodes = self.bodes(&moves, hole);
-        if cost + bodes >= self.bound() {
+        let Some(bodes) = self.bodes(&moves, hole, self.bound() - cost) else {
             return;
-        }
+        };
         let Some(batches) = in_order(moves, &self.of.holes) else {
             return;
         };
@@ -415,7 +417,8 @@ impl<'a> Search<'a> {
                     continue;
                 }
                 for at in [begin, end - self.bytes] {
-                    let candidate = (self.bodes(&[], at), end - begin, at);
+                    let bodes = self.bodes(&[], at, f64::INFINITY);
+                    let candidate = (bodes.unwrap_or(f64::INFINITY), end - begin, at);
                     if best.is_none_or(|best| candidate < best) {
                         best = Some(candidate);
                     }
@@ -425,23 +428,37 @@ impl<'a> Search<'a> {
         best.map(|(_, _, at)| at)
     }
 
-    /// What the layout bodes once `moves` are made and the hole is taken.
-    fn bodes(&self, moves: &[Move], hole: u64) -> f64 {
+    /// What the layout bodes once `moves` are made and the hole is taken; `None` if that is `most` or
+    /// more.
+    fn bodes(&self, moves: &[Move], hole: u64, most: f64) -> Option<f64> {
         if !self.foresight.sees(self.of) {
-            return 0.0;
+            return (most > 0.0).then_some(0.0);
         }
-        let mut after: Vec<Block> = self.of.blocks.clone();
-        for m in moves {
-            if let Ok(at) = self.of.blocks.binary_search_by_key(&m.src, |b| b.addr) {
-                after[at].addr = m.dst;
+        let after = self.after(moves, hole);
+        self.foresight.bodes(self.of, &after, most)
+    }
+
+    /// The blocks once `moves` are made and the hole is taken, ascending: those that stay and those
+    /// that come are merged, which takes half the time of sorting them all.
+    fn after(&self, moves: &[Move], hole: u64) -> Vec<Block> {
+        let mut gone: Vec<u64> = moves.iter().map(|m| m.src).collect();
+        gone.sort_unstable();
+        let come = moves.iter().map(|m| (m.dst, m.bytes));
+        let mut come: Vec<Block> = come
+            .chain([(hole, self.bytes)])
+            .map(|(addr, bytes)| Block { addr, bytes })
+            .collect();
+        come.sort_unstable_by_key(|b| b.addr);
+        let (mut gone, mut come) = (gone.into_iter().peekable(), come.into_iter().peekable());
+        let mut after = Vec::with_capacity(self.of.blocks.len() + 1);
+        for block in &self.of.blocks {
+            if gone.next_if_eq(&block.addr).is_none() {
+                after.extend(std::iter::from_fn(|| come.next_if(|b| b.addr < block.addr)));
+                after.push(*block);
             }
         }
-        after.push(Block {
-            addr: hole,
-            bytes: self.bytes,
-        });
-        after.sort_unstable_by_key(|b| b.addr);
-        self.foresight.bodes(self.of, &after)
+        after.extend(come);
+        after
     }
 }
 

@@ -9,7 +9,8 @@
 //! the first. Always taking the cheapest leaves such scraps everywhere, which cost a pass over
 //! everything at the end.
 //!
-//! Where no row is cheap the planner searches for blocks that fit into holes elsewhere.
+//! Where no row is cheap the planner searches for blocks that fit into holes elsewhere, no longer
+//! than the moves may take.
 
 use super::gather::{slid_down, slide_down};
 use super::layout::{Extent, Kind, Layout};
@@ -20,6 +21,10 @@ const CHEAP_PART: u64 = 8;
 
 /// and if that takes the device at most so many nanoseconds beyond the launch.
 const CHEAP_NS: f64 = 600_000.0;
+
+/// Nanoseconds of the host for each set that the planner's budget has, all depths together: 3.5 ms for
+/// 500 where 100 blocks may move.
+const SET_NS: f64 = 7_000.0;
 
 /// Neighbours `first..=last`, by index, and the bytes of the blocks among them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +51,7 @@ pub(super) fn plan(
         return Some(slid(&extents, row, &model)).filter(affordable);
     }
     let layout = Layout::from_extents(extents)?;
+    let planner = planner.limited((most_ns / SET_NS) as usize);
     planner.plan(&layout, &Goal::Hole(bytes)).filter(affordable)
 }
 

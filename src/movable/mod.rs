@@ -45,7 +45,8 @@ mod pointers;
 mod registry;
 mod relief;
 mod resize;
-mod steps;
+mod step;
+mod step_log;
 mod table;
 
 use std::fmt;
@@ -60,7 +61,7 @@ pub use pass::Pass;
 pub use pinned::{Pinned, PinnedId};
 pub use pointers::{PinnedPointers, PointerArray};
 use registry::Registry;
-pub use steps::StepRecord;
+pub use step_log::StepRecord;
 pub use table::MovableId;
 
 use crate::compact::{Goal, Layout, Moved, Plan, Planner};

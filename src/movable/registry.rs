@@ -4,16 +4,13 @@
 //! any.
 
 use std::sync::{Arc, Weak};
-use std::time::Instant;
 
 use super::address_table::Words;
-use super::callback::{Calls, Relocation, tell};
+use super::callback::{Calls, Relocation};
 use super::pointers::{Arrays, Place};
-use super::steps::{Log, StepRecord};
+use super::step_log::{Log, StepRecord};
 use super::table::{Marks, MovableId, Moving, Table};
-use crate::compact::{
-    self, Aim, Budget, Goal, KeptPlan, Layout, Moved, Mover, Plan, Planner, Task,
-};
+use crate::compact::{self, Goal, KeptPlan, Layout, Mover, Plan, Planner};
 use crate::device::{Addr, Device, Kept, Stream, lock};
 use crate::error::{Error, Result};
 use crate::pool::{Attached, Block, Pool, Pressure, Relief, Shared, UNIT};
@@ -35,8 +32,8 @@ pub(super) struct State {
     readers: Marks,
     pub(super) planner: Planner,
     /// What the last step left of its plan.
-    kept: Option<KeptPlan>,
-    log: Option<Log>,
+    pub(super) kept: Option<KeptPlan>,
+    pub(super) log: Option<Log>,
     /// Moves made, counted for callbacks.
     pub(super) relocations: u64,
     /// Blocks with a callback.
@@ -298,19 +295,6 @@ impl Registry {
         let planner = lock(&self.state).planner.clone();
         Ok(planner.plan(&layout, &in_units(goal)))
     }
-
-    pub(crate) fn step(&self, goal: &Goal, budget: &Budget) -> Result<Moved> {
-        self.step_to(Aim::Goal(&in_units(goal)), budget)
-    }
-
-    pub(super) fn step_to(&self, aim: Aim<'_>, budget: &Budget) -> Result<Moved> {
-        let shared = self.shared()?;
-        let mut calls = Calls::new();
-        let outcome = lock(&self.state).step(&shared, aim, budget, &mut calls);
-        tell(calls);
-        shared.tell();
-        outcome
-    }
 }
 
 /// A pin that a graph holds.
@@ -355,55 +339,6 @@ impl State {
         unsafe { self.mover.store(&stores)? };
         self.table.words_stored(&timeline, timeline.open_tick());
         Ok(())
-    }
-
-    fn step(
-        &mut self,
-        shared: &Arc<Shared>,
-        aim: Aim<'_>,
-        budget: &Budget,
-        calls: &mut Calls,
-    ) -> Result<Moved> {
-        let started = Instant::now();
-        self.settle()?;
-        if self.arrays.any_pinned(&mut self.table) {
-            return Ok(Moved {
-                finished: true,
-                ..Moved::default()
-            });
-        }
-        let span = self.log.as_mut().and_then(|log| log.span(&shared.device));
-        let most_moves = match self.arrays.is_empty() {
-            true => usize::MAX,
-            false => self.mover.most_ranges(),
-        };
-        let task = Task {
-            planner: &self.planner,
-            aim,
-            budget,
-            most_moves,
-            timing: span.as_ref(),
-        };
-        let timeline = Arc::clone(&self.mover.stream.core().timeline);
-        let mut moving = Moving {
-            table: &mut self.table,
-            mover: &timeline,
-        };
-        let kept = self.kept.take();
-        let outcome = compact::step(shared, &mut self.mover, &mut moving, &task, kept)?;
-        self.kept = outcome.kept;
-        if outcome.moved.bytes > 0 {
-            self.moved(&outcome.ways.by_origin(), calls);
-        }
-        let error = outcome.error.or(self.settle().err());
-        if let Some(log) = &mut self.log {
-            if outcome.moved.bytes > 0 && error.is_none() {
-                log.add(&outcome.moved, started.elapsed(), span);
-            } else {
-                log.unused(span);
-            }
-        }
-        error.map_or(Ok(outcome.moved), Err)
     }
 
     pub(super) fn join(
@@ -463,7 +398,7 @@ impl State {
 }
 
 /// The goal in multiples of what the pool hands out, so that blocks stay on them.
-fn in_units(goal: &Goal) -> Goal {
+pub(super) fn in_units(goal: &Goal) -> Goal {
     match goal {
         // What overflows is more than any layout has.
         Goal::Hole(bytes) => Goal::Hole(bytes.checked_next_multiple_of(UNIT).unwrap_or(UNIT << 54)),

@@ -50,11 +50,15 @@ fn what_a_plan_bodes_is_what_the_layout_after_it_does() {
         let foresight = Foresight::new(recent.iter().copied(), free);
         let sees = of.blocks.len() <= super::WHOLE || recent.iter().any(|&size| size <= free);
         let said = match sees {
-            true => foresight.bodes(&of, &with(after, hole, bytes)),
-            false => 0.0,
+            true => foresight.bodes(&of, &with(after, hole, bytes), f64::INFINITY),
+            false => Some(0.0),
         };
-        assert_eq!(search.bodes(&moves, hole), said);
-        seen += usize::from(said > 0.0);
+        assert_eq!(search.bodes(&moves, hole, f64::INFINITY), said);
+        assert_eq!(
+            search.bodes(&moves, hole, said.expect("below infinity")),
+            None
+        );
+        seen += usize::from(said > Some(0.0));
     }
     assert!(seen > 200, "{seen}");
 }
@@ -78,7 +82,8 @@ fn a_hole_is_put_where_it_bodes_best_of_all_places() {
             .filter(|hole| hole.1 >= bytes)
             .flat_map(|&(addr, room)| {
                 [addr, addr + room - bytes].map(|at| {
-                    let bodes = foresight.bodes(&of, &with(of.blocks.clone(), at, bytes));
+                    let after = with(of.blocks.clone(), at, bytes);
+                    let bodes = foresight.bodes(&of, &after, f64::INFINITY);
                     (bodes, room, at)
                 })
             });
@@ -248,7 +253,8 @@ fn a_plan_is_worth_what_it_moves_and_what_it_bodes() {
         let circle = |batch: &Batch| matches!(batch, Batch::Circle { .. });
         let moves: Vec<_> = found.batches.iter().flat_map(Batch::moves).collect();
         let moves: Vec<_> = moves.into_iter().copied().collect();
-        let bodes = search.bodes(&moves, found.hole);
+        let bodes = search.bodes(&moves, found.hole, f64::INFINITY);
+        let bodes = bodes.expect("below infinity");
         let moved: u64 = found.batches.iter().map(Batch::bytes).sum();
         assert!((found.score - moved as f64 - bodes).abs() < 1e-6);
         seen += usize::from(bodes > 0.0 && moved > 0 && !found.batches.iter().any(circle));

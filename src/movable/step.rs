@@ -1,0 +1,128 @@
+//! One step of compaction, from the search to what the blocks' owners are told.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::callback::{Calls, tell};
+use super::registry::{Registry, State, in_units};
+use super::table::Moving;
+use crate::compact::{self, Ahead, Aim, Budget, Goal, Moved, Proposal, Survey, Task};
+use crate::device::lock;
+use crate::error::Result;
+use crate::pool::Shared;
+
+impl Registry {
+    pub(crate) fn step(&self, goal: &Goal, budget: &Budget) -> Result<Moved> {
+        self.step_to(Aim::Goal(&in_units(goal)), budget)
+    }
+
+    pub(super) fn step_to(&self, aim: Aim<'_>, budget: &Budget) -> Result<Moved> {
+        let started = Instant::now();
+        let proposal = self.propose(aim, budget)?;
+        self.make(aim, budget, proposal, started)
+    }
+
+    /// Searches for a plan where that takes a search, without a lock.
+    pub(super) fn propose(&self, aim: Aim<'_>, budget: &Budget) -> Result<Option<Proposal>> {
+        let shared = self.shared()?;
+        let survey = lock(&self.state).survey(&shared, aim, budget);
+        Ok(survey.map(|survey| survey.propose(aim)))
+    }
+
+    /// Makes what holds of a plan, or of another.
+    pub(super) fn make(
+        &self,
+        aim: Aim<'_>,
+        budget: &Budget,
+        proposal: Option<Proposal>,
+        started: Instant,
+    ) -> Result<Moved> {
+        let shared = self.shared()?;
+        let mut calls = Calls::new();
+        let mut state = lock(&self.state);
+        let outcome = state.step(&shared, aim, budget, (proposal, started), &mut calls);
+        drop(state);
+        tell(calls);
+        shared.tell();
+        outcome
+    }
+}
+
+impl State {
+    /// Most blocks that one step moves.
+    fn most_moves(&self) -> usize {
+        match self.arrays.is_empty() {
+            true => usize::MAX,
+            false => self.mover.most_ranges(),
+        }
+    }
+
+    /// What a plan is searched in; `None` if there is nothing to search.
+    fn survey(&mut self, shared: &Arc<Shared>, aim: Aim<'_>, budget: &Budget) -> Option<Survey> {
+        if self.arrays.any_pinned(&mut self.table) {
+            return None;
+        }
+        let task = Task {
+            planner: &self.planner,
+            aim,
+            budget,
+            most_moves: self.most_moves(),
+            timing: None,
+        };
+        let owners = Moving {
+            table: &mut self.table,
+            mover: &self.mover.stream.core().timeline,
+        };
+        shared.drain_all();
+        compact::survey(&shared.core.lock(), &owners, &task, self.kept.as_ref())
+    }
+
+    fn step(
+        &mut self,
+        shared: &Arc<Shared>,
+        aim: Aim<'_>,
+        budget: &Budget,
+        (proposal, started): (Option<Proposal>, Instant),
+        calls: &mut Calls,
+    ) -> Result<Moved> {
+        self.settle()?;
+        if self.arrays.any_pinned(&mut self.table) {
+            return Ok(Moved {
+                finished: true,
+                ..Moved::default()
+            });
+        }
+        let span = self.log.as_mut().and_then(|log| log.span(&shared.device));
+        let task = Task {
+            planner: &self.planner,
+            aim,
+            budget,
+            most_moves: self.most_moves(),
+            timing: span.as_ref(),
+        };
+        let timeline = Arc::clone(&self.mover.stream.core().timeline);
+        let mut moving = Moving {
+            table: &mut self.table,
+            mover: &timeline,
+        };
+        let kept = self.kept.take();
+        let ahead = Ahead { kept, proposal };
+        let outcome = compact::step(shared, &mut self.mover, &mut moving, &task, ahead)?;
+        self.kept = outcome.kept;
+        if outcome.moved.bytes > 0 {
+            self.moved(&outcome.ways.by_origin(), calls);
+        }
+        let error = outcome.error.or(self.settle().err());
+        if let Some(log) = &mut self.log {
+            if outcome.moved.bytes > 0 && error.is_none() {
+                log.add(&outcome.moved, started.elapsed(), span);
+            } else {
+                log.unused(span);
+            }
+        }
+        error.map_or(Ok(outcome.moved), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests;

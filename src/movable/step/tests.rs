@@ -1,0 +1,167 @@
+use std::time::Instant;
+
+use crate::compact::{Aim, Budget, Goal};
+use crate::device::sim::Rng;
+use crate::movable::registry::Registry;
+use crate::{Device, Movable, Pool, PoolConfig, Result, Stream};
+
+/// A pool with every second of so many blocks freed, and what is in those left.
+struct Lab {
+    pool: Pool,
+    stream: Stream,
+    blocks: Vec<(Movable<u8>, u8)>,
+    next: u8,
+}
+
+impl Lab {
+    const BLOCK: usize = 64 << 10;
+
+    fn new(blocks: usize) -> Result<Self> {
+        let device = Device::host()?;
+        let config = PoolConfig::default().limit((blocks * Self::BLOCK) as u64);
+        let pool = Pool::new(&device, config)?;
+        let stream = device.stream()?;
+        let (blocks_left, next) = (Vec::new(), 0);
+        let mut lab = Self {
+            pool,
+            stream,
+            blocks: blocks_left,
+            next,
+        };
+        for _ in 0..blocks {
+            lab.alloc(Self::BLOCK)?;
+        }
+        let mut at = 0;
+        lab.blocks.retain(|_| {
+            at += 1;
+            at % 2 == 0
+        });
+        Ok(lab)
+    }
+
+    /// Allocates a block and fills it; a full pool is no error.
+    fn alloc(&mut self, bytes: usize) -> Result<()> {
+        self.next = self.next.wrapping_add(1);
+        let Ok(mut block) = self.pool.alloc_movable::<u8>(&self.stream, bytes) else {
+            return Ok(());
+        };
+        block.upload(&self.stream, &vec![self.next; bytes])?;
+        self.blocks.push((block, self.next));
+        Ok(())
+    }
+
+    fn registry(&self) -> Result<std::sync::Arc<Registry>> {
+        Registry::of(&self.pool)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.pool.check_invariants().expect("invariants hold");
+        for (block, fill) in &self.blocks {
+            let there = block.download(&self.stream)?;
+            assert!(there.iter().all(|byte| byte == fill), "block {fill}");
+        }
+        Ok(())
+    }
+
+    /// A step towards a hole of so many bytes, with `between` done between its search and the rest;
+    /// the bytes it moved, and whether it was the last.
+    fn step(
+        &mut self,
+        hole: u64,
+        between: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<(u64, bool)> {
+        let (goal, budget) = (Goal::Hole(hole), Budget::default());
+        let proposal = self.registry()?.propose(Aim::Goal(&goal), &budget)?;
+        assert!(proposal.is_some(), "a hole is searched");
+        between(self)?;
+        let aim = Aim::Goal(&goal);
+        let moved = self
+            .registry()?
+            .make(aim, &budget, proposal, Instant::now())?;
+        self.check()?;
+        Ok((moved.bytes, moved.finished))
+    }
+}
+
+#[test]
+fn what_was_searched_is_made_where_nothing_changed() -> Result<()> {
+    let mut lab = Lab::new(32)?;
+    let (bytes, finished) = lab.step(4 * Lab::BLOCK as u64, |_| Ok(()))?;
+    assert!(bytes > 0 && finished);
+    assert!(lab.pool.stats().largest_hole >= 4 * Lab::BLOCK as u64);
+    Ok(())
+}
+
+#[test]
+fn nothing_moves_for_a_hole_that_was_made_or_cannot_be_made_since_it_was_searched() -> Result<()> {
+    let hole = 4 * Lab::BLOCK as u64;
+    let mut lab = Lab::new(32)?;
+    let free = |lab: &mut Lab| {
+        lab.blocks.truncate(4);
+        Ok(())
+    };
+    assert_eq!(lab.step(hole, free)?, (0, true));
+    let mut lab = Lab::new(32)?;
+    let fill = |lab: &mut Lab| (0..16).try_for_each(|_| lab.alloc(Lab::BLOCK));
+    assert_eq!(lab.step(hole, fill)?.0, 0);
+    Ok(())
+}
+
+#[test]
+fn another_plan_is_made_where_other_blocks_stand_than_were_searched() -> Result<()> {
+    let mut lab = Lab::new(32)?;
+    let swap = |lab: &mut Lab| {
+        lab.blocks.drain(..8);
+        (0..20).try_for_each(|_| lab.alloc(Lab::BLOCK / 2))
+    };
+    assert!(lab.step(4 * Lab::BLOCK as u64, swap)?.0 > 0);
+    Ok(())
+}
+
+#[test]
+fn a_block_pinned_since_the_search_stays_where_it_is() -> Result<()> {
+    let lab = Lab::new(32)?;
+    let (goal, budget) = (Goal::Hole(4 * Lab::BLOCK as u64), Budget::default());
+    let proposal = lab.registry()?.propose(Aim::Goal(&goal), &budget)?;
+    let pins: Result<Vec<_>> = lab.blocks.iter().map(|b| b.0.pin(&lab.stream)).collect();
+    let pins = pins?;
+    let addresses = |lab: &Lab| -> Result<Vec<u64>> {
+        let pin = |(block, _): &(Movable<u8>, u8)| Ok(block.pin(&lab.stream)?.addr());
+        lab.blocks.iter().map(pin).collect()
+    };
+    let before = addresses(&lab)?;
+    let aim = Aim::Goal(&goal);
+    let moved = lab
+        .registry()?
+        .make(aim, &budget, proposal, Instant::now())?;
+    assert_eq!((moved.bytes, moved.reached), (0, false));
+    assert_eq!(addresses(&lab)?, before);
+    drop(pins);
+    lab.check()
+}
+
+#[test]
+fn steps_keep_every_byte_whatever_is_done_between_search_and_moves() -> Result<()> {
+    let mut random = Rng::new(5);
+    let mut moved_since_changed = 0;
+    for _ in 0..6 {
+        let mut lab = Lab::new(48)?;
+        for _ in 0..25 {
+            let hole = 256 * (1 + random.below(6 * Lab::BLOCK as u64 / 256));
+            let calls = random.below(4);
+            let (bytes, _) = lab.step(hole, |lab| {
+                for _ in 0..calls {
+                    let left = lab.blocks.len() as u64;
+                    match random.chance(1, 2) && left > 0 {
+                        true => drop(lab.blocks.swap_remove(random.below(left) as usize)),
+                        false => lab.alloc(1 + random.below(2 * Lab::BLOCK as u64) as usize)?,
+                    }
+                }
+                Ok(())
+            })?;
+            moved_since_changed += u64::from(calls > 0 && bytes > 0);
+        }
+    }
+    assert!(moved_since_changed > 10, "{moved_since_changed}");
+    Ok(())
+}
