@@ -13,8 +13,15 @@
 # WARPOOL_MUTANT gives. Those in constants and constant functions cannot be put there; they are named
 # (*apart*), and `cargo mutants --re` tries them. Each mutant is tried with the suites that notice
 # most (tests/mutants.rs is fifteen of them in one executable), until one test fails; what those do
-# not notice is tried with the rest. WARPOOL_MUTANTS_RESUME=1 goes on where a run was stopped.
-# tests/README.md says of each that is missed why it may stay.
+# not notice is tried with the rest. A suite that takes twelve times as long as without a mutant fails.
+#
+#   --jobs 2                      two mutants at a time
+#   WARPOOL_MUTANTS_RESUME=1      goes on where a run was stopped
+#
+# On two cores a build takes six minutes, a mutant that is noticed two seconds, one that is not eight
+# and with the rest two minutes more. Printed, and kept in target/mutants/log.txt: each mutant with what
+# noticed it, and the rate; the script fails below 95 %. tests/README.md says of each that is missed why
+# it may stay.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export WARPOOL_CUDA=off LIBCLANG_PATH=/nonexistent

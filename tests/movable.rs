@@ -15,6 +15,7 @@ on_every_device! {
     a_request_that_only_compaction_can_serve_succeeds,
     the_prediction_of_a_plan_is_exact,
     a_pass_may_be_left_at_any_step,
+    each_step_of_a_pass_is_recorded_with_what_it_moved_and_took,
     a_stale_handle_is_an_error,
     a_use_on_another_stream_is_waited_for,
     blocks_freed_and_allocated_between_steps_are_part_of_the_next,
@@ -124,6 +125,40 @@ fn the_prediction_of_a_plan_is_exact(device: &Device) {
             "{goal:?}"
         );
     }
+    drop(blocks);
+}
+
+fn each_step_of_a_pass_is_recorded_with_what_it_moved_and_took(device: &Device) {
+    let pool = pool(device, 64 << 20);
+    let stream = device.stream().unwrap();
+    let blocks = fragmented(&pool, &stream);
+    pool.record_steps(true).unwrap();
+    let budget = Budget::bytes(1_000_000);
+    let mut pass = pool.begin_compaction(Goal::Full, budget).unwrap();
+    let mut made = Vec::new();
+    loop {
+        let moved = pass.step().unwrap();
+        if moved.bytes > 0 {
+            made.push((moved.bytes, moved.blocks, moved.launches));
+        }
+        if moved.finished {
+            break;
+        }
+    }
+    let steps = pool.take_steps().unwrap();
+    let recorded = steps.iter().map(|it| (it.bytes, it.blocks, it.launches));
+    assert_eq!(recorded.collect::<Vec<_>>(), made);
+    assert!(
+        made.len() > 2
+            && made
+                .iter()
+                .all(|&(_, blocks, launches)| blocks >= launches && launches > 0)
+    );
+    for step in steps {
+        // From before its first launch to behind its last.
+        assert!(step.device_ns >= 0.0 && step.predicted_ns > 0.0, "{step:?}");
+    }
+    assert!(pool.take_steps().unwrap().is_empty());
     drop(blocks);
 }
 

@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::watched::Watched;
 use common::{Memory, read, write};
 use warpool::compact::{Budget, Goal};
 use warpool::device::Access;
@@ -151,4 +152,47 @@ fn a_use_that_no_pin_covers_is_reported_once_the_block_moves() {
     assert_ne!(blocks[last].pin(&stream).unwrap().addr(), stale[last]);
     read(&stream, stale[last], 8);
     assert_eq!(sanitizer.check().unwrap_err().fault, Fault::UseAfterFree);
+}
+
+#[test]
+fn a_use_of_a_moved_block_that_no_wait_orders_behind_the_move_is_reported() {
+    let (watched, sanitizer) = Sanitizer::over(&Device::host().unwrap());
+    let pool = Pool::new(&watched, PoolConfig::default().limit(16 << 20)).unwrap();
+    let (stream, other) = (watched.stream().unwrap(), watched.stream().unwrap());
+    let blocks = fragmented(&pool, &stream);
+    let last = blocks.last().unwrap();
+    let before = last.pin(&stream).unwrap().addr();
+    pool.compact(&Goal::Full).unwrap();
+    let pinned = last.pin(&stream).unwrap();
+    assert_ne!(pinned.addr(), before);
+    sanitizer.check().unwrap();
+    // The pin made one stream wait for the move, and not this one; nor has the host waited.
+    other.declare_use("a reader", &[Access::read(pinned.addr(), 8)]);
+    let report = sanitizer.check().unwrap_err();
+    assert_eq!(report.fault, Fault::Race);
+}
+
+#[test]
+fn blocks_that_the_device_refused_to_move_are_their_users_as_before() {
+    let (watched, watch) = Watched::over(&Device::host().unwrap());
+    let (device, sanitizer) = Sanitizer::over(&watched);
+    for use_number in 1..4 {
+        let pool = Pool::new(&device, PoolConfig::default().limit(16 << 20)).unwrap();
+        let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+        let blocks = fragmented(&pool, &stream);
+        let budget = Budget::bytes(1_000_000);
+        let mut pass = pool.begin_compaction(Goal::Full, budget).unwrap();
+        watch.fail("launch", use_number, true);
+        while pass.step().is_ok() {}
+        watch.heal();
+        for block in &blocks {
+            for stream in [&other, &stream] {
+                let pinned = block.pin(stream).unwrap();
+                read(stream, pinned.addr(), 1000);
+            }
+        }
+        if let Err(report) = sanitizer.check() {
+            panic!("{use_number}: {report}");
+        }
+    }
 }

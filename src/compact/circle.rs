@@ -73,29 +73,19 @@ impl Step<'_> {
             moves: &back,
         };
         if self.launch(part, task).is_err() {
-            if slide == Some(true) {
-                back.reverse();
-            }
-            for m in &back {
-                self.copy(m);
-            }
+            self.copy(one_by_one(back, slide));
         }
     }
 
-    /// Queues copies that make one move, which may overlap itself, without a table.
-    fn copy(&mut self, m: &Move) {
+    /// Queues copies that make `moves`, none of which overlaps itself, without a table.
+    fn copy(&self, moves: impl Iterator<Item = Move>) {
         let (base, stream) = (self.shared.base, &self.mover.stream);
-        let reach = m.src.abs_diff(m.dst).min(m.bytes).max(1);
-        let parts = m.bytes.div_ceil(reach);
-        for nth in 0..parts {
-            let at = reach * if m.dst > m.src { parts - 1 - nth } else { nth };
-            let bytes = reach.min(m.bytes - at);
-            let (to, from) = (base + m.dst + at, base + m.src + at);
+        for m in moves {
             // SAFETY: both are mapped memory of the pool that the stream runs behind, and they do
             // not overlap.
             let copied = unsafe {
                 let backend = stream.device().backend();
-                backend.copy_within(to, from, bytes, stream.raw())
+                backend.copy_within(base + m.dst, base + m.src, m.bytes, stream.raw())
             };
             if copied.is_err() {
                 return;
@@ -105,16 +95,29 @@ impl Step<'_> {
 
     /// Books that what the launches wrote and what no block stands in is free behind them.
     fn book_written(&mut self, moves: &[Move], queued: &[Queued], arrived: bool, before: u64) {
-        let stand = |m: &Move| match arrived {
-            true => (m.dst, m.dst + m.bytes),
-            false => (m.src, m.src + m.bytes),
-        };
-        let written = queued.iter().flat_map(|(part, _)| part);
-        let written = written.map(|m| (m.dst, m.dst + m.bytes)).collect();
-        let holes = difference(written, moves.iter().map(stand).collect());
+        let parts = queued.iter().flat_map(|(part, _)| part);
+        let holes = written_free(moves, parts, arrived);
         let tick = self.tick(before);
         self.core.book_written(&holes, self.slot, tick);
     }
+}
+
+/// The ranges (begin, end) that `parts` write and that no block stands in once the blocks have made
+/// `moves`, or have not.
+fn written_free<'a>(
+    moves: &[Move],
+    parts: impl Iterator<Item = &'a Move>,
+    arrived: bool,
+) -> Vec<(u64, u64)> {
+    let place = |m: &Move| (m.dst, m.dst + m.bytes);
+    let stand = |m: &Move| match arrived {
+        true => place(m),
+        false => place(&reversed(m)),
+    };
+    difference(
+        parts.map(place).collect(),
+        moves.iter().map(stand).collect(),
+    )
 }
 
 fn reversed(m: &Move) -> Move {
@@ -122,5 +125,111 @@ fn reversed(m: &Move) -> Move {
         src: m.dst,
         dst: m.src,
         bytes: m.bytes,
+    }
+}
+
+/// What a launch of `moves`, which ascend, comes to as moves of which each is made by itself behind
+/// the one before and none overlaps itself.
+fn one_by_one(mut moves: Vec<Move>, slide: Option<bool>) -> impl Iterator<Item = Move> {
+    if slide == Some(true) {
+        moves.reverse();
+    }
+    moves.into_iter().flat_map(|m| {
+        let reach = m.src.abs_diff(m.dst).min(m.bytes).max(1);
+        let parts = m.bytes.div_ceil(reach);
+        (0..parts).map(move |nth| {
+            let at = reach * if m.dst > m.src { parts - 1 - nth } else { nth };
+            Move {
+                src: m.src + at,
+                dst: m.dst + at,
+                bytes: reach.min(m.bytes - at),
+            }
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Moves of blocks of these sizes, so many bytes before each, one way by so many at most: sources
+    /// and destinations ascend, as those of a slide do.
+    fn slide(blocks: &[(u64, u64)], upward: bool, by: u64) -> Vec<Move> {
+        let (mut src, mut least, mut moves) = (by, 0, Vec::new());
+        for &(before, bytes) in blocks {
+            src += before;
+            let dst = if upward {
+                src + by
+            } else {
+                least.max(src - by)
+            };
+            moves.push(Move { src, dst, bytes });
+            (src, least) = (src + bytes, dst + bytes);
+        }
+        moves
+    }
+
+    proptest! {
+        #[test]
+        fn moves_made_one_by_one_come_to_what_their_launch_does(
+            blocks in vec((0u64..6, 1u64..12), 1..8),
+            upward in any::<bool>(),
+            by in 1u64..20,
+        ) {
+            let moves = slide(&blocks, upward, by);
+            let memory: Vec<u64> = (0..200).collect();
+            let of = |at: u64, bytes: u64| at as usize..(at + bytes) as usize;
+            // A launch reads before it writes.
+            let mut said = memory.clone();
+            for m in &moves {
+                said[of(m.dst, m.bytes)].copy_from_slice(&memory[of(m.src, m.bytes)]);
+            }
+            let mut seen = memory;
+            for m in one_by_one(moves.clone(), Some(upward)) {
+                prop_assert!(m.bytes > 0 && m.src.abs_diff(m.dst) >= m.bytes, "{m:?}");
+                seen.copy_within(of(m.src, m.bytes), m.dst as usize);
+            }
+            prop_assert_eq!(seen, said);
+            // No more of them than the distance asks for; disjoint ones in the order they have.
+            let most = moves.iter().map(|m| m.bytes.div_ceil(m.src.abs_diff(m.dst).max(1)));
+            prop_assert!(one_by_one(moves.clone(), Some(upward)).count() as u64 <= most.sum());
+        }
+    }
+
+    #[test]
+    fn what_a_circle_wrote_and_no_block_stands_in_is_free() {
+        let mv = |src, dst, bytes| Move { src, dst, bytes };
+        // Two blocks that swap places, the one by way of 500 on.
+        let moves = [mv(100, 220, 40), mv(220, 100, 60)];
+        let parts = [mv(100, 500, 40), mv(220, 100, 60), mv(500, 220, 40)];
+        let free = |count: usize, arrived| written_free(&moves, parts[..count].iter(), arrived);
+        assert_eq!(free(3, true), [(500, 540)]);
+        assert_eq!(free(0, false), []);
+        assert_eq!(free(1, false), [(500, 540)]);
+        assert_eq!(free(2, false), [(140, 160), (500, 540)]);
+        assert_eq!(free(3, false), [(140, 160), (500, 540)]);
+    }
+
+    #[test]
+    fn moves_that_stay_apart_are_made_in_one_piece_each() {
+        let moves: Vec<Move> = [(0, 100), (40, 140), (20, 160)]
+            .map(|(src, dst)| Move {
+                src,
+                dst,
+                bytes: 20,
+            })
+            .to_vec();
+        assert!(one_by_one(moves.clone(), None).eq(moves.iter().copied()));
+        let back = moves.iter().map(reversed);
+        assert!(
+            back.eq([(100, 0), (140, 40), (160, 20)].map(|(src, dst)| Move {
+                src,
+                dst,
+                bytes: 20
+            }))
+        );
     }
 }

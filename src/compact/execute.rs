@@ -437,3 +437,6 @@ impl Step<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

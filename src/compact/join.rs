@@ -60,7 +60,7 @@ impl<'r> Gathering<'r> {
     }
 
     /// Every run that may move, behind the one that makes this the cheapest of those with room for
-    /// it, else behind the one with the most room.
+    /// it, else, as far as there is room, behind the one with the most.
     fn all(runs: &'r [Run]) -> Option<Self> {
         let behind = |home: &'r Run| {
             let carried = runs.iter().filter(|&run| run != home && run.movable);
@@ -71,9 +71,21 @@ impl<'r> Gathering<'r> {
         };
         let made = runs.iter().map(behind).filter(|made| made.price() > 0);
         let roomy = made.filter(|made| made.price() <= made.home.gap);
-        roomy
-            .min_by_key(Self::price)
-            .or_else(|| runs.iter().max_by_key(|run| run.gap).map(behind))
+        roomy.min_by_key(Self::price).or_else(|| {
+            let mut most = behind(runs.iter().max_by_key(|run| run.gap)?);
+            let mut gap = most.home.gap;
+            most.carried.retain(|run| {
+                let fits = run.bytes() <= gap;
+                gap -= if fits { run.bytes() } else { 0 };
+                fits
+            });
+            Some(most)
+        })
+    }
+
+    /// Bytes of the gap behind what comes behind the home.
+    fn room_left(&self) -> u64 {
+        self.home.gap - self.price()
     }
 }
 
@@ -101,14 +113,10 @@ pub(crate) fn join(
     else {
         return Ok(joined);
     };
-    let (mut end, mut gap) = (gathering.home.end, gathering.home.gap);
+    let (mut end, room_left) = (gathering.home.end, gathering.room_left());
     core.wait_for_holes(lane.slot)?;
     let timeline = &lane.stream.timeline;
     for run in gathering.carried {
-        let length = run.bytes();
-        if length > gap {
-            continue;
-        }
         let carried = uses_waited_for(&*owners, run, &core, timeline)
             .and_then(|()| core.carry(run, end, lane.slot, timeline.open_tick()));
         let carried = match carried {
@@ -132,9 +140,9 @@ pub(crate) fn join(
         owners.moved(&ways, &ids, timeline.open_tick());
         joined.ways.extend(ways);
         joined.changed = true;
-        (end, gap) = (end + length, gap - length);
+        end += run.bytes();
     }
-    if lacking > 0 && lacking <= gap {
+    if lacking > 0 && lacking <= room_left {
         joined.error = core.extend(end, lacking).err();
         joined.changed |= joined.error.is_none();
     }
@@ -164,7 +172,7 @@ mod tests {
 
     use super::*;
     use crate::device::{Device, Timeline};
-    use crate::pool::{Core, PoolConfig};
+    use crate::pool::{Core, Pool, PoolConfig};
 
     /// Owners that note who is asked about.
     struct Asked(RefCell<Vec<u64>>);
@@ -198,6 +206,34 @@ mod tests {
         let run = run(1024, 4096, 0, true, 0);
         uses_waited_for(&asked, &run, &core, timeline).expect("no wait fails");
         assert_eq!(asked.0.into_inner(), [1024, 2048, 4096]);
+    }
+
+    #[test]
+    fn what_all_free_memory_lacks_is_mapped_behind_it_and_nothing_where_it_suffices() {
+        let device = Device::host().expect("the host device");
+        let pool = Pool::new(&device, PoolConfig::default()).expect("a pool");
+        let (shared, mover) = (pool.shared(), Mover::new(&device).expect("a mover"));
+        let mut owners = Asked(RefCell::default());
+        let granule = {
+            let mut core = shared.core.lock();
+            let granule = core.arena.granule();
+            core.extend(0, 4 * granule).expect("memory");
+            granule
+        };
+        let mut joined = |bytes| {
+            let joined = join(shared, &mover, &mut owners, bytes).expect("a lane");
+            assert!(joined.error.is_none() && joined.ways.is_empty());
+            let core = shared.core.lock();
+            core.check().expect("whole books");
+            let last = core.mapped_extents().last();
+            let end = last.map_or(0, |(at, bytes, _)| at + bytes);
+            assert_eq!(end, core.arena.reserved(), "one stretch");
+            (joined.changed, end / granule)
+        };
+        assert_eq!(joined(4 * granule), (false, 4));
+        assert_eq!(joined(6 * granule), (true, 6));
+        assert_eq!(joined(6 * granule + 1), (true, 7));
+        assert_eq!(joined(6 * granule + 1), (false, 7));
     }
 
     fn run(start: u64, bytes: u64, free: u64, movable: bool, gap: u64) -> Run {
@@ -237,6 +273,39 @@ mod tests {
             Gathering::least(&runs, 60, 0).map(|made| made.carried.len())
         };
         assert_eq!([99, 199, 200].map(behind), [None, None, Some(2)]);
+    }
+
+    #[test]
+    fn where_not_all_runs_fit_behind_one_those_that_do_are_brought_there() {
+        let runs = [
+            run(0, 1000, 30, true, 50),
+            run(2000, 200, 20, true, 450),
+            run(3000, 300, 20, false, 0),
+            run(4000, 260, 20, true, 0),
+            run(5000, 180, 20, true, 0),
+            run(6000, 20, 20, true, 0),
+            run(7000, 160, 20, true, 0),
+        ];
+        // The first has 1000 bytes, one may not move, and the last has no room left.
+        let made = Gathering::all(&runs).expect("a gathering");
+        assert_eq!(made.home, &runs[1]);
+        assert_eq!(made.carried, [&runs[3], &runs[4]]);
+        assert_eq!((made.price(), made.room_left()), (440, 10));
+        assert_eq!(Gathering::all(&runs[..1]).expect("itself").price(), 0);
+        assert!(Gathering::all(&[]).is_none());
+    }
+
+    #[test]
+    fn a_run_with_nothing_free_is_not_brought_along() {
+        let runs = [
+            run(0, 1000, 30, true, 1000),
+            run(2000, 100, 0, true, 0),
+            run(3000, 100, 20, true, 0),
+            run(4000, 100, 20, false, 0),
+        ];
+        let made = Gathering::least(&runs, 50, 0).expect("a gathering");
+        assert_eq!(made.carried, [&runs[2]]);
+        assert!(Gathering::least(&runs, 51, 0).is_none());
     }
 
     #[test]

@@ -144,56 +144,51 @@ impl Mover {
     ///
     /// `reserved` is what the pool holds, which a later slide may go over.
     pub(crate) fn parts<'a>(&mut self, batch: &'a Batch, reserved: u64) -> Vec<Part<'a>> {
-        let slide = match batch {
-            Batch::Disjoint(_) => None,
-            Batch::Slide { upward, .. } => Some(*upward),
+        let (slide, parts) = match batch {
+            Batch::Disjoint(moves) => (None, self.cut_disjoint(moves)),
+            Batch::Slide { upward, moves } => {
+                (Some(*upward), self.cut_slide(*upward, moves, reserved))
+            }
             Batch::Circle { pieces, .. } => {
                 let parts = pieces.iter().map(|piece| self.parts(piece, reserved));
                 return parts.flatten().collect();
             }
         };
-        let parts = self.cut(batch, reserved).into_iter();
+        let parts = parts.into_iter();
         parts.map(|moves| Part { slide, moves }).collect()
     }
 
-    fn cut<'a>(&mut self, batch: &'a Batch, reserved: u64) -> Vec<&'a [Move]> {
-        match batch {
-            Batch::Disjoint(moves) => {
-                let mut groups = 0;
-                cut_where(moves, |count, m| {
-                    groups = if count == 0 { 0 } else { groups } + m.bytes.div_ceil(GROUP_SPAN);
-                    (count + 1) * MOVE_BYTES + groups * 4 + 4 > self.place_bytes
-                })
-            }
-            Batch::Slide { upward, moves } => {
-                let span = longest_span(moves);
-                let bytes = |span: u64| (span / u64::from(abi::WP_SLIDE_TILE) + FLAGS_BESIDE) * 4;
-                if bytes(span) > self.flags_bytes() {
-                    // Without memory for so many flags there are more launches.
-                    let _ = self.flags(bytes(span.max(reserved)).min(MOST_FLAGS));
-                }
-                let tiles = (self.flags_bytes() / 4).saturating_sub(FLAGS_BESIDE);
-                let span = tiles * u64::from(abi::WP_SLIDE_TILE);
-                let (mut lowest, mut end) = (0, 0);
-                let mut parts = cut_where(moves, |count, m| {
-                    if count == 0 {
-                        (lowest, end) = (m.src, m.src);
-                    }
-                    let apart = m.src - end > VOID;
-                    end = m.src + m.bytes;
-                    apart || end > lowest + span || (count + 1) * RANGE_BYTES > self.place_bytes
-                });
-                // A part's destinations may lie over the sources of those it moves towards.
-                if *upward {
-                    parts.reverse();
-                }
-                parts
-            }
-            Batch::Circle { pieces, .. } => {
-                let parts = pieces.iter().map(|piece| self.cut(piece, reserved));
-                parts.flatten().collect()
-            }
+    fn cut_disjoint<'a>(&self, moves: &'a [Move]) -> Vec<&'a [Move]> {
+        let mut groups = 0;
+        cut_where(moves, |count, m| {
+            groups = if count == 0 { 0 } else { groups } + m.bytes.div_ceil(GROUP_SPAN);
+            (count + 1) * MOVE_BYTES + groups * 4 + 4 > self.place_bytes
+        })
+    }
+
+    fn cut_slide<'a>(&mut self, upward: bool, moves: &'a [Move], reserved: u64) -> Vec<&'a [Move]> {
+        let span = longest_span(moves);
+        let bytes = |span: u64| (span / u64::from(abi::WP_SLIDE_TILE) + FLAGS_BESIDE) * 4;
+        if bytes(span) > self.flags_bytes() {
+            // Without memory for so many flags there are more launches.
+            let _ = self.flags(bytes(span.max(reserved)).min(MOST_FLAGS));
         }
+        let tiles = (self.flags_bytes() / 4).saturating_sub(FLAGS_BESIDE);
+        let span = tiles * u64::from(abi::WP_SLIDE_TILE);
+        let (mut lowest, mut end) = (0, 0);
+        let mut parts = cut_where(moves, |count, m| {
+            if count == 0 {
+                (lowest, end) = (m.src, m.src);
+            }
+            let apart = m.src - end > VOID;
+            end = m.src + m.bytes;
+            apart || end > lowest + span || (count + 1) * RANGE_BYTES > self.place_bytes
+        });
+        // A part's destinations may lie over the sources of those it moves towards.
+        if upward {
+            parts.reverse();
+        }
+        parts
     }
 
     /// Puts the tables of `parts` in place, addresses for offsets from `base`, and gives a launch for
@@ -375,98 +370,4 @@ fn cut_where(moves: &[Move], mut full: impl FnMut(u64, &Move) -> bool) -> Vec<&[
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(src: u64, dst: u64, bytes: u64) -> Move {
-        Move { src, dst, bytes }
-    }
-
-    #[test]
-    fn a_part_holds_what_one_table_holds_and_every_move_is_in_one_part() {
-        let mut mover = Mover::new(&Device::host().expect("host")).expect("a mover");
-        let most = (mover.place_bytes / MOVE_BYTES) as usize;
-        let small: Vec<Move> = (0..3 * most as u64)
-            .map(|i| at(i << 20, i << 10, 512))
-            .collect();
-        let large: Vec<Move> = (0..100)
-            .map(|i| at(i << 40, 0, mover.place_bytes << 14))
-            .collect();
-        for moves in [small, large] {
-            let batch = Batch::Disjoint(moves.clone());
-            let parts = mover.cut(&batch, 0);
-            assert!(parts.len() > 1);
-            for part in &parts {
-                let table = MoveTable::new(part).expect("a table");
-                assert!(table.bytes() as u64 <= mover.place_bytes, "{}", part.len());
-            }
-            assert_eq!(parts.concat(), moves);
-        }
-    }
-
-    #[test]
-    fn parts_of_a_slide_fit_the_flags_and_go_in_its_direction() {
-        let mut mover = Mover::new(&Device::host().expect("host")).expect("a mover");
-        for upward in [false, true] {
-            let moves: Vec<Move> = (1..40u64)
-                .map(|i| at(i << 34, (i << 34) + 512 * u64::from(upward), 1 << 20))
-                .collect();
-            let batch = Batch::Slide { upward, moves };
-            let parts = mover.cut(&batch, 0);
-            assert!(parts.len() > 1);
-            for part in &parts {
-                let table = SlideTable::new(part, upward).expect("a table");
-                assert!(table.scratch_bytes() <= mover.flags_bytes());
-            }
-            let ascending = parts.windows(2).all(|two| two[0][0].src < two[1][0].src);
-            let descending = parts.windows(2).all(|two| two[0][0].src > two[1][0].src);
-            assert!(if upward { descending } else { ascending });
-        }
-    }
-
-    /// A slide of blocks of a MiB downwards, with so much between the second and the third.
-    fn three(void: u64) -> Vec<Move> {
-        const MIB: u64 = 1 << 20;
-        let third = 3 * MIB + void;
-        [MIB, 2 * MIB, third]
-            .map(|src| at(src, src - 512, MIB))
-            .to_vec()
-    }
-
-    #[test]
-    fn a_slide_whose_flags_there_is_memory_for_is_one_part_up_to_a_void() {
-        for (void, expected) in [(0, vec![3]), (VOID, vec![3]), (VOID + 512, vec![2, 1])] {
-            let mut mover = Mover::new(&Device::host().expect("host")).expect("a mover");
-            let batch = Batch::Slide {
-                upward: false,
-                moves: three(void),
-            };
-            let parts = mover.cut(&batch, 0);
-            let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();
-            assert_eq!(lengths, expected, "{void} bytes between");
-        }
-    }
-
-    #[test]
-    fn a_span_ends_at_a_void() {
-        assert_eq!(longest_span(&three(0)), 3 << 20);
-        assert_eq!(longest_span(&three(VOID)), (3 << 20) + VOID);
-        assert_eq!(longest_span(&three(VOID + 512)), 2 << 20);
-    }
-
-    #[test]
-    fn a_block_larger_than_the_flags_allow_is_one_part() {
-        let mut mover = Mover::new(&Device::host().expect("host")).expect("a mover");
-        let behind = (1 << 20) + (512 << 30);
-        let moves = vec![at(1 << 20, 0, 512 << 30), at(behind, 512 << 30, 512)];
-        let batch = Batch::Slide {
-            upward: false,
-            moves,
-        };
-        let parts = mover.cut(&batch, 0);
-        assert_eq!(
-            parts.iter().map(|part| part.len()).collect::<Vec<_>>(),
-            [1, 1]
-        );
-    }
-}
+mod tests;

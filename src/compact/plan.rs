@@ -42,7 +42,7 @@ const REMEMBERED: usize = 128;
 
 /// The part of the budget, one in so many, that the search of a large layout has: who waits for one
 /// hole of hundreds there gains less by a better plan than by an early one.
-const LARGE_PART: usize = 4;
+pub(super) const LARGE_PART: usize = 4;
 
 /// One block's way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -145,6 +145,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_layout_is_seen_whole_up_to_so_many_blocks() {
+        for blocks in [1, WHOLE, WHOLE + 1] {
+            let kinds = "m".repeat(blocks) + "f";
+            let extents = extents_from(0, &kinds, &vec![10; blocks + 1]);
+            let whole = Stretches::whole(&Layout::from_extents(extents).expect("ascends"));
+            let seen = whole.map(|it| it.blocks.len());
+            assert_eq!(seen, (blocks <= WHOLE).then_some(blocks));
+        }
+    }
+
+    #[test]
     fn neighbours_of_a_hole_are_looked_at_up_to_four_times_the_request() {
         let seen = |pattern: &str, bytes| {
             let sizes = vec![10; pattern.len()];

@@ -32,11 +32,8 @@ impl Gauge {
     /// Adds or takes away what there is more or less than before.
     #[inline]
     pub(super) fn set(&mut self, value: u64) {
-        if value > self.current {
-            self.add(value - self.current);
-        } else {
-            self.current = value;
-        }
+        self.add(value.saturating_sub(self.current));
+        self.current = value;
     }
 
     pub(super) fn reset_peak(&mut self) {

@@ -110,4 +110,14 @@ mod tests {
         board.post(|_| {});
         assert_eq!(board.read(), ([7, 8], true));
     }
+
+    #[test]
+    fn no_two_postings_have_one_number() {
+        let board = Board::<1>::new();
+        let number = || board.sequence.load(super::Ordering::Relaxed);
+        for posting in 0..5 {
+            assert_eq!(number(), 2 * posting);
+            board.post(|_| assert_eq!(number(), 2 * posting + 1));
+        }
+    }
 }

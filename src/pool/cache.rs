@@ -363,6 +363,18 @@ mod tests {
     }
 
     #[test]
+    fn four_times_as_many_blocks_are_looked_at_as_are_wanted_and_no_more() {
+        for (later, said) in [(11, true), (12, false)] {
+            let mut cache = Cache::new();
+            cache.push(block(1, 512, 1));
+            (2..2 + later).for_each(|id| cache.push(block(id, 512, 9)));
+            let mut taken = Vec::new();
+            cache.pop_until(512, 1, 3, &mut taken);
+            assert_eq!(ids(&taken) == [1], said, "behind {later}");
+        }
+    }
+
+    #[test]
     fn a_full_cache_says_so_and_asks_the_heap_for_nothing() {
         let mut cache = Cache::new();
         let places = cache.entries.as_ptr();

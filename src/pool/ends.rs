@@ -244,3 +244,7 @@ impl Core {
         }
     }
 }
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;

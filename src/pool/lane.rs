@@ -757,3 +757,7 @@ impl Lane {
         unsafe { Arc::decrement_strong_count(std::ptr::from_ref(self)) };
     }
 }
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;

@@ -84,10 +84,6 @@ fn at_most(sorted: &[Fragment], bytes: u64) -> Option<Fragment> {
     behind.checked_sub(1).map(|at| sorted[at])
 }
 
-fn sum(fragments: &[Fragment]) -> u64 {
-    fragments.iter().map(|fragment| fragment.bytes).sum()
-}
-
 impl Core {
     /// The parts that need the fewest whole granules for `bytes`, and of those the ones that use and
     /// leave the best fragments.
@@ -126,11 +122,9 @@ impl Core {
         }
         let (_, mut parts) = best?;
         let left = parts.left(bytes);
-        // What is left of whole granules becomes the free begin of a handle beside an upper edge, the
-        // free end of one beside a lower, and without either what there is less of: a block takes one
-        // of each.
-        let begins = parts.upper.bytes > 0 || sum(&lower) > sum(&upper);
-        if parts.lower.bytes == 0 && left >= parts.upper.bytes && begins {
+        // What is left of whole granules becomes the free begin of a handle beside an upper edge, else
+        // the free end of one.
+        if parts.lower.bytes == 0 && parts.upper.bytes > 0 && left >= parts.upper.bytes {
             parts.skipped = left;
         }
         Some(parts)

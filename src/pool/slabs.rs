@@ -426,10 +426,9 @@ impl Core {
                 self.give(id, stream, tick);
                 return Ok(None);
             }
-            if start + keep < end {
-                let rest = self.extents.split_taken(id, end - start - keep);
-                self.give(rest, stream, tick);
-            }
+            // A slab is whole parts, so that what lies beside a bound is never all of one side.
+            let rest = self.extents.split_taken(id, end - start - keep);
+            self.give(rest, stream, tick);
         }
         let slab = self
             .slabs

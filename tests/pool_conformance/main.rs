@@ -2,12 +2,14 @@
 //! must have back everything it handed out.
 
 mod capture;
+mod capture_parts;
 #[path = "../common/mod.rs"]
 mod common;
 mod figures;
 mod ladder;
 mod limits;
 mod lives;
+mod refused;
 mod reuse;
 mod slabs;
 mod snapshot;

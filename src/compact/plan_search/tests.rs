@@ -1,6 +1,7 @@
 //! What a search makes of what a layout bodes.
 
 use super::super::layout::{Layout, extents_from};
+use super::super::plan::{Batch, Goal, LARGE_PART, Planner};
 use super::super::plan_foresight::Foresight;
 use super::{Block, Search, Stretches, way};
 use crate::device::sim::Rng;
@@ -196,4 +197,154 @@ fn a_dear_plan_does_not_end_the_search_before_four_more_blocks_were_lifted() {
         let cheap = moves == links as usize + 1 && found.hole == 256;
         assert!(cheap, "{links}: {moves} moves");
     }
+}
+
+/// Every row of neighbours of a stretch, as (blocks `first..last`, their bytes, bytes free between
+/// and beside them, bytes that their place would have with them gone).
+fn rows(of: &Stretches) -> Vec<(std::ops::Range<usize>, u64, u64, u64)> {
+    let mut rows = Vec::new();
+    for stretch in &of.stretches {
+        for first in stretch.first..=stretch.last {
+            for last in first..=stretch.last {
+                let live = of.blocks[first..last].iter().map(|block| block.bytes).sum();
+                let place = of.gap_begin(stretch, last) - of.gap_end(stretch, first);
+                rows.push((first..last, live, place - live, place));
+            }
+        }
+    }
+    rows
+}
+
+#[test]
+fn the_row_that_slides_is_the_cheapest_of_all_with_as_much_free() {
+    let mut random = Rng::new(13);
+    let mut slid = 0;
+    for _ in 0..2000 {
+        let of = drawn(&mut random, 16);
+        let bytes = 256 * (1 + random.below(12));
+        let mut search = Search::new(&of, bytes, 1, std::iter::empty());
+        search.slide();
+        let enough = rows(&of).into_iter().filter(|row| row.2 >= bytes);
+        let cheapest = enough.map(|row| row.1).min();
+        assert_eq!(search.best.is_some(), cheapest.is_some());
+        let (Some(found), Some(live)) = (search.best, cheapest) else {
+            continue;
+        };
+        let moved: u64 = found.batches.iter().map(|batch| batch.bytes()).sum();
+        assert!(moved <= live, "{moved} of {live}");
+        slid += usize::from(moved > 0);
+    }
+    assert!(slid > 50, "{slid}");
+}
+
+#[test]
+fn a_plan_is_worth_what_it_moves_and_what_it_bodes() {
+    let mut random = Rng::new(15);
+    let mut seen = 0;
+    for _ in 0..1500 {
+        let of = drawn(&mut random, 14);
+        let bytes = 256 * (1 + random.below(8));
+        let recent: Vec<u64> = (0..3).map(|_| 256 * (1 + random.below(9))).collect();
+        let mut search = Search::new(&of, bytes, 1, recent.into_iter());
+        search.slide();
+        let Some(found) = search.best.take() else {
+            continue;
+        };
+        let circle = |batch: &Batch| matches!(batch, Batch::Circle { .. });
+        let moves: Vec<_> = found.batches.iter().flat_map(Batch::moves).collect();
+        let moves: Vec<_> = moves.into_iter().copied().collect();
+        let bodes = search.bodes(&moves, found.hole, f64::INFINITY);
+        let bodes = bodes.expect("below infinity");
+        let moved: u64 = found.batches.iter().map(Batch::bytes).sum();
+        assert!((found.score - moved as f64 - bodes).abs() < 1e-6);
+        seen += usize::from(bodes > 0.0 && moved > 0 && !found.batches.iter().any(circle));
+    }
+    assert!(seen > 20, "{seen}");
+}
+
+#[test]
+fn a_window_is_wide_enough_and_has_nobody_in_vain_and_its_neighbours_stay() {
+    let mut random = Rng::new(14);
+    for _ in 0..1000 {
+        let of = drawn(&mut random, 16);
+        let bytes = 256 * (1 + random.below(20));
+        let mut search = Search::new(&of, bytes, 0, std::iter::empty());
+        let windows = search.windows();
+        assert!(windows.is_sorted());
+        let wide = rows(&of).into_iter().filter(|row| row.3 >= bytes);
+        let wide: Vec<_> = wide.map(|row| (row.0, row.1)).collect();
+        let said = |window: &super::Window| (window.first..window.last, window.live);
+        assert!(windows.iter().all(|window| wide.contains(&said(window))));
+        // Each that is wide enough has one in it that the search looks at.
+        for (row, _) in &wide {
+            let within = |it: &&super::Window| row.start <= it.first && it.last <= row.end;
+            assert!(windows.iter().any(|window| within(&window)));
+        }
+        for window in windows {
+            search.open_window(window, 0);
+            let stretch = of.stretches[window.stretch];
+            for (at, fate) in search.fates.iter().enumerate() {
+                let below = at + 1 == window.first && at >= stretch.first;
+                let said = match at {
+                    _ if (window.first..window.last).contains(&at) => super::Fate::Lifted,
+                    _ if below || (at == window.last && at < stretch.last) => super::Fate::Stays,
+                    _ => super::Fate::Open,
+                };
+                assert_eq!(*fate, said, "{at} of {window:?}");
+            }
+        }
+    }
+}
+
+/// `of`, and behind it a stretch of so many blocks that none of its holes takes.
+fn with_more(of: &Stretches, blocks: usize) -> Stretches {
+    let (mut all, before) = (Stretches::default(), of.blocks.len());
+    all.blocks.clone_from(&of.blocks);
+    all.holes.clone_from(&of.holes);
+    all.stretches.clone_from(&of.stretches);
+    let begin = 1 << 40;
+    let addrs = (0..blocks as u64).map(|at| begin + (at << 20));
+    let bytes = 1 << 20;
+    all.blocks.extend(addrs.map(|addr| Block { addr, bytes }));
+    all.stretches.push(super::Stretch {
+        begin,
+        end: begin + ((blocks as u64) << 20),
+        first: before,
+        last: before + blocks,
+    });
+    all
+}
+
+#[test]
+fn beyond_so_many_blocks_none_is_lifted_besides_those_of_a_window() {
+    for links in [0, 1] {
+        let (layout, bytes) = chain(links, false);
+        let of = Stretches::whole(&layout).expect("small");
+        for more in [0, 1, 100] {
+            let all = with_more(&of, super::WHOLE - of.blocks.len() + more);
+            assert_eq!(all.blocks.len(), super::WHOLE + more);
+            let found = Search::new(&all, bytes, 1000, std::iter::empty()).run();
+            assert_eq!(found.is_some(), links == 0 || more == 0, "{links} {more}");
+        }
+    }
+}
+
+#[test]
+fn a_large_layout_is_searched_by_a_part_of_the_budget() {
+    let (layout, bytes) = chain(3, false);
+    let end = layout.extents().last().expect("an extent").end();
+    let padding = super::WHOLE + 1;
+    let row = extents_from(end, &"m".repeat(padding), &vec![1 << 20; padding]);
+    let layout = Layout::from_extents(layout.extents().chain(row)).expect("ascends");
+    let near = Stretches::near_holes(&layout, bytes);
+    let found = |budget: usize| {
+        let goal = Goal::Hole(bytes);
+        let plan = Planner::new().with_budget(budget).plan(&layout, &goal);
+        let part = (budget / LARGE_PART).max(1);
+        let search = Search::new(&near, bytes, part, std::iter::empty()).run();
+        assert_eq!(plan.is_some(), search.is_some(), "by {budget}");
+        plan.is_some()
+    };
+    let found: Vec<bool> = (1..8 * LARGE_PART).map(found).collect();
+    assert!(!found[0] && found[found.len() - 1]);
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Core, Extent, PoolConfig, State};
+use super::{Core, Extent, Grant, PoolConfig, State};
 use crate::device::{Device, Stream};
 use crate::pool::extents::{FRESH, Id, Slot};
 use crate::pool::index::UNIT;
@@ -40,6 +40,26 @@ impl Made {
         let id = extents.take_window(hole, start, bytes, self.slot);
         self.core.active.add(bytes);
         id
+    }
+
+    /// Frees the block, ready for all.
+    pub(in crate::pool) fn free(&mut self, id: Id) {
+        self.core.active.sub(self.core.extents.get(id).bytes);
+        self.core.give(id, self.slot, 0);
+    }
+
+    /// Counts what a request was granted as a block; gives its offset.
+    pub(in crate::pool) fn granted(&mut self, grant: Grant) -> u64 {
+        self.core.active.add(self.core.extents.get(grant.id).bytes);
+        self.core.check().unwrap();
+        grant.offset
+    }
+
+    /// One more stream, and what keeps it.
+    pub(in crate::pool) fn stream(&mut self) -> (Slot, (Stream, Arc<SlotHold>)) {
+        let stream = self._stream.device().stream().unwrap();
+        let (slot, hold) = self.core.add_stream(&stream.core().timeline, false);
+        (slot, (stream, hold))
     }
 
     /// The extent that has `offset`.
@@ -139,10 +159,9 @@ fn blocks_that_are_not_counted_and_books_that_are_wrong_anywhere_are_found() {
 /// The core, and one more stream of it.
 fn two() -> (Made, Slot, (Stream, Arc<SlotHold>)) {
     let mut made = made();
-    let stream = made._stream.device().stream().unwrap();
-    let (other, hold) = made.core.add_stream(&stream.core().timeline, false);
+    let (other, held) = made.stream();
     assert_eq!((made.slot, other), (1, 2));
-    (made, other, (stream, hold))
+    (made, other, held)
 }
 
 impl Made {

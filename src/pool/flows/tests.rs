@@ -239,3 +239,33 @@ fn what_went_away_is_counted_on_once_nobody_counts_there_any_more() {
     flows.reset_peaks();
     assert_eq!(flows.peaks(), <[(Sums, u64); 3]>::default());
 }
+
+#[test]
+fn a_peak_is_looked_at_again_only_once_more_is_live_than_it_has() {
+    for cold in [false, true] {
+        let flows = Flows::default();
+        let allocate = |bytes| match cold {
+            true => flows.served_by_core(bytes, bytes),
+            false => flows.served_by_cache(bytes, bytes),
+        };
+        let free = |bytes| match cold {
+            true => flows.given_to_core(bytes, bytes),
+            false => flows.kept_in_cache(bytes, bytes),
+        };
+        let flow = if cold { &flows.cold.flow } else { &flows.hot };
+        let bar = || flow.bars[0].at.get();
+        (0..8).for_each(|_| allocate(100));
+        let block = Sums::block(100, 100);
+        let most = (0..8).fold(Sums::default(), |sum, _| sum + block);
+        assert_eq!((bar(), flows.peaks()[0].0), (most, most));
+        (0..5).for_each(|_| free(100));
+        // A look far below the peak: the bar stands at it, where none below has anything to say.
+        flow.bars[0].other.set(super::UNSET);
+        allocate(100);
+        assert_eq!(bar(), most);
+        (0..4).for_each(|_| allocate(100));
+        assert_eq!((bar(), flows.peaks()[0].0), (most, most));
+        allocate(100);
+        assert_eq!((bar(), flows.peaks()[0].0), (most + block, most + block));
+    }
+}

@@ -1,8 +1,12 @@
 //! How many handles a stretch is mapped with.
 
-use super::{Core, Extent, HANDLES_A_STRETCH, HANDLES_AIMED_AT, HandleSize, LARGEST_HANDLE};
+use std::time::{Duration, Instant};
+
+use super::{
+    Core, Extent, HANDLES_A_STRETCH, HANDLES_AIMED_AT, HandleSize, LARGEST_HANDLE, Search,
+};
 use crate::pool::PoolConfig;
-use crate::pool::core::tests::core;
+use crate::pool::core::tests::{Made, core};
 use crate::pool::extents::State;
 
 /// The largest power of two of granules within `most` bytes, one at least.
@@ -119,4 +123,209 @@ fn a_stretch_is_mapped_with_sixteen_handles_at_least_wherever_it_lies() {
         assert_eq!((hole.start, hole.bytes), (from, stretch * granule));
     }
     core.check().unwrap();
+}
+
+#[test]
+fn holes_are_merged_once_a_request_and_only_where_they_have_as_much_as_it_or_a_handle() {
+    let mut made = core(PoolConfig::default(), 3);
+    let granule = made.core.arena.granule();
+    let may = |made: &Made, search: &mut Search, bytes| made.core.may_unify(search, bytes);
+    for (free, bytes, said) in [
+        (2 * granule, 9 * granule, true),
+        (granule, granule, true),
+        (granule - 256, granule, false),
+        (512, 512, true),
+        (256, 512, false),
+    ] {
+        let block = made.block(0, 3 * granule - free);
+        let mut search = Search::new(true);
+        assert_eq!(may(&made, &mut search, bytes), said, "{free} for {bytes}");
+        // What was not done may be done once there is more.
+        assert_eq!(search.unified, said);
+        assert!(!said || !may(&made, &mut search, bytes));
+        made.free(block);
+    }
+}
+
+/// Three handles with a block in the second, and what is beyond it freed by another stream; no more
+/// may be made.
+fn two_apart() -> (Made, impl Sized) {
+    let config = PoolConfig::default().handles(HandleSize::Granule);
+    let mut made = core(config, 3);
+    let granule = made.core.arena.granule();
+    made.core.config.limit = Some(3 * granule);
+    made.block(granule, granule);
+    let (other, held) = made.stream();
+    for at in [0, 2 * granule] {
+        let id = made.block(at, granule);
+        made.core.active.sub(granule);
+        let tick = made.core.open_tick(other);
+        made.core.extents.give(id, other, tick, |_| false);
+    }
+    (made, held)
+}
+
+#[test]
+fn an_old_place_goes_once_the_work_that_used_it_is_done_whoever_saw_that() {
+    let (mut made, _held) = two_apart();
+    let granule = made.core.arena.granule();
+    let grant = made.core.take_mapping(made.slot, 2 * granule).unwrap();
+    made.granted(grant.unwrap());
+    assert_eq!((made.core.steps.steal, made.core.steps.waits), (1, 1));
+    assert_eq!(made.core.retiring.len(), 1);
+    let begin = Instant::now();
+    while !made.core.retiring.is_empty() {
+        made.core.reap().unwrap();
+        made.core.check().unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(20));
+    }
+    assert_eq!(made.core.arena.reserved(), 3 * granule);
+}
+
+#[test]
+fn what_free_handles_do_not_make_up_is_not_served_and_costs_nothing() {
+    for granules in [2, 3] {
+        let (mut made, _held) = two_apart();
+        let granule = made.core.arena.granule();
+        let grant = made
+            .core
+            .take_mapping(made.slot, granules * granule)
+            .unwrap();
+        assert_eq!(grant.is_some(), granules == 2);
+        assert_eq!(made.core.steps.steal, u64::from(granules == 2));
+        assert_eq!(made.core.arena.reserved(), 3 * granule);
+    }
+    // With room for the third it is made, and the others are mapped beside it.
+    let (mut made, _held) = two_apart();
+    let granule = made.core.arena.granule();
+    made.core.config.limit = Some(4 * granule);
+    let grant = made.core.take_mapping(made.slot, 3 * granule).unwrap();
+    made.granted(grant.unwrap());
+    assert_eq!(made.core.arena.reserved(), 4 * granule);
+    assert_eq!(made.core.extents.hole_bytes(), 0);
+}
+
+#[test]
+fn as_much_is_made_without_a_look_for_idle_memory_as_the_peak_and_its_slack_allow() {
+    let config = PoolConfig::default().slack(0.25);
+    let mut made = core(config, 8);
+    let granule = made.core.arena.granule();
+    made.block(0, 3 * granule);
+    let slack = |made: &Made, granules: u64| made.core.slack(granules * granule) / granule;
+    // The peak becomes 12 and 16 granules, of which there are 8.
+    assert_eq!([9, 13].map(|granules| slack(&made, granules)), [7, 12]);
+    assert_eq!(slack(&made, 1), 0, "no more than there is");
+    made.core.peak_taken = 20 * granule;
+    assert_eq!([1, 17].map(|granules| slack(&made, granules)), [17, 17]);
+    made.core.config.soft_limit = Some(12 * granule);
+    assert_eq!(
+        [1, 4, 5].map(|granules| slack(&made, granules)),
+        [17, 17, 0]
+    );
+    assert_eq!(made.core.slack(4 * granule + 1), 0);
+}
+
+#[test]
+fn a_small_pool_of_several_streams_maps_new_memory_before_any_stream_waits() {
+    for (reserved, several, granules, said) in [
+        (4, true, 4, true),
+        (4, true, 5, false),
+        (4, false, 4, false),
+        (7, true, 1, true),
+        (8, true, 1, false),
+    ] {
+        let config = PoolConfig::default().handles(HandleSize::Granule);
+        let mut made = core(config, reserved);
+        let granule = made.core.arena.granule();
+        made.core.config.overlap_bytes = 8 * granule;
+        let held = several.then(|| made.stream());
+        made.block(0, reserved * granule);
+        let grant = (made.core.take_overlapping(made.slot, granules * granule)).unwrap();
+        let grant = grant.map(|grant| made.granted(grant));
+        assert_eq!(grant.is_some(), said, "{granules} beside {reserved}");
+        let more = if said { granules } else { 0 };
+        assert_eq!(made.core.arena.reserved(), (reserved + more) * granule);
+        // The limit holds here too.
+        made.core.config.limit = Some(made.core.arena.reserved());
+        assert!(
+            made.core
+                .take_overlapping(made.slot, granule)
+                .unwrap()
+                .is_none()
+        );
+        drop(held);
+    }
+}
+
+#[test]
+fn what_is_ready_is_used_before_new_memory_is_mapped_beside_it() {
+    let config = PoolConfig::default().handles(HandleSize::Granule);
+    let mut made = core(config, 4);
+    let granule = made.core.arena.granule();
+    let _held = made.stream();
+    made.block(0, 3 * granule);
+    let at = made.core.take_overlapping(made.slot, 3 * granule).unwrap();
+    assert_eq!(made.granted(at.unwrap()), 3 * granule);
+    assert_eq!(made.core.arena.reserved(), 6 * granule);
+}
+
+#[test]
+fn idle_handles_are_given_back_as_far_as_they_are_asked_for_or_none() {
+    let config = PoolConfig::default().handles(HandleSize::Granule);
+    for (asked, within, said) in [
+        (0, 0, 0),
+        (1, 0, 1),
+        (4, 0, 4),
+        (5, 0, 0),
+        (3, 2, 3),
+        (4, 2, 0),
+    ] {
+        let mut made = core(config.clone(), 6);
+        let granule = made.core.arena.granule();
+        // Handles 0 and 3 have a block; of the rest, some are in the window.
+        made.block(0, granule / 2);
+        made.block(3 * granule, granule);
+        let mut window = super::Window::of_gap(4 * granule, within / 2 * granule);
+        window.first = made
+            .core
+            .extents
+            .seek(made.core.extents.first(), 4 * granule);
+        let bytes = asked * granule;
+        let enough = made.core.release_idle(&window, bytes).unwrap();
+        made.core.check().unwrap();
+        assert_eq!(enough, said == asked, "{asked} beside {within}");
+        assert_eq!(made.core.arena.reserved(), (6 - said) * granule);
+        assert_eq!(made.core.arena.calls().released, said);
+    }
+}
+
+#[test]
+fn a_request_is_put_together_from_fragments_and_idle_handles_where_those_are_too_many() {
+    for matters in [true, false] {
+        let config = PoolConfig::default()
+            .handles(HandleSize::Granule)
+            .slack(0.0);
+        let mut made = core(config, 14);
+        let granule = made.core.arena.granule();
+        let half = granule / 2;
+        // Three handles with a free end, three with a free begin, an idle one, and one between each.
+        for at in 0..7 {
+            made.block((2 * at + 1) * granule, granule);
+            let start = 2 * at * granule;
+            match at {
+                0..3 => drop(made.block(start, half)),
+                3..6 => drop(made.block(start + half, half)),
+                _ => {}
+            }
+        }
+        // One more may be made without a look for idle memory, and two are wanted.
+        made.core.peak_taken = 15 * granule;
+        made.core.config.remap = true;
+        made.core.may_move = !matters;
+        let grant = made.core.take_mapping(made.slot, 2 * granule).unwrap();
+        made.granted(grant.unwrap());
+        let (edges, reserved) = (made.core.edges.len(), made.core.arena.reserved());
+        let said = if matters { (2, 14) } else { (0, 15) };
+        assert_eq!((edges, reserved / granule), said);
+    }
 }

@@ -1,8 +1,9 @@
 //! How free memory lies in handles, when that matters, and which end of which hole is taken then.
 
 use super::{
-    DUST_PART, EXCESS_PART, FREES_OF_TEMPORARY, LARGE_POOL, LOOKS_PER_CHANGES, Lie, MIDDLE_WEIGHT,
-    PART_OF_LARGE, PART_OF_SMALL, Recurring, Scatter, Terms, weight,
+    AT_PEAK_PART, AWAY_PART, CALLS_A_TIME, DUST_PART, EXCESS_PART, FEW_CALLS, FREES_OF_TEMPORARY,
+    LARGE_POOL, LOOKS_PER_CHANGES, Lie, MIDDLE_WEIGHT, PART_OF_LARGE, PART_OF_SMALL, Recurring,
+    SIZE_WEIGHT, Scatter, Terms, WHOLE_WEIGHT, weight,
 };
 use crate::pool::PoolConfig;
 use crate::pool::config::HandleSize;
@@ -113,6 +114,29 @@ fn fragments_may_have_a_part_of_the_peak_or_of_what_is_held_beyond_it() {
 }
 
 #[test]
+fn any_number_of_calls_is_worth_it_at_the_peak_and_else_the_more_the_more_fragments() {
+    let (mut made, granule) = halves();
+    let core = &mut made.core;
+    let live = 3 * granule;
+    let peak = live + 100 * granule;
+    core.peak_taken = peak;
+    let near = peak - peak / AT_PEAK_PART - live;
+    assert_eq!(core.calls_worth(near), u64::MAX);
+    core.seen.bytes = core.too_much(live) as u64;
+    assert_eq!(core.calls_worth(near - 1), FEW_CALLS as u64);
+    for times in [2, 3] {
+        core.seen.bytes = (core.too_much(live) * f64::from(times)) as u64 + 1;
+        let more = CALLS_A_TIME * (f64::from(times) - 1.0);
+        assert_eq!(core.calls_worth(near - 1), (FEW_CALLS + more) as u64);
+    }
+    // Too much is what they may have, and a part of what live memory lacks to its peak.
+    let lacks = (peak - live) as f64 * AWAY_PART;
+    let allowed = core.fragments_allowed() as f64;
+    assert!((core.too_much(live) - allowed - lacks).abs() < 1.0);
+    assert!((core.too_much(peak + 1) - allowed).abs() < 1.0);
+}
+
+#[test]
 fn fragments_are_summed_again_once_a_part_of_the_holes_are_others() {
     let (mut made, granule) = halves();
     assert_eq!(made.core.fragment_bytes(), 3 * granule);
@@ -183,6 +207,31 @@ fn of_holes_that_are_as_good_the_smaller_is_taken() {
         let hole = made.at(fit.start);
         assert_eq!(hole.start, at * quarter, "{blocks:?}");
         assert_eq!(fit.whole, 8 * quarter);
+    }
+}
+
+#[test]
+fn an_end_of_a_hole_costs_what_it_breaks_and_leaves_less_what_it_uses_and_its_size() {
+    // A hole from each quarter of the first handle to each of the last.
+    for (from, to) in (1..8).flat_map(|from| (16..24).map(move |to| (from, to))) {
+        let (made, quarter) = with_blocks(6, &[(0, from), (to, 24)]);
+        let hole = (made.core.extents).seek(made.core.extents.first(), from * quarter);
+        let of = |from: u64, to: u64| Lie::of(&made.core.arena, from * quarter, to * quarter);
+        for units in 1..=to - from {
+            let low = (from, of(from + units, to));
+            let high = (to - units, of(from, to - units));
+            let rated = made.core.rated(hole, units * quarter);
+            for ((cost, fit), (start, after)) in rated.into_iter().zip([low, high]) {
+                let before = of(from, to);
+                let broken = (before.whole - after.whole) as f64 / (4 * quarter) as f64;
+                let larger = ((to - from) as f64 / units as f64).log2();
+                let fragments = after.weight - before.weight;
+                let said = broken * WHOLE_WEIGHT + fragments + larger * SIZE_WEIGHT;
+                assert!((cost - said).abs() < 1e-9, "{units} of {from} to {to}");
+                let place = (fit.hole, fit.start, fit.whole);
+                assert_eq!(place, (hole, start * quarter, before.whole - after.whole));
+            }
+        }
     }
 }
 

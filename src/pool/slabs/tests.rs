@@ -292,3 +292,56 @@ fn a_slot_taken_counts_as_the_step_that_found_it() {
         assert_eq!(since, said, "{at}");
     }
 }
+
+#[test]
+fn a_slab_goes_back_behind_its_stream_once_the_others_are_done_with_it() {
+    for done in [true, false] {
+        let mut made = made(2);
+        let (other, held) = made.stream();
+        let first = made.slab(0, 64, 16).unwrap();
+        let mut taken = Vec::new();
+        made.core.take_slots(first, made.slot, 3, &mut taken);
+        made.core.active.add(3 * 64);
+        taken.push(Cached {
+            addr: made.core.arena.base() + first.offset,
+            bytes: 64,
+            tick: 0,
+            id: first.id,
+        });
+        let [mine, theirs] = [made.slot, other].map(|slot| made.core.open_tick(slot));
+        for (at, block) in taken.iter().enumerate() {
+            made.core.active.sub(64);
+            let (slot, tick) = match at % 2 {
+                0 => (made.slot, mine),
+                _ => (other, if done { 0 } else { theirs }),
+            };
+            made.core.give_slot(block, slot, tick);
+        }
+        made.core.check().unwrap();
+        assert_eq!(made.core.slabs.mixed.len(), usize::from(!done));
+        let freed = made.at(0);
+        let state = if done { State::Hole } else { State::Taken };
+        assert_eq!(freed.state, state);
+        if done {
+            assert_eq!((freed.slot, freed.tick), (made.slot, mine));
+        }
+        drop(held);
+    }
+}
+
+#[test]
+fn a_slot_that_another_stream_uses_is_found_only_behind_a_wait() {
+    let mut made = made(1);
+    let (other, held) = made.stream();
+    made.slab(0, 64, 16).unwrap();
+    let (mine, core) = (made.slot, &mut made.core);
+    assert!(core.find_slot(other, 64, false).unwrap().is_none());
+    let found = core.find_slot(other, 64, true).unwrap();
+    assert!(found.is_some());
+    assert_eq!((core.steps.stream_wait, core.steps.waits), (1, 1));
+    // The one wait is for all of them.
+    assert!(core.find_slot(other, 64, false).unwrap().is_some());
+    assert!(core.find_slot(mine, 64, false).unwrap().is_some());
+    assert_eq!(core.steps.waits, 1);
+    drop(held);
+}

@@ -1,0 +1,53 @@
+//! What a step is for, and whether it is worth it.
+
+use super::*;
+use crate::device::Device;
+use crate::pool::{HandleSize, PoolConfig};
+
+/// All may move, and nobody has used any.
+struct Unused;
+
+impl Owners for Unused {
+    fn may_move(&self, _: u64) -> bool {
+        true
+    }
+
+    fn uses(&self, _: u64, _: &mut dyn FnMut(&Timeline, u64) -> Result<()>) -> Result<()> {
+        Ok(())
+    }
+
+    fn moved(&mut self, _: &[Move], _: &[u32], _: u64) {}
+}
+
+/// Two handles half of each of which is a block, and no more to be had.
+fn halves() -> (Core, u64) {
+    let device = Device::host().expect("the host device");
+    let config = PoolConfig::default().handles(HandleSize::Granule);
+    let mut core = Core::new(&device, config).expect("a core");
+    let granule = core.arena.granule();
+    core.config.limit = Some(2 * granule);
+    core.extend(0, 2 * granule).expect("memory");
+    for start in [0, granule] {
+        let hole = core.extents.seek(core.extents.first(), start);
+        core.extents.take_window(hole, start, granule / 2, 0);
+    }
+    (core, granule)
+}
+
+#[test]
+fn moves_for_a_request_take_the_device_no_longer_than_they_may() {
+    let (core, bytes) = halves();
+    let aims: [fn(u64, f64) -> Aim<'static>; 2] = [
+        |bytes, most_ns| Aim::Room { bytes, most_ns },
+        |bytes, most_ns| Aim::Gather { bytes, most_ns },
+    ];
+    for aim in aims {
+        let plan = |most_ns| aim(bytes, most_ns).plan(&Planner::new(), &core, &Unused);
+        let free = plan(f64::INFINITY).expect("a plan");
+        assert_eq!(free.bytes, bytes / 2);
+        let ns = free.predicted_ns;
+        assert!(ns > 0.0);
+        assert_eq!(plan(ns).map(|plan| plan.bytes), Some(bytes / 2));
+        assert!(plan(0.99 * ns).is_none());
+    }
+}

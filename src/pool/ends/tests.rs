@@ -1,0 +1,292 @@
+//! Which end of the arena a request goes to, and which of the holes that are ready it takes.
+
+use super::{End, GRANULES_BEFORE_ENDS, OTHERS, SMALL_PART, SMALLEST};
+use crate::pool::PoolConfig;
+use crate::pool::config::HandleSize;
+use crate::pool::core::tests::{Made, core};
+use crate::pool::extents::{FRESH, Slot};
+use crate::pool::index::UNIT;
+use crate::pool::stats::SMALL_BYTES;
+
+/// Handles of a granule each, in a pool that has held enough to have two ends.
+fn made(granules: u64) -> (Made, u64) {
+    let config = PoolConfig::default()
+        .handles(HandleSize::Granule)
+        .slack(0.0);
+    let mut made = core(config, granules);
+    let granule = made.core.arena.granule();
+    made.core.peak_reserved = GRANULES_BEFORE_ENDS * granule;
+    made.core.config.limit = Some(granules * granule);
+    (made, granule)
+}
+
+#[test]
+fn small_requests_go_to_the_high_end_of_a_pool_that_has_been_large() {
+    let (mut made, granule) = made(1);
+    let end = |made: &Made, bytes| made.core.end_for(bytes);
+    let small = granule / SMALL_PART;
+    assert_eq!(end(&made, UNIT), End::High);
+    assert_eq!(end(&made, small), End::High);
+    assert_eq!(end(&made, small + UNIT), End::Low);
+    made.core.peak_reserved -= 1;
+    assert_eq!(end(&made, UNIT), End::Low);
+}
+
+/// Takes `bytes` from what is ready; gives the offset.
+fn take(made: &mut Made, bytes: u64) -> Option<u64> {
+    let grant = made.core.take_ready(made.slot, bytes).unwrap();
+    grant.map(|grant| made.granted(grant))
+}
+
+#[test]
+fn a_small_request_brings_an_idle_handle_to_the_high_end_if_there_is_one() {
+    for idle in [true, false] {
+        let (mut made, granule) = made(3);
+        let reserved = made.core.arena.reserved();
+        for at in 0..3 {
+            made.block(at * granule, granule / 2);
+        }
+        if idle {
+            let block = made.core.extents.seek(made.core.extents.first(), granule);
+            made.free(block);
+        }
+        // Holes below a granule come first.
+        let low = take(&mut made, UNIT).unwrap();
+        assert!(
+            low < 3 * granule,
+            "in what is left of a handle that is used"
+        );
+        // Where none of those will do.
+        let high = made.core.take_high(made.slot, UNIT).unwrap();
+        assert_eq!(high.is_some(), idle);
+        assert_eq!(made.core.steps.steal, u64::from(idle));
+        if let Some(grant) = high {
+            let at = made.granted(grant);
+            assert_eq!(made.core.extents.end_of(at), End::High);
+        }
+        assert_eq!(made.core.arena.reserved(), reserved, "nothing is made");
+    }
+}
+
+#[test]
+fn a_small_request_maps_new_memory_at_the_high_end_within_the_slack() {
+    for allowed in [true, false] {
+        let (mut made, granule) = made(2);
+        made.block(0, 2 * granule);
+        made.core.config.limit = Some(8 * granule);
+        made.core.peak_taken = if allowed { 3 * granule } else { 0 };
+        let grant = made.core.take_high(made.slot, UNIT).unwrap();
+        let grant = grant.map(|grant| made.granted(grant));
+        assert_eq!(grant.is_some(), allowed);
+        let reserved = made.core.arena.reserved() / granule;
+        assert_eq!(reserved, if allowed { 3 } else { 2 });
+    }
+}
+
+#[test]
+fn without_a_hole_at_the_high_end_small_requests_take_one_below_a_granule() {
+    let (mut made, granule) = made(3);
+    // A hole of a handle and one of half of one; the next is used up.
+    made.block(granule, granule / 2);
+    made.block(2 * granule, granule);
+    let slot = made.slot;
+    // Used once, so that both are the stream's and not fresh.
+    for at in [0, granule + granule / 2] {
+        let bytes = made.at(at).bytes;
+        let id = made.block(at, bytes);
+        made.free(id);
+    }
+    assert!(made.core.extents.index(FRESH, End::Low).is_empty());
+    let cramped = |made: &Made, bytes, end| {
+        let id = made.core.cramped_below(slot, bytes, end);
+        id.map(|id| made.core.extents.get(id).start)
+    };
+    let half = granule + granule / 2;
+    assert_eq!(cramped(&made, SMALLEST + UNIT, End::High), Some(half));
+    assert_eq!(cramped(&made, granule / 2, End::High), Some(half));
+    assert_eq!(cramped(&made, granule / 2 + UNIT, End::High), None);
+    assert_eq!(cramped(&made, SMALLEST, End::High), None);
+    assert_eq!(cramped(&made, SMALLEST + UNIT, End::Low), None);
+    // The smallest go there all the same once there is nothing to bring to the high end.
+    made.block(0, granule);
+    assert_eq!(take(&mut made, SMALLEST), Some(half));
+    assert_eq!(take(&mut made, SMALLEST + UNIT), Some(half + SMALLEST));
+    assert_eq!(made.core.steps.own_stream, 2);
+}
+
+#[test]
+fn the_smallest_lie_in_handles_of_one_granule_and_others_where_less_than_one_is_free() {
+    // A handle of two granules and two of one, half of each used: large ones would be held by few.
+    let mut made = core(PoolConfig::default().slack(0.0), 0);
+    let granule = made.core.arena.granule();
+    made.core.config.handles = HandleSize::UpTo(2 * granule);
+    made.core.create_frames(0, 2 * granule).unwrap();
+    made.core.config.handles = HandleSize::Granule;
+    made.core.create_frames(2 * granule, 4 * granule).unwrap();
+    made.core.peak_reserved = GRANULES_BEFORE_ENDS * granule;
+    made.core.config.limit = Some(4 * granule);
+    let of = |made: &Made, at| made.core.is_granule_sized(at);
+    let sized = [0, granule, 2 * granule, 3 * granule, 4 * granule].map(|at| of(&made, at));
+    assert_eq!(sized, [false, false, true, true, false]);
+    // Holes of a quarter in the large one, of three in the next, and none smaller than those.
+    made.block(0, 2 * granule - granule / 4);
+    made.block(2 * granule, granule / 4);
+    made.block(3 * granule, granule);
+    let (large, small) = (2 * granule - granule / 4, 2 * granule + granule / 4);
+    assert_eq!(take(&mut made, SMALLEST), Some(small));
+    assert_eq!(take(&mut made, SMALLEST + UNIT), Some(large));
+}
+
+#[test]
+fn a_large_request_takes_the_end_that_breaks_no_handle_once_fragments_matter() {
+    let config = PoolConfig::default().handles(HandleSize::Granule);
+    let mut made = core(config, 14);
+    let quarter = made.core.arena.granule() / 4;
+    // A hole from the end of the first handle on, which ends within the fourth.
+    for (from, to) in [(0, 4), (14, 16)] {
+        made.block(from * quarter, (to - from) * quarter);
+    }
+    for at in 4..14 {
+        made.block(4 * at * quarter, 3 * quarter);
+    }
+    let bytes = 6 * quarter;
+    assert!(bytes > SMALL_BYTES);
+    let block = |made: &mut Made| {
+        let at = take(made, bytes).unwrap();
+        let id = made.core.extents.seek(made.core.extents.first(), at);
+        made.free(id);
+        at / quarter
+    };
+    made.core.may_move = true;
+    assert_eq!(
+        block(&mut made),
+        4,
+        "the hole's begin where it does not matter"
+    );
+    made.core.may_move = false;
+    // Far enough below the peak that no block is put together from fragments.
+    made.core.peak_taken = 8 * made.core.extents.taken().0;
+    assert_eq!(block(&mut made), 8);
+}
+
+/// A core with so many streams in all, each its slot.
+fn with_streams(count: usize) -> (Made, Vec<Slot>, impl Sized) {
+    let mut made = core(PoolConfig::default(), 4);
+    let (mut slots, mut held) = (vec![made.slot], Vec::new());
+    for _ in 1..count {
+        let (slot, hold) = made.stream();
+        slots.push(slot);
+        held.push(hold);
+    }
+    (made, slots, held)
+}
+
+#[test]
+fn a_miss_looks_at_all_other_streams_and_a_better_fit_at_a_few_of_many() {
+    for count in [1, 2, 5, 6, 16] {
+        let (mut made, slots, _held) = with_streams(count);
+        let slot = slots[count / 2];
+        let rest: Vec<Slot> = slots.iter().copied().filter(|&it| it != slot).collect();
+        let sorted = |others: Vec<Slot>| {
+            let mut others = others;
+            others.sort_unstable();
+            others
+        };
+        let others = |made: &Made, has| made.core.others(slot, has).collect::<Vec<_>>();
+        assert_eq!(sorted(others(&made, false)), rest);
+        if count <= 5 {
+            assert_eq!(sorted(others(&made, true)), rest);
+            continue;
+        }
+        // Other ones each time, until it was all of them.
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..2 * count {
+            let some = others(&made, true);
+            assert!(some.len() <= OTHERS as usize && some.len() + 1 >= OTHERS as usize);
+            seen.extend(some);
+            let id = made.block(0, UNIT);
+            made.free(id);
+        }
+        assert!(seen.into_iter().eq(rest), "{count} streams");
+    }
+}
+
+#[test]
+fn of_ready_holes_the_smallest_is_taken_and_of_equal_ones_its_own() {
+    let (mut made, slots, _held) = with_streams(3);
+    let [own, other, third] = slots[..] else {
+        panic!("three streams");
+    };
+    let granule = made.core.arena.granule();
+    // Holes with a block behind each, all ready: of (units, whose).
+    let mut start = 0;
+    let mut hole = |made: &mut Made, units: u64, slot| {
+        let id = made.block(start, units * UNIT);
+        made.core.extents.get_mut(id).slot = slot;
+        made.block(start + units * UNIT, UNIT);
+        made.core.active.sub(units * UNIT);
+        made.core.extents.give(id, slot, 0, |_| false);
+        let at = start;
+        start += (units + 1) * UNIT;
+        at
+    };
+    let theirs = hole(&mut made, 4, other);
+    let mine = hole(&mut made, 4, own);
+    let smaller = hole(&mut made, 3, third);
+    let larger = hole(&mut made, 9, other);
+    let as_large = hole(&mut made, 9, own);
+    let found = |made: &Made, slot, units: u64| {
+        let id = made.core.ready(slot, units * UNIT, End::Low, |_| true);
+        id.map(|id| made.core.extents.get(id).start)
+    };
+    assert_eq!(found(&made, own, 4), Some(mine));
+    assert_eq!(found(&made, other, 4), Some(theirs));
+    assert_eq!(found(&made, own, 3), Some(smaller));
+    assert_eq!(found(&made, own, 2), Some(smaller));
+    assert_eq!(found(&made, own, 5), Some(as_large));
+    assert_eq!(found(&made, other, 5), Some(larger));
+    // What nobody used is behind all of these, and larger.
+    let rest = found(&made, own, 10).unwrap();
+    assert_eq!(
+        (made.at(rest).slot, made.at(rest).end()),
+        (FRESH, 4 * granule)
+    );
+    let id = made
+        .core
+        .ready(own, 3 * UNIT, End::Low, |it| it.bytes != 3 * UNIT);
+    assert_eq!(id.map(|id| made.core.extents.get(id).start), Some(mine));
+}
+
+#[test]
+fn a_large_request_takes_what_holes_of_several_streams_make_together() {
+    for (small, enough, waits) in [
+        (false, true, true),
+        (true, true, true),
+        (false, false, true),
+        (false, true, false),
+    ] {
+        let (mut made, slots, _held) = with_streams(2);
+        let (slot, other) = (slots[0], slots[1]);
+        let granule = made.core.arena.granule();
+        let part = if small { granule / 8 } else { granule / 2 };
+        // All that is free: two parts side by side, of two streams.
+        made.block(2 * part, 4 * granule - 2 * part);
+        for (at, slot) in [(0, slot), (part, other)] {
+            let id = made.block(at, part);
+            let tick = made.core.open_tick(slot);
+            made.core.active.sub(part);
+            made.core.extents.give(id, slot, tick, |_| false);
+        }
+        made.core.config.reuse.device_wait = waits;
+        let bytes = 2 * part + if enough { 0 } else { UNIT };
+        let grant = made.core.take_merged(slot, bytes).unwrap();
+        let taken = !small && enough && waits;
+        assert_eq!(grant.map(|grant| made.granted(grant)), taken.then_some(0));
+        let steps = &made.core.steps;
+        assert_eq!(
+            (steps.stream_wait, steps.waits),
+            (u64::from(taken), u64::from(taken))
+        );
+        made.core.check().unwrap();
+    }
+}

@@ -1,0 +1,161 @@
+//! What lanes take from each other and ahead, and as what it counts.
+
+use super::*;
+use crate::device::{Device, Stream};
+use crate::pool::stats::Steps;
+use crate::pool::{Pool, PoolConfig};
+
+const BYTES: u64 = 4096;
+
+struct World {
+    pool: Pool,
+    streams: [Stream; 2],
+}
+
+impl World {
+    fn new(config: PoolConfig) -> Self {
+        let device = Device::host().unwrap();
+        let pool = Pool::new(&device, config).unwrap();
+        let streams = [device.stream().unwrap(), device.stream().unwrap()];
+        Self { pool, streams }
+    }
+
+    fn lane(&self, of: usize) -> Arc<Lane> {
+        let lane = self.pool.shared().lane(&self.streams[of]);
+        lane.unwrap().unwrap()
+    }
+
+    /// Has the first stream's cache hold so many blocks.
+    fn cached(&self, count: usize) {
+        let stream = &self.streams[0];
+        let one = |_| self.pool.alloc(stream, BYTES).unwrap();
+        drop((0..count).map(one).collect::<Vec<_>>());
+        assert!(in_cache(&self.lane(0)) >= count);
+    }
+
+    /// What `lane` takes over from the first stream's lane, which is given back: the steps counted.
+    fn takes_over(&self, lane: &Lane) -> Option<Steps> {
+        let home = self.lane(0);
+        let mut core = self.pool.shared().core.lock();
+        let before = core.steps;
+        let grant = lane.take_over(&[home], BYTES, &mut core).unwrap()?;
+        let steps = core.steps;
+        let block = Cached {
+            addr: grant.offset + self.pool.shared().base,
+            bytes: BYTES,
+            tick: lane.open_tick(),
+            id: grant.id,
+        };
+        core.give_block(&block, lane.slot, block.tick);
+        drop(core);
+        self.pool.check_invariants().unwrap();
+        Some(Steps {
+            own_stream: steps.own_stream - before.own_stream,
+            ready_elsewhere: steps.ready_elsewhere - before.ready_elsewhere,
+            stream_wait: steps.stream_wait - before.stream_wait,
+            waits: steps.waits - before.waits,
+            ..Steps::default()
+        })
+    }
+}
+
+fn in_cache(lane: &Lane) -> usize {
+    let mut count = 0;
+    lane.each_cached(|_| count += 1);
+    count
+}
+
+#[test]
+fn blocks_of_another_stream_come_along_behind_one_wait_and_of_its_own_without_one() {
+    let world = World::new(PoolConfig::default());
+    let (first, other) = (world.lane(0), world.lane(1));
+    let [stream_wait, ready_elsewhere, own_stream] = [0, 1, 2].map(|kind| {
+        let one = |of| u64::from(kind == of);
+        Steps {
+            stream_wait: one(0),
+            waits: one(0),
+            ready_elsewhere: one(1),
+            own_stream: one(2),
+            ..Steps::default()
+        }
+    });
+    // A machine of one core has one lane a stream. Which of two is this thread's depends on its number.
+    let part = world.pool.shared().part(&world.streams[0], &first);
+    let home = world.lane(0);
+    let part = match Arc::ptr_eq(&home, &first) {
+        true => part,
+        false => Some(first),
+    };
+    for round in 0..3 {
+        world.cached(5);
+        let had = in_cache(&home);
+        let before = in_cache(&other);
+        assert_eq!(world.takes_over(&other), Some(stream_wait), "{round}");
+        assert_eq!((in_cache(&home), in_cache(&other)), (0, before + had - 1));
+        assert_eq!(world.takes_over(&other), None, "there are no more");
+        // What the other stream has waited for already costs no wait.
+        world.cached(1);
+        world.streams[1].wait_stream(&world.streams[0]).unwrap();
+        assert_eq!(world.takes_over(&other), Some(ready_elsewhere));
+        world.cached(3);
+        if let Some(part) = &part {
+            assert_eq!(world.takes_over(part), Some(own_stream));
+        }
+        assert_eq!(world.takes_over(&home), None, "nothing from itself");
+    }
+}
+
+#[test]
+fn no_more_come_along_than_one_wait_is_for_nor_than_the_cache_may_hold() {
+    let world = World::new(PoolConfig::default());
+    world.cached(TAKEN_OVER + 9);
+    let had = in_cache(&world.lane(0));
+    assert!(world.takes_over(&world.lane(1)).is_some());
+    let (left, came) = (in_cache(&world.lane(0)), in_cache(&world.lane(1)));
+    assert_eq!((left, came), (had - TAKEN_OVER, TAKEN_OVER - 1));
+    let world = World::new(PoolConfig::default().cache_bytes(4 * BYTES));
+    world.cached(4);
+    world
+        .pool
+        .alloc(&world.streams[1], 3 * BYTES)
+        .map(drop)
+        .unwrap();
+    let held = in_cache(&world.lane(1));
+    assert!(world.takes_over(&world.lane(1)).is_some());
+    assert_eq!(
+        in_cache(&world.lane(1)) - held,
+        1,
+        "three of four were held"
+    );
+}
+
+#[test]
+fn blocks_are_taken_ahead_after_misses_in_a_row_as_many_as_a_cache_may_hold() {
+    for (bytes, most) in [
+        (BYTES, AHEAD),
+        (AHEAD_BYTES / 2, 2),
+        (AHEAD_BYTES + UNIT, 0),
+    ] {
+        let exact = IN_A_ROW.min(most.max(1)) * bytes;
+        for (cache_bytes, said) in [(64 << 20, true), (exact, true), (exact - 1, false)] {
+            let world = World::new(PoolConfig::default().cache_bytes(cache_bytes));
+            let lane = world.lane(0);
+            let mut held = vec![world.pool.alloc(&world.streams[0], 100 * bytes).unwrap()];
+            held.clear();
+            world.pool.trim(u64::MAX).unwrap();
+            lane.shared.drain_all();
+            let mut ahead = Vec::new();
+            for _ in 0..IN_A_ROW + 4 {
+                let before = in_cache(&lane);
+                held.push(world.pool.alloc(&world.streams[0], bytes).unwrap());
+                ahead.push(in_cache(&lane).saturating_sub(before));
+            }
+            let (first, rest) = ahead.split_at(IN_A_ROW as usize - 1);
+            assert!(first.iter().all(|&count| count == 0), "{ahead:?}");
+            let some = rest.iter().any(|&count| count > 0);
+            assert_eq!(some, said && most > 0, "{bytes} {cache_bytes} {ahead:?}");
+            assert!(ahead.iter().all(|&count| count as u64 <= most), "{ahead:?}");
+            world.pool.check_invariants().unwrap();
+        }
+    }
+}
