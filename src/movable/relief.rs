@@ -1,14 +1,12 @@
 //! What compaction does for one request: before handles are mapped elsewhere, and at the end of the
 //! out-of-memory ladder.
 
-use std::sync::Arc;
-
 use super::callback::{Calls, tell};
 use super::registry::Registry;
 use crate::compact::{Aim, Budget, Goal};
 use crate::device::lock;
 use crate::error::Result;
-use crate::pool::{Pressure, Relief, Shared};
+use crate::pool::{Pressure, Relief};
 
 /// Nanoseconds of the device within which a request's room should be made: what takes longer is done
 /// only where nothing else serves.
