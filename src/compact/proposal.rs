@@ -121,6 +121,16 @@ fn first_batches(mut plan: Plan, count: usize) -> Plan {
 
 /// The extents that `batches` move, or move something to.
 fn touched(core: &Core, owners: &dyn Owners, batches: &[Batch]) -> Layout {
+    let mut touches = touches(batches);
+    let near = core
+        .mapped_extents()
+        .filter(|&(begin, bytes, _)| touches(begin, bytes));
+    Layout::from_extents(near.map(|mapped| extent(core, owners, mapped))).unwrap_or_default()
+}
+
+/// Whether `batches` move anything from or to so many bytes at an offset; offsets have to ascend from
+/// one call to the next.
+fn touches(batches: &[Batch]) -> impl FnMut(u64, u64) -> bool {
     let moves = batches.iter().flat_map(Batch::moves);
     let ends = moves.flat_map(|m| [(m.src, m.src + m.bytes), (m.dst, m.dst + m.bytes)]);
     let mut ranges: Vec<(u64, u64)> = ends.collect();
@@ -131,13 +141,10 @@ fn touched(core: &Core, owners: &dyn Owners, batches: &[Batch]) -> Layout {
         joins
     });
     let mut ranges = ranges.into_iter().peekable();
-    let near = core.mapped_extents().filter(|&(begin, bytes, _)| {
+    move |begin, bytes| {
         while ranges.next_if(|&(_, end)| end <= begin).is_some() {}
-        ranges
-            .peek()
-            .is_some_and(|&(first, _)| first < begin + bytes)
-    });
-    Layout::from_extents(near.map(|mapped| extent(core, owners, mapped))).unwrap_or_default()
+        ranges.peek().is_some_and(|&(at, _)| at < begin + bytes)
+    }
 }
 
 /// Plays `batches` on `layout`; gives how many of them it can be played, from the first on. A circle
@@ -162,4 +169,99 @@ fn play(layout: &mut Layout, moves: &[Move]) -> bool {
         && moves
             .iter()
             .all(|m| layout.place(m.dst, m.bytes, Kind::Movable))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compact::layout::extents_from;
+    use crate::device::sim::Rng;
+
+    fn layout(kinds: &str, bytes: &[u64]) -> Layout {
+        Layout::from_extents(extents_from(0, kinds, bytes)).expect("ascends")
+    }
+
+    fn mv(src: u64, dst: u64, bytes: u64) -> Move {
+        Move { src, dst, bytes }
+    }
+
+    #[test]
+    fn moves_are_played_where_their_blocks_stand_and_their_places_are_free() {
+        let plays = |moves: &[Move]| play(&mut layout("m.mf.", &[10, 5, 20, 5, 20]), moves);
+        assert!(plays(&[mv(15, 40, 20)]));
+        assert!(plays(&[mv(15, 10, 20)]), "over itself");
+        assert!(plays(&[mv(0, 40, 10), mv(15, 0, 20)]), "where another was");
+        assert!(!plays(&[mv(15, 0, 20)]), "a block stands there");
+        assert!(!plays(&[mv(15, 41, 20)]), "beyond what is mapped");
+        assert!(!plays(&[mv(15, 40, 19)]), "the block is larger");
+        assert!(!plays(&[mv(16, 40, 19)]), "no block begins there");
+        assert!(!plays(&[mv(35, 40, 5)]), "the block is fixed");
+        assert!(!plays(&[mv(10, 40, 5)]), "a hole is no block");
+        assert!(!plays(&[mv(0, 40, 10), mv(15, 45, 20)]), "one of two");
+    }
+
+    #[test]
+    fn a_plan_is_played_as_far_as_its_first_batch_that_cannot_be() {
+        let disjoint = |src, dst| Batch::Disjoint(vec![mv(src, dst, 10)]);
+        let slide = Batch::Slide {
+            upward: false,
+            moves: vec![mv(10, 5, 10)],
+        };
+        let circle = Batch::Circle {
+            moves: Vec::new(),
+            pieces: Vec::new(),
+        };
+        let played = |batches: &[Batch]| playable(&mut layout(".m.m", &[10, 10, 15, 10]), batches);
+        let (there, back) = (disjoint(10, 20), disjoint(20, 10));
+        assert_eq!(played(&[there.clone(), back.clone(), slide.clone()]), 3);
+        assert_eq!(played(&[there.clone(), there.clone(), back.clone()]), 1);
+        assert_eq!(played(&[back, there.clone()]), 0);
+        assert_eq!(played(&[slide, circle, there]), 1);
+    }
+
+    #[test]
+    fn the_first_batches_of_a_plan_are_a_plan_of_their_moves_and_bytes() {
+        let batches = vec![
+            Batch::Disjoint(vec![mv(0, 50, 10), mv(10, 60, 5)]),
+            Batch::Disjoint(vec![mv(30, 0, 7)]),
+        ];
+        let plan = Plan {
+            bytes: 22,
+            moves: 3,
+            hole: Some(30),
+            batches,
+            ..Plan::default()
+        };
+        assert_eq!(first_batches(plan.clone(), 2), plan);
+        let first = first_batches(plan, 1);
+        assert_eq!((first.batches.len(), first.bytes, first.moves), (1, 15, 2));
+    }
+
+    #[test]
+    fn what_moves_touch_is_told_from_what_they_do_not() {
+        let mut random = Rng::new(3);
+        for _ in 0..500 {
+            let mut at = 0;
+            let mapped: Vec<(u64, u64)> = (0..20)
+                .map(|_| {
+                    let begin = at + 4 * random.below(2);
+                    at = begin + 1 + random.below(9);
+                    (begin, at - begin)
+                })
+                .collect();
+            let mut drawn = || mv(random.below(120), random.below(120), 1 + random.below(6));
+            let batches = [Batch::Disjoint(vec![drawn(), drawn()])];
+            let overlaps = |begin: u64, end: u64, at: u64, bytes| begin < at + bytes && at < end;
+            let expected = mapped.iter().filter(|&&(at, bytes)| {
+                let mut moves = batches[0].moves().iter();
+                moves.any(|m| {
+                    overlaps(m.src, m.src + m.bytes, at, bytes)
+                        || overlaps(m.dst, m.dst + m.bytes, at, bytes)
+                })
+            });
+            let mut touches = touches(&batches);
+            let found = mapped.iter().filter(|&&(at, bytes)| touches(at, bytes));
+            assert!(found.eq(expected), "{batches:?} in {mapped:?}");
+        }
+    }
 }
