@@ -1,5 +1,5 @@
 //! The pool's protocol under schedules of shuttle's choosing: allocate, free, free elsewhere, take
-//! across streams, trim, destroy.
+//! across streams, trim, compact, destroy.
 //!
 //! Empty in a normal build; scripts/shuttle.sh runs it. `WARPOOL_SCHEDULES` sets how many schedules
 //! each test runs, half of them random, half by priorities that change few times (PCT). A failure
@@ -18,8 +18,9 @@ use common::ordered::Ordered;
 use shuttle::rand::Rng;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner, thread};
+use warpool::compact::Goal;
 use warpool::device::HandleCounts;
-use warpool::{Block, Device, Pool, PoolConfig, Stream};
+use warpool::{Block, Device, Movable, Pool, PoolConfig, Stream};
 
 const GRANULE: u64 = 64 << 10;
 
@@ -322,6 +323,83 @@ fn threads_that_parted_on_a_stream_find_what_the_others_freed() {
         let all = pool.alloc(&stream, 2 * GRANULE).unwrap();
         use_on(&stream, &all);
         drop(stream);
+        whole(&pool);
+    });
+}
+
+/// Every second of eight movable blocks of a quarter granule, used on `stream`.
+fn apart(pool: &Pool, stream: &Stream) -> Vec<Movable<u8>> {
+    let bytes = GRANULE as usize / 4;
+    let blocks = (0..8).map(|_| pool.alloc_movable::<u8>(stream, bytes).unwrap());
+    let mut blocks: Vec<Movable<u8>> = blocks.collect();
+    blocks.iter().for_each(|block| pin_on(stream, block));
+    let mut at = 0;
+    blocks.retain(|_| {
+        at += 1;
+        at % 2 == 0
+    });
+    blocks
+}
+
+/// Uses all of the block where it is now.
+fn pin_on(stream: &Stream, block: &Movable<u8>) {
+    let pinned = block.pin(stream).unwrap();
+    fill(stream, pinned.addr(), 1, block.len() as u64);
+}
+
+#[test]
+fn a_compaction_moves_behind_every_use_whatever_others_do_between_its_search_and_its_moves() {
+    explore(|device| {
+        let pool = pool(device, 3);
+        let (stream, reading) = (device.stream().unwrap(), device.stream().unwrap());
+        let mut blocks = apart(&pool, &stream);
+        let freed = blocks.split_off(3);
+        let compacting = {
+            let pool = pool.clone();
+            thread::spawn(move || pool.compact(&Goal::Hole(GRANULE)).map(|moved| moved.bytes))
+        };
+        let others = {
+            let (pool, stream) = (pool.clone(), device.stream().unwrap());
+            thread::spawn(move || {
+                drop(freed);
+                let block = pool.alloc(&stream, GRANULE / 2).unwrap();
+                use_on(&stream, &block);
+                drop(block);
+                pool.trim(0).unwrap();
+            })
+        };
+        // One stream uses them from now on: their owner orders its own.
+        reading.wait_stream(&stream).unwrap();
+        blocks.iter().for_each(|block| pin_on(&reading, block));
+        compacting.join().unwrap().unwrap();
+        others.join().unwrap();
+        whole(&pool);
+        blocks.iter().for_each(|block| pin_on(&reading, block));
+    });
+}
+
+#[test]
+fn two_compactions_and_a_request_at_the_limit_leave_every_block_ready_where_it_is() {
+    explore(|device| {
+        let pool = pool(device, 2);
+        let stream = device.stream().unwrap();
+        let blocks = apart(&pool, &stream);
+        let goals = [Goal::Full, Goal::Hole(GRANULE)];
+        let threads: Vec<_> = goals
+            .into_iter()
+            .map(|goal| {
+                let pool = pool.clone();
+                thread::spawn(move || pool.compact(&goal).map(|moved| moved.bytes))
+            })
+            .collect();
+        // One granule is live and one free: it fits once the blocks are together.
+        let other = device.stream().unwrap();
+        let block = pool.alloc(&other, GRANULE).unwrap();
+        use_on(&other, &block);
+        for thread in threads {
+            thread.join().unwrap().unwrap();
+        }
+        blocks.iter().for_each(|block| pin_on(&stream, block));
         whole(&pool);
     });
 }

@@ -1,8 +1,8 @@
 //! A device of books only: it runs nothing and checks the order of everything.
 //!
 //! Each stream carries a vector clock, which records copy and waits join, as CUDA orders work.
-//! A fill is a use of the bytes it names, found through the mappings, so that memory mapped at two
-//! addresses is one memory. A use that is not ordered behind an earlier use of the same bytes on
+//! A fill is a use of the bytes it names, a move of those it reads and writes and of its table, found
+//! through the mappings, so that memory mapped at two addresses is one memory. A use that is not ordered behind an earlier use of the same bytes on
 //! another stream, memory unmapped under a use that the host has not seen done, or a use of memory
 //! that is not mapped, ends the test with a panic that says which.
 //!
@@ -67,6 +67,8 @@ struct State {
     events: HashMap<u64, Clock>,
     done: Clock,
     uses: Vec<Use>,
+    /// What was copied in last, by where it stands: tables of moves are read there.
+    copied: BTreeMap<Addr, Vec<u8>>,
 }
 
 /// See the module documentation.
@@ -128,6 +130,54 @@ impl State {
             self.used -= bytes;
             self.uses.retain(|earlier| earlier.phys != phys);
         }
+    }
+
+    /// Notes that one piece of work queued on `stream` uses all of these ranges (address, bytes).
+    fn use_all(&mut self, stream: RawStream, ranges: &[(Addr, u64)]) -> Result<()> {
+        let own = self.clock(stream)?.0.entry(stream.0).or_default();
+        *own += 1;
+        let tick = *own;
+        for &(addr, bytes) in ranges {
+            let mut at = addr;
+            while at < addr + bytes {
+                at = self.use_mapping(at, addr + bytes, stream.0, tick);
+            }
+        }
+        Ok(())
+    }
+
+    /// The words of a table that was copied in whole, by itself or with others.
+    fn words(&self, table: Addr, count: u64) -> Vec<u64> {
+        let found = self.copied.range(..=table).next_back();
+        let (start, copied) = found.expect("a table was copied in");
+        let bytes = &copied[(table - start) as usize..][..count as usize * 8];
+        let word = |word: &[u8]| u64::from_ne_bytes(word.try_into().expect("eight bytes"));
+        bytes.chunks_exact(8).map(word).collect()
+    }
+
+    /// The ranges that a launch of moves uses, as kernels/warpool.h has them.
+    fn ranges(&self, launch: &Launch) -> Option<Vec<(Addr, u64)>> {
+        let mut ranges = Vec::new();
+        match launch {
+            Launch::Relocate(args) => {
+                let count = args.small + args.large;
+                ranges.push((args.moves, 16 * count));
+                for packed in self.words(args.moves, 2 * count).chunks_exact(2) {
+                    let [from, to] = [packed[0], packed[1]].map(|word| word & ((1 << 44) - 1));
+                    let units = packed[0] >> 44 | packed[1] >> 44 << 20;
+                    ranges.extend([(from * 16, units * 16), (to * 16, units * 16)]);
+                }
+            }
+            Launch::Slide(args) => {
+                let count = u64::from(args.count);
+                ranges.extend([(args.moves, 24 * count), (args.scratch, 64)]);
+                for one in self.words(args.moves, 3 * count).chunks_exact(3) {
+                    ranges.extend([(one[0], one[2]), (one[1], one[2])]);
+                }
+            }
+            _ => return None,
+        }
+        Some(ranges)
     }
 
     /// Notes a use of the part of one mapping that lies in [`addr`, `end`); gives its end.
@@ -355,8 +405,21 @@ impl Backend for Ordered {
         Err(Error::invalid("event", "this device keeps no time"))
     }
 
-    unsafe fn copy_in(&self, _: Addr, _: *const u8, _: u64, _: RawStream) -> Result<()> {
-        Err(Error::invalid("copy", "this device holds no bytes"))
+    unsafe fn copy_in(
+        &self,
+        addr: Addr,
+        from: *const u8,
+        bytes: u64,
+        stream: RawStream,
+    ) -> Result<()> {
+        // SAFETY: the caller gives so many bytes.
+        let copied = unsafe { std::slice::from_raw_parts(from, bytes as usize) }.to_vec();
+        let mut state = self.enter();
+        state
+            .copied
+            .retain(|&at, _| !(addr..addr + bytes).contains(&at));
+        state.copied.insert(addr, copied);
+        state.use_all(stream, &[(addr, bytes)])
     }
 
     unsafe fn copy_out(&self, _: *mut u8, _: Addr, _: u64, _: RawStream) -> Result<()> {
@@ -368,26 +431,22 @@ impl Backend for Ordered {
     }
 
     unsafe fn fill(&self, addr: Addr, _: u8, bytes: u64, stream: RawStream) -> Result<()> {
+        self.enter().use_all(stream, &[(addr, bytes)])
+    }
+
+    unsafe fn launch(&self, launch: &Launch, stream: RawStream) -> Result<()> {
         let mut state = self.enter();
-        let own = state.clock(stream)?.0.entry(stream.0).or_default();
-        *own += 1;
-        let tick = *own;
-        let mut at = addr;
-        while at < addr + bytes {
-            at = state.use_mapping(at, addr + bytes, stream.0, tick);
-        }
+        let Some(ranges) = state.ranges(launch) else {
+            let why = format!("this device has no {}", launch.name());
+            return Err(Error::invalid("launch", why));
+        };
+        state.use_all(stream, &ranges)
+    }
+
+    /// What is copied is taken at once, so that a call that lets go of it may come at once too.
+    fn host_call(&self, _: RawStream, call: Box<dyn FnOnce() + Send>) -> Result<()> {
+        call();
         Ok(())
-    }
-
-    unsafe fn launch(&self, launch: &Launch, _: RawStream) -> Result<()> {
-        Err(Error::invalid(
-            "launch",
-            format!("this device has no {}", launch.name()),
-        ))
-    }
-
-    fn host_call(&self, _: RawStream, _: Box<dyn FnOnce() + Send>) -> Result<()> {
-        Err(Error::invalid("work", "this device calls nobody"))
     }
 
     fn capture_begin(&self, _: RawStream) -> Result<()> {
