@@ -238,6 +238,16 @@ mod tests {
     }
 
     #[test]
+    fn a_search_under_the_lock_is_no_longer_than_one_beside_it() {
+        let few = in_short(&Planner::new().with_budget(2));
+        let long = in_short(&Planner::new());
+        let same = |a: &Planner, budget: usize| {
+            format!("{a:?}") == format!("{:?}", Planner::new().with_budget(budget))
+        };
+        assert!(same(&few, 2) && same(&long, LOCKED_BUDGET));
+    }
+
+    #[test]
     fn what_moves_touch_is_told_from_what_they_do_not() {
         let mut random = Rng::new(3);
         for _ in 0..500 {

@@ -119,6 +119,21 @@ fn another_plan_is_made_where_other_blocks_stand_than_were_searched() -> Result<
 }
 
 #[test]
+fn nothing_is_searched_for_a_goal_without_a_search_nor_while_a_plan_is_left() -> Result<()> {
+    let lab = Lab::new(32)?;
+    let registry = lab.registry()?;
+    let goal = Goal::Hole(4 * Lab::BLOCK as u64);
+    let (full, hole) = (Aim::Goal(&Goal::Full), Aim::Goal(&goal));
+    let one_by_one = Budget::bytes(1);
+    assert!(registry.propose(full, &one_by_one)?.is_none());
+    let proposal = registry.propose(hole, &one_by_one)?;
+    let moved = registry.make(hole, &one_by_one, proposal, Instant::now())?;
+    assert!(moved.bytes > 0 && !moved.finished);
+    assert!(registry.propose(hole, &one_by_one)?.is_none());
+    Ok(())
+}
+
+#[test]
 fn a_block_pinned_since_the_search_stays_where_it_is() -> Result<()> {
     let lab = Lab::new(32)?;
     let (goal, budget) = (Goal::Hole(4 * Lab::BLOCK as u64), Budget::default());
