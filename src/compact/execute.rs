@@ -77,6 +77,11 @@ pub(crate) enum Aim<'a> {
 }
 
 impl Aim<'_> {
+    /// Whether a plan for it takes a search.
+    pub(crate) fn searches(self) -> bool {
+        matches!(self, Self::Goal(Goal::Hole(_)) | Self::Room { .. })
+    }
+
     fn plan(self, planner: &Planner, core: &Core, owners: &dyn Owners) -> Option<Plan> {
         match self {
             Self::Goal(goal) => planner.plan(&layout_of(core, owners), goal),

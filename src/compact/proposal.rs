@@ -30,16 +30,15 @@ pub(crate) struct Proposal {
     plan: Option<Plan>,
 }
 
-/// What a search for the task would have to look at; `None` for an aim without a search, and where
-/// what is `kept` of an earlier plan serves.
+/// What a search for the task would have to look at; `None` where what is `kept` of an earlier plan
+/// serves.
 pub(crate) fn survey(
     core: &Core,
     owners: &dyn Owners,
     task: &Task<'_>,
     kept: Option<&KeptPlan>,
 ) -> Option<Survey> {
-    let searches = matches!(task.aim, Aim::Goal(Goal::Hole(_)) | Aim::Room { .. });
-    if !searches || kept.is_some_and(|kept| kept.batches(core, owners, task).is_some()) {
+    if kept.is_some_and(|kept| kept.batches(core, owners, task).is_some()) {
         return None;
     }
     Some(Survey {

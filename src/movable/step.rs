@@ -24,6 +24,9 @@ impl Registry {
 
     /// Searches for a plan where that takes a search, without a lock.
     pub(super) fn propose(&self, aim: Aim<'_>, budget: &Budget) -> Result<Option<Proposal>> {
+        if !aim.searches() {
+            return Ok(None);
+        }
         let shared = self.shared()?;
         let survey = lock(&self.state).survey(&shared, aim, budget);
         Ok(survey.map(|survey| survey.propose(aim)))
