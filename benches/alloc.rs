@@ -6,7 +6,8 @@
 //! - `threads`, `one_stream`: threads with a stream each, and threads that share one; beside the
 //!   first the same threads at plain arithmetic, for what the machine itself gains from threads;
 //! - `live_sets`: threads with a stream and a live set of 100 blocks each;
-//! - `producer_consumer`: allocated on one thread and stream, freed on another;
+//! - `producer_consumer`: allocated on one thread and stream, freed on another; beside it the same with
+//!   plain arithmetic for blocks, which leaves the hand-over and the order of the two streams;
 //! - `unwarmed`: rounds of kernels with scratch memory from a new pool and from a preallocated one.
 //!
 //! `WARPOOL_BENCH_DEVICE` picks the device (host or cuda). `WARPOOL_BENCH_JSON` names a file to
@@ -59,6 +60,7 @@ fn main() {
         each!(one_stream);
         each!(live_sets);
         each!(producer_consumer);
+        producer_consumer(lab, &|| Arithmetic);
         if lab.wants("alloc/unwarmed") {
             unwarmed(lab);
         }

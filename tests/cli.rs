@@ -221,7 +221,7 @@ fn the_recorded_traces_replay_on_the_host_without_a_corrupt_byte_in_little_memor
 }
 
 #[test]
-fn without_remaps_a_trace_is_played_in_a_pool_that_only_grows() {
+fn without_remaps_or_with_slack_a_trace_is_played_in_a_pool_that_grows() {
     let rows: String = (0..64)
         .map(|at| format!("1,0,allocate,{at},3000000,0\n"))
         .chain(
@@ -240,6 +240,8 @@ fn without_remaps_a_trace_is_played_in_a_pool_that_only_grows() {
             .expect("a number")
     };
     assert!(reserved(&["--no-remap"]) >= 64 * 3_000_000 + 60_000_000);
+    assert!(reserved(&["--slack", "1"]) >= 64 * 3_000_000 + 60_000_000);
+    assert!(reserved(&["--slack", "0"]) < 64 * 3_000_000 + 30_000_000);
     assert!(reserved(&[]) < 64 * 3_000_000 + 30_000_000);
     let ran = warpool(&["replay", &path, "--device", "host", "--no-remap"]);
     assert!(
@@ -357,6 +359,9 @@ fn wrong_arguments_exit_with_2_and_say_what_is_expected() {
         ),
         (&["replay", "t", "--cap", "1.02"], "expected bytes"),
         (&["replay", "t", "--cap", "0x"], "must be more than 0"),
+        (&["replay", "t", "--slack", "NaN"], "a number from 0"),
+        (&["replay", "t", "--slack=-1"], "a number from 0"),
+        (&["replay", "t", "--slack", "inf"], "a number from 0"),
         (&["replay", "t", "--verify", "some"], "full"),
         (&["replay", "t", "--versus", "jemalloc"], "cuda-async"),
         (&["replay"], "<TRACE>"),

@@ -56,7 +56,7 @@ impl Peer {
 }
 
 /// How a trace is replayed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ReplayOptions {
     /// How much is verified. Default: everything.
@@ -71,6 +71,9 @@ pub struct ReplayOptions {
     pub seed: u64,
     /// Whether the pool may map handles elsewhere, see [`PoolConfig::remap`]. Default: yes.
     pub remap: bool,
+    /// How far the pool grows before it maps handles elsewhere, see [`PoolConfig::slack`]. Default: the
+    /// pool's.
+    pub slack: Option<f64>,
 }
 
 impl Default for ReplayOptions {
@@ -82,6 +85,7 @@ impl Default for ReplayOptions {
             movable: Share::NONE,
             seed: 1,
             remap: true,
+            slack: None,
         }
     }
 }
@@ -113,6 +117,13 @@ impl ReplayOptions {
     #[must_use]
     pub fn remap(mut self, on: bool) -> Self {
         self.remap = on;
+        self
+    }
+
+    /// Sets how far the pool grows before it maps handles elsewhere, as a part of the live peak.
+    #[must_use]
+    pub fn slack(mut self, part: f64) -> Self {
+        self.slack = Some(part);
         self
     }
 
@@ -152,6 +163,9 @@ pub fn replay(
     let mut config = PoolConfig::default().remap(options.remap);
     if let Some(cap) = options.cap {
         config = config.limit(cap);
+    }
+    if let Some(part) = options.slack {
+        config = config.slack(part);
     }
     let pool = Pool::new(device, config)?;
     let (mut played, mut moves) = play_pool(trace, device, options, &pool, progress)?;

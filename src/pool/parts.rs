@@ -85,8 +85,11 @@ fn at_most(sorted: &[Fragment], bytes: u64) -> Option<Fragment> {
 }
 
 impl Core {
-    /// The parts that need the fewest whole granules for `bytes`, and of those the ones that use and
-    /// leave the best fragments.
+    /// The parts that need the fewest whole granules for `bytes`, where each lower edge goes with the
+    /// smallest upper one that suffices, and of those the ones that use and leave the best fragments.
+    ///
+    /// Where that upper edge lies in the lower one's handle, the next larger is not tried: over made
+    /// programs it saved no handles, and small ones reserved up to 0.006 more.
     pub(super) fn parts(&self, bytes: u64, usable: impl Fn(&Extent) -> bool) -> Option<Parts> {
         let granule = self.arena.granule();
         let (lower, upper) = self.fragments(usable);

@@ -196,6 +196,19 @@ fn inference_reserves_a_hundredth_more_than_its_peak() {
     });
 }
 
+#[test]
+fn a_pool_with_room_to_grow_maps_no_handle_elsewhere_and_reserves_no_more_than_one_that_never_does()
+{
+    let trace = programs::inference(1, 6 << 30, 40, 300);
+    let how = ReplayOptions::default().verify(Verify::Off);
+    let roomy = play_as(&trace, || true, &how.clone().slack(0.1));
+    let grown = play_as(&trace, || true, &how.clone().remap(false));
+    assert_eq!(roomy.handles_remapped, 0);
+    assert_eq!(roomy.peak_reserved_bytes, grown.peak_reserved_bytes);
+    let usual = play_as(&trace, || true, &how);
+    assert!(usual.handles_remapped > 1000 && usual.peak_reserved_bytes < grown.peak_reserved_bytes);
+}
+
 /// Programs that nothing was tuned on; the bounds are what was seen over two seeds, and a little more.
 #[test]
 fn unseen_programs_reserve_no_more_than_these_measured_bounds() {

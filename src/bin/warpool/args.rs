@@ -81,6 +81,11 @@ pub struct Replay {
     #[arg(long)]
     pub no_remap: bool,
 
+    /// How far the pool grows before it maps handles elsewhere, as a part of the peak of live bytes
+    /// (0.007 unless given): more memory for fewer calls of the driver.
+    #[arg(long, value_name = "PART", conflicts_with = "no_remap")]
+    pub slack: Option<Part>,
+
     /// Print one JSON object a trace on standard output, a line each, and nothing else there.
     #[arg(long)]
     pub json: bool,
@@ -121,6 +126,21 @@ impl FromStr for DeviceChoice {
                 .map(Self::Cuda)
                 .ok_or_else(|| "expected auto, host or cuda:N with N from 0".to_owned()),
         }
+    }
+}
+
+/// `--slack`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Part(pub f64);
+
+impl FromStr for Part {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let part = text.parse().ok().filter(|part: &f64| part.is_finite());
+        part.filter(|&part| part >= 0.0)
+            .map(Self)
+            .ok_or_else(|| "expected a number from 0, such as 0.05".to_owned())
     }
 }
 

@@ -66,6 +66,9 @@ fn replay_one(path: &Path, device: &Device, options: &Replay) -> Result<Report> 
     how = how
         .movable(options.movable.0, options.seed)
         .remap(!options.no_remap);
+    if let Some(part) = options.slack {
+        how = how.slack(part.0);
+    }
     if let Some(peer) = options.versus {
         how = how.versus(Peer::from(peer));
     }

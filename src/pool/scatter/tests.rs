@@ -69,7 +69,26 @@ fn halves() -> (Made, u64) {
         made.block(at * granule, granule / 2);
     }
     made.core.check().unwrap();
+    // Nor may it grow: else they do not matter.
+    made.core.config.limit = Some(6 * granule);
     (made, granule)
+}
+
+#[test]
+fn fragments_do_not_matter_while_a_request_and_as_much_as_they_may_have_can_be_created() {
+    let (mut made, granule) = halves();
+    let core = &mut made.core;
+    core.peak_taken = 4 * granule;
+    // Of 6 handles held, 2 granules may be fragments; the request is one more.
+    let mut scatter = |slack: f64, limit: u64| {
+        core.config.slack = slack;
+        core.config.limit = Some(limit * granule);
+        core.scatter(granule)
+    };
+    assert_eq!(scatter(1.25, 9), Scatter::Little);
+    assert_eq!(scatter(1.2, 9), Scatter::TooMuch, "as far as slack goes");
+    assert_eq!(scatter(1.25, 8), Scatter::TooMuch, "as far as the limit");
+    assert_eq!(scatter(99.0, 6), Scatter::TooMuch);
 }
 
 #[test]
