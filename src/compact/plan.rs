@@ -382,8 +382,8 @@ fn largest_hole_after(layout: &Layout, batches: &[Batch]) -> u64 {
         }
         free.extend(
             layout
-                .below(begin + 1)
-                .take(2)
+                .below(begin)
+                .take(1)
                 .filter(|e| e.kind == Kind::Hole)
                 .map(|e| (e.addr, e.end())),
         );
@@ -504,6 +504,7 @@ fn slide_one_stretch(layout: &Layout, bytes: u64) -> Option<(Vec<Batch>, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compact::layout::extents_from;
 
     fn mv(src: u64, dst: u64, bytes: u64) -> Move {
         Move { src, dst, bytes }
@@ -548,6 +549,22 @@ mod tests {
         assert_eq!(planner.recent.len(), REMEMBERED);
         assert_eq!(planner.recent.front(), Some(&5));
         assert_eq!(planner.recent.back(), Some(&(REMEMBERED as u64 + 4)));
+    }
+
+    #[test]
+    fn a_planner_predicts_by_the_model_that_it_was_given() {
+        let model = CostModel {
+            launch_ns: 1000.0,
+            bytes_per_ns: 0.5,
+            ..CostModel::default()
+        };
+        let planner = Planner::new().with_model(model);
+        assert_eq!(planner.model(), model);
+        let extents = extents_from(0, ".m.", &[256, 512, 256]);
+        let layout = Layout::from_extents(extents).expect("ascends");
+        let plan = planner.plan(&layout, &Goal::Hole(512)).expect("as much");
+        assert_eq!((plan.bytes, plan.predicted_ns), (512, 1000.0 + 1024.0));
+        assert_eq!(plan.predicted_ns, model.nanos(&plan.batches));
     }
 
     #[test]
