@@ -537,7 +537,10 @@ impl Core {
         slot: Slot,
         tick: u64,
     ) -> Vec<Id> {
-        let tick = tick * u64::from(!seeded!("sources-free-before-the-move"));
+        let tick = match seeded!("sources-free-before-the-move") {
+            true => 0,
+            false => tick,
+        };
         let mut sources: Vec<u64> = moves.iter().map(|&(from, _, _)| from).collect();
         sources.sort_unstable();
         let mut at = self.extents.first();
