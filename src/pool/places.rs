@@ -129,3 +129,7 @@ impl Core {
         })
     }
 }
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;
