@@ -69,6 +69,10 @@ impl Made {
     }
 }
 
+fn granule_of(made: &Made) -> u64 {
+    made.core.arena.granule()
+}
+
 /// A few granules with a block in the middle.
 fn made() -> Made {
     let mut made = core(PoolConfig::default(), 6);
@@ -463,6 +467,25 @@ fn a_slot_is_given_anew_once_its_stream_is_gone_and_nothing_waits_for_it() {
     assert_eq!(again(&mut made), 2);
     assert_eq!(made.core.streams.len(), 4);
     assert!(!made.core.only_stream() && self::made().core.only_stream());
+}
+
+#[test]
+fn a_run_of_holes_is_taken_behind_a_wait_for_each_and_counts_as_one_step() {
+    let (mut made, other, _held) = two();
+    let slot = made.slot;
+    let (third, _kept) = made.stream();
+    made.block(2 * UNIT, 2 * granule_of(&made) - 2 * UNIT);
+    made.block(3 * granule_of(&made), 3 * granule_of(&made));
+    made.hole(0, UNIT, other);
+    made.hole(UNIT, UNIT, third);
+    let take = |made: &mut Made, pending| made.core.take_holes(slot, 2 * UNIT, pending).unwrap();
+    assert!(take(&mut made, false).is_none());
+    assert_eq!((made.core.steps.stream_wait, made.core.steps.waits), (0, 0));
+    let grant = take(&mut made, true).unwrap();
+    assert_eq!((made.core.steps.stream_wait, made.core.steps.waits), (1, 2));
+    assert_eq!(made.granted(grant), 0);
+    assert!(take(&mut made, true).is_none());
+    assert_eq!(made.core.steps.stream_wait, 1);
 }
 
 #[test]

@@ -106,6 +106,47 @@ fn blocks_of_another_stream_come_along_behind_one_wait_and_of_its_own_without_on
 }
 
 #[test]
+fn a_stream_has_as_many_lanes_as_the_machine_runs_threads_and_one_to_begin_with() {
+    let world = World::new(PoolConfig::default());
+    let shared = world.pool.shared();
+    let first = world.lane(0);
+    assert_eq!(shared.all_lanes().len(), 1);
+    let most = std::thread::available_parallelism().map_or(1, |most| most.get().min(64));
+    for lanes in 2..=most {
+        let part = shared.part(&world.streams[0], &first).unwrap();
+        assert_eq!((part.slot, shared.all_lanes().len()), (first.slot, lanes));
+        assert!(!Arc::ptr_eq(&part, &first));
+    }
+    // There are enough: the thread keeps what it has, be that one of its own or the first.
+    let kept = shared.part(&world.streams[0], &first);
+    let own = world.lane(0);
+    assert!(kept.is_none_or(|kept| Arc::ptr_eq(&kept, &own)));
+    assert_eq!(shared.all_lanes().len(), most);
+    assert_eq!(most > 1, !Arc::ptr_eq(&own, &first));
+}
+
+#[test]
+fn a_request_empties_the_caches_of_all_streams_in_one_step() {
+    let world = World::new(PoolConfig::default().limit(64 << 20));
+    for both in [false, true] {
+        let lanes = [0, 1].map(|of| world.lane(of));
+        world.cached(3);
+        if both {
+            drop(world.pool.alloc(&world.streams[1], BYTES).unwrap());
+        }
+        let cached = lanes.each_ref().map(|lane| in_cache(lane) > 0);
+        assert_eq!(cached, [true, both]);
+        let before = world.pool.stats().steps.drain;
+        world
+            .pool
+            .alloc(&world.streams[0], 65 << 20)
+            .expect_err("beyond the limit");
+        assert_eq!(lanes.map(|lane| in_cache(&lane)), [0, 0]);
+        assert_eq!(world.pool.stats().steps.drain, before + 1, "{both}");
+    }
+}
+
+#[test]
 fn no_more_come_along_than_one_wait_is_for_nor_than_the_cache_may_hold() {
     let world = World::new(PoolConfig::default());
     world.cached(TAKEN_OVER + 9);

@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    Core, Extent, HANDLES_A_STRETCH, HANDLES_AIMED_AT, HandleSize, LARGEST_HANDLE, Search,
+    Core, Extent, HANDLES_A_STRETCH, HANDLES_AIMED_AT, HandleSize, LARGEST_HANDLE, Search, is_done,
 };
+use crate::error::Error;
 use crate::pool::PoolConfig;
 use crate::pool::core::tests::{Made, core};
 use crate::pool::extents::State;
@@ -254,6 +255,40 @@ fn a_small_pool_of_several_streams_maps_new_memory_before_any_stream_waits() {
                 .is_none()
         );
         drop(held);
+    }
+}
+
+#[test]
+fn a_failure_that_is_no_want_of_memory_is_the_requests() {
+    let config = PoolConfig::default().handles(HandleSize::Granule);
+    for several in [true, false] {
+        let mut made = core(config.clone(), 1);
+        let granule = made.core.arena.granule();
+        let held = several.then(|| made.stream());
+        made.block(0, granule);
+        // Where the next handle would go there is one that the books know nothing of.
+        made.core.arena.create_at(granule, granule).unwrap();
+        let slot = made.slot;
+        let refused = match several {
+            true => made.core.take_overlapping(slot, granule),
+            false => made.core.take_mapping(slot, granule),
+        };
+        assert!(matches!(refused, Err(Error::Invalid { .. })), "{several}");
+        drop(held);
+    }
+}
+
+#[test]
+fn a_trim_that_keeps_all_there_is_waits_for_nobody_and_one_that_does_not_for_all() {
+    for kept in [3, 2] {
+        let (mut made, _held) = two_apart();
+        let granule = made.core.arena.granule();
+        let released = made.core.trim(kept * granule).unwrap();
+        assert_eq!(released, (3 - kept) * granule);
+        made.core.check().unwrap();
+        let holes = made.core.extents.each_hole();
+        let waiting = holes.filter(|(_, hole)| !is_done(&made.core.streams, hole));
+        assert_eq!(waiting.count(), if kept == 3 { 2 } else { 0 });
     }
 }
 

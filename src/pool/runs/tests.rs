@@ -131,6 +131,33 @@ fn a_run_mapped_elsewhere_brings_its_blocks_and_leaves_its_old_place_to_retire()
 }
 
 #[test]
+fn holes_of_several_streams_come_along_as_one_behind_the_move() {
+    let (mut made, granule) = made();
+    let (other, _held) = made.stream();
+    let (slot, half) = (made.slot, granule / 2);
+    // Nothing but holes: of the one stream, of nobody, of the other, across the bound of two handles.
+    let [low, high] = [0, 3 * half].map(|start| made.block(start, half));
+    for (id, slot) in [(low, slot), (high, other)] {
+        made.core.active.sub(half);
+        let tick = made.core.open_tick(slot);
+        made.core.extents.give(id, slot, tick, |_| false);
+    }
+    let run = made.core.runs(&|_| true)[0];
+    made.core.wait_for_holes(slot).unwrap();
+    let (tick, to) = (made.core.open_tick(slot), 7 * granule);
+    assert!(made.core.carry(&run, to, slot, tick).unwrap().is_empty());
+    made.core.check().unwrap();
+    for at in [0, granule] {
+        let old = made.at(at);
+        assert_eq!((old.state, old.bytes), (State::Retiring, granule));
+        assert_eq!((old.slot, old.tick), (slot, tick));
+    }
+    let hole = made.at(to);
+    assert_eq!((hole.state, hole.bytes), (State::Hole, 2 * granule));
+    assert_eq!((hole.slot, hole.tick), (slot, tick));
+}
+
+#[test]
 fn a_run_of_nothing_mapped_is_an_error_and_one_refused_midway_stays() {
     let (mut made, granule) = made();
     let slot = made.slot;
