@@ -505,6 +505,7 @@ fn slide_one_stretch(layout: &Layout, bytes: u64) -> Option<(Vec<Batch>, u64)> {
 mod tests {
     use super::*;
     use crate::compact::layout::extents_from;
+    use crate::device::sim::Rng;
 
     fn mv(src: u64, dst: u64, bytes: u64) -> Move {
         Move { src, dst, bytes }
@@ -595,6 +596,47 @@ mod tests {
         let mut ways = whole_ways(&batches);
         ways.sort_unstable_by_key(|m| m.src);
         assert_eq!(ways, [mv(0, 50, 10), mv(50, 0, 10)]);
+    }
+
+    #[test]
+    fn the_row_that_slides_is_the_cheapest_of_all_rows_with_as_much_free() {
+        let mut random = Rng::new(19);
+        for _ in 0..3000 {
+            let kind = |_| ['.', 'm', 'm', 'f'][(random.below(10) / 3) as usize];
+            let kinds: String = (0..12).map(kind).collect();
+            let sizes: Vec<u64> = (0..12).map(|_| 1 + random.below(9)).collect();
+            let extents = extents_from(0, &kinds, &sizes);
+            let layout = Layout::from_extents(extents).expect("ascends");
+            let bytes = 1 + random.below(20);
+            let mut cheapest = None;
+            for stretch in stretches_of(&layout) {
+                for (from, to) in (0..stretch.len()).flat_map(|to| (0..=to).map(move |it| (it, to)))
+                {
+                    let of = |kind| stretch[from..=to].iter().filter(move |e| e.kind == kind);
+                    let free: u64 = of(Kind::Hole).map(|e| e.bytes).sum();
+                    let live: u64 = of(Kind::Movable).map(|e| e.bytes).sum();
+                    if free >= bytes && cheapest.is_none_or(|cheapest| live < cheapest) {
+                        cheapest = Some(live);
+                    }
+                }
+            }
+            let found = slide_one_stretch(&layout, bytes);
+            assert_eq!(found.is_some(), cheapest.is_some(), "{bytes} of {layout:?}");
+            let Some((batches, hole)) = found else {
+                continue;
+            };
+            let moved: u64 = batches.iter().map(Batch::bytes).sum();
+            // Of a row that begins with blocks those stay.
+            assert!(Some(moved) <= cheapest, "{bytes} of {layout:?}");
+            let mut after = layout.clone();
+            let moves = || batches.iter().flat_map(Batch::moves);
+            assert!(moves().all(|m| after.free(m.src)));
+            assert!(moves().all(|m| after.place(m.dst, m.bytes, Kind::Movable)));
+            assert!(
+                after.place(hole, bytes, Kind::Movable),
+                "{bytes} of {layout:?}"
+            );
+        }
     }
 
     #[test]
