@@ -7,7 +7,7 @@ use super::{
 };
 use crate::error::Error;
 use crate::pool::PoolConfig;
-use crate::pool::core::tests::{Made, core};
+use crate::pool::core::tests::{Made, all_of_a_device, core};
 use crate::pool::extents::State;
 
 /// The largest power of two of granules within `most` bytes, one at least.
@@ -256,6 +256,23 @@ fn a_small_pool_of_several_streams_maps_new_memory_before_any_stream_waits() {
         );
         drop(held);
     }
+}
+
+#[test]
+fn where_the_device_has_no_more_memory_nothing_is_served_and_that_is_no_failure() {
+    let mut made = all_of_a_device(PoolConfig::default().handles(HandleSize::Granule), 3);
+    let granule = made.core.arena.granule();
+    let _held = made.stream();
+    made.block(0, 3 * granule);
+    // Within the slack, and in the small pool that grows rather than have a stream wait.
+    made.core.peak_taken = 9 * granule;
+    made.core.peak_reserved = u64::MAX;
+    let slot = made.slot;
+    assert!(made.core.take_overlapping(slot, granule).unwrap().is_none());
+    assert!(made.core.take_ready(slot, 256).unwrap().is_none());
+    assert!(made.core.take_mapping(slot, granule).unwrap().is_none());
+    made.core.check().unwrap();
+    assert_eq!(made.core.arena.reserved(), 3 * granule);
 }
 
 #[test]
