@@ -42,8 +42,7 @@ impl Core {
             ..
         } = *parts;
         let hole = self.extents.get(id);
-        let has_lower = lower.bytes > 0 && lower.hole == id;
-        let has_upper = upper.bytes > 0 && upper.hole == id;
+        let (has_lower, has_upper) = (lower.hole == id, upper.hole == id);
         let from = match has_lower {
             true => lower.start + lower.bytes,
             false => hole.start,

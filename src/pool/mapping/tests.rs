@@ -310,6 +310,23 @@ fn a_trim_that_keeps_all_there_is_waits_for_nobody_and_one_that_does_not_for_all
 }
 
 #[test]
+fn a_handle_whose_parts_several_streams_freed_is_given_back_by_a_trim() {
+    let mut made = core(PoolConfig::default().handles(HandleSize::Granule), 1);
+    let (other, _held) = made.stream();
+    let half = made.core.arena.granule() / 2;
+    for (at, slot) in [(0, made.slot), (half, other)] {
+        let id = made.block(at, half);
+        made.core.active.sub(half);
+        let tick = made.core.open_tick(slot);
+        made.core.extents.give(id, slot, tick, |_| false);
+    }
+    assert_eq!(made.core.extents.holes(), 2);
+    assert_eq!(made.core.trim(0).unwrap(), 2 * half);
+    assert_eq!(made.core.arena.reserved(), 0);
+    made.core.check().unwrap();
+}
+
+#[test]
 fn what_is_ready_is_used_before_new_memory_is_mapped_beside_it() {
     let config = PoolConfig::default().handles(HandleSize::Granule);
     let mut made = core(config, 4);
