@@ -422,8 +422,10 @@ impl Core {
         let extent = *self.extents.get(id);
         let done = is_done(&self.streams, &extent);
         if !done {
-            let early = u64::from(seeded!("steal-waits-for-the-wrong-event"));
-            let tick = extent.tick - early;
+            let tick = match seeded!("steal-waits-for-the-wrong-event") {
+                true => extent.tick.saturating_sub(1),
+                false => extent.tick,
+            };
             self.wait_for(slot, &Extent { tick, ..extent })?;
         }
         self.arena.remap(frame.frame, at)?;
