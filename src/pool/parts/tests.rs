@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{Fragment, MAPPING_WEIGHT, MIDDLE_WEIGHT, NO_FRAGMENT, Parts, at_most, weight};
+use super::{Fragment, MAPPING_WEIGHT, MIDDLE_WEIGHT, Parts, weight};
 use crate::pool::PoolConfig;
 use crate::pool::config::HandleSize;
 use crate::pool::core::tests::{Made, core};
@@ -99,26 +99,6 @@ fn parts_cost_what_they_leave_less_what_they_use() {
     assert_eq!(cost(same, GRANULE + half), None);
 }
 
-#[test]
-fn of_fragments_by_size_the_last_that_is_no_larger_is_found() {
-    let sorted = [
-        NO_FRAGMENT,
-        fragment(1, 256),
-        fragment(2, 512),
-        fragment(3, 512),
-    ];
-    let frame = |bytes| at_most(&sorted, bytes).map(|it| (it.frame, it.bytes));
-    assert_eq!(
-        [0, 255, 256].map(frame),
-        [(0, 0), (0, 0), (1, 256)].map(Some)
-    );
-    assert_eq!(
-        [511, 512, 9999].map(frame),
-        [(1, 256), (3, 512), (3, 512)].map(Some)
-    );
-    assert!(at_most(&[], 9).is_none());
-}
-
 /// Handles of a granule in which quarters are blocks, or holes of two owners.
 fn arena(quarters: &[u8]) -> (Made, u64) {
     let config = PoolConfig::default().handles(HandleSize::Granule);
@@ -202,6 +182,7 @@ proptest! {
         assert!(low + parts.whole + up >= bytes);
         // What is left of whole handles is the begin of the first, beside an upper edge alone.
         let left = low + parts.whole + up - bytes;
+        assert!(left < granule);
         let skips = low == 0 && up > 0 && left >= up;
         assert_eq!(parts.skipped, if skips { left } else { 0 });
     }
