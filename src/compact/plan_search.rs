@@ -473,4 +473,4 @@ fn way(block: &Block, to: u64) -> Move {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -126,6 +126,7 @@ fn slid(extents: &[Extent], row: Row, model: &CostModel) -> Plan {
 mod tests {
     use super::*;
     use crate::compact::layout::extents_from;
+    use crate::compact::plan_search::tests::chain;
     use crate::compact::{Batch, Move};
     use crate::device::sim::Rng;
 
@@ -270,6 +271,25 @@ mod tests {
             bytes: 2,
         }];
         assert_eq!(plan.batches[0].moves(), moves);
+    }
+
+    #[test]
+    fn a_search_is_no_longer_than_its_moves_may_take() {
+        let links = 5;
+        let (layout, bytes) = chain(links, false);
+        // Launches that cost next to nothing, so that a plan is dear by its search alone.
+        let model = CostModel {
+            launch_ns: 0.001,
+            ..CostModel::default()
+        };
+        let planner = Planner::new().with_model(model);
+        let planned = |sets: f64| {
+            let extents = layout.extents().collect();
+            plan(&planner, extents, bytes, sets * SET_NS).is_some()
+        };
+        // A set for each block that is lifted and one for the window.
+        let needed = links as f64 + 1.0;
+        assert_eq!([needed - 1.0, needed].map(planned), [false, true]);
     }
 
     #[test]

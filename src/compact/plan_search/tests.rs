@@ -96,7 +96,7 @@ fn a_hole_is_put_where_it_bodes_best_of_all_places() {
 /// A layout in which a request that takes all that is free needs `links` blocks lifted one for the
 /// other, beside the one in its window: each goes exactly where the next one and its hole are.
 /// The next one lies above the one before, or below it if `down`.
-fn chain(links: u64, down: bool) -> (Layout, u64) {
+pub(in crate::compact) fn chain(links: u64, down: bool) -> (Layout, u64) {
     let size = |at: u64| 2560 * (links + 1 - at);
     let mut kinds = String::from("f.mf");
     let mut sizes = vec![256, 1024, size(0), 256];

@@ -158,6 +158,7 @@ fn a_block_with_edges_gives_each_back_to_its_place_and_whole_or_in_parts() {
         assert!(made.core.has_edge(offset, 2 * granule));
         assert!(made.core.has_edge(end - UNIT, UNIT) && made.core.has_edge(offset, UNIT));
         assert!(!made.core.has_edge(offset + half, granule));
+        assert!(made.core.has_edge(offset, granule) && made.core.has_edge(end - granule, granule));
         let give = |made: &mut Made, id| {
             made.core.give(id, slot, tick);
             made.core.check().unwrap();

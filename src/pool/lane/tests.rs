@@ -147,6 +147,35 @@ fn a_request_empties_the_caches_of_all_streams_in_one_step() {
 }
 
 #[test]
+fn a_block_with_a_declared_use_is_freed_on_the_stream_that_was_asked_for() {
+    let world = World::new(PoolConfig::default());
+    let [home, other] = [0, 1].map(|of| world.lane(of));
+    let third = world.pool.device().stream().unwrap();
+    let mut block = world.pool.alloc(&world.streams[0], BYTES).unwrap();
+    block.record_use(&third).unwrap();
+    block.free_on(&world.streams[1]).unwrap();
+    assert_eq!((in_cache(&home), in_cache(&other)), (0, 1));
+}
+
+#[test]
+fn without_device_waits_a_slab_of_several_streams_is_no_reason_for_one() {
+    let config = PoolConfig::default().overlap_bytes(0).reuse(true, false);
+    let world = World::new(config);
+    let shared = world.pool.shared();
+    let slots = [(); 2].map(|()| world.pool.alloc(&world.streams[0], 64).unwrap());
+    let [mine, theirs] = slots;
+    drop(mine);
+    theirs.free_on(&world.streams[1]).unwrap();
+    shared.drain_all();
+    assert!(shared.core.lock().has_mixed());
+    let reserved = world.pool.stats().reserved.current;
+    let block = world.pool.alloc(&world.streams[0], 2 * reserved).unwrap();
+    assert_eq!(world.pool.stats().steps.waits, 0);
+    assert!(shared.core.lock().has_mixed());
+    drop(block);
+}
+
+#[test]
 fn no_more_come_along_than_one_wait_is_for_nor_than_the_cache_may_hold() {
     let world = World::new(PoolConfig::default());
     world.cached(TAKEN_OVER + 9);

@@ -90,6 +90,7 @@ fn a_run_mapped_elsewhere_brings_its_blocks_and_leaves_its_old_place_to_retire()
     for (start, bytes) in blocks {
         made.block(start, bytes);
     }
+    let behind = made.block(5 * granule, UNIT);
     let run = made.core.runs(&|_| true)[0];
     let tick = made.core.open_tick(slot);
     let to = 7 * granule;
@@ -111,6 +112,12 @@ fn a_run_mapped_elsewhere_brings_its_blocks_and_leaves_its_old_place_to_retire()
         );
         assert!(extent.movable && extent.state == State::Taken);
     }
+    let behind = made.core.extents.get(behind);
+    assert_eq!(
+        (behind.start, behind.state),
+        (5 * granule, State::Taken),
+        "a block of the next run stays"
+    );
     for at in [0, granule] {
         let old = made.at(at);
         assert_eq!(
