@@ -148,7 +148,8 @@ mod tests {
             addr += random.below(6) / 5;
             let kind = [Kind::Hole, Kind::Movable, Kind::Movable, Kind::Fixed];
             let kind = kind[(random.below(10) / 3) as usize];
-            let bytes = 1 + random.below(9);
+            // Blocks are larger than holes, so that some are too dear to bring along.
+            let bytes = 1 + random.below(if kind == Kind::Movable { 30 } else { 6 });
             addr += bytes;
             Extent {
                 addr: addr - bytes,
@@ -188,7 +189,7 @@ mod tests {
         let mut random = Rng::new(17);
         for _ in 0..4000 {
             let extents = drawn(&mut random);
-            let (bytes, cheap) = (1 + random.below(20), random.below(12));
+            let (bytes, cheap) = (1 + random.below(12), random.below(60));
             let rows = rows(&extents, bytes);
             let lowest = rows.iter().find(|row| row.live <= cheap);
             let said = lowest.or_else(|| rows.iter().min_by_key(|row| row.live));
@@ -201,10 +202,14 @@ mod tests {
         let mut random = Rng::new(18);
         for _ in 0..4000 {
             let extents = drawn(&mut random);
-            let (bytes, cheap) = (1 + random.below(9), random.below(60));
-            let Some(begun) = row(&extents, bytes, cheap) else {
+            let bytes = 1 + random.below(9);
+            let Some(begun) = row(&extents, bytes, random.below(60)) else {
                 continue;
             };
+            // What it costs to grow down to some extent, exactly, or anything.
+            let down_to = random.below(begun.first as u64 + 1) as usize;
+            let exact = sums(&extents, down_to, begun.last + 1);
+            let cheap = exact.map_or(begun.live + random.below(60), |(_, live)| live);
             let mut said = begun;
             let brings = |at: usize, said: Row| {
                 let (_, live) = sums(&extents, at, said.last + 1)?;

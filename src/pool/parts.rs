@@ -125,7 +125,10 @@ impl Core {
     }
 
     /// The fragments for lower and for upper edges, each by size, [`NO_FRAGMENT`] first.
-    fn fragments(&self, usable: impl Fn(&Extent) -> bool) -> (Vec<Fragment>, Vec<Fragment>) {
+    pub(super) fn fragments(
+        &self,
+        usable: impl Fn(&Extent) -> bool,
+    ) -> (Vec<Fragment>, Vec<Fragment>) {
         let (mut lower, mut upper) = (vec![NO_FRAGMENT], vec![NO_FRAGMENT]);
         let dust = self.arena.granule() / DUST_PART;
         let slots = 0..self.extents.slots();

@@ -31,6 +31,7 @@ on_every_device! {
     a_capture_that_fails_or_is_dropped_gives_its_memory_back,
     graphs_pools_streams_and_blocks_may_be_dropped_in_any_order,
     a_block_from_before_a_capture_that_is_dropped_in_it_is_of_what_the_graph_keeps,
+    a_block_from_before_a_capture_that_is_dropped_in_it_returns_behind_its_launches,
     the_figures_tell_a_graphs_memory_from_live_blocks,
     a_block_of_a_graph_is_freed_where_it_is_used_and_shrinks,
     graphs_come_and_go_and_leave_nothing,
@@ -653,6 +654,28 @@ fn a_block_from_before_a_capture_that_is_dropped_in_it_is_of_what_the_graph_keep
     drop(graph);
     assert_eq!(pool.stats().allocated.current, 5 * MIB);
     drop(other);
+}
+
+fn a_block_from_before_a_capture_that_is_dropped_in_it_returns_behind_its_launches(
+    device: &Device,
+) {
+    let granule = device.info().granule;
+    let pool = limited(device, 2);
+    let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let block = pool.alloc(&stream, granule).unwrap();
+    let capture = stream.begin_capture().unwrap();
+    fill(&stream, block.addr(), 1, 512);
+    drop(block);
+    let graph = capture.end().unwrap();
+    let gate = Gate::close(&other);
+    graph.launch(&other).unwrap();
+    drop(graph);
+    let all = pool.alloc(&stream, 2 * granule).unwrap();
+    fill(&stream, all.addr(), 2, 2 * granule);
+    assert!(!stream.is_idle().unwrap(), "behind the graph's launch");
+    gate.open();
+    assert_eq!(read(&stream, all.addr(), 64), [2; 64]);
+    whole(&pool);
 }
 
 fn a_block_of_a_graph_is_freed_where_it_is_used_and_shrinks(device: &Device) {

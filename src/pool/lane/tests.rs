@@ -147,6 +147,20 @@ fn a_request_empties_the_caches_of_all_streams_in_one_step() {
 }
 
 #[test]
+fn a_shrink_to_what_a_block_has_leaves_it_as_it_is() {
+    let world = World::new(PoolConfig::default());
+    for bytes in [100, BYTES, 3 << 20, (3 << 20) + 1] {
+        let mut block = world.pool.alloc(&world.streams[0], bytes).unwrap();
+        let before = (block.addr(), block.capacity());
+        block.shrink(bytes).unwrap();
+        assert_eq!((block.addr(), block.capacity()), before);
+        assert_eq!(block.bytes(), bytes);
+        assert!(block.shrink(bytes + 1).is_err() && block.shrink(0).is_err());
+        assert_eq!(block.bytes(), bytes);
+    }
+}
+
+#[test]
 fn a_block_with_a_declared_use_is_freed_on_the_stream_that_was_asked_for() {
     let world = World::new(PoolConfig::default());
     let [home, other] = [0, 1].map(|of| world.lane(of));
@@ -157,17 +171,35 @@ fn a_block_with_a_declared_use_is_freed_on_the_stream_that_was_asked_for() {
     assert_eq!((in_cache(&home), in_cache(&other)), (0, 1));
 }
 
+impl World {
+    /// Two slots of one slab in the core, each freed on a stream whose work is not known to be done.
+    fn slab_of_two_streams(&self) {
+        let slots = [(); 2].map(|()| self.pool.alloc(&self.streams[0], 64).unwrap());
+        let [mine, theirs] = slots;
+        drop(mine);
+        theirs.free_on(&self.streams[1]).unwrap();
+        self.pool.shared().drain_all();
+        assert!(self.pool.shared().core.lock().has_mixed());
+    }
+}
+
+#[test]
+fn a_trim_gives_slabs_back_that_several_streams_used() {
+    let world = World::new(PoolConfig::default());
+    world.slab_of_two_streams();
+    let reserved = world.pool.stats().reserved.current;
+    assert_eq!(world.pool.trim(0).unwrap(), reserved);
+    assert!(!world.pool.shared().core.lock().has_mixed());
+    assert_eq!(world.pool.stats().reserved.current, 0);
+    world.pool.check_invariants().unwrap();
+}
+
 #[test]
 fn without_device_waits_a_slab_of_several_streams_is_no_reason_for_one() {
     let config = PoolConfig::default().overlap_bytes(0).reuse(true, false);
     let world = World::new(config);
     let shared = world.pool.shared();
-    let slots = [(); 2].map(|()| world.pool.alloc(&world.streams[0], 64).unwrap());
-    let [mine, theirs] = slots;
-    drop(mine);
-    theirs.free_on(&world.streams[1]).unwrap();
-    shared.drain_all();
-    assert!(shared.core.lock().has_mixed());
+    world.slab_of_two_streams();
     let reserved = world.pool.stats().reserved.current;
     let block = world.pool.alloc(&world.streams[0], 2 * reserved).unwrap();
     assert_eq!(world.pool.stats().steps.waits, 0);

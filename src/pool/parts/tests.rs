@@ -118,6 +118,13 @@ fn arena(quarters: &[u8]) -> (Made, u64) {
     (made, quarter)
 }
 
+/// The quarters of six handles, of some of which all are alike.
+fn handles() -> impl Strategy<Value = Vec<u8>> {
+    let alike = (0u8..4).prop_map(|quarter| [quarter; 4]);
+    let handle = prop_oneof![3 => alike, 2 => any::<[u8; 4]>().prop_map(|of| of.map(|it| it % 4))];
+    vec(handle, 6).prop_map(|handles| handles.concat())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
@@ -155,29 +162,33 @@ proptest! {
     }
 
     #[test]
-    fn what_a_request_is_put_together_from_holds_it_with_the_fewest_whole_handles(
-        quarters in vec(0u8..4, 24),
+    fn what_a_request_is_put_together_from_holds_it_with_the_fewest_whole_handles_at_the_least_cost(
+        quarters in handles(),
         wanted in 1u64..14,
     ) {
         let (made, quarter) = arena(&quarters);
         let (granule, bytes) = (4 * quarter, wanted * quarter);
         let (lower, upper) = made.core.fragments(|_| true);
-        // With each lower edge and so many whole handles the smallest upper edge that suffices.
-        let mut fewest = u64::MAX;
+        // With each lower edge and so many whole handles the smallest upper edge that suffices; beside
+        // whole handles alone, the largest.
+        let mut best = (u64::MAX, f64::INFINITY);
         for low in &lower {
             for whole in (0..=bytes.div_ceil(granule)).map(|count| count * granule) {
                 let lacking = bytes.saturating_sub(low.bytes + whole);
-                let Some(up) = upper.iter().find(|up| up.bytes >= lacking) else {
-                    continue;
-                };
-                let parts = Parts { lower: *low, whole, upper: *up, skipped: 0 };
-                if parts.cost(bytes, granule).is_some() {
-                    fewest = fewest.min(whole);
+                let largest = upper.last().filter(|_| lacking == 0 && low.bytes == 0);
+                let up = upper.iter().find(|up| up.bytes >= lacking);
+                for &up in up.into_iter().chain(largest) {
+                    let parts = Parts { lower: *low, whole, upper: up, skipped: 0 };
+                    let cost = parts.cost(bytes, granule).unwrap_or(f64::INFINITY);
+                    if cost < f64::INFINITY && (whole, cost) < best {
+                        best = (whole, cost);
+                    }
                 }
             }
         }
         let parts = made.core.parts(bytes, |_| true).unwrap();
-        assert_eq!(parts.whole, fewest);
+        let plain = Parts { skipped: 0, ..parts };
+        assert_eq!((parts.whole, plain.cost(bytes, granule)), (best.0, Some(best.1)));
         let (low, up) = (parts.lower.bytes, parts.upper.bytes);
         assert!(low + parts.whole + up >= bytes);
         // What is left of whole handles is the begin of the first, beside an upper edge alone.

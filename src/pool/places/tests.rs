@@ -2,13 +2,14 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::sample::Index;
 
 use super::Place;
 use crate::pool::PoolConfig;
 use crate::pool::config::HandleSize;
 use crate::pool::core::tests::{Made, core};
 use crate::pool::extents::{End, Id};
-use crate::pool::parts::{Fragment, Parts};
+use crate::pool::parts::{Fragment, NO_FRAGMENT, Parts};
 
 /// Granules below and above the bound between the arena's ends.
 const BELOW: u64 = 12;
@@ -20,10 +21,17 @@ fn arena(handles: &[Option<[bool; 4]>]) -> Made {
     let granule = made.core.arena.granule();
     let bound = made.core.extents.gaps().last().expect("two gaps");
     let first = made.core.extents.get(bound).start - BELOW * granule;
+    let mut start = first;
+    for run in handles.chunk_by(|a, b| a.is_some() == b.is_some()) {
+        let end = start + run.len() as u64 * granule;
+        if run[0].is_some() {
+            made.core.create_frames(start, end).unwrap();
+        }
+        start = end;
+    }
     for (at, quarters) in (0..).zip(handles) {
         let Some(quarters) = quarters else { continue };
         let start = first + at * granule;
-        made.core.create_frames(start, start + granule).unwrap();
         for (at, _) in (0..).zip(quarters).filter(|(_, free)| !**free) {
             made.block(start + at * granule / 4, granule / 4);
         }
@@ -123,14 +131,18 @@ proptest! {
     #[test]
     fn parts_go_where_the_least_of_them_is_to_be_mapped(
         handles in vec(handle(), (BELOW + ABOVE) as usize),
-        quarters in 1u64..20,
+        whole in 0u64..5,
+        edges in any::<[Option<Index>; 2]>(),
     ) {
         let made = arena(&handles);
-        let bytes = quarters * made.core.arena.granule() / 4;
-        let Some(parts) = made.core.parts(bytes, |_| true) else {
-            return Ok(());
-        };
-        let parts = parts.trimmed(bytes);
+        let (lower, upper) = made.core.fragments(|_| true);
+        let of = |all: &[Fragment], at: Option<Index>| at.map_or(NO_FRAGMENT, |at| *at.get(all));
+        let (lower, upper) = (of(&lower, edges[0]), of(&upper, edges[1]));
+        let whole = whole * made.core.arena.granule();
+        let bytes = lower.bytes + whole + upper.bytes;
+        let both = lower.bytes.min(upper.bytes) > 0;
+        prop_assume!(bytes > 0 && !(both && lower.frame == upper.frame));
+        let parts = Parts { lower, whole, upper, skipped: 0 };
         let place = made.core.place(&parts, bytes, |_| true);
         let seen = place.as_ref().map(|it: &Place| {
             (it.base, it.map_lower, it.map_upper, it.lacks.1 - it.lacks.0)

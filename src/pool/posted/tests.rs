@@ -97,6 +97,13 @@ fn change(core: &mut Core, draw: u64) {
 
 #[test]
 fn what_is_posted_is_what_the_core_knows_after_any_change() {
+    for due in [true, false] {
+        posted_after_changes(due);
+    }
+}
+
+/// The same where a walk is due after every change, or after none.
+fn posted_after_changes(due: bool) {
     let device = Device::host().expect("the host device");
     let mut core = Core::new(&device, PoolConfig::default()).expect("a core");
     core.extend(0, 64 * core.arena.granule()).expect("memory");
@@ -109,6 +116,9 @@ fn what_is_posted_is_what_the_core_knows_after_any_change() {
         let mut core = lock.lock();
         let draw = random.below(1 << 20);
         change(&mut core, draw);
+        if !due {
+            core.walked.look_at = u64::MAX;
+        }
         let (active, steps, held) = (core.active, core.steps, core.held());
         let peaks_anew = draw / 16 % 9 > 7;
         drop(core);
