@@ -142,25 +142,26 @@ fn holes_of_several_streams_come_along_as_one_behind_the_move() {
     let (mut made, granule) = made();
     let (other, _held) = made.stream();
     let (slot, half) = (made.slot, granule / 2);
-    // Nothing but holes: of the one stream, of nobody, of the other, across the bound of two handles.
-    let [low, high] = [0, 3 * half].map(|start| made.block(start, half));
-    for (id, slot) in [(low, slot), (high, other)] {
+    // Nothing but holes: of the one stream, of nobody, of the other, across the bounds of handles.
+    for (at, slot) in [(8 * half, slot), (11 * half, other)] {
+        let id = made.block(at, half);
         made.core.active.sub(half);
         let tick = made.core.open_tick(slot);
         made.core.extents.give(id, slot, tick, |_| false);
     }
-    let run = made.core.runs(&|_| true)[0];
+    let run = made.core.runs(&|_| true)[1];
+    assert_eq!((run.start, run.end), (4 * granule, 7 * granule));
     made.core.wait_for_holes(slot).unwrap();
     let (tick, to) = (made.core.open_tick(slot), 7 * granule);
     assert!(made.core.carry(&run, to, slot, tick).unwrap().is_empty());
     made.core.check().unwrap();
-    for at in [0, granule] {
-        let old = made.at(at);
+    for at in [4, 5, 6] {
+        let old = made.at(at * granule);
         assert_eq!((old.state, old.bytes), (State::Retiring, granule));
         assert_eq!((old.slot, old.tick), (slot, tick));
     }
     let hole = made.at(to);
-    assert_eq!((hole.state, hole.bytes), (State::Hole, 2 * granule));
+    assert_eq!((hole.state, hole.bytes), (State::Hole, 3 * granule));
     assert_eq!((hole.slot, hole.tick), (slot, tick));
 }
 
