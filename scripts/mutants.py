@@ -14,11 +14,11 @@ from pathlib import Path
 
 OUT = Path(os.environ.get("WARPOOL_MUTANTS_OUT", "target/mutants")).resolve()
 TREE = OUT / "tree"
-FEATURES = ["--no-default-features", "--features", "sanitize,tracing"]
+FEATURES = ["--no-default-features", "--features", "sanitize,tracing,cli"]
 # What notices most a second, and then all the rest that sees the pool: executable, arguments,
 # variables.
 LEAVE = (
-    "--skip cuda::faults --skip a_process_may_exit --skip a_watched_host_device "
+    "--skip cuda::faults --skip a_process_ --skip a_watched_host_device "
     "--skip every_variable_that_is_read"
 )
 SLOW = (
@@ -39,6 +39,8 @@ MORE = [
     ("tracing", "", {}),
     ("sim_pool", "", {}),
     ("soak", "", {}),
+    ("waste", "", {}),
+    ("fuzz", "", {}),
     ("state_machine", "", {"WARPOOL_CASES": "60"}),
     ("faults", "", {}),
     ("lib", "cuda::faults", {}),

@@ -12,7 +12,7 @@
 # scripts/mutants.py puts all of them into one copy of the sources, each behind its number, which
 # WARPOOL_MUTANT gives. Those in constants and constant functions cannot be put there; they are named
 # (*apart*), and `cargo mutants --re` tries them. Each mutant is tried with the suites that notice
-# most (tests/mutants.rs is fifteen of them in one executable), until one test fails; what those do
+# most (tests/mutants.rs is sixteen of them in one executable), until one test fails; what those do
 # not notice is tried with the rest. A suite that takes twelve times as long as without a mutant fails.
 #
 #   --jobs 2                      two mutants at a time

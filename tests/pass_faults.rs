@@ -153,9 +153,14 @@ impl World {
                 .begin_compaction(Goal::Full, Budget::bytes(1_000_000))
                 .unwrap();
             for _ in 0..6 {
+                let before = self.pool.stats();
                 let step = pass.step();
                 self.pool.check_invariants().unwrap();
                 self.expected(step.err());
+                // A step that moved nothing is none, whatever it was stopped by.
+                let after = self.pool.stats();
+                let moved = after.bytes_moved > before.bytes_moved;
+                assert_eq!(after.compactions - before.compactions, u64::from(moved));
             }
             let longest = LIMIT - self.pool.stats().allocated.current;
             let large = self.pool.alloc(&self.streams[1], longest);

@@ -213,6 +213,30 @@ fn work(device: &Device, pool: &Pool) {
 }
 
 #[test]
+fn a_pool_dropped_with_live_blocks_is_told_and_one_without_is_not() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let keeper = Keeper {
+        seen: Arc::clone(&seen),
+        uses: Mutex::new(None),
+    };
+    let _guard = tracing::subscriber::set_default(keeper);
+    let device = common::host();
+    let stream = device.stream().unwrap();
+    for live in [0, 1, 3] {
+        let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+        let blocks: Vec<_> = (0..4)
+            .map(|_| pool.alloc(&stream, 3 << 20).unwrap())
+            .collect();
+        let held: Vec<_> = blocks.into_iter().take(live).collect();
+        let dropped = events_of(&seen, || drop(pool));
+        let said = told("pool dropped with live blocks", (live as u64) * (3 << 20));
+        let said = if live > 0 { vec![said] } else { Vec::new() };
+        assert_eq!(dropped, said);
+        drop(held);
+    }
+}
+
+#[test]
 fn a_subscriber_may_use_the_pool() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let device = common::host();

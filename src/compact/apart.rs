@@ -161,7 +161,53 @@ mod tests {
         assert!(!clear(true, &row[0], &last));
     }
 
+    /// The pieces, each begun with the first move from which on disjoint ones are worth a launch.
+    fn worth_it(upward: bool, moves: &[Move]) -> Vec<Batch> {
+        let mut ordered = moves.to_vec();
+        if upward {
+            ordered.reverse();
+        }
+        let overlaps = |m: &Move, of: &Move| m.dst < of.src + of.bytes && of.src < m.dst + m.bytes;
+        let piece = |from: usize, rest: &[Move]| {
+            let row = &rest[from..];
+            // Destinations ascend with sources, so one that meets no source of the row is beyond it.
+            let apart = row.iter().take_while(|m| {
+                let before = row.iter().take_while(|of| of.src != m.src);
+                !before.chain([*m]).any(|of| overlaps(m, of)) && (m.dst > row[0].src) == upward
+            });
+            let row = &row[..apart.count()];
+            let low = row.iter().map(|m| m.src).min()?;
+            let high = row.iter().map(|m| m.src + m.bytes).max()?;
+            let bytes: u64 = row.iter().map(|m| m.bytes).sum();
+            let saved = (high - low - bytes) + bytes / SLIDE_PART;
+            let all = from == 0 && rest.len() == moves.len() && row.len() == moves.len();
+            (saved >= LAUNCH_PASSES || all).then(|| row.to_vec())
+        };
+        let (mut batches, mut rest) = (Vec::new(), &ordered[..]);
+        while let Some((from, row)) =
+            (0..rest.len()).find_map(|from| Some((from, piece(from, rest)?)))
+        {
+            batches.extend(slide(upward, &rest[..from]));
+            rest = &rest[from + row.len()..];
+            batches.push(Batch::Disjoint(row));
+        }
+        batches.extend(slide(upward, rest));
+        batches
+    }
+
     proptest! {
+        #[test]
+        fn a_slide_is_taken_apart_as_soon_as_a_launch_is_worth_it(
+            upward in any::<bool>(),
+            blocks in prop::collection::vec((0..12u64, 1..9u64), 1..40),
+            unit in prop::sample::select(vec![1u64 << 20, 5 << 20, 30 << 20]),
+        ) {
+            let blocks: Vec<_> = blocks.iter().map(|&(h, b)| (h * unit, b * unit)).collect();
+            let moves = rows(upward, &blocks);
+            prop_assume!(!moves.is_empty());
+            prop_assert_eq!(slide_apart(upward, moves.clone()), worth_it(upward, &moves));
+        }
+
         #[test]
         fn the_pieces_of_a_slide_do_what_the_slide_does(
             upward in any::<bool>(),

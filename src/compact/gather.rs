@@ -157,7 +157,8 @@ pub(super) fn slide_down(extents: &[Extent]) -> Vec<Move> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compact::layout::extents_from;
+    use crate::compact::layout::{Layout, extents_from};
+    use crate::device::sim::Rng;
 
     /// Handles of 10 bytes.
     fn whole(from: u64, to: u64) -> u64 {
@@ -219,6 +220,91 @@ mod tests {
         let none = Stretch { gap: 0, ..home };
         assert!(!suffices(&[none], 90, &handles(90), 5));
         assert!(suffices(&[none, home], 90, &handles(90), 5));
+    }
+
+    /// Whether what is free at the end of one stretch, idle handles elsewhere and `room` for new ones,
+    /// with room behind the stretch for them, make up `bytes`.
+    fn made_up(extents: &[Extent], room: u64, bytes: u64) -> bool {
+        let idle = |e: &Extent| match e.kind {
+            Kind::Hole => whole(e.addr, e.end()),
+            Kind::Movable | Kind::Fixed => 0,
+        };
+        let all: u64 = extents.iter().map(idle).sum();
+        extents.iter().enumerate().any(|(at, last)| {
+            let next = extents.get(at + 1);
+            let gap = next.map_or(1000, |next| next.addr - last.end());
+            let free = if last.kind == Kind::Hole {
+                last.bytes
+            } else {
+                0
+            };
+            let lacking = bytes.saturating_sub(free).next_multiple_of(10);
+            let stretch = gap > 0 && last.kind != Kind::Fixed;
+            stretch && lacking <= gap && lacking <= all - idle(last) + room
+        })
+    }
+
+    #[test]
+    fn parts_are_slid_until_what_is_idle_makes_up_the_request_or_there_is_no_more() {
+        let (mut random, mut seen) = (Rng::new(27), [0; 2]);
+        for _ in 0..6000 {
+            let (mut addr, mut extents) = (0u64, Vec::<Extent>::new());
+            for _ in 0..12 {
+                let apart = random.below(8) == 0;
+                addr = if apart {
+                    (addr + 20).next_multiple_of(10)
+                } else {
+                    addr
+                };
+                let kind = [Kind::Hole, Kind::Movable, Kind::Movable, Kind::Fixed];
+                let kind = kind[(random.below(10) / 3) as usize];
+                if !apart && kind == Kind::Hole && extents.last().is_some_and(|e| e.kind == kind) {
+                    continue;
+                }
+                let bytes = 1 + random.below(24);
+                extents.push(Extent { addr, bytes, kind });
+                addr += bytes;
+            }
+            let (room, bytes) = (10 * random.below(3), 1 + random.below(90));
+            let layout = Layout::from_extents(extents.iter().copied()).expect("ascends");
+            let played = |moves: &[Move]| {
+                let mut layout = layout.clone();
+                assert!(moves.iter().all(|m| layout.free(m.src)));
+                assert!(
+                    moves
+                        .iter()
+                        .all(|m| layout.place(m.dst, m.bytes, Kind::Movable))
+                );
+                layout.extents().collect::<Vec<Extent>>()
+            };
+            match planned(&extents, room, bytes) {
+                Some(plan) => {
+                    let moves: Vec<Move> = plan
+                        .batches
+                        .iter()
+                        .flat_map(Batch::moves)
+                        .copied()
+                        .collect();
+                    assert!(
+                        made_up(&played(&moves), room, bytes),
+                        "{bytes} of {extents:?}"
+                    );
+                    assert!(plan.bytes > 0);
+                    seen[0] += 1;
+                }
+                None if !made_up(&extents, room, bytes) => {
+                    let all = stretches(&extents);
+                    let all = all
+                        .iter()
+                        .flat_map(|it| slide_down(&extents[it.first..it.end]));
+                    let all = played(&all.collect::<Vec<Move>>());
+                    assert!(!made_up(&all, room, bytes), "{bytes} of {extents:?}");
+                    seen[1] += 1;
+                }
+                None => {}
+            }
+        }
+        assert!(seen.iter().all(|&count| count > 300), "{seen:?}");
     }
 
     #[test]

@@ -382,8 +382,8 @@ fn largest_hole_after(layout: &Layout, batches: &[Batch]) -> u64 {
         }
         free.extend(
             layout
-                .below(begin + 1)
-                .take(2)
+                .below(begin)
+                .take(1)
                 .filter(|e| e.kind == Kind::Hole)
                 .map(|e| (e.addr, e.end())),
         );
@@ -504,6 +504,8 @@ fn slide_one_stretch(layout: &Layout, bytes: u64) -> Option<(Vec<Batch>, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compact::layout::extents_from;
+    use crate::device::sim::Rng;
 
     fn mv(src: u64, dst: u64, bytes: u64) -> Move {
         Move { src, dst, bytes }
@@ -551,6 +553,22 @@ mod tests {
     }
 
     #[test]
+    fn a_planner_predicts_by_the_model_that_it_was_given() {
+        let model = CostModel {
+            launch_ns: 1000.0,
+            bytes_per_ns: 0.5,
+            ..CostModel::default()
+        };
+        let planner = Planner::new().with_model(model);
+        assert_eq!(planner.model(), model);
+        let extents = extents_from(0, ".m.", &[256, 512, 256]);
+        let layout = Layout::from_extents(extents).expect("ascends");
+        let plan = planner.plan(&layout, &Goal::Hole(512)).expect("as much");
+        assert_eq!((plan.bytes, plan.predicted_ns), (512, 1000.0 + 1024.0));
+        assert_eq!(plan.predicted_ns, model.nanos(&plan.batches));
+    }
+
+    #[test]
     fn stretches_end_at_fixed_blocks_and_where_nothing_is_mapped() {
         let extent = |addr, kind| Extent {
             addr,
@@ -578,6 +596,47 @@ mod tests {
         let mut ways = whole_ways(&batches);
         ways.sort_unstable_by_key(|m| m.src);
         assert_eq!(ways, [mv(0, 50, 10), mv(50, 0, 10)]);
+    }
+
+    #[test]
+    fn the_row_that_slides_is_the_cheapest_of_all_rows_with_as_much_free() {
+        let mut random = Rng::new(19);
+        for _ in 0..3000 {
+            let kind = |_| ['.', 'm', 'm', 'f'][(random.below(10) / 3) as usize];
+            let kinds: String = (0..12).map(kind).collect();
+            let sizes: Vec<u64> = (0..12).map(|_| 1 + random.below(9)).collect();
+            let extents = extents_from(0, &kinds, &sizes);
+            let layout = Layout::from_extents(extents).expect("ascends");
+            let bytes = 1 + random.below(20);
+            let mut cheapest = None;
+            for stretch in stretches_of(&layout) {
+                for (from, to) in (0..stretch.len()).flat_map(|to| (0..=to).map(move |it| (it, to)))
+                {
+                    let of = |kind| stretch[from..=to].iter().filter(move |e| e.kind == kind);
+                    let free: u64 = of(Kind::Hole).map(|e| e.bytes).sum();
+                    let live: u64 = of(Kind::Movable).map(|e| e.bytes).sum();
+                    if free >= bytes && cheapest.is_none_or(|cheapest| live < cheapest) {
+                        cheapest = Some(live);
+                    }
+                }
+            }
+            let found = slide_one_stretch(&layout, bytes);
+            assert_eq!(found.is_some(), cheapest.is_some(), "{bytes} of {layout:?}");
+            let Some((batches, hole)) = found else {
+                continue;
+            };
+            let moved: u64 = batches.iter().map(Batch::bytes).sum();
+            // Of a row that begins with blocks those stay.
+            assert!(Some(moved) <= cheapest, "{bytes} of {layout:?}");
+            let mut after = layout.clone();
+            let moves = || batches.iter().flat_map(Batch::moves);
+            assert!(moves().all(|m| after.free(m.src)));
+            assert!(moves().all(|m| after.place(m.dst, m.bytes, Kind::Movable)));
+            assert!(
+                after.place(hole, bytes, Kind::Movable),
+                "{bytes} of {layout:?}"
+            );
+        }
     }
 
     #[test]

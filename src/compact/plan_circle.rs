@@ -127,7 +127,10 @@ fn divert(moves: &mut Vec<Move>, begin: u64, bytes: u64, to: u64) -> Option<Move
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::device::sim::Rng;
 
     fn mv(src: u64, dst: u64, bytes: u64) -> Move {
         Move { src, dst, bytes }
@@ -151,6 +154,154 @@ mod tests {
         assert_eq!(launches[0], Batch::Disjoint(vec![mv(32, 128, 32)]));
         let bytes: u64 = launches.iter().map(Batch::bytes).sum();
         assert!(bytes <= 160, "{launches:?}");
+    }
+
+    const SPACE: u64 = 96;
+
+    /// Blocks apart or side by side in a small space, and as many places for them, both in a drawn
+    /// order; none stands still.
+    fn drawn(random: &mut Rng) -> Vec<Move> {
+        let sizes: Vec<u64> = (0..2 + random.below(5))
+            .map(|_| 1 + random.below(14))
+            .collect();
+        let mut places = || {
+            let mut order: Vec<usize> = (0..sizes.len()).collect();
+            for at in (1..order.len()).rev() {
+                order.swap(at, random.below(at as u64 + 1) as usize);
+            }
+            let (mut at, mut places) = (0, vec![0; sizes.len()]);
+            for of in order {
+                at += random.below(6) / 3;
+                places[of] = at;
+                at += sizes[of];
+            }
+            places
+        };
+        let (from, to) = (places(), places());
+        let ways = from.into_iter().zip(to).zip(sizes);
+        let mut moves: Vec<Move> = ways
+            .map(|((src, dst), bytes)| mv(src, dst, bytes))
+            .collect();
+        moves.retain(|m| m.src != m.dst);
+        moves.sort_unstable_by_key(|m| m.src);
+        moves
+    }
+
+    /// Where each byte goes that `moves` read.
+    fn ways(moves: &[Move]) -> BTreeMap<u64, u64> {
+        let bytes = moves
+            .iter()
+            .flat_map(|m| (0..m.bytes).map(|at| (m.src + at, m.dst + at)));
+        bytes.collect()
+    }
+
+    /// Ranges of bytes that `is` says are free.
+    fn ranges(is: impl Fn(u64) -> bool) -> Vec<(u64, u64)> {
+        let bytes: Vec<u64> = (0..SPACE).filter(|&at| is(at)).collect();
+        let runs = bytes.chunk_by(|a, b| a + 1 == *b);
+        runs.map(|run| (run[0], run[run.len() - 1] + 1)).collect()
+    }
+
+    #[test]
+    fn every_byte_arrives_whatever_circles_blocks_move_in_and_no_other_is_touched() {
+        let (mut random, mut apart) = (Rng::new(23), 0);
+        for _ in 0..3000 {
+            let moves = drawn(&mut random);
+            let ways = ways(&moves);
+            let fixed: Vec<u64> = (0..SPACE)
+                .filter(|at| !ways.contains_key(at) && !ways.values().any(|to| to == at))
+                .filter(|_| random.below(3) == 0)
+                .collect();
+            let free = ranges(|at| !ways.contains_key(&at) && !fixed.contains(&at));
+            let Some(launches) = take_apart(moves.clone(), free) else {
+                continue;
+            };
+            let before: Vec<u64> = (0..SPACE).collect();
+            let mut memory = before.clone();
+            for launch in &launches {
+                // A launch reads before it writes.
+                let read = memory.clone();
+                for m in launch.moves() {
+                    let from = &read[m.src as usize..(m.src + m.bytes) as usize];
+                    memory[m.dst as usize..][..from.len()].copy_from_slice(from);
+                }
+            }
+            assert!(ways.iter().all(|(from, &to)| memory[to as usize] == *from));
+            assert!(fixed.iter().all(|&at| memory[at as usize] == at));
+            let bytes: u64 = launches.iter().map(Batch::bytes).sum();
+            assert!(bytes <= 2 * ways.len() as u64, "{bytes}: {moves:?}");
+            apart += usize::from(bytes > ways.len() as u64);
+        }
+        assert!(apart > 200, "{apart}");
+    }
+
+    #[test]
+    fn what_goes_ahead_is_the_largest_piece_that_nothing_stands_in_the_way_of() {
+        let (mut random, mut seen) = (Rng::new(24), 0);
+        for _ in 0..3000 {
+            let moves = drawn(&mut random);
+            let before = ways(&moves);
+            let mut largest: Option<Move> = None;
+            for m in &moves {
+                let runs =
+                    ranges(|at| at.wrapping_sub(m.dst) < m.bytes && !before.contains_key(&at));
+                for (begin, end) in runs {
+                    let piece = mv(m.src + (begin - m.dst), begin, end - begin);
+                    let enough = AHEAD * piece.bytes >= m.bytes;
+                    if enough && largest.is_none_or(|than| piece.bytes > than.bytes) {
+                        largest = Some(piece);
+                    }
+                }
+            }
+            let mut rest = moves.clone();
+            assert_eq!(ahead(&mut rest), largest, "{moves:?}");
+            seen += usize::from(largest.is_some());
+            assert!(rest.is_sorted_by_key(|m| m.src) && rest.iter().all(|m| m.bytes > 0));
+            let mut after = ways(&rest);
+            after.extend(ways(largest.as_slice()));
+            assert_eq!(after, before);
+        }
+        assert!(seen > 500, "{seen}");
+    }
+
+    #[test]
+    fn the_fewest_bytes_in_the_way_of_a_block_are_parked_and_go_on_from_there() {
+        let (mut random, mut seen) = (Rng::new(25), 0);
+        for _ in 0..3000 {
+            let moves = drawn(&mut random);
+            let before = ways(&moves);
+            if moves.is_empty() {
+                continue;
+            }
+            let obstacles = moves.iter().map(|m| {
+                let own = |at: &u64| (m.src..m.src + m.bytes).contains(at);
+                let there = (m.dst..m.dst + m.bytes).filter(|at| before.contains_key(at));
+                there.filter(|at| !own(at)).count()
+            });
+            let fewest = obstacles.min().expect("a move");
+            let free = ranges(|at| at % 5 > 1 && !before.contains_key(&at));
+            let room = |at: &u64| free.iter().any(|&(begin, end)| (begin..end).contains(at));
+            let rooms: Vec<u64> = (0..SPACE).filter(room).collect();
+            let usable = |at: &&u64| !before.values().any(|to| to == *at);
+            let usable: Vec<u64> = rooms.iter().filter(usable).copied().collect();
+            let mut rest = moves.clone();
+            let Some(parked) = park(&mut rest, &free) else {
+                assert!(usable.is_empty());
+                continue;
+            };
+            let parked = ways(&parked);
+            assert_eq!(parked.len(), fewest.min(usable.len()), "{moves:?}");
+            seen += usize::from(fewest > 0);
+            let to: Vec<u64> = parked.values().copied().collect();
+            assert!(to.iter().all(|at| usable.contains(at)));
+            let after = ways(&rest);
+            for (from, to) in &before {
+                assert_eq!(after.get(parked.get(from).unwrap_or(from)), Some(to));
+            }
+            assert_eq!(after.len(), before.len());
+            assert!(rest.is_sorted_by_key(|m| m.src) && rest.iter().all(|m| m.bytes > 0));
+        }
+        assert!(seen > 500, "{seen}");
     }
 
     #[test]

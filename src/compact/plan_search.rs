@@ -8,6 +8,9 @@ use super::plan_stretches::{Block, Stretch, Stretches, WHOLE};
 
 /// Most blocks lifted beyond those in the window.
 const MOST_LIFTED: usize = 8;
+/// Blocks lifted beyond those in the window after which a search that has a plan ends unless it finds
+/// better ones.
+const ENOUGH_LIFTED: usize = 4;
 /// Lifted blocks beyond which what must stay empty of a gap is no longer worked out.
 const MOST_SUMMED: usize = 10;
 /// Steps of one attempt to pack blocks into gaps.
@@ -102,9 +105,8 @@ impl<'a> Search<'a> {
                 self.open_window(*window, deepest);
             }
             // Whatever was lifted in vain at this depth is lifted again at the next.
-            let exhausted =
-                self.left > 0 && deepest > 0 && self.best.is_some() && before == self.bound();
-            if self.of.blocks.len() > WHOLE || (exhausted && deepest >= 4) {
+            let in_vain = self.left > 0 && self.best.is_some() && before == self.bound();
+            if self.of.blocks.len() > WHOLE || (in_vain && deepest >= ENOUGH_LIFTED) {
                 break;
             }
         }
@@ -471,4 +473,4 @@ fn way(block: &Block, to: u64) -> Move {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

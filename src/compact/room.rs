@@ -125,8 +125,10 @@ fn slid(extents: &[Extent], row: Row, model: &CostModel) -> Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compact::Move;
     use crate::compact::layout::extents_from;
+    use crate::compact::plan_search::tests::chain;
+    use crate::compact::{Batch, Move};
+    use crate::device::sim::Rng;
 
     #[test]
     fn the_lowest_cheap_row_is_taken_before_the_cheapest() {
@@ -137,6 +139,103 @@ mod tests {
         assert_eq!(row(&extents, 10, 0), of(5, 7, 1));
         assert_eq!(row(&extents, 22, 0), of(1, 7, 13));
         assert_eq!(row(&extents, 23, 99), None);
+    }
+
+    /// A layout of a few extents, some of them apart.
+    fn drawn(random: &mut Rng) -> Vec<Extent> {
+        let mut addr = 0;
+        let mut drawn = |_| {
+            addr += random.below(6) / 5;
+            let kind = [Kind::Hole, Kind::Movable, Kind::Movable, Kind::Fixed];
+            let kind = kind[(random.below(10) / 3) as usize];
+            // Blocks are larger than holes, so that some are too dear to bring along.
+            let bytes = 1 + random.below(if kind == Kind::Movable { 30 } else { 6 });
+            addr += bytes;
+            Extent {
+                addr: addr - bytes,
+                bytes,
+                kind,
+            }
+        };
+        (0..14).map(&mut drawn).collect()
+    }
+
+    /// Bytes of the holes and of the blocks of `extents[from..to]`; `None` if they do not lie together
+    /// with nothing fixed among them.
+    fn sums(extents: &[Extent], from: usize, to: usize) -> Option<(u64, u64)> {
+        let row = &extents[from..to];
+        let together = row.windows(2).all(|two| two[0].end() == two[1].addr);
+        let fixed = row.iter().any(|e| e.kind == Kind::Fixed);
+        let of = |kind| row.iter().filter(|e| e.kind == kind).map(|e| e.bytes).sum();
+        (together && !fixed).then(|| (of(Kind::Hole), of(Kind::Movable)))
+    }
+
+    /// Every row from a hole to the first behind it with which there is as much free, by its end.
+    fn rows(extents: &[Extent], bytes: u64) -> Vec<Row> {
+        let holes = (0..extents.len()).filter(|&at| extents[at].kind == Kind::Hole);
+        let ending = |first| {
+            let enough = (first..extents.len()).map(|last| (last, sums(extents, first, last + 1)));
+            let mut enough = enough.map_while(|(last, sums)| Some((last, sums?)));
+            let (last, (_, live)) = enough.find(|(_, (free, _))| *free >= bytes)?;
+            Some(Row { first, last, live })
+        };
+        let mut rows: Vec<Row> = holes.filter_map(ending).collect();
+        rows.sort_by_key(|row| (row.last, row.first));
+        rows
+    }
+
+    #[test]
+    fn the_row_is_the_first_that_is_cheap_or_the_cheapest_of_all() {
+        let mut random = Rng::new(17);
+        for _ in 0..4000 {
+            let extents = drawn(&mut random);
+            let (bytes, cheap) = (1 + random.below(12), random.below(60));
+            let rows = rows(&extents, bytes);
+            let lowest = rows.iter().find(|row| row.live <= cheap);
+            let said = lowest.or_else(|| rows.iter().min_by_key(|row| row.live));
+            assert_eq!(row(&extents, bytes, cheap), said.copied(), "{extents:?}");
+        }
+    }
+
+    #[test]
+    fn a_row_grows_downwards_hole_by_hole_as_far_as_that_is_cheap() {
+        let mut random = Rng::new(18);
+        for _ in 0..4000 {
+            let extents = drawn(&mut random);
+            let bytes = 1 + random.below(9);
+            let Some(begun) = row(&extents, bytes, random.below(60)) else {
+                continue;
+            };
+            // What it costs to grow down to some extent, exactly, or anything.
+            let down_to = random.below(begun.first as u64 + 1) as usize;
+            let exact = sums(&extents, down_to, begun.last + 1);
+            let cheap = exact.map_or(begun.live + random.below(60), |(_, live)| live);
+            let mut said = begun;
+            let brings = |at: usize, said: Row| {
+                let (_, live) = sums(&extents, at, said.last + 1)?;
+                let (free, _) = sums(&extents, at, said.first)?;
+                let cheap = live <= cheap && live - said.live <= CHEAP_PART * free;
+                let first = at;
+                (cheap && extents[at].kind == Kind::Hole).then_some(Row {
+                    first,
+                    live,
+                    ..said
+                })
+            };
+            while let Some(longer) = (0..said.first).rev().find_map(|at| brings(at, said)) {
+                said = longer;
+            }
+            assert_eq!(lengthened(begun, &extents, cheap), said, "{extents:?}");
+            let plan = slid(&extents, said, &CostModel::default());
+            let mut layout = Layout::from_extents(extents.iter().copied()).expect("ascends");
+            for m in plan.batches.iter().flat_map(Batch::moves) {
+                assert!(layout.free(m.src) && layout.place(m.dst, m.bytes, Kind::Movable));
+            }
+            let hole = layout.get(plan.hole.expect("a hole")).expect("an extent");
+            assert_eq!(hole.kind, Kind::Hole);
+            let (free, _) = sums(&extents, said.first, said.last + 1).expect("a row");
+            assert_eq!((plan.largest_hole, hole.bytes >= free), (free, true));
+        }
     }
 
     #[test]
@@ -177,6 +276,25 @@ mod tests {
             bytes: 2,
         }];
         assert_eq!(plan.batches[0].moves(), moves);
+    }
+
+    #[test]
+    fn a_search_is_no_longer_than_its_moves_may_take() {
+        let links = 5;
+        let (layout, bytes) = chain(links, false);
+        // Launches that cost next to nothing, so that a plan is dear by its search alone.
+        let model = CostModel {
+            launch_ns: 0.001,
+            ..CostModel::default()
+        };
+        let planner = Planner::new().with_model(model);
+        let planned = |sets: f64| {
+            let extents = layout.extents().collect();
+            plan(&planner, extents, bytes, sets * SET_NS).is_some()
+        };
+        // A set for each block that is lifted and one for the window.
+        let needed = links as f64 + 1.0;
+        assert_eq!([needed - 1.0, needed].map(planned), [false, true]);
     }
 
     #[test]

@@ -186,7 +186,36 @@ impl SlideTable {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn a_move_of_any_size_and_place_is_read_as_it_was_packed(
+            src in 0u64..1 << ADDR_BITS,
+            dst in 0u64..1 << ADDR_BITS,
+            bits in 1u32..UNIT_BITS,
+            of in any::<u64>(),
+        ) {
+            let units = of & ((1 << bits) - 1);
+            let of = |units: u64| units * MOVE_ALIGN;
+            let m = Move { src: of(src), dst: of(dst), bytes: of(units) };
+            let [from, to] = packed(&m).expect("within its bits");
+            // As kernels/warpool.h has it.
+            let (addr, rest) = (|word: u64| word % (1 << 44), |word: u64| word >> 44);
+            prop_assert_eq!([addr(from), addr(to)], [src, dst]);
+            prop_assert_eq!(rest(from) + (rest(to) << 20), units);
+            // One more bit of any is refused.
+            for far in [
+                Move { src: of(1 << ADDR_BITS | src), ..m },
+                Move { dst: of(1 << ADDR_BITS | dst), ..m },
+                Move { bytes: of(1 << UNIT_BITS | units), ..m },
+            ] {
+                prop_assert!(packed(&far).is_err());
+            }
+        }
+    }
 
     #[test]
     fn a_table_takes_the_bytes_that_its_image_has() {

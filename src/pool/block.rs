@@ -311,7 +311,7 @@ impl Block {
         };
         let mut freed = this.freed_on(&lane);
         if seeded!("foreign-free-carries-the-home-tick") {
-            freed.tick = this.lane().stream.timeline.open_tick() - 1;
+            freed.tick = this.lane().stream.timeline.open_tick().saturating_sub(1);
         }
         lane.free_foreign(this.lane(), freed, this.requested);
         waited

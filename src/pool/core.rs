@@ -98,7 +98,11 @@ pub(crate) struct Core {
 pub(super) fn is_done(streams: &[Option<StreamState>], extent: &Extent) -> bool {
     match &streams[extent.slot as usize] {
         Some(state) => {
-            state.timeline.done() + u64::from(seeded!("done-a-record-early")) >= extent.tick
+            let last = match seeded!("done-a-record-early") {
+                true => extent.tick.saturating_sub(1),
+                false => extent.tick,
+            };
+            state.timeline.done() >= last
         }
         None => true,
     }
@@ -192,11 +196,12 @@ impl Core {
         ) {
             (Some(mine), Some(theirs)) => {
                 let done = theirs.timeline.done() >= extent.tick;
+                let last = match seeded!("waited-for-the-record-before") {
+                    true => extent.tick.saturating_sub(1),
+                    false => extent.tick,
+                };
                 (done && self.config.reuse.opportunistic)
-                    || mine.timeline.has_waited(
-                        theirs.timeline.uid,
-                        extent.tick - u64::from(seeded!("waited-for-the-record-before")),
-                    )
+                    || mine.timeline.has_waited(theirs.timeline.uid, last)
             }
             _ => true,
         }
@@ -537,7 +542,10 @@ impl Core {
         slot: Slot,
         tick: u64,
     ) -> Vec<Id> {
-        let tick = tick * u64::from(!seeded!("sources-free-before-the-move"));
+        let tick = match seeded!("sources-free-before-the-move") {
+            true => 0,
+            false => tick,
+        };
         let mut sources: Vec<u64> = moves.iter().map(|&(from, _, _)| from).collect();
         sources.sort_unstable();
         let mut at = self.extents.first();

@@ -30,11 +30,14 @@ impl Lane {
     pub(super) fn drain_large(&self, core: &mut Core) {
         let mut state = latch(&self.own.state);
         if state.cache.may_have_large() {
-            let kept = u64::from(!seeded!("large-blocks-forget-their-histories"));
             let mut left = [0; 2];
             state.cache.drain_large(|block| {
                 left[class(block.bytes)] += block.bytes;
-                core.give(block.id, self.slot, block.tick * kept);
+                let tick = match seeded!("large-blocks-forget-their-histories") {
+                    true => 0,
+                    false => block.tick,
+                };
+                core.give(block.id, self.slot, tick);
             });
             self.show(&state);
             self.flows.left_cache(left);
@@ -85,24 +88,21 @@ impl Lane {
 /// again with each that joins them.
 struct Giver {
     slot: Slot,
-    /// 0 to forget the blocks' histories.
-    kept: u64,
     /// Neighbours that are one by now, and the tick of their last use.
     run: Option<(Id, u64)>,
 }
 
 impl Giver {
     fn of(slot: Slot) -> Self {
-        Self {
-            slot,
-            kept: u64::from(!seeded!("cache-forgets-its-histories")),
-            run: None,
-        }
+        Self { slot, run: None }
     }
 
     #[inline(always)]
     fn give(&mut self, block: &Cached, core: &mut Core) {
-        let tick = block.tick * self.kept;
+        let tick = match seeded!("cache-forgets-its-histories") {
+            true => 0,
+            false => block.tick,
+        };
         if is_slot(block.bytes) {
             core.give_slot(block, self.slot, tick);
         } else {

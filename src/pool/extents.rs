@@ -500,8 +500,10 @@ impl Extents {
         } = *self.get(id);
         self.take_out(id);
         self.changes += 1;
-        let short = u64::from(seeded!("hole-cut-a-unit-short")) * super::index::UNIT;
-        let kept = bytes - short;
+        let kept = match seeded!("hole-cut-a-unit-short") {
+            true => bytes.saturating_sub(super::index::UNIT),
+            false => bytes,
+        };
         if all > bytes {
             let rest = self.cut(id, start + kept);
             self.put_in(rest, start + kept, all - kept, owner);

@@ -478,7 +478,10 @@ impl Lane {
             return self.shrink_private(private, block.addr(), before, after);
         }
         let id = block.id();
-        let tick = self.open_tick() * u64::from(!seeded!("tail-free-at-once"));
+        let tick = match seeded!("tail-free-at-once") {
+            true => 0,
+            false => self.open_tick(),
+        };
         let mut core = self.shared.core.lock();
         self.flows.resized(before, after);
         core.shrink(id, before.bytes - after.bytes, self.slot, tick);

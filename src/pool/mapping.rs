@@ -97,9 +97,15 @@ impl Core {
     /// Bytes that may be created now.
     pub(crate) fn room(&self) -> u64 {
         let granule = self.arena.granule();
-        let held = self.arena.reserved() * (1 + u64::from(seeded!("limit-counted-twice")));
-        let round = u64::from(seeded!("limit-rounded-up")) * (granule - 1);
-        (self.limit().saturating_add(round)).saturating_sub(held) / granule * granule
+        let held = match seeded!("limit-counted-twice") {
+            true => self.arena.reserved().saturating_mul(2),
+            false => self.arena.reserved(),
+        };
+        let limit = match seeded!("limit-rounded-up") {
+            true => self.limit().checked_next_multiple_of(granule),
+            false => Some(self.limit()),
+        };
+        limit.unwrap_or(u64::MAX).saturating_sub(held) / granule * granule
     }
 
     /// Takes `bytes` from new memory and what is ready, while the pool is small and several streams
@@ -368,8 +374,8 @@ impl Core {
                 return;
             };
             let (start, bytes) = self.arena.extent_of(&frame);
-            let end = (start + bytes) * u64::from(!seeded!("frame-partly-in-use-is-idle"));
-            if start >= extent.start && end <= extent.end() && bytes <= *left {
+            let within = start + bytes <= extent.end() || seeded!("frame-partly-in-use-is-idle");
+            if start >= extent.start && within && bytes <= *left {
                 frames.push(IdleFrame {
                     hole,
                     frame: id,
@@ -416,8 +422,10 @@ impl Core {
         let extent = *self.extents.get(id);
         let done = is_done(&self.streams, &extent);
         if !done {
-            let early = u64::from(seeded!("steal-waits-for-the-wrong-event"));
-            let tick = extent.tick - early;
+            let tick = match seeded!("steal-waits-for-the-wrong-event") {
+                true => extent.tick.saturating_sub(1),
+                false => extent.tick,
+            };
             self.wait_for(slot, &Extent { tick, ..extent })?;
         }
         self.arena.remap(frame.frame, at)?;

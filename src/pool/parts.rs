@@ -78,12 +78,6 @@ impl Parts {
     }
 }
 
-/// The last of `sorted` that has no more than `bytes`.
-fn at_most(sorted: &[Fragment], bytes: u64) -> Option<Fragment> {
-    let behind = sorted.partition_point(|fragment| fragment.bytes <= bytes);
-    behind.checked_sub(1).map(|at| sorted[at])
-}
-
 impl Core {
     /// The parts that need the fewest whole granules for `bytes`, where each lower edge goes with the
     /// smallest upper one that suffices, and of those the ones that use and leave the best fragments.
@@ -104,10 +98,10 @@ impl Core {
                 }
                 let lacking = bytes.saturating_sub(low.bytes + whole);
                 let at = upper.partition_point(|fragment| fragment.bytes < lacking);
-                // A fragment may grow by what is left of the whole granules.
-                let room = (granule + bytes).saturating_sub(whole + 1);
-                let grown = at_most(&upper, room).filter(|_| lacking == 0 && low.bytes == 0);
-                for &up in upper.get(at).into_iter().chain(&grown) {
+                // A fragment may grow by what is left of the whole granules, which the largest does not
+                // replace: fewer of them would do then.
+                let grown = upper.last().filter(|_| lacking == 0 && low.bytes == 0);
+                for &up in upper.get(at).into_iter().chain(grown) {
                     let parts = Parts {
                         lower: low,
                         whole,
@@ -134,7 +128,10 @@ impl Core {
     }
 
     /// The fragments for lower and for upper edges, each by size, [`NO_FRAGMENT`] first.
-    fn fragments(&self, usable: impl Fn(&Extent) -> bool) -> (Vec<Fragment>, Vec<Fragment>) {
+    pub(super) fn fragments(
+        &self,
+        usable: impl Fn(&Extent) -> bool,
+    ) -> (Vec<Fragment>, Vec<Fragment>) {
         let (mut lower, mut upper) = (vec![NO_FRAGMENT], vec![NO_FRAGMENT]);
         let dust = self.arena.granule() / DUST_PART;
         let slots = 0..self.extents.slots();

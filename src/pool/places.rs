@@ -42,15 +42,14 @@ impl Core {
             ..
         } = *parts;
         let hole = self.extents.get(id);
-        let has_lower = lower.bytes > 0 && lower.hole == id;
-        let has_upper = upper.bytes > 0 && upper.hole == id;
+        let (has_lower, has_upper) = (lower.hole == id, upper.hole == id);
         let from = match has_lower {
             true => lower.start + lower.bytes,
             false => hole.start,
         };
         let to = if has_upper { upper.start } else { hole.end() };
         let kept = to.checked_sub(from).filter(|&kept| kept <= whole)?;
-        if kept > 0 && !(self.is_bound(from) && self.is_bound(to)) {
+        if !(self.is_bound(from) && self.is_bound(to)) {
             return None;
         }
         let (map_lower, map_upper) = (lower.bytes > 0 && !has_lower, upper.bytes > 0 && !has_upper);
@@ -86,22 +85,25 @@ impl Core {
             || ends.is_some_and(|(start, bytes)| start + bytes == offset)
     }
 
-    /// Bytes of the gap that begins at `offset`, in the end of the arena in which what is below lies.
+    /// Bytes of the gap behind the hole that ends at `offset`, in the same end of the arena.
     fn gap_above(&self, offset: u64) -> u64 {
         let gap = self.extents.gap_at(offset).map(|id| self.extents.get(id));
-        let end = |at: u64| self.extents.end_of(at);
-        gap.filter(|gap| gap.start == offset && end(offset.saturating_sub(1)) == end(offset))
+        gap.filter(|_| self.is_in_one_end(offset))
             .map_or(0, |gap| gap.bytes)
     }
 
-    /// Bytes of the gap that ends at `offset`, in the end of the arena in which what is above lies.
+    /// Bytes of the gap before the hole that begins at `offset`, in the same end of the arena.
     fn gap_below(&self, offset: u64) -> u64 {
-        let end = |at: u64| self.extents.end_of(at);
-        let below = offset
-            .checked_sub(1)
-            .filter(|&below| end(below) == end(offset));
+        let below = offset.checked_sub(1);
         let gap = below.and_then(|below| self.extents.gap_at(below));
-        gap.map_or(0, |id| self.extents.get(id).bytes)
+        gap.filter(|_| self.is_in_one_end(offset))
+            .map_or(0, |id| self.extents.get(id).bytes)
+    }
+
+    /// Whether what is before and what is behind `offset` lie in the same end of the arena.
+    fn is_in_one_end(&self, offset: u64) -> bool {
+        let end = |at: u64| self.extents.end_of(at);
+        end(offset.saturating_sub(1)) == end(offset)
     }
 
     /// Addresses for the parts in the smallest gap that is large enough.
@@ -129,3 +131,7 @@ impl Core {
         })
     }
 }
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;

@@ -233,9 +233,9 @@ impl Core {
     pub(super) fn scatter(&mut self, bytes: u64) -> Scatter {
         let live = self.extents.taken().0 + bytes;
         let matters = bytes > SMALL_BYTES && !self.may_move && self.config.remap;
-        let least = match self.peak_taken < LARGE_POOL {
-            true => LEAST_OF_SMALL,
-            false => LEAST_OF_LARGE,
+        let least = match self.has_been_large() {
+            true => LEAST_OF_LARGE,
+            false => LEAST_OF_SMALL,
         };
         if !matters
             || live < self.peak_taken / least
@@ -253,6 +253,10 @@ impl Core {
     /// Whether so many `bytes` may be created for a request before idle memory is looked for.
     fn may_grow(&self, bytes: u64, request: u64) -> bool {
         self.slack(request).min(self.room()) >= bytes
+    }
+
+    fn has_been_large(&self) -> bool {
+        self.peak_taken >= LARGE_POOL
     }
 
     /// Bytes of fragments that are too many with `live` bytes taken.
@@ -274,10 +278,9 @@ impl Core {
     /// Bytes that fragments may have before they matter.
     fn fragments_allowed(&self) -> u64 {
         let peak = self.peak_taken;
-        let part = if peak < LARGE_POOL {
-            PART_OF_SMALL
-        } else {
-            PART_OF_LARGE
+        let part = match self.has_been_large() {
+            true => PART_OF_LARGE,
+            false => PART_OF_SMALL,
         };
         let excess = self.arena.reserved().saturating_sub(peak);
         ((peak as f64 * part) as u64)

@@ -250,7 +250,10 @@ impl Slabs {
         let (was_full, bytes) = (slab.free == 0, slab.bytes);
         slab.free |= 1 << slot;
         slab.streams[slot] = stream;
-        slab.ticks[slot] = tick * u64::from(!seeded!("slot-forgets-its-history"));
+        slab.ticks[slot] = match seeded!("slot-forgets-its-history") {
+            true => 0,
+            false => tick,
+        };
         let (is_empty, key) = (slab.free == slab.all(), slab.key(id));
         if was_full {
             self.partial.insert(key);

@@ -30,6 +30,8 @@ on_every_device! {
     a_capture_by_another_library_keeps_its_memory_too,
     a_capture_that_fails_or_is_dropped_gives_its_memory_back,
     graphs_pools_streams_and_blocks_may_be_dropped_in_any_order,
+    a_block_from_before_a_capture_that_is_dropped_in_it_is_of_what_the_graph_keeps,
+    a_block_from_before_a_capture_that_is_dropped_in_it_returns_behind_its_launches,
     the_figures_tell_a_graphs_memory_from_live_blocks,
     a_block_of_a_graph_is_freed_where_it_is_used_and_shrinks,
     graphs_come_and_go_and_leave_nothing,
@@ -636,6 +638,44 @@ fn the_figures_tell_a_graphs_memory_from_live_blocks(device: &Device) {
     let stats = pool.stats();
     assert_eq!((stats.graphs, stats.allocated.current), (0, 8192));
     drop(outside);
+}
+
+fn a_block_from_before_a_capture_that_is_dropped_in_it_is_of_what_the_graph_keeps(device: &Device) {
+    let pool = Pool::new(device, small_handles()).unwrap();
+    let stream = device.stream().unwrap();
+    let blocks = [3 * MIB, 5 * MIB].map(|bytes| pool.alloc(&stream, bytes).unwrap());
+    let capture = stream.begin_capture().unwrap();
+    let [used, other] = blocks;
+    fill(&stream, used.addr(), 1, 512);
+    drop(used);
+    let graph = capture.end().unwrap();
+    assert_eq!(graph.memory().bytes(), 3 * MIB);
+    assert_eq!(pool.stats().allocated.current, 8 * MIB);
+    drop(graph);
+    assert_eq!(pool.stats().allocated.current, 5 * MIB);
+    drop(other);
+}
+
+fn a_block_from_before_a_capture_that_is_dropped_in_it_returns_behind_its_launches(
+    device: &Device,
+) {
+    let granule = device.info().granule;
+    let pool = limited(device, 2);
+    let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let block = pool.alloc(&stream, granule).unwrap();
+    let capture = stream.begin_capture().unwrap();
+    fill(&stream, block.addr(), 1, 512);
+    drop(block);
+    let graph = capture.end().unwrap();
+    let gate = Gate::close(&other);
+    graph.launch(&other).unwrap();
+    drop(graph);
+    let all = pool.alloc(&stream, 2 * granule).unwrap();
+    fill(&stream, all.addr(), 2, 2 * granule);
+    assert!(!stream.is_idle().unwrap(), "behind the graph's launch");
+    gate.open();
+    assert_eq!(read(&stream, all.addr(), 64), [2; 64]);
+    whole(&pool);
 }
 
 fn a_block_of_a_graph_is_freed_where_it_is_used_and_shrinks(device: &Device) {

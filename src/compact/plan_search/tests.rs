@@ -96,7 +96,7 @@ fn a_hole_is_put_where_it_bodes_best_of_all_places() {
 /// A layout in which a request that takes all that is free needs `links` blocks lifted one for the
 /// other, beside the one in its window: each goes exactly where the next one and its hole are.
 /// The next one lies above the one before, or below it if `down`.
-fn chain(links: u64, down: bool) -> (Layout, u64) {
+pub(in crate::compact) fn chain(links: u64, down: bool) -> (Layout, u64) {
     let size = |at: u64| 2560 * (links + 1 - at);
     let mut kinds = String::from("f.mf");
     let mut sizes = vec![256, 1024, size(0), 256];
@@ -179,24 +179,70 @@ fn what_is_free_beyond_the_request_may_stay_empty_beside_a_block() {
     }
 }
 
+/// A [`chain`] and a row that slides together for as much, at a higher price: its blocks fit nowhere
+/// else.
+fn chain_and_row(links: u64) -> (Stretches, u64) {
+    let (layout, bytes) = chain(links, false);
+    let end = layout.extents().last().expect("an extent").end();
+    let rooms = bytes.div_ceil(1024);
+    let kinds = "m.".repeat(rooms as usize) + "mf";
+    let sizes = [[1 << 20, 1024].repeat(rooms as usize), vec![1 << 20, 256]].concat();
+    let row = extents_from(end, &kinds, &sizes);
+    let layout = Layout::from_extents(layout.extents().chain(row)).expect("ascends");
+    (Stretches::whole(&layout).expect("small"), bytes)
+}
+
+/// Moves of the plan that so much a depth finds, and where its hole is.
+fn found_by(budget: usize, of: &Stretches, bytes: u64) -> Option<(usize, u64)> {
+    let found = Search::new(of, bytes, budget, std::iter::empty()).run()?;
+    let moves = found.batches.iter().map(|b| b.moves().len()).sum();
+    Some((moves, found.hole))
+}
+
 #[test]
 fn a_dear_plan_does_not_end_the_search_before_four_more_blocks_were_lifted() {
     for links in 1..=4 {
-        let (layout, bytes) = chain(links, false);
-        let end = layout.extents().last().expect("an extent").end();
-        // A row with room for it between blocks that fit nowhere else.
-        let rooms = bytes.div_ceil(1024);
-        let kinds = "m.".repeat(rooms as usize) + "mf";
-        let sizes = [[1 << 20, 1024].repeat(rooms as usize), vec![1 << 20, 256]].concat();
-        let row = extents_from(end, &kinds, &sizes);
-        let layout = Layout::from_extents(layout.extents().chain(row)).expect("ascends");
-        let of = Stretches::whole(&layout).expect("small");
-        let found = Search::new(&of, bytes, 10_000, std::iter::empty()).run();
-        let found = found.expect("the row at least");
-        let moves: usize = found.batches.iter().map(|b| b.moves().len()).sum();
-        let cheap = moves == links as usize + 1 && found.hole == 256;
-        assert!(cheap, "{links}: {moves} moves");
+        let (of, bytes) = chain_and_row(links);
+        let found = found_by(10_000, &of, bytes);
+        assert_eq!(found, Some((links as usize + 1, 256)), "{links}");
     }
+}
+
+#[test]
+fn a_search_that_was_cut_short_goes_on_to_where_more_blocks_are_lifted() {
+    for links in super::ENOUGH_LIFTED as u64 + 1..=super::MOST_LIFTED as u64 {
+        let (of, bytes) = chain_and_row(links);
+        // No depth is looked through by so little, and the last of them has enough.
+        let budget = links as usize + 1;
+        let found = found_by(budget, &of, bytes);
+        assert_eq!(found, Some((budget, 256)), "{links}");
+    }
+}
+
+#[test]
+fn a_search_goes_on_as_long_as_more_lifted_blocks_make_a_better_plan() {
+    let unit = 2560;
+    // The one window has a block of 20 units. Four blocks of 3 or five of 1 lie where it fits.
+    let kinds = String::from("fm.f") + &"m.".repeat(4) + "f" + &"m.".repeat(5) + "f";
+    let sizes = [
+        vec![256, 20 * unit, 4 * unit, 256],
+        [3 * unit, 2 * unit].repeat(4),
+        vec![256],
+        [unit, 3 * unit].repeat(5),
+        vec![256],
+    ];
+    let layout = Layout::from_extents(extents_from(0, &kinds, &sizes.concat())).expect("ascends");
+    let of = Stretches::whole(&layout).expect("small");
+    assert_eq!(super::ENOUGH_LIFTED, 4);
+    let mut search = Search::new(&of, 24 * unit, 100_000, std::iter::empty());
+    search.left = usize::MAX;
+    let window = search.windows()[0];
+    search.open_window(window, 4);
+    let moved = |found: &super::Found| found.batches.iter().map(Batch::bytes).sum::<u64>();
+    assert_eq!(search.best.as_ref().map(moved), Some(32 * unit));
+    let search = Search::new(&of, 24 * unit, 100_000, std::iter::empty());
+    let found = search.run().expect("a plan");
+    assert_eq!((moved(&found), found.hole), (25 * unit, 256));
 }
 
 /// Every row of neighbours of a stretch, as (blocks `first..last`, their bytes, bytes free between

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Core, Extent, Grant, PoolConfig, State};
-use crate::device::{Device, Stream};
+use crate::device::{Device, HostConfig, Stream};
 use crate::pool::extents::{FRESH, Id, Slot};
 use crate::pool::index::UNIT;
 use crate::pool::lane::SlotHold;
@@ -18,9 +18,19 @@ pub(in crate::pool) struct Made {
 }
 
 pub(in crate::pool) fn core(config: PoolConfig, granules: u64) -> Made {
-    let device = Device::host().unwrap();
+    core_of(&Device::host().unwrap(), config, granules)
+}
+
+/// The same of a device that has no memory beside it.
+pub(in crate::pool) fn all_of_a_device(config: PoolConfig, granules: u64) -> Made {
+    let granule = Device::host().unwrap().info().granule;
+    let all = HostConfig::default().with_capacity(granules * granule);
+    core_of(&Device::host_with(all).unwrap(), config, granules)
+}
+
+fn core_of(device: &Device, config: PoolConfig, granules: u64) -> Made {
     let stream = device.stream().unwrap();
-    let mut core = Core::new(&device, config).unwrap();
+    let mut core = Core::new(device, config).unwrap();
     let (slot, hold) = core.add_stream(&stream.core().timeline, false);
     let bytes = granules * core.arena.granule();
     core.create_frames(0, bytes).unwrap();
@@ -463,6 +473,30 @@ fn a_slot_is_given_anew_once_its_stream_is_gone_and_nothing_waits_for_it() {
     assert_eq!(again(&mut made), 2);
     assert_eq!(made.core.streams.len(), 4);
     assert!(!made.core.only_stream() && self::made().core.only_stream());
+}
+
+#[test]
+fn a_run_of_holes_is_taken_behind_a_wait_for_each_and_counts_as_one_step() {
+    // Beside it there is a hole that is too small, or none.
+    for beside in [0, UNIT] {
+        let (mut made, other, _held) = two();
+        let (slot, granule) = (made.slot, made.core.arena.granule());
+        let (third, _kept) = made.stream();
+        made.block(2 * UNIT, 2 * granule - 2 * UNIT);
+        made.block(3 * granule, 3 * granule - beside);
+        made.hole(0, UNIT, other);
+        made.hole(UNIT, UNIT, third);
+        let take =
+            |made: &mut Made, pending| made.core.take_holes(slot, 2 * UNIT, pending).unwrap();
+        let steps = |made: &Made| (made.core.steps.stream_wait, made.core.steps.waits);
+        assert!(take(&mut made, false).is_none());
+        assert_eq!(steps(&made), (0, 0));
+        let grant = take(&mut made, true).unwrap();
+        assert_eq!(steps(&made), (1, 2));
+        assert_eq!(made.granted(grant), 0);
+        assert!(take(&mut made, true).is_none());
+        assert_eq!(steps(&made), (1, 2));
+    }
 }
 
 #[test]

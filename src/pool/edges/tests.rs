@@ -133,6 +133,20 @@ fn an_edge_whose_books_are_wrong_is_found() {
 }
 
 #[test]
+fn what_a_second_mapping_shows_is_counted_once_where_a_block_begins_with_it() {
+    let (mut made, offset, edges) = edged();
+    let granule = made.core.arena.granule();
+    let extents = &mut made.core.extents;
+    let block = extents.seek(extents.first(), offset);
+    let upper = extents.split_taken(block, granule / 2);
+    assert_eq!(extents.get(upper).start, edges[1]);
+    made.core.check_edges().unwrap();
+    // The two together show what is away, and neither alone does.
+    made.core.extents.get_mut(upper).state = State::Hole;
+    assert!(made.core.check_edges().is_err());
+}
+
+#[test]
 fn a_block_with_edges_gives_each_back_to_its_place_and_whole_or_in_parts() {
     for parts in 0..3 {
         let (mut made, offset, edges) = edged();
@@ -144,6 +158,7 @@ fn a_block_with_edges_gives_each_back_to_its_place_and_whole_or_in_parts() {
         assert!(made.core.has_edge(offset, 2 * granule));
         assert!(made.core.has_edge(end - UNIT, UNIT) && made.core.has_edge(offset, UNIT));
         assert!(!made.core.has_edge(offset + half, granule));
+        assert!(made.core.has_edge(offset, granule) && made.core.has_edge(end - granule, granule));
         let give = |made: &mut Made, id| {
             made.core.give(id, slot, tick);
             made.core.check().unwrap();

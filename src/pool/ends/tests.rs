@@ -1,6 +1,7 @@
 //! Which end of the arena a request goes to, and which of the holes that are ready it takes.
 
 use super::{End, GRANULES_BEFORE_ENDS, OTHERS, SMALL_PART, SMALLEST};
+use crate::error::Error;
 use crate::pool::PoolConfig;
 use crate::pool::config::HandleSize;
 use crate::pool::core::tests::{Made, core};
@@ -66,6 +67,48 @@ fn a_small_request_brings_an_idle_handle_to_the_high_end_if_there_is_one() {
         }
         assert_eq!(made.core.arena.reserved(), reserved, "nothing is made");
     }
+}
+
+#[test]
+fn a_handle_goes_to_the_high_end_once_nobody_else_uses_it() {
+    // Whose the free handle is, and whether its work is done.
+    for (own, done, said) in [
+        (true, false, true),
+        (true, true, true),
+        (false, true, true),
+        (false, false, false),
+    ] {
+        let (mut made, granule) = made(2);
+        let (other, _held) = made.stream();
+        let slot = if own { made.slot } else { other };
+        made.block(0, granule);
+        let id = made.block(granule, granule);
+        made.core.active.sub(granule);
+        let tick = if done { 0 } else { made.core.open_tick(slot) };
+        made.core.extents.give(id, slot, tick, |_| false);
+        let grant = made.core.take_high(made.slot, UNIT).unwrap();
+        assert_eq!(grant.is_some(), said, "{own} {done}");
+        assert_eq!(made.core.steps.steal, u64::from(said));
+        assert_eq!(made.core.steps.waits, 0);
+        if let Some(grant) = grant {
+            let at = made.granted(grant);
+            assert_eq!(made.core.extents.end_of(at), End::High);
+        }
+    }
+}
+
+#[test]
+fn a_failure_at_the_high_end_that_is_no_want_of_memory_is_the_requests() {
+    let (mut made, granule) = made(1);
+    made.block(0, granule);
+    made.core.config.limit = Some(8 * granule);
+    made.core.peak_taken = 3 * granule;
+    let high = made.core.extents.gaps().last().unwrap();
+    let high = made.core.extents.get(high).start;
+    // There is a handle that the books know nothing of.
+    made.core.arena.create_at(high, granule).unwrap();
+    let refused = made.core.take_high(made.slot, UNIT);
+    assert!(matches!(refused, Err(Error::Invalid { .. })));
 }
 
 #[test]
@@ -164,7 +207,8 @@ fn a_large_request_takes_the_end_that_breaks_no_handle_once_fragments_matter() {
         "the hole's begin where it does not matter"
     );
     made.core.may_move = false;
-    // Far enough below the peak that no block is put together from fragments.
+    // Far enough below the peak that no block is put together from fragments, and nothing to grow by.
+    made.core.config.limit = Some(14 * 4 * quarter);
     made.core.peak_taken = 8 * made.core.extents.taken().0;
     assert_eq!(block(&mut made), 8);
 }

@@ -106,6 +106,108 @@ fn blocks_of_another_stream_come_along_behind_one_wait_and_of_its_own_without_on
 }
 
 #[test]
+fn a_stream_has_as_many_lanes_as_the_machine_runs_threads_and_one_to_begin_with() {
+    let world = World::new(PoolConfig::default());
+    let shared = world.pool.shared();
+    let first = world.lane(0);
+    assert_eq!(shared.all_lanes().len(), 1);
+    let most = std::thread::available_parallelism().map_or(1, |most| most.get().min(64));
+    for lanes in 2..=most {
+        let part = shared.part(&world.streams[0], &first).unwrap();
+        assert_eq!((part.slot, shared.all_lanes().len()), (first.slot, lanes));
+        assert!(!Arc::ptr_eq(&part, &first));
+    }
+    // There are enough: the thread keeps what it has, be that one of its own or the first.
+    let kept = shared.part(&world.streams[0], &first);
+    let own = world.lane(0);
+    assert!(kept.is_none_or(|kept| Arc::ptr_eq(&kept, &own)));
+    assert_eq!(shared.all_lanes().len(), most);
+    assert_eq!(most > 1, !Arc::ptr_eq(&own, &first));
+}
+
+#[test]
+fn a_request_empties_the_caches_of_all_streams_in_one_step() {
+    let world = World::new(PoolConfig::default().limit(64 << 20));
+    for both in [false, true] {
+        let lanes = [0, 1].map(|of| world.lane(of));
+        world.cached(3);
+        if both {
+            drop(world.pool.alloc(&world.streams[1], BYTES).unwrap());
+        }
+        let cached = lanes.each_ref().map(|lane| in_cache(lane) > 0);
+        assert_eq!(cached, [true, both]);
+        let before = world.pool.stats().steps.drain;
+        world
+            .pool
+            .alloc(&world.streams[0], 65 << 20)
+            .expect_err("beyond the limit");
+        assert_eq!(lanes.map(|lane| in_cache(&lane)), [0, 0]);
+        assert_eq!(world.pool.stats().steps.drain, before + 1, "{both}");
+    }
+}
+
+#[test]
+fn a_shrink_to_what_a_block_has_leaves_it_as_it_is() {
+    let world = World::new(PoolConfig::default());
+    for bytes in [100, BYTES, 3 << 20, (3 << 20) + 1] {
+        let mut block = world.pool.alloc(&world.streams[0], bytes).unwrap();
+        let before = (block.addr(), block.capacity());
+        block.shrink(bytes).unwrap();
+        assert_eq!((block.addr(), block.capacity()), before);
+        assert_eq!(block.bytes(), bytes);
+        assert!(block.shrink(bytes + 1).is_err() && block.shrink(0).is_err());
+        assert_eq!(block.bytes(), bytes);
+    }
+}
+
+#[test]
+fn a_block_with_a_declared_use_is_freed_on_the_stream_that_was_asked_for() {
+    let world = World::new(PoolConfig::default());
+    let [home, other] = [0, 1].map(|of| world.lane(of));
+    let third = world.pool.device().stream().unwrap();
+    let mut block = world.pool.alloc(&world.streams[0], BYTES).unwrap();
+    block.record_use(&third).unwrap();
+    block.free_on(&world.streams[1]).unwrap();
+    assert_eq!((in_cache(&home), in_cache(&other)), (0, 1));
+}
+
+impl World {
+    /// Two slots of one slab in the core, each freed on a stream whose work is not known to be done.
+    fn slab_of_two_streams(&self) {
+        let slots = [(); 2].map(|()| self.pool.alloc(&self.streams[0], 64).unwrap());
+        let [mine, theirs] = slots;
+        drop(mine);
+        theirs.free_on(&self.streams[1]).unwrap();
+        self.pool.shared().drain_all();
+        assert!(self.pool.shared().core.lock().has_mixed());
+    }
+}
+
+#[test]
+fn a_trim_gives_slabs_back_that_several_streams_used() {
+    let world = World::new(PoolConfig::default());
+    world.slab_of_two_streams();
+    let reserved = world.pool.stats().reserved.current;
+    assert_eq!(world.pool.trim(0).unwrap(), reserved);
+    assert!(!world.pool.shared().core.lock().has_mixed());
+    assert_eq!(world.pool.stats().reserved.current, 0);
+    world.pool.check_invariants().unwrap();
+}
+
+#[test]
+fn without_device_waits_a_slab_of_several_streams_is_no_reason_for_one() {
+    let config = PoolConfig::default().overlap_bytes(0).reuse(true, false);
+    let world = World::new(config);
+    let shared = world.pool.shared();
+    world.slab_of_two_streams();
+    let reserved = world.pool.stats().reserved.current;
+    let block = world.pool.alloc(&world.streams[0], 2 * reserved).unwrap();
+    assert_eq!(world.pool.stats().steps.waits, 0);
+    assert!(shared.core.lock().has_mixed());
+    drop(block);
+}
+
+#[test]
 fn no_more_come_along_than_one_wait_is_for_nor_than_the_cache_may_hold() {
     let world = World::new(PoolConfig::default());
     world.cached(TAKEN_OVER + 9);

@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    Core, Extent, HANDLES_A_STRETCH, HANDLES_AIMED_AT, HandleSize, LARGEST_HANDLE, Search,
+    Core, Extent, HANDLES_A_STRETCH, HANDLES_AIMED_AT, HandleSize, LARGEST_HANDLE, Search, is_done,
 };
+use crate::error::Error;
 use crate::pool::PoolConfig;
-use crate::pool::core::tests::{Made, core};
+use crate::pool::core::tests::{Made, all_of_a_device, core};
 use crate::pool::extents::State;
 
 /// The largest power of two of granules within `most` bytes, one at least.
@@ -255,6 +256,74 @@ fn a_small_pool_of_several_streams_maps_new_memory_before_any_stream_waits() {
         );
         drop(held);
     }
+}
+
+#[test]
+fn where_the_device_has_no_more_memory_nothing_is_served_and_that_is_no_failure() {
+    let mut made = all_of_a_device(PoolConfig::default().handles(HandleSize::Granule), 3);
+    let granule = made.core.arena.granule();
+    let _held = made.stream();
+    made.block(0, 3 * granule);
+    // Within the slack, and in the small pool that grows rather than have a stream wait.
+    made.core.peak_taken = 9 * granule;
+    made.core.peak_reserved = u64::MAX;
+    let slot = made.slot;
+    assert!(made.core.take_overlapping(slot, granule).unwrap().is_none());
+    assert!(made.core.take_ready(slot, 256).unwrap().is_none());
+    assert!(made.core.take_mapping(slot, granule).unwrap().is_none());
+    made.core.check().unwrap();
+    assert_eq!(made.core.arena.reserved(), 3 * granule);
+}
+
+#[test]
+fn a_failure_that_is_no_want_of_memory_is_the_requests() {
+    let config = PoolConfig::default().handles(HandleSize::Granule);
+    for several in [true, false] {
+        let mut made = core(config.clone(), 1);
+        let granule = made.core.arena.granule();
+        let held = several.then(|| made.stream());
+        made.block(0, granule);
+        // Where the next handle would go there is one that the books know nothing of.
+        made.core.arena.create_at(granule, granule).unwrap();
+        let slot = made.slot;
+        let refused = match several {
+            true => made.core.take_overlapping(slot, granule),
+            false => made.core.take_mapping(slot, granule),
+        };
+        assert!(matches!(refused, Err(Error::Invalid { .. })), "{several}");
+        drop(held);
+    }
+}
+
+#[test]
+fn a_trim_that_keeps_all_there_is_waits_for_nobody_and_one_that_does_not_for_all() {
+    for kept in [3, 2] {
+        let (mut made, _held) = two_apart();
+        let granule = made.core.arena.granule();
+        let released = made.core.trim(kept * granule).unwrap();
+        assert_eq!(released, (3 - kept) * granule);
+        made.core.check().unwrap();
+        let holes = made.core.extents.each_hole();
+        let waiting = holes.filter(|(_, hole)| !is_done(&made.core.streams, hole));
+        assert_eq!(waiting.count(), if kept == 3 { 2 } else { 0 });
+    }
+}
+
+#[test]
+fn a_handle_whose_parts_several_streams_freed_is_given_back_by_a_trim() {
+    let mut made = core(PoolConfig::default().handles(HandleSize::Granule), 1);
+    let (other, _held) = made.stream();
+    let half = made.core.arena.granule() / 2;
+    for (at, slot) in [(0, made.slot), (half, other)] {
+        let id = made.block(at, half);
+        made.core.active.sub(half);
+        let tick = made.core.open_tick(slot);
+        made.core.extents.give(id, slot, tick, |_| false);
+    }
+    assert_eq!(made.core.extents.holes(), 2);
+    assert_eq!(made.core.trim(0).unwrap(), 2 * half);
+    assert_eq!(made.core.arena.reserved(), 0);
+    made.core.check().unwrap();
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{Fragment, MAPPING_WEIGHT, MIDDLE_WEIGHT, NO_FRAGMENT, Parts, at_most, weight};
+use super::{Fragment, MAPPING_WEIGHT, MIDDLE_WEIGHT, Parts, weight};
 use crate::pool::PoolConfig;
 use crate::pool::config::HandleSize;
 use crate::pool::core::tests::{Made, core};
@@ -99,26 +99,6 @@ fn parts_cost_what_they_leave_less_what_they_use() {
     assert_eq!(cost(same, GRANULE + half), None);
 }
 
-#[test]
-fn of_fragments_by_size_the_last_that_is_no_larger_is_found() {
-    let sorted = [
-        NO_FRAGMENT,
-        fragment(1, 256),
-        fragment(2, 512),
-        fragment(3, 512),
-    ];
-    let frame = |bytes| at_most(&sorted, bytes).map(|it| (it.frame, it.bytes));
-    assert_eq!(
-        [0, 255, 256].map(frame),
-        [(0, 0), (0, 0), (1, 256)].map(Some)
-    );
-    assert_eq!(
-        [511, 512, 9999].map(frame),
-        [(1, 256), (3, 512), (3, 512)].map(Some)
-    );
-    assert!(at_most(&[], 9).is_none());
-}
-
 /// Handles of a granule in which quarters are blocks, or holes of two owners.
 fn arena(quarters: &[u8]) -> (Made, u64) {
     let config = PoolConfig::default().handles(HandleSize::Granule);
@@ -136,6 +116,13 @@ fn arena(quarters: &[u8]) -> (Made, u64) {
         }
     }
     (made, quarter)
+}
+
+/// The quarters of six handles, of some of which all are alike.
+fn handles() -> impl Strategy<Value = Vec<u8>> {
+    let alike = (0u8..4).prop_map(|quarter| [quarter; 4]);
+    let handle = prop_oneof![3 => alike, 2 => any::<[u8; 4]>().prop_map(|of| of.map(|it| it % 4))];
+    vec(handle, 6).prop_map(|handles| handles.concat())
 }
 
 proptest! {
@@ -175,33 +162,38 @@ proptest! {
     }
 
     #[test]
-    fn what_a_request_is_put_together_from_holds_it_with_the_fewest_whole_handles(
-        quarters in vec(0u8..4, 24),
+    fn what_a_request_is_put_together_from_holds_it_with_the_fewest_whole_handles_at_the_least_cost(
+        quarters in handles(),
         wanted in 1u64..14,
     ) {
         let (made, quarter) = arena(&quarters);
         let (granule, bytes) = (4 * quarter, wanted * quarter);
         let (lower, upper) = made.core.fragments(|_| true);
-        // With each lower edge and so many whole handles the smallest upper edge that suffices.
-        let mut fewest = u64::MAX;
+        // With each lower edge and so many whole handles the smallest upper edge that suffices; beside
+        // whole handles alone, the largest.
+        let mut best = (u64::MAX, f64::INFINITY);
         for low in &lower {
             for whole in (0..=bytes.div_ceil(granule)).map(|count| count * granule) {
                 let lacking = bytes.saturating_sub(low.bytes + whole);
-                let Some(up) = upper.iter().find(|up| up.bytes >= lacking) else {
-                    continue;
-                };
-                let parts = Parts { lower: *low, whole, upper: *up, skipped: 0 };
-                if parts.cost(bytes, granule).is_some() {
-                    fewest = fewest.min(whole);
+                let largest = upper.last().filter(|_| lacking == 0 && low.bytes == 0);
+                let up = upper.iter().find(|up| up.bytes >= lacking);
+                for &up in up.into_iter().chain(largest) {
+                    let parts = Parts { lower: *low, whole, upper: up, skipped: 0 };
+                    let cost = parts.cost(bytes, granule).unwrap_or(f64::INFINITY);
+                    if cost < f64::INFINITY && (whole, cost) < best {
+                        best = (whole, cost);
+                    }
                 }
             }
         }
         let parts = made.core.parts(bytes, |_| true).unwrap();
-        assert_eq!(parts.whole, fewest);
+        let plain = Parts { skipped: 0, ..parts };
+        assert_eq!((parts.whole, plain.cost(bytes, granule)), (best.0, Some(best.1)));
         let (low, up) = (parts.lower.bytes, parts.upper.bytes);
         assert!(low + parts.whole + up >= bytes);
         // What is left of whole handles is the begin of the first, beside an upper edge alone.
         let left = low + parts.whole + up - bytes;
+        assert!(left < granule);
         let skips = low == 0 && up > 0 && left >= up;
         assert_eq!(parts.skipped, if skips { left } else { 0 });
     }

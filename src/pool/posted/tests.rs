@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::device::Device;
+use crate::pool::extents::FRESH;
 use crate::pool::{Pool, PoolConfig};
 
 /// Of a pool with so many blocks: after how many changes a walk is due if nothing else is, after
@@ -96,6 +97,13 @@ fn change(core: &mut Core, draw: u64) {
 
 #[test]
 fn what_is_posted_is_what_the_core_knows_after_any_change() {
+    for due in [true, false] {
+        posted_after_changes(due);
+    }
+}
+
+/// The same where a walk is due after every change, or after none.
+fn posted_after_changes(due: bool) {
     let device = Device::host().expect("the host device");
     let mut core = Core::new(&device, PoolConfig::default()).expect("a core");
     core.extend(0, 64 * core.arena.granule()).expect("memory");
@@ -108,6 +116,9 @@ fn what_is_posted_is_what_the_core_knows_after_any_change() {
         let mut core = lock.lock();
         let draw = random.below(1 << 20);
         change(&mut core, draw);
+        if !due {
+            core.walked.look_at = u64::MAX;
+        }
         let (active, steps, held) = (core.active, core.steps, core.held());
         let peaks_anew = draw / 16 % 9 > 7;
         drop(core);
@@ -134,6 +145,38 @@ fn the_more_there_is_to_walk_over_the_rarer_it_is_done() {
     let [unasked, stepped, rare] = due_after(MANY as usize + 100);
     assert!(unasked.is_none() && stepped.is_some_and(|due| (due - 0.5).abs() < 0.01));
     assert!(at_once(rare));
+}
+
+#[test]
+fn of_few_extents_all_figures_are_those_of_now_after_every_change() {
+    let device = Device::host().expect("the host device");
+    let mut core = Core::new(&device, PoolConfig::default()).expect("a core");
+    core.extend(0, 4 * core.arena.granule()).expect("memory");
+    let lock = CoreLock::new(core);
+    let mut random = crate::device::sim::Rng::new(6);
+    let mut blocks = Vec::new();
+    for _ in 0..500 {
+        let mut core = lock.lock();
+        let extents = &mut core.extents;
+        let holes: Vec<_> = extents.each_hole().map(|(id, it)| (id, it.bytes)).collect();
+        if random.below(2) == 0 && extents.records() < FEW && !holes.is_empty() {
+            let (hole, room) = holes[random.below(holes.len() as u64) as usize];
+            let bytes = 256 * (1 + random.below(room / 256));
+            extents.take(hole, bytes, FRESH);
+            blocks.push(hole);
+            core.active.add(bytes);
+        } else if !blocks.is_empty() {
+            let block = blocks.swap_remove(random.below(blocks.len() as u64) as usize);
+            let bytes = extents.get(block).bytes;
+            extents.give(block, FRESH, 0, |_| true);
+            core.active.sub(bytes);
+        }
+        let (inactive, after) = (core.inactive_split(), core.after_compaction());
+        drop(core);
+        let posted = lock.figures();
+        assert_eq!(posted.after_compaction, after);
+        assert_eq!(posted.inactive_split.map(|gauge| gauge.current), inactive);
+    }
 }
 
 #[test]

@@ -90,6 +90,7 @@ fn a_run_mapped_elsewhere_brings_its_blocks_and_leaves_its_old_place_to_retire()
     for (start, bytes) in blocks {
         made.block(start, bytes);
     }
+    let behind = made.block(5 * granule, UNIT);
     let run = made.core.runs(&|_| true)[0];
     let tick = made.core.open_tick(slot);
     let to = 7 * granule;
@@ -111,6 +112,12 @@ fn a_run_mapped_elsewhere_brings_its_blocks_and_leaves_its_old_place_to_retire()
         );
         assert!(extent.movable && extent.state == State::Taken);
     }
+    let behind = made.core.extents.get(behind);
+    assert_eq!(
+        (behind.start, behind.state),
+        (5 * granule, State::Taken),
+        "a block of the next run stays"
+    );
     for at in [0, granule] {
         let old = made.at(at);
         assert_eq!(
@@ -128,6 +135,34 @@ fn a_run_mapped_elsewhere_brings_its_blocks_and_leaves_its_old_place_to_retire()
         (hole.start, hole.end()),
         (to + 2 * UNIT, to + granule - UNIT)
     );
+}
+
+#[test]
+fn holes_of_several_streams_come_along_as_one_behind_the_move() {
+    let (mut made, granule) = made();
+    let (other, _held) = made.stream();
+    let (slot, half) = (made.slot, granule / 2);
+    // Nothing but holes: of the one stream, of nobody, of the other, across the bounds of handles.
+    for (at, slot) in [(8 * half, slot), (11 * half, other)] {
+        let id = made.block(at, half);
+        made.core.active.sub(half);
+        let tick = made.core.open_tick(slot);
+        made.core.extents.give(id, slot, tick, |_| false);
+    }
+    let run = made.core.runs(&|_| true)[1];
+    assert_eq!((run.start, run.end), (4 * granule, 7 * granule));
+    made.core.wait_for_holes(slot).unwrap();
+    let (tick, to) = (made.core.open_tick(slot), 7 * granule);
+    assert!(made.core.carry(&run, to, slot, tick).unwrap().is_empty());
+    made.core.check().unwrap();
+    for at in [4, 5, 6] {
+        let old = made.at(at * granule);
+        assert_eq!((old.state, old.bytes), (State::Retiring, granule));
+        assert_eq!((old.slot, old.tick), (slot, tick));
+    }
+    let hole = made.at(to);
+    assert_eq!((hole.state, hole.bytes), (State::Hole, 3 * granule));
+    assert_eq!((hole.slot, hole.tick), (slot, tick));
 }
 
 #[test]

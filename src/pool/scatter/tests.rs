@@ -118,6 +118,22 @@ fn fragments_matter_to_large_requests_of_a_pool_in_use() {
 }
 
 #[test]
+fn fragments_matter_from_as_many_bytes_on_as_they_may_have() {
+    for more in [0, UNIT] {
+        let (mut made, granule) = made(4);
+        for at in 0..4 {
+            let more = if at == 0 { more } else { 0 };
+            made.block(at * granule, granule / 2 + more);
+        }
+        let core = &mut made.core;
+        core.peak_taken = 4 * granule;
+        assert_eq!(core.fragments_allowed(), 2 * granule);
+        let little = core.scatter(granule) == Scatter::Little;
+        assert_eq!(little, more > 0);
+    }
+}
+
+#[test]
 fn fragments_may_have_a_part_of_the_peak_or_of_what_is_held_beyond_it() {
     let (mut made, granule) = made(6);
     let core = &mut made.core;
