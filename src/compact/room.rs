@@ -279,6 +279,18 @@ mod tests {
     }
 
     #[test]
+    fn the_lowest_row_slides_if_it_is_cheap_and_else_blocks_go_elsewhere() {
+        let moved = |block: u64| {
+            // A row around the block, and beside it a block of 6 that fits into a hole elsewhere.
+            let extents = extents_from(0, ".m.f.mf.f", &[5, block, 5, 1, 5, 6, 1, 6, 1]);
+            let plan = plan(&Planner::new(), extents, 10, f64::INFINITY);
+            plan.expect("a plan").bytes
+        };
+        let cheap = CHEAP_PART * 10;
+        assert_eq!([cheap, cheap + 1].map(moved), [cheap, 6]);
+    }
+
+    #[test]
     fn a_search_is_no_longer_than_its_moves_may_take() {
         let links = 5;
         let (layout, bytes) = chain(links, false);

@@ -184,6 +184,29 @@ impl World {
 }
 
 #[test]
+fn a_lane_ends_that_a_block_came_back_to_before_it_was_told_of_its_captures_end() {
+    let world = World::new(PoolConfig::default());
+    let lane = world.lane(0);
+    let block = world.pool.alloc(&world.streams[0], 3 << 20).unwrap();
+    let capture = world.streams[0].begin_capture().unwrap();
+    let captured = lane.captured();
+    assert!(captured.is_some());
+    drop(capture.end().unwrap());
+    lane.set_captured(captured);
+    drop(block);
+    assert_eq!(in_cache(&lane), 0);
+    world.pool.check_invariants().unwrap();
+    drop(lane.set_captured(None));
+    let lane = {
+        let weak = Arc::downgrade(&lane);
+        drop(lane);
+        weak
+    };
+    drop(world);
+    assert!(lane.upgrade().is_none());
+}
+
+#[test]
 fn a_trim_gives_slabs_back_that_several_streams_used() {
     let world = World::new(PoolConfig::default());
     world.slab_of_two_streams();

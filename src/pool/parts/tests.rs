@@ -3,11 +3,12 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{Fragment, MAPPING_WEIGHT, MIDDLE_WEIGHT, Parts, weight};
+use super::{DUST_PART, Fragment, MAPPING_WEIGHT, MIDDLE_WEIGHT, Parts, weight};
 use crate::pool::PoolConfig;
 use crate::pool::config::HandleSize;
 use crate::pool::core::tests::{Made, core};
 use crate::pool::extents::FRESH;
+use crate::pool::index::UNIT;
 
 const GRANULE: u64 = 1 << 20;
 
@@ -97,6 +98,22 @@ fn parts_cost_what_they_leave_less_what_they_use() {
         ..parts(quarter, GRANULE, 0)
     };
     assert_eq!(cost(same, GRANULE + half), None);
+}
+
+#[test]
+fn what_is_hardly_a_part_of_a_handle_is_no_fragment() {
+    for (less, said) in [(0, 1), (UNIT, 0)] {
+        let mut made = core(PoolConfig::default().handles(HandleSize::Granule), 2);
+        let granule = made.core.arena.granule();
+        // A free end of the first handle; the second is used up.
+        let free = granule / DUST_PART - less;
+        made.block(0, granule - free);
+        made.block(granule, granule);
+        let (lower, upper) = made.core.fragments(|_| true);
+        let bytes: Vec<u64> = lower.iter().skip(1).map(|it| it.bytes).collect();
+        assert_eq!(bytes, vec![free; said]);
+        assert_eq!(upper.len(), 1);
+    }
 }
 
 /// Handles of a granule in which quarters are blocks, or holes of two owners.
