@@ -11,7 +11,7 @@ use tempfile::TempDir;
 const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream\n";
 
 /// The keys of a replay's JSON object.
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 20] = [
     "trace",
     "device",
     "events",
@@ -27,6 +27,8 @@ const KEYS: [&str; 18] = [
     "verified_bytes",
     "corrupt_bytes",
     "failed_allocs",
+    "handles_made",
+    "handles_remapped",
     "bytes_moved",
     "compactions",
     "wall_s",

@@ -126,6 +126,8 @@ impl Report {
             ("verified_bytes", self.verified_bytes.into()),
             ("corrupt_bytes", self.corrupt_bytes.into()),
             ("failed_allocs", self.failed_allocs.into()),
+            ("handles_made", self.handles_made.into()),
+            ("handles_remapped", self.handles_remapped.into()),
             ("bytes_moved", self.bytes_moved.into()),
             ("compactions", self.compactions.into()),
             ("wall_s", rounded(self.wall.as_secs_f64()).into()),
@@ -494,6 +496,8 @@ mod tests {
             "verified_bytes",
             "corrupt_bytes",
             "failed_allocs",
+            "handles_made",
+            "handles_remapped",
             "bytes_moved",
             "compactions",
             "movable",
@@ -514,6 +518,10 @@ mod tests {
         assert_eq!(value["trace"], "a \"quoted\" name.csv");
         assert_eq!(value["reserved_ratio"], 1.02);
         assert_eq!(value["wall_s"], 1.234);
+        assert_eq!(
+            (&value["handles_made"], &value["handles_remapped"]),
+            (&1100.into(), &7.into())
+        );
         assert_eq!(value["events"], 216_551);
     }
 }
