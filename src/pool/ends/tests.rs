@@ -70,6 +70,18 @@ fn a_small_request_brings_an_idle_handle_to_the_high_end_if_there_is_one() {
 }
 
 #[test]
+fn a_free_handle_is_brought_to_the_high_end_rather_than_cut_where_it_is() {
+    for bytes in [UNIT, SMALLEST + UNIT] {
+        let (mut made, granule) = made(2);
+        made.block(0, granule);
+        assert_eq!(made.at(granule).bytes, granule);
+        let at = take(&mut made, bytes).unwrap();
+        assert_eq!(made.core.extents.end_of(at), End::High, "{bytes}");
+        assert_eq!(made.core.steps.steal, 1);
+    }
+}
+
+#[test]
 fn a_handle_goes_to_the_high_end_once_nobody_else_uses_it() {
     // Whose the free handle is, and whether its work is done.
     for (own, done, said) in [

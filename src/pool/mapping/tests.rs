@@ -276,6 +276,32 @@ fn where_the_device_has_no_more_memory_nothing_is_served_and_that_is_no_failure(
 }
 
 #[test]
+fn where_the_device_has_less_than_a_handle_smaller_ones_are_made_and_stay() {
+    let config = PoolConfig::default().handles(HandleSize::UpTo(u64::MAX));
+    let mut made = all_of_a_device(config, 3);
+    let granule = made.core.arena.granule();
+    made.core.trim(0).unwrap();
+    assert_eq!(made.core.arena.reserved(), 0);
+    let refused = made.core.create_frames(0, 4 * granule);
+    assert!(refused.is_err_and(|error| error.is_device_exhausted()));
+    assert_eq!(made.core.arena.reserved(), 3 * granule);
+    assert_eq!(made.at(0).bytes, 3 * granule);
+    made.core.check().unwrap();
+}
+
+#[test]
+fn a_pool_is_over_its_soft_limit_with_more_than_that() {
+    let mut made = core(PoolConfig::default(), 3);
+    let granule = made.core.arena.granule();
+    for (soft, over) in [(2, true), (3, false), (4, false)] {
+        made.core.config.soft_limit = Some(soft * granule);
+        assert_eq!(made.core.is_over_soft_limit(), over, "{soft}");
+    }
+    made.core.config.soft_limit = None;
+    assert!(!made.core.is_over_soft_limit());
+}
+
+#[test]
 fn a_failure_that_is_no_want_of_memory_is_the_requests() {
     let config = PoolConfig::default().handles(HandleSize::Granule);
     for several in [true, false] {
