@@ -88,18 +88,23 @@ fn events_of(seen: &Mutex<Vec<Seen>>, act: impl FnOnce()) -> Vec<(String, u64)> 
     seen.iter().map(|e| (e.words.clone(), e.bytes)).collect()
 }
 
+/// What this thread is told from now on, until the guard goes.
+fn kept() -> (Arc<Mutex<Vec<Seen>>>, tracing::subscriber::DefaultGuard) {
+    let seen = Arc::default();
+    let keeper = Keeper {
+        seen: Arc::clone(&seen),
+        uses: Mutex::new(None),
+    };
+    (seen, tracing::subscriber::set_default(keeper))
+}
+
 fn told(words: &str, bytes: u64) -> (String, u64) {
     (words.to_owned(), bytes)
 }
 
 #[test]
 fn each_step_of_the_ladder_is_told_with_its_bytes_in_the_order_taken() {
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let keeper = Keeper {
-        seen: Arc::clone(&seen),
-        uses: Mutex::new(None),
-    };
-    let _guard = tracing::subscriber::set_default(keeper);
+    let (seen, _guard) = kept();
     let device = common::host();
     let granule = device.info().granule;
     let config = PoolConfig::default()
@@ -157,12 +162,7 @@ fn each_step_of_the_ladder_is_told_with_its_bytes_in_the_order_taken() {
 
 #[test]
 fn there_are_as_many_events_as_the_counters_count() {
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let keeper = Keeper {
-        seen: Arc::clone(&seen),
-        uses: Mutex::new(None),
-    };
-    let _guard = tracing::subscriber::set_default(keeper);
+    let (seen, _guard) = kept();
     let device = common::host();
     let config = PoolConfig::default()
         .limit(24 << 20)
@@ -214,12 +214,7 @@ fn work(device: &Device, pool: &Pool) {
 
 #[test]
 fn a_pool_dropped_with_live_blocks_is_told_and_one_without_is_not() {
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let keeper = Keeper {
-        seen: Arc::clone(&seen),
-        uses: Mutex::new(None),
-    };
-    let _guard = tracing::subscriber::set_default(keeper);
+    let (seen, _guard) = kept();
     let device = common::host();
     let stream = device.stream().unwrap();
     for live in [0, 1, 3] {

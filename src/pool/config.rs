@@ -51,7 +51,7 @@ pub struct PoolConfig {
     /// bytes. Moving costs about as much as growing, so this trades a little waste for fewer moves:
     /// at the default of 0.007 the recorded runs move half as many handles as at 0.004, and reserve
     /// no more than 1.007 of their peaks either way. A program that stays near its peak while its blocks
-    /// change moves handles all the time, at some 50 us of the host each: where the device has memory to
+    /// change moves handles all the time, at 50 to 75 us of the host each: where the device has memory to
     /// spare, 0.1 or more lets it grow by what it lacks instead.
     pub slack: f64,
     /// Whether handles may be mapped at another address than their first. Without, the pool only grows:

@@ -237,10 +237,13 @@ impl Core {
             true => LEAST_OF_LARGE,
             false => LEAST_OF_SMALL,
         };
+        let allowed = self.fragments_allowed();
+        // What may be created before idle memory is looked for.
+        let growth = self.slack(bytes).min(self.room());
         if !matters
             || live < self.peak_taken / least
-            || self.may_grow(bytes + self.fragments_allowed(), bytes)
-            || self.fragment_bytes() < self.fragments_allowed()
+            || growth >= bytes + allowed
+            || self.fragment_bytes() < allowed
         {
             return Scatter::Little;
         }
@@ -248,11 +251,6 @@ impl Core {
             true => Scatter::TooMuch,
             false => Scatter::Much,
         }
-    }
-
-    /// Whether so many `bytes` may be created for a request before idle memory is looked for.
-    fn may_grow(&self, bytes: u64, request: u64) -> bool {
-        self.slack(request).min(self.room()) >= bytes
     }
 
     fn has_been_large(&self) -> bool {
