@@ -118,6 +118,48 @@ fn memory_that_leaves_a_full_cache_is_never_missing_elsewhere() {
 }
 
 #[test]
+fn blocks_that_leave_a_consumers_cache_together_are_never_missing_and_reach_others_in_order() {
+    const BYTES: u64 = GRANULE / 8;
+    explore(|device| {
+        let config = PoolConfig::default()
+            .limit(2 * GRANULE)
+            .cache_bytes(8 * BYTES);
+        let pool = Pool::new(device, config).unwrap();
+        let (producer, consumer) = (device.stream().unwrap(), device.stream().unwrap());
+        let mut blocks: Vec<Block> = (0..16)
+            .map(|_| pool.alloc(&producer, BYTES).unwrap())
+            .collect();
+        consumer.wait_stream(&producer).unwrap();
+        for block in blocks.drain(..8) {
+            use_on(&consumer, &block);
+            block.free_on(&consumer).unwrap();
+        }
+        // The first of these finds the cache full.
+        let consuming = thread::spawn(move || {
+            for block in blocks.drain(..) {
+                use_on(&consumer, &block);
+                block.free_on(&consumer).unwrap();
+            }
+        });
+        let third = device.stream().unwrap();
+        let other = {
+            let pool = pool.clone();
+            thread::spawn(move || {
+                let block = pool.alloc(&third, 2 * BYTES).unwrap();
+                use_on(&third, &block);
+            })
+        };
+        for _ in 0..2 {
+            let made = [(); 3].map(|()| pool.alloc(&producer, BYTES).unwrap());
+            made.iter().for_each(|block| use_on(&producer, block));
+        }
+        consuming.join().unwrap();
+        other.join().unwrap();
+        whole(&pool);
+    });
+}
+
+#[test]
 fn threads_that_share_a_stream_get_memory_apart() {
     explore(|device| {
         let pool = pool(device, 2);

@@ -25,6 +25,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use super::active::{Active, Gauge};
+use super::bundles::Bundles;
 use super::cache::{Cached, MOST_BLOCKS};
 use super::config::PoolConfig;
 use super::edges::Edge;
@@ -90,6 +91,8 @@ pub(crate) struct Core {
     pub(crate) drained: Vec<Cached>,
     /// Blocks on their way from cache to cache; empty between calls.
     pub(crate) taken_over: Vec<Cached>,
+    /// Blocks between two streams.
+    pub(super) bundles: Bundles,
     /// Blocks cut into slots.
     pub(super) slabs: Slabs,
 }
@@ -137,6 +140,7 @@ impl Core {
             recurring: Recurring::default(),
             drained: Vec::with_capacity(MOST_BLOCKS),
             taken_over: Vec::new(),
+            bundles: Bundles::default(),
             slabs: Slabs::default(),
         };
         core.preallocate()?;
@@ -187,23 +191,24 @@ impl Core {
 
     /// Whether work queued on `slot`'s stream from now on runs behind the extent's history.
     pub(super) fn is_behind(&self, slot: Slot, extent: &Extent) -> bool {
-        if extent.slot == slot || extent.slot == FRESH {
-            return true;
+        extent.tick <= self.covered(slot, extent.slot)
+    }
+
+    /// The last tick of `owner`'s stream that work queued on `slot`'s from now on runs behind, as far
+    /// as is known without asking the driver.
+    pub(super) fn covered(&self, slot: Slot, owner: Slot) -> u64 {
+        if owner == slot || owner == FRESH {
+            return u64::MAX;
         }
-        match (
-            &self.streams[slot as usize],
-            &self.streams[extent.slot as usize],
-        ) {
-            (Some(mine), Some(theirs)) => {
-                let done = theirs.timeline.done() >= extent.tick;
-                let last = match seeded!("waited-for-the-record-before") {
-                    true => extent.tick.saturating_sub(1),
-                    false => extent.tick,
-                };
-                (done && self.config.reuse.opportunistic)
-                    || mine.timeline.has_waited(theirs.timeline.uid, last)
-            }
-            _ => true,
+        let [mine, theirs] = [slot, owner].map(|slot| self.streams[slot as usize].as_ref());
+        let (Some(mine), Some(theirs)) = (mine, theirs) else {
+            return u64::MAX;
+        };
+        let waited = mine.timeline.waited(theirs.timeline.uid)
+            + u64::from(seeded!("waited-for-the-record-before"));
+        match self.config.reuse.opportunistic {
+            true => waited.max(theirs.timeline.done()),
+            false => waited,
         }
     }
 

@@ -1,5 +1,6 @@
 //! How what is in a lane's cache becomes free to all.
 
+use super::bundles::Bundle;
 use super::cache::Cached;
 use super::core::Core;
 use super::extents::{Id, Slot};
@@ -18,8 +19,19 @@ impl Lane {
     /// The latch is held for a few blocks, and while many change hands. Until the core has all of them
     /// nobody misses them: who looks for memory does so under the core's lock.
     pub(crate) fn drain(&self, core: &mut Core) -> bool {
+        let any = self.drain_bundles(core);
         let state = latch(&self.own.state);
-        self.drain_cache(state, core)
+        self.drain_cache(state, core) | any
+    }
+
+    /// Puts the bundles that left the cache into the core; true if there was one.
+    fn drain_bundles(&self, core: &mut Core) -> bool {
+        let mut any = false;
+        while let Some(bundle) = core.bundles.take_of(&self.flows) {
+            core.give_bundle(bundle);
+            any = true;
+        }
+        any
     }
 
     /// Empties the cache's large blocks into the core.
@@ -114,5 +126,20 @@ impl Giver {
         if let Some((id, tick)) = self.run {
             core.give(id, self.slot, tick);
         }
+    }
+}
+
+impl Core {
+    /// Frees the blocks of a bundle.
+    pub(super) fn give_bundle(&mut self, mut bundle: Bundle) {
+        let left = bundle.sums();
+        bundle.flows.left_cache(left);
+        self.active.sub_all(left);
+        let mut giver = Giver::of(bundle.slot);
+        for block in bundle.blocks.drain(..) {
+            giver.give(&block, self);
+        }
+        giver.end(self);
+        self.bundles.take_back(bundle.blocks);
     }
 }

@@ -173,20 +173,22 @@ impl Core {
     ) -> Option<Id> {
         let size = |id: Id| self.extents.get(id).bytes;
         let place = |id: Id| (size(id), self.extents.get(id).start);
-        let usable = |&id: &Id| {
-            let extent = self.extents.get(id);
-            self.is_behind(slot, extent) && suits(extent)
-        };
-        let first = |owner: Slot| {
+        let first = |owner: Slot, least: u64| {
             let index = self.extents.index(owner, end);
             // Mostly the first will do, which `best` finds without an iterator's state.
-            let best = index.best(bytes)?;
+            let best = index.best(bytes).filter(|&id| size(id) < least)?;
+            let covered = self.covered(slot, owner);
+            let usable = |&id: &Id| {
+                let extent = self.extents.get(id);
+                extent.tick <= covered && suits(extent)
+            };
             if usable(&best) {
                 return Some(best);
             }
-            index.at_least(bytes).take(LOOKS).skip(1).find(usable)
+            let others = index.at_least(bytes).take(LOOKS).skip(1);
+            others.take_while(|&id| size(id) < least).find(usable)
         };
-        let mut found = match (first(slot), first(FRESH)) {
+        let mut found = match (first(slot, u64::MAX), first(FRESH, u64::MAX)) {
             (Some(own), Some(fresh)) if place(fresh) < place(own) => Some(fresh),
             (own, fresh) => own.or(fresh),
         };
@@ -195,7 +197,7 @@ impl Core {
             if least == bytes {
                 break;
             }
-            found = first(other).filter(|&id| size(id) < least).or(found);
+            found = first(other, least).or(found);
         }
         found
     }

@@ -287,7 +287,7 @@ impl Lane {
         if has_large && !is_slot(bytes) {
             self.drain_large(&mut core);
         }
-        let ready = core.take_ready_of(self.slot, bytes);
+        let ready = self.take_ready(bytes, &mut core);
         // A driver's error is told by the steps that follow.
         let Ok(Some(grant)) = ready else {
             return (0, if counted { COUNTED } else { UNCOUNTED });
@@ -584,7 +584,9 @@ impl Lane {
         }
         let shared = Arc::clone(&self.shared);
         let mut core = shared.core.lock();
-        self.drain(&mut core);
+        if home.slot == self.slot || !self.bundle(block.bytes, &mut core) {
+            self.drain(&mut core);
+        }
         let mut state = latch(&self.own.state);
         let at_home = std::ptr::eq(self, home);
         if self.has_room(&state, block.bytes) {
@@ -653,26 +655,31 @@ impl Lane {
             core.taken_over = taken;
             core.steps.waits += u64::from(waited);
             if grant.is_some() {
-                let (steps, told) = (&mut core.steps, &mut core.told);
-                if same {
-                    steps.own_stream += 1;
-                    told.note(Told::OwnStream(bytes));
-                } else if waited {
-                    steps.stream_wait += 1;
-                    told.note(Told::StreamWait(bytes));
-                } else {
-                    steps.ready_elsewhere += 1;
-                    told.note(Told::ReadyElsewhere(bytes));
-                }
+                self.count_taken_over(bytes, other.slot, waited, core);
                 return Ok(grant);
             }
         }
         Ok(None)
     }
 
+    /// Counts a request of `bytes` served by what was in the cache of a lane of `slot`.
+    pub(super) fn count_taken_over(&self, bytes: u64, slot: Slot, waited: bool, core: &mut Core) {
+        let (steps, told) = (&mut core.steps, &mut core.told);
+        if slot == self.slot {
+            steps.own_stream += 1;
+            told.note(Told::OwnStream(bytes));
+        } else if waited {
+            steps.stream_wait += 1;
+            told.note(Told::StreamWait(bytes));
+        } else {
+            steps.ready_elsewhere += 1;
+            told.note(Told::ReadyElsewhere(bytes));
+        }
+    }
+
     /// The first of the blocks `taken` from another cache; the others go into this one. The lane's
     /// stream runs behind all of them.
-    fn take_in(&self, taken: &mut Vec<Cached>, core: &mut Core) -> Option<Grant> {
+    pub(super) fn take_in(&self, taken: &mut Vec<Cached>, core: &mut Core) -> Option<Grant> {
         let mut blocks = taken.drain(..);
         let first = blocks.next()?;
         self.put_in(blocks, core);
@@ -715,6 +722,10 @@ impl Lane {
         if most == 0 || most * bytes > self.cache_bytes {
             return;
         }
+        core.bundles.ask(bytes);
+        if latch(&self.own.state).cache.newest(bytes).is_some() {
+            return;
+        }
         let mut taken = std::mem::take(&mut core.taken_over);
         if is_slot(bytes) {
             core.take_slots(grant, self.slot, most, &mut taken);
@@ -740,7 +751,8 @@ impl Lane {
         }
         let out = state.others + self.own.unlatched.get() as i64 + self.flows.served_less_kept();
         // Counts that others make from here on go to `outstanding`.
-        self.drain_cache(state, core);
+        drop(state);
+        self.drain(core);
         if self.outstanding.retire(out) {
             self.end();
         }

@@ -1,12 +1,13 @@
 //! The stream-ordered pool.
 //!
 //! See [`Pool`] for what it does and the modules for how: `cache`, `lane` and `seats` are a stream's
-//! own side, `extents`, `index` and `windows` the pure bookkeeping of addresses, `core` and `mapping`
+//! own side, `bundles` what goes from one to another, `extents`, `index` and `windows` the pure bookkeeping of addresses, `core` and `mapping`
 //! the steps by which a request finds memory, `shared` what ties them together.
 
 mod active;
 mod block;
 mod board;
+mod bundles;
 mod cache;
 mod config;
 mod core;

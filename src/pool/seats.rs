@@ -8,7 +8,7 @@
 //! is used twice, so what is remembered is never taken for another.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::lane::{Lane, LanePtr};
@@ -141,8 +141,9 @@ impl Seats {
 /// The lanes in use.
 #[derive(Default)]
 pub(super) struct Lanes {
-    /// By the number of the stream's handle: a stream adopted again is a new use.
-    by_handle: HashMap<u64, Seats>,
+    /// By the number of the stream's handle: a stream adopted again is a new use. In order, so that
+    /// caches are emptied in the same order in every run of a program.
+    by_handle: BTreeMap<u64, Seats>,
     /// The pool has no handle any more.
     pub(super) closed: bool,
 }

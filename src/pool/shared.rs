@@ -338,12 +338,12 @@ impl Shared {
         // Lanes are listed before the core is locked: making a lane locks in that order.
         let siblings = self.siblings(lane);
         let mut core = self.core.lock();
-        let mut grant = core.take_ready_of(lane.slot, bytes)?;
+        let mut grant = lane.take_ready(bytes, &mut core)?;
         if grant.is_none() {
             grant = lane.take_over(&siblings, bytes, &mut core)?;
         }
         if grant.is_none() && core.poll(lane.slot)? {
-            grant = core.take_ready_of(lane.slot, bytes)?;
+            grant = lane.take_ready(bytes, &mut core)?;
         }
         if grant.is_none() {
             grant = core.take_overlapping_of(lane.slot, bytes)?;
@@ -356,7 +356,10 @@ impl Shared {
         let lanes = self.all_lanes();
         let mut core = self.core.lock();
         if core.config.reuse.device_wait {
-            grant = lane.take_over(&lanes, bytes, &mut core)?;
+            grant = lane.take_waiting_bundle(bytes, &mut core)?;
+            if grant.is_none() {
+                grant = lane.take_over(&lanes, bytes, &mut core)?;
+            }
         }
         if grant.is_none() && drain_all(&lanes, &mut core) {
             core.steps.drain += 1;

@@ -2,10 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::sync::Arc;
 
 use super::Pool;
 use super::core::Core;
 use super::extents::{Extent, State};
+use super::lane::Lane;
 use super::shared::Shared;
 use super::slabs::SlotSeen;
 use crate::device::Addr;
@@ -127,6 +129,16 @@ impl fmt::Display for Snapshot {
 }
 
 impl Core {
+    /// Where the blocks are that count as cached.
+    pub(super) fn cached(&self, lanes: &[Arc<Lane>]) -> HashSet<Addr> {
+        let bundled = self.bundles.blocks().map(|block| block.addr);
+        let mut cached: HashSet<Addr> = bundled.collect();
+        for lane in lanes {
+            lane.each_cached(|block| _ = cached.insert(block.addr));
+        }
+        cached
+    }
+
     /// Whether the extent was allocated or freed on a gate: as a block it is a graph's segment.
     pub(super) fn is_graphs(&self, extent: &Extent) -> bool {
         let stream = self.streams[extent.slot as usize].as_ref();
@@ -148,12 +160,7 @@ impl Shared {
         let lanes = self.all_lanes();
         let mut core = self.core.lock();
         core.walked.asked = true;
-        let mut cached = HashSet::new();
-        for lane in &lanes {
-            lane.each_cached(|block| {
-                cached.insert(block.addr);
-            });
-        }
+        let cached = core.cached(&lanes);
         let slabs = core.slabs.by_extent();
         let slot = |slot: SlotSeen| {
             let addr = self.base + slot.offset;

@@ -6,7 +6,7 @@
 
 use std::backtrace::Backtrace;
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::shared::Shared;
 use super::{Block, Pool};
 use crate::device::{Addr, Stream, lock};
 use crate::error::{Bytes, Result};
-use crate::sync::{Mutex, latch};
+use crate::sync::Mutex;
 
 /// Tag of blocks allocated without one.
 const UNTAGGED: &str = "untagged";
@@ -221,12 +221,7 @@ impl Shared {
         }
         let lanes = self.all_lanes();
         let core = self.core.lock();
-        let mut cached = HashSet::new();
-        for lane in &lanes {
-            latch(&lane.own.state).cache.each(|block| {
-                cached.insert(block.addr);
-            });
-        }
+        let cached = core.cached(&lanes);
         let uid = |slot: u32| {
             let state = core.streams[slot as usize].as_ref();
             state.map_or(0, |state| state.timeline.uid)

@@ -1,6 +1,7 @@
 //! One suite for pools on every device. Each sentence is run on each device; afterwards the device
 //! must have back everything it handed out.
 
+mod bundles;
 mod capture;
 mod capture_parts;
 #[path = "../common/mod.rs"]

@@ -96,6 +96,19 @@ fn check(name: &str, most: f64, make: impl Fn(u64) -> Trace) {
 }
 
 #[test]
+fn a_program_maps_the_same_handles_in_every_run() {
+    let trace = programs::rendering(1, 400, 300);
+    let first = play(&trace, || false, None);
+    assert!(first.handles_remapped > 1000, "{}", costs(&first));
+    for _ in 0..4 {
+        let again = play(&trace, || false, None);
+        assert_eq!(again.peak_reserved_bytes, first.peak_reserved_bytes);
+        assert_eq!(again.handles_made, first.handles_made);
+        assert_eq!(again.handles_remapped, first.handles_remapped);
+    }
+}
+
+#[test]
 fn training_reserves_a_hundredth_more_than_its_peak() {
     check("training", 1.01, |seed| {
         programs::training(seed, 60, 64 * MIB, 12)
