@@ -28,6 +28,12 @@ pub(crate) type LatchGuard<'l, T> = parking_lot::lock_api::MutexGuard<'l, RawLat
 const SPINS: u32 = 7;
 
 /// Looks after which a waiter sleeps, having let other threads run between the last of them.
+///
+/// Measured on a host of an H200, 16 cores. Later is dearer: with 400 looks, four threads whose
+/// requests all miss made 0.6 million pairs a second in place of 2.7, as all of them take the lock's
+/// memory from each other. Sooner helps 16 threads by a tenth (1.0 in place of 0.9), and costs two that
+/// meet for some microseconds more: a producer and a consumer needed 280 ns a pair in place of 95
+/// where waiters slept after 2 us.
 #[cfg(not(loom))]
 const YIELDS: u32 = 32;
 
