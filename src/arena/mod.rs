@@ -6,6 +6,15 @@
 //! memory can change its address in stream order, and the old mapping goes when the work that
 //! used it is done.
 //!
+//! # What it costs
+//!
+//! On an H200 a frame mapped elsewhere takes some 54 us of the driver: 31 for access to the new
+//! mapping, 21 to take down the old one, the same for frames of 2 and of 32 MiB. The driver makes such
+//! calls one after another: 2, 4 and 8 threads at once needed 44 to 66 us a frame, and a thread that
+//! maps before another that unmaps 66. One call of each kind for 64 frames of 8 MiB or more takes 42.
+//! Nor would old mappings be of use to who comes back to them: of the 14,516 and 17,764 frames that two
+//! made programs map elsewhere, 59 and none go where they were before.
+//!
 //! The arena makes driver calls and keeps the books of mappings; which addresses are free is the
 //! pool's business. After a failed call the books say what is mapped, exactly.
 
