@@ -775,4 +775,4 @@ impl Lane {
 
 #[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]
-mod tests;
+pub(super) mod tests;

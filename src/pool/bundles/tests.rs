@@ -1,27 +1,19 @@
 //! What is bundled, and what not.
 
 use super::*;
-use crate::device::{Device, Stream};
-use crate::pool::{Block, HandleSize, Pool, PoolConfig};
+use crate::pool::lane::tests::World;
+use crate::pool::{Block, HandleSize, PoolConfig};
 
 const BYTES: u64 = 32 << 10;
 
 /// Blocks that a cache of these tests has room for.
 const CACHED: u64 = 16;
 
-struct World {
-    pool: Pool,
-    streams: [Stream; 2],
+fn world(config: PoolConfig) -> World {
+    World::new(config.cache_bytes(CACHED * BYTES))
 }
 
 impl World {
-    fn new(config: PoolConfig) -> Self {
-        let device = Device::host().unwrap();
-        let pool = Pool::new(&device, config.cache_bytes(CACHED * BYTES)).unwrap();
-        let streams = [device.stream().unwrap(), device.stream().unwrap()];
-        Self { pool, streams }
-    }
-
     fn made(&self, bytes: u64, count: u64) -> Vec<Block> {
         let one = |_| self.pool.alloc(&self.streams[0], bytes).unwrap();
         (0..count).map(one).collect()
@@ -45,7 +37,7 @@ impl World {
 
 #[test]
 fn blocks_that_a_consumers_cache_has_no_room_for_leave_it_together() {
-    let world = World::new(PoolConfig::default().handles(HandleSize::Granule));
+    let world = world(PoolConfig::default().handles(HandleSize::Granule));
     let granule = world.pool.device().info().granule;
     let count = granule / BYTES;
     let blocks = world.made(BYTES, count);
@@ -68,7 +60,7 @@ fn blocks_that_a_consumers_cache_has_no_room_for_leave_it_together() {
 
 #[test]
 fn only_a_size_that_is_missed_again_and_again_is_bundled() {
-    let world = World::new(PoolConfig::default());
+    let world = world(PoolConfig::default());
     // Sizes in turn: none is missed twice in a row.
     let (mut blocks, mut others) = (Vec::new(), Vec::new());
     for _ in 0..3 * CACHED {
@@ -96,7 +88,7 @@ fn the_sizes_asked_for_last_are_known_and_earlier_ones_forgotten() {
 #[test]
 fn fewer_blocks_than_a_bundle_has_at_least_go_into_the_arena() {
     for (count, said) in [(LEAST, 1), (LEAST - 1, 0)] {
-        let world = World::new(PoolConfig::default());
+        let world = world(PoolConfig::default());
         let bytes = CACHED * BYTES / count as u64 / 256 * 256;
         let blocks = world.made(bytes, count as u64 + 8);
         world.freed(blocks);
@@ -106,7 +98,7 @@ fn fewer_blocks_than_a_bundle_has_at_least_go_into_the_arena() {
 
 #[test]
 fn what_a_stream_frees_of_its_own_is_not_bundled() {
-    let world = World::new(PoolConfig::default());
+    let world = world(PoolConfig::default());
     drop(world.made(BYTES, 3 * CACHED));
     drop(world.made(BYTES, 3 * CACHED));
     assert!(world.bundles().is_empty());
@@ -114,7 +106,7 @@ fn what_a_stream_frees_of_its_own_is_not_bundled() {
 
 #[test]
 fn of_more_bundles_than_are_kept_the_oldest_goes_into_the_arena() {
-    let world = World::new(PoolConfig::default());
+    let world = world(PoolConfig::default());
     let count = (KEPT as u64 + 3) * CACHED;
     let blocks = world.made(BYTES, count);
     let addrs: Vec<u64> = blocks.iter().map(Block::addr).collect();
@@ -131,7 +123,7 @@ fn of_more_bundles_than_are_kept_the_oldest_goes_into_the_arena() {
 #[test]
 fn nothing_is_bundled_over_the_soft_limit() {
     for (limit, said) in [(1 << 20, false), (1 << 30, true)] {
-        let world = World::new(PoolConfig::default().soft_limit(limit));
+        let world = world(PoolConfig::default().soft_limit(limit));
         let blocks = world.made(BYTES, 4 * CACHED);
         world.freed(blocks);
         assert_eq!(!world.bundles().is_empty(), said, "{limit}");

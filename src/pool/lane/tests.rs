@@ -7,13 +7,13 @@ use crate::pool::{Pool, PoolConfig};
 
 const BYTES: u64 = 4096;
 
-struct World {
-    pool: Pool,
-    streams: [Stream; 2],
+pub(in crate::pool) struct World {
+    pub(in crate::pool) pool: Pool,
+    pub(in crate::pool) streams: [Stream; 2],
 }
 
 impl World {
-    fn new(config: PoolConfig) -> Self {
+    pub(in crate::pool) fn new(config: PoolConfig) -> Self {
         let device = Device::host().unwrap();
         let pool = Pool::new(&device, config).unwrap();
         let streams = [device.stream().unwrap(), device.stream().unwrap()];
