@@ -100,7 +100,9 @@ fn what_a_consumer_freed_is_there_for_a_request_of_another_size(device: &Device)
     let freed = Freed::new(device, &stamps, 2);
     let (pool, producer) = (&freed.pool, &freed.producer);
     let bytes = freed.blocks * BYTES;
+    let before = pool.stats().steps.drain;
     let all = pool.alloc(producer, bytes).unwrap();
+    assert_eq!(pool.stats().steps.drain - before, 1);
     stamps.stamp(producer, &all, 7);
     stamps.verify(producer, &all, 7);
     assert!(!producer.is_idle().unwrap(), "the producer runs ahead");

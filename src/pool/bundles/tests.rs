@@ -59,6 +59,25 @@ fn blocks_that_a_consumers_cache_has_no_room_for_leave_it_together() {
 }
 
 #[test]
+fn bundles_that_are_done_are_taken_where_waits_are_switched_off() {
+    let config = PoolConfig::default().handles(HandleSize::Granule);
+    let world = world(config.reuse(true, false));
+    let granule = world.pool.device().info().granule;
+    world.freed(world.made(BYTES, granule / BYTES));
+    let bundles = world.bundles().len() as u64;
+    assert!(bundles > 1);
+    world.streams[1].synchronize().unwrap();
+    let before = world.pool.stats().steps;
+    world.pool.set_limit(Some(granule));
+    let blocks = world.made(BYTES, bundles * CACHED);
+    let steps = world.pool.stats().steps;
+    assert_eq!((steps.waits, steps.drain), (before.waits, before.drain));
+    assert_eq!(steps.ready_elsewhere - before.ready_elsewhere, bundles);
+    assert!(world.bundles().is_empty());
+    drop(blocks);
+}
+
+#[test]
 fn only_a_size_that_is_missed_again_and_again_is_bundled() {
     let world = world(PoolConfig::default());
     // Sizes in turn: none is missed twice in a row.
