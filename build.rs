@@ -9,12 +9,13 @@
 //! | `NVCC` | the compiler; its toolkit is found from it | likewise |
 //! | `PATH`, `VIRTUAL_ENV`, `CONDA_PREFIX` | where a compiler may lie | likewise |
 //! | `NVCC_CCBIN` | the host compiler that nvcc uses | the C++ compiler of the host kernels |
-//! | `CUDA_COMPUTE_CAP` | `90`, `9.0`, `90a`, a list by commas, or `native` | 75, 80, 86, 89, 90, 100, 120, as far as nvcc knows them; PTX of the highest goes in with either |
+//! | `CUDA_COMPUTE_CAP` | `90`, `9.0`, `90a`, `compute_90` for PTX, a list of them by commas, or `native`; PTX of the highest goes in too, where none is listed | 75, 80, 89, 90, 100, 103, 110, 120 and PTX of 80 and the highest, as far as nvcc knows them |
 //! | `LIBCLANG_PATH` | folder of the libclang that bindgen loads; a folder without one has the copy in `kernels/bindings.rs` taken | `target/cuda-toolkit`, then bindgen's own search; without any, the copy |
 //! | `CXX`, `CXXFLAGS`, `CC`, `CFLAGS`, `AR` | as the `cc` crate reads them | the system's |
 //! | `DOCS_RS` | set: as `WARPOOL_CUDA=off` | |
 //! | `CARGO_MANIFEST_DIR`, `OUT_DIR`, `CARGO_CFG_TARGET_OS`, `CARGO_CFG_TARGET_ARCH` | as cargo sets them | an error |
-//! | `CARGO_FEATURE_RUSTACUDA`, `NUM_JOBS` | as cargo sets them | no lazy libcuda; one job |
+//! | `CARGO_FEATURE_RUSTACUDA`, `CARGO_MAKEFLAGS` | as cargo sets them | no lazy libcuda; one job at a time |
+//! | `CARGO_CFG_WARPOOL_SEEDED` | set under `--cfg warpool_seeded`: the host kernels have their known faults to put in | without |
 //!
 //! A variable set to nothing is not set. A value that cannot be what the variable is for is an
 //! error that names it; `CUDA_COMPUTE_CAP`, `NVCC_CCBIN` and the toolkit's places are not read where
@@ -36,6 +37,7 @@
 //! | env `WARPOOL_BUILD_BINDINGS` | `bindgen`, or `copy` for the committed bindings |
 //! | `bindings.rs` in `OUT_DIR` | `kernels/warpool.h` as Rust |
 //! | archives `warpool_host`, `warpool_cuda`, `warpool_lazy_cuda` | the kernels and the lazy libcuda, inside warpool's own rlib |
+//! | metadata `include`, `toolkit`, `architectures` | for build scripts of dependants: the folder of `warpool.h`, and the two above, as `DEP_WARPOOL_INCLUDE` and so on |
 //! | an empty `libcuda.a` on the search path | what `-lcuda` finds; see `build/lazy_cuda.rs` |
 
 use std::ffi::OsString;
@@ -52,6 +54,8 @@ mod discovery;
 mod kernels;
 #[path = "build/lazy_cuda.rs"]
 mod lazy_cuda;
+#[path = "build/objects.rs"]
+mod objects;
 #[path = "build/variables.rs"]
 mod variables;
 
@@ -75,11 +79,12 @@ fn build() -> Result<(), String> {
 
     let bindings = bindings::write(&package, &out, settings.libclang.as_deref())?;
     kernels::compile_host()?;
-    let outcome = kernels::compile_cuda(&ThisMachine, &package, &arch, &settings)?;
+    let outcome = kernels::compile_cuda(&ThisMachine, &package, &out, &arch, &settings)?;
     if std::env::var_os("CARGO_FEATURE_RUSTACUDA").is_some() {
         lazy_cuda::build(&out, &arch)?;
     }
     report(&outcome, bindings);
+    tell_dependants(&outcome, &package);
     Ok(())
 }
 
@@ -131,6 +136,21 @@ fn report(outcome: &kernels::Outcome, bindings: &str) {
     ] {
         println!("cargo::rustc-env=WARPOOL_BUILD_{name}={value}");
     }
+}
+
+/// What build scripts of packages that depend on this one read, as `DEP_WARPOOL_INCLUDE` and so on.
+fn tell_dependants(outcome: &kernels::Outcome, package: &Path) {
+    let (toolkit, architectures) = match outcome {
+        kernels::Outcome::Compiled {
+            toolkit,
+            architectures,
+        } => (toolkit.as_str(), architectures.as_str()),
+        kernels::Outcome::LeftOut(_) => ("", ""),
+    };
+    let include = package.join("kernels");
+    println!("cargo::metadata=include={}", include.display());
+    println!("cargo::metadata=toolkit={toolkit}");
+    println!("cargo::metadata=architectures={architectures}");
 }
 
 /// The real environment and file system.

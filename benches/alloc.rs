@@ -18,6 +18,7 @@
 
 mod common;
 
+use crate::common::BackendOf;
 use std::hint::black_box;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -66,7 +66,8 @@ impl Ground {
         let from = pool.alloc(&stream, bytes + 4096).expect("the source");
         let to = pool.alloc(&stream, bytes + 4096).expect("the destination");
         let words: Vec<u32> = (0..(bytes / 4 + 1024) as u32).map(noise).collect();
-        let backend = device.backend();
+        // SAFETY: it is given copies between blocks below alone.
+        let backend = unsafe { device.raw_backend() };
         for block in [&from, &to] {
             // SAFETY: the block has the bytes, and the words outlive the copy, which is waited for.
             unsafe {
@@ -196,7 +197,8 @@ fn offset_pair<S: ConvertTo<D>, D: Element>(
 }
 
 fn copies(ground: &Ground, criterion: &mut Criterion) {
-    let backend = ground.stream.device().backend();
+    // SAFETY: it is given copies between blocks below alone.
+    let backend = unsafe { ground.stream.device().raw_backend() };
     // The first size is what the ratios are to; the others move as many bytes as the lists below.
     for (name, bytes) in [
         ("1GiB", ground.bytes),
@@ -228,6 +230,12 @@ fn plain(ground: &Ground, c: &mut Criterion) {
     pair::<f16, E4m3>(ground, c, nearest, "");
     pair::<f16, E5m2>(ground, c, nearest, "");
     pair::<bf16, f16>(ground, c, nearest, "");
+    pair::<bf16, E4m3>(ground, c, nearest, "");
+    pair::<bf16, E5m2>(ground, c, nearest, "");
+    pair::<E4m3, bf16>(ground, c, nearest, "");
+    pair::<E5m2, bf16>(ground, c, nearest, "");
+    pair::<E4m3, E5m2>(ground, c, nearest, "");
+    pair::<E5m2, E4m3>(ground, c, nearest, "");
     pair::<f64, f32>(ground, c, nearest, "");
     pair::<f64, f16>(ground, c, nearest, "");
     pair::<f64, bf16>(ground, c, nearest, "");
@@ -383,7 +391,8 @@ fn in_place(ground: &Ground, criterion: &mut Criterion) {
             &format!("f32_f16_in_place_{name}"),
             len * 6,
             || {
-                let backend = ground.stream.device().backend();
+                // SAFETY: it is given the launch below alone.
+                let backend = unsafe { ground.stream.device().raw_backend() };
                 // SAFETY: block and scratch have the bytes and live as long as this function.
                 unsafe { backend.launch(&Launch::Inplace(args), ground.stream.raw()) }
                     .expect("a launch");

@@ -21,6 +21,8 @@ use warpool::driver::abi;
 use warpool::interop::CudaAsync;
 
 const OURS: &str = "warpool";
+/// Slides as GPUs get them on which the unfenced flags were not measured.
+const FENCED: &str = "warpool, fenced";
 const COPY: &str = "cudaMemcpyAsync";
 const CUB: &str = "CUB";
 
@@ -200,14 +202,18 @@ fn slide(lab: &mut Lab, field: &Field, bench: &'static str, case: &str, moves: &
     let table = SlideTable::new(moves, upward).expect("a table");
     let at = field.upload(field.tables(), table.image());
     let scratch = (at + table.image().len() as u64).next_multiple_of(256);
-    let launch = Launch::Slide(table.args(at, scratch, 0).expect("arguments"));
-    field.check(case, moves, || field.launch(&launch));
     let figure = Figure::GbPerS {
         bytes: 2 * moves.iter().map(|m| m.bytes).sum::<u64>(),
     };
-    lab.measure((bench, case, OURS), figure, |times| {
-        field.time(times, || field.launch(&launch))
-    });
+    let mut args = table.args(at, scratch, 0).expect("arguments");
+    for (subject, fenced) in [(OURS, 0), (FENCED, 1)] {
+        args.fenced = fenced;
+        let launch = Launch::Slide(args);
+        field.check(case, moves, || field.launch(&launch));
+        lab.measure((bench, case, subject), figure, |times| {
+            field.time(times, || field.launch(&launch))
+        });
+    }
     lab.record.add(bench, case, figure.name(), COPY, of);
 }
 

@@ -1,6 +1,6 @@
 //! Which GPU architectures the kernels are compiled for.
 //!
-//! Pure, and included by `tests/toolkit_discovery.rs` too.
+//! Pure, and included by `tests/build/toolkit_discovery.rs` too.
 
 use std::fmt;
 
@@ -20,21 +20,35 @@ impl fmt::Display for Arch {
     }
 }
 
+/// What is compiled: machine code, and PTX, each in ascending order, each once.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Targets {
+    /// Machine code, which runs on these GPUs and on later ones of the same major number.
+    pub code: Vec<Arch>,
+    /// PTX, which the driver compiles for any GPU from these on that has no machine code.
+    pub ptx: Vec<Arch>,
+}
+
 /// What `CUDA_COMPUTE_CAP` asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// Unset: every architecture of [`DEFAULT`] that the compiler knows.
+    /// Unset: every architecture of [`DEFAULT`] that the compiler knows, and PTX.
     Default,
     /// `native`: those of the GPUs in this machine.
     Native,
-    /// Exactly these, in ascending order, each once.
-    List(Vec<Arch>),
+    /// Exactly these; without PTX in the list, that of the highest goes in too.
+    List(Targets),
 }
 
-/// One binary for every GPU since Turing; anything newer runs the PTX of the last.
-pub const DEFAULT: [u32; 7] = [75, 80, 86, 89, 90, 100, 120];
+/// One binary for every GPU since Turing. Not listed: 86 runs the code of 80, and 121 that of 120; 87
+/// (Orin), whose machine code is its own, and 88 run the PTX of 80.
+pub const DEFAULT: [u32; 8] = [75, 80, 89, 90, 100, 103, 110, 120];
 
-/// Reads `CUDA_COMPUTE_CAP`: `90`, `9.0`, `sm_90`, `90a`, a list separated by commas, or `native`.
+/// The lowest PTX of a default build.
+pub const PORTABLE: u32 = 80;
+
+/// Reads `CUDA_COMPUTE_CAP`: `90`, `9.0`, `sm_90`, `90a`, or `compute_90` for PTX alone; a list of
+/// these separated by commas; or `native`.
 ///
 /// # Errors
 /// Anything else; the text says which part and what is accepted.
@@ -46,23 +60,27 @@ pub fn parse(value: &str) -> Result<Request, String> {
     if value.eq_ignore_ascii_case("native") {
         return Ok(Request::Native);
     }
-    let mut list = value
-        .split(',')
-        .map(|part| parse_one(part.trim()))
-        .collect::<Option<Vec<Arch>>>()
-        .ok_or_else(|| {
+    let mut targets = Targets::default();
+    for part in value.split(',').map(str::trim) {
+        let (to, text) = match part.strip_prefix("compute_") {
+            Some(text) => (&mut targets.ptx, text),
+            None => (&mut targets.code, part.strip_prefix("sm_").unwrap_or(part)),
+        };
+        to.push(parse_one(text).ok_or_else(|| {
             format!(
                 "CUDA_COMPUTE_CAP={value} is no list of compute capabilities; write 90, 9.0, 90a, \
-                 several separated by commas, or native"
+                 compute_90 for PTX, several separated by commas, or native"
             )
-        })?;
-    list.sort();
-    list.dedup();
-    Ok(Request::List(list))
+        })?);
+    }
+    for list in [&mut targets.code, &mut targets.ptx] {
+        list.sort();
+        list.dedup();
+    }
+    Ok(Request::List(targets))
 }
 
 fn parse_one(text: &str) -> Option<Arch> {
-    let text = text.strip_prefix("sm_").unwrap_or(text);
     let suffix = text.chars().last().filter(|c| matches!(c, 'a' | 'f'));
     let digits = suffix.map_or(text, |_| &text[..text.len() - 1]);
     let plain = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
@@ -82,64 +100,73 @@ fn parse_one(text: &str) -> Option<Arch> {
 ///
 /// # Errors
 /// A listed architecture that the compiler does not know, or none of the defaults known.
-pub fn choose(request: &Request, supported: &[u32]) -> Result<Vec<Arch>, String> {
+pub fn choose(request: &Request, supported: &[u32]) -> Result<Targets, String> {
     let knows = |arch: &Arch| supported.contains(&arch.number);
-    let known = || {
-        supported
-            .iter()
-            .map(u32::to_string)
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
     let plain = |&number: &u32| Arch {
         number,
         suffix: None,
     };
-    let chosen: Vec<Arch> = match request {
-        Request::List(list) => {
-            if let Some(stranger) = list.iter().find(|arch| !knows(arch)) {
-                return Err(format!(
-                    "CUDA_COMPUTE_CAP asks for {stranger}, which this nvcc does not compile for; \
-                     it knows {}",
-                    known()
-                ));
-            }
-            list.clone()
-        }
-        Request::Default | Request::Native => DEFAULT.iter().map(plain).filter(knows).collect(),
+    let known = || {
+        let words: Vec<String> = supported.iter().map(u32::to_string).collect();
+        words.join(", ")
     };
-    if chosen.is_empty() {
+    let mut targets = match request {
+        Request::List(targets) => targets.clone(),
+        Request::Default | Request::Native => Targets {
+            code: DEFAULT.iter().map(plain).filter(knows).collect(),
+            ptx: vec![],
+        },
+    };
+    if let Some(stranger) = targets.code.iter().chain(&targets.ptx).find(|a| !knows(a)) {
+        return Err(format!(
+            "CUDA_COMPUTE_CAP asks for {stranger}, which this nvcc does not compile for; it knows {}",
+            known()
+        ));
+    }
+    if targets == Targets::default() {
         return Err(format!(
             "this nvcc knows none of the default architectures, only {}",
             known()
         ));
     }
-    Ok(chosen)
-}
-
-/// The architecture whose PTX goes in, for GPUs newer than all: the highest without a suffix,
-/// since PTX with one does not run on later GPUs.
-pub fn ptx(chosen: &[Arch]) -> Option<Arch> {
-    chosen
-        .iter()
-        .copied()
-        .filter(|arch| arch.suffix.is_none())
-        .max()
+    if targets.ptx.is_empty() {
+        if *request == Request::Default {
+            targets.ptx = [PORTABLE].iter().map(plain).filter(knows).collect();
+        }
+        // PTX with a suffix does not run on later GPUs.
+        targets
+            .ptx
+            .extend(targets.code.iter().rfind(|arch| arch.suffix.is_none()));
+        targets.ptx.dedup();
+    }
+    Ok(targets)
 }
 
 /// nvcc's flags: machine code for each, and PTX.
-pub fn flags(chosen: &[Arch]) -> Vec<String> {
-    let code = chosen
-        .iter()
-        .map(|arch| format!("-gencode=arch=compute_{arch},code=sm_{arch}"));
-    let portable =
-        ptx(chosen).map(|arch| format!("-gencode=arch=compute_{arch},code=compute_{arch}"));
-    code.chain(portable).collect()
+///
+/// Most of a build is making PTX. That of 100 does for 103 too, where both are wanted: no kernel uses
+/// what only 103 has.
+pub fn flags(targets: &Targets) -> Vec<String> {
+    let plain = |number| Arch {
+        number,
+        suffix: None,
+    };
+    let made_from = |arch: Arch| match arch {
+        arch if arch == plain(103) && targets.code.contains(&plain(100)) => plain(100),
+        arch => arch,
+    };
+    let code = targets.code.iter().map(|&arch| {
+        let from = made_from(arch);
+        format!("-gencode=arch=compute_{from},code=sm_{arch}")
+    });
+    let ptx = targets.ptx.iter();
+    let ptx = ptx.map(|arch| format!("-gencode=arch=compute_{arch},code=compute_{arch}"));
+    code.chain(ptx).collect()
 }
 
 /// The same as words: `sm_80,sm_90,compute_90`.
-pub fn names(chosen: &[Arch]) -> String {
-    let code = chosen.iter().map(|arch| format!("sm_{arch}"));
-    let portable = ptx(chosen).map(|arch| format!("compute_{arch}"));
-    code.chain(portable).collect::<Vec<_>>().join(",")
+pub fn names(targets: &Targets) -> String {
+    let code = targets.code.iter().map(|arch| format!("sm_{arch}"));
+    let ptx = targets.ptx.iter().map(|arch| format!("compute_{arch}"));
+    code.chain(ptx).collect::<Vec<_>>().join(",")
 }

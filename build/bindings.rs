@@ -1,5 +1,5 @@
 //! Binds `kernels/warpool.h`: with bindgen where there is a libclang, else from the committed copy
-//! `kernels/bindings.rs`. `tests/bindings.rs` proves the two equal.
+//! `kernels/bindings.rs`. `tests/build/bindings.rs` proves the two equal.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
@@ -27,12 +27,7 @@ pub fn write(package: &Path, out: &Path, libclang: Option<&str>) -> Result<&'sta
 
 /// The first line of the bindings, which names the header they were made from.
 fn mark(header: &str) -> String {
-    // FNV-1a.
-    let hash = header
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
+    let hash = crate::objects::fingerprint([header.as_bytes()]);
     format!("// Made by the build script from warpool.h with the fingerprint {hash:016x}.")
 }
 
@@ -45,7 +40,7 @@ fn committed(mark: &str) -> Result<String, String> {
     }
     Err(format!(
         "{COPY} was made from another {HEADER}, and there is no libclang to bind it anew: run \
-         scripts/cuda-toolkit.sh, which fetches one, then `cargo test --test bindings` says how \
+         scripts/cuda-toolkit.sh, which fetches one, then `cargo test --test build bindings` says how \
          to bring the copy up to date"
     ))
 }

@@ -1,7 +1,7 @@
 //! Where the CUDA toolkit is.
 //!
 //! Pure over [`Machine`], an abstract view of the environment and the file system, so that
-//! `tests/toolkit_discovery.rs` includes this very file and plays every layout.
+//! `tests/build/toolkit_discovery.rs` includes this very file and plays every layout.
 //!
 //! Places, in order; the first that holds a whole toolkit is taken:
 //!
@@ -203,4 +203,30 @@ fn runtime_folder(machine: &impl Machine, root: &Path, arch: &str) -> Option<Pat
     .iter()
     .map(|folder| root.join(folder))
     .find(|folder| machine.is_file(&folder.join("libcudart_static.a")))
+}
+
+/// The oldest toolkit that compiles the kernels: the first with conversions of 8-bit formats for
+/// compute capability 8.9.
+pub const OLDEST: (u32, u32) = (12, 1);
+
+/// The version that `nvcc --version` tells, as `13.0.88`.
+///
+/// # Errors
+/// It tells none, or one before [`OLDEST`].
+pub fn version_of(said: &str) -> Result<&str, String> {
+    let number = said
+        .split_whitespace()
+        .filter_map(|word| word.strip_prefix('V'))
+        .find(|number| number.starts_with(|c: char| c.is_ascii_digit()))
+        .ok_or_else(|| format!("`--version` tells no version: {}", said.trim()))?;
+    let mut parts = number.split('.').map(|part| part.parse().unwrap_or(0));
+    let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    if version < OLDEST {
+        let (major, minor) = OLDEST;
+        return Err(format!(
+            "CUDA {number} is too old for the kernels, which need {major}.{minor} or later: point \
+             CUDA_HOME to a newer toolkit, or run scripts/cuda-toolkit.sh, which fetches one"
+        ));
+    }
+    Ok(number)
 }

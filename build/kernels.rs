@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::arch::{self, Arch, Request};
+use crate::arch::{self, Request, Targets};
 use crate::discovery::{self, Machine, Toolkit};
+use crate::objects;
 use crate::variables::{Settings, Wanted};
 
 /// What became of the device kernels.
@@ -35,7 +36,11 @@ fn sources(folder: &str, extension: &str) -> Result<Vec<PathBuf>, String> {
 /// No fused multiply-add, so that the results are the device's bit for bit; no exceptions, no type
 /// information and no C++ library, so that the crate asks for no libstdc++.
 pub fn compile_host() -> Result<(), String> {
-    cc::Build::new()
+    let mut build = cc::Build::new();
+    if std::env::var_os("CARGO_CFG_WARPOOL_SEEDED").is_some() {
+        build.define("WP_SEEDED_FAULTS", None);
+    }
+    build
         .cpp(true)
         .std("c++17")
         .cpp_link_stdlib(None)
@@ -57,6 +62,7 @@ pub fn compile_host() -> Result<(), String> {
 pub fn compile_cuda(
     machine: &impl Machine,
     package: &Path,
+    out: &Path,
     arch: &str,
     settings: &Settings,
 ) -> Result<Outcome, String> {
@@ -82,24 +88,42 @@ pub fn compile_cuda(
             "no CUDA toolkit was found when this was built".into(),
         ));
     };
-    compile_with(&toolkit, settings)
+    compile_with(&toolkit, settings, out)
 }
 
-fn compile_with(toolkit: &Toolkit, settings: &Settings) -> Result<Outcome, String> {
+fn compile_with(toolkit: &Toolkit, settings: &Settings, out: &Path) -> Result<Outcome, String> {
     let request = if settings.request == Request::Native {
         native()?
     } else {
         settings.request.clone()
     };
+    let version = version(toolkit)?;
     let chosen = arch::choose(&request, &supported(toolkit)?)?;
     // SAFETY: a build script's main thread, no other thread runs; `cc` reads the compiler from
     // this variable and has no setter for it.
     unsafe { std::env::set_var("NVCC", &toolkit.nvcc) };
-    let mut objects = Vec::new();
-    let compression = compression(toolkit)?;
+    let flags = flags(&chosen, compression(toolkit)?);
+    let kept = out.join("objects");
+    std::fs::create_dir_all(&kept).map_err(|e| format!("{}: {e}", kept.display()))?;
+    let command = command(toolkit, &version, &flags);
+    let (mut objects, mut left) = (Vec::new(), Vec::new());
     for source in sources("kernels", "cu")? {
-        objects.extend(compile_one(&source, &chosen, compression, settings)?);
+        let object = objects::place(&kept, Path::new("kernels"), &source, &command)?;
+        if !object.is_file() {
+            left.push((source, object.clone()));
+        }
+        objects.push(object);
     }
+    // Those that include the most take longest: first, so that none is left alone at the end.
+    let included =
+        |file: &Path| objects::sources_of(Path::new("kernels"), file).map_or(0, |s| s.len());
+    left.sort_by_cached_key(|(source, _)| std::cmp::Reverse(included(source)));
+    let most = chosen.code.len() + chosen.ptx.len();
+    objects::in_parallel(left, most, |(source, object), jobs| {
+        compile_one(&source, &flags, jobs, settings, &object)?;
+        objects::forget_others(&object);
+        Ok(())
+    })?;
     cc::Build::new()
         .objects(objects)
         .try_compile("warpool_cuda")
@@ -111,9 +135,32 @@ fn compile_with(toolkit: &Toolkit, settings: &Settings) -> Result<Outcome, Strin
         println!("cargo::rustc-link-lib=dylib={library}");
     }
     Ok(Outcome::Compiled {
-        toolkit: version(toolkit)?,
+        toolkit: version,
         architectures: arch::names(&chosen),
     })
+}
+
+/// All that an object depends on beside its sources.
+fn command(toolkit: &Toolkit, version: &str, flags: &[String]) -> String {
+    let variables = [
+        "CXX",
+        "CXXFLAGS",
+        "TARGET",
+        "NVCC_CCBIN",
+        "NVCC_PREPEND_FLAGS",
+        "NVCC_APPEND_FLAGS",
+    ];
+    let of = |name: &str| {
+        let value = std::env::var_os(name).unwrap_or_default();
+        format!("{name}={}", value.to_string_lossy())
+    };
+    let variables: Vec<String> = variables.iter().map(|name| of(name)).collect();
+    let nvcc = toolkit.nvcc.display();
+    format!(
+        "{nvcc} {version} {} {}",
+        flags.join(" "),
+        variables.join(" ")
+    )
 }
 
 /// One kernel file, alone: given several, `cc` makes relocatable device code, whose calls nvcc
@@ -129,10 +176,11 @@ fn compile_with(toolkit: &Toolkit, settings: &Settings) -> Result<Outcome, Strin
 /// alone does not.
 fn compile_one(
     source: &Path,
-    chosen: &[Arch],
-    compression: &str,
+    flags: &[String],
+    jobs: usize,
     settings: &Settings,
-) -> Result<Vec<PathBuf>, String> {
+    object: &Path,
+) -> Result<(), String> {
     let mut build = cc::Build::new();
     build
         .cuda(true)
@@ -140,22 +188,34 @@ fn compile_one(
         .cpp_link_stdlib(None)
         .opt_level(3)
         .debug(false)
-        .flag("-std=c++17")
-        .flag("-lineinfo")
-        .flag("-fmad=false")
-        .flag("-Xcompiler=-fno-exceptions,-fno-rtti,-Wno-unknown-pragmas")
-        .flag("-Xcompiler=-D__NV_LEGACY_LAUNCH")
-        .flag(compression)
-        .flag(format!("--threads={}", settings.jobs))
-        .flags(arch::flags(chosen))
+        .flags(flags)
+        .flag(format!("--threads={jobs}"))
         .include("kernels")
         .file(source);
     if settings.own_host_compiler {
         build.ccbin(false); // nvcc reads the variable itself
     }
-    build
-        .try_compile_intermediates()
-        .map_err(|e| format!("{} does not compile: {e}", source.display()))
+    let refused = |e: &dyn std::fmt::Display| format!("{} does not compile: {e}", source.display());
+    let made = build.try_compile_intermediates().map_err(|e| refused(&e))?;
+    // By a name that is not there before the object is whole.
+    let whole = made
+        .first()
+        .ok_or_else(|| refused(&"nvcc made no object"))?;
+    std::fs::rename(whole, object).map_err(|e| refused(&e))
+}
+
+/// nvcc's flags, for every file.
+fn flags(chosen: &Targets, compression: &str) -> Vec<String> {
+    let fixed = [
+        "-std=c++17",
+        "-lineinfo",
+        "-fmad=false",
+        "-Xcompiler=-fno-exceptions,-fno-rtti,-Wno-unknown-pragmas",
+        "-Xcompiler=-D__NV_LEGACY_LAUNCH",
+        compression,
+    ];
+    let fixed = fixed.into_iter().map(str::to_owned);
+    fixed.chain(arch::flags(chosen)).collect()
 }
 
 /// The architectures of the GPUs in this machine.
@@ -192,14 +252,12 @@ fn compression(toolkit: &Toolkit) -> Result<&'static str, String> {
     })
 }
 
-/// `nvcc 13.0.88`.
+/// `nvcc 13.0.88`, if it is new enough.
 fn version(toolkit: &Toolkit) -> Result<String, String> {
     let said = run(&toolkit.nvcc, &["--version"])?;
-    let number = said.split_whitespace().find_map(|word| {
-        word.strip_prefix('V')
-            .filter(|n| n.starts_with(char::is_numeric))
-    });
-    Ok(format!("nvcc {}", number.unwrap_or("of unknown version")))
+    let version =
+        discovery::version_of(&said).map_err(|e| format!("{}: {e}", toolkit.nvcc.display()))?;
+    Ok(format!("nvcc {version}"))
 }
 
 fn run(program: &Path, arguments: &[&str]) -> Result<String, String> {

@@ -1,6 +1,6 @@
 //! What the build script reads from the environment, apart from where the toolkit is.
 //!
-//! Pure over [`Machine`], and included by `tests/toolkit_discovery.rs` too. A variable set to
+//! Pure over [`Machine`], and included by `tests/build/toolkit_discovery.rs` too. A variable set to
 //! nothing is not set; one that cannot be what it is for is an error that names it.
 
 use std::path::Path;
@@ -8,8 +8,7 @@ use std::path::Path;
 use crate::arch::{self, Request};
 use crate::discovery::Machine;
 
-/// Every variable read here, for the build script's `rerun-if-env-changed`. `NUM_JOBS` is cargo's
-/// own, and changes nothing that is built.
+/// Every variable read here, for the build script's `rerun-if-env-changed`.
 pub const VARIABLES: [&str; 5] = [
     "WARPOOL_CUDA",
     "DOCS_RS",
@@ -34,8 +33,6 @@ pub struct Settings {
     pub request: Request,
     /// `NVCC_CCBIN` names the host compiler, and nvcc reads it itself.
     pub own_host_compiler: bool,
-    /// `NUM_JOBS`: how many architectures nvcc compiles at a time.
-    pub jobs: u32,
     /// `LIBCLANG_PATH`.
     pub libclang: Option<String>,
 }
@@ -51,14 +48,12 @@ impl Settings {
             wanted,
             request: Request::Default,
             own_host_compiler: false,
-            jobs: 1,
             libclang: text(machine, "LIBCLANG_PATH")?,
         };
         if wanted != Wanted::Off {
             let asked = text(machine, "CUDA_COMPUTE_CAP")?;
             settings.request = arch::parse(&asked.unwrap_or_default())?;
             settings.own_host_compiler = own_host_compiler(machine)?;
-            settings.jobs = jobs(machine)?;
         }
         Ok(settings)
     }
@@ -116,16 +111,4 @@ fn own_host_compiler(machine: &impl Machine) -> Result<bool, String> {
         "NVCC_CCBIN={value} names no host compiler: give a compiler, its folder or its name on \
          PATH, or unset it to have the C++ compiler of the host kernels"
     ))
-}
-
-fn jobs(machine: &impl Machine) -> Result<u32, String> {
-    let Some(value) = text(machine, "NUM_JOBS")? else {
-        return Ok(1);
-    };
-    match value.trim().parse() {
-        Ok(jobs) if jobs > 0 => Ok(jobs),
-        _ => Err(format!(
-            "NUM_JOBS={value} is no number of jobs: run the build through cargo, which sets it"
-        )),
-    }
 }

@@ -8,7 +8,7 @@
 //! cargo run --features sanitize --example catches_a_missing_wait
 //! ```
 
-use warpool::device::Access;
+use warpool::convert::ViewMut;
 use warpool::sanitize::Sanitizer;
 use warpool::{Device, Pool, PoolConfig, Result};
 
@@ -25,15 +25,18 @@ fn step(device: &Device, waits: bool) -> Result<()> {
     // SAFETY: the block has the bytes and is freed in stream order.
     unsafe {
         device
-            .backend()
+            .raw_backend()
             .fill(batch.addr(), 1, BATCH, upload.raw())?
     };
     if waits {
         compute.wait_stream(&upload)?;
     }
-    // The application's own kernel would be launched here. The crate does not see it, so the
-    // program says what it uses.
-    compute.declare_use("normalise", &[Access::write(batch.addr(), BATCH)]);
+    // The application's own kernel would be launched here. The crate does not see it, so the program
+    // says what it uses: by a view of an address, whose order is the program's. A view of a typed buffer
+    // would have made the wait.
+    // SAFETY: the block has the bytes, and nothing is launched.
+    let bytes = unsafe { ViewMut::<u8>::from_raw(batch.addr(), BATCH)? };
+    compute.kernel("normalise").writes(bytes).launch(|_| ())?;
     batch.record_use(&compute)?;
     drop(batch);
     compute.synchronize()

@@ -52,14 +52,14 @@ impl<'t> Player<'t> {
                 EventKind::Alloc => {
                     let bytes = event.bytes.div_ceil(SCALE) as usize;
                     let made = self.pool.alloc_movable::<u8>(&self.stream, bytes)?;
-                    let pinned = made.pin(&self.stream)?;
-                    // SAFETY: the block has the bytes and is pinned for the stream.
+                    let held = made.hold(&self.stream)?;
+                    // SAFETY: the block has the bytes and is held for the stream.
                     unsafe {
-                        let backend = self.stream.device().backend();
+                        let backend = self.stream.device().raw_backend();
                         let (byte, stream) = (event.block as u8, self.stream.raw());
-                        backend.fill(pinned.addr(), byte, bytes as u64, stream)?;
+                        backend.fill(held.addr(), byte, bytes as u64, stream)?;
                     }
-                    drop(pinned);
+                    drop(held);
                     Some(made)
                 }
                 EventKind::Free => None,

@@ -18,7 +18,8 @@ use rustacuda::module::Module;
 use rustacuda::stream::StreamFlags;
 use warpool::compact::Goal;
 use warpool::convert::{Rounding, convert};
-use warpool::{Device, Pool, PoolBuf, PoolConfig, Stream, interop};
+use warpool::device::Addr;
+use warpool::{Device, Pool, PoolConfig, Stream, interop};
 
 /// The application's kernel: `y[i] = a * x[i] + y[i]`.
 const SAXPY: &str = concat!(include_str!("saxpy.ptx"), "\0");
@@ -26,8 +27,9 @@ const SAXPY: &str = concat!(include_str!("saxpy.ptx"), "\0");
 const ELEMENTS: usize = 1_000_003;
 const A: f32 = 2.0;
 
-/// What the application does to `x` and `y` with its own kernel, before warpool converts `y`.
-type OwnKernel<'a> = &'a dyn Fn(&PoolBuf<f32>, &PoolBuf<f32>) -> Result<(), Box<dyn Error>>;
+/// What the application does to `x` and `y`, at these addresses, with its own kernel, before warpool
+/// converts `y`.
+type OwnKernel<'a> = &'a dyn Fn(Addr, Addr) -> Result<(), Box<dyn Error>>;
 
 fn main() -> Result<(), Box<dyn Error>> {
     match Device::cuda_count() {
@@ -56,8 +58,7 @@ fn on_gpu() -> Result<(), Box<dyn Error>> {
         &stream,
         Some(&|x, y| {
             let blocks = (ELEMENTS as u32).div_ceil(256);
-            let (x, y) = (x.addr(), y.addr());
-            // SAFETY: both buffers have ELEMENTS elements and are freed in this stream's order.
+            // SAFETY: both buffers have ELEMENTS elements, and are ordered by `Stream::kernel`.
             unsafe {
                 launch!(module.saxpy<<<blocks, 256, 0, theirs>>>(A, x, y, ELEMENTS as u32))?;
             }
@@ -85,12 +86,14 @@ fn run(stream: &Stream, own_kernel: Option<OwnKernel<'_>>) -> Result<(), Box<dyn
 
     match own_kernel {
         Some(launch) => {
-            launch(&x, &y)?;
+            let (from, to) = (x.addr(), y.addr());
+            let kernel = stream.kernel("saxpy").reads(x.view()).writes(y.view_mut());
+            kernel.launch(|_| launch(from, to))??;
             println!("own kernel: y = {A} x + y, queued through rustacuda");
         }
         None => println!("own kernel: left out, it is GPU code"),
     }
-    // Freed in stream order: the kernel queued above still has it, what comes next may re-use it.
+    // Freed behind the kernel queued above: what comes next may re-use it.
     drop(x);
 
     let mut halves = pool.alloc_typed::<f16>(stream, ELEMENTS)?;

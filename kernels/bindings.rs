@@ -1,7 +1,8 @@
-// Made by the build script from warpool.h with the fingerprint b84ae5181ea40a5b.
+// Made by the build script from warpool.h with the fingerprint a007e13cc5bd4caa.
 
-pub const WP_ABI_VERSION: u32 = 1;
+pub const WP_ABI_VERSION: u32 = 2;
 pub const WP_INPLACE_TILE: u32 = 4096;
+pub const WP_SCALER_EXPONENT: u32 = 126;
 pub const WP_SMALL_MOVE: u32 = 1024;
 pub const WP_MOVE_TILE: u32 = 4096;
 pub const WP_TILE_GROUP: u32 = 32;
@@ -91,6 +92,11 @@ pub const WP_BF16: wp_type = 2;
 pub const WP_E4M3: wp_type = 3;
 pub const WP_E5M2: wp_type = 4;
 pub const WP_F64: wp_type = 5;
+pub const WP_E2M3: wp_type = 6;
+pub const WP_E3M2: wp_type = 7;
+pub const WP_E2M1: wp_type = 8;
+pub const WP_I8: wp_type = 9;
+pub const WP_I4: wp_type = 10;
 pub type wp_type = ::core::ffi::c_uint;
 pub const WP_NEAREST: wp_rounding = 0;
 pub const WP_TOWARD_ZERO: wp_rounding = 1;
@@ -279,6 +285,204 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn wp_host_inplace(args: *const wp_inplace) -> ::core::ffi::c_int;
+}
+pub const WP_PER_TENSOR: wp_granularity = 0;
+pub const WP_PER_ROW: wp_granularity = 1;
+pub const WP_PER_GROUP: wp_granularity = 2;
+pub const WP_PER_SQUARE: wp_granularity = 3;
+pub type wp_granularity = ::core::ffi::c_uint;
+pub const WP_SCALE_F32: wp_scale_kind = 0;
+pub const WP_SCALE_E8M0: wp_scale_kind = 1;
+pub const WP_SCALE_E4M3: wp_scale_kind = 2;
+pub type wp_scale_kind = ::core::ffi::c_uint;
+pub const WP_SCALES_BY_ROW: wp_scale_layout = 0;
+pub const WP_SCALES_BY_COLUMN: wp_scale_layout = 1;
+pub const WP_SCALES_TILED: wp_scale_layout = 2;
+pub type wp_scale_layout = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct wp_quantize {
+    pub values: wp_addr,
+    pub codes: wp_addr,
+    pub scales: wp_addr,
+    pub zeros: wp_addr,
+    pub tensor_scale: wp_addr,
+    pub amax: wp_addr,
+    pub rows: wp_u64,
+    pub cols: wp_u64,
+    pub values_pitch: wp_u64,
+    pub codes_pitch: wp_u64,
+    pub scales_pitch: wp_u64,
+    pub seed: wp_u64,
+    pub type_: wp_u32,
+    pub format: wp_u32,
+    pub kind: wp_u32,
+    pub granularity: wp_u32,
+    pub group: wp_u32,
+    pub layout: wp_u32,
+    pub rounding: wp_u32,
+    pub pad: wp_u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of wp_quantize"][::core::mem::size_of::<wp_quantize>() - 128usize];
+    ["Alignment of wp_quantize"][::core::mem::align_of::<wp_quantize>() - 8usize];
+    [
+        "Offset of field: wp_quantize::values",
+    ][::core::mem::offset_of!(wp_quantize, values) - 0usize];
+    [
+        "Offset of field: wp_quantize::codes",
+    ][::core::mem::offset_of!(wp_quantize, codes) - 8usize];
+    [
+        "Offset of field: wp_quantize::scales",
+    ][::core::mem::offset_of!(wp_quantize, scales) - 16usize];
+    [
+        "Offset of field: wp_quantize::zeros",
+    ][::core::mem::offset_of!(wp_quantize, zeros) - 24usize];
+    [
+        "Offset of field: wp_quantize::tensor_scale",
+    ][::core::mem::offset_of!(wp_quantize, tensor_scale) - 32usize];
+    [
+        "Offset of field: wp_quantize::amax",
+    ][::core::mem::offset_of!(wp_quantize, amax) - 40usize];
+    [
+        "Offset of field: wp_quantize::rows",
+    ][::core::mem::offset_of!(wp_quantize, rows) - 48usize];
+    [
+        "Offset of field: wp_quantize::cols",
+    ][::core::mem::offset_of!(wp_quantize, cols) - 56usize];
+    [
+        "Offset of field: wp_quantize::values_pitch",
+    ][::core::mem::offset_of!(wp_quantize, values_pitch) - 64usize];
+    [
+        "Offset of field: wp_quantize::codes_pitch",
+    ][::core::mem::offset_of!(wp_quantize, codes_pitch) - 72usize];
+    [
+        "Offset of field: wp_quantize::scales_pitch",
+    ][::core::mem::offset_of!(wp_quantize, scales_pitch) - 80usize];
+    [
+        "Offset of field: wp_quantize::seed",
+    ][::core::mem::offset_of!(wp_quantize, seed) - 88usize];
+    [
+        "Offset of field: wp_quantize::type_",
+    ][::core::mem::offset_of!(wp_quantize, type_) - 96usize];
+    [
+        "Offset of field: wp_quantize::format",
+    ][::core::mem::offset_of!(wp_quantize, format) - 100usize];
+    [
+        "Offset of field: wp_quantize::kind",
+    ][::core::mem::offset_of!(wp_quantize, kind) - 104usize];
+    [
+        "Offset of field: wp_quantize::granularity",
+    ][::core::mem::offset_of!(wp_quantize, granularity) - 108usize];
+    [
+        "Offset of field: wp_quantize::group",
+    ][::core::mem::offset_of!(wp_quantize, group) - 112usize];
+    [
+        "Offset of field: wp_quantize::layout",
+    ][::core::mem::offset_of!(wp_quantize, layout) - 116usize];
+    [
+        "Offset of field: wp_quantize::rounding",
+    ][::core::mem::offset_of!(wp_quantize, rounding) - 120usize];
+    [
+        "Offset of field: wp_quantize::pad",
+    ][::core::mem::offset_of!(wp_quantize, pad) - 124usize];
+};
+unsafe extern "C" {
+    pub fn wp_cuda_quantize(
+        args: *const wp_quantize,
+        stream: *mut ::core::ffi::c_void,
+    ) -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn wp_host_quantize(args: *const wp_quantize) -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn wp_cuda_dequantize(
+        args: *const wp_quantize,
+        stream: *mut ::core::ffi::c_void,
+    ) -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn wp_host_dequantize(args: *const wp_quantize) -> ::core::ffi::c_int;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct wp_transpose {
+    pub src: wp_addr,
+    pub plain: wp_addr,
+    pub transposed: wp_addr,
+    pub scale: wp_addr,
+    pub amax: wp_addr,
+    pub rows: wp_u64,
+    pub cols: wp_u64,
+    pub src_pitch: wp_u64,
+    pub plain_pitch: wp_u64,
+    pub transposed_pitch: wp_u64,
+    pub seed: wp_u64,
+    pub src_type: wp_u32,
+    pub dst_type: wp_u32,
+    pub rounding: wp_u32,
+    pub overflow: wp_u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of wp_transpose"][::core::mem::size_of::<wp_transpose>() - 104usize];
+    ["Alignment of wp_transpose"][::core::mem::align_of::<wp_transpose>() - 8usize];
+    [
+        "Offset of field: wp_transpose::src",
+    ][::core::mem::offset_of!(wp_transpose, src) - 0usize];
+    [
+        "Offset of field: wp_transpose::plain",
+    ][::core::mem::offset_of!(wp_transpose, plain) - 8usize];
+    [
+        "Offset of field: wp_transpose::transposed",
+    ][::core::mem::offset_of!(wp_transpose, transposed) - 16usize];
+    [
+        "Offset of field: wp_transpose::scale",
+    ][::core::mem::offset_of!(wp_transpose, scale) - 24usize];
+    [
+        "Offset of field: wp_transpose::amax",
+    ][::core::mem::offset_of!(wp_transpose, amax) - 32usize];
+    [
+        "Offset of field: wp_transpose::rows",
+    ][::core::mem::offset_of!(wp_transpose, rows) - 40usize];
+    [
+        "Offset of field: wp_transpose::cols",
+    ][::core::mem::offset_of!(wp_transpose, cols) - 48usize];
+    [
+        "Offset of field: wp_transpose::src_pitch",
+    ][::core::mem::offset_of!(wp_transpose, src_pitch) - 56usize];
+    [
+        "Offset of field: wp_transpose::plain_pitch",
+    ][::core::mem::offset_of!(wp_transpose, plain_pitch) - 64usize];
+    [
+        "Offset of field: wp_transpose::transposed_pitch",
+    ][::core::mem::offset_of!(wp_transpose, transposed_pitch) - 72usize];
+    [
+        "Offset of field: wp_transpose::seed",
+    ][::core::mem::offset_of!(wp_transpose, seed) - 80usize];
+    [
+        "Offset of field: wp_transpose::src_type",
+    ][::core::mem::offset_of!(wp_transpose, src_type) - 88usize];
+    [
+        "Offset of field: wp_transpose::dst_type",
+    ][::core::mem::offset_of!(wp_transpose, dst_type) - 92usize];
+    [
+        "Offset of field: wp_transpose::rounding",
+    ][::core::mem::offset_of!(wp_transpose, rounding) - 96usize];
+    [
+        "Offset of field: wp_transpose::overflow",
+    ][::core::mem::offset_of!(wp_transpose, overflow) - 100usize];
+};
+unsafe extern "C" {
+    pub fn wp_cuda_transpose(
+        args: *const wp_transpose,
+        stream: *mut ::core::ffi::c_void,
+    ) -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn wp_host_transpose(args: *const wp_transpose) -> ::core::ffi::c_int;
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -481,7 +685,7 @@ pub struct wp_slide {
     pub count: wp_u32,
     pub upward: wp_u32,
     pub max_blocks: wp_u32,
-    pub pad: wp_u32,
+    pub fenced: wp_u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -504,7 +708,9 @@ const _: () = {
     [
         "Offset of field: wp_slide::max_blocks",
     ][::core::mem::offset_of!(wp_slide, max_blocks) - 40usize];
-    ["Offset of field: wp_slide::pad"][::core::mem::offset_of!(wp_slide, pad) - 44usize];
+    [
+        "Offset of field: wp_slide::fenced",
+    ][::core::mem::offset_of!(wp_slide, fenced) - 44usize];
 };
 unsafe extern "C" {
     pub fn wp_cuda_slide(
@@ -595,8 +801,11 @@ unsafe extern "C" {
     pub fn wp_host_scatter(args: *const wp_scatter) -> ::core::ffi::c_int;
 }
 unsafe extern "C" {
-    pub fn wp_cuda_load_pattern() -> ::core::ffi::c_int;
+    pub fn wp_cuda_load(kernels: *mut wp_u32) -> ::core::ffi::c_int;
 }
 unsafe extern "C" {
-    pub fn wp_cuda_load_relocate() -> ::core::ffi::c_int;
+    pub fn wp_cuda_abi() -> wp_u32;
+}
+unsafe extern "C" {
+    pub fn wp_host_abi() -> wp_u32;
 }

@@ -10,12 +10,13 @@ int queue_fused(const wp_convert &a, void *stream);
 
 namespace {
 
-template <class S, class D, class Mode>
-int queue_plain(const wp_convert &a, const Mode &mode, void *stream) {
-    const Plain<S, D, Mode> op = {mode, a.overflow == WP_SATURATE, a.seed};
-    if (is_flat<S, D, Plain<S, D, Mode>>(a)) return queue_flat<S, D>(a, op, stream);
-    if (a.rows != 1 && are_whole_rows<S, D>(a)) return queue_rows<S, D>(a, op, stream);
-    return queue_convert<S, D>(a, op, stream);
+/* One aligned run in the mode's own kernel, anything else by `other`. */
+template <class S, class D, class Mode, class Other>
+int queue_plain(const wp_convert &a, const Mode &mode, const Other &other, void *stream) {
+    using Op = Plain<S, D, Mode>;
+    if (is_flat<S, D, Op>(a)) return queue_flat<S, D>(a, Op{mode, a.overflow == WP_SATURATE, a.seed}, stream);
+    if (a.rows != 1 && are_whole_rows<S, D>(a)) return queue_rows<S, D>(a, other, stream);
+    return queue_convert<S, D>(a, other, stream);
 }
 
 }  // namespace
@@ -32,11 +33,14 @@ extern "C" int wp_cuda_convert(const wp_convert *args, void *stream) {
         using S = decltype(s);
         using D = decltype(d);
         if constexpr (PAIR<S, D>) {
-            if (EXACT<S, D> || a.rounding == WP_NEAREST) return queue_plain<S, D>(a, Nearest(), stream);
-        }
-        if constexpr (PAIR<S, D> && !EXACT<S, D>) {
-            if (a.rounding == WP_STOCHASTIC) return queue_plain<S, D>(a, Stochastic(), stream);
-            return queue_plain<S, D>(a, Directed(a.rounding), stream);
+            const bool saturate = a.overflow == WP_SATURATE;
+            if (EXACT<S, D> || a.rounding == WP_NEAREST)
+                return queue_plain<S, D>(a, Nearest(), Plain<S, D, Nearest>{Nearest(), saturate, a.seed}, stream);
+            if constexpr (!EXACT<S, D>) {
+                const Chosen<S, D, false> chosen = {a.rounding, saturate, a.seed};
+                if (a.rounding == WP_STOCHASTIC) return queue_plain<S, D>(a, Stochastic(), chosen, stream);
+                return queue_plain<S, D>(a, Directed(a.rounding), chosen, stream);
+            }
         }
         return cudaErrorInvalidValue;
     });

@@ -25,7 +25,7 @@ int queue_fused(const wp_convert &a, void *stream) {
             if (SAME<D, F32> || a.rounding == WP_NEAREST)
                 return queue_op<S, D>(a, Plain<F32, D, Nearest>{Nearest(), saturate, a.seed}, stream);
             if constexpr (!SAME<D, F32>)
-                return queue_op<S, D>(a, Chosen<F32, D>{a.rounding, saturate, a.seed}, stream);
+                return queue_op<S, D>(a, Chosen<F32, D, false>{a.rounding, saturate, a.seed}, stream);
         }
         return cudaErrorInvalidValue;
     });

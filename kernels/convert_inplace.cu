@@ -18,8 +18,8 @@ extern "C" int wp_cuda_inplace(const wp_inplace *args, void *stream) {
             const cudaError_t cleared = cudaMemsetAsync((void *)a.scratch, 0, bytes, (cudaStream_t)stream);
             if (cleared != cudaSuccess) return cleared;
             const u64 tiles = (a.count + INPLACE_TILE - 1) / INPLACE_TILE;
-            const Chosen<S, D> op = {a.rounding, a.overflow == WP_SATURATE, a.seed};
-            return launch(inplace_kernel<S, D>, tiles, CONVERT_THREADS, stream, a.addr, a.count, a.scratch, op);
+            const Chosen<S, D, true> op = {a.rounding, a.overflow == WP_SATURATE, a.seed};
+            return launch<inplace_kernel<S, D>>(tiles, CONVERT_THREADS, stream, a.addr, a.count, a.scratch, op);
         }
         return cudaErrorInvalidValue;
     });

@@ -132,11 +132,6 @@ extern "C" int wp_cuda_pattern(const wp_pattern *args, void *stream) {
     u64 vectors = (ranges.first_end + 15) / 16;
     if (ranges.second < ranges.bytes) vectors += (ranges.bytes + 15) / 16 - ranges.second / 16;
     const u64 blocks = (vectors + TILE_VECTORS - 1) / TILE_VECTORS;
-    return launch(args->op == WP_VERIFY ? verify_kernel : write_kernel, blocks, THREADS, stream, *args, ranges, vectors);
-}
-
-extern "C" int wp_cuda_load_pattern(void) {
-    cudaFuncAttributes attributes;
-    const cudaError_t error = cudaFuncGetAttributes(&attributes, wp::write_kernel);
-    return error != cudaSuccess ? error : cudaFuncGetAttributes(&attributes, wp::verify_kernel);
+    if (args->op == WP_VERIFY) return launch<verify_kernel>(blocks, THREADS, stream, *args, ranges, vectors);
+    return launch<write_kernel>(blocks, THREADS, stream, *args, ranges, vectors);
 }

@@ -5,6 +5,7 @@
 
 #include "device/chain_bulk.cuh"
 #include "device/chain_plain.cuh"
+#include "device/launch.cuh"
 #include "device/move_batch.cuh"
 #include "device/move_patch.cuh"
 
@@ -25,17 +26,13 @@ unsigned bounded_grid(wp_u64 blocks, wp_u32 max_blocks) {
     return static_cast<unsigned>(blocks < bound ? blocks : bound);
 }
 
-cudaError_t device_attribute(cudaDeviceAttr attribute, int &value) {
-    int device = 0;
-    cudaError_t error = cudaGetDevice(&device);
-    return error != cudaSuccess ? error : cudaDeviceGetAttribute(&value, attribute, device);
-}
-
-// Whether the kernel loaded for this device was compiled with bulk copies.
-cudaError_t has_bulk_copies(bool &bulk) {
-    cudaFuncAttributes attributes = {};
-    cudaError_t error = cudaFuncGetAttributes(&attributes, wp::slide_bulk);
-    bulk = attributes.ptxVersion >= 90;
+// Whether the current device is another than the one that chain_bulk.cuh was measured on.
+cudaError_t needs_fences(bool &fenced) {
+    int major = 0, minor = 0;
+    cudaError_t error = wp::device_attribute(cudaDevAttrComputeCapabilityMajor, major);
+    if (error == cudaSuccess)
+        error = wp::device_attribute(cudaDevAttrComputeCapabilityMinor, minor);
+    fenced = major != 9 || minor != 0;
     return error;
 }
 
@@ -43,7 +40,7 @@ cudaError_t has_bulk_copies(bool &bulk) {
 template <class Kernel>
 cudaError_t resident_blocks(Kernel kernel, unsigned threads, unsigned shared, int most, wp_u64 &blocks) {
     int processors = 0, resident = 0;
-    cudaError_t error = device_attribute(cudaDevAttrMultiProcessorCount, processors);
+    cudaError_t error = wp::device_attribute(cudaDevAttrMultiProcessorCount, processors);
     if (error == cudaSuccess)
         error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, static_cast<int>(threads), shared);
     resident = resident < most ? resident : most;
@@ -52,46 +49,63 @@ cudaError_t resident_blocks(Kernel kernel, unsigned threads, unsigned shared, in
 }
 
 // The warps of a bounded launch's block, each with `stage` bytes of shared memory: `most`, or as
-// many as a block has room for. Readies `kernel` for them.
-template <class Kernel> cudaError_t bounded_warps(Kernel kernel, unsigned stage, unsigned most, unsigned &warps) {
+// many as a block has room for.
+cudaError_t bounded_warps(unsigned stage, unsigned most, unsigned &warps) {
     int room = 0;
-    cudaError_t error = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, room);
+    cudaError_t error = wp::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, room);
     warps = static_cast<unsigned>(room) / stage;
     warps = warps < most ? warps : most;
-    if (error == cudaSuccess)
-        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     static_cast<int>(warps * stage));
     return error;
 }
 
-cudaError_t slide_in_bulk(const wp::Chain &chain, wp_u32 max_blocks, cudaStream_t stream) {
+// Lets blocks of `kernel` have the shared memory of those warps.
+template <class Kernel> cudaError_t ready_bounded(Kernel kernel, unsigned stage, unsigned most) {
+    unsigned warps = 0;
+    cudaError_t error = bounded_warps(stage, most, warps);
+    return error != cudaSuccess ? error : wp::allow_shared(reinterpret_cast<const void *>(kernel), warps * stage);
+}
+
+template <bool FENCED>
+int slide_in_bulk(const wp::Chain &chain, wp_u32 max_blocks, void *stream) {
     constexpr unsigned stage = sizeof(wp::SlideStage);
+    constexpr auto kernel = wp::slide_bulk<FENCED>;
     unsigned warps = 1;
     wp_u64 blocks = max_blocks;
     cudaError_t error = cudaSuccess;
     if (max_blocks != 0)
-        error = bounded_warps(wp::slide_bulk, stage, wp::kSlideWarps, warps);
+        error = bounded_warps(stage, wp::kSlideWarps, warps);
     else
-        error = resident_blocks(wp::slide_bulk, 32, stage, chain.count > 1 ? 32 : wp::kLoneMoveBlocks, blocks);
+        error = resident_blocks(kernel, 32, stage, chain.count > 1 ? 32 : wp::kLoneMoveBlocks, blocks);
     if (error != cudaSuccess)
         return error;
     wp_u64 enough = blocks_for(chain.tiles, warps);
-    wp::slide_bulk<<<static_cast<unsigned>(blocks < enough ? blocks : enough), warps * 32, warps * stage, stream>>>(
-        chain);
-    return cudaGetLastError();
+    return wp::launch_shared<kernel>(blocks < enough ? blocks : enough, warps * 32, warps * stage, stream, chain);
 }
 
-cudaError_t slide_plainly(const wp::Chain &chain, wp_u32 max_blocks, cudaStream_t stream) {
+int slide_plainly(const wp::Chain &chain, wp_u32 max_blocks, void *stream) {
     wp_u64 blocks = 0;
     cudaError_t error = resident_blocks(wp::slide_plain, wp::kPlainThreads, 0, 32, blocks);
     if (error != cudaSuccess)
         return error;
     blocks = blocks < chain.tiles ? blocks : chain.tiles;
-    wp::slide_plain<<<bounded_grid(blocks, max_blocks), wp::kPlainThreads, 0, stream>>>(chain);
-    return cudaGetLastError();
+    return wp::launch<wp::slide_plain>(bounded_grid(blocks, max_blocks), wp::kPlainThreads, stream, chain);
 }
 
 } // namespace
+
+namespace wp {
+
+// Bounded launches fail on a device that has not been through here: wp_cuda_load calls it.
+cudaError_t ready_moves() {
+    cudaError_t error = ready_bounded(move_batch_bounded, sizeof(TileStage), kBoundedWarps);
+    if (error == cudaSuccess)
+        error = ready_bounded(slide_bulk<false>, sizeof(SlideStage), kSlideWarps);
+    if (error == cudaSuccess)
+        error = ready_bounded(slide_bulk<true>, sizeof(SlideStage), kSlideWarps);
+    return error;
+}
+
+} // namespace wp
 
 extern "C" int wp_cuda_relocate(const wp_relocate *args, void *stream) {
     wp::Batch batch = {};
@@ -104,20 +118,16 @@ extern "C" int wp_cuda_relocate(const wp_relocate *args, void *stream) {
     batch.jobs = batch.tiles + blocks_for(args->small, wp::kSmallJob);
     if (args->moves % 16 != 0 || args->large > args->tiles)
         return cudaErrorInvalidValue;
-    cudaStream_t queue = static_cast<cudaStream_t>(stream);
     if (batch.jobs == 0)
         return cudaSuccess;
-    if (args->max_blocks == 0 && batch.jobs <= kMaxGrid) {
-        wp::move_batch<<<static_cast<unsigned>(batch.jobs), 32, 0, queue>>>(batch);
-        return cudaGetLastError();
-    }
+    if (args->max_blocks == 0 && batch.jobs <= kMaxGrid)
+        return wp::launch<wp::move_batch>(batch.jobs, 32, stream, batch);
     unsigned warps = 0;
-    cudaError_t error = bounded_warps(wp::move_batch_bounded, sizeof(wp::TileStage), wp::kBoundedWarps, warps);
+    cudaError_t error = bounded_warps(sizeof(wp::TileStage), wp::kBoundedWarps, warps);
     if (error != cudaSuccess)
         return error;
-    wp::move_batch_bounded<<<bounded_grid(blocks_for(batch.jobs, warps), args->max_blocks), warps * 32,
-                             warps * sizeof(wp::TileStage), queue>>>(batch);
-    return cudaGetLastError();
+    return wp::launch_shared<wp::move_batch_bounded>(bounded_grid(blocks_for(batch.jobs, warps), args->max_blocks),
+                             warps * 32, warps * sizeof(wp::TileStage), stream, batch);
 }
 
 extern "C" int wp_cuda_slide(const wp_slide *args, void *stream) {
@@ -136,16 +146,20 @@ extern "C" int wp_cuda_slide(const wp_slide *args, void *stream) {
     chain.count = args->count;
     chain.tiles = static_cast<wp_u32>(tiles);
     chain.upward = args->upward;
-    bool bulk = false;
-    cudaError_t error = has_bulk_copies(bulk);
+    wp::Code code = {};
+    bool fenced = args->fenced != 0;
+    cudaError_t error = wp::code_of<wp::slide_bulk<false>>(code);
+    if (error == cudaSuccess && !fenced)
+        error = needs_fences(fenced);
     if (error != cudaSuccess)
         return error;
-    cudaStream_t queue = static_cast<cudaStream_t>(stream);
-    wp::mark_tiles<<<static_cast<unsigned>(blocks_for(tiles, wp::kMarkThreads)), wp::kMarkThreads, 0, queue>>>(chain);
-    error = cudaGetLastError();
-    if (error != cudaSuccess)
-        return error;
-    return bulk ? slide_in_bulk(chain, args->max_blocks, queue) : slide_plainly(chain, args->max_blocks, queue);
+    int marked = wp::launch<wp::mark_tiles>(blocks_for(tiles, wp::kMarkThreads), wp::kMarkThreads, stream, chain);
+    if (marked != WP_OK)
+        return marked;
+    if (code.capability < 90)
+        return slide_plainly(chain, args->max_blocks, stream);
+    return fenced ? slide_in_bulk<true>(chain, args->max_blocks, stream)
+                  : slide_in_bulk<false>(chain, args->max_blocks, stream);
 }
 
 extern "C" int wp_cuda_patch(const wp_patch *args, void *stream) {
@@ -159,9 +173,8 @@ extern "C" int wp_cuda_patch(const wp_patch *args, void *stream) {
     if (error != cudaSuccess)
         return error;
     wp_u64 blocks = blocks_for(args->slot_count, wp::kPatchThreads * wp::kPatchSlots);
-    wp::patch_slots_in_ranges<<<bounded_grid(blocks < most ? blocks : most, args->max_blocks), wp::kPatchThreads, 0,
-                                static_cast<cudaStream_t>(stream)>>>(patch);
-    return cudaGetLastError();
+    return wp::launch<wp::patch_slots_in_ranges>(bounded_grid(blocks < most ? blocks : most, args->max_blocks),
+                      wp::kPatchThreads, stream, patch);
 }
 
 extern "C" int wp_cuda_scatter(const wp_scatter *args, void *stream) {
@@ -170,26 +183,6 @@ extern "C" int wp_cuda_scatter(const wp_scatter *args, void *stream) {
         return cudaErrorInvalidValue;
     if (args->count == 0)
         return cudaSuccess;
-    wp::scatter_words<<<static_cast<unsigned>(blocks_for(args->count, threads)), threads, 0,
-                        static_cast<cudaStream_t>(stream)>>>(at<const ulonglong2>(args->words), args->count);
-    return cudaGetLastError();
-}
-
-extern "C" int wp_cuda_load_relocate(void) {
-    const void *kernels[] = {
-        reinterpret_cast<const void *>(wp::move_batch),
-        reinterpret_cast<const void *>(wp::move_batch_bounded),
-        reinterpret_cast<const void *>(wp::mark_tiles),
-        reinterpret_cast<const void *>(wp::slide_bulk),
-        reinterpret_cast<const void *>(wp::slide_plain),
-        reinterpret_cast<const void *>(wp::patch_slots_in_ranges),
-        reinterpret_cast<const void *>(wp::scatter_words),
-    };
-    for (const void *kernel : kernels) {
-        cudaFuncAttributes attributes;
-        const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
-        if (error != cudaSuccess)
-            return error;
-    }
-    return cudaSuccess;
+    return wp::launch<wp::scatter_words>(blocks_for(args->count, threads), threads, stream,
+                      at<const ulonglong2>(args->words), args->count);
 }

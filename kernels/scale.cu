@@ -86,7 +86,7 @@ extern "C" int wp_cuda_unscale(const wp_unscale *args, void *stream) {
         using T = decltype(t);
         if constexpr (GRADIENT<T>) {
             constexpr u64 TILES = THREADS / LANES;
-            return launch(unscale_kernel<T>, (args->count + TILES - 1) / TILES, THREADS, stream, *args);
+            return launch<unscale_kernel<T>>((args->count + TILES - 1) / TILES, THREADS, stream, *args);
         }
         return cudaErrorInvalidValue;
     });
@@ -94,5 +94,5 @@ extern "C" int wp_cuda_unscale(const wp_unscale *args, void *stream) {
 
 extern "C" int wp_cuda_scaler_update(const wp_scaler_update *args, void *stream) {
     using namespace wp;
-    return launch(update_kernel, 1, 1, stream, (wp_scaler *)args->scaler);
+    return launch<update_kernel>(1, 1, stream, (wp_scaler *)args->scaler);
 }

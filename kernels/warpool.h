@@ -26,7 +26,7 @@ typedef unsigned long long wp_u64;
 typedef unsigned int wp_u32;
 
 /* Bumped with every incompatible change of this header. */
-#define WP_ABI_VERSION 1
+#define WP_ABI_VERSION 2
 
 /* What a wp_host_ function returns; a wp_cuda_ function may also return any cudaError_t. */
 typedef enum wp_status {
@@ -70,7 +70,20 @@ int wp_host_pattern(const wp_pattern *args);
 
 /* ---- convert.cu: precision conversion ------------------------------------------------------- */
 
-typedef enum wp_type { WP_F32 = 0, WP_F16 = 1, WP_BF16 = 2, WP_E4M3 = 3, WP_E5M2 = 4, WP_F64 = 5 } wp_type;
+/* The formats of wp_convert up to WP_F64; those after it are of wp_quantize alone. */
+typedef enum wp_type {
+    WP_F32 = 0,
+    WP_F16 = 1,
+    WP_BF16 = 2,
+    WP_E4M3 = 3,
+    WP_E5M2 = 4,
+    WP_F64 = 5,
+    WP_E2M3 = 6,
+    WP_E3M2 = 7,
+    WP_E2M1 = 8,
+    WP_I8 = 9,
+    WP_I4 = 10
+} wp_type;
 
 /* How a value between two neighbours of the destination format is rounded. */
 typedef enum wp_rounding {
@@ -167,7 +180,114 @@ typedef struct wp_inplace {
 int wp_cuda_inplace(const wp_inplace *args, void *stream);
 int wp_host_inplace(const wp_inplace *args);
 
+/* ---- quantize.cu: formats with scales -------------------------------------------------------- */
+
+/* Which elements share a scale. */
+typedef enum wp_granularity {
+    WP_PER_TENSOR = 0, /* all; the scale is given */
+    WP_PER_ROW = 1,
+    WP_PER_GROUP = 2,  /* `group` neighbours of a row */
+    WP_PER_SQUARE = 3  /* 128 rows by 128 columns */
+} wp_granularity;
+
+/* What a scale is, and how it is found from the largest magnitude `amax` of its elements. */
+typedef enum wp_scale_kind {
+    WP_SCALE_F32 = 0,  /* F32: amax / the format's largest value, at least 2^-126 */
+    WP_SCALE_E8M0 = 1, /* a power of two, as in OCP MX: that below amax / that of the format's largest value */
+    WP_SCALE_E4M3 = 2  /* E4M3, as in NVFP4: amax / 6 / the tensor's scale, rounded to nearest, at least 2^-9 */
+} wp_scale_kind;
+
+/*
+ * Where the scale of block-row r and block-column c lies, in scales. Both numbers count blocks: a
+ * block is 1 x group elements, or 128 x 128, or a row.
+ */
+typedef enum wp_scale_layout {
+    WP_SCALES_BY_ROW = 0,    /* r * scales_pitch + c */
+    WP_SCALES_BY_COLUMN = 1, /* c * scales_pitch + r */
+    WP_SCALES_TILED = 2      /* tiles of 128 rows by 4 columns, 512 scales each, row after row of tiles; in a tile
+                                r % 32 * 16 + r % 128 / 32 * 4 + c % 4. scales_pitch is the columns, a multiple of 4;
+                                scales of rows and columns that are not there are written as zeros */
+} wp_scale_layout;
+
+/*
+ * Values and codes with scales, `rows` x `cols` elements. The value of a code is code * scale
+ * (* the tensor's scale). Quantising multiplies by the inverse of that, worked out in F32 and
+ * rounded, and rounds the product to a code; beyond the largest code becomes that one, NaN its NaN
+ * or, in a format without, 0.
+ *
+ * Of elements with amax 0 the scale is 1. If one is infinite or NaN the scale is NaN, and every code
+ * the format's NaN or 0.
+ *
+ * Codes of 4 bits lie two a byte, the first in the lower half; those of 6 bits four in three bytes,
+ * the first in the lowest bits. A row of codes begins on a byte; what is left of its last byte is 0.
+ *
+ * With `zeros`, for integers: lo and hi are the least and the largest value, 0 among them; the scale
+ * is (hi - lo) / the number of steps, the zero point z the code of the value 0, as near as it gets,
+ * and the value of a code (code - z) * scale. Zero points lie where the scales lie.
+ */
+typedef struct wp_quantize {
+    wp_addr values;
+    wp_addr codes;
+    wp_addr scales;       /* written, but read where granularity is WP_PER_TENSOR, or dequantising */
+    wp_addr zeros;        /* signed bytes, or 0 */
+    wp_addr tensor_scale; /* an F32 that is read; WP_SCALE_E4M3 alone */
+    wp_addr amax;         /* the F32 bits of the largest |value|, raised to it where larger, NaN largest; or 0 */
+    wp_u64 rows;
+    wp_u64 cols;
+    wp_u64 values_pitch;  /* bytes from a row to the next */
+    wp_u64 codes_pitch;   /* likewise */
+    wp_u64 scales_pitch;
+    wp_u64 seed;
+    wp_u32 type;          /* wp_type of the values: F32, F16, BF16 */
+    wp_u32 format;        /* wp_type of the codes */
+    wp_u32 kind;          /* wp_scale_kind */
+    wp_u32 granularity;   /* wp_granularity */
+    wp_u32 group;         /* 16, 32, 64 or 128; WP_PER_GROUP alone */
+    wp_u32 layout;        /* wp_scale_layout */
+    wp_u32 rounding;      /* WP_NEAREST or WP_STOCHASTIC */
+    wp_u32 pad;
+} wp_quantize;
+
+int wp_cuda_quantize(const wp_quantize *args, void *stream);
+int wp_host_quantize(const wp_quantize *args);
+
+/* The values of codes; `seed`, `rounding` and `amax` are not read. Values are rounded to nearest, in F32 and then to
+ * `type`. */
+int wp_cuda_dequantize(const wp_quantize *args, void *stream);
+int wp_host_dequantize(const wp_quantize *args);
+
+/* ---- transpose.cu: conversion and transposition --------------------------------------------- */
+
+/*
+ * `rows` x `cols` values, multiplied by 1 / the scale in F32 and converted, into `plain` as they lie and
+ * into `transposed` as `cols` rows of `rows` elements. Element c of row r has the number r * cols + c. No
+ * destination overlaps another range.
+ */
+typedef struct wp_transpose {
+    wp_addr src;
+    wp_addr plain;      /* or 0 */
+    wp_addr transposed;
+    wp_addr scale;      /* an F32 that is read when the launch runs, or 0 for 1 */
+    wp_addr amax;       /* the F32 bits of the largest |value| before scaling, raised to it where larger, NaN largest; or 0 */
+    wp_u64 rows;
+    wp_u64 cols;
+    wp_u64 src_pitch;   /* bytes from a row to the next */
+    wp_u64 plain_pitch;
+    wp_u64 transposed_pitch;
+    wp_u64 seed;
+    wp_u32 src_type;    /* F32, F16, BF16 */
+    wp_u32 dst_type;    /* F16, BF16, E4M3, E5M2 */
+    wp_u32 rounding;    /* wp_rounding */
+    wp_u32 overflow;    /* wp_overflow */
+} wp_transpose;
+
+int wp_cuda_transpose(const wp_transpose *args, void *stream);
+int wp_host_transpose(const wp_transpose *args);
+
 /* ---- scale.cu: loss scaling ------------------------------------------------------------------ */
+
+/* A scale lies between 2^-126 and 2^126: so it and its inverse are normal numbers. */
+#define WP_SCALER_EXPONENT 126
 
 /*
  * The state of a loss scaler, in device memory. `found` gathers what the checks since the last
@@ -204,7 +324,8 @@ int wp_host_unscale(const wp_unscale *args);
 
 /*
  * The end of a step: if `found`, scale *= backoff and the run of good steps ends; else the run
- * grows, and at `interval` the scale is multiplied by `growth` unless that overflows. Clears `found`.
+ * grows, and at `interval` the scale is multiplied by `growth`. A scale beyond its bounds becomes the
+ * bound. Clears `found`.
  */
 typedef struct wp_scaler_update {
     wp_addr scaler; /* wp_scaler */
@@ -281,7 +402,7 @@ typedef struct wp_slide {
     wp_u32 count;
     wp_u32 upward;
     wp_u32 max_blocks; /* as in wp_relocate */
-    wp_u32 pad;
+    wp_u32 fenced;     /* 1: with fences on every GPU; 0: as chain_bulk.cuh says */
 } wp_slide;
 
 int wp_cuda_slide(const wp_slide *args, void *stream);
@@ -318,13 +439,18 @@ typedef struct wp_scatter {
 int wp_cuda_scatter(const wp_scatter *args, void *stream);
 int wp_host_scatter(const wp_scatter *args);
 
+/* ---- load.cu -------------------------------------------------------------------------------- */
+
 /*
- * Loads the kernels of pattern.cu and of relocate.cu into the current context. Without it the
- * runtime loads each at its first launch, which may wait for work already queued: behind a stream
+ * Loads every kernel into the current context, and counts them. Without it the runtime loads each at
+ * its first launch, which takes device memory and may wait for work already queued: behind a stream
  * that the host holds, for ever. 0, or a cudaError_t.
  */
-int wp_cuda_load_pattern(void);
-int wp_cuda_load_relocate(void);
+int wp_cuda_load(wp_u32 *kernels);
+
+/* The WP_ABI_VERSION that the kernels of either side were compiled with. */
+wp_u32 wp_cuda_abi(void);
+wp_u32 wp_host_abi(void);
 
 #ifdef __cplusplus
 }

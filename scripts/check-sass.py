@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Checks the machine code of the conversions: no local memory, and accesses of 16 bytes.
 
-    scripts/check-sass.py FILE [--arch sm_90]
+    scripts/check-sass.py FILE [--arch sm_90]   one architecture, or every one that is in the file
 
 FILE holds the kernels: an executable, or the archive `libwarpool_cuda.a` in the build's OUT_DIR.
 Every kernel must keep everything in registers (no stack, no spill). Every conversion of neighbours
-must load or store the wider of its two formats by 16 bytes, and the other by as many elements.
+must load or store the wider of its two formats by 16 bytes, and the other by as many elements. Every
+architecture must have the same kernels, and each of them be in the list of those that opening a
+device loads (where the file has its symbols: an archive).
 Needs cuobjdump and nvdisasm of a CUDA toolkit, on PATH or in CUDA_HOME/bin; their wheels are
 fetched into target/cuda-disassembler where there are none.
 """
@@ -21,6 +23,8 @@ import sys
 root = pathlib.Path(__file__).resolve().parent.parent
 # In the order of wp_type: name and bytes.
 FORMATS = [("f32", 4), ("f16", 2), ("bf16", 2), ("e4m3", 1), ("e5m2", 1), ("f64", 8)]
+# Kernels that load, or store, values of a width of their own: 16 bytes at once.
+WIDE = {"group_kernel": "LDG", "row_kernel": "LDG", "square_kernel": "LDG", "transpose_kernel": "LDG", "dequant_kernel": "STG"}
 PAIRED = ("flat_kernel", "rows_kernel", "convert_kernel", "block_kernel", "inplace_kernel")
 
 
@@ -83,32 +87,65 @@ def check(name, accesses, usage):
             bits = min(8 * size * group, 128)
             if accesses[op, bits] == 0:
                 wrong.append(f"no {op} of {bits // 8} bytes")
+    for kernel, op in WIDE.items():
+        if kernel in name and accesses[op, 128] == 0:
+            wrong.append(f"no {op} of 16 bytes")
     return wrong
 
 
-parser = argparse.ArgumentParser()
-parser.add_argument("file")
-parser.add_argument("--arch", default="sm_90")
-options = parser.parse_args()
+def architectures(folder, file):
+    """The architectures with machine code, in order."""
+    found = set(re.findall(r"\.sm_(\d+[af]?)\.cubin", dump(folder, "--list-elf", file)))
+    return [f"sm_{number}" for number in sorted(found, key=lambda a: (int(a.rstrip("af")), a))]
 
-folder = disassembler()
-resources = dump(folder, "-arch", options.arch, "-res-usage", options.file)
-usage = {}
-for name, line in re.findall(r"Function (\S+?):\s*\n\s*(REG:.*)", resources):
-    usage[name] = {k: int(v) for k, v in re.findall(r"(STACK|LOCAL):(\d+)", line)}
-kernels = functions(dump(folder, "-arch", options.arch, "-sass", options.file))
-kernels = {name: accesses for name, accesses in kernels.items() if name in usage}
-bad = 0
-kinds = collections.Counter()
-for name, accesses in sorted(kernels.items()):
-    kind = next((kind for kind in PAIRED if kind in name), "others")
-    kinds[kind] += 1
-    wrong = check(name, accesses, usage[name])
-    if wrong:
-        bad += 1
-        between = " to ".join(format for format, _ in pair(name))
-        print(f"{kind} {between}: {', '.join(wrong)}: {name}")
-counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-print(f"{options.arch}: {len(kernels)} kernels ({counts}), {bad} with local memory or narrow accesses")
-if bad or not kernels:
-    sys.exit(1)
+
+def listed(file):
+    """How many kernels the list of launch.cuh holds; None if the file has no symbols."""
+    said = subprocess.run(["nm", file], text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    entries = set(re.findall(r"_ZN2wp6InList\S+5entryE$", said.stdout, re.MULTILINE))
+    return len(entries) if said.stdout else None
+
+
+def check_architecture(folder, file, arch):
+    """How many kernels are wrong, and how many there are."""
+    resources = dump(folder, "-arch", arch, "-res-usage", file)
+    usage = {}
+    for name, line in re.findall(r"Function (\S+?):\s*\n\s*(REG:.*)", resources):
+        usage[name] = {k: int(v) for k, v in re.findall(r"(STACK|LOCAL):(\d+)", line)}
+    kernels = functions(dump(folder, "-arch", arch, "-sass", file))
+    kernels = {name: accesses for name, accesses in kernels.items() if name in usage}
+    bad = 0
+    kinds = collections.Counter()
+    for name, accesses in sorted(kernels.items()):
+        kind = next((kind for kind in PAIRED if kind in name), "others")
+        kinds[kind] += 1
+        wrong = check(name, accesses, usage[name])
+        if wrong:
+            bad += 1
+            between = " to ".join(format for format, _ in pair(name))
+            print(f"{kind} {between}: {', '.join(wrong)}: {name}")
+    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    print(f"{arch}: {len(kernels)} kernels ({counts}), {bad} with local memory or narrow accesses", flush=True)
+    return bad, len(kernels)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("file")
+    parser.add_argument("--arch")
+    options = parser.parse_args()
+    folder = disassembler()
+    archs = [options.arch] if options.arch else architectures(folder, options.file)
+    seen = [check_architecture(folder, options.file, arch) for arch in archs]
+    counts = {count for _, count in seen}
+    in_list = listed(options.file)
+    if in_list is not None and in_list != 0:
+        print(f"{in_list} kernels are in the list that opening a device loads")
+        counts.add(in_list)
+    if len(counts) != 1 or 0 in counts:
+        sys.exit(f"the numbers of kernels differ, or are none: {sorted(counts)}")
+    if any(bad for bad, _ in seen):
+        sys.exit(1)
+
+
+main()

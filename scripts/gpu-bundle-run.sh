@@ -2,6 +2,8 @@
 # Runs what scripts/gpu-bundle.sh built, on a machine with a GPU and no Rust.
 #
 #   run.sh test [FILTER...]     every test, failing where there is no GPU; ends 'N passed, N failed'
+#   run.sh ptx [FILTER...]      the kernels' suites from the PTX that the bundle was made with
+#                               (WARPOOL_BUNDLE_PTX=75,80 scripts/gpu-bundle.sh), compiled by the driver
 #   run.sh soak [SECONDS]       the soak alone, ten minutes unless told, and its line: operations, bytes
 #                               verified and moved, corrupt
 #   run.sh bench [NAME [ARG..]] all criterion benches, or one with criterion's arguments
@@ -38,11 +40,12 @@ stand_in() {
     trap "rm -f '$made'" EXIT
 }
 
-# Runs every test executable behind the given command, and adds up what they say.
+# Runs every test executable of $tests behind the given command, and adds up what they say.
+tests=$bin/tests
 run_tests() {
     local filters=("$@") shown=() passed=0 failed=0 status counts log
     log=$(mktemp)
-    for test in "$bin"/tests/*; do
+    for test in "$tests"/*; do
         echo "== $(basename "$test")"
         status=0
         shown=()
@@ -72,6 +75,19 @@ case $command in
     test)
         export WARPOOL_REQUIRE_GPU=1
         run_tests "$@"
+        ;;
+    ptx)
+        export WARPOOL_REQUIRE_GPU=1 CUDA_FORCE_PTX_JIT=1
+        compgen -G "$bin/ptx-*" >/dev/null || {
+            echo "error: no PTX here: make the bundle with WARPOOL_BUNDLE_PTX=75,80" >&2
+            exit 2
+        }
+        status=0
+        for tests in "$bin"/ptx-*; do
+            echo "=== $(basename "$tests")"
+            run_tests "$@" || status=1
+        done
+        exit $status
         ;;
     soak)
         export WARPOOL_REQUIRE_GPU=1 WARPOOL_SOAK_SECONDS=${1:-600}

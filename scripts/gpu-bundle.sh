@@ -5,6 +5,8 @@
 #
 # Every executable carries the kernels, so the bundle is made for one kind of GPU: CUDA_COMPUTE_CAP
 # says which (as build.rs reads it), 90 when unset. Newer GPUs run its PTX, older ones need their own.
+# WARPOOL_BUNDLE_PTX=75,80 adds the kernels' own suites once more for each, with nothing but PTX of that
+# architecture, which the driver then compiles: `run.sh ptx` runs them.
 # Without a toolkit on this machine it takes the one that scripts/cuda-toolkit.sh fetched.
 #
 # The bundle mirrors the repository (sources, traces, proptest seeds), so that a test finds a file
@@ -17,6 +19,7 @@ bundle=$root/target/gpu-bundle
 stage=$root/target/gpu-bundle.new
 export WARPOOL_CUDA=required
 export CUDA_COMPUTE_CAP=${CUDA_COMPUTE_CAP:-90}
+WARPOOL_BUNDLE_PTX=${WARPOOL_BUNDLE_PTX:-}
 
 # Names of the package's targets of a kind, from cargo's own list.
 targets() {
@@ -77,6 +80,18 @@ if [ -n "$benches" ]; then
         if [ "$kind" = bench ]; then place "$path" "target/release/benches/$name"; fi
     done <<<"$built"
 fi
+
+# Suites of the kernels, for PTX alone.
+kernel_suites=(convert convert_exhaustive convert_f64 convert_pairs convert_scaler convert_stochastic
+    device_conformance kernels pattern relocate)
+for number in ${WARPOOL_BUNDLE_PTX//,/ }; do
+    echo "building the kernels' suites for PTX of $number" >&2
+    built=$(CUDA_COMPUTE_CAP=compute_$number executables \
+        cargo test --release --no-run "${kernel_suites[@]/#/--test=}")
+    while read -r kind name path; do
+        if [ "$kind" = test ]; then place "$path" "target/release/ptx-$number/$name"; fi
+    done <<<"$built"
+done
 
 echo "building what the benches compare with" >&2
 mkdir -p "$stage/target/bench-peers"

@@ -21,28 +21,36 @@ LEAVE = (
     "--skip cuda::faults --skip a_process_ --skip a_watched_host_device "
     "--skip every_variable_that_is_read"
 )
-SLOW = (
-    "plan::a_layout_beyond plan::made_instances movable_threads:: circle::a_circle_that pass_faults:: "
-    "any_layout_survives any_layout_keeps capture::host::a_graph_replayed movable_ladder"
-)
+SLOW = {
+    "compact": "planner::a_layout_beyond planner::made_instances any_layout "
+    "threads:: cycles::a_circle_that failing_calls:: at_the_limit::",
+    "pool": "capture::host::a_graph_replayed simulated hot_path::",
+}
+
+
+def without_slow(name):
+    """The arguments that leave an executable's slow suites out."""
+    return LEAVE + "".join(f" --skip {slow}" for slow in SLOW[name].split())
+
+
 FEW = [
     ("lib", LEAVE, {}),
     ("state_machine", "the_pool", {"WARPOOL_CASES": "30"}),
-    ("mutants", LEAVE + "".join(f" --skip {name}" for name in SLOW.split()), {}),
+    ("pool", without_slow("pool"), {}),
+    ("compact", without_slow("compact"), {}),
+    ("device", f"checker:: {LEAVE}", {}),
+    ("errors", f"malformed:: {LEAVE}", {}),
     ("state_machine", "sim::", {"WARPOOL_CASES": "20"}),
 ]
 MORE = [
-    ("mutants", SLOW, {}),
-    ("sim_capture", "", {}),
-    ("replay", "", {}),
-    ("pool_counts", "", {}),
-    ("tracing", "", {}),
-    ("sim_pool", "", {}),
+    ("compact", SLOW["compact"], {}),
+    ("pool", SLOW["pool"], {}),
+    ("observe", "replay:: events::", {}),
     ("soak", "", {}),
     ("waste", "", {}),
     ("fuzz", "", {}),
     ("state_machine", "", {"WARPOOL_CASES": "60"}),
-    ("faults", "", {}),
+    ("errors", "every_call::", {}),
     ("lib", "cuda::faults", {}),
 ]
 # A suite that takes so many times as long as without a mutant, and no less than so many seconds, is

@@ -4,7 +4,7 @@
 #
 #   scripts/mutants.sh                            all of them, in a drawn order
 #   scripts/mutants.sh --sample 400 --seed 6      as many drawn from all: an estimate for all
-#   scripts/mutants.sh --sample 1 --also 'edges.rs|Core::place'    those named so too, counted apart
+#   scripts/mutants.sh --sample 1 --also 'mapping.rs|Core::fill'    those named so too, counted apart
 #   scripts/mutants.sh --shard 0/28               every 28th, from the first
 #   scripts/mutants.sh --file 'src/movable/**'    those of other files
 #
@@ -12,8 +12,7 @@
 # scripts/mutants.py puts all of them into one copy of the sources, each behind its number, which
 # WARPOOL_MUTANT gives. Those in constants and constant functions cannot be put there; they are named
 # (*apart*), and `cargo mutants --re` tries them. Each mutant is tried with the suites that notice
-# most (tests/mutants.rs is sixteen of them in one executable), until one test fails; what those do
-# not notice is tried with the rest. A suite that takes twelve times as long as without a mutant fails.
+# most, until one test fails; what those do not notice is tried with the rest. A suite that takes twelve times as long as without a mutant fails.
 #
 #   --jobs 2                      two mutants at a time
 #   WARPOOL_MUTANTS_RESUME=1      goes on where a run was stopped

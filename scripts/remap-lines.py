@@ -4,24 +4,18 @@
     scripts/remap-lines.py > lines         in a bundle, on a machine with a GPU
     scripts/record-results.py remap-h200 ... < lines
 
-Each trace of traces/ and each made program of tests/waste/on_a_gpu.rs is played as the pool is, with a
-slack of 0.05, and in a pool that never maps a handle elsewhere; every byte verified, and none. Traces
-are played three times, in turns, and the play of the middle time counts.
+Each trace of traces/ is played as the pool is, with a slack of 0.05, and in a pool that never maps a
+handle elsewhere; every byte verified, and none; three times, in turns, and the play of the middle time
+counts.
 """
 import json
 import pathlib
-import re
 import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent.parent
 ROUNDS = 3
 PLAYS = {"": [], "slack ": ["--slack", "0.05"], "never ": ["--no-remap"]}
-PLAY = r"(?P<{0}reserved>[\d.]+), (?P<{0}made>\d+) \+ (?P<{0}elsewhere>\d+) handles, (?P<{0}wall>[\d.]+) s"
-MADE = re.compile(
-    r"(?P<name>[a-z ]+) \d+, verify (?P<verify>\w+): (?P<peak>\d+) MiB: "
-    + "; with(?:out remaps| slack 0.05) ".join(PLAY.format(kind) for kind in ["", "slack_", "never_"])
-)
 
 
 def run(*arguments):
@@ -60,18 +54,4 @@ def traces():
             line(trace.name.split(".")[0], peak, verify, plays)
 
 
-def made():
-    said = run("test", "made_programs", "--nocapture")
-    found = list(MADE.finditer(said))
-    if not found:
-        sys.exit("the made programs printed no figures")
-    for it in found:
-        plays = {
-            kind: (float(it[f"{of}wall"]), float(it[f"{of}reserved"]), int(it[f"{of}elsewhere"]))
-            for kind, of in zip(PLAYS, ["", "slack_", "never_"])
-        }
-        line(it["name"].strip(), int(it["peak"]), it["verify"].lower(), plays)
-
-
 traces()
-made()

@@ -2,7 +2,7 @@
 """Runs the GPU's suites under every tool of compute-sanitizer, and prints a table of its reports.
 
     run.sh sanitizers                       in a bundle, on a machine with a GPU (about ten minutes)
-    run.sh sanitizers --tools memcheck --suites replay,soak --seconds 60 --jobs 4
+    run.sh sanitizers --tools memcheck --suites observe::replay,soak --seconds 60 --jobs 4
 
 A report is one that scripts/sanitizers-allowed.txt does not give a reason for. Suites run side by
 side; one that does not end well, or that found the card full, is run once more, alone, since tests
@@ -24,34 +24,35 @@ from pathlib import Path
 
 TOOLS = ["memcheck", "racecheck", "synccheck", "initcheck"]
 
-# Every suite with tests on a GPU, and the filter that leaves the other devices out. Left out are
-# convert_exhaustive and convert_f64: the kernels of `convert`, on more numbers than a tool can watch.
+# Every suite with tests on a GPU: an executable, or `executable::module`, and what the names of its
+# tests must match, which leaves the other devices out. Left out are convert::every_input and
+# convert::from_f64: the kernels of convert::conversions, on more numbers than a tool can watch.
 SUITES = {
-    "pool_conformance": "cuda",
-    "device_conformance": "cuda",
+    "pool::conformance": "cuda",
+    "device::conformance": "cuda",
     "unit-lib-warpool": "every_call_of_a_gpus_driver",
-    "faults": "gpu",
-    "driver_faults": "cuda",
-    "pass_faults": "cuda",
+    "errors::every_call": "gpu",
+    "errors::pool_calls": "cuda",
+    "compact::failing_calls": "cuda",
     "state_machine": "cuda",
     "soak": "gpu",
-    "replay": "",
-    "movable": "cuda",
-    "movable_ladder": "cuda",
-    "movable_owners": "cuda",
-    "movable_threads": "cuda",
-    "relocate": "",
-    "patch_many": "",
-    "pattern": "",
-    "convert": "",
-    "convert_scaler": "",
-    "convert_stochastic": "",
-    "learnt_order": "cuda",
-    "pool_counts": "",
-    "malformed": "",
-    "devices_apart": "",
-    "cuda_async": "",
-    "rustacuda_interop": "",
+    "observe::replay": "",
+    "compact::movable": "cuda",
+    "compact::at_the_limit": "cuda",
+    "compact::owners": "cuda",
+    "compact::threads": "cuda",
+    "compact::kernels": "",
+    "compact::pointers": "",
+    "device::pattern": "",
+    "convert::conversions": "",
+    "convert::loss_scale": "",
+    "convert::stochastic": "",
+    "pool::known_order": "cuda",
+    "pool::hot_path": "",
+    "errors::malformed": "",
+    "device::several": "",
+    "device::driver_pool": "",
+    "device::rustacuda": "",
 }
 
 # How a report begins. What follows it (addresses, frames) does not.
@@ -81,6 +82,16 @@ def allowed_reports(path):
             sys.exit(f"{path}:{number}: five parts, none of them empty, between bars")
         rules.append(([re.compile(part) for part in parts[:4]], parts[4]))
     return rules
+
+
+def tests_of(folder, suite):
+    """The executable of a suite, and the names of its tests."""
+    executable, _, module = suite.partition("::")
+    command = [str(folder / executable), "--list", "--format", "terse"]
+    listed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    names = re.findall(r"^(\S+): test$", listed, re.MULTILINE)
+    inside = [name for name in names if not module or name.startswith(f"{module}::")]
+    return command[0], [name for name in inside if re.search(SUITES[suite], name)]
 
 
 def kernel_of(lines):
@@ -129,12 +140,12 @@ class Runner:
         self.stop = time.monotonic() + options.total
 
     def run(self, tool, suite):
-        log = self.logs / f"{tool}-{suite}.log"
+        executable, names = tests_of(self.tests, suite)
+        log = self.logs / f"{tool}-{suite.replace('::', '-')}.log"
         command = [self.options.sanitizer, "--tool", tool, "--error-exitcode", "99"]
         # As many as there are: those with a reason must not hide the others.
         command += ["--print-limit", "100000"]
-        command += ["--require-cuda-init=no", str(self.tests / suite), "--test-threads", "1"]
-        command += [SUITES[suite]] if SUITES[suite] else []
+        command += ["--require-cuda-init=no", executable, "--test-threads", "1", "--exact", *names]
         environment = dict(os.environ, WARPOOL_REQUIRE_GPU="1", WARPOOL_SANITIZER="1")
         environment.setdefault("WARPOOL_SOAK_SECONDS", "15")
         # These two keep their own books of each launch, and lose them where launches overlap
@@ -212,7 +223,9 @@ def main():
     if shutil.which(options.sanitizer) is None:
         sys.exit(f"error: no {options.sanitizer} here; it comes with the CUDA toolkit")
     tools, suites = options.tools.split(","), options.suites.split(",")
-    absent = [suite for suite in suites if suite not in SUITES or not (options.tests / suite).exists()]
+    there = {path.name for path in options.tests.iterdir()}
+    absent = [s for s in suites if s not in SUITES or s.partition("::")[0] not in there]
+    absent += [s for s in suites if s not in absent and not tests_of(options.tests, s)[1]]
     if absent:
         sys.exit(f"error: no suite {', '.join(absent)} in {options.tests}")
     logs = options.out / "sanitizers"

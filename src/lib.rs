@@ -18,6 +18,13 @@
 //! for that point *on the device*; the host never waits. Waits that the application makes through
 //! this crate are remembered ([`device`] says how), so none is added twice.
 //!
+//! # Typed memory
+//!
+//! A [`PoolBuf`] and a [`Movable`] know what queued work does to them, so operations that take their
+//! views may be given any stream: each waits on the device for what it must, and the free waits for all.
+//! Kernels of the application's own do the same by [`Stream::kernel`]. Only plain addresses are ordered
+//! by the application. `docs/soundness.md` says for each type what safe code may rely on.
+//!
 //! # Addresses and memory
 //!
 //! A pool reserves one long range of addresses and maps physical handles into it as they are
@@ -75,6 +82,7 @@ pub mod convert;
 pub mod device;
 pub mod driver;
 mod error;
+mod heap;
 pub mod interop;
 pub mod movable;
 pub mod observe;
@@ -86,7 +94,7 @@ mod sync;
 
 pub use device::{Capture, Device, Event, Graph, Stream};
 pub use error::{Error, OutOfMemory, Result};
-pub use movable::{Movable, Pinned};
+pub use movable::{Movable, Resident, ResidentMut};
 pub use pool::{Block, Pool, PoolBuf, PoolConfig, PoolStats};
 
 /// The README's example, compiled and run.

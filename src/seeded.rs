@@ -2,7 +2,8 @@
 //!
 //! Under `--cfg warpool_seeded` the environment variable `WARPOOL_SEEDED` names the fault that is
 //! in; `scripts/seeded-bugs.sh` puts each of them in and runs the tests. In every other build
-//! [`seeded`] is `false` and leaves no trace.
+//! [`seeded`] is `false` and leaves no trace. The kernels that the host device runs have theirs by
+//! `WP_SEEDED` (`kernels/host/shim.h`).
 
 /// Whether the fault of this name is put in.
 #[cfg(warpool_seeded)]
@@ -43,7 +44,9 @@ mod tests {
             }
             let text = std::fs::read_to_string(&path).expect("the crate's sources");
             let words: String = text.split_whitespace().collect();
-            words.contains(&format!("seeded!(\"{fault}\")"))
+            ["seeded!", "WP_SEEDED"]
+                .iter()
+                .any(|mark| words.contains(&format!("{mark}(\"{fault}\")")))
         })
     }
 
@@ -51,12 +54,17 @@ mod tests {
     fn the_fault_asked_for_is_one_that_there_is() {
         let root = std::env::var_os("CARGO_MANIFEST_DIR");
         let root = root.map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
-        let sources = root.join("src");
-        assert!(is_in_sources(&sources, "limit-rounded-up"));
-        assert!(!is_in_sources(&sources, "no-such-fault"));
+        let is_there = |fault: &str| {
+            ["src", "kernels"]
+                .iter()
+                .any(|folder| is_in_sources(&root.join(folder), fault))
+        };
+        assert!(is_there("limit-rounded-up"));
+        assert!(is_there("draws-repeat-with-the-strip"));
+        assert!(!is_there("no-such-fault"));
         if let Some(asked) = std::env::var_os("WARPOOL_SEEDED") {
             let asked = asked.to_string_lossy();
-            let there = is_in_sources(&sources, &asked);
+            let there = is_there(&asked);
             assert!(there, "WARPOOL_SEEDED={asked} is no fault of the sources");
         }
     }

@@ -33,11 +33,11 @@ pub(crate) use loom::sync::atomic::{AtomicI64, AtomicU64};
 
 // Without the standard lock's poison check, and with a spin before a thread is parked.
 #[cfg(not(shuttle))]
-pub(crate) use parking_lot::{Mutex, MutexGuard};
+pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::{
-    Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic::AtomicI64,
+    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic::AtomicI64,
     atomic::AtomicU64,
 };
 
@@ -56,6 +56,22 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     return mutex
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
+}
+
+/// Lets go of a lock until somebody tells of a change, or for no reason; takes it again.
+pub(crate) fn wait<'l, T>(changed: &Condvar, mut guard: MutexGuard<'l, T>) -> MutexGuard<'l, T> {
+    #[cfg(not(shuttle))]
+    {
+        changed.wait(&mut guard);
+        guard
+    }
+    #[cfg(shuttle)]
+    {
+        guard = changed
+            .wait(guard)
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        guard
+    }
 }
 
 /// Takes a latch.

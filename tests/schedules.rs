@@ -1,7 +1,7 @@
 //! The pool's protocol under schedules of shuttle's choosing: allocate, free, free elsewhere, take
 //! across streams, trim, compact, destroy.
 //!
-//! Empty in a normal build; scripts/shuttle.sh runs it. `WARPOOL_SCHEDULES` sets how many schedules
+//! Empty in a normal build; scripts/interleavings.sh runs it. `WARPOOL_SCHEDULES` sets how many schedules
 //! each test runs, half of them random, half by priorities that change few times (PCT). A failure
 //! prints its schedule, which shuttle replays.
 //!
@@ -11,6 +11,7 @@
 
 mod common;
 
+use crate::common::BackendOf;
 use std::sync::Arc;
 
 use common::fill;
@@ -385,7 +386,7 @@ fn apart(pool: &Pool, stream: &Stream) -> Vec<Movable<u8>> {
 
 /// Uses all of the block where it is now.
 fn pin_on(stream: &Stream, block: &Movable<u8>) {
-    let pinned = block.pin(stream).unwrap();
+    let pinned = block.hold(stream).unwrap();
     fill(stream, pinned.addr(), 1, block.len() as u64);
 }
 

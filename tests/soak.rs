@@ -61,7 +61,7 @@ impl Soak<'_> {
                 block.bytes()
             }
             Held::Movable(block, seed) => {
-                let pinned = block.pin(stream).unwrap();
+                let pinned = block.hold(stream).unwrap();
                 let range = (pinned.addr(), block.len() as u64);
                 self.stamps.launch(stream, range, *seed, op);
                 block.len() as u64
@@ -266,7 +266,6 @@ fn eight_threads_and_compaction_corrupt_nothing_on_the_host_device() {
 #[test]
 fn eight_threads_and_compaction_corrupt_nothing_on_the_gpu() {
     if let Some(device) = common::cuda() {
-        let _alone = common::alone_on_the_gpu();
         // Compaction moves half the pool at a time, byte by byte under a sanitizer's eyes.
         let (limit, most_bytes) = match common::under_sanitizer() {
             true => (32 << 20, 512 << 10),

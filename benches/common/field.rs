@@ -1,5 +1,6 @@
 //! Device memory of random content to move things in, with a host copy to check against.
 
+use crate::common::BackendOf;
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 

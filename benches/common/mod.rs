@@ -11,12 +11,26 @@ pub mod peers;
 pub mod record;
 pub mod ring;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use warpool::Device;
+use warpool::device::Backend;
 
 use record::Record;
+
+/// The backend of a device, for benches: they do what safe code must not.
+pub trait BackendOf {
+    fn backend(&self) -> &Arc<dyn Backend>;
+}
+
+impl BackendOf for Device {
+    fn backend(&self) -> &Arc<dyn Backend> {
+        // SAFETY: benches give it what they made themselves, and look after what they do to the crate's.
+        unsafe { self.raw_backend() }
+    }
+}
 
 /// Samples of one figure.
 pub const SAMPLES: usize = 10;

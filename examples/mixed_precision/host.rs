@@ -21,10 +21,9 @@ impl Machine for OnHost {
             // SAFETY: the addresses are host memory of the pool, freed in this stream's order.
             unsafe { run(call) }
         };
-        self.0
-            .device()
-            .backend()
-            .host_call(self.0.raw(), Box::new(work))?;
+        // SAFETY: the stream is live and not under capture.
+        let backend = unsafe { self.0.device().raw_backend() };
+        backend.host_call(self.0.raw(), Box::new(work))?;
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 // The kernels of the example mixed_precision: a network of one hidden layer, in f16 and in f32.
 //
-// kernels.ptx is made from this file; tests/example_kernels.rs says how, and that it is current.
+// kernels.ptx is made from this file; tests/build/example_kernels.rs says how, and that it is current.
 // host.rs has the same functions for the host device.
 #include <cuda_fp16.h>
 

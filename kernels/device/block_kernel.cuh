@@ -21,17 +21,16 @@ template <class S, class D, class Op>
 __device__ __forceinline__ void convert_blocks(const wp_convert &a, u64 e, Op &op) {
     constexpr int V = Shape<S, D>::V, U = BLOCKS_UNROLL;
     const u64 from = a.src + e * (S::SIZE / 8), to = a.dst + e * (D::SIZE / 8);
-    Vector<typename S::Bits, V> x[U];
+    Words<typename S::Bits, V> x[U];
 #pragma unroll
-    for (int u = 0; u < U; u++)
-        x[u] = load_streaming<typename S::Bits, V>(from + u * 32 * sizeof(x[0]));
+    for (int u = 0; u < U; u++) x[u] = load_words<typename S::Bits, V>(from + u * 32 * sizeof(x[0]), Kept::IN_TURN);
     const u32 before = op.most;
     u32 most = before;
-#pragma unroll
-    for (int u = 0; u < U; u++) {
+    in_turn<Op::LONG>(x, [&](int u, const Words<typename S::Bits, V> &words) {
+        const Vector<typename S::Bits, V> of = bits_as<Vector<typename S::Bits, V>>(words);
         Vector<typename D::Bits, V> y;
         op.most = 0;
-        op.group(x[u].v, y.v, e + u * 32 * V);
+        op.group(of.v, y.v, e + u * 32 * V);
         store_streaming(to + u * 32 * sizeof(y), y);
         most = max(most, op.most);
         u32 block = op.most;
@@ -39,7 +38,7 @@ __device__ __forceinline__ void convert_blocks(const wp_convert &a, u64 e, Op &o
         for (int d = 1; d < AMAX_BLOCK / V; d *= 2) block = max(block, __shfl_xor_sync(0xFFFFFFFF, block, d));
         const u64 first = e + u * 32 * V;
         if (first % AMAX_BLOCK == 0) ((u32 *)a.block_amax)[first / AMAX_BLOCK] = block;
-    }
+    });
     op.most = most;
 }
 
@@ -78,7 +77,7 @@ int queue_blocks(const wp_convert &a, const Op &op, void *stream) {
     constexpr u64 V = Shape<S, D>::V, SIZE = V * CONVERT_THREADS * BLOCKS_GROUPS;
     const bool aligned = a.src % (V * S::SIZE / 8) == 0 && a.dst % (V * D::SIZE / 8) == 0;
     const u64 blocks = (a.count + SIZE - 1) / SIZE;
-    return launch(block_kernel<S, D, Op>, blocks, CONVERT_THREADS, stream, a, aligned, op);
+    return launch<block_kernel<S, D, Op>>(blocks, CONVERT_THREADS, stream, a, aligned, op);
 }
 
 }  // namespace wp

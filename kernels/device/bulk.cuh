@@ -75,6 +75,11 @@ __device__ __forceinline__ void bulk_store_mapped(wp_addr dst, const unsigned ch
         bulk_store(dst + head, stage + head, bytes - head);
 }
 
+// Orders what this thread has seen before the copies that it asks for from here on.
+__device__ __forceinline__ void bulk_fence_proxies() {
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
 __device__ __forceinline__ void bulk_commit() {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }

@@ -8,10 +8,13 @@
 // same bytes reach the memory, but 0.37 of the L2's lookups hit, against 0.05), and what a tile
 // would have to wait for has long been loaded.
 //
-// Neither side of a flag is fenced. A flag orders reads before writes, no data passes through it:
-// the tile's bytes are in shared memory when its barrier completes, and the flag is set after that;
-// the store is issued after the flag was seen, as only a branch on it leads there. A fence would
-// wait for what nobody needs (0.85 where this has 0.97).
+// A flag orders reads before writes, no data passes through it: the tile's bytes are in shared memory
+// when its barrier completes, and the flag is set after that; the store is issued after the flag was
+// seen, as only a branch on it leads there. In PTX's memory model that is an order only with a release
+// at the flag, an acquire where it is read, and a fence between the proxies, since the store is the copy
+// engine's. FENCED has them. Without, it is what multiprocessors of compute capability 9.0 do: fenced,
+// an H200 gave 0.85 where it gives 0.97 without, and it is the one on which every byte of a great many
+// slides was compared. Every other GPU gets FENCED.
 #ifndef WARPOOL_DEVICE_CHAIN_BULK_CUH
 #define WARPOOL_DEVICE_CHAIN_BULK_CUH
 
@@ -47,9 +50,22 @@ struct Held {
     bool more; // than 32 pieces
 };
 
+template <bool FENCED>
 __device__ __forceinline__ void flag_loaded(const Chain &chain, const Work &work) {
-    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(chain.words + work.tile), "r"(work.first | kLoaded)
-                 : "memory");
+    wp_u32 *flag = chain.words + work.tile;
+    if constexpr (FENCED)
+        asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(work.first | kLoaded) : "memory");
+    else
+        asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(work.first | kLoaded) : "memory");
+}
+
+template <bool FENCED>
+__device__ __forceinline__ wp_u32 read_flag(const Chain &chain, wp_u32 tile) {
+    if constexpr (!FENCED)
+        return read_word(chain, tile);
+    wp_u32 word;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(chain.words + tile) : "memory");
+    return word;
 }
 
 // Asks for a ticket; the answer is looked at in `find_work`, as late as may be.
@@ -96,22 +112,26 @@ __device__ __forceinline__ Held load_tile(const Chain &chain, const Work &work, 
 }
 
 // Returns when the tiles that a piece lands on are loaded.
+template <bool FENCED>
 __device__ __forceinline__ void await_room(const Chain &chain, const Piece &piece, wp_u32 tile) {
     Covered covered = covered_by(chain, piece, tile);
-    wp_u32 first = covered.first == kNoTile ? kLoaded : read_word(chain, covered.first);
-    wp_u32 last = covered.last == kNoTile ? kLoaded : read_word(chain, covered.last);
+    wp_u32 first = covered.first == kNoTile ? kLoaded : read_flag<FENCED>(chain, covered.first);
+    wp_u32 last = covered.last == kNoTile ? kLoaded : read_flag<FENCED>(chain, covered.last);
     while (!(first & kLoaded))
-        first = read_word(chain, covered.first);
+        first = read_flag<FENCED>(chain, covered.first);
     while (!(last & kLoaded))
-        last = read_word(chain, covered.last);
+        last = read_flag<FENCED>(chain, covered.last);
+    if constexpr (FENCED)
+        bulk_fence_proxies();
 }
 
+template <bool FENCED>
 __device__ __forceinline__ void store_tile(const Chain &chain, const Held &held, const unsigned char *stage) {
     wp_addr begin = tile_begin(chain, held.work.tile);
     Piece piece = held.piece;
     wp_u32 index = held.work.first + threadIdx.x % 32;
     for (bool more = held.more;;) {
-        await_room(chain, piece, held.work.tile);
+        await_room<FENCED>(chain, piece, held.work.tile);
         if (piece.bytes)
             bulk_store_mapped(piece.dst, stage + (piece.src - begin), piece.bytes);
         if (!more)
@@ -128,6 +148,7 @@ __device__ __forceinline__ void store_tile(const Chain &chain, const Held &held,
 // A lone move's tiles need no lookup and are claimed when there is room for them, the later the
 // better for the order of loads. With more moves the lookup takes two answers of the memory, so the
 // ticket is asked for while the tile before is on its way.
+template <bool FENCED>
 __device__ __forceinline__ void slide_tiles(const Chain &chain, SlideStage &stage) {
     bool early = chain.count > 1, over = false;
     Held held[kHeld];
@@ -153,13 +174,13 @@ __device__ __forceinline__ void slide_tiles(const Chain &chain, SlideStage &stag
                 barrier_wait(&stage.landed, phase);
                 phase ^= 1;
                 if (threadIdx.x % 32 == 0)
-                    flag_loaded(chain, next);
+                    flag_loaded<FENCED>(chain, next);
                 if (early)
                     next = find_work(chain, asked);
             }
             unsigned oldest = (slot + 1) % kHeld;
             if (held[oldest].work.tile != kNoTile)
-                store_tile(chain, held[oldest], stage.tiles[oldest]);
+                store_tile<FENCED>(chain, held[oldest], stage.tiles[oldest]);
         }
     }
     bulk_await_stored();
@@ -167,6 +188,7 @@ __device__ __forceinline__ void slide_tiles(const Chain &chain, SlideStage &stag
 
 #endif // __CUDA_ARCH__ >= 900
 
+template <bool FENCED>
 __global__ void __launch_bounds__(kSlideWarps * 32) slide_bulk(Chain chain) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) unsigned char shared[];
@@ -174,7 +196,7 @@ __global__ void __launch_bounds__(kSlideWarps * 32) slide_bulk(Chain chain) {
     if (threadIdx.x % 32 == 0)
         barrier_init(&stage.landed);
     __syncwarp();
-    slide_tiles(chain, stage);
+    slide_tiles<FENCED>(chain, stage);
 #endif
 }
 

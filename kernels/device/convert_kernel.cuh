@@ -6,6 +6,7 @@
 #ifndef WARPOOL_CONVERT_KERNEL_CUH
 #define WARPOOL_CONVERT_KERNEL_CUH
 
+#include "ahead.cuh"
 #include "launch.cuh"
 #include "tile.cuh"
 
@@ -15,20 +16,13 @@ namespace wp {
 struct Cut {
     u32 shares;
     u32 per_row;
+    u32 ahead; /* tiles ahead that L2 is asked for, or 0 */
 };
-
-/*
- * How many tiles ahead a warp asks L2 for the source of a tile, about half of what is under way at once.
- * A warp waits for its tile and then for the tile's elements; this makes the second wait short. Of a
- * copy, for 1,000, 10,000 and 100,000 tensors: 2048 gave 0.94, 0.88, 0.90, none 0.91, 0.89, 0.83, and
- * 4224 0.87, 0.86, 0.92 (measured on an H200).
- */
-constexpr u32 TILES_AHEAD = 2048;
 
 template <class S>
 __device__ __forceinline__ void prefetch_tile(const wp_convert &a, const Cut &cut, u32 share, u32 most) {
-    if (share + TILES_AHEAD >= cut.shares) return;
-    const wp_tile *tile = (const wp_tile *)a.tiles + share + TILES_AHEAD;
+    if (cut.ahead == 0 || share + cut.ahead >= cut.shares) return;
+    const wp_tile *tile = (const wp_tile *)a.tiles + share + cut.ahead;
     const u32 count = tile->count < most ? tile->count : most;
     if (count != 0) prefetch(tile->src, count * (S::SIZE / 8));
 }
@@ -44,8 +38,17 @@ __device__ __forceinline__ Kept kept_in_chunks(bool tiles) {
     return S::SIZE > D::SIZE && !tiles ? Kept::IN_TURN : Kept::FIRST_OUT;
 }
 
+/* Before compute capability 8.0 bf16 has no instruction, and needs the registers of a block less. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+template <class Op>
+constexpr int RESIDENT = Op::RESIDENT < 3 ? Op::RESIDENT : 3;
+#else
+template <class Op>
+constexpr int RESIDENT = Op::RESIDENT;
+#endif
+
 template <class S, class D, class Op>
-__global__ void __launch_bounds__(CONVERT_THREADS, Op::RESIDENT) convert_kernel(const wp_convert a, const Cut cut, Op op) {
+__global__ void __launch_bounds__(CONVERT_THREADS, RESIDENT<Op>) convert_kernel(const wp_convert a, const Cut cut, Op op) {
     constexpr int SIZE = Shape<S, D>::TILE * Op::CHUNKS;
     constexpr unsigned LANES = Shape<S, D>::LANES;
     const u32 share = blockIdx.x * (CONVERT_THREADS / LANES) + threadIdx.x / LANES;
@@ -75,14 +78,23 @@ __global__ void __launch_bounds__(CONVERT_THREADS, Op::RESIDENT) convert_kernel(
 /* Threads that a multiprocessor holds. */
 #if __CUDA_ARCH__ == 750
 constexpr unsigned MOST_THREADS = 1024;
-#elif __CUDA_ARCH__ >= 1200 || (__CUDA_ARCH__ >= 860 && __CUDA_ARCH__ < 900)
+#elif __CUDA_ARCH__ >= 1100 || (__CUDA_ARCH__ >= 860 && __CUDA_ARCH__ < 900)
 constexpr unsigned MOST_THREADS = 1536;
 #else
 constexpr unsigned MOST_THREADS = 2048;
 #endif
 
-/* Blocks that fill a multiprocessor with threads. */
+/*
+ * Blocks that fill a multiprocessor with threads, and the blocks of light operations: before compute
+ * capability 8.9 a conversion without an instruction of its own needs registers that as many blocks do
+ * not leave.
+ */
 constexpr unsigned FLAT_BLOCKS = MOST_THREADS / CONVERT_THREADS;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+constexpr unsigned LIGHT_BLOCKS = FLAT_BLOCKS * 3 / 4, LIGHT_ROWS = FLAT_BLOCKS / 2;
+#else
+constexpr unsigned LIGHT_BLOCKS = FLAT_BLOCKS, LIGHT_ROWS = FLAT_BLOCKS * 5 / 8;
+#endif
 
 /*
  * Widening stores more than it loads, and the memory loses time whenever it turns from one to the other.
@@ -92,12 +104,12 @@ constexpr unsigned FLAT_BLOCKS = MOST_THREADS / CONVERT_THREADS;
  *   256, none                0.957         0.971         0.973
  *   1024, none               0.881         0.919         0.925
  *   1024, 8 KiB by 2 MiB     0.984         0.991         0.991
- * Where as much is loaded as stored or more it loses up to 3 %.
+ * Where as much is loaded as stored or more it loses up to 3 %. Blocks of 512 where those of 1024 leave a
+ * part of the multiprocessor empty.
  */
 template <class S, class D>
 constexpr bool WIDENS = D::SIZE > S::SIZE;
-constexpr unsigned WIDE_THREADS = 1024;
-constexpr u32 RUN_BYTES = 8192, RUN_AHEAD = 2 << 20;
+constexpr unsigned WIDE_THREADS = MOST_THREADS % 1024 == 0 ? 1024 : 512;
 
 /* Asks for a run if one starts `ahead` bytes after the `bytes` of this block. */
 __device__ __forceinline__ void prefetch_run(u64 src, u64 end, u32 bytes, u32 ahead) {
@@ -112,7 +124,7 @@ __device__ __forceinline__ void prefetch_run(u64 src, u64 end, u32 bytes, u32 ah
 template <class S, class D, class Op>
 __global__ void __launch_bounds__(WIDENS<S, D> ? WIDE_THREADS : CONVERT_THREADS,
                                   WIDENS<S, D> ? MOST_THREADS / WIDE_THREADS
-                                  : Op::LIGHT  ? FLAT_BLOCKS
+                                  : Op::LIGHT  ? LIGHT_BLOCKS
                                                : FLAT_BLOCKS * 5 / 8)
     flat_kernel(u64 src, u64 dst, u64 count, u32 ahead, Op op) {
     constexpr int V = Op::FLAT_GROUP, U = Op::FLAT;
@@ -150,20 +162,38 @@ bool is_flat(const wp_convert &a) {
            a.dst % (dst < most ? dst : most) == 0;
 }
 
-/* Whether the current device has the bulk prefetch. */
-inline bool has_prefetch() {
-    int device = 0, major = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
+/*
+ * How far ahead a widening run of `bytes` asks for its source, and in which blocks: 0, and blocks as of
+ * any other run, where the loaded code cannot ask or the run is short.
+ */
+template <auto KERNEL>
+cudaError_t wide_launch(u64 bytes, u32 &ahead, unsigned &threads) {
+    Facts facts;
+    Code code;
+    cudaError_t error = facts_of_device(facts);
+    if (error == cudaSuccess) error = code_of<KERNEL>(code);
+    if (error != cudaSuccess) return error;
+    const u32 reach = run_ahead(facts.processors, facts.cache);
+    if (code.capability < 90 || reach == 0 || bytes < 4ull * reach) return cudaSuccess;
+    ahead = reach;
+    threads = code.threads >= 1024 && facts.threads % 1024 == 0 ? 1024 : 512;
+    return cudaSuccess;
 }
 
 template <class S, class D, class Op>
 int queue_flat(const wp_convert &a, const Op &op, void *stream) {
-    const bool ahead = WIDENS<S, D> && a.count * (S::SIZE / 8) >= 4 * RUN_AHEAD && has_prefetch();
-    const unsigned threads = ahead ? WIDE_THREADS : CONVERT_THREADS;
+    constexpr auto KERNEL = flat_kernel<S, D, Op>;
+    u32 ahead = 0;
+    unsigned threads = CONVERT_THREADS;
+    if constexpr (WIDENS<S, D>) {
+        /* A short run needs no answer. */
+        const u64 bytes = a.count * (S::SIZE / 8);
+        const cudaError_t error = bytes < SHORT_RUN ? cudaSuccess : wide_launch<KERNEL>(bytes, ahead, threads);
+        if (error != cudaSuccess) return error;
+    }
     const u64 block = Op::FLAT_GROUP * Op::FLAT * threads;
     const u64 blocks = (a.count + block - 1) / block;
-    return launch(flat_kernel<S, D, Op>, blocks, threads, stream, a.src, a.dst, a.count, ahead ? RUN_AHEAD : 0u, op);
+    return launch<KERNEL>(blocks, threads, stream, a.src, a.dst, a.count, ahead, op);
 }
 
 /* n / d for n below 2^31 and d above 1, by one multiplication (Granlund, Montgomery: 1994). */
@@ -179,28 +209,27 @@ struct Divisor {
 
 /* Rows of whole groups, all aligned: a group a thread, whatever the row it lies in. */
 template <class S, class D, class Op>
-__global__ void __launch_bounds__(CONVERT_THREADS, Op::LIGHT ? FLAT_BLOCKS * 5 / 8 : 3)
+__global__ void __launch_bounds__(CONVERT_THREADS, Op::LIGHT ? LIGHT_ROWS : 3)
     rows_kernel(const wp_convert a, u32 groups, const Divisor per_row, Op op) {
     constexpr int V = Shape<S, D>::V, U = 4;
     const u32 first = blockIdx.x * (CONVERT_THREADS * U) + threadIdx.x;
-    Vector<typename S::Bits, V> x[U];
-    u32 row[U];
+    Words<typename S::Bits, V> x[U];
 #pragma unroll
     for (int u = 0; u < U; u++) {
-        const u32 g = first + u * CONVERT_THREADS;
-        row[u] = per_row.quotient(g);
-        const u64 at = a.src + row[u] * a.src_pitch + (u64)(g - row[u] * per_row.d) * sizeof(x[0]);
-        if (g < groups) x[u] = load_streaming<typename S::Bits, V>(at);
+        const u32 g = first + u * CONVERT_THREADS, row = per_row.quotient(g);
+        const u64 at = a.src + row * a.src_pitch + (u64)(g - row * per_row.d) * sizeof(x[0]);
+        if (g < groups) x[u] = load_words<typename S::Bits, V>(at, Kept::IN_TURN);
     }
-#pragma unroll
-    for (int u = 0; u < U; u++) {
+    in_turn<Op::LONG>(x, [&](int u, const Words<typename S::Bits, V> &words) {
         const u32 g = first + u * CONVERT_THREADS;
         if (g < groups) {
+            const u32 row = per_row.quotient(g);
+            const Vector<typename S::Bits, V> from = bits_as<Vector<typename S::Bits, V>>(words);
             Vector<typename D::Bits, V> y;
-            op.group(x[u].v, y.v, (u64)g * V);
-            store_streaming(a.dst + row[u] * a.dst_pitch + (u64)(g - row[u] * per_row.d) * sizeof(y), y);
+            op.group(from.v, y.v, (u64)g * V);
+            store_streaming(a.dst + row * a.dst_pitch + (u64)(g - row * per_row.d) * sizeof(y), y);
         }
-    }
+    });
 }
 
 /* Whether rows_kernel may be used. */
@@ -216,7 +245,7 @@ template <class S, class D, class Op>
 int queue_rows(const wp_convert &a, const Op &op, void *stream) {
     const u64 per_row = a.count / Shape<S, D>::V, groups = per_row * a.rows;
     const u64 blocks = (groups + CONVERT_THREADS * 4 - 1) / (CONVERT_THREADS * 4);
-    return launch(rows_kernel<S, D, Op>, blocks, CONVERT_THREADS, stream, a, (u32)groups, Divisor((u32)per_row), op);
+    return launch<rows_kernel<S, D, Op>>(blocks, CONVERT_THREADS, stream, a, (u32)groups, Divisor((u32)per_row), op);
 }
 
 /* Whether some row's destination starts inside a group, so that the row reaches into one more. */
@@ -234,8 +263,15 @@ int queue_convert(const wp_convert &a, const Op &op, void *stream) {
     /* More shares than a number of 32 bits counts are more than any device's memory holds. */
     if (per_row > 0xFFFFFFF0u / a.rows) return cudaErrorInvalidValue;
     const u64 shares = per_row * a.rows, at_once = CONVERT_THREADS / Shape<S, D>::LANES;
-    return launch(convert_kernel<S, D, Op>, (shares + at_once - 1) / at_once, CONVERT_THREADS, stream, a,
-                  Cut{(u32)shares, (u32)per_row}, op);
+    u32 ahead = 0;
+    if (a.tiles != 0) {
+        Facts facts;
+        const cudaError_t error = facts_of_device(facts);
+        if (error != cudaSuccess) return error;
+        ahead = tiles_ahead(facts.processors, facts.cache, Shape<S, D>::TILE * (S::SIZE / 8));
+    }
+    return launch<convert_kernel<S, D, Op>>((shares + at_once - 1) / at_once, CONVERT_THREADS, stream, a,
+                                            Cut{(u32)shares, (u32)per_row, ahead}, op);
 }
 
 }  // namespace wp

@@ -7,13 +7,17 @@
 
 namespace wp {
 
+template <class T>
+constexpr bool FP8 = SAME<T, E4M3> || SAME<T, E5M2>;
+
 /* The pairs that are converted. Rounding matters for the ones that are not EXACT. */
 template <class S, class D>
 constexpr bool PAIR =
     (SAME<S, F32> && !SAME<D, F32>) || (SAME<D, F32> && !SAME<S, F32>) ||
     (SAME<S, F64> && (SAME<D, F16> || SAME<D, BF16>)) ||
-    (SAME<S, F16> && (SAME<D, BF16> || SAME<D, E4M3> || SAME<D, E5M2>)) ||
-    (SAME<S, BF16> && SAME<D, F16>) || (SAME<D, F16> && (SAME<S, E4M3> || SAME<S, E5M2>));
+    (SAME<S, F16> && (SAME<D, BF16> || FP8<D>)) ||
+    (SAME<S, BF16> && (SAME<D, F16> || FP8<D>)) || (FP8<S> && (SAME<D, F16> || SAME<D, BF16>)) ||
+    (FP8<S> && FP8<D> && !SAME<S, D>);
 
 /* `x`, bits of S, as the bits of D; rounded once, as `mode` says. */
 template <class S, class D, class Mode>

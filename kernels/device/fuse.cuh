@@ -6,9 +6,9 @@
 
 namespace wp {
 
-/* The pairs that can be fused: those of element() without F64. */
+/* The pairs that can be fused: those of element(), and a format with itself, without F64. */
 template <class S, class D>
-constexpr bool FUSED_PAIR = PAIR<S, D> && !SAME<S, F64> && !SAME<D, F64>;
+constexpr bool FUSED_PAIR = (PAIR<S, D> || SAME<S, D>) && !SAME<S, F64> && !SAME<D, F64>;
 
 /* x * scale + bias, rounded once; any NaN as F32::QNAN. */
 WP_HD u32 multiply_add(u32 x, float scale, float bias) {

@@ -24,6 +24,7 @@ struct Fused {
     /* Long, so that few blocks meet at the flag and the maximum. */
     static constexpr int CHUNKS = 4;
     static constexpr int RESIDENT = NEAREST ? 3 : 2;
+    static constexpr bool LONG = !NEAREST;
     Narrower narrower;
     float scale, bias;
     wp_addr scale_at, flag, amax;

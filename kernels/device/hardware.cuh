@@ -167,13 +167,16 @@ template <>
 struct Hardware<E5M2, F16> : HardwareFp8ToF16<E5M2> {};
 #endif
 
-/* In two steps, the first one exact. */
+/*
+ * In two steps, the first one exact. Where D holds every value of S an infinity stays one, whatever is
+ * asked of overflow; the second step knows only Via, which D may not hold.
+ */
 template <class S, class Via, class D>
 struct HardwareVia {
     static __device__ __forceinline__ void two(const typename S::Bits *x, typename D::Bits *y, bool saturate) {
         typename Via::Bits wide[2];
         Hardware<S, Via>::two(x, wide, false);
-        Hardware<Via, D>::two(wide, y, saturate);
+        Hardware<Via, D>::two(wide, y, saturate && !EXACT<S, D>);
     }
 };
 template <>
@@ -192,6 +195,20 @@ struct Hardware<F16, BF16> {
 };
 template <>
 struct Hardware<BF16, F16> : HardwareVia<BF16, F32, F16> {};
+/* Any NaN of BF16 is one of F32, which the next conversion makes QNAN. */
+template <>
+struct Hardware<BF16, E4M3> : HardwareVia<BF16, F32, E4M3> {};
+template <>
+struct Hardware<BF16, E5M2> : HardwareVia<BF16, F32, E5M2> {};
+/* Every value of either is one of F16, and of BF16: both steps to BF16 are exact. */
+template <>
+struct Hardware<E4M3, BF16> : HardwareVia<E4M3, F16, BF16> {};
+template <>
+struct Hardware<E5M2, BF16> : HardwareVia<E5M2, F16, BF16> {};
+template <>
+struct Hardware<E4M3, E5M2> : HardwareVia<E4M3, F16, E5M2> {};
+template <>
+struct Hardware<E5M2, E4M3> : HardwareVia<E5M2, F16, E4M3> {};
 
 /* F64 to F32 rounded to odd; infinite only for infinities, NaN for NaN. */
 __device__ __forceinline__ u32 round_to_odd(u64 x) {

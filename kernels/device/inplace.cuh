@@ -47,7 +47,7 @@ __device__ __forceinline__ void await_loaded(const u32 *flag) {
 
 /* Scratch: the ticket counter, then a flag a tile from byte 64 on; zero at the start. */
 template <class S, class D>
-__global__ void __launch_bounds__(CONVERT_THREADS) inplace_kernel(u64 addr, u64 count, u64 scratch, Chosen<S, D> op) {
+__global__ void __launch_bounds__(CONVERT_THREADS) inplace_kernel(u64 addr, u64 count, u64 scratch, Chosen<S, D, true> op) {
     constexpr int V = Shape<S, D>::V;
     constexpr int U = INPLACE_TILE / (V * CONVERT_THREADS);
     static_assert(U * V * CONVERT_THREADS == INPLACE_TILE, "a tile is a whole number of groups a thread");
@@ -60,17 +60,19 @@ __global__ void __launch_bounds__(CONVERT_THREADS) inplace_kernel(u64 addr, u64 
     u32 *flags = (u32 *)(scratch + 64);
     const u64 tile = DB > SB ? gridDim.x - 1 - ticket : ticket;
     const u64 begin = tile * INPLACE_TILE;
-    SV x[U];
+    Words<typename S::Bits, V> x[U];
 #pragma unroll
     for (int u = 0; u < U; u++) {
         const u64 e = begin + (u64)(threadIdx.x + u * CONVERT_THREADS) * V;
         if (e + V <= count) {
             /* Lines that a widening stores to again soon had better be gone. */
-            x[u] = load_streaming<typename S::Bits, V>(addr + e * SB, DB < SB ? Kept::IN_TURN : Kept::FIRST_OUT);
+            x[u] = load_words<typename S::Bits, V>(addr + e * SB, DB < SB ? Kept::IN_TURN : Kept::FIRST_OUT);
         } else {
+            SV part;
 #pragma unroll
             for (int i = 0; i < V; i++)
-                x[u].v[i] = e + i < count ? ((const typename S::Bits *)addr)[e + i] : (typename S::Bits)0;
+                part.v[i] = e + i < count ? ((const typename S::Bits *)addr)[e + i] : (typename S::Bits)0;
+            x[u] = bits_as<Words<typename S::Bits, V>>(part);
         }
     }
     __syncthreads();
@@ -78,11 +80,11 @@ __global__ void __launch_bounds__(CONVERT_THREADS) inplace_kernel(u64 addr, u64 
     const Covered on = covered<S, D>(tile, count);
     if (on.first + threadIdx.x <= on.last && on.first + threadIdx.x != tile) await_loaded(flags + on.first + threadIdx.x);
     __syncthreads();
-#pragma unroll
-    for (int u = 0; u < U; u++) {
+    in_turn<true>(x, [&](int u, const Words<typename S::Bits, V> &words) {
         const u64 e = begin + (u64)(threadIdx.x + u * CONVERT_THREADS) * V;
+        const SV from = bits_as<SV>(words);
         DV y;
-        op.group(x[u].v, y.v, e);
+        op.group(from.v, y.v, e);
         if (e + V <= count) {
             store_streaming(addr + e * DB, y);
         } else {
@@ -90,7 +92,7 @@ __global__ void __launch_bounds__(CONVERT_THREADS) inplace_kernel(u64 addr, u64 
             for (int i = 0; i < V; i++)
                 if (e + i < count) ((typename D::Bits *)addr)[e + i] = y.v[i];
         }
-    }
+    });
 }
 
 }  // namespace wp

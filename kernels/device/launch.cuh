@@ -1,23 +1,128 @@
-/* launch.cuh: how every entry point launches: no pending error of the application is consumed. */
+/*
+ * launch.cuh: how every entry point launches, and what it asks of the device.
+ *
+ * The runtime keeps one last error a thread, which the application shares. A launch in triple brackets
+ * has no outcome but that, and asking for it would take an older error, of the application's or of
+ * another launch, for this launch's own, and clear it. cudaLaunchKernelEx returns its own. Of the
+ * other calls here each returns its own error too, and leaves the last one alone when there is none.
+ *
+ * A kernel is named where it is launched and enters a list by that, before main: wp_cuda_load loads
+ * what the list holds. So none can be missing.
+ */
 #ifndef WARPOOL_LAUNCH_CUH
 #define WARPOOL_LAUNCH_CUH
 
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include "host/shim.h"
 
 namespace wp {
 
-/* Queues `kernel` on `blocks` x `threads`; the error is this launch's own. */
+/* A kernel of the list. */
+struct Listed {
+    const void *kernel;
+    const Listed *next;
+    explicit Listed(const void *kernel);
+};
+
+/* The whole list; nothing before the first Listed is made. */
+inline const Listed *all_kernels = nullptr;
+
+inline Listed::Listed(const void *kernel) : kernel(kernel), next(all_kernels) { all_kernels = this; }
+
+template <auto KERNEL>
+struct InList {
+    static const Listed entry;
+};
+template <auto KERNEL>
+const Listed InList<KERNEL>::entry((const void *)KERNEL);
+
+/* The arguments as the kernel's parameters. */
 template <class... Params, class... Args>
-int launch(void (*kernel)(Params...), u64 blocks, unsigned threads, void *stream, Args... args) {
+int launch_as(void (*kernel)(Params...), const cudaLaunchConfig_t &config, const Args &...args) {
+    return (int)cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+}
+
+/* Queues a kernel on `blocks` x `threads` with `shared` bytes a block; the error is this launch's own. */
+template <auto KERNEL, class... Args>
+int launch_shared(u64 blocks, unsigned threads, unsigned shared, void *stream, const Args &...args) {
+    (void)&InList<KERNEL>::entry;
     if (blocks == 0) return WP_OK;
     if (blocks > 0x7FFFFFFFull) return WP_INVALID;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3((unsigned)blocks);
     config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared;
     config.stream = (cudaStream_t)stream;
-    return (int)cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+    return launch_as(KERNEL, config, args...);
+}
+
+template <auto KERNEL, class... Args>
+int launch(u64 blocks, unsigned threads, void *stream, const Args &...args) {
+    return launch_shared<KERNEL>(blocks, threads, 0, stream, args...);
+}
+
+/* An attribute of the current device. */
+inline cudaError_t device_attribute(cudaDeviceAttr attribute, int &value) {
+    int device = 0;
+    const cudaError_t error = cudaGetDevice(&device);
+    return error != cudaSuccess ? error : cudaDeviceGetAttribute(&value, attribute, device);
+}
+
+/*
+ * Lets blocks of `kernel` on the current device have `bytes` of dynamic shared memory: more than 48 KiB
+ * must be asked for. By the driver's call, which cudaFuncSetAttribute makes too: the runtime sets the
+ * thread's last error to that call's outcome, and so clears an older one when all is well.
+ */
+inline cudaError_t allow_shared(const void *kernel, unsigned bytes) {
+    using Set = CUresult (*)(CUfunction_attribute, int, CUkernel, CUdevice);
+    void *set = nullptr;
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+    cudaError_t error =
+        cudaGetDriverEntryPointByVersion("cuKernelSetAttribute", &set, 12000, cudaEnableDefault, &found);
+#else
+    cudaError_t error = cudaGetDriverEntryPoint("cuKernelSetAttribute", &set, cudaEnableDefault, &found);
+#endif
+    if (error == cudaSuccess && found != cudaDriverEntryPointSuccess) error = cudaErrorSymbolNotFound;
+    cudaKernel_t handle = nullptr;
+    if (error == cudaSuccess) error = cudaGetKernel(&handle, kernel);
+    int device = 0;
+    if (error == cudaSuccess) error = cudaGetDevice(&device);
+    if (error != cudaSuccess) return error;
+    /* The codes of the two enumerations are the same. */
+    return (cudaError_t)((Set)set)(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)bytes, handle, device);
+}
+
+/* What of the current device the launches are cut for. */
+struct Facts {
+    int processors;
+    int threads; /* that a multiprocessor holds */
+    int cache;   /* bytes of L2 */
+};
+
+inline cudaError_t facts_of_device(Facts &facts) {
+    cudaError_t error = device_attribute(cudaDevAttrMultiProcessorCount, facts.processors);
+    if (error == cudaSuccess) error = device_attribute(cudaDevAttrMaxThreadsPerMultiProcessor, facts.threads);
+    return error == cudaSuccess ? device_attribute(cudaDevAttrL2CacheSize, facts.cache) : error;
+}
+
+/*
+ * The code that was loaded of a kernel: the compute capability that it was compiled for, times ten,
+ * which may be lower than the device's, and the largest block.
+ */
+struct Code {
+    int capability;
+    int threads;
+};
+
+template <auto KERNEL>
+cudaError_t code_of(Code &code) {
+    cudaFuncAttributes attributes = {};
+    const cudaError_t error = cudaFuncGetAttributes(&attributes, KERNEL);
+    code = {attributes.ptxVersion, attributes.maxThreadsPerBlock};
+    return error;
 }
 
 }  // namespace wp

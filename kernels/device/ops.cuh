@@ -6,6 +6,7 @@
  *   CHUNKS              how many chunks of Shape the threads of one do, elsewhere;
  *   RESIDENT            blocks a multiprocessor is to hold, which bounds the registers;
  *   LIGHT               whether as many threads as fit are worth more than registers, if aligned;
+ *   LONG                whether a group's code is so long that loops over groups are not unrolled;
  *   begin()             called once by every thread before the first element;
  *   group(x, y, index)  a group of neighbours, the first numbered `index`;
  *   one(x, index)       one element, where a group is not whole;
@@ -43,6 +44,22 @@ __device__ __forceinline__ void philox_pairs(u32 (&pairs)[V / 2], u64 seed, u64 
     for (int i = 0; i < V / 2; i++) pairs[i] = off & 1 ? __funnelshift_r(all[i], all[i + 1], 16) : all[i];
 }
 
+/* The same for any even V: eight at a time. */
+template <int V>
+__device__ __forceinline__ void philox_all(u32 (&pairs)[V / 2], u64 seed, u64 index) {
+    if constexpr (V <= 8) {
+        philox_pairs<V>(pairs, seed, index);
+    } else {
+#pragma unroll
+        for (int from = 0; from < V; from += 8) {
+            u32 eight[4];
+            philox_pairs<8>(eight, seed, index + from);
+#pragma unroll
+            for (int i = 0; i < 4; i++) pairs[from / 2 + i] = eight[i];
+        }
+    }
+}
+
 /* Two neighbours under a mode other than nearest. */
 template <class S, class D, class Mode>
 __device__ __forceinline__ void round_two(const typename S::Bits *x, typename D::Bits *y, const Mode &mode,
@@ -74,7 +91,7 @@ __device__ __forceinline__ void convert_all(const typename S::Bits (&x)[V], type
         for (int i = 0; i < V; i += 2) Hardware<S, D>::two(x + i, y + i, saturate);
     } else {
         u32 random[V / 2] = {};
-        if constexpr (Mode::RANDOM) philox_pairs<V>(random, seed, index);
+        if constexpr (Mode::RANDOM) philox_all<V>(random, seed, index);
 #pragma unroll
         for (int i = 0; i < V; i += 2) round_two<S, D>(x + i, y + i, mode, saturate, random[i / 2]);
     }
@@ -85,6 +102,7 @@ template <class S, class D, class Mode>
 struct Plain {
     static constexpr int CHUNKS = 1;
     static constexpr bool LIGHT = EXACT<S, D> || SAME_MODE<Mode, Nearest>;
+    static constexpr bool LONG = !LIGHT;
     /* Where the rounding is worked out, and 8 neighbours share a call of the generator, a thread takes
      * them in one group: its stores are then as wide as can be. */
     static constexpr int FLAT_GROUP = LIGHT ? Shape<S, D>::V : 8;
@@ -108,16 +126,28 @@ struct Plain {
     __device__ __forceinline__ void finish(u32, bool) {}
 };
 
-/* The mode chosen when the kernel runs; the branch is the same for the whole grid. */
-template <class S, class D>
+/*
+ * The mode chosen when the kernel runs; the branch is the same for the whole grid. Without NEAREST
+ * that mode has a kernel of its own and is not asked for here.
+ */
+template <class S, class D, bool NEAREST>
 struct Chosen {
+    static constexpr int CHUNKS = 1;
+    static constexpr bool LIGHT = false, LONG = true;
+    static constexpr int RESIDENT = 3;
     u32 rounding;
     bool saturate;
     u64 seed;
 
+    __device__ __forceinline__ bool is_nearest() const {
+        return EXACT<S, D> || (NEAREST && rounding == WP_NEAREST);
+    }
+
+    __device__ __forceinline__ void begin() {}
+
     template <int V>
     __device__ __forceinline__ void group(const typename S::Bits (&x)[V], typename D::Bits (&y)[V], u64 index) const {
-        if (EXACT<S, D> || rounding == WP_NEAREST) {
+        if (is_nearest()) {
             convert_all<S, D>(x, y, Nearest(), saturate, seed, index);
         } else if (rounding == WP_STOCHASTIC) {
             convert_all<S, D>(x, y, Stochastic(), saturate, seed, index);
@@ -127,10 +157,12 @@ struct Chosen {
     }
 
     __device__ __forceinline__ typename D::Bits one(typename S::Bits x, u64 index) const {
-        if (EXACT<S, D> || rounding == WP_NEAREST) return element<S, D>(x, Nearest(), saturate);
+        if (is_nearest()) return element<S, D>(x, Nearest(), saturate);
         if (rounding == WP_STOCHASTIC) return element<S, D>(x, Stochastic(), saturate, philox_half(seed, index));
         return element<S, D>(x, Directed(rounding), saturate);
     }
+
+    __device__ __forceinline__ void finish(u32, bool) {}
 };
 
 }  // namespace wp

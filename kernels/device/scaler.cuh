@@ -21,21 +21,27 @@ WP_HD bool is_finite(typename T::Bits x) {
     return (x & (typename T::Bits)~T::SIGN) < T::OVERFLOW;
 }
 
+/* A positive scale, perhaps 0 or infinite, as the nearest one that a scaler may have. */
+WP_HD float bounded_scale(float scale) {
+    const float lowest = power_f32(-WP_SCALER_EXPONENT), highest = power_f32(WP_SCALER_EXPONENT);
+    return scale < lowest ? lowest : scale > highest ? highest : scale;
+}
+
 /* The end of a step; see wp_scaler_update. */
 WP_HD void update_scaler(wp_scaler &s) {
+    const bool grows = s.found == 0 && ++s.good_steps >= s.interval;
     s.updates++;
     s.skip = s.found;
     if (s.found != 0) {
-        s.scale *= s.backoff;
+        s.scale = WP_SEEDED("scale-backs-off-to-nothing") ? s.scale * s.backoff : bounded_scale(s.scale * s.backoff);
         s.good_steps = 0;
         s.skipped++;
-    } else if (++s.good_steps >= s.interval) {
-        const float grown = s.scale * s.growth;
-        if ((bits_as<u32>(grown) & 0x7FFFFFFF) <= F32::MAX) s.scale = grown;
+    } else if (grows) {
+        s.scale = bounded_scale(s.scale * s.growth);
         s.good_steps = 0;
     }
     s.found = 0;
-    s.inverse = 1.0f / s.scale;
+    if (!(grows && WP_SEEDED("inverse-scale-stays-after-growth"))) s.inverse = 1.0f / s.scale;
 }
 
 }  // namespace wp

@@ -27,8 +27,9 @@ struct Shape {
      */
     static constexpr int LANES = 32;
     static constexpr int CHUNK = 8;                           /* groups a lane */
-    static constexpr int UNROLL = 4;                          /* of these under way */
-    static constexpr int UNROLL_SHIFTED = 3;                  /* where the source is not aligned */
+    /* Groups of 16, of two 8-bit formats, need twice the registers. */
+    static constexpr int UNROLL = V > 8 ? 2 : 4;              /* of these under way */
+    static constexpr int UNROLL_SHIFTED = V > 8 ? 1 : 3;      /* where the source is not aligned */
     static constexpr int TILE = V * CHUNK * LANES;            /* elements of a chunk */
 };
 

@@ -67,18 +67,18 @@ __device__ __forceinline__ void convert_groups(const Chunk &c, const Whole &w, i
 #pragma unroll 1
     for (int g = w.begin + lane; g < w.end; g += LANES * U) {
         const u64 from = c.src + (i64)g * (i64)sizeof(SV), to = c.dst + (i64)g * (i64)sizeof(DV);
-        SV x[U];
+        Words<typename S::Bits, V> x[U];
 #pragma unroll
         for (int u = 0; u < U; u++)
-            if (g + LANES * u < w.end) x[u] = load_streaming<typename S::Bits, V>(from + u * LANES * sizeof(SV), kept);
-#pragma unroll
-        for (int u = 0; u < U; u++) {
+            if (g + LANES * u < w.end) x[u] = load_words<typename S::Bits, V>(from + u * LANES * sizeof(SV), kept);
+        in_turn<Op::LONG>(x, [&](int u, const Words<typename S::Bits, V> &words) {
             if (g + LANES * u < w.end) {
+                const SV of = bits_as<SV>(words);
                 DV y;
-                op.group(x[u].v, y.v, c.index + (i64)(g + LANES * u) * V);
+                op.group(of.v, y.v, c.index + (i64)(g + LANES * u) * V);
                 store_streaming(to + u * LANES * sizeof(DV), y);
             }
-        }
+        });
     }
 }
 
@@ -99,16 +99,19 @@ __device__ __forceinline__ void convert_shifted(const Chunk &c, const Whole &w, 
         for (int u = 0; u <= U; u++)
             if (g + LANES * u <= w.end && (u < U || lane == 0))
                 x[u] = load_words<typename S::Bits, V>(base + (i64)(g + LANES * u) * (i64)sizeof(SV), kept);
+        /* Groups take the vectors two by two: what follows a group's is the next one's. */
+        Words<typename S::Bits, V> whole[U];
 #pragma unroll
-        for (int u = 0; u < U; u++) {
-            const Words<typename S::Bits, V> next = of_next_lane(x[u], x[u + 1], lane);
+        for (int u = 0; u < U; u++)
+            whole[u] = bits_as<Words<typename S::Bits, V>>(shifted(x[u], of_next_lane(x[u], x[u + 1], lane), off));
+        in_turn<Op::LONG>(whole, [&](int u, const Words<typename S::Bits, V> &words) {
             if (g + LANES * u < w.end) {
-                const SV from = shifted(x[u], next, off);
+                const SV from = bits_as<SV>(words);
                 DV y;
                 op.group(from.v, y.v, c.index + (i64)(g + LANES * u) * V);
                 store_streaming(c.dst + (i64)(g + LANES * u) * (i64)sizeof(DV), y);
             }
-        }
+        });
     }
 }
 

@@ -95,6 +95,26 @@ __device__ __forceinline__ Words<T, N> load_words(u64 address, Kept kept) {
     return bits_as<Words<T, N>>(load_once((const R *)address, kept));
 }
 
+/*
+ * each(u, x[u]) for all U, in turn. With ROLLED as a loop, in which what is left moves down a place:
+ * the code of a long body is there once, which is most of what a build takes, and loads are still
+ * under way together. An index would put the values into memory.
+ */
+template <bool ROLLED, class T, int U, class Each>
+__device__ __forceinline__ void in_turn(T (&x)[U], const Each &each) {
+    if constexpr (ROLLED) {
+#pragma unroll 1
+        for (int u = 0; u < U; u++) {
+            each(u, x[0]);
+#pragma unroll
+            for (int i = 0; i + 1 < U; i++) x[i] = x[i + 1];
+        }
+    } else {
+#pragma unroll
+        for (int u = 0; u < U; u++) each(u, x[u]);
+    }
+}
+
 /* The words of the next lane; in the last one those of lane 0 in `beyond`. For whole warps. */
 template <class T, int N>
 __device__ __forceinline__ Words<T, N> of_next_lane(const Words<T, N> &own, const Words<T, N> &beyond, int lane) {

@@ -52,6 +52,8 @@ WP_HD typename D::Bits widen(typename S::Bits x) {
         return (B)x << 16;
     } else if constexpr (SAME<S, E5M2> && SAME<D, F16>) {
         return (x & 0x7F) > S::OVERFLOW ? D::QNAN : (B)(x << 8);
+    } else if constexpr (SAME<D, BF16>) { /* 8-bit formats: what an F32 of theirs has is in its upper half */
+        return (B)(widen_rebias<S, F32>(x) >> 16);
     } else if constexpr (SAME<D, F16>) { /* E4M3: all its values are normal numbers of F16, or 0 */
         const u32 wide = widen_rebias<S, F32>(x);
         const u32 magnitude = wide & 0x7FFFFFFF;

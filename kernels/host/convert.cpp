@@ -67,7 +67,8 @@ WP_AVX2 void f32_to_f16(const Run &run) {
         y = _mm_blendv_epi8(y, nan, _mm_cmpgt_epi16(magnitude, infinity));
         _mm_storeu_si128((__m128i *)(dst + i), y);
     }
-    for (; i < run.count; i++) dst[i] = narrow<F32, F16>(src[i], Nearest(), run.saturate);
+    const bool saturate = run.saturate && !WP_SEEDED("tail-of-f16-does-not-saturate");
+    for (; i < run.count; i++) dst[i] = narrow<F32, F16>(src[i], Nearest(), saturate);
 }
 
 WP_AVX2 void f16_to_f32(const Run &run) {
@@ -96,7 +97,8 @@ void f16_through_f32(const Run &run, const Mode &mode) {
     for (u64 start = 0; start < run.count; start += STRIP) {
         const u64 now = start + STRIP < run.count ? STRIP : run.count - start;
         f16_to_f32({(const u16 *)run.src + start, wide, now, 0, 0, false});
-        convert_run<F32, D>({wide, (typename D::Bits *)run.dst + start, now, run.index + start, run.seed, run.saturate}, mode);
+        const u64 index = WP_SEEDED("draws-repeat-with-the-strip") ? run.index : run.index + start;
+        convert_run<F32, D>({wide, (typename D::Bits *)run.dst + start, now, index, run.seed, run.saturate}, mode);
     }
 }
 #endif
@@ -187,9 +189,11 @@ void convert_one(const wp_convert &a, const Run &run, u32 tensor) {
             return;
         }
     }
-    with_mode<S, D>(a.rounding, EXACT<S, D>, [&](auto mode) {
-        if constexpr (!EXACT<S, D> || SAME_MODE<decltype(mode), Nearest>) convert_run<S, D>(run, mode);
-    });
+    if constexpr (PAIR<S, D>) {
+        with_mode<S, D>(a.rounding, EXACT<S, D>, [&](auto mode) {
+            if constexpr (!EXACT<S, D> || SAME_MODE<decltype(mode), Nearest>) convert_run<S, D>(run, mode);
+        });
+    }
 }
 
 template <class S, class D>
@@ -218,8 +222,8 @@ extern "C" int wp_host_convert(const wp_convert *args) {
     return with_pair(a.src_type, a.dst_type, WP_INVALID, [&](auto s, auto d) -> int {
         using S = decltype(s);
         using D = decltype(d);
-        if constexpr (PAIR<S, D>) {
-            if (a.fused != 0 && !FUSED_PAIR<S, D>) return WP_INVALID;
+        if constexpr (PAIR<S, D> || FUSED_PAIR<S, D>) {
+            if (a.fused != 0 ? !FUSED_PAIR<S, D> : !PAIR<S, D>) return WP_INVALID;
             convert_every<S, D>(a);
             return WP_OK;
         }

@@ -98,3 +98,5 @@ extern "C" int wp_host_pattern(const wp_pattern *args) {
     if (args->op == WP_VERIFY) report(*args, ranges, found);
     return WP_OK;
 }
+
+extern "C" wp_u32 wp_host_abi(void) { return WP_ABI_VERSION; }

@@ -2,12 +2,15 @@
 //!
 //! Exit codes: 0, all is well; 1, a replay failed (corrupt bytes, a request that did not fit, a
 //! driver error); 2, the input was at fault (arguments, a malformed trace, a device that is not
-//! there).
+//! there), or what was printed could not be written.
 
 #[path = "warpool/args.rs"]
 mod args;
 #[path = "warpool/cap.rs"]
 mod cap;
+#[cfg(test)]
+#[path = "warpool/figures.rs"]
+mod figures;
 #[path = "warpool/info.rs"]
 mod info;
 #[path = "warpool/outcome.rs"]
@@ -16,18 +19,39 @@ mod outcome;
 mod record;
 #[path = "warpool/replay.rs"]
 mod replay;
+#[path = "../seeded.rs"]
+mod seeded;
 #[path = "warpool/tables.rs"]
 mod tables;
+#[cfg(test)]
+#[path = "../../tests/common/watched.rs"]
+#[allow(dead_code, reason = "shared with the suites")]
+mod watched;
 
+use std::io::{Write, stderr, stdout};
 use std::process::ExitCode;
 
 use clap::Parser;
 
+use crate::outcome::Console;
+
 fn main() -> ExitCode {
-    match args::Args::parse().command {
-        args::Command::Replay(options) => replay::run(&options),
-        args::Command::Info => info::run(),
-        args::Command::ReadmeTables(options) => tables::run(&options),
+    let (mut results, mut notes) = (stdout(), stderr());
+    let console = &mut Console::new(&mut results, &mut notes);
+    let command = match args::Args::try_parse() {
+        Ok(args) => args.command,
+        Err(error) if error.use_stderr() => error.exit(),
+        // The help, or the version.
+        Err(asked) => {
+            return console
+                .seen(asked.print().and_then(|()| stdout().flush()))
+                .into();
+        }
+    };
+    match command {
+        args::Command::Replay(options) => replay::run(&options, console),
+        args::Command::Info => info::run(console),
+        args::Command::ReadmeTables(options) => tables::run(&options, console),
     }
     .into()
 }

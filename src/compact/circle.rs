@@ -13,6 +13,7 @@ use super::notes::Notes;
 use super::plan::{Batch, Move};
 use super::plan_order::difference;
 use crate::error::Result;
+use crate::seeded::seeded;
 
 /// A launch that was queued, and which way it slides, if it does.
 type Queued = (Vec<Move>, Option<bool>);
@@ -67,7 +68,7 @@ impl Step<'_> {
     fn take_back(&mut self, part: &[Move], slide: Option<bool>, task: &Task<'_>) {
         let mut back: Vec<Move> = part.iter().map(reversed).collect();
         back.sort_unstable_by_key(|m| m.src);
-        let slide = slide.map(|upward| !upward);
+        let slide = slide.map(|upward| !upward ^ seeded!("slide-taken-back-the-same-way"));
         let part = Part {
             slide,
             moves: &back,

@@ -14,10 +14,11 @@
 //! them fails, those before it are taken back.
 //!
 //! The next step goes on with what is left of the plan if no hole was made or taken meanwhile and
-//! no block that it moves was pinned. Else it plans anew from what it finds: blocks freed, pinned or
+//! no block that it moves was held. Else it plans anew from what it finds: blocks freed, held or
 //! allocated meanwhile are simply part of its layout. So does the last step, which may find blocks
-//! that are pinned no longer.
+//! that are held no longer.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::cut::{Budget, Ways, cut, rest};
@@ -120,12 +121,15 @@ impl KeptPlan {
         task: &Task<'_>,
     ) -> Option<Vec<Batch>> {
         let same_goal = matches!(task.aim, Aim::Goal(goal) if *goal == self.goal);
-        if !same_goal || self.changes != core.extents.changes() {
+        let changed = self.changes != core.extents.changes();
+        if !same_goal || (changed && !seeded!("kept-plan-outlives-changes")) {
             return None;
         }
         let batches = cut(&self.plan, task.budget, task.most_moves);
         let mut moves = batches.iter().flat_map(Batch::moves);
-        moves.all(|m| owners.may_move(m.src)).then_some(batches)
+        let may_move =
+            |m: &Move| owners.may_move(m.src) || seeded!("kept-plan-moves-pinned-blocks");
+        moves.all(may_move).then_some(batches)
     }
 }
 
@@ -145,22 +149,26 @@ pub(crate) fn layout_of(core: &Core, owners: &dyn Owners) -> Layout {
     Layout::from_extents(extents_of(core, owners)).unwrap_or_default()
 }
 
+/// As [`layout_of`], with blocks at the offsets `cached` as free as they are in caches.
+pub(crate) fn layout_with(core: &Core, owners: &dyn Owners, cached: &HashSet<u64>) -> Layout {
+    let extents = core
+        .mapped_extents()
+        .map(|(at, bytes, taken)| extent(owners, (at, bytes, taken && !cached.contains(&at))));
+    Layout::from_extents(extents).unwrap_or_default()
+}
+
 fn extents_of<'a>(core: &'a Core, owners: &'a dyn Owners) -> impl Iterator<Item = Extent> + 'a {
     let each = core.mapped_extents();
-    each.map(|mapped| extent(core, owners, mapped))
+    each.map(|mapped| extent(owners, mapped))
 }
 
 /// What stands at the offset, in so many bytes that are taken or not.
-pub(super) fn extent(
-    core: &Core,
-    owners: &dyn Owners,
-    (addr, bytes, taken): (u64, u64, bool),
-) -> Extent {
+pub(super) fn extent(owners: &dyn Owners, (addr, bytes, taken): (u64, u64, bool)) -> Extent {
     Extent {
         addr,
         bytes,
         kind: match taken {
-            true if owners.may_move(addr) && !core.has_edge(addr, bytes) => Kind::Movable,
+            true if owners.may_move(addr) => Kind::Movable,
             true => Kind::Fixed,
             false => Kind::Hole,
         },
@@ -327,7 +335,7 @@ pub(crate) struct Ahead {
 }
 
 /// The plan of a step, the part of it that the step makes, and whether it was made for the layout
-/// as it is now: what is left of an earlier one may have missed blocks that were pinned then.
+/// as it is now: what is left of an earlier one may have missed blocks that were held then.
 fn planned(
     core: &Core,
     owners: &dyn Owners,

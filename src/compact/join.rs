@@ -7,6 +7,7 @@ use super::mover::Mover;
 use super::plan::Move;
 use crate::error::{Error, Result};
 use crate::pool::{Run, Shared};
+use crate::seeded::seeded;
 
 /// What joining came to.
 #[derive(Default)]
@@ -117,8 +118,11 @@ pub(crate) fn join(
     core.wait_for_holes(lane.slot)?;
     let timeline = &lane.stream.timeline;
     for run in gathering.carried {
-        let carried = uses_waited_for(&*owners, run, &core, timeline)
-            .and_then(|()| core.carry(run, end, lane.slot, timeline.open_tick()));
+        let waited = match seeded!("runs-joined-under-their-uses") {
+            true => Ok(()),
+            false => uses_waited_for(&*owners, run, &core, timeline),
+        };
+        let carried = waited.and_then(|()| core.carry(run, end, lane.slot, timeline.open_tick()));
         let carried = match carried {
             Ok(carried) => carried,
             Err(error) => {
@@ -171,7 +175,7 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
-    use crate::device::{Device, Timeline};
+    use crate::device::{Device, Overhead, Timeline};
     use crate::pool::{Core, Pool, PoolConfig};
 
     /// Owners that note who is asked about.
@@ -212,7 +216,10 @@ mod tests {
     fn what_all_free_memory_lacks_is_mapped_behind_it_and_nothing_where_it_suffices() {
         let device = Device::host().expect("the host device");
         let pool = Pool::new(&device, PoolConfig::default()).expect("a pool");
-        let (shared, mover) = (pool.shared(), Mover::new(&device).expect("a mover"));
+        let (shared, mover) = (
+            pool.shared(),
+            Mover::new(&device, &Overhead::default()).expect("a mover"),
+        );
         let mut owners = Asked(RefCell::default());
         let granule = {
             let mut core = shared.core.lock();
@@ -234,6 +241,36 @@ mod tests {
         assert_eq!(joined(6 * granule), (true, 6));
         assert_eq!(joined(6 * granule + 1), (true, 7));
         assert_eq!(joined(6 * granule + 1), (false, 7));
+    }
+
+    #[test]
+    fn what_is_mapped_elsewhere_waits_for_the_uses_of_its_blocks() {
+        let device = Device::host().expect("the host device");
+        let pool = Pool::new(&device, PoolConfig::default()).expect("a pool");
+        let (shared, mover) = (pool.shared(), Mover::new(&device, &Overhead::default()));
+        let mover = mover.expect("a mover");
+        let stream = device.stream().expect("a stream");
+        let (slot, _hold) = {
+            let mut core = shared.core.lock();
+            core.add_stream(&stream.core().timeline, false)
+        };
+        let (granule, far) = {
+            let mut core = shared.core.lock();
+            let granule = core.arena.granule();
+            let far = 64 * granule;
+            for start in [0, far] {
+                core.extend(start, 4 * granule).expect("memory");
+                let hole = core.extents.seek(core.extents.first(), start);
+                core.extents.take_window(hole, start, granule, slot);
+            }
+            (granule, far)
+        };
+        let mut owners = Asked(RefCell::default());
+        let joined = join(shared, &mover, &mut owners, 5 * granule).expect("a lane");
+        assert!(joined.error.is_none() && joined.changed);
+        let carried: Vec<u64> = joined.ways.iter().map(|way| way.src).collect();
+        assert!(carried == [0] || carried == [far], "{carried:?}");
+        assert_eq!(owners.0.into_inner(), carried);
     }
 
     fn run(start: u64, bytes: u64, free: u64, movable: bool, gap: u64) -> Run {

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub enum Kind {
     /// A live block that may move.
     Movable,
-    /// A live block that may not: pinned, held by a graph, under a raw pointer, not yet ready.
+    /// A live block that may not: under a guard, held by a graph, under a raw pointer, not yet ready.
     Fixed,
     /// Mapped memory that nobody holds.
     Hole,

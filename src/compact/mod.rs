@@ -24,7 +24,7 @@ mod table;
 
 pub use cut::Budget;
 pub use execute::Moved;
-pub(crate) use execute::{Ahead, Aim, KeptPlan, Owners, Task, layout_of, step};
+pub(crate) use execute::{Ahead, Aim, KeptPlan, Owners, Task, layout_with, step};
 pub(crate) use join::join;
 pub use layout::{Extent, Kind, Layout};
 pub(crate) use mover::Mover;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::plan::{Batch, Move, VOID};
 use super::table::{MoveTable, SlideTable};
-use crate::device::{Addr, Device, Event, Launch, Scratch, Stream};
+use crate::device::{Addr, Device, Event, Launch, Overhead, Scratch, Stream, beside};
 use crate::driver::abi;
 use crate::error::Result;
 use crate::seeded::seeded;
@@ -41,7 +41,7 @@ const FLAGS_BESIDE: u64 = 32;
 /// What the address of a table is a multiple of.
 const TABLE_ALIGN: usize = 16;
 
-/// Most bytes of flags made so that a slide is one launch; those of 256 GiB.
+/// Most bytes of flags made so that a slide is one launch; those of 128 GiB.
 const MOST_FLAGS: u64 = 64 << 20;
 
 /// See the module documentation.
@@ -52,9 +52,11 @@ pub(crate) struct Mover {
     place_bytes: u64,
     next: usize,
     /// Recorded behind the launch that read a place last.
-    read: [Event; PLACES],
-    /// Flags of slides, which run one after the other; the last is the one in use.
+    read: Vec<Event>,
+    /// Flags of slides, which run one after the other; the last is the one in use. Each time there
+    /// are more they are twice as many or more, so together they are less than twice the last.
     flags: Vec<Scratch>,
+    overhead: Overhead,
 }
 
 /// Moves of one launch: disjoint ones, or a slide upwards or not.
@@ -71,22 +73,20 @@ enum Table {
 }
 
 impl Mover {
-    pub(crate) fn new(device: &Device) -> Result<Self> {
+    /// What it has of device memory counts as `overhead`: at most an 8,000th of the device and 3 MiB
+    /// for tables, and for flags 128 MiB, or twice those that one slide of the largest block needs.
+    pub(crate) fn new(device: &Device, overhead: &Overhead) -> Result<Self> {
         let tiles = device.info().total_bytes / GROUP_SPAN * 4;
         let place_bytes = (PLACE_BYTES + tiles).next_multiple_of(64);
         Ok(Self {
             stream: device.stream()?,
             upload: device.stream()?,
-            tables: Scratch::zeroed(device, PLACES as u64 * place_bytes)?,
+            tables: Scratch::counted(device, PLACES as u64 * place_bytes, overhead)?,
             place_bytes,
             next: 0,
-            read: [
-                device.event()?,
-                device.event()?,
-                device.event()?,
-                device.event()?,
-            ],
-            flags: vec![Scratch::zeroed(device, 1)?],
+            read: (0..PLACES).map(|_| device.event()).collect::<Result<_>>()?,
+            flags: vec![Scratch::counted(device, 1, overhead)?],
+            overhead: overhead.clone(),
         })
     }
 
@@ -185,7 +185,7 @@ impl Mover {
             apart || end > lowest + span || (count + 1) * RANGE_BYTES > self.place_bytes
         });
         // A part's destinations may lie over the sources of those it moves towards.
-        if upward {
+        if upward && !seeded!("upward-parts-from-below") {
             parts.reverse();
         }
         parts
@@ -315,8 +315,9 @@ impl Mover {
         if bytes > self.flags_bytes() {
             // Twice as many, so that growing comes to an end; as many as are needed if need be.
             let device = self.stream.device();
-            let larger = Scratch::zeroed(device, bytes.max(2 * self.flags_bytes()))
-                .or_else(|_| Scratch::zeroed(device, bytes))?;
+            let twice = (2 * self.flags_bytes()).min(MOST_FLAGS);
+            let larger = Scratch::counted(device, bytes.max(twice), &self.overhead)
+                .or_else(|_| Scratch::counted(device, bytes, &self.overhead))?;
             self.flags.push(larger);
         }
         Ok(self.flags.last().map_or(0, Scratch::addr))
@@ -325,9 +326,16 @@ impl Mover {
 
 impl Drop for Mover {
     fn drop(&mut self) {
-        // A stream that cannot be waited for has failed, and runs nothing more.
-        let _ = self.upload.synchronize();
-        let _ = self.stream.synchronize();
+        let streams = [self.upload.clone(), self.stream.clone()];
+        let (tables, flags) = (self.tables.take(), std::mem::take(&mut self.flags));
+        let memory = (tables, flags, std::mem::take(&mut self.read));
+        beside(move || {
+            for stream in &streams {
+                // One that cannot be waited for has failed, and runs nothing more.
+                let _ = stream.synchronize();
+            }
+            drop(memory);
+        });
     }
 }
 

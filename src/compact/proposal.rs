@@ -45,7 +45,7 @@ pub(crate) fn survey(
         changes: core.extents.changes(),
         extents: core
             .mapped_extents()
-            .map(|mapped| extent(core, owners, mapped))
+            .map(|mapped| extent(owners, mapped))
             .collect(),
         planner: task.planner.clone(),
     })
@@ -124,7 +124,7 @@ fn touched(core: &Core, owners: &dyn Owners, batches: &[Batch]) -> Layout {
     let near = core
         .mapped_extents()
         .filter(|&(begin, bytes, _)| touches(begin, bytes));
-    Layout::from_extents(near.map(|mapped| extent(core, owners, mapped))).unwrap_or_default()
+    Layout::from_extents(near.map(|mapped| extent(owners, mapped))).unwrap_or_default()
 }
 
 /// Whether `batches` move anything from or to so many bytes at an offset; offsets have to ascend from

@@ -179,7 +179,7 @@ impl SlideTable {
             count: u32_of(self.moves.len() as u64 / 3)?,
             upward: u32::from(self.upward),
             max_blocks,
-            pad: 0,
+            fenced: 0,
         })
     }
 }

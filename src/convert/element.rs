@@ -56,9 +56,10 @@ elements! {
 
 /// A pair of formats that is converted: from `Self` to `D`.
 ///
-/// Exact: `f16`, `bf16`, [`E4m3`], [`E5m2`] to `f32`; [`E4m3`], [`E5m2`] to `f16`; `f32` to `f64`.
-/// Rounded: `f32` to `f16`, `bf16`, [`E4m3`], [`E5m2`]; `f16` to `bf16`, [`E4m3`], [`E5m2`]; `bf16`
-/// to `f16`; `f64` to `f32`, `f16`, `bf16`.
+/// Exact: `f16`, `bf16`, [`E4m3`], [`E5m2`] to `f32`; [`E4m3`], [`E5m2`] to `f16` and `bf16`; `f32`
+/// to `f64`. Rounded: `f32` to `f16`, `bf16`, [`E4m3`], [`E5m2`]; `f16` to `bf16`, [`E4m3`],
+/// [`E5m2`]; `bf16` to `f16`, [`E4m3`], [`E5m2`]; [`E4m3`] to [`E5m2`] and back; `f64` to `f32`,
+/// `f16`, `bf16`.
 pub trait ConvertTo<D: Element>: Element {}
 
 macro_rules! pairs {
@@ -68,8 +69,8 @@ macro_rules! pairs {
 pairs! {
     f32 => half::f16, half::bf16, E4m3, E5m2, f64;
     half::f16 => f32, half::bf16, E4m3, E5m2;
-    half::bf16 => f32, half::f16;
-    E4m3 => f32, half::f16;
-    E5m2 => f32, half::f16;
+    half::bf16 => f32, half::f16, E4m3, E5m2;
+    E4m3 => f32, half::f16, half::bf16, E5m2;
+    E5m2 => f32, half::f16, half::bf16, E4m3;
     f64 => f32, half::f16, half::bf16;
 }

@@ -1,22 +1,24 @@
 //! What can be done with values on their way from one format to another.
 
-use super::{ConvertTo, E4m3, E5m2, Element, View, ViewMut};
+use super::{E4m3, E5m2, Element, View, ViewMut};
+use crate::device::Use;
 use crate::driver::abi;
 use crate::error::{Error, Result};
 
-/// A pair of formats whose conversion can do more on the way: [`ConvertTo`] without `f64`.
-pub trait FusedTo<D: Element>: ConvertTo<D> {}
+/// A pair of formats whose conversion can do more on the way: [`ConvertTo`](super::ConvertTo)
+/// without `f64`, and each format with itself, which scales and rounds again.
+pub trait FusedTo<D: Element>: Element {}
 
 macro_rules! pairs {
     ($($from:ty => $($to:ty),*;)*) => {$($(impl FusedTo<$to> for $from {})*)*};
 }
 
 pairs! {
-    f32 => half::f16, half::bf16, E4m3, E5m2;
-    half::f16 => f32, half::bf16, E4m3, E5m2;
-    half::bf16 => f32, half::f16;
-    E4m3 => f32, half::f16;
-    E5m2 => f32, half::f16;
+    f32 => f32, half::f16, half::bf16, E4m3, E5m2;
+    half::f16 => f32, half::f16, half::bf16, E4m3, E5m2;
+    half::bf16 => f32, half::f16, half::bf16, E4m3, E5m2;
+    E4m3 => f32, half::f16, half::bf16, E4m3, E5m2;
+    E5m2 => f32, half::f16, half::bf16, E4m3, E5m2;
 }
 
 /// Elements whose magnitudes share one entry of [`Fused::block_amax`], as in the MX formats of the
@@ -85,13 +87,14 @@ impl<'a> Fused<'a> {
         self
     }
 
-    /// Checks the lengths for `tensors` tensors, or one run of `elements`, and fills in `args`.
+    /// Checks the lengths for `tensors` tensors, or one run of `elements`, and fills in `args`; gives
+    /// what is used beside the elements.
     pub(super) fn apply(
         self,
         args: &mut abi::wp_convert,
         tensors: u64,
         elements: Option<u64>,
-    ) -> Result<()> {
+    ) -> Result<[Option<Use<'a>>; 4]> {
         let blocks = match (&self.block_amax, elements) {
             (Some(_), None) => {
                 return Err(Error::invalid(
@@ -105,15 +108,19 @@ impl<'a> Fused<'a> {
         args.scale = self.scale.unwrap_or(1.0);
         // Adding -0.0 leaves every value as it is, zeros of both signs too.
         args.bias = self.bias.unwrap_or(-0.0);
-        args.scale_at = address("scale_at", self.scale_at.map(|v| (v.addr(), v.len())), 1)?;
-        args.flag = address("flag", self.flag.map(|v| (v.addr(), v.len())), 1)?;
-        args.amax = address("amax", self.amax.map(|v| (v.addr(), v.len())), tensors)?;
-        args.block_amax = address(
-            "block_amax",
-            self.block_amax.map(|v| (v.addr(), v.len())),
-            blocks,
-        )?;
-        Ok(())
+        let given = (&self.scale_at, &self.flag, &self.amax, &self.block_amax);
+        let (scale, flag, amax, maxima) = given;
+        args.scale_at = address("scale_at", scale.as_ref().map(|v| (v.addr(), v.len())), 1)?;
+        args.flag = address("flag", flag.as_ref().map(|v| (v.addr(), v.len())), 1)?;
+        args.amax = address("amax", amax.as_ref().map(|v| (v.addr(), v.len())), tensors)?;
+        let maxima = maxima.as_ref().map(|v| (v.addr(), v.len()));
+        args.block_amax = address("block_amax", maxima, blocks)?;
+        Ok([
+            self.scale_at.and_then(|view| view.used()),
+            self.flag.and_then(|view| view.used()),
+            self.amax.and_then(|view| view.used()),
+            self.block_amax.and_then(|view| view.used()),
+        ])
     }
 }
 

@@ -1,7 +1,7 @@
 //! Conversion inside one buffer.
 
 use super::{Conversion, ConvertTo, Element};
-use crate::device::Launch;
+use crate::device::{Launch, ordered};
 use crate::driver::abi;
 use crate::error::{Error, Result};
 use crate::pool::PoolBuf;
@@ -19,13 +19,13 @@ impl<S: Element> PoolBuf<S> {
     /// back to the pool. Widening needs room for the result in the block: allocate with
     /// [`Pool::alloc_typed_with_room`](crate::Pool::alloc_typed_with_room).
     ///
-    /// Stream order: queued on the buffer's own stream. A few bytes of scratch (4 a 4096 elements)
+    /// Stream order: queued on the buffer's own stream, behind what other streams do with the buffer. A few bytes of scratch (4 a 4096 elements)
     /// come from the pool and go back in stream order.
     ///
     /// # Errors
     /// [`Error::Invalid`] if a widened result does not fit; what the pool or the launch said. The
     /// buffer is then freed; its elements are lost.
-    pub fn convert_in_place<D: Element>(self, how: impl Into<Conversion>) -> Result<PoolBuf<D>>
+    pub fn convert_in_place<D: Element>(mut self, how: impl Into<Conversion>) -> Result<PoolBuf<D>>
     where
         S: ConvertTo<D>,
     {
@@ -38,12 +38,11 @@ impl<S: Element> PoolBuf<S> {
             );
             return Err(Error::invalid("buffer", why));
         }
-        let mut block = self.into_block();
-        let lane = block.lane();
+        let lane = self.block().lane();
         let scratch = lane.alloc(scratch_bytes(len as u64))?;
         let (rounding, seed) = how.rounding_and_seed();
         let args = abi::wp_inplace {
-            addr: block.addr(),
+            addr: self.addr(),
             count: len as u64,
             seed,
             scratch: scratch.addr(),
@@ -52,18 +51,17 @@ impl<S: Element> PoolBuf<S> {
             rounding,
             overflow: how.overflow_number(),
         };
-        let stream = &lane.stream;
+        let stream = std::sync::Arc::clone(&lane.stream);
+        let used = self.whole_view_mut().used();
         // SAFETY: the block holds source and result, the scratch what the launch needs; both are
         // freed in the order of the stream that the launch is queued on.
-        unsafe {
+        let queued = ordered(&stream, &[used], || unsafe {
             stream
                 .device
                 .backend()
-                .launch(&Launch::Inplace(args), stream.raw)?
-        };
-        if needed < block.bytes() {
-            block.shrink(needed)?;
-        }
-        Ok(PoolBuf::new(block, len))
+                .launch(&Launch::Inplace(args), stream.raw)
+        });
+        queued??;
+        self.retyped(needed)
     }
 }

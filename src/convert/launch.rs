@@ -1,7 +1,8 @@
 //! From checked arguments to a launch on a stream.
 
+use super::codes::Part;
 use super::{Conversion, Element};
-use crate::device::{Launch, Stream};
+use crate::device::{Launch, Stream, ordered};
 use crate::driver::abi;
 use crate::error::{Error, Result};
 
@@ -36,7 +37,7 @@ pub(super) fn arguments<S: Element, D: Element>(how: Conversion) -> abi::wp_conv
 ///
 /// # Safety
 /// As for [`Backend::launch`](crate::device::Backend::launch).
-pub(super) unsafe fn queue(stream: &Stream, args: abi::wp_convert) -> Result<()> {
+pub(super) unsafe fn launch(stream: &Stream, args: abi::wp_convert) -> Result<()> {
     // SAFETY: the caller's duty.
     unsafe {
         stream
@@ -44,6 +45,33 @@ pub(super) unsafe fn queue(stream: &Stream, args: abi::wp_convert) -> Result<()>
             .backend()
             .launch(&Launch::Convert(args), stream.raw())
     }
+}
+
+/// Queues a launch in the order of what it reads and writes.
+///
+/// # Errors
+/// [`Error::Invalid`] if what it writes overlaps anything else of it, or is of another device than the
+/// stream; what the launch said.
+///
+/// # Safety
+/// As for [`Backend::launch`](crate::device::Backend::launch).
+pub(super) unsafe fn queue_with(
+    stream: &Stream,
+    reads: &[Part<'_>],
+    writes: &[Part<'_>],
+    launch: &Launch,
+) -> Result<()> {
+    for (at, write) in writes.iter().enumerate() {
+        for other in reads.iter().chain(&writes[..at]) {
+            disjoint(other.addr, other.bytes, write.addr, write.bytes)?;
+        }
+    }
+    let uses: Vec<_> = reads.iter().chain(writes).map(|part| part.used).collect();
+    let backend = stream.device().backend();
+    // SAFETY: the caller's duty.
+    ordered(stream.core(), &uses, || unsafe {
+        backend.launch(launch, stream.raw())
+    })?
 }
 
 /// Checks that two ranges of bytes have no byte in common.

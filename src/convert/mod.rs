@@ -16,23 +16,46 @@
 //! - **Subnormals** are converted exactly or rounded like any other value; none is flushed.
 //! - **Signed zero** keeps its sign, and a value that rounds to zero keeps its sign.
 //!
+//! # Formats with scales
+//!
+//! [`quantize()`] makes 8-bit floats with scales per tensor, row, 1 x 128 and 128 x 128 block;
+//! [`mx_quantize`] and [`nvfp4_quantize`] blocks of small floats; [`quantize_integers`] integers of 8
+//! and 4 bits. Each has its way back. [`cast_transpose`] converts and transposes in one pass. What
+//! each gives, to the bit, is in the chapter [`formats`].
+//!
 //! Every device gives the same bits.
 
+#[doc = include_str!("../../docs/formats.md")]
+pub mod formats {}
+
+mod codes;
 mod element;
+mod fp8;
 mod fused;
 mod inplace;
+mod integer;
 mod launch;
+mod mx;
 mod options;
-mod pooled;
+mod quantize;
 mod rows;
 mod scaler;
 mod table;
-mod view;
+mod transpose;
 
+pub use crate::pool::{Rows, RowsMut, View, ViewMut};
 pub use element::{ConvertTo, E4m3, E5m2, Element};
 pub use fused::{BLOCK, Fused, FusedTo};
+pub use integer::{Grouping, I4, Integer, dequantize_integers, quantize_integers};
+pub use mx::{
+    BlockScales, E2m1, E2m3, E3m2, E8m0, MX_BLOCK, MxElement, NVFP4_BLOCK, mx_dequantize,
+    mx_quantize, nvfp4_dequantize, nvfp4_quantize,
+};
 pub use options::{Conversion, Overflow, Rounding};
+pub use quantize::{
+    Float8, Quantize, Scales, ScalesMut, Wide, block_scales, dequantize, quantize, square_scales,
+};
 pub use rows::{convert, convert_fused, convert_rows};
 pub use scaler::{GradScaler, Gradient, Gradients, PendingState, ScalerConfig, ScalerState};
 pub use table::ConvertTable;
-pub use view::{Rows, RowsMut, View, ViewMut};
+pub use transpose::{Narrow, Transpose, cast_transpose};

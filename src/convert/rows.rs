@@ -1,9 +1,9 @@
 //! One conversion: contiguous, or rows at a fixed distance.
 
 use super::fused::{Fused, FusedTo};
-use super::launch::{arguments, disjoint, queue};
+use super::launch::{arguments, disjoint, launch};
 use super::{Conversion, ConvertTo, Element, Rows, RowsMut, View, ViewMut};
-use crate::device::Stream;
+use crate::device::{Stream, ordered};
 use crate::driver::abi;
 use crate::error::{Error, Result};
 
@@ -12,11 +12,13 @@ use crate::error::{Error, Result};
 /// Both may start at any element. Element `i` has the number `i` for [`Rounding::Stochastic`].
 /// NaN, overflow, subnormals: see the [module](super).
 ///
-/// Stream order: the source is read and the destination written by work queued on `stream`; the
-/// call returns at once. Nothing is allocated.
+/// Stream order: the source is read and the destination written by work queued on `stream`, any of the
+/// device, behind what other streams do with the buffers; the call returns at once. Nothing is allocated
+/// on the device.
 ///
 /// # Errors
-/// [`Error::Invalid`] if the lengths differ or the ranges overlap; what the launch said.
+/// [`Error::Invalid`] if the lengths differ, the ranges overlap or the stream is of another device; what
+/// the driver said.
 ///
 /// [`Rounding::Stochastic`]: super::Rounding::Stochastic
 pub fn convert<S: ConvertTo<D>, D: Element>(
@@ -41,9 +43,14 @@ pub fn convert_rows<S: ConvertTo<D>, D: Element>(
     how: impl Into<Conversion>,
 ) -> Result<()> {
     let args = shaped::<S, D>(&src, &dst, how.into())?;
-    // SAFETY: whoever made the views vouched for their ranges until queued work is done; lengths,
-    // alignment and disjointness were checked.
-    unsafe { queue(stream, args) }
+    // SAFETY: buffers keep their memory until the work is done, and whoever made views of addresses
+    // vouched for that; lengths, alignment and disjointness were checked.
+    let queued = ordered(
+        stream.core(),
+        &[src.view.used(), dst.view.used()],
+        || unsafe { launch(stream, args) },
+    );
+    queued?
 }
 
 /// As [`convert_rows`], with a multiply and add, a finite check and maxima on the way, as [`Fused`]
@@ -61,9 +68,23 @@ pub fn convert_fused<'a, S: FusedTo<D>, D: Element>(
 ) -> Result<()> {
     let (src, dst) = (src.into(), dst.into());
     let mut args = shaped::<S, D>(&src, &dst, how.into())?;
-    fused.apply(&mut args, 1, (src.rows == 1).then_some(src.cols))?;
-    // SAFETY: as in `convert_rows`; the views of `fused` are vouched for by whoever made them.
-    unsafe { queue(stream, args) }
+    let [scale, flag, amax, blocks] =
+        fused.apply(&mut args, 1, (src.rows == 1).then_some(src.cols))?;
+    let (src, dst) = (src.view.used(), dst.view.used());
+    let uses = [src, dst, scale, flag, amax, blocks];
+    // SAFETY: as in `convert_rows`, for the views of `fused` too.
+    let queued = ordered(stream.core(), &uses, || unsafe { launch(stream, args) });
+    queued?
+}
+
+/// Bytes from one row to the next. One row alone has any pitch, also one whose bytes overflow.
+pub(super) fn pitch_bytes<T>(rows: u64, cols: u64, pitch: u64) -> u64 {
+    let elements = match rows {
+        0 => 0,
+        1 => cols,
+        _ => pitch,
+    };
+    elements * size_of::<T>() as u64
 }
 
 /// Checked arguments for rows.
@@ -90,7 +111,7 @@ fn shaped<S: Element, D: Element>(
     args.dst = dst.view.addr();
     args.count = src.cols;
     args.rows = src.rows;
-    args.src_pitch = src.pitch * size_of::<S>() as u64;
-    args.dst_pitch = dst.pitch * size_of::<D>() as u64;
+    args.src_pitch = pitch_bytes::<S>(src.rows, src.cols, src.pitch);
+    args.dst_pitch = pitch_bytes::<D>(dst.rows, dst.cols, dst.pitch);
     Ok(args)
 }

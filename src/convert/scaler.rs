@@ -13,17 +13,18 @@ use std::marker::PhantomData;
 
 use super::table::{cut, upload};
 use super::{Element, View, ViewMut};
-use crate::device::{Event, Launch, Stream};
+use crate::device::{Event, Launch, Stream, TableUses, Use, ordered};
 use crate::driver::abi;
 use crate::error::{Error, Result};
-use crate::pool::{Block, Pool, PoolBuf};
+use crate::pool::{Pool, PoolBuf};
+use crate::seeded::seeded;
 
 /// How a scale starts and moves. The default is the common one of mixed-precision training: 65536,
 /// doubled after 2000 good steps in a row, halved on overflow.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct ScalerConfig {
-    /// The first scale.
+    /// The first scale, from 2^-126 to 2^126.
     pub scale: f32,
     /// What the scale is multiplied by when it grows; more than 1.
     pub growth: f32,
@@ -47,10 +48,11 @@ impl Default for ScalerConfig {
 impl ScalerConfig {
     fn check(&self) -> Result<()> {
         let finite = |x: f32| x.is_finite() && x > 0.0;
-        if !finite(self.scale) || !finite(1.0 / self.scale) {
+        let highest = 2f32.powi(abi::WP_SCALER_EXPONENT as i32);
+        if !(1.0 / highest..=highest).contains(&self.scale) {
             return Err(Error::invalid(
                 "scale",
-                format!("{} and its inverse must be positive and finite", self.scale),
+                format!("{:e} must be from 2^-126 to 2^126", self.scale),
             ));
         }
         if !finite(self.growth) || self.growth <= 1.0 {
@@ -96,9 +98,11 @@ impl Gradient for f32 {}
 impl Gradient for half::f16 {}
 impl Gradient for half::bf16 {}
 
-/// A list of gradients that is unscaled in one launch, from a table that is built once.
+/// A list of gradients that is unscaled in one launch, from a table that is built once; in order as
+/// [`ConvertTable`](super::ConvertTable) is.
 #[derive(Debug)]
 pub struct Gradients<'a, T> {
+    uses: TableUses<'a>,
     table: PoolBuf<u64>,
     tiles: u64,
     views: PhantomData<ViewMut<'a, T>>,
@@ -113,10 +117,12 @@ impl<'a, T: Gradient> Gradients<'a, T> {
     /// Builds the table and waits until it is in device memory.
     ///
     /// # Errors
-    /// What the pool or the driver said.
+    /// [`Error::Invalid`] if a tensor is of another device; what the pool or the driver said.
     pub fn new(pool: &Pool, stream: &Stream, tensors: Vec<ViewMut<'a, T>>) -> Result<Self> {
         let size = size_of::<T>() as u64;
         let mut tiles = Vec::new();
+        let uses: Vec<Use<'a>> = tensors.iter().filter_map(ViewMut::used).collect();
+        TableUses::check(&uses, stream.core())?;
         for (tensor, view) in tensors.iter().enumerate() {
             let whole = abi::wp_tile {
                 src: view.addr(),
@@ -135,8 +141,10 @@ impl<'a, T: Gradient> Gradients<'a, T> {
                 phase,
             );
         }
+        let table = upload(pool, stream, &tiles)?;
         Ok(Self {
-            table: upload(pool, stream, &tiles)?,
+            uses: TableUses::new(uses),
+            table,
             tiles: tiles.len() as u64,
             views: PhantomData,
         })
@@ -145,10 +153,11 @@ impl<'a, T: Gradient> Gradients<'a, T> {
 
 /// A loss scale and its history, in device memory.
 ///
-/// Its methods queue work and return. Use them on one stream, or on streams ordered by events.
+/// Its methods queue work and return. They may be called with any stream of the device: each runs behind
+/// those before it, and the free of the state behind all.
 #[derive(Debug)]
 pub struct GradScaler {
-    state: Block,
+    state: PoolBuf<u32>,
 }
 
 // The state is copied to and from the device as it lies in memory.
@@ -179,20 +188,16 @@ impl GradScaler {
             updates: 0,
             skipped: 0,
         };
-        let block = pool.alloc(stream, STATE_BYTES as u64)?;
+        let mut buffer = pool.alloc_typed::<u32>(stream, STATE_BYTES / 4)?;
         // SAFETY: a structure of numbers without padding between them.
         let words: [u32; STATE_BYTES / 4] = unsafe { std::mem::transmute(state) };
-        // SAFETY: the block has the bytes.
-        unsafe { stream.core().write(block.addr(), &words)? };
-        Ok(Self { state: block })
+        buffer.upload(&words)?;
+        Ok(Self { state: buffer })
     }
 
     fn field<T: bytemuck::Pod>(&self, offset: u64) -> View<'_, T> {
-        View {
-            addr: self.state.addr() + offset,
-            len: 1,
-            borrow: PhantomData,
-        }
+        let place = self.state.place().offset(offset);
+        View::new(self.state.addr() + offset, 1, place)
     }
 
     /// The scale, in device memory, for the kernel that scales the loss.
@@ -218,18 +223,15 @@ impl GradScaler {
     /// As [`GradScaler::found`], for [`Fused::flag`](super::Fused::flag).
     #[must_use]
     pub fn found_mut(&mut self) -> ViewMut<'_, u32> {
-        ViewMut {
-            addr: self.state.addr() + FOUND_AT,
-            len: 1,
-            borrow: PhantomData,
-        }
+        let place = self.state.place().offset(FOUND_AT);
+        ViewMut::new(self.state.addr() + FOUND_AT, 1, place)
     }
 
     /// Queues, in one launch: every gradient times the inverse scale, in `f32`, rounded to nearest;
     /// and [`GradScaler::found`] set if one was infinite or NaN before.
     ///
     /// # Errors
-    /// What the launch said.
+    /// [`Error::Invalid`] if the stream is of another device; what the driver said.
     pub fn unscale<T: Gradient>(
         &mut self,
         stream: &Stream,
@@ -242,51 +244,50 @@ impl GradScaler {
             type_: T::TYPE,
             pad: 0,
         };
-        // SAFETY: whoever made the views vouched for them; table and state are blocks of the pool.
-        unsafe {
-            stream
-                .device()
-                .backend()
-                .launch(&Launch::Unscale(args), stream.raw())
-        }
+        let others = [gradients.table.view().used(), self.state.view_mut().used()];
+        // SAFETY: buffers keep their memory until the work is done, and whoever made views of addresses
+        // vouched for that.
+        let queued = gradients.uses.launch(stream.core(), &others, || unsafe {
+            let backend = stream.device().backend();
+            backend.launch(&Launch::Unscale(args), stream.raw())
+        });
+        queued?
     }
 
     /// Queues the end of a step: the scale backs off if something was found, grows after enough good
-    /// steps (not to infinity), and what was found is cleared.
+    /// steps, and what was found is cleared. The scale stays between 2^-126 and 2^126, so that it and
+    /// its inverse are never zero, infinite or subnormal; at a bound it stays there.
     ///
     /// # Errors
-    /// What the launch said.
+    /// [`Error::Invalid`] if the stream is of another device; what the driver said.
     pub fn update(&mut self, stream: &Stream) -> Result<()> {
         let args = abi::wp_scaler_update {
             scaler: self.state.addr(),
         };
-        // SAFETY: the state is a block of the pool.
-        unsafe {
-            stream
-                .device()
-                .backend()
-                .launch(&Launch::ScalerUpdate(args), stream.raw())
-        }
+        // SAFETY: the state is a buffer of the pool, which keeps its memory until the work is done.
+        let queued = ordered(stream.core(), &[self.state.view_mut().used()], || unsafe {
+            let backend = stream.device().backend();
+            backend.launch(&Launch::ScalerUpdate(args), stream.raw())
+        });
+        queued?
     }
 
     /// Queues a read of the state as it will be at this point of `stream`.
     ///
     /// # Errors
-    /// What the driver said.
+    /// [`Error::Invalid`] if the stream is of another device; what the driver said.
     pub fn read(&self, stream: &Stream) -> Result<PendingState> {
         let event = stream.device().event()?;
         let mut bytes = Box::new([0u64; STATE_BYTES / 8]);
         let to = bytes.as_mut_ptr().cast::<u8>();
-        // SAFETY: the state is a block of the pool; the box outlives the copy, since dropping a
+        let (from, count) = (self.state.addr(), STATE_BYTES as u64);
+        // SAFETY: the state is a buffer of the pool; the box outlives the copy, since dropping a
         // `PendingState` waits for the stream.
-        unsafe {
-            stream.device().backend().copy_out(
-                to,
-                self.state.addr(),
-                STATE_BYTES as u64,
-                stream.raw(),
-            )?
-        };
+        let queued = ordered(stream.core(), &[self.state.view().used()], || unsafe {
+            let backend = stream.device().backend();
+            backend.copy_out(to, from, count, stream.raw())
+        });
+        queued??;
         let pending = PendingState {
             event,
             stream: stream.clone(),
@@ -310,11 +311,13 @@ impl PendingState {
     /// # Errors
     /// What the driver said.
     pub fn ready(&self) -> Result<Option<ScalerState>> {
-        Ok(if self.event.is_done()? {
-            Some(self.decode())
-        } else {
-            None
-        })
+        Ok(
+            if self.event.is_done()? || seeded!("state-read-before-it-came") {
+                Some(self.decode())
+            } else {
+                None
+            },
+        )
     }
 
     /// Waits for the read.

@@ -198,6 +198,90 @@ fn inplace(args: &abi::wp_inplace) -> Vec<Access> {
     ]
 }
 
+/// Bits of a code of a `wp_type`.
+fn code_bits(of: u32) -> u64 {
+    match of {
+        abi::WP_E2M3 | abi::WP_E3M2 => 6,
+        abi::WP_E2M1 | abi::WP_I4 => 4,
+        _ => 8,
+    }
+}
+
+/// The entries of `size` bytes that belong to the scales, from `addr` on.
+fn scales(args: &abi::wp_quantize, kind: AccessKind, addr: Addr, size: u64) -> Vec<Access> {
+    let (down, across) = match args.granularity {
+        abi::WP_PER_TENSOR => (1, 1),
+        abi::WP_PER_ROW => (args.rows, 1),
+        abi::WP_PER_GROUP => (args.rows, args.cols.div_ceil(u64::from(args.group.max(1)))),
+        _ => (args.rows.div_ceil(128), args.cols.div_ceil(128)),
+    };
+    let pitch = args.scales_pitch.saturating_mul(size);
+    match args.layout {
+        abi::WP_SCALES_BY_COLUMN => rows(kind, addr, down * size, pitch, across),
+        abi::WP_SCALES_TILED => {
+            let all = down.next_multiple_of(128).saturating_mul(pitch);
+            vec![Access::new(kind, addr, all)]
+        }
+        _ => rows(kind, addr, across * size, pitch, down),
+    }
+}
+
+/// Quantising reads values and writes codes and scales; the inverse reads those and writes values.
+fn quantize(args: &abi::wp_quantize, forth: bool) -> Vec<Access> {
+    let (read, write) = (AccessKind::Read, AccessKind::Write);
+    let (values, codes) = if forth { (read, write) } else { (write, read) };
+    let given = !forth || args.granularity == abi::WP_PER_TENSOR;
+    let of_scales = if given { read } else { write };
+    let row = args.cols.saturating_mul(element(args.type_));
+    let mut accesses = rows(values, args.values, row, args.values_pitch, args.rows);
+    let row = args.cols.saturating_mul(code_bits(args.format)).div_ceil(8);
+    accesses.extend(rows(codes, args.codes, row, args.codes_pitch, args.rows));
+    let size = if args.kind == abi::WP_SCALE_F32 { 4 } else { 1 };
+    accesses.extend(scales(args, of_scales, args.scales, size));
+    if args.zeros != 0 {
+        accesses.extend(scales(args, of_scales, args.zeros, 1));
+    }
+    if args.tensor_scale != 0 {
+        accesses.push(Access::read(args.tensor_scale, 4));
+    }
+    if forth && args.amax != 0 {
+        accesses.push(Access::atomic(args.amax, 4));
+    }
+    accesses
+}
+
+fn transpose(args: &abi::wp_transpose) -> Vec<Access> {
+    let (from, to) = (element(args.src_type), element(args.dst_type));
+    let row = |count: u64, size: u64| count.saturating_mul(size);
+    let (read, write) = (AccessKind::Read, AccessKind::Write);
+    let mut accesses = rows(
+        read,
+        args.src,
+        row(args.cols, from),
+        args.src_pitch,
+        args.rows,
+    );
+    if args.plain != 0 {
+        let plain = row(args.cols, to);
+        accesses.extend(rows(write, args.plain, plain, args.plain_pitch, args.rows));
+    }
+    let turned = row(args.rows, to);
+    accesses.extend(rows(
+        write,
+        args.transposed,
+        turned,
+        args.transposed_pitch,
+        args.cols,
+    ));
+    if args.scale != 0 {
+        accesses.push(Access::read(args.scale, 4));
+    }
+    if args.amax != 0 {
+        accesses.push(Access::atomic(args.amax, 4));
+    }
+    accesses
+}
+
 /// A check of gradients reads the factor and may raise `found`; the rest of the scaler is left.
 fn unscale(args: &abi::wp_unscale) -> Vec<Access> {
     let found = std::mem::offset_of!(abi::wp_scaler, found) as u64;
@@ -253,6 +337,9 @@ impl Launch {
             Self::Pattern(args) => pattern(args),
             Self::Convert(args) => convert(args),
             Self::Inplace(args) => inplace(args),
+            Self::Quantize(args) => quantize(args, true),
+            Self::Dequantize(args) => quantize(args, false),
+            Self::Transpose(args) => transpose(args),
             Self::Unscale(args) => unscale(args),
             Self::ScalerUpdate(args) => {
                 let bytes = size_of::<abi::wp_scaler>() as u64;
@@ -295,7 +382,13 @@ impl Launch {
         match self {
             Self::Relocate(_) | Self::Slide(_) | Self::Scatter(_) | Self::Unscale(_) => true,
             Self::Convert(args) => args.tiles != 0,
-            Self::Pattern(_) | Self::Inplace(_) | Self::ScalerUpdate(_) | Self::Patch(_) => false,
+            Self::Pattern(_)
+            | Self::Inplace(_)
+            | Self::Quantize(_)
+            | Self::Dequantize(_)
+            | Self::Transpose(_)
+            | Self::ScalerUpdate(_)
+            | Self::Patch(_) => false,
         }
     }
 
@@ -333,9 +426,110 @@ impl Launch {
                 Self::Pattern(_)
                 | Self::Convert(_)
                 | Self::Inplace(_)
+                | Self::Quantize(_)
+                | Self::Dequantize(_)
+                | Self::Transpose(_)
                 | Self::ScalerUpdate(_)
                 | Self::Patch(_) => Vec::new(),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ranges(accesses: &[Access], kind: AccessKind) -> Vec<(Addr, Addr)> {
+        let of = accesses.iter().filter(|access| access.kind == kind);
+        of.map(|access| (access.range.start, access.range.end))
+            .collect()
+    }
+
+    #[test]
+    fn a_quantisation_writes_its_codes_and_scales_and_the_inverse_reads_them() {
+        // SAFETY: plain numbers, for which zero is a value.
+        let zero: abi::wp_quantize = unsafe { std::mem::zeroed() };
+        let args = abi::wp_quantize {
+            values: 0x1000,
+            codes: 0x9000,
+            scales: 0xA000,
+            zeros: 0xB000,
+            amax: 0xC000,
+            rows: 3,
+            cols: 33,
+            values_pitch: 33 * 4,
+            codes_pitch: 20,
+            scales_pitch: 2,
+            type_: abi::WP_F32,
+            format: abi::WP_I4,
+            granularity: abi::WP_PER_GROUP,
+            group: 32,
+            ..zero
+        };
+        let values = vec![(0x1000, 0x1000 + 3 * 33 * 4)];
+        let codes = [0x9000, 0x9014, 0x9028].map(|at| (at, at + 17));
+        let mut others = codes.to_vec();
+        others.extend([(0xA000, 0xA000 + 24), (0xB000, 0xB000 + 6)]);
+        let forth = Launch::Quantize(args).accesses();
+        assert_eq!(ranges(&forth, AccessKind::Read), values);
+        assert_eq!(ranges(&forth, AccessKind::Write), others);
+        assert_eq!(ranges(&forth, AccessKind::Atomic), [(0xC000, 0xC004)]);
+        let back = Launch::Dequantize(args).accesses();
+        assert_eq!(ranges(&back, AccessKind::Read), others);
+        assert_eq!(ranges(&back, AccessKind::Write), values);
+        let squares = abi::wp_quantize {
+            format: abi::WP_E4M3,
+            granularity: abi::WP_PER_SQUARE,
+            zeros: 0,
+            rows: 129,
+            cols: 129,
+            scales_pitch: 4,
+            ..args
+        };
+        let forth = Launch::Quantize(squares).accesses();
+        let written = ranges(&forth, AccessKind::Write);
+        // Two rows of two scales, and the gap between them is nobody's.
+        assert_eq!(
+            written[written.len() - 2..],
+            [(0xA000, 0xA008), (0xA010, 0xA018)]
+        );
+        let tiled = abi::wp_quantize {
+            kind: abi::WP_SCALE_E8M0,
+            format: abi::WP_E2M1,
+            layout: abi::WP_SCALES_TILED,
+            zeros: 0,
+            scales_pitch: 4,
+            ..args
+        };
+        let forth = Launch::Quantize(tiled).accesses();
+        assert_eq!(ranges(&forth, AccessKind::Write)[3], (0xA000, 0xA000 + 512));
+    }
+
+    #[test]
+    fn a_transposition_writes_rows_of_its_turned_result() {
+        // SAFETY: plain numbers, for which zero is a value.
+        let zero: abi::wp_transpose = unsafe { std::mem::zeroed() };
+        let args = abi::wp_transpose {
+            src: 0x1000,
+            transposed: 0x8000,
+            scale: 0x9000,
+            rows: 5,
+            cols: 2,
+            src_pitch: 8,
+            transposed_pitch: 16,
+            src_type: abi::WP_F32,
+            dst_type: abi::WP_F16,
+            ..zero
+        };
+        let accesses = Launch::Transpose(args).accesses();
+        assert_eq!(
+            ranges(&accesses, AccessKind::Read),
+            [(0x1000, 0x1028), (0x9000, 0x9004)]
+        );
+        assert_eq!(
+            ranges(&accesses, AccessKind::Write),
+            [(0x8000, 0x800A), (0x8010, 0x801A)]
+        );
     }
 }

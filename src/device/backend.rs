@@ -2,7 +2,8 @@
 //!
 //! A backend does what it is told and keeps no policy. Addresses, streams, events and physical
 //! handles are plain integers of the backend's own making; they are meaningful only to the backend
-//! that gave them. All methods may be called from any thread.
+//! that gave them. All methods may be called from any thread, and under locks of the crate's: they use
+//! nothing that is made of the device they are the backend of.
 
 use crate::error::Result;
 
@@ -96,6 +97,9 @@ pub struct HandleCounts {
     pub ranges: u64,
     /// Physical handles created.
     pub handles: u64,
+    /// Physical bytes held: of handles created and not released, and of released ones that a mapping
+    /// keeps.
+    pub bytes: u64,
     /// Mappings standing.
     pub mappings: u64,
     /// Streams created.
@@ -110,7 +114,16 @@ pub struct HandleCounts {
 ///
 /// Work given to a stream runs in the order given; work of different streams is ordered only by
 /// events. Methods that name a stream queue work and return; the others act at once.
-pub trait Backend: Send + Sync + 'static {
+///
+/// Safe code makes no calls of it: a device gives its backend out by
+/// [`Device::raw_backend`](super::Device::raw_backend) alone, which says what a caller vouches for.
+///
+/// # Safety
+/// The crate uses memory, and lets safe code use memory, on the strength of what these methods say they
+/// do: addresses handed out are no one else's, what is mapped can be used until it is unmapped, work of
+/// a stream runs in order and behind what it was made to wait for, and what is said to be done is done.
+/// Where [`DeviceInfo::host_readable`] is set the crate reads device memory by its address.
+pub unsafe trait Backend: Send + Sync + 'static {
     /// Facts about the device.
     fn info(&self) -> &DeviceInfo;
 

@@ -43,12 +43,14 @@ pub struct Capture {
 /// as long as the graph lives, whether the block is dropped or not. A block dropped during the
 /// capture may be handed out again in the same capture, in stream order, and to nobody else. A block
 /// that is still held when the capture ends can be read after a launch, as a result of the graph.
-/// Blocks from before that are dropped during the capture are kept too, and movable memory pinned on
+/// Blocks from before that are dropped during the capture are kept too, and movable memory held on
 /// a captured stream stays where it is. When the graph is dropped all of it goes back to the pools,
 /// behind every launch, without a wait on the host.
 ///
-/// What the graph uses of memory allocated before and dropped **after** the capture is the caller's
-/// to keep.
+/// **Typed buffers** that the capture was given by their views last as long as the graph, dropped or
+/// not, and each launch is a use of them on its stream: other operations on them run behind the launches
+/// before and ahead of those after. What kernels of the application's own use by address alone is the
+/// application's to keep and to order.
 ///
 /// Safe to use from any thread; launches of one graph do not overlap.
 pub struct Graph {
@@ -87,8 +89,7 @@ impl Stream {
     #[doc(alias = "cudaStreamBeginCapture")]
     #[doc(alias = "CUDAGraph")]
     pub fn begin_capture(&self) -> Result<Capture> {
-        let recorder = Recorder::new(self.device())?;
-        recorder.enter(self)?;
+        let recorder = Recorder::of(self)?;
         let capture = Capture {
             recorder: Some(recorder),
             origin: self.clone(),
@@ -110,8 +111,7 @@ impl Stream {
     /// # Errors
     /// [`Error::Invalid`] if the stream is being captured already; what the driver said.
     pub fn note_capture(&self) -> Result<NotedCapture> {
-        let recorder = Recorder::new(self.device())?;
-        recorder.enter(self)?;
+        let recorder = Recorder::of(self)?;
         Ok(NotedCapture {
             recorder: Some(recorder),
             origin: self.clone(),
@@ -195,15 +195,7 @@ impl Graph {
     /// [`Error::Invalid`] if the stream is of another device or is being captured; what the driver
     /// said.
     pub fn launch(&self, stream: &Stream) -> Result<()> {
-        self.memory.used_by(stream)?;
-        // SAFETY: what the pools handed out in the capture is kept until the graph is dropped, and
-        // given back behind this run; whoever captured work on other memory vouched for that.
-        unsafe {
-            stream
-                .device()
-                .backend()
-                .graph_launch(self.raw, stream.raw())
-        }
+        self.memory.recorder.launch(stream, self.raw)
     }
 
     /// The memory that the graph keeps.

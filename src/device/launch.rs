@@ -12,6 +12,12 @@ pub enum Launch {
     Convert(abi::wp_convert),
     /// Convert inside one buffer.
     Inplace(abi::wp_inplace),
+    /// Values to codes with scales.
+    Quantize(abi::wp_quantize),
+    /// Codes with scales to values.
+    Dequantize(abi::wp_quantize),
+    /// Convert into rows and into columns.
+    Transpose(abi::wp_transpose),
     /// Unscale gradients and check that they are finite.
     Unscale(abi::wp_unscale),
     /// Update the loss scale at the end of a step.
@@ -34,6 +40,9 @@ impl Launch {
             Self::Pattern(_) => "wp_pattern",
             Self::Convert(_) => "wp_convert",
             Self::Inplace(_) => "wp_inplace",
+            Self::Quantize(_) => "wp_quantize",
+            Self::Dequantize(_) => "wp_dequantize",
+            Self::Transpose(_) => "wp_transpose",
             Self::Unscale(_) => "wp_unscale",
             Self::ScalerUpdate(_) => "wp_scaler_update",
             Self::Relocate(_) => "wp_relocate",
@@ -54,6 +63,9 @@ impl Launch {
                 Self::Pattern(args) => abi::wp_host_pattern(args),
                 Self::Convert(args) => abi::wp_host_convert(args),
                 Self::Inplace(args) => abi::wp_host_inplace(args),
+                Self::Quantize(args) => abi::wp_host_quantize(args),
+                Self::Dequantize(args) => abi::wp_host_dequantize(args),
+                Self::Transpose(args) => abi::wp_host_transpose(args),
                 Self::Unscale(args) => abi::wp_host_unscale(args),
                 Self::ScalerUpdate(args) => abi::wp_host_scaler_update(args),
                 Self::Relocate(args) => abi::wp_host_relocate(args),
@@ -77,6 +89,9 @@ impl Launch {
                 Self::Pattern(args) => abi::wp_cuda_pattern(args, stream),
                 Self::Convert(args) => abi::wp_cuda_convert(args, stream),
                 Self::Inplace(args) => abi::wp_cuda_inplace(args, stream),
+                Self::Quantize(args) => abi::wp_cuda_quantize(args, stream),
+                Self::Dequantize(args) => abi::wp_cuda_dequantize(args, stream),
+                Self::Transpose(args) => abi::wp_cuda_transpose(args, stream),
                 Self::Unscale(args) => abi::wp_cuda_unscale(args, stream),
                 Self::ScalerUpdate(args) => abi::wp_cuda_scaler_update(args, stream),
                 Self::Relocate(args) => abi::wp_cuda_relocate(args, stream),

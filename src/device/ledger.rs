@@ -51,10 +51,11 @@ impl Ledger {
         }
     }
 
-    /// Fills in the three counts that the ledger knows.
+    /// Fills in the counts that the ledger knows.
     pub(super) fn count(&self, counts: &mut HandleCounts) {
         counts.ranges = self.ranges.len() as u64;
         counts.handles = self.unreleased;
+        counts.bytes = self.handles.values().map(|handle| handle.bytes).sum();
         counts.mappings = self.mappings.len() as u64;
     }
 

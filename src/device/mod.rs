@@ -21,6 +21,8 @@
 //! is dropped leaves a last mark behind, so that memory freed on it still becomes ready.
 
 mod access;
+mod access_entries;
+mod access_log;
 mod backend;
 mod capture;
 mod cuda;
@@ -28,9 +30,12 @@ mod event;
 mod exchange;
 mod graph;
 mod host;
+mod host_call;
 mod launch;
 mod ledger;
+mod ordered;
 mod recording;
+mod records;
 mod scratch;
 pub mod sim;
 mod stream;
@@ -38,13 +43,13 @@ mod table;
 mod ticks;
 mod timeline;
 
-use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 pub use access::{Access, AccessKind, Note};
+pub(crate) use access_log::{AccessLog, Left};
 pub use backend::{
     Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Phys, RawEvent, RawGraph, RawStream,
 };
@@ -52,13 +57,19 @@ pub(crate) use capture::{Kept, Recorder};
 pub use event::Event;
 pub use graph::{Capture, Graph, GraphMemory, NotedCapture};
 pub use host::{HostConfig, host_available_bytes};
+pub(crate) use host_call::beside;
 pub use launch::Launch;
-pub(crate) use scratch::Scratch;
+pub(crate) use ordered::{
+    Place, TableUses, Use, note_behind, ordered, ordered_to_its_end, wait_before,
+};
+use records::Turns;
+pub(crate) use records::{GraphRecord, TableRecord};
+pub(crate) use scratch::{Overhead, Scratch};
 pub use stream::Stream;
 pub(crate) use stream::{StreamCore, StreamWatcher};
 pub(crate) use timeline::Timeline;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 pub(crate) use crate::sync::lock;
 use crate::sync::{AtomicU64, Mutex, MutexGuard};
 
@@ -80,6 +91,7 @@ struct DeviceInner {
     timelines: Mutex<HashSet<u64>>,
     /// Streams under capture.
     captured: AtomicU64,
+    turns: Turns,
     backend: Arc<dyn Backend>,
 }
 
@@ -92,19 +104,6 @@ impl Drop for DeviceInner {
     }
 }
 
-/// The error of a host call that panicked.
-fn panicked(panic: &(dyn Any + Send)) -> Error {
-    let message = panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message");
-    Error::Os {
-        call: "host call",
-        words: format!("it panicked: {message}"),
-    }
-}
-
 impl Device {
     /// The CUDA device numbered `ordinal`.
     ///
@@ -112,7 +111,7 @@ impl Device {
     /// device's primary context.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] says which of driver, GPU and compiled
+    /// [`Error::Unavailable`](crate::Error::Unavailable) says which of driver, GPU and compiled
     /// kernels is missing and what to do about it.
     pub fn cuda(ordinal: u32) -> Result<Self> {
         Ok(Self::from_backend(cuda::open(ordinal)?))
@@ -124,7 +123,7 @@ impl Device {
     /// dropped.
     ///
     /// # Errors
-    /// As [`Device::cuda`]; [`Error::Invalid`] if no context is current.
+    /// As [`Device::cuda`]; [`Error::Invalid`](crate::Error::Invalid) if no context is current.
     pub fn cuda_current() -> Result<Self> {
         Ok(Self::from_backend(cuda::open_current()?))
     }
@@ -140,7 +139,7 @@ impl Device {
     /// The host device with its default capacity (see [`HostConfig::capacity`]).
     ///
     /// # Errors
-    /// [`Error::Os`] if the machine refuses memory or threads.
+    /// [`Error::Os`](crate::Error::Os) if the machine refuses memory or threads.
     pub fn host() -> Result<Self> {
         Self::host_with(HostConfig::default())
     }
@@ -156,7 +155,7 @@ impl Device {
     /// A simulated device: the host device's memory under a seeded scheduler (see [`sim`]).
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a capacity below one granule, [`Error::Os`] if the machine refuses
+    /// [`Error::Invalid`](crate::Error::Invalid) for a capacity below one granule, [`Error::Os`](crate::Error::Os) if the machine refuses
     /// memory.
     pub fn sim(config: &sim::SimConfig) -> Result<Self> {
         Ok(Self::from_backend(sim::open(config)?))
@@ -183,6 +182,7 @@ impl Device {
                 adopted: Mutex::default(),
                 timelines: Mutex::default(),
                 captured: AtomicU64::new(0),
+                turns: Turns::default(),
                 backend,
             }),
         }
@@ -194,9 +194,36 @@ impl Device {
         self.inner.backend.info()
     }
 
-    /// The backend, for what the crate's own types do not offer.
+    /// Physical bytes free now, other programs counted.
+    ///
+    /// # Errors
+    /// What the driver said.
+    pub fn free_bytes(&self) -> Result<u64> {
+        self.inner.backend.free_bytes()
+    }
+
+    /// What the device has handed out and not taken back.
     #[must_use]
-    pub fn backend(&self) -> &Arc<dyn Backend> {
+    pub fn counts(&self) -> HandleCounts {
+        self.inner.backend.counts()
+    }
+
+    pub(crate) fn backend(&self) -> &Arc<dyn Backend> {
+        &self.inner.backend
+    }
+
+    /// The backend, for what the crate's own types do not offer.
+    ///
+    /// # Safety
+    /// Of everything that is given to it, by the caller and by whoever gets it from the caller:
+    ///
+    /// - Streams, events, graphs, handles, ranges and mappings are live and of this device. Those that
+    ///   the crate made or was given ([`Stream::raw`], [`Event::raw`]) are not destroyed, released,
+    ///   unmapped or given back, no event of the crate's is recorded, and no capture begins or ends on a
+    ///   stream that the crate knows but as [`Stream::note_capture`] says.
+    /// - Nothing is unmapped or given back under work that uses it.
+    #[must_use]
+    pub unsafe fn raw_backend(&self) -> &Arc<dyn Backend> {
         &self.inner.backend
     }
 

@@ -1,8 +1,29 @@
 //! A little device memory of its own, apart from any pool: measuring a pool does not change it, and
 //! tables of moves take nothing from it when it is full.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::{Addr, Device, Phys};
 use crate::error::Result;
+
+/// Bytes of device memory that stand beside a pool, for its statistics.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Overhead(Arc<AtomicU64>);
+
+impl Overhead {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(&self, bytes: u64) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sub(&self, bytes: u64) {
+        self.0.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
 
 /// Mapped device memory, filled with zeros. Dropping it needs all queued work that uses it done.
 pub(crate) struct Scratch {
@@ -11,11 +32,17 @@ pub(crate) struct Scratch {
     bytes: u64,
     phys: Option<Phys>,
     mapped: bool,
+    overhead: Overhead,
 }
 
 impl Scratch {
     /// At least `bytes` of zeros, usable on every stream.
     pub(crate) fn zeroed(device: &Device, bytes: u64) -> Result<Self> {
+        Self::counted(device, bytes, &Overhead::default())
+    }
+
+    /// As [`Scratch::zeroed`], counted in `overhead` for as long as it lives.
+    pub(crate) fn counted(device: &Device, bytes: u64, overhead: &Overhead) -> Result<Self> {
         let granule = device.info().granule.max(1);
         let bytes = bytes.max(1).next_multiple_of(granule);
         let backend = device.backend();
@@ -27,9 +54,11 @@ impl Scratch {
             bytes,
             phys: None,
             mapped: false,
+            overhead: overhead.clone(),
         };
         let phys = backend.create(bytes)?;
         scratch.phys = Some(phys);
+        scratch.overhead.add(bytes);
         backend.map(addr, bytes, phys)?;
         scratch.mapped = true;
         let stream = device.stream()?;
@@ -37,6 +66,19 @@ impl Scratch {
         unsafe { backend.fill(addr, 0, bytes, stream.raw())? };
         stream.core().synchronize_memory()?;
         Ok(scratch)
+    }
+
+    /// All of it as another, with nothing left here.
+    pub(crate) fn take(&mut self) -> Self {
+        let empty = Self {
+            device: self.device.clone(),
+            addr: 0,
+            bytes: 0,
+            phys: None,
+            mapped: false,
+            overhead: Overhead::default(),
+        };
+        std::mem::replace(self, empty)
     }
 
     /// Where the memory starts.
@@ -72,7 +114,10 @@ impl Drop for Scratch {
         }
         if let Some(phys) = self.phys {
             let _ = backend.release(phys);
+            self.overhead.sub(self.bytes);
         }
-        let _ = backend.unreserve(self.addr, self.bytes);
+        if self.bytes > 0 {
+            let _ = backend.unreserve(self.addr, self.bytes);
+        }
     }
 }

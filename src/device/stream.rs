@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use super::{Access, Device, Event, Note, RawStream, Recorder, Timeline, lock};
+use super::{Device, Event, Note, RawStream, Recorder, Timeline, lock};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 use crate::sync::Mutex;
@@ -288,17 +288,6 @@ impl Stream {
 }
 
 impl Stream {
-    /// Declares what a kernel of the application's own uses, which the crate cannot see: call it
-    /// beside the launch. Nothing is checked unless the device is watched, with the feature
-    /// `sanitize`.
-    pub fn declare_use(&self, what: &str, accesses: &[Access]) {
-        self.device().backend().observe(&Note::Uses {
-            what,
-            stream: self.raw(),
-            accesses,
-        });
-    }
-
     /// Says what a person calls the stream, for the reports of tools that watch the device.
     pub fn set_name(&self, name: &str) {
         self.device().backend().observe(&Note::Name {

@@ -47,7 +47,7 @@ impl Ticks {
     }
 }
 
-/// Every interleaving, and every order that the memory model allows: `scripts/loom.sh`.
+/// Every interleaving, and every order that the memory model allows: `scripts/interleavings.sh`.
 #[cfg(all(test, loom))]
 mod models {
     use loom::sync::{Arc, Mutex};

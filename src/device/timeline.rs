@@ -21,11 +21,11 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use super::ticks::Ticks;
-use super::{Device, RawEvent, RawStream, Recorder, lock};
+use super::{Device, GraphRecord, RawEvent, RawStream, Recorder, lock};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 use crate::sync::{AtomicU64, Mutex};
@@ -95,6 +95,10 @@ pub(crate) struct Timeline {
     order: Mutex<Order>,
     /// The capture the stream is under; see the module `capture`.
     recorder: Mutex<Option<Arc<Recorder>>>,
+    /// Captures of the stream begun and ended: odd while it is under one.
+    captures: AtomicU64,
+    /// The graph of the last capture.
+    last_capture: Mutex<Weak<GraphRecord>>,
     /// Above 0 once the driver would not end a capture of the stream: a record is part of it.
     stuck: AtomicU64,
     /// Above 0 once the stream was left here to be destroyed, since its last mark could not be made.
@@ -128,6 +132,8 @@ impl Timeline {
             raw: Mutex::new(Some(raw)),
             order: Mutex::default(),
             recorder: Mutex::default(),
+            captures: AtomicU64::new(0),
+            last_capture: Mutex::default(),
             stuck: AtomicU64::new(0),
             left: AtomicU64::new(0),
         }
@@ -139,7 +145,27 @@ impl Timeline {
     }
 
     pub(super) fn set_recorder(&self, recorder: Option<Arc<Recorder>>) {
-        *lock(&self.recorder) = recorder;
+        let mut now = lock(&self.recorder);
+        if now.is_some() != recorder.is_some() {
+            self.captures.fetch_add(1, Ordering::AcqRel);
+        }
+        if let Some(recorder) = &recorder {
+            *lock(&self.last_capture) = Arc::downgrade(recorder.record());
+        }
+        let before = std::mem::replace(&mut *now, recorder);
+        drop(now);
+        drop(before);
+    }
+
+    /// Captures of the stream begun and ended so far: odd while it is under one.
+    #[inline]
+    pub(super) fn captures(&self) -> u64 {
+        self.captures.load(Ordering::Acquire)
+    }
+
+    /// The graph of the stream's last capture, if it is there.
+    pub(super) fn last_capture(&self) -> Option<Arc<GraphRecord>> {
+        lock(&self.last_capture).upgrade()
     }
 
     /// The driver would not end the stream's capture: nothing of it can be waited for any more.
@@ -160,6 +186,14 @@ impl Timeline {
         match &*lock(&self.recorder) {
             Some(_) => open - 1,
             None => open,
+        }
+    }
+
+    /// As [`Timeline::queued_tick`]; of a stream that is gone, the tick of its last mark.
+    pub(crate) fn last_tick(&self) -> u64 {
+        match self.raw() {
+            Some(_) => self.queued_tick(),
+            None => self.open_tick() - 1,
         }
     }
 
@@ -221,6 +255,10 @@ impl Timeline {
         let stream =
             raw.ok_or_else(|| Error::invalid("stream", "the stream is gone: use a live one"))?;
         let clock = Arc::new(lock(&self.order).seen.clone());
+        if seeded!("record-counted-after-it-is-made") {
+            record(stream)?;
+            return Ok((self.ticks.count(), clock));
+        }
         let tick = self.ticks.count();
         record(stream)?;
         Ok((tick, clock))
@@ -454,6 +492,22 @@ mod tests {
         assert!(!of(&b).wait_for(of(&a), tick).unwrap());
         let next = of(&a).open_tick();
         assert!(next > tick && !of(&b).is_behind(of(&a), next));
+    }
+
+    #[test]
+    fn a_free_while_a_record_is_made_is_not_covered_by_it() {
+        let device = Device::host().unwrap();
+        let [a, ..] = streams(&device);
+        let event = device.event().unwrap();
+        let mut freed = 0;
+        let recorded = of(&a).counted_record(|stream| {
+            device.backend().event_record(event.raw(), stream)?;
+            // Given by another thread, behind what the event marks.
+            freed = of(&a).open_tick();
+            Ok(())
+        });
+        let (tick, _) = recorded.unwrap();
+        assert!(freed > tick, "{freed} is taken as done when {tick} is");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::registry::Registry;
 use super::table::MovableId;
-use crate::device::{Addr, Device, Phys, Stream};
+use crate::device::{Addr, Device, Overhead, Phys, Stream};
 use crate::error::{Error, Result};
 
 /// Entries that there are addresses for.
@@ -22,16 +22,18 @@ pub(super) struct Words {
     base: Addr,
     span: u64,
     mapped: Vec<Phys>,
+    overhead: Overhead,
 }
 
 impl Words {
-    pub(super) fn new(device: &Device) -> Result<Self> {
+    pub(super) fn new(device: &Device, overhead: &Overhead) -> Result<Self> {
         let span = (ENTRIES * ENTRY_BYTES).next_multiple_of(device.info().granule);
         Ok(Self {
             device: device.clone(),
             base: device.backend().reserve(span)?,
             span,
             mapped: Vec::new(),
+            overhead: overhead.clone(),
         })
     }
 
@@ -61,6 +63,7 @@ impl Words {
                 return Err(error);
             }
             self.mapped.push(phys);
+            self.overhead.add(granule);
             // SAFETY: the range was just mapped, and stays until the table is dropped, which is
             // after the stream's work.
             unsafe { backend.fill(at, 0, granule, stream.raw())? };
@@ -81,6 +84,7 @@ impl Drop for Words {
             // A failure here loses a granule and cannot be mended.
             let _ = backend.unmap(at, granule);
             let _ = backend.release(*phys);
+            self.overhead.sub(granule);
         }
         let _ = backend.unreserve(self.base, self.span);
     }
@@ -98,7 +102,7 @@ impl Drop for Words {
 /// # Stream order
 /// An entry is stored in the order of the stream that moves: behind the last use of the block at
 /// its old address, ahead of the first at its new one. Work that reads an entry is queued under a
-/// pin of that block, like work that uses the block itself.
+/// hold of that block, like work that uses the block itself.
 #[derive(Clone)]
 pub struct AddressTable {
     registry: Arc<Registry>,

@@ -1,5 +1,6 @@
 //! Telling the application where a block went.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use super::table::MovableId;
@@ -28,9 +29,18 @@ pub(super) type Callback = Arc<dyn Fn(&Relocation) + Send + Sync>;
 /// Calls to make once no lock is held.
 pub(super) type Calls = Vec<(Callback, Relocation)>;
 
-/// Makes them.
+/// Makes them, each even if one before it panics; the first panic then goes on.
 pub(super) fn tell(calls: Calls) {
+    let mut first = None;
     for (callback, relocation) in calls {
-        callback(&relocation);
+        let told = catch_unwind(AssertUnwindSafe(|| callback(&relocation)));
+        if let Err(panic) = told
+            && first.is_none()
+        {
+            first = Some(panic);
+        }
+    }
+    if let Some(panic) = first {
+        resume_unwind(panic);
     }
 }

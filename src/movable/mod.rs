@@ -1,9 +1,9 @@
 //! Memory whose address may change, so that fragmentation can be undone.
 //!
-//! A [`Movable`] is a handle. [`Movable::pin`] gives the address for as long as the guard lives;
+//! A [`Movable`] is a handle. [`Movable::hold`] gives the address for as long as the guard lives;
 //! dropping the guard notes the use on its stream. Without a guard the block may be moved by a
 //! compaction ([`Pool::compact`]), which runs in stream order: it waits on the device for the uses
-//! noted, and the next pin makes its stream wait for the move. No one waits on the host.
+//! noted, and the next hold makes its stream wait for the move. No one waits on the host.
 //!
 //! Once a pool has a movable block, its out-of-memory ladder has one more step: a request that
 //! nothing else serves moves blocks together, and only as many as it needs. Memory that lies apart
@@ -11,14 +11,14 @@
 //!
 //! # Who knows where a block is
 //!
-//! - The holder of a pin, by [`Pinned::addr`], or by [`PinnedId::addr`] for callers that keep ids.
+//! - The holder of a guard, by [`Resident::addr`], or by [`ResidentId::addr`] for callers that keep ids.
 //! - Kernels that take handles, by the [`AddressTable`] in device memory.
 //! - Pointers in device memory, which a [`PointerArray`] has rewritten.
 //! - The application on the host, by [`Movable::on_move`].
 //!
 //! The two on the device change in the order of the stream that moves, behind the move. If a launch
-//! that changes them fails, the change is owed: it is made before the next pin that needs it, and
-//! that pin is an error while it cannot be made. So nobody is given an address, or a way to one, that
+//! that changes them fails, the change is owed: it is made before the next hold that needs it, and
+//! that hold is an error while it cannot be made. So nobody is given an address, or a way to one, that
 //! is not right.
 //!
 //! ```
@@ -40,10 +40,10 @@
 mod address_table;
 mod callback;
 mod pass;
-mod pinned;
 mod pointers;
 mod registry;
 mod relief;
+mod resident;
 mod resize;
 mod step;
 mod step_log;
@@ -58,14 +58,14 @@ use bytemuck::Pod;
 pub use address_table::AddressTable;
 pub use callback::Relocation;
 pub use pass::Pass;
-pub use pinned::{Pinned, PinnedId};
-pub use pointers::{PinnedPointers, PointerArray};
-use registry::Registry;
+pub use pointers::{PointerArray, ResidentPointers};
+use registry::{Attachment, Registry};
+pub use resident::{Resident, ResidentId, ResidentMut};
 pub use step_log::StepRecord;
 pub use table::MovableId;
 
 use crate::compact::{Goal, Layout, Moved, Plan, Planner};
-use crate::device::{Addr, Stream, lock};
+use crate::device::{AccessLog, Addr, Stream, lock, wait_before};
 use crate::error::{Error, Result};
 use crate::pool::Pool;
 
@@ -76,6 +76,7 @@ use crate::pool::Pool;
 pub struct Movable<T> {
     registry: Arc<Registry>,
     id: MovableId,
+    log: Arc<AccessLog>,
     len: usize,
     element: PhantomData<T>,
 }
@@ -99,28 +100,47 @@ impl<T: Pod> Movable<T> {
         self.id
     }
 
-    /// Holds the block where it is and gives its address, for work on `stream`.
+    /// Holds the block where it is and gives its address, for work on `stream` that reads it; for work
+    /// that writes it there is [`Movable::hold_mut`].
     ///
-    /// `stream` is made to wait on the device for the block's allocation and last move, where it
-    /// does not run behind them already. Order between users of the block's contents on several
-    /// streams is the caller's.
+    /// `stream` is made to wait on the device for the block's allocation, its last move, and what
+    /// earlier guards let be written, where it does not run behind that already. What work writes at the
+    /// address under this guard is ordered by the caller.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device; what the driver said of the wait.
-    pub fn pin<'a>(&'a self, stream: &'a Stream) -> Result<Pinned<'a, T>> {
-        let (addr, _) = self.registry.pin(self.id, stream)?;
-        Ok(Pinned {
+    pub fn hold<'a>(&'a self, stream: &'a Stream) -> Result<Resident<'a, T>> {
+        self.held(stream, false)
+    }
+
+    /// As [`Movable::hold`], for work that writes: `stream` is made to wait for all that other streams
+    /// do under earlier guards.
+    ///
+    /// # Errors
+    /// As [`Movable::hold`].
+    pub fn hold_mut<'a>(&'a mut self, stream: &'a Stream) -> Result<ResidentMut<'a, T>> {
+        self.held(stream, true).map(ResidentMut)
+    }
+
+    fn held<'a>(&'a self, stream: &'a Stream, writes: bool) -> Result<Resident<'a, T>> {
+        let (addr, _) = self.registry.hold(self.id, stream)?;
+        // From here on the guard's drop lets go.
+        let guard = Resident {
             movable: self,
             stream,
             addr,
-        })
+            writes,
+            done: false,
+        };
+        wait_before(stream.core(), guard.used())?;
+        Ok(guard)
     }
 
     /// Has `callback` called whenever the block has moved, in place of the one given before.
     ///
     /// It is called on the thread that moved the block, once the move is queued and no lock of the
-    /// crate is held, so it may pin, allocate and queue work. Work on the device sees the contents
-    /// at the new address under a pin, as always.
+    /// crate is held, so it may hold, allocate and queue work. Work on the device sees the contents
+    /// at the new address under a guard, as always.
     pub fn on_move(&self, callback: impl Fn(&Relocation) + Send + Sync + 'static) {
         self.registry.on_move(self.id, Some(Arc::new(callback)));
     }
@@ -143,7 +163,7 @@ impl<T: Pod> Movable<T> {
     /// Copies `data` into the buffer on `stream` and waits for the copy.
     ///
     /// # Errors
-    /// [`Error::Invalid`] unless `data` has as many elements as the buffer; as [`Movable::pin`].
+    /// [`Error::Invalid`] unless `data` has as many elements as the buffer; as [`Movable::hold`].
     pub fn upload(&mut self, stream: &Stream, data: &[T]) -> Result<()> {
         if data.len() != self.len {
             let why = format!(
@@ -153,19 +173,23 @@ impl<T: Pod> Movable<T> {
             );
             return Err(Error::invalid("data", why));
         }
-        let pinned = self.pin(stream)?;
-        // SAFETY: the block has the bytes and stays where it is while pinned.
-        unsafe { stream.core().write(pinned.addr(), data) }
+        let mut held = self.hold_mut(stream)?;
+        // SAFETY: the block has the bytes and stays where it is while held.
+        let copied = unsafe { stream.core().write(held.addr(), data) };
+        held.0.done = copied.is_ok();
+        copied
     }
 
     /// Copies the buffer to the host on `stream` and waits for the copy.
     ///
     /// # Errors
-    /// As [`Movable::pin`].
+    /// As [`Movable::hold`].
     pub fn download(&self, stream: &Stream) -> Result<Vec<T>> {
-        let pinned = self.pin(stream)?;
+        let mut held = self.hold(stream)?;
         // SAFETY: as for `upload`.
-        unsafe { stream.core().read(pinned.addr(), self.len) }
+        let copied = unsafe { stream.core().read(held.addr(), self.len) };
+        held.done = copied.is_ok();
+        copied
     }
 }
 
@@ -190,7 +214,7 @@ impl<T> fmt::Debug for Movable<T> {
 impl Movable<u64> {
     /// Registers the block's `len` words as an array of pointers: each that points into a movable
     /// block of the pool follows it when it moves. Wherever the block itself is moved, the array
-    /// goes with it; a pin of either is one of both.
+    /// goes with it; a guard of either is one of both.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the block was freed by its id.
@@ -212,29 +236,29 @@ impl Pool {
     /// As [`Pool::alloc_typed`].
     pub fn alloc_movable<T: Pod>(&self, stream: &Stream, len: usize) -> Result<Movable<T>> {
         let registry = Registry::of(self)?;
-        let block = self.alloc_apart::<T>(stream, len)?;
-        let id = registry.add(block);
+        let (id, log) = registry.add(self.alloc_apart::<T>(stream, len)?);
         Ok(Movable {
             registry,
             id,
+            log,
             len,
             element: PhantomData,
         })
     }
 
-    /// Pins a movable block by its id, for callers that keep ids in tables of their own. If its
-    /// [`Movable`] is dropped meanwhile, the memory lives until the last pin is gone.
+    /// Holds a movable block by its id, for callers that keep ids in tables of their own. If its
+    /// [`Movable`] is dropped meanwhile, the memory lives until the last guard is gone.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the block was freed, also where its place in the table has a new user;
-    /// as [`Movable::pin`].
-    pub fn pin_id<'a>(&self, id: MovableId, stream: &'a Stream) -> Result<PinnedId<'a>> {
-        PinnedId::new(Registry::of(self)?, id, stream)
+    /// as [`Movable::hold`].
+    pub fn hold_id<'a>(&self, id: MovableId, stream: &'a Stream) -> Result<ResidentId<'a>> {
+        ResidentId::new(Registry::of(self)?, id, stream)
     }
 
     /// The device's table of where movable blocks are, for kernels that take handles. It is made
     /// when first asked for, and kept up to date from then on: a store for each block moved, and
-    /// for each made by the first pin of it.
+    /// for each made by the first guard of it.
     ///
     /// # Errors
     /// What the driver said.
@@ -254,7 +278,7 @@ impl Pool {
     /// # Safety
     /// - `slots` words of 8 bytes at `addr` are device memory of the pool's device until the array
     ///   is dropped, or, in stream order, unregistered.
-    /// - Work that reads or writes them is queued under a pin of the array.
+    /// - Work that reads or writes them is queued under a guard of the array.
     pub unsafe fn register_pointers(
         &self,
         stream: &Stream,
@@ -278,7 +302,7 @@ impl Pool {
     /// # Errors
     /// What the driver said.
     pub fn record_steps(&self, on: bool) -> Result<()> {
-        Registry::of(self)?.record_steps(on);
+        Attachment::of(self)?.record_steps(on);
         Ok(())
     }
 
@@ -288,7 +312,7 @@ impl Pool {
     /// # Errors
     /// What the driver said.
     pub fn take_steps(&self) -> Result<Vec<StepRecord>> {
-        Registry::of(self)?.take_steps()
+        Attachment::of(self)?.take_steps()
     }
 
     /// Changes who plans compactions: another model of time, or another budget for the search.
@@ -296,26 +320,27 @@ impl Pool {
     /// # Errors
     /// What the driver said.
     pub fn set_planner(&self, planner: Planner) -> Result<()> {
-        Registry::of(self)?.set_planner(planner);
+        Attachment::of(self)?.set_planner(planner);
         Ok(())
     }
 
     /// The pool's memory as it is now: blocks that may move, blocks that may not, and holes.
-    /// Addresses count from the start of the pool's range. Empties the streams' caches.
+    /// Addresses count from the start of the pool's range. What is in streams' caches counts as free.
+    /// Changes nothing.
     ///
     /// # Errors
     /// What the driver said.
     pub fn layout(&self) -> Result<Layout> {
-        Registry::of(self)?.layout()
+        Ok(Attachment::of(self)?.layout(self))
     }
 
     /// What reaching `goal` would move, with the layout as it is now; `None` if no moves reach it.
-    /// Moves nothing. Addresses in the plan count from the start of the pool's range.
+    /// Changes nothing. Addresses in the plan count from the start of the pool's range.
     ///
     /// # Errors
     /// What the driver said.
     pub fn plan_compaction(&self, goal: &Goal) -> Result<Option<Plan>> {
-        Registry::of(self)?.plan(goal)
+        Ok(Attachment::of(self)?.plan(self, goal))
     }
 
     /// Moves blocks until `goal` is reached or no plan reaches it. Queues the moves and returns;

@@ -9,7 +9,7 @@ use crate::error::Result;
 /// A compaction under way: begin, steps under a budget, end.
 ///
 /// Between steps, and after dropping the pass at any step, every block is valid: other threads
-/// allocate, free, pin and read as they like, and the next step plans with what it finds.
+/// allocate, free, hold and read as they like, and the next step plans with what it finds.
 pub struct Pass {
     registry: Arc<Registry>,
     goal: Goal,

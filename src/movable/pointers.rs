@@ -21,11 +21,11 @@ pub(super) enum Place {
     Block(MovableId),
 }
 
-/// A registered array. Pins and uses of one in a movable block are the block's.
+/// A registered array. Holds and uses of one in a movable block are the block's.
 pub(super) struct Array {
     pub(super) place: Place,
     pub(super) slots: u64,
-    pins: u32,
+    holds: u32,
     ready: Marks,
     uses: Marks,
 }
@@ -67,7 +67,7 @@ impl Arrays {
         let array = Array {
             place,
             slots,
-            pins: 0,
+            holds: 0,
             ready: Marks::default(),
             uses,
         };
@@ -94,10 +94,10 @@ impl Arrays {
     }
 
     /// Whether an array is held where it is and as it is.
-    pub(super) fn any_pinned(&self, table: &mut Table) -> bool {
+    pub(super) fn any_held(&self, table: &mut Table) -> bool {
         self.list.values().any(|array| match array.place {
-            Place::Fixed(_) => array.pins > 0,
-            Place::Block(id) => table.place(id).is_some_and(|entry| entry.pins > 0),
+            Place::Fixed(_) => array.holds > 0,
+            Place::Block(id) => table.place(id).is_some_and(|entry| entry.holds > 0),
         })
     }
 
@@ -149,7 +149,11 @@ impl Arrays {
                         array.uses = Marks::default();
                         &mut array.ready
                     }
-                    Place::Block(id) => &mut table.entry(id)?.ready,
+                    Place::Block(id) => {
+                        let entry = table.entry(id)?;
+                        entry.written(&timeline, timeline.open_tick(), false);
+                        &mut entry.ready
+                    }
                 };
                 ready.note(&timeline, timeline.open_tick());
             }
@@ -161,14 +165,14 @@ impl Arrays {
 }
 
 impl Array {
-    pub(super) fn pin(&mut self, stream: &Stream) -> Result<()> {
+    pub(super) fn hold(&mut self, stream: &Stream) -> Result<()> {
         self.ready.wait_on(&stream.core().timeline)?;
-        self.pins += 1;
+        self.holds += 1;
         Ok(())
     }
 
-    pub(super) fn unpin(&mut self, stream: &Stream) {
-        self.pins = self.pins.saturating_sub(1);
+    pub(super) fn let_go(&mut self, stream: &Stream) {
+        self.holds = self.holds.saturating_sub(1);
         let timeline = &stream.core().timeline;
         self.uses.note(timeline, timeline.open_tick());
     }
@@ -180,8 +184,8 @@ impl Array {
 /// any other, holds the same place of that block after every move; null and all other addresses
 /// stay as they are. The rewriting is queued behind the move on the same stream.
 ///
-/// A kernel that reads or writes the array is queued under a pin of the array, and of each block
-/// that it follows a pointer into. **While an array is pinned nothing of the pool moves**, so pin it
+/// A kernel that reads or writes the array is queued under a guard of the array, and of each block
+/// that it follows a pointer into. **While an array is held nothing of the pool moves**, so hold it
 /// around the queueing of work and no longer.
 ///
 /// Each step of a compaction reads all slots of all arrays once.
@@ -212,9 +216,9 @@ impl PointerArray {
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device, or the array was in a movable block
     /// that is freed; what the driver said.
-    pub fn pin<'a>(&'a self, stream: &'a Stream) -> Result<PinnedPointers<'a>> {
-        let addr = self.registry.pin_pointers(self.key, stream)?;
-        Ok(PinnedPointers {
+    pub fn hold<'a>(&'a self, stream: &'a Stream) -> Result<ResidentPointers<'a>> {
+        let addr = self.registry.hold_pointers(self.key, stream)?;
+        Ok(ResidentPointers {
             array: self,
             stream,
             addr,
@@ -250,13 +254,13 @@ impl std::fmt::Debug for PointerArray {
 
 /// Holds a [`PointerArray`]; its drop notes the use on its stream.
 #[must_use = "the array is held only while this lives"]
-pub struct PinnedPointers<'a> {
+pub struct ResidentPointers<'a> {
     array: &'a PointerArray,
     stream: &'a Stream,
     addr: Addr,
 }
 
-impl PinnedPointers<'_> {
+impl ResidentPointers<'_> {
     /// Address of the first slot; valid while the guard lives, for work queued on its stream.
     #[must_use]
     pub fn addr(&self) -> Addr {
@@ -264,16 +268,16 @@ impl PinnedPointers<'_> {
     }
 }
 
-impl Drop for PinnedPointers<'_> {
+impl Drop for ResidentPointers<'_> {
     fn drop(&mut self) {
         self.array
             .registry
-            .unpin_pointers(self.array.key, self.stream);
+            .let_go_of_pointers(self.array.key, self.stream);
     }
 }
 
-impl std::fmt::Debug for PinnedPointers<'_> {
+impl std::fmt::Debug for ResidentPointers<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PinnedPointers({:#x}, {:?})", self.addr, self.array)
+        write!(f, "ResidentPointers({:#x}, {:?})", self.addr, self.array)
     }
 }

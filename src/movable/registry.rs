@@ -10,8 +10,8 @@ use super::callback::{Calls, Relocation};
 use super::pointers::{Arrays, Place};
 use super::step_log::{Log, StepRecord};
 use super::table::{Marks, MovableId, Moving, Table};
-use crate::compact::{self, Goal, KeptPlan, Layout, Mover, Plan, Planner};
-use crate::device::{Addr, Device, Kept, Stream, lock};
+use crate::compact::{self, Goal, KeptPlan, Layout, Mover, Owners, Plan, Planner, layout_with};
+use crate::device::{AccessLog, Addr, Device, Kept, Stream, Timeline, beside, lock};
 use crate::error::{Error, Result};
 use crate::pool::{Attached, Block, Pool, Pressure, Relief, Shared, UNIT};
 use crate::seeded::seeded;
@@ -28,7 +28,7 @@ pub(super) struct State {
     pub(super) mover: Mover,
     /// The device's table of addresses, once it was asked for.
     pub(super) words: Option<Words>,
-    /// What was pinned while there were words: it may read them.
+    /// What was held while there were words: it may read them.
     readers: Marks,
     pub(super) planner: Planner,
     /// What the last step left of its plan.
@@ -44,20 +44,92 @@ pub(super) struct State {
 pub(crate) struct Registry {
     pub(super) shared: Weak<Shared>,
     pub(super) device: Device,
+    overhead: crate::device::Overhead,
     pub(super) state: Mutex<State>,
 }
 
-/// A [`Registry`] as the pool keeps it; made when the pool's first movable block is.
+/// A [`Registry`] as the pool keeps it; made when the pool's first movable block is. Until then, how
+/// it is to be made: who only asks what compaction would do takes nothing from the device, and
+/// changes nothing.
 #[derive(Default)]
-struct Attachment {
-    registry: Mutex<Option<Arc<Registry>>>,
+pub(super) struct Attachment(Mutex<Attach>);
+
+#[derive(Default)]
+struct Attach {
+    registry: Option<Arc<Registry>>,
+    planner: Option<Planner>,
+    log: bool,
 }
 
 impl Attached for Attachment {
     fn pool_closed(&self) {
         // The pool's blocks keep what they need of it.
-        let registry = lock(&self.registry).take();
+        let registry = lock(&self.0).registry.take();
         drop(registry);
+    }
+}
+
+/// The owners of a pool's blocks where none may move.
+struct Nobody;
+
+impl Owners for Nobody {
+    fn may_move(&self, _: u64) -> bool {
+        false
+    }
+
+    fn uses(&self, _: u64, _: &mut dyn FnMut(&Timeline, u64) -> Result<()>) -> Result<()> {
+        Ok(())
+    }
+
+    fn moved(&mut self, _: &[compact::Move], _: &[u32], _: u64) {}
+}
+
+impl Attachment {
+    pub(super) fn of(pool: &Pool) -> Result<Arc<Self>> {
+        let attached = pool.shared().attached(|| Arc::new(Self::default()));
+        attached.ok_or_else(|| Error::invalid("pool", "it has another layer attached"))
+    }
+
+    pub(super) fn record_steps(&self, on: bool) {
+        let mut state = lock(&self.0);
+        state.log = on;
+        if let Some(registry) = &state.registry {
+            registry.record_steps(on);
+        }
+    }
+
+    pub(super) fn take_steps(&self) -> Result<Vec<StepRecord>> {
+        let registry = lock(&self.0).registry.clone();
+        registry.map_or(Ok(Vec::new()), |registry| registry.take_steps())
+    }
+
+    pub(super) fn set_planner(&self, planner: Planner) {
+        let mut state = lock(&self.0);
+        if let Some(registry) = &state.registry {
+            registry.set_planner(planner.clone());
+        }
+        state.planner = Some(planner);
+    }
+
+    /// The pool's memory as it is now, as a planner sees it.
+    pub(super) fn layout(&self, pool: &Pool) -> Layout {
+        let registry = lock(&self.0).registry.clone();
+        match registry {
+            Some(registry) => registry.layout(pool.shared()),
+            None => (pool.shared()).look(|core, cached| layout_with(core, &Nobody, cached)),
+        }
+    }
+
+    pub(super) fn plan(&self, pool: &Pool, goal: &Goal) -> Option<Plan> {
+        let layout = self.layout(pool);
+        let planner = {
+            let state = lock(&self.0);
+            match &state.registry {
+                Some(registry) => lock(&registry.state).planner.clone(),
+                None => state.planner.clone().unwrap_or_default(),
+            }
+        };
+        planner.plan(&layout, &in_units(goal))
     }
 }
 
@@ -65,25 +137,24 @@ impl Registry {
     /// The registry of `pool`.
     pub(crate) fn of(pool: &Pool) -> Result<Arc<Self>> {
         let shared = pool.shared();
-        let attachment = shared
-            .attached(|| Arc::new(Attachment::default()))
-            .ok_or_else(|| Error::invalid("pool", "it has another layer attached"))?;
-        let mut attached = lock(&attachment.registry);
-        if let Some(registry) = &*attached {
+        let attachment = Attachment::of(pool)?;
+        let mut attached = lock(&attachment.0);
+        if let Some(registry) = &attached.registry {
             return Ok(Arc::clone(registry));
         }
         let registry = Arc::new(Self {
             shared: Arc::downgrade(shared),
             device: shared.device.clone(),
+            overhead: shared.overhead.clone(),
             state: Mutex::new(State {
                 table: Table::new(shared.base),
                 arrays: Arrays::default(),
                 words: None,
                 readers: Marks::default(),
-                planner: Planner::new(),
+                planner: attached.planner.clone().unwrap_or_default(),
                 kept: None,
-                mover: Mover::new(&shared.device)?,
-                log: None,
+                mover: Mover::new(&shared.device, &shared.overhead)?,
+                log: attached.log.then(Log::default),
                 relocations: 0,
                 listeners: 0,
             }),
@@ -99,7 +170,7 @@ impl Registry {
             let registry = registry_of.upgrade();
             registry.is_some_and(|registry| registry.make_room(bytes, handles))
         }));
-        *attached = Some(Arc::clone(&registry));
+        attached.registry = Some(Arc::clone(&registry));
         Ok(registry)
     }
 
@@ -116,24 +187,25 @@ impl Registry {
         Err(Error::invalid("stream", why))
     }
 
-    pub(crate) fn add(&self, block: Block) -> MovableId {
+    pub(crate) fn add(&self, block: Block) -> (MovableId, Arc<AccessLog>) {
         block.lane().shared.set_movable(&block, true);
         lock(&self.state).table.add(block)
     }
 
-    /// Frees a block behind all its uses, once it is not pinned; on `stream` where one is given,
+    /// Frees a block behind all its uses, once it is not held; on `stream` where one is given,
     /// else on the stream it was allocated on.
     pub(crate) fn free(&self, id: MovableId, stream: Option<&Stream>) -> Result<()> {
         let left = {
             let mut state = lock(&self.state);
             state.arrays.forget(id);
-            let told = state.table.place(id).is_some_and(|e| e.on_move.is_some());
             let left = state.table.remove(id);
-            state.listeners -= usize::from(told && left.is_some());
+            let told = left.as_ref().is_some_and(|left| left.on_move.is_some());
+            state.listeners -= usize::from(told);
             left
         };
         let Some(left) = left else { return Ok(()) };
-        left.block.lane().shared.set_movable(&left.block, false);
+        let shared = &left.block.lane().shared;
+        shared.set_movable(&left.block, false);
         match stream {
             Some(stream) if self.check_stream(stream).is_ok() => {
                 left.uses.wait_surely_on(&stream.core().timeline);
@@ -149,8 +221,8 @@ impl Registry {
         }
     }
 
-    /// Pins a block for `stream`; gives its address and bytes.
-    pub(crate) fn pin(&self, id: MovableId, stream: &Stream) -> Result<(Addr, u64)> {
+    /// Holds a block for `stream`; gives its address and bytes.
+    pub(crate) fn hold(&self, id: MovableId, stream: &Stream) -> Result<(Addr, u64)> {
         self.check_stream(stream)?;
         let mut state = lock(&self.state);
         if state.table.entry(id)?.stale_word || state.arrays.is_behind() {
@@ -160,19 +232,21 @@ impl Registry {
         if !seeded!("use-after-move") {
             entry.ready.wait_on(&stream.core().timeline)?;
         }
-        entry.pins += 1;
+        entry.holds += 1;
         let block = entry.block.as_ref();
         block
             .map(|block| (block.addr(), block.bytes()))
             .ok_or_else(|| Error::invalid("id", "it was freed"))
     }
 
-    pub(crate) fn unpin(self: &Arc<Self>, id: MovableId, stream: &Stream) {
+    /// A guard of the block on `stream` is gone.
+    pub(crate) fn let_go(self: &Arc<Self>, id: MovableId, stream: &Stream) {
+        self.hold_for_graphs(id);
         if let Some(recorder) = stream.recorder() {
-            // Captured work has the address: the pin is the graph's from now on.
+            // Captured work has the address: the guard's hold is the graph's from now on.
             let registry = Arc::clone(self);
-            if let Err(pin) = recorder.keep(Box::new(GraphPin { registry, id })) {
-                pin.release(recorder.gate());
+            if let Err(hold) = recorder.keep(Box::new(GraphHold { registry, id })) {
+                hold.release(recorder.gate());
             }
             return;
         }
@@ -186,11 +260,12 @@ impl Registry {
             let Some(entry) = state.table.place(id) else {
                 return;
             };
-            entry.pins = entry.pins.saturating_sub(1) * u32::from(!seeded!("pin-dropped-early"));
-            if !seeded!("last-use-forgotten") || entry.pins > 0 {
+            entry.holds = entry.holds.saturating_sub(1) * u32::from(!seeded!("pin-dropped-early"));
+            if !seeded!("last-use-forgotten") || entry.holds > 0 {
                 entry.uses.note(timeline, tick);
+                entry.note_typed_uses();
             }
-            entry.doomed && entry.pins == 0
+            entry.doomed && entry.holds == 0
         };
         if doomed {
             // Without a stream of the caller's to check there is nothing to say.
@@ -198,12 +273,32 @@ impl Registry {
         }
     }
 
-    pub(super) fn pin_pointers(&self, key: u64, stream: &Stream) -> Result<Addr> {
+    /// Lets graphs that captured work on views of the block hold it, each once.
+    fn hold_for_graphs(self: &Arc<Self>, id: MovableId) {
+        let graphs = {
+            let mut state = lock(&self.state);
+            let Some(entry) = state.table.place(id) else {
+                return;
+            };
+            let graphs = entry.log.as_ref().map(|log| log.graphs_to_hold());
+            let graphs = graphs.unwrap_or_default();
+            entry.holds += graphs.len() as u32;
+            graphs
+        };
+        for graph in graphs {
+            let registry = Arc::clone(self);
+            if let Err(hold) = graph.keep(Box::new(GraphHold { registry, id })) {
+                hold.release(graph.gate());
+            }
+        }
+    }
+
+    pub(super) fn hold_pointers(&self, key: u64, stream: &Stream) -> Result<Addr> {
         self.check_stream(stream)?;
         if stream.recorder().is_some() {
             return Err(Error::invalid(
                 "stream",
-                "it is being captured, and a graph would read pointers while they are rewritten: pin the blocks that they point to",
+                "it is being captured, and a graph would read pointers while they are rewritten: hold the blocks that they point to",
             ));
         }
         let mut state = lock(&self.state);
@@ -212,24 +307,24 @@ impl Registry {
         }
         let array = state.arrays.get(key)?;
         match array.place {
-            Place::Fixed(addr) => array.pin(stream).map(|()| addr),
+            Place::Fixed(addr) => array.hold(stream).map(|()| addr),
             Place::Block(id) => {
                 drop(state);
-                self.pin(id, stream).map(|(addr, _)| addr)
+                self.hold(id, stream).map(|(addr, _)| addr)
             }
         }
     }
 
-    pub(super) fn unpin_pointers(self: &Arc<Self>, key: u64, stream: &Stream) {
+    pub(super) fn let_go_of_pointers(self: &Arc<Self>, key: u64, stream: &Stream) {
         let mut state = lock(&self.state);
         let Ok(array) = state.arrays.get(key) else {
             return;
         };
         match array.place {
-            Place::Fixed(_) => array.unpin(stream),
+            Place::Fixed(_) => array.let_go(stream),
             Place::Block(id) => {
                 drop(state);
-                self.unpin(id, stream);
+                self.let_go(id, stream);
             }
         }
     }
@@ -249,7 +344,7 @@ impl Registry {
     pub(super) fn address_table(&self) -> Result<Addr> {
         let mut state = lock(&self.state);
         if state.words.is_none() {
-            state.words = Some(Words::new(&self.device)?);
+            state.words = Some(Words::new(&self.device, &self.overhead)?);
             state.table.has_words();
         }
         state.settle()?;
@@ -280,39 +375,39 @@ impl Registry {
     }
 
     /// The pool's memory as it is now, as a planner sees it.
-    pub(crate) fn layout(&self) -> Result<Layout> {
-        let shared = self.shared()?;
-        shared.drain_all();
+    fn layout(&self, shared: &Shared) -> Layout {
         let mut state = lock(&self.state);
         let State { table, mover, .. } = &mut *state;
         let mover = &mover.stream.core().timeline;
         let moving = Moving { table, mover };
-        Ok(compact::layout_of(&shared.core.lock(), &moving))
-    }
-
-    pub(crate) fn plan(&self, goal: &Goal) -> Result<Option<Plan>> {
-        let layout = self.layout()?;
-        let planner = lock(&self.state).planner.clone();
-        Ok(planner.plan(&layout, &in_units(goal)))
+        shared.look(|core, cached| layout_with(core, &moving, cached))
     }
 }
 
-/// A pin that a graph holds.
-struct GraphPin {
+/// A block that a graph holds.
+struct GraphHold {
     registry: Arc<Registry>,
     id: MovableId,
 }
 
-impl Kept for GraphPin {
+impl Kept for GraphHold {
     fn release(self: Box<Self>, gate: &Stream) {
-        self.registry.unpin(self.id, gate);
+        self.registry.let_go(self.id, gate);
     }
 }
 
 impl Drop for Registry {
     fn drop(&mut self) {
-        // Work that was given the address table may still read it.
-        crate::sync::get_mut(&mut self.state).readers.wait_here();
+        let state = crate::sync::get_mut(&mut self.state);
+        let (readers, words) = (std::mem::take(&mut state.readers), state.words.take());
+        let Some(words) = words else { return };
+        let mover = state.mover.stream.clone();
+        beside(move || {
+            // Work that was given the address table may still read it, and stores may be under way.
+            readers.wait_here();
+            let _ = mover.synchronize();
+            drop(words);
+        });
     }
 }
 
@@ -348,7 +443,7 @@ impl State {
         calls: &mut Calls,
     ) -> Result<bool> {
         self.settle()?;
-        if self.arrays.any_pinned(&mut self.table) {
+        if self.arrays.any_held(&mut self.table) {
             return Ok(false);
         }
         let timeline = Arc::clone(&self.mover.stream.core().timeline);

@@ -12,6 +12,7 @@ use crate::compact::Move;
 use crate::device::{Stream, lock};
 use crate::error::{Error, Result};
 use crate::pool::{Block, UNIT};
+use crate::seeded::seeded;
 
 impl<T: Pod> Movable<T> {
     /// Makes the buffer `len` elements long, in the order of `stream`; the first elements stay as
@@ -22,8 +23,8 @@ impl<T: Pod> Movable<T> {
     /// rewritten and its callback called. Nobody waits on the host.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for no elements, on a stream under capture, while the block is pinned by its id, or, where it has to
-    /// be copied, while an array of pointers is pinned; as [`Pool::alloc`](crate::Pool::alloc). The
+    /// [`Error::Invalid`] for no elements, on a stream under capture, while the block is held by its id, or, where it has to
+    /// be copied, while an array of pointers is held; as [`Pool::alloc`](crate::Pool::alloc). The
     /// buffer is then as it was.
     pub fn resize(&mut self, stream: &Stream, len: usize) -> Result<()> {
         let bytes = (len as u64).checked_mul(size_of::<T>() as u64);
@@ -31,9 +32,17 @@ impl<T: Pod> Movable<T> {
             let why = format!("{len} elements are none, or overflow the address space");
             Error::invalid("len", why)
         })?;
-        self.registry.resize(self.id, stream, bytes)?;
-        self.len = len;
-        Ok(())
+        let mut calls = Calls::new();
+        let resized = self.registry.resize(self.id, stream, bytes, &mut calls);
+        if resized.is_ok() {
+            if !seeded!("log-keeps-the-old-length") {
+                self.log.resized(bytes);
+            }
+            self.len = len;
+        }
+        // Last, since a callback may panic.
+        tell(calls);
+        resized
     }
 }
 
@@ -51,7 +60,7 @@ impl Registry {
         drop(before);
     }
 
-    fn resize(&self, id: MovableId, stream: &Stream, bytes: u64) -> Result<()> {
+    fn resize(&self, id: MovableId, stream: &Stream, bytes: u64, calls: &mut Calls) -> Result<()> {
         self.check_stream(stream)?;
         stream.core().refuse_under_capture()?;
         let shared = self.shared()?;
@@ -62,15 +71,14 @@ impl Registry {
         }
         let lane = shared.open_lane(stream)?;
         let block = lane.alloc_block(bytes)?;
-        let mut calls = Calls::new();
-        let copied = lock(&self.state).copy_into(id, stream, block, &mut calls);
-        tell(calls);
-        let old = copied?;
+        let old = lock(&self.state).copy_into(id, stream, block, calls)?;
         shared.set_movable(&old, false);
         // Freed on the stream it came from, behind the copy out of it.
         let timeline = &stream.core().timeline;
         let home = &old.lane().stream.timeline;
-        if home.wait_for(timeline, timeline.open_tick()).is_err() {
+        if !seeded!("old-block-freed-ahead-of-its-copy")
+            && home.wait_for(timeline, timeline.open_tick()).is_err()
+        {
             let _ = timeline.sync_to(timeline.open_tick());
         }
         drop(old);
@@ -82,8 +90,8 @@ impl State {
     /// Whether the block could be given `bytes` where it is.
     fn resize_in_place(&mut self, id: MovableId, bytes: u64) -> Result<bool> {
         let entry = self.table.entry(id)?;
-        if entry.pins > 0 {
-            let why = "the block is pinned: drop its pins first";
+        if entry.holds > 0 {
+            let why = "the block is held: drop its holds first";
             return Err(Error::invalid("id", why));
         }
         let Some(block) = &mut entry.block else {
@@ -102,9 +110,10 @@ impl State {
         if !block.grow(bytes)? {
             return Ok(false);
         }
-        if block.capacity() > capacity {
+        if block.capacity() > capacity && !seeded!("grown-part-ready-at-once") {
             // What was added is ready on the block's own stream.
             entry.ready.note(&timeline, timeline.open_tick());
+            entry.written(&timeline, timeline.open_tick(), false);
         }
         Ok(true)
     }
@@ -117,16 +126,16 @@ impl State {
         block: Block,
         calls: &mut Calls,
     ) -> Result<Block> {
-        if self.arrays.any_pinned(&mut self.table) {
-            let why = "an array of pointers is pinned: drop its pin, so that it can be rewritten";
+        if self.arrays.any_held(&mut self.table) {
+            let why = "an array of pointers is held: drop its hold, so that it can be rewritten";
             return Err(Error::invalid("pointers", why));
         }
         self.settle()?;
         let base = self.table.base();
         let timeline = &stream.core().timeline;
         let entry = self.table.entry(id)?;
-        if entry.pins > 0 {
-            let why = "the block is pinned: drop its pins first";
+        if entry.holds > 0 {
+            let why = "the block is held: drop its holds first";
             return Err(Error::invalid("id", why));
         }
         let Some(old) = entry.block.as_ref() else {
@@ -134,7 +143,9 @@ impl State {
         };
         let (from, kept, bytes) = (old.addr(), old.bytes(), old.capacity());
         entry.ready.wait_on(timeline)?;
-        entry.uses.wait_on(timeline)?;
+        if !seeded!("resize-copies-under-pending-uses") {
+            entry.uses.wait_on(timeline)?;
+        }
         // SAFETY: both blocks have the bytes, lie apart, and are freed in stream order behind this.
         unsafe {
             let backend = stream.device().backend();
@@ -153,9 +164,10 @@ impl State {
         }
         entry.ready = Marks::default();
         entry.ready.note(timeline, timeline.open_tick());
+        entry.written(timeline, timeline.open_tick(), true);
         let old = self.table.replace(id, block);
         self.moved(&[way], calls);
-        // What fails here is owed, and made good before the next pin that needs it.
+        // What fails here is owed, and made good before the next hold that needs it.
         let _ = self.settle();
         old.ok_or_else(|| Error::invalid("id", "it was freed"))
     }

@@ -10,6 +10,7 @@ use crate::compact::{self, Ahead, Aim, Budget, Goal, Moved, Proposal, Survey, Ta
 use crate::device::lock;
 use crate::error::Result;
 use crate::pool::Shared;
+use crate::seeded::seeded;
 
 impl Registry {
     pub(crate) fn step(&self, goal: &Goal, budget: &Budget) -> Result<Moved> {
@@ -62,7 +63,7 @@ impl State {
 
     /// What a plan is searched in; `None` if there is nothing to search.
     fn survey(&mut self, shared: &Arc<Shared>, aim: Aim<'_>, budget: &Budget) -> Option<Survey> {
-        if self.arrays.any_pinned(&mut self.table) {
+        if self.arrays.any_held(&mut self.table) {
             return None;
         }
         let task = Task {
@@ -89,7 +90,7 @@ impl State {
         calls: &mut Calls,
     ) -> Result<Moved> {
         self.settle()?;
-        if self.arrays.any_pinned(&mut self.table) {
+        if self.arrays.any_held(&mut self.table) {
             return Ok(Moved {
                 finished: true,
                 ..Moved::default()
@@ -112,7 +113,8 @@ impl State {
         let ahead = Ahead { kept, proposal };
         let outcome = compact::step(shared, &mut self.mover, &mut moving, &task, ahead)?;
         self.kept = outcome.kept;
-        if outcome.moved.bytes > 0 {
+        let failed = outcome.error.is_some();
+        if outcome.moved.bytes > 0 && !(seeded!("failed-step-tells-nobody") && failed) {
             self.moved(&outcome.ways.by_origin(), calls);
         }
         let error = outcome.error.or(self.settle().err());

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::callback::Callback;
 use crate::compact::{Move, Owners};
-use crate::device::{Addr, Timeline};
+use crate::device::{AccessLog, Addr, Timeline};
 use crate::error::{Error, Result};
 use crate::pool::Block;
 use crate::seeded::seeded;
@@ -79,19 +79,40 @@ impl Marks {
 pub(super) struct Entry {
     pub(super) generation: u32,
     pub(super) block: Option<Block>,
-    pub(super) pins: u32,
-    /// Freed while pinned: goes with the last pin.
+    pub(super) holds: u32,
+    /// Freed while held: goes with the last hold.
     pub(super) doomed: bool,
     /// What a use has to run behind: the allocation, then the last move.
     pub(super) ready: Marks,
     /// What a move has to run behind.
     pub(super) uses: Marks,
+    /// The uses of views; of a block that is there.
+    pub(super) log: Option<Arc<AccessLog>>,
     /// The word of the address table is not what it has to be, and is in the list of such words.
     pub(super) stale_word: bool,
     /// What the word's next store has to run behind.
     pub(super) word_uses: Marks,
     /// Called when the block has moved.
     pub(super) on_move: Option<Callback>,
+}
+
+impl Entry {
+    /// A move has to run behind what was done with views so far.
+    pub(super) fn note_typed_uses(&mut self) {
+        if seeded!("uses-of-held-views-forgotten") {
+            return;
+        }
+        for (timeline, tick) in self.log.iter().flat_map(|log| log.uses()) {
+            self.uses.note(&timeline, tick);
+        }
+    }
+
+    /// Uses of views run behind `tick` from now on, which has waited for those before if `all` of them.
+    pub(super) fn written(&self, timeline: &Arc<Timeline>, tick: u64, all: bool) {
+        if let Some(log) = &self.log {
+            log.written(timeline, tick, all);
+        }
+    }
 }
 
 /// See the module documentation.
@@ -113,6 +134,8 @@ pub(super) struct Left {
     pub(super) block: Block,
     /// What the block's memory has to run behind.
     pub(super) uses: Marks,
+    /// The application's: to be dropped without a lock, since it may own what needs that lock.
+    pub(super) on_move: Option<Callback>,
 }
 
 impl Table {
@@ -165,7 +188,7 @@ impl Table {
     }
 
     /// Gives a handle to `block`, which is ready behind all its stream was given so far.
-    pub(super) fn add(&mut self, block: Block) -> MovableId {
+    pub(super) fn add(&mut self, block: Block) -> (MovableId, Arc<AccessLog>) {
         let index = self.spare.pop().unwrap_or_else(|| {
             self.entries.push(Entry {
                 generation: self.first,
@@ -180,17 +203,19 @@ impl Table {
         let timeline = Arc::clone(&block.lane().stream.timeline);
         let entry = &mut self.entries[index as usize];
         entry.ready.note(&timeline, timeline.open_tick());
+        let log = Arc::new(AccessLog::without_home(&timeline, block.bytes()));
+        entry.log = Some(Arc::clone(&log));
         entry.block = Some(block);
         let generation = entry.generation;
         self.word_changed(index);
-        MovableId { index, generation }
+        (MovableId { index, generation }, log)
     }
 
-    /// Takes a handle out; `None` if it was, or while it is pinned.
+    /// Takes a handle out; `None` if it was, or while it is held.
     pub(super) fn remove(&mut self, id: MovableId) -> Option<Left> {
         let words = self.stale_words.is_some();
         let entry = self.place(id)?;
-        if entry.pins > 0 && !seeded!("block-freed-under-a-pin") {
+        if entry.holds > 0 && !seeded!("block-freed-under-a-pin") {
             entry.doomed = true;
             return None;
         }
@@ -201,13 +226,18 @@ impl Table {
             entry.word_uses.note_all(&uses);
         }
         entry.doomed = false;
-        entry.on_move = None;
+        let on_move = entry.on_move.take();
+        entry.log = None;
         let next = u32::from(!seeded!("stale-handle-accepted"));
         entry.generation = entry.generation.wrapping_add(next);
         self.at.remove(&(block.addr() - self.base));
         self.spare.push(id.index);
         self.word_changed(id.index);
-        Some(Left { block, uses })
+        Some(Left {
+            block,
+            uses,
+            on_move,
+        })
     }
 
     /// Puts `block` in the place of the handle's own, which it gives.
@@ -286,7 +316,7 @@ pub(super) struct Moving<'a> {
 impl Owners for Moving<'_> {
     fn may_move(&self, at: u64) -> bool {
         let entry = self.table.at(at);
-        entry.is_some_and(|(_, entry)| entry.pins == 0 || seeded!("pinned-block-moved"))
+        entry.is_some_and(|(_, entry)| entry.holds == 0 || seeded!("pinned-block-moved"))
     }
 
     fn uses(&self, at: u64, each: &mut dyn FnMut(&Timeline, u64) -> Result<()>) -> Result<()> {
@@ -308,6 +338,7 @@ impl Owners for Moving<'_> {
             entry.uses = Marks::default();
             entry.ready = Marks::default();
             entry.ready.note(self.mover, tick);
+            entry.written(self.mover, tick, true);
             if let Some(block) = &mut entry.block {
                 block.moved_to(id, table.base + m.dst);
             }

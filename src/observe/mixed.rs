@@ -87,7 +87,7 @@ impl Subject for Mixed {
     ) -> Result<()> {
         match block {
             MixedBlock::Fixed(block) => work(block.addr()),
-            MixedBlock::Movable(block) => work(block.pin(stream)?.addr()),
+            MixedBlock::Movable(block) => work(block.hold(stream)?.addr()),
         }
     }
 

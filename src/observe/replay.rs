@@ -14,7 +14,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::checker::{Checker, Findings};
+use super::checker::{Checker, EDGE_BYTES, Findings};
 use super::latency::Latencies;
 use super::mixed::{Mixed, Share};
 use super::report::Report;
@@ -24,7 +24,8 @@ use super::versus::Versus;
 use crate::device::{Device, DeviceKind, Stream, host_available_bytes};
 use crate::error::{Bytes, Error, Result};
 use crate::interop::CudaAsync;
-use crate::pool::{Pool, PoolConfig};
+use crate::pool::{Pool, PoolConfig, PoolStats};
+use crate::seeded::seeded;
 
 /// How much of each block is stamped and verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,6 +36,17 @@ pub enum Verify {
     Edges,
     /// Nothing.
     Off,
+}
+
+impl Verify {
+    /// How many of a block's bytes are verified.
+    fn owed(self, bytes: u64) -> u64 {
+        match self {
+            Self::Full => bytes,
+            Self::Edges => bytes.min(2 * EDGE_BYTES),
+            Self::Off => 0,
+        }
+    }
 }
 
 /// Another allocator that a trace is played through, for comparison.
@@ -168,7 +180,7 @@ pub fn replay(
         config = config.slack(part);
     }
     let pool = Pool::new(device, config)?;
-    let (mut played, mut moves) = play_pool(trace, device, options, &pool, progress)?;
+    let (played, moves) = play_pool(trace, device, options, &pool, progress)?;
     let stats = pool.stats();
     drop(pool);
     let versus = match options.versus {
@@ -182,8 +194,20 @@ pub fn replay(
             Some(versus(Peer::CudaAsync, trace, played))
         }
     };
+    let ours = report(trace, device, options, (played, moves), &stats);
+    Ok(Report { versus, ..ours })
+}
+
+/// The report of a trace played through a pool.
+fn report(
+    trace: &Trace,
+    device: &Device,
+    options: &ReplayOptions,
+    (mut played, mut moves): (Played, Moves),
+    stats: &PoolStats,
+) -> Report {
     let findings = played.findings;
-    Ok(Report {
+    Report {
         trace: trace.name.clone(),
         device: device_name(device),
         verify: options.verify,
@@ -191,17 +215,27 @@ pub fn replay(
         streams: trace.streams.len() as u64,
         peak_live_bytes: trace.peak_live_bytes,
         peak_reserved_bytes: played.peak_reserved_bytes,
+        overhead_bytes: stats.overhead,
         largest_hole_bytes: played.largest_hole_bytes,
         alloc_ns_p50: played.allocs.percentile(50),
         alloc_ns_p99: played.allocs.percentile(99),
         free_ns_p50: played.frees.percentile(50),
-        free_ns_p99: played.frees.percentile(99),
+        free_ns_p99: played
+            .frees
+            .percentile(match seeded!("slow-frees-not-reported") {
+                true => 50,
+                false => 99,
+            }),
         verified_bytes: findings.verified_bytes,
-        corrupt_bytes: findings.corrupt_bytes,
+        owed_bytes: owed_bytes(trace, played.events, options.verify),
+        corrupt_bytes: match seeded!("corrupt-bytes-not-reported") {
+            true => 0,
+            false => findings.corrupt_bytes,
+        },
         first_corrupt: (findings.corrupt_bytes > 0).then_some(findings.first_corrupt),
         failed_allocs: u64::from(played.failure.is_some()),
-        handles_made: stats.steps.grow,
-        handles_remapped: stats.steps.steal,
+        handles_made: stats.calls.created,
+        handles_remapped: stats.calls.remapped * u64::from(!seeded!("remaps-not-reported")),
         bytes_moved: stats.bytes_moved,
         compactions: stats.compactions,
         movable: options.movable,
@@ -212,8 +246,16 @@ pub fn replay(
         move_ns: moves.device_ns,
         wall: played.wall,
         failure: played.failure,
-        versus,
-    })
+        versus: None,
+    }
+}
+
+/// Bytes that must have been verified when the first `events` of the trace were played and what was
+/// live then was freed: of each block allocated, as many as `verify` says.
+fn owed_bytes(trace: &Trace, events: u64, verify: Verify) -> u64 {
+    let played = trace.events.iter().take(events as usize);
+    let allocs = played.filter(|event| event.kind == EventKind::Alloc);
+    allocs.map(|event| verify.owed(event.bytes)).sum()
 }
 
 /// What steps of compaction took.
@@ -473,3 +515,6 @@ impl<S: Subject> Drop for Player<'_, S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

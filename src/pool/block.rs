@@ -1,25 +1,22 @@
-//! Memory handed out: raw bytes and typed buffers, freed in stream order when dropped.
+//! Memory handed out: raw bytes, freed in stream order when dropped.
 
 use std::fmt;
-use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use bytemuck::Pod;
-
 use super::cache::Cached;
-use super::extents::{Id, NONE};
-use super::index::UNIT;
 use super::lane::{Lane, LanePtr, rounded};
 use super::private::keep_block;
 use super::seats::nearby;
-use super::size_class::is_slot;
 use super::tally::Sums;
 use super::track::Ticket;
 #[cfg(feature = "sanitize")]
 use crate::device::Note;
-use crate::device::{Addr, Recorder, Stream};
+use crate::device::{Addr, Left, Recorder, Stream};
 use crate::error::{Error, Result};
+use crate::heap::UNIT;
+use crate::heap::size_class::is_slot;
+use crate::heap::{Id, NONE};
 use crate::seeded::seeded;
 
 /// A block of device memory on one stream.
@@ -49,6 +46,8 @@ const _: () = assert!(size_of::<Block>() == 40);
 struct Uses {
     /// Streams declared by `record_use`.
     streams: Vec<Stream>,
+    /// Uses of a typed buffer that this was the memory of.
+    left: Left,
     /// Of a tracked block; goes before the memory does.
     ticket: Option<Ticket>,
 }
@@ -90,10 +89,12 @@ impl Block {
 
     /// The captures whose work uses the block, by what was declared, beside that of its own stream.
     fn captures(&self) -> Vec<Arc<Recorder>> {
-        let uses = self.uses.iter().flat_map(|uses| &uses.streams);
+        let streams = self.uses.iter().flat_map(|uses| &uses.streams);
+        let left = self.uses.iter().flat_map(|uses| &uses.left.graphs);
+        let left = left.filter(|graph| !graph.is_over());
         let own = self.lane().stream.timeline.recorder();
         let mut captures: Vec<Arc<Recorder>> = Vec::new();
-        for capture in uses.filter_map(Stream::recorder) {
+        for capture in streams.filter_map(Stream::recorder).chain(left.cloned()) {
             let known = own.iter().chain(&captures);
             if !known.into_iter().any(|other| Arc::ptr_eq(other, &capture)) {
                 captures.push(capture);
@@ -119,6 +120,12 @@ impl Block {
             bytes: self.capacity() - keep,
             stream: lane.stream.raw,
         });
+    }
+
+    /// Lets the free run behind what a typed buffer left.
+    #[cold]
+    pub(super) fn outlast(&mut self, left: Left) {
+        self.uses.get_or_insert_default().left = left;
     }
 
     /// Lets the block carry `ticket` until it is freed.
@@ -192,11 +199,15 @@ impl Block {
         self.lane().stream.timeline.uid
     }
 
-    /// Gives back all but the first `bytes`, in the block's stream order; what is given back is a
-    /// multiple of 256, so nothing of a block in a slab is. The address stays.
+    /// Gives back all but the first `bytes`, in the block's stream order and behind every use
+    /// declared by [`Block::record_use`], or left by a typed buffer; what is given back is a multiple of 256, so nothing of a
+    /// block in a slab is. The address stays.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for 0 bytes, or more than the block has.
+    /// [`Error::Invalid`] for 0 bytes, or more than the block has; for a block whose stream, or a
+    /// stream declared to use it, is being captured, unless it was allocated in that capture: the
+    /// graph would use what is given back. What the driver said of a wait for a declared use. The
+    /// block is then as it was.
     pub fn shrink(&mut self, bytes: u64) -> Result<()> {
         if bytes == 0 || bytes > self.requested {
             let why = format!(
@@ -208,6 +219,7 @@ impl Block {
         let capacity = bytes.next_multiple_of(UNIT);
         let before = self.capacity();
         if capacity < before && !is_slot(before) {
+            self.wait_for_tail_uses()?;
             #[cfg(feature = "sanitize")]
             self.tell_free(self.lane(), capacity);
             let (before, after) = (self.size(), Sums::block(capacity, bytes));
@@ -216,6 +228,34 @@ impl Block {
             self.slack = (capacity - bytes) as u32;
             if let Some(ticket) = self.uses.as_ref().and_then(|uses| uses.ticket.as_ref()) {
                 ticket.resized(bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the block's stream wait for all declared uses; an error where captured work has the
+    /// block, which runs later and again.
+    fn wait_for_tail_uses(&self) -> Result<()> {
+        let home = &self.lane().stream;
+        if !self.is_private() {
+            home.refuse_under_capture()?;
+        }
+        if let Some(uses) = self
+            .uses
+            .as_ref()
+            .filter(|_| !seeded!("shrunk-under-its-uses"))
+        {
+            if !self.captures().is_empty() {
+                let why = "a stream declared to use the block is being captured: its graph would \
+                           use what is given back";
+                return Err(Error::invalid("stream", why));
+            }
+            for (theirs, tick) in &uses.left.marks {
+                home.timeline.wait_for(theirs, *tick)?;
+            }
+            for stream in &uses.streams {
+                let theirs = &stream.core().timeline;
+                home.timeline.wait_for(theirs, theirs.open_tick())?;
             }
         }
         Ok(())
@@ -291,13 +331,16 @@ impl Block {
             // The pool has no handle any more and keeps no cache: the home stream waits instead.
             let theirs = &stream.core().timeline;
             let home = &self.lane().stream.timeline;
+            if seeded!("closed-pool-frees-without-a-wait") {
+                return Ok(());
+            }
             // Where the device cannot be made to wait, the host does.
             return match home.wait_for(theirs, theirs.open_tick()) {
                 Ok(_) => Ok(()),
                 Err(error) => stream.core().synchronize_memory().and(Err(error)),
             };
         };
-        if self.uses.is_some() {
+        if self.uses.is_some() && !seeded!("freed-elsewhere-under-its-capture") {
             let captures = self.captures();
             if !captures.is_empty() {
                 keep_block(self, captures);
@@ -322,11 +365,22 @@ impl Block {
 /// refuses, the host waits.
 fn wait_for_uses(lane: &Lane, uses: Option<Box<Uses>>) -> Result<()> {
     let mut outcome = Ok(());
-    let uses = uses.into_iter().flat_map(|uses| uses.streams);
-    for stream in uses.skip(usize::from(seeded!("first-declared-use-forgotten"))) {
+    let (streams, left) = uses.map_or_else(Default::default, |uses| (uses.streams, uses.left));
+    for (theirs, tick) in left.marks {
+        if let Err(error) = lane.stream.timeline.wait_for(&theirs, tick) {
+            outcome = theirs.sync_to(tick).and(Err(error));
+        }
+    }
+    for stream in streams
+        .into_iter()
+        .skip(usize::from(seeded!("first-declared-use-forgotten")))
+    {
         let theirs = &stream.core().timeline;
         if let Err(error) = lane.stream.timeline.wait_for(theirs, theirs.open_tick()) {
-            outcome = stream.core().synchronize_memory().and(Err(error));
+            outcome = match seeded!("refused-wait-made-by-nobody") {
+                true => Err(error),
+                false => stream.core().synchronize_memory().and(Err(error)),
+            };
         }
     }
     outcome
@@ -372,102 +426,6 @@ impl fmt::Debug for Block {
             self.addr,
             self.requested,
             self.stream_id()
-        )
-    }
-}
-
-/// A buffer of `len` elements of `T` in device memory; otherwise as [`Block`].
-pub struct PoolBuf<T> {
-    block: Block,
-    len: usize,
-    element: PhantomData<T>,
-}
-
-impl<T: Pod> PoolBuf<T> {
-    pub(crate) fn new(block: Block, len: usize) -> Self {
-        Self {
-            block,
-            len,
-            element: PhantomData,
-        }
-    }
-
-    /// Address of the first element.
-    #[must_use]
-    pub fn addr(&self) -> Addr {
-        self.block.addr()
-    }
-
-    /// Number of elements.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are no elements. A buffer always has at least one.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The block behind the buffer.
-    #[must_use]
-    pub fn block(&self) -> &Block {
-        &self.block
-    }
-
-    /// The block behind the buffer, for [`Block::record_use`].
-    pub fn block_mut(&mut self) -> &mut Block {
-        &mut self.block
-    }
-
-    /// Gives up the type.
-    #[must_use]
-    pub fn into_block(self) -> Block {
-        self.block
-    }
-
-    /// Copies `data` into the buffer on its stream and waits for the copy.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] unless `data` has as many elements as the buffer; what the driver said.
-    pub fn upload(&mut self, data: &[T]) -> Result<()> {
-        self.check_len(data.len())?;
-        // SAFETY: the block has the bytes.
-        unsafe { self.block.lane().stream.write(self.addr(), data) }
-    }
-
-    /// Copies the buffer to the host on its stream and waits for the copy.
-    ///
-    /// # Errors
-    /// What the driver said.
-    pub fn download(&self) -> Result<Vec<T>> {
-        // SAFETY: the block has the bytes.
-        unsafe { self.block.lane().stream.read(self.addr(), self.len) }
-    }
-
-    fn check_len(&self, len: usize) -> Result<()> {
-        if len == self.len {
-            return Ok(());
-        }
-        Err(Error::invalid(
-            "data",
-            format!(
-                "it has {len} elements, the buffer {}: give as many",
-                self.len
-            ),
-        ))
-    }
-}
-
-impl<T: Pod> fmt::Debug for PoolBuf<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "PoolBuf<{}>({} elements, {:?})",
-            std::any::type_name::<T>(),
-            self.len,
-            self.block
         )
     }
 }

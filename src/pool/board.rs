@@ -67,7 +67,7 @@ impl<const N: usize> Board<N> {
     }
 }
 
-/// Every interleaving, and every order that the memory model allows: `scripts/loom.sh`.
+/// Every interleaving, and every order that the memory model allows: `scripts/interleavings.sh`.
 #[cfg(all(test, loom))]
 mod models {
     use loom::sync::Arc;

@@ -14,12 +14,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::cache::Cached;
-use super::core::{Core, Grant};
-use super::extents::{Extent, Slot};
+use super::core::Core;
 use super::flows::Flows;
 use super::lane::Lane;
 use super::tally::class;
 use crate::error::Result;
+use crate::heap::Grant;
+use crate::heap::{Epoch, StreamIndex};
 use crate::seeded::seeded;
 use crate::sync::latch;
 
@@ -37,7 +38,7 @@ const ASKED: usize = 4;
 pub(crate) struct Bundle {
     pub(super) bytes: u64,
     /// The stream that freed the blocks, and its tick that covers all their uses.
-    pub(super) slot: Slot,
+    pub(super) slot: StreamIndex,
     pub(super) tick: u64,
     /// Of the lane whose cache they were in.
     pub(super) flows: Arc<Flows>,
@@ -52,15 +53,12 @@ impl Bundle {
         sums
     }
 
-    fn history(&self) -> Extent {
-        Extent {
-            slot: self.slot,
-            tick: match seeded!("bundle-forgets-its-history") {
-                true => 0,
-                false => self.tick,
-            },
-            ..Extent::BLANK
-        }
+    fn history(&self) -> Epoch {
+        let tick = match seeded!("bundle-forgets-its-history") {
+            true => 0,
+            false => self.tick,
+        };
+        Epoch::new(self.slot, tick)
     }
 }
 
@@ -133,17 +131,17 @@ impl Bundles {
 
 impl Core {
     /// The oldest bundle of blocks of `bytes` that is ready for `slot`.
-    pub(super) fn ready_bundle(&mut self, slot: Slot, bytes: u64) -> Option<Bundle> {
-        let is_ready = |it: &Bundle| it.bytes == bytes && self.is_behind(slot, &it.history());
+    pub(super) fn ready_bundle(&mut self, slot: StreamIndex, bytes: u64) -> Option<Bundle> {
+        let is_ready = |it: &Bundle| it.bytes == bytes && self.is_behind(slot, it.history());
         let at = self.bundles.kept.iter().position(is_ready)?;
         self.bundles.kept.remove(at)
     }
 
     /// Makes `slot`'s stream wait for the newest bundle of blocks of `bytes`, and so for all that the
     /// same stream freed before.
-    pub(super) fn wait_for_bundle(&mut self, slot: Slot, bytes: u64) -> Result<()> {
+    pub(super) fn wait_for_bundle(&mut self, slot: StreamIndex, bytes: u64) -> Result<()> {
         let newest = self.bundles.newest(bytes).map(Bundle::history);
-        newest.map_or(Ok(()), |history| self.wait_for(slot, &history))
+        newest.map_or(Ok(()), |history| self.wait_for(slot, history))
     }
 }
 

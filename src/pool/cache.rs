@@ -8,10 +8,10 @@
 //!
 //! A cache has its memory from the start, so keeping and giving blocks never asks the heap.
 
-use super::extents::{Id, NONE};
-use super::index::{BINS, UNIT};
-use super::size_class::{CLASSES, class_of, is_slot};
 use crate::device::Addr;
+use crate::heap::size_class::{CLASSES, class_of, is_slot};
+use crate::heap::{BINS, UNIT};
+use crate::heap::{Id, NONE};
 use crate::seeded::seeded;
 
 /// Blocks a cache holds at most. Their entries take 128 KiB of addresses, and memory as used.

@@ -10,8 +10,9 @@ pub enum HandleSize {
     /// As large as the request, up to this many bytes. A remap costs by the handle, so growing is
     /// cheap; an idle part of a handle stays where it is.
     UpTo(u64),
-    /// A thousandth of the pool, and no more than a sixteenth of what a request has mapped: large
-    /// handles under large blocks of a large pool, the smallest elsewhere.
+    /// By the block that the handle is made for and by the pool: a thirty-second of a large block or a
+    /// part of the pool, whichever is more; the smallest in a pool of up to 3 GiB. The last pieces of a
+    /// block are smaller, so that its end wastes less than the device's smallest handle.
     Adaptive,
 }
 
@@ -47,12 +48,13 @@ pub struct PoolConfig {
     pub soft_limit: Option<u64>,
     /// Physical bytes taken when the pool is made.
     pub preallocate: u64,
-    /// Growth allowed without looking for idle memory to move first, as a part of the peak of live
-    /// bytes. Moving costs about as much as growing, so this trades a little waste for fewer moves:
-    /// at the default of 0.007 the recorded runs move half as many handles as at 0.004, and reserve
-    /// no more than 1.007 of their peaks either way. A program that stays near its peak while its blocks
-    /// change moves handles all the time, at 50 to 75 us of the host each: where the device has memory to
-    /// spare, 0.1 or more lets it grow by what it lacks instead.
+    /// Growth allowed before idle handles are mapped elsewhere, as a part of the peak of live bytes. A
+    /// handle mapped elsewhere costs the host 50 to 75 us, a new one a fifth of that, so the pool grows
+    /// first; what it grew by beyond the peak goes back where a limit is near and on
+    /// [`Pool::trim`](super::Pool::trim). At the default of 0.018 the recorded programs remap a third to
+    /// a thirtieth of the handles that they do at 0.007, and reserve no more than 1.02 of their peaks.
+    /// Where the device has memory to spare, 0.1 or more lets programs whose blocks change all the time
+    /// grow by what they lack instead.
     pub slack: f64,
     /// Whether handles may be mapped at another address than their first. Without, the pool only grows:
     /// memory that is idle between live blocks waits there for a request that fits, and is given back
@@ -88,7 +90,7 @@ impl Default for PoolConfig {
             limit: None,
             soft_limit: None,
             preallocate: 0,
-            slack: 0.007,
+            slack: 0.018,
             remap: true,
             overlap_bytes: 64 << 20,
             handles: HandleSize::Adaptive,

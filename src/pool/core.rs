@@ -19,42 +19,38 @@
 //! Steps 4 and 5 change places while the pool is below its peak's slack: see
 //! [`PoolConfig::slack`](super::PoolConfig::slack).
 //!
-//! Everything here runs under the pool's lock.
+//! Everything here runs under the pool's lock, but for the driver calls of step 5: see `grow`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use super::active::{Active, Gauge};
 use super::bundles::Bundles;
 use super::cache::{Cached, MOST_BLOCKS};
 use super::config::PoolConfig;
-use super::edges::Edge;
-use super::extents::{End, Extent, Extents, FRESH, Id, NONE, Slot, State};
+use super::grow::UnderWay;
 use super::lane::SlotHold;
 use super::posted::Walked;
-use super::scatter::{Recurring, Seen};
-use super::size_class::is_slot;
-use super::slabs::Slabs;
 use super::stats::Steps;
 use super::told::{Notes, Told};
-use super::windows::{self, Window};
 use crate::arena::Arena;
 use crate::device::{Device, Timeline};
 use crate::error::Result;
+use crate::heap::placement::{self, Placement};
+use crate::heap::size_class::is_slot;
+use crate::heap::slab::Slabs;
+use crate::heap::{Epoch, Extent, Extents, FRESH, Grant, Id, NONE, State, StreamIndex, Zone};
 use crate::seeded::seeded;
+
+/// Most addresses that a pool reserves, whatever its device says of itself: half of those of a
+/// process.
+const MOST_ADDRESSES: u64 = 1 << 46;
 
 /// What the core knows of a stream.
 pub(crate) struct StreamState {
     pub(crate) timeline: Arc<Timeline>,
     /// What its lanes hold.
     pub(crate) hold: Weak<SlotHold>,
-}
-
-/// A block given out: its extent and its offset.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Grant {
-    pub(crate) id: Id,
-    pub(crate) offset: u64,
 }
 
 /// See the module documentation.
@@ -66,10 +62,8 @@ pub(crate) struct Core {
     pub(crate) streams: Vec<Option<StreamState>>,
     /// Old places of remapped frames, in the order in which they are looked at.
     pub(super) retiring: VecDeque<Id>,
-    /// Second mappings under the edges of blocks, by offset.
-    pub(super) edges: BTreeMap<u64, Edge>,
-    /// Some blocks may move, so none gets an edge in a handle of others.
-    pub(crate) may_move: bool,
+    /// What growths under way have.
+    pub(super) under_way: UnderWay,
     pub(crate) steps: Steps,
     /// Steps not told to the application's subscriber yet.
     pub(crate) told: Notes,
@@ -84,9 +78,6 @@ pub(crate) struct Core {
     pub(super) reserved: [Gauge; 2],
     /// Most of them since the pool was made.
     pub(crate) peak_taken: u64,
-    /// What was seen of fragments.
-    pub(super) seen: Seen,
-    pub(super) recurring: Recurring,
     /// Blocks on their way from a cache into the arena; empty between calls.
     pub(crate) drained: Vec<Cached>,
     /// Blocks on their way from cache to cache; empty between calls.
@@ -98,12 +89,12 @@ pub(crate) struct Core {
 }
 
 /// Whether nothing queued uses the hole, as far as is known without asking the driver.
-pub(super) fn is_done(streams: &[Option<StreamState>], extent: &Extent) -> bool {
-    match &streams[extent.slot as usize] {
+pub(super) fn is_done(streams: &[Option<StreamState>], epoch: Epoch) -> bool {
+    match &streams[epoch.stream as usize] {
         Some(state) => {
             let last = match seeded!("done-a-record-early") {
-                true => extent.tick.saturating_sub(1),
-                false => extent.tick,
+                true => epoch.tick.saturating_sub(1),
+                false => epoch.tick,
             };
             state.timeline.done() >= last
         }
@@ -114,19 +105,19 @@ pub(super) fn is_done(streams: &[Option<StreamState>], extent: &Extent) -> bool 
 impl Core {
     pub(crate) fn new(device: &Device, config: PoolConfig) -> Result<Self> {
         let info = device.info();
-        let granules = info.total_bytes.saturating_mul(8).div_ceil(info.granule);
-        let span = granules.max(2) * info.granule;
+        let granule = info.granule.max(1);
+        let most = info.total_bytes.saturating_mul(8).min(MOST_ADDRESSES);
+        let span = most.div_ceil(granule).max(2) * granule;
         let arena = Arena::new(device, span)?;
         // Both ends together may hold the device's memory many times over.
-        let bound = span - (span / info.granule / 8).max(1) * info.granule;
+        let bound = span - (span / granule / 8).max(1) * granule;
         let mut core = Self {
             extents: Extents::new(bound, span),
             arena,
             config,
             streams: vec![None],
             retiring: VecDeque::new(),
-            edges: BTreeMap::new(),
-            may_move: false,
+            under_way: UnderWay::default(),
             steps: Steps::default(),
             told: Notes::default(),
             walked: Walked::default(),
@@ -136,8 +127,6 @@ impl Core {
             active: Active::default(),
             reserved: Default::default(),
             peak_taken: 0,
-            seen: Seen::default(),
-            recurring: Recurring::default(),
             drained: Vec::with_capacity(MOST_BLOCKS),
             taken_over: Vec::new(),
             bundles: Bundles::default(),
@@ -163,7 +152,7 @@ impl Core {
         &mut self,
         timeline: &Arc<Timeline>,
         gate: bool,
-    ) -> (Slot, Arc<SlotHold>) {
+    ) -> (StreamIndex, Arc<SlotHold>) {
         let hold = Arc::new(SlotHold { gate });
         let state = StreamState {
             timeline: Arc::clone(timeline),
@@ -189,14 +178,14 @@ impl Core {
         (slot, hold)
     }
 
-    /// Whether work queued on `slot`'s stream from now on runs behind the extent's history.
-    pub(super) fn is_behind(&self, slot: Slot, extent: &Extent) -> bool {
-        extent.tick <= self.covered(slot, extent.slot)
+    /// Whether work queued on `slot`'s stream from now on runs behind `epoch`.
+    pub(super) fn is_behind(&self, slot: StreamIndex, epoch: Epoch) -> bool {
+        epoch.tick <= self.covered(slot, epoch.stream)
     }
 
     /// The last tick of `owner`'s stream that work queued on `slot`'s from now on runs behind, as far
     /// as is known without asking the driver.
-    pub(super) fn covered(&self, slot: Slot, owner: Slot) -> u64 {
+    pub(super) fn covered(&self, slot: StreamIndex, owner: StreamIndex) -> u64 {
         if owner == slot || owner == FRESH {
             return u64::MAX;
         }
@@ -212,15 +201,15 @@ impl Core {
         }
     }
 
-    /// Makes `slot`'s stream wait for the extent's history.
-    pub(super) fn wait_for(&mut self, slot: Slot, extent: &Extent) -> Result<()> {
-        if extent.slot == slot || extent.slot == FRESH {
+    /// Makes `slot`'s stream wait for `epoch`.
+    pub(super) fn wait_for(&mut self, slot: StreamIndex, epoch: Epoch) -> Result<()> {
+        if epoch.is_own(slot) {
             return Ok(());
         }
         if let (Some(mine), Some(theirs)) = (
             &self.streams[slot as usize],
-            &self.streams[extent.slot as usize],
-        ) && mine.timeline.wait_for(&theirs.timeline, extent.tick)?
+            &self.streams[epoch.stream as usize],
+        ) && mine.timeline.wait_for(&theirs.timeline, epoch.tick)?
         {
             self.steps.waits += 1;
         }
@@ -229,7 +218,7 @@ impl Core {
 
     /// Takes `bytes` from the front of the hole `id`.
     #[inline(always)]
-    pub(super) fn take(&mut self, id: Id, bytes: u64, slot: Slot) -> Grant {
+    pub(super) fn take(&mut self, id: Id, bytes: u64, slot: StreamIndex) -> Grant {
         self.extents.take(id, bytes, slot);
         self.granted(id)
     }
@@ -249,7 +238,7 @@ impl Core {
         &mut self,
         id: Id,
         bytes: u64,
-        slot: Slot,
+        slot: StreamIndex,
         most: u64,
         taken: &mut Vec<Cached>,
     ) {
@@ -259,7 +248,7 @@ impl Core {
         }
         let hole = *self.extents.get(next);
         let count = most.min(hole.bytes / bytes);
-        if hole.state != State::Hole || count == 0 || !self.is_behind(slot, &hole) {
+        if hole.state != State::Free || count == 0 || !self.is_behind(slot, hole.epoch()) {
             return;
         }
         let first = self.take(next, count * bytes, slot);
@@ -284,13 +273,7 @@ impl Core {
     }
 
     /// Frees a block with the history (`slot`, `tick`).
-    pub(crate) fn give(&mut self, mut id: Id, slot: Slot, tick: u64) {
-        if self.extents.get(id).edged {
-            match self.give_edges(id, slot, tick) {
-                Some(rest) => id = rest,
-                None => return,
-            }
-        }
+    pub(crate) fn give(&mut self, id: Id, slot: StreamIndex, tick: u64) {
         let only_stream = self.only_stream();
         let Self {
             extents,
@@ -303,12 +286,12 @@ impl Core {
             // A large stretch that is ready for all stays apart from one stream's hole, so that
             // other streams need not wait for it; a remainder does not.
             FRESH => only_stream || extent.bytes <= granule,
-            _ => is_done(streams, extent) || seeded!("merge-of-holes-not-done"),
+            _ => is_done(streams, extent.epoch()) || seeded!("merge-of-holes-not-done"),
         });
     }
 
     /// Frees a block or a slot that a cache gives up, with the history (`slot`, `tick`).
-    pub(crate) fn give_block(&mut self, block: &Cached, slot: Slot, tick: u64) {
+    pub(crate) fn give_block(&mut self, block: &Cached, slot: StreamIndex, tick: u64) {
         if is_slot(block.bytes) {
             self.give_slot(block, slot, tick);
         } else {
@@ -324,7 +307,7 @@ impl Core {
         &mut self,
         run: Option<(Id, u64)>,
         (id, tick): (Id, u64),
-        slot: Slot,
+        slot: StreamIndex,
     ) -> (Id, u64) {
         let Some((first, latest)) = run else {
             return (id, tick);
@@ -343,7 +326,7 @@ impl Core {
     }
 
     /// Frees the last `bytes` of a block, fewer than it has, with the history (`slot`, `tick`).
-    pub(crate) fn shrink(&mut self, id: Id, bytes: u64, slot: Slot, tick: u64) {
+    pub(crate) fn shrink(&mut self, id: Id, bytes: u64, slot: StreamIndex, tick: u64) {
         let before = self.extents.get(id).bytes;
         self.active.resize(before, before - bytes);
         let rest = self.extents.split_taken(id, bytes);
@@ -352,16 +335,18 @@ impl Core {
 
     /// Lets the block `id` have the `bytes` behind it, once `slot`'s stream waits for who had them;
     /// false where they are not free.
-    pub(crate) fn grow(&mut self, id: Id, bytes: u64, slot: Slot) -> Result<bool> {
+    pub(crate) fn grow(&mut self, id: Id, bytes: u64, slot: StreamIndex) -> Result<bool> {
         let next = self.extents.get(id).next;
         if next == NONE {
             return Ok(false);
         }
         let hole = *self.extents.get(next);
-        if hole.state != State::Hole || hole.bytes < bytes {
+        if hole.state != State::Free || hole.bytes < bytes {
             return Ok(false);
         }
-        self.wait_for(slot, &hole)?;
+        if !seeded!("grown-in-place-without-a-wait") {
+            self.wait_for(slot, hole.epoch())?;
+        }
         self.extents.take(next, bytes, slot);
         let before = self.extents.get(id).bytes;
         self.active.resize(before, before + bytes);
@@ -375,14 +360,14 @@ impl Core {
     ///
     /// The last resort before memory is given up or a request fails: no hole is then cut off from
     /// its neighbour by who freed it.
-    pub(super) fn unify(&mut self, slot: Slot) -> Result<bool> {
+    pub(super) fn unify(&mut self, slot: StreamIndex) -> Result<bool> {
         let before = self.extents.holes();
         for id in self.extents.ids() {
             while let Some(upper) = self.extents.hole_above(id).copied() {
                 let lower = *self.extents.get(id);
-                self.wait_for(slot, &lower)?;
+                self.wait_for(slot, lower.epoch())?;
                 if !seeded!("unify-forgets-the-upper-hole") {
-                    self.wait_for(slot, &upper)?;
+                    self.wait_for(slot, upper.epoch())?;
                 }
                 let tick = self.open_tick(slot);
                 self.extents.merge_as(id, slot, tick);
@@ -392,7 +377,7 @@ impl Core {
     }
 
     /// The tick that the next record on `slot`'s stream ends.
-    pub(super) fn open_tick(&self, slot: Slot) -> u64 {
+    pub(super) fn open_tick(&self, slot: StreamIndex) -> u64 {
         let state = self.streams[slot as usize].as_ref();
         state.map_or(0, |state| state.timeline.open_tick())
     }
@@ -409,17 +394,17 @@ impl Core {
             let Self {
                 extents, streams, ..
             } = self;
-            extents.merge_up(at, |extent| is_done(streams, extent));
+            extents.merge_up(at, |extent| is_done(streams, extent.epoch()));
             at = extents.get(at).next;
         }
         Ok(())
     }
 
     /// The last tick of each slot that free memory waits for.
-    pub(super) fn last_ticks(&self) -> Vec<(Slot, u64)> {
+    pub(super) fn last_ticks(&self) -> Vec<(StreamIndex, u64)> {
         let mut last = vec![0; self.streams.len()];
         for (_, extent) in self.extents.iter() {
-            if matches!(extent.state, State::Hole | State::Retiring) {
+            if matches!(extent.state, State::Free | State::Stale) {
                 let tick = &mut last[extent.slot as usize];
                 *tick = extent.tick.max(*tick);
             }
@@ -428,13 +413,13 @@ impl Core {
     }
 
     /// Asks the driver once a stream how far it is; true if any stream went on.
-    pub(crate) fn poll(&mut self, except: Slot) -> Result<bool> {
+    pub(crate) fn poll(&mut self, except: StreamIndex) -> Result<bool> {
         let mut moved = false;
         for (slot, state) in self.streams.iter().enumerate() {
             let Some(state) = state.as_ref().filter(|_| slot != except as usize) else {
                 continue;
             };
-            let slot = slot as Slot;
+            let slot = slot as StreamIndex;
             if !self.extents.has_none(slot) || !self.slabs.has_none(slot) {
                 let before = state.timeline.done();
                 moved |= state.timeline.poll()? > before;
@@ -444,7 +429,7 @@ impl Core {
     }
 
     /// Step 3: the smallest hole, else run of holes, of any streams; waits for them on the device.
-    pub(crate) fn take_waiting(&mut self, slot: Slot, bytes: u64) -> Result<Option<Grant>> {
+    pub(crate) fn take_waiting(&mut self, slot: StreamIndex, bytes: u64) -> Result<Option<Grant>> {
         if !self.config.reuse.device_wait {
             return Ok(None);
         }
@@ -455,12 +440,12 @@ impl Core {
     /// stream runs behind; waits for what it takes.
     pub(super) fn take_holes(
         &mut self,
-        slot: Slot,
+        slot: StreamIndex,
         bytes: u64,
         pending: bool,
     ) -> Result<Option<Grant>> {
         let indexes = (1..self.extents.slots())
-            .flat_map(|s| [End::Low, End::High].map(|end| self.extents.index(s, end)));
+            .flat_map(|s| [Zone::Low, Zone::High].map(|end| self.extents.index(s, end)));
         let holes = indexes.filter_map(|index| index.best(bytes));
         if let Some(id) = holes
             .min_by_key(|&id| self.extents.get(id).bytes)
@@ -468,7 +453,7 @@ impl Core {
         {
             let extent = *self.extents.get(id);
             if !seeded!("taken-without-a-wait") {
-                self.wait_for(slot, &extent)?;
+                self.wait_for(slot, extent.epoch())?;
             }
             self.steps.stream_wait += 1;
             self.told.note(Told::StreamWait(bytes));
@@ -479,23 +464,28 @@ impl Core {
         if self.only_stream() || self.extents.hole_bytes() < bytes {
             return Ok(None);
         }
-        let usable = |extent: &Extent| pending || self.is_behind(slot, extent);
-        let Some(window) = windows::smallest_run(&self.extents, bytes, usable) else {
+        let usable = |extent: &Extent| pending || self.is_behind(slot, extent.epoch());
+        let Some(window) = placement::smallest_run(&self.extents, bytes, usable) else {
             return Ok(None);
         };
         self.steps.stream_wait += 1;
         self.told.note(Told::StreamWait(bytes));
-        self.take_window(slot, &window, window.first).map(Some)
+        self.take_placement(slot, &window, window.first).map(Some)
     }
 
     /// Waits for the histories of the window's holes, which are consecutive from `first`, and
     /// takes it.
-    pub(super) fn take_window(&mut self, slot: Slot, window: &Window, first: Id) -> Result<Grant> {
+    pub(super) fn take_placement(
+        &mut self,
+        slot: StreamIndex,
+        window: &Placement,
+        first: Id,
+    ) -> Result<Grant> {
         let end = window.start + window.bytes;
         let mut at = first;
         while at != NONE && self.extents.get(at).start < end {
             let extent = *self.extents.get(at);
-            self.wait_for(slot, &extent)?;
+            self.wait_for(slot, extent.epoch())?;
             at = match seeded!("window-waits-for-its-first-hole-only") {
                 true => NONE,
                 false => extent.next,
@@ -509,30 +499,25 @@ impl Core {
             let Self {
                 extents, streams, ..
             } = self;
-            extents.merge_up(next, |extent| is_done(streams, extent));
+            extents.merge_up(next, |extent| is_done(streams, extent.epoch()));
         }
         Ok(self.granted(id))
     }
 
     /// (offset, bytes, whether taken) of every mapped extent, in address order.
     pub(crate) fn mapped_extents(&self) -> impl Iterator<Item = (u64, u64, bool)> + '_ {
-        let mapped = |state| matches!(state, State::Hole | State::Taken);
+        let mapped = |state| matches!(state, State::Free | State::Allocated);
         let extents = self
             .extents
             .iter()
             .filter(move |(_, extent)| mapped(extent.state));
-        extents.map(|(_, extent)| (extent.start, extent.bytes, extent.state == State::Taken))
+        extents.map(|(_, extent)| (extent.start, extent.bytes, extent.state == State::Allocated))
     }
 
     /// Makes `slot`'s stream wait for the history of every hole.
-    pub(crate) fn wait_for_holes(&mut self, slot: Slot) -> Result<()> {
+    pub(crate) fn wait_for_holes(&mut self, slot: StreamIndex) -> Result<()> {
         for (other, tick) in self.last_ticks() {
-            let last = Extent {
-                slot: other,
-                tick,
-                ..Extent::BLANK
-            };
-            self.wait_for(slot, &last)?;
+            self.wait_for(slot, Epoch::new(other, tick))?;
         }
         Ok(())
     }
@@ -544,7 +529,7 @@ impl Core {
     pub(crate) fn book_moves(
         &mut self,
         moves: &[(u64, u64, u64)],
-        slot: Slot,
+        slot: StreamIndex,
         tick: u64,
     ) -> Vec<Id> {
         let tick = match seeded!("sources-free-before-the-move") {
@@ -578,7 +563,7 @@ impl Core {
 
     /// Books that the ranges (begin, end), which are free and ascend, were written by the stream of
     /// `slot`: they are free behind `tick` of it.
-    pub(crate) fn book_written(&mut self, ranges: &[(u64, u64)], slot: Slot, tick: u64) {
+    pub(crate) fn book_written(&mut self, ranges: &[(u64, u64)], slot: StreamIndex, tick: u64) {
         let mut at = self.extents.first();
         for &(begin, end) in ranges {
             at = self.extents.seek(at, begin);
@@ -601,14 +586,11 @@ impl Core {
 
     /// Bytes of the largest hole if every movable block between fixed ones were moved together.
     pub(crate) fn after_compaction(&self) -> u64 {
-        if !self.may_move {
-            return self.largest_run();
-        }
         let (mut largest, mut run) = (0, 0);
         for (_, extent) in self.extents.iter() {
             match extent.state {
-                State::Hole => run += extent.bytes,
-                State::Taken if extent.movable => {}
+                State::Free => run += extent.bytes,
+                State::Allocated if extent.movable => {}
                 _ => run = 0,
             }
             largest = largest.max(run);
@@ -616,51 +598,32 @@ impl Core {
         largest
     }
 
-    /// Bytes of the largest run of neighbouring holes, whosever they are.
-    fn largest_run(&self) -> u64 {
-        let run = |(id, first): (Id, &Extent)| {
-            let mut bytes = first.bytes;
-            let mut at = id;
-            while let Some(upper) = self.extents.hole_above(at) {
-                bytes += upper.bytes;
-                at = self.extents.get(at).next;
-            }
-            bytes
+    /// Takes the memory out, with the ticks of streams that the free part of it waits for.
+    pub(crate) fn take_apart(&mut self) -> (Arena, Vec<(Arc<Timeline>, u64)>) {
+        let last = self.last_ticks().into_iter().chain(self.slabs.ticks());
+        let ticks = last.filter_map(|(slot, tick)| {
+            let state = self.streams[slot as usize].as_ref()?;
+            Some((Arc::clone(&state.timeline), tick))
+        });
+        let ticks = match seeded!("pool-dropped-under-queued-work") {
+            true => Vec::new(),
+            false => ticks.collect(),
         };
-        let first = |&(_, hole): &(Id, &Extent)| {
-            hole.prev == NONE || self.extents.get(hole.prev).state != State::Hole
-        };
-        let firsts = self.extents.each_hole().filter(first);
-        firsts.map(run).max().unwrap_or(0)
-    }
-
-    /// Blocks until nothing queued uses free memory. Failures are passed over: a device that
-    /// cannot say when work is done will not run it either.
-    pub(crate) fn settle(&mut self) {
-        if seeded!("pool-dropped-under-queued-work") {
-            return;
-        }
-        for (slot, tick) in self.last_ticks().into_iter().chain(self.slabs.ticks()) {
-            if let Some(state) = &self.streams[slot as usize] {
-                let _ = state.timeline.sync_to(tick);
-            }
-        }
+        (self.arena.take(), ticks)
     }
 
     /// Whether the pool's books are whole. See [`Pool::check_invariants`](super::Pool::check_invariants).
     pub(crate) fn check(&self) -> std::result::Result<(), String> {
         self.extents.check(self.arena.granule())?;
         self.arena.check()?;
-        self.check_edges()?;
         self.check_slabs()?;
         let mut mapped = 0;
         for (id, extent) in self.extents.iter() {
-            let needs = matches!(extent.state, State::Hole | State::Taken);
-            let in_use = needs || extent.state == State::Away;
+            let needs = matches!(extent.state, State::Free | State::Allocated);
             let ends = [extent.start, extent.end() - 1];
             if ends
                 .iter()
-                .any(|&at| self.arena.frame_at(at).is_some() != (in_use && self.is_home(at)))
+                .any(|&at| self.arena.frame_at(at).is_some() != needs)
             {
                 return Err(format!(
                     "extent {id} {extent:?} does not agree with the mappings"
@@ -672,21 +635,21 @@ impl Core {
             let Some(state) = self.streams[extent.slot as usize].as_ref() else {
                 continue;
             };
-            if extent.state == State::Hole && extent.tick > state.timeline.open_tick() {
+            if extent.state == State::Free && extent.tick > state.timeline.open_tick() {
                 return Err(format!(
                     "hole {id} {extent:?} waits for a tick that no record will make"
                 ));
             }
         }
         let (taken, _) = self.extents.taken();
-        let counted = self.active.bytes() + self.slabs.free_bytes();
+        let counted = self.active.bytes() + self.slabs.free_bytes() + self.under_way.held;
         if counted != taken {
             return Err(format!("blocks have {taken} bytes, counted {counted}"));
         }
-        if mapped != self.arena.reserved() {
+        if mapped != self.arena.mapped() {
             return Err(format!(
                 "extents cover {mapped} mapped bytes of {}",
-                self.arena.reserved()
+                self.arena.mapped()
             ));
         }
         Ok(())

@@ -3,10 +3,10 @@
 use super::bundles::Bundle;
 use super::cache::Cached;
 use super::core::Core;
-use super::extents::{Id, Slot};
 use super::lane::{Lane, LaneState};
-use super::size_class::is_slot;
 use super::tally::class;
+use crate::heap::size_class::is_slot;
+use crate::heap::{Id, StreamIndex};
 use crate::seeded::seeded;
 use crate::sync::{LatchGuard, latch};
 
@@ -99,13 +99,13 @@ impl Lane {
 /// Gives blocks of a cache to the core. Freed one by one, neighbours would be filed and taken out
 /// again with each that joins them.
 struct Giver {
-    slot: Slot,
+    slot: StreamIndex,
     /// Neighbours that are one by now, and the tick of their last use.
     run: Option<(Id, u64)>,
 }
 
 impl Giver {
-    fn of(slot: Slot) -> Self {
+    fn of(slot: StreamIndex) -> Self {
         Self { slot, run: None }
     }
 

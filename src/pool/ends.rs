@@ -16,12 +16,11 @@
 
 use std::hint::select_unpredictable;
 
-use super::core::{Core, Grant, is_done};
-use super::extents::{End, Extent, FRESH, Id, Slot};
-use super::stats::SMALL_BYTES;
+use super::core::{Core, is_done};
 use super::told::Told;
-use super::windows;
 use crate::error::Result;
+use crate::heap::placement;
+use crate::heap::{Extent, FRESH, Grant, Id, StreamIndex, Zone};
 
 /// Holes looked at for one that may be taken, of each stream.
 const LOOKS: usize = 8;
@@ -29,10 +28,10 @@ const LOOKS: usize = 8;
 /// Streams up to which the holes of all others are looked at for one that fits better than the
 /// stream's own: a pool that few streams share wastes least so. Where sixteen shared one and each looked
 /// at all, a miss took 5,200 cycles under the lock on a host of an H200; with two others 2,000.
-const ALL: Slot = 5;
+const ALL: StreamIndex = 5;
 
 /// Where there are more streams, how many are looked at.
-const OTHERS: Slot = 2;
+const OTHERS: StreamIndex = 2;
 
 /// Blocks of up to a granule over this are small.
 const SMALL_PART: u64 = 4;
@@ -60,22 +59,17 @@ impl Core {
 
     /// Where to map memory for a request of `bytes`.
     #[inline(always)]
-    pub(super) fn end_for(&self, bytes: u64) -> End {
+    pub(super) fn zone_for(&self, bytes: u64) -> Zone {
         // Without a branch: which it is changes from request to request.
-        select_unpredictable(self.goes_high(bytes), End::High, End::Low)
+        select_unpredictable(self.goes_high(bytes), Zone::High, Zone::Low)
     }
 
     /// Steps 1 and 2: the hole that suits the request best of those that are ready for `slot`. No
     /// driver call but, for a small block, to bring an idle handle to the high end.
     #[inline(always)]
-    pub(crate) fn take_ready(&mut self, slot: Slot, bytes: u64) -> Result<Option<Grant>> {
-        if bytes > SMALL_BYTES
-            && let Some(grant) = self.take_scattered(slot, bytes)?
-        {
-            return Ok(Some(grant));
-        }
+    pub(crate) fn take_ready(&mut self, slot: StreamIndex, bytes: u64) -> Result<Option<Grant>> {
         // Nearly always there is only the stream's own memory, the best of which will do.
-        let end = self.end_for(bytes);
+        let end = self.zone_for(bytes);
         if self.only_stream()
             && self.extents.index(FRESH, end).is_empty()
             && let Some(best) = (self.extents.index(slot, end).best(bytes))
@@ -91,16 +85,17 @@ impl Core {
     /// For a request of the high end where that has no hole: the best one at the low end, if it is
     /// smaller than a granule and the only stream's.
     #[inline(always)]
-    fn cramped_below(&self, slot: Slot, bytes: u64, end: End) -> Option<Id> {
-        if end == End::Low || bytes <= SMALLEST || !self.extents.index(FRESH, End::Low).is_empty() {
+    fn cramped_below(&self, slot: StreamIndex, bytes: u64, end: Zone) -> Option<Id> {
+        if end == Zone::Low || bytes <= SMALLEST || !self.extents.index(FRESH, Zone::Low).is_empty()
+        {
             return None;
         }
-        let best = self.extents.index(slot, End::Low).best(bytes)?;
+        let best = self.extents.index(slot, Zone::Low).best(bytes)?;
         (self.extents.get(best).bytes < self.arena.granule()).then_some(best)
     }
 
     #[inline(never)]
-    fn take_ready_of_any(&mut self, slot: Slot, bytes: u64) -> Result<Option<Grant>> {
+    fn take_ready_of_any(&mut self, slot: StreamIndex, bytes: u64) -> Result<Option<Grant>> {
         let found = if self.goes_high(bytes) {
             let granule = self.arena.granule();
             // The smallest are the ones that outlive everything: they hold no large handle.
@@ -108,17 +103,17 @@ impl Core {
                 extent.bytes < granule && (bytes > SMALLEST || self.is_granule_sized(extent.start))
             };
             let found = self
-                .ready(slot, bytes, End::High, |_| true)
-                .or_else(|| self.ready(slot, bytes, End::Low, cramped));
+                .ready(slot, bytes, Zone::High, |_| true)
+                .or_else(|| self.ready(slot, bytes, Zone::Low, cramped));
             if found.is_none()
                 && let Some(grant) = self.take_high(slot, bytes)?
             {
                 return Ok(Some(grant));
             }
-            found.or_else(|| self.ready(slot, bytes, End::Low, |_| true))
+            found.or_else(|| self.ready(slot, bytes, Zone::Low, |_| true))
         } else {
-            self.ready(slot, bytes, End::Low, |_| true)
-                .or_else(|| self.ready(slot, bytes, End::High, |_| true))
+            self.ready(slot, bytes, Zone::Low, |_| true)
+                .or_else(|| self.ready(slot, bytes, Zone::High, |_| true))
         };
         let Some(id) = found else {
             return Ok(None);
@@ -139,7 +134,7 @@ impl Core {
     /// Holes that only their histories keep apart are else cut up one by one, until what is free
     /// fits no large request: five streams whose peaks alternate reserved 1.025 to 1.030 times their
     /// joint peak without this, 1.005 to 1.008 with it.
-    pub(crate) fn take_merged(&mut self, slot: Slot, bytes: u64) -> Result<Option<Grant>> {
+    pub(crate) fn take_merged(&mut self, slot: StreamIndex, bytes: u64) -> Result<Option<Grant>> {
         let small = bytes <= self.arena.granule() / SMALL_PART;
         let enough = self.extents.hole_bytes() >= bytes;
         if small || !enough || self.only_stream() || !self.config.reuse.device_wait {
@@ -148,12 +143,9 @@ impl Core {
         if !self.unify(slot)? {
             return Ok(None);
         }
-        if let Some(grant) = self.take_scattered(slot, bytes)? {
-            return Ok(Some(grant));
-        }
         let found = self
-            .ready(slot, bytes, End::Low, |_| true)
-            .or_else(|| self.ready(slot, bytes, End::High, |_| true));
+            .ready(slot, bytes, Zone::Low, |_| true)
+            .or_else(|| self.ready(slot, bytes, Zone::High, |_| true));
         let Some(id) = found else {
             return Ok(None);
         };
@@ -166,14 +158,14 @@ impl Core {
     /// of equal ones its own.
     fn ready(
         &self,
-        slot: Slot,
+        slot: StreamIndex,
         bytes: u64,
-        end: End,
+        end: Zone,
         suits: impl Fn(&Extent) -> bool,
     ) -> Option<Id> {
         let size = |id: Id| self.extents.get(id).bytes;
         let place = |id: Id| (size(id), self.extents.get(id).start);
-        let first = |owner: Slot, least: u64| {
+        let first = |owner: StreamIndex, least: u64| {
             let index = self.extents.index(owner, end);
             // Mostly the first will do, which `best` finds without an iterator's state.
             let best = index.best(bytes).filter(|&id| size(id) < least)?;
@@ -204,11 +196,15 @@ impl Core {
 
     /// The streams whose holes a request on `slot` looks at: all others, or, if it has a hole already
     /// and there are many, a few of them, which are others each time.
-    fn others(&self, slot: Slot, has_one: bool) -> impl Iterator<Item = Slot> + use<> {
+    fn others(
+        &self,
+        slot: StreamIndex,
+        has_one: bool,
+    ) -> impl Iterator<Item = StreamIndex> + use<> {
         let streams = self.extents.slots() - 1;
         let (first, count) = match has_one && streams > ALL {
             true => (
-                (self.extents.changes() % u64::from(streams)) as Slot,
+                (self.extents.changes() % u64::from(streams)) as StreamIndex,
                 OTHERS,
             ),
             false => (0, streams),
@@ -220,11 +216,11 @@ impl Core {
 
     /// Maps a handle at the high end, an idle one that is ready or a new one within the slack, and
     /// takes `bytes` there.
-    fn take_high(&mut self, slot: Slot, bytes: u64) -> Result<Option<Grant>> {
+    fn take_high(&mut self, slot: StreamIndex, bytes: u64) -> Result<Option<Grant>> {
         let granule = self.arena.granule();
-        let ready = |extent: &Extent| self.is_behind(slot, extent);
+        let ready = |extent: &Extent| self.is_behind(slot, extent.epoch());
         let Some(window) =
-            windows::cheapest(&self.extents, bytes, granule, ready, false, End::High)
+            placement::cheapest(&self.extents, bytes, granule, ready, false, Zone::High)
         else {
             return Ok(None);
         };
@@ -232,7 +228,8 @@ impl Core {
             (window, Vec::new())
         } else {
             // What other streams still use may be worth more where it is.
-            let free = |extent: &Extent| is_done(&self.streams, extent) || extent.slot == slot;
+            let free =
+                |extent: &Extent| is_done(&self.streams, extent.epoch()) || extent.slot == slot;
             let (window, idle) = self.idle_for(window, free);
             if idle.iter().map(|frame| frame.bytes).sum::<u64>() < window.to_map {
                 return Ok(None);
@@ -240,7 +237,7 @@ impl Core {
             (window, idle)
         };
         match self.fill(slot, &window, &idle) {
-            Ok(first) => self.take_window(slot, &window, first).map(Some),
+            Ok(first) => self.take_placement(slot, &window, first).map(Some),
             Err(error) if error.is_device_exhausted() => Ok(None),
             Err(error) => Err(error),
         }

@@ -6,13 +6,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::active::Gauge;
 use super::core::Core;
-use super::extents::Id;
 use super::flows::{Away, Flows};
 use super::posted::Posted;
 use super::shared::Shared;
 use super::stats::{BlockStats, ClassStats, Counter, PoolStats, StreamStats};
 use super::tally::{Sums, class};
 use crate::device::lock;
+use crate::heap::Id;
+use crate::seeded::seeded;
 use crate::sync::{Mutex, try_lock};
 
 /// Who counts from now on, for a stream.
@@ -271,7 +272,9 @@ impl Ledger {
             entry.drop_gone();
             let alive = !entry.lanes.is_empty();
             if !alive {
-                raise(peaks, &entry.peaks);
+                if !seeded!("peaks-go-with-their-stream") {
+                    raise(peaks, &entry.peaks);
+                }
                 past.add(&entry.past);
                 entry.aways.iter().for_each(|away| past.away(away));
             }
@@ -381,6 +384,7 @@ impl Shared {
             small,
             large,
             graphs: self.graph_bytes.load(Ordering::Relaxed),
+            overhead: self.overhead.bytes(),
             failures: self.failures.load(Ordering::Relaxed),
             retries: self.retries.load(Ordering::Relaxed),
             streams,

@@ -27,18 +27,19 @@ use std::sync::Arc;
 
 use super::block::Block;
 use super::cache::{Cache, Cached, LARGE_BIT};
-use super::core::{Core, Grant};
-use super::extents::{Id, NONE, Slot};
+use super::core::Core;
 use super::flows::{Aways, Flows};
-use super::index::UNIT;
 use super::outstanding::Outstanding;
 use super::private::{Captured, Private};
 use super::shared::Shared;
-use super::size_class::{self, is_slot};
 use super::tally::{Sums, Tally, class};
 use super::told::Told;
 use crate::device::{Addr, StreamCore, Timeline};
 use crate::error::{Error, Result};
+use crate::heap::Grant;
+use crate::heap::UNIT;
+use crate::heap::size_class::{self, is_slot};
+use crate::heap::{Id, NONE, StreamIndex};
 use crate::seeded::seeded;
 use crate::sync::{Latch, is_latched, latch, try_latch};
 
@@ -104,7 +105,7 @@ pub(crate) struct Lane {
     pub(crate) shared: Arc<Shared>,
     pub(crate) stream: Arc<StreamCore>,
     timeline: Arc<Timeline>,
-    pub(crate) slot: Slot,
+    pub(crate) slot: StreamIndex,
     pub(crate) hold: Arc<SlotHold>,
     pub(crate) flows: Arc<Flows>,
     /// Of a lane whose blocks are parts of a graph's memory.
@@ -165,12 +166,32 @@ pub(crate) fn rounded(bytes: u64) -> Result<u64> {
     Ok(bytes.next_multiple_of(UNIT))
 }
 
+/// A block that its lane counts while its memory is looked for. Without a block in the end, also
+/// where the application's callback panics, it is counted no more.
+struct Counted<'a>(&'a Lane);
+
+impl Counted<'_> {
+    fn block(self, id: Id, addr: Addr, bytes: u64, requested: u64) -> Block {
+        let lane = self.0;
+        std::mem::forget(self);
+        Block::new(lane, id, addr, bytes, requested)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        if !(seeded!("panicked-request-holds-its-lane") && std::thread::panicking()) {
+            self.0.count_out();
+        }
+    }
+}
+
 impl Lane {
     /// A lane that owns itself until it is retired and its blocks are freed.
     pub(crate) fn new(
         shared: &Arc<Shared>,
         stream: &Arc<StreamCore>,
-        slot: Slot,
+        slot: StreamIndex,
         hold: &Arc<SlotHold>,
     ) -> Arc<Self> {
         Self::make(shared, stream, slot, hold, None)
@@ -192,7 +213,7 @@ impl Lane {
     fn make(
         shared: &Arc<Shared>,
         stream: &Arc<StreamCore>,
-        slot: Slot,
+        slot: StreamIndex,
         hold: &Arc<SlotHold>,
         private: Option<Arc<Private>>,
     ) -> Arc<Self> {
@@ -384,13 +405,12 @@ impl Lane {
     /// A block of `bytes` if the core has it without help from above.
     pub(super) fn try_alloc(&self, bytes: u64) -> Result<Option<Block>> {
         latch(&self.own.state).others += 1;
-        let granted = self.shared.climb(self, bytes, bytes);
-        if let Ok(Some((grant, _))) = granted {
+        let counted = Counted(self);
+        let granted = self.shared.climb(self, bytes, bytes)?;
+        Ok(granted.map(|(grant, _)| {
             let addr = self.shared.base + grant.offset;
-            return Ok(Some(Block::new(self, grant.id, addr, bytes, bytes)));
-        }
-        self.count_out();
-        granted.map(|_| None)
+            counted.block(grant.id, addr, bytes, bytes)
+        }))
     }
 
     /// Counts one block more that ends the lane when it leaves. Of a lane that is retired.
@@ -437,16 +457,10 @@ impl Lane {
 
     /// A block of `bytes`, or where that is a slot and there is none, a block that holds it.
     fn alloc_core(&self, bytes: u64, requested: u64) -> Result<Block> {
-        match self.acquire(bytes, requested) {
-            Ok((grant, bytes)) => {
-                let addr = self.shared.base + grant.offset;
-                Ok(Block::new(self, grant.id, addr, bytes, requested))
-            }
-            Err(error) => {
-                self.count_out();
-                Err(error)
-            }
-        }
+        let counted = Counted(self);
+        let (grant, bytes) = self.acquire(bytes, requested)?;
+        let addr = self.shared.base + grant.offset;
+        Ok(counted.block(grant.id, addr, bytes, requested))
     }
 
     fn acquire(&self, bytes: u64, requested: u64) -> Result<(Grant, u64)> {
@@ -460,7 +474,7 @@ impl Lane {
         Ok((grant, bytes))
     }
 
-    /// Takes back the count of a block that there is not.
+    /// Takes back the count of a block that there is not. The lane may be gone afterwards.
     fn count_out(&self) {
         let mut state = latch(&self.own.state);
         if state.retired {
@@ -644,7 +658,8 @@ impl Lane {
                 && !seeded!("taken-over-without-a-wait")
                 && self.timeline.wait_for(&other.timeline, tick)?;
             // What was freed meanwhile, or read its tick later, the wait does not cover.
-            let until = if same { u64::MAX } else { tick };
+            let all = same || seeded!("taken-over-with-what-was-freed-meanwhile");
+            let until = if all { u64::MAX } else { tick };
             let mut taken = std::mem::take(&mut core.taken_over);
             (latch(&other.own.state).cache).pop_until(bytes, until, TAKEN_OVER, &mut taken);
             let mut left = [0; 2];
@@ -663,7 +678,13 @@ impl Lane {
     }
 
     /// Counts a request of `bytes` served by what was in the cache of a lane of `slot`.
-    pub(super) fn count_taken_over(&self, bytes: u64, slot: Slot, waited: bool, core: &mut Core) {
+    pub(super) fn count_taken_over(
+        &self,
+        bytes: u64,
+        slot: StreamIndex,
+        waited: bool,
+        core: &mut Core,
+    ) {
         let (steps, told) = (&mut core.steps, &mut core.told);
         if slot == self.slot {
             steps.own_stream += 1;

@@ -4,30 +4,16 @@
 //! there a second time in stream order; their old mapping retires and goes when the work that may
 //! still use it is done. Nobody waits on the host. What idle frames do not cover, new ones do.
 
-use super::config::HandleSize;
-use super::core::{Core, Grant, is_done};
-use super::edges::Terms;
-use super::extents::{End, Extent, FRESH, Id, NONE, Slot};
-use super::scatter::Scatter;
+use super::core::{Core, is_done};
 use super::told::Told;
-use super::windows::{self, Window};
 use crate::arena::FrameId;
 use crate::error::Result;
+use crate::heap::placement::{self, Placement};
+use crate::heap::{Epoch, Extent, FRESH, Grant, Id, NONE, StreamIndex, Zone};
 use crate::seeded::seeded;
 
 /// Old mappings that are looked at in a mapping step though their work is not done.
 const PENDING_LOOKED_AT: usize = 256;
-
-/// Number of handles that adaptive sizing aims at.
-const HANDLES_AIMED_AT: u64 = 1024;
-
-/// Most bytes of a handle under adaptive sizing; beyond this, making handles costs by the byte.
-const LARGEST_HANDLE: u64 = 128 << 20;
-
-/// Least number of handles that adaptive sizing makes a stretch of: a block not much larger than a
-/// handle leaves idle parts at both ends that cannot be moved. Over a made inference program of 11 GiB
-/// whose caches have a few MiB a block this lowers what is reserved from 1.056 to 1.034 times the peak.
-const HANDLES_A_STRETCH: u64 = 16;
 
 /// A frame that lies wholly inside a hole.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +25,7 @@ pub(super) struct IdleFrame {
 }
 
 /// How far a search for memory to map has come: each measure is taken once, dearer ones later.
-struct Search {
+pub(super) struct Search {
     /// Memory that other streams still use counts, behind a wait for them.
     pending: bool,
     /// Windows that fill a whole gap count.
@@ -53,7 +39,7 @@ struct Search {
 }
 
 impl Search {
-    fn new(pending: bool) -> Self {
+    pub(super) fn new(pending: bool) -> Self {
         Self {
             pending,
             fill_gaps: true,
@@ -94,30 +80,21 @@ impl HoleCursor {
 }
 
 impl Core {
-    /// Bytes that may be created now.
-    pub(crate) fn room(&self) -> u64 {
-        let granule = self.arena.granule();
-        let held = match seeded!("limit-counted-twice") {
-            true => self.arena.reserved().saturating_mul(2),
-            false => self.arena.reserved(),
-        };
-        let limit = match seeded!("limit-rounded-up") {
-            true => self.limit().checked_next_multiple_of(granule),
-            false => Some(self.limit()),
-        };
-        limit.unwrap_or(u64::MAX).saturating_sub(held) / granule * granule
-    }
-
     /// Takes `bytes` from new memory and what is ready, while the pool is small and several streams
     /// use it: before any stream waits or caches are emptied.
-    pub(crate) fn take_overlapping(&mut self, slot: Slot, bytes: u64) -> Result<Option<Grant>> {
+    pub(crate) fn take_overlapping(
+        &mut self,
+        slot: StreamIndex,
+        bytes: u64,
+    ) -> Result<Option<Grant>> {
         let most = self.config.overlap_bytes.min(self.limit());
         if self.only_stream() || self.arena.reserved().saturating_add(bytes) > most {
             return Ok(None);
         }
         let granule = self.arena.granule();
-        let ready = |extent: &Extent| self.is_behind(slot, extent);
-        let Some(window) = windows::cheapest(&self.extents, bytes, granule, ready, true, End::Low)
+        let ready = |extent: &Extent| self.is_behind(slot, extent.epoch());
+        let Some(window) =
+            placement::cheapest(&self.extents, bytes, granule, ready, true, Zone::Low)
         else {
             return Ok(None);
         };
@@ -125,31 +102,20 @@ impl Core {
             return Ok(None);
         }
         match self.fill(slot, &window, &[]) {
-            Ok(first) => self.take_window(slot, &window, first).map(Some),
+            Ok(first) => self.take_placement(slot, &window, first).map(Some),
             Err(error) if error.is_device_exhausted() => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Bytes that may be created without looking for idle memory first.
-    pub(super) fn slack(&self, bytes: u64) -> u64 {
-        if self.arena.reserved().saturating_add(bytes) > self.config.soft_limit.unwrap_or(u64::MAX)
-        {
-            return 0;
-        }
-        let peak = self.peak_taken.max(self.extents.taken().0 + bytes);
-        let allowance = peak.saturating_add((peak as f64 * self.config.slack) as u64);
-        allowance.saturating_sub(self.arena.reserved())
-    }
-
     /// Takes `bytes` after mapping what the cheapest window lacks. `None` if idle memory and
     /// growth together do not suffice.
-    pub(crate) fn take_mapping(&mut self, slot: Slot, bytes: u64) -> Result<Option<Grant>> {
+    pub(crate) fn take_mapping(&mut self, slot: StreamIndex, bytes: u64) -> Result<Option<Grant>> {
         self.reap()?;
         // Where device waits are switched off, pending memory is taken only instead of failing.
         let mut search = Search::new(self.config.reuse.device_wait);
         loop {
-            let Some(window) = self.window(slot, bytes, &search) else {
+            let Some(window) = self.placement(slot, bytes, &search) else {
                 // Holes that suffice by themselves are in no window.
                 if let Some(grant) = self.take_holes(slot, bytes, search.pending)? {
                     return Ok(Some(grant));
@@ -162,7 +128,7 @@ impl Core {
                 continue;
             };
             let room = if search.refused { 0 } else { self.room() };
-            let usable = |extent: &Extent| search.pending || self.is_behind(slot, extent);
+            let usable = |extent: &Extent| search.pending || self.is_behind(slot, extent.epoch());
             let (window, idle) = if self.slack(bytes).min(room) >= window.to_map {
                 (window, Vec::new())
             } else {
@@ -179,34 +145,6 @@ impl Core {
                 continue;
             }
             let lacking = window.to_map.saturating_sub(total(&idle));
-            let served = if lacking > self.slack(bytes).min(room) {
-                let terms = Terms {
-                    created: room.min(lacking - 1),
-                    whole: u64::MAX,
-                    calls: u64::MAX,
-                };
-                self.with_edges(slot, bytes, terms, &search)
-            } else if !idle.is_empty() && self.scatter(bytes) == Scatter::TooMuch {
-                // A stretch of whole handles leaves a fragment behind, and uses none.
-                let terms = Terms {
-                    created: 0,
-                    whole: window.to_map - 1,
-                    calls: self.calls_worth(bytes),
-                };
-                self.with_edges(slot, bytes, terms, &search)
-            } else {
-                Ok(None)
-            };
-            match served {
-                Ok(None) => {}
-                Err(error) if error.is_device_exhausted() && !search.refused => {
-                    // Some of it may have been mapped, so the search begins anew.
-                    search.refused = true;
-                    continue;
-                }
-                Err(error) if error.is_device_exhausted() => return Ok(None),
-                served => return served,
-            }
             if lacking > room {
                 if !std::mem::replace(&mut search.pending, true) {
                     // What suffices by itself is in no window.
@@ -221,7 +159,7 @@ impl Core {
                 return Ok(None);
             }
             match self.fill(slot, &window, &idle) {
-                Ok(first) => return self.take_window(slot, &window, first).map(Some),
+                Ok(first) => return self.take_placement(slot, &window, first).map(Some),
                 Err(error) if error.is_device_exhausted() && !search.refused => {
                     search.refused = true;
                 }
@@ -233,16 +171,16 @@ impl Core {
 
     /// Handles that [`Core::take_mapping`] would map elsewhere for a request: 0 where it would map
     /// new ones, or none. Where idle ones do not suffice, as many as would.
-    pub(super) fn would_steal(&self, slot: Slot, bytes: u64) -> u64 {
+    pub(super) fn would_steal(&self, slot: StreamIndex, bytes: u64) -> u64 {
         let search = Search::new(self.config.reuse.device_wait);
-        let Some(window) = self.window(slot, bytes, &search) else {
+        let Some(window) = self.placement(slot, bytes, &search) else {
             return 0;
         };
         let room = self.room();
         if self.slack(bytes).min(room) >= window.to_map {
             return 0;
         }
-        let usable = |extent: &Extent| search.pending || self.is_behind(slot, extent);
+        let usable = |extent: &Extent| search.pending || self.is_behind(slot, extent.epoch());
         let (window, idle) = self.idle_for(window, usable);
         match total(&idle).saturating_add(room) < window.to_map {
             true => window.to_map / self.arena.granule(),
@@ -250,27 +188,18 @@ impl Core {
         }
     }
 
-    /// As [`Core::take_with_edges`], as far as `search` has come.
-    fn with_edges(
-        &mut self,
-        slot: Slot,
-        bytes: u64,
-        terms: Terms,
-        search: &Search,
-    ) -> Result<Option<Grant>> {
-        let pending = search.pending;
-        self.take_with_edges(slot, bytes, terms, |core, extent| {
-            pending || core.is_behind(slot, extent)
-        })
-    }
-
     /// The window that the request would be mapped into, as far as `search` has come.
-    fn window(&self, slot: Slot, bytes: u64, search: &Search) -> Option<Window> {
-        let usable = |extent: &Extent| search.pending || self.is_behind(slot, extent);
+    pub(super) fn placement(
+        &self,
+        slot: StreamIndex,
+        bytes: u64,
+        search: &Search,
+    ) -> Option<Placement> {
+        let usable = |extent: &Extent| search.pending || self.is_behind(slot, extent.epoch());
         let granule = self.arena.granule();
         let at =
-            |end| windows::cheapest(&self.extents, bytes, granule, usable, search.fill_gaps, end);
-        at(self.end_for(bytes)).or_else(|| at(End::Low))
+            |end| placement::cheapest(&self.extents, bytes, granule, usable, search.fill_gaps, end);
+        at(self.zone_for(bytes)).or_else(|| at(Zone::Low))
     }
 
     /// Whether to merge holes of different histories now: once a request, and only where that may
@@ -280,10 +209,27 @@ impl Core {
         self.extents.hole_bytes() >= least && !std::mem::replace(&mut search.unified, true)
     }
 
+    /// Takes down the old mappings that keep memory given up, waiting on the host for the work that
+    /// may use them; whether the device has more of it back.
+    fn let_left_over_go(&mut self) -> Result<bool> {
+        let before = self.arena.left_over();
+        if before == 0 {
+            return Ok(false);
+        }
+        self.reap_all()?;
+        // What it refuses again is offered again.
+        let _ = self.arena.offer_refused();
+        Ok(self.arena.left_over() < before)
+    }
+
     /// Takes the next measure after idle memory and growth did not suffice for `window`; false if
     /// there is none left.
-    fn try_harder(&mut self, search: &mut Search, window: &Window, room: u64) -> Result<bool> {
+    fn try_harder(&mut self, search: &mut Search, window: &Placement, room: u64) -> Result<bool> {
         if std::mem::replace(&mut search.fill_gaps, false) {
+            return Ok(true);
+        }
+        if self.let_left_over_go()? {
+            search.refused = false;
             return Ok(true);
         }
         // Frames too large for what is left can still be given up for new ones that fit; where the
@@ -301,9 +247,9 @@ impl Core {
     /// is left.
     pub(super) fn idle_for(
         &self,
-        window: Window,
+        window: Placement,
         usable: impl Fn(&Extent) -> bool,
-    ) -> (Window, Vec<IdleFrame>) {
+    ) -> (Placement, Vec<IdleFrame>) {
         if !self.config.remap {
             return (window, Vec::new());
         }
@@ -327,11 +273,11 @@ impl Core {
         (window.widened(large.bytes - lacking), frames)
     }
 
-    /// Frames that lie in holes outside `window` that `usable` accepts, those longest free first, as
-    /// many as fit into `left` bytes.
+    /// Frames that lie in holes outside `window` that `usable` accepts, those of the smallest holes
+    /// first, as many as fit into `left` bytes: large holes stay whole for large requests.
     pub(super) fn idle(
         &self,
-        window: Option<&Window>,
+        window: Option<&Placement>,
         mut left: u64,
         usable: impl Fn(&Extent) -> bool,
     ) -> Vec<IdleFrame> {
@@ -341,8 +287,7 @@ impl Core {
             .flat_map(|slot| self.extents.holes_of(slot, granule))
             .filter(|&id| usable(self.extents.get(id)))
             .collect();
-        let newest = self.extents.stamp();
-        holes.sort_by_key(|&id| std::cmp::Reverse(newest.wrapping_sub(self.extents.get(id).stamp)));
+        holes.sort_by_key(|&id| self.extents.get(id).bytes);
         let mut frames = Vec::new();
         for id in holes {
             if left == 0 {
@@ -389,7 +334,12 @@ impl Core {
     }
 
     /// Maps the window's gap part from `idle` and new frames; gives the window's first extent.
-    pub(super) fn fill(&mut self, slot: Slot, window: &Window, idle: &[IdleFrame]) -> Result<Id> {
+    pub(super) fn fill(
+        &mut self,
+        slot: StreamIndex,
+        window: &Placement,
+        idle: &[IdleFrame],
+    ) -> Result<Id> {
         let (from, to) = (window.map_from, window.map_from + window.to_map);
         let mut at = from;
         let mut lowest = None;
@@ -414,19 +364,19 @@ impl Core {
     /// the extent behind the frame's old place.
     fn steal(
         &mut self,
-        slot: Slot,
+        slot: StreamIndex,
         id: Id,
         frame: &IdleFrame,
         at: u64,
     ) -> Result<(Option<Id>, Id)> {
         let extent = *self.extents.get(id);
-        let done = is_done(&self.streams, &extent);
+        let done = is_done(&self.streams, extent.epoch());
         if !done {
             let tick = match seeded!("steal-waits-for-the-wrong-event") {
                 true => extent.tick.saturating_sub(1),
                 false => extent.tick,
             };
-            self.wait_for(slot, &Extent { tick, ..extent })?;
+            self.wait_for(slot, Epoch::new(extent.slot, tick))?;
         }
         self.arena.remap(frame.frame, at)?;
         let part = self
@@ -446,63 +396,15 @@ impl Core {
     }
 
     /// Books [`at`, `at + bytes`) of a gap as a hole; gives it.
-    pub(super) fn map(&mut self, at: u64, bytes: u64, slot: Slot, tick: u64) -> Option<Id> {
+    pub(super) fn map(&mut self, at: u64, bytes: u64, slot: StreamIndex, tick: u64) -> Option<Id> {
         let gap = self.extents.gap_at(at)?;
         Some(self.extents.map_gap(gap, at, at + bytes, slot, tick))
-    }
-
-    /// Maps new frames at [`from`, `to`) of a gap; gives the lowest hole made. What was mapped
-    /// before a failure stays, as holes.
-    pub(super) fn create_frames(&mut self, from: u64, to: u64) -> Result<Option<Id>> {
-        let mut at = from;
-        let mut lowest = None;
-        let mut largest = u64::MAX;
-        while at < to {
-            let bytes = self.frame_bytes(to - at, to - from).min(largest);
-            match self.arena.create_at(at, bytes) {
-                Ok(()) => {}
-                // The device may still have smaller pieces.
-                Err(error) if error.is_device_exhausted() && bytes > self.arena.granule() => {
-                    largest = (bytes / 2).max(self.arena.granule());
-                    continue;
-                }
-                Err(error) => return Err(error),
-            }
-            lowest = lowest.or(self.map(at, bytes, FRESH, 0));
-            // One hole, however many handles: a request looks for one first.
-            if let Some(lowest) = lowest {
-                self.extents.merge_up(lowest, |extent| extent.slot == FRESH);
-            }
-            self.steps.grow += 1;
-            self.told.note(Told::Grow(bytes));
-            self.peak_reserved = self.peak_reserved.max(self.arena.reserved());
-            at += bytes;
-        }
-        Ok(lowest)
-    }
-
-    /// Size of the next new frame when `left` bytes of a stretch are still to be mapped.
-    fn frame_bytes(&self, left: u64, stretch: u64) -> u64 {
-        let granule = self.arena.granule();
-        let most = match self.config.handles {
-            HandleSize::Granule => granule,
-            HandleSize::UpTo(bytes) => bytes,
-            HandleSize::Adaptive => self.adaptive_bytes(left).min(stretch / HANDLES_A_STRETCH),
-        };
-        let pieces = (most.min(left) / granule).max(1);
-        (1 << pieces.ilog2()) * granule
-    }
-
-    /// A thousandth of the pool: a handle that is partly idle wastes at most that much, and the
-    /// number of handles, which is what growing and moving cost by, stays in the low thousands.
-    fn adaptive_bytes(&self, left: u64) -> u64 {
-        ((self.arena.reserved() + left) / HANDLES_AIMED_AT).min(LARGEST_HANDLE)
     }
 
     /// Takes down old mappings whose work is done. Asks the driver, once a stream: where old mappings
     /// stand no request can go on, and a question costs a fortieth of a mapping.
     pub(crate) fn reap(&mut self) -> Result<()> {
-        let mut asked: Vec<Slot> = Vec::new();
+        let mut asked: Vec<StreamIndex> = Vec::new();
         let mut pending = 0;
         for _ in 0..self.retiring.len() {
             // The next call goes on behind those looked at.
@@ -514,13 +416,13 @@ impl Core {
             };
             let extent = *self.extents.get(id);
             if let Some(state) = &self.streams[extent.slot as usize]
-                && !is_done(&self.streams, &extent)
+                && !is_done(&self.streams, extent.epoch())
                 && !asked.contains(&extent.slot)
             {
                 asked.push(extent.slot);
                 state.timeline.poll_to(extent.tick)?;
             }
-            if !is_done(&self.streams, &extent) && !seeded!("unmapped-under-queued-work") {
+            if !is_done(&self.streams, extent.epoch()) && !seeded!("unmapped-under-queued-work") {
                 self.retiring.rotate_left(1);
                 pending += 1;
                 continue;
@@ -546,7 +448,7 @@ impl Core {
 
     /// Gives idle frames outside `window` back until `bytes` more may be created; false, with
     /// nothing done, if there are not so many.
-    fn release_idle(&mut self, window: &Window, bytes: u64) -> Result<bool> {
+    fn release_idle(&mut self, window: &Placement, bytes: u64) -> Result<bool> {
         let idle = self.idle(Some(window), u64::MAX, |_| true);
         if total(&idle) < bytes {
             return Ok(false);
@@ -593,10 +495,12 @@ impl Core {
             self.unify_on_host()?;
         }
         let mut hole = HoleCursor::default();
-        for frame in self.idle(None, before.saturating_sub(keep), |_| true) {
+        let excess = self.arena.mapped().saturating_sub(keep);
+        for frame in self.idle(None, excess, |_| true) {
             hole.now = self.release(hole.at(&frame), &frame)?;
         }
         self.reap_all()?;
+        self.arena.offer_refused()?;
         let released = before - self.arena.reserved();
         self.told.note(Told::Trimmed(released));
         Ok(released)
@@ -614,10 +518,11 @@ impl Core {
     /// done. Nobody waits.
     pub(crate) fn ease(&mut self) -> Result<()> {
         let soft = self.config.soft_limit.unwrap_or(u64::MAX);
-        let excess = self.arena.reserved().saturating_sub(soft);
-        if excess == 0 {
+        if self.arena.reserved() <= soft {
             return Ok(());
         }
+        // What was given up goes as soon as its old mappings do.
+        let excess = self.arena.mapped().saturating_sub(soft);
         // Nothing is recorded until someone asks: without a mark no work is ever known to be done.
         for (slot, tick) in self.last_ticks() {
             if let Some(state) = &self.streams[slot as usize] {
@@ -626,7 +531,9 @@ impl Core {
         }
         self.poll(FRESH)?;
         let mut hole = HoleCursor::default();
-        for frame in self.idle(None, excess, |extent| is_done(&self.streams, extent)) {
+        for frame in self.idle(None, excess, |extent| {
+            is_done(&self.streams, extent.epoch())
+        }) {
             hole.now = self.release(hole.at(&frame), &frame)?;
         }
         self.reap()

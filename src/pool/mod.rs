@@ -1,35 +1,32 @@
 //! The stream-ordered pool.
 //!
 //! See [`Pool`] for what it does and the modules for how: `cache`, `lane` and `seats` are a stream's
-//! own side, `bundles` what goes from one to another, `extents`, `index` and `windows` the pure bookkeeping of addresses, `core` and `mapping`
-//! the steps by which a request finds memory, `shared` what ties them together.
+//! own side, `bundles` what goes from one to another, `crate::heap` the pure bookkeeping of addresses,
+//! `core`, `ends`, `mapping` and `grow` the steps by which a request finds memory, `shared` what ties
+//! them together.
 
 mod active;
 mod block;
 mod board;
+mod buf;
 mod bundles;
 mod cache;
 mod config;
 mod core;
 mod drain;
-mod edges;
 mod ends;
-mod extents;
 mod figures;
 mod flows;
-mod index;
+mod grow;
+mod kernel;
 mod lane;
 mod mapping;
 mod outstanding;
-mod parts;
-mod places;
 mod posted;
 mod private;
 mod runs;
-mod scatter;
 mod seats;
 mod shared;
-mod size_class;
 mod slabs;
 mod snapshot;
 mod stats;
@@ -37,25 +34,29 @@ mod summary;
 mod tally;
 mod told;
 mod track;
-mod windows;
+mod view;
 
 use std::fmt;
 use std::sync::Arc;
 
 use bytemuck::Pod;
 
-pub use block::{Block, PoolBuf};
+pub use block::Block;
+pub use buf::PoolBuf;
 pub use config::{HandleSize, PoolConfig, Reuse};
+pub use kernel::Kernel;
 pub use snapshot::{Piece, PieceState, Snapshot};
 pub use stats::{BlockStats, ClassStats, Counter, PoolStats, SMALL_BYTES, Steps, StreamStats};
 pub use track::{LeakReport, LiveBlock, TagScope, tag_scope};
+pub use view::{Rows, RowsMut, View, ViewMut};
 
 use crate::device::{Device, Stream};
 use crate::error::{Error, OutOfMemory, Result};
+use crate::heap::size_class;
 use lane::{COUNTED, Lane, LanePtr};
 
 pub(crate) use self::core::Core;
-pub(crate) use index::UNIT;
+pub(crate) use crate::heap::UNIT;
 pub(crate) use runs::Run;
 pub(crate) use shared::{Attached, Shared};
 
@@ -314,7 +315,8 @@ impl Pool {
     ///
     /// `callback` runs on the allocating thread without a lock of the pool, so it may allocate,
     /// free and trim. It is asked again while it says [`Relief::Retry`] and the request still
-    /// fails.
+    /// fails. Of its own requests no callback is asked: one that cannot be served otherwise is an
+    /// error. A panic goes on to whoever asked for memory, and the pool is as it was.
     pub fn on_pressure(&self, callback: impl Fn(&Pressure) -> Relief + Send + Sync + 'static) {
         self.shared()
             .add_relief(APPLICATION_RANK, Arc::new(callback));

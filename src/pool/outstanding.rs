@@ -36,7 +36,7 @@ impl Outstanding {
     }
 }
 
-/// Every interleaving, and every order that the memory model allows: `scripts/loom.sh`.
+/// Every interleaving, and every order that the memory model allows: `scripts/interleavings.sh`.
 #[cfg(all(test, loom))]
 mod models {
     use loom::sync::Arc;

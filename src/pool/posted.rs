@@ -120,6 +120,7 @@ group! {
     core.steps.out_of_memory => posted.steps.out_of_memory,
     core.arena.calls().created => posted.calls.created,
     core.arena.calls().mapped => posted.calls.mapped,
+    core.arena.calls().remapped => posted.calls.remapped,
     core.arena.calls().unmapped => posted.calls.unmapped,
     core.arena.calls().released => posted.calls.released,
 }

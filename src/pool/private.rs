@@ -16,12 +16,13 @@ use std::sync::atomic::Ordering;
 
 use super::block::Block;
 use super::cache::Cached;
-use super::extents::NONE;
 use super::lane::Lane;
 use super::shared::Shared;
 use super::tally::Sums;
 use crate::device::{Addr, Kept, Recorder, Stream, Timeline, lock};
 use crate::error::{Error, Result};
+use crate::heap::NONE;
+use crate::seeded::seeded;
 use crate::sync::Mutex;
 
 /// Bytes of a segment for requests below this; larger ones get a segment of their own size.
@@ -189,7 +190,10 @@ impl Parts {
             let Some((&at, &part)) = last.filter(|(_, part)| part.state == State::Free) else {
                 continue;
             };
-            let keep = segment.high.max(at);
+            let keep = match seeded!("trimmed-to-the-last-live-part") {
+                true => at,
+                false => segment.high.max(at),
+            };
             if keep < end && keep > start && segment.block.shrink(keep - start).is_ok() {
                 free.remove(&(part.bytes, at));
                 parts.remove(&at);
@@ -378,7 +382,9 @@ impl Lane {
             {
                 // On another stream of the capture, or after it, the part is not handed out again:
                 // the graph does not order the next use behind this one.
-                let again = capture.is_some() && std::ptr::eq(self, home);
+                let same =
+                    std::ptr::eq(self, home) || seeded!("private-part-reused-across-streams");
+                let again = capture.is_some() && same;
                 home.free_private(private, block, requested, again, &self.stream.timeline);
                 true
             }

@@ -6,9 +6,10 @@
 //! bytes. The old mappings retire as those of stolen handles do.
 
 use super::core::Core;
-use super::extents::{End, Extent, Id, NONE, Slot, State};
 use crate::arena::FrameId;
 use crate::error::{Error, Result};
+use crate::heap::{Extent, Id, NONE, State, StreamIndex, Zone};
+use crate::seeded::seeded;
 
 /// Mapped memory between two places where nothing is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,31 +52,27 @@ impl Core {
         let mut inside = false;
         for (_, extent) in self.extents.iter() {
             let blocks = match extent.state {
-                State::Hole => Some(true),
-                State::Taken => {
-                    let edged = self.has_edge(extent.start, extent.bytes);
-                    Some(may_move(extent.start) && !edged)
-                }
-                State::Away => Some(false),
+                State::Free => Some(true),
+                State::Allocated => Some(may_move(extent.start)),
                 _ => None,
             };
             let Some(movable) = blocks else {
                 let follows = std::mem::replace(&mut inside, false);
                 if let Some(run) = runs.last_mut().filter(|_| follows)
-                    && extent.state == State::Gap
+                    && extent.state == State::Unmapped
                 {
                     run.gap = extent.bytes;
                 }
                 continue;
             };
             let free = match extent.state {
-                State::Hole => extent.bytes,
+                State::Free => extent.bytes,
                 _ => 0,
             };
             match runs.last_mut().filter(|_| inside) {
                 Some(run) => {
                     run.end = extent.end();
-                    run.movable &= movable;
+                    run.movable = movable && (run.movable || seeded!("run-moves-if-its-last-does"));
                     run.free += free;
                 }
                 None => runs.push(Run {
@@ -102,7 +99,7 @@ impl Core {
     /// Bytes of the gap that begins at `end`, if requests that no hole serves are mapped there.
     pub(crate) fn gap_behind(&self, end: u64) -> u64 {
         let gap = self.extents.gap_at(end).map(|id| *self.extents.get(id));
-        let large = |gap: &Extent| gap.start == end && self.extents.end_of(end) == End::Low;
+        let large = |gap: &Extent| gap.start == end && self.extents.zone_of(end) == Zone::Low;
         gap.filter(large).map_or(0, |gap| gap.bytes)
     }
 
@@ -134,7 +131,7 @@ impl Core {
         &mut self,
         run: &Run,
         to: u64,
-        slot: Slot,
+        slot: StreamIndex,
         tick: u64,
     ) -> Result<Vec<Carried>> {
         let pieces = self.pieces(run)?;
@@ -199,12 +196,12 @@ impl Core {
 
     /// Turns the run into one hole with the history (`slot`, `tick`); gives it, and the (offset,
     /// bytes) of the blocks that were in it.
-    fn vacate(&mut self, run: &Run, slot: Slot, tick: u64) -> (Id, Vec<(u64, u64)>) {
+    fn vacate(&mut self, run: &Run, slot: StreamIndex, tick: u64) -> (Id, Vec<(u64, u64)>) {
         let mut blocks = Vec::new();
         let mut at = self.extents.seek(self.extents.first(), run.start);
         loop {
             let extent = *self.extents.get(at);
-            if extent.state == State::Taken {
+            if extent.state == State::Allocated {
                 blocks.push((extent.start, extent.bytes));
                 at = self.extents.give(at, slot, tick, |_| true);
             }
@@ -227,7 +224,7 @@ impl Core {
         let Some(gap) = self.extents.gap_at(at) else {
             return;
         };
-        let fresh = super::extents::FRESH;
+        let fresh = crate::heap::FRESH;
         let hole = self.extents.map_gap(gap, at, at + bytes, fresh, 0);
         let part = self.extents.retire(hole, at, at + bytes);
         self.retiring.push_back(part);

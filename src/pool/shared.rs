@@ -1,21 +1,25 @@
 //! What all lanes and handles of a pool share, and the climb of a request up the ladder.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use super::block::Block;
-use super::core::{Core, Grant};
-use super::extents::Slot;
+use super::core::Core;
 use super::figures::Counts;
 use super::lane::{Lane, SlotHold};
 use super::posted::{CoreGuard, CoreLock};
 use super::seats::Lanes;
-use super::size_class::{self, is_slot};
 use super::told::Told;
 use super::track::Tracker;
 use super::{PoolConfig, Pressure, Relief};
-use crate::device::{Device, Recorder, Stream, StreamWatcher, lock};
+use crate::device::{Device, Recorder, Stream, StreamWatcher, beside, lock};
 use crate::error::{Error, OutOfMemory, Result};
+use crate::heap::Grant;
+use crate::heap::StreamIndex;
+use crate::heap::size_class::{self, is_slot};
+use crate::seeded::seeded;
 use crate::sync::{AtomicU64, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// A step above the core: frees or moves memory, and says whether it may have helped.
@@ -32,6 +36,39 @@ enum Climbed {
     /// Before so many handles are mapped elsewhere.
     Dear(u64),
     Refused,
+}
+
+/// Rank of what moves memory before handles are mapped elsewhere; below all steps.
+const MOVES_FIRST_RANK: u8 = 0;
+
+crate::sync::thread_local! {
+    /// Steps under way on this thread: the pool's number and the step's rank.
+    static UNDER_WAY: RefCell<Vec<(u64, u8)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A step under way on this thread. What the step itself asks of the pool is helped only by steps of
+/// lower rank, so that no request asks for help without an end.
+struct Asked(());
+
+impl Asked {
+    /// `None` where a step of this pool, of this rank or a lower one, is under way already.
+    fn of(pool: u64, rank: u8) -> Option<Self> {
+        UNDER_WAY.with(|steps| {
+            let mut steps = steps.borrow_mut();
+            let again = steps.iter().any(|&(uid, of)| uid == pool && of <= rank);
+            if again && !seeded!("pressure-asks-again-and-again") {
+                return None;
+            }
+            steps.push((pool, rank));
+            Some(Self(()))
+        })
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        UNDER_WAY.with(|steps| _ = steps.borrow_mut().pop());
+    }
 }
 
 /// What a layer above keeps with a pool, made on first use.
@@ -61,6 +98,8 @@ pub(crate) struct Shared {
     pub(crate) failures: AtomicU64,
     /// Times that a request was tried again after a registered step.
     pub(super) retries: AtomicU64,
+    /// Device memory that layers above have beside the pool.
+    pub(crate) overhead: crate::device::Overhead,
     /// Bytes in segments of private memory.
     pub(super) graph_bytes: AtomicU64,
     pub(super) counts: Counts,
@@ -87,6 +126,7 @@ impl Shared {
             moves_first: OnceLock::new(),
             failures: AtomicU64::new(0),
             retries: AtomicU64::new(0),
+            overhead: Default::default(),
             graph_bytes: AtomicU64::new(0),
             counts: Counts::new(),
         })
@@ -106,9 +146,6 @@ impl Shared {
 
     /// What is attached, made by `make` on first use; `None` if something else is.
     pub(crate) fn attached<A: Attached>(&self, make: impl FnOnce() -> Arc<A>) -> Option<Arc<A>> {
-        if self.attached.get().is_none() {
-            self.core.lock().may_move = true;
-        }
         let attached = Arc::clone(self.attached.get_or_init(|| make() as _));
         (attached as Arc<dyn std::any::Any + Send + Sync>)
             .downcast()
@@ -152,7 +189,7 @@ impl Shared {
         self: &Arc<Self>,
         lanes: &mut Lanes,
         stream: &Stream,
-        slot: Slot,
+        slot: StreamIndex,
         hold: &Arc<SlotHold>,
     ) -> Arc<Lane> {
         let lane = Lane::new(self, stream.core(), slot, hold);
@@ -198,6 +235,14 @@ impl Shared {
         }
     }
 
+    /// Shows the core, and the offsets of the blocks in caches; changes nothing.
+    pub(crate) fn look<T>(&self, see: impl FnOnce(&Core, &HashSet<u64>) -> T) -> T {
+        let lanes = self.all_lanes();
+        let core = self.core.lock();
+        let cached = core.cached_extents(&lanes);
+        see(&core, &cached)
+    }
+
     /// Empties the caches of all streams into the arena.
     pub(crate) fn drain_all(&self) {
         self.lock_drained();
@@ -234,7 +279,8 @@ impl Shared {
         let mut climbed =
             self.climb_to(lane, bytes, requested, self.moves_first.get().is_some())?;
         if let (Climbed::Dear(handles), Some(moves)) = (&climbed, self.moves_first.get()) {
-            let moved = moves(bytes, *handles);
+            let asked = Asked::of(self.uid, MOVES_FIRST_RANK);
+            let moved = asked.is_some_and(|_asked| moves(bytes, *handles));
             climbed = self.climb_to(lane, bytes, requested, false)?;
             if moved && matches!(climbed, Climbed::Served(..)) {
                 self.core.lock().relieved(bytes);
@@ -246,11 +292,11 @@ impl Shared {
             }
             return Ok(grant);
         }
-        let steps: Vec<ReliefStep> = lock(&self.relief)
-            .iter()
-            .map(|(_, step)| Arc::clone(step))
-            .collect();
-        for step in steps {
+        let steps: Vec<(u8, ReliefStep)> = lock(&self.relief).clone();
+        for (rank, step) in steps {
+            let Some(_asked) = Asked::of(self.uid, rank) else {
+                break;
+            };
             while step(&self.pressure(lane, bytes)) == Relief::Retry {
                 self.retries.fetch_add(1, Ordering::Relaxed);
                 if let Some((grant, _)) = self.climb(lane, bytes, requested)? {
@@ -315,6 +361,14 @@ impl Shared {
         if core.has_mixed() && core.config.reuse.device_wait {
             core.release_mixed(lane.slot)?;
             if let Some(grant) = core.take_ready(lane.slot, bytes)? {
+                return served(grant, &mut core);
+            }
+        }
+        if let Some(growth) = core.begin_growth(lane.slot, bytes)? {
+            drop(core);
+            let grown = growth.make(&self.device);
+            core = self.core.lock();
+            if let Some(grant) = core.end_growth(growth, grown)? {
                 return served(grant, &mut core);
             }
         }
@@ -434,7 +488,8 @@ impl Shared {
         let (live, _) = core.extents.taken();
         OutOfMemory {
             requested: bytes,
-            live: live - core.slabs.free_bytes(),
+            live: live
+                - core.slabs.free_bytes() * u64::from(!seeded!("free-slots-counted-as-live")),
             reserved: core.arena.reserved(),
             limit: core.limit(),
             device_free: self.device.backend().free_bytes().ok(),
@@ -468,6 +523,8 @@ impl Shared {
         #[cfg(feature = "tracing")]
         {
             let (bytes, blocks) = core.extents.taken();
+            // The subscriber is the application's.
+            drop(core);
             if blocks > 0 {
                 tracing::warn!(target: "warpool", blocks, bytes, "pool dropped with live blocks");
             }
@@ -476,10 +533,16 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// Waits for the work that still uses the pool's free memory, which is then unmapped.
+    /// Waits for the work that still uses the pool's free memory, which is then unmapped. Failures
+    /// are passed over: a device that cannot say when work is done will not run it either.
     fn drop(&mut self) {
-        let core = self.core.get_mut();
-        core.settle();
+        let (arena, ticks) = self.core.get_mut().take_apart();
+        beside(move || {
+            for (timeline, tick) in &ticks {
+                let _ = timeline.sync_to(*tick);
+            }
+            drop(arena);
+        });
     }
 }
 
@@ -489,7 +552,8 @@ impl StreamWatcher for Shared {
         let retired = lanes.of_handle(handle);
         // Listed until its cache is empty: a request that looks meanwhile must find it.
         let mut core = self.core.lock();
-        for lane in &retired {
+        let kept = seeded!("retired-stream-keeps-its-cache");
+        for lane in retired.iter().filter(|_| !kept) {
             lane.retire(&mut core);
         }
         drop(core);

@@ -1,288 +1,23 @@
-//! Slabs: blocks cut into slots of one size, for small requests.
-//!
-//! A slab is a block of the core's like any other, which to everyone else is live: it is not moved
-//! and its handle not mapped elsewhere. Its slots are given out to lanes, whose caches hold free ones
-//! as they hold free blocks. What a cache gives up comes back here, each slot with a history of its
-//! own, the stream it was freed on and the tick; taking it follows the rules of holes.
-//!
-//! # Where slots come from
-//!
-//! From the slab at the lowest address that has one ready, first of those made for the requesting
-//! stream. So what is live gathers at low addresses and the others empty. A slab without a slot out
-//! goes back to the core at once, unless several streams still use it: a hole has one history. Then
-//! it goes when those are done, or when a request needs the memory and waits for them.
-//!
-//! A slab has as few slots as fill whole units, and more the more of its class are out: a quarter, up
-//! to [`MOST_SLOTS`] and to [`SLAB_BYTES`] or [`CHEAP_SLOTS`], whichever is more. It lies in one
-//! granule, so that a slot that lives holds no granule but its own.
-
-use std::collections::{BTreeSet, HashMap};
+//! How slabs find memory, and when it goes back: the steps of a request for a slot.
 
 use super::cache::Cached;
-use super::core::{Core, Grant, is_done};
-use super::extents::{Extent, FRESH, Id, NONE, Slot};
-use super::size_class::{CLASSES, batch, class_of, is_slot};
+use super::core::{Core, is_done};
 use super::told::Told;
 use crate::error::Result;
+use crate::heap::size_class::{batch, class_of, is_slot};
+use crate::heap::{Epoch, FRESH, Grant, Id, NONE, State, StreamIndex};
 use crate::seeded::seeded;
-
-/// Slots of a slab at most: bits of a word.
-const MOST_SLOTS: u64 = 64;
-
-/// Bytes of a slab at most, unless [`CHEAP_SLOTS`] are more.
-const SLAB_BYTES: u64 = 16 << 10;
-
-/// Slots among which the host's memory for a slab is small.
-const CHEAP_SLOTS: u64 = 16;
-
-/// A slot costs no more of the host than that: its part of the record, of the extent and of two places
-/// in a tree of keys.
-const _: () = {
-    let record = size_of::<Slab>() + size_of::<Extent>() + 2 * size_of::<Key>();
-    assert!(record as u64 / CHEAP_SLOTS <= 64);
-};
 
 /// Slabs looked at for a slot that is ready, of each stream.
 const LOOKS: usize = 16;
 
-/// One slab. The record and its extent come to 15 bytes a slot where there are many.
-struct Slab {
-    /// The extent; `NONE` for a record that is spare.
-    extent: Id,
-    start: u64,
-    /// Bytes of a slot.
-    bytes: u64,
-    slots: u32,
-    /// The stream it was made for.
-    owner: Slot,
-    /// Free slots by bit.
-    free: u64,
-    /// Of a free slot: whose work its tick counts. Else who has it.
-    streams: [Slot; MOST_SLOTS as usize],
-    ticks: [u64; MOST_SLOTS as usize],
-}
-
-impl Slab {
-    fn all(&self) -> u64 {
-        u64::MAX >> (64 - self.slots)
-    }
-
-    fn history(&self, slot: usize) -> Extent {
-        Extent {
-            slot: self.streams[slot],
-            tick: self.ticks[slot],
-            ..Extent::BLANK
-        }
-    }
-
-    fn key(&self, id: Id) -> Key {
-        (self.owner, class_of(self.bytes), self.start, id)
-    }
-
-    fn addr(&self, slot: usize) -> u64 {
-        self.start + slot as u64 * self.bytes
-    }
-
-    fn free_slots(&self) -> impl Iterator<Item = usize> + use<> {
-        let mut free = self.free;
-        std::iter::from_fn(move || {
-            let slot = free.trailing_zeros() as usize;
-            (free != 0).then(|| {
-                free &= free - 1;
-                slot
-            })
-        })
-    }
-}
-
-/// Owner, class, start: slabs are taken from in this order.
-type Key = (Slot, usize, u64, Id);
-
-/// What a slot is, to who walks over everything.
-pub(super) struct SlotSeen {
-    pub(super) offset: u64,
-    pub(super) bytes: u64,
-    pub(super) stream: Slot,
-    pub(super) free: bool,
-}
-
-/// All slabs of a pool.
-pub(crate) struct Slabs {
-    table: Vec<Slab>,
-    spare: Vec<Id>,
-    /// Slabs with a free slot.
-    partial: BTreeSet<Key>,
-    /// Slabs without a slot out that several streams still use.
-    mixed: BTreeSet<Id>,
-    /// Slots out, by class.
-    out: [u64; CLASSES],
-    free_bytes: u64,
-    /// Free slots by the stream of their history.
-    of_stream: Vec<u64>,
-}
-
-impl Default for Slabs {
-    fn default() -> Self {
-        Self {
-            table: Vec::new(),
-            spare: Vec::new(),
-            partial: BTreeSet::new(),
-            mixed: BTreeSet::new(),
-            out: [0; CLASSES],
-            free_bytes: 0,
-            of_stream: Vec::new(),
-        }
-    }
-}
-
-impl Slabs {
-    /// Bytes in slots that are free to all.
-    pub(crate) fn free_bytes(&self) -> u64 {
-        self.free_bytes
-    }
-
-    /// Whether no free slot waits for `stream`.
-    pub(crate) fn has_none(&self, stream: Slot) -> bool {
-        self.of_stream.get(stream as usize).is_none_or(|&n| n == 0)
-    }
-
-    /// The last tick of each stream that free slots wait for.
-    pub(super) fn ticks(&self) -> impl Iterator<Item = (Slot, u64)> + '_ {
-        let slabs = self.partial.iter().map(|key| &self.table[key.3 as usize]);
-        slabs.flat_map(|slab| {
-            slab.free_slots()
-                .map(|slot| (slab.streams[slot], slab.ticks[slot]))
-        })
-    }
-
-    /// The slots of a slab, in address order.
-    pub(super) fn slots_of(&self, id: Id) -> impl Iterator<Item = SlotSeen> + '_ {
-        let slab = &self.table[id as usize];
-        (0..slab.slots as usize).map(|slot| SlotSeen {
-            offset: slab.addr(slot),
-            bytes: slab.bytes,
-            stream: slab.streams[slot],
-            free: slab.free >> slot & 1 == 1,
-        })
-    }
-
-    /// Slabs by their extents.
-    pub(super) fn by_extent(&self) -> HashMap<Id, Id> {
-        let slabs = (0..).zip(&self.table);
-        let used = slabs.filter(|(_, slab)| slab.extent != NONE);
-        used.map(|(id, slab)| (slab.extent, id)).collect()
-    }
-
-    fn count(&mut self, stream: Slot, free: bool) {
-        let at = stream as usize;
-        if self.of_stream.len() <= at {
-            self.of_stream.resize(at + 1, 0);
-        }
-        let count = &mut self.of_stream[at];
-        *count = if free { *count + 1 } else { *count - 1 };
-    }
-
-    /// Slots of the next slab of slots of `bytes`.
-    fn wanted(&self, bytes: u64) -> u64 {
-        let least = batch(bytes);
-        let most = (SLAB_BYTES / bytes).clamp(CHEAP_SLOTS, MOST_SLOTS) / least * least;
-        let part = self.out[class_of(bytes)] / 4 / least * least;
-        part.clamp(least, most.max(least))
-    }
-
-    fn add(
-        &mut self,
-        (extent, start): (Id, u64),
-        bytes: u64,
-        slots: u64,
-        owner: Slot,
-        tick: u64,
-    ) -> Id {
-        let slab = Slab {
-            extent,
-            start,
-            bytes,
-            slots: slots as u32,
-            owner,
-            free: u64::MAX >> (64 - slots),
-            streams: [owner; MOST_SLOTS as usize],
-            ticks: [tick; MOST_SLOTS as usize],
-        };
-        let id = match self.spare.pop() {
-            Some(id) => {
-                self.table[id as usize] = slab;
-                id
-            }
-            None => {
-                self.table.push(slab);
-                (self.table.len() - 1) as Id
-            }
-        };
-        self.free_bytes += slots * bytes;
-        (0..slots).for_each(|_| self.count(owner, true));
-        self.partial.insert(self.table[id as usize].key(id));
-        id
-    }
-
-    /// Gives the free slot out to `stream`.
-    fn take(&mut self, id: Id, slot: usize, stream: Slot) -> Grant {
-        let slab = &mut self.table[id as usize];
-        let (before, bytes) = (slab.streams[slot], slab.bytes);
-        self.mixed.remove(&id);
-        slab.free &= !(1 << slot);
-        slab.streams[slot] = stream;
-        let short = u64::from(seeded!("slot-begins-a-step-early") && slot > 0) * 16;
-        let offset = slab.addr(slot) - short;
-        let (is_full, key) = (slab.free == 0, slab.key(id));
-        if is_full {
-            self.partial.remove(&key);
-        }
-        self.count(before, false);
-        self.free_bytes -= bytes;
-        self.out[class_of(bytes)] += 1;
-        Grant { id, offset }
-    }
-
-    /// Takes the slot at `offset` back; gives whether none of the slab is out now.
-    fn give(&mut self, id: Id, offset: u64, stream: Slot, tick: u64) -> bool {
-        let slab = &mut self.table[id as usize];
-        let slot = ((offset - slab.start) / slab.bytes) as usize;
-        let (was_full, bytes) = (slab.free == 0, slab.bytes);
-        slab.free |= 1 << slot;
-        slab.streams[slot] = stream;
-        slab.ticks[slot] = match seeded!("slot-forgets-its-history") {
-            true => 0,
-            false => tick,
-        };
-        let (is_empty, key) = (slab.free == slab.all(), slab.key(id));
-        if was_full {
-            self.partial.insert(key);
-        }
-        self.count(stream, true);
-        self.free_bytes += bytes;
-        self.out[class_of(bytes)] -= 1;
-        is_empty
-    }
-
-    /// Takes a slab without a slot out from the books; gives its extent.
-    fn remove(&mut self, id: Id) -> Id {
-        let slab = &mut self.table[id as usize];
-        let key = slab.key(id);
-        let extent = std::mem::replace(&mut slab.extent, NONE);
-        let streams = slab.streams;
-        let slots = slab.slots as usize;
-        self.free_bytes -= slots as u64 * slab.bytes;
-        streams[..slots].iter().for_each(|&s| self.count(s, false));
-        self.partial.remove(&key);
-        self.mixed.remove(&id);
-        self.spare.push(id);
-        extent
-    }
-}
-
 impl Core {
     /// A block or slot of `bytes`, whichever that size is, that is ready for `stream`.
-    pub(crate) fn take_ready_of(&mut self, stream: Slot, bytes: u64) -> Result<Option<Grant>> {
+    pub(crate) fn take_ready_of(
+        &mut self,
+        stream: StreamIndex,
+        bytes: u64,
+    ) -> Result<Option<Grant>> {
         if is_slot(bytes) {
             self.take_slot_ready(stream, bytes)
         } else {
@@ -293,7 +28,7 @@ impl Core {
     /// As [`Core::take_ready_of`], in new memory, as [`Core::take_overlapping`].
     pub(crate) fn take_overlapping_of(
         &mut self,
-        stream: Slot,
+        stream: StreamIndex,
         bytes: u64,
     ) -> Result<Option<Grant>> {
         if is_slot(bytes) {
@@ -305,7 +40,11 @@ impl Core {
 
     /// A slot of `bytes` that is ready for `stream`, of a slab there is or of a new one in a hole that
     /// is ready.
-    pub(crate) fn take_slot_ready(&mut self, stream: Slot, bytes: u64) -> Result<Option<Grant>> {
+    pub(crate) fn take_slot_ready(
+        &mut self,
+        stream: StreamIndex,
+        bytes: u64,
+    ) -> Result<Option<Grant>> {
         if let Some(grant) = self.find_slot(stream, bytes, false)? {
             return Ok(Some(grant));
         }
@@ -320,7 +59,11 @@ impl Core {
 
     /// As [`Core::take_slot_ready`], behind a wait for whose it is, or in memory that is mapped for
     /// it.
-    pub(crate) fn take_slot_any(&mut self, stream: Slot, bytes: u64) -> Result<Option<Grant>> {
+    pub(crate) fn take_slot_any(
+        &mut self,
+        stream: StreamIndex,
+        bytes: u64,
+    ) -> Result<Option<Grant>> {
         if let Some(grant) = self.take_slot_ready(stream, bytes)? {
             return Ok(Some(grant));
         }
@@ -346,7 +89,7 @@ impl Core {
     /// A slot of a slab in new memory, as [`Core::take_overlapping`].
     pub(crate) fn take_slot_overlapping(
         &mut self,
-        stream: Slot,
+        stream: StreamIndex,
         bytes: u64,
     ) -> Result<Option<Grant>> {
         let slots = self.slabs.wanted(bytes);
@@ -357,7 +100,12 @@ impl Core {
     }
 
     /// A free slot, its own stream's slabs first, then the others'; behind a wait if `pending`.
-    fn find_slot(&mut self, stream: Slot, bytes: u64, pending: bool) -> Result<Option<Grant>> {
+    fn find_slot(
+        &mut self,
+        stream: StreamIndex,
+        bytes: u64,
+        pending: bool,
+    ) -> Result<Option<Grant>> {
         let others = (1..self.extents.slots()).filter(|&other| other != stream);
         let looks = if pending { usize::MAX } else { LOOKS };
         let class = class_of(bytes);
@@ -370,7 +118,7 @@ impl Core {
                 let usable = |&slot: &usize| {
                     pending
                         || seeded!("any-free-slot-will-do")
-                        || self.is_behind(stream, &slab.history(slot))
+                        || self.is_behind(stream, slab.history(slot))
                 };
                 if let Some(slot) = free.find(usable) {
                     found = Some((key.3, slot, slab.history(slot)));
@@ -379,21 +127,21 @@ impl Core {
             }
             if let Some((id, slot, history)) = found {
                 if pending {
-                    self.wait_for(stream, &history)?;
+                    self.wait_for(stream, history)?;
                 }
-                self.count_slot(stream, bytes, &history, pending);
+                self.count_slot(stream, bytes, history, pending);
                 return Ok(Some(self.slabs.take(id, slot, stream)));
             }
         }
         Ok(None)
     }
 
-    fn count_slot(&mut self, stream: Slot, bytes: u64, history: &Extent, pending: bool) {
+    fn count_slot(&mut self, stream: StreamIndex, bytes: u64, history: Epoch, pending: bool) {
         let (steps, told) = (&mut self.steps, &mut self.told);
         if pending {
             steps.stream_wait += 1;
             told.note(Told::StreamWait(bytes));
-        } else if matches!(history.slot, s if s == stream || s == FRESH) {
+        } else if history.is_own(stream) {
             steps.own_stream += 1;
             told.note(Told::OwnStream(bytes));
         } else {
@@ -406,7 +154,7 @@ impl Core {
     /// goes back; `None` if that leaves nothing.
     fn make_slab(
         &mut self,
-        stream: Slot,
+        stream: StreamIndex,
         grant: Grant,
         bytes: u64,
         slots: u64,
@@ -444,7 +192,7 @@ impl Core {
     pub(crate) fn take_slots(
         &mut self,
         grant: Grant,
-        stream: Slot,
+        stream: StreamIndex,
         most: u64,
         taken: &mut Vec<Cached>,
     ) {
@@ -452,7 +200,7 @@ impl Core {
         let bytes = slab.bytes;
         for slot in slab.free_slots().take(most as usize) {
             let slab = &self.slabs.table[grant.id as usize];
-            if self.is_behind(stream, &slab.history(slot)) {
+            if self.is_behind(stream, slab.history(slot)) {
                 let Grant { id, offset } = self.slabs.take(grant.id, slot, stream);
                 let addr = self.arena.base() + offset;
                 taken.push(Cached {
@@ -466,7 +214,7 @@ impl Core {
     }
 
     /// Takes a free slot back, with the history (`stream`, `tick`).
-    pub(crate) fn give_slot(&mut self, block: &Cached, stream: Slot, tick: u64) {
+    pub(crate) fn give_slot(&mut self, block: &Cached, stream: StreamIndex, tick: u64) {
         let offset = block.addr - self.arena.base();
         if self.slabs.give(block.id, offset, stream, tick) {
             self.release_slab(block.id);
@@ -476,32 +224,32 @@ impl Core {
     /// Gives a slab without a slot out back, if one stream's history covers it.
     fn release_slab(&mut self, id: Id) {
         let slab = &self.slabs.table[id as usize];
-        let mut pending: Option<(Slot, u64)> = None;
+        let mut pending: Option<Epoch> = None;
         for slot in slab.free_slots() {
             let history = slab.history(slot);
-            match &mut pending {
-                Some((stream, tick)) if *stream == history.slot => *tick = history.tick.max(*tick),
-                _ if is_done(&self.streams, &history) => {}
-                Some(_) => {
+            match pending.map(|epoch| epoch.joined(history)) {
+                Some(joined @ Some(_)) => pending = joined,
+                _ if is_done(&self.streams, history) => {}
+                Some(None) => {
                     if !seeded!("slab-forgets-one-stream") {
                         self.slabs.mixed.insert(id);
                         return;
                     }
                 }
-                None => pending = Some((history.slot, history.tick)),
+                None => pending = Some(history),
             }
         }
-        let (stream, tick) = pending.unwrap_or((FRESH, 0));
+        let Epoch { stream, tick } = pending.unwrap_or(Epoch::PAST);
         let extent = self.slabs.remove(id);
         self.give(extent, stream, tick);
     }
 
     /// Gives slabs back that several streams use, now that `stream` waits for all of them.
-    pub(crate) fn release_mixed(&mut self, stream: Slot) -> Result<()> {
+    pub(crate) fn release_mixed(&mut self, stream: StreamIndex) -> Result<()> {
         while let Some(&id) = self.slabs.mixed.first() {
             let slab = &self.slabs.table[id as usize];
-            let histories: Vec<Extent> = slab.free_slots().map(|s| slab.history(s)).collect();
-            for history in &histories {
+            let histories: Vec<Epoch> = slab.free_slots().map(|s| slab.history(s)).collect();
+            for history in histories {
                 self.wait_for(stream, history)?;
             }
             let tick = self.open_tick(stream);
@@ -542,7 +290,7 @@ impl Core {
             let extent = self.extents.get(slab.extent);
             let bytes = u64::from(slab.slots) * slab.bytes;
             if (extent.start, extent.bytes) != (slab.start, bytes)
-                || extent.state != super::extents::State::Taken
+                || extent.state != State::Allocated
             {
                 return Err(format!("slab {id} is not its extent {extent:?}"));
             }

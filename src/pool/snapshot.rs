@@ -5,13 +5,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::Pool;
+use super::cache::Cached;
 use super::core::Core;
-use super::extents::{Extent, State};
 use super::lane::Lane;
 use super::shared::Shared;
-use super::slabs::SlotSeen;
 use crate::device::Addr;
 use crate::error::Bytes;
+use crate::heap::size_class::is_slot;
+use crate::heap::slab::SlotSeen;
+use crate::heap::{Extent, State};
 
 /// Tag of a graph's segment.
 pub(super) const GRAPH: &str = "graph memory";
@@ -74,7 +76,8 @@ pub struct Piece {
 pub struct Snapshot {
     /// The pieces, by address.
     pub pieces: Vec<Piece>,
-    /// Physical bytes the pool holds: the sum of all pieces but retiring ones.
+    /// Physical bytes the pool holds: the sum of all pieces but retiring ones, and of those what was
+    /// given up and is gone with them.
     pub reserved: u64,
 }
 
@@ -139,6 +142,21 @@ impl Core {
         cached
     }
 
+    /// Offsets of the extents that are blocks in caches.
+    pub(super) fn cached_extents(&self, lanes: &[Arc<Lane>]) -> HashSet<u64> {
+        let base = self.arena.base();
+        let mut cached = HashSet::new();
+        let mut see = |block: &Cached| {
+            // A slot is a part of an extent.
+            if !is_slot(block.bytes) {
+                cached.insert(block.addr - base);
+            }
+        };
+        self.bundles.blocks().for_each(&mut see);
+        lanes.iter().for_each(|lane| lane.each_cached(&mut see));
+        cached
+    }
+
     /// Whether the extent was allocated or freed on a gate: as a block it is a graph's segment.
     pub(super) fn is_graphs(&self, extent: &Extent) -> bool {
         let stream = self.streams[extent.slot as usize].as_ref();
@@ -182,10 +200,12 @@ impl Shared {
         };
         let piece = |extent: &Extent| {
             let state = match extent.state {
-                State::Taken if cached.contains(&(self.base + extent.start)) => PieceState::Cached,
-                State::Taken => PieceState::Live,
-                State::Hole => PieceState::Hole,
-                State::Retiring => PieceState::Retiring,
+                State::Allocated if cached.contains(&(self.base + extent.start)) => {
+                    PieceState::Cached
+                }
+                State::Allocated => PieceState::Live,
+                State::Free => PieceState::Hole,
+                State::Stale => PieceState::Retiring,
                 _ => return None,
             };
             let stream = core.streams[extent.slot as usize].as_ref();

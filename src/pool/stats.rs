@@ -1,10 +1,7 @@
 //! What a pool tells of itself: plain values, put together in `figures`.
 
 use crate::arena::ArenaCalls;
-
-/// Blocks of up to this many bytes, as rounded by the pool, are small, as in other allocators of the
-/// field. A hole of up to as many can hold small blocks only, and counts as small.
-pub const SMALL_BYTES: u64 = 1 << 20;
+pub use crate::heap::extent::SMALL_BYTES;
 
 /// A figure with its history.
 ///
@@ -44,7 +41,7 @@ pub struct Steps {
     pub stream_wait: u64,
     /// Waits queued on the device.
     pub waits: u64,
-    /// Handles mapped elsewhere: idle ones, and those a second time under the edge of a block.
+    /// Idle handles mapped elsewhere.
     pub steal: u64,
     /// Handles created.
     pub grow: u64,
@@ -118,7 +115,8 @@ pub struct PoolStats {
     /// Bytes in live blocks, in streams' caches and in graphs' memory: what is not in holes.
     /// Memory that goes from the cache of one stream to another counts as freed and allocated.
     pub active: Counter,
-    /// Physical bytes held. `allocated` and `freed` count bytes created and released.
+    /// Physical bytes held, as the device counts them: while an old mapping of a handle stands that was
+    /// given back, its memory is held. `allocated` and `freed` count bytes created and released.
     pub reserved: Counter,
     /// Free bytes inside handles that also hold blocks, which cannot be given back. All of the
     /// counter is as the walks saw it that [`PoolStats`] speaks of.
@@ -143,6 +141,12 @@ pub struct PoolStats {
     /// [`PoolStats::allocated`] as far as handed out. Of blocks from before a capture that its graph
     /// keeps, only the latter.
     pub graphs: u64,
+    /// Physical bytes of the device that stand beside the pool, in no other figure and under no
+    /// limit: the tables and flags of compaction, which has to work when the pool is full, and the
+    /// [address table](super::Pool::address_table). 0 until there is movable memory. The tables take
+    /// an 8,000th of the device's memory and up to 3 MiB, the flags 2 to 128 MiB (or twice the 2,048th
+    /// part of the largest block moved), the address table 8 bytes a handle.
+    pub overhead: u64,
     /// Times that a request which the pool's own steps could not serve was tried again, after a
     /// step above them (compaction, [`Pool::on_pressure`](super::Pool::on_pressure)) said that it
     /// made room.

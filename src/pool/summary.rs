@@ -87,6 +87,7 @@ impl fmt::Display for PoolStats {
             ("bytes moved", Bytes(self.bytes_moved).to_string()),
             ("compactions", self.compactions.to_string()),
             ("graphs", Bytes(self.graphs).to_string()),
+            ("overhead", Bytes(self.overhead).to_string()),
             ("retries", self.retries.to_string()),
             ("failures", self.failures.to_string()),
         ];
@@ -163,6 +164,7 @@ mod json {
                 ("moved_bytes", json!(self.bytes_moved)),
                 ("compactions", json!(self.compactions)),
                 ("graphs_bytes", json!(self.graphs)),
+                ("overhead_bytes", json!(self.overhead)),
                 ("retries", json!(self.retries)),
                 ("failures", json!(self.failures)),
                 (
@@ -184,6 +186,7 @@ mod json {
                     json!({
                         "created": calls.created,
                         "mapped": calls.mapped,
+                        "remapped": calls.remapped,
                         "unmapped": calls.unmapped,
                         "released": calls.released,
                     }),

@@ -108,7 +108,7 @@ fn statistics_are_a_table_of_what_has_a_history_and_a_line_for_each_other_figure
     assert!(text.starts_with("pool ") && text.contains(&title));
     let cached = crate::error::Bytes(stats.streams[0].cached_bytes).to_string();
     assert!(text.ends_with(&format!("\n  {:22}{cached:>13}", "cached")));
-    assert_eq!(text.lines().count(), 1 + 18 + 9 + 1 + 12 + 1);
+    assert_eq!(text.lines().count(), 1 + 18 + 10 + 1 + 12 + 1);
     drop(blocks);
 }
 
@@ -177,7 +177,7 @@ fn a_block_that_moved_or_grew_is_reported_where_and_as_it_is() {
     let _tag = tag_scope("moves");
     let first = pool.alloc(&stream, 1 << 20).unwrap();
     let block = pool.alloc_movable::<u64>(&stream, 1000).unwrap();
-    let at = || block.pin(&stream).unwrap().addr();
+    let at = || block.hold(&stream).unwrap().addr();
     let before = at();
     let reported = || {
         let report = pool.leak_report();

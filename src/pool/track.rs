@@ -11,11 +11,11 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use super::extents::State;
 use super::shared::Shared;
 use super::{Block, Pool};
 use crate::device::{Addr, Stream, lock};
 use crate::error::{Bytes, Result};
+use crate::heap::State;
 use crate::sync::Mutex;
 
 /// Tag of blocks allocated without one.
@@ -229,7 +229,7 @@ impl Shared {
         let slabs = core.slabs.by_extent();
         let mut blocks = Vec::new();
         let taken = core.extents.iter();
-        for (id, extent) in taken.filter(|(_, extent)| extent.state == State::Taken) {
+        for (id, extent) in taken.filter(|(_, extent)| extent.state == State::Allocated) {
             let Some(&slab) = slabs.get(&id) else {
                 blocks.push(LiveBlock {
                     addr: self.base + extent.start,

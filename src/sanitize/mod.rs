@@ -15,7 +15,7 @@
 //! Copies, fills and the crate's own kernels with every range they use; the moves, tiles and words
 //! that tables in device memory name are read when the launch runs, where the host can read device
 //! memory (the host device and the simulated one). Kernels of the application's own are declared
-//! with [`Stream::declare_use`](crate::Stream::declare_use). Only memory made through the device is
+//! with [`Stream::kernel`](crate::Stream::kernel). Only memory made through the device is
 //! watched. Order is checked by physical byte, so that one handle mapped at two addresses is one
 //! memory.
 //!

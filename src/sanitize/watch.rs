@@ -128,7 +128,8 @@ impl Watch {
     }
 }
 
-impl Backend for Watch {
+// SAFETY: every call is passed on to a device that keeps the contract.
+unsafe impl Backend for Watch {
     fn info(&self) -> &DeviceInfo {
         self.inner.info()
     }

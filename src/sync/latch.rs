@@ -132,7 +132,7 @@ fn pause(_: u32) {
     loom::thread::yield_now();
 }
 
-/// Every interleaving, and every order that the memory model allows: `scripts/loom.sh`.
+/// Every interleaving, and every order that the memory model allows: `scripts/interleavings.sh`.
 #[cfg(all(test, loom))]
 mod models {
     use loom::cell::UnsafeCell;

@@ -1,6 +1,7 @@
 //! The pattern of a well-known out-of-memory report (RMM issue 1245), at any scale: on a card of
 //! 80 GB, 53.5 GB are live after churn, and a request of 132.9 MB is refused.
 
+use crate::common::BackendOf;
 use warpool::device::sim::Rng;
 use warpool::device::{Addr, Launch};
 use warpool::driver::abi::{self, wp_pattern, wp_pattern_report};
@@ -113,7 +114,7 @@ impl Churned {
     }
 
     fn pattern(&self, block: &Movable<u8>, seed: u64, op: abi::wp_pattern_op) {
-        let pinned = block.pin(&self.stream).unwrap();
+        let pinned = block.hold(&self.stream).unwrap();
         let pattern = wp_pattern {
             addr: pinned.addr() as Addr,
             bytes: pinned.len() as u64,

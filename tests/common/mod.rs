@@ -12,11 +12,25 @@ pub mod stamps;
 pub mod variables;
 pub mod watched;
 
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use warpool::device::{Addr, Backend, DeviceKind, HandleCounts, Phys};
+use warpool::convert::{View, ViewMut};
+use warpool::device::{Access, AccessKind, Addr, Backend, DeviceKind, HandleCounts, Phys};
 use warpool::{Device, Stream};
+
+/// The backend of a device, for tests and benches: they do what safe code must not.
+pub trait BackendOf {
+    fn backend(&self) -> &Arc<dyn Backend>;
+}
+
+impl BackendOf for Device {
+    fn backend(&self) -> &Arc<dyn Backend> {
+        // SAFETY: tests give it what they made themselves, and look after what they do to the crate's.
+        unsafe { self.raw_backend() }
+    }
+}
 
 /// Whether every access of a kernel is being checked (`run.sh sanitize` says so): tests then make
 /// fewer rounds.
@@ -38,10 +52,14 @@ pub fn host() -> Device {
     Device::host().expect("the host device is always there")
 }
 
-/// The first GPU. `None`, said so, where there is none; under `WARPOOL_REQUIRE_GPU=1` that fails.
+/// The first GPU, for this test alone. `None`, said so, where there is none; under
+/// `WARPOOL_REQUIRE_GPU=1` that fails.
 pub fn cuda() -> Option<Device> {
     match Device::cuda(0) {
-        Ok(device) => Some(device),
+        Ok(device) => {
+            alone_on_the_gpu();
+            Some(device)
+        }
         Err(reason) => {
             let required = variables::is_on("WARPOOL_REQUIRE_GPU");
             assert!(!required, "WARPOOL_REQUIRE_GPU=1, but {reason}");
@@ -52,16 +70,19 @@ pub fn cuda() -> Option<Device> {
     }
 }
 
-/// Held by a test that uses the GPU.
+/// Waits until no other test uses the GPU; it is this one's until its thread ends.
 ///
 /// All tests of a process share one context, whose host calls run on one thread of the driver's: a
 /// test that holds a stream by a host call holds the others' too, and a driver call that waits for
 /// one of those then waits for ever.
-pub fn alone_on_the_gpu() -> std::sync::MutexGuard<'static, ()> {
-    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    ALONE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
+fn alone_on_the_gpu() {
+    static ALONE: Mutex<()> = Mutex::new(());
+    thread_local! {
+        static HELD: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) };
+    }
+    HELD.with_borrow_mut(|held| {
+        held.get_or_insert_with(|| ALONE.lock().unwrap_or_else(PoisonError::into_inner));
+    });
 }
 
 /// The device for a test of several threads: `device` itself, or under a sanitizer one over it whose
@@ -114,7 +135,6 @@ macro_rules! on_every_device {
         mod cuda {
             $(#[test] fn $name() {
                 if let Some(device) = crate::common::cuda() {
-                    let _alone = crate::common::alone_on_the_gpu();
                     crate::common::leaving_nothing(device, super::$name);
                 }
             })*
@@ -219,6 +239,35 @@ pub fn copy(stream: &Stream, dst: Addr, src: Addr, bytes: u64) {
             .copy_within(dst, src, bytes, stream.raw())
     }
     .unwrap();
+}
+
+/// Whether the stream's work waits for something: it would be done in this time.
+pub fn is_held(stream: &Stream) -> bool {
+    (0..40).all(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        !stream.is_idle().unwrap()
+    })
+}
+
+/// Says what a kernel uses that is not launched.
+pub fn declare(stream: &Stream, what: &str, accesses: &[Access]) {
+    let mut kernel = stream.kernel(what);
+    for access in accesses {
+        let (addr, bytes) = (access.range.start, access.range.end - access.range.start);
+        // SAFETY: nothing uses the views.
+        let (read, written) = unsafe {
+            (
+                View::<u8>::from_raw(addr, bytes).unwrap(),
+                ViewMut::<u8>::from_raw(addr, bytes).unwrap(),
+            )
+        };
+        kernel = match access.kind {
+            AccessKind::Read => kernel.reads(read),
+            AccessKind::Write => kernel.writes(written),
+            AccessKind::Atomic => kernel.adds(written),
+        };
+    }
+    kernel.launch(|_| ()).unwrap();
 }
 
 /// Holds a stream up until it is opened or dropped.

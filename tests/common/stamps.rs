@@ -1,6 +1,7 @@
 //! Patterns written into blocks and compared later, by kernels in stream order.
 
 use super::{Memory, fill, read};
+use crate::common::BackendOf;
 use warpool::device::Launch;
 use warpool::driver::abi::{self, wp_pattern, wp_pattern_report};
 use warpool::{Block, Device, Stream};

@@ -15,6 +15,9 @@ pub const MADE_TO_FAIL: i32 = 31_337;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub const OUT_OF_MEMORY: i32 = 2;
 
+/// Something to do at a certain moment.
+type Hook = Box<dyn FnOnce() + Send>;
+
 /// Which uses of a call fail.
 #[derive(Debug, Clone, Copy)]
 struct Failure {
@@ -25,12 +28,19 @@ struct Failure {
     code: i32,
 }
 
+/// Called before each call of the device with the call's name, and for a launch with what is launched
+/// and where. A launch that it answers with `false` is taken and not run.
+pub type Before = dyn FnMut(&'static str, Option<(&Launch, RawStream)>) -> bool + Send;
+
 /// Any backend, watched.
 pub struct Watched {
     inner: Arc<dyn Backend>,
     calls: Mutex<HashMap<&'static str, u64>>,
     failure: Mutex<Option<Failure>>,
     failures: AtomicU64,
+    before: Mutex<Option<Box<Before>>>,
+    /// What is done once, right after the next use of a call.
+    hook: Mutex<Option<(&'static str, Hook)>>,
     hollow: bool,
     /// Held over each call, and over the work it gives, where these are one at a time.
     turn: Option<Mutex<()>>,
@@ -57,10 +67,13 @@ impl Watched {
 
     fn wrapping(device: &Device, hollow: bool, turn: Option<Mutex<()>>) -> (Device, Arc<Self>) {
         let watched = Arc::new(Self {
-            inner: Arc::clone(device.backend()),
+            // SAFETY: what is passed on is vouched for by whoever calls.
+            inner: Arc::clone(unsafe { device.raw_backend() }),
             calls: Mutex::default(),
             failure: Mutex::default(),
             failures: AtomicU64::new(0),
+            before: Mutex::default(),
+            hook: Mutex::default(),
             hollow,
             turn,
         });
@@ -68,6 +81,20 @@ impl Watched {
             Device::from_backend(Arc::clone(&watched) as Arc<dyn Backend>),
             watched,
         )
+    }
+
+    /// Has `before` called before each call from now on.
+    pub fn before(
+        &self,
+        before: impl FnMut(&'static str, Option<(&Launch, RawStream)>) -> bool + Send + 'static,
+    ) {
+        *self.before.lock().unwrap() = Some(Box::new(before));
+    }
+
+    /// Whether the call is to be made.
+    fn ask(&self, call: &'static str, launch: Option<(&Launch, RawStream)>) -> bool {
+        let mut before = self.before.lock().unwrap();
+        before.as_mut().is_none_or(|before| before(call, launch))
     }
 
     /// Uses of `call` so far, failed ones too.
@@ -100,6 +127,24 @@ impl Watched {
             for_ever,
             code,
         });
+    }
+
+    /// Has `hook` called once, right after the next use of `call`, on the thread that made it and under
+    /// whatever locks it holds: what another thread might do at that moment.
+    pub fn after(&self, call: &'static str, hook: impl FnOnce() + Send + 'static) {
+        *self.hook.lock().unwrap() = Some((call, Box::new(hook)));
+    }
+
+    /// Whether the hook given last was called.
+    pub fn was_hooked(&self) -> bool {
+        self.hook.lock().unwrap().is_none()
+    }
+
+    fn leave(&self, call: &'static str) {
+        let hook = self.hook.lock().unwrap().take_if(|(of, _)| *of == call);
+        if let Some((_, hook)) = hook {
+            hook();
+        }
     }
 
     /// No call fails from now on.
@@ -152,7 +197,8 @@ macro_rules! watch {
         /// The names of all calls that can fail.
         pub const CALLS: &[&str] = &[$(stringify!($name),)* "launch", $(stringify!($raw)),*];
 
-        impl Backend for Watched {
+        // SAFETY: every call is passed on, or fails.
+        unsafe impl Backend for Watched {
             fn info(&self) -> &DeviceInfo {
                 self.inner.info()
             }
@@ -167,13 +213,17 @@ macro_rules! watch {
 
             $(fn $name(&self, $($arg: $type),*) -> Result<$answer> {
                 self.enter(stringify!($name))?;
-                let _turn = self.turn();
-                self.inner.$name($($arg),*)
+                self.ask(stringify!($name), None);
+                let turn = self.turn();
+                let outcome = self.inner.$name($($arg),*);
+                drop(turn);
+                self.leave(stringify!($name));
+                outcome
             })*
 
             unsafe fn launch(&self, launch: &Launch, stream: RawStream) -> Result<()> {
                 self.enter("launch")?;
-                if self.hollow {
+                if self.hollow || !self.ask("launch", Some((launch, stream))) {
                     return Ok(());
                 }
                 let _turn = self.turn();
@@ -184,6 +234,7 @@ macro_rules! watch {
 
             $(unsafe fn $raw(&self, $($raw_arg: $raw_type,)* $stream: RawStream) -> Result<()> {
                 self.enter(stringify!($raw))?;
+                self.ask(stringify!($raw), None);
                 let _turn = self.turn();
                 // SAFETY: the caller's obligations are the inner device's.
                 unsafe { self.inner.$raw($($raw_arg,)* $stream) }?;

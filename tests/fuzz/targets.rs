@@ -81,7 +81,6 @@ pub fn sizes(data: &[u8]) {
             if let Ok(chosen) = arch::choose(&request, supported) {
                 arch::flags(&chosen);
                 arch::names(&chosen);
-                arch::ptx(&chosen);
             }
         }
     }

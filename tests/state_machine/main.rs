@@ -158,7 +158,6 @@ mod cuda {
     /// Runs `test` where there is a GPU, alone on it.
     fn alone(test: fn()) {
         if common::cuda().is_some() {
-            let _alone = common::alone_on_the_gpu();
             test();
         }
     }

@@ -1,5 +1,6 @@
 //! The same on a device: every block stamped, every use verified, every step compared.
 
+use crate::common::BackendOf;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use warpool::compact::{Budget, Goal};
 use warpool::device::{Backend, HandleCounts};
 use warpool::driver::abi;
-use warpool::movable::{Movable, Pass, Pinned};
+use warpool::movable::{Movable, Pass, Resident};
 use warpool::pool::HandleSize;
 use warpool::{Block, Event, Pool, PoolConfig, Result, Stream};
 
@@ -26,7 +27,7 @@ const APART: u64 = 8;
 
 /// A pin, and what it borrows.
 struct Pin {
-    pinned: Pinned<'static, u8>,
+    pinned: Resident<'static, u8>,
     _stream: Box<Stream>,
 }
 
@@ -46,8 +47,6 @@ struct Held {
     bytes: u64,
     /// The stream behind which all its uses are ordered.
     last: usize,
-    /// The stream it was allocated on, while that is there.
-    home: Option<usize>,
 }
 
 pub struct World {
@@ -63,6 +62,8 @@ pub struct World {
     tight: bool,
     /// What the pool held at the last check.
     reserved: Cell<u64>,
+    /// Physical bytes that the device had given to others when the pool was made.
+    others: u64,
     backend: Arc<dyn Backend>,
     device: Sanitized,
 }
@@ -98,7 +99,9 @@ impl World {
     pub fn new(device: Sanitized, program: &Program) -> Self {
         let stamps = Stamps::new(&device.device);
         let setup = &program.setup;
+        let others = device.device.backend().counts().bytes;
         Self {
+            others,
             held: BTreeMap::new(),
             pass: None,
             pool: Pool::new(&device.device, config(setup, program)).unwrap(),
@@ -126,7 +129,7 @@ impl World {
             Step::Read(id, stream) => self.verify(id, stream),
             Step::Write(id, stream) => self.rewrite(id, stream),
             Step::Shrink(id, bytes) => self.shrink(id, bytes),
-            Step::Pin(id, stream) => self.pin(id, stream),
+            Step::Pin(id, stream) => self.hold(id, stream),
             Step::Unpin(id) => {
                 if let Some(Memory::Movable { pins, .. }) =
                     self.held.get_mut(&id).map(|held| &mut held.memory)
@@ -181,7 +184,6 @@ impl World {
             seed: 0,
             bytes,
             last: stream,
-            home: Some(stream),
         };
         self.held.insert(program.newest(), held);
         self.rewrite(program.newest(), stream);
@@ -197,7 +199,7 @@ impl World {
             let (addr, bytes) = match &held.memory {
                 Memory::Raw(block) => (block.addr(), block.capacity()),
                 Memory::Movable { block, .. } => {
-                    let at = block.pin(&self.streams[held.last]).unwrap().addr();
+                    let at = block.hold(&self.streams[held.last]).unwrap().addr();
                     (at, held.bytes.next_multiple_of(256))
                 }
             };
@@ -223,7 +225,7 @@ impl World {
                 block.record_use(on).unwrap();
             }
             Memory::Movable { block, .. } => {
-                let pinned = block.pin(on).unwrap();
+                let pinned = block.hold(on).unwrap();
                 self.stamps
                     .launch(on, (pinned.addr(), held.bytes), held.seed, op);
             }
@@ -262,18 +264,7 @@ impl World {
     }
 
     fn shrink(&mut self, id: Id, to: u64) {
-        let Some(held) = self.held.get(&id) else {
-            return;
-        };
-        // The tail is free in the order of the block's own stream.
-        match held.home {
-            Some(home) => self.verify(id, home),
-            None => {
-                for stream in &self.streams {
-                    stream.synchronize().unwrap();
-                }
-            }
-        }
+        // Every use is declared, so the tail is free behind all.
         if let Some(held) = self.held.get_mut(&id)
             && let Memory::Raw(block) = &mut held.memory
         {
@@ -282,7 +273,7 @@ impl World {
         }
     }
 
-    fn pin(&mut self, id: Id, stream: usize) {
+    fn hold(&mut self, id: Id, stream: usize) {
         let Some(held) = self.held.get_mut(&id) else {
             return;
         };
@@ -297,7 +288,7 @@ impl World {
                 &*std::ptr::from_ref::<Stream>(&stream),
             )
         };
-        let pinned = of.pin(on).unwrap();
+        let pinned = of.hold(on).unwrap();
         pins.push(Pin {
             pinned,
             _stream: stream,
@@ -310,7 +301,7 @@ impl World {
             if let Memory::Movable { pins, block } = &held.memory
                 && let Some(first) = pins.first()
             {
-                let now = block.pin(&self.streams[held.last]).unwrap().addr();
+                let now = block.hold(&self.streams[held.last]).unwrap().addr();
                 for pin in pins {
                     assert_eq!(pin.pinned.addr(), now, "a pinned block moved");
                 }
@@ -340,11 +331,6 @@ impl World {
         let new = self.device.device.stream().unwrap();
         new.wait_stream(&self.streams[at]).unwrap();
         self.streams[at] = new;
-        for held in self.held.values_mut() {
-            if held.home == Some(at) {
-                held.home = None;
-            }
-        }
     }
 
     pub fn check(&self, program: &Program) {
@@ -364,6 +350,8 @@ impl World {
         assert_eq!(stats.allocated.current, sum(&rounded));
         let most = program.limit.unwrap_or(u64::MAX).max(self.reserved.get());
         let reserved = stats.reserved.current;
+        let given = self.backend.counts().bytes - self.others;
+        assert_eq!(given, reserved + stats.overhead, "bytes of the device");
         // At the first check memory may have been taken already when the pool was made.
         assert!(
             reserved <= most || self.reserved.get() == u64::MAX,

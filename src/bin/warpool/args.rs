@@ -35,8 +35,8 @@ pub enum Command {
 /// A trace is the CSV log of RMM's logging resource (Thread,Time,Action,Pointer,Size,Stream),
 /// plain or gzip.
 ///
-/// Exit code: 0 if nothing was corrupt and nothing failed, 1 if something was or did, 2 if an
-/// argument, a trace or a device cannot be used.
+/// Exit code: 0 if all was verified, nothing was corrupt and nothing failed, 1 if not, 2 if an
+/// argument, a trace or a device cannot be used or the report cannot be written.
 #[derive(Debug, clap::Args)]
 pub struct Replay {
     /// The traces, one after another.

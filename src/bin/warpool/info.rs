@@ -5,26 +5,28 @@ use warpool::driver::build_info;
 use warpool::observe::Bytes;
 use warpool::{Device, Result};
 
-use crate::outcome::{Outcome, say};
+use crate::outcome::{Console, Outcome};
 
 /// Prints what there is; a machine without a GPU is no failure.
-pub fn run() -> Outcome {
-    line("warpool", env!("CARGO_PKG_VERSION"));
-    line("features", features());
-    line("kernels", build_info::kernels());
+pub fn run(console: &mut Console<'_>) -> Outcome {
+    let mut lines = vec![
+        line("warpool", env!("CARGO_PKG_VERSION")),
+        line("features", features()),
+        line("kernels", build_info::kernels()),
+    ];
     match Device::cuda_count() {
-        Ok(count) => (0..count).for_each(cuda),
-        Err(error) => line("cuda", error),
+        Ok(count) => lines.extend((0..count).flat_map(cuda)),
+        Err(error) => lines.push(line("cuda", error)),
     }
-    match Device::host() {
+    lines.push(match Device::host() {
         Ok(device) => line("host", host(device.info())),
         Err(error) => line("host", error),
-    }
-    Outcome::Ok
+    });
+    console.say(lines.join("\n"))
 }
 
-fn line(name: impl std::fmt::Display, value: impl std::fmt::Display) {
-    say(format_args!("{:<10}{value}", name.to_string()));
+fn line(name: &str, value: impl std::fmt::Display) -> String {
+    format!("{name:<10}{value}")
 }
 
 fn features() -> String {
@@ -41,16 +43,12 @@ fn features() -> String {
     on.join(", ")
 }
 
-fn cuda(ordinal: u32) {
+fn cuda(ordinal: u32) -> Vec<String> {
     let name = format!("cuda:{ordinal}");
     match describe(ordinal) {
-        Ok((driver, device)) => {
-            if ordinal == 0 {
-                line("driver", driver);
-            }
-            line(name, device);
-        }
-        Err(error) => line(name, error),
+        Ok((driver, device)) if ordinal == 0 => vec![line("driver", driver), line(&name, device)],
+        Ok((_, device)) => vec![line(&name, device)],
+        Err(error) => vec![line(&name, error)],
     }
 }
 
@@ -65,7 +63,7 @@ fn describe(ordinal: u32) -> Result<(String, String)> {
         format!(
             "{}, {} of {} free, compute capability {major}.{minor}, {} multiprocessors",
             info.name,
-            Bytes(device.backend().free_bytes()?),
+            Bytes(device.free_bytes()?),
             Bytes(info.total_bytes),
             info.processors
         ),

@@ -1,10 +1,12 @@
-//! How a command ends, and where its words go.
+//! How a command ends, and where it prints.
 
 use std::fmt::Display;
 use std::io::Write;
 use std::process::ExitCode;
 
 use warpool::Error;
+
+use crate::seeded::seeded;
 
 /// How a command ended; the worst of several is the largest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,8 +15,8 @@ pub enum Outcome {
     Ok,
     /// Exit code 1: it ran and what it found is bad.
     Failed,
-    /// Exit code 2: it could not run on this input.
-    BadInput,
+    /// Exit code 2: it could not run on this input, or could not print what it found.
+    Unable,
 }
 
 impl From<Outcome> for ExitCode {
@@ -27,32 +29,102 @@ impl From<&Error> for Outcome {
     fn from(error: &Error) -> Self {
         match error {
             Error::Malformed { .. } | Error::Invalid { .. } | Error::Unavailable { .. } => {
-                Self::BadInput
+                Self::Unable
             }
             _ => Self::Failed,
         }
     }
 }
 
-/// Prints a line on standard output. A reader that went away is no error of ours.
-pub fn say(line: impl Display) {
-    let _ = writeln!(std::io::stdout(), "{line}");
+/// Where a command prints its results, and what it says about them. A line that is lost is an error:
+/// whoever reads the results must not take a part of them for all.
+pub struct Console<'a> {
+    results: &'a mut dyn Write,
+    notes: &'a mut dyn Write,
 }
 
-/// Prints a line on standard error.
-pub fn note(line: impl Display) {
-    let _ = writeln!(std::io::stderr(), "{line}");
-}
+impl<'a> Console<'a> {
+    /// Results go to `results`, notes and errors to `notes`.
+    pub fn new(results: &'a mut dyn Write, notes: &'a mut dyn Write) -> Self {
+        Self { results, notes }
+    }
 
-/// Prints an error on standard error and gives the way to end.
-pub fn fail(error: &Error) -> Outcome {
-    note(format_args!("error: {error}"));
-    error.into()
+    /// Prints a line of results.
+    pub fn say(&mut self, line: impl Display) -> Outcome {
+        let written = writeln!(self.results, "{line}").and_then(|()| self.results.flush());
+        self.seen(written)
+    }
+
+    /// How a command ends that wrote results.
+    pub fn seen(&mut self, written: std::io::Result<()>) -> Outcome {
+        match written {
+            Ok(()) => Outcome::Ok,
+            Err(_) if seeded!("lost-output-is-no-error") => Outcome::Ok,
+            Err(error) => {
+                self.note(format_args!("error: standard output: {error}"));
+                Outcome::Unable
+            }
+        }
+    }
+
+    /// Prints a line about the results.
+    pub fn note(&mut self, line: impl Display) -> Outcome {
+        match writeln!(self.notes, "{line}").and_then(|()| self.notes.flush()) {
+            Ok(()) => Outcome::Ok,
+            // There is nowhere left to say so.
+            Err(_) => Outcome::Unable,
+        }
+    }
+
+    /// Prints an error; returns the outcome that it is.
+    pub fn fail(&mut self, error: &Error) -> Outcome {
+        self.note(format_args!("error: {error}")).max(error.into())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A writer that takes so many bytes.
+    struct Room(usize);
+
+    impl Write for Room {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let taken = bytes.len().min(self.0);
+            self.0 -= taken;
+            match taken {
+                0 => Err(std::io::ErrorKind::StorageFull.into()),
+                _ => Ok(taken),
+            }
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_of_which_a_part_is_lost_ends_in_2_and_is_said() {
+        for (room, outcome) in [(0, Outcome::Unable), (4, Outcome::Unable), (5, Outcome::Ok)] {
+            let mut notes = Vec::new();
+            assert_eq!(
+                Console::new(&mut Room(room), &mut notes).say("line"),
+                outcome
+            );
+            let notes = String::from_utf8(notes).expect("UTF-8");
+            assert_eq!(
+                notes.starts_with("error: standard output: "),
+                room < 5,
+                "{notes}"
+            );
+            let mut results = Vec::new();
+            assert_eq!(
+                Console::new(&mut results, &mut Room(room)).note("line"),
+                outcome
+            );
+        }
+    }
 
     #[test]
     fn errors_of_the_input_end_in_2_and_others_in_1() {
@@ -61,15 +133,15 @@ mod tests {
             line: 1,
             why: "w".into(),
         };
-        assert_eq!(Outcome::from(&malformed), Outcome::BadInput);
-        assert_eq!(Outcome::from(&Error::invalid("a", "b")), Outcome::BadInput);
+        assert_eq!(Outcome::from(&malformed), Outcome::Unable);
+        assert_eq!(Outcome::from(&Error::invalid("a", "b")), Outcome::Unable);
         let os = Error::Os {
             call: "mmap",
             words: "no".into(),
         };
         assert_eq!(Outcome::from(&os), Outcome::Failed);
         assert_eq!(
-            Outcome::Ok.max(Outcome::Failed).max(Outcome::BadInput) as u8,
+            Outcome::Ok.max(Outcome::Failed).max(Outcome::Unable) as u8,
             2
         );
     }

@@ -11,42 +11,50 @@ use warpool::observe::{
 use warpool::{Device, Result};
 
 use crate::args::{DeviceChoice, Replay};
-use crate::outcome::{Outcome, fail, note, say};
+use crate::outcome::{Console, Outcome};
+use crate::seeded::seeded;
 
 /// Replays every trace, each whatever became of those before it; the worst outcome counts.
-pub fn run(options: &Replay) -> Outcome {
-    let device = match open(options.device) {
-        Ok(device) => device,
-        Err(error) => return fail(&error),
-    };
+pub fn run(options: &Replay, console: &mut Console<'_>) -> Outcome {
+    match open(options.device) {
+        Ok((device, None)) => run_on(device, options, console),
+        Ok((device, Some(taken))) => {
+            let noted = console.note(taken);
+            noted.max(run_on(device, options, console))
+        }
+        Err(error) => console.fail(&error),
+    }
+}
+
+/// Replays every trace on this device.
+pub fn run_on(device: Device, options: &Replay, console: &mut Console<'_>) -> Outcome {
     let mut outcome = Outcome::Ok;
     for (at, path) in options.traces.iter().enumerate() {
         if at > 0 && !options.json {
-            say("");
+            outcome = outcome.max(console.say(""));
         }
         let one = match replay_one(path, &device, options) {
-            Ok(report) => print(&report, options.json),
-            Err(error) => fail(&error),
+            Ok(report) => print(&report, options.json, console),
+            Err(error) => console.fail(&error),
         };
-        outcome = outcome.max(one);
+        outcome = match seeded!("outcome-of-the-last-trace") {
+            true => one,
+            false => outcome.max(one),
+        };
     }
-    outcome.max(nothing_left(device))
+    outcome.max(nothing_left(device, console))
 }
 
-fn open(choice: DeviceChoice) -> Result<Device> {
+/// The device asked for, and where none was named what is to be said of the one taken.
+fn open(choice: DeviceChoice) -> Result<(Device, Option<String>)> {
     match choice {
-        DeviceChoice::Host => Device::host(),
-        DeviceChoice::Cuda(ordinal) => Device::cuda(ordinal),
+        DeviceChoice::Host => Ok((Device::host()?, None)),
+        DeviceChoice::Cuda(ordinal) => Ok((Device::cuda(ordinal)?, None)),
         DeviceChoice::Auto => {
             let (device, reason) = Device::any()?;
-            match reason {
-                None => note(format_args!("device: {}", device_name(&device))),
-                Some(reason) => note(format_args!(
-                    "device: {}, as there is {reason}",
-                    device_name(&device)
-                )),
-            }
-            Ok(device)
+            let reason = reason.map_or_else(String::new, |why| format!(", as there is {why}"));
+            let taken = format!("device: {}{reason}", device_name(&device));
+            Ok((device, Some(taken)))
         }
     }
 }
@@ -63,8 +71,12 @@ fn replay_one(path: &Path, device: &Device, options: &Replay) -> Result<Report> 
     if let Some(cap) = options.cap {
         how = how.cap(cap.bytes(trace.peak_live_bytes, info.granule));
     }
+    let seed = match seeded!("seed-not-passed-on") {
+        true => 1,
+        false => options.seed,
+    };
     how = how
-        .movable(options.movable.0, options.seed)
+        .movable(options.movable.0, seed)
         .remap(!options.no_remap);
     if let Some(part) = options.slack {
         how = how.slack(part.0);
@@ -91,41 +103,47 @@ fn progress_bar(events: u64, name: &str) -> ProgressBar {
     bar
 }
 
-fn print(report: &Report, json: bool) -> Outcome {
-    if json {
-        say(report.to_json());
-    } else {
-        say(report);
-    }
+/// Prints what a replay found, and each reason why it failed.
+fn print(report: &Report, json: bool, console: &mut Console<'_>) -> Outcome {
+    let printed = match json {
+        true => console.say(report.to_json()),
+        false => console.say(report),
+    };
+    let trace = &report.trace;
     if let Some(failure) = &report.failure {
-        let (trace, played) = (&report.trace, Grouped(report.events));
-        note(format_args!(
+        let played = Grouped(report.events);
+        console.note(format_args!(
             "error: {trace}: stopped after {played} events: {failure}"
         ));
     }
     if report.corrupt_bytes > 0 {
-        let (trace, corrupt) = (&report.trace, Bytes(report.corrupt_bytes));
-        note(format_args!(
+        let corrupt = Bytes(report.corrupt_bytes);
+        console.note(format_args!(
             "error: {trace}: {corrupt} corrupt: memory was handed out while in use"
         ));
     }
+    if !report.verified_what_it_owes() {
+        let (verified, owed) = (Bytes(report.verified_bytes), Bytes(report.owed_bytes));
+        console.note(format_args!(
+            "error: {trace}: {verified} verified of the {owed} owed: the check is incomplete"
+        ));
+    }
     if report.passed() {
-        Outcome::Ok
+        printed
     } else {
-        Outcome::Failed
+        printed.max(Outcome::Failed)
     }
 }
 
 /// Drops the device and checks that everything taken from it was given back.
-fn nothing_left(device: Device) -> Outcome {
-    let backend = Arc::clone(device.backend());
+fn nothing_left(device: Device, console: &mut Console<'_>) -> Outcome {
+    // SAFETY: it is asked for its counts alone.
+    let backend = Arc::clone(unsafe { device.raw_backend() });
     drop(device);
     let left = backend.counts();
     if left == HandleCounts::default() {
         return Outcome::Ok;
     }
-    note(format_args!(
-        "error: leak, a defect of warpool: the device still holds {left:?}"
-    ));
-    Outcome::Failed
+    let left = format!("error: leak, a defect of warpool: the device still holds {left:?}");
+    console.note(left).max(Outcome::Failed)
 }

@@ -17,15 +17,15 @@ use std::path::Path;
 use warpool::{Error, Result};
 
 use crate::args::ReadmeTables;
-use crate::outcome::{Outcome, fail, note};
+use crate::outcome::{Console, Outcome};
 use crate::record::{splice, table};
 
 /// Writes the tables into the README, or checks that they are there.
-pub fn run(options: &ReadmeTables) -> Outcome {
-    update(options).unwrap_or_else(|error| fail(&error))
+pub fn run(options: &ReadmeTables, console: &mut Console<'_>) -> Outcome {
+    update(options, console).unwrap_or_else(|error| console.fail(&error))
 }
 
-fn update(options: &ReadmeTables) -> Result<Outcome> {
+fn update(options: &ReadmeTables, console: &mut Console<'_>) -> Result<Outcome> {
     let readme = read(&options.readme)?;
     let made =
         splice(&readme, &tables(&options.results)?).map_err(|why| about(&options.readme, why))?;
@@ -34,7 +34,7 @@ fn update(options: &ReadmeTables) -> Result<Outcome> {
     }
     if options.check {
         let readme = options.readme.display();
-        note(format_args!(
+        console.note(format_args!(
             "error: the tables in {readme} are not those of the measurements: make them anew"
         ));
         return Ok(Outcome::Failed);

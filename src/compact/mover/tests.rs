@@ -10,7 +10,7 @@ fn at(src: u64, dst: u64, bytes: u64) -> Move {
 }
 
 fn mover() -> Mover {
-    Mover::new(&Device::host().expect("host")).expect("a mover")
+    Mover::new(&Device::host().expect("host"), &Overhead::default()).expect("a mover")
 }
 
 /// The moves of each launch that `batch` takes.

@@ -1,16 +1,14 @@
 //! Streams, events, copies and launches of the CUDA device.
 
-use std::any::Any;
 use std::collections::HashSet;
 use std::ffi::{c_uint, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::context::{Context, Entered};
 use super::kernels::Kernels;
 use super::memory::Memory;
 use crate::device::{
-    Addr, Backend, DeviceInfo, HandleCounts, Launch, Phys, RawEvent, RawGraph, RawStream, panicked,
+    Addr, Backend, DeviceInfo, HandleCounts, Launch, Phys, RawEvent, RawGraph, RawStream, host_call,
 };
 use crate::driver::Driver;
 use crate::driver::result::launch_words;
@@ -100,10 +98,9 @@ unsafe extern "C" fn run_host_call(data: *mut c_void) {
     // SAFETY: `data` is the box that `host_call` gave away; the driver calls once.
     let call = unsafe { Box::from_raw(data.cast::<HostCall>()) };
     let HostCall { work, failed } = *call;
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
-        let panic: &(dyn Any + Send) = &*panic;
+    if let Err(error) = host_call::run(work) {
         // Later panics are reported by the first.
-        let _ = failed.set(panicked(panic));
+        let _ = failed.set(error);
     }
 }
 
@@ -122,7 +119,8 @@ impl Cuda {
     }
 }
 
-impl Backend for Cuda {
+// SAFETY: every call is the driver's, checked against the ledger where memory is concerned.
+unsafe impl Backend for Cuda {
     fn info(&self) -> &DeviceInfo {
         &self.info
     }

@@ -13,8 +13,8 @@ pub(super) type Run = unsafe fn(&Launch, CuStream) -> c_int;
 /// How kernels come to run.
 #[derive(Clone, Copy)]
 pub(super) struct Kernels {
-    /// Loads those that the pool and its tests launch, so that no first launch waits for queued
-    /// work.
+    /// Loads all of them, so that no first launch waits for queued work, or for memory that a full
+    /// pool has.
     pub(super) load: Load,
     pub(super) run: Run,
 }
@@ -36,15 +36,17 @@ impl Kernels {
 #[cfg(warpool_cuda)]
 unsafe fn load() -> Result<(), (&'static str, c_int)> {
     use crate::driver::abi;
-    // SAFETY: the caller vouches that a context is current; the calls take nothing.
-    let codes = unsafe {
-        [
-            ("wp_cuda_load_pattern", abi::wp_cuda_load_pattern()),
-            ("wp_cuda_load_relocate", abi::wp_cuda_load_relocate()),
-        ]
-    };
-    let failed = codes.into_iter().find(|&(_, code)| code != 0);
-    failed.map_or(Ok(()), Err)
+    let mut count = 0;
+    // SAFETY: the call takes nothing.
+    let abi = unsafe { abi::wp_cuda_abi() };
+    if abi != abi::WP_ABI_VERSION {
+        return Err(("wp_cuda_abi", abi as c_int));
+    }
+    // SAFETY: the caller vouches that a context is current; the call writes one integer.
+    match unsafe { abi::wp_cuda_load(&raw mut count) } {
+        0 => Ok(()),
+        code => Err(("wp_cuda_load", code)),
+    }
 }
 
 #[cfg(warpool_cuda)]

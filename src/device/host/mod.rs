@@ -16,13 +16,14 @@ use std::time::Instant;
 use self::queue::{Op, Place, StreamQueue};
 
 pub(super) use self::memory::{GRANULE, Memory, exhausted};
-pub(super) use self::queue::{CapturedOp, Transfer, run_call, run_launch};
+pub(super) use self::queue::{CapturedOp, Transfer, run_launch};
 use super::recording::{self, Branch, CapturedMark};
 use super::table::Table;
 use super::{
     Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Launch, Phys, RawEvent, RawGraph,
     RawStream,
 };
+use crate::driver::abi;
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
 
@@ -102,6 +103,13 @@ fn processor_name() -> String {
 }
 
 pub(super) fn open(config: HostConfig) -> Result<Arc<dyn Backend>> {
+    // SAFETY: the call takes nothing.
+    if unsafe { abi::wp_host_abi() } != abi::WP_ABI_VERSION {
+        return Err(Error::Unavailable {
+            missing: String::from("the host kernels of this build are of another version"),
+            hint: String::from("build again from nothing: cargo clean -p warpool"),
+        });
+    }
     let wanted = match config.capacity {
         Some(bytes) => bytes,
         None => meminfo("MemTotal:").unwrap_or(0).max(DEFAULT_CAPACITY),
@@ -228,7 +236,8 @@ fn full(what: &'static str) -> Error {
     Error::invalid(what, "four billion exist already: destroy some")
 }
 
-impl Backend for Host {
+// SAFETY: the ledger checks every call that maps; a stream's thread runs its queue in order.
+unsafe impl Backend for Host {
     fn info(&self) -> &DeviceInfo {
         &self.info
     }

@@ -15,7 +15,6 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
@@ -23,7 +22,7 @@ use std::time::Instant;
 use super::memory::Memory;
 use crate::device::launch::Launch;
 use crate::device::recording::Branch;
-use crate::device::{Addr, panicked};
+use crate::device::{Addr, host_call};
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
 
@@ -335,11 +334,6 @@ pub(in crate::device) unsafe fn run_launch(launch: &Launch) -> Result<()> {
     })
 }
 
-/// Runs a host call; a panic of it is an error.
-pub(in crate::device) fn run_call(work: Box<dyn FnOnce() + Send>) -> Result<()> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| panicked(&*panic))
-}
-
 /// Runs one operation on the stream's thread.
 fn run_op(op: Op) -> Result<()> {
     match op {
@@ -347,7 +341,7 @@ fn run_op(op: Op) -> Result<()> {
         Op::Launch(launch) => unsafe { run_launch(&launch)? },
         // SAFETY: whoever queued the copy or fill vouched for its ranges.
         Op::Transfer(transfer) => unsafe { transfer.run() },
-        Op::Call(work) => run_call(work)?,
+        Op::Call(work) => host_call::run(work)?,
         Op::Graph(ops) => ops.iter().try_for_each(|&op| run_op(op.into()))?,
         Op::Stamp(time) => {
             // Each stamp is queued once.

@@ -35,11 +35,11 @@ pub use rng::Rng;
 use self::choose::Chooser;
 use self::schedule::{Op, Place, Schedule, Step};
 use self::store::Store;
-use super::host::{CapturedOp, GRANULE, Transfer, no_such, run_call, run_launch};
+use super::host::{CapturedOp, GRANULE, Transfer, no_such, run_launch};
 use super::recording::{self, Branch, CapturedMark};
 use super::{
     Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Launch, Phys, RawEvent, RawGraph,
-    RawStream,
+    RawStream, host_call,
 };
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
@@ -327,9 +327,9 @@ impl Sim {
         let outcome = match op {
             Op::Call(work) => {
                 drop(state);
-                IN_HOST_CALL.set(true);
-                let outcome = run_call(work);
-                IN_HOST_CALL.set(false);
+                let before = IN_HOST_CALL.replace(true);
+                let outcome = host_call::run(work);
+                IN_HOST_CALL.set(before);
                 state = lock(&self.state);
                 self.called.notify_all();
                 outcome
@@ -400,7 +400,8 @@ fn next_id() -> u64 {
     NEXT_ID.fetch_add(1, Ordering::Relaxed)
 }
 
-impl Backend for Sim {
+// SAFETY: memory is the host device's or none; the schedule runs what streams and events allow.
+unsafe impl Backend for Sim {
     fn info(&self) -> &DeviceInfo {
         &self.info
     }

@@ -134,15 +134,15 @@ fn nothing_is_searched_for_a_goal_without_a_search_nor_while_a_plan_is_left() ->
 }
 
 #[test]
-fn a_block_pinned_since_the_search_stays_where_it_is() -> Result<()> {
+fn a_block_held_since_the_search_stays_where_it_is() -> Result<()> {
     let lab = Lab::new(32)?;
     let (goal, budget) = (Goal::Hole(4 * Lab::BLOCK as u64), Budget::default());
     let proposal = lab.registry()?.propose(Aim::Goal(&goal), &budget)?;
-    let pins: Result<Vec<_>> = lab.blocks.iter().map(|b| b.0.pin(&lab.stream)).collect();
-    let pins = pins?;
+    let holds: Result<Vec<_>> = lab.blocks.iter().map(|b| b.0.hold(&lab.stream)).collect();
+    let holds = holds?;
     let addresses = |lab: &Lab| -> Result<Vec<u64>> {
-        let pin = |(block, _): &(Movable<u8>, u8)| Ok(block.pin(&lab.stream)?.addr());
-        lab.blocks.iter().map(pin).collect()
+        let hold = |(block, _): &(Movable<u8>, u8)| Ok(block.hold(&lab.stream)?.addr());
+        lab.blocks.iter().map(hold).collect()
     };
     let before = addresses(&lab)?;
     let aim = Aim::Goal(&goal);
@@ -151,7 +151,7 @@ fn a_block_pinned_since_the_search_stays_where_it_is() -> Result<()> {
         .make(aim, &budget, proposal, Instant::now())?;
     assert_eq!((moved.bytes, moved.reached), (0, false));
     assert_eq!(addresses(&lab)?, before);
-    drop(pins);
+    drop(holds);
     lab.check()
 }
 

@@ -6,8 +6,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{Cache, Cached, LARGE_BIT, MOST_BLOCKS};
-use crate::pool::index::{BINS, UNIT};
-use crate::pool::size_class::{MOST, STEP, is_slot, rounded};
+use crate::heap::size_class::{MOST, STEP, is_slot, rounded};
+use crate::heap::{BINS, UNIT};
 
 /// The largest size that has a bin of its own.
 const LISTED: u64 = BINS as u64 * UNIT;

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use super::{Core, Extent, Grant, PoolConfig, State};
 use crate::device::{Device, HostConfig, Stream};
-use crate::pool::extents::{FRESH, Id, Slot};
-use crate::pool::index::UNIT;
+use crate::heap::UNIT;
+use crate::heap::{FRESH, Id, StreamIndex};
 use crate::pool::lane::SlotHold;
 
 /// A core of a few granules that are mapped, and a stream of it.
 pub(in crate::pool) struct Made {
     pub(in crate::pool) core: Core,
-    pub(in crate::pool) slot: Slot,
+    pub(in crate::pool) slot: StreamIndex,
     _hold: Arc<SlotHold>,
     _stream: Stream,
 }
@@ -65,8 +65,12 @@ impl Made {
         grant.offset
     }
 
+    pub(in crate::pool) fn device(&self) -> Device {
+        self._stream.device().clone()
+    }
+
     /// One more stream, and what keeps it.
-    pub(in crate::pool) fn stream(&mut self) -> (Slot, (Stream, Arc<SlotHold>)) {
+    pub(in crate::pool) fn stream(&mut self) -> (StreamIndex, (Stream, Arc<SlotHold>)) {
         let stream = self._stream.device().stream().unwrap();
         let (slot, hold) = self.core.add_stream(&stream.core().timeline, false);
         (slot, (stream, hold))
@@ -158,16 +162,16 @@ fn blocks_that_are_not_counted_and_books_that_are_wrong_anywhere_are_found() {
         .seek(core.extents.first(), 2 * core.arena.granule());
     core.extents.get_mut(block).state = State::Unused;
     assert!(core.check().is_err());
-    core.extents.get_mut(block).state = State::Taken;
+    core.extents.get_mut(block).state = State::Allocated;
     core.check().unwrap();
-    // Its two halves trade their bytes for one of an extent that is away.
-    core.active.sub(core.extents.get(block).bytes);
-    core.extents.put_away(block);
+    // Nothing is mapped in the middle of a hole.
+    let (frame, _) = core.arena.frame_at(4 * core.arena.granule()).unwrap();
+    core.arena.release(frame).unwrap();
     core.check().unwrap_err();
 }
 
 /// The core, and one more stream of it.
-fn two() -> (Made, Slot, (Stream, Arc<SlotHold>)) {
+fn two() -> (Made, StreamIndex, (Stream, Arc<SlotHold>)) {
     let mut made = made();
     let (other, held) = made.stream();
     assert_eq!((made.slot, other), (1, 2));
@@ -176,7 +180,7 @@ fn two() -> (Made, Slot, (Stream, Arc<SlotHold>)) {
 
 impl Made {
     /// A hole at `start` behind the open tick of `slot`.
-    fn hole(&mut self, start: u64, bytes: u64, slot: Slot) -> Extent {
+    fn hole(&mut self, start: u64, bytes: u64, slot: StreamIndex) -> Extent {
         let id = self.block(start, bytes);
         self.core.active.sub(bytes);
         let tick = self.core.open_tick(slot);
@@ -194,16 +198,17 @@ fn a_stream_runs_behind_its_own_holes_and_those_whose_work_is_done_or_waited_for
     let fresh = made.at(4 * UNIT);
     assert_eq!((theirs.slot, own.slot, fresh.slot), (other, slot, FRESH));
     let core = &mut made.core;
-    let behind = |core: &Core| [&theirs, &own, &fresh].map(|hole| core.is_behind(slot, hole));
+    let behind =
+        |core: &Core| [&theirs, &own, &fresh].map(|hole| core.is_behind(slot, hole.epoch()));
     assert_eq!(behind(core), [false, true, true]);
     // Of its own and of what nobody used nothing is waited for.
-    core.wait_for(slot, &own).unwrap();
-    core.wait_for(slot, &fresh).unwrap();
+    core.wait_for(slot, own.epoch()).unwrap();
+    core.wait_for(slot, fresh.epoch()).unwrap();
     assert_eq!(core.steps.waits, 0);
-    core.wait_for(slot, &theirs).unwrap();
+    core.wait_for(slot, theirs.epoch()).unwrap();
     assert_eq!(core.steps.waits, 1);
     assert_eq!(behind(core), [true; 3]);
-    core.wait_for(slot, &theirs).unwrap();
+    core.wait_for(slot, theirs.epoch()).unwrap();
     assert_eq!(core.steps.waits, 1);
 }
 
@@ -215,11 +220,11 @@ fn streams_are_polled_that_free_memory_waits_for_and_no_others() {
     let (waiting, _hold) = made.core.add_stream(&third.core().timeline, false);
     assert!(!made.core.poll(slot).unwrap(), "nothing waits for any");
     let hole = made.hole(0, UNIT, other);
-    made.core.wait_for(waiting, &hole).unwrap();
+    made.core.wait_for(waiting, hole.epoch()).unwrap();
     assert!(!made.core.poll(other).unwrap());
-    assert!(!made.core.is_behind(slot, &hole));
+    assert!(!made.core.is_behind(slot, hole.epoch()));
     let (begin, mut went_on) = (Instant::now(), false);
-    while !made.core.is_behind(slot, &hole) {
+    while !made.core.is_behind(slot, hole.epoch()) {
         went_on |= made.core.poll(slot).unwrap();
         assert!(begin.elapsed() < Duration::from_secs(10));
     }
@@ -227,7 +232,7 @@ fn streams_are_polled_that_free_memory_waits_for_and_no_others() {
     assert!(!made.core.poll(slot).unwrap(), "it is done");
     // What it knows to be done may not be used where the pool is told not to.
     made.core.config.reuse.opportunistic = false;
-    assert!(!made.core.is_behind(slot, &hole));
+    assert!(!made.core.is_behind(slot, hole.epoch()));
 }
 
 #[test]
@@ -271,7 +276,10 @@ fn blocks_behind_one_are_taken_as_far_as_there_is_a_ready_hole() {
                 (extent.start, extent.bytes),
                 (block.addr - base, block.bytes)
             );
-            assert_eq!((extent.state, block.bytes), (State::Taken, units * UNIT));
+            assert_eq!(
+                (extent.state, block.bytes),
+                (State::Allocated, units * UNIT)
+            );
             (block.addr - base) / UNIT
         });
         let places: Vec<u64> = places.collect();
@@ -294,7 +302,7 @@ fn blocks_behind_one_are_taken_as_far_as_there_is_a_ready_hole() {
     made.core.extents.give(hole, other, tick, |_| false);
     assert!(taken(&mut made, 1, 9, slot).is_empty());
     assert_eq!(taken(&mut made, 1, 2, other), [1, 2]);
-    assert_eq!(made.core.extents.get(next).state, State::Taken);
+    assert_eq!(made.core.extents.get(next).state, State::Allocated);
 }
 
 #[test]
@@ -317,7 +325,7 @@ fn neighbours_that_are_freed_together_are_one_and_others_are_freed() {
         let freed = made.at(0);
         assert_eq!(
             (freed.state, freed.slot, freed.tick),
-            (State::Hole, slot, latest)
+            (State::Free, slot, latest)
         );
         made.core.give(rest.0, slot, rest.1);
         made.core.check().unwrap();
@@ -347,7 +355,7 @@ fn a_large_stretch_that_nobody_used_stays_apart_where_there_are_several_streams(
         let hole = made.at(2 * granule);
         let end = if several { 3 } else { 6 };
         assert_eq!((hole.start, hole.end()), (granule, end * granule));
-        assert_eq!(made.core.extents.get(low).state, State::Taken);
+        assert_eq!(made.core.extents.get(low).state, State::Allocated);
     }
 }
 
@@ -360,7 +368,7 @@ fn a_block_grows_into_what_is_free_behind_it_and_shrinks_by_its_end() {
     made.core.shrink(id, UNIT, slot, tick);
     assert_eq!(
         (made.at(0).bytes, made.at(3 * UNIT).state),
-        (3 * UNIT, State::Hole)
+        (3 * UNIT, State::Free)
     );
     made.core.check().unwrap();
     assert!(made.core.grow(id, 7 * UNIT, slot).unwrap());
@@ -385,7 +393,6 @@ fn compaction_would_join_the_holes_between_blocks_that_may_not_move() {
         .core
         .extents
         .seek(made.core.extents.first(), 2 * granule);
-    made.core.may_move = true;
     assert_eq!(made.core.after_compaction(), 3 * granule);
     made.core.set_movable(block, true);
     assert_eq!(made.core.after_compaction(), 5 * granule);
@@ -393,8 +400,7 @@ fn compaction_would_join_the_holes_between_blocks_that_may_not_move() {
     assert_eq!(made.core.after_compaction(), 5 * granule - 2 * UNIT);
     made.core.set_movable(block, false);
     assert_eq!(made.core.after_compaction(), 3 * granule);
-    // Where no block moves, holes side by side count as one.
-    made.core.may_move = false;
+    // Holes side by side count as one.
     made.hole(3 * granule, UNIT, made.slot);
     assert!(made.at(3 * granule).bytes < 3 * granule);
     assert_eq!(made.core.after_compaction(), 3 * granule);
@@ -425,7 +431,7 @@ fn moves_are_booked_where_they_go_and_what_they_leave_is_free_behind_them() {
     for ((_, to, bytes), id) in moves.into_iter().zip(ids) {
         let extent = made.core.extents.get(id);
         assert_eq!((extent.start, extent.bytes, extent.slot), (to, bytes, slot));
-        assert!(extent.movable && extent.state == State::Taken);
+        assert!(extent.movable && extent.state == State::Allocated);
     }
     made.core.check().unwrap();
     let left = made.at(2 * UNIT);
@@ -437,7 +443,7 @@ fn moves_are_booked_where_they_go_and_what_they_leave_is_free_behind_them() {
     let written = made.at(4 * granule);
     assert_eq!(
         (written.state, written.slot, written.tick),
-        (State::Hole, slot, tick)
+        (State::Free, slot, tick)
     );
     made.core.check().unwrap();
     made.core.count_moves(70);

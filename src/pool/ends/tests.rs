@@ -1,13 +1,12 @@
 //! Which end of the arena a request goes to, and which of the holes that are ready it takes.
 
-use super::{End, GRANULES_BEFORE_ENDS, OTHERS, SMALL_PART, SMALLEST};
+use super::{GRANULES_BEFORE_ENDS, OTHERS, SMALL_PART, SMALLEST, Zone};
 use crate::error::Error;
+use crate::heap::UNIT;
+use crate::heap::{FRESH, StreamIndex};
 use crate::pool::PoolConfig;
 use crate::pool::config::HandleSize;
 use crate::pool::core::tests::{Made, core};
-use crate::pool::extents::{FRESH, Slot};
-use crate::pool::index::UNIT;
-use crate::pool::stats::SMALL_BYTES;
 
 /// Handles of a granule each, in a pool that has held enough to have two ends.
 fn made(granules: u64) -> (Made, u64) {
@@ -24,13 +23,13 @@ fn made(granules: u64) -> (Made, u64) {
 #[test]
 fn small_requests_go_to_the_high_end_of_a_pool_that_has_been_large() {
     let (mut made, granule) = made(1);
-    let end = |made: &Made, bytes| made.core.end_for(bytes);
+    let end = |made: &Made, bytes| made.core.zone_for(bytes);
     let small = granule / SMALL_PART;
-    assert_eq!(end(&made, UNIT), End::High);
-    assert_eq!(end(&made, small), End::High);
-    assert_eq!(end(&made, small + UNIT), End::Low);
+    assert_eq!(end(&made, UNIT), Zone::High);
+    assert_eq!(end(&made, small), Zone::High);
+    assert_eq!(end(&made, small + UNIT), Zone::Low);
     made.core.peak_reserved -= 1;
-    assert_eq!(end(&made, UNIT), End::Low);
+    assert_eq!(end(&made, UNIT), Zone::Low);
 }
 
 /// Takes `bytes` from what is ready; gives the offset.
@@ -63,7 +62,7 @@ fn a_small_request_brings_an_idle_handle_to_the_high_end_if_there_is_one() {
         assert_eq!(made.core.steps.steal, u64::from(idle));
         if let Some(grant) = high {
             let at = made.granted(grant);
-            assert_eq!(made.core.extents.end_of(at), End::High);
+            assert_eq!(made.core.extents.zone_of(at), Zone::High);
         }
         assert_eq!(made.core.arena.reserved(), reserved, "nothing is made");
     }
@@ -76,7 +75,7 @@ fn a_free_handle_is_brought_to_the_high_end_rather_than_cut_where_it_is() {
         made.block(0, granule);
         assert_eq!(made.at(granule).bytes, granule);
         let at = take(&mut made, bytes).unwrap();
-        assert_eq!(made.core.extents.end_of(at), End::High, "{bytes}");
+        assert_eq!(made.core.extents.zone_of(at), Zone::High, "{bytes}");
         assert_eq!(made.core.steps.steal, 1);
     }
 }
@@ -104,7 +103,7 @@ fn a_handle_goes_to_the_high_end_once_nobody_else_uses_it() {
         assert_eq!(made.core.steps.waits, 0);
         if let Some(grant) = grant {
             let at = made.granted(grant);
-            assert_eq!(made.core.extents.end_of(at), End::High);
+            assert_eq!(made.core.extents.zone_of(at), Zone::High);
         }
     }
 }
@@ -151,17 +150,17 @@ fn without_a_hole_at_the_high_end_small_requests_take_one_below_a_granule() {
         let id = made.block(at, bytes);
         made.free(id);
     }
-    assert!(made.core.extents.index(FRESH, End::Low).is_empty());
+    assert!(made.core.extents.index(FRESH, Zone::Low).is_empty());
     let cramped = |made: &Made, bytes, end| {
         let id = made.core.cramped_below(slot, bytes, end);
         id.map(|id| made.core.extents.get(id).start)
     };
     let half = granule + granule / 2;
-    assert_eq!(cramped(&made, SMALLEST + UNIT, End::High), Some(half));
-    assert_eq!(cramped(&made, granule / 2, End::High), Some(half));
-    assert_eq!(cramped(&made, granule / 2 + UNIT, End::High), None);
-    assert_eq!(cramped(&made, SMALLEST, End::High), None);
-    assert_eq!(cramped(&made, SMALLEST + UNIT, End::Low), None);
+    assert_eq!(cramped(&made, SMALLEST + UNIT, Zone::High), Some(half));
+    assert_eq!(cramped(&made, granule / 2, Zone::High), Some(half));
+    assert_eq!(cramped(&made, granule / 2 + UNIT, Zone::High), None);
+    assert_eq!(cramped(&made, SMALLEST, Zone::High), None);
+    assert_eq!(cramped(&made, SMALLEST + UNIT, Zone::Low), None);
     // The smallest go there all the same once there is nothing to bring to the high end.
     made.block(0, granule);
     assert_eq!(take(&mut made, SMALLEST), Some(half));
@@ -192,41 +191,8 @@ fn the_smallest_lie_in_handles_of_one_granule_and_others_where_less_than_one_is_
     assert_eq!(take(&mut made, SMALLEST + UNIT), Some(large));
 }
 
-#[test]
-fn a_large_request_takes_the_end_that_breaks_no_handle_once_fragments_matter() {
-    let config = PoolConfig::default().handles(HandleSize::Granule);
-    let mut made = core(config, 14);
-    let quarter = made.core.arena.granule() / 4;
-    // A hole from the end of the first handle on, which ends within the fourth.
-    for (from, to) in [(0, 4), (14, 16)] {
-        made.block(from * quarter, (to - from) * quarter);
-    }
-    for at in 4..14 {
-        made.block(4 * at * quarter, 3 * quarter);
-    }
-    let bytes = 6 * quarter;
-    assert!(bytes > SMALL_BYTES);
-    let block = |made: &mut Made| {
-        let at = take(made, bytes).unwrap();
-        let id = made.core.extents.seek(made.core.extents.first(), at);
-        made.free(id);
-        at / quarter
-    };
-    made.core.may_move = true;
-    assert_eq!(
-        block(&mut made),
-        4,
-        "the hole's begin where it does not matter"
-    );
-    made.core.may_move = false;
-    // Far enough below the peak that no block is put together from fragments, and nothing to grow by.
-    made.core.config.limit = Some(14 * 4 * quarter);
-    made.core.peak_taken = 8 * made.core.extents.taken().0;
-    assert_eq!(block(&mut made), 8);
-}
-
 /// A core with so many streams in all, each its slot.
-fn with_streams(count: usize) -> (Made, Vec<Slot>, impl Sized) {
+fn with_streams(count: usize) -> (Made, Vec<StreamIndex>, impl Sized) {
     let mut made = core(PoolConfig::default(), 4);
     let (mut slots, mut held) = (vec![made.slot], Vec::new());
     for _ in 1..count {
@@ -242,8 +208,8 @@ fn a_miss_looks_at_all_other_streams_and_a_better_fit_at_a_few_of_many() {
     for count in [1, 2, 5, 6, 16] {
         let (mut made, slots, _held) = with_streams(count);
         let slot = slots[count / 2];
-        let rest: Vec<Slot> = slots.iter().copied().filter(|&it| it != slot).collect();
-        let sorted = |others: Vec<Slot>| {
+        let rest: Vec<StreamIndex> = slots.iter().copied().filter(|&it| it != slot).collect();
+        let sorted = |others: Vec<StreamIndex>| {
             let mut others = others;
             others.sort_unstable();
             others
@@ -292,7 +258,7 @@ fn of_ready_holes_the_smallest_is_taken_and_of_equal_ones_its_own() {
     let larger = hole(&mut made, 9, other);
     let as_large = hole(&mut made, 9, own);
     let found = |made: &Made, slot, units: u64| {
-        let id = made.core.ready(slot, units * UNIT, End::Low, |_| true);
+        let id = made.core.ready(slot, units * UNIT, Zone::Low, |_| true);
         id.map(|id| made.core.extents.get(id).start)
     };
     assert_eq!(found(&made, own, 4), Some(mine));
@@ -309,7 +275,7 @@ fn of_ready_holes_the_smallest_is_taken_and_of_equal_ones_its_own() {
     );
     let id = made
         .core
-        .ready(own, 3 * UNIT, End::Low, |it| it.bytes != 3 * UNIT);
+        .ready(own, 3 * UNIT, Zone::Low, |it| it.bytes != 3 * UNIT);
     assert_eq!(id.map(|id| made.core.extents.get(id).start), Some(mine));
 }
 

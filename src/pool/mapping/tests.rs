@@ -1,56 +1,12 @@
-//! How many handles a stretch is mapped with.
+//! Which idle handles a request has mapped elsewhere, and which go back.
 
 use std::time::{Duration, Instant};
 
-use super::{
-    Core, Extent, HANDLES_A_STRETCH, HANDLES_AIMED_AT, HandleSize, LARGEST_HANDLE, Search, is_done,
-};
+use super::{Core, Extent, Search, is_done};
 use crate::error::Error;
-use crate::pool::PoolConfig;
+use crate::heap::State;
 use crate::pool::core::tests::{Made, all_of_a_device, core};
-use crate::pool::extents::State;
-
-/// The largest power of two of granules within `most` bytes, one at least.
-fn power(most: u64, granule: u64) -> u64 {
-    let powers = (0..40).map(|at| granule << at);
-    powers
-        .take_while(|&bytes| bytes <= most)
-        .last()
-        .unwrap_or(granule)
-}
-
-fn of(core: &Core, granules: u64, stretch: u64) -> u64 {
-    let granule = core.arena.granule();
-    core.frame_bytes(granules * granule, stretch * granule)
-}
-
-#[test]
-fn a_new_handle_is_the_largest_power_of_two_that_its_rule_allows() {
-    for granules in [0, 3, 40] {
-        let reserved = |core: &Core| core.arena.reserved();
-        for left in [1, 2, 3, 7, 8, 31, 100, 5000, 70_000] {
-            let one = core(PoolConfig::default().handles(HandleSize::Granule), 0).core;
-            let granule = one.arena.granule();
-            assert_eq!(of(&one, left, left), granule);
-            for most in [1, granule, 3 * granule, 64 * granule] {
-                let config = PoolConfig::default().handles(HandleSize::UpTo(most));
-                let core = core(config, 0).core;
-                let said = power(most.min(left * granule), granule);
-                assert_eq!(of(&core, left, left), said, "{left} up to {most}");
-            }
-            let core = core(PoolConfig::default(), granules).core;
-            assert_eq!(reserved(&core), granules * granule);
-            for stretch in [left, 2 * left, 300 * left] {
-                let part = (granules + left) * granule / HANDLES_AIMED_AT;
-                let most = part
-                    .min(LARGEST_HANDLE)
-                    .min(stretch * granule / HANDLES_A_STRETCH);
-                let said = power(most.min(left * granule), granule);
-                assert_eq!(of(&core, left, stretch), said, "{left} of {stretch}");
-            }
-        }
-    }
-}
+use crate::pool::{HandleSize, PoolConfig};
 
 #[test]
 fn a_request_would_have_as_many_handles_mapped_elsewhere_as_its_window_lacks() {
@@ -89,7 +45,7 @@ fn handles_that_lie_wholly_in_a_hole_are_idle_and_taken_as_they_fit() {
     }
     let core = &made.core;
     let holes: Vec<Extent> = core.extents.iter().map(|(_, it)| *it).collect();
-    let holes = holes.iter().filter(|it| it.state == State::Hole);
+    let holes = holes.iter().filter(|it| it.state == State::Free);
     let mut said = Vec::new();
     for hole in holes {
         let (mut at, end) = (hole.start.next_multiple_of(granule), hole.end());
@@ -108,22 +64,6 @@ fn handles_that_lie_wholly_in_a_hole_are_idle_and_taken_as_they_fit() {
     assert_eq!(core.idle(None, 2 * granule - 1, |_| true).len(), 1);
     assert!(core.idle(None, 0, |_| true).is_empty());
     assert!(core.idle(None, u64::MAX, |_| false).is_empty());
-}
-
-#[test]
-fn a_stretch_is_mapped_with_sixteen_handles_at_least_wherever_it_lies() {
-    let mut made = core(PoolConfig::default(), 2100);
-    let core = &mut made.core;
-    let granule = core.arena.granule();
-    for (stretch, handles) in [(16, 16), (32, 16)] {
-        let from = (3000 + 100 * stretch) * granule;
-        let before = core.steps.grow;
-        let first = core.create_frames(from, from + stretch * granule).unwrap();
-        assert_eq!(core.steps.grow - before, handles, "{stretch}");
-        let hole = core.extents.get(first.unwrap());
-        assert_eq!((hole.start, hole.bytes), (from, stretch * granule));
-    }
-    core.check().unwrap();
 }
 
 #[test]
@@ -173,6 +113,9 @@ fn an_old_place_goes_once_the_work_that_used_it_is_done_whoever_saw_that() {
     let grant = made.core.take_mapping(made.slot, 2 * granule).unwrap();
     made.granted(grant.unwrap());
     assert_eq!((made.core.steps.steal, made.core.steps.waits), (1, 1));
+    let calls = made.core.arena.calls();
+    let made_here = calls.mapped - calls.created;
+    assert_eq!((calls.remapped, made_here), (1, 1), "{calls:?}");
     assert_eq!(made.core.retiring.len(), 1);
     let begin = Instant::now();
     while !made.core.retiring.is_empty() {
@@ -204,26 +147,6 @@ fn what_free_handles_do_not_make_up_is_not_served_and_costs_nothing() {
     made.granted(grant.unwrap());
     assert_eq!(made.core.arena.reserved(), 4 * granule);
     assert_eq!(made.core.extents.hole_bytes(), 0);
-}
-
-#[test]
-fn as_much_is_made_without_a_look_for_idle_memory_as_the_peak_and_its_slack_allow() {
-    let config = PoolConfig::default().slack(0.25);
-    let mut made = core(config, 8);
-    let granule = made.core.arena.granule();
-    made.block(0, 3 * granule);
-    let slack = |made: &Made, granules: u64| made.core.slack(granules * granule) / granule;
-    // The peak becomes 12 and 16 granules, of which there are 8.
-    assert_eq!([9, 13].map(|granules| slack(&made, granules)), [7, 12]);
-    assert_eq!(slack(&made, 1), 0, "no more than there is");
-    made.core.peak_taken = 20 * granule;
-    assert_eq!([1, 17].map(|granules| slack(&made, granules)), [17, 17]);
-    made.core.config.soft_limit = Some(12 * granule);
-    assert_eq!(
-        [1, 4, 5].map(|granules| slack(&made, granules)),
-        [17, 17, 0]
-    );
-    assert_eq!(made.core.slack(4 * granule + 1), 0);
 }
 
 #[test]
@@ -330,7 +253,7 @@ fn a_trim_that_keeps_all_there_is_waits_for_nobody_and_one_that_does_not_for_all
         assert_eq!(released, (3 - kept) * granule);
         made.core.check().unwrap();
         let holes = made.core.extents.each_hole();
-        let waiting = holes.filter(|(_, hole)| !is_done(&made.core.streams, hole));
+        let waiting = holes.filter(|(_, hole)| !is_done(&made.core.streams, hole.epoch()));
         assert_eq!(waiting.count(), if kept == 3 { 2 } else { 0 });
     }
 }
@@ -380,7 +303,7 @@ fn idle_handles_are_given_back_as_far_as_they_are_asked_for_or_none() {
         // Handles 0 and 3 have a block; of the rest, some are in the window.
         made.block(0, granule / 2);
         made.block(3 * granule, granule);
-        let mut window = super::Window::of_gap(4 * granule, within / 2 * granule);
+        let mut window = super::Placement::of_gap(4 * granule, within / 2 * granule);
         window.first = made
             .core
             .extents
@@ -391,36 +314,5 @@ fn idle_handles_are_given_back_as_far_as_they_are_asked_for_or_none() {
         assert_eq!(enough, said == asked, "{asked} beside {within}");
         assert_eq!(made.core.arena.reserved(), (6 - said) * granule);
         assert_eq!(made.core.arena.calls().released, said);
-    }
-}
-
-#[test]
-fn a_request_is_put_together_from_fragments_and_idle_handles_where_those_are_too_many() {
-    for matters in [true, false] {
-        let config = PoolConfig::default()
-            .handles(HandleSize::Granule)
-            .slack(0.0);
-        let mut made = core(config, 14);
-        let granule = made.core.arena.granule();
-        let half = granule / 2;
-        // Three handles with a free end, three with a free begin, an idle one, and one between each.
-        for at in 0..7 {
-            made.block((2 * at + 1) * granule, granule);
-            let start = 2 * at * granule;
-            match at {
-                0..3 => drop(made.block(start, half)),
-                3..6 => drop(made.block(start + half, half)),
-                _ => {}
-            }
-        }
-        // One more may be made without a look for idle memory, and two are wanted.
-        made.core.peak_taken = 15 * granule;
-        made.core.config.remap = true;
-        made.core.may_move = !matters;
-        let grant = made.core.take_mapping(made.slot, 2 * granule).unwrap();
-        made.granted(grant.unwrap());
-        let (edges, reserved) = (made.core.edges.len(), made.core.arena.reserved());
-        let said = if matters { (2, 14) } else { (0, 15) };
-        assert_eq!((edges, reserved / granule), said);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::device::Device;
-use crate::pool::extents::FRESH;
+use crate::heap::FRESH;
 use crate::pool::{Pool, PoolConfig};
 
 /// Of a pool with so many blocks: after how many changes a walk is due if nothing else is, after

@@ -1,10 +1,10 @@
 //! Runs of mapped memory, what they have, and what comes along when one is mapped elsewhere.
 
+use crate::heap::UNIT;
+use crate::heap::{FRESH, State};
 use crate::pool::PoolConfig;
 use crate::pool::config::HandleSize;
 use crate::pool::core::tests::{Made, core};
-use crate::pool::extents::{FRESH, State};
-use crate::pool::index::UNIT;
 
 use super::Run;
 
@@ -40,16 +40,11 @@ fn a_run_ends_where_nothing_is_mapped_and_moves_if_all_of_its_blocks_may() {
         run(11, 1, true, 0, rest),
     ];
     assert_eq!(runs, said);
-    // What retires is no room, nor are bytes that are away or behind those a run that moves.
+    // What retires is no room.
     let hole = made.core.extents.seek(made.core.extents.first(), granule);
     made.core.extents.retire(hole, granule, 2 * granule);
     let runs = made.core.runs(&|_| true);
     assert_eq!((runs[0].end, runs[0].gap), (granule, 0));
-    let hole = made.core.extents.seek(hole, 5 * granule);
-    made.core.extents.lend(hole, 5 * granule, 6 * granule);
-    let runs = made.core.runs(&|_| true);
-    assert_eq!((runs[1].end, runs[1].movable), (7 * granule, false));
-    assert_eq!(runs[1].free, granule - UNIT);
 }
 
 #[test]
@@ -110,26 +105,23 @@ fn a_run_mapped_elsewhere_brings_its_blocks_and_leaves_its_old_place_to_retire()
             (extent.start, extent.bytes, extent.slot),
             (block.to, block.bytes, slot)
         );
-        assert!(extent.movable && extent.state == State::Taken);
+        assert!(extent.movable && extent.state == State::Allocated);
     }
     let behind = made.core.extents.get(behind);
     assert_eq!(
         (behind.start, behind.state),
-        (5 * granule, State::Taken),
+        (5 * granule, State::Allocated),
         "a block of the next run stays"
     );
     for at in [0, granule] {
         let old = made.at(at);
-        assert_eq!(
-            (old.state, old.slot, old.tick),
-            (State::Retiring, slot, tick)
-        );
+        assert_eq!((old.state, old.slot, old.tick), (State::Stale, slot, tick));
     }
     assert_eq!(made.core.retiring.len(), 2);
     let hole = made.at(to + 2 * UNIT);
     assert_eq!(
         (hole.state, hole.slot, hole.tick),
-        (State::Hole, slot, tick)
+        (State::Free, slot, tick)
     );
     assert_eq!(
         (hole.start, hole.end()),
@@ -153,15 +145,17 @@ fn holes_of_several_streams_come_along_as_one_behind_the_move() {
     assert_eq!((run.start, run.end), (4 * granule, 7 * granule));
     made.core.wait_for_holes(slot).unwrap();
     let (tick, to) = (made.core.open_tick(slot), 7 * granule);
+    let remapped = made.core.arena.calls().remapped;
     assert!(made.core.carry(&run, to, slot, tick).unwrap().is_empty());
     made.core.check().unwrap();
+    assert_eq!(made.core.arena.calls().remapped - remapped, 3);
     for at in [4, 5, 6] {
         let old = made.at(at * granule);
-        assert_eq!((old.state, old.bytes), (State::Retiring, granule));
+        assert_eq!((old.state, old.bytes), (State::Stale, granule));
         assert_eq!((old.slot, old.tick), (slot, tick));
     }
     let hole = made.at(to);
-    assert_eq!((hole.state, hole.bytes), (State::Hole, 3 * granule));
+    assert_eq!((hole.state, hole.bytes), (State::Free, 3 * granule));
     assert_eq!((hole.slot, hole.tick), (slot, tick));
 }
 

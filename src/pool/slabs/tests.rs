@@ -2,14 +2,14 @@
 
 use std::mem::replace;
 
-use super::{CHEAP_SLOTS, Grant, MOST_SLOTS, NONE, SLAB_BYTES, Slabs};
+use crate::heap::UNIT;
+use crate::heap::size_class::{MOST, STEP, batch, class_of, is_slot, rounded};
+use crate::heap::slab::{CHEAP_SLOTS, MOST_SLOTS, SLAB_BYTES, Slab, Slabs};
+use crate::heap::{Epoch, FRESH, Grant, NONE, State};
 use crate::pool::PoolConfig;
 use crate::pool::cache::Cached;
 use crate::pool::core::Core;
 use crate::pool::core::tests::{Made, core};
-use crate::pool::extents::{Extent, FRESH, Slot, State};
-use crate::pool::index::UNIT;
-use crate::pool::size_class::{MOST, STEP, batch, class_of, is_slot, rounded};
 
 fn slots() -> impl Iterator<Item = u64> {
     let classes = (STEP..MOST).step_by(STEP as usize);
@@ -153,7 +153,7 @@ fn a_slab_that_is_not_its_extent_is_found() {
             |it| &mut it.extents.get_mut(extent).bytes,
             bytes + UNIT
         ));
-        for state in [State::Away, State::Hole] {
+        for state in [State::Unmapped, State::Free] {
             assert!(is_found(
                 core,
                 |it| &mut it.extents.get_mut(extent).state,
@@ -162,9 +162,9 @@ fn a_slab_that_is_not_its_extent_is_found() {
         }
     }
     // A record that is spare is no slab.
-    core.slabs.table.push(super::Slab {
+    core.slabs.table.push(Slab {
         extent: NONE,
-        ..super::Slab {
+        ..Slab {
             extent: 0,
             start: 0,
             bytes: 48,
@@ -274,10 +274,6 @@ fn a_slot_taken_counts_as_the_step_that_found_it() {
     };
     let before = steps(&core);
     let other = slot + 1;
-    let history = |of: Slot| Extent {
-        slot: of,
-        ..Extent::BLANK
-    };
     for (at, of, pending, said) in [
         (1, slot, false, (1, 0, 0)),
         (2, FRESH, false, (2, 0, 0)),
@@ -286,7 +282,7 @@ fn a_slot_taken_counts_as_the_step_that_found_it() {
         (5, other, true, (2, 2, 1)),
         (6, slot, true, (2, 2, 2)),
     ] {
-        core.count_slot(slot, 48, &history(of), pending);
+        core.count_slot(slot, 48, Epoch::new(of, 0), pending);
         let now = steps(&core);
         let since = (now.0 - before.0, now.1 - before.1, now.2 - before.2);
         assert_eq!(since, said, "{at}");
@@ -320,7 +316,7 @@ fn a_slab_goes_back_behind_its_stream_once_the_others_are_done_with_it() {
         made.core.check().unwrap();
         assert_eq!(made.core.slabs.mixed.len(), usize::from(!done));
         let freed = made.at(0);
-        let state = if done { State::Hole } else { State::Taken };
+        let state = if done { State::Free } else { State::Allocated };
         assert_eq!(freed.state, state);
         if done {
             assert_eq!((freed.slot, freed.tick), (made.slot, mine));

@@ -1,6 +1,6 @@
 //! Every call of the driver's table fails, from every place of the crate that makes it.
 //!
-//! The paths of `tests/faults`, and some of the CUDA device's own, run over the fake driver and,
+//! The paths of `tests/errors`, and some of the CUDA device's own, run over the fake driver and,
 //! where there is a GPU, over the real one. A path runs without a failure first, which gives its
 //! uses of each call and the places that made them; then again for each failure. A place that only a
 //! failure leads to (a mapping taken down because access to it was refused) is made to fail in its
@@ -9,7 +9,7 @@
 
 mod found;
 mod own;
-#[path = "../../../../tests/faults/paths.rs"]
+#[path = "../../../../tests/errors/paths.rs"]
 mod paths;
 #[path = "../../../../tests/common/variables.rs"]
 mod variables;

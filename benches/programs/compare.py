@@ -1,0 +1,140 @@
+"""Runs programs under several allocators in alternation, and makes the table of it.
+
+    python3 compare.py run RUNS.jsonl --programs moe,rl --rounds 7 [--allocators warpool,expandable]
+    python3 compare.py table RUNS.jsonl --commit C --command '...' > benches/results/programs-h200.json
+
+`run` adds a line a run to RUNS.jsonl and passes over what is there already, so a call that was cut
+short is made again. A run of each program that is not counted comes first. Every round runs each allocator once, each time another one first, since a
+machine drifts. `table` prints, per program, medians over the rounds of the pool's speed over the
+fastest other allocator's in the same round, of time inside the pool, and of what was reserved.
+Several pools are compared by naming them: --plugs new=a.so,old=b.so.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+def rows(path):
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines() if line]
+
+
+def one(program, allocator, plugs):
+    environment = dict(os.environ)
+    if allocator in plugs:
+        environment["PLUG"] = plugs[allocator]
+    command = [sys.executable, str(HERE / "run.py"), program]
+    command.append("warpool" if allocator in plugs else allocator)
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if not lines:
+        return dict(program=program, allocator=allocator, outcome=f"exit {done.returncode}")
+    return json.loads(lines[-1]) | dict(allocator=allocator)
+
+
+def run(asked):
+    plugs = dict(pair.split("=") for pair in asked.plugs.split(",") if pair)
+    allocators = asked.allocators.split(",")
+    there = {(row["program"], row["allocator"], row["round"]) for row in rows(asked.runs)}
+    for program in asked.programs.split(","):
+        # What is read from disk for the first time would count against the first allocator.
+        one(program, allocators[-1], plugs)
+    for number in range(asked.rounds):
+        for program in asked.programs.split(","):
+            turn = number % len(allocators)
+            for allocator in allocators[turn:] + allocators[:turn]:
+                if (program, allocator, number) in there:
+                    continue
+                row = one(program, allocator, plugs) | dict(round=number)
+                with asked.runs.open("a") as out:
+                    out.write(json.dumps(row) + "\n")
+                print(json.dumps(row), flush=True)
+
+
+def of_program(program, seen, pool):
+    """The row of one program."""
+    by_round = {}
+    for row in seen:
+        by_round.setdefault(row["round"], {})[row["allocator"]] = row
+    whole = [its for its in by_round.values() if pool in its and len(its) > 1]
+    peers = sorted({name for its in whole for name in its} - {pool})
+    median = lambda values: statistics.median(list(values))
+    ours = [its[pool] for its in whole]
+    ratios = [
+        min(row["seconds"] for name, row in its.items() if name in peers) / its[pool]["seconds"]
+        for its in whole
+    ]
+    inside = [100e-9 * (row["alloc_ns"] + row["free_ns"]) / row["seconds"] for row in ours]
+    line = dict(
+        program=program,
+        rounds=len(whole),
+        seconds=round(median(row["seconds"] for row in ours), 2),
+        speed=round(median(ratios), 3),
+        inside=round(median(inside), 2),
+        created=int(median(row["created"] for row in ours)),
+        remapped=int(median(row["remapped"] for row in ours)),
+        reserved=round(median(row["reserved_bytes"] / row["live_bytes"] for row in ours), 3),
+    )
+    for peer in peers:
+        its = [rows[peer] for rows in whole if peer in rows]
+        line[f"{peer} s"] = round(median(row["seconds"] for row in its), 2)
+        line[f"{peer} reserved"] = round(
+            median(row["reserved_bytes"] / row["live_bytes"] for row in its), 3
+        )
+    sums = [row["loss_sum"] for its in whole for row in its.values()]
+    far = max(sums) - min(sums) > 1e-4 * max(1.0, abs(sums[0]))
+    line["losses"] = f"{min(sums)} to {max(sums)}" if far else "equal"
+    return line
+
+
+def table(asked):
+    seen = [row for row in rows(asked.runs) if row["outcome"] == "ok"]
+    programs = sorted({row["program"] for row in seen})
+    lines = [of_program(p, [row for row in seen if row["program"] == p], asked.pool) for p in programs]
+    columns = list(dict.fromkeys(name for line in lines for name in line))
+    print(
+        json.dumps(
+            dict(
+                title="Real PyTorch programs",
+                gpu=seen[0]["gpu"],
+                driver=asked.driver,
+                commit=asked.commit,
+                date=asked.date,
+                command=asked.command,
+                columns=columns,
+                rows=lines,
+            ),
+            indent=1,
+        )
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    verbs = parser.add_subparsers(required=True)
+    runs = verbs.add_parser("run")
+    runs.add_argument("runs", type=Path)
+    runs.add_argument("--programs", default="moe,rl,gpt,tables,resnet,detect,llama,dino")
+    runs.add_argument("--allocators", default="warpool,native,expandable,cuda-async")
+    runs.add_argument("--rounds", type=int, default=7)
+    runs.add_argument("--plugs", default=f"warpool={os.environ.get('PLUG', '')}")
+    runs.set_defaults(do=run)
+    tables = verbs.add_parser("table")
+    tables.add_argument("runs", type=Path)
+    tables.add_argument("--pool", default="warpool")
+    for name in ("driver", "commit", "date", "command"):
+        tables.add_argument(f"--{name}", default="")
+    tables.set_defaults(do=table)
+    asked = parser.parse_args()
+    asked.do(asked)
+
+
+main()

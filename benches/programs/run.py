@@ -1,0 +1,155 @@
+"""Runs one of the programs under an allocator of choice and prints what it saw, as one JSON line.
+
+    python3 run.py NAME native|expandable|cuda-async|warpool [--trace FILE.csv.gz]
+
+NAME is one of programs.py. `warpool` is the pool behind the library at $PLUG, which build.sh makes;
+POOL_LIMIT caps it, POOL_SLACK and POOL_REMAP=0 set those options. Times leave the set-up out. The sum
+of the losses must agree between allocators to a few digits. With --trace (`native` alone) it also
+writes what the allocator was asked for, in the columns of RMM's log.
+"""
+
+import argparse
+import ctypes
+import gzip
+import json
+import os
+import random
+import sys
+import time
+
+PEERS = {
+    "native": "",
+    "expandable": "expandable_segments:True",
+    "cuda-async": "backend:cudaMallocAsync",
+    "warpool": "",
+}
+# What the plug's `wp_stat` numbers.
+STATS = [
+    "live_bytes",
+    "reserved_bytes",
+    "requested_bytes",
+    "allocations",
+    "alloc_ns",
+    "timed_allocs",
+    "free_ns",
+    "timed_frees",
+    "remapped",
+    "created",
+    "waits",
+    "active_bytes",
+    "empty_pair_ns",
+]
+
+
+def options():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("allocator", choices=PEERS)
+    parser.add_argument("--trace")
+    return parser.parse_args()
+
+
+def plug(torch):
+    """Puts the pool in place of PyTorch's allocator; gives its library."""
+    path = os.path.abspath(os.environ["PLUG"])
+    library = ctypes.CDLL(path)
+    library.wp_stat.restype = ctypes.c_uint64
+    allocator = torch.cuda.memory.CUDAPluggableAllocator(path, "wp_alloc", "wp_free")
+    record = ctypes.cast(library.wp_record, ctypes.c_void_p).value
+    allocator._allocator.set_record_stream_fn(record)
+    torch.cuda.memory.change_current_allocator(allocator)
+    return library
+
+
+def write_trace(torch, path):
+    """The allocator's history as RMM's log. Pointers are numbers of blocks, used again when free."""
+    events = torch.cuda.memory._snapshot()["device_traces"][0]
+    numbers, spare, sizes, streams, rows = {}, [], {}, {}, 0
+    with gzip.open(path, "wt", 9) as out:
+        out.write("Thread,Time,Action,Pointer,Size,Stream\n")
+
+        def row(action, number, stream):
+            pointer = 0x7F0000000000 + number * 256
+            at = f"00:00:00:{rows % 1000000:06d}"
+            out.write(f"1,{at},{action},0x{pointer:x},{sizes[number]},{stream}\n")
+
+        for event in events:
+            stream = streams.setdefault(event["stream"], len(streams))
+            if event["action"] == "alloc":
+                number = spare.pop() if spare else len(sizes)
+                numbers[event["addr"]] = number
+                sizes[number] = event["size"]
+                row("allocate", number, stream)
+            elif event["action"] == "free_requested" and event["addr"] in numbers:
+                number = numbers.pop(event["addr"])
+                row("free", number, stream)
+                spare.append(number)
+            else:
+                continue
+            rows += 1
+    print(f"{rows} events, {len(streams)} streams: {path}", file=sys.stderr)
+
+
+def main():
+    asked = options()
+    if PEERS[asked.allocator]:
+        os.environ["PYTORCH_ALLOC_CONF"] = PEERS[asked.allocator]
+    import torch
+
+    from programs import PROGRAMS
+
+    torch.manual_seed(0)
+    random.seed(0)
+    library = plug(torch) if asked.allocator == "warpool" else None
+    torch.zeros(1, device="cuda")
+    losses, began = [], [time.time()]
+    if asked.trace:
+        torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=6000000)
+    else:
+        # A recorded program keeps no losses, which would be live in the trace.
+        backward = torch.Tensor.backward
+
+        def noting(self, *args, **kwargs):
+            losses.append(self.detach().float().reshape(()))
+            return backward(self, *args, **kwargs)
+
+        torch.Tensor.backward = noting
+    setting_up = torch.device("cuda")  # models are made on the GPU, which is quick
+    setting_up.__enter__()
+
+    def ready():
+        setting_up.__exit__(None, None, None)
+        torch.cuda.synchronize()
+        if library:
+            library.wp_reset()
+        began[0] = time.time()
+
+    outcome = "ok"
+    try:
+        PROGRAMS[asked.program]("cuda", ready, lambda x: losses.append(float(x)))
+        torch.cuda.synchronize()
+    except torch.OutOfMemoryError:
+        outcome = "out of memory"
+    seconds = time.time() - began[0]
+    total = sum(float(loss) for loss in losses)
+    seen = dict(
+        program=asked.program,
+        allocator=asked.allocator,
+        outcome=outcome,
+        seconds=round(seconds, 4),
+        losses=len(losses),
+        loss_sum=round(total, 4),
+        gpu=torch.cuda.get_device_name(),
+    )
+    if library:
+        seen |= {name: library.wp_stat(at) for at, name in enumerate(STATS)}
+        seen["books"] = "ok" if library.wp_check() == 0 else "wrong"
+    else:
+        seen["live_bytes"] = torch.cuda.max_memory_allocated()
+        seen["reserved_bytes"] = torch.cuda.max_memory_reserved()
+    print(json.dumps(seen), flush=True)
+    if asked.trace:
+        write_trace(torch, asked.trace)
+
+
+main()

@@ -1,0 +1,474 @@
+/*
+ * quant_kernel.cuh: from values to codes with scales, in one pass over memory.
+ *
+ * A slot is 16 bytes of values, V elements of a row, and a thread's unit. Three kernels differ in
+ * what shares a scale: neighbouring lanes of a warp, all threads of a row, or a block of threads.
+ */
+#ifndef WARPOOL_QUANT_KERNEL_CUH
+#define WARPOOL_QUANT_KERNEL_CUH
+
+#include "codec.cuh"
+#include "convert_kernel.cuh"
+#include "fused_ops.cuh"
+
+namespace wp {
+
+constexpr unsigned QUANT_THREADS = 256;
+
+template <class S>
+constexpr int SLOT = 128 / S::SIZE;
+
+constexpr int GROUP_UNROLL = 4; /* slots a thread, QUANT_THREADS apart */
+
+template <bool B>
+struct Known {
+    static constexpr bool VALUE = B;
+};
+
+/* What a thread may use at once. */
+struct Alignment {
+    bool values; /* 16 bytes of values */
+    bool codes;  /* the codes of a slot; of 6 bits, three words */
+    bool whole;  /* both, and no slot lies partly in a row */
+};
+
+/* How the slots of a tensor lie, and its scales. */
+struct Slots {
+    u64 rows;      /* those of padding too */
+    u64 per_row;
+    u64 step_rows; /* QUANT_THREADS slots further */
+    u64 step_slots;
+    Divisor by_row; /* by per_row, for `narrow` */
+    bool narrow;    /* more than one row, of fewer than 2^31 slots in all */
+    u32 row_shift, shift; /* rows and slots of a scale, as powers of two; 63 for all */
+    u64 scale_row, scale_slot; /* scales from one to the next of another row, and of the same one */
+    bool tiled;
+    Alignment aligned;
+};
+
+struct Place {
+    u64 row, slot;
+};
+
+/* The place of a thread's first slot: the only one that takes a division. */
+__device__ __forceinline__ Place first_place(const Slots &s, u32 unroll) {
+    const u64 at = blockIdx.x * (u64)(QUANT_THREADS * unroll) + threadIdx.x;
+    if (s.rows == 1 && at < s.per_row) return {0, at};
+    const u64 row = s.narrow ? s.by_row.quotient((u32)at) : at / s.per_row;
+    return {row, at - row * s.per_row};
+}
+
+__device__ __forceinline__ Place next_place(const Slots &s, Place at) {
+    at.row += s.step_rows;
+    at.slot += s.step_slots;
+    const bool beyond = at.slot >= s.per_row;
+    return {at.row + beyond, beyond ? at.slot - s.per_row : at.slot};
+}
+
+__device__ __forceinline__ u64 scale_place(const Slots &s, u64 pitch, const Place &at) {
+    const u64 r = at.row >> s.row_shift, c = at.slot >> s.shift;
+    return s.tiled ? scale_index(WP_SCALES_TILED, pitch, r, c) : r * s.scale_row + c * s.scale_slot;
+}
+
+/* Whether a slot has values at all, and whether it is loaded at once. */
+template <class S>
+__device__ __forceinline__ bool has_values(const wp_quantize &a, u64 row, u64 slot) {
+    return row < a.rows && slot * SLOT<S> < a.cols;
+}
+
+template <class S>
+__device__ __forceinline__ bool at_once(const wp_quantize &a, bool aligned, u64 row, u64 slot) {
+    return aligned && row < a.rows && slot * SLOT<S> + SLOT<S> <= a.cols;
+}
+
+/* A slot that is not whole, an element at a time: each comes in at the end of the words. */
+template <class S>
+__device__ __forceinline__ Vector<typename S::Bits, SLOT<S>> load_part(const wp_quantize &a, u64 row, u64 slot) {
+    using Bits = typename S::Bits;
+    constexpr int V = SLOT<S>;
+    const Bits *at = (const Bits *)(a.values + row * a.values_pitch) + slot * V;
+    const u32 here = row < a.rows && slot * V < a.cols ? (u32)min(a.cols - slot * V, (u64)V) : 0;
+    u32 w[4] = {};
+#pragma unroll 1
+    for (u32 i = 0; i < V; i++) {
+        const u32 x = i < here ? at[i] : 0;
+        if constexpr (S::SIZE == 32) {
+            w[0] = w[1], w[1] = w[2], w[2] = w[3], w[3] = x;
+        } else {
+#pragma unroll
+            for (int k = 0; k < 3; k++) w[k] = __funnelshift_r(w[k], w[k + 1], 16);
+            w[3] = w[3] >> 16 | x << 16;
+        }
+    }
+    return bits_as<Vector<Bits, V>>(w);
+}
+
+/* The slot's values; zeros beyond the row. */
+template <class S>
+__device__ __forceinline__ Vector<typename S::Bits, SLOT<S>> load_slot(const wp_quantize &a, bool aligned, u64 row, u64 slot) {
+    if (at_once<S>(a, aligned, row, slot))
+        return load_streaming<typename S::Bits, SLOT<S>>(a.values + row * a.values_pitch + slot * 16);
+    return load_part<S>(a, row, slot);
+}
+
+/*
+ * The slots of a thread: place(u) is that of slot u. All whole ones are on their way before any is
+ * looked at; the others come afterwards, by one copy of the code, in which the slots go round.
+ */
+template <class S, int U, class PlaceOf>
+__device__ __forceinline__ void load_slots(Words<typename S::Bits, SLOT<S>> (&x)[U], const wp_quantize &a,
+                                           const Alignment &aligned, const PlaceOf &place) {
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        const Place at = place(u);
+        x[u] = {};
+        if (at_once<S>(a, aligned.values, at.row, at.slot))
+            x[u] = load_words<typename S::Bits, SLOT<S>>(a.values + at.row * a.values_pitch + at.slot * 16, Kept::IN_TURN);
+    }
+    if (aligned.whole) return;
+#pragma unroll 1
+    for (int u = 0; u < U; u++) {
+        const Place at = place(u);
+        Words<typename S::Bits, SLOT<S>> now = x[0];
+        if (!at_once<S>(a, aligned.values, at.row, at.slot))
+            now = bits_as<Words<typename S::Bits, SLOT<S>>>(load_part<S>(a, at.row, at.slot));
+#pragma unroll
+        for (int i = 0; i + 1 < U; i++) x[i] = x[i + 1];
+        x[U - 1] = now;
+    }
+}
+
+/*
+ * Stores a slot's codes. Of 6 bits, 16 codes are three words: four lanes of 4 codes have three bytes
+ * each, two lanes of 8 have six; each stores words, put together with its neighbour's codes. All lanes
+ * of a warp take part. WHOLE: as Alignment has it.
+ */
+template <class Q, bool WHOLE, int V>
+__device__ __forceinline__ void store_codes(const wp_quantize &a, bool aligned, u64 row, u64 slot, u64 codes) {
+    constexpr int BITS = V * Q::SIZE;
+    const u64 col = slot * V, at = a.codes + row * a.codes_pitch + slot * (BITS / 8);
+    const u64 last = Q::SIZE == 6 ? col / 16 * 16 + 16 : col + V;
+    if constexpr (Q::SIZE == 6) {
+        const u32 next = __shfl_down_sync(0xFFFFFFFF, (u32)codes, 1);
+        if (aligned && last <= a.cols && row < a.rows) {
+            const u32 lane = slot % (16 / V);
+            if constexpr (V == 4) {
+                u32 *words = (u32 *)(at - lane * 3);
+                if (lane < 3) words[lane] = (u32)codes >> (8 * lane) | next << (24 - 8 * lane);
+            } else if (lane == 0) {
+                ((u32 *)at)[0] = (u32)codes;
+                ((u32 *)at)[1] = (u32)(codes >> 32) | next << 16;
+            } else {
+                ((u32 *)(at + 2))[0] = (u32)(codes >> 16);
+            }
+            return;
+        }
+    } else if (aligned && last <= a.cols && row < a.rows) {
+        if constexpr (BITS == 64) {
+            __stcs((uint2 *)at, make_uint2((u32)codes, (u32)(codes >> 32)));
+        } else if constexpr (BITS == 32) {
+            __stcs((u32 *)at, (u32)codes);
+        } else {
+            __stcs((u16 *)at, (u16)codes);
+        }
+        return;
+    }
+    if (WHOLE || col >= a.cols || row >= a.rows) return;
+    const u32 here = (u32)min(a.cols - col, (u64)V), bytes = (here * Q::SIZE + 7) / 8;
+    /* The code of a value that is not there may be other than 0: the zero point is. */
+    if (here < V) codes &= (1ull << (here * Q::SIZE)) - 1;
+#pragma unroll 1
+    for (u32 i = 0; i < bytes; i++) ((u8 *)at)[i] = (u8)(codes >> (8 * i));
+}
+
+/* What the values of a slot, a group, a row or a square reach. */
+struct Reach {
+    u32 most, low; /* `low` for zero points alone: then `most` is of the positive values */
+
+    __device__ __forceinline__ void join(u32 other_most, u32 other_low) {
+        most = max(most, other_most);
+        low = max(low, other_low);
+    }
+    __device__ __forceinline__ u32 amax() const { return max(most, low); }
+};
+
+template <class S, class Q>
+__device__ __forceinline__ Reach reach_of(const Vector<typename S::Bits, SLOT<S>> &x, bool zeros) {
+    if constexpr (INTEGER<Q>) {
+        if (zeros) {
+            i32 high = 0, low = 0;
+#pragma unroll
+            for (int i = 0; i < SLOT<S>; i++) {
+                const i32 bits = (i32)__float_as_uint(to_float<S>(x.v[i]));
+                high = max(high, bits);
+                low = max(low, (i32)((u32)bits ^ F32::SIGN));
+            }
+            return {(u32)high, (u32)low};
+        }
+    }
+    return {largest_of<S, SLOT<S>>(x), 0};
+}
+
+template <class Q>
+__device__ __forceinline__ Scale scale_for(const wp_quantize &a, const Reach &reach, float tensor) {
+    if constexpr (INTEGER<Q>) {
+        if (a.zeros != 0) return scale_between<Q>(reach.low, reach.most);
+    }
+    return scale_of<Q>(a.kind, reach.most, tensor);
+}
+
+/* The scale with index `at`; 0 for one of padding. */
+__device__ __forceinline__ void store_scale(const wp_quantize &a, u64 at, const Scale &scale, bool padding) {
+    const u32 stored = padding ? 0 : scale.stored;
+    if (a.kind == WP_SCALE_F32) {
+        ((u32 *)a.scales)[at] = stored;
+    } else {
+        ((u8 *)a.scales)[at] = (u8)stored;
+    }
+    if (a.zeros != 0) ((signed char *)a.zeros)[at] = (signed char)scale.zero;
+}
+
+__device__ __forceinline__ Coding coding_of(const wp_quantize &a, i32 high) {
+    return {a.seed, a.zeros != 0 ? -high - 1 : -high, a.rounding == WP_STOCHASTIC};
+}
+
+template <class Q>
+constexpr i32 HIGHEST = 0;
+template <>
+constexpr i32 HIGHEST<I8> = I8::HIGH;
+template <>
+constexpr i32 HIGHEST<I4> = I4::HIGH;
+
+/* By whole blocks: an atomic only from a block that has something new to say. */
+__device__ __forceinline__ void raise_amax(wp_addr amax, u32 most) {
+    if (amax == 0) return;
+    __shared__ u32 block_most;
+    if (threadIdx.x == 0) block_most = 0;
+    __syncthreads();
+    most = warp_max(most);
+    if (threadIdx.x % 32 == 0) atomicMax(&block_most, most);
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    const u32 all = block_most > F32::OVERFLOW ? F32::QNAN : block_most;
+    if (all > *(volatile u32 *)amax) atomicMax((u32 *)amax, all);
+}
+
+/* What each of a thread's slots is multiplied by. As in in_turn(), a loop takes the first and has the others move. */
+template <class Q, int U>
+struct Scales {
+    float inverse[U];
+    i32 zero[INTEGER<Q> ? U : 1];
+
+    __device__ __forceinline__ Scale of(int u) const { return {inverse[u], 0, INTEGER<Q> ? zero[INTEGER<Q> ? u : 0] : 0}; }
+    __device__ __forceinline__ void move_on() {
+#pragma unroll
+        for (int i = 0; i + 1 < U; i++) {
+            inverse[i] = inverse[i + 1];
+            if constexpr (INTEGER<Q>) zero[i] = zero[i + 1];
+        }
+    }
+};
+
+struct OneScale {
+    Scale scale;
+
+    __device__ __forceinline__ const Scale &of(int) const { return scale; }
+    __device__ __forceinline__ void move_on() {}
+};
+
+/* For a thread's slots, to codes: those to nearest that are whole each by code of its own, all others by one. */
+template <class S, class Q, int U, class PlaceOf, class ScaleOf>
+__device__ __forceinline__ void encode_slots(Words<typename S::Bits, SLOT<S>> (&x)[U], const wp_quantize &a,
+                                             const Alignment &aligned, const PlaceOf &place, ScaleOf &&scales) {
+    constexpr int V = SLOT<S>;
+    const Coding how = coding_of(a, HIGHEST<Q>);
+    const auto slot = [&](auto nearest, int u, const Words<typename S::Bits, V> &words, const Scale &scale) {
+        constexpr bool WHOLE = decltype(nearest)::VALUE;
+        const Place at = place(u);
+        const u64 codes = encode<S, Q, WHOLE>(bits_as<Vector<typename S::Bits, V>>(words), scale, how,
+                                              at.row * a.cols + at.slot * V);
+        store_codes<Q, WHOLE, V>(a, WHOLE || aligned.codes, at.row, at.slot, codes);
+    };
+    if (aligned.whole && !how.stochastic) {
+        in_turn<false>(x, [&](int u, const auto &words) { slot(Known<true>(), u, words, scales.of(u)); });
+    } else {
+        in_turn<true>(x, [&](int u, const auto &words) {
+            slot(Known<false>(), u, words, scales.of(0));
+            scales.move_on();
+        });
+    }
+}
+
+/* By selects: an index would put the slots' into memory. */
+__device__ __forceinline__ Reach picked(bool second, const Reach &x, const Reach &y) {
+    return {second ? y.most : x.most, second ? y.low : x.low};
+}
+
+/*
+ * A scale of each slot from the largest of its group, by neighbouring lanes: lane i of a group works out,
+ * and stores, that of the group's slot i, for all its lanes. With 2 lanes in two rounds.
+ */
+template <class S, class Q, int U>
+__device__ __forceinline__ void scale_groups(const wp_quantize &a, const Slots &slots, const Place &first,
+                                             Reach (&reach)[U], Scales<Q, U> &scales) {
+    static_assert(U == 4, "a lane picks one of four");
+    const u32 lanes = 1u << slots.shift, lane = threadIdx.x & (lanes - 1);
+    const float tensor = a.tensor_scale != 0 ? *(const float *)a.tensor_scale : 0.0f;
+#pragma unroll 1
+    for (u32 d = 1; d < lanes; d *= 2) {
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            reach[u].most = max(reach[u].most, __shfl_xor_sync(0xFFFFFFFF, reach[u].most, d));
+            if (INTEGER<Q> && a.zeros != 0) reach[u].low = max(reach[u].low, __shfl_xor_sync(0xFFFFFFFF, reach[u].low, d));
+        }
+    }
+#pragma unroll 1
+    for (u32 from = 0; from < U; from += lanes) {
+        const u32 pick = from + lane;
+        const Reach own = picked(pick & 2, picked(pick & 1, reach[0], reach[1]), picked(pick & 1, reach[2], reach[3]));
+        Place at = first;
+#pragma unroll
+        for (u32 u = 1; u < U; u++)
+            if (u <= pick) at = next_place(slots, at);
+        const Scale scale = scale_for<Q>(a, own, tensor);
+        if (pick < U && at.row < slots.rows) {
+            const bool padding = !has_values<S>(a, at.row, at.slot >> slots.shift << slots.shift);
+            store_scale(a, scale_place(slots, a.scales_pitch, at), scale, padding);
+        }
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            const float inverse = __shfl_sync(0xFFFFFFFF, scale.inverse, u, lanes);
+            if (u - from < lanes) scales.inverse[u] = inverse;
+            if constexpr (INTEGER<Q>) {
+                const i32 zero = __shfl_sync(0xFFFFFFFF, scale.zero, u, lanes);
+                if (u - from < lanes) scales.zero[u] = zero;
+            }
+        }
+    }
+}
+
+/* Whether few registers do. */
+template <class S, class Q>
+constexpr bool SHORT = S::SIZE == 32 || (Q::SIZE == 8 && !INTEGER<Q>);
+
+/*
+ * Blocks of group_kernel a multiprocessor is to hold: four were 1 to 10 % faster than three (measured), where
+ * the registers go round. On other architectures they do not everywhere.
+ */
+#ifndef __CUDA_ARCH__
+#define WP_ARCH 0
+#else
+#define WP_ARCH __CUDA_ARCH__
+#endif
+#if WP_ARCH == 900
+template <class S, class Q>
+constexpr int GROUP_BLOCKS = INTEGER<Q> || (S::SIZE == 16 && Q::SIZE == 4) || (SAME<S, F16> && Q::SIZE == 8) ? 3 : 4;
+#else
+template <class S, class Q>
+constexpr int GROUP_BLOCKS = WP_ARCH < 890 && S::SIZE == 16 && Q::SIZE == 6 ? 2 : 3;
+#endif
+
+/* Groups of a row, each in neighbouring lanes; or one scale that is given. */
+template <class S, class Q>
+__global__ void __launch_bounds__(QUANT_THREADS, GROUP_BLOCKS<S, Q>) group_kernel(const wp_quantize a, const Slots slots) {
+    constexpr int V = SLOT<S>, U = GROUP_UNROLL;
+    const Place first = first_place(slots, U);
+    Place at = first;
+    const auto place = [&](int u) { return at = u == 0 ? first : next_place(slots, at); };
+    Words<typename S::Bits, V> x[U];
+    load_slots<S>(x, a, slots.aligned, place);
+    Reach reach[U];
+    u32 most = 0;
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        reach[u] = reach_of<S, Q>(bits_as<Vector<typename S::Bits, V>>(x[u]), a.zeros != 0);
+        most = max(most, reach[u].amax());
+    }
+    Scales<Q, U> scales = {};
+    if (a.granularity == WP_PER_TENSOR) {
+        const float inverse = scale_given(*(const float *)a.scales).inverse;
+#pragma unroll
+        for (int u = 0; u < U; u++) scales.inverse[u] = inverse;
+    } else {
+        scale_groups<S, Q>(a, slots, first, reach, scales);
+    }
+    /* Before the codes where that spares the register that a fourth block lacks. */
+    if constexpr (S::SIZE == 32) raise_amax(a.amax, most);
+    encode_slots<S, Q>(x, a, slots.aligned, place, scales);
+    if constexpr (S::SIZE != 32) raise_amax(a.amax, most);
+}
+
+/* The largest of each `lanes` neighbouring threads, a power of two from 32 on. By whole blocks. */
+__device__ __forceinline__ u32 row_max(u32 x, u32 lanes) {
+    __shared__ u32 of_warps[QUANT_THREADS / 32];
+    x = warp_max(x);
+    if (lanes == 32) return x;
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = x;
+    __syncthreads();
+    const u32 first = threadIdx.x / lanes * (lanes / 32);
+    for (u32 w = 0; w < lanes / 32; w++) x = max(x, of_warps[first + w]);
+    return x;
+}
+
+/* Slots a thread keeps in registers. */
+constexpr int ROW_HELD = 8;
+
+/* A scale a row: `lanes` threads keep it, as far as it goes, and read what is beyond a second time. */
+template <class S, class Q>
+__global__ void __launch_bounds__(QUANT_THREADS, SHORT<S, Q> ? 3 : 2) row_kernel(const wp_quantize a, u32 lanes, const Alignment aligned) {
+    constexpr int V = SLOT<S>, R = ROW_HELD;
+    const u32 lane = threadIdx.x & (lanes - 1), shift = 31 - __clz(lanes);
+    const u64 row = blockIdx.x * (u64)(QUANT_THREADS >> shift) + (threadIdx.x >> shift);
+    const u64 slots = (a.cols + V - 1) / V;
+    /* As many slots for all lanes: they exchange codes of 6 bits, and maxima. The first are read last. */
+    const u64 most = (slots - 1) / ((u64)R << shift);
+    Words<typename S::Bits, V> x[R];
+    Reach reach = {0, 0};
+    u64 from = most * R;
+    const auto place = [&](int k) { return Place{row, lane + ((from + k) << shift)}; };
+#pragma unroll 1
+    for (u64 round = 0; round <= most; round++) {
+        from = (most - round) * R;
+        load_slots<S>(x, a, aligned, place);
+#pragma unroll
+        for (int k = 0; k < R; k++) {
+            const Reach here = reach_of<S, Q>(bits_as<Vector<typename S::Bits, V>>(x[k]), a.zeros != 0);
+            reach.join(here.most, here.low);
+        }
+    }
+    reach.most = row_max(reach.most, lanes);
+    if (a.zeros != 0) reach.low = row_max(reach.low, lanes);
+    const Scale scale = scale_for<Q>(a, reach, 0.0f);
+    if (lane == 0 && row < a.rows) store_scale(a, scale_index(a.layout, a.scales_pitch, row, 0), scale, false);
+#pragma unroll 1
+    for (from = 0; from <= most * R; from += R) {
+        if (from > 0) load_slots<S>(x, a, aligned, place);
+        encode_slots<S, Q>(x, a, aligned, place, OneScale{scale});
+    }
+    raise_amax(a.amax, row < a.rows ? reach.amax() : 0);
+}
+
+/* A square of 128 by 128 in the registers of a block. */
+template <class S, class Q>
+__global__ void __launch_bounds__(QUANT_THREADS, S::SIZE == 32 ? 2 : 3)
+    square_kernel(const wp_quantize a, u32 across, const Alignment aligned) {
+    constexpr int V = SLOT<S>, LANES = 128 / V, ROWS = QUANT_THREADS / LANES, U = 128 / ROWS;
+    const u32 r = blockIdx.x / across, c = blockIdx.x % across;
+    const u64 row = r * 128ull + threadIdx.x / LANES, slot = c * (u64)LANES + threadIdx.x % LANES;
+    const auto place = [&](int u) { return Place{row + (u32)(u * ROWS), slot}; };
+    Words<typename S::Bits, V> x[U];
+    load_slots<S>(x, a, aligned, place);
+    u32 most = 0;
+#pragma unroll
+    for (int u = 0; u < U; u++) most = max(most, largest_of<S, V>(bits_as<Vector<typename S::Bits, V>>(x[u])));
+    most = row_max(most, QUANT_THREADS);
+    const Scale scale = scale_f32(most, TOP<Q>);
+    if (threadIdx.x == 0) store_scale(a, scale_index(a.layout, a.scales_pitch, r, c), scale, false);
+    encode_slots<S, Q>(x, a, aligned, place, OneScale{scale});
+    raise_amax(a.amax, most);
+}
+
+}  // namespace wp
+
+#endif /* WARPOOL_QUANT_KERNEL_CUH */

@@ -1,0 +1,186 @@
+//! What quantising into every format shares: shapes, checks, the launch.
+
+use super::launch::queue_with;
+use super::rows::pitch_bytes;
+use super::{Quantize, Rounding, Rows, RowsMut, View, ViewMut, Wide};
+use crate::device::{Addr, Launch, Stream, Use};
+use crate::driver::abi;
+use crate::error::{Error, Result};
+use crate::seeded::seeded;
+
+use bytemuck::Pod;
+
+/// Bytes of a view, and their place in the log of their buffer.
+#[derive(Clone, Copy)]
+pub(super) struct Part<'a> {
+    pub(super) addr: Addr,
+    pub(super) bytes: u64,
+    pub(super) used: Option<Use<'a>>,
+}
+
+/// Rows of one side, without their type.
+pub(super) struct Side<'a> {
+    part: Part<'a>,
+    rows: u64,
+    cols: u64,
+    pitch: u64,
+}
+
+impl<'a, T: Pod> From<&Rows<'a, T>> for Side<'a> {
+    fn from(rows: &Rows<'a, T>) -> Self {
+        Self {
+            part: read(&rows.view),
+            rows: rows.rows,
+            cols: rows.cols,
+            pitch: pitch_bytes::<T>(rows.rows, rows.cols, rows.pitch),
+        }
+    }
+}
+
+impl<'a, T: Pod> From<&RowsMut<'a, T>> for Side<'a> {
+    fn from(rows: &RowsMut<'a, T>) -> Self {
+        Self {
+            part: written(&rows.view),
+            rows: rows.rows,
+            cols: rows.cols,
+            pitch: pitch_bytes::<T>(rows.rows, rows.cols, rows.pitch),
+        }
+    }
+}
+
+/// The bytes of a view.
+pub(super) fn read<'a, T: Pod>(view: &View<'a, T>) -> Part<'a> {
+    Part {
+        addr: view.addr(),
+        bytes: view.bytes(),
+        used: view.used(),
+    }
+}
+
+/// The bytes of a view.
+pub(super) fn written<'a, T: Pod>(view: &ViewMut<'a, T>) -> Part<'a> {
+    Part {
+        addr: view.addr(),
+        bytes: view.bytes(),
+        used: view.used(),
+    }
+}
+
+/// A launch in the making: its arguments and what it reads and writes besides values and codes.
+pub(super) struct Plan<'a> {
+    pub(super) args: abi::wp_quantize,
+    pub(super) reads: Vec<Part<'a>>,
+    pub(super) writes: Vec<Part<'a>>,
+    values: Part<'a>,
+    codes: Part<'a>,
+}
+
+impl<'a> Plan<'a> {
+    /// Values of `S` and codes of `format`, of which a row of `cols` takes `code_cols(cols)`.
+    pub(super) fn new<S: Wide>(
+        values: Side<'a>,
+        codes: Side<'a>,
+        format: u32,
+        code_cols: impl Fn(u64) -> u64,
+    ) -> Result<Self> {
+        let wanted = (values.rows, code_cols(values.cols));
+        if (codes.rows, codes.cols) != wanted {
+            let why = format!(
+                "{} x {} of codes, but {} x {} values take {} x {}",
+                codes.rows, codes.cols, values.rows, values.cols, wanted.0, wanted.1
+            );
+            return Err(Error::invalid("codes", why));
+        }
+        let args = abi::wp_quantize {
+            values: values.part.addr,
+            codes: codes.part.addr,
+            scales: 0,
+            zeros: 0,
+            tensor_scale: 0,
+            amax: 0,
+            rows: values.rows,
+            cols: values.cols,
+            values_pitch: values.pitch,
+            codes_pitch: codes.pitch,
+            scales_pitch: 0,
+            seed: 0,
+            type_: S::TYPE,
+            format,
+            kind: abi::WP_SCALE_F32,
+            granularity: abi::WP_PER_TENSOR,
+            group: 0,
+            layout: abi::WP_SCALES_BY_ROW,
+            rounding: abi::WP_NEAREST,
+            pad: 0,
+        };
+        Ok(Self {
+            args,
+            reads: Vec::new(),
+            writes: Vec::new(),
+            values: values.part,
+            codes: codes.part,
+        })
+    }
+
+    /// Which elements share a scale, and how scales lie.
+    pub(super) fn grained(mut self, granularity: u32, group: u32, layout: u32, pitch: u64) -> Self {
+        self.args.granularity = granularity;
+        self.args.group = group;
+        self.args.layout = layout;
+        self.args.scales_pitch = pitch;
+        self
+    }
+
+    /// Queues the way from values to codes.
+    ///
+    /// # Safety
+    /// As for [`Backend::launch`](crate::device::Backend::launch).
+    pub(super) unsafe fn quantize(mut self, stream: &Stream, how: Quantize<'a>) -> Result<()> {
+        (self.args.rounding, self.args.seed) = match how.rounding {
+            Rounding::Nearest => (abi::WP_NEAREST, 0),
+            Rounding::Stochastic { seed } => (abi::WP_STOCHASTIC, seed),
+            other => {
+                let why = format!("{other:?}: codes are rounded to nearest or stochastically");
+                return Err(Error::invalid("rounding", why));
+            }
+        };
+        if let Some(amax) = &how.amax {
+            enough("amax", amax.len(), 1)?;
+            self.args.amax = amax.addr();
+            if !seeded!("amax-write-not-ordered") {
+                self.writes.push(written(amax));
+            }
+        }
+        self.reads.push(self.values);
+        self.writes.push(self.codes);
+        // SAFETY: the caller's duty.
+        unsafe {
+            queue_with(
+                stream,
+                &self.reads,
+                &self.writes,
+                &Launch::Quantize(self.args),
+            )
+        }
+    }
+
+    /// Queues the way back.
+    ///
+    /// # Safety
+    /// As for [`Backend::launch`](crate::device::Backend::launch).
+    pub(super) unsafe fn dequantize(mut self, stream: &Stream) -> Result<()> {
+        self.reads.push(self.codes);
+        let (writes, launch) = ([self.values], Launch::Dequantize(self.args));
+        // SAFETY: the caller's duty.
+        unsafe { queue_with(stream, &self.reads, &writes, &launch) }
+    }
+}
+
+/// Checks that a view has the elements that are needed.
+pub(super) fn enough(what: &'static str, len: u64, needed: u64) -> Result<()> {
+    if len < needed {
+        let why = format!("it has {len} elements, and needs {needed}");
+        return Err(Error::invalid(what, why));
+    }
+    Ok(())
+}

@@ -1,0 +1,178 @@
+//! Integers with scales: 8 and 4 bits, per channel and per group, symmetric and not.
+//!
+//! A channel is a row. Symmetric codes are -127 to 127 (-7 to 7), and the value of one is
+//! code * scale with
+//!
+//! - scale = amax / 127 (7), amax the largest magnitude that shares the scale;
+//! - code = the integer nearest to value * (1 / scale), ties to even, or stochastically rounded.
+//!
+//! With zero points, codes are -128 to 127 (-8 to 7), and the value of one is (code - zero) * scale,
+//! where high and low are the largest and the least value that share the scale, and 0 is among them,
+//! so that 0 is exact:
+//!
+//! - scale = high / 255 - low / 255 (15);
+//! - zero = the integer nearest to -low * (1 / scale), less 128 (8), at most 127 (7);
+//! - code = the integer nearest to value * (1 / scale), plus zero.
+//!
+//! All in `f32`. A scale is at least 2⁻¹²⁶, and 1, with the zero point 0, where all values are 0. What
+//! is beyond the codes becomes the last of them. Where a value is infinite or NaN, its scale is NaN,
+//! and the codes and the zero point that go with it are 0.
+//!
+//! Codes of 4 bits lie two a byte, the first in the lower half; each row begins on a byte.
+
+use bytemuck::Pod;
+
+use super::codes::{Plan, Side, enough, read, written};
+use super::{Quantize, Rows, RowsMut, View, ViewMut, Wide};
+use crate::device::Stream;
+use crate::driver::abi;
+use crate::error::{Error, Result};
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A format of integers: `i8`, [`I4`].
+pub trait Integer: sealed::Sealed {
+    /// What a row of codes is made of.
+    type Code: Pod;
+    /// The format as `kernels/warpool.h` numbers it.
+    #[doc(hidden)]
+    const TYPE: u32;
+
+    /// `Code`s of a row of `cols` elements.
+    #[must_use]
+    fn codes(cols: u64) -> u64;
+}
+
+/// Integers of 4 bits, two a byte.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct I4;
+
+impl sealed::Sealed for i8 {}
+impl Integer for i8 {
+    type Code = i8;
+    const TYPE: u32 = abi::WP_I8;
+
+    fn codes(cols: u64) -> u64 {
+        cols
+    }
+}
+
+impl sealed::Sealed for I4 {}
+impl Integer for I4 {
+    type Code = u8;
+    const TYPE: u32 = abi::WP_I4;
+
+    fn codes(cols: u64) -> u64 {
+        cols.div_ceil(2)
+    }
+}
+
+/// Which elements share a scale, and a zero point.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Grouping {
+    /// Those of a row: one scale a row.
+    Rows,
+    /// So many neighbours of a row: 16, 32, 64 or 128. The scales of a row lie next to each other.
+    Groups(u32),
+}
+
+impl Grouping {
+    /// Scales for `rows` x `cols` elements.
+    #[must_use]
+    pub fn count(self, rows: u64, cols: u64) -> u64 {
+        rows.saturating_mul(self.pitch(cols))
+    }
+
+    fn pitch(self, cols: u64) -> u64 {
+        match self {
+            Self::Rows => 1,
+            Self::Groups(group) => cols.div_ceil(u64::from(group.max(1))),
+        }
+    }
+}
+
+fn plan<'a, S: Wide, Q: Integer>(
+    values: Side<'a>,
+    codes: Side<'a>,
+    grouping: Grouping,
+    (scales, zeros): (u64, Option<u64>),
+) -> Result<Plan<'a>> {
+    let plan = Plan::new::<S>(values, codes, Q::TYPE, Q::codes)?;
+    let (granularity, group) = match grouping {
+        Grouping::Rows => (abi::WP_PER_ROW, 0),
+        Grouping::Groups(group @ (16 | 32 | 64 | 128)) => (abi::WP_PER_GROUP, group),
+        Grouping::Groups(group) => {
+            let why = format!("groups of {group}, not of 16, 32, 64 or 128");
+            return Err(Error::invalid("grouping", why));
+        }
+    };
+    let (rows, cols) = (plan.args.rows, plan.args.cols);
+    let needed = grouping.count(rows, cols);
+    enough("scales", scales, needed)?;
+    enough("zeros", zeros.unwrap_or(needed), needed)?;
+    let pitch = grouping.pitch(cols);
+    Ok(plan.grained(granularity, group, abi::WP_SCALES_BY_ROW, pitch))
+}
+
+/// Queues `values` to become integer `codes` with `scales`, symmetric without `zeros`, in one pass
+/// over memory.
+///
+/// `scales` and `zeros` have [`Grouping::count`] elements, and a row of codes [`Integer::codes`].
+///
+/// Stream order: as [`quantize`](fn@super::quantize).
+///
+/// # Errors
+/// [`Error::Invalid`](crate::Error::Invalid) if a shape or a group is none that is taken, scales or
+/// zero points are missing, ranges overlap or the rounding is directed; what the launch said.
+pub fn quantize_integers<'a, Q: Integer, S: Wide>(
+    stream: &Stream,
+    values: impl Into<Rows<'a, S>>,
+    codes: impl Into<RowsMut<'a, Q::Code>>,
+    grouping: Grouping,
+    scales: ViewMut<'_, f32>,
+    zeros: Option<ViewMut<'_, i8>>,
+    how: Quantize<'_>,
+) -> Result<()> {
+    let (values, codes) = (values.into(), codes.into());
+    let lengths = (scales.len(), zeros.as_ref().map(ViewMut::len));
+    let mut plan = plan::<S, Q>((&values).into(), (&codes).into(), grouping, lengths)?;
+    plan.args.scales = scales.addr();
+    plan.writes.push(written(&scales));
+    if let Some(zeros) = &zeros {
+        plan.args.zeros = zeros.addr();
+        plan.writes.push(written(zeros));
+    }
+    // SAFETY: whoever made the views vouched for their ranges until queued work is done; lengths and
+    // alignment were checked, and disjointness is before the launch.
+    unsafe { plan.quantize(stream, how) }
+}
+
+/// Queues integer `codes` with `scales`, and `zeros` if there are any, to become `values`.
+///
+/// Stream order: as [`quantize`](fn@super::quantize).
+///
+/// # Errors
+/// As [`quantize_integers`].
+pub fn dequantize_integers<'a, Q: Integer, S: Wide>(
+    stream: &Stream,
+    codes: impl Into<Rows<'a, Q::Code>>,
+    grouping: Grouping,
+    scales: View<'_, f32>,
+    zeros: Option<View<'_, i8>>,
+    values: impl Into<RowsMut<'a, S>>,
+) -> Result<()> {
+    let (values, codes) = (values.into(), codes.into());
+    let lengths = (scales.len(), zeros.as_ref().map(View::len));
+    let mut plan = plan::<S, Q>((&values).into(), (&codes).into(), grouping, lengths)?;
+    plan.args.scales = scales.addr();
+    plan.reads.push(read(&scales));
+    if let Some(zeros) = &zeros {
+        plan.args.zeros = zeros.addr();
+        plan.reads.push(read(zeros));
+    }
+    // SAFETY: as in `quantize_integers`.
+    unsafe { plan.dequantize(stream) }
+}

@@ -1,0 +1,307 @@
+//! Small floats whose blocks share a scale: the MX formats of the Open Compute Project, and NVFP4.
+//!
+//! | format | element | block | scale |
+//! |---|---|---|---|
+//! | MXFP8 | [`E4m3`], [`E5m2`] | 32 | [`E8m0`] |
+//! | MXFP6 | [`E2m3`], [`E3m2`] | 32 | [`E8m0`] |
+//! | MXFP4 | [`E2m1`] | 32 | [`E8m0`] |
+//! | NVFP4 | [`E2m1`] | 16 | [`E4m3`], and one `f32` for the tensor |
+//!
+//! MX is as the OCP Microscaling Formats (MX) Specification, version 1.0, defines it in section 6.3.
+//! The scale is the power of two at or below amax, the block's largest magnitude, divided by the
+//! power of two at or below the element's largest value; at least 2⁻¹²⁷, and 1 where amax is 0.
+//! Values divided by it, which is exact, are rounded to nearest, ties to even, or stochastically;
+//! what is beyond the element's largest value becomes that.
+//!
+//! In NVFP4 the tensor's scale t is given, as found in time from the largest magnitude of an earlier
+//! tensor: amax / (6 * 448) uses the formats to their ends. A block's scale is amax / (6 * t) of the
+//! block, rounded to the nearest E4M3 and at least 2⁻⁹; 1 where amax is 0. Values are multiplied by
+//! 1 / (scale * t). All in `f32`. The value of a code is code * (scale * t).
+//!
+//! Where a magnitude is infinite or NaN, the block's scale is NaN, and its codes are NaN, or 0 in
+//! formats that have none.
+//!
+//! A last block of a row may be shorter. Codes of 4 bits lie two a byte, the first in the lower half;
+//! of 6 bits four in three bytes, the first in the lowest bits. Each row begins on a byte:
+//! [`MxElement::codes`] says how many `Code`s it takes.
+//!
+//! The rounding is done by instructions that every GPU has. The ones of newer GPUs for these formats
+//! are not used.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::codes::{Plan, Side, enough, read, written};
+use super::{E4m3, E5m2, Quantize, Rows, RowsMut, View, ViewMut, Wide};
+use crate::device::Stream;
+use crate::driver::abi;
+use crate::error::Result;
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// An element format of MX.
+pub trait MxElement: sealed::Sealed {
+    /// What a row of codes is made of: the element, or bytes that several share.
+    type Code: Pod;
+    /// Bits of a code.
+    const BITS: u32;
+    /// The format as `kernels/warpool.h` numbers it.
+    #[doc(hidden)]
+    const TYPE: u32;
+
+    /// `Code`s of a row of `cols` elements.
+    #[must_use]
+    fn codes(cols: u64) -> u64 {
+        let (whole, rest) = (cols / 8, cols % 8);
+        let bits = u64::from(Self::BITS);
+        whole
+            .saturating_mul(bits)
+            .saturating_add((rest * bits).div_ceil(8))
+    }
+}
+
+/// A 6-bit float with 2 exponent and 3 significand bits: largest value 7.5. No infinity, no NaN.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct E2m3;
+
+/// A 6-bit float with 3 exponent and 2 significand bits: largest value 28. No infinity, no NaN.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct E3m2;
+
+/// A 4-bit float with 2 exponent bits and 1 significand bit: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their
+/// negatives. No infinity, no NaN.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct E2m1;
+
+macro_rules! elements {
+    ($($element:ty: $bits:literal bits in $code:ty = $number:expr;)*) => {$(
+        impl sealed::Sealed for $element {}
+        impl MxElement for $element {
+            type Code = $code;
+            const BITS: u32 = $bits;
+            const TYPE: u32 = $number;
+        }
+    )*};
+}
+
+elements! {
+    E4m3: 8 bits in E4m3 = abi::WP_E4M3;
+    E5m2: 8 bits in E5m2 = abi::WP_E5M2;
+    E2m3: 6 bits in u8 = abi::WP_E2M3;
+    E3m2: 6 bits in u8 = abi::WP_E3M2;
+    E2m1: 4 bits in u8 = abi::WP_E2M1;
+}
+
+/// The scale of an MX block: 2^(code - 127); 0xFF is NaN.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Pod, Zeroable)]
+pub struct E8m0(pub u8);
+
+impl E8m0 {
+    /// The value, exactly; 2⁻¹²⁷ is a subnormal `f32`.
+    #[must_use]
+    pub const fn to_f32(self) -> f32 {
+        f32::from_bits(match self.0 {
+            0xFF => 0x7FFF_FFFF,
+            0 => 0x0040_0000,
+            code => (code as u32) << 23,
+        })
+    }
+}
+
+/// Where the scales of blocks lie.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BlockScales {
+    /// Those of a row next to each other, row after row.
+    #[default]
+    Rows,
+    /// As cuBLASLt takes them (`VEC32_UE8M0`, `VEC16_UE4M3`): tiles of 128 rows by 4 blocks, 512 bytes
+    /// each, a row of tiles after the other; in a tile, row r and block b lie at
+    /// `r % 32 * 16 + r / 32 * 4 + b`. Rows and blocks are filled up to whole tiles with zeros.
+    Tiled,
+}
+
+impl BlockScales {
+    /// Scales for `rows` x `cols` elements in blocks of `block`.
+    #[must_use]
+    pub fn count(self, rows: u64, cols: u64, block: u64) -> u64 {
+        let rows = match self {
+            Self::Rows => rows,
+            Self::Tiled => rows.div_ceil(128).saturating_mul(128),
+        };
+        rows.saturating_mul(self.pitch(cols, block))
+    }
+
+    fn pitch(self, cols: u64, block: u64) -> u64 {
+        let blocks = cols.div_ceil(block.max(1));
+        match self {
+            Self::Rows => blocks,
+            Self::Tiled => blocks.div_ceil(4) * 4,
+        }
+    }
+
+    fn number(self) -> u32 {
+        match self {
+            Self::Rows => abi::WP_SCALES_BY_ROW,
+            Self::Tiled => abi::WP_SCALES_TILED,
+        }
+    }
+}
+
+/// Elements of an MX block.
+pub const MX_BLOCK: u64 = 32;
+/// Elements of an NVFP4 block.
+pub const NVFP4_BLOCK: u64 = 16;
+
+fn plan<'a, S: Wide, Q: MxElement>(
+    values: Side<'a>,
+    codes: Side<'a>,
+    (kind, block): (u32, u64),
+    layout: BlockScales,
+    scales: u64,
+) -> Result<Plan<'a>> {
+    let mut plan = Plan::new::<S>(values, codes, Q::TYPE, Q::codes)?;
+    plan.args.kind = kind;
+    let (rows, cols) = (plan.args.rows, plan.args.cols);
+    enough("scales", scales, layout.count(rows, cols, block))?;
+    let pitch = layout.pitch(cols, block);
+    Ok(plan.grained(abi::WP_PER_GROUP, block as u32, layout.number(), pitch))
+}
+
+const MX: (u32, u64) = (abi::WP_SCALE_E8M0, MX_BLOCK);
+const NVFP4: (u32, u64) = (abi::WP_SCALE_E4M3, NVFP4_BLOCK);
+
+/// Queues `values` to become MX `codes` of `Q` with `scales`, in one pass over memory.
+///
+/// `scales` has [`BlockScales::count`] elements for blocks of [`MX_BLOCK`].
+///
+/// Stream order: as [`quantize`](fn@super::quantize).
+///
+/// # Errors
+/// [`Error::Invalid`](crate::Error::Invalid) if a row of codes is not [`MxElement::codes`] long,
+/// scales are missing, ranges overlap or the rounding is directed; what the launch said.
+pub fn mx_quantize<'a, Q: MxElement, S: Wide>(
+    stream: &Stream,
+    values: impl Into<Rows<'a, S>>,
+    codes: impl Into<RowsMut<'a, Q::Code>>,
+    scales: ViewMut<'_, E8m0>,
+    layout: BlockScales,
+    how: Quantize<'_>,
+) -> Result<()> {
+    let (values, codes) = (values.into(), codes.into());
+    let sides = ((&values).into(), (&codes).into());
+    let mut plan = plan::<S, Q>(sides.0, sides.1, MX, layout, scales.len())?;
+    plan.args.scales = scales.addr();
+    plan.writes.push(written(&scales));
+    // SAFETY: whoever made the views vouched for their ranges until queued work is done; lengths and
+    // alignment were checked, and disjointness is before the launch.
+    unsafe { plan.quantize(stream, how) }
+}
+
+/// Queues MX `codes` of `Q` with `scales` to become `values`: exact in `f32`, rounded to nearest
+/// elsewhere.
+///
+/// Stream order: as [`quantize`](fn@super::quantize).
+///
+/// # Errors
+/// As [`mx_quantize`].
+pub fn mx_dequantize<'a, Q: MxElement, S: Wide>(
+    stream: &Stream,
+    codes: impl Into<Rows<'a, Q::Code>>,
+    scales: View<'_, E8m0>,
+    layout: BlockScales,
+    values: impl Into<RowsMut<'a, S>>,
+) -> Result<()> {
+    let (values, codes) = (values.into(), codes.into());
+    let sides = ((&values).into(), (&codes).into());
+    let mut plan = plan::<S, Q>(sides.0, sides.1, MX, layout, scales.len())?;
+    plan.args.scales = scales.addr();
+    plan.reads.push(read(&scales));
+    // SAFETY: as in `mx_quantize`.
+    unsafe { plan.dequantize(stream) }
+}
+
+/// Queues `values` to become NVFP4 `codes` with `scales`, in one pass over memory.
+///
+/// `scales` has [`BlockScales::count`] elements for blocks of [`NVFP4_BLOCK`]; the first element of
+/// `tensor` is the tensor's scale, read when the launch runs.
+///
+/// Stream order: as [`quantize`](fn@super::quantize).
+///
+/// # Errors
+/// As [`mx_quantize`].
+pub fn nvfp4_quantize<'a, S: Wide>(
+    stream: &Stream,
+    values: impl Into<Rows<'a, S>>,
+    codes: impl Into<RowsMut<'a, u8>>,
+    scales: ViewMut<'_, E4m3>,
+    tensor: View<'_, f32>,
+    layout: BlockScales,
+    how: Quantize<'_>,
+) -> Result<()> {
+    let (values, codes) = (values.into(), codes.into());
+    let sides = ((&values).into(), (&codes).into());
+    let mut plan = plan::<S, E2m1>(sides.0, sides.1, NVFP4, layout, scales.len())?;
+    enough("tensor", tensor.len(), 1)?;
+    plan.args.scales = scales.addr();
+    plan.args.tensor_scale = tensor.addr();
+    plan.writes.push(written(&scales));
+    plan.reads.push(read(&tensor));
+    // SAFETY: as in `mx_quantize`.
+    unsafe { plan.quantize(stream, how) }
+}
+
+/// Queues NVFP4 `codes` with `scales` and the `tensor`'s scale to become `values`.
+///
+/// Stream order: as [`quantize`](fn@super::quantize).
+///
+/// # Errors
+/// As [`mx_quantize`].
+pub fn nvfp4_dequantize<'a, S: Wide>(
+    stream: &Stream,
+    codes: impl Into<Rows<'a, u8>>,
+    scales: View<'_, E4m3>,
+    tensor: View<'_, f32>,
+    layout: BlockScales,
+    values: impl Into<RowsMut<'a, S>>,
+) -> Result<()> {
+    let (values, codes) = (values.into(), codes.into());
+    let sides = ((&values).into(), (&codes).into());
+    let mut plan = plan::<S, E2m1>(sides.0, sides.1, NVFP4, layout, scales.len())?;
+    enough("tensor", tensor.len(), 1)?;
+    plan.args.scales = scales.addr();
+    plan.args.tensor_scale = tensor.addr();
+    plan.reads.push(read(&scales));
+    plan.reads.push(read(&tensor));
+    // SAFETY: as in `mx_quantize`.
+    unsafe { plan.dequantize(stream) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_of_codes_begins_on_a_byte_and_no_length_overflows() {
+        assert_eq!(
+            [E2m1::codes(0), E2m1::codes(1), E2m1::codes(33)],
+            [0, 1, 17]
+        );
+        assert_eq!(
+            [
+                E2m3::codes(1),
+                E2m3::codes(3),
+                E2m3::codes(4),
+                E2m3::codes(32)
+            ],
+            [1, 3, 3, 24]
+        );
+        assert_eq!(E3m2::codes(u64::MAX), u64::MAX / 8 * 6 + 6);
+        assert_eq!(E4m3::codes(7), 7);
+        assert_eq!(BlockScales::Tiled.count(129, 33, 32), 256 * 4);
+        assert_eq!(BlockScales::Rows.count(129, 33, 32), 258);
+        assert_eq!(BlockScales::Tiled.count(u64::MAX, u64::MAX, 32), u64::MAX);
+    }
+}

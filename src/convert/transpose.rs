@@ -1,0 +1,128 @@
+//! Conversion and transposition in one pass: what matrix products in 8 bits want, which take both
+//! operands by rows of the inner dimension.
+
+use super::codes::{enough, read, written};
+use super::launch::queue_with;
+use super::rows::pitch_bytes;
+use super::{Conversion, E4m3, E5m2, Element, Rows, RowsMut, View, ViewMut, Wide};
+use crate::device::{Launch, Stream};
+use crate::driver::abi;
+use crate::error::{Error, Result};
+
+/// A format that is cast to: [`half::f16`], [`half::bf16`], [`E4m3`], [`E5m2`].
+pub trait Narrow: Element {}
+impl Narrow for half::f16 {}
+impl Narrow for half::bf16 {}
+impl Narrow for E4m3 {}
+impl Narrow for E5m2 {}
+
+/// How to cast, and what is wanted to be known. The default rounds to nearest, overflows to infinity
+/// and does not scale.
+#[derive(Debug, Default)]
+#[must_use]
+pub struct Transpose<'a> {
+    how: Conversion,
+    scale: Option<View<'a, f32>>,
+    amax: Option<ViewMut<'a, f32>>,
+}
+
+impl<'a> Transpose<'a> {
+    /// To nearest, without a scale.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// With another rounding or treatment of overflow. Element `c` of row `r` has the number
+    /// `r * cols + c`.
+    pub fn how(mut self, how: impl Into<Conversion>) -> Self {
+        self.how = how.into();
+        self
+    }
+
+    /// Multiplies by 1 / `scale` in `f32` before rounding: the first element of `scale`, as it is when
+    /// the launch runs, is what a result is multiplied by to get its value, as in
+    /// [`Scales::Tensor`](super::Scales::Tensor). A scale of 0 or NaN makes every result NaN.
+    pub fn scale(mut self, scale: View<'a, f32>) -> Self {
+        self.scale = Some(scale);
+        self
+    }
+
+    /// As [`Quantize::amax`](super::Quantize::amax): the largest magnitude before scaling.
+    pub fn amax(mut self, amax: ViewMut<'a, f32>) -> Self {
+        self.amax = Some(amax);
+        self
+    }
+}
+
+/// Queues the conversion of `values` into `plain`, if there is one, as they lie, and into
+/// `transposed`, `cols` rows of `rows` elements, in one pass over memory.
+///
+/// All may start at any element and have any pitch. NaN, overflow, subnormals: see the
+/// [module](super); a NaN becomes that of the destination also from a format to itself.
+///
+/// Stream order: everything is read and written by work queued on `stream`; the call returns at once.
+/// Nothing is allocated.
+///
+/// # Errors
+/// [`Error::Invalid`] if a shape is not that of `values`, or turned, or ranges overlap; what the
+/// launch said.
+pub fn cast_transpose<'a, S: Wide, D: Narrow>(
+    stream: &Stream,
+    values: impl Into<Rows<'a, S>>,
+    plain: Option<RowsMut<'_, D>>,
+    transposed: RowsMut<'_, D>,
+    how: Transpose<'_>,
+) -> Result<()> {
+    let values = values.into();
+    shaped("transposed", &transposed, (values.cols, values.rows))?;
+    let (rounding, seed) = how.how.rounding_and_seed();
+    let mut args = abi::wp_transpose {
+        src: values.view.addr(),
+        plain: 0,
+        transposed: transposed.view.addr(),
+        scale: 0,
+        amax: 0,
+        rows: values.rows,
+        cols: values.cols,
+        src_pitch: pitch_bytes::<S>(values.rows, values.cols, values.pitch),
+        plain_pitch: 0,
+        transposed_pitch: pitch_bytes::<D>(transposed.rows, transposed.cols, transposed.pitch),
+        seed,
+        src_type: S::TYPE,
+        dst_type: D::TYPE,
+        rounding,
+        overflow: how.how.overflow_number(),
+    };
+    let mut reads = vec![read(&values.view)];
+    let mut writes = vec![written(&transposed.view)];
+    if let Some(plain) = &plain {
+        shaped("plain", plain, (values.rows, values.cols))?;
+        args.plain = plain.view.addr();
+        args.plain_pitch = pitch_bytes::<D>(plain.rows, plain.cols, plain.pitch);
+        writes.push(written(&plain.view));
+    }
+    if let Some(scale) = &how.scale {
+        enough("scale", scale.len(), 1)?;
+        args.scale = scale.addr();
+        reads.push(read(scale));
+    }
+    if let Some(amax) = &how.amax {
+        enough("amax", amax.len(), 1)?;
+        args.amax = amax.addr();
+        writes.push(written(amax));
+    }
+    // SAFETY: whoever made the views vouched for their ranges until queued work is done; lengths and
+    // alignment were checked, and disjointness is before the launch.
+    unsafe { queue_with(stream, &reads, &writes, &Launch::Transpose(args)) }
+}
+
+fn shaped<D: Narrow>(what: &'static str, rows: &RowsMut<'_, D>, wanted: (u64, u64)) -> Result<()> {
+    if (rows.rows, rows.cols) != wanted {
+        let why = format!(
+            "{} x {} elements, and {} x {} are written",
+            rows.rows, rows.cols, wanted.0, wanted.1
+        );
+        return Err(Error::invalid(what, why));
+    }
+    Ok(())
+}

@@ -1,0 +1,269 @@
+//! Entries of an access log: what each says, which take the place of others, and how they stay few.
+
+use std::sync::Arc;
+
+use super::{GraphRecord, TableRecord, Timeline};
+use crate::seeded::seeded;
+
+/// Entries beyond which they are made fewer.
+const MANY: usize = 24;
+
+/// The end of an entry that covers the buffer, whatever its length.
+pub(super) const END: u64 = u64::MAX;
+
+/// Work that an entry stands for.
+#[derive(Clone)]
+pub(super) enum By {
+    /// The home stream up to a tick; without a count of references.
+    Home(u64),
+    /// A stream up to a tick.
+    Stream(Arc<Timeline>, u64),
+    /// The last launch of a table.
+    Table(Arc<TableRecord>),
+    /// Every launch of a graph, whose work was captured from the stream.
+    Graph(Arc<GraphRecord>, Arc<Timeline>),
+}
+
+/// Bytes from the start of the buffer, and what is done to them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Span {
+    pub(super) from: u64,
+    pub(super) to: u64,
+    pub(super) writes: bool,
+}
+
+pub(super) struct Entry {
+    pub(super) span: Span,
+    pub(super) by: By,
+    /// Of a graph, on movable memory: the graph holds the memory where it is.
+    pub(super) held: bool,
+}
+
+/// Entries, two of them without memory of their own.
+#[derive(Default)]
+pub(super) struct Entries {
+    few: [Option<Entry>; 2],
+    more: Vec<Entry>,
+    /// Length at which entries are made fewer; 0 before the first time.
+    many: usize,
+}
+
+/// Adds a tick to a list that has one of each stream.
+pub(super) fn raise(marks: &mut Vec<(Arc<Timeline>, u64)>, timeline: &Arc<Timeline>, tick: u64) {
+    match marks
+        .iter_mut()
+        .find(|(known, _)| known.uid == timeline.uid)
+    {
+        Some((_, last)) => *last = tick.max(*last),
+        None => marks.push((Arc::clone(timeline), tick)),
+    }
+}
+
+impl Span {
+    /// Whether all bytes of `other` are in here.
+    fn surrounds(&self, other: &Self) -> bool {
+        self.from <= other.from && other.to <= self.to
+    }
+
+    /// Whether it does all that `other` does.
+    pub(super) fn has(&self, other: &Self) -> bool {
+        self.surrounds(other) && (self.writes || !other.writes)
+    }
+
+    /// The span in a word; 0 where it does not fit.
+    pub(super) fn packed(&self) -> u64 {
+        match self.from >> 31 == 0 && self.to >> 32 == 0 {
+            true => (self.from << 33) | (self.to << 1) | u64::from(self.writes),
+            false => 0,
+        }
+    }
+
+    pub(super) fn unpacked(word: u64) -> Self {
+        Self {
+            from: word >> 33,
+            to: (word >> 1) & u64::from(u32::MAX),
+            writes: word & 1 == 1,
+        }
+    }
+
+    pub(super) fn meets(&self, other: &Self) -> bool {
+        let disjoint = self.to <= other.from || other.to <= self.from;
+        let kept_out = disjoint && !seeded!("parts-of-a-buffer-taken-for-all");
+        !kept_out && (self.writes || (other.writes || seeded!("readers-wait-for-readers")))
+    }
+}
+
+impl By {
+    /// Whether both are work of the same stream, table, or stream of a graph.
+    fn is_beside(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Home(_), Self::Home(_)) => true,
+            (Self::Stream(one, _), Self::Stream(two, _)) => one.uid == two.uid,
+            (Self::Table(one), Self::Table(two)) => Arc::ptr_eq(one, two),
+            (Self::Graph(one, on), Self::Graph(two, at)) => {
+                Arc::ptr_eq(one, two) && on.uid == at.uid
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn tick(&self) -> u64 {
+        match self {
+            Self::Home(tick) | Self::Stream(_, tick) => *tick,
+            Self::Table(_) | Self::Graph(..) => 0,
+        }
+    }
+
+    fn raise(&mut self, other: &Self) {
+        if let Self::Home(tick) | Self::Stream(_, tick) = self {
+            *tick = other.tick().max(*tick);
+        }
+    }
+
+    /// The stream's uid, for work of one stream up to a tick.
+    pub(super) fn uid(&self, home: u64) -> Option<u64> {
+        match self {
+            Self::Home(_) => Some(home),
+            Self::Stream(timeline, _) => Some(timeline.uid),
+            Self::Table(_) | Self::Graph(..) => None,
+        }
+    }
+}
+
+impl Entry {
+    /// Whether `new` says nothing that this entry does not.
+    fn says(&self, new: &Self) -> bool {
+        self.by.is_beside(&new.by) && self.by.tick() >= new.by.tick() && self.span.has(&new.span)
+    }
+
+    /// Whether a wait for `self` is one for `old` too; if it `waited`, `self` is queued behind all
+    /// it met.
+    fn replaces(&self, old: &Self, waited: bool) -> bool {
+        if !self.span.surrounds(&old.span) || old.held {
+            return false;
+        }
+        if self.by.is_beside(&old.by) {
+            return self.span.writes >= old.span.writes;
+        }
+        let behind = waited && self.span.writes;
+        behind
+            && match (&self.by, &old.by) {
+                (By::Graph(one, _), By::Graph(two, _)) => Arc::ptr_eq(one, two),
+                (By::Home(_) | By::Stream(..), By::Graph(graph, _)) => graph.is_over(),
+                (By::Home(_) | By::Stream(..), _) => true,
+                _ => false,
+            }
+    }
+}
+
+impl Entries {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.few.iter().flatten().chain(&self.more)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+        self.few.iter_mut().flatten().chain(&mut self.more)
+    }
+
+    fn retain(&mut self, keeps: impl Fn(&Entry) -> bool) {
+        for few in &mut self.few {
+            few.take_if(|entry| !keeps(entry));
+        }
+        self.more.retain(|entry| keeps(entry));
+    }
+
+    /// The entries of a buffer that has one.
+    pub(super) fn of(first: Entry) -> Self {
+        Self {
+            few: [Some(first), None],
+            ..Self::default()
+        }
+    }
+
+    /// Adds an entry, in place of those whose waiters are served by it; if it `waited`, it is queued
+    /// behind all it met.
+    pub(super) fn add(&mut self, new: Entry, home: &Arc<Timeline>, waited: bool) {
+        if self.iter().any(|entry| entry.says(&new)) {
+            return;
+        }
+        self.retain(|old| !new.replaces(old, waited));
+        self.put(new);
+        if self.len() > self.many.max(MANY) {
+            self.shorten(home);
+        }
+    }
+
+    fn put(&mut self, new: Entry) {
+        if let Some(free) = self.few.iter_mut().find(|few| few.is_none()) {
+            *free = Some(new);
+            return;
+        }
+        // A buffer that only its home stream uses takes nothing from the heap.
+        if self.more.capacity() == 0
+            && matches!(new.by, By::Home(_))
+            && let Some(same) = self.few.iter_mut().flatten().next_back()
+            && matches!(same.by, By::Home(_))
+        {
+            same.widen(&new);
+            return;
+        }
+        self.more.push(new);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.few.iter().flatten().count() + self.more.len()
+    }
+
+    /// Makes entries fewer: those of one stream become one, and what is done goes.
+    fn shorten(&mut self, home: &Arc<Timeline>) {
+        let mut all: Vec<Entry> = self.few.iter_mut().filter_map(Option::take).collect();
+        all.append(&mut self.more);
+        let mut kept: Vec<Entry> = Vec::new();
+        for mut entry in all {
+            let last = match &entry.by {
+                By::Table(table) if table.is_over() => table.last(),
+                By::Graph(graph, _) if graph.is_over() => graph.last(),
+                By::Table(_) | By::Graph(..) => {
+                    add_to(&mut kept, entry);
+                    continue;
+                }
+                By::Home(tick) => Some((Arc::clone(home), *tick)),
+                By::Stream(timeline, tick) => Some((Arc::clone(timeline), *tick)),
+            };
+            if let Some((timeline, tick)) = last.filter(|(on, tick)| on.done() < *tick) {
+                if !matches!(entry.by, By::Home(_)) {
+                    entry.by = By::Stream(timeline, tick);
+                }
+                entry.held = false;
+                add_to(&mut kept, entry);
+            }
+        }
+        self.more = kept;
+        self.many = MANY.max(2 * self.more.len());
+    }
+}
+
+/// Adds an entry to a list that has one of each kind of work.
+fn add_to(kept: &mut Vec<Entry>, entry: Entry) {
+    let same = kept.iter_mut().find(|other| {
+        other.by.is_beside(&entry.by)
+            && other.span.writes == entry.span.writes
+            && other.held == entry.held
+    });
+    match same {
+        Some(same) => same.widen(&entry),
+        None => kept.push(entry),
+    }
+}
+
+impl Entry {
+    /// Takes the bytes of `other` in, of the same stream.
+    fn widen(&mut self, other: &Self) {
+        self.span.from = self.span.from.min(other.span.from);
+        self.span.to = self.span.to.max(other.span.to);
+        self.span.writes |= other.span.writes;
+        if !seeded!("widened-entry-keeps-the-older-tick") {
+            self.by.raise(&other.by);
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Host calls: work of the application's that a device runs in stream order. A thread that runs one may
+//! wait for no device work.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+
+use crate::error::{Error, Result};
+use crate::seeded::seeded;
+use crate::sync::plain::lock;
+
+thread_local! {
+    static IS_RUNNING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a host call on the calling thread; a panic of it is an error.
+pub(super) fn run(work: Box<dyn FnOnce() + Send>) -> Result<()> {
+    let before = IS_RUNNING.replace(true);
+    let outcome = catch_unwind(AssertUnwindSafe(work)).map_err(panicked);
+    IS_RUNNING.set(before);
+    outcome
+}
+
+/// The error of a host call that panicked.
+fn panicked(panic: Box<dyn Any + Send>) -> Error {
+    let message = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message");
+    let error = Error::Os {
+        call: "host call",
+        words: format!("it panicked: {message}"),
+    };
+    // What it was thrown with is the application's too, and may panic in its turn.
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        std::mem::forget(again);
+    }
+    error
+}
+
+/// Does `work`, which waits for work of the device: here, or, where this thread runs a host call and so
+/// may not wait, on a thread of its own.
+pub(crate) fn beside(work: impl FnOnce() + Send + 'static) {
+    if !IS_RUNNING.get() || seeded!("a-host-call-drops-without-a-wait") {
+        return work();
+    }
+    let work = Arc::new(Mutex::new(Some(work)));
+    let its = Arc::clone(&work);
+    let begun = std::thread::Builder::new()
+        .name(String::from("warpool-late-drop"))
+        .spawn(move || {
+            let work = lock(&its).take();
+            if let Some(work) = work {
+                work();
+            }
+        });
+    if let Err(error) = begun {
+        // Dropped, it would let memory go under the work that uses it.
+        std::mem::forget(work);
+        eprintln!("warpool: memory dropped in a host call is kept for good: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Panics when it is dropped, unless that is while a thread panics.
+    struct Bomb;
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            assert!(std::thread::panicking(), "dropped");
+        }
+    }
+
+    #[test]
+    fn a_panic_is_an_error_whatever_it_was_thrown_with() {
+        for thrown in [true, false] {
+            let work = Box::new(move || match thrown {
+                true => std::panic::panic_any(Bomb),
+                false => panic!("in words"),
+            });
+            let words = run(work).unwrap_err().to_string();
+            assert!(
+                words.contains(if thrown { "no message" } else { "in words" }),
+                "{words}"
+            );
+        }
+        assert!(!IS_RUNNING.get());
+    }
+
+    #[test]
+    fn what_waits_is_done_here_unless_a_host_call_runs_here() {
+        let here = std::thread::current().id();
+        let (tell, told) = std::sync::mpsc::channel();
+        let say = tell.clone();
+        beside(move || say.send(std::thread::current().id()).unwrap());
+        assert_eq!(told.recv().unwrap(), here);
+        run(Box::new(|| {
+            beside(move || tell.send(std::thread::current().id()).unwrap())
+        }))
+        .unwrap();
+        assert_ne!(told.recv().unwrap(), here);
+    }
+}

@@ -1,0 +1,433 @@
+//! Operations on typed memory: what they wait for, and what waits for them.
+//!
+//! # The steps
+//!
+//! 1. For each buffer used, the log says what other work meets this use in a byte where one of the two
+//!    writes (`access_log`); the stream is made to wait for that on the device, where it does not
+//!    already.
+//! 2. The work is queued.
+//! 3. Its entry is made, with the tick that is open **then**: a record counts its tick before it calls
+//!    the driver, so one made between could carry an older tick and miss the work.
+//!
+//! Nothing else can come between the steps: who writes borrows the buffer for himself, and those who
+//! read do not wait for each other. Launches of graphs, which borrow nothing, keep the order by other
+//! means (`records`). The third step is made also when the work failed or its code panicked, since it
+//! may be queued all the same.
+//!
+//! # Under capture
+//!
+//! Captured work runs with the launches of its graph. So its entries name the graph; what the work
+//! would have to wait for, the launches do (`capture`); and within the capture streams wait for each
+//! other. Whether work was captured is asked of the driver, before and behind it: a capture may be
+//! known to the crate a moment before it begins and after it has ended. Work that may be either is
+//! entered as both.
+
+use std::sync::Arc;
+
+use super::access_entries::{By, Span, raise};
+use super::access_log::{AccessLog, Waits};
+use super::{GraphRecord, StreamCore, TableRecord, Timeline};
+use crate::error::{Error, Result};
+use crate::seeded::seeded;
+
+/// Where bytes of a buffer lie, for its log.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) log: &'a AccessLog,
+    /// The stream that the log calls home, or any other of the device.
+    pub(crate) home: &'a StreamCore,
+    /// Bytes from the start of the buffer.
+    pub(crate) from: u64,
+}
+
+/// A use of bytes of a buffer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Use<'a> {
+    place: Place<'a>,
+    span: Span,
+}
+
+impl std::fmt::Debug for Place<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Place({} in {:?})", self.from, self.log)
+    }
+}
+
+impl<'a> Place<'a> {
+    /// A use of the `bytes` from here on.
+    #[inline]
+    pub(crate) fn used(self, bytes: u64, writes: bool) -> Use<'a> {
+        let span = Span {
+            from: self.from,
+            to: self.from + bytes,
+            writes,
+        };
+        Use { place: self, span }
+    }
+
+    pub(crate) fn offset(self, bytes: u64) -> Self {
+        let from = self.from + bytes;
+        Self { from, ..self }
+    }
+}
+
+impl Use<'_> {
+    fn check(&self, stream: &StreamCore) -> Result<()> {
+        if self.place.home.device.same(&stream.device) {
+            return Ok(());
+        }
+        let why = "it is of another device than the memory";
+        Err(Error::invalid("stream", why))
+    }
+
+    fn conflicts(
+        &self,
+        stream: Option<&Timeline>,
+        own: Option<&Arc<GraphRecord>>,
+        waits: &mut Waits,
+    ) {
+        if self.span.from < self.span.to {
+            let home = &self.place.home.timeline;
+            (self.place.log).conflicts(home, self.span, stream, own, waits);
+        }
+    }
+
+    fn stamp(&self, by: By, waited: bool) {
+        if self.span.from < self.span.to {
+            let home = &self.place.home.timeline;
+            self.place.log.stamp(home, self.span, by, waited);
+        }
+    }
+}
+
+/// Queues `work` on `stream` in the order of its uses; `None` is memory that the caller orders.
+///
+/// # Errors
+/// [`Error::Invalid`] if memory is of another device than the stream; what the driver said of a wait.
+/// The work is then not queued. What `work` gives is the caller's to look at.
+#[inline]
+pub(crate) fn ordered<R>(
+    stream: &StreamCore,
+    uses: &[Option<Use<'_>>],
+    work: impl FnOnce() -> R,
+) -> Result<R> {
+    let under_way = begin(stream, uses, None)?;
+    let outcome = work();
+    drop(under_way);
+    Ok(outcome)
+}
+
+/// As [`ordered`], for `work` that the host has seen done unless it fails.
+pub(crate) fn ordered_to_its_end<R>(
+    stream: &StreamCore,
+    uses: &[Option<Use<'_>>],
+    work: impl FnOnce() -> Result<R>,
+) -> Result<R> {
+    let mut under_way = begin(stream, uses, None)?;
+    let outcome = work();
+    under_way.done = outcome.is_ok();
+    drop(under_way);
+    outcome
+}
+
+/// Waits for what the use of a caller's own work on `stream` has to run behind.
+pub(crate) fn wait_before(stream: &StreamCore, used: Use<'_>) -> Result<()> {
+    let uses = [Some(used)];
+    let mut under_way = begin(stream, &uses, None)?;
+    under_way.uses = &[];
+    Ok(())
+}
+
+/// Makes the entry of a caller's own work, all of which `stream` was given by now; the host has seen it
+/// `done`, or not.
+pub(crate) fn note_behind(stream: &StreamCore, used: Use<'_>, done: bool) {
+    let timeline = &*stream.timeline;
+    let recorder = timeline.recorder();
+    let own = recorder.as_ref().map(|recorder| recorder.record());
+    let mut waits = Waits::default();
+    used.conflicts(Some(timeline), own, &mut waits);
+    let uses = [Some(used)];
+    let turn = (!waits.graphs.is_empty()).then(|| stream.device.inner.turns.take());
+    for graph in &waits.graphs {
+        match own {
+            Some(own) => own.meet(graph),
+            None => graph.count(true),
+        }
+    }
+    drop(turn);
+    if own.is_some() {
+        waits.graphs.clear();
+    }
+    drop(UnderWay {
+        stream,
+        uses: &uses,
+        table: None,
+        captures: timeline.captures(),
+        // Others may have come to the memory since the wait.
+        waited: false,
+        done,
+        graphs: waits.graphs,
+    });
+}
+
+/// An operation between its first step and its last, which its drop makes.
+struct UnderWay<'u, 'a, 't> {
+    stream: &'u StreamCore,
+    uses: &'u [Option<Use<'a>>],
+    table: Option<&'u mut TableUses<'t>>,
+    /// Captures of the stream begun and ended when the operation began.
+    captures: u64,
+    waited: bool,
+    /// The host has seen the work done.
+    done: bool,
+    graphs: Vec<Arc<GraphRecord>>,
+}
+
+/// Makes `stream` wait for what it must.
+#[inline]
+fn begin<'u, 'a, 't>(
+    stream: &'u StreamCore,
+    uses: &'u [Option<Use<'a>>],
+    table: Option<&'u mut TableUses<'t>>,
+) -> Result<UnderWay<'u, 'a, 't>> {
+    for used in uses.iter().flatten() {
+        used.check(stream)?;
+    }
+    let timeline = &*stream.timeline;
+    let mut under_way = UnderWay {
+        stream,
+        uses: &[],
+        table: None,
+        captures: timeline.captures(),
+        waited: true,
+        done: false,
+        graphs: Vec::new(),
+    };
+    let known = |used: &Use<'_>| used.place.log.is_known(timeline.uid, used.span.writes);
+    let nothing_to_wait_for = under_way.captures & 1 == 0
+        && uses.iter().flatten().all(known)
+        && table.as_ref().is_none_or(|table| table.is_known(timeline));
+    if !nothing_to_wait_for {
+        under_way.graphs = wait(stream, uses, table.as_deref())?;
+    }
+    (under_way.uses, under_way.table) = (uses, table);
+    Ok(under_way)
+}
+
+/// As [`begin`], after a look at the logs. Gives the graphs that have to be told of the work.
+#[cold]
+#[inline(never)]
+fn wait(
+    stream: &StreamCore,
+    uses: &[Option<Use<'_>>],
+    table: Option<&TableUses<'_>>,
+) -> Result<Vec<Arc<GraphRecord>>> {
+    let timeline = &*stream.timeline;
+    let recorder = timeline.recorder();
+    if recorder.is_some() && !stream.device.backend().stream_capturing(stream.raw)? {
+        return Err(Error::invalid(
+            "stream",
+            "a capture of it was announced and has not begun, or has just ended: nothing on it can be ordered now",
+        ));
+    }
+    let own = recorder.as_ref().map(|recorder| recorder.record());
+    let mut waits = Waits::default();
+    for used in uses.iter().flatten() {
+        used.conflicts(Some(timeline), own, &mut waits);
+    }
+    match table {
+        Some(table) if own.is_some() => {
+            for used in &table.tensors {
+                used.conflicts(Some(timeline), own, &mut waits);
+            }
+        }
+        Some(table) => {
+            for (theirs, tick) in table.waits.marks.iter().chain(&table.record.0.last()) {
+                waits.add(Some(timeline), theirs, *tick);
+            }
+            for graph in &table.waits.graphs {
+                waits.add_graph(graph);
+            }
+        }
+        None => {}
+    }
+    if waits.is_empty() {
+        return Ok(Vec::new());
+    }
+    make(stream, waits, own)
+}
+
+/// Makes the waits.
+fn make(
+    stream: &StreamCore,
+    mut waits: Waits,
+    own: Option<&Arc<GraphRecord>>,
+) -> Result<Vec<Arc<GraphRecord>>> {
+    let timeline = &*stream.timeline;
+    let turn = (!waits.graphs.is_empty()).then(|| stream.device.inner.turns.take());
+    for graph in &waits.graphs {
+        match (own, graph.last()) {
+            (Some(own), _) => own.meet(graph),
+            (None, Some((theirs, tick))) => {
+                raise(&mut waits.marks, &theirs, tick);
+            }
+            (None, None) => {}
+        }
+    }
+    for (theirs, tick) in &waits.marks {
+        timeline.wait_for(theirs, *tick)?;
+    }
+    for edge in &waits.edges {
+        timeline.wait_for(edge, u64::MAX)?;
+    }
+    if own.is_some() {
+        waits.graphs.clear();
+    }
+    for graph in &waits.graphs {
+        graph.count(true);
+    }
+    drop(turn);
+    Ok(waits.graphs)
+}
+
+impl UnderWay<'_, '_, '_> {
+    #[inline]
+    fn end(&mut self) {
+        let timeline = &*self.stream.timeline;
+        let tick = match self.done {
+            true => timeline.done(),
+            false => timeline.open_tick() - u64::from(seeded!("typed-use-noted-a-record-early")),
+        };
+        let known = |used: &Use<'_>| used.place.log.has(timeline.uid, tick, used.span);
+        let nothing_to_note = self.table.is_none()
+            && self.graphs.is_empty()
+            && self.captures & 1 == 0
+            && timeline.captures() == self.captures
+            && self.uses.iter().flatten().all(known);
+        if !nothing_to_note {
+            self.note(tick);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note(&mut self, tick: u64) {
+        let stream = self.stream;
+        let timeline = &stream.timeline;
+        let same = timeline.captures() == self.captures;
+        let began = self.captures & 1 == 1;
+        let is_captured = || {
+            matches!(
+                stream.device.backend().stream_capturing(stream.raw),
+                Ok(true)
+            )
+        };
+        let surely = began && same && is_captured();
+        if !surely && !seeded!("typed-use-not-noted") {
+            let waited = self.waited && same && !began;
+            for used in self.uses.iter().flatten() {
+                used.stamp(By::Stream(Arc::clone(timeline), tick), waited);
+            }
+            if let Some(table) = &mut self.table {
+                table.record.0.launched(timeline, tick);
+                if same {
+                    table.waits.marks.clear();
+                }
+            }
+        }
+        let graph = (began || !same).then(|| timeline.last_capture()).flatten();
+        if let Some(graph) = graph {
+            let tensors = self.table.iter().flat_map(|table| &table.tensors);
+            for used in self.uses.iter().flatten().chain(tensors) {
+                used.stamp(By::Graph(Arc::clone(&graph), Arc::clone(timeline)), surely);
+            }
+            if let Some(table) = &mut self.table {
+                table.waits.add_graph(&graph);
+            }
+        }
+        if self.graphs.is_empty() {
+            return;
+        }
+        let turn = stream.device.inner.turns.take();
+        for graph in self.graphs.drain(..) {
+            graph.tell(timeline, tick);
+            graph.count(false);
+        }
+        stream.device.inner.turns.tell();
+        drop(turn);
+    }
+}
+
+impl Drop for UnderWay<'_, '_, '_> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The tensors of a table that is launched again and again.
+pub(crate) struct TableUses<'a> {
+    record: Ending,
+    tensors: Vec<Use<'a>>,
+    /// What launches have to run behind: marks the first one alone, graphs each.
+    waits: Waits,
+}
+
+impl<'a> TableUses<'a> {
+    /// Enters the table's record in the log of each tensor.
+    pub(crate) fn new(tensors: Vec<Use<'a>>) -> Self {
+        let record = Ending(Arc::default());
+        let mut waits = Waits::default();
+        for used in &tensors {
+            used.conflicts(None, None, &mut waits);
+        }
+        for used in &tensors {
+            used.stamp(By::Table(Arc::clone(&record.0)), false);
+        }
+        Self {
+            record,
+            tensors,
+            waits,
+        }
+    }
+
+    /// An error if a tensor is of another device than `stream`.
+    pub(crate) fn check(tensors: &[Use<'_>], stream: &StreamCore) -> Result<()> {
+        tensors.iter().try_for_each(|used| used.check(stream))
+    }
+
+    fn is_known(&self, timeline: &Timeline) -> bool {
+        self.waits.is_empty() && self.record.0.is_of(timeline)
+    }
+
+    /// Queues a launch by `work` on `stream`, which uses `others` beside the tensors.
+    ///
+    /// # Errors
+    /// As [`ordered`].
+    pub(crate) fn launch<R>(
+        &mut self,
+        stream: &StreamCore,
+        others: &[Option<Use<'_>>],
+        work: impl FnOnce() -> R,
+    ) -> Result<R> {
+        let under_way = begin(stream, others, Some(self))?;
+        let outcome = work();
+        drop(under_way);
+        Ok(outcome)
+    }
+}
+
+/// Says that there will be no other launch. Apart from the tensors, so that a table does not borrow them
+/// until its drop.
+struct Ending(Arc<TableRecord>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+impl std::fmt::Debug for TableUses<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TableUses({} tensors)", self.tensors.len())
+    }
+}

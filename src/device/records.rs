@@ -1,0 +1,262 @@
+//! Work that is launched again and again: of a table of many tensors, and of a graph.
+//!
+//! # A table
+//!
+//! Its tensors are borrowed for as long as it may be launched, so what its launches have to run behind
+//! is known when it is made. Each tensor's log has one entry that points to the table's record, and a
+//! launch writes the record alone.
+//!
+//! # A graph
+//!
+//! A launch borrows nothing, so other work may use the graph's buffers between two of them. The logs
+//! of those buffers point to the graph's record. An operation that meets such an entry waits for the
+//! graph's last launch, and tells the graph of itself; a launch waits for what the graph was told.
+//! Two graphs that use the same bytes tell each other.
+//!
+//! Between an operation's look at the record and its telling no launch may come. Both are made under
+//! the device's *turn*. An operation that runs a caller's code in between does not hold the turn
+//! meanwhile, but counts as under way in the graph, and a launch waits for it.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use super::access_entries::raise;
+use super::{Recorder, StreamCore, Timeline, lock};
+use crate::error::{Error, Result};
+use crate::seeded::seeded;
+use crate::sync::{Condvar, Latch, Mutex, MutexGuard, latch, wait};
+
+/// A tick that stands for all that a stream was given by the time somebody asks.
+const WHATEVER_IS_OPEN: u64 = u64::MAX;
+
+/// What a stream was given last, up to a tick.
+pub(super) type Mark = (Arc<Timeline>, u64);
+
+fn resolved(mark: &Mark) -> Mark {
+    let tick = match mark.1 {
+        WHATEVER_IS_OPEN => mark.0.last_tick(),
+        tick => tick,
+    };
+    (Arc::clone(&mark.0), tick)
+}
+
+/// The last launch of a table.
+#[derive(Default)]
+pub(crate) struct TableRecord {
+    last: Latch<Option<Mark>>,
+    over: AtomicBool,
+}
+
+impl TableRecord {
+    pub(super) fn last(&self) -> Option<Mark> {
+        latch(&self.last).clone()
+    }
+
+    /// Whether `timeline`'s stream ran the last launch, or there was none.
+    pub(super) fn is_of(&self, timeline: &Timeline) -> bool {
+        latch(&self.last)
+            .as_ref()
+            .is_none_or(|(last, _)| last.uid == timeline.uid)
+    }
+
+    pub(super) fn launched(&self, timeline: &Arc<Timeline>, tick: u64) {
+        if seeded!("table-launch-not-recorded") {
+            return;
+        }
+        let mut last = latch(&self.last);
+        match &mut *last {
+            Some((on, at)) if on.uid == timeline.uid => *at = tick,
+            other => *other = Some((Arc::clone(timeline), tick)),
+        }
+    }
+
+    /// There will be no other launch.
+    pub(super) fn end(&self) {
+        self.over.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+}
+
+#[derive(Default)]
+struct GraphState {
+    last: Option<Mark>,
+    /// What the next launch has to run behind.
+    told: Vec<Mark>,
+    /// Graphs that use bytes of this one's.
+    peers: Vec<Arc<GraphRecord>>,
+    /// Operations that have looked at `last` and have not yet told.
+    under_way: usize,
+    over: bool,
+}
+
+/// What a graph's launches are ordered by.
+pub(crate) struct GraphRecord {
+    recorder: Weak<Recorder>,
+    state: Mutex<GraphState>,
+}
+
+impl GraphRecord {
+    pub(super) fn new(recorder: Weak<Recorder>) -> Arc<Self> {
+        Arc::new(Self {
+            recorder,
+            state: Mutex::default(),
+        })
+    }
+
+    pub(super) fn last(&self) -> Option<Mark> {
+        lock(&self.state).last.as_ref().map(resolved)
+    }
+
+    /// The capture or graph; `None` once it is gone.
+    pub(super) fn recorder(&self) -> Option<Arc<Recorder>> {
+        match self.is_over() {
+            true => None,
+            false => self.recorder.upgrade(),
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        lock(&self.state).over
+    }
+
+    /// The graph is gone: only its last launch still counts.
+    pub(super) fn end(&self) {
+        let peers = {
+            let mut state = lock(&self.state);
+            state.over = true;
+            state.told.clear();
+            std::mem::take(&mut state.peers)
+        };
+        drop(peers);
+    }
+
+    /// The next launch has to run behind `tick`.
+    pub(super) fn tell(&self, timeline: &Arc<Timeline>, tick: u64) {
+        let mut state = lock(&self.state);
+        if !state.over && !seeded!("graph-not-told-of-a-use") {
+            raise(&mut state.told, timeline, tick);
+        }
+    }
+
+    /// Both graphs use the same bytes: each waits for the other's launches. Under the turn.
+    pub(super) fn meet(self: &Arc<Self>, other: &Arc<Self>) {
+        for (one, two) in [(self, other), (other, self)] {
+            let last = two.last();
+            let mut state = lock(&one.state);
+            state.peers.retain(|peer| !peer.is_over());
+            if !state.over && !state.peers.iter().any(|peer| Arc::ptr_eq(peer, two)) {
+                state.peers.push(Arc::clone(two));
+            }
+            let last = last.filter(|_| !seeded!("graphs-meet-without-their-last-launch"));
+            if let Some((timeline, tick)) = last {
+                raise(&mut state.told, &timeline, tick);
+            }
+        }
+    }
+
+    /// An operation of this thread begins, or has told. Under the turn.
+    pub(super) fn count(&self, begins: bool) {
+        let mut state = lock(&self.state);
+        match begins {
+            true => state.under_way += 1,
+            false => state.under_way -= 1,
+        }
+        UNDER_WAY.with(|here| match begins {
+            true => here.set(here.get() + 1),
+            false => here.set(here.get() - 1),
+        });
+    }
+
+    /// Queues a launch by `work` on `stream`, behind what the graph was told of.
+    pub(super) fn launch(
+        &self,
+        stream: &StreamCore,
+        work: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let turn = self.turn_without_others(stream)?;
+        let timeline = &stream.timeline;
+        self.wait_on(timeline)?;
+        let outcome = work();
+        // Read behind the launch, so that no record made before covers it.
+        self.launched(timeline, timeline.open_tick());
+        drop(turn);
+        outcome
+    }
+
+    /// As [`GraphRecord::launch`], for a launch that somebody else is about to queue.
+    pub(super) fn about_to_launch(&self, stream: &StreamCore) -> Result<()> {
+        let turn = self.turn_without_others(stream)?;
+        self.wait_on(&stream.timeline)?;
+        self.launched(&stream.timeline, WHATEVER_IS_OPEN);
+        drop(turn);
+        Ok(())
+    }
+
+    /// The device's turn, once no operation on the graph's memory is under way.
+    fn turn_without_others<'s>(&self, stream: &'s StreamCore) -> Result<MutexGuard<'s, ()>> {
+        let turns = &stream.device.inner.turns;
+        let mut turn = turns.take();
+        while lock(&self.state).under_way > 0 {
+            if UNDER_WAY.with(Cell::get) > 0 {
+                return Err(Error::invalid(
+                    "graph",
+                    "this thread is queueing a kernel that uses memory of a graph: launch graphs after that",
+                ));
+            }
+            turn = wait(&turns.changed, turn);
+        }
+        Ok(turn)
+    }
+
+    fn wait_on(&self, timeline: &Timeline) -> Result<()> {
+        let marks: Vec<Mark> = {
+            let state = lock(&self.state);
+            state.told.iter().chain(&state.last).map(resolved).collect()
+        };
+        marks
+            .iter()
+            .try_for_each(|(theirs, tick)| timeline.wait_for(theirs, *tick).map(|_| ()))
+    }
+
+    fn launched(&self, timeline: &Arc<Timeline>, tick: u64) {
+        let peers = {
+            let mut state = lock(&self.state);
+            if !seeded!("graph-launch-not-recorded") {
+                state.last = Some((Arc::clone(timeline), tick));
+            }
+            state.told.clear();
+            state.peers.retain(|peer| !peer.is_over());
+            state.peers.clone()
+        };
+        for peer in peers {
+            peer.tell(timeline, tick);
+        }
+    }
+}
+
+crate::sync::thread_local! {
+    /// Operations of this thread that are under way in a graph.
+    static UNDER_WAY: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Whose turn it is: of operations on memory of graphs, and of launches of graphs.
+#[derive(Default)]
+pub(super) struct Turns {
+    taken: Mutex<()>,
+    changed: Condvar,
+}
+
+impl Turns {
+    pub(super) fn take(&self) -> MutexGuard<'_, ()> {
+        lock(&self.taken)
+    }
+
+    /// An operation is not under way any more.
+    pub(super) fn tell(&self) {
+        self.changed.notify_all();
+    }
+}

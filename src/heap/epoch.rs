@@ -1,0 +1,52 @@
+//! Epochs: up to where of which stream's work something may still be in use.
+
+/// Number of a stream in a pool; [`FRESH`] for memory that no stream has used.
+pub(crate) type StreamIndex = u32;
+
+/// The index of memory that is ready for every stream: nothing queued uses it.
+pub(crate) const FRESH: StreamIndex = 0;
+
+/// Work queued on a stream up to a tick (see the device's timelines): once it is done nothing uses the
+/// memory that has this epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Epoch {
+    /// Whose work.
+    pub(crate) stream: StreamIndex,
+    /// The last tick of it.
+    pub(crate) tick: u64,
+}
+
+impl Epoch {
+    /// Of memory that nothing queued uses.
+    pub(crate) const PAST: Self = Self::new(FRESH, 0);
+
+    /// The work of `stream` up to `tick`.
+    pub(crate) const fn new(stream: StreamIndex, tick: u64) -> Self {
+        Self { stream, tick }
+    }
+
+    /// Whether work of `stream` needs no wait for it: it is the stream's own, or nobody's.
+    pub(crate) fn is_own(self, stream: StreamIndex) -> bool {
+        self.stream == stream || self.stream == FRESH
+    }
+
+    /// The later of two epochs of one stream; `None` for two streams, of which neither covers the
+    /// other.
+    pub(crate) fn joined(self, other: Self) -> Option<Self> {
+        (self.stream == other.stream).then(|| Self::new(self.stream, self.tick.max(other.tick)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Epoch, FRESH};
+
+    #[test]
+    fn epochs_of_one_stream_join_to_the_later_and_those_of_two_do_not() {
+        let [early, late, other] = [(1, 3), (1, 5), (2, 4)].map(|(s, t)| Epoch::new(s, t));
+        assert_eq!([early.joined(late), late.joined(early)], [Some(late); 2]);
+        assert_eq!(early.joined(other), None);
+        assert_eq!([1, 2].map(|stream| early.is_own(stream)), [true, false]);
+        assert!(Epoch::PAST.is_own(7) && Epoch::PAST.stream == FRESH);
+    }
+}

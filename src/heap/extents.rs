@@ -1,0 +1,585 @@
+//! Every byte of the arena, in address order: who has it, and since when it is free.
+//!
+//! # The list
+//!
+//! The arena's addresses are cut into *extents* without a gap between them. An extent is
+//!
+//! - **allocated**: a block, live or in a stream's cache;
+//! - **free**, a *hole*: mapped memory, with its *history*, the [`Epoch`](super::Epoch) after which
+//!   nothing uses it;
+//! - **unmapped**, a *gap*: addresses with nothing mapped;
+//! - **stale**, *retiring*: addresses whose memory was mapped elsewhere already, still mapped here because
+//!   queued work may use them; a gap once its tick is done.
+//!
+//! Gaps and retiring extents lie on granule bounds; blocks and holes on multiples of
+//! [`UNIT`](crate::heap::bins::UNIT).
+//!
+//! # One history a hole
+//!
+//! Each hole belongs to one stream's index and carries one (stream, tick). Neighbours merge when
+//! one history covers both: the same stream, or the other side is done. Neighbours of different
+//! streams with work outstanding stay apart until someone needs them together; whoever does waits
+//! for both, and after that its own stream's next tick covers everything.
+//!
+//! # Two ends
+//!
+//! The arena has a low end for large blocks and a high end for small ones. The list runs through
+//! both, holes are filed by the end they start in, and gaps do not merge across the bound.
+//!
+//! Everything here is integers: no driver type, no clock, no lock. An extent is 64 bytes, and no
+//! call allocates except to extend the table or the list of its unused records.
+
+mod check;
+mod mapped;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use super::bins::Bins;
+use super::epoch::{FRESH, StreamIndex};
+use super::extent::{Extent, Id, NONE, State, Zone, small_bytes};
+use crate::seeded::seeded;
+
+/// The table and the indexes over its holes. See the module documentation.
+pub(crate) struct Extents {
+    /// The first record is [`NIL`], no extent's.
+    table: Vec<Extent>,
+    /// Unused records. Not chained through them: who takes one would wait for its cache line, which
+    /// another thread may have written last.
+    spare: Vec<Id>,
+    /// By slot: holes of the low end, holes of the high end.
+    indexes: Vec<[Bins; 2]>,
+    /// Offset at which the high end starts.
+    bound: u64,
+    /// Gaps by offset.
+    gaps: BTreeMap<u64, Id>,
+    first: Id,
+    /// Number of holes, and their bytes.
+    hole_sums: (u64, u64),
+    /// Bytes in holes that hold small blocks only.
+    small_holes: u64,
+    /// Bytes of the largest hole; an upper bound of it where it is not known.
+    largest: u64,
+    largest_known: bool,
+    /// Holes filed and taken out so far.
+    changes: u64,
+    taken_bytes: u64,
+    taken: u64,
+}
+
+impl Extents {
+    /// Two gaps: the low end below `bound`, and the high end up to `bytes`.
+    pub(crate) fn new(bound: u64, bytes: u64) -> Self {
+        let gap = |start, end, prev, next| Extent {
+            start,
+            bytes: end - start,
+            prev,
+            next,
+            state: State::Unmapped,
+            ..Extent::BLANK
+        };
+        Self {
+            table: vec![
+                Extent::BLANK,
+                gap(0, bound, NONE, 2),
+                gap(bound, bytes, 1, NONE),
+            ],
+            spare: Vec::new(),
+            indexes: vec![Default::default()],
+            bound,
+            gaps: BTreeMap::from([(0, 1), (bound, 2)]),
+            first: 1,
+            hole_sums: (0, 0),
+            small_holes: 0,
+            largest: 0,
+            largest_known: true,
+            changes: 0,
+            taken_bytes: 0,
+            taken: 0,
+        }
+    }
+
+    pub(crate) fn get(&self, id: Id) -> &Extent {
+        &self.table[id as usize]
+    }
+
+    pub(crate) fn get_mut(&mut self, id: Id) -> &mut Extent {
+        &mut self.table[id as usize]
+    }
+
+    /// Has the processor fetch the extents `ids` and their neighbours, all of them at once: freed one
+    /// by one, each waits for memory that the one before could have waited for as well.
+    pub(crate) fn fetch(&self, ids: impl Iterator<Item = Id> + Clone) {
+        let record = |id: Id| self.table.get(id as usize);
+        for extent in ids.filter_map(record) {
+            let state = |id: Id| record(id).map(|extent| extent.state);
+            std::hint::black_box((state(extent.prev), state(extent.next)));
+        }
+    }
+
+    /// Makes room for the index of one more stream and gives its slot.
+    pub(crate) fn add_slot(&mut self) -> StreamIndex {
+        self.indexes.push(Default::default());
+        (self.indexes.len() - 1) as StreamIndex
+    }
+
+    /// Number of slots, [`FRESH`] included.
+    pub(crate) fn slots(&self) -> StreamIndex {
+        self.indexes.len() as StreamIndex
+    }
+
+    /// The holes of `slot` in one end.
+    pub(crate) fn index(&self, slot: StreamIndex, end: Zone) -> &Bins {
+        &self.indexes[slot as usize][end as usize]
+    }
+
+    /// The end in which `offset` lies.
+    pub(crate) fn zone_of(&self, offset: u64) -> Zone {
+        if offset < self.bound {
+            Zone::Low
+        } else {
+            Zone::High
+        }
+    }
+
+    /// Whether `slot` has no hole.
+    pub(crate) fn has_none(&self, slot: StreamIndex) -> bool {
+        let [low, high] = &self.indexes[slot as usize];
+        low.is_empty() && high.is_empty()
+    }
+
+    /// Bytes and number of taken extents.
+    pub(crate) fn taken(&self) -> (u64, u64) {
+        (self.taken_bytes, self.taken)
+    }
+
+    /// The holes of `slot` of at least `bytes`.
+    pub(crate) fn holes_of(&self, slot: StreamIndex, bytes: u64) -> impl Iterator<Item = Id> + '_ {
+        let ends = self.indexes[slot as usize].iter();
+        ends.flat_map(move |index| index.filed(&self.table, bytes))
+    }
+
+    /// A number that is another one once any hole is.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Bytes in holes.
+    pub(crate) fn hole_bytes(&self) -> u64 {
+        self.hole_sums.1
+    }
+
+    /// Number of holes.
+    pub(crate) fn holes(&self) -> u64 {
+        self.hole_sums.0
+    }
+
+    /// Bytes in holes of up to [`SMALL_BYTES`](super::extent::SMALL_BYTES).
+    pub(crate) fn small_hole_bytes(&self) -> u64 {
+        self.small_holes
+    }
+
+    /// Records of the table, used or not.
+    pub(crate) fn records(&self) -> u64 {
+        self.table.len() as u64 - 1
+    }
+
+    /// Looks for the largest hole if the largest was taken since.
+    #[inline]
+    pub(crate) fn note_largest(&mut self) {
+        if !self.largest_known {
+            (self.largest, self.largest_known) = (self.largest_hole(), true);
+        }
+    }
+
+    /// Whether what was noted of the largest hole is so.
+    #[inline]
+    pub(crate) fn knows_largest(&self) -> bool {
+        self.largest_known
+    }
+
+    /// Bytes of the largest hole as it was noted last, or more.
+    pub(crate) fn noted_largest(&self) -> u64 {
+        self.largest
+    }
+
+    /// Bytes of the largest hole.
+    pub(crate) fn largest_hole(&self) -> u64 {
+        self.indexes
+            .iter()
+            .flatten()
+            .map(Bins::largest)
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// The gap that contains `offset`.
+    pub(crate) fn gap_at(&self, offset: u64) -> Option<Id> {
+        let (_, &id) = self.gaps.range(..=offset).next_back()?;
+        (offset < self.get(id).end()).then_some(id)
+    }
+
+    /// All gaps in address order.
+    pub(crate) fn gaps(&self) -> impl Iterator<Item = Id> + '_ {
+        self.gaps.values().copied()
+    }
+
+    /// The extent that contains `offset`, which is not below the start of `from`.
+    pub(crate) fn seek(&self, mut from: Id, offset: u64) -> Id {
+        while self.get(from).end() <= offset && self.get(from).next != NONE {
+            from = self.get(from).next;
+        }
+        from
+    }
+
+    /// The extent at offset 0.
+    pub(crate) fn first(&self) -> Id {
+        self.first
+    }
+
+    /// All extents in address order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &Extent)> + '_ {
+        let mut at = self.first;
+        std::iter::from_fn(move || {
+            (at != NONE).then(|| {
+                let id = at;
+                at = self.get(id).next;
+                (id, self.get(id))
+            })
+        })
+    }
+
+    /// The numbers of all extents there are and of unused records, in no order: faster than
+    /// [`Extents::iter`], as the next one to be looked at is known before the last one is read.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = Id> + use<> {
+        1..self.table.len() as Id
+    }
+
+    /// Of a hole, the one that begins where it ends.
+    pub(crate) fn hole_above(&self, id: Id) -> Option<&Extent> {
+        let hole = self.get(id);
+        if hole.state != State::Free || hole.next == NONE {
+            return None;
+        }
+        Some(self.get(hole.next)).filter(|upper| upper.state == State::Free)
+    }
+
+    /// All holes, in no order.
+    pub(crate) fn each_hole(&self) -> impl Iterator<Item = (Id, &Extent)> + '_ {
+        let extents = self.ids().map(|id| (id, self.get(id)));
+        extents.filter(|(_, extent)| extent.state == State::Free)
+    }
+
+    /// An unused record, to be written.
+    #[inline(always)]
+    fn new_record(&mut self) -> Id {
+        match self.spare.pop() {
+            Some(id) => id,
+            None => self.add_record(),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn add_record(&mut self) -> Id {
+        self.table.push(Extent::BLANK);
+        (self.table.len() - 1) as Id
+    }
+
+    #[inline(always)]
+    fn drop_record(&mut self, id: Id) {
+        self.get_mut(id).state = State::Unused;
+        self.spare.push(id);
+    }
+
+    /// Files the hole `id`.
+    #[inline(always)]
+    fn file(&mut self, id: Id) {
+        let bytes = self.get(id).bytes;
+        self.changes += 1;
+        self.hole_sums.0 += 1;
+        self.hole_sums.1 += bytes;
+        self.put_in(id, self.get(id).start, bytes, self.get(id).slot);
+    }
+
+    /// Takes the hole `id` out of its index.
+    #[inline(always)]
+    fn unfile(&mut self, id: Id) {
+        let bytes = self.get(id).bytes;
+        self.changes += 1;
+        self.hole_sums.0 -= 1;
+        self.hole_sums.1 -= bytes;
+        self.take_out(id);
+    }
+
+    /// As [`Extents::file`], of a hole at `start` of `slot`, but for the sums of all holes.
+    #[inline(always)]
+    fn put_in(&mut self, id: Id, start: u64, bytes: u64, slot: StreamIndex) {
+        self.small_holes += small_bytes(bytes);
+        if bytes >= self.largest {
+            (self.largest, self.largest_known) = (bytes, true);
+        }
+        let end = self.zone_of(start) as usize;
+        self.indexes[slot as usize][end].insert(&mut self.table, id, bytes);
+    }
+
+    /// As [`Extents::unfile`], but for the sums of all holes.
+    #[inline(always)]
+    fn take_out(&mut self, id: Id) {
+        let Extent {
+            start, bytes, slot, ..
+        } = *self.get(id);
+        self.small_holes -= small_bytes(bytes);
+        self.largest_known &= bytes < self.largest;
+        let end = self.zone_of(start) as usize;
+        self.indexes[slot as usize][end].remove(&mut self.table, id);
+    }
+
+    /// Cuts an extent that is not filed in two at offset `at` inside it; gives the upper part.
+    #[inline]
+    fn cut(&mut self, id: Id, at: u64) -> Id {
+        let Extent {
+            start, bytes, next, ..
+        } = *self.get(id);
+        debug_assert!(start < at && at < start + bytes);
+        let upper_id = self.new_record();
+        // Field by field, here as below: a record put together elsewhere and copied would be read
+        // before it is written out.
+        let lower = self.get_mut(id);
+        let Extent { tick, slot, .. } = *lower;
+        let (state, movable) = (lower.state, lower.movable);
+        lower.bytes = at - start;
+        lower.next = upper_id;
+        let upper = self.get_mut(upper_id);
+        upper.start = at;
+        upper.bytes = start + bytes - at;
+        upper.tick = tick;
+        upper.prev = id;
+        upper.next = next;
+        upper.slot = slot;
+        upper.state = state;
+        upper.movable = movable;
+        if next != NONE {
+            self.get_mut(next).prev = upper_id;
+        }
+        upper_id
+    }
+
+    /// Joins an extent that is not filed with its upper neighbour, also not filed; `id` stays.
+    fn join(&mut self, id: Id) {
+        let upper_id = self.get(id).next;
+        let upper = *self.get(upper_id);
+        let lower = self.get_mut(id);
+        lower.bytes += upper.bytes;
+        lower.next = upper.next;
+        if upper.next != NONE {
+            self.get_mut(upper.next).prev = id;
+        }
+        self.drop_record(upper_id);
+    }
+
+    /// Turns the first `bytes` of the hole `id` into a block of `slot`; the rest stays a hole with
+    /// its history.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, id: Id, bytes: u64, slot: StreamIndex) {
+        let Extent {
+            start,
+            bytes: all,
+            slot: owner,
+            ..
+        } = *self.get(id);
+        self.take_out(id);
+        self.changes += 1;
+        let kept = match seeded!("hole-cut-a-unit-short") {
+            true => bytes.saturating_sub(crate::heap::bins::UNIT),
+            false => bytes,
+        };
+        if all > bytes {
+            let rest = self.cut(id, start + kept);
+            self.put_in(rest, start + kept, all - kept, owner);
+            self.hole_sums.1 -= kept;
+        } else {
+            self.hole_sums.0 -= 1;
+            self.hole_sums.1 -= all;
+        }
+        self.mark_taken(id, slot);
+    }
+
+    #[inline(always)]
+    fn mark_taken(&mut self, id: Id, slot: StreamIndex) {
+        let extent = self.get_mut(id);
+        extent.state = State::Allocated;
+        extent.slot = slot;
+        extent.movable = false;
+        self.taken_bytes += self.get(id).bytes;
+        self.taken += 1;
+    }
+
+    /// Cuts the last `bytes` off the block `id` as a block of its own; gives it.
+    pub(crate) fn split_taken(&mut self, id: Id, bytes: u64) -> Id {
+        let at = self.get(id).end() - bytes;
+        self.taken += 1;
+        self.cut(id, at)
+    }
+
+    /// Joins the block `id` with the block behind it.
+    pub(crate) fn join_taken(&mut self, id: Id) {
+        self.taken -= 1;
+        self.join(id);
+    }
+
+    /// Turns the block `id` into a hole with history (`slot`, `tick`) and merges it with the
+    /// neighbouring holes that `covered` accepts: those of another slot whose history is done.
+    /// Gives the hole.
+    #[inline(always)]
+    pub(crate) fn give(
+        &mut self,
+        id: Id,
+        slot: StreamIndex,
+        tick: u64,
+        covered: impl Fn(&Extent) -> bool,
+    ) -> Id {
+        self.taken_bytes -= self.get(id).bytes;
+        self.taken -= 1;
+        let Extent {
+            mut start,
+            mut bytes,
+            prev,
+            mut next,
+            ..
+        } = *self.get(id);
+        let joins = |extent: &Extent| {
+            extent.state == State::Free && (extent.slot == slot || covered(extent))
+        };
+        let up = next != NONE && joins(self.get(next));
+        let down = prev != NONE && joins(self.get(prev));
+        self.changes += 1;
+        self.hole_sums.0 += 1;
+        self.hole_sums.1 += bytes;
+        let (mut at, mut latest) = (id, tick);
+        if up {
+            self.take_in(next);
+            let upper = self.get(next);
+            if upper.slot == slot && !seeded!("merge-forgets-the-upper-history") {
+                latest = latest.max(upper.tick);
+            }
+            bytes += upper.bytes;
+            self.drop_record(std::mem::replace(&mut next, upper.next));
+        }
+        if down {
+            self.take_in(prev);
+            let lower = self.get(prev);
+            if lower.slot == slot && !seeded!("merge-forgets-the-lower-history") {
+                latest = latest.max(lower.tick);
+            }
+            bytes += lower.bytes;
+            start = lower.start;
+            at = prev;
+            self.drop_record(id);
+        }
+        let hole = self.get_mut(at);
+        hole.bytes = bytes;
+        hole.tick = latest;
+        hole.next = next;
+        hole.slot = slot;
+        hole.state = State::Free;
+        if (up | down) && next != NONE {
+            self.get_mut(next).prev = at;
+        }
+        self.put_in(at, start, bytes, slot);
+        at
+    }
+
+    /// Takes a hole out of its index for good: another one gets its bytes.
+    #[inline(always)]
+    fn take_in(&mut self, id: Id) {
+        self.hole_sums.0 -= 1;
+        self.take_out(id);
+    }
+
+    /// Lets the history of `id` cover that of `other` as well; a different slot's is done.
+    fn absorb_history(&mut self, id: Id, other: Id) {
+        let other = *self.get(other);
+        let extent = self.get_mut(id);
+        if extent.slot == other.slot && !seeded!("join-forgets-a-history") {
+            extent.tick = extent.tick.max(other.tick);
+        }
+    }
+
+    /// Merges the hole `id` with its upper neighbours while both are holes that `covered` accepts
+    /// (done, so that either history may stand for both).
+    pub(crate) fn merge_up(&mut self, id: Id, covered: impl Fn(&Extent) -> bool) {
+        loop {
+            let extent = *self.get(id);
+            if extent.next == NONE || extent.state != State::Free {
+                return;
+            }
+            let next = *self.get(extent.next);
+            let same = next.slot == extent.slot;
+            let both = covered(&extent) && (covered(&next) || seeded!("merge-asks-one-side-only"));
+            if next.state != State::Free || !(same || both) {
+                return;
+            }
+            self.unfile(id);
+            self.unfile(extent.next);
+            self.absorb_history(id, extent.next);
+            self.join(id);
+            self.file(id);
+        }
+    }
+
+    /// Merges the hole `id` with its upper neighbour, a hole too, under the history (`slot`,
+    /// `tick`), which is later than both.
+    pub(crate) fn merge_as(&mut self, id: Id, slot: StreamIndex, tick: u64) {
+        let next = self.get(id).next;
+        self.unfile(id);
+        self.unfile(next);
+        self.join(id);
+        let extent = self.get_mut(id);
+        extent.slot = slot;
+        extent.tick = tick;
+        self.file(id);
+    }
+
+    /// Cuts the hole `id` in two at offset `at` inside it, both with its history; gives the upper.
+    fn split_hole(&mut self, id: Id, at: u64) -> Id {
+        self.unfile(id);
+        let upper = self.cut(id, at);
+        self.file(id);
+        self.file(upper);
+        upper
+    }
+
+    /// Turns [`start`, `start + bytes`), which lies in consecutive holes the first of which is
+    /// `id`, into one block of `slot`; gives it. What is left over on either side stays a hole.
+    ///
+    /// The caller has made `slot`'s stream wait for the history of each of the holes.
+    pub(crate) fn take_window(
+        &mut self,
+        mut id: Id,
+        start: u64,
+        bytes: u64,
+        slot: StreamIndex,
+    ) -> Id {
+        let end = start + bytes;
+        if self.get(id).start < start {
+            id = self.split_hole(id, start);
+        }
+        self.unfile(id);
+        while self.get(id).end() < end {
+            let next = self.get(id).next;
+            if self.get(next).end() > end {
+                self.split_hole(next, end);
+            }
+            self.unfile(next);
+            self.join(id);
+        }
+        if self.get(id).end() > end {
+            let rest = self.cut(id, end);
+            self.file(rest);
+        }
+        self.mark_taken(id, slot);
+        id
+    }
+}

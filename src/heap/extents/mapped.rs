@@ -1,0 +1,88 @@
+//! How addresses become holes and gaps: what is mapped, and what is mapped elsewhere.
+
+use super::{Extent, Extents, FRESH, Id, NONE, State, StreamIndex};
+use crate::seeded::seeded;
+
+impl Extents {
+    /// Cuts the part [`start`, `end`) out of the gap `id`; gives it, which is filed nowhere.
+    fn cut_gap(&mut self, mut id: Id, start: u64, end: u64) -> Id {
+        if self.get(id).start < start {
+            id = self.cut(id, start);
+        } else {
+            self.gaps.remove(&start);
+        }
+        if self.get(id).end() > end {
+            let rest = self.cut(id, end);
+            if !seeded!("gap-behind-a-mapping-lost") {
+                self.gaps.insert(end, rest);
+            }
+        }
+        id
+    }
+
+    /// Reserves the part [`start`, `end`) of the gap `id` for who maps it; gives it.
+    /// [`Extents::retired`] makes it a gap again.
+    pub(crate) fn reserve(&mut self, id: Id, start: u64, end: u64) -> Id {
+        let id = self.cut_gap(id, start, end);
+        self.get_mut(id).state = State::Reserved;
+        id
+    }
+
+    /// Turns the part [`start`, `end`) of the gap `id` into a hole with a history; gives it.
+    pub(crate) fn map_gap(
+        &mut self,
+        id: Id,
+        start: u64,
+        end: u64,
+        slot: StreamIndex,
+        tick: u64,
+    ) -> Id {
+        let id = self.cut_gap(id, start, end);
+        let extent = self.get_mut(id);
+        extent.state = State::Free;
+        extent.slot = slot;
+        extent.tick = tick;
+        self.file(id);
+        id
+    }
+
+    /// Turns the part [`start`, `end`) of the hole `id` into a retiring extent with the hole's
+    /// history; gives it. What remains of the hole on either side stays a hole.
+    pub(crate) fn retire(&mut self, mut id: Id, start: u64, end: u64) -> Id {
+        if self.get(id).start < start {
+            id = self.split_hole(id, start);
+        }
+        if self.get(id).end() > end {
+            self.split_hole(id, end);
+        }
+        self.unfile(id);
+        self.get_mut(id).state = State::Stale;
+        id
+    }
+
+    /// Turns a retiring or a reserved extent into a gap and merges it with neighbouring gaps; gives the gap.
+    pub(crate) fn retired(&mut self, id: Id) -> Id {
+        let Extent { prev, next, .. } = *self.get(id);
+        let extent = self.get_mut(id);
+        extent.state = State::Unmapped;
+        extent.slot = FRESH;
+        extent.tick = 0;
+        if next != NONE
+            && self.get(next).state == State::Unmapped
+            && self.get(next).start != self.bound
+        {
+            let start = self.get(next).start;
+            self.gaps.remove(&start);
+            self.join(id);
+        }
+        if prev != NONE
+            && self.get(prev).state == State::Unmapped
+            && self.get(id).start != self.bound
+        {
+            self.join(prev);
+            return prev;
+        }
+        self.gaps.insert(self.get(id).start, id);
+        id
+    }
+}

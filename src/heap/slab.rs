@@ -1,0 +1,270 @@
+//! Slabs: blocks cut into slots of one size, for small requests.
+//!
+//! A slab is a block of the core's like any other, which to everyone else is live: it is not moved
+//! and its handle not mapped elsewhere. Its slots are given out to lanes, whose caches hold free ones
+//! as they hold free blocks. What a cache gives up comes back here, each slot with a history of its
+//! own, the stream it was freed on and the tick; taking it follows the rules of holes.
+//!
+//! # Where slots come from
+//!
+//! From the slab at the lowest address that has one ready, first of those made for the requesting
+//! stream. So what is live gathers at low addresses and the others empty. A slab without a slot out
+//! goes back to the core at once, unless several streams still use it: a hole has one history. Then
+//! it goes when those are done, or when a request needs the memory and waits for them.
+//!
+//! A slab has as few slots as fill whole units, and more the more of its class are out: a quarter, up
+//! to [`MOST_SLOTS`] and to [`SLAB_BYTES`] or [`CHEAP_SLOTS`], whichever is more. It lies in one
+//! granule, so that a slot that lives holds no granule but its own.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::size_class::{CLASSES, batch, class_of};
+use super::{Epoch, Extent, Grant, Id, NONE, StreamIndex};
+use crate::seeded::seeded;
+
+/// Slots of a slab at most: bits of a word.
+pub(crate) const MOST_SLOTS: u64 = 64;
+
+/// Bytes of a slab at most, unless [`CHEAP_SLOTS`] are more.
+pub(crate) const SLAB_BYTES: u64 = 16 << 10;
+
+/// Slots among which the host's memory for a slab is small.
+pub(crate) const CHEAP_SLOTS: u64 = 16;
+
+/// A slot costs no more of the host than that: its part of the record, of the extent and of two places
+/// in a tree of keys.
+const _: () = {
+    let record = size_of::<Slab>() + size_of::<Extent>() + 2 * size_of::<Key>();
+    assert!(record as u64 / CHEAP_SLOTS <= 64);
+};
+
+/// One slab. The record and its extent come to 15 bytes a slot where there are many.
+pub(crate) struct Slab {
+    /// The extent; `NONE` for a record that is spare.
+    pub(crate) extent: Id,
+    pub(crate) start: u64,
+    /// Bytes of a slot.
+    pub(crate) bytes: u64,
+    pub(crate) slots: u32,
+    /// The stream it was made for.
+    pub(crate) owner: StreamIndex,
+    /// Free slots by bit.
+    pub(crate) free: u64,
+    /// Of a free slot: whose work its tick counts. Else who has it.
+    pub(crate) streams: [StreamIndex; MOST_SLOTS as usize],
+    pub(crate) ticks: [u64; MOST_SLOTS as usize],
+}
+
+impl Slab {
+    pub(crate) fn all(&self) -> u64 {
+        u64::MAX >> (64 - self.slots)
+    }
+
+    pub(crate) fn history(&self, slot: usize) -> Epoch {
+        Epoch::new(self.streams[slot], self.ticks[slot])
+    }
+
+    pub(crate) fn key(&self, id: Id) -> Key {
+        (self.owner, class_of(self.bytes), self.start, id)
+    }
+
+    pub(crate) fn addr(&self, slot: usize) -> u64 {
+        self.start + slot as u64 * self.bytes
+    }
+
+    pub(crate) fn free_slots(&self) -> impl Iterator<Item = usize> + use<> {
+        let mut free = self.free;
+        std::iter::from_fn(move || {
+            let slot = free.trailing_zeros() as usize;
+            (free != 0).then(|| {
+                free &= free - 1;
+                slot
+            })
+        })
+    }
+}
+
+/// Owner, class, start: slabs are taken from in this order.
+pub(crate) type Key = (StreamIndex, usize, u64, Id);
+
+/// What a slot is, to who walks over everything.
+pub(crate) struct SlotSeen {
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    pub(crate) stream: StreamIndex,
+    pub(crate) free: bool,
+}
+
+/// All slabs of a pool.
+pub(crate) struct Slabs {
+    pub(crate) table: Vec<Slab>,
+    pub(crate) spare: Vec<Id>,
+    /// Slabs with a free slot.
+    pub(crate) partial: BTreeSet<Key>,
+    /// Slabs without a slot out that several streams still use.
+    pub(crate) mixed: BTreeSet<Id>,
+    /// Slots out, by class.
+    pub(crate) out: [u64; CLASSES],
+    pub(crate) free_bytes: u64,
+    /// Free slots by the stream of their history.
+    pub(crate) of_stream: Vec<u64>,
+}
+
+impl Default for Slabs {
+    fn default() -> Self {
+        Self {
+            table: Vec::new(),
+            spare: Vec::new(),
+            partial: BTreeSet::new(),
+            mixed: BTreeSet::new(),
+            out: [0; CLASSES],
+            free_bytes: 0,
+            of_stream: Vec::new(),
+        }
+    }
+}
+
+impl Slabs {
+    /// Bytes in slots that are free to all.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.free_bytes
+    }
+
+    /// Whether no free slot waits for `stream`.
+    pub(crate) fn has_none(&self, stream: StreamIndex) -> bool {
+        self.of_stream.get(stream as usize).is_none_or(|&n| n == 0)
+    }
+
+    /// The last tick of each stream that free slots wait for.
+    pub(crate) fn ticks(&self) -> impl Iterator<Item = (StreamIndex, u64)> + '_ {
+        let slabs = self.partial.iter().map(|key| &self.table[key.3 as usize]);
+        slabs.flat_map(|slab| {
+            slab.free_slots()
+                .map(|slot| (slab.streams[slot], slab.ticks[slot]))
+        })
+    }
+
+    /// The slots of a slab, in address order.
+    pub(crate) fn slots_of(&self, id: Id) -> impl Iterator<Item = SlotSeen> + '_ {
+        let slab = &self.table[id as usize];
+        (0..slab.slots as usize).map(|slot| SlotSeen {
+            offset: slab.addr(slot),
+            bytes: slab.bytes,
+            stream: slab.streams[slot],
+            free: slab.free >> slot & 1 == 1,
+        })
+    }
+
+    /// Slabs by their extents.
+    pub(crate) fn by_extent(&self) -> HashMap<Id, Id> {
+        let slabs = (0..).zip(&self.table);
+        let used = slabs.filter(|(_, slab)| slab.extent != NONE);
+        used.map(|(id, slab)| (slab.extent, id)).collect()
+    }
+
+    fn count(&mut self, stream: StreamIndex, free: bool) {
+        let at = stream as usize;
+        if self.of_stream.len() <= at {
+            self.of_stream.resize(at + 1, 0);
+        }
+        let count = &mut self.of_stream[at];
+        *count = if free { *count + 1 } else { *count - 1 };
+    }
+
+    /// Slots of the next slab of slots of `bytes`.
+    pub(crate) fn wanted(&self, bytes: u64) -> u64 {
+        let least = batch(bytes);
+        let most = (SLAB_BYTES / bytes).clamp(CHEAP_SLOTS, MOST_SLOTS) / least * least;
+        let part = self.out[class_of(bytes)] / 4 / least * least;
+        part.clamp(least, most.max(least))
+    }
+
+    pub(crate) fn add(
+        &mut self,
+        (extent, start): (Id, u64),
+        bytes: u64,
+        slots: u64,
+        owner: StreamIndex,
+        tick: u64,
+    ) -> Id {
+        let slab = Slab {
+            extent,
+            start,
+            bytes,
+            slots: slots as u32,
+            owner,
+            free: u64::MAX >> (64 - slots),
+            streams: [owner; MOST_SLOTS as usize],
+            ticks: [tick; MOST_SLOTS as usize],
+        };
+        let id = match self.spare.pop() {
+            Some(id) => {
+                self.table[id as usize] = slab;
+                id
+            }
+            None => {
+                self.table.push(slab);
+                (self.table.len() - 1) as Id
+            }
+        };
+        self.free_bytes += slots * bytes;
+        (0..slots).for_each(|_| self.count(owner, true));
+        self.partial.insert(self.table[id as usize].key(id));
+        id
+    }
+
+    /// Gives the free slot out to `stream`.
+    pub(crate) fn take(&mut self, id: Id, slot: usize, stream: StreamIndex) -> Grant {
+        let slab = &mut self.table[id as usize];
+        let (before, bytes) = (slab.streams[slot], slab.bytes);
+        self.mixed.remove(&id);
+        slab.free &= !(1 << slot);
+        slab.streams[slot] = stream;
+        let short = u64::from(seeded!("slot-begins-a-step-early") && slot > 0) * 16;
+        let offset = slab.addr(slot) - short;
+        let (is_full, key) = (slab.free == 0, slab.key(id));
+        if is_full {
+            self.partial.remove(&key);
+        }
+        self.count(before, false);
+        self.free_bytes -= bytes;
+        self.out[class_of(bytes)] += 1;
+        Grant { id, offset }
+    }
+
+    /// Takes the slot at `offset` back; gives whether none of the slab is out now.
+    pub(crate) fn give(&mut self, id: Id, offset: u64, stream: StreamIndex, tick: u64) -> bool {
+        let slab = &mut self.table[id as usize];
+        let slot = ((offset - slab.start) / slab.bytes) as usize;
+        let (was_full, bytes) = (slab.free == 0, slab.bytes);
+        slab.free |= 1 << slot;
+        slab.streams[slot] = stream;
+        slab.ticks[slot] = match seeded!("slot-forgets-its-history") {
+            true => 0,
+            false => tick,
+        };
+        let (is_empty, key) = (slab.free == slab.all(), slab.key(id));
+        if was_full {
+            self.partial.insert(key);
+        }
+        self.count(stream, true);
+        self.free_bytes += bytes;
+        self.out[class_of(bytes)] -= 1;
+        is_empty
+    }
+
+    /// Takes a slab without a slot out from the books; gives its extent.
+    pub(crate) fn remove(&mut self, id: Id) -> Id {
+        let slab = &mut self.table[id as usize];
+        let key = slab.key(id);
+        let extent = std::mem::replace(&mut slab.extent, NONE);
+        let streams = slab.streams;
+        let slots = slab.slots as usize;
+        self.free_bytes -= slots as u64 * slab.bytes;
+        streams[..slots].iter().for_each(|&s| self.count(s, false));
+        self.partial.remove(&key);
+        self.mixed.remove(&id);
+        self.spare.push(id);
+        extent
+    }
+}

@@ -1,0 +1,163 @@
+//! Guards that hold a block where it is.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+
+use super::registry::Registry;
+use super::{Movable, MovableId};
+use crate::device::{Addr, Place, Stream, Use, note_behind};
+use crate::error::Result;
+use crate::pool::{View, ViewMut};
+
+/// Holds a [`Movable`] where it is, to be read; its drop notes the use on its stream.
+///
+/// The block does not move while the guard lives. Its views may be given to operations on any stream of
+/// the device; they are ordered as those of a [`PoolBuf`](crate::PoolBuf) are, and the next move and the
+/// free run behind them. A guard that is forgotten holds the block for ever.
+#[must_use = "the address holds only while the guard lives"]
+pub struct Resident<'a, T> {
+    pub(super) movable: &'a Movable<T>,
+    pub(super) stream: &'a Stream,
+    pub(super) addr: Addr,
+    pub(super) writes: bool,
+    /// The host has seen all work under the guard done.
+    pub(super) done: bool,
+}
+
+impl<T: Pod> Resident<'_, T> {
+    /// Address of the first element; valid while the guard lives, for work queued on its stream.
+    #[must_use]
+    pub fn addr(&self) -> Addr {
+        self.addr
+    }
+
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.movable.len
+    }
+
+    /// Whether there are no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.movable.len == 0
+    }
+
+    /// The elements, to be read by queued work.
+    #[must_use]
+    pub fn view(&self) -> View<'_, T> {
+        View::new(self.addr, self.movable.len as u64, self.place())
+    }
+}
+
+impl<T> Resident<'_, T> {
+    fn place(&self) -> Place<'_> {
+        Place {
+            log: &self.movable.log,
+            home: self.stream.core(),
+            from: 0,
+        }
+    }
+
+    /// What the caller's own work under the guard does.
+    pub(super) fn used(&self) -> Use<'_> {
+        let bytes = (self.movable.len * size_of::<T>()) as u64;
+        self.place().used(bytes, self.writes)
+    }
+}
+
+impl<T> Drop for Resident<'_, T> {
+    fn drop(&mut self) {
+        note_behind(self.stream.core(), self.used(), self.done);
+        self.movable.registry.let_go(self.movable.id, self.stream);
+    }
+}
+
+impl<T: Pod> fmt::Debug for Resident<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Resident({:#x}, {:?})", self.addr, self.movable)
+    }
+}
+
+/// As [`Resident`], to be written too: made by [`Movable::hold_mut`].
+#[must_use = "the address holds only while the guard lives"]
+pub struct ResidentMut<'a, T>(pub(super) Resident<'a, T>);
+
+impl<T: Pod> ResidentMut<'_, T> {
+    /// The elements, to be written by queued work.
+    #[must_use]
+    pub fn view_mut(&mut self) -> ViewMut<'_, T> {
+        ViewMut::new(self.0.addr, self.0.movable.len as u64, self.0.place())
+    }
+}
+
+impl<'a, T> Deref for ResidentMut<'a, T> {
+    type Target = Resident<'a, T>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl<T: Pod> fmt::Debug for ResidentMut<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ResidentMut({:#x}, {:?})", self.0.addr, self.0.movable)
+    }
+}
+
+/// Holds a movable block where it is, and alive, by its id: made by
+/// [`Pool::hold_id`](crate::Pool::hold_id). Its drop notes the use on its stream.
+#[must_use = "the address holds only while the guard lives"]
+pub struct ResidentId<'a> {
+    registry: Arc<Registry>,
+    id: MovableId,
+    stream: &'a Stream,
+    addr: Addr,
+    bytes: u64,
+}
+
+impl<'a> ResidentId<'a> {
+    pub(super) fn new(registry: Arc<Registry>, id: MovableId, stream: &'a Stream) -> Result<Self> {
+        let (addr, bytes) = registry.hold(id, stream)?;
+        Ok(Self {
+            registry,
+            id,
+            stream,
+            addr,
+            bytes,
+        })
+    }
+
+    /// Address of the first byte; valid while the guard lives, for work queued on its stream.
+    #[must_use]
+    pub fn addr(&self) -> Addr {
+        self.addr
+    }
+
+    /// Bytes of the block as they were asked for.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The block's id.
+    #[must_use]
+    pub fn id(&self) -> MovableId {
+        self.id
+    }
+}
+
+impl Drop for ResidentId<'_> {
+    fn drop(&mut self) {
+        self.registry.let_go(self.id, self.stream);
+    }
+}
+
+impl fmt::Debug for ResidentId<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ResidentId({:#x}, {:?})", self.addr, self.id)
+    }
+}

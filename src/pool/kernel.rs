@@ -1,0 +1,103 @@
+//! Kernels of the application's own, queued in the order of the memory they use.
+
+use super::view::{View, ViewMut};
+use crate::device::{Access, Note, Stream, Use, ordered};
+use crate::error::Result;
+
+use bytemuck::Pod;
+
+/// What a kernel of the application's own uses, and where it runs: made by [`Stream::kernel`].
+#[derive(Debug)]
+#[must_use = "nothing is queued until `launch` is called"]
+pub struct Kernel<'a> {
+    stream: &'a Stream,
+    name: &'a str,
+    uses: Vec<Option<Use<'a>>>,
+    accesses: Vec<Access>,
+}
+
+impl Stream {
+    /// A kernel of the application's own, to be queued on this stream in the order of the memory that it
+    /// is said to use. The name is for reports.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # use warpool::{Device, Pool, PoolConfig};
+    /// # let device = Device::host()?;
+    /// # let pool = Pool::new(&device, PoolConfig::default())?;
+    /// # let (load, train) = (device.stream()?, device.stream()?);
+    /// let mut x = pool.alloc_typed::<f32>(&load, 1024)?;
+    /// x.upload(&[1.0; 1024])?;
+    /// let mut y = pool.alloc_typed::<f32>(&load, 1024)?;
+    /// let (from, to) = (x.addr(), y.addr());
+    /// train.kernel("saxpy").reads(x.view()).writes(y.view_mut()).launch(|stream| {
+    ///     // unsafe { saxpy<<<..., stream.raw()>>>(from, to, 1024) }
+    ///     # let _ = (from, to, stream);
+    /// })?;
+    /// drop((x, y)); // behind the kernel
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn kernel<'a>(&'a self, name: &'a str) -> Kernel<'a> {
+        Kernel {
+            stream: self,
+            name,
+            uses: Vec::new(),
+            accesses: Vec::new(),
+        }
+    }
+}
+
+impl<'a> Kernel<'a> {
+    /// It reads these elements.
+    pub fn reads<T: Pod>(mut self, view: View<'a, T>) -> Self {
+        self.uses.push(view.used());
+        self.accesses.push(Access::read(view.addr(), view.bytes()));
+        self
+    }
+
+    /// It writes these elements, and may read them.
+    pub fn writes<T: Pod>(mut self, view: ViewMut<'a, T>) -> Self {
+        self.uses.push(view.used());
+        self.accesses.push(Access::write(view.addr(), view.bytes()));
+        self
+    }
+
+    /// It adds to these elements atomically. Ordered as a write; tools that watch the device
+    /// (`sanitize`) let it run beside others of its kind.
+    pub fn adds<T: Pod>(mut self, view: ViewMut<'a, T>) -> Self {
+        self.uses.push(view.used());
+        self.accesses
+            .push(Access::atomic(view.addr(), view.bytes()));
+        self
+    }
+
+    /// Makes the stream wait on the device for what the kernel must not overtake, and calls `launch`,
+    /// which queues it; what comes after, the free of the memory too, waits for it in turn. Gives what
+    /// `launch` gives.
+    ///
+    /// `launch` may be anything that gives work to the stream, and to no other. Where it fails or panics,
+    /// it is taken to have queued its work. It runs without a lock of the crate held, so it may use the
+    /// crate; but while it runs, other threads' launches of graphs that use the same memory wait for it,
+    /// and its own are an error.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) if memory is of another device than the stream; what the
+    /// driver said of a wait. `launch` is then not called.
+    pub fn launch<R>(self, launch: impl FnOnce(&Stream) -> R) -> Result<R> {
+        let Self {
+            stream,
+            name,
+            uses,
+            accesses,
+        } = self;
+        ordered(stream.core(), &uses, || {
+            stream.device().backend().observe(&Note::Uses {
+                what: name,
+                stream: stream.raw(),
+                accesses: &accesses,
+            });
+            launch(stream)
+        })
+    }
+}

@@ -1,0 +1,277 @@
+//! Typed ranges of device memory, as operations take them.
+//!
+//! A view is an address, a length and a borrow; it owns nothing. Buffers hand views out, and each knows
+//! its place in the buffer's log of uses: whatever stream an operation with the view runs on, it runs
+//! behind what it must, and the buffer's free runs behind it. [`View::from_raw`] makes views of any
+//! device address, whose order is the caller's.
+
+use std::marker::PhantomData;
+
+use bytemuck::Pod;
+
+use crate::device::{Addr, Place, Use};
+use crate::error::{Error, Result};
+
+/// Checks that `len` elements of `T` at `addr` are a range of aligned addresses.
+fn check<T>(addr: Addr, len: u64) -> Result<()> {
+    let align = align_of::<T>() as u64;
+    if !addr.is_multiple_of(align) {
+        return Err(Error::invalid(
+            "addr",
+            format!("{addr:#x} is not a multiple of {align}, the element's alignment"),
+        ));
+    }
+    match len
+        .checked_mul(size_of::<T>() as u64)
+        .and_then(|bytes| addr.checked_add(bytes))
+    {
+        Some(_) => Ok(()),
+        None => Err(Error::invalid(
+            "len",
+            format!("{len} elements from {addr:#x} reach past the last address"),
+        )),
+    }
+}
+
+macro_rules! view {
+    ($(#[$doc:meta])* $name:ident, $borrow:ty, $writes:literal, $duty:literal) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $name<'a, T> {
+            addr: Addr,
+            len: u64,
+            /// `None` for memory that the caller orders.
+            place: Option<Place<'a>>,
+            borrow: PhantomData<$borrow>,
+        }
+
+        impl<'a, T: Pod> $name<'a, T> {
+            /// The `len` elements at `addr`, which lie at `place` in a buffer.
+            pub(crate) fn new(addr: Addr, len: u64, place: Place<'a>) -> Self {
+                Self { addr, len, place: Some(place), borrow: PhantomData }
+            }
+
+            /// What an operation that takes the view does to its bytes.
+            #[inline]
+            pub(crate) fn used(&self) -> Option<Use<'a>> {
+                self.place.map(|place| place.used(self.bytes(), $writes))
+            }
+
+            /// The `len` elements at device address `addr`.
+            ///
+            /// # Errors
+            /// [`Error::Invalid`] if `addr` is not aligned for `T` or the range wraps around.
+            ///
+            /// # Safety
+            #[doc = $duty]
+            /// - The same until all work queued with the view is done, which may be after the view
+            ///   is gone.
+            pub unsafe fn from_raw(addr: Addr, len: u64) -> Result<Self> {
+                check::<T>(addr, len)?;
+                Ok(Self { addr, len, place: None, borrow: PhantomData })
+            }
+
+            /// Device address of the first element.
+            #[must_use]
+            pub fn addr(&self) -> Addr {
+                self.addr
+            }
+
+            /// Elements.
+            #[must_use]
+            pub fn len(&self) -> u64 {
+                self.len
+            }
+
+            /// Whether there is no element.
+            #[must_use]
+            pub fn is_empty(&self) -> bool {
+                self.len == 0
+            }
+
+            /// Bytes.
+            #[must_use]
+            pub fn bytes(&self) -> u64 {
+                self.len * size_of::<T>() as u64
+            }
+
+            /// The elements `from..to`, any offset.
+            ///
+            /// # Errors
+            /// [`Error::Invalid`] unless `from <= to <= len`.
+            pub fn slice(self, from: u64, to: u64) -> Result<Self> {
+                if from > to || to > self.len {
+                    return Err(Error::invalid("range", format!("{from}..{to} is not within 0..{}", self.len)));
+                }
+                let offset = from * size_of::<T>() as u64;
+                let place = self.place.map(|place| place.offset(offset));
+                Ok(Self { addr: self.addr + offset, len: to - from, place, borrow: PhantomData })
+            }
+
+            /// The first `at` elements, and the others: parts that different streams may be given, each
+            /// in an order of its own.
+            ///
+            /// # Errors
+            /// [`Error::Invalid`] unless `at <= len`.
+            pub fn split_at(self, at: u64) -> Result<(Self, Self)> {
+                let len = self.len;
+                let whole = || Self { place: self.place, ..self };
+                Ok((whole().slice(0, at)?, whole().slice(at.min(len), len)?))
+            }
+        }
+    };
+}
+
+view! {
+    /// Elements in device memory, to be read by queued work.
+    View, &'a [T], false,
+    "- The range is device memory of the device it will be used on, readable in stream order."
+}
+
+view! {
+    /// Elements in device memory, to be written by queued work.
+    ViewMut, &'a mut [T], true,
+    "- The range is device memory of the device it will be used on, writable in stream order, and no other queued work uses it unordered with the view's."
+}
+
+impl<T> Clone for View<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for View<'_, T> {}
+
+impl<T: Pod> ViewMut<'_, T> {
+    /// The same elements for a shorter time.
+    #[must_use]
+    pub fn reborrow(&mut self) -> ViewMut<'_, T> {
+        ViewMut {
+            addr: self.addr,
+            len: self.len,
+            place: self.place,
+            borrow: PhantomData,
+        }
+    }
+
+    /// The same elements, to be read.
+    #[must_use]
+    pub fn as_view(&self) -> View<'_, T> {
+        View {
+            addr: self.addr,
+            len: self.len,
+            place: self.place,
+            borrow: PhantomData,
+        }
+    }
+}
+
+/// Checks that `rows` rows of `cols` elements, `pitch` elements apart, fit in `len` elements.
+fn check_rows(len: u64, rows: u64, cols: u64, pitch: u64) -> Result<()> {
+    if rows > 1 && pitch < cols {
+        return Err(Error::invalid(
+            "pitch",
+            format!("{pitch} elements is less than a row of {cols}: rows would overlap"),
+        ));
+    }
+    let reach = match rows {
+        0 => Some(0),
+        _ => pitch
+            .checked_mul(rows - 1)
+            .and_then(|last| last.checked_add(cols)),
+    };
+    match reach {
+        Some(reach) if reach <= len => Ok(()),
+        _ => Err(Error::invalid(
+            "rows",
+            format!(
+                "{rows} rows of {cols} elements, {pitch} apart, need more than the view's {len} elements"
+            ),
+        )),
+    }
+}
+
+macro_rules! rows {
+    ($(#[$doc:meta])* $name:ident of $view:ident) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $name<'a, T> {
+            pub(crate) view: $view<'a, T>,
+            pub(crate) rows: u64,
+            pub(crate) cols: u64,
+            pub(crate) pitch: u64,
+        }
+
+        impl<'a, T: Pod> $name<'a, T> {
+            /// `rows` rows of `cols` elements within `view`; a row starts `pitch` elements after the
+            /// one before.
+            ///
+            /// # Errors
+            /// [`Error::Invalid`] if rows overlap or reach beyond the view.
+            pub fn new(view: $view<'a, T>, rows: u64, cols: u64, pitch: u64) -> Result<Self> {
+                check_rows(view.len(), rows, cols, pitch)?;
+                Ok(Self { view, rows, cols, pitch })
+            }
+        }
+
+        impl<'a, T: Pod> From<$view<'a, T>> for $name<'a, T> {
+            fn from(view: $view<'a, T>) -> Self {
+                let cols = view.len();
+                Self { view, rows: 1, cols, pitch: cols }
+            }
+        }
+    };
+}
+
+rows! {
+    /// Rows at a fixed distance, to be read by queued work.
+    Rows of View
+}
+
+rows! {
+    /// Rows at a fixed distance, to be written by queued work.
+    RowsMut of ViewMut
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_view_of_a_misaligned_address_is_an_error() {
+        // SAFETY: nothing is queued with the view.
+        let error = unsafe { View::<f32>::from_raw(0x1002, 4) }
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("0x1002") && error.contains("multiple of 4"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_range_that_wraps_around_is_an_error() {
+        // SAFETY: nothing is queued with the view.
+        assert!(unsafe { View::<f64>::from_raw(u64::MAX - 7, 1) }.is_err());
+    }
+
+    #[test]
+    fn a_slice_keeps_the_element_size() {
+        // SAFETY: nothing is queued with the view.
+        let view = unsafe { View::<f64>::from_raw(0x1000, 10) }.unwrap();
+        let part = view.slice(3, 5).unwrap();
+        assert_eq!((part.addr(), part.len(), part.bytes()), (0x1018, 2, 16));
+        assert!(view.slice(5, 11).is_err());
+        assert!(view.slice(6, 5).is_err());
+    }
+
+    #[test]
+    fn rows_that_overlap_or_reach_beyond_the_view_are_an_error() {
+        // SAFETY: nothing is queued with the view.
+        let view = unsafe { View::<f32>::from_raw(0x1000, 100) }.unwrap();
+        assert!(Rows::new(view, 10, 10, 10).is_ok());
+        assert!(Rows::new(view, 10, 10, 9).is_err());
+        assert!(Rows::new(view, 10, 11, 11).is_err());
+        assert!(Rows::new(view, u64::MAX, 1, u64::MAX).is_err());
+    }
+}

@@ -1,0 +1,18 @@
+//! The build: how it finds a toolkit, what it commits, what the compiler refuses, and what an application
+//! that depends on the crate gets.
+
+#[path = "../../build/arch.rs"]
+mod arch;
+mod bindings;
+mod compile_fail;
+#[path = "../../build/discovery.rs"]
+mod discovery;
+#[cfg(feature = "rustacuda")]
+mod downstream;
+mod example_kernels;
+mod layers;
+#[path = "../../build/objects.rs"]
+mod objects;
+mod toolkit_discovery;
+#[path = "../../build/variables.rs"]
+mod variables;

@@ -1,0 +1,450 @@
+//! Movable memory and compaction: contents survive every move, and every owner knows.
+
+use crate::common;
+
+use crate::common::BackendOf;
+use common::on_every_device;
+use proptest::prelude::*;
+use warpool::compact::{Budget, Goal};
+use warpool::movable::Movable;
+use warpool::{Device, Pool, PoolConfig, Stream};
+
+on_every_device! {
+    packed_blocks_are_read_back_right_after_a_full_compaction,
+    a_pinned_block_stays_and_the_rest_is_packed_around_it,
+    a_request_that_only_compaction_can_serve_succeeds,
+    the_prediction_of_a_plan_is_exact,
+    a_pass_may_be_left_at_any_step,
+    each_step_of_a_pass_is_recorded_with_what_it_moved_and_took,
+    a_stale_handle_is_an_error,
+    a_use_on_another_stream_is_waited_for,
+    blocks_freed_and_allocated_between_steps_are_part_of_the_next,
+    any_layout_survives_any_goal,
+    a_block_grows_in_place_where_the_memory_behind_it_is_free_and_moves_where_it_is_not,
+    a_block_that_shrinks_gives_its_end_back_behind_every_use,
+    a_resize_that_is_refused_leaves_the_block_as_it_was,
+    a_block_pinned_by_its_id_outlives_its_handle,
+    a_block_freed_on_another_stream_is_that_streams_at_once,
+}
+
+fn pool(device: &Device, limit: u64) -> Pool {
+    Pool::new(device, PoolConfig::default().limit(limit)).unwrap()
+}
+
+/// Contents that name the block and the place in it.
+fn contents(seed: u64, len: usize) -> Vec<u64> {
+    (0..len as u64)
+        .map(|i| (seed << 32 | i).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+        .collect()
+}
+
+fn make(pool: &Pool, stream: &Stream, seed: u64, len: usize) -> Movable<u64> {
+    let mut block = pool.alloc_movable::<u64>(stream, len).unwrap();
+    block.upload(stream, &contents(seed, len)).unwrap();
+    block
+}
+
+fn check(block: &Movable<u64>, stream: &Stream, seed: u64) {
+    assert!(
+        block.download(stream).unwrap() == contents(seed, block.len()),
+        "block {seed}"
+    );
+}
+
+/// Every second of 64 blocks of 200,000 bytes.
+fn fragmented(pool: &Pool, stream: &Stream) -> Vec<(u64, Movable<u64>)> {
+    let all: Vec<_> = (0..64)
+        .map(|seed| (seed, make(pool, stream, seed, 25_000)))
+        .collect();
+    all.into_iter().filter(|(seed, _)| seed % 2 == 0).collect()
+}
+
+fn packed_blocks_are_read_back_right_after_a_full_compaction(device: &Device) {
+    let pool = pool(device, 32 << 20);
+    let stream = device.stream().unwrap();
+    let blocks = fragmented(&pool, &stream);
+    let before = pool.stats();
+    let moved = pool.compact(&Goal::Full).unwrap();
+    assert!(moved.finished && moved.reached && moved.bytes > 0);
+    let after = pool.stats();
+    assert!(after.largest_hole > before.largest_hole);
+    assert_eq!(after.bytes_moved, moved.bytes);
+    pool.check_invariants().unwrap();
+    for (seed, block) in &blocks {
+        check(block, &stream, *seed);
+    }
+}
+
+fn a_pinned_block_stays_and_the_rest_is_packed_around_it(device: &Device) {
+    let pool = pool(device, 32 << 20);
+    let stream = device.stream().unwrap();
+    let blocks = fragmented(&pool, &stream);
+    let (_, held) = &blocks[10];
+    let pinned = held.hold(&stream).unwrap();
+    let at = pinned.addr();
+    assert!(pool.compact(&Goal::Full).unwrap().bytes > 0);
+    assert_eq!(held.hold(&stream).unwrap().addr(), at);
+    drop(pinned);
+    for (seed, block) in &blocks {
+        check(block, &stream, *seed);
+    }
+}
+
+fn a_request_that_only_compaction_can_serve_succeeds(device: &Device) {
+    let pool = pool(device, 18 << 20);
+    let stream = device.stream().unwrap();
+    let blocks = fragmented(&pool, &stream);
+    // 6.4 MB are live with holes of 0.2 MB between them; nothing else makes 6 MiB together.
+    let filler: Vec<_> = std::iter::from_fn(|| pool.alloc(&stream, 300_000).ok())
+        .take(8)
+        .collect();
+    let large = pool.alloc(&stream, 6 << 20).unwrap();
+    assert!(pool.stats().steps.relieved > 0);
+    pool.check_invariants().unwrap();
+    for (seed, block) in &blocks {
+        check(block, &stream, *seed);
+    }
+    drop((filler, large));
+}
+
+fn the_prediction_of_a_plan_is_exact(device: &Device) {
+    let pool = pool(device, 64 << 20);
+    let stream = device.stream().unwrap();
+    let blocks = fragmented(&pool, &stream);
+    for goal in [Goal::Hole(1 << 20), Goal::Full] {
+        let plan = pool.plan_compaction(&goal).unwrap().unwrap();
+        let moved = pool.compact(&goal).unwrap();
+        assert_eq!((moved.bytes, moved.reached), (plan.bytes, true), "{goal:?}");
+        let free = pool
+            .plan_compaction(&Goal::Hole(plan.largest_hole))
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            (free.bytes, free.largest_hole),
+            (0, plan.largest_hole),
+            "{goal:?}"
+        );
+    }
+    drop(blocks);
+}
+
+fn each_step_of_a_pass_is_recorded_with_what_it_moved_and_took(device: &Device) {
+    let pool = pool(device, 64 << 20);
+    let stream = device.stream().unwrap();
+    let blocks = fragmented(&pool, &stream);
+    pool.record_steps(true).unwrap();
+    let budget = Budget::bytes(1_000_000);
+    let mut pass = pool.begin_compaction(Goal::Full, budget).unwrap();
+    let mut made = Vec::new();
+    loop {
+        let moved = pass.step().unwrap();
+        if moved.bytes > 0 {
+            made.push((moved.bytes, moved.blocks, moved.launches));
+        }
+        if moved.finished {
+            break;
+        }
+    }
+    let steps = pool.take_steps().unwrap();
+    let recorded = steps.iter().map(|it| (it.bytes, it.blocks, it.launches));
+    assert_eq!(recorded.collect::<Vec<_>>(), made);
+    assert!(
+        made.len() > 2
+            && made
+                .iter()
+                .all(|&(_, blocks, launches)| blocks >= launches && launches > 0)
+    );
+    for step in steps {
+        // From before its first launch to behind its last.
+        assert!(step.device_ns >= 0.0 && step.predicted_ns > 0.0, "{step:?}");
+    }
+    assert!(pool.take_steps().unwrap().is_empty());
+    drop(blocks);
+}
+
+fn a_pass_may_be_left_at_any_step(device: &Device) {
+    let pool = pool(device, 32 << 20);
+    let stream = device.stream().unwrap();
+    let blocks = fragmented(&pool, &stream);
+    for steps in 0..8 {
+        let mut pass = pool
+            .begin_compaction(Goal::Full, Budget::bytes(500_000))
+            .unwrap();
+        for _ in 0..steps {
+            let moved = pass.step().unwrap();
+            assert!(moved.bytes <= 500_000);
+            if moved.finished {
+                break;
+            }
+        }
+        drop(pass);
+        pool.check_invariants().unwrap();
+        for (seed, block) in &blocks {
+            check(block, &stream, *seed);
+        }
+    }
+}
+
+fn a_stale_handle_is_an_error(device: &Device) {
+    let pool = pool(device, 32 << 20);
+    let stream = device.stream().unwrap();
+    let first = pool.alloc_movable::<u8>(&stream, 100).unwrap();
+    let stale = first.id();
+    drop(first);
+    let second = pool.alloc_movable::<u8>(&stream, 100).unwrap();
+    assert_eq!(second.id().index, stale.index);
+    assert_ne!(second.id(), stale);
+}
+
+fn a_use_on_another_stream_is_waited_for(device: &Device) {
+    let pool = pool(device, 32 << 20);
+    let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let blocks = fragmented(&pool, &stream);
+    for round in 0..20u64 {
+        // Work that takes its time on another stream reads and rewrites each block where it is.
+        for (seed, block) in &blocks {
+            let pinned = block.hold(&other).unwrap();
+            let backend = device.backend();
+            backend
+                .host_call(
+                    other.raw(),
+                    Box::new(|| std::thread::sleep(std::time::Duration::from_micros(50))),
+                )
+                .unwrap();
+            let value = (seed + round) as u8;
+            // SAFETY: the block is pinned for the stream, and has the bytes.
+            unsafe {
+                backend
+                    .fill(pinned.addr(), value, 200_000, other.raw())
+                    .unwrap()
+            };
+        }
+        let goal = if round % 2 == 0 {
+            Goal::Full
+        } else {
+            Goal::Hole(12 << 20)
+        };
+        pool.compact(&goal).unwrap();
+        // Where a block was not moved, nothing orders its readers behind its writers but this.
+        stream.wait_stream(&other).unwrap();
+        for (seed, block) in &blocks {
+            let value = u64::from_ne_bytes([(seed + round) as u8; 8]);
+            assert!(
+                block
+                    .download(&stream)
+                    .unwrap()
+                    .iter()
+                    .all(|&word| word == value)
+            );
+        }
+    }
+}
+
+fn blocks_freed_and_allocated_between_steps_are_part_of_the_next(device: &Device) {
+    let pool = pool(device, 32 << 20);
+    let stream = device.stream().unwrap();
+    let mut blocks = fragmented(&pool, &stream);
+    let mut pass = pool
+        .begin_compaction(Goal::Full, Budget::bytes(400_000))
+        .unwrap();
+    let mut next = 1000;
+    loop {
+        let moved = pass.step().unwrap();
+        pool.check_invariants().unwrap();
+        if moved.finished || next > 1030 {
+            break;
+        }
+        blocks.swap_remove(next as usize % blocks.len());
+        blocks.push((next, make(&pool, &stream, next, 10_000)));
+        next += 1;
+    }
+    for (seed, block) in &blocks {
+        check(block, &stream, *seed);
+    }
+}
+
+/// The first `words` of a block: those behind may never have been written.
+fn begin(block: &Movable<u64>, stream: &Stream, words: usize) -> Vec<u64> {
+    let pinned = block.hold(stream).unwrap();
+    let bytes = common::read(stream, pinned.addr(), words * 8);
+    let words = bytes.chunks_exact(8);
+    words
+        .map(|word| u64::from_le_bytes(word.try_into().unwrap()))
+        .collect()
+}
+
+fn a_block_grows_in_place_where_the_memory_behind_it_is_free_and_moves_where_it_is_not(
+    device: &Device,
+) {
+    let pool = pool(device, 16 << 20);
+    let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let mut low = make(&pool, &stream, 1, 40_000);
+    let between = make(&pool, &stream, 2, 60_000);
+    let high = make(&pool, &stream, 3, 10_000);
+    let at = low.hold(&stream).unwrap().addr();
+    let allocated = pool.stats().allocated.current;
+    // Behind a use of it on another stream.
+    drop(between.hold(&other).unwrap());
+    drop(between);
+    low.resize(&stream, 90_000).unwrap();
+    assert_eq!(low.hold(&stream).unwrap().addr(), at);
+    assert_eq!(low.len(), 90_000);
+    assert!(begin(&low, &other, 40_000) == contents(1, 40_000));
+    assert_eq!(
+        pool.stats().allocated.current,
+        allocated - 480_256 + 400_384
+    );
+    low.upload(&other, &contents(1, 90_000)).unwrap();
+    low.resize(&stream, 200_000).unwrap();
+    assert_ne!(low.hold(&stream).unwrap().addr(), at);
+    assert_eq!(low.len(), 200_000);
+    assert!(begin(&low, &stream, 90_000) == contents(1, 90_000));
+    low.upload(&stream, &contents(1, 200_000)).unwrap();
+    check(&high, &stream, 3);
+    pool.check_invariants().unwrap();
+    pool.compact(&Goal::Full).unwrap();
+    check(&low, &stream, 1);
+    drop((low, high));
+    assert_eq!(pool.stats().allocated.current, 0);
+}
+
+fn a_block_that_shrinks_gives_its_end_back_behind_every_use(device: &Device) {
+    let pool = pool(device, 4 << 20);
+    let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let mut block = make(&pool, &stream, 1, 400_000);
+    for round in 0..20u64 {
+        let backend = device.backend();
+        let pinned = block.hold(&other).unwrap();
+        let slow = Box::new(|| std::thread::sleep(std::time::Duration::from_millis(1)));
+        backend.host_call(other.raw(), slow).unwrap();
+        // SAFETY: the block is pinned for the stream, and has the bytes.
+        unsafe {
+            backend
+                .fill(pinned.addr(), 7, 3_200_000, other.raw())
+                .unwrap()
+        };
+        drop(pinned);
+        block.resize(&stream, 100_000).unwrap();
+        // Whoever gets the end writes it behind that use.
+        let next = make(&pool, &stream, round, 200_000);
+        check(&next, &stream, round);
+        drop(next);
+        block.resize(&stream, 400_000).unwrap();
+        pool.check_invariants().unwrap();
+    }
+}
+
+fn a_resize_that_is_refused_leaves_the_block_as_it_was(device: &Device) {
+    let pool = pool(device, 4 << 20);
+    let stream = device.stream().unwrap();
+    let mut block = make(&pool, &stream, 1, 100_000);
+    let fixed = pool.alloc(&stream, 1 << 20).unwrap();
+    assert!(block.resize(&stream, 0).is_err());
+    assert!(block.resize(&stream, usize::MAX).is_err());
+    let refused = block.resize(&stream, 4 << 20).unwrap_err();
+    assert!(refused.is_out_of_memory(), "{refused}");
+    let pinned = pool.hold_id(block.id(), &stream).unwrap();
+    let refused = block.resize(&stream, 50_000).unwrap_err().to_string();
+    assert!(refused.contains("held"), "{refused}");
+    drop(pinned);
+    check(&block, &stream, 1);
+    pool.check_invariants().unwrap();
+    drop(fixed);
+}
+
+fn a_block_pinned_by_its_id_outlives_its_handle(device: &Device) {
+    let pool = pool(device, 8 << 20);
+    let stream = device.stream().unwrap();
+    let block = make(&pool, &stream, 1, 10_000);
+    let id = block.id();
+    let (first, second) = (
+        pool.hold_id(id, &stream).unwrap(),
+        pool.hold_id(id, &stream).unwrap(),
+    );
+    drop(block);
+    assert!(pool.hold_id(id, &stream).is_err());
+    drop(first);
+    assert_eq!((second.bytes(), second.id()), (80_000, id));
+    assert_eq!(pool.stats().allocated.current, 80_128);
+    pool.compact(&Goal::Full).unwrap();
+    let bytes = common::read(&stream, second.addr(), 80_000);
+    assert!(bytes == bytemuck::cast_slice::<u64, u8>(&contents(1, 10_000)));
+    drop(second);
+    assert_eq!(pool.stats().allocated.current, 0);
+    assert!(pool.hold_id(id, &stream).is_err());
+}
+
+fn a_block_freed_on_another_stream_is_that_streams_at_once(device: &Device) {
+    let pool = pool(device, 8 << 20);
+    let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let block = make(&pool, &stream, 1, 10_000);
+    let at = block.hold(&other).unwrap().addr();
+    block.free_on(&other).unwrap();
+    let waits = pool.stats().steps.waits;
+    let next = pool.alloc(&other, 80_000).unwrap();
+    assert_eq!((next.addr(), pool.stats().steps.waits), (at, waits));
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Alloc(usize, usize),
+    Raw(u64),
+    Free(usize),
+    FreeRaw(usize),
+    Pin(usize),
+    Unpin,
+    Compact(u64, u64),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        5 => (0..2usize, 1..60_000usize).prop_map(|(stream, len)| Op::Alloc(stream, len)),
+        1 => (1..300_000u64).prop_map(Op::Raw),
+        4 => any::<usize>().prop_map(Op::Free),
+        1 => any::<usize>().prop_map(Op::FreeRaw),
+        1 => any::<usize>().prop_map(Op::Pin),
+        1 => Just(Op::Unpin),
+        2 => (0..6_000_000u64, 1..3_000_000u64).prop_map(|(hole, budget)| Op::Compact(hole, budget)),
+    ]
+}
+
+fn any_layout_survives_any_goal(device: &Device) {
+    let cases = ProptestConfig::with_cases(common::rounds(48) as u32);
+    proptest!(cases, |(ops in prop::collection::vec(op(), 1..120))| {
+        let pool = pool(device, 8 << 20);
+        let streams = [device.stream().unwrap(), device.stream().unwrap()];
+        let (mut live, mut raw) = (Vec::new(), Vec::new());
+        for (seed, op) in ops.into_iter().enumerate() {
+            match op {
+                Op::Alloc(stream, len) => {
+                    if let Ok(mut block) = pool.alloc_movable::<u64>(&streams[stream], len) {
+                        block.upload(&streams[stream], &contents(seed as u64, len)).unwrap();
+                        live.push((seed as u64, block));
+                    }
+                }
+                Op::Raw(bytes) => raw.extend(pool.alloc(&streams[0], bytes)),
+                Op::Free(at) if !live.is_empty() => drop(live.swap_remove(at % live.len())),
+                Op::FreeRaw(at) if !raw.is_empty() => drop(raw.swap_remove(at % raw.len())),
+                Op::Pin(at) if !live.is_empty() => {
+                    let (_, block) = &live[at % live.len()];
+                    let pinned = block.hold(&streams[1]).unwrap();
+                    let addr = pinned.addr();
+                    pool.compact(&Goal::Full).unwrap();
+                    prop_assert_eq!(block.hold(&streams[0]).unwrap().addr(), addr);
+                }
+                Op::Compact(hole, budget) => {
+                    let goal = if hole < 1000 { Goal::Full } else { Goal::Hole(hole) };
+                    let mut pass = pool.begin_compaction(goal, Budget::bytes(budget)).unwrap();
+                    while !pass.step().unwrap().finished {}
+                }
+                _ => {}
+            }
+            if let Err(why) = pool.check_invariants() {
+                prop_assert!(false, "{}", why);
+            }
+        }
+        for (seed, block) in &live {
+            prop_assert!(block.download(&streams[1]).unwrap() == contents(*seed, block.len()));
+        }
+    });
+}

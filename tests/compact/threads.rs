@@ -1,0 +1,195 @@
+//! Compaction beside threads that allocate, free, resize, pin and use blocks on their own streams.
+
+use crate::common;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use common::on_every_device;
+use warpool::compact::{Budget, Goal};
+use warpool::device::sim::Rng;
+use warpool::movable::Movable;
+use warpool::{Device, Pool, PoolConfig, Stream};
+
+on_every_device! {
+    blocks_keep_their_contents_while_a_pass_runs_beside_their_users,
+    other_streams_allocate_and_free_while_a_pass_is_between_its_steps,
+}
+
+/// Threads beside the one that compacts.
+const WORKERS: u64 = 3;
+
+/// Operations of each.
+const OPERATIONS: usize = 300;
+
+/// One thread's blocks, and what each holds.
+struct Worker {
+    pool: Pool,
+    stream: Stream,
+    random: Rng,
+    live: Vec<(u64, Movable<u64>)>,
+    next: u64,
+}
+
+fn contents(seed: u64, words: usize) -> Vec<u64> {
+    (0..words as u64)
+        .map(|word| (seed << 24 | word).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+        .collect()
+}
+
+impl Worker {
+    fn new(pool: &Pool, number: u64) -> Self {
+        Self {
+            pool: pool.clone(),
+            stream: pool.device().stream().unwrap(),
+            random: Rng::new(number),
+            live: Vec::new(),
+            next: number << 32,
+        }
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random.next_u64() % bound
+    }
+
+    fn step(&mut self) {
+        let at = self.below(self.live.len().max(1) as u64) as usize;
+        match self.below(8) {
+            0..=2 => self.alloc(),
+            3 if !self.live.is_empty() => drop(self.live.swap_remove(at)),
+            4 if !self.live.is_empty() => self.resize(at),
+            5 if !self.live.is_empty() => self.rewrite_pinned(at),
+            _ if !self.live.is_empty() => self.verify(at),
+            _ => {}
+        }
+    }
+
+    fn alloc(&mut self) {
+        let words = 1 + self.below(20_000) as usize;
+        // Three threads at the limit: a request may find it taken.
+        if let Ok(mut block) = self.pool.alloc_movable::<u64>(&self.stream, words) {
+            self.next += 1;
+            block
+                .upload(&self.stream, &contents(self.next, words))
+                .unwrap();
+            self.live.push((self.next, block));
+        } else {
+            self.live.clear();
+        }
+    }
+
+    fn resize(&mut self, at: usize) {
+        let words = 1 + self.below(20_000) as usize;
+        let (seed, block) = &mut self.live[at];
+        let before = block.len();
+        if block.resize(&self.stream, words).is_ok() {
+            let kept = before.min(words);
+            let pinned = block.hold(&self.stream).unwrap();
+            let found = common::read(&self.stream, pinned.addr(), kept * 8);
+            drop(pinned);
+            assert!(found == bytemuck::cast_slice::<u64, u8>(&contents(*seed, before)[..kept]));
+            block.upload(&self.stream, &contents(*seed, words)).unwrap();
+        }
+    }
+
+    /// Holds a pin over a while in which others compact; the address holds for work on the stream.
+    fn rewrite_pinned(&mut self, at: usize) {
+        self.next += 1;
+        let (seed, block) = &mut self.live[at];
+        let words = contents(self.next, block.len());
+        let pinned = block.hold(&self.stream).unwrap();
+        std::thread::yield_now();
+        common::write(&self.stream, pinned.addr(), bytemuck::cast_slice(&words));
+        *seed = self.next;
+    }
+
+    fn verify(&self, at: usize) {
+        let (seed, block) = &self.live[at];
+        let found = block.download(&self.stream).unwrap();
+        assert!(found == contents(*seed, block.len()), "block {seed:#x}");
+    }
+}
+
+fn blocks_keep_their_contents_while_a_pass_runs_beside_their_users(device: &Device) {
+    let device = &common::for_threads(device);
+    let pool = Pool::new(device, PoolConfig::default().limit(12 << 20)).unwrap();
+    let table = pool.address_table().unwrap();
+    let working = AtomicU64::new(WORKERS);
+    let mut moved = 0;
+    std::thread::scope(|scope| {
+        for number in 0..WORKERS {
+            let mut worker = Worker::new(&pool, number);
+            let working = &working;
+            scope.spawn(move || {
+                // Counted down on the way out of a failure too, so that the pass ends.
+                struct Leaves<'a>(&'a AtomicU64);
+                impl Drop for Leaves<'_> {
+                    fn drop(&mut self) {
+                        self.0.fetch_sub(1, Ordering::Relaxed);
+                    }
+                }
+                let _leaves = Leaves(working);
+                for _ in 0..common::rounds(OPERATIONS) {
+                    worker.step();
+                }
+                (0..worker.live.len()).for_each(|at| worker.verify(at));
+            });
+        }
+        while working.load(Ordering::Relaxed) > 0 {
+            let mut pass = pool
+                .begin_compaction(Goal::Full, Budget::bytes(300_000))
+                .unwrap();
+            for _ in 0..4 {
+                let step = pass.step().unwrap();
+                moved += step.bytes;
+                if step.finished {
+                    break;
+                }
+            }
+            pool.check_invariants().unwrap();
+        }
+    });
+    assert!(moved > 0);
+    drop(table);
+    pool.check_invariants().unwrap();
+    assert_eq!(pool.stats().allocated.current, 0);
+}
+
+fn other_streams_allocate_and_free_while_a_pass_is_between_its_steps(device: &Device) {
+    let device = &common::for_threads(device);
+    let pool = Pool::new(device, PoolConfig::default().limit(32 << 20)).unwrap();
+    let stream = device.stream().unwrap();
+    let all: Vec<_> = (0..64u64)
+        .map(|seed| {
+            let mut block = pool.alloc_movable::<u64>(&stream, 25_000).unwrap();
+            block.upload(&stream, &contents(seed, 25_000)).unwrap();
+            (seed, block)
+        })
+        .collect();
+    let kept: Vec<_> = all.into_iter().filter(|(seed, _)| seed % 2 == 0).collect();
+    let (stop, pairs) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let own = device.stream().unwrap();
+            while !stop.load(Ordering::Relaxed) {
+                drop(pool.alloc(&own, 4096).unwrap());
+                drop(pool.alloc_movable::<u64>(&own, 9_000).unwrap());
+                pairs.fetch_add(2, Ordering::Relaxed);
+            }
+        });
+        let mut pass = pool.begin_compaction(Goal::Full, Budget::bytes(1)).unwrap();
+        let mut before = 0;
+        for _ in 0..20 {
+            pass.step().unwrap();
+            // The other thread goes on between two steps, whatever the pass is at.
+            while pairs.load(Ordering::Relaxed) < before + 4 {
+                std::thread::yield_now();
+            }
+            before = pairs.load(Ordering::Relaxed);
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(pass.end().blocks >= 10);
+    });
+    for (seed, block) in &kept {
+        assert!(block.download(&stream).unwrap() == contents(*seed, 25_000));
+    }
+}

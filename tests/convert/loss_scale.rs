@@ -1,0 +1,280 @@
+//! Loss scaling on every device there is.
+
+use crate::common;
+
+use half::{bf16, f16};
+use warpool::convert::{
+    Fused, GradScaler, Gradients, Rounding, ScalerConfig, ViewMut, convert_fused,
+};
+use warpool::device::DeviceKind;
+use warpool::{Pool, PoolBuf, PoolConfig, Stream};
+
+fn every_pool() -> Vec<(Pool, Stream)> {
+    let open = |device: &warpool::Device| {
+        (
+            Pool::new(device, PoolConfig::default()).unwrap(),
+            device.stream().unwrap(),
+        )
+    };
+    common::devices().iter().map(open).collect()
+}
+
+fn config(scale: f32, interval: u32) -> ScalerConfig {
+    let mut config = ScalerConfig::default();
+    config.scale = scale;
+    config.interval = interval;
+    config
+}
+
+fn holding<T: bytemuck::Pod>(pool: &Pool, stream: &Stream, data: &[T]) -> PoolBuf<T> {
+    let mut buffer = pool.alloc_typed::<T>(stream, data.len()).unwrap();
+    buffer.upload(data).unwrap();
+    buffer
+}
+
+#[test]
+fn the_scale_doubles_after_the_interval_and_halves_on_overflow() {
+    for (pool, stream) in every_pool() {
+        let mut scaler = GradScaler::new(&pool, &stream, config(1024.0, 3)).unwrap();
+        let good = holding(&pool, &stream, &[1f32, 2.0]);
+        let bad = holding(&pool, &stream, &[1f32, f32::INFINITY]);
+        // A model in plain Rust beside it.
+        let (mut scale, mut run, mut skipped) = (1024f32, 0, 0);
+        for (step, overflow) in [0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0].into_iter().enumerate() {
+            let buffer = if overflow == 1 { &bad } else { &good };
+            // SAFETY: the buffers live until the stream is done.
+            let view = unsafe { ViewMut::<f32>::from_raw(buffer.addr(), 2) }.unwrap();
+            let mut gradients = Gradients::new(&pool, &stream, vec![view]).unwrap();
+            scaler.unscale(&stream, &mut gradients).unwrap();
+            let before = scaler.read(&stream).unwrap().wait().unwrap();
+            assert_eq!(before.found, overflow == 1, "step {step}");
+            scaler.update(&stream).unwrap();
+            if overflow == 1 {
+                (scale, run, skipped) = (scale * 0.5, 0, skipped + 1);
+            } else {
+                run += 1;
+                if run == 3 {
+                    (scale, run) = (scale * 2.0, 0);
+                }
+            }
+            let state = scaler.read(&stream).unwrap().wait().unwrap();
+            assert_eq!(
+                (state.scale, state.good_steps, state.skipped),
+                (scale, run, skipped),
+                "step {step}"
+            );
+            assert_eq!(
+                (state.found, state.skipped_last),
+                (false, overflow == 1),
+                "step {step}"
+            );
+            assert_eq!(state.updates, step as u64 + 1);
+        }
+    }
+}
+
+/// The bits of a scaler's scale and inverse, behind everything queued on `stream`.
+fn bits(scaler: &GradScaler, stream: &Stream) -> [u32; 2] {
+    [scaler.scale(), scaler.inverse()].map(|view| {
+        let bytes = common::read(stream, view.addr(), 4);
+        u32::from_le_bytes(bytes.try_into().unwrap())
+    })
+}
+
+/// What the scale and its inverse must be after each of `steps` updates that overflow as it says.
+fn model(config: ScalerConfig, overflows: impl IntoIterator<Item = bool>) -> Vec<[u32; 2]> {
+    let (lowest, highest) = (2f32.powi(-126), 2f32.powi(126));
+    let (mut scale, mut run) = (config.scale, 0);
+    let mut all = Vec::new();
+    for overflow in overflows {
+        run += 1;
+        if overflow {
+            (scale, run) = ((scale * config.backoff).max(lowest), 0);
+        } else if run == config.interval {
+            (scale, run) = ((scale * config.growth).min(highest), 0);
+        }
+        all.push([scale.to_bits(), (1.0 / scale).to_bits()]);
+    }
+    all
+}
+
+/// Runs `steps` updates on every device and compares the scale and its inverse with the model after
+/// each, bit for bit.
+fn agrees_with_the_model(config: ScalerConfig, steps: &[bool]) {
+    let want = model(config, steps.iter().copied());
+    for (pool, stream) in every_pool() {
+        let mut scaler = GradScaler::new(&pool, &stream, config).unwrap();
+        for (step, (&overflow, want)) in steps.iter().zip(&want).enumerate() {
+            if overflow {
+                let found = scaler.found_mut().addr();
+                common::write(&stream, found, &1u32.to_le_bytes());
+            }
+            scaler.update(&stream).unwrap();
+            let got = bits(&scaler, &stream);
+            assert_eq!(
+                got, *want,
+                "{config:?}, step {step}: {got:x?}, not {want:x?}"
+            );
+            assert!(f32::from_bits(got[0]).is_normal() && f32::from_bits(got[1]).is_normal());
+        }
+    }
+}
+
+#[test]
+fn a_scale_that_backs_off_without_end_stays_above_nothing_and_its_inverse_finite() {
+    let rounds = common::rounds(300);
+    for backoff in [0.5, 0.3, 0.999, 1e-30, f32::from_bits(1)] {
+        let mut config = config(65536.0, 2000);
+        config.backoff = backoff;
+        agrees_with_the_model(config, &vec![true; rounds]);
+    }
+}
+
+#[test]
+fn a_scale_that_grows_without_end_stays_finite_and_its_inverse_above_nothing() {
+    let rounds = common::rounds(200);
+    for growth in [2.0, 1.7, 1e30, f32::MAX] {
+        let mut config = config(1024.0, 1);
+        config.growth = growth;
+        agrees_with_the_model(config, &vec![false; rounds]);
+    }
+}
+
+#[test]
+fn the_scale_and_its_inverse_are_those_of_the_model_after_every_step() {
+    let mut config = config(1.0, 2);
+    (config.growth, config.backoff) = (1.1, 0.37);
+    // Up to the highest, down to the lowest, and to and fro.
+    let mut steps = vec![false; common::rounds(2000)];
+    steps.extend(vec![true; common::rounds(200)]);
+    steps.extend((0..common::rounds(300)).map(|i| i % 7 == 0));
+    agrees_with_the_model(config, &steps);
+}
+
+/// Unscales tensors of odd lengths at odd offsets and checks every element and its neighbours.
+fn unscales<T: warpool::convert::Gradient + PartialEq + std::fmt::Debug>(
+    from: fn(f32) -> T,
+    to: fn(T) -> f32,
+) {
+    for (pool, stream) in every_pool() {
+        for poison in [None, Some(f32::NAN), Some(f32::NEG_INFINITY)] {
+            let mut scaler = GradScaler::new(&pool, &stream, config(8.0, 2000)).unwrap();
+            let lengths = [1usize, 7, 64, 1000, 5003, 3, 20_000];
+            let total: usize = lengths.iter().map(|n| n + 3).sum();
+            let mut data: Vec<T> = (0..total)
+                .map(|i| from((i as f32 * 0.37).cos() * 90.0))
+                .collect();
+            if let Some(poison) = poison {
+                data[3 + 10 + 67 + 500] = from(poison);
+            }
+            let buffer = holding(&pool, &stream, &data);
+            let (mut views, mut inside, mut at) = (vec![], vec![false; total], 1usize);
+            for n in lengths {
+                // SAFETY: the pieces are apart, and the buffer lives until the download below.
+                let view = unsafe {
+                    ViewMut::<T>::from_raw(buffer.addr() + (at * size_of::<T>()) as u64, n as u64)
+                };
+                views.push(view.unwrap());
+                inside[at..at + n].fill(true);
+                at += n + 3;
+            }
+            let mut gradients = Gradients::new(&pool, &stream, views).unwrap();
+            scaler.unscale(&stream, &mut gradients).unwrap();
+            let state = scaler.read(&stream).unwrap().wait().unwrap();
+            assert_eq!(state.found, poison.is_some());
+            for (i, (&got, &was)) in buffer.download().unwrap().iter().zip(&data).enumerate() {
+                let want = if inside[i] {
+                    from(to(was) * 0.125)
+                } else {
+                    was
+                };
+                let nan = to(want).is_nan() && to(got).is_nan();
+                assert!(
+                    nan || bytemuck::bytes_of(&got) == bytemuck::bytes_of(&want),
+                    "{got:?}, not {want:?}, at {i}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn every_f32_gradient_is_multiplied_and_its_neighbours_are_not() {
+    unscales::<f32>(|x| x, |x| x);
+}
+
+#[test]
+fn every_f16_gradient_is_multiplied_and_its_neighbours_are_not() {
+    unscales::<f16>(f16::from_f32, f16::to_f32);
+}
+
+#[test]
+fn every_bf16_gradient_is_multiplied_and_its_neighbours_are_not() {
+    unscales::<bf16>(bf16::from_f32, bf16::to_f32);
+}
+
+#[test]
+fn gradients_are_unscaled_and_checked_on_their_way_to_f32() {
+    for (pool, stream) in every_pool() {
+        let mut scaler = GradScaler::new(&pool, &stream, config(4.0, 10)).unwrap();
+        let half = holding(
+            &pool,
+            &stream,
+            &[f16::from_f32(2.0), f16::INFINITY, f16::from_f32(-6.0)],
+        );
+        let mut master = holding(&pool, &stream, &[0f32; 3]);
+        let inverse = holding(&pool, &stream, &[0.25f32]);
+        let fused = Fused::new()
+            .scale_at(inverse.view())
+            .flag(scaler.found_mut());
+        convert_fused(
+            &stream,
+            half.view(),
+            master.view_mut(),
+            Rounding::Nearest,
+            fused,
+        )
+        .unwrap();
+        assert!(scaler.read(&stream).unwrap().wait().unwrap().found);
+        assert_eq!(master.download().unwrap(), [0.5, f32::INFINITY, -1.5]);
+    }
+}
+
+#[test]
+fn a_configuration_that_cannot_work_is_an_error() {
+    for (pool, stream) in every_pool() {
+        let mut wrong = [ScalerConfig::default(); 7];
+        wrong[0].scale = 0.0;
+        wrong[1].scale = f32::from_bits(1);
+        wrong[2].growth = 1.0;
+        wrong[3].backoff = 1.0;
+        wrong[4].interval = 0;
+        wrong[5].scale = 2f32.powi(-126).next_down();
+        wrong[6].scale = 2f32.powi(126).next_up();
+        for config in wrong {
+            assert!(
+                GradScaler::new(&pool, &stream, config).is_err(),
+                "{config:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_state_that_was_read_is_ready_when_its_copy_is_done_and_not_before() {
+    for (pool, stream) in every_pool() {
+        let scaler = GradScaler::new(&pool, &stream, config(1024.0, 3)).unwrap();
+        // A driver holds the caller of a copy to memory that is not page-locked until it is done.
+        let may_be_held = stream.device().info().kind != DeviceKind::Cuda;
+        let gate = may_be_held.then(|| common::Gate::close(&stream));
+        let state = scaler.read(&stream).unwrap();
+        if let Some(gate) = gate {
+            let early = state.ready().unwrap();
+            gate.open();
+            assert_eq!(early, None);
+        }
+        let scale = state.wait().unwrap().scale;
+        assert_eq!(scale, 1024.0);
+        assert_eq!(state.ready().unwrap().map(|state| state.scale), Some(scale));
+    }
+}

@@ -1,0 +1,387 @@
+//! The checker of stream order: what it reports, what it does not, and what it costs.
+
+use crate::common;
+
+use crate::common::BackendOf;
+use common::{Memory, fill};
+use warpool::device::sim::SimConfig;
+use warpool::device::{Access, Launch};
+use warpool::driver::abi;
+use warpool::sanitize::{Fault, Report, Sanitizer};
+use warpool::{Device, Pool, PoolConfig, Stream};
+
+const MIB: u64 = 1 << 20;
+
+/// What may order two streams' work.
+type Between<'a> = &'a dyn Fn(&Stream, &Stream);
+
+/// Runs `case` on the host device and on simulated ones, with bytes and without; each time it must
+/// find the same faults.
+fn everywhere(case: impl Fn(&Device)) -> Vec<Report> {
+    let sim = SimConfig::default();
+    let devices = [
+        Device::host().unwrap(),
+        Device::sim(&sim).unwrap(),
+        Device::sim(&sim.without_bytes()).unwrap(),
+    ];
+    let mut seen: Vec<Vec<Report>> = Vec::new();
+    for device in devices {
+        let (watched, sanitizer) = Sanitizer::over(&device);
+        case(&watched);
+        drop(watched);
+        seen.push(sanitizer.reports());
+    }
+    let faults =
+        |reports: &Vec<Report>| -> Vec<Fault> { reports.iter().map(|r| r.fault).collect() };
+    assert_eq!(faults(&seen[0]), faults(&seen[1]));
+    assert_eq!(faults(&seen[0]), faults(&seen[2]));
+    seen.swap_remove(0)
+}
+
+fn faults(case: impl Fn(&Device)) -> Vec<Fault> {
+    everywhere(case).iter().map(|report| report.fault).collect()
+}
+
+fn two(device: &Device) -> (Stream, Stream) {
+    (device.stream().unwrap(), device.stream().unwrap())
+}
+
+/// Two streams write the same memory; `between` may order them.
+fn two_writes(device: &Device, between: impl Fn(&Stream, &Stream)) {
+    let memory = Memory::new(device, 4096);
+    let (first, second) = two(device);
+    fill(&first, memory.addr, 1, 100);
+    between(&first, &second);
+    fill(&second, memory.addr + 99, 2, 100);
+    first.synchronize().unwrap();
+    second.synchronize().unwrap();
+}
+
+#[test]
+fn two_writes_that_nothing_orders_are_reported_with_both_sides_and_the_missing_wait() {
+    let device = Device::host().unwrap();
+    let (watched, sanitizer) = Sanitizer::over(&device);
+    let memory = Memory::new(&watched, 4096);
+    let (first, second) = two(&watched);
+    first.set_name("upload");
+    fill(&first, memory.addr, 1, 100);
+    fill(&second, memory.addr + 99, 2, 100);
+    let report = *sanitizer.check().unwrap_err();
+    assert_eq!(report.fault, Fault::Race);
+    assert_eq!(report.range, memory.addr + 99..memory.addr + 199);
+    let party = report.first.as_ref().unwrap();
+    assert_eq!(
+        (party.stream, report.second.stream),
+        (first.raw(), second.raw())
+    );
+    assert_eq!(
+        (party.what.as_str(), report.second.what.as_str()),
+        ("fill", "fill")
+    );
+    let text = report.to_string();
+    assert!(
+        text.contains("record an event on stream `upload` behind fill"),
+        "{text}"
+    );
+    first.synchronize().unwrap();
+    second.synchronize().unwrap();
+    assert_eq!(sanitizer.found(), 1);
+    sanitizer.clear();
+    sanitizer.check().unwrap();
+}
+
+#[test]
+fn whatever_orders_two_writes_silences_it() {
+    assert_eq!(
+        faults(|device| two_writes(device, |_, _| ())),
+        [Fault::Race]
+    );
+    let by_event = |first: &Stream, second: &Stream| {
+        let event = first.device().event().unwrap();
+        event.record(first).unwrap();
+        second.wait(&event).unwrap();
+    };
+    let by_a_third = |first: &Stream, second: &Stream| {
+        let third = first.device().stream().unwrap();
+        third.wait_stream(first).unwrap();
+        second.wait_stream(&third).unwrap();
+    };
+    let by_asking = |first: &Stream, _: &Stream| while !first.is_idle().unwrap() {};
+    let by_a_host_call = |first: &Stream, _: &Stream| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let work = Box::new(move || tell.send(()).unwrap());
+        first
+            .device()
+            .backend()
+            .host_call(first.raw(), work)
+            .unwrap();
+        if first.device().info().kind == warpool::device::DeviceKind::Sim {
+            first.synchronize().unwrap();
+        }
+        told.recv().unwrap();
+    };
+    let orders: [Between; 5] = [
+        &by_event,
+        &by_a_third,
+        &|first, _| first.synchronize().unwrap(),
+        &by_a_host_call,
+        &|first, second| second.wait_stream(first).unwrap(),
+    ];
+    for order in orders {
+        assert_eq!(faults(|device| two_writes(device, order)), []);
+    }
+    // Asking never ends where the schedule never goes on.
+    let (watched, sanitizer) = Sanitizer::over(&Device::host().unwrap());
+    two_writes(&watched, by_asking);
+    sanitizer.check().unwrap();
+}
+
+/// The host goes on as soon as it is told, while the call that told it is still at work.
+#[test]
+fn what_a_host_call_tells_orders_two_writes_before_the_call_has_ended() {
+    let (watched, sanitizer) = Sanitizer::over(&Device::host().unwrap());
+    two_writes(&watched, |first, _| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let work = Box::new(move || {
+            tell.send(()).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        });
+        let backend = first.device().backend();
+        backend.host_call(first.raw(), work).unwrap();
+        told.recv().unwrap();
+    });
+    sanitizer.check().unwrap();
+}
+
+#[test]
+fn a_wait_the_wrong_way_round_or_too_early_does_not() {
+    let wrong: [Between; 3] = [
+        &|first, second| first.wait_stream(second).unwrap(),
+        &|first, second| {
+            let event = first.device().event().unwrap();
+            second.wait(&event).unwrap();
+            event.record(first).unwrap();
+        },
+        &|_, second| second.synchronize().unwrap(),
+    ];
+    for order in wrong {
+        assert_eq!(faults(|device| two_writes(device, order)), [Fault::Race]);
+    }
+}
+
+#[test]
+fn reads_may_meet_reads_and_additions_may_meet_additions() {
+    let uses = |first: Access, second: Access| {
+        faults(move |device| {
+            let memory = Memory::new(device, 4096);
+            let (one, two) = two(device);
+            let at = |access: &Access| {
+                let mut access = access.clone();
+                access.range = memory.addr + access.range.start..memory.addr + access.range.end;
+                access
+            };
+            common::declare(&one, "one", &[at(&first)]);
+            common::declare(&two, "two", &[at(&second)]);
+            one.synchronize().unwrap();
+            two.synchronize().unwrap();
+        })
+    };
+    let (read, write) = (Access::read(0, 8), Access::write(0, 8));
+    let add = Access::atomic(0, 8);
+    for (first, second, races) in [
+        (&read, &read, false),
+        (&add, &add, false),
+        (&read, &add, true),
+        (&add, &write, true),
+        (&write, &read, true),
+        (&write, &write, true),
+    ] {
+        let found = uses(first.clone(), second.clone());
+        assert_eq!(
+            found,
+            vec![Fault::Race; usize::from(races)],
+            "{first:?} {second:?}"
+        );
+    }
+    assert_eq!(uses(write.clone(), Access::write(8, 8)), []);
+}
+
+#[test]
+fn one_handle_at_two_addresses_is_one_memory() {
+    let found = faults(|device| {
+        let backend = device.backend();
+        let granule = device.info().granule;
+        let range = backend.reserve(2 * granule).unwrap();
+        let phys = backend.create(granule).unwrap();
+        backend.map(range, granule, phys).unwrap();
+        backend.map(range + granule, granule, phys).unwrap();
+        let (first, second) = two(device);
+        fill(&first, range + 10, 1, 1);
+        fill(&second, range + granule + 10, 1, 1);
+        first.synchronize().unwrap();
+        second.synchronize().unwrap();
+        backend.unmap(range, granule).unwrap();
+        backend.unmap(range + granule, granule).unwrap();
+        backend.release(phys).unwrap();
+        backend.unreserve(range, 2 * granule).unwrap();
+    });
+    assert_eq!(found, [Fault::Race]);
+}
+
+#[test]
+fn unmapping_under_queued_work_and_using_bare_addresses_are_reported() {
+    // Only declared uses, so that nothing really touches memory that is gone.
+    let found = faults(|device| {
+        let memory = Memory::new(device, 4096);
+        let bare = device.backend().reserve(memory.bytes).unwrap();
+        let stream = device.stream().unwrap();
+        common::declare(&stream, "wanders", &[Access::read(bare + 5, 8)]);
+        device.backend().unreserve(bare, memory.bytes).unwrap();
+        common::declare(&stream, "kernel", &[Access::read(memory.addr, 8)]);
+        drop(memory);
+    });
+    assert_eq!(found, [Fault::NotMapped, Fault::UnmapInUse]);
+}
+
+fn pool(device: &Device) -> Pool {
+    Pool::new(device, PoolConfig::default().limit(32 * MIB)).unwrap()
+}
+
+#[test]
+fn using_a_block_behind_its_free_or_beside_it_is_reported() {
+    let found = faults(|device| {
+        let pool = pool(device);
+        let stream = device.stream().unwrap();
+        let block = pool.alloc(&stream, 1000).unwrap();
+        let addr = block.addr();
+        drop(block);
+        common::declare(&stream, "late", &[Access::read(addr, 4)]);
+        let block = pool.alloc(&stream, 1000).unwrap();
+        common::declare(
+            &stream,
+            "long",
+            &[Access::read(block.addr(), block.capacity() + 1)],
+        );
+        stream.synchronize().unwrap();
+    });
+    assert_eq!(found, [Fault::UseAfterFree, Fault::NoBlock]);
+}
+
+#[test]
+fn another_streams_use_must_be_declared_or_ordered_before_the_free() {
+    let free_under_use = |declared: bool| {
+        faults(move |device| {
+            let pool = pool(device);
+            let (home, other) = two(device);
+            let mut block = pool.alloc(&home, MIB).unwrap();
+            other.wait_stream(&home).unwrap();
+            fill(&other, block.addr(), 3, MIB);
+            if declared {
+                block.record_use(&other).unwrap();
+            }
+            drop(block);
+            other.synchronize().unwrap();
+        })
+    };
+    assert_eq!(free_under_use(true), []);
+    assert_eq!(free_under_use(false), [Fault::Race]);
+}
+
+#[test]
+fn a_block_used_on_another_stream_before_its_allocation_is_ordered_there_is_reported() {
+    let found = everywhere(|device| {
+        let pool = pool(device);
+        let (home, other) = two(device);
+        let mut block = pool.alloc(&home, MIB).unwrap();
+        block.record_use(&other).unwrap();
+        fill(&other, block.addr(), 3, 10);
+        other.synchronize().unwrap();
+    });
+    assert_eq!(found[0].fault, Fault::Race);
+    assert_eq!(found[0].first.as_ref().unwrap().what, "alloc");
+}
+
+#[test]
+fn the_moves_of_a_table_are_uses_where_the_host_can_read_it() {
+    let devices = [
+        Device::host().unwrap(),
+        Device::sim(&SimConfig::default()).unwrap(),
+    ];
+    for device in devices {
+        let (watched, sanitizer) = Sanitizer::over(&device);
+        let memory = Memory::new(&watched, 4096);
+        let (first, second) = two(&watched);
+        let word = abi::wp_word {
+            addr: memory.addr + 1024,
+            value: 7,
+        };
+        let bytes = [word.addr.to_le_bytes(), word.value.to_le_bytes()].concat();
+        common::write(&first, memory.addr, &bytes);
+        let launch = Launch::Scatter(abi::wp_scatter {
+            words: memory.addr,
+            count: 1,
+        });
+        // SAFETY: the table and the word it names are mapped until the streams are done.
+        unsafe { watched.backend().launch(&launch, first.raw()) }.unwrap();
+        first.synchronize().unwrap();
+        sanitizer.check().unwrap();
+        // SAFETY: as above.
+        unsafe { watched.backend().launch(&launch, first.raw()) }.unwrap();
+        fill(&second, memory.addr + 1024, 0, 8);
+        first.synchronize().unwrap();
+        second.synchronize().unwrap();
+        let report = *sanitizer.check().unwrap_err();
+        assert_eq!(report.fault, Fault::Race);
+        let parties = [&report.first.as_ref().unwrap().what, &report.second.what];
+        assert_eq!(
+            parties,
+            ["wp_scatter", "fill"],
+            "by the order they were queued in"
+        );
+    }
+}
+
+/// A program as applications have them: blocks of 256 KiB written and read by kernels on two
+/// streams that wait for each other now and then. Gives the time it took.
+fn typical(device: &Device) -> std::time::Duration {
+    let pool = Pool::new(device, PoolConfig::default()).unwrap();
+    let (first, second) = two(device);
+    let begin = std::time::Instant::now();
+    for round in 0..200u64 {
+        let mut block = pool.alloc(&first, 256 << 10).unwrap();
+        fill(&first, block.addr(), round as u8, block.bytes());
+        second.wait_stream(&first).unwrap();
+        fill(&second, block.addr(), 1, block.bytes());
+        block.record_use(&second).unwrap();
+        drop(block);
+        let other = pool.alloc(&second, 100_000).unwrap();
+        fill(&second, other.addr(), 2, other.bytes());
+        if round % 16 == 0 {
+            first.synchronize().unwrap();
+        }
+    }
+    second.synchronize().unwrap();
+    first.synchronize().unwrap();
+    begin.elapsed()
+}
+
+#[test]
+fn a_watched_host_device_takes_at_most_twice_as_long() {
+    let device = Device::host().unwrap();
+    let (watched, sanitizer) = Sanitizer::over(&device);
+    let mut best = [std::time::Duration::MAX; 2];
+    // The machine's other work only ever adds time: the best of several runs in turn counts.
+    for _ in 0..15 {
+        best[0] = best[0].min(typical(&device));
+        best[1] = best[1].min(typical(&watched));
+    }
+    sanitizer.check().unwrap();
+    let ratio = best[1].as_secs_f64() / best[0].as_secs_f64();
+    println!(
+        "plain {:?}, watched {:?}: {ratio:.2} times",
+        best[0], best[1]
+    );
+    // The checker is the part that an unoptimised build slows down.
+    let most = if cfg!(debug_assertions) { 8.0 } else { 2.0 };
+    assert!(ratio <= most, "{ratio}");
+}

@@ -1,0 +1,96 @@
+//! Which devices can be opened, and what is the host device's alone.
+
+use crate::common::BackendOf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use warpool::device::{Backend, DeviceKind, HostConfig};
+use warpool::{Device, Error};
+
+use crate::common::{self, Gate};
+
+#[test]
+fn a_gpu_beyond_the_last_is_unavailable_and_says_how_many_there_are() {
+    let error = Device::cuda(4095).unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    if let Ok(count) = Device::cuda_count() {
+        assert!(
+            error.to_string().contains(&format!("sees {count}")),
+            "{error}"
+        );
+    } else {
+        let text = error.to_string();
+        assert!(text.contains("driver"), "{text}");
+        assert!(
+            text.contains("Device::host"),
+            "the next step is named: {text}"
+        );
+    }
+}
+
+#[test]
+fn any_device_is_the_gpu_or_says_why_not() {
+    let (device, reason) = Device::any().unwrap();
+    assert_eq!(device.info().kind == DeviceKind::Host, reason.is_some());
+    assert_eq!(device.info().granule % 4096, 0);
+}
+
+#[test]
+fn the_host_device_has_the_capacity_it_was_given_and_no_more() {
+    let config = HostConfig::default().with_capacity((8 << 20) + 4096);
+    let device = Device::host_with(config).unwrap();
+    let backend: &Arc<dyn Backend> = device.backend();
+    assert_eq!(
+        (device.info().total_bytes, backend.free_bytes().unwrap()),
+        (8 << 20, 8 << 20)
+    );
+    let handles: Vec<_> = (0..4).map(|_| backend.create(2 << 20).unwrap()).collect();
+    assert_eq!(backend.free_bytes().unwrap(), 0);
+    assert!(backend.create(2 << 20).unwrap_err().is_device_exhausted());
+    for phys in handles {
+        backend.release(phys).unwrap();
+    }
+    assert_eq!(backend.free_bytes().unwrap(), 8 << 20);
+    let nothing = HostConfig::default().with_capacity(4096);
+    assert!(matches!(
+        Device::host_with(nothing),
+        Err(Error::Invalid { .. })
+    ));
+}
+
+#[test]
+fn a_full_queue_of_the_host_device_holds_the_caller_and_loses_nothing() {
+    let device = common::host();
+    let stream = device.stream().unwrap();
+    let gate = Gate::close(&stream);
+    let opener = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        gate.open();
+    });
+    let ran = Arc::new(AtomicU32::new(0));
+    for _ in 0..200_000 {
+        let ran = Arc::clone(&ran);
+        let work = Box::new(move || {
+            ran.fetch_add(1, Ordering::Relaxed);
+        });
+        device.backend().host_call(stream.raw(), work).unwrap();
+    }
+    stream.synchronize().unwrap();
+    assert_eq!(ran.load(Ordering::Relaxed), 200_000);
+    opener.join().unwrap();
+}
+
+#[test]
+fn a_host_call_may_not_wait_for_device_work_on_the_host_device() {
+    let device = common::host();
+    let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let answer = Arc::new(Mutex::new(None));
+    let (its, backend) = (Arc::clone(&answer), Arc::clone(device.backend()));
+    let raw = other.raw();
+    let work = Box::new(move || *its.lock().unwrap() = Some(backend.stream_sync(raw)));
+    device.backend().host_call(stream.raw(), work).unwrap();
+    stream.synchronize().unwrap();
+    let answer = answer.lock().unwrap().take().unwrap();
+    assert!(matches!(answer, Err(Error::Invalid { .. })), "{answer:?}");
+}

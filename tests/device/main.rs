@@ -1,0 +1,17 @@
+//! Devices: one contract for all of them, the simulated device and the checker of stream order, and what
+//! other libraries own.
+
+#[cfg(feature = "sanitize")]
+mod checker;
+#[cfg(feature = "sanitize")]
+mod checker_oracle;
+#[path = "../common/mod.rs"]
+mod common;
+mod conformance;
+mod driver_pool;
+mod launches;
+mod pattern;
+#[cfg(feature = "rustacuda")]
+mod rustacuda;
+mod several;
+mod simulator;

@@ -1,0 +1,8 @@
+//! Errors: every call of a device that fails, and malformed input of every kind.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod every_call;
+mod malformed;
+mod paths;
+mod pool_calls;

@@ -1,0 +1,113 @@
+//! Parts of a graph's memory: given up in its capture, and used in another.
+
+use super::common::watched::Watched;
+use super::common::{fill, on_every_device};
+use super::{MIB, limited, small_handles, whole};
+use warpool::{Device, Pool};
+
+on_every_device! {
+    what_a_block_of_a_graph_gives_up_is_handed_out_in_its_capture_and_no_more,
+    a_block_of_one_graph_dropped_in_the_capture_of_another_is_kept_by_both,
+    a_block_used_by_captured_work_and_freed_on_a_third_stream_is_kept_by_the_graph,
+    a_part_freed_on_another_stream_of_its_capture_is_not_handed_out_again,
+    a_capture_that_could_not_begin_leaves_the_stream_the_pools_own_memory,
+}
+
+fn what_a_block_of_a_graph_gives_up_is_handed_out_in_its_capture_and_no_more(device: &Device) {
+    let pool = Pool::new(device, small_handles()).unwrap();
+    let stream = device.stream().unwrap();
+    let capture = stream.begin_capture().unwrap();
+    // A segment of its own, of which 6 parts of 8 are given up in two steps.
+    let part = 512 << 10;
+    let mut block = pool.alloc(&stream, 8 * part).unwrap();
+    let (from, to) = (block.addr(), block.addr() + 8 * part);
+    block.shrink(5 * part).unwrap();
+    block.shrink(2 * part).unwrap();
+    let parts: Vec<_> = (0..7).map(|_| pool.alloc(&stream, part).unwrap()).collect();
+    let mut inside: Vec<u64> = parts.iter().map(|it| it.addr()).collect();
+    inside.retain(|at| (from..to).contains(at));
+    inside.sort_unstable();
+    let said: Vec<u64> = (2..8).map(|at| from + at * part).collect();
+    assert_eq!(inside, said);
+    let graph = capture.end().unwrap();
+    // The seventh lies in memory of its own.
+    assert!(graph.memory().bytes() >= 9 * part);
+    drop((parts, block, graph));
+    whole(&pool);
+}
+
+fn a_block_of_one_graph_dropped_in_the_capture_of_another_is_kept_by_both(device: &Device) {
+    let granule = device.info().granule;
+    for first_goes_first in [true, false] {
+        let pool = limited(device, 2);
+        let (one, other) = (device.stream().unwrap(), device.stream().unwrap());
+        let capture = one.begin_capture().unwrap();
+        let block = pool.alloc(&one, granule).unwrap();
+        let first = capture.end().unwrap();
+        let capture = other.begin_capture().unwrap();
+        fill(&other, block.addr(), 1, 64);
+        block.free_on(&other).unwrap();
+        let second = capture.end().unwrap();
+        let (goes, stays) = match first_goes_first {
+            true => (first, second),
+            false => (second, first),
+        };
+        drop(goes);
+        let refused = pool.alloc(&one, 2 * granule).unwrap_err();
+        assert!(refused.is_out_of_memory(), "{refused}");
+        drop(stays);
+        drop(pool.alloc(&one, 2 * granule).unwrap());
+        whole(&pool);
+    }
+}
+
+fn a_block_used_by_captured_work_and_freed_on_a_third_stream_is_kept_by_the_graph(device: &Device) {
+    let granule = device.info().granule;
+    let pool = limited(device, 2);
+    let [captured, home, third] = [(); 3].map(|()| device.stream().unwrap());
+    let mut block = pool.alloc(&home, granule).unwrap();
+    let capture = captured.begin_capture().unwrap();
+    fill(&captured, block.addr(), 3, granule);
+    block.record_use(&captured).unwrap();
+    block.free_on(&third).unwrap();
+    let graph = capture.end().unwrap();
+    let refused = pool.alloc(&third, 2 * granule).map(drop);
+    assert!(refused.is_err(), "the graph has it");
+    drop(graph);
+    drop(pool.alloc(&third, 2 * granule).unwrap());
+    whole(&pool);
+}
+
+fn a_part_freed_on_another_stream_of_its_capture_is_not_handed_out_again(device: &Device) {
+    let pool = Pool::new(device, small_handles()).unwrap();
+    let (first, second) = (device.stream().unwrap(), device.stream().unwrap());
+    let capture = first.begin_capture().unwrap();
+    second.wait_stream(&first).unwrap();
+    let block = pool.alloc(&first, 3 * MIB).unwrap();
+    let (from, to) = (block.addr(), block.addr() + 3 * MIB);
+    fill(&second, from, 1, 3 * MIB);
+    block.free_on(&second).unwrap();
+    // Nothing orders the first stream's next work behind the second's fill.
+    let next = pool.alloc(&first, 3 * MIB).unwrap();
+    assert!(next.addr() >= to || next.addr() + 3 * MIB <= from);
+    first.wait_stream(&second).unwrap();
+    let graph = capture.end().unwrap();
+    drop((next, graph));
+    whole(&pool);
+}
+
+fn a_capture_that_could_not_begin_leaves_the_stream_the_pools_own_memory(device: &Device) {
+    let (device, watched) = Watched::over(device);
+    let pool = Pool::new(&device, small_handles()).unwrap();
+    let stream = device.stream().unwrap();
+    let before = pool.alloc(&stream, MIB).unwrap();
+    fill(&stream, before.addr(), 1, MIB);
+    watched.fail("event_wait", 1, true);
+    assert!(stream.begin_capture().is_err());
+    assert!(watched.failures() > 0);
+    watched.heal();
+    let after = pool.alloc(&stream, 3 * MIB).unwrap();
+    assert_eq!(pool.stats().graphs, 0, "memory of a graph that is none");
+    drop((before, after));
+    whole(&pool);
+}

@@ -1,0 +1,160 @@
+//! Requests while the device refuses a call: out of memory sends them down the ladder, and anything
+//! else is what they answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::common::watched::{MADE_TO_FAIL, OUT_OF_MEMORY, Watched};
+use super::common::{Gate, fill, on_every_device, read};
+use super::{limited, whole};
+use warpool::pool::Relief;
+use warpool::{Block, Device, Error, Pool, Stream};
+
+on_every_device! {
+    a_device_without_memory_for_a_call_sends_the_request_to_the_application,
+    any_other_failure_of_a_call_is_what_the_request_answers,
+    a_free_whose_wait_is_refused_waits_on_the_host,
+}
+
+/// What there is for a request of the pool.
+#[derive(Clone, Copy, PartialEq)]
+enum Free {
+    /// Nothing, but more may be made.
+    Nothing,
+    /// Handles that are idle, but apart.
+    Handles,
+}
+
+/// A pool that lacks a call of the device for the request that follows.
+struct Lacking {
+    watched: Arc<Watched>,
+    pool: Pool,
+    stream: Stream,
+    asked: Arc<AtomicU64>,
+    /// On another stream, where there are two.
+    _others: Vec<Block>,
+    wanted: u64,
+}
+
+impl Lacking {
+    /// With so much free; the stream alone on the pool, or not.
+    fn new(device: &Device, free: Free, alone: bool) -> Self {
+        let (device, watched) = Watched::over(device);
+        let granule = device.info().granule;
+        let pool = limited(&device, 5 + u64::from(!alone));
+        let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+        let mut others = Vec::new();
+        if !alone {
+            others.push(pool.alloc(&other, granule).unwrap());
+        }
+        let blocks = [(); 6].map(|()| pool.alloc(&stream, granule / 2).unwrap());
+        for (at, block) in blocks.into_iter().enumerate() {
+            let goes = match free {
+                Free::Nothing => false,
+                Free::Handles => at / 2 != 1,
+            };
+            if !goes {
+                others.push(block);
+            }
+        }
+        let asked = Arc::<AtomicU64>::default();
+        let counts = Arc::clone(&asked);
+        pool.on_pressure(move |_| {
+            counts.fetch_add(1, Ordering::Relaxed);
+            Relief::Exhausted
+        });
+        Self {
+            watched,
+            pool,
+            stream,
+            asked,
+            _others: others,
+            wanted: 2 * granule,
+        }
+    }
+
+    /// What a request answers whose uses of `call` fail with `code`, once they do; and how often the
+    /// application was asked.
+    fn answer(&self, call: &'static str, code: i32) -> Option<(Error, u64)> {
+        self.watched.fail_with(call, 1, true, code);
+        let answer = self.pool.alloc(&self.stream, self.wanted);
+        let failed = self.watched.failures() > 0;
+        self.watched.heal();
+        whole(&self.pool);
+        let error = answer.err().filter(|_| failed)?;
+        Some((error, self.asked.load(Ordering::Relaxed)))
+    }
+}
+
+/// Each pool and call of which one lacks the other.
+fn each(device: &Device, code: i32, see: impl Fn(Error, u64)) {
+    let mut seen = 0;
+    for free in [Free::Nothing, Free::Handles] {
+        for (alone, call) in [
+            (true, "create"),
+            (true, "map"),
+            (false, "create"),
+            (false, "map"),
+        ] {
+            let lacking = Lacking::new(device, free, alone);
+            if let Some((error, asked)) = lacking.answer(call, code) {
+                see(error, asked);
+                seen += 1;
+            }
+            // The device has it again.
+            drop(lacking.pool.alloc(&lacking.stream, lacking.wanted).unwrap());
+        }
+    }
+    assert!(seen >= 6, "{seen} were refused");
+}
+
+fn a_device_without_memory_for_a_call_sends_the_request_to_the_application(device: &Device) {
+    each(device, OUT_OF_MEMORY, |error, asked| {
+        assert!(error.is_out_of_memory(), "{error}");
+        assert_eq!(asked, 1);
+    });
+}
+
+fn any_other_failure_of_a_call_is_what_the_request_answers(device: &Device) {
+    each(device, MADE_TO_FAIL, |error, asked| {
+        let ours = matches!(
+            error,
+            Error::Driver {
+                code: MADE_TO_FAIL,
+                ..
+            }
+        );
+        assert!(ours, "{error}");
+        assert_eq!(asked, 0);
+    });
+}
+
+fn a_free_whose_wait_is_refused_waits_on_the_host(device: &Device) {
+    let (device, watched) = Watched::over(device);
+    let granule = device.info().granule;
+    let pool = limited(&device, 1);
+    let (home, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let mut block = pool.alloc(&home, granule).unwrap();
+    block.record_use(&other).unwrap();
+    let gate = Gate::close(&other);
+    fill(&other, block.addr(), 3, granule);
+    watched.fail("event_wait", 1, true);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            gate.open();
+        });
+        drop(block);
+        let refused = watched.failures();
+        watched.heal();
+        let next = pool.alloc(&home, granule).unwrap();
+        fill(&home, next.addr(), 9, granule);
+        home.synchronize().unwrap();
+        other.synchronize().unwrap();
+        let found = read(&home, next.addr(), granule as usize);
+        assert!(found.iter().all(|&byte| byte == 9), "freed under its use");
+        assert!(refused > 0, "nothing was refused");
+    });
+    whole(&pool);
+}

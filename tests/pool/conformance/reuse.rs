@@ -1,0 +1,311 @@
+//! Who gets freed memory, and behind what.
+
+use super::common::stamps::Stamps;
+use super::common::watched::Watched;
+use super::common::{Gate, is_held, on_every_device};
+use super::{limited, small_handles, whole};
+use warpool::{Device, Pool};
+
+on_every_device! {
+    small_blocks_of_a_large_pool_lie_above_its_large_ones,
+    a_block_freed_on_one_stream_reaches_another_behind_a_wait,
+    a_block_whose_work_is_known_to_be_done_reaches_another_stream_without_a_wait,
+    a_stream_gets_its_own_memory_back_while_its_work_is_pending,
+    at_most_one_record_and_one_wait_a_cross_stream_epoch,
+    a_run_of_blocks_of_several_streams_is_taken_behind_all_of_them,
+    a_declared_use_is_waited_for_by_the_free,
+    a_declared_use_is_waited_for_by_what_a_shrink_gives_back,
+    a_block_that_captured_work_uses_is_not_shrunk,
+    a_block_freed_on_its_consumer_is_there_for_the_consumer_at_once,
+    pending_memory_is_left_alone_where_waits_are_switched_off,
+    memory_that_is_done_is_no_sooner_another_streams_where_that_is_switched_off,
+    a_request_waits_for_no_more_streams_than_its_bytes_need,
+}
+
+fn a_block_freed_on_one_stream_reaches_another_behind_a_wait(device: &Device) {
+    let stamps = Stamps::new(device);
+    let pool = limited(device, 2);
+    let bytes = 2 * device.info().granule;
+    let (first, second) = (device.stream().unwrap(), device.stream().unwrap());
+    let block = pool.alloc(&first, bytes).unwrap();
+    let addr = block.addr();
+    let gate = Gate::close(&first);
+    stamps.stamp(&first, &block, 1);
+    stamps.verify(&first, &block, 1);
+    drop(block);
+    let block = pool.alloc(&second, bytes).unwrap();
+    assert_eq!(block.addr(), addr, "there is no other memory");
+    stamps.stamp(&second, &block, 2);
+    stamps.verify(&second, &block, 2);
+    assert!(!second.is_idle().unwrap(), "the second stream runs ahead");
+    assert_eq!(pool.stats().steps.waits, 1);
+    gate.open();
+    second.synchronize().unwrap();
+    stamps.assert_clean(device, 2 * bytes);
+    whole(&pool);
+}
+
+fn a_block_whose_work_is_known_to_be_done_reaches_another_stream_without_a_wait(device: &Device) {
+    let pool = limited(device, 2);
+    let bytes = 2 * device.info().granule;
+    let (first, second) = (device.stream().unwrap(), device.stream().unwrap());
+    drop(pool.alloc(&first, bytes).unwrap());
+    first.synchronize().unwrap();
+    drop(pool.alloc(&second, bytes).unwrap());
+    let steps = pool.stats().steps;
+    assert_eq!((steps.waits, steps.stream_wait), (0, 0));
+    assert_eq!(steps.ready_elsewhere, 1);
+}
+
+fn a_stream_gets_its_own_memory_back_while_its_work_is_pending(device: &Device) {
+    let stamps = Stamps::new(device);
+    let pool = limited(device, 4);
+    let stream = device.stream().unwrap();
+    let bytes = device.info().granule;
+    drop(pool.alloc(&stream, bytes).unwrap());
+    let gate = Gate::close(&stream);
+    let mut addresses = Vec::new();
+    for seed in 0..20 {
+        let block = pool.alloc(&stream, bytes).unwrap();
+        addresses.push(block.addr());
+        stamps.stamp(&stream, &block, seed);
+        stamps.verify(&stream, &block, seed);
+    }
+    addresses.dedup();
+    assert_eq!(addresses.len(), 1, "the same memory again and again");
+    gate.open();
+    stream.synchronize().unwrap();
+    stamps.assert_clean(device, 20 * bytes);
+}
+
+fn at_most_one_record_and_one_wait_a_cross_stream_epoch(device: &Device) {
+    let (device, watched) = Watched::over(device);
+    let pool = limited(&device, 16);
+    let bytes = device.info().granule / 2;
+    let (first, second) = (device.stream().unwrap(), device.stream().unwrap());
+    for epoch in 1..4 {
+        let blocks: Vec<_> = (0..32)
+            .map(|_| pool.alloc(&first, bytes).unwrap())
+            .collect();
+        let gate = Gate::close(&first);
+        drop(blocks);
+        let calls = || (watched.calls("event_record"), watched.calls("event_wait"));
+        let before = calls();
+        let blocks: Vec<_> = (0..32)
+            .map(|_| pool.alloc(&second, bytes).unwrap())
+            .collect();
+        let made = (calls().0 - before.0, calls().1 - before.1);
+        assert_eq!(made, (1, 1), "epoch {epoch}");
+        gate.open();
+        drop(blocks);
+        second.synchronize().unwrap();
+    }
+    whole(&pool);
+}
+
+fn a_run_of_blocks_of_several_streams_is_taken_behind_all_of_them(device: &Device) {
+    let stamps = Stamps::new(device);
+    let pool = limited(device, 3);
+    let granule = device.info().granule;
+    let streams = [(); 3].map(|()| device.stream().unwrap());
+    let blocks = [0, 1, 2].map(|i: usize| pool.alloc(&streams[i], granule).unwrap());
+    // One gate at a time: a driver may run all host calls on one thread.
+    let gate = Gate::close(&streams[0]);
+    streams[1].wait_stream(&streams[0]).unwrap();
+    streams[2].wait_stream(&streams[0]).unwrap();
+    for (stream, block) in streams.iter().zip(&blocks) {
+        stamps.stamp(stream, block, block.addr());
+        stamps.verify(stream, block, block.addr());
+    }
+    drop(blocks);
+    let taker = device.stream().unwrap();
+    let all = pool.alloc(&taker, 3 * granule).unwrap();
+    stamps.stamp(&taker, &all, 7);
+    stamps.verify(&taker, &all, 7);
+    assert!(!taker.is_idle().unwrap());
+    assert_eq!(pool.stats().steps.waits, 3, "one a stream");
+    gate.open();
+    taker.synchronize().unwrap();
+    stamps.assert_clean(device, 6 * granule);
+    whole(&pool);
+}
+
+fn a_declared_use_is_waited_for_by_the_free(device: &Device) {
+    let stamps = Stamps::new(device);
+    let pool = limited(device, 1);
+    let bytes = device.info().granule;
+    let (home, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let mut block = pool.alloc(&home, bytes).unwrap();
+    stamps.stamp(&home, &block, 1);
+    other.wait_stream(&home).unwrap();
+    let gate = Gate::close(&other);
+    block.record_use(&other).unwrap();
+    // Queued after the declaration and before the free, which is what counts.
+    stamps.verify(&other, &block, 1);
+    drop(block);
+    let block = pool.alloc(&home, bytes).unwrap();
+    stamps.stamp(&home, &block, 2);
+    assert!(!home.is_idle().unwrap(), "the home stream runs ahead");
+    gate.open();
+    home.synchronize().unwrap();
+    stamps.assert_clean(device, bytes);
+}
+
+fn a_block_freed_on_its_consumer_is_there_for_the_consumer_at_once(device: &Device) {
+    let stamps = Stamps::new(device);
+    let pool = limited(device, 1);
+    let bytes = device.info().granule;
+    let (producer, consumer) = (device.stream().unwrap(), device.stream().unwrap());
+    let block = pool.alloc(&producer, bytes).unwrap();
+    let addr = block.addr();
+    stamps.stamp(&producer, &block, 1);
+    consumer.wait_stream(&producer).unwrap();
+    stamps.verify(&consumer, &block, 1);
+    block.free_on(&consumer).unwrap();
+    let block = pool.alloc(&consumer, bytes).unwrap();
+    assert_eq!(block.addr(), addr);
+    stamps.stamp(&consumer, &block, 2);
+    stamps.verify(&consumer, &block, 2);
+    assert_eq!(pool.stats().steps.waits, 0);
+    consumer.synchronize().unwrap();
+    stamps.assert_clean(device, 2 * bytes);
+}
+
+fn pending_memory_is_left_alone_where_waits_are_switched_off(device: &Device) {
+    let pool = Pool::new(device, small_handles().reuse(true, false)).unwrap();
+    let bytes = 4 * device.info().granule;
+    let (first, second) = (device.stream().unwrap(), device.stream().unwrap());
+    let block = pool.alloc(&first, bytes).unwrap();
+    let gate = Gate::close(&first);
+    drop(block);
+    let block = pool.alloc(&second, bytes).unwrap();
+    let stats = pool.stats();
+    assert_eq!((stats.steps.waits, stats.steps.steal), (0, 0));
+    assert_eq!(stats.reserved.current, 2 * bytes);
+    assert!(second.is_idle().unwrap());
+    drop(block);
+    gate.open();
+}
+
+fn memory_that_is_done_is_no_sooner_another_streams_where_that_is_switched_off(device: &Device) {
+    let granule = device.info().granule;
+    let config = small_handles().limit(2 * granule).reuse(false, true);
+    let pool = Pool::new(device, config).unwrap();
+    let (first, second) = (device.stream().unwrap(), device.stream().unwrap());
+    drop(pool.alloc(&first, 2 * granule).unwrap());
+    first.synchronize().unwrap();
+    let block = pool.alloc(&second, granule).unwrap();
+    let steps = pool.stats().steps;
+    assert_eq!((steps.ready_elsewhere, steps.stream_wait), (0, 1));
+    // What the stream has waited for is its own from then on, by the same event.
+    let more = pool.alloc(&second, granule).unwrap();
+    assert!(pool.stats().steps.waits <= 1);
+    drop((block, more));
+    whole(&pool);
+}
+
+fn a_request_waits_for_no_more_streams_than_its_bytes_need(device: &Device) {
+    let granule = device.info().granule;
+    let pool = limited(device, 3);
+    let streams: Vec<_> = (0..3).map(|_| device.stream().unwrap()).collect();
+    let [first, second, asking] = &streams[..] else {
+        unreachable!("three streams");
+    };
+    let one = pool.alloc(first, granule).unwrap();
+    let two = pool.alloc(second, 2 * granule).unwrap();
+    let (one_addr, two_addr) = (one.addr(), two.addr());
+    let (early, late) = (Gate::close(first), Gate::close(second));
+    drop((one, two));
+    let block = pool.alloc(asking, granule).unwrap();
+    assert_eq!(block.addr(), one_addr, "the hole that is just enough");
+    assert_eq!(pool.stats().steps.waits, 1);
+    assert!(!asking.is_idle().unwrap(), "it waits for the first stream");
+    early.open();
+    asking.synchronize().unwrap();
+    assert!(!second.is_idle().unwrap(), "and for no other");
+    let rest = pool.alloc(asking, 2 * granule).unwrap();
+    assert_eq!(rest.addr(), two_addr);
+    assert_eq!(pool.stats().steps.waits, 2);
+    assert!(!asking.is_idle().unwrap(), "now it waits for the second");
+    late.open();
+    asking.synchronize().unwrap();
+    drop((block, rest));
+    whole(&pool);
+}
+
+fn small_blocks_of_a_large_pool_lie_above_its_large_ones(device: &Device) {
+    let granule = device.info().granule;
+    let pool = Pool::new(device, small_handles()).unwrap();
+    let stream = device.stream().unwrap();
+    // Nothing is written: it takes no memory of a host.
+    drop(pool.alloc(&stream, 300 * granule).unwrap());
+    let sizes = (1..=40u64).map(|i| if i % 4 == 0 { 8 * granule } else { 100 * i });
+    let blocks: Vec<_> = sizes
+        .map(|bytes| pool.alloc(&stream, bytes).unwrap())
+        .collect();
+    let (large, small): (Vec<_>, Vec<_>) = blocks.iter().partition(|b| b.bytes() >= granule);
+    let highest = large.iter().map(|block| block.addr()).max();
+    let lowest = small.iter().map(|block| block.addr()).min();
+    assert!(lowest > highest, "{lowest:x?} {highest:x?}");
+    whole(&pool);
+}
+
+fn a_declared_use_is_waited_for_by_what_a_shrink_gives_back(device: &Device) {
+    let stamps = Stamps::new(device);
+    let granule = device.info().granule;
+    let pool = limited(device, 4);
+    let streams = [0; 3].map(|_| device.stream().unwrap());
+    let [home, second, third] = &streams;
+    let mut block = pool.alloc(home, 4 * granule).unwrap();
+    for stream in [second, third] {
+        stream.wait_stream(home).unwrap();
+        block.record_use(stream).unwrap();
+    }
+    stamps.stamp(second, &block, 1);
+    third.wait_stream(second).unwrap();
+    let gates = [second, third].map(Gate::close);
+    stamps.verify(second, &block, 1);
+    stamps.verify(third, &block, 1);
+    block.shrink(granule).unwrap();
+    // The home stream has the tail at once, another behind it.
+    let tail = pool.alloc(home, 3 * granule).unwrap();
+    assert_eq!(
+        tail.addr(),
+        block.addr() + granule,
+        "there is no other memory"
+    );
+    stamps.stamp(home, &tail, 2);
+    stamps.verify(home, &tail, 2);
+    assert!(is_held(home), "the home stream runs ahead");
+    for gate in gates {
+        gate.open();
+    }
+    for stream in &streams {
+        stream.synchronize().unwrap();
+    }
+    stamps.assert_clean(device, 2 * 4 * granule + 3 * granule);
+    whole(&pool);
+}
+
+fn a_block_that_captured_work_uses_is_not_shrunk(device: &Device) {
+    let granule = device.info().granule;
+    let pool = limited(device, 4);
+    let (home, other) = (device.stream().unwrap(), device.stream().unwrap());
+    for captured in [&home, &other] {
+        let mut block = pool.alloc(&home, 4 * granule).unwrap();
+        block.record_use(&other).unwrap();
+        let capture = captured.begin_capture().unwrap();
+        let refused = block.shrink(granule).unwrap_err();
+        assert!(
+            matches!(refused, warpool::Error::Invalid { .. }),
+            "{refused}"
+        );
+        assert_eq!(
+            (block.bytes(), block.capacity()),
+            (4 * granule, 4 * granule)
+        );
+        drop(capture);
+        block.shrink(granule).unwrap();
+        whole(&pool);
+    }
+}

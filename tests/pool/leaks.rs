@@ -1,0 +1,179 @@
+//! Live blocks by name, and what becomes of them when a pool or a process ends.
+
+use crate::common;
+
+use std::process::Command;
+
+use warpool::pool::tag_scope;
+use warpool::{Pool, PoolConfig};
+
+const CHILD: &str = "WARPOOL_TEST_LEAKING_CHILD";
+
+#[test]
+fn a_tracked_pool_names_each_live_block_with_its_tag_size_stream_and_address() {
+    let device = common::host();
+    let pool = Pool::new(&device, PoolConfig::default().track(true)).unwrap();
+    let (a, b) = (device.stream().unwrap(), device.stream().unwrap());
+    let weights = pool.alloc_tagged(&a, 3000, "weights").unwrap();
+    let plain = pool.alloc(&b, 5 << 20).unwrap();
+    let scratch = {
+        let _scope = tag_scope("scratch");
+        pool.alloc_typed::<u32>(&b, 100).unwrap()
+    };
+    drop(pool.alloc_tagged(&a, 9000, "gone").unwrap());
+    let found: Vec<_> = pool
+        .leak_report()
+        .blocks
+        .iter()
+        .map(|block| (block.tag.unwrap(), block.bytes, block.stream, block.addr))
+        .collect();
+    let expected = [
+        ("untagged", 5 << 20, b.id(), plain.addr()),
+        ("weights", 3000, a.id(), weights.addr()),
+        ("scratch", 400, b.id(), scratch.addr()),
+    ];
+    assert_eq!(found, expected);
+    drop((weights, plain));
+    scratch.into_block().free_on(&a).unwrap();
+    assert!(pool.leak_report().blocks.is_empty());
+}
+
+#[test]
+fn a_pool_that_does_not_track_names_live_blocks_and_not_cached_ones() {
+    let device = common::host();
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    let kept = pool.alloc(&stream, 3 << 20).unwrap();
+    drop(pool.alloc(&stream, 5 << 20).unwrap());
+    let report = pool.leak_report();
+    assert_eq!(report.blocks.len(), 1);
+    let block = &report.blocks[0];
+    assert_eq!(
+        (block.addr, block.bytes, block.stream),
+        (kept.addr(), 3 << 20, stream.id())
+    );
+    assert!(block.tag.is_none() && block.backtrace.is_none());
+}
+
+#[test]
+fn a_precision_prints_that_many_of_the_largest() {
+    let device = common::host();
+    let pool = Pool::new(&device, PoolConfig::default().track(true)).unwrap();
+    let stream = device.stream().unwrap();
+    let _blocks: Vec<_> = [7000, 9000, 8000]
+        .map(|bytes| pool.alloc(&stream, bytes).unwrap())
+        .into();
+    let report = pool.leak_report();
+    let top = format!("{report:.1}");
+    assert!(
+        top.contains("9000 bytes") && top.contains("and 2 more"),
+        "{top}"
+    );
+    assert!(!top.contains("8000 bytes"), "{top}");
+    let whole = report.to_string();
+    assert!(
+        whole.contains("7000 bytes") && !whole.contains("more"),
+        "{whole}"
+    );
+}
+
+#[test]
+fn a_backtrace_names_the_function_that_allocated() {
+    let device = common::host();
+    let config = PoolConfig::default().track(true).backtraces(true);
+    let pool = Pool::new(&device, config).unwrap();
+    let stream = device.stream().unwrap();
+    let _block = pool.alloc(&stream, 512).unwrap();
+    let text = pool.leak_report().to_string();
+    // A stripped binary has no names to give.
+    let named = std::backtrace::Backtrace::force_capture().to_string();
+    if !named.contains("a_backtrace_names_the_function_that_allocated") {
+        println!("skipped: this binary has no symbols");
+        return;
+    }
+    assert!(
+        text.contains("a_backtrace_names_the_function_that_allocated"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_shrunk_block_is_reported_with_what_it_has_left() {
+    let device = common::host();
+    let pool = Pool::new(&device, PoolConfig::default().track(true)).unwrap();
+    let stream = device.stream().unwrap();
+    let mut block = pool.alloc(&stream, 1 << 20).unwrap();
+    block.shrink(2000).unwrap();
+    assert_eq!(pool.leak_report().bytes(), 2000);
+}
+
+#[test]
+fn a_moved_block_is_reported_where_it_is() {
+    let device = common::host();
+    let pool = Pool::new(&device, PoolConfig::default().track(true)).unwrap();
+    let stream = device.stream().unwrap();
+    let below = pool.alloc_movable::<u8>(&stream, 4 << 20).unwrap();
+    let block = pool.alloc_movable::<u8>(&stream, 100_000).unwrap();
+    let before = block.hold(&stream).unwrap().addr();
+    drop(below);
+    pool.compact(&warpool::compact::Goal::Full).unwrap();
+    let now = block.hold(&stream).unwrap().addr();
+    assert_ne!(now, before, "it moved");
+    let found: Vec<_> = pool.leak_report().blocks.iter().map(|b| b.addr).collect();
+    assert_eq!(found, [now]);
+}
+
+#[test]
+fn out_of_memory_names_the_holders_by_tag_and_without_tracking_by_stream() {
+    for track in [true, false] {
+        let device = common::host();
+        let config = PoolConfig::default().limit(8 << 20).track(track);
+        let pool = Pool::new(&device, config).unwrap();
+        let stream = device.stream().unwrap();
+        let _held = [
+            pool.alloc_tagged(&stream, 1 << 20, "logits").unwrap(),
+            pool.alloc_tagged(&stream, 3 << 20, "activations").unwrap(),
+            pool.alloc_tagged(&stream, 1 << 20, "logits").unwrap(),
+        ];
+        let error = pool.alloc(&stream, 8 << 20).unwrap_err();
+        let warpool::Error::OutOfMemory(figures) = &error else {
+            panic!("{error}")
+        };
+        let expected = if track {
+            vec![
+                ("activations".to_owned(), 3 << 20, 1),
+                ("logits".to_owned(), 2 << 20, 2),
+            ]
+        } else {
+            vec![(format!("stream {}", stream.id()), 5 << 20, 3)]
+        };
+        assert_eq!(figures.holders, expected);
+    }
+}
+
+/// What the child of the next test does; does nothing when run as a test.
+#[test]
+fn leaking_child() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    let device = common::host();
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    let orphan = pool.alloc(&stream, 4096).unwrap();
+    std::mem::forget(pool.alloc(&stream, 1 << 20).unwrap());
+    drop(pool);
+    std::mem::forget((orphan, stream));
+    // With blocks live, threads of the device running, and destructors of statics to come.
+    std::process::exit(7);
+}
+
+#[test]
+fn a_process_that_exits_with_live_blocks_does_not_crash() {
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "leaks::leaking_child", "--nocapture"])
+        .env(CHILD, "1")
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(7), "{status}");
+}

@@ -1,0 +1,14 @@
+//! The pool: one suite on every device, a naive model, random programs on the simulated device, and what
+//! the hot path leaves out.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod conformance;
+mod hot_path;
+mod known_order;
+mod leaks;
+mod model;
+mod regressions;
+mod simulated;
+mod simulated_graphs;
+mod soft_limit;

@@ -1,0 +1,62 @@
+//! What the tests of this folder found, each as small as it became.
+
+use crate::common;
+
+use warpool::device::sim::SimConfig;
+use warpool::{Device, Pool, PoolConfig};
+
+const MIB: u64 = 1 << 20;
+
+/// Found by `state_machine`: a hole of another stream that suffices by itself was overlooked where
+/// only failing is worse than waiting.
+#[test]
+fn pending_memory_is_taken_rather_than_fail_where_waits_are_switched_off() {
+    let device = common::host();
+    let config = PoolConfig::default()
+        .limit(6 * MIB)
+        .handles(warpool::pool::HandleSize::Granule)
+        .reuse(false, false)
+        .cache_bytes(0);
+    let pool = Pool::new(&device, config).unwrap();
+    let streams = [(); 3].map(|()| device.stream().unwrap());
+    let first = pool.alloc(&streams[0], 4 * MIB).unwrap();
+    let mut second = pool.alloc(&streams[2], 2049).unwrap();
+    second.shrink(1).unwrap();
+    let gate = common::Gate::close(&streams[0]);
+    drop(first);
+    let third = pool.alloc(&streams[1], 1).unwrap();
+    gate.open();
+    pool.check_invariants().unwrap();
+    drop((second, third));
+}
+
+/// Found by `state_machine`.
+#[test]
+fn pending_holes_beside_a_gap_do_not_stand_in_the_way_of_growth() {
+    let device = Device::sim(&SimConfig::default().with_capacity(48 * MIB)).unwrap();
+    let config = PoolConfig::default()
+        .handles(warpool::pool::HandleSize::Granule)
+        .reuse(false, false)
+        .overlap_bytes(0)
+        .slack(0.0)
+        .cache_bytes(0);
+    let pool = Pool::new(&device, config).unwrap();
+    let streams = [(); 3].map(|()| device.stream().unwrap());
+    let first = pool.alloc(&streams[0], 1).unwrap();
+    let mut large = pool.alloc(&streams[0], 2_235_554).unwrap();
+    large.shrink(1).unwrap();
+    drop(large);
+    let mut second = pool.alloc(&streams[1], 1).unwrap();
+    let third = pool.alloc(&streams[0], 1).unwrap();
+    let fourth = pool.alloc(&streams[0], 2_094_081).unwrap();
+    drop(third);
+    streams[0].wait_stream(&streams[1]).unwrap();
+    second.record_use(&streams[0]).unwrap();
+    drop(fourth);
+    drop(second);
+    let fifth = pool.alloc(&streams[2], 1537).unwrap();
+    streams[1].wait_stream(&streams[2]).unwrap();
+    fifth.free_on(&streams[1]).unwrap();
+    drop(pool.alloc(&streams[1], 6_290_945).unwrap());
+    drop(first);
+}

@@ -1,0 +1,77 @@
+//! Order between operations on several streams.
+
+use super::common::{Gate, on_every_device};
+use super::{LEN, World, assert_all, assert_singles, settle, to_half, to_single};
+use half::f16;
+use warpool::Device;
+
+on_every_device! {
+    a_read_on_another_stream_runs_behind_the_write,
+    a_write_on_another_stream_runs_behind_the_read,
+    a_write_on_another_stream_runs_behind_the_write,
+    an_upload_and_a_download_run_behind_what_other_streams_were_given,
+}
+
+fn a_read_on_another_stream_runs_behind_the_write(device: &Device) {
+    let world = World::new(device);
+    let (src, mut middle, mut last) = (world.full(2.5), world.halves(), world.full(0.0));
+    let gate = Gate::close(&world.home);
+    to_half(&world.home, src.view(), middle.view_mut());
+    to_single(&world.other, middle.view(), last.view_mut());
+    settle(&world.other);
+    gate.open();
+    world.other.synchronize().unwrap();
+    assert_singles(&last, 2.5);
+}
+
+fn a_write_on_another_stream_runs_behind_the_read(device: &Device) {
+    let world = World::new(device);
+    let (mut src, mut dst) = (world.full(2.5), world.halves());
+    let mut ones = world.halves();
+    ones.upload(&[f16::ONE; LEN]).unwrap();
+    let gate = Gate::close(&world.other);
+    to_half(&world.other, src.view(), dst.view_mut());
+    to_single(&world.third, ones.view(), src.view_mut());
+    settle(&world.third);
+    gate.open();
+    world.third.synchronize().unwrap();
+    assert_all(&dst.download().unwrap(), 2.5, "overwritten under the read");
+}
+
+fn a_write_on_another_stream_runs_behind_the_write(device: &Device) {
+    let world = World::new(device);
+    let (first, second, mut dst) = (world.full(1.0), world.full(2.0), world.halves());
+    let gate = Gate::close(&world.other);
+    to_half(&world.other, first.view(), dst.view_mut());
+    to_half(&world.third, second.view(), dst.view_mut());
+    settle(&world.third);
+    gate.open();
+    world.other.synchronize().unwrap();
+    world.third.synchronize().unwrap();
+    assert_all(&dst.download().unwrap(), 2.0, "the earlier write came last");
+}
+
+fn an_upload_and_a_download_run_behind_what_other_streams_were_given(device: &Device) {
+    let world = World::new(device);
+    let (src, mut dst) = (world.full(1.0), world.halves());
+    let gate = Gate::close(&world.other);
+    to_half(&world.other, src.view(), dst.view_mut());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(40));
+            gate.open();
+        });
+        assert_all(&dst.download().unwrap(), 1.0, "downloaded too early");
+    });
+    let gate = Gate::close(&world.other);
+    to_half(&world.other, src.view(), dst.view_mut());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(40));
+            gate.open();
+        });
+        dst.upload(&[f16::ZERO; LEN]).unwrap();
+    });
+    world.other.synchronize().unwrap();
+    assert_all(&dst.download().unwrap(), 0.0, "uploaded too early");
+}

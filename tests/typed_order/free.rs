@@ -1,0 +1,162 @@
+//! What drops and what gives back memory.
+
+use super::common::{Gate, on_every_device};
+use super::{LEN, World, assert_all, assert_untouched, settle, to_half, to_single};
+use warpool::convert::Rounding;
+use warpool::{Device, Pool};
+
+on_every_device! {
+    a_buffer_written_on_another_stream_is_freed_behind_that,
+    a_buffer_read_on_another_stream_is_freed_behind_that,
+    a_buffer_given_up_for_its_block_is_freed_behind_its_uses,
+    a_buffer_given_up_for_its_block_shrinks_behind_its_uses,
+    a_buffer_converted_in_place_keeps_its_order,
+    a_buffer_outlives_the_streams_that_used_it,
+    a_buffer_of_a_closed_pool_is_freed_behind_its_uses,
+}
+
+fn a_buffer_written_on_another_stream_is_freed_behind_that(device: &Device) {
+    let world = World::new(device);
+    let (src, mut dst) = (world.full(1.5), world.halves());
+    let (addr, bytes) = (dst.addr(), dst.block().bytes());
+    let gate = Gate::close(&world.other);
+    to_half(&world.other, src.view(), dst.view_mut());
+    drop(dst);
+    let next = world.next_owner(bytes, addr);
+    settle(&world.home);
+    gate.open();
+    world.other.synchronize().unwrap();
+    assert_untouched(&world.home, &next);
+}
+
+fn a_buffer_read_on_another_stream_is_freed_behind_that(device: &Device) {
+    let world = World::new(device);
+    let (src, mut dst) = (world.full(1.5), world.halves());
+    let (addr, bytes) = (src.addr(), src.block().bytes());
+    let gate = Gate::close(&world.other);
+    to_half(&world.other, src.view(), dst.view_mut());
+    drop(src);
+    let _next = world.next_owner(bytes, addr);
+    settle(&world.home);
+    gate.open();
+    world.other.synchronize().unwrap();
+    super::assert_all(&dst.download().unwrap(), 1.5, "read before the free");
+}
+
+fn a_buffer_given_up_for_its_block_is_freed_behind_its_uses(device: &Device) {
+    for elsewhere in [false, true] {
+        let world = World::new(device);
+        let (src, mut dst) = (world.full(1.5), world.halves());
+        let (addr, bytes) = (dst.addr(), dst.block().bytes());
+        let gate = Gate::close(&world.other);
+        to_half(&world.other, src.view(), dst.view_mut());
+        let block = dst.into_block();
+        if elsewhere {
+            block.free_on(&world.third).unwrap();
+            world.home.wait_stream(&world.third).unwrap();
+        } else {
+            drop(block);
+        }
+        let next = world.pool.alloc(&world.home, bytes).unwrap();
+        super::common::fill(&world.home, next.addr(), 0x5A, bytes);
+        assert!(elsewhere || next.addr() == addr);
+        settle(&world.home);
+        gate.open();
+        world.other.synchronize().unwrap();
+        assert_untouched(&world.home, &next);
+    }
+}
+
+fn a_buffer_given_up_for_its_block_shrinks_behind_its_uses(device: &Device) {
+    let world = World::new(device);
+    let (src, mut dst) = (world.full(1.5), world.halves());
+    let gate = Gate::close(&world.other);
+    to_half(&world.other, src.view(), dst.view_mut());
+    let mut block = dst.into_block();
+    let tail = block.addr() + 4096;
+    block.shrink(4096).unwrap();
+    let blocks: Vec<_> = (0..16)
+        .map(|_| world.pool.alloc(&world.home, 8192).unwrap())
+        .collect();
+    assert!(
+        blocks
+            .iter()
+            .any(|block| block.addr() >= tail && block.addr() < tail + 70_000)
+    );
+    for block in &blocks {
+        super::common::fill(&world.home, block.addr(), 0x5A, block.bytes());
+    }
+    settle(&world.home);
+    gate.open();
+    world.other.synchronize().unwrap();
+    blocks
+        .iter()
+        .for_each(|block| assert_untouched(&world.home, block));
+}
+
+fn a_buffer_converted_in_place_keeps_its_order(device: &Device) {
+    let world = World::new(device);
+    let (mut src, mut seen) = (world.full(1.5), world.halves());
+    let twos = {
+        let mut twos = world.halves();
+        twos.upload(&[half::f16::from_f32(2.0); LEN]).unwrap();
+        twos
+    };
+    let gate = Gate::close(&world.other);
+    to_half(&world.other, src.view(), seen.view_mut());
+    to_single(&world.other, twos.view(), src.view_mut());
+    let halves = src
+        .convert_in_place::<half::f16>(Rounding::Nearest)
+        .unwrap();
+    settle(&world.home);
+    gate.open();
+    assert_all(&halves.download().unwrap(), 2.0, "converted too early");
+    assert_all(&seen.download().unwrap(), 1.5, "converted under a reader");
+    // And its result is waited for.
+    let mut out = world.full(0.0);
+    let gate = Gate::close(&world.home);
+    let singles = world.full_later(3.0);
+    let halves = singles
+        .convert_in_place::<half::f16>(Rounding::Nearest)
+        .unwrap();
+    to_single(&world.third, halves.view(), out.view_mut());
+    settle(&world.third);
+    gate.open();
+    super::assert_singles(&out, 3.0);
+}
+
+fn a_buffer_outlives_the_streams_that_used_it(device: &Device) {
+    let world = World::new(device);
+    let (src, mut dst) = (world.full(1.5), world.halves());
+    let (addr, bytes) = (dst.addr(), dst.block().bytes());
+    let passing = device.stream().unwrap();
+    let gate = Gate::close(&passing);
+    to_half(&passing, src.view(), dst.view_mut());
+    drop(passing);
+    drop(dst);
+    let next = world.next_owner(bytes, addr);
+    settle(&world.home);
+    gate.open();
+    world.home.synchronize().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(40));
+    assert_untouched(&world.home, &next);
+}
+
+fn a_buffer_of_a_closed_pool_is_freed_behind_its_uses(device: &Device) {
+    let world = World::new(device);
+    let (home, other) = (world.home.clone(), world.other.clone());
+    let (src, mut dst) = (world.full(1.5), world.halves());
+    let gate = Gate::close(&other);
+    to_half(&other, src.view(), dst.view_mut());
+    drop(world);
+    let opener = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(40));
+        gate.open();
+    });
+    // The last of them unmaps what the conversion uses.
+    drop((src, dst));
+    opener.join().unwrap();
+    other.synchronize().unwrap();
+    let again = Pool::new(device, Default::default()).unwrap();
+    drop(again.alloc(&home, 4096).unwrap());
+}

@@ -1,0 +1,301 @@
+//! Work captured into graphs.
+
+use super::common::watched::Watched;
+use super::common::{self, Gate, on_every_device};
+use super::{LEN, World, assert_all, assert_singles, assert_untouched, settle, to_half, to_single};
+use half::f16;
+use warpool::Device;
+use warpool::convert::{ConvertTable, GradScaler, Gradients, Rounding, ScalerConfig};
+use warpool::device::Graph;
+
+on_every_device! {
+    a_graph_keeps_the_buffers_of_its_work,
+    a_launch_of_a_graph_is_a_use_of_its_buffers,
+    a_launch_runs_behind_what_other_streams_did_since_the_capture,
+    two_graphs_that_use_the_same_bytes_run_one_after_the_other,
+    a_graph_captured_while_another_runs_is_launched_behind_it,
+    a_buffer_of_a_graph_that_is_converted_in_place_keeps_all_of_its_memory,
+    a_buffer_that_outlives_its_graph_is_freed_behind_the_last_launch,
+    a_buffer_of_two_graphs_is_freed_behind_both,
+    streams_of_one_capture_wait_for_each_other_where_they_must,
+    a_graph_keeps_captured_tables_and_scalers,
+    work_beside_a_capture_does_not_wait_for_it,
+    launches_of_another_thread_do_not_come_into_a_kernel,
+    memory_of_the_graph_itself_is_ordered_too,
+}
+
+/// A graph that converts `src` into `dst`, captured from the home stream.
+fn down(world: &World, src: &warpool::PoolBuf<f32>, dst: &mut warpool::PoolBuf<f16>) -> Graph {
+    let capture = world.home.begin_capture().unwrap();
+    to_half(&world.home, src.view(), dst.view_mut());
+    capture.end().unwrap()
+}
+
+fn a_graph_keeps_the_buffers_of_its_work(device: &Device) {
+    let world = World::new(device);
+    let (src, mut dst) = (world.full(1.5), world.halves());
+    let (addr, bytes) = (dst.addr(), dst.block().bytes());
+    let capture = world.other.begin_capture().unwrap();
+    to_half(&world.other, src.view(), dst.view_mut());
+    let graph = capture.end().unwrap();
+    drop((src, dst));
+    let next = world.pool.alloc(&world.home, bytes).unwrap();
+    assert_ne!(next.addr(), addr, "the graph's memory was handed out");
+    super::common::fill(&world.home, next.addr(), 0x5A, bytes);
+    graph.launch(&world.other).unwrap();
+    world.other.synchronize().unwrap();
+    assert_untouched(&world.home, &next);
+    drop(graph);
+    world.home.synchronize().unwrap();
+}
+
+fn a_launch_of_a_graph_is_a_use_of_its_buffers(device: &Device) {
+    let world = World::new(device);
+    let (src, mut dst) = (world.full(1.5), world.halves());
+    let capture = world.home.begin_capture().unwrap();
+    to_half(&world.home, src.view(), dst.view_mut());
+    let graph = capture.end().unwrap();
+    let twos = world.full(2.0);
+    let gate = Gate::close(&world.other);
+    graph.launch(&world.other).unwrap();
+    to_half(&world.third, twos.view(), dst.view_mut());
+    settle(&world.third);
+    gate.open();
+    world.other.synchronize().unwrap();
+    assert_all(&dst.download().unwrap(), 2.0, "the launch came last");
+}
+
+fn a_launch_runs_behind_what_other_streams_did_since_the_capture(device: &Device) {
+    let world = World::new(device);
+    let (mut src, mut dst, mut fives) = (world.full(1.5), world.halves(), world.halves());
+    fives.upload(&[f16::from_f32(5.0); LEN]).unwrap();
+    let graph = down(&world, &src, &mut dst);
+    for _ in 0..2 {
+        let gate = Gate::close(&world.third);
+        to_single(&world.third, fives.view(), src.view_mut());
+        graph.launch(&world.other).unwrap();
+        settle(&world.other);
+        gate.open();
+        world.other.synchronize().unwrap();
+        assert_all(&dst.download().unwrap(), 5.0, "launched too early");
+        src.upload(&[1.5; LEN]).unwrap();
+    }
+}
+
+fn two_graphs_that_use_the_same_bytes_run_one_after_the_other(device: &Device) {
+    let world = World::new(device);
+    let (ones, twos, mut dst) = (world.full(1.0), world.full(2.0), world.halves());
+    let graphs = [down(&world, &ones, &mut dst), down(&world, &twos, &mut dst)];
+    for (first, second, value) in [(0, 1, 2.0), (1, 0, 1.0)] {
+        let gate = Gate::close(&world.other);
+        graphs[first].launch(&world.other).unwrap();
+        graphs[second].launch(&world.third).unwrap();
+        settle(&world.third);
+        gate.open();
+        world.other.synchronize().unwrap();
+        world.third.synchronize().unwrap();
+        assert_all(&dst.download().unwrap(), value, "the first came last");
+    }
+}
+
+fn a_graph_captured_while_another_runs_is_launched_behind_it(device: &Device) {
+    let world = World::new(device);
+    let (ones, twos, mut dst) = (world.full(1.0), world.full(2.0), world.halves());
+    let one = down(&world, &ones, &mut dst);
+    let gate = Gate::close(&world.other);
+    one.launch(&world.other).unwrap();
+    let two = down(&world, &twos, &mut dst);
+    two.launch(&world.third).unwrap();
+    settle(&world.third);
+    gate.open();
+    world.other.synchronize().unwrap();
+    world.third.synchronize().unwrap();
+    assert_all(&dst.download().unwrap(), 2.0, "the first came last");
+}
+
+fn a_buffer_of_a_graph_that_is_converted_in_place_keeps_all_of_its_memory(device: &Device) {
+    let world = World::new(device);
+    let (halves, mut singles) = (world.halves(), world.full(1.5));
+    let capture = world.other.begin_capture().unwrap();
+    to_single(&world.other, halves.view(), singles.view_mut());
+    let graph = capture.end().unwrap();
+    // Half as wide, but a launch writes all of it.
+    let half = singles.convert_in_place::<f16>(Rounding::Nearest).unwrap();
+    let blocks: Vec<_> = (0..8)
+        .map(|_| {
+            world
+                .pool
+                .alloc(&world.home, 2 * LEN as u64 - 1024)
+                .unwrap()
+        })
+        .collect();
+    for block in &blocks {
+        common::fill(&world.home, block.addr(), 0x5A, block.bytes());
+    }
+    world.home.synchronize().unwrap();
+    graph.launch(&world.other).unwrap();
+    world.other.synchronize().unwrap();
+    blocks
+        .iter()
+        .for_each(|block| assert_untouched(&world.home, block));
+    drop(half);
+}
+
+fn a_buffer_that_outlives_its_graph_is_freed_behind_the_last_launch(device: &Device) {
+    let world = World::new(device);
+    let (src, mut dst) = (world.full(1.5), world.halves());
+    let (addr, bytes) = (dst.addr(), dst.block().bytes());
+    let graph = down(&world, &src, &mut dst);
+    let gate = Gate::close(&world.other);
+    graph.launch(&world.other).unwrap();
+    drop(graph);
+    drop(dst);
+    let next = world.next_owner(bytes, addr);
+    settle(&world.home);
+    gate.open();
+    world.other.synchronize().unwrap();
+    assert_untouched(&world.home, &next);
+}
+
+fn a_buffer_of_two_graphs_is_freed_behind_both(device: &Device) {
+    let world = World::new(device);
+    let (ones, twos, mut dst) = (world.full(1.0), world.full(2.0), world.halves());
+    let (addr, bytes) = (dst.addr(), dst.block().bytes());
+    let (one, two) = (down(&world, &ones, &mut dst), down(&world, &twos, &mut dst));
+    drop(dst);
+    drop(one);
+    let early = world.pool.alloc(&world.home, bytes).unwrap();
+    assert_ne!(early.addr(), addr, "the second graph has it");
+    let gate = Gate::close(&world.other);
+    two.launch(&world.other).unwrap();
+    drop(two);
+    let next = world.pool.alloc(&world.home, bytes).unwrap();
+    common::fill(&world.home, next.addr(), 0x5A, bytes);
+    settle(&world.home);
+    gate.open();
+    world.other.synchronize().unwrap();
+    assert_untouched(&world.home, &next);
+}
+
+fn streams_of_one_capture_wait_for_each_other_where_they_must(device: &Device) {
+    let (device, watched) = Watched::over(device);
+    let world = World::new(&device);
+    let (src, mut middle, mut last) = (world.full(2.5), world.halves(), world.full(0.0));
+    let capture = world.home.begin_capture().unwrap();
+    world.other.wait_stream(&world.home).unwrap();
+    to_half(&world.home, src.view(), middle.view_mut());
+    let waits = watched.calls("event_wait");
+    to_single(&world.other, middle.view(), last.view_mut());
+    assert_eq!(
+        watched.calls("event_wait") - waits,
+        1,
+        "edges of the capture"
+    );
+    world.home.wait_stream(&world.other).unwrap();
+    let graph = capture.end().unwrap();
+    graph.launch(&world.third).unwrap();
+    assert_singles(&last, 2.5);
+}
+
+fn a_graph_keeps_captured_tables_and_scalers(device: &Device) {
+    let world = World::new(device);
+    let (src, mut dst, mut values) = (world.full(1.5), world.halves(), world.full(4.0));
+    let (config, on) = (ScalerConfig::default(), &world.home);
+    let mut scaler = GradScaler::new(&world.pool, on, config).unwrap();
+    let pairs = vec![(src.view(), dst.view_mut())];
+    let mut table = ConvertTable::new(&world.pool, on, pairs).unwrap();
+    let tensors = vec![values.view_mut()];
+    let mut gradients = Gradients::new(&world.pool, on, tensors).unwrap();
+    let capture = world.other.begin_capture().unwrap();
+    table.convert(&world.other, Rounding::Nearest).unwrap();
+    scaler.unscale(&world.other, &mut gradients).unwrap();
+    scaler.update(&world.other).unwrap();
+    let graph = capture.end().unwrap();
+    drop((table, gradients, scaler));
+    let _next = world.small_blocks();
+    // Tensors are ordered with the launches although their tables are gone.
+    let gate = Gate::close(&world.third);
+    graph.launch(&world.third).unwrap();
+    let twos = world.full(2.0);
+    to_half(&world.other, twos.view(), dst.view_mut());
+    settle(&world.other);
+    gate.open();
+    world.third.synchronize().unwrap();
+    assert_all(&dst.download().unwrap(), 2.0, "the launch came last");
+    assert_singles(&values, 4.0 / 65536.0);
+    drop((src, dst, values));
+    let blocks: Vec<_> = (0..8)
+        .map(|_| world.pool.alloc(&world.home, 4 * LEN as u64).unwrap())
+        .collect();
+    for block in &blocks {
+        common::fill(&world.home, block.addr(), 0x5A, block.bytes());
+    }
+    graph.launch(&world.other).unwrap();
+    world.other.synchronize().unwrap();
+    blocks
+        .iter()
+        .for_each(|block| assert_untouched(&world.home, block));
+}
+
+fn work_beside_a_capture_does_not_wait_for_it(device: &Device) {
+    let world = World::new(device);
+    let (mut src, mut dst, ones) = (world.full(1.5), world.halves(), world.halves());
+    let capture = world.other.begin_capture().unwrap();
+    to_half(&world.other, src.view(), dst.view_mut());
+    // The captured work runs with the launches, so the buffers are free for others now.
+    to_single(&world.third, ones.view(), src.view_mut());
+    src.upload(&[7.0; LEN]).unwrap();
+    assert_all(&dst.download().unwrap(), 0.0, "nothing was launched");
+    let graph = capture.end().unwrap();
+    graph.launch(&world.third).unwrap();
+    assert_all(&dst.download().unwrap(), 7.0, "as it is at the launch");
+}
+
+fn launches_of_another_thread_do_not_come_into_a_kernel(device: &Device) {
+    let device = &common::for_threads(device);
+    let world = World::new(device);
+    let (mut src, mut dst) = (world.full(0.0), world.halves());
+    let graph = down(&world, &src, &mut dst);
+    let (addr, half) = (src.addr(), 2 * LEN as u64);
+    let rounds = common::rounds(200) as u8;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..rounds {
+                // The bytes of 2.0 and its like: every float of them is a half.
+                let byte = 0x40 + round % 2;
+                let kernel = world.third.kernel("two fills").writes(src.view_mut());
+                let launch = kernel.launch(|stream| {
+                    common::fill(stream, addr, byte, half);
+                    std::thread::yield_now();
+                    common::fill(stream, addr + half, byte, half);
+                });
+                launch.unwrap();
+            }
+        });
+        for _ in 0..rounds {
+            graph.launch(&world.other).unwrap();
+            let found = dst.download().unwrap();
+            let first = found[0];
+            let other = found.iter().filter(|&&x| x != first).count();
+            assert_eq!(other, 0, "launched between the two fills");
+        }
+    });
+}
+
+fn memory_of_the_graph_itself_is_ordered_too(device: &Device) {
+    let world = World::new(device);
+    let (src, mut out) = (world.full(1.5), world.full(0.0));
+    let capture = world.home.begin_capture().unwrap();
+    let mut own = world.pool.alloc_typed::<f16>(&world.home, LEN).unwrap();
+    to_half(&world.home, src.view(), own.view_mut());
+    let graph = capture.end().unwrap();
+    let gate = Gate::close(&world.other);
+    graph.launch(&world.other).unwrap();
+    to_single(&world.third, own.view(), out.view_mut());
+    settle(&world.third);
+    gate.open();
+    world.third.synchronize().unwrap();
+    assert_singles(&out, 1.5);
+    drop(graph);
+    assert_all(&own.download().unwrap(), 1.5, "held beyond the graph");
+}

@@ -1,0 +1,247 @@
+//! Movable memory, by the views of its guards.
+
+use std::time::Duration;
+
+use super::common::{Gate, on_every_device};
+use super::{LEN, World, assert_all, assert_untouched, settle, to_half};
+use half::f16;
+use warpool::compact::Goal;
+use warpool::{Device, Movable};
+
+on_every_device! {
+    a_block_moves_behind_what_other_streams_do_with_its_views,
+    a_movable_block_is_freed_behind_what_other_streams_do_with_its_views,
+    holds_on_two_streams_are_ordered,
+    what_a_view_reads_is_read_behind_the_move,
+    a_graph_that_was_given_a_view_holds_the_block,
+    a_view_of_a_resized_block_is_ordered_as_the_block,
+    parts_of_a_block_that_grew_keep_their_uses_apart,
+    what_a_block_grew_by_is_used_behind_whoever_had_it,
+}
+
+/// A movable block of zeros behind a hole, so that it will move.
+fn behind_a_hole(world: &World) -> Movable<f16> {
+    let hole = world
+        .pool
+        .alloc_movable::<f16>(&world.home, 4 * LEN)
+        .unwrap();
+    let mut block = world.pool.alloc_movable::<f16>(&world.home, LEN).unwrap();
+    block.upload(&world.home, &[f16::ZERO; LEN]).unwrap();
+    drop(hole);
+    block
+}
+
+fn at(world: &World, block: &Movable<f16>) -> u64 {
+    block.hold(&world.home).unwrap().addr()
+}
+
+fn a_block_moves_behind_what_other_streams_do_with_its_views(device: &Device) {
+    let world = World::new(device);
+    let src = world.full(2.0);
+    let mut block = behind_a_hole(&world);
+    let before = at(&world, &block);
+    let gate = Gate::close(&world.other);
+    let mut guard = block.hold_mut(&world.home).unwrap();
+    to_half(&world.other, src.view(), guard.view_mut());
+    drop(guard);
+    world.pool.compact(&Goal::Full).unwrap();
+    std::thread::sleep(Duration::from_millis(40));
+    gate.open();
+    world.other.synchronize().unwrap();
+    assert_ne!(at(&world, &block), before, "it did not move");
+    assert_all(
+        &block.download(&world.home).unwrap(),
+        2.0,
+        "moved too early",
+    );
+}
+
+fn a_movable_block_is_freed_behind_what_other_streams_do_with_its_views(device: &Device) {
+    let world = World::new(device);
+    let src = world.full(2.0);
+    let mut block = world.pool.alloc_movable::<f16>(&world.home, LEN).unwrap();
+    let (addr, bytes) = (at(&world, &block), 2 * LEN as u64);
+    let gate = Gate::close(&world.other);
+    let mut guard = block.hold_mut(&world.home).unwrap();
+    to_half(&world.other, src.view(), guard.view_mut());
+    drop(guard);
+    drop(block);
+    let next = world.next_owner(bytes, addr);
+    settle(&world.home);
+    gate.open();
+    world.other.synchronize().unwrap();
+    assert_untouched(&world.home, &next);
+}
+
+fn holds_on_two_streams_are_ordered(device: &Device) {
+    let world = World::new(device);
+    let (src, mut out) = (world.full(2.0), world.full(0.0));
+    let mut block = behind_a_hole(&world);
+    // By views, and by the address.
+    for by_address in [false, true] {
+        block.upload(&world.home, &[f16::ZERO; LEN]).unwrap();
+        let gate = Gate::close(&world.other);
+        let mut guard = block.hold_mut(&world.other).unwrap();
+        if by_address {
+            super::common::fill(&world.other, guard.addr(), 0x40, 2 * LEN as u64);
+        } else {
+            to_half(&world.other, src.view(), guard.view_mut());
+        }
+        drop(guard);
+        let guard = block.hold(&world.third).unwrap();
+        super::to_single(&world.third, guard.view(), out.view_mut());
+        drop(guard);
+        settle(&world.third);
+        gate.open();
+        world.third.synchronize().unwrap();
+        let value = if by_address {
+            f16::from_bits(0x4040).to_f32()
+        } else {
+            2.0
+        };
+        super::assert_singles(&out, value);
+    }
+}
+
+fn what_a_view_reads_is_read_behind_the_move(device: &Device) {
+    let world = World::new(device);
+    let (src, mut out) = (world.full(2.0), world.full(0.0));
+    let mut block = behind_a_hole(&world);
+    let gate = Gate::close(&world.other);
+    let mut guard = block.hold_mut(&world.other).unwrap();
+    to_half(&world.other, src.view(), guard.view_mut());
+    drop(guard);
+    // Queued behind the gate.
+    world.pool.compact(&Goal::Full).unwrap();
+    // The guard's stream waits for the move; the stream that reads is another.
+    let guard = block.hold(&world.home).unwrap();
+    super::to_single(&world.third, guard.view(), out.view_mut());
+    drop(guard);
+    settle(&world.third);
+    gate.open();
+    world.third.synchronize().unwrap();
+    super::assert_singles(&out, 2.0);
+}
+
+fn a_graph_that_was_given_a_view_holds_the_block(device: &Device) {
+    let world = World::new(device);
+    let src = world.full(2.0);
+    let mut block = behind_a_hole(&world);
+    let before = at(&world, &block);
+    let mut guard = block.hold_mut(&world.home).unwrap();
+    let capture = world.other.begin_capture().unwrap();
+    to_half(&world.other, src.view(), guard.view_mut());
+    let graph = capture.end().unwrap();
+    drop(guard);
+    world.pool.compact(&Goal::Full).unwrap();
+    assert_eq!(at(&world, &block), before, "the graph's block moved");
+    let gate = Gate::close(&world.third);
+    graph.launch(&world.third).unwrap();
+    drop(graph);
+    world.pool.compact(&Goal::Full).unwrap();
+    std::thread::sleep(Duration::from_millis(40));
+    gate.open();
+    world.third.synchronize().unwrap();
+    assert_all(
+        &block.download(&world.home).unwrap(),
+        2.0,
+        "moved under a launch",
+    );
+}
+
+fn a_view_of_a_resized_block_is_ordered_as_the_block(device: &Device) {
+    let world = World::new(device);
+    let src = world.full(2.0);
+    let mut block = behind_a_hole(&world);
+    for len in [LEN / 2, LEN, 3 * LEN, LEN] {
+        let gate = Gate::close(&world.other);
+        let mut guard = block.hold_mut(&world.home).unwrap();
+        let count = (block_len(&guard) as u64).min(LEN as u64);
+        let into = guard.view_mut().slice(0, count).unwrap();
+        to_half(&world.other, src.view().slice(0, count).unwrap(), into);
+        drop(guard);
+        block.resize(&world.third, len).unwrap();
+        settle(&world.third);
+        gate.open();
+        world.other.synchronize().unwrap();
+        let found = block.download(&world.third).unwrap();
+        let kept = len.min(count as usize);
+        assert_all(&found[..kept], 2.0, "copied too early");
+    }
+}
+
+fn parts_of_a_block_that_grew_keep_their_uses_apart(device: &Device) {
+    let world = World::new(device);
+    let (src, mut out) = (world.full(2.0), world.full(0.0));
+    let mut block = behind_a_hole(&world);
+    block.resize(&world.home, 2 * LEN).unwrap();
+    let len = LEN as u64;
+    let mut guard = block.hold_mut(&world.home).unwrap();
+    let gate = Gate::close(&world.other);
+    let added = guard.view_mut().slice(len, 2 * len).unwrap();
+    to_half(&world.other, src.view(), added);
+    // What was there before it grew, and no use of what was added.
+    let first = guard.view_mut().slice(0, len).unwrap();
+    to_half(&world.third, src.view(), first);
+    let added = guard.view().slice(len, 2 * len).unwrap();
+    super::to_single(&world.home, added, out.view_mut());
+    settle(&world.home);
+    gate.open();
+    world.other.synchronize().unwrap();
+    super::assert_singles(&out, 2.0);
+}
+
+fn what_a_block_grew_by_is_used_behind_whoever_had_it(device: &Device) {
+    let world = World::new(device);
+    let mut block = world.pool.alloc_movable::<f16>(&world.home, LEN).unwrap();
+    let next = world.pool.alloc(&world.home, 2 * LEN as u64).unwrap();
+    let addr = at(&world, &block);
+    assert!(
+        (1..1024).contains(&(next.addr() - addr - 2 * LEN as u64)),
+        "apart"
+    );
+    world.home.synchronize().unwrap();
+    let gate = Gate::close(&world.other);
+    super::common::fill(&world.other, next.addr(), 0x5A, next.bytes());
+    next.free_on(&world.other).unwrap();
+    block.resize(&world.home, LEN + LEN / 2).unwrap();
+    let guard = block.hold(&world.third).unwrap();
+    assert_eq!(guard.addr(), addr, "it grew elsewhere");
+    super::common::fill(&world.third, addr, 0x40, 3 * LEN as u64);
+    drop(guard);
+    settle(&world.third);
+    gate.open();
+    world.other.synchronize().unwrap();
+    let found = block.download(&world.third).unwrap();
+    assert_all(&found, f16::from_bits(0x4040).to_f32(), "used too early");
+}
+
+fn block_len(guard: &warpool::Resident<'_, f16>) -> usize {
+    guard.len()
+}
+
+/// By itself: the block is never given back.
+#[test]
+fn a_forgotten_guard_holds_its_block_for_ever() {
+    let world = World::new(&super::common::host());
+    let src = world.full(2.0);
+    let mut block = behind_a_hole(&world);
+    let mut guard = block.hold_mut(&world.home).unwrap();
+    let addr = guard.addr();
+    let gate = Gate::close(&world.other);
+    to_half(&world.other, src.view(), guard.view_mut());
+    std::mem::forget(guard);
+    world.pool.compact(&Goal::Full).unwrap();
+    assert_eq!(at(&world, &block), addr, "it moved");
+    assert!(block.resize(&world.home, 1).is_err());
+    drop(block);
+    let blocks: Vec<_> = (0..64)
+        .map(|_| world.pool.alloc(&world.home, 2 * LEN as u64).unwrap())
+        .collect();
+    assert!(
+        blocks.iter().all(|block| block.addr() != addr),
+        "it was freed"
+    );
+    gate.open();
+    world.other.synchronize().unwrap();
+}
