@@ -158,7 +158,7 @@ mod gpu {
             common::write(stream, tables + at, bytemuck::cast_slice(words));
             tables + at
         };
-        let packed = |src: u64, dst: u64, bytes: u64| [src / 16 | (bytes / 16) << 44, dst / 16];
+        let packed = |src: u64, dst: u64, bytes: u64| [(src / 16) | ((bytes / 16) << 44), dst / 16];
         let (small, large) = (
             packed(base, base + DATA, 64),
             packed(base, base + DATA + 64, 8192),
@@ -289,26 +289,20 @@ mod gpu {
         ]
     }
 
+    /// The thread's last error, which stays what it is.
+    fn last_error() -> c_int {
+        // SAFETY: takes and touches nothing.
+        unsafe { cudaPeekAtLastError() }
+    }
+
     /// Every launch is Ok while the thread's last error is `older`, and leaves it there.
     fn leaves_the_older_error(stream: &Stream, launches: &[Launch], older: c_int) {
         for launch in launches {
-            // SAFETY: takes and touches nothing.
-            assert_eq!(
-                unsafe { cudaPeekAtLastError() },
-                older,
-                "before {}",
-                launch.name()
-            );
+            assert_eq!(last_error(), older, "before {}", launch.name());
             // SAFETY: every range lies in memory that lives until the stream is done.
             let outcome = unsafe { stream.device().backend().launch(launch, stream.raw()) };
             assert!(outcome.is_ok(), "{}: {outcome:?}", launch.name());
-            // SAFETY: as above.
-            assert_eq!(
-                unsafe { cudaPeekAtLastError() },
-                older,
-                "behind {}",
-                launch.name()
-            );
+            assert_eq!(last_error(), older, "behind {}", launch.name());
         }
     }
 
