@@ -138,13 +138,10 @@ pub fn quantize_integers<'a, Q: Integer, S: Wide>(
 ) -> Result<()> {
     let (values, codes) = (values.into(), codes.into());
     let lengths = (scales.len(), zeros.as_ref().map(ViewMut::len));
-    let mut plan = plan::<S, Q>((&values).into(), (&codes).into(), grouping, lengths)?;
-    plan.args.scales = scales.addr();
-    plan.writes.push(written(&scales));
-    if let Some(zeros) = &zeros {
-        plan.args.zeros = zeros.addr();
-        plan.writes.push(written(zeros));
-    }
+    let plan = plan::<S, Q>((&values).into(), (&codes).into(), grouping, lengths)?;
+    let plan = plan
+        .scales(written(&scales))
+        .zeros(zeros.as_ref().map(written));
     // SAFETY: whoever made the views vouched for their ranges until queued work is done; lengths and
     // alignment were checked, and disjointness is before the launch.
     unsafe { plan.quantize(stream, how) }
@@ -166,13 +163,8 @@ pub fn dequantize_integers<'a, Q: Integer, S: Wide>(
 ) -> Result<()> {
     let (values, codes) = (values.into(), codes.into());
     let lengths = (scales.len(), zeros.as_ref().map(View::len));
-    let mut plan = plan::<S, Q>((&values).into(), (&codes).into(), grouping, lengths)?;
-    plan.args.scales = scales.addr();
-    plan.reads.push(read(&scales));
-    if let Some(zeros) = &zeros {
-        plan.args.zeros = zeros.addr();
-        plan.reads.push(read(zeros));
-    }
+    let plan = plan::<S, Q>((&values).into(), (&codes).into(), grouping, lengths)?;
+    let plan = plan.scales(read(&scales)).zeros(zeros.as_ref().map(read));
     // SAFETY: as in `quantize_integers`.
     unsafe { plan.dequantize(stream) }
 }

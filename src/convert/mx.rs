@@ -192,9 +192,7 @@ pub fn mx_quantize<'a, Q: MxElement, S: Wide>(
 ) -> Result<()> {
     let (values, codes) = (values.into(), codes.into());
     let sides = ((&values).into(), (&codes).into());
-    let mut plan = plan::<S, Q>(sides.0, sides.1, MX, layout, scales.len())?;
-    plan.args.scales = scales.addr();
-    plan.writes.push(written(&scales));
+    let plan = plan::<S, Q>(sides.0, sides.1, MX, layout, scales.len())?.scales(written(&scales));
     // SAFETY: whoever made the views vouched for their ranges until queued work is done; lengths and
     // alignment were checked, and disjointness is before the launch.
     unsafe { plan.quantize(stream, how) }
@@ -216,9 +214,7 @@ pub fn mx_dequantize<'a, Q: MxElement, S: Wide>(
 ) -> Result<()> {
     let (values, codes) = (values.into(), codes.into());
     let sides = ((&values).into(), (&codes).into());
-    let mut plan = plan::<S, Q>(sides.0, sides.1, MX, layout, scales.len())?;
-    plan.args.scales = scales.addr();
-    plan.reads.push(read(&scales));
+    let plan = plan::<S, Q>(sides.0, sides.1, MX, layout, scales.len())?.scales(read(&scales));
     // SAFETY: as in `mx_quantize`.
     unsafe { plan.dequantize(stream) }
 }
@@ -243,12 +239,9 @@ pub fn nvfp4_quantize<'a, S: Wide>(
 ) -> Result<()> {
     let (values, codes) = (values.into(), codes.into());
     let sides = ((&values).into(), (&codes).into());
-    let mut plan = plan::<S, E2m1>(sides.0, sides.1, NVFP4, layout, scales.len())?;
+    let plan = plan::<S, E2m1>(sides.0, sides.1, NVFP4, layout, scales.len())?;
     enough("tensor", tensor.len(), 1)?;
-    plan.args.scales = scales.addr();
-    plan.args.tensor_scale = tensor.addr();
-    plan.writes.push(written(&scales));
-    plan.reads.push(read(&tensor));
+    let plan = plan.scales(written(&scales)).tensor(read(&tensor));
     // SAFETY: as in `mx_quantize`.
     unsafe { plan.quantize(stream, how) }
 }
@@ -269,12 +262,9 @@ pub fn nvfp4_dequantize<'a, S: Wide>(
 ) -> Result<()> {
     let (values, codes) = (values.into(), codes.into());
     let sides = ((&values).into(), (&codes).into());
-    let mut plan = plan::<S, E2m1>(sides.0, sides.1, NVFP4, layout, scales.len())?;
+    let plan = plan::<S, E2m1>(sides.0, sides.1, NVFP4, layout, scales.len())?;
     enough("tensor", tensor.len(), 1)?;
-    plan.args.scales = scales.addr();
-    plan.args.tensor_scale = tensor.addr();
-    plan.reads.push(read(&scales));
-    plan.reads.push(read(&tensor));
+    let plan = plan.scales(read(&scales)).tensor(read(&tensor));
     // SAFETY: as in `mx_quantize`.
     unsafe { plan.dequantize(stream) }
 }

@@ -165,19 +165,15 @@ pub fn quantize<'a, S: Wide, Q: Float8>(
         ScalesMut::Blocks(_) => abi::WP_PER_GROUP,
         ScalesMut::Squares(_) => abi::WP_PER_SQUARE,
     };
-    let (mut plan, needed) = plan::<S, Q>((&values).into(), (&codes).into(), kind)?;
-    match scales {
-        ScalesMut::Tensor(given) => {
-            enough("scales", given.len(), needed)?;
-            plan.args.scales = given.addr();
-            plan.reads.push(read(&given));
-        }
+    let (plan, needed) = plan::<S, Q>((&values).into(), (&codes).into(), kind)?;
+    let (len, part) = match &scales {
+        ScalesMut::Tensor(given) => (given.len(), read(given)),
         ScalesMut::Rows(found) | ScalesMut::Blocks(found) | ScalesMut::Squares(found) => {
-            enough("scales", found.len(), needed)?;
-            plan.args.scales = found.addr();
-            plan.writes.push(written(&found));
+            (found.len(), written(found))
         }
-    }
+    };
+    enough("scales", len, needed)?;
+    let plan = plan.scales(part);
     // SAFETY: whoever made the views vouched for their ranges until queued work is done; lengths and
     // alignment were checked, and disjointness is before the launch.
     unsafe { plan.quantize(stream, how) }
@@ -203,10 +199,9 @@ pub fn dequantize<'a, Q: Float8, S: Wide>(
         Scales::Blocks(given) => (abi::WP_PER_GROUP, given),
         Scales::Squares(given) => (abi::WP_PER_SQUARE, given),
     };
-    let (mut plan, needed) = plan::<S, Q>((&values).into(), (&codes).into(), kind)?;
+    let (plan, needed) = plan::<S, Q>((&values).into(), (&codes).into(), kind)?;
     enough("scales", given.len(), needed)?;
-    plan.args.scales = given.addr();
-    plan.reads.push(read(&given));
+    let plan = plan.scales(read(&given));
     // SAFETY: as in `quantize`.
     unsafe { plan.dequantize(stream) }
 }

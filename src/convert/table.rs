@@ -197,8 +197,10 @@ impl<'a, S: ConvertTo<D>, D: Element> ConvertTable<'a, S, D> {
         let table = self.table.view().used();
         let table = table.filter(|_| !seeded!("table-read-not-noted"));
         let others = [table, scale, flag, amax, blocks];
-        // SAFETY: buffers keep their memory until the work is done, and whoever made views of addresses
-        // vouched for that; lengths, alignment and disjointness were checked when the table was built.
+        // SAFETY: buffers, the table's own among them, keep their memory until the work is done, and
+        // whoever made views of addresses vouched for that. Lengths, alignment and disjointness of the
+        // tensors were checked when the table was built; what `others` names beside them was measured
+        // by `Fused::apply`, and is borrowed apart from the tensors where it is written.
         let queued = self
             .uses
             .launch(stream.core(), &others, || unsafe { launch(stream, args) });
