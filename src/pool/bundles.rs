@@ -11,15 +11,13 @@
 //! free memory out of the sight of no request that would otherwise wait, grow the pool or fail.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use super::cache::Cached;
 use super::core::Core;
-use super::flows::Flows;
 use super::lane::Lane;
-use super::tally::class;
 use crate::error::Result;
 use crate::heap::Grant;
+use crate::heap::size_class::is_slot;
 use crate::heap::{Epoch, StreamIndex};
 use crate::seeded::seeded;
 use crate::sync::latch;
@@ -40,19 +38,10 @@ pub(crate) struct Bundle {
     /// The stream that freed the blocks, and its tick that covers all their uses.
     pub(super) slot: StreamIndex,
     pub(super) tick: u64,
-    /// Of the lane whose cache they were in.
-    pub(super) flows: Arc<Flows>,
     pub(super) blocks: Vec<Cached>,
 }
 
 impl Bundle {
-    /// Bytes in small and in large blocks.
-    pub(super) fn sums(&self) -> [u64; 2] {
-        let mut sums = [0; 2];
-        sums[class(self.bytes)] = self.bytes * self.blocks.len() as u64;
-        sums
-    }
-
     fn history(&self) -> Epoch {
         let tick = match seeded!("bundle-forgets-its-history") {
             true => 0,
@@ -111,10 +100,9 @@ impl Bundles {
         }
     }
 
-    /// Takes a bundle that left the cache of who counts in `flows`.
-    pub(super) fn take_of(&mut self, flows: &Arc<Flows>) -> Option<Bundle> {
-        let is_theirs = |it: &Bundle| Arc::ptr_eq(&it.flows, flows);
-        let at = self.kept.iter().position(is_theirs)?;
+    /// Takes a bundle that a lane of `slot` freed.
+    pub(super) fn take_of(&mut self, slot: StreamIndex) -> Option<Bundle> {
+        let at = self.kept.iter().position(|it| it.slot == slot)?;
         self.kept.remove(at)
     }
 
@@ -149,6 +137,9 @@ impl Lane {
     /// A block of `bytes` that is ready for the lane's stream, of a bundle or of a hole.
     #[inline(always)]
     pub(crate) fn take_ready(&self, bytes: u64, core: &mut Core) -> Result<Option<Grant>> {
+        if !is_slot(bytes) {
+            self.drain_large(core);
+        }
         if !core.bundles.is_empty()
             && let Some(grant) = self.take_bundle(bytes, false, core)
         {
@@ -170,9 +161,6 @@ impl Lane {
     #[inline(never)]
     fn take_bundle(&self, bytes: u64, waited: bool, core: &mut Core) -> Option<Grant> {
         let mut bundle = core.ready_bundle(self.slot, bytes)?;
-        let left = bundle.sums();
-        bundle.flows.left_cache(left);
-        core.active.sub_all(left);
         let grant = self.take_in(&mut bundle.blocks, core);
         core.bundles.take_back(bundle.blocks);
         self.count_taken_over(bytes, bundle.slot, waited, core);
@@ -199,7 +187,6 @@ impl Lane {
             bytes,
             slot: self.slot,
             tick: blocks.iter().map(|block| block.tick).max().unwrap_or(0),
-            flows: Arc::clone(&self.flows),
             blocks,
         };
         if let Some(oldest) = core.bundles.add(bundle) {

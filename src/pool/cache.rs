@@ -29,9 +29,6 @@ const WORDS: usize = ALL / 64;
 /// The word of that bitmap for large ones.
 const LARGE_WORD: usize = BINS / 64;
 
-/// The bit of that word in a summary.
-pub(crate) const LARGE_BIT: u64 = 1 << LARGE_WORD;
-
 const _: () = assert!(BINS.is_multiple_of(64) && CLASSES == 64);
 
 /// A free block.
@@ -189,18 +186,6 @@ impl Cache {
         }
     }
 
-    /// A bit each for the sizes that the cache may have blocks of, many sizes to a bit.
-    #[inline(always)]
-    pub(crate) fn summary(&self) -> u64 {
-        self.summary
-    }
-
-    /// The bit of [`Cache::summary`] for a size.
-    #[inline(always)]
-    pub(crate) fn bit_of(bytes: u64) -> u64 {
-        1 << (Self::bin(bytes) / 64 % 64)
-    }
-
     /// Keeps a block; there is a place for it.
     #[inline]
     pub(crate) fn push(&mut self, block: Cached) {
@@ -296,7 +281,7 @@ impl Cache {
     /// Takes the blocks of more than [`BINS`] units out.
     pub(crate) fn drain_large(&mut self, mut give: impl FnMut(Cached)) {
         let mut bits = std::mem::take(&mut self.occupied[LARGE_WORD]);
-        self.summary &= !LARGE_BIT;
+        self.summary &= !(1 << LARGE_WORD);
         while bits != 0 {
             let bin = BINS + bits.trailing_zeros() as usize;
             bits &= bits - 1;

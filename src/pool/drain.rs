@@ -4,7 +4,6 @@ use super::bundles::Bundle;
 use super::cache::Cached;
 use super::core::Core;
 use super::lane::{Lane, LaneState};
-use super::tally::class;
 use crate::heap::size_class::is_slot;
 use crate::heap::{Id, StreamIndex};
 use crate::seeded::seeded;
@@ -27,7 +26,7 @@ impl Lane {
     /// Puts the bundles that left the cache into the core; true if there was one.
     fn drain_bundles(&self, core: &mut Core) -> bool {
         let mut any = false;
-        while let Some(bundle) = core.bundles.take_of(&self.flows) {
+        while let Some(bundle) = core.bundles.take_of(self.slot) {
             core.give_bundle(bundle);
             any = true;
         }
@@ -41,20 +40,14 @@ impl Lane {
     /// 1.016 to 1.058 times its peak, with this 1.008 to 1.016.
     pub(super) fn drain_large(&self, core: &mut Core) {
         let mut state = latch(&self.own.state);
-        if state.cache.may_have_large() {
-            let mut left = [0; 2];
-            state.cache.drain_large(|block| {
-                left[class(block.bytes)] += block.bytes;
-                let tick = match seeded!("large-blocks-forget-their-histories") {
-                    true => 0,
-                    false => block.tick,
-                };
-                core.give(block.id, self.slot, tick);
-            });
-            self.show(&state);
-            self.flows.left_cache(left);
-            core.active.sub_all(left);
-        }
+        state.cache.drain_large(|block| {
+            let tick = match seeded!("large-blocks-forget-their-histories") {
+                true => 0,
+                false => block.tick,
+            };
+            core.active.sub(block.bytes);
+            core.give(block.id, self.slot, tick);
+        });
     }
 
     pub(super) fn drain_cache(
@@ -65,16 +58,12 @@ impl Lane {
         if state.cache.is_empty() {
             return false;
         }
-        let left = self.flows.cached();
-        self.flows.left_cache(left);
-        core.active.sub_all(left);
         if state.cache.places() > FEW {
             return self.drain_many(state, core);
         }
         core.extents.fetch(state.cache.ids());
         let mut giver = Giver::of(self.slot);
         state.cache.drain(|block| giver.give(block, core));
-        self.show(&state);
         giver.end(core);
         true
     }
@@ -84,7 +73,6 @@ impl Lane {
     fn drain_many(&self, mut state: LatchGuard<'_, LaneState>, core: &mut Core) -> bool {
         let mut drained = std::mem::take(&mut core.drained);
         state.cache.drain(|block| drained.push(*block));
-        self.show(&state);
         drop(state);
         let mut giver = Giver::of(self.slot);
         for block in drained.drain(..) {
@@ -111,6 +99,7 @@ impl Giver {
 
     #[inline(always)]
     fn give(&mut self, block: &Cached, core: &mut Core) {
+        core.active.sub(block.bytes);
         let tick = match seeded!("cache-forgets-its-histories") {
             true => 0,
             false => block.tick,
@@ -132,9 +121,6 @@ impl Giver {
 impl Core {
     /// Frees the blocks of a bundle.
     pub(super) fn give_bundle(&mut self, mut bundle: Bundle) {
-        let left = bundle.sums();
-        bundle.flows.left_cache(left);
-        self.active.sub_all(left);
         let mut giver = Giver::of(bundle.slot);
         for block in bundle.blocks.drain(..) {
             giver.give(&block, self);

@@ -7,10 +7,9 @@ use std::sync::{Arc, OnceLock};
 
 use super::block::Block;
 use super::core::Core;
-use super::figures::Counts;
 use super::lane::{Lane, SlotHold};
-use super::posted::{CoreGuard, CoreLock};
 use super::seats::Lanes;
+use super::stats::report::Ledger;
 use super::told::Told;
 use super::track::Tracker;
 use super::{PoolConfig, Pressure, Relief};
@@ -20,7 +19,10 @@ use crate::heap::Grant;
 use crate::heap::StreamIndex;
 use crate::heap::size_class::{self, is_slot};
 use crate::seeded::seeded;
-use crate::sync::{AtomicU64, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::sync::{
+    AtomicU64, Latch, LatchGuard, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, latch,
+    latch_mut,
+};
 
 /// A step above the core: frees or moves memory, and says whether it may have helped.
 pub(crate) type ReliefStep = Arc<dyn Fn(&Pressure) -> Relief + Send + Sync>;
@@ -77,6 +79,19 @@ pub(crate) trait Attached: std::any::Any + Send + Sync {
     fn pool_closed(&self);
 }
 
+/// The core behind its lock.
+pub(crate) struct CoreLock(Latch<Core>);
+
+/// The core's lock held.
+pub(crate) type CoreGuard<'l> = LatchGuard<'l, Core>;
+
+impl CoreLock {
+    #[inline]
+    pub(crate) fn lock(&self) -> CoreGuard<'_> {
+        latch(&self.0)
+    }
+}
+
 /// See the module documentation.
 pub(crate) struct Shared {
     pub(crate) uid: u64,
@@ -102,7 +117,7 @@ pub(crate) struct Shared {
     pub(crate) overhead: crate::device::Overhead,
     /// Bytes in segments of private memory.
     pub(super) graph_bytes: AtomicU64,
-    pub(super) counts: Counts,
+    pub(super) counts: Ledger,
 }
 
 impl Shared {
@@ -119,7 +134,7 @@ impl Shared {
             cache_bytes,
             slot_most,
             tracker,
-            core: CoreLock::new(core),
+            core: CoreLock(Latch::new(core)),
             lanes: RwLock::default(),
             attached: OnceLock::new(),
             relief: Mutex::default(),
@@ -128,7 +143,7 @@ impl Shared {
             retries: AtomicU64::new(0),
             overhead: Default::default(),
             graph_bytes: AtomicU64::new(0),
-            counts: Counts::new(),
+            counts: Ledger::default(),
         })
     }
 
@@ -193,10 +208,6 @@ impl Shared {
         hold: &Arc<SlotHold>,
     ) -> Arc<Lane> {
         let lane = Lane::new(self, stream.core(), slot, hold);
-        if !stream.core().gate {
-            // A gate's blocks hold what others allocate, which is counted there.
-            self.counts.add(stream.id(), &lane.flows);
-        }
         // The pool watches the stream by now: a capture that this does not see finds the lane.
         if let Some(recorder) = stream.recorder() {
             lane.route(Some(&recorder));
@@ -245,7 +256,7 @@ impl Shared {
 
     /// Empties the caches of all streams into the arena.
     pub(crate) fn drain_all(&self) {
-        self.lock_drained();
+        drop(self.lock_drained());
     }
 
     /// The core, with the caches of all streams emptied into it.
@@ -339,8 +350,7 @@ impl Shared {
         moves_first: bool,
     ) -> Result<Climbed> {
         let served = |grant: Grant, core: &mut Core| {
-            lane.count_served(bytes, requested, core);
-            lane.take_ahead(grant, bytes, core);
+            lane.served(grant, bytes, requested, core);
             Ok(Climbed::Served(grant, core.is_over_soft_limit()))
         };
         let (mut core, grant) = self.climb_caches(lane, bytes)?;
@@ -449,8 +459,7 @@ impl Shared {
         requested: u64,
     ) -> Result<Option<(Grant, bool)>> {
         let served = |grant: Grant, core: &mut Core| {
-            lane.count_served(bytes, requested, core);
-            lane.take_ahead(grant, bytes, core);
+            lane.served(grant, bytes, requested, core);
             Ok(Some((grant, core.is_over_soft_limit())))
         };
         let (mut core, grant) = self.climb_caches(lane, bytes)?;
@@ -484,6 +493,7 @@ impl Shared {
     /// The figures of an error for a request of `bytes`.
     fn figures(&self, bytes: u64) -> OutOfMemory {
         let holders = self.leak_report().holders();
+        let after_compaction = self.snapshot().after_compaction();
         let core = self.core.lock();
         let (live, _) = core.extents.taken();
         OutOfMemory {
@@ -494,7 +504,7 @@ impl Shared {
             limit: core.limit(),
             device_free: self.device.backend().free_bytes().ok(),
             largest_hole: core.extents.largest_hole(),
-            after_compaction: core.after_compaction(),
+            after_compaction,
             holders,
         }
     }
@@ -536,7 +546,7 @@ impl Drop for Shared {
     /// Waits for the work that still uses the pool's free memory, which is then unmapped. Failures
     /// are passed over: a device that cannot say when work is done will not run it either.
     fn drop(&mut self) {
-        let (arena, ticks) = self.core.get_mut().take_apart();
+        let (arena, ticks) = latch_mut(&mut self.core.0).take_apart();
         beside(move || {
             for (timeline, tick) in &ticks {
                 let _ = timeline.sync_to(*tick);

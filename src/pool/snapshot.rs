@@ -89,6 +89,22 @@ impl Snapshot {
         pieces.map(|piece| piece.bytes).sum()
     }
 
+    /// Bytes of the largest hole if every movable block between fixed ones were moved together.
+    #[must_use]
+    pub fn after_compaction(&self) -> u64 {
+        let (mut largest, mut run, mut end) = (0, 0, 0);
+        for piece in &self.pieces {
+            let is_hole = piece.state == PieceState::Hole;
+            if piece.addr != end || !(is_hole || piece.movable) {
+                run = 0;
+            }
+            run += if is_hole { piece.bytes } else { 0 };
+            end = piece.addr + piece.bytes;
+            largest = largest.max(run);
+        }
+        largest
+    }
+
     /// The snapshot as JSON: `{"reserved": .., "pieces": [{"addr": .., "bytes": .., "state": ..,
     /// "stream": .., "tag": .., "movable": ..}, ..]}`, bytes and addresses as numbers.
     #[cfg(feature = "cli")]
@@ -167,7 +183,7 @@ impl Core {
 
 impl Shared {
     /// See [`Pool::snapshot`].
-    fn snapshot(&self) -> Snapshot {
+    pub(super) fn snapshot(&self) -> Snapshot {
         let tags: HashMap<Addr, &'static str> = match &self.tracker {
             Some(_) => {
                 let blocks = self.leak_report().blocks.into_iter();
@@ -176,8 +192,7 @@ impl Shared {
             None => HashMap::new(),
         };
         let lanes = self.all_lanes();
-        let mut core = self.core.lock();
-        core.walked.asked = true;
+        let core = self.core.lock();
         let cached = core.cached(&lanes);
         let slabs = core.slabs.by_extent();
         let slot = |slot: SlotSeen| {

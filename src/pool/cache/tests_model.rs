@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{Cache, Cached, LARGE_BIT, MOST_BLOCKS};
+use super::{Cache, Cached, MOST_BLOCKS};
 use crate::heap::size_class::{MOST, STEP, is_slot, rounded};
 use crate::heap::{BINS, UNIT};
 
@@ -40,11 +40,6 @@ fn sizes_up_to_the_bins_have_one_each_and_larger_ones_share_some() {
     let large: BTreeSet<usize> = (1..5000).map(|at| Cache::bin(LISTED + at * UNIT)).collect();
     assert!(large.is_disjoint(&seen) && (48..=64).contains(&large.len()));
     assert!(large.iter().chain(&seen).all(|&bin| bin < super::ALL));
-    for &bytes in &sizes() {
-        let bits = Cache::bit_of(bytes);
-        assert_eq!(bits.count_ones(), 1);
-        assert_eq!(bits == LARGE_BIT, !is_slot(bytes) && bytes > LISTED);
-    }
 }
 
 /// The lists of the bins, what was kept last at the end of each.
@@ -69,9 +64,6 @@ fn agree(cache: &Cache, lists: &Lists, sizes: &[u64]) {
         let last = lists.get(&Cache::bin(bytes)).and_then(|list| list.last());
         let newest = last.filter(|it| it.bytes == bytes).map(|it| it.tick);
         assert_eq!(cache.newest(bytes), newest);
-        if last.is_some() && !is_slot(bytes) {
-            assert_ne!(cache.summary() & Cache::bit_of(bytes), 0);
-        }
     }
     let large = all().any(|it| !is_slot(it.bytes) && it.bytes > LISTED);
     assert!(cache.may_have_large() || !large);
@@ -125,7 +117,7 @@ proptest! {
                     let said: Vec<_> =
                         lists.values().flat_map(|list| list.iter().rev().map(key)).collect();
                     assert_eq!(drained, said);
-                    assert_eq!((cache.summary(), cache.places()), (0, 0));
+                    assert_eq!(cache.places(), 0);
                     assert!(!cache.may_have_large());
                     (lists, most) = (Lists::new(), 0);
                 }
@@ -139,7 +131,7 @@ proptest! {
                         .map(key)
                         .collect();
                     assert_eq!(drained, said);
-                    assert!(!cache.may_have_large() && cache.summary() & LARGE_BIT == 0);
+                    assert!(!cache.may_have_large());
                     lists.values_mut().for_each(|list| list.retain(|it| !is_large(it)));
                 }
                 _ => {}

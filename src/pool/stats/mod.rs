@@ -1,4 +1,8 @@
-//! What a pool tells of itself: plain values, put together in `figures`.
+//! What a pool tells of itself: plain values, put together in `report` from `counters`.
+
+pub(super) mod counters;
+pub(super) mod report;
+mod text;
 
 use crate::arena::ArenaCalls;
 pub use crate::heap::extent::SMALL_BYTES;
@@ -14,12 +18,7 @@ pub struct Counter {
     pub current: u64,
     /// The most it has been since the pool was made or [`Pool::reset_peaks`](super::Pool::reset_peaks).
     ///
-    /// Of active and reserved bytes exact, all streams together. Of what live blocks sum to
-    /// (blocks, allocated, requested) exact for a stream that one thread at a time allocates on. Of
-    /// a whole pool, and of threads that met on one stream, those are added up when figures are
-    /// read and when the pool has to look for memory beyond ready holes: never more than there was,
-    /// and a joint peak between two such moments may be missed, which the peak of active bytes
-    /// bounds.
+    /// [`PoolStats`] says of which figures it is exact.
     pub peak: u64,
     /// Everything ever added.
     pub allocated: u64,
@@ -64,8 +63,6 @@ pub struct BlockStats {
     pub allocated: Counter,
     /// Their bytes as asked for.
     pub requested: Counter,
-    /// Bytes of live blocks and of blocks in streams' caches.
-    pub active: Counter,
 }
 
 /// A pool's figures of one size class. See [`PoolStats`] for each; small and large add up to the
@@ -85,22 +82,24 @@ pub struct ClassStats {
     /// Physical bytes that active blocks of the class have, and that holes have which such a block
     /// would take: holes of up to [`SMALL_BYTES`] are small. A handle may hold blocks of both
     /// classes, so it is bytes that are told apart, not handles. `allocated` and `freed` are ups
-    /// and downs from one use of the pool's shared memory to the next.
+    /// and downs from one reading to the next.
     pub reserved: Counter,
     /// Free bytes in holes of the class inside handles that also hold blocks.
     pub inactive_split: Counter,
 }
 
-/// Figures of a pool. A plain value, read without a lock that an allocation waits for.
+/// Figures of a pool. A plain value: reading takes the latch of each stream's cache for a copy of its
+/// counts, and the pool's lock for a copy of its own and a look at the holes that may cover a handle.
 ///
-/// What blocks sum to is read from each stream's own counts. What the pool knows of its memory is
-/// as it was when somebody last changed it there. [`PoolStats::inactive_split`] and
-/// [`PoolStats::after_compaction`] take a walk over all blocks and holes, so in a pool of more than
-/// 16 of them they may be as old as eight times as many changes; where there are thousands, as old
-/// as the last step that made memory, gave some back, moved some or failed.
-/// [`Pool::snapshot`](super::Pool::snapshot) and
-/// [`Pool::check_invariants`](super::Pool::check_invariants) walk over everything and bring them up
-/// to date.
+/// **What is exact.** All of `current`, `allocated` and `freed`, where nobody allocates meanwhile. The
+/// peaks of active and reserved bytes, all streams together; the peaks of what live blocks sum to
+/// (blocks, allocated, requested) for a stream that one thread at a time allocates on. **What is
+/// sampled.** For a whole pool, and for threads that met on one stream, the peaks of what live blocks
+/// sum to are taken when figures are read and when the pool has to look for memory beyond ready holes:
+/// never more than there was, and a joint peak between two such moments may be missed, which the peak
+/// of active bytes bounds. [`PoolStats::inactive_split`] and the reserved bytes of one class have the
+/// history of what readers saw. What takes a walk over all memory is in
+/// [`Snapshot`](super::Snapshot).
 ///
 /// `Display` prints a table.
 #[derive(Debug, Clone, Default)]
@@ -112,27 +111,25 @@ pub struct PoolStats {
     pub allocated: Counter,
     /// Bytes in live blocks, as asked for.
     pub requested: Counter,
-    /// Bytes in live blocks, in streams' caches and in graphs' memory: what is not in holes.
-    /// Memory that goes from the cache of one stream to another counts as freed and allocated.
+    /// Bytes in live blocks, in streams' caches or between them, and in graphs' memory: what is not in
+    /// holes.
     pub active: Counter,
     /// Physical bytes held, as the device counts them: while an old mapping of a handle stands that was
     /// given back, its memory is held. `allocated` and `freed` count bytes created and released.
     pub reserved: Counter,
-    /// Free bytes inside handles that also hold blocks, which cannot be given back. All of the
-    /// counter is as the walks saw it that [`PoolStats`] speaks of.
+    /// Free bytes inside handles that also hold blocks, which cannot be given back.
     pub inactive_split: Counter,
     /// The same of small blocks.
     pub small: ClassStats,
     /// The same of large blocks.
     pub large: ClassStats,
-    /// Bytes of the largest hole.
+    /// Bytes of the largest hole. What streams' caches hold is in no hole, though it is free: a request
+    /// that finds no other memory has the caches emptied, which may make a larger hole.
     pub largest_hole: u64,
     /// Number of holes.
     pub holes: u64,
     /// Free mapped bytes that are not in the largest hole, as a part of all free mapped bytes.
     pub fragmentation: f64,
-    /// Bytes of the largest hole if every movable block were moved together.
-    pub after_compaction: u64,
     /// Bytes moved by compaction.
     pub bytes_moved: u64,
     /// Compaction passes.
@@ -164,7 +161,7 @@ pub struct PoolStats {
 /// Figures of one stream in a pool.
 ///
 /// A block counts with the stream it was allocated on, also when it is freed in the order of
-/// another; then its memory is free on that other, and active there while it is in its cache.
+/// another; then its memory is free on that other, and counts there while it is in its cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamStats {
@@ -176,8 +173,6 @@ pub struct StreamStats {
     pub allocated: Counter,
     /// Bytes in live blocks, as asked for.
     pub requested: Counter,
-    /// Bytes in live blocks and in the stream's cache. Of a graph's memory, what is handed out.
-    pub active: Counter,
     /// The same of small blocks.
     pub small: BlockStats,
     /// The same of large blocks.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::stats::{Counter, PoolStats, StreamStats};
+use super::{Counter, PoolStats, StreamStats};
 use crate::error::Bytes;
 
 /// A figure's name, and whether it counts bytes.
@@ -40,13 +40,12 @@ impl PoolStats {
 }
 
 impl StreamStats {
-    fn rows(&self) -> [Row; 4] {
+    fn rows(&self) -> [Row; 3] {
         rows!(
             self,
             BLOCKS = blocks,
             ALLOCATED = allocated,
-            REQUESTED = requested,
-            ACTIVE = active
+            REQUESTED = requested
         )
     }
 }
@@ -83,7 +82,6 @@ impl fmt::Display for PoolStats {
             ("largest hole", Bytes(self.largest_hole).to_string()),
             ("holes", self.holes.to_string()),
             ("fragmentation", format!("{:.4}", self.fragmentation)),
-            ("after compaction", Bytes(self.after_compaction).to_string()),
             ("bytes moved", Bytes(self.bytes_moved).to_string()),
             ("compactions", self.compactions.to_string()),
             ("graphs", Bytes(self.graphs).to_string()),
@@ -160,7 +158,6 @@ mod json {
                 ("largest_hole_bytes", json!(self.largest_hole)),
                 ("holes", json!(self.holes)),
                 ("fragmentation", json!(self.fragmentation)),
-                ("after_compaction_bytes", json!(self.after_compaction)),
                 ("moved_bytes", json!(self.bytes_moved)),
                 ("compactions", json!(self.compactions)),
                 ("graphs_bytes", json!(self.graphs)),
