@@ -196,8 +196,8 @@ impl<'a> Plan<'a> {
 }
 
 /// Checks that a view has the elements that are needed.
-pub(super) fn enough(what: &'static str, len: u64, needed: u64) -> Result<()> {
-    if len < needed {
+pub(super) fn enough(what: &'static str, len: usize, needed: u64) -> Result<()> {
+    if (len as u64) < needed {
         let why = format!("it has {len} elements, and needs {needed}");
         return Err(Error::invalid(what, why));
     }

@@ -150,8 +150,15 @@ impl<'a, S: ConvertTo<D>, D: Element> ConvertTable<'a, S, D> {
                 tensor: tensor as u32,
             };
             let phase = dst.addr() / sizes.1 % u64::from(group);
-            cut(&mut tiles, whole, src.len(), sizes, tile.into(), phase);
-            index += src.len();
+            cut(
+                &mut tiles,
+                whole,
+                src.len() as u64,
+                sizes,
+                tile.into(),
+                phase,
+            );
+            index += src.len() as u64;
             uses.extend(src.used().into_iter().chain(dst.used()));
         }
         check_apart(spans)?;
@@ -168,8 +175,8 @@ impl<'a, S: ConvertTo<D>, D: Element> ConvertTable<'a, S, D> {
 
     /// Number of tensors.
     #[must_use]
-    pub fn tensors(&self) -> u64 {
-        self.tensors
+    pub fn tensors(&self) -> usize {
+        self.tensors as usize
     }
 
     fn arguments(&self, how: Conversion) -> abi::wp_convert {

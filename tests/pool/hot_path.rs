@@ -83,7 +83,7 @@ fn a_typed_buffer_of_one_stream_costs_no_heap_call_and_no_device_call_but_launch
             let whole = round % 2 == 0;
             let (from, into) = match whole {
                 true => (from, into),
-                false => (from.slice(9, 30).unwrap(), into.slice(9, 30).unwrap()),
+                false => (from.slice(9..30).unwrap(), into.slice(9..30).unwrap()),
             };
             convert(&home, from, into, Rounding::Nearest).unwrap();
         }
