@@ -87,6 +87,7 @@ pub mod interop;
 pub mod movable;
 pub mod observe;
 pub mod pool;
+pub mod recompute;
 #[cfg(feature = "sanitize")]
 pub mod sanitize;
 mod seeded;
