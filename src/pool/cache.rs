@@ -274,6 +274,7 @@ impl Cache {
 
     /// Whether there may be blocks of more than [`BINS`] units.
     #[inline]
+    #[cfg(test)]
     pub(crate) fn may_have_large(&self) -> bool {
         self.occupied[LARGE_WORD] != 0
     }

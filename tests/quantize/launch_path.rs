@@ -15,9 +15,9 @@ use crate::common::{self, watched::Watched};
 use crate::ground::Ground;
 use crate::heap_calls::heap_calls;
 
-const ROWS: u64 = 128;
-const COLS: u64 = 256;
-const ALL: usize = (ROWS * COLS) as usize;
+const ROWS: usize = 128;
+const COLS: usize = 256;
+const ALL: usize = ROWS * COLS;
 
 /// A ground whose launches are counted and not run.
 struct Hollow {
