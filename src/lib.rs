@@ -82,6 +82,7 @@ pub mod convert;
 pub mod device;
 pub mod driver;
 mod error;
+pub mod fit;
 mod heap;
 pub mod interop;
 pub mod movable;

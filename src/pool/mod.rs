@@ -240,6 +240,12 @@ impl Pool {
         self.shared().core.lock().config.limit = limit;
     }
 
+    /// The most physical bytes the pool may hold; `None` for as much as the device gives.
+    #[must_use]
+    pub fn limit(&self) -> Option<u64> {
+        self.shared().core.lock().config.limit
+    }
+
     /// Changes the physical bytes above which idle memory is given back; `None` to keep it. Memory
     /// held above a new limit goes as [`PoolConfig::soft_limit`] says; [`Pool::trim`] gives it back
     /// at once.
