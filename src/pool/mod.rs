@@ -1,17 +1,15 @@
 //! The stream-ordered pool.
 //!
 //! See [`Pool`] for what it does and the modules for how: `cache`, `lane` and `seats` are a stream's
-//! own side, `bundles` what goes from one to another, `crate::heap` the pure bookkeeping of addresses,
+//! own side, `transfer` what goes from one to another, `crate::heap` the pure bookkeeping of addresses,
 //! `core`, `ends`, `mapping` and `grow` the steps by which a request finds memory, `shared` what ties
 //! them together.
 
 mod block;
 mod buf;
-mod bundles;
 mod cache;
 mod config;
 mod core;
-mod drain;
 mod ends;
 mod grow;
 mod kernel;
@@ -27,6 +25,7 @@ mod snapshot;
 mod stats;
 mod told;
 mod track;
+mod transfer;
 mod view;
 
 use std::fmt;
