@@ -24,7 +24,6 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use super::bundles::Bundles;
 use super::cache::{Cached, MOST_BLOCKS};
 use super::config::PoolConfig;
 use super::grow::UnderWay;
@@ -77,12 +76,8 @@ pub(crate) struct Core {
     pub(super) inactive_split: Gauges,
     /// Most of them since the pool was made.
     pub(crate) peak_taken: u64,
-    /// Blocks on their way from a cache into the arena; empty between calls.
-    pub(crate) drained: Vec<Cached>,
-    /// Blocks on their way from cache to cache; empty between calls.
-    pub(crate) taken_over: Vec<Cached>,
-    /// Blocks between two streams.
-    pub(super) bundles: Bundles,
+    /// Blocks on their way from a cache into the heap or back; empty between calls.
+    pub(super) on_the_way: Vec<Cached>,
     /// Blocks cut into slots.
     pub(super) slabs: Slabs,
 }
@@ -126,9 +121,7 @@ impl Core {
             reserved: Gauges::default(),
             inactive_split: Gauges::default(),
             peak_taken: 0,
-            drained: Vec::with_capacity(MOST_BLOCKS),
-            taken_over: Vec::new(),
-            bundles: Bundles::default(),
+            on_the_way: Vec::with_capacity(MOST_BLOCKS),
             slabs: Slabs::default(),
         };
         core.preallocate()?;

@@ -26,13 +26,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::block::Block;
-use super::cache::{Cache, Cached};
+use super::cache::{ALL_WORDS, Cache, Cached, LARGE_WORDS};
 use super::core::Core;
 use super::outstanding::Outstanding;
 use super::private::{Captured, Private};
 use super::shared::Shared;
 use super::stats::counters::{Counters, Elsewhere, Sums};
-use super::told::Told;
+use super::transfer::MOST;
 use crate::device::{Addr, StreamCore, Timeline};
 use crate::error::{Error, Result};
 use crate::heap::Grant;
@@ -41,9 +41,6 @@ use crate::heap::size_class::{self, is_slot};
 use crate::heap::{Id, NONE, StreamIndex};
 use crate::seeded::seeded;
 use crate::sync::{Latch, is_latched, latch, try_latch};
-
-/// Blocks taken over from another stream's cache behind one wait.
-const TAKEN_OVER: usize = 64;
 
 /// Misses of one size in a row after which a lane takes more blocks than were asked for.
 const IN_A_ROW: u64 = 4;
@@ -288,16 +285,21 @@ impl Lane {
     /// the cache.
     pub(crate) fn served(&self, grant: Grant, bytes: u64, requested: u64, core: &mut Core) {
         core.active.add(bytes);
+        let (missed, in_a_row) = self.settle(bytes, requested);
+        if missed == bytes && in_a_row >= IN_A_ROW {
+            self.take_more(grant, bytes, in_a_row, core);
+        }
+    }
+
+    /// Counts a request that was pending and is served; the size that was missed last, and how often
+    /// in a row.
+    fn settle(&self, bytes: u64, requested: u64) -> (u64, u64) {
         let mut state = latch(&self.own.state);
         if !state.retired {
             state.pending -= 1;
         }
         (state.counters).allocate(bytes, requested, &self.elsewhere);
-        let (missed, in_a_row) = state.missed;
-        drop(state);
-        if missed == bytes && in_a_row >= IN_A_ROW {
-            self.take_more(grant, bytes, in_a_row, core);
-        }
+        state.missed
     }
 
     /// Counts under the latch.
@@ -402,6 +404,10 @@ impl Lane {
     /// A block of `bytes`, or where that is a slot and there is none, a block that holds it.
     fn alloc_core(&self, bytes: u64, requested: u64) -> Result<Block> {
         let counted = Counted(self);
+        if let Some(block) = self.take_ready_batch(bytes) {
+            self.settle(bytes, requested);
+            return Ok(counted.block(block.id, block.addr, bytes, requested));
+        }
         let (grant, bytes) = self.acquire(bytes, requested)?;
         let addr = self.shared.base + grant.offset;
         Ok(counted.block(grant.id, addr, bytes, requested))
@@ -518,7 +524,7 @@ impl Lane {
         }
         let shared = Arc::clone(&self.shared);
         let mut core = shared.core.lock();
-        if home.slot == self.slot || !self.bundle(block.bytes, &mut core) {
+        if home.slot == self.slot || !self.hand_over(block.bytes, &mut core) {
             self.drain(&mut core);
         }
         let mut state = latch(&self.own.state);
@@ -544,90 +550,38 @@ impl Lane {
         }
     }
 
-    /// A block of exactly `bytes` from the cache of one of `lanes`, behind a wait for its stream;
-    /// more of the same size come along into this lane's cache, so that one wait serves many.
-    ///
-    /// Under the core's lock, so that no free memory is out of the sight of a request meanwhile.
-    pub(crate) fn take_over(
-        &self,
-        lanes: &[Arc<Self>],
-        bytes: u64,
-        core: &mut Core,
-    ) -> Result<Option<Grant>> {
-        for other in lanes {
-            let newest = latch(&other.own.state).cache.newest(bytes);
-            let Some(tick) = newest.filter(|_| !std::ptr::eq(&**other, self)) else {
-                continue;
-            };
-            // Their order is asked for before anything is taken, so a failure changes nothing; and
-            // without their latch, since the driver may take its time.
-            let same = other.slot == self.slot;
-            let waited = !same
-                && !seeded!("taken-over-without-a-wait")
-                && self.timeline.wait_for(&other.timeline, tick)?;
-            // What was freed meanwhile, or read its tick later, the wait does not cover.
-            let all = same || seeded!("taken-over-with-what-was-freed-meanwhile");
-            let until = if all { u64::MAX } else { tick };
-            let mut taken = std::mem::take(&mut core.taken_over);
-            (latch(&other.own.state).cache).pop_until(bytes, until, TAKEN_OVER, &mut taken);
-            let grant = self.take_in(&mut taken, core);
-            core.taken_over = taken;
-            core.steps.waits += u64::from(waited);
-            if grant.is_some() {
-                self.count_taken_over(bytes, other.slot, waited, core);
-                return Ok(grant);
-            }
+    /// A block of `bytes` that is ready for the lane's stream, from a hole: the ladder's first step.
+    pub(crate) fn take_ready(&self, bytes: u64, core: &mut Core) -> Result<Option<Grant>> {
+        if !is_slot(bytes) {
+            self.drain_large(core);
         }
-        Ok(None)
+        core.take_ready_of(self.slot, bytes)
     }
 
-    /// Counts a request of `bytes` served by what was in the cache of a lane of `slot`.
-    pub(super) fn count_taken_over(
-        &self,
-        bytes: u64,
-        slot: StreamIndex,
-        waited: bool,
-        core: &mut Core,
-    ) {
-        let (steps, told) = (&mut core.steps, &mut core.told);
-        if slot == self.slot {
-            steps.own_stream += 1;
-            told.note(Told::OwnStream(bytes));
-        } else if waited {
-            steps.stream_wait += 1;
-            told.note(Told::StreamWait(bytes));
-        } else {
-            steps.ready_elsewhere += 1;
-            told.note(Told::ReadyElsewhere(bytes));
-        }
-    }
-
-    /// The first of the blocks `taken` from another cache; the others go into this one. The lane's
-    /// stream runs behind all of them.
-    pub(super) fn take_in(&self, taken: &mut Vec<Cached>, core: &mut Core) -> Option<Grant> {
-        let mut blocks = taken.drain(..);
-        let first = blocks.next()?;
-        self.put_in(blocks, core);
-        // Active already, which `served` does not know.
-        core.active.sub(first.bytes);
-        Some(Grant {
-            id: first.id,
-            offset: first.addr - self.shared.base,
-        })
-    }
-
-    /// Puts blocks that the lane's stream runs behind into the cache, as far as there is room.
-    fn put_in(&self, blocks: impl Iterator<Item = Cached>, core: &mut Core) {
+    /// Moves blocks that the lane's stream runs behind into the cache, as far as there is room.
+    pub(super) fn keep_blocks(&self, blocks: &mut Vec<Cached>) {
         let tick = self.open_tick();
         let mut state = latch(&self.own.state);
-        for block in blocks {
-            if self.has_room(&state, block.bytes) {
-                state.cache.push(Cached { tick, ..block });
-            } else {
-                core.active.sub(block.bytes);
-                core.give_block(&block, self.slot, tick);
-            }
+        while let Some(block) = blocks.pop_if(|block| self.has_room(&state, block.bytes)) {
+            state.cache.push(Cached { tick, ..block });
         }
+    }
+
+    /// Moves up to as many blocks of `bytes` as a batch has out of the cache; none of fewer than
+    /// `least`.
+    pub(super) fn give_blocks(&self, bytes: u64, least: usize, blocks: &mut Vec<Cached>) {
+        let mut state = latch(&self.own.state);
+        state.cache.pop_many(bytes, MOST, blocks);
+        if blocks.len() < least {
+            blocks.drain(..).rev().for_each(|it| state.cache.push(it));
+        }
+    }
+
+    /// Moves all blocks, or the `large` ones, out of the cache.
+    pub(super) fn give_all(&self, large: bool, blocks: &mut Vec<Cached>) {
+        let mut state = latch(&self.own.state);
+        let words = if large { LARGE_WORDS } else { ALL_WORDS };
+        state.cache.drain(words, |block| blocks.push(block));
     }
 
     #[cold]
@@ -637,19 +591,21 @@ impl Lane {
         if most == 0 || most * bytes > self.cache_bytes {
             return;
         }
-        core.bundles.ask(bytes);
-        if latch(&self.own.state).cache.newest(bytes).is_some() {
+        self.shared.transfer.want(bytes);
+        if latch(&self.own.state).cache.has(bytes) {
             return;
         }
-        let mut taken = std::mem::take(&mut core.taken_over);
+        let mut taken = std::mem::take(&mut core.on_the_way);
         if is_slot(bytes) {
             core.take_slots(grant, self.slot, most, &mut taken);
         } else {
             core.take_behind(grant.id, bytes, self.slot, most, &mut taken);
         }
         taken.iter().for_each(|block| core.active.add(block.bytes));
-        self.put_in(taken.drain(..), core);
-        core.taken_over = taken;
+        taken.reverse();
+        self.keep_blocks(&mut taken);
+        core.give_all(self.slot, &mut taken);
+        core.on_the_way = taken;
     }
 
     /// Shows all blocks in the cache.
@@ -668,6 +624,7 @@ impl Lane {
         // Counts that others make from here on go to `outstanding`.
         drop(state);
         self.drain(core);
+        self.drain_batches(core);
         if self.outstanding.retire(out) {
             self.end();
         }

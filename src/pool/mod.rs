@@ -1,17 +1,16 @@
 //! The stream-ordered pool.
 //!
 //! See [`Pool`] for what it does and the modules for how: `cache`, `lane` and `seats` are a stream's
-//! own side, `bundles` what goes from one to another, `crate::heap` the pure bookkeeping of addresses,
+//! own side, `transfer` what goes from one to another, `crate::heap` the pure bookkeeping of addresses,
 //! `core`, `ends`, `mapping` and `grow` the steps by which a request finds memory, `shared` what ties
 //! them together.
 
 mod block;
 mod buf;
-mod bundles;
 mod cache;
 mod config;
+mod copies;
 mod core;
-mod drain;
 mod ends;
 mod grow;
 mod kernel;
@@ -27,7 +26,7 @@ mod snapshot;
 mod stats;
 mod told;
 mod track;
-mod transfers;
+mod transfer;
 mod typed;
 mod view;
 
@@ -50,9 +49,9 @@ use lane::{Lane, LanePtr, MISSED};
 
 pub(crate) use self::core::Core;
 pub(crate) use crate::heap::UNIT;
+pub(crate) use copies::same_len;
 pub(crate) use runs::Run;
 pub(crate) use shared::{Attached, Shared};
-pub(crate) use transfers::same_len;
 pub(crate) use typed::bytes_of;
 
 /// What a step of the out-of-memory ladder did.

@@ -12,6 +12,7 @@ use super::seats::Lanes;
 use super::stats::report::Ledger;
 use super::told::Told;
 use super::track::Tracker;
+use super::transfer::Transfer;
 use super::{PoolConfig, Pressure, Relief};
 use crate::device::{Device, Recorder, Stream, StreamWatcher, beside, lock};
 use crate::error::{Error, OutOfMemory, Result};
@@ -103,6 +104,7 @@ pub(crate) struct Shared {
     /// Of a pool that tracks its blocks.
     pub(crate) tracker: Option<Arc<Tracker>>,
     pub(crate) core: CoreLock,
+    pub(super) transfer: Transfer,
     lanes: RwLock<Lanes>,
     /// What a layer above keeps with the pool.
     attached: OnceLock<Arc<dyn Attached>>,
@@ -126,6 +128,7 @@ impl Shared {
         let cache_bytes = config.cache_bytes;
         let slot_most = if config.slabs { size_class::MOST } else { 0 };
         let tracker = config.track.then(|| Tracker::new(config.backtraces));
+        let transfer = Transfer::new(config.reuse.opportunistic);
         let core = Core::new(device, config)?;
         Ok(Self {
             uid: NEXT_UID.fetch_add(1, Ordering::Relaxed),
@@ -135,6 +138,7 @@ impl Shared {
             slot_most,
             tracker,
             core: CoreLock(Latch::new(core)),
+            transfer,
             lanes: RwLock::default(),
             attached: OnceLock::new(),
             relief: Mutex::default(),
@@ -250,7 +254,13 @@ impl Shared {
     pub(crate) fn look<T>(&self, see: impl FnOnce(&Core, &HashSet<u64>) -> T) -> T {
         let lanes = self.all_lanes();
         let core = self.core.lock();
-        let cached = core.cached_extents(&lanes);
+        let mut cached = HashSet::new();
+        self.each_cached(&lanes, |block| {
+            // A slot is a part of an extent.
+            if !is_slot(block.bytes) {
+                cached.insert(block.addr - self.base);
+            }
+        });
         see(&core, &cached)
     }
 
@@ -263,7 +273,7 @@ impl Shared {
     pub(crate) fn lock_drained(&self) -> CoreGuard<'_> {
         let lanes = self.all_lanes();
         let mut core = self.core.lock();
-        drain_all(&lanes, &mut core);
+        self.drain(&lanes, &mut core);
         core
     }
 
@@ -407,7 +417,10 @@ impl Shared {
             grant = lane.take_over(&siblings, bytes, &mut core)?;
         }
         if grant.is_none() && core.poll(lane.slot)? {
-            grant = lane.take_ready(bytes, &mut core)?;
+            grant = lane.take_over(&[], bytes, &mut core)?;
+            if grant.is_none() {
+                grant = lane.take_ready(bytes, &mut core)?;
+            }
         }
         if grant.is_none() {
             grant = core.take_overlapping_of(lane.slot, bytes)?;
@@ -420,12 +433,9 @@ impl Shared {
         let lanes = self.all_lanes();
         let mut core = self.core.lock();
         if core.config.reuse.device_wait {
-            grant = lane.take_waiting_bundle(bytes, &mut core)?;
-            if grant.is_none() {
-                grant = lane.take_over(&lanes, bytes, &mut core)?;
-            }
+            grant = lane.take_over(&lanes, bytes, &mut core)?;
         }
-        if grant.is_none() && drain_all(&lanes, &mut core) {
+        if grant.is_none() && self.drain(&lanes, &mut core) {
             core.steps.drain += 1;
             core.told.note(Told::Drain(bytes));
         }
@@ -579,9 +589,4 @@ impl StreamWatcher for Shared {
             lane.route(recorder);
         }
     }
-}
-
-/// Empties the lanes' caches into the core; whether there was anything.
-fn drain_all(lanes: &[Arc<Lane>], core: &mut Core) -> bool {
-    lanes.iter().fold(false, |any, lane| lane.drain(core) | any)
 }

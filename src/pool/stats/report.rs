@@ -264,6 +264,10 @@ impl Shared {
         });
         let (free, largest) = (core.extents.hole_bytes(), core.extents.largest_hole());
         let (created, released) = core.arena.flow();
+        let (own, ready) = self.transfer.steps();
+        let mut steps = core.steps;
+        steps.own_stream += own;
+        steps.ready_elsewhere += ready;
         PoolStats {
             blocks: blocks[2].blocks,
             allocated: blocks[2].allocated,
@@ -282,7 +286,7 @@ impl Shared {
             overhead: self.overhead.bytes(),
             retries: self.retries.load(Ordering::Relaxed),
             failures: self.failures.load(Ordering::Relaxed),
-            steps: core.steps,
+            steps,
             calls: core.arena.calls(),
             streams,
         }
