@@ -84,6 +84,7 @@ pub mod driver;
 mod error;
 pub mod fit;
 mod heap;
+pub mod host;
 pub mod interop;
 pub mod movable;
 pub mod observe;

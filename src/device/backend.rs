@@ -108,6 +108,8 @@ pub struct HandleCounts {
     pub events: u64,
     /// Graphs made by captures.
     pub graphs: u64,
+    /// Bytes of host memory from [`Backend::host_alloc`].
+    pub host_bytes: u64,
 }
 
 /// One device. See the module documentation for what is common to all methods.
@@ -147,6 +149,12 @@ pub unsafe trait Backend: Send + Sync + 'static {
     fn map(&self, addr: Addr, bytes: u64, phys: Phys) -> Result<()>;
     /// Takes down one mapping made by [`Backend::map`], whole. No queued work may use it.
     fn unmap(&self, addr: Addr, bytes: u64) -> Result<()>;
+
+    /// Host memory of `bytes` that the device copies to and from while the host goes on: page-locked, at
+    /// an address that is the host's and a multiple of 4096. Takes milliseconds on a GPU.
+    fn host_alloc(&self, bytes: u64) -> Result<u64>;
+    /// Gives memory from [`Backend::host_alloc`] back, whole. No queued work may use it.
+    fn host_free(&self, addr: u64, bytes: u64) -> Result<()>;
 
     /// Makes a stream that does not synchronise with the default stream.
     fn stream_create(&self) -> Result<RawStream>;

@@ -34,6 +34,7 @@ mod host_call;
 mod launch;
 mod ledger;
 mod ordered;
+mod pages;
 mod recording;
 mod records;
 mod scratch;

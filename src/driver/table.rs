@@ -175,6 +175,9 @@ calls! {
         (addr: *mut u64, bytes: usize, pool: CuMemPool, stream: CuStream);
     cuMemFreeAsync = c"cuMemFreeAsync" (addr: u64, stream: CuStream);
 
+    cuMemHostAlloc = c"cuMemHostAlloc" (addr: *mut *mut c_void, bytes: usize, flags: c_uint);
+    cuMemFreeHost = c"cuMemFreeHost" (addr: *mut c_void);
+
     cuStreamCreate = c"cuStreamCreate" (stream: *mut CuStream, flags: c_uint);
     cuStreamDestroy = c"cuStreamDestroy_v2" (stream: CuStream);
     cuStreamGetCtx = c"cuStreamGetCtx" (stream: CuStream, context: *mut CuContext);

@@ -53,6 +53,7 @@ pub(crate) use copies::same_len;
 pub(crate) use runs::Run;
 pub(crate) use shared::{Attached, Shared};
 pub(crate) use typed::bytes_of;
+pub(crate) use view::bounds;
 
 /// What a step of the out-of-memory ladder did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -36,7 +36,7 @@ fn check<T>(addr: Addr, len: usize) -> Result<()> {
 }
 
 /// First element of `range`, and the one behind its last, within `len` elements.
-fn bounds(range: &impl RangeBounds<usize>, len: usize) -> Result<(usize, usize)> {
+pub(crate) fn bounds(range: &impl RangeBounds<usize>, len: usize) -> Result<(usize, usize)> {
     let from = match range.start_bound() {
         Bound::Included(&from) => Some(from),
         Bound::Excluded(&before) => before.checked_add(1),

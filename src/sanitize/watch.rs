@@ -178,6 +178,14 @@ unsafe impl Backend for Watch {
         Ok(())
     }
 
+    fn host_alloc(&self, bytes: u64) -> Result<u64> {
+        self.inner.host_alloc(bytes)
+    }
+
+    fn host_free(&self, addr: u64, bytes: u64) -> Result<()> {
+        self.inner.host_free(addr, bytes)
+    }
+
     fn stream_create(&self) -> Result<RawStream> {
         let stream = self.inner.stream_create()?;
         self.books().order.add(stream);

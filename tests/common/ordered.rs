@@ -313,6 +313,14 @@ unsafe impl Backend for Ordered {
         Ok(())
     }
 
+    fn host_alloc(&self, _: u64) -> Result<u64> {
+        Err(Error::invalid("host_alloc", "this device holds no bytes"))
+    }
+
+    fn host_free(&self, _: u64, _: u64) -> Result<()> {
+        Err(Error::invalid("host_free", "this device holds no bytes"))
+    }
+
     fn stream_create(&self) -> Result<RawStream> {
         let mut state = self.enter();
         let stream = state.number();

@@ -252,6 +252,8 @@ watch! {
     fn release(phys: Phys) -> ();
     fn map(addr: Addr, bytes: u64, phys: Phys) -> ();
     fn unmap(addr: Addr, bytes: u64) -> ();
+    fn host_alloc(bytes: u64) -> u64;
+    fn host_free(addr: u64, bytes: u64) -> ();
     fn stream_create() -> RawStream;
     fn stream_destroy(stream: RawStream) -> ();
     fn stream_id(stream: RawStream) -> u64;

@@ -26,6 +26,7 @@ const USES: u64 = 4;
 const EXHAUSTIBLE: &[&str] = &[
     "reserve",
     "create",
+    "host_alloc",
     "map",
     "stream_create",
     "event_create",

@@ -13,6 +13,7 @@ use warpool::convert::{
     convert_fused,
 };
 use warpool::device::Addr;
+use warpool::host::{HostPool, HostPoolConfig};
 use warpool::observe::{ReplayOptions, Trace, replay};
 use warpool::pool::HandleSize;
 use warpool::{Block, Device, Error, Pool, PoolBuf, PoolConfig, Result, Stream};
@@ -67,6 +68,40 @@ fn zero<T: Pod>(stream: &Stream, buffer: &mut PoolBuf<T>) {
 fn config() -> PoolConfig {
     let config = PoolConfig::default().limit(LIMIT);
     config.handles(HandleSize::Granule).cache_bytes(MIB)
+}
+
+/// Page-locked memory goes up and comes down on two streams, is dropped under way, staged and trimmed.
+fn host_memory(stage: &mut Stage<'_>) {
+    let pool = stage.at_last(|device| Pool::new(device, config()));
+    let streams = [(); 2].map(|()| stage.at_last(Device::stream));
+    let host = HostPool::new(stage.device, HostPoolConfig::default().limit(8 * MIB));
+    let mut there = stage.at_last(|_| pool.alloc_zeroed::<u32>(&streams[0], 700_000));
+    for round in 0..3 {
+        let Some(mut buf) = stage.try_to(host.alloc_waiting::<u32>(700_000)) else {
+            continue;
+        };
+        stage.try_to(buf.get_mut().map(|numbers| numbers.fill(round)));
+        stage.try_to(there.view_mut().upload_from(&streams[0], &buf));
+        stage.try_to(there.view().download_into(&streams[1], &mut buf));
+        stage.try_to(buf.is_idle());
+        if round == 1 {
+            stage.try_to(buf.get().map(|_| ()));
+        }
+    }
+    let mut data = vec![7; 700_000];
+    stage.try_to(host.stage_in(&streams[1], there.view_mut(), &data));
+    stage.try_to(host.stage_out(&streams[0], there.view(), &mut data));
+    stage.try_to(host.trim());
+    (stage.heal)();
+    data.fill(8);
+    let works = host.stage_in(&streams[1], there.view_mut(), &data);
+    works.expect("it works again");
+    assert_eq!(there.download().expect("it works again"), data);
+    for stream in &streams {
+        stream.synchronize().expect("it works again");
+    }
+    host.trim().expect("it works again");
+    assert_eq!(host.stats().reserved.current, 0);
 }
 
 /// Blocks of many sizes on two streams at the edge of the limit, handed over, shrunk and trimmed.
@@ -363,6 +398,7 @@ pub const PATHS: &[(&str, Path)] = &[
     ("streams", streams),
     ("events", events),
     ("buffers", buffers),
+    ("host memory", host_memory),
     ("movable", movable),
     ("conversions", conversions),
     ("replays", replays),

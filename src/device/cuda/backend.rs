@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::ffi::{c_uint, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::context::{Context, Entered};
@@ -18,6 +19,8 @@ use crate::sync::plain::lock;
 
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
+/// `CU_MEMHOSTALLOC_PORTABLE`: page-locked for every context.
+const PORTABLE: c_uint = 1;
 /// `CU_EVENT_DISABLE_TIMING`.
 const NO_TIMING: c_uint = 2;
 
@@ -34,6 +37,8 @@ pub(super) struct Cuda {
     graphs: Mutex<HashSet<u64>>,
     /// The first panic of a host call.
     failed: Arc<OnceLock<Error>>,
+    /// Page-locked host memory handed out.
+    host_bytes: AtomicU64,
 }
 
 impl Cuda {
@@ -55,6 +60,7 @@ impl Cuda {
             events: Mutex::default(),
             graphs: Mutex::default(),
             failed: Arc::default(),
+            host_bytes: AtomicU64::new(0),
         }
     }
 
@@ -138,6 +144,7 @@ unsafe impl Backend for Cuda {
             streams: lock(&self.streams).len() as u64,
             events: lock(&self.events).len() as u64,
             graphs: lock(&self.graphs).len() as u64,
+            host_bytes: self.host_bytes.load(Ordering::Relaxed),
             ..HandleCounts::default()
         };
         self.memory.count(&mut counts);
@@ -172,6 +179,27 @@ unsafe impl Backend for Cuda {
     fn unmap(&self, addr: Addr, bytes: u64) -> Result<()> {
         let _context = self.enter()?;
         self.memory.unmap(addr, bytes)
+    }
+
+    fn host_alloc(&self, bytes: u64) -> Result<u64> {
+        let _context = self.enter()?;
+        let mut addr = std::ptr::null_mut();
+        // SAFETY: the call writes one address.
+        unsafe {
+            self.driver
+                .cuMemHostAlloc(&raw mut addr, bytes as usize, PORTABLE)
+        }
+        .ok(self.driver)?;
+        self.host_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(addr as u64)
+    }
+
+    fn host_free(&self, addr: u64, bytes: u64) -> Result<()> {
+        let _context = self.enter()?;
+        // SAFETY: memory from `host_alloc` that no work uses, as the caller of the backend vouches.
+        unsafe { self.driver.cuMemFreeHost(addr as *mut c_void) }.ok(self.driver)?;
+        self.host_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        Ok(())
     }
 
     fn stream_create(&self) -> Result<RawStream> {

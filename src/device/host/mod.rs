@@ -17,6 +17,7 @@ use self::queue::{Op, Place, StreamQueue};
 
 pub(super) use self::memory::{GRANULE, Memory, exhausted};
 pub(super) use self::queue::{CapturedOp, Transfer, run_launch};
+use super::pages::Pages;
 use super::recording::{self, Branch, CapturedMark};
 use super::table::Table;
 use super::{
@@ -124,6 +125,7 @@ pub(super) fn open(config: HostConfig) -> Result<Arc<dyn Backend>> {
     let mut info = DeviceInfo::new(DeviceKind::Host, 0, name, capacity, GRANULE);
     info.processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     Ok(Arc::new(Host {
+        pages: Pages::default(),
         info,
         memory: Arc::new(Memory::new(capacity)?),
         streams: Table::new(),
@@ -148,6 +150,7 @@ enum Marked {
 }
 
 struct Host {
+    pages: Pages,
     info: DeviceInfo,
     memory: Arc<Memory>,
     streams: Table<StreamQueue>,
@@ -251,6 +254,7 @@ unsafe impl Backend for Host {
             streams: self.streams.len(),
             events: self.events.len(),
             graphs: self.graphs.len(),
+            host_bytes: self.pages.bytes(),
             ..HandleCounts::default()
         };
         self.memory.count(&mut counts);
@@ -279,6 +283,14 @@ unsafe impl Backend for Host {
 
     fn unmap(&self, addr: Addr, bytes: u64) -> Result<()> {
         self.memory.unmap(addr, bytes)
+    }
+
+    fn host_alloc(&self, bytes: u64) -> Result<u64> {
+        self.pages.alloc(bytes)
+    }
+
+    fn host_free(&self, addr: u64, bytes: u64) -> Result<()> {
+        self.pages.free(addr, bytes)
     }
 
     fn stream_create(&self) -> Result<RawStream> {

@@ -36,6 +36,7 @@ use self::choose::Chooser;
 use self::schedule::{Op, Place, Schedule, Step};
 use self::store::Store;
 use super::host::{CapturedOp, GRANULE, Transfer, no_such, run_launch};
+use super::pages::Pages;
 use super::recording::{self, Branch, CapturedMark};
 use super::{
     Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Launch, Phys, RawEvent, RawGraph,
@@ -156,6 +157,7 @@ fn open_with(config: &SimConfig, chooser: Chooser) -> Result<Arc<dyn Backend>> {
     info.processors = 1;
     info.host_readable = config.bytes;
     Ok(Arc::new(Sim {
+        pages: Pages::default(),
         info,
         store,
         state: Mutex::new(State {
@@ -315,6 +317,7 @@ struct Sim {
     state: Mutex<State>,
     /// Woken when a host call on another thread has ended.
     called: Condvar,
+    pages: Pages,
 }
 
 impl Sim {
@@ -416,6 +419,7 @@ unsafe impl Backend for Sim {
             streams: state.streams.len(),
             events: state.events.len(),
             graphs: state.graphs.len(),
+            host_bytes: self.pages.bytes(),
             ..HandleCounts::default()
         };
         self.store.count(&mut counts);
@@ -444,6 +448,14 @@ unsafe impl Backend for Sim {
 
     fn unmap(&self, addr: Addr, bytes: u64) -> Result<()> {
         self.store.unmap(addr, bytes)
+    }
+
+    fn host_alloc(&self, bytes: u64) -> Result<u64> {
+        self.pages.alloc(bytes)
+    }
+
+    fn host_free(&self, addr: u64, bytes: u64) -> Result<()> {
+        self.pages.free(addr, bytes)
     }
 
     fn stream_create(&self) -> Result<RawStream> {

@@ -1,7 +1,7 @@
 //! The fake's memory: virtual memory calls, and pools of the driver's own.
 
 use std::collections::HashMap;
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 
 use super::super::table::{
     CuDevice, CuMemAccessDesc, CuMemAllocationProp, CuMemPool, CuMemPoolProps, CuStream,
@@ -75,6 +75,32 @@ pub(super) unsafe extern "C" fn cuMemAddressReserve(
 /// The driver's own.
 pub(super) unsafe extern "C" fn cuMemAddressFree(addr: u64, bytes: usize) -> c_int {
     answer(|gpu| gpu.host.unreserve(addr, bytes as u64))
+}
+
+/// # Safety
+/// The driver's own.
+pub(super) unsafe extern "C" fn cuMemHostAlloc(
+    addr: *mut *mut c_void,
+    bytes: usize,
+    _flags: c_uint,
+) -> c_int {
+    in_context(|gpu| {
+        let memory = gpu.host.host_alloc(bytes as u64)?;
+        lock(&gpu.pinned).insert(memory, bytes as u64);
+        // SAFETY: the caller gives room for one address.
+        unsafe { addr.write(memory as *mut c_void) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// The driver's own.
+pub(super) unsafe extern "C" fn cuMemFreeHost(addr: *mut c_void) -> c_int {
+    in_context(|gpu| {
+        let bytes = lock(&gpu.pinned).remove(&(addr as u64));
+        let bytes = bytes.ok_or_else(|| Error::invalid("addr", "nothing was allocated there"))?;
+        gpu.host.host_free(addr as u64, bytes)
+    })
 }
 
 /// # Safety

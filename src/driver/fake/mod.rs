@@ -40,6 +40,8 @@ struct Gpu {
     /// Graphs that were captured, and of those which the executable ones were made of.
     graphs: Mutex<HashMap<u64, bool>>,
     pools: Mutex<memory::Pools>,
+    /// Page-locked host memory, with its bytes.
+    pinned: Mutex<HashMap<u64, u64>>,
 }
 
 impl Gpu {
@@ -90,6 +92,7 @@ impl Machine {
             ends: Mutex::default(),
             graphs: Mutex::default(),
             pools: Mutex::default(),
+            pinned: Mutex::default(),
         });
         *GPU.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&gpu));
         CONTEXTS.with_borrow_mut(Vec::clear);
@@ -193,6 +196,8 @@ fn table() -> Table {
         cuMemPoolGetAttribute,
         cuMemAllocFromPoolAsync,
         cuMemFreeAsync,
+        cuMemHostAlloc,
+        cuMemFreeHost,
         cuStreamCreate,
         cuStreamDestroy,
         cuStreamGetCtx,

@@ -39,6 +39,7 @@ const EXHAUSTIBLE: &[&str] = &[
     "cuMemAddressReserve",
     "cuMemCreate",
     "cuMemMap",
+    "cuMemHostAlloc",
     "cuMemSetAccess",
     "cuMemPoolCreate",
     "cuMemAllocFromPoolAsync",

@@ -1,0 +1,217 @@
+//! Buffers of page-locked host memory, and parts of them.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::RangeBounds;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+
+use super::Inner;
+use super::chunks::Chunk;
+use super::uses::{Span, Uses};
+use crate::error::Result;
+use crate::pool::bounds;
+
+/// A buffer of `len` elements of `T` in page-locked host memory. See [`HostPool`](super::HostPool).
+///
+/// The host reads it by [`HostBuf::get`] and writes it by [`HostBuf::get_mut`], which wait for the copies
+/// that they would meet. Dropped, its memory is kept until all copies are done; forgotten, it is lost.
+/// Safe to send to and use from any thread.
+pub struct HostBuf<T> {
+    pub(super) pool: Arc<Inner>,
+    /// `None` for a buffer of nothing.
+    pub(super) chunk: Option<Chunk>,
+    pub(super) len: usize,
+    pub(super) uses: Uses,
+    pub(super) element: PhantomData<T>,
+}
+
+impl<T: Pod> HostBuf<T> {
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.len * size_of::<T>()) as u64
+    }
+
+    pub(super) fn addr(&self) -> u64 {
+        // An address for no elements is aligned and never followed.
+        self.chunk
+            .map_or(align_of::<T>() as u64, |chunk| chunk.addr)
+    }
+
+    fn whole(&self, writes: bool) -> Span {
+        Span {
+            from: 0,
+            to: self.bytes(),
+            writes,
+        }
+    }
+
+    /// The elements, once copies that write them are done: waits on the host for those.
+    ///
+    /// # Errors
+    /// What the driver said of the wait.
+    pub fn get(&self) -> Result<&[T]> {
+        self.uses.conflicts(self.whole(false)).wait()?;
+        // SAFETY: the chunk has the elements, initialised by the machine or an owner before, and no copy
+        // that writes them is under way. Another takes `&mut self`, so none begins while this lives.
+        Ok(unsafe { std::slice::from_raw_parts(self.addr() as *const T, self.len) })
+    }
+
+    /// The elements, to be written, once all copies that use them are done: waits on the host for those.
+    ///
+    /// # Errors
+    /// What the driver said of the wait.
+    pub fn get_mut(&mut self) -> Result<&mut [T]> {
+        self.uses.conflicts(self.whole(true)).wait()?;
+        // SAFETY: the chunk has the elements, initialised as above, and no copy uses them. Another
+        // borrows the buffer, so none begins while this lives.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.addr() as *mut T, self.len) })
+    }
+
+    /// Whether [`HostBuf::get_mut`] would not wait.
+    ///
+    /// # Errors
+    /// What the driver said.
+    pub fn is_idle(&self) -> Result<bool> {
+        self.uses.conflicts(self.whole(true)).are_done()
+    }
+
+    /// The elements, to be read by a copy.
+    #[must_use]
+    pub fn view(&self) -> HostView<'_, T> {
+        HostView {
+            buf: self,
+            from: 0,
+            len: self.len,
+        }
+    }
+
+    /// The elements, to be written by a copy.
+    #[must_use]
+    pub fn view_mut(&mut self) -> HostViewMut<'_, T> {
+        HostViewMut {
+            len: self.len,
+            from: 0,
+            buf: self,
+        }
+    }
+
+    /// A part of the elements, to be read by a copy.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a range that is not within the buffer.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<HostView<'_, T>> {
+        let (from, to) = bounds(&range, self.len)?;
+        Ok(HostView {
+            buf: self,
+            from,
+            len: to - from,
+        })
+    }
+
+    /// A part of the elements, to be written by a copy.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a range that is not within the buffer.
+    pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<HostViewMut<'_, T>> {
+        let (from, to) = bounds(&range, self.len)?;
+        Ok(HostViewMut {
+            buf: self,
+            from,
+            len: to - from,
+        })
+    }
+}
+
+impl<T> Drop for HostBuf<T> {
+    fn drop(&mut self) {
+        if let Some(chunk) = self.chunk {
+            self.pool.give(chunk, self.uses.all());
+        }
+    }
+}
+
+impl<T> fmt::Debug for HostBuf<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let element = std::any::type_name::<T>();
+        write!(f, "HostBuf<{element}>({} elements)", self.len)
+    }
+}
+
+macro_rules! view {
+    ($(#[$doc:meta])* $name:ident, $buf:ty, $writes:literal) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $name<'a, T> {
+            buf: $buf,
+            from: usize,
+            len: usize,
+        }
+
+        impl<T: Pod> $name<'_, T> {
+            /// Number of elements.
+            #[must_use]
+            pub fn len(&self) -> usize {
+                self.len
+            }
+
+            /// Whether there are no elements.
+            #[must_use]
+            pub fn is_empty(&self) -> bool {
+                self.len == 0
+            }
+
+            pub(super) fn addr(&self) -> u64 {
+                self.buf.addr() + (self.from * size_of::<T>()) as u64
+            }
+
+            pub(super) fn uses(&self) -> &Uses {
+                &self.buf.uses
+            }
+
+            pub(super) fn span(&self) -> Span {
+                let size = size_of::<T>();
+                let (from, to) = (self.from * size, (self.from + self.len) * size);
+                Span { from: from as u64, to: to as u64, writes: $writes }
+            }
+
+            pub(super) fn device(&self) -> &crate::device::Device {
+                &self.buf.pool.device
+            }
+        }
+    };
+}
+
+view! {
+    /// Elements of a [`HostBuf`], to be read by a queued copy.
+    HostView, &'a HostBuf<T>, false
+}
+
+view! {
+    /// Elements of a [`HostBuf`], to be written by a queued copy.
+    HostViewMut, &'a mut HostBuf<T>, true
+}
+
+impl<'a, T: Pod> From<&'a HostBuf<T>> for HostView<'a, T> {
+    fn from(buf: &'a HostBuf<T>) -> Self {
+        buf.view()
+    }
+}
+
+impl<'a, T: Pod> From<&'a mut HostBuf<T>> for HostViewMut<'a, T> {
+    fn from(buf: &'a mut HostBuf<T>) -> Self {
+        buf.view_mut()
+    }
+}

@@ -1,0 +1,182 @@
+//! Which host memory is idle, by size: integers alone.
+
+use std::collections::{BTreeMap, HashMap};
+
+/// Largest request; far above any machine, far below what would overflow.
+pub(super) const MOST: u64 = 1 << 46;
+
+/// Least bytes of a chunk: as much as a copy moves at once.
+pub(super) const LEAST: u64 = 512;
+
+/// Bytes that small chunks are cut out of.
+const PAGE: u64 = 1 << 20;
+
+/// Largest chunk that shares a page.
+const SHARES: u64 = PAGE / 2;
+
+/// Memory of one buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Chunk {
+    pub(super) addr: u64,
+    /// Its class.
+    pub(super) bytes: u64,
+    /// Where the memory begins that the machine gave.
+    page: u64,
+}
+
+/// Memory as the machine gave it, all idle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Page {
+    pub(super) addr: u64,
+    pub(super) bytes: u64,
+    pub(super) class: u64,
+}
+
+/// Bytes that a request is rounded to.
+pub(super) fn class_of(bytes: u64) -> u64 {
+    let power = bytes.max(LEAST).next_power_of_two();
+    if power <= SHARES {
+        power
+    } else {
+        bytes.next_multiple_of(power / 16)
+    }
+}
+
+/// Bytes to take from the machine for a chunk of `class`.
+pub(super) fn page_of(class: u64) -> u64 {
+    if class <= SHARES { PAGE } else { class }
+}
+
+/// What is known of a page.
+#[derive(Debug, Clone, Copy)]
+struct Kept {
+    bytes: u64,
+    class: u64,
+    /// Chunks of it that are not idle.
+    out: u64,
+}
+
+/// The pages, and their idle chunks.
+#[derive(Debug, Default)]
+pub(super) struct Chunks {
+    pages: HashMap<u64, Kept>,
+    /// By class, the one given back last taken first: it may be in the processor's cache.
+    idle: BTreeMap<u64, Vec<Chunk>>,
+}
+
+impl Chunks {
+    /// Adds a page from the machine, all of it idle.
+    pub(super) fn add(&mut self, addr: u64, bytes: u64, class: u64) {
+        self.pages.insert(
+            addr,
+            Kept {
+                bytes,
+                class,
+                out: 0,
+            },
+        );
+        let idle = self.idle.entry(class).or_default();
+        for at in (0..bytes / class).rev() {
+            idle.push(Chunk {
+                addr: addr + at * class,
+                bytes: class,
+                page: addr,
+            });
+        }
+    }
+
+    /// An idle chunk of `class`.
+    pub(super) fn take(&mut self, class: u64) -> Option<Chunk> {
+        let chunk = self.idle.get_mut(&class)?.pop()?;
+        if let Some(page) = self.pages.get_mut(&chunk.page) {
+            page.out += 1;
+        }
+        Some(chunk)
+    }
+
+    /// Makes a chunk idle.
+    pub(super) fn give(&mut self, chunk: Chunk) {
+        if let Some(page) = self.pages.get_mut(&chunk.page) {
+            page.out -= 1;
+        }
+        self.idle.entry(chunk.bytes).or_default().push(chunk);
+    }
+
+    /// Takes out all pages of which no chunk is out.
+    pub(super) fn take_idle_pages(&mut self) -> Vec<Page> {
+        let mut taken = Vec::new();
+        self.pages.retain(|&addr, &mut Kept { bytes, class, out }| {
+            if out == 0 {
+                taken.push(Page { addr, bytes, class });
+            }
+            out > 0
+        });
+        for idle in self.idle.values_mut() {
+            idle.retain(|chunk| self.pages.contains_key(&chunk.page));
+        }
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_class_holds_its_request_and_little_more() {
+        for bytes in (1..5000).chain((1..2000).map(|at| at * 12_345)) {
+            let class = class_of(bytes);
+            assert!(
+                class >= bytes && class_of(class) == class,
+                "{bytes}: {class}"
+            );
+            assert!(class % 512 == 0 && page_of(class) % class == 0);
+            let waste = if class > SHARES {
+                bytes / 8 + 1
+            } else {
+                bytes.max(511)
+            };
+            assert!(class - bytes <= waste, "{bytes}: {class}");
+        }
+        assert!(class_of(MOST) < u64::MAX / 2);
+    }
+
+    proptest! {
+        #[test]
+        fn chunks_out_never_share_a_byte_and_pages_go_whole(
+            steps in prop::collection::vec((0_u8..4, 1_u64..(4 << 20), any::<prop::sample::Index>()), 1..200)
+        ) {
+            let (mut chunks, mut out, mut next) = (Chunks::default(), Vec::<Chunk>::new(), 1_u64 << 40);
+            for (what, bytes, which) in steps {
+                let class = class_of(bytes);
+                match what {
+                    0 | 1 => {
+                        let chunk = chunks.take(class).unwrap_or_else(|| {
+                            chunks.add(next, page_of(class), class);
+                            next += page_of(class);
+                            chunks.take(class).expect("it was added")
+                        });
+                        prop_assert!(chunk.bytes == class);
+                        prop_assert!(out.iter().all(|other|
+                            other.addr + other.bytes <= chunk.addr || chunk.addr + class <= other.addr));
+                        out.push(chunk);
+                    }
+                    2 if !out.is_empty() => chunks.give(out.swap_remove(which.index(out.len()))),
+                    _ => {
+                        for page in chunks.take_idle_pages() {
+                            prop_assert!(out.iter().all(|chunk|
+                                chunk.addr < page.addr || chunk.addr >= page.addr + page.bytes));
+                        }
+                    }
+                }
+            }
+            for chunk in out {
+                chunks.give(chunk);
+            }
+            chunks.take_idle_pages();
+            prop_assert!(chunks.pages.is_empty() && chunks.idle.values().all(Vec::is_empty));
+        }
+    }
+}

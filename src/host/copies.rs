@@ -1,0 +1,176 @@
+//! Copies between page-locked host memory and the device, queued; and of other memory, by way of it.
+
+use std::collections::VecDeque;
+
+use bytemuck::Pod;
+
+use super::uses::{Span, Uses};
+use super::{HostBuf, HostPool, HostView, HostViewMut};
+use crate::device::{Device, Stream, StreamCore, ordered};
+use crate::error::{Error, Result};
+use crate::pool::{View, ViewMut, same_len};
+
+/// Bytes of a piece that goes through the ring: the bus is at its full speed, and a piece fits into a
+/// processor's cache.
+const PIECE: usize = 2 << 20;
+
+/// Pieces under way at once.
+const RING: usize = 4;
+
+/// Queues a copy that uses host memory, on `stream`, behind the copies that it meets there, and notes
+/// it.
+fn behind(
+    stream: &StreamCore,
+    device: &Device,
+    (uses, span): (&Uses, Span),
+    copy: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    if !device.same(&stream.device) {
+        let why = "it is of another device than the host memory's pool";
+        return Err(Error::invalid("stream", why));
+    }
+    stream.refuse_under_capture()?;
+    uses.conflicts(span).wait_on(&stream.timeline)?;
+    let outcome = copy();
+    // Noted after a failure too: it may be queued all the same.
+    uses.note(span, &stream.timeline);
+    outcome
+}
+
+impl<T: Pod> ViewMut<'_, T> {
+    /// Queues a copy of `src` into the elements, on `stream`, behind all that it must not overtake. Does
+    /// not wait: the host may write `src` again once [`HostBuf::get_mut`] gives it out.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] unless both have as many elements, if the stream is under capture or of another
+    /// device than one of them; what the driver said.
+    pub fn upload_from<'h>(self, stream: &Stream, src: impl Into<HostView<'h, T>>) -> Result<()>
+    where
+        T: 'h,
+    {
+        let src = src.into();
+        same_len("src", src.len(), self.len())?;
+        let core = stream.core();
+        behind(core, src.device(), (src.uses(), src.span()), || {
+            let queued = ordered(core, &[self.used()], || match self.bytes() {
+                0 => Ok(()),
+                bytes => {
+                    let from = src.addr() as *const u8;
+                    let backend = core.device.backend();
+                    // SAFETY: whoever made the view vouched for its range; the host memory lasts until
+                    // the copy that is noted is done, and nobody writes it until then.
+                    unsafe { backend.copy_in(self.addr(), from, bytes, core.raw) }
+                }
+            });
+            queued?
+        })
+    }
+}
+
+impl<T: Pod> View<'_, T> {
+    /// Queues a copy of the elements into `dst`, on `stream`, behind all that it must not overtake. Does
+    /// not wait: [`HostBuf::get`] does.
+    ///
+    /// # Errors
+    /// As [`ViewMut::upload_from`].
+    pub fn download_into<'h>(
+        &self,
+        stream: &Stream,
+        dst: impl Into<HostViewMut<'h, T>>,
+    ) -> Result<()>
+    where
+        T: 'h,
+    {
+        let dst = dst.into();
+        same_len("dst", dst.len(), self.len())?;
+        let core = stream.core();
+        behind(core, dst.device(), (dst.uses(), dst.span()), || {
+            let queued = ordered(core, &[self.used()], || match self.bytes() {
+                0 => Ok(()),
+                bytes => {
+                    let to = dst.addr() as *mut u8;
+                    let backend = core.device.backend();
+                    // SAFETY: whoever made the view vouched for its range; the host memory lasts until
+                    // the copy that is noted is done, and nobody looks at it until then.
+                    unsafe { backend.copy_out(to, self.addr(), bytes, core.raw) }
+                }
+            });
+            queued?
+        })
+    }
+}
+
+/// Elements of a piece.
+fn piece<T>() -> usize {
+    (PIECE / size_of::<T>().max(1)).max(1)
+}
+
+impl HostPool {
+    /// Copies `src`, memory of any kind, into `dst` on `stream` by way of a ring of page-locked pieces.
+    /// Returns when `src` was read; the last pieces may still be on their way.
+    ///
+    /// The host waits where the bus is slower than it. A stream's copies of other memory would hold the
+    /// host until they are done, and go at a part of the bus's speed.
+    ///
+    /// # Errors
+    /// As [`ViewMut::upload_from`] and [`HostPool::alloc`]; pieces before the error may have been copied.
+    pub fn stage_in<T: Pod>(&self, stream: &Stream, dst: ViewMut<'_, T>, src: &[T]) -> Result<()> {
+        same_len("src", src.len(), dst.len())?;
+        stream.core().refuse_under_capture()?;
+        let mut ring: VecDeque<HostBuf<T>> = VecDeque::new();
+        let mut left = dst;
+        for part in src.chunks(piece::<T>()) {
+            let mut buf = self.next_of(&mut ring, part.len())?;
+            buf.get_mut()?[..part.len()].copy_from_slice(part);
+            let (now, rest) = left.split_at(part.len())?;
+            left = rest;
+            now.upload_from(stream, buf.slice(..part.len())?)?;
+            ring.push_back(buf);
+        }
+        Ok(())
+    }
+
+    /// Copies `src` into `dst`, memory of any kind, on `stream` by way of a ring of page-locked pieces,
+    /// and waits for the copy.
+    ///
+    /// # Errors
+    /// As [`View::download_into`] and [`HostPool::alloc`]; pieces before the error may have been copied.
+    pub fn stage_out<T: Pod>(
+        &self,
+        stream: &Stream,
+        src: View<'_, T>,
+        dst: &mut [T],
+    ) -> Result<()> {
+        same_len("dst", dst.len(), src.len())?;
+        stream.core().refuse_under_capture()?;
+        let mut ring: VecDeque<HostBuf<T>> = VecDeque::new();
+        let mut parts = dst.chunks_mut(piece::<T>());
+        let mut queued = 0;
+        while queued < src.len() || !ring.is_empty() {
+            if queued < src.len() && ring.len() < RING {
+                let len = piece::<T>().min(src.len() - queued);
+                let mut buf = self.alloc_waiting::<T>(len)?;
+                src.slice(queued..queued + len)?
+                    .download_into(stream, &mut buf)?;
+                queued += len;
+                ring.push_back(buf);
+            } else if let (Some(buf), Some(part)) = (ring.pop_front(), parts.next()) {
+                part.copy_from_slice(buf.get()?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The piece of the ring to fill next, of at least `len` elements.
+    fn next_of<T: Pod>(&self, ring: &mut VecDeque<HostBuf<T>>, len: usize) -> Result<HostBuf<T>> {
+        match ring.pop_front() {
+            // The last piece is the only one that may be shorter.
+            Some(buf) if ring.len() + 1 >= RING => Ok(buf),
+            Some(buf) => {
+                ring.push_front(buf);
+                self.alloc_waiting(len)
+            }
+            None => self.alloc_waiting(len),
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! Page-locked host memory: what a GPU copies to and from while the host goes on.
+//!
+//! Taking such memory from the driver costs milliseconds, so a [`HostPool`] keeps it. Its buffers are
+//! the host's own, read and written as slices, and the source and destination of copies that are only
+//! queued ([`ViewMut::upload_from`], [`View::download_into`]). A buffer knows the copies that use it:
+//! the host gets at its elements when those are done, other streams' copies run behind them, and its
+//! memory is handed out again only then.
+//!
+//! Data that lies in memory of another kind goes up through a few buffers in turns,
+//! [`HostPool::stage_in`], and comes down likewise, [`HostPool::stage_out`].
+//!
+//! [`ViewMut::upload_from`]: crate::pool::ViewMut::upload_from
+//! [`View::download_into`]: crate::pool::View::download_into
+
+mod buf;
+mod chunks;
+mod copies;
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;
+mod uses;
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+
+pub use buf::{HostBuf, HostView, HostViewMut};
+
+use crate::device::{Device, beside, lock};
+use crate::error::{Bytes, Error, OutOfMemory, Result};
+use crate::pool::Counter;
+use crate::sync::Mutex;
+use chunks::{Chunk, Chunks};
+use uses::{Marks, Uses};
+
+/// How a [`HostPool`] is made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HostPoolConfig {
+    /// Most bytes the pool may hold; `None` for as much as the machine gives.
+    pub limit: Option<u64>,
+}
+
+impl HostPoolConfig {
+    /// Sets the most bytes the pool may hold.
+    #[must_use]
+    pub fn limit(mut self, bytes: u64) -> Self {
+        self.limit = Some(bytes);
+        self
+    }
+}
+
+/// Figures of a [`HostPool`], in bytes but where it says otherwise.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HostStats {
+    /// Page-locked memory held.
+    pub reserved: Counter,
+    /// Memory in buffers, as rounded.
+    pub allocated: Counter,
+    /// Memory of dropped buffers that queued copies still use.
+    pub pending: u64,
+    /// Times that the driver was asked for memory.
+    pub created: u64,
+    /// Times that it was given memory back.
+    pub released: u64,
+    /// Times that a request waited for copies to be done: see [`HostPool::alloc_waiting`].
+    pub waits: u64,
+}
+
+/// A pool of page-locked host memory, in the order of its device's streams. Cheap to clone; all clones
+/// are the same pool.
+///
+/// A buffer's memory is handed out again once the copies that use it are done; nothing waits on the host
+/// unless its name says so. Requests are rounded up to a power of two, above 512 KiB to an eighth of one. Small ones share pages of
+/// 1 MiB.
+///
+/// Safe to use from any thread. The last buffer's memory goes back when that is dropped, after the pool.
+///
+/// ```
+/// use warpool::{Device, Pool, PoolConfig, host::{HostPool, HostPoolConfig}};
+///
+/// # fn main() -> warpool::Result<()> {
+/// let device = Device::host()?;
+/// let (pool, stream) = (Pool::new(&device, PoolConfig::default())?, device.stream()?);
+/// let host = HostPool::new(&device, HostPoolConfig::default());
+///
+/// let mut batch = host.alloc::<f32>(1024)?;
+/// batch.get_mut()?.fill(0.5);
+/// let mut on_device = pool.alloc_typed::<f32>(&stream, 1024)?;
+/// on_device.view_mut().upload_from(&stream, batch.view())?; // Returns at once.
+/// let mut back = host.alloc::<f32>(1024)?;
+/// on_device.view().download_into(&stream, back.view_mut())?;
+/// assert_eq!(back.get()?, [0.5; 1024]); // Waits for the copies.
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct HostPool {
+    inner: Arc<Inner>,
+}
+
+/// Memory of a dropped buffer, and the copies that use it.
+struct Pending {
+    chunk: Chunk,
+    marks: Marks,
+}
+
+#[derive(Default)]
+struct State {
+    chunks: Chunks,
+    pending: Vec<Pending>,
+    stats: HostStats,
+}
+
+pub(crate) struct Inner {
+    device: Device,
+    limit: u64,
+    state: Mutex<State>,
+}
+
+/// Counts `bytes` more.
+fn add(counter: &mut Counter, bytes: u64) {
+    counter.allocated += bytes;
+    counter.current += bytes;
+    counter.peak = counter.peak.max(counter.current);
+}
+
+/// Counts `bytes` less.
+fn take(counter: &mut Counter, bytes: u64) {
+    counter.freed += bytes;
+    counter.current -= bytes;
+}
+
+impl HostPool {
+    /// Makes a pool of host memory for copies to and from `device`. Takes no memory yet.
+    #[must_use]
+    pub fn new(device: &Device, config: HostPoolConfig) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                device: device.clone(),
+                limit: config.limit.unwrap_or(u64::MAX),
+                state: Mutex::default(),
+            }),
+        }
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.inner.device
+    }
+
+    /// A buffer of `len` elements, with what its memory held before, or zeros.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] beyond the limit, or where the machine has no more memory: copies under way
+    /// may still hold some, which [`HostPool::alloc_waiting`] waits for. [`Error::Invalid`] for a length
+    /// beyond all addresses; what the driver said.
+    pub fn alloc<T: Pod>(&self, len: usize) -> Result<HostBuf<T>> {
+        self.alloc_or(len, |_| Ok(false))
+    }
+
+    /// As [`HostPool::alloc`], and where memory is short, waits on the host for copies that use memory of
+    /// dropped buffers, the oldest first.
+    ///
+    /// # Errors
+    /// As [`HostPool::alloc`].
+    pub fn alloc_waiting<T: Pod>(&self, len: usize) -> Result<HostBuf<T>> {
+        self.alloc_or(len, Inner::wait_for_oldest)
+    }
+
+    fn alloc_or<T: Pod>(
+        &self,
+        len: usize,
+        else_wait: impl Fn(&Inner) -> Result<bool>,
+    ) -> Result<HostBuf<T>> {
+        let bytes = len.checked_mul(size_of::<T>()).map(|bytes| bytes as u64);
+        let bytes = bytes
+            .filter(|&bytes| bytes <= chunks::MOST)
+            .ok_or_else(|| {
+                Error::invalid(
+                    "len",
+                    format!("{len} elements are more than there are addresses"),
+                )
+            })?;
+        if align_of::<T>() as u64 > chunks::LEAST {
+            let why = format!(
+                "elements aligned to {} bytes have no place here",
+                align_of::<T>()
+            );
+            return Err(Error::invalid("T", why));
+        }
+        let chunk = match bytes {
+            0 => None,
+            _ => Some(self.inner.take(bytes, else_wait)?),
+        };
+        Ok(HostBuf {
+            pool: Arc::clone(&self.inner),
+            chunk,
+            len,
+            uses: Uses::default(),
+            element: PhantomData,
+        })
+    }
+
+    /// Gives idle memory back to the machine; gives its bytes. Memory that copies use is not idle.
+    ///
+    /// # Errors
+    /// What the driver said; what was given back until then stays so.
+    #[doc(alias = "empty_cache")]
+    pub fn trim(&self) -> Result<u64> {
+        self.inner.reap()?;
+        self.inner.release_idle()
+    }
+
+    /// The pool's figures, all of one moment.
+    #[must_use]
+    pub fn stats(&self) -> HostStats {
+        let state = lock(&self.inner.state);
+        let mut stats = state.stats;
+        stats.pending = state.pending.iter().map(|entry| entry.chunk.bytes).sum();
+        stats
+    }
+}
+
+impl fmt::Debug for HostPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reserved = Bytes(self.stats().reserved.current);
+        write!(f, "HostPool({reserved} on {:?})", self.inner.device)
+    }
+}
+
+impl Inner {
+    /// Memory for `bytes`: idle, or of copies that are done by now, or new, or what there is once idle
+    /// memory of other sizes was given back, or once `else_wait` has waited.
+    fn take(&self, bytes: u64, else_wait: impl Fn(&Self) -> Result<bool>) -> Result<Chunk> {
+        let class = chunks::class_of(bytes);
+        loop {
+            if let Some(chunk) = self.take_idle(class) {
+                return Ok(chunk);
+            }
+            self.reap()?;
+            if let Some(chunk) = self.take_idle(class) {
+                return Ok(chunk);
+            }
+            if self.grow(class)? || (self.release_idle()? > 0 && self.grow(class)?) {
+                continue;
+            }
+            if !else_wait(self)? {
+                return Err(self.out_of_memory(class));
+            }
+        }
+    }
+
+    fn take_idle(&self, class: u64) -> Option<Chunk> {
+        let mut state = lock(&self.state);
+        let chunk = state.chunks.take(class)?;
+        add(&mut state.stats.allocated, class);
+        Some(chunk)
+    }
+
+    /// Takes memory for a chunk of `class` from the machine; false where there is no more, or the limit
+    /// is reached.
+    fn grow(&self, class: u64) -> Result<bool> {
+        let bytes = chunks::page_of(class);
+        {
+            // Counted before it is there, so that two threads cannot pass the limit together.
+            let mut state = lock(&self.state);
+            if state.stats.reserved.current + bytes > self.limit {
+                return Ok(false);
+            }
+            add(&mut state.stats.reserved, bytes);
+        }
+        let made = self.device.backend().host_alloc(bytes);
+        let mut state = lock(&self.state);
+        match made {
+            Ok(addr) => {
+                state.stats.created += 1;
+                state.chunks.add(addr, bytes, class);
+                Ok(true)
+            }
+            Err(error) => {
+                take(&mut state.stats.reserved, bytes);
+                if error.is_device_exhausted() {
+                    Ok(false)
+                } else {
+                    Err(error)
+                }
+            }
+        }
+    }
+
+    /// Makes memory idle whose copies are done.
+    fn reap(&self) -> Result<()> {
+        let all = std::mem::take(&mut lock(&self.state).pending);
+        let mut outcome = Ok(());
+        let (mut done, mut left) = (Vec::new(), Vec::new());
+        for entry in all {
+            // After an error the rest is kept as it is, unasked.
+            match outcome.is_ok().then(|| entry.marks.are_done()) {
+                Some(Ok(true)) => done.push(entry),
+                Some(Err(error)) => {
+                    outcome = Err(error);
+                    left.push(entry);
+                }
+                _ => left.push(entry),
+            }
+        }
+        let mut state = lock(&self.state);
+        for entry in done {
+            state.chunks.give(entry.chunk);
+        }
+        left.append(&mut state.pending);
+        state.pending = left;
+        outcome
+    }
+
+    /// Waits for the copies of the buffer dropped first; false where there is none.
+    fn wait_for_oldest(&self) -> Result<bool> {
+        let marks = {
+            let mut state = lock(&self.state);
+            let Some(marks) = state.pending.first().map(|entry| entry.marks.clone()) else {
+                return Ok(false);
+            };
+            state.stats.waits += 1;
+            marks
+        };
+        marks.wait().map(|()| true)
+    }
+
+    /// Gives idle memory back; gives its bytes.
+    fn release_idle(&self) -> Result<u64> {
+        let idle = lock(&self.state).chunks.take_idle_pages();
+        let (mut released, mut outcome) = (0, Ok(()));
+        for page in idle {
+            if outcome.is_ok() {
+                outcome = self.device.backend().host_free(page.addr, page.bytes);
+            }
+            let mut state = lock(&self.state);
+            if outcome.is_ok() {
+                take(&mut state.stats.reserved, page.bytes);
+                state.stats.released += 1;
+                released += page.bytes;
+            } else {
+                state.chunks.add(page.addr, page.bytes, page.class);
+            }
+        }
+        outcome.map(|()| released)
+    }
+
+    /// Takes a buffer's memory back, for later.
+    fn give(&self, chunk: Chunk, marks: Marks) {
+        let mut state = lock(&self.state);
+        take(&mut state.stats.allocated, chunk.bytes);
+        match marks.is_empty() {
+            true => state.chunks.give(chunk),
+            false => state.pending.push(Pending { chunk, marks }),
+        }
+    }
+
+    fn out_of_memory(&self, class: u64) -> Error {
+        let stats = lock(&self.state).stats;
+        Error::OutOfMemory(Box::new(OutOfMemory {
+            requested: class,
+            live: stats.allocated.current,
+            reserved: stats.reserved.current,
+            limit: self.limit,
+            device_free: None,
+            ..OutOfMemory::default()
+        }))
+    }
+}
+
+impl Drop for Inner {
+    /// Waits for the copies that still use the pool's memory. Memory whose copies cannot be waited for
+    /// is kept: it may be written to yet.
+    fn drop(&mut self) {
+        let state = std::mem::take(self.state.get_mut());
+        let device = self.device.clone();
+        beside(move || {
+            let State {
+                mut chunks,
+                pending,
+                ..
+            } = state;
+            for Pending { chunk, marks } in pending {
+                if marks.wait().is_ok() {
+                    chunks.give(chunk);
+                }
+            }
+            for page in chunks.take_idle_pages() {
+                // Nothing is lost by a failure but memory that the driver will not take.
+                let _ = device.backend().host_free(page.addr, page.bytes);
+            }
+        });
+    }
+}

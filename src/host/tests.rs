@@ -1,0 +1,389 @@
+use std::sync::mpsc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::device::Stream;
+use crate::device::sim::SimConfig;
+use crate::pool::{Pool, PoolBuf, PoolConfig};
+
+const MIB: usize = 1 << 20;
+
+struct Ground {
+    device: Device,
+    pool: Pool,
+    host: HostPool,
+    streams: Vec<Stream>,
+}
+
+fn on(device: Device, config: HostPoolConfig) -> Ground {
+    Ground {
+        pool: Pool::new(&device, PoolConfig::default()).unwrap(),
+        host: HostPool::new(&device, config),
+        streams: (0..3).map(|_| device.stream().unwrap()).collect(),
+        device,
+    }
+}
+
+fn ground() -> Ground {
+    on(Device::host().unwrap(), HostPoolConfig::default())
+}
+
+impl Ground {
+    fn numbers(&self, from: u32, len: usize) -> HostBuf<u32> {
+        let mut buf = self.host.alloc::<u32>(len).unwrap();
+        for (at, number) in buf.get_mut().unwrap().iter_mut().enumerate() {
+            *number = from + at as u32;
+        }
+        buf
+    }
+
+    fn device_buf(&self, len: usize) -> PoolBuf<u32> {
+        self.pool.alloc_typed(&self.streams[0], len).unwrap()
+    }
+
+    /// Holds a stream up until what it gives is dropped.
+    fn hold(&self, stream: &Stream) -> mpsc::Sender<()> {
+        let (release, held) = mpsc::channel::<()>();
+        let work = Box::new(move || _ = held.recv());
+        self.device.backend().host_call(stream.raw(), work).unwrap();
+        release
+    }
+
+    /// That nothing is left once the buffers are gone and the streams are done.
+    fn is_clean(&self) {
+        for stream in &self.streams {
+            stream.synchronize().unwrap();
+        }
+        self.host.trim().unwrap();
+        let stats = self.host.stats();
+        assert_eq!(
+            (
+                stats.reserved.current,
+                stats.allocated.current,
+                stats.pending
+            ),
+            (0, 0, 0)
+        );
+        assert_eq!(
+            (stats.created, self.device.backend().counts().host_bytes),
+            (stats.released, 0)
+        );
+        assert_eq!(stats.reserved.allocated, stats.reserved.freed);
+    }
+}
+
+#[test]
+fn what_goes_up_comes_down_whole_and_in_parts() {
+    let ground = ground();
+    let [a, b, _] = &ground.streams[..] else {
+        unreachable!()
+    };
+    let up = ground.numbers(7, 1000);
+    let mut there = ground.device_buf(1000);
+    there.view_mut().upload_from(a, &up).unwrap();
+    there
+        .slice_mut(10..20)
+        .unwrap()
+        .upload_from(b, up.slice(500..510).unwrap())
+        .unwrap();
+    let mut down = ground.host.alloc::<u32>(1003).unwrap();
+    there
+        .view()
+        .download_into(a, down.slice_mut(3..).unwrap())
+        .unwrap();
+    let expected: Vec<u32> = (0..1000)
+        .map(|at| 7 + at + if (10..20).contains(&at) { 490 } else { 0 })
+        .collect();
+    assert_eq!(down.get().unwrap()[3..], expected);
+    drop((up, down));
+    ground.is_clean();
+}
+
+#[test]
+fn a_dropped_buffer_is_not_handed_out_while_a_copy_reads_it() {
+    let ground = ground();
+    let mut there = ground.device_buf(MIB);
+    let held = ground.hold(&ground.streams[0]);
+    let up = ground.numbers(1, MIB);
+    let addr = up.addr();
+    there
+        .view_mut()
+        .upload_from(&ground.streams[0], &up)
+        .unwrap();
+    drop(up);
+    assert_eq!(ground.host.stats().pending, 4 << 20);
+    let other = ground.numbers(90, MIB);
+    assert_ne!(other.addr(), addr);
+    drop(held);
+    assert!(
+        there
+            .download()
+            .unwrap()
+            .iter()
+            .enumerate()
+            .all(|(at, &n)| n == 1 + at as u32)
+    );
+    let again = ground.host.alloc::<u32>(MIB).unwrap();
+    assert_eq!(again.addr(), addr);
+    drop((other, again));
+    ground.is_clean();
+}
+
+#[test]
+fn the_host_waits_for_the_copies_that_it_meets_and_no_others() {
+    let ground = ground();
+    let there = ground
+        .pool
+        .alloc_from(&ground.streams[0], &[5_u32; 64])
+        .unwrap();
+    let mut there_too = ground.device_buf(64);
+    let (mut down, mut up) = (ground.numbers(0, 64), ground.numbers(100, 64));
+    ground.streams[0].synchronize().unwrap();
+    let held = ground.hold(&ground.streams[0]);
+    there
+        .view()
+        .download_into(&ground.streams[0], &mut down)
+        .unwrap();
+    there_too
+        .view_mut()
+        .upload_from(&ground.streams[0], &up)
+        .unwrap();
+    assert!(!down.is_idle().unwrap() && !up.is_idle().unwrap());
+    // Read beside a copy that reads; this would wait for ever otherwise.
+    assert_eq!(up.get().unwrap()[0], 100);
+    let waits = std::thread::spawn(move || {
+        up.get_mut().unwrap()[0] = 1;
+        (down.get().unwrap().to_vec(), up)
+    });
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert!(!waits.is_finished());
+    drop(held);
+    let (down, up) = waits.join().unwrap();
+    assert_eq!(down, [5; 64]);
+    assert!(up.is_idle().unwrap());
+    assert_eq!(there_too.download().unwrap()[0], 100);
+}
+
+#[test]
+fn copies_of_two_streams_that_meet_in_host_memory_run_in_order() {
+    let ground = ground();
+    let [a, b, c] = &ground.streams[..] else {
+        unreachable!()
+    };
+    let first = ground.pool.alloc_from(a, &[1_u32; 4096]).unwrap();
+    let second = ground.pool.alloc_from(a, &[2_u32; 4096]).unwrap();
+    let mut third = ground.device_buf(4096);
+    let mut between = ground.host.alloc::<u32>(4096).unwrap();
+    let held = ground.hold(a);
+    first.view().download_into(a, &mut between).unwrap();
+    third.view_mut().upload_from(b, &between).unwrap();
+    second.view().download_into(c, &mut between).unwrap();
+    drop(held);
+    assert_eq!(third.download().unwrap(), [1; 4096]);
+    assert_eq!(between.get().unwrap(), [2; 4096]);
+}
+
+#[test]
+fn memory_beyond_the_limit_is_refused_until_copies_are_done() {
+    let ground = on(
+        Device::host().unwrap(),
+        HostPoolConfig::default().limit(8 << 20),
+    );
+    let mut there = ground.device_buf(MIB);
+    let held = ground.hold(&ground.streams[0]);
+    let up = ground.numbers(3, MIB);
+    there
+        .view_mut()
+        .upload_from(&ground.streams[0], &up)
+        .unwrap();
+    drop(up);
+    let kept = ground.host.alloc::<u8>(4 * MIB).unwrap();
+    let refused = ground.host.alloc::<u8>(3 * MIB).unwrap_err();
+    assert!(matches!(refused, Error::OutOfMemory(_)), "{refused}");
+    let host = ground.host.clone();
+    let waits = std::thread::spawn(move || host.alloc_waiting::<u8>(3 * MIB));
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert!(!waits.is_finished());
+    drop(held);
+    drop(waits.join().unwrap().unwrap());
+    assert!(ground.host.stats().waits > 0 && ground.host.stats().reserved.peak <= 8 << 20);
+    // Nothing to wait for: an error, and no wait without an end.
+    assert!(ground.host.alloc_waiting::<u8>(9 * MIB).is_err());
+    drop(kept);
+    ground.is_clean();
+}
+
+#[test]
+fn what_cannot_be_copied_is_refused() {
+    let (ground, elsewhere) = (ground(), self::ground());
+    let up = ground.numbers(0, 16);
+    let mut there = ground.device_buf(16);
+    assert!(
+        there
+            .slice_mut(..8)
+            .unwrap()
+            .upload_from(&ground.streams[0], &up)
+            .is_err()
+    );
+    assert!(
+        there
+            .view_mut()
+            .upload_from(&elsewhere.streams[0], &up)
+            .is_err()
+    );
+    let mut far = elsewhere.device_buf(16);
+    assert!(
+        far.view_mut()
+            .upload_from(&elsewhere.streams[0], &up)
+            .is_err()
+    );
+    assert!(up.slice(3..17).is_err() && ground.host.alloc::<u64>(usize::MAX / 4).is_err());
+    let capture = ground.streams[0].begin_capture().unwrap();
+    assert!(
+        there
+            .view_mut()
+            .upload_from(&ground.streams[0], &up)
+            .is_err()
+    );
+    drop(capture);
+    assert!(up.is_idle().unwrap());
+}
+
+#[test]
+fn nothing_is_copied_for_no_elements() {
+    let ground = ground();
+    let empty = ground.numbers(0, 0);
+    ground
+        .device_buf(4)
+        .slice_mut(2..2)
+        .unwrap()
+        .upload_from(&ground.streams[0], &empty)
+        .unwrap();
+    assert!(empty.get().unwrap().is_empty() && empty.is_empty());
+    assert_eq!(ground.host.stats().created, 0);
+}
+
+#[test]
+fn staged_data_arrives_whatever_its_length() {
+    let ground = on(
+        Device::host().unwrap(),
+        HostPoolConfig::default().limit(16 << 20),
+    );
+    let stream = &ground.streams[1];
+    for len in [0, 1, 1000, MIB / 2, MIB / 2 + 1, 3 * MIB + 77] {
+        let data: Vec<u32> = (0..len as u32)
+            .map(|at| at.wrapping_mul(2_654_435_761))
+            .collect();
+        let mut there = ground.device_buf(len);
+        ground
+            .host
+            .stage_in(stream, there.view_mut(), &data)
+            .unwrap();
+        let mut back = vec![0; len];
+        ground
+            .host
+            .stage_out(stream, there.view(), &mut back)
+            .unwrap();
+        assert!(back == data, "{len} elements");
+    }
+    assert!(ground.host.stats().reserved.peak <= 16 << 20);
+    assert!(
+        ground
+            .host
+            .stage_in(stream, ground.device_buf(2).view_mut(), &[1_u32])
+            .is_err()
+    );
+    ground.is_clean();
+}
+
+#[test]
+fn memory_outlives_a_pool_dropped_under_queued_copies() {
+    let Ground {
+        device,
+        pool,
+        host,
+        streams,
+    } = ground();
+    let mut there = pool.alloc_typed::<u8>(&streams[0], 3 * MIB).unwrap();
+    let (release, held) = mpsc::channel::<()>();
+    let work = Box::new(move || _ = held.recv());
+    device.backend().host_call(streams[0].raw(), work).unwrap();
+    let mut up = host.alloc::<u8>(3 * MIB).unwrap();
+    up.get_mut().unwrap().fill(9);
+    there.view_mut().upload_from(&streams[0], &up).unwrap();
+    drop(host);
+    let gone = std::thread::spawn(move || drop(up));
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert!(device.backend().counts().host_bytes > 0 && !gone.is_finished());
+    drop(release);
+    gone.join().unwrap();
+    assert_eq!(device.backend().counts().host_bytes, 0);
+    assert!(there.download().unwrap().iter().all(|&byte| byte == 9));
+}
+
+/// A step of a random program.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Write(usize, u32),
+    Up(usize, usize, usize),
+    Down(usize, usize, usize),
+    Renew(usize),
+    Read(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let three = 0_usize..3;
+    prop_oneof![
+        (three.clone(), any::<u32>()).prop_map(|(at, value)| Step::Write(at, value)),
+        (three.clone(), three.clone(), three.clone()).prop_map(|(s, h, d)| Step::Up(s, h, d)),
+        (three.clone(), three.clone(), three.clone()).prop_map(|(s, h, d)| Step::Down(s, h, d)),
+        three.clone().prop_map(Step::Renew),
+        three.prop_map(Step::Read),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_value_is_what_the_steps_one_after_another_leave(
+        seed: u64, steps in prop::collection::vec(step(), 1..60)
+    ) {
+        let device = Device::sim(&SimConfig::default().with_seed(seed)).unwrap();
+        let ground = on(device, HostPoolConfig::default());
+        let mut hosts: Vec<_> = (0..3).map(|at| ground.numbers(at * 100, 8)).collect();
+        let mut devices: Vec<_> = (0..3).map(|_| ground.pool.alloc_zeroed::<u32>(&ground.streams[0], 8).unwrap()).collect();
+        let mut said: Vec<Vec<u32>> = (0..3).map(|at| (at * 100..at * 100 + 8).collect()).collect();
+        let mut there = vec![vec![0; 8]; 3];
+        for step in steps {
+            match step {
+                Step::Write(at, value) => {
+                    hosts[at].get_mut().unwrap()[3] = value;
+                    said[at][3] = value;
+                }
+                Step::Up(stream, host, to) => {
+                    devices[to].view_mut().upload_from(&ground.streams[stream], &hosts[host]).unwrap();
+                    there[to] = said[host].clone();
+                }
+                Step::Down(stream, host, from) => {
+                    devices[from].view().download_into(&ground.streams[stream], &mut hosts[host]).unwrap();
+                    said[host] = there[from].clone();
+                }
+                Step::Renew(at) => {
+                    let old = std::mem::replace(&mut hosts[at], ground.host.alloc(8).unwrap());
+                    drop(old);
+                    hosts[at].get_mut().unwrap().copy_from_slice(&[at as u32; 8]);
+                    said[at] = vec![at as u32; 8];
+                }
+                Step::Read(at) => prop_assert_eq!(hosts[at].get().unwrap(), &said[at][..]),
+            }
+        }
+        for at in 0..3 {
+            prop_assert_eq!(hosts[at].get().unwrap(), &said[at][..]);
+            prop_assert_eq!(devices[at].download().unwrap(), there[at].clone());
+        }
+        drop(hosts);
+        ground.is_clean();
+    }
+}

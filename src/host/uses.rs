@@ -1,0 +1,130 @@
+//! The queued copies that use a buffer's memory.
+
+use std::sync::Arc;
+
+use crate::device::{Timeline, lock};
+use crate::error::Result;
+use crate::sync::Mutex;
+
+/// Entries beyond which those that are done are taken out.
+const MANY: usize = 16;
+
+/// A copy: which bytes, and whether it writes them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) from: u64,
+    pub(super) to: u64,
+    pub(super) writes: bool,
+}
+
+impl Span {
+    fn meets(&self, other: &Self) -> bool {
+        self.from < other.to && other.from < self.to && (self.writes || other.writes)
+    }
+}
+
+/// A copy on a stream, done with its tick.
+struct Entry {
+    span: Span,
+    timeline: Arc<Timeline>,
+    tick: u64,
+}
+
+/// All copies of a buffer that may not be done.
+#[derive(Default)]
+pub(super) struct Uses(Mutex<Vec<Entry>>);
+
+/// Streams up to a tick.
+#[derive(Clone, Default)]
+pub(super) struct Marks(Vec<(Arc<Timeline>, u64)>);
+
+impl Marks {
+    fn raise(&mut self, timeline: &Arc<Timeline>, tick: u64) {
+        match self
+            .0
+            .iter_mut()
+            .find(|(known, _)| known.uid == timeline.uid)
+        {
+            Some((_, known)) => *known = tick.max(*known),
+            None => self.0.push((Arc::clone(timeline), tick)),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether all is done; asks the driver where that is not known.
+    pub(super) fn are_done(&self) -> Result<bool> {
+        for (timeline, tick) in &self.0 {
+            if timeline.done() < *tick && timeline.poll_to(*tick)? < *tick {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Waits on the host until all is done.
+    pub(super) fn wait(&self) -> Result<()> {
+        for (timeline, tick) in &self.0 {
+            timeline.sync_to(*tick)?;
+        }
+        Ok(())
+    }
+
+    /// Makes `stream` wait on the device until all is done.
+    pub(super) fn wait_on(&self, stream: &Timeline) -> Result<()> {
+        for (timeline, tick) in &self.0 {
+            if timeline.uid != stream.uid {
+                stream.wait_for(timeline, *tick)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Uses {
+    /// What `span` has to run behind.
+    pub(super) fn conflicts(&self, span: Span) -> Marks {
+        let mut marks = Marks::default();
+        for entry in lock(&self.0).iter().filter(|entry| entry.span.meets(&span)) {
+            if entry.timeline.done() < entry.tick {
+                marks.raise(&entry.timeline, entry.tick);
+            }
+        }
+        marks
+    }
+
+    /// Everything.
+    pub(super) fn all(&self) -> Marks {
+        let mut marks = Marks::default();
+        for entry in lock(&self.0).iter() {
+            if entry.timeline.done() < entry.tick {
+                marks.raise(&entry.timeline, entry.tick);
+            }
+        }
+        marks
+    }
+
+    /// Notes a copy that `timeline`'s stream was given.
+    pub(super) fn note(&self, span: Span, timeline: &Arc<Timeline>) {
+        let tick = timeline.open_tick();
+        let mut entries = lock(&self.0);
+        if let Some(same) = entries
+            .iter_mut()
+            .find(|entry| entry.span == span && entry.timeline.uid == timeline.uid)
+        {
+            same.tick = tick;
+            return;
+        }
+        if entries.len() >= MANY {
+            entries.retain(|entry| entry.timeline.done() < entry.tick);
+        }
+        let timeline = Arc::clone(timeline);
+        entries.push(Entry {
+            span,
+            timeline,
+            tick,
+        });
+    }
+}
