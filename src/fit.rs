@@ -273,9 +273,7 @@ impl<S: FnMut(usize) -> Result<()>> Trial<'_, S> {
         if self.fits(search.size(0))?.is_ok() {
             self.fits.clear();
         }
-        if let Err(error) = self.fits(search.size(0))? {
-            return Err(error);
-        }
+        self.fits(search.size(0))??;
         let mut reserved = self.pool.stats().reserved.peak;
         // Sizes from the first up to `fits` do, from `fails` on none does.
         let (mut fits, mut fails) = (0, search.count());

@@ -132,7 +132,7 @@ mod tests {
                 class >= bytes && class_of(class) == class,
                 "{bytes}: {class}"
             );
-            assert!(class % 512 == 0 && page_of(class) % class == 0);
+            assert!(class.is_multiple_of(512) && page_of(class).is_multiple_of(class));
             let waste = if class > SHARES {
                 bytes / 8 + 1
             } else {
