@@ -95,6 +95,14 @@ pub(crate) struct Own {
     pub(crate) state: Latch<LaneState>,
 }
 
+/// What threads of other streams write, likewise apart.
+#[repr(align(128))]
+pub(super) struct Others {
+    outstanding: Outstanding,
+    /// Blocks of this lane that were freed on others.
+    pub(super) elsewhere: Elsewhere,
+}
+
 /// See the module documentation.
 #[repr(align(128))]
 pub(crate) struct Lane {
@@ -110,9 +118,7 @@ pub(crate) struct Lane {
     pub(crate) hold: Arc<SlotHold>,
     /// Of a lane whose blocks are parts of a graph's memory.
     pub(super) private: Option<Arc<Private>>,
-    outstanding: Outstanding,
-    /// Blocks of this lane that were freed on others.
-    pub(super) elsewhere: Elsewhere,
+    pub(super) others: Others,
 }
 
 /// Held by every lane of a slot, which another stream may have once all are gone.
@@ -189,21 +195,11 @@ impl Drop for Counted<'_> {
 }
 
 impl Lane {
-    /// A lane that owns itself until it is retired and its blocks are freed.
-    pub(crate) fn new(
-        shared: &Arc<Shared>,
-        stream: &Arc<StreamCore>,
-        slot: StreamIndex,
-        hold: &Arc<SlotHold>,
-    ) -> Arc<Self> {
-        Self::make(shared, stream, slot, hold, None)
-    }
-
     /// A lane for blocks of `private` memory on the stream of `home`. It has no cache and ends when
     /// its blocks are freed and [`Lane::leave`] is called once more.
     pub(super) fn new_private(home: &Self, private: Arc<Private>) -> Arc<Self> {
         let (shared, stream) = (&home.shared, &home.stream);
-        let lane = Self::make(shared, stream, home.slot, &home.hold, Some(private));
+        let lane = Self::new(shared, stream, home.slot, &home.hold, Some(private));
         let mut state = latch(&lane.own.state);
         (state.aside, state.retired) = (true, true);
         drop(state);
@@ -211,7 +207,9 @@ impl Lane {
         lane
     }
 
-    fn make(
+    /// A lane that the pool holds until it is retired and its blocks are freed; `private` where those are
+    /// parts of a graph's memory.
+    pub(crate) fn new(
         shared: &Arc<Shared>,
         stream: &Arc<StreamCore>,
         slot: StreamIndex,
@@ -239,10 +237,12 @@ impl Lane {
             slot,
             hold: Arc::clone(hold),
             private,
-            outstanding: Outstanding::new(),
-            elsewhere: Elsewhere::new(),
+            others: Others {
+                outstanding: Outstanding::new(),
+                elsewhere: Elsewhere::new(),
+            },
         });
-        // Taken back by `end`.
+        // Held there until `end`.
         shared.counts.add(&lane);
         lane
     }
@@ -275,7 +275,7 @@ impl Lane {
             state.miss(bytes);
             return (0, MISSED);
         };
-        (state.counters).allocate(bytes, requested, &self.elsewhere);
+        (state.counters).allocate(bytes, requested, &self.others.elsewhere);
         (kept.addr, kept.id)
     }
 
@@ -298,13 +298,13 @@ impl Lane {
         if !state.retired {
             state.pending -= 1;
         }
-        (state.counters).allocate(bytes, requested, &self.elsewhere);
+        (state.counters).allocate(bytes, requested, &self.others.elsewhere);
         state.missed
     }
 
     /// Counts under the latch.
     pub(super) fn count<T>(&self, count: impl FnOnce(&mut Counters, &Elsewhere) -> T) -> T {
-        count(&mut latch(&self.own.state).counters, &self.elsewhere)
+        count(&mut latch(&self.own.state).counters, &self.others.elsewhere)
     }
 
     /// Bytes in the cache.
@@ -341,7 +341,7 @@ impl Lane {
             return self.alloc_aside(bytes, requested);
         }
         if let Some(kept) = state.cache.pop(bytes) {
-            (state.counters).allocate(bytes, requested, &self.elsewhere);
+            (state.counters).allocate(bytes, requested, &self.others.elsewhere);
             return Ok(Block::new(self, kept.id, kept.addr, bytes, requested));
         }
         state.miss(bytes);
@@ -381,7 +381,7 @@ impl Lane {
 
     /// Counts one block more that ends the lane when it leaves. Of a lane that is retired.
     pub(super) fn enter(&self) {
-        self.outstanding.enter();
+        self.others.outstanding.enter();
     }
 
     /// The capture the lane is under.
@@ -498,7 +498,7 @@ impl Lane {
             drop(state);
             return self.free_by_core(home, block, requested);
         }
-        home.elsewhere.add(block.bytes, requested);
+        home.others.elsewhere.add(block.bytes, requested);
         state.cache.push(block);
         drop(state);
         if !seeded!("foreign-free-holds-its-lane") {
@@ -533,7 +533,7 @@ impl Lane {
         let leaves = !at_home || state.retired;
         match at_home {
             true => state.counters.free(block.bytes, requested),
-            false => home.elsewhere.add(block.bytes, requested),
+            false => home.others.elsewhere.add(block.bytes, requested),
         }
         if self.has_room(&state, block.bytes) {
             state.cache.push(block);
@@ -625,7 +625,7 @@ impl Lane {
         drop(state);
         self.drain(core);
         self.drain_batches(core);
-        if self.outstanding.retire(out) {
+        if self.others.outstanding.retire(out) {
             self.end();
         }
     }
@@ -633,7 +633,7 @@ impl Lane {
     /// One block of this lane is gone, freed elsewhere or after the lane was retired. The lane may
     /// be gone afterwards.
     pub(super) fn leave(&self) {
-        if self.outstanding.leave() {
+        if self.others.outstanding.leave() {
             self.end();
         }
     }

@@ -8,8 +8,7 @@ use std::sync::atomic::Ordering;
 
 use crate::sync::AtomicI64;
 
-/// See the module documentation. On a cache line of its own: other streams' threads write it.
-#[repr(align(128))]
+/// See the module documentation.
 pub(super) struct Outstanding(AtomicI64);
 
 impl Outstanding {

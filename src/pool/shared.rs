@@ -211,7 +211,7 @@ impl Shared {
         slot: StreamIndex,
         hold: &Arc<SlotHold>,
     ) -> Arc<Lane> {
-        let lane = Lane::new(self, stream.core(), slot, hold);
+        let lane = Lane::new(self, stream.core(), slot, hold, None);
         // The pool watches the stream by now: a capture that this does not see finds the lane.
         if let Some(recorder) = stream.recorder() {
             lane.route(Some(&recorder));

@@ -12,10 +12,10 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::shared::Shared;
+use super::snapshot::{Piece, PieceState};
 use super::{Block, Pool};
 use crate::device::{Addr, Stream, lock};
 use crate::error::{Bytes, Result};
-use crate::heap::State;
 use crate::sync::Mutex;
 
 /// Tag of blocks allocated without one.
@@ -219,38 +219,16 @@ impl Shared {
             let blocks = lock(&tracker.entries).live.values().cloned().collect();
             return LeakReport::new(blocks);
         }
-        let lanes = self.all_lanes();
-        let core = self.core.lock();
-        let cached = self.cached(&lanes);
-        let uid = |slot: u32| {
-            let state = core.streams[slot as usize].as_ref();
-            state.map_or(0, |state| state.timeline.uid)
+        let pieces = self.snapshot().pieces.into_iter();
+        let live = pieces.filter(|piece| piece.state == PieceState::Live);
+        let block = |piece: Piece| LiveBlock {
+            addr: piece.addr,
+            bytes: piece.bytes,
+            stream: piece.stream.unwrap_or(0),
+            tag: piece.tag,
+            backtrace: None,
         };
-        let slabs = core.slabs.by_extent();
-        let mut blocks = Vec::new();
-        let taken = core.extents.iter();
-        for (id, extent) in taken.filter(|(_, extent)| extent.state == State::Allocated) {
-            let Some(&slab) = slabs.get(&id) else {
-                blocks.push(LiveBlock {
-                    addr: self.base + extent.start,
-                    bytes: extent.bytes,
-                    stream: uid(extent.slot),
-                    tag: core.is_graphs(extent).then_some(super::snapshot::GRAPH),
-                    backtrace: None,
-                });
-                continue;
-            };
-            let out = core.slabs.slots_of(slab).filter(|slot| !slot.free);
-            blocks.extend(out.map(|slot| LiveBlock {
-                addr: self.base + slot.offset,
-                bytes: slot.bytes,
-                stream: uid(slot.stream),
-                tag: None,
-                backtrace: None,
-            }));
-        }
-        blocks.retain(|block| !cached.contains(&block.addr));
-        LeakReport::new(blocks)
+        LeakReport::new(live.map(block).collect())
     }
 }
 

@@ -41,7 +41,7 @@ impl Totals {
         let allocated = Default::default();
         let freed = lane.count(|counters, _| counters.freed);
         self.add(&Self { allocated, freed });
-        let freed = lane.elsewhere.sums();
+        let freed = lane.others.elsewhere.sums();
         self.add(&Self { allocated, freed });
     }
 
