@@ -26,11 +26,10 @@ impl Stream {
     /// # let device = Device::host()?;
     /// # let pool = Pool::new(&device, PoolConfig::default())?;
     /// # let (load, train) = (device.stream()?, device.stream()?);
-    /// let mut x = pool.alloc_typed::<f32>(&load, 1024)?;
-    /// x.upload(&[1.0; 1024])?;
-    /// let mut y = pool.alloc_typed::<f32>(&load, 1024)?;
+    /// let x = pool.alloc_from(&load, &[1.0f32; 1024])?;
+    /// let mut y = pool.alloc_zeroed::<f32>(&load, 1024)?;
     /// let (from, to) = (x.addr(), y.addr());
-    /// train.kernel("saxpy").reads(x.view()).writes(y.view_mut()).launch(|stream| {
+    /// train.kernel("saxpy").reads(&x).writes(&mut y).launch(|stream| {
     ///     // unsafe { saxpy<<<..., stream.raw()>>>(from, to, 1024) }
     ///     # let _ = (from, to, stream);
     /// })?;
@@ -50,14 +49,16 @@ impl Stream {
 
 impl<'a> Kernel<'a> {
     /// It reads these elements.
-    pub fn reads<T: Pod>(mut self, view: View<'a, T>) -> Self {
+    pub fn reads<T: Pod>(mut self, view: impl Into<View<'a, T>>) -> Self {
+        let view = view.into();
         self.uses.push(view.used());
         self.accesses.push(Access::read(view.addr(), view.bytes()));
         self
     }
 
     /// It writes these elements, and may read them.
-    pub fn writes<T: Pod>(mut self, view: ViewMut<'a, T>) -> Self {
+    pub fn writes<T: Pod>(mut self, view: impl Into<ViewMut<'a, T>>) -> Self {
+        let view = view.into();
         self.uses.push(view.used());
         self.accesses.push(Access::write(view.addr(), view.bytes()));
         self
@@ -65,7 +66,8 @@ impl<'a> Kernel<'a> {
 
     /// It adds to these elements atomically. Ordered as a write; tools that watch the device
     /// (`sanitize`) let it run beside others of its kind.
-    pub fn adds<T: Pod>(mut self, view: ViewMut<'a, T>) -> Self {
+    pub fn adds<T: Pod>(mut self, view: impl Into<ViewMut<'a, T>>) -> Self {
+        let view = view.into();
         self.uses.push(view.used());
         self.accesses
             .push(Access::atomic(view.addr(), view.bytes()));

@@ -9,6 +9,7 @@ mod block;
 mod buf;
 mod cache;
 mod config;
+mod copies;
 mod core;
 mod ends;
 mod grow;
@@ -26,12 +27,11 @@ mod stats;
 mod told;
 mod track;
 mod transfer;
+mod typed;
 mod view;
 
 use std::fmt;
 use std::sync::Arc;
-
-use bytemuck::Pod;
 
 pub use block::Block;
 pub use buf::PoolBuf;
@@ -49,8 +49,10 @@ use lane::{Lane, LanePtr, MISSED};
 
 pub(crate) use self::core::Core;
 pub(crate) use crate::heap::UNIT;
+pub(crate) use copies::same_len;
 pub(crate) use runs::Run;
 pub(crate) use shared::{Attached, Shared};
+pub(crate) use typed::bytes_of;
 
 /// What a step of the out-of-memory ladder did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,12 +109,6 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.close();
     }
-}
-
-/// Bytes of `len` elements of `T`.
-fn bytes_of<T>(len: usize) -> Result<u64> {
-    let bytes = (len as u64).checked_mul(size_of::<T>() as u64);
-    bytes.ok_or_else(|| Error::invalid("len", format!("{len} elements overflow the address space")))
 }
 
 impl Pool {
@@ -219,43 +215,6 @@ impl Pool {
         Ok(block)
     }
 
-    /// A block for `len` elements of `T` that is no slot of a slab, and so may be moved and resized.
-    pub(crate) fn alloc_apart<T: Pod>(&self, stream: &Stream, len: usize) -> Result<Block> {
-        let mut block = self.lane(stream)?.alloc_block(bytes_of::<T>(len)?)?;
-        if let Some(tracker) = &self.shared().tracker {
-            tracker.enter(&mut block);
-        }
-        Ok(block)
-    }
-
-    /// Allocates a buffer of `len` elements of `T` on `stream`, aligned for `T` up to 256 bytes.
-    ///
-    /// # Errors
-    /// As [`Pool::alloc`]; [`Error::Invalid`] for a length whose bytes overflow.
-    pub fn alloc_typed<T: Pod>(&self, stream: &Stream, len: usize) -> Result<PoolBuf<T>> {
-        Ok(PoolBuf::new(self.alloc(stream, bytes_of::<T>(len)?)?, len))
-    }
-
-    /// Allocates a buffer of `len` elements of `T` on `stream` with room for at least `room` bytes,
-    /// so that it can be converted to a wider type in place.
-    ///
-    /// # Errors
-    /// As [`Pool::alloc_typed`]; [`Error::Invalid`] for room that does not hold the elements.
-    pub fn alloc_typed_with_room<T: Pod>(
-        &self,
-        stream: &Stream,
-        len: usize,
-        room: u64,
-    ) -> Result<PoolBuf<T>> {
-        let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
-        if room < bytes || len == 0 {
-            let why =
-                format!("{room} bytes do not hold {len} elements of {bytes} bytes: ask for more");
-            return Err(Error::invalid("room", why));
-        }
-        Ok(PoolBuf::new(self.alloc(stream, room)?, len))
-    }
-
     /// Gives idle memory back to the device, keeping at least `keep` bytes; gives the bytes
     /// released. `trim(0)` is what other allocators call emptying the cache.
     ///
@@ -278,6 +237,12 @@ impl Pool {
     /// A pool that holds more keeps it until it is trimmed.
     pub fn set_limit(&self, limit: Option<u64>) {
         self.shared().core.lock().config.limit = limit;
+    }
+
+    /// The most physical bytes the pool may hold; `None` for as much as the device gives.
+    #[must_use]
+    pub fn limit(&self) -> Option<u64> {
+        self.shared().core.lock().config.limit
     }
 
     /// Changes the physical bytes above which idle memory is given back; `None` to keep it. Memory

@@ -51,7 +51,8 @@ fn open(choice: DeviceChoice) -> Result<(Device, Option<String>)> {
         DeviceChoice::Host => Ok((Device::host()?, None)),
         DeviceChoice::Cuda(ordinal) => Ok((Device::cuda(ordinal)?, None)),
         DeviceChoice::Auto => {
-            let (device, reason) = Device::any()?;
+            let device = Device::any()?;
+            let reason = device.no_gpu();
             let reason = reason.map_or_else(String::new, |why| format!(", as there is {why}"));
             let taken = format!("device: {}{reason}", device_name(&device));
             Ok((device, Some(taken)))
