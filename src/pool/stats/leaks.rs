@@ -1,6 +1,6 @@
 //! Who holds the pool's memory: tags, places of allocation, and the report of live blocks.
 //!
-//! A pool that tracks ([`PoolConfig::track`](super::PoolConfig::track)) keeps an entry for each
+//! A pool that tracks ([`PoolConfig::track`](crate::PoolConfig::track)) keeps an entry for each
 //! live block; the block carries a ticket that takes the entry out when it is freed. A pool that
 //! does not track knows its blocks from the books of its addresses alone.
 
@@ -11,11 +11,11 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use super::shared::Shared;
 use super::snapshot::{Piece, PieceState};
-use super::{Block, Pool};
 use crate::device::{Addr, Stream, lock};
 use crate::error::{Bytes, Result};
+use crate::pool::shared::Shared;
+use crate::pool::{Block, Pool};
 use crate::sync::Mutex;
 
 /// Tag of blocks allocated without one.
@@ -66,7 +66,7 @@ pub struct LiveBlock {
     pub stream: u64,
     /// The tag; `None` where the pool does not track.
     pub tag: Option<&'static str>,
-    /// Where the block was allocated, if [`PoolConfig::backtraces`](super::PoolConfig::backtraces)
+    /// Where the block was allocated, if [`PoolConfig::backtraces`](crate::PoolConfig::backtraces)
     /// asked for it.
     pub backtrace: Option<Arc<Backtrace>>,
 }
@@ -234,7 +234,7 @@ impl Shared {
 
 impl Pool {
     /// As [`Pool::alloc`], with a name for whoever asks who holds the memory: reports of a pool
-    /// that tracks ([`PoolConfig::track`](super::PoolConfig::track)) carry it. Without tracking the
+    /// that tracks ([`PoolConfig::track`](crate::PoolConfig::track)) carry it. Without tracking the
     /// tag is ignored. For typed buffers and for code of others, see [`tag_scope`].
     ///
     /// # Errors
@@ -244,7 +244,7 @@ impl Pool {
         self.alloc(stream, bytes)
     }
 
-    /// The live blocks. Under [`PoolConfig::track`](super::PoolConfig::track) with their tags and
+    /// The live blocks. Under [`PoolConfig::track`](crate::PoolConfig::track) with their tags and
     /// places; else their addresses, bytes as rounded, and streams, from the pool's books, which
     /// are walked under its lock.
     #[must_use]

@@ -3,13 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-use super::Pool;
-use super::core::Core;
-use super::shared::Shared;
 use crate::device::Addr;
 use crate::error::Bytes;
 use crate::heap::slab::SlotSeen;
 use crate::heap::{Extent, State, StreamIndex};
+use crate::pool::Pool;
+use crate::pool::core::Core;
+use crate::pool::shared::Shared;
 
 /// Tag of a graph's segment.
 const GRAPH: &str = "graph memory";
@@ -145,7 +145,7 @@ impl fmt::Display for Snapshot {
 
 impl Core {
     /// Whether the extent was allocated or freed on a gate: as a block it is a graph's segment.
-    pub(super) fn is_graphs(&self, extent: &Extent) -> bool {
+    pub(crate) fn is_graphs(&self, extent: &Extent) -> bool {
         let stream = self.streams[extent.slot as usize].as_ref();
         let hold = stream.and_then(|state| state.hold.upgrade());
         hold.is_some_and(|hold| hold.gate)
@@ -154,7 +154,7 @@ impl Core {
 
 impl Shared {
     /// See [`Pool::snapshot`].
-    pub(super) fn snapshot(&self) -> Snapshot {
+    pub(crate) fn snapshot(&self) -> Snapshot {
         let tags: HashMap<Addr, &'static str> = match &self.tracker {
             Some(_) => {
                 let blocks = self.leak_report().blocks.into_iter();
@@ -223,7 +223,7 @@ impl Shared {
 
 impl Pool {
     /// Every mapped byte of the pool: blocks and holes with address, size, state, stream and, under
-    /// [`PoolConfig::track`](super::PoolConfig::track), tag. For a person who asks why memory is
+    /// [`PoolConfig::track`](crate::PoolConfig::track), tag. For a person who asks why memory is
     /// not free; walks everything under the pool's lock.
     #[doc(alias = "memory_snapshot")]
     #[must_use]
