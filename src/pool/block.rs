@@ -4,12 +4,12 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use super::cache::Cached;
-use super::lane::{Lane, LanePtr, rounded};
+use super::cache::stream_cache::rounded;
+use super::cache::thread_map::nearby;
+use super::cache::{Cached, Lane, LanePtr};
 use super::private::keep_block;
-use super::seats::nearby;
 use super::stats::counters::Sums;
-use super::track::Ticket;
+use super::stats::leaks::Ticket;
 #[cfg(feature = "sanitize")]
 use crate::device::Note;
 use crate::device::{Addr, Left, Recorder, Stream};

@@ -24,13 +24,13 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
+use super::cache::SlotHold;
 use super::cache::{Cached, MOST_BLOCKS};
 use super::config::PoolConfig;
 use super::grow::UnderWay;
-use super::lane::SlotHold;
 use super::stats::Steps;
 use super::stats::counters::Gauges;
-use super::told::{Notes, Told};
+use super::stats::{Notes, Told};
 use crate::arena::Arena;
 use crate::device::{Device, Timeline};
 use crate::error::Result;

@@ -17,7 +17,7 @@
 use std::hint::select_unpredictable;
 
 use super::core::{Core, is_done};
-use super::told::Told;
+use super::stats::Told;
 use crate::error::Result;
 use crate::heap::placement;
 use crate::heap::{Extent, FRESH, Grant, Id, StreamIndex, Zone};

@@ -9,7 +9,7 @@
 use super::config::HandleSize;
 use super::core::Core;
 use super::mapping::Search;
-use super::told::Told;
+use super::stats::Told;
 use crate::arena::Made;
 use crate::device::{Addr, Device};
 use crate::error::{Error, Result};

@@ -5,7 +5,7 @@
 //! still use it is done. Nobody waits on the host. What idle frames do not cover, new ones do.
 
 use super::core::{Core, is_done};
-use super::told::Told;
+use super::stats::Told;
 use crate::arena::FrameId;
 use crate::error::Result;
 use crate::heap::placement::{self, Placement};

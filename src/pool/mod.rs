@@ -14,19 +14,12 @@ mod core;
 mod ends;
 mod grow;
 mod kernel;
-mod lane;
 mod mapping;
-mod outstanding;
 mod private;
 mod runs;
-mod seats;
 mod shared;
 mod slabs;
-mod snapshot;
 mod stats;
-mod told;
-mod track;
-mod transfer;
 mod typed;
 mod view;
 
@@ -37,15 +30,15 @@ pub use block::Block;
 pub use buf::PoolBuf;
 pub use config::{HandleSize, PoolConfig, Reuse};
 pub use kernel::Kernel;
-pub use snapshot::{Piece, PieceState, Snapshot};
+pub use stats::leaks::{LeakReport, LiveBlock, TagScope, tag_scope};
+pub use stats::snapshot::{Piece, PieceState, Snapshot};
 pub use stats::{BlockStats, ClassStats, Counter, PoolStats, SMALL_BYTES, Steps, StreamStats};
-pub use track::{LeakReport, LiveBlock, TagScope, tag_scope};
 pub use view::{Rows, RowsMut, View, ViewMut};
 
 use crate::device::{Device, Stream};
 use crate::error::{Error, OutOfMemory, Result};
 use crate::heap::size_class;
-use lane::{Lane, LanePtr, MISSED};
+use cache::{Lane, LanePtr, MISSED, thread_map};
 
 pub(crate) use self::core::Core;
 pub(crate) use crate::heap::UNIT;
@@ -143,14 +136,14 @@ impl Pool {
     /// `stream` do.
     #[inline]
     fn remembered_lane<'a>(&'a self, stream: &'a Stream) -> Option<&'a Lane> {
-        let lane = seats::remembered(self.handle.uid, stream.handle_id())?;
+        let lane = thread_map::remembered(self.handle.uid, stream.handle_id())?;
         // SAFETY: the caller holds the pool and the stream.
         Some(unsafe { lane.get() })
     }
 
     /// A lane that was just found or made, which the thread remembers from now on.
     fn remember<'a>(&'a self, stream: &'a Stream, lane: &Arc<Lane>) -> &'a Lane {
-        seats::remember(self.handle.uid, stream.handle_id(), lane);
+        thread_map::remember(self.handle.uid, stream.handle_id(), lane);
         // SAFETY: the caller holds the pool and the stream.
         unsafe { LanePtr::of(lane).get() }
     }
@@ -164,7 +157,7 @@ impl Pool {
             return Ok(self.remember(stream, &lane));
         };
         if lane.is_busy()
-            && seats::met()
+            && thread_map::met()
             && let Some(own) = self.shared().part(stream, lane)
         {
             return Ok(self.remember(stream, &own));

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 
 use super::block::Block;
 use super::cache::Cached;
-use super::lane::Lane;
+use super::cache::Lane;
 use super::shared::Shared;
 use super::stats::counters::Sums;
 use crate::device::{Addr, Kept, Recorder, Stream, Timeline, lock};

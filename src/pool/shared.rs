@@ -6,13 +6,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use super::block::Block;
+use super::cache::thread_map::Lanes;
+use super::cache::{Lane, SlotHold, Transfer};
 use super::core::Core;
-use super::lane::{Lane, SlotHold};
-use super::seats::Lanes;
+use super::stats::Told;
+use super::stats::leaks::Tracker;
 use super::stats::report::Ledger;
-use super::told::Told;
-use super::track::Tracker;
-use super::transfer::Transfer;
 use super::{PoolConfig, Pressure, Relief};
 use crate::device::{Device, Recorder, Stream, StreamWatcher, beside, lock};
 use crate::error::{Error, OutOfMemory, Result};
@@ -211,7 +210,7 @@ impl Shared {
         slot: StreamIndex,
         hold: &Arc<SlotHold>,
     ) -> Arc<Lane> {
-        let lane = Lane::new(self, stream.core(), slot, hold);
+        let lane = Lane::new(self, stream.core(), slot, hold, None);
         // The pool watches the stream by now: a capture that this does not see finds the lane.
         if let Some(recorder) = stream.recorder() {
             lane.route(Some(&recorder));

@@ -2,7 +2,7 @@
 
 use super::cache::Cached;
 use super::core::{Core, is_done};
-use super::told::Told;
+use super::stats::Told;
 use crate::error::Result;
 use crate::heap::size_class::{batch, class_of, is_slot};
 use crate::heap::{Epoch, FRESH, Grant, Id, NONE, State, StreamIndex};

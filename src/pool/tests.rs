@@ -1,6 +1,6 @@
 //! What is printed of a pool and of what it gave out.
 
-use super::track::{LiveBlock, tag_scope};
+use super::stats::leaks::{LiveBlock, tag_scope};
 use super::{PieceState, Pool, PoolConfig, Snapshot};
 use crate::device::Device;
 

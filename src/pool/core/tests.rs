@@ -7,7 +7,7 @@ use super::{Core, Extent, Grant, PoolConfig, State};
 use crate::device::{Device, HostConfig, Stream};
 use crate::heap::UNIT;
 use crate::heap::{FRESH, Id, StreamIndex};
-use crate::pool::lane::SlotHold;
+use crate::pool::cache::SlotHold;
 
 /// A core of a few granules that are mapped, and a stream of it.
 pub(in crate::pool) struct Made {

@@ -1,8 +1,14 @@
-//! What a pool tells of itself: plain values, put together in `report` from `counters`.
+//! What a pool tells of itself: figures, plain values that `report` puts together from `counters`; the
+//! `snapshot` piece by piece; who holds memory, in `leaks`; and the slow steps, in `trace`.
 
-pub(super) mod counters;
-pub(super) mod report;
+pub(crate) mod counters;
+pub(crate) mod leaks;
+pub(crate) mod report;
+pub(crate) mod snapshot;
 mod text;
+mod trace;
+
+pub(crate) use trace::{Notes, Told};
 
 use crate::arena::ArenaCalls;
 pub use crate::heap::extent::SMALL_BYTES;

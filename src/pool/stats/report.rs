@@ -10,8 +10,8 @@ use super::counters::{Gauge, Gauges, Sums, class, raise};
 use super::{BlockStats, ClassStats, Counter, PoolStats, StreamStats};
 use crate::device::lock;
 use crate::heap::Extent;
+use crate::pool::cache::Lane;
 use crate::pool::core::Core;
-use crate::pool::lane::Lane;
 use crate::pool::shared::Shared;
 use crate::seeded::seeded;
 use crate::sync::{Mutex, try_lock};
@@ -41,7 +41,7 @@ impl Totals {
         let allocated = Default::default();
         let freed = lane.count(|counters, _| counters.freed);
         self.add(&Self { allocated, freed });
-        let freed = lane.elsewhere.sums();
+        let freed = lane.others.elsewhere.sums();
         self.add(&Self { allocated, freed });
     }
 
@@ -146,11 +146,11 @@ impl Books {
 
 /// The counts of all streams a pool has served. Holds each stream cache until it ends.
 #[derive(Default)]
-pub(in crate::pool) struct Ledger(Mutex<Books>);
+pub(crate) struct Ledger(Mutex<Books>);
 
 impl Ledger {
     /// Counts a stream cache too, and keeps it until its end.
-    pub(in crate::pool) fn add(&self, lane: &Arc<Lane>) {
+    pub(crate) fn add(&self, lane: &Arc<Lane>) {
         let (lane, uid) = (Arc::clone(lane), lane.stream.timeline.uid);
         let mut books = lock(&self.0);
         match books.streams.iter_mut().find(|entry| entry.uid == uid) {
@@ -166,7 +166,7 @@ impl Ledger {
     }
 
     /// Counts on without a stream cache whose last block is gone; gives it.
-    pub(in crate::pool) fn end(&self, lane: &Lane) -> Option<Arc<Lane>> {
+    pub(crate) fn end(&self, lane: &Lane) -> Option<Arc<Lane>> {
         let mut books = lock(&self.0);
         let Books {
             streams,
@@ -197,7 +197,7 @@ impl Ledger {
 
     /// Notes joint peaks where they matter: when the pool is about to change its size. Who has the
     /// ledger now notes them too.
-    pub(in crate::pool) fn note_peak(&self) {
+    pub(crate) fn note_peak(&self) {
         if let Some(mut books) = try_lock(&self.0) {
             books.read();
         }

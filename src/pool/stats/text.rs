@@ -5,55 +5,34 @@ use std::fmt;
 use super::{Counter, PoolStats, StreamStats};
 use crate::error::Bytes;
 
-/// A figure's name, and whether it counts bytes.
-type Named = (&'static str, bool);
+/// A figure: its name, whether it counts bytes, and what there is in all, in small and in large blocks.
+type Row = (&'static str, bool, [Counter; 3]);
 
-const BLOCKS: Named = ("blocks", false);
-const ALLOCATED: Named = ("allocated", true);
-const REQUESTED: Named = ("requested", true);
-const ACTIVE: Named = ("active", true);
-const RESERVED: Named = ("reserved", true);
-const INACTIVE_SPLIT: Named = ("inactive split", true);
-
-/// A figure: of all blocks, of small ones, of large ones.
-type Row = (Named, [Counter; 3]);
-
-/// The figures named, of a whole and of its two classes.
 macro_rules! rows {
-    ($of:expr, $($name:ident = $field:ident),+) => {
-        [$(($name, [$of.$field, $of.small.$field, $of.large.$field])),+]
+    ($of:expr, $($name:literal, $is_bytes:literal: $field:ident);+) => {
+        [$(($name, $is_bytes, [$of.$field, $of.small.$field, $of.large.$field])),+]
     };
 }
 
 impl PoolStats {
     fn rows(&self) -> [Row; 6] {
-        rows!(
-            self,
-            BLOCKS = blocks,
-            ALLOCATED = allocated,
-            REQUESTED = requested,
-            ACTIVE = active,
-            RESERVED = reserved,
-            INACTIVE_SPLIT = inactive_split
-        )
+        rows!(self, "blocks", false: blocks; "allocated", true: allocated;
+            "requested", true: requested; "active", true: active;
+            "reserved", true: reserved; "inactive split", true: inactive_split)
     }
 }
 
 impl StreamStats {
     fn rows(&self) -> [Row; 3] {
-        rows!(
-            self,
-            BLOCKS = blocks,
-            ALLOCATED = allocated,
-            REQUESTED = requested
-        )
+        rows!(self, "blocks", false: blocks; "allocated", true: allocated;
+            "requested", true: requested)
     }
 }
 
 fn write_rows(f: &mut fmt::Formatter<'_>, title: &str, rows: &[Row]) -> fmt::Result {
     let [now, peak, allocated, freed] = ["current", "peak", "allocated", "freed"];
     write!(f, "{title:24}{now:>13}{peak:>13}{allocated:>13}{freed:>13}")?;
-    for ((name, is_bytes), classes) in rows {
+    for (name, is_bytes, classes) in rows {
         for (class, counter) in ["", ", small", ", large"].into_iter().zip(classes) {
             let text = |value: u64| match is_bytes {
                 true => Bytes(value).to_string(),
@@ -115,17 +94,17 @@ mod json {
 
     use super::{Counter, PoolStats, Row, StreamStats};
 
+    /// An object of the fields named.
+    macro_rules! fields {
+        ($of:ident: $($field:ident),+) => { json!({ $(stringify!($field): $of.$field),+ }) };
+    }
+
     fn counter(counter: Counter) -> Value {
-        json!({
-            "current": counter.current,
-            "peak": counter.peak,
-            "allocated": counter.allocated,
-            "freed": counter.freed,
-        })
+        fields!(counter: current, peak, allocated, freed)
     }
 
     fn rows(rows: &[Row]) -> Map<String, Value> {
-        let figures = rows.iter().map(|((name, is_bytes), [all, small, large])| {
+        let figures = rows.iter().map(|(name, is_bytes, [all, small, large])| {
             let classes = json!({
                 "all": counter(*all),
                 "small": counter(*small),
@@ -166,27 +145,12 @@ mod json {
                 ("failures", json!(self.failures)),
                 (
                     "steps",
-                    json!({
-                        "own_stream": steps.own_stream,
-                        "ready_elsewhere": steps.ready_elsewhere,
-                        "drain": steps.drain,
-                        "stream_wait": steps.stream_wait,
-                        "waits": steps.waits,
-                        "steal": steps.steal,
-                        "grow": steps.grow,
-                        "relieved": steps.relieved,
-                        "out_of_memory": steps.out_of_memory,
-                    }),
+                    fields!(steps: own_stream, ready_elsewhere, drain, stream_wait, waits,
+                    steal, grow, relieved, out_of_memory),
                 ),
                 (
                     "calls",
-                    json!({
-                        "created": calls.created,
-                        "mapped": calls.mapped,
-                        "remapped": calls.remapped,
-                        "unmapped": calls.unmapped,
-                        "released": calls.released,
-                    }),
+                    fields!(calls: created, mapped, remapped, unmapped, released),
                 ),
             ];
             for (name, figure) in rest {

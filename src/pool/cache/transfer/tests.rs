@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::pool::lane::tests::World;
+use crate::pool::cache::stream_cache::tests::World;
 use crate::pool::{Block, HandleSize, PoolConfig};
 
 const BYTES: u64 = 32 << 10;

@@ -1,6 +1,6 @@
 //! Who holds the pool's memory: tags, places of allocation, and the report of live blocks.
 //!
-//! A pool that tracks ([`PoolConfig::track`](super::PoolConfig::track)) keeps an entry for each
+//! A pool that tracks ([`PoolConfig::track`](crate::PoolConfig::track)) keeps an entry for each
 //! live block; the block carries a ticket that takes the entry out when it is freed. A pool that
 //! does not track knows its blocks from the books of its addresses alone.
 
@@ -11,11 +11,11 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use super::shared::Shared;
-use super::{Block, Pool};
+use super::snapshot::{Piece, PieceState};
 use crate::device::{Addr, Stream, lock};
 use crate::error::{Bytes, Result};
-use crate::heap::State;
+use crate::pool::shared::Shared;
+use crate::pool::{Block, Pool};
 use crate::sync::Mutex;
 
 /// Tag of blocks allocated without one.
@@ -66,7 +66,7 @@ pub struct LiveBlock {
     pub stream: u64,
     /// The tag; `None` where the pool does not track.
     pub tag: Option<&'static str>,
-    /// Where the block was allocated, if [`PoolConfig::backtraces`](super::PoolConfig::backtraces)
+    /// Where the block was allocated, if [`PoolConfig::backtraces`](crate::PoolConfig::backtraces)
     /// asked for it.
     pub backtrace: Option<Arc<Backtrace>>,
 }
@@ -219,44 +219,22 @@ impl Shared {
             let blocks = lock(&tracker.entries).live.values().cloned().collect();
             return LeakReport::new(blocks);
         }
-        let lanes = self.all_lanes();
-        let core = self.core.lock();
-        let cached = self.cached(&lanes);
-        let uid = |slot: u32| {
-            let state = core.streams[slot as usize].as_ref();
-            state.map_or(0, |state| state.timeline.uid)
+        let pieces = self.snapshot().pieces.into_iter();
+        let live = pieces.filter(|piece| piece.state == PieceState::Live);
+        let block = |piece: Piece| LiveBlock {
+            addr: piece.addr,
+            bytes: piece.bytes,
+            stream: piece.stream.unwrap_or(0),
+            tag: piece.tag,
+            backtrace: None,
         };
-        let slabs = core.slabs.by_extent();
-        let mut blocks = Vec::new();
-        let taken = core.extents.iter();
-        for (id, extent) in taken.filter(|(_, extent)| extent.state == State::Allocated) {
-            let Some(&slab) = slabs.get(&id) else {
-                blocks.push(LiveBlock {
-                    addr: self.base + extent.start,
-                    bytes: extent.bytes,
-                    stream: uid(extent.slot),
-                    tag: core.is_graphs(extent).then_some(super::snapshot::GRAPH),
-                    backtrace: None,
-                });
-                continue;
-            };
-            let out = core.slabs.slots_of(slab).filter(|slot| !slot.free);
-            blocks.extend(out.map(|slot| LiveBlock {
-                addr: self.base + slot.offset,
-                bytes: slot.bytes,
-                stream: uid(slot.stream),
-                tag: None,
-                backtrace: None,
-            }));
-        }
-        blocks.retain(|block| !cached.contains(&block.addr));
-        LeakReport::new(blocks)
+        LeakReport::new(live.map(block).collect())
     }
 }
 
 impl Pool {
     /// As [`Pool::alloc`], with a name for whoever asks who holds the memory: reports of a pool
-    /// that tracks ([`PoolConfig::track`](super::PoolConfig::track)) carry it. Without tracking the
+    /// that tracks ([`PoolConfig::track`](crate::PoolConfig::track)) carry it. Without tracking the
     /// tag is ignored. For typed buffers and for code of others, see [`tag_scope`].
     ///
     /// # Errors
@@ -266,7 +244,7 @@ impl Pool {
         self.alloc(stream, bytes)
     }
 
-    /// The live blocks. Under [`PoolConfig::track`](super::PoolConfig::track) with their tags and
+    /// The live blocks. Under [`PoolConfig::track`](crate::PoolConfig::track) with their tags and
     /// places; else their addresses, bytes as rounded, and streams, from the pool's books, which
     /// are walked under its lock.
     #[must_use]

@@ -7,20 +7,20 @@ use crate::pool::{Pool, PoolConfig};
 
 const BYTES: u64 = 4096;
 
-pub(in crate::pool) struct World {
-    pub(in crate::pool) pool: Pool,
-    pub(in crate::pool) streams: [Stream; 2],
+pub(crate) struct World {
+    pub(crate) pool: Pool,
+    pub(crate) streams: [Stream; 2],
 }
 
 impl World {
-    pub(in crate::pool) fn new(config: PoolConfig) -> Self {
+    pub(crate) fn new(config: PoolConfig) -> Self {
         let device = Device::host().unwrap();
         let pool = Pool::new(&device, config).unwrap();
         let streams = [device.stream().unwrap(), device.stream().unwrap()];
         Self { pool, streams }
     }
 
-    pub(in crate::pool) fn lane(&self, of: usize) -> Arc<Lane> {
+    pub(crate) fn lane(&self, of: usize) -> Arc<Lane> {
         let lane = self.pool.shared().lane(&self.streams[of]);
         lane.unwrap().unwrap()
     }

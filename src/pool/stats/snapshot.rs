@@ -2,19 +2,17 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::Arc;
 
-use super::Pool;
-use super::core::Core;
-use super::lane::Lane;
-use super::shared::Shared;
 use crate::device::Addr;
 use crate::error::Bytes;
 use crate::heap::slab::SlotSeen;
-use crate::heap::{Extent, State};
+use crate::heap::{Extent, State, StreamIndex};
+use crate::pool::Pool;
+use crate::pool::core::Core;
+use crate::pool::shared::Shared;
 
 /// Tag of a graph's segment.
-pub(super) const GRAPH: &str = "graph memory";
+const GRAPH: &str = "graph memory";
 
 /// What a piece of the pool's memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -147,7 +145,7 @@ impl fmt::Display for Snapshot {
 
 impl Core {
     /// Whether the extent was allocated or freed on a gate: as a block it is a graph's segment.
-    pub(super) fn is_graphs(&self, extent: &Extent) -> bool {
+    pub(crate) fn is_graphs(&self, extent: &Extent) -> bool {
         let stream = self.streams[extent.slot as usize].as_ref();
         let hold = stream.and_then(|state| state.hold.upgrade());
         hold.is_some_and(|hold| hold.gate)
@@ -155,15 +153,8 @@ impl Core {
 }
 
 impl Shared {
-    /// Where the blocks in caches are. The caller holds the core's lock.
-    pub(super) fn cached(&self, lanes: &[Arc<Lane>]) -> HashSet<Addr> {
-        let mut cached = HashSet::new();
-        self.each_cached(lanes, |block| _ = cached.insert(block.addr));
-        cached
-    }
-
     /// See [`Pool::snapshot`].
-    pub(super) fn snapshot(&self) -> Snapshot {
+    pub(crate) fn snapshot(&self) -> Snapshot {
         let tags: HashMap<Addr, &'static str> = match &self.tracker {
             Some(_) => {
                 let blocks = self.leak_report().blocks.into_iter();
@@ -173,57 +164,54 @@ impl Shared {
         };
         let lanes = self.all_lanes();
         let core = self.core.lock();
-        let cached = self.cached(&lanes);
-        let slabs = core.slabs.by_extent();
-        let slot = |slot: SlotSeen| {
-            let addr = self.base + slot.offset;
-            let state = match slot.free {
-                true => PieceState::Slot,
-                false if cached.contains(&addr) => PieceState::Cached,
-                false => PieceState::Live,
+        let mut cached = HashSet::new();
+        self.each_cached(&lanes, |block| _ = cached.insert(block.addr));
+        let piece = |offset, bytes, stream: StreamIndex, state| {
+            let addr = self.base + offset;
+            let state = match state {
+                PieceState::Live if cached.contains(&addr) => PieceState::Cached,
+                state => state,
             };
-            let stream = core.streams[slot.stream as usize].as_ref();
-            let live = state == PieceState::Live;
+            let stream = core.streams[stream as usize].as_ref();
+            let tag = tags.get(&addr).copied();
             Piece {
                 addr,
-                bytes: slot.bytes,
+                bytes,
                 state,
                 stream: stream.map(|state| state.timeline.uid),
-                tag: tags.get(&addr).copied().filter(|_| live),
+                tag: tag.filter(|_| state == PieceState::Live),
                 movable: false,
             }
         };
-        let piece = |extent: &Extent| {
+        let slot = |slot: SlotSeen| {
+            let state = match slot.free {
+                true => PieceState::Slot,
+                false => PieceState::Live,
+            };
+            piece(slot.offset, slot.bytes, slot.stream, state)
+        };
+        let whole = |extent: &Extent| {
             let state = match extent.state {
-                State::Allocated if cached.contains(&(self.base + extent.start)) => {
-                    PieceState::Cached
-                }
                 State::Allocated => PieceState::Live,
                 State::Free => PieceState::Hole,
                 State::Stale => PieceState::Retiring,
                 _ => return None,
             };
-            let stream = core.streams[extent.slot as usize].as_ref();
-            let live = state == PieceState::Live;
-            let graph = core.is_graphs(extent);
-            let addr = self.base + extent.start;
-            Some(Piece {
-                addr,
-                bytes: extent.bytes,
-                state,
-                stream: stream.map(|state| state.timeline.uid),
-                tag: match live && graph {
-                    true => Some(GRAPH),
-                    false => tags.get(&addr).copied().filter(|_| live),
-                },
-                movable: live && extent.movable,
-            })
+            let mut piece = piece(extent.start, extent.bytes, extent.slot, state);
+            if piece.state == PieceState::Live {
+                piece.movable = extent.movable;
+                if core.is_graphs(extent) {
+                    piece.tag = Some(GRAPH);
+                }
+            }
+            Some(piece)
         };
+        let slabs = core.slabs.by_extent();
         let mut pieces = Vec::new();
         for (id, extent) in core.extents.iter() {
             match slabs.get(&id) {
                 Some(&slab) => pieces.extend(core.slabs.slots_of(slab).map(slot)),
-                None => pieces.extend(piece(extent)),
+                None => pieces.extend(whole(extent)),
             }
         }
         Snapshot {
@@ -235,7 +223,7 @@ impl Shared {
 
 impl Pool {
     /// Every mapped byte of the pool: blocks and holes with address, size, state, stream and, under
-    /// [`PoolConfig::track`](super::PoolConfig::track), tag. For a person who asks why memory is
+    /// [`PoolConfig::track`](crate::PoolConfig::track), tag. For a person who asks why memory is
     /// not free; walks everything under the pool's lock.
     #[doc(alias = "memory_snapshot")]
     #[must_use]

@@ -12,26 +12,11 @@
 //! A stream begins with one lane. Threads that keep meeting at its latch part: each gets a lane of
 //! its own on the same stream, up to a few (see `shared`). What one of them frees, the others find
 //! as they find memory of another stream, but without a wait.
-//!
-//! # How long a lane lives
-//!
-//! Every block points to its lane, and a lane must outlive its blocks; a shared count of
-//! references would cost two locked instructions a pair. Instead a lane owns itself until it is
-//! *retired* (its stream or its pool has no handle any more) and its last block is freed.
-//! `outstanding` counts blocks against that: frees on other lanes take from it at once, so it is
-//! below zero while the lane is in use; retiring adds what the lane's own counts say is still out,
-//! and from then on whoever brings it to zero ends the lane.
 
-use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::block::Block;
-use super::cache::{ALL_WORDS, Cache, Cached, LARGE_WORDS};
-use super::core::Core;
-use super::outstanding::Outstanding;
-use super::private::{Captured, Private};
-use super::shared::Shared;
-use super::stats::counters::{Counters, Elsewhere, Sums};
+use super::free_lists::{ALL_WORDS, Cache, Cached, LARGE_WORDS};
+use super::lifetime::{Counted, Outstanding, SlotHold};
 use super::transfer::MOST;
 use crate::device::{Addr, StreamCore, Timeline};
 use crate::error::{Error, Result};
@@ -39,6 +24,11 @@ use crate::heap::Grant;
 use crate::heap::UNIT;
 use crate::heap::size_class::{self, is_slot};
 use crate::heap::{Id, NONE, StreamIndex};
+use crate::pool::Block;
+use crate::pool::core::Core;
+use crate::pool::private::{Captured, Private};
+use crate::pool::shared::Shared;
+use crate::pool::stats::counters::{Counters, Elsewhere, Sums};
 use crate::seeded::seeded;
 use crate::sync::{Latch, is_latched, latch, try_latch};
 
@@ -61,15 +51,15 @@ pub(crate) const MISSED: Id = 1;
 /// What a lane's latch guards.
 pub(crate) struct LaneState {
     pub(crate) cache: Cache,
-    counters: Counters,
+    pub(super) counters: Counters,
     /// Requests that are looked for beyond the cache: the lane does not end under them.
-    pending: u64,
+    pub(super) pending: u64,
     /// The size that the cache did not have last, and how often in a row.
     missed: (u64, u64),
     /// Nothing is allocated or freed the short way: the lane is retired, or under capture.
-    aside: bool,
+    pub(super) aside: bool,
     /// Nothing more is allocated here: keep nothing.
-    retired: bool,
+    pub(super) retired: bool,
     /// The stream is being captured into a graph.
     captured: Option<Arc<Captured>>,
 }
@@ -95,6 +85,14 @@ pub(crate) struct Own {
     pub(crate) state: Latch<LaneState>,
 }
 
+/// What threads of other streams write, likewise apart.
+#[repr(align(128))]
+pub(crate) struct Others {
+    pub(super) outstanding: Outstanding,
+    /// Blocks of this lane that were freed on others.
+    pub(crate) elsewhere: Elsewhere,
+}
+
 /// See the module documentation.
 #[repr(align(128))]
 pub(crate) struct Lane {
@@ -109,46 +107,8 @@ pub(crate) struct Lane {
     pub(crate) slot: StreamIndex,
     pub(crate) hold: Arc<SlotHold>,
     /// Of a lane whose blocks are parts of a graph's memory.
-    pub(super) private: Option<Arc<Private>>,
-    outstanding: Outstanding,
-    /// Blocks of this lane that were freed on others.
-    pub(super) elsewhere: Elsewhere,
-}
-
-/// Held by every lane of a slot, which another stream may have once all are gone.
-pub(crate) struct SlotHold {
-    /// The slot's stream is a gate, whose blocks are segments of a graph's memory.
-    pub(crate) gate: bool,
-}
-
-/// A pointer to a lane that is alive for as long as the pointer is used: the holder is a block of
-/// the lane, or holds a handle of its pool and of its stream.
-#[derive(Clone, Copy)]
-pub(crate) struct LanePtr(NonNull<Lane>);
-
-// SAFETY: a lane may be used from any thread; the pointer is only a way to it.
-unsafe impl Send for LanePtr {}
-// SAFETY: as above.
-unsafe impl Sync for LanePtr {}
-
-impl LanePtr {
-    /// No lane; never followed.
-    pub(crate) const NONE: Self = Self(NonNull::dangling());
-
-    #[inline]
-    pub(crate) fn of(lane: &Lane) -> Self {
-        Self(NonNull::from(lane))
-    }
-
-    /// The lane.
-    ///
-    /// # Safety
-    /// One of the holders that the type names exists for as long as the reference is used.
-    #[inline]
-    pub(crate) unsafe fn get<'a>(self) -> &'a Lane {
-        // SAFETY: the caller vouches that the lane is alive.
-        unsafe { self.0.as_ref() }
-    }
+    pub(crate) private: Option<Arc<Private>>,
+    pub(crate) others: Others,
 }
 
 /// Whether a request is one that a pool may serve.
@@ -168,42 +128,12 @@ pub(crate) fn rounded(bytes: u64) -> Result<u64> {
     Ok(bytes.next_multiple_of(UNIT))
 }
 
-/// A request that its lane waits for. Without a block in the end, also where the application's
-/// callback panics, it does no more.
-struct Counted<'a>(&'a Lane);
-
-impl Counted<'_> {
-    fn block(self, id: Id, addr: Addr, bytes: u64, requested: u64) -> Block {
-        let lane = self.0;
-        std::mem::forget(self);
-        Block::new(lane, id, addr, bytes, requested)
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        if !(seeded!("panicked-request-holds-its-lane") && std::thread::panicking()) {
-            self.0.count_out();
-        }
-    }
-}
-
 impl Lane {
-    /// A lane that owns itself until it is retired and its blocks are freed.
-    pub(crate) fn new(
-        shared: &Arc<Shared>,
-        stream: &Arc<StreamCore>,
-        slot: StreamIndex,
-        hold: &Arc<SlotHold>,
-    ) -> Arc<Self> {
-        Self::make(shared, stream, slot, hold, None)
-    }
-
     /// A lane for blocks of `private` memory on the stream of `home`. It has no cache and ends when
     /// its blocks are freed and [`Lane::leave`] is called once more.
-    pub(super) fn new_private(home: &Self, private: Arc<Private>) -> Arc<Self> {
+    pub(crate) fn new_private(home: &Self, private: Arc<Private>) -> Arc<Self> {
         let (shared, stream) = (&home.shared, &home.stream);
-        let lane = Self::make(shared, stream, home.slot, &home.hold, Some(private));
+        let lane = Self::new(shared, stream, home.slot, &home.hold, Some(private));
         let mut state = latch(&lane.own.state);
         (state.aside, state.retired) = (true, true);
         drop(state);
@@ -211,7 +141,9 @@ impl Lane {
         lane
     }
 
-    fn make(
+    /// A lane that the pool holds until it is retired and its blocks are freed; `private` where those are
+    /// parts of a graph's memory.
+    pub(crate) fn new(
         shared: &Arc<Shared>,
         stream: &Arc<StreamCore>,
         slot: StreamIndex,
@@ -239,10 +171,12 @@ impl Lane {
             slot,
             hold: Arc::clone(hold),
             private,
-            outstanding: Outstanding::new(),
-            elsewhere: Elsewhere::new(),
+            others: Others {
+                outstanding: Outstanding::new(),
+                elsewhere: Elsewhere::new(),
+            },
         });
-        // Taken back by `end`.
+        // Held there until `end`.
         shared.counts.add(&lane);
         lane
     }
@@ -275,7 +209,7 @@ impl Lane {
             state.miss(bytes);
             return (0, MISSED);
         };
-        (state.counters).allocate(bytes, requested, &self.elsewhere);
+        (state.counters).allocate(bytes, requested, &self.others.elsewhere);
         (kept.addr, kept.id)
     }
 
@@ -298,17 +232,17 @@ impl Lane {
         if !state.retired {
             state.pending -= 1;
         }
-        (state.counters).allocate(bytes, requested, &self.elsewhere);
+        (state.counters).allocate(bytes, requested, &self.others.elsewhere);
         state.missed
     }
 
     /// Counts under the latch.
-    pub(super) fn count<T>(&self, count: impl FnOnce(&mut Counters, &Elsewhere) -> T) -> T {
-        count(&mut latch(&self.own.state).counters, &self.elsewhere)
+    pub(crate) fn count<T>(&self, count: impl FnOnce(&mut Counters, &Elsewhere) -> T) -> T {
+        count(&mut latch(&self.own.state).counters, &self.others.elsewhere)
     }
 
     /// Bytes in the cache.
-    pub(super) fn cached_bytes(&self) -> u64 {
+    pub(crate) fn cached_bytes(&self) -> u64 {
         latch(&self.own.state).cache.bytes()
     }
 
@@ -341,7 +275,7 @@ impl Lane {
             return self.alloc_aside(bytes, requested);
         }
         if let Some(kept) = state.cache.pop(bytes) {
-            (state.counters).allocate(bytes, requested, &self.elsewhere);
+            (state.counters).allocate(bytes, requested, &self.others.elsewhere);
             return Ok(Block::new(self, kept.id, kept.addr, bytes, requested));
         }
         state.miss(bytes);
@@ -369,7 +303,7 @@ impl Lane {
     }
 
     /// A block of `bytes` if the core has it without help from above.
-    pub(super) fn try_alloc(&self, bytes: u64) -> Result<Option<Block>> {
+    pub(crate) fn try_alloc(&self, bytes: u64) -> Result<Option<Block>> {
         latch(&self.own.state).pending += 1;
         let counted = Counted(self);
         let granted = self.shared.climb(self, bytes, bytes)?;
@@ -379,18 +313,13 @@ impl Lane {
         }))
     }
 
-    /// Counts one block more that ends the lane when it leaves. Of a lane that is retired.
-    pub(super) fn enter(&self) {
-        self.outstanding.enter();
-    }
-
     /// The capture the lane is under.
-    pub(super) fn captured(&self) -> Option<Arc<Captured>> {
+    pub(crate) fn captured(&self) -> Option<Arc<Captured>> {
         latch(&self.own.state).captured.clone()
     }
 
     /// Sets the capture the lane is under; gives the one before.
-    pub(super) fn set_captured(&self, captured: Option<Arc<Captured>>) -> Option<Arc<Captured>> {
+    pub(crate) fn set_captured(&self, captured: Option<Arc<Captured>>) -> Option<Arc<Captured>> {
         let mut state = latch(&self.own.state);
         state.aside = state.retired || captured.is_some();
         std::mem::replace(&mut state.captured, captured)
@@ -422,17 +351,6 @@ impl Lane {
         let bytes = bytes.next_multiple_of(UNIT);
         let grant = self.shared.acquire(self, bytes, requested)?;
         Ok((grant, bytes))
-    }
-
-    /// Takes back the count of a block that there is not. The lane may be gone afterwards.
-    fn count_out(&self) {
-        let mut state = latch(&self.own.state);
-        if state.retired {
-            drop(state);
-            self.leave();
-        } else {
-            state.pending -= u64::from(!seeded!("failed-request-holds-its-lane"));
-        }
     }
 
     /// Frees the last bytes of the `block`, which is of the size `before`, down to `after`, in stream
@@ -498,7 +416,7 @@ impl Lane {
             drop(state);
             return self.free_by_core(home, block, requested);
         }
-        home.elsewhere.add(block.bytes, requested);
+        home.others.elsewhere.add(block.bytes, requested);
         state.cache.push(block);
         drop(state);
         if !seeded!("foreign-free-holds-its-lane") {
@@ -533,7 +451,7 @@ impl Lane {
         let leaves = !at_home || state.retired;
         match at_home {
             true => state.counters.free(block.bytes, requested),
-            false => home.elsewhere.add(block.bytes, requested),
+            false => home.others.elsewhere.add(block.bytes, requested),
         }
         if self.has_room(&state, block.bytes) {
             state.cache.push(block);
@@ -559,7 +477,7 @@ impl Lane {
     }
 
     /// Moves blocks that the lane's stream runs behind into the cache, as far as there is room.
-    pub(super) fn keep_blocks(&self, blocks: &mut Vec<Cached>) {
+    pub(crate) fn keep_blocks(&self, blocks: &mut Vec<Cached>) {
         let tick = self.open_tick();
         let mut state = latch(&self.own.state);
         while let Some(block) = blocks.pop_if(|block| self.has_room(&state, block.bytes)) {
@@ -569,7 +487,7 @@ impl Lane {
 
     /// Moves up to as many blocks of `bytes` as a batch has out of the cache; none of fewer than
     /// `least`.
-    pub(super) fn give_blocks(&self, bytes: u64, least: usize, blocks: &mut Vec<Cached>) {
+    pub(crate) fn give_blocks(&self, bytes: u64, least: usize, blocks: &mut Vec<Cached>) {
         let mut state = latch(&self.own.state);
         state.cache.pop_many(bytes, MOST, blocks);
         if blocks.len() < least {
@@ -578,7 +496,7 @@ impl Lane {
     }
 
     /// Moves all blocks, or the `large` ones, out of the cache.
-    pub(super) fn give_all(&self, large: bool, blocks: &mut Vec<Cached>) {
+    pub(crate) fn give_all(&self, large: bool, blocks: &mut Vec<Cached>) {
         let mut state = latch(&self.own.state);
         let words = if large { LARGE_WORDS } else { ALL_WORDS };
         state.cache.drain(words, |block| blocks.push(block));
@@ -609,43 +527,11 @@ impl Lane {
     }
 
     /// Shows all blocks in the cache.
-    pub(super) fn each_cached(&self, see: impl FnMut(&Cached)) {
+    pub(crate) fn each_cached(&self, see: impl FnMut(&Cached)) {
         latch(&self.own.state).cache.each(see);
-    }
-
-    /// Ends the lane's use: from now on frees go straight to the core, and the last one ends it.
-    pub(crate) fn retire(&self, core: &mut Core) {
-        let mut state = latch(&self.own.state);
-        state.aside = true;
-        if std::mem::replace(&mut state.retired, true) {
-            return;
-        }
-        let out = state.counters.blocks() + state.pending as i64;
-        // Counts that others make from here on go to `outstanding`.
-        drop(state);
-        self.drain(core);
-        self.drain_batches(core);
-        if self.outstanding.retire(out) {
-            self.end();
-        }
-    }
-
-    /// One block of this lane is gone, freed elsewhere or after the lane was retired. The lane may
-    /// be gone afterwards.
-    pub(super) fn leave(&self) {
-        if self.outstanding.leave() {
-            self.end();
-        }
-    }
-
-    /// Has the pool hold the lane no longer.
-    fn end(&self) {
-        let held = self.shared.counts.end(self);
-        // Behind the ledger's lock: the pool may go with its last lane.
-        drop(held);
     }
 }
 
 #[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]
-pub(super) mod tests;
+pub(crate) mod tests;

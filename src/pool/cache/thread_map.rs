@@ -11,10 +11,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
 
-use super::lane::{Lane, LanePtr};
-use super::shared::Shared;
+use super::lifetime::LanePtr;
+use super::stream_cache::Lane;
 use crate::device::Stream;
 use crate::error::Result;
+use crate::pool::shared::Shared;
 use crate::sync::thread_local;
 
 /// Lanes a thread remembers; a power of two.
@@ -66,20 +67,20 @@ fn this_thread() -> u64 {
 /// The calling thread's lane of a pool and a stream's handle. It is alive for as long as the caller
 /// holds both: a lane is retired only when its pool or its stream has no handle any more.
 #[inline]
-pub(super) fn remembered(pool: u64, handle: u64) -> Option<LanePtr> {
+pub(crate) fn remembered(pool: u64, handle: u64) -> Option<LanePtr> {
     let known = LANES.with(|lanes| lanes[handle as usize % REMEMBERED].get());
     ((known.pool, known.handle) == (pool, handle)).then_some(known.lane)
 }
 
 /// Has the calling thread remember `lane`.
-pub(super) fn remember(pool: u64, handle: u64, lane: &Lane) {
+pub(crate) fn remember(pool: u64, handle: u64, lane: &Lane) {
     let lane = LanePtr::of(lane);
     let known = Remembered { pool, handle, lane };
     LANES.with(|lanes| lanes[handle as usize % REMEMBERED].set(known));
 }
 
 /// Counts that the calling thread found a lane taken; true if it is time to part.
-pub(super) fn met() -> bool {
+pub(crate) fn met() -> bool {
     MET.with(|count| {
         let met = count.get() + 1;
         count.set(if met < MEETINGS { met } else { 0 });
@@ -89,7 +90,7 @@ pub(super) fn met() -> bool {
 
 /// The lane of `stream` for a free on it; `None` once the pool is closed. The caller holds the
 /// stream and a block of the pool.
-pub(super) fn nearby(shared: &Arc<Shared>, stream: &Stream) -> Result<Option<Arc<Lane>>> {
+pub(crate) fn nearby(shared: &Arc<Shared>, stream: &Stream) -> Result<Option<Arc<Lane>>> {
     let (pool, handle) = (shared.uid, stream.handle_id());
     let at = handle as usize % NEARBY;
     let known = NEAR.try_with(|near| {
@@ -140,52 +141,52 @@ impl Seats {
 
 /// The lanes in use.
 #[derive(Default)]
-pub(super) struct Lanes {
+pub(crate) struct Lanes {
     /// By the number of the stream's handle: a stream adopted again is a new use. In order, so that
     /// caches are emptied in the same order in every run of a program.
     by_handle: BTreeMap<u64, Seats>,
     /// The pool has no handle any more.
-    pub(super) closed: bool,
+    pub(crate) closed: bool,
 }
 
 impl Lanes {
-    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Lane>> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<Lane>> {
         let seats = self.by_handle.values();
         seats.flat_map(|seats| seats.lanes.iter().map(|(_, lane)| lane))
     }
 
     /// The lane of a stream's handle for the calling thread.
-    pub(super) fn of(&self, handle: u64) -> Option<&Arc<Lane>> {
+    pub(crate) fn of(&self, handle: u64) -> Option<&Arc<Lane>> {
         let seats = self.by_handle.get(&handle)?;
         Some(seats.of(this_thread()))
     }
 
     /// The lanes of a stream's handle.
-    pub(super) fn of_handle(&self, handle: u64) -> Vec<Arc<Lane>> {
+    pub(crate) fn of_handle(&self, handle: u64) -> Vec<Arc<Lane>> {
         let seats = self.by_handle.get(&handle);
         let lanes = seats.into_iter().flat_map(|seats| &seats.lanes);
         lanes.map(|(_, lane)| Arc::clone(lane)).collect()
     }
 
     /// Whether a stream may have one more lane for the calling thread.
-    pub(super) fn may_part(&self, handle: u64) -> bool {
+    pub(crate) fn may_part(&self, handle: u64) -> bool {
         let seats = self.by_handle.get(&handle);
         seats.is_some_and(|seats| seats.lanes.len() < most_lanes())
     }
 
     /// Adds a lane that the calling thread made.
-    pub(super) fn add(&mut self, handle: u64, lane: Arc<Lane>) {
+    pub(crate) fn add(&mut self, handle: u64, lane: Arc<Lane>) {
         let seats = self.by_handle.entry(handle);
         let seats = seats.or_insert_with(|| Seats { lanes: Vec::new() });
         seats.lanes.push((this_thread(), lane));
     }
 
-    pub(super) fn remove(&mut self, handle: u64) {
+    pub(crate) fn remove(&mut self, handle: u64) {
         self.by_handle.remove(&handle);
     }
 
     /// Takes all lanes; there are none from now on.
-    pub(super) fn close(&mut self) -> Vec<Arc<Lane>> {
+    pub(crate) fn close(&mut self) -> Vec<Arc<Lane>> {
         self.closed = true;
         let seats = std::mem::take(&mut self.by_handle).into_values();
         let lanes = seats.flat_map(|seats| seats.lanes);

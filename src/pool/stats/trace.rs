@@ -4,7 +4,7 @@
 //! So a step leaves a note, and whoever took the steps tells what was noted once the lock is let go.
 //! Without the feature `tracing` nothing is noted.
 
-use super::shared::Shared;
+use crate::pool::shared::Shared;
 
 /// A slow step of the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

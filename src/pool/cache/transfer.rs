@@ -27,21 +27,21 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::cache::Cached;
-use super::core::Core;
-use super::lane::Lane;
-use super::shared::Shared;
-use super::told::Told;
+use super::free_lists::Cached;
+use super::stream_cache::Lane;
 use crate::device::Timeline;
 use crate::error::Result;
 use crate::heap::size_class::is_slot;
 use crate::heap::{Grant, Id, StreamIndex};
+use crate::pool::core::Core;
+use crate::pool::shared::Shared;
+use crate::pool::stats::Told;
 use crate::seeded::seeded;
 use crate::sync::{AtomicU64, Latch, latch};
 
 /// Blocks in a batch.
 const LEAST: usize = 8;
-pub(super) const MOST: usize = 64;
+pub(crate) const MOST: usize = 64;
 
 /// Batches kept; of one more the oldest goes into the heap.
 const KEPT: usize = 16;
@@ -84,7 +84,7 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
-    pub(super) fn new(opportunistic: bool) -> Self {
+    pub(crate) fn new(opportunistic: bool) -> Self {
         Self {
             state: Latch::new(State::default()),
             count: AtomicU64::new(0),
@@ -97,7 +97,7 @@ impl Transfer {
 
     /// A stream cache misses blocks of `bytes` again and again. Of two sizes noted at once one may be
     /// forgotten.
-    pub(super) fn want(&self, bytes: u64) {
+    pub(crate) fn want(&self, bytes: u64) {
         if !self.is_wanted(bytes) {
             for at in (1..WANTED).rev() {
                 let earlier = self.wanted[at - 1].load(Ordering::Relaxed);
@@ -113,7 +113,7 @@ impl Transfer {
     }
 
     /// Batches that served requests without a wait: of their own stream, of others.
-    pub(super) fn steps(&self) -> (u64, u64) {
+    pub(crate) fn steps(&self) -> (u64, u64) {
         let [own, ready] = [&self.own, &self.ready].map(|count| count.load(Ordering::Relaxed));
         (own, ready)
     }
@@ -175,7 +175,7 @@ impl Transfer {
 impl Lane {
     /// Lets the cache's blocks of `bytes`, which has no room for one more, go together if such are
     /// wanted; true if there is room now.
-    pub(super) fn hand_over(&self, bytes: u64, core: &mut Core) -> bool {
+    pub(crate) fn hand_over(&self, bytes: u64, core: &mut Core) -> bool {
         let transfer = &self.shared.transfer;
         if !transfer.is_wanted(bytes) || core.is_over_soft_limit() {
             return false;
@@ -201,7 +201,7 @@ impl Lane {
 
     /// A block of exactly `bytes` from a batch of the lane's own stream, else from one that is ready for
     /// it; whether it is of its own. The others go into the lane's cache as far as there is room.
-    pub(super) fn take_batch(&self, bytes: u64) -> Option<(Cached, bool)> {
+    pub(crate) fn take_batch(&self, bytes: u64) -> Option<(Cached, bool)> {
         let transfer = &self.shared.transfer;
         if transfer.count.load(Ordering::Relaxed) == 0 {
             return None;
@@ -226,7 +226,7 @@ impl Lane {
 
     /// A block of exactly `bytes` that goes to the lane's stream without a wait, for a request that its
     /// cache missed.
-    pub(super) fn take_ready_batch(&self, bytes: u64) -> Option<Cached> {
+    pub(crate) fn take_ready_batch(&self, bytes: u64) -> Option<Cached> {
         let (block, own) = self.take_batch(bytes)?;
         let transfer = &self.shared.transfer;
         let (count, step) = match own {
@@ -306,7 +306,7 @@ impl Lane {
     /// A large block that only the cache knows parts its neighbours, and what is asked for meanwhile
     /// goes where it keeps them apart: with such blocks left in the cache, training in 260 MiB reserved
     /// 1.016 to 1.058 times its peak, with this 1.008 to 1.016.
-    pub(super) fn drain_large(&self, core: &mut Core) {
+    pub(crate) fn drain_large(&self, core: &mut Core) {
         self.drain_into(core, true);
     }
 
@@ -325,7 +325,7 @@ impl Lane {
     }
 
     /// Gives the heap the batches that the lane's stream freed.
-    pub(super) fn drain_batches(&self, core: &mut Core) {
+    pub(crate) fn drain_batches(&self, core: &mut Core) {
         let batches = self.shared.transfer.take_all(Some(self.slot), || ());
         batches.into_iter().for_each(|batch| core.give_batch(batch));
     }
@@ -333,7 +333,7 @@ impl Lane {
 
 impl Shared {
     /// Empties the caches of `lanes` and the transfer cache into the heap; whether there was anything.
-    pub(super) fn drain(&self, lanes: &[Arc<Lane>], core: &mut Core) -> bool {
+    pub(crate) fn drain(&self, lanes: &[Arc<Lane>], core: &mut Core) -> bool {
         let mut any = false;
         let batches = self.transfer.take_all(None, || {
             for lane in lanes {
@@ -346,7 +346,7 @@ impl Shared {
     }
 
     /// Shows all blocks in the caches of `lanes` and between them. The caller holds the heap's lock.
-    pub(super) fn each_cached(&self, lanes: &[Arc<Lane>], mut see: impl FnMut(&Cached)) {
+    pub(crate) fn each_cached(&self, lanes: &[Arc<Lane>], mut see: impl FnMut(&Cached)) {
         let state = latch(&self.transfer.state);
         for lane in lanes {
             lane.each_cached(&mut see);
@@ -364,7 +364,7 @@ impl Core {
 
     /// Frees blocks that `stream` freed. Freed one by one, neighbours would be filed and taken out
     /// again with each that joins them.
-    pub(super) fn give_all(&mut self, stream: StreamIndex, blocks: &mut Vec<Cached>) {
+    pub(crate) fn give_all(&mut self, stream: StreamIndex, blocks: &mut Vec<Cached>) {
         let mut run: Option<(Id, u64)> = None;
         for some in blocks.chunks(FETCHED) {
             self.extents.fetch(some.iter().map(|block| block.id));
