@@ -10,10 +10,10 @@ use std::time::Duration;
 use half::bf16;
 use warpool::convert::{
     BlockScales, E2m1, E2m3, E3m2, E4m3, E5m2, E8m0, Element, Grouping, I4, Integer, MX_BLOCK,
-    MxElement, NVFP4_BLOCK, Narrow, Quantize, Rounding, Rows, RowsMut, Scales, ScalesMut,
-    Transpose, View, ViewMut, Wide, block_scales, cast_transpose, dequantize, dequantize_integers,
-    mx_dequantize, mx_quantize, nvfp4_dequantize, nvfp4_quantize, quantize, quantize_integers,
-    square_scales,
+    MxElement, NVFP4_BLOCK, Narrow, Quantize, QuantizeTable, Rounding, Rows, RowsMut, Scales,
+    ScalesMut, Transpose, View, ViewMut, Wide, block_scales, cast_transpose, dequantize,
+    dequantize_integers, mx_dequantize, mx_quantize, nvfp4_dequantize, nvfp4_quantize, quantize,
+    quantize_integers, square_scales,
 };
 use warpool::device::DeviceKind;
 use warpool::{Block, Device, Event, Pool, PoolConfig, Stream};
@@ -31,6 +31,7 @@ struct Line {
 /// The device and memory for every form.
 struct Ground {
     stream: Stream,
+    pool: Pool,
     values: Block,
     codes: Block,
     turned: Block,
@@ -63,6 +64,7 @@ impl Ground {
             zeros: block(bytes / 16),
             one: block(256),
             amax: block(256),
+            pool: pool.clone(),
             start: event(),
             end: event(),
             stream: stream.clone(),
@@ -317,11 +319,52 @@ fn transposed<S: Wide, D: Narrow>(ground: &mut Ground) {
     });
 }
 
+/// So many tensors, cut from the values by rows, with a scale a row: in one launch, and one by one.
+fn many<S: Wide>(ground: &mut Ground, tensors: u64) {
+    let tensors = tensors.min(ground.rows::<S>());
+    let rows = ground.rows::<S>() / tensors;
+    let (all, each) = (tensors * rows, rows * COLS);
+    let bytes = all * (COLS * (size_of::<S>() as u64 + 1) + 4);
+    let (from, into, found) = (
+        ground.values.addr(),
+        ground.codes.addr(),
+        ground.scales.addr(),
+    );
+    // SAFETY: as for `seen` and `seen_mut`: the blocks outlive the table.
+    let tensor = |at: u64| unsafe {
+        let (from, into) = (from + at * each * size_of::<S>() as u64, into + at * each);
+        let values = View::<'_, S>::from_raw(from, each).expect("aligned");
+        let codes = ViewMut::<'_, E4m3>::from_raw(into, each).expect("aligned");
+        let scales = ViewMut::from_raw(found + 4 * at * rows, rows).expect("aligned");
+        (
+            Rows::new(values, rows, COLS, COLS).expect("rows"),
+            RowsMut::new(codes, rows, COLS, COLS).expect("rows"),
+            ScalesMut::Rows(scales),
+        )
+    };
+    let (pool, stream) = (&ground.pool, &ground.stream);
+    let mut table =
+        QuantizeTable::<'static, S, E4m3>::new(pool, stream, (0..tensors).map(tensor).collect())
+            .expect("a table");
+    ground.measure(&title::<S, E4m3>("rows_in_a_table", ""), bytes, |g| {
+        table
+            .quantize(&g.stream, Quantize::new())
+            .expect("a launch");
+    });
+    ground.measure(&title::<S, E4m3>("rows_one_by_one", ""), bytes, |g| {
+        for at in 0..tensors {
+            let (values, codes, scales) = tensor(at);
+            quantize(&g.stream, values, codes, scales, Quantize::new()).expect("a launch");
+        }
+    });
+}
+
 fn every_form<S: Wide>(ground: &mut Ground) {
     let (nearest, chance) = (Rounding::Nearest, Rounding::Stochastic { seed: 1 });
     let (in_rows, tiled) = (BlockScales::Rows, BlockScales::Tiled);
     scaled::<S>(ground, nearest, "");
     scaled::<S>(ground, chance, "_stochastic");
+    many::<S>(ground, 1000);
     mx::<S, E4m3>(ground, in_rows, nearest, "");
     mx::<S, E4m3>(ground, tiled, nearest, "_tiled");
     mx::<S, E5m2>(ground, in_rows, nearest, "");

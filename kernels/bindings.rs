@@ -1,6 +1,6 @@
-// Made by the build script from warpool.h with the fingerprint a007e13cc5bd4caa.
+// Made by the build script from warpool.h with the fingerprint d2561e39621aceef.
 
-pub const WP_ABI_VERSION: u32 = 2;
+pub const WP_ABI_VERSION: u32 = 3;
 pub const WP_INPLACE_TILE: u32 = 4096;
 pub const WP_SCALER_EXPONENT: u32 = 126;
 pub const WP_SMALL_MOVE: u32 = 1024;
@@ -322,10 +322,12 @@ pub struct wp_quantize {
     pub layout: wp_u32,
     pub rounding: wp_u32,
     pub pad: wp_u32,
+    pub jobs: wp_addr,
+    pub places: wp_addr,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of wp_quantize"][::core::mem::size_of::<wp_quantize>() - 128usize];
+    ["Size of wp_quantize"][::core::mem::size_of::<wp_quantize>() - 144usize];
     ["Alignment of wp_quantize"][::core::mem::align_of::<wp_quantize>() - 8usize];
     [
         "Offset of field: wp_quantize::values",
@@ -387,7 +389,59 @@ const _: () = {
     [
         "Offset of field: wp_quantize::pad",
     ][::core::mem::offset_of!(wp_quantize, pad) - 124usize];
+    [
+        "Offset of field: wp_quantize::jobs",
+    ][::core::mem::offset_of!(wp_quantize, jobs) - 128usize];
+    [
+        "Offset of field: wp_quantize::places",
+    ][::core::mem::offset_of!(wp_quantize, places) - 136usize];
 };
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct wp_quantize_job {
+    pub tensor: wp_quantize,
+    pub how: [wp_u64; 12usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of wp_quantize_job"][::core::mem::size_of::<wp_quantize_job>() - 240usize];
+    [
+        "Alignment of wp_quantize_job",
+    ][::core::mem::align_of::<wp_quantize_job>() - 8usize];
+    [
+        "Offset of field: wp_quantize_job::tensor",
+    ][::core::mem::offset_of!(wp_quantize_job, tensor) - 0usize];
+    [
+        "Offset of field: wp_quantize_job::how",
+    ][::core::mem::offset_of!(wp_quantize_job, how) - 144usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct wp_quantize_place {
+    pub job: wp_u32,
+    pub block: wp_u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of wp_quantize_place"][::core::mem::size_of::<wp_quantize_place>() - 8usize];
+    [
+        "Alignment of wp_quantize_place",
+    ][::core::mem::align_of::<wp_quantize_place>() - 4usize];
+    [
+        "Offset of field: wp_quantize_place::job",
+    ][::core::mem::offset_of!(wp_quantize_place, job) - 0usize];
+    [
+        "Offset of field: wp_quantize_place::block",
+    ][::core::mem::offset_of!(wp_quantize_place, block) - 4usize];
+};
+unsafe extern "C" {
+    pub fn wp_quantize_plan(
+        args: *const wp_quantize,
+        quantize: wp_u32,
+        job: *mut wp_quantize_job,
+        blocks: *mut wp_u64,
+    ) -> ::core::ffi::c_int;
+}
 unsafe extern "C" {
     pub fn wp_cuda_quantize(
         args: *const wp_quantize,

@@ -26,7 +26,7 @@ typedef unsigned long long wp_u64;
 typedef unsigned int wp_u32;
 
 /* Bumped with every incompatible change of this header. */
-#define WP_ABI_VERSION 2
+#define WP_ABI_VERSION 3
 
 /* What a wp_host_ function returns; a wp_cuda_ function may also return any cudaError_t. */
 typedef enum wp_status {
@@ -246,7 +246,33 @@ typedef struct wp_quantize {
     wp_u32 layout;        /* wp_scale_layout */
     wp_u32 rounding;      /* WP_NEAREST or WP_STOCHASTIC */
     wp_u32 pad;
+    wp_addr jobs;         /* wp_quantize_job[rows], or 0 */
+    wp_addr places;       /* wp_quantize_place[cols]; with `jobs` alone */
 } wp_quantize;
+
+/*
+ * A tensor of a table: what wp_quantize says of it, and what the kernels make of that.
+ *
+ * With `jobs`, one launch does many tensors of one `type`, `format`, `kind` and, quantising, `granularity`:
+ * `rows` jobs, in `cols` blocks of threads, of which a place says which block of which job it is. Of the
+ * arguments only those, `seed`, `rounding` and `amax` are read. Tensor t is quantised as alone with `seed` + t, and
+ * `amax` has a word a tensor.
+ */
+typedef struct wp_quantize_job {
+    wp_quantize tensor;
+    wp_u64 how[12];
+} wp_quantize_job;
+
+typedef struct wp_quantize_place {
+    wp_u32 job;
+    wp_u32 block;
+} wp_quantize_place;
+
+/*
+ * The job of a tensor that is quantised, or dequantised, in a table, and its number of blocks. WP_INVALID
+ * for what tables do not have: squares that are quantised, integers, WP_SCALE_E4M3.
+ */
+int wp_quantize_plan(const wp_quantize *args, wp_u32 quantize, wp_quantize_job *job, wp_u64 *blocks);
 
 int wp_cuda_quantize(const wp_quantize *args, void *stream);
 int wp_host_quantize(const wp_quantize *args);

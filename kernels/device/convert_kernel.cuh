@@ -7,6 +7,7 @@
 #define WARPOOL_CONVERT_KERNEL_CUH
 
 #include "ahead.cuh"
+#include "divisor.cuh"
 #include "launch.cuh"
 #include "tile.cuh"
 
@@ -204,17 +205,6 @@ int queue_flat(const wp_convert &a, const Op &op, void *stream) {
     const u64 blocks = (a.count + block - 1) / block;
     return launch<KERNEL>(blocks, threads, stream, a.src, a.dst, a.count, ahead, op);
 }
-
-/* n / d for n below 2^31 and d above 1, by one multiplication (Granlund, Montgomery: 1994). */
-struct Divisor {
-    u32 d, multiplier, shift;
-
-    explicit Divisor(u32 d) : d(d), shift(0) {
-        while ((2ull << shift) < d) shift++;
-        multiplier = (u32)(((1ull << (32 + shift)) + d - 1) / d);
-    }
-    __device__ __forceinline__ u32 quotient(u32 n) const { return __umulhi(n, multiplier) >> shift; }
-};
 
 /* Rows of whole groups, all aligned: a group a thread, whatever the row it lies in. */
 template <class S, class D, class Op>

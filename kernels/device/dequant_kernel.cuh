@@ -55,8 +55,6 @@ __device__ __forceinline__ void store_part(u64 to, Words<typename S::Bits, SLOT<
     }
 }
 
-constexpr int DEQUANT_UNROLL = 2; /* slots a thread: 4 were 2 to 10 % slower, one 1 to 8 % (measured) */
-
 /* The scale as a number: of the kinds that is_quantization() lets a format have. */
 template <class Q>
 __device__ __forceinline__ float load_scale(const wp_quantize &a, u64 place, float tensor) {
@@ -65,11 +63,10 @@ __device__ __forceinline__ float load_scale(const wp_quantize &a, u64 place, flo
     return scale_value(SAME<Q, E2M1> ? a.kind : (u32)WP_SCALE_E8M0, stored, tensor);
 }
 
-/* As many threads as a multiprocessor holds. */
 template <class S, class Q>
-__global__ void __launch_bounds__(QUANT_THREADS, MOST_THREADS / QUANT_THREADS) dequant_kernel(const wp_quantize a, const Slots slots) {
+__device__ __forceinline__ void dequantize(const wp_quantize &a, const Slots &slots, u32 block) {
     constexpr int V = SLOT<S>, U = DEQUANT_UNROLL;
-    const Place first = first_place(slots, U);
+    const Place first = first_place(slots, block, U);
     const float tensor = a.tensor_scale != 0 ? *(const float *)a.tensor_scale : 0.0f;
     Place at = first;
     const auto place = [&](int u) { return at = u == 0 ? first : next_place(slots, at); };
@@ -116,6 +113,14 @@ __global__ void __launch_bounds__(QUANT_THREADS, MOST_THREADS / QUANT_THREADS) d
     } else {
         in_turn<true>(x, [&](int u, const Slot &s) { values(u, s, false); });
     }
+}
+
+/* As many threads as a multiprocessor holds. */
+constexpr unsigned DEQUANT_BLOCKS = MOST_THREADS / QUANT_THREADS;
+
+template <class S, class Q>
+__global__ void __launch_bounds__(QUANT_THREADS, DEQUANT_BLOCKS) dequant_kernel(const wp_quantize a, const Slots slots) {
+    dequantize<S, Q>(a, slots, blockIdx.x);
 }
 
 }  // namespace wp

@@ -10,40 +10,13 @@
 #include "codec.cuh"
 #include "convert_kernel.cuh"
 #include "fused_ops.cuh"
+#include "slots.cuh"
 
 namespace wp {
-
-constexpr unsigned QUANT_THREADS = 256;
-
-template <class S>
-constexpr int SLOT = 128 / S::SIZE;
-
-constexpr int GROUP_UNROLL = 4; /* slots a thread, QUANT_THREADS apart */
 
 template <bool B>
 struct Known {
     static constexpr bool VALUE = B;
-};
-
-/* What a thread may use at once. */
-struct Alignment {
-    bool values; /* 16 bytes of values */
-    bool codes;  /* the codes of a slot; of 6 bits, three words */
-    bool whole;  /* both, and no slot lies partly in a row */
-};
-
-/* How the slots of a tensor lie, and its scales. */
-struct Slots {
-    u64 rows;      /* those of padding too */
-    u64 per_row;
-    u64 step_rows; /* QUANT_THREADS slots further */
-    u64 step_slots;
-    Divisor by_row; /* by per_row, for `narrow` */
-    bool narrow;    /* more than one row, of fewer than 2^31 slots in all */
-    u32 row_shift, shift; /* rows and slots of a scale, as powers of two; 63 for all */
-    u64 scale_row, scale_slot; /* scales from one to the next of another row, and of the same one */
-    bool tiled;
-    Alignment aligned;
 };
 
 struct Place {
@@ -51,8 +24,8 @@ struct Place {
 };
 
 /* The place of a thread's first slot: the only one that takes a division. */
-__device__ __forceinline__ Place first_place(const Slots &s, u32 unroll) {
-    const u64 at = blockIdx.x * (u64)(QUANT_THREADS * unroll) + threadIdx.x;
+__device__ __forceinline__ Place first_place(const Slots &s, u32 block, u32 unroll) {
+    const u64 at = block * (u64)(QUANT_THREADS * unroll) + threadIdx.x;
     if (s.rows == 1 && at < s.per_row) return {0, at};
     const u64 row = s.narrow ? s.by_row.quotient((u32)at) : at / s.per_row;
     return {row, at - row * s.per_row};
@@ -370,9 +343,9 @@ constexpr int GROUP_BLOCKS = WP_ARCH < 890 && S::SIZE == 16 && Q::SIZE == 6 ? 2 
 
 /* Groups of a row, each in neighbouring lanes; or one scale that is given. */
 template <class S, class Q>
-__global__ void __launch_bounds__(QUANT_THREADS, GROUP_BLOCKS<S, Q>) group_kernel(const wp_quantize a, const Slots slots) {
+__device__ __forceinline__ void quantize_groups(const wp_quantize &a, const Slots &slots, u32 block) {
     constexpr int V = SLOT<S>, U = GROUP_UNROLL;
-    const Place first = first_place(slots, U);
+    const Place first = first_place(slots, block, U);
     Place at = first;
     const auto place = [&](int u) { return at = u == 0 ? first : next_place(slots, at); };
     Words<typename S::Bits, V> x[U];
@@ -398,6 +371,11 @@ __global__ void __launch_bounds__(QUANT_THREADS, GROUP_BLOCKS<S, Q>) group_kerne
     if constexpr (S::SIZE != 32) raise_amax(a.amax, most);
 }
 
+template <class S, class Q>
+__global__ void __launch_bounds__(QUANT_THREADS, GROUP_BLOCKS<S, Q>) group_kernel(const wp_quantize a, const Slots slots) {
+    quantize_groups<S, Q>(a, slots, blockIdx.x);
+}
+
 /* The largest of each `lanes` neighbouring threads, a power of two from 32 on. By whole blocks. */
 __device__ __forceinline__ u32 row_max(u32 x, u32 lanes) {
     __shared__ u32 of_warps[QUANT_THREADS / 32];
@@ -411,15 +389,12 @@ __device__ __forceinline__ u32 row_max(u32 x, u32 lanes) {
     return x;
 }
 
-/* Slots a thread keeps in registers. */
-constexpr int ROW_HELD = 8;
-
 /* A scale a row: `lanes` threads keep it, as far as it goes, and read what is beyond a second time. */
 template <class S, class Q>
-__global__ void __launch_bounds__(QUANT_THREADS, SHORT<S, Q> ? 3 : 2) row_kernel(const wp_quantize a, u32 lanes, const Alignment aligned) {
+__device__ __forceinline__ void quantize_rows(const wp_quantize &a, u32 lanes, const Alignment &aligned, u32 block) {
     constexpr int V = SLOT<S>, R = ROW_HELD;
     const u32 lane = threadIdx.x & (lanes - 1), shift = 31 - __clz(lanes);
-    const u64 row = blockIdx.x * (u64)(QUANT_THREADS >> shift) + (threadIdx.x >> shift);
+    const u64 row = block * (u64)(QUANT_THREADS >> shift) + (threadIdx.x >> shift);
     const u64 slots = (a.cols + V - 1) / V;
     /* As many slots for all lanes: they exchange codes of 6 bits, and maxima. The first are read last. */
     const u64 most = (slots - 1) / ((u64)R << shift);
@@ -447,6 +422,11 @@ __global__ void __launch_bounds__(QUANT_THREADS, SHORT<S, Q> ? 3 : 2) row_kernel
         encode_slots<S, Q>(x, a, aligned, place, OneScale{scale});
     }
     raise_amax(a.amax, row < a.rows ? reach.amax() : 0);
+}
+
+template <class S, class Q>
+__global__ void __launch_bounds__(QUANT_THREADS, SHORT<S, Q> ? 3 : 2) row_kernel(const wp_quantize a, u32 lanes, const Alignment aligned) {
+    quantize_rows<S, Q>(a, lanes, aligned, blockIdx.x);
 }
 
 /* A square of 128 by 128 in the registers of a block. */

@@ -1,6 +1,7 @@
 /* quantize.cpp: formats with scales on the host device. */
 #include "device/philox.cuh"
 #include "device/quant.cuh"
+#include "device/slots.cuh"
 
 namespace wp {
 namespace {
@@ -170,17 +171,54 @@ int with_both(const wp_quantize &a, const Visit &visit) {
     });
 }
 
+/* one(tensor) for every tensor of a table, each with what the launch says of it. */
+template <class One>
+int every_job(const wp_quantize &t, bool quantize, const One &one) {
+    if (!is_table(t, quantize)) return WP_INVALID;
+    for (u64 i = 0; i < t.rows; i++) {
+        wp_quantize a = ((const wp_quantize_job *)t.jobs)[i].tensor;
+        a.seed = t.seed + i;
+        a.rounding = t.rounding;
+        a.amax = t.amax != 0 ? t.amax + 4 * i : 0;
+        const int status = one(&a);
+        if (status != WP_OK) return status;
+    }
+    return WP_OK;
+}
+
+template <class S, class Q>
+Job job_of(const wp_quantize &a, bool quantize) {
+    if (!quantize) return values_job<S, Q>(a);
+    return a.granularity == WP_PER_ROW ? rows_job<S, Q>(a) : groups_job<S, Q>(a);
+}
+
 }  // namespace
 }  // namespace wp
 
 extern "C" int wp_host_quantize(const wp_quantize *args) {
     using namespace wp;
+    if (args->jobs != 0) return every_job(*args, true, wp_host_quantize);
     if (!is_quantization(*args, true)) return WP_INVALID;
     return with_both(*args, [&](auto s, auto q) { quantize<decltype(s), decltype(q)>(*args); });
 }
 
 extern "C" int wp_host_dequantize(const wp_quantize *args) {
     using namespace wp;
+    if (args->jobs != 0) return every_job(*args, false, wp_host_dequantize);
     if (!is_quantization(*args, false)) return WP_INVALID;
     return with_both(*args, [&](auto s, auto q) { dequantize<decltype(s), decltype(q)>(*args); });
+}
+
+extern "C" int wp_quantize_plan(const wp_quantize *args, wp_u32 quantize, wp_quantize_job *job, wp_u64 *blocks) {
+    using namespace wp;
+    const bool forth = quantize != 0;
+    if (!is_quantization(*args, forth) || !is_in_tables(*args, forth)) return WP_INVALID;
+    *job = {*args, {}};
+    *blocks = 0;
+    if (args->rows == 0 || args->cols == 0) return WP_OK;
+    return with_both(*args, [&](auto s, auto q) {
+        const Job made = job_of<decltype(s), decltype(q)>(*args, forth);
+        memcpy(job, &made, sizeof(made));
+        *blocks = made.blocks;
+    });
 }

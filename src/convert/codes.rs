@@ -2,7 +2,7 @@
 
 use super::launch::queue_with;
 use super::rows::pitch_bytes;
-use super::{Quantize, Rounding, Rows, RowsMut, View, ViewMut, Wide};
+use super::{Quantize, Rows, RowsMut, View, ViewMut, Wide};
 use crate::device::{Addr, Launch, Stream, Use};
 use crate::driver::abi;
 use crate::error::{Error, Result};
@@ -116,6 +116,8 @@ impl<'a> Plan<'a> {
             layout: abi::WP_SCALES_BY_ROW,
             rounding: abi::WP_NEAREST,
             pad: 0,
+            jobs: 0,
+            places: 0,
         };
         Ok(Self {
             args,
@@ -157,7 +159,7 @@ impl<'a> Plan<'a> {
         self
     }
 
-    fn ranges(&self, amax: Option<Part<'a>>) -> [Option<Part<'a>>; 6] {
+    pub(super) fn ranges(&self, amax: Option<Part<'a>>) -> [Option<Part<'a>>; 6] {
         let (values, codes) = (Some(self.values), Some(self.codes));
         [values, codes, self.scales, self.zeros, self.tensor, amax]
     }
@@ -167,14 +169,7 @@ impl<'a> Plan<'a> {
     /// # Safety
     /// As for [`Backend::launch`](crate::device::Backend::launch).
     pub(super) unsafe fn quantize(mut self, stream: &Stream, how: Quantize<'a>) -> Result<()> {
-        (self.args.rounding, self.args.seed) = match how.rounding {
-            Rounding::Nearest => (abi::WP_NEAREST, 0),
-            Rounding::Stochastic { seed } => (abi::WP_STOCHASTIC, seed),
-            other => {
-                let why = format!("{other:?}: codes are rounded to nearest or stochastically");
-                return Err(Error::invalid("rounding", why));
-            }
-        };
+        (self.args.rounding, self.args.seed) = how.rounding_and_seed()?;
         if let Some(amax) = &how.amax {
             enough("amax", amax.len(), 1)?;
             self.args.amax = amax.addr();

@@ -38,6 +38,7 @@ mod launch;
 mod mx;
 mod options;
 mod quantize;
+mod quantize_table;
 mod rows;
 mod scaler;
 mod table;
@@ -55,6 +56,7 @@ pub use options::{Conversion, Overflow, Rounding};
 pub use quantize::{
     Float8, Quantize, Scales, ScalesMut, Wide, block_scales, dequantize, quantize, square_scales,
 };
+pub use quantize_table::{DequantizeTable, QuantizeTable};
 pub use rows::{convert, convert_fused, convert_rows};
 pub use scaler::{GradScaler, Gradient, Gradients, PendingState, ScalerConfig, ScalerState};
 pub use table::ConvertTable;

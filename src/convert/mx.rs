@@ -175,6 +175,28 @@ fn plan<'a, S: Wide, Q: MxElement>(
 const MX: (u32, usize) = (abi::WP_SCALE_E8M0, MX_BLOCK);
 const NVFP4: (u32, usize) = (abi::WP_SCALE_E4M3, NVFP4_BLOCK);
 
+/// The way from values to MX codes, checked.
+pub(super) fn forth<'a, Q: MxElement, S: Wide>(
+    values: &Rows<'a, S>,
+    codes: &RowsMut<'a, Q::Code>,
+    scales: &ViewMut<'a, E8m0>,
+    layout: BlockScales,
+) -> Result<Plan<'a>> {
+    let plan = plan::<S, Q>(values.into(), codes.into(), MX, layout, scales.len())?;
+    Ok(plan.scales(written(scales)))
+}
+
+/// The way back, checked.
+pub(super) fn back<'a, Q: MxElement, S: Wide>(
+    codes: &Rows<'a, Q::Code>,
+    scales: View<'a, E8m0>,
+    layout: BlockScales,
+    values: &RowsMut<'a, S>,
+) -> Result<Plan<'a>> {
+    let plan = plan::<S, Q>(values.into(), codes.into(), MX, layout, scales.len())?;
+    Ok(plan.scales(read(&scales)))
+}
+
 /// Queues `values` to become MX `codes` of `Q` with `scales`, in one pass over memory.
 ///
 /// `scales` has [`BlockScales::count`] elements for blocks of [`MX_BLOCK`].
@@ -192,9 +214,7 @@ pub fn mx_quantize<'a, Q: MxElement, S: Wide>(
     layout: BlockScales,
     how: Quantize<'_>,
 ) -> Result<()> {
-    let (values, codes) = (values.into(), codes.into());
-    let sides = ((&values).into(), (&codes).into());
-    let plan = plan::<S, Q>(sides.0, sides.1, MX, layout, scales.len())?.scales(written(&scales));
+    let plan = forth::<Q, S>(&values.into(), &codes.into(), &scales, layout)?;
     // SAFETY: whoever made the views vouched for their ranges until queued work is done; lengths and
     // alignment were checked, and disjointness is before the launch.
     unsafe { plan.quantize(stream, how) }
@@ -214,9 +234,7 @@ pub fn mx_dequantize<'a, Q: MxElement, S: Wide>(
     layout: BlockScales,
     values: impl Into<RowsMut<'a, S>>,
 ) -> Result<()> {
-    let (values, codes) = (values.into(), codes.into());
-    let sides = ((&values).into(), (&codes).into());
-    let plan = plan::<S, Q>(sides.0, sides.1, MX, layout, scales.len())?.scales(read(&scales));
+    let plan = back::<Q, S>(&codes.into(), scales, layout, &values.into())?;
     // SAFETY: as in `mx_quantize`.
     unsafe { plan.dequantize(stream) }
 }

@@ -24,7 +24,7 @@ use super::codes::{Plan, Side, enough, read, written};
 use super::{E4m3, E5m2, Element, Rounding, Rows, RowsMut, View, ViewMut};
 use crate::device::Stream;
 use crate::driver::abi;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A format that is quantised: `f32`, [`half::f16`], [`half::bf16`].
 pub trait Wide: Element {}
@@ -111,6 +111,18 @@ impl<'a> Quantize<'a> {
         self.amax = Some(amax);
         self
     }
+
+    /// The rounding as `kernels/warpool.h` numbers it, and the generator's key.
+    pub(super) fn rounding_and_seed(&self) -> Result<(u32, u64)> {
+        match self.rounding {
+            Rounding::Nearest => Ok((abi::WP_NEAREST, 0)),
+            Rounding::Stochastic { seed } => Ok((abi::WP_STOCHASTIC, seed)),
+            other => {
+                let why = format!("{other:?}: codes are rounded to nearest or stochastically");
+                Err(Error::invalid("rounding", why))
+            }
+        }
+    }
 }
 
 /// The granularity, group, layout and pitch of scales for `rows` x `cols` values, and how many.
@@ -147,6 +159,40 @@ fn plan<'a, S: Wide, Q: Float8>(
     Ok((plan.grained(granularity, group, layout, pitch), needed))
 }
 
+/// The way from values to codes, checked.
+pub(super) fn forth<'a, S: Wide, Q: Float8>(
+    values: &Rows<'a, S>,
+    codes: &RowsMut<'a, Q>,
+    scales: &ScalesMut<'a>,
+) -> Result<Plan<'a>> {
+    let (kind, len, part) = match scales {
+        ScalesMut::Tensor(given) => (abi::WP_PER_TENSOR, given.len(), read(given)),
+        ScalesMut::Rows(found) => (abi::WP_PER_ROW, found.len(), written(found)),
+        ScalesMut::Blocks(found) => (abi::WP_PER_GROUP, found.len(), written(found)),
+        ScalesMut::Squares(found) => (abi::WP_PER_SQUARE, found.len(), written(found)),
+    };
+    let (plan, needed) = plan::<S, Q>(values.into(), codes.into(), kind)?;
+    enough("scales", len, needed)?;
+    Ok(plan.scales(part))
+}
+
+/// The way back, checked.
+pub(super) fn back<'a, Q: Float8, S: Wide>(
+    codes: &Rows<'a, Q>,
+    scales: Scales<'a>,
+    values: &RowsMut<'a, S>,
+) -> Result<Plan<'a>> {
+    let (kind, given) = match scales {
+        Scales::Tensor(given) => (abi::WP_PER_TENSOR, given),
+        Scales::Rows(given) => (abi::WP_PER_ROW, given),
+        Scales::Blocks(given) => (abi::WP_PER_GROUP, given),
+        Scales::Squares(given) => (abi::WP_PER_SQUARE, given),
+    };
+    let (plan, needed) = plan::<S, Q>(values.into(), codes.into(), kind)?;
+    enough("scales", given.len(), needed)?;
+    Ok(plan.scales(read(&given)))
+}
+
 /// Queues `values` to become `codes` with `scales`, in one pass over memory.
 ///
 /// Values and codes have the same shape; both may start at any element and have any pitch. What the
@@ -165,22 +211,7 @@ pub fn quantize<'a, S: Wide, Q: Float8>(
     scales: ScalesMut<'_>,
     how: Quantize<'_>,
 ) -> Result<()> {
-    let (values, codes) = (values.into(), codes.into());
-    let kind = match &scales {
-        ScalesMut::Tensor(_) => abi::WP_PER_TENSOR,
-        ScalesMut::Rows(_) => abi::WP_PER_ROW,
-        ScalesMut::Blocks(_) => abi::WP_PER_GROUP,
-        ScalesMut::Squares(_) => abi::WP_PER_SQUARE,
-    };
-    let (plan, needed) = plan::<S, Q>((&values).into(), (&codes).into(), kind)?;
-    let (len, part) = match &scales {
-        ScalesMut::Tensor(given) => (given.len(), read(given)),
-        ScalesMut::Rows(found) | ScalesMut::Blocks(found) | ScalesMut::Squares(found) => {
-            (found.len(), written(found))
-        }
-    };
-    enough("scales", len, needed)?;
-    let plan = plan.scales(part);
+    let plan = forth(&values.into(), &codes.into(), &scales)?;
     // SAFETY: whoever made the views vouched for their ranges until queued work is done; lengths and
     // alignment were checked, and disjointness is before the launch.
     unsafe { plan.quantize(stream, how) }
@@ -199,16 +230,7 @@ pub fn dequantize<'a, Q: Float8, S: Wide>(
     scales: Scales<'_>,
     values: impl Into<RowsMut<'a, S>>,
 ) -> Result<()> {
-    let (values, codes) = (values.into(), codes.into());
-    let (kind, given) = match scales {
-        Scales::Tensor(given) => (abi::WP_PER_TENSOR, given),
-        Scales::Rows(given) => (abi::WP_PER_ROW, given),
-        Scales::Blocks(given) => (abi::WP_PER_GROUP, given),
-        Scales::Squares(given) => (abi::WP_PER_SQUARE, given),
-    };
-    let (plan, needed) = plan::<S, Q>((&values).into(), (&codes).into(), kind)?;
-    enough("scales", given.len(), needed)?;
-    let plan = plan.scales(read(&given));
+    let plan = back(&codes.into(), scales, &values.into())?;
     // SAFETY: as in `quantize`.
     unsafe { plan.dequantize(stream) }
 }

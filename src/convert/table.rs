@@ -12,14 +12,14 @@ use crate::pool::{Pool, PoolBuf};
 use crate::seeded::seeded;
 
 /// A range of bytes of one tensor, and whether it is written.
-struct Span {
-    begin: u64,
-    end: u64,
-    written: bool,
+pub(super) struct Span {
+    pub(super) begin: u64,
+    pub(super) end: u64,
+    pub(super) written: bool,
 }
 
 /// Checks that no written range overlaps another range.
-fn check_apart(mut spans: Vec<Span>) -> Result<()> {
+pub(super) fn check_apart(mut spans: Vec<Span>) -> Result<()> {
     spans.retain(|span| span.begin < span.end);
     spans.sort_by_key(|span| span.begin);
     // The furthest end so far, of written ranges and of all.

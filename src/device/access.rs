@@ -228,6 +228,16 @@ fn scales(args: &abi::wp_quantize, kind: AccessKind, addr: Addr, size: u64) -> V
 
 /// Quantising reads values and writes codes and scales; the inverse reads those and writes values.
 fn quantize(args: &abi::wp_quantize, forth: bool) -> Vec<Access> {
+    if args.jobs != 0 {
+        let mut accesses = vec![
+            Access::read(args.jobs, table::<abi::wp_quantize_job>(args.rows)),
+            Access::read(args.places, table::<abi::wp_quantize_place>(args.cols)),
+        ];
+        if forth && args.amax != 0 {
+            accesses.push(Access::atomic(args.amax, args.rows.saturating_mul(4)));
+        }
+        return accesses;
+    }
     let (read, write) = (AccessKind::Read, AccessKind::Write);
     let (values, codes) = if forth { (read, write) } else { (write, read) };
     let given = !forth || args.granularity == abi::WP_PER_TENSOR;
@@ -382,10 +392,9 @@ impl Launch {
         match self {
             Self::Relocate(_) | Self::Slide(_) | Self::Scatter(_) | Self::Unscale(_) => true,
             Self::Convert(args) => args.tiles != 0,
+            Self::Quantize(args) | Self::Dequantize(args) => args.jobs != 0,
             Self::Pattern(_)
             | Self::Inplace(_)
-            | Self::Quantize(_)
-            | Self::Dequantize(_)
             | Self::Transpose(_)
             | Self::ScalerUpdate(_)
             | Self::Patch(_) => false,
@@ -423,6 +432,12 @@ impl Launch {
                         Access::write(tile.src, u64::from(tile.count) * element(args.type_))
                     })
                     .collect(),
+                Self::Quantize(args) | Self::Dequantize(args) if args.jobs != 0 => {
+                    let forth = matches!(self, Self::Quantize(_));
+                    entries::<abi::wp_quantize_job>(args.jobs, args.rows)
+                        .flat_map(|job| quantize(&job.tensor, forth))
+                        .collect()
+                }
                 Self::Pattern(_)
                 | Self::Convert(_)
                 | Self::Inplace(_)

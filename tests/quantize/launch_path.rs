@@ -4,10 +4,11 @@
 use bytemuck::Pod;
 use half::f16;
 use warpool::convert::{
-    BlockScales, ConvertTable, E2m1, E4m3, E8m0, Fused, GradScaler, Gradients, Grouping, Quantize,
-    Rounding, Rows, RowsMut, ScalerConfig, Scales, ScalesMut, Transpose, cast_transpose, convert,
-    convert_fused, convert_rows, dequantize, dequantize_integers, mx_dequantize, mx_quantize,
-    nvfp4_dequantize, nvfp4_quantize, quantize, quantize_integers,
+    BlockScales, ConvertTable, DequantizeTable, E2m1, E4m3, E8m0, Fused, GradScaler, Gradients,
+    Grouping, Quantize, QuantizeTable, Rounding, Rows, RowsMut, ScalerConfig, Scales, ScalesMut,
+    Transpose, cast_transpose, convert, convert_fused, convert_rows, dequantize,
+    dequantize_integers, mx_dequantize, mx_quantize, nvfp4_dequantize, nvfp4_quantize, quantize,
+    quantize_integers,
 };
 use warpool::{PoolBuf, Stream};
 
@@ -100,6 +101,22 @@ fn tables(hollow: &Hollow) {
     let mut table = ConvertTable::new(pool, stream, pairs).unwrap();
     hollow.check("ConvertTable", |stream| {
         table.convert(stream, Rounding::Nearest).unwrap();
+    });
+    let (mut codes, mut scales) = (hollow.buffer::<E4m3>(), hollow.buffer::<f32>());
+    let (mut amax, mut values) = (hollow.buffer::<f32>(), hollow.buffer::<f32>());
+    let scaled = ScalesMut::Rows(scales.view_mut());
+    let tensors = vec![(rows(&src), rows_mut(&mut codes), scaled)];
+    let mut table = QuantizeTable::new(pool, stream, tensors).unwrap();
+    hollow.check("QuantizeTable", |stream| {
+        let how = Quantize::new().amax(amax.view_mut());
+        table.quantize(stream, how).unwrap();
+    });
+    drop(table);
+    let scaled = Scales::Rows(scales.view());
+    let tensors = vec![(rows(&codes), scaled, rows_mut(&mut values))];
+    let mut table = DequantizeTable::new(pool, stream, tensors).unwrap();
+    hollow.check("DequantizeTable", |stream| {
+        table.dequantize(stream).unwrap()
     });
     let mut gradient = hollow.buffer::<f16>();
     let mut gradients = Gradients::new(pool, stream, vec![gradient.view_mut()]).unwrap();

@@ -13,5 +13,6 @@ mod launch_path;
 mod mx;
 mod pairs;
 mod reference;
+mod tables;
 mod transpose;
 mod values;

@@ -1,0 +1,167 @@
+/*
+ * slots.cuh: how the slots of a tensor with scales lie, and which blocks of threads do them.
+ *
+ * A slot is 16 bytes of values, V elements of a row, and a thread's unit. What is worked out here, by the
+ * host, spares each thread its divisions.
+ */
+#ifndef WARPOOL_SLOTS_CUH
+#define WARPOOL_SLOTS_CUH
+
+#include "divisor.cuh"
+#include "quant.cuh"
+
+namespace wp {
+
+constexpr unsigned QUANT_THREADS = 256;
+
+template <class S>
+constexpr int SLOT = 128 / S::SIZE;
+
+constexpr int GROUP_UNROLL = 4;   /* slots a thread, QUANT_THREADS apart */
+constexpr int DEQUANT_UNROLL = 2; /* likewise: 4 were 2 to 10 % slower, one 1 to 8 % (measured) */
+constexpr int ROW_HELD = 8;       /* slots that a thread of a row keeps in registers */
+
+/* What a thread may use at once. */
+struct Alignment {
+    bool values; /* 16 bytes of values */
+    bool codes;  /* the codes of a slot; of 6 bits, three words */
+    bool whole;  /* both, and no slot lies partly in a row */
+};
+
+/* How the slots of a tensor lie, and its scales. */
+struct Slots {
+    u64 rows;      /* those of padding too */
+    u64 per_row;
+    u64 step_rows; /* QUANT_THREADS slots further */
+    u64 step_slots;
+    Divisor by_row; /* by per_row, for `narrow` */
+    bool narrow;    /* more than one row, of fewer than 2^31 slots in all */
+    u32 row_shift, shift; /* rows and slots of a scale, as powers of two; 63 for all */
+    u64 scale_row, scale_slot; /* scales from one to the next of another row, and of the same one */
+    bool tiled;
+    Alignment aligned;
+};
+
+inline bool all_rows_aligned(u64 addr, u64 pitch, u64 rows, u64 to) { return addr % to == 0 && (rows <= 1 || pitch % to == 0); }
+
+template <class S>
+bool values_aligned(const wp_quantize &a) {
+    return all_rows_aligned(a.values, a.values_pitch, a.rows, 16);
+}
+
+template <class S, class Q>
+bool codes_aligned(const wp_quantize &a) {
+    return all_rows_aligned(a.codes, a.codes_pitch, a.rows, Q::SIZE == 6 ? 4 : SLOT<S> * Q::SIZE / 8);
+}
+
+/* Rows without gaps between them or between their groups, as one. */
+template <class S, class Q>
+wp_quantize flattened(const wp_quantize &a) {
+    wp_quantize flat = a;
+    const bool tensor = a.granularity == WP_PER_TENSOR;
+    if (!tensor && a.granularity != WP_PER_GROUP) return flat;
+    const u64 unit = tensor ? SLOT<S> : a.group;
+    const bool packed = a.cols % unit == 0 && a.values_pitch == a.cols * (S::SIZE / 8) &&
+                        a.codes_pitch * 8 == a.cols * Q::SIZE;
+    const bool scales = tensor || (a.layout == WP_SCALES_BY_ROW && a.scales_pitch == a.cols / unit);
+    if (!packed || !scales) return flat;
+    flat.cols *= a.rows;
+    flat.rows = 1;
+    return flat;
+}
+
+template <class S, class Q>
+Alignment alignment_of(const wp_quantize &a) {
+    const bool values = values_aligned<S>(a), codes = codes_aligned<S, Q>(a);
+    return {values, codes, values && codes && a.cols % (Q::SIZE == 6 ? 16 : SLOT<S>) == 0};
+}
+
+inline u32 power_of(u64 n) {
+    u32 power = 0;
+    while (1ull << power < n) power++;
+    return power;
+}
+
+/* Scales of `high` rows and `width` elements each, all if that is 0; `groups` of them a row, or in all slots. */
+template <class S, class Q>
+Slots slots_of(const wp_quantize &a, u64 rows, u64 slots, u64 high, u64 width) {
+    Slots s = {rows, slots, QUANT_THREADS / slots, QUANT_THREADS % slots, Divisor(2), false, 63, 63, 1, 1, false,
+               alignment_of<S, Q>(a)};
+    s.narrow = rows > 1 && slots > 1 && rows < 0x7FFFF000 / slots;
+    if (s.narrow) s.by_row = Divisor((u32)slots);
+    if (high != 0) s.row_shift = power_of(high);
+    if (width != 0) s.shift = power_of(width / SLOT<S>);
+    if (a.layout == WP_SCALES_BY_ROW) s.scale_row = a.scales_pitch;
+    if (a.layout == WP_SCALES_BY_COLUMN) s.scale_slot = a.scales_pitch;
+    s.tiled = a.granularity == WP_PER_GROUP && a.layout == WP_SCALES_TILED;
+    return s;
+}
+
+inline u64 blocks_of(const Slots &s, u32 unroll) {
+    const u64 each = QUANT_THREADS * unroll;
+    if (s.rows > ~0ull / s.per_row - each) return ~0ull;
+    return (s.rows * s.per_row + each - 1) / each;
+}
+
+/* One tensor: its arguments, how its slots lie, and its blocks. */
+struct Job {
+    wp_quantize a;
+    Slots slots;
+    u32 lanes; /* of a row */
+    u64 blocks;
+};
+
+/* Quantising where neighbouring lanes share a scale, or all have one that is given. */
+template <class S, class Q>
+Job groups_job(const wp_quantize &given) {
+    const wp_quantize a = flattened<S, Q>(given);
+    const bool tensor = a.granularity == WP_PER_TENSOR, tiled = !tensor && a.layout == WP_SCALES_TILED;
+    const u64 width = tensor ? SLOT<S> : a.group;
+    const u64 groups = tiled ? a.scales_pitch : (a.cols + width - 1) / width;
+    const u64 rows = tiled ? rounded_up(a.rows, 128) : a.rows;
+    const Slots slots = slots_of<S, Q>(a, rows, groups * (width / SLOT<S>), 1, width);
+    return {a, slots, 0, blocks_of(slots, GROUP_UNROLL)};
+}
+
+/* Quantising where a row has a scale. */
+template <class S, class Q>
+Job rows_job(const wp_quantize &a) {
+    const u64 across = (a.cols + SLOT<S> - 1) / SLOT<S>;
+    u32 lanes = 32;
+    while (lanes < QUANT_THREADS && across > lanes * ROW_HELD) lanes *= 2;
+    const u64 at_once = QUANT_THREADS / lanes;
+    return {a, slots_of<S, Q>(a, a.rows, across, 1, 0), lanes, (a.rows + at_once - 1) / at_once};
+}
+
+/* Dequantising. */
+template <class S, class Q>
+Job values_job(const wp_quantize &given) {
+    const wp_quantize a = flattened<S, Q>(given);
+    const u64 high = a.granularity == WP_PER_SQUARE ? 128 : a.granularity == WP_PER_TENSOR ? 0 : 1;
+    const u64 width = a.granularity == WP_PER_SQUARE ? 128 : a.granularity == WP_PER_GROUP ? a.group : 0;
+    const Slots slots = slots_of<S, Q>(a, a.rows, (a.cols + SLOT<S> - 1) / SLOT<S>, high, width);
+    return {a, slots, 0, blocks_of(slots, DEQUANT_UNROLL)};
+}
+
+static_assert(sizeof(Job) == sizeof(wp_quantize_job), "a job is what the header says it is");
+
+/* The formats that tables have. */
+template <class Q>
+constexpr bool IN_TABLES = !INTEGER<Q>;
+
+/* Whether tables have it: no squares to quantise, whose scale a whole block finds. */
+inline bool is_in_tables(const wp_quantize &a, bool quantize) {
+    const bool integer = a.format == WP_I8 || a.format == WP_I4;
+    const bool rows = a.granularity == WP_PER_ROW || a.granularity == WP_PER_TENSOR || a.granularity == WP_PER_GROUP;
+    return !integer && a.kind != WP_SCALE_E4M3 && a.zeros == 0 && (rows || !quantize);
+}
+
+/* The same of a table, whose tensors were looked at when their jobs were made. */
+inline bool is_table(const wp_quantize &t, bool quantize) {
+    const bool known = t.type <= WP_BF16 && t.granularity <= WP_PER_SQUARE && t.kind <= WP_SCALE_E4M3;
+    return known && (t.rounding == WP_NEAREST || t.rounding == WP_STOCHASTIC) && is_in_tables(t, quantize);
+}
+
+}  // namespace wp
+
+#endif /* WARPOOL_SLOTS_CUH */

@@ -1,0 +1,263 @@
+//! Many tensors with scales in one launch, from a table in device memory that is built once.
+
+use std::marker::PhantomData;
+
+use super::codes::{Plan, enough};
+use super::mx::{self, BlockScales, E8m0, MxElement};
+use super::quantize::{self, Float8, Quantize, Scales, ScalesMut, Wide};
+use super::table::{Span, check_apart};
+use super::{Rows, RowsMut, View, ViewMut};
+use crate::device::{Launch, Stream, TableUses, Use};
+use crate::driver::abi;
+use crate::error::{Error, Result};
+use crate::pool::{Pool, PoolBuf};
+
+/// Words of a job.
+const JOB: usize = size_of::<abi::wp_quantize_job>() / 8;
+const _: () = assert!(8 * JOB == size_of::<abi::wp_quantize_job>());
+
+/// Blocks of threads of a launch, at most.
+const MOST_BLOCKS: u64 = 0x7FFF_FFFF;
+
+/// Tensors of one kind, and the arguments of their launch.
+struct Jobs<'a> {
+    uses: TableUses<'a>,
+    table: PoolBuf<u64>,
+    args: abi::wp_quantize,
+}
+
+impl<'a> Jobs<'a> {
+    fn new(
+        pool: &Pool,
+        stream: &Stream,
+        plans: impl Iterator<Item = Result<Plan<'a>>>,
+        forth: bool,
+    ) -> Result<Self> {
+        let (mut words, mut places) = (Vec::new(), Vec::new());
+        let (mut uses, mut spans): (Vec<Use<'a>>, _) = (Vec::new(), Vec::new());
+        let mut first: Option<abi::wp_quantize> = None;
+        for (tensor, plan) in plans.enumerate() {
+            let plan = plan?;
+            let of_all = first.get_or_insert(plan.args);
+            if forth && of_all.granularity != plan.args.granularity {
+                let why = format!("tensor {tensor} has other scales than those before it");
+                return Err(Error::invalid("tensors", why));
+            }
+            let (job, blocks) = job_of(&plan.args, forth, tensor)?;
+            if places.len() as u64 + blocks > MOST_BLOCKS {
+                let why = "they are more than one launch does: build several tables";
+                return Err(Error::invalid("tensors", why));
+            }
+            words.extend(job);
+            places.extend((0..blocks).map(|block| tensor as u64 | block << 32));
+            for part in plan.ranges(None).into_iter().flatten() {
+                spans.push(Span {
+                    begin: part.addr,
+                    end: part.addr + part.bytes,
+                    written: part.is_written,
+                });
+                uses.extend(part.used);
+            }
+        }
+        check_apart(spans)?;
+        TableUses::check(&uses, stream.core())?;
+        let (tensors, blocks) = (words.len() / JOB, places.len());
+        words.append(&mut places);
+        words.resize(words.len().max(1), 0);
+        let mut table = pool.alloc_typed::<u64>(stream, words.len())?;
+        table.upload(&words)?;
+        // SAFETY: plain numbers, for which zero is a value.
+        let mut args = first.unwrap_or(unsafe { std::mem::zeroed() });
+        (args.rows, args.cols) = (tensors as u64, blocks as u64);
+        args.jobs = table.addr();
+        args.places = table.addr() + 8 * (tensors * JOB) as u64;
+        Ok(Self {
+            uses: TableUses::new(uses),
+            table,
+            args,
+        })
+    }
+
+    /// # Errors
+    /// As of the tables' launches.
+    fn launch(&mut self, stream: &Stream, launch: &Launch, amax: Option<Use<'_>>) -> Result<()> {
+        let others = [self.table.view().used(), amax];
+        let backend = stream.device().backend();
+        // SAFETY: as in `ConvertTable::launch`; `amax` was measured by the caller.
+        let queued = self.uses.launch(stream.core(), &others, || unsafe {
+            backend.launch(launch, stream.raw())
+        });
+        queued?
+    }
+}
+
+/// The words of a tensor's job, and its blocks of threads.
+fn job_of(args: &abi::wp_quantize, forth: bool, tensor: usize) -> Result<([u64; JOB], u64)> {
+    let (mut job, mut blocks) = ([0u64; JOB], 0);
+    // SAFETY: the arguments are plain data, and the job has the words of its structure.
+    let status = unsafe {
+        let job = job.as_mut_ptr().cast::<abi::wp_quantize_job>();
+        abi::wp_quantize_plan(args, u32::from(forth), job, &raw mut blocks)
+    };
+    match status as u32 {
+        abi::WP_OK => Ok((job, blocks)),
+        _ => {
+            let why = format!("tensor {tensor} has scales that tables do not: of squares");
+            Err(Error::invalid("tensors", why))
+        }
+    }
+}
+
+/// A list of tensors that become codes with scales, in one launch as often as wanted.
+///
+/// Each is quantised as by [`quantize`](fn@super::quantize) or [`mx_quantize`](super::mx_quantize), to
+/// the bit; for [`Rounding::Stochastic`](super::Rounding::Stochastic) tensor `t` as alone with the seed
+/// `seed + t`, so that tensors draw apart.
+///
+/// The table lies in a block of the pool. It may be used on any stream of the device: each launch runs
+/// behind what it must, and the tensors' own frees behind the launches, also where the table is forgotten.
+pub struct QuantizeTable<'a, S, Q> {
+    jobs: Jobs<'a>,
+    views: PhantomData<(View<'a, S>, ViewMut<'a, Q>)>,
+}
+
+impl<'a, S: Wide, Q: Float8> QuantizeTable<'a, S, Q> {
+    /// Values, codes and scales of each tensor: [`ScalesMut`] of one kind for all, but not of squares.
+    /// Waits until the table is in device memory.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the shapes of a tensor differ, scales are missing, of several kinds or of
+    /// squares, something written overlaps anything else or a tensor is of another device; what the pool
+    /// or the driver said.
+    pub fn new(
+        pool: &Pool,
+        stream: &Stream,
+        tensors: Vec<(Rows<'a, S>, RowsMut<'a, Q>, ScalesMut<'a>)>,
+    ) -> Result<Self> {
+        let plan = |(values, codes, scales): &(_, _, _)| quantize::forth(values, codes, scales);
+        Self::of(Jobs::new(pool, stream, tensors.iter().map(plan), true)?)
+    }
+}
+
+impl<'a, S: Wide, Q: MxElement> QuantizeTable<'a, S, Q> {
+    /// Values, MX codes and scales of each tensor, all of one layout. Waits until the table is in device
+    /// memory.
+    ///
+    /// # Errors
+    /// As [`QuantizeTable::new`].
+    pub fn mx(
+        pool: &Pool,
+        stream: &Stream,
+        layout: BlockScales,
+        tensors: Vec<(Rows<'a, S>, RowsMut<'a, Q::Code>, ViewMut<'a, E8m0>)>,
+    ) -> Result<Self> {
+        let plan =
+            |(values, codes, scales): &(_, _, _)| mx::forth::<Q, S>(values, codes, scales, layout);
+        Self::of(Jobs::new(pool, stream, tensors.iter().map(plan), true)?)
+    }
+}
+
+impl<'a, S, Q> QuantizeTable<'a, S, Q> {
+    fn of(jobs: Jobs<'a>) -> Result<Self> {
+        let views = PhantomData;
+        Ok(Self { jobs, views })
+    }
+
+    /// Number of tensors.
+    #[must_use]
+    pub fn tensors(&self) -> u64 {
+        self.jobs.args.rows
+    }
+
+    /// Queues every tensor, in one launch. Nothing is allocated. [`Quantize::amax`] has an element a tensor.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there are fewer elements of `amax` than tensors, the rounding is directed or
+    /// the stream is of another device; what the driver said.
+    pub fn quantize(&mut self, stream: &Stream, how: Quantize<'_>) -> Result<()> {
+        let mut args = self.jobs.args;
+        (args.rounding, args.seed) = how.rounding_and_seed()?;
+        if let Some(amax) = &how.amax {
+            enough("amax", amax.len(), self.tensors())?;
+            args.amax = amax.addr();
+        }
+        let amax = how.amax.as_ref().and_then(ViewMut::used);
+        self.jobs.launch(stream, &Launch::Quantize(args), amax)
+    }
+}
+
+/// A list of tensors whose codes with scales become values, in one launch as often as wanted; the way back
+/// of [`QuantizeTable`], in order as that is.
+pub struct DequantizeTable<'a, Q, S> {
+    jobs: Jobs<'a>,
+    views: PhantomData<(View<'a, Q>, ViewMut<'a, S>)>,
+}
+
+impl<'a, Q: Float8, S: Wide> DequantizeTable<'a, Q, S> {
+    /// Codes, scales and values of each tensor. Waits until the table is in device memory.
+    ///
+    /// # Errors
+    /// As [`QuantizeTable::new`]; scales may be of any kinds.
+    pub fn new(
+        pool: &Pool,
+        stream: &Stream,
+        tensors: Vec<(Rows<'a, Q>, Scales<'a>, RowsMut<'a, S>)>,
+    ) -> Result<Self> {
+        let plan = |(codes, scales, values): &(_, _, _)| quantize::back(codes, *scales, values);
+        Self::of(Jobs::new(pool, stream, tensors.iter().map(plan), false)?)
+    }
+}
+
+impl<'a, Q: MxElement, S: Wide> DequantizeTable<'a, Q, S> {
+    /// MX codes, scales and values of each tensor, all of one layout. Waits until the table is in device
+    /// memory.
+    ///
+    /// # Errors
+    /// As [`QuantizeTable::new`].
+    pub fn mx(
+        pool: &Pool,
+        stream: &Stream,
+        layout: BlockScales,
+        tensors: Vec<(Rows<'a, Q::Code>, View<'a, E8m0>, RowsMut<'a, S>)>,
+    ) -> Result<Self> {
+        let plan =
+            |(codes, scales, values): &(_, _, _)| mx::back::<Q, S>(codes, *scales, layout, values);
+        Self::of(Jobs::new(pool, stream, tensors.iter().map(plan), false)?)
+    }
+}
+
+impl<'a, Q, S> DequantizeTable<'a, Q, S> {
+    fn of(jobs: Jobs<'a>) -> Result<Self> {
+        let views = PhantomData;
+        Ok(Self { jobs, views })
+    }
+
+    /// Number of tensors.
+    #[must_use]
+    pub fn tensors(&self) -> u64 {
+        self.jobs.args.rows
+    }
+
+    /// Queues every tensor, in one launch. Nothing is allocated.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the stream is of another device; what the driver said.
+    pub fn dequantize(&mut self, stream: &Stream) -> Result<()> {
+        let launch = Launch::Dequantize(self.jobs.args);
+        self.jobs.launch(stream, &launch, None)
+    }
+}
+
+macro_rules! shown {
+    ($table:ident) => {
+        impl<A, B> std::fmt::Debug for $table<'_, A, B> {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let name = stringify!($table);
+                write!(f, "{name}({} tensors)", self.tensors())
+            }
+        }
+    };
+}
+
+shown!(QuantizeTable);
+shown!(DequantizeTable);
