@@ -97,7 +97,19 @@ pub use error::{Error, OutOfMemory, Result};
 pub use movable::{Movable, Resident, ResidentMut};
 pub use pool::{Block, Pool, PoolBuf, PoolConfig, PoolStats};
 
-/// The README's example, compiled and run.
+/// The code in the README and in the guide, compiled and run.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
+mod documents {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../docs/guide/1-streams.md")]
+    struct Streams;
+    #[doc = include_str!("../docs/guide/2-moving.md")]
+    struct Moving;
+    #[doc = include_str!("../docs/guide/3-out-of-memory.md")]
+    struct OutOfMemory;
+    #[doc = include_str!("../docs/guide/4-testing.md")]
+    struct Testing;
+    #[doc = include_str!("../docs/guide/5-measuring.md")]
+    struct Measuring;
+}
