@@ -6,7 +6,7 @@
 
 Standard input has one JSON object a line, as `warpool replay --json` prints them; each becomes a
 row. The commit is that of the working tree unless given (a bundle's is in its file `commit`).
-`warpool readme-tables` then makes the README's tables from all files.
+`cargo run -- benchmarks` then makes the tables and plots of README.md and BENCHMARKS.md.
 """
 import argparse
 import datetime

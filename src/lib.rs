@@ -60,6 +60,9 @@
 //! - [`device`]: devices, streams, events, and what is known of their order.
 //! - [`pool`]: the pool, its configuration and its figures.
 //! - [`compact`]: which live blocks to move to make room, and moving them.
+//! - [`host`]: page-locked host memory, and copies that nobody waits for.
+//! - [`recompute`], [`fit`]: which activations to keep and which to make again; the largest batch that
+//!   fits.
 //! - [`convert`]: conversions between floating-point formats, bit for bit as the hardware rounds.
 //! - [`observe`]: traces of real programs, their replay with every block verified, reports.
 //! - `sanitize`, a feature: reports uses of device memory that nothing orders.
@@ -71,6 +74,8 @@
 //! Every block a replay hands out is stamped and verified by kernels in stream order; one suite of
 //! tests holds every device to the same contract; the pool is run against a naive model with its
 //! books checked after every step.
+
+#![cfg_attr(test, recursion_limit = "256")]
 
 // Tests that the suites share with the crate name it as the suites do.
 #[cfg(test)]
@@ -105,7 +110,19 @@ pub use bytemuck;
 /// The 16-bit floats: [`half::f16`] and [`half::bf16`].
 pub use half;
 
-/// The README's example, compiled and run.
+/// The code in the README and in the guide, compiled and run.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
+mod documents {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../docs/guide/1-streams.md")]
+    struct Streams;
+    #[doc = include_str!("../docs/guide/2-moving.md")]
+    struct Moving;
+    #[doc = include_str!("../docs/guide/3-out-of-memory.md")]
+    struct OutOfMemory;
+    #[doc = include_str!("../docs/guide/4-testing.md")]
+    struct Testing;
+    #[doc = include_str!("../docs/guide/5-measuring.md")]
+    struct Measuring;
+}

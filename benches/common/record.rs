@@ -134,7 +134,7 @@ impl Record {
         }
     }
 
-    /// Writes the file that `warpool readme-tables` reads.
+    /// Writes the file that `warpool benchmarks` reads.
     pub fn write(&self, path: &Path, device: &Device, about: &About) {
         let (names, ratios) = (self.names(), self.ratios());
         let mut columns = vec!["bench", "case", "figure"];

@@ -65,7 +65,8 @@ def of_program(program, seen, pool):
     for row in seen:
         by_round.setdefault(row["round"], {})[row["allocator"]] = row
     whole = [its for its in by_round.values() if pool in its and len(its) > 1]
-    peers = sorted({name for its in whole for name in its} - {pool})
+    # A pool of ours says how many handles it made.
+    peers = sorted({name for its in whole for name, row in its.items() if "created" not in row})
     median = lambda values: statistics.median(list(values))
     ours = [its[pool] for its in whole]
     ratios = [
@@ -81,13 +82,13 @@ def of_program(program, seen, pool):
         inside=round(median(inside), 2),
         created=int(median(row["created"] for row in ours)),
         remapped=int(median(row["remapped"] for row in ours)),
-        reserved=round(median(row["reserved_bytes"] / row["live_bytes"] for row in ours), 3),
+        reserved=round(median(row["reserved_bytes"] / row["live_bytes"] for row in ours), 4),
     )
     for peer in peers:
         its = [rows[peer] for rows in whole if peer in rows]
         line[f"{peer} s"] = round(median(row["seconds"] for row in its), 2)
         line[f"{peer} reserved"] = round(
-            median(row["reserved_bytes"] / row["live_bytes"] for row in its), 3
+            median(row["reserved_bytes"] / row["live_bytes"] for row in its), 4
         )
     sums = [row["loss_sum"] for its in whole for row in its.values()]
     far = max(sums) - min(sums) > 1e-4 * max(1.0, abs(sums[0]))

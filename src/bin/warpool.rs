@@ -6,6 +6,8 @@
 
 #[path = "warpool/args.rs"]
 mod args;
+#[path = "warpool/benchmarks.rs"]
+mod benchmarks;
 #[path = "warpool/cap.rs"]
 mod cap;
 #[cfg(test)]
@@ -15,14 +17,16 @@ mod figures;
 mod info;
 #[path = "warpool/outcome.rs"]
 mod outcome;
+#[path = "warpool/plot.rs"]
+mod plot;
+#[path = "warpool/progress.rs"]
+mod progress;
 #[path = "warpool/record.rs"]
 mod record;
 #[path = "warpool/replay.rs"]
 mod replay;
 #[path = "../seeded.rs"]
 mod seeded;
-#[path = "warpool/tables.rs"]
-mod tables;
 #[cfg(test)]
 #[path = "../../tests/common/watched.rs"]
 #[allow(dead_code, reason = "shared with the suites")]
@@ -50,8 +54,8 @@ fn main() -> ExitCode {
     };
     match command {
         args::Command::Replay(options) => replay::run(&options, console),
-        args::Command::Info => info::run(console),
-        args::Command::ReadmeTables(options) => tables::run(&options, console),
+        args::Command::Info(options) => info::run(&options, console),
+        args::Command::Benchmarks(options) => benchmarks::run(&options, console),
     }
     .into()
 }

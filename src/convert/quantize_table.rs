@@ -145,6 +145,10 @@ impl<'a, S: Wide, Q: MxElement> QuantizeTable<'a, S, Q> {
     ///
     /// # Errors
     /// As [`QuantizeTable::new`].
+    #[allow(
+        clippy::type_complexity,
+        reason = "the parts of a tensor, as one by one"
+    )]
     pub fn mx(
         pool: &Pool,
         stream: &Stream,
@@ -214,6 +218,10 @@ impl<'a, Q: MxElement, S: Wide> DequantizeTable<'a, Q, S> {
     ///
     /// # Errors
     /// As [`QuantizeTable::new`].
+    #[allow(
+        clippy::type_complexity,
+        reason = "the parts of a tensor, as one by one"
+    )]
     pub fn mx(
         pool: &Pool,
         stream: &Stream,

@@ -7,6 +7,7 @@
 mod checker;
 mod latency;
 mod mixed;
+mod progress;
 mod replay;
 mod report;
 mod subject;

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use super::checker::{Checker, EDGE_BYTES, Findings};
 use super::latency::Latencies;
 use super::mixed::{Mixed, Share};
+use super::progress::Marks;
 use super::report::Report;
 use super::subject::Subject;
 use super::trace::{Event, EventKind, Trace};
@@ -39,6 +40,16 @@ pub enum Verify {
 }
 
 impl Verify {
+    /// `full`, `edges` or `off`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Edges => "edges",
+            Self::Off => "off",
+        }
+    }
+
     /// How many of a block's bytes are verified.
     fn owed(self, bytes: u64) -> u64 {
         match self {
@@ -150,8 +161,8 @@ impl ReplayOptions {
 /// Events between two calls of the progress callback.
 const PROGRESS_EVERY: usize = 1024;
 
-/// Plays `trace` through a new pool on `device`; `progress` is given the number of events played
-/// so far, now and then. With a peer it counts the trace twice.
+/// Plays `trace` through a new pool on `device`; `progress` is given, now and then, the number of events
+/// whose work the device has done. With a peer it counts the trace twice.
 ///
 /// Stops at the first request that does not fit, which is [`Report::failure`]. Whatever happens,
 /// every block is freed, and the pool and the streams are gone, when this returns. A peer plays
@@ -214,6 +225,8 @@ fn report(
         events: played.events,
         streams: trace.streams.len() as u64,
         peak_live_bytes: trace.peak_live_bytes,
+        reached_live_bytes: reached_live_bytes(trace, &played),
+        cap: options.cap,
         peak_reserved_bytes: played.peak_reserved_bytes,
         overhead_bytes: stats.overhead,
         largest_hole_bytes: played.largest_hole_bytes,
@@ -256,6 +269,27 @@ fn owed_bytes(trace: &Trace, events: u64, verify: Verify) -> u64 {
     let played = trace.events.iter().take(events as usize);
     let allocs = played.filter(|event| event.kind == EventKind::Alloc);
     allocs.map(|event| verify.owed(event.bytes)).sum()
+}
+
+/// Most bytes live at once in what was played.
+fn reached_live_bytes(trace: &Trace, played: &Played) -> u64 {
+    if played.failure.is_none() {
+        return trace.peak_live_bytes;
+    }
+    let mut bytes = vec![0; trace.blocks as usize];
+    let (mut live, mut most) = (0, 0);
+    for event in trace.events.iter().take(played.events as usize) {
+        let block = &mut bytes[event.block as usize];
+        live = match event.kind {
+            EventKind::Alloc => {
+                *block = event.bytes;
+                live + event.bytes
+            }
+            EventKind::Free => live - std::mem::take(block),
+        };
+        most = most.max(live);
+    }
+    most
 }
 
 /// What steps of compaction took.
@@ -321,7 +355,7 @@ fn play<S: Subject>(
     };
     let peak_reserved_bytes = subject.peak_reserved_bytes()?;
     let largest_hole_bytes = subject.largest_hole_bytes();
-    player.free_the_rest()?;
+    player.free_the_rest(progress)?;
     Ok(Played {
         events: player.played,
         peak_reserved_bytes,
@@ -339,7 +373,7 @@ fn versus(peer: Peer, trace: &Trace, mut played: Played) -> Versus {
     Versus {
         name: peer.name(),
         events: played.events,
-        peak_live_bytes: trace.peak_live_bytes,
+        peak_live_bytes: reached_live_bytes(trace, &played),
         peak_reserved_bytes: played.peak_reserved_bytes,
         alloc_ns_p50: played.allocs.percentile(50),
         alloc_ns_p99: played.allocs.percentile(99),
@@ -399,6 +433,7 @@ struct Player<'t, S: Subject> {
     frees: Latencies,
     played: u64,
     checker: Checker,
+    marks: Marks,
     streams: Vec<Stream>,
 }
 
@@ -420,13 +455,20 @@ impl<'t, S: Subject> Player<'t, S> {
             frees: Latencies::with_capacity(blocks),
             played: 0,
             checker: Checker::new(device, verify, streams.len())?,
+            marks: Marks::new(device),
             streams,
         })
     }
 
     fn play(&mut self, progress: &mut dyn FnMut(u64)) -> Result<()> {
+        progress(0);
         for events in self.trace.events.chunks(PROGRESS_EVERY) {
-            progress(self.played);
+            if self.played > 0 {
+                self.marks.set(self.played, &self.streams);
+            }
+            if let Some(done) = self.marks.passed() {
+                progress(done);
+            }
             for event in events {
                 match event.kind {
                     EventKind::Alloc => self.alloc(event)?,
@@ -435,7 +477,6 @@ impl<'t, S: Subject> Player<'t, S> {
                 self.played += 1;
             }
         }
-        progress(self.played);
         Ok(())
     }
 
@@ -491,13 +532,16 @@ impl<'t, S: Subject> Player<'t, S> {
 
     /// Verifies and frees what the trace left live, on the streams it was allocated on, and waits
     /// for everything.
-    fn free_the_rest(&mut self) -> Result<()> {
+    fn free_the_rest(&mut self, progress: &mut dyn FnMut(u64)) -> Result<()> {
         for number in 0..self.trace.blocks {
             if let Some(stream) = self.live[number as usize].as_ref().map(|live| live.stream) {
                 self.free(number, stream)?;
             }
         }
-        self.streams.iter().try_for_each(Stream::synchronize)
+        self.marks.wait(progress);
+        self.streams.iter().try_for_each(Stream::synchronize)?;
+        progress(self.played);
+        Ok(())
     }
 }
 

@@ -23,8 +23,13 @@ pub struct Report {
     pub events: u64,
     /// Streams in the trace.
     pub streams: u64,
-    /// Most bytes live at once, as the trace asked for them.
+    /// Most bytes live at once in the whole trace, as it asked for them.
     pub peak_live_bytes: u64,
+    /// Most bytes live at once in the events played: less than the trace's peak where the replay stopped
+    /// before it.
+    pub reached_live_bytes: u64,
+    /// Most physical bytes the pool was allowed to hold, if there was a limit.
+    pub cap: Option<u64>,
     /// Most physical bytes the pool held at once.
     pub peak_reserved_bytes: u64,
     /// Physical bytes that stood beside the pool at the end: tables and flags of compaction.
@@ -78,7 +83,7 @@ pub struct Report {
     pub versus: Option<Versus>,
 }
 
-/// Peak reserved over peak live; 1 where nothing was live.
+/// Reserved over live bytes; 1 where nothing was live.
 pub(super) fn ratio(reserved: u64, live: u64) -> f64 {
     if live == 0 {
         return 1.0;
@@ -97,10 +102,39 @@ pub(super) fn object(fields: &[(&str, serde_json::Value)]) -> String {
 }
 
 impl Report {
-    /// Peak reserved over peak live; 1 is perfect.
+    /// Peak reserved over the peak of live bytes that was reached; 1 is perfect.
     #[must_use]
     pub fn reserved_ratio(&self) -> f64 {
-        ratio(self.peak_reserved_bytes, self.peak_live_bytes)
+        ratio(self.peak_reserved_bytes, self.reached_live_bytes)
+    }
+
+    /// `ok` or `failed`.
+    #[must_use]
+    pub fn result(&self) -> &'static str {
+        if self.passed() { "ok" } else { "failed" }
+    }
+
+    /// Why the replay failed, each reason in words; empty where it passed.
+    #[must_use]
+    pub fn reasons(&self) -> Vec<String> {
+        let mut reasons = Vec::new();
+        if let Some(failure) = &self.failure {
+            let played = Grouped(self.events);
+            reasons.push(format!("stopped after {played} events: {failure}"));
+        }
+        if self.corrupt_bytes > 0 {
+            let corrupt = Bytes(self.corrupt_bytes);
+            reasons.push(format!(
+                "{corrupt} corrupt: memory was handed out while in use"
+            ));
+        }
+        if !self.verified_what_it_owes() {
+            let (verified, owed) = (Bytes(self.verified_bytes), Bytes(self.owed_bytes));
+            reasons.push(format!(
+                "{verified} verified of the {owed} owed: the check is incomplete"
+            ));
+        }
+        reasons
     }
 
     /// Whether the whole trace was played, everything owed was verified and nothing was corrupt.
@@ -128,9 +162,14 @@ impl Report {
         let mut fields: Vec<(&str, Value)> = vec![
             ("trace", self.trace.as_str().into()),
             ("device", self.device.as_str().into()),
+            ("result", self.result().into()),
+            ("reason", self.reason().map_or(Value::Null, Value::from)),
+            ("cap", self.cap.map_or(Value::Null, Value::from)),
+            ("verify", self.verify.name().into()),
             ("events", self.events.into()),
             ("streams", self.streams.into()),
             ("peak_live_bytes", self.peak_live_bytes.into()),
+            ("reached_live_bytes", self.reached_live_bytes.into()),
             ("peak_reserved_bytes", self.peak_reserved_bytes.into()),
             ("reserved_ratio", rounded(self.reserved_ratio()).into()),
             ("overhead_bytes", self.overhead_bytes.into()),
@@ -223,7 +262,7 @@ impl fmt::Display for Report {
             ("trace", self.trace.clone()),
             ("device", self.device.clone()),
             ("events", format!("{events} on {streams} in {wall:.2} s")),
-            ("peak live", Bytes(self.peak_live_bytes).to_string()),
+            ("peak live", self.peak_live()),
             ("peak reserved", format!("{reserved}, {ratio:.4} x live")),
             (
                 "overhead",
@@ -268,10 +307,36 @@ impl fmt::Display for Report {
 
 /// `p50     120 ns   p99   1,204 ns`
 pub(super) fn calls(p50: u64, p99: u64) -> String {
-    format!("p50 {:>7} ns   p99 {:>7} ns", Grouped(p50), Grouped(p99))
+    format!("p50 {:>10}   p99 {:>10}", took(p50), took(p99))
+}
+
+/// Nanoseconds up to a tenth of a millisecond; more in a larger unit.
+fn took(ns: u64) -> String {
+    let number = ns as f64;
+    match ns {
+        ..100_000 => format!("{} ns", Grouped(ns)),
+        100_000..10_000_000 => format!("{} us", Grouped(ns.div_ceil(1000))),
+        10_000_000..10_000_000_000 => format!("{:.1} ms", number / 1e6),
+        _ => format!("{:.1} s", number / 1e9),
+    }
 }
 
 impl Report {
+    /// All [`reasons`](Self::reasons) in one text.
+    #[cfg(feature = "cli")]
+    fn reason(&self) -> Option<String> {
+        let reasons = self.reasons();
+        (!reasons.is_empty()).then(|| reasons.join("; "))
+    }
+
+    fn peak_live(&self) -> String {
+        let peak = Bytes(self.peak_live_bytes);
+        match self.reached_live_bytes == self.peak_live_bytes {
+            true => peak.to_string(),
+            false => format!("{peak}, reached {}", Bytes(self.reached_live_bytes)),
+        }
+    }
+
     fn moved(&self) -> String {
         let moved = Bytes(self.bytes_moved);
         let steps = counted(self.compactions, "step");
@@ -288,8 +353,8 @@ impl Report {
             return format!("{bytes} of the {} owed", Bytes(self.owed_bytes));
         }
         match self.verify {
-            Verify::Full => format!("{bytes}, every byte of every block"),
-            Verify::Edges => format!("{bytes}, the first and last 4 KiB of every block"),
+            Verify::Full => format!("{bytes}, every byte of each block"),
+            Verify::Edges => format!("{bytes}, 4 KiB at both ends of each block"),
             Verify::Off => "nothing: verification is off".to_owned(),
         }
     }
@@ -314,6 +379,8 @@ mod tests {
             events: 216_551,
             streams: 2,
             peak_live_bytes: 100 << 20,
+            reached_live_bytes: 100 << 20,
+            cap: None,
             peak_reserved_bytes: 102 << 20,
             overhead_bytes: 14 << 20,
             largest_hole_bytes: 3 << 20,
@@ -450,6 +517,76 @@ mod tests {
     }
 
     #[test]
+    fn a_replay_that_stopped_is_judged_by_what_it_reached_and_says_why() {
+        let stopped = Report {
+            reached_live_bytes: 51 << 20,
+            failed_allocs: 1,
+            failure: Some(Error::invalid("bytes", "too many")),
+            ..report()
+        };
+        assert_eq!(stopped.reserved_ratio(), 2.0);
+        let text = stopped.to_string();
+        assert!(
+            text.contains("peak live     100.00 MiB, reached 51.00 MiB\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("peak reserved 102.00 MiB, 2.0000 x live\n"),
+            "{text}"
+        );
+        assert_eq!(
+            stopped.reasons(),
+            ["stopped after 216,551 events: bytes: too many"]
+        );
+        assert!(report().reasons().is_empty());
+    }
+
+    #[test]
+    fn no_line_is_wider_than_sixty_columns_and_none_beside_another_allocator_than_120() {
+        let wide = Report {
+            peak_live_bytes: 1 << 44,
+            reached_live_bytes: 1 << 43,
+            verified_bytes: 1 << 44,
+            owed_bytes: 1 << 44,
+            compactions: 1_000_000,
+            alloc_ns_p99: u64::MAX,
+            step_ns_p99: 26_493_220,
+            ..report()
+        };
+        let width = |report: &Report| {
+            let text = report.to_string();
+            text.lines().map(|line| line.chars().count()).max()
+        };
+        for verify in [Verify::Full, Verify::Edges, Verify::Off] {
+            for movable in [Share::NONE, Share::ALL] {
+                let wide = Report {
+                    verify,
+                    movable,
+                    ..wide.clone()
+                };
+                assert!(width(&wide) <= Some(60), "{wide}");
+                let beside = Report {
+                    versus: Some(versus()),
+                    ..wide
+                };
+                assert!(width(&beside) <= Some(120), "{beside}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_time_has_a_unit_of_its_own() {
+        for (ns, text) in [
+            (99_999, "99,999 ns"),
+            (830_918, "831 us"),
+            (26_493_220, "26.5 ms"),
+            (7_200_000_000_000, "7200.0 s"),
+        ] {
+            assert_eq!(took(ns), text);
+        }
+    }
+
+    #[test]
     fn steps_that_moved_something_have_lines_of_their_own() {
         let text = Report {
             compactions: 2,
@@ -522,9 +659,14 @@ mod tests {
         let keys = [
             "trace",
             "device",
+            "result",
+            "reason",
+            "cap",
+            "verify",
             "events",
             "streams",
             "peak_live_bytes",
+            "reached_live_bytes",
             "peak_reserved_bytes",
             "reserved_ratio",
             "overhead_bytes",
@@ -567,6 +709,8 @@ mod tests {
             events: from + 1,
             streams: from + 2,
             peak_live_bytes: from + 3,
+            reached_live_bytes: from + 35,
+            cap: Some(from + 36),
             peak_reserved_bytes: from + 4,
             overhead_bytes: from + 34,
             largest_hole_bytes: from + 5,
@@ -616,11 +760,16 @@ mod tests {
             let expected = serde_json::json!({
                 "trace": format!("trace {from}"),
                 "device": format!("device {from}"),
+                "result": "failed",
+                "reason": report.reasons().join("; "),
+                "cap": from + 36,
+                "verify": "edges",
                 "events": from + 1,
                 "streams": from + 2,
                 "peak_live_bytes": from + 3,
+                "reached_live_bytes": from + 35,
                 "peak_reserved_bytes": from + 4,
-                "reserved_ratio": ratio(from + 4, from + 3),
+                "reserved_ratio": ratio(from + 4, from + 35),
                 "overhead_bytes": from + 34,
                 "largest_hole_bytes": from + 5,
                 "alloc_ns_p50": from + 6,

@@ -13,7 +13,7 @@ pub struct Versus {
     pub name: &'static str,
     /// Events played: all of the trace, or those before a request that did not fit.
     pub events: u64,
-    /// Most bytes live at once, as the trace asked for them.
+    /// Most bytes live at once in the events played, as the trace asked for them.
     pub peak_live_bytes: u64,
     /// Most physical bytes the allocator held at once.
     pub peak_reserved_bytes: u64,

@@ -7,6 +7,7 @@ mod bindings;
 mod compile_fail;
 #[path = "../../build/discovery.rs"]
 mod discovery;
+mod documents;
 #[cfg(feature = "rustacuda")]
 mod downstream;
 mod example_kernels;

@@ -10,12 +10,17 @@ use tempfile::TempDir;
 const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream\n";
 
 /// The keys of a replay's JSON object.
-const KEYS: [&str; 21] = [
+const KEYS: [&str; 26] = [
     "trace",
     "device",
+    "result",
+    "reason",
+    "cap",
+    "verify",
     "events",
     "streams",
     "peak_live_bytes",
+    "reached_live_bytes",
     "peak_reserved_bytes",
     "reserved_ratio",
     "overhead_bytes",
@@ -122,7 +127,7 @@ fn a_replay_ends_with_a_report_a_person_reads() {
     }
     assert!(
         ran.stdout
-            .contains("4.00 KiB, the first and last 4 KiB of every block"),
+            .contains("4.00 KiB, 4 KiB at both ends of each block"),
         "{}",
         ran.stdout
     );
@@ -194,6 +199,68 @@ fn auto_says_which_device_it_took_and_keeps_standard_output_clean() {
         "{}",
         ran.stderr
     );
+    let line = ran.stderr.trim_end();
+    assert!(
+        line.lines().count() == 1 && line.len() < 100,
+        "one short line: {line}"
+    );
+    if !device.starts_with("cuda") {
+        assert!(
+            line.ends_with("(no CUDA device: `warpool info` says why)"),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn a_cap_below_one_granule_is_an_error_that_says_so() {
+    let (_dir, path) = file("1,0,allocate,0x10,4096,0\n");
+    let ran = warpool(&["replay", &path, "--device", "host", "--cap", "2"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
+    for part in ["cap: 2 bytes", "one granule of the device, 2.00 MiB", "4G"] {
+        assert!(ran.stderr.contains(part), "{part}: {}", ran.stderr);
+    }
+    let ran = warpool(&[
+        "replay", &path, "--device", "host", "--cap", "1.5GiB", "--json",
+    ]);
+    assert_eq!(json(&ran)["cap"], 3u64 << 29);
+}
+
+#[test]
+fn a_trace_is_read_from_standard_input_plain_or_gzip() {
+    let rows = format!("{HEADER}1,0,allocate,0x10,4096,0\n");
+    let gzip = std::fs::read(recorded("five_streams.csv.gz")).expect("reads");
+    for (bytes, least) in [(rows.as_bytes(), 1), (&gzip, 1000)] {
+        let mut command = Command::new(binary());
+        command.args(["replay", "-", "--device", "host", "--json"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("runs");
+        let mut pipe = child.stdin.take().expect("a pipe");
+        pipe.write_all(bytes).expect("writes");
+        drop(pipe);
+        let ran = child.wait_with_output().expect("ends");
+        let object: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+        assert_eq!(object["trace"], "standard input");
+        assert!(object["events"].as_u64() >= Some(least), "{object}");
+    }
+}
+
+#[test]
+fn full_verification_on_the_host_says_beforehand_how_long_it_will_take() {
+    // Terabytes in all, of which the first block does not fit under the limit.
+    let rows: String = (0..100_000)
+        .map(|n| format!("1,0,allocate,{n},33554432,0\n1,0,free,{n},33554432,0\n"))
+        .collect();
+    let (_dir, path) = file(&rows);
+    let full = [
+        "replay", &path, "--device", "host", "--cap", "2M", "--verify",
+    ];
+    let ran = warpool(&[&full[..], &["full"]].concat());
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let note = "note: full verification writes and reads 3.05 TiB on the host: about ";
+    assert!(ran.stderr.starts_with(note), "{}", ran.stderr);
+    let ran = warpool(&[&full[..], &["edges"]].concat());
+    assert!(!ran.stderr.contains("note:"), "{}", ran.stderr);
 }
 
 #[test]
@@ -268,6 +335,28 @@ fn a_cap_of_half_the_peak_ends_in_words_and_exit_code_1() {
     let limit =
         (object["peak_live_bytes"].as_u64().expect("a number") / 2).next_multiple_of(2 << 20);
     assert!(object["peak_reserved_bytes"].as_u64() <= Some(limit));
+    assert_eq!(
+        (&object["result"], &object["cap"]),
+        (&"failed".into(), &limit.into())
+    );
+    assert_eq!(object["verify"], "edges");
+    let reason = object["reason"].as_str().expect("a reason");
+    assert!(
+        reason.starts_with("stopped after ") && reason.contains("out of memory"),
+        "{reason}"
+    );
+    // The ratio is of what was reached, not of a peak that the replay never came to.
+    let number = |key: &str| object[key].as_f64().expect("a number");
+    let reached = number("reached_live_bytes");
+    assert!(
+        reached < number("peak_live_bytes") && reached > 0.0,
+        "{object}"
+    );
+    let ratio = number("peak_reserved_bytes") / reached;
+    assert!(
+        (number("reserved_ratio") - ratio).abs() < 1e-5 && ratio >= 1.0,
+        "{object}"
+    );
     for part in [
         "out of memory",
         "requested",
@@ -284,9 +373,10 @@ fn a_cap_of_half_the_peak_ends_in_words_and_exit_code_1() {
 fn a_cap_in_bytes_is_rounded_up_to_one_granule() {
     let (_dir, path) = file("1,0,allocate,0x10,2097152,0\n");
     let ran = warpool(&[
-        "replay", &path, "--device", "host", "--cap", "2097151", "--json",
+        "replay", &path, "--device", "host", "--cap", "2097153", "--json",
     ]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert_eq!(json(&ran)["cap"], 4 << 20);
     assert_eq!(json(&ran)["peak_reserved_bytes"], 2 << 20);
 }
 
@@ -362,7 +452,7 @@ fn wrong_arguments_exit_with_2_and_say_what_is_expected() {
             &["replay", "t", "--device", "gpu"][..],
             "expected auto, host or cuda:N",
         ),
-        (&["replay", "t", "--cap", "1.02"], "expected bytes"),
+        (&["replay", "t", "--cap", "1.02"], "expected a size"),
         (&["replay", "t", "--cap", "0x"], "must be more than 0"),
         (&["replay", "t", "--slack", "NaN"], "a number from 0"),
         (&["replay", "t", "--slack=-1"], "a number from 0"),
@@ -475,6 +565,50 @@ fn info_names_the_kernels_the_gpus_or_why_there_are_none_and_the_host() {
 }
 
 #[test]
+fn info_is_json_for_a_program() {
+    let ran = warpool(&["info", "--json"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let info = json(&ran);
+    assert_eq!(info["warpool"], env!("CARGO_PKG_VERSION"));
+    let built = warpool::driver::build_info::kernels();
+    assert_eq!(
+        info["kernels"]["toolkit"],
+        built.toolkit.map_or(Value::Null, Value::from)
+    );
+    assert_eq!(
+        info["kernels"]["left_out"],
+        built.left_out.map_or(Value::Null, Value::from)
+    );
+    assert!(
+        info["host"]["total_bytes"].as_u64() > Some(1 << 30),
+        "{info}"
+    );
+    match warpool::Device::cuda(0) {
+        Ok(device) => assert_eq!(info["cuda"]["gpus"][0]["name"], device.info().name),
+        Err(error) => assert_eq!(info["cuda"]["reason"], error.to_string()),
+    }
+    let features = info["features"].as_array().expect("a list");
+    assert_eq!(
+        features.contains(&"sanitize".into()),
+        cfg!(feature = "sanitize")
+    );
+}
+
+#[test]
+fn the_help_is_wrapped_to_the_terminal() {
+    for (columns, most) in [("60", 60), ("300", 100)] {
+        let mut command = Command::new(binary());
+        command.args(["replay", "--help"]).env("COLUMNS", columns);
+        let text = String::from_utf8(command.output().expect("runs").stdout).expect("UTF-8");
+        let widest = text.lines().map(|line| line.chars().count()).max();
+        assert!(
+            widest <= Some(most) && widest > Some(most - 12),
+            "{widest:?}: {text}"
+        );
+    }
+}
+
+#[test]
 fn the_help_says_what_each_verification_needs() {
     let help = warpool(&["replay", "--help"])
         .stdout
@@ -493,16 +627,8 @@ fn the_help_says_what_each_verification_needs() {
 }
 
 #[test]
-fn the_readme_has_the_tables_of_the_kept_measurements() {
-    let readme = repository().join("README.md").display().to_string();
-    let results = repository().join("benches/results").display().to_string();
-    let ran = warpool(&[
-        "readme-tables",
-        "--check",
-        "--readme",
-        &readme,
-        "--results",
-        &results,
-    ]);
+fn documents_and_plots_are_what_the_kept_measurements_make() {
+    let root = repository().display().to_string();
+    let ran = warpool(&["benchmarks", "--check", "--root", &root]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
 }

@@ -10,7 +10,12 @@ use crate::cap::Cap;
 
 /// A stream-ordered pool allocator for device memory, tried on the traces of real programs.
 #[derive(Debug, Parser)]
-#[command(name = "warpool", version, arg_required_else_help = true)]
+#[command(
+    name = "warpool",
+    version,
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
 pub struct Args {
     #[command(subcommand)]
     pub command: Command,
@@ -20,10 +25,17 @@ pub struct Args {
 pub enum Command {
     Replay(Replay),
     /// Show the devices of this machine, the driver, and how this binary's kernels were built.
-    Info,
-    /// Make the tables of the README from the kept measurements.
+    Info(Info),
+    /// Make the figures and plots of README.md and BENCHMARKS.md from the kept measurements.
     #[command(hide = true)]
-    ReadmeTables(ReadmeTables),
+    Benchmarks(Benchmarks),
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Info {
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Play recorded allocation traces through a pool on a device and check every block.
@@ -39,7 +51,7 @@ pub enum Command {
 /// argument, a trace or a device cannot be used or the report cannot be written.
 #[derive(Debug, clap::Args)]
 pub struct Replay {
-    /// The traces, one after another.
+    /// The traces, one after another; - is standard input.
     #[arg(value_name = "TRACE", required = true)]
     pub traces: Vec<PathBuf>,
 
@@ -47,9 +59,10 @@ pub struct Replay {
     #[arg(long, value_name = "auto|host|cuda:N", default_value = "auto")]
     pub device: DeviceChoice,
 
-    /// Most physical memory the pool may hold, in bytes (4294967296, 4GiB) or as a multiple of
-    /// the trace's peak live bytes (1.02x); rounded up to one mapping granule of the device (2 MiB).
-    #[arg(long, value_name = "BYTES|1.02x")]
+    /// Most physical memory the pool may hold: a size (4G, 1.5GiB, or bytes without a unit), or a
+    /// part of the trace's peak of live bytes (50%, 1.02x); rounded up to a mapping granule of the
+    /// device (2 MiB).
+    #[arg(long, value_name = "SIZE|50%|1.02x")]
     pub cap: Option<Cap>,
 
     /// Which blocks compaction may move when a request finds no room: none, all, or a part of them
@@ -67,7 +80,7 @@ pub struct Replay {
     /// On the host device memory that is never written costs nothing: with edges or off, an 18 GiB
     /// trace runs in 4 GiB of real memory. With full it needs as much free memory as the pool
     /// reserves, a little more than the trace's peak live bytes, and is refused where the peak
-    /// alone is more than what is free.
+    /// alone is more than what is free. It says beforehand how long it will take, if that is long.
     #[arg(long, value_name = "full|edges|off")]
     pub verify: Option<VerifyChoice>,
 
@@ -82,7 +95,7 @@ pub struct Replay {
     pub no_remap: bool,
 
     /// How far the pool grows before it maps handles elsewhere, as a part of the peak of live bytes
-    /// (0.007 unless given): more memory for fewer calls of the driver.
+    /// (the pool's own default unless given): more memory for fewer calls of the driver.
     #[arg(long, value_name = "PART", conflicts_with = "no_remap")]
     pub slack: Option<Part>,
 
@@ -92,14 +105,11 @@ pub struct Replay {
 }
 
 #[derive(Debug, clap::Args)]
-pub struct ReadmeTables {
-    /// The file whose tables are made.
-    #[arg(long, default_value = "README.md")]
-    pub readme: PathBuf,
-    /// The folder with the measurements.
-    #[arg(long, default_value = "benches/results")]
-    pub results: PathBuf,
-    /// Change nothing; fail if the tables are not those of the measurements.
+pub struct Benchmarks {
+    /// The repository: its README.md, BENCHMARKS.md, docs/figures and benches/results.
+    #[arg(long, default_value = ".")]
+    pub root: PathBuf,
+    /// Change nothing; fail if something is not what the measurements make.
     #[arg(long)]
     pub check: bool,
 }

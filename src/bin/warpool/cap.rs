@@ -1,6 +1,8 @@
-//! `--cap`: bytes, or a multiple of a trace's peak.
+//! `--cap`: a size, or a part of a trace's peak.
 
 use std::str::FromStr;
+
+use warpool::observe::Bytes;
 
 /// The most physical memory a pool may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,9 +16,19 @@ pub enum Cap {
 impl Cap {
     /// The bytes for a trace of `peak` live bytes, rounded up to a multiple of `granule`; at most
     /// `u64::MAX`.
-    pub fn bytes(self, peak: u64, granule: u64) -> u64 {
-        let granule = u128::from(granule.max(1));
+    ///
+    /// # Errors
+    /// So many bytes as are less than a granule: no pool can hold anything under it.
+    pub fn bytes(self, peak: u64, granule: u64) -> Result<u64, String> {
+        let granule = granule.max(1);
         let bytes = match self {
+            Self::Bytes(bytes) if bytes < granule => {
+                return Err(format!(
+                    "{bytes} bytes are less than one granule of the device, {}: write 4G for 4 GiB, or \
+                     50% or 1.02x for a part of the trace's peak",
+                    Bytes(granule)
+                ));
+            }
             Self::Bytes(bytes) => u128::from(bytes),
             Self::Times {
                 numerator,
@@ -25,7 +37,8 @@ impl Cap {
                 (u128::from(peak) * u128::from(numerator)).div_ceil(u128::from(denominator.max(1)))
             }
         };
-        u64::try_from(bytes.div_ceil(granule) * granule).unwrap_or(u64::MAX)
+        let granule = u128::from(granule);
+        Ok(u64::try_from(bytes.div_ceil(granule) * granule).unwrap_or(u64::MAX))
     }
 }
 
@@ -36,9 +49,11 @@ impl FromStr for Cap {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let cap = match text.strip_suffix('x') {
-            Some(times) => multiple(times),
-            None => bytes(text).map(Self::Bytes),
+        let text = text.trim();
+        let cap = match (text.strip_suffix('x'), text.strip_suffix('%')) {
+            (Some(times), _) => fraction(times.trim_end(), 1),
+            (None, Some(percent)) => fraction(percent.trim_end(), 100),
+            (None, None) => bytes(text).map(Self::Bytes),
         };
         match cap {
             Some(Self::Bytes(0) | Self::Times { numerator: 0, .. }) => {
@@ -46,39 +61,50 @@ impl FromStr for Cap {
             }
             Some(cap) => Ok(cap),
             None => Err(
-                "expected bytes (4294967296, 4GiB) or a multiple of the trace's peak live bytes \
-                 (1.02x)"
+                "expected a size (4G, 1.5GiB, 4294967296) or a part of the trace's peak live bytes \
+                 (50%, 1.02x)"
                     .to_owned(),
             ),
         }
     }
 }
 
-/// The digits of `1.02` as 102 / 100.
-fn multiple(text: &str) -> Option<Cap> {
+/// The digits of `1.02` as 102 and 100.
+fn decimal(text: &str) -> Option<(u64, u64)> {
     let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
     let digits = format!("{whole}{decimals}");
     if decimals.len() > MAX_DECIMALS || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
     let denominator = 10u64.checked_pow(u32::try_from(decimals.len()).ok()?)?;
+    Some((digits.parse().ok()?, denominator))
+}
+
+/// `text` over `whole`, as a part of the peak.
+fn fraction(text: &str, whole: u64) -> Option<Cap> {
+    let (numerator, denominator) = decimal(text)?;
     Some(Cap::Times {
-        numerator: digits.parse().ok()?,
-        denominator,
+        numerator,
+        denominator: denominator.checked_mul(whole)?,
     })
 }
 
+/// Powers of 1024 by their letter, alone or as `GiB`; of 1000 as `GB`.
 fn bytes(text: &str) -> Option<u64> {
-    const UNITS: [(&str, u32); 4] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
-    let unit = UNITS
-        .iter()
-        .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
-    let (digits, shift) = unit.unwrap_or((text, 0));
-    digits
-        .trim_end()
-        .parse::<u64>()
-        .ok()?
-        .checked_mul(1 << shift)
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, unit) = text.split_at(split.unwrap_or(text.len()));
+    let unit = unit.trim_start().to_ascii_lowercase();
+    let power = "kmgt".find(unit.chars().next().unwrap_or(' '));
+    let one = match (power, unit.get(1..).unwrap_or_default()) {
+        (Some(power), "" | "ib") => 1024u64.pow(power as u32 + 1),
+        (Some(power), "b") => 1000u64.pow(power as u32 + 1),
+        (None, "") if unit.is_empty() || unit == "b" => 1,
+        _ => return None,
+    };
+    let (numerator, denominator) = decimal(number)?;
+    let bytes = u128::from(numerator) * u128::from(one);
+    let whole = bytes.is_multiple_of(u128::from(denominator)) || one > 1;
+    whole.then(|| u64::try_from(bytes / u128::from(denominator)).ok())?
 }
 
 #[cfg(test)]
@@ -88,33 +114,62 @@ mod tests {
     const GRANULE: u64 = 2 << 20;
 
     #[test]
-    fn bytes_are_rounded_up_to_one_granule() {
+    fn sizes_are_read_as_people_write_them() {
         for (text, bytes) in [
-            ("1", GRANULE),
             ("2097152", GRANULE),
             ("2097153", 2 * GRANULE),
+            ("4G", 4 << 30),
+            ("4g", 4 << 30),
             ("4GiB", 4 << 30),
+            ("1.5GiB", 3 << 29),
+            ("1.5 G", 3 << 29),
             ("5 MiB", 6 << 20),
+            ("1T", 1 << 40),
+            ("8192K", 8 << 20),
+            ("4194304B", 4 << 20),
+            ("4GB", 4_000_000_000u64.next_multiple_of(GRANULE)),
         ] {
             let cap: Cap = text.parse().expect(text);
-            assert_eq!(cap.bytes(0, GRANULE), bytes, "{text}");
+            assert_eq!(cap.bytes(0, GRANULE), Ok(bytes), "{text}");
         }
     }
 
     #[test]
-    fn a_multiple_is_exact_and_then_rounded_up() {
-        let times = |text: &str, peak| text.parse::<Cap>().expect(text).bytes(peak, GRANULE);
-        assert_eq!(times("1x", 10 * GRANULE), 10 * GRANULE);
-        assert_eq!(times("1.00x", 10 * GRANULE), 10 * GRANULE);
+    fn less_than_a_granule_is_refused_in_words_that_say_what_to_write() {
+        for text in ["1", "2", "1024", "2097151", "1M"] {
+            let why = text.parse::<Cap>().expect(text).bytes(0, GRANULE);
+            let why = why.expect_err(text);
+            assert!(
+                why.contains("less than one granule of the device, 2.00 MiB"),
+                "{why}"
+            );
+            assert!(why.contains("write 4G for 4 GiB"), "{why}");
+        }
         assert_eq!(
-            times("1.1x", 10 * GRANULE),
+            "0.1x".parse::<Cap>().expect("a cap").bytes(1, GRANULE),
+            Ok(GRANULE)
+        );
+    }
+
+    #[test]
+    fn a_part_of_the_peak_is_exact_and_then_rounded_up() {
+        let part = |text: &str, peak| {
+            let cap: Cap = text.parse().expect(text);
+            cap.bytes(peak, GRANULE).expect("bytes")
+        };
+        assert_eq!(part("1x", 10 * GRANULE), 10 * GRANULE);
+        assert_eq!(part("1.00x", 10 * GRANULE), 10 * GRANULE);
+        assert_eq!(
+            part("1.1x", 10 * GRANULE),
             11 * GRANULE,
             "1.1 in binary is more than 1.1"
         );
-        assert_eq!(times("1.02x", 100 * GRANULE + 1), 103 * GRANULE);
-        assert_eq!(times("0.5x", 3 * GRANULE), 2 * GRANULE);
-        assert_eq!(times(".5x", 2 * GRANULE), GRANULE);
-        assert_eq!(times("1000000x", u64::MAX), u64::MAX);
+        assert_eq!(part("1.02x", 100 * GRANULE + 1), 103 * GRANULE);
+        assert_eq!(part("0.5x", 3 * GRANULE), 2 * GRANULE);
+        assert_eq!(part("50%", 3 * GRANULE), 2 * GRANULE);
+        assert_eq!(part("102.5 %", 40 * GRANULE), 41 * GRANULE);
+        assert_eq!(part(".5x", 2 * GRANULE), GRANULE);
+        assert_eq!(part("1000000x", u64::MAX), u64::MAX);
     }
 
     #[test]
@@ -122,17 +177,21 @@ mod tests {
         for wrong in [
             "",
             "x",
+            "%",
+            "G",
             "-1",
             "1.5",
             "1,5x",
             "1e3x",
-            "4GB",
+            "4Gx",
+            "4GiBs",
+            "4 elephants",
             "99999999999999999999",
+            "99999999T",
             "1.0000000001x",
         ] {
             let why = wrong.parse::<Cap>().expect_err(wrong);
-            // "x" has no digits at all.
-            assert!(why.contains("expected bytes"), "{wrong}: {why}");
+            assert!(why.contains("expected a size"), "{wrong}: {why}");
         }
         assert_eq!("0".parse::<Cap>(), Err("must be more than 0".to_owned()));
         assert_eq!("0.0x".parse::<Cap>(), Err("must be more than 0".to_owned()));

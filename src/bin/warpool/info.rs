@@ -1,17 +1,22 @@
 //! `warpool info`.
 
+use serde_json::{Value, json};
 use warpool::device::{DeviceInfo, host_available_bytes};
 use warpool::driver::build_info;
 use warpool::observe::Bytes;
 use warpool::{Device, Result};
 
+use crate::args::Info;
 use crate::outcome::{Console, Outcome};
 
 /// Prints what there is; a machine without a GPU is no failure.
-pub fn run(console: &mut Console<'_>) -> Outcome {
+pub fn run(options: &Info, console: &mut Console<'_>) -> Outcome {
+    if options.json {
+        return console.say(as_json());
+    }
     let mut lines = vec![
         line("warpool", env!("CARGO_PKG_VERSION")),
-        line("features", features()),
+        line("features", features().join(", ")),
         line("kernels", build_info::kernels()),
     ];
     match Device::cuda_count() {
@@ -25,22 +30,64 @@ pub fn run(console: &mut Console<'_>) -> Outcome {
     console.say(lines.join("\n"))
 }
 
+/// The same for a program; what cannot be had is `null`, or has its `reason`.
+fn as_json() -> Value {
+    let kernels = build_info::kernels();
+    let (gpus, reason) = match Device::cuda_count() {
+        Ok(count) => ((0..count).map(gpu).collect(), None),
+        Err(error) => (Vec::new(), Some(error.to_string())),
+    };
+    json!({
+        "warpool": env!("CARGO_PKG_VERSION"),
+        "features": features(),
+        "kernels": {
+            "toolkit": kernels.toolkit,
+            "architectures": kernels.architectures.split(',').filter(|name| !name.is_empty())
+                .collect::<Vec<_>>(),
+            "left_out": kernels.left_out,
+        },
+        "cuda": {"gpus": gpus, "reason": reason},
+        "host": match Device::host() {
+            Ok(device) => json!({
+                "name": device.info().name,
+                "cores": device.info().processors,
+                "total_bytes": device.info().total_bytes,
+                "real_free_bytes": host_available_bytes(),
+            }),
+            Err(error) => json!({"reason": error.to_string()}),
+        },
+    })
+}
+
+fn gpu(ordinal: u32) -> Value {
+    let described = Device::cuda(ordinal).and_then(|device| {
+        let info = device.info();
+        Ok(json!({
+            "ordinal": ordinal,
+            "name": info.name,
+            "total_bytes": info.total_bytes,
+            "free_bytes": device.free_bytes()?,
+            "compute_capability": format!("{}.{}", info.capability.0, info.capability.1),
+            "multiprocessors": info.processors,
+            "driver": driver(info),
+        }))
+    });
+    described.unwrap_or_else(|error| json!({"ordinal": ordinal, "reason": error.to_string()}))
+}
+
 fn line(name: &str, value: impl std::fmt::Display) -> String {
     format!("{name:<10}{value}")
 }
 
-fn features() -> String {
+fn features() -> Vec<&'static str> {
     let all = [
         ("cli", cfg!(feature = "cli")),
         ("rustacuda", cfg!(feature = "rustacuda")),
+        ("sanitize", cfg!(feature = "sanitize")),
         ("tracing", cfg!(feature = "tracing")),
     ];
-    let on: Vec<&str> = all
-        .iter()
-        .filter(|(_, on)| *on)
-        .map(|(name, _)| *name)
-        .collect();
-    on.join(", ")
+    let on = all.iter().filter(|(_, on)| *on);
+    on.map(|(name, _)| *name).collect()
 }
 
 fn cuda(ordinal: u32) -> Vec<String> {
@@ -52,14 +99,18 @@ fn cuda(ordinal: u32) -> Vec<String> {
     }
 }
 
+/// `CUDA 13.0`: what the driver is for.
+fn driver(info: &DeviceInfo) -> String {
+    let version = info.driver_version;
+    format!("CUDA {}.{}", version / 1000, version % 1000 / 10)
+}
+
 fn describe(ordinal: u32) -> Result<(String, String)> {
     let device = Device::cuda(ordinal)?;
     let info = device.info();
-    let version = info.driver_version;
-    let driver = format!("CUDA {}.{}", version / 1000, version % 1000 / 10);
     let (major, minor) = info.capability;
     Ok((
-        driver,
+        driver(info),
         format!(
             "{}, {} of {} free, compute capability {major}.{minor}, {} multiprocessors",
             info.name,

@@ -2,16 +2,17 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use warpool::device::{DeviceKind, HandleCounts};
 use warpool::observe::{
-    Bytes, Grouped, Peer, ReplayOptions, Report, Trace, Verify, device_name, replay,
+    Bytes, EventKind, Peer, ReplayOptions, Report, Trace, TraceWriter, Verify, device_name, replay,
 };
-use warpool::{Device, Result};
+use warpool::{Device, Error, Result};
 
 use crate::args::{DeviceChoice, Replay};
 use crate::outcome::{Console, Outcome};
+use crate::progress::{Progress, words};
 use crate::seeded::seeded;
 
 /// Replays every trace, each whatever became of those before it; the worst outcome counts.
@@ -33,7 +34,7 @@ pub fn run_on(device: Device, options: &Replay, console: &mut Console<'_>) -> Ou
         if at > 0 && !options.json {
             outcome = outcome.max(console.say(""));
         }
-        let one = match replay_one(path, &device, options) {
+        let one = match replay_one(path, &device, options, console) {
             Ok(report) => print(&report, options.json, console),
             Err(error) => console.fail(&error),
         };
@@ -53,16 +54,24 @@ fn open(choice: DeviceChoice) -> Result<(Device, Option<String>)> {
         DeviceChoice::Auto => {
             let device = Device::any()?;
             let reason = device.no_gpu();
-            let reason = reason.map_or_else(String::new, |why| format!(", as there is {why}"));
+            let reason = reason.map_or("", |_| " (no CUDA device: `warpool info` says why)");
             let taken = format!("device: {}{reason}", device_name(&device));
             Ok((device, Some(taken)))
         }
     }
 }
 
-fn replay_one(path: &Path, device: &Device, options: &Replay) -> Result<Report> {
+fn replay_one(
+    path: &Path,
+    device: &Device,
+    options: &Replay,
+    console: &mut Console<'_>,
+) -> Result<Report> {
     let info = device.info();
-    let trace = Trace::read(path, info.total_bytes)?;
+    let trace = match path.as_os_str() == "-" {
+        true => Trace::read_from("standard input", std::io::stdin().lock(), info.total_bytes)?,
+        false => Trace::read(path, info.total_bytes)?,
+    };
     let default = if info.kind == DeviceKind::Cuda {
         Verify::Full
     } else {
@@ -70,7 +79,8 @@ fn replay_one(path: &Path, device: &Device, options: &Replay) -> Result<Report> 
     };
     let mut how = ReplayOptions::default().verify(options.verify.map_or(default, Verify::from));
     if let Some(cap) = options.cap {
-        how = how.cap(cap.bytes(trace.peak_live_bytes, info.granule));
+        let bytes = cap.bytes(trace.peak_live_bytes, info.granule);
+        how = how.cap(bytes.map_err(|why| Error::invalid("cap", why))?);
     }
     let seed = match seeded!("seed-not-passed-on") {
         true => 1,
@@ -85,23 +95,58 @@ fn replay_one(path: &Path, device: &Device, options: &Replay) -> Result<Report> 
     if let Some(peer) = options.versus {
         how = how.versus(Peer::from(peer));
     }
-    let plays = 1 + u64::from(how.versus.is_some());
-    let bar = progress_bar(plays * trace.events.len() as u64, &trace.name);
-    let report = replay(&trace, device, &how, &mut |played| bar.set_position(played));
-    bar.finish_and_clear();
+    if let Some(note) = how_long(&trace, device, how.verify)? {
+        console.note(note);
+    }
+    let progress = Progress::new(&trace, how.verify, 1 + usize::from(how.versus.is_some()));
+    let report = replay(&trace, device, &how, &mut |done| progress.events(done));
+    progress.end();
     report
 }
 
-/// A bar on standard error, drawn only where that is a terminal.
-fn progress_bar(events: u64, name: &str) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(events), ProgressDrawTarget::stderr());
-    if let Ok(style) =
-        ProgressStyle::with_template("{msg} {wide_bar} {human_pos}/{human_len} events, {eta} left")
-    {
-        bar.set_style(style);
+/// A replay that is thought to take longer is announced.
+const LONG: Duration = Duration::from_secs(5);
+
+/// What full verification on the host takes, as a note, where that is long: a GPU verifies a thousand
+/// times as fast, so nobody expects it.
+fn how_long(trace: &Trace, device: &Device, verify: Verify) -> Result<Option<String>> {
+    let allocs = trace
+        .events
+        .iter()
+        .filter(|event| event.kind == EventKind::Alloc);
+    let bytes: u64 = allocs.map(|event| event.bytes).sum();
+    if verify != Verify::Full || device.info().kind == DeviceKind::Cuda || bytes < SAMPLE {
+        return Ok(None);
     }
-    bar.set_message(name.to_owned());
-    bar
+    let sample = sample(device)?;
+    let takes = sample.mul_f64(bytes as f64 / SAMPLE as f64);
+    Ok((takes > LONG).then(|| {
+        let (bytes, takes) = (Bytes(bytes), words(takes));
+        format!(
+            "note: full verification writes and reads {bytes} on the host: about {takes}; \
+             --verify edges takes seconds"
+        )
+    }))
+}
+
+/// Bytes of the block that is verified to see how long that takes.
+const SAMPLE: u64 = 32 << 20;
+
+/// How long it takes to stamp and verify a block of [`SAMPLE`] bytes.
+fn sample(device: &Device) -> Result<Duration> {
+    let mut writer = TraceWriter::new(Vec::new()).map_err(unwritten)?;
+    writer.allocate(1, SAMPLE, 0).map_err(unwritten)?;
+    writer.free(1, SAMPLE, 0).map_err(unwritten)?;
+    let text = writer.finish().map_err(unwritten)?;
+    let trace = Trace::read_from("sample", text.as_slice(), u64::MAX)?;
+    Ok(replay(&trace, device, &ReplayOptions::default(), &mut |_| ())?.wall)
+}
+
+fn unwritten(error: std::io::Error) -> Error {
+    Error::Os {
+        call: "write",
+        words: error.to_string(),
+    }
 }
 
 /// Prints what a replay found, and each reason why it failed.
@@ -110,24 +155,8 @@ fn print(report: &Report, json: bool, console: &mut Console<'_>) -> Outcome {
         true => console.say(report.to_json()),
         false => console.say(report),
     };
-    let trace = &report.trace;
-    if let Some(failure) = &report.failure {
-        let played = Grouped(report.events);
-        console.note(format_args!(
-            "error: {trace}: stopped after {played} events: {failure}"
-        ));
-    }
-    if report.corrupt_bytes > 0 {
-        let corrupt = Bytes(report.corrupt_bytes);
-        console.note(format_args!(
-            "error: {trace}: {corrupt} corrupt: memory was handed out while in use"
-        ));
-    }
-    if !report.verified_what_it_owes() {
-        let (verified, owed) = (Bytes(report.verified_bytes), Bytes(report.owed_bytes));
-        console.note(format_args!(
-            "error: {trace}: {verified} verified of the {owed} owed: the check is incomplete"
-        ));
+    for reason in report.reasons() {
+        console.note(format_args!("error: {}: {reason}", report.trace));
     }
     if report.passed() {
         printed

@@ -22,8 +22,8 @@ use std::sync::Arc;
 use self::context::Context;
 use self::kernels::Kernels;
 use super::{Backend, DeviceInfo, DeviceKind};
-use crate::driver::Driver;
 use crate::driver::table::{CuDevice, no_gpu};
+use crate::driver::{Driver, build_info};
 use crate::error::{Error, Result};
 
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
@@ -114,8 +114,13 @@ fn open_current_on(driver: &'static Driver, kernels: Option<Kernels>) -> Result<
 /// The crate was built without its kernels.
 fn no_kernels() -> Error {
     Error::Unavailable {
-        missing: String::from("this build has no compiled kernels"),
-        hint: String::from("build again with a CUDA toolkit found (CUDA_HOME, or nvcc on PATH)"),
+        missing: format!(
+            "this build has no compiled kernels ({})",
+            build_info::kernels().left_out.unwrap_or("not compiled in")
+        ),
+        hint: String::from(
+            "build again where a CUDA toolkit is found: set CUDA_HOME, or have nvcc on PATH",
+        ),
     }
 }
 
@@ -149,4 +154,21 @@ fn info(driver: &'static Driver, device: CuDevice, ordinal: u32) -> Result<Devic
     info.processors = attribute(driver, device, PROCESSORS)?;
     info.driver_version = u32::try_from(version).unwrap_or(0);
     Ok(info)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(not(warpool_cuda))]
+    #[test]
+    fn a_build_without_kernels_says_at_run_time_why_and_what_to_do() {
+        let words = no_kernels().to_string();
+        let why = build_info::kernels().left_out.expect("a reason");
+        assert!(
+            words.contains("no compiled kernels") && words.contains(why),
+            "{words}"
+        );
+        assert!(words.contains("CUDA_HOME"), "{words}");
+    }
 }

@@ -133,8 +133,10 @@ impl Transfer {
             return (false, None);
         }
         let newest = blocks.iter().map(|block| block.tick).max().unwrap_or(0);
-        let forgets = seeded!("bundle-forgets-its-history") && least > 1
-            || seeded!("taken-over-without-a-wait") && least == 1;
+        let forgets = match least {
+            1 => seeded!("taken-over-without-a-wait"),
+            _ => seeded!("bundle-forgets-its-history"),
+        };
         state.batches.push_back(Batch {
             bytes,
             stream: lane.slot,

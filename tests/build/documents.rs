@@ -1,0 +1,67 @@
+//! What documents name is there.
+
+use std::path::{Path, PathBuf};
+
+fn package() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every document of the repository.
+fn documents() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for folder in ["", "docs", "docs/guide", "tests", "benches/results"] {
+        let entries = std::fs::read_dir(package().join(folder)).expect(folder);
+        let paths = entries.flatten().map(|entry| entry.path());
+        found.extend(paths.filter(|path| path.extension().is_some_and(|ending| ending == "md")));
+    }
+    found
+}
+
+/// What the links of a Markdown text lead to within the repository.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    let targets = text.split("](").skip(1);
+    let targets = targets.filter_map(|rest| rest.split_once(')').map(|(target, _)| target));
+    let local = targets.filter(|target| !target.starts_with("http") && !target.starts_with('#'));
+    local.map(|target| target.split('#').next().unwrap_or(target))
+}
+
+#[test]
+fn every_link_of_a_document_leads_to_a_file() {
+    let documents = documents();
+    assert!(documents.len() >= 10, "{documents:?}");
+    let mut seen = 0;
+    for document in documents {
+        let text = std::fs::read_to_string(&document).expect("reads");
+        let folder = document.parent().unwrap_or(Path::new(""));
+        for link in links(&text) {
+            assert!(folder.join(link).exists(), "{}: {link}", document.display());
+            seen += 1;
+        }
+    }
+    assert!(seen > 20, "{seen} links");
+}
+
+#[test]
+fn the_architecture_names_every_folder_of_the_sources_and_none_beside() {
+    let text = std::fs::read_to_string(package().join("docs/ARCHITECTURE.md")).expect("reads");
+    let entries = std::fs::read_dir(package().join("src")).expect("the sources");
+    let folders = entries.flatten().filter(|entry| entry.path().is_dir());
+    for folder in folders {
+        let name = folder.file_name().to_string_lossy().into_owned();
+        assert!(
+            text.contains(&format!("| `src/{name}` |")),
+            "src/{name} has no row"
+        );
+    }
+    for row in text.lines().filter(|line| line.starts_with("| `")) {
+        let path = row.split('`').nth(1).unwrap_or_default();
+        assert!(package().join(path).is_dir(), "{path} is no folder");
+    }
+}
+
+#[test]
+fn the_readme_fits_on_two_hundred_lines() {
+    let readme = std::fs::read_to_string(package().join("README.md")).expect("reads");
+    let lines = readme.lines().count();
+    assert!(lines < 200, "{lines} lines");
+}
