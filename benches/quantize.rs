@@ -333,12 +333,13 @@ fn many<S: Wide>(ground: &mut Ground, tensors: u64) {
     // SAFETY: as for `seen` and `seen_mut`: the blocks outlive the table.
     let tensor = |at: u64| unsafe {
         let (from, into) = (from + at * each * size_of::<S>() as u64, into + at * each);
-        let values = View::<'_, S>::from_raw(from, each).expect("aligned");
-        let codes = ViewMut::<'_, E4m3>::from_raw(into, each).expect("aligned");
-        let scales = ViewMut::from_raw(found + 4 * at * rows, rows).expect("aligned");
+        let values = View::<'_, S>::from_raw(from, each as usize).expect("aligned");
+        let codes = ViewMut::<'_, E4m3>::from_raw(into, each as usize).expect("aligned");
+        let scales = ViewMut::from_raw(found + 4 * at * rows, rows as usize).expect("aligned");
+        let (rows, cols) = (rows as usize, COLS as usize);
         (
-            Rows::new(values, rows, COLS, COLS).expect("rows"),
-            RowsMut::new(codes, rows, COLS, COLS).expect("rows"),
+            Rows::new(values, rows, cols, cols).expect("rows"),
+            RowsMut::new(codes, rows, cols, cols).expect("rows"),
             ScalesMut::Rows(scales),
         )
     };

@@ -232,6 +232,7 @@ unsafe impl Backend for Ordered {
             streams: state.streams.len() as u64,
             events: state.events.len() as u64,
             graphs: 0,
+            host_bytes: 0,
             bytes: state.used,
         }
     }

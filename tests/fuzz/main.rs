@@ -9,6 +9,7 @@ mod cap;
 mod common;
 #[path = "../state_machine/model.rs"]
 mod model;
+#[allow(dead_code, reason = "the tables ask for more")]
 #[path = "../../src/bin/warpool/record.rs"]
 mod record;
 mod targets;

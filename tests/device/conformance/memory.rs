@@ -293,6 +293,8 @@ fn every_handle_is_counted(device: &Device) {
         backend.stream_create().unwrap(),
         backend.event_create(true).unwrap(),
     );
+    let host = backend.host_alloc(8192).unwrap();
+    assert!(host.is_multiple_of(4096) && backend.host_alloc(0).is_err());
     let all = HandleCounts {
         ranges: 1,
         handles: 1,
@@ -300,6 +302,7 @@ fn every_handle_is_counted(device: &Device) {
         streams: 1,
         events: 1,
         graphs: 0,
+        host_bytes: 8192,
         bytes: granule,
     };
     assert_eq!(backend.counts(), all);
@@ -309,6 +312,7 @@ fn every_handle_is_counted(device: &Device) {
         HandleCounts { handles: 0, ..all },
         "counted until released, mapped or not"
     );
+    backend.host_free(host, 8192).unwrap();
     backend.unmap(addr, granule).unwrap();
     let (left, bytes) = (backend.counts().bytes, granule);
     assert_eq!(left, bytes, "held while a mapping of it stands");
