@@ -28,9 +28,9 @@ const ROUNDINGS: [Rounding; 2] = [Rounding::Nearest, Rounding::Stochastic { seed
 
 /// One tensor: its values and what is made of them.
 struct Tensor<S, C, X> {
-    shape: [u64; 3],
+    shape: [usize; 3],
     /// Codes of a row.
-    wide: u64,
+    wide: usize,
     values: PoolBuf<S>,
     codes: PoolBuf<C>,
     scales: PoolBuf<X>,
@@ -41,19 +41,18 @@ impl<S: Value, C: bytemuck::Pod, X: bytemuck::Pod> Tensor<S, C, X> {
     /// All of [`SHAPES`], with codes and scales as they are told of.
     fn all(
         ground: &Ground,
-        wide: impl Fn(u64) -> u64,
-        scales: impl Fn(u64, u64) -> u64,
+        wide: impl Fn(usize) -> usize,
+        scales: impl Fn(usize, usize) -> usize,
     ) -> Vec<Self> {
         let make = |shape: [usize; 3]| {
             let [rows, cols, offset] = shape;
-            let shape = shape.map(|n| n as u64);
             let wide = wide(shape[1]);
             Self {
                 shape,
                 wide,
                 values: ground.holding(&values::<S>(offset + rows * cols)),
-                codes: ground.guarded(rows * wide as usize),
-                scales: ground.guarded(scales(shape[0], shape[1]) as usize),
+                codes: ground.guarded(rows * wide),
+                scales: ground.guarded(scales(shape[0], shape[1])),
                 back: ground.guarded(offset + rows * cols),
             }
         };
@@ -71,24 +70,24 @@ impl<S: Value, C: bytemuck::Pod, X: bytemuck::Pod> Tensor<S, C, X> {
     }
 }
 
-fn rows_of<S: Value>(values: &PoolBuf<S>, [rows, cols, offset]: [u64; 3]) -> Rows<'_, S> {
+fn rows_of<S: Value>(values: &PoolBuf<S>, [rows, cols, offset]: [usize; 3]) -> Rows<'_, S> {
     let view = values.view();
-    let view = view.slice(offset.min(view.len()), view.len()).unwrap();
+    let view = view.slice(offset.min(view.len())..).unwrap();
     Rows::new(view, rows, cols, cols).unwrap()
 }
 
-fn coded<C: bytemuck::Pod>(codes: &PoolBuf<C>, rows: u64, wide: u64) -> Rows<'_, C> {
+fn coded<C: bytemuck::Pod>(codes: &PoolBuf<C>, rows: usize, wide: usize) -> Rows<'_, C> {
     Rows::new(codes.view(), rows, wide, wide).unwrap()
 }
 
-fn into<C: bytemuck::Pod>(codes: &mut PoolBuf<C>, rows: u64, wide: u64) -> RowsMut<'_, C> {
+fn into<C: bytemuck::Pod>(codes: &mut PoolBuf<C>, rows: usize, wide: usize) -> RowsMut<'_, C> {
     RowsMut::new(codes.view_mut(), rows, wide, wide).unwrap()
 }
 
-fn back_of<S: Value>(back: &mut PoolBuf<S>, [rows, cols, offset]: [u64; 3]) -> RowsMut<'_, S> {
+fn back_of<S: Value>(back: &mut PoolBuf<S>, [rows, cols, offset]: [usize; 3]) -> RowsMut<'_, S> {
     let view = back.view_mut();
     let end = view.len();
-    RowsMut::new(view.slice(offset.min(end), end).unwrap(), rows, cols, cols).unwrap()
+    RowsMut::new(view.slice(offset.min(end)..).unwrap(), rows, cols, cols).unwrap()
 }
 
 fn seeded(rounding: Rounding, tensor: usize) -> Quantize<'static> {
@@ -143,7 +142,7 @@ fn given(grain: Grain, scales: &PoolBuf<f32>) -> Scales<'_> {
 
 fn bytes_with_scales<S: Value, Q: Float8>(ground: &Ground, grain: Grain, rounding: Rounding) {
     let Ground { pool, stream } = ground;
-    let count = |rows: u64, cols: u64| match grain {
+    let count = |rows: usize, cols: usize| match grain {
         Grain::Tensor => 1,
         Grain::Rows => rows,
         Grain::Blocks => block_scales(rows, cols),
@@ -161,7 +160,7 @@ fn bytes_with_scales<S: Value, Q: Float8>(ground: &Ground, grain: Grain, roundin
     let mut its = ground.holding(&[0f32; SHAPES.len()]);
     for (at, t) in alone.iter_mut().enumerate() {
         let from = rows_of(&t.values, t.shape);
-        let one = its.view_mut().slice(at as u64, at as u64 + 1).unwrap();
+        let one = its.view_mut().slice(at..at + 1).unwrap();
         let codes = into(&mut t.codes, t.shape[0], t.wide);
         let how = seeded(rounding, at).amax(one);
         quantize(stream, from, codes, scales_of(grain, &mut t.scales), how).unwrap();
@@ -335,7 +334,7 @@ fn what_cannot_be_a_table_is_an_error_and_nothing_is_written() {
             vec![(rows(low), codes(first), squares)],
         ));
         assert!(error.contains("of squares"), "{error}");
-        let few = ScalesMut::Rows(pair.scales.view_mut().slice(0, 1).unwrap());
+        let few = ScalesMut::Rows(pair.scales.view_mut().slice(..1).unwrap());
         let (first, _) = pair.codes.view_mut().split_at(600).unwrap();
         let error = said(QuantizeTable::new(
             pool,
@@ -358,7 +357,7 @@ fn a_launch_that_is_refused(ground: &Ground, pair: &mut Pair) {
     let up = Quantize::new().rounding(Rounding::Up);
     assert!(table.quantize(stream, up).is_err());
     let mut none = ground.holding(&[0f32]);
-    let none = none.view_mut().slice(0, 0).unwrap();
+    let none = none.view_mut().slice(0..0).unwrap();
     assert!(table.quantize(stream, Quantize::new().amax(none)).is_err());
     let other = Device::host().unwrap().stream().unwrap();
     assert!(table.quantize(&other, Quantize::new()).is_err());
