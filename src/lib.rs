@@ -125,4 +125,6 @@ mod documents {
     struct Testing;
     #[doc = include_str!("../docs/guide/5-measuring.md")]
     struct Measuring;
+    #[doc = include_str!("../docs/guide/6-more-than-fits.md")]
+    struct MoreThanFits;
 }
