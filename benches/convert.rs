@@ -54,7 +54,7 @@ impl Ground {
         let (device, stream) = match &empty {
             Some(empty) => empty.device_and_stream(),
             None => {
-                let (device, _) = Device::any().expect("the host device is always there");
+                let device = Device::any().expect("the host device is always there");
                 let stream = device.stream().expect("a stream");
                 (device, stream)
             }
@@ -140,14 +140,24 @@ impl Ground {
 
     fn source<T: Element>(&self, offset: u64, len: u64) -> View<'_, T> {
         // SAFETY: the block lives as long as the ground, and every bench stays within it.
-        unsafe { View::from_raw(self.from.addr() + offset * size_of::<T>() as u64, len) }
-            .expect("aligned")
+        unsafe {
+            View::from_raw(
+                self.from.addr() + offset * size_of::<T>() as u64,
+                len as usize,
+            )
+        }
+        .expect("aligned")
     }
 
     fn target<T: Element>(&self, offset: u64, len: u64) -> ViewMut<'_, T> {
         // SAFETY: as for `source`; all work is on one stream.
-        unsafe { ViewMut::from_raw(self.to.addr() + offset * size_of::<T>() as u64, len) }
-            .expect("aligned")
+        unsafe {
+            ViewMut::from_raw(
+                self.to.addr() + offset * size_of::<T>() as u64,
+                len as usize,
+            )
+        }
+        .expect("aligned")
     }
 }
 
@@ -264,15 +274,16 @@ fn shaped(ground: &Ground, criterion: &mut Criterion) {
     for row in [256u64, 1024, 4096] {
         let pitch = row + 64;
         let rows = ground.bytes / 4 / pitch;
+        let all = rows * pitch;
+        let shape = (rows as usize, row as usize, pitch as usize);
         ground.measure(
             criterion,
             &format!("f32_to_f16_rows_of_{row}"),
             rows * row * 6,
             || {
-                let from = Rows::new(ground.source::<f32>(0, rows * pitch), rows, row, pitch)
-                    .expect("rows");
-                let to = RowsMut::new(ground.target::<f16>(0, rows * pitch), rows, row, pitch)
-                    .expect("rows");
+                let (from, to) = (ground.source::<f32>(0, all), ground.target::<f16>(0, all));
+                let from = Rows::new(from, shape.0, shape.1, shape.2).expect("rows");
+                let to = RowsMut::new(to, shape.0, shape.1, shape.2).expect("rows");
                 convert_rows(&ground.stream, from, to, Rounding::Nearest).expect("a launch");
             },
         );

@@ -42,7 +42,7 @@ fn line(what: &str, (ordered, bare): (f64, f64)) {
 
 /// A conversion of the buffers, and one of their addresses, repeated on `stream`.
 fn repeated(stream: &Stream, src: &PoolBuf<f32>, dst: &mut PoolBuf<f16>) -> (f64, f64) {
-    let (from, to, len) = (src.addr(), dst.addr(), src.len() as u64);
+    let (from, to, len) = (src.addr(), dst.addr(), src.len());
     let ordered = || convert(stream, src.view(), dst.view_mut(), Rounding::Nearest).unwrap();
     let bare = || {
         // SAFETY: the device runs nothing.
@@ -76,15 +76,15 @@ fn main() -> warpool::Result<()> {
         repeated(&home, &src, &mut dst),
     );
 
-    let half = |at: u64| {
+    let half = |at: usize| {
         let src = src.view();
-        let from = src.slice(512 * at, 512 * (at + 1));
+        let from = src.slice(512 * at..512 * (at + 1));
         from.unwrap()
     };
     let to = dst.addr();
     device.event()?.record(&home)?;
     let ordered = || {
-        let into = dst.view_mut().slice(512, 1024).unwrap();
+        let into = dst.view_mut().slice(512..1024).unwrap();
         convert(&home, half(1), into, Rounding::Nearest).unwrap();
     };
     let bare = || {
@@ -95,7 +95,7 @@ fn main() -> warpool::Result<()> {
                 ViewMut::<f16>::from_raw(to, 1024).unwrap(),
             )
         };
-        let (src, dst) = (src.slice(512, 1024).unwrap(), dst.slice(512, 1024).unwrap());
+        let (src, dst) = (src.slice(512..1024).unwrap(), dst.slice(512..1024).unwrap());
         convert(&home, src, dst, Rounding::Nearest).unwrap();
     };
     line("half of each buffer", least(ordered, bare));

@@ -48,7 +48,7 @@ struct Ground {
 
 impl Ground {
     fn new() -> Self {
-        let (device, _) = Device::any().expect("the host device is always there");
+        let device = Device::any().expect("the host device is always there");
         let stream = device.stream().expect("a stream");
         let on_gpu = device.info().kind == DeviceKind::Cuda;
         let bytes: u64 = if on_gpu { 1 << 30 } else { 1 << 22 };
@@ -127,31 +127,41 @@ impl Ground {
 
     fn from<S: Element>(&self) -> Rows<'_, S> {
         let rows = self.rows::<S>();
-        Rows::new(seen(&self.values, rows * COLS), rows, COLS, COLS).expect("rows")
+        shaped(seen(&self.values, rows * COLS), rows, COLS)
     }
 
     fn back<S: Element>(&self) -> RowsMut<'_, S> {
         let rows = self.rows::<S>();
-        RowsMut::new(seen_mut(&self.turned, rows * COLS), rows, COLS, COLS).expect("rows")
+        shaped_mut(seen_mut(&self.turned, rows * COLS), rows, COLS)
     }
 
     fn coded<C: bytemuck::Pod>(&self, rows: u64, cols: u64) -> Rows<'_, C> {
-        Rows::new(seen(&self.codes, rows * cols), rows, cols, cols).expect("rows")
+        shaped(seen(&self.codes, rows * cols), rows, cols)
     }
 
     fn into<C: bytemuck::Pod>(&self, rows: u64, cols: u64) -> RowsMut<'_, C> {
-        RowsMut::new(seen_mut(&self.codes, rows * cols), rows, cols, cols).expect("rows")
+        shaped_mut(seen_mut(&self.codes, rows * cols), rows, cols)
     }
+}
+
+fn shaped<T: bytemuck::Pod>(view: View<'_, T>, rows: u64, cols: u64) -> Rows<'_, T> {
+    let (rows, cols) = (rows as usize, cols as usize);
+    Rows::new(view, rows, cols, cols).expect("rows")
+}
+
+fn shaped_mut<T: bytemuck::Pod>(view: ViewMut<'_, T>, rows: u64, cols: u64) -> RowsMut<'_, T> {
+    let (rows, cols) = (rows as usize, cols as usize);
+    RowsMut::new(view, rows, cols, cols).expect("rows")
 }
 
 fn seen<T: bytemuck::Pod>(block: &Block, len: u64) -> View<'_, T> {
     // SAFETY: every form stays within the blocks, which live as long as the ground.
-    unsafe { View::from_raw(block.addr(), len) }.expect("aligned")
+    unsafe { View::from_raw(block.addr(), len as usize) }.expect("aligned")
 }
 
 fn seen_mut<T: bytemuck::Pod>(block: &Block, len: u64) -> ViewMut<'_, T> {
     // SAFETY: as for `seen`; all work is on one stream.
-    unsafe { ViewMut::from_raw(block.addr(), len) }.expect("aligned")
+    unsafe { ViewMut::from_raw(block.addr(), len as usize) }.expect("aligned")
 }
 
 fn name_of<T>() -> &'static str {
@@ -183,7 +193,9 @@ fn scaled<S: Wide>(ground: &mut Ground, rounding: Rounding, note: &str) {
     let rows = ground.rows::<S>();
     let all = rows * COLS;
     let bytes = ground.bytes + all;
-    let (blocks, squares) = (block_scales(rows, COLS), square_scales(rows, COLS));
+    let shape = (rows as usize, COLS as usize);
+    let blocks = block_scales(shape.0, shape.1) as u64;
+    let squares = square_scales(shape.0, shape.1) as u64;
     ground.measure(&title::<S, E4m3>("tensor", note), bytes, |g| {
         let how = how(rounding).amax(seen_mut(&g.amax, 1));
         let scales = ScalesMut::Tensor(seen(&g.one, 1));
@@ -224,8 +236,8 @@ fn mx<S: Wide, Q: MxElement>(
     rounding: Rounding,
     note: &str,
 ) {
-    let (rows, line) = (ground.rows::<S>(), Q::codes(COLS));
-    let count = layout.count(rows, COLS, MX_BLOCK);
+    let (rows, line) = (ground.rows::<S>(), Q::codes(COLS as usize) as u64);
+    let count = layout.count(rows as usize, COLS as usize, MX_BLOCK) as u64;
     let bytes = ground.bytes + rows * line * size_of::<Q::Code>() as u64 + count;
     ground.measure(&title::<S, Q>("mx", note), bytes, |g| {
         let (into, scales) = (
@@ -256,7 +268,7 @@ fn mx<S: Wide, Q: MxElement>(
 
 fn nvfp4<S: Wide>(ground: &mut Ground, layout: BlockScales, note: &str) {
     let (rows, line) = (ground.rows::<S>(), COLS / 2);
-    let count = layout.count(rows, COLS, NVFP4_BLOCK);
+    let count = layout.count(rows as usize, COLS as usize, NVFP4_BLOCK) as u64;
     let bytes = ground.bytes + rows * line + count;
     ground.measure(&title::<S, E2m1>("nvfp4", note), bytes, |g| {
         let (into, scales) = (g.into::<u8>(rows, line), seen_mut::<E4m3>(&g.scales, count));
@@ -271,8 +283,8 @@ fn nvfp4<S: Wide>(ground: &mut Ground, layout: BlockScales, note: &str) {
 }
 
 fn integers<S: Wide, Q: Integer>(ground: &mut Ground, grouping: Grouping, zeros: bool, form: &str) {
-    let (rows, line) = (ground.rows::<S>(), Q::codes(COLS));
-    let count = grouping.count(rows, COLS);
+    let (rows, line) = (ground.rows::<S>(), Q::codes(COLS as usize) as u64);
+    let count = grouping.count(rows as usize, COLS as usize) as u64;
     let bytes = ground.bytes + rows * line + count * if zeros { 5 } else { 4 };
     ground.measure(&title::<S, Q>(form, ""), bytes, |g| {
         let (into, scales) = (g.into::<Q::Code>(rows, line), seen_mut(&g.scales, count));
@@ -295,13 +307,13 @@ fn transposed<S: Wide, D: Narrow>(ground: &mut Ground) {
         .min(ground.bytes / size_of::<D>() as u64 / COLS);
     let size = size_of::<S>() as u64 + 2 * size_of::<D>() as u64;
     ground.measure(&title::<S, D>("and_turned", ""), rows * COLS * size, |g| {
-        let from = Rows::new(seen::<S>(&g.values, rows * COLS), rows, COLS, COLS).expect("rows");
-        let turned = RowsMut::new(seen_mut::<D>(&g.turned, rows * COLS), COLS, rows, rows);
+        let from = shaped(seen::<S>(&g.values, rows * COLS), rows, COLS);
+        let turned = shaped_mut(seen_mut::<D>(&g.turned, rows * COLS), COLS, rows);
         let plain = Some(g.into::<D>(rows, COLS));
         let how = Transpose::new()
             .scale(seen(&g.one, 1))
             .amax(seen_mut(&g.amax, 1));
-        cast_transpose(&g.stream, from, plain, turned.expect("rows"), how).expect("a launch");
+        cast_transpose(&g.stream, from, plain, turned, how).expect("a launch");
     });
 }
 

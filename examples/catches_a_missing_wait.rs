@@ -35,7 +35,7 @@ fn step(device: &Device, waits: bool) -> Result<()> {
     // says what it uses: by a view of an address, whose order is the program's. A view of a typed buffer
     // would have made the wait.
     // SAFETY: the block has the bytes, and nothing is launched.
-    let bytes = unsafe { ViewMut::<u8>::from_raw(batch.addr(), BATCH)? };
+    let bytes = unsafe { ViewMut::<u8>::from_raw(batch.addr(), BATCH as usize)? };
     compute.kernel("normalise").writes(bytes).launch(|_| ())?;
     batch.record_use(&compute)?;
     drop(batch);
@@ -44,7 +44,7 @@ fn step(device: &Device, waits: bool) -> Result<()> {
 
 fn main() -> Result<()> {
     for waits in [false, true] {
-        let (device, sanitizer) = Sanitizer::over(&Device::any()?.0);
+        let (device, sanitizer) = Sanitizer::over(&Device::any()?);
         step(&device, waits)?;
         match (waits, sanitizer.check()) {
             (false, Err(report)) => println!("without the wait: {report}"),

@@ -201,7 +201,7 @@ fn main() -> Result<()> {
     );
     let path = args.next().unwrap_or_else(|| recorded.to_owned());
     let drawing = args.next().unwrap_or_else(|| "defragment.svg".to_owned());
-    let (device, _) = Device::any()?;
+    let device = Device::any()?;
     let trace = Trace::read(path, u64::MAX)?;
 
     let until = most_scattered(&device, &trace)?;

@@ -8,8 +8,8 @@ Every kernel must keep everything in registers (no stack, no spill). Every conve
 must load or store the wider of its two formats by 16 bytes, and the other by as many elements. Every
 architecture must have the same kernels, and each of them be in the list of those that opening a
 device loads (where the file has its symbols: an archive).
-Needs cuobjdump and nvdisasm of a CUDA toolkit, on PATH or in CUDA_HOME/bin; their wheels are
-fetched into target/cuda-disassembler where there are none.
+Needs c++filt, and cuobjdump and nvdisasm of a CUDA toolkit, on PATH or in CUDA_HOME/bin; their
+wheels are fetched into target/cuda-disassembler where there are none.
 """
 import argparse
 import collections
@@ -67,18 +67,44 @@ def functions(sass):
     return found
 
 
-def pair(name):
-    numbers = re.findall(r"(?:wp_type|LS\w*?_)(\d)EL", name)[:2]
-    return [FORMATS[int(number)] for number in numbers]
+def demangled(names):
+    """What each name stands for."""
+    said = subprocess.run(["c++filt"], input="\n".join(names), check=True, text=True, stdout=subprocess.PIPE)
+    return dict(zip(names, said.stdout.splitlines(), strict=True))
 
 
-def check(name, accesses, usage):
-    """What is wrong with one kernel."""
+def template_arguments(kernel):
+    """Those of a kernel's demangled name, one after another."""
+    arguments, depth = [], 0
+    for letter in kernel:
+        if letter == ">":
+            depth -= 1
+            if depth == 0:
+                break
+        if depth == 1 and letter == ",":
+            arguments.append("")
+        elif depth > 0:
+            arguments[-1] += letter
+        if letter == "<":
+            depth += 1
+            if depth == 1:
+                arguments.append("")
+    return [argument.strip() for argument in arguments]
+
+
+def pair(kernel):
+    """The source and the destination of a demangled name, the first two of its template's arguments."""
+    formats = [re.match(r"wp::Format<[^,]*, \(wp_type\)(\d+),", a) for a in template_arguments(kernel)[:2]]
+    return [FORMATS[int(format[1])] for format in formats if format]
+
+
+def check(name, kernel, accesses, usage):
+    """What is wrong with one kernel, `kernel` its demangled name."""
     wrong = [f"{what} {bytes}" for what, bytes in usage.items() if bytes != 0]
     wrong += [f"{count} {op}" for (op, _), count in accesses.items() if op in ("LDL", "STL")]
     kind = next((kind for kind in PAIRED if kind in name), None)
-    if kind and len(pair(name)) == 2:
-        (_, source), (_, target) = pair(name)
+    if kind:
+        (_, source), (_, target) = pair(kernel)
         wider = max(source, target)
         # Eight elements are a group where the rounding is worked out; that may be more than one access.
         worked_out = "Stochastic" in name or "Directed" in name
@@ -114,16 +140,17 @@ def check_architecture(folder, file, arch):
         usage[name] = {k: int(v) for k, v in re.findall(r"(STACK|LOCAL):(\d+)", line)}
     kernels = functions(dump(folder, "-arch", arch, "-sass", file))
     kernels = {name: accesses for name, accesses in kernels.items() if name in usage}
+    full = demangled(list(kernels))
     bad = 0
     kinds = collections.Counter()
     for name, accesses in sorted(kernels.items()):
         kind = next((kind for kind in PAIRED if kind in name), "others")
         kinds[kind] += 1
-        wrong = check(name, accesses, usage[name])
+        wrong = check(name, full[name], accesses, usage[name])
         if wrong:
             bad += 1
-            between = " to ".join(format for format, _ in pair(name))
-            print(f"{kind} {between}: {', '.join(wrong)}: {name}")
+            between = " to ".join(format for format, _ in pair(full[name]))
+            print(f"{kind} {between}: {', '.join(wrong)}: {full[name]}")
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
     print(f"{arch}: {len(kernels)} kernels ({counts}), {bad} with local memory or narrow accesses", flush=True)
     return bad, len(kernels)

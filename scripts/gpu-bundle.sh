@@ -82,8 +82,7 @@ if [ -n "$benches" ]; then
 fi
 
 # Suites of the kernels, for PTX alone.
-kernel_suites=(convert convert_exhaustive convert_f64 convert_pairs convert_scaler convert_stochastic
-    device_conformance kernels pattern relocate)
+kernel_suites=(compact convert device quantize)
 for number in ${WARPOOL_BUNDLE_PTX//,/ }; do
     echo "building the kernels' suites for PTX of $number" >&2
     built=$(CUDA_COMPUTE_CAP=compute_$number executables \

@@ -6,9 +6,8 @@
 #   scripts/interleavings.sh 1000 NAME     the first part, and the tests of the second with NAME in theirs
 #
 # First loom: the lock-free parts under every interleaving and every order that the memory model allows.
-# They are a stream's ticks (src/device/ticks.rs), a lane's latch (src/sync/latch.rs), its count of
-# outstanding blocks (src/pool/outstanding.rs), and of the statistics the tallies and the board
-# (src/pool/board.rs). Then shuttle: the pool's protocol, which is under locks, under drawn schedules
+# They are a stream's ticks (src/device/ticks.rs), a lane's latch (src/sync/latch.rs), and its count of
+# outstanding blocks with what is counted of them (src/pool/outstanding.rs). Then shuttle: the pool's protocol, which is under locks, under drawn schedules
 # (tests/schedules.rs). A failing schedule is printed and can be replayed.
 set -euo pipefail
 cd "$(dirname "$0")/.."

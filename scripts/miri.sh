@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 parts=(
-    heap:: pool::active pool::tally pool::board pool::view
+    heap:: pool::stats::counters pool::view
     compact::layout compact::plan compact::cut compact::apart compact::circle
     observe::latency observe::report observe::trace sync::latch
     # Minutes each there: every bit of every word, and a line of 64 KiB.

@@ -53,7 +53,7 @@
 //! [`Device::cuda`] is a GPU through its driver, which is opened when first needed and never linked
 //! against. [`Device::host`] has the same contract on any machine: real memory, real mappings, a
 //! thread a stream, and the kernels compiled from the same sources. [`Device::any`] takes a GPU
-//! where there is one and says why when it does not.
+//! where there is one, and [`Device::no_gpu`] says why it did not.
 //!
 //! # The parts
 //!
@@ -82,11 +82,13 @@ pub mod convert;
 pub mod device;
 pub mod driver;
 mod error;
+pub mod fit;
 mod heap;
 pub mod interop;
 pub mod movable;
 pub mod observe;
 pub mod pool;
+pub mod recompute;
 #[cfg(feature = "sanitize")]
 pub mod sanitize;
 mod seeded;
@@ -95,7 +97,12 @@ mod sync;
 pub use device::{Capture, Device, Event, Graph, Stream};
 pub use error::{Error, OutOfMemory, Result};
 pub use movable::{Movable, Resident, ResidentMut};
-pub use pool::{Block, Pool, PoolBuf, PoolConfig, PoolStats};
+pub use pool::{Block, Pool, PoolBuf, PoolConfig, PoolStats, View, ViewMut};
+
+/// Element types of device memory are [`bytemuck::Pod`].
+pub use bytemuck;
+/// The 16-bit floats: [`half::f16`] and [`half::bf16`].
+pub use half;
 
 /// The code in the README and in the guide, compiled and run.
 #[cfg(doctest)]

@@ -42,8 +42,8 @@ pub fn device() -> Device {
         Ok("cuda") => Device::cuda(0).expect("WARPOOL_BENCH_DEVICE=cuda"),
         Ok(other) => panic!("WARPOOL_BENCH_DEVICE={other}: host or cuda"),
         Err(_) => {
-            let (device, reason) = Device::any().expect("a device");
-            if let Some(reason) = reason {
+            let device = Device::any().expect("a device");
+            if let Some(reason) = device.no_gpu() {
                 println!("on the host device, as there is {reason}");
             }
             device

@@ -38,17 +38,22 @@ __device__ __forceinline__ Kept kept_in_chunks(bool tiles) {
     return S::SIZE > D::SIZE && !tiles ? Kept::IN_TURN : Kept::FIRST_OUT;
 }
 
-/* Before compute capability 8.0 bf16 has no instruction, and needs the registers of a block less. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-template <class Op>
-constexpr int RESIDENT = Op::RESIDENT < 3 ? Op::RESIDENT : 3;
+/*
+ * What an architecture has no instruction for is worked out, in registers of a block or more: before compute
+ * capability 8.0 bf16; before 8.9 the 8-bit formats, of which one to another is 16 elements at a time.
+ */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+template <class S, class D>
+constexpr int SPARED = S::SIZE == 8 && D::SIZE == 8 ? 2 : __CUDA_ARCH__ < 800 ? 1 : 0;
 #else
-template <class Op>
-constexpr int RESIDENT = Op::RESIDENT;
+template <class S, class D>
+constexpr int SPARED = 0;
 #endif
+template <class S, class D, class Op>
+constexpr int RESIDENT = Op::RESIDENT < 4 - SPARED<S, D> ? Op::RESIDENT : 4 - SPARED<S, D>;
 
 template <class S, class D, class Op>
-__global__ void __launch_bounds__(CONVERT_THREADS, RESIDENT<Op>) convert_kernel(const wp_convert a, const Cut cut, Op op) {
+__global__ void __launch_bounds__(CONVERT_THREADS, RESIDENT<S, D, Op>) convert_kernel(const wp_convert a, const Cut cut, Op op) {
     constexpr int SIZE = Shape<S, D>::TILE * Op::CHUNKS;
     constexpr unsigned LANES = Shape<S, D>::LANES;
     const u32 share = blockIdx.x * (CONVERT_THREADS / LANES) + threadIdx.x / LANES;
@@ -91,9 +96,13 @@ constexpr unsigned MOST_THREADS = 2048;
  */
 constexpr unsigned FLAT_BLOCKS = MOST_THREADS / CONVERT_THREADS;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
-constexpr unsigned LIGHT_BLOCKS = FLAT_BLOCKS * 3 / 4, LIGHT_ROWS = FLAT_BLOCKS / 2;
+template <class S, class D>
+constexpr unsigned LIGHT_BLOCKS = FLAT_BLOCKS * (SPARED<S, D> == 2 ? 4 : 6) / 8;
+constexpr unsigned LIGHT_ROWS = FLAT_BLOCKS / 2;
 #else
-constexpr unsigned LIGHT_BLOCKS = FLAT_BLOCKS, LIGHT_ROWS = FLAT_BLOCKS * 5 / 8;
+template <class S, class D>
+constexpr unsigned LIGHT_BLOCKS = FLAT_BLOCKS;
+constexpr unsigned LIGHT_ROWS = FLAT_BLOCKS * 5 / 8;
 #endif
 
 /*
@@ -124,7 +133,7 @@ __device__ __forceinline__ void prefetch_run(u64 src, u64 end, u32 bytes, u32 ah
 template <class S, class D, class Op>
 __global__ void __launch_bounds__(WIDENS<S, D> ? WIDE_THREADS : CONVERT_THREADS,
                                   WIDENS<S, D> ? MOST_THREADS / WIDE_THREADS
-                                  : Op::LIGHT  ? LIGHT_BLOCKS
+                                  : Op::LIGHT  ? LIGHT_BLOCKS<S, D>
                                                : FLAT_BLOCKS * 5 / 8)
     flat_kernel(u64 src, u64 dst, u64 count, u32 ahead, Op op) {
     constexpr int V = Op::FLAT_GROUP, U = Op::FLAT;

@@ -65,8 +65,9 @@ __device__ __forceinline__ float load_scale(const wp_quantize &a, u64 place, flo
     return scale_value(SAME<Q, E2M1> ? a.kind : (u32)WP_SCALE_E8M0, stored, tensor);
 }
 
+/* As many threads as a multiprocessor holds. */
 template <class S, class Q>
-__global__ void __launch_bounds__(QUANT_THREADS, 8) dequant_kernel(const wp_quantize a, const Slots slots) {
+__global__ void __launch_bounds__(QUANT_THREADS, MOST_THREADS / QUANT_THREADS) dequant_kernel(const wp_quantize a, const Slots slots) {
     constexpr int V = SLOT<S>, U = DEQUANT_UNROLL;
     const Place first = first_place(slots, U);
     const float tensor = a.tensor_scale != 0 ? *(const float *)a.tensor_scale : 0.0f;

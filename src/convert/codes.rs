@@ -10,11 +10,12 @@ use crate::seeded::seeded;
 
 use bytemuck::Pod;
 
-/// Bytes of a view, and their place in the log of their buffer.
+/// Bytes of a view, what a launch does to them, and their place in the log of their buffer.
 #[derive(Clone, Copy)]
 pub(super) struct Part<'a> {
     pub(super) addr: Addr,
     pub(super) bytes: u64,
+    pub(super) is_written: bool,
     pub(super) used: Option<Use<'a>>,
 }
 
@@ -48,31 +49,34 @@ impl<'a, T: Pod> From<&RowsMut<'a, T>> for Side<'a> {
     }
 }
 
-/// The bytes of a view.
+/// The bytes of a view that is read.
 pub(super) fn read<'a, T: Pod>(view: &View<'a, T>) -> Part<'a> {
     Part {
         addr: view.addr(),
         bytes: view.bytes(),
+        is_written: false,
         used: view.used(),
     }
 }
 
-/// The bytes of a view.
+/// The bytes of a view that is written.
 pub(super) fn written<'a, T: Pod>(view: &ViewMut<'a, T>) -> Part<'a> {
     Part {
         addr: view.addr(),
         bytes: view.bytes(),
+        is_written: true,
         used: view.used(),
     }
 }
 
-/// A launch in the making: its arguments and what it reads and writes besides values and codes.
+/// A launch in the making: its arguments and the ranges it uses.
 pub(super) struct Plan<'a> {
     pub(super) args: abi::wp_quantize,
-    pub(super) reads: Vec<Part<'a>>,
-    pub(super) writes: Vec<Part<'a>>,
     values: Part<'a>,
     codes: Part<'a>,
+    scales: Option<Part<'a>>,
+    zeros: Option<Part<'a>>,
+    tensor: Option<Part<'a>>,
 }
 
 impl<'a> Plan<'a> {
@@ -115,10 +119,11 @@ impl<'a> Plan<'a> {
         };
         Ok(Self {
             args,
-            reads: Vec::new(),
-            writes: Vec::new(),
             values: values.part,
             codes: codes.part,
+            scales: None,
+            zeros: None,
+            tensor: None,
         })
     }
 
@@ -129,6 +134,32 @@ impl<'a> Plan<'a> {
         self.args.layout = layout;
         self.args.scales_pitch = pitch;
         self
+    }
+
+    /// With scales, read or written.
+    pub(super) fn scales(mut self, scales: Part<'a>) -> Self {
+        self.args.scales = scales.addr;
+        self.scales = Some(scales);
+        self
+    }
+
+    /// With zero points, if there are any.
+    pub(super) fn zeros(mut self, zeros: Option<Part<'a>>) -> Self {
+        self.args.zeros = zeros.map_or(0, |zeros| zeros.addr);
+        self.zeros = zeros;
+        self
+    }
+
+    /// With a scale of the tensor, beside those of its blocks.
+    pub(super) fn tensor(mut self, tensor: Part<'a>) -> Self {
+        self.args.tensor_scale = tensor.addr;
+        self.tensor = Some(tensor);
+        self
+    }
+
+    fn ranges(&self, amax: Option<Part<'a>>) -> [Option<Part<'a>>; 6] {
+        let (values, codes) = (Some(self.values), Some(self.codes));
+        [values, codes, self.scales, self.zeros, self.tensor, amax]
     }
 
     /// Queues the way from values to codes.
@@ -147,38 +178,26 @@ impl<'a> Plan<'a> {
         if let Some(amax) = &how.amax {
             enough("amax", amax.len(), 1)?;
             self.args.amax = amax.addr();
-            if !seeded!("amax-write-not-ordered") {
-                self.writes.push(written(amax));
-            }
         }
-        self.reads.push(self.values);
-        self.writes.push(self.codes);
+        let amax = how.amax.as_ref().map(written);
+        let ranges = self.ranges(amax.filter(|_| !seeded!("amax-write-not-ordered")));
         // SAFETY: the caller's duty.
-        unsafe {
-            queue_with(
-                stream,
-                &self.reads,
-                &self.writes,
-                &Launch::Quantize(self.args),
-            )
-        }
+        unsafe { queue_with(stream, ranges, &Launch::Quantize(self.args)) }
     }
 
     /// Queues the way back.
     ///
     /// # Safety
     /// As for [`Backend::launch`](crate::device::Backend::launch).
-    pub(super) unsafe fn dequantize(mut self, stream: &Stream) -> Result<()> {
-        self.reads.push(self.codes);
-        let (writes, launch) = ([self.values], Launch::Dequantize(self.args));
+    pub(super) unsafe fn dequantize(self, stream: &Stream) -> Result<()> {
         // SAFETY: the caller's duty.
-        unsafe { queue_with(stream, &self.reads, &writes, &launch) }
+        unsafe { queue_with(stream, self.ranges(None), &Launch::Dequantize(self.args)) }
     }
 }
 
 /// Checks that a view has the elements that are needed.
-pub(super) fn enough(what: &'static str, len: u64, needed: u64) -> Result<()> {
-    if len < needed {
+pub(super) fn enough(what: &'static str, len: usize, needed: u64) -> Result<()> {
+    if (len as u64) < needed {
         let why = format!("it has {len} elements, and needs {needed}");
         return Err(Error::invalid(what, why));
     }

@@ -23,7 +23,7 @@ pairs! {
 
 /// Elements whose magnitudes share one entry of [`Fused::block_amax`], as in the MX formats of the
 /// OCP Microscaling specification.
-pub const BLOCK: u64 = 32;
+pub const BLOCK: usize = 32;
 
 /// What is done with each value on the way: `y = x * scale + bias` by one fused multiply-add in
 /// `f32`, and what is wanted to be known of `y`. The destination gets `y`, rounded.
@@ -102,7 +102,7 @@ impl<'a> Fused<'a> {
                     "it is for one contiguous conversion: leave it out, or convert row by row",
                 ));
             }
-            (_, elements) => elements.unwrap_or(0).div_ceil(BLOCK),
+            (_, elements) => elements.unwrap_or(0).div_ceil(BLOCK as u64),
         };
         args.fused = 1;
         args.scale = self.scale.unwrap_or(1.0);
@@ -125,9 +125,9 @@ impl<'a> Fused<'a> {
 }
 
 /// Address of an optional view that must have `needed` elements; 0 when there is none.
-fn address(what: &'static str, view: Option<(u64, u64)>, needed: u64) -> Result<u64> {
+fn address(what: &'static str, view: Option<(u64, usize)>, needed: u64) -> Result<u64> {
     match view {
-        Some((_, len)) if len < needed => Err(Error::invalid(
+        Some((_, len)) if (len as u64) < needed => Err(Error::invalid(
             what,
             format!("it has {len} elements, and needs {needed}"),
         )),

@@ -42,7 +42,7 @@ pub trait Integer: sealed::Sealed {
 
     /// `Code`s of a row of `cols` elements.
     #[must_use]
-    fn codes(cols: u64) -> u64;
+    fn codes(cols: usize) -> usize;
 }
 
 /// Integers of 4 bits, two a byte.
@@ -54,7 +54,7 @@ impl Integer for i8 {
     type Code = i8;
     const TYPE: u32 = abi::WP_I8;
 
-    fn codes(cols: u64) -> u64 {
+    fn codes(cols: usize) -> usize {
         cols
     }
 }
@@ -64,7 +64,7 @@ impl Integer for I4 {
     type Code = u8;
     const TYPE: u32 = abi::WP_I4;
 
-    fn codes(cols: u64) -> u64 {
+    fn codes(cols: usize) -> usize {
         cols.div_ceil(2)
     }
 }
@@ -82,14 +82,14 @@ pub enum Grouping {
 impl Grouping {
     /// Scales for `rows` x `cols` elements.
     #[must_use]
-    pub fn count(self, rows: u64, cols: u64) -> u64 {
+    pub fn count(self, rows: usize, cols: usize) -> usize {
         rows.saturating_mul(self.pitch(cols))
     }
 
-    fn pitch(self, cols: u64) -> u64 {
+    fn pitch(self, cols: usize) -> usize {
         match self {
             Self::Rows => 1,
-            Self::Groups(group) => cols.div_ceil(u64::from(group.max(1))),
+            Self::Groups(group) => cols.div_ceil(group.max(1) as usize),
         }
     }
 }
@@ -98,9 +98,11 @@ fn plan<'a, S: Wide, Q: Integer>(
     values: Side<'a>,
     codes: Side<'a>,
     grouping: Grouping,
-    (scales, zeros): (u64, Option<u64>),
+    (scales, zeros): (usize, Option<usize>),
 ) -> Result<Plan<'a>> {
-    let plan = Plan::new::<S>(values, codes, Q::TYPE, Q::codes)?;
+    let plan = Plan::new::<S>(values, codes, Q::TYPE, |cols| {
+        Q::codes(cols as usize) as u64
+    })?;
     let (granularity, group) = match grouping {
         Grouping::Rows => (abi::WP_PER_ROW, 0),
         Grouping::Groups(group @ (16 | 32 | 64 | 128)) => (abi::WP_PER_GROUP, group),
@@ -109,11 +111,11 @@ fn plan<'a, S: Wide, Q: Integer>(
             return Err(Error::invalid("grouping", why));
         }
     };
-    let (rows, cols) = (plan.args.rows, plan.args.cols);
+    let (rows, cols) = (plan.args.rows as usize, plan.args.cols as usize);
     let needed = grouping.count(rows, cols);
-    enough("scales", scales, needed)?;
-    enough("zeros", zeros.unwrap_or(needed), needed)?;
-    let pitch = grouping.pitch(cols);
+    enough("scales", scales, needed as u64)?;
+    enough("zeros", zeros.unwrap_or(needed), needed as u64)?;
+    let pitch = grouping.pitch(cols) as u64;
     Ok(plan.grained(granularity, group, abi::WP_SCALES_BY_ROW, pitch))
 }
 
@@ -138,13 +140,10 @@ pub fn quantize_integers<'a, Q: Integer, S: Wide>(
 ) -> Result<()> {
     let (values, codes) = (values.into(), codes.into());
     let lengths = (scales.len(), zeros.as_ref().map(ViewMut::len));
-    let mut plan = plan::<S, Q>((&values).into(), (&codes).into(), grouping, lengths)?;
-    plan.args.scales = scales.addr();
-    plan.writes.push(written(&scales));
-    if let Some(zeros) = &zeros {
-        plan.args.zeros = zeros.addr();
-        plan.writes.push(written(zeros));
-    }
+    let plan = plan::<S, Q>((&values).into(), (&codes).into(), grouping, lengths)?;
+    let plan = plan
+        .scales(written(&scales))
+        .zeros(zeros.as_ref().map(written));
     // SAFETY: whoever made the views vouched for their ranges until queued work is done; lengths and
     // alignment were checked, and disjointness is before the launch.
     unsafe { plan.quantize(stream, how) }
@@ -166,13 +165,8 @@ pub fn dequantize_integers<'a, Q: Integer, S: Wide>(
 ) -> Result<()> {
     let (values, codes) = (values.into(), codes.into());
     let lengths = (scales.len(), zeros.as_ref().map(View::len));
-    let mut plan = plan::<S, Q>((&values).into(), (&codes).into(), grouping, lengths)?;
-    plan.args.scales = scales.addr();
-    plan.reads.push(read(&scales));
-    if let Some(zeros) = &zeros {
-        plan.args.zeros = zeros.addr();
-        plan.reads.push(read(zeros));
-    }
+    let plan = plan::<S, Q>((&values).into(), (&codes).into(), grouping, lengths)?;
+    let plan = plan.scales(read(&scales)).zeros(zeros.as_ref().map(read));
     // SAFETY: as in `quantize_integers`.
     unsafe { plan.dequantize(stream) }
 }

@@ -47,7 +47,7 @@ pub(super) unsafe fn launch(stream: &Stream, args: abi::wp_convert) -> Result<()
     }
 }
 
-/// Queues a launch in the order of what it reads and writes.
+/// Queues a launch in the order of its ranges.
 ///
 /// # Errors
 /// [`Error::Invalid`] if what it writes overlaps anything else of it, or is of another device than the
@@ -55,23 +55,32 @@ pub(super) unsafe fn launch(stream: &Stream, args: abi::wp_convert) -> Result<()
 ///
 /// # Safety
 /// As for [`Backend::launch`](crate::device::Backend::launch).
-pub(super) unsafe fn queue_with(
+pub(super) unsafe fn queue_with<const N: usize>(
     stream: &Stream,
-    reads: &[Part<'_>],
-    writes: &[Part<'_>],
+    ranges: [Option<Part<'_>>; N],
     launch: &Launch,
 ) -> Result<()> {
-    for (at, write) in writes.iter().enumerate() {
-        for other in reads.iter().chain(&writes[..at]) {
-            disjoint(other.addr, other.bytes, write.addr, write.bytes)?;
+    for (at, part) in ranges.iter().enumerate() {
+        let Some(part) = part else { continue };
+        for other in ranges[..at].iter().flatten() {
+            apart(other, part)?;
         }
     }
-    let uses: Vec<_> = reads.iter().chain(writes).map(|part| part.used).collect();
+    let uses = ranges.map(|part| part.and_then(|part| part.used));
     let backend = stream.device().backend();
     // SAFETY: the caller's duty.
     ordered(stream.core(), &uses, || unsafe {
         backend.launch(launch, stream.raw())
     })?
+}
+
+/// Checks that ranges of which one is written have no byte in common.
+fn apart(one: &Part<'_>, other: &Part<'_>) -> Result<()> {
+    match (one.is_written, other.is_written) {
+        (false, false) => Ok(()),
+        (true, false) => disjoint(other.addr, other.bytes, one.addr, one.bytes),
+        (_, true) => disjoint(one.addr, one.bytes, other.addr, other.bytes),
+    }
 }
 
 /// Checks that two ranges of bytes have no byte in common.

@@ -52,9 +52,9 @@ pub trait MxElement: sealed::Sealed {
 
     /// `Code`s of a row of `cols` elements.
     #[must_use]
-    fn codes(cols: u64) -> u64 {
+    fn codes(cols: usize) -> usize {
         let (whole, rest) = (cols / 8, cols % 8);
-        let bits = u64::from(Self::BITS);
+        let bits = Self::BITS as usize;
         whole
             .saturating_mul(bits)
             .saturating_add((rest * bits).div_ceil(8))
@@ -126,7 +126,7 @@ pub enum BlockScales {
 impl BlockScales {
     /// Scales for `rows` x `cols` elements in blocks of `block`.
     #[must_use]
-    pub fn count(self, rows: u64, cols: u64, block: u64) -> u64 {
+    pub fn count(self, rows: usize, cols: usize, block: usize) -> usize {
         let rows = match self {
             Self::Rows => rows,
             Self::Tiled => rows.div_ceil(128).saturating_mul(128),
@@ -134,7 +134,7 @@ impl BlockScales {
         rows.saturating_mul(self.pitch(cols, block))
     }
 
-    fn pitch(self, cols: u64, block: u64) -> u64 {
+    fn pitch(self, cols: usize, block: usize) -> usize {
         let blocks = cols.div_ceil(block.max(1));
         match self {
             Self::Rows => blocks,
@@ -151,27 +151,29 @@ impl BlockScales {
 }
 
 /// Elements of an MX block.
-pub const MX_BLOCK: u64 = 32;
+pub const MX_BLOCK: usize = 32;
 /// Elements of an NVFP4 block.
-pub const NVFP4_BLOCK: u64 = 16;
+pub const NVFP4_BLOCK: usize = 16;
 
 fn plan<'a, S: Wide, Q: MxElement>(
     values: Side<'a>,
     codes: Side<'a>,
-    (kind, block): (u32, u64),
+    (kind, block): (u32, usize),
     layout: BlockScales,
-    scales: u64,
+    scales: usize,
 ) -> Result<Plan<'a>> {
-    let mut plan = Plan::new::<S>(values, codes, Q::TYPE, Q::codes)?;
+    let mut plan = Plan::new::<S>(values, codes, Q::TYPE, |cols| {
+        Q::codes(cols as usize) as u64
+    })?;
     plan.args.kind = kind;
-    let (rows, cols) = (plan.args.rows, plan.args.cols);
-    enough("scales", scales, layout.count(rows, cols, block))?;
-    let pitch = layout.pitch(cols, block);
+    let (rows, cols) = (plan.args.rows as usize, plan.args.cols as usize);
+    enough("scales", scales, layout.count(rows, cols, block) as u64)?;
+    let pitch = layout.pitch(cols, block) as u64;
     Ok(plan.grained(abi::WP_PER_GROUP, block as u32, layout.number(), pitch))
 }
 
-const MX: (u32, u64) = (abi::WP_SCALE_E8M0, MX_BLOCK);
-const NVFP4: (u32, u64) = (abi::WP_SCALE_E4M3, NVFP4_BLOCK);
+const MX: (u32, usize) = (abi::WP_SCALE_E8M0, MX_BLOCK);
+const NVFP4: (u32, usize) = (abi::WP_SCALE_E4M3, NVFP4_BLOCK);
 
 /// Queues `values` to become MX `codes` of `Q` with `scales`, in one pass over memory.
 ///
@@ -192,9 +194,7 @@ pub fn mx_quantize<'a, Q: MxElement, S: Wide>(
 ) -> Result<()> {
     let (values, codes) = (values.into(), codes.into());
     let sides = ((&values).into(), (&codes).into());
-    let mut plan = plan::<S, Q>(sides.0, sides.1, MX, layout, scales.len())?;
-    plan.args.scales = scales.addr();
-    plan.writes.push(written(&scales));
+    let plan = plan::<S, Q>(sides.0, sides.1, MX, layout, scales.len())?.scales(written(&scales));
     // SAFETY: whoever made the views vouched for their ranges until queued work is done; lengths and
     // alignment were checked, and disjointness is before the launch.
     unsafe { plan.quantize(stream, how) }
@@ -216,9 +216,7 @@ pub fn mx_dequantize<'a, Q: MxElement, S: Wide>(
 ) -> Result<()> {
     let (values, codes) = (values.into(), codes.into());
     let sides = ((&values).into(), (&codes).into());
-    let mut plan = plan::<S, Q>(sides.0, sides.1, MX, layout, scales.len())?;
-    plan.args.scales = scales.addr();
-    plan.reads.push(read(&scales));
+    let plan = plan::<S, Q>(sides.0, sides.1, MX, layout, scales.len())?.scales(read(&scales));
     // SAFETY: as in `mx_quantize`.
     unsafe { plan.dequantize(stream) }
 }
@@ -243,12 +241,9 @@ pub fn nvfp4_quantize<'a, S: Wide>(
 ) -> Result<()> {
     let (values, codes) = (values.into(), codes.into());
     let sides = ((&values).into(), (&codes).into());
-    let mut plan = plan::<S, E2m1>(sides.0, sides.1, NVFP4, layout, scales.len())?;
+    let plan = plan::<S, E2m1>(sides.0, sides.1, NVFP4, layout, scales.len())?;
     enough("tensor", tensor.len(), 1)?;
-    plan.args.scales = scales.addr();
-    plan.args.tensor_scale = tensor.addr();
-    plan.writes.push(written(&scales));
-    plan.reads.push(read(&tensor));
+    let plan = plan.scales(written(&scales)).tensor(read(&tensor));
     // SAFETY: as in `mx_quantize`.
     unsafe { plan.quantize(stream, how) }
 }
@@ -269,12 +264,9 @@ pub fn nvfp4_dequantize<'a, S: Wide>(
 ) -> Result<()> {
     let (values, codes) = (values.into(), codes.into());
     let sides = ((&values).into(), (&codes).into());
-    let mut plan = plan::<S, E2m1>(sides.0, sides.1, NVFP4, layout, scales.len())?;
+    let plan = plan::<S, E2m1>(sides.0, sides.1, NVFP4, layout, scales.len())?;
     enough("tensor", tensor.len(), 1)?;
-    plan.args.scales = scales.addr();
-    plan.args.tensor_scale = tensor.addr();
-    plan.reads.push(read(&scales));
-    plan.reads.push(read(&tensor));
+    let plan = plan.scales(read(&scales)).tensor(read(&tensor));
     // SAFETY: as in `mx_quantize`.
     unsafe { plan.dequantize(stream) }
 }
@@ -298,10 +290,13 @@ mod tests {
             ],
             [1, 3, 3, 24]
         );
-        assert_eq!(E3m2::codes(u64::MAX), u64::MAX / 8 * 6 + 6);
+        assert_eq!(E3m2::codes(usize::MAX), usize::MAX / 8 * 6 + 6);
         assert_eq!(E4m3::codes(7), 7);
         assert_eq!(BlockScales::Tiled.count(129, 33, 32), 256 * 4);
         assert_eq!(BlockScales::Rows.count(129, 33, 32), 258);
-        assert_eq!(BlockScales::Tiled.count(u64::MAX, u64::MAX, 32), u64::MAX);
+        assert_eq!(
+            BlockScales::Tiled.count(usize::MAX, usize::MAX, 32),
+            usize::MAX
+        );
     }
 }

@@ -38,7 +38,7 @@ impl Float8 for E4m3 {}
 impl Float8 for E5m2 {}
 
 /// Elements of a side of a block.
-const SIDE: u64 = 128;
+const SIDE: usize = 128;
 
 /// Scales to be read.
 #[derive(Debug, Clone, Copy)]
@@ -69,17 +69,17 @@ pub enum ScalesMut<'a> {
 
 /// Elements that [`Scales::Blocks`] needs for `rows` x `cols` values.
 #[must_use]
-pub fn block_scales(rows: u64, cols: u64) -> u64 {
+pub fn block_scales(rows: usize, cols: usize) -> usize {
     rows.saturating_mul(cols.div_ceil(SIDE))
 }
 
 /// Elements that [`Scales::Squares`] needs for `rows` x `cols` values.
 #[must_use]
-pub fn square_scales(rows: u64, cols: u64) -> u64 {
+pub fn square_scales(rows: usize, cols: usize) -> usize {
     rows.div_ceil(SIDE).saturating_mul(squares_pitch(cols))
 }
 
-fn squares_pitch(cols: u64) -> u64 {
+fn squares_pitch(cols: usize) -> usize {
     cols.div_ceil(SIDE).next_multiple_of(4)
 }
 
@@ -115,17 +115,24 @@ impl<'a> Quantize<'a> {
 
 /// The granularity, group, layout and pitch of scales for `rows` x `cols` values, and how many.
 fn places(kind: u32, rows: u64, cols: u64) -> (u32, u32, u32, u64, u64) {
+    let (all, wide) = (rows as usize, cols as usize);
     let (by_row, by_column) = (abi::WP_SCALES_BY_ROW, abi::WP_SCALES_BY_COLUMN);
     match kind {
         abi::WP_PER_TENSOR => (kind, 0, by_row, 1, 1),
         abi::WP_PER_ROW => (kind, 0, by_row, 1, rows),
-        abi::WP_PER_GROUP => (kind, SIDE as u32, by_column, rows, block_scales(rows, cols)),
+        abi::WP_PER_GROUP => (
+            kind,
+            SIDE as u32,
+            by_column,
+            rows,
+            block_scales(all, wide) as u64,
+        ),
         _ => (
             kind,
             0,
             by_row,
-            squares_pitch(cols),
-            square_scales(rows, cols),
+            squares_pitch(wide) as u64,
+            square_scales(all, wide) as u64,
         ),
     }
 }
@@ -165,19 +172,15 @@ pub fn quantize<'a, S: Wide, Q: Float8>(
         ScalesMut::Blocks(_) => abi::WP_PER_GROUP,
         ScalesMut::Squares(_) => abi::WP_PER_SQUARE,
     };
-    let (mut plan, needed) = plan::<S, Q>((&values).into(), (&codes).into(), kind)?;
-    match scales {
-        ScalesMut::Tensor(given) => {
-            enough("scales", given.len(), needed)?;
-            plan.args.scales = given.addr();
-            plan.reads.push(read(&given));
-        }
+    let (plan, needed) = plan::<S, Q>((&values).into(), (&codes).into(), kind)?;
+    let (len, part) = match &scales {
+        ScalesMut::Tensor(given) => (given.len(), read(given)),
         ScalesMut::Rows(found) | ScalesMut::Blocks(found) | ScalesMut::Squares(found) => {
-            enough("scales", found.len(), needed)?;
-            plan.args.scales = found.addr();
-            plan.writes.push(written(&found));
+            (found.len(), written(found))
         }
-    }
+    };
+    enough("scales", len, needed)?;
+    let plan = plan.scales(part);
     // SAFETY: whoever made the views vouched for their ranges until queued work is done; lengths and
     // alignment were checked, and disjointness is before the launch.
     unsafe { plan.quantize(stream, how) }
@@ -203,10 +206,9 @@ pub fn dequantize<'a, Q: Float8, S: Wide>(
         Scales::Blocks(given) => (abi::WP_PER_GROUP, given),
         Scales::Squares(given) => (abi::WP_PER_SQUARE, given),
     };
-    let (mut plan, needed) = plan::<S, Q>((&values).into(), (&codes).into(), kind)?;
+    let (plan, needed) = plan::<S, Q>((&values).into(), (&codes).into(), kind)?;
     enough("scales", given.len(), needed)?;
-    plan.args.scales = given.addr();
-    plan.reads.push(read(&given));
+    let plan = plan.scales(read(&given));
     // SAFETY: as in `quantize`.
     unsafe { plan.dequantize(stream) }
 }

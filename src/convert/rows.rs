@@ -21,12 +21,13 @@ use crate::error::{Error, Result};
 /// the driver said.
 ///
 /// [`Rounding::Stochastic`]: super::Rounding::Stochastic
-pub fn convert<S: ConvertTo<D>, D: Element>(
+pub fn convert<'a, S: ConvertTo<D>, D: Element>(
     stream: &Stream,
-    src: View<'_, S>,
-    dst: ViewMut<'_, D>,
+    src: impl Into<View<'a, S>>,
+    dst: impl Into<ViewMut<'a, D>>,
     how: impl Into<Conversion>,
 ) -> Result<()> {
+    let (src, dst) = (src.into(), dst.into());
     convert_rows(stream, Rows::from(src), RowsMut::from(dst), how)
 }
 

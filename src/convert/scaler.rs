@@ -46,6 +46,41 @@ impl Default for ScalerConfig {
 }
 
 impl ScalerConfig {
+    /// Sets the first scale.
+    ///
+    /// ```
+    /// use warpool::convert::ScalerConfig;
+    ///
+    /// let config = ScalerConfig::default().scale(1024.0).interval(500);
+    /// assert_eq!((config.scale, config.growth, config.interval), (1024.0, 2.0, 500));
+    /// ```
+    #[must_use]
+    pub fn scale(mut self, scale: f32) -> Self {
+        self.scale = scale;
+        self
+    }
+
+    /// Sets what the scale is multiplied by when it grows.
+    #[must_use]
+    pub fn growth(mut self, factor: f32) -> Self {
+        self.growth = factor;
+        self
+    }
+
+    /// Sets what the scale is multiplied by on overflow.
+    #[must_use]
+    pub fn backoff(mut self, factor: f32) -> Self {
+        self.backoff = factor;
+        self
+    }
+
+    /// Sets the good steps in a row before the scale grows.
+    #[must_use]
+    pub fn interval(mut self, steps: u32) -> Self {
+        self.interval = steps;
+        self
+    }
+
     fn check(&self) -> Result<()> {
         let finite = |x: f32| x.is_finite() && x > 0.0;
         let highest = 2f32.powi(abi::WP_SCALER_EXPONENT as i32);
@@ -135,7 +170,7 @@ impl<'a, T: Gradient> Gradients<'a, T> {
             cut(
                 &mut tiles,
                 whole,
-                view.len(),
+                view.len() as u64,
                 (size, size),
                 gradient_tile::<T>(),
                 phase,

@@ -150,8 +150,15 @@ impl<'a, S: ConvertTo<D>, D: Element> ConvertTable<'a, S, D> {
                 tensor: tensor as u32,
             };
             let phase = dst.addr() / sizes.1 % u64::from(group);
-            cut(&mut tiles, whole, src.len(), sizes, tile.into(), phase);
-            index += src.len();
+            cut(
+                &mut tiles,
+                whole,
+                src.len() as u64,
+                sizes,
+                tile.into(),
+                phase,
+            );
+            index += src.len() as u64;
             uses.extend(src.used().into_iter().chain(dst.used()));
         }
         check_apart(spans)?;
@@ -168,8 +175,8 @@ impl<'a, S: ConvertTo<D>, D: Element> ConvertTable<'a, S, D> {
 
     /// Number of tensors.
     #[must_use]
-    pub fn tensors(&self) -> u64 {
-        self.tensors
+    pub fn tensors(&self) -> usize {
+        self.tensors as usize
     }
 
     fn arguments(&self, how: Conversion) -> abi::wp_convert {
@@ -197,8 +204,10 @@ impl<'a, S: ConvertTo<D>, D: Element> ConvertTable<'a, S, D> {
         let table = self.table.view().used();
         let table = table.filter(|_| !seeded!("table-read-not-noted"));
         let others = [table, scale, flag, amax, blocks];
-        // SAFETY: buffers keep their memory until the work is done, and whoever made views of addresses
-        // vouched for that; lengths, alignment and disjointness were checked when the table was built.
+        // SAFETY: buffers, the table's own among them, keep their memory until the work is done, and
+        // whoever made views of addresses vouched for that. Lengths, alignment and disjointness of the
+        // tensors were checked when the table was built; what `others` names beside them was measured
+        // by `Fused::apply`, and is borrowed apart from the tensors where it is written.
         let queued = self
             .uses
             .launch(stream.core(), &others, || unsafe { launch(stream, args) });

@@ -93,27 +93,29 @@ pub fn cast_transpose<'a, S: Wide, D: Narrow>(
         rounding,
         overflow: how.how.overflow_number(),
     };
-    let mut reads = vec![read(&values.view)];
-    let mut writes = vec![written(&transposed.view)];
     if let Some(plain) = &plain {
         shaped("plain", plain, (values.rows, values.cols))?;
         args.plain = plain.view.addr();
         args.plain_pitch = pitch_bytes::<D>(plain.rows, plain.cols, plain.pitch);
-        writes.push(written(&plain.view));
     }
     if let Some(scale) = &how.scale {
         enough("scale", scale.len(), 1)?;
         args.scale = scale.addr();
-        reads.push(read(scale));
     }
     if let Some(amax) = &how.amax {
         enough("amax", amax.len(), 1)?;
         args.amax = amax.addr();
-        writes.push(written(amax));
     }
+    let ranges = [
+        Some(read(&values.view)),
+        how.scale.as_ref().map(read),
+        Some(written(&transposed.view)),
+        plain.as_ref().map(|plain| written(&plain.view)),
+        how.amax.as_ref().map(written),
+    ];
     // SAFETY: whoever made the views vouched for their ranges until queued work is done; lengths and
     // alignment were checked, and disjointness is before the launch.
-    unsafe { queue_with(stream, &reads, &writes, &Launch::Transpose(args)) }
+    unsafe { queue_with(stream, ranges, &Launch::Transpose(args)) }
 }
 
 fn shaped<D: Narrow>(what: &'static str, rows: &RowsMut<'_, D>, wanted: (u64, u64)) -> Result<()> {

@@ -243,9 +243,9 @@ impl Recorder {
     pub(super) fn launch(&self, stream: &Stream, graph: RawGraph) -> Result<()> {
         self.enlist(stream)?;
         self.record.launch(stream.core(), || {
-            // SAFETY: what pools handed out in the capture, and buffers whose views it was given, are
-            // kept until the graph is gone, and given back behind this run; whoever captured work on
-            // other memory vouched for that.
+            // SAFETY: the graph calls this with its own handle, before its drop. What pools handed out in
+            // the capture, and buffers whose views it was given, are kept until the graph is gone, and
+            // given back behind this run; whoever captured work on other memory vouched for that.
             unsafe { self.device.backend().graph_launch(graph, stream.raw()) }
         })
     }

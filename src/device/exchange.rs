@@ -18,6 +18,9 @@ impl StreamCore {
     /// Memory for it is mapped at `to` and is used only in the order of this stream.
     pub(crate) unsafe fn write<T: Pod>(&self, to: Addr, data: &[T]) -> Result<()> {
         self.refuse_under_capture()?;
+        if size_of_val(data) == 0 {
+            return Ok(());
+        }
         let bytes: &[u8] = bytemuck::cast_slice(data);
         let backend = self.device.backend();
         // SAFETY: the caller vouches for the destination; the source outlives the copy, which is
@@ -33,6 +36,9 @@ impl StreamCore {
     pub(crate) unsafe fn read<T: Pod>(&self, from: Addr, len: usize) -> Result<Vec<T>> {
         self.refuse_under_capture()?;
         let mut data = vec![T::zeroed(); len];
+        if size_of_val(&data[..]) == 0 {
+            return Ok(data);
+        }
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut data);
         let backend = self.device.backend();
         // SAFETY: the caller vouches for the source; the destination outlives the copy, which is

@@ -92,6 +92,7 @@ struct DeviceInner {
     /// Streams under capture.
     captured: AtomicU64,
     turns: Turns,
+    no_gpu: Option<crate::Error>,
     backend: Arc<dyn Backend>,
 }
 
@@ -161,21 +162,40 @@ impl Device {
         Ok(Self::from_backend(sim::open(config)?))
     }
 
-    /// The first CUDA device if there is one, else the host device; the second value says why no
-    /// GPU was taken, `None` when one was.
+    /// The first CUDA device if there is one, else the host device; [`Device::no_gpu`] then says why.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// let device = warpool::Device::any()?;
+    /// if let Some(reason) = device.no_gpu() {
+    ///     eprintln!("on the host: {reason}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`Device::host`].
-    pub fn any() -> Result<(Self, Option<crate::Error>)> {
+    pub fn any() -> Result<Self> {
         match Self::cuda(0) {
-            Ok(device) => Ok((device, None)),
-            Err(reason) => Ok((Self::host()?, Some(reason))),
+            Ok(device) => Ok(device),
+            Err(reason) => Ok(Self::over(host::open(HostConfig::default())?, Some(reason))),
         }
+    }
+
+    /// Why [`Device::any`] took the host; `None` for every other device.
+    #[must_use]
+    pub fn no_gpu(&self) -> Option<&crate::Error> {
+        self.inner.no_gpu.as_ref()
     }
 
     /// A device over any backend: a wrapper that counts or fails calls, say.
     #[must_use]
     pub fn from_backend(backend: Arc<dyn Backend>) -> Self {
+        Self::over(backend, None)
+    }
+
+    fn over(backend: Arc<dyn Backend>, no_gpu: Option<crate::Error>) -> Self {
         Self {
             inner: Arc::new(DeviceInner {
                 spare_events: Mutex::default(),
@@ -183,6 +203,7 @@ impl Device {
                 timelines: Mutex::default(),
                 captured: AtomicU64::new(0),
                 turns: Turns::default(),
+                no_gpu,
                 backend,
             }),
         }

@@ -59,9 +59,6 @@ pub(crate) struct Extents {
     hole_sums: (u64, u64),
     /// Bytes in holes that hold small blocks only.
     small_holes: u64,
-    /// Bytes of the largest hole; an upper bound of it where it is not known.
-    largest: u64,
-    largest_known: bool,
     /// Holes filed and taken out so far.
     changes: u64,
     taken_bytes: u64,
@@ -92,8 +89,6 @@ impl Extents {
             first: 1,
             hole_sums: (0, 0),
             small_holes: 0,
-            largest: 0,
-            largest_known: true,
             changes: 0,
             taken_bytes: 0,
             taken: 0,
@@ -180,30 +175,6 @@ impl Extents {
         self.small_holes
     }
 
-    /// Records of the table, used or not.
-    pub(crate) fn records(&self) -> u64 {
-        self.table.len() as u64 - 1
-    }
-
-    /// Looks for the largest hole if the largest was taken since.
-    #[inline]
-    pub(crate) fn note_largest(&mut self) {
-        if !self.largest_known {
-            (self.largest, self.largest_known) = (self.largest_hole(), true);
-        }
-    }
-
-    /// Whether what was noted of the largest hole is so.
-    #[inline]
-    pub(crate) fn knows_largest(&self) -> bool {
-        self.largest_known
-    }
-
-    /// Bytes of the largest hole as it was noted last, or more.
-    pub(crate) fn noted_largest(&self) -> u64 {
-        self.largest
-    }
-
     /// Bytes of the largest hole.
     pub(crate) fn largest_hole(&self) -> u64 {
         self.indexes
@@ -265,12 +236,6 @@ impl Extents {
         Some(self.get(hole.next)).filter(|upper| upper.state == State::Free)
     }
 
-    /// All holes, in no order.
-    pub(crate) fn each_hole(&self) -> impl Iterator<Item = (Id, &Extent)> + '_ {
-        let extents = self.ids().map(|id| (id, self.get(id)));
-        extents.filter(|(_, extent)| extent.state == State::Free)
-    }
-
     /// An unused record, to be written.
     #[inline(always)]
     fn new_record(&mut self) -> Id {
@@ -317,9 +282,6 @@ impl Extents {
     #[inline(always)]
     fn put_in(&mut self, id: Id, start: u64, bytes: u64, slot: StreamIndex) {
         self.small_holes += small_bytes(bytes);
-        if bytes >= self.largest {
-            (self.largest, self.largest_known) = (bytes, true);
-        }
         let end = self.zone_of(start) as usize;
         self.indexes[slot as usize][end].insert(&mut self.table, id, bytes);
     }
@@ -331,7 +293,6 @@ impl Extents {
             start, bytes, slot, ..
         } = *self.get(id);
         self.small_holes -= small_bytes(bytes);
-        self.largest_known &= bytes < self.largest;
         let end = self.zone_of(start) as usize;
         self.indexes[slot as usize][end].remove(&mut self.table, id);
     }

@@ -67,7 +67,7 @@ pub use table::MovableId;
 use crate::compact::{Goal, Layout, Moved, Plan, Planner};
 use crate::device::{AccessLog, Addr, Stream, lock, wait_before};
 use crate::error::{Error, Result};
-use crate::pool::Pool;
+use crate::pool::{Pool, same_len};
 
 /// A buffer of `len` elements of `T` in device memory that a compaction may move.
 ///
@@ -88,7 +88,7 @@ impl<T: Pod> Movable<T> {
         self.len
     }
 
-    /// Whether there are no elements. A buffer always has at least one.
+    /// Whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -165,14 +165,7 @@ impl<T: Pod> Movable<T> {
     /// # Errors
     /// [`Error::Invalid`] unless `data` has as many elements as the buffer; as [`Movable::hold`].
     pub fn upload(&mut self, stream: &Stream, data: &[T]) -> Result<()> {
-        if data.len() != self.len {
-            let why = format!(
-                "it has {} elements, the buffer {}: give as many",
-                data.len(),
-                self.len
-            );
-            return Err(Error::invalid("data", why));
-        }
+        same_len("data", data.len(), self.len)?;
         let mut held = self.hold_mut(stream)?;
         // SAFETY: the block has the bytes and stays where it is while held.
         let copied = unsafe { stream.core().write(held.addr(), data) };
@@ -283,7 +276,7 @@ impl Pool {
         &self,
         stream: &Stream,
         addr: Addr,
-        slots: u64,
+        slots: usize,
     ) -> Result<PointerArray> {
         let registry = Registry::of(self)?;
         registry.check_stream(stream)?;
@@ -291,7 +284,7 @@ impl Pool {
             let why = format!("{addr:#x} is not a multiple of 8: pointers are words");
             return Err(Error::invalid("addr", why));
         }
-        let place = pointers::Place::Fixed(addr);
+        let (place, slots) = (pointers::Place::Fixed(addr), slots as u64);
         let key = lock(&registry.state).arrays.add(place, slots, Some(stream));
         Ok(PointerArray::new(registry, key, slots))
     }

@@ -206,8 +206,8 @@ impl PointerArray {
 
     /// Number of slots.
     #[must_use]
-    pub fn slots(&self) -> u64 {
-        self.slots
+    pub fn slots(&self) -> usize {
+        self.slots as usize
     }
 
     /// Holds the array as it is and where it is, for work on `stream`, which is made to wait on the

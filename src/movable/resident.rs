@@ -49,7 +49,7 @@ impl<T: Pod> Resident<'_, T> {
     /// The elements, to be read by queued work.
     #[must_use]
     pub fn view(&self) -> View<'_, T> {
-        View::new(self.addr, self.movable.len as u64, self.place())
+        View::new(self.addr, self.movable.len, self.place())
     }
 }
 
@@ -90,7 +90,7 @@ impl<T: Pod> ResidentMut<'_, T> {
     /// The elements, to be written by queued work.
     #[must_use]
     pub fn view_mut(&mut self) -> ViewMut<'_, T> {
-        ViewMut::new(self.0.addr, self.0.movable.len as u64, self.0.place())
+        ViewMut::new(self.0.addr, self.0.movable.len, self.0.place())
     }
 }
 
@@ -105,6 +105,18 @@ impl<'a, T> Deref for ResidentMut<'a, T> {
 impl<T: Pod> fmt::Debug for ResidentMut<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ResidentMut({:#x}, {:?})", self.0.addr, self.0.movable)
+    }
+}
+
+impl<'a, T: Pod> From<&'a Resident<'_, T>> for View<'a, T> {
+    fn from(guard: &'a Resident<'_, T>) -> Self {
+        guard.view()
+    }
+}
+
+impl<'a, T: Pod> From<&'a mut ResidentMut<'_, T>> for ViewMut<'a, T> {
+    fn from(guard: &'a mut ResidentMut<'_, T>) -> Self {
+        guard.view_mut()
     }
 }
 

@@ -11,7 +11,7 @@ use super::{Movable, MovableId};
 use crate::compact::Move;
 use crate::device::{Stream, lock};
 use crate::error::{Error, Result};
-use crate::pool::{Block, UNIT};
+use crate::pool::{Block, UNIT, bytes_of};
 use crate::seeded::seeded;
 
 impl<T: Pod> Movable<T> {
@@ -23,15 +23,11 @@ impl<T: Pod> Movable<T> {
     /// rewritten and its callback called. Nobody waits on the host.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for no elements, on a stream under capture, while the block is held by its id, or, where it has to
+    /// [`Error::Invalid`] for a length whose bytes overflow, on a stream under capture, while the block is held by its id, or, where it has to
     /// be copied, while an array of pointers is held; as [`Pool::alloc`](crate::Pool::alloc). The
     /// buffer is then as it was.
     pub fn resize(&mut self, stream: &Stream, len: usize) -> Result<()> {
-        let bytes = (len as u64).checked_mul(size_of::<T>() as u64);
-        let bytes = bytes.filter(|&bytes| bytes > 0).ok_or_else(|| {
-            let why = format!("{len} elements are none, or overflow the address space");
-            Error::invalid("len", why)
-        })?;
+        let bytes = bytes_of::<T>(len)?;
         let mut calls = Calls::new();
         let resized = self.registry.resize(self.id, stream, bytes, &mut calls);
         if resized.is_ok() {

@@ -8,7 +8,7 @@ use super::cache::Cached;
 use super::lane::{Lane, LanePtr, rounded};
 use super::private::keep_block;
 use super::seats::nearby;
-use super::tally::Sums;
+use super::stats::counters::Sums;
 use super::track::Ticket;
 #[cfg(feature = "sanitize")]
 use crate::device::Note;

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
+use std::ops::RangeBounds;
 
 use bytemuck::Pod;
 
 use super::block::Block;
 use super::view::{View, ViewMut};
-use crate::device::{AccessLog, Addr, Place, Stream, StreamCore, ordered_to_its_end};
+use crate::device::{AccessLog, Addr, Place, Stream, StreamCore};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 
@@ -55,7 +56,7 @@ impl<T: Pod> PoolBuf<T> {
         self.len
     }
 
-    /// Whether there are no elements. A buffer always has at least one.
+    /// Whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -92,18 +93,57 @@ impl<T: Pod> PoolBuf<T> {
     /// The elements, to be read by queued work.
     #[must_use]
     pub fn view(&self) -> View<'_, T> {
-        View::new(self.addr(), self.len as u64, self.place())
+        View::new(self.addr(), self.len, self.place())
     }
 
     /// The elements, to be written by queued work.
     #[must_use]
     pub fn view_mut(&mut self) -> ViewMut<'_, T> {
-        ViewMut::new(self.addr(), self.len as u64, self.place())
+        ViewMut::new(self.addr(), self.len, self.place())
+    }
+
+    /// The elements of `range`, to be read by queued work: [`View::slice`] of [`PoolBuf::view`].
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let numbers = pool.alloc_from(&stream, &[1, 2, 3, 4])?;
+    /// assert_eq!(numbers.slice(..2)?.download(&stream)?, [1, 2]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a range that is not within the buffer.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<View<'_, T>> {
+        self.view().slice(range)
+    }
+
+    /// The elements of `range`, to be written by queued work.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let mut numbers = pool.alloc_zeroed::<i32>(&stream, 4)?;
+    /// numbers.slice_mut(1..3)?.upload(&stream, &[-1, -2])?;
+    /// assert_eq!(numbers.download()?, [0, -1, -2, 0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a range that is not within the buffer.
+    pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<ViewMut<'_, T>> {
+        self.view_mut().slice(range)
     }
 
     /// All bytes of the block, elements or not, to be written.
     pub(crate) fn whole_view_mut(&mut self) -> ViewMut<'_, u8> {
-        ViewMut::new(self.addr(), self.block.capacity(), self.place())
+        ViewMut::new(self.addr(), self.block.capacity() as usize, self.place())
     }
 
     /// Gives up the type. The free still runs behind all uses of the views.
@@ -144,44 +184,59 @@ impl<T: Pod> PoolBuf<T> {
         })
     }
 
-    /// Copies `data` into the buffer on its stream and waits for the copy.
+    /// Copies `data` into the buffer on its own stream, behind all that uses it, and waits for the copy.
+    /// [`ViewMut::upload`] does it for a part, and on any stream.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let mut numbers = pool.alloc_typed::<u16>(&stream, 2)?;
+    /// numbers.upload(&[7, 8])?;
+    /// # assert_eq!(numbers.download()?, [7, 8]);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Invalid`] unless `data` has as many elements as the buffer, and on a stream under capture;
     /// what the driver said.
     pub fn upload(&mut self, data: &[T]) -> Result<()> {
-        self.check_len(data.len())?;
-        let (addr, home) = (self.addr(), self.home());
-        home.refuse_under_capture()?;
-        let used = self.place().used(size_of_val(data) as u64, true);
-        // SAFETY: the block has the bytes.
-        ordered_to_its_end(home, &[Some(used)], || unsafe { home.write(addr, data) })
+        let to = ViewMut::new(self.addr(), self.len, self.place());
+        to.upload_on(self.home(), data)
     }
 
-    /// Copies the buffer to the host on its stream and waits for the copy.
+    /// Copies the buffer to the host on its own stream, behind all that writes it, and waits for the
+    /// copy. [`View::download`] does it for a part, and on any stream.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let numbers = pool.alloc_from(&stream, &[7, 8])?;
+    /// assert_eq!(numbers.download()?, [7, 8]);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Invalid`] on a stream under capture; what the driver said.
     pub fn download(&self) -> Result<Vec<T>> {
-        let home = self.home();
-        home.refuse_under_capture()?;
-        // SAFETY: the block has the bytes.
-        ordered_to_its_end(home, &[self.view().used()], || unsafe {
-            home.read(self.addr(), self.len)
-        })
+        self.view().download_on(self.home())
     }
+}
 
-    fn check_len(&self, len: usize) -> Result<()> {
-        if len == self.len {
-            return Ok(());
-        }
-        Err(Error::invalid(
-            "data",
-            format!(
-                "it has {len} elements, the buffer {}: give as many",
-                self.len
-            ),
-        ))
+impl<'a, T: Pod> From<&'a PoolBuf<T>> for View<'a, T> {
+    fn from(buffer: &'a PoolBuf<T>) -> Self {
+        buffer.view()
+    }
+}
+
+impl<'a, T: Pod> From<&'a mut PoolBuf<T>> for ViewMut<'a, T> {
+    fn from(buffer: &'a mut PoolBuf<T>) -> Self {
+        buffer.view_mut()
     }
 }
 

@@ -8,6 +8,8 @@
 //!
 //! A cache has its memory from the start, so keeping and giving blocks never asks the heap.
 
+use std::ops::Range;
+
 use crate::device::Addr;
 use crate::heap::size_class::{CLASSES, class_of, is_slot};
 use crate::heap::{BINS, UNIT};
@@ -26,11 +28,9 @@ const ALL: usize = BINS + LARGE + CLASSES;
 /// Words of a bitmap over them.
 const WORDS: usize = ALL / 64;
 
-/// The word of that bitmap for large ones.
-const LARGE_WORD: usize = BINS / 64;
-
-/// The bit of that word in a summary.
-pub(crate) const LARGE_BIT: u64 = 1 << LARGE_WORD;
+/// The words of that bitmap, and those for large sizes.
+pub(crate) const ALL_WORDS: Range<usize> = 0..WORDS;
+pub(crate) const LARGE_WORDS: Range<usize> = BINS / 64..BINS / 64 + 1;
 
 const _: () = assert!(BINS.is_multiple_of(64) && CLASSES == 64);
 
@@ -81,8 +81,6 @@ pub(crate) struct Cache {
     heads: Box<[u32; ALL]>,
     /// Bins that may have entries: set when one gets its first entry, cleared by a drain.
     occupied: [u64; WORDS],
-    /// Words of that which may have bits, but for the last one.
-    summary: u64,
     entries: Vec<Entry>,
     spare: u32,
     bytes: u64,
@@ -93,7 +91,6 @@ impl Cache {
         Self {
             heads: Box::new([NONE; ALL]),
             occupied: [0; WORDS],
-            summary: 0,
             entries: Vec::with_capacity(MOST_BLOCKS),
             spare: NONE,
             bytes: 0,
@@ -148,29 +145,23 @@ impl Cache {
         Some(entry.block())
     }
 
-    /// The tick of the block that [`Cache::pop`] would give.
-    pub(crate) fn newest(&self, bytes: u64) -> Option<u64> {
+    /// Whether [`Cache::pop`] would give a block.
+    pub(crate) fn has(&self, bytes: u64) -> bool {
         let at = self.heads[Self::bin(bytes)];
-        let entry = self.entries.get(at as usize)?;
-        (entry.bytes == bytes).then_some(entry.tick)
+        let entry = self.entries.get(at as usize);
+        entry.is_some_and(|entry| entry.bytes == bytes)
     }
 
-    /// Moves up to `most` blocks of exactly `bytes` freed up to `tick` to `taken`, the latest
-    /// first. Looks at four times as many at most.
-    pub(crate) fn pop_until(
-        &mut self,
-        bytes: u64,
-        tick: u64,
-        most: usize,
-        taken: &mut Vec<Cached>,
-    ) {
+    /// Moves up to `most` blocks of exactly `bytes` to `taken`, the latest first. Looks at four times as
+    /// many at most: a bin of large sizes has others too.
+    pub(crate) fn pop_many(&mut self, bytes: u64, most: usize, taken: &mut Vec<Cached>) {
         let bin = Self::bin(bytes);
         let (mut before, mut at) = (NONE, self.heads[bin]);
         for _ in 0..4 * most {
             let Some(&entry) = self.entries.get(at as usize) else {
                 return;
             };
-            if entry.bytes != bytes || entry.tick > tick {
+            if entry.bytes != bytes {
                 (before, at) = (at, entry.next);
                 continue;
             }
@@ -187,18 +178,6 @@ impl Cache {
             }
             at = entry.next;
         }
-    }
-
-    /// A bit each for the sizes that the cache may have blocks of, many sizes to a bit.
-    #[inline(always)]
-    pub(crate) fn summary(&self) -> u64 {
-        self.summary
-    }
-
-    /// The bit of [`Cache::summary`] for a size.
-    #[inline(always)]
-    pub(crate) fn bit_of(bytes: u64) -> u64 {
-        1 << (Self::bin(bytes) / 64 % 64)
     }
 
     /// Keeps a block; there is a place for it.
@@ -230,8 +209,6 @@ impl Cache {
         }
         if next == NONE {
             self.occupied[bin / 64] |= 1 << (bin % 64);
-            // The last word's bit would be that of the first: it is looked at always.
-            self.summary |= 1 << (bin / 64 % 64);
         }
         self.bytes += bytes;
     }
@@ -247,66 +224,21 @@ impl Cache {
         }
     }
 
-    /// Places that hold a block, or held one since the cache was empty.
-    #[inline]
-    pub(crate) fn places(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// The extents of the blocks in those places.
-    pub(crate) fn ids(&self) -> impl Iterator<Item = Id> + Clone + '_ {
-        self.entries.iter().map(|entry| entry.id)
-    }
-
-    /// Takes all blocks out.
-    #[inline]
-    pub(crate) fn drain(&mut self, mut give: impl FnMut(&Cached)) {
-        let mut words = std::mem::take(&mut self.summary);
-        let mut word = words.trailing_zeros() as usize;
-        loop {
-            // The last word is looked at always, and last.
-            word = word.min(WORDS - 1);
+    /// Takes out all blocks of the bins that `words` of the bitmap are for.
+    pub(crate) fn drain(&mut self, words: Range<usize>, mut give: impl FnMut(Cached)) {
+        for word in words {
             let mut bits = std::mem::take(&mut self.occupied[word]);
             while bits != 0 {
                 let bin = word * 64 + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
                 let mut at = std::mem::replace(&mut self.heads[bin], NONE);
-                while let Some(entry) = self.entries.get(at as usize) {
-                    give(&entry.block());
-                    at = entry.next;
+                while let Some(entry) = self.entries.get_mut(at as usize) {
+                    let (block, next) = (entry.block(), entry.next);
+                    entry.next = std::mem::replace(&mut self.spare, at);
+                    self.bytes -= block.bytes;
+                    give(block);
+                    at = next;
                 }
-            }
-            if word == WORDS - 1 {
-                break;
-            }
-            words &= words - 1;
-            word = words.trailing_zeros() as usize;
-        }
-        self.entries.clear();
-        self.spare = NONE;
-        self.bytes = 0;
-    }
-
-    /// Whether there may be blocks of more than [`BINS`] units.
-    #[inline]
-    pub(crate) fn may_have_large(&self) -> bool {
-        self.occupied[LARGE_WORD] != 0
-    }
-
-    /// Takes the blocks of more than [`BINS`] units out.
-    pub(crate) fn drain_large(&mut self, mut give: impl FnMut(Cached)) {
-        let mut bits = std::mem::take(&mut self.occupied[LARGE_WORD]);
-        self.summary &= !LARGE_BIT;
-        while bits != 0 {
-            let bin = BINS + bits.trailing_zeros() as usize;
-            bits &= bits - 1;
-            let mut at = std::mem::replace(&mut self.heads[bin], NONE);
-            while let Some(entry) = self.entries.get_mut(at as usize) {
-                let (block, next) = (entry.block(), entry.next);
-                entry.next = std::mem::replace(&mut self.spare, at);
-                self.bytes -= block.bytes;
-                give(block);
-                at = next;
             }
         }
     }
@@ -314,7 +246,7 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
-    use super::{Cache, Cached, MOST_BLOCKS};
+    use super::{ALL_WORDS, Cache, Cached, MOST_BLOCKS};
 
     fn block(id: u32, bytes: u64, tick: u64) -> Cached {
         Cached {
@@ -336,7 +268,7 @@ mod tests {
         for bytes in [512, 1 << 20, (1 << 20) + 512, 64 << 20] {
             cache.push(block(1, bytes, 1));
             cache.push(block(2, bytes, 2));
-            assert_eq!(cache.newest(bytes), Some(2));
+            assert!(cache.has(bytes));
             assert_eq!(cache.pop(bytes).map(|block| block.id), Some(2));
             assert_eq!(cache.pop(bytes).map(|block| block.id), Some(1));
             assert!(cache.pop(bytes).is_none() && cache.is_empty());
@@ -344,32 +276,20 @@ mod tests {
     }
 
     #[test]
-    fn blocks_freed_after_the_tick_waited_for_stay_wherever_they_lie() {
-        let mut cache = Cache::new();
-        for (id, tick) in [(1, 1), (2, 3), (3, 2), (4, 3), (5, 2)] {
-            cache.push(block(id, 512, tick));
-        }
-        let mut taken = Vec::new();
-        cache.pop_until(512, 2, 64, &mut taken);
-        assert_eq!(ids(&taken), [5, 3, 1]);
-        assert_eq!(cache.bytes(), 2 * 512);
-        taken.clear();
-        cache.pop_until(512, 3, 1, &mut taken);
-        assert_eq!(ids(&taken), [4]);
-        cache.push(block(6, 512, 4));
-        assert_eq!(cache.pop(512).map(|block| block.id), Some(6));
-        assert_eq!(cache.pop(512).map(|block| block.id), Some(2));
-        assert!(cache.is_empty());
-    }
-
-    #[test]
     fn four_times_as_many_blocks_are_looked_at_as_are_wanted_and_no_more() {
+        // Sizes that share a bin.
+        let bin = Cache::bin(64 << 20);
+        let shares = (1..).map(|at| (64 << 20) + at * 256);
+        let [other, bytes] = [
+            64 << 20,
+            shares.into_iter().find(|&b| Cache::bin(b) == bin).unwrap(),
+        ];
         for (later, said) in [(11, true), (12, false)] {
             let mut cache = Cache::new();
-            cache.push(block(1, 512, 1));
-            (2..2 + later).for_each(|id| cache.push(block(id, 512, 9)));
+            cache.push(block(1, bytes, 1));
+            (2..2 + later).for_each(|id| cache.push(block(id, other, 9)));
             let mut taken = Vec::new();
-            cache.pop_until(512, 1, 3, &mut taken);
+            cache.pop_many(bytes, 3, &mut taken);
             assert_eq!(ids(&taken) == [1], said, "behind {later}");
         }
     }
@@ -385,7 +305,7 @@ mod tests {
         assert!(cache.is_full());
         assert!(cache.pop(512).is_some() && !cache.is_full());
         let mut left = MOST_BLOCKS - 1;
-        cache.drain(|_| left -= 1);
+        cache.drain(ALL_WORDS, |_| left -= 1);
         assert_eq!((left, cache.bytes()), (0, 0));
         assert!(!cache.is_full());
         assert_eq!(places, cache.entries.as_ptr());

@@ -24,14 +24,12 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use super::active::{Active, Gauge};
-use super::bundles::Bundles;
 use super::cache::{Cached, MOST_BLOCKS};
 use super::config::PoolConfig;
 use super::grow::UnderWay;
 use super::lane::SlotHold;
-use super::posted::Walked;
 use super::stats::Steps;
+use super::stats::counters::Gauges;
 use super::told::{Notes, Told};
 use crate::arena::Arena;
 use crate::device::{Device, Timeline};
@@ -67,23 +65,19 @@ pub(crate) struct Core {
     pub(crate) steps: Steps,
     /// Steps not told to the application's subscriber yet.
     pub(crate) told: Notes,
-    /// Figures posted that take a walk over all extents.
-    pub(super) walked: Walked,
     pub(crate) bytes_moved: u64,
     pub(crate) compactions: u64,
     pub(crate) peak_reserved: u64,
     /// Bytes in blocks, caches included.
-    pub(super) active: Active,
-    /// Bytes held, by size class.
-    pub(super) reserved: [Gauge; 2],
+    pub(super) active: Gauges,
+    /// Bytes held, as somebody who read figures saw them last.
+    pub(super) reserved: Gauges,
+    /// Free bytes in handles that also hold blocks, likewise.
+    pub(super) inactive_split: Gauges,
     /// Most of them since the pool was made.
     pub(crate) peak_taken: u64,
-    /// Blocks on their way from a cache into the arena; empty between calls.
-    pub(crate) drained: Vec<Cached>,
-    /// Blocks on their way from cache to cache; empty between calls.
-    pub(crate) taken_over: Vec<Cached>,
-    /// Blocks between two streams.
-    pub(super) bundles: Bundles,
+    /// Blocks on their way from a cache into the heap or back; empty between calls.
+    pub(super) on_the_way: Vec<Cached>,
     /// Blocks cut into slots.
     pub(super) slabs: Slabs,
 }
@@ -120,16 +114,14 @@ impl Core {
             under_way: UnderWay::default(),
             steps: Steps::default(),
             told: Notes::default(),
-            walked: Walked::default(),
             bytes_moved: 0,
             compactions: 0,
             peak_reserved: 0,
-            active: Active::default(),
-            reserved: Default::default(),
+            active: Gauges::default(),
+            reserved: Gauges::default(),
+            inactive_split: Gauges::default(),
             peak_taken: 0,
-            drained: Vec::with_capacity(MOST_BLOCKS),
-            taken_over: Vec::new(),
-            bundles: Bundles::default(),
+            on_the_way: Vec::with_capacity(MOST_BLOCKS),
             slabs: Slabs::default(),
         };
         core.preallocate()?;
@@ -582,20 +574,6 @@ impl Core {
     /// Says whether the block `id` may be moved.
     pub(crate) fn set_movable(&mut self, id: Id, movable: bool) {
         self.extents.get_mut(id).movable = movable;
-    }
-
-    /// Bytes of the largest hole if every movable block between fixed ones were moved together.
-    pub(crate) fn after_compaction(&self) -> u64 {
-        let (mut largest, mut run) = (0, 0);
-        for (_, extent) in self.extents.iter() {
-            match extent.state {
-                State::Free => run += extent.bytes,
-                State::Allocated if extent.movable => {}
-                _ => run = 0,
-            }
-            largest = largest.max(run);
-        }
-        largest
     }
 
     /// Takes the memory out, with the ticks of streams that the free part of it waits for.

@@ -2,7 +2,7 @@
 
 use super::view::{View, ViewMut};
 use crate::device::{Access, Note, Stream, Use, ordered};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 use bytemuck::Pod;
 
@@ -26,11 +26,10 @@ impl Stream {
     /// # let device = Device::host()?;
     /// # let pool = Pool::new(&device, PoolConfig::default())?;
     /// # let (load, train) = (device.stream()?, device.stream()?);
-    /// let mut x = pool.alloc_typed::<f32>(&load, 1024)?;
-    /// x.upload(&[1.0; 1024])?;
-    /// let mut y = pool.alloc_typed::<f32>(&load, 1024)?;
+    /// let x = pool.alloc_from(&load, &[1.0f32; 1024])?;
+    /// let mut y = pool.alloc_zeroed::<f32>(&load, 1024)?;
     /// let (from, to) = (x.addr(), y.addr());
-    /// train.kernel("saxpy").reads(x.view()).writes(y.view_mut()).launch(|stream| {
+    /// train.kernel("saxpy").reads(&x).writes(&mut y).launch(|stream| {
     ///     // unsafe { saxpy<<<..., stream.raw()>>>(from, to, 1024) }
     ///     # let _ = (from, to, stream);
     /// })?;
@@ -50,14 +49,16 @@ impl Stream {
 
 impl<'a> Kernel<'a> {
     /// It reads these elements.
-    pub fn reads<T: Pod>(mut self, view: View<'a, T>) -> Self {
+    pub fn reads<T: Pod>(mut self, view: impl Into<View<'a, T>>) -> Self {
+        let view = view.into();
         self.uses.push(view.used());
         self.accesses.push(Access::read(view.addr(), view.bytes()));
         self
     }
 
     /// It writes these elements, and may read them.
-    pub fn writes<T: Pod>(mut self, view: ViewMut<'a, T>) -> Self {
+    pub fn writes<T: Pod>(mut self, view: impl Into<ViewMut<'a, T>>) -> Self {
+        let view = view.into();
         self.uses.push(view.used());
         self.accesses.push(Access::write(view.addr(), view.bytes()));
         self
@@ -65,7 +66,8 @@ impl<'a> Kernel<'a> {
 
     /// It adds to these elements atomically. Ordered as a write; tools that watch the device
     /// (`sanitize`) let it run beside others of its kind.
-    pub fn adds<T: Pod>(mut self, view: ViewMut<'a, T>) -> Self {
+    pub fn adds<T: Pod>(mut self, view: impl Into<ViewMut<'a, T>>) -> Self {
+        let view = view.into();
         self.uses.push(view.used());
         self.accesses
             .push(Access::atomic(view.addr(), view.bytes()));
@@ -76,7 +78,8 @@ impl<'a> Kernel<'a> {
     /// which queues it; what comes after, the free of the memory too, waits for it in turn. Gives what
     /// `launch` gives.
     ///
-    /// `launch` may be anything that gives work to the stream, and to no other. Where it fails or panics,
+    /// `launch` may be anything that gives work to the stream, and to no other. On a GPU the device's context
+    /// is current while it runs, whatever the thread had. Where it fails or panics,
     /// it is taken to have queued its work. It runs without a lock of the crate held, so it may use the
     /// crate; but while it runs, other threads' launches of graphs that use the same memory wait for it,
     /// and its own are an error.
@@ -97,7 +100,10 @@ impl<'a> Kernel<'a> {
                 stream: stream.raw(),
                 accesses: &accesses,
             });
-            launch(stream)
-        })
+            let (mut launch, mut gave) = (Some(launch), None);
+            let mut queue = || gave = launch.take().map(|launch| launch(stream));
+            stream.device().backend().in_context(&mut queue)?;
+            gave.ok_or_else(|| Error::invalid("device", "it did not call the launch"))
+        })?
     }
 }

@@ -26,14 +26,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::block::Block;
-use super::cache::{Cache, Cached, LARGE_BIT};
+use super::cache::{ALL_WORDS, Cache, Cached, LARGE_WORDS};
 use super::core::Core;
-use super::flows::{Aways, Flows};
 use super::outstanding::Outstanding;
 use super::private::{Captured, Private};
 use super::shared::Shared;
-use super::tally::{Sums, Tally, class};
-use super::told::Told;
+use super::stats::counters::{Counters, Elsewhere, Sums};
+use super::transfer::MOST;
 use crate::device::{Addr, StreamCore, Timeline};
 use crate::error::{Error, Result};
 use crate::heap::Grant;
@@ -42,9 +41,6 @@ use crate::heap::size_class::{self, is_slot};
 use crate::heap::{Id, NONE, StreamIndex};
 use crate::seeded::seeded;
 use crate::sync::{Latch, is_latched, latch, try_latch};
-
-/// Blocks taken over from another stream's cache behind one wait.
-const TAKEN_OVER: usize = 64;
 
 /// Misses of one size in a row after which a lane takes more blocks than were asked for.
 const IN_A_ROW: u64 = 4;
@@ -56,21 +52,20 @@ const AHEAD_BYTES: u64 = 2 << 20;
 /// Largest request; far above any device, far below what would overflow.
 const LARGEST: u64 = 1 << 46;
 
-/// What [`Lane::serve_kept`] gives in place of an extent.
-pub(crate) const UNCOUNTED: Id = 0;
+/// What [`Lane::serve_kept`] gives in place of an extent: nothing was looked at.
+pub(crate) const BUSY: Id = 0;
 
-/// As [`UNCOUNTED`].
-pub(crate) const COUNTED: Id = 1;
+/// As [`BUSY`]: the cache has none, and the request is noted as pending.
+pub(crate) const MISSED: Id = 1;
 
 /// What a lane's latch guards.
 pub(crate) struct LaneState {
     pub(crate) cache: Cache,
-    /// Blocks of this lane that the core served under the latch less those freed to it. With those it
-    /// served without, and what the cache served less what it took in: blocks of this lane that were
-    /// not freed here.
-    others: i64,
-    /// Blocks of other lanes that were freed here.
-    aways: Aways,
+    counters: Counters,
+    /// Requests that are looked for beyond the cache: the lane does not end under them.
+    pending: u64,
+    /// The size that the cache did not have last, and how often in a row.
+    missed: (u64, u64),
     /// Nothing is allocated or freed the short way: the lane is retired, or under capture.
     aside: bool,
     /// Nothing more is allocated here: keep nothing.
@@ -79,19 +74,25 @@ pub(crate) struct LaneState {
     captured: Option<Arc<Captured>>,
 }
 
+impl LaneState {
+    /// Notes a request that the cache does not serve.
+    #[inline]
+    fn miss(&mut self, bytes: u64) {
+        self.pending += 1;
+        let in_a_row = if self.missed.0 == bytes {
+            self.missed.1
+        } else {
+            0
+        };
+        self.missed = (bytes, in_a_row + 1);
+    }
+}
+
 /// What the lane's own threads write, on cache lines where nothing else is: who frees the lane's
 /// blocks elsewhere reads the rest of the lane. In pairs of lines, as processors fetch them.
 #[repr(align(128))]
 pub(crate) struct Own {
     pub(crate) state: Latch<LaneState>,
-    /// The cache's summary: who misses a size by it need not take the latch. All bits while nothing
-    /// is done the short way. Written under the latch.
-    may_have: Tally,
-    /// Blocks that the core served without the latch; written under the core's lock.
-    unlatched: Tally,
-    /// The size that the cache did not have last, and how often in a row; written under the latch.
-    missed: Tally,
-    in_a_row: Tally,
 }
 
 /// See the module documentation.
@@ -107,10 +108,11 @@ pub(crate) struct Lane {
     timeline: Arc<Timeline>,
     pub(crate) slot: StreamIndex,
     pub(crate) hold: Arc<SlotHold>,
-    pub(crate) flows: Arc<Flows>,
     /// Of a lane whose blocks are parts of a graph's memory.
     pub(super) private: Option<Arc<Private>>,
     outstanding: Outstanding,
+    /// Blocks of this lane that were freed on others.
+    pub(super) elsewhere: Elsewhere,
 }
 
 /// Held by every lane of a slot, which another stream may have once all are gone.
@@ -166,8 +168,8 @@ pub(crate) fn rounded(bytes: u64) -> Result<u64> {
     Ok(bytes.next_multiple_of(UNIT))
 }
 
-/// A block that its lane counts while its memory is looked for. Without a block in the end, also
-/// where the application's callback panics, it is counted no more.
+/// A request that its lane waits for. Without a block in the end, also where the application's
+/// callback panics, it does no more.
 struct Counted<'a>(&'a Lane);
 
 impl Counted<'_> {
@@ -204,7 +206,6 @@ impl Lane {
         let lane = Self::make(shared, stream, home.slot, &home.hold, Some(private));
         let mut state = latch(&lane.own.state);
         (state.aside, state.retired) = (true, true);
-        lane.show(&state);
         drop(state);
         lane.enter();
         lane
@@ -219,8 +220,9 @@ impl Lane {
     ) -> Arc<Self> {
         let state = LaneState {
             cache: Cache::new(),
-            others: 0,
-            aways: Aways::default(),
+            counters: Counters::default(),
+            pending: 0,
+            missed: (0, 0),
             aside: false,
             retired: false,
             captured: None,
@@ -228,10 +230,6 @@ impl Lane {
         let lane = Arc::new(Self {
             own: Own {
                 state: Latch::new(state),
-                may_have: Tally::default(),
-                unlatched: Tally::default(),
-                missed: Tally::default(),
-                in_a_row: Tally::default(),
             },
             cache_bytes: shared.cache_bytes,
             slot_most: shared.slot_most,
@@ -240,12 +238,12 @@ impl Lane {
             timeline: Arc::clone(&stream.timeline),
             slot,
             hold: Arc::clone(hold),
-            flows: Arc::default(),
             private,
             outstanding: Outstanding::new(),
+            elsewhere: Elsewhere::new(),
         });
         // Taken back by `end`.
-        std::mem::forget(Arc::clone(&lane));
+        shared.counts.add(&lane);
         lane
     }
 
@@ -256,93 +254,62 @@ impl Lane {
     }
 
     /// A block of at least `requested` bytes, if the cache has one and no other thread is at it: its
-    /// address and extent. Address 0 for none, and then in place of the extent whether the lane
-    /// counts already the block to come, [`COUNTED`], or not. The caller holds the pool and the
-    /// stream.
+    /// address and extent. Address 0 for none, and then in place of the extent [`MISSED`] or [`BUSY`].
+    /// The caller holds the pool and the stream.
     ///
     /// Not inlined, with what it takes and gives in registers: a block that its caller has to put
     /// together in memory and copy costs more than the call.
     #[inline(never)]
     pub(crate) fn serve_kept(&self, requested: u64) -> (Addr, Id) {
         if !is_servable(requested) {
-            return (0, UNCOUNTED);
+            return (0, BUSY);
         }
         let bytes = size_class::rounded(requested, self.slot_most);
-        let may_have = self.own.may_have.get();
-        if may_have & Cache::bit_of(bytes) == 0 {
-            return self.serve_ready(bytes, requested, may_have & LARGE_BIT != 0, false);
-        }
         let Some(mut state) = try_latch(&self.own.state) else {
-            return (0, UNCOUNTED);
+            return (0, BUSY);
         };
         if state.aside {
-            return (0, UNCOUNTED);
+            return (0, BUSY);
         }
-        if let Some(kept) = state.cache.pop(bytes) {
-            self.flows.served_by_cache(bytes, requested);
-            return (kept.addr, kept.id);
-        }
-        // Counted before it is there, so that the lane cannot end while the core looks for it.
-        state.others += 1;
-        self.note_miss(bytes);
-        let has_large = state.cache.may_have_large();
-        drop(state);
-        self.serve_ready(bytes, requested, has_large, true)
-    }
-
-    /// As [`Lane::serve_kept`], of a size that the cache has not, from a hole that is ready: the
-    /// ladder's first step. The cache may have large blocks if `has_large`, as its latch is not taken
-    /// to see.
-    ///
-    /// A block that is not `counted` is counted once it is there: the caller's holds keep the lane
-    /// from being retired meanwhile.
-    #[inline(never)]
-    fn serve_ready(
-        &self,
-        bytes: u64,
-        requested: u64,
-        has_large: bool,
-        counted: bool,
-    ) -> (Addr, Id) {
-        let mut core = self.shared.core.lock();
-        if has_large && !is_slot(bytes) {
-            self.drain_large(&mut core);
-        }
-        let ready = self.take_ready(bytes, &mut core);
-        // A driver's error is told by the steps that follow.
-        let Ok(Some(grant)) = ready else {
-            return (0, if counted { COUNTED } else { UNCOUNTED });
+        let Some(kept) = state.cache.pop(bytes) else {
+            state.miss(bytes);
+            return (0, MISSED);
         };
-        if !counted {
-            self.own.unlatched.add(1);
-            self.note_miss(bytes);
-        }
-        self.count_served(bytes, requested, &mut core);
-        self.take_ahead(grant, bytes, &mut core);
-        let is_over = core.is_over_soft_limit();
-        drop(core);
-        if is_over {
-            self.shared.ease();
-        }
-        self.shared.tell();
-        (self.shared.base + grant.offset, grant.id)
+        (state.counters).allocate(bytes, requested, &self.elsewhere);
+        (kept.addr, kept.id)
     }
 
-    /// Counts a block that the core served.
-    pub(crate) fn count_served(&self, bytes: u64, requested: u64, core: &mut Core) {
+    /// Counts a request that the core served, and puts a few more blocks into the cache where the
+    /// size is asked for again and again: from the hole behind the one granted, if that is ready.
+    /// Takes nothing else that is free, and whoever looks for memory beyond holes gets it back from
+    /// the cache.
+    pub(crate) fn served(&self, grant: Grant, bytes: u64, requested: u64, core: &mut Core) {
         core.active.add(bytes);
-        self.flows.served_by_core(bytes, requested);
+        let (missed, in_a_row) = self.settle(bytes, requested);
+        if missed == bytes && in_a_row >= IN_A_ROW {
+            self.take_more(grant, bytes, in_a_row, core);
+        }
     }
 
-    /// Under the latch or the core's lock: of two at once one may be missed.
-    #[inline(always)]
-    fn note_miss(&self, bytes: u64) {
-        if self.own.missed.get() == bytes {
-            self.own.in_a_row.add(1);
-        } else {
-            self.own.missed.set(bytes);
-            self.own.in_a_row.set(1);
+    /// Counts a request that was pending and is served; the size that was missed last, and how often
+    /// in a row.
+    fn settle(&self, bytes: u64, requested: u64) -> (u64, u64) {
+        let mut state = latch(&self.own.state);
+        if !state.retired {
+            state.pending -= 1;
         }
+        (state.counters).allocate(bytes, requested, &self.elsewhere);
+        state.missed
+    }
+
+    /// Counts under the latch.
+    pub(super) fn count<T>(&self, count: impl FnOnce(&mut Counters, &Elsewhere) -> T) -> T {
+        count(&mut latch(&self.own.state).counters, &self.elsewhere)
+    }
+
+    /// Bytes in the cache.
+    pub(super) fn cached_bytes(&self) -> u64 {
+        latch(&self.own.state).cache.bytes()
     }
 
     /// Whether another thread is at the lane now.
@@ -374,11 +341,10 @@ impl Lane {
             return self.alloc_aside(bytes, requested);
         }
         if let Some(kept) = state.cache.pop(bytes) {
-            self.flows.served_by_cache(bytes, requested);
+            (state.counters).allocate(bytes, requested, &self.elsewhere);
             return Ok(Block::new(self, kept.id, kept.addr, bytes, requested));
         }
-        state.others += 1;
-        self.note_miss(bytes);
+        state.miss(bytes);
         drop(state);
         self.alloc_core(bytes, requested)
     }
@@ -396,7 +362,7 @@ impl Lane {
             self.enter();
         } else {
             // The capture has ended since the first look.
-            state.others += 1;
+            state.pending += 1;
             drop(state);
         }
         self.alloc_core(bytes, requested)
@@ -404,7 +370,7 @@ impl Lane {
 
     /// A block of `bytes` if the core has it without help from above.
     pub(super) fn try_alloc(&self, bytes: u64) -> Result<Option<Block>> {
-        latch(&self.own.state).others += 1;
+        latch(&self.own.state).pending += 1;
         let counted = Counted(self);
         let granted = self.shared.climb(self, bytes, bytes)?;
         Ok(granted.map(|(grant, _)| {
@@ -427,37 +393,21 @@ impl Lane {
     pub(super) fn set_captured(&self, captured: Option<Arc<Captured>>) -> Option<Arc<Captured>> {
         let mut state = latch(&self.own.state);
         state.aside = state.retired || captured.is_some();
-        self.show(&state);
         std::mem::replace(&mut state.captured, captured)
     }
 
-    /// Shows who allocates without the latch what the cache may have.
-    #[inline(always)]
-    pub(super) fn show(&self, state: &LaneState) {
-        let may_have = match state.aside {
-            true => u64::MAX,
-            false => state.cache.summary(),
-        };
-        self.own.may_have.set(may_have);
-    }
-
-    /// Puts a block into the cache, which has room.
-    #[inline(always)]
-    fn push(&self, state: &mut LaneState, block: Cached) {
-        state.cache.push(block);
-        // There is no room in a cache that is aside.
-        self.own.may_have.set(state.cache.summary());
-    }
-
-    /// A block of at least `requested` bytes from the core. It is counted already, so that the lane
-    /// cannot end while the core looks for it.
-    pub(crate) fn alloc_counted(&self, requested: u64) -> Result<Block> {
+    /// A block of at least `requested` bytes for a request that [`Lane::serve_kept`] noted as pending.
+    pub(crate) fn alloc_missed(&self, requested: u64) -> Result<Block> {
         self.alloc_core(size_class::rounded(requested, self.slot_most), requested)
     }
 
     /// A block of `bytes`, or where that is a slot and there is none, a block that holds it.
     fn alloc_core(&self, bytes: u64, requested: u64) -> Result<Block> {
         let counted = Counted(self);
+        if let Some(block) = self.take_ready_batch(bytes) {
+            self.settle(bytes, requested);
+            return Ok(counted.block(block.id, block.addr, bytes, requested));
+        }
         let (grant, bytes) = self.acquire(bytes, requested)?;
         let addr = self.shared.base + grant.offset;
         Ok(counted.block(grant.id, addr, bytes, requested))
@@ -481,7 +431,7 @@ impl Lane {
             drop(state);
             self.leave();
         } else {
-            state.others -= i64::from(!seeded!("failed-request-holds-its-lane"));
+            state.pending -= u64::from(!seeded!("failed-request-holds-its-lane"));
         }
     }
 
@@ -497,7 +447,7 @@ impl Lane {
             false => self.open_tick(),
         };
         let mut core = self.shared.core.lock();
-        self.flows.resized(before, after);
+        self.count(|counters, away| counters.resize(before, after, away));
         core.shrink(id, before.bytes - after.bytes, self.slot, tick);
     }
 
@@ -511,7 +461,7 @@ impl Lane {
         let same = before.bytes == after.bytes;
         let grown = same || core.grow(id, after.bytes - before.bytes, self.slot)?;
         if grown {
-            self.flows.resized(before, after);
+            self.count(|counters, away| counters.resize(before, after, away));
         }
         Ok(grown)
     }
@@ -530,8 +480,13 @@ impl Lane {
             drop(state);
             return self.free_by_core(self, block, requested);
         }
-        // The last touch of the lane: once this is let go, it may be retired and end.
-        self.keep(&mut state, block, requested);
+        let requested = match seeded!("rounded-bytes-counted-as-requested") {
+            true => block.bytes,
+            false => requested,
+        };
+        // The last touch of the lane: once the latch is let go, it may be retired and end.
+        state.counters.free(block.bytes, requested);
+        state.cache.push(block);
     }
 
     /// Takes back a block that was allocated on `home`, another lane of the pool. The caller holds
@@ -543,30 +498,12 @@ impl Lane {
             drop(state);
             return self.free_by_core(home, block, requested);
         }
-        self.keep_foreign(&mut state, home, block, requested);
+        home.elsewhere.add(block.bytes, requested);
+        state.cache.push(block);
         drop(state);
         if !seeded!("foreign-free-holds-its-lane") {
             home.leave();
         }
-    }
-
-    /// Counts a free of a block of `home`, another lane, and keeps the block in the cache.
-    #[inline]
-    fn keep_foreign(&self, state: &mut LaneState, home: &Self, block: Cached, requested: u64) {
-        self.count_away(state, home, block.bytes, requested);
-        self.flows.took_foreign(block.bytes);
-        self.push(state, block);
-    }
-
-    /// Counts a block of `home`, another lane, that is freed here, as one that `home` has no more.
-    #[inline]
-    fn count_away(&self, state: &mut LaneState, home: &Self, bytes: u64, requested: u64) {
-        let shared = &self.shared;
-        let away = (state.aways).of(&home.flows, |away| {
-            home.flows.add_away(away);
-            shared.counts.add_away(home.stream.timeline.uid, away);
-        });
-        away.add(bytes, requested);
     }
 
     /// Whether the cache may keep one more block: there is always room for one alone.
@@ -574,17 +511,6 @@ impl Lane {
     fn has_room(&self, state: &LaneState, bytes: u64) -> bool {
         let fits = state.cache.bytes() + bytes <= self.cache_bytes || state.cache.is_empty();
         fits && !state.cache.is_full() && !state.aside
-    }
-
-    /// Counts a free and keeps the block in the cache.
-    #[inline(always)]
-    fn keep(&self, state: &mut LaneState, block: Cached, requested: u64) {
-        let requested = match seeded!("rounded-bytes-counted-as-requested") {
-            true => block.bytes,
-            false => requested,
-        };
-        self.flows.kept_in_cache(block.bytes, requested);
-        self.push(state, block);
     }
 
     /// Frees a block of `home` where the cache is full, which is emptied first, or the lane is
@@ -598,142 +524,64 @@ impl Lane {
         }
         let shared = Arc::clone(&self.shared);
         let mut core = shared.core.lock();
-        if home.slot == self.slot || !self.bundle(block.bytes, &mut core) {
+        if home.slot == self.slot || !self.hand_over(block.bytes, &mut core) {
             self.drain(&mut core);
         }
         let mut state = latch(&self.own.state);
         let at_home = std::ptr::eq(self, home);
+        // A retired lane counted on each of its blocks, one in use only on those freed elsewhere.
+        let leaves = !at_home || state.retired;
+        match at_home {
+            true => state.counters.free(block.bytes, requested),
+            false => home.elsewhere.add(block.bytes, requested),
+        }
         if self.has_room(&state, block.bytes) {
-            if at_home {
-                self.keep(&mut state, block, requested);
-            } else {
-                self.keep_foreign(&mut state, home, block, requested);
-            }
-            drop(state);
-            // As for a request: what the driver refuses is offered again next time.
-            let _ = core.ease();
-            drop(core);
-            if !at_home {
-                home.leave();
-            }
-            return;
-        }
-        if at_home {
-            self.flows.given_to_core(block.bytes, requested);
+            state.cache.push(block);
         } else {
-            self.count_away(&mut state, home, block.bytes, requested);
+            core.active.sub(block.bytes);
+            core.give_block(&block, self.slot, block.tick);
         }
-        core.active.sub(block.bytes);
-        core.give_block(&block, self.slot, block.tick);
-        // Only a retired lane counts each of its blocks; one in use counts those freed here.
-        let counted = at_home && !state.retired;
-        state.others -= i64::from(counted);
         drop(state);
+        // As for a request: what the driver refuses is offered again next time.
         let _ = core.ease();
         drop(core);
-        if !counted {
+        if leaves {
             home.leave();
         }
     }
 
-    /// A block of exactly `bytes` from the cache of one of `lanes`, behind a wait for its stream;
-    /// more of the same size come along into this lane's cache, so that one wait serves many.
-    ///
-    /// Under the core's lock, so that no free memory is out of the sight of a request meanwhile.
-    pub(crate) fn take_over(
-        &self,
-        lanes: &[Arc<Self>],
-        bytes: u64,
-        core: &mut Core,
-    ) -> Result<Option<Grant>> {
-        for other in lanes {
-            let newest = latch(&other.own.state).cache.newest(bytes);
-            let Some(tick) = newest.filter(|_| !std::ptr::eq(&**other, self)) else {
-                continue;
-            };
-            // Their order is asked for before anything is taken, so a failure changes nothing; and
-            // without their latch, since the driver may take its time.
-            let same = other.slot == self.slot;
-            let waited = !same
-                && !seeded!("taken-over-without-a-wait")
-                && self.timeline.wait_for(&other.timeline, tick)?;
-            // What was freed meanwhile, or read its tick later, the wait does not cover.
-            let all = same || seeded!("taken-over-with-what-was-freed-meanwhile");
-            let until = if all { u64::MAX } else { tick };
-            let mut taken = std::mem::take(&mut core.taken_over);
-            (latch(&other.own.state).cache).pop_until(bytes, until, TAKEN_OVER, &mut taken);
-            let mut left = [0; 2];
-            left[class(bytes)] = bytes * taken.len() as u64;
-            other.flows.left_cache(left);
-            core.active.sub_all(left);
-            let grant = self.take_in(&mut taken, core);
-            core.taken_over = taken;
-            core.steps.waits += u64::from(waited);
-            if grant.is_some() {
-                self.count_taken_over(bytes, other.slot, waited, core);
-                return Ok(grant);
-            }
+    /// A block of `bytes` that is ready for the lane's stream, from a hole: the ladder's first step.
+    pub(crate) fn take_ready(&self, bytes: u64, core: &mut Core) -> Result<Option<Grant>> {
+        if !is_slot(bytes) {
+            self.drain_large(core);
         }
-        Ok(None)
+        core.take_ready_of(self.slot, bytes)
     }
 
-    /// Counts a request of `bytes` served by what was in the cache of a lane of `slot`.
-    pub(super) fn count_taken_over(
-        &self,
-        bytes: u64,
-        slot: StreamIndex,
-        waited: bool,
-        core: &mut Core,
-    ) {
-        let (steps, told) = (&mut core.steps, &mut core.told);
-        if slot == self.slot {
-            steps.own_stream += 1;
-            told.note(Told::OwnStream(bytes));
-        } else if waited {
-            steps.stream_wait += 1;
-            told.note(Told::StreamWait(bytes));
-        } else {
-            steps.ready_elsewhere += 1;
-            told.note(Told::ReadyElsewhere(bytes));
-        }
-    }
-
-    /// The first of the blocks `taken` from another cache; the others go into this one. The lane's
-    /// stream runs behind all of them.
-    pub(super) fn take_in(&self, taken: &mut Vec<Cached>, core: &mut Core) -> Option<Grant> {
-        let mut blocks = taken.drain(..);
-        let first = blocks.next()?;
-        self.put_in(blocks, core);
-        Some(Grant {
-            id: first.id,
-            offset: first.addr - self.shared.base,
-        })
-    }
-
-    /// Puts blocks that the lane's stream runs behind into the cache, as far as there is room.
-    fn put_in(&self, blocks: impl Iterator<Item = Cached>, core: &mut Core) {
+    /// Moves blocks that the lane's stream runs behind into the cache, as far as there is room.
+    pub(super) fn keep_blocks(&self, blocks: &mut Vec<Cached>) {
         let tick = self.open_tick();
         let mut state = latch(&self.own.state);
-        for block in blocks {
-            if self.has_room(&state, block.bytes) {
-                core.active.add(block.bytes);
-                self.flows.came_to_cache(block.bytes);
-                self.push(&mut state, Cached { tick, ..block });
-            } else {
-                core.give_block(&block, self.slot, tick);
-            }
+        while let Some(block) = blocks.pop_if(|block| self.has_room(&state, block.bytes)) {
+            state.cache.push(Cached { tick, ..block });
         }
     }
 
-    /// Puts a few more blocks of a size that is asked for again and again into the cache, from the
-    /// hole behind the one granted, if that is ready. Takes nothing else that is free, and whoever
-    /// looks for memory beyond holes gets it back from the cache.
-    #[inline]
-    pub(crate) fn take_ahead(&self, grant: Grant, bytes: u64, core: &mut Core) {
-        let in_a_row = self.own.in_a_row.get();
-        if in_a_row >= IN_A_ROW && self.own.missed.get() == bytes {
-            self.take_more(grant, bytes, in_a_row, core);
+    /// Moves up to as many blocks of `bytes` as a batch has out of the cache; none of fewer than
+    /// `least`.
+    pub(super) fn give_blocks(&self, bytes: u64, least: usize, blocks: &mut Vec<Cached>) {
+        let mut state = latch(&self.own.state);
+        state.cache.pop_many(bytes, MOST, blocks);
+        if blocks.len() < least {
+            blocks.drain(..).rev().for_each(|it| state.cache.push(it));
         }
+    }
+
+    /// Moves all blocks, or the `large` ones, out of the cache.
+    pub(super) fn give_all(&self, large: bool, blocks: &mut Vec<Cached>) {
+        let mut state = latch(&self.own.state);
+        let words = if large { LARGE_WORDS } else { ALL_WORDS };
+        state.cache.drain(words, |block| blocks.push(block));
     }
 
     #[cold]
@@ -743,18 +591,21 @@ impl Lane {
         if most == 0 || most * bytes > self.cache_bytes {
             return;
         }
-        core.bundles.ask(bytes);
-        if latch(&self.own.state).cache.newest(bytes).is_some() {
+        self.shared.transfer.want(bytes);
+        if latch(&self.own.state).cache.has(bytes) {
             return;
         }
-        let mut taken = std::mem::take(&mut core.taken_over);
+        let mut taken = std::mem::take(&mut core.on_the_way);
         if is_slot(bytes) {
             core.take_slots(grant, self.slot, most, &mut taken);
         } else {
             core.take_behind(grant.id, bytes, self.slot, most, &mut taken);
         }
-        self.put_in(taken.drain(..), core);
-        core.taken_over = taken;
+        taken.iter().for_each(|block| core.active.add(block.bytes));
+        taken.reverse();
+        self.keep_blocks(&mut taken);
+        core.give_all(self.slot, &mut taken);
+        core.on_the_way = taken;
     }
 
     /// Shows all blocks in the cache.
@@ -766,14 +617,14 @@ impl Lane {
     pub(crate) fn retire(&self, core: &mut Core) {
         let mut state = latch(&self.own.state);
         state.aside = true;
-        self.show(&state);
         if std::mem::replace(&mut state.retired, true) {
             return;
         }
-        let out = state.others + self.own.unlatched.get() as i64 + self.flows.served_less_kept();
+        let out = state.counters.blocks() + state.pending as i64;
         // Counts that others make from here on go to `outstanding`.
         drop(state);
         self.drain(core);
+        self.drain_batches(core);
         if self.outstanding.retire(out) {
             self.end();
         }
@@ -787,10 +638,11 @@ impl Lane {
         }
     }
 
-    /// Gives up the lane's hold on itself.
+    /// Has the pool hold the lane no longer.
     fn end(&self) {
-        // SAFETY: `new` forgot one count, and `outstanding` reaches zero once after `retire`.
-        unsafe { Arc::decrement_strong_count(std::ptr::from_ref(self)) };
+        let held = self.shared.counts.end(self);
+        // Behind the ledger's lock: the pool may go with its last lane.
+        drop(held);
     }
 }
 

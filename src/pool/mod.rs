@@ -1,28 +1,22 @@
 //! The stream-ordered pool.
 //!
 //! See [`Pool`] for what it does and the modules for how: `cache`, `lane` and `seats` are a stream's
-//! own side, `bundles` what goes from one to another, `crate::heap` the pure bookkeeping of addresses,
+//! own side, `transfer` what goes from one to another, `crate::heap` the pure bookkeeping of addresses,
 //! `core`, `ends`, `mapping` and `grow` the steps by which a request finds memory, `shared` what ties
 //! them together.
 
-mod active;
 mod block;
-mod board;
 mod buf;
-mod bundles;
 mod cache;
 mod config;
+mod copies;
 mod core;
-mod drain;
 mod ends;
-mod figures;
-mod flows;
 mod grow;
 mod kernel;
 mod lane;
 mod mapping;
 mod outstanding;
-mod posted;
 mod private;
 mod runs;
 mod seats;
@@ -30,16 +24,14 @@ mod shared;
 mod slabs;
 mod snapshot;
 mod stats;
-mod summary;
-mod tally;
 mod told;
 mod track;
+mod transfer;
+mod typed;
 mod view;
 
 use std::fmt;
 use std::sync::Arc;
-
-use bytemuck::Pod;
 
 pub use block::Block;
 pub use buf::PoolBuf;
@@ -53,12 +45,14 @@ pub use view::{Rows, RowsMut, View, ViewMut};
 use crate::device::{Device, Stream};
 use crate::error::{Error, OutOfMemory, Result};
 use crate::heap::size_class;
-use lane::{COUNTED, Lane, LanePtr};
+use lane::{Lane, LanePtr, MISSED};
 
 pub(crate) use self::core::Core;
 pub(crate) use crate::heap::UNIT;
+pub(crate) use copies::same_len;
 pub(crate) use runs::Run;
 pub(crate) use shared::{Attached, Shared};
+pub(crate) use typed::bytes_of;
 
 /// What a step of the out-of-memory ladder did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,12 +109,6 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.close();
     }
-}
-
-/// Bytes of `len` elements of `T`.
-fn bytes_of<T>(len: usize) -> Result<u64> {
-    let bytes = (len as u64).checked_mul(size_of::<T>() as u64);
-    bytes.ok_or_else(|| Error::invalid("len", format!("{len} elements overflow the address space")))
 }
 
 impl Pool {
@@ -190,7 +178,7 @@ impl Pool {
     /// [`Error::OutOfMemory`] when every step of the ladder failed; what the driver said.
     #[inline(always)]
     pub fn alloc(&self, stream: &Stream, bytes: u64) -> Result<Block> {
-        let mut counted = None;
+        let mut missed = None;
         if !self.handle.tracks
             && let Some(lane) = self.remembered_lane(stream)
         {
@@ -204,64 +192,27 @@ impl Pool {
                     bytes,
                 ));
             }
-            counted = (id == COUNTED).then_some(lane);
+            missed = (id == MISSED).then_some(lane);
         }
         // Taken apart, so that a block served above need not pass through memory to meet this one.
-        match self.alloc_slowly(stream, bytes, counted) {
+        match self.alloc_slowly(stream, bytes, missed) {
             Ok(block) => Ok(block),
             Err(error) => Err(error),
         }
     }
 
-    /// What the cache does not serve; `counted` is the lane where the block is counted already.
+    /// What the cache does not serve; `missed` is the lane that has looked already.
     #[cold]
     #[inline(never)]
-    fn alloc_slowly(&self, stream: &Stream, bytes: u64, counted: Option<&Lane>) -> Result<Block> {
-        if let Some(lane) = counted {
-            return lane.alloc_counted(bytes);
+    fn alloc_slowly(&self, stream: &Stream, bytes: u64, missed: Option<&Lane>) -> Result<Block> {
+        if let Some(lane) = missed {
+            return lane.alloc_missed(bytes);
         }
         let mut block = self.lane(stream)?.alloc(bytes)?;
         if let Some(tracker) = &self.shared().tracker {
             tracker.enter(&mut block);
         }
         Ok(block)
-    }
-
-    /// A block for `len` elements of `T` that is no slot of a slab, and so may be moved and resized.
-    pub(crate) fn alloc_apart<T: Pod>(&self, stream: &Stream, len: usize) -> Result<Block> {
-        let mut block = self.lane(stream)?.alloc_block(bytes_of::<T>(len)?)?;
-        if let Some(tracker) = &self.shared().tracker {
-            tracker.enter(&mut block);
-        }
-        Ok(block)
-    }
-
-    /// Allocates a buffer of `len` elements of `T` on `stream`, aligned for `T` up to 256 bytes.
-    ///
-    /// # Errors
-    /// As [`Pool::alloc`]; [`Error::Invalid`] for a length whose bytes overflow.
-    pub fn alloc_typed<T: Pod>(&self, stream: &Stream, len: usize) -> Result<PoolBuf<T>> {
-        Ok(PoolBuf::new(self.alloc(stream, bytes_of::<T>(len)?)?, len))
-    }
-
-    /// Allocates a buffer of `len` elements of `T` on `stream` with room for at least `room` bytes,
-    /// so that it can be converted to a wider type in place.
-    ///
-    /// # Errors
-    /// As [`Pool::alloc_typed`]; [`Error::Invalid`] for room that does not hold the elements.
-    pub fn alloc_typed_with_room<T: Pod>(
-        &self,
-        stream: &Stream,
-        len: usize,
-        room: u64,
-    ) -> Result<PoolBuf<T>> {
-        let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
-        if room < bytes || len == 0 {
-            let why =
-                format!("{room} bytes do not hold {len} elements of {bytes} bytes: ask for more");
-            return Err(Error::invalid("room", why));
-        }
-        Ok(PoolBuf::new(self.alloc(stream, room)?, len))
     }
 
     /// Gives idle memory back to the device, keeping at least `keep` bytes; gives the bytes
@@ -286,6 +237,12 @@ impl Pool {
     /// A pool that holds more keeps it until it is trimmed.
     pub fn set_limit(&self, limit: Option<u64>) {
         self.shared().core.lock().config.limit = limit;
+    }
+
+    /// The most physical bytes the pool may hold; `None` for as much as the device gives.
+    #[must_use]
+    pub fn limit(&self) -> Option<u64> {
+        self.shared().core.lock().config.limit
     }
 
     /// Changes the physical bytes above which idle memory is given back; `None` to keep it. Memory
@@ -323,8 +280,7 @@ impl Pool {
     }
 
     /// The pool's figures: with [`PoolStats`] everything that is counted, by size class and stream.
-    /// Takes no lock that an allocation waits for; costs a few hundred loads, and as many for each
-    /// stream.
+    /// Costs some microseconds, in which allocations wait for the reader no longer than for each other.
     #[doc(alias = "memory_stats")]
     #[doc(alias = "memory_summary")]
     #[doc(alias = "memory_allocated")]
@@ -348,9 +304,7 @@ impl Pool {
     /// # Errors
     /// What is wrong, in words.
     pub fn check_invariants(&self) -> std::result::Result<(), String> {
-        let mut core = self.shared().core.lock();
-        core.walked.asked = true;
-        core.check()
+        self.shared().core.lock().check()
     }
 }
 

@@ -44,7 +44,7 @@ mod models {
     use loom::thread;
 
     use super::Outstanding;
-    use crate::pool::tally::Tally;
+    use crate::pool::stats::counters::{Elsewhere, Sums};
 
     /// Two blocks are freed elsewhere while the lane is retired by a third thread.
     #[test]
@@ -74,20 +74,27 @@ mod models {
         });
     }
 
+    /// Two blocks are freed elsewhere, each counted before it is let go.
     #[test]
-    fn a_tally_that_one_thread_writes_is_read_whole_and_never_goes_back() {
+    fn whoever_ends_a_lane_sees_what_was_counted_of_all_its_blocks() {
         loom::model(|| {
-            let tally = Arc::new(Tally::default());
-            let its = Arc::clone(&tally);
-            let writer = thread::spawn(move || {
-                its.add(3);
-                its.add(4);
-            });
-            let (first, second) = (tally.get(), tally.get());
-            assert!([0, 3, 7].contains(&first) && [0, 3, 7].contains(&second));
-            assert!(first <= second);
-            writer.join().unwrap();
-            assert_eq!(tally.get(), 7);
+            let lane = Arc::new((Outstanding::new(), Elsewhere::new()));
+            let end = |lane: &(Outstanding, Elsewhere), last: bool| {
+                if last {
+                    assert_eq!(lane.1.sums()[0], Sums::block(300, 200) + Sums::block(0, 0));
+                }
+            };
+            let frees: Vec<_> = [(100, 50), (200, 150)]
+                .map(|(bytes, requested)| {
+                    let lane = Arc::clone(&lane);
+                    thread::spawn(move || {
+                        lane.1.add(bytes, requested);
+                        end(&lane, lane.0.leave());
+                    })
+                })
+                .into();
+            end(&lane, lane.0.retire(2));
+            frees.into_iter().for_each(|free| free.join().unwrap());
         });
     }
 }

@@ -18,7 +18,7 @@ use super::block::Block;
 use super::cache::Cached;
 use super::lane::Lane;
 use super::shared::Shared;
-use super::tally::Sums;
+use super::stats::counters::Sums;
 use crate::device::{Addr, Kept, Recorder, Stream, Timeline, lock};
 use crate::error::{Error, Result};
 use crate::heap::NONE;
@@ -323,7 +323,7 @@ impl Captured {
             {
                 let mut parts = lock(&private.parts);
                 if let Some(addr) = parts.take(bytes) {
-                    lane.flows.served_by_core(bytes, requested);
+                    lane.count(|counters, away| counters.allocate(bytes, requested, away));
                     lane.enter();
                     return Ok(Block::new(lane, NONE, addr, bytes, requested));
                 }
@@ -356,9 +356,6 @@ impl Lane {
         }
         let private = Arc::new(Private::new(recorder));
         let lane = Self::new_private(self, private);
-        self.shared
-            .counts
-            .add(self.stream.timeline.uid, &lane.flows);
         let captured = Captured {
             recorder: Arc::clone(recorder),
             lane: Arc::clone(&lane),
@@ -410,7 +407,7 @@ impl Lane {
         }
         let gone = {
             let mut parts = lock(&private.parts);
-            self.flows.given_to_core(block.bytes, requested);
+            self.count(|counters, _| counters.free(block.bytes, requested));
             parts.give(block.addr, again)
         };
         if let Some(segment) = gone {
@@ -425,7 +422,7 @@ impl Lane {
         let _parts = lock(&private.parts);
         let in_place = before.bytes == after.bytes;
         if in_place {
-            self.flows.resized(before, after);
+            self.count(|counters, away| counters.resize(before, after, away));
         }
         in_place
     }
@@ -435,7 +432,7 @@ impl Lane {
         let again = self.stream.timeline.recorder();
         let again = again.is_some_and(|capture| Arc::ptr_eq(&capture, &private.recorder));
         let mut parts = lock(&private.parts);
-        self.flows.resized(before, after);
+        self.count(|counters, away| counters.resize(before, after, away));
         if again {
             let (bytes, state) = (after.bytes, State::Taken);
             parts.parts.insert(addr, Part { bytes, state });

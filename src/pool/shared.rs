@@ -7,12 +7,12 @@ use std::sync::{Arc, OnceLock};
 
 use super::block::Block;
 use super::core::Core;
-use super::figures::Counts;
 use super::lane::{Lane, SlotHold};
-use super::posted::{CoreGuard, CoreLock};
 use super::seats::Lanes;
+use super::stats::report::Ledger;
 use super::told::Told;
 use super::track::Tracker;
+use super::transfer::Transfer;
 use super::{PoolConfig, Pressure, Relief};
 use crate::device::{Device, Recorder, Stream, StreamWatcher, beside, lock};
 use crate::error::{Error, OutOfMemory, Result};
@@ -20,7 +20,10 @@ use crate::heap::Grant;
 use crate::heap::StreamIndex;
 use crate::heap::size_class::{self, is_slot};
 use crate::seeded::seeded;
-use crate::sync::{AtomicU64, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::sync::{
+    AtomicU64, Latch, LatchGuard, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, latch,
+    latch_mut,
+};
 
 /// A step above the core: frees or moves memory, and says whether it may have helped.
 pub(crate) type ReliefStep = Arc<dyn Fn(&Pressure) -> Relief + Send + Sync>;
@@ -77,6 +80,19 @@ pub(crate) trait Attached: std::any::Any + Send + Sync {
     fn pool_closed(&self);
 }
 
+/// The core behind its lock.
+pub(crate) struct CoreLock(Latch<Core>);
+
+/// The core's lock held.
+pub(crate) type CoreGuard<'l> = LatchGuard<'l, Core>;
+
+impl CoreLock {
+    #[inline]
+    pub(crate) fn lock(&self) -> CoreGuard<'_> {
+        latch(&self.0)
+    }
+}
+
 /// See the module documentation.
 pub(crate) struct Shared {
     pub(crate) uid: u64,
@@ -88,6 +104,7 @@ pub(crate) struct Shared {
     /// Of a pool that tracks its blocks.
     pub(crate) tracker: Option<Arc<Tracker>>,
     pub(crate) core: CoreLock,
+    pub(super) transfer: Transfer,
     lanes: RwLock<Lanes>,
     /// What a layer above keeps with the pool.
     attached: OnceLock<Arc<dyn Attached>>,
@@ -102,7 +119,7 @@ pub(crate) struct Shared {
     pub(crate) overhead: crate::device::Overhead,
     /// Bytes in segments of private memory.
     pub(super) graph_bytes: AtomicU64,
-    pub(super) counts: Counts,
+    pub(super) counts: Ledger,
 }
 
 impl Shared {
@@ -111,6 +128,7 @@ impl Shared {
         let cache_bytes = config.cache_bytes;
         let slot_most = if config.slabs { size_class::MOST } else { 0 };
         let tracker = config.track.then(|| Tracker::new(config.backtraces));
+        let transfer = Transfer::new(config.reuse.opportunistic);
         let core = Core::new(device, config)?;
         Ok(Self {
             uid: NEXT_UID.fetch_add(1, Ordering::Relaxed),
@@ -119,7 +137,8 @@ impl Shared {
             cache_bytes,
             slot_most,
             tracker,
-            core: CoreLock::new(core),
+            core: CoreLock(Latch::new(core)),
+            transfer,
             lanes: RwLock::default(),
             attached: OnceLock::new(),
             relief: Mutex::default(),
@@ -128,7 +147,7 @@ impl Shared {
             retries: AtomicU64::new(0),
             overhead: Default::default(),
             graph_bytes: AtomicU64::new(0),
-            counts: Counts::new(),
+            counts: Ledger::default(),
         })
     }
 
@@ -193,10 +212,6 @@ impl Shared {
         hold: &Arc<SlotHold>,
     ) -> Arc<Lane> {
         let lane = Lane::new(self, stream.core(), slot, hold);
-        if !stream.core().gate {
-            // A gate's blocks hold what others allocate, which is counted there.
-            self.counts.add(stream.id(), &lane.flows);
-        }
         // The pool watches the stream by now: a capture that this does not see finds the lane.
         if let Some(recorder) = stream.recorder() {
             lane.route(Some(&recorder));
@@ -239,20 +254,26 @@ impl Shared {
     pub(crate) fn look<T>(&self, see: impl FnOnce(&Core, &HashSet<u64>) -> T) -> T {
         let lanes = self.all_lanes();
         let core = self.core.lock();
-        let cached = core.cached_extents(&lanes);
+        let mut cached = HashSet::new();
+        self.each_cached(&lanes, |block| {
+            // A slot is a part of an extent.
+            if !is_slot(block.bytes) {
+                cached.insert(block.addr - self.base);
+            }
+        });
         see(&core, &cached)
     }
 
     /// Empties the caches of all streams into the arena.
     pub(crate) fn drain_all(&self) {
-        self.lock_drained();
+        drop(self.lock_drained());
     }
 
     /// The core, with the caches of all streams emptied into it.
     pub(crate) fn lock_drained(&self) -> CoreGuard<'_> {
         let lanes = self.all_lanes();
         let mut core = self.core.lock();
-        drain_all(&lanes, &mut core);
+        self.drain(&lanes, &mut core);
         core
     }
 
@@ -339,8 +360,7 @@ impl Shared {
         moves_first: bool,
     ) -> Result<Climbed> {
         let served = |grant: Grant, core: &mut Core| {
-            lane.count_served(bytes, requested, core);
-            lane.take_ahead(grant, bytes, core);
+            lane.served(grant, bytes, requested, core);
             Ok(Climbed::Served(grant, core.is_over_soft_limit()))
         };
         let (mut core, grant) = self.climb_caches(lane, bytes)?;
@@ -397,7 +417,10 @@ impl Shared {
             grant = lane.take_over(&siblings, bytes, &mut core)?;
         }
         if grant.is_none() && core.poll(lane.slot)? {
-            grant = lane.take_ready(bytes, &mut core)?;
+            grant = lane.take_over(&[], bytes, &mut core)?;
+            if grant.is_none() {
+                grant = lane.take_ready(bytes, &mut core)?;
+            }
         }
         if grant.is_none() {
             grant = core.take_overlapping_of(lane.slot, bytes)?;
@@ -410,12 +433,9 @@ impl Shared {
         let lanes = self.all_lanes();
         let mut core = self.core.lock();
         if core.config.reuse.device_wait {
-            grant = lane.take_waiting_bundle(bytes, &mut core)?;
-            if grant.is_none() {
-                grant = lane.take_over(&lanes, bytes, &mut core)?;
-            }
+            grant = lane.take_over(&lanes, bytes, &mut core)?;
         }
-        if grant.is_none() && drain_all(&lanes, &mut core) {
+        if grant.is_none() && self.drain(&lanes, &mut core) {
             core.steps.drain += 1;
             core.told.note(Told::Drain(bytes));
         }
@@ -449,8 +469,7 @@ impl Shared {
         requested: u64,
     ) -> Result<Option<(Grant, bool)>> {
         let served = |grant: Grant, core: &mut Core| {
-            lane.count_served(bytes, requested, core);
-            lane.take_ahead(grant, bytes, core);
+            lane.served(grant, bytes, requested, core);
             Ok(Some((grant, core.is_over_soft_limit())))
         };
         let (mut core, grant) = self.climb_caches(lane, bytes)?;
@@ -484,6 +503,7 @@ impl Shared {
     /// The figures of an error for a request of `bytes`.
     fn figures(&self, bytes: u64) -> OutOfMemory {
         let holders = self.leak_report().holders();
+        let after_compaction = self.snapshot().after_compaction();
         let core = self.core.lock();
         let (live, _) = core.extents.taken();
         OutOfMemory {
@@ -494,7 +514,7 @@ impl Shared {
             limit: core.limit(),
             device_free: self.device.backend().free_bytes().ok(),
             largest_hole: core.extents.largest_hole(),
-            after_compaction: core.after_compaction(),
+            after_compaction,
             holders,
         }
     }
@@ -536,7 +556,7 @@ impl Drop for Shared {
     /// Waits for the work that still uses the pool's free memory, which is then unmapped. Failures
     /// are passed over: a device that cannot say when work is done will not run it either.
     fn drop(&mut self) {
-        let (arena, ticks) = self.core.get_mut().take_apart();
+        let (arena, ticks) = latch_mut(&mut self.core.0).take_apart();
         beside(move || {
             for (timeline, tick) in &ticks {
                 let _ = timeline.sync_to(*tick);
@@ -569,9 +589,4 @@ impl StreamWatcher for Shared {
             lane.route(recorder);
         }
     }
-}
-
-/// Empties the lanes' caches into the core; whether there was anything.
-fn drain_all(lanes: &[Arc<Lane>], core: &mut Core) -> bool {
-    lanes.iter().fold(false, |any, lane| lane.drain(core) | any)
 }

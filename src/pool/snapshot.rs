@@ -5,13 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::Pool;
-use super::cache::Cached;
 use super::core::Core;
 use super::lane::Lane;
 use super::shared::Shared;
 use crate::device::Addr;
 use crate::error::Bytes;
-use crate::heap::size_class::is_slot;
 use crate::heap::slab::SlotSeen;
 use crate::heap::{Extent, State};
 
@@ -89,6 +87,22 @@ impl Snapshot {
         pieces.map(|piece| piece.bytes).sum()
     }
 
+    /// Bytes of the largest hole if every movable block between fixed ones were moved together.
+    #[must_use]
+    pub fn after_compaction(&self) -> u64 {
+        let (mut largest, mut run, mut end) = (0, 0, 0);
+        for piece in &self.pieces {
+            let is_hole = piece.state == PieceState::Hole;
+            if piece.addr != end || !(is_hole || piece.movable) {
+                run = 0;
+            }
+            run += if is_hole { piece.bytes } else { 0 };
+            end = piece.addr + piece.bytes;
+            largest = largest.max(run);
+        }
+        largest
+    }
+
     /// The snapshot as JSON: `{"reserved": .., "pieces": [{"addr": .., "bytes": .., "state": ..,
     /// "stream": .., "tag": .., "movable": ..}, ..]}`, bytes and addresses as numbers.
     #[cfg(feature = "cli")]
@@ -132,31 +146,6 @@ impl fmt::Display for Snapshot {
 }
 
 impl Core {
-    /// Where the blocks are that count as cached.
-    pub(super) fn cached(&self, lanes: &[Arc<Lane>]) -> HashSet<Addr> {
-        let bundled = self.bundles.blocks().map(|block| block.addr);
-        let mut cached: HashSet<Addr> = bundled.collect();
-        for lane in lanes {
-            lane.each_cached(|block| _ = cached.insert(block.addr));
-        }
-        cached
-    }
-
-    /// Offsets of the extents that are blocks in caches.
-    pub(super) fn cached_extents(&self, lanes: &[Arc<Lane>]) -> HashSet<u64> {
-        let base = self.arena.base();
-        let mut cached = HashSet::new();
-        let mut see = |block: &Cached| {
-            // A slot is a part of an extent.
-            if !is_slot(block.bytes) {
-                cached.insert(block.addr - base);
-            }
-        };
-        self.bundles.blocks().for_each(&mut see);
-        lanes.iter().for_each(|lane| lane.each_cached(&mut see));
-        cached
-    }
-
     /// Whether the extent was allocated or freed on a gate: as a block it is a graph's segment.
     pub(super) fn is_graphs(&self, extent: &Extent) -> bool {
         let stream = self.streams[extent.slot as usize].as_ref();
@@ -166,8 +155,15 @@ impl Core {
 }
 
 impl Shared {
+    /// Where the blocks in caches are. The caller holds the core's lock.
+    pub(super) fn cached(&self, lanes: &[Arc<Lane>]) -> HashSet<Addr> {
+        let mut cached = HashSet::new();
+        self.each_cached(lanes, |block| _ = cached.insert(block.addr));
+        cached
+    }
+
     /// See [`Pool::snapshot`].
-    fn snapshot(&self) -> Snapshot {
+    pub(super) fn snapshot(&self) -> Snapshot {
         let tags: HashMap<Addr, &'static str> = match &self.tracker {
             Some(_) => {
                 let blocks = self.leak_report().blocks.into_iter();
@@ -176,9 +172,8 @@ impl Shared {
             None => HashMap::new(),
         };
         let lanes = self.all_lanes();
-        let mut core = self.core.lock();
-        core.walked.asked = true;
-        let cached = core.cached(&lanes);
+        let core = self.core.lock();
+        let cached = self.cached(&lanes);
         let slabs = core.slabs.by_extent();
         let slot = |slot: SlotSeen| {
             let addr = self.base + slot.offset;

@@ -64,6 +64,15 @@ impl Shared {
     #[cfg(not(feature = "tracing"))]
     #[inline(always)]
     pub(crate) fn tell(&self) {}
+
+    /// Tells of a step that was taken without the lock.
+    #[inline]
+    pub(crate) fn tell_of(&self, step: Told) {
+        #[cfg(feature = "tracing")]
+        step.tell(self.uid);
+        #[cfg(not(feature = "tracing"))]
+        let _ = step;
+    }
 }
 
 #[cfg(feature = "tracing")]

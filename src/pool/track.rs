@@ -221,7 +221,7 @@ impl Shared {
         }
         let lanes = self.all_lanes();
         let core = self.core.lock();
-        let cached = core.cached(&lanes);
+        let cached = self.cached(&lanes);
         let uid = |slot: u32| {
             let state = core.streams[slot as usize].as_ref();
             state.map_or(0, |state| state.timeline.uid)

@@ -6,14 +6,16 @@
 //! device address, whose order is the caller's.
 
 use std::marker::PhantomData;
+use std::ops::{Bound, RangeBounds};
 
 use bytemuck::Pod;
 
+use super::PoolBuf;
 use crate::device::{Addr, Place, Use};
 use crate::error::{Error, Result};
 
 /// Checks that `len` elements of `T` at `addr` are a range of aligned addresses.
-fn check<T>(addr: Addr, len: u64) -> Result<()> {
+fn check<T>(addr: Addr, len: usize) -> Result<()> {
     let align = align_of::<T>() as u64;
     if !addr.is_multiple_of(align) {
         return Err(Error::invalid(
@@ -21,7 +23,7 @@ fn check<T>(addr: Addr, len: u64) -> Result<()> {
             format!("{addr:#x} is not a multiple of {align}, the element's alignment"),
         ));
     }
-    match len
+    match (len as u64)
         .checked_mul(size_of::<T>() as u64)
         .and_then(|bytes| addr.checked_add(bytes))
     {
@@ -33,13 +35,35 @@ fn check<T>(addr: Addr, len: u64) -> Result<()> {
     }
 }
 
+/// First element of `range`, and the one behind its last, within `len` elements.
+fn bounds(range: &impl RangeBounds<usize>, len: usize) -> Result<(usize, usize)> {
+    let from = match range.start_bound() {
+        Bound::Included(&from) => Some(from),
+        Bound::Excluded(&before) => before.checked_add(1),
+        Bound::Unbounded => Some(0),
+    };
+    let to = match range.end_bound() {
+        Bound::Included(&last) => last.checked_add(1),
+        Bound::Excluded(&to) => Some(to),
+        Bound::Unbounded => Some(len),
+    };
+    match (from, to) {
+        (Some(from), Some(to)) if from <= to && to <= len => Ok((from, to)),
+        _ => {
+            let (start, end) = (range.start_bound(), range.end_bound());
+            let why = format!("from {start:?} to {end:?} is not within 0..{len}");
+            Err(Error::invalid("range", why))
+        }
+    }
+}
+
 macro_rules! view {
-    ($(#[$doc:meta])* $name:ident, $borrow:ty, $writes:literal, $duty:literal) => {
+    ($(#[$doc:meta])* $name:ident, $borrow:ty, $writes:literal, $slice:literal, $split:literal, $duty:literal) => {
         $(#[$doc])*
         #[derive(Debug)]
         pub struct $name<'a, T> {
             addr: Addr,
-            len: u64,
+            len: usize,
             /// `None` for memory that the caller orders.
             place: Option<Place<'a>>,
             borrow: PhantomData<$borrow>,
@@ -47,7 +71,7 @@ macro_rules! view {
 
         impl<'a, T: Pod> $name<'a, T> {
             /// The `len` elements at `addr`, which lie at `place` in a buffer.
-            pub(crate) fn new(addr: Addr, len: u64, place: Place<'a>) -> Self {
+            pub(crate) fn new(addr: Addr, len: usize, place: Place<'a>) -> Self {
                 Self { addr, len, place: Some(place), borrow: PhantomData }
             }
 
@@ -66,7 +90,7 @@ macro_rules! view {
             #[doc = $duty]
             /// - The same until all work queued with the view is done, which may be after the view
             ///   is gone.
-            pub unsafe fn from_raw(addr: Addr, len: u64) -> Result<Self> {
+            pub unsafe fn from_raw(addr: Addr, len: usize) -> Result<Self> {
                 check::<T>(addr, len)?;
                 Ok(Self { addr, len, place: None, borrow: PhantomData })
             }
@@ -79,7 +103,7 @@ macro_rules! view {
 
             /// Elements.
             #[must_use]
-            pub fn len(&self) -> u64 {
+            pub fn len(&self) -> usize {
                 self.len
             }
 
@@ -92,18 +116,18 @@ macro_rules! view {
             /// Bytes.
             #[must_use]
             pub fn bytes(&self) -> u64 {
-                self.len * size_of::<T>() as u64
+                (self.len * size_of::<T>()) as u64
             }
 
-            /// The elements `from..to`, any offset.
+            /// The elements of `range`, which may start anywhere and be empty.
+            ///
+            #[doc = $slice]
             ///
             /// # Errors
-            /// [`Error::Invalid`] unless `from <= to <= len`.
-            pub fn slice(self, from: u64, to: u64) -> Result<Self> {
-                if from > to || to > self.len {
-                    return Err(Error::invalid("range", format!("{from}..{to} is not within 0..{}", self.len)));
-                }
-                let offset = from * size_of::<T>() as u64;
+            /// [`Error::Invalid`] for a range that is not within the view.
+            pub fn slice(self, range: impl RangeBounds<usize>) -> Result<Self> {
+                let (from, to) = bounds(&range, self.len)?;
+                let offset = (from * size_of::<T>()) as u64;
                 let place = self.place.map(|place| place.offset(offset));
                 Ok(Self { addr: self.addr + offset, len: to - from, place, borrow: PhantomData })
             }
@@ -111,12 +135,13 @@ macro_rules! view {
             /// The first `at` elements, and the others: parts that different streams may be given, each
             /// in an order of its own.
             ///
+            #[doc = $split]
+            ///
             /// # Errors
             /// [`Error::Invalid`] unless `at <= len`.
-            pub fn split_at(self, at: u64) -> Result<(Self, Self)> {
-                let len = self.len;
+            pub fn split_at(self, at: usize) -> Result<(Self, Self)> {
                 let whole = || Self { place: self.place, ..self };
-                Ok((whole().slice(0, at)?, whole().slice(at.min(len), len)?))
+                Ok((whole().slice(..at)?, whole().slice(at..)?))
             }
         }
     };
@@ -125,12 +150,58 @@ macro_rules! view {
 view! {
     /// Elements in device memory, to be read by queued work.
     View, &'a [T], false,
+    "```
+# fn main() -> warpool::Result<()> {
+# let device = warpool::Device::host()?;
+# let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+# let stream = device.stream()?;
+let numbers = pool.alloc_from(&stream, &[1, 2, 3, 4])?;
+let middle = numbers.view().slice(1..3)?;
+assert_eq!(middle.download(&stream)?, [2, 3]);
+# Ok(())
+# }
+```",
+    "```
+# fn main() -> warpool::Result<()> {
+# let device = warpool::Device::host()?;
+# let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+# let stream = device.stream()?;
+let numbers = pool.alloc_from(&stream, &[1, 2, 3, 4])?;
+let (low, high) = numbers.view().split_at(1)?;
+assert_eq!((low.len(), high.len()), (1, 3));
+# Ok(())
+# }
+```",
     "- The range is device memory of the device it will be used on, readable in stream order."
 }
 
 view! {
     /// Elements in device memory, to be written by queued work.
     ViewMut, &'a mut [T], true,
+    "```
+# fn main() -> warpool::Result<()> {
+# let device = warpool::Device::host()?;
+# let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+# let stream = device.stream()?;
+let mut numbers = pool.alloc_from(&stream, &[1, 2, 3, 4])?;
+numbers.view_mut().slice(2..)?.fill(&stream, 9)?;
+assert_eq!(numbers.download()?, [1, 2, 9, 9]);
+# Ok(())
+# }
+```",
+    "```
+# fn main() -> warpool::Result<()> {
+# let device = warpool::Device::host()?;
+# let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+# let (load, train) = (device.stream()?, device.stream()?);
+let mut numbers = pool.alloc_from(&load, &[1, 2, 3, 4])?;
+let (low, high) = numbers.view_mut().split_at(2)?;
+low.fill(&load, 0)?; // the two do not wait for each other
+high.fill(&train, 7)?;
+assert_eq!(numbers.download()?, [0, 0, 7, 7]);
+# Ok(())
+# }
+```",
     "- The range is device memory of the device it will be used on, writable in stream order, and no other queued work uses it unordered with the view's."
 }
 
@@ -167,7 +238,7 @@ impl<T: Pod> ViewMut<'_, T> {
 }
 
 /// Checks that `rows` rows of `cols` elements, `pitch` elements apart, fit in `len` elements.
-fn check_rows(len: u64, rows: u64, cols: u64, pitch: u64) -> Result<()> {
+fn check_rows(len: usize, rows: u64, cols: u64, pitch: u64) -> Result<()> {
     if rows > 1 && pitch < cols {
         return Err(Error::invalid(
             "pitch",
@@ -181,7 +252,7 @@ fn check_rows(len: u64, rows: u64, cols: u64, pitch: u64) -> Result<()> {
             .and_then(|last| last.checked_add(cols)),
     };
     match reach {
-        Some(reach) if reach <= len => Ok(()),
+        Some(reach) if reach <= len as u64 => Ok(()),
         _ => Err(Error::invalid(
             "rows",
             format!(
@@ -192,7 +263,7 @@ fn check_rows(len: u64, rows: u64, cols: u64, pitch: u64) -> Result<()> {
 }
 
 macro_rules! rows {
-    ($(#[$doc:meta])* $name:ident of $view:ident) => {
+    ($(#[$doc:meta])* $name:ident of $view:ident, $buffer:ty) => {
         $(#[$doc])*
         #[derive(Debug)]
         pub struct $name<'a, T> {
@@ -208,7 +279,14 @@ macro_rules! rows {
             ///
             /// # Errors
             /// [`Error::Invalid`] if rows overlap or reach beyond the view.
-            pub fn new(view: $view<'a, T>, rows: u64, cols: u64, pitch: u64) -> Result<Self> {
+            pub fn new(
+                view: impl Into<$view<'a, T>>,
+                rows: usize,
+                cols: usize,
+                pitch: usize,
+            ) -> Result<Self> {
+                let view = view.into();
+                let (rows, cols, pitch) = (rows as u64, cols as u64, pitch as u64);
                 check_rows(view.len(), rows, cols, pitch)?;
                 Ok(Self { view, rows, cols, pitch })
             }
@@ -216,8 +294,14 @@ macro_rules! rows {
 
         impl<'a, T: Pod> From<$view<'a, T>> for $name<'a, T> {
             fn from(view: $view<'a, T>) -> Self {
-                let cols = view.len();
+                let cols = view.len() as u64;
                 Self { view, rows: 1, cols, pitch: cols }
+            }
+        }
+
+        impl<'a, T: Pod> From<$buffer> for $name<'a, T> {
+            fn from(buffer: $buffer) -> Self {
+                $view::from(buffer).into()
             }
         }
     };
@@ -225,12 +309,12 @@ macro_rules! rows {
 
 rows! {
     /// Rows at a fixed distance, to be read by queued work.
-    Rows of View
+    Rows of View, &'a PoolBuf<T>
 }
 
 rows! {
     /// Rows at a fixed distance, to be written by queued work.
-    RowsMut of ViewMut
+    RowsMut of ViewMut, &'a mut PoolBuf<T>
 }
 
 #[cfg(test)]
@@ -259,10 +343,18 @@ mod tests {
     fn a_slice_keeps_the_element_size() {
         // SAFETY: nothing is queued with the view.
         let view = unsafe { View::<f64>::from_raw(0x1000, 10) }.unwrap();
-        let part = view.slice(3, 5).unwrap();
+        let part = view.slice(3..5).unwrap();
         assert_eq!((part.addr(), part.len(), part.bytes()), (0x1018, 2, 16));
-        assert!(view.slice(5, 11).is_err());
-        assert!(view.slice(6, 5).is_err());
+        assert_eq!(view.slice(4..=9).map(|part| part.len()).unwrap(), 6);
+        for empty in [view.slice(10..), view.slice(..0), view.slice(4..4)] {
+            assert!(empty.unwrap().is_empty());
+        }
+        #[allow(clippy::reversed_empty_ranges)]
+        let reversed = view.slice(6..5);
+        assert!(reversed.is_err());
+        assert!(view.slice(5..11).is_err() && view.slice(..=10).is_err());
+        assert!(view.slice(11..).is_err() && view.slice(..=usize::MAX).is_err());
+        assert!(view.split_at(11).is_err());
     }
 
     #[test]
@@ -272,6 +364,6 @@ mod tests {
         assert!(Rows::new(view, 10, 10, 10).is_ok());
         assert!(Rows::new(view, 10, 10, 9).is_err());
         assert!(Rows::new(view, 10, 11, 11).is_err());
-        assert!(Rows::new(view, u64::MAX, 1, u64::MAX).is_err());
+        assert!(Rows::new(view, usize::MAX, 1, usize::MAX).is_err());
     }
 }

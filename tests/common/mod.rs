@@ -257,8 +257,8 @@ pub fn declare(stream: &Stream, what: &str, accesses: &[Access]) {
         // SAFETY: nothing uses the views.
         let (read, written) = unsafe {
             (
-                View::<u8>::from_raw(addr, bytes).unwrap(),
-                ViewMut::<u8>::from_raw(addr, bytes).unwrap(),
+                View::<u8>::from_raw(addr, bytes as usize).unwrap(),
+                ViewMut::<u8>::from_raw(addr, bytes as usize).unwrap(),
             )
         };
         kernel = match access.kind {

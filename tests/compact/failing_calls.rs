@@ -131,7 +131,7 @@ impl World {
             .collect();
         write(&streams[0], memory.addr, bytemuck::cast_slice(&words));
         // SAFETY: the memory outlives the array and is used under its pin.
-        let array = unsafe { pool.register_pointers(&streams[0], memory.addr, words.len() as u64) };
+        let array = unsafe { pool.register_pointers(&streams[0], memory.addr, words.len()) };
         Self {
             array: array.unwrap(),
             table: pool.address_table().unwrap(),

@@ -38,8 +38,7 @@ fn program(device: &Device) {
         .collect();
     write(&stream, memory.addr, bytemuck::cast_slice(&addrs));
     // SAFETY: the memory outlives the array and is used under its pin.
-    let array =
-        unsafe { pool.register_pointers(&stream, memory.addr, addrs.len() as u64) }.unwrap();
+    let array = unsafe { pool.register_pointers(&stream, memory.addr, addrs.len()) }.unwrap();
     let table = pool.address_table().unwrap();
     let mut pass = pool
         .begin_compaction(Goal::Full, Budget::bytes(1_000_000))

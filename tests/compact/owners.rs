@@ -129,8 +129,7 @@ fn pointers_follow_their_blocks_and_nothing_else_changes(device: &Device) {
     let words = slots.words(&blocks, &stream);
     write(&stream, memory.addr, bytemuck::cast_slice(&words));
     // SAFETY: the memory outlives the array, and is read under its pin.
-    let array =
-        unsafe { pool.register_pointers(&stream, memory.addr, words.len() as u64) }.unwrap();
+    let array = unsafe { pool.register_pointers(&stream, memory.addr, words.len()) }.unwrap();
     let mut pass = pool
         .begin_compaction(Goal::Full, Budget::bytes(900_000))
         .unwrap();
@@ -204,7 +203,7 @@ fn an_array_that_is_unregistered_is_left_alone(device: &Device) {
     write(&stream, memory.addr, bytemuck::cast_slice(&words));
     let register = || {
         // SAFETY: the memory outlives the array.
-        unsafe { pool.register_pointers(&stream, memory.addr, words.len() as u64) }.unwrap()
+        unsafe { pool.register_pointers(&stream, memory.addr, words.len()) }.unwrap()
     };
     drop(register());
     register().unregister(&stream).unwrap();
@@ -303,7 +302,7 @@ impl World {
         let streams = [device.stream().unwrap(), device.stream().unwrap()];
         write(&streams[0], memory.addr, &[0; SLOTS * 8]);
         // SAFETY: the memory outlives the array and is used under its pin.
-        let array = unsafe { pool.register_pointers(&streams[0], memory.addr, SLOTS as u64) };
+        let array = unsafe { pool.register_pointers(&streams[0], memory.addr, SLOTS) };
         Self {
             table: pool.address_table().unwrap(),
             array: array.unwrap(),

@@ -111,14 +111,14 @@ proptest! {
             let wide = bench.holding(&data);
             let mut half = bench.guarded::<f16>(to + len + 5);
             let mut small = bench.guarded::<E4m3>(to + len + 5);
-            let (f, t, n) = (from as u64, to as u64, len as u64);
-            let source = wide.view().slice(f, f + n).unwrap();
-            convert(&bench.stream, source, half.view_mut().slice(t, t + n).unwrap(), Rounding::Nearest).unwrap();
-            convert(&bench.stream, source, small.view_mut().slice(t, t + n).unwrap(), Rounding::Nearest).unwrap();
+            let (f, t, n) = (from, to, len);
+            let source = wide.view().slice(f..f + n).unwrap();
+            convert(&bench.stream, source, half.view_mut().slice(t..t + n).unwrap(), Rounding::Nearest).unwrap();
+            convert(&bench.stream, source, small.view_mut().slice(t..t + n).unwrap(), Rounding::Nearest).unwrap();
             // And back: a source at any offset of a narrower format.
             let mut back = bench.guarded::<f32>(from + len + 5);
-            let source = half.view().slice(t, t + n).unwrap();
-            convert(&bench.stream, source, back.view_mut().slice(f, f + n).unwrap(), Rounding::Nearest).unwrap();
+            let source = half.view().slice(t..t + n).unwrap();
+            convert(&bench.stream, source, back.view_mut().slice(f..f + n).unwrap(), Rounding::Nearest).unwrap();
             bench.stream.synchronize().unwrap();
             let (half, small, back) = (half.download().unwrap(), small.download().unwrap(), back.download().unwrap());
             for i in 0..len {
@@ -144,10 +144,10 @@ proptest! {
             let data = values(from + rows * pitch_from + 1);
             let wide = bench.holding(&data);
             let mut half = bench.guarded::<f16>(to + rows * pitch_to + 1);
-            let source = wide.view().slice(from as u64, data.len() as u64).unwrap();
-            let source = Rows::new(source, rows as u64, cols as u64, pitch_from as u64).unwrap();
-            let target = half.view_mut().slice(to as u64, (to + rows * pitch_to) as u64).unwrap();
-            let target = RowsMut::new(target, rows as u64, cols as u64, pitch_to as u64).unwrap();
+            let source = wide.view().slice(from..data.len()).unwrap();
+            let source = Rows::new(source, rows, cols, pitch_from).unwrap();
+            let target = half.view_mut().slice(to..to + rows * pitch_to).unwrap();
+            let target = RowsMut::new(target, rows, cols, pitch_to).unwrap();
             convert_rows(&bench.stream, source, target, Rounding::Nearest).unwrap();
             bench.stream.synchronize().unwrap();
             let half = half.download().unwrap();
@@ -174,13 +174,12 @@ proptest! {
             let wide = bench.holding(&data);
             let half = bench.guarded::<f16>(total + 2 * lengths.len() + 1);
             let mut amax = bench.holding(&vec![0f32; lengths.len()]);
-            let (mut tensors, mut starts, mut from, mut to) = (vec![], vec![], offset as u64, 1u64);
-            for &len in &lengths {
-                let n = len as u64;
+            let (mut tensors, mut starts, mut from, mut to) = (vec![], vec![], offset, 1);
+            for &n in &lengths {
                 // SAFETY: the pieces of the buffer are apart, and it lives until the download below.
-                let target = unsafe { ViewMut::<f16>::from_raw(half.addr() + 2 * to, n) }.unwrap();
-                tensors.push((wide.view().slice(from, from + n).unwrap(), target));
-                starts.push((from as usize, to as usize));
+                let target = unsafe { ViewMut::<f16>::from_raw(half.addr() + 2 * to as u64, n) }.unwrap();
+                tensors.push((wide.view().slice(from..from + n).unwrap(), target));
+                starts.push((from, to));
                 (from, to) = (from + n, to + n + 2);
             }
             let mut table = ConvertTable::new(&bench.pool, &bench.stream, tensors).unwrap();
@@ -245,12 +244,12 @@ proptest! {
                 let wide = bench.holding(&data);
                 let mut half = bench.guarded::<f16>(to + len);
                 let (mut flag, mut amax) = (bench.holding(&[0u32]), bench.holding(&[0f32]));
-                let mut blocks = bench.holding(&vec![-1f32; len.div_ceil(BLOCK as usize)]);
+                let mut blocks = bench.holding(&vec![-1f32; len.div_ceil(BLOCK)]);
                 let device_scale = bench.holding(&[0.5f32]);
                 let fused = Fused::new().scale(scale).bias(bias).scale_at(device_scale.view()).flag(flag.view_mut());
                 let fused = fused.amax(amax.view_mut()).block_amax(blocks.view_mut());
-                let source = wide.view().slice(from as u64, (from + len) as u64).unwrap();
-                let target = half.view_mut().slice(to as u64, (to + len) as u64).unwrap();
+                let source = wide.view().slice(from..from + len).unwrap();
+                let target = half.view_mut().slice(to..to + len).unwrap();
                 convert_fused(&bench.stream, source, target, Overflow::Saturate, fused).unwrap();
                 bench.stream.synchronize().unwrap();
                 let want: Vec<f32> = data[from..].iter().map(|x| x.mul_add(scale * 0.5, bias)).collect();
@@ -261,7 +260,7 @@ proptest! {
                 prop_assert!(is_guard(&half[..to]));
                 prop_assert_eq!(flag.download().unwrap()[0], u32::from(bad));
                 prop_assert_eq!(amax.download().unwrap()[0].to_bits(), largest(&want));
-                for (block, got) in want.chunks(BLOCK as usize).zip(blocks.download().unwrap()) {
+                for (block, got) in want.chunks(BLOCK).zip(blocks.download().unwrap()) {
                     prop_assert_eq!(got.to_bits(), largest(block));
                 }
             }
@@ -282,8 +281,8 @@ fn largest(values: &[f32]) -> u32 {
 }
 
 /// Lengths of many tensors: mostly short ones, some that fill several tiles.
-fn many_lengths() -> impl Strategy<Value = Vec<u64>> {
-    let length = prop_oneof![24 => 1u64..9, 5 => 1u64..200, 1 => 500u64..6000];
+fn many_lengths() -> impl Strategy<Value = Vec<usize>> {
+    let length = prop_oneof![24 => 1usize..9, 5 => 1usize..200, 1 => 500usize..6000];
     prop::collection::vec(length, 10_000)
 }
 
@@ -292,18 +291,18 @@ proptest! {
 
     #[test]
     fn ten_thousand_tensors_of_one_element_and_more_convert_in_one_launch_between_guards(
-        lengths in many_lengths(), gap in 1u64..4,
+        lengths in many_lengths(), gap in 1usize..4,
     ) {
         for bench in every_bench() {
-            let total: u64 = lengths.iter().sum();
-            let data = values(total as usize);
+            let total: usize = lengths.iter().sum();
+            let data = values(total);
             let wide = bench.holding(&data);
-            let half = bench.guarded::<f16>((total + (lengths.len() as u64 + 1) * gap) as usize);
+            let half = bench.guarded::<f16>(total + (lengths.len() + 1) * gap);
             let (mut tensors, mut from, mut to) = (vec![], 0, gap);
             for &n in &lengths {
                 // SAFETY: the pieces of the buffer are apart, and it lives until the download below.
-                let target = unsafe { ViewMut::<f16>::from_raw(half.addr() + 2 * to, n) }.unwrap();
-                tensors.push((wide.view().slice(from, from + n).unwrap(), target));
+                let target = unsafe { ViewMut::<f16>::from_raw(half.addr() + 2 * to as u64, n) }.unwrap();
+                tensors.push((wide.view().slice(from..from + n).unwrap(), target));
                 (from, to) = (from + n, to + n + gap);
             }
             let mut table = ConvertTable::new(&bench.pool, &bench.stream, tensors).unwrap();
@@ -313,14 +312,13 @@ proptest! {
             // The crate's conversion is right where it is no NaN, and quicker than the search.
             let of = |x: &f32| if x.is_nan() { 0x7FFF } else { f16::from_f32(*x).to_bits() };
             let want: Vec<u16> = data.iter().map(of).collect();
-            let (mut from, mut to) = (0, gap as usize);
+            let (mut from, mut to) = (0, gap);
             prop_assert!(is_guard(&half[..to]));
             for &n in &lengths {
-                let n = n as usize;
                 let got = half[to..to + n].iter().map(|x| x.to_bits());
                 prop_assert!(got.eq(want[from..from + n].iter().copied()), "elements from {}", from);
-                prop_assert!(is_guard(&half[to + n..to + n + gap as usize]));
-                (from, to) = (from + n, to + n + gap as usize);
+                prop_assert!(is_guard(&half[to + n..to + n + gap]));
+                (from, to) = (from + n, to + n + gap);
             }
         }
     }

@@ -20,10 +20,7 @@ fn every_pool() -> Vec<(Pool, Stream)> {
 }
 
 fn config(scale: f32, interval: u32) -> ScalerConfig {
-    let mut config = ScalerConfig::default();
-    config.scale = scale;
-    config.interval = interval;
-    config
+    ScalerConfig::default().scale(scale).interval(interval)
 }
 
 fn holding<T: bytemuck::Pod>(pool: &Pool, stream: &Stream, data: &[T]) -> PoolBuf<T> {
@@ -172,7 +169,7 @@ fn unscales<T: warpool::convert::Gradient + PartialEq + std::fmt::Debug>(
             for n in lengths {
                 // SAFETY: the pieces are apart, and the buffer lives until the download below.
                 let view = unsafe {
-                    ViewMut::<T>::from_raw(buffer.addr() + (at * size_of::<T>()) as u64, n as u64)
+                    ViewMut::<T>::from_raw(buffer.addr() + (at * size_of::<T>()) as u64, n)
                 };
                 views.push(view.unwrap());
                 inside[at..at + n].fill(true);

@@ -55,8 +55,8 @@ fn share_a_stream(gpu: rustacuda::device::Device, rounds: u32) {
         // SAFETY: both buffers have the elements and live until the download.
         let (from, to) = unsafe {
             (
-                View::<f32>::from_raw(at_y, elements as u64).unwrap(),
-                ViewMut::<f16>::from_raw(halves.addr(), elements as u64).unwrap(),
+                View::<f32>::from_raw(at_y, elements).unwrap(),
+                ViewMut::<f16>::from_raw(halves.addr(), elements).unwrap(),
             )
         };
         convert(&stream, from, to, Rounding::Nearest).unwrap();

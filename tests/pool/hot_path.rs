@@ -4,59 +4,10 @@
 
 use crate::common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
+use crate::heap_calls::heap_calls;
 use common::watched::Watched;
 use warpool::convert::{Rounding, ViewMut, convert};
 use warpool::{Device, Pool, PoolConfig};
-
-/// The system's heap, counted by thread.
-struct Counted;
-
-thread_local! {
-    static HEAP_CALLS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    // A thread that is ending counts no more.
-    let _ = HEAP_CALLS.try_with(|calls| calls.set(calls.get() + 1));
-}
-
-// SAFETY: every call goes to the system's heap as it came.
-unsafe impl GlobalAlloc for Counted {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's obligations are the system's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        count();
-        // SAFETY: as above.
-        unsafe { System.dealloc(memory, layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        count();
-        // SAFETY: as above.
-        unsafe { System.realloc(memory, layout, bytes) }
-    }
-}
-
-#[global_allocator]
-static HEAP: Counted = Counted;
-
-fn heap_calls() -> u64 {
-    HEAP_CALLS.with(Cell::get)
-}
-
-#[test]
-fn the_heap_is_counted() {
-    let before = heap_calls();
-    drop(std::hint::black_box(vec![1u8; 100]));
-    assert_eq!(heap_calls() - before, 2);
-}
 
 /// Runs `pairs` once to warm up and then counts what it calls: (the device, the heap).
 fn counted(watched: &Watched, mut pairs: impl FnMut()) -> (u64, u64) {
@@ -132,7 +83,7 @@ fn a_typed_buffer_of_one_stream_costs_no_heap_call_and_no_device_call_but_launch
             let whole = round % 2 == 0;
             let (from, into) = match whole {
                 true => (from, into),
-                false => (from.slice(9, 30).unwrap(), into.slice(9, 30).unwrap()),
+                false => (from.slice(9..30).unwrap(), into.slice(9..30).unwrap()),
             };
             convert(&home, from, into, Rounding::Nearest).unwrap();
         }

@@ -4,6 +4,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod conformance;
+#[path = "../common/heap_calls.rs"]
+mod heap_calls;
 mod hot_path;
 mod known_order;
 mod leaks;

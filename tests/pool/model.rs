@@ -318,7 +318,6 @@ fn walk_with_large_handles(streams: usize, limit: Option<u64>) {
                     let largest = [4096, GRANULE / 2, 3 * GRANULE, 12 * GRANULE];
                     let largest = largest[random.below(4) as usize];
                     let bytes = 1 + random.below(largest);
-                    // Walks over everything, after which the figures are those of now.
                     world.pool.check_invariants().unwrap();
                     let before = world.pool.stats();
                     let free = before.reserved.current - before.active.current;

@@ -110,7 +110,7 @@ fn check<S: Value, Q: Float8>(case: &Case<'_>, grain: Grain, of: fn(&Q) -> u8) {
     let at = |row: usize, col: usize| data[s.offsets.0 + row * wide + col].wide();
     let source = ground.holding(&data);
     let mut target = ground.guarded::<Q>(s.offsets.1 + s.rows * tight + 3);
-    let (r, c) = (s.rows as u64, s.cols as u64);
+    let (r, c) = (s.rows, s.cols);
     let needed = match grain {
         Grain::Tensor => 1,
         Grain::Rows => r,
@@ -120,14 +120,14 @@ fn check<S: Value, Q: Float8>(case: &Case<'_>, grain: Grain, of: fn(&Q) -> u8) {
     let mut scales = if grain == Grain::Tensor {
         ground.holding(&[case.given])
     } else {
-        ground.guarded::<f32>(needed as usize + 2)
+        ground.guarded::<f32>(needed + 2)
     };
     let mut amax = ground.holding(&[0f32]);
-    let from = source.view().slice(s.offsets.0 as u64, data.len() as u64);
-    let from = Rows::new(from.unwrap(), r, c, wide as u64).unwrap();
-    let end = (s.offsets.1 + s.rows * tight) as u64;
-    let into = target.view_mut().slice(s.offsets.1 as u64, end).unwrap();
-    let into = RowsMut::new(into, r, c, tight as u64).unwrap();
+    let from = source.view().slice(s.offsets.0..data.len());
+    let from = Rows::new(from.unwrap(), r, c, wide).unwrap();
+    let end = s.offsets.1 + s.rows * tight;
+    let into = target.view_mut().slice(s.offsets.1..end).unwrap();
+    let into = RowsMut::new(into, r, c, tight).unwrap();
     let how = Quantize::new().amax(amax.view_mut());
     let found = match grain {
         Grain::Tensor => ScalesMut::Tensor(scales.view()),
@@ -190,11 +190,11 @@ fn check<S: Value, Q: Float8>(case: &Case<'_>, grain: Grain, of: fn(&Q) -> u8) {
 
     // And back.
     let mut again = ground.guarded::<S>(s.offsets.0 + s.rows * wide + 3);
-    let codes_of = target.view().slice(s.offsets.1 as u64, end).unwrap();
-    let codes_of = Rows::new(codes_of, r, c, tight as u64).unwrap();
-    let end = (s.offsets.0 + s.rows * wide) as u64;
-    let into = again.view_mut().slice(s.offsets.0 as u64, end).unwrap();
-    let into = RowsMut::new(into, r, c, wide as u64).unwrap();
+    let codes_of = target.view().slice(s.offsets.1..end).unwrap();
+    let codes_of = Rows::new(codes_of, r, c, tight).unwrap();
+    let end = s.offsets.0 + s.rows * wide;
+    let into = again.view_mut().slice(s.offsets.0..end).unwrap();
+    let into = RowsMut::new(into, r, c, wide).unwrap();
     let given = match grain {
         Grain::Tensor => Scales::Tensor(scales.view()),
         Grain::Rows => Scales::Rows(scales.view()),
@@ -254,13 +254,13 @@ fn bf16_quantises_with_every_granularity_and_back_as_defined() {
 fn codes<Q: Float8>(
     ground: &Ground,
     values: &[f32],
-    cols: u64,
+    cols: usize,
     rounding: Rounding,
 ) -> (Vec<Q>, Vec<f32>) {
     let source = ground.holding(values);
     let mut target = ground.guarded::<Q>(values.len());
-    let rows = values.len() as u64 / cols;
-    let mut scales = ground.guarded::<f32>(block_scales(rows, cols) as usize);
+    let rows = values.len() / cols;
+    let mut scales = ground.guarded::<f32>(block_scales(rows, cols));
     quantize(
         &ground.stream,
         Rows::new(source.view(), rows, cols, cols).unwrap(),
@@ -333,7 +333,7 @@ fn what_cannot_be_quantised_is_an_error_and_nothing_is_written() {
         let source = ground.holding(&[1f32; 600]);
         let mut target = ground.guarded::<E4m3>(600);
         let mut scales = ground.guarded::<f32>(8);
-        let mut run = |codes: (u64, u64), scales: ScalesMut<'_>, how: Quantize<'_>| {
+        let mut run = |codes: (usize, usize), scales: ScalesMut<'_>, how: Quantize<'_>| {
             let from = Rows::new(source.view(), 2, 300, 300).unwrap();
             let into = RowsMut::new(target.view_mut(), codes.0, codes.1, codes.1).unwrap();
             let error = quantize(&ground.stream, from, into, scales, how);
@@ -345,10 +345,10 @@ fn what_cannot_be_quantised_is_an_error_and_nothing_is_written() {
             Quantize::new(),
         );
         assert!(error.contains("2 x 300 values take 2 x 300"), "{error}");
-        let few = scales.view_mut().slice(0, 5).unwrap();
+        let few = scales.view_mut().slice(..5).unwrap();
         let error = run((2, 300), ScalesMut::Blocks(few), Quantize::new());
         assert!(error.contains("it has 5 elements, and needs 6"), "{error}");
-        let few = scales.view_mut().slice(0, 3).unwrap();
+        let few = scales.view_mut().slice(..3).unwrap();
         let error = run((2, 300), ScalesMut::Squares(few), Quantize::new());
         assert!(error.contains("it has 3 elements, and needs 4"), "{error}");
         let up = Quantize::new().rounding(Rounding::Up);
@@ -363,8 +363,8 @@ fn what_cannot_be_quantised_is_an_error_and_nothing_is_written() {
         assert!(error.contains("overlaps"), "{error}");
         assert!(is_guard(&target.download().unwrap()) && is_guard(&scales.download().unwrap()));
         // Nothing at all is fine.
-        let none = source.view().slice(0, 0).unwrap();
-        let into = target.view_mut().slice(0, 0).unwrap();
+        let none = source.view().slice(..0).unwrap();
+        let into = target.view_mut().slice(..0).unwrap();
         let scales = ScalesMut::Tensor(given);
         quantize(&ground.stream, none, into, scales, Quantize::new()).unwrap();
     }

@@ -87,21 +87,20 @@ fn check<S: Value, Q: Integer>(
     let data: Vec<S> = values(from + rows * pitch);
     let source = ground.holding(&data);
     let target = ground.guarded::<u8>(to + rows * code_pitch + 2);
-    let (r, c) = (rows as u64, cols as u64);
-    let count = grouping.count(r, c) as usize;
+    let count = grouping.count(rows, cols);
     let mut scales = ground.guarded::<f32>(count + 2);
     let mut zeros = ground.guarded::<i8>(count + 2);
     let mut again = ground.guarded::<S>(from + rows * pitch + 2);
     let mut amax = ground.holding(&[0f32]);
-    let wide = source.view().slice(from as u64, data.len() as u64).unwrap();
-    let wide = Rows::new(wide, r, c, pitch as u64).unwrap();
-    let (place, len) = (target.addr() + to as u64, (rows * code_pitch) as u64);
+    let wide = source.view().slice(from..data.len()).unwrap();
+    let wide = Rows::new(wide, rows, cols, pitch).unwrap();
+    let (place, len) = (target.addr() + to as u64, rows * code_pitch);
     // SAFETY: the buffer lives until the work has been waited for, all on one stream.
     let (coded, into) = unsafe {
         let coded = View::<Q::Code>::from_raw(place, len).unwrap();
         (coded, ViewMut::<Q::Code>::from_raw(place, len).unwrap())
     };
-    let into = RowsMut::new(into, r, row_bytes as u64, code_pitch as u64).unwrap();
+    let into = RowsMut::new(into, rows, row_bytes, code_pitch).unwrap();
     let how = Quantize::new().rounding(rounding).amax(amax.view_mut());
     let zero_points = with_zeros.then(|| zeros.view_mut());
     let stream = &ground.stream;
@@ -115,10 +114,10 @@ fn check<S: Value, Q: Integer>(
         how,
     )
     .unwrap();
-    let coded = Rows::new(coded, r, row_bytes as u64, code_pitch as u64).unwrap();
-    let end = (from + rows * pitch) as u64;
-    let onto = again.view_mut().slice(from as u64, end).unwrap();
-    let onto = RowsMut::new(onto, r, c, pitch as u64).unwrap();
+    let coded = Rows::new(coded, rows, row_bytes, code_pitch).unwrap();
+    let end = from + rows * pitch;
+    let onto = again.view_mut().slice(from..end).unwrap();
+    let onto = RowsMut::new(onto, rows, cols, pitch).unwrap();
     let zero_points = with_zeros.then(|| zeros.view());
     dequantize_integers::<Q, S>(stream, coded, grouping, scales.view(), zero_points, onto).unwrap();
     stream.synchronize().unwrap();
@@ -249,8 +248,8 @@ fn what_cannot_be_integers_is_an_error_and_nothing_is_written() {
         let mut codes = ground.guarded::<u8>(32);
         let mut scales = ground.guarded::<f32>(2);
         let mut zeros = ground.guarded::<i8>(1);
-        let mut run = |bytes: u64, grouping| {
-            let into = codes.view_mut().slice(0, bytes).unwrap();
+        let mut run = |bytes: usize, grouping| {
+            let into = codes.view_mut().slice(..bytes).unwrap();
             let zeros = Some(zeros.view_mut());
             let (scales, how) = (scales.view_mut(), Quantize::new());
             let stream = &ground.stream;

@@ -6,7 +6,10 @@ mod common;
 mod convert_reference;
 mod fp8;
 mod ground;
+#[path = "../common/heap_calls.rs"]
+mod heap_calls;
 mod integer;
+mod launch_path;
 mod mx;
 mod pairs;
 mod reference;

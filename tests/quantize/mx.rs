@@ -200,12 +200,12 @@ struct Run<S> {
 }
 
 /// A view of a buffer of bytes as one of another type of bytes.
-fn seen<'a, T: bytemuck::Pod>(addr: u64, len: u64) -> View<'a, T> {
+fn seen<'a, T: bytemuck::Pod>(addr: u64, len: usize) -> View<'a, T> {
     // SAFETY: the buffers of a run live until it has waited.
     unsafe { View::from_raw(addr, len) }.unwrap()
 }
 
-fn seen_mut<'a, T: bytemuck::Pod>(addr: u64, len: u64) -> ViewMut<'a, T> {
+fn seen_mut<'a, T: bytemuck::Pod>(addr: u64, len: usize) -> ViewMut<'a, T> {
     // SAFETY: as for `seen`; the work is on one stream.
     unsafe { ViewMut::from_raw(addr, len) }.unwrap()
 }
@@ -215,10 +215,10 @@ impl<S: Value> Run<S> {
     fn new<C: bytemuck::Pod>(
         ground: &Ground,
         (shape, layout): (Shape, BlockScales),
-        (block, bits): (u64, u32),
+        (block, bits): (usize, u32),
         data: Vec<S>,
-        forth: impl Fn(Rows<'_, S>, RowsMut<'_, C>, u64, u64),
-        back: impl Fn(Rows<'_, C>, u64, u64, RowsMut<'_, S>),
+        forth: impl Fn(Rows<'_, S>, RowsMut<'_, C>, u64, usize),
+        back: impl Fn(Rows<'_, C>, u64, usize, RowsMut<'_, S>),
     ) -> Self {
         let (rows, cols, gap, from, to) = shape;
         let pitch = cols + gap;
@@ -226,26 +226,25 @@ impl<S: Value> Run<S> {
         let code_pitch = row_bytes + gap;
         let source = ground.holding(&data);
         let codes = ground.guarded::<u8>(to + rows * code_pitch + 2);
-        let count = layout.count(rows as u64, cols as u64, block);
-        let scales = ground.guarded::<u8>(count as usize + 3);
+        let count = layout.count(rows, cols, block);
+        let scales = ground.guarded::<u8>(count + 3);
         let again = ground.guarded::<S>(from + rows * pitch + 2);
-        let (r, c) = (rows as u64, cols as u64);
-        let values = source.view().slice(from as u64, data.len() as u64).unwrap();
-        let len = (rows * code_pitch) as u64;
-        let wide = || Rows::new(values, r, c, pitch as u64).unwrap();
+        let values = source.view().slice(from..data.len()).unwrap();
+        let len = rows * code_pitch;
+        let wide = || Rows::new(values, rows, cols, pitch).unwrap();
         let into = seen_mut::<C>(codes.addr() + to as u64, len);
-        let into = RowsMut::new(into, r, row_bytes as u64, code_pitch as u64).unwrap();
+        let into = RowsMut::new(into, rows, row_bytes, code_pitch).unwrap();
         forth(wide(), into, scales.addr(), count);
         let coded = seen::<C>(codes.addr() + to as u64, len);
-        let coded = Rows::new(coded, r, row_bytes as u64, code_pitch as u64).unwrap();
+        let coded = Rows::new(coded, rows, row_bytes, code_pitch).unwrap();
         let place = again.addr() + (from * size_of::<S>()) as u64;
-        let onto = seen_mut::<S>(place, (rows * pitch) as u64);
-        let onto = RowsMut::new(onto, r, c, pitch as u64).unwrap();
+        let onto = seen_mut::<S>(place, rows * pitch);
+        let onto = RowsMut::new(onto, rows, cols, pitch).unwrap();
         back(coded, scales.addr(), count, onto);
         ground.stream.synchronize().unwrap();
         let (codes, scales) = (codes.download().unwrap(), scales.download().unwrap());
         let again = again.download().unwrap();
-        assert!(is_guard(&codes[..to]) && is_guard(&scales[count as usize..]));
+        assert!(is_guard(&codes[..to]) && is_guard(&scales[count..]));
         assert!(is_guard(&again[..from]) && is_guard(&again[from + rows * pitch..]));
         let split = |row: usize| {
             let line = &codes[to + row * code_pitch..][..code_pitch];
@@ -260,10 +259,10 @@ impl<S: Value> Run<S> {
         Self {
             codes: (0..rows).map(split).collect(),
             back: (0..rows).map(bits_of).collect(),
-            scales: scales[..count as usize].to_vec(),
+            scales: scales[..count].to_vec(),
             shape,
             layout,
-            block,
+            block: block as u64,
             bits,
             data,
         }
@@ -469,9 +468,9 @@ fn every_code<Q: MxElement>(ground: &Ground, spec: &Spec) {
     let scales: Vec<E8m0> = (0..=255).flat_map(|s| vec![E8m0(s); blocks]).collect();
     let (codes, scales) = (ground.holding(&bytes), ground.holding(&scales));
     let mut values = ground.guarded::<f32>(256 * count);
-    let row = line.len() as u64;
+    let row = line.len();
     let coded = Rows::new(seen::<Q::Code>(codes.addr(), 256 * row), 256, row, row).unwrap();
-    let into = RowsMut::new(values.view_mut(), 256, count as u64, count as u64).unwrap();
+    let into = RowsMut::new(values.view_mut(), 256, count, count).unwrap();
     let layout = BlockScales::Rows;
     mx_dequantize::<Q, f32>(&ground.stream, coded, scales.view(), layout, into).unwrap();
     ground.stream.synchronize().unwrap();
@@ -591,9 +590,9 @@ fn what_cannot_be_an_mx_tensor_is_an_error_and_nothing_is_written() {
         let source = ground.holding(&[1f32; 64]);
         let mut codes = ground.guarded::<u8>(64);
         let mut scales = ground.guarded::<E8m0>(512);
-        let mut run = |bytes: u64, count: u64, layout, how: Quantize<'_>| {
-            let into = codes.view_mut().slice(0, bytes).unwrap();
-            let scales = scales.view_mut().slice(0, count).unwrap();
+        let mut run = |bytes: usize, count: usize, layout, how: Quantize<'_>| {
+            let into = codes.view_mut().slice(..bytes).unwrap();
+            let scales = scales.view_mut().slice(..count).unwrap();
             let done =
                 mx_quantize::<E2m3, f32>(&ground.stream, source.view(), into, scales, layout, how);
             done.unwrap_err().to_string()

@@ -47,9 +47,9 @@ fn converted<S: ConvertTo<D>, D: Element>(
     shifted.extend_from_slice(data);
     let source = ground.holding(&shifted);
     let mut target = ground.guarded::<D>(to + data.len());
-    let view = source.view().slice(from as u64, shifted.len() as u64);
-    let end = (to + data.len()) as u64;
-    let into = target.view_mut().slice(to as u64, end);
+    let view = source.view().slice(from..shifted.len());
+    let end = to + data.len();
+    let into = target.view_mut().slice(to..end);
     convert(&ground.stream, view.unwrap(), into.unwrap(), how).unwrap();
     ground.stream.synchronize().unwrap();
     let found = target.download().unwrap();

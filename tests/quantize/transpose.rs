@@ -46,18 +46,14 @@ fn check<S: Value, D: Narrow>(
     let mut turned = ground.guarded::<D>(offsets[2] + cols * tall + 2);
     let mut amax = ground.holding(&[0f32]);
     let scale = ground.holding(&[given.unwrap_or(1.0)]);
-    let (r, c) = (rows as u64, cols as u64);
-    let from = source
-        .view()
-        .slice(offsets[0] as u64, data.len() as u64)
-        .unwrap();
-    let from = Rows::new(from, r, c, wide as u64).unwrap();
-    let end = (offsets[1] + rows * flat) as u64;
-    let into = plain.view_mut().slice(offsets[1] as u64, end).unwrap();
-    let into = RowsMut::new(into, r, c, flat as u64).unwrap();
-    let end = (offsets[2] + cols * tall) as u64;
-    let onto = turned.view_mut().slice(offsets[2] as u64, end).unwrap();
-    let onto = RowsMut::new(onto, c, r, tall as u64).unwrap();
+    let from = source.view().slice(offsets[0]..data.len()).unwrap();
+    let from = Rows::new(from, rows, cols, wide).unwrap();
+    let end = offsets[1] + rows * flat;
+    let into = plain.view_mut().slice(offsets[1]..end).unwrap();
+    let into = RowsMut::new(into, rows, cols, flat).unwrap();
+    let end = offsets[2] + cols * tall;
+    let onto = turned.view_mut().slice(offsets[2]..end).unwrap();
+    let onto = RowsMut::new(onto, cols, rows, tall).unwrap();
     let mut wanted = Transpose::new().how(how).amax(amax.view_mut());
     if given.is_some() {
         wanted = wanted.scale(scale.view());

@@ -70,12 +70,12 @@ fn one_row_with_any_pitch_is_converted(device: &Device) {
     let world = World::new(device);
     let (src, mut dst) = (world.full(1.5), world.halves());
     for rows in [1, 0] {
-        let from = Rows::new(src.view(), rows, 100, u64::MAX).unwrap();
-        let into = RowsMut::new(dst.view_mut(), rows, 100, u64::MAX - 1).unwrap();
+        let from = Rows::new(src.view(), rows, 100, usize::MAX).unwrap();
+        let into = RowsMut::new(dst.view_mut(), rows, 100, usize::MAX - 1).unwrap();
         convert_rows(&world.home, from, into, Rounding::Nearest).unwrap();
     }
-    let from = Rows::new(src.view(), 0, u64::MAX, u64::MAX).unwrap();
-    let into = RowsMut::new(dst.view_mut(), 0, u64::MAX, u64::MAX).unwrap();
+    let from = Rows::new(src.view(), 0, usize::MAX, usize::MAX).unwrap();
+    let into = RowsMut::new(dst.view_mut(), 0, usize::MAX, usize::MAX).unwrap();
     convert_rows(&world.home, from, into, Rounding::Nearest).unwrap();
     super::assert_all(&dst.download().unwrap()[..100], 1.5, "one row");
 }

@@ -16,6 +16,7 @@ mod movables;
 mod parts;
 mod programs;
 mod tables;
+mod transfers;
 
 use std::time::{Duration, Instant};
 

@@ -156,16 +156,16 @@ fn a_view_of_a_resized_block_is_ordered_as_the_block(device: &Device) {
     for len in [LEN / 2, LEN, 3 * LEN, LEN] {
         let gate = Gate::close(&world.other);
         let mut guard = block.hold_mut(&world.home).unwrap();
-        let count = (block_len(&guard) as u64).min(LEN as u64);
-        let into = guard.view_mut().slice(0, count).unwrap();
-        to_half(&world.other, src.view().slice(0, count).unwrap(), into);
+        let count = block_len(&guard).min(LEN);
+        let into = guard.view_mut().slice(..count).unwrap();
+        to_half(&world.other, src.view().slice(..count).unwrap(), into);
         drop(guard);
         block.resize(&world.third, len).unwrap();
         settle(&world.third);
         gate.open();
         world.other.synchronize().unwrap();
         let found = block.download(&world.third).unwrap();
-        let kept = len.min(count as usize);
+        let kept = len.min(count);
         assert_all(&found[..kept], 2.0, "copied too early");
     }
 }
@@ -175,15 +175,15 @@ fn parts_of_a_block_that_grew_keep_their_uses_apart(device: &Device) {
     let (src, mut out) = (world.full(2.0), world.full(0.0));
     let mut block = behind_a_hole(&world);
     block.resize(&world.home, 2 * LEN).unwrap();
-    let len = LEN as u64;
+    let len = LEN;
     let mut guard = block.hold_mut(&world.home).unwrap();
     let gate = Gate::close(&world.other);
-    let added = guard.view_mut().slice(len, 2 * len).unwrap();
+    let added = guard.view_mut().slice(len..2 * len).unwrap();
     to_half(&world.other, src.view(), added);
     // What was there before it grew, and no use of what was added.
-    let first = guard.view_mut().slice(0, len).unwrap();
+    let first = guard.view_mut().slice(..len).unwrap();
     to_half(&world.third, src.view(), first);
-    let added = guard.view().slice(len, 2 * len).unwrap();
+    let added = guard.view().slice(len..2 * len).unwrap();
     super::to_single(&world.home, added, out.view_mut());
     settle(&world.home);
     gate.open();

@@ -22,7 +22,7 @@ fn waits(watched: &Watched) -> (u64, u64) {
 fn one_half_is_written_while_the_other_is_read(device: &Device) {
     let (device, watched) = Watched::over(device);
     let world = World::new(&device);
-    let half = LEN as u64 / 2;
+    let half = LEN / 2;
     let (loader, trainer) = (&world.home, &world.other);
     let mut batch = world.full(3.0);
     let fresh = world.halves();
@@ -30,8 +30,8 @@ fn one_half_is_written_while_the_other_is_read(device: &Device) {
     let (mut low, high) = batch.view_mut().split_at(half).unwrap();
     let before = waits(&watched);
     let gate = Gate::close(loader);
-    to_single(loader, fresh.view().slice(0, half).unwrap(), low.reborrow());
-    let into = seen.view_mut().slice(half, 2 * half).unwrap();
+    to_single(loader, fresh.view().slice(..half).unwrap(), low.reborrow());
+    let into = seen.view_mut().slice(half..2 * half).unwrap();
     to_half(trainer, high.as_view(), into);
     assert_eq!(waits(&watched), before, "the reader waits for the loader");
     assert!(gets_done(trainer), "the reader is held up by the loader");
@@ -46,7 +46,7 @@ fn one_half_is_written_while_the_other_is_read(device: &Device) {
 
 fn the_halves_of_a_buffer_change_hands_behind_waits(device: &Device) {
     let world = World::new(device);
-    let half = LEN as u64 / 2;
+    let half = LEN / 2;
     let (loader, trainer) = (&world.home, &world.other);
     let mut batch = world.full(0.0);
     let mut values = world.halves();
@@ -62,17 +62,17 @@ fn the_halves_of_a_buffer_change_hands_behind_waits(device: &Device) {
         let gate = Gate::close(loader);
         to_single(
             loader,
-            values.view().slice(0, half).unwrap(),
+            values.view().slice(..half).unwrap(),
             part.reborrow(),
         );
-        let into = sums.view_mut().slice(at, at + half).unwrap();
+        let into = sums.view_mut().slice(at..at + half).unwrap();
         to_half(trainer, part.as_view(), into);
         settle(trainer);
         gate.open();
         trainer.synchronize().unwrap();
         let found = sums.download().unwrap();
         assert_all(
-            &found[at as usize..][..LEN / 2],
+            &found[at..][..LEN / 2],
             round as f32,
             "the part just loaded",
         );
@@ -125,12 +125,12 @@ fn many_uses_of_many_parts_stay_few_entries_and_right(device: &Device) {
     let values = world.halves();
     let mut buffer = world.full(1.0);
     let streams = [&world.home, &world.other, &world.third];
-    let part = LEN as u64 / 100;
+    let part = LEN / 100;
     for round in 0..300u64 {
         let stream = streams[(round % 3) as usize];
-        let at = round % 100 * part;
-        let from = values.view().slice(at, at + part).unwrap();
-        let into = buffer.view_mut().slice(at, at + part).unwrap();
+        let at = (round % 100) as usize * part;
+        let from = values.view().slice(at..at + part).unwrap();
+        let into = buffer.view_mut().slice(at..at + part).unwrap();
         to_single(stream, from, into);
         // Ticks go on.
         device.event().unwrap().record(stream).unwrap();

@@ -19,7 +19,7 @@ use super::common::sanitized::Sanitized;
 
 const STREAMS: usize = 3;
 /// Elements of a part.
-const PART: u64 = 96;
+const PART: usize = 96;
 const VALUES: usize = 5;
 
 /// A step; numbers are taken modulo what there is.
@@ -193,8 +193,8 @@ fn words<T>(result: warpool::Result<T>) -> Result<T, String> {
     result.map_err(|error| error.to_string())
 }
 
-fn at(part: usize) -> (u64, u64) {
-    (part as u64 * PART, (part as u64 + 1) * PART)
+fn at(part: usize) -> (usize, usize) {
+    (part * PART, (part + 1) * PART)
 }
 
 impl World {
@@ -203,8 +203,8 @@ impl World {
         let streams: Vec<Stream> = words((0..STREAMS).map(|_| device.stream()).collect())?;
         let mut values = Vec::new();
         for value in 0..VALUES {
-            let mut buffer = words(pool.alloc_typed::<f16>(&streams[0], 2 * PART as usize))?;
-            words(buffer.upload(&[f16::from_f32(value as f32); 2 * PART as usize]))?;
+            let mut buffer = words(pool.alloc_typed::<f16>(&streams[0], 2 * PART))?;
+            words(buffer.upload(&[f16::from_f32(value as f32); 2 * PART]))?;
             values.push(buffer);
         }
         Ok(Self {
@@ -235,7 +235,7 @@ impl World {
 
     fn make(&mut self, op: &Op) -> Result<(), String> {
         let zeros = self.values[0].view();
-        let len = 2 * PART as usize;
+        let len = 2 * PART;
         match *op {
             Op::Single { stream } if self.singles.len() < 6 => {
                 let on = &self.streams[stream];
@@ -285,8 +285,8 @@ impl World {
                 };
                 let (from, to) = at(part);
                 let (number, single) = &mut self.singles[single];
-                let src = words(self.values[value].view().slice(from, to))?;
-                let dst = words(single.view_mut().slice(from, to))?;
+                let src = words(self.values[value].view().slice(from..to))?;
+                let dst = words(single.view_mut().slice(from..to))?;
                 words(convert(&self.streams[stream], src, dst, nearest))?;
                 self.held.get_mut(number).expect("it is held")[part] = value as f32;
             }
@@ -301,8 +301,8 @@ impl World {
                 };
                 let (from, to) = at(part);
                 let ((one, single), (two, half)) = (&self.singles[single], &mut self.halves[half]);
-                let src = words(single.view().slice(from, to))?;
-                let dst = words(half.view_mut().slice(from, to))?;
+                let src = words(single.view().slice(from..to))?;
+                let dst = words(half.view_mut().slice(from..to))?;
                 words(convert(&self.streams[stream], src, dst, nearest))?;
                 let (one, two) = (*one, *two);
                 self.copied(one, two, part);
@@ -318,8 +318,8 @@ impl World {
                 };
                 let (from, to) = at(part);
                 let ((one, half), (two, single)) = (&self.halves[half], &mut self.singles[single]);
-                let src = words(half.view().slice(from, to))?;
-                let dst = words(single.view_mut().slice(from, to))?;
+                let src = words(half.view().slice(from..to))?;
+                let dst = words(single.view_mut().slice(from..to))?;
                 words(convert(&self.streams[stream], src, dst, nearest))?;
                 let (one, two) = (*one, *two);
                 self.copied(one, two, part);
@@ -339,8 +339,8 @@ impl World {
                 let ((one, single), (two, movable)) =
                     (&self.singles[single], &mut self.movables[movable]);
                 let mut guard = words(movable.hold_mut(&self.streams[held]))?;
-                let src = words(single.view().slice(from, to))?;
-                let dst = words(guard.view_mut().slice(from, to))?;
+                let src = words(single.view().slice(from..to))?;
+                let dst = words(guard.view_mut().slice(from..to))?;
                 words(convert(&self.streams[stream], src, dst, nearest))?;
                 drop(guard);
                 let (one, two) = (*one, *two);
@@ -361,8 +361,8 @@ impl World {
                 let ((one, movable), (two, single)) =
                     (&self.movables[movable], &mut self.singles[single]);
                 let guard = words(movable.hold(&self.streams[held]))?;
-                let src = words(guard.view().slice(from, to))?;
-                let dst = words(single.view_mut().slice(from, to))?;
+                let src = words(guard.view().slice(from..to))?;
+                let dst = words(single.view_mut().slice(from..to))?;
                 words(convert(&self.streams[stream], src, dst, nearest))?;
                 drop(guard);
                 let (one, two) = (*one, *two);
@@ -404,8 +404,8 @@ impl World {
                 let ((one, single), (two, half)) = (&self.singles[single], &mut self.halves[half]);
                 let on = &self.streams[stream];
                 let capture = words(on.begin_capture())?;
-                let src = words(single.view().slice(from, to))?;
-                let dst = words(half.view_mut().slice(from, to))?;
+                let src = words(single.view().slice(from..to))?;
+                let dst = words(half.view_mut().slice(from..to))?;
                 words(convert(on, src, dst, Rounding::Nearest))?;
                 let graph = words(capture.end())?;
                 self.graphs.push((graph, *one, *two, part));
@@ -474,7 +474,7 @@ impl World {
     fn check(&self, number: u64, found: impl Iterator<Item = f32>) -> Result<(), String> {
         let expected = self.held[&number];
         for (at, found) in found.enumerate() {
-            let part = at / PART as usize;
+            let part = at / PART;
             if found != expected[part] {
                 return Err(format!(
                     "buffer {number} has {found} at {at}, and was to have {}",

@@ -52,7 +52,8 @@ fn open(choice: DeviceChoice) -> Result<(Device, Option<String>)> {
         DeviceChoice::Host => Ok((Device::host()?, None)),
         DeviceChoice::Cuda(ordinal) => Ok((Device::cuda(ordinal)?, None)),
         DeviceChoice::Auto => {
-            let (device, reason) = Device::any()?;
+            let device = Device::any()?;
+            let reason = device.no_gpu();
             let reason = reason.map_or("", |_| " (no CUDA device: `warpool info` says why)");
             let taken = format!("device: {}{reason}", device_name(&device));
             Ok((device, Some(taken)))

@@ -88,13 +88,6 @@ impl Extents {
                 self.hole_sums, self.small_holes
             ));
         }
-        let largest = self.largest_hole();
-        if largest > self.largest || (self.largest_known && largest != self.largest) {
-            return Err(format!(
-                "the largest hole has {largest} bytes, noted {}",
-                self.largest
-            ));
-        }
         for (slot, sum) in holes.iter().enumerate() {
             let mut filed = (0, 0);
             for index in &self.indexes[slot] {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{Cache, Cached, LARGE_BIT, MOST_BLOCKS};
+use super::{ALL_WORDS, Cache, Cached, LARGE_WORDS, MOST_BLOCKS};
 use crate::heap::size_class::{MOST, STEP, is_slot, rounded};
 use crate::heap::{BINS, UNIT};
 
@@ -40,11 +40,6 @@ fn sizes_up_to_the_bins_have_one_each_and_larger_ones_share_some() {
     let large: BTreeSet<usize> = (1..5000).map(|at| Cache::bin(LISTED + at * UNIT)).collect();
     assert!(large.is_disjoint(&seen) && (48..=64).contains(&large.len()));
     assert!(large.iter().chain(&seen).all(|&bin| bin < super::ALL));
-    for &bytes in &sizes() {
-        let bits = Cache::bit_of(bytes);
-        assert_eq!(bits.count_ones(), 1);
-        assert_eq!(bits == LARGE_BIT, !is_slot(bytes) && bytes > LISTED);
-    }
 }
 
 /// The lists of the bins, what was kept last at the end of each.
@@ -67,16 +62,8 @@ fn agree(cache: &Cache, lists: &Lists, sizes: &[u64]) {
     assert_eq!(seen, said);
     for &bytes in sizes {
         let last = lists.get(&Cache::bin(bytes)).and_then(|list| list.last());
-        let newest = last.filter(|it| it.bytes == bytes).map(|it| it.tick);
-        assert_eq!(cache.newest(bytes), newest);
-        if last.is_some() && !is_slot(bytes) {
-            assert_ne!(cache.summary() & Cache::bit_of(bytes), 0);
-        }
+        assert_eq!(cache.has(bytes), last.is_some_and(|it| it.bytes == bytes));
     }
-    let large = all().any(|it| !is_slot(it.bytes) && it.bytes > LISTED);
-    assert!(cache.may_have_large() || !large);
-    let ids: Vec<u32> = cache.ids().collect();
-    assert!(all().all(|it| ids.contains(&it.id)) && ids.len() == cache.places());
 }
 
 proptest! {
@@ -105,14 +92,14 @@ proptest! {
                     assert_eq!(seen.as_ref().map(key), popped.as_ref().map(key));
                 }
                 8 | 9 => {
-                    let (tick, many) = (u64::from(b % 8), 1 + usize::from(c % 3));
+                    let many = 1 + usize::from(c % 3);
                     let mut taken = Vec::new();
-                    cache.pop_until(bytes, tick, many, &mut taken);
+                    cache.pop_many(bytes, many, &mut taken);
                     let mut said = Vec::new();
                     let (mut at, mut looks) = (list.len(), 0);
                     while at > 0 && looks < 4 * many && said.len() < many {
                         (at, looks) = (at - 1, looks + 1);
-                        if list[at].bytes == bytes && list[at].tick <= tick {
+                        if list[at].bytes == bytes {
                             said.push(list.remove(at));
                         }
                     }
@@ -121,17 +108,15 @@ proptest! {
                 }
                 10 if b % 3 == 0 => {
                     let mut drained = Vec::new();
-                    cache.drain(|block| drained.push(key(block)));
+                    cache.drain(ALL_WORDS, |block| drained.push(key(&block)));
                     let said: Vec<_> =
                         lists.values().flat_map(|list| list.iter().rev().map(key)).collect();
                     assert_eq!(drained, said);
-                    assert_eq!((cache.summary(), cache.places()), (0, 0));
-                    assert!(!cache.may_have_large());
-                    (lists, most) = (Lists::new(), 0);
+                    lists.clear();
                 }
                 11 => {
                     let mut drained = Vec::new();
-                    cache.drain_large(|block| drained.push(key(&block)));
+                    cache.drain(LARGE_WORDS, |block| drained.push(key(&block)));
                     let is_large = |it: &Cached| !is_slot(it.bytes) && it.bytes > LISTED;
                     let said: Vec<_> = (lists.values())
                         .flat_map(|list| list.iter().rev())
@@ -139,14 +124,13 @@ proptest! {
                         .map(key)
                         .collect();
                     assert_eq!(drained, said);
-                    assert!(!cache.may_have_large() && cache.summary() & LARGE_BIT == 0);
                     lists.values_mut().for_each(|list| list.retain(|it| !is_large(it)));
                 }
                 _ => {}
             }
             // A place that is spare is used again before there are more.
             most = most.max(lists.values().map(Vec::len).sum());
-            assert_eq!(cache.places(), most);
+            assert_eq!(cache.entries.len(), most);
             agree(&cache, &lists, &sizes);
         }
     }
@@ -167,7 +151,7 @@ fn a_cache_is_full_when_no_place_is_spare_nor_left() {
     }
     assert!(cache.is_full());
     cache.pop(UNIT);
-    assert!(!cache.is_full() && cache.places() == MOST_BLOCKS);
+    assert!(!cache.is_full() && cache.entries.len() == MOST_BLOCKS);
     cache.push(block(0));
     assert!(cache.is_full());
 }

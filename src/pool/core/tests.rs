@@ -312,7 +312,7 @@ fn neighbours_that_are_freed_together_are_one_and_others_are_freed() {
     let open = made.core.open_tick(slot);
     for ticks in [[0, 0, 0], [0, open, 0], [open, 0, 0], [0, 0, open]] {
         let ids = [0, 1, 2, 5].map(|at| made.block(at * UNIT, UNIT));
-        made.core.active.sub_all([4 * UNIT, 0]);
+        made.core.active.sub(4 * UNIT);
         let mut run = None;
         for (at, tick) in [1, 0, 2].into_iter().zip(ticks) {
             run = Some(made.core.give_with(run, (ids[at], tick), slot));
@@ -382,28 +382,6 @@ fn a_block_grows_into_what_is_free_behind_it_and_shrinks_by_its_end() {
     assert_eq!(made.at(0).bytes, 2 * granule);
     assert!(!made.core.grow(id, UNIT, slot).unwrap());
     made.core.check().unwrap();
-}
-
-#[test]
-fn compaction_would_join_the_holes_between_blocks_that_may_not_move() {
-    let mut made = made();
-    let granule = made.core.arena.granule();
-    assert_eq!(made.core.after_compaction(), 3 * granule);
-    let block = made
-        .core
-        .extents
-        .seek(made.core.extents.first(), 2 * granule);
-    assert_eq!(made.core.after_compaction(), 3 * granule);
-    made.core.set_movable(block, true);
-    assert_eq!(made.core.after_compaction(), 5 * granule);
-    made.block(UNIT, UNIT);
-    assert_eq!(made.core.after_compaction(), 5 * granule - 2 * UNIT);
-    made.core.set_movable(block, false);
-    assert_eq!(made.core.after_compaction(), 3 * granule);
-    // Holes side by side count as one.
-    made.hole(3 * granule, UNIT, made.slot);
-    assert!(made.at(3 * granule).bytes < 3 * granule);
-    assert_eq!(made.core.after_compaction(), 3 * granule);
 }
 
 #[test]

@@ -20,7 +20,7 @@ impl World {
         Self { pool, streams }
     }
 
-    fn lane(&self, of: usize) -> Arc<Lane> {
+    pub(in crate::pool) fn lane(&self, of: usize) -> Arc<Lane> {
         let lane = self.pool.shared().lane(&self.streams[of]);
         lane.unwrap().unwrap()
     }
@@ -233,11 +233,11 @@ fn without_device_waits_a_slab_of_several_streams_is_no_reason_for_one() {
 #[test]
 fn no_more_come_along_than_one_wait_is_for_nor_than_the_cache_may_hold() {
     let world = World::new(PoolConfig::default());
-    world.cached(TAKEN_OVER + 9);
+    world.cached(MOST + 9);
     let had = in_cache(&world.lane(0));
     assert!(world.takes_over(&world.lane(1)).is_some());
     let (left, came) = (in_cache(&world.lane(0)), in_cache(&world.lane(1)));
-    assert_eq!((left, came), (had - TAKEN_OVER, TAKEN_OVER - 1));
+    assert_eq!((left, came), (had - MOST, MOST - 1));
     let world = World::new(PoolConfig::default().cache_bytes(4 * BYTES));
     world.cached(4);
     world

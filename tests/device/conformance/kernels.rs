@@ -100,8 +100,8 @@ fn a_conversion_reads_what_was_queued_before_it(device: &Device) {
         // SAFETY: both ranges are mapped until the end of the test, behind the last wait.
         let (from, to) = unsafe {
             (
-                View::<f32>::from_raw(src, count),
-                ViewMut::<half::f16>::from_raw(dst, count),
+                View::<f32>::from_raw(src, count as usize),
+                ViewMut::<half::f16>::from_raw(dst, count as usize),
             )
         };
         convert(&stream, from.unwrap(), to.unwrap(), Rounding::Nearest).unwrap();

@@ -31,8 +31,11 @@ fn a_gpu_beyond_the_last_is_unavailable_and_says_how_many_there_are() {
 
 #[test]
 fn any_device_is_the_gpu_or_says_why_not() {
-    let (device, reason) = Device::any().unwrap();
+    let device = Device::any().unwrap();
+    let reason = device.no_gpu();
     assert_eq!(device.info().kind == DeviceKind::Host, reason.is_some());
+    assert!(reason.is_none_or(|why| matches!(why, Error::Unavailable { .. })));
+    assert!(Device::host().unwrap().no_gpu().is_none());
     assert_eq!(device.info().granule % 4096, 0);
 }
 

@@ -80,7 +80,6 @@ fn made() -> Made {
         (0..3).for_each(|_| table.join_taken(more));
     }
     let gap = table.gap_at(BOUND - GRANULE).unwrap();
-    table.note_largest();
     table.check(GRANULE).unwrap();
     assert!(table.spare.len() >= 2);
     Made {
@@ -277,21 +276,6 @@ fn sums_that_are_not_those_of_the_extents_are_found() {
             change(|m| m.table.small_holes += UNIT),
         ),
         (
-            "a larger hole, known".into(),
-            change(|m| m.table.largest += UNIT),
-        ),
-        (
-            "a smaller hole, known".into(),
-            change(|m| m.table.largest -= UNIT),
-        ),
-        (
-            "a smaller hole".into(),
-            change(|m| {
-                m.table.largest -= UNIT;
-                m.table.largest_known = false;
-            }),
-        ),
-        (
             "a gap of another".into(),
             change(|m| {
                 let start = m.table.get(m.gap).start;
@@ -306,12 +290,6 @@ fn sums_that_are_not_those_of_the_extents_are_found() {
             }),
         ),
     ]);
-    // What is not known may be less.
-    let mut made = made();
-    made.table.largest_known = false;
-    made.table.check(GRANULE).unwrap();
-    made.table.largest += UNIT;
-    made.table.check(GRANULE).unwrap();
 }
 
 #[test]

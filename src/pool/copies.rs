@@ -1,0 +1,183 @@
+//! What views do by themselves: copies to and from the host, copies within the device, fills.
+//!
+//! All of it is in order as any operation on typed memory is (`crate::device::ordered`). Views of
+//! nothing queue nothing.
+
+use bytemuck::Pod;
+
+use super::view::{View, ViewMut};
+use crate::device::{Addr, Stream, StreamCore, ordered, ordered_to_its_end};
+use crate::error::{Error, Result};
+use crate::seeded::seeded;
+
+/// Bytes that a fill takes from the host; the rest is copied from these on the device.
+const PATTERN_BYTES: usize = 64 << 10;
+
+impl<T: Pod> View<'_, T> {
+    /// Copies the elements to the host on `stream`, behind all that writes them, and waits for the copy.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let numbers = pool.alloc_from(&stream, &[1, 2, 3, 4])?;
+    /// let other = device.stream()?;
+    /// assert_eq!(numbers.slice(2..)?.download(&other)?, [3, 4]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the stream is of another device or under capture; what the driver said.
+    pub fn download(&self, stream: &Stream) -> Result<Vec<T>> {
+        self.download_on(stream.core())
+    }
+
+    pub(crate) fn download_on(&self, core: &StreamCore) -> Result<Vec<T>> {
+        core.refuse_under_capture()?;
+        // SAFETY: whoever made the view vouched for its range.
+        ordered_to_its_end(core, &[self.used()], || unsafe {
+            core.read(self.addr(), self.len())
+        })
+    }
+}
+
+impl<T: Pod> ViewMut<'_, T> {
+    /// Copies `data` into the elements on `stream`, behind all that uses them, and waits for the copy.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let mut numbers = pool.alloc_zeroed::<u32>(&stream, 4)?;
+    /// let other = device.stream()?;
+    /// numbers.slice_mut(1..3)?.upload(&other, &[8, 9])?;
+    /// assert_eq!(numbers.download()?, [0, 8, 9, 0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] unless `data` has as many elements as the view, if the stream is of another
+    /// device or under capture; what the driver said.
+    pub fn upload(self, stream: &Stream, data: &[T]) -> Result<()> {
+        self.upload_on(stream.core(), data)
+    }
+
+    pub(crate) fn upload_on(self, core: &StreamCore, data: &[T]) -> Result<()> {
+        same_len("data", data.len(), self.len())?;
+        core.refuse_under_capture()?;
+        // SAFETY: whoever made the view vouched for its range.
+        ordered_to_its_end(core, &[self.used()], || unsafe {
+            core.write(self.addr(), data)
+        })
+    }
+
+    /// Queues a copy of `src` into the elements, on `stream`, behind all that it must not overtake.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let ones = pool.alloc_filled(&stream, 4, 1.0)?;
+    /// let mut all = pool.alloc_zeroed::<f64>(&stream, 8)?;
+    /// all.slice_mut(4..)?.copy_from(&stream, &ones)?;
+    /// assert_eq!(all.download()?, [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] unless both have as many elements and no byte in common, or if the stream is of
+    /// another device than one of them; what the driver said.
+    pub fn copy_from<'s>(self, stream: &Stream, src: impl Into<View<'s, T>>) -> Result<()>
+    where
+        T: 's,
+    {
+        let src = src.into();
+        same_len("src", src.len(), self.len())?;
+        let (from, to, bytes) = (src.addr(), self.addr(), self.bytes());
+        // Only views of plain addresses can overlap.
+        if from.abs_diff(to) < bytes {
+            let why = format!("{bytes} bytes at {from:#x} overlap those at {to:#x}");
+            return Err(Error::invalid("src", why));
+        }
+        let core = stream.core();
+        let read = src.used().filter(|_| !seeded!("copy-reads-unordered"));
+        let queued = ordered(core, &[read, self.used()], || match bytes {
+            0 => Ok(()),
+            // SAFETY: whoever made the views vouched for their ranges, which do not overlap.
+            _ => unsafe { core.device.backend().copy_within(to, from, bytes, core.raw) },
+        });
+        queued?
+    }
+
+    /// Sets every element to `value`, on `stream`, behind all that uses them.
+    ///
+    /// A value whose bytes are all the same, as those of zero, is one fill, which is queued. Any other
+    /// goes up from the host, 64 KiB of them at most, and the host waits for that; the rest is copied
+    /// from there on the device.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let mut weights = pool.alloc_zeroed::<f32>(&stream, 4)?;
+    /// weights.view_mut().fill(&stream, 0.5)?;
+    /// assert_eq!(weights.download()?, [0.5; 4]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the stream is of another device or, for a value of different bytes, under
+    /// capture; what the driver said.
+    pub fn fill(self, stream: &Stream, value: T) -> Result<()> {
+        let core = stream.core();
+        let bytes = bytemuck::bytes_of(&value);
+        let (addr, all) = (self.addr(), self.bytes());
+        let same = bytes.iter().all(|byte| *byte == bytes[0]);
+        let queued = ordered(core, &[self.used()], || match (all, same) {
+            (0, _) => Ok(()),
+            // SAFETY: whoever made the view vouched for its range.
+            (_, true) => unsafe { core.device.backend().fill(addr, bytes[0], all, core.raw) },
+            (_, false) => {
+                let first = (PATTERN_BYTES / bytes.len()).clamp(1, self.len());
+                // SAFETY: the same; the elements written first are among those of the view.
+                unsafe { repeat(core, addr, &vec![value; first], all) }
+            }
+        });
+        queued?
+    }
+}
+
+/// Writes `first` to `addr`, and again behind it until `all` bytes are written.
+///
+/// # Safety
+/// As many bytes are device memory at `addr` until the work is done.
+unsafe fn repeat<T: Pod>(core: &StreamCore, addr: Addr, first: &[T], all: u64) -> Result<()> {
+    // SAFETY: the caller's duty.
+    unsafe { core.write(addr, first)? };
+    let mut done = size_of_val(first) as u64;
+    while done < all {
+        let more = done.min(all - done);
+        let backend = core.device.backend();
+        // SAFETY: the same; what is copied was written before, and lies ahead of where it goes.
+        unsafe { backend.copy_within(addr + done, addr, more, core.raw)? };
+        done += more;
+    }
+    Ok(())
+}
+
+/// An error unless `len` elements are given for `wanted`.
+pub(crate) fn same_len(what: &'static str, len: usize, wanted: usize) -> Result<()> {
+    if len == wanted {
+        return Ok(());
+    }
+    let why = format!("it has {len} elements, the destination {wanted}: give as many");
+    Err(Error::invalid(what, why))
+}

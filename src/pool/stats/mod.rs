@@ -1,0 +1,182 @@
+//! What a pool tells of itself: plain values, put together in `report` from `counters`.
+
+pub(super) mod counters;
+pub(super) mod report;
+mod text;
+
+use crate::arena::ArenaCalls;
+pub use crate::heap::extent::SMALL_BYTES;
+
+/// A figure with its history.
+///
+/// Figures of bytes are in bytes. `current` is `allocated` less `freed`; read while other threads
+/// allocate, none is below 0, and each is as it was at some moment of the reading.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counter {
+    /// Now.
+    pub current: u64,
+    /// The most it has been since the pool was made or [`Pool::reset_peaks`](super::Pool::reset_peaks).
+    ///
+    /// [`PoolStats`] says of which figures it is exact.
+    pub peak: u64,
+    /// Everything ever added.
+    pub allocated: u64,
+    /// Everything ever taken away.
+    pub freed: u64,
+}
+
+/// How often each step of the ladder served a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Steps {
+    /// A hole of the requesting stream, or one that no stream had used.
+    pub own_stream: u64,
+    /// A hole of another stream that was ready.
+    pub ready_elsewhere: u64,
+    /// Times that the caches of all streams were emptied into the arena.
+    pub drain: u64,
+    /// A hole, or run of holes, of other streams after a wait on the device.
+    pub stream_wait: u64,
+    /// Waits queued on the device.
+    pub waits: u64,
+    /// Idle handles mapped elsewhere.
+    pub steal: u64,
+    /// Handles created.
+    pub grow: u64,
+    /// Requests served only after a registered step gave memory back.
+    pub relieved: u64,
+    /// Requests that failed.
+    pub out_of_memory: u64,
+}
+
+/// What the blocks of one size class sum to. See [`PoolStats`] for each figure.
+///
+/// A block is small or large by its bytes as rounded, see [`SMALL_BYTES`]. A block resized from one
+/// class into the other counts as freed in the one and allocated in the other.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BlockStats {
+    /// Live blocks.
+    pub blocks: Counter,
+    /// Their bytes as rounded by the pool.
+    pub allocated: Counter,
+    /// Their bytes as asked for.
+    pub requested: Counter,
+}
+
+/// A pool's figures of one size class. See [`PoolStats`] for each; small and large add up to the
+/// pool's, but for peaks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClassStats {
+    /// Live blocks of the class.
+    pub blocks: Counter,
+    /// Their bytes as rounded by the pool.
+    pub allocated: Counter,
+    /// Their bytes as asked for.
+    pub requested: Counter,
+    /// Bytes of active blocks of the class. A graph's memory counts by its segments, pieces of at
+    /// least 2 MiB where there is room, and not by the blocks that the graph cuts from them.
+    pub active: Counter,
+    /// Physical bytes that active blocks of the class have, and that holes have which such a block
+    /// would take: holes of up to [`SMALL_BYTES`] are small. A handle may hold blocks of both
+    /// classes, so it is bytes that are told apart, not handles. `allocated` and `freed` are ups
+    /// and downs from one reading to the next.
+    pub reserved: Counter,
+    /// Free bytes in holes of the class inside handles that also hold blocks.
+    pub inactive_split: Counter,
+}
+
+/// Figures of a pool. A plain value: reading takes the latch of each stream's cache for a copy of its
+/// counts, and the pool's lock for a copy of its own and a look at the holes that may cover a handle.
+///
+/// **What is exact.** All of `current`, `allocated` and `freed`, where nobody allocates meanwhile. The
+/// peaks of active and reserved bytes, all streams together; the peaks of what live blocks sum to
+/// (blocks, allocated, requested) for a stream that one thread at a time allocates on. **What is
+/// sampled.** For a whole pool, and for threads that met on one stream, the peaks of what live blocks
+/// sum to are taken when figures are read and when the pool has to look for memory beyond ready holes:
+/// never more than there was, and a joint peak between two such moments may be missed, which the peak
+/// of active bytes bounds. [`PoolStats::inactive_split`] and the reserved bytes of one class have the
+/// history of what readers saw. What takes a walk over all memory is in
+/// [`Snapshot`](super::Snapshot).
+///
+/// `Display` prints a table.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct PoolStats {
+    /// Live blocks; `allocated` and `freed` are the numbers of allocations and frees.
+    pub blocks: Counter,
+    /// Bytes in live blocks, as rounded by the pool.
+    pub allocated: Counter,
+    /// Bytes in live blocks, as asked for.
+    pub requested: Counter,
+    /// Bytes in live blocks, in streams' caches or between them, and in graphs' memory: what is not in
+    /// holes.
+    pub active: Counter,
+    /// Physical bytes held, as the device counts them: while an old mapping of a handle stands that was
+    /// given back, its memory is held. `allocated` and `freed` count bytes created and released.
+    pub reserved: Counter,
+    /// Free bytes inside handles that also hold blocks, which cannot be given back.
+    pub inactive_split: Counter,
+    /// The same of small blocks.
+    pub small: ClassStats,
+    /// The same of large blocks.
+    pub large: ClassStats,
+    /// Bytes of the largest hole. What streams' caches hold is in no hole, though it is free: a request
+    /// that finds no other memory has the caches emptied, which may make a larger hole.
+    pub largest_hole: u64,
+    /// Number of holes.
+    pub holes: u64,
+    /// Free mapped bytes that are not in the largest hole, as a part of all free mapped bytes.
+    pub fragmentation: f64,
+    /// Bytes moved by compaction.
+    pub bytes_moved: u64,
+    /// Compaction passes.
+    pub compactions: u64,
+    /// Bytes of memory private to graphs, handed out or not: in [`PoolStats::active`], and in
+    /// [`PoolStats::allocated`] as far as handed out. Of blocks from before a capture that its graph
+    /// keeps, only the latter.
+    pub graphs: u64,
+    /// Physical bytes of the device that stand beside the pool, in no other figure and under no
+    /// limit: the tables and flags of compaction, which has to work when the pool is full, and the
+    /// [address table](super::Pool::address_table). 0 until there is movable memory. The tables take
+    /// an 8,000th of the device's memory and up to 3 MiB, the flags 2 to 128 MiB (or twice the 2,048th
+    /// part of the largest block moved), the address table 8 bytes a handle.
+    pub overhead: u64,
+    /// Times that a request which the pool's own steps could not serve was tried again, after a
+    /// step above them (compaction, [`Pool::on_pressure`](super::Pool::on_pressure)) said that it
+    /// made room.
+    pub retries: u64,
+    /// Requests that failed for want of memory.
+    pub failures: u64,
+    /// Which steps served requests.
+    pub steps: Steps,
+    /// Driver calls of the arena.
+    pub calls: ArenaCalls,
+    /// Figures by stream, of streams that have blocks or a handle.
+    pub streams: Vec<StreamStats>,
+}
+
+/// Figures of one stream in a pool.
+///
+/// A block counts with the stream it was allocated on, also when it is freed in the order of
+/// another; then its memory is free on that other, and counts there while it is in its cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StreamStats {
+    /// The stream's [`id`](crate::Stream::id).
+    pub stream: u64,
+    /// Live blocks; `allocated` and `freed` are the numbers of allocations and frees.
+    pub blocks: Counter,
+    /// Bytes in live blocks, as rounded by the pool.
+    pub allocated: Counter,
+    /// Bytes in live blocks, as asked for.
+    pub requested: Counter,
+    /// The same of small blocks.
+    pub small: BlockStats,
+    /// The same of large blocks.
+    pub large: BlockStats,
+    /// Bytes in the stream's cache.
+    pub cached_bytes: u64,
+}

@@ -1,0 +1,354 @@
+//! The pool's figures put together from its stream caches and its heap.
+//!
+//! The ledger knows every stream cache there is, from its making to its end. Reading takes each
+//! cache's latch for a copy of its counters, and then the heap's lock for a copy of its gauges.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::counters::{Gauge, Gauges, Sums, class, raise};
+use super::{BlockStats, ClassStats, Counter, PoolStats, StreamStats};
+use crate::device::lock;
+use crate::heap::Extent;
+use crate::pool::core::Core;
+use crate::pool::lane::Lane;
+use crate::pool::shared::Shared;
+use crate::seeded::seeded;
+use crate::sync::{Mutex, try_lock};
+
+/// What was counted, by class.
+#[derive(Debug, Clone, Copy, Default)]
+struct Totals {
+    allocated: [Sums; 2],
+    freed: [Sums; 2],
+}
+
+impl Totals {
+    fn add(&mut self, other: &Self) {
+        for class in [0, 1] {
+            self.allocated[class] = self.allocated[class] + other.allocated[class];
+            self.freed[class] = self.freed[class] + other.freed[class];
+        }
+    }
+
+    fn add_allocated(&mut self, lane: &Lane) {
+        let allocated = lane.count(|counters, _| counters.allocated);
+        let freed = Default::default();
+        self.add(&Self { allocated, freed });
+    }
+
+    fn add_freed(&mut self, lane: &Lane) {
+        let allocated = Default::default();
+        let freed = lane.count(|counters, _| counters.freed);
+        self.add(&Self { allocated, freed });
+        let freed = lane.elsewhere.sums();
+        self.add(&Self { allocated, freed });
+    }
+
+    /// What is live: small blocks, large ones, all.
+    fn live(&self) -> [Sums; 3] {
+        let none = Sums::default();
+        let [small, large] =
+            [0, 1].map(|class| (self.allocated[class] - self.freed[class]).most(none));
+        [small, large, small + large]
+    }
+
+    /// The figures of small blocks, large ones, and all.
+    fn stats(&self, peaks: [Sums; 3]) -> [BlockStats; 3] {
+        let (a, f) = (self.allocated, self.freed);
+        let flows = [(a[0], f[0]), (a[1], f[1]), (a[0] + a[1], f[0] + f[1])];
+        [0, 1, 2].map(|of| {
+            let ((allocated, freed), peak) = (flows[of], peaks[of]);
+            BlockStats {
+                blocks: counter(allocated.blocks, freed.blocks, peak.blocks),
+                allocated: counter(allocated.bytes, freed.bytes, peak.bytes),
+                requested: counter(allocated.requested, freed.requested, peak.requested),
+            }
+        })
+    }
+}
+
+fn peaks_of(lane: &Lane) -> [Sums; 3] {
+    lane.count(|counters, _| counters.peaks())
+}
+
+/// What is known of a stream.
+struct Entry {
+    uid: u64,
+    lanes: Vec<Arc<Lane>>,
+    /// Of stream caches that are gone.
+    past: Totals,
+    /// As it was read last.
+    now: Totals,
+    peaks: [Sums; 3],
+}
+
+impl Entry {
+    /// A gate's blocks hold what others allocate, which is counted there.
+    fn is_counted(&self) -> bool {
+        self.lanes.iter().all(|lane| !lane.hold.gate)
+    }
+
+    fn stats(&self) -> StreamStats {
+        let [small, large, all] = self.now.stats(self.peaks);
+        StreamStats {
+            stream: self.uid,
+            blocks: all.blocks,
+            allocated: all.allocated,
+            requested: all.requested,
+            small,
+            large,
+            cached_bytes: self.lanes.iter().map(|lane| lane.cached_bytes()).sum(),
+        }
+    }
+}
+
+/// The stream caches there are, and the sum of those gone.
+#[derive(Default)]
+struct Books {
+    streams: Vec<Entry>,
+    past: Totals,
+    /// The most seen at once, all streams together.
+    peaks: [Sums; 3],
+}
+
+impl Books {
+    /// All counts now; notes the joint peaks.
+    ///
+    /// Everything freed is read after everything allocated, so that what was handed over meanwhile
+    /// makes live blocks look fewer than they were, never more: no peak is noted that was none.
+    fn read(&mut self) -> Totals {
+        for entry in &mut self.streams {
+            entry.now = entry.past;
+            let Entry { lanes, now, .. } = entry;
+            lanes.iter().for_each(|lane| now.add_allocated(lane));
+        }
+        let mut totals = self.past;
+        for entry in &mut self.streams {
+            let is_counted = entry.is_counted();
+            let Entry {
+                lanes, now, peaks, ..
+            } = entry;
+            for lane in lanes {
+                now.add_freed(lane);
+                raise(peaks, peaks_of(lane));
+            }
+            raise(peaks, now.live());
+            if is_counted {
+                raise(&mut self.peaks, *peaks);
+                totals.add(now);
+            }
+        }
+        raise(&mut self.peaks, totals.live());
+        totals
+    }
+}
+
+/// The counts of all streams a pool has served. Holds each stream cache until it ends.
+#[derive(Default)]
+pub(in crate::pool) struct Ledger(Mutex<Books>);
+
+impl Ledger {
+    /// Counts a stream cache too, and keeps it until its end.
+    pub(in crate::pool) fn add(&self, lane: &Arc<Lane>) {
+        let (lane, uid) = (Arc::clone(lane), lane.stream.timeline.uid);
+        let mut books = lock(&self.0);
+        match books.streams.iter_mut().find(|entry| entry.uid == uid) {
+            Some(entry) => entry.lanes.push(lane),
+            None => books.streams.push(Entry {
+                uid,
+                lanes: vec![lane],
+                past: Totals::default(),
+                now: Totals::default(),
+                peaks: Default::default(),
+            }),
+        }
+    }
+
+    /// Counts on without a stream cache whose last block is gone; gives it.
+    pub(in crate::pool) fn end(&self, lane: &Lane) -> Option<Arc<Lane>> {
+        let mut books = lock(&self.0);
+        let Books {
+            streams,
+            past,
+            peaks,
+        } = &mut *books;
+        let uid = lane.stream.timeline.uid;
+        let at = streams.iter().position(|entry| entry.uid == uid)?;
+        let entry = &mut streams[at];
+        entry.past.add_allocated(lane);
+        entry.past.add_freed(lane);
+        raise(&mut entry.peaks, peaks_of(lane));
+        let counted = entry.is_counted();
+        let mut lanes = entry.lanes.iter();
+        let found = lanes.position(|it| std::ptr::eq(&raw const **it, lane))?;
+        let lane = entry.lanes.swap_remove(found);
+        if entry.lanes.is_empty() {
+            let entry = streams.swap_remove(at);
+            if counted {
+                past.add(&entry.past);
+                if !seeded!("peaks-go-with-their-stream") {
+                    raise(peaks, entry.peaks);
+                }
+            }
+        }
+        Some(lane)
+    }
+
+    /// Notes joint peaks where they matter: when the pool is about to change its size. Who has the
+    /// ledger now notes them too.
+    pub(in crate::pool) fn note_peak(&self) {
+        if let Some(mut books) = try_lock(&self.0) {
+            books.read();
+        }
+    }
+
+    fn reset_peaks(&self) {
+        let mut books = lock(&self.0);
+        books.peaks = Default::default();
+        for entry in &mut books.streams {
+            entry.peaks = Default::default();
+            for lane in &entry.lanes {
+                lane.count(|counters, elsewhere| counters.reset_peaks(elsewhere));
+            }
+        }
+        books.read();
+    }
+}
+
+fn counter(allocated: u64, freed: u64, peak: u64) -> Counter {
+    let current = allocated.saturating_sub(freed);
+    Counter {
+        current,
+        peak: peak.max(current),
+        allocated,
+        freed,
+    }
+}
+
+impl Gauge {
+    fn counter(self) -> Counter {
+        let freed = self.added.saturating_sub(self.current);
+        counter(self.added, freed, self.peak)
+    }
+}
+
+impl Gauges {
+    /// Of both classes.
+    fn counter(&self) -> Counter {
+        let [small, large] = self.classes.map(Gauge::counter);
+        let (allocated, freed) = (small.allocated + large.allocated, small.freed + large.freed);
+        counter(allocated, freed, self.peak)
+    }
+}
+
+impl Shared {
+    /// See [`Pool::stats`](crate::Pool::stats).
+    pub(crate) fn stats(&self) -> PoolStats {
+        let (blocks, streams) = {
+            let mut books = lock(&self.counts.0);
+            let totals = books.read();
+            let counted = books.streams.iter().filter(|entry| entry.is_counted());
+            let streams: Vec<StreamStats> = counted.map(Entry::stats).collect();
+            (totals.stats(books.peaks), streams)
+        };
+        let mut core = self.core.lock();
+        core.sample();
+        let classes = [0, 1].map(|of| ClassStats {
+            blocks: blocks[of].blocks,
+            allocated: blocks[of].allocated,
+            requested: blocks[of].requested,
+            active: core.active.classes[of].counter(),
+            reserved: core.reserved.classes[of].counter(),
+            inactive_split: core.inactive_split.classes[of].counter(),
+        });
+        let (free, largest) = (core.extents.hole_bytes(), core.extents.largest_hole());
+        let (created, released) = core.arena.flow();
+        let (own, ready) = self.transfer.steps();
+        let mut steps = core.steps;
+        steps.own_stream += own;
+        steps.ready_elsewhere += ready;
+        PoolStats {
+            blocks: blocks[2].blocks,
+            allocated: blocks[2].allocated,
+            requested: blocks[2].requested,
+            active: core.active.counter(),
+            reserved: counter(created, released, core.peak_reserved),
+            inactive_split: core.inactive_split.counter(),
+            small: classes[0],
+            large: classes[1],
+            largest_hole: largest,
+            holes: core.extents.holes(),
+            fragmentation: (free - largest) as f64 / free.max(1) as f64,
+            bytes_moved: core.bytes_moved,
+            compactions: core.compactions,
+            graphs: self.graph_bytes.load(Ordering::Relaxed),
+            overhead: self.overhead.bytes(),
+            retries: self.retries.load(Ordering::Relaxed),
+            failures: self.failures.load(Ordering::Relaxed),
+            steps,
+            calls: core.arena.calls(),
+            streams,
+        }
+    }
+
+    /// See [`Pool::reset_peaks`](crate::Pool::reset_peaks).
+    pub(crate) fn reset_peaks(&self) {
+        self.counts.reset_peaks();
+        let mut core = self.core.lock();
+        core.sample();
+        core.peak_reserved = core.arena.reserved();
+        core.active.reset_peaks();
+        core.reserved.reset_peaks();
+        core.inactive_split.reset_peaks();
+    }
+}
+
+impl Core {
+    /// Brings the gauges up to date that are taken when somebody asks.
+    fn sample(&mut self) {
+        let small_free = self.extents.small_hole_bytes() + self.slabs.free_bytes();
+        let small = self.active.classes[0].current + small_free;
+        self.reserved.set([small, self.arena.reserved() - small]);
+        self.inactive_split.set(self.split_bytes());
+    }
+
+    /// Free bytes in handles that also hold blocks: in small holes and slots, in large holes. Looks at
+    /// the holes that may cover a handle, which are the larger ones.
+    fn split_bytes(&self) -> [u64; 2] {
+        let small = self.extents.small_hole_bytes();
+        let mut split = [
+            small + self.slabs.free_bytes(),
+            self.extents.hole_bytes() - small,
+        ];
+        for stream in 0..self.extents.slots() {
+            for id in self.extents.holes_of(stream, self.arena.granule()) {
+                let hole = self.extents.get(id);
+                split[class(hole.bytes)] -= self.covered_bytes(hole);
+            }
+        }
+        split
+    }
+
+    /// Bytes of the hole in handles that it covers: all but its parts of the first and the last.
+    fn covered_bytes(&self, hole: &Extent) -> u64 {
+        let handle = |at| {
+            let (_, frame) = self.arena.frame_at(at)?;
+            let (start, bytes) = self.arena.extent_of(&frame);
+            Some((start, start + bytes))
+        };
+        let from = match handle(hole.start) {
+            Some((start, end)) if start < hole.start => end,
+            _ => hole.start,
+        };
+        let to = match handle(hole.end() - 1) {
+            Some((start, end)) if end > hole.end() => start,
+            _ => hole.end(),
+        };
+        to.saturating_sub(from)
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;

@@ -1,0 +1,95 @@
+//! Who reads figures, who waits for whom, and what the figures are.
+
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use super::*;
+use crate::{Device, Pool, PoolConfig};
+
+/// Far above what anything here takes that waits for nobody.
+const LONG: Duration = Duration::from_secs(20);
+
+fn host() -> Device {
+    Device::host().unwrap()
+}
+
+#[test]
+fn a_pair_on_a_stream_that_has_its_cache_does_not_wait_for_who_reads_statistics() {
+    let device = host();
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    drop(pool.alloc(&stream, 4096).unwrap());
+    let (done, told) = channel();
+    let reading = (lock(&pool.shared().counts.0), pool.shared().core.lock());
+    std::thread::scope(|scope| {
+        scope.spawn(|| done.send(pool.alloc(&stream, 4096).map(drop)));
+        let allocated = told.recv_timeout(LONG);
+        drop(reading);
+        allocated.expect("it waits for the reader").unwrap();
+    });
+    assert_eq!(pool.stats().blocks.allocated, 2);
+}
+
+#[test]
+fn totals_are_live_by_class_and_never_below_zero() {
+    let of = |from: u64| Totals {
+        allocated: [Sums::block(from, 1), Sums::block(from + 1, 2)],
+        freed: [Sums::block(from / 2, 1), Sums::block(2 * from, 1)],
+    };
+    let mut all = Totals::default();
+    [of(100), of(2000)].iter().for_each(|part| all.add(part));
+    let [small, large, both] = all.live().map(|sums| sums.bytes);
+    assert_eq!((small, large, both), (1050, 0, 1050));
+    let [small, large, both] = all.stats(Default::default());
+    assert_eq!((small.allocated.current, small.blocks.current), (1050, 0));
+    assert_eq!(
+        (large.allocated.allocated, large.allocated.freed),
+        (2102, 4200)
+    );
+    assert_eq!(both.allocated.allocated, 4202);
+}
+
+#[test]
+fn a_stream_cache_that_ends_leaves_its_counts_and_its_peaks() {
+    let device = host();
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    let block = pool.alloc(&stream, 4096).unwrap();
+    drop(pool.alloc(&stream, 3 << 20).unwrap());
+    drop(stream);
+    let stats = pool.stats();
+    assert_eq!(stats.streams.len(), 1, "the block holds it");
+    assert_eq!(stats.streams[0].blocks.current, 1);
+    drop(block);
+    let stats = pool.stats();
+    assert!(stats.streams.is_empty());
+    assert_eq!((stats.blocks.allocated, stats.blocks.freed), (2, 2));
+    assert_eq!(stats.allocated.peak, 4096 + (3 << 20));
+}
+
+#[test]
+fn figures_of_the_heap_are_those_a_walk_finds() {
+    let device = host();
+    let pool = Pool::new(&device, PoolConfig::default().cache_bytes(0)).unwrap();
+    let stream = device.stream().unwrap();
+    let mut blocks: Vec<_> = (1..200)
+        .map(|at| pool.alloc(&stream, at * 4096).unwrap())
+        .collect();
+    for step in 0..150 {
+        drop(blocks.swap_remove(step * 7 % blocks.len()));
+        pool.check_invariants().unwrap();
+        let stats = pool.stats();
+        let core = pool.shared().core.lock();
+        assert_eq!(stats.active.current, core.extents.taken().0);
+        let mut split = [0; 2];
+        for (id, hole) in core.extents.iter() {
+            if hole.state == crate::heap::State::Free {
+                let (mut left, mut frames) = (u64::MAX, Vec::new());
+                core.idle_in(id, &mut left, &mut frames);
+                split[class(hole.bytes)] += hole.bytes - (u64::MAX - left);
+            }
+        }
+        assert_eq!(stats.small.inactive_split.current, split[0]);
+        assert_eq!(stats.large.inactive_split.current, split[1]);
+    }
+}

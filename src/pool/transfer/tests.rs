@@ -1,0 +1,228 @@
+//! What goes between stream caches, and what not.
+
+use std::collections::BTreeSet;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::pool::lane::tests::World;
+use crate::pool::{Block, HandleSize, PoolConfig};
+
+const BYTES: u64 = 32 << 10;
+
+/// Blocks that a cache of these tests has room for.
+const CACHED: u64 = 16;
+
+fn world(config: PoolConfig) -> World {
+    World::new(config.cache_bytes(CACHED * BYTES))
+}
+
+impl World {
+    fn made(&self, bytes: u64, count: u64) -> Vec<Block> {
+        let one = |_| self.pool.alloc(&self.streams[0], bytes).unwrap();
+        (0..count).map(one).collect()
+    }
+
+    /// Frees blocks on the second stream.
+    fn freed(&self, blocks: Vec<Block>) {
+        for block in blocks {
+            block.free_on(&self.streams[1]).unwrap();
+        }
+        self.pool.check_invariants().unwrap();
+    }
+
+    /// Blocks of each batch, oldest first.
+    fn batches(&self) -> Vec<usize> {
+        let state = latch(&self.pool.shared().transfer.state);
+        state.batches.iter().map(|it| it.blocks.len()).collect()
+    }
+
+    /// Addresses of all blocks in caches and between them: each is in one place.
+    fn free(&self) -> BTreeSet<u64> {
+        let shared = self.pool.shared();
+        let (lanes, _core) = (shared.all_lanes(), shared.core.lock());
+        let mut free = BTreeSet::new();
+        shared.each_cached(&lanes, |block| assert!(free.insert(block.addr)));
+        free
+    }
+}
+
+#[test]
+fn blocks_that_a_consumers_cache_has_no_room_for_leave_it_together() {
+    let world = world(PoolConfig::default().handles(HandleSize::Granule));
+    let granule = world.pool.device().info().granule;
+    let count = granule / BYTES;
+    let blocks = world.made(BYTES, count);
+    world.freed(blocks);
+    let batches = count / CACHED - 1;
+    assert_eq!(world.batches(), vec![CACHED as usize; batches as usize]);
+    // They are the producer's behind one wait, and in its own cache up to the last.
+    let before = world.pool.stats().steps;
+    world.pool.set_limit(Some(granule));
+    let blocks = world.made(BYTES, batches * CACHED);
+    let steps = world.pool.stats().steps;
+    assert_eq!(steps.waits - before.waits, 1);
+    assert_eq!(steps.stream_wait - before.stream_wait, 1);
+    let ready = steps.ready_elsewhere - before.ready_elsewhere;
+    assert_eq!(ready, batches - 1);
+    assert!(world.batches().is_empty());
+    drop(blocks);
+    world.pool.check_invariants().unwrap();
+}
+
+#[test]
+fn batches_that_are_done_are_taken_where_waits_are_switched_off() {
+    let config = PoolConfig::default().handles(HandleSize::Granule);
+    let world = world(config.reuse(true, false));
+    let granule = world.pool.device().info().granule;
+    world.freed(world.made(BYTES, granule / BYTES));
+    let batches = world.batches().len() as u64;
+    assert!(batches > 1);
+    world.streams[1].synchronize().unwrap();
+    let before = world.pool.stats().steps;
+    world.pool.set_limit(Some(granule));
+    let blocks = world.made(BYTES, batches * CACHED);
+    let steps = world.pool.stats().steps;
+    assert_eq!((steps.waits, steps.drain), (before.waits, before.drain));
+    assert_eq!(steps.ready_elsewhere - before.ready_elsewhere, batches);
+    assert!(world.batches().is_empty());
+    drop(blocks);
+}
+
+#[test]
+fn where_only_waits_count_a_batch_that_is_done_is_not_ready_but_behind_one() {
+    let world = world(PoolConfig::default().reuse(false, true));
+    world.freed(world.made(BYTES, 4 * CACHED));
+    world.streams[1].synchronize().unwrap();
+    let lanes = [0, 1].map(|of| world.lane(of));
+    assert!(lanes[0].take_batch(BYTES).is_none());
+    world.streams[0].wait_stream(&world.streams[1]).unwrap();
+    let (block, own) = lanes[0].take_batch(BYTES).unwrap();
+    assert!(!own && block.bytes == BYTES);
+    let (_, own) = lanes[1].take_batch(BYTES).unwrap();
+    assert!(own, "nothing of one's own is waited for");
+}
+
+#[test]
+fn only_a_size_that_is_missed_again_and_again_is_kept_together() {
+    let world = world(PoolConfig::default());
+    // Sizes in turn: none is missed twice in a row.
+    let (mut blocks, mut others) = (Vec::new(), Vec::new());
+    for _ in 0..3 * CACHED {
+        blocks.extend(world.made(BYTES, 1));
+        others.extend(world.made(2 * BYTES, 1));
+    }
+    world.freed(blocks);
+    assert!(world.batches().is_empty());
+    let blocks = world.made(BYTES, 3 * CACHED);
+    world.freed(blocks);
+    assert!(!world.batches().is_empty());
+}
+
+#[test]
+fn the_sizes_wanted_last_are_known_and_earlier_ones_forgotten() {
+    let transfer = Transfer::new(true);
+    (1..=WANTED as u64).for_each(|size| transfer.want(size));
+    transfer.want(1);
+    assert!((1..=WANTED as u64).all(|size| transfer.is_wanted(size)));
+    transfer.want(9);
+    let known: Vec<u64> = (1..=9).filter(|&size| transfer.is_wanted(size)).collect();
+    assert_eq!(known, [2, 3, 4, 9]);
+}
+
+#[test]
+fn fewer_blocks_than_a_batch_has_at_least_go_into_the_heap() {
+    for (count, said) in [(LEAST, 1), (LEAST - 1, 0)] {
+        let world = world(PoolConfig::default());
+        let bytes = CACHED * BYTES / count as u64 / 256 * 256;
+        let blocks = world.made(bytes, count as u64 + 8);
+        world.freed(blocks);
+        assert_eq!(world.batches().len(), said, "{count} a cache");
+    }
+}
+
+#[test]
+fn what_a_stream_frees_of_its_own_goes_into_the_heap() {
+    let world = world(PoolConfig::default());
+    drop(world.made(BYTES, 3 * CACHED));
+    drop(world.made(BYTES, 3 * CACHED));
+    assert!(world.batches().is_empty());
+}
+
+#[test]
+fn of_more_batches_than_are_kept_the_oldest_goes_into_the_heap() {
+    let world = world(PoolConfig::default());
+    let count = (KEPT as u64 + 3) * CACHED;
+    let blocks = world.made(BYTES, count);
+    let addrs: Vec<u64> = blocks.iter().map(Block::addr).collect();
+    world.freed(blocks);
+    assert_eq!(world.batches(), [CACHED as usize; KEPT]);
+    // The first two caches full went.
+    let (gone, free) = (&addrs[..2 * CACHED as usize], world.free());
+    assert!(gone.iter().all(|addr| !free.contains(addr)));
+    assert!(free.len() > KEPT * CACHED as usize);
+}
+
+#[test]
+fn nothing_is_kept_together_over_the_soft_limit() {
+    for (limit, said) in [(1 << 20, false), (1 << 30, true)] {
+        let world = world(PoolConfig::default().soft_limit(limit));
+        let blocks = world.made(BYTES, 4 * CACHED);
+        world.freed(blocks);
+        assert_eq!(!world.batches().is_empty(), said, "{limit}");
+    }
+}
+
+#[test]
+fn what_a_cache_has_no_room_for_stays_in_its_batch() {
+    let world = world(PoolConfig::default());
+    world.freed(world.made(BYTES, 3 * CACHED));
+    let held = world.batches();
+    let lane = world.lane(0);
+    world.streams[0].wait_stream(&world.streams[1]).unwrap();
+    drop(world.pool.alloc(&world.streams[0], 12 * BYTES).unwrap());
+    let free = world.free();
+    let (block, _) = lane.take_batch(BYTES).unwrap();
+    let mut left = held.clone();
+    left[0] -= 5;
+    assert_eq!(world.batches(), left, "one taken and room for four");
+    let now = world.free();
+    assert_eq!(now.len() + 1, free.len());
+    assert!(free.contains(&block.addr) && !now.contains(&block.addr));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    /// Two sizes, two streams: every block is live, or free in one place, whatever is taken and given.
+    #[test]
+    fn no_block_is_lost_or_had_twice_on_its_way(
+        steps in vec((0u8..20, 0usize..2, 1usize..40), 1..60),
+    ) {
+        let world = world(PoolConfig::default());
+        let mut live: Vec<Block> = Vec::new();
+        for (kind, stream, many) in steps {
+            let bytes = BYTES << (kind % 2);
+            match kind {
+                0..=7 => live.extend(
+                    (0..many).map(|_| world.pool.alloc(&world.streams[stream], bytes).unwrap()),
+                ),
+                8..=17 => {
+                    for block in live.drain(live.len().saturating_sub(many)..) {
+                        block.free_on(&world.streams[stream]).unwrap();
+                    }
+                }
+                18 => world.streams[stream].wait_stream(&world.streams[1 - stream]).unwrap(),
+                _ => world.pool.shared().drain_all(),
+            }
+            world.pool.check_invariants().unwrap();
+            let free = world.free();
+            let addrs: BTreeSet<u64> = live.iter().map(Block::addr).collect();
+            prop_assert_eq!(addrs.len(), live.len());
+            prop_assert!(addrs.is_disjoint(&free));
+            let stats = world.pool.stats();
+            let cached = world.pool.snapshot().bytes(crate::pool::PieceState::Cached);
+            prop_assert_eq!(stats.allocated.current + cached, stats.active.current);
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Recompute: which activations of a layered computation to keep, and which to make again.
+//!
+//! A training step runs its *stages* forward, and then backward in the opposite order. Backward needs
+//! what forward made. Where that is more than the memory there is, some of it is dropped and made again
+//! from an earlier activation. [`plan`] finds the order of work that fits a budget of bytes and takes
+//! the least time; [`keep_every`] is the plain rule, to compare with. Both give a [`Plan`]: a list of
+//! [`Action`]s that the application carries out one by one. Nothing here knows of a device.
+//!
+//! # Example
+//! ```
+//! use warpool::recompute::{Action, Stage, plan};
+//!
+//! // Twelve equal layers of 64 MiB each, and room for five of them.
+//! let layer = Stage::new(64 << 20).forward_time(10).backward_time(20);
+//! let stages = vec![layer; 12];
+//! let plan = plan(&stages, 64 << 20, 5 * (64 << 20))?;
+//! assert!(plan.peak_bytes() <= 5 * (64 << 20));
+//! for action in plan.actions() {
+//!     match action {
+//!         Action::Forward { stage: _, keep_input: _ } => { /* run it; keep its output alone */ }
+//!         Action::ForwardSaving { stage: _ } => { /* run it; keep all that its backward needs */ }
+//!         Action::Backward { stage: _ } => { /* run it; drop what it needed */ }
+//!         _ => {}
+//!     }
+//! }
+//! # Ok::<(), warpool::Error>(())
+//! ```
+//!
+//! # Source
+//! O. Beaumont, L. Eyraud-Dubois, J. Herrmann, A. Joly, A. Shilova, *Optimal checkpointing for
+//! heterogeneous chains: how to train deep neural networks with limited memory* (2019): the recurrence,
+//! which is exact among plans that keep a checkpoint until it is used.
+
+mod optimal;
+mod walk;
+
+#[cfg(test)]
+mod tests;
+
+use crate::error::{Error, Result};
+
+/// One stage of a chain: what it costs, and what it leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stage {
+    /// Time of its forward, in a unit of the caller's.
+    pub forward_time: u64,
+    /// Time of its backward, in the same unit.
+    pub backward_time: u64,
+    /// Bytes of its output, which are those of its output's gradient too.
+    pub output_bytes: u64,
+    /// Bytes that a forward which saves leaves for the backward, the output among them, the input not.
+    pub saved_bytes: u64,
+    /// Bytes that its forward has for itself while it runs.
+    pub forward_scratch: u64,
+    /// Bytes that its backward has for itself while it runs.
+    pub backward_scratch: u64,
+}
+
+impl Stage {
+    /// A stage with an output of so many bytes, which saves nothing but that; forward takes a time of
+    /// 1, backward of 2.
+    #[must_use]
+    pub fn new(output_bytes: u64) -> Self {
+        Self {
+            forward_time: 1,
+            backward_time: 2,
+            output_bytes,
+            saved_bytes: output_bytes,
+            forward_scratch: 0,
+            backward_scratch: 0,
+        }
+    }
+
+    /// With this time of forward.
+    #[must_use]
+    pub fn forward_time(mut self, time: u64) -> Self {
+        self.forward_time = time;
+        self
+    }
+
+    /// With this time of backward.
+    #[must_use]
+    pub fn backward_time(mut self, time: u64) -> Self {
+        self.backward_time = time;
+        self
+    }
+
+    /// With so many bytes saved for backward; no less than the output.
+    #[must_use]
+    pub fn saved_bytes(mut self, bytes: u64) -> Self {
+        self.saved_bytes = bytes.max(self.output_bytes);
+        self
+    }
+
+    /// With so many bytes that forward and backward each have for themselves.
+    #[must_use]
+    pub fn scratch(mut self, forward: u64, backward: u64) -> Self {
+        (self.forward_scratch, self.backward_scratch) = (forward, backward);
+        self
+    }
+}
+
+/// One step of a [`Plan`]. Stages are counted from 0; the input of stage 0 is the chain's own and is
+/// always there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Action {
+    /// Run the stage's forward and keep its output alone. Its input is dropped, unless it is to be kept
+    /// as a checkpoint.
+    Forward {
+        /// Which stage.
+        stage: usize,
+        /// Whether its input stays.
+        keep_input: bool,
+    },
+    /// Run the stage's forward and keep all that its backward needs: its input, and what it saves.
+    ForwardSaving {
+        /// Which stage.
+        stage: usize,
+    },
+    /// Run the stage's backward: the gradient of its output becomes that of its input, and what it
+    /// needed is dropped.
+    Backward {
+        /// Which stage.
+        stage: usize,
+    },
+}
+
+/// An order of work. See [`plan`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    actions: Vec<Action>,
+    time: u64,
+    peak_bytes: u64,
+    forwards: u64,
+}
+
+impl Plan {
+    fn of(stages: &[Stage], input_bytes: u64, actions: Vec<Action>) -> Result<Self> {
+        let walked = walk::walk(stages, input_bytes, &actions)?;
+        Ok(Self {
+            actions,
+            time: walked.time,
+            peak_bytes: walked.peak_bytes,
+            forwards: walked.forwards,
+        })
+    }
+
+    /// What to do, in order.
+    #[must_use]
+    pub fn actions(&self) -> &[Action] {
+        &self.actions
+    }
+
+    /// Time of all of it, in the stages' unit.
+    #[must_use]
+    pub fn time(&self) -> u64 {
+        self.time
+    }
+
+    /// Most bytes that are kept at once: the chain's input, activations, what is saved, gradients and
+    /// scratch memory.
+    #[must_use]
+    pub fn peak_bytes(&self) -> u64 {
+        self.peak_bytes
+    }
+
+    /// Forwards run, those that are run again among them.
+    #[must_use]
+    pub fn forwards(&self) -> u64 {
+        self.forwards
+    }
+}
+
+fn check(stages: &[Stage], input_bytes: u64) -> Result<()> {
+    if stages.is_empty() {
+        return Err(Error::invalid("stages", "there is none: give at least one"));
+    }
+    let too_much = || Error::invalid("stages", "their bytes or times add up to more than 2^62");
+    let (mut bytes, mut time) = (input_bytes, 0_u64);
+    let repeats = stages.len() as u64;
+    for stage in stages {
+        if stage.saved_bytes < stage.output_bytes {
+            return Err(Error::invalid(
+                "stages",
+                "one saves fewer bytes than its output has: the output is counted among them",
+            ));
+        }
+        for part in [
+            stage.output_bytes,
+            stage.output_bytes,
+            stage.saved_bytes,
+            stage.forward_scratch,
+            stage.backward_scratch,
+        ] {
+            bytes = bytes.checked_add(part).ok_or_else(too_much)?;
+        }
+        // No forward is run more often than there are stages.
+        let times = stage.forward_time.checked_mul(repeats);
+        time = times
+            .and_then(|forward| forward.checked_add(stage.backward_time))
+            .and_then(|both| time.checked_add(both))
+            .ok_or_else(too_much)?;
+    }
+    if bytes.max(time) > 1 << 62 {
+        return Err(too_much());
+    }
+    Ok(())
+}
+
+/// The plan of the least time among those whose [`peak_bytes`](Plan::peak_bytes) are at most
+/// `budget_bytes`, for a chain whose input has `input_bytes`.
+///
+/// Checkpoints are kept until they are used. Bytes are counted in units of the budget's 64th to 4,096th
+/// part, the finer the fewer stages, each size rounded up; with a budget below that many bytes the plan
+/// is exact. Takes time by the cube of the number of stages: some milliseconds for 30, a second for
+/// 100.
+///
+/// # Errors
+/// [`Error::Invalid`] without a stage, with a stage that saves less than its output, with sums beyond
+/// 2^62, and where no plan fits: it says which budget would do.
+pub fn plan(stages: &[Stage], input_bytes: u64, budget_bytes: u64) -> Result<Plan> {
+    check(stages, input_bytes)?;
+    let least = optimal::Least::of(stages, input_bytes);
+    if budget_bytes < least.budget() {
+        return Err(Error::invalid(
+            "budget_bytes",
+            format!(
+                "{budget_bytes} bytes are too few for any plan: {} are enough",
+                least.budget()
+            ),
+        ));
+    }
+    // Sizes are rounded up to units, so that a budget that just does may be too small in those.
+    let actions = optimal::actions(stages, input_bytes, budget_bytes);
+    Plan::of(
+        stages,
+        input_bytes,
+        actions.unwrap_or_else(|| least.actions()),
+    )
+}
+
+/// The plan that keeps the input of every `stride`-th stage in the forward pass and runs the stages
+/// between two of them again, saving, before their backward. With a stride of 1 nothing is run again.
+///
+/// # Errors
+/// [`Error::Invalid`] as [`plan`], but for the budget, and for a stride of 0.
+pub fn keep_every(stages: &[Stage], input_bytes: u64, stride: usize) -> Result<Plan> {
+    check(stages, input_bytes)?;
+    if stride == 0 {
+        return Err(Error::invalid("stride", "0 stages: give at least 1"));
+    }
+    let count = stages.len();
+    let last = (count - 1) / stride * stride;
+    let mut actions = Vec::new();
+    for stage in 0..last {
+        actions.push(match stride {
+            1 => Action::ForwardSaving { stage },
+            _ => Action::Forward {
+                stage,
+                keep_input: stage % stride == 0,
+            },
+        });
+    }
+    let mut end = count;
+    for first in (0..=last).rev().step_by(stride) {
+        if stride > 1 || first == last {
+            actions.extend((first..end).map(|stage| Action::ForwardSaving { stage }));
+        }
+        actions.extend((first..end).rev().map(|stage| Action::Backward { stage }));
+        end = first;
+    }
+    Plan::of(stages, input_bytes, actions)
+}
+
+/// The smallest budget that [`plan`] finds a plan for.
+///
+/// # Errors
+/// As [`plan`], but for the budget.
+pub fn least_budget(stages: &[Stage], input_bytes: u64) -> Result<u64> {
+    check(stages, input_bytes)?;
+    Ok(optimal::Least::of(stages, input_bytes).budget())
+}

@@ -1,0 +1,213 @@
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use proptest::prelude::*;
+
+use super::walk::walk;
+use super::*;
+
+/// What is there between two actions: a bit a stage for its output and for what it saved, the gradient,
+/// and the checkpoints that must stay until they are used.
+type Position = (u32, u32, usize, u32);
+
+/// The least time of any order of actions within the budget, found by looking at all of them.
+///
+/// Checkpoints are kept until they are used, as the plan's are. Independent of the recurrence: it knows
+/// only what an action needs and leaves.
+fn least_time(stages: &[Stage], input: u64, budget: u64) -> Option<u64> {
+    let count = stages.len();
+    let input_of = |stage: usize| {
+        if stage == 0 {
+            input
+        } else {
+            stages[stage - 1].output_bytes
+        }
+    };
+    let kept = |(outputs, saved, gradient, _): Position| {
+        let parts = (0..count).map(|at| {
+            u64::from(outputs >> at & 1) * stages[at].output_bytes
+                + u64::from(saved >> at & 1) * stages[at].saved_bytes
+        });
+        input + parts.sum::<u64>() + input_of(gradient)
+    };
+    let mut queue = BinaryHeap::from([Reverse((0_u64, (0, 0, count, 0)))]);
+    let mut known: HashMap<Position, u64> = HashMap::new();
+    while let Some(Reverse((time, position))) = queue.pop() {
+        let (outputs, saved, gradient, held) = position;
+        if gradient == 0 {
+            return Some(time);
+        }
+        if *known.entry(position).or_insert(time) < time || kept(position) > budget {
+            continue;
+        }
+        let has = |stage: usize| stage == 0 || (outputs | saved) >> (stage - 1) & 1 == 1;
+        let mut go = |during: u64, next: Position, costs: u64| {
+            let then = time + costs;
+            if during <= budget && known.get(&next).is_none_or(|&best| then < best) {
+                known.insert(next, then);
+                queue.push(Reverse((then, next)));
+            }
+        };
+        for stage in (0..gradient).filter(|&stage| has(stage)) {
+            let facts = stages[stage];
+            let bit = 1 << stage;
+            let before = if stage == 0 { 0 } else { 1 << (stage - 1) };
+            if outputs & bit == 0 {
+                let made = (outputs | bit, saved, gradient, held | before & outputs);
+                let during = kept(made) + facts.forward_scratch;
+                go(during, made, facts.forward_time);
+                if before & outputs & !held != 0 {
+                    let moved = ((outputs | bit) & !before, saved, gradient, held);
+                    go(during, moved, facts.forward_time);
+                }
+            }
+            if saved & bit == 0 {
+                let made = (outputs, saved | bit, gradient, held | before & outputs);
+                go(kept(made) + facts.forward_scratch, made, facts.forward_time);
+            }
+            if stage + 1 == gradient && saved & bit != 0 {
+                let gone = !(bit | before);
+                let next = (outputs & gone, saved & !bit, stage, held & gone);
+                let during = kept(position) + input_of(stage) + facts.backward_scratch;
+                go(during, next, facts.backward_time);
+            }
+        }
+    }
+    None
+}
+
+prop_compose! {
+    fn any_stage()(output in 0_u64..5, more in 0_u64..4, forward in 1_u64..6, backward in 1_u64..6,
+                   scratch in (0_u64..3, 0_u64..3)) -> Stage {
+        Stage::new(output).saved_bytes(output + more).forward_time(forward).backward_time(backward)
+            .scratch(scratch.0, scratch.1)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_plan_takes_the_least_time_of_all_orders_within_its_budget(
+        stages in prop::collection::vec(any_stage(), 1..5), input in 0_u64..4, budget in 0_u64..40
+    ) {
+        let best = least_time(&stages, input, budget);
+        match plan(&stages, input, budget) {
+            Ok(plan) => {
+                prop_assert!(plan.peak_bytes() <= budget);
+                prop_assert_eq!(Some(plan.time()), best);
+            }
+            Err(_) => prop_assert_eq!(best, None),
+        }
+    }
+
+    #[test]
+    fn the_least_budget_has_a_plan_and_one_byte_less_has_none(
+        stages in prop::collection::vec(any_stage(), 1..9), input in 0_u64..4
+    ) {
+        let least = least_budget(&stages, input).unwrap();
+        prop_assert!(plan(&stages, input, least).unwrap().peak_bytes() <= least);
+        if least > 0 {
+            prop_assert!(plan(&stages, input, least - 1).is_err());
+        }
+    }
+
+    #[test]
+    fn large_sizes_are_rounded_so_that_the_budget_holds(
+        stages in prop::collection::vec(any_stage(), 2..20), part in 0_u64..=100
+    ) {
+        let scale = (1 << 30) + 12_347;
+        let large: Vec<Stage> = stages.iter().map(|stage| Stage {
+            output_bytes: stage.output_bytes * scale,
+            saved_bytes: stage.saved_bytes * scale,
+            forward_scratch: stage.forward_scratch * scale,
+            backward_scratch: stage.backward_scratch * scale,
+            ..*stage
+        }).collect();
+        let (least, most) = (least_budget(&large, scale).unwrap(), keep_every(&large, scale, 1).unwrap());
+        let budget = least + (most.peak_bytes().saturating_sub(least)) / 100 * part;
+        let plan = plan(&large, scale, budget).unwrap();
+        prop_assert!(plan.peak_bytes() <= budget);
+        prop_assert!(plan.time() >= most.time());
+    }
+
+    #[test]
+    fn every_stride_does_each_backward_once(
+        stages in prop::collection::vec(any_stage(), 1..12), stride in 1_usize..14
+    ) {
+        let plan = keep_every(&stages, 3, stride).unwrap();
+        let backward = |action: &&Action| matches!(action, Action::Backward { .. });
+        prop_assert_eq!(plan.actions().iter().filter(backward).count(), stages.len());
+        let again = plan.forwards() as usize - stages.len();
+        let kept = stages.len() - (stages.len() - 1) / stride * stride;
+        prop_assert_eq!(again, if stride == 1 { 0 } else { stages.len() - kept });
+    }
+}
+
+#[test]
+fn the_optimal_plan_is_no_slower_than_every_stride_of_its_peak() {
+    let stages: Vec<Stage> = (0..24)
+        .map(|at| {
+            Stage::new(8 + at % 5 * 7)
+                .saved_bytes(30 + at % 3 * 40)
+                .forward_time(5 + at % 4)
+        })
+        .collect();
+    let mut faster = 0;
+    for stride in 1..24 {
+        let plain = keep_every(&stages, 10, stride).unwrap();
+        let best = plan(&stages, 10, plain.peak_bytes()).unwrap();
+        assert!(best.time() <= plain.time() && best.peak_bytes() <= plain.peak_bytes());
+        faster += usize::from(best.time() < plain.time());
+    }
+    assert!(
+        faster > 10,
+        "only {faster} strides were worse than the optimum"
+    );
+}
+
+#[test]
+fn memory_below_the_least_is_refused_with_the_least() {
+    let stages = [Stage::new(4); 6];
+    let least = least_budget(&stages, 4).unwrap();
+    let text = plan(&stages, 4, least - 1).unwrap_err().to_string();
+    assert!(text.contains(&format!("{least} are enough")), "{text}");
+    assert_eq!(plan(&stages, 4, u64::MAX).unwrap().forwards(), 6);
+}
+
+#[test]
+fn what_is_no_chain_is_refused() {
+    let odd = Stage {
+        saved_bytes: 1,
+        ..Stage::new(2)
+    };
+    let large = Stage::new(1 << 61);
+    for stages in [
+        &[][..],
+        &[odd],
+        &[large; 4],
+        &[Stage::new(1).forward_time(u64::MAX)],
+    ] {
+        assert!(plan(stages, 1, 100).is_err() && least_budget(stages, 1).is_err());
+        assert!(keep_every(stages, 1, 2).is_err());
+    }
+    assert!(keep_every(&[Stage::new(1)], 1, 0).is_err());
+}
+
+#[test]
+fn actions_that_need_what_is_not_there_are_refused() {
+    let stages = [Stage::new(1); 2];
+    let refused = |actions: &[Action]| walk(&stages, 1, actions).is_err();
+    assert!(refused(&[]));
+    assert!(refused(&[Action::Forward {
+        stage: 1,
+        keep_input: true
+    }]));
+    assert!(refused(&[
+        Action::ForwardSaving { stage: 0 },
+        Action::Backward { stage: 0 }
+    ]));
+    assert!(refused(&[Action::ForwardSaving { stage: 2 }]));
+    let saved = Action::ForwardSaving { stage: 0 };
+    assert!(refused(&[saved, saved]));
+}

@@ -1,0 +1,139 @@
+//! What a list of actions does: checked step by step, with its time and its peak.
+
+use super::{Action, Stage};
+use crate::error::{Error, Result};
+
+/// Totals of a walk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Walked {
+    pub(super) time: u64,
+    pub(super) peak_bytes: u64,
+    pub(super) forwards: u64,
+}
+
+/// What is kept between two actions.
+struct Kept<'a> {
+    stages: &'a [Stage],
+    input_bytes: u64,
+    /// By stage: its output is there by itself.
+    outputs: Vec<bool>,
+    /// By stage: all that its backward needs is there, its input apart.
+    saved: Vec<bool>,
+    /// The stage whose output's gradient is there.
+    gradient: usize,
+}
+
+impl Kept<'_> {
+    /// Bytes of the input of a stage, by itself.
+    fn input_of(&self, stage: usize) -> u64 {
+        match stage {
+            0 => self.input_bytes,
+            _ => self.stages[stage - 1].output_bytes,
+        }
+    }
+
+    fn has_input(&self, stage: usize) -> bool {
+        stage == 0 || self.outputs[stage - 1] || self.saved[stage - 1]
+    }
+
+    fn bytes(&self) -> u64 {
+        let mut bytes = self.input_bytes;
+        for (stage, facts) in self.stages.iter().enumerate() {
+            if self.outputs[stage] {
+                bytes += facts.output_bytes;
+            }
+            if self.saved[stage] {
+                bytes += facts.saved_bytes;
+            }
+        }
+        bytes + self.gradient_bytes()
+    }
+
+    fn gradient_bytes(&self) -> u64 {
+        let facts = self.gradient.checked_sub(1).map(|at| self.stages[at]);
+        facts.map_or(self.input_bytes, |facts| facts.output_bytes)
+    }
+}
+
+fn refused(action: Action, why: &str) -> Error {
+    Error::invalid("actions", format!("{action:?}: {why}"))
+}
+
+/// Walks through `actions`.
+///
+/// # Errors
+/// Where an action needs what is not there, and where work is left at the end.
+pub(super) fn walk(stages: &[Stage], input_bytes: u64, actions: &[Action]) -> Result<Walked> {
+    let count = stages.len();
+    let mut kept = Kept {
+        stages,
+        input_bytes,
+        outputs: vec![false; count],
+        saved: vec![false; count],
+        gradient: count,
+    };
+    let mut walked = Walked::default();
+    for &action in actions {
+        let during = step(&mut kept, action, &mut walked)?;
+        walked.peak_bytes = walked.peak_bytes.max(during).max(kept.bytes());
+    }
+    if kept.gradient > 0 {
+        return Err(Error::invalid(
+            "actions",
+            "they end before the first stage's backward",
+        ));
+    }
+    Ok(walked)
+}
+
+/// Carries one action out; gives the bytes there while it ran.
+fn step(kept: &mut Kept<'_>, action: Action, walked: &mut Walked) -> Result<u64> {
+    let (Action::Forward { stage, .. }
+    | Action::ForwardSaving { stage }
+    | Action::Backward { stage }) = action;
+    let Some(&facts) = kept.stages.get(stage) else {
+        return Err(refused(action, "there is no such stage"));
+    };
+    if !kept.has_input(stage) {
+        return Err(refused(action, "its input is not there"));
+    }
+    match action {
+        Action::Forward { keep_input, .. } => {
+            if kept.outputs[stage] {
+                return Err(refused(action, "its output is there already"));
+            }
+            kept.outputs[stage] = true;
+            let during = kept.bytes() + facts.forward_scratch;
+            if !keep_input && stage > 0 {
+                kept.outputs[stage - 1] = false;
+            }
+            (walked.time, walked.forwards) =
+                (walked.time + facts.forward_time, walked.forwards + 1);
+            Ok(during)
+        }
+        Action::ForwardSaving { .. } => {
+            if kept.saved[stage] {
+                return Err(refused(action, "it is saved already"));
+            }
+            kept.saved[stage] = true;
+            (walked.time, walked.forwards) =
+                (walked.time + facts.forward_time, walked.forwards + 1);
+            Ok(kept.bytes() + facts.forward_scratch)
+        }
+        Action::Backward { .. } => {
+            if kept.gradient != stage + 1 || !kept.saved[stage] {
+                return Err(refused(action, "what it needs is not there"));
+            }
+            // The gradient of the input is made while that of the output is read.
+            let during = kept.bytes() + kept.input_of(stage) + facts.backward_scratch;
+            kept.saved[stage] = false;
+            // Backward of the stage before needs what that one saves, not its output by itself.
+            for gone in [Some(stage), stage.checked_sub(1)].into_iter().flatten() {
+                kept.outputs[gone] = false;
+            }
+            kept.gradient = stage;
+            walked.time += facts.backward_time;
+            Ok(during)
+        }
+    }
+}
