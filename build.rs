@@ -10,7 +10,7 @@
 //! | `PATH`, `VIRTUAL_ENV`, `CONDA_PREFIX` | where a compiler may lie | likewise |
 //! | `NVCC_CCBIN` | the host compiler that nvcc uses | the C++ compiler of the host kernels |
 //! | `CUDA_COMPUTE_CAP` | `90`, `9.0`, `90a`, `compute_90` for PTX, a list of them by commas, or `native`; PTX of the highest goes in too, where none is listed | 75, 80, 89, 90, 100, 103, 110, 120 and PTX of 80 and the highest, as far as nvcc knows them |
-//! | `LIBCLANG_PATH` | folder of the libclang that bindgen loads; a folder without one has the copy in `kernels/bindings.rs` taken | `target/cuda-toolkit`, then bindgen's own search; without any, the copy |
+//! | `LIBCLANG_PATH` | folder of the libclang that bindgen (a feature, on by default) loads; a folder without one has the copy in `kernels/bindings.rs` taken | `target/cuda-toolkit`, then bindgen's own search; without any, the copy |
 //! | `CXX`, `CXXFLAGS`, `CC`, `CFLAGS`, `AR` | as the `cc` crate reads them | the system's |
 //! | `DOCS_RS` | set: as `WARPOOL_CUDA=off` | |
 //! | `CARGO_MANIFEST_DIR`, `OUT_DIR`, `CARGO_CFG_TARGET_OS`, `CARGO_CFG_TARGET_ARCH` | as cargo sets them | an error |
@@ -37,7 +37,7 @@
 //! | env `WARPOOL_BUILD_BINDINGS` | `bindgen`, or `copy` for the committed bindings |
 //! | `bindings.rs` in `OUT_DIR` | `kernels/warpool.h` as Rust |
 //! | archives `warpool_host`, `warpool_cuda`, `warpool_lazy_cuda` | the kernels and the lazy libcuda, inside warpool's own rlib |
-//! | metadata `include`, `toolkit`, `architectures` | for build scripts of dependants: the folder of `warpool.h`, and the two above, as `DEP_WARPOOL_INCLUDE` and so on |
+//! | metadata `include`, `toolkit`, `architectures`, `nvcc` | for build scripts of direct dependants: the folder of `warpool.h`, the two above, and the compiler, as `DEP_WARPOOL_INCLUDE` and so on; `warpool-build` reads them |
 //! | an empty `libcuda.a` on the search path | what `-lcuda` finds; see `build/lazy_cuda.rs` |
 
 use std::ffi::OsString;
@@ -122,6 +122,7 @@ fn report(outcome: &kernels::Outcome, bindings: &str) {
         kernels::Outcome::Compiled {
             toolkit,
             architectures,
+            ..
         } => {
             println!("cargo::rustc-cfg=warpool_cuda");
             (toolkit.as_str(), architectures.as_str(), "")
@@ -140,17 +141,19 @@ fn report(outcome: &kernels::Outcome, bindings: &str) {
 
 /// What build scripts of packages that depend on this one read, as `DEP_WARPOOL_INCLUDE` and so on.
 fn tell_dependants(outcome: &kernels::Outcome, package: &Path) {
-    let (toolkit, architectures) = match outcome {
+    let (toolkit, architectures, nvcc) = match outcome {
         kernels::Outcome::Compiled {
             toolkit,
             architectures,
-        } => (toolkit.as_str(), architectures.as_str()),
-        kernels::Outcome::LeftOut(_) => ("", ""),
+            nvcc,
+        } => (toolkit.as_str(), architectures.as_str(), nvcc.as_path()),
+        kernels::Outcome::LeftOut(_) => ("", "", Path::new("")),
     };
     let include = package.join("kernels");
     println!("cargo::metadata=include={}", include.display());
     println!("cargo::metadata=toolkit={toolkit}");
     println!("cargo::metadata=architectures={architectures}");
+    println!("cargo::metadata=nvcc={}", nvcc.display());
 }
 
 /// The real environment and file system.

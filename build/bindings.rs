@@ -1,6 +1,7 @@
-//! Binds `kernels/warpool.h`: with bindgen where there is a libclang, else from the committed copy
-//! `kernels/bindings.rs`. `tests/build/bindings.rs` proves the two equal.
+//! Binds `kernels/warpool.h`: with bindgen, a feature, where there is a libclang, else from the committed
+//! copy `kernels/bindings.rs`. `tests/build/bindings.rs` proves the two equal.
 
+#[cfg(feature = "bindgen")]
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 
@@ -45,7 +46,18 @@ fn committed(mark: &str) -> Result<String, String> {
     ))
 }
 
+/// Without bindgen there is nobody to offer a libclang to.
+#[cfg(not(feature = "bindgen"))]
+fn offer_fetched_libclang(_: &Path) {}
+
+/// No bindings without bindgen.
+#[cfg(not(feature = "bindgen"))]
+fn generate(_: &str) -> Result<Option<String>, String> {
+    Ok(None)
+}
+
 /// Points bindgen at the libclang that `scripts/cuda-toolkit.sh` fetched, or at its own search.
+#[cfg(feature = "bindgen")]
 fn offer_fetched_libclang(package: &Path) {
     let fetched = package.join("target/cuda-toolkit/clang/native");
     let there = fetched.join("libclang.so").is_file();
@@ -64,6 +76,7 @@ fn offer_fetched_libclang(package: &Path) {
 ///
 /// bindgen panics where it finds no libclang, and only its own search knows where it would look:
 /// so it is asked, and that one panic is caught.
+#[cfg(feature = "bindgen")]
 fn generate(mark: &str) -> Result<Option<String>, String> {
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
@@ -89,6 +102,7 @@ fn generate(mark: &str) -> Result<Option<String>, String> {
 
 /// Everything that could differ between two machines is fixed: formatter, language version, and
 /// no header comment with bindgen's own version.
+#[cfg(feature = "bindgen")]
 fn builder(mark: &str) -> bindgen::Builder {
     bindgen::builder()
         .header(HEADER)

@@ -14,6 +14,7 @@ pub enum Outcome {
     Compiled {
         toolkit: String,
         architectures: String,
+        nvcc: PathBuf,
     },
     /// Left out, and why.
     LeftOut(String),
@@ -85,7 +86,9 @@ pub fn compile_cuda(
              (set CUDA_HOME, or run scripts/cuda-toolkit.sh)"
         );
         return Ok(Outcome::LeftOut(
-            "no CUDA toolkit was found when this was built".into(),
+            "no CUDA toolkit was found when this was built: set CUDA_HOME or have nvcc on PATH, and \
+             build again"
+                .into(),
         ));
     };
     compile_with(&toolkit, settings, out)
@@ -137,6 +140,7 @@ fn compile_with(toolkit: &Toolkit, settings: &Settings, out: &Path) -> Result<Ou
     Ok(Outcome::Compiled {
         toolkit: version,
         architectures: arch::names(&chosen),
+        nvcc: toolkit.nvcc.clone(),
     })
 }
 

@@ -24,7 +24,7 @@ cargo +nightly build --release --manifest-path fuzz/Cargo.toml --target "$triple
 for target in "$@"; do
     mkdir -p "target/fuzz-corpus/$target" "fuzz/artifacts/$target"
     ASAN_OPTIONS=detect_leaks=0:detect_odr_violation=0 "target/fuzz/$triple/release/$target" \
-        "target/fuzz-corpus/$target" "fuzz/corpus/$target" \
+        "target/fuzz-corpus/$target" "tests/fuzz/corpus/$target" \
         -artifact_prefix="fuzz/artifacts/$target/" -max_total_time="$seconds" -max_len=4096 \
         -timeout=60 -rss_limit_mb=4096 -print_final_stats=1 2>&1 |
         grep -E '^==|SUMMARY|panicked|stat::number_of_executed_units|stat::average|DONE|ERROR' |

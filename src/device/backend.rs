@@ -241,6 +241,13 @@ pub unsafe trait Backend: Send + Sync + 'static {
     /// Destroys a graph; runs already queued still complete.
     fn graph_destroy(&self, graph: RawGraph) -> Result<()>;
 
+    /// Calls `work` once, with the device's context current on this thread as launches of its own kernels
+    /// have it. Tools that wrap a device pass it on. An error means that `work` was not called.
+    fn in_context(&self, work: &mut dyn FnMut()) -> Result<()> {
+        work();
+        Ok(())
+    }
+
     /// Takes note of something it cannot see for itself. Devices need none of it; tools that watch
     /// a device do, and tools that wrap one pass it on.
     fn observe(&self, note: &Note<'_>) {

@@ -2,7 +2,7 @@
 
 use super::view::{View, ViewMut};
 use crate::device::{Access, Note, Stream, Use, ordered};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 use bytemuck::Pod;
 
@@ -78,7 +78,8 @@ impl<'a> Kernel<'a> {
     /// which queues it; what comes after, the free of the memory too, waits for it in turn. Gives what
     /// `launch` gives.
     ///
-    /// `launch` may be anything that gives work to the stream, and to no other. Where it fails or panics,
+    /// `launch` may be anything that gives work to the stream, and to no other. On a GPU the device's context
+    /// is current while it runs, whatever the thread had. Where it fails or panics,
     /// it is taken to have queued its work. It runs without a lock of the crate held, so it may use the
     /// crate; but while it runs, other threads' launches of graphs that use the same memory wait for it,
     /// and its own are an error.
@@ -99,7 +100,10 @@ impl<'a> Kernel<'a> {
                 stream: stream.raw(),
                 accesses: &accesses,
             });
-            launch(stream)
-        })
+            let (mut launch, mut gave) = (Some(launch), None);
+            let mut queue = || gave = launch.take().map(|launch| launch(stream));
+            stream.device().backend().in_context(&mut queue)?;
+            gave.ok_or_else(|| Error::invalid("device", "it did not call the launch"))
+        })?
     }
 }

@@ -332,6 +332,10 @@ unsafe impl Backend for Watch {
         unsafe { self.inner.launch(launch, stream) }
     }
 
+    fn in_context(&self, work: &mut dyn FnMut()) -> Result<()> {
+        self.inner.in_context(work)
+    }
+
     fn host_call(&self, stream: RawStream, work: Box<dyn FnOnce() + Send>) -> Result<()> {
         let here = self.here(stream);
         let arrivals = Arc::clone(&self.arrivals);

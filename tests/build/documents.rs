@@ -55,7 +55,9 @@ fn the_architecture_names_every_folder_of_the_sources_and_none_beside() {
     }
     for row in text.lines().filter(|line| line.starts_with("| `")) {
         let path = row.split('`').nth(1).unwrap_or_default();
-        assert!(package().join(path).is_dir(), "{path} is no folder");
+        // A packaged crate has no packages inside it.
+        let packaged = package().join(".cargo_vcs_info.json").exists() && path == "warpool-build";
+        assert!(package().join(path).is_dir() || packaged, "{path} is no folder");
     }
 }
 

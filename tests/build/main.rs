@@ -14,6 +14,7 @@ mod example_kernels;
 mod layers;
 #[path = "../../build/objects.rs"]
 mod objects;
+mod own_kernel;
 mod toolkit_discovery;
 #[path = "../../build/variables.rs"]
 mod variables;

@@ -11,6 +11,7 @@ mod common;
 mod model;
 #[allow(dead_code, reason = "the tables ask for more")]
 #[path = "../../src/bin/warpool/record.rs"]
+#[allow(dead_code, reason = "shared with the command line")]
 mod record;
 mod targets;
 #[path = "../state_machine/world.rs"]
@@ -26,7 +27,7 @@ const CAPACITY: u64 = 48 << 20;
 
 fn corpus(target: &str) -> Vec<Vec<u8>> {
     let root = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| ".".to_owned());
-    let folder = Path::new(&root).join("fuzz/corpus").join(target);
+    let folder = Path::new(&root).join("tests/fuzz/corpus").join(target);
     let files = std::fs::read_dir(&folder).unwrap_or_else(|_| panic!("{}", folder.display()));
     let mut paths: Vec<_> = files.map(|file| file.unwrap().path()).collect();
     paths.sort();

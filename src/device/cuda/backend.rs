@@ -387,6 +387,12 @@ unsafe impl Backend for Cuda {
         .ok(self.driver)
     }
 
+    fn in_context(&self, work: &mut dyn FnMut()) -> Result<()> {
+        let _context = self.enter()?;
+        work();
+        Ok(())
+    }
+
     unsafe fn launch(&self, launch: &Launch, stream: RawStream) -> Result<()> {
         let _context = self.enter()?;
         // SAFETY: the caller vouches for the ranges; the stream's context is current.

@@ -119,7 +119,7 @@ fn no_kernels() -> Error {
             build_info::kernels().left_out.unwrap_or("not compiled in")
         ),
         hint: String::from(
-            "build again where a CUDA toolkit is found: set CUDA_HOME, or have nvcc on PATH",
+            "build where there is a CUDA toolkit (CUDA_HOME, or nvcc on PATH), or use Device::host",
         ),
     }
 }

@@ -1,0 +1,181 @@
+//! What stands between a kernel and Rust: entry points in C++, and safe functions that call them.
+
+use crate::signature::{Kernel, Kind, Parameter};
+
+/// Threads of a block on the GPU.
+const THREADS: u32 = 256;
+
+fn list(parameters: &[Parameter], each: impl Fn(&Parameter) -> String) -> String {
+    parameters
+        .iter()
+        .map(|parameter| format!(", {}", each(parameter)))
+        .collect()
+}
+
+/// The entry points, to be compiled behind the kernels by nvcc and by the C++ compiler.
+pub(crate) fn cpp(kernels: &[Kernel]) -> String {
+    kernels.iter().map(cpp_of).collect()
+}
+
+fn cpp_of(kernel: &Kernel) -> String {
+    let name = &kernel.name;
+    let declared = list(&kernel.parameters, |p| match p.kind {
+        Kind::Number => format!("{} {}", p.c, p.name),
+        Kind::Reads => format!("const {} *{}", p.c, p.name),
+        Kind::Writes => format!("{} *{}", p.c, p.name),
+    });
+    let passed = list(&kernel.parameters, |p| p.name.clone());
+    let addresses = list(&kernel.parameters, |p| format!("&{}", p.name));
+    format!(
+        r#"
+#ifdef __CUDACC__
+static __global__ void warpool_{name}_each(u64 wp_count{declared}) {{
+    const u64 wp_at = blockIdx.x * (u64)blockDim.x + threadIdx.x;
+    if (wp_at < wp_count) {name}(wp_at{passed});
+}}
+extern "C" int warpool_{name}_cuda(void *wp_stream, u64 wp_count{declared}) {{
+    void *wp_arguments[] = {{(void *)&wp_count{addresses}}};
+    const u64 wp_blocks = (wp_count + {last}) / {THREADS};
+    if (wp_blocks > 0x7fffffffu) return (int)cudaErrorInvalidValue;
+    return (int)cudaLaunchKernel((const void *)warpool_{name}_each, dim3((unsigned)wp_blocks),
+                                 dim3({THREADS}), wp_arguments, 0, (cudaStream_t)wp_stream);
+}}
+#else
+extern "C" void warpool_{name}_host(u64 wp_count{declared}) {{
+    for (u64 wp_at = 0; wp_at < wp_count; wp_at++) {name}(wp_at{passed});
+}}
+#endif
+"#,
+        last = THREADS - 1
+    )
+    // A pointer to const is passed by the address of the pointer, which is not const.
+    .replace(", &", ", (void *)&")
+}
+
+/// The safe functions.
+pub(crate) fn rust(kernels: &[Kernel], cuda: bool) -> String {
+    kernels.iter().map(|kernel| rust_of(kernel, cuda)).collect()
+}
+
+fn rust_of(kernel: &Kernel, cuda: bool) -> String {
+    let (name, file) = (&kernel.name, &kernel.file);
+    let buffers = || kernel.parameters.iter().filter(|p| p.kind != Kind::Number);
+    let arguments = list(&kernel.parameters, |p| match p.kind {
+        Kind::Number => format!("{}: {}", p.name, p.rust),
+        Kind::Reads => format!("{}: impl Into<::warpool::View<'a, {}>>", p.name, p.rust),
+        Kind::Writes => format!("{}: impl Into<::warpool::ViewMut<'a, {}>>", p.name, p.rust),
+    });
+    let foreign = list(&kernel.parameters, |p| match p.kind {
+        Kind::Number => format!("{}: {}", p.name, p.rust),
+        _ => format!("{}: u64", p.name),
+    });
+    let values = list(&kernel.parameters, |p| match p.kind {
+        Kind::Number => p.name.clone(),
+        _ => format!("{}_at", p.name),
+    });
+    let each = |make: &dyn Fn(&Parameter) -> String| buffers().map(make).collect::<String>();
+    let views = each(&|p| format!("    let {0} = {0}.into();\n", p.name));
+    let lengths = each(&|p| format!("({0:?}, {0}.len()), ", p.name));
+    let addresses = each(&|p| format!("    let {0}_at = {0}.addr();\n", p.name));
+    let uses = each(&|p| match p.kind {
+        Kind::Reads => format!(".reads({})", p.name),
+        _ => format!(".writes({})", p.name),
+    });
+    let (declared, launch) = match cuda {
+        true => (
+            format!(
+                "        fn warpool_{name}_cuda(wp_stream: u64, wp_count: u64{foreign}) -> ::core::ffi::c_int;\n"
+            ),
+            format!(
+                "// SAFETY: as above; the stream is live.\n            \
+                 let wp_code = unsafe {{ warpool_{name}_cuda(stream.raw().0, wp_count{values}) }};\n            \
+                 return match wp_code {{\n                0 => Ok(()),\n                \
+                 wp_code => Err(::warpool::Error::Launch {{\n                    \
+                 kernel: {name:?}, code: wp_code, words: \"a cudaError_t of the launch\".to_owned(),\n                \
+                 }}),\n            }};"
+            ),
+        ),
+        false => (
+            String::new(),
+            format!(
+                "return Err(::warpool::Error::Launch {{\n                kernel: {name:?}, code: 98,\n                \
+                 words: \"built where warpool had no CUDA toolkit\".to_owned(),\n            }});"
+            ),
+        ),
+    };
+    format!(
+        r#"
+/// Queues `{name}` of `{file}` for every element, behind what uses the buffers now and ahead of what comes
+/// next, whatever the streams. All buffers have the same length.
+///
+/// # Errors
+/// A buffer of another length, with nothing queued; what [`::warpool::Stream::kernel`] and the launch say.
+pub fn {name}<'a>(stream: &::warpool::Stream{arguments}) -> ::warpool::Result<()> {{
+    unsafe extern "C" {{
+        fn warpool_{name}_host(wp_count: u64{foreign});
+{declared}    }}
+{views}    let wp_lengths = [{lengths}];
+    let (wp_first, wp_len) = wp_lengths[0];
+    if let Some((wp_other, wp_its)) = wp_lengths.into_iter().find(|(_, wp_its)| *wp_its != wp_len) {{
+        return Err(::warpool::Error::invalid(wp_other, format!(
+            "{{wp_its}} elements, and `{{wp_first}}` has {{wp_len}}: every buffer of `{name}` has as many"
+        )));
+    }}
+    let wp_count = wp_len as u64;
+    if wp_count == 0 {{
+        return Ok(());
+    }}
+{addresses}    let wp_kernel = stream.kernel({name:?}){uses};
+    wp_kernel.launch(move |stream| {{
+        if stream.device().info().kind == ::warpool::device::DeviceKind::Cuda {{
+            {launch}
+        }}
+        // SAFETY: the stream is live, and the call is given work that makes no call of the device.
+        let wp_backend = unsafe {{ stream.device().raw_backend() }};
+        // SAFETY: every buffer has `wp_count` elements of its type in the host's memory, of which the kernel
+        // touches no other; the buffers' logs keep them for this work until it is done.
+        wp_backend.host_call(stream.raw(), Box::new(move || unsafe {{ warpool_{name}_host(wp_count{values}) }}))
+    }})?
+}}
+"#
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::signature::find;
+
+    fn saxpy() -> Vec<Kernel> {
+        let text = "KERNEL void saxpy(u64 i, float a, const float *x, float *y) {}";
+        find("k.cu", text).expect("a kernel")
+    }
+
+    #[test]
+    fn a_const_pointer_is_read_and_another_written() {
+        let made = rust(&saxpy(), true);
+        for part in [
+            "pub fn saxpy<'a>(stream: &::warpool::Stream, a: f32, x: impl Into<::warpool::View<'a, f32>>, \
+             y: impl Into<::warpool::ViewMut<'a, f32>>)",
+            "stream.kernel(\"saxpy\").reads(x).writes(y)",
+            "warpool_saxpy_cuda(stream.raw().0, wp_count, a, x_at, y_at)",
+            "fn warpool_saxpy_host(wp_count: u64, a: f32, x: u64, y: u64);",
+        ] {
+            assert!(made.contains(part), "{part}\nis not in\n{made}");
+        }
+        assert!(!rust(&saxpy(), false).contains("saxpy_cuda("));
+    }
+
+    #[test]
+    fn both_compilers_are_given_the_same_kernel() {
+        let made = cpp(&saxpy());
+        for part in [
+            "if (wp_at < wp_count) saxpy(wp_at, a, x, y);",
+            "wp_at++) saxpy(wp_at, a, x, y);",
+            "{(void *)&wp_count, (void *)&a, (void *)&x, (void *)&y}",
+            "warpool_saxpy_host(u64 wp_count, float a, const float *x, float *y)",
+        ] {
+            assert!(made.contains(part), "{part}\nis not in\n{made}");
+        }
+    }
+}

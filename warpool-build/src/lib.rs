@@ -1,0 +1,80 @@
+//! Compiles an application's own kernels, for the GPU and for warpool's host device.
+//!
+//! An application calls [`kernels`] in its build script, and includes the Rust file that it writes; the
+//! crate's README shows all of it, and `examples/own-kernel` of warpool is a whole application.
+//!
+//! # What the kernels owe
+//!
+//! The functions are safe to call because a kernel touches element `i` of each of its buffers and no other:
+//! neither compiler checks that.
+//!
+//! # What is built
+//!
+//! | | where | when |
+//! |---|---|---|
+//! | the kernels as C++, a loop over the elements | archive `own_kernels_host` | always |
+//! | the kernels as CUDA, a thread for each element | archive `own_kernels_cuda` | warpool's own kernels were built for a GPU |
+//! | a safe Rust function for each kernel | `kernels.rs` in `OUT_DIR` | always |
+//!
+//! # What is read
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `DEP_WARPOOL_NVCC`, `DEP_WARPOOL_ARCHITECTURES` | what warpool was built with, which cargo hands to packages that depend on it directly; empty where it has no kernels |
+//! | `WARPOOL_CUDA`, `CUDA_HOME`, `CUDA_PATH`, `CUDA_TOOLKIT_ROOT_DIR`, `NVCC`, `PATH`, `VIRTUAL_ENV`, `CONDA_PREFIX`, `CUDA_COMPUTE_CAP`, `NVCC_CCBIN` | as warpool's build reads them, in a package that does not depend on warpool directly |
+//! | `CXX`, `CXXFLAGS` and the others that the `cc` crate reads | the host compiler |
+
+// Shared with warpool's own build script, which uses more of them.
+#[allow(dead_code, missing_docs)]
+mod arch;
+mod compile;
+#[allow(dead_code, missing_docs)]
+mod discovery;
+mod glue;
+mod signature;
+#[allow(dead_code, missing_docs)]
+mod variables;
+
+use std::path::{Path, PathBuf};
+
+/// Compiles files of kernels and writes `kernels.rs` into `OUT_DIR`.
+///
+/// To be called once, by a build script. What goes wrong is an error of the build: it is printed, and the
+/// process ends.
+pub fn kernels(files: &[&str]) {
+    if let Err(why) = build(files) {
+        println!("cargo::error={}", why.replace('\n', " "));
+        std::process::exit(1);
+    }
+}
+
+fn build(files: &[&str]) -> Result<(), String> {
+    let out = PathBuf::from(variable("OUT_DIR")?);
+    let package = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
+    let mut all = Vec::new();
+    let mut glue = String::new();
+    for file in files {
+        println!("cargo::rerun-if-changed={file}");
+        let path = package.join(file);
+        let text = std::fs::read_to_string(&path).map_err(|error| format!("{file}: {error}"))?;
+        all.extend(signature::find(file, &text)?);
+        glue.push_str(&format!("#include {:?}\n", path.display().to_string()));
+    }
+    signature::no_name_twice(&all)?;
+    glue.push_str(&glue::cpp(&all));
+    let toolkit = compile::toolkit(&package)?;
+    compile::host(&out, &glue)?;
+    if let Some(toolkit) = &toolkit {
+        compile::cuda(&out, &glue, toolkit)?;
+    }
+    let rust = glue::rust(&all, toolkit.is_some());
+    write(&out.join("kernels.rs"), &rust)
+}
+
+fn variable(name: &str) -> Result<String, String> {
+    std::env::var(name).map_err(|error| format!("{name}: {error}: run the build through cargo"))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+}
