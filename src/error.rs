@@ -10,6 +10,22 @@ use std::fmt;
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Why a call did not do what it was asked.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # let device = warpool::Device::host()?;
+/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::Error;
+///
+/// match pool.alloc(&stream, 0) {
+///     Err(Error::Invalid { what, why }) => println!("{what}: {why}"),
+///     Err(Error::OutOfMemory(figures)) => println!("{} bytes live", figures.live),
+///     other => drop(other?),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[non_exhaustive]
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
@@ -89,6 +105,7 @@ fn at_line(line: u64) -> String {
 impl Error {
     /// An [`Error::Invalid`] about `what`.
     #[must_use]
+    #[doc(hidden)]
     pub fn invalid(what: &'static str, why: impl Into<String>) -> Self {
         Self::Invalid {
             what,
@@ -121,6 +138,7 @@ impl Error {
 /// The figures behind [`Error::OutOfMemory`].
 #[non_exhaustive]
 #[derive(Debug, Clone, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct OutOfMemory {
     /// Bytes of the request that failed, after rounding.
     pub requested: u64,

@@ -67,7 +67,10 @@
 //! - [`observe`]: traces of real programs, their replay with every block verified, reports.
 //! - `sanitize`, a feature: reports uses of device memory that nothing orders.
 //! - [`interop`]: streams and contexts that other libraries own.
-//! - [`driver`]: the kernels' C interface, and how this build came by its kernels.
+//! - [`backend`]: what a device is made of, for those who write one.
+//!
+//! What the crate's own tests, benches and command line need beyond that is public and hidden from these
+//! pages (the kernels' C interface, the planner, the books' checks): no promise is made of it.
 //!
 //! # Proof
 //!
@@ -82,9 +85,11 @@
 extern crate self as warpool;
 
 mod arena;
+pub mod backend;
 pub mod compact;
 pub mod convert;
 pub mod device;
+#[doc(hidden)]
 pub mod driver;
 mod error;
 pub mod fit;
@@ -95,6 +100,7 @@ pub mod movable;
 pub mod observe;
 pub mod pool;
 pub mod recompute;
+mod record;
 #[cfg(feature = "sanitize")]
 pub mod sanitize;
 mod seeded;

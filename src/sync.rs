@@ -116,6 +116,20 @@ pub(crate) fn is_latched<T>(latch: &Latch<T>) -> bool {
     return try_latch(latch).is_none();
 }
 
+/// Lets other threads go on, for a while after some `looks` at what they do.
+pub(crate) fn pause(looks: u32) {
+    #[cfg(not(shuttle))]
+    match looks {
+        ..32 => std::thread::yield_now(),
+        _ => std::thread::sleep(std::time::Duration::from_micros(50)),
+    }
+    #[cfg(shuttle)]
+    {
+        let _ = looks;
+        shuttle::thread::yield_now();
+    }
+}
+
 /// What the lock guards, for its only owner.
 pub(crate) fn get_mut<T: ?Sized>(mutex: &mut Mutex<T>) -> &mut T {
     #[cfg(not(shuttle))]

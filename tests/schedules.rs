@@ -21,6 +21,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner, thread};
 use warpool::compact::Goal;
 use warpool::device::HandleCounts;
+use warpool::pool::HandleSize;
 use warpool::{Block, Device, Movable, Pool, PoolConfig, Stream};
 
 const GRANULE: u64 = 64 << 10;
@@ -444,5 +445,46 @@ fn two_compactions_and_a_request_at_the_limit_leave_every_block_ready_where_it_i
         }
         blocks.iter().for_each(|block| pin_on(&stream, block));
         whole(&pool);
+    });
+}
+
+#[test]
+fn threads_that_map_handles_elsewhere_and_one_that_trims_never_fail_within_the_limit() {
+    explore(|device| {
+        let config = PoolConfig::default()
+            .limit(4 * GRANULE)
+            .handles(HandleSize::Granule);
+        let pool = Pool::new(device, config).unwrap();
+        let streams = [(); 2].map(|()| device.stream().unwrap());
+        let mut blocks: Vec<Block> = (0..4)
+            .map(|_| pool.alloc(&streams[0], GRANULE).unwrap())
+            .collect();
+        // Two handles that lie apart are free, and two more will be.
+        blocks.iter().for_each(|block| use_on(&streams[0], block));
+        drop([blocks.remove(2), blocks.remove(0)]);
+        let trims = {
+            let pool = pool.clone();
+            thread::spawn(move || pool.trim(2 * GRANULE).unwrap())
+        };
+        let [first, second] = streams;
+        let takes = {
+            let pool = pool.clone();
+            thread::spawn(move || {
+                let block = pool.alloc(&second, 2 * GRANULE).unwrap();
+                use_on(&second, &block);
+                block
+            })
+        };
+        drop(blocks);
+        let block = pool.alloc(&first, 2 * GRANULE).unwrap();
+        use_on(&first, &block);
+        trims.join().unwrap();
+        let other = takes.join().unwrap();
+        whole(&pool);
+        assert!(pool.stats().reserved.current <= 4 * GRANULE);
+        drop((block, other));
+        pool.trim(0).unwrap();
+        whole(&pool);
+        assert_eq!(pool.stats().reserved.current, 0);
     });
 }

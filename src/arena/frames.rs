@@ -1,5 +1,6 @@
 //! Which frame is mapped at which granule.
 
+use super::HandleId;
 use crate::device::Phys;
 
 /// Number of a frame.
@@ -8,7 +9,8 @@ pub(crate) type FrameId = u32;
 /// One physical handle.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Frame {
-    /// The handle.
+    /// The handle, as the arena and as the driver number it.
+    pub(crate) handle: HandleId,
     pub(crate) phys: Phys,
     /// Granule at which it is mapped (its newest mapping).
     pub(crate) home: u32,
@@ -43,8 +45,14 @@ impl Frames {
         Some((id, self.get(id)))
     }
 
-    pub(crate) fn add(&mut self, phys: Phys, home: u32, granules: u32) -> FrameId {
+    pub(crate) fn add(
+        &mut self,
+        (handle, phys): (HandleId, Phys),
+        home: u32,
+        granules: u32,
+    ) -> FrameId {
         let frame = Frame {
+            handle,
             phys,
             home,
             granules,

@@ -13,10 +13,12 @@
 //! 128 MiB; a new frame takes 13 and its access. The driver makes such calls one after another: 2, 4
 //! and 8 threads at once needed 44 to 66 us a frame.
 //!
-//! The arena makes driver calls and keeps the books of mappings; which addresses are free is the
-//! pool's business. After a failed call the books say what is mapped, exactly.
+//! The driver's calls are made by a [`Site`], which needs no lock; the arena keeps the books of what came of
+//! them, and which addresses are free is the pool's business. After a failed call the books say what is
+//! mapped, exactly.
 
 mod frames;
+mod site;
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -27,9 +29,15 @@ use crate::seeded::seeded;
 
 use frames::Frames;
 pub(crate) use frames::{Frame, FrameId};
+pub(crate) use site::{Made, Site};
+
+/// Number of a handle: no other of the arena has it or had it, unlike the driver's, which may come again
+/// once a handle is released.
+pub(crate) type HandleId = u64;
 
 /// Driver calls an arena has made, by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct ArenaCalls {
     /// Physical handles created.
@@ -48,7 +56,7 @@ pub struct ArenaCalls {
 #[derive(Debug, Clone, Copy)]
 struct Stale {
     bytes: u64,
-    phys: Phys,
+    handle: HandleId,
 }
 
 /// A handle given up: its memory is gone once it is released and no old mapping of it stands.
@@ -58,52 +66,22 @@ struct Leaving {
     released: bool,
 }
 
-/// A handle that was made, and mapped unless the driver would not. Nobody knows of it until an arena
-/// adopts it.
-#[must_use = "the handle is lost unless an arena adopts it"]
-pub(crate) struct Made {
-    pub(crate) offset: u64,
-    pub(crate) bytes: u64,
-    phys: Phys,
-    unmapped: Option<Error>,
-}
-
-impl Made {
-    /// Creates a handle of `bytes` and maps it at `base + offset`, addresses of an arena where nothing
-    /// is mapped and that nobody else maps meanwhile. Needs no lock of the arena.
-    pub(crate) fn at(device: &Device, base: Addr, offset: u64, bytes: u64) -> Result<Self> {
-        let backend = device.backend();
-        let phys = backend.create(bytes)?;
-        let unmapped = backend.map(base + offset, bytes, phys).err();
-        Ok(Self {
-            offset,
-            bytes,
-            phys,
-            unmapped,
-        })
-    }
-
-    /// Whether the driver mapped it.
-    pub(crate) fn is_mapped(&self) -> bool {
-        self.unmapped.is_none()
-    }
-}
-
 /// See the module documentation. Offsets count bytes from the start of the range.
 pub(crate) struct Arena {
-    device: Device,
-    base: Addr,
+    site: Site,
     span: u64,
     granule: u64,
     frames: Frames,
     /// Old mappings still standing, by offset.
     stale: BTreeMap<u64, Stale>,
     /// How many of them each handle has.
-    stale_of: HashMap<Phys, u32>,
+    stale_of: HashMap<HandleId, u32>,
     /// Handles given up whose memory the device has not back yet.
-    leaving: HashMap<Phys, Leaving>,
+    leaving: HashMap<HandleId, Leaving>,
     /// Of them, those to be released: the device would not take them back.
-    refused: Vec<Phys>,
+    refused: Vec<(HandleId, Phys)>,
+    /// Handles so far.
+    handles: HandleId,
     /// Bytes of all frames.
     mapped: u64,
     /// Bytes of the handles given up.
@@ -123,9 +101,12 @@ impl Arena {
             ));
         }
         let base = device.backend().reserve(span)?;
-        Ok(Self {
-            device: device.clone(),
-            base,
+        Ok(Self::empty(Site::new(device, base), span, granule))
+    }
+
+    fn empty(site: Site, span: u64, granule: u64) -> Self {
+        Self {
+            site,
             span,
             granule,
             frames: Frames::new((span / granule) as usize),
@@ -133,36 +114,29 @@ impl Arena {
             stale_of: HashMap::new(),
             leaving: HashMap::new(),
             refused: Vec::new(),
+            handles: 0,
             mapped: 0,
             left_over: 0,
             released: 0,
             calls: ArenaCalls::default(),
-        })
+        }
     }
 
     /// All of it as another, with nothing left here.
     pub(crate) fn take(&mut self) -> Self {
-        let empty = Self {
-            device: self.device.clone(),
-            base: 0,
-            span: 0,
-            granule: self.granule,
-            frames: Frames::new(0),
-            stale: BTreeMap::new(),
-            stale_of: HashMap::new(),
-            leaving: HashMap::new(),
-            refused: Vec::new(),
-            mapped: 0,
-            left_over: 0,
-            released: 0,
-            calls: self.calls,
-        };
+        let mut empty = Self::empty(self.site.clone(), 0, self.granule);
+        empty.calls = self.calls;
         std::mem::replace(self, empty)
+    }
+
+    /// Who makes the driver's calls on the arena's addresses.
+    pub(crate) fn site(&self) -> &Site {
+        &self.site
     }
 
     /// Device address of offset 0.
     pub(crate) fn base(&self) -> Addr {
-        self.base
+        self.site.base()
     }
 
     /// Smallest frame, bytes.
@@ -201,6 +175,11 @@ impl Arena {
         self.frames.at((offset / self.granule) as usize)
     }
 
+    /// A frame by its number.
+    pub(crate) fn frame(&self, id: FrameId) -> Frame {
+        self.frames.get(id)
+    }
+
     /// The frame's offset and length in bytes.
     pub(crate) fn extent_of(&self, frame: &Frame) -> (u64, u64) {
         (
@@ -209,157 +188,130 @@ impl Arena {
         )
     }
 
-    /// Creates a frame of `bytes` and maps it at `offset`, where nothing is mapped.
-    pub(crate) fn create_at(&mut self, offset: u64, bytes: u64) -> Result<()> {
-        let made = Made::at(&self.device, self.base, offset, bytes)?;
-        self.adopt(made)
+    fn new_handle(&mut self) -> HandleId {
+        self.handles += 1;
+        self.handles
     }
 
     /// Books a handle that was made as a frame.
     ///
     /// # Errors
-    /// What the driver said where the handle could not be mapped; it is given back then.
+    /// What the driver said where the handle could not be mapped; it is given back then, or offered again.
     pub(crate) fn adopt(&mut self, made: Made) -> Result<()> {
-        let Made {
-            offset,
-            bytes,
-            phys,
-            unmapped,
-        } = made;
+        let (offset, bytes) = (made.offset, made.bytes);
         self.calls.created += 1;
-        if let Some(error) = unmapped {
-            // The first error is the one to report; a handle that stays is offered again.
-            if !seeded!("handle-lost-when-its-map-fails") {
-                let _ = self.give_back(phys, bytes);
-            }
+        let handle = self.new_handle();
+        if let Some((error, given_back)) = made.unmapped {
+            self.give_up(handle, bytes);
+            self.offered(handle, made.phys, given_back);
             return Err(error);
         }
         self.calls.mapped += 1;
-        self.frames.add(
-            phys,
-            (offset / self.granule) as u32,
-            (bytes / self.granule) as u32,
-        );
+        let (home, granules) = (offset / self.granule, bytes / self.granule);
+        self.frames
+            .add((handle, made.phys), home as u32, granules as u32);
         self.mapped += bytes;
         Ok(())
     }
 
-    fn note_stale(&mut self, offset: u64, bytes: u64, phys: Phys) {
-        self.stale.insert(offset, Stale { bytes, phys });
-        *self.stale_of.entry(phys).or_default() += 1;
+    fn note_stale(&mut self, offset: u64, bytes: u64, handle: HandleId) {
+        self.stale.insert(offset, Stale { bytes, handle });
+        *self.stale_of.entry(handle).or_default() += 1;
     }
 
     /// Takes the old mapping at `offset` off the books; gives its handle.
-    fn forget_stale(&mut self, offset: u64) -> Option<Phys> {
-        let phys = self.stale.remove(&offset)?.phys;
-        if let Entry::Occupied(mut count) = self.stale_of.entry(phys) {
+    fn forget_stale(&mut self, offset: u64) -> Option<HandleId> {
+        let handle = self.stale.remove(&offset)?.handle;
+        if let Entry::Occupied(mut count) = self.stale_of.entry(handle) {
             *count.get_mut() -= 1;
             if *count.get() == 0 {
                 count.remove();
             }
         }
-        Some(phys)
+        Some(handle)
     }
 
-    /// Maps the frame at `offset` too and makes that its place. Its old mapping stands until
-    /// [`Arena::unmap_stale`].
-    pub(crate) fn remap(&mut self, id: FrameId, offset: u64) -> Result<()> {
+    /// Books that the frame was mapped at `offset` too, which is its place from now on. Its old mapping
+    /// stands until it is [taken down](Arena::stale_unmapped).
+    pub(crate) fn remapped(&mut self, id: FrameId, offset: u64) {
         let frame = self.frames.get(id);
         let (old, bytes) = self.extent_of(&frame);
-        self.device
-            .backend()
-            .map(self.base + offset, bytes, frame.phys)?;
         self.calls.mapped += 1;
         self.calls.remapped += 1;
         self.frames.rehome(id, (offset / self.granule) as u32);
-        self.note_stale(old, bytes, frame.phys);
-        Ok(())
+        self.note_stale(old, bytes, frame.handle);
     }
 
-    /// Maps the frame at `offset` too; its place stays what it is. The second mapping stands until
-    /// [`Arena::unmap_stale`], or becomes the frame's place by [`Arena::settle`].
+    /// Maps the frame at `offset` too; its place stays what it is. The second mapping stands until it is
+    /// [taken down](Arena::stale_unmapped), or becomes the frame's place by [`Arena::settle`].
     pub(crate) fn map_again(&mut self, id: FrameId, offset: u64) -> Result<()> {
         let frame = self.frames.get(id);
         let (_, bytes) = self.extent_of(&frame);
-        self.device
-            .backend()
-            .map(self.base + offset, bytes, frame.phys)?;
+        self.site.map(offset, bytes, frame.phys)?;
         self.calls.mapped += 1;
         self.calls.remapped += 1;
-        self.note_stale(offset, bytes, frame.phys);
+        self.note_stale(offset, bytes, frame.handle);
         Ok(())
     }
 
-    /// Makes the mapping of the frame at `offset` its place, and the other the one that stands until
-    /// [`Arena::unmap_stale`].
+    /// Makes the mapping of the frame at `offset` its place, and the other the one that stands until it
+    /// is [taken down](Arena::stale_unmapped).
     pub(crate) fn settle(&mut self, id: FrameId, offset: u64) {
         let frame = self.frames.get(id);
         let (old, bytes) = self.extent_of(&frame);
         self.forget_stale(offset);
         self.frames.rehome(id, (offset / self.granule) as u32);
-        self.note_stale(old, bytes, frame.phys);
+        self.note_stale(old, bytes, frame.handle);
     }
 
-    /// Takes down the old mapping at `offset`, which no queued work uses.
-    pub(crate) fn unmap_stale(&mut self, offset: u64) -> Result<()> {
-        let Some(&Stale { bytes, .. }) = self.stale.get(&offset) else {
-            return Err(Error::invalid(
-                "offset",
-                format!("no stale mapping at {offset:#x}"),
-            ));
-        };
-        self.device.backend().unmap(self.base + offset, bytes)?;
+    /// Books that the old mapping at `offset` was taken down.
+    pub(crate) fn stale_unmapped(&mut self, offset: u64) {
         self.calls.unmapped += 1;
-        if let Some(phys) = self.forget_stale(offset) {
-            self.forget_if_gone(phys);
+        if let Some(handle) = self.forget_stale(offset) {
+            self.forget_if_gone(handle);
         }
-        Ok(())
     }
 
-    /// Unmaps the frame and gives it back to the device; no queued work uses it. While an old mapping
-    /// of it stands the device keeps its memory, which is held until then.
-    pub(crate) fn release(&mut self, id: FrameId) -> Result<()> {
+    /// Books that the frame was unmapped and its handle offered to the device, which took it back or did
+    /// not. While an old mapping of it stands the device keeps its memory, which is held until then.
+    pub(crate) fn frame_gone(&mut self, id: FrameId, released: bool) {
         let frame = self.frames.get(id);
-        let (offset, bytes) = self.extent_of(&frame);
-        let backend = self.device.backend();
-        backend.unmap(self.base + offset, bytes)?;
+        let (_, bytes) = self.extent_of(&frame);
         self.calls.unmapped += 1;
         self.frames.remove(id);
         self.mapped -= bytes;
-        if seeded!("handle-lost-on-release") {
-            self.released += bytes;
-            return Ok(());
-        }
-        self.give_back(frame.phys, bytes)
+        self.give_up(frame.handle, bytes);
+        self.offered(frame.handle, frame.phys, released);
     }
 
-    /// Releases a handle of no frame, and those refused before.
-    fn give_back(&mut self, phys: Phys, bytes: u64) -> Result<()> {
+    fn give_up(&mut self, handle: HandleId, bytes: u64) {
         let released = false;
-        self.leaving.insert(phys, Leaving { bytes, released });
+        self.leaving.insert(handle, Leaving { bytes, released });
         self.left_over += bytes;
-        self.refused.push(phys);
-        self.offer_refused()
     }
 
-    /// Offers the device what it would not take back.
-    pub(crate) fn offer_refused(&mut self) -> Result<()> {
-        while let Some(&phys) = self.refused.last() {
-            self.device.backend().release(phys)?;
-            self.calls.released += 1;
-            self.refused.pop();
-            if let Some(leaving) = self.leaving.get_mut(&phys) {
-                leaving.released = true;
-            }
-            self.forget_if_gone(phys);
+    /// Takes out what the device would not take back, to be offered again: see [`Arena::offered`].
+    pub(crate) fn take_refused(&mut self) -> Vec<(HandleId, Phys)> {
+        std::mem::take(&mut self.refused)
+    }
+
+    /// Books that a handle given up was offered to the device, which took it back or did not.
+    pub(crate) fn offered(&mut self, handle: HandleId, phys: Phys, released: bool) {
+        if !released {
+            self.refused.push((handle, phys));
+            return;
         }
-        Ok(())
+        self.calls.released += 1;
+        if let Some(leaving) = self.leaving.get_mut(&handle) {
+            leaving.released = true;
+        }
+        self.forget_if_gone(handle);
     }
 
     /// Takes a handle given up off the books if its memory is gone.
-    fn forget_if_gone(&mut self, phys: Phys) {
-        let stands = self.stale_of.contains_key(&phys) && !seeded!("stale-mappings-hold-nothing");
-        if let Entry::Occupied(leaving) = self.leaving.entry(phys)
+    fn forget_if_gone(&mut self, handle: HandleId) {
+        let stands = self.stale_of.contains_key(&handle) && !seeded!("stale-mappings-hold-nothing");
+        if let Entry::Occupied(leaving) = self.leaving.entry(handle)
             && leaving.get().released
             && !stands
         {
@@ -395,19 +347,18 @@ impl Drop for Arena {
         if self.span == 0 {
             return;
         }
-        let backend = self.device.backend();
         for (&offset, &Stale { bytes, .. }) in &self.stale {
             // A mapping the driver will not take down keeps its addresses; nothing of ours is lost.
-            let _ = backend.unmap(self.base + offset, bytes);
+            let _ = self.site.unmap(offset, bytes);
         }
         for (_, frame) in self.frames.iter() {
             let (offset, bytes) = self.extent_of(&frame);
-            let _ = backend.unmap(self.base + offset, bytes);
-            let _ = backend.release(frame.phys);
+            let _ = self.site.unmap(offset, bytes);
+            let _ = self.site.release(frame.phys);
         }
-        for &phys in &self.refused {
-            let _ = backend.release(phys);
+        for &(_, phys) in &self.refused {
+            let _ = self.site.release(phys);
         }
-        let _ = backend.unreserve(self.base, self.span);
+        let _ = self.site.unreserve(self.span);
     }
 }

@@ -37,6 +37,7 @@ use crate::seeded::seeded;
 
 /// What a step, or all steps of a compaction, did.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Moved {
     /// Bytes moved.

@@ -26,8 +26,12 @@ pub use cut::Budget;
 pub use execute::Moved;
 pub(crate) use execute::{Ahead, Aim, KeptPlan, Owners, Task, layout_with, step};
 pub(crate) use join::join;
+#[doc(hidden)]
 pub use layout::{Extent, Kind, Layout};
 pub(crate) use mover::Mover;
-pub use plan::{Batch, CostModel, Goal, Move, Plan, Planner};
+pub use plan::Goal;
+#[doc(hidden)]
+pub use plan::{Batch, CostModel, Move, Plan, Planner};
 pub(crate) use proposal::{Proposal, Survey, survey};
+#[doc(hidden)]
 pub use table::{MOVE_ALIGN, MoveTable, SlideTable};

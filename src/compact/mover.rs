@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::plan::{Batch, Move, VOID};
 use super::table::{MoveTable, SlideTable};
-use crate::device::{Addr, Device, Event, Launch, Overhead, Scratch, Stream, beside};
+use crate::device::{Addr, COMPACTION, Device, Event, Launch, Overhead, Scratch, Stream, beside};
 use crate::driver::abi;
 use crate::error::Result;
 use crate::seeded::seeded;
@@ -76,11 +76,14 @@ impl Mover {
     /// What it has of device memory counts as `overhead`: at most an 8,000th of the device and 3 MiB
     /// for tables, and for flags 128 MiB, or twice those that one slide of the largest block needs.
     pub(crate) fn new(device: &Device, overhead: &Overhead) -> Result<Self> {
+        let (stream, upload) = (device.stream()?, device.stream()?);
+        stream.set_name(COMPACTION);
+        upload.set_name(COMPACTION);
         let tiles = device.info().total_bytes / GROUP_SPAN * 4;
         let place_bytes = (PLACE_BYTES + tiles).next_multiple_of(64);
         Ok(Self {
-            stream: device.stream()?,
-            upload: device.stream()?,
+            stream,
+            upload,
             tables: Scratch::counted(device, PLACES as u64 * place_bytes, overhead)?,
             place_bytes,
             next: 0,

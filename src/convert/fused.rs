@@ -29,6 +29,24 @@ pub const BLOCK: usize = 32;
 /// `f32`, and what is wanted to be known of `y`. The destination gets `y`, rounded.
 ///
 /// Any NaN becomes the positive all-ones NaN of `f32` before it is rounded.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # let device = warpool::Device::host()?;
+/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::convert::{Fused, Rounding, convert_fused};
+/// use warpool::half::f16;
+///
+/// let values = pool.alloc_from(&stream, &[1.0f32, -3.0])?;
+/// let mut halves = pool.alloc_typed::<f16>(&stream, 2)?;
+/// let mut most = pool.alloc_zeroed::<f32>(&stream, 1)?;
+/// let fused = Fused::new().scale(2.0).amax(most.view_mut());
+/// convert_fused(&stream, &values, &mut halves, Rounding::Nearest, fused)?;
+/// assert_eq!(most.download()?, [6.0]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Default)]
 #[must_use]
 pub struct Fused<'a> {

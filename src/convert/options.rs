@@ -41,6 +41,16 @@ pub enum Overflow {
 }
 
 /// How to convert. The default rounds to nearest and overflows to infinity.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// use warpool::convert::{Conversion, Overflow, Rounding};
+///
+/// let how = Conversion::new().rounding(Rounding::TowardZero).overflow(Overflow::Saturate);
+/// # let _ = how;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[must_use]
 pub struct Conversion {

@@ -169,6 +169,7 @@ impl<'a, S, Q> QuantizeTable<'a, S, Q> {
 
     /// Number of tensors.
     #[must_use]
+    #[doc(hidden)]
     pub fn tensors(&self) -> u64 {
         self.jobs.args.rows
     }
@@ -242,6 +243,7 @@ impl<'a, Q, S> DequantizeTable<'a, Q, S> {
 
     /// Number of tensors.
     #[must_use]
+    #[doc(hidden)]
     pub fn tensors(&self) -> u64 {
         self.jobs.args.rows
     }

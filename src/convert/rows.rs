@@ -16,6 +16,22 @@ use crate::error::{Error, Result};
 /// device, behind what other streams do with the buffers; the call returns at once. Nothing is allocated
 /// on the device.
 ///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # let device = warpool::Device::host()?;
+/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::convert::{Rounding, convert};
+/// use warpool::half::f16;
+///
+/// let values = pool.alloc_from(&stream, &[1.0f32, 2.5])?;
+/// let mut halves = pool.alloc_typed::<f16>(&stream, 2)?;
+/// convert(&stream, &values, &mut halves, Rounding::Nearest)?;
+/// assert_eq!(halves.download()?[1], f16::from_f32(2.5));
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// [`Error::Invalid`] if the lengths differ, the ranges overlap or the stream is of another device; what
 /// the driver said.

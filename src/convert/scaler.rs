@@ -190,6 +190,25 @@ impl<'a, T: Gradient> Gradients<'a, T> {
 ///
 /// Its methods queue work and return. They may be called with any stream of the device: each runs behind
 /// those before it, and the free of the state behind all.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # let device = warpool::Device::host()?;
+/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::convert::{GradScaler, Gradients, ScalerConfig};
+///
+/// let mut gradients = pool.alloc_filled(&stream, 10, 65536.0f32)?;
+/// let mut scaler = GradScaler::new(&pool, &stream, ScalerConfig::default())?;
+/// let mut all = Gradients::new(&pool, &stream, vec![gradients.view_mut()])?;
+/// scaler.unscale(&stream, &mut all)?;
+/// scaler.update(&stream)?;
+/// assert!(!scaler.read(&stream)?.wait()?.skipped_last);
+/// drop(all);
+/// assert_eq!(gradients.download()?, [1.0; 10]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct GradScaler {
     state: PoolBuf<u32>,

@@ -93,6 +93,26 @@ pub(super) fn upload(pool: &Pool, stream: &Stream, tiles: &[abi::wp_tile]) -> Re
 ///
 /// The table lies in a block of the pool. It may be used on any stream of the device: each launch runs
 /// behind what it must, and the tensors' own frees behind the launches, also where the table is forgotten.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # let device = warpool::Device::host()?;
+/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::convert::{ConvertTable, Rounding};
+/// use warpool::half::bf16;
+///
+/// let (a, b) = (pool.alloc_filled(&stream, 10, 1.0f32)?, pool.alloc_filled(&stream, 20, 2.0f32)?);
+/// let mut to = pool.alloc_zeroed::<bf16>(&stream, 30)?;
+/// let (first, second) = to.view_mut().split_at(10)?;
+/// let pairs = vec![(a.view(), first), (b.view(), second)];
+/// let mut table = ConvertTable::new(&pool, &stream, pairs)?;
+/// table.convert(&stream, Rounding::Nearest)?; // one launch
+/// drop(table);
+/// assert_eq!(to.download()?[29], bf16::from_f32(2.0));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct ConvertTable<'a, S, D> {
     uses: TableUses<'a>,
@@ -175,6 +195,7 @@ impl<'a, S: ConvertTo<D>, D: Element> ConvertTable<'a, S, D> {
 
     /// Number of tensors.
     #[must_use]
+    #[doc(hidden)]
     pub fn tensors(&self) -> usize {
         self.tensors as usize
     }

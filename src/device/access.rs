@@ -70,18 +70,21 @@ pub enum Note<'a> {
 impl Access {
     /// A range that is read.
     #[must_use]
+    #[doc(hidden)]
     pub fn read(addr: Addr, bytes: u64) -> Self {
         Self::new(AccessKind::Read, addr, bytes)
     }
 
     /// A range that is written.
     #[must_use]
+    #[doc(hidden)]
     pub fn write(addr: Addr, bytes: u64) -> Self {
         Self::new(AccessKind::Write, addr, bytes)
     }
 
     /// A range that is added to atomically.
     #[must_use]
+    #[doc(hidden)]
     pub fn atomic(addr: Addr, bytes: u64) -> Self {
         Self::new(AccessKind::Atomic, addr, bytes)
     }

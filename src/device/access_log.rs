@@ -68,6 +68,8 @@ pub(crate) struct AccessLog {
     part_by: AtomicU64,
     part: AtomicU64,
     entries: Latch<Entries>,
+    /// The memory is another library's, which no graph can keep.
+    lent: bool,
 }
 
 /// A stream and a tick in a word; 0 where they do not fit.
@@ -128,7 +130,20 @@ impl AccessLog {
             part_by: AtomicU64::new(0),
             part: AtomicU64::new(0),
             entries: Latch::new(Entries::of(first)),
+            lent: false,
         }
+    }
+
+    /// The log of `bytes` of another library's that `timeline`'s stream may use.
+    #[cfg(any(test, feature = "cudarc"))]
+    pub(crate) fn lent(timeline: &Arc<Timeline>, bytes: u64) -> Self {
+        let log = Self::without_home(timeline, bytes);
+        Self { lent: true, ..log }
+    }
+
+    /// Whether no graph may use the memory.
+    pub(super) fn is_lent(&self) -> bool {
+        self.lent
     }
 
     /// The buffer has `bytes` from now on.

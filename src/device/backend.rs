@@ -68,6 +68,7 @@ pub struct DeviceInfo {
 impl DeviceInfo {
     /// Facts with every optional figure at zero.
     #[must_use]
+    #[doc(hidden)]
     pub fn new(
         kind: DeviceKind,
         ordinal: u32,

@@ -32,6 +32,18 @@ impl Event {
 /// A mark in a stream. May be recorded again; waits hold what was marked when they were made.
 ///
 /// Safe to use from any thread.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # let device = warpool::Device::host()?;
+/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// let event = device.event()?;
+/// event.record(&stream)?;
+/// device.stream()?.wait(&event)?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Event {
     device: Device,
     raw: RawEvent,

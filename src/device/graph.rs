@@ -53,6 +53,22 @@ pub struct Capture {
 /// application's to keep and to order.
 ///
 /// Safe to use from any thread; launches of one graph do not overlap.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # let device = warpool::Device::host()?;
+/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// let mut counts = pool.alloc_zeroed::<u32>(&stream, 4)?;
+/// let ones = pool.alloc_filled(&stream, 4, 1u32)?;
+/// let capture = stream.begin_capture()?;
+/// counts.view_mut().copy_from(&stream, &ones)?;
+/// let graph = capture.end()?;
+/// graph.launch(&stream)?;
+/// assert_eq!(counts.download()?, [1; 4]);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Graph {
     raw: RawGraph,
     memory: GraphMemory,

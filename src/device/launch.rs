@@ -7,28 +7,40 @@ use crate::driver::abi;
 #[non_exhaustive]
 pub enum Launch {
     /// Stamp, verify or poison a block.
+    #[doc(hidden)]
     Pattern(abi::wp_pattern),
     /// Convert elements from one precision to another.
+    #[doc(hidden)]
     Convert(abi::wp_convert),
     /// Convert inside one buffer.
+    #[doc(hidden)]
     Inplace(abi::wp_inplace),
     /// Values to codes with scales.
+    #[doc(hidden)]
     Quantize(abi::wp_quantize),
     /// Codes with scales to values.
+    #[doc(hidden)]
     Dequantize(abi::wp_quantize),
     /// Convert into rows and into columns.
+    #[doc(hidden)]
     Transpose(abi::wp_transpose),
     /// Unscale gradients and check that they are finite.
+    #[doc(hidden)]
     Unscale(abi::wp_unscale),
     /// Update the loss scale at the end of a step.
+    #[doc(hidden)]
     ScalerUpdate(abi::wp_scaler_update),
     /// Batched disjoint moves.
+    #[doc(hidden)]
     Relocate(abi::wp_relocate),
     /// Moves that may overlap, all in one direction.
+    #[doc(hidden)]
     Slide(abi::wp_slide),
     /// Pointers into moved ranges rewritten.
+    #[doc(hidden)]
     Patch(abi::wp_patch),
     /// Words stored at scattered addresses.
+    #[doc(hidden)]
     Scatter(abi::wp_scatter),
 }
 

@@ -20,10 +20,10 @@
 //! Devices, streams, events and what is built on them may be dropped in any order. A stream that
 //! is dropped leaves a last mark behind, so that memory freed on it still becomes ready.
 
-mod access;
+pub(crate) mod access;
 mod access_entries;
 mod access_log;
-mod backend;
+pub(crate) mod backend;
 mod capture;
 mod cuda;
 mod event;
@@ -31,8 +31,9 @@ mod exchange;
 mod graph;
 mod host;
 mod host_call;
-mod launch;
+pub(crate) mod launch;
 mod ledger;
+mod names;
 mod ordered;
 mod pages;
 mod recording;
@@ -44,22 +45,28 @@ mod table;
 mod ticks;
 mod timeline;
 
+use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
+#[doc(hidden)]
 pub use access::{Access, AccessKind, Note};
 pub(crate) use access_log::{AccessLog, Left};
-pub use backend::{
-    Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Phys, RawEvent, RawGraph, RawStream,
-};
+#[doc(hidden)]
+pub use backend::{Addr, Backend, HandleCounts, Phys, RawEvent, RawGraph, RawStream};
+pub use backend::{DeviceInfo, DeviceKind};
 pub(crate) use capture::{Kept, Recorder};
 pub use event::Event;
 pub use graph::{Capture, Graph, GraphMemory, NotedCapture};
-pub use host::{HostConfig, host_available_bytes};
+pub use host::HostConfig;
+#[doc(hidden)]
+pub use host::host_available_bytes;
 pub(crate) use host_call::beside;
+#[doc(hidden)]
 pub use launch::Launch;
+pub(crate) use names::{CAPTURE, COMPACTION, StreamNames, stream_words};
 pub(crate) use ordered::{
     Place, TableUses, Use, note_behind, ordered, ordered_to_its_end, wait_before,
 };
@@ -80,6 +87,16 @@ const SPARE_EVENTS: usize = 256;
 /// One device. Cheap to clone; all clones are the same device.
 ///
 /// Safe to use from any thread.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// let device = warpool::Device::host()?;
+/// println!("{}: {} bytes", device.info().name, device.info().total_bytes);
+/// let (load, train) = (device.stream()?, device.stream()?);
+/// # drop((load, train));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Device {
     inner: Arc<DeviceInner>,
@@ -93,8 +110,11 @@ struct DeviceInner {
     /// Streams under capture.
     captured: AtomicU64,
     turns: Turns,
+    names: Mutex<StreamNames>,
     no_gpu: Option<crate::Error>,
     backend: Arc<dyn Backend>,
+    /// What keeps the device's context alive, where it is not its user's care.
+    _owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Drop for DeviceInner {
@@ -111,6 +131,16 @@ impl Device {
     ///
     /// Uses the context current on the calling thread if it belongs to that device, else the
     /// device's primary context.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// match warpool::Device::cuda(0) {
+    ///     Ok(device) => println!("{}", device.info().name),
+    ///     Err(reason) => println!("{reason}"), // and what to do about it
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Unavailable`](crate::Error::Unavailable) says which of driver, GPU and compiled
@@ -130,6 +160,12 @@ impl Device {
         Ok(Self::from_backend(cuda::open_current()?))
     }
 
+    /// As [`Device::cuda_current`], with what keeps the context alive.
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn cuda_current_of(owner: Arc<dyn Any + Send + Sync>) -> Result<Self> {
+        Ok(Self::over(cuda::open_current()?, None, Some(owner)))
+    }
+
     /// Number of CUDA devices, or why there are none.
     ///
     /// # Errors
@@ -139,6 +175,14 @@ impl Device {
     }
 
     /// The host device with its default capacity (see [`HostConfig::capacity`]).
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// let device = warpool::Device::host()?;
+    /// assert!(device.no_gpu().is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Os`](crate::Error::Os) if the machine refuses memory or threads.
@@ -180,7 +224,10 @@ impl Device {
     pub fn any() -> Result<Self> {
         match Self::cuda(0) {
             Ok(device) => Ok(device),
-            Err(reason) => Ok(Self::over(host::open(HostConfig::default())?, Some(reason))),
+            Err(reason) => {
+                let host = host::open(HostConfig::default())?;
+                Ok(Self::over(host, Some(reason), None))
+            }
         }
     }
 
@@ -193,10 +240,14 @@ impl Device {
     /// A device over any backend: a wrapper that counts or fails calls, say.
     #[must_use]
     pub fn from_backend(backend: Arc<dyn Backend>) -> Self {
-        Self::over(backend, None)
+        Self::over(backend, None, None)
     }
 
-    fn over(backend: Arc<dyn Backend>, no_gpu: Option<crate::Error>) -> Self {
+    fn over(
+        backend: Arc<dyn Backend>,
+        no_gpu: Option<crate::Error>,
+        owner: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> Self {
         Self {
             inner: Arc::new(DeviceInner {
                 spare_events: Mutex::default(),
@@ -204,8 +255,10 @@ impl Device {
                 timelines: Mutex::default(),
                 captured: AtomicU64::new(0),
                 turns: Turns::default(),
+                names: Mutex::default(),
                 no_gpu,
                 backend,
+                _owner: owner,
             }),
         }
     }
@@ -226,6 +279,7 @@ impl Device {
 
     /// What the device has handed out and not taken back.
     #[must_use]
+    #[doc(hidden)]
     pub fn counts(&self) -> HandleCounts {
         self.inner.backend.counts()
     }
@@ -251,6 +305,17 @@ impl Device {
 
     /// Makes a stream.
     ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let other = device.stream()?;
+    /// assert!(other != stream);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// What the driver or the operating system said.
     pub fn stream(&self) -> Result<Stream> {
@@ -259,6 +324,18 @@ impl Device {
 
     /// Makes an event without timing.
     ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let event = device.event()?;
+    /// event.record(&stream)?;
+    /// event.synchronize()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// What the driver said.
     pub fn event(&self) -> Result<Event> {
@@ -266,6 +343,20 @@ impl Device {
     }
 
     /// Makes an event that [`Event::elapsed_ns`] can measure.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let (start, end) = (device.timing_event()?, device.timing_event()?);
+    /// start.record(&stream)?;
+    /// end.record(&stream)?;
+    /// end.synchronize()?;
+    /// assert!(end.elapsed_ns(&start)? >= 0.0);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// What the driver said.
@@ -287,6 +378,35 @@ impl Device {
     ///   it is dropped.
     pub unsafe fn adopt_stream(&self, raw: RawStream) -> Result<Stream> {
         Stream::adopt(self, raw)
+    }
+
+    /// As [`Device::adopt_stream`], of a stream that `owner` keeps alive.
+    ///
+    /// # Safety
+    /// `raw` is a live stream of this device and of the context that is current now, as long as `owner`
+    /// lives.
+    #[cfg(feature = "cudarc")]
+    pub(crate) unsafe fn adopt_owned(
+        &self,
+        raw: RawStream,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Stream> {
+        let stream = Stream::adopt(self, raw)?;
+        // It may have been adopted before.
+        let _ = stream.core().owner.set(owner);
+        Ok(stream)
+    }
+
+    /// The adopted stream of this handle that is kept alive.
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn owned_stream(&self, raw: RawStream) -> Option<Arc<StreamCore>> {
+        // All go behind the lock: the last holder of a stream takes it.
+        let cores: Vec<_> = {
+            let adopted = lock(&self.inner.adopted);
+            adopted.values().filter_map(Weak::upgrade).collect()
+        };
+        let is_it = |core: &Arc<StreamCore>| core.raw == raw && core.owner.get().is_some();
+        cores.into_iter().find(is_it)
     }
 
     /// Whether both are the same device.

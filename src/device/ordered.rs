@@ -117,6 +117,21 @@ pub(crate) fn ordered<R>(
     Ok(outcome)
 }
 
+/// An error where a graph would come to use memory of another library, which it cannot keep.
+fn refuse_lent_under_capture(
+    under_way: &UnderWay<'_, '_, '_>,
+    uses: &[Option<Use<'_>>],
+    table: Option<&TableUses<'_>>,
+) -> Result<()> {
+    let tensors = table.into_iter().flat_map(|table| &table.tensors);
+    let mut all = uses.iter().flatten().chain(tensors);
+    if under_way.captures & 1 == 0 || !all.any(|used| used.place.log.is_lent()) {
+        return Ok(());
+    }
+    let why = "it is being captured, and a graph cannot keep memory that was lent";
+    Err(Error::invalid("stream", why))
+}
+
 /// As [`ordered`], for `work` that the host has seen done unless it fails.
 pub(crate) fn ordered_to_its_end<R>(
     stream: &StreamCore,
@@ -208,6 +223,7 @@ fn begin<'u, 'a, 't>(
         && uses.iter().flatten().all(known)
         && table.as_ref().is_none_or(|table| table.is_known(timeline));
     if !nothing_to_wait_for {
+        refuse_lent_under_capture(&under_way, uses, table.as_deref())?;
         under_way.graphs = wait(stream, uses, table.as_deref())?;
     }
     (under_way.uses, under_way.table) = (uses, table);

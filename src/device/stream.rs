@@ -1,10 +1,11 @@
 //! Streams: queues of device work, owned or adopted from another library.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
-use super::{Device, Event, Note, RawStream, Recorder, Timeline, lock};
+use super::{CAPTURE, Device, Event, Note, RawStream, Recorder, Timeline, lock, stream_words};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 use crate::sync::Mutex;
@@ -29,6 +30,9 @@ pub(crate) struct StreamCore {
     /// The backend's id while this is an adopted stream in the device's registry.
     adopted_as: Option<u64>,
     handle: Mutex<Weak<StreamHandle>>,
+    /// What keeps an adopted stream alive, where it is not its user's care.
+    #[allow(dead_code, reason = "held for its drop; features alone set it")]
+    pub(crate) owner: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 impl StreamCore {
@@ -82,6 +86,7 @@ impl Drop for StreamCore {
                 adopted.remove(&id);
             }
         }
+        self.device.forget_name(self.timeline.uid);
         // Someone else still follows this stream's order only if the timeline is shared.
         let followed = Arc::strong_count(&self.timeline) > 1;
         let let_go = !followed || self.timeline.close(self.owned);
@@ -128,6 +133,19 @@ impl Drop for StreamHandle {
 /// A queue of device work. Cheap to clone; all clones are the same stream.
 ///
 /// Safe to use from any thread; calls from several threads interleave in some order.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # let device = warpool::Device::host()?;
+/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// let other = device.stream()?;
+/// other.wait_stream(&stream)?; // on the device
+/// other.synchronize()?; // on the host
+/// assert!(stream.is_idle()?);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Stream {
     handle: Arc<StreamHandle>,
@@ -142,7 +160,9 @@ impl Stream {
     /// A stream that stands for others under capture.
     pub(super) fn create_gate(device: &Device) -> Result<Self> {
         let raw = device.backend().stream_create()?;
-        Ok(Self::wrap(device, raw, true, true, None).0)
+        let stream = Self::wrap(device, raw, true, true, None).0;
+        stream.set_name(CAPTURE);
+        Ok(stream)
     }
 
     pub(super) fn adopt(device: &Device, raw: RawStream) -> Result<Self> {
@@ -177,6 +197,7 @@ impl Stream {
             gate,
             adopted_as,
             handle: Mutex::default(),
+            owner: OnceLock::new(),
         });
         let handle = StreamHandle::new(&core);
         *lock(&core.handle) = Arc::downgrade(&handle);
@@ -226,6 +247,18 @@ impl Stream {
 
     /// Makes work queued here from now on wait for what `event` marks now.
     ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let (event, other) = (device.event()?, device.stream()?);
+    /// event.record(&stream)?;
+    /// other.wait(&event)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Invalid`] if the event is of another device, or what the driver said.
     pub fn wait(&self, event: &Event) -> Result<()> {
@@ -236,6 +269,17 @@ impl Stream {
     ///
     /// If `other` is being captured, this stream joins the capture. If this one is and `other` is
     /// not, the launches of the graph wait instead.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let other = device.stream()?;
+    /// other.wait_stream(&stream)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Invalid`] if the streams are of different devices or different captures, or what
@@ -265,6 +309,16 @@ impl Stream {
     ///
     /// Memory freed here before is then there for every stream.
     ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// stream.synchronize()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Invalid`] if the stream is being captured; what the driver said; errors of earlier queued work surface here.
     pub fn synchronize(&self) -> Result<()> {
@@ -288,8 +342,29 @@ impl Stream {
 }
 
 impl Stream {
-    /// Says what a person calls the stream, for the reports of tools that watch the device.
+    /// The name that [`Stream::set_name`] gave.
+    #[must_use]
+    pub fn name(&self) -> Option<String> {
+        self.device().stream_name(self.id())
+    }
+
+    /// Says what a person calls the stream, for every report that speaks of it: snapshots, live blocks,
+    /// statistics, errors, and tools that watch the device.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// let stream = device.stream()?;
+    /// stream.set_name("loader");
+    /// let block = pool.alloc(&stream, 1000)?;
+    /// assert!(pool.leak_report().to_string().contains("(loader)"));
+    /// # drop(block);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn set_name(&self, name: &str) {
+        self.device().name_stream(self.id(), name);
         self.device().backend().observe(&Note::Name {
             stream: self.raw(),
             name,
@@ -307,6 +382,7 @@ impl Eq for Stream {}
 
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stream({} on {:?})", self.id(), self.device())
+        let words = stream_words(self.id(), self.name().as_deref());
+        write!(f, "Stream({words} on {:?})", self.device())
     }
 }

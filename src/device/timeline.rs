@@ -383,11 +383,6 @@ impl Timeline {
         order.prune_at = 2 * order.seen.len();
     }
 
-    /// Makes sure that a later poll learns when `tick` is done.
-    pub(crate) fn request(&self, tick: u64) -> Result<()> {
-        self.mark(tick).map(|_| ())
-    }
-
     /// Blocks the calling thread until `tick` is done.
     pub(crate) fn sync_to(&self, tick: u64) -> Result<()> {
         if self.done() >= tick {

@@ -31,6 +31,7 @@
 
 mod check;
 mod mapped;
+mod merge;
 #[cfg(test)]
 mod tests;
 
@@ -457,90 +458,5 @@ impl Extents {
     fn take_in(&mut self, id: Id) {
         self.hole_sums.0 -= 1;
         self.take_out(id);
-    }
-
-    /// Lets the history of `id` cover that of `other` as well; a different slot's is done.
-    fn absorb_history(&mut self, id: Id, other: Id) {
-        let other = *self.get(other);
-        let extent = self.get_mut(id);
-        if extent.slot == other.slot && !seeded!("join-forgets-a-history") {
-            extent.tick = extent.tick.max(other.tick);
-        }
-    }
-
-    /// Merges the hole `id` with its upper neighbours while both are holes that `covered` accepts
-    /// (done, so that either history may stand for both).
-    pub(crate) fn merge_up(&mut self, id: Id, covered: impl Fn(&Extent) -> bool) {
-        loop {
-            let extent = *self.get(id);
-            if extent.next == NONE || extent.state != State::Free {
-                return;
-            }
-            let next = *self.get(extent.next);
-            let same = next.slot == extent.slot;
-            let both = covered(&extent) && (covered(&next) || seeded!("merge-asks-one-side-only"));
-            if next.state != State::Free || !(same || both) {
-                return;
-            }
-            self.unfile(id);
-            self.unfile(extent.next);
-            self.absorb_history(id, extent.next);
-            self.join(id);
-            self.file(id);
-        }
-    }
-
-    /// Merges the hole `id` with its upper neighbour, a hole too, under the history (`slot`,
-    /// `tick`), which is later than both.
-    pub(crate) fn merge_as(&mut self, id: Id, slot: StreamIndex, tick: u64) {
-        let next = self.get(id).next;
-        self.unfile(id);
-        self.unfile(next);
-        self.join(id);
-        let extent = self.get_mut(id);
-        extent.slot = slot;
-        extent.tick = tick;
-        self.file(id);
-    }
-
-    /// Cuts the hole `id` in two at offset `at` inside it, both with its history; gives the upper.
-    fn split_hole(&mut self, id: Id, at: u64) -> Id {
-        self.unfile(id);
-        let upper = self.cut(id, at);
-        self.file(id);
-        self.file(upper);
-        upper
-    }
-
-    /// Turns [`start`, `start + bytes`), which lies in consecutive holes the first of which is
-    /// `id`, into one block of `slot`; gives it. What is left over on either side stays a hole.
-    ///
-    /// The caller has made `slot`'s stream wait for the history of each of the holes.
-    pub(crate) fn take_window(
-        &mut self,
-        mut id: Id,
-        start: u64,
-        bytes: u64,
-        slot: StreamIndex,
-    ) -> Id {
-        let end = start + bytes;
-        if self.get(id).start < start {
-            id = self.split_hole(id, start);
-        }
-        self.unfile(id);
-        while self.get(id).end() < end {
-            let next = self.get(id).next;
-            if self.get(next).end() > end {
-                self.split_hole(next, end);
-            }
-            self.unfile(next);
-            self.join(id);
-        }
-        if self.get(id).end() > end {
-            let rest = self.cut(id, end);
-            self.file(rest);
-        }
-        self.mark_taken(id, slot);
-        id
     }
 }

@@ -25,7 +25,6 @@ pub(crate) struct Placement {
 
 impl Placement {
     /// A window of `bytes`, whole granules, in a gap.
-    #[cfg(test)]
     pub(crate) fn of_gap(start: u64, bytes: u64) -> Self {
         Self {
             first: NONE,
@@ -163,16 +162,17 @@ fn around(
             spare: extent.bytes - rounded(from_above),
             spare_below: true,
         });
-    let both =
-        (below > 0 && above > 0 && below + extent.bytes + above >= bytes).then(|| Placement {
-            first,
-            start: extent.start - below,
-            bytes,
-            map_from: extent.start,
-            to_map: extent.bytes,
-            spare: 0,
-            spare_below: false,
-        });
+    // What suffices by itself needs no gap.
+    let leans = below > 0 && above > 0 && from_below > 0 && from_above > 0;
+    let both = (leans && below + extent.bytes + above >= bytes).then(|| Placement {
+        first,
+        start: extent.start - below,
+        bytes,
+        map_from: extent.start,
+        to_map: extent.bytes,
+        spare: 0,
+        spare_below: false,
+    });
     [lean_below, lean_above, both]
 }
 

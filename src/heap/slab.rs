@@ -144,6 +144,13 @@ impl Slabs {
         })
     }
 
+    /// The histories of slabs without a slot out that several streams still use.
+    pub(crate) fn mixed_histories(&self) -> Vec<Epoch> {
+        let slabs = self.mixed.iter().map(|&id| &self.table[id as usize]);
+        let slots = slabs.flat_map(|slab| slab.free_slots().map(|slot| slab.history(slot)));
+        slots.collect()
+    }
+
     /// The slots of a slab, in address order.
     pub(crate) fn slots_of(&self, id: Id) -> impl Iterator<Item = SlotSeen> + '_ {
         let slab = &self.table[id as usize];

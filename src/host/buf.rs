@@ -111,7 +111,7 @@ impl<T: Pod> HostBuf<T> {
     /// A part of the elements, to be read by a copy.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a range that is not within the buffer.
+    /// [`Error::Invalid`](crate::Error::Invalid) for a range that is not within the buffer.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<HostView<'_, T>> {
         let (from, to) = bounds(&range, self.len)?;
         Ok(HostView {
@@ -124,7 +124,7 @@ impl<T: Pod> HostBuf<T> {
     /// A part of the elements, to be written by a copy.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a range that is not within the buffer.
+    /// [`Error::Invalid`](crate::Error::Invalid) for a range that is not within the buffer.
     pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<HostViewMut<'_, T>> {
         let (from, to) = bounds(&range, self.len)?;
         Ok(HostViewMut {

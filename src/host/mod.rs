@@ -147,12 +147,6 @@ impl HostPool {
         }
     }
 
-    /// The device.
-    #[must_use]
-    pub fn device(&self) -> &Device {
-        &self.inner.device
-    }
-
     /// A buffer of `len` elements, with what its memory held before, or zeros.
     ///
     /// # Errors

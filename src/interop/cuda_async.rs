@@ -204,7 +204,7 @@ impl CudaAsync {
 }
 
 /// The context that the device's streams are of.
-fn context_of(driver: &'static Driver, device: &Device) -> Result<usize> {
+pub(super) fn context_of(driver: &'static Driver, device: &Device) -> Result<usize> {
     let stream = device.stream()?;
     let mut context: CuContext = std::ptr::null_mut();
     // SAFETY: the call writes one handle; the stream is live.

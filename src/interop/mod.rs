@@ -8,8 +8,16 @@
 //! it beside this crate's.
 
 mod cuda_async;
+#[cfg(feature = "cudarc")]
+pub mod cudarc;
+#[cfg(any(test, feature = "cudarc"))]
+mod pending;
 
 #[cfg(feature = "rustacuda")]
 pub mod rustacuda;
 
+#[doc(hidden)]
 pub use cuda_async::{AsyncBlock, CudaAsync, Entered};
+
+#[doc(no_inline)]
+pub use crate::device::backend::{RawEvent, RawStream};

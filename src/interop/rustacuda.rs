@@ -30,8 +30,12 @@
 
 use std::ffi::c_void;
 
-use crate::device::{Device, DeviceKind, RawStream, Stream};
+use bytemuck::Pod;
+use rustacuda::memory::{DevicePointer, DeviceSlice};
+
+use crate::device::{Device, DeviceKind, RawStream, Stream, Use, ordered_to_its_end};
 use crate::error::{Error, Result};
+use crate::pool::{View, ViewMut};
 
 // The handle is rustacuda's only field; a version that adds another one does not compile here.
 const _: () = {
@@ -74,6 +78,65 @@ pub unsafe fn adopt(device: &Device, stream: &rustacuda::stream::Stream) -> Resu
     unsafe { device.adopt_stream(raw) }
 }
 
+/// The address of a view's elements as rustacuda has it, for arguments of kernels: launch those by
+/// [`Stream::kernel`], which orders them.
+#[must_use]
+pub fn pointer<T: Pod>(view: &View<'_, T>) -> DevicePointer<T> {
+    // SAFETY: it wraps an address of the device; who goes where it points vouches for that.
+    unsafe { DevicePointer::wrap(view.addr() as *mut T) }
+}
+
+/// Gives the elements to `work` as a slice of rustacuda's, whose copies run on no stream of the program's:
+/// the host waits before for all that writes the elements, and afterwards for what rustacuda did.
+///
+/// # Errors
+/// [`Error::Invalid`] for a stream of a device that is no GPU, or under capture, and as any operation on
+/// typed memory; what the driver said of a wait. `work` is then not called, or has been if the last wait
+/// failed.
+pub fn lend<T: Pod, R>(
+    stream: &Stream,
+    view: View<'_, T>,
+    work: impl FnOnce(&DeviceSlice<T>) -> R,
+) -> Result<R> {
+    let (used, len) = ([view.used()], view.len());
+    waited(stream, &used, || {
+        // SAFETY: the elements are there for as long as the view is, and nothing writes them meanwhile.
+        work(unsafe { DeviceSlice::from_raw_parts(pointer(&view), len) })
+    })
+}
+
+/// As [`lend`], to be written: the host waits for all that uses the elements.
+///
+/// # Errors
+/// As [`lend`].
+pub fn lend_mut<T: Pod, R>(
+    stream: &Stream,
+    view: ViewMut<'_, T>,
+    work: impl FnOnce(&mut DeviceSlice<T>) -> R,
+) -> Result<R> {
+    let (used, len) = ([view.used()], view.len());
+    waited(stream, &used, || {
+        // SAFETY: as in `lend`, and nothing else uses them.
+        work(unsafe { DeviceSlice::from_raw_parts_mut(pointer(&view.as_view()), len) })
+    })
+}
+
+/// Calls `work` between two waits of the host: for what its uses have to run behind, and for what it gave
+/// to the driver's default stream.
+fn waited<R>(stream: &Stream, uses: &[Option<Use<'_>>], work: impl FnOnce() -> R) -> Result<R> {
+    if stream.device().info().kind != DeviceKind::Cuda {
+        let why = "rustacuda's slices are a GPU's: open the device with Device::cuda_current";
+        return Err(Error::invalid("stream", why));
+    }
+    stream.core().refuse_under_capture()?;
+    ordered_to_its_end(stream.core(), uses, || {
+        stream.synchronize()?;
+        let outcome = work();
+        stream.device().backend().stream_sync(RawStream(0))?;
+        Ok(outcome)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::mem::ManuallyDrop;
@@ -99,6 +162,28 @@ mod tests {
             );
             assert_eq!(read as usize, handle);
         }
+    }
+
+    #[test]
+    fn a_pointer_has_the_address_of_its_view() {
+        let device = Device::host().unwrap();
+        let pool = crate::Pool::new(&device, crate::PoolConfig::default()).unwrap();
+        let stream = device.stream().unwrap();
+        let numbers = pool.alloc_from(&stream, &[1u32, 2, 3]).unwrap();
+        let second = numbers.slice(1..).unwrap();
+        assert_eq!(pointer(&second).as_raw() as u64, numbers.addr() + 4);
+    }
+
+    #[test]
+    fn the_host_device_lends_rustacuda_nothing() {
+        let device = Device::host().unwrap();
+        let pool = crate::Pool::new(&device, crate::PoolConfig::default()).unwrap();
+        let stream = device.stream().unwrap();
+        let mut numbers = pool.alloc_from(&stream, &[1u32, 2, 3]).unwrap();
+        let refused = lend(&stream, numbers.view(), |_| panic!("called"));
+        assert!(matches!(refused, Err(Error::Invalid { .. })));
+        let refused = lend_mut(&stream, numbers.view_mut(), |_| panic!("called"));
+        assert!(matches!(refused, Err(Error::Invalid { .. })));
     }
 
     #[test]

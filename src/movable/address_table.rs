@@ -128,6 +128,7 @@ impl AddressTable {
 
     /// Entries that handles have used so far; those from here on are not mapped.
     #[must_use]
+    #[doc(hidden)]
     pub fn entries(&self) -> u64 {
         self.registry.handles()
     }

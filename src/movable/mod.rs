@@ -61,6 +61,7 @@ pub use pass::Pass;
 pub use pointers::{PointerArray, ResidentPointers};
 use registry::{Attachment, Registry};
 pub use resident::{Resident, ResidentId, ResidentMut};
+#[doc(hidden)]
 pub use step_log::StepRecord;
 pub use table::MovableId;
 
@@ -73,6 +74,21 @@ use crate::pool::{Pool, same_len};
 ///
 /// Dropping it frees the memory in stream order, behind every use noted. Safe to send to and use
 /// from any thread.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # let device = warpool::Device::host()?;
+/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// let mut weights = pool.alloc_movable::<f32>(&stream, 1000)?;
+/// weights.upload(&stream, &[0.5; 1000])?;
+/// let held = weights.hold(&stream)?; // stays where it is
+/// let first = held.view().slice(..10)?.download(&stream)?;
+/// drop(held); // may move again
+/// assert_eq!(first, [0.5; 10]);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Movable<T> {
     registry: Arc<Registry>,
     id: MovableId,
@@ -107,6 +123,18 @@ impl<T: Pod> Movable<T> {
     /// earlier guards let be written, where it does not run behind that already. What work writes at the
     /// address under this guard is ordered by the caller.
     ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let weights = pool.alloc_movable::<f32>(&stream, 1000)?;
+    /// let held = weights.hold(&stream)?;
+    /// assert_ne!(held.addr(), 0); // for kernels on `stream`
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device; what the driver said of the wait.
     pub fn hold<'a>(&'a self, stream: &'a Stream) -> Result<Resident<'a, T>> {
@@ -115,6 +143,18 @@ impl<T: Pod> Movable<T> {
 
     /// As [`Movable::hold`], for work that writes: `stream` is made to wait for all that other streams
     /// do under earlier guards.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let mut weights = pool.alloc_movable::<f32>(&stream, 1000)?;
+    /// weights.hold_mut(&stream)?.view_mut().fill(&stream, 1.0)?;
+    /// assert_eq!(weights.download(&stream)?[0], 1.0);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`Movable::hold`].
@@ -141,6 +181,17 @@ impl<T: Pod> Movable<T> {
     /// It is called on the thread that moved the block, once the move is queued and no lock of the
     /// crate is held, so it may hold, allocate and queue work. Work on the device sees the contents
     /// at the new address under a guard, as always.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let weights = pool.alloc_movable::<f32>(&stream, 1000)?;
+    /// weights.on_move(|relocation| println!("{relocation:?}"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn on_move(&self, callback: impl Fn(&Relocation) + Send + Sync + 'static) {
         self.registry.on_move(self.id, Some(Arc::new(callback)));
     }
@@ -225,6 +276,17 @@ impl Movable<u64> {
 impl Pool {
     /// Allocates a buffer of `len` elements of `T` on `stream` that a compaction may move.
     ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let weights = pool.alloc_movable::<f32>(&stream, 1000)?;
+    /// assert_eq!(weights.len(), 1000);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`Pool::alloc_typed`].
     pub fn alloc_movable<T: Pod>(&self, stream: &Stream, len: usize) -> Result<Movable<T>> {
@@ -294,6 +356,7 @@ impl Pool {
     ///
     /// # Errors
     /// What the driver said.
+    #[doc(hidden)]
     pub fn record_steps(&self, on: bool) -> Result<()> {
         Attachment::of(self)?.record_steps(on);
         Ok(())
@@ -304,6 +367,7 @@ impl Pool {
     ///
     /// # Errors
     /// What the driver said.
+    #[doc(hidden)]
     pub fn take_steps(&self) -> Result<Vec<StepRecord>> {
         Attachment::of(self)?.take_steps()
     }
@@ -312,6 +376,7 @@ impl Pool {
     ///
     /// # Errors
     /// What the driver said.
+    #[doc(hidden)]
     pub fn set_planner(&self, planner: Planner) -> Result<()> {
         Attachment::of(self)?.set_planner(planner);
         Ok(())
@@ -323,6 +388,7 @@ impl Pool {
     ///
     /// # Errors
     /// What the driver said.
+    #[doc(hidden)]
     pub fn layout(&self) -> Result<Layout> {
         Ok(Attachment::of(self)?.layout(self))
     }
@@ -332,12 +398,26 @@ impl Pool {
     ///
     /// # Errors
     /// What the driver said.
+    #[doc(hidden)]
     pub fn plan_compaction(&self, goal: &Goal) -> Result<Option<Plan>> {
         Ok(Attachment::of(self)?.plan(self, goal))
     }
 
     /// Moves blocks until `goal` is reached or no plan reaches it. Queues the moves and returns;
     /// blocks stay usable throughout, behind the moves in stream order.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// use warpool::compact::Goal;
+    ///
+    /// let moved = pool.compact(&Goal::Full)?;
+    /// assert!(moved.reached);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// What the driver said; every block is then valid where it is.
@@ -348,6 +428,22 @@ impl Pool {
     }
 
     /// Begins a compaction in steps of at most `budget`; see [`Pass`].
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// use warpool::compact::{Budget, Goal};
+    ///
+    /// let mut pass = pool.begin_compaction(Goal::Full, Budget::default())?;
+    /// while !pass.step()?.finished {
+    ///     // a part of the program's own work
+    /// }
+    /// pass.end();
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// What the driver said.

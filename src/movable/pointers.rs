@@ -206,6 +206,7 @@ impl PointerArray {
 
     /// Number of slots.
     #[must_use]
+    #[doc(hidden)]
     pub fn slots(&self) -> usize {
         self.slots as usize
     }

@@ -3,6 +3,7 @@
 //! Locks are taken in the order registry, core, lane. The application's callbacks are called without
 //! any.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use super::address_table::Words;
@@ -15,7 +16,7 @@ use crate::device::{AccessLog, Addr, Device, Kept, Stream, Timeline, beside, loc
 use crate::error::{Error, Result};
 use crate::pool::{Attached, Block, Pool, Pressure, Relief, Shared, UNIT};
 use crate::seeded::seeded;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, try_lock};
 
 /// Rank of compaction among the steps of the out-of-memory ladder: before the application's.
 const COMPACTION_RANK: u8 = 100;
@@ -66,6 +67,14 @@ impl Attached for Attachment {
         // The pool's blocks keep what they need of it.
         let registry = lock(&self.0).registry.take();
         drop(registry);
+    }
+
+    fn homes(&self) -> HashMap<u64, u64> {
+        let registry = try_lock(&self.0).and_then(|state| state.registry.clone());
+        let state = registry
+            .as_ref()
+            .and_then(|registry| try_lock(&registry.state));
+        state.map_or_else(HashMap::new, |state| state.table.homes())
     }
 }
 

@@ -151,12 +151,14 @@ impl<'a> ResidentId<'a> {
 
     /// Bytes of the block as they were asked for.
     #[must_use]
+    #[doc(hidden)]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// The block's id.
     #[must_use]
+    #[doc(hidden)]
     pub fn id(&self) -> MovableId {
         self.id
     }

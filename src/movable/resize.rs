@@ -22,6 +22,19 @@ impl<T: Pod> Movable<T> {
     /// copied to a block allocated on `stream`, with all that a move brings: pointers to it are
     /// rewritten and its callback called. Nobody waits on the host.
     ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let mut numbers = pool.alloc_movable::<u32>(&stream, 2)?;
+    /// numbers.upload(&stream, &[1, 2])?;
+    /// numbers.resize(&stream, 1000)?;
+    /// assert_eq!(numbers.download(&stream)?[..2], [1, 2]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Invalid`] for a length whose bytes overflow, on a stream under capture, while the block is held by its id, or, where it has to
     /// be copied, while an array of pointers is held; as [`Pool::alloc`](crate::Pool::alloc). The

@@ -8,6 +8,7 @@ use crate::error::Result;
 
 /// One step of compaction that moved something.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct StepRecord {
     /// Bytes moved.

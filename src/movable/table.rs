@@ -187,6 +187,14 @@ impl Table {
         Some((MovableId { index, generation }, entry))
     }
 
+    /// The streams that the blocks were allocated on, by address.
+    pub(super) fn homes(&self) -> HashMap<u64, u64> {
+        let blocks = self.entries.iter().filter_map(|entry| entry.block.as_ref());
+        blocks
+            .map(|block| (block.addr(), block.stream_id()))
+            .collect()
+    }
+
     /// Gives a handle to `block`, which is ready behind all its stream was given so far.
     pub(super) fn add(&mut self, block: Block) -> (MovableId, Arc<AccessLog>) {
         let index = self.spare.pop().unwrap_or_else(|| {
@@ -331,6 +339,7 @@ impl Owners for Moving<'_> {
         let table = &mut *self.table;
         // All old places go before any new one comes: one block's new place may be another's old.
         let indexes: Vec<Option<u32>> = moves.iter().map(|m| table.at.remove(&m.src)).collect();
+        record(table, moves, &indexes);
         for ((m, &id), index) in moves.iter().zip(ids).zip(indexes) {
             let Some(index) = index else { continue };
             table.at.insert(m.dst, index);
@@ -345,4 +354,24 @@ impl Owners for Moving<'_> {
             table.word_changed(index);
         }
     }
+}
+
+/// Tells the pool's recording, if there is one, that the blocks of `indexes` move.
+fn record(table: &Table, moves: &[Move], indexes: &[Option<u32>]) {
+    let blocks =
+        (indexes.iter().flatten()).filter_map(|&at| table.entries[at as usize].block.as_ref());
+    let Some((recording, stream)) = blocks
+        .filter_map(|block| Some((block.recording()?, block.stream_id())))
+        .next()
+    else {
+        return;
+    };
+    let known = moves
+        .iter()
+        .zip(indexes)
+        .filter(|(_, index)| index.is_some());
+    let ways: Vec<_> = known
+        .map(|(m, _)| (table.base + m.src, table.base + m.dst))
+        .collect();
+    recording.moved(&ways, stream);
 }

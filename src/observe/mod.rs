@@ -1,8 +1,9 @@
 //! What happened: allocation traces, their replay, and reports a person or a program reads.
 //!
-//! A [`Trace`] is the list of allocations and frees of a real program. [`replay`] plays it
-//! through a [`Pool`](crate::pool::Pool) on a device, stamps and verifies every block there, and
-//! gives a [`Report`].
+//! A [`Trace`] is the list of allocations and frees of a real program, as
+//! [`PoolConfig::record`](crate::PoolConfig::record) writes it. The command line, `warpool replay`, plays it
+//! through a [`Pool`](crate::pool::Pool) on a device, stamps and verifies every block there, and reports
+//! what it found.
 
 mod checker;
 mod latency;
@@ -14,11 +15,22 @@ mod subject;
 mod trace;
 mod versus;
 
+#[doc(hidden)]
 pub use crate::error::Bytes;
+#[doc(hidden)]
 pub use checker::EDGE_BYTES;
+#[doc(hidden)]
 pub use latency::Latencies;
+#[doc(hidden)]
 pub use mixed::Share;
+#[doc(hidden)]
 pub use replay::{Peer, ReplayOptions, Verify, device_name, replay};
-pub use report::{Grouped, Report};
-pub use trace::{Event, EventKind, Trace, TraceWriter};
+#[doc(hidden)]
+pub use report::Grouped;
+#[doc(hidden)]
+pub use report::Report;
+#[doc(hidden)]
+pub use trace::TraceWriter;
+pub use trace::{Event, EventKind, Trace};
+#[doc(hidden)]
 pub use versus::Versus;

@@ -30,6 +30,11 @@ use crate::seeded::seeded;
 
 /// How much of each block is stamped and verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "lowercase")
+)]
 pub enum Verify {
     /// Every byte.
     Full,
@@ -167,6 +172,21 @@ const PROGRESS_EVERY: usize = 1024;
 /// Stops at the first request that does not fit, which is [`Report::failure`]. Whatever happens,
 /// every block is freed, and the pool and the streams are gone, when this returns. A peer plays
 /// when the pool is gone, so that each has the whole device.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # let device = warpool::Device::host()?;
+/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::observe::{ReplayOptions, Trace, replay};
+///
+/// let log = "Thread,Time,Action,Pointer,Size,Stream\n1,0,allocate,0x10,512,0\n";
+/// let trace = Trace::read_from("log", log.as_bytes(), u64::MAX)?;
+/// let report = replay(&trace, &device, &ReplayOptions::default(), &mut |_| ())?;
+/// assert!(report.passed());
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// [`Error::Invalid`] if [`Verify::Full`] on the host device would write more than the machine's

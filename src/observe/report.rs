@@ -11,6 +11,7 @@ use crate::seeded::seeded;
 
 /// What a replay found. [`Display`](fmt::Display) is for a person, `to_json` for a program.
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Report {
     /// The trace, under the name it was read by.
@@ -64,6 +65,7 @@ pub struct Report {
     /// Steps of compaction that moved something.
     pub compactions: u64,
     /// Which part of the blocks could be moved.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "as_part"))]
     pub movable: Share,
     /// Host time of such a step, its plan included: median.
     pub step_ns_p50: u64,
@@ -78,9 +80,25 @@ pub struct Report {
     /// From the first event until all queued work was done.
     pub wall: Duration,
     /// Why the replay stopped before the end of the trace.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "as_words"))]
     pub failure: Option<Error>,
     /// What another allocator made of the same trace, if one was asked for.
     pub versus: Option<Versus>,
+}
+
+/// The part of the blocks that may move, as a number.
+#[cfg(feature = "serde")]
+fn as_part<S: serde::Serializer>(movable: &Share, to: S) -> std::result::Result<S::Ok, S::Error> {
+    serde::Serialize::serialize(&movable.part(), to)
+}
+
+/// What went wrong, in words.
+#[cfg(feature = "serde")]
+fn as_words<S: serde::Serializer>(
+    failure: &Option<Error>,
+    to: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    serde::Serialize::serialize(&failure.as_ref().map(ToString::to_string), to)
 }
 
 /// Reserved over live bytes; 1 where nothing was live.
@@ -342,8 +360,8 @@ impl Report {
         let steps = counted(self.compactions, "step");
         match self.movable.part() {
             0.0 => format!("{moved} in {steps}, nothing may be moved"),
-            1.0 => format!("{moved} in {steps}, every block may be moved"),
-            part => format!("{moved} in {steps}, {part} of the blocks may be moved"),
+            1.0 => format!("{moved} in {steps}, all may be moved"),
+            part => format!("{moved} in {steps}, {part} of all may be moved"),
         }
     }
 
@@ -600,7 +618,7 @@ mod tests {
         }
         .to_string();
         for line in [
-            "moved         3.00 MiB in 2 steps, every block may be moved",
+            "moved         3.00 MiB in 2 steps, all may be moved",
             "step          p50  20,000 ns   p99  31,000 ns",
             "on the device p50   9,000 ns   p99   9,100 ns",
         ] {

@@ -7,6 +7,7 @@ use crate::error::Bytes;
 
 /// What a replay found of another allocator, on the same device and with the same verification.
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Versus {
     /// The allocator: [`Peer::name`](super::Peer::name).

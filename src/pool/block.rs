@@ -12,11 +12,12 @@ use super::stats::counters::Sums;
 use super::stats::leaks::Ticket;
 #[cfg(feature = "sanitize")]
 use crate::device::Note;
-use crate::device::{Addr, Left, Recorder, Stream};
+use crate::device::{Addr, Left, Recorder, Stream, stream_words};
 use crate::error::{Error, Result};
 use crate::heap::UNIT;
 use crate::heap::size_class::is_slot;
 use crate::heap::{Id, NONE};
+use crate::record::Recording;
 use crate::seeded::seeded;
 
 /// A block of device memory on one stream.
@@ -28,6 +29,18 @@ use crate::seeded::seeded;
 /// has the memory.
 ///
 /// The address does not change while the block lives. Safe to send to and use from any thread.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # let device = warpool::Device::host()?;
+/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// let block = pool.alloc(&stream, 4000)?;
+/// // kernels on `stream` may use block.addr() from here on
+/// drop(block); // and those queued before still have it
+/// # Ok(())
+/// # }
+/// ```
 pub struct Block {
     lane: LanePtr,
     addr: Addr,
@@ -63,6 +76,9 @@ impl Block {
             slack: (bytes - requested) as u32,
             uses: None,
         };
+        if lane.records {
+            block.record_alloc();
+        }
         // Parts of a graph's memory are uses of captured work, which the watcher does not see.
         #[cfg(feature = "sanitize")]
         if id != NONE {
@@ -73,6 +89,36 @@ impl Block {
             });
         }
         block
+    }
+
+    /// The pool's recording, if the block is one that the program asked for: not memory that parts are
+    /// handed out of.
+    pub(crate) fn recording(&self) -> Option<&Recording> {
+        let lane = self.lane();
+        let recording = lane.shared.recording.as_ref();
+        recording.filter(|_| self.is_private() || !lane.stream.gate)
+    }
+
+    #[inline(never)]
+    fn record_alloc(&self) {
+        if let Some(recording) = self.recording() {
+            recording.allocated(self.addr, self.requested, self.stream_id());
+        }
+    }
+
+    /// Before the memory is anybody else's.
+    #[inline(never)]
+    fn record_free(&self, stream: u64) {
+        if let Some(recording) = self.recording() {
+            recording.freed(self.addr, stream);
+        }
+    }
+
+    #[cold]
+    fn record_resize(&self) {
+        if let Some(recording) = self.recording() {
+            recording.resized(self.addr, self.requested, self.stream_id());
+        }
     }
 
     /// The block `freed` of the lane `home`, which is not freed after all.
@@ -203,6 +249,18 @@ impl Block {
     /// declared by [`Block::record_use`], or left by a typed buffer; what is given back is a multiple of 256, so nothing of a
     /// block in a slab is. The address stays.
     ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let mut block = pool.alloc(&stream, 1 << 20)?;
+    /// block.shrink(1000)?;
+    /// assert_eq!(block.bytes(), 1000);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Invalid`] for 0 bytes, or more than the block has; for a block whose stream, or a
     /// stream declared to use it, is being captured, unless it was allocated in that capture: the
@@ -226,6 +284,7 @@ impl Block {
             self.lane().shrink(self, before, after);
             self.requested = bytes;
             self.slack = (capacity - bytes) as u32;
+            self.record_resize();
             if let Some(ticket) = self.uses.as_ref().and_then(|uses| uses.ticket.as_ref()) {
                 ticket.resized(bytes);
             }
@@ -284,6 +343,7 @@ impl Block {
         }
         self.requested = bytes;
         self.slack = (capacity - bytes) as u32;
+        self.record_resize();
         if let Some(ticket) = self.uses.as_ref().and_then(|uses| uses.ticket.as_ref()) {
             ticket.resized(bytes);
         }
@@ -293,6 +353,20 @@ impl Block {
     /// Declares that work already queued, or yet to be queued, on `stream` uses the block: the
     /// drop then makes the block's own stream wait on the device for everything queued on
     /// `stream` by that time.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let reader = device.stream()?;
+    /// let mut block = pool.alloc(&stream, 1000)?;
+    /// reader.wait_stream(&stream)?; // what the reader finds
+    /// block.record_use(&reader)?;
+    /// drop(block); // behind what `reader` was given
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device.
@@ -317,6 +391,19 @@ impl Block {
     /// Frees the block in the order of `stream` instead of its own: for a block handed from a
     /// producer to a consumer. Work that uses the block must be ordered before this point of
     /// `stream`.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let (producer, consumer) = (device.stream()?, device.stream()?);
+    /// let block = pool.alloc(&producer, 1000)?;
+    /// consumer.wait_stream(&producer)?;
+    /// block.free_on(&consumer)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device; the block is then freed on its own
@@ -343,6 +430,7 @@ impl Block {
         if self.uses.is_some() && !seeded!("freed-elsewhere-under-its-capture") {
             let captures = self.captures();
             if !captures.is_empty() {
+                self.record_free(stream.id());
                 keep_block(self, captures);
                 return Ok(());
             }
@@ -352,6 +440,7 @@ impl Block {
             None => Ok(()),
             uses => wait_for_uses(&lane, uses),
         };
+        this.record_free(stream.id());
         let mut freed = this.freed_on(&lane);
         if seeded!("foreign-free-carries-the-home-tick") {
             freed.tick = this.lane().stream.timeline.open_tick().saturating_sub(1);
@@ -392,6 +481,7 @@ fn wait_for_uses(lane: &Lane, uses: Option<Box<Uses>>) -> Result<()> {
 fn free_used(mut block: Block) {
     let captures = block.captures();
     if !captures.is_empty() {
+        block.record_free(block.stream_id());
         return keep_block(block, captures);
     }
     let uses = block.uses.take();
@@ -412,6 +502,9 @@ impl Drop for Block {
             return;
         }
         let lane = self.lane();
+        if lane.records {
+            self.record_free(self.stream_id());
+        }
         #[cfg(feature = "sanitize")]
         self.tell_free(lane, 0);
         lane.free(self.addr, self.id, self.requested, self.slack);
@@ -420,12 +513,13 @@ impl Drop for Block {
 
 impl fmt::Debug for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.lane().shared.device.stream_name(self.stream_id());
         write!(
             f,
-            "Block({:#x}, {} bytes, stream {})",
+            "Block({:#x}, {} bytes, {})",
             self.addr,
             self.requested,
-            self.stream_id()
+            stream_words(self.stream_id(), name.as_deref())
         )
     }
 }

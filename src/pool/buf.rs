@@ -25,6 +25,19 @@ use crate::seeded::seeded;
 /// While a graph has captured work on the buffer, its memory lasts as long as the graph.
 ///
 /// The address does not change while the buffer lives. Safe to send to and use from any thread.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # let device = warpool::Device::host()?;
+/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// let mut halves = pool.alloc_zeroed::<f32>(&stream, 1000)?;
+/// let other = device.stream()?;
+/// halves.view_mut().fill(&other, 0.5)?; // on another stream: nothing to declare
+/// assert_eq!(halves.download()?[999], 0.5);
+/// # Ok(())
+/// # }
+/// ```
 pub struct PoolBuf<T> {
     block: Block,
     log: AccessLog,
@@ -91,12 +104,34 @@ impl<T: Pod> PoolBuf<T> {
     }
 
     /// The elements, to be read by queued work.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let numbers = pool.alloc_from(&stream, &[1, 2, 3])?;
+    /// assert_eq!(numbers.view().len(), 3);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn view(&self) -> View<'_, T> {
         View::new(self.addr(), self.len, self.place())
     }
 
     /// The elements, to be written by queued work.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let mut numbers = pool.alloc_from(&stream, &[1, 2, 3])?;
+    /// numbers.view_mut().fill(&stream, 0)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn view_mut(&mut self) -> ViewMut<'_, T> {
         ViewMut::new(self.addr(), self.len, self.place())
@@ -147,6 +182,17 @@ impl<T: Pod> PoolBuf<T> {
     }
 
     /// Gives up the type. The free still runs behind all uses of the views.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let numbers = pool.alloc_from(&stream, &[1u8, 2, 3])?;
+    /// assert_eq!(numbers.into_block().bytes(), 3);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn into_block(mut self) -> Block {
         self.carry_uses();

@@ -1,6 +1,19 @@
 //! What a pool may do: limits, growth and re-use, each with its default and its reason.
 
+use std::path::PathBuf;
+
 /// How large new physical handles are.
+///
+/// ```
+/// use warpool::PoolConfig;
+/// use warpool::pool::HandleSize;
+///
+/// # fn main() -> warpool::Result<()> {
+/// let config = PoolConfig::default().handles(HandleSize::UpTo(64 << 20));
+/// # let _ = config;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandleSize {
@@ -17,6 +30,16 @@ pub enum HandleSize {
 }
 
 /// Which memory of other streams a request may take before the pool grows.
+///
+/// ```
+/// use warpool::PoolConfig;
+///
+/// # fn main() -> warpool::Result<()> {
+/// let config = PoolConfig::default().reuse(true, false); // never let a stream wait for memory
+/// assert!(!config.reuse.device_wait);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reuse {
@@ -36,6 +59,17 @@ impl Default for Reuse {
 }
 
 /// Configuration of a pool. Made by [`PoolConfig::default`] and the setters.
+///
+/// ```
+/// use warpool::{Device, Pool, PoolConfig};
+///
+/// # fn main() -> warpool::Result<()> {
+/// let config = PoolConfig::default().limit(2 << 30).soft_limit(1 << 30).track(true);
+/// let pool = Pool::new(&Device::host()?, config)?;
+/// # drop(pool);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PoolConfig {
@@ -82,6 +116,9 @@ pub struct PoolConfig {
     /// Whether to keep, under [`PoolConfig::track`], the backtrace of each live block's allocation.
     /// Costs microseconds a block.
     pub backtraces: bool,
+    /// The file that what the pool is asked for is recorded to, see [`PoolConfig::record`]. `None`: the
+    /// one that the environment's `WARPOOL_RECORD` names, or none.
+    pub record: Option<PathBuf>,
 }
 
 impl Default for PoolConfig {
@@ -101,6 +138,7 @@ impl Default for PoolConfig {
             slabs: true,
             track: false,
             backtraces: false,
+            record: None,
         }
     }
 }
@@ -188,6 +226,51 @@ impl PoolConfig {
         self
     }
 
+    /// Records every allocation and free to a file that `warpool replay` reads: RMM's log, a row each,
+    /// compressed if the name ends in `.gz` (with the feature `gzip`).
+    ///
+    /// The environment variable `WARPOOL_RECORD` does the same for a program that cannot be changed. `%p`
+    /// in the name becomes the number of the process, so that programs that start others have a file for
+    /// each. The second pool of a process that is given the same name records to `trace.2.csv.gz`, and so
+    /// on: a log is one pool's.
+    ///
+    /// An event costs the thread that makes it some 50 ns; a thread of the recording writes the file ten
+    /// times a second, and whoever is faster than the file waits. All is written when the pool and its
+    /// blocks are gone, when the process ends by `exit` or the end of `main`, when a request fails for
+    /// want of memory, and by [`Pool::flush_recording`](super::Pool::flush_recording); a process that
+    /// is killed or crashes loses its last tenth of a second. A child of `fork` records nothing.
+    ///
+    /// Blocks have the bytes that were asked for. A block that shrinks or grows where it is frees what it
+    /// was and allocates what it is. Moves by compaction are no events.
+    ///
+    /// ```
+    /// use warpool::observe::Trace;
+    /// use warpool::{Device, Pool, PoolConfig};
+    /// # fn main() -> warpool::Result<()> {
+    /// # let path = std::env::temp_dir().join("warpool-%p.csv");
+    ///
+    /// let device = Device::host()?;
+    /// let pool = Pool::new(&device, PoolConfig::default().record(path))?;
+    /// let block = pool.alloc(&device.stream()?, 1000)?;
+    /// pool.flush_recording()?;
+    /// let path = pool.recording().unwrap_or_default();
+    /// let trace = Trace::read(&path, u64::MAX)?;
+    /// assert_eq!((trace.events.len(), trace.peak_live_bytes), (1, 1000));
+    /// # drop(block);
+    /// # let _ = std::fs::remove_file(path);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A file that cannot be made is an error of [`Pool::new`](super::Pool::new). One that takes no more
+    /// later ends the recording, not the program: standard error says so, and
+    /// [`Pool::flush_recording`](super::Pool::flush_recording) gives the error.
+    #[must_use]
+    pub fn record(mut self, path: impl Into<PathBuf>) -> Self {
+        self.record = Some(path.into());
+        self
+    }
+
     /// Sets whether live blocks are tracked by tag.
     #[must_use]
     pub fn track(mut self, on: bool) -> Self {
@@ -214,7 +297,8 @@ mod tests {
             .cache_bytes(5)
             .slabs(false)
             .track(true)
-            .backtraces(true);
+            .backtraces(true)
+            .record("log");
         let PoolConfig {
             limit,
             soft_limit,
@@ -228,11 +312,13 @@ mod tests {
             slabs,
             track,
             backtraces,
+            record,
         } = all;
         assert_eq!((limit, soft_limit, preallocate), (Some(1), Some(2), 3));
         assert_eq!((slack, remap, overlap_bytes), (0.5, false, 4));
         assert_eq!((handles, cache_bytes), (HandleSize::Granule, 5));
         assert_eq!((reuse.opportunistic, reuse.device_wait), (false, true));
         assert_eq!((slabs, track, backtraces), (false, true, true));
+        assert_eq!(record, Some("log".into()));
     }
 }

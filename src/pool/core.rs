@@ -1,25 +1,7 @@
-//! The shared heart of a pool: the steps by which a request finds memory.
+//! The heart of a pool: the heap, the arena, the streams, and what takes a hole for a request.
 //!
-//! # The ladder
-//!
-//! A request that its stream's cache cannot serve climbs, and stops at the first step that works:
-//!
-//! 1. **own stream**: a hole freed on the same stream, or one no stream has used. No driver call.
-//! 2. **ready elsewhere**: a hole of another stream whose work is done, or which the requesting
-//!    stream waits for already. At most one query a stream.
-//! 3. **stream wait**: a hole, or a run of holes, of other streams; the requesting stream waits
-//!    for them on the device. One record and one wait a stream.
-//! 4. **steal**: idle handles elsewhere in the arena are mapped where the request goes.
-//! 5. **grow**: new handles.
-//!
-//! Before step 4 a layer above that moves live memory is asked, if there is one: where moves cost less
-//! than mapping the handles elsewhere, they make the room.
-//!
-//! What follows (caches elsewhere, compaction, the application) is registered from above.
-//! Steps 4 and 5 change places while the pool is below its peak's slack: see
-//! [`PoolConfig::slack`](super::PoolConfig::slack).
-//!
-//! Everything here runs under the pool's lock, but for the driver calls of step 5: see `grow`.
+//! Everything here runs under the pool's lock, and nothing here but a wait of one stream for another calls
+//! the driver: see `job`.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -27,10 +9,11 @@ use std::sync::{Arc, Weak};
 use super::cache::SlotHold;
 use super::cache::{Cached, MOST_BLOCKS};
 use super::config::PoolConfig;
-use super::grow::UnderWay;
+use super::job::{Ask, Job, UnderWay};
 use super::stats::Steps;
 use super::stats::counters::Gauges;
 use super::stats::{Notes, Told};
+use super::tuning::{ADDRESSES_A_BYTE, HIGH_PART, MOST_ADDRESSES};
 use crate::arena::Arena;
 use crate::device::{Device, Timeline};
 use crate::error::Result;
@@ -39,10 +22,6 @@ use crate::heap::size_class::is_slot;
 use crate::heap::slab::Slabs;
 use crate::heap::{Epoch, Extent, Extents, FRESH, Grant, Id, NONE, State, StreamIndex, Zone};
 use crate::seeded::seeded;
-
-/// Most addresses that a pool reserves, whatever its device says of itself: half of those of a
-/// process.
-const MOST_ADDRESSES: u64 = 1 << 46;
 
 /// What the core knows of a stream.
 pub(crate) struct StreamState {
@@ -60,7 +39,7 @@ pub(crate) struct Core {
     pub(crate) streams: Vec<Option<StreamState>>,
     /// Old places of remapped frames, in the order in which they are looked at.
     pub(super) retiring: VecDeque<Id>,
-    /// What growths under way have.
+    /// What jobs under way have.
     pub(super) under_way: UnderWay,
     pub(crate) steps: Steps,
     /// Steps not told to the application's subscriber yet.
@@ -100,11 +79,12 @@ impl Core {
     pub(crate) fn new(device: &Device, config: PoolConfig) -> Result<Self> {
         let info = device.info();
         let granule = info.granule.max(1);
-        let most = info.total_bytes.saturating_mul(8).min(MOST_ADDRESSES);
+        let most = info.total_bytes.saturating_mul(ADDRESSES_A_BYTE);
+        let most = most.min(MOST_ADDRESSES);
         let span = most.div_ceil(granule).max(2) * granule;
         let arena = Arena::new(device, span)?;
         // Both ends together may hold the device's memory many times over.
-        let bound = span - (span / granule / 8).max(1) * granule;
+        let bound = span - (span / granule / HIGH_PART).max(1) * granule;
         let mut core = Self {
             extents: Extents::new(bound, span),
             arena,
@@ -153,6 +133,7 @@ impl Core {
         for slot in 1..self.extents.slots() {
             let idle = self.extents.has_none(slot)
                 && self.slabs.has_none(slot)
+                && !self.under_way.waits_for(slot)
                 && !self
                     .retiring
                     .iter()
@@ -173,6 +154,12 @@ impl Core {
     /// Whether work queued on `slot`'s stream from now on runs behind `epoch`.
     pub(super) fn is_behind(&self, slot: StreamIndex, epoch: Epoch) -> bool {
         epoch.tick <= self.covered(slot, epoch.stream)
+    }
+
+    /// As [`Core::is_behind`], also where the pool is told not to use what it knows to be done: such
+    /// memory may be made one with other memory.
+    pub(super) fn is_ordered(&self, slot: StreamIndex, epoch: Epoch) -> bool {
+        self.is_behind(slot, epoch) || is_done(&self.streams, epoch)
     }
 
     /// The last tick of `owner`'s stream that work queued on `slot`'s from now on runs behind, as far
@@ -217,7 +204,7 @@ impl Core {
 
     #[inline]
     pub(super) fn granted(&mut self, id: Id) -> Grant {
-        self.peak_taken = self.peak_taken.max(self.extents.taken().0);
+        self.peak_taken = self.peak_taken.max(self.live());
         Grant {
             id,
             offset: self.extents.get(id).start,
@@ -347,25 +334,29 @@ impl Core {
         Ok(true)
     }
 
-    /// Makes `slot`'s stream wait for everything freed anywhere, so that neighbouring holes of all
-    /// streams are one; gives whether that merged any.
+    /// Merges neighbouring holes of all streams that `slot`'s stream runs behind; gives what it would have
+    /// to wait for so that more are one.
     ///
     /// The last resort before memory is given up or a request fails: no hole is then cut off from
     /// its neighbour by who freed it.
-    pub(super) fn unify(&mut self, slot: StreamIndex) -> Result<bool> {
-        let before = self.extents.holes();
+    pub(super) fn unify(&mut self, slot: StreamIndex) -> Vec<Epoch> {
+        let mut lacking = Vec::new();
         for id in self.extents.ids() {
-            while let Some(upper) = self.extents.hole_above(id).copied() {
-                let lower = *self.extents.get(id);
-                self.wait_for(slot, lower.epoch())?;
+            while let Some(upper) = self.extents.hole_above(id) {
+                let mut epochs = vec![self.extents.get(id).epoch()];
                 if !seeded!("unify-forgets-the-upper-hole") {
-                    self.wait_for(slot, upper.epoch())?;
+                    epochs.push(upper.epoch());
+                }
+                epochs.retain(|&epoch| !self.is_ordered(slot, epoch));
+                if !epochs.is_empty() {
+                    lacking.append(&mut epochs);
+                    break;
                 }
                 let tick = self.open_tick(slot);
                 self.extents.merge_as(id, slot, tick);
             }
         }
-        Ok(self.extents.holes() < before)
+        lacking
     }
 
     /// The tick that the next record on `slot`'s stream ends.
@@ -374,22 +365,20 @@ impl Core {
         state.map_or(0, |state| state.timeline.open_tick())
     }
 
-    /// Waits on the host for everything freed anywhere, so that neighbouring holes are one.
-    pub(super) fn unify_on_host(&mut self) -> Result<()> {
-        for (slot, tick) in self.last_ticks() {
-            if let Some(state) = &self.streams[slot as usize] {
-                state.timeline.sync_to(tick)?;
-            }
+    /// Merges the hole `id` with those above it, as far as the work of all is known to be done.
+    pub(super) fn merge_done_from(&mut self, id: Id) {
+        let Self {
+            extents, streams, ..
+        } = self;
+        extents.merge_up(id, |extent| is_done(streams, extent.epoch()));
+    }
+
+    /// As [`Core::merge_done_from`], from what lies behind the block `id`.
+    pub(super) fn merge_behind(&mut self, id: Id) {
+        let next = self.extents.get(id).next;
+        if next != NONE {
+            self.merge_done_from(next);
         }
-        let mut at = self.extents.first();
-        while at != NONE {
-            let Self {
-                extents, streams, ..
-            } = self;
-            extents.merge_up(at, |extent| is_done(streams, extent.epoch()));
-            at = extents.get(at).next;
-        }
-        Ok(())
     }
 
     /// The last tick of each slot that free memory waits for.
@@ -404,38 +393,24 @@ impl Core {
         (0..).zip(last).filter(|&(_, tick)| tick > 0).collect()
     }
 
-    /// Asks the driver once a stream how far it is; true if any stream went on.
-    pub(crate) fn poll(&mut self, except: StreamIndex) -> Result<bool> {
-        let mut moved = false;
-        for (slot, state) in self.streams.iter().enumerate() {
-            let Some(state) = state.as_ref().filter(|_| slot != except as usize) else {
-                continue;
-            };
-            let slot = slot as StreamIndex;
-            if !self.extents.has_none(slot) || !self.slabs.has_none(slot) {
-                let before = state.timeline.done();
-                moved |= state.timeline.poll()? > before;
-            }
-        }
-        Ok(moved)
-    }
-
-    /// Step 3: the smallest hole, else run of holes, of any streams; waits for them on the device.
-    pub(crate) fn take_waiting(&mut self, slot: StreamIndex, bytes: u64) -> Result<Option<Grant>> {
-        if !self.config.reuse.device_wait {
-            return Ok(None);
-        }
-        self.take_holes(slot, bytes, true)
+    /// The question to each stream but one, that free memory waits for, how far it is.
+    pub(super) fn ask_how_far(&self, except: StreamIndex) -> Option<Job> {
+        let waits = |slot: &StreamIndex| {
+            *slot != except && !(self.extents.has_none(*slot) && self.slabs.has_none(*slot))
+        };
+        let epochs = (1..self.extents.slots()).filter(waits);
+        let questions = self.questions(epochs.map(|it| Epoch::new(it, 0)), |_| Ask::Progress);
+        (!questions.is_empty()).then_some(Job::Ask(questions))
     }
 
     /// The smallest hole, else run of holes, of any streams if `pending`, else of those that the
-    /// stream runs behind; waits for what it takes.
-    pub(super) fn take_holes(
-        &mut self,
+    /// stream runs behind.
+    pub(super) fn find_holes(
+        &self,
         slot: StreamIndex,
         bytes: u64,
         pending: bool,
-    ) -> Result<Option<Grant>> {
+    ) -> Option<Placement> {
         let indexes = (1..self.extents.slots())
             .flat_map(|s| [Zone::Low, Zone::High].map(|end| self.extents.index(s, end)));
         let holes = indexes.filter_map(|index| index.best(bytes));
@@ -443,137 +418,53 @@ impl Core {
             .min_by_key(|&id| self.extents.get(id).bytes)
             .filter(|_| pending)
         {
-            let extent = *self.extents.get(id);
-            if !seeded!("taken-without-a-wait") {
-                self.wait_for(slot, extent.epoch())?;
-            }
-            self.steps.stream_wait += 1;
-            self.told.note(Told::StreamWait(bytes));
-            // The rest of the hole keeps its own history, which no longer costs this stream a wait.
-            return Ok(Some(self.take(id, bytes, slot)));
+            let start = self.extents.get(id).start;
+            return Some(Placement::of_free(id, start, bytes));
         }
         // Holes of one stream and holes ready for all are merged when they are made.
         if self.only_stream() || self.extents.hole_bytes() < bytes {
-            return Ok(None);
+            return None;
         }
         let usable = |extent: &Extent| pending || self.is_behind(slot, extent.epoch());
-        let Some(window) = placement::smallest_run(&self.extents, bytes, usable) else {
+        placement::smallest_run(&self.extents, bytes, usable)
+    }
+
+    /// Takes what [`Core::find_holes`] finds, behind a wait for it. The rest of a hole keeps its own
+    /// history, which no longer costs this stream a wait.
+    pub(super) fn take_holes(
+        &mut self,
+        slot: StreamIndex,
+        bytes: u64,
+        pending: bool,
+    ) -> Result<Option<Grant>> {
+        let Some(placement) = self.find_holes(slot, bytes, pending) else {
             return Ok(None);
         };
-        self.steps.stream_wait += 1;
-        self.told.note(Told::StreamWait(bytes));
-        self.take_placement(slot, &window, window.first).map(Some)
+        if !seeded!("taken-without-a-wait") {
+            for epoch in self.epochs_of(&placement) {
+                self.wait_for(slot, epoch)?;
+            }
+        }
+        self.count(Told::StreamWait(bytes));
+        let Placement { first, start, .. } = placement;
+        let id = self.extents.take_window(first, start, bytes, slot);
+        self.merge_behind(id);
+        Ok(Some(self.granted(id)))
     }
 
-    /// Waits for the histories of the window's holes, which are consecutive from `first`, and
-    /// takes it.
-    pub(super) fn take_placement(
-        &mut self,
-        slot: StreamIndex,
-        window: &Placement,
-        first: Id,
-    ) -> Result<Grant> {
-        let end = window.start + window.bytes;
-        let mut at = first;
+    /// The histories of the holes that a placement without a gap takes.
+    pub(super) fn epochs_of(&self, placement: &Placement) -> Vec<Epoch> {
+        let end = placement.start + placement.bytes;
+        let mut epochs = Vec::new();
+        let mut at = placement.first;
         while at != NONE && self.extents.get(at).start < end {
-            let extent = *self.extents.get(at);
-            self.wait_for(slot, extent.epoch())?;
+            epochs.push(self.extents.get(at).epoch());
             at = match seeded!("window-waits-for-its-first-hole-only") {
                 true => NONE,
-                false => extent.next,
+                false => self.extents.get(at).next,
             };
         }
-        let id = self
-            .extents
-            .take_window(first, window.start, window.bytes, slot);
-        let next = self.extents.get(id).next;
-        if next != NONE {
-            let Self {
-                extents, streams, ..
-            } = self;
-            extents.merge_up(next, |extent| is_done(streams, extent.epoch()));
-        }
-        Ok(self.granted(id))
-    }
-
-    /// (offset, bytes, whether taken) of every mapped extent, in address order.
-    pub(crate) fn mapped_extents(&self) -> impl Iterator<Item = (u64, u64, bool)> + '_ {
-        let mapped = |state| matches!(state, State::Free | State::Allocated);
-        let extents = self
-            .extents
-            .iter()
-            .filter(move |(_, extent)| mapped(extent.state));
-        extents.map(|(_, extent)| (extent.start, extent.bytes, extent.state == State::Allocated))
-    }
-
-    /// Makes `slot`'s stream wait for the history of every hole.
-    pub(crate) fn wait_for_holes(&mut self, slot: StreamIndex) -> Result<()> {
-        for (other, tick) in self.last_ticks() {
-            self.wait_for(slot, Epoch::new(other, tick))?;
-        }
-        Ok(())
-    }
-
-    /// Books moves (from, to, bytes), ascending by `to`, that are queued on `slot`'s stream before
-    /// `tick`; gives the blocks' new extents in the same order.
-    ///
-    /// The stream runs behind the history of every hole.
-    pub(crate) fn book_moves(
-        &mut self,
-        moves: &[(u64, u64, u64)],
-        slot: StreamIndex,
-        tick: u64,
-    ) -> Vec<Id> {
-        let tick = match seeded!("sources-free-before-the-move") {
-            true => 0,
-            false => tick,
-        };
-        let mut sources: Vec<u64> = moves.iter().map(|&(from, _, _)| from).collect();
-        sources.sort_unstable();
-        let mut at = self.extents.first();
-        for from in sources {
-            at = self.extents.seek(at, from);
-            // A hole made here may have joined the one below it, so the walk goes on from there.
-            at = self.extents.give(at, slot, tick, |_| true);
-        }
-        let mut at = self.extents.first();
-        let mut ids = Vec::with_capacity(moves.len());
-        for &(_, to, bytes) in moves {
-            at = self.extents.seek(at, to);
-            at = self.extents.take_window(at, to, bytes, slot);
-            self.extents.get_mut(at).movable = true;
-            ids.push(at);
-        }
-        ids
-    }
-
-    /// Counts a request that was served by what a step above the core's did.
-    pub(crate) fn relieved(&mut self, bytes: u64) {
-        self.steps.relieved += 1;
-        self.told.note(Told::Relieved(bytes));
-    }
-
-    /// Books that the ranges (begin, end), which are free and ascend, were written by the stream of
-    /// `slot`: they are free behind `tick` of it.
-    pub(crate) fn book_written(&mut self, ranges: &[(u64, u64)], slot: StreamIndex, tick: u64) {
-        let mut at = self.extents.first();
-        for &(begin, end) in ranges {
-            at = self.extents.seek(at, begin);
-            at = self.extents.take_window(at, begin, end - begin, slot);
-            at = self.extents.give(at, slot, tick, |_| true);
-        }
-    }
-
-    /// Counts a step of compaction.
-    pub(crate) fn count_moves(&mut self, bytes: u64) {
-        self.told.note(Told::Moved(bytes));
-        self.bytes_moved += bytes;
-        self.compactions += 1;
-    }
-
-    /// Says whether the block `id` may be moved.
-    pub(crate) fn set_movable(&mut self, id: Id, movable: bool) {
-        self.extents.get_mut(id).movable = movable;
+        epochs
     }
 
     /// Takes the memory out, with the ticks of streams that the free part of it waits for.
@@ -588,49 +479,6 @@ impl Core {
             false => ticks.collect(),
         };
         (self.arena.take(), ticks)
-    }
-
-    /// Whether the pool's books are whole. See [`Pool::check_invariants`](super::Pool::check_invariants).
-    pub(crate) fn check(&self) -> std::result::Result<(), String> {
-        self.extents.check(self.arena.granule())?;
-        self.arena.check()?;
-        self.check_slabs()?;
-        let mut mapped = 0;
-        for (id, extent) in self.extents.iter() {
-            let needs = matches!(extent.state, State::Free | State::Allocated);
-            let ends = [extent.start, extent.end() - 1];
-            if ends
-                .iter()
-                .any(|&at| self.arena.frame_at(at).is_some() != needs)
-            {
-                return Err(format!(
-                    "extent {id} {extent:?} does not agree with the mappings"
-                ));
-            }
-            if needs {
-                mapped += extent.bytes;
-            }
-            let Some(state) = self.streams[extent.slot as usize].as_ref() else {
-                continue;
-            };
-            if extent.state == State::Free && extent.tick > state.timeline.open_tick() {
-                return Err(format!(
-                    "hole {id} {extent:?} waits for a tick that no record will make"
-                ));
-            }
-        }
-        let (taken, _) = self.extents.taken();
-        let counted = self.active.bytes() + self.slabs.free_bytes() + self.under_way.held;
-        if counted != taken {
-            return Err(format!("blocks have {taken} bytes, counted {counted}"));
-        }
-        if mapped != self.arena.mapped() {
-            return Err(format!(
-                "extents cover {mapped} mapped bytes of {}",
-                self.arena.mapped()
-            ));
-        }
-        Ok(())
     }
 }
 

@@ -1,61 +1,64 @@
-//! Growth: new physical memory for a request, made while nobody is kept waiting for the pool's lock.
+//! Mapping memory for a request: idle handles that are mapped elsewhere, and new ones.
 //!
-//! A growth is *begun* under the lock: the addresses to map are reserved, the free extents that the
-//! block leans on are held, and the bytes count against the limit. The driver is called without the
-//! lock. Then the growth is *ended* under the lock: what was made becomes free memory, and the block is
-//! taken from it together with what was held. After a failure what was made stays, as free memory, and
+//! A mapping reserves the addresses to map and holds the idle handles to be mapped there and the free
+//! memory that the block leans on: see `job`. After a failure what was made stays, as free memory, and
 //! the rest is as it was.
 
+use std::sync::Arc;
+
 use super::config::HandleSize;
-use super::core::Core;
-use super::mapping::Search;
+use super::core::{Core, is_done};
+use super::job::{Ask, Held, Job};
+use super::mapping::{IdleFrame, total};
 use super::stats::Told;
-use crate::arena::Made;
-use crate::device::{Addr, Device};
+use super::tuning::{HANDLES_A_STRETCH, HANDLES_AIMED_AT, LARGEST_HANDLE};
+use crate::arena::{FrameId, Made, Site};
+use crate::device::{Phys, Timeline};
 use crate::error::{Error, Result};
 use crate::heap::placement::Placement;
-use crate::heap::{FRESH, Grant, Id, StreamIndex};
+use crate::heap::{Epoch, FRESH, Grant, Id, StreamIndex};
 use crate::seeded::seeded;
 
-/// Number of handles that adaptive sizing aims at. With 1,024 the llama trace remaps 1,009 handles and
-/// reserves 1.015 times its peak, with this 757 and 1.018, with 512 596 and 1.021.
-pub(super) const HANDLES_AIMED_AT: u64 = 768;
-
-/// Number of handles of a large block, from the time on when the pool is still small. Without, the gpt2
-/// trace remaps 431 handles in place of 163; with 16, llama reserves 1.024 times its peak.
-pub(super) const HANDLES_A_STRETCH: u64 = 32;
-
-/// Most bytes of a handle; beyond this, making handles costs by the byte.
-pub(super) const LARGEST_HANDLE: u64 = 128 << 20;
-
-/// What growths under way have of the pool.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct UnderWay {
-    /// Bytes of addresses to be mapped.
-    to_map: u64,
-    /// Bytes of free memory held, which count as allocated.
-    pub(super) held: u64,
+/// An idle handle that is mapped elsewhere.
+struct Moving {
+    held: Held,
+    frame: FrameId,
+    phys: Phys,
+    bytes: u64,
+    to: u64,
+    /// Nothing queued used it when it was held.
+    done: bool,
 }
 
-/// A growth that was begun, for a request of a stream.
-#[must_use = "its addresses stay reserved until it is ended"]
-pub(crate) struct Growth {
+/// A mapping that was begun, for a request of a stream or for nobody.
+pub(crate) struct Mapping {
     stream: StreamIndex,
+    /// What the stream has to wait for.
+    waits: Vec<(Arc<Timeline>, Ask)>,
     placement: Placement,
     /// The addresses to map.
     reserved: Id,
-    /// What the block has of free memory below and above them.
-    held: [Option<Id>; 2],
-    held_bytes: u64,
-    /// Most bytes of a handle.
+    /// What the block has of free memory beside them, in address order.
+    lean: Vec<Held>,
+    /// The handles mapped from the first of them on.
+    moving: Vec<Moving>,
+    /// From where on new handles are made, and their bytes.
+    create_from: u64,
+    to_create: u64,
+    /// Most bytes of a new handle.
     largest: u64,
-    base: Addr,
+    site: Site,
     granule: u64,
 }
 
-/// The handles that a growth made, and what stopped it.
-pub(crate) struct Grown {
+/// What came of a mapping.
+#[derive(Default)]
+pub(crate) struct Mapped {
+    waits: u64,
+    /// Handles mapped elsewhere.
+    moved: usize,
     made: Vec<Made>,
+    /// What stopped it.
     error: Option<Error>,
 }
 
@@ -66,23 +69,32 @@ fn piece(left: u64, most: u64, granule: u64) -> u64 {
     (1 << granules.ilog2()) * granule
 }
 
-impl Growth {
-    /// Makes and maps handles at the reserved addresses. Calls the driver, and needs no lock.
-    pub(crate) fn make(&self, device: &Device) -> Grown {
-        let (mut at, end) = (self.placement.map_from, self.map_end());
-        let mut grown = Grown {
-            made: Vec::new(),
-            error: None,
-        };
+impl Mapping {
+    /// Calls the driver: waits, maps, makes.
+    pub(super) fn make(&self) -> Mapped {
+        let mut mapped = Mapped::default();
+        mapped.error = self.wait_and_map(&mut mapped).err();
+        mapped
+    }
+
+    fn wait_and_map(&self, mapped: &mut Mapped) -> Result<()> {
+        for (theirs, ask) in &self.waits {
+            theirs.ask(ask, &mut mapped.waits)?;
+        }
+        for moving in &self.moving {
+            self.site.map(moving.to, moving.bytes, moving.phys)?;
+            mapped.moved += 1;
+        }
+        let (mut at, end) = (self.create_from, self.create_from + self.to_create);
         let mut largest = self.largest;
         while at < end {
             let bytes = piece(end - at, largest, self.granule);
-            match Made::at(device, self.base, at, bytes) {
+            match self.site.make(at, bytes) {
                 Ok(made) => {
                     let is_mapped = made.is_mapped();
-                    grown.made.push(made);
+                    mapped.made.push(made);
                     if !is_mapped {
-                        break;
+                        return Ok(());
                     }
                     at += bytes;
                 }
@@ -90,17 +102,10 @@ impl Growth {
                 Err(error) if error.is_device_exhausted() && bytes > self.granule => {
                     largest = bytes / 2;
                 }
-                Err(error) => {
-                    grown.error = Some(error);
-                    break;
-                }
+                Err(error) => return Err(error),
             }
         }
-        grown
-    }
-
-    fn map_end(&self) -> u64 {
-        self.placement.map_from + self.placement.to_map
+        Ok(())
     }
 }
 
@@ -119,9 +124,9 @@ impl Core {
         limit.unwrap_or(u64::MAX).saturating_sub(held) / granule * granule
     }
 
-    /// Bytes that growths under way will have made.
-    fn promised(&self) -> u64 {
-        self.under_way.to_map * u64::from(!seeded!("growth-under-way-not-counted"))
+    /// Bytes that mappings under way will have made.
+    pub(super) fn promised(&self) -> u64 {
+        self.under_way.to_create * u64::from(!seeded!("growth-under-way-not-counted"))
     }
 
     /// Bytes that may be created without looking for idle memory first.
@@ -132,158 +137,199 @@ impl Core {
             return 0;
         }
         // What is promised will be taken by then.
-        let live = self.extents.taken().0 + self.under_way.to_map;
+        let live = self.live() + self.under_way.wanted;
         let peak = self.peak_taken.max(live + bytes);
         let allowance = peak.saturating_add((peak as f64 * self.config.slack) as u64);
         allowance.saturating_sub(reserved)
     }
 
-    /// Begins to grow for a request of `bytes`, if it may grow by what the request lacks.
-    pub(crate) fn begin_growth(
+    /// Bytes in blocks; what jobs hold is free.
+    pub(super) fn live(&self) -> u64 {
+        self.extents.taken().0 - self.under_way.held()
+    }
+
+    /// Begins to map what `placement` lacks, from the `idle` handles and new ones. The caller has seen
+    /// that so much may be made; frames of one hole ascend.
+    pub(super) fn begin_mapping(
         &mut self,
         stream: StreamIndex,
-        bytes: u64,
-    ) -> Result<Option<Growth>> {
-        let search = Search::new(self.config.reuse.device_wait);
-        let Some(placement) = self.placement(stream, bytes, &search) else {
-            return Ok(None);
-        };
-        let (from, to_map) = (placement.map_from, placement.to_map);
-        if to_map == 0 || self.slack(bytes).min(self.room()) < to_map {
-            return Ok(None);
-        }
-        let Some(gap) = self.extents.gap_at(from) else {
-            return Ok(None);
-        };
-        let to = from + to_map;
+        placement: Placement,
+        idle: &[IdleFrame],
+    ) -> Option<Job> {
+        let gap = self.extents.gap_at(placement.map_from)?;
+        let (from, to) = (placement.map_from, placement.map_from + placement.to_map);
+        let create_from = from + total(idle);
+        let moving = self.hold_idle(idle, create_from, stream);
         let reserved = self.extents.reserve(gap, from, to);
-        let largest = self.largest_handle(to_map, to_map);
-        self.under_way.to_map += to_map;
-        let mut growth = Growth {
+        let end = placement.start + placement.bytes;
+        let mut lean = Vec::new();
+        self.hold_free(placement.first, (placement.start, from), stream, &mut lean);
+        let above = self.extents.get(reserved).next;
+        self.hold_free(above, (to.max(placement.start), end), stream, &mut lean);
+        let early = u64::from(seeded!("steal-waits-for-the-wrong-event"));
+        let moved = moving.iter().map(|it| it.held.epoch);
+        let moved = moved.map(|it| Epoch::new(it.stream, it.tick.saturating_sub(early)));
+        let epochs = moved.chain(lean.iter().map(|it| it.epoch));
+        let to_create = to - create_from;
+        self.under_way.jobs += 1;
+        self.under_way.to_create += to_create;
+        self.under_way.wanted += placement.bytes;
+        Some(Job::Map(Mapping {
             stream,
+            waits: self.waits_for(stream, epochs),
             placement,
             reserved,
-            held: [None; 2],
-            held_bytes: 0,
-            largest,
-            base: self.arena.base(),
+            lean,
+            moving,
+            create_from,
+            to_create,
+            largest: self.largest_handle(to_create, to_create),
+            site: self.arena.site().clone(),
             granule: self.arena.granule(),
-        };
-        let end = placement.start + placement.bytes;
-        let above = self.extents.get(reserved).next;
-        for (at, first, start, end) in [
-            (0, placement.first, placement.start, from),
-            (1, above, to, end),
-        ] {
-            if start < end
-                && let Err(error) = self.hold(&mut growth, at, first, (start, end))
-            {
-                self.let_go(&growth);
-                return Err(error);
-            }
-        }
-        Ok(Some(growth))
+        }))
     }
 
-    /// Holds the free bytes from `start` to `end`, the first of which are in `first`, for a growth.
-    fn hold(
+    /// Holds idle handles, to be mapped one behind the other up to `end`.
+    fn hold_idle(&mut self, idle: &[IdleFrame], end: u64, stream: StreamIndex) -> Vec<Moving> {
+        let mut to = end;
+        let mut moving = Vec::with_capacity(idle.len());
+        // From the last on: what is left of a hole below keeps its number.
+        for idle in idle.iter().rev() {
+            to -= idle.bytes;
+            let done = is_done(&self.streams, self.extents.get(idle.hole).epoch());
+            let part = (idle.hole, idle.start, idle.bytes);
+            moving.push(Moving {
+                held: (self.under_way).hold(&mut self.extents, part, stream),
+                frame: idle.frame,
+                phys: self.arena.frame(idle.frame).phys,
+                bytes: idle.bytes,
+                to,
+                done,
+            });
+        }
+        moving.reverse();
+        moving
+    }
+
+    /// Holds the free bytes from `start` to `end`, if there are any, each hole by itself; `first` is at
+    /// or before the first of them.
+    fn hold_free(
         &mut self,
-        growth: &mut Growth,
-        at: usize,
         first: Id,
-        (start, end): (u64, u64),
-    ) -> Result<()> {
-        let bytes = end - start;
-        let part = Placement::of_free(first, start, bytes);
-        let grant = self.take_placement(growth.stream, &part, first)?;
-        growth.held[at] = Some(grant.id);
-        growth.held_bytes += bytes;
-        self.under_way.held += bytes;
-        Ok(())
-    }
-
-    /// Gives back what a growth has of the heap. The stream runs behind the history of what was held.
-    fn let_go(&mut self, growth: &Growth) {
-        self.under_way.to_map -= growth.placement.to_map;
-        self.under_way.held -= growth.held_bytes;
-        self.extents.retired(growth.reserved);
-        let tick = self.open_tick(growth.stream);
-        for id in growth.held.into_iter().flatten() {
-            self.give(id, growth.stream, tick);
+        (mut start, end): (u64, u64),
+        stream: StreamIndex,
+        lean: &mut Vec<Held>,
+    ) {
+        let mut at = first;
+        while start < end {
+            at = self.extents.seek(at, start);
+            let bytes = self.extents.get(at).end().min(end) - start;
+            let held = (self.under_way).hold(&mut self.extents, (at, start, bytes), stream);
+            at = held.id;
+            start += bytes;
+            lean.push(held);
         }
     }
 
-    /// Ends a growth: books what was made, and takes the block. `None` where the device has not so much.
-    pub(crate) fn end_growth(&mut self, growth: Growth, grown: Grown) -> Result<Option<Grant>> {
-        self.let_go(&growth);
-        let mut failed = grown.error;
-        let mut lowest = None;
-        for made in grown.made {
+    /// Ends a mapping: books what was made, and takes the block. `None` where the device has not so much.
+    pub(super) fn end_mapping(
+        &mut self,
+        mapping: Mapping,
+        mut mapped: Mapped,
+    ) -> Result<Option<Grant>> {
+        self.steps.waits += mapped.waits;
+        self.under_way.end_one();
+        self.under_way.to_create -= mapping.to_create;
+        self.under_way.wanted -= mapping.placement.bytes;
+        self.extents.retired(mapping.reserved);
+        let (mut lowest, mut lowest_new) = (None, None);
+        for moving in &mapping.moving[..mapped.moved] {
+            self.book_moved(mapping.stream, moving, &mut lowest);
+        }
+        for made in std::mem::take(&mut mapped.made) {
             let (at, bytes) = (made.offset, made.bytes);
             match self.arena.adopt(made) {
-                Ok(()) => self.book_grown(&mut lowest, at, bytes),
-                Err(error) => failed = failed.or(Some(error)),
+                Ok(()) => self.book_made(&mut lowest_new, at, bytes),
+                Err(error) => mapped.error = mapped.error.or(Some(error)),
             }
         }
-        match failed {
-            None => {}
-            Some(error) if error.is_device_exhausted() => return Ok(None),
-            Some(error) => return Err(error),
-        }
-        let placement = &growth.placement;
-        let Some(mut first) = lowest else {
-            return Ok(None);
+        let Some(error) = mapped.error else {
+            let lowest = lowest.or(lowest_new);
+            return Ok(lowest.and_then(|lowest| self.take_mapped(&mapping, lowest)));
         };
-        while self.extents.get(first).start > placement.start {
-            first = self.extents.get(first).prev;
+        let rest = mapping.moving[mapped.moved..].iter().map(|it| &it.held);
+        for held in rest.chain(&mapping.lean) {
+            self.let_go(held);
         }
-        let first = self.extents.seek(first, placement.start);
-        self.take_placement(growth.stream, placement, first)
-            .map(Some)
+        // Of nobody's mapping the caller is told why.
+        match error.is_device_exhausted() && mapping.placement.bytes > 0 {
+            true => Ok(None),
+            false => Err(error),
+        }
     }
 
-    /// Books a new frame as free memory, in one hole with what is free from `lowest` up to it.
-    fn book_grown(&mut self, lowest: &mut Option<Id>, at: u64, bytes: u64) {
+    /// Books an idle handle where it is mapped now, as free memory, and its old place as stale.
+    fn book_moved(&mut self, stream: StreamIndex, moving: &Moving, lowest: &mut Option<Id>) {
+        self.under_way.unhold(&moving.held);
+        self.arena.remapped(moving.frame, moving.to);
+        self.extents.vacate(moving.held.id, moving.held.epoch);
+        self.retiring.push_back(moving.held.id);
+        self.count(Told::Steal(moving.bytes));
+        let (home, tick) = match moving.done || seeded!("stolen-memory-is-anyones") {
+            true => (FRESH, 0),
+            false => (stream, self.open_tick(stream)),
+        };
+        *lowest = lowest.or(self.map(moving.to, moving.bytes, home, tick));
+    }
+
+    /// Books a new handle as free memory, in one hole with what is free from `lowest` up to it.
+    fn book_made(&mut self, lowest: &mut Option<Id>, at: u64, bytes: u64) {
         *lowest = lowest.or(self.map(at, bytes, FRESH, 0));
         // However many handles: a request looks for one hole first.
         if let Some(lowest) = *lowest {
             self.extents.merge_up(lowest, |extent| extent.slot == FRESH);
         }
-        self.steps.grow += 1;
-        self.told.note(Told::Grow(bytes));
+        self.count(Told::Grow(bytes));
         self.peak_reserved = self.peak_reserved.max(self.arena.reserved());
     }
 
-    /// Maps new frames at [`from`, `to`) of a gap; gives the lowest hole made. What was mapped
-    /// before a failure stays, as holes. Calls the driver under the lock: see [`Core::begin_growth`].
-    pub(super) fn create_frames(&mut self, from: u64, to: u64) -> Result<Option<Id>> {
-        let mut at = from;
-        let mut lowest = None;
-        let mut largest = u64::MAX;
-        while at < to {
-            let bytes = self.frame_bytes(to - at, to - from).min(largest);
-            match self.arena.create_at(at, bytes) {
-                Ok(()) => {}
-                // The device may still have smaller pieces.
-                Err(error) if error.is_device_exhausted() && bytes > self.arena.granule() => {
-                    largest = (bytes / 2).max(self.arena.granule());
-                    continue;
-                }
-                Err(error) => return Err(error),
-            }
-            self.book_grown(&mut lowest, at, bytes);
-            at += bytes;
+    /// Takes the block of a mapping all of which was made: what was mapped, free from `lowest` on, and
+    /// what was held beside it.
+    fn take_mapped(&mut self, mapping: &Mapping, lowest: Id) -> Option<Grant> {
+        let placement = &mapping.placement;
+        let (from, to) = (placement.map_from, placement.map_from + placement.to_map);
+        let start = placement.start.max(from);
+        let end = (placement.start + placement.bytes).min(to);
+        if placement.bytes == 0 {
+            return None;
         }
-        Ok(lowest)
+        let hole = self.extents.seek(lowest, start);
+        let mapped = (self.extents).take_window(hole, start, end - start, mapping.stream);
+        mapping.lean.iter().for_each(|it| self.under_way.unhold(it));
+        let lowest = mapping.lean.first().map(|it| it.id);
+        let id = match lowest.filter(|&id| self.extents.get(id).start < start) {
+            Some(lowest) => lowest,
+            None => mapped,
+        };
+        for _ in &mapping.lean {
+            self.extents.join_taken(id);
+        }
+        self.merge_behind(id);
+        Some(self.granted(id))
     }
 
-    /// Size of the next new frame when `left` bytes of a stretch are still to be mapped.
-    pub(super) fn frame_bytes(&self, left: u64, stretch: u64) -> u64 {
-        piece(
-            left,
-            self.largest_handle(left, stretch),
-            self.arena.granule(),
-        )
+    /// Maps new memory at [`from`, `to`) of a gap, under whatever lock the caller holds; gives the lowest
+    /// hole made. What was mapped before a failure stays, as holes.
+    pub(super) fn create_frames(&mut self, from: u64, to: u64) -> Result<Option<Id>> {
+        let placement = Placement {
+            bytes: 0,
+            ..Placement::of_gap(from, to - from)
+        };
+        let job = (to > from).then(|| self.begin_mapping(FRESH, placement, &[]));
+        if let Some(job) = job.flatten() {
+            self.end(job.run())?;
+        }
+        Ok(Some(self.extents.seek(self.extents.first(), from)))
     }
 
     /// Most bytes of a new handle.

@@ -7,6 +7,21 @@ use crate::error::{Error, Result};
 use bytemuck::Pod;
 
 /// What a kernel of the application's own uses, and where it runs: made by [`Stream::kernel`].
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # let device = warpool::Device::host()?;
+/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// let mut sums = pool.alloc_zeroed::<f32>(&stream, 16)?;
+/// let to = sums.addr();
+/// stream.kernel("sum").adds(&mut sums).launch(|stream| {
+///     // queue the kernel on stream.raw(), with `to`
+///     # let _ = (stream.raw(), to);
+/// })?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing is queued until `launch` is called"]
 pub struct Kernel<'a> {

@@ -1,25 +1,50 @@
 //! The stream-ordered pool.
 //!
-//! See [`Pool`] for what it does and the modules for how: `cache`, `lane` and `seats` are a stream's
-//! own side, `transfer` what goes from one to another, `crate::heap` the pure bookkeeping of addresses,
-//! `core`, `ends`, `mapping` and `grow` the steps by which a request finds memory, `shared` what ties
-//! them together.
+//! # The path of a request
+//!
+//! 1. [`Pool::alloc`] finds the calling thread's *lane* of the stream (`cache::thread_map`). Its cache has what was
+//!    freed there, by size (`cache`): two locked instructions, no other thread.
+//! 2. What the cache has not, a hole may have that is ready: `Lane::serve_ready`, under the pool's lock.
+//! 3. All else climbs the **ladder** (`ladder`), one list of steps, dearer ones later; the first that works
+//!    serves the request:
+//!    - *ready*: a bundle, a slot or a hole that nothing queued uses, or that the stream runs behind
+//!      (`cache::transfer`, `slabs`, `ends`); what the driver says when asked how far the streams are;
+//!    - *waiting*: other streams' caches and holes, behind a wait on the device (`cache::transfer`, `core`);
+//!    - *mapped*: new handles while the pool is small, then idle handles mapped elsewhere (`mapping`);
+//!    - *measures*: merging, waiting, giving back what does not fit (`release`);
+//!    - *help*: what layers above and the application registered (`pressure`).
+//! 4. A step looks at the **heap** (`crate::heap`, integers only) under the pool's lock. What calls the
+//!    driver is a **job** (`job`): its memory is held and its bytes are counted under the lock, the driver is
+//!    called without it, and then what came of it is booked. A mapping (`grow`) and a release (`release`)
+//!    are jobs; so are questions to the driver.
+//! 5. A block freed goes to the cache of the lane it was freed on; what that has no room for goes
+//!    to the transfer cache or into the heap (`cache::transfer`).
+//!
+//! Every constant of these is in `tuning`, with its reason. A stream under capture has memory of its graph's
+//! (`private`). What is counted on the way is in `stats::counters`, and comes out in `stats::report`.
 
 mod block;
 mod buf;
 mod cache;
+mod check;
 mod config;
 mod copies;
 mod core;
 mod ends;
 mod grow;
+mod job;
 mod kernel;
+mod ladder;
 mod mapping;
+mod moves;
+mod pressure;
 mod private;
+mod release;
 mod runs;
 mod shared;
 mod slabs;
 mod stats;
+mod tuning;
 mod typed;
 mod view;
 
@@ -30,9 +55,11 @@ pub use block::Block;
 pub use buf::PoolBuf;
 pub use config::{HandleSize, PoolConfig, Reuse};
 pub use kernel::Kernel;
+#[doc(hidden)]
+pub use stats::SMALL_BYTES;
 pub use stats::leaks::{LeakReport, LiveBlock, TagScope, tag_scope};
 pub use stats::snapshot::{Piece, PieceState, Snapshot};
-pub use stats::{BlockStats, ClassStats, Counter, PoolStats, SMALL_BYTES, Steps, StreamStats};
+pub use stats::{BlockStats, ClassStats, Counter, PoolStats, Steps, StreamStats};
 pub use view::{Rows, RowsMut, View, ViewMut};
 
 use crate::device::{Device, Stream};
@@ -86,6 +113,20 @@ const APPLICATION_RANK: u8 = 200;
 ///
 /// Safe to use from any thread. Threads that each use their own stream do not touch a common lock
 /// on the hot path.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # let device = warpool::Device::host()?;
+/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// let block = pool.alloc(&stream, 1 << 20)?;
+/// let addr = block.addr();
+/// drop(block); // freed in the stream's order
+/// let again = pool.alloc(&stream, 1 << 20)?;
+/// assert_eq!(again.addr(), addr);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Pool {
     handle: Arc<Handle>,
@@ -108,6 +149,17 @@ impl Drop for Handle {
 impl Pool {
     /// Makes a pool on `device`.
     ///
+    /// ```
+    /// use warpool::{Device, Pool, PoolConfig};
+    ///
+    /// # fn main() -> warpool::Result<()> {
+    /// let config = PoolConfig::default().limit(1 << 30).track(true);
+    /// let pool = Pool::new(&Device::host()?, config)?;
+    /// assert_eq!(pool.stats().allocated.current, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// What the driver said when addresses were reserved or memory preallocated.
     pub fn new(device: &Device, config: PoolConfig) -> Result<Self> {
@@ -127,6 +179,16 @@ impl Pool {
     }
 
     /// The device the pool is on.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// assert!(pool.device().same(&device));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.shared().device
@@ -166,6 +228,17 @@ impl Pool {
     }
 
     /// Allocates at least `bytes` on `stream`.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let block = pool.alloc(&stream, 1000)?;
+    /// assert!(block.capacity() >= 1000);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Invalid`] for 0 bytes, more than 2^46, or a stream of another device;
@@ -214,21 +287,43 @@ impl Pool {
     ///
     /// Waits on the host for work that still uses the memory to be released.
     ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// drop(pool.alloc(&stream, 1 << 20)?);
+    /// let released = pool.trim(0)?;
+    /// assert_eq!(pool.stats().reserved.current, 0);
+    /// # assert!(released >= 1 << 20);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// What the driver said; what was released until then stays released.
     #[doc(alias = "empty_cache")]
     #[doc(alias = "release_memory")]
     pub fn trim(&self, keep: u64) -> Result<u64> {
-        let shared = self.shared();
-        let mut core = shared.lock_drained();
-        let released = core.trim(keep);
-        drop(core);
-        shared.tell();
+        let released = self.shared().trim(keep);
+        self.shared().tell();
         released
     }
 
     /// Changes the most physical bytes the pool may hold; `None` for as much as the device gives.
     /// A pool that holds more keeps it until it is trimmed.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// pool.set_limit(Some(64 << 20));
+    /// assert!(pool.alloc(&stream, 65 << 20).is_err());
+    /// pool.set_limit(None);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn set_limit(&self, limit: Option<u64>) {
         self.shared().core.lock().config.limit = limit;
     }
@@ -242,11 +337,31 @@ impl Pool {
     /// Changes the physical bytes above which idle memory is given back; `None` to keep it. Memory
     /// held above a new limit goes as [`PoolConfig::soft_limit`] says; [`Pool::trim`] gives it back
     /// at once.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// pool.set_soft_limit(Some(64 << 20));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn set_soft_limit(&self, bytes: Option<u64>) {
         self.shared().core.lock().config.soft_limit = bytes;
     }
 
     /// Limits the pool to `part` of the device's memory, `0.0 < part <= 1.0`.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// pool.set_fraction(0.5)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Invalid`] for a part outside that range.
@@ -268,13 +383,77 @@ impl Pool {
     /// free and trim. It is asked again while it says [`Relief::Retry`] and the request still
     /// fails. Of its own requests no callback is asked: one that cannot be served otherwise is an
     /// error. A panic goes on to whoever asked for memory, and the pool is as it was.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// use std::sync::Mutex;
+    ///
+    /// use warpool::pool::Relief;
+    /// use warpool::{Block, PoolConfig};
+    ///
+    /// let pool = warpool::Pool::new(&device, PoolConfig::default().limit(4 << 20))?;
+    /// let spare: Mutex<Vec<Block>> = Mutex::new(vec![pool.alloc(&stream, 3 << 20)?]);
+    /// pool.on_pressure(move |_| {
+    ///     let taken = spare.lock().ok().and_then(|mut spare| spare.pop());
+    ///     if taken.is_some() { Relief::Retry } else { Relief::Exhausted }
+    /// });
+    /// let block = pool.alloc(&stream, 3 << 20)?; // the spare block made room
+    /// # drop(block);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn on_pressure(&self, callback: impl Fn(&Pressure) -> Relief + Send + Sync + 'static) {
         self.shared()
             .add_relief(APPLICATION_RANK, Arc::new(callback));
     }
 
+    /// Waits until everything that was asked for so far is in the file of [`PoolConfig::record`]. Nothing
+    /// where nothing is recorded.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// pool.flush_recording()?;
+    /// assert_eq!(pool.recording(), None); // nothing is recorded
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// What went wrong with the file, now or before.
+    pub fn flush_recording(&self) -> Result<()> {
+        let recording = self.shared().recording.as_ref();
+        recording.map_or(Ok(()), crate::record::Recording::flush)
+    }
+
+    /// The file that the pool is recorded to.
+    #[must_use]
+    pub fn recording(&self) -> Option<std::path::PathBuf> {
+        let recording = self.shared().recording.as_ref();
+        recording.map(|recording| recording.path().to_owned())
+    }
+
     /// The pool's figures: with [`PoolStats`] everything that is counted, by size class and stream.
     /// Costs some microseconds, in which allocations wait for the reader no longer than for each other.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let block = pool.alloc(&stream, 1000)?;
+    /// let stats = pool.stats();
+    /// assert_eq!((stats.blocks.current, stats.requested.current), (1, 1000));
+    /// println!("{stats}");
+    /// # drop(block);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "memory_stats")]
     #[doc(alias = "memory_summary")]
     #[doc(alias = "memory_allocated")]
@@ -287,6 +466,18 @@ impl Pool {
 
     /// Sets all peaks to what they count now: the pool's, those of its classes and of its streams.
     /// Nothing else changes.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// drop(pool.alloc(&stream, 1000)?);
+    /// pool.reset_peaks();
+    /// assert_eq!(pool.stats().requested.peak, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "reset_peak_memory_stats")]
     pub fn reset_peaks(&self) {
         self.shared().reset_peaks();
@@ -297,6 +488,7 @@ impl Pool {
     ///
     /// # Errors
     /// What is wrong, in words.
+    #[doc(hidden)]
     pub fn check_invariants(&self) -> std::result::Result<(), String> {
         self.shared().core.lock().check()
     }

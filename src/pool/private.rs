@@ -19,14 +19,12 @@ use super::cache::Cached;
 use super::cache::Lane;
 use super::shared::Shared;
 use super::stats::counters::Sums;
+use super::tuning::GRAPH_SEGMENT;
 use crate::device::{Addr, Kept, Recorder, Stream, Timeline, lock};
 use crate::error::{Error, Result};
 use crate::heap::NONE;
 use crate::seeded::seeded;
-use crate::sync::Mutex;
-
-/// Bytes of a segment for requests below this; larger ones get a segment of their own size.
-const SEGMENT: u64 = 2 << 20;
+use crate::sync::{Mutex, latch};
 
 /// What a stretch of a segment is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -220,8 +218,8 @@ impl Private {
     /// A segment that holds `bytes`, from the pool's memory.
     fn segment(&self, shared: &Arc<Shared>, bytes: u64) -> Result<Block> {
         let lane = shared.open_lane(self.recorder.gate())?;
-        if bytes < SEGMENT
-            && let Some(block) = lane.try_alloc(SEGMENT)?
+        if bytes < GRAPH_SEGMENT
+            && let Some(block) = lane.try_alloc(GRAPH_SEGMENT)?
         {
             return Ok(block);
         }
@@ -338,6 +336,18 @@ impl Captured {
 }
 
 impl Lane {
+    /// The capture the lane is under.
+    pub(crate) fn captured(&self) -> Option<Arc<Captured>> {
+        latch(&self.own.state).captured.clone()
+    }
+
+    /// Sets the capture the lane is under; gives the one before.
+    pub(crate) fn set_captured(&self, captured: Option<Arc<Captured>>) -> Option<Arc<Captured>> {
+        let mut state = latch(&self.own.state);
+        state.aside = state.retired || captured.is_some();
+        std::mem::replace(&mut state.captured, captured)
+    }
+
     /// Sends what is allocated and freed on the stream to private memory of `recorder`'s graph, or,
     /// with `None`, to the pool again.
     pub(crate) fn route(&self, recorder: Option<&Arc<Recorder>>) {

@@ -1,82 +1,36 @@
-//! What all lanes and handles of a pool share, and the climb of a request up the ladder.
+//! What all lanes and handles of a pool share.
 
-use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
+use super::PoolConfig;
 use super::block::Block;
 use super::cache::thread_map::Lanes;
 use super::cache::{Lane, SlotHold, Transfer};
 use super::core::Core;
-use super::stats::Told;
+use super::pressure::{MovesFirst, ReliefStep};
 use super::stats::leaks::Tracker;
 use super::stats::report::Ledger;
-use super::{PoolConfig, Pressure, Relief};
-use crate::device::{Device, Recorder, Stream, StreamWatcher, beside, lock};
-use crate::error::{Error, OutOfMemory, Result};
-use crate::heap::Grant;
+use crate::device::{Device, Recorder, Stream, StreamWatcher, beside};
+use crate::error::{Error, Result};
 use crate::heap::StreamIndex;
 use crate::heap::size_class::{self, is_slot};
+use crate::record::Recording;
 use crate::seeded::seeded;
 use crate::sync::{
     AtomicU64, Latch, LatchGuard, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, latch,
     latch_mut,
 };
 
-/// A step above the core: frees or moves memory, and says whether it may have helped.
-pub(crate) type ReliefStep = Arc<dyn Fn(&Pressure) -> Relief + Send + Sync>;
-
-/// Moves what makes room for a request of so many bytes where that is cheaper than mapping so many
-/// handles elsewhere; says whether it did.
-pub(crate) type MovesFirst = Arc<dyn Fn(u64, u64) -> bool + Send + Sync>;
-
-/// How a climb of the ladder ended.
-enum Climbed {
-    /// With a grant, and whether the pool is over its soft limit.
-    Served(Grant, bool),
-    /// Before so many handles are mapped elsewhere.
-    Dear(u64),
-    Refused,
-}
-
-/// Rank of what moves memory before handles are mapped elsewhere; below all steps.
-const MOVES_FIRST_RANK: u8 = 0;
-
-crate::sync::thread_local! {
-    /// Steps under way on this thread: the pool's number and the step's rank.
-    static UNDER_WAY: RefCell<Vec<(u64, u8)>> = const { RefCell::new(Vec::new()) };
-}
-
-/// A step under way on this thread. What the step itself asks of the pool is helped only by steps of
-/// lower rank, so that no request asks for help without an end.
-struct Asked(());
-
-impl Asked {
-    /// `None` where a step of this pool, of this rank or a lower one, is under way already.
-    fn of(pool: u64, rank: u8) -> Option<Self> {
-        UNDER_WAY.with(|steps| {
-            let mut steps = steps.borrow_mut();
-            let again = steps.iter().any(|&(uid, of)| uid == pool && of <= rank);
-            if again && !seeded!("pressure-asks-again-and-again") {
-                return None;
-            }
-            steps.push((pool, rank));
-            Some(Self(()))
-        })
-    }
-}
-
-impl Drop for Asked {
-    fn drop(&mut self) {
-        UNDER_WAY.with(|steps| _ = steps.borrow_mut().pop());
-    }
-}
-
 /// What a layer above keeps with a pool, made on first use.
 pub(crate) trait Attached: std::any::Any + Send + Sync {
     /// The pool has no handle any more: let go of what only the pool's users need.
     fn pool_closed(&self);
+
+    /// The streams that blocks were allocated on which were moved since, by address: as far as nobody
+    /// else is at them now.
+    fn homes(&self) -> HashMap<u64, u64>;
 }
 
 /// The core behind its lock.
@@ -108,9 +62,9 @@ pub(crate) struct Shared {
     /// What a layer above keeps with the pool.
     attached: OnceLock<Arc<dyn Attached>>,
     /// Steps after the core's own, by rank.
-    relief: Mutex<Vec<(u8, ReliefStep)>>,
+    pub(super) relief: Mutex<Vec<(u8, ReliefStep)>>,
     /// Asked before handles are mapped elsewhere.
-    moves_first: OnceLock<MovesFirst>,
+    pub(super) moves_first: OnceLock<MovesFirst>,
     pub(crate) failures: AtomicU64,
     /// Times that a request was tried again after a registered step.
     pub(super) retries: AtomicU64,
@@ -119,6 +73,8 @@ pub(crate) struct Shared {
     /// Bytes in segments of private memory.
     pub(super) graph_bytes: AtomicU64,
     pub(super) counts: Ledger,
+    /// Where what is asked for is recorded.
+    pub(crate) recording: Option<Recording>,
 }
 
 impl Shared {
@@ -127,6 +83,7 @@ impl Shared {
         let cache_bytes = config.cache_bytes;
         let slot_most = if config.slabs { size_class::MOST } else { 0 };
         let tracker = config.track.then(|| Tracker::new(config.backtraces));
+        let recording = Recording::asked_for(config.record.as_deref())?;
         let transfer = Transfer::new(config.reuse.opportunistic);
         let core = Core::new(device, config)?;
         Ok(Self {
@@ -147,6 +104,7 @@ impl Shared {
             overhead: Default::default(),
             graph_bytes: AtomicU64::new(0),
             counts: Ledger::default(),
+            recording,
         })
     }
 
@@ -160,6 +118,12 @@ impl Shared {
         self.lanes
             .write()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// See [`Attached::homes`].
+    pub(super) fn homes(&self) -> HashMap<u64, u64> {
+        let attached = self.attached.get();
+        attached.map_or_else(HashMap::new, |attached| attached.homes())
     }
 
     /// What is attached, made by `make` on first use; `None` if something else is.
@@ -276,255 +240,14 @@ impl Shared {
         core
     }
 
-    /// Registers a step of the ladder; lower ranks come first.
-    pub(crate) fn add_relief(&self, rank: u8, step: ReliefStep) {
-        let mut relief = lock(&self.relief);
-        let at = relief.partition_point(|(other, _)| *other <= rank);
-        relief.insert(at, (rank, step));
-    }
-
-    /// Registers who may move memory before handles are mapped elsewhere; the first counts.
-    pub(crate) fn moves_first(&self, moves: MovesFirst) {
-        let _ = self.moves_first.set(moves);
-    }
-
-    /// Memory for a request of `lane` that its cache could not serve.
-    pub(crate) fn acquire(&self, lane: &Lane, bytes: u64, requested: u64) -> Result<Grant> {
-        let grant = self.find(lane, bytes, requested);
-        self.tell();
-        grant
-    }
-
-    fn find(&self, lane: &Lane, bytes: u64, requested: u64) -> Result<Grant> {
-        let mut climbed =
-            self.climb_to(lane, bytes, requested, self.moves_first.get().is_some())?;
-        if let (Climbed::Dear(handles), Some(moves)) = (&climbed, self.moves_first.get()) {
-            let asked = Asked::of(self.uid, MOVES_FIRST_RANK);
-            let moved = asked.is_some_and(|_asked| moves(bytes, *handles));
-            climbed = self.climb_to(lane, bytes, requested, false)?;
-            if moved && matches!(climbed, Climbed::Served(..)) {
-                self.core.lock().relieved(bytes);
-            }
-        }
-        if let Climbed::Served(grant, is_over) = climbed {
-            if is_over {
-                self.ease();
-            }
-            return Ok(grant);
-        }
-        let steps: Vec<(u8, ReliefStep)> = lock(&self.relief).clone();
-        for (rank, step) in steps {
-            let Some(_asked) = Asked::of(self.uid, rank) else {
-                break;
-            };
-            while step(&self.pressure(lane, bytes)) == Relief::Retry {
-                self.retries.fetch_add(1, Ordering::Relaxed);
-                if let Some((grant, _)) = self.climb(lane, bytes, requested)? {
-                    self.core.lock().relieved(bytes);
-                    return Ok(grant);
-                }
-            }
-        }
-        self.failures.fetch_add(1, Ordering::Relaxed);
-        Err(self.out_of_memory(bytes))
-    }
-
-    /// Gives idle memory back while the pool is over its soft limit.
-    #[cold]
-    pub(crate) fn ease(&self) {
-        self.drain_all();
-        // What the driver refuses stays idle memory of the pool, and is offered again next time.
-        let _ = self.core.lock().ease();
-    }
-
-    /// The core's own steps; with a grant, whether the pool is over its soft limit.
-    pub(super) fn climb(
-        &self,
-        lane: &Lane,
-        bytes: u64,
-        requested: u64,
-    ) -> Result<Option<(Grant, bool)>> {
-        Ok(match self.climb_to(lane, bytes, requested, false)? {
-            Climbed::Served(grant, is_over) => Some((grant, is_over)),
-            Climbed::Dear(_) | Climbed::Refused => None,
-        })
-    }
-
-    /// The core's own steps; if `moves_first` only up to where handles would be mapped elsewhere.
-    fn climb_to(
-        &self,
-        lane: &Lane,
-        bytes: u64,
-        requested: u64,
-        moves_first: bool,
-    ) -> Result<Climbed> {
-        let served = |grant: Grant, core: &mut Core| {
-            lane.served(grant, bytes, requested, core);
-            Ok(Climbed::Served(grant, core.is_over_soft_limit()))
-        };
-        let (mut core, grant) = self.climb_caches(lane, bytes)?;
-        if let Some(grant) = grant {
-            return served(grant, &mut core);
-        }
-        // Another thread may have freed memory since the lock was let go, so this is not only for
-        // what was drained.
-        if let Some(grant) = core.take_ready(lane.slot, bytes)? {
-            return served(grant, &mut core);
-        }
-        if let Some(grant) = core.take_merged(lane.slot, bytes)? {
-            return served(grant, &mut core);
-        }
-        if let Some(grant) = core.take_waiting(lane.slot, bytes)? {
-            return served(grant, &mut core);
-        }
-        if core.has_mixed() && core.config.reuse.device_wait {
-            core.release_mixed(lane.slot)?;
-            if let Some(grant) = core.take_ready(lane.slot, bytes)? {
-                return served(grant, &mut core);
-            }
-        }
-        if let Some(growth) = core.begin_growth(lane.slot, bytes)? {
-            drop(core);
-            let grown = growth.make(&self.device);
-            core = self.core.lock();
-            if let Some(grant) = core.end_growth(growth, grown)? {
-                return served(grant, &mut core);
-            }
-        }
-        if moves_first && let handles @ 1.. = core.would_steal(lane.slot, bytes) {
-            return Ok(Climbed::Dear(handles));
-        }
-        let mut grant = core.take_mapping(lane.slot, bytes)?;
-        if grant.is_none() && core.has_mixed() {
-            core.release_mixed(lane.slot)?;
-            grant = core.take_mapping(lane.slot, bytes)?;
-        }
-        match grant {
-            Some(grant) => served(grant, &mut core),
-            None => Ok(Climbed::Refused),
-        }
-    }
-
-    /// The steps that a block and a slot have in common: what is ready, what is to be had without a
-    /// wait, other caches; these are empty where it gives none. The core is still locked then.
-    fn climb_caches(&self, lane: &Lane, bytes: u64) -> Result<(CoreGuard<'_>, Option<Grant>)> {
-        // Lanes are listed before the core is locked: making a lane locks in that order.
-        let siblings = self.siblings(lane);
-        let mut core = self.core.lock();
-        let mut grant = lane.take_ready(bytes, &mut core)?;
-        if grant.is_none() {
-            grant = lane.take_over(&siblings, bytes, &mut core)?;
-        }
-        if grant.is_none() && core.poll(lane.slot)? {
-            grant = lane.take_over(&[], bytes, &mut core)?;
-            if grant.is_none() {
-                grant = lane.take_ready(bytes, &mut core)?;
-            }
-        }
-        if grant.is_none() {
-            grant = core.take_overlapping_of(lane.slot, bytes)?;
-        }
-        if grant.is_some() {
-            return Ok((core, grant));
-        }
-        drop(core);
-        self.counts.note_peak();
-        let lanes = self.all_lanes();
-        let mut core = self.core.lock();
-        if core.config.reuse.device_wait {
-            grant = lane.take_over(&lanes, bytes, &mut core)?;
-        }
-        if grant.is_none() && self.drain(&lanes, &mut core) {
-            core.steps.drain += 1;
-            core.told.note(Told::Drain(bytes));
-        }
-        Ok((core, grant))
-    }
-
-    /// A slot for a request of `lane` that its cache could not serve: the steps of [`Shared::find`]
-    /// up to the core's last, over slots and slabs. `None` where memory is short; a block of its own
-    /// may still be found for the request.
-    pub(super) fn acquire_slot(
-        &self,
-        lane: &Lane,
-        bytes: u64,
-        requested: u64,
-    ) -> Result<Option<Grant>> {
-        let found = self.climb_for_slot(lane, bytes, requested);
-        self.tell();
-        let Some((grant, is_over)) = found? else {
-            return Ok(None);
-        };
-        if is_over {
-            self.ease();
-        }
-        Ok(Some(grant))
-    }
-
-    fn climb_for_slot(
-        &self,
-        lane: &Lane,
-        bytes: u64,
-        requested: u64,
-    ) -> Result<Option<(Grant, bool)>> {
-        let served = |grant: Grant, core: &mut Core| {
-            lane.served(grant, bytes, requested, core);
-            Ok(Some((grant, core.is_over_soft_limit())))
-        };
-        let (mut core, grant) = self.climb_caches(lane, bytes)?;
-        if let Some(grant) = grant {
-            return served(grant, &mut core);
-        }
-        match core.take_slot_any(lane.slot, bytes)? {
-            Some(grant) => served(grant, &mut core),
-            None => Ok(None),
-        }
-    }
-
     /// The other lanes of a lane's stream, whose memory is ready for it.
-    fn siblings(&self, lane: &Lane) -> Vec<Arc<Lane>> {
+    pub(super) fn siblings(&self, lane: &Lane) -> Vec<Arc<Lane>> {
         if Arc::strong_count(&lane.hold) == 1 {
             return Vec::new();
         }
         let lanes = self.lanes();
         let siblings = lanes.all().filter(|other| other.slot == lane.slot);
         siblings.cloned().collect()
-    }
-
-    fn pressure(&self, lane: &Lane, bytes: u64) -> Pressure {
-        Pressure {
-            requested: bytes,
-            stream: lane.stream.timeline.uid,
-            figures: self.figures(bytes),
-        }
-    }
-
-    /// The figures of an error for a request of `bytes`.
-    fn figures(&self, bytes: u64) -> OutOfMemory {
-        let holders = self.leak_report().holders();
-        let after_compaction = self.snapshot().after_compaction();
-        let core = self.core.lock();
-        let (live, _) = core.extents.taken();
-        OutOfMemory {
-            requested: bytes,
-            live: live
-                - core.slabs.free_bytes() * u64::from(!seeded!("free-slots-counted-as-live")),
-            reserved: core.arena.reserved(),
-            limit: core.limit(),
-            device_free: self.device.backend().free_bytes().ok(),
-            largest_hole: core.extents.largest_hole(),
-            after_compaction,
-            holders,
-        }
-    }
-
-    fn out_of_memory(&self, bytes: u64) -> Error {
-        let figures = self.figures(bytes);
-        let mut core = self.core.lock();
-        core.steps.out_of_memory += 1;
-        core.told.note(Told::OutOfMemory(bytes));
-        drop(core);
-        Error::OutOfMemory(Box::new(figures))
     }
 }
 

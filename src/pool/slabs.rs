@@ -1,164 +1,116 @@
-//! How slabs find memory, and when it goes back: the steps of a request for a slot.
+//! How slabs find memory, and when it goes back.
 
 use super::cache::Cached;
 use super::core::{Core, is_done};
-use super::stats::Told;
+use super::tuning::SLABS_LOOKED_AT;
 use crate::error::Result;
 use crate::heap::size_class::{batch, class_of, is_slot};
-use crate::heap::{Epoch, FRESH, Grant, Id, NONE, State, StreamIndex};
+use crate::heap::{Epoch, Grant, Id, StreamIndex};
 use crate::seeded::seeded;
 
-/// Slabs looked at for a slot that is ready, of each stream.
-const LOOKS: usize = 16;
+/// A free slot: its slab, its place there, and its history.
+type Found = (Id, usize, Epoch);
 
 impl Core {
-    /// A block or slot of `bytes`, whichever that size is, that is ready for `stream`.
+    /// A block or slot of `bytes`, whichever that size is, that is ready for `stream`. No driver call: a
+    /// small request for which a handle can be mapped at the high end gets none here if it `may_map`.
+    #[inline(always)]
     pub(crate) fn take_ready_of(
         &mut self,
         stream: StreamIndex,
         bytes: u64,
-    ) -> Result<Option<Grant>> {
+        may_map: bool,
+    ) -> Option<Grant> {
         if is_slot(bytes) {
-            self.take_slot_ready(stream, bytes)
+            self.take_slot_ready(stream, bytes, may_map)
         } else {
-            self.take_ready(stream, bytes)
+            self.take_ready(stream, bytes, may_map)
         }
     }
 
-    /// As [`Core::take_ready_of`], in new memory, as [`Core::take_overlapping`].
-    pub(crate) fn take_overlapping_of(
-        &mut self,
-        stream: StreamIndex,
-        bytes: u64,
-    ) -> Result<Option<Grant>> {
-        if is_slot(bytes) {
-            self.take_slot_overlapping(stream, bytes)
-        } else {
-            self.take_overlapping(stream, bytes)
-        }
+    /// Bytes of the next slab of slots of `bytes`, and of the smallest.
+    pub(super) fn slab_bytes(&self, bytes: u64) -> (u64, u64) {
+        (self.slabs.wanted(bytes) * bytes, batch(bytes) * bytes)
     }
 
     /// A slot of `bytes` that is ready for `stream`, of a slab there is or of a new one in a hole that
     /// is ready.
-    pub(crate) fn take_slot_ready(
-        &mut self,
-        stream: StreamIndex,
-        bytes: u64,
-    ) -> Result<Option<Grant>> {
-        if let Some(grant) = self.find_slot(stream, bytes, false)? {
-            return Ok(Some(grant));
+    fn take_slot_ready(&mut self, stream: StreamIndex, bytes: u64, may_map: bool) -> Option<Grant> {
+        if let Some(found) = self.look_for_slot(stream, bytes, false) {
+            return Some(self.take_slot(stream, bytes, found, false));
         }
-        let (wanted, least) = (self.slabs.wanted(bytes), batch(bytes));
-        for slots in [wanted, least] {
-            if let Some(grant) = self.take_ready(stream, slots * bytes)? {
-                return self.make_slab(stream, grant, bytes, slots);
+        let (best, least) = self.slab_bytes(bytes);
+        for size in [best, least] {
+            if let Some(grant) = self.take_ready(stream, size, may_map) {
+                return self.make_slab(stream, grant, bytes, size / bytes);
+            }
+            if may_map && self.plan_high(stream, size).is_some() {
+                return None;
             }
         }
-        Ok(None)
+        None
     }
 
-    /// As [`Core::take_slot_ready`], behind a wait for whose it is, or in memory that is mapped for
-    /// it.
-    pub(crate) fn take_slot_any(
+    /// A free slot behind a wait for whose it is.
+    pub(super) fn take_slot_waiting(
         &mut self,
         stream: StreamIndex,
         bytes: u64,
     ) -> Result<Option<Grant>> {
-        if let Some(grant) = self.take_slot_ready(stream, bytes)? {
-            return Ok(Some(grant));
-        }
-        if self.config.reuse.device_wait
-            && let Some(grant) = self.find_slot(stream, bytes, true)?
-        {
-            return Ok(Some(grant));
-        }
-        let (wanted, least) = (self.slabs.wanted(bytes), batch(bytes));
-        for slots in [wanted, least] {
-            let mut grant = self.take_waiting(stream, slots * bytes)?;
-            if grant.is_none() {
-                grant = self.take_mapping(stream, slots * bytes)?;
-            }
-            if let Some(grant) = grant {
-                return self.make_slab(stream, grant, bytes, slots);
-            }
-        }
-        // Where device waits are switched off, pending memory is taken only instead of failing.
-        self.find_slot(stream, bytes, true)
+        let Some(found) = self.look_for_slot(stream, bytes, true) else {
+            return Ok(None);
+        };
+        self.wait_for(stream, found.2)?;
+        Ok(Some(self.take_slot(stream, bytes, found, true)))
     }
 
-    /// A slot of a slab in new memory, as [`Core::take_overlapping`].
-    pub(crate) fn take_slot_overlapping(
-        &mut self,
-        stream: StreamIndex,
-        bytes: u64,
-    ) -> Result<Option<Grant>> {
-        let slots = self.slabs.wanted(bytes);
-        match self.take_overlapping(stream, slots * bytes)? {
-            Some(grant) => self.make_slab(stream, grant, bytes, slots),
-            None => Ok(None),
-        }
+    /// The history of the slot that [`Core::take_slot_waiting`] would take.
+    pub(super) fn slot_waited_for(&self, stream: StreamIndex, bytes: u64) -> Option<Epoch> {
+        (self.look_for_slot(stream, bytes, true)).map(|(_, _, history)| history)
     }
 
-    /// A free slot, its own stream's slabs first, then the others'; behind a wait if `pending`.
-    fn find_slot(
-        &mut self,
-        stream: StreamIndex,
-        bytes: u64,
-        pending: bool,
-    ) -> Result<Option<Grant>> {
+    /// A free slot, its own stream's slabs first, then the others'; of those too that others still use
+    /// if `pending`.
+    fn look_for_slot(&self, stream: StreamIndex, bytes: u64, pending: bool) -> Option<Found> {
         let others = (1..self.extents.slots()).filter(|&other| other != stream);
-        let looks = if pending { usize::MAX } else { LOOKS };
+        let looks = if pending { usize::MAX } else { SLABS_LOOKED_AT };
         let class = class_of(bytes);
-        for owner in std::iter::once(stream).chain(others) {
+        std::iter::once(stream).chain(others).find_map(|owner| {
             let slabs = (owner, class, 0, 0)..(owner, class + 1, 0, 0);
-            let mut found = None;
-            for key in self.slabs.partial.range(slabs).take(looks) {
+            let mut slabs = self.slabs.partial.range(slabs).take(looks);
+            slabs.find_map(|key| {
                 let slab = &self.slabs.table[key.3 as usize];
-                let mut free = slab.free_slots();
                 let usable = |&slot: &usize| {
                     pending
                         || seeded!("any-free-slot-will-do")
                         || self.is_behind(stream, slab.history(slot))
                 };
-                if let Some(slot) = free.find(usable) {
-                    found = Some((key.3, slot, slab.history(slot)));
-                    break;
-                }
-            }
-            if let Some((id, slot, history)) = found {
-                if pending {
-                    self.wait_for(stream, history)?;
-                }
-                self.count_slot(stream, bytes, history, pending);
-                return Ok(Some(self.slabs.take(id, slot, stream)));
-            }
-        }
-        Ok(None)
+                let slot = slab.free_slots().find(usable)?;
+                Some((key.3, slot, slab.history(slot)))
+            })
+        })
     }
 
-    fn count_slot(&mut self, stream: StreamIndex, bytes: u64, history: Epoch, pending: bool) {
-        let (steps, told) = (&mut self.steps, &mut self.told);
-        if pending {
-            steps.stream_wait += 1;
-            told.note(Told::StreamWait(bytes));
-        } else if history.is_own(stream) {
-            steps.own_stream += 1;
-            told.note(Told::OwnStream(bytes));
-        } else {
-            steps.ready_elsewhere += 1;
-            told.note(Told::ReadyElsewhere(bytes));
-        }
+    fn take_slot(
+        &mut self,
+        stream: StreamIndex,
+        bytes: u64,
+        (id, slot, history): Found,
+        waited: bool,
+    ) -> Grant {
+        self.count_taken(stream, bytes, history, waited);
+        self.slabs.take(id, slot, stream)
     }
 
     /// Cuts the block granted into slots and takes the first. What would reach into a second granule
     /// goes back; `None` if that leaves nothing.
-    fn make_slab(
+    pub(super) fn make_slab(
         &mut self,
         stream: StreamIndex,
         grant: Grant,
         bytes: u64,
         slots: u64,
-    ) -> Result<Option<Grant>> {
+    ) -> Option<Grant> {
         let tick = self.open_tick(stream);
         let part = batch(bytes) * bytes;
         let (mut id, mut start) = (grant.id, grant.offset);
@@ -175,7 +127,7 @@ impl Core {
             }
             if keep == 0 {
                 self.give(id, stream, tick);
-                return Ok(None);
+                return None;
             }
             // A slab is whole parts, so that what lies beside a bound is never all of one side.
             let rest = self.extents.split_taken(id, end - start - keep);
@@ -185,7 +137,7 @@ impl Core {
             .slabs
             .add((id, start), bytes, keep / bytes, stream, tick);
         // Of this slab, whatever others there are: it would stay behind without a slot out.
-        Ok(Some(self.slabs.take(slab, 0, stream)))
+        Some(self.slabs.take(slab, 0, stream))
     }
 
     /// Up to `most` more slots for `stream` from the slab of `grant`, into `taken`.
@@ -244,78 +196,34 @@ impl Core {
         self.give(extent, stream, tick);
     }
 
-    /// Gives slabs back that several streams use, now that `stream` waits for all of them.
-    pub(crate) fn release_mixed(&mut self, stream: StreamIndex) -> Result<()> {
-        while let Some(&id) = self.slabs.mixed.first() {
+    /// Gives slabs back that several streams use, as far as `stream` runs behind all of them; gives what it
+    /// would have to wait for so that more go.
+    pub(super) fn release_mixed(&mut self, stream: StreamIndex) -> Vec<Epoch> {
+        let mut lacking = Vec::new();
+        for id in self.slabs.mixed.clone() {
             let slab = &self.slabs.table[id as usize];
-            let histories: Vec<Epoch> = slab.free_slots().map(|s| slab.history(s)).collect();
-            for history in histories {
-                self.wait_for(stream, history)?;
+            let histories = slab.free_slots().map(|slot| slab.history(slot));
+            let before = lacking.len();
+            lacking.extend(histories.filter(|&it| !self.is_ordered(stream, it)));
+            if lacking.len() == before {
+                let tick = self.open_tick(stream);
+                let extent = self.slabs.remove(id);
+                self.give(extent, stream, tick);
             }
-            let tick = self.open_tick(stream);
-            let extent = self.slabs.remove(id);
-            self.give(extent, stream, tick);
         }
-        Ok(())
+        lacking
     }
 
-    /// The same once the host has waited for them.
-    pub(crate) fn release_mixed_on_host(&mut self) -> Result<()> {
-        while let Some(&id) = self.slabs.mixed.first() {
-            let slab = &self.slabs.table[id as usize];
-            for slot in slab.free_slots() {
-                if let Some(state) = &self.streams[slab.streams[slot] as usize] {
-                    state.timeline.sync_to(slab.ticks[slot])?;
-                }
-            }
-            let extent = self.slabs.remove(id);
-            self.give(extent, FRESH, 0);
+    /// The same of those whose work is known to be done.
+    pub(super) fn release_mixed_done(&mut self) {
+        for id in std::mem::take(&mut self.slabs.mixed) {
+            self.release_slab(id);
         }
-        Ok(())
     }
 
     /// Whether slabs that several streams use are idle.
     pub(crate) fn has_mixed(&self) -> bool {
         !self.slabs.mixed.is_empty()
-    }
-
-    /// Whether the slabs' books are whole; for checks.
-    pub(super) fn check_slabs(&self) -> std::result::Result<(), String> {
-        let slabs = &self.slabs;
-        let (mut free, mut of_stream) = (0, vec![0; slabs.of_stream.len()]);
-        for (id, slab) in slabs.table.iter().enumerate() {
-            if slab.extent == NONE {
-                continue;
-            }
-            let extent = self.extents.get(slab.extent);
-            let bytes = u64::from(slab.slots) * slab.bytes;
-            if (extent.start, extent.bytes) != (slab.start, bytes)
-                || extent.state != State::Allocated
-            {
-                return Err(format!("slab {id} is not its extent {extent:?}"));
-            }
-            let is_partial = slabs.partial.contains(&slab.key(id as Id));
-            if slab.free & !slab.all() != 0 || is_partial != (slab.free != 0) {
-                return Err(format!("slab {id}: {:#x} are free", slab.free));
-            }
-            if (slab.free == slab.all()) != slabs.mixed.contains(&(id as Id)) {
-                return Err(format!("slab {id} has no slot out and is kept"));
-            }
-            free += u64::from(slab.free.count_ones()) * slab.bytes;
-            for slot in slab.free_slots() {
-                of_stream[slab.streams[slot] as usize] += 1;
-                if slab.ticks[slot] > self.open_tick(slab.streams[slot])
-                    && slab.streams[slot] != FRESH
-                {
-                    return Err(format!("slot {slot} of slab {id} waits for no record"));
-                }
-            }
-        }
-        if free != slabs.free_bytes || of_stream != slabs.of_stream {
-            let counted = slabs.free_bytes;
-            return Err(format!("slots have {free} bytes free, counted {counted}"));
-        }
-        Ok(())
     }
 }
 

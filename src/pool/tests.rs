@@ -63,6 +63,7 @@ fn holders_are_named_by_tag_or_by_stream_and_those_with_most_come_first() {
         addr: 0,
         bytes,
         stream,
+        stream_name: None,
         tag,
         backtrace: None,
     };

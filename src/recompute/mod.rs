@@ -167,8 +167,8 @@ impl Plan {
     }
 
     /// Forwards run, those that are run again among them.
-    #[must_use]
-    pub fn forwards(&self) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn forwards(&self) -> u64 {
         self.forwards
     }
 }

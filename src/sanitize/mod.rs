@@ -80,6 +80,7 @@ impl Sanitizer {
 
     /// How many were found so far.
     #[must_use]
+    #[doc(hidden)]
     pub fn found(&self) -> u64 {
         self.watch.reports().1
     }
@@ -96,6 +97,7 @@ impl Sanitizer {
     }
 
     /// Forgets what was found; what is known of uses and order stays.
+    #[doc(hidden)]
     pub fn clear(&self) {
         self.watch.clear();
     }

@@ -6,7 +6,7 @@
 //! only under `WARPOOL_COMPILE_TESTS=1`; with `TRYBUILD=overwrite` as well the words are written anew.
 
 #[path = "../common/variables.rs"]
-mod variables;
+pub(crate) mod variables;
 
 use std::path::Path;
 use std::process::Command;

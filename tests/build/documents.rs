@@ -57,7 +57,10 @@ fn the_architecture_names_every_folder_of_the_sources_and_none_beside() {
         let path = row.split('`').nth(1).unwrap_or_default();
         // A packaged crate has no packages inside it.
         let packaged = package().join(".cargo_vcs_info.json").exists() && path == "warpool-build";
-        assert!(package().join(path).is_dir() || packaged, "{path} is no folder");
+        assert!(
+            package().join(path).is_dir() || packaged,
+            "{path} is no folder"
+        );
     }
 }
 

@@ -41,14 +41,16 @@ fn modules_used(line: &str) -> Vec<&str> {
     after.filter_map(|rest| words(rest).next()).collect()
 }
 
+/// The file's text without the tests at its end.
+fn without_tests(text: &str) -> &str {
+    let code = text.split("#[cfg(test)]\nmod tests {").next();
+    code.unwrap_or(text)
+}
+
 /// What is wrong with a pure file: line numbers from 1, and why.
 fn wrong_in(text: &str) -> Vec<(usize, String)> {
     let mut wrong = Vec::new();
-    let code = text
-        .split("#[cfg(test)]\nmod tests {")
-        .next()
-        .unwrap_or(text);
-    for (at, line) in code.lines().enumerate() {
+    for (at, line) in without_tests(text).lines().enumerate() {
         let line = line.split("//").next().unwrap_or(line);
         for word in words(line) {
             if IMPURE.contains(&word) || word.starts_with("Atomic") {

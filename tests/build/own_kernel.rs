@@ -2,11 +2,10 @@
 //!
 //! It builds the crate once more, so it is made only under `WARPOOL_COMPILE_TESTS=1`.
 
-#[path = "../common/variables.rs"]
-mod variables;
-
 use std::path::Path;
 use std::process::Command;
+
+use crate::compile_fail::variables;
 
 #[test]
 fn an_application_with_its_own_kernels_builds_and_runs() {

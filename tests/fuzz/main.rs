@@ -9,9 +9,8 @@ mod cap;
 mod common;
 #[path = "../state_machine/model.rs"]
 mod model;
-#[allow(dead_code, reason = "the tables ask for more")]
-#[path = "../../src/bin/warpool/record.rs"]
 #[allow(dead_code, reason = "shared with the command line")]
+#[path = "../../src/bin/warpool/record.rs"]
 mod record;
 mod targets;
 #[path = "../state_machine/world.rs"]

@@ -6,5 +6,6 @@ mod command_line;
 mod common;
 #[cfg(feature = "tracing")]
 mod events;
+mod recording;
 mod replay;
 mod trace_reader;

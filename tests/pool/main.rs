@@ -14,3 +14,7 @@ mod regressions;
 mod simulated;
 mod simulated_graphs;
 mod soft_limit;
+mod stream_names;
+mod unlocked;
+#[cfg(all(feature = "serde", feature = "cli"))]
+mod values;

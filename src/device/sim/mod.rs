@@ -29,7 +29,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use choose::Strategy;
-pub use explore::{Explored, explore};
+#[doc(hidden)]
+pub use explore::Explored;
+pub use explore::explore;
+#[doc(hidden)]
 pub use rng::Rng;
 
 use self::choose::Chooser;
@@ -104,12 +107,14 @@ impl SimConfig {
 
     /// Leaves the contents of memory out. See the [module](self) documentation.
     #[must_use]
+    #[doc(hidden)]
     pub fn without_bytes(mut self) -> Self {
         self.bytes = false;
         self
     }
 }
 
+#[doc(hidden)]
 /// The seeds to run a test with: 0 up to `count`, or the one in `WARPOOL_SIM_SEED` alone, which is
 /// how a failure is run again.
 ///
@@ -121,6 +126,7 @@ pub fn seeds(count: u64) -> Result<std::ops::Range<u64>> {
     seeds_from(given.as_deref(), count)
 }
 
+#[doc(hidden)]
 /// As [`seeds`], of the variable's text.
 ///
 /// # Errors

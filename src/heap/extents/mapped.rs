@@ -1,6 +1,7 @@
 //! How addresses become holes and gaps: what is mapped, and what is mapped elsewhere.
 
 use super::{Extent, Extents, FRESH, Id, NONE, State, StreamIndex};
+use crate::heap::Epoch;
 use crate::seeded::seeded;
 
 impl Extents {
@@ -58,6 +59,17 @@ impl Extents {
         self.unfile(id);
         self.get_mut(id).state = State::Stale;
         id
+    }
+
+    /// Turns the block `id`, whose memory is mapped elsewhere, into a stale extent with a history.
+    pub(crate) fn vacate(&mut self, id: Id, epoch: Epoch) {
+        let extent = self.get_mut(id);
+        extent.state = State::Stale;
+        extent.slot = epoch.stream;
+        extent.tick = epoch.tick;
+        self.taken_bytes -= self.get(id).bytes;
+        self.taken -= 1;
+        self.changes += 1;
     }
 
     /// Turns a retiring or a reserved extent into a gap and merges it with neighbouring gaps; gives the gap.

@@ -111,17 +111,17 @@ fn words(error: &std::io::Error) -> String {
     }
 }
 
-#[cfg(feature = "cli")]
+#[cfg(feature = "gzip")]
 fn gunzip<'a, R: Read + 'a>(file: Chain<Cursor<Vec<u8>>, R>) -> Result<Box<dyn Read + 'a>, String> {
     Ok(Box::new(flate2::read::MultiGzDecoder::new(file)))
 }
 
-#[cfg(not(feature = "cli"))]
+#[cfg(not(feature = "gzip"))]
 fn gunzip<'a, R: Read + 'a>(
     _file: Chain<Cursor<Vec<u8>>, R>,
 ) -> Result<Box<dyn Read + 'a>, String> {
     Err(
-        "the file is gzip, and warpool was built without its feature `cli`: gunzip it first"
+        "the file is gzip, and warpool was built without its feature `gzip`: gunzip it first"
             .to_owned(),
     )
 }

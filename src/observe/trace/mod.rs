@@ -59,6 +59,15 @@ pub struct Event {
 const _: () = assert!(size_of::<Event>() == 16, "a trace takes 16 bytes an event");
 
 /// A trace in memory. Every free in it frees a live block; blocks may be live at the end.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// let log = "Thread,Time,Action,Pointer,Size,Stream\n1,0,allocate,0x10,512,0\n";
+/// let trace = warpool::observe::Trace::read_from("log", log.as_bytes(), u64::MAX)?;
+/// assert_eq!(trace.peak_live_bytes, 512);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Trace {
@@ -79,6 +88,7 @@ impl Trace {
     ///
     /// # Errors
     /// What the writer said.
+    #[doc(hidden)]
     pub fn write_csv(&self, to: impl std::io::Write) -> std::io::Result<()> {
         let mut writer = TraceWriter::new(to)?;
         for event in &self.events {

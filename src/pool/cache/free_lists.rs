@@ -224,6 +224,12 @@ impl Cache {
         }
     }
 
+    /// Whether there may be blocks of more than [`BINS`] units.
+    #[inline]
+    pub(crate) fn may_have_large(&self) -> bool {
+        self.occupied[LARGE_WORDS.start] != 0
+    }
+
     /// Takes out all blocks of the bins that `words` of the bitmap are for.
     pub(crate) fn drain(&mut self, words: Range<usize>, mut give: impl FnMut(Cached)) {
         for word in words {

@@ -10,6 +10,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
+use super::free_lists::ALL_WORDS;
 use super::stream_cache::Lane;
 use crate::device::Addr;
 use crate::heap::Id;
@@ -128,7 +129,7 @@ impl Lane {
         let out = state.counters.blocks() + state.pending as i64;
         // Counts that others make from here on go to `outstanding`.
         drop(state);
-        self.drain(core);
+        self.drain(ALL_WORDS, core);
         self.drain_batches(core);
         if self.others.outstanding.retire(out) {
             self.end();

@@ -24,10 +24,11 @@
 //! a batch or in a stream cache that it comes to.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::free_lists::Cached;
+use super::free_lists::{ALL_WORDS, Cached, LARGE_WORDS};
 use super::stream_cache::Lane;
 use crate::device::Timeline;
 use crate::error::Result;
@@ -41,13 +42,17 @@ use crate::sync::{AtomicU64, Latch, latch};
 
 /// Blocks in a batch.
 const LEAST: usize = 8;
-pub(crate) const MOST: usize = 64;
+const MOST: usize = 64;
 
 /// Batches kept; of one more the oldest goes into the heap.
 const KEPT: usize = 16;
 
 /// Sizes missed last that are kept together.
 const WANTED: usize = 4;
+
+/// Blocks taken ahead at most, and their bytes.
+pub(super) const AHEAD: u64 = 32;
+pub(super) const AHEAD_BYTES: u64 = 2 << 20;
 
 /// Blocks whose records of the heap are fetched at once.
 const FETCHED: usize = 32;
@@ -152,11 +157,12 @@ impl Transfer {
         (true, oldest)
     }
 
-    /// The newest batch of `bytes`: whose work it waits for, up to which tick.
-    fn newest(&self, bytes: u64) -> Option<(Arc<Timeline>, u64)> {
+    /// The newest batch of `bytes` that another stream than `stream` freed: whose work it waits for, up
+    /// to which tick.
+    fn newest(&self, stream: StreamIndex, bytes: u64) -> Option<(Arc<Timeline>, u64)> {
         let state = latch(&self.state);
         let mut batches = state.batches.iter().rev();
-        let newest = batches.find(|batch| batch.bytes == bytes)?;
+        let newest = batches.find(|batch| batch.bytes == bytes && batch.stream != stream)?;
         Some((Arc::clone(&newest.timeline), newest.tick))
     }
 
@@ -251,9 +257,13 @@ impl Lane {
         let transfer = &self.shared.transfer;
         // Of the own stream nothing has to be waited for.
         let is_own = lanes.iter().all(|lane| lane.slot == self.slot);
-        let mut newest = if is_own { None } else { transfer.newest(bytes) };
+        let mut newest = if is_own {
+            None
+        } else {
+            transfer.newest(self.slot, bytes)
+        };
         if newest.is_none() && self.gather(lanes, bytes, core) && !is_own {
-            newest = transfer.newest(bytes);
+            newest = transfer.newest(self.slot, bytes);
         }
         let mut waited = false;
         if let Some((theirs, tick)) = newest {
@@ -298,32 +308,72 @@ impl Lane {
         })
     }
 
-    /// Empties the cache into the heap; true if there was anything.
-    pub(crate) fn drain(&self, core: &mut Core) -> bool {
-        self.drain_into(core, false)
+    /// Moves blocks that the lane's stream runs behind into the cache, as far as there is room.
+    pub(crate) fn keep_blocks(&self, blocks: &mut Vec<Cached>) {
+        let tick = self.open_tick();
+        let mut state = latch(&self.own.state);
+        while let Some(block) = blocks.pop_if(|block| self.has_room(&state, block.bytes)) {
+            state.cache.push(Cached { tick, ..block });
+        }
     }
 
-    /// Empties the cache's large blocks into the heap.
+    /// Moves up to as many blocks of `bytes` as a batch has out of the cache; none of fewer than
+    /// `least`.
+    pub(crate) fn give_blocks(&self, bytes: u64, least: usize, blocks: &mut Vec<Cached>) {
+        let mut state = latch(&self.own.state);
+        state.cache.pop_many(bytes, MOST, blocks);
+        if blocks.len() < least {
+            blocks.drain(..).rev().for_each(|it| state.cache.push(it));
+        }
+    }
+
+    /// Empties the bins that `words` of the cache's bitmap are for into the heap; true if there was
+    /// anything.
     ///
-    /// A large block that only the cache knows parts its neighbours, and what is asked for meanwhile
-    /// goes where it keeps them apart: with such blocks left in the cache, training in 260 MiB reserved
-    /// 1.016 to 1.058 times its peak, with this 1.008 to 1.016.
-    pub(crate) fn drain_large(&self, core: &mut Core) {
-        self.drain_into(core, true);
-    }
-
     /// The latch is held while blocks change hands, not while the heap merges them. Nobody misses them
     /// meanwhile: who looks for memory does so under the heap's lock.
-    fn drain_into(&self, core: &mut Core, large: bool) -> bool {
+    pub(crate) fn drain(&self, words: Range<usize>, core: &mut Core) -> bool {
         let mut blocks = std::mem::take(&mut core.on_the_way);
-        self.give_all(large, &mut blocks);
-        if large && seeded!("large-blocks-forget-their-histories") {
+        let forgets = seeded!("large-blocks-forget-their-histories") && words == LARGE_WORDS;
+        (latch(&self.own.state).cache).drain(words, |block| blocks.push(block));
+        if forgets {
             blocks.iter_mut().for_each(|block| block.tick = 0);
         }
         let any = !blocks.is_empty();
         core.give_all(self.slot, &mut blocks);
         core.on_the_way = blocks;
         any
+    }
+
+    /// Takes more blocks of the size of the one granted from the hole behind it, or from its slab, into the
+    /// cache: at most as many as were missed in a row, and what is ready.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn take_more(&self, grant: Grant, bytes: u64, in_a_row: u64, core: &mut Core) {
+        let most = in_a_row.min(AHEAD).min(AHEAD_BYTES / bytes);
+        if most == 0 || most * bytes > self.cache_bytes {
+            return;
+        }
+        self.shared.transfer.want(bytes);
+        if latch(&self.own.state).cache.has(bytes) {
+            return;
+        }
+        let mut taken = std::mem::take(&mut core.on_the_way);
+        if is_slot(bytes) {
+            core.take_slots(grant, self.slot, most, &mut taken);
+        } else {
+            core.take_behind(grant.id, bytes, self.slot, most, &mut taken);
+        }
+        // Ready for this stream, which is not yet ready for others.
+        let tick = self.open_tick();
+        for block in &mut taken {
+            core.active.add(bytes);
+            block.tick = tick;
+        }
+        taken.reverse();
+        self.keep_blocks(&mut taken);
+        core.give_all(self.slot, &mut taken);
+        core.on_the_way = taken;
     }
 
     /// Gives the heap the batches that the lane's stream freed.
@@ -339,7 +389,7 @@ impl Shared {
         let mut any = false;
         let batches = self.transfer.take_all(None, || {
             for lane in lanes {
-                any |= lane.drain(core);
+                any |= lane.drain(ALL_WORDS, core);
             }
         });
         any |= !batches.is_empty();
@@ -351,7 +401,7 @@ impl Shared {
     pub(crate) fn each_cached(&self, lanes: &[Arc<Lane>], mut see: impl FnMut(&Cached)) {
         let state = latch(&self.transfer.state);
         for lane in lanes {
-            lane.each_cached(&mut see);
+            latch(&lane.own.state).cache.each(&mut see);
         }
         let blocks = state.batches.iter().flat_map(|batch| &batch.blocks);
         blocks.for_each(see);

@@ -1,12 +1,13 @@
 //! Which end of the arena a request goes to, and which of the holes that are ready it takes.
 
-use super::{GRANULES_BEFORE_ENDS, OTHERS, SMALL_PART, SMALLEST, Zone};
-use crate::error::Error;
+use super::{GRANULES_BEFORE_ENDS, OTHER_STREAMS, SMALL_PART, SMALLEST, Zone};
+use crate::error::{Error, Result};
 use crate::heap::UNIT;
-use crate::heap::{FRESH, StreamIndex};
+use crate::heap::{FRESH, Grant, StreamIndex};
 use crate::pool::PoolConfig;
 use crate::pool::config::HandleSize;
 use crate::pool::core::tests::{Made, core};
+use crate::pool::job::Job;
 
 /// Handles of a granule each, in a pool that has held enough to have two ends.
 fn made(granules: u64) -> (Made, u64) {
@@ -34,8 +35,17 @@ fn small_requests_go_to_the_high_end_of_a_pool_that_has_been_large() {
 
 /// Takes `bytes` from what is ready; gives the offset.
 fn take(made: &mut Made, bytes: u64) -> Option<u64> {
-    let grant = made.core.take_ready(made.slot, bytes).unwrap();
+    let mut grant = made.core.take_ready(made.slot, bytes, true);
+    if grant.is_none() {
+        grant = high(made, bytes).unwrap();
+    }
     grant.map(|grant| made.granted(grant))
+}
+
+/// Takes `bytes` in a handle that is mapped at the high end for it.
+fn high(made: &mut Made, bytes: u64) -> Result<Option<Grant>> {
+    let job = made.core.begin_high(made.slot, bytes);
+    made.run(job)
 }
 
 #[test]
@@ -57,7 +67,7 @@ fn a_small_request_brings_an_idle_handle_to_the_high_end_if_there_is_one() {
             "in what is left of a handle that is used"
         );
         // Where none of those will do.
-        let high = made.core.take_high(made.slot, UNIT).unwrap();
+        let high = high(&mut made, UNIT).unwrap();
         assert_eq!(high.is_some(), idle);
         assert_eq!(made.core.steps.steal, u64::from(idle));
         if let Some(grant) = high {
@@ -97,7 +107,7 @@ fn a_handle_goes_to_the_high_end_once_nobody_else_uses_it() {
         made.core.active.sub(granule);
         let tick = if done { 0 } else { made.core.open_tick(slot) };
         made.core.extents.give(id, slot, tick, |_| false);
-        let grant = made.core.take_high(made.slot, UNIT).unwrap();
+        let grant = high(&mut made, UNIT).unwrap();
         assert_eq!(grant.is_some(), said, "{own} {done}");
         assert_eq!(made.core.steps.steal, u64::from(said));
         assert_eq!(made.core.steps.waits, 0);
@@ -114,11 +124,9 @@ fn a_failure_at_the_high_end_that_is_no_want_of_memory_is_the_requests() {
     made.block(0, granule);
     made.core.config.limit = Some(8 * granule);
     made.core.peak_taken = 3 * granule;
-    let high = made.core.extents.gaps().last().unwrap();
-    let high = made.core.extents.get(high).start;
-    // There is a handle that the books know nothing of.
-    made.core.arena.create_at(high, granule).unwrap();
-    let refused = made.core.take_high(made.slot, UNIT);
+    let gap = made.core.extents.gaps().last().unwrap();
+    made.unknown_at(made.core.extents.get(gap).start);
+    let refused = high(&mut made, UNIT);
     assert!(matches!(refused, Err(Error::Invalid { .. })));
 }
 
@@ -129,7 +137,7 @@ fn a_small_request_maps_new_memory_at_the_high_end_within_the_slack() {
         made.block(0, 2 * granule);
         made.core.config.limit = Some(8 * granule);
         made.core.peak_taken = if allowed { 3 * granule } else { 0 };
-        let grant = made.core.take_high(made.slot, UNIT).unwrap();
+        let grant = high(&mut made, UNIT).unwrap();
         let grant = grant.map(|grant| made.granted(grant));
         assert_eq!(grant.is_some(), allowed);
         let reserved = made.core.arena.reserved() / granule;
@@ -224,7 +232,9 @@ fn a_miss_looks_at_all_other_streams_and_a_better_fit_at_a_few_of_many() {
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..2 * count {
             let some = others(&made, true);
-            assert!(some.len() <= OTHERS as usize && some.len() + 1 >= OTHERS as usize);
+            assert!(
+                some.len() <= OTHER_STREAMS as usize && some.len() + 1 >= OTHER_STREAMS as usize
+            );
             seen.extend(some);
             let id = made.block(0, UNIT);
             made.free(id);
@@ -301,8 +311,17 @@ fn a_large_request_takes_what_holes_of_several_streams_make_together() {
         }
         made.core.config.reuse.device_wait = waits;
         let bytes = 2 * part + if enough { 0 } else { UNIT };
-        let grant = made.core.take_merged(slot, bytes).unwrap();
         let taken = !small && enough && waits;
+        assert_eq!(made.core.is_merged_for(bytes), taken);
+        let mut grant = None;
+        if taken {
+            assert!(made.core.take_merged(slot, bytes).is_none());
+            let lacking = made.core.unify(slot);
+            let waits = made.core.waits_for(slot, lacking);
+            made.run(Some(Job::Ask(waits))).unwrap();
+            assert!(made.core.unify(slot).is_empty());
+            grant = made.core.take_merged(slot, bytes);
+        }
         assert_eq!(grant.map(|grant| made.granted(grant)), taken.then_some(0));
         let steps = &made.core.steps;
         assert_eq!(

@@ -1,9 +1,22 @@
 //! How large handles are, how far a pool grows, and growths under way.
 
-use super::{Core, HANDLES_A_STRETCH, HANDLES_AIMED_AT, HandleSize, LARGEST_HANDLE};
+use super::{Core, HANDLES_A_STRETCH, HANDLES_AIMED_AT, HandleSize, LARGEST_HANDLE, piece};
 use crate::heap::State;
 use crate::pool::PoolConfig;
 use crate::pool::core::tests::{Made, all_of_a_device, core};
+use crate::pool::job::Job;
+use crate::pool::mapping::Terms;
+use crate::pool::release::tests::trim;
+
+const TERMS: Terms = Terms {
+    pending: true,
+    fill_gaps: true,
+    refused: false,
+};
+
+fn begin(made: &mut Made, bytes: u64) -> Option<Job> {
+    made.core.begin_growth(made.slot, bytes, TERMS)
+}
 
 /// The largest power of two of granules within `most` bytes, one at least.
 fn power(most: u64, granule: u64) -> u64 {
@@ -16,7 +29,9 @@ fn power(most: u64, granule: u64) -> u64 {
 
 fn of(core: &Core, granules: u64, stretch: u64) -> u64 {
     let granule = core.arena.granule();
-    core.frame_bytes(granules * granule, stretch * granule)
+    let left = granules * granule;
+    let largest = core.largest_handle(left, stretch * granule);
+    piece(left, largest, granule)
 }
 
 #[test]
@@ -88,28 +103,25 @@ fn growths_under_way_stay_within_the_limit_together_and_end_in_any_order() {
     let config = PoolConfig::default().handles(HandleSize::Granule);
     for first_ends_first in [true, false] {
         let mut made = core(config.clone(), 0);
-        let (slot, device) = (made.slot, made.device());
-        let core = &mut made.core;
-        let granule = core.arena.granule();
-        core.config.limit = Some(5 * granule);
-        let one = core.begin_growth(slot, 3 * granule).unwrap().unwrap();
-        core.check().unwrap();
-        assert!(core.begin_growth(slot, 3 * granule).unwrap().is_none());
-        let other = core.begin_growth(slot, 2 * granule).unwrap().unwrap();
-        core.check().unwrap();
-        assert_eq!((core.room(), core.arena.reserved()), (0, 0));
-        let (made_one, made_other) = (one.make(&device), other.make(&device));
-        let mut ends = [(one, made_one, 3), (other, made_other, 2)];
+        let granule = made.core.arena.granule();
+        made.core.config.limit = Some(5 * granule);
+        let one = begin(&mut made, 3 * granule).unwrap();
+        made.core.check().unwrap();
+        assert!(begin(&mut made, 3 * granule).is_none());
+        let other = begin(&mut made, 2 * granule).unwrap();
+        made.core.check().unwrap();
+        assert_eq!((made.core.room(), made.core.arena.reserved()), (0, 0));
+        let mut ends = [(one.run(), 3), (other.run(), 2)];
         if !first_ends_first {
             ends.reverse();
         }
-        for (growth, grown, granules) in ends {
-            let grant = core.end_growth(growth, grown).unwrap().unwrap();
-            assert_eq!(core.extents.get(grant.id).bytes, granules * granule);
-            core.active.add(granules * granule);
-            core.check().unwrap();
+        for (outcome, granules) in ends {
+            let grant = made.core.end(outcome).unwrap().unwrap();
+            assert_eq!(made.core.extents.get(grant.id).bytes, granules * granule);
+            made.granted(grant);
         }
-        assert_eq!((core.room(), core.arena.reserved()), (0, 5 * granule));
+        let reserved = made.core.arena.reserved();
+        assert_eq!((made.core.room(), reserved), (0, 5 * granule));
     }
 }
 
@@ -119,40 +131,165 @@ fn a_growth_takes_the_free_memory_it_leans_on_and_nobody_else_gets_it_meanwhile(
         .handles(HandleSize::Granule)
         .slack(1.0);
     let mut made = core(config, 3);
-    let (slot, device) = (made.slot, made.device());
     let granule = made.core.arena.granule();
-    let block = made.block(0, 2 * granule);
-    let core = &mut made.core;
-    let growth = core.begin_growth(slot, 3 * granule).unwrap().unwrap();
-    core.check().unwrap();
-    assert_eq!(core.extents.hole_bytes(), 0, "the third handle is held");
-    assert_eq!(core.under_way.held, granule);
-    let grown = growth.make(&device);
-    let grant = core.end_growth(growth, grown).unwrap().unwrap();
-    assert_eq!(grant.offset, 2 * granule);
-    core.active.add(3 * granule);
-    core.check().unwrap();
-    assert_eq!(core.arena.reserved(), 5 * granule);
-    assert_eq!(core.under_way.held, 0);
-    let _ = block;
+    made.block(0, 2 * granule);
+    let growth = begin(&mut made, 3 * granule).unwrap();
+    made.core.check().unwrap();
+    let free = made.core.extents.hole_bytes();
+    assert_eq!(free, 0, "the third handle is held");
+    assert_eq!(made.core.under_way.held(), granule);
+    assert_eq!(made.core.live(), 2 * granule, "what is held is no block");
+    let grant = made.run(Some(growth)).unwrap().unwrap();
+    assert_eq!(made.granted(grant), 2 * granule);
+    assert_eq!(made.core.arena.reserved(), 5 * granule);
+    assert_eq!(made.core.under_way.held(), 0);
 }
 
 #[test]
 fn of_a_growth_that_the_device_cannot_make_what_there_was_is_free_memory() {
     let config = PoolConfig::default().handles(HandleSize::Granule);
     let mut made = all_of_a_device(config, 3);
-    let (slot, device) = (made.slot, made.device());
-    let core = &mut made.core;
-    let granule = core.arena.granule();
-    core.trim(0).unwrap();
-    let growth = core.begin_growth(slot, 4 * granule).unwrap().unwrap();
-    let grown = growth.make(&device);
-    assert!(core.end_growth(growth, grown).unwrap().is_none());
-    core.check().unwrap();
-    let free: Vec<u64> = (core.extents.iter())
+    let granule = made.core.arena.granule();
+    trim(&mut made, 0);
+    let growth = begin(&mut made, 4 * granule);
+    assert!(made.run(growth).unwrap().is_none());
+    made.core.check().unwrap();
+    let free: Vec<u64> = (made.core.extents.iter())
         .filter(|(_, extent)| extent.state == State::Free)
         .map(|(_, extent)| extent.bytes)
         .collect();
     assert_eq!(free, [3 * granule]);
-    assert_eq!(core.under_way.to_map, 0);
+    assert_eq!(made.core.under_way.to_create, 0);
+}
+
+/// Six handles of which every other one is free, and no more may be made.
+fn every_other(limit: u64) -> (Made, u64) {
+    let config = PoolConfig::default()
+        .handles(HandleSize::Granule)
+        .slack(0.0);
+    let mut made = core(config, 6);
+    let granule = made.core.arena.granule();
+    made.core.config.limit = Some(limit * granule);
+    for at in [0, 2, 4] {
+        made.block(at * granule, granule);
+    }
+    (made, granule)
+}
+
+/// Begins to map idle handles, and new ones, for a request.
+fn begin_plan(made: &mut Made, bytes: u64) -> Option<Job> {
+    let plan = made.core.plan(made.slot, bytes, TERMS)?;
+    if plan.lacking > 0 {
+        return None;
+    }
+    (made.core).begin_mapping(made.slot, plan.placement, &plan.idle)
+}
+
+fn books(made: &Made) -> (u64, u64, u64, usize) {
+    let core = &made.core;
+    let hole_bytes = core.extents.hole_bytes();
+    (
+        hole_bytes,
+        core.live(),
+        core.arena.reserved(),
+        core.retiring.len(),
+    )
+}
+
+#[test]
+fn idle_handles_under_way_are_nobody_elses_and_two_mappings_end_in_any_order() {
+    for first_ends_first in [true, false] {
+        let (mut made, granule) = every_other(7);
+        // The last free handle lies before the gap: one of the others is mapped behind it.
+        let one = begin_plan(&mut made, 2 * granule).unwrap();
+        made.core.check().unwrap();
+        assert_eq!(books(&made), (granule, 3 * granule, 6 * granule, 0));
+        // The other and a new one.
+        let other = begin_plan(&mut made, 2 * granule).unwrap();
+        made.core.check().unwrap();
+        assert_eq!(books(&made), (0, 3 * granule, 6 * granule, 0));
+        assert_eq!(made.core.room(), 0, "what is promised counts");
+        assert!(begin_plan(&mut made, granule).is_none());
+        let mut ends = [one.run(), other.run()];
+        if !first_ends_first {
+            ends.reverse();
+        }
+        for outcome in ends {
+            let grant = made.core.end(outcome).unwrap().unwrap();
+            assert_eq!(made.core.extents.get(grant.id).bytes, 2 * granule);
+            made.granted(grant);
+        }
+        assert_eq!(books(&made), (0, 7 * granule, 7 * granule, 2));
+        assert_eq!(made.core.peak_taken, 7 * granule);
+        assert_eq!(made.core.steps.steal, 2);
+    }
+}
+
+#[test]
+fn what_a_mapping_could_not_map_is_as_it_was_and_what_it_mapped_is_free() {
+    // Where the first, second and third handle would go there is one already.
+    for refused in 0..3 {
+        let (mut made, granule) = every_other(8);
+        let before = books(&made);
+        let job = begin_plan(&mut made, 4 * granule).unwrap();
+        made.unknown_at((6 + refused) * granule);
+        let failed = made.run(Some(job));
+        assert!(failed.is_err(), "{refused}");
+        made.core.check().unwrap();
+        let moved = refused.min(2);
+        let after = books(&made);
+        assert_eq!((after.0, after.1, after.2), (before.0, before.1, before.2));
+        assert_eq!(after.3 as u64, moved, "old places of those mapped");
+        assert_eq!(
+            made.core.under_way.held() + made.core.under_way.to_create,
+            0
+        );
+        assert_eq!(made.core.room(), 2 * granule);
+        for at in 0..moved {
+            assert_eq!(made.at((6 + at) * granule).state, State::Free, "{refused}");
+        }
+        assert_eq!(made.at((6 + refused) * granule).state, State::Unmapped);
+    }
+}
+
+#[test]
+fn a_trim_and_a_mapping_under_way_at_once_have_each_their_own() {
+    for trim_ends_first in [true, false] {
+        let (mut made, granule) = every_other(6);
+        let mapping = begin_plan(&mut made, 2 * granule).unwrap();
+        let trim = made.core.begin_trim(0).unwrap();
+        made.core.check().unwrap();
+        assert_eq!(books(&made).0, 0, "all that was free is held");
+        assert!(made.core.begin_trim(0).is_none());
+        let mut ends = [trim.run(), mapping.run()];
+        if !trim_ends_first {
+            ends.reverse();
+        }
+        for outcome in ends {
+            if let Some(grant) = made.core.end(outcome).unwrap() {
+                made.granted(grant);
+            }
+            made.core.check().unwrap();
+        }
+        let (free, live, reserved, _) = books(&made);
+        assert_eq!((free, live, reserved), (0, 5 * granule, 5 * granule));
+        assert_eq!(made.core.room(), granule);
+    }
+}
+
+#[test]
+fn the_number_of_a_stream_whose_memory_is_held_is_given_to_no_other() {
+    let (mut made, granule) = every_other(6);
+    let (gone, held) = made.stream();
+    let id = made.block(granule, granule);
+    made.core.active.sub(granule);
+    let tick = made.core.open_tick(gone);
+    made.core.extents.give(id, gone, tick, |_| false);
+    let job = made.core.begin_trim(0).unwrap();
+    drop(held);
+    let (next, _held) = made.stream();
+    assert_ne!(next, gone);
+    made.run(Some(job)).unwrap();
+    let (again, _held) = made.stream();
+    assert_eq!(again, gone);
 }

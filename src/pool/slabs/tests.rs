@@ -49,7 +49,7 @@ impl Made {
         let hole = core.extents.seek(core.extents.first(), start);
         let id = (core.extents).take_window(hole, start, slots * bytes, self.slot);
         let block = Grant { id, offset: start };
-        let grant = core.make_slab(self.slot, block, bytes, slots).unwrap();
+        let grant = core.make_slab(self.slot, block, bytes, slots);
         if grant.is_some() {
             core.active.add(bytes);
         }
@@ -282,7 +282,7 @@ fn a_slot_taken_counts_as_the_step_that_found_it() {
         (5, other, true, (2, 2, 1)),
         (6, slot, true, (2, 2, 2)),
     ] {
-        core.count_slot(slot, 48, Epoch::new(of, 0), pending);
+        core.count_taken(slot, 48, Epoch::new(of, 0), pending);
         let now = steps(&core);
         let since = (now.0 - before.0, now.1 - before.1, now.2 - before.2);
         assert_eq!(since, said, "{at}");
@@ -331,13 +331,17 @@ fn a_slot_that_another_stream_uses_is_found_only_behind_a_wait() {
     let (other, held) = made.stream();
     made.slab(0, 64, 16).unwrap();
     let (mine, core) = (made.slot, &mut made.core);
-    assert!(core.find_slot(other, 64, false).unwrap().is_none());
-    let found = core.find_slot(other, 64, true).unwrap();
+    let ready = |core: &mut Core, stream| {
+        let found = core.look_for_slot(stream, 64, false)?;
+        Some(core.take_slot(stream, 64, found, false))
+    };
+    assert!(ready(core, other).is_none());
+    let found = core.take_slot_waiting(other, 64).unwrap();
     assert!(found.is_some());
     assert_eq!((core.steps.stream_wait, core.steps.waits), (1, 1));
     // The one wait is for all of them.
-    assert!(core.find_slot(other, 64, false).unwrap().is_some());
-    assert!(core.find_slot(mine, 64, false).unwrap().is_some());
+    assert!(ready(core, other).is_some());
+    assert!(ready(core, mine).is_some());
     assert_eq!(core.steps.waits, 1);
     drop(held);
 }

@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::snapshot::{Piece, PieceState};
-use crate::device::{Addr, Stream, lock};
+use crate::device::{Addr, Stream, lock, stream_words};
 use crate::error::{Bytes, Result};
 use crate::pool::shared::Shared;
 use crate::pool::{Block, Pool};
@@ -35,6 +35,21 @@ pub struct TagScope {
 }
 
 /// Tags what the calling thread allocates from pools that track, for as long as the answer lives.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # let device = warpool::Device::host()?;
+/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// let pool = warpool::Pool::new(&device, warpool::PoolConfig::default().track(true))?;
+/// let scope = warpool::pool::tag_scope("optimizer");
+/// let moments = pool.alloc_zeroed::<f32>(&stream, 1000)?;
+/// drop(scope);
+/// assert_eq!(pool.leak_report().blocks[0].tag, Some("optimizer"));
+/// # drop(moments);
+/// # Ok(())
+/// # }
+/// ```
 pub fn tag_scope(tag: &'static str) -> TagScope {
     TagScope {
         before: TAG.replace(tag),
@@ -56,6 +71,7 @@ impl fmt::Debug for TagScope {
 
 /// One live block, as [`Pool::leak_report`] names it.
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LiveBlock {
     /// Address of the first byte.
@@ -64,17 +80,36 @@ pub struct LiveBlock {
     pub bytes: u64,
     /// The [`id`](Stream::id) of the stream the block was allocated on.
     pub stream: u64,
+    /// The name of that stream, if it has one.
+    pub stream_name: Option<String>,
     /// The tag; `None` where the pool does not track.
     pub tag: Option<&'static str>,
     /// Where the block was allocated, if [`PoolConfig::backtraces`](crate::PoolConfig::backtraces)
     /// asked for it.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "as_text"))]
     pub backtrace: Option<Arc<Backtrace>>,
+}
+
+/// A backtrace as it is printed.
+#[cfg(feature = "serde")]
+fn as_text<S: serde::Serializer>(
+    backtrace: &Option<Arc<Backtrace>>,
+    to: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    serde::Serialize::serialize(&backtrace.as_ref().map(ToString::to_string), to)
+}
+
+impl LiveBlock {
+    fn stream_words(&self) -> String {
+        stream_words(self.stream, self.stream_name.as_deref())
+    }
 }
 
 /// The live blocks of a pool, most bytes first.
 ///
 /// `Display` prints a line a block; `{:.10}` prints the ten largest and how many follow.
 #[derive(Debug, Clone, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LeakReport {
     /// The blocks, most bytes first.
@@ -101,7 +136,7 @@ impl LeakReport {
         for block in &self.blocks {
             let name = block
                 .tag
-                .map_or_else(|| format!("stream {}", block.stream), str::to_owned);
+                .map_or_else(|| block.stream_words(), str::to_owned);
             let sum = sums.entry(name).or_default();
             *sum = (sum.0 + block.bytes, sum.1 + 1);
         }
@@ -122,8 +157,10 @@ impl fmt::Display for LeakReport {
         for block in &self.blocks[..shown] {
             write!(
                 f,
-                "\n  {:#x}: {} bytes on stream {}",
-                block.addr, block.bytes, block.stream
+                "\n  {:#x}: {} bytes on {}",
+                block.addr,
+                block.bytes,
+                block.stream_words()
             )?;
             if let Some(tag) = block.tag {
                 write!(f, ", {tag}")?;
@@ -166,6 +203,7 @@ impl Tracker {
             addr: block.addr(),
             bytes: block.bytes(),
             stream: block.stream_id(),
+            stream_name: None,
             tag: Some(TAG.get()),
             backtrace: self
                 .backtraces
@@ -216,7 +254,12 @@ impl Shared {
     /// See [`Pool::leak_report`].
     pub(crate) fn leak_report(&self) -> LeakReport {
         if let Some(tracker) = &self.tracker {
-            let blocks = lock(&tracker.entries).live.values().cloned().collect();
+            let mut blocks: Vec<LiveBlock> =
+                lock(&tracker.entries).live.values().cloned().collect();
+            let names = self.device.stream_names();
+            for block in &mut blocks {
+                block.stream_name = names.get(&block.stream).map(ToString::to_string);
+            }
             return LeakReport::new(blocks);
         }
         let pieces = self.snapshot().pieces.into_iter();
@@ -225,6 +268,7 @@ impl Shared {
             addr: piece.addr,
             bytes: piece.bytes,
             stream: piece.stream.unwrap_or(0),
+            stream_name: piece.stream_name,
             tag: piece.tag,
             backtrace: None,
         };
@@ -237,6 +281,19 @@ impl Pool {
     /// that tracks ([`PoolConfig::track`](crate::PoolConfig::track)) carry it. Without tracking the
     /// tag is ignored. For typed buffers and for code of others, see [`tag_scope`].
     ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let pool = warpool::Pool::new(&device, warpool::PoolConfig::default().track(true))?;
+    /// let block = pool.alloc_tagged(&stream, 1000, "batch")?;
+    /// assert_eq!(pool.leak_report().holders()[0].0, "batch");
+    /// # drop(block);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`Pool::alloc`].
     pub fn alloc_tagged(&self, stream: &Stream, bytes: u64, tag: &'static str) -> Result<Block> {
@@ -247,6 +304,19 @@ impl Pool {
     /// The live blocks. Under [`PoolConfig::track`](crate::PoolConfig::track) with their tags and
     /// places; else their addresses, bytes as rounded, and streams, from the pool's books, which
     /// are walked under its lock.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let block = pool.alloc(&stream, 1000)?;
+    /// println!("{:.10}", pool.leak_report()); // the ten largest
+    /// assert_eq!(pool.leak_report().blocks.len(), 1);
+    /// # drop(block);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn leak_report(&self) -> LeakReport {
         self.shared().leak_report()

@@ -18,6 +18,7 @@ pub use crate::heap::extent::SMALL_BYTES;
 /// Figures of bytes are in bytes. `current` is `allocated` less `freed`; read while other threads
 /// allocate, none is below 0, and each is as it was at some moment of the reading.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Counter {
     /// Now.
@@ -34,6 +35,7 @@ pub struct Counter {
 
 /// How often each step of the ladder served a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Steps {
     /// A hole of the requesting stream, or one that no stream had used.
@@ -61,6 +63,7 @@ pub struct Steps {
 /// A block is small or large by its bytes as rounded, see [`SMALL_BYTES`]. A block resized from one
 /// class into the other counts as freed in the one and allocated in the other.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct BlockStats {
     /// Live blocks.
@@ -74,6 +77,7 @@ pub struct BlockStats {
 /// A pool's figures of one size class. See [`PoolStats`] for each; small and large add up to the
 /// pool's, but for peaks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct ClassStats {
     /// Live blocks of the class.
@@ -109,6 +113,7 @@ pub struct ClassStats {
 ///
 /// `Display` prints a table.
 #[derive(Debug, Clone, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct PoolStats {
     /// Live blocks; `allocated` and `freed` are the numbers of allocations and frees.
@@ -168,11 +173,14 @@ pub struct PoolStats {
 ///
 /// A block counts with the stream it was allocated on, also when it is freed in the order of
 /// another; then its memory is free on that other, and counts there while it is in its cache.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct StreamStats {
     /// The stream's [`id`](crate::Stream::id).
     pub stream: u64,
+    /// Its name, if it has one.
+    pub stream_name: Option<String>,
     /// Live blocks; `allocated` and `freed` are the numbers of allocations and frees.
     pub blocks: Counter,
     /// Bytes in live blocks, as rounded by the pool.

@@ -93,6 +93,7 @@ impl Entry {
         let [small, large, all] = self.now.stats(self.peaks);
         StreamStats {
             stream: self.uid,
+            stream_name: None,
             blocks: all.blocks,
             allocated: all.allocated,
             requested: all.requested,
@@ -245,11 +246,15 @@ impl Gauges {
 impl Shared {
     /// See [`Pool::stats`](crate::Pool::stats).
     pub(crate) fn stats(&self) -> PoolStats {
+        let names = self.device.stream_names();
         let (blocks, streams) = {
             let mut books = lock(&self.counts.0);
             let totals = books.read();
             let counted = books.streams.iter().filter(|entry| entry.is_counted());
-            let streams: Vec<StreamStats> = counted.map(Entry::stats).collect();
+            let mut streams: Vec<StreamStats> = counted.map(Entry::stats).collect();
+            for stream in &mut streams {
+                stream.stream_name = names.get(&stream.stream).map(ToString::to_string);
+            }
             (totals.stats(books.peaks), streams)
         };
         let mut core = self.core.lock();

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-use crate::device::Addr;
+use crate::device::{Addr, stream_words};
 use crate::error::Bytes;
 use crate::heap::slab::SlotSeen;
 use crate::heap::{Extent, State, StreamIndex};
@@ -16,6 +16,11 @@ const GRAPH: &str = "graph memory";
 
 /// What a piece of the pool's memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "lowercase")
+)]
 #[non_exhaustive]
 pub enum PieceState {
     /// A live block, or memory that a graph keeps.
@@ -34,6 +39,7 @@ pub enum PieceState {
 impl PieceState {
     /// The state in one word.
     #[must_use]
+    #[doc(hidden)]
     pub fn word(self) -> &'static str {
         match self {
             Self::Live => "live",
@@ -47,6 +53,7 @@ impl PieceState {
 
 /// A piece of the pool's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Piece {
     /// Address of the first byte.
@@ -58,6 +65,8 @@ pub struct Piece {
     /// The [`id`](crate::Stream::id) of the stream it was allocated on or, if it is free, freed on;
     /// `None` for memory that no stream has used.
     pub stream: Option<u64>,
+    /// The name of that stream, if it has one.
+    pub stream_name: Option<String>,
     /// The tag of a live block, in a pool that tracks.
     pub tag: Option<&'static str>,
     /// Whether compaction may move it.
@@ -68,6 +77,7 @@ pub struct Piece {
 ///
 /// `Display` prints a line a piece.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Snapshot {
     /// The pieces, by address.
@@ -102,7 +112,7 @@ impl Snapshot {
     }
 
     /// The snapshot as JSON: `{"reserved": .., "pieces": [{"addr": .., "bytes": .., "state": ..,
-    /// "stream": .., "tag": .., "movable": ..}, ..]}`, bytes and addresses as numbers.
+    /// "stream": .., "stream_name": .., "tag": .., "movable": ..}, ..]}`, bytes and addresses as numbers.
     #[cfg(feature = "cli")]
     #[must_use]
     pub fn to_json(&self) -> String {
@@ -119,6 +129,7 @@ impl Piece {
             "bytes": self.bytes,
             "state": self.state.word(),
             "stream": self.stream,
+            "stream_name": self.stream_name,
             "tag": self.tag,
             "movable": self.movable,
         })
@@ -133,7 +144,11 @@ impl fmt::Display for Snapshot {
             let word = piece.state.word();
             write!(f, "\n  {:#x}: {} bytes {word}", piece.addr, piece.bytes)?;
             if let Some(stream) = piece.stream {
-                write!(f, ", stream {stream}")?;
+                write!(
+                    f,
+                    ", {}",
+                    stream_words(stream, piece.stream_name.as_deref())
+                )?;
             }
             if let Some(tag) = piece.tag {
                 write!(f, ", {tag}")?;
@@ -162,6 +177,7 @@ impl Shared {
             }
             None => HashMap::new(),
         };
+        let (homes, names) = (self.homes(), self.device.stream_names());
         let lanes = self.all_lanes();
         let core = self.core.lock();
         let mut cached = HashSet::new();
@@ -173,13 +189,19 @@ impl Shared {
                 state => state,
             };
             let stream = core.streams[stream as usize].as_ref();
+            let live = state == PieceState::Live;
+            let home = homes.get(&addr).copied().filter(|_| live);
+            let stream = home.or(stream.map(|state| state.timeline.uid));
             let tag = tags.get(&addr).copied();
             Piece {
                 addr,
                 bytes,
                 state,
-                stream: stream.map(|state| state.timeline.uid),
-                tag: tag.filter(|_| state == PieceState::Live),
+                stream,
+                stream_name: stream
+                    .and_then(|id| names.get(&id))
+                    .map(ToString::to_string),
+                tag: tag.filter(|_| live),
                 movable: false,
             }
         };
@@ -225,6 +247,20 @@ impl Pool {
     /// Every mapped byte of the pool: blocks and holes with address, size, state, stream and, under
     /// [`PoolConfig::track`](crate::PoolConfig::track), tag. For a person who asks why memory is
     /// not free; walks everything under the pool's lock.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// use warpool::pool::PieceState;
+    ///
+    /// let block = pool.alloc(&stream, 1 << 20)?;
+    /// assert_eq!(pool.snapshot().bytes(PieceState::Live), 1 << 20);
+    /// # drop(block);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[doc(alias = "memory_snapshot")]
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {

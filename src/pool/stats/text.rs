@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::{Counter, PoolStats, StreamStats};
+use crate::device::stream_words;
 use crate::error::Bytes;
 
 /// A figure: its name, whether it counts bytes, and what there is in all, in small and in large blocks.
@@ -82,7 +83,11 @@ impl fmt::Display for PoolStats {
 impl fmt::Display for StreamStats {
     /// A table of what has a history, and what is in the stream's cache.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_rows(f, &format!("stream {}", self.stream), &self.rows())?;
+        write_rows(
+            f,
+            &stream_words(self.stream, self.stream_name.as_deref()),
+            &self.rows(),
+        )?;
         let cached = Bytes(self.cached_bytes).to_string();
         write!(f, "\n  {:22}{cached:>13}", "cached")
     }
@@ -120,6 +125,7 @@ mod json {
         fn json(&self) -> Value {
             let mut value = rows(&self.rows());
             value.insert("stream".into(), self.stream.into());
+            value.insert("stream_name".into(), self.stream_name.clone().into());
             value.insert("cached_bytes".into(), self.cached_bytes.into());
             value.into()
         }

@@ -212,7 +212,7 @@ impl World {
 
     fn of_stream(&self, uid: u64) -> StreamStats {
         let streams = &self.stats.streams;
-        *streams.iter().find(|of| of.stream == uid).unwrap()
+        streams.iter().find(|of| of.stream == uid).unwrap().clone()
     }
 
     /// Bytes of pieces of one class, or all, in some states.

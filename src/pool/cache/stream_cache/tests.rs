@@ -1,5 +1,6 @@
 //! What lanes take from each other and ahead, and as what it counts.
 
+use super::super::transfer::{AHEAD, AHEAD_BYTES};
 use super::*;
 use crate::device::{Device, Stream};
 use crate::pool::stats::Steps;
@@ -61,7 +62,7 @@ impl World {
 
 fn in_cache(lane: &Lane) -> usize {
     let mut count = 0;
-    lane.each_cached(|_| count += 1);
+    latch(&lane.own.state).cache.each(|_| count += 1);
     count
 }
 
@@ -233,11 +234,11 @@ fn without_device_waits_a_slab_of_several_streams_is_no_reason_for_one() {
 #[test]
 fn no_more_come_along_than_one_wait_is_for_nor_than_the_cache_may_hold() {
     let world = World::new(PoolConfig::default());
-    world.cached(MOST + 9);
+    world.cached(64 + 9);
     let had = in_cache(&world.lane(0));
     assert!(world.takes_over(&world.lane(1)).is_some());
     let (left, came) = (in_cache(&world.lane(0)), in_cache(&world.lane(1)));
-    assert_eq!((left, came), (had - MOST, MOST - 1));
+    assert_eq!((left, came), (had - 64, 64 - 1));
     let world = World::new(PoolConfig::default().cache_bytes(4 * BYTES));
     world.cached(4);
     world
@@ -283,4 +284,28 @@ fn blocks_are_taken_ahead_after_misses_in_a_row_as_many_as_a_cache_may_hold() {
             world.pool.check_invariants().unwrap();
         }
     }
+}
+
+#[test]
+fn what_was_taken_ahead_and_finds_no_room_is_free_behind_the_streams_work() {
+    let world = World::new(PoolConfig::default().cache_bytes(8 * BYTES));
+    let lane = world.lane(0);
+    drop(world.pool.alloc(&world.streams[0], 100 * BYTES).unwrap());
+    world.pool.shared().drain_all();
+    // Leaves room for two of the blocks taken ahead.
+    drop(world.pool.alloc(&world.streams[0], 6 * BYTES).unwrap());
+    let one = |_| world.pool.alloc(&world.streams[0], BYTES).unwrap();
+    let held: Vec<_> = (0..IN_A_ROW).map(one).collect();
+    assert_eq!(in_cache(&lane), 3);
+    let core = world.pool.shared().core.lock();
+    let holes = (core.extents.iter()).filter(|(_, it)| it.state == crate::heap::State::Free);
+    let of_stream: Vec<_> = holes.filter(|(_, it)| it.slot == lane.slot).collect();
+    assert!(!of_stream.is_empty());
+    assert!(
+        of_stream
+            .iter()
+            .all(|(_, hole)| hole.tick == lane.open_tick())
+    );
+    drop(core);
+    drop(held);
 }

@@ -84,9 +84,8 @@ fn figures_of_the_heap_are_those_a_walk_finds() {
         let mut split = [0; 2];
         for (id, hole) in core.extents.iter() {
             if hole.state == crate::heap::State::Free {
-                let (mut left, mut frames) = (u64::MAX, Vec::new());
-                core.idle_in(id, &mut left, &mut frames);
-                split[class(hole.bytes)] += hole.bytes - (u64::MAX - left);
+                let idle: u64 = core.idle_in(id).map(|frame| frame.bytes).sum();
+                split[class(hole.bytes)] += hole.bytes - idle;
             }
         }
         assert_eq!(stats.small.inactive_split.current, split[0]);

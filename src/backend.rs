@@ -1,0 +1,11 @@
+//! What a device is made of, for those who write one or wrap one.
+//!
+//! [`Device::from_backend`](crate::Device::from_backend) takes a [`Backend`], and
+//! [`Device::raw_backend`](crate::Device::raw_backend) gives that of a device out. An application needs
+//! neither.
+
+pub use crate::device::access::{Access, AccessKind, Note};
+pub use crate::device::backend::{
+    Addr, Backend, HandleCounts, Phys, RawEvent, RawGraph, RawStream,
+};
+pub use crate::device::launch::Launch;

@@ -1,0 +1,43 @@
+//! What a person calls the streams of a device, for reports.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{Device, lock};
+
+/// The name of compaction's own streams.
+pub(crate) const COMPACTION: &str = "compaction";
+/// The name of the streams that stand for those under capture.
+pub(crate) const CAPTURE: &str = "capture";
+
+/// Names by the [`id`](super::Stream::id) of the stream.
+pub(crate) type StreamNames = HashMap<u64, Arc<str>>;
+
+impl Device {
+    pub(super) fn name_stream(&self, stream: u64, name: &str) {
+        lock(&self.inner.names).insert(stream, name.into());
+    }
+
+    pub(super) fn forget_name(&self, stream: u64) {
+        lock(&self.inner.names).remove(&stream);
+    }
+
+    /// The names of all streams that have one.
+    pub(crate) fn stream_names(&self) -> StreamNames {
+        lock(&self.inner.names).clone()
+    }
+
+    /// The stream's name, if it has one.
+    pub(crate) fn stream_name(&self, stream: u64) -> Option<String> {
+        let names = lock(&self.inner.names);
+        names.get(&stream).map(|name| String::from(&**name))
+    }
+}
+
+/// The stream as reports have it: `stream 3`, or `stream 3 (loader)`.
+pub(crate) fn stream_words(stream: u64, name: Option<&str>) -> String {
+    match name {
+        Some(name) => format!("stream {stream} ({name})"),
+        None => format!("stream {stream}"),
+    }
+}

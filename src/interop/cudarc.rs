@@ -1,0 +1,536 @@
+//! cudarc's contexts, streams and memory.
+//!
+//! Everything here is safe: what cudarc owns is kept alive by what is made of it.
+//!
+//! - [`open`] and [`adopt`] take a context and a stream of cudarc's.
+//! - [`CudaBuf`] is a buffer of the pool that goes straight into cudarc's launches, copies and cuBLAS: a
+//!   `DevicePtr` and `DevicePtrMut`, as its parts are.
+//! - [`lend`] and [`lend_mut`] give cudarc's slices to this crate's operations, as views.
+//!
+//! The order is kept on both sides. A use of a [`CudaBuf`] makes its stream wait for what other streams do
+//! with the same bytes, and what comes next waits for it, whichever library it comes from. A stream that
+//! was not adopted is waited for on the host, before and after.
+//!
+//! # Kernel arguments
+//!
+//! cudarc does not show the stream of a launch to those who add arguments. So an argument names it:
+//! `launch.arg(&buffer.arg(&stream)?)`, or `arg_mut`; a part of a buffer has both too. Keep the answer in a
+//! variable until the launch is made.
+//!
+//! ```no_run
+//! use cudarc::driver::{CudaContext, CudaFunction, LaunchConfig, PushKernelArg};
+//! use warpool::interop::cudarc::{CudaBuf, adopt, open};
+//! use warpool::{Pool, PoolConfig};
+//!
+//! # fn saxpy(function: &CudaFunction) -> Result<(), Box<dyn std::error::Error>> {
+//! let context = CudaContext::new(0)?;
+//! let theirs = context.new_stream()?;
+//! let device = open(&context)?;
+//! let stream = adopt(&device, &theirs)?;
+//! let pool = Pool::new(&device, PoolConfig::default())?;
+//!
+//! let x = CudaBuf::new(pool.alloc_filled(&stream, 1000, 1.0f32)?, &theirs)?;
+//! let mut y = CudaBuf::new(pool.alloc_zeroed::<f32>(&stream, 1000)?, &theirs)?;
+//! theirs.memcpy_dtod(&x, &mut y)?; // as any slice of cudarc's
+//! let (from, to) = (x.arg(&stream)?, y.arg_mut(&stream)?);
+//! let mut launch = theirs.launch_builder(function);
+//! // SAFETY: the kernel takes two arrays and their length.
+//! unsafe { launch.arg(&from).arg(&to).arg(&1000).launch(LaunchConfig::for_num_elems(1000))? };
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Nothing of this may be used on a stream under capture: calls that can say so give an error, and
+//! cudarc's own get a null pointer and find the error in their context.
+
+use std::any::Any;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::RangeBounds;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use cudarc::driver::sys::{CUdeviceptr, CUresult};
+use cudarc::driver::{
+    CudaContext, CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, DriverError, LaunchArgs,
+    PushKernelArg, SyncOnDrop,
+};
+
+use super::cuda_async::context_of;
+use super::pending::{Pending, Span};
+use crate::device::{AccessLog, Addr, Device, DeviceKind, Place, RawStream, Stream, StreamCore};
+use crate::device::{note_behind, wait_before};
+use crate::driver::Driver;
+use crate::error::{Error, Result};
+use crate::pool::{PoolBuf, View, ViewMut};
+
+fn refused(call: &'static str, error: DriverError) -> Error {
+    Error::Driver {
+        call,
+        code: error.0 as i32,
+        words: error.to_string(),
+    }
+}
+
+/// The device of cudarc's context, in that context, which lives as long as the device and everything made
+/// from it.
+///
+/// # Errors
+/// As [`Device::cuda_current`]; what the driver said when the context was made current.
+pub fn open(context: &Arc<CudaContext>) -> Result<Device> {
+    let bound = context.bind_to_thread();
+    bound.map_err(|error| refused("cuCtxSetCurrent", error))?;
+    Device::cuda_current_of(Arc::clone(context) as _)
+}
+
+/// cudarc's stream, for use with this crate. It lives as long as the answer, its clones, and every block
+/// allocated on them. Adopting the same stream twice gives the same stream.
+///
+/// # Errors
+/// [`Error::Invalid`] if the stream is of another context than `device`; what the driver said.
+pub fn adopt(device: &Device, stream: &Arc<CudaStream>) -> Result<Stream> {
+    if device.info().kind != DeviceKind::Cuda {
+        let why = "a stream of cudarc's is a GPU's: open the device with interop::cudarc::open";
+        return Err(Error::invalid("device", why));
+    }
+    let ours = context_of(Driver::get()?, device)?;
+    if ours != stream.context().cu_ctx() as usize {
+        let why = "it is of another context than the device: open that with interop::cudarc::open";
+        return Err(Error::invalid("stream", why));
+    }
+    let bound = stream.context().bind_to_thread();
+    bound.map_err(|error| refused("cuCtxSetCurrent", error))?;
+    let owner: Arc<dyn Any + Send + Sync> = Arc::clone(stream) as _;
+    // SAFETY: the stream is of the device's context, which is current, and its owner is kept.
+    unsafe { device.adopt_owned(RawStream(stream.cu_stream() as u64), owner) }
+}
+
+/// cudarc's stream behind an adopted one.
+fn theirs(stream: &StreamCore) -> Result<&CudaStream> {
+    let owner = stream.owner.get().and_then(|owner| owner.downcast_ref());
+    let why = "it is not one that interop::cudarc::adopt took";
+    owner.ok_or_else(|| Error::invalid("stream", why))
+}
+
+/// A buffer of the pool that cudarc takes as a slice of its own. Its elements are read and written here
+/// by [`CudaBuf::view`] and [`CudaBuf::view_mut`].
+///
+/// Dropping it frees the memory as a [`PoolBuf`] is freed, behind what cudarc was given too.
+pub struct CudaBuf<T: Pod> {
+    buffer: PoolBuf<T>,
+    pending: Pending,
+    stream: Arc<CudaStream>,
+}
+
+impl<T: Pod> CudaBuf<T> {
+    /// The buffer, to be used through cudarc. `stream` is what cudarc is told when it asks for the
+    /// slice's own.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] unless the stream was adopted by the buffer's device.
+    pub fn new(buffer: PoolBuf<T>, stream: &Arc<CudaStream>) -> Result<Self> {
+        let raw = RawStream(stream.cu_stream() as u64);
+        if buffer.home().device.owned_stream(raw).is_none() {
+            let why = "it was not adopted by the buffer's device: interop::cudarc::adopt does that";
+            return Err(Error::invalid("stream", why));
+        }
+        Ok(Self {
+            buffer,
+            pending: Pending::default(),
+            stream: Arc::clone(stream),
+        })
+    }
+
+    fn span(&self, writes: bool) -> Span {
+        let to = (self.buffer.len() * size_of::<T>()) as u64;
+        Span {
+            from: 0,
+            to,
+            writes,
+        }
+    }
+
+    fn settle(&self, writes: bool) {
+        self.pending.settle(self.buffer.place(), self.span(writes));
+    }
+
+    /// The elements, to be read by this crate's operations.
+    #[must_use]
+    pub fn view(&self) -> View<'_, T> {
+        self.settle(false);
+        self.buffer.view()
+    }
+
+    /// The elements, to be written by this crate's operations.
+    #[must_use]
+    pub fn view_mut(&mut self) -> ViewMut<'_, T> {
+        self.settle(true);
+        self.buffer.view_mut()
+    }
+
+    /// All elements, for cudarc to read.
+    #[must_use]
+    pub fn part(&self) -> Part<'_, T> {
+        Part(Range::of(self))
+    }
+
+    /// All elements, for cudarc to write.
+    #[must_use]
+    pub fn part_mut(&mut self) -> PartMut<'_, T> {
+        PartMut(Range::of(self))
+    }
+
+    /// As [`Part::arg`], of all elements.
+    ///
+    /// # Errors
+    /// As [`Part::arg`].
+    pub fn arg(&self, stream: &Stream) -> Result<Arg<'_>> {
+        self.part().arg(stream)
+    }
+
+    /// As [`PartMut::arg`], of all elements.
+    ///
+    /// # Errors
+    /// As [`Part::arg`].
+    pub fn arg_mut(&mut self, stream: &Stream) -> Result<Arg<'_>> {
+        self.part_mut().arg(stream)
+    }
+
+    /// The buffer, with all its uses.
+    #[must_use]
+    pub fn into_inner(self) -> PoolBuf<T> {
+        self.settle(true);
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: each is read once, as `this` is not dropped.
+        unsafe {
+            drop(std::ptr::read(&raw const this.pending));
+            drop(std::ptr::read(&raw const this.stream));
+            std::ptr::read(&raw const this.buffer)
+        }
+    }
+}
+
+impl<T: Pod> Drop for CudaBuf<T> {
+    fn drop(&mut self) {
+        self.settle(true);
+    }
+}
+
+impl<T: Pod> fmt::Debug for CudaBuf<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CudaBuf({:?})", self.buffer)
+    }
+}
+
+/// Elements of a buffer.
+struct Range<'a, T: Pod> {
+    of: &'a CudaBuf<T>,
+    from: usize,
+    len: usize,
+}
+
+impl<T: Pod> Clone for Range<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T: Pod> Copy for Range<'_, T> {}
+
+impl<'a, T: Pod> Range<'a, T> {
+    fn of(buffer: &'a CudaBuf<T>) -> Self {
+        Self {
+            of: buffer,
+            from: 0,
+            len: buffer.buffer.len(),
+        }
+    }
+
+    fn addr(self) -> Addr {
+        self.of.buffer.addr() + (self.from * size_of::<T>()) as u64
+    }
+
+    fn slice(self, range: impl RangeBounds<usize>) -> Result<Self> {
+        let (from, to) = crate::pool::bounds(&range, self.len)?;
+        Ok(Self {
+            from: self.from + from,
+            len: to - from,
+            ..self
+        })
+    }
+
+    fn span(self, writes: bool) -> Span {
+        let size = size_of::<T>();
+        Span {
+            from: (self.from * size) as u64,
+            to: ((self.from + self.len) * size) as u64,
+            writes,
+        }
+    }
+
+    fn begin(self, stream: &Arc<StreamCore>, writes: bool) -> Result<()> {
+        let place = self.of.buffer.place();
+        self.of.pending.begin(place, stream, self.span(writes))
+    }
+
+    fn arg(self, stream: &Stream, writes: bool) -> Result<Arg<'a>> {
+        self.begin(stream.core(), writes)?;
+        Ok(Arg {
+            addr: self.addr(),
+            borrow: PhantomData,
+        })
+    }
+
+    /// The address, for work that cudarc is about to queue.
+    fn lend<'s>(self, stream: &'s CudaStream, writes: bool) -> (CUdeviceptr, SyncOnDrop<'s>) {
+        let raw = RawStream(stream.cu_stream() as u64);
+        let lent = match self.of.buffer.home().device.owned_stream(raw) {
+            Some(known) => self
+                .begin(&known, writes)
+                .map(|()| SyncOnDrop::Record(None)),
+            None => self.wait(writes).map(|()| SyncOnDrop::sync_stream(stream)),
+        };
+        match lent {
+            Ok(guard) => (self.addr(), guard),
+            Err(_) => {
+                // A null pointer faults where a race would not be seen.
+                let error = DriverError(CUresult::CUDA_ERROR_UNKNOWN);
+                stream.context().record_err::<()>(Err(error));
+                (0, SyncOnDrop::Record(None))
+            }
+        }
+    }
+
+    /// Waits on the host for all that a use has to run behind.
+    fn wait(self, writes: bool) -> Result<()> {
+        let (place, span) = (self.of.buffer.place(), self.span(writes));
+        self.of.pending.settle(place, span);
+        let home = self.of.buffer.home();
+        wait_before(
+            home,
+            place.offset(span.from).used(span.to - span.from, writes),
+        )?;
+        home.synchronize()
+    }
+}
+
+/// Elements of a [`CudaBuf`], for cudarc to read.
+#[derive(Clone, Copy)]
+pub struct Part<'a, T: Pod>(Range<'a, T>);
+
+/// Elements of a [`CudaBuf`], for cudarc to write.
+pub struct PartMut<'a, T: Pod>(Range<'a, T>);
+
+impl<'a, T: Pod> Part<'a, T> {
+    /// The elements of `range`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a range that is not within the part.
+    pub fn slice(self, range: impl RangeBounds<usize>) -> Result<Self> {
+        self.0.slice(range).map(Self)
+    }
+
+    /// The address as an argument of a kernel that reads the elements and is launched on `stream`, which
+    /// is made to wait for what it must.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a stream of another device, or under capture; what the driver said of a
+    /// wait.
+    pub fn arg(self, stream: &Stream) -> Result<Arg<'a>> {
+        self.0.arg(stream, false)
+    }
+}
+
+impl<'a, T: Pod> PartMut<'a, T> {
+    /// The elements of `range`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a range that is not within the part.
+    pub fn slice(self, range: impl RangeBounds<usize>) -> Result<Self> {
+        self.0.slice(range).map(Self)
+    }
+
+    /// The first `at` elements, and the others, for streams that do not wait for each other.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for more than there are.
+    pub fn split_at(self, at: usize) -> Result<(Self, Self)> {
+        Ok((Self(self.0.slice(..at)?), Self(self.0.slice(at..)?)))
+    }
+
+    /// As [`Part::arg`], for a kernel that writes.
+    ///
+    /// # Errors
+    /// As [`Part::arg`].
+    pub fn arg(self, stream: &Stream) -> Result<Arg<'a>> {
+        self.0.arg(stream, true)
+    }
+}
+
+macro_rules! slices {
+    ($($name:ty;)*) => {$(
+        impl<T: Pod> DeviceSlice<T> for $name {
+            fn len(&self) -> usize {
+                self.0.len
+            }
+
+            fn stream(&self) -> &Arc<CudaStream> {
+                &self.0.of.stream
+            }
+        }
+
+        impl<T: Pod> DevicePtr<T> for $name {
+            fn device_ptr<'s>(&'s self, stream: &'s CudaStream) -> (CUdeviceptr, SyncOnDrop<'s>) {
+                self.0.lend(stream, false)
+            }
+        }
+
+        impl<T: Pod> fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let Range { of, from, len } = self.0;
+                write!(f, "{from}..{} of {of:?}", from + len)
+            }
+        }
+    )*};
+}
+
+slices! {
+    Part<'_, T>;
+    PartMut<'_, T>;
+}
+
+impl<T: Pod> DevicePtrMut<T> for PartMut<'_, T> {
+    fn device_ptr_mut<'s>(&'s mut self, stream: &'s CudaStream) -> (CUdeviceptr, SyncOnDrop<'s>) {
+        self.0.lend(stream, true)
+    }
+}
+
+impl<T: Pod> DeviceSlice<T> for CudaBuf<T> {
+    fn len(&self) -> usize {
+        self.buffer.len()
+    }
+
+    fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+}
+
+impl<T: Pod> DevicePtr<T> for CudaBuf<T> {
+    fn device_ptr<'s>(&'s self, stream: &'s CudaStream) -> (CUdeviceptr, SyncOnDrop<'s>) {
+        Range::of(self).lend(stream, false)
+    }
+}
+
+impl<T: Pod> DevicePtrMut<T> for CudaBuf<T> {
+    fn device_ptr_mut<'s>(&'s mut self, stream: &'s CudaStream) -> (CUdeviceptr, SyncOnDrop<'s>) {
+        Range::of(self).lend(stream, true)
+    }
+}
+
+/// The address of elements as an argument of a kernel, see [`Part::arg`].
+#[derive(Debug)]
+#[must_use = "it is an argument of a launch"]
+pub struct Arg<'a> {
+    addr: CUdeviceptr,
+    borrow: PhantomData<&'a [u8]>,
+}
+
+// SAFETY: the argument is an address, as a kernel takes it, and is borrowed until the launch.
+unsafe impl<'a, 'b: 'a> PushKernelArg<&'b Arg<'_>> for LaunchArgs<'a> {
+    #[inline(always)]
+    fn arg(&mut self, arg: &'b Arg<'_>) -> &mut Self {
+        self.arg(&arg.addr)
+    }
+}
+
+/// Memory of cudarc's while it is lent. Its drop makes the stream that it came by wait for all uses.
+struct Lent {
+    log: AccessLog,
+    stream: Arc<StreamCore>,
+    bytes: u64,
+}
+
+impl Lent {
+    /// `bytes` that `stream` may use now.
+    fn new(stream: &Stream, bytes: u64) -> Self {
+        let stream = Arc::clone(stream.core());
+        let lent = Self {
+            log: AccessLog::lent(&stream.timeline, bytes),
+            stream,
+            bytes,
+        };
+        // What the stream waited for is behind a record that only comes with a wait for this entry.
+        note_behind(&lent.stream, lent.place().used(bytes, true), false);
+        lent
+    }
+
+    fn place(&self) -> Place<'_> {
+        Place {
+            log: &self.log,
+            home: &self.stream,
+            from: 0,
+        }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let all = self.place().used(self.bytes, true);
+        if wait_before(&self.stream, all).is_err() {
+            // The device cannot be made to wait: the host does, for each.
+            for (theirs, tick) in self.log.uses() {
+                let _ = theirs.sync_to(tick);
+            }
+        }
+    }
+}
+
+/// cudarc's stream behind an adopted one, if `slice` is of its context.
+fn same_context<'s, T>(
+    stream: &'s StreamCore,
+    slice: &impl DeviceSlice<T>,
+) -> Result<&'s CudaStream> {
+    let stream = theirs(stream)?;
+    if stream.context() == slice.stream().context() {
+        return Ok(stream);
+    }
+    let why = "it is of another context than the stream";
+    Err(Error::invalid("slice", why))
+}
+
+/// Gives cudarc's memory to `work`, to be read by operations on any stream of the device. What cudarc
+/// does with the memory afterwards waits for them.
+///
+/// `stream` is one that [`adopt`] took: it stands for the operations among cudarc's streams.
+///
+/// # Errors
+/// [`Error::Invalid`] for a stream that was not adopted, is of another context than the slice or is under
+/// capture; what `work` gives.
+pub fn lend<T: Pod, R>(
+    stream: &Stream,
+    slice: &impl DevicePtr<T>,
+    work: impl FnOnce(View<'_, T>) -> Result<R>,
+) -> Result<R> {
+    let core = stream.core();
+    core.refuse_under_capture()?;
+    let (addr, _recorded_last) = slice.device_ptr(same_context(core, slice)?);
+    let lent = Lent::new(stream, slice.num_bytes() as u64);
+    work(View::new(addr, slice.len(), lent.place()))
+}
+
+/// As [`lend`], to be written.
+///
+/// # Errors
+/// As [`lend`].
+pub fn lend_mut<T: Pod, R>(
+    stream: &Stream,
+    slice: &mut impl DevicePtrMut<T>,
+    work: impl FnOnce(ViewMut<'_, T>) -> Result<R>,
+) -> Result<R> {
+    let core = stream.core();
+    core.refuse_under_capture()?;
+    let (len, bytes) = (slice.len(), slice.num_bytes() as u64);
+    let (addr, _recorded_last) = slice.device_ptr_mut(same_context(core, slice)?);
+    let lent = Lent::new(stream, bytes);
+    work(ViewMut::new(addr, len, lent.place()))
+}

@@ -1,0 +1,219 @@
+//! Uses of a buffer by launches of another library, which says when it begins one and not when it has.
+//!
+//! Such a use is *begun*: its stream waits for what it must, and is kept with the bytes. The borrow that
+//! the library holds meanwhile keeps away whoever must not meet the use. So the first that meets it in a
+//! byte where one of the two writes finds the work queued: the use then enters the buffer's log as behind
+//! all that its stream was given by that time. That may be more than the work itself, and is never less.
+
+use std::sync::Arc;
+
+use crate::device::{Place, StreamCore, lock, note_behind, wait_before};
+use crate::error::Result;
+use crate::sync::Mutex;
+
+/// Uses begun and not yet in the buffer's log.
+#[derive(Default)]
+pub(super) struct Pending {
+    begun: Mutex<Vec<Begun>>,
+}
+
+struct Begun {
+    stream: Arc<StreamCore>,
+    span: Span,
+}
+
+/// Bytes of the buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) from: u64,
+    pub(super) to: u64,
+    pub(super) writes: bool,
+}
+
+impl Span {
+    fn meets(self, other: Self) -> bool {
+        let (from, to) = (self.from.max(other.from), self.to.min(other.to));
+        (self.writes || other.writes) && from < to
+    }
+}
+
+impl Pending {
+    /// Enters what `span` meets into the log at `place`. The caller's borrow says that it is queued.
+    pub(super) fn settle(&self, place: Place<'_>, span: Span) {
+        lock(&self.begun).retain(|begun| {
+            let meets = begun.span.meets(span);
+            if meets {
+                let Span { from, to, writes } = begun.span;
+                let used = place.offset(from).used(to - from, writes);
+                note_behind(&begun.stream, used, false);
+            }
+            !meets
+        });
+    }
+
+    /// Begins a use of `span` on `stream`, which is made to wait for what it must.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) for a stream of another device, or under capture; what
+    /// the driver said of a wait. Nothing has begun then.
+    pub(super) fn begin(
+        &self,
+        place: Place<'_>,
+        stream: &Arc<StreamCore>,
+        span: Span,
+    ) -> Result<()> {
+        stream.refuse_under_capture()?;
+        self.settle(place, span);
+        let Span { from, to, writes } = span;
+        wait_before(stream, place.offset(from).used(to - from, writes))?;
+        let mut begun = lock(&self.begun);
+        let known = |other: &Begun| Arc::ptr_eq(&other.stream, stream) && other.span == span;
+        if from < to && !begun.iter().any(known) {
+            begun.push(Begun {
+                stream: Arc::clone(stream),
+                span,
+            });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::*;
+    use crate::device::{Device, Stream};
+    use crate::pool::{Pool, PoolBuf, PoolConfig};
+
+    const LEN: usize = 1000;
+
+    struct World {
+        buffer: PoolBuf<u32>,
+        pending: Pending,
+        home: Stream,
+        theirs: Stream,
+    }
+
+    fn world() -> World {
+        let device = Device::host().expect("the host device");
+        let pool = Pool::new(&device, PoolConfig::default()).expect("a pool");
+        let home = device.stream().expect("a stream");
+        World {
+            buffer: pool.alloc_filled(&home, LEN, 1).expect("a buffer"),
+            pending: Pending::default(),
+            theirs: device.stream().expect("a stream"),
+            home,
+        }
+    }
+
+    const fn bytes(from: u64, to: u64, writes: bool) -> Span {
+        Span {
+            from: 4 * from,
+            to: 4 * to,
+            writes,
+        }
+    }
+
+    impl World {
+        fn begin(&self, span: Span) {
+            let core = self.theirs.core();
+            let begun = self.pending.begin(self.buffer.place(), core, span);
+            begun.expect("it begins");
+        }
+
+        /// Another library's launch: held up until the sender goes, then writes `value` everywhere.
+        fn launch(&self, value: u32) -> Sender<()> {
+            let (open, wait) = channel::<()>();
+            let backend = self.theirs.device().backend();
+            let held = Box::new(move || _ = wait.recv());
+            backend.host_call(self.theirs.raw(), held).expect("queued");
+            let (addr, bytes) = (self.buffer.addr(), 4 * LEN as u64);
+            let [byte, ..] = value.to_ne_bytes();
+            // SAFETY: the buffer outlives the work, which the test waits for.
+            unsafe { backend.fill(addr, byte, bytes, self.theirs.raw()) }.expect("queued");
+            open
+        }
+    }
+
+    #[test]
+    fn what_comes_next_waits_for_work_that_was_queued_after_its_use_began() {
+        let mut world = world();
+        world.begin(bytes(0, LEN as u64, true));
+        // Another thread's wait for the stream closes its tick between the use and its work.
+        world.home.wait_stream(&world.theirs).expect("a wait");
+        let open = world.launch(0x0202_0202);
+        let all = bytes(0, LEN as u64, true);
+        world.pending.settle(world.buffer.place(), all);
+        let threes = world.buffer.view_mut().fill(&world.home, 0x0303_0303);
+        threes.expect("queued");
+        std::thread::sleep(std::time::Duration::from_millis(40));
+        drop(open);
+        world.theirs.synchronize().expect("done");
+        let found = world.buffer.download().expect("done");
+        assert_eq!(found, [0x0303_0303; LEN], "the fill did not wait");
+    }
+
+    #[test]
+    fn a_use_waits_for_what_the_buffer_s_own_stream_was_given() {
+        let mut world = world();
+        let (open, wait) = channel::<()>();
+        let held = Box::new(move || _ = wait.recv());
+        let backend = world.home.device().backend();
+        backend.host_call(world.home.raw(), held).expect("queued");
+        world
+            .buffer
+            .view_mut()
+            .fill(&world.home, 0)
+            .expect("queued");
+        world.begin(bytes(0, LEN as u64, true));
+        drop(world.launch(0x0202_0202));
+        std::thread::sleep(std::time::Duration::from_millis(40));
+        drop(open);
+        world.theirs.synchronize().expect("done");
+        world.home.synchronize().expect("done");
+        world
+            .pending
+            .settle(world.buffer.place(), bytes(0, LEN as u64, true));
+        assert_eq!(world.buffer.download().expect("done"), [0x0202_0202; LEN]);
+    }
+
+    #[test]
+    fn only_what_is_met_is_entered() {
+        let world = world();
+        let count = |world: &World| lock(&world.pending.begun).len();
+        world.begin(bytes(0, 10, false));
+        world.begin(bytes(0, 10, false));
+        world.begin(bytes(10, 20, true));
+        world.begin(bytes(5, 5, true));
+        assert_eq!(count(&world), 2);
+        world
+            .pending
+            .settle(world.buffer.place(), bytes(0, 10, false));
+        assert_eq!(count(&world), 2, "a read met a read");
+        world
+            .pending
+            .settle(world.buffer.place(), bytes(20, 30, true));
+        assert_eq!(count(&world), 2, "neighbours met");
+        world
+            .pending
+            .settle(world.buffer.place(), bytes(9, 11, false));
+        assert_eq!(count(&world), 1, "the read met no write");
+        world
+            .pending
+            .settle(world.buffer.place(), bytes(0, 1, true));
+        assert_eq!(count(&world), 0);
+    }
+
+    #[test]
+    fn a_stream_under_capture_begins_nothing() {
+        let world = world();
+        let capture = world.theirs.begin_capture().expect("a capture");
+        let core = world.theirs.core();
+        let begun = (world.pending).begin(world.buffer.place(), core, bytes(0, 1, true));
+        assert!(begun.is_err());
+        assert!(lock(&world.pending.begun).is_empty());
+        drop(capture);
+    }
+}

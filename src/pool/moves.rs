@@ -1,0 +1,81 @@
+//! What compaction asks of the core: what is mapped where, and where blocks are once they are moved.
+
+use super::core::Core;
+use super::stats::Told;
+use crate::error::Result;
+use crate::heap::{Epoch, Id, State, StreamIndex};
+use crate::seeded::seeded;
+
+impl Core {
+    /// (offset, bytes, whether taken) of every mapped extent, in address order.
+    pub(crate) fn mapped_extents(&self) -> impl Iterator<Item = (u64, u64, bool)> + '_ {
+        let mapped = |state| matches!(state, State::Free | State::Allocated);
+        let extents = self
+            .extents
+            .iter()
+            .filter(move |(_, extent)| mapped(extent.state));
+        extents.map(|(_, extent)| (extent.start, extent.bytes, extent.state == State::Allocated))
+    }
+
+    /// Makes `slot`'s stream wait for the history of every hole.
+    pub(crate) fn wait_for_holes(&mut self, slot: StreamIndex) -> Result<()> {
+        for (other, tick) in self.last_ticks() {
+            self.wait_for(slot, Epoch::new(other, tick))?;
+        }
+        Ok(())
+    }
+
+    /// Books moves (from, to, bytes), ascending by `to`, that are queued on `slot`'s stream before
+    /// `tick`; gives the blocks' new extents in the same order.
+    ///
+    /// The stream runs behind the history of every hole.
+    pub(crate) fn book_moves(
+        &mut self,
+        moves: &[(u64, u64, u64)],
+        slot: StreamIndex,
+        tick: u64,
+    ) -> Vec<Id> {
+        let tick = match seeded!("sources-free-before-the-move") {
+            true => 0,
+            false => tick,
+        };
+        let mut sources: Vec<u64> = moves.iter().map(|&(from, _, _)| from).collect();
+        sources.sort_unstable();
+        let mut at = self.extents.first();
+        for from in sources {
+            at = self.extents.seek(at, from);
+            // A hole made here may have joined the one below it, so the walk goes on from there.
+            at = self.extents.give(at, slot, tick, |_| true);
+        }
+        let mut at = self.extents.first();
+        let mut ids = Vec::with_capacity(moves.len());
+        for &(_, to, bytes) in moves {
+            at = self.extents.seek(at, to);
+            at = self.extents.take_window(at, to, bytes, slot);
+            self.extents.get_mut(at).movable = true;
+            ids.push(at);
+        }
+        ids
+    }
+
+    /// Books that the ranges (begin, end), which are free and ascend, were written by the stream of
+    /// `slot`: they are free behind `tick` of it.
+    pub(crate) fn book_written(&mut self, ranges: &[(u64, u64)], slot: StreamIndex, tick: u64) {
+        let mut at = self.extents.first();
+        for &(begin, end) in ranges {
+            at = self.extents.seek(at, begin);
+            at = self.extents.take_window(at, begin, end - begin, slot);
+            at = self.extents.give(at, slot, tick, |_| true);
+        }
+    }
+
+    /// Counts a step of compaction.
+    pub(crate) fn count_moves(&mut self, bytes: u64) {
+        self.count(Told::Moved(bytes));
+    }
+
+    /// Says whether the block `id` may be moved.
+    pub(crate) fn set_movable(&mut self, id: Id, movable: bool) {
+        self.extents.get_mut(id).movable = movable;
+    }
+}

@@ -1,0 +1,347 @@
+//! Memory that goes back to the device, and old mappings that go: whose work is done, or is waited for.
+//!
+//! What goes is held first, and taken down without the lock: see `job`.
+
+use std::sync::Arc;
+
+use super::core::{Core, is_done};
+use super::job::{Ask, Held, Job};
+use super::mapping::{IdleFrame, total};
+use super::shared::Shared;
+use super::stats::Told;
+use super::tuning::PENDING_LOOKED_AT;
+use crate::arena::{FrameId, HandleId, Site};
+use crate::device::{Phys, Timeline};
+use crate::error::{Error, Result};
+use crate::heap::placement::Placement;
+use crate::heap::{Epoch, Extent, FRESH, Id, NONE, StreamIndex};
+use crate::seeded::seeded;
+
+/// What the host waits for before something is taken down.
+type Wait = Option<(Arc<Timeline>, u64)>;
+
+/// An idle handle to be given back.
+struct Idle {
+    held: Held,
+    frame: FrameId,
+    phys: Phys,
+    start: u64,
+    bytes: u64,
+    wait: Wait,
+}
+
+/// An old mapping to be taken down.
+struct Old {
+    id: Id,
+    start: u64,
+    bytes: u64,
+    stream: StreamIndex,
+    wait: Wait,
+}
+
+/// A release that was begun.
+pub(crate) struct Release {
+    idle: Vec<Idle>,
+    old: Vec<Old>,
+    /// Handles that the device would not take back before.
+    refused: Vec<(HandleId, Phys)>,
+    /// That it refuses them again is an error.
+    strict: bool,
+    site: Site,
+}
+
+/// What came of a release: how many of each, in order.
+#[derive(Default)]
+pub(crate) struct Released {
+    /// Handles unmapped, and of them those that the device took back.
+    unmapped: usize,
+    released: usize,
+    old: usize,
+    offered: usize,
+    /// What stopped it.
+    error: Option<Error>,
+}
+
+fn wait_on_host(wait: &Wait) -> Result<()> {
+    wait.as_ref()
+        .map_or(Ok(()), |(timeline, tick)| timeline.sync_to(*tick))
+}
+
+impl Release {
+    /// Waits on the host where it has to, and calls the driver.
+    pub(super) fn make(&self) -> Released {
+        let mut done = Released::default();
+        done.error = self.take_down(&mut done).err();
+        done
+    }
+
+    fn take_down(&self, done: &mut Released) -> Result<()> {
+        for idle in &self.idle {
+            wait_on_host(&idle.wait)?;
+            self.site.unmap(idle.start, idle.bytes)?;
+            done.unmapped += 1;
+            if !seeded!("handle-lost-on-release") {
+                self.site.release(idle.phys)?;
+            }
+            done.released += 1;
+        }
+        for old in &self.old {
+            wait_on_host(&old.wait)?;
+            self.site.unmap(old.start, old.bytes)?;
+            done.old += 1;
+        }
+        for &(_, phys) in &self.refused {
+            match self.site.release(phys) {
+                Ok(()) => done.offered += 1,
+                Err(error) if self.strict => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Begins to give the `idle` frames back, to take the `old` mappings down and to offer the device what
+    /// it `refused`; `None` where there is nothing to do. Frames of one hole ascend; what an old mapping waits
+    /// for is named beside it.
+    fn begin_release(
+        &mut self,
+        idle: &[IdleFrame],
+        old: impl IntoIterator<Item = (Id, Epoch)>,
+        refused: Vec<(HandleId, Phys)>,
+    ) -> Option<Job> {
+        let mut release = Release {
+            idle: Vec::with_capacity(idle.len()),
+            old: Vec::new(),
+            refused,
+            strict: true,
+            site: self.arena.site().clone(),
+        };
+        // From the last on: what is left of a hole below keeps its number.
+        for idle in idle.iter().rev() {
+            let epoch = self.extents.get(idle.hole).epoch();
+            let part = (idle.hole, idle.start, idle.bytes);
+            release.idle.push(Idle {
+                held: (self.under_way).hold(&mut self.extents, part, FRESH),
+                frame: idle.frame,
+                phys: self.arena.frame(idle.frame).phys,
+                start: idle.start,
+                bytes: idle.bytes,
+                wait: self.wait_of(epoch, seeded!("released-under-queued-work")),
+            });
+        }
+        for (id, awaited) in old {
+            let extent = *self.extents.get(id);
+            self.under_way.note(extent.slot);
+            release.old.push(Old {
+                id,
+                start: extent.start,
+                bytes: extent.bytes,
+                stream: extent.slot,
+                wait: self.wait_of(awaited, false),
+            });
+        }
+        let some = release.idle.len() + release.old.len() + release.refused.len() > 0;
+        self.under_way.jobs += u64::from(some);
+        some.then_some(Job::Release(release))
+    }
+
+    /// All old mappings, and what each waits for.
+    fn take_retiring(&mut self) -> Vec<(Id, Epoch)> {
+        let old = std::mem::take(&mut self.retiring).into_iter();
+        old.map(|id| (id, self.extents.get(id).epoch())).collect()
+    }
+
+    fn wait_of(&self, epoch: Epoch, without: bool) -> Wait {
+        let done = without || is_done(&self.streams, epoch);
+        let timeline = self.timeline(epoch.stream).filter(|_| !done)?;
+        Some((timeline, epoch.tick))
+    }
+
+    /// Ends a release: books what is gone, and frees the rest as it was.
+    pub(super) fn end_release(&mut self, release: Release, done: Released) -> Result<()> {
+        self.under_way.end_one();
+        for (at, idle) in release.idle.iter().enumerate() {
+            if at >= done.unmapped {
+                self.let_go(&idle.held);
+                continue;
+            }
+            self.under_way.unhold(&idle.held);
+            self.arena.frame_gone(idle.frame, at < done.released);
+            self.extents.vacate(idle.held.id, Epoch::PAST);
+            self.extents.retired(idle.held.id);
+        }
+        for (at, old) in release.old.iter().enumerate() {
+            self.under_way.forget(old.stream);
+            if at < done.old {
+                self.arena.stale_unmapped(old.start);
+                self.extents.retired(old.id);
+            } else {
+                self.retiring.push_back(old.id);
+            }
+        }
+        for (at, &(handle, phys)) in release.refused.iter().enumerate() {
+            self.arena.offered(handle, phys, at < done.offered);
+        }
+        done.error.map_or(Ok(()), Err)
+    }
+
+    /// The questions whose answers tell which old mappings may go, one a stream: where old mappings stand
+    /// no request can go on, and a question costs a fortieth of a mapping.
+    pub(super) fn ask_of_old(&self) -> Option<Job> {
+        let mut asked: Vec<Epoch> = Vec::new();
+        for &id in self.retiring.iter().take(PENDING_LOOKED_AT) {
+            let epoch = self.extents.get(id).epoch();
+            if !is_done(&self.streams, epoch) && asked.iter().all(|it| it.stream != epoch.stream) {
+                asked.push(epoch);
+            }
+        }
+        let questions = self.questions(asked, Ask::Reached);
+        (!questions.is_empty()).then_some(Job::Ask(questions))
+    }
+
+    /// Begins to take down old mappings whose work is known to be done.
+    pub(super) fn begin_reaping(&mut self) -> Option<Job> {
+        let (mut done, mut pending) = (Vec::new(), 0);
+        for _ in 0..self.retiring.len() {
+            let Some(id) = self.retiring.pop_front() else {
+                break;
+            };
+            let is_done = is_done(&self.streams, self.extents.get(id).epoch());
+            if is_done || seeded!("unmapped-under-queued-work") {
+                done.push((id, Epoch::PAST));
+                continue;
+            }
+            self.retiring.push_back(id);
+            pending += 1;
+            // The next call goes on behind those looked at.
+            if pending == PENDING_LOOKED_AT {
+                break;
+            }
+        }
+        self.begin_release(&[], done, Vec::new())
+    }
+
+    /// Begins to take down all old mappings, waiting on the host for the work that may use them, and to
+    /// offer the device what it would not take back.
+    pub(super) fn begin_reaping_all(&mut self) -> Option<Job> {
+        let (old, refused) = (self.take_retiring(), self.arena.take_refused());
+        let mut job = self.begin_release(&[], old, refused);
+        if let Some(Job::Release(release)) = &mut job {
+            release.strict = false;
+        }
+        job
+    }
+
+    /// Begins to give idle frames outside `placement` back until `bytes` more may be created; `None`
+    /// where there are not so many. Waits on the host.
+    pub(super) fn begin_making_room(&mut self, placement: &Placement, bytes: u64) -> Option<Job> {
+        let mut idle = self.idle(Some(placement), u64::MAX, |_| true);
+        if total(&idle) < bytes {
+            return None;
+        }
+        let mut released = 0;
+        idle.retain(|frame| {
+            let goes = released < bytes;
+            released += frame.bytes * u64::from(goes);
+            goes
+        });
+        self.begin_release(&idle, None, Vec::new())
+    }
+
+    /// Begins to give back as much idle memory as keeps `keep` bytes, and all old mappings. Waits on the
+    /// host.
+    pub(super) fn begin_trim(&mut self, keep: u64) -> Option<Job> {
+        let excess = self.arena.mapped().saturating_sub(keep);
+        let idle = self.idle(None, excess, |_| true);
+        let (old, refused) = (self.take_retiring(), self.arena.take_refused());
+        self.begin_release(&idle, old, refused)
+    }
+
+    /// Begins to give back what the pool holds above its soft limit, as far as it is idle and its work
+    /// is known to be done.
+    fn begin_easing(&mut self) -> Option<Job> {
+        // What was given up goes as soon as its old mappings do.
+        let excess = self.arena.mapped().saturating_sub(self.soft_limit());
+        let done = |extent: &Extent| is_done(&self.streams, extent.epoch());
+        let idle = self.idle(None, excess, done);
+        let refused = self.arena.take_refused();
+        self.begin_release(&idle, None, refused)
+    }
+
+    fn soft_limit(&self) -> u64 {
+        self.config.soft_limit.unwrap_or(u64::MAX)
+    }
+
+    /// Whether the pool holds more than its soft limit.
+    pub(crate) fn is_over_soft_limit(&self) -> bool {
+        self.arena.reserved() > self.soft_limit()
+    }
+
+    /// The questions about all work that free memory waits for.
+    fn ask_of_all(&self, ask: impl Fn(u64) -> Ask) -> Option<Job> {
+        let slots = self.slabs.mixed_histories().into_iter();
+        let epochs = self.last_ticks().into_iter();
+        let epochs = epochs.map(|(stream, tick)| Epoch::new(stream, tick));
+        Some(Job::Ask(self.questions(epochs.chain(slots), ask)))
+    }
+
+    /// Merges neighbouring holes whose work is known to be done, and gives back slabs likewise.
+    fn merge_done(&mut self) {
+        self.release_mixed_done();
+        let mut at = self.extents.first();
+        while at != NONE {
+            self.merge_done_from(at);
+            at = self.extents.get(at).next;
+        }
+    }
+}
+
+impl Shared {
+    /// Gives idle memory back to the device, keeping at least `keep` bytes; gives the bytes released.
+    /// Waits on the host for work that still uses idle memory.
+    pub(super) fn trim(&self, keep: u64) -> Result<u64> {
+        let before = self.lock_drained().arena.reserved();
+        if before > keep {
+            self.work(|core| core.ask_of_all(Ask::Done))?;
+            self.core.lock().merge_done();
+        }
+        self.work(|core| core.begin_trim(keep))?;
+        let mut core = self.core.lock();
+        // Another may have grown it meanwhile.
+        let released = before.saturating_sub(core.arena.reserved());
+        core.count(Told::Trimmed(released));
+        Ok(released)
+    }
+
+    /// Gives idle memory back while the pool is over its soft limit. Nobody waits.
+    #[cold]
+    pub(crate) fn ease(&self) {
+        self.drain_all();
+        self.ease_holes();
+    }
+
+    /// The same of what is in no cache.
+    #[cold]
+    pub(super) fn ease_holes(&self) {
+        // What the driver refuses stays idle memory of the pool, and is offered again next time.
+        let _ = self.try_to_ease();
+    }
+
+    fn try_to_ease(&self) -> Result<()> {
+        if !self.core.lock().is_over_soft_limit() {
+            return Ok(());
+        }
+        // Nothing is recorded until someone asks: without a mark no work is ever known to be done.
+        self.work(|core| core.ask_of_all(Ask::Reached))?;
+        self.work(Core::begin_easing)?;
+        self.work(|core| core.ask_of_old())?;
+        self.work(Core::begin_reaping)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+pub(super) mod tests;

@@ -1,0 +1,148 @@
+//! The file of a recording: its name, its lock, and compression.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use super::book::HEADER;
+use crate::error::{Error, Result};
+use crate::sync::plain::lock;
+
+/// How often each name was asked for in this process.
+static NAMES: Mutex<Option<HashMap<PathBuf, u64>>> = Mutex::new(None);
+
+/// What rows are written to.
+#[derive(Debug)]
+pub(super) struct Output {
+    file: File,
+    compressed: bool,
+}
+
+impl Output {
+    /// Makes the file that `asked` stands for, and takes it for this process alone.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], naming `what`.
+    pub(super) fn create(what: &'static str, asked: &Path) -> Result<(PathBuf, Self)> {
+        let asked = with_process(asked);
+        let refused = |path: &Path, why: String| {
+            Error::invalid(what, format!("cannot record to {}: {why}", path.display()))
+        };
+        let compressed = asked.extension().is_some_and(|ending| ending == "gz");
+        if compressed && cfg!(not(feature = "gzip")) {
+            let why =
+                "compression is not in this build: leave .gz out, or build with the feature gzip";
+            return Err(refused(&asked, why.into()));
+        }
+        let path = numbered(&asked, next_number(&asked));
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        let told = |error: std::io::Error| refused(&path, error.to_string());
+        let file = options.open(&path).map_err(told)?;
+        // SAFETY: the call takes a file that is open and touches no memory.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+            let why = "another process records to it: put %p into the name, which becomes the process's number";
+            return Err(refused(&path, why.into()));
+        }
+        let mut output = Self { file, compressed };
+        // A pipe is written from where it is.
+        if output.file.metadata().is_ok_and(|about| about.is_file()) {
+            output.file.set_len(0).map_err(told)?;
+        }
+        output
+            .write(HEADER)
+            .map_err(|error| refused(&path, error.to_string()))?;
+        Ok((path, output))
+    }
+
+    /// Writes rows, so that the file is whole behind them.
+    pub(super) fn write(&mut self, rows: &[u8]) -> Result<()> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let written = match self.compressed {
+            true => compressed(rows).and_then(|part| self.file.write_all(&part)),
+            false => self.file.write_all(rows),
+        };
+        written.map_err(file_error)
+    }
+}
+
+/// A gzip member of its own: files that end with it are whole.
+#[cfg(feature = "gzip")]
+fn compressed(rows: &[u8]) -> std::io::Result<Vec<u8>> {
+    let room = Vec::with_capacity(rows.len() / 8);
+    let mut encoder = flate2::write::GzEncoder::new(room, flate2::Compression::fast());
+    encoder.write_all(rows)?;
+    encoder.finish()
+}
+
+#[cfg(not(feature = "gzip"))]
+fn compressed(_: &[u8]) -> std::io::Result<Vec<u8>> {
+    Err(std::io::ErrorKind::Unsupported.into())
+}
+
+fn file_error(error: std::io::Error) -> Error {
+    Error::Os {
+        call: "writing the recording",
+        words: error.to_string(),
+    }
+}
+
+/// `%p` in the file's name becomes the number of the process.
+fn with_process(path: &Path) -> PathBuf {
+    match path.to_str() {
+        Some(text) if text.contains("%p") => {
+            text.replace("%p", &std::process::id().to_string()).into()
+        }
+        _ => path.to_owned(),
+    }
+}
+
+/// How often `path` was asked for, this time counted.
+fn next_number(path: &Path) -> u64 {
+    let mut names = lock(&NAMES);
+    let count = names.get_or_insert_default().entry(path.to_owned());
+    let count = count.or_default();
+    *count += 1;
+    *count
+}
+
+/// `trace.csv.gz` for the first pool of a process, `trace.2.csv.gz` for its second.
+fn numbered(path: &Path, number: u64) -> PathBuf {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let Some(name) = name.filter(|_| number > 1) else {
+        return path.to_owned();
+    };
+    let at = name.get(1..).and_then(|rest| rest.find('.'));
+    let at = at.map_or(name.len(), |at| at + 1);
+    path.with_file_name(format!("{}.{number}{}", &name[..at], &name[at..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_pool_of_a_process_has_a_file_of_its_own() {
+        for (asked, second) in [
+            ("a/trace.csv.gz", "a/trace.2.csv.gz"),
+            ("trace", "trace.2"),
+            (".trace.csv", ".trace.2.csv"),
+            ("a.b/trace.csv", "a.b/trace.2.csv"),
+        ] {
+            assert_eq!(numbered(Path::new(asked), 1), Path::new(asked));
+            assert_eq!(numbered(Path::new(asked), 2), Path::new(second));
+        }
+    }
+
+    #[test]
+    fn a_name_may_have_the_process_in_it() {
+        let number = std::process::id();
+        let made = with_process(Path::new("a/%p.csv"));
+        assert_eq!(made, PathBuf::from(format!("a/{number}.csv")));
+    }
+}

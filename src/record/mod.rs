@@ -1,0 +1,288 @@
+//! Recording what a pool is asked for, as a log that `warpool replay` reads.
+//!
+//! # The path of an event
+//!
+//! A thread that allocates or frees takes a number from the recording's counter and puts the event into
+//! a buffer of its own (`buffer`). A thread of the recording empties all buffers every [`PERIOD`], sorts
+//! by the number and writes rows (`book`) to the file (`file`). The number is taken while the buffer is
+//! locked: so once the counter is past a number and the buffer was locked again, the event of that number
+//! was seen, and what was written before it is all there was.
+//!
+//! # How much is lost
+//!
+//! Nothing when the pool goes, when the process ends by `exit` or the end of `main` (`exit`), and after
+//! a request that fails for want of memory. A process that is killed or crashes loses what happened in the
+//! last [`PERIOD`]. What was written is whole: each part of a compressed file is a gzip member of its own.
+//!
+//! # fork
+//!
+//! A child of `fork` has the buffers and not the thread. Its recordings are still: they write nothing
+//! and wait for nobody, and the parent goes on.
+
+mod book;
+mod buffer;
+mod exit;
+mod file;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::device::Addr;
+use crate::error::{Error, Result};
+use crate::sync::plain::lock;
+use book::Book;
+use buffer::{Buffers, What};
+use file::Output;
+
+/// How long events wait in memory at most, while the file keeps up.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// How long the end of the process waits for the file.
+const AT_EXIT: Duration = Duration::from_secs(10);
+
+/// What the threads that record share with the one that writes.
+struct Shared {
+    buffers: Buffers,
+    /// The process that the recording is of, see `exit`.
+    forks: u64,
+    path: PathBuf,
+    /// The file took no more: events are dropped where they happen.
+    failed: AtomicBool,
+    state: Mutex<State>,
+    /// The writer has something to do, or has done it.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Somebody's buffer is full.
+    hurry: bool,
+    /// Flushes that were asked for, and those that are done.
+    asked: u64,
+    done: u64,
+    ends: bool,
+    /// Why the file took no more.
+    error: Option<Error>,
+}
+
+/// A pool's recording; its drop writes the end.
+pub(crate) struct Recording {
+    shared: Arc<Shared>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl Recording {
+    /// The recording that `path` asks for, or else the environment.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a path that cannot be written, or is written by another process.
+    pub(crate) fn asked_for(path: Option<&Path>) -> Result<Option<Self>> {
+        if let Some(path) = path {
+            return Self::to("record", path).map(Some);
+        }
+        match std::env::var_os("WARPOOL_RECORD").filter(|value| !value.is_empty()) {
+            Some(path) => Self::to("WARPOOL_RECORD", Path::new(&path)).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn to(what: &'static str, path: &Path) -> Result<Self> {
+        let (path, output) = Output::create(what, path)?;
+        let shared = Arc::new(Shared {
+            buffers: Buffers::new(),
+            forks: exit::forks(),
+            path,
+            failed: AtomicBool::new(false),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let theirs = Arc::clone(&shared);
+        let writer = std::thread::Builder::new().name(String::from("warpool record"));
+        let writer = writer.spawn(move || theirs.write_all(output));
+        let writer = writer.map_err(|error| Error::Os {
+            call: "starting the thread that writes the recording",
+            words: error.to_string(),
+        })?;
+        exit::watch(&shared);
+        Ok(Self {
+            shared,
+            writer: Some(writer),
+        })
+    }
+
+    /// `bytes` were allocated at `addr`, on the stream of this number.
+    #[inline]
+    pub(crate) fn allocated(&self, addr: Addr, bytes: u64, stream: u64) {
+        self.shared.note(What::Alloc { addr, bytes }, stream);
+    }
+
+    /// The block at `addr` was freed on the stream of this number.
+    #[inline]
+    pub(crate) fn freed(&self, addr: Addr, stream: u64) {
+        self.shared.note(What::Free { addr }, stream);
+    }
+
+    /// The block at `addr` has `bytes` from now on.
+    #[cold]
+    pub(crate) fn resized(&self, addr: Addr, bytes: u64, stream: u64) {
+        self.shared.note(What::Resize { addr, bytes }, stream);
+    }
+
+    /// A request of `bytes` failed. The program may not get much further, so all is written.
+    #[cold]
+    pub(crate) fn failed(&self, bytes: u64, stream: u64) {
+        self.shared.note(What::Failure { bytes }, stream);
+        // The file's error is told elsewhere.
+        let _ = self.flush();
+    }
+
+    /// Blocks moved, each from one address to another.
+    #[cold]
+    pub(crate) fn moved(&self, ways: &[(Addr, Addr)], stream: u64) {
+        // All leave before any comes: the new place of one may be the old of another.
+        for &(addr, _) in ways {
+            self.shared.note(What::Lift { addr }, stream);
+        }
+        for &(_, addr) in ways {
+            self.shared.note(What::Put { addr }, stream);
+        }
+    }
+
+    /// Waits until everything so far is in the file.
+    ///
+    /// # Errors
+    /// What went wrong with the file, now or before.
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.shared.flush(None)
+    }
+
+    /// The file's name.
+    pub(crate) fn path(&self) -> &Path {
+        &self.shared.path
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        if !self.shared.is_here() {
+            return;
+        }
+        lock(&self.shared.state).ends = true;
+        self.shared.changed.notify_all();
+        if let Some(writer) = self.writer.take() {
+            // It does not panic; what the file said is told by the writer.
+            let _ = writer.join();
+        }
+    }
+}
+
+impl Shared {
+    /// Whether this is the process that the recording began in.
+    #[inline]
+    fn is_here(&self) -> bool {
+        self.forks == exit::forks()
+    }
+
+    #[inline]
+    fn note(&self, what: What, stream: u64) {
+        if !self.is_here() || self.failed.load(Ordering::Relaxed) {
+            return;
+        }
+        if self.buffers.push(what, stream) {
+            self.make_room();
+        }
+    }
+
+    /// Asks the writer to empty the buffers, and waits while the calling thread's has no room.
+    #[cold]
+    fn make_room(&self) {
+        lock(&self.state).hurry = true;
+        self.changed.notify_all();
+        while self.buffers.is_full() && self.is_here() && !self.failed.load(Ordering::Relaxed) {
+            let state = lock(&self.state);
+            drop(self.wait(state, PERIOD));
+        }
+    }
+
+    fn wait<'s>(&self, state: MutexGuard<'s, State>, most: Duration) -> MutexGuard<'s, State> {
+        match self.changed.wait_timeout(state, most) {
+            Ok((state, _)) => state,
+            Err(poisoned) => poisoned.into_inner().0,
+        }
+    }
+
+    /// See [`Recording::flush`]; waits at most so long.
+    fn flush(&self, most: Option<Duration>) -> Result<()> {
+        if !self.is_here() {
+            return Ok(());
+        }
+        let until = most.map(|most| std::time::Instant::now() + most);
+        let mut state = lock(&self.state);
+        state.asked += 1;
+        let asked = state.asked;
+        self.changed.notify_all();
+        while state.done < asked && state.error.is_none() {
+            if until.is_some_and(|until| std::time::Instant::now() >= until) {
+                break;
+            }
+            state = self.wait(state, PERIOD);
+        }
+        state.error.clone().map_or(Ok(()), Err)
+    }
+
+    /// The writer's thread.
+    fn write_all(&self, mut output: Output) {
+        let mut book = Book::default();
+        let mut rows = Vec::new();
+        loop {
+            let (asked, ends) = self.wait_for_work();
+            let events = self.buffers.collect();
+            self.changed.notify_all();
+            rows.clear();
+            book.write(&events, &mut rows);
+            let written = output.write(&rows);
+            let mut state = lock(&self.state);
+            state.done = asked;
+            if let Err(error) = written {
+                let path = self.path.display();
+                // Where there is nobody to tell, `flush` does.
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "warpool: recording to {path} ends: {error}"
+                );
+                self.failed.store(true, Ordering::Relaxed);
+                state.error = Some(error);
+            }
+            let over = ends || state.error.is_some();
+            drop(state);
+            self.changed.notify_all();
+            if over {
+                return;
+            }
+        }
+    }
+
+    /// Waits for the period's end, or until somebody wants it sooner.
+    fn wait_for_work(&self) -> (u64, bool) {
+        let wanted = |state: &State| state.hurry || state.ends || state.asked > state.done;
+        let until = std::time::Instant::now() + PERIOD;
+        let mut state = lock(&self.state);
+        while !wanted(&state) {
+            let left = until.saturating_duration_since(std::time::Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            state = self.wait(state, left);
+        }
+        state.hurry = false;
+        (state.asked, state.ends)
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;

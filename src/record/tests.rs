@@ -1,0 +1,119 @@
+use std::sync::atomic::AtomicBool;
+
+use super::book::Book;
+use super::buffer::{Buffers, Event, What};
+use super::*;
+
+/// The rows that `events` make, without what does not matter here.
+fn rows(events: &[What]) -> Vec<String> {
+    let event = |(number, &what): (usize, &What)| Event {
+        number: number as u64,
+        what,
+        stream: 3,
+        micros: 3_600_000_000 * 25 + 61_000_002,
+        thread: 1,
+    };
+    let events: Vec<Event> = events.iter().enumerate().map(event).collect();
+    let mut rows = Vec::new();
+    Book::default().write(&events, &mut rows);
+    let text = String::from_utf8(rows).expect("text");
+    let row = |line: &str| line.strip_prefix("1,01:01:01:000002,").map(String::from);
+    text.lines()
+        .map(|line| row(line).expect("thread and time"))
+        .collect()
+}
+
+#[test]
+fn a_block_is_freed_with_what_it_was_allocated_with() {
+    let made = rows(&[
+        What::Alloc { addr: 16, bytes: 5 },
+        What::Free { addr: 16 },
+        What::Alloc { addr: 16, bytes: 6 },
+        What::Failure { bytes: 99 },
+    ]);
+    assert_eq!(
+        made,
+        [
+            "allocate,0x7f0000000000,5,0x3",
+            "free,0x7f0000000000,5,0x3",
+            "allocate,0x7f0000000200,6,0x3",
+            "allocate failure,0x0,99,0x3",
+        ]
+    );
+}
+
+#[test]
+fn blocks_that_change_places_keep_their_names() {
+    let made = rows(&[
+        What::Alloc { addr: 1, bytes: 10 },
+        What::Alloc { addr: 2, bytes: 20 },
+        What::Lift { addr: 1 },
+        What::Lift { addr: 2 },
+        What::Lift { addr: 77 },
+        What::Put { addr: 2 },
+        What::Put { addr: 1 },
+        What::Put { addr: 78 },
+        What::Free { addr: 2 },
+        What::Resize { addr: 1, bytes: 7 },
+        What::Free { addr: 1 },
+    ]);
+    assert_eq!(
+        made[2..],
+        [
+            "free,0x7f0000000000,10,0x3",
+            "free,0x7f0000000200,20,0x3",
+            "allocate,0x7f0000000200,7,0x3",
+            "free,0x7f0000000200,7,0x3",
+        ]
+    );
+}
+
+#[test]
+fn a_free_of_what_is_not_live_is_no_row() {
+    assert!(rows(&[What::Free { addr: 1 }, What::Resize { addr: 1, bytes: 1 }]).is_empty());
+}
+
+#[test]
+fn events_of_many_threads_come_in_one_order_without_a_gap() {
+    const THREADS: usize = 4;
+    const EACH: u64 = 5000;
+    let (buffers, over) = (Buffers::new(), AtomicBool::new(false));
+    let mut seen = Vec::new();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|_| {
+                scope.spawn(|| {
+                    for event in 0..EACH {
+                        buffers.push(What::Free { addr: event }, 0);
+                    }
+                })
+            })
+            .collect();
+        let reader = scope.spawn(|| {
+            let mut seen = Vec::new();
+            loop {
+                let last = over.load(Ordering::Acquire);
+                seen.extend(buffers.collect());
+                if last {
+                    return seen;
+                }
+            }
+        });
+        for thread in threads {
+            thread.join().expect("it ends");
+        }
+        over.store(true, Ordering::Release);
+        seen = reader.join().expect("it ends");
+    });
+    assert_eq!(seen.len() as u64, THREADS as u64 * EACH);
+    assert!(
+        (0..)
+            .zip(&seen)
+            .all(|(number, event)| event.number == number)
+    );
+    for thread in 1..=THREADS as u32 {
+        let own = seen.iter().filter(|event| event.thread == thread);
+        let own = own.map(|event| event.what);
+        assert!(own.eq((0..EACH).map(|addr| What::Free { addr })));
+    }
+}

@@ -1,0 +1,154 @@
+//! That no thread waits for the pool's lock while another is at the driver.
+//!
+//! The device is watched: right after a call, on the thread that made it and under whatever locks it holds,
+//! another thread asks the pool for memory that only the heap has, and has to get it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::common::Gate;
+use crate::common::watched::Watched;
+use warpool::pool::HandleSize;
+use warpool::{Block, Device, Pool, PoolConfig, Stream};
+
+/// How long the other thread may take: it asks for what is ready.
+const LONG: Duration = Duration::from_secs(5);
+
+/// Bytes that are ready for it.
+const HOLE: u64 = 8192;
+
+struct World {
+    watched: Arc<Watched>,
+    pool: Pool,
+    stream: Stream,
+    other: Stream,
+    granule: u64,
+}
+
+impl World {
+    /// A pool of so many handles at most, whose first is in use but for a hole of the other stream's that
+    /// no gap is beside.
+    fn of(granules: u64) -> Self {
+        let (device, watched) = Watched::over(&Device::host().unwrap());
+        let granule = device.info().granule;
+        let config = PoolConfig::default()
+            .handles(HandleSize::Granule)
+            .slabs(false)
+            .cache_bytes(0)
+            .overlap_bytes(0)
+            .limit(granules * granule);
+        let pool = Pool::new(&device, config).unwrap();
+        let [stream, other] = [(); 2].map(|()| device.stream().unwrap());
+        let [hole, small, rest] =
+            [HOLE, 256, granule - HOLE - 256].map(|bytes| pool.alloc(&other, bytes).unwrap());
+        drop(hole);
+        // The cache has room for one, and the other leaves it.
+        drop(small);
+        std::mem::forget(rest);
+        Self {
+            watched,
+            pool,
+            stream,
+            other,
+            granule,
+        }
+    }
+
+    fn block(&self, granules: u64) -> Block {
+        self.pool
+            .alloc(&self.stream, granules * self.granule)
+            .unwrap()
+    }
+
+    /// Whether another thread is served right after the next use of `call`, which `act` makes.
+    fn serves_during(&self, call: &'static str, act: impl FnOnce()) {
+        let (pool, other) = (self.pool.clone(), self.other.clone());
+        let served = Arc::new(AtomicBool::new(false));
+        let its = Arc::clone(&served);
+        self.watched.after(call, move || {
+            let (tell, told) = mpsc::channel();
+            std::thread::spawn(move || {
+                let block = pool.alloc(&other, 1024);
+                let _ = tell.send(block.is_ok());
+            });
+            its.store(told.recv_timeout(LONG) == Ok(true), Ordering::Relaxed);
+        });
+        act();
+        assert!(self.watched.was_hooked(), "{call} is not made");
+        assert!(
+            served.load(Ordering::Relaxed),
+            "who is at {call} holds the lock"
+        );
+        self.pool.check_invariants().unwrap();
+    }
+}
+
+#[test]
+fn others_are_served_while_handles_are_made_and_mapped() {
+    for call in ["create", "map"] {
+        let world = World::of(8);
+        let mut block = None;
+        world.serves_during(call, || block = Some(world.block(3)));
+    }
+}
+
+#[test]
+fn others_are_served_while_handles_are_mapped_elsewhere_and_old_mappings_are_taken_down() {
+    let world = World::of(6);
+    let mut blocks: Vec<Block> = (0..5).map(|_| world.block(1)).collect();
+    let freed: Vec<Block> = [4, 2, 0].map(|at| blocks.remove(at)).into();
+    drop(freed);
+    let mut block = None;
+    world.serves_during("map", || block = Some(world.block(3)));
+    assert!(world.pool.stats().steps.steal > 0);
+    // In one piece again: what was mapped elsewhere leaves old mappings, whose work is done.
+    drop((block.take(), blocks));
+    world.stream.synchronize().unwrap();
+    world.pool.trim(0).unwrap();
+    let mut blocks: Vec<Block> = (0..5).map(|_| world.block(1)).collect();
+    let freed: Vec<Block> = [4, 2, 0].map(|at| blocks.remove(at)).into();
+    drop(freed);
+    drop(world.block(3));
+    blocks.push(world.block(1));
+    let before = world.pool.stats().calls.unmapped;
+    world.stream.synchronize().unwrap();
+    world.serves_during("unmap", || _ = world.pool.trim(u64::MAX).unwrap());
+    assert!(world.pool.stats().calls.unmapped > before);
+}
+
+#[test]
+fn others_are_served_while_memory_is_waited_for_and_given_back() {
+    for call in ["event_sync", "unmap", "release"] {
+        let world = World::of(8);
+        let blocks = [world.block(2), world.block(3)];
+        let gate = Gate::close(&world.stream);
+        drop(blocks);
+        let opens = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            gate.open();
+        });
+        world.serves_during(call, || _ = world.pool.trim(0).unwrap());
+        opens.join().unwrap();
+    }
+}
+
+#[test]
+fn others_are_served_while_a_stream_is_made_to_wait_for_another() {
+    for call in ["event_record", "event_wait"] {
+        let world = World::of(6);
+        let blocks = [world.block(3), world.block(2)];
+        let gate = Gate::close(&world.stream);
+        for block in blocks {
+            drop(block);
+        }
+        let third = world.pool.device().stream().unwrap();
+        let mut block = None;
+        world.serves_during(call, || {
+            block = Some(world.pool.alloc(&third, 4 * world.granule).unwrap());
+        });
+        assert_eq!(world.pool.stats().steps.waits, 1);
+        gate.open();
+    }
+}
