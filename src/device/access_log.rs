@@ -135,7 +135,7 @@ impl AccessLog {
     }
 
     /// The log of `bytes` of another library's that `timeline`'s stream may use.
-    #[cfg(any(test, feature = "cudarc"))]
+    #[cfg(feature = "cudarc")]
     pub(crate) fn lent(timeline: &Arc<Timeline>, bytes: u64) -> Self {
         let log = Self::without_home(timeline, bytes);
         Self { lent: true, ..log }

@@ -156,11 +156,10 @@ fn info(driver: &'static Driver, device: CuDevice, ordinal: u32) -> Result<Devic
     Ok(info)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(warpool_cuda)))]
 mod tests {
     use super::*;
 
-    #[cfg(not(warpool_cuda))]
     #[test]
     fn a_build_without_kernels_says_at_run_time_why_and_what_to_do() {
         let words = no_kernels().to_string();
