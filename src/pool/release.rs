@@ -1,6 +1,7 @@
-//! Memory that goes back to the device, and old mappings that go: whose work is done, or is waited for.
+//! Memory that goes back to the device, and old mappings: whose work is done, or is waited for.
 //!
-//! What goes is held first, and taken down without the lock: see `job`.
+//! An old mapping whose work is done is kept, and its addresses are free: see [`Arena::keep`]. It is taken
+//! down when something else is mapped there, with its handle, or when there are too many. What goes is held first, and taken down without the lock: see `job`.
 
 use std::sync::Arc;
 
@@ -9,8 +10,8 @@ use super::job::{Ask, Held, Job};
 use super::mapping::{IdleFrame, total};
 use super::shared::Shared;
 use super::stats::Told;
-use super::tuning::PENDING_LOOKED_AT;
-use crate::arena::{FrameId, HandleId, Site};
+use super::tuning::{MOST_KEPT, PENDING_LOOKED_AT};
+use crate::arena::{FrameId, HandleId, Kept, Site};
 use crate::device::{Phys, Timeline};
 use crate::error::{Error, Result};
 use crate::heap::placement::Placement;
@@ -118,6 +119,9 @@ impl Core {
             strict: true,
             site: self.arena.site().clone(),
         };
+        let handles = idle.iter().map(|it| self.arena.frame(it.frame).handle);
+        let handles = handles.filter(|_| !seeded!("kept-mapping-outlives-its-handle"));
+        let kept = self.arena.kept_of(&handles.collect());
         // From the last on: what is left of a hole below keeps its number.
         for idle in idle.iter().rev() {
             let epoch = self.extents.get(idle.hole).epoch();
@@ -131,7 +135,7 @@ impl Core {
                 wait: self.wait_of(epoch, seeded!("released-under-queued-work")),
             });
         }
-        for (id, awaited) in old {
+        for (id, awaited) in old.into_iter().chain(self.unkeep(kept)) {
             let extent = *self.extents.get(id);
             self.under_way.note(extent.slot);
             release.old.push(Old {
@@ -201,7 +205,25 @@ impl Core {
         (!questions.is_empty()).then_some(Job::Ask(questions))
     }
 
-    /// Begins to take down old mappings whose work is known to be done.
+    /// Keeps the old mapping at `start`, which is in no extent's books, or lets it go if that may not be.
+    pub(super) fn keep(&mut self, kept: Kept) {
+        if !self.arena.keep(kept.start) {
+            self.retire_again(kept.start, kept.bytes);
+        }
+    }
+
+    /// Keeps these mappings no more: old mappings that nothing uses.
+    fn unkeep(&mut self, kept: Vec<Kept>) -> Vec<(Id, Epoch)> {
+        let mut old = Vec::with_capacity(kept.len());
+        for Kept { start, bytes, .. } in kept {
+            self.arena.unkeep(start);
+            old.extend(self.stale_at(start, bytes).map(|id| (id, Epoch::PAST)));
+        }
+        old
+    }
+
+    /// Keeps old mappings whose work is known to be done, and begins to take down those that may not be
+    /// kept, and those kept longest of too many.
     pub(super) fn begin_reaping(&mut self) -> Option<Job> {
         let (mut done, mut pending) = (Vec::new(), 0);
         for _ in 0..self.retiring.len() {
@@ -210,7 +232,10 @@ impl Core {
             };
             let is_done = is_done(&self.streams, self.extents.get(id).epoch());
             if is_done || seeded!("unmapped-under-queued-work") {
-                done.push((id, Epoch::PAST));
+                match self.arena.keep(self.extents.get(id).start) {
+                    true => _ = self.extents.retired(id),
+                    false => done.push((id, Epoch::PAST)),
+                }
                 continue;
             }
             self.retiring.push_back(id);
@@ -220,6 +245,8 @@ impl Core {
                 break;
             }
         }
+        let beyond = self.arena.kept_beyond(MOST_KEPT);
+        done.extend(self.unkeep(beyond));
         self.begin_release(&[], done, Vec::new())
     }
 
