@@ -94,6 +94,28 @@ fn the_heap_and_the_planner_name_no_device_no_thread_and_no_layer_above() {
     assert!(said.is_empty(), "\n{said}");
 }
 
+/// Lines of a file that a reader has in view.
+const MOST_LINES: usize = 500;
+
+#[test]
+fn no_file_of_the_heap_the_pool_and_compaction_is_longer_than_a_reader_has_in_view() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let folders = ["src/heap", "src/pool", "src/compact"].map(|folder| sources(&root.join(folder)));
+    let lines = |file: &PathBuf| {
+        std::fs::read_to_string(file)
+            .expect("a source")
+            .lines()
+            .count()
+    };
+    let long: Vec<_> = folders
+        .iter()
+        .flatten()
+        .filter(|file| lines(file) > MOST_LINES)
+        .collect();
+    assert!(folders.iter().all(|files| files.len() >= 8), "{folders:?}");
+    assert!(long.is_empty(), "{long:?}");
+}
+
 #[test]
 fn what_is_impure_is_found_with_its_line() {
     let found = |text: &str| {
