@@ -337,25 +337,31 @@ __device__ __forceinline__ void scale_groups(const wp_quantize &a, const Slots &
     }
 }
 
-/* Whether few registers do. */
-template <class S, class Q>
-constexpr bool SHORT = S::SIZE == 32 || (Q::SIZE == 8 && !INTEGER<Q>);
-
-/*
- * Blocks of group_kernel a multiprocessor is to hold: four were 1 to 10 % faster than three (measured), where
- * the registers go round. On other architectures they do not everywhere.
- */
+/* The architecture that is compiled for; 0 on the host. */
 #ifndef __CUDA_ARCH__
 #define WP_ARCH 0
 #else
 #define WP_ARCH __CUDA_ARCH__
 #endif
+
+/* Whether codes are rounded without an instruction for that, which takes more registers. */
+template <class Q>
+constexpr bool WORKED_OUT = WP_ARCH < 890 && !INTEGER<Q>;
+
+/* Whether few registers do. */
+template <class S, class Q>
+constexpr bool SHORT = S::SIZE == 32 || (Q::SIZE == 8 && !INTEGER<Q> && !(WORKED_OUT<Q> && SAME<S, F16>));
+
+/*
+ * Blocks of group_kernel a multiprocessor is to hold: four were 1 to 10 % faster than three (measured), where
+ * the registers go round. On other architectures they do not everywhere.
+ */
 #if WP_ARCH == 900
 template <class S, class Q>
 constexpr int GROUP_BLOCKS = INTEGER<Q> || (S::SIZE == 16 && Q::SIZE == 4) || (SAME<S, F16> && Q::SIZE == 8) ? 3 : 4;
 #else
 template <class S, class Q>
-constexpr int GROUP_BLOCKS = WP_ARCH < 890 && S::SIZE == 16 && Q::SIZE == 6 ? 2 : 3;
+constexpr int GROUP_BLOCKS = WORKED_OUT<Q> && S::SIZE == 16 && (Q::SIZE == 6 || (Q::SIZE == 8 && SAME<S, BF16>)) ? 2 : 3;
 #endif
 
 /* Groups of a row, each in neighbouring lanes; or one scale that is given. */
@@ -441,12 +447,15 @@ __device__ __forceinline__ void quantize_rows(const wp_quantize &a, u32 lanes, c
     if (a.zeros != 0) reach.low = row_max(reach.low, lanes);
     const Scale scale = scale_for<Q>(a, reach, 0.0f);
     if (lane == 0 && row < a.rows) store_scale(a, scale_index(a.layout, a.scales_pitch, row, 0), scale, false);
+    /* As in quantize_groups(): before the codes where that spares registers. */
+    constexpr bool BEFORE = WORKED_OUT<Q> && SAME<S, F16> && Q::SIZE == 8;
+    if constexpr (BEFORE) raise_amax(a.amax, row < a.rows ? reach.amax() : 0);
 #pragma unroll 1
     for (from = 0; from <= most * R; from += R) {
         if (from > 0) load_slots<S>(x, a, aligned, place);
         encode_slots<S, Q, true>(x, a, aligned, place, OneScale{scale});
     }
-    raise_amax(a.amax, row < a.rows ? reach.amax() : 0);
+    if constexpr (!BEFORE) raise_amax(a.amax, row < a.rows ? reach.amax() : 0);
 }
 
 template <class S, class Q>
@@ -456,7 +465,7 @@ __global__ void __launch_bounds__(QUANT_THREADS, SHORT<S, Q> ? 3 : 2) row_kernel
 
 /* A square of 128 by 128 in the registers of a block. */
 template <class S, class Q>
-__global__ void __launch_bounds__(QUANT_THREADS, S::SIZE == 32 ? 2 : 3)
+__global__ void __launch_bounds__(QUANT_THREADS, S::SIZE == 32 || (WORKED_OUT<Q> && SAME<S, BF16>) ? 2 : 3)
     square_kernel(const wp_quantize a, u32 across, const Alignment aligned) {
     constexpr int V = SLOT<S>, LANES = 128 / V, ROWS = QUANT_THREADS / LANES, U = 128 / ROWS;
     const u32 r = blockIdx.x / across, c = blockIdx.x % across;
@@ -470,8 +479,11 @@ __global__ void __launch_bounds__(QUANT_THREADS, S::SIZE == 32 ? 2 : 3)
     most = row_max(most, QUANT_THREADS);
     const Scale scale = scale_f32(most, TOP<Q>);
     if (threadIdx.x == 0) store_scale(a, scale_index(a.layout, a.scales_pitch, r, c), scale, false);
+    /* As in quantize_groups(): before the codes where that spares registers. */
+    constexpr bool BEFORE = WORKED_OUT<Q> && S::SIZE == 32;
+    if constexpr (BEFORE) raise_amax(a.amax, most);
     encode_slots<S, Q, true>(x, a, aligned, place, OneScale{scale});
-    raise_amax(a.amax, most);
+    if constexpr (!BEFORE) raise_amax(a.amax, most);
 }
 
 }  // namespace wp
