@@ -115,7 +115,8 @@ WP_HD Place first_of(const Slots &s, u32 block, u32 unroll) {
 /* The place `on` slots behind a block's first, any of the block's. */
 WP_HD Place place_of(const Slots &s, const Place &first, u32 on) {
     const u64 at = first.slot + on;
-    if (s.rows == 1) return {0, at};
+    /* Behind the end of one row alone there is a row that does not exist. */
+    if (s.rows == 1) return {at >= s.per_row, at};
     /* A row that is not narrow has more slots than a block does, or one. */
     const u64 rows = s.narrow ? s.by_row.quotient((u32)at) : s.per_row == 1 ? at : at >= s.per_row;
     return {first.row + rows, at - rows * s.per_row};
