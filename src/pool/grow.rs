@@ -145,7 +145,9 @@ impl Core {
     pub(super) fn slack(&self, bytes: u64) -> u64 {
         let reserved = self.arena.reserved() + self.promised();
         let ahead = bytes * u64::from(!seeded!("soft-limit-seen-too-late"));
-        if (reserved + self.grown.bytes).saturating_add(ahead) > self.config.soft_limit.unwrap_or(u64::MAX) {
+        if (reserved + self.grown.bytes).saturating_add(ahead)
+            > self.config.soft_limit.unwrap_or(u64::MAX)
+        {
             return 0;
         }
         // What is promised will be taken by then.

@@ -93,7 +93,8 @@ impl Pool {
         self.shared().refuse_other_device(stream)?;
         let bytes = (most as u64).checked_mul(size_of::<T>() as u64);
         let Some(bytes) = bytes.filter(|&bytes| bytes <= MOST_ADDRESSES) else {
-            let why = format!("{most} elements have more than {MOST_ADDRESSES} bytes: ask for fewer");
+            let why =
+                format!("{most} elements have more than {MOST_ADDRESSES} bytes: ask for fewer");
             return Err(Error::invalid("most", why));
         };
         let granule = self.device().info().granule.max(1);
@@ -192,7 +193,8 @@ impl<T: Pod> GrowBuf<T> {
             let stream = self.home.timeline.uid;
             self.shared.grow_pages(&self.pages, mapped, stream)?;
         }
-        if len < self.len && !self.log.is_in_a_graph() {
+        let kept = self.log.is_in_a_graph() && !seeded!("growing-buffer-shrinks-under-its-graph");
+        if len <= self.len && !kept {
             self.pages.shrink(bytes, self.uses());
             self.settle();
         }
@@ -219,6 +221,9 @@ impl<T: Pod> GrowBuf<T> {
     /// # Errors
     /// As [`GrowBuf::resize`] and [`ViewMut::upload`]. The buffer has then the elements that it had.
     pub fn extend_from(&mut self, stream: &Stream, data: &[T]) -> Result<()> {
+        // Nothing is mapped for what will not be copied.
+        self.shared.refuse_other_device(stream)?;
+        stream.core().refuse_under_capture()?;
         let before = self.len;
         self.resize(before.saturating_add(data.len()))?;
         let uploaded = (self.view_mut().slice(before..)).and_then(|it| it.upload(stream, data));
@@ -296,6 +301,7 @@ impl<T> Drop for GrowBuf<T> {
         let marks = self.uses();
         let mut graphs = self.log.leave().map_or(Vec::new(), |left| left.graphs);
         graphs.extend(self.home.timeline.recorder());
+        graphs.retain(|_| !seeded!("growing-buffer-dropped-under-its-graph"));
         let kept = KeptPages {
             shared: Arc::clone(&self.shared),
             pages: Arc::clone(&self.pages),

@@ -258,7 +258,13 @@ impl Shared {
                 }
                 Turn::Relief => {
                     drop(core);
-                    if !helped || !self.relieve(climb.lane.stream.timeline.uid, climb.bytes, &mut climb.left) {
+                    if !helped
+                        || !self.relieve(
+                            climb.lane.stream.timeline.uid,
+                            climb.bytes,
+                            &mut climb.left,
+                        )
+                    {
                         return Ok(None);
                     }
                     core = self.core.lock();

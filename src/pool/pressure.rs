@@ -112,7 +112,8 @@ impl Shared {
         let free_slots = core.slabs.free_bytes();
         OutOfMemory {
             requested: bytes,
-            live: core.live() + core.grown.bytes - free_slots * u64::from(!seeded!("free-slots-counted-as-live")),
+            live: core.live() + core.grown.bytes
+                - free_slots * u64::from(!seeded!("free-slots-counted-as-live")),
             reserved: core.reserved(),
             limit: core.limit(),
             device_free: self.device.backend().free_bytes().ok(),

@@ -205,7 +205,11 @@ impl Pages {
         let (released, outcome) = self.take_down(&mut state, used);
         let empty = state.left && state.handles.is_empty() && !state.gone;
         if empty {
-            state.gone = self.device.backend().unreserve(self.base, self.span).is_ok();
+            state.gone = self
+                .device
+                .backend()
+                .unreserve(self.base, self.span)
+                .is_ok();
         }
         (released, outcome)
     }

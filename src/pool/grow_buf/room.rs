@@ -49,7 +49,8 @@ impl Core {
 
     /// Of these, bytes in handles that stand mapped for somebody.
     pub(crate) fn mapped(&self) -> u64 {
-        self.arena.mapped() + self.grown.bytes
+        let beside = u64::from(!seeded!("soft-limit-without-growing-buffers"));
+        self.arena.mapped() + self.grown.bytes * beside
     }
 
     /// Bytes created and bytes released so far, likewise.
@@ -110,7 +111,9 @@ impl Shared {
         drop(growing);
         self.settles.get_or_init(|| {
             let shared: Weak<Self> = Arc::downgrade(self);
-            let settle = move || shared.upgrade().is_some_and(|it| it.settle_all(true) > 0);
+            let forgets = seeded!("pressure-forgets-growing-buffers");
+            let settles = move |it: Arc<Self>| !forgets && it.settle_all(true) > 0;
+            let settle = move || shared.upgrade().is_some_and(settles);
             let step = move |_: &_| match settle() {
                 true => Relief::Retry,
                 false => Relief::Exhausted,
@@ -142,7 +145,8 @@ impl Shared {
             if lacking == 0 {
                 return Ok(());
             }
-            let sizes = self.core.lock().promise(lacking, measures.looked);
+            // What lies in caches is idle too.
+            let sizes = self.lock_drained().promise(lacking, measures.looked);
             if let Some(sizes) = sizes {
                 let (made, outcome) = pages.make(lacking, sizes);
                 self.core.lock().book_grown(lacking, made);
@@ -173,7 +177,6 @@ impl Shared {
 
     fn give_up_idle(&self, bytes: u64, wait: bool) -> Result<()> {
         self.settle_all(wait);
-        self.drain_all();
         let ask: fn(u64) -> Ask = if wait { Ask::Done } else { Ask::Reached };
         self.work(|core| core.ask_of_all(ask))?;
         self.core.lock().merge_done();
@@ -221,7 +224,9 @@ impl Growing {
     pub(crate) fn end(&self) {
         for pages in lock(&self.0).drain(..) {
             // A failure here loses the memory and cannot be mended.
-            let _ = pages.settle(true);
+            if !seeded!("growing-buffers-outlive-their-pool") {
+                let _ = pages.settle(true);
+            }
         }
     }
 }

@@ -119,7 +119,8 @@ impl Snapshot {
     #[must_use]
     pub fn to_json(&self) -> String {
         let pieces: Vec<serde_json::Value> = self.pieces.iter().map(Piece::json).collect();
-        serde_json::json!({ "reserved": self.reserved, "grown": self.grown, "pieces": pieces }).to_string()
+        serde_json::json!({ "reserved": self.reserved, "grown": self.grown, "pieces": pieces })
+            .to_string()
     }
 }
 
