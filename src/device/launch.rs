@@ -47,6 +47,7 @@ pub enum Launch {
 impl Launch {
     /// Name of the operation in `kernels/warpool.h`.
     #[must_use]
+    #[doc(hidden)]
     pub fn name(&self) -> &'static str {
         match self {
             Self::Pattern(_) => "wp_pattern",
