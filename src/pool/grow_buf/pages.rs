@@ -198,9 +198,13 @@ impl Pages {
             timeline.done() >= *tick || matches!(timeline.poll_to(*tick), Ok(done) if done >= *tick)
         };
         let used = state.used;
-        let is_idle = used == state.handles.len();
-        if !is_idle && !state.awaited.iter().all(is_done) && !seeded!("shrunk-under-queued-work") {
+        let some = used < state.handles.len();
+        if some && !state.awaited.iter().all(is_done) && !seeded!("shrunk-under-queued-work") {
             return (0, Ok(()));
+        }
+        // Kept where nothing goes: a buffer that cannot grow may leave handles again.
+        if some || seeded!("failed-growth-forgets-queued-work") {
+            state.awaited.clear();
         }
         let (released, outcome) = self.take_down(&mut state, used);
         let empty = state.left && state.handles.is_empty() && !state.gone;
@@ -219,7 +223,15 @@ impl Pages {
         if !wait {
             return Ok(());
         }
-        let awaited = lock(&self.state).awaited.clone();
+        let awaited = {
+            let state = lock(&self.state);
+            let some = state.used < state.handles.len();
+            if some {
+                state.awaited.clone()
+            } else {
+                Vec::new()
+            }
+        };
         let mut each = awaited.iter();
         each.try_for_each(|(timeline, tick)| timeline.sync_to(*tick))
     }
@@ -245,9 +257,6 @@ impl Pages {
             state.handles.pop();
             released += bytes;
             end = start;
-        }
-        if keep == state.used {
-            state.awaited.clear();
         }
         (released, Ok(()))
     }

@@ -418,6 +418,25 @@ fn a_buffer_that_grows_before_its_memory_is_gone_has_it_back() {
 }
 
 #[test]
+fn a_buffer_that_cannot_grow_waits_on_for_the_work_on_what_it_gave_up() {
+    let ground = limited(4);
+    let [_, other] = &ground.streams;
+    let mut buffer = ground.filled(4, 3);
+    ground.finish();
+    let hold = ground.hold(other);
+    buffer.view_mut().fill(other, 4).unwrap();
+    buffer.resize(1).unwrap();
+    // Were the held stream waited for, this would not return: there is no room behind it.
+    assert!(buffer.resize(5 * ground.granule).is_err());
+    assert_eq!(buffer.capacity(), ground.granule);
+    assert_eq!((ground.grown(), ground.counts().mappings), (4, 4));
+    drop(hold);
+    ground.finish();
+    ground.pool.trim(0).unwrap();
+    assert_eq!((ground.grown(), buffer.len()), (1, 1));
+}
+
+#[test]
 fn a_buffer_dropped_behind_queued_work_goes_when_that_is_done_and_leaves_nothing() {
     let device = Device::host().unwrap();
     let none = device.backend().counts();
