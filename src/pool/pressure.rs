@@ -6,10 +6,32 @@ use std::sync::atomic::Ordering;
 
 use super::shared::Shared;
 use super::stats::Told;
-use super::{Pressure, Relief};
 use crate::device::lock;
 use crate::error::{Error, OutOfMemory};
 use crate::seeded::seeded;
+
+/// What a step of the out-of-memory ladder did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Relief {
+    /// It freed or moved something: the request is tried again, and the step asked again if it
+    /// still fails.
+    Retry,
+    /// It can do no more.
+    Exhausted,
+}
+
+/// A request that the pool's own steps could not serve, as a registered step sees it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Pressure {
+    /// Bytes needed, rounded.
+    pub requested: u64,
+    /// The [`id`](crate::device::Stream::id) of the requesting stream.
+    pub stream: u64,
+    /// The pool's figures now.
+    pub figures: OutOfMemory,
+}
 
 /// A step above the core: frees or moves memory, and says whether it may have helped.
 pub(crate) type ReliefStep = Arc<dyn Fn(&Pressure) -> Relief + Send + Sync>;
