@@ -119,7 +119,7 @@ mod sync;
 pub use device::{Capture, Device, Event, Graph, Stream};
 pub use error::{Error, OutOfMemory, Result};
 pub use movable::{Movable, Resident, ResidentMut};
-pub use pool::{Block, Pool, PoolBuf, PoolConfig, PoolStats, View, ViewMut};
+pub use pool::{Block, GrowBuf, Pool, PoolBuf, PoolConfig, PoolStats, View, ViewMut};
 
 /// Element types of device memory are [`bytemuck::Pod`].
 pub use bytemuck;

@@ -155,6 +155,7 @@ impl Launch {
     /// What the launch uses, as far as its arguments say: tables are read, and what a table names
     /// is given by [`Launch::table_accesses`].
     #[must_use]
+    #[doc(hidden)]
     pub fn accesses(&self) -> Vec<Access> {
         match self {
             Self::Pattern(args) => pattern(args),
@@ -193,6 +194,7 @@ impl Launch {
 
     /// Whether a table in device memory names more of what the launch uses.
     #[must_use]
+    #[doc(hidden)]
     pub fn has_table(&self) -> bool {
         match self {
             Self::Relocate(_) | Self::Slide(_) | Self::Scatter(_) => true,
@@ -208,6 +210,7 @@ impl Launch {
     /// The host can read the table ([`DeviceInfo::host_readable`](super::DeviceInfo)), and the work
     /// that writes it is done.
     #[must_use]
+    #[doc(hidden)]
     pub unsafe fn table_accesses(&self) -> Vec<Access> {
         let moved = |(src, dst, bytes)| [Access::read(src, bytes), Access::write(dst, bytes)];
         // SAFETY: the caller vouches for the tables that the arguments name.

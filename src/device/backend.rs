@@ -251,6 +251,7 @@ pub unsafe trait Backend: Send + Sync + 'static {
 
     /// Takes note of something it cannot see for itself. Devices need none of it; tools that watch
     /// a device do, and tools that wrap one pass it on.
+    #[doc(hidden)]
     fn observe(&self, note: &Note<'_>) {
         let _ = note;
     }

@@ -24,6 +24,7 @@ macro_rules! launches {
         impl Launch {
             /// Name of the operation in `kernels/warpool.h`.
             #[must_use]
+            #[doc(hidden)]
             pub fn name(&self) -> &'static str {
                 match self {
                     $($(#[$condition])? Self::$variant(_) => $name,)*

@@ -70,7 +70,7 @@ pub(crate) struct Mapped {
 
 /// Bytes of the next handle of `left`, no more than `most`: a power of two of granules, so that the last
 /// pieces are small.
-fn piece(left: u64, most: u64, granule: u64) -> u64 {
+pub(super) fn piece(left: u64, most: u64, granule: u64) -> u64 {
     let granules = (most.min(left) / granule).max(1);
     (1 << granules.ilog2()) * granule
 }
@@ -126,8 +126,8 @@ impl Core {
     pub(crate) fn room(&self) -> u64 {
         let granule = self.arena.granule();
         let held = match seeded!("limit-counted-twice") {
-            true => self.arena.reserved().saturating_mul(2),
-            false => self.arena.reserved() + self.promised(),
+            true => self.reserved().saturating_mul(2),
+            false => self.reserved() + self.promised(),
         };
         let limit = match seeded!("limit-rounded-up") {
             true => self.limit().checked_next_multiple_of(granule),
@@ -145,7 +145,9 @@ impl Core {
     pub(super) fn slack(&self, bytes: u64) -> u64 {
         let reserved = self.arena.reserved() + self.promised();
         let ahead = bytes * u64::from(!seeded!("soft-limit-seen-too-late"));
-        if reserved.saturating_add(ahead) > self.config.soft_limit.unwrap_or(u64::MAX) {
+        if (reserved + self.grown.bytes).saturating_add(ahead)
+            > self.config.soft_limit.unwrap_or(u64::MAX)
+        {
             return 0;
         }
         // What is promised will be taken by then.
@@ -344,7 +346,7 @@ impl Core {
             self.extents.merge_up(lowest, |extent| extent.slot == FRESH);
         }
         self.count(Told::Grow(bytes));
-        self.peak_reserved = self.peak_reserved.max(self.arena.reserved());
+        self.peak_reserved = self.peak_reserved.max(self.reserved());
     }
 
     /// Takes the block of a mapping all of which was made: what was mapped, free from `lowest` on, and
@@ -391,7 +393,7 @@ impl Core {
     /// Adaptive: a part of the pool, or of the block if that is more. A handle that is partly idle wastes
     /// at most that much, and the number of handles, which is what growing and remapping cost by,
     /// stays in the low thousands.
-    fn largest_handle(&self, left: u64, stretch: u64) -> u64 {
+    pub(super) fn largest_handle(&self, left: u64, stretch: u64) -> u64 {
         let of_pool = self.arena.reserved().saturating_add(left) / HANDLES_AIMED_AT;
         match self.config.handles {
             HandleSize::Granule => self.arena.granule(),

@@ -32,6 +32,7 @@ mod copies;
 mod core;
 mod ends;
 mod grow;
+mod grow_buf;
 mod job;
 mod kernel;
 mod ladder;
@@ -54,6 +55,7 @@ use std::sync::Arc;
 pub use block::Block;
 pub use buf::PoolBuf;
 pub use config::{HandleSize, PoolConfig, Reuse};
+pub use grow_buf::GrowBuf;
 pub use kernel::Kernel;
 pub use pressure::{Pressure, Relief};
 #[doc(hidden)]

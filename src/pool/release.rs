@@ -106,7 +106,7 @@ impl Core {
     /// Begins to give the `idle` frames back, to take the `old` mappings down and to offer the device what
     /// it `refused`; `None` where there is nothing to do. Frames of one hole ascend; what an old mapping waits
     /// for is named beside it.
-    fn begin_release(
+    pub(super) fn begin_release(
         &mut self,
         idle: &[IdleFrame],
         old: impl IntoIterator<Item = (Id, Epoch)>,
@@ -280,7 +280,7 @@ impl Core {
     /// Begins to give back as much idle memory as keeps `keep` bytes, and all old mappings. Waits on the
     /// host.
     pub(super) fn begin_trim(&mut self, keep: u64) -> Option<Job> {
-        let excess = self.arena.mapped().saturating_sub(keep);
+        let excess = self.mapped().saturating_sub(keep);
         let idle = self.idle(None, excess, |_| true);
         let (old, refused) = (self.take_retiring(), self.arena.take_refused());
         self.begin_release(&idle, old, refused)
@@ -290,7 +290,7 @@ impl Core {
     /// is known to be done.
     fn begin_easing(&mut self) -> Option<Job> {
         // What was given up goes as soon as its old mappings do.
-        let excess = self.arena.mapped().saturating_sub(self.soft_limit());
+        let excess = self.mapped().saturating_sub(self.soft_limit());
         let done = |extent: &Extent| is_done(&self.streams, extent.epoch());
         let idle = self.idle(None, excess, done);
         let refused = self.arena.take_refused();
@@ -303,11 +303,11 @@ impl Core {
 
     /// Whether the pool holds more than its soft limit.
     pub(crate) fn is_over_soft_limit(&self) -> bool {
-        self.arena.reserved() > self.soft_limit()
+        self.reserved() > self.soft_limit()
     }
 
     /// The questions about all work that free memory waits for.
-    fn ask_of_all(&self, ask: impl Fn(u64) -> Ask) -> Option<Job> {
+    pub(super) fn ask_of_all(&self, ask: impl Fn(u64) -> Ask) -> Option<Job> {
         let slots = self.slabs.mixed_histories().into_iter();
         let epochs = self.last_ticks().into_iter();
         let epochs = epochs.map(|(stream, tick)| Epoch::new(stream, tick));
@@ -315,7 +315,7 @@ impl Core {
     }
 
     /// Merges neighbouring holes whose work is known to be done, and gives back slabs likewise.
-    fn merge_done(&mut self) {
+    pub(super) fn merge_done(&mut self) {
         self.release_mixed_done();
         let mut at = self.extents.first();
         while at != NONE {
@@ -329,7 +329,8 @@ impl Shared {
     /// Gives idle memory back to the device, keeping at least `keep` bytes; gives the bytes released.
     /// Waits on the host for work that still uses idle memory.
     pub(super) fn trim(&self, keep: u64) -> Result<u64> {
-        let before = self.lock_drained().arena.reserved();
+        let before = self.lock_drained().reserved();
+        self.settle_all(before > keep);
         if before > keep {
             self.work(|core| core.ask_of_all(Ask::Done))?;
             self.core.lock().merge_done();
@@ -337,7 +338,7 @@ impl Shared {
         self.work(|core| core.begin_trim(keep))?;
         let mut core = self.core.lock();
         // Another may have grown it meanwhile.
-        let released = before.saturating_sub(core.arena.reserved());
+        let released = before.saturating_sub(core.reserved());
         core.count(Told::Trimmed(released));
         Ok(released)
     }
@@ -360,6 +361,7 @@ impl Shared {
         if !self.core.lock().is_over_soft_limit() {
             return Ok(());
         }
+        self.settle_all(false);
         // Nothing is recorded until someone asks: without a mark no work is ever known to be done.
         self.work(|core| core.ask_of_all(Ask::Reached))?;
         self.work(Core::begin_easing)?;

@@ -93,7 +93,7 @@ impl Core {
     pub(crate) fn lacks(&self, bytes: u64) -> Option<u64> {
         let lacking = bytes.saturating_sub(self.extents.hole_bytes());
         let lacking = lacking.next_multiple_of(self.arena.granule());
-        (self.arena.reserved().saturating_add(lacking) <= self.limit()).then_some(lacking)
+        (self.reserved().saturating_add(lacking) <= self.limit()).then_some(lacking)
     }
 
     /// Bytes of the gap that begins at `end`, if requests that no hole serves are mapped there.
