@@ -7,7 +7,8 @@
 //! memory is handed out again only then.
 //!
 //! Data that lies in memory of another kind goes up through a few buffers in turns,
-//! [`HostPool::stage_in`], and comes down likewise, [`HostPool::stage_out`].
+//! [`HostPool::stage_in`], and comes down likewise, [`HostPool::stage_out`]. A [`Loader`] does so for batch
+//! after batch, beside the work on those before.
 //!
 //! [`ViewMut::upload_from`]: crate::pool::ViewMut::upload_from
 //! [`View::download_into`]: crate::pool::View::download_into
@@ -15,6 +16,8 @@
 mod buf;
 mod chunks;
 mod copies;
+mod loader;
+mod ring;
 #[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]
 mod tests;
@@ -27,6 +30,7 @@ use std::sync::Arc;
 use bytemuck::Pod;
 
 pub use buf::{HostBuf, HostView, HostViewMut};
+pub use loader::Loader;
 
 use crate::device::{Device, beside, lock};
 use crate::error::{Bytes, Error, OutOfMemory, Result};
