@@ -8,7 +8,8 @@
 //!
 //! Data that lies in memory of another kind goes up through a few buffers in turns,
 //! [`HostPool::stage_in`], and comes down likewise, [`HostPool::stage_out`]. A [`Loader`] does so for batch
-//! after batch, beside the work on those before.
+//! after batch, beside the work on those before, and with the feature `files` tensors of
+//! files larger than memory go up when they are asked for.
 //!
 //! [`ViewMut::upload_from`]: crate::pool::ViewMut::upload_from
 //! [`View::download_into`]: crate::pool::View::download_into
@@ -16,6 +17,8 @@
 mod buf;
 mod chunks;
 mod copies;
+#[cfg(feature = "files")]
+mod files;
 mod loader;
 mod ring;
 #[cfg(test)]
@@ -30,6 +33,8 @@ use std::sync::Arc;
 use bytemuck::Pod;
 
 pub use buf::{HostBuf, HostView, HostViewMut};
+#[cfg(feature = "files")]
+pub use files::{TensorFile, TensorInfo};
 pub use loader::Loader;
 
 use crate::device::{Device, beside, lock};
