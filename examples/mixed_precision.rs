@@ -182,10 +182,9 @@ fn train(machine: &dyn Machine, pool: &Pool, precision: Precision) -> Outcome<Hi
 
     let mut config = ScalerConfig::default();
     if precision == Precision::F32 {
-        config.scale = 1.0; // and no growth
-        config.interval = u32::MAX;
+        config = config.scale(1.0).interval(u32::MAX); // and no growth
     } else {
-        config.interval = 20; // soon too large, so that steps are left out
+        config = config.interval(20); // soon too large, so that steps are left out
     }
     let mut scaler = GradScaler::new(pool, stream, config)?;
 

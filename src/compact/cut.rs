@@ -13,11 +13,11 @@ const CAUTION: f64 = 0.85;
 #[non_exhaustive]
 pub struct Budget {
     /// Bytes; a block is moved whole, so a step moves at least one, or one circle of blocks.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// Bytes that count as moved for each launch beyond the first.
-    pub launch_bytes: u64,
+    pub(crate) launch_bytes: u64,
     /// Thread blocks the moves may occupy at once, 0 for as many as the device takes.
-    pub thread_blocks: u32,
+    pub(crate) thread_blocks: u32,
 }
 
 impl Default for Budget {

@@ -17,20 +17,21 @@ thread_local! {
 /// Runs a host call on the calling thread; a panic of it is an error.
 pub(super) fn run(work: Box<dyn FnOnce() + Send>) -> Result<()> {
     let before = IS_RUNNING.replace(true);
-    let outcome = catch_unwind(AssertUnwindSafe(work)).map_err(panicked);
+    let outcome =
+        catch_unwind(AssertUnwindSafe(work)).map_err(|panic| panicked("host call", panic));
     IS_RUNNING.set(before);
     outcome
 }
 
-/// The error of a host call that panicked.
-fn panicked(panic: Box<dyn Any + Send>) -> Error {
+/// The error of the application's code that panicked in `call`.
+pub(crate) fn panicked(call: &'static str, panic: Box<dyn Any + Send>) -> Error {
     let message = panic
         .downcast_ref::<&str>()
         .copied()
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no message");
     let error = Error::Os {
-        call: "host call",
+        call,
         words: format!("it panicked: {message}"),
     };
     // What it was thrown with is the application's too, and may panic in its turn.

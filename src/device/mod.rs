@@ -63,7 +63,7 @@ pub use graph::{Capture, Graph, GraphMemory, NotedCapture};
 pub use host::HostConfig;
 #[doc(hidden)]
 pub use host::host_available_bytes;
-pub(crate) use host_call::beside;
+pub(crate) use host_call::{beside, panicked};
 #[doc(hidden)]
 pub use launch::Launch;
 pub(crate) use names::{CAPTURE, COMPACTION, StreamNames, stream_words};

@@ -4,18 +4,12 @@ use std::collections::VecDeque;
 
 use bytemuck::Pod;
 
+use super::ring::{RING, Ring, piece};
 use super::uses::{Span, Uses};
 use super::{HostBuf, HostPool, HostView, HostViewMut};
 use crate::device::{Device, Stream, StreamCore, ordered};
 use crate::error::{Error, Result};
 use crate::pool::{View, ViewMut, same_len};
-
-/// Bytes of a piece that goes through the ring: the bus is at its full speed, and a piece fits into a
-/// processor's cache.
-const PIECE: usize = 2 << 20;
-
-/// Pieces under way at once.
-const RING: usize = 4;
 
 /// Queues a copy that uses host memory, on `stream`, behind the copies that it meets there, and notes
 /// it.
@@ -100,11 +94,6 @@ impl<T: Pod> View<'_, T> {
     }
 }
 
-/// Elements of a piece.
-fn piece<T>() -> usize {
-    (PIECE / size_of::<T>().max(1)).max(1)
-}
-
 impl HostPool {
     /// Copies `src`, memory of any kind, into `dst` on `stream` by way of a ring of page-locked pieces.
     /// Returns when `src` was read; the last pieces may still be on their way.
@@ -116,18 +105,10 @@ impl HostPool {
     /// As [`ViewMut::upload_from`] and [`HostPool::alloc`]; pieces before the error may have been copied.
     pub fn stage_in<T: Pod>(&self, stream: &Stream, dst: ViewMut<'_, T>, src: &[T]) -> Result<()> {
         same_len("src", src.len(), dst.len())?;
-        stream.core().refuse_under_capture()?;
-        let mut ring: VecDeque<HostBuf<T>> = VecDeque::new();
-        let mut left = dst;
-        for part in src.chunks(piece::<T>()) {
-            let mut buf = self.next_of(&mut ring, part.len())?;
-            buf.get_mut()?[..part.len()].copy_from_slice(part);
-            let (now, rest) = left.split_at(part.len())?;
-            left = rest;
-            now.upload_from(stream, buf.slice(..part.len())?)?;
-            ring.push_back(buf);
-        }
-        Ok(())
+        Ring::new(self).upload(stream, dst, |from, part| {
+            part.copy_from_slice(&src[from..from + part.len()]);
+            Ok(())
+        })
     }
 
     /// Copies `src` into `dst`, memory of any kind, on `stream` by way of a ring of page-locked pieces,
@@ -159,18 +140,5 @@ impl HostPool {
             }
         }
         Ok(())
-    }
-
-    /// The piece of the ring to fill next, of at least `len` elements.
-    fn next_of<T: Pod>(&self, ring: &mut VecDeque<HostBuf<T>>, len: usize) -> Result<HostBuf<T>> {
-        match ring.pop_front() {
-            // The last piece is the only one that may be shorter.
-            Some(buf) if ring.len() + 1 >= RING => Ok(buf),
-            Some(buf) => {
-                ring.push_front(buf);
-                self.alloc_waiting(len)
-            }
-            None => self.alloc_waiting(len),
-        }
     }
 }

@@ -7,7 +7,9 @@
 //! memory is handed out again only then.
 //!
 //! Data that lies in memory of another kind goes up through a few buffers in turns,
-//! [`HostPool::stage_in`], and comes down likewise, [`HostPool::stage_out`].
+//! [`HostPool::stage_in`], and comes down likewise, [`HostPool::stage_out`]. A [`Loader`] does so for batch
+//! after batch, beside the work on those before, and with the feature `files` tensors of
+//! files larger than memory go up when they are asked for.
 //!
 //! [`ViewMut::upload_from`]: crate::pool::ViewMut::upload_from
 //! [`View::download_into`]: crate::pool::View::download_into
@@ -15,6 +17,10 @@
 mod buf;
 mod chunks;
 mod copies;
+#[cfg(feature = "files")]
+mod files;
+mod loader;
+mod ring;
 #[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]
 mod tests;
@@ -27,6 +33,9 @@ use std::sync::Arc;
 use bytemuck::Pod;
 
 pub use buf::{HostBuf, HostView, HostViewMut};
+#[cfg(feature = "files")]
+pub use files::{TensorFile, TensorInfo};
+pub use loader::Loader;
 
 use crate::device::{Device, beside, lock};
 use crate::error::{Bytes, Error, OutOfMemory, Result};
@@ -40,7 +49,7 @@ use uses::{Marks, Uses};
 #[non_exhaustive]
 pub struct HostPoolConfig {
     /// Most bytes the pool may hold; `None` for as much as the machine gives.
-    pub limit: Option<u64>,
+    pub(crate) limit: Option<u64>,
 }
 
 impl HostPoolConfig {

@@ -298,6 +298,23 @@ fn staged_data_arrives_whatever_its_length() {
 }
 
 #[test]
+fn data_is_staged_where_the_limit_holds_one_piece() {
+    let ground = on(
+        Device::host().unwrap(),
+        HostPoolConfig::default().limit(2 << 20),
+    );
+    let data: Vec<u32> = (0..5 * MIB as u32 / 2).collect();
+    let mut there = ground.device_buf(data.len());
+    ground
+        .host
+        .stage_in(&ground.streams[0], there.view_mut(), &data)
+        .unwrap();
+    assert!(there.download().unwrap() == data);
+    drop(there);
+    ground.is_clean();
+}
+
+#[test]
 fn memory_outlives_a_pool_dropped_under_queued_copies() {
     let Ground {
         device,

@@ -43,7 +43,7 @@ impl PointerArray {
     /// device for the last rewriting.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the stream is of another device, or the array was in a movable block
+    /// [`Error::Invalid`](crate::Error::Invalid) if the stream is of another device, or the array was in a movable block
     /// that is freed; what the driver said.
     pub fn hold<'a>(&'a self, stream: &'a Stream) -> Result<ResidentPointers<'a>> {
         let addr = self.registry.hold_pointers(self.key, stream)?;

@@ -29,9 +29,9 @@ pub use mixed::Share;
 pub use replay::{Peer, ReplayOptions, device_name, replay};
 #[doc(hidden)]
 pub use report::Report;
+pub use trace::Trace;
 #[doc(hidden)]
-pub use trace::TraceWriter;
-pub use trace::{Event, EventKind, Trace};
+pub use trace::{Event, EventKind, TraceWriter};
 #[doc(hidden)]
 pub use verify::{EDGE_BYTES, Verify};
 #[doc(hidden)]

@@ -151,12 +151,6 @@ impl<T: Pod> GrowBuf<T> {
         elements.map_or(self.most, |elements| self.most.min(elements as usize))
     }
 
-    /// Elements that there are addresses for.
-    #[must_use]
-    pub fn most(&self) -> usize {
-        self.most
-    }
-
     /// Grows or shrinks the buffer to `len` elements. Those it had keep their value and address, those
     /// that are new have any value. Handles behind the last element are given back in stream order.
     ///
@@ -179,7 +173,7 @@ impl<T: Pod> GrowBuf<T> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for more than [`GrowBuf::most`] elements; [`Error::OutOfMemory`] where neither
+    /// [`Error::Invalid`] for more elements than there are addresses for; [`Error::OutOfMemory`] where neither
     /// the limit nor the device has room; what the driver said. The buffer is then as it was.
     pub fn resize(&mut self, len: usize) -> Result<()> {
         if len > self.most {

@@ -44,17 +44,17 @@ use crate::error::{Error, Result};
 #[non_exhaustive]
 pub struct Stage {
     /// Time of its forward, in a unit of the caller's.
-    pub forward_time: u64,
+    pub(crate) forward_time: u64,
     /// Time of its backward, in the same unit.
-    pub backward_time: u64,
+    pub(crate) backward_time: u64,
     /// Bytes of its output, which are those of its output's gradient too.
-    pub output_bytes: u64,
+    pub(crate) output_bytes: u64,
     /// Bytes that a forward which saves leaves for the backward, the output among them, the input not.
-    pub saved_bytes: u64,
+    pub(crate) saved_bytes: u64,
     /// Bytes that its forward has for itself while it runs.
-    pub forward_scratch: u64,
+    pub(crate) forward_scratch: u64,
     /// Bytes that its backward has for itself while it runs.
-    pub backward_scratch: u64,
+    pub(crate) backward_scratch: u64,
 }
 
 impl Stage {

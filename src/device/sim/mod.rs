@@ -63,14 +63,14 @@ const NOT_READY: i32 = 600;
 #[non_exhaustive]
 pub struct SimConfig {
     /// What all choices come from.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// How the order of operations is chosen.
     #[doc(hidden)]
     pub strategy: Strategy,
     /// Physical bytes the device has, rounded down to its granule of 2 MiB.
-    pub capacity: u64,
+    pub(crate) capacity: u64,
     /// Whether memory has contents.
-    pub bytes: bool,
+    pub(crate) bytes: bool,
 }
 
 impl Default for SimConfig {

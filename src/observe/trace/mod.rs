@@ -74,6 +74,7 @@ pub struct Trace {
     /// The name it was read under.
     pub name: String,
     /// Everything that happened, in order.
+    #[doc(hidden)]
     pub events: Vec<Event>,
     /// The streams as the trace names them; an event's `stream` is an index.
     pub streams: Vec<u64>,

@@ -1,0 +1,265 @@
+//! Tensors of files that are larger than memory, read when they are asked for.
+//!
+//! A file is read, never mapped: a part of it goes straight into page-locked pieces and from there up. A
+//! mapping would want the same copy, since a GPU reads no pageable memory at speed, and a file that is cut
+//! short while it is mapped ends the program by a signal. Read, it is an error.
+
+mod header;
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;
+
+use std::any::TypeId;
+use std::fs::File;
+use std::io;
+use std::ops::RangeBounds;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+
+use super::ring::Ring;
+use super::{HostPool, Loader};
+use crate::device::Stream;
+use crate::error::{Error, Result};
+use crate::pool::{Pool, PoolBuf, bounds};
+
+/// A tensor of a [`TensorFile`].
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct TensorInfo {
+    /// Its name; empty for that of a raw file.
+    pub name: String,
+    /// Its format as safetensors names it, `F32` or `BF16`; of a raw file, Rust's name of the type.
+    pub dtype: &'static str,
+    /// Its dimensions, the outermost first; none for one element.
+    pub shape: Vec<usize>,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Where it begins in the file.
+    from: u64,
+    /// The type that its elements are loaded as, and that type's name.
+    element: (TypeId, &'static str),
+    rows: usize,
+    /// Elements, of that type, of a row.
+    row: usize,
+}
+
+/// Tensors in a file, loaded one by one, or rows of one: the file may be larger than any memory.
+///
+/// Only the header is read when the file is opened. A tensor goes up by way of four page-locked pieces of
+/// up to 2 MiB, into which the file is read. Numbers are little-endian, as safetensors has them.
+///
+/// The types to load are `bool` as `u8`, integers and floats of Rust, [`half::f16`], [`half::bf16`], the
+/// 8-bit formats of [`convert`](crate::convert), and `[f32; 2]` for `C64`. Formats of less than a byte, and
+/// those that have no type here, are loaded as `u8`; where a row of them is no whole number of bytes, the
+/// tensor is one row.
+///
+/// A file that is cut short after it was opened is an error when what is gone is read; one that is
+/// written to meanwhile gives old bytes or new ones. Cheap to clone, safe to use from any thread.
+///
+/// ```
+/// use warpool::{Device, Pool, PoolConfig, host::{HostPool, HostPoolConfig, TensorFile}};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = Device::host()?;
+/// let (pool, stream) = (Pool::new(&device, PoolConfig::default())?, device.stream()?);
+/// let host = HostPool::new(&device, HostPoolConfig::default());
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("model.safetensors");
+/// # let header = br#"{"w":{"dtype":"U8","shape":[2,3],"data_offsets":[0,6]}}"#;
+/// # let size = (header.len() as u64).to_le_bytes();
+/// # std::fs::write(&path, [&size[..], header, &[1, 2, 3, 4, 5, 6]].concat())?;
+///
+/// let file = TensorFile::open(&path)?;
+/// for tensor in file.tensors() {
+///     println!("{} {} {:?}", tensor.name, tensor.dtype, tensor.shape); // w U8 [2, 3]
+/// }
+/// let whole = file.load::<u8>(&pool, &host, &stream, "w", ..)?;
+/// let second_row = file.load::<u8>(&pool, &host, &stream, "w", 1..2)?;
+/// assert_eq!(whole.download()?, [1, 2, 3, 4, 5, 6]);
+/// assert_eq!(second_row.download()?, [4, 5, 6]);
+///
+/// // The next are read while these are worked on.
+/// let rows = (0..2).map(|at| ("w", at..at + 1));
+/// for row in file.load_ahead::<u8, _, _>(&pool, &host, 2, rows)? {
+///     assert_eq!(row?.len(), 3);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+#[doc(alias = "safetensors")]
+#[doc(alias = "memmap")]
+pub struct TensorFile {
+    inner: Arc<Opened>,
+}
+
+#[derive(Debug)]
+struct Opened {
+    file: File,
+    /// As the caller named it.
+    name: String,
+    tensors: Vec<TensorInfo>,
+}
+
+/// A part of a tensor.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    /// Where it begins in the file.
+    from: u64,
+    /// Its elements.
+    len: usize,
+}
+
+impl TensorFile {
+    /// Opens a safetensors file, and reads and checks its header.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] for a header that is damaged, names an unknown format, or whose tensors
+    /// overlap, leave gaps, or do not end where the file does; [`Error::Os`] where the system cannot open
+    /// or read it.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let (file, name, bytes) = opened(path.as_ref())?;
+        let tensors = header::read(&file, bytes).map_err(|why| why.of(&name))?;
+        Ok(Self::of(file, name, tensors))
+    }
+
+    /// Opens a file of bare elements: one tensor, of no name, of this shape, that begins at byte `from`.
+    /// What comes behind it is left alone.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a shape whose bytes overflow; [`Error::Malformed`] for a file that ends
+    /// before the tensor does; [`Error::Os`] where the system cannot open it.
+    pub fn open_raw<T: Pod>(path: impl AsRef<Path>, from: u64, shape: &[usize]) -> Result<Self> {
+        let (file, name, bytes) = opened(path.as_ref())?;
+        let size = size_of::<T>();
+        let told = header::extent(shape, 8 * size as u64).and_then(|told| told.checked_add(from));
+        let Some(end) = told else {
+            let why = format!("{shape:?} elements of {size} bytes from byte {from} overflow");
+            return Err(Error::invalid("shape", why));
+        };
+        if end > bytes {
+            let why = format!("it has {bytes} bytes, where the tensor ends at {end}");
+            return Err(header::Why::Malformed(why).of(&name));
+        }
+        let (rows, row) = header::rows(shape);
+        let tensor = TensorInfo {
+            name: String::new(),
+            dtype: std::any::type_name::<T>(),
+            shape: shape.to_vec(),
+            bytes: end - from,
+            from,
+            element: (TypeId::of::<T>(), std::any::type_name::<T>()),
+            rows,
+            row,
+        };
+        Ok(Self::of(file, name, vec![tensor]))
+    }
+
+    fn of(file: File, name: String, tensors: Vec<TensorInfo>) -> Self {
+        let inner = Opened {
+            file,
+            name,
+            tensors,
+        };
+        Self {
+            inner: Arc::new(inner),
+        }
+    }
+
+    /// The tensors, in the order in which they lie in the file.
+    #[must_use]
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.inner.tensors
+    }
+
+    /// Loads rows of a tensor, all by `..`, into a new buffer on `stream`: rows are counted along the first
+    /// dimension. Returns when the file was read; the last copies may still be on their way, and work on
+    /// any stream runs behind them.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a name or rows that are not there, a `T` that is not the tensor's, or a
+    /// stream under capture; [`Error::Malformed`] for a file that was cut short; [`Error::Os`] where the
+    /// system cannot read it; as [`Pool::alloc_typed`] and [`HostPool::alloc_waiting`].
+    pub fn load<T: Pod>(
+        &self,
+        pool: &Pool,
+        host: &HostPool,
+        stream: &Stream,
+        name: &str,
+        rows: impl RangeBounds<usize>,
+    ) -> Result<PoolBuf<T>> {
+        let part = self.part::<T>(name, &rows)?;
+        let mut buffer = pool.alloc_typed(stream, part.len)?;
+        let fill = |at: usize, piece: &mut [T]| self.read(part, at, piece);
+        Ring::new(host).upload(stream, buffer.view_mut(), fill)?;
+        Ok(buffer)
+    }
+
+    /// A [`Loader`] of these parts, each a tensor's name and rows of it: up to `depth` are read ahead while
+    /// those before are worked on. What [`TensorFile::load`] says of a part comes in its place.
+    ///
+    /// # Errors
+    /// As [`Loader::new`].
+    pub fn load_ahead<T: Pod + Send, N: AsRef<str>, R: RangeBounds<usize>>(
+        &self,
+        pool: &Pool,
+        host: &HostPool,
+        depth: usize,
+        parts: impl IntoIterator<Item = (N, R), IntoIter: Send + 'static>,
+    ) -> Result<Loader<T>> {
+        let file = self.clone();
+        let parts = parts.into_iter().map(move |(name, rows)| {
+            let part = file.part::<T>(name.as_ref(), &rows)?;
+            let file = file.clone();
+            let fill = move |at: usize, piece: &mut [T]| file.read(part, at, piece);
+            Ok((part.len, fill))
+        });
+        Loader::of_parts(pool, host, depth, parts)
+    }
+
+    fn part<T: Pod>(&self, name: &str, rows: &impl RangeBounds<usize>) -> Result<Part> {
+        let mut all = self.inner.tensors.iter();
+        let Some(tensor) = all.find(|tensor| tensor.name == name) else {
+            let why = format!("{} has no tensor {name:?}", self.inner.name);
+            return Err(Error::invalid("name", why));
+        };
+        let (element, its_name) = tensor.element;
+        if element != TypeId::of::<T>() {
+            let (dtype, asked) = (tensor.dtype, std::any::type_name::<T>());
+            let why = format!("{name:?} is of {dtype}: load it as {its_name}, not {asked}");
+            return Err(Error::invalid("T", why));
+        }
+        let (first, end) = bounds(rows, tensor.rows)?;
+        Ok(Part {
+            from: tensor.from + (first * tensor.row * size_of::<T>()) as u64,
+            len: (end - first) * tensor.row,
+        })
+    }
+
+    /// Reads the elements of a part from the one at `at` on.
+    fn read<T: Pod>(&self, part: Part, at: usize, piece: &mut [T]) -> Result<()> {
+        let Opened { file, name, .. } = &*self.inner;
+        let from = part.from + (at * size_of::<T>()) as u64;
+        let read = file.read_exact_at(bytemuck::cast_slice_mut(piece), from);
+        read.map_err(|error| header::Why::from(error).of(name))
+    }
+}
+
+/// The file, its name and its length.
+fn opened(path: &Path) -> Result<(File, String, u64)> {
+    let name = path.display().to_string();
+    let of_system = |error: io::Error| Error::Os {
+        call: "open",
+        words: format!("{name}: {error}"),
+    };
+    let file = File::open(path).map_err(of_system)?;
+    let told = file.metadata().map_err(of_system)?;
+    if !told.is_file() {
+        let why = String::from("it is no file of a length that is known");
+        return Err(header::Why::Malformed(why).of(&name));
+    }
+    Ok((file, name, told.len()))
+}
