@@ -1,4 +1,5 @@
-//! Compiles the kernels: `kernels/host/*.cpp` always, `kernels/*.cu` where there is a toolkit.
+//! Compiles the kernels: `kernels/host/*.cpp` always, `kernels/*.cu` where there is a toolkit; of either
+//! those in `convert/` with the feature `convert`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,15 +21,24 @@ pub enum Outcome {
     LeftOut(String),
 }
 
-/// The files of a folder with an extension, in order.
+/// The files of a folder with an extension, in order, and with the feature those of its `convert`.
 fn sources(folder: &str, extension: &str) -> Result<Vec<PathBuf>, String> {
-    let entries = std::fs::read_dir(folder).map_err(|e| format!("{folder}: {e}"))?;
-    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    files.retain(|path| path.extension().is_some_and(|e| e == extension));
-    files.sort();
-    if files.is_empty() {
-        return Err(format!("{folder} holds no *.{extension}"));
+    let mut folders = vec![PathBuf::from(folder)];
+    if std::env::var_os("CARGO_FEATURE_CONVERT").is_some() {
+        folders.push(Path::new(folder).join("convert"));
     }
+    let mut files = Vec::new();
+    for folder in folders {
+        let entries =
+            std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        let mut found: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+        found.retain(|path| path.extension().is_some_and(|e| e == extension));
+        if found.is_empty() {
+            return Err(format!("{} holds no *.{extension}", folder.display()));
+        }
+        files.append(&mut found);
+    }
+    files.sort();
     Ok(files)
 }
 

@@ -1,6 +1,6 @@
-// Made by the build script from warpool.h with the fingerprint d2561e39621aceef.
+// Made by the build script from warpool.h with the fingerprint 14d48b43a03ad55d.
 
-pub const WP_ABI_VERSION: u32 = 3;
+pub const WP_ABI_VERSION: u32 = 4;
 pub const WP_INPLACE_TILE: u32 = 4096;
 pub const WP_SCALER_EXPONENT: u32 = 126;
 pub const WP_SMALL_MOVE: u32 = 1024;
@@ -147,6 +147,7 @@ pub struct wp_convert {
     pub rows: wp_u64,
     pub src_pitch: wp_u64,
     pub dst_pitch: wp_u64,
+    pub first: wp_u64,
     pub seed: wp_u64,
     pub tiles: wp_addr,
     pub flag: wp_addr,
@@ -164,7 +165,7 @@ pub struct wp_convert {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of wp_convert"][::core::mem::size_of::<wp_convert>() - 128usize];
+    ["Size of wp_convert"][::core::mem::size_of::<wp_convert>() - 136usize];
     ["Alignment of wp_convert"][::core::mem::align_of::<wp_convert>() - 8usize];
     [
         "Offset of field: wp_convert::src",
@@ -185,47 +186,50 @@ const _: () = {
         "Offset of field: wp_convert::dst_pitch",
     ][::core::mem::offset_of!(wp_convert, dst_pitch) - 40usize];
     [
+        "Offset of field: wp_convert::first",
+    ][::core::mem::offset_of!(wp_convert, first) - 48usize];
+    [
         "Offset of field: wp_convert::seed",
-    ][::core::mem::offset_of!(wp_convert, seed) - 48usize];
+    ][::core::mem::offset_of!(wp_convert, seed) - 56usize];
     [
         "Offset of field: wp_convert::tiles",
-    ][::core::mem::offset_of!(wp_convert, tiles) - 56usize];
+    ][::core::mem::offset_of!(wp_convert, tiles) - 64usize];
     [
         "Offset of field: wp_convert::flag",
-    ][::core::mem::offset_of!(wp_convert, flag) - 64usize];
+    ][::core::mem::offset_of!(wp_convert, flag) - 72usize];
     [
         "Offset of field: wp_convert::amax",
-    ][::core::mem::offset_of!(wp_convert, amax) - 72usize];
+    ][::core::mem::offset_of!(wp_convert, amax) - 80usize];
     [
         "Offset of field: wp_convert::block_amax",
-    ][::core::mem::offset_of!(wp_convert, block_amax) - 80usize];
+    ][::core::mem::offset_of!(wp_convert, block_amax) - 88usize];
     [
         "Offset of field: wp_convert::scale_at",
-    ][::core::mem::offset_of!(wp_convert, scale_at) - 88usize];
+    ][::core::mem::offset_of!(wp_convert, scale_at) - 96usize];
     [
         "Offset of field: wp_convert::scale",
-    ][::core::mem::offset_of!(wp_convert, scale) - 96usize];
+    ][::core::mem::offset_of!(wp_convert, scale) - 104usize];
     [
         "Offset of field: wp_convert::bias",
-    ][::core::mem::offset_of!(wp_convert, bias) - 100usize];
+    ][::core::mem::offset_of!(wp_convert, bias) - 108usize];
     [
         "Offset of field: wp_convert::fused",
-    ][::core::mem::offset_of!(wp_convert, fused) - 104usize];
+    ][::core::mem::offset_of!(wp_convert, fused) - 112usize];
     [
         "Offset of field: wp_convert::src_type",
-    ][::core::mem::offset_of!(wp_convert, src_type) - 108usize];
+    ][::core::mem::offset_of!(wp_convert, src_type) - 116usize];
     [
         "Offset of field: wp_convert::dst_type",
-    ][::core::mem::offset_of!(wp_convert, dst_type) - 112usize];
+    ][::core::mem::offset_of!(wp_convert, dst_type) - 120usize];
     [
         "Offset of field: wp_convert::rounding",
-    ][::core::mem::offset_of!(wp_convert, rounding) - 116usize];
+    ][::core::mem::offset_of!(wp_convert, rounding) - 124usize];
     [
         "Offset of field: wp_convert::overflow",
-    ][::core::mem::offset_of!(wp_convert, overflow) - 120usize];
+    ][::core::mem::offset_of!(wp_convert, overflow) - 128usize];
     [
         "Offset of field: wp_convert::pad",
-    ][::core::mem::offset_of!(wp_convert, pad) - 124usize];
+    ][::core::mem::offset_of!(wp_convert, pad) - 132usize];
 };
 unsafe extern "C" {
     pub fn wp_cuda_convert(

@@ -26,7 +26,7 @@ typedef unsigned long long wp_u64;
 typedef unsigned int wp_u32;
 
 /* Bumped with every incompatible change of this header. */
-#define WP_ABI_VERSION 3
+#define WP_ABI_VERSION 4
 
 /* What a wp_host_ function returns; a wp_cuda_ function may also return any cudaError_t. */
 typedef enum wp_status {
@@ -121,8 +121,8 @@ wp_u32 wp_convert_group(wp_u32 src_type, wp_u32 dst_type);
 /*
  * Without `tiles`: `rows` rows of `count` elements; row r starts at src + r * src_pitch and
  * dst + r * dst_pitch (bytes, multiples of the element). Element c of row r has the number
- * r * count + c. With `tiles`: the `rows` pieces of the table; src, dst, count and both pitches are
- * not read. Addresses are aligned to their element. No destination overlaps any source.
+ * first + r * count + c. With `tiles`: the `rows` pieces of the table; src, dst, count, first and both
+ * pitches are not read. Addresses are aligned to their element. No destination overlaps any source.
  *
  * With `fused`, on formats other than F64, each value x becomes y = x * scale + bias by one fused
  * multiply-add in F32, and y is rounded as asked, also in pairs that are exact without. A NaN in F32
@@ -139,6 +139,7 @@ typedef struct wp_convert {
     wp_u64 rows;
     wp_u64 src_pitch;
     wp_u64 dst_pitch;
+    wp_u64 first;
     wp_u64 seed;
     wp_addr tiles;      /* wp_tile[rows], or 0 */
     wp_addr flag;       /* or 0 */

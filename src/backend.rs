@@ -4,6 +4,7 @@
 //! [`Device::raw_backend`](crate::Device::raw_backend) gives that of a device out. An application needs
 //! neither.
 
+#[doc(hidden)]
 pub use crate::device::access::{Access, AccessKind, Note};
 pub use crate::device::backend::{
     Addr, Backend, HandleCounts, Phys, RawEvent, RawGraph, RawStream,

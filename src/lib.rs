@@ -63,7 +63,8 @@
 //! - [`host`]: page-locked host memory, and copies that nobody waits for.
 //! - [`recompute`], [`fit`]: which activations to keep and which to make again; the largest batch that
 //!   fits.
-//! - [`convert`]: conversions between floating-point formats, bit for bit as the hardware rounds.
+//! - `convert`, a feature that is on by default: conversions between floating-point formats, bit for bit as
+//!   the hardware rounds.
 //! - [`observe`]: traces of real programs, their replay with every block verified, reports.
 //! - `sanitize`, a feature: reports uses of device memory that nothing orders.
 //! - [`interop`]: streams and contexts that other libraries own.
@@ -79,6 +80,14 @@
 //! books checked after every step.
 
 #![cfg_attr(test, recursion_limit = "256")]
+#![cfg_attr(
+    not(feature = "convert"),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "the log of uses and the views have parts that conversions alone use"
+    )
+)]
 
 // Tests that the suites share with the crate name it as the suites do.
 #[cfg(test)]
@@ -87,6 +96,7 @@ extern crate self as warpool;
 mod arena;
 pub mod backend;
 pub mod compact;
+#[cfg(feature = "convert")]
 pub mod convert;
 pub mod device;
 #[doc(hidden)]
@@ -109,7 +119,7 @@ mod sync;
 pub use device::{Capture, Device, Event, Graph, Stream};
 pub use error::{Error, OutOfMemory, Result};
 pub use movable::{Movable, Resident, ResidentMut};
-pub use pool::{Block, Pool, PoolBuf, PoolConfig, PoolStats, View, ViewMut};
+pub use pool::{Block, GrowBuf, Pool, PoolBuf, PoolConfig, PoolStats, View, ViewMut};
 
 /// Element types of device memory are [`bytemuck::Pod`].
 pub use bytemuck;

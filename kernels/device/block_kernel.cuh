@@ -30,7 +30,7 @@ __device__ __forceinline__ void convert_blocks(const wp_convert &a, u64 e, Op &o
         const Vector<typename S::Bits, V> of = bits_as<Vector<typename S::Bits, V>>(words);
         Vector<typename D::Bits, V> y;
         op.most = 0;
-        op.group(of.v, y.v, e + u * 32 * V);
+        op.group(of.v, y.v, a.first + e + u * 32 * V);
         store_streaming(to + u * 32 * sizeof(y), y);
         most = max(most, op.most);
         u32 block = op.most;
@@ -48,7 +48,7 @@ __device__ __forceinline__ void convert_block(const wp_convert &a, u64 start, in
     const u64 e = start + lane;
     const u32 before = op.most;
     op.most = 0;
-    if (e < a.count) ((typename D::Bits *)a.dst)[e] = op.one(((const typename S::Bits *)a.src)[e], e);
+    if (e < a.count) ((typename D::Bits *)a.dst)[e] = op.one(((const typename S::Bits *)a.src)[e], a.first + e);
     const u32 block = warp_max(op.most);
     op.most = max(op.most, before);
     if (lane == 0) ((u32 *)a.block_amax)[start / AMAX_BLOCK] = block;

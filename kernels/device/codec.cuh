@@ -70,7 +70,7 @@ __device__ __forceinline__ u32 two_bytes(float a, float b) {
     return joined<u16>(both);
 }
 
-/* A 6-bit format as an 8-bit one with another bias. */
+/* A 6-bit format as an 8-bit one with another bias; others as themselves. */
 template <class Q>
 struct Stand {
     using Format = Q;
@@ -91,40 +91,67 @@ struct Stand<E3M2> {
 __device__ __forceinline__ u32 e2m1_nearest(float y) {
     const float size = fminf(fabsf(y), 6.0f);
     const u32 power = max(__float_as_uint(size) & F32::OVERFLOW, 0x3F800000u);
-    const u32 sum = __float_as_uint(__fadd_rn(size, __uint_as_float(power + (22u << F32::MAN))));
+    /* Its two steps more, an even number, change no tie. */
+    const u32 sum = __float_as_uint(__fadd_rn(size, __uint_as_float(power + (22u << F32::MAN) + 2)));
     /* The lowest bits of the sum count steps; each power of two above 1 is two codes further. */
-    return ((sum + (power >> 22) + 2) & 7) | (__float_as_uint(y) >> 28 & ~7u);
+    return ((sum + (power >> 22)) & 7) | (__float_as_uint(y) >> 28 & ~7u);
 }
 
+/*
+ * Four bytes of a stand-in to four codes of 6 bits, 24 in all. What their block's largest magnitude was scaled
+ * to is below twice the power of two of the largest code: so what rounds beyond that code is the next one.
+ */
+__device__ __forceinline__ u32 six_bits(u32 bytes) {
+    bytes -= (bytes & 0x20202020) >> 5;
+    const u32 codes = (bytes & 0x1F1F1F1F) | (bytes >> 2 & 0x20202020);
+    const u32 pairs = (codes & 0x003F003F) | (codes >> 2 & 0x0FC00FC0);
+    return (pairs & 0xFFF) | (pairs >> 4 & 0xFFF000);
+}
+
+/*
+ * Integers: the last bits of a sum with 1.5 * 2^23. Their scale was found from themselves, so that they need no
+ * bounds but where a zero point, itself rounded, is added.
+ */
+template <class Q, int V>
+__device__ __forceinline__ u64 nearest_integers(const float (&y)[V], i32 zero, i32 lowest) {
+    u32 codes[V];
+#pragma unroll
+    for (int i = 0; i < V; i++) codes[i] = __float_as_uint(y[i] + 12582912.0f);
+    if (lowest != -Q::HIGH) {
+#pragma unroll
+        for (int i = 0; i < V; i++) codes[i] = (u32)min(max((i32)codes[i] - 0x4B400000 + zero, lowest), Q::HIGH);
+    }
+    if constexpr (Q::SIZE == 8) {
+        u32 words[V / 4];
+#pragma unroll
+        for (int i = 0; i < V; i += 4) {
+            const u32 low = __byte_perm(codes[i], codes[i + 1], 0x0040), high = __byte_perm(codes[i + 2], codes[i + 3], 0x0040);
+            words[i / 4] = __byte_perm(low, high, 0x5410);
+        }
+        return words[0] | (u64)words[V / 4 - 1] << (8 * (V - 4));
+    } else {
+#pragma unroll
+        for (int i = 0; i < V; i++) codes[i] &= (1u << Q::SIZE) - 1;
+        return packed<Q>(codes);
+    }
+}
+
+/* Of values that are scaled, and shifted for their stand-in. What becomes of NaN does not matter but in 8 bits. */
 template <class Q, int V>
 __device__ __forceinline__ u64 encode_nearest(const float (&y)[V], i32 zero, i32 lowest) {
-    if constexpr (Q::SIZE == 8 && !INTEGER<Q>) {
-        u32 low = two_bytes<Q>(y[0], y[1]) | two_bytes<Q>(y[2], y[3]) << 16, high = 0;
-        if constexpr (V == 8) high = two_bytes<Q>(y[4], y[5]) | two_bytes<Q>(y[6], y[7]) << 16;
-        return low | (u64)high << 32;
+    if constexpr (INTEGER<Q>) {
+        return nearest_integers<Q>(y, zero, lowest);
+    } else if constexpr (Q::SIZE >= 6) {
+        using F = typename Stand<Q>::Format;
+        constexpr bool SIX = Q::SIZE == 6;
+        const u32 low = two_bytes<F>(y[0], y[1]) | two_bytes<F>(y[2], y[3]) << 16;
+        if constexpr (V == 4) return SIX ? six_bits(low) : low;
+        const u32 high = two_bytes<F>(y[V - 4], y[V - 3]) | two_bytes<F>(y[V - 2], y[V - 1]) << 16;
+        return SIX ? six_bits(low) | (u64)six_bits(high) << 24 : low | (u64)high << 32;
     } else {
         u32 codes[V];
-        if constexpr (Q::SIZE == 6) {
-            using F = typename Stand<Q>::Format;
-            constexpr float TOP_THERE = TOP<Q> * Stand<Q>::SHIFT;
 #pragma unroll
-            for (int i = 0; i < V; i += 2) {
-                const float a = fminf(fmaxf(y[i] * Stand<Q>::SHIFT, -TOP_THERE), TOP_THERE);
-                const float b = fminf(fmaxf(y[i + 1] * Stand<Q>::SHIFT, -TOP_THERE), TOP_THERE);
-                const u32 both = two_bytes<F>(a, b);
-                codes[i] = (both & 0x1F) | (both >> 2 & 0x20);
-                codes[i + 1] = (both >> 8 & 0x1F) | (both >> 10 & 0x20);
-            }
-        } else {
-#pragma unroll
-            for (int i = 0; i < V; i++) {
-                if constexpr (INTEGER<Q>) {
-                    codes[i] = integer_code<Q>(y[i], zero, lowest, false, 0);
-                } else {
-                    codes[i] = e2m1_nearest(y[i]);
-                }
-            }
-        }
+        for (int i = 0; i < V; i++) codes[i] = e2m1_nearest(y[i]);
         return packed<Q>(codes);
     }
 }
@@ -163,17 +190,20 @@ struct Coding {
 template <class S, class Q, bool NEAREST, int V>
 __device__ __forceinline__ u64 encode(const Vector<typename S::Bits, V> &x, const Scale &scale, const Coding &how,
                                       u64 index) {
+    const bool nearest = NEAREST || !how.stochastic;
+    /* Exact: the scales of formats with a stand-in are powers of two. */
+    const float factor = nearest ? scale.inverse * Stand<Q>::SHIFT : scale.inverse;
     float y[V];
 #pragma unroll
-    for (int i = 0; i < V; i++) y[i] = to_float<S>(x.v[i]) * scale.inverse;
+    for (int i = 0; i < V; i++) y[i] = to_float<S>(x.v[i]) * factor;
     u64 codes;
-    if (NEAREST || !how.stochastic) {
+    if (nearest) {
         codes = encode_nearest<Q>(y, scale.zero, how.lowest);
     } else {
         codes = encode_stochastic<Q>(y, scale.zero, how.lowest, how.seed, index);
     }
-    /* The formats without NaN: instructions that take the lesser of two numbers let NaN go. */
-    if constexpr (Q::SIZE < 8 && !INTEGER<Q>) return scale.inverse == scale.inverse ? codes : 0;
+    /* The formats without NaN. */
+    if constexpr (Q::SIZE < 8 || INTEGER<Q>) return scale.inverse == scale.inverse ? codes : 0;
     return codes;
 }
 

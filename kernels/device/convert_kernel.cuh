@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(CONVERT_THREADS, RESIDENT<S, D, Op>) convert_k
         } else {
             const u32 r = cut.per_row == 1 ? share : share / cut.per_row;
             c = share - r * cut.per_row;
-            row = {a.src + r * a.src_pitch, a.dst + r * a.dst_pitch, a.count, r * a.count};
+            row = {a.src + r * a.src_pitch, a.dst + r * a.dst_pitch, a.count, a.first + r * a.count};
         }
         const Chunk chunk = chunk_of<S, D>(row, c, SIZE, tiles ? 0x7FFFFFFF : SIZE);
         convert_chunk<S, D>(chunk, SIZE, lane, kept_in_chunks<S, D>(tiles), op);
@@ -128,7 +128,7 @@ __device__ __forceinline__ void prefetch_run(u64 src, u64 end, u32 bytes, u32 ah
 }
 
 /*
- * One run, both sides aligned to their vectors: the common case, kept apart so that it needs few
+ * One run, its first element numbered `number`, both sides aligned to their vectors: the common case, kept apart so that it needs few
  * registers and a multiprocessor holds as many threads as it can. `ahead` is 0 for no prefetch.
  */
 template <class S, class D, class Op>
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(WIDENS<S, D> ? WIDE_THREADS : CONVERT_THREADS,
                                   WIDENS<S, D> ? MOST_THREADS / WIDE_THREADS
                                   : Op::LIGHT  ? LIGHT_BLOCKS<S, D>
                                                : FLAT_BLOCKS * 5 / 8)
-    flat_kernel(u64 src, u64 dst, u64 count, u32 ahead, Op op) {
+    flat_kernel(u64 src, u64 dst, u64 count, u64 number, u32 ahead, Op op) {
     constexpr int V = Op::FLAT_GROUP, U = Op::FLAT;
     constexpr u64 SB = S::SIZE / 8, DB = D::SIZE / 8;
     const u32 threads = WIDENS<S, D> ? blockDim.x : CONVERT_THREADS;
@@ -154,11 +154,11 @@ __global__ void __launch_bounds__(WIDENS<S, D> ? WIDE_THREADS : CONVERT_THREADS,
         const u64 e = first + u * step;
         if (e + V <= count) {
             Vector<typename D::Bits, V> y;
-            op.group(x[u].v, y.v, e);
+            op.group(x[u].v, y.v, number + e);
             store_streaming(dst + e * DB, y);
         } else {
             for (u64 i = e; i < count; i++)
-                ((typename D::Bits *)dst)[i] = op.one(((const typename S::Bits *)src)[i], i);
+                ((typename D::Bits *)dst)[i] = op.one(((const typename S::Bits *)src)[i], number + i);
         }
     }
 }
@@ -203,7 +203,7 @@ int queue_flat(const wp_convert &a, const Op &op, void *stream) {
     }
     const u64 block = Op::FLAT_GROUP * Op::FLAT * threads;
     const u64 blocks = (a.count + block - 1) / block;
-    return launch<KERNEL>(blocks, threads, stream, a.src, a.dst, a.count, ahead, op);
+    return launch<KERNEL>(blocks, threads, stream, a.src, a.dst, a.count, a.first, ahead, op);
 }
 
 /* Rows of whole groups, all aligned: a group a thread, whatever the row it lies in. */
@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(CONVERT_THREADS, Op::LIGHT ? LIGHT_ROWS : 3)
             const u32 row = per_row.quotient(g);
             const Vector<typename S::Bits, V> from = bits_as<Vector<typename S::Bits, V>>(words);
             Vector<typename D::Bits, V> y;
-            op.group(from.v, y.v, (u64)g * V);
+            op.group(from.v, y.v, a.first + (u64)g * V);
             store_streaming(a.dst + row * a.dst_pitch + (u64)(g - row * per_row.d) * sizeof(y), y);
         }
     });

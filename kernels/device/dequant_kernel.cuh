@@ -7,16 +7,15 @@
 namespace wp {
 
 /*
- * The codes of a whole slot. Of 6 bits, those of 4 or 8 elements lie in two words; the second is not
- * read where it holds none of them.
+ * The codes of a whole slot. Of 6 bits, those of 4 or 8 elements lie in two words, of which a row has a whole
+ * number; the second is not read where it holds none of them.
  */
 template <class Q, int V>
-__device__ __forceinline__ u64 load_codes(const wp_quantize &a, u64 row, u64 slot) {
+__device__ __forceinline__ u64 load_codes(u64 at) {
     constexpr int BYTES = V * Q::SIZE / 8;
-    const u64 offset = slot * BYTES, at = a.codes + row * a.codes_pitch + offset;
     if constexpr (Q::SIZE == 6) {
-        const u32 *words = (const u32 *)(at - offset % 4);
-        const u32 low = __ldcg(words), off = (u32)(offset % 4) * 8;
+        const u32 *words = (const u32 *)(at & ~3ull);
+        const u32 low = __ldcg(words), off = (u32)(at & 3) * 8;
         const u32 high = off + BYTES * 8 > 32 ? __ldcg(words + 1) : 0;
         return (low | (u64)high << 32) >> off;
     } else if constexpr (BYTES == 8) {
@@ -63,55 +62,73 @@ __device__ __forceinline__ float load_scale(const wp_quantize &a, u64 place, flo
     return scale_value(SAME<Q, E2M1> ? a.kind : (u32)WP_SCALE_E8M0, stored, tensor);
 }
 
+/* V scaled values, rounded. */
+template <class S, class Q, int V>
+__device__ __forceinline__ Vector<typename S::Bits, V> values_of(u64 codes, i32 zero, float scale) {
+    float y[V];
+    decode<Q>(codes, zero, y);
+    Vector<typename S::Bits, V> v;
+#pragma unroll
+    for (int i = 0; i < V; i += 2) {
+        const float first = y[i] * scale, second = y[i + 1] * scale;
+        if constexpr (SAME<S, F32>) {
+            v.v[i] = first == first ? __float_as_uint(first) : F32::QNAN;
+            v.v[i + 1] = second == second ? __float_as_uint(second) : F32::QNAN;
+        } else {
+            const u32 bits[2] = {__float_as_uint(first), __float_as_uint(second)};
+            Hardware<F32, S>::two(bits, v.v + i, false);
+        }
+    }
+    return v;
+}
+
+template <class Q>
+__device__ __forceinline__ i32 load_zero(const wp_quantize &a, u64 place) {
+    return INTEGER<Q> && a.zeros != 0 ? ((const signed char *)a.zeros)[place] : 0;
+}
+
+/* The slots of a thread, all whole: all are on their way before any is looked at. */
 template <class S, class Q>
-__device__ __forceinline__ void dequantize(const wp_quantize &a, const Slots &slots, u32 block) {
+__device__ __forceinline__ void dequantize_whole(const wp_quantize &a, const Slots &slots, const Place &first, float tensor) {
     constexpr int V = SLOT<S>, U = DEQUANT_UNROLL;
-    const Place first = first_place(slots, block, U);
-    const float tensor = a.tensor_scale != 0 ? *(const float *)a.tensor_scale : 0.0f;
-    Place at = first;
-    const auto place = [&](int u) { return at = u == 0 ? first : next_place(slots, at); };
-    struct Slot {
-        u64 codes;
-        float scale;
-        i32 zero;
-    } x[U];
+    const Window window = window_of<S, Q>(a, slots, first);
+    u64 codes[U];
+    float scale[U];
+    i32 zero[U];
 #pragma unroll
     for (int u = 0; u < U; u++) {
-        const Place p = place(u);
-        x[u] = {};
-        if (!has_values<S>(a, p.row, p.slot)) continue;
-        const u64 scale = scale_place(slots, a.scales_pitch, p);
-        if (slots.aligned.whole) x[u].codes = load_codes<Q, V>(a, p.row, p.slot);
-        x[u].scale = load_scale<Q>(a, scale, tensor);
-        if (INTEGER<Q> && a.zeros != 0) x[u].zero = ((const signed char *)a.zeros)[scale];
+        const u32 on = threadIdx.x + u * QUANT_THREADS;
+        const Near at = window.near(slots, on);
+        if (!window.has(at)) continue;
+        const u64 place = scale_place(slots, a.scales_pitch, place_of(slots, first, on));
+        codes[u] = load_codes<Q, V>(window.codes + at.row * slots.codes_skip + on * (V * Q::SIZE / 8));
+        scale[u] = load_scale<Q>(a, place, tensor);
+        zero[u] = load_zero<Q>(a, place);
     }
-    const auto values = [&](int u, const Slot &s, bool whole) {
-        const Place p = place(u);
-        if (!has_values<S>(a, p.row, p.slot)) return;
-        float y[V];
-        decode<Q>(whole ? s.codes : load_part_codes<Q, V>(a, p.row, p.slot), s.zero, y);
-        Vector<typename S::Bits, V> v;
 #pragma unroll
-        for (int i = 0; i < V; i += 2) {
-            const u32 bits[2] = {__float_as_uint(y[i] * s.scale), __float_as_uint(y[i + 1] * s.scale)};
-            if constexpr (SAME<S, F32>) {
-                v.v[i] = y[i] * s.scale == y[i] * s.scale ? bits[0] : F32::QNAN;
-                v.v[i + 1] = y[i + 1] * s.scale == y[i + 1] * s.scale ? bits[1] : F32::QNAN;
-            } else {
-                Hardware<F32, S>::two(bits, v.v + i, false);
-            }
-        }
+    for (int u = 0; u < U; u++) {
+        const u32 on = threadIdx.x + u * QUANT_THREADS;
+        const Near at = window.near(slots, on);
+        const u64 to = window.values + at.row * slots.values_skip + on * 16;
+        if (window.has(at)) store_streaming(to, values_of<S, Q, V>(codes[u], zero[u], scale[u]));
+    }
+}
+
+template <class S, class Q>
+__device__ __forceinline__ void dequantize(const wp_quantize &a, const Slots &slots, u32 block) {
+    constexpr int V = SLOT<S>;
+    const Place first = first_of(slots, block, DEQUANT_UNROLL);
+    const float tensor = a.tensor_scale != 0 ? *(const float *)a.tensor_scale : 0.0f;
+    if (slots.aligned.whole) return dequantize_whole<S, Q>(a, slots, first, tensor);
+#pragma unroll 1
+    for (u32 u = 0; u < DEQUANT_UNROLL; u++) {
+        const Place p = place_of(slots, first, threadIdx.x + u * QUANT_THREADS);
+        if (!has_values<S>(a, p.row, p.slot)) return;
+        const u64 place = scale_place(slots, a.scales_pitch, p);
+        const float scale = load_scale<Q>(a, place, tensor);
+        const auto v = values_of<S, Q, V>(load_part_codes<Q, V>(a, p.row, p.slot), load_zero<Q>(a, place), scale);
         const u64 to = a.values + p.row * a.values_pitch + p.slot * 16;
-        if (whole) {
-            store_streaming(to, v);
-        } else {
-            store_part<S>(to, bits_as<Words<typename S::Bits, V>>(v), a.cols - p.slot * V, slots.aligned.values);
-        }
-    };
-    if (slots.aligned.whole) {
-        in_turn<false>(x, [&](int u, const Slot &s) { values(u, s, true); });
-    } else {
-        in_turn<true>(x, [&](int u, const Slot &s) { values(u, s, false); });
+        store_part<S>(to, bits_as<Words<typename S::Bits, V>>(v), a.cols - p.slot * V, slots.aligned.values);
     }
 }
 

@@ -10,13 +10,19 @@ namespace wp {
 struct Divisor {
     u32 d, multiplier, shift;
 
+    /* Of which every quotient is 0. */
+    Divisor() : d(1), multiplier(0), shift(0) {}
     explicit Divisor(u32 d) : d(d), shift(0) {
         while ((2ull << shift) < d) shift++;
         multiplier = (u32)(((1ull << (32 + shift)) + d - 1) / d);
     }
-#ifdef __CUDACC__
-    __device__ __forceinline__ u32 quotient(u32 n) const { return __umulhi(n, multiplier) >> shift; }
+    WP_HD u32 quotient(u32 n) const {
+#ifdef __CUDA_ARCH__
+        return __umulhi(n, multiplier) >> shift;
+#else
+        return (u32)((u64)n * multiplier >> 32) >> shift;
 #endif
+    }
 };
 
 }  // namespace wp

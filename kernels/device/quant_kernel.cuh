@@ -19,25 +19,6 @@ struct Known {
     static constexpr bool VALUE = B;
 };
 
-struct Place {
-    u64 row, slot;
-};
-
-/* The place of a thread's first slot: the only one that takes a division. */
-__device__ __forceinline__ Place first_place(const Slots &s, u32 block, u32 unroll) {
-    const u64 at = block * (u64)(QUANT_THREADS * unroll) + threadIdx.x;
-    if (s.rows == 1 && at < s.per_row) return {0, at};
-    const u64 row = s.narrow ? s.by_row.quotient((u32)at) : at / s.per_row;
-    return {row, at - row * s.per_row};
-}
-
-__device__ __forceinline__ Place next_place(const Slots &s, Place at) {
-    at.row += s.step_rows;
-    at.slot += s.step_slots;
-    const bool beyond = at.slot >= s.per_row;
-    return {at.row + beyond, beyond ? at.slot - s.per_row : at.slot};
-}
-
 __device__ __forceinline__ u64 scale_place(const Slots &s, u64 pitch, const Place &at) {
     const u64 r = at.row >> s.row_shift, c = at.slot >> s.shift;
     return s.tiled ? scale_index(WP_SCALES_TILED, pitch, r, c) : r * s.scale_row + c * s.scale_slot;
@@ -111,32 +92,46 @@ __device__ __forceinline__ void load_slots(Words<typename S::Bits, SLOT<S>> (&x)
     }
 }
 
+/* The slots of a thread, all whole. */
+template <class S, int U>
+__device__ __forceinline__ void load_whole(Words<typename S::Bits, SLOT<S>> (&x)[U], const Slots &slots, const Window &window) {
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        const u32 on = threadIdx.x + u * QUANT_THREADS;
+        const Near at = window.near(slots, on);
+        x[u] = {};
+        if (window.has(at))
+            x[u] = load_words<typename S::Bits, SLOT<S>>(window.values + at.row * slots.values_skip + on * 16, Kept::IN_TURN);
+    }
+}
+
 /*
  * Stores a slot's codes. Of 6 bits, 16 codes are three words: four lanes of 4 codes have three bytes
  * each, two lanes of 8 have six; each stores words, put together with its neighbour's codes. All lanes
  * of a warp take part. WHOLE: as Alignment has it.
  */
-template <class Q, bool WHOLE, int V>
-__device__ __forceinline__ void store_codes(const wp_quantize &a, bool aligned, u64 row, u64 slot, u64 codes) {
+template <class Q, int V>
+__device__ __forceinline__ void store_six(u64 at, u32 lane, bool there, u64 codes) {
+    const u32 next = __shfl_down_sync(0xFFFFFFFF, (u32)codes, 1);
+    if (!there) return;
+    if constexpr (V == 4) {
+        u32 *words = (u32 *)(at - lane * 3);
+        if (lane < 3) words[lane] = (u32)codes >> (8 * lane) | next << (24 - 8 * lane);
+    } else if (lane == 0) {
+        ((u32 *)at)[0] = (u32)codes;
+        ((u32 *)at)[1] = (u32)(codes >> 32) | next << 16;
+    } else {
+        ((u32 *)(at + 2))[0] = (u32)(codes >> 16);
+    }
+}
+
+/* The same of a slot that is whole: if it is `there`. */
+template <class Q, int V>
+__device__ __forceinline__ void store_whole(u64 at, u32 slot, bool there, u64 codes) {
     constexpr int BITS = V * Q::SIZE;
-    const u64 col = slot * V, at = a.codes + row * a.codes_pitch + slot * (BITS / 8);
-    const u64 last = Q::SIZE == 6 ? col / 16 * 16 + 16 : col + V;
     if constexpr (Q::SIZE == 6) {
-        const u32 next = __shfl_down_sync(0xFFFFFFFF, (u32)codes, 1);
-        if (aligned && last <= a.cols && row < a.rows) {
-            const u32 lane = slot % (16 / V);
-            if constexpr (V == 4) {
-                u32 *words = (u32 *)(at - lane * 3);
-                if (lane < 3) words[lane] = (u32)codes >> (8 * lane) | next << (24 - 8 * lane);
-            } else if (lane == 0) {
-                ((u32 *)at)[0] = (u32)codes;
-                ((u32 *)at)[1] = (u32)(codes >> 32) | next << 16;
-            } else {
-                ((u32 *)(at + 2))[0] = (u32)(codes >> 16);
-            }
-            return;
-        }
-    } else if (aligned && last <= a.cols && row < a.rows) {
+        store_six<Q, V>(at, slot % (16 / V), there, codes);
+    } else if (there) {
         if constexpr (BITS == 64) {
             __stcs((uint2 *)at, make_uint2((u32)codes, (u32)(codes >> 32)));
         } else if constexpr (BITS == 32) {
@@ -144,9 +139,18 @@ __device__ __forceinline__ void store_codes(const wp_quantize &a, bool aligned, 
         } else {
             __stcs((u16 *)at, (u16)codes);
         }
-        return;
     }
-    if (WHOLE || col >= a.cols || row >= a.rows) return;
+}
+
+/* The same of any slot. WHOLE: as Alignment has it. */
+template <class Q, bool WHOLE, int V>
+__device__ __forceinline__ void store_codes(const wp_quantize &a, bool aligned, u64 row, u64 slot, u64 codes) {
+    constexpr int BITS = V * Q::SIZE;
+    const u64 col = slot * V, at = a.codes + row * a.codes_pitch + slot * (BITS / 8);
+    const u64 last = Q::SIZE == 6 ? col / 16 * 16 + 16 : col + V;
+    const bool at_once = aligned && last <= a.cols && row < a.rows;
+    store_whole<Q, V>(at, (u32)slot, at_once, codes);
+    if (WHOLE || at_once || col >= a.cols || row >= a.rows) return;
     const u32 here = (u32)min(a.cols - col, (u64)V), bytes = (here * Q::SIZE + 7) / 8;
     /* The code of a value that is not there may be other than 0: the zero point is. */
     if (here < V) codes &= (1ull << (here * Q::SIZE)) - 1;
@@ -249,8 +253,24 @@ struct OneScale {
     __device__ __forceinline__ void move_on() {}
 };
 
-/* For a thread's slots, to codes: those to nearest that are whole each by code of its own, all others by one. */
-template <class S, class Q, int U, class PlaceOf, class ScaleOf>
+/* A thread's slots to codes, all whole, to nearest. */
+template <class S, class Q, int U>
+__device__ __forceinline__ void encode_whole(const Words<typename S::Bits, SLOT<S>> (&x)[U], const wp_quantize &a,
+                                             const Slots &slots, const Window &window, const Scales<Q, U> &scales) {
+    constexpr int V = SLOT<S>;
+    const Coding how = coding_of(a, HIGHEST<Q>);
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        const u32 on = threadIdx.x + u * QUANT_THREADS;
+        const Near at = window.near(slots, on);
+        const u64 codes = encode<S, Q, true>(bits_as<Vector<typename S::Bits, V>>(x[u]), scales.of(u), how, 0);
+        const u64 to = window.codes + at.row * slots.codes_skip + on * (V * Q::SIZE / 8);
+        store_whole<Q, V>(to, at.slot, window.has(at), codes);
+    }
+}
+
+/* For a thread's slots, to codes: with FAST those to nearest that are whole each by code of its own, all others by one. */
+template <class S, class Q, bool FAST, int U, class PlaceOf, class ScaleOf>
 __device__ __forceinline__ void encode_slots(Words<typename S::Bits, SLOT<S>> (&x)[U], const wp_quantize &a,
                                              const Alignment &aligned, const PlaceOf &place, ScaleOf &&scales) {
     constexpr int V = SLOT<S>;
@@ -262,7 +282,7 @@ __device__ __forceinline__ void encode_slots(Words<typename S::Bits, SLOT<S>> (&
                                               at.row * a.cols + at.slot * V);
         store_codes<Q, WHOLE, V>(a, WHOLE || aligned.codes, at.row, at.slot, codes);
     };
-    if (aligned.whole && !how.stochastic) {
+    if (FAST && aligned.whole && !how.stochastic) {
         in_turn<false>(x, [&](int u, const auto &words) { slot(Known<true>(), u, words, scales.of(u)); });
     } else {
         in_turn<true>(x, [&](int u, const auto &words) {
@@ -299,10 +319,7 @@ __device__ __forceinline__ void scale_groups(const wp_quantize &a, const Slots &
     for (u32 from = 0; from < U; from += lanes) {
         const u32 pick = from + lane;
         const Reach own = picked(pick & 2, picked(pick & 1, reach[0], reach[1]), picked(pick & 1, reach[2], reach[3]));
-        Place at = first;
-#pragma unroll
-        for (u32 u = 1; u < U; u++)
-            if (u <= pick) at = next_place(slots, at);
+        const Place at = place_of(slots, first, threadIdx.x + pick * QUANT_THREADS);
         const Scale scale = scale_for<Q>(a, own, tensor);
         if (pick < U && at.row < slots.rows) {
             const bool padding = !has_values<S>(a, at.row, at.slot >> slots.shift << slots.shift);
@@ -320,36 +337,46 @@ __device__ __forceinline__ void scale_groups(const wp_quantize &a, const Slots &
     }
 }
 
-/* Whether few registers do. */
-template <class S, class Q>
-constexpr bool SHORT = S::SIZE == 32 || (Q::SIZE == 8 && !INTEGER<Q>);
-
-/*
- * Blocks of group_kernel a multiprocessor is to hold: four were 1 to 10 % faster than three (measured), where
- * the registers go round. On other architectures they do not everywhere.
- */
+/* The architecture that is compiled for; 0 on the host. */
 #ifndef __CUDA_ARCH__
 #define WP_ARCH 0
 #else
 #define WP_ARCH __CUDA_ARCH__
 #endif
+
+/* Whether codes are rounded without an instruction for that, which takes more registers. */
+template <class Q>
+constexpr bool WORKED_OUT = WP_ARCH < 890 && !INTEGER<Q>;
+
+/* Whether few registers do. */
+template <class S, class Q>
+constexpr bool SHORT = S::SIZE == 32 || (Q::SIZE == 8 && !INTEGER<Q> && !(WORKED_OUT<Q> && SAME<S, F16>));
+
+/*
+ * Blocks of group_kernel a multiprocessor is to hold: four were 1 to 10 % faster than three (measured), where
+ * the registers go round. On other architectures they do not everywhere.
+ */
 #if WP_ARCH == 900
 template <class S, class Q>
 constexpr int GROUP_BLOCKS = INTEGER<Q> || (S::SIZE == 16 && Q::SIZE == 4) || (SAME<S, F16> && Q::SIZE == 8) ? 3 : 4;
 #else
 template <class S, class Q>
-constexpr int GROUP_BLOCKS = WP_ARCH < 890 && S::SIZE == 16 && Q::SIZE == 6 ? 2 : 3;
+constexpr int GROUP_BLOCKS = WORKED_OUT<Q> && S::SIZE == 16 && (Q::SIZE == 6 || (Q::SIZE == 8 && SAME<S, BF16>)) ? 2 : 3;
 #endif
 
 /* Groups of a row, each in neighbouring lanes; or one scale that is given. */
 template <class S, class Q>
 __device__ __forceinline__ void quantize_groups(const wp_quantize &a, const Slots &slots, u32 block) {
     constexpr int V = SLOT<S>, U = GROUP_UNROLL;
-    const Place first = first_place(slots, block, U);
-    Place at = first;
-    const auto place = [&](int u) { return at = u == 0 ? first : next_place(slots, at); };
+    const Place first = first_of(slots, block, U);
+    const auto place = [&](int u) { return place_of(slots, first, threadIdx.x + u * QUANT_THREADS); };
+    const Window window = window_of<S, Q>(a, slots, first);
     Words<typename S::Bits, V> x[U];
-    load_slots<S>(x, a, slots.aligned, place);
+    if (slots.aligned.whole) {
+        load_whole<S>(x, slots, window);
+    } else {
+        load_slots<S>(x, a, slots.aligned, place);
+    }
     Reach reach[U];
     u32 most = 0;
 #pragma unroll
@@ -367,7 +394,11 @@ __device__ __forceinline__ void quantize_groups(const wp_quantize &a, const Slot
     }
     /* Before the codes where that spares the register that a fourth block lacks. */
     if constexpr (S::SIZE == 32) raise_amax(a.amax, most);
-    encode_slots<S, Q>(x, a, slots.aligned, place, scales);
+    if (slots.aligned.whole && a.rounding != WP_STOCHASTIC) {
+        encode_whole<S, Q>(x, a, slots, window, scales);
+    } else {
+        encode_slots<S, Q, false>(x, a, slots.aligned, place, scales);
+    }
     if constexpr (S::SIZE != 32) raise_amax(a.amax, most);
 }
 
@@ -416,12 +447,15 @@ __device__ __forceinline__ void quantize_rows(const wp_quantize &a, u32 lanes, c
     if (a.zeros != 0) reach.low = row_max(reach.low, lanes);
     const Scale scale = scale_for<Q>(a, reach, 0.0f);
     if (lane == 0 && row < a.rows) store_scale(a, scale_index(a.layout, a.scales_pitch, row, 0), scale, false);
+    /* As in quantize_groups(): before the codes where that spares registers. */
+    constexpr bool BEFORE = WORKED_OUT<Q> && SAME<S, F16> && Q::SIZE == 8;
+    if constexpr (BEFORE) raise_amax(a.amax, row < a.rows ? reach.amax() : 0);
 #pragma unroll 1
     for (from = 0; from <= most * R; from += R) {
         if (from > 0) load_slots<S>(x, a, aligned, place);
-        encode_slots<S, Q>(x, a, aligned, place, OneScale{scale});
+        encode_slots<S, Q, true>(x, a, aligned, place, OneScale{scale});
     }
-    raise_amax(a.amax, row < a.rows ? reach.amax() : 0);
+    if constexpr (!BEFORE) raise_amax(a.amax, row < a.rows ? reach.amax() : 0);
 }
 
 template <class S, class Q>
@@ -431,7 +465,7 @@ __global__ void __launch_bounds__(QUANT_THREADS, SHORT<S, Q> ? 3 : 2) row_kernel
 
 /* A square of 128 by 128 in the registers of a block. */
 template <class S, class Q>
-__global__ void __launch_bounds__(QUANT_THREADS, S::SIZE == 32 ? 2 : 3)
+__global__ void __launch_bounds__(QUANT_THREADS, S::SIZE == 32 || (WORKED_OUT<Q> && SAME<S, BF16>) ? 2 : 3)
     square_kernel(const wp_quantize a, u32 across, const Alignment aligned) {
     constexpr int V = SLOT<S>, LANES = 128 / V, ROWS = QUANT_THREADS / LANES, U = 128 / ROWS;
     const u32 r = blockIdx.x / across, c = blockIdx.x % across;
@@ -445,8 +479,11 @@ __global__ void __launch_bounds__(QUANT_THREADS, S::SIZE == 32 ? 2 : 3)
     most = row_max(most, QUANT_THREADS);
     const Scale scale = scale_f32(most, TOP<Q>);
     if (threadIdx.x == 0) store_scale(a, scale_index(a.layout, a.scales_pitch, r, c), scale, false);
-    encode_slots<S, Q>(x, a, aligned, place, OneScale{scale});
-    raise_amax(a.amax, most);
+    /* As in quantize_groups(): before the codes where that spares registers. */
+    constexpr bool BEFORE = WORKED_OUT<Q> && S::SIZE == 32;
+    if constexpr (BEFORE) raise_amax(a.amax, most);
+    encode_slots<S, Q, true>(x, a, aligned, place, OneScale{scale});
+    if constexpr (!BEFORE) raise_amax(a.amax, most);
 }
 
 }  // namespace wp

@@ -30,7 +30,7 @@ __device__ __forceinline__ void with_job(const wp_quantize &t, const Body &body)
 }
 
 template <class S, class Q>
-__global__ void __launch_bounds__(QUANT_THREADS, 3) group_table_kernel(const wp_quantize t) {
+__global__ void __launch_bounds__(QUANT_THREADS, GROUP_BLOCKS<S, Q> < 3 ? GROUP_BLOCKS<S, Q> : 3) group_table_kernel(const wp_quantize t) {
     with_job(t, [](const Job &job, u32 block) { quantize_groups<S, Q>(job.a, job.slots, block); });
 }
 

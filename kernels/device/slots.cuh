@@ -30,12 +30,12 @@ struct Alignment {
 
 /* How the slots of a tensor lie, and its scales. */
 struct Slots {
-    u64 rows;      /* those of padding too */
+    u64 rows;       /* those of padding too */
     u64 per_row;
-    u64 step_rows; /* QUANT_THREADS slots further */
-    u64 step_slots;
-    Divisor by_row; /* by per_row, for `narrow` */
-    bool narrow;    /* more than one row, of fewer than 2^31 slots in all */
+    u64 values_skip, codes_skip; /* bytes from the end of a row's slots to the next row's first */
+    Divisor by_row; /* by per_row, for `narrow`; of one row every quotient is 0 */
+    bool narrow;    /* one row, or rows of more than one slot and fewer than 2^30 */
+    bool few;       /* fewer than 2^31 slots in all */
     u32 row_shift, shift; /* rows and slots of a scale, as powers of two; 63 for all */
     u64 scale_row, scale_slot; /* scales from one to the next of another row, and of the same one */
     bool tiled;
@@ -85,16 +85,70 @@ inline u32 power_of(u64 n) {
 /* Scales of `high` rows and `width` elements each, all if that is 0; `groups` of them a row, or in all slots. */
 template <class S, class Q>
 Slots slots_of(const wp_quantize &a, u64 rows, u64 slots, u64 high, u64 width) {
-    Slots s = {rows, slots, QUANT_THREADS / slots, QUANT_THREADS % slots, Divisor(2), false, 63, 63, 1, 1, false,
-               alignment_of<S, Q>(a)};
-    s.narrow = rows > 1 && slots > 1 && rows < 0x7FFFF000 / slots;
-    if (s.narrow) s.by_row = Divisor((u32)slots);
+    constexpr u64 CODES = SLOT<S> * Q::SIZE / 8;
+    Slots s = {rows, slots, a.values_pitch - slots * 16, a.codes_pitch - slots * CODES, Divisor(), false, false,
+               63, 63, 1, 1, false, alignment_of<S, Q>(a)};
+    s.narrow = rows == 1 || (slots > 1 && slots < 1 << 30);
+    s.few = rows < 0x7FFFF000 / slots;
+    if (rows > 1 && s.narrow) s.by_row = Divisor((u32)slots);
+    s.aligned.whole = s.aligned.whole && s.narrow;
     if (high != 0) s.row_shift = power_of(high);
     if (width != 0) s.shift = power_of(width / SLOT<S>);
     if (a.layout == WP_SCALES_BY_ROW) s.scale_row = a.scales_pitch;
     if (a.layout == WP_SCALES_BY_COLUMN) s.scale_slot = a.scales_pitch;
     s.tiled = a.granularity == WP_PER_GROUP && a.layout == WP_SCALES_TILED;
     return s;
+}
+
+struct Place {
+    u64 row, slot;
+};
+
+/* The place of a block's first slot, of which it does QUANT_THREADS * unroll. */
+WP_HD Place first_of(const Slots &s, u32 block, u32 unroll) {
+    const u64 at = (u64)block * (QUANT_THREADS * unroll);
+    if (s.rows == 1) return {0, at};
+    const u64 row = s.narrow && s.few ? s.by_row.quotient((u32)at) : at / s.per_row;
+    return {row, at - row * s.per_row};
+}
+
+/* The place `on` slots behind a block's first, any of the block's. */
+WP_HD Place place_of(const Slots &s, const Place &first, u32 on) {
+    const u64 at = first.slot + on;
+    /* Behind the end of one row alone there is a row that does not exist. */
+    if (s.rows == 1) return {at >= s.per_row, at};
+    /* A row that is not narrow has more slots than a block does, or one. */
+    const u64 rows = s.narrow ? s.by_row.quotient((u32)at) : s.per_row == 1 ? at : at >= s.per_row;
+    return {first.row + rows, at - rows * s.per_row};
+}
+
+/*
+ * The same for a block whose slots are whole, in numbers of 32 bits: counted from the block's first row and, of
+ * one row alone, first slot.
+ */
+struct Near {
+    u32 row, slot;
+};
+
+struct Window {
+    u64 values, codes; /* of the block's first slot */
+    u32 first, slots, rows; /* number of the first slot; slots of a row and rows that there are */
+
+    WP_HD Near near(const Slots &s, u32 on) const {
+        const u32 at = first + on, row = s.by_row.quotient(at);
+        return {row, at - row * s.by_row.d};
+    }
+    WP_HD bool has(const Near &at) const { return at.row < rows && at.slot < slots; }
+};
+
+template <class S, class Q>
+WP_HD Window window_of(const wp_quantize &a, const Slots &s, const Place &first) {
+    constexpr u64 CODES = SLOT<S> * Q::SIZE / 8, MOST = 1 << 30;
+    const u64 all = a.cols / SLOT<S>, before = s.rows == 1 ? first.slot : 0;
+    const u64 slots = all > before ? all - before : 0, rows = a.rows > first.row ? a.rows - first.row : 0;
+    return {a.values + first.row * a.values_pitch + first.slot * 16, a.codes + first.row * a.codes_pitch + first.slot * CODES,
+            s.rows == 1 ? 0 : (u32)first.slot, (u32)(slots < MOST ? slots : MOST),
+            (u32)(rows < MOST ? rows : MOST)};
 }
 
 inline u64 blocks_of(const Slots &s, u32 unroll) {

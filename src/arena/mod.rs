@@ -3,8 +3,9 @@
 //! An arena reserves several times the device's memory in addresses, once, and maps physical
 //! handles (*frames*) where the pool wants memory. A frame is mapped whole, at a multiple of the
 //! device's granule, and can be mapped again elsewhere before its old mapping is taken down: so
-//! memory can change its address in stream order, and the old mapping goes when the work that
-//! used it is done.
+//! memory can change its address in stream order. When the work that used the old mapping is done, its
+//! addresses are free, but the mapping is kept until something else is mapped there: programs repeat
+//! themselves, and half of the handles that the rl trace maps elsewhere go back to where they were.
 //!
 //! # What it costs
 //!
@@ -21,7 +22,7 @@ mod frames;
 mod site;
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::device::{Addr, Device, Phys};
 use crate::error::{Error, Result};
@@ -57,6 +58,28 @@ pub struct ArenaCalls {
 struct Stale {
     bytes: u64,
     handle: HandleId,
+    /// When it was kept: see [`Arena::keep`].
+    kept: Option<u64>,
+}
+
+/// An old mapping that is kept, at an offset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub(crate) start: u64,
+    pub(crate) bytes: u64,
+    handle: HandleId,
+}
+
+impl Kept {
+    pub(crate) fn end(&self) -> u64 {
+        self.start + self.bytes
+    }
+
+    /// Whether it maps `frame` at `offset`.
+    pub(crate) fn is_of(&self, frame: &Frame, offset: u64) -> bool {
+        let same = self.handle == frame.handle || seeded!("kept-mapping-of-another-handle");
+        self.start == offset && same
+    }
 }
 
 /// A handle given up: its memory is gone once it is released and no old mapping of it stands.
@@ -76,6 +99,9 @@ pub(crate) struct Arena {
     stale: BTreeMap<u64, Stale>,
     /// How many of them each handle has.
     stale_of: HashMap<HandleId, u32>,
+    /// Those that are kept, by when they were.
+    kept: BTreeMap<u64, u64>,
+    keeps: u64,
     /// Handles given up whose memory the device has not back yet.
     leaving: HashMap<HandleId, Leaving>,
     /// Of them, those to be released: the device would not take them back.
@@ -112,6 +138,8 @@ impl Arena {
             frames: Frames::new((span / granule) as usize),
             stale: BTreeMap::new(),
             stale_of: HashMap::new(),
+            kept: BTreeMap::new(),
+            keeps: 0,
             leaving: HashMap::new(),
             refused: Vec::new(),
             handles: 0,
@@ -215,12 +243,66 @@ impl Arena {
     }
 
     fn note_stale(&mut self, offset: u64, bytes: u64, handle: HandleId) {
-        self.stale.insert(offset, Stale { bytes, handle });
+        let kept = None;
+        let stale = Stale {
+            bytes,
+            handle,
+            kept,
+        };
+        self.stale.insert(offset, stale);
         *self.stale_of.entry(handle).or_default() += 1;
+    }
+
+    /// Keeps the old mapping at `offset`, whose work is done: its addresses are free, and its handle may
+    /// come back to them without a call of the driver's. `false` where it is to be taken down instead,
+    /// as its handle was given up.
+    pub(crate) fn keep(&mut self, offset: u64) -> bool {
+        let Some(stale) = self.stale.get_mut(&offset) else {
+            return false;
+        };
+        if self.leaving.contains_key(&stale.handle) {
+            return false;
+        }
+        stale.kept = Some(self.keeps);
+        self.kept.insert(self.keeps, offset);
+        self.keeps += 1;
+        true
+    }
+
+    /// Keeps the old mapping at `offset` no more: the caller takes it down, or makes it the frame's place.
+    pub(crate) fn unkeep(&mut self, offset: u64) {
+        let stale = self.stale.get_mut(&offset);
+        if let Some(kept) = stale.and_then(|stale| stale.kept.take()) {
+            self.kept.remove(&kept);
+        }
+    }
+
+    /// The kept mappings that share a byte with [`from`, `to`), the highest first.
+    pub(crate) fn kept_in(&self, from: u64, to: u64) -> impl Iterator<Item = Kept> + '_ {
+        let below = self.stale.range(..to).rev().map(kept);
+        below
+            .take_while(move |it| it.end() > from)
+            .filter(|it| self.stale[&it.start].kept.is_some())
+    }
+
+    /// The kept mappings of `handles`.
+    pub(crate) fn kept_of(&self, handles: &HashSet<HandleId>) -> Vec<Kept> {
+        let each = self.stale.iter().map(kept);
+        each.filter(|it| handles.contains(&it.handle) && self.stale[&it.start].kept.is_some())
+            .collect()
+    }
+
+    /// Those kept longest, of more than `most`.
+    pub(crate) fn kept_beyond(&self, most: usize) -> Vec<Kept> {
+        let excess = self.kept.len().saturating_sub(most);
+        let each = self.kept.values().take(excess);
+        each.filter_map(|offset| self.stale.get_key_value(offset).map(kept))
+            .collect()
     }
 
     /// Takes the old mapping at `offset` off the books; gives its handle.
     fn forget_stale(&mut self, offset: u64) -> Option<HandleId> {
+        self.unkeep(offset);
         let handle = self.stale.remove(&offset)?.handle;
         if let Entry::Occupied(mut count) = self.stale_of.entry(handle) {
             *count.get_mut() -= 1;
@@ -255,7 +337,7 @@ impl Arena {
     }
 
     /// Makes the mapping of the frame at `offset` its place, and the other the one that stands until it
-    /// is [taken down](Arena::stale_unmapped).
+    /// is [taken down](Arena::stale_unmapped) or [kept](Arena::keep).
     pub(crate) fn settle(&mut self, id: FrameId, offset: u64) {
         let frame = self.frames.get(id);
         let (old, bytes) = self.extent_of(&frame);
@@ -338,6 +420,14 @@ impl Arena {
             ));
         }
         Ok(())
+    }
+}
+
+fn kept((&start, stale): (&u64, &Stale)) -> Kept {
+    Kept {
+        start,
+        bytes: stale.bytes,
+        handle: stale.handle,
     }
 }
 

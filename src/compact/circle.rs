@@ -6,12 +6,13 @@
 //! where they were, behind what brought them back. A device that refuses both has lost what they
 //! held; it has failed.
 
-use super::execute::{Step, Task};
+use super::execute::Step;
 use super::mover::Part;
 #[cfg(feature = "sanitize")]
 use super::notes::Notes;
+use super::plan::ranges::difference;
 use super::plan::{Batch, Move};
-use super::plan_order::difference;
+use super::task::Task;
 use crate::error::Result;
 use crate::seeded::seeded;
 

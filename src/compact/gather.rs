@@ -7,8 +7,8 @@
 //! with the fewest live bytes to a free byte first, until what is idle makes up the request: copying
 //! a handle's worth of blocks costs a tenth of mapping the handle again.
 
-use super::apart::apart;
-use super::layout::{Extent, Kind};
+use super::plan::apart;
+use super::plan::layout::{Extent, Kind};
 use super::plan::{Batch, CostModel, Move, Plan};
 
 /// What the pool has besides its extents.
@@ -157,7 +157,7 @@ pub(super) fn slide_down(extents: &[Extent]) -> Vec<Move> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compact::layout::{Layout, extents_from};
+    use crate::compact::plan::layout::{Layout, extents_from};
     use crate::device::sim::Rng;
 
     /// Handles of 10 bytes.

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::execute::Owners;
 use super::mover::Mover;
 use super::plan::Move;
+use super::task::Owners;
 use crate::error::{Error, Result};
 use crate::pool::{Run, Shared};
 use crate::seeded::seeded;

@@ -6,10 +6,10 @@
 //! still be played on what is there now. Where nothing of it can, a small part of the search is done
 //! under the lock, so that a step makes progress however busy the pool is.
 
-use super::execute::{Aim, KeptPlan, Owners, Task, extent};
-use super::layout::{Extent, Kind, Layout};
+use super::plan::layout::{Extent, Kind, Layout};
 use super::plan::{Batch, Goal, Move, Plan, Planner};
 use super::room;
+use super::task::{Aim, KeptPlan, Owners, Task, extent};
 use crate::pool::Core;
 use crate::seeded::seeded;
 
@@ -173,7 +173,7 @@ fn play(layout: &mut Layout, moves: &[Move]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compact::layout::extents_from;
+    use crate::compact::plan::layout::extents_from;
     use crate::device::sim::Rng;
 
     fn layout(kinds: &str, bytes: &[u64]) -> Layout {

@@ -13,7 +13,7 @@
 //! than the moves may take.
 
 use super::gather::{slid_down, slide_down};
-use super::layout::{Extent, Kind, Layout};
+use super::plan::layout::{Extent, Kind, Layout};
 use super::plan::{CostModel, Goal, Plan, Planner};
 
 /// A row is cheap if at most so many times the request's bytes have to move,
@@ -125,8 +125,8 @@ fn slid(extents: &[Extent], row: Row, model: &CostModel) -> Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compact::layout::extents_from;
-    use crate::compact::plan_search::tests::chain;
+    use crate::compact::plan::layout::extents_from;
+    use crate::compact::plan::search::tests::chain;
     use crate::compact::{Batch, Move};
     use crate::device::sim::Rng;
 

@@ -16,6 +16,7 @@ pub(super) fn arguments<S: Element, D: Element>(how: Conversion) -> abi::wp_conv
         rows: 0,
         src_pitch: 0,
         dst_pitch: 0,
+        first: 0,
         seed,
         tiles: 0,
         flag: 0,

@@ -12,6 +12,11 @@ use crate::driver::abi;
 use crate::error::{Error, Result};
 use crate::pool::{Pool, PoolBuf};
 
+/// Values, codes and scales of a tensor to quantise.
+pub type ToMx<'a, S, C> = (Rows<'a, S>, RowsMut<'a, C>, ViewMut<'a, E8m0>);
+/// Codes, scales and values of a tensor to dequantise.
+pub type FromMx<'a, C, S> = (Rows<'a, C>, View<'a, E8m0>, RowsMut<'a, S>);
+
 /// Words of a job.
 const JOB: usize = size_of::<abi::wp_quantize_job>() / 8;
 const _: () = assert!(8 * JOB == size_of::<abi::wp_quantize_job>());
@@ -153,7 +158,7 @@ impl<'a, S: Wide, Q: MxElement> QuantizeTable<'a, S, Q> {
         pool: &Pool,
         stream: &Stream,
         layout: BlockScales,
-        tensors: Vec<(Rows<'a, S>, RowsMut<'a, Q::Code>, ViewMut<'a, E8m0>)>,
+        tensors: Vec<ToMx<'a, S, Q::Code>>,
     ) -> Result<Self> {
         let plan =
             |(values, codes, scales): &(_, _, _)| mx::forth::<Q, S>(values, codes, scales, layout);
@@ -227,7 +232,7 @@ impl<'a, Q: MxElement, S: Wide> DequantizeTable<'a, Q, S> {
         pool: &Pool,
         stream: &Stream,
         layout: BlockScales,
-        tensors: Vec<(Rows<'a, Q::Code>, View<'a, E8m0>, RowsMut<'a, S>)>,
+        tensors: Vec<FromMx<'a, Q::Code, S>>,
     ) -> Result<Self> {
         let plan =
             |(codes, scales, values): &(_, _, _)| mx::back::<Q, S>(codes, *scales, layout, values);

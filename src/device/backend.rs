@@ -152,7 +152,7 @@ pub unsafe trait Backend: Send + Sync + 'static {
     fn unmap(&self, addr: Addr, bytes: u64) -> Result<()>;
 
     /// Host memory of `bytes` that the device copies to and from while the host goes on: page-locked, at
-    /// an address that is the host's and a multiple of 4096. Takes milliseconds on a GPU.
+    /// an address that is the host's and a multiple of 256. Takes milliseconds on a GPU. 0 bytes are an error.
     fn host_alloc(&self, bytes: u64) -> Result<u64>;
     /// Gives memory from [`Backend::host_alloc`] back, whole. No queued work may use it.
     fn host_free(&self, addr: u64, bytes: u64) -> Result<()>;
@@ -251,6 +251,7 @@ pub unsafe trait Backend: Send + Sync + 'static {
 
     /// Takes note of something it cannot see for itself. Devices need none of it; tools that watch
     /// a device do, and tools that wrap one pass it on.
+    #[doc(hidden)]
     fn observe(&self, note: &Note<'_>) {
         let _ = note;
     }

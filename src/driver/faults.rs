@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::Location;
 use std::sync::Mutex;
 
-use super::result::NOT_READY;
+use super::code::NOT_READY;
 use crate::sync::plain::lock;
 
 /// A driver call and the place in the crate that makes it.

@@ -9,6 +9,7 @@
 
 pub mod abi;
 pub mod build_info;
+pub(crate) mod code;
 #[cfg(test)]
 pub(crate) mod fake;
 #[cfg(test)]

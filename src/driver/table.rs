@@ -10,7 +10,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
-use super::result::{Code, NO_DEVICE};
+use super::code::{Code, NO_DEVICE};
 use crate::error::{Error, Result};
 
 /// `CUcontext`.

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-use super::table::MovableId;
+use super::id::MovableId;
 use crate::device::Addr;
 
 /// A block has a new address.

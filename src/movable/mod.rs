@@ -39,7 +39,9 @@
 
 mod address_table;
 mod callback;
+mod id;
 mod pass;
+mod pointer_array;
 mod pointers;
 mod registry;
 mod relief;
@@ -48,6 +50,7 @@ mod resize;
 mod step;
 mod step_log;
 mod table;
+mod words;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -57,13 +60,13 @@ use bytemuck::Pod;
 
 pub use address_table::AddressTable;
 pub use callback::Relocation;
+pub use id::MovableId;
 pub use pass::Pass;
-pub use pointers::{PointerArray, ResidentPointers};
+pub use pointer_array::{PointerArray, ResidentPointers};
 use registry::{Attachment, Registry};
 pub use resident::{Resident, ResidentId, ResidentMut};
 #[doc(hidden)]
 pub use step_log::StepRecord;
-pub use table::MovableId;
 
 use crate::compact::{Goal, Layout, Moved, Plan, Planner};
 use crate::device::{AccessLog, Addr, Stream, lock, wait_before};

@@ -1,10 +1,10 @@
-//! Arrays of pointers in device memory, rewritten when what they point to moves.
+//! The registered arrays of pointers, and rewriting them when what they point to moves.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use super::registry::Registry;
-use super::table::{Marks, MovableId, Table};
+use super::id::MovableId;
+use super::table::{Marks, Table};
 use crate::compact::{Move, Mover};
 use crate::device::{Addr, Stream};
 use crate::error::{Error, Result};
@@ -175,110 +175,5 @@ impl Array {
         self.holds = self.holds.saturating_sub(1);
         let timeline = &stream.core().timeline;
         self.uses.note(timeline, timeline.open_tick());
-    }
-}
-
-/// An array of pointers in device memory that moves rewrite, for as long as this lives.
-///
-/// Each slot is 8 bytes. A slot that holds an address inside a movable block, its first byte or
-/// any other, holds the same place of that block after every move; null and all other addresses
-/// stay as they are. The rewriting is queued behind the move on the same stream.
-///
-/// A kernel that reads or writes the array is queued under a guard of the array, and of each block
-/// that it follows a pointer into. **While an array is held nothing of the pool moves**, so hold it
-/// around the queueing of work and no longer.
-///
-/// Each step of a compaction reads all slots of all arrays once.
-pub struct PointerArray {
-    registry: Arc<Registry>,
-    key: u64,
-    slots: u64,
-}
-
-impl PointerArray {
-    pub(super) fn new(registry: Arc<Registry>, key: u64, slots: u64) -> Self {
-        Self {
-            registry,
-            key,
-            slots,
-        }
-    }
-
-    /// Number of slots.
-    #[must_use]
-    #[doc(hidden)]
-    pub fn slots(&self) -> usize {
-        self.slots as usize
-    }
-
-    /// Holds the array as it is and where it is, for work on `stream`, which is made to wait on the
-    /// device for the last rewriting.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if the stream is of another device, or the array was in a movable block
-    /// that is freed; what the driver said.
-    pub fn hold<'a>(&'a self, stream: &'a Stream) -> Result<ResidentPointers<'a>> {
-        let addr = self.registry.hold_pointers(self.key, stream)?;
-        Ok(ResidentPointers {
-            array: self,
-            stream,
-            addr,
-        })
-    }
-
-    /// Ends the registration in the order of `stream`, which is made to wait on the device for the
-    /// last rewriting. Dropping the array instead waits on the host.
-    ///
-    /// # Errors
-    /// What the driver said. If it was a wait, the host has waited instead; if it was a rewriting
-    /// that earlier failed and now failed again, the array holds addresses of before it.
-    pub fn unregister(self, stream: &Stream) -> Result<()> {
-        let (ready, settled) = self.registry.unregister(self.key);
-        let waited = ready.wait_on(&stream.core().timeline);
-        settled.and(waited.inspect_err(|_| ready.wait_here()))
-    }
-}
-
-impl Drop for PointerArray {
-    fn drop(&mut self) {
-        // What could not be rewritten is the caller's who did not ask.
-        let (ready, _) = self.registry.unregister(self.key);
-        ready.wait_here();
-    }
-}
-
-impl std::fmt::Debug for PointerArray {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PointerArray({} slots)", self.slots)
-    }
-}
-
-/// Holds a [`PointerArray`]; its drop notes the use on its stream.
-#[must_use = "the array is held only while this lives"]
-pub struct ResidentPointers<'a> {
-    array: &'a PointerArray,
-    stream: &'a Stream,
-    addr: Addr,
-}
-
-impl ResidentPointers<'_> {
-    /// Address of the first slot; valid while the guard lives, for work queued on its stream.
-    #[must_use]
-    pub fn addr(&self) -> Addr {
-        self.addr
-    }
-}
-
-impl Drop for ResidentPointers<'_> {
-    fn drop(&mut self) {
-        self.array
-            .registry
-            .let_go_of_pointers(self.array.key, self.stream);
-    }
-}
-
-impl std::fmt::Debug for ResidentPointers<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ResidentPointers({:#x}, {:?})", self.addr, self.array)
     }
 }

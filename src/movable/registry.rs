@@ -6,11 +6,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use super::address_table::Words;
 use super::callback::{Calls, Relocation};
+use super::id::MovableId;
 use super::pointers::{Arrays, Place};
 use super::step_log::{Log, StepRecord};
-use super::table::{Marks, MovableId, Moving, Table};
+use super::table::{Marks, Moving, Table};
+use super::words::Words;
 use crate::compact::{self, Goal, KeptPlan, Layout, Mover, Owners, Plan, Planner, layout_with};
 use crate::device::{AccessLog, Addr, Device, Kept, Stream, Timeline, beside, lock};
 use crate::error::{Error, Result};

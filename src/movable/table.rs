@@ -5,22 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::callback::Callback;
+use super::id::MovableId;
 use crate::compact::{Move, Owners};
 use crate::device::{AccessLog, Addr, Timeline};
 use crate::error::{Error, Result};
 use crate::pool::Block;
 use crate::seeded::seeded;
-
-/// A movable block as a plain value: its place in the pool's table and how often that place was used,
-/// counted from a number that each pool has of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct MovableId {
-    /// Place in the table.
-    pub index: u32,
-    /// Tells one use of the place from the next, and one pool's from another's: a stale or foreign
-    /// handle is caught by it.
-    pub generation: u32,
-}
 
 /// Ticks of streams, one a stream.
 #[derive(Default)]

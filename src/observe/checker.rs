@@ -2,13 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::replay::Verify;
+use super::verify::{EDGE_BYTES, Verify};
 use crate::device::{Device, Launch, Scratch, Stream};
 use crate::driver::abi;
 use crate::error::Result;
-
-/// How much of each end of a block [`Verify::Edges`] covers.
-pub const EDGE_BYTES: u64 = 4096;
 
 /// Reports stand this far apart, so that two streams do not share one.
 const REPORT_STRIDE: usize = 32;

@@ -6,6 +6,7 @@
 //! what it found.
 
 mod checker;
+mod figures;
 mod latency;
 mod mixed;
 mod progress;
@@ -13,24 +14,25 @@ mod replay;
 mod report;
 mod subject;
 mod trace;
+mod verify;
 mod versus;
 
 #[doc(hidden)]
 pub use crate::error::Bytes;
 #[doc(hidden)]
-pub use checker::EDGE_BYTES;
+pub use figures::Grouped;
 #[doc(hidden)]
 pub use latency::Latencies;
 #[doc(hidden)]
 pub use mixed::Share;
 #[doc(hidden)]
-pub use replay::{Peer, ReplayOptions, Verify, device_name, replay};
-#[doc(hidden)]
-pub use report::Grouped;
+pub use replay::{Peer, ReplayOptions, device_name, replay};
 #[doc(hidden)]
 pub use report::Report;
 #[doc(hidden)]
 pub use trace::TraceWriter;
 pub use trace::{Event, EventKind, Trace};
+#[doc(hidden)]
+pub use verify::{EDGE_BYTES, Verify};
 #[doc(hidden)]
 pub use versus::Versus;

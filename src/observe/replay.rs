@@ -14,56 +14,20 @@
 
 use std::time::{Duration, Instant};
 
-use super::checker::{Checker, EDGE_BYTES, Findings};
+use super::checker::{Checker, Findings};
 use super::latency::Latencies;
 use super::mixed::{Mixed, Share};
 use super::progress::Marks;
 use super::report::Report;
 use super::subject::Subject;
 use super::trace::{Event, EventKind, Trace};
+use super::verify::Verify;
 use super::versus::Versus;
 use crate::device::{Device, DeviceKind, Stream, host_available_bytes};
 use crate::error::{Bytes, Error, Result};
 use crate::interop::CudaAsync;
 use crate::pool::{Pool, PoolConfig, PoolStats};
 use crate::seeded::seeded;
-
-/// How much of each block is stamped and verified.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize),
-    serde(rename_all = "lowercase")
-)]
-pub enum Verify {
-    /// Every byte.
-    Full,
-    /// The first and the last [`EDGE_BYTES`](super::EDGE_BYTES) bytes.
-    Edges,
-    /// Nothing.
-    Off,
-}
-
-impl Verify {
-    /// `full`, `edges` or `off`.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Full => "full",
-            Self::Edges => "edges",
-            Self::Off => "off",
-        }
-    }
-
-    /// How many of a block's bytes are verified.
-    fn owed(self, bytes: u64) -> u64 {
-        match self {
-            Self::Full => bytes,
-            Self::Edges => bytes.min(2 * EDGE_BYTES),
-            Self::Off => 0,
-        }
-    }
-}
 
 /// Another allocator that a trace is played through, for comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::report::{Grouped, calls, counted};
+use super::figures::{Grouped, calls, counted, ratio};
 use crate::error::Bytes;
 
 /// What a replay found of another allocator, on the same device and with the same verification.
@@ -40,7 +40,7 @@ impl Versus {
     /// Peak reserved over peak live; 1 is perfect.
     #[must_use]
     pub fn reserved_ratio(&self) -> f64 {
-        super::report::ratio(self.peak_reserved_bytes, self.peak_live_bytes)
+        ratio(self.peak_reserved_bytes, self.peak_live_bytes)
     }
 
     /// The figure that stands beside ours in the line `line` of the report; empty where this
@@ -65,7 +65,7 @@ impl Versus {
     /// One JSON object on one line.
     #[cfg(feature = "cli")]
     pub(super) fn to_json(&self) -> String {
-        use super::report::{object, rounded};
+        use super::figures::{object, rounded};
         object(&[
             ("name", self.name.into()),
             ("events", self.events.into()),

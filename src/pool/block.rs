@@ -1,10 +1,11 @@
 //! Memory handed out: raw bytes, freed in stream order when dropped.
 
+mod size;
+
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use super::cache::stream_cache::rounded;
 use super::cache::thread_map::nearby;
 use super::cache::{Cached, Lane, LanePtr};
 use super::private::keep_block;
@@ -14,8 +15,6 @@ use super::stats::leaks::Ticket;
 use crate::device::Note;
 use crate::device::{Addr, Left, Recorder, Stream, stream_words};
 use crate::error::{Error, Result};
-use crate::heap::UNIT;
-use crate::heap::size_class::is_slot;
 use crate::heap::{Id, NONE};
 use crate::record::Recording;
 use crate::seeded::seeded;
@@ -243,111 +242,6 @@ impl Block {
     #[must_use]
     pub fn stream_id(&self) -> u64 {
         self.lane().stream.timeline.uid
-    }
-
-    /// Gives back all but the first `bytes`, in the block's stream order and behind every use
-    /// declared by [`Block::record_use`], or left by a typed buffer; what is given back is a multiple of 256, so nothing of a
-    /// block in a slab is. The address stays.
-    ///
-    /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
-    /// let mut block = pool.alloc(&stream, 1 << 20)?;
-    /// block.shrink(1000)?;
-    /// assert_eq!(block.bytes(), 1000);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] for 0 bytes, or more than the block has; for a block whose stream, or a
-    /// stream declared to use it, is being captured, unless it was allocated in that capture: the
-    /// graph would use what is given back. What the driver said of a wait for a declared use. The
-    /// block is then as it was.
-    pub fn shrink(&mut self, bytes: u64) -> Result<()> {
-        if bytes == 0 || bytes > self.requested {
-            let why = format!(
-                "{bytes} is not between 1 and the block's {}",
-                self.requested
-            );
-            return Err(Error::invalid("bytes", why));
-        }
-        let capacity = bytes.next_multiple_of(UNIT);
-        let before = self.capacity();
-        if capacity < before && !is_slot(before) {
-            self.wait_for_tail_uses()?;
-            #[cfg(feature = "sanitize")]
-            self.tell_free(self.lane(), capacity);
-            let (before, after) = (self.size(), Sums::block(capacity, bytes));
-            self.lane().shrink(self, before, after);
-            self.requested = bytes;
-            self.slack = (capacity - bytes) as u32;
-            self.record_resize();
-            if let Some(ticket) = self.uses.as_ref().and_then(|uses| uses.ticket.as_ref()) {
-                ticket.resized(bytes);
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes the block's stream wait for all declared uses; an error where captured work has the
-    /// block, which runs later and again.
-    fn wait_for_tail_uses(&self) -> Result<()> {
-        let home = &self.lane().stream;
-        if !self.is_private() {
-            home.refuse_under_capture()?;
-        }
-        if let Some(uses) = self
-            .uses
-            .as_ref()
-            .filter(|_| !seeded!("shrunk-under-its-uses"))
-        {
-            if !self.captures().is_empty() {
-                let why = "a stream declared to use the block is being captured: its graph would \
-                           use what is given back";
-                return Err(Error::invalid("stream", why));
-            }
-            for (theirs, tick) in &uses.left.marks {
-                home.timeline.wait_for(theirs, *tick)?;
-            }
-            for stream in &uses.streams {
-                let theirs = &stream.core().timeline;
-                home.timeline.wait_for(theirs, theirs.open_tick())?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Lets the block have at least `bytes`, which is not below what it has, where it is; false,
-    /// with nothing done, where the memory behind it is not free. What is added is ready behind
-    /// what the block's own stream was given so far.
-    pub(crate) fn grow(&mut self, bytes: u64) -> Result<bool> {
-        let before = self.capacity();
-        if is_slot(before) {
-            return Ok(false);
-        }
-        let capacity = rounded(bytes)?.max(before);
-        let lane = self.lane();
-        if !lane.grow(self.id, self.size(), Sums::block(capacity, bytes))? {
-            return Ok(false);
-        }
-        #[cfg(feature = "sanitize")]
-        if capacity > before {
-            lane.shared.device.backend().observe(&Note::Alloc {
-                addr: self.addr + before,
-                bytes: capacity - before,
-                stream: lane.stream.raw,
-            });
-        }
-        self.requested = bytes;
-        self.slack = (capacity - bytes) as u32;
-        self.record_resize();
-        if let Some(ticket) = self.uses.as_ref().and_then(|uses| uses.ticket.as_ref()) {
-            ticket.resized(bytes);
-        }
-        Ok(true)
     }
 
     /// Declares that work already queued, or yet to be queued, on `stream` uses the block: the

@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use super::cache::SlotHold;
 use super::cache::{Cached, MOST_BLOCKS};
 use super::config::PoolConfig;
+use super::grow_buf::Grown;
 use super::job::{Ask, Job, UnderWay};
 use super::stats::Steps;
 use super::stats::counters::Gauges;
@@ -41,6 +42,8 @@ pub(crate) struct Core {
     pub(super) retiring: VecDeque<Id>,
     /// What jobs under way have.
     pub(super) under_way: UnderWay,
+    /// What growing buffers hold, beside the arena.
+    pub(crate) grown: Grown,
     pub(crate) steps: Steps,
     /// Steps not told to the application's subscriber yet.
     pub(crate) told: Notes,
@@ -92,6 +95,7 @@ impl Core {
             streams: vec![None],
             retiring: VecDeque::new(),
             under_way: UnderWay::default(),
+            grown: Grown::default(),
             steps: Steps::default(),
             told: Notes::default(),
             bytes_moved: 0,

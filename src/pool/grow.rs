@@ -12,7 +12,7 @@ use super::job::{Ask, Held, Job};
 use super::mapping::{IdleFrame, total};
 use super::stats::Told;
 use super::tuning::{HANDLES_A_STRETCH, HANDLES_AIMED_AT, LARGEST_HANDLE};
-use crate::arena::{FrameId, Made, Site};
+use crate::arena::{FrameId, Kept, Made, Site};
 use crate::device::{Phys, Timeline};
 use crate::error::{Error, Result};
 use crate::heap::placement::Placement;
@@ -28,6 +28,8 @@ struct Moving {
     to: u64,
     /// Nothing queued used it when it was held.
     done: bool,
+    /// It was mapped there before, and still is.
+    stands: bool,
 }
 
 /// A mapping that was begun, for a request of a stream or for nobody.
@@ -36,8 +38,10 @@ pub(crate) struct Mapping {
     /// What the stream has to wait for.
     waits: Vec<(Arc<Timeline>, Ask)>,
     placement: Placement,
-    /// The addresses to map.
+    /// The addresses to map, and those of the mappings to clear.
     reserved: Id,
+    /// Kept mappings in the way.
+    clear: Vec<Kept>,
     /// What the block has of free memory beside them, in address order.
     lean: Vec<Held>,
     /// The handles mapped from the first of them on.
@@ -55,6 +59,8 @@ pub(crate) struct Mapping {
 #[derive(Default)]
 pub(crate) struct Mapped {
     waits: u64,
+    /// Kept mappings taken down.
+    cleared: usize,
     /// Handles mapped elsewhere.
     moved: usize,
     made: Vec<Made>,
@@ -64,7 +70,7 @@ pub(crate) struct Mapped {
 
 /// Bytes of the next handle of `left`, no more than `most`: a power of two of granules, so that the last
 /// pieces are small.
-fn piece(left: u64, most: u64, granule: u64) -> u64 {
+pub(super) fn piece(left: u64, most: u64, granule: u64) -> u64 {
     let granules = (most.min(left) / granule).max(1);
     (1 << granules.ilog2()) * granule
 }
@@ -81,8 +87,14 @@ impl Mapping {
         for (theirs, ask) in &self.waits {
             theirs.ask(ask, &mut mapped.waits)?;
         }
+        for kept in &self.clear {
+            self.site.unmap(kept.start, kept.bytes)?;
+            mapped.cleared += 1;
+        }
         for moving in &self.moving {
-            self.site.map(moving.to, moving.bytes, moving.phys)?;
+            if !moving.stands {
+                self.site.map(moving.to, moving.bytes, moving.phys)?;
+            }
             mapped.moved += 1;
         }
         let (mut at, end) = (self.create_from, self.create_from + self.to_create);
@@ -114,8 +126,8 @@ impl Core {
     pub(crate) fn room(&self) -> u64 {
         let granule = self.arena.granule();
         let held = match seeded!("limit-counted-twice") {
-            true => self.arena.reserved().saturating_mul(2),
-            false => self.arena.reserved() + self.promised(),
+            true => self.reserved().saturating_mul(2),
+            false => self.reserved() + self.promised(),
         };
         let limit = match seeded!("limit-rounded-up") {
             true => self.limit().checked_next_multiple_of(granule),
@@ -133,7 +145,9 @@ impl Core {
     pub(super) fn slack(&self, bytes: u64) -> u64 {
         let reserved = self.arena.reserved() + self.promised();
         let ahead = bytes * u64::from(!seeded!("soft-limit-seen-too-late"));
-        if reserved.saturating_add(ahead) > self.config.soft_limit.unwrap_or(u64::MAX) {
+        if (reserved + self.grown.bytes).saturating_add(ahead)
+            > self.config.soft_limit.unwrap_or(u64::MAX)
+        {
             return 0;
         }
         // What is promised will be taken by then.
@@ -159,8 +173,12 @@ impl Core {
         let gap = self.extents.gap_at(placement.map_from)?;
         let (from, to) = (placement.map_from, placement.map_from + placement.to_map);
         let create_from = from + total(idle);
-        let moving = self.hold_idle(idle, create_from, stream);
-        let reserved = self.extents.reserve(gap, from, to);
+        let mut moving = self.hold_idle(idle, create_from, stream);
+        let clear = self.clear(from, to, &mut moving);
+        // A kept mapping lies in one gap, but may reach beyond what is to be mapped.
+        let lowest = clear.last().map_or(from, |kept| kept.start.min(from));
+        let highest = clear.first().map_or(to, |kept| kept.end().max(to));
+        let reserved = self.extents.reserve(gap, lowest, highest);
         let end = placement.start + placement.bytes;
         let mut lean = Vec::new();
         self.hold_free(placement.first, (placement.start, from), stream, &mut lean);
@@ -179,6 +197,7 @@ impl Core {
             waits: self.waits_for(stream, epochs),
             placement,
             reserved,
+            clear,
             lean,
             moving,
             create_from,
@@ -205,10 +224,27 @@ impl Core {
                 bytes: idle.bytes,
                 to,
                 done,
+                stands: false,
             });
         }
         moving.reverse();
         moving
+    }
+
+    /// The kept mappings in [`from`, `to`), the highest first, but for those of handles that go right
+    /// there. None of them is kept any more.
+    fn clear(&mut self, from: u64, to: u64, moving: &mut [Moving]) -> Vec<Kept> {
+        let mut clear: Vec<Kept> = self.arena.kept_in(from, to).collect();
+        for kept in &clear {
+            self.arena.unkeep(kept.start);
+        }
+        clear.retain(|kept| {
+            let at = moving.partition_point(|it| it.to < kept.start);
+            let same =
+                (moving.get_mut(at)).filter(|it| kept.is_of(&self.arena.frame(it.frame), it.to));
+            same.map(|it| it.stands = true).is_none()
+        });
+        clear
     }
 
     /// Holds the free bytes from `start` to `end`, if there are any, each hole by itself; `first` is at
@@ -242,6 +278,7 @@ impl Core {
         self.under_way.to_create -= mapping.to_create;
         self.under_way.wanted -= mapping.placement.bytes;
         self.extents.retired(mapping.reserved);
+        self.end_clearing(&mapping, &mapped);
         let (mut lowest, mut lowest_new) = (None, None);
         for moving in &mapping.moving[..mapped.moved] {
             self.book_moved(mapping.stream, moving, &mut lowest);
@@ -268,10 +305,29 @@ impl Core {
         }
     }
 
+    /// Books which kept mappings are gone, and keeps the others as before.
+    fn end_clearing(&mut self, mapping: &Mapping, mapped: &Mapped) {
+        let (gone, left) = mapping.clear.split_at(mapped.cleared);
+        for kept in gone {
+            self.arena.stale_unmapped(kept.start);
+        }
+        for &kept in left {
+            self.keep(kept);
+        }
+        // Its handle is held, so that nobody gives it up.
+        let unmoved = mapping.moving[mapped.moved..].iter();
+        for moving in unmoved.filter(|it| it.stands) {
+            self.arena.keep(moving.to);
+        }
+    }
+
     /// Books an idle handle where it is mapped now, as free memory, and its old place as stale.
     fn book_moved(&mut self, stream: StreamIndex, moving: &Moving, lowest: &mut Option<Id>) {
         self.under_way.unhold(&moving.held);
-        self.arena.remapped(moving.frame, moving.to);
+        match moving.stands {
+            true => self.arena.settle(moving.frame, moving.to),
+            false => self.arena.remapped(moving.frame, moving.to),
+        }
         self.extents.vacate(moving.held.id, moving.held.epoch);
         self.retiring.push_back(moving.held.id);
         self.count(Told::Steal(moving.bytes));
@@ -290,7 +346,7 @@ impl Core {
             self.extents.merge_up(lowest, |extent| extent.slot == FRESH);
         }
         self.count(Told::Grow(bytes));
-        self.peak_reserved = self.peak_reserved.max(self.arena.reserved());
+        self.peak_reserved = self.peak_reserved.max(self.reserved());
     }
 
     /// Takes the block of a mapping all of which was made: what was mapped, free from `lowest` on, and
@@ -337,7 +393,7 @@ impl Core {
     /// Adaptive: a part of the pool, or of the block if that is more. A handle that is partly idle wastes
     /// at most that much, and the number of handles, which is what growing and remapping cost by,
     /// stays in the low thousands.
-    fn largest_handle(&self, left: u64, stretch: u64) -> u64 {
+    pub(super) fn largest_handle(&self, left: u64, stretch: u64) -> u64 {
         let of_pool = self.arena.reserved().saturating_add(left) / HANDLES_AIMED_AT;
         match self.config.handles {
             HandleSize::Granule => self.arena.granule(),

@@ -258,7 +258,13 @@ impl Shared {
                 }
                 Turn::Relief => {
                     drop(core);
-                    if !helped || !self.relieve(climb.lane, climb.bytes, &mut climb.left) {
+                    if !helped
+                        || !self.relieve(
+                            climb.lane.stream.timeline.uid,
+                            climb.bytes,
+                            &mut climb.left,
+                        )
+                    {
                         return Ok(None);
                     }
                     core = self.core.lock();
@@ -286,7 +292,7 @@ impl Shared {
     }
 
     /// Waits until something that others have under way has ended.
-    fn wait_for_others<'l>(&'l self, core: CoreGuard<'l>) -> CoreGuard<'l> {
+    pub(super) fn wait_for_others<'l>(&'l self, core: CoreGuard<'l>) -> CoreGuard<'l> {
         let ended = core.under_way.ended;
         drop(core);
         for looks in 0.. {

@@ -51,7 +51,7 @@ impl Core {
     /// streams use it: before any stream waits or caches are emptied.
     pub(super) fn begin_overlapping(&mut self, stream: StreamIndex, bytes: u64) -> Option<Job> {
         let most = self.config.overlap_bytes.min(self.limit());
-        let held = self.arena.reserved() + self.promised();
+        let held = self.reserved() + self.promised();
         if self.only_stream() || held.saturating_add(bytes) > most {
             return None;
         }

@@ -32,6 +32,7 @@ mod copies;
 mod core;
 mod ends;
 mod grow;
+mod grow_buf;
 mod job;
 mod kernel;
 mod ladder;
@@ -54,7 +55,9 @@ use std::sync::Arc;
 pub use block::Block;
 pub use buf::PoolBuf;
 pub use config::{HandleSize, PoolConfig, Reuse};
+pub use grow_buf::GrowBuf;
 pub use kernel::Kernel;
+pub use pressure::{Pressure, Relief};
 #[doc(hidden)]
 pub use stats::SMALL_BYTES;
 pub use stats::leaks::{LeakReport, LiveBlock, TagScope, tag_scope};
@@ -63,7 +66,7 @@ pub use stats::{BlockStats, ClassStats, Counter, PoolStats, Steps, StreamStats};
 pub use view::{Rows, RowsMut, View, ViewMut};
 
 use crate::device::{Device, Stream};
-use crate::error::{Error, OutOfMemory, Result};
+use crate::error::{Error, Result};
 use crate::heap::size_class;
 use cache::{Lane, LanePtr, MISSED, thread_map};
 
@@ -74,29 +77,6 @@ pub(crate) use runs::Run;
 pub(crate) use shared::{Attached, Shared};
 pub(crate) use typed::bytes_of;
 pub(crate) use view::bounds;
-
-/// What a step of the out-of-memory ladder did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Relief {
-    /// It freed or moved something: the request is tried again, and the step asked again if it
-    /// still fails.
-    Retry,
-    /// It can do no more.
-    Exhausted,
-}
-
-/// A request that the pool's own steps could not serve, as a registered step sees it.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Pressure {
-    /// Bytes needed, rounded.
-    pub requested: u64,
-    /// The [`id`](Stream::id) of the requesting stream.
-    pub stream: u64,
-    /// The pool's figures now.
-    pub figures: OutOfMemory,
-}
 
 /// Rank of the application's callbacks among the registered steps.
 const APPLICATION_RANK: u8 = 200;

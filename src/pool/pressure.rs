@@ -4,13 +4,34 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::cache::Lane;
 use super::shared::Shared;
 use super::stats::Told;
-use super::{Pressure, Relief};
 use crate::device::lock;
 use crate::error::{Error, OutOfMemory};
 use crate::seeded::seeded;
+
+/// What a step of the out-of-memory ladder did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Relief {
+    /// It freed or moved something: the request is tried again, and the step asked again if it
+    /// still fails.
+    Retry,
+    /// It can do no more.
+    Exhausted,
+}
+
+/// A request that the pool's own steps could not serve, as a registered step sees it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Pressure {
+    /// Bytes needed, rounded.
+    pub requested: u64,
+    /// The [`id`](crate::device::Stream::id) of the requesting stream.
+    pub stream: u64,
+    /// The pool's figures now.
+    pub figures: OutOfMemory,
+}
 
 /// A step above the core: frees or moves memory, and says whether it may have helped.
 pub(crate) type ReliefStep = Arc<dyn Fn(&Pressure) -> Relief + Send + Sync>;
@@ -81,14 +102,14 @@ impl Shared {
 
     /// Asks the registered steps, one after the other, from where it came to the last time; whether one
     /// says that the request is to be tried again.
-    pub(super) fn relieve(&self, lane: &Lane, bytes: u64, left: &mut Left) -> bool {
+    pub(super) fn relieve(&self, stream: u64, bytes: u64, left: &mut Left) -> bool {
         let Left(steps, now) = left;
         let steps = steps.get_or_insert_with(|| lock(&self.relief).clone().into_iter());
         while let Some((rank, step)) = now.take().or_else(|| steps.next()) {
             let Some(_asked) = Asked::of(self.uid, rank) else {
                 return false;
             };
-            if step(&self.pressure(lane, bytes)) == Relief::Retry {
+            if step(&self.pressure(stream, bytes)) == Relief::Retry {
                 self.retries.fetch_add(1, Ordering::Relaxed);
                 *now = Some((rank, step));
                 return true;
@@ -97,10 +118,10 @@ impl Shared {
         false
     }
 
-    fn pressure(&self, lane: &Lane, bytes: u64) -> Pressure {
+    fn pressure(&self, stream: u64, bytes: u64) -> Pressure {
         Pressure {
             requested: bytes,
-            stream: lane.stream.timeline.uid,
+            stream,
             figures: self.figures(bytes),
         }
     }
@@ -113,8 +134,9 @@ impl Shared {
         let free_slots = core.slabs.free_bytes();
         OutOfMemory {
             requested: bytes,
-            live: core.live() - free_slots * u64::from(!seeded!("free-slots-counted-as-live")),
-            reserved: core.arena.reserved(),
+            live: core.live() + core.grown.bytes
+                - free_slots * u64::from(!seeded!("free-slots-counted-as-live")),
+            reserved: core.reserved(),
             limit: core.limit(),
             device_free: self.device.backend().free_bytes().ok(),
             largest_hole: core.extents.largest_hole(),

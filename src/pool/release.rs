@@ -1,6 +1,7 @@
-//! Memory that goes back to the device, and old mappings that go: whose work is done, or is waited for.
+//! Memory that goes back to the device, and old mappings: whose work is done, or is waited for.
 //!
-//! What goes is held first, and taken down without the lock: see `job`.
+//! An old mapping whose work is done is kept, and its addresses are free: see [`Arena::keep`]. It is taken
+//! down when something else is mapped there, with its handle, or when there are too many. What goes is held first, and taken down without the lock: see `job`.
 
 use std::sync::Arc;
 
@@ -9,8 +10,8 @@ use super::job::{Ask, Held, Job};
 use super::mapping::{IdleFrame, total};
 use super::shared::Shared;
 use super::stats::Told;
-use super::tuning::PENDING_LOOKED_AT;
-use crate::arena::{FrameId, HandleId, Site};
+use super::tuning::{MOST_KEPT, PENDING_LOOKED_AT};
+use crate::arena::{FrameId, HandleId, Kept, Site};
 use crate::device::{Phys, Timeline};
 use crate::error::{Error, Result};
 use crate::heap::placement::Placement;
@@ -105,7 +106,7 @@ impl Core {
     /// Begins to give the `idle` frames back, to take the `old` mappings down and to offer the device what
     /// it `refused`; `None` where there is nothing to do. Frames of one hole ascend; what an old mapping waits
     /// for is named beside it.
-    fn begin_release(
+    pub(super) fn begin_release(
         &mut self,
         idle: &[IdleFrame],
         old: impl IntoIterator<Item = (Id, Epoch)>,
@@ -118,6 +119,9 @@ impl Core {
             strict: true,
             site: self.arena.site().clone(),
         };
+        let handles = idle.iter().map(|it| self.arena.frame(it.frame).handle);
+        let handles = handles.filter(|_| !seeded!("kept-mapping-outlives-its-handle"));
+        let kept = self.arena.kept_of(&handles.collect());
         // From the last on: what is left of a hole below keeps its number.
         for idle in idle.iter().rev() {
             let epoch = self.extents.get(idle.hole).epoch();
@@ -131,7 +135,7 @@ impl Core {
                 wait: self.wait_of(epoch, seeded!("released-under-queued-work")),
             });
         }
-        for (id, awaited) in old {
+        for (id, awaited) in old.into_iter().chain(self.unkeep(kept)) {
             let extent = *self.extents.get(id);
             self.under_way.note(extent.slot);
             release.old.push(Old {
@@ -201,7 +205,25 @@ impl Core {
         (!questions.is_empty()).then_some(Job::Ask(questions))
     }
 
-    /// Begins to take down old mappings whose work is known to be done.
+    /// Keeps the old mapping at `start`, which is in no extent's books, or lets it go if that may not be.
+    pub(super) fn keep(&mut self, kept: Kept) {
+        if !self.arena.keep(kept.start) {
+            self.retire_again(kept.start, kept.bytes);
+        }
+    }
+
+    /// Keeps these mappings no more: old mappings that nothing uses.
+    fn unkeep(&mut self, kept: Vec<Kept>) -> Vec<(Id, Epoch)> {
+        let mut old = Vec::with_capacity(kept.len());
+        for Kept { start, bytes, .. } in kept {
+            self.arena.unkeep(start);
+            old.extend(self.stale_at(start, bytes).map(|id| (id, Epoch::PAST)));
+        }
+        old
+    }
+
+    /// Keeps old mappings whose work is known to be done, and begins to take down those that may not be
+    /// kept, and those kept longest of too many.
     pub(super) fn begin_reaping(&mut self) -> Option<Job> {
         let (mut done, mut pending) = (Vec::new(), 0);
         for _ in 0..self.retiring.len() {
@@ -210,7 +232,10 @@ impl Core {
             };
             let is_done = is_done(&self.streams, self.extents.get(id).epoch());
             if is_done || seeded!("unmapped-under-queued-work") {
-                done.push((id, Epoch::PAST));
+                match self.arena.keep(self.extents.get(id).start) {
+                    true => _ = self.extents.retired(id),
+                    false => done.push((id, Epoch::PAST)),
+                }
                 continue;
             }
             self.retiring.push_back(id);
@@ -220,6 +245,8 @@ impl Core {
                 break;
             }
         }
+        let beyond = self.arena.kept_beyond(MOST_KEPT);
+        done.extend(self.unkeep(beyond));
         self.begin_release(&[], done, Vec::new())
     }
 
@@ -253,7 +280,7 @@ impl Core {
     /// Begins to give back as much idle memory as keeps `keep` bytes, and all old mappings. Waits on the
     /// host.
     pub(super) fn begin_trim(&mut self, keep: u64) -> Option<Job> {
-        let excess = self.arena.mapped().saturating_sub(keep);
+        let excess = self.mapped().saturating_sub(keep);
         let idle = self.idle(None, excess, |_| true);
         let (old, refused) = (self.take_retiring(), self.arena.take_refused());
         self.begin_release(&idle, old, refused)
@@ -263,7 +290,7 @@ impl Core {
     /// is known to be done.
     fn begin_easing(&mut self) -> Option<Job> {
         // What was given up goes as soon as its old mappings do.
-        let excess = self.arena.mapped().saturating_sub(self.soft_limit());
+        let excess = self.mapped().saturating_sub(self.soft_limit());
         let done = |extent: &Extent| is_done(&self.streams, extent.epoch());
         let idle = self.idle(None, excess, done);
         let refused = self.arena.take_refused();
@@ -276,11 +303,11 @@ impl Core {
 
     /// Whether the pool holds more than its soft limit.
     pub(crate) fn is_over_soft_limit(&self) -> bool {
-        self.arena.reserved() > self.soft_limit()
+        self.reserved() > self.soft_limit()
     }
 
     /// The questions about all work that free memory waits for.
-    fn ask_of_all(&self, ask: impl Fn(u64) -> Ask) -> Option<Job> {
+    pub(super) fn ask_of_all(&self, ask: impl Fn(u64) -> Ask) -> Option<Job> {
         let slots = self.slabs.mixed_histories().into_iter();
         let epochs = self.last_ticks().into_iter();
         let epochs = epochs.map(|(stream, tick)| Epoch::new(stream, tick));
@@ -288,7 +315,7 @@ impl Core {
     }
 
     /// Merges neighbouring holes whose work is known to be done, and gives back slabs likewise.
-    fn merge_done(&mut self) {
+    pub(super) fn merge_done(&mut self) {
         self.release_mixed_done();
         let mut at = self.extents.first();
         while at != NONE {
@@ -302,7 +329,8 @@ impl Shared {
     /// Gives idle memory back to the device, keeping at least `keep` bytes; gives the bytes released.
     /// Waits on the host for work that still uses idle memory.
     pub(super) fn trim(&self, keep: u64) -> Result<u64> {
-        let before = self.lock_drained().arena.reserved();
+        let before = self.lock_drained().reserved();
+        self.settle_all(before > keep);
         if before > keep {
             self.work(|core| core.ask_of_all(Ask::Done))?;
             self.core.lock().merge_done();
@@ -310,7 +338,7 @@ impl Shared {
         self.work(|core| core.begin_trim(keep))?;
         let mut core = self.core.lock();
         // Another may have grown it meanwhile.
-        let released = before.saturating_sub(core.arena.reserved());
+        let released = before.saturating_sub(core.reserved());
         core.count(Told::Trimmed(released));
         Ok(released)
     }
@@ -333,6 +361,7 @@ impl Shared {
         if !self.core.lock().is_over_soft_limit() {
             return Ok(());
         }
+        self.settle_all(false);
         // Nothing is recorded until someone asks: without a mark no work is ever known to be done.
         self.work(|core| core.ask_of_all(Ask::Reached))?;
         self.work(Core::begin_easing)?;

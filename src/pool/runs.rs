@@ -6,9 +6,9 @@
 //! bytes. The old mappings retire as those of stolen handles do.
 
 use super::core::Core;
-use crate::arena::FrameId;
+use crate::arena::{FrameId, Kept};
 use crate::error::{Error, Result};
-use crate::heap::{Extent, Id, NONE, State, StreamIndex, Zone};
+use crate::heap::{Extent, FRESH, Id, NONE, State, StreamIndex, Zone};
 use crate::seeded::seeded;
 
 /// Mapped memory between two places where nothing is mapped.
@@ -93,7 +93,7 @@ impl Core {
     pub(crate) fn lacks(&self, bytes: u64) -> Option<u64> {
         let lacking = bytes.saturating_sub(self.extents.hole_bytes());
         let lacking = lacking.next_multiple_of(self.arena.granule());
-        (self.arena.reserved().saturating_add(lacking) <= self.limit()).then_some(lacking)
+        (self.reserved().saturating_add(lacking) <= self.limit()).then_some(lacking)
     }
 
     /// Bytes of the gap that begins at `end`, if requests that no hole serves are mapped there.
@@ -135,6 +135,7 @@ impl Core {
         tick: u64,
     ) -> Result<Vec<Carried>> {
         let pieces = self.pieces(run)?;
+        self.clear_now(to, to + run.bytes())?;
         let place = |start: u64| to + (start - run.start);
         for (count, piece) in pieces.iter().enumerate() {
             if let Err(error) = self.arena.map_again(piece.frame, place(piece.start)) {
@@ -219,15 +220,27 @@ impl Core {
         (hole, blocks)
     }
 
+    /// Takes down the kept mappings in [`from`, `to`).
+    fn clear_now(&mut self, from: u64, to: u64) -> Result<()> {
+        let in_the_way: Vec<Kept> = self.arena.kept_in(from, to).collect();
+        for kept in in_the_way {
+            self.arena.site().unmap(kept.start, kept.bytes)?;
+            self.arena.stale_unmapped(kept.start);
+        }
+        Ok(())
+    }
+
     /// Lets a second mapping go that nothing was told of.
     pub(super) fn retire_again(&mut self, at: u64, bytes: u64) {
-        let Some(gap) = self.extents.gap_at(at) else {
-            return;
-        };
-        let fresh = crate::heap::FRESH;
-        let hole = self.extents.map_gap(gap, at, at + bytes, fresh, 0);
-        let part = self.extents.retire(hole, at, at + bytes);
-        self.retiring.push_back(part);
+        let part = self.stale_at(at, bytes);
+        self.retiring.extend(part);
+    }
+
+    /// Books the mapping at `at`, in a gap, as an old one that nothing uses.
+    pub(super) fn stale_at(&mut self, at: u64, bytes: u64) -> Option<Id> {
+        let gap = self.extents.gap_at(at)?;
+        let hole = self.extents.map_gap(gap, at, at + bytes, FRESH, 0);
+        Some(self.extents.retire(hole, at, at + bytes))
     }
 }
 

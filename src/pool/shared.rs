@@ -9,6 +9,7 @@ use super::block::Block;
 use super::cache::thread_map::Lanes;
 use super::cache::{Lane, SlotHold, Transfer};
 use super::core::Core;
+use super::grow_buf::Growing;
 use super::pressure::{MovesFirst, ReliefStep};
 use super::stats::leaks::Tracker;
 use super::stats::report::Ledger;
@@ -70,6 +71,10 @@ pub(crate) struct Shared {
     pub(super) retries: AtomicU64,
     /// Device memory that layers above have beside the pool.
     pub(crate) overhead: crate::device::Overhead,
+    /// The pages of growing buffers.
+    pub(super) growing: Growing,
+    /// Registered once there is one: they are settled before a request fails.
+    pub(super) settles: OnceLock<()>,
     /// Bytes in segments of private memory.
     pub(super) graph_bytes: AtomicU64,
     pub(super) counts: Ledger,
@@ -102,6 +107,8 @@ impl Shared {
             failures: AtomicU64::new(0),
             retries: AtomicU64::new(0),
             overhead: Default::default(),
+            growing: Growing::default(),
+            settles: OnceLock::new(),
             graph_bytes: AtomicU64::new(0),
             counts: Ledger::default(),
             recording,
@@ -279,10 +286,12 @@ impl Drop for Shared {
     /// are passed over: a device that cannot say when work is done will not run it either.
     fn drop(&mut self) {
         let (arena, ticks) = latch_mut(&mut self.core.0).take_apart();
+        let growing = std::mem::take(&mut self.growing);
         beside(move || {
             for (timeline, tick) in &ticks {
                 let _ = timeline.sync_to(*tick);
             }
+            growing.end();
             drop(arena);
         });
     }

@@ -29,6 +29,10 @@ pub(super) const LARGEST_HANDLE: u64 = 128 << 20;
 /// there may be as many as the pool has handles.
 pub(super) const PENDING_LOOKED_AT: usize = 256;
 
+/// Old mappings that are kept: to take one down takes the driver some 20 us, which the pool's end waits
+/// for.
+pub(super) const MOST_KEPT: usize = 4096;
+
 /// Holes looked at for one that may be taken, of each stream.
 pub(super) const HOLES_LOOKED_AT: usize = 8;
 

@@ -9,7 +9,14 @@ fn package() -> PathBuf {
 /// Every document of the repository.
 fn documents() -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for folder in ["", "docs", "docs/guide", "tests", "benches/results"] {
+    for folder in [
+        "",
+        "docs",
+        "docs/guide",
+        "kernels",
+        "tests",
+        "benches/results",
+    ] {
         let entries = std::fs::read_dir(package().join(folder)).expect(folder);
         let paths = entries.flatten().map(|entry| entry.path());
         found.extend(paths.filter(|path| path.extension().is_some_and(|ending| ending == "md")));

@@ -1,9 +1,13 @@
-//! The heap is pure: integers, nothing of a device, of other threads or of the layers above it.
+//! The heap and the planner are pure: integers, nothing of a device, of other threads or of the layers above.
 
 use std::path::{Path, PathBuf};
 
-/// The modules that the heap may use: its own, and the seeded faults, which are nothing in a build.
-const BELOW: [&str; 2] = ["heap", "seeded"];
+/// The pure folders, and the modules that each may use: its own, and the seeded faults, which are nothing in
+/// a build.
+const PURE: [(&str, [&str; 2], usize); 2] = [
+    ("src/heap", ["heap", "seeded"], 8),
+    ("src/compact/plan", ["compact::plan", "seeded"], 12),
+];
 
 /// What a pure file does not name: devices and drivers, other threads, shared ownership, raw memory,
 /// clocks.
@@ -35,10 +39,15 @@ fn words(line: &str) -> impl Iterator<Item = &str> {
     line.split(|c: char| !c.is_alphanumeric() && c != '_')
 }
 
-/// The names that follow `crate::` in the line.
-fn modules_used(line: &str) -> Vec<&str> {
-    let after = line.split("crate::").skip(1);
-    after.filter_map(|rest| words(rest).next()).collect()
+/// What follows `crate::` in the line, each up to its end.
+fn modules_used(line: &str) -> impl Iterator<Item = &str> {
+    line.split("crate::").skip(1)
+}
+
+/// Whether what follows `crate::` begins with the path `module`.
+fn is_in(used: &str, module: &str) -> bool {
+    let rest = used.strip_prefix(module);
+    rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
 }
 
 /// The file's text without the tests at its end.
@@ -48,7 +57,7 @@ fn without_tests(text: &str) -> &str {
 }
 
 /// What is wrong with a pure file: line numbers from 1, and why.
-fn wrong_in(text: &str) -> Vec<(usize, String)> {
+fn wrong_in(text: &str, below: &[&str]) -> Vec<(usize, String)> {
     let mut wrong = Vec::new();
     for (at, line) in without_tests(text).lines().enumerate() {
         let line = line.split("//").next().unwrap_or(line);
@@ -57,9 +66,11 @@ fn wrong_in(text: &str) -> Vec<(usize, String)> {
                 wrong.push((at + 1, format!("`{word}` is not pure")));
             }
         }
-        for module in modules_used(line) {
-            if !BELOW.contains(&module) {
-                wrong.push((at + 1, format!("`crate::{module}` is a layer above")));
+        for used in modules_used(line) {
+            // What a function is visible to is no use of it.
+            let is_visibility = line.contains(&format!("pub(in crate::{used}"));
+            if !is_visibility && !below.iter().any(|module| is_in(used, module)) {
+                wrong.push((at + 1, format!("`crate::{used}` is a layer above")));
             }
         }
     }
@@ -67,24 +78,48 @@ fn wrong_in(text: &str) -> Vec<(usize, String)> {
 }
 
 #[test]
-fn the_heap_names_no_device_no_thread_and_no_layer_above() {
+fn the_heap_and_the_planner_name_no_device_no_thread_and_no_layer_above() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let files = sources(&root.join("src/heap"));
-    assert!(files.len() >= 8, "{files:?}");
     let mut said = String::new();
-    for file in files {
-        let text = std::fs::read_to_string(&file).expect("a source");
-        for (line, why) in wrong_in(&text) {
-            said += &format!("{}:{line}: {why}\n", file.display());
+    for (folder, below, least) in PURE {
+        let files = sources(&root.join(folder));
+        assert!(files.len() >= least, "{files:?}");
+        for file in files {
+            let text = std::fs::read_to_string(&file).expect("a source");
+            for (line, why) in wrong_in(&text, &below) {
+                said += &format!("{}:{line}: {why}\n", file.display());
+            }
         }
     }
     assert!(said.is_empty(), "\n{said}");
 }
 
+/// Lines of a file that a reader has in view.
+const MOST_LINES: usize = 500;
+
+#[test]
+fn no_file_of_the_heap_the_pool_and_compaction_is_longer_than_a_reader_has_in_view() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let folders = ["src/heap", "src/pool", "src/compact"].map(|folder| sources(&root.join(folder)));
+    let lines = |file: &PathBuf| {
+        std::fs::read_to_string(file)
+            .expect("a source")
+            .lines()
+            .count()
+    };
+    let long: Vec<_> = folders
+        .iter()
+        .flatten()
+        .filter(|file| lines(file) > MOST_LINES)
+        .collect();
+    assert!(folders.iter().all(|files| files.len() >= 8), "{folders:?}");
+    assert!(long.is_empty(), "{long:?}");
+}
+
 #[test]
 fn what_is_impure_is_found_with_its_line() {
     let found = |text: &str| {
-        wrong_in(text)
+        wrong_in(text, &["heap", "compact::plan", "seeded"])
             .into_iter()
             .map(|(line, _)| line)
             .collect::<Vec<_>>()
@@ -92,6 +127,9 @@ fn what_is_impure_is_found_with_its_line() {
     assert_eq!(found("use std::sync::Arc;\nfn f() {}"), [1]);
     assert_eq!(found("fn f() {}\nuse crate::pool::Core;"), [2]);
     assert_eq!(found("static N: AtomicU64 = zero();"), [1]);
+    assert_eq!(found("use crate::compact::planner::X;"), [1]);
+    assert!(found("use crate::compact::plan::X;").is_empty());
+    assert!(found("pub(in crate::compact) fn f() {}").is_empty());
     assert_eq!(
         found("fn f(timeline: &Timeline) {\n    unsafe { g() }\n}"),
         [1, 2]

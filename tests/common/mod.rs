@@ -16,8 +16,8 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use warpool::convert::{View, ViewMut};
 use warpool::device::{Access, AccessKind, Addr, Backend, DeviceKind, HandleCounts, Phys};
+use warpool::pool::{View, ViewMut};
 use warpool::{Device, Stream};
 
 /// The backend of a device, for tests and benches: they do what safe code must not.

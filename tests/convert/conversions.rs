@@ -21,8 +21,8 @@ const NEAREST: How = How {
 };
 
 /// A device, a stream and a pool on it.
-struct Bench {
-    stream: Stream,
+pub struct Bench {
+    pub stream: Stream,
     pool: Pool,
 }
 
@@ -35,7 +35,7 @@ impl Bench {
         }
     }
 
-    fn holding<T: Pod>(&self, data: &[T]) -> PoolBuf<T> {
+    pub fn holding<T: Pod>(&self, data: &[T]) -> PoolBuf<T> {
         let mut buffer = self
             .pool
             .alloc_typed::<T>(&self.stream, data.len().max(1))
@@ -47,13 +47,13 @@ impl Bench {
     }
 
     /// A buffer of guard bytes.
-    fn guarded<T: Pod>(&self, len: usize) -> PoolBuf<T> {
+    pub fn guarded<T: Pod>(&self, len: usize) -> PoolBuf<T> {
         let guard: T = bytemuck::pod_read_unaligned(&vec![GUARD; size_of::<T>()]);
         self.holding(&vec![guard; len.max(1)])
     }
 }
 
-fn every_bench() -> Vec<Bench> {
+pub fn every_bench() -> Vec<Bench> {
     common::devices().iter().map(Bench::new).collect()
 }
 
@@ -80,7 +80,7 @@ fn value(at: u64) -> f32 {
     }
 }
 
-fn values(count: usize) -> Vec<f32> {
+pub fn values(count: usize) -> Vec<f32> {
     (0..count as u64).map(value).collect()
 }
 
@@ -92,7 +92,7 @@ fn to_e4m3(x: f32) -> u8 {
     round(&E4M3, NEAREST, f64::from(x)) as u8
 }
 
-fn is_guard<T: Pod>(elements: &[T]) -> bool {
+pub fn is_guard<T: Pod>(elements: &[T]) -> bool {
     bytemuck::cast_slice::<T, u8>(elements)
         .iter()
         .all(|&byte| byte == GUARD)

@@ -9,3 +9,4 @@ mod loss_scale;
 mod pairs;
 mod reference;
 mod stochastic;
+mod strided;

@@ -9,9 +9,10 @@ mod checker_oracle;
 mod common;
 mod conformance;
 mod driver_pool;
+#[cfg(feature = "convert")]
 mod launches;
 mod pattern;
-#[cfg(feature = "rustacuda")]
+#[cfg(all(feature = "convert", feature = "rustacuda"))]
 mod rustacuda;
 mod several;
 mod simulator;

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod every_call;
+mod growing_calls;
 mod malformed;
 mod paths;
 mod pool_calls;

@@ -6,6 +6,7 @@ use crate::common;
 
 use crate::heap_calls::heap_calls;
 use common::watched::Watched;
+#[cfg(feature = "convert")]
 use warpool::convert::{Rounding, ViewMut, convert};
 use warpool::{Device, Pool, PoolConfig};
 
@@ -67,6 +68,7 @@ fn memory_handed_from_stream_to_stream_costs_no_heap_call_but_for_the_wait(devic
     assert_eq!(made, (0, 0), "freed elsewhere");
 }
 
+#[cfg(feature = "convert")]
 fn a_typed_buffer_of_one_stream_costs_no_heap_call_and_no_device_call_but_launches(
     device: &Device,
 ) {
@@ -131,6 +133,7 @@ fn the_hot_path_makes_no_device_call_and_no_heap_call() {
         common::leaving_nothing(device, |device| {
             memory_freed_on_a_stream_is_allocated_again_on_it_without_a_device_or_heap_call(device);
             memory_handed_from_stream_to_stream_costs_no_heap_call_but_for_the_wait(device);
+            #[cfg(feature = "convert")]
             a_typed_buffer_of_one_stream_costs_no_heap_call_and_no_device_call_but_launches(device);
         });
     }

@@ -182,6 +182,12 @@ unsafe impl Backend for Cuda {
     }
 
     fn host_alloc(&self, bytes: u64) -> Result<u64> {
+        if bytes == 0 {
+            return Err(Error::invalid(
+                "bytes",
+                "host memory is asked for by 1 byte or more",
+            ));
+        }
         let _context = self.enter()?;
         let mut addr = std::ptr::null_mut();
         // SAFETY: the call writes one address.

@@ -28,6 +28,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
+#[doc(hidden)]
 pub use choose::Strategy;
 #[doc(hidden)]
 pub use explore::Explored;
@@ -64,6 +65,7 @@ pub struct SimConfig {
     /// What all choices come from.
     pub seed: u64,
     /// How the order of operations is chosen.
+    #[doc(hidden)]
     pub strategy: Strategy,
     /// Physical bytes the device has, rounded down to its granule of 2 MiB.
     pub capacity: u64,
@@ -93,6 +95,7 @@ impl SimConfig {
 
     /// Sets how the order of operations is chosen.
     #[must_use]
+    #[doc(hidden)]
     pub fn with_strategy(mut self, strategy: Strategy) -> Self {
         self.strategy = strategy;
         self

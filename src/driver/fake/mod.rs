@@ -150,7 +150,7 @@ fn code_of(outcome: Result<()>) -> c_int {
 /// The GPU's answer to a call.
 fn answer(call: impl FnOnce(&Gpu) -> Result<()>) -> c_int {
     let gpu = GPU.read().unwrap_or_else(PoisonError::into_inner).clone();
-    gpu.map_or(super::result::NO_DEVICE, |gpu| code_of(call(&gpu)))
+    gpu.map_or(super::code::NO_DEVICE, |gpu| code_of(call(&gpu)))
 }
 
 /// The GPU's answer to a call that needs a current context.

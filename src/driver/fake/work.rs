@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use super::super::result::NOT_READY;
+use super::super::code::NOT_READY;
 use super::super::table::{CAPTURE_RELAXED, CuEvent, CuGraph, CuGraphExec, CuHostFn, CuStream};
 use super::{INVALID_VALUE, answer, in_context};
 use crate::device::{RawEvent, RawGraph, RawStream};

@@ -32,6 +32,7 @@ impl Trace {
     ///
     /// # Errors
     /// As [`Trace::read`].
+    #[doc(hidden)]
     pub fn read_from(name: &str, from: impl Read, max_bytes: u64) -> Result<Self> {
         let mut lines = Lines::new(from).map_err(|why| at(name, 0, why))?;
         match read_lines(name, &mut lines, max_bytes) {

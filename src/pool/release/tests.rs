@@ -1,5 +1,7 @@
 //! Which memory goes back to the device, and when old mappings go.
 
+mod kept;
+
 use std::time::{Duration, Instant};
 
 use super::{Ask, Placement, is_done};

@@ -124,6 +124,7 @@ impl LeakReport {
 
     /// Bytes in all blocks.
     #[must_use]
+    #[doc(hidden)]
     pub fn bytes(&self) -> u64 {
         self.blocks.iter().map(|block| block.bytes).sum()
     }
@@ -131,6 +132,7 @@ impl LeakReport {
     /// Bytes and blocks by tag, or by stream where the pool does not track: (name, bytes, blocks),
     /// most bytes first.
     #[must_use]
+    #[doc(hidden)]
     pub fn holders(&self) -> Vec<(String, u64, u64)> {
         let mut sums: HashMap<String, (u64, u64)> = HashMap::new();
         for block in &self.blocks {

@@ -149,6 +149,9 @@ pub struct PoolStats {
     /// [`PoolStats::allocated`] as far as handed out. Of blocks from before a capture that its graph
     /// keeps, only the latter.
     pub graphs: u64,
+    /// Bytes of [growing buffers](super::GrowBuf), those of buffers that are gone too until the work that
+    /// uses them is done: in [`PoolStats::reserved`], and in no figure of blocks.
+    pub grown: u64,
     /// Physical bytes of the device that stand beside the pool, in no other figure and under no
     /// limit: the tables and flags of compaction, which has to work when the pool is full, and the
     /// [address table](super::Pool::address_table). 0 until there is movable memory. The tables take

@@ -268,7 +268,7 @@ impl Shared {
             inactive_split: core.inactive_split.classes[of].counter(),
         });
         let (free, largest) = (core.extents.hole_bytes(), core.extents.largest_hole());
-        let (created, released) = core.arena.flow();
+        let (created, released) = core.flow();
         let (own, ready) = self.transfer.steps();
         let mut steps = core.steps;
         steps.own_stream += own;
@@ -288,6 +288,7 @@ impl Shared {
             bytes_moved: core.bytes_moved,
             compactions: core.compactions,
             graphs: self.graph_bytes.load(Ordering::Relaxed),
+            grown: core.grown.bytes,
             overhead: self.overhead.bytes(),
             retries: self.retries.load(Ordering::Relaxed),
             failures: self.failures.load(Ordering::Relaxed),
@@ -302,7 +303,7 @@ impl Shared {
         self.counts.reset_peaks();
         let mut core = self.core.lock();
         core.sample();
-        core.peak_reserved = core.arena.reserved();
+        core.peak_reserved = core.reserved();
         core.active.reset_peaks();
         core.reserved.reset_peaks();
         core.inactive_split.reset_peaks();
@@ -314,7 +315,7 @@ impl Core {
     fn sample(&mut self) {
         let small_free = self.extents.small_hole_bytes() + self.slabs.free_bytes();
         let small = self.active.classes[0].current + small_free;
-        self.reserved.set([small, self.arena.reserved() - small]);
+        self.reserved.set([small, self.reserved() - small]);
         self.inactive_split.set(self.split_bytes());
     }
 

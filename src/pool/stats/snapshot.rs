@@ -82,9 +82,11 @@ pub struct Piece {
 pub struct Snapshot {
     /// The pieces, by address.
     pub pieces: Vec<Piece>,
-    /// Physical bytes the pool holds: the sum of all pieces but retiring ones, and of those what was
-    /// given up and is gone with them.
+    /// Physical bytes the pool holds: the sum of all pieces but retiring ones, of those what was
+    /// given up and is gone with them, and what growing buffers hold.
     pub reserved: u64,
+    /// Of these, bytes of [growing buffers](crate::pool::GrowBuf), which are no pieces.
+    pub grown: u64,
 }
 
 impl Snapshot {
@@ -111,13 +113,14 @@ impl Snapshot {
         largest
     }
 
-    /// The snapshot as JSON: `{"reserved": .., "pieces": [{"addr": .., "bytes": .., "state": ..,
+    /// The snapshot as JSON: `{"reserved": .., "grown": .., "pieces": [{"addr": .., "bytes": .., "state": ..,
     /// "stream": .., "stream_name": .., "tag": .., "movable": ..}, ..]}`, bytes and addresses as numbers.
     #[cfg(feature = "cli")]
     #[must_use]
     pub fn to_json(&self) -> String {
         let pieces: Vec<serde_json::Value> = self.pieces.iter().map(Piece::json).collect();
-        serde_json::json!({ "reserved": self.reserved, "pieces": pieces }).to_string()
+        serde_json::json!({ "reserved": self.reserved, "grown": self.grown, "pieces": pieces })
+            .to_string()
     }
 }
 
@@ -238,7 +241,8 @@ impl Shared {
         }
         Snapshot {
             pieces,
-            reserved: core.arena.reserved(),
+            reserved: core.reserved(),
+            grown: core.grown.bytes,
         }
     }
 }

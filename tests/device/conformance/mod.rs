@@ -4,6 +4,7 @@
 //! handed out.
 
 mod capture;
+#[cfg(feature = "convert")]
 mod kernels;
 mod lifetimes;
 mod memory;

@@ -645,6 +645,7 @@ fn the_table_names_every_figure_of_the_pool_and_of_each_stream() {
         "inactive split",
         "largest hole",
         "fragmentation",
+        "growing buffers",
         "overhead",
         "retries",
         "failures",
@@ -713,6 +714,7 @@ fn the_json_of_the_statistics_reads_back_with_every_figure() {
         assert_eq!(value[name], classes, "{name}");
     }
     assert_eq!(value["largest_hole_bytes"], stats.largest_hole);
+    assert_eq!(value["grown_bytes"], stats.grown);
     assert_eq!(value["overhead_bytes"], stats.overhead);
     assert_eq!(value["failures"], stats.failures);
     assert_eq!(value["steps"]["grow"], stats.steps.grow);

@@ -1,6 +1,7 @@
 //! Faults that the search found, each as it was.
 
 use super::{LIMIT, MADE_TO_FAIL, Rig, refused};
+#[cfg(feature = "convert")]
 use crate::convert::{GradScaler, ScalerConfig};
 use crate::device::{Device, Stream};
 use crate::driver::fake::Machine;
@@ -209,6 +210,7 @@ fn a_download_that_cannot_be_waited_for_writes_to_no_memory_that_others_use() {
     });
 }
 
+#[cfg(feature = "convert")]
 #[test]
 fn a_read_of_a_scaler_that_cannot_be_waited_for_writes_to_no_memory_that_others_use() {
     with_device(|rig, device| {

@@ -1,7 +1,7 @@
 //! Emptying physical handles, the emptiest first, so that their memory can be given back.
 
+use super::batch::Move;
 use super::layout::{Extent, Kind, Layout};
-use super::plan::Move;
 
 type Range = (u64, u64);
 

@@ -6,8 +6,9 @@
 //! is free and is the target of no one, itself in as many pieces as the free ranges ask for. Only
 //! what is parked is copied twice.
 
-use super::plan::{Batch, Move};
-use super::plan_order::{difference, free_after, next_batch, readers};
+use super::batch::{Batch, Move};
+use super::next_batch::{next_batch, readers};
+use super::ranges::{difference, free_after};
 
 /// Most launches of one circle.
 const MOST_LAUNCHES: usize = 64;

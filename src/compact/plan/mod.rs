@@ -25,17 +25,30 @@
 //! Among plans of like cost the one is taken whose outcome serves the sizes lately asked for the
 //! cheapest, with the fewest holes; see [`Planner::note_request`].
 
-use std::collections::{HashMap, VecDeque};
+mod after;
+mod apart;
+pub(super) mod batch;
+mod circle;
+mod foresight;
+mod handles;
+pub(super) mod layout;
+mod next_batch;
+mod order;
+mod pack;
+pub(super) mod ranges;
+pub(super) mod search;
+mod stretches;
 
-use super::apart::apart;
-use super::layout::{Extent, Kind, Layout};
-use super::plan_order::in_order;
-use super::plan_search::Search;
-use super::plan_stretches::Stretches;
+use std::collections::VecDeque;
 
-/// Bytes between two moves of a slide beyond which they are two launches: what a slide keeps books of
-/// counts what lies between its moves too.
-pub(super) const VOID: u64 = 16 << 30;
+use after::largest_hole_after;
+pub(super) use apart::apart;
+pub(super) use batch::VOID;
+pub use batch::{Batch, CostModel, Move};
+use layout::{Extent, Kind, Layout};
+use order::in_order;
+use search::Search;
+use stretches::Stretches;
 
 /// Sizes of past requests that weigh in the choice among plans.
 const REMEMBERED: usize = 128;
@@ -43,82 +56,6 @@ const REMEMBERED: usize = 128;
 /// The part of the budget, one in so many, that the search of a large layout has: who waits for one
 /// hole of hundreds there gains less by a better plan than by an early one.
 pub(super) const LARGE_PART: usize = 4;
-
-/// One block's way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Move {
-    /// Where the block stands.
-    pub src: u64,
-    /// Where it goes.
-    pub dst: u64,
-    /// Its length in bytes.
-    pub bytes: u64,
-}
-
-/// Moves made together. Batches are made one after the other.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Batch {
-    /// No destination overlaps any source: any order, all at once.
-    Disjoint(Vec<Move>),
-    /// Moves in ascending order that may overlap, all downwards or all upwards.
-    Slide {
-        /// Whether destinations lie above their sources.
-        upward: bool,
-        /// The moves by ascending source, which is ascending destination too.
-        moves: Vec<Move>,
-    },
-    /// Blocks each of which stands where another goes, with no order among them: they are moved in
-    /// pieces, some of them by way of free bytes elsewhere. In between no block is whole anywhere,
-    /// so they are all moved or none.
-    Circle {
-        /// From where to where each block goes, by ascending source.
-        moves: Vec<Move>,
-        /// The launches that bring them there, one after the other; of the other two kinds.
-        pieces: Vec<Batch>,
-    },
-}
-
-impl Batch {
-    /// The moves of the batch.
-    #[must_use]
-    pub fn moves(&self) -> &[Move] {
-        match self {
-            Self::Disjoint(moves) | Self::Slide { moves, .. } | Self::Circle { moves, .. } => moves,
-        }
-    }
-
-    /// Bytes the batch copies: of a circle, those of its pieces.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        match self {
-            Self::Disjoint(moves) | Self::Slide { moves, .. } => {
-                moves.iter().map(|m| m.bytes).sum()
-            }
-            Self::Circle { pieces, .. } => pieces.iter().map(Self::bytes).sum(),
-        }
-    }
-
-    /// Launches that make it, if their tables have room for it.
-    #[must_use]
-    pub fn launches(&self) -> usize {
-        match self {
-            Self::Disjoint(_) | Self::Slide { .. } => 1,
-            Self::Circle { pieces, .. } => pieces.len(),
-        }
-    }
-
-    /// Bytes the batch passes over: of a slide those between its sources, but for voids, at which it is
-    /// cut into launches.
-    fn passed(&self) -> u64 {
-        let Self::Slide { moves, .. } = self else {
-            return 0;
-        };
-        let between = moves
-            .windows(2)
-            .map(|two| two[1].src - two[0].src - two[0].bytes);
-        between.filter(|&bytes| bytes <= VOID).sum()
-    }
-}
 
 /// What a plan is to achieve.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,47 +73,6 @@ pub enum Goal {
     },
     /// In every stretch between fixed blocks, all free bytes in one hole.
     Full,
-}
-
-/// How long moves take: a line through what was measured.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct CostModel {
-    /// Bytes moved in a nanosecond; a copy reads and writes each once.
-    pub bytes_per_ns: f64,
-    /// Nanoseconds of each launch, its table's upload included.
-    pub launch_ns: f64,
-    /// Bytes that a slide passes over in a nanosecond: holes between its first and last source.
-    pub passed_bytes_per_ns: f64,
-    /// Nanoseconds of the host for each physical handle that is mapped elsewhere: what moving costs
-    /// where memory is mapped again and not copied.
-    pub handle_ns: f64,
-}
-
-impl Default for CostModel {
-    /// An H200: 4.1 TB/s read and written together, 10 µs a launch, a seventh of a microsecond for each
-    /// MiB that a slide passes over, and 52 µs a handle, of which the access to the new mapping takes
-    /// 31 and the end of the old one 21.
-    fn default() -> Self {
-        Self {
-            bytes_per_ns: 2050.0,
-            launch_ns: 10_000.0,
-            passed_bytes_per_ns: 7000.0,
-            handle_ns: 52_000.0,
-        }
-    }
-}
-
-impl CostModel {
-    /// Nanoseconds of the device for `batches`, made one after the other.
-    #[must_use]
-    pub fn nanos(&self, batches: &[Batch]) -> f64 {
-        let each = batches.iter().map(|batch| {
-            batch.launches() as f64 * self.launch_ns
-                + batch.bytes() as f64 / self.bytes_per_ns
-                + batch.passed() as f64 / self.passed_bytes_per_ns
-        });
-        each.sum()
-    }
 }
 
 /// Moves that reach a goal, and what they will have done.
@@ -339,7 +235,7 @@ impl Planner {
     }
 
     fn plan_emptying(&self, layout: &Layout, handles: &[(u64, u64)], bytes: u64) -> Option<Plan> {
-        let (moves, emptied) = super::plan_handles::empty(layout, handles, bytes);
+        let (moves, emptied) = handles::empty(layout, handles, bytes);
         let plan = self.finish(layout, in_order(moves, &[])?);
         Some(Plan { emptied, ..plan })
     }
@@ -359,92 +255,6 @@ impl Planner {
             ..Plan::default()
         }
     }
-}
-
-/// Bytes of the largest hole once `batches` are made.
-///
-/// Looks only at what the moves touch: a hole that no move touches is as it was.
-fn largest_hole_after(layout: &Layout, batches: &[Batch]) -> u64 {
-    let ways = whole_ways(batches);
-    let mut changes: Vec<(u64, u64, bool)> = ways
-        .iter()
-        .map(|m| (m.dst, m.dst + m.bytes, true))
-        .collect();
-    changes.extend(ways.iter().map(|m| (m.src, m.src + m.bytes, false)));
-    if changes.is_empty() {
-        return layout.largest_hole();
-    }
-    // Free ranges around everything touched: the holes there and the sources, less the targets.
-    let mut free: Vec<(u64, u64)> = Vec::new();
-    for &(begin, end, target) in &changes {
-        if !target {
-            free.push((begin, end));
-        }
-        free.extend(
-            layout
-                .below(begin)
-                .take(1)
-                .filter(|e| e.kind == Kind::Hole)
-                .map(|e| (e.addr, e.end())),
-        );
-        free.extend(
-            layout
-                .from(begin)
-                .take_while(|e| e.addr <= end)
-                .filter(|e| e.kind == Kind::Hole)
-                .map(|e| (e.addr, e.end())),
-        );
-    }
-    free.sort_unstable();
-    free.dedup();
-    let mut targets: Vec<(u64, u64)> = changes.iter().filter(|c| c.2).map(|c| (c.0, c.1)).collect();
-    targets.sort_unstable();
-    let touched = largest_difference(&free, &targets);
-    let untouched = layout
-        .largest_holes()
-        .find(|hole| free.binary_search(&(hole.addr, hole.end())).is_err());
-    touched.max(untouched.map_or(0, |hole| hole.bytes))
-}
-
-/// Each block's way from first to last, one move a block: what was parked in between is joined.
-fn whole_ways(batches: &[Batch]) -> Vec<Move> {
-    let mut at: HashMap<u64, Move> = HashMap::new();
-    for batch in batches {
-        let gone: Vec<Option<Move>> = batch.moves().iter().map(|m| at.remove(&m.src)).collect();
-        for (m, before) in batch.moves().iter().zip(gone) {
-            at.insert(
-                m.dst,
-                Move {
-                    src: before.map_or(m.src, |b| b.src),
-                    ..*m
-                },
-            );
-        }
-    }
-    at.into_values().collect()
-}
-
-/// The longest run of `free`, adjacent ranges joined, that no target meets. Both ascend.
-fn largest_difference(free: &[(u64, u64)], targets: &[(u64, u64)]) -> u64 {
-    let (mut largest, mut begin, mut end) = (0, 0, 0);
-    let mut targets = targets.iter().copied().peekable();
-    let mut close = |mut begin: u64, end: u64| {
-        while let Some(&(from, to)) = targets.peek().filter(|t| t.0 < end) {
-            largest = largest.max(from.saturating_sub(begin));
-            begin = begin.max(to);
-            targets.next();
-        }
-        largest = largest.max(end.saturating_sub(begin));
-    };
-    for &(from, to) in free {
-        if from > end {
-            close(begin, end);
-            begin = from;
-        }
-        end = end.max(to);
-    }
-    close(begin, end);
-    largest
 }
 
 /// The extents of each stretch: what lies together with nothing fixed or unmapped in between.
@@ -504,40 +314,11 @@ fn slide_one_stretch(layout: &Layout, bytes: u64) -> Option<(Vec<Batch>, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compact::layout::extents_from;
+    use crate::compact::plan::layout::extents_from;
     use crate::device::sim::Rng;
 
     fn mv(src: u64, dst: u64, bytes: u64) -> Move {
         Move { src, dst, bytes }
-    }
-
-    #[test]
-    fn a_batch_takes_the_time_of_its_launches_its_bytes_and_what_it_passes_over() {
-        let row = vec![mv(100, 0, 30), mv(200, 40, 50), mv(VOID + 250, 90, 7)];
-        let far = vec![mv(100, 0, 30), mv(VOID + 131, 30, 7)];
-        let slide = |moves: &[Move]| Batch::Slide {
-            upward: false,
-            moves: moves.to_vec(),
-        };
-        let pieces = vec![Batch::Disjoint(row.clone()), slide(&row), slide(&far)];
-        let circle = Batch::Circle {
-            moves: far.clone(),
-            pieces: pieces.clone(),
-        };
-        let figures = |batch: &Batch| (batch.launches(), batch.bytes(), batch.passed());
-        let of_all = pieces.iter().map(figures).collect::<Vec<_>>();
-        assert_eq!(of_all, [(1, 87, 0), (1, 87, 70 + VOID), (1, 37, 0)]);
-        assert_eq!(figures(&circle), (3, 211, 0));
-        let model = CostModel {
-            launch_ns: 1000.0,
-            bytes_per_ns: 0.5,
-            passed_bytes_per_ns: 0.25,
-            ..CostModel::default()
-        };
-        assert_eq!(model.nanos(&pieces[..1]), 1000.0 + 174.0);
-        assert_eq!(model.nanos(&[slide(&row[..2])]), 1000.0 + 160.0 + 280.0);
-        assert_eq!(model.nanos(&[pieces[0].clone(), circle]), 1174.0 + 3422.0);
-        assert_eq!(model.nanos(&[]), 0.0);
     }
 
     #[test]
@@ -587,15 +368,6 @@ mod tests {
             .map(|stretch| stretch.iter().map(|e| e.addr).collect())
             .collect();
         assert_eq!(seen, [vec![0, 10], vec![40], vec![60, 70], vec![100]]);
-    }
-
-    #[test]
-    fn a_block_that_was_parked_has_one_way_from_first_to_last() {
-        let batches = [mv(0, 100, 10), mv(50, 0, 10), mv(100, 50, 10)];
-        let batches = batches.map(|m| Batch::Disjoint(vec![m]));
-        let mut ways = whole_ways(&batches);
-        ways.sort_unstable_by_key(|m| m.src);
-        assert_eq!(ways, [mv(0, 50, 10), mv(50, 0, 10)]);
     }
 
     #[test]

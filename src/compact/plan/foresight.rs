@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::plan_stretches::{Block, Stretches, WHOLE};
+use super::stretches::{Block, Stretches, WHOLE};
 
 /// The weight of what later requests would cost against the cost of this plan.
 const LATER: f64 = 0.1;

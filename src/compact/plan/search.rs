@@ -1,10 +1,10 @@
 //! The search behind a plan for one hole; `plan.rs` says what it searches.
 
-use super::plan::{Batch, Move};
-use super::plan_foresight::Foresight;
-use super::plan_order::in_order;
-use super::plan_pack::{least_waste, pack, sums};
-use super::plan_stretches::{Block, Stretch, Stretches, WHOLE};
+use super::batch::{Batch, Move};
+use super::foresight::Foresight;
+use super::order::in_order;
+use super::pack::{least_waste, pack, sums};
+use super::stretches::{Block, Stretch, Stretches, WHOLE};
 
 /// Most blocks lifted beyond those in the window.
 const MOST_LIFTED: usize = 8;
@@ -473,4 +473,4 @@ fn way(block: &Block, to: u64) -> Move {
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(in crate::compact) mod tests;

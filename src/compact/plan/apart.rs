@@ -6,7 +6,7 @@
 //! what goes further than it is long overlaps nothing of itself: such pieces are launches of their
 //! own, one after the other, once they save more than a launch costs.
 
-use super::plan::{Batch, Move};
+use super::batch::{Batch, Move};
 
 /// Bytes of holes that a slide passes over in the time of a launch.
 const LAUNCH_PASSES: u64 = 70 << 20;
@@ -16,7 +16,7 @@ const LAUNCH_PASSES: u64 = 70 << 20;
 const SLIDE_PART: u64 = 20;
 
 /// `batches` with their slides taken apart, to be made in this order.
-pub(super) fn apart(batches: Vec<Batch>) -> Vec<Batch> {
+pub(in crate::compact) fn apart(batches: Vec<Batch>) -> Vec<Batch> {
     let each = batches.into_iter().map(|batch| match batch {
         Batch::Slide { upward, moves } => slide_apart(upward, moves),
         other @ (Batch::Disjoint(_) | Batch::Circle { .. }) => vec![other],

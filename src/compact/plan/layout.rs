@@ -292,7 +292,7 @@ fn as_hole(&(bytes, addr): &(u64, u64)) -> Extent {
 
 /// Extents side by side from `addr` on: movable blocks, holes and fixed blocks by letter.
 #[cfg(test)]
-pub(super) fn extents_from(mut addr: u64, kinds: &str, bytes: &[u64]) -> Vec<Extent> {
+pub(in crate::compact) fn extents_from(mut addr: u64, kinds: &str, bytes: &[u64]) -> Vec<Extent> {
     let each = kinds.chars().zip(bytes);
     each.map(|(kind, &bytes)| {
         let kind = match kind {

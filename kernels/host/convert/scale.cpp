@@ -1,7 +1,7 @@
 /* scale.cpp: loss scaling on the host device. */
 #include "device/pairs.cuh"
 #include "device/scaler.cuh"
-#include "levels.h"
+#include "host/levels.h"
 
 namespace wp {
 namespace {

@@ -1,8 +1,8 @@
 //! What a search makes of what a layout bodes.
 
+use super::super::foresight::Foresight;
 use super::super::layout::{Layout, extents_from};
-use super::super::plan::{Batch, Goal, LARGE_PART, Planner};
-use super::super::plan_foresight::Foresight;
+use super::super::{Batch, Goal, LARGE_PART, Planner};
 use super::{Block, Search, Stretches, way};
 use crate::device::sim::Rng;
 

@@ -7,7 +7,7 @@
 #include "device/pairs.cuh"
 #include "device/philox.cuh"
 #include "device/shape.cuh"
-#include "levels.h"
+#include "host/levels.h"
 
 namespace wp {
 namespace {
@@ -206,7 +206,7 @@ void convert_every(const wp_convert &a) {
         } else {
             const void *src = (const void *)(a.src + r * a.src_pitch);
             void *dst = (void *)(a.dst + r * a.dst_pitch);
-            convert_one<S, D>(a, {src, dst, a.count, r * a.count, a.seed, saturate}, 0);
+            convert_one<S, D>(a, {src, dst, a.count, a.first + r * a.count, a.seed, saturate}, 0);
         }
     }
 }

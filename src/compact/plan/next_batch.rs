@@ -1,0 +1,75 @@
+//! The most moves that one launch can make now.
+
+use super::batch::{Batch, Move};
+
+/// Takes the most of `moves`, which ascend, that one launch can make now.
+pub(super) fn next_batch(moves: &mut Vec<Move>) -> Option<Batch> {
+    let free: Vec<bool> = (0..moves.len())
+        .map(|i| readers(moves, i).is_empty())
+        .collect();
+    let slides = [false, true].map(|upward| (upward, slidable(moves, upward)));
+    let (upward, row) = slides.into_iter().max_by_key(|(_, row)| count(row))?;
+    // Disjoint moves need no flags, so they are taken first; but a row in which each waits for
+    // the one before would then take a launch a move.
+    if 2 * count(&free) >= count(&row).max(1) {
+        Some(Batch::Disjoint(extract(moves, &free)))
+    } else if count(&row) > 0 {
+        let moves = extract(moves, &row);
+        Some(Batch::Slide { upward, moves })
+    } else {
+        None
+    }
+}
+
+fn count(which: &[bool]) -> usize {
+    which.iter().filter(|&&chosen| chosen).count()
+}
+
+/// The range of moves, by index, whose sources meet the destination of move `i`; itself included.
+pub(super) fn readers(moves: &[Move], i: usize) -> std::ops::Range<usize> {
+    let (begin, end) = (moves[i].dst, moves[i].dst + moves[i].bytes);
+    let first = moves.partition_point(|m| m.src + m.bytes <= begin);
+    let last = moves.partition_point(|m| m.src < end);
+    first..last.max(first)
+}
+
+/// Which of `moves` can be one slide in the given direction.
+fn slidable(moves: &[Move], upward: bool) -> Vec<bool> {
+    let mut member: Vec<bool> = moves.iter().map(|m| (m.dst > m.src) == upward).collect();
+    keep_ascending(moves, &mut member);
+    loop {
+        let stuck: Vec<usize> = (0..moves.len())
+            .filter(|&i| member[i] && readers(moves, i).any(|reader| !member[reader]))
+            .collect();
+        if stuck.is_empty() {
+            return member;
+        }
+        for i in stuck {
+            member[i] = false;
+        }
+    }
+}
+
+/// Drops members whose destination is not beyond that of the member before.
+fn keep_ascending(moves: &[Move], member: &mut [bool]) {
+    let mut end = 0;
+    for (m, member) in moves.iter().zip(member) {
+        *member &= m.dst >= end;
+        if *member {
+            end = m.dst + m.bytes;
+        }
+    }
+}
+
+fn extract(moves: &mut Vec<Move>, which: &[bool]) -> Vec<Move> {
+    let mut at = which.iter();
+    let mut out = Vec::new();
+    moves.retain(|&m| {
+        let taken = at.next().is_some_and(|&taken| taken);
+        if taken {
+            out.push(m);
+        }
+        !taken
+    });
+    out
+}

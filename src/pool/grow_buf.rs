@@ -1,0 +1,331 @@
+//! Buffers that grow and shrink where they are.
+//!
+//! A growing buffer has addresses for the most it may ever hold, a range of its own beside the pool's,
+//! and memory is mapped at their end as it grows (`pages`). What it holds counts with the pool's memory,
+//! and what the pool has idle goes for it (`room`).
+//!
+//! New memory is nobody's, so growing waits for nothing. What a buffer no longer needs is unmapped once
+//! all its uses are done: until then it stays where it is, also of a buffer that is gone, and a buffer
+//! that grows before has it back. Nobody waits on the host, but where memory is short or a trim asks.
+
+mod pages;
+mod room;
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+
+use self::pages::{Mark, Pages};
+use self::room::KeptPages;
+pub(crate) use self::room::{Growing, Grown};
+use super::shared::Shared;
+use super::tuning::MOST_ADDRESSES;
+use super::{Pool, View, ViewMut};
+use crate::device::{AccessLog, Addr, Place, Stream, StreamCore, beside, note_behind};
+use crate::error::{Error, Result};
+use crate::seeded::seeded;
+
+/// A buffer of a changing number of elements of `T` in device memory, at one address: it grows without
+/// a copy, and gives memory back as it shrinks. Made by [`Pool::grow_buf`].
+///
+/// **Memory.** It is mapped in handles of [`DeviceInfo::granule`](crate::device::DeviceInfo) bytes or a
+/// multiple, see [`PoolConfig::handles`](super::PoolConfig::handles). They count in
+/// [`PoolStats::reserved`](super::PoolStats) and under the pool's limits; before the pool holds more than
+/// its slack over its peak, or than its limit, it gives up idle memory for them. Growing within
+/// [`GrowBuf::capacity`] makes no call of the driver. Elements that are new have any value.
+///
+/// **Order.** As of a [`PoolBuf`](super::PoolBuf): operations that take views may run on any stream of the
+/// device, and each waits on the device for what it must not overtake. A handle that the buffer no longer
+/// needs is given back once all uses of the buffer are done, and all that its own stream was given until
+/// then; a buffer that grows before has it back. The same goes for the drop, which does not wait.
+///
+/// While a graph has captured work on the buffer, it keeps the memory it has.
+///
+/// Safe to send to and use from any thread.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # let device = warpool::Device::host()?;
+/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// let mut tokens = pool.grow_buf::<u32>(&stream, 1 << 24)?; // addresses for so many, no memory
+/// let addr = tokens.addr();
+/// for step in 0..100 {
+///     tokens.extend_from(&stream, &[step; 1000])?;
+/// }
+/// assert_eq!((tokens.addr(), tokens.len()), (addr, 100_000));
+/// assert_eq!(tokens.view().slice(99_999..)?.download(&stream)?, [99]);
+/// tokens.resize(10)?; // the rest goes back to the device
+/// # Ok(())
+/// # }
+/// ```
+pub struct GrowBuf<T> {
+    shared: Arc<Shared>,
+    pages: Arc<Pages>,
+    home: Arc<StreamCore>,
+    log: AccessLog,
+    len: usize,
+    most: usize,
+    element: PhantomData<T>,
+}
+
+impl Pool {
+    /// Makes a buffer on `stream` that may grow up to `most` elements, and has none. It takes addresses
+    /// for all of them, of which a process has some 2^47, and no memory.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let buffer = pool.grow_buf::<f32>(&stream, 1 << 30)?;
+    /// assert_eq!((buffer.len(), pool.stats().grown), (0, 0));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for more than 2^46 bytes, or a stream of another device; what the driver said
+    /// of the addresses.
+    pub fn grow_buf<T: Pod>(&self, stream: &Stream, most: usize) -> Result<GrowBuf<T>> {
+        self.shared().refuse_other_device(stream)?;
+        let bytes = (most as u64).checked_mul(size_of::<T>() as u64);
+        let Some(bytes) = bytes.filter(|&bytes| bytes <= MOST_ADDRESSES) else {
+            let why =
+                format!("{most} elements have more than {MOST_ADDRESSES} bytes: ask for fewer");
+            return Err(Error::invalid("most", why));
+        };
+        let granule = self.device().info().granule.max(1);
+        let span = bytes.max(1).next_multiple_of(granule);
+        let pages = Arc::new(Pages::new(self.device(), span)?);
+        self.shared().enter_pages(&pages);
+        Ok(GrowBuf {
+            shared: Arc::clone(self.shared()),
+            pages,
+            home: Arc::clone(stream.core()),
+            log: AccessLog::without_home(&stream.core().timeline, 0),
+            len: 0,
+            most,
+            element: PhantomData,
+        })
+    }
+}
+
+impl Shared {
+    fn refuse_other_device(&self, stream: &Stream) -> Result<()> {
+        match self.device.same(stream.device()) {
+            true => Ok(()),
+            false => Err(Error::invalid(
+                "stream",
+                "it is of another device than the pool",
+            )),
+        }
+    }
+}
+
+impl<T: Pod> GrowBuf<T> {
+    /// Address of the first element, now and later. Work that is given it is ordered by the caller.
+    #[must_use]
+    pub fn addr(&self) -> Addr {
+        self.pages.base()
+    }
+
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Elements that memory is mapped for.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        let elements = self.pages.bytes().checked_div(size_of::<T>() as u64);
+        elements.map_or(self.most, |elements| self.most.min(elements as usize))
+    }
+
+    /// Elements that there are addresses for.
+    #[must_use]
+    pub fn most(&self) -> usize {
+        self.most
+    }
+
+    /// Grows or shrinks the buffer to `len` elements. Those it had keep their value and address, those
+    /// that are new have any value. Handles behind the last element are given back in stream order.
+    ///
+    /// Growing may wait on the host where the limit or the device lacks room, as [`Pool::trim`] does; and
+    /// calls what [`Pool::on_pressure`] registered.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let mut buffer = pool.grow_buf::<u64>(&stream, 1000)?;
+    /// buffer.resize(10)?;
+    /// buffer.view_mut().fill(&stream, 7)?;
+    /// buffer.resize(1000)?;
+    /// assert_eq!(buffer.view().slice(..10)?.download(&stream)?, [7; 10]);
+    /// assert!(buffer.resize(1001).is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for more than [`GrowBuf::most`] elements; [`Error::OutOfMemory`] where neither
+    /// the limit nor the device has room; what the driver said. The buffer is then as it was.
+    pub fn resize(&mut self, len: usize) -> Result<()> {
+        if len > self.most {
+            let why = format!("{len} elements are more than the buffer's {}", self.most);
+            return Err(Error::invalid("len", why));
+        }
+        let bytes = (len * size_of::<T>()) as u64;
+        let granule = self.shared.device.info().granule.max(1);
+        let mapped = bytes.next_multiple_of(granule);
+        if len > self.len && self.pages.bytes() < mapped {
+            let stream = self.home.timeline.uid;
+            self.shared.grow_pages(&self.pages, mapped, stream)?;
+        }
+        let kept = self.log.is_in_a_graph() && !seeded!("growing-buffer-shrinks-under-its-graph");
+        if len <= self.len && !kept {
+            self.pages.shrink(bytes, self.uses());
+            self.settle();
+        }
+        self.log.resized(bytes);
+        self.len = len;
+        Ok(())
+    }
+
+    /// Copies `data` behind the last element on `stream`, and waits for the copy.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let mut buffer = pool.grow_buf::<u8>(&stream, 1000)?;
+    /// buffer.extend_from(&stream, &[1, 2])?;
+    /// buffer.extend_from(&stream, &[3])?;
+    /// assert_eq!(buffer.view().download(&stream)?, [1, 2, 3]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`GrowBuf::resize`] and [`ViewMut::upload`]. The buffer has then the elements that it had.
+    pub fn extend_from(&mut self, stream: &Stream, data: &[T]) -> Result<()> {
+        // Nothing is mapped for what will not be copied.
+        self.shared.refuse_other_device(stream)?;
+        stream.core().refuse_under_capture()?;
+        let before = self.len;
+        self.resize(before.saturating_add(data.len()))?;
+        let uploaded = (self.view_mut().slice(before..)).and_then(|it| it.upload(stream, data));
+        if uploaded.is_err() {
+            self.resize(before)?;
+        }
+        uploaded
+    }
+
+    /// As [`Block::record_use`](super::Block::record_use), for work on `stream` that was given the
+    /// address.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a stream of another device.
+    #[doc(alias = "record_stream")]
+    pub fn record_use(&mut self, stream: &Stream) -> Result<()> {
+        self.shared.refuse_other_device(stream)?;
+        let bytes = (self.len * size_of::<T>()) as u64;
+        note_behind(stream.core(), self.place().used(bytes, true), false);
+        Ok(())
+    }
+
+    fn place(&self) -> Place<'_> {
+        Place {
+            log: &self.log,
+            home: &self.home,
+            from: 0,
+        }
+    }
+
+    /// The elements, to be read by queued work.
+    #[must_use]
+    pub fn view(&self) -> View<'_, T> {
+        View::new(self.addr(), self.len, self.place())
+    }
+
+    /// The elements, to be written by queued work.
+    #[must_use]
+    pub fn view_mut(&mut self) -> ViewMut<'_, T> {
+        ViewMut::new(self.addr(), self.len, self.place())
+    }
+}
+
+impl<'a, T: Pod> From<&'a GrowBuf<T>> for View<'a, T> {
+    fn from(buffer: &'a GrowBuf<T>) -> Self {
+        buffer.view()
+    }
+}
+
+impl<'a, T: Pod> From<&'a mut GrowBuf<T>> for ViewMut<'a, T> {
+    fn from(buffer: &'a mut GrowBuf<T>) -> Self {
+        buffer.view_mut()
+    }
+}
+
+impl<T> GrowBuf<T> {
+    /// What has to be done before memory goes.
+    fn uses(&self) -> Vec<Mark> {
+        let mut marks = self.log.uses();
+        let home = &self.home.timeline;
+        marks.push((Arc::clone(home), home.last_tick()));
+        marks.retain(|_| !seeded!("growing-buffer-forgets-its-uses"));
+        marks
+    }
+
+    /// Gives back what is not used, as far as it is idle.
+    fn settle(&self) {
+        let (shared, pages) = (Arc::clone(&self.shared), Arc::clone(&self.pages));
+        beside(move || _ = shared.settle_pages(&pages, false));
+    }
+}
+
+impl<T> Drop for GrowBuf<T> {
+    fn drop(&mut self) {
+        let marks = self.uses();
+        let mut graphs = self.log.leave().map_or(Vec::new(), |left| left.graphs);
+        graphs.extend(self.home.timeline.recorder());
+        graphs.retain(|_| !seeded!("growing-buffer-dropped-under-its-graph"));
+        let kept = KeptPages {
+            shared: Arc::clone(&self.shared),
+            pages: Arc::clone(&self.pages),
+            marks,
+            others: graphs,
+        };
+        beside(move || kept.keep());
+    }
+}
+
+impl<T: Pod> fmt::Debug for GrowBuf<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "GrowBuf<{}>({} of {} elements at {:#x}, {} mapped)",
+            std::any::type_name::<T>(),
+            self.len,
+            self.most,
+            self.addr(),
+            self.capacity()
+        )
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;

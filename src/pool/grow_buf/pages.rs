@@ -1,0 +1,263 @@
+//! The addresses of a growing buffer, and the handles mapped there one behind the other.
+//!
+//! The last handles may be more than the buffer uses. They go once all work is done that may use them,
+//! or are used again by a buffer that grows before: they are still where they were. The driver is called
+//! under the lock of one buffer's pages and under no other.
+
+use std::sync::Arc;
+
+use crate::device::{Addr, Device, Phys, Timeline, lock};
+use crate::error::Result;
+use crate::pool::grow::piece;
+use crate::seeded::seeded;
+use crate::sync::Mutex;
+
+/// Work of a stream up to a tick.
+pub(super) type Mark = (Arc<Timeline>, u64);
+
+struct Handle {
+    phys: Phys,
+    bytes: u64,
+    /// Not so where the device would not take it back, or would not map it.
+    mapped: bool,
+}
+
+#[derive(Default)]
+struct State {
+    handles: Vec<Handle>,
+    /// How many of them the buffer uses.
+    used: usize,
+    /// What the others wait for before they go.
+    awaited: Vec<Mark>,
+    /// The buffer is gone.
+    left: bool,
+    /// The addresses are given back too.
+    gone: bool,
+}
+
+/// How large new handles are.
+#[derive(Clone, Copy)]
+pub(super) struct Sizes {
+    pub(super) largest: u64,
+    pub(super) granule: u64,
+}
+
+/// What a buffer had before it grew.
+#[derive(Clone, Copy)]
+pub(super) struct Before {
+    used: usize,
+    handles: usize,
+}
+
+/// See the module documentation.
+pub(crate) struct Pages {
+    device: Device,
+    base: Addr,
+    span: u64,
+    state: Mutex<State>,
+}
+
+impl State {
+    fn bytes(&self, handles: usize) -> u64 {
+        let handles = self.handles[..handles].iter();
+        handles.map(|handle| handle.bytes).sum()
+    }
+
+    fn await_all(&mut self, marks: Vec<Mark>) {
+        for (timeline, tick) in marks {
+            match (self.awaited.iter_mut()).find(|(known, _)| known.uid == timeline.uid) {
+                Some((_, known)) => *known = tick.max(*known),
+                None => self.awaited.push((timeline, tick)),
+            }
+        }
+    }
+}
+
+impl Pages {
+    /// Reserves `span` bytes of addresses, a multiple of the granule; maps nothing.
+    pub(super) fn new(device: &Device, span: u64) -> Result<Self> {
+        Ok(Self {
+            device: device.clone(),
+            base: device.backend().reserve(span)?,
+            span,
+            state: Mutex::default(),
+        })
+    }
+
+    pub(super) fn base(&self) -> Addr {
+        self.base
+    }
+
+    /// Bytes mapped for the buffer.
+    pub(super) fn bytes(&self) -> u64 {
+        let state = lock(&self.state);
+        state.bytes(state.used)
+    }
+
+    pub(super) fn before(&self) -> Before {
+        let state = lock(&self.state);
+        Before {
+            used: state.used,
+            handles: state.handles.len(),
+        }
+    }
+
+    /// Uses handles again that have not gone yet, up to `bytes`; gives the bytes that are lacking then.
+    pub(super) fn take_back(&self, bytes: u64) -> Result<u64> {
+        let mut state = lock(&self.state);
+        let mut has = state.bytes(state.used);
+        while has < bytes && state.used < state.handles.len() {
+            let (at, used) = (self.base + has, state.used);
+            let handle = &mut state.handles[used];
+            if !handle.mapped {
+                self.device.backend().map(at, handle.bytes, handle.phys)?;
+                handle.mapped = true;
+            }
+            has += handle.bytes;
+            state.used += 1;
+        }
+        Ok(bytes.saturating_sub(has))
+    }
+
+    /// Makes handles for `bytes` more, a multiple of the granule, where all there are is used; gives the
+    /// bytes made, and what stopped it.
+    pub(super) fn make(&self, bytes: u64, sizes: Sizes) -> (u64, Result<()>) {
+        let mut state = lock(&self.state);
+        let (from, mut made, mut largest) = (state.bytes(state.used), 0, sizes.largest);
+        while made < bytes {
+            let size = piece(bytes - made, largest, sizes.granule);
+            match self.make_one(&mut state, from + made, size) {
+                Ok(()) => made += size,
+                // The device may still have smaller pieces.
+                Err(error) if error.is_device_exhausted() && size > sizes.granule => {
+                    largest = size / 2;
+                }
+                Err(error) => {
+                    // One that could neither be mapped nor given back is ours still.
+                    let held = state.bytes(state.handles.len()) - from;
+                    return (held, Err(error));
+                }
+            }
+        }
+        (made, Ok(()))
+    }
+
+    fn make_one(&self, state: &mut State, at: u64, bytes: u64) -> Result<()> {
+        let backend = self.device.backend();
+        let phys = backend.create(bytes)?;
+        let mapped = backend.map(self.base + at, bytes, phys);
+        if mapped.is_ok() || backend.release(phys).is_err() {
+            state.used += usize::from(mapped.is_ok());
+            state.handles.push(Handle {
+                phys,
+                bytes,
+                mapped: mapped.is_ok(),
+            });
+        }
+        mapped
+    }
+
+    /// Undoes what was made since `before`: nothing used it. Gives the bytes given back.
+    pub(super) fn undo(&self, before: Before) -> u64 {
+        let mut state = lock(&self.state);
+        // Of a failure here the caller has the first error; what is left is offered again.
+        state.used = before.used;
+        self.take_down(&mut state, before.handles).0
+    }
+
+    /// The buffer needs `bytes`: handles behind them go once `marks` are done.
+    pub(super) fn shrink(&self, bytes: u64, marks: Vec<Mark>) {
+        let mut state = lock(&self.state);
+        while state.used > 0 && state.bytes(state.used - 1) >= bytes {
+            state.used -= 1;
+        }
+        if state.used < state.handles.len() {
+            state.await_all(marks);
+        }
+    }
+
+    /// The buffer is gone: all goes once `marks` are done.
+    pub(super) fn leave(&self, marks: Vec<Mark>) {
+        self.shrink(0, marks);
+        lock(&self.state).left = true;
+    }
+
+    /// Whether nothing is left, not even the addresses.
+    pub(super) fn is_gone(&self) -> bool {
+        lock(&self.state).gone
+    }
+
+    /// Gives back what is not used, if the work that may use it is done, or behind a wait of the host if
+    /// that is to `wait`; gives the bytes given back, and what stopped it.
+    pub(super) fn settle(&self, wait: bool) -> (u64, Result<()>) {
+        if let Err(error) = self.wait_for_awaited(wait) {
+            return (0, Err(error));
+        }
+        let mut state = lock(&self.state);
+        let is_done = |(timeline, tick): &Mark| {
+            timeline.done() >= *tick || matches!(timeline.poll_to(*tick), Ok(done) if done >= *tick)
+        };
+        let used = state.used;
+        let some = used < state.handles.len();
+        if some && !state.awaited.iter().all(is_done) && !seeded!("shrunk-under-queued-work") {
+            return (0, Ok(()));
+        }
+        // Kept where nothing goes: a buffer that cannot grow may leave handles again.
+        if some || seeded!("failed-growth-forgets-queued-work") {
+            state.awaited.clear();
+        }
+        let (released, outcome) = self.take_down(&mut state, used);
+        let empty = state.left && state.handles.is_empty() && !state.gone;
+        if empty {
+            state.gone = self
+                .device
+                .backend()
+                .unreserve(self.base, self.span)
+                .is_ok();
+        }
+        (released, outcome)
+    }
+
+    /// The host waits without the lock: another thread may grow the buffer meanwhile.
+    fn wait_for_awaited(&self, wait: bool) -> Result<()> {
+        if !wait {
+            return Ok(());
+        }
+        let awaited = {
+            let state = lock(&self.state);
+            let some = state.used < state.handles.len();
+            if some {
+                state.awaited.clone()
+            } else {
+                Vec::new()
+            }
+        };
+        let mut each = awaited.iter();
+        each.try_for_each(|(timeline, tick)| timeline.sync_to(*tick))
+    }
+
+    /// Gives the handles back from the last one on, all but the first `keep`.
+    fn take_down(&self, state: &mut State, keep: usize) -> (u64, Result<()>) {
+        let backend = self.device.backend();
+        let (mut released, mut end) = (0, state.bytes(state.handles.len()));
+        while state.handles.len() > keep
+            && let Some(handle) = state.handles.last_mut()
+        {
+            let (bytes, phys) = (handle.bytes, handle.phys);
+            let start = end - bytes;
+            if handle.mapped
+                && let Err(error) = backend.unmap(self.base + start, bytes)
+            {
+                return (released, Err(error));
+            }
+            handle.mapped = false;
+            if let Err(error) = backend.release(phys) {
+                return (released, Err(error));
+            }
+            state.handles.pop();
+            released += bytes;
+            end = start;
+        }
+        (released, Ok(()))
+    }
+}

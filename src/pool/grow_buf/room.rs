@@ -1,0 +1,269 @@
+//! The budget of growing buffers: their bytes count with the pool's, and what is idle goes for them.
+//!
+//! Bytes to be made are promised under the pool's lock, as those of a mapping are (`job`), and booked
+//! once the driver has answered. Where the limit or the device lacks room the pool gives up idle memory:
+//! what is known to be done first, then behind waits of the host, then what registered steps free.
+
+use std::sync::{Arc, Weak};
+
+use super::pages::{Mark, Pages, Sizes};
+use crate::device::{Kept, Recorder, Stream, lock};
+use crate::error::Result;
+use crate::heap::Extent;
+use crate::pool::Relief;
+use crate::pool::core::{Core, is_done};
+use crate::pool::job::{Ask, Job};
+use crate::pool::pressure::Left;
+use crate::pool::shared::Shared;
+use crate::seeded::seeded;
+use crate::sync::Mutex;
+
+/// Rank of giving back what growing buffers no longer use, ahead of all that moves memory.
+const SETTLING_RANK: u8 = 1;
+
+/// Bytes that growing buffers hold, and all they ever had made.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Grown {
+    pub(crate) bytes: u64,
+    made: u64,
+}
+
+/// The pages of growing buffers, those of buffers that are gone too until they are given back.
+#[derive(Default)]
+pub(crate) struct Growing(Mutex<Vec<Arc<Pages>>>);
+
+/// Where a request for room has come to.
+#[derive(Default)]
+struct Measures {
+    at: u32,
+    /// Idle memory was looked for, so that the pool may grow beyond its slack.
+    looked: bool,
+    left: Left,
+}
+
+impl Core {
+    /// Physical bytes that the pool holds, those of growing buffers too.
+    pub(crate) fn reserved(&self) -> u64 {
+        self.arena.reserved() + self.grown.bytes
+    }
+
+    /// Of these, bytes in handles that stand mapped for somebody.
+    pub(crate) fn mapped(&self) -> u64 {
+        let beside = u64::from(!seeded!("soft-limit-without-growing-buffers"));
+        self.arena.mapped() + self.grown.bytes * beside
+    }
+
+    /// Bytes created and bytes released so far, likewise.
+    pub(crate) fn flow(&self) -> (u64, u64) {
+        let (created, released) = self.arena.flow();
+        let Grown { bytes, made } = self.grown;
+        (created + made, released + (made - bytes))
+    }
+
+    /// Promises `bytes` to a growing buffer, if so many may be made: within the slack, or, once idle
+    /// memory was looked for, within the limit.
+    fn promise(&mut self, bytes: u64, looked: bool) -> Option<Sizes> {
+        let beyond = seeded!("growing-beyond-the-limit");
+        let most = match looked {
+            true => self.room(),
+            false => self.room().min(self.slack(bytes)),
+        };
+        if most < bytes && !beyond {
+            return None;
+        }
+        self.under_way.to_create += bytes;
+        self.under_way.jobs += 1;
+        Some(Sizes {
+            largest: self.largest_handle(bytes, bytes),
+            granule: self.arena.granule(),
+        })
+    }
+
+    /// Books what came of a promise.
+    fn book_grown(&mut self, promised: u64, made: u64) {
+        self.under_way.to_create -= promised;
+        self.under_way.end_one();
+        self.grown.bytes += made;
+        self.grown.made += made;
+        self.peak_reserved = self.peak_reserved.max(self.reserved());
+    }
+
+    /// Begins to give up idle handles of at least `bytes`, or all there are: those whose work is known
+    /// to be done, or all behind a wait of the host.
+    fn begin_giving_up(&mut self, bytes: u64, wait: bool) -> Option<Job> {
+        let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch());
+        let mut idle = self.idle(None, u64::MAX, usable);
+        let mut released = 0;
+        idle.retain(|frame| {
+            let goes = released < bytes;
+            released += frame.bytes * u64::from(goes);
+            goes && !seeded!("idle-memory-kept-from-growing-buffers")
+        });
+        self.begin_release(&idle, None, Vec::new())
+    }
+}
+
+impl Shared {
+    /// Enters the pages of a new buffer.
+    pub(super) fn enter_pages(self: &Arc<Self>, pages: &Arc<Pages>) {
+        let mut growing = lock(&self.growing.0);
+        growing.push(Arc::clone(pages));
+        drop(growing);
+        self.settles.get_or_init(|| {
+            let shared: Weak<Self> = Arc::downgrade(self);
+            let forgets = seeded!("pressure-forgets-growing-buffers");
+            let settles = move |it: Arc<Self>| !forgets && it.settle_all(true) > 0;
+            let settle = move || shared.upgrade().is_some_and(settles);
+            let step = move |_: &_| match settle() {
+                true => Relief::Retry,
+                false => Relief::Exhausted,
+            };
+            self.add_relief(SETTLING_RANK, Arc::new(step));
+        });
+    }
+
+    /// Maps memory for `bytes`, a multiple of the granule, of a buffer whose stream is `stream`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory), what the driver said; the buffer is then as
+    /// it was.
+    pub(super) fn grow_pages(&self, pages: &Pages, bytes: u64, stream: u64) -> Result<()> {
+        let before = pages.before();
+        let grown = self.try_to_grow(pages, bytes, stream);
+        if grown.is_err() && !seeded!("failed-growth-keeps-its-handles") {
+            self.book_released(pages.undo(before));
+            self.settle_pages(pages, false);
+        }
+        self.tell();
+        grown
+    }
+
+    fn try_to_grow(&self, pages: &Pages, bytes: u64, stream: u64) -> Result<()> {
+        let mut measures = Measures::default();
+        loop {
+            let lacking = pages.take_back(bytes)?;
+            if lacking == 0 {
+                return Ok(());
+            }
+            // What lies in caches is idle too.
+            let sizes = self.lock_drained().promise(lacking, measures.looked);
+            if let Some(sizes) = sizes {
+                let (made, outcome) = pages.make(lacking, sizes);
+                self.core.lock().book_grown(lacking, made);
+                match outcome {
+                    Err(error) if error.is_device_exhausted() => {}
+                    outcome => return outcome,
+                }
+            }
+            if !self.take_measure(&mut measures, lacking, stream)? {
+                return Err(self.out_of_memory(lacking));
+            }
+        }
+    }
+
+    /// Does what may make room for `bytes`, dearer things later; false where nothing is left to do.
+    fn take_measure(&self, measures: &mut Measures, bytes: u64, stream: u64) -> Result<bool> {
+        measures.at += 1;
+        match measures.at {
+            1 => self.give_up_idle(bytes, false)?,
+            2 => self.give_up_idle(bytes, true)?,
+            3 => self.let_others_end(),
+            _ if self.relieve(stream, bytes, &mut measures.left) => measures.at = 0,
+            _ => return Ok(false),
+        }
+        measures.looked = true;
+        Ok(true)
+    }
+
+    fn give_up_idle(&self, bytes: u64, wait: bool) -> Result<()> {
+        self.settle_all(wait);
+        let ask: fn(u64) -> Ask = if wait { Ask::Done } else { Ask::Reached };
+        self.work(|core| core.ask_of_all(ask))?;
+        self.core.lock().merge_done();
+        self.work(|core| core.begin_giving_up(bytes, wait))?;
+        self.work(|core| match wait {
+            true => core.begin_reaping_all(),
+            false => core.begin_reaping(),
+        })?;
+        Ok(())
+    }
+
+    fn let_others_end(&self) {
+        let core = self.core.lock();
+        if core.under_way.jobs > 0 {
+            drop(self.wait_for_others(core));
+        }
+    }
+
+    fn book_released(&self, bytes: u64) {
+        let kept = seeded!("shrunk-bytes-stay-on-the-books");
+        if bytes > 0 && !kept {
+            self.core.lock().grown.bytes -= bytes;
+        }
+    }
+
+    /// Gives back what a buffer no longer uses, as [`Pages::settle`] says; gives the bytes.
+    pub(super) fn settle_pages(&self, pages: &Pages, wait: bool) -> u64 {
+        // What the driver refuses stays with the buffer's pages, and is offered again next time.
+        let (released, _) = pages.settle(wait);
+        self.book_released(released);
+        released
+    }
+
+    /// The same of all buffers.
+    pub(crate) fn settle_all(&self, wait: bool) -> u64 {
+        let all = lock(&self.growing.0).clone();
+        let released = all.iter().map(|it| self.settle_pages(it, wait)).sum();
+        lock(&self.growing.0).retain(|pages| !pages.is_gone());
+        released
+    }
+}
+
+impl Growing {
+    /// Gives everything back of a pool that is gone, and so are its buffers. Waits on the host.
+    pub(crate) fn end(&self) {
+        for pages in lock(&self.0).drain(..) {
+            // A failure here loses the memory and cannot be mended.
+            if !seeded!("growing-buffers-outlive-their-pool") {
+                let _ = pages.settle(true);
+            }
+        }
+    }
+}
+
+/// The pages of a buffer that is gone, which captured work uses.
+pub(super) struct KeptPages {
+    pub(super) shared: Arc<Shared>,
+    pub(super) pages: Arc<Pages>,
+    /// Work outside the graphs.
+    pub(super) marks: Vec<Mark>,
+    /// Graphs that use them, but for the one that keeps them now.
+    pub(super) others: Vec<Arc<Recorder>>,
+}
+
+impl KeptPages {
+    /// Keeps the pages until all graphs are gone; lets them go where there is none.
+    pub(super) fn keep(mut self) {
+        let Some(graph) = self.others.pop() else {
+            self.pages.leave(self.marks);
+            self.shared.settle_pages(&self.pages, false);
+            return;
+        };
+        if let Err(thing) = graph.keep(Box::new(self)) {
+            // That graph is gone.
+            thing.release(graph.gate());
+        }
+    }
+}
+
+impl Kept for KeptPages {
+    fn release(mut self: Box<Self>, gate: &Stream) {
+        let gate = &gate.core().timeline;
+        self.marks.push((Arc::clone(gate), gate.open_tick()));
+        self.keep();
+    }
+
+    fn bytes(&self) -> u64 {
+        self.pages.bytes()
+    }
+}
