@@ -305,19 +305,14 @@ fn a_damaged_header_is_an_error_that_says_what_is_wrong() {
             "{header}: {error}"
         );
     }
-    for bytes in [
-        &[][..],
-        &[1, 2, 3],
-        &[255; 8],
-        &[9, 0, 0, 0, 0, 0, 0, 0, b'{'],
+    for (bytes, words) in [
+        (&[][..], "cut short"),
+        (&[1, 2, 3], "cut short"),
+        (&[255; 8], "told"),
+        (&[9, 0, 0, 0, 0, 0, 0, 0, b'{'], "told"),
     ] {
-        assert!(
-            matches!(
-                TensorFile::open(ground.file(bytes)),
-                Err(Error::Malformed { .. })
-            ),
-            "{bytes:?}"
-        );
+        let error = TensorFile::open(ground.file(bytes)).unwrap_err();
+        assert!(error.to_string().contains(words), "{bytes:?}: {error}");
     }
     assert!(ground.with_header("{}", 0).unwrap().tensors().is_empty());
 }

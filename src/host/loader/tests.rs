@@ -241,7 +241,9 @@ fn page_locked_memory_is_bounded_while_the_device_is_far_behind() {
 fn work_on_another_stream_runs_behind_the_copy_of_its_batch() {
     let ground = ground();
     let compute = ground.device.stream().unwrap();
-    let mut results = Vec::new();
+    // Memory that the batches had before would make the copies out of them wait for the loader's stream.
+    let result = |_| ground.pool.alloc_zeroed::<u32>(&compute, 5000).unwrap();
+    let mut results: Vec<_> = (0..12).map(result).collect();
     let (sender, data) = mpsc::channel();
     let mut loader = ground.load(2, data.into_iter());
     let side = {
@@ -249,15 +251,13 @@ fn work_on_another_stream_runs_behind_the_copy_of_its_batch() {
         let first = loader.next().unwrap().unwrap();
         first.home().raw
     };
-    for of in 0..12 {
+    for (of, result) in (0..).zip(&mut results) {
         // The loader's stream is late with every batch.
         let late = Box::new(|| std::thread::sleep(Duration::from_millis(10)));
         ground.device.backend().host_call(side, late).unwrap();
         sender.send(numbers(of, 5000)).unwrap();
         let batch = loader.next().unwrap().unwrap();
-        let mut result = ground.pool.alloc_zeroed::<u32>(&compute, 5000).unwrap();
         result.view_mut().copy_from(&compute, &batch).unwrap();
-        results.push(result);
     }
     for (of, result) in results.into_iter().enumerate() {
         assert!(
