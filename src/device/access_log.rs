@@ -186,6 +186,15 @@ impl AccessLog {
         self.part_by.store(by, Ordering::Release);
     }
 
+    /// All of a buffer is what it had before it shrank too: what is queued for that is there again when
+    /// the buffer grows.
+    fn widened(&self, mut span: Span) -> Span {
+        if span.from == 0 && span.to >= self.bytes.load(Ordering::Relaxed) {
+            span.to = END;
+        }
+        span
+    }
+
     /// Adds what an operation on `span` has to run behind: on `stream`, within the capture of `own`.
     /// Without a stream, everything.
     pub(super) fn conflicts(
@@ -196,6 +205,10 @@ impl AccessLog {
         own: Option<&Arc<GraphRecord>>,
         waits: &mut Waits,
     ) {
+        let span = match seeded!("shrunk-part-not-waited-for") {
+            true => span,
+            false => self.widened(span),
+        };
         let entries = latch(&self.entries);
         for entry in entries.iter().filter(|entry| span.meets(&entry.span)) {
             if seeded!("readers-not-waited-for") && !entry.span.writes {
@@ -222,10 +235,8 @@ impl AccessLog {
 
     /// Adds the entry of an operation that is queued. One that `waited` for all it met takes the place
     /// of what it covers.
-    pub(super) fn stamp(&self, home: &Arc<Timeline>, mut span: Span, by: By, waited: bool) {
-        if span.from == 0 && span.to >= self.bytes.load(Ordering::Relaxed) {
-            span.to = END;
-        }
+    pub(super) fn stamp(&self, home: &Arc<Timeline>, span: Span, by: By, waited: bool) {
+        let span = self.widened(span);
         let by = match by {
             By::Stream(timeline, tick) if timeline.uid == self.home => By::Home(tick),
             other => other,

@@ -172,6 +172,28 @@ proptest! {
 }
 
 #[test]
+fn what_comes_back_after_a_shrink_is_written_behind_what_was_queued_for_it_before() {
+    let ground = ground(small());
+    let [home, other] = &ground.streams;
+    let granule = ground.granule;
+    let mut buffer = ground.filled(4, 0);
+    ground.finish();
+    let hold = ground.hold(home);
+    let late = buffer.view_mut().slice(2 * granule..).unwrap();
+    late.fill(home, 1).unwrap();
+    buffer.resize(granule).unwrap();
+    buffer.view_mut().fill(other, 2).unwrap();
+    buffer.resize(4 * granule).unwrap();
+    let again = buffer.view_mut().slice(3 * granule..).unwrap();
+    again.fill(other, 7).unwrap();
+    // Long enough for what does not wait.
+    std::thread::sleep(Duration::from_millis(50));
+    drop(hold);
+    ground.finish();
+    assert_eq!(bytes_at(&buffer, home, 3 * granule), 7);
+}
+
+#[test]
 fn a_buffer_maps_no_more_than_its_elements_need_and_gives_back_what_they_no_longer_do() {
     let ground = ground(small());
     let mut buffer = ground.empty();
