@@ -381,7 +381,7 @@ impl Drop for Inner {
     /// Waits for the copies that still use the pool's memory. Memory whose copies cannot be waited for
     /// is kept: it may be written to yet.
     fn drop(&mut self) {
-        let state = std::mem::take(self.state.get_mut());
+        let state = std::mem::take(crate::sync::get_mut(&mut self.state));
         let device = self.device.clone();
         beside(move || {
             let State {

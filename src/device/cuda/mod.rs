@@ -11,7 +11,8 @@
 
 mod backend;
 mod context;
-#[cfg(test)]
+// Its paths convert too.
+#[cfg(all(test, feature = "convert"))]
 mod faults;
 mod kernels;
 mod memory;
