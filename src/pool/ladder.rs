@@ -48,7 +48,7 @@ const LADDER: &[Step] = &[
     steps::ask_of_old,
     steps::reap,
     steps::map,
-    // Measures before the request fails, dearer ones later, and after each another look.
+    // What is done before the request fails, the cheap things first. After each the pool looks again.
     steps::unify,
     steps::map,
     steps::pending_too,

@@ -5,7 +5,7 @@
 //! 1. [`Pool::alloc`] finds the calling thread's *lane* of the stream (`cache::thread_map`). Its cache has what was
 //!    freed there, by size (`cache`): two locked instructions, no other thread.
 //! 2. What the cache has not, a hole may have that is ready: `Lane::serve_ready`, under the pool's lock.
-//! 3. All else climbs the **ladder** (`ladder`), one list of steps, dearer ones later; the first that works
+//! 3. All else climbs the **ladder** (`ladder`), one list of steps, the cheap ones first; the first that works
 //!    serves the request:
 //!    - *ready*: a bundle, a slot or a hole that nothing queued uses, or that the stream runs behind
 //!      (`cache::transfer`, `slabs`, `ends`); what the driver says when asked how far the streams are;

@@ -161,7 +161,7 @@ impl Shared {
         }
     }
 
-    /// Does what may make room for `bytes`, dearer things later; false where nothing is left to do.
+    /// Makes room for `bytes` by the next measure, the cheap ones first; false where none is left.
     fn take_measure(&self, measures: &mut Measures, bytes: u64, stream: u64) -> Result<bool> {
         measures.at += 1;
         match measures.at {
