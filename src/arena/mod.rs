@@ -117,8 +117,9 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// Reserves `span` bytes of addresses, a multiple of the granule; maps nothing.
-    pub(crate) fn new(device: &Device, span: u64) -> Result<Self> {
+    /// Reserves `span` bytes of addresses, a multiple of the granule; maps nothing. What is mapped later is
+    /// for `peers` too.
+    pub(crate) fn new(device: &Device, span: u64, peers: &[u32]) -> Result<Self> {
         let granule = device.info().granule;
         if granule == 0 || span == 0 || !span.is_multiple_of(granule) {
             return Err(Error::invalid(
@@ -127,7 +128,11 @@ impl Arena {
             ));
         }
         let base = device.backend().reserve(span)?;
-        Ok(Self::empty(Site::new(device, base), span, granule))
+        let arena = Self::empty(Site::new(device, base), span, granule);
+        if !peers.is_empty() {
+            device.backend().share(base, span, peers)?;
+        }
+        Ok(arena)
     }
 
     fn empty(site: Site, span: u64, granule: u64) -> Self {

@@ -5,7 +5,9 @@
 //! that gave them. All methods may be called from any thread, and under locks of the crate's: they use
 //! nothing that is made of the device they are the backend of.
 
-use crate::error::Result;
+use std::any::Any;
+
+use crate::error::{Error, Result};
 
 use super::access::Note;
 use super::launch::Launch;
@@ -247,6 +249,42 @@ pub unsafe trait Backend: Send + Sync + 'static {
     fn in_context(&self, work: &mut dyn FnMut()) -> Result<()> {
         work();
         Ok(())
+    }
+
+    /// Lets the GPUs numbered `peers` read and write whatever is mapped in this range, one from
+    /// [`Backend::reserve`] with nothing mapped in it, from now on: every mapping, until the range is given
+    /// back. A device whose memory every other one of its kind can use anyway has nothing to do.
+    fn share(&self, addr: Addr, bytes: u64, peers: &[u32]) -> Result<()> {
+        let _ = (addr, bytes, peers);
+        Ok(())
+    }
+
+    /// Whether work of `other` can use what is mapped at `addr`, an address of this device.
+    #[doc(hidden)]
+    fn is_shared(&self, addr: Addr, other: &DeviceInfo) -> bool {
+        let _ = (addr, other);
+        false
+    }
+
+    /// What `event` marks now, for a device of the same kind to wait for; `None` if it marks nothing. The
+    /// event lasts until [`Backend::wait_mark`] has been given it.
+    #[doc(hidden)]
+    fn mark_of(&self, event: RawEvent) -> Result<Option<Box<dyn Any>>> {
+        let _ = event;
+        Err(Error::invalid(
+            "device",
+            "no other device can wait for its streams",
+        ))
+    }
+
+    /// Makes work queued on `stream` from now on wait for a mark of another device.
+    #[doc(hidden)]
+    fn wait_mark(&self, stream: RawStream, mark: &dyn Any) -> Result<()> {
+        let _ = (stream, mark);
+        Err(Error::invalid(
+            "device",
+            "its streams cannot wait for another device",
+        ))
     }
 
     /// Takes note of something it cannot see for itself. Devices need none of it; tools that watch

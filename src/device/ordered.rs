@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use super::access_entries::{By, Span, raise};
 use super::access_log::{AccessLog, Waits};
-use super::{GraphRecord, StreamCore, TableRecord, Timeline};
+use super::{Device, GraphRecord, StreamCore, TableRecord, Timeline};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 
@@ -72,6 +72,11 @@ impl<'a> Place<'a> {
 }
 
 impl Use<'_> {
+    /// The device that the memory is of.
+    pub(crate) fn device(&self) -> &Device {
+        &self.place.home.device
+    }
+
     fn check(&self, stream: &StreamCore) -> Result<()> {
         if self.place.home.device.same(&stream.device) {
             return Ok(());

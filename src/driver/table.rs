@@ -147,6 +147,7 @@ calls! {
     cuDeviceGetName = c"cuDeviceGetName" (name: *mut c_char, len: c_int, device: CuDevice);
     cuDeviceTotalMem = c"cuDeviceTotalMem_v2" (bytes: *mut usize, device: CuDevice);
     cuDeviceGetAttribute = c"cuDeviceGetAttribute" (value: *mut c_int, attribute: c_int, device: CuDevice);
+    cuDeviceCanAccessPeer = c"cuDeviceCanAccessPeer" (can: *mut c_int, device: CuDevice, peer: CuDevice);
     cuDevicePrimaryCtxRetain = c"cuDevicePrimaryCtxRetain" (context: *mut CuContext, device: CuDevice);
 
     cuCtxGetCurrent = c"cuCtxGetCurrent" (context: *mut CuContext);

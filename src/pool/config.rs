@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::device::{Device, DeviceKind};
+
 /// How large new physical handles are.
 ///
 /// ```
@@ -119,6 +121,9 @@ pub struct PoolConfig {
     /// The file that what the pool is asked for is recorded to, see [`PoolConfig::record`]. `None`: the
     /// one that the environment's `WARPOOL_RECORD` names, or none.
     pub record: Option<PathBuf>,
+    /// Numbers of the GPUs that may read and write the pool's memory beside its own, see
+    /// [`PoolConfig::peers`].
+    pub peers: Vec<u32>,
 }
 
 impl Default for PoolConfig {
@@ -139,6 +144,7 @@ impl Default for PoolConfig {
             track: false,
             backtraces: false,
             record: None,
+            peers: Vec::new(),
         }
     }
 }
@@ -271,6 +277,36 @@ impl PoolConfig {
         self
     }
 
+    /// Lets these devices read and write the pool's memory beside its own device: all of it, whatever is
+    /// mapped or mapped elsewhere later. Copies between devices want it
+    /// ([`ViewMut::copy_from`](super::ViewMut::copy_from)), and so do collectives among GPUs of one process.
+    /// A mapping then costs the driver some microseconds more for each.
+    ///
+    /// ```
+    /// use warpool::{Device, Pool, PoolConfig};
+    ///
+    /// # fn main() -> warpool::Result<()> {
+    /// let (one, other) = (Device::host()?, Device::host()?);
+    /// let pool = Pool::new(&one, PoolConfig::default().peers(&[&other]))?;
+    /// let far = Pool::new(&other, PoolConfig::default())?;
+    /// let (here, there) = (one.stream()?, other.stream()?);
+    /// let source = pool.alloc_from(&here, &[1, 2, 3])?;
+    /// let mut copy = far.alloc_zeroed::<i32>(&there, 3)?;
+    /// copy.view_mut().copy_from(&there, &source)?; // behind what wrote it, on either device
+    /// assert_eq!(copy.download()?, [1, 2, 3]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A GPU that cannot reach the pool's is an error of [`Pool::new`](super::Pool::new).
+    #[must_use]
+    pub fn peers(mut self, devices: &[&Device]) -> Self {
+        let gpus = devices.iter().map(|device| device.info());
+        let gpus = gpus.filter(|info| info.kind == DeviceKind::Cuda);
+        self.peers = gpus.map(|info| info.ordinal).collect();
+        self
+    }
+
     /// Sets whether live blocks are tracked by tag.
     #[must_use]
     pub fn track(mut self, on: bool) -> Self {
@@ -313,6 +349,7 @@ mod tests {
             track,
             backtraces,
             record,
+            peers,
         } = all;
         assert_eq!((limit, soft_limit, preallocate), (Some(1), Some(2), 3));
         assert_eq!((slack, remap, overlap_bytes), (0.5, false, 4));
@@ -320,5 +357,6 @@ mod tests {
         assert_eq!((reuse.opportunistic, reuse.device_wait), (false, true));
         assert_eq!((slabs, track, backtraces), (false, true, true));
         assert_eq!(record, Some("log".into()));
+        assert!(peers.is_empty());
     }
 }

@@ -85,7 +85,7 @@ impl Core {
         let most = info.total_bytes.saturating_mul(ADDRESSES_A_BYTE);
         let most = most.min(MOST_ADDRESSES);
         let span = most.div_ceil(granule).max(2) * granule;
-        let arena = Arena::new(device, span)?;
+        let arena = Arena::new(device, span, &config.peers)?;
         // Both ends together may hold the device's memory many times over.
         let bound = span - (span / granule / HIGH_PART).max(1) * granule;
         let mut core = Self {

@@ -38,6 +38,7 @@ mod kernel;
 mod ladder;
 mod mapping;
 mod moves;
+mod peers;
 mod pressure;
 mod private;
 mod release;

@@ -178,6 +178,14 @@ unsafe impl Backend for Watch {
         Ok(())
     }
 
+    fn share(&self, addr: Addr, bytes: u64, peers: &[u32]) -> Result<()> {
+        self.inner.share(addr, bytes, peers)
+    }
+
+    fn is_shared(&self, addr: Addr, other: &DeviceInfo) -> bool {
+        self.inner.is_shared(addr, other)
+    }
+
     fn host_alloc(&self, bytes: u64) -> Result<u64> {
         self.inner.host_alloc(bytes)
     }

@@ -1,5 +1,6 @@
 //! A device whose calls are counted and can be made to fail.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -209,6 +210,22 @@ macro_rules! watch {
 
             fn observe(&self, note: &Note<'_>) {
                 self.inner.observe(note);
+            }
+
+            fn share(&self, addr: Addr, bytes: u64, peers: &[u32]) -> Result<()> {
+                self.inner.share(addr, bytes, peers)
+            }
+
+            fn is_shared(&self, addr: Addr, other: &DeviceInfo) -> bool {
+                self.inner.is_shared(addr, other)
+            }
+
+            fn mark_of(&self, event: RawEvent) -> Result<Option<Box<dyn Any>>> {
+                self.inner.mark_of(event)
+            }
+
+            fn wait_mark(&self, stream: RawStream, mark: &dyn Any) -> Result<()> {
+                self.inner.wait_mark(stream, mark)
             }
 
             $(fn $name(&self, $($arg: $type),*) -> Result<$answer> {

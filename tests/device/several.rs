@@ -1,9 +1,13 @@
 //! Pools on several devices of one process.
 
-use crate::common;
+use crate::common::{self, BackendOf};
+
+use std::sync::mpsc;
+use std::time::Duration;
 
 use warpool::device::HostConfig;
-use warpool::{Device, Error, Pool, PoolConfig};
+use warpool::device::sim::SimConfig;
+use warpool::{Device, Error, Pool, PoolConfig, Stream};
 
 const MIB: u64 = 1 << 20;
 
@@ -107,4 +111,101 @@ fn a_stream_of_another_gpu_is_refused_and_figures_are_apart() {
         devices_are_apart(&first, &second);
         a_wrong_free_loses_nothing(&first, &second);
     }
+}
+
+/// What a copy between devices must not overtake, and what must not overtake it.
+fn copies_are_in_order(one: &Device, other: &Device, hold: bool) {
+    const LEN: usize = 1 << 18;
+    let pools = [(one, other), (other, one)]
+        .map(|(own, peer)| Pool::new(own, PoolConfig::default().peers(&[peer])).unwrap());
+    let (here, there) = (one.stream().unwrap(), other.stream().unwrap());
+    let mut source = pools[0].alloc_filled(&here, LEN, 1u32).unwrap();
+    let mut copy = pools[1].alloc_filled(&there, LEN, 0u32).unwrap();
+    let gates = [&here, &there].map(|stream| hold.then(|| Gate::hold(stream)));
+    let [first, second] = gates;
+    source.view_mut().fill(&here, 0x0202_0202).unwrap();
+    copy.view_mut().copy_from(&there, &source).unwrap();
+    // On a stream that knows nothing of the copy.
+    let later = one.stream().unwrap();
+    source.view_mut().fill(&later, 0x0303_0303).unwrap();
+    drop(source); // behind the copy too
+    let mut again = pools[0].alloc_typed::<u32>(&later, LEN).unwrap();
+    again.view_mut().fill(&later, 0x0404_0404).unwrap();
+    if let Some(second) = second {
+        second.open();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    if let Some(first) = first {
+        first.open();
+    }
+    assert!(copy.download().unwrap().iter().all(|&x| x == 0x0202_0202));
+    assert!(again.download().unwrap().iter().all(|&x| x == 0x0404_0404));
+    for pool in &pools {
+        pool.check_invariants().unwrap();
+    }
+}
+
+/// A stream that is held by a host call.
+struct Gate(mpsc::Sender<()>);
+
+impl Gate {
+    fn hold(stream: &Stream) -> Self {
+        let (open, opened) = mpsc::channel::<()>();
+        let wait = move || {
+            let _ = opened.recv_timeout(Duration::from_secs(10));
+        };
+        let backend = stream.device().backend();
+        backend.host_call(stream.raw(), Box::new(wait)).unwrap();
+        Self(open)
+    }
+
+    fn open(self) {
+        let _ = self.0.send(());
+    }
+}
+
+#[test]
+fn a_copy_between_devices_runs_behind_what_wrote_its_source_and_ahead_of_what_writes_it_next() {
+    on_two(|one, other| copies_are_in_order(one, other, true));
+}
+
+#[test]
+fn a_copy_between_gpus_runs_behind_what_wrote_its_source_and_ahead_of_what_writes_it_next() {
+    if let (Some(first), Some(second)) = (common::cuda(), second_gpu()) {
+        let pool = PoolConfig::default().peers(&[&second]);
+        match Pool::new(&first, pool) {
+            Ok(_) => copies_are_in_order(&first, &second, false),
+            Err(why) => println!("skipped: {why}"),
+        }
+    }
+}
+
+#[test]
+fn a_copy_between_devices_makes_neither_wait_for_the_others_other_work() {
+    on_two(|one, other| {
+        let pools = [one, other].map(|own| Pool::new(own, PoolConfig::default()).unwrap());
+        let streams = [one, other].map(|device| device.stream().unwrap());
+        let busy = [one, other].map(|device| device.stream().unwrap());
+        let source = pools[0].alloc_filled(&streams[0], 1000, 7u32).unwrap();
+        let mut copy = pools[1].alloc_zeroed::<u32>(&streams[1], 1000).unwrap();
+        let gates = busy.each_ref().map(Gate::hold);
+        copy.view_mut().copy_from(&streams[1], &source).unwrap();
+        assert_eq!(copy.download().unwrap(), [7; 1000]);
+        streams[0].synchronize().unwrap();
+        let _: [(); 2] = gates.map(Gate::open);
+    });
+}
+
+#[test]
+fn a_copy_from_a_device_that_grants_no_access_is_an_error_that_names_the_setting() {
+    let host = common::host();
+    let sim = Device::sim(&SimConfig::default()).unwrap();
+    let pools = [&host, &sim].map(|own| Pool::new(own, PoolConfig::default()).unwrap());
+    let streams = [&host, &sim].map(|device| device.stream().unwrap());
+    let source = pools[0].alloc_filled(&streams[0], 10, 7u32).unwrap();
+    let mut copy = pools[1].alloc_zeroed::<u32>(&streams[1], 10).unwrap();
+    let refused = copy.view_mut().copy_from(&streams[1], &source);
+    let words = refused.unwrap_err().to_string();
+    assert!(words.contains("PoolConfig::peers"), "{words}");
+    assert_eq!(copy.download().unwrap(), [0; 10]);
 }

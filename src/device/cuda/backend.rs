@@ -1,5 +1,6 @@
 //! Streams, events, copies and launches of the CUDA device.
 
+use std::any::Any;
 use std::collections::HashSet;
 use std::ffi::{c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +10,8 @@ use super::context::{Context, Entered};
 use super::kernels::Kernels;
 use super::memory::Memory;
 use crate::device::{
-    Addr, Backend, DeviceInfo, HandleCounts, Launch, Phys, RawEvent, RawGraph, RawStream, host_call,
+    Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Launch, Phys, RawEvent, RawGraph,
+    RawStream, host_call,
 };
 use crate::driver::Driver;
 use crate::driver::result::launch_words;
@@ -297,6 +299,27 @@ unsafe impl Backend for Cuda {
                 .cuStreamWaitEvent(stream_of(stream), event_of(event), 0)
         }
         .ok(self.driver)
+    }
+
+    fn share(&self, addr: Addr, bytes: u64, peers: &[u32]) -> Result<()> {
+        self.memory.share(addr, bytes, peers)
+    }
+
+    fn is_shared(&self, addr: Addr, other: &DeviceInfo) -> bool {
+        let own = other.ordinal == self.info.ordinal;
+        other.kind == DeviceKind::Cuda && (own || self.memory.is_shared(addr, other.ordinal))
+    }
+
+    /// The event itself: streams of any context may wait for it.
+    fn mark_of(&self, event: RawEvent) -> Result<Option<Box<dyn Any>>> {
+        Ok(Some(Box::new(event)))
+    }
+
+    fn wait_mark(&self, stream: RawStream, mark: &dyn Any) -> Result<()> {
+        let event = mark
+            .downcast_ref::<RawEvent>()
+            .ok_or_else(|| Error::invalid("event", "it is of a device of another kind"))?;
+        self.event_wait(stream, *event)
     }
 
     fn event_query(&self, event: RawEvent) -> Result<bool> {

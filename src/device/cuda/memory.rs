@@ -1,5 +1,6 @@
 //! Memory of a GPU through the driver's virtual memory calls.
 
+use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::Mutex;
 
@@ -7,7 +8,7 @@ use crate::device::ledger::Ledger;
 use crate::device::{Addr, HandleCounts, Phys};
 use crate::driver::Driver;
 use crate::driver::table::{CuDevice, CuMemAccessDesc, CuMemAllocationProp, CuMemLocation};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::sync::plain::lock;
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE`.
@@ -54,11 +55,37 @@ pub(super) struct Memory {
     books: Mutex<Books>,
 }
 
+/// A GPU by its number, and as the driver names it.
+type Peer = (u32, CuDevice);
+
 struct Books {
     ledger: Ledger,
     /// Mappings that could not be used and then not be taken down: address and bytes. The driver
     /// has them and the ledger does not, until the device goes.
     stuck: Vec<(Addr, u64)>,
+    /// Ranges whose mappings other GPUs may use, by address, with their bytes and those GPUs.
+    shared: BTreeMap<Addr, (u64, Vec<Peer>)>,
+}
+
+impl Books {
+    /// The GPUs beside its own that may use what is mapped at `addr`.
+    fn peers_at(&self, addr: Addr) -> &[Peer] {
+        match self.shared.range(..=addr).next_back() {
+            Some((start, (bytes, peers))) if addr - start < *bytes => peers,
+            _ => &[],
+        }
+    }
+}
+
+/// Leave for `device` to read and write.
+fn access_of(device: CuDevice) -> CuMemAccessDesc {
+    CuMemAccessDesc {
+        location: CuMemLocation {
+            kind: ON_DEVICE,
+            id: device,
+        },
+        flags: READ_WRITE,
+    }
 }
 
 /// Whether two places, each an address and bytes, have a byte in common.
@@ -75,6 +102,7 @@ impl Memory {
             books: Mutex::new(Books {
                 ledger: Ledger::new(granule),
                 stuck: Vec::new(),
+                shared: BTreeMap::new(),
             }),
         }
     }
@@ -126,7 +154,44 @@ impl Memory {
         // nothing is stuck there.
         unsafe { self.driver.cuMemAddressFree(addr, bytes as usize) }.ok(self.driver)?;
         books.ledger.note_unreserve(addr);
+        books.shared.remove(&addr);
         Ok(())
+    }
+
+    /// Lets other GPUs use what comes to be mapped in a range of ours.
+    pub(super) fn share(&self, addr: Addr, bytes: u64, peers: &[u32]) -> Result<()> {
+        let mut devices: Vec<Peer> = Vec::new();
+        for &ordinal in peers {
+            let mut peer: CuDevice = 0;
+            // SAFETY: the call writes one integer.
+            unsafe { self.driver.cuDeviceGet(&raw mut peer, ordinal as c_int) }.ok(self.driver)?;
+            if peer == self.device || devices.contains(&(ordinal, peer)) {
+                continue;
+            }
+            let mut can = 0;
+            // SAFETY: the call writes one integer; both devices are the driver's.
+            unsafe {
+                self.driver
+                    .cuDeviceCanAccessPeer(&raw mut can, peer, self.device)
+            }
+            .ok(self.driver)?;
+            if can == 0 {
+                let why = format!(
+                    "GPU {ordinal} cannot reach the memory of GPU {}: leave it out, and copy through the host",
+                    self.device
+                );
+                return Err(Error::invalid("peers", why));
+            }
+            devices.push((ordinal, peer));
+        }
+        lock(&self.books).shared.insert(addr, (bytes, devices));
+        Ok(())
+    }
+
+    /// Whether the GPU of this number may use what is mapped at `addr`.
+    pub(super) fn is_shared(&self, addr: Addr, ordinal: u32) -> bool {
+        let books = lock(&self.books);
+        books.peers_at(addr).iter().any(|peer| peer.0 == ordinal)
     }
 
     pub(super) fn create(&self, bytes: u64) -> Result<Phys> {
@@ -163,17 +228,15 @@ impl Memory {
                 .cuMemMap(addr, bytes as usize, 0, handle.token, 0)
         }
         .ok(self.driver)?;
-        let access = CuMemAccessDesc {
-            location: CuMemLocation {
-                kind: ON_DEVICE,
-                id: self.device,
-            },
-            flags: READ_WRITE,
-        };
-        // SAFETY: the range was mapped just above; one descriptor is read.
+        let peers = books.peers_at(addr).iter().map(|peer| &peer.1);
+        let access: Vec<_> = std::iter::once(&self.device)
+            .chain(peers)
+            .map(|&device| access_of(device))
+            .collect();
+        // SAFETY: the range was mapped just above; as many descriptors are read as there are.
         let allowed = unsafe {
             self.driver
-                .cuMemSetAccess(addr, bytes as usize, &raw const access, 1)
+                .cuMemSetAccess(addr, bytes as usize, access.as_ptr(), access.len())
         };
         if let Err(error) = allowed.ok(self.driver) {
             books.stuck.push((addr, bytes));
@@ -202,7 +265,7 @@ impl Memory {
         let mut books = lock(&self.books);
         // What stays is kept apart below.
         let _ = self.unstick(&mut books, 0, 0);
-        let Books { ledger, stuck } = &mut *books;
+        let Books { ledger, stuck, .. } = &mut *books;
         // SAFETY: no arguments. Queued work may use what is about to be unmapped; where it cannot be
         // waited for, everything stays until the process ends.
         if ledger.mappings().next().is_some() && unsafe { self.driver.cuCtxSynchronize() }.code != 0

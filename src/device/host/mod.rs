@@ -10,6 +10,7 @@
 mod memory;
 mod queue;
 
+use std::any::Any;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
@@ -383,6 +384,24 @@ unsafe impl Backend for Host {
                 None => Err(recording::captured_event("event_wait")),
             },
         }
+    }
+
+    /// All host devices lie in one address space.
+    fn is_shared(&self, _: Addr, other: &DeviceInfo) -> bool {
+        other.kind == DeviceKind::Host
+    }
+
+    fn mark_of(&self, event: RawEvent) -> Result<Option<Box<dyn Any>>> {
+        let place = self.place_of("mark_of", event)?;
+        Ok(place.map(|place| Box::new(place) as Box<dyn Any>))
+    }
+
+    fn wait_mark(&self, stream: RawStream, mark: &dyn Any) -> Result<()> {
+        let stream = self.running_stream("wait_mark", stream)?;
+        let place = mark
+            .downcast_ref::<Place>()
+            .ok_or_else(|| Error::invalid("event", "it is of a device of another kind"))?;
+        stream.push(Op::Wait(place.clone())).map(|_| ())
     }
 
     fn event_query(&self, event: RawEvent) -> Result<bool> {

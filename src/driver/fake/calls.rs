@@ -69,18 +69,18 @@ pub(super) unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> c_int
 /// The driver's own.
 pub(super) unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> c_int {
     // SAFETY: the caller gives room for one integer.
-    unsafe { count.write(1) };
+    unsafe { count.write(2) };
     0
 }
 
 /// # Safety
 /// The driver's own.
 pub(super) unsafe extern "C" fn cuDeviceGet(device: *mut CuDevice, ordinal: c_int) -> c_int {
-    if ordinal != 0 {
+    if !(0..2).contains(&ordinal) {
         return INVALID_DEVICE;
     }
     // SAFETY: the caller gives room for one integer.
-    unsafe { device.write(0) };
+    unsafe { device.write(ordinal) };
     0
 }
 
@@ -127,6 +127,18 @@ pub(super) unsafe extern "C" fn cuDeviceGetAttribute(
     };
     // SAFETY: the caller gives room for one integer.
     unsafe { value.write(answer) };
+    0
+}
+
+/// # Safety
+/// The driver's own.
+pub(super) unsafe extern "C" fn cuDeviceCanAccessPeer(
+    can: *mut c_int,
+    device: CuDevice,
+    peer: CuDevice,
+) -> c_int {
+    // SAFETY: the caller gives room for one integer.
+    unsafe { can.write(c_int::from(device != peer)) };
     0
 }
 

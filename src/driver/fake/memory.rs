@@ -145,22 +145,32 @@ pub(super) unsafe extern "C" fn cuMemMap(
 /// # Safety
 /// The driver's own.
 pub(super) unsafe extern "C" fn cuMemSetAccess(
-    _addr: u64,
+    addr: u64,
     _bytes: usize,
     desc: *const CuMemAccessDesc,
     count: usize,
 ) -> c_int {
-    if count != 1 {
+    if count == 0 {
         return INVALID_VALUE;
     }
     // SAFETY: the caller gives `count` descriptors.
-    answer(|_| is_ours(unsafe { (*desc).location.id }))
+    let descs = unsafe { std::slice::from_raw_parts(desc, count) };
+    let all = descs.iter().map(|desc| desc.location.id);
+    answer(|gpu| {
+        is_ours(descs[0].location.id)?;
+        lock(&gpu.access).insert(addr, all.collect());
+        Ok(())
+    })
 }
 
 /// # Safety
 /// The driver's own.
 pub(super) unsafe extern "C" fn cuMemUnmap(addr: u64, bytes: usize) -> c_int {
-    answer(|gpu| gpu.host.unmap(addr, bytes as u64))
+    answer(|gpu| {
+        gpu.host.unmap(addr, bytes as u64)?;
+        lock(&gpu.access).remove(&addr);
+        Ok(())
+    })
 }
 
 struct Pool {

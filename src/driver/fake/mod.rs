@@ -31,7 +31,7 @@ const UNKNOWN: c_int = 999;
 /// How long work given to a stream waits before it runs.
 const LATE: Duration = Duration::from_micros(100);
 
-/// The one GPU.
+/// The GPU that is driven. Another is there to be its peer.
 struct Gpu {
     host: Arc<dyn Backend>,
     streams: Mutex<HashSet<u64>>,
@@ -40,6 +40,8 @@ struct Gpu {
     /// Graphs that were captured, and of those which the executable ones were made of.
     graphs: Mutex<HashMap<u64, bool>>,
     pools: Mutex<memory::Pools>,
+    /// The GPUs that may use each mapping, by its address.
+    access: Mutex<HashMap<u64, Vec<c_int>>>,
     /// Page-locked host memory, with its bytes.
     pinned: Mutex<HashMap<u64, u64>>,
 }
@@ -92,6 +94,7 @@ impl Machine {
             ends: Mutex::default(),
             graphs: Mutex::default(),
             pools: Mutex::default(),
+            access: Mutex::default(),
             pinned: Mutex::default(),
         });
         *GPU.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&gpu));
@@ -102,6 +105,11 @@ impl Machine {
     /// A driver of this machine, not initialised. It is never given back, as a driver is not.
     pub(crate) fn driver(&self) -> &'static Driver {
         Box::leak(Box::new(Driver::over(table())))
+    }
+
+    /// The GPUs that may use each mapping that stands.
+    pub(crate) fn access(&self) -> Vec<Vec<c_int>> {
+        lock(&self.gpu.access).values().cloned().collect()
     }
 
     /// What is handed out now.
@@ -175,6 +183,7 @@ fn table() -> Table {
         cuDeviceGetName,
         cuDeviceTotalMem,
         cuDeviceGetAttribute,
+        cuDeviceCanAccessPeer,
         cuDevicePrimaryCtxRetain,
         cuCtxGetCurrent,
         cuCtxGetDevice,

@@ -11,6 +11,7 @@ mod found;
 mod own;
 #[path = "../../../../tests/errors/paths.rs"]
 mod paths;
+mod peers;
 #[path = "../../../../tests/common/variables.rs"]
 mod variables;
 

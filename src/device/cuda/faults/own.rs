@@ -3,7 +3,7 @@
 use super::Rig;
 use super::paths::{LIMIT, Stage};
 use crate::device::cuda::{count_of, open_current_on, open_on};
-use crate::device::{Device, Phys};
+use crate::device::{Device, DeviceInfo, DeviceKind, Phys};
 use crate::interop::CudaAsync;
 use crate::pool::{Pool, PoolConfig};
 
@@ -17,6 +17,7 @@ pub(super) const PATHS: &[(&str, Path)] = &[
     ("beside a capture", beside_a_capture),
     ("the driver's pool", drivers_pool),
     ("copies", copies),
+    ("peers", peers),
 ];
 
 /// The device is opened in every way there is.
@@ -124,5 +125,25 @@ fn copies(stage: &mut Stage<'_>, _rig: Rig) {
     let read = stage.try_to(buffer.download());
     if let (true, Some(()), Some(read)) = (written, copied, read) {
         assert_eq!(read[32..], data[..32]);
+    }
+}
+
+/// A pool that another GPU may use too, where there is one.
+fn peers(stage: &mut Stage<'_>, rig: Rig) {
+    if !matches!(count_of(rig.driver), Ok(2..)) {
+        return;
+    }
+    let mut config = PoolConfig::default().limit(LIMIT);
+    config.peers = vec![0, 1, 1];
+    if let Some(pool) = stage.try_to(Pool::new(stage.device, config)) {
+        let stream = stage.at_last(Device::stream);
+        drop(stage.try_to(pool.alloc(&stream, 4 << 20)));
+        (stage.heal)();
+        pool.check_invariants().unwrap();
+        let block = pool.alloc(&stream, 1 << 20).expect("it works again");
+        let info = |ordinal| DeviceInfo::new(DeviceKind::Cuda, ordinal, String::new(), 0, 1);
+        let backend = stage.device.backend();
+        let shared = [0, 1, 2].map(|gpu| backend.is_shared(block.addr(), &info(gpu)));
+        assert_eq!(shared, [true, true, false]);
     }
 }
