@@ -69,7 +69,7 @@ pub use resident::{Resident, ResidentId, ResidentMut};
 pub use step_log::StepRecord;
 
 use crate::compact::{Goal, Layout, Moved, Plan, Planner};
-use crate::device::{AccessLog, Addr, Stream, lock, wait_before};
+use crate::device::{AccessLog, Addr, Giving, Stream, lock, wait_before};
 use crate::error::{Error, Result};
 use crate::pool::{Pool, same_len};
 
@@ -220,6 +220,7 @@ impl<T: Pod> Movable<T> {
     /// [`Error::Invalid`] unless `data` has as many elements as the buffer; as [`Movable::hold`].
     pub fn upload(&mut self, stream: &Stream, data: &[T]) -> Result<()> {
         same_len("data", data.len(), self.len)?;
+        let _giving = Giving::begin(&stream.core().timeline);
         let mut held = self.hold_mut(stream)?;
         // SAFETY: the block has the bytes and stays where it is while held.
         let copied = unsafe { stream.core().write(held.addr(), data) };
@@ -232,6 +233,7 @@ impl<T: Pod> Movable<T> {
     /// # Errors
     /// As [`Movable::hold`].
     pub fn download(&self, stream: &Stream) -> Result<Vec<T>> {
+        let _giving = Giving::begin(&stream.core().timeline);
         let mut held = self.hold(stream)?;
         // SAFETY: as for `upload`.
         let copied = unsafe { stream.core().read(held.addr(), self.len) };

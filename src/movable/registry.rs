@@ -13,7 +13,7 @@ use super::step_log::{Log, StepRecord};
 use super::table::{Marks, Moving, Table};
 use super::words::Words;
 use crate::compact::{self, Goal, KeptPlan, Layout, Mover, Owners, Plan, Planner, layout_with};
-use crate::device::{AccessLog, Addr, Device, Kept, Stream, Timeline, beside, lock};
+use crate::device::{AccessLog, Addr, Device, Gate, Giving, Kept, Stream, Timeline, beside, lock};
 use crate::error::{Error, Result};
 use crate::pool::{Attached, Block, Pool, Pressure, Relief, Shared, UNIT};
 use crate::seeded::seeded;
@@ -46,6 +46,7 @@ pub(super) struct State {
 pub(crate) struct Registry {
     pub(super) shared: Weak<Shared>,
     pub(super) device: Device,
+    pub(super) gate: Arc<Gate>,
     overhead: crate::device::Overhead,
     pub(super) state: Mutex<State>,
 }
@@ -155,6 +156,7 @@ impl Registry {
         let registry = Arc::new(Self {
             shared: Arc::downgrade(shared),
             device: shared.device.clone(),
+            gate: Arc::clone(&shared.gate),
             overhead: shared.overhead.clone(),
             state: Mutex::new(State {
                 table: Table::new(shared.base),
@@ -234,6 +236,8 @@ impl Registry {
     /// Holds a block for `stream`; gives its address and bytes.
     pub(crate) fn hold(&self, id: MovableId, stream: &Stream) -> Result<(Addr, u64)> {
         self.check_stream(stream)?;
+        let _giving = Giving::begin(&stream.core().timeline);
+        self.gate.check()?;
         let mut state = lock(&self.state);
         if state.table.entry(id)?.stale_word || state.arrays.is_behind() {
             state.settle()?;
@@ -452,11 +456,13 @@ impl State {
         bytes: u64,
         calls: &mut Calls,
     ) -> Result<bool> {
+        let timeline = Arc::clone(&self.mover.stream.core().timeline);
+        let _giving = Giving::begin(&timeline);
+        shared.gate.check()?;
         self.settle()?;
         if self.arrays.any_held(&mut self.table) {
             return Ok(false);
         }
-        let timeline = Arc::clone(&self.mover.stream.core().timeline);
         let mut moving = Moving {
             table: &mut self.table,
             mover: &timeline,

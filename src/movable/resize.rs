@@ -9,7 +9,7 @@ use super::registry::{Registry, State};
 use super::table::Marks;
 use super::{Movable, MovableId};
 use crate::compact::Move;
-use crate::device::{Stream, lock};
+use crate::device::{Giving, Stream, lock};
 use crate::error::{Error, Result};
 use crate::pool::{Block, UNIT, bytes_of};
 use crate::seeded::seeded;
@@ -72,6 +72,7 @@ impl Registry {
     fn resize(&self, id: MovableId, stream: &Stream, bytes: u64, calls: &mut Calls) -> Result<()> {
         self.check_stream(stream)?;
         stream.core().refuse_under_capture()?;
+        self.gate.check()?;
         let shared = self.shared()?;
         // Free memory behind the block may be in a cache.
         shared.drain_all();
@@ -80,7 +81,10 @@ impl Registry {
         }
         let lane = shared.open_lane(stream)?;
         let block = lane.alloc_block(bytes)?;
+        let giving = Giving::begin(&stream.core().timeline);
+        self.gate.check()?;
         let old = lock(&self.state).copy_into(id, stream, block, calls)?;
+        drop(giving);
         shared.set_movable(&old, false);
         // Freed on the stream it came from, behind the copy out of it.
         let timeline = &stream.core().timeline;

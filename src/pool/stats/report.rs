@@ -289,6 +289,7 @@ impl Shared {
             compactions: core.compactions,
             graphs: self.graph_bytes.load(Ordering::Relaxed),
             grown: core.grown.bytes,
+            sleeping: core.arena.asleep(),
             overhead: self.overhead.bytes(),
             retries: self.retries.load(Ordering::Relaxed),
             failures: self.failures.load(Ordering::Relaxed),
@@ -315,6 +316,8 @@ impl Core {
     fn sample(&mut self) {
         let small_free = self.extents.small_hole_bytes() + self.slabs.free_bytes();
         let small = self.active.classes[0].current + small_free;
+        // Blocks of a pool that sleeps have no memory.
+        let small = small.min(self.reserved());
         self.reserved.set([small, self.reserved() - small]);
         self.inactive_split.set(self.split_bytes());
     }
