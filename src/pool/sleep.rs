@@ -195,8 +195,9 @@ impl Shared {
                 true => Ok(()),
                 false => self.lie_down(),
             };
+            let lacking = self.core.lock().arena.asleep();
             return Err(match error.is_device_exhausted() {
-                true => self.out_of_memory(self.core.lock().arena.asleep()),
+                true => self.out_of_memory(lacking),
                 false => error,
             });
         }
