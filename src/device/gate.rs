@@ -99,7 +99,8 @@ impl Device {
         let began = Instant::now();
         for timeline in all {
             let mut looks = 0;
-            while timeline.giving.load(Ordering::SeqCst) > 0 {
+            let ignored = seeded!("operations-under-way-not-waited-for");
+            while timeline.giving.load(Ordering::SeqCst) > 0 && !ignored {
                 if began.elapsed() > PATIENCE {
                     let why = "it is being given work, which does not end";
                     return Err(Error::invalid("stream", why));

@@ -1,10 +1,14 @@
 //! Pools that sleep: addresses stay, memory goes, contents come back, and nothing runs on what sleeps.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use super::{MIB, common, limited, small_handles, whole};
 
 use common::sanitized::Sanitized;
 use common::{on_every_device, on_the_simulated_device};
 use warpool::compact::Goal;
+use warpool::device::HostConfig;
 use warpool::host::{Contents, HostPool, HostPoolConfig};
 use warpool::{Device, Error, Pool};
 
@@ -266,6 +270,82 @@ fn a_pool_that_cannot_wake_sleeps_on(device: &Device) {
     assert!(buf.download().unwrap().iter().all(|&byte| byte == 7));
 }
 
+fn code_of_a_kernel_cannot_put_to_sleep_what_it_is_given(device: &Device) {
+    let pool = Pool::new(device, small_handles()).unwrap();
+    let stream = device.stream().unwrap();
+    let mut buf = pool.alloc_from(&stream, &[1u32; 1000]).unwrap();
+    let slept = stream
+        .kernel("sleeps")
+        .writes(buf.view_mut())
+        .launch(|_| pool.sleep(&[], Contents::Discarded))
+        .unwrap();
+    assert!(matches!(slept, Err(Error::Invalid { what: "stream", .. })));
+    assert_eq!(buf.download().unwrap(), [1; 1000]);
+    pool.sleep(&[], Contents::Discarded).unwrap();
+}
+
+fn threads_meet_a_pool_awake_or_asleep_and_nothing_between(device: &Device) {
+    let device = &common::for_threads(device);
+    let (pool, host) = (Pool::new(device, small_handles()).unwrap(), host(device));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for number in 0..3u32 {
+            let (pool, over) = (&pool, &over);
+            scope.spawn(move || {
+                let stream = device.stream().unwrap();
+                let mut buf = pool.alloc_from(&stream, &[number; 300_000]).unwrap();
+                let (mut value, mut refused) = (number, 0);
+                while !over.load(Ordering::SeqCst) {
+                    match buf.view_mut().fill(&stream, value + 3) {
+                        Ok(()) => value += 3,
+                        outcome => {
+                            assert!(sleeps(outcome));
+                            refused += 1;
+                        }
+                    }
+                    let block = pool.alloc(&stream, 1000 + u64::from(value % 7) * 100_000);
+                    assert!(block.is_ok() || sleeps(block));
+                    if let Ok(data) = buf.download() {
+                        assert!(
+                            data.iter().all(|&it| it == value),
+                            "{value}, {refused} refused"
+                        );
+                    }
+                }
+            });
+        }
+        for _ in 0..common::rounds(30) {
+            std::thread::sleep(Duration::from_millis(2));
+            pool.sleep(&[], Contents::Saved(&host)).unwrap();
+            whole(&pool);
+            pool.wake(&[]).unwrap();
+        }
+        over.store(true, Ordering::SeqCst);
+    });
+    whole(&pool);
+}
+
+#[test]
+fn memory_that_another_pool_took_meanwhile_keeps_a_pool_asleep_until_it_comes_back() {
+    let device = Device::host_with(HostConfig::default().with_capacity(32 * MIB)).unwrap();
+    let (pool, host) = (Pool::new(&device, small_handles()).unwrap(), host(&device));
+    let stream = device.stream().unwrap();
+    let buf = pool.alloc_from(&stream, &vec![7u8; 24 << 20]).unwrap();
+    pool.sleep(&[], Contents::Saved(&host)).unwrap();
+    let other = Pool::new(&device, small_handles()).unwrap();
+    let theirs = other.alloc(&stream, 20 * MIB).unwrap();
+    let held = device.counts().bytes;
+    let outcome = pool.wake(&[]);
+    assert!(outcome.is_err_and(|error| error.is_out_of_memory()));
+    assert_eq!(device.counts().bytes, held, "a part of it was kept");
+    assert_eq!(pool.stats().sleeping, 24 * MIB);
+    whole(&pool);
+    drop(theirs);
+    other.trim(0).unwrap();
+    pool.wake(&[]).unwrap();
+    assert!(buf.download().unwrap().iter().all(|&byte| byte == 7));
+}
+
 fn a_callback_under_pressure_may_put_another_part_to_sleep(device: &Device) {
     let host = host(device);
     let pool = limited(device, 4);
@@ -286,6 +366,8 @@ fn a_callback_under_pressure_may_put_another_part_to_sleep(device: &Device) {
 }
 
 on_every_device! {
+    code_of_a_kernel_cannot_put_to_sleep_what_it_is_given,
+    threads_meet_a_pool_awake_or_asleep_and_nothing_between,
     saved_memory_goes_to_the_device_and_comes_back_where_it_was_with_its_contents,
     queued_work_is_waited_for_before_memory_sleeps,
     a_tag_sleeps_alone_and_shares_no_handle_with_others,
