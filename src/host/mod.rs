@@ -22,6 +22,7 @@ mod files;
 mod loader;
 mod ring;
 mod sleep;
+mod spill;
 #[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]
 mod tests;
@@ -38,6 +39,7 @@ pub use buf::{HostBuf, HostView, HostViewMut};
 pub use files::{TensorFile, TensorInfo};
 pub use loader::Loader;
 pub use sleep::Contents;
+pub use spill::Spill;
 
 use crate::device::{Device, beside, lock};
 use crate::error::{Bytes, Error, OutOfMemory, Result};

@@ -47,6 +47,7 @@ mod registry;
 mod relief;
 mod resident;
 mod resize;
+mod spill;
 mod step;
 mod step_log;
 mod table;
@@ -65,6 +66,7 @@ pub use pass::Pass;
 pub use pointer_array::{PointerArray, ResidentPointers};
 use registry::{Attachment, Registry};
 pub use resident::{Resident, ResidentId, ResidentMut};
+pub(crate) use spill::{Shelf, Shelved};
 #[doc(hidden)]
 pub use step_log::StepRecord;
 
@@ -269,6 +271,7 @@ impl Movable<u64> {
     /// [`Error::Invalid`] if the block was freed by its id.
     pub fn register_pointers(&self) -> Result<PointerArray> {
         let slots = self.len as u64;
+        self.registry.fetch_all()?;
         let mut state = lock(&self.registry.state);
         state.table.entry(self.id)?;
         let place = pointers::Place::Block(self.id);
@@ -351,6 +354,7 @@ impl Pool {
             let why = format!("{addr:#x} is not a multiple of 8: pointers are words");
             return Err(Error::invalid("addr", why));
         }
+        registry.fetch_all()?;
         let (place, slots) = (pointers::Place::Fixed(addr), slots as u64);
         let key = lock(&registry.state).arrays.add(place, slots, Some(stream));
         Ok(PointerArray::new(registry, key, slots))

@@ -73,6 +73,7 @@ impl Registry {
         self.check_stream(stream)?;
         stream.core().refuse_under_capture()?;
         self.gate.check()?;
+        self.fetch(id)?;
         let shared = self.shared()?;
         // Free memory behind the block may be in a cache.
         shared.drain_all();
@@ -152,7 +153,10 @@ impl State {
             return Err(Error::invalid("id", why));
         }
         let Some(old) = entry.block.as_ref() else {
-            return Err(Error::invalid("id", "it was freed"));
+            return Err(Error::invalid(
+                "id",
+                "it went to the host meanwhile: try again",
+            ));
         };
         let (from, kept, bytes) = (old.addr(), old.bytes(), old.capacity());
         entry.ready.wait_on(timeline)?;

@@ -15,6 +15,7 @@ use super::pressure::{MovesFirst, ReliefStep};
 use super::sleep::{Bring, begin_lane};
 use super::stats::leaks::Tracker;
 use super::stats::report::Ledger;
+use super::stats::spilled::Spilled;
 use crate::device::{Device, Gate, Recorder, Stream, StreamWatcher, beside};
 use crate::error::{Error, Result};
 use crate::heap::StreamIndex;
@@ -77,6 +78,8 @@ pub(crate) struct Shared {
     pub(super) growing: Growing,
     /// Registered once there is one: they are settled before a request fails.
     pub(super) settles: OnceLock<()>,
+    /// Movable memory that is on the host.
+    pub(crate) spilled: Spilled,
     /// What was allocated by tag.
     pub(super) parts: Parts,
     /// Closed while the pool sleeps.
@@ -117,6 +120,7 @@ impl Shared {
             overhead: Default::default(),
             growing: Growing::default(),
             settles: OnceLock::new(),
+            spilled: Spilled::default(),
             parts: Parts::default(),
             gate: Arc::default(),
             asleep: Mutex::default(),

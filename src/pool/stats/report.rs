@@ -290,6 +290,7 @@ impl Shared {
             graphs: self.graph_bytes.load(Ordering::Relaxed),
             grown: core.grown.bytes,
             sleeping: core.arena.asleep(),
+            spilled: self.spilled.counter(),
             overhead: self.overhead.bytes(),
             retries: self.retries.load(Ordering::Relaxed),
             failures: self.failures.load(Ordering::Relaxed),
@@ -302,6 +303,7 @@ impl Shared {
     /// See [`Pool::reset_peaks`](crate::Pool::reset_peaks).
     pub(crate) fn reset_peaks(&self) {
         self.counts.reset_peaks();
+        self.spilled.reset_peak();
         let mut core = self.core.lock();
         core.sample();
         core.peak_reserved = core.reserved();

@@ -291,9 +291,9 @@ fn threads_meet_a_pool_awake_or_asleep_and_nothing_between(device: &Device) {
     std::thread::scope(|scope| {
         for number in 0..3u32 {
             let (pool, over) = (&pool, &over);
+            let stream = device.stream().unwrap();
+            let mut buf = pool.alloc_from(&stream, &[number; 300_000]).unwrap();
             scope.spawn(move || {
-                let stream = device.stream().unwrap();
-                let mut buf = pool.alloc_from(&stream, &[number; 300_000]).unwrap();
                 let (mut value, mut refused) = (number, 0);
                 while !over.load(Ordering::SeqCst) {
                     match buf.view_mut().fill(&stream, value + 3) {
