@@ -271,8 +271,7 @@ impl Movable<u64> {
     /// [`Error::Invalid`] if the block was freed by its id.
     pub fn register_pointers(&self) -> Result<PointerArray> {
         let slots = self.len as u64;
-        self.registry.fetch_all()?;
-        let mut state = lock(&self.registry.state);
+        let mut state = self.registry.all_here()?;
         state.table.entry(self.id)?;
         let place = pointers::Place::Block(self.id);
         let key = state.arrays.add(place, slots, None);
@@ -354,9 +353,10 @@ impl Pool {
             let why = format!("{addr:#x} is not a multiple of 8: pointers are words");
             return Err(Error::invalid("addr", why));
         }
-        registry.fetch_all()?;
         let (place, slots) = (pointers::Place::Fixed(addr), slots as u64);
-        let key = lock(&registry.state).arrays.add(place, slots, Some(stream));
+        let mut state = registry.all_here()?;
+        let key = state.arrays.add(place, slots, Some(stream));
+        drop(state);
         Ok(PointerArray::new(registry, key, slots))
     }
 

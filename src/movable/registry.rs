@@ -386,8 +386,7 @@ impl Registry {
 
     /// Where the device's table of addresses is; makes it when first asked.
     pub(super) fn address_table(&self) -> Result<Addr> {
-        self.fetch_all()?;
-        let mut state = lock(&self.state);
+        let mut state = self.all_here()?;
         if state.words.is_none() {
             state.words = Some(Words::new(&self.device, &self.overhead)?);
             state.table.has_words();

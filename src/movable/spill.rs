@@ -15,17 +15,17 @@
 //! another, and a hold runs behind those. So the bus is used both ways at once. Nobody waits on the host.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::callback::{Calls, Relocation, tell};
 use super::id::MovableId;
 use super::registry::{Registry, State};
-use super::table::{Entry, Marks};
+use super::table::Entry;
 use super::{Movable, Pool};
-use crate::device::{Addr, Giving, Stream, lock};
+use crate::device::{Addr, Giving, Stream, Timeline, lock};
 use crate::error::{Error, Result};
 use crate::pool::{Block, Pressure, Relief, Shared, Spilled};
 use crate::seeded::seeded;
+use crate::sync::MutexGuard;
 
 /// Rank of spilling among the steps of the out-of-memory ladder: behind compaction, before other parts of
 /// the pool and the application are asked.
@@ -142,12 +142,10 @@ impl State {
 
     /// Spills what a request of `needed` bytes lacks; gives the blocks, free behind the copies.
     fn spill(&mut self, shared: &Shared, spilled: &Spilled, needed: u64) -> Vec<Block> {
-        let Some(Spilling { shelf, down, .. }) = self.spilling.clone().as_deref() else {
+        let spilling = self.spilling.clone().filter(|_| !self.is_known());
+        let Some(Spilling { shelf, down, .. }) = spilling.as_deref() else {
             return Vec::new();
         };
-        if self.is_known() {
-            return Vec::new();
-        }
         let extents: Vec<(u64, u64, bool)> = shared.core.lock().mapped_extents().collect();
         let stretch = |(at, bytes, taken): (u64, u64, bool)| Stretch {
             at,
@@ -291,14 +289,37 @@ impl Registry {
         unused.map(drop)
     }
 
-    /// Brings every block back, so that somebody else may come to know their addresses.
-    pub(super) fn fetch_all(&self) -> Result<()> {
-        let away = lock(&self.state).table.away();
-        away.into_iter().try_for_each(|id| self.fetch(id))
+    /// The state, with every block on the device, so that somebody else may come to know their addresses.
+    pub(super) fn all_here(&self) -> Result<MutexGuard<'_, State>> {
+        loop {
+            let state = lock(&self.state);
+            let away = state.table.away();
+            if away.is_empty() || seeded!("address-known-of-a-spilled-block") {
+                return Ok(state);
+            }
+            drop(state);
+            away.into_iter().try_for_each(|id| self.fetch(id))?;
+        }
     }
 }
 
 impl State {
+    /// As [`State::put_back`], into a block that is ready on another stream.
+    pub(super) fn put_back_behind(
+        &mut self,
+        id: MovableId,
+        block: Block,
+        ready: &Timeline,
+        calls: &mut Calls,
+    ) -> Result<Option<Block>> {
+        let Some(spilling) = self.spilling.clone() else {
+            return Ok(Some(block));
+        };
+        let up = &spilling.up;
+        (up.core().timeline).wait_for(ready, ready.open_tick())?;
+        self.put_back(id, block, up, calls)
+    }
+
     /// Queues the copy of a block that is on the host into `block`; gives `block` back where it is not
     /// there, as another thread was faster.
     fn put_back(
