@@ -29,6 +29,7 @@ pub struct Outcome {
     pub corrupt: usize,
     /// Bytes that went to the host in the time measured, and that came back.
     pub moved: (u64, u64),
+    /// The time measured.
     pub took: Duration,
     /// The same bytes by copies alone, both ways at once.
     pub bus: Duration,

@@ -97,7 +97,9 @@ fn cheapest_row(all: &[Stretch], needed: u64) -> Option<(usize, usize)> {
             cost -= all[from].cost.unwrap_or(0.0);
             from += 1;
         }
-        if bytes >= needed && best.is_none_or(|(least, ..)| cost < least) {
+        if bytes >= needed
+            && best.is_none_or(|(least, ..)| cost < least || seeded!("dearest-row-is-spilled"))
+        {
             best = Some((cost, from, at + 1));
         }
     }
