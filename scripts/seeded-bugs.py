@@ -149,7 +149,7 @@ def build():
     for target in dict([*TARGETS, REPLAY]):
         wanted += {"lib": ["--lib"], "bin": ["--bin", "warpool"]}.get(target, ["--test", target])
     command = ["cargo", "test", "-j2", "--no-run", "--no-default-features", "--features"]
-    command += ["sanitize,cli", "--target-dir", "target/seeded", *wanted]
+    command += ["sanitize,cli,convert", "--target-dir", "target/seeded", *wanted]
     command += ["--message-format=json-render-diagnostics"]
     lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     found = {}

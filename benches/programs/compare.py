@@ -4,8 +4,9 @@
     python3 compare.py table RUNS.jsonl --commit C --command '...' > benches/results/programs-h200.json
 
 `run` adds a line a run to RUNS.jsonl and passes over what is there already, so a call that was cut
-short is made again. A run of each program that is not counted comes first. Every round runs each allocator once, each time another one first, since a
-machine drifts. `table` prints, per program, medians over the rounds of the pool's speed over the
+short is made again. A run of each program that is not counted comes first. Every round runs each
+allocator once, each time another one first, since a machine drifts. `empty` is the plug with no pool
+behind it. `table` prints, per program, medians over the rounds of the pool's speed over the
 fastest other allocator's in the same round, of time inside the pool, and of what was reserved.
 Several pools are compared by naming them: --plugs new=a.so,old=b.so.
 """
@@ -90,6 +91,9 @@ def of_program(program, seen, pool):
         line[f"{peer} reserved"] = round(
             median(row["reserved_bytes"] / row["live_bytes"] for row in its), 4
         )
+    alone = [its["empty"]["seconds"] for its in whole if "empty" in its]
+    if alone:
+        line["empty s"] = round(median(alone), 2)
     sums = [row["loss_sum"] for its in whole for row in its.values()]
     far = max(sums) - min(sums) > 1e-4 * max(1.0, abs(sums[0]))
     line["losses"] = f"{min(sums)} to {max(sums)}" if far else "equal"

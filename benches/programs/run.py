@@ -1,11 +1,13 @@
 """Runs one of the programs under an allocator of choice and prints what it saw, as one JSON line.
 
-    python3 run.py NAME native|expandable|cuda-async|warpool [--trace FILE.csv.gz]
+    python3 run.py NAME native|expandable|cuda-async|warpool|empty [--trace FILE.csv.gz] [--profile N]
 
 NAME is one of programs.py. `warpool` is the pool behind the library at $PLUG, which build.sh makes;
 POOL_LIMIT caps it, POOL_SLACK and POOL_REMAP=0 set those options. Times leave the set-up out. The sum
 of the losses must agree between allocators to a few digits. With --trace (`native` alone) it also
-writes what the allocator was asked for, in the columns of RMM's log.
+writes what the allocator was asked for, in the columns of RMM's log. `empty` is the plug without a
+pool: what PyTorch's interface costs. --profile N says where the time of N losses goes, from the fifth
+on: kernels on the GPU, and calls of the CUDA libraries by name.
 """
 
 import argparse
@@ -22,6 +24,7 @@ PEERS = {
     "expandable": "expandable_segments:True",
     "cuda-async": "backend:cudaMallocAsync",
     "warpool": "",
+    "empty": "",
 }
 # What the plug's `wp_stat` numbers.
 STATS = [
@@ -46,6 +49,7 @@ def options():
     parser.add_argument("program")
     parser.add_argument("allocator", choices=PEERS)
     parser.add_argument("--trace")
+    parser.add_argument("--profile", type=int, default=0)
     return parser.parse_args()
 
 
@@ -59,6 +63,37 @@ def plug(torch):
     allocator._allocator.set_record_stream_fn(record)
     torch.cuda.memory.change_current_allocator(allocator)
     return library
+
+
+class Profile:
+    """Times of the calls and kernels between two losses."""
+
+    def __init__(self, torch, losses):
+        kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+        self.seen, self.first, self.last, self.found = 0, 5, 5 + losses, None
+        self.profiler = torch.profiler.profile(activities=kinds)
+
+    def loss(self):
+        self.seen += 1
+        if self.seen == self.first:
+            self.profiler.start()
+            self.began = time.time()
+        elif self.seen == self.last:
+            seconds = time.time() - self.began
+            self.profiler.stop()
+            self.found = dict(seconds=round(seconds, 4)) | self.times()
+
+    def times(self):
+        kernels, calls = [0, 0.0], {}
+        for event in self.profiler.profiler.kineto_results.events():
+            ms = event.duration_ns() / 1e6
+            if str(event.device_type()).endswith("CUDA"):
+                kernels = [kernels[0] + 1, kernels[1] + ms]
+            elif event.name().startswith("cu"):
+                count, total = calls.get(event.name(), (0, 0.0))
+                calls[event.name()] = (count + 1, total + ms)
+        most = sorted(calls.items(), key=lambda call: -call[1][1])[:12]
+        return dict(kernels=kernels, calls=dict(most))
 
 
 def write_trace(torch, path):
@@ -100,7 +135,10 @@ def main():
 
     torch.manual_seed(0)
     random.seed(0)
-    library = plug(torch) if asked.allocator == "warpool" else None
+    if asked.allocator == "empty":
+        os.environ["POOL_EMPTY"] = "1"
+    library = plug(torch) if asked.allocator in ("warpool", "empty") else None
+    profile = Profile(torch, asked.profile) if asked.profile else None
     torch.zeros(1, device="cuda")
     losses, began = [], [time.time()]
     if asked.trace:
@@ -111,6 +149,8 @@ def main():
 
         def noting(self, *args, **kwargs):
             losses.append(self.detach().float().reshape(()))
+            if profile:
+                profile.loss()
             return backward(self, *args, **kwargs)
 
         torch.Tensor.backward = noting
@@ -147,6 +187,8 @@ def main():
     else:
         seen["live_bytes"] = torch.cuda.max_memory_allocated()
         seen["reserved_bytes"] = torch.cuda.max_memory_reserved()
+    if profile:
+        seen["profile"] = profile.found
     print(json.dumps(seen), flush=True)
     if asked.trace:
         write_trace(torch, asked.trace)

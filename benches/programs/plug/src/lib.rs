@@ -1,6 +1,8 @@
 //! The pool behind the C functions of PyTorch's pluggable allocator, for measuring: it counts the
 //! time spent inside, keeps what is live in 64 maps, and hooks `record_stream`. No product: a request
-//! that fails ends the process.
+//! that fails ends the process. With POOL_EMPTY=1 no pool stands behind them (`empty`).
+
+mod empty;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,6 +12,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use empty::Empty;
 use parking_lot::Mutex;
 use warpool::device::RawStream;
 use warpool::{Block, Device, Pool, PoolConfig, Stream};
@@ -65,10 +68,17 @@ impl Timed {
 static ALLOC: Timed = Timed::NEW;
 static FREE: Timed = Timed::NEW;
 
+/// What one live address belongs to.
+enum Held {
+    Block(Block),
+    Empty(empty::Part),
+}
+
 struct Plug {
     device: Device,
     pool: Pool,
-    live: Vec<Mutex<Live<Block>>>,
+    empty: Option<Empty>,
+    live: Vec<Mutex<Live<Held>>>,
 }
 
 impl Plug {
@@ -87,10 +97,35 @@ impl Plug {
         }
         let pool = Pool::new(&device, config)?;
         let live = (0..64).map(|_| Mutex::default()).collect();
-        Ok(Self { device, pool, live })
+        let empty = variable("POOL_EMPTY")
+            .is_some_and(|text| text == "1")
+            .then(Empty::new);
+        Ok(Self {
+            device,
+            pool,
+            empty,
+            live,
+        })
     }
 
-    fn shard(&self, addr: u64) -> &Mutex<Live<Block>> {
+    /// Memory in the order of `stream`: its address, and what it belongs to.
+    fn alloc(&self, stream: u64, bytes: u64) -> warpool::Result<(u64, Held)> {
+        if let Some(empty) = &self.empty {
+            let (addr, part) = empty.take(stream, bytes);
+            return Ok((addr, Held::Empty(part)));
+        }
+        let block = with_stream(stream, |stream| self.pool.alloc(stream, bytes))?;
+        Ok((block.addr(), Held::Block(block)))
+    }
+
+    fn free(&self, addr: u64, held: Held) {
+        match (held, &self.empty) {
+            (Held::Empty(part), Some(empty)) => empty.give(addr, part),
+            (held, _) => drop(held),
+        }
+    }
+
+    fn shard(&self, addr: u64) -> &Mutex<Live<Held>> {
         &self.live[(spread(addr) >> 58) as usize]
     }
 }
@@ -130,10 +165,10 @@ fn with_stream<R>(raw: u64, f: impl FnOnce(&Stream) -> warpool::Result<R>) -> wa
 pub extern "C" fn wp_alloc(size: isize, _device: i32, stream: u64) -> *mut c_void {
     let began = Instant::now();
     let bytes = size.max(1) as u64;
-    let block = with_stream(stream, |stream| plug().pool.alloc(stream, bytes));
-    let block = block.unwrap_or_else(|error| end(&error));
-    let addr = block.addr();
-    plug().shard(addr).lock().insert(addr, block);
+    let (addr, held) = plug()
+        .alloc(stream, bytes)
+        .unwrap_or_else(|error| end(&error));
+    plug().shard(addr).lock().insert(addr, held);
     ALLOC.add(began);
     addr as *mut c_void
 }
@@ -142,18 +177,20 @@ pub extern "C" fn wp_alloc(size: isize, _device: i32, stream: u64) -> *mut c_voi
 #[unsafe(no_mangle)]
 pub extern "C" fn wp_free(addr: *mut c_void, _size: isize, _device: i32, _stream: u64) {
     let began = Instant::now();
-    let block = plug().shard(addr as u64).lock().remove(&(addr as u64));
-    if block.is_none() && !addr.is_null() {
-        eprintln!("warpool: {addr:?} is not live");
+    let held = plug().shard(addr as u64).lock().remove(&(addr as u64));
+    match held {
+        Some(held) => plug().free(addr as u64, held),
+        None if addr.is_null() => {}
+        None => eprintln!("warpool: {addr:?} is not live"),
     }
-    drop(block);
     FREE.add(began);
 }
 
 /// `Tensor.record_stream`.
 #[unsafe(no_mangle)]
 pub extern "C" fn wp_record(addr: *mut c_void, stream: u64) {
-    if let Some(block) = plug().shard(addr as u64).lock().get_mut(&(addr as u64)) {
+    let mut live = plug().shard(addr as u64).lock();
+    if let Some(Held::Block(block)) = live.get_mut(&(addr as u64)) {
         with_stream(stream, |stream| block.record_use(stream)).unwrap_or_else(|error| end(&error));
     }
 }
