@@ -71,7 +71,7 @@ pub(crate) use spill::{Shelf, Shelved};
 pub use step_log::StepRecord;
 
 use crate::compact::{Goal, Layout, Moved, Plan, Planner};
-use crate::device::{AccessLog, Addr, Giving, Stream, lock, wait_before};
+use crate::device::{AccessLog, Addr, Giving, Stream, wait_before};
 use crate::error::{Error, Result};
 use crate::pool::{Pool, same_len};
 

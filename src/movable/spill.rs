@@ -331,6 +331,7 @@ impl State {
         up: &Stream,
         calls: &mut Calls,
     ) -> Result<Option<Block>> {
+        let now = self.holds;
         let entry = self.table.entry(id)?;
         let Some(away) = &entry.away else {
             return Ok(Some(block));
@@ -342,6 +343,10 @@ impl State {
             entry.became_ready(timeline, timeline.open_tick());
         }
         entry.away = None;
+        // It comes back to be held: as good as held now.
+        if !seeded!("what-came-back-goes-next") {
+            entry.held_at = now;
+        }
         block.lane().shared.set_movable(&block, true);
         let on_move = entry.on_move.clone();
         self.table.settle_at(id, block);

@@ -58,11 +58,10 @@ fn twice_the_memory_is_used_in_turns_and_every_byte_is_right(device: &Device) {
     let watched = Sanitized::over(device);
     let outcome = program::in_turns(&watched.device, 18 << 20, 4).unwrap();
     assert_eq!(outcome.corrupt, 0);
-    assert!(
-        outcome.moved.0 >= 24 << 20 && outcome.moved.1 >= 24 << 20,
-        "{:?}",
-        outcome.moved
-    );
+    // Of 32 MiB that are used three times in turns half a time to one: none goes ahead of its use.
+    for moved in [outcome.moved.0, outcome.moved.1] {
+        assert!((48 << 20..=100 << 20).contains(&moved), "{moved}");
+    }
     watched.check().unwrap();
 }
 
