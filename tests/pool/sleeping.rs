@@ -76,7 +76,7 @@ fn op(rng: &mut Rng) -> Op {
 }
 
 enum Memory {
-    Fixed(PoolBuf<u8>),
+    Fixed(Box<PoolBuf<u8>>),
     Movable(Movable<u8>),
 }
 
@@ -147,7 +147,9 @@ impl World {
                 let (pool, stream) = (&self.parts[part], &self.streams[stream]);
                 let made = match movable {
                     true => pool.alloc_movable(stream, len).map(Memory::Movable),
-                    false => pool.alloc_typed(stream, len).map(Memory::Fixed),
+                    false => pool
+                        .alloc_typed(stream, len)
+                        .map(|buf| Memory::Fixed(Box::new(buf))),
                 };
                 if let Some(memory) = agree(made, !self.asleep[part], "alloc")? {
                     self.bufs.push(Buf {
