@@ -415,8 +415,7 @@ impl Device {
     }
 
     /// Whether both are the same device.
-    #[must_use]
-    pub fn same(&self, other: &Self) -> bool {
+    pub(crate) fn same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
@@ -458,6 +457,15 @@ impl Device {
         }
     }
 }
+
+/// Equal are clones of one device.
+impl PartialEq for Device {
+    fn eq(&self, other: &Self) -> bool {
+        self.same(other)
+    }
+}
+
+impl Eq for Device {}
 
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

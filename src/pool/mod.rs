@@ -170,7 +170,7 @@ impl Pool {
     /// # let device = warpool::Device::host()?;
     /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
     /// # let stream = device.stream()?;
-    /// assert!(pool.device().same(&device));
+    /// assert!(*pool.device() == device);
     /// # Ok(())
     /// # }
     /// ```

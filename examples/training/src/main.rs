@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let image_bytes = (SHAPE.rows * data::PIXELS * 4) as u64;
     let stages = SHAPE.stages(4);
     let kept = recompute::keep_every(&stages, image_bytes, 1)?;
-    let third = recompute::plan(&stages, image_bytes, kept.peak_bytes() / 3)?;
+    let third = recompute::plan(&stages, image_bytes, kept.peak_bytes / 3)?;
     let fifth = recompute::keep_every(&stages, image_bytes, 5)?;
     let parts = Shape {
         rows: SHAPE.rows / 4,

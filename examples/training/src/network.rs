@@ -67,12 +67,19 @@ impl Shape {
             let bytes = |columns| (self.rows * columns) as u64 * size;
             let output = bytes(place.columns);
             let work = (place.inner * place.columns) as u64;
-            let stage = Stage::new(output)
-                .forward_time(work)
-                .backward_time(2 * work);
+            let stage = Stage {
+                forward_time: work,
+                backward_time: 2 * work,
+                ..Stage::new(output)
+            };
             match blocks.contains(&at) {
                 // What relu let through is saved, and both passes need as much beside.
-                true => stage.saved_bytes(2 * output).scratch(output, output),
+                true => Stage {
+                    saved_bytes: 2 * output,
+                    forward_scratch: output,
+                    backward_scratch: output,
+                    ..stage
+                },
                 false => stage,
             }
         });
@@ -142,7 +149,7 @@ impl<'a, T: Real> Pass<'a, T> {
 
     /// Forward and backward, in the order of the plan.
     pub fn run(&mut self, plan: &Plan, batch: &mut Batch<'_, T>) -> Result<()> {
-        for &action in plan.actions() {
+        for &action in &plan.actions {
             match action {
                 Action::Forward { stage, keep_input } => {
                     self.forward(stage, batch.images)?;

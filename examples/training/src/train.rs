@@ -147,8 +147,8 @@ pub fn train<T: Real>(
         losses: mean_losses(&losses, way.parts)?,
         peak_bytes: peak,
         // The images are in memory all along, and no gradient of theirs is made.
-        planned_bytes: way.plan.peak_bytes(),
-        forwards: way.plan.actions().iter().filter(forward).count(),
+        planned_bytes: way.plan.peak_bytes,
+        forwards: way.plan.actions.iter().filter(forward).count(),
         ms,
         right: share_right(&pool, &stream, shape, &parameters, rest)?,
     })
