@@ -24,14 +24,16 @@ use crate::pool::{View, ViewMut};
 /// # let device = Device::host()?;
 /// # let pool = Pool::new(&device, PoolConfig::default())?;
 /// # let stream = device.stream()?;
-/// use warpool::{Resident, ResidentMut};
+/// use warpool::{Resident, ResidentMut, View, ViewMut};
 ///
 /// let mut sums = pool.alloc_movable::<f32>(&stream, 4)?;
 /// let mut written: ResidentMut<f32> = sums.hold_mut(&stream)?;
-/// written.view_mut().fill(&stream, 2.0)?;
+/// let sums_now: ViewMut<f32> = written.view_mut();
+/// sums_now.fill(&stream, 2.0)?;
 /// drop(written);
 /// let read: Resident<f32> = sums.hold(&stream)?; // does not move while this lives
-/// assert_eq!(read.view().download(&stream)?, [2.0; 4]);
+/// let first: View<f32> = read.view().slice(..1)?;
+/// assert_eq!(first.download(&stream)?, [2.0]);
 /// # Ok(())
 /// # }
 /// ```
