@@ -12,6 +12,11 @@ under both, its methods under the shorter.
 Of modules, types, traits, functions, methods and constants, each counted once, there are to be fewer
 than MOST; fields, variants and what a trait asks for are their types' own.
 
+With --check, each type, trait and function must have an example, or be named by one, that is compiled
+and run: a block of Rust in the documentation or the guide that is not `ignore`d. Where a GPU is wanted
+(`interop`) compiling is enough. What only a device's writer names (`backend`) is shown by the devices of
+the crate. No example unwraps or panics.
+
 The compiler says what they are: rustdoc's JSON, which wants RUSTC_BOOTSTRAP outside nightly, set for
 rustdoc alone. Build variables as for `cargo doc`.
 """
@@ -20,6 +25,7 @@ import difflib
 import json
 import os
 import pathlib
+import re
 import stat
 import subprocess
 import sys
@@ -27,6 +33,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIST = ROOT / "docs" / "public-api.txt"
 MOST = 450
+RUN = ["", "rust"]
+PANICS = re.compile(r"\.unwrap\(|\.expect\(|panic!|unreachable!|todo!")
 
 
 def described():
@@ -114,6 +122,44 @@ class Walk:
             self.count += word == "method"
 
 
+def examples(text, tags):
+    """The blocks of Rust in a text."""
+    found, block, runs = [], None, False
+    for line in (text or "").splitlines():
+        fence = line.strip()
+        if not fence.startswith("```"):
+            if block is not None:
+                block.append(line)
+        elif block is None:
+            block, runs = [], fence[3:] in tags
+        else:
+            if runs:
+                found.append("\n".join(block))
+            block = None
+    return found
+
+
+def unshown(walk):
+    """What is wrong with the examples, a line each."""
+    guide = [path.read_text() for path in [ROOT / "README.md", *ROOT.glob("docs/guide/*.md")]]
+    docs = [item.get("docs") for item in walk.index.values() if item["crate_id"] == 0] + guide
+    run = [block for text in docs for block in examples(text, RUN)]
+    only_compiled = [block for text in docs for block in examples(text, ["no_run"])]
+    words = lambda blocks: set(re.findall(r"\w+", "\n".join(blocks)))
+    shown, compiled = words(run), words(only_compiled)
+    wrong = []
+    for number, paths in walk.paths.items():
+        item, path = walk.index[number], min(paths, key=len)
+        if walk.kind(item) not in ("struct", "enum", "trait", "function") or "::backend::" in path:
+            continue
+        known = shown | compiled if "::interop::" in path else shown
+        if item["name"] not in known and not examples(item.get("docs"), RUN):
+            wrong.append(f"no example shows {path}")
+    for block in run + only_compiled:
+        wrong += [f"an example may panic: {line}" for line in block.splitlines() if PANICS.search(line)]
+    return sorted(wrong)
+
+
 def main():
     walk = Walk(described())
     lines = sorted(walk.lines)
@@ -131,6 +177,10 @@ def main():
     if difference:
         print("\n".join(difference))
         sys.exit("error: other public names than those listed: scripts/public-api.py --write")
+    wrong = unshown(walk)
+    if wrong:
+        print("\n".join(wrong))
+        sys.exit(f"error: {len(wrong)} faults of examples")
     if walk.count >= MOST:
         sys.exit(1)
     print(f"{walk.count} public names, {len(lines)} lines with their fields and variants, as listed")

@@ -101,6 +101,24 @@ pub struct Run {
 }
 
 /// What [`largest`] found.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::fit::{Fit, Run, Search, largest};
+///
+/// let search = Search::up_to(16).limit(64 << 20);
+/// let found: Fit = largest(&pool, &search, |batch| {
+///     pool.alloc_typed::<u8>(&stream, batch << 20).map(drop)
+/// })?;
+/// let tried: &[Run] = &found.runs;
+/// assert!(found.size == 16 && tried.iter().all(|run| run.size <= 16));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Fit {

@@ -1,23 +1,13 @@
 //! What quantising into every format shares: shapes, checks, the launch.
 
-use super::launch::queue_with;
-use super::rows::pitch_bytes;
+use super::launch::{Part, pitch_bytes, queue_with};
 use super::{Quantize, Rows, RowsMut, View, ViewMut, Wide};
-use crate::device::{Addr, Launch, Stream, Use};
+use crate::device::{Launch, Stream};
 use crate::driver::abi;
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 
 use bytemuck::Pod;
-
-/// Bytes of a view, what a launch does to them, and their place in the log of their buffer.
-#[derive(Clone, Copy)]
-pub(super) struct Part<'a> {
-    pub(super) addr: Addr,
-    pub(super) bytes: u64,
-    pub(super) is_written: bool,
-    pub(super) used: Option<Use<'a>>,
-}
 
 /// Rows of one side, without their type.
 pub(super) struct Side<'a> {

@@ -60,6 +60,29 @@ elements! {
 /// to `f64`. Rounded: `f32` to `f16`, `bf16`, [`E4m3`], [`E5m2`]; `f16` to `bf16`, [`E4m3`],
 /// [`E5m2`]; `bf16` to `f16`, [`E4m3`], [`E5m2`]; [`E4m3`] to [`E5m2`] and back; `f64` to `f32`,
 /// `f16`, `bf16`.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::convert::{ConvertTo, Element, Rounding, convert};
+/// use warpool::{PoolBuf, Result, Stream};
+///
+/// fn converted<S: ConvertTo<D>, D: Element>(
+///     pool: &Pool, stream: &Stream, src: &PoolBuf<S>,
+/// ) -> Result<PoolBuf<D>> {
+///     let mut dst = pool.alloc_typed(stream, src.len())?;
+///     convert(stream, src, &mut dst, Rounding::Nearest)?;
+///     Ok(dst)
+/// }
+/// # let src = pool.alloc_from(&stream, &[1.0_f32, 2.0])?;
+/// let wide: PoolBuf<f64> = converted(&pool, &stream, &src)?;
+/// assert_eq!(wide.download()?, [1.0, 2.0]);
+/// # Ok(())
+/// # }
+/// ```
 pub trait ConvertTo<D: Element>: Element {}
 
 macro_rules! pairs {

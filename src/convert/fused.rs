@@ -7,6 +7,29 @@ use crate::error::{Error, Result};
 
 /// A pair of formats whose conversion can do more on the way: [`ConvertTo`](super::ConvertTo)
 /// without `f64`, and each format with itself, which scales and rounds again.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::convert::{Element, Fused, FusedTo, Rounding, convert_fused};
+/// use warpool::half::f16;
+/// use warpool::{PoolBuf, Result, Stream};
+///
+/// fn halved<S: FusedTo<D>, D: Element>(
+///     stream: &Stream, src: &PoolBuf<S>, dst: &mut PoolBuf<D>,
+/// ) -> Result<()> {
+///     convert_fused(stream, src, dst, Rounding::Nearest, Fused::new().scale(0.5))
+/// }
+/// # let src = pool.alloc_from(&stream, &[1.0_f32, 2.0])?;
+/// # let mut dst = pool.alloc_typed::<f16>(&stream, 2)?;
+/// halved(&stream, &src, &mut dst)?;
+/// assert_eq!(dst.download()?, [0.5, 1.0].map(f16::from_f32));
+/// # Ok(())
+/// # }
+/// ```
 pub trait FusedTo<D: Element>: Element {}
 
 macro_rules! pairs {

@@ -126,6 +126,30 @@ fn plan<'a, S: Wide, Q: Integer>(
 ///
 /// Stream order: as [`quantize`](fn@super::quantize).
 ///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::convert::{
+///     Grouping, I4, Integer, Quantize, dequantize_integers, quantize_integers,
+/// };
+///
+/// let values = pool.alloc_from(&stream, &[7.0_f32; 64])?;
+/// let mut codes = pool.alloc_typed::<u8>(&stream, I4::codes(64))?; // two codes a byte
+/// let grouping = Grouping::Groups(32);
+/// let mut scales = pool.alloc_typed::<f32>(&stream, grouping.count(1, 64))?;
+/// quantize_integers::<I4, f32>(
+///     &stream, &values, &mut codes, grouping, scales.view_mut(), None, Quantize::new(),
+/// )?;
+/// let mut back = pool.alloc_typed::<f32>(&stream, 64)?;
+/// dequantize_integers::<I4, f32>(&stream, &codes, grouping, scales.view(), None, &mut back)?;
+/// assert_eq!(back.download()?, [7.0; 64]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// [`Error::Invalid`](crate::Error::Invalid) if a shape or a group is none that is taken, scales or
 /// zero points are missing, ranges overlap or the rounding is directed; what the launch said.

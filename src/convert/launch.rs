@@ -1,10 +1,28 @@
 //! From checked arguments to a launch on a stream.
 
-use super::codes::Part;
 use super::{Conversion, Element};
-use crate::device::{Launch, Stream, ordered};
+use crate::device::{Addr, Launch, Stream, Use, ordered};
 use crate::driver::abi;
 use crate::error::{Error, Result};
+
+/// Bytes of a view, what a launch does to them, and their place in the log of their buffer.
+#[derive(Clone, Copy)]
+pub(super) struct Part<'a> {
+    pub(super) addr: Addr,
+    pub(super) bytes: u64,
+    pub(super) is_written: bool,
+    pub(super) used: Option<Use<'a>>,
+}
+
+/// Bytes from one row to the next. One row alone has any pitch, also one whose bytes overflow.
+pub(super) fn pitch_bytes<T>(rows: u64, cols: u64, pitch: u64) -> u64 {
+    let elements = match rows {
+        0 => 0,
+        1 => cols,
+        _ => pitch,
+    };
+    elements * size_of::<T>() as u64
+}
 
 /// Arguments of a plain conversion from `S` to `D` of nothing yet.
 pub(super) fn arguments<S: Element, D: Element>(how: Conversion) -> abi::wp_convert {

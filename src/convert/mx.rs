@@ -203,6 +203,33 @@ pub(super) fn back<'a, Q: MxElement, S: Wide>(
 ///
 /// Stream order: as [`quantize`](fn@super::quantize).
 ///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::convert::{
+///     BlockScales, E2m1, E8m0, MX_BLOCK, MxElement, Quantize, mx_dequantize, mx_quantize,
+/// };
+///
+/// let values = pool.alloc_from(&stream, &[0.5_f32; 64])?;
+/// let mut codes = pool.alloc_typed::<u8>(&stream, E2m1::codes(64))?; // two 4-bit codes a byte
+/// let layout = BlockScales::Rows;
+/// let mut scales = pool.alloc_typed::<E8m0>(&stream, layout.count(1, 64, MX_BLOCK))?;
+/// mx_quantize::<E2m1, f32>(
+///     &stream, &values, &mut codes, scales.view_mut(), layout, Quantize::new(),
+/// )?;
+/// let mut back = pool.alloc_typed::<f32>(&stream, 64)?;
+/// mx_dequantize::<E2m1, f32>(&stream, &codes, scales.view(), layout, &mut back)?;
+/// assert_eq!(back.download()?, [0.5; 64]);
+/// // The 6-bit formats go the same way.
+/// use warpool::convert::{E2m3, E3m2};
+/// assert_eq!((E2m3::BITS, E3m2::BITS), (6, 6));
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// [`Error::Invalid`](crate::Error::Invalid) if a row of codes is not [`MxElement::codes`] long,
 /// scales are missing, ranges overlap or the rounding is directed; what the launch said.
@@ -245,6 +272,31 @@ pub fn mx_dequantize<'a, Q: MxElement, S: Wide>(
 /// `tensor` is the tensor's scale, read when the launch runs.
 ///
 /// Stream order: as [`quantize`](fn@super::quantize).
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::convert::{
+///     BlockScales, E2m1, E4m3, MxElement, NVFP4_BLOCK, Quantize, nvfp4_dequantize, nvfp4_quantize,
+/// };
+///
+/// let values = pool.alloc_from(&stream, &[3.0_f32; 64])?;
+/// let mut codes = pool.alloc_typed::<u8>(&stream, E2m1::codes(64))?;
+/// let layout = BlockScales::Rows;
+/// let mut scales = pool.alloc_typed::<E4m3>(&stream, layout.count(1, 64, NVFP4_BLOCK))?;
+/// let tensor = pool.alloc_from(&stream, &[0.5_f32])?;
+/// nvfp4_quantize(
+///     &stream, &values, &mut codes, scales.view_mut(), tensor.view(), layout, Quantize::new(),
+/// )?;
+/// let mut back = pool.alloc_typed::<f32>(&stream, 64)?;
+/// nvfp4_dequantize(&stream, &codes, scales.view(), tensor.view(), layout, &mut back)?;
+/// assert_eq!(back.download()?, [3.0; 64]);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// As [`mx_quantize`].

@@ -27,6 +27,29 @@ use crate::driver::abi;
 use crate::error::{Error, Result};
 
 /// A format that is quantised: `f32`, [`half::f16`], [`half::bf16`].
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::convert::{E4m3, Float8, Quantize, ScalesMut, Wide, quantize};
+/// use warpool::{PoolBuf, Result, Stream};
+///
+/// fn by_tensor<S: Wide, Q: Float8>(
+///     stream: &Stream, values: &PoolBuf<S>, codes: &mut PoolBuf<Q>, scale: &PoolBuf<f32>,
+/// ) -> Result<()> {
+///     quantize(stream, values, codes, ScalesMut::Tensor(scale.view()), Quantize::new())
+/// }
+/// # let values = pool.alloc_from(&stream, &[2.0_f32])?;
+/// # let mut codes = pool.alloc_typed::<E4m3>(&stream, 1)?;
+/// # let scale = pool.alloc_from(&stream, &[2.0_f32])?;
+/// by_tensor(&stream, &values, &mut codes, &scale)?;
+/// assert_eq!(codes.download()?, [E4m3::from_f32(1.0)]);
+/// # Ok(())
+/// # }
+/// ```
 pub trait Wide: Element {}
 impl Wide for f32 {}
 impl Wide for half::f16 {}
@@ -200,6 +223,30 @@ pub(super) fn back<'a, Q: Float8, S: Wide>(
 ///
 /// Stream order: everything is read and written by work queued on `stream`; the call returns at once.
 /// Nothing is allocated.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::convert::{
+///     E4m3, Quantize, Scales, ScalesMut, block_scales, dequantize, quantize, square_scales,
+/// };
+///
+/// let values = pool.alloc_from(&stream, &[1.5_f32; 256])?;
+/// let mut codes = pool.alloc_typed::<E4m3>(&stream, 256)?;
+/// let mut scales = pool.alloc_typed::<f32>(&stream, block_scales(1, 256))?; // one for 128 neighbours
+/// let blocks = ScalesMut::Blocks(scales.view_mut());
+/// quantize(&stream, &values, &mut codes, blocks, Quantize::new())?;
+///
+/// let mut back = pool.alloc_typed::<f32>(&stream, 256)?;
+/// dequantize(&stream, &codes, Scales::Blocks(scales.view()), &mut back)?;
+/// assert_eq!(back.download()?, [1.5; 256]);
+/// assert_eq!(square_scales(256, 256), 2 * 4); // rows of squares begin at multiples of four
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// [`Error::Invalid`](crate::Error::Invalid) if the shapes differ, scales are missing, ranges

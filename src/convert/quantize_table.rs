@@ -121,6 +121,36 @@ fn job_of(args: &abi::wp_quantize, forth: bool, tensor: usize) -> Result<([u64; 
 ///
 /// The table lies in a block of the pool. It may be used on any stream of the device: each launch runs
 /// behind what it must, and the tensors' own frees behind the launches, also where the table is forgotten.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::convert::{
+///     DequantizeTable, E4m3, Quantize, QuantizeTable, Rows, RowsMut, Scales, ScalesMut,
+/// };
+///
+/// let values = pool.alloc_from(&stream, &[1.0_f32; 32])?;
+/// let mut codes = pool.alloc_typed::<E4m3>(&stream, 32)?;
+/// let mut scales = pool.alloc_typed::<f32>(&stream, 1)?;
+/// let tensor = (
+///     Rows::from(values.view()), RowsMut::from(codes.view_mut()), ScalesMut::Rows(scales.view_mut()),
+/// );
+/// let mut table = QuantizeTable::new(&pool, &stream, vec![tensor])?; // any number of tensors
+/// table.quantize(&stream, Quantize::new())?;
+/// drop(table);
+///
+/// let mut back = pool.alloc_typed::<f32>(&stream, 32)?;
+/// let tensor = (
+///     Rows::from(codes.view()), Scales::Rows(scales.view()), RowsMut::from(back.view_mut()),
+/// );
+/// DequantizeTable::new(&pool, &stream, vec![tensor])?.dequantize(&stream)?;
+/// assert_eq!(back.download()?, [1.0; 32]);
+/// # Ok(())
+/// # }
+/// ```
 pub struct QuantizeTable<'a, S, Q> {
     jobs: Jobs<'a>,
     views: PhantomData<(View<'a, S>, ViewMut<'a, Q>)>,

@@ -1,7 +1,7 @@
 //! One conversion: contiguous, or rows at a fixed distance.
 
 use super::fused::{Fused, FusedTo};
-use super::launch::{arguments, disjoint, launch};
+use super::launch::{arguments, disjoint, launch, pitch_bytes};
 use super::{Conversion, ConvertTo, Element, Rows, RowsMut, View, ViewMut};
 use crate::device::{Stream, ordered};
 use crate::driver::abi;
@@ -51,6 +51,25 @@ pub fn convert<'a, S: ConvertTo<D>, D: Element>(
 ///
 /// As [`convert`]; element `c` of row `r` has the number `r * cols + c`.
 ///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::convert::{Rounding, Rows, RowsMut, convert_rows};
+/// use warpool::half::bf16;
+///
+/// let padded = pool.alloc_from(&stream, &[1.0_f32, 2.0, 0.0, 3.0, 4.0, 0.0])?;
+/// let mut dense = pool.alloc_typed::<bf16>(&stream, 4)?;
+/// let from = Rows::new(&padded, 2, 2, 3)?; // two of each three elements
+/// let to = RowsMut::new(&mut dense, 2, 2, 2)?;
+/// convert_rows(&stream, from, to, Rounding::Nearest)?;
+/// assert_eq!(dense.download()?, [1.0, 2.0, 3.0, 4.0].map(bf16::from_f32));
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// [`Error::Invalid`] if the shapes differ or the ranges overlap; what the launch said.
 pub fn convert_rows<S: ConvertTo<D>, D: Element>(
@@ -92,16 +111,6 @@ pub fn convert_fused<'a, S: FusedTo<D>, D: Element>(
     // SAFETY: as in `convert_rows`, for the views of `fused` too.
     let queued = ordered(stream.core(), &uses, || unsafe { launch(stream, args) });
     queued?
-}
-
-/// Bytes from one row to the next. One row alone has any pitch, also one whose bytes overflow.
-pub(super) fn pitch_bytes<T>(rows: u64, cols: u64, pitch: u64) -> u64 {
-    let elements = match rows {
-        0 => 0,
-        1 => cols,
-        _ => pitch,
-    };
-    elements * size_of::<T>() as u64
 }
 
 /// Checked arguments for rows.

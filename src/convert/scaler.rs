@@ -128,6 +128,30 @@ pub struct ScalerState {
 }
 
 /// A format that gradients have: `f32`, [`half::f16`] or [`half::bf16`].
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::convert::{GradScaler, Gradient, Gradients};
+/// use warpool::{PoolBuf, Result, Stream};
+///
+/// fn unscale<T: Gradient>(
+///     pool: &Pool, stream: &Stream, scaler: &mut GradScaler, gradients: &mut PoolBuf<T>,
+/// ) -> Result<()> {
+///     let mut all = Gradients::new(pool, stream, vec![gradients.view_mut()])?;
+///     scaler.unscale(stream, &mut all)
+/// }
+/// # use warpool::convert::ScalerConfig;
+/// # let mut gradients = pool.alloc_filled(&stream, 4, 8.0_f32)?;
+/// # let mut scaler = GradScaler::new(&pool, &stream, ScalerConfig::default().scale(8.0))?;
+/// unscale(&pool, &stream, &mut scaler, &mut gradients)?;
+/// assert_eq!(gradients.download()?, [1.0; 4]);
+/// # Ok(())
+/// # }
+/// ```
 pub trait Gradient: Element {}
 impl Gradient for f32 {}
 impl Gradient for half::f16 {}
@@ -353,6 +377,26 @@ impl GradScaler {
 }
 
 /// A read of a scaler's state that may not be done yet. Dropping it waits for the read.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::convert::{GradScaler, PendingState, ScalerConfig, ScalerState};
+///
+/// let mut scaler = GradScaler::new(&pool, &stream, ScalerConfig::default())?;
+/// scaler.update(&stream)?;
+/// let pending: PendingState = scaler.read(&stream)?; // goes on at once
+/// if let Some(early) = pending.ready()? {
+///     println!("no wait was needed: {}", early.scale);
+/// }
+/// let state: ScalerState = pending.wait()?;
+/// assert_eq!((state.updates, state.skipped), (1, 0));
+/// # Ok(())
+/// # }
+/// ```
 pub struct PendingState {
     event: Event,
     stream: Stream,

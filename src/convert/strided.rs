@@ -115,13 +115,13 @@ macro_rules! strided {
 }
 
 strided! {
-    /// Elements in up to [`DIMENSIONS`] dimensions, to be read by queued work. A stride of 0 repeats.
+    /// Elements in up to four dimensions, to be read by queued work. A stride of 0 repeats.
     Strided, View, Rows, false,
     "[`Error::Invalid`] if there are too many dimensions or elements lie beyond the view."
 }
 
 strided! {
-    /// Elements in up to [`DIMENSIONS`] dimensions, to be written by queued work.
+    /// Elements in up to four dimensions, to be written by queued work.
     StridedMut, ViewMut, RowsMut, true,
     "[`Error::Invalid`] if there are too many dimensions, elements lie beyond the view or may overlap."
 }
@@ -201,6 +201,25 @@ fn collapse(shape: [u64; DIMENSIONS], src: &Layout, dst: &Layout) -> Collapsed {
 /// innermost fastest, as if both lay without gaps.
 ///
 /// As [`convert`](super::convert) otherwise.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::convert::{Rounding, Strided, StridedMut, convert_strided};
+/// use warpool::half::f16;
+///
+/// let pairs = pool.alloc_from(&stream, &[1.0_f32, -1.0, 2.0, -2.0])?;
+/// let mut firsts = pool.alloc_typed::<f16>(&stream, 2)?;
+/// let every_second = Strided::new(pairs.slice(..3)?, &[2], &[2])?;
+/// let dense = StridedMut::new(firsts.view_mut(), &[2], &[1])?;
+/// convert_strided(&stream, every_second, dense, Rounding::Nearest)?;
+/// assert_eq!(firsts.download()?, [1.0, 2.0].map(f16::from_f32));
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// [`Error::Invalid`] if the shapes differ, the views' ranges overlap or the stream is of another device;

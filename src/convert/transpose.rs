@@ -2,14 +2,34 @@
 //! operands by rows of the inner dimension.
 
 use super::codes::{enough, read, written};
-use super::launch::queue_with;
-use super::rows::pitch_bytes;
+use super::launch::{pitch_bytes, queue_with};
 use super::{Conversion, E4m3, E5m2, Element, Rows, RowsMut, View, ViewMut, Wide};
 use crate::device::{Launch, Stream};
 use crate::driver::abi;
 use crate::error::{Error, Result};
 
 /// A format that is cast to: [`half::f16`], [`half::bf16`], [`E4m3`], [`E5m2`].
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::convert::{E5m2, Narrow, RowsMut, Transpose, cast_transpose};
+/// use warpool::{PoolBuf, Result, Stream};
+///
+/// fn column<D: Narrow>(stream: &Stream, row: &PoolBuf<f32>, column: &mut PoolBuf<D>) -> Result<()> {
+///     let turned = RowsMut::new(column, row.len(), 1, 1)?;
+///     cast_transpose(stream, row, None, turned, Transpose::new())
+/// }
+/// # let row = pool.alloc_from(&stream, &[2.0_f32, 4.0])?;
+/// # let mut codes = pool.alloc_typed::<E5m2>(&stream, 2)?;
+/// column(&stream, &row, &mut codes)?;
+/// assert_eq!(codes.download()?, [2.0, 4.0].map(E5m2::from_f32));
+/// # Ok(())
+/// # }
+/// ```
 pub trait Narrow: Element {}
 impl Narrow for half::f16 {}
 impl Narrow for half::bf16 {}
@@ -62,6 +82,26 @@ impl<'a> Transpose<'a> {
 ///
 /// Stream order: everything is read and written by work queued on `stream`; the call returns at once.
 /// Nothing is allocated.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::convert::{RowsMut, Transpose, cast_transpose, Rows};
+/// use warpool::half::f16;
+///
+/// let values = pool.alloc_from(&stream, &[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0])?;
+/// let mut turned = pool.alloc_typed::<f16>(&stream, 6)?;
+/// let from = Rows::new(&values, 2, 3, 3)?;
+/// let to = RowsMut::new(&mut turned, 3, 2, 2)?;
+/// cast_transpose(&stream, from, None, to, Transpose::new())?;
+/// let expected = [1.0, 4.0, 2.0, 5.0, 3.0, 6.0].map(f16::from_f32);
+/// assert_eq!(turned.download()?, expected);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// [`Error::Invalid`] if a shape is not that of `values`, or turned, or ranges overlap; what the

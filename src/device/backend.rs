@@ -44,6 +44,19 @@ pub enum DeviceKind {
 }
 
 /// Facts about a device that do not change while it is open.
+///
+/// ```
+/// use warpool::Device;
+/// use warpool::device::{DeviceInfo, DeviceKind, HostConfig};
+///
+/// # fn main() -> warpool::Result<()> {
+/// let small = Device::host_with(HostConfig::default().with_capacity(256 << 20))?;
+/// let info: &DeviceInfo = small.info();
+/// assert_eq!(info.kind, DeviceKind::Host);
+/// # Ok(())
+/// # }
+///
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct DeviceInfo {

@@ -78,12 +78,48 @@ pub struct Graph {
 ///
 /// Dropping it gives the memory back to the pools behind all launches that
 /// [`GraphMemory::used_by`] was told of.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::device::{Capture, Graph, GraphMemory};
+///
+/// let ones = pool.alloc_from(&stream, &[1.0_f32; 256])?;
+/// let mut sums = pool.alloc_typed::<f32>(&stream, 256)?;
+/// let capture: Capture = stream.begin_capture()?;
+/// sums.view_mut().copy_from(&stream, &ones)?;
+/// let graph: Graph = capture.end()?;
+/// graph.launch(&stream)?;
+/// let kept: &GraphMemory = graph.memory();
+/// println!("{} bytes kept for its launches", kept.bytes());
+/// assert_eq!(sums.download()?, [1.0; 256]);
+/// # Ok(())
+/// # }
+/// ```
 pub struct GraphMemory {
     recorder: Arc<Recorder>,
 }
 
 /// A capture that another library makes. Dropping it without [`NotedCapture::end`] gives the memory
 /// back at once.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::device::NotedCapture;
+///
+/// let mut noted: NotedCapture = stream.note_capture()?; // before the library begins to capture
+/// let memory = noted.end()?; // behind the library's own end
+/// println!("{} bytes kept", memory.bytes());
+/// # Ok(())
+/// # }
+/// ```
 pub struct NotedCapture {
     recorder: Option<Arc<Recorder>>,
     origin: Stream,

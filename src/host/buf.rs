@@ -18,6 +18,30 @@ use crate::pool::bounds;
 /// The host reads it by [`HostBuf::get`] and writes it by [`HostBuf::get_mut`], which wait for the copies
 /// that they would meet. Dropped, its memory is kept until all copies are done; forgotten, it is lost.
 /// Safe to send to and use from any thread.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::host::{HostBuf, HostPool, HostPoolConfig, HostStats, HostView, HostViewMut};
+///
+/// let host = HostPool::new(&device, HostPoolConfig::default());
+/// let mut source: HostBuf<f32> = host.alloc(4)?;
+/// source.get_mut()?.copy_from_slice(&[1.0, 2.0, 3.0, 4.0]);
+/// let mut target = pool.alloc_typed::<f32>(&stream, 2)?;
+/// let part: HostView<f32> = source.slice(1..3)?;
+/// target.view_mut().upload_from(&stream, part)?; // returns at once
+/// let mut back: HostBuf<f32> = host.alloc(2)?;
+/// let whole: HostViewMut<f32> = back.view_mut();
+/// target.view().download_into(&stream, whole)?;
+/// assert_eq!(back.get()?, [2.0, 3.0]); // waits for its own copy
+/// let stats: HostStats = host.stats();
+/// assert!(stats.reserved.current >= stats.allocated.current);
+/// # Ok(())
+/// # }
+/// ```
 pub struct HostBuf<T> {
     pub(super) pool: Arc<Inner>,
     /// `None` for a buffer of nothing.

@@ -60,7 +60,7 @@ pub struct TensorInfo {
 /// written to meanwhile gives old bytes or new ones. Cheap to clone, safe to use from any thread.
 ///
 /// ```
-/// use warpool::{Device, Pool, PoolConfig, host::{HostPool, HostPoolConfig, TensorFile}};
+/// use warpool::{Device, Pool, PoolConfig, host::{HostPool, HostPoolConfig, TensorFile, TensorInfo}};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let device = Device::host()?;
@@ -73,7 +73,8 @@ pub struct TensorInfo {
 /// # std::fs::write(&path, [&size[..], header, &[1, 2, 3, 4, 5, 6]].concat())?;
 ///
 /// let file = TensorFile::open(&path)?;
-/// for tensor in file.tensors() {
+/// let tensors: &[TensorInfo] = file.tensors();
+/// for tensor in tensors {
 ///     println!("{} {} {:?}", tensor.name, tensor.dtype, tensor.shape); // w U8 [2, 3]
 /// }
 /// let whole = file.load::<u8>(&pool, &host, &stream, "w", ..)?;

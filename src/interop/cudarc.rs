@@ -19,7 +19,7 @@
 //!
 //! ```no_run
 //! use cudarc::driver::{CudaContext, CudaFunction, LaunchConfig, PushKernelArg};
-//! use warpool::interop::cudarc::{CudaBuf, adopt, open};
+//! use warpool::interop::cudarc::{Arg, CudaBuf, Part, PartMut, adopt, lend, lend_mut, open};
 //! use warpool::{Pool, PoolConfig};
 //!
 //! # fn saxpy(function: &CudaFunction) -> Result<(), Box<dyn std::error::Error>> {
@@ -36,6 +36,16 @@
 //! let mut launch = theirs.launch_builder(function);
 //! // SAFETY: the kernel takes two arrays and their length.
 //! unsafe { launch.arg(&from).arg(&to).arg(&1000).launch(LaunchConfig::for_num_elems(1000))? };
+//! # drop((from, to));
+//!
+//! let half: Part<f32> = x.part().slice(..500)?; // parts go where the whole goes
+//! let (mut low, _high): (PartMut<f32>, _) = y.part_mut().split_at(500)?;
+//! theirs.memcpy_dtod(&half, &mut low)?;
+//! let of_part: Arg = half.arg(&stream)?;
+//!
+//! let mut slice = theirs.alloc_zeros::<f32>(500)?; // and cudarc's slices are views here
+//! lend_mut(&stream, &mut slice, |view| view.fill(&stream, 1.0))?;
+//! lend(&stream, &slice, |view| Ok(println!("{} elements", view.len())))?;
 //! # Ok(())
 //! # }
 //! ```

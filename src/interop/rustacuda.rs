@@ -5,6 +5,7 @@
 //!
 //! ```no_run
 //! use rustacuda::context::{Context, ContextFlags};
+//! use rustacuda::memory::CopyDestination;
 //! use rustacuda::stream::{Stream, StreamFlags};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -19,6 +20,13 @@
 //! let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
 //! let block = pool.alloc(&stream, 1 << 20)?;
 //! // block.addr() is a device address: pass it to kernels launched on `theirs`.
+//!
+//! use warpool::interop::rustacuda::{lend, lend_mut, pointer};
+//! let mut sums = pool.alloc_zeroed::<f32>(&stream, 4)?;
+//! let _argument = pointer(&sums.view()); // a DevicePointer<f32>
+//! lend_mut(&stream, sums.view_mut(), |slice| slice.copy_from(&[1.0_f32; 4]))??;
+//! let mut back = [0.0_f32; 4];
+//! lend(&stream, sums.view(), |slice| slice.copy_to(&mut back))??; // CopyDestination of rustacuda
 //! # drop(block);
 //! # Ok(())
 //! # }

@@ -20,6 +20,24 @@ use crate::device::Addr;
 /// An entry is stored in the order of the stream that moves: behind the last use of the block at
 /// its old address, ahead of the first at its new one. Work that reads an entry is queued under a
 /// hold of that block, like work that uses the block itself.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::movable::{AddressTable, MovableId, ResidentId};
+///
+/// let weights = pool.alloc_movable::<f32>(&stream, 1024)?;
+/// let table: AddressTable = pool.address_table()?;
+/// let id: MovableId = weights.id();
+/// assert!(table.entry(id) >= table.addr()); // a kernel reads the block's address here
+/// let held: ResidentId = pool.hold_id(id, &stream)?; // and nothing moves it while this lives
+/// assert_eq!(held.addr(), weights.hold(&stream)?.addr());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct AddressTable {
     registry: Arc<Registry>,

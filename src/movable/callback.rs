@@ -7,6 +7,20 @@ use super::id::MovableId;
 use crate::device::Addr;
 
 /// A block has a new address.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::movable::Relocation;
+///
+/// let block = pool.alloc_movable::<f32>(&stream, 256)?;
+/// block.on_move(|moved: &Relocation| println!("{:#x} is now at {:#x}", moved.from, moved.to));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Relocation {

@@ -10,6 +10,32 @@ use crate::error::Result;
 ///
 /// Between steps, and after dropping the pass at any step, every block is valid: other threads
 /// allocate, free, hold and read as they like, and the next step plans with what it finds.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::compact::{Budget, Goal, Moved};
+/// use warpool::movable::Pass;
+///
+/// let mut blocks = Vec::new();
+/// for _ in 0..8 {
+///     blocks.push(pool.alloc_movable::<u8>(&stream, 3 << 20)?);
+/// }
+/// let mut at = 0;
+/// blocks.retain(|_| {
+///     at += 1;
+///     at % 2 == 0
+/// });
+/// let mut pass: Pass = pool.begin_compaction(Goal::Full, Budget::bytes(4 << 20))?;
+/// while !pass.step()?.finished {} // the application's own work goes between the steps
+/// let moved: Moved = pass.end();
+/// assert!(moved.blocks > 0);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Pass {
     registry: Arc<Registry>,
     goal: Goal,

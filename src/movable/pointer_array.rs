@@ -17,6 +17,25 @@ use crate::error::Result;
 /// around the queueing of work and no longer.
 ///
 /// Each step of a compaction reads all slots of all arrays once.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::movable::{PointerArray, ResidentPointers};
+///
+/// let block = pool.alloc_movable::<f32>(&stream, 256)?;
+/// let mut list = pool.alloc_movable::<u64>(&stream, 1)?;
+/// let addr = block.hold(&stream)?.addr();
+/// list.upload(&stream, &[addr])?;
+/// let pointers: PointerArray = list.register_pointers()?; // rewritten when `block` moves
+/// let held: ResidentPointers = pointers.hold(&stream)?;
+/// assert_eq!(held.addr(), list.hold(&stream)?.addr());
+/// # Ok(())
+/// # }
+/// ```
 pub struct PointerArray {
     registry: Arc<Registry>,
     key: u64,

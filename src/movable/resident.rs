@@ -17,6 +17,24 @@ use crate::pool::{View, ViewMut};
 /// The block does not move while the guard lives. Its views may be given to operations on any stream of
 /// the device; they are ordered as those of a [`PoolBuf`](crate::PoolBuf) are, and the next move and the
 /// free run behind them. A guard that is forgotten holds the block for ever.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::{Resident, ResidentMut};
+///
+/// let mut sums = pool.alloc_movable::<f32>(&stream, 4)?;
+/// let mut written: ResidentMut<f32> = sums.hold_mut(&stream)?;
+/// written.view_mut().fill(&stream, 2.0)?;
+/// drop(written);
+/// let read: Resident<f32> = sums.hold(&stream)?; // does not move while this lives
+/// assert_eq!(read.view().download(&stream)?, [2.0; 4]);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "the address holds only while the guard lives"]
 pub struct Resident<'a, T> {
     pub(super) movable: &'a Movable<T>,

@@ -204,6 +204,18 @@ pub fn plan(stages: &[Stage], input_bytes: u64, budget_bytes: u64) -> Result<Pla
 /// The plan that keeps the input of every `stride`-th stage in the forward pass and runs the stages
 /// between two of them again, saving, before their backward. With a stride of 1 nothing is run again.
 ///
+/// ```
+/// use warpool::recompute::{Plan, Stage, keep_every, least_budget};
+///
+/// let stages = [Stage::new(1 << 20); 9];
+/// let third: Plan = keep_every(&stages, 1 << 20, 3)?;
+/// let all: Plan = keep_every(&stages, 1 << 20, 1)?;
+/// assert!(third.peak_bytes < all.peak_bytes && third.time > all.time);
+/// assert!(least_budget(&stages, 1 << 20)? <= third.peak_bytes);
+/// # Ok::<(), warpool::Error>(())
+///
+/// ```
+///
 /// # Errors
 /// [`Error::Invalid`] as [`plan`], but for the budget, and for a stride of 0.
 pub fn keep_every(stages: &[Stage], input_bytes: u64, stride: usize) -> Result<Plan> {

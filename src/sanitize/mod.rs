@@ -55,6 +55,28 @@ use watch::Watch;
 /// Watches a device. See the [module](self) documentation.
 ///
 /// Cheap to clone; all clones watch the same device. Safe to use from any thread.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::sanitize::{Fault, Party, Report, Sanitizer};
+///
+/// let (device, sanitizer) = Sanitizer::over(&device);
+/// let pool = Pool::new(&device, PoolConfig::default())?;
+/// let (upload, compute) = (device.stream()?, device.stream()?);
+/// let mut batch = pool.alloc_zeroed::<f32>(&upload, 1024)?;
+/// batch.view_mut().fill(&compute, 1.0)?; // typed calls order themselves
+/// assert!(sanitizer.check().is_ok());
+/// let races = |report: &&Report| report.fault == Fault::Race;
+/// let found = sanitizer.reports();
+/// let last: Option<&Party> = found.iter().find(races).map(|report| &report.second);
+/// assert!(last.is_none());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Sanitizer {
     watch: Arc<Watch>,

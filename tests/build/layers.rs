@@ -1,5 +1,6 @@
 //! The heap and the planner are pure: integers, nothing of a device, of other threads or of the layers above.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The pure folders, and the modules that each may use: its own, and the seeded faults, which are nothing in
@@ -114,6 +115,59 @@ fn no_file_of_the_heap_the_pool_and_compaction_is_longer_than_a_reader_has_in_vi
         .collect();
     assert!(folders.iter().all(|files| files.len() >= 8), "{folders:?}");
     assert!(long.is_empty(), "{long:?}");
+}
+
+/// The modules of one folder, and those beside them that each uses by name.
+fn uses_beside(texts: &[(String, String)]) -> BTreeMap<&str, Vec<&str>> {
+    let mut uses = BTreeMap::new();
+    for (name, text) in texts {
+        let names = texts.iter().map(|(other, _)| other.as_str());
+        let used = names.filter(|other| without_tests(text).contains(&format!("super::{other}::")));
+        uses.insert(name.as_str(), used.collect());
+    }
+    uses
+}
+
+/// Modules that use each other in a circle: what is left when those that use none of the rest are gone.
+fn in_a_circle(mut uses: BTreeMap<&str, Vec<&str>>) -> Vec<String> {
+    loop {
+        let left: Vec<_> = uses.keys().copied().collect();
+        let free = |on: &Vec<&str>| !on.iter().any(|name| left.contains(name));
+        uses.retain(|_, on| !free(on));
+        if uses.len() == left.len() {
+            return left.into_iter().map(String::from).collect();
+        }
+    }
+}
+
+#[test]
+fn no_conversions_use_each_other_in_a_circle() {
+    let files = sources(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/convert"));
+    let texts: Vec<_> = files
+        .iter()
+        .map(|file| {
+            let name = file
+                .file_stem()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            (name, std::fs::read_to_string(file).expect("a source"))
+        })
+        .filter(|(name, _)| name != "mod")
+        .collect();
+    let uses = uses_beside(&texts);
+    assert!(
+        uses.len() >= 12 && uses["codes"].contains(&"launch"),
+        "{uses:?}"
+    );
+    assert_eq!(in_a_circle(uses), [""; 0]);
+    let circle = [
+        ("a", "use super::b::B;"),
+        ("b", "use super::a::A;"),
+        ("c", ""),
+    ];
+    let circle = circle.map(|(name, text)| (name.to_owned(), text.to_owned()));
+    assert_eq!(in_a_circle(uses_beside(&circle)), ["a", "b"]);
 }
 
 #[test]

@@ -30,6 +30,28 @@ pub struct Explored {
 /// 34,650 for
 /// three of 4; a question (`is_idle`, `is_done`) adds its own.
 ///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::device::sim::{SimConfig, explore};
+///
+/// let config = SimConfig::default().with_capacity(64 << 20);
+/// let explored = explore(&config, 1000, |device| {
+///     let pool = Pool::new(device, PoolConfig::default())?;
+///     let (first, second) = (device.stream()?, device.stream()?);
+///     let kept = pool.alloc_filled(&first, 4, 7_u32)?;
+///     let other = pool.alloc_filled(&second, 4, 8_u32)?;
+///     assert_eq!((kept.download()?[0], other.download()?[0]), (7, 8));
+///     Ok(())
+/// })?;
+/// assert!(explored.schedules > 0);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// The first error of `program`, after which no more schedules are run, or of making a device.
 pub fn explore(

@@ -108,6 +108,25 @@ impl LiveBlock {
 /// The live blocks of a pool, most bytes first.
 ///
 /// `Display` prints a line a block; `{:.10}` prints the ten largest and how many follow.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::pool::{LeakReport, LiveBlock, TagScope, tag_scope};
+///
+/// let pool = Pool::new(&device, PoolConfig::default().track(true))?;
+/// let tagged: TagScope = tag_scope("activations");
+/// let block = pool.alloc(&stream, 1000)?;
+/// drop(tagged);
+/// let report: LeakReport = pool.leak_report();
+/// let live: &LiveBlock = &report.blocks[0];
+/// assert_eq!((live.addr, live.tag), (block.addr(), Some("activations")));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

@@ -113,6 +113,28 @@ pub struct ClassStats {
 /// [`Snapshot`](super::Snapshot).
 ///
 /// `Display` prints a table.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::pool::{BlockStats, ClassStats, Counter, PoolStats, Steps, StreamStats};
+///
+/// let block = pool.alloc(&stream, 4 << 20)?;
+/// let stats: PoolStats = pool.stats();
+/// let held: &Counter = &stats.reserved;
+/// println!("{} bytes held, {} at most", held.current, held.peak);
+/// let (large, steps): (&ClassStats, &Steps) = (&stats.large, &stats.steps);
+/// assert!(large.allocated.current >= 4 << 20 && steps.out_of_memory == 0);
+/// let of_stream: &StreamStats = &stats.streams[0];
+/// let of_class: &BlockStats = &of_stream.large;
+/// assert_eq!((of_stream.stream, of_class.blocks.current), (stream.id(), 1));
+/// # drop(block);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]

@@ -76,6 +76,23 @@ pub struct Piece {
 /// Every mapped byte of a pool, in address order. Made by [`Pool::snapshot`].
 ///
 /// `Display` prints a line a piece.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::pool::{Piece, PieceState, Snapshot};
+///
+/// let block = pool.alloc(&stream, 4 << 20)?;
+/// let snapshot: Snapshot = pool.snapshot();
+/// let is_it = |piece: &&Piece| piece.addr == block.addr() && piece.state == PieceState::Live;
+/// assert_eq!(snapshot.pieces.iter().filter(is_it).count(), 1);
+/// assert!(snapshot.bytes(PieceState::Live) >= 4 << 20);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
