@@ -145,4 +145,6 @@ mod documents {
     struct Measuring;
     #[doc = include_str!("../docs/guide/6-more-than-fits.md")]
     struct MoreThanFits;
+    #[doc = include_str!("../docs/guide/7-several-gpus.md")]
+    struct SeveralGpus;
 }

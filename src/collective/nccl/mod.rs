@@ -260,12 +260,9 @@ impl Nccl {
     /// As for [`Transport::queue`].
     unsafe fn group(&self, state: &State, stream: u64, calls: &[Call]) -> Result<()> {
         // SAFETY: no arguments.
-        let mut outcome = self
-            .library
-            .ok("ncclGroupStart", unsafe { (self.library.ncclGroupStart)() });
-        if outcome.is_err() {
-            return outcome;
-        }
+        let code = unsafe { (self.library.ncclGroupStart)() };
+        self.library.ok("ncclGroupStart", code)?;
+        let mut outcome = Ok(());
         for call in calls {
             // SAFETY: the caller's duty.
             let code = unsafe { self.call(state.comm.0, stream, call) };

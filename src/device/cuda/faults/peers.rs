@@ -16,7 +16,7 @@ fn every_mapping_is_for_the_peers_too_after_remaps_and_where_old_ones_are_kept()
     let pool = Pool::new(&device, config).unwrap();
     let stream = device.stream().unwrap();
     let piece = LIMIT / 6;
-    let mut blocks: Vec<_> = (0..8)
+    let mut blocks: Vec<_> = (0..6)
         .map(|_| pool.alloc(&stream, piece).unwrap())
         .collect();
     // Holes between live blocks, whose memory a large block wants at one place.
