@@ -152,7 +152,7 @@ impl Bench {
             let ms = self.time(bytes, |bench, part| {
                 // SAFETY: as many bytes of the device, which nothing else uses, until `own` is dropped behind
                 // the stream's end.
-                let view = unsafe { ViewMut::from_raw(own.0, len)? };
+                let view = unsafe { ViewMut::<f32>::from_raw(own.0, len)? };
                 bench.sum(part, view)
             })?;
             self.line("f32, ncclMemAlloc", bytes, ms);

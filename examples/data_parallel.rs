@@ -57,7 +57,7 @@ fn learn(weights: &[Vec<f32>], gradients: &mut [Vec<f32>], (x, y): (f32, f32)) -
     let found: f32 = (0..UNITS).map(|i| out[i] * two[i]).sum::<f32>() + bias[0];
     let error = found - (2.0 * x).sin() * (1.5 * y).cos();
     gradients[1][0] += error;
-    let mut back = vec![0.0; UNITS];
+    let mut back = [0.0; UNITS];
     for row in 0..UNITS {
         gradients[0][row] += error * two[row];
         let slope = error * out[row] * (1.0 - two[row] * two[row]);

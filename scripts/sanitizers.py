@@ -47,6 +47,7 @@ SUITES = {
     "convert::conversions": "",
     "convert::loss_scale": "",
     "convert::stochastic": "",
+    "quantize": "",
     "pool::known_order": "cuda",
     "pool::hot_path": "",
     "errors::malformed": "",

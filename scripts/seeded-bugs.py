@@ -23,6 +23,7 @@ TARGETS = [
     ("pool", "known_order::"),
     ("compact", "movable::"),
     ("compact", "order::"),
+    ("compact", "spill::"),
     ("convert", "loss_scale::"),
     ("convert", "stochastic::"),
     ("convert", "pairs::"),

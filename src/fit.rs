@@ -19,7 +19,7 @@
 //!     let _activations = pool.alloc_typed::<f32>(&stream, batch << 20)?;
 //!     Ok(())
 //! })?;
-//! assert_eq!(found.size(), 63);
+//! assert_eq!(found.size, 63);
 //! assert_eq!(found.accumulation_steps(256), 5);
 //! # drop(weights);
 //! # Ok(())
@@ -102,46 +102,22 @@ pub struct Run {
 
 /// What [`largest`] found.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Fit {
-    size: usize,
-    peak_bytes: u64,
-    reserved_bytes: u64,
-    bytes_per_item: f64,
-    runs: Vec<Run>,
+    /// The largest size that fits.
+    pub size: usize,
+    /// Most bytes in live blocks of the pool at that size, those that lived before the search among
+    /// them.
+    pub peak_bytes: u64,
+    /// Most physical bytes that the pool held at that size.
+    pub reserved_bytes: u64,
+    /// Bytes that one item more needs, by the two largest sizes that fit; 0 if only one was run.
+    pub bytes_per_item: f64,
+    /// All runs, in order. The first is run twice: a step may make what stays at its first run.
+    pub runs: Vec<Run>,
 }
 
 impl Fit {
-    /// The largest size that fits.
-    #[must_use]
-    pub fn size(&self) -> usize {
-        self.size
-    }
-
-    /// Most bytes in live blocks of the pool at that size, those that lived before the search among
-    /// them.
-    #[must_use]
-    pub fn peak_bytes(&self) -> u64 {
-        self.peak_bytes
-    }
-
-    /// Most physical bytes that the pool held at that size.
-    #[must_use]
-    pub fn reserved_bytes(&self) -> u64 {
-        self.reserved_bytes
-    }
-
-    /// Bytes that one item more needs, by the two largest sizes that fit; 0 if only one was run.
-    #[must_use]
-    pub fn bytes_per_item(&self) -> f64 {
-        self.bytes_per_item
-    }
-
-    /// All runs, in order. The first is run twice: a step may make what stays at its first run.
-    #[must_use]
-    pub fn runs(&self) -> &[Run] {
-        &self.runs
-    }
-
     /// Steps of this size whose gradients are to be summed for a batch of `wanted` items.
     #[must_use]
     pub fn accumulation_steps(&self, wanted: usize) -> usize {

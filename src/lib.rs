@@ -133,6 +133,7 @@ pub use half;
 mod documents {
     #[doc = include_str!("../README.md")]
     struct Readme;
+    #[cfg(feature = "convert")]
     #[doc = include_str!("../docs/guide/1-streams.md")]
     struct Streams;
     #[doc = include_str!("../docs/guide/2-moving.md")]

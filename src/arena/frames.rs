@@ -14,6 +14,8 @@ pub(crate) struct Frame {
     pub(crate) phys: Phys,
     /// Granule at which it is mapped (its newest mapping).
     pub(crate) home: u32,
+    /// Its handle is there; not so while the memory sleeps, which keeps its place.
+    pub(crate) awake: bool,
     /// Its length; 0 for a record that is free for use.
     pub(crate) granules: u32,
 }
@@ -55,6 +57,7 @@ impl Frames {
             handle,
             phys,
             home,
+            awake: true,
             granules,
         };
         let id = match self.spare.pop() {
@@ -75,6 +78,17 @@ impl Frames {
         self.mark(id, 0);
         self.frames[id as usize].home = home;
         self.mark(id, id + 1);
+    }
+
+    /// Takes note that the frame's handle is gone, and its place is kept.
+    pub(crate) fn sleep(&mut self, id: FrameId) {
+        self.frames[id as usize].awake = false;
+    }
+
+    /// Takes note of a new handle of a frame that slept.
+    pub(crate) fn wake(&mut self, id: FrameId, (handle, phys): (HandleId, Phys)) {
+        let frame = &mut self.frames[id as usize];
+        (frame.handle, frame.phys, frame.awake) = (handle, phys, true);
     }
 
     pub(crate) fn remove(&mut self, id: FrameId) {

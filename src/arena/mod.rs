@@ -20,6 +20,7 @@
 
 mod frames;
 mod site;
+mod sleep;
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -108,8 +109,10 @@ pub(crate) struct Arena {
     refused: Vec<(HandleId, Phys)>,
     /// Handles so far.
     handles: HandleId,
-    /// Bytes of all frames.
+    /// Bytes of all frames, but for those that sleep.
     mapped: u64,
+    /// Bytes of those.
+    asleep: u64,
     /// Bytes of the handles given up.
     left_over: u64,
     released: u64,
@@ -149,6 +152,7 @@ impl Arena {
             refused: Vec::new(),
             handles: 0,
             mapped: 0,
+            asleep: 0,
             left_over: 0,
             released: 0,
             calls: ArenaCalls::default(),
@@ -411,10 +415,10 @@ impl Arena {
     /// Whether the books agree with themselves; for checks.
     pub(crate) fn check(&self) -> std::result::Result<(), String> {
         let granules = self.frames.check()?;
-        if granules * self.granule != self.mapped {
+        if granules * self.granule != self.mapped + self.asleep {
             return Err(format!(
-                "frames hold {granules} granules, {} bytes counted",
-                self.mapped
+                "frames hold {granules} granules, {} bytes counted, {} asleep",
+                self.mapped, self.asleep
             ));
         }
         let left: u64 = self.leaving.values().map(|leaving| leaving.bytes).sum();
@@ -446,7 +450,7 @@ impl Drop for Arena {
             // A mapping the driver will not take down keeps its addresses; nothing of ours is lost.
             let _ = self.site.unmap(offset, bytes);
         }
-        for (_, frame) in self.frames.iter() {
+        for (_, frame) in self.frames.iter().filter(|(_, frame)| frame.awake) {
             let (offset, bytes) = self.extent_of(&frame);
             let _ = self.site.unmap(offset, bytes);
             let _ = self.site.release(frame.phys);

@@ -57,9 +57,9 @@ pub use options::{Conversion, Overflow, Rounding};
 pub use quantize::{
     Float8, Quantize, Scales, ScalesMut, Wide, block_scales, dequantize, quantize, square_scales,
 };
-pub use quantize_table::{DequantizeTable, FromMx, QuantizeTable, ToMx};
+pub use quantize_table::{DequantizeTable, QuantizeTable};
 pub use rows::{convert, convert_fused, convert_rows};
 pub use scaler::{GradScaler, Gradient, Gradients, PendingState, ScalerConfig, ScalerState};
-pub use strided::{DIMENSIONS, Strided, StridedMut, convert_strided};
+pub use strided::{Strided, StridedMut, convert_strided};
 pub use table::ConvertTable;
 pub use transpose::{Narrow, Transpose, cast_transpose};

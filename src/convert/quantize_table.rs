@@ -13,9 +13,9 @@ use crate::error::{Error, Result};
 use crate::pool::{Pool, PoolBuf};
 
 /// Values, codes and scales of a tensor to quantise.
-pub type ToMx<'a, S, C> = (Rows<'a, S>, RowsMut<'a, C>, ViewMut<'a, E8m0>);
+type ToMx<'a, S, C> = (Rows<'a, S>, RowsMut<'a, C>, ViewMut<'a, E8m0>);
 /// Codes, scales and values of a tensor to dequantise.
-pub type FromMx<'a, C, S> = (Rows<'a, C>, View<'a, E8m0>, RowsMut<'a, S>);
+type FromMx<'a, C, S> = (Rows<'a, C>, View<'a, E8m0>, RowsMut<'a, S>);
 
 /// Words of a job.
 const JOB: usize = size_of::<abi::wp_quantize_job>() / 8;

@@ -9,7 +9,7 @@ use crate::driver::abi;
 use crate::error::{Error, Result};
 
 /// The most dimensions of a [`Strided`] view.
-pub const DIMENSIONS: usize = 4;
+const DIMENSIONS: usize = 4;
 
 /// Lengths and distances of dimensions, the outermost first; those that are not given are of length 1.
 #[derive(Debug, Clone, Copy)]

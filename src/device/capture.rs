@@ -112,7 +112,7 @@ impl Recorder {
     }
 
     /// What orders the launches with other work on the same typed memory.
-    pub(super) fn record(&self) -> &Arc<GraphRecord> {
+    pub(crate) fn record(&self) -> &Arc<GraphRecord> {
         &self.record
     }
 

@@ -28,6 +28,7 @@ mod capture;
 mod cuda;
 mod event;
 mod exchange;
+mod gate;
 mod graph;
 mod host;
 mod host_call;
@@ -46,7 +47,7 @@ mod ticks;
 mod timeline;
 
 use std::any::Any;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -59,6 +60,7 @@ pub use backend::{Addr, Backend, HandleCounts, Phys, RawEvent, RawGraph, RawStre
 pub use backend::{DeviceInfo, DeviceKind};
 pub(crate) use capture::{Kept, Recorder};
 pub use event::Event;
+pub(crate) use gate::{Gate, Giving};
 pub use graph::{Capture, Graph, GraphMemory, NotedCapture};
 pub use host::HostConfig;
 #[doc(hidden)]
@@ -106,9 +108,11 @@ struct DeviceInner {
     spare_events: Mutex<Vec<RawEvent>>,
     adopted: Mutex<HashMap<u64, Weak<StreamCore>>>,
     /// Streams that somebody may still ask about, by uid.
-    timelines: Mutex<HashSet<u64>>,
+    timelines: Mutex<HashMap<u64, Weak<Timeline>>>,
     /// Streams under capture.
     captured: AtomicU64,
+    /// Gates of memory that sleeps.
+    closed_gates: AtomicU64,
     turns: Turns,
     names: Mutex<StreamNames>,
     no_gpu: Option<crate::Error>,
@@ -254,6 +258,7 @@ impl Device {
                 adopted: Mutex::default(),
                 timelines: Mutex::default(),
                 captured: AtomicU64::new(0),
+                closed_gates: AtomicU64::new(0),
                 turns: Turns::default(),
                 names: Mutex::default(),
                 no_gpu,
@@ -410,12 +415,11 @@ impl Device {
     }
 
     /// Whether both are the same device.
-    #[must_use]
-    pub fn same(&self, other: &Self) -> bool {
+    pub(crate) fn same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    fn timelines(&self) -> MutexGuard<'_, HashSet<u64>> {
+    fn timelines(&self) -> MutexGuard<'_, HashMap<u64, Weak<Timeline>>> {
         lock(&self.inner.timelines)
     }
 
@@ -453,6 +457,15 @@ impl Device {
         }
     }
 }
+
+/// Equal are clones of one device.
+impl PartialEq for Device {
+    fn eq(&self, other: &Self) -> bool {
+        self.same(other)
+    }
+}
+
+impl Eq for Device {}
 
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -26,6 +26,7 @@ use std::sync::Arc;
 
 use super::access_entries::{By, Span, raise};
 use super::access_log::{AccessLog, Waits};
+use super::gate::{Gate, Giving};
 use super::{Device, GraphRecord, StreamCore, TableRecord, Timeline};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
@@ -38,6 +39,8 @@ pub(crate) struct Place<'a> {
     pub(crate) home: &'a StreamCore,
     /// Bytes from the start of the buffer.
     pub(crate) from: u64,
+    /// Of memory that may sleep.
+    pub(crate) gate: Option<&'a Arc<Gate>>,
 }
 
 /// A use of bytes of a buffer.
@@ -75,6 +78,11 @@ impl Use<'_> {
     /// The device that the memory is of.
     pub(crate) fn device(&self) -> &Device {
         &self.place.home.device
+    }
+
+    /// An error while the memory sleeps.
+    fn check_awake(&self) -> Result<()> {
+        self.place.gate.map_or(Ok(()), |gate| gate.check())
     }
 
     fn check(&self, stream: &StreamCore) -> Result<()> {
@@ -180,6 +188,7 @@ pub(crate) fn note_behind(stream: &StreamCore, used: Use<'_>, done: bool) {
     }
     drop(UnderWay {
         stream,
+        _giving: Giving::begin(timeline),
         uses: &uses,
         table: None,
         captures: timeline.captures(),
@@ -193,6 +202,8 @@ pub(crate) fn note_behind(stream: &StreamCore, used: Use<'_>, done: bool) {
 /// An operation between its first step and its last, which its drop makes.
 struct UnderWay<'u, 'a, 't> {
     stream: &'u StreamCore,
+    /// Until its work is queued: what it uses does not fall asleep meanwhile.
+    _giving: Giving<'u>,
     uses: &'u [Option<Use<'a>>],
     table: Option<&'u mut TableUses<'t>>,
     /// Captures of the stream begun and ended when the operation began.
@@ -214,8 +225,15 @@ fn begin<'u, 'a, 't>(
         used.check(stream)?;
     }
     let timeline = &*stream.timeline;
+    let giving = Giving::begin(timeline);
+    if stream.device.has_closed_gates() {
+        let tensors = table.iter().flat_map(|table| &table.tensors);
+        let mut all = uses.iter().flatten().chain(tensors);
+        all.try_for_each(Use::check_awake)?;
+    }
     let mut under_way = UnderWay {
         stream,
+        _giving: giving,
         uses: &[],
         table: None,
         captures: timeline.captures(),
@@ -361,6 +379,7 @@ impl UnderWay<'_, '_, '_> {
             let tensors = self.table.iter().flat_map(|table| &table.tensors);
             for used in self.uses.iter().flatten().chain(tensors) {
                 used.stamp(By::Graph(Arc::clone(&graph), Arc::clone(timeline)), surely);
+                used.place.gate.inspect(|gate| graph.sleeps_with(gate));
             }
             if let Some(table) = &mut self.table {
                 table.waits.add_graph(&graph);

@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::access_entries::raise;
+use super::gate::{Gate, Giving};
 use super::{Recorder, StreamCore, Timeline, lock};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
@@ -88,6 +89,8 @@ struct GraphState {
     told: Vec<Mark>,
     /// Graphs that use bytes of this one's.
     peers: Vec<Arc<GraphRecord>>,
+    /// Of the memory that the graph uses and that may sleep.
+    gates: Vec<Arc<Gate>>,
     /// Operations that have looked at `last` and have not yet told.
     under_way: usize,
     over: bool,
@@ -158,6 +161,19 @@ impl GraphRecord {
         }
     }
 
+    /// The graph uses memory behind `gate`: it is not launched while that sleeps.
+    pub(crate) fn sleeps_with(&self, gate: &Arc<Gate>) {
+        let gates = &mut lock(&self.state).gates;
+        if !gates.iter().any(|known| Arc::ptr_eq(known, gate)) {
+            gates.push(Arc::clone(gate));
+        }
+    }
+
+    fn check_awake(&self) -> Result<()> {
+        let state = lock(&self.state);
+        state.gates.iter().try_for_each(|gate| gate.check())
+    }
+
     /// An operation of this thread begins, or has told. Under the turn.
     pub(super) fn count(&self, begins: bool) {
         let mut state = lock(&self.state);
@@ -179,6 +195,8 @@ impl GraphRecord {
     ) -> Result<()> {
         let turn = self.turn_without_others(stream)?;
         let timeline = &stream.timeline;
+        let _giving = Giving::begin(timeline);
+        self.check_awake()?;
         self.wait_on(timeline)?;
         let outcome = work();
         // Read behind the launch, so that no record made before covers it.
@@ -190,6 +208,7 @@ impl GraphRecord {
     /// As [`GraphRecord::launch`], for a launch that somebody else is about to queue.
     pub(super) fn about_to_launch(&self, stream: &StreamCore) -> Result<()> {
         let turn = self.turn_without_others(stream)?;
+        self.check_awake()?;
         self.wait_on(&stream.timeline)?;
         self.launched(&stream.timeline, WHATEVER_IS_OPEN);
         drop(turn);

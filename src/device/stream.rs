@@ -191,7 +191,7 @@ impl Stream {
     ) -> (Self, Arc<StreamCore>) {
         let core = Arc::new(StreamCore {
             device: device.clone(),
-            timeline: Arc::new(Timeline::new(device, raw)),
+            timeline: Timeline::new(device, raw),
             raw,
             owned,
             gate,

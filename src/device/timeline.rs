@@ -103,6 +103,8 @@ pub(crate) struct Timeline {
     stuck: AtomicU64,
     /// Above 0 once the stream was left here to be destroyed, since its last mark could not be made.
     left: AtomicU64,
+    /// Operations that give the stream work now: see the module `gate`.
+    pub(super) giving: AtomicU64,
 }
 
 /// A stream under capture runs nothing.
@@ -121,11 +123,10 @@ impl fmt::Debug for Timeline {
 }
 
 impl Timeline {
-    pub(crate) fn new(device: &Device, raw: RawStream) -> Self {
+    pub(crate) fn new(device: &Device, raw: RawStream) -> Arc<Self> {
         static NEXT_UID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let uid = NEXT_UID.fetch_add(1, Ordering::Relaxed);
-        device.timelines().insert(uid);
-        Self {
+        let timeline = Arc::new(Self {
             uid,
             device: device.clone(),
             ticks: Ticks::new(),
@@ -136,7 +137,10 @@ impl Timeline {
             last_capture: Mutex::default(),
             stuck: AtomicU64::new(0),
             left: AtomicU64::new(0),
-        }
+            giving: AtomicU64::new(0),
+        });
+        device.timelines().insert(uid, Arc::downgrade(&timeline));
+        timeline
     }
 
     /// The capture the stream is under.
@@ -379,7 +383,7 @@ impl Timeline {
             return;
         }
         let alive = self.device.timelines();
-        order.seen.retain(|(uid, _)| alive.contains(uid));
+        order.seen.retain(|(uid, _)| alive.contains_key(uid));
         order.prune_at = 2 * order.seen.len();
     }
 

@@ -52,11 +52,11 @@ proptest! {
         match expected {
             Some(size) => {
                 let found = found.unwrap();
-                prop_assert_eq!(found.size(), size);
-                prop_assert_eq!(found.peak_bytes(), fixed + each * size as u64);
-                prop_assert!(found.reserved_bytes() >= found.peak_bytes() && found.reserved_bytes() <= limit);
+                prop_assert_eq!(found.size, size);
+                prop_assert_eq!(found.peak_bytes, fixed + each * size as u64);
+                prop_assert!(found.reserved_bytes >= found.peak_bytes && found.reserved_bytes <= limit);
                 let enough = 8 + 2 * search.count().ilog2() as usize;
-                prop_assert!(found.runs().len() <= enough, "{:?}", found.runs());
+                prop_assert!(found.runs.len() <= enough, "{:?}", found.runs);
             }
             None => prop_assert!(matches!(found, Err(Error::OutOfMemory(_)))),
         }
@@ -78,9 +78,9 @@ fn memory_that_an_application_keeps_counts_and_stays() {
         step(&pool, &stream, 0, 2 * MIB)(size)
     })
     .unwrap();
-    assert_eq!((found.size(), found.peak_bytes()), (20, 64 * MIB));
+    assert_eq!((found.size, found.peak_bytes), (20, 64 * MIB));
     assert_eq!(found.accumulation_steps(41), 3);
-    assert!((found.bytes_per_item() - (2 * MIB) as f64).abs() < 1.0);
+    assert!((found.bytes_per_item - (2 * MIB) as f64).abs() < 1.0);
     assert!(pool.stats().reserved.current >= held);
     assert_eq!(pool.stats().allocated.current, 24 * MIB);
     drop((weights, state));
@@ -91,14 +91,14 @@ fn a_limit_of_the_search_ends_with_it_even_by_a_panic() {
     let (pool, stream) = pool(64 * MIB);
     let search = Search::up_to(100).limit(16 * MIB);
     let found = largest(&pool, &search, step(&pool, &stream, 0, 2 * MIB)).unwrap();
-    assert_eq!((found.size(), pool.limit()), (8, Some(64 * MIB)));
+    assert_eq!((found.size, pool.limit()), (8, Some(64 * MIB)));
     let panics = || _ = largest(&pool, &search, |_| panic!("the step's own"));
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).unwrap_err();
     assert_eq!(pool.limit(), Some(64 * MIB));
     // A higher one than the pool's is not taken.
     let search = Search::up_to(100).limit(640 * MIB);
     let found = largest(&pool, &search, step(&pool, &stream, 0, 2 * MIB)).unwrap();
-    assert_eq!(found.size(), 32);
+    assert_eq!(found.size, 32);
 }
 
 #[test]
@@ -109,8 +109,8 @@ fn a_step_of_uneven_needs_is_measured_until_it_is_found() {
         step(&pool, &stream, 0, 2 * MIB)(size * size)
     });
     let found = found.unwrap();
-    assert_eq!(found.size(), 10);
-    assert!(found.runs().len() <= 30, "{:?}", found.runs());
+    assert_eq!(found.size, 10);
+    assert!(found.runs.len() <= 30, "{:?}", found.runs);
 }
 
 #[test]

@@ -21,6 +21,8 @@ mod copies;
 mod files;
 mod loader;
 mod ring;
+mod sleep;
+mod spill;
 #[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]
 mod tests;
@@ -36,6 +38,8 @@ pub use buf::{HostBuf, HostView, HostViewMut};
 #[cfg(feature = "files")]
 pub use files::{TensorFile, TensorInfo};
 pub use loader::Loader;
+pub use sleep::Contents;
+pub use spill::Spill;
 
 use crate::device::{Device, beside, lock};
 use crate::error::{Bytes, Error, OutOfMemory, Result};

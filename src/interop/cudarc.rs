@@ -469,6 +469,7 @@ impl Lent {
             log: &self.log,
             home: &self.stream,
             from: 0,
+            gate: None,
         }
     }
 }

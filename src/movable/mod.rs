@@ -47,6 +47,7 @@ mod registry;
 mod relief;
 mod resident;
 mod resize;
+mod spill;
 mod step;
 mod step_log;
 mod table;
@@ -65,11 +66,12 @@ pub use pass::Pass;
 pub use pointer_array::{PointerArray, ResidentPointers};
 use registry::{Attachment, Registry};
 pub use resident::{Resident, ResidentId, ResidentMut};
+pub(crate) use spill::{Shelf, Shelved};
 #[doc(hidden)]
 pub use step_log::StepRecord;
 
 use crate::compact::{Goal, Layout, Moved, Plan, Planner};
-use crate::device::{AccessLog, Addr, Stream, lock, wait_before};
+use crate::device::{AccessLog, Addr, Giving, Stream, wait_before};
 use crate::error::{Error, Result};
 use crate::pool::{Pool, same_len};
 
@@ -220,6 +222,7 @@ impl<T: Pod> Movable<T> {
     /// [`Error::Invalid`] unless `data` has as many elements as the buffer; as [`Movable::hold`].
     pub fn upload(&mut self, stream: &Stream, data: &[T]) -> Result<()> {
         same_len("data", data.len(), self.len)?;
+        let _giving = Giving::begin(&stream.core().timeline);
         let mut held = self.hold_mut(stream)?;
         // SAFETY: the block has the bytes and stays where it is while held.
         let copied = unsafe { stream.core().write(held.addr(), data) };
@@ -232,6 +235,7 @@ impl<T: Pod> Movable<T> {
     /// # Errors
     /// As [`Movable::hold`].
     pub fn download(&self, stream: &Stream) -> Result<Vec<T>> {
+        let _giving = Giving::begin(&stream.core().timeline);
         let mut held = self.hold(stream)?;
         // SAFETY: as for `upload`.
         let copied = unsafe { stream.core().read(held.addr(), self.len) };
@@ -267,7 +271,7 @@ impl Movable<u64> {
     /// [`Error::Invalid`] if the block was freed by its id.
     pub fn register_pointers(&self) -> Result<PointerArray> {
         let slots = self.len as u64;
-        let mut state = lock(&self.registry.state);
+        let mut state = self.registry.all_here()?;
         state.table.entry(self.id)?;
         let place = pointers::Place::Block(self.id);
         let key = state.arrays.add(place, slots, None);
@@ -350,7 +354,9 @@ impl Pool {
             return Err(Error::invalid("addr", why));
         }
         let (place, slots) = (pointers::Place::Fixed(addr), slots as u64);
-        let key = lock(&registry.state).arrays.add(place, slots, Some(stream));
+        let mut state = registry.all_here()?;
+        let key = state.arrays.add(place, slots, Some(stream));
+        drop(state);
         Ok(PointerArray::new(registry, key, slots))
     }
 

@@ -9,15 +9,16 @@ use std::sync::{Arc, Weak};
 use super::callback::{Calls, Relocation};
 use super::id::MovableId;
 use super::pointers::{Arrays, Place};
+use super::spill::Spilling;
 use super::step_log::{Log, StepRecord};
 use super::table::{Marks, Moving, Table};
 use super::words::Words;
 use crate::compact::{self, Goal, KeptPlan, Layout, Mover, Owners, Plan, Planner, layout_with};
-use crate::device::{AccessLog, Addr, Device, Kept, Stream, Timeline, beside, lock};
+use crate::device::{AccessLog, Addr, Device, Gate, Giving, Kept, Stream, Timeline, beside, lock};
 use crate::error::{Error, Result};
-use crate::pool::{Attached, Block, Pool, Pressure, Relief, Shared, UNIT};
+use crate::pool::{Attached, Block, Pool, Pressure, Relief, Shared, Spilled, UNIT};
 use crate::seeded::seeded;
-use crate::sync::{Mutex, try_lock};
+use crate::sync::{Mutex, MutexGuard, try_lock};
 
 /// Rank of compaction among the steps of the out-of-memory ladder: before the application's.
 const COMPACTION_RANK: u8 = 100;
@@ -36,6 +37,10 @@ pub(super) struct State {
     /// What the last step left of its plan.
     pub(super) kept: Option<KeptPlan>,
     pub(super) log: Option<Log>,
+    /// Once the pool was told to spill.
+    pub(super) spilling: Option<Arc<Spilling>>,
+    /// Holds made.
+    pub(super) holds: u64,
     /// Moves made, counted for callbacks.
     pub(super) relocations: u64,
     /// Blocks with a callback.
@@ -46,6 +51,8 @@ pub(super) struct State {
 pub(crate) struct Registry {
     pub(super) shared: Weak<Shared>,
     pub(super) device: Device,
+    pub(super) gate: Arc<Gate>,
+    pub(super) spilled: Spilled,
     overhead: crate::device::Overhead,
     pub(super) state: Mutex<State>,
 }
@@ -155,6 +162,8 @@ impl Registry {
         let registry = Arc::new(Self {
             shared: Arc::downgrade(shared),
             device: shared.device.clone(),
+            gate: Arc::clone(&shared.gate),
+            spilled: shared.spilled.clone(),
             overhead: shared.overhead.clone(),
             state: Mutex::new(State {
                 table: Table::new(shared.base),
@@ -165,6 +174,8 @@ impl Registry {
                 kept: None,
                 mover: Mover::new(&shared.device, &shared.overhead)?,
                 log: attached.log.then(Log::default),
+                spilling: None,
+                holds: 0,
                 relocations: 0,
                 listeners: 0,
             }),
@@ -199,7 +210,9 @@ impl Registry {
 
     pub(crate) fn add(&self, block: Block) -> (MovableId, Arc<AccessLog>) {
         block.lane().shared.set_movable(&block, true);
-        lock(&self.state).table.add(block)
+        let mut state = lock(&self.state);
+        let now = state.holds;
+        state.table.add(block, now)
     }
 
     /// Frees a block behind all its uses, once it is not held; on `stream` where one is given,
@@ -214,31 +227,52 @@ impl Registry {
             left
         };
         let Some(left) = left else { return Ok(()) };
-        let shared = &left.block.lane().shared;
-        shared.set_movable(&left.block, false);
+        // Of what is on the host nothing is freed here.
+        let Some(block) = left.block else {
+            return stream.map_or(Ok(()), |stream| self.check_stream(stream));
+        };
+        block.lane().shared.set_movable(&block, false);
         match stream {
             Some(stream) if self.check_stream(stream).is_ok() => {
                 left.uses.wait_surely_on(&stream.core().timeline);
-                left.block.free_on(stream)
+                block.free_on(stream)
             }
             _ => {
                 if !seeded!("movable-freed-under-its-uses") {
-                    left.uses.wait_surely_on(&left.block.lane().stream.timeline);
+                    left.uses.wait_surely_on(&block.lane().stream.timeline);
                 }
-                drop(left.block);
+                drop(block);
                 stream.map_or(Ok(()), |stream| self.check_stream(stream))
             }
+        }
+    }
+
+    /// The state, with the block on the device.
+    fn here(&self, id: MovableId) -> Result<MutexGuard<'_, State>> {
+        loop {
+            let mut state = lock(&self.state);
+            if state.table.entry(id)?.away.is_none() {
+                return Ok(state);
+            }
+            drop(state);
+            self.fetch(id)?;
         }
     }
 
     /// Holds a block for `stream`; gives its address and bytes.
     pub(crate) fn hold(&self, id: MovableId, stream: &Stream) -> Result<(Addr, u64)> {
         self.check_stream(stream)?;
-        let mut state = lock(&self.state);
+        self.gate.check()?;
+        let mut state = self.here(id)?;
+        let _giving = Giving::begin(&stream.core().timeline);
+        self.gate.check()?;
         if state.table.entry(id)?.stale_word || state.arrays.is_behind() {
             state.settle()?;
         }
+        state.holds += 1;
+        let now = state.holds;
         let entry = state.table.entry(id)?;
+        entry.held_at = now;
         if !seeded!("use-after-move") {
             entry.ready.wait_on(&stream.core().timeline)?;
         }
@@ -352,7 +386,7 @@ impl Registry {
 
     /// Where the device's table of addresses is; makes it when first asked.
     pub(super) fn address_table(&self) -> Result<Addr> {
-        let mut state = lock(&self.state);
+        let mut state = self.all_here()?;
         if state.words.is_none() {
             state.words = Some(Words::new(&self.device, &self.overhead)?);
             state.table.has_words();
@@ -452,11 +486,13 @@ impl State {
         bytes: u64,
         calls: &mut Calls,
     ) -> Result<bool> {
+        let timeline = Arc::clone(&self.mover.stream.core().timeline);
+        let _giving = Giving::begin(&timeline);
+        shared.gate.check()?;
         self.settle()?;
         if self.arrays.any_held(&mut self.table) {
             return Ok(false);
         }
-        let timeline = Arc::clone(&self.mover.stream.core().timeline);
         let mut moving = Moving {
             table: &mut self.table,
             mover: &timeline,

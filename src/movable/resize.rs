@@ -9,7 +9,7 @@ use super::registry::{Registry, State};
 use super::table::Marks;
 use super::{Movable, MovableId};
 use crate::compact::Move;
-use crate::device::{Stream, lock};
+use crate::device::{Giving, Stream, lock};
 use crate::error::{Error, Result};
 use crate::pool::{Block, UNIT, bytes_of};
 use crate::seeded::seeded;
@@ -72,6 +72,8 @@ impl Registry {
     fn resize(&self, id: MovableId, stream: &Stream, bytes: u64, calls: &mut Calls) -> Result<()> {
         self.check_stream(stream)?;
         stream.core().refuse_under_capture()?;
+        self.gate.check()?;
+        self.fetch(id)?;
         let shared = self.shared()?;
         // Free memory behind the block may be in a cache.
         shared.drain_all();
@@ -80,7 +82,12 @@ impl Registry {
         }
         let lane = shared.open_lane(stream)?;
         let block = lane.alloc_block(bytes)?;
+        let giving = Giving::begin(&stream.core().timeline);
+        self.gate.check()?;
         let old = lock(&self.state).copy_into(id, stream, block, calls)?;
+        drop(giving);
+        // It went to the host for the room, and came back into it.
+        let Some(old) = old else { return Ok(()) };
         shared.set_movable(&old, false);
         // Freed on the stream it came from, behind the copy out of it.
         let timeline = &stream.core().timeline;
@@ -127,14 +134,15 @@ impl State {
         Ok(true)
     }
 
-    /// Queues a copy of the block into `block` and puts that in its place; gives the old one.
+    /// Queues a copy of the block, wherever it is, into `block` and puts that in its place; gives the old one,
+    /// if it was on the device.
     fn copy_into(
         &mut self,
         id: MovableId,
         stream: &Stream,
         block: Block,
         calls: &mut Calls,
-    ) -> Result<Block> {
+    ) -> Result<Option<Block>> {
         if self.arrays.any_held(&mut self.table) {
             let why = "an array of pointers is held: drop its hold, so that it can be rewritten";
             return Err(Error::invalid("pointers", why));
@@ -148,7 +156,8 @@ impl State {
             return Err(Error::invalid("id", why));
         }
         let Some(old) = entry.block.as_ref() else {
-            return Err(Error::invalid("id", "it was freed"));
+            let timeline = Arc::clone(timeline);
+            return self.put_back_behind(id, block, &timeline, calls);
         };
         let (from, kept, bytes) = (old.addr(), old.bytes(), old.capacity());
         entry.ready.wait_on(timeline)?;
@@ -178,6 +187,6 @@ impl State {
         self.moved(&[way], calls);
         // What fails here is owed, and made good before the next hold that needs it.
         let _ = self.settle();
-        old.ok_or_else(|| Error::invalid("id", "it was freed"))
+        Ok(old)
     }
 }

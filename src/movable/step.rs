@@ -7,7 +7,7 @@ use super::callback::{Calls, tell};
 use super::registry::{Registry, State, in_units};
 use super::table::Moving;
 use crate::compact::{self, Ahead, Aim, Budget, Goal, Moved, Proposal, Survey, Task};
-use crate::device::lock;
+use crate::device::{Giving, lock};
 use crate::error::Result;
 use crate::pool::Shared;
 use crate::seeded::seeded;
@@ -89,6 +89,9 @@ impl State {
         (proposal, started): (Option<Proposal>, Instant),
         calls: &mut Calls,
     ) -> Result<Moved> {
+        let timeline = Arc::clone(&self.mover.stream.core().timeline);
+        let _giving = Giving::begin(&timeline);
+        shared.gate.check()?;
         self.settle()?;
         if self.arrays.any_held(&mut self.table) {
             return Ok(Moved {
@@ -104,7 +107,6 @@ impl State {
             most_moves: self.most_moves(),
             timing: span.as_ref(),
         };
-        let timeline = Arc::clone(&self.mover.stream.core().timeline);
         let mut moving = Moving {
             table: &mut self.table,
             mover: &timeline,

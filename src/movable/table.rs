@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::callback::Callback;
 use super::id::MovableId;
+use super::spill::Away;
 use crate::compact::{Move, Owners};
 use crate::device::{AccessLog, Addr, Timeline};
 use crate::error::{Error, Result};
@@ -69,7 +70,11 @@ impl Marks {
 pub(super) struct Entry {
     pub(super) generation: u32,
     pub(super) block: Option<Block>,
+    /// In place of the block where it is on the host.
+    pub(super) away: Option<Away>,
     pub(super) holds: u32,
+    /// The number of its last hold among all.
+    pub(super) held_at: u64,
     /// Freed while held: goes with the last hold.
     pub(super) doomed: bool,
     /// What a use has to run behind: the allocation, then the last move.
@@ -87,6 +92,19 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// Whether there is a block, on the device or on the host.
+    fn is_there(&self) -> bool {
+        self.block.is_some() || self.away.is_some()
+    }
+
+    /// All that was done with the block runs ahead of `tick`, and what is done from now on behind it.
+    pub(super) fn became_ready(&mut self, timeline: &Arc<Timeline>, tick: u64) {
+        self.uses = Marks::default();
+        self.ready = Marks::default();
+        self.ready.note(timeline, tick);
+        self.written(timeline, tick, true);
+    }
+
     /// A move has to run behind what was done with views so far.
     pub(super) fn note_typed_uses(&mut self) {
         if seeded!("uses-of-held-views-forgotten") {
@@ -121,7 +139,8 @@ pub(super) struct Table {
 
 /// What is left of a handle that was freed.
 pub(super) struct Left {
-    pub(super) block: Block,
+    /// `None` where it was on the host.
+    pub(super) block: Option<Block>,
     /// What the block's memory has to run behind.
     pub(super) uses: Marks,
     /// The application's: to be dropped without a lock, since it may own what needs that lock.
@@ -152,9 +171,7 @@ impl Table {
     pub(super) fn entry(&mut self, id: MovableId) -> Result<&mut Entry> {
         let entry = self.entries.get_mut(id.index as usize);
         entry
-            .filter(|entry| {
-                entry.generation == id.generation && entry.block.is_some() && !entry.doomed
-            })
+            .filter(|entry| entry.generation == id.generation && entry.is_there() && !entry.doomed)
             .ok_or_else(|| {
                 Error::invalid(
                     "id",
@@ -166,7 +183,7 @@ impl Table {
     /// The handle, freed or not.
     pub(super) fn place(&mut self, id: MovableId) -> Option<&mut Entry> {
         let entry = self.entries.get_mut(id.index as usize);
-        entry.filter(|entry| entry.generation == id.generation && entry.block.is_some())
+        entry.filter(|entry| entry.generation == id.generation && entry.is_there())
     }
 
     /// The handle of the block at `offset`.
@@ -186,7 +203,7 @@ impl Table {
     }
 
     /// Gives a handle to `block`, which is ready behind all its stream was given so far.
-    pub(super) fn add(&mut self, block: Block) -> (MovableId, Arc<AccessLog>) {
+    pub(super) fn add(&mut self, block: Block, now: u64) -> (MovableId, Arc<AccessLog>) {
         let index = self.spare.pop().unwrap_or_else(|| {
             self.entries.push(Entry {
                 generation: self.first,
@@ -204,6 +221,7 @@ impl Table {
         let log = Arc::new(AccessLog::without_home(&timeline, block.bytes()));
         entry.log = Some(Arc::clone(&log));
         entry.block = Some(block);
+        entry.held_at = now;
         let generation = entry.generation;
         self.word_changed(index);
         (MovableId { index, generation }, log)
@@ -217,7 +235,11 @@ impl Table {
             entry.doomed = true;
             return None;
         }
-        let block = entry.block.take()?;
+        let block = entry.block.take();
+        let away = entry.away.take();
+        if block.is_none() && away.is_none() {
+            return None;
+        }
         let mut uses = std::mem::take(&mut entry.ready);
         uses.note_all(&std::mem::take(&mut entry.uses));
         if words {
@@ -228,7 +250,9 @@ impl Table {
         entry.log = None;
         let next = u32::from(!seeded!("stale-handle-accepted"));
         entry.generation = entry.generation.wrapping_add(next);
-        self.at.remove(&(block.addr() - self.base));
+        if let Some(block) = &block {
+            self.at.remove(&(block.addr() - self.base));
+        }
         self.spare.push(id.index);
         self.word_changed(id.index);
         Some(Left {
@@ -249,6 +273,38 @@ impl Table {
         }
         self.word_changed(id.index);
         Some(old)
+    }
+
+    /// Puts what `away` makes in the place of the handle's block, which it gives.
+    pub(super) fn spill(
+        &mut self,
+        id: MovableId,
+        away: impl FnOnce(&mut Entry) -> Away,
+    ) -> Option<Block> {
+        let base = self.base;
+        let entry = self.place(id)?;
+        let block = entry.block.take()?;
+        entry.away = Some(away(entry));
+        self.at.remove(&(block.addr() - base));
+        Some(block)
+    }
+
+    /// Gives a handle without a block this one.
+    pub(super) fn settle_at(&mut self, id: MovableId, block: Block) {
+        let at = block.addr() - self.base;
+        self.entries[id.index as usize].block = Some(block);
+        self.at.insert(at, id.index);
+    }
+
+    /// The handles of blocks that are on the host.
+    pub(super) fn away(&self) -> Vec<MovableId> {
+        let each = (0..).zip(&self.entries);
+        let away = each.filter(|(_, entry)| entry.away.is_some());
+        away.map(|(index, entry)| MovableId {
+            index,
+            generation: entry.generation,
+        })
+        .collect()
     }
 
     /// From now on there is a table of addresses on the device, all words of which are stale.
@@ -334,10 +390,7 @@ impl Owners for Moving<'_> {
             let Some(index) = index else { continue };
             table.at.insert(m.dst, index);
             let entry = &mut table.entries[index as usize];
-            entry.uses = Marks::default();
-            entry.ready = Marks::default();
-            entry.ready.note(self.mover, tick);
-            entry.written(self.mover, tick, true);
+            entry.became_ready(self.mover, tick);
             if let Some(block) = &mut entry.block {
                 block.moved_to(id, table.base + m.dst);
             }

@@ -38,11 +38,9 @@ impl Core {
         if counted != taken {
             return Err(format!("blocks have {taken} bytes, counted {counted}"));
         }
-        if mapped != self.arena.mapped() {
-            return Err(format!(
-                "extents cover {mapped} mapped bytes of {}",
-                self.arena.mapped()
-            ));
+        let frames = self.arena.mapped() + self.arena.asleep();
+        if mapped != frames {
+            return Err(format!("extents cover {mapped} mapped bytes of {frames}"));
         }
         Ok(())
     }

@@ -62,6 +62,8 @@ pub(crate) struct Core {
     pub(super) on_the_way: Vec<Cached>,
     /// Blocks cut into slots.
     pub(super) slabs: Slabs,
+    /// The pool sleeps, or is on its way: nothing is handed out, mapped or given back.
+    pub(super) asleep: bool,
 }
 
 /// Whether nothing queued uses the hole, as far as is known without asking the driver.
@@ -107,6 +109,7 @@ impl Core {
             peak_taken: 0,
             on_the_way: Vec::with_capacity(MOST_BLOCKS),
             slabs: Slabs::default(),
+            asleep: false,
         };
         core.preallocate()?;
         Ok(core)

@@ -232,6 +232,7 @@ impl Shared {
         climb.restart(&core);
         let mut at = 0;
         while let Some(step) = LADDER.get(at) {
+            core.refuse_asleep()?;
             let turn = step(climb, &mut core)?;
             at += 1;
             let again = matches!(turn, Turn::WorkAgain(_));

@@ -166,6 +166,9 @@ impl Core {
         mut left: u64,
         usable: impl Fn(&Extent) -> bool,
     ) -> Vec<IdleFrame> {
+        if self.asleep {
+            return Vec::new();
+        }
         let granule = self.arena.granule();
         let slots = 0..self.extents.slots();
         let mut holes: Vec<Id> = slots

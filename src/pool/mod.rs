@@ -38,6 +38,7 @@ mod kernel;
 mod ladder;
 mod mapping;
 mod moves;
+mod parts;
 mod peers;
 mod pressure;
 mod private;
@@ -45,6 +46,7 @@ mod release;
 mod runs;
 mod shared;
 mod slabs;
+mod sleep;
 mod stats;
 mod tuning;
 mod typed;
@@ -76,6 +78,8 @@ pub(crate) use crate::heap::UNIT;
 pub(crate) use copies::same_len;
 pub(crate) use runs::Run;
 pub(crate) use shared::{Attached, Shared};
+pub(crate) use sleep::{Bring, Ranges};
+pub(crate) use stats::spilled::Spilled;
 pub(crate) use typed::bytes_of;
 pub(crate) use view::bounds;
 
@@ -166,7 +170,7 @@ impl Pool {
     /// # let device = warpool::Device::host()?;
     /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
     /// # let stream = device.stream()?;
-    /// assert!(pool.device().same(&device));
+    /// assert!(*pool.device() == device);
     /// # Ok(())
     /// # }
     /// ```

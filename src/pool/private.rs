@@ -344,7 +344,7 @@ impl Lane {
     /// Sets the capture the lane is under; gives the one before.
     pub(crate) fn set_captured(&self, captured: Option<Arc<Captured>>) -> Option<Arc<Captured>> {
         let mut state = latch(&self.own.state);
-        state.aside = state.retired || captured.is_some();
+        state.aside = state.retired || state.asleep || captured.is_some();
         std::mem::replace(&mut state.captured, captured)
     }
 
@@ -364,6 +364,7 @@ impl Lane {
         if already.is_some_and(|captured| Arc::ptr_eq(&captured.recorder, recorder)) {
             return;
         }
+        recorder.record().sleeps_with(&self.shared.gate);
         let private = Arc::new(Private::new(recorder));
         let lane = Self::new_private(self, private);
         let captured = Captured {

@@ -152,7 +152,7 @@ impl Core {
     }
 
     /// All old mappings, and what each waits for.
-    fn take_retiring(&mut self) -> Vec<(Id, Epoch)> {
+    pub(super) fn take_retiring(&mut self) -> Vec<(Id, Epoch)> {
         let old = std::mem::take(&mut self.retiring).into_iter();
         old.map(|id| (id, self.extents.get(id).epoch())).collect()
     }
@@ -213,7 +213,7 @@ impl Core {
     }
 
     /// Keeps these mappings no more: old mappings that nothing uses.
-    fn unkeep(&mut self, kept: Vec<Kept>) -> Vec<(Id, Epoch)> {
+    pub(super) fn unkeep(&mut self, kept: Vec<Kept>) -> Vec<(Id, Epoch)> {
         let mut old = Vec::with_capacity(kept.len());
         for Kept { start, bytes, .. } in kept {
             self.arena.unkeep(start);

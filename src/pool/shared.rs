@@ -10,10 +10,13 @@ use super::cache::thread_map::Lanes;
 use super::cache::{Lane, SlotHold, Transfer};
 use super::core::Core;
 use super::grow_buf::Growing;
+use super::parts::Parts;
 use super::pressure::{MovesFirst, ReliefStep};
+use super::sleep::{Bring, begin_lane};
 use super::stats::leaks::Tracker;
 use super::stats::report::Ledger;
-use crate::device::{Device, Recorder, Stream, StreamWatcher, beside};
+use super::stats::spilled::Spilled;
+use crate::device::{Device, Gate, Recorder, Stream, StreamWatcher, beside};
 use crate::error::{Error, Result};
 use crate::heap::StreamIndex;
 use crate::heap::size_class::{self, is_slot};
@@ -75,6 +78,14 @@ pub(crate) struct Shared {
     pub(super) growing: Growing,
     /// Registered once there is one: they are settled before a request fails.
     pub(super) settles: OnceLock<()>,
+    /// Movable memory that is on the host.
+    pub(crate) spilled: Spilled,
+    /// What was allocated by tag.
+    pub(super) parts: Parts,
+    /// Closed while the pool sleeps.
+    pub(crate) gate: Arc<Gate>,
+    /// Of a pool that sleeps: what brings the contents back.
+    pub(super) asleep: Mutex<Option<Bring>>,
     /// Bytes in segments of private memory.
     pub(super) graph_bytes: AtomicU64,
     pub(super) counts: Ledger,
@@ -109,6 +120,10 @@ impl Shared {
             overhead: Default::default(),
             growing: Growing::default(),
             settles: OnceLock::new(),
+            spilled: Spilled::default(),
+            parts: Parts::default(),
+            gate: Arc::default(),
+            asleep: Mutex::default(),
             graph_bytes: AtomicU64::new(0),
             counts: Ledger::default(),
             recording,
@@ -121,7 +136,7 @@ impl Shared {
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn lanes_mut(&self) -> RwLockWriteGuard<'_, Lanes> {
+    pub(super) fn lanes_mut(&self) -> RwLockWriteGuard<'_, Lanes> {
         self.lanes
             .write()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -186,6 +201,7 @@ impl Shared {
         if let Some(recorder) = stream.recorder() {
             lane.route(Some(&recorder));
         }
+        begin_lane(&self.core.lock(), &lane);
         lanes.add(stream.handle_id(), Arc::clone(&lane));
         lane
     }
@@ -264,6 +280,7 @@ impl Shared {
         if let Some(attached) = self.attached.get() {
             attached.pool_closed();
         }
+        self.parts.end();
         let lanes = self.lanes_mut().close();
         let mut core = self.core.lock();
         for lane in &lanes {
@@ -287,6 +304,9 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let (arena, ticks) = latch_mut(&mut self.core.0).take_apart();
         let growing = std::mem::take(&mut self.growing);
+        if crate::sync::get_mut(&mut self.asleep).is_some() {
+            self.device.open_gate(&self.gate);
+        }
         beside(move || {
             for (timeline, tick) in &ticks {
                 let _ = timeline.sync_to(*tick);

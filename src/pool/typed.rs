@@ -116,9 +116,10 @@ impl Pool {
     /// so that it can be converted to a wider type in place.
     ///
     /// ```
+    /// # #[cfg(feature = "convert")]
+    /// # fn main() -> warpool::Result<()> {
     /// use warpool::convert::Rounding;
     /// use warpool::half::f16;
-    /// # fn main() -> warpool::Result<()> {
     /// # let device = warpool::Device::host()?;
     /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
     /// # let stream = device.stream()?;
@@ -129,6 +130,8 @@ impl Pool {
     /// assert_eq!(singles.download()?, [1.0, -1.0]);
     /// # Ok(())
     /// # }
+    /// # #[cfg(not(feature = "convert"))]
+    /// # fn main() {}
     /// ```
     ///
     /// # Errors

@@ -11,11 +11,11 @@
 //! use warpool::recompute::{Action, Stage, plan};
 //!
 //! // Twelve equal layers of 64 MiB each, and room for five of them.
-//! let layer = Stage::new(64 << 20).forward_time(10).backward_time(20);
+//! let layer = Stage { forward_time: 10, backward_time: 20, ..Stage::new(64 << 20) };
 //! let stages = vec![layer; 12];
 //! let plan = plan(&stages, 64 << 20, 5 * (64 << 20))?;
-//! assert!(plan.peak_bytes() <= 5 * (64 << 20));
-//! for action in plan.actions() {
+//! assert!(plan.peak_bytes <= 5 * (64 << 20));
+//! for action in plan.actions {
 //!     match action {
 //!         Action::Forward { stage: _, keep_input: _ } => { /* run it; keep its output alone */ }
 //!         Action::ForwardSaving { stage: _ } => { /* run it; keep all that its backward needs */ }
@@ -40,21 +40,23 @@ mod tests;
 use crate::error::{Error, Result};
 
 /// One stage of a chain: what it costs, and what it leaves.
+///
+/// [`Stage::new`] makes one whose fields are then set, as `Stage { forward_time: 10, ..Stage::new(64) }`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Stage {
     /// Time of its forward, in a unit of the caller's.
-    pub(crate) forward_time: u64,
+    pub forward_time: u64,
     /// Time of its backward, in the same unit.
-    pub(crate) backward_time: u64,
+    pub backward_time: u64,
     /// Bytes of its output, which are those of its output's gradient too.
-    pub(crate) output_bytes: u64,
-    /// Bytes that a forward which saves leaves for the backward, the output among them, the input not.
-    pub(crate) saved_bytes: u64,
+    pub output_bytes: u64,
+    /// Bytes that a forward which saves leaves for the backward, the output among them, the input not;
+    /// no less than the output.
+    pub saved_bytes: u64,
     /// Bytes that its forward has for itself while it runs.
-    pub(crate) forward_scratch: u64,
+    pub forward_scratch: u64,
     /// Bytes that its backward has for itself while it runs.
-    pub(crate) backward_scratch: u64,
+    pub backward_scratch: u64,
 }
 
 impl Stage {
@@ -70,34 +72,6 @@ impl Stage {
             forward_scratch: 0,
             backward_scratch: 0,
         }
-    }
-
-    /// With this time of forward.
-    #[must_use]
-    pub fn forward_time(mut self, time: u64) -> Self {
-        self.forward_time = time;
-        self
-    }
-
-    /// With this time of backward.
-    #[must_use]
-    pub fn backward_time(mut self, time: u64) -> Self {
-        self.backward_time = time;
-        self
-    }
-
-    /// With so many bytes saved for backward; no less than the output.
-    #[must_use]
-    pub fn saved_bytes(mut self, bytes: u64) -> Self {
-        self.saved_bytes = bytes.max(self.output_bytes);
-        self
-    }
-
-    /// With so many bytes that forward and backward each have for themselves.
-    #[must_use]
-    pub fn scratch(mut self, forward: u64, backward: u64) -> Self {
-        (self.forward_scratch, self.backward_scratch) = (forward, backward);
-        self
     }
 }
 
@@ -129,10 +103,15 @@ pub enum Action {
 
 /// An order of work. See [`plan`].
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Plan {
-    actions: Vec<Action>,
-    time: u64,
-    peak_bytes: u64,
+    /// What to do, in order.
+    pub actions: Vec<Action>,
+    /// Time of all of it, in the stages' unit.
+    pub time: u64,
+    /// Most bytes that are kept at once: the chain's input, activations, what is saved, gradients and
+    /// scratch memory.
+    pub peak_bytes: u64,
     forwards: u64,
 }
 
@@ -145,25 +124,6 @@ impl Plan {
             peak_bytes: walked.peak_bytes,
             forwards: walked.forwards,
         })
-    }
-
-    /// What to do, in order.
-    #[must_use]
-    pub fn actions(&self) -> &[Action] {
-        &self.actions
-    }
-
-    /// Time of all of it, in the stages' unit.
-    #[must_use]
-    pub fn time(&self) -> u64 {
-        self.time
-    }
-
-    /// Most bytes that are kept at once: the chain's input, activations, what is saved, gradients and
-    /// scratch memory.
-    #[must_use]
-    pub fn peak_bytes(&self) -> u64 {
-        self.peak_bytes
     }
 
     /// Forwards run, those that are run again among them.

@@ -79,8 +79,14 @@ fn least_time(stages: &[Stage], input: u64, budget: u64) -> Option<u64> {
 prop_compose! {
     fn any_stage()(output in 0_u64..5, more in 0_u64..4, forward in 1_u64..6, backward in 1_u64..6,
                    scratch in (0_u64..3, 0_u64..3)) -> Stage {
-        Stage::new(output).saved_bytes(output + more).forward_time(forward).backward_time(backward)
-            .scratch(scratch.0, scratch.1)
+        Stage {
+            forward_time: forward,
+            backward_time: backward,
+            output_bytes: output,
+            saved_bytes: output + more,
+            forward_scratch: scratch.0,
+            backward_scratch: scratch.1,
+        }
     }
 }
 
@@ -94,8 +100,8 @@ proptest! {
         let best = least_time(&stages, input, budget);
         match plan(&stages, input, budget) {
             Ok(plan) => {
-                prop_assert!(plan.peak_bytes() <= budget);
-                prop_assert_eq!(Some(plan.time()), best);
+                prop_assert!(plan.peak_bytes <= budget);
+                prop_assert_eq!(Some(plan.time), best);
             }
             Err(_) => prop_assert_eq!(best, None),
         }
@@ -106,7 +112,7 @@ proptest! {
         stages in prop::collection::vec(any_stage(), 1..9), input in 0_u64..4
     ) {
         let least = least_budget(&stages, input).unwrap();
-        prop_assert!(plan(&stages, input, least).unwrap().peak_bytes() <= least);
+        prop_assert!(plan(&stages, input, least).unwrap().peak_bytes <= least);
         if least > 0 {
             prop_assert!(plan(&stages, input, least - 1).is_err());
         }
@@ -125,10 +131,10 @@ proptest! {
             ..*stage
         }).collect();
         let (least, most) = (least_budget(&large, scale).unwrap(), keep_every(&large, scale, 1).unwrap());
-        let budget = least + (most.peak_bytes().saturating_sub(least)) / 100 * part;
+        let budget = least + (most.peak_bytes.saturating_sub(least)) / 100 * part;
         let plan = plan(&large, scale, budget).unwrap();
-        prop_assert!(plan.peak_bytes() <= budget);
-        prop_assert!(plan.time() >= most.time());
+        prop_assert!(plan.peak_bytes <= budget);
+        prop_assert!(plan.time >= most.time);
     }
 
     #[test]
@@ -137,7 +143,7 @@ proptest! {
     ) {
         let plan = keep_every(&stages, 3, stride).unwrap();
         let backward = |action: &&Action| matches!(action, Action::Backward { .. });
-        prop_assert_eq!(plan.actions().iter().filter(backward).count(), stages.len());
+        prop_assert_eq!(plan.actions.iter().filter(backward).count(), stages.len());
         let again = plan.forwards() as usize - stages.len();
         let kept = stages.len() - (stages.len() - 1) / stride * stride;
         prop_assert_eq!(again, if stride == 1 { 0 } else { stages.len() - kept });
@@ -147,18 +153,18 @@ proptest! {
 #[test]
 fn the_optimal_plan_is_no_slower_than_every_stride_of_its_peak() {
     let stages: Vec<Stage> = (0..24)
-        .map(|at| {
-            Stage::new(8 + at % 5 * 7)
-                .saved_bytes(30 + at % 3 * 40)
-                .forward_time(5 + at % 4)
+        .map(|at| Stage {
+            saved_bytes: (30 + at % 3 * 40).max(8 + at % 5 * 7),
+            forward_time: 5 + at % 4,
+            ..Stage::new(8 + at % 5 * 7)
         })
         .collect();
     let mut faster = 0;
     for stride in 1..24 {
         let plain = keep_every(&stages, 10, stride).unwrap();
-        let best = plan(&stages, 10, plain.peak_bytes()).unwrap();
-        assert!(best.time() <= plain.time() && best.peak_bytes() <= plain.peak_bytes());
-        faster += usize::from(best.time() < plain.time());
+        let best = plan(&stages, 10, plain.peak_bytes).unwrap();
+        assert!(best.time <= plain.time && best.peak_bytes <= plain.peak_bytes);
+        faster += usize::from(best.time < plain.time);
     }
     assert!(
         faster > 10,
@@ -186,7 +192,10 @@ fn what_is_no_chain_is_refused() {
         &[][..],
         &[odd],
         &[large; 4],
-        &[Stage::new(1).forward_time(u64::MAX)],
+        &[Stage {
+            forward_time: u64::MAX,
+            ..Stage::new(1)
+        }],
     ] {
         assert!(plan(stages, 1, 100).is_err() && least_budget(stages, 1).is_err());
         assert!(keep_every(stages, 1, 2).is_err());

@@ -84,7 +84,7 @@ impl Books {
                 continue;
             }
             self.check_owner(op, access);
-            self.touch(range, op, access.kind, true);
+            self.touch(range, op, access.kind, None);
         }
     }
 
@@ -112,16 +112,24 @@ impl Books {
         }
     }
 
-    /// Compares a use with those before it, and notes it.
-    fn touch(&mut self, range: Range<Addr>, op: &Arc<Op>, kind: AccessKind, through: bool) {
+    /// Compares a use with those before it, and notes it; a change of owner is as a write. What sleeps has no
+    /// memory, and may be taken back.
+    fn touch(
+        &mut self,
+        range: Range<Addr>,
+        op: &Arc<Op>,
+        kind: AccessKind,
+        change: Option<Change>,
+    ) {
         let new = Use {
             op: Arc::clone(op),
             kind,
         };
         let mut races = Vec::new();
-        for part in self.places.parts(range.clone(), through.then_some(op)) {
+        for part in (self.places).parts(range.clone(), change.is_none().then_some(op)) {
             match part {
                 Part::Mapped(bytes) => self.shadow.touch(bytes, &new, &mut races),
+                Part::Bare(_) if change == Some(Change::TakenBack) => {}
                 Part::Bare(bare) => self.report(Fault::NotMapped, bare, None, (op, kind)),
             }
         }
@@ -152,7 +160,7 @@ impl Books {
             let party = (&**op, AccessKind::Write);
             self.report(fault, range.clone(), last.as_ref(), party);
         }
-        self.touch(range.clone(), op, AccessKind::Write, false);
+        self.touch(range.clone(), op, AccessKind::Write, Some(change));
         self.places.own(range, Some((change == Change::Given, op)));
     }
 

@@ -13,4 +13,5 @@ mod order;
 mod owners;
 mod planner;
 mod pointers;
+mod spill;
 mod threads;

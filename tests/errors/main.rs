@@ -7,3 +7,4 @@ mod growing_calls;
 mod malformed;
 mod paths;
 mod pool_calls;
+mod sleeping_calls;

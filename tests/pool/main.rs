@@ -13,6 +13,7 @@ mod model;
 mod regressions;
 mod simulated;
 mod simulated_graphs;
+mod sleeping;
 mod soft_limit;
 mod stream_names;
 mod unlocked;

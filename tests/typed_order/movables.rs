@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::common::{Gate, on_every_device};
-use super::{LEN, World, assert_all, assert_untouched, settle, to_half};
+use super::{LEN, World, assert_all, assert_untouched, gets_done, settle, to_half};
 use half::f16;
 use warpool::compact::Goal;
 use warpool::{Device, Movable};
@@ -183,6 +183,10 @@ fn parts_of_a_block_that_grew_keep_their_uses_apart(device: &Device) {
     // What was there before it grew, and no use of what was added.
     let first = guard.view_mut().slice(..len).unwrap();
     to_half(&world.third, src.view(), first);
+    assert!(
+        gets_done(&world.third),
+        "the first part waits for the other"
+    );
     let added = guard.view().slice(len..2 * len).unwrap();
     super::to_single(&world.home, added, out.view_mut());
     settle(&world.home);

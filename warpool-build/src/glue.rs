@@ -22,10 +22,17 @@ fn cpp_of(kernel: &Kernel) -> String {
     let declared = list(&kernel.parameters, |p| match p.kind {
         Kind::Number => format!("{} {}", p.c, p.name),
         Kind::Reads => format!("const {} *{}", p.c, p.name),
+        Kind::ReadsWhole => format!("const {} *{1}, u64 wp_len_{1}", p.c, p.name),
         Kind::Writes => format!("{} *{}", p.c, p.name),
     });
-    let passed = list(&kernel.parameters, |p| p.name.clone());
-    let addresses = list(&kernel.parameters, |p| format!("&{}", p.name));
+    let passed = list(&kernel.parameters, |p| match p.kind {
+        Kind::ReadsWhole => format!("Whole<{}>{{{1}, wp_len_{1}}}", p.c, p.name),
+        _ => p.name.clone(),
+    });
+    let addresses = list(&kernel.parameters, |p| match p.kind {
+        Kind::ReadsWhole => format!("&{0}, &wp_len_{0}", p.name),
+        _ => format!("&{}", p.name),
+    });
     format!(
         r#"
 #ifdef __CUDACC__
@@ -62,23 +69,36 @@ fn rust_of(kernel: &Kernel, cuda: bool) -> String {
     let buffers = || kernel.parameters.iter().filter(|p| p.kind != Kind::Number);
     let arguments = list(&kernel.parameters, |p| match p.kind {
         Kind::Number => format!("{}: {}", p.name, p.rust),
-        Kind::Reads => format!("{}: impl Into<::warpool::View<'a, {}>>", p.name, p.rust),
+        Kind::Reads | Kind::ReadsWhole => {
+            format!("{}: impl Into<::warpool::View<'a, {}>>", p.name, p.rust)
+        }
         Kind::Writes => format!("{}: impl Into<::warpool::ViewMut<'a, {}>>", p.name, p.rust),
     });
     let foreign = list(&kernel.parameters, |p| match p.kind {
         Kind::Number => format!("{}: {}", p.name, p.rust),
+        Kind::ReadsWhole => format!("{0}: u64, wp_len_{0}: u64", p.name),
         _ => format!("{}: u64", p.name),
     });
     let values = list(&kernel.parameters, |p| match p.kind {
         Kind::Number => p.name.clone(),
+        Kind::ReadsWhole => format!("{0}_at, {0}_len", p.name),
         _ => format!("{}_at", p.name),
     });
     let each = |make: &dyn Fn(&Parameter) -> String| buffers().map(make).collect::<String>();
     let views = each(&|p| format!("    let {0} = {0}.into();\n", p.name));
-    let lengths = each(&|p| format!("({0:?}, {0}.len()), ", p.name));
-    let addresses = each(&|p| format!("    let {0}_at = {0}.addr();\n", p.name));
+    let lengths = each(&|p| match p.kind {
+        Kind::ReadsWhole => String::new(),
+        _ => format!("({0:?}, {0}.len()), ", p.name),
+    });
+    let addresses = each(&|p| match p.kind {
+        Kind::ReadsWhole => format!(
+            "    let ({0}_at, {0}_len) = ({0}.addr(), {0}.len() as u64);\n",
+            p.name
+        ),
+        _ => format!("    let {0}_at = {0}.addr();\n", p.name),
+    });
     let uses = each(&|p| match p.kind {
-        Kind::Reads => format!(".reads({})", p.name),
+        Kind::Reads | Kind::ReadsWhole => format!(".reads({})", p.name),
         _ => format!(".writes({})", p.name),
     });
     let (declared, launch) = match cuda {
@@ -106,7 +126,7 @@ fn rust_of(kernel: &Kernel, cuda: bool) -> String {
     format!(
         r#"
 /// Queues `{name}` of `{file}` for every element, behind what uses the buffers now and ahead of what comes
-/// next, whatever the streams. All buffers have the same length.
+/// next, whatever the streams. All buffers but those that it reads as a whole have the same length.
 ///
 /// # Errors
 /// A buffer of another length, with nothing queued; what [`::warpool::Stream::kernel`] and the launch say.
@@ -132,8 +152,9 @@ pub fn {name}<'a>(stream: &::warpool::Stream{arguments}) -> ::warpool::Result<()
         }}
         // SAFETY: the stream is live, and the call is given work that makes no call of the device.
         let wp_backend = unsafe {{ stream.device().raw_backend() }};
-        // SAFETY: every buffer has `wp_count` elements of its type in the host's memory, of which the kernel
-        // touches no other; the buffers' logs keep them for this work until it is done.
+        // SAFETY: every buffer has `wp_count` elements of its type in the host's memory, or as many as are said
+        // beside it, of which the kernel touches no other; the buffers' logs keep them for this work until it
+        // is done.
         wp_backend.host_call(stream.raw(), Box::new(move || unsafe {{ warpool_{name}_host(wp_count{values}) }}))
     }})?
 }}
@@ -164,6 +185,29 @@ mod tests {
             assert!(made.contains(part), "{part}\nis not in\n{made}");
         }
         assert!(!rust(&saxpy(), false).contains("saxpy_cuda("));
+    }
+
+    #[test]
+    fn a_whole_buffer_is_read_and_has_a_length_of_its_own() {
+        let text = "KERNEL void gather(u64 i, Whole<bf16> x, const int *at, float *y) {}";
+        let kernels = find("k.cu", text).expect("a kernel");
+        let made = rust(&kernels, true);
+        for part in [
+            "x: impl Into<::warpool::View<'a, ::warpool::half::bf16>>",
+            "let wp_lengths = [(\"at\", at.len()), (\"y\", y.len()), ];",
+            ".reads(x).reads(at).writes(y)",
+            "warpool_gather_host(wp_count, x_at, x_len, at_at, y_at)",
+            "fn warpool_gather_cuda(wp_stream: u64, wp_count: u64, x: u64, wp_len_x: u64, at: u64, y: u64)",
+        ] {
+            assert!(made.contains(part), "{part}\nis not in\n{made}");
+        }
+        let made = cpp(&kernels);
+        for part in [
+            "gather(wp_at, Whole<bf16>{x, wp_len_x}, at, y)",
+            "(void *)&x, (void *)&wp_len_x, (void *)&at",
+        ] {
+            assert!(made.contains(part), "{part}\nis not in\n{made}");
+        }
     }
 
     #[test]

@@ -27,12 +27,16 @@ pub(crate) enum Kind {
     Number,
     /// A `const` pointer.
     Reads,
+    /// A `Whole`: any element of it may be read.
+    ReadsWhole,
     /// Another pointer.
     Writes,
 }
 
 /// The types that C++ and Rust lay out alike.
-const TYPES: [(&str, &str); 12] = [
+const TYPES: [(&str, &str); 14] = [
+    ("f16", "::warpool::half::f16"),
+    ("bf16", "::warpool::half::bf16"),
     ("float", "f32"),
     ("double", "f64"),
     ("int", "i32"),
@@ -138,9 +142,10 @@ fn declaration(text: &str) -> Result<(String, Vec<Parameter>), String> {
     Ok((name.to_owned(), parameters))
 }
 
-/// `float a`, `const float *x`, `float *y`.
+/// `float a`, `const float *x`, `Whole<float> w`, `float *y`.
 fn parameter(text: &str) -> Result<Parameter, String> {
     let spaced = text.replace('*', " * ");
+    let spaced = spaced.replace('<', " < ").replace('>', " > ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
     let (constant, words) = match words.split_first() {
         Some((&"const", rest)) => (true, rest),
@@ -148,12 +153,13 @@ fn parameter(text: &str) -> Result<Parameter, String> {
     };
     let (kind, c, name) = match words {
         [c, "*", name] if constant => (Kind::Reads, c, name),
+        ["Whole", "<", c, ">", name] if !constant => (Kind::ReadsWhole, c, name),
         [c, "*", name] => (Kind::Writes, c, name),
         [c, name] if !constant => (Kind::Number, c, name),
         _ => {
             return Err(format!(
-                "`{text}` is no parameter of a kernel: write a number (float a), what is read \
-                 (const float *x) or what is written (float *y)"
+                "`{text}` is no parameter of a kernel: write a number (float a), what is read at the \
+                 element (const float *x) or anywhere (Whole<float> x), or what is written (float *y)"
             ));
         }
     };
@@ -196,7 +202,7 @@ mod tests {
     #[test]
     fn a_declaration_says_what_is_read_and_what_is_written() {
         let text = "// KERNEL void no(u64 i)\n/* KERNEL void\n no */\n#include <x>\n\
-                    KERNEL void saxpy(u64 i, float a,\n   const float* x, int32_t *y) {}\n\
+                    KERNEL void saxpy(u64 i, float a,\n   const float* x, Whole< f16 >w, int32_t *y) {}\n\
                     MY_KERNEL void other();\nKERNEL void two(u64 i, double *z) { /* , */ }\n";
         let found = find("k.cu", text).expect("kernels");
         let names: Vec<&str> = found.iter().map(|kernel| &kernel.name[..]).collect();
@@ -211,6 +217,7 @@ mod tests {
             [
                 ("a", "f32", Kind::Number),
                 ("x", "f32", Kind::Reads),
+                ("w", "::warpool::half::f16", Kind::ReadsWhole),
                 ("y", "i32", Kind::Writes)
             ]
         );
@@ -230,6 +237,14 @@ mod tests {
             ("KERNEL void f(u64 i, const float *x) {}", "writes nothing"),
             ("KERNEL void f(u64 i, half *y) {}", "`half *y`: the types"),
             ("KERNEL void f(u64 i, float **y) {}", "is no parameter"),
+            (
+                "KERNEL void f(u64 i, Whole<float> *y) {}",
+                "is no parameter",
+            ),
+            (
+                "KERNEL void f(u64 i, Whole<long> y) {}",
+                "`Whole<long> y`: the types",
+            ),
             (
                 "KERNEL void f(u64 i, float &y) {}",
                 "the types of a kernel's parameters",

@@ -51,10 +51,12 @@ pub(crate) struct LaneState {
     pub(super) pending: u64,
     /// The size that the cache did not have last, and how often in a row.
     missed: (u64, u64),
-    /// Nothing is allocated or freed the short way: the lane is retired, or under capture.
+    /// Nothing is allocated or freed the short way: the lane is retired or asleep, or under capture.
     pub(crate) aside: bool,
     /// Nothing more is allocated here: keep nothing.
     pub(crate) retired: bool,
+    /// The pool sleeps.
+    pub(crate) asleep: bool,
     /// The stream is being captured into a graph.
     pub(crate) captured: Option<Arc<Captured>>,
 }
@@ -150,6 +152,7 @@ impl Lane {
             missed: (0, 0),
             aside: false,
             retired: false,
+            asleep: false,
             captured: None,
         };
         let lane = Arc::new(Self {
@@ -222,7 +225,11 @@ impl Lane {
             self.drain(LARGE_WORDS, &mut core);
         }
         // A driver's error is told by the steps that follow.
-        let Some(grant) = core.take_ready_of(self.slot, bytes, true) else {
+        let ready = match core.is_asleep() {
+            true => None,
+            false => core.take_ready_of(self.slot, bytes, true),
+        };
+        let Some(grant) = ready else {
             return (0, MISSED);
         };
         self.served(grant, bytes, requested, &mut core);

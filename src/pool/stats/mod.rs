@@ -5,6 +5,7 @@ pub(crate) mod counters;
 pub(crate) mod leaks;
 pub(crate) mod report;
 pub(crate) mod snapshot;
+pub(crate) mod spilled;
 mod text;
 mod trace;
 
@@ -152,6 +153,12 @@ pub struct PoolStats {
     /// Bytes of [growing buffers](super::GrowBuf), those of buffers that are gone too until the work that
     /// uses them is done: in [`PoolStats::reserved`], and in no figure of blocks.
     pub grown: u64,
+    /// Bytes of handles that the device has while the pool sleeps: see [`Pool::sleep`](super::Pool::sleep).
+    /// In no other figure; the blocks in them count as ever.
+    pub sleeping: u64,
+    /// Bytes of movable blocks that are [on the host](crate::host::Spill), as asked for; `allocated` and
+    /// `freed` count what went there, and what came back or was dropped. In no other figure.
+    pub spilled: Counter,
     /// Physical bytes of the device that stand beside the pool, in no other figure and under no
     /// limit: the tables and flags of compaction, which has to work when the pool is full, and the
     /// [address table](super::Pool::address_table). 0 until there is movable memory. The tables take

@@ -289,6 +289,8 @@ impl Shared {
             compactions: core.compactions,
             graphs: self.graph_bytes.load(Ordering::Relaxed),
             grown: core.grown.bytes,
+            sleeping: core.arena.asleep(),
+            spilled: self.spilled.counter(),
             overhead: self.overhead.bytes(),
             retries: self.retries.load(Ordering::Relaxed),
             failures: self.failures.load(Ordering::Relaxed),
@@ -301,6 +303,7 @@ impl Shared {
     /// See [`Pool::reset_peaks`](crate::Pool::reset_peaks).
     pub(crate) fn reset_peaks(&self) {
         self.counts.reset_peaks();
+        self.spilled.reset_peak();
         let mut core = self.core.lock();
         core.sample();
         core.peak_reserved = core.reserved();
@@ -315,6 +318,8 @@ impl Core {
     fn sample(&mut self) {
         let small_free = self.extents.small_hole_bytes() + self.slabs.free_bytes();
         let small = self.active.classes[0].current + small_free;
+        // Blocks of a pool that sleeps have no memory.
+        let small = small.min(self.reserved());
         self.reserved.set([small, self.reserved() - small]);
         self.inactive_split.set(self.split_bytes());
     }

@@ -15,6 +15,7 @@ mod moments;
 mod refused_calls;
 mod reuse;
 mod slabs;
+mod sleep;
 mod snapshot;
 mod statistics;
 mod threads;

@@ -1,0 +1,155 @@
+//! Trains a network of residual blocks on images of digits, and shows what each way to need less memory costs: f16 with f32
+//! masters and a loss scale, gradients added up over micro-batches, and activations made again in place of kept.
+//!
+//! ```text
+//! cargo run --release --manifest-path examples/training/Cargo.toml [-- --device host --steps 100]
+//! ```
+//!
+//! Every way starts from the same weights and sees the same images, so their losses must agree: to the bit where only
+//! memory differs, else the means of ten steps to rounding, which grows with every step. The example fails if they do not, or if the peak is not what the plan said.
+
+mod data;
+mod network;
+mod real;
+mod train;
+
+use data::Digits;
+use network::Shape;
+use train::{Outcome, Way, train};
+use warpool::half::f16;
+use warpool::{Device, recompute};
+
+/// Functions made of `kernels.cu`.
+mod kernels {
+    include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
+}
+
+const SHAPE: Shape = Shape {
+    width: 32,
+    blocks: 24,
+    rows: 256,
+};
+const IMAGE_ROWS: usize = 1536;
+
+/// The value behind `--name`.
+fn option(name: &str) -> Option<String> {
+    let mut arguments = std::env::args().skip_while(|argument| argument != name);
+    arguments.nth(1)
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let device = match option("--device").as_deref() {
+        Some("host") => Device::host()?,
+        _ => Device::any()?,
+    };
+    let steps = option("--steps").map_or(Ok(100), |steps| steps.parse())?;
+    let (learnt, rest) = Digits::load(IMAGE_ROWS)?;
+    println!(
+        "{}, {} blocks of {} columns, batches of {} images, {steps} steps",
+        device.info().name,
+        SHAPE.blocks,
+        SHAPE.width,
+        SHAPE.rows
+    );
+    println!(
+        "{:<34} {:>14} {:>9} {:>9} {:>9} {:>8} {:>6}",
+        "", "peak, KiB", "of plan", "forwards", "ms/step", "loss", "right"
+    );
+
+    let image_bytes = (SHAPE.rows * data::PIXELS * 4) as u64;
+    let stages = SHAPE.stages(4);
+    let kept = recompute::keep_every(&stages, image_bytes, 1)?;
+    let third = recompute::plan(&stages, image_bytes, kept.peak_bytes / 3)?;
+    let fifth = recompute::keep_every(&stages, image_bytes, 5)?;
+    let parts = Shape {
+        rows: SHAPE.rows / 4,
+        ..SHAPE
+    };
+    let few = recompute::keep_every(&parts.stages(4), image_bytes / 4, 1)?;
+    let halves = recompute::keep_every(&SHAPE.stages(2), image_bytes / 2, 1)?;
+    let all = recompute::plan(
+        &parts.stages(2),
+        image_bytes / 8,
+        recompute::least_budget(&parts.stages(2), image_bytes / 8)? * 2,
+    )?;
+
+    let way = |name, shape, plan| Way {
+        name,
+        shape,
+        plan,
+        parts: SHAPE.rows / shape.rows,
+        steps,
+    };
+    let mut shown = Vec::new();
+    let mut run = |outcome: warpool::Result<Outcome>| -> warpool::Result<Outcome> {
+        let outcome = outcome?;
+        println!("{outcome}");
+        shown.push(outcome.clone());
+        Ok(outcome)
+    };
+    let plain = run(train::<f32>(
+        &device,
+        &way("f32, everything kept", SHAPE, kept),
+        &learnt,
+        &rest,
+    ))?;
+    let planned = run(train::<f32>(
+        &device,
+        &way("  a third of the memory", SHAPE, third),
+        &learnt,
+        &rest,
+    ))?;
+    let every = run(train::<f32>(
+        &device,
+        &way("  every fifth activation", SHAPE, fifth),
+        &learnt,
+        &rest,
+    ))?;
+    let added = run(train::<f32>(
+        &device,
+        &way("  four micro-batches", parts, few),
+        &learnt,
+        &rest,
+    ))?;
+    let half = run(train::<f16>(
+        &device,
+        &way("f16, f32 masters, a loss scale", SHAPE, halves),
+        &learnt,
+        &rest,
+    ))?;
+    let least = run(train::<f16>(
+        &device,
+        &way("  four micro-batches, made again", parts, all),
+        &learnt,
+        &rest,
+    ))?;
+
+    assert_eq!(
+        plain.losses, planned.losses,
+        "made again, activations are the same bits"
+    );
+    assert_eq!(
+        plain.losses, every.losses,
+        "made again, activations are the same bits"
+    );
+    for (other, within) in [(&added, 0.01), (&half, 0.05), (&least, 0.05)] {
+        for (at, (a, b)) in plain.smooth().zip(other.smooth()).enumerate() {
+            assert!(
+                (a - b).abs() <= within * a,
+                "{}: steps from {}: {b}, not {a}",
+                other.name,
+                10 * at
+            );
+        }
+    }
+    for outcome in &shown {
+        assert!(
+            outcome.peak_bytes <= outcome.planned_bytes + outcome.planned_bytes / 20,
+            "{}: more than the plan said",
+            outcome.name
+        );
+    }
+    assert!(planned.peak_bytes * 2 < plain.peak_bytes && least.peak_bytes * 4 < plain.peak_bytes);
+    println!("the losses of all agree");
+    Ok(())
+}

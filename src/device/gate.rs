@@ -1,0 +1,114 @@
+//! Memory that sleeps: operations on it are refused, and those before are waited for.
+//!
+//! An operation counts itself among those that give its stream work (`Giving`), and then looks whether
+//! a gate is closed. Who closes one does it the other way round: closes it, then waits until no stream is
+//! being given work. So an operation either sees the gate closed, or has queued its work by the time that
+//! the host waits for all streams.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::{Device, Timeline};
+use crate::error::{Error, Result};
+use crate::seeded::seeded;
+use crate::sync::{AtomicU64, pause};
+
+/// How long operations under way are waited for before a gate stays open: one may be this thread's own,
+/// which puts memory to sleep from the code of a kernel.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Whether memory may be used by operations.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    closed: AtomicU64,
+}
+
+/// An operation that gives a stream work, until it is dropped.
+pub(crate) struct Giving<'t>(&'t Timeline);
+
+impl<'t> Giving<'t> {
+    #[inline]
+    pub(crate) fn begin(timeline: &'t Timeline) -> Self {
+        timeline.giving.fetch_add(1, Ordering::SeqCst);
+        Self(timeline)
+    }
+}
+
+impl Drop for Giving<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.giving.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Gate {
+    /// # Errors
+    /// [`Error::Invalid`] while the memory sleeps.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.closed.load(Ordering::SeqCst) == 0 || seeded!("sleeping-memory-is-used") {
+            true => Ok(()),
+            false => Err(Error::invalid("memory", "it sleeps: wake its pool first")),
+        }
+    }
+}
+
+impl Device {
+    /// Whether a gate of the device is closed.
+    #[inline]
+    pub(super) fn has_closed_gates(&self) -> bool {
+        self.inner.closed_gates.load(Ordering::SeqCst) > 0
+    }
+
+    /// Closes a gate that is open and waits on the host for all work that streams known to the crate were
+    /// given.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] while a stream is under capture, or if operations do not come to an end; what
+    /// the driver said. The gate is then open.
+    pub(crate) fn close_gate(&self, gate: &Gate) -> Result<()> {
+        if self.is_capturing() {
+            let why = "one is being captured: end the capture first";
+            return Err(Error::invalid("stream", why));
+        }
+        gate.closed.store(1, Ordering::SeqCst);
+        self.inner.closed_gates.fetch_add(1, Ordering::SeqCst);
+        let all: Vec<Arc<Timeline>> = {
+            let known = self.timelines();
+            known.values().filter_map(|it| it.upgrade()).collect()
+        };
+        let passed = Self::wait_for_operations(&all).and_then(|()| {
+            match seeded!("put-to-sleep-under-queued-work") {
+                true => Ok(()),
+                false => all.iter().try_for_each(|it| it.sync_to(it.last_tick())),
+            }
+        });
+        if passed.is_err() {
+            self.open_gate(gate);
+        }
+        passed
+    }
+
+    /// Opens a closed gate.
+    pub(crate) fn open_gate(&self, gate: &Gate) {
+        gate.closed.store(0, Ordering::SeqCst);
+        self.inner.closed_gates.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn wait_for_operations(all: &[Arc<Timeline>]) -> Result<()> {
+        let began = Instant::now();
+        for timeline in all {
+            let mut looks = 0;
+            let ignored = seeded!("operations-under-way-not-waited-for");
+            while timeline.giving.load(Ordering::SeqCst) > 0 && !ignored {
+                if began.elapsed() > PATIENCE {
+                    let why = "it is being given work, which does not end";
+                    return Err(Error::invalid("stream", why));
+                }
+                pause(looks);
+                looks += 1;
+            }
+        }
+        Ok(())
+    }
+}

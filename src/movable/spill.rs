@@ -1,0 +1,447 @@
+//! Movable memory that goes to the host where the device has no room, and comes back when it is held.
+//!
+//! # What goes
+//!
+//! A step of the out-of-memory ladder, behind compaction, which costs less. It looks for neighbouring blocks
+//! and holes that have together what the request needs, so that what is freed is one hole, and takes the row
+//! that costs least; where no row has so much, the cheapest blocks wherever they lie, since idle handles are
+//! mapped together. A block costs its bytes, which go down and come up again, over how long ago it was held:
+//! who was not held for long is needed late. Held blocks stay, and so do all while somebody else knows their
+//! addresses: an address table, or registered pointers.
+//!
+//! # In which order
+//!
+//! Copies down run on one stream, behind all uses of a block, and its memory is free behind them; copies up on
+//! another, and a hold runs behind those. So the bus is used both ways at once. Nobody waits on the host.
+
+use std::sync::Arc;
+
+use super::callback::{Calls, Relocation, tell};
+use super::id::MovableId;
+use super::registry::{Registry, State};
+use super::table::Entry;
+use super::{Movable, Pool};
+use crate::device::{Addr, Giving, Stream, Timeline, lock};
+use crate::error::{Error, Result};
+use crate::pool::{Block, Pressure, Relief, Shared, Spilled};
+use crate::seeded::seeded;
+use crate::sync::MutexGuard;
+
+/// Rank of spilling among the steps of the out-of-memory ladder: behind compaction, before other parts of
+/// the pool and the application are asked.
+const SPILL_RANK: u8 = 120;
+
+/// Where contents go to.
+pub(crate) trait Shelf: Send + Sync {
+    /// Queues a copy of the `bytes` at `addr` on `stream`, which runs behind what writes them.
+    ///
+    /// # Errors
+    /// Where there is no room; what the driver said.
+    fn put(&self, addr: Addr, bytes: u64, stream: &Stream) -> Result<Box<dyn Shelved>>;
+}
+
+/// Contents that were put away.
+pub(crate) trait Shelved: Send {
+    /// Queues a copy to `addr` on `stream`.
+    fn take(&self, addr: Addr, stream: &Stream) -> Result<()>;
+}
+
+/// Of a pool that spills.
+pub(super) struct Spilling {
+    shelf: Arc<dyn Shelf>,
+    down: Stream,
+    up: Stream,
+}
+
+/// A block that is on the host.
+pub(super) struct Away {
+    contents: Box<dyn Shelved>,
+    /// Where it was.
+    addr: Addr,
+    bytes: u64,
+    spilled: Spilled,
+}
+
+impl Drop for Away {
+    fn drop(&mut self) {
+        self.spilled.count(self.bytes, false);
+    }
+}
+
+/// Mapped memory between two addresses, as spilling sees it.
+#[derive(Debug, Clone, Copy)]
+struct Stretch {
+    at: u64,
+    bytes: u64,
+    /// What it costs to have it free; `None` where it stays.
+    cost: Option<f64>,
+}
+
+/// Neighbours that have `needed` bytes together and cost least: the first and the one behind the last.
+fn cheapest_row(all: &[Stretch], needed: u64) -> Option<(usize, usize)> {
+    let mut best: Option<(f64, usize, usize)> = None;
+    let (mut from, mut bytes, mut cost) = (0, 0, 0.0);
+    for (at, stretch) in all.iter().enumerate() {
+        let apart = at > 0 && all[at - 1].at + all[at - 1].bytes != stretch.at;
+        if apart || stretch.cost.is_none() {
+            (from, bytes, cost) = (at, 0, 0.0);
+        }
+        let Some(own) = stretch.cost else {
+            from = at + 1;
+            continue;
+        };
+        bytes += stretch.bytes;
+        cost += own;
+        while bytes - all[from].bytes >= needed {
+            bytes -= all[from].bytes;
+            cost -= all[from].cost.unwrap_or(0.0);
+            from += 1;
+        }
+        if bytes >= needed
+            && best.is_none_or(|(least, ..)| cost < least || seeded!("dearest-row-is-spilled"))
+        {
+            best = Some((cost, from, at + 1));
+        }
+    }
+    best.map(|(_, from, to)| (from, to))
+}
+
+/// Which stretches are to be free for a request of `needed` bytes: a row, else the cheapest of all.
+fn chosen(all: &[Stretch], needed: u64) -> Vec<u64> {
+    let goes = |stretch: &&Stretch| stretch.cost.is_some_and(|cost| cost > 0.0);
+    if let Some((from, to)) = cheapest_row(all, needed) {
+        return all[from..to].iter().filter(goes).map(|it| it.at).collect();
+    }
+    let mut some: Vec<&Stretch> = all.iter().filter(goes).collect();
+    let rate = |it: &Stretch| it.cost.unwrap_or(0.0) / it.bytes as f64;
+    some.sort_by(|a, b| rate(a).total_cmp(&rate(b)));
+    let mut bytes = 0;
+    let mut taken = Vec::new();
+    for stretch in some {
+        if bytes >= needed {
+            break;
+        }
+        bytes += stretch.bytes;
+        taken.push(stretch.at);
+    }
+    taken
+}
+
+impl Entry {
+    /// What it costs that the block goes; `None` where it has to stay.
+    fn cost(&self, bytes: u64, now: u64) -> Option<f64> {
+        let held = self.holds > 0 && !seeded!("held-block-spilled");
+        (!held).then(|| bytes as f64 / (now - self.held_at + 1) as f64)
+    }
+}
+
+impl State {
+    /// Whether somebody else than holders knows where blocks are.
+    fn is_known(&self) -> bool {
+        self.words.is_some() || !self.arrays.is_empty()
+    }
+
+    /// Spills what a request of `needed` bytes lacks; gives the blocks, free behind the copies.
+    fn spill(&mut self, shared: &Shared, spilled: &Spilled, needed: u64) -> Vec<Block> {
+        let spilling = self.spilling.clone().filter(|_| !self.is_known());
+        let Some(Spilling { shelf, down, .. }) = spilling.as_deref() else {
+            return Vec::new();
+        };
+        let extents: Vec<(u64, u64, bool)> = shared.core.lock().mapped_extents().collect();
+        let stretch = |(at, bytes, taken): (u64, u64, bool)| Stretch {
+            at,
+            bytes,
+            cost: match taken {
+                false => Some(0.0),
+                true => (self.table.at(at)).and_then(|(_, it)| it.cost(bytes, self.holds)),
+            },
+        };
+        let all: Vec<Stretch> = extents.into_iter().map(stretch).collect();
+        let mut freed = Vec::new();
+        for at in chosen(&all, needed) {
+            // Where the host has no room those before have gone.
+            match self.put_away(at, &**shelf, down, spilled) {
+                Ok(Some(block)) => freed.push(block),
+                Ok(None) => {}
+                Err(_) => break,
+            }
+        }
+        freed
+    }
+
+    /// Queues the copy of the block at an offset to the host; gives the block.
+    fn put_away(
+        &mut self,
+        at: u64,
+        shelf: &dyn Shelf,
+        down: &Stream,
+        spilled: &Spilled,
+    ) -> Result<Option<Block>> {
+        let Some((id, entry)) = self.table.at(at) else {
+            return Ok(None);
+        };
+        let timeline = &down.core().timeline;
+        if !seeded!("spilled-under-its-uses") {
+            entry.ready.wait_on(timeline)?;
+            entry.uses.wait_on(timeline)?;
+        }
+        let Some(block) = &entry.block else {
+            return Ok(None);
+        };
+        let (addr, bytes) = (block.addr(), block.bytes());
+        let contents = shelf.put(addr, bytes, down)?;
+        spilled.count(bytes, true);
+        let spilled = spilled.clone();
+        Ok(self.table.spill(id, |entry| {
+            let tick = timeline.open_tick();
+            entry.became_ready(timeline, tick);
+            Away {
+                contents,
+                addr,
+                bytes,
+                spilled,
+            }
+        }))
+    }
+}
+
+impl Registry {
+    /// Begins to spill to `shelf`, or ends it: what is on the host comes back all the same.
+    pub(crate) fn set_spill(self: &Arc<Self>, shelf: Option<Arc<dyn Shelf>>) -> Result<()> {
+        let Some(shelf) = shelf else {
+            if let Some(spilling) = &mut lock(&self.state).spilling {
+                *spilling = Arc::new(Spilling {
+                    shelf: Arc::new(Full),
+                    down: spilling.down.clone(),
+                    up: spilling.up.clone(),
+                });
+            }
+            return Ok(());
+        };
+        let (down, up) = (self.device.stream()?, self.device.stream()?);
+        let mut state = lock(&self.state);
+        let first = state.spilling.is_none();
+        let (down, up) = match &state.spilling {
+            Some(known) => (known.down.clone(), known.up.clone()),
+            None => (down, up),
+        };
+        state.spilling = Some(Arc::new(Spilling { shelf, down, up }));
+        drop(state);
+        if first {
+            let registry = Arc::downgrade(self);
+            let step = move |pressure: &Pressure| {
+                let spills = registry.upgrade();
+                let spills = spills.is_some_and(|it| it.spill(pressure.requested).unwrap_or(false));
+                match spills {
+                    true => Relief::Retry,
+                    false => Relief::Exhausted,
+                }
+            };
+            self.shared()?.add_relief(SPILL_RANK, Arc::new(step));
+        }
+        Ok(())
+    }
+
+    fn spill(&self, bytes: u64) -> Result<bool> {
+        let shared = self.shared()?;
+        let mut state = lock(&self.state);
+        let Some(down) = state.spilling.as_ref().map(|it| it.down.clone()) else {
+            return Ok(false);
+        };
+        let giving = Giving::begin(&down.core().timeline);
+        self.gate.check()?;
+        let freed = state.spill(&shared, &self.spilled, bytes);
+        drop(state);
+        drop(giving);
+        let any = !freed.is_empty();
+        for block in freed {
+            shared.set_movable(&block, false);
+            match seeded!("spilled-memory-free-ahead-of-its-copy") {
+                true => drop(block),
+                // Where the device cannot wait, the host has.
+                false => _ = block.free_on(&down),
+            }
+        }
+        Ok(any)
+    }
+
+    /// Brings the block back if it is on the host.
+    pub(super) fn fetch(&self, id: MovableId) -> Result<()> {
+        let (up, bytes) = {
+            let mut state = lock(&self.state);
+            let up = state.spilling.as_ref().map(|it| it.up.clone());
+            let entry = state.table.entry(id)?;
+            let (Some(away), Some(up)) = (&entry.away, up) else {
+                return Ok(());
+            };
+            (up, away.bytes)
+        };
+        let shared = self.shared()?;
+        // Without a lock: others may have to go for it.
+        let block = shared.open_lane(&up)?.alloc_block(bytes)?;
+        let mut calls = Calls::new();
+        let unused = {
+            let mut state = lock(&self.state);
+            let _giving = Giving::begin(&up.core().timeline);
+            self.gate.check()?;
+            state.put_back(id, block, &up, &mut calls)
+        };
+        tell(calls);
+        unused.map(drop)
+    }
+
+    /// The state, with every block on the device, so that somebody else may come to know their addresses.
+    pub(super) fn all_here(&self) -> Result<MutexGuard<'_, State>> {
+        loop {
+            let state = lock(&self.state);
+            let away = state.table.away();
+            if away.is_empty() || seeded!("address-known-of-a-spilled-block") {
+                return Ok(state);
+            }
+            drop(state);
+            away.into_iter().try_for_each(|id| self.fetch(id))?;
+        }
+    }
+}
+
+impl State {
+    /// As [`State::put_back`], into a block that is ready on another stream.
+    pub(super) fn put_back_behind(
+        &mut self,
+        id: MovableId,
+        block: Block,
+        ready: &Timeline,
+        calls: &mut Calls,
+    ) -> Result<Option<Block>> {
+        let Some(spilling) = self.spilling.clone() else {
+            return Ok(Some(block));
+        };
+        let up = &spilling.up;
+        (up.core().timeline).wait_for(ready, ready.open_tick())?;
+        self.put_back(id, block, up, calls)
+    }
+
+    /// Queues the copy of a block that is on the host into `block`; gives `block` back where it is not
+    /// there, as another thread was faster.
+    fn put_back(
+        &mut self,
+        id: MovableId,
+        block: Block,
+        up: &Stream,
+        calls: &mut Calls,
+    ) -> Result<Option<Block>> {
+        let now = self.holds;
+        let entry = self.table.entry(id)?;
+        let Some(away) = &entry.away else {
+            return Ok(Some(block));
+        };
+        away.contents.take(block.addr(), up)?;
+        let (from, to, bytes) = (away.addr, block.addr(), block.capacity());
+        let timeline = &up.core().timeline;
+        if !seeded!("used-ahead-of-its-return") {
+            entry.became_ready(timeline, timeline.open_tick());
+        }
+        entry.away = None;
+        // It comes back to be held: as good as held now.
+        if !seeded!("what-came-back-goes-next") {
+            entry.held_at = now;
+        }
+        block.lane().shared.set_movable(&block, true);
+        let on_move = entry.on_move.clone();
+        self.table.settle_at(id, block);
+        if let Some(callback) = on_move {
+            self.relocations += 1;
+            let number = self.relocations - 1;
+            let relocation = Relocation {
+                id,
+                from,
+                to,
+                bytes,
+                number,
+            };
+            calls.push((callback, relocation));
+        }
+        Ok(None)
+    }
+}
+
+/// A shelf without room.
+struct Full;
+
+impl Shelf for Full {
+    fn put(&self, _: Addr, _: u64, _: &Stream) -> Result<Box<dyn Shelved>> {
+        Err(Error::invalid("spill", "it is switched off"))
+    }
+}
+
+impl<T: bytemuck::Pod> Movable<T> {
+    /// Begins to bring the block back if it is [on the host](crate::host::Spill), ahead of its next
+    /// [`Movable::hold`], beside the work until then. Returns at once where it is on the device.
+    ///
+    /// # Errors
+    /// As [`Pool::alloc`]; the block is then as it was.
+    pub fn prefetch(&self) -> Result<()> {
+        self.registry.fetch(self.id)
+    }
+}
+
+impl Pool {
+    /// Has movable memory spilled to a shelf, or to none.
+    pub(crate) fn spill_to(&self, shelf: Option<Arc<dyn Shelf>>) -> Result<()> {
+        Registry::of(self)?.set_spill(shelf)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Stretch, chosen};
+
+    fn stretches(all: &[(u64, Option<f64>)]) -> Vec<Stretch> {
+        let mut end = 0;
+        let mut stretch = |&(bytes, cost): &(u64, Option<f64>)| {
+            let at = end;
+            end += bytes;
+            Stretch { at, bytes, cost }
+        };
+        all.iter().map(&mut stretch).collect()
+    }
+
+    #[test]
+    fn neighbours_that_are_one_hole_go_rather_than_cheaper_blocks_apart() {
+        let all = [
+            (10, Some(1.0)),
+            (10, None),
+            (10, Some(4.0)),
+            (5, Some(0.0)),
+            (10, Some(4.0)),
+            (10, Some(9.0)),
+            (10, None),
+            (10, Some(1.0)),
+        ];
+        let all = stretches(&all);
+        assert_eq!(chosen(&all, 25), [20, 35]);
+        assert_eq!(chosen(&all, 15), [20], "with the hole beside it");
+        assert_eq!(chosen(&all, 10), [0], "the cheapest");
+        assert_eq!(chosen(&all, 35), [20, 35, 45]);
+        assert!(chosen(&all, 5).is_empty(), "the hole is enough");
+        let most = chosen(&all, 45);
+        assert_eq!(
+            most,
+            [0, 65, 20, 35, 45],
+            "no row has so much: the cheapest of all"
+        );
+    }
+
+    #[test]
+    fn stretches_with_a_gap_between_them_are_no_row() {
+        let mut all = stretches(&[
+            (10, Some(3.0)),
+            (10, Some(3.0)),
+            (10, Some(1.0)),
+            (10, Some(9.0)),
+        ]);
+        all[2].at += 5;
+        all[3].at += 5;
+        assert_eq!(chosen(&all, 20), [0, 10]);
+    }
+}

@@ -1,0 +1,113 @@
+//! Parts of a pool by tag: each a pool of its own, with addresses and handles that it shares with none.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use super::Pool;
+use super::pressure::{Pressure, Relief};
+use super::shared::Shared;
+use crate::device::lock;
+use crate::error::{Error, Result};
+use crate::sync::Mutex;
+
+/// Rank of asking the other parts for idle memory: after all that the part does with its own.
+const FAMILY_RANK: u8 = 150;
+
+/// The parts of a pool, by tag.
+#[derive(Default)]
+pub(super) struct Parts(Mutex<BTreeMap<String, Pool>>);
+
+impl Parts {
+    pub(super) fn all(&self) -> Vec<Pool> {
+        lock(&self.0).values().cloned().collect()
+    }
+
+    /// Lets go of all.
+    pub(super) fn end(&self) {
+        let parts = std::mem::take(&mut *lock(&self.0));
+        drop(parts);
+    }
+}
+
+/// Gives the device what is idle in the pool and its parts, all but the one that asks, where the device is
+/// what is short.
+fn relieve(root: &Weak<Shared>, asking: u64, pressure: &Pressure) -> Relief {
+    let figures = &pressure.figures;
+    let is_limit = figures.reserved.saturating_add(pressure.requested) > figures.limit;
+    let Some(root) = root.upgrade().filter(|_| !is_limit) else {
+        return Relief::Exhausted;
+    };
+    let parts = root.parts.all();
+    let parts = parts.iter().map(|part| part.shared());
+    let others = parts.chain([&root]).filter(|it| it.uid != asking);
+    let released: u64 = others.map(|it| it.trim(0).unwrap_or(0)).sum();
+    match released {
+        0 => Relief::Exhausted,
+        _ => Relief::Retry,
+    }
+}
+
+impl Shared {
+    fn asks_family(self: &Arc<Self>, root: &Arc<Self>) {
+        let (root, asking) = (Arc::downgrade(root), self.uid);
+        let step = move |pressure: &Pressure| relieve(&root, asking, pressure);
+        self.add_relief(FAMILY_RANK, Arc::new(step));
+    }
+}
+
+impl Pool {
+    /// The part of the pool for what is called `tag`, made when it is first asked for: what is allocated
+    /// from it shares no handle with other parts, and [sleeps](Pool::sleep) with its tag alone.
+    ///
+    /// A part is a pool. It has the configuration that this one has when the part is made, with a limit of
+    /// its own, and figures of its own. Where the device has no more memory, a part asks the others for
+    /// theirs that is idle.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let cache = pool.tagged("cache")?.alloc_typed::<f32>(&stream, 1 << 20)?;
+    /// assert_eq!(pool.tagged("cache")?.stats().blocks.current, 1);
+    /// assert_eq!(pool.stats().blocks.current, 0);
+    /// # drop(cache);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Pool::new`].
+    pub fn tagged(&self, tag: &str) -> Result<Self> {
+        let root = self.shared();
+        let mut parts = lock(&root.parts.0);
+        if let Some(part) = parts.get(tag) {
+            return Ok(part.clone());
+        }
+        let mut config = root.core.lock().config.clone();
+        config.preallocate = 0;
+        let part = Self::new(&root.device, config)?;
+        if parts.is_empty() {
+            root.asks_family(root);
+        }
+        part.shared().asks_family(root);
+        parts.insert(tag.to_owned(), part.clone());
+        Ok(part)
+    }
+
+    /// The parts of these tags; of none, the pool and all its parts.
+    pub(crate) fn parts(&self, tags: &[&str]) -> Result<Vec<Self>> {
+        let parts = lock(&self.shared().parts.0);
+        let part = |tag: &&str| {
+            let part = parts.get(*tag).cloned();
+            part.ok_or_else(|| Error::invalid("tags", format!("no part is tagged {tag:?}")))
+        };
+        match tags.is_empty() {
+            true => Ok([self.clone()]
+                .into_iter()
+                .chain(parts.values().cloned())
+                .collect()),
+            false => tags.iter().map(part).collect(),
+        }
+    }
+}

@@ -1,0 +1,451 @@
+//! Movable memory that goes to the host and comes back: contents, order, choice, and what stays.
+
+use crate::common;
+
+use std::sync::{Arc, Mutex};
+
+use common::hunt::{cases, hunt};
+use common::sanitized::Sanitized;
+use common::watched::{MADE_TO_FAIL, Watched};
+use common::{on_every_device, on_the_simulated_device};
+use warpool::compact::Goal;
+use warpool::device::sim::{Rng, SimConfig};
+use warpool::host::{Contents, HostPool, HostPoolConfig, Spill};
+use warpool::movable::Movable;
+use warpool::pool::HandleSize;
+use warpool::{Device, Error, Pool, PoolConfig, Stream};
+
+#[path = "../../examples/spill.rs"]
+mod program;
+
+const MIB: usize = 1 << 20;
+
+/// A pool that may hold `mebibytes`, and spills to the host pool.
+fn spilling(device: &Device, mebibytes: usize) -> (Pool, HostPool) {
+    let config = PoolConfig::default()
+        .limit((mebibytes * MIB) as u64)
+        .handles(HandleSize::Granule);
+    let pool = Pool::new(device, config).unwrap();
+    let host = HostPool::new(device, HostPoolConfig::default());
+    pool.set_spill(Spill::Auto(&host)).unwrap();
+    (pool, host)
+}
+
+fn filled(pool: &Pool, stream: &Stream, value: u8, len: usize) -> Movable<u8> {
+    let mut block = pool.alloc_movable::<u8>(stream, len).unwrap();
+    block
+        .hold_mut(stream)
+        .unwrap()
+        .view_mut()
+        .fill(stream, value)
+        .unwrap();
+    block
+}
+
+fn is_all(block: &Movable<u8>, stream: &Stream, value: u8) -> bool {
+    block
+        .download(stream)
+        .unwrap()
+        .iter()
+        .all(|&byte| byte == value)
+}
+
+fn whole(pool: &Pool) {
+    pool.check_invariants().unwrap();
+}
+
+fn twice_the_memory_is_used_in_turns_and_every_byte_is_right(device: &Device) {
+    let watched = Sanitized::over(device);
+    let outcome = program::in_turns(&watched.device, 18 << 20, 4).unwrap();
+    assert_eq!(outcome.corrupt, 0);
+    // Of 32 MiB that are used three times in turns half a time to one: none goes ahead of its use.
+    for moved in [outcome.moved.0, outcome.moved.1] {
+        assert!((48 << 20..=100 << 20).contains(&moved), "{moved}");
+    }
+    watched.check().unwrap();
+}
+
+fn what_is_spilled_comes_back_when_it_is_held_and_figures_say_so(device: &Device) {
+    let (pool, host) = spilling(device, 8);
+    let stream = device.stream().unwrap();
+    let blocks: Vec<_> = (0..4)
+        .map(|at| filled(&pool, &stream, at, 4 * MIB))
+        .collect();
+    let stats = pool.stats();
+    assert_eq!(stats.spilled.current, 8 * MIB as u64);
+    assert_eq!(stats.failures, 0);
+    assert!(stats.to_string().contains("spilled"));
+    assert_eq!(host.stats().allocated.current, 8 * MIB as u64);
+    for (at, block) in (0..).zip(&blocks) {
+        assert!(is_all(block, &stream, at));
+    }
+    whole(&pool);
+    let spilled = pool.stats().spilled;
+    assert_eq!(spilled.current, 8 * MIB as u64);
+    assert!(spilled.freed >= 8 * MIB as u64);
+    drop(blocks);
+    assert_eq!(pool.stats().spilled.current, 0);
+    assert_eq!(host.stats().allocated.current, 0);
+}
+
+fn what_is_held_stays_and_a_request_that_needs_it_fails(device: &Device) {
+    let (pool, _host) = spilling(device, 8);
+    let stream = device.stream().unwrap();
+    let blocks: Vec<_> = (0..2)
+        .map(|at| filled(&pool, &stream, at, 4 * MIB))
+        .collect();
+    let held = blocks[0].hold(&stream).unwrap();
+    let addr = held.addr();
+    let fixed = pool.alloc(&stream, 4 * MIB as u64).unwrap();
+    assert_eq!(pool.stats().spilled.current, 4 * MIB as u64);
+    assert!(
+        pool.alloc(&stream, 4 * MIB as u64)
+            .unwrap_err()
+            .is_out_of_memory()
+    );
+    let lost = blocks[1].hold(&stream).map(drop);
+    assert!(lost.unwrap_err().is_out_of_memory());
+    assert_eq!(held.addr(), addr);
+    drop((held, fixed));
+    assert!(is_all(&blocks[1], &stream, 1) && is_all(&blocks[0], &stream, 0));
+    whole(&pool);
+}
+
+fn the_block_that_was_not_held_for_longest_goes_first(device: &Device) {
+    let (pool, _host) = spilling(device, 8);
+    let stream = device.stream().unwrap();
+    let blocks: Vec<_> = (0..4)
+        .map(|at| filled(&pool, &stream, at, 2 * MIB))
+        .collect();
+    let addrs: Vec<_> = blocks
+        .iter()
+        .map(|it| it.hold(&stream).unwrap().addr())
+        .collect();
+    for at in [0, 2, 3] {
+        drop(blocks[at].hold(&stream).unwrap());
+    }
+    let taken = pool.alloc(&stream, 2 * MIB as u64).unwrap();
+    for at in [0, 2, 3] {
+        assert_eq!(blocks[at].hold(&stream).unwrap().addr(), addrs[at]);
+    }
+    assert_eq!(pool.stats().spilled.current, 2 * MIB as u64);
+    drop(taken);
+    assert!(is_all(&blocks[1], &stream, 1));
+}
+
+fn a_block_is_brought_back_ahead_of_its_hold(device: &Device) {
+    let (pool, _host) = spilling(device, 8);
+    let stream = device.stream().unwrap();
+    let block = filled(&pool, &stream, 7, 6 * MIB);
+    drop(pool.alloc(&stream, 6 * MIB as u64).unwrap());
+    assert_eq!(pool.stats().spilled.current, 6 * MIB as u64);
+    block.prefetch().unwrap();
+    assert_eq!(pool.stats().spilled.current, 0);
+    block.prefetch().unwrap();
+    assert!(is_all(&block, &stream, 7));
+}
+
+fn nothing_goes_while_others_know_addresses_and_what_went_comes_back_first(device: &Device) {
+    let (pool, _host) = spilling(device, 8);
+    let stream = device.stream().unwrap();
+    let block = filled(&pool, &stream, 7, 6 * MIB);
+    drop(pool.alloc(&stream, 6 * MIB as u64).unwrap());
+    let table = pool.address_table().unwrap();
+    assert_eq!(pool.stats().spilled.current, 0);
+    assert!(
+        pool.alloc(&stream, 6 * MIB as u64)
+            .unwrap_err()
+            .is_out_of_memory()
+    );
+    assert!(is_all(&block, &stream, 7));
+    drop(table);
+}
+
+fn a_full_host_a_switch_and_a_sleeping_pool_leave_things_as_they_are(device: &Device) {
+    let (pool, host) = spilling(device, 8);
+    let stream = device.stream().unwrap();
+    let blocks = [1, 2].map(|at| filled(&pool, &stream, at, 4 * MIB));
+    let few = HostPool::new(device, HostPoolConfig::default().limit(MIB as u64));
+    for spill in [Spill::Auto(&few), Spill::Never] {
+        pool.set_spill(spill).unwrap();
+        let outcome = pool.alloc(&stream, 4 * MIB as u64);
+        assert!(outcome.unwrap_err().is_out_of_memory());
+        assert_eq!(pool.stats().spilled.allocated, 0);
+    }
+    pool.set_spill(Spill::Auto(&host)).unwrap();
+    let taken = pool.alloc(&stream, 4 * MIB as u64).unwrap();
+    pool.sleep(&[], Contents::Saved(&host)).unwrap();
+    assert!(blocks[0].hold(&stream).is_err() && blocks[0].prefetch().is_err());
+    pool.wake(&[]).unwrap();
+    drop(taken);
+    assert!(is_all(&blocks[0], &stream, 1) && is_all(&blocks[1], &stream, 2));
+    whole(&pool);
+}
+
+fn a_block_that_comes_back_elsewhere_tells_its_callback(device: &Device) {
+    let (pool, _host) = spilling(device, 8);
+    let stream = device.stream().unwrap();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let block = filled(&pool, &stream, 7, 4 * MIB);
+    let tells = Arc::clone(&told);
+    block.on_move(move |it| tells.lock().unwrap().push((it.from, it.to)));
+    let before = block.hold(&stream).unwrap().addr();
+    let taken = [(); 2].map(|()| pool.alloc(&stream, 4 * MIB as u64).unwrap());
+    let [_, second] = taken;
+    drop(second);
+    let after = block.hold(&stream).unwrap().addr();
+    assert_eq!(*told.lock().unwrap(), [(before, after)]);
+}
+
+on_every_device! {
+    twice_the_memory_is_used_in_turns_and_every_byte_is_right,
+    what_is_spilled_comes_back_when_it_is_held_and_figures_say_so,
+    what_is_held_stays_and_a_request_that_needs_it_fails,
+    the_block_that_was_not_held_for_longest_goes_first,
+    a_block_is_brought_back_ahead_of_its_hold,
+    nothing_goes_while_others_know_addresses_and_what_went_comes_back_first,
+    a_full_host_a_switch_and_a_sleeping_pool_leave_things_as_they_are,
+    a_block_that_comes_back_elsewhere_tells_its_callback,
+}
+
+on_the_simulated_device! {
+    twice_the_memory_is_used_in_turns_and_every_byte_is_right,
+    what_is_spilled_comes_back_when_it_is_held_and_figures_say_so,
+    what_is_held_stays_and_a_request_that_needs_it_fails,
+    the_block_that_was_not_held_for_longest_goes_first,
+    a_block_is_brought_back_ahead_of_its_hold,
+    nothing_goes_while_others_know_addresses_and_what_went_comes_back_first,
+    a_full_host_a_switch_and_a_sleeping_pool_leave_things_as_they_are,
+    a_block_that_comes_back_elsewhere_tells_its_callback,
+}
+
+#[test]
+fn whatever_call_fails_no_byte_is_lost() {
+    let mut injected = 0;
+    let calls = [
+        "copy_in",
+        "copy_out",
+        "host_alloc",
+        "event_record",
+        "event_wait",
+        "create",
+        "map",
+    ];
+    for (call, uses, for_ever) in calls
+        .into_iter()
+        .flat_map(|call| (1..6).map(move |uses| (call, uses)))
+        .flat_map(|(call, uses)| [(call, uses, false), (call, uses, true)])
+    {
+        let (device, watched) = Watched::over(&common::host());
+        let (pool, _host) = spilling(&device, 8);
+        let stream = device.stream().unwrap();
+        let mut blocks: Vec<_> = (0..3)
+            .map(|at| filled(&pool, &stream, at, 4 * MIB))
+            .collect();
+        watched.fail(call, uses, for_ever);
+        let mut errors = Vec::new();
+        for round in 0..3 {
+            errors.extend(pool.alloc(&stream, 4 * MIB as u64).err());
+            errors.extend(blocks[round].hold(&stream).err());
+            errors.extend(blocks[2 - round].prefetch().err());
+            whole(&pool);
+        }
+        watched.heal();
+        injected += watched.failures();
+        for error in errors {
+            let ours = matches!(
+                error,
+                Error::Driver {
+                    code: MADE_TO_FAIL,
+                    ..
+                }
+            );
+            assert!(
+                ours || error.is_out_of_memory(),
+                "{call} {uses} {for_ever}: {error}"
+            );
+        }
+        for (at, block) in (0..).zip(&blocks) {
+            assert!(is_all(block, &stream, at), "{call} {uses} {for_ever}: {at}");
+        }
+        blocks.clear();
+        assert_eq!(pool.stats().spilled.current, 0);
+        whole(&pool);
+    }
+    assert!(injected > 30, "{injected}");
+}
+
+/// A step; numbers are taken modulo what there is.
+#[derive(Debug, Clone, Copy)]
+enum Op {
+    Alloc {
+        stream: usize,
+        len: usize,
+    },
+    Fill {
+        block: usize,
+        stream: usize,
+        value: u8,
+    },
+    Read {
+        block: usize,
+        stream: usize,
+    },
+    /// Two at once, the one copied to the front of the other.
+    Copy {
+        from: usize,
+        to: usize,
+        stream: usize,
+    },
+    Resize {
+        block: usize,
+        stream: usize,
+        len: usize,
+    },
+    Prefetch {
+        block: usize,
+    },
+    Drop {
+        block: usize,
+    },
+    Fixed {
+        stream: usize,
+        len: usize,
+    },
+    Compact,
+}
+
+fn op(rng: &mut Rng) -> Op {
+    let mut below = |most: u64| rng.below(most) as usize;
+    let (block, to, stream) = (below(1 << 20), below(1 << 20), below(3));
+    let len = [below(5000), below(900_000), below(2_500_000)][below(3)] + 1;
+    match below(16) {
+        0..4 => Op::Alloc { stream, len },
+        4..7 => Op::Fill {
+            block,
+            stream,
+            value: below(256) as u8,
+        },
+        7..9 => Op::Read { block, stream },
+        9..11 => Op::Copy {
+            from: block,
+            to,
+            stream,
+        },
+        11 => Op::Resize { block, stream, len },
+        12 => Op::Prefetch { block },
+        13 => Op::Drop { block },
+        14 => Op::Fixed { stream, len },
+        _ => Op::Compact,
+    }
+}
+
+/// What one must say of memory that is short; any other error is a fault.
+fn or_full<T>(outcome: warpool::Result<T>) -> Result<Option<T>, String> {
+    match outcome {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.is_out_of_memory() => Ok(None),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Fills the elements from `from` on; false where there is no memory to hold them in.
+fn fill(block: &mut Movable<u8>, stream: &Stream, value: u8, from: usize) -> Result<bool, String> {
+    let Some(mut held) = or_full(block.hold_mut(stream))? else {
+        return Ok(false);
+    };
+    let part = held.view_mut().slice(from..);
+    let filled = part.and_then(|part| part.fill(stream, value));
+    filled.map(|()| true).map_err(|error| error.to_string())
+}
+
+fn run(seed: u64, program: &[Op]) -> Result<(), String> {
+    let device = Device::sim(&SimConfig::default().with_seed(seed)).map_err(|it| it.to_string())?;
+    let watched = Sanitized::over(&device);
+    let device = &watched.device;
+    let (pool, _host) = spilling(device, 8);
+    let streams: Vec<Stream> = (0..3).map(|_| device.stream().unwrap()).collect();
+    let mut blocks: Vec<(Movable<u8>, Vec<u8>)> = Vec::new();
+    let mut fixed = None;
+    for &op in program {
+        let count = blocks.len().max(1);
+        let has = !blocks.is_empty();
+        match op {
+            Op::Alloc { stream, len } => {
+                let made = or_full(pool.alloc_movable::<u8>(&streams[stream], len))?;
+                let Some(mut block) = made else { continue };
+                if fill(&mut block, &streams[stream], len as u8, 0)? {
+                    blocks.push((block, vec![len as u8; len]));
+                }
+            }
+            Op::Fill {
+                block,
+                stream,
+                value,
+            } if has => {
+                let (block, data) = &mut blocks[block % count];
+                if fill(block, &streams[stream], value, 0)? {
+                    data.fill(value);
+                }
+            }
+            Op::Read { block, stream } if has => {
+                let (block, data) = &blocks[block % count];
+                if or_full(block.download(&streams[stream]))?.is_some_and(|it| it != *data) {
+                    return Err("a byte is wrong".into());
+                }
+            }
+            Op::Copy { from, to, stream } if from % count != to % count => {
+                let (stream, [(from, data), (to, changed)]) = (
+                    &streams[stream],
+                    blocks.get_disjoint_mut([from % count, to % count]).unwrap(),
+                );
+                let Some(source) = or_full(from.hold(stream))? else {
+                    continue;
+                };
+                let Some(mut target) = or_full(to.hold_mut(stream))? else {
+                    continue;
+                };
+                let len = data.len().min(changed.len());
+                let (part, whole) = (source.view().slice(..len), target.view_mut().slice(..len));
+                let copied = whole.unwrap().copy_from(stream, part.unwrap());
+                copied.map_err(|it| it.to_string())?;
+                changed[..len].copy_from_slice(&data[..len]);
+            }
+            Op::Resize { block, stream, len } if has => {
+                let (at, stream) = (block % count, &streams[stream]);
+                let (block, data) = &mut blocks[at];
+                if or_full(block.resize(stream, len))?.is_some() {
+                    // What was added has any value.
+                    let added = data.len().min(len);
+                    data.resize(len, 1);
+                    if !fill(block, stream, 1, added)? {
+                        drop(blocks.swap_remove(at));
+                    }
+                }
+            }
+            Op::Prefetch { block } if has => _ = or_full(blocks[block % count].0.prefetch())?,
+            Op::Drop { block } if has => drop(blocks.swap_remove(block % count)),
+            Op::Fixed { stream, len } => fixed = or_full(pool.alloc(&streams[stream], len as u64))?,
+            Op::Compact => _ = pool.compact(&Goal::Full).map_err(|it| it.to_string())?,
+            _ => {}
+        }
+        pool.check_invariants()?;
+        watched.check()?;
+    }
+    drop(fixed);
+    for (block, data) in &blocks {
+        if block.download(&streams[0]).map_err(|it| it.to_string())? != *data {
+            return Err("a byte is wrong at the end".into());
+        }
+    }
+    drop((blocks, pool));
+    watched.check()
+}
+
+#[test]
+fn random_programs_in_less_memory_than_they_have_find_every_byte() {
+    let test = "--test compact spill::random_programs";
+    let program = |rng: &mut Rng| (0..60).map(|_| op(rng)).collect();
+    let ran = hunt(test, cases(150), program, run);
+    println!("{ran} programs");
+}

@@ -1,0 +1,123 @@
+//! Every device call fails while a pool falls asleep and wakes: it is awake or asleep as before, no byte is
+//! lost, and when the device works again everything comes back.
+
+use crate::common;
+
+use common::leaving_nothing;
+use common::watched::{MADE_TO_FAIL, OUT_OF_MEMORY, Watched};
+use warpool::device::HostConfig;
+use warpool::host::{Contents, HostPool, HostPoolConfig};
+use warpool::pool::HandleSize;
+use warpool::{Device, Error, Pool, PoolConfig};
+
+const BYTES: usize = 3 << 20;
+
+fn small_host() -> Device {
+    Device::host_with(HostConfig::default().with_capacity(256 << 20)).unwrap()
+}
+
+macro_rules! suite {
+    ($($name:ident: $call:literal,)*) => {
+        mod host {
+            $(#[test] fn $name() {
+                super::leaving_nothing(super::small_host(), |device| super::fails(device, $call));
+            })*
+        }
+        mod cuda {
+            $(#[test] fn $name() {
+                if let Some(device) = super::common::cuda() {
+                    super::leaving_nothing(device, |device| super::fails(device, $call));
+                }
+            })*
+        }
+    };
+}
+
+suite! {
+    a_sleeping_pool_survives_a_failing_create: "create",
+    a_sleeping_pool_survives_a_failing_map: "map",
+    a_sleeping_pool_survives_a_failing_unmap: "unmap",
+    a_sleeping_pool_survives_a_failing_release: "release",
+    a_sleeping_pool_survives_a_failing_stream_create: "stream_create",
+    a_sleeping_pool_survives_a_failing_stream_sync: "stream_sync",
+    a_sleeping_pool_survives_a_failing_event_record: "event_record",
+    a_sleeping_pool_survives_a_failing_event_sync: "event_sync",
+    a_sleeping_pool_survives_a_failing_copy_in: "copy_in",
+    a_sleeping_pool_survives_a_failing_copy_out: "copy_out",
+    a_sleeping_pool_survives_a_failing_host_alloc: "host_alloc",
+}
+
+/// Whether a failed call left the pool as it was: awake with all its memory, or asleep with none.
+fn as_before(pool: &Pool, held: u64, asleep: bool) {
+    let stats = pool.stats();
+    let (reserved, sleeping) = if asleep { (0, held) } else { (held, 0) };
+    assert_eq!(stats.sleeping, sleeping, "asleep: {asleep}");
+    assert!(stats.reserved.current >= reserved, "asleep: {asleep}");
+    pool.check_invariants().unwrap();
+}
+
+/// One sleep and one wake, with a call made to fail in the one or the other; how many failures there were.
+fn one(device: &Device, call: &'static str, waking: bool, uses: u64, for_ever: bool) -> u64 {
+    let (device, watched) = Watched::over(device);
+    let config = PoolConfig::default().handles(HandleSize::Granule);
+    let pool = Pool::new(&device, config).unwrap();
+    let host = HostPool::new(&device, HostPoolConfig::default());
+    let stream = device.stream().unwrap();
+    let bufs = [1u8, 2, 3].map(|it| pool.alloc_from(&stream, &vec![it; BYTES]).unwrap());
+    pool.trim(0).unwrap();
+    let held = pool.stats().reserved.current;
+    let code = if for_ever {
+        OUT_OF_MEMORY
+    } else {
+        MADE_TO_FAIL
+    };
+    if waking {
+        pool.sleep(&[], Contents::Saved(&host)).unwrap();
+    }
+    watched.fail_with(call, uses, for_ever, code);
+    let outcome = match waking {
+        true => pool.wake(&[]),
+        false => pool.sleep(&[], Contents::Saved(&host)),
+    };
+    watched.heal();
+    if let Err(error) = &outcome {
+        let ours = matches!(error, Error::Driver { code: it, .. } if *it == code);
+        assert!(ours || error.is_out_of_memory(), "{error}");
+        // What cannot be taken down, nor made again, is as far as it came.
+        if !(for_ever && ["unmap", "create", "map"].contains(&call)) {
+            as_before(&pool, held, waking);
+        }
+    }
+    pool.check_invariants().unwrap();
+    pool.wake(&[]).unwrap();
+    as_before(&pool, held, false);
+    for (buf, it) in bufs.iter().zip([1, 2, 3]) {
+        let wrong = buf
+            .download()
+            .unwrap()
+            .iter()
+            .filter(|&&byte| byte != it)
+            .count();
+        assert_eq!(
+            wrong, 0,
+            "{call} at use {uses}, waking: {waking}, for ever: {for_ever}"
+        );
+    }
+    drop(bufs);
+    pool.trim(0).unwrap();
+    assert_eq!(pool.stats().reserved.current, 0);
+    watched.failures()
+}
+
+fn fails(device: &Device, call: &'static str) {
+    let mut injected = 0;
+    for uses in 1..=6 {
+        for (waking, for_ever) in [(false, false), (false, true), (true, false), (true, true)] {
+            injected += one(device, call, waking, uses, for_ever);
+        }
+    }
+    assert!(
+        injected > 0,
+        "{call} was never called: the test proves nothing"
+    );
+}

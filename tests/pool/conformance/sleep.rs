@@ -1,0 +1,394 @@
+//! Pools that sleep: addresses stay, memory goes, contents come back, and nothing runs on what sleeps.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::{MIB, common, limited, small_handles, whole};
+
+use common::sanitized::Sanitized;
+use common::{on_every_device, on_the_simulated_device};
+use warpool::compact::Goal;
+use warpool::device::HostConfig;
+use warpool::host::{Contents, HostPool, HostPoolConfig};
+use warpool::{Device, Error, Pool};
+
+fn host(device: &Device) -> HostPool {
+    HostPool::new(device, HostPoolConfig::default())
+}
+
+/// Whether this is the error that says so.
+fn sleeps<T>(outcome: warpool::Result<T>) -> bool {
+    match outcome {
+        Err(Error::Invalid { why, .. }) => why.contains("sleeps"),
+        _ => false,
+    }
+}
+
+fn saved_memory_goes_to_the_device_and_comes_back_where_it_was_with_its_contents(device: &Device) {
+    let watched = Sanitized::over(device);
+    let device = &watched.device;
+    let (pool, host) = (Pool::new(device, small_handles()).unwrap(), host(device));
+    let stream = device.stream().unwrap();
+    let large: Vec<u64> = (0..800_000).collect();
+    let bufs: Vec<_> = (0..5u64)
+        .map(|at| {
+            let data: Vec<u64> = large.iter().map(|it| it * 7 + at).collect();
+            let small: Vec<u8> = (0..100).map(|it| it + at as u8).collect();
+            (
+                pool.alloc_from(&stream, &data).unwrap(),
+                pool.alloc_from(&stream, &small).unwrap(),
+                data,
+                small,
+            )
+        })
+        .collect();
+    let addrs: Vec<_> = bufs.iter().map(|it| (it.0.addr(), it.1.addr())).collect();
+    let before = pool.stats();
+    let held = device.counts().bytes;
+    let released = pool.sleep(&[], Contents::Saved(&host)).unwrap();
+    whole(&pool);
+    let asleep = pool.stats();
+    assert!(released >= before.active.current, "{released}");
+    assert_eq!(asleep.reserved.current, 0);
+    assert_eq!(asleep.sleeping, released);
+    assert_eq!(asleep.allocated.current, before.allocated.current);
+    assert!(
+        device.counts().bytes <= held - released,
+        "the device has it"
+    );
+    assert!(host.stats().allocated.current >= before.allocated.current);
+    assert_eq!(pool.wake(&[]).unwrap(), released);
+    whole(&pool);
+    let awake = pool.stats();
+    assert_eq!((awake.reserved.current, awake.sleeping), (released, 0));
+    assert_eq!(host.stats().allocated.current, 0);
+    for ((large, small, data, few), addrs) in bufs.iter().zip(addrs) {
+        assert_eq!((large.addr(), small.addr()), addrs);
+        assert!(large.download().unwrap() == *data && small.download().unwrap() == *few);
+    }
+    drop(pool.alloc(&stream, 3 * MIB).unwrap());
+    drop((bufs, pool, host, stream));
+    watched.check().unwrap();
+}
+
+fn queued_work_is_waited_for_before_memory_sleeps(device: &Device) {
+    let watched = Sanitized::over(device);
+    let device = &watched.device;
+    let (pool, host) = (Pool::new(device, small_handles()).unwrap(), host(device));
+    let (home, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let mut buf = pool.alloc_zeroed::<u32>(&home, 4_000_000).unwrap();
+    for round in 0..20 {
+        // On a stream that the pool has not met.
+        buf.view_mut().fill(&other, round).unwrap();
+    }
+    pool.sleep(&[], Contents::Saved(&host)).unwrap();
+    pool.wake(&[]).unwrap();
+    assert!(buf.download().unwrap().iter().all(|&it| it == 19));
+    drop((buf, pool, host, home, other));
+    watched.check().unwrap();
+}
+
+fn a_tag_sleeps_alone_and_shares_no_handle_with_others(device: &Device) {
+    let (pool, host) = (Pool::new(device, small_handles()).unwrap(), host(device));
+    let stream = device.stream().unwrap();
+    let (weights, cache) = (
+        pool.tagged("weights").unwrap(),
+        pool.tagged("cache").unwrap(),
+    );
+    let ours = pool.alloc_from(&stream, &[1u8; 300]).unwrap();
+    let weight = weights.alloc_from(&stream, &[2u8; 300]).unwrap();
+    let page = cache.alloc_from(&stream, &[3u8; 300]).unwrap();
+    let granule = device.info().granule;
+    pool.sleep(&["weights"], Contents::Saved(&host)).unwrap();
+    assert_eq!(pool.tagged("weights").unwrap().stats().sleeping, granule);
+    assert_eq!((pool.stats().sleeping, cache.stats().sleeping), (0, 0));
+    assert_eq!(ours.download().unwrap(), [1; 300]);
+    assert_eq!(page.download().unwrap(), [3; 300]);
+    assert!(sleeps(weight.download()));
+    let taken = host.stats().allocated.current;
+    pool.sleep(&["cache"], Contents::Discarded).unwrap();
+    assert_eq!(
+        host.stats().allocated.current,
+        taken,
+        "nothing is kept of it"
+    );
+    assert!(pool.sleep(&["weighs"], Contents::Discarded).is_err());
+    assert!(pool.wake(&["weights", "weighs"]).is_err());
+    assert!(sleeps(weight.download()), "no part before an unknown one");
+    pool.wake(&["cache"]).unwrap();
+    assert_eq!(page.download().unwrap().len(), 300); // any contents
+    assert!(sleeps(weight.download()));
+    pool.sleep(&[], Contents::Saved(&host)).unwrap();
+    assert!(sleeps(ours.download()) && sleeps(page.download()));
+    assert_eq!(pool.wake(&[]).unwrap(), 3 * granule);
+    assert_eq!(ours.download().unwrap(), [1; 300]);
+    assert_eq!(weight.download().unwrap(), [2; 300]);
+    [&pool, &weights, &cache].into_iter().for_each(whole);
+}
+
+fn nothing_runs_on_memory_that_sleeps(device: &Device) {
+    let (pool, host) = (Pool::new(device, small_handles()).unwrap(), host(device));
+    let stream = device.stream().unwrap();
+    let awake = Pool::new(device, small_handles()).unwrap();
+    let mut there = awake.alloc_from(&stream, &[9u32; 1000]).unwrap();
+    let mut buf = pool.alloc_from(&stream, &[5u32; 1000]).unwrap();
+    let mut movable = pool.alloc_movable::<u32>(&stream, 1000).unwrap();
+    movable.upload(&stream, &[6; 1000]).unwrap();
+    let cached = pool.alloc(&stream, 4096).unwrap();
+    drop(cached);
+    pool.sleep(&[], Contents::Saved(&host)).unwrap();
+    assert!(sleeps(buf.download()));
+    assert!(sleeps(buf.view_mut().fill(&stream, 1)));
+    assert!(sleeps(buf.view_mut().upload(&stream, &[1; 1000])));
+    assert!(sleeps(there.view_mut().copy_from(&stream, buf.view())));
+    assert!(sleeps(buf.view_mut().copy_from(&stream, there.view())));
+    let mut staging = host.alloc::<u32>(1000).unwrap();
+    assert!(sleeps(buf.view().download_into(&stream, &mut staging)));
+    assert!(sleeps(buf.view_mut().upload_from(&stream, &staging)));
+    let launched = stream.kernel("own").reads(buf.view()).launch(|_| ());
+    assert!(sleeps(launched));
+    assert!(sleeps(movable.hold(&stream)));
+    assert!(sleeps(movable.download(&stream)));
+    assert!(sleeps(movable.upload(&stream, &[0; 1000])));
+    assert!(sleeps(movable.resize(&stream, 10_000)));
+    assert!(sleeps(pool.compact(&Goal::Full)));
+    for bytes in [4096, 100, 8 * MIB] {
+        assert!(sleeps(pool.alloc(&stream, bytes)), "{bytes}");
+    }
+    let late = device.stream().unwrap();
+    assert!(
+        sleeps(pool.alloc(&late, 4096)),
+        "on a stream met in its sleep"
+    );
+    assert_eq!(pool.trim(0).unwrap(), 0);
+    whole(&pool);
+    there.view_mut().fill(&stream, 8).unwrap(); // of a pool that is awake
+    pool.wake(&[]).unwrap();
+    assert_eq!(buf.download().unwrap(), [5; 1000]);
+    assert_eq!(movable.download(&stream).unwrap(), [6; 1000]);
+    there.view_mut().copy_from(&stream, buf.view()).unwrap();
+    assert_eq!(there.download().unwrap(), [5; 1000]);
+    drop(pool.alloc(&late, 4096).unwrap());
+    whole(&pool);
+}
+
+fn a_graph_on_sleeping_memory_is_launched_once_that_wakes(device: &Device) {
+    let (pool, host) = (Pool::new(device, small_handles()).unwrap(), host(device));
+    let stream = device.stream().unwrap();
+    let mut buf = pool.alloc_from(&stream, &[0u32; 1000]).unwrap();
+    let fours = pool.alloc_from(&stream, &[4u32; 1000]).unwrap();
+    let capture = stream.begin_capture().unwrap();
+    buf.view_mut().copy_from(&stream, fours.view()).unwrap();
+    let in_capture = pool.sleep(&[], Contents::Saved(&host));
+    let graph = capture.end().unwrap();
+    assert!(matches!(in_capture, Err(Error::Invalid { .. })));
+    graph.launch(&stream).unwrap();
+    pool.sleep(&[], Contents::Saved(&host)).unwrap();
+    assert!(sleeps(graph.launch(&stream)));
+    pool.wake(&[]).unwrap();
+    assert_eq!(buf.download().unwrap(), [4; 1000]);
+    buf.view_mut().fill(&stream, 1).unwrap();
+    graph.launch(&stream).unwrap();
+    assert_eq!(buf.download().unwrap(), [4; 1000]);
+}
+
+fn blocks_dropped_asleep_do_not_come_back_and_the_rest_do(device: &Device) {
+    let (pool, host) = (Pool::new(device, small_handles()).unwrap(), host(device));
+    let stream = device.stream().unwrap();
+    let mut bufs: Vec<_> = (0..6u8)
+        .map(|at| pool.alloc_from(&stream, &vec![at; 4 << 20]).unwrap())
+        .collect();
+    let slept = pool.sleep(&[], Contents::Saved(&host)).unwrap();
+    assert_eq!(
+        pool.sleep(&[], Contents::Discarded).unwrap(),
+        0,
+        "it sleeps"
+    );
+    for at in [4, 3, 0] {
+        drop(bufs.remove(at));
+    }
+    whole(&pool);
+    assert_eq!(pool.wake(&[]).unwrap(), slept / 2);
+    assert_eq!(pool.wake(&[]).unwrap(), 0, "it is awake");
+    whole(&pool);
+    for (buf, at) in bufs.iter().zip([1, 2, 5]) {
+        assert!(buf.download().unwrap().iter().all(|&it| it == at));
+    }
+}
+
+fn a_pool_dropped_asleep_leaves_nothing(device: &Device) {
+    let host = host(device);
+    let stream = device.stream().unwrap();
+    let pool = Pool::new(device, small_handles()).unwrap();
+    let buf = pool.alloc_from(&stream, &vec![1u8; 5 << 20]).unwrap();
+    pool.sleep(&[], Contents::Saved(&host)).unwrap();
+    drop((pool, buf));
+    assert_eq!(host.stats().allocated.current, 0);
+    let other = Pool::new(device, small_handles()).unwrap();
+    let buf = other.alloc_from(&stream, &vec![2u8; 5 << 20]).unwrap();
+    assert_eq!(buf.download().unwrap()[0], 2);
+}
+
+fn what_the_host_has_no_room_for_stays_awake_as_it_was(device: &Device) {
+    let pool = Pool::new(device, small_handles()).unwrap();
+    let few = HostPool::new(device, HostPoolConfig::default().limit(3 << 20));
+    let stream = device.stream().unwrap();
+    let bufs = [1u8, 2].map(|it| pool.alloc_from(&stream, &vec![it; 2 << 20]).unwrap());
+    let before = pool.stats().reserved.current;
+    let outcome = pool.sleep(&[], Contents::Saved(&few));
+    assert!(outcome.is_err_and(|error| error.is_out_of_memory()));
+    let stats = pool.stats();
+    assert_eq!((stats.reserved.current, stats.sleeping), (before, 0));
+    assert_eq!(few.stats().allocated.current, 0);
+    for (buf, it) in bufs.iter().zip([1, 2]) {
+        assert!(buf.download().unwrap().iter().all(|&byte| byte == it));
+    }
+    drop(pool.alloc(&stream, MIB).unwrap());
+    whole(&pool);
+}
+
+fn a_pool_that_cannot_wake_sleeps_on(device: &Device) {
+    let host = host(device);
+    let pool = limited(device, 4);
+    let stream = device.stream().unwrap();
+    let granule = device.info().granule;
+    let buf = pool
+        .alloc_from(&stream, &vec![7u8; 3 * granule as usize])
+        .unwrap();
+    pool.sleep(&[], Contents::Saved(&host)).unwrap();
+    pool.set_limit(Some(2 * granule));
+    for _ in 0..2 {
+        let outcome = pool.wake(&[]);
+        assert!(outcome.is_err_and(|error| error.is_out_of_memory()));
+        whole(&pool);
+        let stats = pool.stats();
+        assert_eq!((stats.reserved.current, stats.sleeping), (0, 3 * granule));
+        assert!(sleeps(buf.download()));
+    }
+    pool.set_limit(Some(3 * granule));
+    assert_eq!(pool.wake(&[]).unwrap(), 3 * granule);
+    assert!(buf.download().unwrap().iter().all(|&byte| byte == 7));
+}
+
+fn code_of_a_kernel_cannot_put_to_sleep_what_it_is_given(device: &Device) {
+    let pool = Pool::new(device, small_handles()).unwrap();
+    let stream = device.stream().unwrap();
+    let mut buf = pool.alloc_from(&stream, &[1u32; 1000]).unwrap();
+    let slept = stream
+        .kernel("sleeps")
+        .writes(buf.view_mut())
+        .launch(|_| pool.sleep(&[], Contents::Discarded))
+        .unwrap();
+    assert!(matches!(slept, Err(Error::Invalid { what: "stream", .. })));
+    assert_eq!(buf.download().unwrap(), [1; 1000]);
+    pool.sleep(&[], Contents::Discarded).unwrap();
+}
+
+fn threads_meet_a_pool_awake_or_asleep_and_nothing_between(device: &Device) {
+    let device = &common::for_threads(device);
+    let (pool, host) = (Pool::new(device, small_handles()).unwrap(), host(device));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for number in 0..3u32 {
+            let (pool, over) = (&pool, &over);
+            let stream = device.stream().unwrap();
+            let mut buf = pool.alloc_from(&stream, &[number; 300_000]).unwrap();
+            scope.spawn(move || {
+                let (mut value, mut refused) = (number, 0);
+                while !over.load(Ordering::SeqCst) {
+                    match buf.view_mut().fill(&stream, value + 3) {
+                        Ok(()) => value += 3,
+                        outcome => {
+                            assert!(sleeps(outcome));
+                            refused += 1;
+                        }
+                    }
+                    let block = pool.alloc(&stream, 1000 + u64::from(value % 7) * 100_000);
+                    assert!(block.is_ok() || sleeps(block));
+                    if let Ok(data) = buf.download() {
+                        assert!(
+                            data.iter().all(|&it| it == value),
+                            "{value}, {refused} refused"
+                        );
+                    }
+                }
+            });
+        }
+        for _ in 0..common::rounds(30) {
+            std::thread::sleep(Duration::from_millis(2));
+            pool.sleep(&[], Contents::Saved(&host)).unwrap();
+            whole(&pool);
+            pool.wake(&[]).unwrap();
+        }
+        over.store(true, Ordering::SeqCst);
+    });
+    whole(&pool);
+}
+
+#[test]
+fn memory_that_another_pool_took_meanwhile_keeps_a_pool_asleep_until_it_comes_back() {
+    let device = Device::host_with(HostConfig::default().with_capacity(32 * MIB)).unwrap();
+    let (pool, host) = (Pool::new(&device, small_handles()).unwrap(), host(&device));
+    let stream = device.stream().unwrap();
+    let buf = pool.alloc_from(&stream, &vec![7u8; 24 << 20]).unwrap();
+    pool.sleep(&[], Contents::Saved(&host)).unwrap();
+    let other = Pool::new(&device, small_handles()).unwrap();
+    let theirs = other.alloc(&stream, 20 * MIB).unwrap();
+    let held = device.counts().bytes;
+    let outcome = pool.wake(&[]);
+    assert!(outcome.is_err_and(|error| error.is_out_of_memory()));
+    assert_eq!(device.counts().bytes, held, "a part of it was kept");
+    assert_eq!(pool.stats().sleeping, 24 * MIB);
+    whole(&pool);
+    drop(theirs);
+    other.trim(0).unwrap();
+    pool.wake(&[]).unwrap();
+    assert!(buf.download().unwrap().iter().all(|&byte| byte == 7));
+}
+
+fn a_callback_under_pressure_may_put_another_part_to_sleep(device: &Device) {
+    let host = host(device);
+    let pool = limited(device, 4);
+    let stream = device.stream().unwrap();
+    let granule = device.info().granule;
+    let cache = pool.tagged("cache").unwrap();
+    let page = cache.alloc_from(&stream, &[3u8; 1000]).unwrap();
+    let (family, of) = (pool.tagged("cache").unwrap(), host.clone());
+    pool.on_pressure(move |_| {
+        family.sleep(&[], Contents::Saved(&of)).unwrap();
+        warpool::pool::Relief::Exhausted
+    });
+    let _all = pool.alloc(&stream, 4 * granule).unwrap();
+    assert!(pool.alloc(&stream, granule).is_err());
+    assert!(sleeps(page.download()));
+    cache.wake(&[]).unwrap();
+    assert_eq!(page.download().unwrap(), [3; 1000]);
+}
+
+on_every_device! {
+    code_of_a_kernel_cannot_put_to_sleep_what_it_is_given,
+    threads_meet_a_pool_awake_or_asleep_and_nothing_between,
+    saved_memory_goes_to_the_device_and_comes_back_where_it_was_with_its_contents,
+    queued_work_is_waited_for_before_memory_sleeps,
+    a_tag_sleeps_alone_and_shares_no_handle_with_others,
+    nothing_runs_on_memory_that_sleeps,
+    a_graph_on_sleeping_memory_is_launched_once_that_wakes,
+    blocks_dropped_asleep_do_not_come_back_and_the_rest_do,
+    a_pool_dropped_asleep_leaves_nothing,
+    what_the_host_has_no_room_for_stays_awake_as_it_was,
+    a_pool_that_cannot_wake_sleeps_on,
+    a_callback_under_pressure_may_put_another_part_to_sleep,
+}
+
+on_the_simulated_device! {
+    saved_memory_goes_to_the_device_and_comes_back_where_it_was_with_its_contents,
+    queued_work_is_waited_for_before_memory_sleeps,
+    a_tag_sleeps_alone_and_shares_no_handle_with_others,
+    nothing_runs_on_memory_that_sleeps,
+    a_graph_on_sleeping_memory_is_launched_once_that_wakes,
+    blocks_dropped_asleep_do_not_come_back_and_the_rest_do,
+    a_pool_dropped_asleep_leaves_nothing,
+    what_the_host_has_no_room_for_stays_awake_as_it_was,
+    a_pool_that_cannot_wake_sleeps_on,
+    a_callback_under_pressure_may_put_another_part_to_sleep,
+}

@@ -1,0 +1,243 @@
+//! Random programs with parts that sleep and wake, under random schedules of the simulated device: every byte
+//! is compared with a model, the books after every step, and the checker sees every access.
+
+use crate::common;
+
+use common::hunt::{cases, hunt};
+use common::sanitized::Sanitized;
+use warpool::compact::Goal;
+use warpool::device::sim::{Rng, SimConfig};
+use warpool::host::{Contents, HostPool, HostPoolConfig};
+use warpool::movable::Movable;
+use warpool::{Device, Pool, PoolBuf, PoolConfig, Stream};
+
+const TAGS: [&str; 2] = ["weights", "cache"];
+
+/// A step; numbers are taken modulo what there is.
+#[derive(Debug, Clone, Copy)]
+enum Op {
+    Alloc {
+        part: usize,
+        stream: usize,
+        len: usize,
+        movable: bool,
+    },
+    Fill {
+        buf: usize,
+        stream: usize,
+        value: u8,
+    },
+    Read {
+        buf: usize,
+    },
+    Drop {
+        buf: usize,
+    },
+    Sleep {
+        part: usize,
+        saved: bool,
+    },
+    Wake {
+        part: usize,
+    },
+    Trim {
+        part: usize,
+    },
+    Compact {
+        part: usize,
+    },
+}
+
+fn op(rng: &mut Rng) -> Op {
+    let mut below = |most: u64| rng.below(most) as usize;
+    let (part, stream, buf) = (below(2), below(3), below(1 << 20));
+    match below(16) {
+        0..4 => Op::Alloc {
+            part,
+            stream,
+            len: [below(4000), below(200_000), below(5_000_000)][below(3)] + 1,
+            movable: below(3) == 0,
+        },
+        4..8 => Op::Fill {
+            buf,
+            stream,
+            value: below(256) as u8,
+        },
+        8 => Op::Read { buf },
+        9..11 => Op::Drop { buf },
+        11..13 => Op::Sleep {
+            part,
+            saved: below(4) > 0,
+        },
+        13 => Op::Wake { part },
+        14 => Op::Trim { part },
+        _ => Op::Compact { part },
+    }
+}
+
+enum Memory {
+    Fixed(Box<PoolBuf<u8>>),
+    Movable(Movable<u8>),
+}
+
+struct Buf {
+    part: usize,
+    memory: Memory,
+    /// What all bytes are; `None` of contents that were discarded.
+    value: Option<u8>,
+}
+
+impl Buf {
+    fn fill(&mut self, stream: &Stream, value: u8) -> warpool::Result<()> {
+        match &mut self.memory {
+            Memory::Fixed(buf) => buf.view_mut().fill(stream, value),
+            Memory::Movable(buf) => buf.hold_mut(stream)?.view_mut().fill(stream, value),
+        }
+    }
+
+    fn bytes(&self, stream: &Stream) -> warpool::Result<Vec<u8>> {
+        match &self.memory {
+            Memory::Fixed(buf) => buf.view().download(stream),
+            Memory::Movable(buf) => buf.download(stream),
+        }
+    }
+}
+
+struct World {
+    parts: Vec<Pool>,
+    root: Pool,
+    asleep: [bool; 2],
+    bufs: Vec<Buf>,
+    streams: Vec<Stream>,
+    host: HostPool,
+}
+
+fn agree<T>(outcome: warpool::Result<T>, works: bool, what: &str) -> Result<Option<T>, String> {
+    match (outcome, works) {
+        (Ok(value), true) => Ok(Some(value)),
+        (Err(_), false) => Ok(None),
+        (Ok(_), false) => Err(format!("{what} on memory that sleeps")),
+        (Err(error), true) => Err(format!("{what}: {error}")),
+    }
+}
+
+impl World {
+    fn new(device: &Device) -> Self {
+        let root = Pool::new(device, PoolConfig::default()).unwrap();
+        Self {
+            parts: TAGS.map(|tag| root.tagged(tag).unwrap()).into(),
+            root,
+            asleep: [false; 2],
+            bufs: Vec::new(),
+            streams: (0..3).map(|_| device.stream().unwrap()).collect(),
+            host: HostPool::new(device, HostPoolConfig::default()),
+        }
+    }
+
+    fn step(&mut self, op: Op) -> Result<(), String> {
+        let text = |error: warpool::Error| error.to_string();
+        let count = self.bufs.len();
+        match op {
+            Op::Alloc {
+                part,
+                stream,
+                len,
+                movable,
+            } => {
+                let (pool, stream) = (&self.parts[part], &self.streams[stream]);
+                let made = match movable {
+                    true => pool.alloc_movable(stream, len).map(Memory::Movable),
+                    false => pool
+                        .alloc_typed(stream, len)
+                        .map(|buf| Memory::Fixed(Box::new(buf))),
+                };
+                if let Some(memory) = agree(made, !self.asleep[part], "alloc")? {
+                    self.bufs.push(Buf {
+                        part,
+                        memory,
+                        value: None,
+                    });
+                }
+            }
+            Op::Fill { buf, stream, value } if count > 0 => {
+                let buf = &mut self.bufs[buf % count];
+                let filled = buf.fill(&self.streams[stream], value);
+                if agree(filled, !self.asleep[buf.part], "fill")?.is_some() {
+                    buf.value = Some(value);
+                }
+            }
+            Op::Read { buf } if count > 0 => self.verify(buf % count)?,
+            Op::Drop { buf } if count > 0 => drop(self.bufs.swap_remove(buf % count)),
+            Op::Sleep { part, saved } => {
+                let contents = match saved {
+                    true => Contents::Saved(&self.host),
+                    false => Contents::Discarded,
+                };
+                self.root.sleep(&[TAGS[part]], contents).map_err(text)?;
+                if !saved && !self.asleep[part] {
+                    let lost = self.bufs.iter_mut().filter(|buf| buf.part == part);
+                    lost.for_each(|buf| buf.value = None);
+                }
+                self.asleep[part] = true;
+            }
+            Op::Wake { part } => {
+                self.root.wake(&[TAGS[part]]).map_err(text)?;
+                self.asleep[part] = false;
+            }
+            Op::Trim { part } => _ = self.parts[part].trim(0).map_err(text)?,
+            // Without movable memory there is nothing to refuse.
+            Op::Compact { part } => {
+                let outcome = self.parts[part].compact(&Goal::Full);
+                if !self.asleep[part] {
+                    outcome.map_err(text)?;
+                }
+            }
+            _ => {}
+        }
+        for (part, asleep) in self.parts.iter().zip(self.asleep) {
+            part.check_invariants()?;
+            let stats = part.stats();
+            if asleep && stats.reserved.current > 0 || !asleep && stats.sleeping > 0 {
+                return Err(format!("asleep: {asleep}\n{stats}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn verify(&self, at: usize) -> Result<(), String> {
+        let buf = &self.bufs[at];
+        let bytes = buf.bytes(&self.streams[at % 3]);
+        let bytes = agree(bytes, !self.asleep[buf.part], "read")?;
+        let (Some(bytes), Some(value)) = (bytes, buf.value) else {
+            return Ok(());
+        };
+        match bytes.iter().position(|&byte| byte != value) {
+            None => Ok(()),
+            Some(wrong) => Err(format!("byte {wrong} is {}, not {value}", bytes[wrong])),
+        }
+    }
+}
+
+fn run(seed: u64, program: &[Op]) -> Result<(), String> {
+    let device = Device::sim(&SimConfig::default().with_seed(seed)).map_err(|it| it.to_string())?;
+    let watched = Sanitized::over(&device);
+    let mut world = World::new(&watched.device);
+    for &op in program {
+        world.step(op)?;
+        watched.check()?;
+    }
+    for part in 0..2 {
+        world.step(Op::Wake { part })?;
+    }
+    (0..world.bufs.len()).try_for_each(|at| world.verify(at))?;
+    drop(world);
+    watched.check()
+}
+
+#[test]
+fn random_programs_find_every_byte_where_it_was_when_it_wakes() {
+    let test = "--test pool sleeping::random_programs";
+    let program = |rng: &mut Rng| (0..60).map(|_| op(rng)).collect();
+    let ran = hunt(test, cases(150), program, run);
+    println!("{ran} programs");
+}
