@@ -182,7 +182,7 @@ fn objects_of_another_device_are_refused(device: &Device) {
     ));
     assert!(matches!(here.wait(&event), Err(Error::Invalid { .. })));
     assert!(matches!(event.record(&here), Err(Error::Invalid { .. })));
-    assert!(device != other && device == device.clone());
+    assert!(*device != other && *device == device.clone());
 }
 
 fn many_threads_may_use_one_device(device: &Device) {
