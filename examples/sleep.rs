@@ -51,7 +51,7 @@ fn main() -> Result<()> {
     let device = Device::any()?;
     let mib = std::env::args().nth(1).and_then(|it| it.parse().ok());
     let bytes = mib.unwrap_or(512usize) << 20;
-    let pool = Pool::new(&device, PoolConfig::default())?;
+    let pool = Pool::new(&device, PoolConfig::default().sleeps(true))?;
     let host = HostPool::new(&device, HostPoolConfig::default());
     let stream = device.stream()?;
 

@@ -24,21 +24,28 @@ pub(crate) struct Gate {
     closed: AtomicU64,
 }
 
-/// An operation that gives a stream work, until it is dropped.
-pub(crate) struct Giving<'t>(&'t Timeline);
+/// An operation that gives a stream work, until it is dropped. Counted where a pool of the device may
+/// sleep: two locked instructions, which nobody else has to pay. That is known before there is a block of
+/// such a pool.
+pub(crate) struct Giving<'t>(Option<&'t Timeline>);
 
 impl<'t> Giving<'t> {
     #[inline]
     pub(crate) fn begin(timeline: &'t Timeline) -> Self {
+        if !timeline.device.may_sleep() {
+            return Self(None);
+        }
         timeline.giving.fetch_add(1, Ordering::SeqCst);
-        Self(timeline)
+        Self(Some(timeline))
     }
 }
 
 impl Drop for Giving<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.0.giving.fetch_sub(1, Ordering::SeqCst);
+        if let Some(timeline) = self.0 {
+            timeline.giving.fetch_sub(1, Ordering::SeqCst);
+        }
     }
 }
 
@@ -54,6 +61,16 @@ impl Gate {
 }
 
 impl Device {
+    /// A pool is made whose memory may sleep: from now on operations count themselves.
+    pub(crate) fn let_sleep(&self) {
+        self.inner.sleepers.store(1, Ordering::SeqCst);
+    }
+
+    #[inline]
+    fn may_sleep(&self) -> bool {
+        self.inner.sleepers.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether a gate of the device is closed.
     #[inline]
     pub(super) fn has_closed_gates(&self) -> bool {

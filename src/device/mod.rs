@@ -113,6 +113,8 @@ struct DeviceInner {
     captured: AtomicU64,
     /// Gates of memory that sleeps.
     closed_gates: AtomicU64,
+    /// Above 0 once there was a pool whose memory may sleep.
+    sleepers: AtomicU64,
     turns: Turns,
     names: Mutex<StreamNames>,
     no_gpu: Option<crate::Error>,
@@ -259,6 +261,7 @@ impl Device {
                 timelines: Mutex::default(),
                 captured: AtomicU64::new(0),
                 closed_gates: AtomicU64::new(0),
+                sleepers: AtomicU64::new(0),
                 turns: Turns::default(),
                 names: Mutex::default(),
                 no_gpu,

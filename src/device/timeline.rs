@@ -88,7 +88,7 @@ struct Order {
 /// See the module documentation.
 pub(crate) struct Timeline {
     pub(crate) uid: u64,
-    device: Device,
+    pub(super) device: Device,
     ticks: Ticks,
     /// `None` once the stream is gone.
     raw: Mutex<Option<RawStream>>,

@@ -41,7 +41,7 @@ impl Pool {
     /// ```
     /// # fn main() -> warpool::Result<()> {
     /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default().sleeps(true))?;
     /// # let stream = device.stream()?;
     /// use warpool::host::{Contents, HostPool, HostPoolConfig};
     ///
@@ -62,7 +62,8 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a tag that no part has, a host pool of another device, while a stream of the
+    /// [`Error::Invalid`] of a pool made without [`PoolConfig::sleeps`](crate::PoolConfig::sleeps), for a tag
+    /// that no part has, a host pool of another device, while a stream of the
     /// device is under capture, or from code that is giving a stream work; [`Error::OutOfMemory`] where the
     /// host pool has no room; what the driver said. The part is awake then, as before, and so are those named
     /// behind it; those named before it sleep. If the driver will not map again what it took down, the part

@@ -112,6 +112,9 @@ pub struct PoolConfig {
     /// 256 at most. What is free beside them in a slab serves blocks of their size until all of it is
     /// free. Without, every block is a multiple of 256 bytes, and lies on one.
     pub slabs: bool,
+    /// Whether the pool may be [put to sleep](super::Pool::sleep). Each operation on typed memory of the
+    /// device then counts itself, some 10 ns, from when the pool is made.
+    pub sleeps: bool,
     /// Whether to keep, for each live block, its tag and where it was allocated, for
     /// [`Pool::leak_report`](super::Pool::leak_report). Costs a lock and a map entry a block.
     pub track: bool,
@@ -141,6 +144,7 @@ impl Default for PoolConfig {
             // blocks in 360 MiB reserved 1.042 times its peak, with 4 MiB 1.014.
             cache_bytes: 4 << 20,
             slabs: true,
+            sleeps: false,
             track: false,
             backtraces: false,
             record: None,
@@ -214,6 +218,13 @@ impl PoolConfig {
     #[must_use]
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
         self.cache_bytes = bytes;
+        self
+    }
+
+    /// Sets whether the pool may be put to sleep.
+    #[must_use]
+    pub fn sleeps(mut self, on: bool) -> Self {
+        self.sleeps = on;
         self
     }
 
@@ -332,6 +343,7 @@ mod tests {
             .reuse(false, true)
             .cache_bytes(5)
             .slabs(false)
+            .sleeps(true)
             .track(true)
             .backtraces(true)
             .record("log");
@@ -346,6 +358,7 @@ mod tests {
             reuse,
             cache_bytes,
             slabs,
+            sleeps,
             track,
             backtraces,
             record,
@@ -355,7 +368,8 @@ mod tests {
         assert_eq!((slack, remap, overlap_bytes), (0.5, false, 4));
         assert_eq!((handles, cache_bytes), (HandleSize::Granule, 5));
         assert_eq!((reuse.opportunistic, reuse.device_wait), (false, true));
-        assert_eq!((slabs, track, backtraces), (false, true, true));
+        assert_eq!((slabs, sleeps), (false, true));
+        assert_eq!((track, backtraces), (true, true));
         assert_eq!(record, Some("log".into()));
         assert!(peers.is_empty());
     }

@@ -101,6 +101,9 @@ impl Shared {
         let tracker = config.track.then(|| Tracker::new(config.backtraces));
         let recording = Recording::asked_for(config.record.as_deref())?;
         let transfer = Transfer::new(config.reuse.opportunistic);
+        if config.sleeps {
+            device.let_sleep();
+        }
         let core = Core::new(device, config)?;
         Ok(Self {
             uid: NEXT_UID.fetch_add(1, Ordering::Relaxed),

@@ -140,6 +140,10 @@ impl Shared {
     /// driver would neither take down a mapping nor make again those that it took down: it sleeps then, with
     /// nothing lost.
     pub(crate) fn sleep(&self, save: impl FnOnce(&Ranges) -> Result<Bring>) -> Result<u64> {
+        if !self.core.lock().config.sleeps {
+            let why = "it may not be put to sleep: make it with PoolConfig::sleeps(true)";
+            return Err(Error::invalid("pool", why));
+        }
         let mut asleep = lock(&self.asleep);
         if asleep.is_some() {
             return Ok(0);

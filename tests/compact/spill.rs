@@ -23,6 +23,7 @@ const MIB: usize = 1 << 20;
 /// A pool that may hold `mebibytes`, and spills to the host pool.
 fn spilling(device: &Device, mebibytes: usize) -> (Pool, HostPool) {
     let config = PoolConfig::default()
+        .sleeps(true)
         .limit((mebibytes * MIB) as u64)
         .handles(HandleSize::Granule);
     let pool = Pool::new(device, config).unwrap();

@@ -59,7 +59,9 @@ fn as_before(pool: &Pool, held: u64, asleep: bool) {
 /// One sleep and one wake, with a call made to fail in the one or the other; how many failures there were.
 fn one(device: &Device, call: &'static str, waking: bool, uses: u64, for_ever: bool) -> u64 {
     let (device, watched) = Watched::over(device);
-    let config = PoolConfig::default().handles(HandleSize::Granule);
+    let config = PoolConfig::default()
+        .handles(HandleSize::Granule)
+        .sleeps(true);
     let pool = Pool::new(&device, config).unwrap();
     let host = HostPool::new(&device, HostPoolConfig::default());
     let stream = device.stream().unwrap();

@@ -123,7 +123,7 @@ fn agree<T>(outcome: warpool::Result<T>, works: bool, what: &str) -> Result<Opti
 
 impl World {
     fn new(device: &Device) -> Self {
-        let root = Pool::new(device, PoolConfig::default()).unwrap();
+        let root = Pool::new(device, PoolConfig::default().sleeps(true)).unwrap();
         Self {
             parts: TAGS.map(|tag| root.tagged(tag).unwrap()).into(),
             root,

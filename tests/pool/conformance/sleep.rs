@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::{MIB, common, limited, small_handles, whole};
+use super::{MIB, common, small_handles, whole};
 
 use common::sanitized::Sanitized;
 use common::{on_every_device, on_the_simulated_device};
@@ -27,7 +27,10 @@ fn sleeps<T>(outcome: warpool::Result<T>) -> bool {
 fn saved_memory_goes_to_the_device_and_comes_back_where_it_was_with_its_contents(device: &Device) {
     let watched = Sanitized::over(device);
     let device = &watched.device;
-    let (pool, host) = (Pool::new(device, small_handles()).unwrap(), host(device));
+    let (pool, host) = (
+        Pool::new(device, small_handles().sleeps(true)).unwrap(),
+        host(device),
+    );
     let stream = device.stream().unwrap();
     let large: Vec<u64> = (0..800_000).collect();
     let bufs: Vec<_> = (0..5u64)
@@ -74,7 +77,10 @@ fn saved_memory_goes_to_the_device_and_comes_back_where_it_was_with_its_contents
 fn queued_work_is_waited_for_before_memory_sleeps(device: &Device) {
     let watched = Sanitized::over(device);
     let device = &watched.device;
-    let (pool, host) = (Pool::new(device, small_handles()).unwrap(), host(device));
+    let (pool, host) = (
+        Pool::new(device, small_handles().sleeps(true)).unwrap(),
+        host(device),
+    );
     let (home, other) = (device.stream().unwrap(), device.stream().unwrap());
     let mut buf = pool.alloc_zeroed::<u32>(&home, 4_000_000).unwrap();
     for round in 0..20 {
@@ -89,7 +95,10 @@ fn queued_work_is_waited_for_before_memory_sleeps(device: &Device) {
 }
 
 fn a_tag_sleeps_alone_and_shares_no_handle_with_others(device: &Device) {
-    let (pool, host) = (Pool::new(device, small_handles()).unwrap(), host(device));
+    let (pool, host) = (
+        Pool::new(device, small_handles().sleeps(true)).unwrap(),
+        host(device),
+    );
     let stream = device.stream().unwrap();
     let (weights, cache) = (
         pool.tagged("weights").unwrap(),
@@ -127,9 +136,12 @@ fn a_tag_sleeps_alone_and_shares_no_handle_with_others(device: &Device) {
 }
 
 fn nothing_runs_on_memory_that_sleeps(device: &Device) {
-    let (pool, host) = (Pool::new(device, small_handles()).unwrap(), host(device));
+    let (pool, host) = (
+        Pool::new(device, small_handles().sleeps(true)).unwrap(),
+        host(device),
+    );
     let stream = device.stream().unwrap();
-    let awake = Pool::new(device, small_handles()).unwrap();
+    let awake = Pool::new(device, small_handles().sleeps(true)).unwrap();
     let mut there = awake.alloc_from(&stream, &[9u32; 1000]).unwrap();
     let mut buf = pool.alloc_from(&stream, &[5u32; 1000]).unwrap();
     let mut movable = pool.alloc_movable::<u32>(&stream, 1000).unwrap();
@@ -173,7 +185,10 @@ fn nothing_runs_on_memory_that_sleeps(device: &Device) {
 }
 
 fn a_graph_on_sleeping_memory_is_launched_once_that_wakes(device: &Device) {
-    let (pool, host) = (Pool::new(device, small_handles()).unwrap(), host(device));
+    let (pool, host) = (
+        Pool::new(device, small_handles().sleeps(true)).unwrap(),
+        host(device),
+    );
     let stream = device.stream().unwrap();
     let mut buf = pool.alloc_from(&stream, &[0u32; 1000]).unwrap();
     let fours = pool.alloc_from(&stream, &[4u32; 1000]).unwrap();
@@ -193,7 +208,10 @@ fn a_graph_on_sleeping_memory_is_launched_once_that_wakes(device: &Device) {
 }
 
 fn blocks_dropped_asleep_do_not_come_back_and_the_rest_do(device: &Device) {
-    let (pool, host) = (Pool::new(device, small_handles()).unwrap(), host(device));
+    let (pool, host) = (
+        Pool::new(device, small_handles().sleeps(true)).unwrap(),
+        host(device),
+    );
     let stream = device.stream().unwrap();
     let mut bufs: Vec<_> = (0..6u8)
         .map(|at| pool.alloc_from(&stream, &vec![at; 4 << 20]).unwrap())
@@ -216,21 +234,38 @@ fn blocks_dropped_asleep_do_not_come_back_and_the_rest_do(device: &Device) {
     }
 }
 
+fn a_pool_made_without_sleep_does_not_sleep(device: &Device) {
+    let pool = Pool::new(device, small_handles()).unwrap();
+    let refused = pool.sleep(&[], Contents::Discarded).unwrap_err();
+    assert!(
+        refused.to_string().contains("PoolConfig::sleeps"),
+        "{refused}"
+    );
+    let stream = device.stream().unwrap();
+    assert_eq!(
+        pool.alloc_from(&stream, &[7u8])
+            .unwrap()
+            .download()
+            .unwrap(),
+        [7]
+    );
+}
+
 fn a_pool_dropped_asleep_leaves_nothing(device: &Device) {
     let host = host(device);
     let stream = device.stream().unwrap();
-    let pool = Pool::new(device, small_handles()).unwrap();
+    let pool = Pool::new(device, small_handles().sleeps(true)).unwrap();
     let buf = pool.alloc_from(&stream, &vec![1u8; 5 << 20]).unwrap();
     pool.sleep(&[], Contents::Saved(&host)).unwrap();
     drop((pool, buf));
     assert_eq!(host.stats().allocated.current, 0);
-    let other = Pool::new(device, small_handles()).unwrap();
+    let other = Pool::new(device, small_handles().sleeps(true)).unwrap();
     let buf = other.alloc_from(&stream, &vec![2u8; 5 << 20]).unwrap();
     assert_eq!(buf.download().unwrap()[0], 2);
 }
 
 fn what_the_host_has_no_room_for_stays_awake_as_it_was(device: &Device) {
-    let pool = Pool::new(device, small_handles()).unwrap();
+    let pool = Pool::new(device, small_handles().sleeps(true)).unwrap();
     let few = HostPool::new(device, HostPoolConfig::default().limit(3 << 20));
     let stream = device.stream().unwrap();
     let bufs = [1u8, 2].map(|it| pool.alloc_from(&stream, &vec![it; 2 << 20]).unwrap());
@@ -249,7 +284,8 @@ fn what_the_host_has_no_room_for_stays_awake_as_it_was(device: &Device) {
 
 fn a_pool_that_cannot_wake_sleeps_on(device: &Device) {
     let host = host(device);
-    let pool = limited(device, 4);
+    let config = small_handles().sleeps(true);
+    let pool = Pool::new(device, config.limit(4 * device.info().granule)).unwrap();
     let stream = device.stream().unwrap();
     let granule = device.info().granule;
     let buf = pool
@@ -271,7 +307,7 @@ fn a_pool_that_cannot_wake_sleeps_on(device: &Device) {
 }
 
 fn code_of_a_kernel_cannot_put_to_sleep_what_it_is_given(device: &Device) {
-    let pool = Pool::new(device, small_handles()).unwrap();
+    let pool = Pool::new(device, small_handles().sleeps(true)).unwrap();
     let stream = device.stream().unwrap();
     let mut buf = pool.alloc_from(&stream, &[1u32; 1000]).unwrap();
     let slept = stream
@@ -286,7 +322,10 @@ fn code_of_a_kernel_cannot_put_to_sleep_what_it_is_given(device: &Device) {
 
 fn threads_meet_a_pool_awake_or_asleep_and_nothing_between(device: &Device) {
     let device = &common::for_threads(device);
-    let (pool, host) = (Pool::new(device, small_handles()).unwrap(), host(device));
+    let (pool, host) = (
+        Pool::new(device, small_handles().sleeps(true)).unwrap(),
+        host(device),
+    );
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for number in 0..3u32 {
@@ -328,11 +367,14 @@ fn threads_meet_a_pool_awake_or_asleep_and_nothing_between(device: &Device) {
 #[test]
 fn memory_that_another_pool_took_meanwhile_keeps_a_pool_asleep_until_it_comes_back() {
     let device = Device::host_with(HostConfig::default().with_capacity(32 * MIB)).unwrap();
-    let (pool, host) = (Pool::new(&device, small_handles()).unwrap(), host(&device));
+    let (pool, host) = (
+        Pool::new(&device, small_handles().sleeps(true)).unwrap(),
+        host(&device),
+    );
     let stream = device.stream().unwrap();
     let buf = pool.alloc_from(&stream, &vec![7u8; 24 << 20]).unwrap();
     pool.sleep(&[], Contents::Saved(&host)).unwrap();
-    let other = Pool::new(&device, small_handles()).unwrap();
+    let other = Pool::new(&device, small_handles().sleeps(true)).unwrap();
     let theirs = other.alloc(&stream, 20 * MIB).unwrap();
     let held = device.counts().bytes;
     let outcome = pool.wake(&[]);
@@ -348,7 +390,8 @@ fn memory_that_another_pool_took_meanwhile_keeps_a_pool_asleep_until_it_comes_ba
 
 fn a_callback_under_pressure_may_put_another_part_to_sleep(device: &Device) {
     let host = host(device);
-    let pool = limited(device, 4);
+    let config = small_handles().sleeps(true);
+    let pool = Pool::new(device, config.limit(4 * device.info().granule)).unwrap();
     let stream = device.stream().unwrap();
     let granule = device.info().granule;
     let cache = pool.tagged("cache").unwrap();
@@ -374,6 +417,7 @@ on_every_device! {
     nothing_runs_on_memory_that_sleeps,
     a_graph_on_sleeping_memory_is_launched_once_that_wakes,
     blocks_dropped_asleep_do_not_come_back_and_the_rest_do,
+    a_pool_made_without_sleep_does_not_sleep,
     a_pool_dropped_asleep_leaves_nothing,
     what_the_host_has_no_room_for_stays_awake_as_it_was,
     a_pool_that_cannot_wake_sleeps_on,
@@ -387,6 +431,7 @@ on_the_simulated_device! {
     nothing_runs_on_memory_that_sleeps,
     a_graph_on_sleeping_memory_is_launched_once_that_wakes,
     blocks_dropped_asleep_do_not_come_back_and_the_rest_do,
+    a_pool_made_without_sleep_does_not_sleep,
     a_pool_dropped_asleep_leaves_nothing,
     what_the_host_has_no_room_for_stays_awake_as_it_was,
     a_pool_that_cannot_wake_sleeps_on,
