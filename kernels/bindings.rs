@@ -1,6 +1,6 @@
-// Made by the build script from warpool.h with the fingerprint 14d48b43a03ad55d.
+// Made by the build script from warpool.h with the fingerprint 598c0aae37ae3cc5.
 
-pub const WP_ABI_VERSION: u32 = 4;
+pub const WP_ABI_VERSION: u32 = 5;
 pub const WP_INPLACE_TILE: u32 = 4096;
 pub const WP_SCALER_EXPONENT: u32 = 126;
 pub const WP_SMALL_MOVE: u32 = 1024;
@@ -652,6 +652,64 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn wp_host_scaler_update(args: *const wp_scaler_update) -> ::core::ffi::c_int;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct wp_feedback {
+    pub src: wp_addr,
+    pub residual: wp_addr,
+    pub dst: wp_addr,
+    pub scale: wp_addr,
+    pub inverse: wp_addr,
+    pub count: wp_u64,
+    pub first: wp_u64,
+    pub seed: wp_u64,
+    pub type_: wp_u32,
+    pub rounding: wp_u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of wp_feedback"][::core::mem::size_of::<wp_feedback>() - 72usize];
+    ["Alignment of wp_feedback"][::core::mem::align_of::<wp_feedback>() - 8usize];
+    [
+        "Offset of field: wp_feedback::src",
+    ][::core::mem::offset_of!(wp_feedback, src) - 0usize];
+    [
+        "Offset of field: wp_feedback::residual",
+    ][::core::mem::offset_of!(wp_feedback, residual) - 8usize];
+    [
+        "Offset of field: wp_feedback::dst",
+    ][::core::mem::offset_of!(wp_feedback, dst) - 16usize];
+    [
+        "Offset of field: wp_feedback::scale",
+    ][::core::mem::offset_of!(wp_feedback, scale) - 24usize];
+    [
+        "Offset of field: wp_feedback::inverse",
+    ][::core::mem::offset_of!(wp_feedback, inverse) - 32usize];
+    [
+        "Offset of field: wp_feedback::count",
+    ][::core::mem::offset_of!(wp_feedback, count) - 40usize];
+    [
+        "Offset of field: wp_feedback::first",
+    ][::core::mem::offset_of!(wp_feedback, first) - 48usize];
+    [
+        "Offset of field: wp_feedback::seed",
+    ][::core::mem::offset_of!(wp_feedback, seed) - 56usize];
+    [
+        "Offset of field: wp_feedback::type_",
+    ][::core::mem::offset_of!(wp_feedback, type_) - 64usize];
+    [
+        "Offset of field: wp_feedback::rounding",
+    ][::core::mem::offset_of!(wp_feedback, rounding) - 68usize];
+};
+unsafe extern "C" {
+    pub fn wp_cuda_feedback(
+        args: *const wp_feedback,
+        stream: *mut ::core::ffi::c_void,
+    ) -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn wp_host_feedback(args: *const wp_feedback) -> ::core::ffi::c_int;
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

@@ -26,7 +26,7 @@ typedef unsigned long long wp_u64;
 typedef unsigned int wp_u32;
 
 /* Bumped with every incompatible change of this header. */
-#define WP_ABI_VERSION 4
+#define WP_ABI_VERSION 5
 
 /* What a wp_host_ function returns; a wp_cuda_ function may also return any cudaError_t. */
 typedef enum wp_status {
@@ -360,6 +360,30 @@ typedef struct wp_scaler_update {
 
 int wp_cuda_scaler_update(const wp_scaler_update *args, void *stream);
 int wp_host_scaler_update(const wp_scaler_update *args);
+
+/* ---- feedback.cu: gradients for the wire -------------------------------------------------------- */
+
+/*
+ * `count` values, each with what its code lost before: the code is (src + residual) * scale, rounded, and the
+ * residual becomes src + residual - code * inverse, in F32, each step rounded to nearest. Where a value or its
+ * code is infinite or NaN, its residual stays. Element i has the number first + i. The three places are multiples
+ * of 16, and apart.
+ */
+typedef struct wp_feedback {
+    wp_addr src;      /* F32[count] */
+    wp_addr residual; /* F32[count], read and written */
+    wp_addr dst;
+    wp_addr scale;    /* an F32 that is read when the launch runs */
+    wp_addr inverse;  /* likewise: 1 / scale */
+    wp_u64 count;
+    wp_u64 first;
+    wp_u64 seed;
+    wp_u32 type;      /* wp_type of the codes: F16, BF16, E4M3, E5M2 */
+    wp_u32 rounding;  /* WP_NEAREST or WP_STOCHASTIC */
+} wp_feedback;
+
+int wp_cuda_feedback(const wp_feedback *args, void *stream);
+int wp_host_feedback(const wp_feedback *args);
 
 /* ---- relocate.cu: batched moves, slides, pointer patch, scattered stores -------------------- */
 

@@ -65,6 +65,7 @@
 //!   fits.
 //! - `convert`, a feature that is on by default: conversions between floating-point formats, bit for bit as
 //!   the hardware rounds.
+//! - [`collective`]: sums of gradients, gathers and broadcasts between devices.
 //! - [`observe`]: traces of real programs, their replay with every block verified, reports.
 //! - `sanitize`, a feature: reports uses of device memory that nothing orders.
 //! - [`interop`]: streams and contexts that other libraries own.
@@ -95,6 +96,7 @@ extern crate self as warpool;
 
 mod arena;
 pub mod backend;
+pub mod collective;
 pub mod compact;
 #[cfg(feature = "convert")]
 pub mod convert;
@@ -144,4 +146,6 @@ mod documents {
     struct Measuring;
     #[doc = include_str!("../docs/guide/6-more-than-fits.md")]
     struct MoreThanFits;
+    #[doc = include_str!("../docs/guide/7-several-gpus.md")]
+    struct SeveralGpus;
 }

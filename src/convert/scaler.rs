@@ -305,6 +305,14 @@ impl GradScaler {
         ViewMut::new(self.state.addr() + FOUND_AT, 1, place)
     }
 
+    /// [`GradScaler::inverse`] and [`GradScaler::found_mut`], for one launch.
+    pub(crate) fn inverse_and_found(&mut self) -> (View<'_, f32>, ViewMut<'_, u32>) {
+        let (addr, place) = (self.state.addr(), self.state.place());
+        let inverse = View::new(addr + INVERSE_AT, 1, place.offset(INVERSE_AT));
+        let found = ViewMut::new(addr + FOUND_AT, 1, place.offset(FOUND_AT));
+        (inverse, found)
+    }
+
     /// Queues, in one launch: every gradient times the inverse scale, in `f32`, rounded to nearest;
     /// and [`GradScaler::found`] set if one was infinite or NaN before.
     ///

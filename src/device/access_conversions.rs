@@ -182,6 +182,17 @@ fn unscale(args: &abi::wp_unscale) -> Vec<Access> {
     ]
 }
 
+fn feedback(args: &abi::wp_feedback) -> Vec<Access> {
+    let bytes = |of: u32| args.count.saturating_mul(element(of));
+    vec![
+        Access::read(args.src, bytes(abi::WP_F32)),
+        Access::write(args.residual, bytes(abi::WP_F32)),
+        Access::write(args.dst, bytes(args.type_)),
+        Access::read(args.scale, 4),
+        Access::read(args.inverse, 4),
+    ]
+}
+
 /// What the tiles of a conversion name.
 fn tiles(args: &abi::wp_convert, tiles: impl Iterator<Item = abi::wp_tile>) -> Vec<Access> {
     let (from, to) = (element(args.src_type), element(args.dst_type));
@@ -206,6 +217,7 @@ pub(super) fn accesses(launch: &Launch) -> Vec<Access> {
         Launch::Dequantize(args) => quantize(args, false),
         Launch::Transpose(args) => transpose(args),
         Launch::Unscale(args) => unscale(args),
+        Launch::Feedback(args) => feedback(args),
         Launch::ScalerUpdate(args) => {
             let bytes = size_of::<abi::wp_scaler>() as u64;
             vec![Access::write(args.scaler, bytes)]

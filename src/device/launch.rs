@@ -78,6 +78,8 @@ launches! {
     Unscale(wp_unscale) = "wp_unscale", wp_host_unscale, wp_cuda_unscale: "Unscale gradients and check that they are finite.";
     #[cfg(feature = "convert")]
     ScalerUpdate(wp_scaler_update) = "wp_scaler_update", wp_host_scaler_update, wp_cuda_scaler_update: "Update the loss scale at the end of a step.";
+    #[cfg(feature = "convert")]
+    Feedback(wp_feedback) = "wp_feedback", wp_host_feedback, wp_cuda_feedback: "Gradients to codes, with what codes lost before.";
     Relocate(wp_relocate) = "wp_relocate", wp_host_relocate, wp_cuda_relocate: "Batched disjoint moves.";
     Slide(wp_slide) = "wp_slide", wp_host_slide, wp_cuda_slide: "Moves that may overlap, all in one direction.";
     Patch(wp_patch) = "wp_patch", wp_host_patch, wp_cuda_patch: "Pointers into moved ranges rewritten.";

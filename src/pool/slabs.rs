@@ -21,7 +21,9 @@ impl Core {
         bytes: u64,
         may_map: bool,
     ) -> Option<Grant> {
-        if is_slot(bytes) {
+        if self.is_asleep() {
+            None
+        } else if is_slot(bytes) {
             self.take_slot_ready(stream, bytes, may_map)
         } else {
             self.take_ready(stream, bytes, may_map)

@@ -109,7 +109,7 @@ fn statistics_are_a_table_of_what_has_a_history_and_a_line_for_each_other_figure
     assert!(text.starts_with("pool ") && text.contains(&title));
     let cached = crate::error::Bytes(stats.streams[0].cached_bytes).to_string();
     assert!(text.ends_with(&format!("\n  {:22}{cached:>13}", "cached")));
-    assert_eq!(text.lines().count(), 1 + 19 + 9 + 1 + 9 + 1);
+    assert_eq!(text.lines().count(), 1 + 21 + 9 + 1 + 9 + 1);
     drop(blocks);
 }
 

@@ -262,6 +262,16 @@ mod gpu {
                 ..zeroed()
             }),
             Launch::ScalerUpdate(abi::wp_scaler_update { scaler }),
+            Launch::Feedback(abi::wp_feedback {
+                src: base,
+                residual: base + 4096,
+                dst: base + 8192,
+                scale: scaler,
+                inverse: scaler + 4,
+                count: 1021,
+                type_: abi::WP_F16,
+                ..zeroed()
+            }),
             Launch::Relocate(relocate),
             Launch::Relocate(abi::wp_relocate {
                 max_blocks: 1,

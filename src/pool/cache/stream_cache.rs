@@ -55,7 +55,6 @@ pub(crate) struct LaneState {
     pub(crate) aside: bool,
     /// Nothing more is allocated here: keep nothing.
     pub(crate) retired: bool,
-    /// The pool sleeps.
     pub(crate) asleep: bool,
     /// The stream is being captured into a graph.
     pub(crate) captured: Option<Arc<Captured>>,
@@ -212,8 +211,7 @@ impl Lane {
         (kept.addr, kept.id)
     }
 
-    /// As [`Lane::serve_kept`], of a size that the cache has not: from a batch or a hole that is ready,
-    /// without the rest of the ladder.
+    /// As [`Lane::serve_kept`], of a size that the cache has not: from a batch or a hole that is ready.
     #[inline(never)]
     fn serve_ready(&self, bytes: u64, requested: u64, has_large: bool) -> (Addr, Id) {
         if let Some(block) = self.take_ready_batch(bytes) {
@@ -225,11 +223,7 @@ impl Lane {
             self.drain(LARGE_WORDS, &mut core);
         }
         // A driver's error is told by the steps that follow.
-        let ready = match core.is_asleep() {
-            true => None,
-            false => core.take_ready_of(self.slot, bytes, true),
-        };
-        let Some(grant) = ready else {
+        let Some(grant) = core.take_ready_of(self.slot, bytes, true) else {
             return (0, MISSED);
         };
         self.served(grant, bytes, requested, &mut core);

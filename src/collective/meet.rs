@@ -1,0 +1,347 @@
+//! How ranks come by what rank 0 made: over TCP, or by a file that all see.
+//!
+//! Rank 0 hands it out once all ranks are there, or says which are not: so a rank that does not come is an
+//! error of every other one within the time given, and nobody waits in NCCL for it.
+
+#![cfg_attr(not(feature = "nccl"), allow(dead_code, reason = "for NCCL"))]
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::Ranks;
+use crate::error::{Error, Result};
+
+/// What a rank that comes says before its number and the number of ranks.
+const GREETING: &[u8; 8] = b"warpool1";
+/// Between two looks at a place.
+const PAUSE: Duration = Duration::from_millis(5);
+
+fn failure(words: impl Into<String>) -> Error {
+    Error::Os {
+        call: "meeting of ranks",
+        words: words.into(),
+    }
+}
+
+fn io(place: &str) -> impl Fn(io::Error) -> Error {
+    move |error| failure(format!("{place}: {error}"))
+}
+
+/// What rank 0 `makes`, for every rank, `patience` at most.
+pub(super) fn meet(
+    ranks: &Ranks,
+    patience: Duration,
+    make: impl FnOnce() -> Result<Vec<u8>>,
+) -> Result<Vec<u8>> {
+    ranks.check()?;
+    let deadline = Instant::now() + patience;
+    if let Some(path) = ranks.meet.strip_prefix("file://") {
+        let path = Path::new(path);
+        return match ranks.rank {
+            0 => leave(ranks, path, deadline, make),
+            _ => find(ranks, path, deadline),
+        };
+    }
+    let Some(address) = ranks.meet.strip_prefix("tcp://") else {
+        let why = format!(
+            "{:?} is neither tcp://host:port nor file:///path",
+            ranks.meet
+        );
+        return Err(Error::invalid("meet", why));
+    };
+    match ranks.rank {
+        0 => listen(ranks, address, deadline, make),
+        _ => call(ranks, address, deadline),
+    }
+}
+
+/// What those that came are told of those that did not.
+fn missing(ranks: &Ranks, is_there: impl Fn(u32) -> bool) -> String {
+    let missing: Vec<u32> = (1..ranks.size).filter(|&rank| !is_there(rank)).collect();
+    format!(
+        "ranks {missing:?} of {} did not come to {} in time",
+        ranks.size, ranks.meet
+    )
+}
+
+/// An answer: whether all is well, its length, and the bytes.
+fn answer(outcome: &Result<Vec<u8>>) -> Vec<u8> {
+    let (good, bytes) = match outcome {
+        Ok(bytes) => (1u8, bytes.clone()),
+        Err(error) => (0, error.to_string().into_bytes()),
+    };
+    [&[good][..], &(bytes.len() as u32).to_le_bytes(), &bytes].concat()
+}
+
+/// What an answer says.
+fn understood(good: u8, bytes: Vec<u8>) -> Result<Vec<u8>> {
+    match good {
+        1 => Ok(bytes),
+        _ => Err(failure(String::from_utf8_lossy(&bytes).into_owned())),
+    }
+}
+
+fn left(deadline: Instant) -> Duration {
+    deadline
+        .saturating_duration_since(Instant::now())
+        .max(Duration::from_millis(1))
+}
+
+fn listen(
+    ranks: &Ranks,
+    address: &str,
+    deadline: Instant,
+    make: impl FnOnce() -> Result<Vec<u8>>,
+) -> Result<Vec<u8>> {
+    let io = io(&ranks.meet);
+    let listener = TcpListener::bind(address).map_err(&io)?;
+    listener.set_nonblocking(true).map_err(&io)?;
+    let mut there: Vec<Option<TcpStream>> = (0..ranks.size).map(|_| None).collect();
+    while there.iter().skip(1).any(Option::is_none) && Instant::now() < deadline {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                // One that says something else is somebody else's.
+                if let Ok(rank) = greeted(&stream, ranks, deadline) {
+                    there[rank as usize] = Some(stream);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(PAUSE),
+            Err(error) => return Err(io(error)),
+        }
+    }
+    let all = there.iter().skip(1).all(Option::is_some);
+    let outcome = match all {
+        true => make(),
+        false => Err(failure(missing(ranks, |rank| {
+            there[rank as usize].is_some()
+        }))),
+    };
+    let words = answer(&outcome);
+    for mut stream in there.into_iter().flatten() {
+        // A rank that is gone by now is missed when the communicator is made.
+        let _ = stream.set_nonblocking(false);
+        let _ = stream.set_write_timeout(Some(Duration::from_secs(1)));
+        let _ = stream.write_all(&words);
+    }
+    outcome
+}
+
+/// The rank that came.
+fn greeted(mut stream: &TcpStream, ranks: &Ranks, deadline: Instant) -> io::Result<u32> {
+    stream.set_nonblocking(false)?;
+    let patience = left(deadline).min(Duration::from_secs(1));
+    stream.set_read_timeout(Some(patience))?;
+    let mut said = [0; 16];
+    stream.read_exact(&mut said)?;
+    let number =
+        |at: usize| u32::from_le_bytes([said[at], said[at + 1], said[at + 2], said[at + 3]]);
+    let (rank, size) = (number(8), number(12));
+    match &said[..8] == GREETING && size == ranks.size && (1..size).contains(&rank) {
+        true => Ok(rank),
+        false => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+fn call(ranks: &Ranks, address: &str, deadline: Instant) -> Result<Vec<u8>> {
+    let io = io(&ranks.meet);
+    let mut stream = loop {
+        match TcpStream::connect(address) {
+            Ok(stream) => break stream,
+            Err(error) if Instant::now() >= deadline => {
+                return Err(failure(format!("rank 0 is not at {}: {error}", ranks.meet)));
+            }
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+    };
+    let greeting = [
+        &GREETING[..],
+        &ranks.rank.to_le_bytes(),
+        &ranks.size.to_le_bytes(),
+    ]
+    .concat();
+    stream.write_all(&greeting).map_err(&io)?;
+    // Rank 0 began its wait at another moment.
+    let patience = left(deadline) + Duration::from_secs(2);
+    stream.set_read_timeout(Some(patience)).map_err(&io)?;
+    let mut head = [0; 5];
+    stream.read_exact(&mut head).map_err(&io)?;
+    let len = u32::from_le_bytes([head[1], head[2], head[3], head[4]]) as usize;
+    let mut bytes = vec![0; len.min(1 << 16)];
+    stream.read_exact(&mut bytes).map_err(&io)?;
+    understood(head[0], bytes)
+}
+
+/// The file by which a rank says that it is there.
+fn sign(path: &Path, rank: u32) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{rank}"));
+    PathBuf::from(name)
+}
+
+fn leave(
+    ranks: &Ranks,
+    path: &Path,
+    deadline: Instant,
+    make: impl FnOnce() -> Result<Vec<u8>>,
+) -> Result<Vec<u8>> {
+    let io = io(&ranks.meet);
+    if path.exists() {
+        return Err(failure(format!(
+            "{} is there already: remove it",
+            ranks.meet
+        )));
+    }
+    let is_there = |rank: u32| sign(path, rank).exists();
+    while !(1..ranks.size).all(is_there) && Instant::now() < deadline {
+        std::thread::sleep(PAUSE);
+    }
+    let outcome = match (1..ranks.size).all(is_there) {
+        true => make(),
+        false => Err(failure(missing(ranks, is_there))),
+    };
+    // Renamed, so that nobody reads a part.
+    let part = sign(path, 0);
+    fs::write(&part, answer(&outcome)).map_err(&io)?;
+    fs::rename(&part, path).map_err(&io)?;
+    // Each rank takes its sign away once it has read; then the file has done its work.
+    let limit = Instant::now() + Duration::from_secs(2);
+    while (1..ranks.size).any(is_there) && Instant::now() < limit {
+        std::thread::sleep(PAUSE);
+    }
+    fs::remove_file(path).map_err(&io)?;
+    outcome
+}
+
+fn find(ranks: &Ranks, path: &Path, deadline: Instant) -> Result<Vec<u8>> {
+    let io = io(&ranks.meet);
+    let mine = sign(path, ranks.rank);
+    fs::write(&mine, []).map_err(&io)?;
+    let limit = deadline + Duration::from_secs(2);
+    let words = loop {
+        match fs::read(path) {
+            Ok(words) => break Ok(words),
+            Err(_) if Instant::now() >= limit => {
+                break Err(failure(format!("rank 0 left nothing at {}", ranks.meet)));
+            }
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+    };
+    fs::remove_file(&mine).map_err(&io)?;
+    match words?.split_at_checked(5) {
+        Some((head, bytes)) => understood(head[0], bytes.to_vec()),
+        None => Err(failure(format!("{} holds no answer", ranks.meet))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ranks(size: u32, meet: &str) -> Vec<Ranks> {
+        let of = |rank| Ranks {
+            rank,
+            size,
+            local_rank: rank,
+            meet: meet.to_owned(),
+        };
+        (0..size).map(of).collect()
+    }
+
+    fn all(ranks: &[Ranks], patience: Duration) -> Vec<Result<Vec<u8>>> {
+        std::thread::scope(|scope| {
+            let each = |ranks| scope.spawn(move || meet(ranks, patience, || Ok(vec![7; 128])));
+            let threads: Vec<_> = ranks.iter().map(each).collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect()
+        })
+    }
+
+    /// A port that nobody listens at, and a file that is not there.
+    fn places(folder: &Path) -> [String; 2] {
+        let free = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        [
+            format!("tcp://{free}"),
+            format!("file://{}", folder.join("meet").display()),
+        ]
+    }
+
+    #[test]
+    fn ranks_that_meet_have_what_rank_0_made() {
+        let folder = tempfile::tempdir().unwrap();
+        for place in places(folder.path()) {
+            for met in all(&ranks(5, &place), Duration::from_secs(20)) {
+                assert_eq!(met.unwrap(), [7; 128], "{place}");
+            }
+        }
+        assert_eq!(
+            fs::read_dir(folder.path()).unwrap().count(),
+            0,
+            "files are left"
+        );
+    }
+
+    #[test]
+    fn a_rank_that_does_not_come_is_named_by_every_other() {
+        let folder = tempfile::tempdir().unwrap();
+        for place in places(folder.path()) {
+            let mut some = ranks(4, &place);
+            some.remove(2);
+            for met in all(&some, Duration::from_millis(300)) {
+                let error = met.unwrap_err().to_string();
+                assert!(error.contains("ranks [2] of 4"), "{place}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_rank_0_that_does_not_come_is_an_error_that_says_where_it_was_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        for place in places(folder.path()) {
+            let met = all(&ranks(2, &place)[1..], Duration::from_millis(50));
+            let error = met.into_iter().next().unwrap().unwrap_err().to_string();
+            assert!(
+                error.contains("rank 0") && error.contains(&place),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_place_that_is_neither_an_address_nor_a_file_is_refused() {
+        let met = all(&ranks(2, "carrier pigeon"), Duration::from_secs(1));
+        for error in met {
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains("carrier pigeon"), "{error}");
+        }
+    }
+
+    #[test]
+    fn who_connects_and_says_something_else_is_passed_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let [place, _] = places(folder.path());
+        let ranks = ranks(2, &place);
+        let address = place.strip_prefix("tcp://").unwrap().to_owned();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let deadline = Instant::now() + Duration::from_secs(10);
+                while Instant::now() < deadline {
+                    if let Ok(mut stranger) = TcpStream::connect(&address) {
+                        let _ = stranger.write_all(b"GET / HTTP/1.0\r\n\r\n");
+                        break;
+                    }
+                }
+            });
+            for met in all(&ranks, Duration::from_secs(20)) {
+                assert_eq!(met.unwrap(), [7; 128]);
+            }
+        });
+    }
+}

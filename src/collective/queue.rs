@@ -1,0 +1,284 @@
+//! Collectives put together, and queued in the order of the memory that they use.
+
+use bytemuck::Pod;
+
+use super::element::{BYTES, Kind, Op, Reduce, kind_of};
+use super::{Comm, Transport};
+use crate::device::{Access, Note, Stream, Use, ordered};
+use crate::error::{Error, Result};
+use crate::pool::{View, ViewMut};
+
+/// What is done with the elements of the ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Act {
+    AllReduce(Op),
+    ReduceScatter(Op),
+    AllGather,
+    Broadcast(u32),
+    Send(u32),
+    Recv(u32),
+}
+
+/// A collective, or one side of a transfer, of one rank.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Call {
+    pub(super) act: Act,
+    pub(super) kind: Kind,
+    /// Where its elements are read from, and written to.
+    pub(super) src: u64,
+    pub(super) dst: u64,
+    /// Elements that each rank gives, or, scattered, is given.
+    pub(super) count: usize,
+}
+
+impl Act {
+    /// NCCL's name.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce(_) => "ncclAllReduce",
+            Self::ReduceScatter(_) => "ncclReduceScatter",
+            Self::AllGather => "ncclAllGather",
+            Self::Broadcast(_) => "ncclBroadcast",
+            Self::Send(_) => "ncclSend",
+            Self::Recv(_) => "ncclRecv",
+        }
+    }
+}
+
+/// Collectives of one rank on one stream, queued together by [`Collectives::run`]: made by [`Comm::on`].
+/// Sends and receives that wait for each other belong in one.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use warpool::collective::Comm;
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # fn main() -> warpool::Result<()> {
+/// # let ends = Comm::simulated(&[Device::host()?], Duration::from_secs(10))?;
+/// # let comm = &ends[0];
+/// # let pool = Pool::new(comm.device(), PoolConfig::default())?;
+/// # let stream = comm.device().stream()?;
+/// // Round a ring: to the next rank, from the one before.
+/// let (next, before) = ((comm.rank() + 1) % comm.size(), (comm.rank() + comm.size() - 1) % comm.size());
+/// let mine = pool.alloc_filled(&stream, 100, comm.rank())?;
+/// let mut theirs = pool.alloc_zeroed::<u32>(&stream, 100)?;
+/// comm.on(&stream).send(&mine, next).recv(&mut theirs, before).run()?;
+/// assert_eq!(theirs.download()?, [before; 100]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "nothing is queued until `run` is called"]
+pub struct Collectives<'a> {
+    comm: &'a Comm,
+    stream: &'a Stream,
+    uses: Vec<Option<Use<'a>>>,
+    accesses: Vec<Access>,
+    calls: Vec<Call>,
+    wrong: Option<Error>,
+}
+
+impl<'a> Collectives<'a> {
+    pub(super) fn new(comm: &'a Comm, stream: &'a Stream) -> Self {
+        Self {
+            comm,
+            stream,
+            uses: Vec::new(),
+            accesses: Vec::new(),
+            calls: Vec::new(),
+            wrong: None,
+        }
+    }
+
+    fn refuse(&mut self, what: &'static str, why: String) {
+        self.wrong.get_or_insert(Error::Invalid { what, why });
+    }
+
+    fn reads<T: Pod>(&mut self, view: &View<'a, T>) {
+        self.uses.push(view.used());
+        self.accesses.push(Access::read(view.addr(), view.bytes()));
+    }
+
+    fn writes<T: Pod>(&mut self, view: &ViewMut<'a, T>) {
+        self.uses.push(view.used());
+        self.accesses.push(Access::write(view.addr(), view.bytes()));
+    }
+
+    fn add(&mut self, act: Act, kind: Kind, places: (u64, u64), count: usize) {
+        let (src, dst) = places;
+        self.calls.push(Call {
+            act,
+            kind,
+            src,
+            dst,
+            count,
+        });
+    }
+
+    /// An error unless there is such a rank.
+    fn check_rank(&mut self, what: &'static str, rank: u32) {
+        let size = self.comm.size();
+        if rank >= size {
+            self.refuse(
+                what,
+                format!("{rank}: there are {size} ranks, numbered from 0"),
+            );
+        }
+    }
+
+    /// An error unless `whole` elements are a part of `part` for each rank.
+    fn check_parts(&mut self, what: &'static str, whole: usize, part: usize) {
+        let size = self.comm.size();
+        if part.checked_mul(size as usize) != Some(whole) {
+            let why = format!("{whole} elements are not {part} for each of {size} ranks");
+            self.refuse(what, why);
+        }
+    }
+
+    /// Every rank's elements, folded, in place: all ranks have the same afterwards.
+    pub fn all_reduce<T: Reduce>(mut self, data: impl Into<ViewMut<'a, T>>, op: Op) -> Self {
+        let data = data.into();
+        self.writes(&data);
+        let places = (data.addr(), data.addr());
+        self.add(Act::AllReduce(op), kind_of::<T>(), places, data.len());
+        self
+    }
+
+    /// Every rank's elements, folded, of which rank *r* is given the *r*-th part: `src` has as many parts as
+    /// there are ranks.
+    pub fn reduce_scatter<T: Reduce>(
+        mut self,
+        src: impl Into<View<'a, T>>,
+        dst: impl Into<ViewMut<'a, T>>,
+        op: Op,
+    ) -> Self {
+        let (src, dst) = (src.into(), dst.into());
+        self.check_parts("src", src.len(), dst.len());
+        self.reads(&src);
+        self.writes(&dst);
+        let places = (src.addr(), dst.addr());
+        self.add(Act::ReduceScatter(op), kind_of::<T>(), places, dst.len());
+        self
+    }
+
+    /// Every rank's elements, one rank's behind the other's, for all.
+    pub fn all_gather<T: Pod>(
+        mut self,
+        src: impl Into<View<'a, T>>,
+        dst: impl Into<ViewMut<'a, T>>,
+    ) -> Self {
+        let (src, dst) = (src.into(), dst.into());
+        self.check_parts("dst", dst.len(), src.len());
+        self.reads(&src);
+        self.writes(&dst);
+        let places = (src.addr(), dst.addr());
+        self.add(Act::AllGather, BYTES, places, src.bytes() as usize);
+        self
+    }
+
+    /// The elements of rank `root`, for all, in place.
+    pub fn broadcast<T: Pod>(mut self, data: impl Into<ViewMut<'a, T>>, root: u32) -> Self {
+        let data = data.into();
+        self.check_rank("root", root);
+        self.writes(&data);
+        let places = (data.addr(), data.addr());
+        self.add(Act::Broadcast(root), BYTES, places, data.bytes() as usize);
+        self
+    }
+
+    /// These elements to rank `to`, which receives as many.
+    pub fn send<T: Pod>(mut self, src: impl Into<View<'a, T>>, to: u32) -> Self {
+        let src = src.into();
+        self.check_rank("to", to);
+        self.reads(&src);
+        self.add(Act::Send(to), BYTES, (src.addr(), 0), src.bytes() as usize);
+        self
+    }
+
+    /// As many elements from rank `from`, which sends them.
+    pub fn recv<T: Pod>(mut self, dst: impl Into<ViewMut<'a, T>>, from: u32) -> Self {
+        let dst = dst.into();
+        self.check_rank("from", from);
+        self.writes(&dst);
+        self.add(
+            Act::Recv(from),
+            BYTES,
+            (0, dst.addr()),
+            dst.bytes() as usize,
+        );
+        self
+    }
+
+    /// Queues all of it on the stream, behind what it must not overtake.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for lengths that do not fit, ranks that are not there, memory or a stream of another
+    /// device, a source that is also written, or memory that the communicator's other GPUs may not use;
+    /// nothing is queued then. What failed before ([`Comm::check`]), and what NCCL said.
+    pub fn run(mut self) -> Result<()> {
+        let transport = &*self.comm.transport;
+        if let Some(wrong) = self.wrong.take() {
+            return Err(wrong);
+        }
+        self.check_apart()?;
+        self.check_device(transport)?;
+        let Self {
+            stream,
+            uses,
+            accesses,
+            calls,
+            ..
+        } = self;
+        let (backend, mut outcome) = (stream.device().backend(), Ok(()));
+        let entered = ordered(stream.core(), &uses, || {
+            backend.observe(&Note::Uses {
+                what: "collective",
+                stream: stream.raw(),
+                accesses: &accesses,
+            });
+            // SAFETY: the views keep their memory until the work is done, or whoever made them of plain
+            // addresses vouched for that; `ordered` has the order.
+            backend.in_context(&mut || outcome = unsafe { transport.queue(stream, &calls) })
+        })?;
+        entered.and(outcome)
+    }
+
+    /// An error if what is written is used by another part of this.
+    fn check_apart(&self) -> Result<()> {
+        let written = |access: &Access| access.kind == crate::device::AccessKind::Write;
+        for (at, one) in self.accesses.iter().enumerate() {
+            for other in &self.accesses[..at] {
+                let meet = one.range.start < other.range.end && other.range.start < one.range.end;
+                if meet && (written(one) || written(other)) {
+                    let why = format!("{:#x} is used by another part too", one.range.start);
+                    return Err(Error::invalid("data", why));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// An error if the stream is not the rank's, or GPUs of this process may not use the memory.
+    fn check_device(&self, transport: &dyn Transport) -> Result<()> {
+        let device = transport.device();
+        if !device.same(self.stream.device()) {
+            let why = "it is of another device than the communicator's end";
+            return Err(Error::invalid("stream", why));
+        }
+        for access in &self.accesses {
+            let (addr, is_empty) = (access.range.start, access.range.is_empty());
+            let shared = |peer| device.backend().is_shared(addr, peer);
+            if let Some(peer) = transport
+                .peers()
+                .iter()
+                .find(|peer| !is_empty && !shared(peer))
+            {
+                let why = format!(
+                    "GPU {} of this process may not use it: name it in PoolConfig::peers",
+                    peer.ordinal
+                );
+                return Err(Error::invalid("data", why));
+            }
+        }
+        Ok(())
+    }
+}

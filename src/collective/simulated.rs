@@ -1,0 +1,364 @@
+//! Ranks of one process on the host device.
+//!
+//! A collective is a host call of each rank's stream. It lays down what the rank gives and waits; the last to
+//! come does the work for all, under the lock. A rank that leaves, because another did not come, takes what it
+//! laid down with it, so nothing touches its memory afterwards.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::Transport;
+use super::queue::{Act, Call};
+use crate::device::{Device, DeviceInfo, DeviceKind, Stream};
+use crate::error::{Error, Result};
+use crate::sync::plain::lock;
+
+/// What ranks meet by: the collective of this number, or the transfer of this number between two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Meeting {
+    All(u64),
+    Two { from: u32, to: u32, number: u64 },
+}
+
+/// What a rank counts its meetings by.
+#[derive(PartialEq, Eq, Hash)]
+enum Kind {
+    All,
+    To(u32),
+    From(u32),
+}
+
+/// What the ranks laid down so far. Of a transfer, the sender's is the first and the receiver's the other.
+struct Round {
+    calls: Vec<Option<Call>>,
+    done: bool,
+    /// Ranks that have seen it done.
+    left: usize,
+}
+
+struct State {
+    rounds: HashMap<Meeting, Round>,
+    /// Meetings that a rank dropped before this number will never come to.
+    gone: Vec<Option<u64>>,
+    failed: Option<Error>,
+}
+
+struct World {
+    size: u32,
+    patience: Duration,
+    state: Mutex<State>,
+    moved: Condvar,
+}
+
+/// One rank's end.
+pub(super) struct Simulated {
+    world: Arc<World>,
+    rank: u32,
+    device: Device,
+    /// Meetings so far, by kind; held while one is queued.
+    numbers: Mutex<HashMap<Kind, u64>>,
+}
+
+pub(super) fn ends(devices: &[Device], patience: Duration) -> Result<Vec<Simulated>> {
+    let on_host = |device: &Device| device.info().kind == DeviceKind::Host;
+    if devices.is_empty() || !devices.iter().all(on_host) {
+        let why = "simulated ranks are of the host device, one at least";
+        return Err(Error::invalid("devices", why));
+    }
+    let world = Arc::new(World {
+        size: devices.len() as u32,
+        patience,
+        state: Mutex::new(State {
+            rounds: HashMap::new(),
+            gone: vec![None; devices.len()],
+            failed: None,
+        }),
+        moved: Condvar::new(),
+    });
+    let end = |(rank, device): (usize, &Device)| Simulated {
+        world: Arc::clone(&world),
+        rank: rank as u32,
+        device: device.clone(),
+        numbers: Mutex::default(),
+    };
+    Ok(devices.iter().enumerate().map(end).collect())
+}
+
+fn failure(call: &'static str, words: String) -> Error {
+    Error::Os { call, words }
+}
+
+impl Transport for Simulated {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn size(&self) -> u32 {
+        self.world.size
+    }
+
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn peers(&self) -> &[DeviceInfo] {
+        &[]
+    }
+
+    unsafe fn queue(&self, stream: &Stream, calls: &[Call]) -> Result<()> {
+        self.check()?;
+        let mut numbers = lock(&self.numbers);
+        let mut next = |kind| {
+            let number = numbers.entry(kind).or_insert(0);
+            *number += 1;
+            *number - 1
+        };
+        let rank = self.rank;
+        let mut meet = |call: &Call| match call.act {
+            Act::Send(to) => {
+                let number = next(Kind::To(to));
+                let meeting = Meeting::Two {
+                    from: rank,
+                    to,
+                    number,
+                };
+                (meeting, 0, *call)
+            }
+            Act::Recv(from) => {
+                let number = next(Kind::From(from));
+                let meeting = Meeting::Two {
+                    from,
+                    to: rank,
+                    number,
+                };
+                (meeting, 1, *call)
+            }
+            _ => (Meeting::All(next(Kind::All)), rank as usize, *call),
+        };
+        let mine: Vec<_> = calls.iter().map(&mut meet).collect();
+        let world = Arc::clone(&self.world);
+        let work = move || world.meet(&mine);
+        let backend = stream.device().backend();
+        backend.host_call(stream.raw(), Box::new(work))
+    }
+
+    fn check(&self) -> Result<()> {
+        lock(&self.world.state).failed.clone().map_or(Ok(()), Err)
+    }
+
+    fn abort(&self) -> Result<()> {
+        let words = format!("rank {} aborted it", self.rank);
+        self.world
+            .fail(&mut lock(&self.world.state), failure("collective", words));
+        Ok(())
+    }
+}
+
+impl Drop for Simulated {
+    fn drop(&mut self) {
+        let number = lock(&self.numbers).get(&Kind::All).copied().unwrap_or(0);
+        lock(&self.world.state).gone[self.rank as usize] = Some(number);
+        self.world.moved.notify_all();
+    }
+}
+
+/// A meeting, this rank's place in it, and what it lays down.
+type Mine = (Meeting, usize, Call);
+
+impl World {
+    fn fail(&self, state: &mut State, error: Error) {
+        state.failed.get_or_insert(error);
+        self.moved.notify_all();
+    }
+
+    /// Lays down the calls of a rank, and waits until all are done or one has failed.
+    fn meet(&self, mine: &[Mine]) {
+        let deadline = Instant::now() + self.patience;
+        let mut state = lock(&self.state);
+        for (meeting, place, call) in mine {
+            if state.failed.is_none()
+                && let Err(error) = self.lay_down(&mut state, *meeting, *place, *call)
+            {
+                self.fail(&mut state, error);
+            }
+        }
+        self.moved.notify_all();
+        while state.failed.is_none() {
+            let Some(waiting) = mine
+                .iter()
+                .find(|(meeting, ..)| !state.rounds[meeting].done)
+            else {
+                break;
+            };
+            let now = Instant::now();
+            if let Some(error) = self.lost(&state, waiting, now >= deadline) {
+                self.fail(&mut state, error);
+                break;
+            }
+            let waited = self.moved.wait_timeout(state, deadline - now);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        for (meeting, place, _) in mine {
+            state.leave(*meeting, *place);
+        }
+    }
+
+    fn lay_down(
+        &self,
+        state: &mut State,
+        meeting: Meeting,
+        place: usize,
+        call: Call,
+    ) -> Result<()> {
+        let places = match meeting {
+            Meeting::All(_) => self.size as usize,
+            Meeting::Two { .. } => 2,
+        };
+        let round = state.rounds.entry(meeting).or_insert_with(|| Round {
+            calls: vec![None; places],
+            done: false,
+            left: 0,
+        });
+        round.calls[place] = Some(call);
+        if let Some(calls) = round.calls.iter().copied().collect::<Option<Vec<_>>>() {
+            check_alike(meeting, &calls)?;
+            // SAFETY: each rank waits in a host call of a stream that has the memory, and the lock is held.
+            unsafe { perform(&calls) };
+            round.done = true;
+        }
+        Ok(())
+    }
+
+    /// The error where a rank that is waited for will not come.
+    fn lost(&self, state: &State, (meeting, _, call): &Mine, late: bool) -> Option<Error> {
+        let name = call.act.name();
+        let there = &state.rounds[meeting].calls;
+        let is_gone = |rank: u32| match (meeting, state.gone[rank as usize]) {
+            (Meeting::All(number), Some(last)) => last <= *number,
+            _ => false,
+        };
+        let missing: Vec<u32> = match *meeting {
+            Meeting::All(_) => (0..self.size)
+                .filter(|&rank| there[rank as usize].is_none())
+                .collect(),
+            Meeting::Two { from, to, .. } => [from, to]
+                .into_iter()
+                .zip(there)
+                .filter_map(|(rank, call)| call.is_none().then_some(rank))
+                .collect(),
+        };
+        if let Some(rank) = missing.iter().find(|&&rank| is_gone(rank)) {
+            return Some(failure(
+                name,
+                format!("rank {rank} has left the communicator"),
+            ));
+        }
+        late.then(|| {
+            failure(
+                name,
+                format!("ranks {missing:?} did not come within {:?}", self.patience),
+            )
+        })
+    }
+}
+
+impl State {
+    /// A rank that goes takes what it laid down.
+    fn leave(&mut self, meeting: Meeting, place: usize) {
+        let Some(round) = self.rounds.get_mut(&meeting) else {
+            return;
+        };
+        round.left += 1;
+        if round.left == round.calls.len() {
+            self.rounds.remove(&meeting);
+        } else if !round.done {
+            round.calls[place] = None;
+        }
+    }
+}
+
+/// An error unless the ranks gave the same call.
+fn check_alike(meeting: Meeting, calls: &[Call]) -> Result<()> {
+    let first = calls[0];
+    for (rank, call) in calls.iter().enumerate() {
+        let acts = matches!(meeting, Meeting::Two { .. }) || call.act == first.act;
+        if !acts || call.kind.number != first.kind.number || call.count != first.count {
+            let words = |call: &Call| format!("{:?} of {} {:?}", call.act, call.count, call.kind);
+            let why = format!(
+                "rank 0 asked for {}, place {rank} for {}",
+                words(&first),
+                words(call)
+            );
+            return Err(failure(first.act.name(), why));
+        }
+    }
+    Ok(())
+}
+
+/// Does the work of all ranks.
+///
+/// # Safety
+/// The calls name memory that nobody else uses meanwhile.
+unsafe fn perform(calls: &[Call]) {
+    let bytes = calls[0].count * calls[0].kind.bytes;
+    let copy = |from: u64, to: u64| {
+        if from != to {
+            // SAFETY: the caller's duty; views that are written meet no others.
+            unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
+        }
+    };
+    match calls[0].act {
+        Act::Send(_) | Act::Recv(_) => copy(calls[0].src, calls[1].dst),
+        Act::Broadcast(root) => {
+            for call in calls {
+                copy(calls[root as usize].src, call.dst);
+            }
+        }
+        Act::AllGather => {
+            for (rank, from) in calls.iter().enumerate() {
+                for to in calls {
+                    copy(from.src, to.dst + (rank * bytes) as u64);
+                }
+            }
+        }
+        Act::AllReduce(op) => {
+            // SAFETY: the caller's duty.
+            let sum = unsafe { folded(calls, op, 0) };
+            for call in calls {
+                copy(sum.as_ptr() as u64, call.dst);
+            }
+        }
+        Act::ReduceScatter(op) => {
+            for (rank, call) in calls.iter().enumerate() {
+                // SAFETY: the caller's duty.
+                let sum = unsafe { folded(calls, op, (rank * bytes) as u64) };
+                copy(sum.as_ptr() as u64, call.dst);
+            }
+        }
+    }
+}
+
+/// The elements at `offset` of every rank's source, folded in the order of the ranks.
+///
+/// # Safety
+/// As for [`perform`].
+unsafe fn folded(calls: &[Call], op: super::Op, offset: u64) -> Vec<u64> {
+    let (kind, count) = (calls[0].kind, calls[0].count);
+    let bytes = count * kind.bytes;
+    // Of words, so that elements of every kind are aligned.
+    let mut sum = vec![0u64; bytes.div_ceil(8)];
+    let into = sum.as_mut_ptr().cast::<u8>();
+    for (rank, call) in calls.iter().enumerate() {
+        let from = (call.src + offset) as *const u8;
+        // SAFETY: the caller's duty; `sum` has the bytes, and kinds that are reduced have a fold.
+        unsafe {
+            match (rank, kind.fold) {
+                (0, _) => std::ptr::copy_nonoverlapping(from, into, bytes),
+                (_, Some(fold)) => fold(op, into, from, count),
+                (_, None) => {}
+            }
+        }
+    }
+    sum
+}

@@ -1,0 +1,314 @@
+//! NCCL's calls and errors, through a stand-in that notes them; NCCL itself where there are several GPUs.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use warpool::collective::{Comm, Op, Ranks};
+use warpool::half::bf16;
+
+use crate::{PATIENCE, hosts, on_ranks};
+
+/// The stand-in, for one test at a time.
+struct StandIn {
+    handle: usize,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl StandIn {
+    /// `None`, said so, where there is no C compiler, or NCCL itself is to be used.
+    fn get() -> Option<Self> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        static OPENED: OnceLock<Option<usize>> = OnceLock::new();
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let handle = (*OPENED.get_or_init(open))?;
+        let it = Self {
+            handle,
+            _alone: alone,
+        };
+        // SAFETY: it takes nothing.
+        unsafe {
+            std::mem::transmute::<*mut c_void, extern "C" fn()>(it.symbol(c"stand_in_reset"))()
+        };
+        Some(it)
+    }
+
+    fn symbol(&self, name: &CStr) -> *mut c_void {
+        // SAFETY: the library stays open.
+        let found = unsafe { libc::dlsym(self.handle as *mut c_void, name.as_ptr()) };
+        assert!(!found.is_null(), "{name:?}");
+        found
+    }
+
+    /// The calls so far.
+    fn notes(&self) -> Vec<String> {
+        let notes = self.symbol(c"stand_in_notes");
+        // SAFETY: a function of this signature, which gives a C string.
+        let text = unsafe {
+            let notes = std::mem::transmute::<*mut c_void, extern "C" fn() -> *const c_char>(notes);
+            CStr::from_ptr(notes())
+        };
+        text.to_str().unwrap().lines().map(str::to_owned).collect()
+    }
+
+    fn fail(&self, call: &str, code: c_int) {
+        let call = CString::new(call).unwrap();
+        let fail = self.symbol(c"stand_in_fail");
+        // SAFETY: a function of this signature, which copies the name.
+        unsafe {
+            std::mem::transmute::<*mut c_void, extern "C" fn(*const c_char, c_int)>(fail)(
+                call.as_ptr(),
+                code,
+            );
+        }
+    }
+
+    fn fail_behind(&self, code: c_int) {
+        let fail = self.symbol(c"stand_in_async_error");
+        // SAFETY: a function of this signature.
+        unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(c_int)>(fail)(code) };
+    }
+}
+
+/// Compiles the stand-in and opens it as NCCL.
+fn open() -> Option<usize> {
+    if warpool::Device::cuda(0).is_ok() {
+        println!("skipped: NCCL itself is used where there is a GPU");
+        return None;
+    }
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("stand_in_{}.so", std::process::id()));
+    let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/collective/stand_in.c");
+    let made = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-o"])
+        .args([&file, &source])
+        .arg("-lpthread")
+        .status();
+    match made {
+        Ok(status) => assert!(status.success(), "the stand-in does not compile"),
+        Err(why) => {
+            println!("skipped: no C compiler: {why}");
+            return None;
+        }
+    }
+    warpool::collective::open_library(&file).unwrap();
+    let path = CString::new(file.to_str().unwrap()).unwrap();
+    // SAFETY: it is open already.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+    std::fs::remove_file(file).unwrap();
+    Some(handle as usize)
+}
+
+#[test]
+fn collectives_are_the_calls_of_nccl_that_they_are_called_after() {
+    let Some(it) = StandIn::get() else { return };
+    let ends = Comm::nccl_all(&hosts(1), PATIENCE).unwrap();
+    on_ranks(ends, |rank| {
+        let (comm, stream) = (&rank.comm, &rank.stream);
+        let mut floats = rank.pool.alloc_zeroed::<f32>(stream, 10).unwrap();
+        let mut halves = rank.pool.alloc_zeroed::<bf16>(stream, 20).unwrap();
+        let mut others = rank.pool.alloc_zeroed::<bf16>(stream, 20).unwrap();
+        comm.on(stream)
+            .all_reduce(&mut floats, Op::Sum)
+            .run()
+            .unwrap();
+        let queue = comm
+            .on(stream)
+            .reduce_scatter(&halves, &mut others, Op::Max);
+        queue.broadcast(&mut floats, 0).run().unwrap();
+        comm.on(stream)
+            .all_gather(&halves, &mut others)
+            .run()
+            .unwrap();
+        comm.on(stream)
+            .send(&halves, 0)
+            .recv(&mut others, 0)
+            .run()
+            .unwrap();
+        let (low, _) = halves.view_mut().split_at(0).unwrap();
+        comm.on(stream).all_reduce(low, Op::Min).run().unwrap();
+        comm.check().unwrap();
+    });
+    let wanted = "ncclGetUniqueId
+ncclCommInitRankConfig 0/1 ok
+ncclGroupStart
+ncclAllReduce 10 of 7, 0, rank 0
+ncclGroupEnd
+ncclGroupStart
+ncclReduceScatter 20 of 9, 2, rank 0
+ncclBroadcast 40 of 1, 0, rank 0
+ncclGroupEnd
+ncclGroupStart
+ncclAllGather 40 of 1, -1, rank 0
+ncclGroupEnd
+ncclGroupStart
+ncclSend 40 of 1, 0, rank 0
+ncclRecv 40 of 1, 0, rank 0
+ncclGroupEnd
+ncclGroupStart
+ncclAllReduce 0 of 9, 3, rank 0
+ncclGroupEnd
+ncclCommFinalize
+ncclCommDestroy";
+    assert_eq!(it.notes(), wanted.lines().collect::<Vec<_>>());
+}
+
+#[test]
+fn ranks_that_meet_make_one_communicator_and_one_that_fails_to_come_is_told_in_time() {
+    let Some(it) = StandIn::get() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let ranks = |meet: &str, size| -> Vec<Ranks> {
+        let of = |rank| Ranks {
+            rank,
+            size,
+            local_rank: rank,
+            meet: format!("file://{}/{meet}", folder.path().display()),
+        };
+        (0..size).map(of).collect()
+    };
+    let join = |ranks: &[Ranks], patience| {
+        std::thread::scope(|scope| {
+            let join =
+                |ranks| scope.spawn(move || Comm::nccl(&crate::common::host(), ranks, patience));
+            let threads: Vec<_> = ranks.iter().map(join).collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect::<Vec<_>>()
+        })
+    };
+    let ends = join(&ranks("all", 3), PATIENCE);
+    let who: Vec<_> = ends
+        .iter()
+        .map(|end| end.as_ref().map(|end| (end.rank(), end.size())).unwrap())
+        .collect();
+    assert_eq!(who, [(0, 3), (1, 3), (2, 3)]);
+    drop(ends);
+    for error in join(&ranks("some", 3)[..2], Duration::from_millis(200)) {
+        let words = error.unwrap_err().to_string();
+        assert!(words.contains("ranks [2] of 3"), "{words}");
+    }
+    // One whose library fails once all have met: the others wait in NCCL, in vain, and not for ever.
+    it.fail("ncclCommInitRankConfig", 2);
+    let began = Instant::now();
+    for error in join(&ranks("failing", 2), Duration::from_millis(200)) {
+        let words = error.unwrap_err().to_string();
+        assert!(
+            words.contains("unhandled system error") && words.contains("the stand-in says so"),
+            "{words}"
+        );
+    }
+    assert!(began.elapsed() < PATIENCE);
+    let aborts = it
+        .notes()
+        .iter()
+        .filter(|note| *note == "ncclCommAbort")
+        .count();
+    assert_eq!(aborts, 2, "what was made of a communicator is given back");
+}
+
+#[test]
+fn a_communicator_that_is_never_complete_is_an_error_within_the_time_given() {
+    let Some(it) = StandIn::get() else { return };
+    // Two ranks by the environment, of which one comes to the meeting and not to NCCL.
+    it.fail_behind(7);
+    let alone = Ranks {
+        rank: 0,
+        size: 1,
+        local_rank: 0,
+        meet: String::from("file:///nonexistent/warpool"),
+    };
+    // A file that cannot be written is told too.
+    let error = Comm::nccl(&crate::common::host(), &alone, Duration::from_millis(50)).unwrap_err();
+    assert!(
+        error.to_string().contains("/nonexistent/warpool"),
+        "{error}"
+    );
+    let began = Instant::now();
+    let error = Comm::nccl_all(&hosts(2), Duration::from_millis(100))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("not all of 2 ranks came"), "{error}");
+    assert!(began.elapsed() < PATIENCE);
+    assert!(it.notes().iter().any(|note| note == "ncclCommAbort"));
+}
+
+#[test]
+fn every_error_of_nccl_is_told_and_ends_the_communicator() {
+    let Some(it) = StandIn::get() else { return };
+    for call in ["ncclGroupStart", "ncclAllReduce", "ncclGroupEnd"] {
+        let ends = Comm::nccl_all(&hosts(1), PATIENCE).unwrap();
+        on_ranks(ends, |rank| {
+            let mut data = rank.pool.alloc_zeroed::<f32>(&rank.stream, 10).unwrap();
+            it.fail(call, 2);
+            let error = rank
+                .comm
+                .on(&rank.stream)
+                .all_reduce(&mut data, Op::Sum)
+                .run()
+                .unwrap_err();
+            assert!(
+                error
+                    .to_string()
+                    .starts_with(&format!("{call} failed with code 2")),
+                "{error}"
+            );
+            it.fail("", 0);
+            assert_eq!(
+                rank.comm.check().unwrap_err().to_string(),
+                error.to_string()
+            );
+            let next = rank
+                .comm
+                .on(&rank.stream)
+                .all_reduce(&mut data, Op::Sum)
+                .run();
+            assert_eq!(next.unwrap_err().to_string(), error.to_string());
+        });
+        let notes = it.notes();
+        let count = |name: &str| notes.iter().filter(|note| *note == name).count();
+        let begun = count("ncclGroupStart") - usize::from(call == "ncclGroupStart");
+        assert_eq!(
+            begun,
+            count("ncclGroupEnd"),
+            "a group is ended whatever became of it"
+        );
+        assert_eq!(notes.last().unwrap(), "ncclCommAbort");
+        // SAFETY: it takes nothing.
+        unsafe {
+            std::mem::transmute::<*mut c_void, extern "C" fn()>(it.symbol(c"stand_in_reset"))()
+        };
+    }
+}
+
+#[test]
+fn an_error_behind_queued_work_is_found_by_a_check_and_an_abort_gives_the_communicator_back() {
+    let Some(it) = StandIn::get() else { return };
+    let ends = Comm::nccl_all(&hosts(1), PATIENCE).unwrap();
+    on_ranks(ends, |rank| {
+        it.fail_behind(6);
+        let error = rank.comm.check().unwrap_err().to_string();
+        assert!(error.contains("remote process exited"), "{error}");
+        it.fail_behind(0);
+        assert!(rank.comm.check().is_err(), "what failed stays failed");
+        rank.comm.abort().unwrap();
+        rank.comm.abort().unwrap();
+        let mut data = rank.pool.alloc_zeroed::<f32>(&rank.stream, 10).unwrap();
+        assert!(
+            rank.comm
+                .on(&rank.stream)
+                .broadcast(&mut data, 0)
+                .run()
+                .is_err()
+        );
+    });
+    let notes = it.notes();
+    assert_eq!(
+        notes.iter().filter(|note| *note == "ncclCommAbort").count(),
+        1,
+        "{notes:?}"
+    );
+    assert!(!notes.iter().any(|note| note == "ncclCommDestroy"));
+}
