@@ -23,12 +23,12 @@
 pub(crate) mod access;
 mod access_entries;
 mod access_log;
+mod awake;
 pub(crate) mod backend;
 mod capture;
 mod cuda;
 mod event;
 mod exchange;
-mod gate;
 mod graph;
 mod host;
 mod host_call;
@@ -55,12 +55,12 @@ use std::sync::{Arc, Weak};
 #[doc(hidden)]
 pub use access::{Access, AccessKind, Note};
 pub(crate) use access_log::{AccessLog, Left};
+pub(crate) use awake::{Awake, Giving};
 #[doc(hidden)]
 pub use backend::{Addr, Backend, HandleCounts, Phys, RawEvent, RawGraph, RawStream};
 pub use backend::{DeviceInfo, DeviceKind};
 pub(crate) use capture::{Kept, Recorder};
 pub use event::Event;
-pub(crate) use gate::{Gate, Giving};
 pub use graph::{Capture, Graph, GraphMemory, NotedCapture};
 pub use host::HostConfig;
 #[doc(hidden)]
@@ -111,8 +111,8 @@ struct DeviceInner {
     timelines: Mutex<HashMap<u64, Weak<Timeline>>>,
     /// Streams under capture.
     captured: AtomicU64,
-    /// Gates of memory that sleeps.
-    closed_gates: AtomicU64,
+    /// Pools that sleep.
+    suspended: AtomicU64,
     /// Above 0 once there was a pool whose memory may sleep.
     sleepers: AtomicU64,
     turns: Turns,
@@ -260,7 +260,7 @@ impl Device {
                 adopted: Mutex::default(),
                 timelines: Mutex::default(),
                 captured: AtomicU64::new(0),
-                closed_gates: AtomicU64::new(0),
+                suspended: AtomicU64::new(0),
                 sleepers: AtomicU64::new(0),
                 turns: Turns::default(),
                 names: Mutex::default(),

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use super::access_entries::{By, Span, raise};
 use super::access_log::{AccessLog, Waits};
-use super::gate::{Gate, Giving};
+use super::awake::{Awake, Giving};
 use super::{Device, GraphRecord, StreamCore, TableRecord, Timeline};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
@@ -40,7 +40,7 @@ pub(crate) struct Place<'a> {
     /// Bytes from the start of the buffer.
     pub(crate) from: u64,
     /// Of memory that may sleep.
-    pub(crate) gate: Option<&'a Arc<Gate>>,
+    pub(crate) awake: Option<&'a Arc<Awake>>,
 }
 
 /// A use of bytes of a buffer.
@@ -82,7 +82,7 @@ impl Use<'_> {
 
     /// An error while the memory sleeps.
     fn check_awake(&self) -> Result<()> {
-        self.place.gate.map_or(Ok(()), |gate| gate.check())
+        self.place.awake.map_or(Ok(()), |awake| awake.check())
     }
 
     fn check(&self, stream: &StreamCore) -> Result<()> {
@@ -226,7 +226,7 @@ fn begin<'u, 'a, 't>(
     }
     let timeline = &*stream.timeline;
     let giving = Giving::begin(timeline);
-    if stream.device.has_closed_gates() {
+    if stream.device.has_suspended() {
         let tensors = table.iter().flat_map(|table| &table.tensors);
         let mut all = uses.iter().flatten().chain(tensors);
         all.try_for_each(Use::check_awake)?;
@@ -379,7 +379,7 @@ impl UnderWay<'_, '_, '_> {
             let tensors = self.table.iter().flat_map(|table| &table.tensors);
             for used in self.uses.iter().flatten().chain(tensors) {
                 used.stamp(By::Graph(Arc::clone(&graph), Arc::clone(timeline)), surely);
-                used.place.gate.inspect(|gate| graph.sleeps_with(gate));
+                used.place.awake.inspect(|awake| graph.sleeps_with(awake));
             }
             if let Some(table) = &mut self.table {
                 table.waits.add_graph(&graph);

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::access_entries::raise;
-use super::gate::{Gate, Giving};
+use super::awake::{Awake, Giving};
 use super::{Recorder, StreamCore, Timeline, lock};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
@@ -90,7 +90,7 @@ struct GraphState {
     /// Graphs that use bytes of this one's.
     peers: Vec<Arc<GraphRecord>>,
     /// Of the memory that the graph uses and that may sleep.
-    gates: Vec<Arc<Gate>>,
+    sleepers: Vec<Arc<Awake>>,
     /// Operations that have looked at `last` and have not yet told.
     under_way: usize,
     over: bool,
@@ -161,17 +161,17 @@ impl GraphRecord {
         }
     }
 
-    /// The graph uses memory behind `gate`: it is not launched while that sleeps.
-    pub(crate) fn sleeps_with(&self, gate: &Arc<Gate>) {
-        let gates = &mut lock(&self.state).gates;
-        if !gates.iter().any(|known| Arc::ptr_eq(known, gate)) {
-            gates.push(Arc::clone(gate));
+    /// The graph uses memory that may sleep: it is not launched while that does.
+    pub(crate) fn sleeps_with(&self, awake: &Arc<Awake>) {
+        let sleepers = &mut lock(&self.state).sleepers;
+        if !sleepers.iter().any(|known| Arc::ptr_eq(known, awake)) {
+            sleepers.push(Arc::clone(awake));
         }
     }
 
     fn check_awake(&self) -> Result<()> {
         let state = lock(&self.state);
-        state.gates.iter().try_for_each(|gate| gate.check())
+        state.sleepers.iter().try_for_each(|it| it.check())
     }
 
     /// An operation of this thread begins, or has told. Under the turn.

@@ -103,7 +103,7 @@ pub(crate) struct Timeline {
     stuck: AtomicU64,
     /// Above 0 once the stream was left here to be destroyed, since its last mark could not be made.
     left: AtomicU64,
-    /// Operations that give the stream work now: see the module `gate`.
+    /// Operations that give the stream work now: see the module `awake`.
     pub(super) giving: AtomicU64,
 }
 

@@ -479,7 +479,7 @@ impl Lent {
             log: &self.log,
             home: &self.stream,
             from: 0,
-            gate: None,
+            awake: None,
         }
     }
 }

@@ -14,7 +14,7 @@ use super::step_log::{Log, StepRecord};
 use super::table::{Marks, Moving, Table};
 use super::words::Words;
 use crate::compact::{self, Goal, KeptPlan, Layout, Mover, Owners, Plan, Planner, layout_with};
-use crate::device::{AccessLog, Addr, Device, Gate, Giving, Kept, Stream, Timeline, beside, lock};
+use crate::device::{AccessLog, Addr, Awake, Device, Giving, Kept, Stream, Timeline, beside, lock};
 use crate::error::{Error, Result};
 use crate::pool::{Attached, Block, Pool, Pressure, Relief, Shared, Spilled, UNIT};
 use crate::seeded::seeded;
@@ -51,7 +51,7 @@ pub(super) struct State {
 pub(crate) struct Registry {
     pub(super) shared: Weak<Shared>,
     pub(super) device: Device,
-    pub(super) gate: Arc<Gate>,
+    pub(super) awake: Arc<Awake>,
     pub(super) spilled: Spilled,
     overhead: crate::device::Overhead,
     pub(super) state: Mutex<State>,
@@ -162,7 +162,7 @@ impl Registry {
         let registry = Arc::new(Self {
             shared: Arc::downgrade(shared),
             device: shared.device.clone(),
-            gate: Arc::clone(&shared.gate),
+            awake: Arc::clone(&shared.awake),
             spilled: shared.spilled.clone(),
             overhead: shared.overhead.clone(),
             state: Mutex::new(State {
@@ -262,10 +262,10 @@ impl Registry {
     /// Holds a block for `stream`; gives its address and bytes.
     pub(crate) fn hold(&self, id: MovableId, stream: &Stream) -> Result<(Addr, u64)> {
         self.check_stream(stream)?;
-        self.gate.check()?;
+        self.awake.check()?;
         let mut state = self.here(id)?;
         let _giving = Giving::begin(&stream.core().timeline);
-        self.gate.check()?;
+        self.awake.check()?;
         if state.table.entry(id)?.stale_word || state.arrays.is_behind() {
             state.settle()?;
         }
@@ -488,7 +488,7 @@ impl State {
     ) -> Result<bool> {
         let timeline = Arc::clone(&self.mover.stream.core().timeline);
         let _giving = Giving::begin(&timeline);
-        shared.gate.check()?;
+        shared.awake.check()?;
         self.settle()?;
         if self.arrays.any_held(&mut self.table) {
             return Ok(false);

@@ -79,7 +79,7 @@ impl<T> Resident<'_, T> {
             log: &self.movable.log,
             home: self.stream.core(),
             from: 0,
-            gate: Some(&self.movable.registry.gate),
+            awake: Some(&self.movable.registry.awake),
         }
     }
 

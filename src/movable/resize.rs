@@ -72,7 +72,7 @@ impl Registry {
     fn resize(&self, id: MovableId, stream: &Stream, bytes: u64, calls: &mut Calls) -> Result<()> {
         self.check_stream(stream)?;
         stream.core().refuse_under_capture()?;
-        self.gate.check()?;
+        self.awake.check()?;
         self.fetch(id)?;
         let shared = self.shared()?;
         // Free memory behind the block may be in a cache.
@@ -83,7 +83,7 @@ impl Registry {
         let lane = shared.open_lane(stream)?;
         let block = lane.alloc_block(bytes)?;
         let giving = Giving::begin(&stream.core().timeline);
-        self.gate.check()?;
+        self.awake.check()?;
         let old = lock(&self.state).copy_into(id, stream, block, calls)?;
         drop(giving);
         // It went to the host for the room, and came back into it.

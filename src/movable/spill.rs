@@ -249,7 +249,7 @@ impl Registry {
             return Ok(false);
         };
         let giving = Giving::begin(&down.core().timeline);
-        self.gate.check()?;
+        self.awake.check()?;
         let freed = state.spill(&shared, &self.spilled, bytes);
         drop(state);
         drop(giving);
@@ -283,7 +283,7 @@ impl Registry {
         let unused = {
             let mut state = lock(&self.state);
             let _giving = Giving::begin(&up.core().timeline);
-            self.gate.check()?;
+            self.awake.check()?;
             state.put_back(id, block, &up, &mut calls)
         };
         tell(calls);

@@ -91,7 +91,7 @@ impl State {
     ) -> Result<Moved> {
         let timeline = Arc::clone(&self.mover.stream.core().timeline);
         let _giving = Giving::begin(&timeline);
-        shared.gate.check()?;
+        shared.awake.check()?;
         self.settle()?;
         if self.arrays.any_held(&mut self.table) {
             return Ok(Moved {

@@ -100,7 +100,7 @@ impl<T: Pod> PoolBuf<T> {
             log: &self.log,
             home: self.home(),
             from: 0,
-            gate: Some(&self.block.lane().shared.gate),
+            awake: Some(&self.block.lane().shared.awake),
         }
     }
 

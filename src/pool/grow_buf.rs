@@ -245,7 +245,7 @@ impl<T: Pod> GrowBuf<T> {
             log: &self.log,
             home: &self.home,
             from: 0,
-            gate: None,
+            awake: None,
         }
     }
 

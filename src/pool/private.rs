@@ -364,7 +364,7 @@ impl Lane {
         if already.is_some_and(|captured| Arc::ptr_eq(&captured.recorder, recorder)) {
             return;
         }
-        recorder.record().sleeps_with(&self.shared.gate);
+        recorder.record().sleeps_with(&self.shared.awake);
         let private = Arc::new(Private::new(recorder));
         let lane = Self::new_private(self, private);
         let captured = Captured {

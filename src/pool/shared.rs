@@ -16,7 +16,7 @@ use super::sleep::{Bring, begin_lane};
 use super::stats::leaks::Tracker;
 use super::stats::report::Ledger;
 use super::stats::spilled::Spilled;
-use crate::device::{Device, Gate, Recorder, Stream, StreamWatcher, beside};
+use crate::device::{Awake, Device, Recorder, Stream, StreamWatcher, beside};
 use crate::error::{Error, Result};
 use crate::heap::StreamIndex;
 use crate::heap::size_class::{self, is_slot};
@@ -82,8 +82,8 @@ pub(crate) struct Shared {
     pub(crate) spilled: Spilled,
     /// What was allocated by tag.
     pub(super) parts: Parts,
-    /// Closed while the pool sleeps.
-    pub(crate) gate: Arc<Gate>,
+    /// Whether the pool does not sleep.
+    pub(crate) awake: Arc<Awake>,
     /// Of a pool that sleeps: what brings the contents back.
     pub(super) asleep: Mutex<Option<Bring>>,
     /// Bytes in segments of private memory.
@@ -125,7 +125,7 @@ impl Shared {
             settles: OnceLock::new(),
             spilled: Spilled::default(),
             parts: Parts::default(),
-            gate: Arc::default(),
+            awake: Arc::default(),
             asleep: Mutex::default(),
             graph_bytes: AtomicU64::new(0),
             counts: Ledger::default(),
@@ -308,7 +308,7 @@ impl Drop for Shared {
         let (arena, ticks) = latch_mut(&mut self.core.0).take_apart();
         let growing = std::mem::take(&mut self.growing);
         if crate::sync::get_mut(&mut self.asleep).is_some() {
-            self.device.open_gate(&self.gate);
+            self.device.resume(&self.awake);
         }
         beside(move || {
             for (timeline, tick) in &ticks {

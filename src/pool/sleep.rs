@@ -3,7 +3,7 @@
 //! A pool sleeps as a whole, so that every handle goes, whatever blocks share it. Falling asleep and waking
 //! are made by one thread at a time, and without the pool's lock. Meanwhile, and while it sleeps:
 //!
-//! - operations on its memory are refused (`device::gate`), and those before have been waited for;
+//! - operations on its memory are refused (`device::awake`), and those before have been waited for;
 //! - requests are refused, by the ladder and by every stream's cache, which keeps nothing (`aside`);
 //! - no handle is mapped elsewhere or given back, since none is idle (`Core::idle`).
 //!
@@ -136,7 +136,7 @@ impl Shared {
     /// sleeps already.
     ///
     /// # Errors
-    /// As `Device::close_gate`, what `save` says, what the driver said. The pool is then awake, unless the
+    /// As `Device::suspend`, what `save` says, what the driver said. The pool is then awake, unless the
     /// driver would neither take down a mapping nor make again those that it took down: it sleeps then, with
     /// nothing lost.
     pub(crate) fn sleep(&self, save: impl FnOnce(&Ranges) -> Result<Bring>) -> Result<u64> {
@@ -150,7 +150,7 @@ impl Shared {
         }
         // Idle memory need not come back. What the driver refuses sleeps with the rest.
         let _ = self.trim(0);
-        self.device.close_gate(&self.gate)?;
+        self.device.suspend(&self.awake)?;
         self.set_asleep(true);
         drop(self.lock_drained());
         let ranges = self.core.lock().live_ranges();
@@ -212,7 +212,7 @@ impl Shared {
 
     fn open(&self) {
         self.set_asleep(false);
-        self.device.open_gate(&self.gate);
+        self.device.resume(&self.awake);
     }
 
     /// Refuses requests from now on, once what is under way has ended; or serves them again.

@@ -1,9 +1,9 @@
 //! Memory that sleeps: operations on it are refused, and those before are waited for.
 //!
 //! An operation counts itself among those that give its stream work (`Giving`), and then looks whether
-//! a gate is closed. Who closes one does it the other way round: closes it, then waits until no stream is
-//! being given work. So an operation either sees the gate closed, or has queued its work by the time that
-//! the host waits for all streams.
+//! its memory is suspended. Who suspends it does it the other way round: notes that, then waits until no
+//! stream is being given work. So an operation either sees it, or has queued its work by the time that the
+//! host waits for all streams.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,14 +14,14 @@ use crate::error::{Error, Result};
 use crate::seeded::seeded;
 use crate::sync::{AtomicU64, pause};
 
-/// How long operations under way are waited for before a gate stays open: one may be this thread's own,
+/// How long operations under way are waited for before the memory stays awake: one may be this thread's own,
 /// which puts memory to sleep from the code of a kernel.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Whether memory may be used by operations.
 #[derive(Debug, Default)]
-pub(crate) struct Gate {
-    closed: AtomicU64,
+pub(crate) struct Awake {
+    suspended: AtomicU64,
 }
 
 /// An operation that gives a stream work, until it is dropped. Counted where a pool of the device may
@@ -49,11 +49,11 @@ impl Drop for Giving<'_> {
     }
 }
 
-impl Gate {
+impl Awake {
     /// # Errors
     /// [`Error::Invalid`] while the memory sleeps.
     pub(crate) fn check(&self) -> Result<()> {
-        match self.closed.load(Ordering::SeqCst) == 0 || seeded!("sleeping-memory-is-used") {
+        match self.suspended.load(Ordering::SeqCst) == 0 || seeded!("sleeping-memory-is-used") {
             true => Ok(()),
             false => Err(Error::invalid("memory", "it sleeps: wake its pool first")),
         }
@@ -71,25 +71,25 @@ impl Device {
         self.inner.sleepers.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether a gate of the device is closed.
+    /// Whether memory of the device is suspended.
     #[inline]
-    pub(super) fn has_closed_gates(&self) -> bool {
-        self.inner.closed_gates.load(Ordering::SeqCst) > 0
+    pub(super) fn has_suspended(&self) -> bool {
+        self.inner.suspended.load(Ordering::SeqCst) > 0
     }
 
-    /// Closes a gate that is open and waits on the host for all work that streams known to the crate were
+    /// Suspends memory that is awake, and waits on the host for all work that streams known to the crate were
     /// given.
     ///
     /// # Errors
     /// [`Error::Invalid`] while a stream is under capture, or if operations do not come to an end; what
-    /// the driver said. The gate is then open.
-    pub(crate) fn close_gate(&self, gate: &Gate) -> Result<()> {
+    /// the driver said. The memory is then awake.
+    pub(crate) fn suspend(&self, awake: &Awake) -> Result<()> {
         if self.is_capturing() {
             let why = "one is being captured: end the capture first";
             return Err(Error::invalid("stream", why));
         }
-        gate.closed.store(1, Ordering::SeqCst);
-        self.inner.closed_gates.fetch_add(1, Ordering::SeqCst);
+        awake.suspended.store(1, Ordering::SeqCst);
+        self.inner.suspended.fetch_add(1, Ordering::SeqCst);
         let all: Vec<Arc<Timeline>> = {
             let known = self.timelines();
             known.values().filter_map(|it| it.upgrade()).collect()
@@ -101,15 +101,15 @@ impl Device {
             }
         });
         if passed.is_err() {
-            self.open_gate(gate);
+            self.resume(awake);
         }
         passed
     }
 
-    /// Opens a closed gate.
-    pub(crate) fn open_gate(&self, gate: &Gate) {
-        gate.closed.store(0, Ordering::SeqCst);
-        self.inner.closed_gates.fetch_sub(1, Ordering::SeqCst);
+    /// Lets operations use the memory again.
+    pub(crate) fn resume(&self, awake: &Awake) {
+        awake.suspended.store(0, Ordering::SeqCst);
+        self.inner.suspended.fetch_sub(1, Ordering::SeqCst);
     }
 
     fn wait_for_operations(all: &[Arc<Timeline>]) -> Result<()> {
