@@ -65,9 +65,19 @@ mod sealed {
     }
 }
 
-/// An element that ranks can be reduced by: `f32`, `f64`, [`f16`], [`bf16`], `i8`, `u8`, `i32`, `u32`, `i64`,
+/// An element that ranks can be reduced by: `f32`, `f64`, [`f16`](half::f16), [`bf16`](half::bf16), `i8`, `u8`, `i32`, `u32`, `i64`,
 /// `u64`, and, with the feature `convert`, the 8-bit floats (which NCCL sums from version 2.24 and compute
 /// capability 9.0 on).
+///
+/// ```
+/// use warpool::collective::{Comm, Op, Reduce};
+/// use warpool::{PoolBuf, Stream};
+///
+/// /// The sum over all ranks, in place.
+/// fn sum<T: Reduce>(comm: &Comm, stream: &Stream, values: &mut PoolBuf<T>) -> warpool::Result<()> {
+///     comm.on(stream).all_reduce(values, Op::Sum).run()
+/// }
+/// ```
 pub trait Reduce: Pod + sealed::Sealed {}
 
 /// # Safety

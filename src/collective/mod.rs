@@ -93,11 +93,11 @@ trait Transport: Send + Sync {
 ///     comm.on(&stream).all_reduce(&mut sums, Op::Sum).run()?;
 ///     sums.download()
 /// };
-/// std::thread::scope(|scope| {
-///     for end in ends {
-///         scope.spawn(move || assert_eq!(rank(end).unwrap(), [3.0; 4]));
-///     }
+/// let sums = std::thread::scope(|scope| {
+///     let ranks: Vec<_> = ends.into_iter().map(|end| scope.spawn(|| rank(end))).collect();
+///     ranks.into_iter().map(|rank| rank.join()).collect::<Vec<_>>()
 /// });
+/// assert!(sums.into_iter().all(|sums| matches!(sums, Ok(Ok(sums)) if sums == [3.0; 4])));
 /// # Ok(())
 /// # }
 /// ```

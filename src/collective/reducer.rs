@@ -30,6 +30,13 @@ use crate::pool::{Pool, PoolBuf, View, ViewMut};
 const ALIGN: usize = 64;
 
 /// What gradients are sent as.
+///
+/// ```
+/// use warpool::collective::{ReducerConfig, Wire};
+///
+/// let config = ReducerConfig::default().wire(Wire::Bf16);
+/// assert_eq!(config.wire, Wire::Bf16);
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Wire {
