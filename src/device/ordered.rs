@@ -85,7 +85,9 @@ impl Use<'_> {
         self.place.awake.map_or(Ok(()), |awake| awake.check())
     }
 
-    fn check(&self, stream: &StreamCore) -> Result<()> {
+    /// # Errors
+    /// [`Error::Invalid`] for a stream of another device than the memory.
+    pub(crate) fn check(&self, stream: &StreamCore) -> Result<()> {
         if self.place.home.device.same(&stream.device) {
             return Ok(());
         }

@@ -3,7 +3,7 @@
 use super::{HostBuf, HostPool};
 use crate::device::{Device, Stream};
 use crate::error::{Error, Result};
-use crate::pool::{Bring, Pool, Ranges, View, ViewMut};
+use crate::pool::{Bring, Brought, Pool, Ranges, View, ViewMut};
 use crate::seeded::seeded;
 
 /// Bytes of one copy: host memory is made in such pieces.
@@ -103,19 +103,41 @@ impl Pool {
 /// Copies the ranges to the host and waits for the copies.
 fn save(device: &Device, contents: Contents<'_>, ranges: &Ranges) -> Result<Bring> {
     let Contents::Saved(host) = contents else {
-        return Ok(Box::new(|_| Ok(())));
+        return Ok(Box::new(|_| Brought {
+            outcome: Ok(()),
+            under_way: false,
+        }));
     };
     let stream = device.stream()?;
     let mut saved = Vec::new();
     let queued = queue_saving(host, &stream, ranges, &mut saved);
     // The memory is used again, or gone, once this returns.
-    stream.synchronize().and(queued)?;
+    wait_for(&stream).and(queued)?;
     let device = device.clone();
-    Ok(Box::new(move |ranges| {
-        let stream = device.stream()?;
-        let queued = queue_bringing(&stream, &saved, ranges);
-        stream.synchronize().and(queued)
-    }))
+    Ok(Box::new(move |ranges| bring(&device, &saved, ranges)))
+}
+
+fn bring(device: &Device, saved: &[Saved], ranges: &Ranges) -> Brought {
+    let stream = match device.stream() {
+        Ok(stream) => stream,
+        Err(error) => {
+            return Brought {
+                outcome: Err(error),
+                under_way: false,
+            };
+        }
+    };
+    let queued = queue_bringing(&stream, saved, ranges);
+    let waited = wait_for(&stream);
+    Brought {
+        under_way: waited.is_err(),
+        outcome: waited.and(queued),
+    }
+}
+
+/// Waits for the copies; where the driver would not, once more, as memory may not be unmapped under them.
+fn wait_for(stream: &Stream) -> Result<()> {
+    stream.synchronize().or_else(|_| stream.synchronize())
 }
 
 fn queue_saving(

@@ -113,6 +113,7 @@ impl<T: Pod> ViewMut<'_, T> {
         }
         let core = stream.core();
         if let Some(read) = src.used().filter(|read| !read.device().same(&core.device)) {
+            self.used().map_or(Ok(()), |used| used.check(core))?;
             return from_peer(stream, self, read, from);
         }
         let read = src.used().filter(|_| !seeded!("copy-reads-unordered"));

@@ -26,7 +26,14 @@ use crate::sync::latch;
 pub(crate) type Ranges = Vec<(Addr, u64)>;
 
 /// Copies what was saved back into these ranges, and waits until it is there.
-pub(crate) type Bring = Box<dyn Fn(&Ranges) -> Result<()> + Send>;
+pub(crate) type Bring = Box<dyn Fn(&Ranges) -> Brought + Send>;
+
+/// What came of bringing contents back.
+pub(crate) struct Brought {
+    pub(crate) outcome: Result<()>,
+    /// Copies may be under way still, as the driver would not wait for them: the memory stays mapped.
+    pub(crate) under_way: bool,
+}
 
 /// What a frame's place is to the driver.
 struct Place {
@@ -166,7 +173,10 @@ impl Shared {
             }
             Ok((Err(error), bring)) => {
                 let ranges = self.core.lock().live_ranges();
-                if self.get_up().and_then(|()| bring(&ranges)).is_err() {
+                if (self.get_up())
+                    .and_then(|()| bring(&ranges).outcome)
+                    .is_err()
+                {
                     *asleep = Some(bring);
                     return Err(error);
                 }
@@ -189,13 +199,16 @@ impl Shared {
             return Ok(0);
         };
         let before = self.core.lock().reserved();
+        let mut under_way = false;
         let outcome = self.get_up().and_then(|()| {
             let ranges = self.core.lock().live_ranges();
-            bring(&ranges)
+            let brought = bring(&ranges);
+            under_way = brought.under_way;
+            brought.outcome
         });
         if let Err(error) = outcome {
             // What the driver does not take down is made no second time.
-            let _ = match seeded!("failed-wake-keeps-its-handles") {
+            let _ = match under_way || seeded!("failed-wake-keeps-its-handles") {
                 true => Ok(()),
                 false => self.lie_down(),
             };

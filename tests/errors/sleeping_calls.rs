@@ -86,7 +86,7 @@ fn one(device: &Device, call: &'static str, waking: bool, uses: u64, for_ever: b
         let ours = matches!(error, Error::Driver { code: it, .. } if *it == code);
         assert!(ours || error.is_out_of_memory(), "{error}");
         // What cannot be taken down, nor made again, is as far as it came.
-        if !(for_ever && ["unmap", "create", "map"].contains(&call)) {
+        if !(for_ever && ["unmap", "create", "map", "stream_sync"].contains(&call)) {
             as_before(&pool, held, waking);
         }
     }

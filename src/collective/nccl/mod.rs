@@ -23,6 +23,9 @@ pub use self::library::open_library;
 /// Between two questions whether a call is done.
 const PAUSE: Duration = Duration::from_micros(100);
 
+/// How long it is looked at without a sleep.
+const SOON: Duration = Duration::from_millis(1);
+
 /// One rank's end.
 pub(super) struct Nccl {
     library: &'static Library,
@@ -194,7 +197,8 @@ impl Nccl {
 
     /// Waits until a call that may be in progress is done; an error if it fails, or the time is up.
     fn finish(&self, state: &State, call: &'static str, mut code: c_int) -> Result<()> {
-        let deadline = Instant::now() + self.patience;
+        let begun = Instant::now();
+        let deadline = begun + self.patience;
         while code == IN_PROGRESS {
             if Instant::now() >= deadline {
                 let words = format!(
@@ -203,8 +207,12 @@ impl Nccl {
                 );
                 return Err(Error::Driver { call, code, words });
             }
-            // Queued work is soon done; ranks take longer to come.
-            std::thread::sleep(PAUSE);
+            // Work is queued within some microseconds, and a sleep would be most of what a call takes; ranks
+            // take longer to come.
+            match begun.elapsed() < SOON {
+                true => std::thread::yield_now(),
+                false => std::thread::sleep(PAUSE),
+            }
             code = self.asked(state)?;
         }
         self.library.ok(call, code)
