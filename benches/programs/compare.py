@@ -6,8 +6,9 @@
 `run` adds a line a run to RUNS.jsonl and passes over what is there already, so a call that was cut
 short is made again. A run of each program that is not counted comes first. Every round runs each
 allocator once, each time another one first, since a machine drifts. `empty` is the plug with no pool
-behind it. `table` prints, per program, medians over the rounds of the pool's speed over the
-fastest other allocator's in the same round, of time inside the pool, and of what was reserved.
+behind it. `table` prints, per program, medians over the rounds: of the pool's speed over that of the
+allocator that is fastest by its median, in the same round; of time inside the pool; of what was
+reserved; of handles mapped from the second loss on.
 Several pools are compared by naming them: --plugs new=a.so,old=b.so.
 """
 
@@ -15,11 +16,10 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
+import traceback
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
+import run as run_py
 
 
 def rows(path):
@@ -29,19 +29,32 @@ def rows(path):
 
 
 def one(program, allocator, plugs):
-    environment = dict(os.environ)
-    if allocator in plugs:
-        environment["PLUG"] = plugs[allocator]
-    command = [sys.executable, str(HERE / "run.py"), program]
-    command.append("warpool" if allocator in plugs else allocator)
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    """The row of one run, in a process of its own that starts with PyTorch loaded."""
+    receiving, sending = os.pipe()
+    process = os.fork()
+    if process == 0:
+        os.dup2(sending, 1)
+        if allocator in plugs:
+            os.environ["PLUG"] = plugs[allocator]
+        code = 1
+        try:
+            run_py.main([program, "warpool" if allocator in plugs else allocator])
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        os._exit(code)
+    os.close(sending)
+    with os.fdopen(receiving) as said:
+        lines = [line for line in said if line.startswith("{")]
+    _, status = os.waitpid(process, 0)
     if not lines:
-        return dict(program=program, allocator=allocator, outcome=f"exit {done.returncode}")
+        return dict(program=program, allocator=allocator, outcome=f"exit {status}")
     return json.loads(lines[-1]) | dict(allocator=allocator)
 
 
 def run(asked):
+    import torch  # noqa: F401 (not in each run: it takes seconds)
+
     plugs = dict(pair.split("=") for pair in asked.plugs.split(",") if pair)
     allocators = asked.allocators.split(",")
     there = {(row["program"], row["allocator"], row["round"]) for row in rows(asked.runs)}
@@ -70,24 +83,28 @@ def of_program(program, seen, pool):
     peers = sorted({name for its in whole for name, row in its.items() if "created" not in row})
     median = lambda values: statistics.median(list(values))
     ours = [its[pool] for its in whole]
-    ratios = [
-        min(row["seconds"] for name, row in its.items() if name in peers) / its[pool]["seconds"]
-        for its in whole
-    ]
+    # Least of several that all vary would be less than any of them takes: one peer, the fastest.
+    whole_of = {name: [its for its in whole if name in its] for name in peers}
+    taken = {n: median(its[n]["seconds"] for its in rounds) for n, rounds in whole_of.items()}
+    fastest = min(peers, key=taken.get)
+    ratios = [its[fastest]["seconds"] / its[pool]["seconds"] for its in whole_of[fastest]]
     inside = [100e-9 * (row["alloc_ns"] + row["free_ns"]) / row["seconds"] for row in ours]
     line = dict(
         program=program,
         rounds=len(whole),
         seconds=round(median(row["seconds"] for row in ours), 2),
+        fastest=fastest,
         speed=round(median(ratios), 3),
         inside=round(median(inside), 2),
         created=int(median(row["created"] for row in ours)),
         remapped=int(median(row["remapped"] for row in ours)),
         reserved=round(median(row["reserved_bytes"] / row["live_bytes"] for row in ours), 4),
     )
+    if all("later_created" in row for row in ours):
+        line["later"] = int(median(row["later_created"] + row["later_remapped"] for row in ours))
     for peer in peers:
-        its = [rows[peer] for rows in whole if peer in rows]
-        line[f"{peer} s"] = round(median(row["seconds"] for row in its), 2)
+        its = [rows[peer] for rows in whole_of[peer]]
+        line[f"{peer} s"] = round(taken[peer], 2)
         line[f"{peer} reserved"] = round(
             median(row["reserved_bytes"] / row["live_bytes"] for row in its), 4
         )

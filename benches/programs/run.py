@@ -7,7 +7,8 @@ POOL_LIMIT caps it, POOL_SLACK and POOL_REMAP=0 set those options. Times leave t
 of the losses must agree between allocators to a few digits. With --trace (`native` alone) it also
 writes what the allocator was asked for, in the columns of RMM's log. `empty` is the plug without a
 pool: what PyTorch's interface costs. --profile N says where the time of N losses goes, from the fifth
-on: kernels on the GPU, and calls of the CUDA libraries by name.
+on: kernels on the GPU, and calls of the CUDA libraries by name. `later_...` counts from the second
+loss on.
 """
 
 import argparse
@@ -42,15 +43,17 @@ STATS = [
     "active_bytes",
     "empty_pair_ns",
 ]
+# Those that are also told from the second loss on.
+LATER = ("alloc_ns", "timed_allocs", "free_ns", "timed_frees", "remapped", "created")
 
 
-def options():
+def options(arguments):
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
     parser.add_argument("allocator", choices=PEERS)
     parser.add_argument("--trace")
     parser.add_argument("--profile", type=int, default=0)
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def plug(torch):
@@ -125,8 +128,8 @@ def write_trace(torch, path):
     print(f"{rows} events, {len(streams)} streams: {path}", file=sys.stderr)
 
 
-def main():
-    asked = options()
+def main(arguments=None):
+    asked = options(arguments)
     if PEERS[asked.allocator]:
         os.environ["PYTORCH_ALLOC_CONF"] = PEERS[asked.allocator]
     import torch
@@ -140,7 +143,15 @@ def main():
     library = plug(torch) if asked.allocator in ("warpool", "empty") else None
     profile = Profile(torch, asked.profile) if asked.profile else None
     torch.zeros(1, device="cuda")
-    losses, began = [], [time.time()]
+    losses, began, first = [], [time.time()], []
+
+    def note(loss):
+        losses.append(loss)
+        if library and len(losses) == 2:
+            first.extend(library.wp_stat(at) for at in range(len(STATS) - 1))
+        if profile:
+            profile.loss()
+
     if asked.trace:
         torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=6000000)
     else:
@@ -148,9 +159,7 @@ def main():
         backward = torch.Tensor.backward
 
         def noting(self, *args, **kwargs):
-            losses.append(self.detach().float().reshape(()))
-            if profile:
-                profile.loss()
+            note(self.detach().float().reshape(()))
             return backward(self, *args, **kwargs)
 
         torch.Tensor.backward = noting
@@ -166,7 +175,7 @@ def main():
 
     outcome = "ok"
     try:
-        PROGRAMS[asked.program]("cuda", ready, lambda x: losses.append(float(x)))
+        PROGRAMS[asked.program]("cuda", ready, lambda x: note(float(x)))
         torch.cuda.synchronize()
     except torch.OutOfMemoryError:
         outcome = "out of memory"
@@ -183,6 +192,8 @@ def main():
     )
     if library:
         seen |= {name: library.wp_stat(at) for at, name in enumerate(STATS)}
+        # What came after the first iteration.
+        seen |= {f"later_{name}": seen[name] - at for name, at in zip(STATS, first) if name in LATER}
         seen["books"] = "ok" if library.wp_check() == 0 else "wrong"
     else:
         seen["live_bytes"] = torch.cuda.max_memory_allocated()
@@ -194,4 +205,5 @@ def main():
         write_trace(torch, asked.trace)
 
 
-main()
+if __name__ == "__main__":
+    main()
