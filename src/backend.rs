@@ -6,7 +6,6 @@
 
 #[doc(hidden)]
 pub use crate::device::access::{Access, AccessKind, Note};
-pub use crate::device::backend::{
-    Addr, Backend, HandleCounts, Phys, RawEvent, RawGraph, RawStream,
-};
+pub use crate::device::backend::{Backend, HandleCounts};
 pub use crate::device::launch::Launch;
+pub use crate::device::raw::{Addr, Phys, RawEvent, RawGraph, RawStream};

@@ -1,7 +1,10 @@
 //! Which frame is mapped at which granule.
 
-use super::HandleId;
 use crate::device::Phys;
+
+/// Number of a handle: no other of the arena has it or had it, unlike the driver's, which may come again
+/// once a handle is released.
+pub(crate) type HandleId = u64;
 
 /// Number of a frame.
 pub(crate) type FrameId = u32;

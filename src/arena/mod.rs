@@ -30,12 +30,8 @@ use crate::error::{Error, Result};
 use crate::seeded::seeded;
 
 use frames::Frames;
-pub(crate) use frames::{Frame, FrameId};
+pub(crate) use frames::{Frame, FrameId, HandleId};
 pub(crate) use site::{Made, Site};
-
-/// Number of a handle: no other of the arena has it or had it, unlike the driver's, which may come again
-/// once a handle is released.
-pub(crate) type HandleId = u64;
 
 /// Driver calls an arena has made, by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -39,6 +39,7 @@ mod ranks;
 #[cfg(feature = "convert")]
 mod reducer;
 mod simulated;
+mod transport;
 
 use std::fmt;
 use std::sync::Arc;
@@ -53,25 +54,9 @@ pub use ranks::Ranks;
 #[cfg(feature = "convert")]
 pub use reducer::{Reducer, ReducerConfig, Wire};
 
-use self::queue::Call;
-use crate::device::{Device, DeviceInfo, Stream};
+use self::transport::Transport;
+use crate::device::{Device, Stream};
 use crate::error::Result;
-
-/// What carries collectives.
-trait Transport: Send + Sync {
-    fn rank(&self) -> u32;
-    fn size(&self) -> u32;
-    fn device(&self) -> &Device;
-    /// Devices of this process, beside its own, that reach into the memory it is given.
-    fn peers(&self) -> &[DeviceInfo];
-    /// Queues calls that go together.
-    ///
-    /// # Safety
-    /// What the calls name is memory of the device until the work is done, ordered on the stream.
-    unsafe fn queue(&self, stream: &Stream, calls: &[Call]) -> Result<()>;
-    fn check(&self) -> Result<()>;
-    fn abort(&self) -> Result<()>;
-}
 
 /// One rank's end of a communicator. Clones are the same end.
 ///
@@ -171,7 +156,7 @@ impl Comm {
 
     /// Collectives to be queued on `stream`, together: see [`Collectives`].
     pub fn on<'a>(&'a self, stream: &'a Stream) -> Collectives<'a> {
-        Collectives::new(self, stream)
+        Collectives::new(&*self.transport, stream)
     }
 
     /// Whether all is well so far; waits for nothing.

@@ -1,51 +1,16 @@
 //! Collectives put together, and queued in the order of the memory that they use.
 
+use std::fmt;
+
 use bytemuck::Pod;
 
 use super::element::{BYTES, Kind, Op, Reduce, kind_of};
-use super::{Comm, Transport};
+use super::transport::{Act, Call, Transport};
 use crate::device::{Access, Note, Stream, Use, ordered};
 use crate::error::{Error, Result};
 use crate::pool::{View, ViewMut};
 
-/// What is done with the elements of the ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Act {
-    AllReduce(Op),
-    ReduceScatter(Op),
-    AllGather,
-    Broadcast(u32),
-    Send(u32),
-    Recv(u32),
-}
-
-/// A collective, or one side of a transfer, of one rank.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Call {
-    pub(super) act: Act,
-    pub(super) kind: Kind,
-    /// Where its elements are read from, and written to.
-    pub(super) src: u64,
-    pub(super) dst: u64,
-    /// Elements that each rank gives, or, scattered, is given.
-    pub(super) count: usize,
-}
-
-impl Act {
-    /// NCCL's name.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::AllReduce(_) => "ncclAllReduce",
-            Self::ReduceScatter(_) => "ncclReduceScatter",
-            Self::AllGather => "ncclAllGather",
-            Self::Broadcast(_) => "ncclBroadcast",
-            Self::Send(_) => "ncclSend",
-            Self::Recv(_) => "ncclRecv",
-        }
-    }
-}
-
-/// Collectives of one rank on one stream, queued together by [`Collectives::run`]: made by [`Comm::on`].
+/// Collectives of one rank on one stream, queued together by [`Collectives::run`]: made by [`Comm::on`](super::Comm::on).
 /// Sends and receives that wait for each other belong in one.
 ///
 /// ```
@@ -66,10 +31,9 @@ impl Act {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 #[must_use = "nothing is queued until `run` is called"]
 pub struct Collectives<'a> {
-    comm: &'a Comm,
+    transport: &'a dyn Transport,
     stream: &'a Stream,
     uses: Vec<Option<Use<'a>>>,
     accesses: Vec<Access>,
@@ -77,10 +41,16 @@ pub struct Collectives<'a> {
     wrong: Option<Error>,
 }
 
+impl fmt::Debug for Collectives<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Collectives({:?} on {:?})", self.calls, self.stream)
+    }
+}
+
 impl<'a> Collectives<'a> {
-    pub(super) fn new(comm: &'a Comm, stream: &'a Stream) -> Self {
+    pub(super) fn new(transport: &'a dyn Transport, stream: &'a Stream) -> Self {
         Self {
-            comm,
+            transport,
             stream,
             uses: Vec::new(),
             accesses: Vec::new(),
@@ -116,7 +86,7 @@ impl<'a> Collectives<'a> {
 
     /// An error unless there is such a rank.
     fn check_rank(&mut self, what: &'static str, rank: u32) {
-        let size = self.comm.size();
+        let size = self.transport.size();
         if rank >= size {
             self.refuse(
                 what,
@@ -127,7 +97,7 @@ impl<'a> Collectives<'a> {
 
     /// An error unless `whole` elements are a part of `part` for each rank.
     fn check_parts(&mut self, what: &'static str, whole: usize, part: usize) {
-        let size = self.comm.size();
+        let size = self.transport.size();
         if part.checked_mul(size as usize) != Some(whole) {
             let why = format!("{whole} elements are not {part} for each of {size} ranks");
             self.refuse(what, why);
@@ -213,9 +183,9 @@ impl<'a> Collectives<'a> {
     /// # Errors
     /// [`Error::Invalid`] for lengths that do not fit, ranks that are not there, memory or a stream of another
     /// device, a source that is also written, or memory that the communicator's other GPUs may not use;
-    /// nothing is queued then. What failed before ([`Comm::check`]), and what NCCL said.
+    /// nothing is queued then. What failed before ([`Comm::check`](super::Comm::check)), and what NCCL said.
     pub fn run(mut self) -> Result<()> {
-        let transport = &*self.comm.transport;
+        let transport = self.transport;
         if let Some(wrong) = self.wrong.take() {
             return Err(wrong);
         }

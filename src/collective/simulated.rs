@@ -8,8 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::Transport;
-use super::queue::{Act, Call};
+use super::transport::{Act, Call, Transport};
 use crate::device::{Device, DeviceInfo, DeviceKind, Stream};
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;

@@ -1,13 +1,84 @@
 //! What quantising into every format shares: shapes, checks, the launch.
 
 use super::launch::{Part, pitch_bytes, queue_with};
-use super::{Quantize, Rows, RowsMut, View, ViewMut, Wide};
+use super::{Element, Rounding, Rows, RowsMut, View, ViewMut};
 use crate::device::{Launch, Stream};
 use crate::driver::abi;
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 
 use bytemuck::Pod;
+
+/// A format that is quantised: `f32`, [`half::f16`], [`half::bf16`].
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # use warpool::{Device, Pool, PoolConfig};
+/// # let device = Device::host()?;
+/// # let pool = Pool::new(&device, PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::convert::{E4m3, Float8, Quantize, ScalesMut, Wide, quantize};
+/// use warpool::{PoolBuf, Result, Stream};
+///
+/// fn by_tensor<S: Wide, Q: Float8>(
+///     stream: &Stream, values: &PoolBuf<S>, codes: &mut PoolBuf<Q>, scale: &PoolBuf<f32>,
+/// ) -> Result<()> {
+///     quantize(stream, values, codes, ScalesMut::Tensor(scale.view()), Quantize::new())
+/// }
+/// # let values = pool.alloc_from(&stream, &[2.0_f32])?;
+/// # let mut codes = pool.alloc_typed::<E4m3>(&stream, 1)?;
+/// # let scale = pool.alloc_from(&stream, &[2.0_f32])?;
+/// by_tensor(&stream, &values, &mut codes, &scale)?;
+/// assert_eq!(codes.download()?, [E4m3::from_f32(1.0)]);
+/// # Ok(())
+/// # }
+/// ```
+pub trait Wide: Element {}
+impl Wide for f32 {}
+impl Wide for half::f16 {}
+impl Wide for half::bf16 {}
+
+/// How to quantise, and what is wanted to be known. The default rounds to nearest.
+#[derive(Debug, Default)]
+#[must_use]
+pub struct Quantize<'a> {
+    pub(super) rounding: Rounding,
+    pub(super) amax: Option<ViewMut<'a, f32>>,
+}
+
+impl<'a> Quantize<'a> {
+    /// To nearest, ties to even.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// With another rounding: [`Rounding::Nearest`] or [`Rounding::Stochastic`]. Element `c` of row
+    /// `r` has the number `r * cols + c`.
+    pub fn rounding(mut self, rounding: Rounding) -> Self {
+        self.rounding = rounding;
+        self
+    }
+
+    /// Raises the first element of `amax` to the largest magnitude of the values before scaling,
+    /// where that is larger; set it to 0 first. NaN counts as larger than infinity, so that it is
+    /// seen.
+    pub fn amax(mut self, amax: ViewMut<'a, f32>) -> Self {
+        self.amax = Some(amax);
+        self
+    }
+
+    /// The rounding as `kernels/warpool.h` numbers it, and the generator's key.
+    pub(super) fn rounding_and_seed(&self) -> Result<(u32, u64)> {
+        match self.rounding {
+            Rounding::Nearest => Ok((abi::WP_NEAREST, 0)),
+            Rounding::Stochastic { seed } => Ok((abi::WP_STOCHASTIC, seed)),
+            other => {
+                let why = format!("{other:?}: codes are rounded to nearest or stochastically");
+                Err(Error::invalid("rounding", why))
+            }
+        }
+    }
+}
 
 /// Rows of one side, without their type.
 pub(super) struct Side<'a> {

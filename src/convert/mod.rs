@@ -46,6 +46,7 @@ mod table;
 mod transpose;
 
 pub use crate::pool::{Rows, RowsMut, View, ViewMut};
+pub use codes::{Quantize, Wide};
 pub use element::{ConvertTo, E4m3, E5m2, Element};
 pub use fused::{BLOCK, Fused, FusedTo};
 pub use integer::{Grouping, I4, Integer, dequantize_integers, quantize_integers};
@@ -54,9 +55,7 @@ pub use mx::{
     mx_quantize, nvfp4_dequantize, nvfp4_quantize,
 };
 pub use options::{Conversion, Overflow, Rounding};
-pub use quantize::{
-    Float8, Quantize, Scales, ScalesMut, Wide, block_scales, dequantize, quantize, square_scales,
-};
+pub use quantize::{Float8, Scales, ScalesMut, block_scales, dequantize, quantize, square_scales};
 pub use quantize_table::{DequantizeTable, QuantizeTable};
 pub use rows::{convert, convert_fused, convert_rows};
 pub use scaler::{GradScaler, Gradient, Gradients, PendingState, ScalerConfig, ScalerState};

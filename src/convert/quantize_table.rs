@@ -2,9 +2,9 @@
 
 use std::marker::PhantomData;
 
-use super::codes::{Plan, enough};
+use super::codes::{Plan, Quantize, Wide, enough};
 use super::mx::{self, BlockScales, E8m0, MxElement};
-use super::quantize::{self, Float8, Quantize, Scales, ScalesMut, Wide};
+use super::quantize::{self, Float8, Scales, ScalesMut};
 use super::table::{Span, check_apart};
 use super::{Rows, RowsMut, View, ViewMut};
 use crate::device::{Launch, Stream, TableUses, Use};

@@ -7,7 +7,7 @@ mod conversions;
 use std::ops::Range;
 
 use super::launch::Launch;
-use super::{Addr, RawStream};
+use super::raw::{Addr, RawStream};
 use crate::driver::abi;
 
 /// What an operation does to a range.

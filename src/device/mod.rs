@@ -37,6 +37,7 @@ mod ledger;
 mod names;
 mod ordered;
 mod pages;
+pub(crate) mod raw;
 mod recording;
 mod records;
 mod scratch;
@@ -57,7 +58,7 @@ pub use access::{Access, AccessKind, Note};
 pub(crate) use access_log::{AccessLog, Left};
 pub(crate) use awake::{Awake, Giving};
 #[doc(hidden)]
-pub use backend::{Addr, Backend, HandleCounts, Phys, RawEvent, RawGraph, RawStream};
+pub use backend::{Backend, HandleCounts};
 pub use backend::{DeviceInfo, DeviceKind};
 pub(crate) use capture::{Kept, Recorder};
 pub use event::Event;
@@ -72,6 +73,8 @@ pub(crate) use names::{CAPTURE, COMPACTION, StreamNames, stream_words};
 pub(crate) use ordered::{
     Place, TableUses, Use, note_behind, ordered, ordered_to_its_end, wait_before,
 };
+#[doc(hidden)]
+pub use raw::{Addr, Phys, RawEvent, RawGraph, RawStream};
 use records::Turns;
 pub(crate) use records::{GraphRecord, TableRecord};
 pub(crate) use scratch::{Overhead, Scratch};

@@ -11,6 +11,7 @@
 use std::collections::BTreeSet;
 use std::hint::select_unpredictable;
 
+use super::extent::NIL;
 use super::{Extent, Id, State};
 
 /// Every size the pool hands out from the arena, and every address, is a multiple of this many bytes:
@@ -23,10 +24,6 @@ pub(crate) const BINS: usize = 63 * 64;
 
 /// Sizes below this many units have bins.
 const SIZES: usize = 16 * 64 * 64;
-
-/// The record of no extent, for which lists end: it is written, so that whether there is a neighbour
-/// in a list, which is anyone's guess, needs no branch. What is written there is never read.
-pub(crate) const NIL: Id = 0;
 
 /// Words of 64 bins, and groups of 64 words.
 const WORDS: usize = SIZES / 64;

@@ -1,6 +1,5 @@
 //! One extent: a stretch of the arena's addresses that one thing has.
 
-use super::bins::NIL;
 use super::epoch::{Epoch, FRESH, StreamIndex};
 
 /// Blocks of up to this many bytes, as rounded by the pool, are small, as in other allocators of the
@@ -12,6 +11,10 @@ pub(crate) type Id = u32;
 
 /// No extent.
 pub(crate) const NONE: Id = u32::MAX;
+
+/// The record of no extent, for which lists end: it is written, so that whether there is a neighbour
+/// in a list, which is anyone's guess, needs no branch. What is written there is never read.
+pub(crate) const NIL: Id = 0;
 
 /// One end of the arena. See the module documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -20,4 +20,4 @@ pub mod rustacuda;
 pub use cuda_async::{AsyncBlock, CudaAsync, Entered};
 
 #[doc(no_inline)]
-pub use crate::device::backend::{RawEvent, RawStream};
+pub use crate::device::raw::{RawEvent, RawStream};

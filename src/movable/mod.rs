@@ -47,6 +47,7 @@ mod registry;
 mod relief;
 mod resident;
 mod resize;
+mod shelf;
 mod spill;
 mod step;
 mod step_log;
@@ -66,7 +67,7 @@ pub use pass::Pass;
 pub use pointer_array::{PointerArray, ResidentPointers};
 use registry::{Attachment, Registry};
 pub use resident::{Resident, ResidentId, ResidentMut};
-pub(crate) use spill::{Shelf, Shelved};
+pub(crate) use shelf::{Shelf, Shelved};
 #[doc(hidden)]
 pub use step_log::StepRecord;
 

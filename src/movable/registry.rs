@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use super::callback::{Calls, Relocation};
 use super::id::MovableId;
 use super::pointers::{Arrays, Place};
-use super::spill::Spilling;
+use super::shelf::Spilling;
 use super::step_log::{Log, StepRecord};
 use super::table::{Marks, Moving, Table};
 use super::words::Words;

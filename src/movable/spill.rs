@@ -19,10 +19,11 @@ use std::sync::Arc;
 use super::callback::{Calls, Relocation, tell};
 use super::id::MovableId;
 use super::registry::{Registry, State};
+use super::shelf::{Away, Full, Shelf, Spilling};
 use super::table::Entry;
 use super::{Movable, Pool};
-use crate::device::{Addr, Giving, Stream, Timeline, lock};
-use crate::error::{Error, Result};
+use crate::device::{Giving, Stream, Timeline, lock};
+use crate::error::Result;
 use crate::pool::{Block, Pressure, Relief, Shared, Spilled};
 use crate::seeded::seeded;
 use crate::sync::MutexGuard;
@@ -30,43 +31,6 @@ use crate::sync::MutexGuard;
 /// Rank of spilling among the steps of the out-of-memory ladder: behind compaction, before other parts of
 /// the pool and the application are asked.
 const SPILL_RANK: u8 = 120;
-
-/// Where contents go to.
-pub(crate) trait Shelf: Send + Sync {
-    /// Queues a copy of the `bytes` at `addr` on `stream`, which runs behind what writes them.
-    ///
-    /// # Errors
-    /// Where there is no room; what the driver said.
-    fn put(&self, addr: Addr, bytes: u64, stream: &Stream) -> Result<Box<dyn Shelved>>;
-}
-
-/// Contents that were put away.
-pub(crate) trait Shelved: Send {
-    /// Queues a copy to `addr` on `stream`.
-    fn take(&self, addr: Addr, stream: &Stream) -> Result<()>;
-}
-
-/// Of a pool that spills.
-pub(super) struct Spilling {
-    shelf: Arc<dyn Shelf>,
-    down: Stream,
-    up: Stream,
-}
-
-/// A block that is on the host.
-pub(super) struct Away {
-    contents: Box<dyn Shelved>,
-    /// Where it was.
-    addr: Addr,
-    bytes: u64,
-    spilled: Spilled,
-}
-
-impl Drop for Away {
-    fn drop(&mut self) {
-        self.spilled.count(self.bytes, false);
-    }
-}
 
 /// Mapped memory between two addresses, as spilling sees it.
 #[derive(Debug, Clone, Copy)]
@@ -362,15 +326,6 @@ impl State {
             calls.push((callback, relocation));
         }
         Ok(None)
-    }
-}
-
-/// A shelf without room.
-struct Full;
-
-impl Shelf for Full {
-    fn put(&self, _: Addr, _: u64, _: &Stream) -> Result<Box<dyn Shelved>> {
-        Err(Error::invalid("spill", "it is switched off"))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::callback::Callback;
 use super::id::MovableId;
-use super::spill::Away;
+use super::shelf::Away;
 use crate::compact::{Move, Owners};
 use crate::device::{AccessLog, Addr, Timeline};
 use crate::error::{Error, Result};

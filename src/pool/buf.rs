@@ -8,7 +8,7 @@ use std::ops::RangeBounds;
 use bytemuck::Pod;
 
 use super::block::Block;
-use super::view::{View, ViewMut};
+use super::view::{Rows, RowsMut, View, ViewMut};
 use crate::device::{AccessLog, Addr, Place, Stream, StreamCore};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
@@ -284,6 +284,18 @@ impl<'a, T: Pod> From<&'a PoolBuf<T>> for View<'a, T> {
 impl<'a, T: Pod> From<&'a mut PoolBuf<T>> for ViewMut<'a, T> {
     fn from(buffer: &'a mut PoolBuf<T>) -> Self {
         buffer.view_mut()
+    }
+}
+
+impl<'a, T: Pod> From<&'a PoolBuf<T>> for Rows<'a, T> {
+    fn from(buffer: &'a PoolBuf<T>) -> Self {
+        buffer.view().into()
+    }
+}
+
+impl<'a, T: Pod> From<&'a mut PoolBuf<T>> for RowsMut<'a, T> {
+    fn from(buffer: &'a mut PoolBuf<T>) -> Self {
+        buffer.view_mut().into()
     }
 }
 

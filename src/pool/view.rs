@@ -10,7 +10,6 @@ use std::ops::{Bound, RangeBounds};
 
 use bytemuck::Pod;
 
-use super::PoolBuf;
 use crate::device::{Addr, Place, Use};
 use crate::error::{Error, Result};
 
@@ -263,7 +262,7 @@ fn check_rows(len: usize, rows: u64, cols: u64, pitch: u64) -> Result<()> {
 }
 
 macro_rules! rows {
-    ($(#[$doc:meta])* $name:ident of $view:ident, $buffer:ty) => {
+    ($(#[$doc:meta])* $name:ident of $view:ident) => {
         $(#[$doc])*
         #[derive(Debug)]
         pub struct $name<'a, T> {
@@ -298,23 +297,17 @@ macro_rules! rows {
                 Self { view, rows: 1, cols, pitch: cols }
             }
         }
-
-        impl<'a, T: Pod> From<$buffer> for $name<'a, T> {
-            fn from(buffer: $buffer) -> Self {
-                $view::from(buffer).into()
-            }
-        }
     };
 }
 
 rows! {
     /// Rows at a fixed distance, to be read by queued work.
-    Rows of View, &'a PoolBuf<T>
+    Rows of View
 }
 
 rows! {
     /// Rows at a fixed distance, to be written by queued work.
-    RowsMut of ViewMut, &'a mut PoolBuf<T>
+    RowsMut of ViewMut
 }
 
 #[cfg(test)]

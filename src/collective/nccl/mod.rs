@@ -11,9 +11,9 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use self::library::{Config, IN_PROGRESS, Library, RawComm, UniqueId};
+use super::Ranks;
 use super::meet::meet;
-use super::queue::{Act, Call};
-use super::{Ranks, Transport};
+use super::transport::{Act, Call, Transport};
 use crate::device::{Device, DeviceInfo, DeviceKind, Stream};
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;

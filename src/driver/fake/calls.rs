@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
 use super::super::table::{CuContext, CuDevice};
-use super::{CAPTURE_MODE, CONTEXTS, INVALID_CONTEXT, INVALID_VALUE, answer, in_context};
+use super::gpu::{CAPTURE_MODE, CONTEXTS, INVALID_CONTEXT, INVALID_VALUE, answer, in_context};
 use crate::device::RawStream;
 use crate::sync::plain::lock;
 

@@ -1,13 +1,12 @@
 //! The fake's memory: virtual memory calls, and pools of the driver's own.
 
-use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
 
 use super::super::table::{
     CuDevice, CuMemAccessDesc, CuMemAllocationProp, CuMemPool, CuMemPoolProps, CuStream,
 };
-use super::{Gpu, INVALID_VALUE, answer, in_context};
-use crate::device::{Addr, HandleCounts, Phys, RawStream};
+use super::gpu::{Block, Gpu, INVALID_VALUE, Pool, answer, in_context};
+use crate::device::{Addr, Phys, RawStream};
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
 
@@ -171,45 +170,6 @@ pub(super) unsafe extern "C" fn cuMemUnmap(addr: u64, bytes: usize) -> c_int {
         lock(&gpu.access).remove(&addr);
         Ok(())
     })
-}
-
-struct Pool {
-    limit: u64,
-    used: u64,
-    high: u64,
-}
-
-struct Block {
-    bytes: u64,
-    phys: Phys,
-    pool: usize,
-}
-
-/// Pools of the driver's own and their blocks.
-#[derive(Default)]
-pub(super) struct Pools {
-    pools: HashMap<usize, Pool>,
-    blocks: HashMap<Addr, Block>,
-    made: usize,
-}
-
-impl Pools {
-    pub(super) fn len(&self) -> u64 {
-        self.pools.len() as u64
-    }
-
-    /// Takes what the blocks hold out of the counts: it is no handle of the caller's.
-    pub(super) fn discount(&self, counts: &mut HandleCounts) {
-        let blocks = self.blocks.len() as u64;
-        counts.ranges -= blocks;
-        counts.mappings -= blocks;
-        counts.handles -= blocks;
-    }
-
-    fn live(&mut self, pool: CuMemPool) -> Result<&mut Pool> {
-        let gone = || Error::invalid("pool", "there is none of this handle");
-        self.pools.get_mut(&(pool as usize)).ok_or_else(gone)
-    }
 }
 
 /// # Safety

@@ -7,62 +7,18 @@
 #![allow(non_snake_case, reason = "calls keep the driver's own names")]
 
 mod calls;
+mod gpu;
 mod memory;
 mod work;
 
-use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
 use std::ffi::c_int;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use self::gpu::{CONTEXTS, GPU, Gpu, answer};
 use super::table::{Driver, Table};
-use crate::device::{Backend, Device, HandleCounts, HostConfig, Launch, RawEvent, RawStream};
-use crate::error::{Error, Result};
+use crate::device::{Device, HandleCounts, HostConfig, Launch, RawStream};
+use crate::error::Result;
 use crate::sync::plain::lock;
-
-/// `CUDA_ERROR_INVALID_VALUE`.
-const INVALID_VALUE: c_int = 1;
-/// `CUDA_ERROR_INVALID_CONTEXT`.
-const INVALID_CONTEXT: c_int = 201;
-/// `CUDA_ERROR_UNKNOWN`.
-const UNKNOWN: c_int = 999;
-
-/// How long work given to a stream waits before it runs.
-const LATE: Duration = Duration::from_micros(100);
-
-/// The GPU that is driven. Another is there to be its peer.
-struct Gpu {
-    host: Arc<dyn Backend>,
-    streams: Mutex<HashSet<u64>>,
-    /// Recorded at the end of each stream that was destroyed: its work goes on.
-    ends: Mutex<Vec<RawEvent>>,
-    /// Graphs that were captured, and of those which the executable ones were made of.
-    graphs: Mutex<HashMap<u64, bool>>,
-    pools: Mutex<memory::Pools>,
-    /// The GPUs that may use each mapping, by its address.
-    access: Mutex<HashMap<u64, Vec<c_int>>>,
-    /// Page-locked host memory, with its bytes.
-    pinned: Mutex<HashMap<u64, u64>>,
-}
-
-impl Gpu {
-    /// Holds the stream up before the work that is given to it next, so that what follows a call
-    /// that failed meets that work still under way, as on a GPU.
-    fn late(&self, stream: *mut std::ffi::c_void) {
-        // Refused under capture, where nothing runs.
-        let wait = Box::new(|| std::thread::sleep(LATE));
-        let _ = self.host.host_call(RawStream(stream as u64), wait);
-    }
-}
-
-static GPU: RwLock<Option<Arc<Gpu>>> = RwLock::new(None);
-
-thread_local! {
-    /// The contexts pushed on this thread.
-    static CONTEXTS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
-    static CAPTURE_MODE: Cell<c_int> = const { Cell::new(0) };
-}
 
 /// A machine with the fake driver, for one test at a time.
 pub(crate) struct Machine {
@@ -143,30 +99,6 @@ pub(crate) unsafe fn run_kernel(launch: &Launch, stream: *mut std::ffi::c_void) 
         // SAFETY: the caller vouches for the ranges.
         unsafe { gpu.host.launch(launch, RawStream(stream as u64)) }
     })
-}
-
-/// The driver's code for what the host device said.
-fn code_of(outcome: Result<()>) -> c_int {
-    match outcome {
-        Ok(()) => 0,
-        Err(Error::Driver { code, .. } | Error::Launch { code, .. }) => code,
-        Err(Error::Invalid { .. }) => INVALID_VALUE,
-        Err(_) => UNKNOWN,
-    }
-}
-
-/// The GPU's answer to a call.
-fn answer(call: impl FnOnce(&Gpu) -> Result<()>) -> c_int {
-    let gpu = GPU.read().unwrap_or_else(PoisonError::into_inner).clone();
-    gpu.map_or(super::code::NO_DEVICE, |gpu| code_of(call(&gpu)))
-}
-
-/// The GPU's answer to a call that needs a current context.
-fn in_context(call: impl FnOnce(&Gpu) -> Result<()>) -> c_int {
-    if CONTEXTS.with_borrow(Vec::is_empty) {
-        return INVALID_CONTEXT;
-    }
-    answer(call)
 }
 
 fn table() -> Table {

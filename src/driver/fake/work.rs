@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use super::super::code::NOT_READY;
 use super::super::table::{CAPTURE_RELAXED, CuEvent, CuGraph, CuGraphExec, CuHostFn, CuStream};
-use super::{INVALID_VALUE, answer, in_context};
+use super::gpu::{INVALID_VALUE, answer, in_context};
 use crate::device::{RawEvent, RawGraph, RawStream};
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use super::{Extents, Id, NONE, State, small_bytes};
-use crate::heap::bins::{NIL, UNIT};
+use crate::heap::bins::UNIT;
+use crate::heap::extent::NIL;
 
 impl Extents {
     /// Every record is an extent of the list or spare, once.

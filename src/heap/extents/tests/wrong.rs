@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::heap::bins::{NIL, UNIT};
+use crate::heap::bins::UNIT;
+use crate::heap::extent::NIL;
 use crate::heap::{Extents, FRESH, Id, State, StreamIndex};
 
 const GRANULE: u64 = 64 << 10;
