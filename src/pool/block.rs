@@ -6,11 +6,12 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
+use super::cache::Cached;
 use super::cache::thread_map::nearby;
-use super::cache::{Cached, Lane, LanePtr};
 use super::private::keep_block;
 use super::stats::counters::Sums;
 use super::stats::leaks::Ticket;
+use super::structure::{Block, Lane, LanePtr, Uses};
 #[cfg(feature = "sanitize")]
 use crate::device::Note;
 use crate::device::{Addr, Left, Recorder, Stream, stream_words};
@@ -18,51 +19,6 @@ use crate::error::{Error, Result};
 use crate::heap::{Id, NONE};
 use crate::record::Recording;
 use crate::seeded::seeded;
-
-/// A block of device memory on one stream.
-///
-/// **Stream order.** The memory may be used by work queued on the block's stream after the
-/// allocation. Work on another stream must be ordered behind that (an event, or
-/// [`Stream::wait_stream`]) and either ordered before the drop or declared by
-/// [`Block::record_use`]. Dropping the block frees it in stream order: work queued before still
-/// has the memory.
-///
-/// The address does not change while the block lives. Safe to send to and use from any thread.
-///
-/// ```
-/// # fn main() -> warpool::Result<()> {
-/// # let device = warpool::Device::host()?;
-/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-/// # let stream = device.stream()?;
-/// let block = pool.alloc(&stream, 4000)?;
-/// // kernels on `stream` may use block.addr() from here on
-/// drop(block); // and those queued before still have it
-/// # Ok(())
-/// # }
-/// ```
-pub struct Block {
-    lane: LanePtr,
-    addr: Addr,
-    requested: u64,
-    id: Id,
-    /// Bytes the block has beyond those asked for.
-    slack: u32,
-    /// What most blocks do not have, boxed to keep the common block small.
-    uses: Option<Box<Uses>>,
-}
-
-const _: () = assert!(size_of::<Block>() == 40);
-
-/// What a block carries beyond its memory.
-#[derive(Default)]
-struct Uses {
-    /// Streams declared by `record_use`.
-    streams: Vec<Stream>,
-    /// Uses of a typed buffer that this was the memory of.
-    left: Left,
-    /// Of a tracked block; goes before the memory does.
-    ticket: Option<Ticket>,
-}
 
 impl Block {
     #[inline]

@@ -7,7 +7,7 @@ use std::ops::RangeBounds;
 
 use bytemuck::Pod;
 
-use super::block::Block;
+use super::structure::Block;
 use super::view::{Rows, RowsMut, View, ViewMut};
 use crate::device::{AccessLog, Addr, Place, Stream, StreamCore};
 use crate::error::{Error, Result};

@@ -6,15 +6,13 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use super::cache::SlotHold;
 use super::cache::{Cached, MOST_BLOCKS};
 use super::config::PoolConfig;
-use super::grow_buf::Grown;
-use super::job::{Ask, Job, UnderWay};
 use super::stats::Steps;
 use super::stats::counters::Gauges;
 use super::stats::{Notes, Told};
 use super::tuning::{ADDRESSES_A_BYTE, HIGH_PART, MOST_ADDRESSES};
+use super::under_way::{Held, UnderWay};
 use crate::arena::Arena;
 use crate::device::{Device, Timeline};
 use crate::error::Result;
@@ -23,6 +21,19 @@ use crate::heap::size_class::is_slot;
 use crate::heap::slab::Slabs;
 use crate::heap::{Epoch, Extent, Extents, FRESH, Grant, Id, NONE, State, StreamIndex, Zone};
 use crate::seeded::seeded;
+
+/// Held by every lane of a slot, which another stream may have once all are gone.
+pub(crate) struct SlotHold {
+    /// The slot's stream is a gate, whose blocks are segments of a graph's memory.
+    pub(crate) gate: bool,
+}
+
+/// Bytes that growing buffers hold, and all they ever had made.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Grown {
+    pub(crate) bytes: u64,
+    pub(super) made: u64,
+}
 
 /// What the core knows of a stream.
 pub(crate) struct StreamState {
@@ -276,6 +287,12 @@ impl Core {
         });
     }
 
+    /// Frees what a job held as it was.
+    pub(super) fn let_go(&mut self, held: &Held) {
+        self.under_way.unhold(held);
+        self.give(held.id, held.epoch.stream, held.epoch.tick);
+    }
+
     /// Frees a block or a slot that a cache gives up, with the history (`slot`, `tick`).
     pub(crate) fn give_block(&mut self, block: &Cached, slot: StreamIndex, tick: u64) {
         if is_slot(block.bytes) {
@@ -398,16 +415,6 @@ impl Core {
             }
         }
         (0..).zip(last).filter(|&(_, tick)| tick > 0).collect()
-    }
-
-    /// The question to each stream but one, that free memory waits for, how far it is.
-    pub(super) fn ask_how_far(&self, except: StreamIndex) -> Option<Job> {
-        let waits = |slot: &StreamIndex| {
-            *slot != except && !(self.extents.has_none(*slot) && self.slabs.has_none(*slot))
-        };
-        let epochs = (1..self.extents.slots()).filter(waits);
-        let questions = self.questions(epochs.map(|it| Epoch::new(it, 0)), |_| Ask::Progress);
-        (!questions.is_empty()).then_some(Job::Ask(questions))
     }
 
     /// The smallest hole, else run of holes, of any streams if `pending`, else of those that the

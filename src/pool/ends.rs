@@ -13,8 +13,8 @@
 use std::hint::select_unpredictable;
 
 use super::core::Core;
-use super::job::Job;
-use super::mapping::{IdleFrame, total};
+use super::grow::Mapping;
+use super::idle::{IdleFrame, total};
 use super::stats::Told;
 use super::tuning::{
     ALL_STREAMS, GRANULES_BEFORE_ENDS, HOLES_LOOKED_AT, OTHER_STREAMS, SMALL_PART, SMALLEST,
@@ -207,7 +207,7 @@ impl Core {
     }
 
     /// Begins to map a handle at the high end for a small request.
-    pub(super) fn begin_high(&mut self, slot: StreamIndex, bytes: u64) -> Option<Job> {
+    pub(super) fn begin_high(&mut self, slot: StreamIndex, bytes: u64) -> Option<Mapping> {
         let (placement, idle) = self.plan_high(slot, bytes)?;
         self.begin_mapping(slot, placement, &idle)
     }

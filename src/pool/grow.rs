@@ -4,16 +4,15 @@
 //! memory that the block leans on: see `job`. After a failure what was made stays, as free memory, and
 //! the rest is as it was.
 
-use std::sync::Arc;
-
-use super::config::HandleSize;
+use super::ask::{self, Questions};
+use super::config::{HandleSize, piece};
 use super::core::{Core, is_done};
-use super::job::{Ask, Held, Job};
-use super::mapping::{IdleFrame, total};
+use super::idle::{IdleFrame, total};
 use super::stats::Told;
 use super::tuning::{HANDLES_A_STRETCH, HANDLES_AIMED_AT, LARGEST_HANDLE};
+use super::under_way::Held;
 use crate::arena::{FrameId, Kept, Made, Site};
-use crate::device::{Phys, Timeline};
+use crate::device::Phys;
 use crate::error::{Error, Result};
 use crate::heap::placement::Placement;
 use crate::heap::{Epoch, FRESH, Grant, Id, StreamIndex};
@@ -36,7 +35,7 @@ struct Moving {
 pub(crate) struct Mapping {
     stream: StreamIndex,
     /// What the stream has to wait for.
-    waits: Vec<(Arc<Timeline>, Ask)>,
+    waits: Questions,
     placement: Placement,
     /// The addresses to map, and those of the mappings to clear.
     reserved: Id,
@@ -68,13 +67,6 @@ pub(crate) struct Mapped {
     error: Option<Error>,
 }
 
-/// Bytes of the next handle of `left`, no more than `most`: a power of two of granules, so that the last
-/// pieces are small.
-pub(super) fn piece(left: u64, most: u64, granule: u64) -> u64 {
-    let granules = (most.min(left) / granule).max(1);
-    (1 << granules.ilog2()) * granule
-}
-
 impl Mapping {
     /// Calls the driver: waits, maps, makes.
     pub(super) fn make(&self) -> Mapped {
@@ -84,9 +76,7 @@ impl Mapping {
     }
 
     fn wait_and_map(&self, mapped: &mut Mapped) -> Result<()> {
-        for (theirs, ask) in &self.waits {
-            theirs.ask(ask, &mut mapped.waits)?;
-        }
+        ask::put(&self.waits, &mut mapped.waits)?;
         for kept in &self.clear {
             self.site.unmap(kept.start, kept.bytes)?;
             mapped.cleared += 1;
@@ -169,7 +159,7 @@ impl Core {
         stream: StreamIndex,
         placement: Placement,
         idle: &[IdleFrame],
-    ) -> Option<Job> {
+    ) -> Option<Mapping> {
         let gap = self.extents.gap_at(placement.map_from)?;
         let (from, to) = (placement.map_from, placement.map_from + placement.to_map);
         let create_from = from + total(idle);
@@ -192,7 +182,7 @@ impl Core {
         self.under_way.jobs += 1;
         self.under_way.to_create += to_create;
         self.under_way.wanted += placement.bytes;
-        Some(Job::Map(Mapping {
+        Some(Mapping {
             stream,
             waits: self.waits_for(stream, epochs),
             placement,
@@ -205,7 +195,7 @@ impl Core {
             largest: self.largest_handle(to_create, to_create),
             site: self.arena.site().clone(),
             granule: self.arena.granule(),
-        }))
+        })
     }
 
     /// Holds idle handles, to be mapped one behind the other up to `end`.
@@ -381,11 +371,18 @@ impl Core {
             bytes: 0,
             ..Placement::of_gap(from, to - from)
         };
-        let job = (to > from).then(|| self.begin_mapping(FRESH, placement, &[]));
-        if let Some(job) = job.flatten() {
-            self.end(job.run())?;
+        let mapping = (to > from).then(|| self.begin_mapping(FRESH, placement, &[]));
+        if let Some(mapping) = mapping.flatten() {
+            let mapped = mapping.make();
+            self.end_mapping(mapping, mapped)?;
         }
         Ok(Some(self.extents.seek(self.extents.first(), from)))
+    }
+
+    /// Books [`at`, `at + bytes`) of a gap as a hole; gives it.
+    pub(super) fn map(&mut self, at: u64, bytes: u64, slot: StreamIndex, tick: u64) -> Option<Id> {
+        let gap = self.extents.gap_at(at)?;
+        Some(self.extents.map_gap(gap, at, at + bytes, slot, tick))
     }
 
     /// Most bytes of a new handle.

@@ -17,10 +17,10 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 
+pub(crate) use self::pages::Growing;
 use self::pages::{Mark, Pages};
 use self::room::KeptPages;
-pub(crate) use self::room::{Growing, Grown};
-use super::shared::Shared;
+use super::structure::Shared;
 use super::tuning::MOST_ADDRESSES;
 use super::{Pool, View, ViewMut};
 use crate::device::{AccessLog, Addr, Place, Stream, StreamCore, beside, note_behind};

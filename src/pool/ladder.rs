@@ -8,14 +8,12 @@ mod steps;
 
 use std::sync::Arc;
 
-use super::cache::Lane;
 use super::core::Core;
 use super::job::Job;
 use super::mapping::Terms;
 use super::pressure::Left;
-use super::shared::CoreGuard;
-use super::shared::Shared;
 use super::stats::Told;
+use super::structure::{CoreGuard, Lane, Shared};
 use super::tuning::WAITS_WITHOUT_THE_LOCK;
 use crate::error::Result;
 use crate::heap::size_class::is_slot;

@@ -5,20 +5,10 @@
 //! done. What they do not cover, new ones do. Nobody waits on the host.
 
 use super::core::{Core, is_done};
-use super::job::Job;
-use crate::arena::FrameId;
+use super::grow::Mapping;
+use super::idle::{IdleFrame, total};
 use crate::heap::placement::{self, Placement};
-use crate::heap::{Extent, Id, StreamIndex, Zone};
-use crate::seeded::seeded;
-
-/// A frame that lies wholly inside a hole.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct IdleFrame {
-    pub(super) hole: Id,
-    pub(super) frame: FrameId,
-    pub(super) start: u64,
-    pub(super) bytes: u64,
-}
+use crate::heap::{Extent, StreamIndex, Zone};
 
 /// What a request accepts: less at first, more before it fails.
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +39,7 @@ impl Plan {
 impl Core {
     /// Begins to map new memory for `bytes` beside what is ready, while the pool is small and several
     /// streams use it: before any stream waits or caches are emptied.
-    pub(super) fn begin_overlapping(&mut self, stream: StreamIndex, bytes: u64) -> Option<Job> {
+    pub(super) fn begin_overlapping(&mut self, stream: StreamIndex, bytes: u64) -> Option<Mapping> {
         let most = self.config.overlap_bytes.min(self.limit());
         let held = self.reserved() + self.promised();
         if self.only_stream() || held.saturating_add(bytes) > most {
@@ -70,7 +60,7 @@ impl Core {
         stream: StreamIndex,
         bytes: u64,
         terms: Terms,
-    ) -> Option<Job> {
+    ) -> Option<Mapping> {
         let placement = self.placement(stream, bytes, terms)?;
         let grows = self.may_create(bytes, terms) >= placement.to_map;
         grows.then(|| self.begin_mapping(stream, placement, &[]))?
@@ -157,81 +147,10 @@ impl Core {
         (placement.widened(large.bytes - lacking), frames)
     }
 
-    /// Frames that lie in holes outside `placement` that `usable` accepts, those of the smallest holes
-    /// first, as many as fit into `left` bytes: large holes stay whole for large requests. Those of one
-    /// hole in address order.
-    pub(super) fn idle(
-        &self,
-        placement: Option<&Placement>,
-        mut left: u64,
-        usable: impl Fn(&Extent) -> bool,
-    ) -> Vec<IdleFrame> {
-        if self.asleep {
-            return Vec::new();
-        }
-        let granule = self.arena.granule();
-        let slots = 0..self.extents.slots();
-        let mut holes: Vec<Id> = slots
-            .flat_map(|slot| self.extents.holes_of(slot, granule))
-            .filter(|&id| usable(self.extents.get(id)))
-            .collect();
-        holes.sort_by_key(|&id| self.extents.get(id).bytes);
-        let mut frames = Vec::new();
-        for id in holes {
-            if left == 0 {
-                break;
-            }
-            // A hole that the placement takes a part of may give the rest.
-            for frame in self.idle_in(id) {
-                let end = frame.start + frame.bytes;
-                let inside = placement.is_some_and(|it| it.touches(frame.start, end));
-                if !inside && frame.bytes <= left {
-                    left -= frame.bytes;
-                    frames.push(frame);
-                }
-            }
-        }
-        frames
-    }
-
-    /// The idle frames of one hole, in address order.
-    pub(super) fn idle_in(&self, hole: Id) -> impl Iterator<Item = IdleFrame> + '_ {
-        let extent = self.extents.get(hole);
-        let mut at = extent.start;
-        let each = std::iter::from_fn(move || {
-            // A hole is mapped throughout; a granule without a frame would be a fault of the books,
-            // and ends the walk.
-            let (id, frame) = self.arena.frame_at(at).filter(|_| at < extent.end())?;
-            let (start, bytes) = self.arena.extent_of(&frame);
-            at = start + bytes;
-            Some(IdleFrame {
-                hole,
-                frame: id,
-                start,
-                bytes,
-            })
-        });
-        each.filter(|it| {
-            let within =
-                it.start + it.bytes <= extent.end() || seeded!("frame-partly-in-use-is-idle");
-            it.start >= extent.start && within
-        })
-    }
-
-    /// Books [`at`, `at + bytes`) of a gap as a hole; gives it.
-    pub(super) fn map(&mut self, at: u64, bytes: u64, slot: StreamIndex, tick: u64) -> Option<Id> {
-        let gap = self.extents.gap_at(at)?;
-        Some(self.extents.map_gap(gap, at, at + bytes, slot, tick))
-    }
-
     /// Whether nothing queued uses a hole, or only work of `stream`.
     pub(super) fn is_idle_for(&self, stream: StreamIndex, extent: &Extent) -> bool {
         is_done(&self.streams, extent.epoch()) || extent.slot == stream
     }
-}
-
-pub(super) fn total(frames: &[IdleFrame]) -> u64 {
-    frames.iter().map(|frame| frame.bytes).sum()
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@
 //! Every constant of these is in `tuning`, with its reason. A stream under capture has memory of its graph's
 //! (`private`). What is counted on the way is in `stats::counters`, and comes out in `stats::report`.
 
+mod ask;
 mod block;
 mod buf;
 mod cache;
@@ -33,6 +34,7 @@ mod core;
 mod ends;
 mod grow;
 mod grow_buf;
+mod idle;
 mod job;
 mod kernel;
 mod ladder;
@@ -43,19 +45,23 @@ mod peers;
 mod pressure;
 mod private;
 mod release;
+mod relief;
 mod runs;
 mod shared;
 mod slabs;
 mod sleep;
 mod stats;
+mod structure;
+mod trim;
 mod tuning;
 mod typed;
+mod under_way;
 mod view;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-pub use block::Block;
 pub use buf::PoolBuf;
 pub use config::{HandleSize, PoolConfig, Reuse};
 pub use grow_buf::GrowBuf;
@@ -66,20 +72,23 @@ pub use stats::SMALL_BYTES;
 pub use stats::leaks::{LeakReport, LiveBlock, TagScope, tag_scope};
 pub use stats::snapshot::{Piece, PieceState, Snapshot};
 pub use stats::{BlockStats, ClassStats, Counter, PoolStats, Steps, StreamStats};
+pub use structure::Block;
 pub use view::{Rows, RowsMut, View, ViewMut};
 
 use crate::device::{Device, Stream};
 use crate::error::{Error, Result};
 use crate::heap::size_class;
-use cache::{Lane, LanePtr, MISSED, thread_map};
+use crate::sync::Mutex;
+use cache::{MISSED, thread_map};
+use structure::{Lane, LanePtr};
 
 pub(crate) use self::core::Core;
 pub(crate) use crate::heap::UNIT;
 pub(crate) use copies::same_len;
 pub(crate) use runs::Run;
-pub(crate) use shared::{Attached, Shared};
 pub(crate) use sleep::{Bring, Brought, Ranges};
 pub(crate) use stats::spilled::Spilled;
+pub(crate) use structure::{Attached, Shared};
 pub(crate) use typed::bytes_of;
 pub(crate) use view::bounds;
 
@@ -122,6 +131,8 @@ struct Handle {
     uid: u64,
     tracks: bool,
     slot_most: u64,
+    /// What was allocated by tag.
+    parts: Mutex<BTreeMap<String, Pool>>,
     shared: Arc<Shared>,
 }
 
@@ -154,6 +165,7 @@ impl Pool {
                 uid: shared.uid,
                 tracks: shared.tracker.is_some(),
                 slot_most: shared.slot_most,
+                parts: Mutex::default(),
                 shared,
             }),
         })
@@ -261,9 +273,7 @@ impl Pool {
             return lane.alloc_missed(bytes);
         }
         let mut block = self.lane(stream)?.alloc(bytes)?;
-        if let Some(tracker) = &self.shared().tracker {
-            tracker.enter(&mut block);
-        }
+        self.shared().track(&mut block);
         Ok(block)
     }
 

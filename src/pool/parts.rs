@@ -1,45 +1,27 @@
 //! Parts of a pool by tag: each a pool of its own, with addresses and handles that it shares with none.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use super::Pool;
 use super::pressure::{Pressure, Relief};
-use super::shared::Shared;
+use super::structure::Shared;
+use super::{Handle, Pool};
 use crate::device::lock;
 use crate::error::{Error, Result};
-use crate::sync::Mutex;
 
 /// Rank of asking the other parts for idle memory: after all that the part does with its own.
 const FAMILY_RANK: u8 = 150;
 
-/// The parts of a pool, by tag.
-#[derive(Default)]
-pub(super) struct Parts(Mutex<BTreeMap<String, Pool>>);
-
-impl Parts {
-    pub(super) fn all(&self) -> Vec<Pool> {
-        lock(&self.0).values().cloned().collect()
-    }
-
-    /// Lets go of all.
-    pub(super) fn end(&self) {
-        let parts = std::mem::take(&mut *lock(&self.0));
-        drop(parts);
-    }
-}
-
 /// Gives the device what is idle in the pool and its parts, all but the one that asks, where the device is
 /// what is short.
-fn relieve(root: &Weak<Shared>, asking: u64, pressure: &Pressure) -> Relief {
+fn relieve(root: &Weak<Handle>, asking: u64, pressure: &Pressure) -> Relief {
     let figures = &pressure.figures;
     let is_limit = figures.reserved.saturating_add(pressure.requested) > figures.limit;
     let Some(root) = root.upgrade().filter(|_| !is_limit) else {
         return Relief::Exhausted;
     };
-    let parts = root.parts.all();
-    let parts = parts.iter().map(|part| part.shared());
-    let others = parts.chain([&root]).filter(|it| it.uid != asking);
+    let parts: Vec<Pool> = lock(&root.parts).values().cloned().collect();
+    let parts = parts.iter().map(Pool::shared);
+    let others = parts.chain([&root.shared]).filter(|it| it.uid != asking);
     let released: u64 = others.map(|it| it.trim(0).unwrap_or(0)).sum();
     match released {
         0 => Relief::Exhausted,
@@ -48,7 +30,7 @@ fn relieve(root: &Weak<Shared>, asking: u64, pressure: &Pressure) -> Relief {
 }
 
 impl Shared {
-    fn asks_family(self: &Arc<Self>, root: &Arc<Self>) {
+    fn asks_family(&self, root: &Arc<Handle>) {
         let (root, asking) = (Arc::downgrade(root), self.uid);
         let step = move |pressure: &Pressure| relieve(&root, asking, pressure);
         self.add_relief(FAMILY_RANK, Arc::new(step));
@@ -79,16 +61,16 @@ impl Pool {
     /// # Errors
     /// As [`Pool::new`].
     pub fn tagged(&self, tag: &str) -> Result<Self> {
-        let root = self.shared();
-        let mut parts = lock(&root.parts.0);
+        let root = &self.handle;
+        let mut parts = lock(&root.parts);
         if let Some(part) = parts.get(tag) {
             return Ok(part.clone());
         }
-        let mut config = root.core.lock().config.clone();
+        let mut config = root.shared.core.lock().config.clone();
         config.preallocate = 0;
-        let part = Self::new(&root.device, config)?;
+        let part = Self::new(self.device(), config)?;
         if parts.is_empty() {
-            root.asks_family(root);
+            root.shared.asks_family(root);
         }
         part.shared().asks_family(root);
         parts.insert(tag.to_owned(), part.clone());
@@ -97,7 +79,7 @@ impl Pool {
 
     /// The parts of these tags; of none, the pool and all its parts.
     pub(crate) fn parts(&self, tags: &[&str]) -> Result<Vec<Self>> {
-        let parts = lock(&self.shared().parts.0);
+        let parts = lock(&self.handle.parts);
         let part = |tag: &&str| {
             let part = parts.get(*tag).cloned();
             part.ok_or_else(|| Error::invalid("tags", format!("no part is tagged {tag:?}")))

@@ -10,15 +10,12 @@
 //!
 //! A part is a [`Block`] like any other, on a lane of its own that has no cache.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::block::Block;
 use super::cache::Cached;
-use super::cache::Lane;
-use super::shared::Shared;
 use super::stats::counters::Sums;
+use super::structure::{Block, Captured, Lane, Part, Private, Segment, Segments, Shared, Stretch};
 use super::tuning::GRAPH_SEGMENT;
 use crate::device::{Addr, Kept, Recorder, Stream, Timeline, lock};
 use crate::error::{Error, Result};
@@ -26,52 +23,7 @@ use crate::heap::NONE;
 use crate::seeded::seeded;
 use crate::sync::{Mutex, latch};
 
-/// What a stretch of a segment is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Handed out, and perhaps back without being handed out again.
-    Taken,
-    Free,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Part {
-    bytes: u64,
-    state: State,
-}
-
-struct Segment {
-    block: Block,
-    /// Live parts.
-    live: usize,
-    /// End of the highest part ever handed out.
-    high: Addr,
-}
-
-/// The segments and their parts, by address.
-#[derive(Default)]
-struct Parts {
-    segments: BTreeMap<Addr, Segment>,
-    parts: BTreeMap<Addr, Part>,
-    /// Free parts by size, then address.
-    free: BTreeSet<(u64, Addr)>,
-    /// The graph is gone: a segment goes with its last live part.
-    released: bool,
-}
-
-/// See the module documentation. One for each pool, stream and capture.
-pub(crate) struct Private {
-    recorder: Arc<Recorder>,
-    parts: Mutex<Parts>,
-}
-
-/// A stream's lane under capture.
-pub(crate) struct Captured {
-    recorder: Arc<Recorder>,
-    lane: Arc<Lane>,
-}
-
-impl Parts {
+impl Segments {
     fn segment_of(&mut self, addr: Addr) -> Option<&mut Segment> {
         self.segments.range_mut(..=addr).next_back().map(|(_, s)| s)
     }
@@ -79,7 +31,7 @@ impl Parts {
     /// A new segment, free.
     fn add(&mut self, block: Block) {
         let (start, bytes) = (block.addr(), block.capacity());
-        let state = State::Free;
+        let state = Stretch::Free;
         self.parts.insert(start, Part { bytes, state });
         self.free.insert((bytes, start));
         let segment = Segment {
@@ -94,10 +46,10 @@ impl Parts {
     fn take(&mut self, bytes: u64) -> Option<Addr> {
         let &(size, addr) = self.free.range((bytes, 0)..).next()?;
         self.free.remove(&(size, addr));
-        let state = State::Taken;
+        let state = Stretch::Taken;
         self.parts.insert(addr, Part { bytes, state });
         if size > bytes {
-            let (start, bytes, state) = (addr + bytes, size - bytes, State::Free);
+            let (start, bytes, state) = (addr + bytes, size - bytes, Stretch::Free);
             self.parts.insert(start, Part { bytes, state });
             self.free.insert((bytes, start));
         }
@@ -117,7 +69,7 @@ impl Parts {
             segment.block.addr(),
             segment.block.addr() + segment.block.capacity(),
         );
-        let free = |part: &Part| part.state == State::Free;
+        let free = |part: &Part| part.state == Stretch::Free;
         if addr + bytes < to
             && let Some(next) = self.parts.get(&(addr + bytes)).copied().filter(free)
         {
@@ -133,7 +85,7 @@ impl Parts {
             self.free.remove(&(part.bytes, before));
             (addr, bytes) = (before, bytes + part.bytes);
         }
-        let state = State::Free;
+        let state = Stretch::Free;
         self.parts.insert(addr, Part { bytes, state });
         self.free.insert((bytes, addr));
     }
@@ -185,7 +137,7 @@ impl Parts {
                 segment.block.addr() + segment.block.capacity(),
             );
             let last = parts.range(start..end).next_back();
-            let Some((&at, &part)) = last.filter(|(_, part)| part.state == State::Free) else {
+            let Some((&at, &part)) = last.filter(|(_, part)| part.state == Stretch::Free) else {
                 continue;
             };
             let keep = match seeded!("trimmed-to-the-last-live-part") {
@@ -195,7 +147,7 @@ impl Parts {
             if keep < end && keep > start && segment.block.shrink(keep - start).is_ok() {
                 free.remove(&(part.bytes, at));
                 parts.remove(&at);
-                let (bytes, state) = (keep - at, State::Free);
+                let (bytes, state) = (keep - at, Stretch::Free);
                 if bytes > 0 {
                     parts.insert(at, Part { bytes, state });
                     free.insert((bytes, at));
@@ -445,7 +397,7 @@ impl Lane {
         let mut parts = lock(&private.parts);
         self.count(|counters, away| counters.resize(before, after, away));
         if again {
-            let (bytes, state) = (after.bytes, State::Taken);
+            let (bytes, state) = (after.bytes, Stretch::Taken);
             parts.parts.insert(addr, Part { bytes, state });
             parts.file(addr + bytes, before.bytes - bytes);
         }

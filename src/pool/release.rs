@@ -6,11 +6,9 @@
 use std::sync::Arc;
 
 use super::core::{Core, is_done};
-use super::job::{Ask, Held, Job};
-use super::mapping::{IdleFrame, total};
-use super::shared::Shared;
-use super::stats::Told;
+use super::idle::{IdleFrame, total};
 use super::tuning::{MOST_KEPT, PENDING_LOOKED_AT};
+use super::under_way::Held;
 use crate::arena::{FrameId, HandleId, Kept, Site};
 use crate::device::{Phys, Timeline};
 use crate::error::{Error, Result};
@@ -111,7 +109,7 @@ impl Core {
         idle: &[IdleFrame],
         old: impl IntoIterator<Item = (Id, Epoch)>,
         refused: Vec<(HandleId, Phys)>,
-    ) -> Option<Job> {
+    ) -> Option<Release> {
         let mut release = Release {
             idle: Vec::with_capacity(idle.len()),
             old: Vec::new(),
@@ -148,7 +146,7 @@ impl Core {
         }
         let some = release.idle.len() + release.old.len() + release.refused.len() > 0;
         self.under_way.jobs += u64::from(some);
-        some.then_some(Job::Release(release))
+        some.then_some(release)
     }
 
     /// All old mappings, and what each waits for.
@@ -191,20 +189,6 @@ impl Core {
         done.error.map_or(Ok(()), Err)
     }
 
-    /// The questions whose answers tell which old mappings may go, one a stream: where old mappings stand
-    /// no request can go on, and a question costs a fortieth of a mapping.
-    pub(super) fn ask_of_old(&self) -> Option<Job> {
-        let mut asked: Vec<Epoch> = Vec::new();
-        for &id in self.retiring.iter().take(PENDING_LOOKED_AT) {
-            let epoch = self.extents.get(id).epoch();
-            if !is_done(&self.streams, epoch) && asked.iter().all(|it| it.stream != epoch.stream) {
-                asked.push(epoch);
-            }
-        }
-        let questions = self.questions(asked, Ask::Reached);
-        (!questions.is_empty()).then_some(Job::Ask(questions))
-    }
-
     /// Keeps the old mapping at `start`, which is in no extent's books, or lets it go if that may not be.
     pub(super) fn keep(&mut self, kept: Kept) {
         if !self.arena.keep(kept.start) {
@@ -224,7 +208,7 @@ impl Core {
 
     /// Keeps old mappings whose work is known to be done, and begins to take down those that may not be
     /// kept, and those kept longest of too many.
-    pub(super) fn begin_reaping(&mut self) -> Option<Job> {
+    pub(super) fn begin_reaping(&mut self) -> Option<Release> {
         let (mut done, mut pending) = (Vec::new(), 0);
         for _ in 0..self.retiring.len() {
             let Some(id) = self.retiring.pop_front() else {
@@ -252,18 +236,20 @@ impl Core {
 
     /// Begins to take down all old mappings, waiting on the host for the work that may use them, and to
     /// offer the device what it would not take back.
-    pub(super) fn begin_reaping_all(&mut self) -> Option<Job> {
+    pub(super) fn begin_reaping_all(&mut self) -> Option<Release> {
         let (old, refused) = (self.take_retiring(), self.arena.take_refused());
-        let mut job = self.begin_release(&[], old, refused);
-        if let Some(Job::Release(release)) = &mut job {
-            release.strict = false;
-        }
-        job
+        let mut release = self.begin_release(&[], old, refused)?;
+        release.strict = false;
+        Some(release)
     }
 
     /// Begins to give idle frames outside `placement` back until `bytes` more may be created; `None`
     /// where there are not so many. Waits on the host.
-    pub(super) fn begin_making_room(&mut self, placement: &Placement, bytes: u64) -> Option<Job> {
+    pub(super) fn begin_making_room(
+        &mut self,
+        placement: &Placement,
+        bytes: u64,
+    ) -> Option<Release> {
         let mut idle = self.idle(Some(placement), u64::MAX, |_| true);
         if total(&idle) < bytes {
             return None;
@@ -279,7 +265,7 @@ impl Core {
 
     /// Begins to give back as much idle memory as keeps `keep` bytes, and all old mappings. Waits on the
     /// host.
-    pub(super) fn begin_trim(&mut self, keep: u64) -> Option<Job> {
+    pub(super) fn begin_trim(&mut self, keep: u64) -> Option<Release> {
         let excess = self.mapped().saturating_sub(keep);
         let idle = self.idle(None, excess, |_| true);
         let (old, refused) = (self.take_retiring(), self.arena.take_refused());
@@ -288,7 +274,7 @@ impl Core {
 
     /// Begins to give back what the pool holds above its soft limit, as far as it is idle and its work
     /// is known to be done.
-    fn begin_easing(&mut self) -> Option<Job> {
+    pub(super) fn begin_easing(&mut self) -> Option<Release> {
         // What was given up goes as soon as its old mappings do.
         let excess = self.mapped().saturating_sub(self.soft_limit());
         let done = |extent: &Extent| is_done(&self.streams, extent.epoch());
@@ -306,14 +292,6 @@ impl Core {
         self.reserved() > self.soft_limit()
     }
 
-    /// The questions about all work that free memory waits for.
-    pub(super) fn ask_of_all(&self, ask: impl Fn(u64) -> Ask) -> Option<Job> {
-        let slots = self.slabs.mixed_histories().into_iter();
-        let epochs = self.last_ticks().into_iter();
-        let epochs = epochs.map(|(stream, tick)| Epoch::new(stream, tick));
-        Some(Job::Ask(self.questions(epochs.chain(slots), ask)))
-    }
-
     /// Merges neighbouring holes whose work is known to be done, and gives back slabs likewise.
     pub(super) fn merge_done(&mut self) {
         self.release_mixed_done();
@@ -322,52 +300,6 @@ impl Core {
             self.merge_done_from(at);
             at = self.extents.get(at).next;
         }
-    }
-}
-
-impl Shared {
-    /// Gives idle memory back to the device, keeping at least `keep` bytes; gives the bytes released.
-    /// Waits on the host for work that still uses idle memory.
-    pub(super) fn trim(&self, keep: u64) -> Result<u64> {
-        let before = self.lock_drained().reserved();
-        self.settle_all(before > keep);
-        if before > keep {
-            self.work(|core| core.ask_of_all(Ask::Done))?;
-            self.core.lock().merge_done();
-        }
-        self.work(|core| core.begin_trim(keep))?;
-        let mut core = self.core.lock();
-        // Another may have grown it meanwhile.
-        let released = before.saturating_sub(core.reserved());
-        core.count(Told::Trimmed(released));
-        Ok(released)
-    }
-
-    /// Gives idle memory back while the pool is over its soft limit. Nobody waits.
-    #[cold]
-    pub(crate) fn ease(&self) {
-        self.drain_all();
-        self.ease_holes();
-    }
-
-    /// The same of what is in no cache.
-    #[cold]
-    pub(super) fn ease_holes(&self) {
-        // What the driver refuses stays idle memory of the pool, and is offered again next time.
-        let _ = self.try_to_ease();
-    }
-
-    fn try_to_ease(&self) -> Result<()> {
-        if !self.core.lock().is_over_soft_limit() {
-            return Ok(());
-        }
-        self.settle_all(false);
-        // Nothing is recorded until someone asks: without a mark no work is ever known to be done.
-        self.work(|core| core.ask_of_all(Ask::Reached))?;
-        self.work(Core::begin_easing)?;
-        self.work(|core| core.ask_of_old())?;
-        self.work(Core::begin_reaping)?;
-        Ok(())
     }
 }
 

@@ -5,93 +5,21 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use super::PoolConfig;
-use super::block::Block;
-use super::cache::thread_map::Lanes;
-use super::cache::{Lane, SlotHold, Transfer};
-use super::core::Core;
+use super::cache::Transfer;
+use super::core::{Core, SlotHold};
 use super::grow_buf::Growing;
-use super::parts::Parts;
-use super::pressure::{MovesFirst, ReliefStep};
-use super::sleep::{Bring, begin_lane};
+use super::job::Job;
+use super::stats::Told;
 use super::stats::leaks::Tracker;
-use super::stats::report::Ledger;
 use super::stats::spilled::Spilled;
-use crate::device::{Awake, Device, Recorder, Stream, StreamWatcher, beside};
+use super::structure::{Attached, Block, CoreGuard, CoreLock, Lane, Lanes, Ledger, Shared};
+use crate::device::{Device, Recorder, Stream, StreamWatcher, beside};
 use crate::error::{Error, Result};
-use crate::heap::StreamIndex;
 use crate::heap::size_class::{self, is_slot};
+use crate::heap::{Grant, StreamIndex};
 use crate::record::Recording;
 use crate::seeded::seeded;
-use crate::sync::{
-    AtomicU64, Latch, LatchGuard, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, latch,
-    latch_mut,
-};
-
-/// What a layer above keeps with a pool, made on first use.
-pub(crate) trait Attached: std::any::Any + Send + Sync {
-    /// The pool has no handle any more: let go of what only the pool's users need.
-    fn pool_closed(&self);
-
-    /// The streams that blocks were allocated on which were moved since, by address: as far as nobody
-    /// else is at them now.
-    fn homes(&self) -> HashMap<u64, u64>;
-}
-
-/// The core behind its lock.
-pub(crate) struct CoreLock(Latch<Core>);
-
-/// The core's lock held.
-pub(crate) type CoreGuard<'l> = LatchGuard<'l, Core>;
-
-impl CoreLock {
-    #[inline]
-    pub(crate) fn lock(&self) -> CoreGuard<'_> {
-        latch(&self.0)
-    }
-}
-
-/// See the module documentation.
-pub(crate) struct Shared {
-    pub(crate) uid: u64,
-    pub(crate) device: Device,
-    pub(crate) base: u64,
-    pub(crate) cache_bytes: u64,
-    /// Bytes up to which requests may become slots: 0 for a pool without slabs.
-    pub(crate) slot_most: u64,
-    /// Of a pool that tracks its blocks.
-    pub(crate) tracker: Option<Arc<Tracker>>,
-    pub(crate) core: CoreLock,
-    pub(super) transfer: Transfer,
-    lanes: RwLock<Lanes>,
-    /// What a layer above keeps with the pool.
-    attached: OnceLock<Arc<dyn Attached>>,
-    /// Steps after the core's own, by rank.
-    pub(super) relief: Mutex<Vec<(u8, ReliefStep)>>,
-    /// Asked before handles are mapped elsewhere.
-    pub(super) moves_first: OnceLock<MovesFirst>,
-    pub(crate) failures: AtomicU64,
-    /// Times that a request was tried again after a registered step.
-    pub(super) retries: AtomicU64,
-    /// Device memory that layers above have beside the pool.
-    pub(crate) overhead: crate::device::Overhead,
-    /// The pages of growing buffers.
-    pub(super) growing: Growing,
-    /// Registered once there is one: they are settled before a request fails.
-    pub(super) settles: OnceLock<()>,
-    /// Movable memory that is on the host.
-    pub(crate) spilled: Spilled,
-    /// What was allocated by tag.
-    pub(super) parts: Parts,
-    /// Whether the pool does not sleep.
-    pub(crate) awake: Arc<Awake>,
-    /// Of a pool that sleeps: what brings the contents back.
-    pub(super) asleep: Mutex<Option<Bring>>,
-    /// Bytes in segments of private memory.
-    pub(super) graph_bytes: AtomicU64,
-    pub(super) counts: Ledger,
-    /// Where what is asked for is recorded.
-    pub(crate) recording: Option<Recording>,
-}
+use crate::sync::{AtomicU64, Latch, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, latch_mut};
 
 impl Shared {
     pub(crate) fn new(device: &Device, config: PoolConfig) -> Result<Self> {
@@ -124,7 +52,6 @@ impl Shared {
             growing: Growing::default(),
             settles: OnceLock::new(),
             spilled: Spilled::default(),
-            parts: Parts::default(),
             awake: Arc::default(),
             asleep: Mutex::default(),
             graph_bytes: AtomicU64::new(0),
@@ -204,7 +131,9 @@ impl Shared {
         if let Some(recorder) = stream.recorder() {
             lane.route(Some(&recorder));
         }
-        begin_lane(&self.core.lock(), &lane);
+        if self.core.lock().is_asleep() {
+            lane.set_asleep(true);
+        }
         lanes.add(stream.handle_id(), Arc::clone(&lane));
         lane
     }
@@ -253,6 +182,19 @@ impl Shared {
         see(&core, &cached)
     }
 
+    /// Begins a job, runs it without the lock, and ends it; `None` where there is nothing to do.
+    pub(super) fn work<J: Into<Job>>(
+        &self,
+        begin: impl FnOnce(&mut Core) -> Option<J>,
+    ) -> Result<Option<Grant>> {
+        let job = begin(&mut self.core.lock());
+        let Some(job) = job else {
+            return Ok(None);
+        };
+        let outcome = job.into().run();
+        self.core.lock().end(outcome)
+    }
+
     /// Empties the caches of all streams into the arena.
     pub(crate) fn drain_all(&self) {
         drop(self.lock_drained());
@@ -283,7 +225,6 @@ impl Shared {
         if let Some(attached) = self.attached.get() {
             attached.pool_closed();
         }
-        self.parts.end();
         let lanes = self.lanes_mut().close();
         let mut core = self.core.lock();
         for lane in &lanes {
@@ -298,6 +239,32 @@ impl Shared {
                 tracing::warn!(target: "warpool", blocks, bytes, "pool dropped with live blocks");
             }
         }
+    }
+}
+
+impl Shared {
+    /// Tells the subscriber what was noted, without a lock of the pool.
+    #[cfg(feature = "tracing")]
+    #[cold]
+    pub(crate) fn tell(&self) {
+        let notes = std::mem::take(&mut self.core.lock().told.notes);
+        for step in notes {
+            step.tell(self.uid);
+        }
+    }
+
+    /// There is no subscriber.
+    #[cfg(not(feature = "tracing"))]
+    #[inline(always)]
+    pub(crate) fn tell(&self) {}
+
+    /// Tells of a step that was taken without the lock.
+    #[inline]
+    pub(crate) fn tell_of(&self, step: Told) {
+        #[cfg(feature = "tracing")]
+        step.tell(self.uid);
+        #[cfg(not(feature = "tracing"))]
+        let _ = step;
     }
 }
 

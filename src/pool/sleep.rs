@@ -10,11 +10,10 @@
 //! The heap's book of addresses stays as it is. A block that is dropped is free in it as ever, and a handle
 //! whose blocks are all gone is not made again.
 
-use super::cache::Lane;
 use super::core::Core;
-use super::job::Job;
-use super::mapping::IdleFrame;
-use super::shared::Shared;
+use super::idle::IdleFrame;
+use super::release::Release;
+use super::structure::{Lane, Shared};
 use crate::arena::{Frame, FrameId};
 use crate::device::{Addr, lock};
 use crate::error::{Error, Result};
@@ -76,7 +75,7 @@ impl Core {
     }
 
     /// Begins to take down every mapping but those of the frames themselves.
-    fn begin_clearing_old(&mut self) -> Option<Job> {
+    fn begin_clearing_old(&mut self) -> Option<Release> {
         let kept = self.arena.kept_beyond(0);
         let kept = self.unkeep(kept);
         let old = self.take_retiring();
@@ -123,17 +122,10 @@ impl Core {
 }
 
 impl Lane {
-    fn set_asleep(&self, asleep: bool) {
+    pub(super) fn set_asleep(&self, asleep: bool) {
         let mut state = latch(&self.own.state);
         state.asleep = asleep;
         state.aside = state.retired || asleep || state.captured.is_some();
-    }
-}
-
-/// Whether a new lane of the pool begins asleep.
-pub(super) fn begin_lane(core: &Core, lane: &Lane) {
-    if core.is_asleep() {
-        lane.set_asleep(true);
     }
 }
 

@@ -17,9 +17,7 @@ impl Pool {
     /// A block for `len` elements of `T` that is no slot of a slab, and so may be moved and resized.
     pub(crate) fn alloc_apart<T: Pod>(&self, stream: &Stream, len: usize) -> Result<Block> {
         let mut block = self.lane(stream)?.alloc_block(bytes_of::<T>(len)?)?;
-        if let Some(tracker) = &self.shared().tracker {
-            tracker.enter(&mut block);
-        }
+        self.shared().track(&mut block);
         Ok(block)
     }
 

@@ -4,6 +4,7 @@
 #[path = "../../build/arch.rs"]
 mod arch;
 mod bindings;
+mod circles;
 mod compile_fail;
 #[path = "../../build/discovery.rs"]
 mod discovery;

@@ -7,80 +7,13 @@
 //! zero. Retiring adds what the lane's own counts say is still out; from then on whoever brings it to
 //! zero, once, ends the lane.
 
-use std::ptr::NonNull;
-use std::sync::atomic::Ordering;
-
 use super::free_lists::ALL_WORDS;
-use super::stream_cache::Lane;
 use crate::device::Addr;
 use crate::heap::Id;
-use crate::pool::Block;
 use crate::pool::core::Core;
+use crate::pool::structure::{Block, Lane};
 use crate::seeded::seeded;
-use crate::sync::{AtomicI64, latch};
-
-/// Blocks that keep a lane alive: one atomic, so that a free elsewhere takes no lock.
-pub(crate) struct Outstanding(AtomicI64);
-
-impl Outstanding {
-    pub(crate) fn new() -> Self {
-        Self(AtomicI64::new(0))
-    }
-
-    /// One block more, of a lane that is retired.
-    pub(crate) fn enter(&self) {
-        self.0.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// One block less; true if that ends the lane.
-    #[must_use]
-    pub(crate) fn leave(&self) -> bool {
-        // Before the lane is retired the count is not above zero, so it cannot pass one.
-        self.0.fetch_sub(1, Ordering::AcqRel) == 1
-    }
-
-    /// The lane is retired with `out` blocks that were not freed on it; true if that ends it.
-    #[must_use]
-    pub(crate) fn retire(&self, out: i64) -> bool {
-        self.0.fetch_add(out, Ordering::AcqRel) + out == 0
-    }
-}
-
-/// Held by every lane of a slot, which another stream may have once all are gone.
-pub(crate) struct SlotHold {
-    /// The slot's stream is a gate, whose blocks are segments of a graph's memory.
-    pub(crate) gate: bool,
-}
-
-/// A pointer to a lane that is alive for as long as the pointer is used: the holder is a block of
-/// the lane, or holds a handle of its pool and of its stream.
-#[derive(Clone, Copy)]
-pub(crate) struct LanePtr(NonNull<Lane>);
-
-// SAFETY: a lane may be used from any thread; the pointer is only a way to it.
-unsafe impl Send for LanePtr {}
-// SAFETY: as above.
-unsafe impl Sync for LanePtr {}
-
-impl LanePtr {
-    /// No lane; never followed.
-    pub(crate) const NONE: Self = Self(NonNull::dangling());
-
-    #[inline]
-    pub(crate) fn of(lane: &Lane) -> Self {
-        Self(NonNull::from(lane))
-    }
-
-    /// The lane.
-    ///
-    /// # Safety
-    /// One of the holders that the type names exists for as long as the reference is used.
-    #[inline]
-    pub(crate) unsafe fn get<'a>(self) -> &'a Lane {
-        // SAFETY: the caller vouches that the lane is alive.
-        unsafe { self.0.as_ref() }
-    }
-}
+use crate::sync::latch;
 
 /// A request that its lane waits for. Without a block in the end, also where the application's
 /// callback panics, it does no more.
@@ -149,68 +82,5 @@ impl Lane {
         let held = self.shared.counts.end(self);
         // Behind the ledger's lock: the pool may go with its last lane.
         drop(held);
-    }
-}
-
-/// Every interleaving, and every order that the memory model allows: `scripts/interleavings.sh`.
-#[cfg(all(test, loom))]
-mod models {
-    use loom::sync::Arc;
-    use loom::sync::atomic::{AtomicU64, Ordering};
-    use loom::thread;
-
-    use super::Outstanding;
-    use crate::pool::stats::counters::{Elsewhere, Sums};
-
-    /// Two blocks are freed elsewhere while the lane is retired by a third thread.
-    #[test]
-    fn a_lane_ends_once_and_after_its_last_block() {
-        loom::model(|| {
-            let lane = Arc::new(Outstanding::new());
-            let (freed, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-            let end = |ended: &AtomicU64, freed: &AtomicU64, last: bool| {
-                if last {
-                    assert_eq!(freed.load(Ordering::Acquire), 2, "a block is left");
-                    ended.fetch_add(1, Ordering::AcqRel);
-                }
-            };
-            let frees: Vec<_> = (0..2)
-                .map(|_| {
-                    let (lane, freed, ended) =
-                        (Arc::clone(&lane), Arc::clone(&freed), Arc::clone(&ended));
-                    thread::spawn(move || {
-                        freed.fetch_add(1, Ordering::AcqRel);
-                        end(&ended, &freed, lane.leave());
-                    })
-                })
-                .collect();
-            end(&ended, &freed, lane.retire(2));
-            frees.into_iter().for_each(|free| free.join().unwrap());
-            assert_eq!(ended.load(Ordering::Acquire), 1);
-        });
-    }
-
-    /// Two blocks are freed elsewhere, each counted before it is let go.
-    #[test]
-    fn whoever_ends_a_lane_sees_what_was_counted_of_all_its_blocks() {
-        loom::model(|| {
-            let lane = Arc::new((Outstanding::new(), Elsewhere::new()));
-            let end = |lane: &(Outstanding, Elsewhere), last: bool| {
-                if last {
-                    assert_eq!(lane.1.sums()[0], Sums::block(300, 200) + Sums::block(0, 0));
-                }
-            };
-            let frees: Vec<_> = [(100, 50), (200, 150)]
-                .map(|(bytes, requested)| {
-                    let lane = Arc::clone(&lane);
-                    thread::spawn(move || {
-                        lane.1.add(bytes, requested);
-                        end(&lane, lane.0.leave());
-                    })
-                })
-                .into();
-            end(&lane, lane.0.retire(2));
-            frees.into_iter().for_each(|free| free.join().unwrap());
-        });
     }
 }

@@ -4,13 +4,15 @@
 //! which of them serves a thread, `lifetime` how long it lives; `transfer` takes blocks from one to
 //! another.
 
+mod batches;
 mod free_lists;
 mod lifetime;
+mod outstanding;
 pub(crate) mod stream_cache;
 pub(crate) mod thread_map;
 mod transfer;
 
-pub(crate) use free_lists::{Cached, MOST_BLOCKS};
-pub(crate) use lifetime::{LanePtr, SlotHold};
-pub(crate) use stream_cache::{Lane, MISSED};
-pub(crate) use transfer::Transfer;
+pub(crate) use batches::Transfer;
+pub(crate) use free_lists::{Cache, Cached, MOST_BLOCKS};
+pub(crate) use outstanding::Outstanding;
+pub(crate) use stream_cache::MISSED;

@@ -16,18 +16,17 @@
 use std::sync::Arc;
 
 use super::free_lists::{ALL_WORDS, Cache, Cached, LARGE_WORDS};
-use super::lifetime::{Counted, Outstanding, SlotHold};
-use crate::device::{Addr, StreamCore, Timeline};
+use super::lifetime::Counted;
+use super::outstanding::Outstanding;
+use crate::device::{Addr, StreamCore};
 use crate::error::{Error, Result};
 use crate::heap::Grant;
 use crate::heap::UNIT;
 use crate::heap::size_class::{self, is_slot};
 use crate::heap::{Id, NONE, StreamIndex};
-use crate::pool::Block;
-use crate::pool::core::Core;
-use crate::pool::private::{Captured, Private};
-use crate::pool::shared::Shared;
+use crate::pool::core::{Core, SlotHold};
 use crate::pool::stats::counters::{Counters, Elsewhere, Sums};
+use crate::pool::structure::{Block, Lane, LaneState, Others, Own, Private, Shared};
 use crate::seeded::seeded;
 use crate::sync::{Latch, is_latched, latch, try_latch};
 
@@ -43,23 +42,6 @@ pub(crate) const BUSY: Id = 0;
 /// As [`BUSY`]: the cache has none, and the request is noted as pending.
 pub(crate) const MISSED: Id = 1;
 
-/// What a lane's latch guards.
-pub(crate) struct LaneState {
-    pub(crate) cache: Cache,
-    pub(super) counters: Counters,
-    /// Requests that are looked for beyond the cache: the lane does not end under them.
-    pub(super) pending: u64,
-    /// The size that the cache did not have last, and how often in a row.
-    missed: (u64, u64),
-    /// Nothing is allocated or freed the short way: the lane is retired or asleep, or under capture.
-    pub(crate) aside: bool,
-    /// Nothing more is allocated here: keep nothing.
-    pub(crate) retired: bool,
-    pub(crate) asleep: bool,
-    /// The stream is being captured into a graph.
-    pub(crate) captured: Option<Arc<Captured>>,
-}
-
 impl LaneState {
     /// Notes a request that the cache does not serve.
     #[inline]
@@ -68,41 +50,6 @@ impl LaneState {
         let again = u64::from(self.missed.0 == bytes);
         self.missed = (bytes, again * self.missed.1 + 1);
     }
-}
-
-/// What the lane's own threads write, on cache lines where nothing else is: who frees the lane's
-/// blocks elsewhere reads the rest of the lane. In pairs of lines, as processors fetch them.
-#[repr(align(128))]
-pub(crate) struct Own {
-    pub(crate) state: Latch<LaneState>,
-}
-
-/// What threads of other streams write, likewise apart.
-#[repr(align(128))]
-pub(crate) struct Others {
-    pub(super) outstanding: Outstanding,
-    /// Blocks of this lane that were freed on others.
-    pub(crate) elsewhere: Elsewhere,
-}
-
-/// See the module documentation.
-#[repr(align(128))]
-pub(crate) struct Lane {
-    pub(crate) own: Own,
-    /// As the pool is configured.
-    pub(super) cache_bytes: u64,
-    /// Bytes up to which requests may become slots.
-    slot_most: u64,
-    /// Whether what is asked for is recorded.
-    pub(crate) records: bool,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) stream: Arc<StreamCore>,
-    timeline: Arc<Timeline>,
-    pub(crate) slot: StreamIndex,
-    pub(crate) hold: Arc<SlotHold>,
-    /// Of a lane whose blocks are parts of a graph's memory.
-    pub(crate) private: Option<Arc<Private>>,
-    pub(crate) others: Others,
 }
 
 /// Whether a request is one that a pool may serve.

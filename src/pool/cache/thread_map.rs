@@ -8,14 +8,11 @@
 //! is used twice, so what is remembered is never taken for another.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
 
-use super::lifetime::LanePtr;
-use super::stream_cache::Lane;
 use crate::device::Stream;
 use crate::error::Result;
-use crate::pool::shared::Shared;
+use crate::pool::structure::{Lane, LanePtr, Lanes, Seats, Shared};
 use crate::sync::thread_local;
 
 /// Lanes a thread remembers; a power of two.
@@ -126,27 +123,12 @@ fn most_lanes() -> usize {
     *MOST.get_or_init(|| std::thread::available_parallelism().map_or(1, |most| most.get().min(64)))
 }
 
-/// The lanes of one stream, the first for all threads, each later one made for one.
-struct Seats {
-    lanes: Vec<(u64, Arc<Lane>)>,
-}
-
 impl Seats {
     fn of(&self, thread: u64) -> &Arc<Lane> {
         let own = self.lanes[1..].iter().find(|(maker, _)| *maker == thread);
         let (_, lane) = own.unwrap_or(&self.lanes[thread as usize % self.lanes.len()]);
         lane
     }
-}
-
-/// The lanes in use.
-#[derive(Default)]
-pub(crate) struct Lanes {
-    /// By the number of the stream's handle: a stream adopted again is a new use. In order, so that
-    /// caches are emptied in the same order in every run of a program.
-    by_handle: BTreeMap<u64, Seats>,
-    /// The pool has no handle any more.
-    pub(crate) closed: bool,
 }
 
 impl Lanes {

@@ -23,32 +23,20 @@
 //! caches into the heap holds the second for as long as it does, so whatever is free is in the heap, in
 //! a batch or in a stream cache that it comes to.
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::batches::{Batch, KEPT, LEAST, MOST};
 use super::free_lists::{ALL_WORDS, Cached, LARGE_WORDS};
-use super::stream_cache::Lane;
-use crate::device::Timeline;
 use crate::error::Result;
 use crate::heap::size_class::is_slot;
 use crate::heap::{Grant, Id, StreamIndex};
 use crate::pool::core::Core;
-use crate::pool::shared::Shared;
 use crate::pool::stats::Told;
+use crate::pool::structure::{Lane, Shared};
 use crate::seeded::seeded;
-use crate::sync::{AtomicU64, Latch, latch};
-
-/// Blocks in a batch.
-const LEAST: usize = 8;
-const MOST: usize = 64;
-
-/// Batches kept; of one more the oldest goes into the heap.
-const KEPT: usize = 16;
-
-/// Sizes missed last that are kept together.
-const WANTED: usize = 4;
+use crate::sync::latch;
 
 /// Blocks taken ahead at most, and their bytes.
 pub(super) const AHEAD: u64 = 32;
@@ -57,82 +45,14 @@ pub(super) const AHEAD_BYTES: u64 = 2 << 20;
 /// Blocks whose records of the heap are fetched at once.
 const FETCHED: usize = 32;
 
-/// Blocks of one size that one stream freed.
-struct Batch {
-    bytes: u64,
-    stream: StreamIndex,
-    timeline: Arc<Timeline>,
-    /// The stream's tick that covers all uses of all blocks.
-    tick: u64,
-    blocks: Vec<Cached>,
-}
-
-#[derive(Default)]
-struct State {
-    /// Oldest first.
-    batches: VecDeque<Batch>,
-    /// Empty lists, so that the host's heap is not asked for each.
-    spare: Vec<Vec<Cached>>,
-}
-
-/// See the module documentation.
-pub(crate) struct Transfer {
-    state: Latch<State>,
-    /// Batches there are, for a look without the latch.
-    count: AtomicU64,
-    wanted: [AtomicU64; WANTED],
-    /// Batches taken without a wait: by their own stream, by others.
-    own: AtomicU64,
-    ready: AtomicU64,
-    /// Whether work that is known to be done needs no wait.
-    opportunistic: bool,
-}
-
-impl Transfer {
-    pub(crate) fn new(opportunistic: bool) -> Self {
-        Self {
-            state: Latch::new(State::default()),
-            count: AtomicU64::new(0),
-            wanted: [0; WANTED].map(AtomicU64::new),
-            own: AtomicU64::new(0),
-            ready: AtomicU64::new(0),
-            opportunistic,
-        }
-    }
-
-    /// A stream cache misses blocks of `bytes` again and again. Of two sizes noted at once one may be
-    /// forgotten.
-    pub(crate) fn want(&self, bytes: u64) {
-        if !self.is_wanted(bytes) {
-            for at in (1..WANTED).rev() {
-                let earlier = self.wanted[at - 1].load(Ordering::Relaxed);
-                self.wanted[at].store(earlier, Ordering::Relaxed);
-            }
-            self.wanted[0].store(bytes, Ordering::Relaxed);
-        }
-    }
-
-    fn is_wanted(&self, bytes: u64) -> bool {
-        let mut wanted = self.wanted.iter();
-        wanted.any(|size| size.load(Ordering::Relaxed) == bytes)
-    }
-
-    /// Batches that served requests without a wait: of their own stream, of others.
-    pub(crate) fn steps(&self) -> (u64, u64) {
-        let [own, ready] = [&self.own, &self.ready].map(|count| count.load(Ordering::Relaxed));
-        (own, ready)
-    }
-
-    fn note_count(&self, state: &State) {
-        (self.count).store(state.batches.len() as u64, Ordering::Relaxed);
-    }
-
-    /// Makes a batch of what the cache of `lane` holds of `bytes`, if that is `least` blocks; of one
+impl Lane {
+    /// Makes a batch of what the cache holds of `bytes`, if that is `least` blocks; of one
     /// too many the oldest is to go into the heap. The caller holds the heap's lock.
-    fn gather(&self, lane: &Lane, bytes: u64, least: usize) -> (bool, Option<Batch>) {
-        let mut state = latch(&self.state);
+    fn make_batch(&self, bytes: u64, least: usize) -> (bool, Option<Batch>) {
+        let transfer = &self.shared.transfer;
+        let mut state = latch(&transfer.state);
         let mut blocks = (state.spare.pop()).unwrap_or_else(|| Vec::with_capacity(MOST));
-        lane.give_blocks(bytes, least, &mut blocks);
+        self.give_blocks(bytes, least, &mut blocks);
         if blocks.is_empty() {
             state.spare.push(blocks);
             return (false, None);
@@ -144,8 +64,8 @@ impl Transfer {
         };
         state.batches.push_back(Batch {
             bytes,
-            stream: lane.slot,
-            timeline: Arc::clone(&lane.stream.timeline),
+            stream: self.slot,
+            timeline: Arc::clone(&self.stream.timeline),
             tick: if forgets { 0 } else { newest },
             blocks,
         });
@@ -153,34 +73,10 @@ impl Transfer {
             true => state.batches.pop_front(),
             false => None,
         };
-        self.note_count(&state);
+        transfer.note_count(&state);
         (true, oldest)
     }
 
-    /// The newest batch of `bytes` that another stream than `stream` freed: whose work it waits for, up
-    /// to which tick.
-    fn newest(&self, stream: StreamIndex, bytes: u64) -> Option<(Arc<Timeline>, u64)> {
-        let state = latch(&self.state);
-        let mut batches = state.batches.iter().rev();
-        let newest = batches.find(|batch| batch.bytes == bytes && batch.stream != stream)?;
-        Some((Arc::clone(&newest.timeline), newest.tick))
-    }
-
-    /// Takes all batches out, or those that `stream` freed, while nothing goes between caches: `with`
-    /// is called before.
-    fn take_all(&self, stream: Option<StreamIndex>, with: impl FnOnce()) -> VecDeque<Batch> {
-        let mut state = latch(&self.state);
-        with();
-        let batches = std::mem::take(&mut state.batches);
-        let is_taken = |batch: &Batch| stream.is_none_or(|stream| batch.stream == stream);
-        let (taken, left) = batches.into_iter().partition(is_taken);
-        state.batches = left;
-        self.note_count(&state);
-        taken
-    }
-}
-
-impl Lane {
     /// Lets the cache's blocks of `bytes`, which has no room for one more, go together if such are
     /// wanted; true if there is room now.
     pub(crate) fn hand_over(&self, bytes: u64, core: &mut Core) -> bool {
@@ -188,7 +84,7 @@ impl Lane {
         if !transfer.is_wanted(bytes) || core.is_over_soft_limit() {
             return false;
         }
-        let (any, oldest) = transfer.gather(self, bytes, LEAST);
+        let (any, oldest) = self.make_batch(bytes, LEAST);
         if let Some(oldest) = oldest {
             core.give_batch(oldest);
         }
@@ -300,7 +196,7 @@ impl Lane {
             .iter()
             .filter(|lane| !std::ptr::eq(&raw const ***lane, self));
         others.any(|lane| {
-            let (any, oldest) = self.shared.transfer.gather(lane, bytes, 1);
+            let (any, oldest) = lane.make_batch(bytes, 1);
             if let Some(oldest) = oldest {
                 core.give_batch(oldest);
             }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Core, Extent, Grant, Job, PoolConfig, State};
+use super::{Core, Extent, Grant, PoolConfig, SlotHold, State};
 use crate::device::{Device, HostConfig, Stream};
 use crate::error::Result;
 use crate::heap::UNIT;
 use crate::heap::{FRESH, Id, StreamIndex};
-use crate::pool::cache::SlotHold;
+use crate::pool::job::Job;
 
 /// A core of a few granules that are mapped, and a stream of it.
 pub(in crate::pool) struct Made {
@@ -60,8 +60,8 @@ impl Made {
     }
 
     /// Runs a job and books what came of it, if there is one.
-    pub(in crate::pool) fn run(&mut self, job: Option<Job>) -> Result<Option<Grant>> {
-        job.map_or(Ok(None), |job| self.core.end(job.run()))
+    pub(in crate::pool) fn run(&mut self, job: Option<impl Into<Job>>) -> Result<Option<Grant>> {
+        job.map_or(Ok(None), |job| self.core.end(job.into().run()))
     }
 
     /// A handle of a granule at `at` that the books know nothing of.

@@ -15,7 +15,8 @@ const TERMS: Terms = Terms {
 };
 
 fn begin(made: &mut Made, bytes: u64) -> Option<Job> {
-    made.core.begin_growth(made.slot, bytes, TERMS)
+    let mapping = made.core.begin_growth(made.slot, bytes, TERMS);
+    mapping.map(Job::from)
 }
 
 /// The largest power of two of granules within `most` bytes, one at least.
@@ -182,7 +183,8 @@ fn begin_plan(made: &mut Made, bytes: u64) -> Option<Job> {
     if plan.lacking > 0 {
         return None;
     }
-    (made.core).begin_mapping(made.slot, plan.placement, &plan.idle)
+    let mapping = (made.core).begin_mapping(made.slot, plan.placement, &plan.idle);
+    mapping.map(Job::from)
 }
 
 fn books(made: &Made) -> (u64, u64, u64, usize) {
@@ -261,7 +263,7 @@ fn a_trim_and_a_mapping_under_way_at_once_have_each_their_own() {
         made.core.check().unwrap();
         assert_eq!(books(&made).0, 0, "all that was free is held");
         assert!(made.core.begin_trim(0).is_none());
-        let mut ends = [trim.run(), mapping.run()];
+        let mut ends = [Job::from(trim).run(), mapping.run()];
         if !trim_ends_first {
             ends.reverse();
         }

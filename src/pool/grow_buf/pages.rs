@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::device::{Addr, Device, Phys, Timeline, lock};
 use crate::error::Result;
-use crate::pool::grow::piece;
+use crate::pool::config::piece;
 use crate::seeded::seeded;
 use crate::sync::Mutex;
 
@@ -259,5 +259,20 @@ impl Pages {
             end = start;
         }
         (released, Ok(()))
+    }
+}
+/// The pages of growing buffers, those of buffers that are gone too until they are given back.
+#[derive(Default)]
+pub(crate) struct Growing(pub(super) Mutex<Vec<Arc<Pages>>>);
+
+impl Growing {
+    /// Gives everything back of a pool that is gone, and so are its buffers. Waits on the host.
+    pub(crate) fn end(&self) {
+        for pages in lock(&self.0).drain(..) {
+            // A failure here loses the memory and cannot be mended.
+            if !seeded!("growing-buffers-outlive-their-pool") {
+                let _ = pages.settle(true);
+            }
+        }
     }
 }

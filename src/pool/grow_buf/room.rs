@@ -11,26 +11,15 @@ use crate::device::{Kept, Recorder, Stream, lock};
 use crate::error::Result;
 use crate::heap::Extent;
 use crate::pool::Relief;
-use crate::pool::core::{Core, is_done};
-use crate::pool::job::{Ask, Job};
+use crate::pool::ask::Ask;
+use crate::pool::core::{Core, Grown, is_done};
 use crate::pool::pressure::Left;
-use crate::pool::shared::Shared;
+use crate::pool::release::Release;
+use crate::pool::structure::Shared;
 use crate::seeded::seeded;
-use crate::sync::Mutex;
 
 /// Rank of giving back what growing buffers no longer use, ahead of all that moves memory.
 const SETTLING_RANK: u8 = 1;
-
-/// Bytes that growing buffers hold, and all they ever had made.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Grown {
-    pub(crate) bytes: u64,
-    made: u64,
-}
-
-/// The pages of growing buffers, those of buffers that are gone too until they are given back.
-#[derive(Default)]
-pub(crate) struct Growing(Mutex<Vec<Arc<Pages>>>);
 
 /// Where a request for room has come to.
 #[derive(Default)]
@@ -90,7 +79,7 @@ impl Core {
 
     /// Begins to give up idle handles of at least `bytes`, or all there are: those whose work is known
     /// to be done, or all behind a wait of the host.
-    fn begin_giving_up(&mut self, bytes: u64, wait: bool) -> Option<Job> {
+    fn begin_giving_up(&mut self, bytes: u64, wait: bool) -> Option<Release> {
         let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch());
         let mut idle = self.idle(None, u64::MAX, usable);
         let mut released = 0;
@@ -216,18 +205,6 @@ impl Shared {
         let released = all.iter().map(|it| self.settle_pages(it, wait)).sum();
         lock(&self.growing.0).retain(|pages| !pages.is_gone());
         released
-    }
-}
-
-impl Growing {
-    /// Gives everything back of a pool that is gone, and so are its buffers. Waits on the host.
-    pub(crate) fn end(&self) {
-        for pages in lock(&self.0).drain(..) {
-            // A failure here loses the memory and cannot be mended.
-            if !seeded!("growing-buffers-outlive-their-pool") {
-                let _ = pages.settle(true);
-            }
-        }
     }
 }
 

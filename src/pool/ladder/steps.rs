@@ -14,8 +14,8 @@ fn next_or(grant: Option<Grant>) -> Turn {
     grant.map_or(Turn::Next, Turn::Served)
 }
 
-fn work_or_next(job: Option<Job>) -> Turn {
-    job.map_or(Turn::Next, Turn::Work)
+fn work_or_next(job: Option<impl Into<Job>>) -> Turn {
+    job.map_or(Turn::Next, |job| Turn::Work(job.into()))
 }
 
 /// A hole or slot that is ready, the stream's own or another's; for a small request a handle
@@ -28,7 +28,7 @@ pub(super) fn ready(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     if std::mem::take(&mut climb.maps_high) {
         let job = core.begin_high(stream, climb.size);
         climb.maps_high = job.is_none();
-        return Ok(job.map_or(Turn::Next, Turn::WorkAgain));
+        return Ok(job.map_or(Turn::Next, |job| Turn::WorkAgain(job.into())));
     }
     Ok(Turn::Next)
 }
@@ -195,7 +195,7 @@ pub(super) fn map(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     // Where the device has no memory there may be idle handles.
     climb.changed = !terms.refused;
     let job = core.begin_mapping(stream, plan.placement, &plan.idle);
-    Ok(job.map_or(Turn::Next, Turn::WorkAgain))
+    Ok(job.map_or(Turn::Next, |job| Turn::WorkAgain(job.into())))
 }
 
 /// Neighbouring holes of all streams are one, behind a wait for all.

@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{Parts, State};
+use super::{Segments, Stretch};
 use crate::device::{Addr, Device, Stream};
 use crate::pool::{Pool, PoolConfig};
 
@@ -37,7 +37,7 @@ impl Plain {
 }
 
 struct Both {
-    parts: Parts,
+    parts: Segments,
     plain: Vec<Plain>,
     pool: Pool,
     stream: Stream,
@@ -48,7 +48,7 @@ impl Both {
         let device = Device::host().unwrap();
         let pool = Pool::new(&device, PoolConfig::default().cache_bytes(0)).unwrap();
         Self {
-            parts: Parts::default(),
+            parts: Segments::default(),
             plain: Vec::new(),
             stream: device.stream().unwrap(),
             pool,
@@ -142,7 +142,7 @@ impl Both {
         let said: Vec<_> = self.plain.iter().flat_map(|it| it.parts.clone()).collect();
         let parts = self.parts.parts.iter();
         let seen: Vec<_> = parts
-            .map(|(&addr, part)| (addr, part.bytes, part.state == State::Free))
+            .map(|(&addr, part)| (addr, part.bytes, part.state == Stretch::Free))
             .collect();
         assert_eq!(seen, said);
         let mut free: Vec<(u64, Addr)> = said

@@ -4,8 +4,9 @@ mod kept;
 
 use std::time::{Duration, Instant};
 
-use super::{Ask, Placement, is_done};
+use super::{Placement, is_done};
 use crate::heap::State;
+use crate::pool::ask::Ask;
 use crate::pool::core::tests::{Made, core};
 use crate::pool::mapping::tests::{take_mapped, two_apart};
 use crate::pool::{HandleSize, PoolConfig};

@@ -11,11 +11,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use super::snapshot::{Piece, PieceState};
-use crate::device::{Addr, Stream, lock, stream_words};
-use crate::error::{Bytes, Result};
-use crate::pool::shared::Shared;
-use crate::pool::{Block, Pool};
+use crate::device::{Addr, lock, stream_words};
+use crate::error::Bytes;
 use crate::sync::Mutex;
 
 /// Tag of blocks allocated without one.
@@ -69,7 +66,7 @@ impl fmt::Debug for TagScope {
     }
 }
 
-/// One live block, as [`Pool::leak_report`] names it.
+/// One live block, as [`Pool::leak_report`](crate::Pool::leak_report) names it.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -78,7 +75,7 @@ pub struct LiveBlock {
     pub addr: Addr,
     /// Bytes asked for, or bytes as rounded where the pool does not track.
     pub bytes: u64,
-    /// The [`id`](Stream::id) of the stream the block was allocated on.
+    /// The [`id`](crate::Stream::id) of the stream the block was allocated on.
     pub stream: u64,
     /// The name of that stream, if it has one.
     pub stream_name: Option<String>,
@@ -136,7 +133,7 @@ pub struct LeakReport {
 }
 
 impl LeakReport {
-    fn new(mut blocks: Vec<LiveBlock>) -> Self {
+    pub(super) fn new(mut blocks: Vec<LiveBlock>) -> Self {
         blocks.sort_by_key(|block| (std::cmp::Reverse(block.bytes), block.addr));
         Self { blocks }
     }
@@ -217,13 +214,13 @@ impl Tracker {
         })
     }
 
-    /// Enters `block` under the calling thread's tag.
+    /// Enters a live block under the calling thread's tag.
     #[cold]
-    pub(crate) fn enter(self: &Arc<Self>, block: &mut Block) {
+    pub(crate) fn enter(self: &Arc<Self>, addr: Addr, bytes: u64, stream: u64) -> Ticket {
         let entry = LiveBlock {
-            addr: block.addr(),
-            bytes: block.bytes(),
-            stream: block.stream_id(),
+            addr,
+            bytes,
+            stream,
             stream_name: None,
             tag: Some(TAG.get()),
             backtrace: self
@@ -235,10 +232,15 @@ impl Tracker {
         entries.next += 1;
         entries.live.insert(number, entry);
         drop(entries);
-        block.carry(Ticket {
+        Ticket {
             tracker: Arc::clone(self),
             number,
-        });
+        }
+    }
+
+    /// The blocks entered and not gone.
+    pub(super) fn live(&self) -> Vec<LiveBlock> {
+        lock(&self.entries).live.values().cloned().collect()
     }
 }
 
@@ -268,78 +270,5 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         let entry = lock(&self.tracker.entries).live.remove(&self.number);
         drop(entry);
-    }
-}
-
-impl Shared {
-    /// See [`Pool::leak_report`].
-    pub(crate) fn leak_report(&self) -> LeakReport {
-        if let Some(tracker) = &self.tracker {
-            let mut blocks: Vec<LiveBlock> =
-                lock(&tracker.entries).live.values().cloned().collect();
-            let names = self.device.stream_names();
-            for block in &mut blocks {
-                block.stream_name = names.get(&block.stream).map(ToString::to_string);
-            }
-            return LeakReport::new(blocks);
-        }
-        let pieces = self.snapshot().pieces.into_iter();
-        let live = pieces.filter(|piece| piece.state == PieceState::Live);
-        let block = |piece: Piece| LiveBlock {
-            addr: piece.addr,
-            bytes: piece.bytes,
-            stream: piece.stream.unwrap_or(0),
-            stream_name: piece.stream_name,
-            tag: piece.tag,
-            backtrace: None,
-        };
-        LeakReport::new(live.map(block).collect())
-    }
-}
-
-impl Pool {
-    /// As [`Pool::alloc`], with a name for whoever asks who holds the memory: reports of a pool
-    /// that tracks ([`PoolConfig::track`](crate::PoolConfig::track)) carry it. Without tracking the
-    /// tag is ignored. For typed buffers and for code of others, see [`tag_scope`].
-    ///
-    /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
-    /// let pool = warpool::Pool::new(&device, warpool::PoolConfig::default().track(true))?;
-    /// let block = pool.alloc_tagged(&stream, 1000, "batch")?;
-    /// assert_eq!(pool.leak_report().holders()[0].0, "batch");
-    /// # drop(block);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Pool::alloc`].
-    pub fn alloc_tagged(&self, stream: &Stream, bytes: u64, tag: &'static str) -> Result<Block> {
-        let _tag = tag_scope(tag);
-        self.alloc(stream, bytes)
-    }
-
-    /// The live blocks. Under [`PoolConfig::track`](crate::PoolConfig::track) with their tags and
-    /// places; else their addresses, bytes as rounded, and streams, from the pool's books, which
-    /// are walked under its lock.
-    ///
-    /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
-    /// let block = pool.alloc(&stream, 1000)?;
-    /// println!("{:.10}", pool.leak_report()); // the ten largest
-    /// assert_eq!(pool.leak_report().blocks.len(), 1);
-    /// # drop(block);
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn leak_report(&self) -> LeakReport {
-        self.shared().leak_report()
     }
 }

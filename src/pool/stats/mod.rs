@@ -1,15 +1,16 @@
 //! What a pool tells of itself: figures, plain values that `report` puts together from `counters`; the
-//! `snapshot` piece by piece; who holds memory, in `leaks`; and the slow steps, in `trace`.
+//! `snapshot` piece by piece; who holds memory, in `leaks`; and the slow steps, in `told`.
 
 pub(crate) mod counters;
+mod holders;
 pub(crate) mod leaks;
 pub(crate) mod report;
 pub(crate) mod snapshot;
 pub(crate) mod spilled;
 mod text;
-mod trace;
+mod told;
 
-pub(crate) use trace::{Notes, Told};
+pub(crate) use told::{Notes, Told};
 
 use crate::arena::ArenaCalls;
 pub use crate::heap::extent::SMALL_BYTES;

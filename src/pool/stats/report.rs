@@ -10,18 +10,10 @@ use super::counters::{Gauge, Gauges, Sums, class, raise};
 use super::{BlockStats, ClassStats, Counter, PoolStats, StreamStats};
 use crate::device::lock;
 use crate::heap::Extent;
-use crate::pool::cache::Lane;
 use crate::pool::core::Core;
-use crate::pool::shared::Shared;
+use crate::pool::structure::{Books, Lane, Ledger, Served, Shared, Totals};
 use crate::seeded::seeded;
-use crate::sync::{Mutex, try_lock};
-
-/// What was counted, by class.
-#[derive(Debug, Clone, Copy, Default)]
-struct Totals {
-    allocated: [Sums; 2],
-    freed: [Sums; 2],
-}
+use crate::sync::try_lock;
 
 impl Totals {
     fn add(&mut self, other: &Self) {
@@ -72,18 +64,7 @@ fn peaks_of(lane: &Lane) -> [Sums; 3] {
     lane.count(|counters, _| counters.peaks())
 }
 
-/// What is known of a stream.
-struct Entry {
-    uid: u64,
-    lanes: Vec<Arc<Lane>>,
-    /// Of stream caches that are gone.
-    past: Totals,
-    /// As it was read last.
-    now: Totals,
-    peaks: [Sums; 3],
-}
-
-impl Entry {
+impl Served {
     /// A gate's blocks hold what others allocate, which is counted there.
     fn is_counted(&self) -> bool {
         self.lanes.iter().all(|lane| !lane.hold.gate)
@@ -104,15 +85,6 @@ impl Entry {
     }
 }
 
-/// The stream caches there are, and the sum of those gone.
-#[derive(Default)]
-struct Books {
-    streams: Vec<Entry>,
-    past: Totals,
-    /// The most seen at once, all streams together.
-    peaks: [Sums; 3],
-}
-
 impl Books {
     /// All counts now; notes the joint peaks.
     ///
@@ -121,13 +93,13 @@ impl Books {
     fn read(&mut self) -> Totals {
         for entry in &mut self.streams {
             entry.now = entry.past;
-            let Entry { lanes, now, .. } = entry;
+            let Served { lanes, now, .. } = entry;
             lanes.iter().for_each(|lane| now.add_allocated(lane));
         }
         let mut totals = self.past;
         for entry in &mut self.streams {
             let is_counted = entry.is_counted();
-            let Entry {
+            let Served {
                 lanes, now, peaks, ..
             } = entry;
             for lane in lanes {
@@ -145,10 +117,6 @@ impl Books {
     }
 }
 
-/// The counts of all streams a pool has served. Holds each stream cache until it ends.
-#[derive(Default)]
-pub(crate) struct Ledger(Mutex<Books>);
-
 impl Ledger {
     /// Counts a stream cache too, and keeps it until its end.
     pub(crate) fn add(&self, lane: &Arc<Lane>) {
@@ -156,7 +124,7 @@ impl Ledger {
         let mut books = lock(&self.0);
         match books.streams.iter_mut().find(|entry| entry.uid == uid) {
             Some(entry) => entry.lanes.push(lane),
-            None => books.streams.push(Entry {
+            None => books.streams.push(Served {
                 uid,
                 lanes: vec![lane],
                 past: Totals::default(),
@@ -251,7 +219,7 @@ impl Shared {
             let mut books = lock(&self.counts.0);
             let totals = books.read();
             let counted = books.streams.iter().filter(|entry| entry.is_counted());
-            let mut streams: Vec<StreamStats> = counted.map(Entry::stats).collect();
+            let mut streams: Vec<StreamStats> = counted.map(Served::stats).collect();
             for stream in &mut streams {
                 stream.stream_name = names.get(&stream.stream).map(ToString::to_string);
             }

@@ -9,7 +9,7 @@ use crate::heap::slab::SlotSeen;
 use crate::heap::{Extent, State, StreamIndex};
 use crate::pool::Pool;
 use crate::pool::core::Core;
-use crate::pool::shared::Shared;
+use crate::pool::structure::Shared;
 
 /// Tag of a graph's segment.
 const GRAPH: &str = "graph memory";

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use super::super::batches::{Transfer, WANTED};
 use super::*;
 use crate::pool::cache::stream_cache::tests::World;
 use crate::pool::{Block, HandleSize, PoolConfig};

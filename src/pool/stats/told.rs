@@ -4,8 +4,6 @@
 //! So a step leaves a note, and whoever took the steps tells what was noted once the lock is let go.
 //! Without the feature `tracing` nothing is noted.
 
-use crate::pool::shared::Shared;
-
 /// A slow step of the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Told {
@@ -35,11 +33,11 @@ pub(crate) enum Told {
 #[derive(Default)]
 pub(crate) struct Notes {
     #[cfg(feature = "tracing")]
-    notes: Vec<Told>,
+    pub(in crate::pool) notes: Vec<Told>,
 }
 
 impl Notes {
-    /// Notes a step, to be told by [`Shared::tell`].
+    /// Notes a step, to be told by `Shared::tell`.
     #[inline]
     pub(crate) fn note(&mut self, step: Told) {
         #[cfg(feature = "tracing")]
@@ -49,35 +47,9 @@ impl Notes {
     }
 }
 
-impl Shared {
-    /// Tells the subscriber what was noted, without a lock of the pool.
-    #[cfg(feature = "tracing")]
-    #[cold]
-    pub(crate) fn tell(&self) {
-        let notes = std::mem::take(&mut self.core.lock().told.notes);
-        for step in notes {
-            step.tell(self.uid);
-        }
-    }
-
-    /// There is no subscriber.
-    #[cfg(not(feature = "tracing"))]
-    #[inline(always)]
-    pub(crate) fn tell(&self) {}
-
-    /// Tells of a step that was taken without the lock.
-    #[inline]
-    pub(crate) fn tell_of(&self, step: Told) {
-        #[cfg(feature = "tracing")]
-        step.tell(self.uid);
-        #[cfg(not(feature = "tracing"))]
-        let _ = step;
-    }
-}
-
 #[cfg(feature = "tracing")]
 impl Told {
-    fn tell(self, pool: u64) {
+    pub(in crate::pool) fn tell(self, pool: u64) {
         macro_rules! event {
             ($level:ident, $bytes:expr, $words:literal) => {
                 tracing::event!(target: "warpool", tracing::Level::$level, pool, bytes = $bytes, $words)

@@ -1,0 +1,117 @@
+//! What the pool asks the driver about its streams: how far they are, and waits of one for another.
+
+use std::sync::Arc;
+
+use super::core::{Core, is_done};
+use super::tuning::PENDING_LOOKED_AT;
+use crate::device::Timeline;
+use crate::error::Result;
+use crate::heap::{Epoch, StreamIndex};
+
+/// A question to the driver about a stream's work, or a wait for it.
+pub(crate) enum Ask {
+    /// How far it is.
+    Progress,
+    /// The same, with a mark for this tick made first, so that the driver can tell.
+    Reached(u64),
+    /// The host waits for this tick.
+    Done(u64),
+    /// The stream of this timeline waits for this tick, on the device.
+    Behind(Arc<Timeline>, u64),
+}
+
+/// A question to each of these streams.
+pub(crate) type Questions = Vec<(Arc<Timeline>, Ask)>;
+
+/// Puts the questions, and counts the waits that are queued.
+pub(super) fn put(questions: &Questions, waits: &mut u64) -> Result<()> {
+    let mut each = questions.iter();
+    each.try_for_each(|(of, ask)| of.ask(ask, waits))
+}
+
+impl Timeline {
+    pub(super) fn ask(&self, ask: &Ask, waits: &mut u64) -> Result<()> {
+        match ask {
+            Ask::Progress => self.poll().map(|_| ()),
+            Ask::Reached(tick) => self.poll_to(*tick).map(|_| ()),
+            Ask::Done(tick) => self.sync_to(*tick),
+            Ask::Behind(mine, tick) => {
+                *waits += u64::from(mine.wait_for(self, *tick)?);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Core {
+    /// The timeline of a stream; `None` of memory that no stream uses.
+    pub(super) fn timeline(&self, stream: StreamIndex) -> Option<Arc<Timeline>> {
+        let state = self.streams[stream as usize].as_ref();
+        state.map(|state| Arc::clone(&state.timeline))
+    }
+
+    /// Those of the waits for `epochs` that `stream` needs, one a stream.
+    pub(super) fn waits_for(
+        &self,
+        stream: StreamIndex,
+        epochs: impl IntoIterator<Item = Epoch>,
+    ) -> Questions {
+        let mut last: Vec<Epoch> = Vec::new();
+        for epoch in epochs {
+            if epoch.is_own(stream) || self.is_ordered(stream, epoch) {
+                continue;
+            }
+            match last.iter_mut().find(|it| it.stream == epoch.stream) {
+                Some(it) => it.tick = it.tick.max(epoch.tick),
+                None => last.push(epoch),
+            }
+        }
+        let Some(mine) = self.timeline(stream) else {
+            return Vec::new();
+        };
+        self.questions(last, |tick| Ask::Behind(Arc::clone(&mine), tick))
+    }
+
+    /// The questions that `ask` puts to the streams of `epochs`.
+    pub(super) fn questions(
+        &self,
+        epochs: impl IntoIterator<Item = Epoch>,
+        ask: impl Fn(u64) -> Ask,
+    ) -> Questions {
+        let epochs = epochs.into_iter();
+        let each = epochs.filter_map(|it| Some((self.timeline(it.stream)?, ask(it.tick))));
+        each.collect()
+    }
+
+    /// The question to each stream but one, that free memory waits for, how far it is.
+    pub(super) fn ask_how_far(&self, except: StreamIndex) -> Option<Questions> {
+        let waits = |slot: &StreamIndex| {
+            *slot != except && !(self.extents.has_none(*slot) && self.slabs.has_none(*slot))
+        };
+        let epochs = (1..self.extents.slots()).filter(waits);
+        let questions = self.questions(epochs.map(|it| Epoch::new(it, 0)), |_| Ask::Progress);
+        (!questions.is_empty()).then_some(questions)
+    }
+
+    /// The questions about all work that free memory waits for.
+    pub(super) fn ask_of_all(&self, ask: impl Fn(u64) -> Ask) -> Option<Questions> {
+        let slots = self.slabs.mixed_histories().into_iter();
+        let epochs = self.last_ticks().into_iter();
+        let epochs = epochs.map(|(stream, tick)| Epoch::new(stream, tick));
+        Some(self.questions(epochs.chain(slots), ask))
+    }
+
+    /// The questions whose answers tell which old mappings may go, one a stream: where old mappings stand
+    /// no request can go on, and a question costs a fortieth of a mapping.
+    pub(super) fn ask_of_old(&self) -> Option<Questions> {
+        let mut asked: Vec<Epoch> = Vec::new();
+        for &id in self.retiring.iter().take(PENDING_LOOKED_AT) {
+            let epoch = self.extents.get(id).epoch();
+            if !is_done(&self.streams, epoch) && asked.iter().all(|it| it.stream != epoch.stream) {
+                asked.push(epoch);
+            }
+        }
+        let questions = self.questions(asked, Ask::Reached);
+        (!questions.is_empty()).then_some(questions)
+    }
+}

@@ -1,0 +1,83 @@
+//! Which handles are idle: those that lie wholly inside a hole.
+
+use super::core::Core;
+use crate::arena::FrameId;
+use crate::heap::placement::Placement;
+use crate::heap::{Extent, Id};
+use crate::seeded::seeded;
+
+/// A frame that lies wholly inside a hole.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct IdleFrame {
+    pub(super) hole: Id,
+    pub(super) frame: FrameId,
+    pub(super) start: u64,
+    pub(super) bytes: u64,
+}
+
+impl Core {
+    /// Frames that lie in holes outside `placement` that `usable` accepts, those of the smallest holes
+    /// first, as many as fit into `left` bytes: large holes stay whole for large requests. Those of one
+    /// hole in address order.
+    pub(super) fn idle(
+        &self,
+        placement: Option<&Placement>,
+        mut left: u64,
+        usable: impl Fn(&Extent) -> bool,
+    ) -> Vec<IdleFrame> {
+        if self.asleep {
+            return Vec::new();
+        }
+        let granule = self.arena.granule();
+        let slots = 0..self.extents.slots();
+        let mut holes: Vec<Id> = slots
+            .flat_map(|slot| self.extents.holes_of(slot, granule))
+            .filter(|&id| usable(self.extents.get(id)))
+            .collect();
+        holes.sort_by_key(|&id| self.extents.get(id).bytes);
+        let mut frames = Vec::new();
+        for id in holes {
+            if left == 0 {
+                break;
+            }
+            // A hole that the placement takes a part of may give the rest.
+            for frame in self.idle_in(id) {
+                let end = frame.start + frame.bytes;
+                let inside = placement.is_some_and(|it| it.touches(frame.start, end));
+                if !inside && frame.bytes <= left {
+                    left -= frame.bytes;
+                    frames.push(frame);
+                }
+            }
+        }
+        frames
+    }
+
+    /// The idle frames of one hole, in address order.
+    pub(super) fn idle_in(&self, hole: Id) -> impl Iterator<Item = IdleFrame> + '_ {
+        let extent = self.extents.get(hole);
+        let mut at = extent.start;
+        let each = std::iter::from_fn(move || {
+            // A hole is mapped throughout; a granule without a frame would be a fault of the books,
+            // and ends the walk.
+            let (id, frame) = self.arena.frame_at(at).filter(|_| at < extent.end())?;
+            let (start, bytes) = self.arena.extent_of(&frame);
+            at = start + bytes;
+            Some(IdleFrame {
+                hole,
+                frame: id,
+                start,
+                bytes,
+            })
+        });
+        each.filter(|it| {
+            let within =
+                it.start + it.bytes <= extent.end() || seeded!("frame-partly-in-use-is-idle");
+            it.start >= extent.start && within
+        })
+    }
+}
+
+pub(super) fn total(frames: &[IdleFrame]) -> u64 {
+    frames.iter().map(|frame| frame.bytes).sum()
+}

@@ -1,0 +1,88 @@
+//! Who holds the pool's memory, asked of the pool: see `leaks`.
+
+use super::leaks::{LeakReport, LiveBlock, tag_scope};
+use super::snapshot::{Piece, PieceState};
+use crate::device::Stream;
+use crate::error::Result;
+use crate::pool::Pool;
+use crate::pool::structure::{Block, Shared};
+
+impl Shared {
+    /// Enters a new block where the pool tracks.
+    pub(in crate::pool) fn track(&self, block: &mut Block) {
+        if let Some(tracker) = &self.tracker {
+            let ticket = tracker.enter(block.addr(), block.bytes(), block.stream_id());
+            block.carry(ticket);
+        }
+    }
+
+    /// See [`Pool::leak_report`].
+    pub(crate) fn leak_report(&self) -> LeakReport {
+        if let Some(tracker) = &self.tracker {
+            let mut blocks = tracker.live();
+            let names = self.device.stream_names();
+            for block in &mut blocks {
+                block.stream_name = names.get(&block.stream).map(ToString::to_string);
+            }
+            return LeakReport::new(blocks);
+        }
+        let pieces = self.snapshot().pieces.into_iter();
+        let live = pieces.filter(|piece| piece.state == PieceState::Live);
+        let block = |piece: Piece| LiveBlock {
+            addr: piece.addr,
+            bytes: piece.bytes,
+            stream: piece.stream.unwrap_or(0),
+            stream_name: piece.stream_name,
+            tag: piece.tag,
+            backtrace: None,
+        };
+        LeakReport::new(live.map(block).collect())
+    }
+}
+
+impl Pool {
+    /// As [`Pool::alloc`], with a name for whoever asks who holds the memory: reports of a pool
+    /// that tracks ([`PoolConfig::track`](crate::PoolConfig::track)) carry it. Without tracking the
+    /// tag is ignored. For typed buffers and for code of others, see [`tag_scope`].
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let pool = warpool::Pool::new(&device, warpool::PoolConfig::default().track(true))?;
+    /// let block = pool.alloc_tagged(&stream, 1000, "batch")?;
+    /// assert_eq!(pool.leak_report().holders()[0].0, "batch");
+    /// # drop(block);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Pool::alloc`].
+    pub fn alloc_tagged(&self, stream: &Stream, bytes: u64, tag: &'static str) -> Result<Block> {
+        let _tag = tag_scope(tag);
+        self.alloc(stream, bytes)
+    }
+
+    /// The live blocks. Under [`PoolConfig::track`](crate::PoolConfig::track) with their tags and
+    /// places; else their addresses, bytes as rounded, and streams, from the pool's books, which
+    /// are walked under its lock.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let block = pool.alloc(&stream, 1000)?;
+    /// println!("{:.10}", pool.leak_report()); // the ten largest
+    /// assert_eq!(pool.leak_report().blocks.len(), 1);
+    /// # drop(block);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn leak_report(&self) -> LeakReport {
+        self.shared().leak_report()
+    }
+}

@@ -1,0 +1,307 @@
+//! What a pool is made of, and which part holds which.
+//!
+//! The application's handle holds what is [`Shared`], and so does every [`Lane`], the pool's side of one
+//! stream. The pool's [`Ledger`] holds each lane until its last block is gone; [`Lanes`] are those in use. A
+//! [`Block`] points to its lane, without a count: see `cache::lifetime`. A stream under capture has
+//! [`Private`] memory, whose segments are blocks. What each of them does is in the file of its name.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ptr::NonNull;
+use std::sync::{Arc, OnceLock};
+
+use super::cache::{Cache, Outstanding, Transfer};
+use super::core::{Core, SlotHold};
+use super::grow_buf::Growing;
+use super::pressure::{MovesFirst, ReliefStep};
+use super::sleep::Bring;
+use super::stats::counters::{Counters, Elsewhere, Sums};
+use super::stats::leaks::{Ticket, Tracker};
+use super::stats::spilled::Spilled;
+use crate::device::{Addr, Awake, Device, Left, Recorder, Stream, StreamCore, Timeline};
+use crate::heap::{Id, StreamIndex};
+use crate::record::Recording;
+use crate::sync::{AtomicU64, Latch, LatchGuard, Mutex, RwLock, latch};
+
+/// What all lanes and handles of a pool share.
+pub(crate) struct Shared {
+    pub(crate) uid: u64,
+    pub(crate) device: Device,
+    pub(crate) base: u64,
+    pub(crate) cache_bytes: u64,
+    /// Bytes up to which requests may become slots: 0 for a pool without slabs.
+    pub(crate) slot_most: u64,
+    /// Of a pool that tracks its blocks.
+    pub(crate) tracker: Option<Arc<Tracker>>,
+    pub(crate) core: CoreLock,
+    pub(super) transfer: Transfer,
+    pub(super) lanes: RwLock<Lanes>,
+    /// What a layer above keeps with the pool.
+    pub(super) attached: OnceLock<Arc<dyn Attached>>,
+    /// Steps after the core's own, by rank.
+    pub(super) relief: Mutex<Vec<(u8, ReliefStep)>>,
+    /// Asked before handles are mapped elsewhere.
+    pub(super) moves_first: OnceLock<MovesFirst>,
+    pub(crate) failures: AtomicU64,
+    /// Times that a request was tried again after a registered step.
+    pub(super) retries: AtomicU64,
+    /// Device memory that layers above have beside the pool.
+    pub(crate) overhead: crate::device::Overhead,
+    /// The pages of growing buffers.
+    pub(super) growing: Growing,
+    /// Registered once there is one: they are settled before a request fails.
+    pub(super) settles: OnceLock<()>,
+    /// Movable memory that is on the host.
+    pub(crate) spilled: Spilled,
+    /// Whether the pool does not sleep.
+    pub(crate) awake: Arc<Awake>,
+    /// Of a pool that sleeps: what brings the contents back.
+    pub(super) asleep: Mutex<Option<Bring>>,
+    /// Bytes in segments of private memory.
+    pub(super) graph_bytes: AtomicU64,
+    pub(super) counts: Ledger,
+    /// Where what is asked for is recorded.
+    pub(crate) recording: Option<Recording>,
+}
+
+/// What a layer above keeps with a pool, made on first use.
+pub(crate) trait Attached: std::any::Any + Send + Sync {
+    /// The pool has no handle any more: let go of what only the pool's users need.
+    fn pool_closed(&self);
+
+    /// The streams that blocks were allocated on which were moved since, by address: as far as nobody
+    /// else is at them now.
+    fn homes(&self) -> HashMap<u64, u64>;
+}
+
+/// The core behind its lock.
+pub(crate) struct CoreLock(pub(super) Latch<Core>);
+
+/// The core's lock held.
+pub(crate) type CoreGuard<'l> = LatchGuard<'l, Core>;
+
+impl CoreLock {
+    #[inline]
+    pub(crate) fn lock(&self) -> CoreGuard<'_> {
+        latch(&self.0)
+    }
+}
+
+/// What a lane's latch guards.
+pub(crate) struct LaneState {
+    pub(crate) cache: Cache,
+    pub(super) counters: Counters,
+    /// Requests that are looked for beyond the cache: the lane does not end under them.
+    pub(super) pending: u64,
+    /// The size that the cache did not have last, and how often in a row.
+    pub(super) missed: (u64, u64),
+    /// Nothing is allocated or freed the short way: the lane is retired or asleep, or under capture.
+    pub(crate) aside: bool,
+    /// Nothing more is allocated here: keep nothing.
+    pub(crate) retired: bool,
+    pub(crate) asleep: bool,
+    /// The stream is being captured into a graph.
+    pub(crate) captured: Option<Arc<Captured>>,
+}
+
+/// What the lane's own threads write, on cache lines where nothing else is: who frees the lane's
+/// blocks elsewhere reads the rest of the lane. In pairs of lines, as processors fetch them.
+#[repr(align(128))]
+pub(crate) struct Own {
+    pub(crate) state: Latch<LaneState>,
+}
+
+/// What threads of other streams write, likewise apart.
+#[repr(align(128))]
+pub(crate) struct Others {
+    pub(super) outstanding: Outstanding,
+    /// Blocks of this lane that were freed on others.
+    pub(crate) elsewhere: Elsewhere,
+}
+
+/// A pool's side of one stream: see `cache::stream_cache`.
+#[repr(align(128))]
+pub(crate) struct Lane {
+    pub(crate) own: Own,
+    /// As the pool is configured.
+    pub(super) cache_bytes: u64,
+    /// Bytes up to which requests may become slots.
+    pub(super) slot_most: u64,
+    /// Whether what is asked for is recorded.
+    pub(crate) records: bool,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) stream: Arc<StreamCore>,
+    pub(super) timeline: Arc<Timeline>,
+    pub(crate) slot: StreamIndex,
+    pub(crate) hold: Arc<SlotHold>,
+    /// Of a lane whose blocks are parts of a graph's memory.
+    pub(crate) private: Option<Arc<Private>>,
+    pub(crate) others: Others,
+}
+
+/// A pointer to a lane that is alive for as long as the pointer is used: the holder is a block of
+/// the lane, or holds a handle of its pool and of its stream.
+#[derive(Clone, Copy)]
+pub(crate) struct LanePtr(NonNull<Lane>);
+
+// SAFETY: a lane may be used from any thread; the pointer is only a way to it.
+unsafe impl Send for LanePtr {}
+// SAFETY: as above.
+unsafe impl Sync for LanePtr {}
+
+impl LanePtr {
+    /// No lane; never followed.
+    pub(crate) const NONE: Self = Self(NonNull::dangling());
+
+    #[inline]
+    pub(crate) fn of(lane: &Lane) -> Self {
+        Self(NonNull::from(lane))
+    }
+
+    /// The lane.
+    ///
+    /// # Safety
+    /// One of the holders that the type names exists for as long as the reference is used.
+    #[inline]
+    pub(crate) unsafe fn get<'a>(self) -> &'a Lane {
+        // SAFETY: the caller vouches that the lane is alive.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+/// The lanes of one stream, the first for all threads, each later one made for one.
+pub(super) struct Seats {
+    pub(super) lanes: Vec<(u64, Arc<Lane>)>,
+}
+
+/// The lanes in use.
+#[derive(Default)]
+pub(crate) struct Lanes {
+    /// By the number of the stream's handle: a stream adopted again is a new use. In order, so that
+    /// caches are emptied in the same order in every run of a program.
+    pub(super) by_handle: BTreeMap<u64, Seats>,
+    /// The pool has no handle any more.
+    pub(crate) closed: bool,
+}
+
+/// What was counted, by class.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Totals {
+    pub(super) allocated: [Sums; 2],
+    pub(super) freed: [Sums; 2],
+}
+
+/// What is counted of a stream.
+pub(super) struct Served {
+    pub(super) uid: u64,
+    pub(super) lanes: Vec<Arc<Lane>>,
+    /// Of stream caches that are gone.
+    pub(super) past: Totals,
+    /// As it was read last.
+    pub(super) now: Totals,
+    pub(super) peaks: [Sums; 3],
+}
+
+/// The stream caches there are, and the sum of those gone.
+#[derive(Default)]
+pub(super) struct Books {
+    pub(super) streams: Vec<Served>,
+    pub(super) past: Totals,
+    /// The most seen at once, all streams together.
+    pub(super) peaks: [Sums; 3],
+}
+
+/// The counts of all streams a pool has served. Holds each stream cache until it ends.
+#[derive(Default)]
+pub(crate) struct Ledger(pub(super) Mutex<Books>);
+
+/// A block of device memory on one stream.
+///
+/// **Stream order.** The memory may be used by work queued on the block's stream after the
+/// allocation. Work on another stream must be ordered behind that (an event, or
+/// [`Stream::wait_stream`]) and either ordered before the drop or declared by
+/// [`Block::record_use`]. Dropping the block frees it in stream order: work queued before still
+/// has the memory.
+///
+/// The address does not change while the block lives. Safe to send to and use from any thread.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # let device = warpool::Device::host()?;
+/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// let block = pool.alloc(&stream, 4000)?;
+/// // kernels on `stream` may use block.addr() from here on
+/// drop(block); // and those queued before still have it
+/// # Ok(())
+/// # }
+/// ```
+pub struct Block {
+    pub(super) lane: LanePtr,
+    pub(super) addr: Addr,
+    pub(super) requested: u64,
+    pub(super) id: Id,
+    /// Bytes the block has beyond those asked for.
+    pub(super) slack: u32,
+    /// What most blocks do not have, boxed to keep the common block small.
+    pub(super) uses: Option<Box<Uses>>,
+}
+
+const _: () = assert!(size_of::<Block>() == 40);
+
+/// What a block carries beyond its memory.
+#[derive(Default)]
+pub(super) struct Uses {
+    /// Streams declared by `record_use`.
+    pub(super) streams: Vec<Stream>,
+    /// Uses of a typed buffer that this was the memory of.
+    pub(super) left: Left,
+    /// Of a tracked block; goes before the memory does.
+    pub(super) ticket: Option<Ticket>,
+}
+
+/// What a stretch of a segment is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stretch {
+    /// Handed out, and perhaps back without being handed out again.
+    Taken,
+    Free,
+}
+
+/// A stretch of a segment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Part {
+    pub(super) bytes: u64,
+    pub(super) state: Stretch,
+}
+
+/// A block that parts of a graph's memory are handed out of.
+pub(super) struct Segment {
+    pub(super) block: Block,
+    /// Live parts.
+    pub(super) live: usize,
+    /// End of the highest part ever handed out.
+    pub(super) high: Addr,
+}
+
+/// The segments of private memory and their parts, by address.
+#[derive(Default)]
+pub(super) struct Segments {
+    pub(super) segments: BTreeMap<Addr, Segment>,
+    pub(super) parts: BTreeMap<Addr, Part>,
+    /// Free parts by size, then address.
+    pub(super) free: BTreeSet<(u64, Addr)>,
+    /// The graph is gone: a segment goes with its last live part.
+    pub(super) released: bool,
+}
+
+/// Memory of a graph, one for each pool, stream and capture: see `private`.
+pub(crate) struct Private {
+    pub(super) recorder: Arc<Recorder>,
+    pub(super) parts: Mutex<Segments>,
+}
+
+/// A stream's lane under capture.
+pub(crate) struct Captured {
+    pub(super) recorder: Arc<Recorder>,
+    pub(super) lane: Arc<Lane>,
+}

@@ -1,0 +1,77 @@
+//! What jobs under way have of the pool: bytes promised, and free memory held.
+
+use crate::heap::{Epoch, Extents, FRESH, Id, StreamIndex};
+
+/// What jobs under way have of the pool.
+#[derive(Debug, Default)]
+pub(crate) struct UnderWay {
+    /// Jobs that may leave more memory than there is now.
+    pub(super) jobs: u64,
+    /// Of such, how many have ended.
+    pub(super) ended: u64,
+    /// Bytes of handles to be made, which count against the limit.
+    pub(super) to_create: u64,
+    /// Bytes of the blocks that mappings are for.
+    pub(super) wanted: u64,
+    /// Bytes of free memory held, which count as allocated.
+    held: u64,
+    /// Whose work may still use what is held: their numbers are given to no other stream.
+    streams: Vec<StreamIndex>,
+}
+
+/// Free memory that a job holds, and its history.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Held {
+    pub(super) id: Id,
+    pub(super) epoch: Epoch,
+    bytes: u64,
+}
+
+impl UnderWay {
+    /// Bytes of free memory held.
+    pub(super) fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Whether something held waits for `stream`.
+    pub(super) fn waits_for(&self, stream: StreamIndex) -> bool {
+        self.streams.contains(&stream)
+    }
+
+    pub(super) fn note(&mut self, stream: StreamIndex) {
+        if stream != FRESH {
+            self.streams.push(stream);
+        }
+    }
+
+    pub(super) fn forget(&mut self, stream: StreamIndex) {
+        if let Some(at) = self.streams.iter().position(|&of| of == stream) {
+            self.streams.swap_remove(at);
+        }
+    }
+
+    /// Holds `bytes` from `start` on, which lie in the hole `hole`, for `stream`.
+    pub(super) fn hold(
+        &mut self,
+        extents: &mut Extents,
+        (hole, start, bytes): (Id, u64, u64),
+        stream: StreamIndex,
+    ) -> Held {
+        let epoch = extents.get(hole).epoch();
+        self.note(epoch.stream);
+        self.held += bytes;
+        let id = extents.take_window(hole, start, bytes, stream);
+        Held { id, epoch, bytes }
+    }
+
+    pub(super) fn end_one(&mut self) {
+        self.jobs -= 1;
+        self.ended += 1;
+    }
+
+    /// What was held is held no more: the caller books what became of it.
+    pub(super) fn unhold(&mut self, held: &Held) {
+        self.forget(held.epoch.stream);
+        self.held -= held.bytes;
+    }
+}
