@@ -55,7 +55,7 @@ impl Step<'_> {
         task: &Task<'_>,
         queued: &mut Vec<Queued>,
     ) -> Result<()> {
-        let reserved = self.core.arena.reserved();
+        let reserved = self.core.in_arena();
         for piece in pieces {
             for part in self.mover.parts(piece, reserved) {
                 self.launch(part, task)?;

@@ -89,7 +89,7 @@ impl Step<'_> {
 
     /// Queues `batches`, none of them a circle, and books what was queued.
     fn straight(&mut self, batches: &[Batch], task: &Task<'_>) -> Result<()> {
-        let reserved = self.core.arena.reserved();
+        let reserved = self.core.reserved();
         let mut parts = Vec::new();
         for batch in batches {
             parts.extend(self.mover.parts(batch, reserved));
@@ -290,7 +290,7 @@ pub(crate) fn step(
     let kept = match task.aim {
         Aim::Goal(goal) if error.is_none() && !all => Some(KeptPlan {
             goal: goal.clone(),
-            changes: core.extents.changes(),
+            changes: core.changes(),
             plan: rest(plan, &batches),
         }),
         _ => None,

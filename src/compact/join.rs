@@ -105,7 +105,7 @@ pub(crate) fn join(
     shared.drain_all();
     let mut core = shared.core.lock();
     let mut joined = Joined::default();
-    let Some(lacking) = core.lacks(bytes).filter(|_| core.config.remap) else {
+    let Some(lacking) = core.lacks(bytes).filter(|_| core.may_remap()) else {
         return Ok(joined);
     };
     let runs = core.runs(&|at| owners.may_move(at));
@@ -201,10 +201,9 @@ mod tests {
         let timeline = &stream.core().timeline;
         let mut core = Core::new(&device, PoolConfig::default()).expect("a core");
         let (slot, _hold) = core.add_stream(timeline, false);
-        core.extend(0, 8 * core.arena.granule()).expect("memory");
+        core.extend(0, 8 * core.granule()).expect("memory");
         for start in [0, 1024, 2048, 4096, 5120] {
-            let hole = core.extents.seek(core.extents.first(), start);
-            core.extents.take_window(hole, start, 1024, slot);
+            core.take_at(start, 1024, slot);
         }
         let asked = Asked(RefCell::default());
         let run = run(1024, 4096, 0, true, 0);
@@ -223,7 +222,7 @@ mod tests {
         let mut owners = Asked(RefCell::default());
         let granule = {
             let mut core = shared.core.lock();
-            let granule = core.arena.granule();
+            let granule = core.granule();
             core.extend(0, 4 * granule).expect("memory");
             granule
         };
@@ -234,7 +233,7 @@ mod tests {
             core.check().expect("whole books");
             let last = core.mapped_extents().last();
             let end = last.map_or(0, |(at, bytes, _)| at + bytes);
-            assert_eq!(end, core.arena.reserved(), "one stretch");
+            assert_eq!(end, core.reserved(), "one stretch");
             (joined.changed, end / granule)
         };
         assert_eq!(joined(4 * granule), (false, 4));
@@ -256,12 +255,11 @@ mod tests {
         };
         let (granule, far) = {
             let mut core = shared.core.lock();
-            let granule = core.arena.granule();
+            let granule = core.granule();
             let far = 64 * granule;
             for start in [0, far] {
                 core.extend(start, 4 * granule).expect("memory");
-                let hole = core.extents.seek(core.extents.first(), start);
-                core.extents.take_window(hole, start, granule, slot);
+                core.take_at(start, granule, slot);
             }
             (granule, far)
         };

@@ -42,7 +42,7 @@ pub(crate) fn survey(
         return None;
     }
     Some(Survey {
-        changes: core.extents.changes(),
+        changes: core.changes(),
         extents: core
             .mapped_extents()
             .map(|mapped| extent(owners, mapped))
@@ -81,7 +81,7 @@ impl Proposal {
         core: &Core,
         owners: &dyn Owners,
     ) -> Result<(Option<Plan>, bool), ()> {
-        let same = self.changes == core.extents.changes();
+        let same = self.changes == core.changes();
         let Some(plan) = self.plan else {
             return if same { Ok((None, true)) } else { Err(()) };
         };
@@ -89,7 +89,7 @@ impl Proposal {
         if same && moves.all(|m| owners.may_move(m.src)) {
             return Ok((Some(plan), true));
         }
-        if core.extents.largest_hole() >= self.bytes {
+        if core.largest_hole() >= self.bytes {
             // Made by others: nothing has to move any more.
             return Err(());
         }

@@ -50,7 +50,7 @@ impl Aim<'_> {
             Self::Gather { bytes, most_ns } => {
                 let extents: Vec<Extent> = extents_of(core, owners).collect();
                 let handles = Handles {
-                    granule: core.arena.granule(),
+                    granule: core.granule(),
                     room: core.room(),
                     whole: &|from, to| core.whole_frames(from, to),
                     gap: &|end| core.gap_behind(end),
@@ -78,7 +78,7 @@ impl KeptPlan {
         task: &Task<'_>,
     ) -> Option<Vec<Batch>> {
         let same_goal = matches!(task.aim, Aim::Goal(goal) if *goal == self.goal);
-        let changed = self.changes != core.extents.changes();
+        let changed = self.changes != core.changes();
         if !same_goal || (changed && !seeded!("kept-plan-outlives-changes")) {
             return None;
         }

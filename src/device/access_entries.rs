@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{GraphRecord, TableRecord, Timeline};
+use super::structure::{GraphRecord, TableRecord, Timeline};
 use crate::seeded::seeded;
 
 /// Entries beyond which they are made fewer.

@@ -9,20 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::{Device, Timeline};
+use super::structure::{Awake, Device, Timeline};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
-use crate::sync::{AtomicU64, pause};
+use crate::sync::pause;
 
 /// How long operations under way are waited for before the memory stays awake: one may be this thread's own,
 /// which puts memory to sleep from the code of a kernel.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// Whether memory may be used by operations.
-#[derive(Debug, Default)]
-pub(crate) struct Awake {
-    suspended: AtomicU64,
-}
 
 /// An operation that gives a stream work, until it is dropped. Counted where a pool of the device may
 /// sleep: two locked instructions, which nobody else has to pay. That is known before there is a block of

@@ -24,40 +24,12 @@
 use std::sync::atomic::{AtomicU64 as PlainU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use super::{Device, GraphRecord, RawGraph, Stream, Timeline, lock};
+use super::lock;
+use super::raw::RawGraph;
+use super::structure::{GraphRecord, Kept, Recorder, Stream, Timeline};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 use crate::sync::Mutex;
-
-/// What a graph keeps.
-pub(crate) trait Kept: Send {
-    /// The graph is gone: gives the thing up behind the work queued on `gate` so far.
-    fn release(self: Box<Self>, gate: &Stream);
-
-    /// Bytes of device memory kept.
-    fn bytes(&self) -> u64 {
-        0
-    }
-}
-
-#[derive(Default)]
-struct State {
-    /// Streams under capture, the one it began on first; they are held until it ends.
-    streams: Vec<Stream>,
-    /// Streams the graph was launched on.
-    users: Vec<Stream>,
-    kept: Vec<Box<dyn Kept>>,
-    /// The graph is gone.
-    released: bool,
-}
-
-/// See the module documentation.
-pub(crate) struct Recorder {
-    device: Device,
-    gate: Stream,
-    record: Arc<GraphRecord>,
-    state: Mutex<State>,
-}
 
 /// Captures by other libraries that go on in the process. While there are any, calls of the driver
 /// are made in its relaxed mode, or they might break a capture that is in another.

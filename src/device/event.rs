@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::capture::CapturedIn;
-use super::timeline::Clock;
-use super::{Device, RawEvent, Stream, Timeline, lock};
+use super::lock;
+use super::raw::RawEvent;
+use super::structure::{Clock, Device, Stream, Timeline};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 use crate::sync::Mutex;
@@ -181,6 +182,28 @@ impl Event {
         self.device
             .backend()
             .event_elapsed_ns(earlier.raw, self.raw)
+    }
+}
+
+impl Stream {
+    /// Makes work queued here from now on wait for what `event` marks now.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// let (event, other) = (device.event()?, device.stream()?);
+    /// event.record(&stream)?;
+    /// other.wait(&event)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the event is of another device, or what the driver said.
+    pub fn wait(&self, event: &Event) -> Result<()> {
+        event.make_wait(self)
     }
 }
 

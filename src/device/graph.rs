@@ -27,7 +27,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::capture::{OfAnother, Recorder};
+use super::capture::OfAnother;
+use super::structure::Recorder;
 use super::{RawGraph, Stream};
 use crate::error::{Error, Result};
 

@@ -43,6 +43,7 @@ mod records;
 mod scratch;
 pub mod sim;
 mod stream;
+mod structure;
 mod table;
 mod ticks;
 mod timeline;
@@ -56,11 +57,10 @@ use std::sync::{Arc, Weak};
 #[doc(hidden)]
 pub use access::{Access, AccessKind, Note};
 pub(crate) use access_log::{AccessLog, Left};
-pub(crate) use awake::{Awake, Giving};
+pub(crate) use awake::Giving;
 #[doc(hidden)]
 pub use backend::{Backend, HandleCounts};
 pub use backend::{DeviceInfo, DeviceKind};
-pub(crate) use capture::{Kept, Recorder};
 pub use event::Event;
 pub use graph::{Capture, Graph, GraphMemory, NotedCapture};
 pub use host::HostConfig;
@@ -69,18 +69,18 @@ pub use host::host_available_bytes;
 pub(crate) use host_call::{beside, panicked};
 #[doc(hidden)]
 pub use launch::Launch;
-pub(crate) use names::{CAPTURE, COMPACTION, StreamNames, stream_words};
+pub(crate) use names::{COMPACTION, stream_words};
 pub(crate) use ordered::{
     Place, TableUses, Use, note_behind, ordered, ordered_to_its_end, wait_before,
 };
 #[doc(hidden)]
 pub use raw::{Addr, Phys, RawEvent, RawGraph, RawStream};
-use records::Turns;
-pub(crate) use records::{GraphRecord, TableRecord};
 pub(crate) use scratch::{Overhead, Scratch};
-pub use stream::Stream;
-pub(crate) use stream::{StreamCore, StreamWatcher};
-pub(crate) use timeline::Timeline;
+pub(crate) use structure::{
+    Awake, GraphRecord, Kept, Recorder, StreamCore, StreamWatcher, TableRecord, Timeline,
+};
+pub use structure::{Device, Stream};
+use structure::{DeviceInner, Turns};
 
 use crate::error::Result;
 pub(crate) use crate::sync::lock;
@@ -88,43 +88,6 @@ use crate::sync::{AtomicU64, Mutex, MutexGuard};
 
 /// Spare events kept for re-use; an event costs more to create than to record.
 const SPARE_EVENTS: usize = 256;
-
-/// One device. Cheap to clone; all clones are the same device.
-///
-/// Safe to use from any thread.
-///
-/// ```
-/// # fn main() -> warpool::Result<()> {
-/// let device = warpool::Device::host()?;
-/// println!("{}: {} bytes", device.info().name, device.info().total_bytes);
-/// let (load, train) = (device.stream()?, device.stream()?);
-/// # drop((load, train));
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone)]
-pub struct Device {
-    inner: Arc<DeviceInner>,
-}
-
-struct DeviceInner {
-    spare_events: Mutex<Vec<RawEvent>>,
-    adopted: Mutex<HashMap<u64, Weak<StreamCore>>>,
-    /// Streams that somebody may still ask about, by uid.
-    timelines: Mutex<HashMap<u64, Weak<Timeline>>>,
-    /// Streams under capture.
-    captured: AtomicU64,
-    /// Pools that sleep.
-    suspended: AtomicU64,
-    /// Above 0 once there was a pool whose memory may sleep.
-    sleepers: AtomicU64,
-    turns: Turns,
-    names: Mutex<StreamNames>,
-    no_gpu: Option<crate::Error>,
-    backend: Arc<dyn Backend>,
-    /// What keeps the device's context alive, where it is not its user's care.
-    _owner: Option<Arc<dyn Any + Send + Sync>>,
-}
 
 impl Drop for DeviceInner {
     fn drop(&mut self) {

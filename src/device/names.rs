@@ -1,17 +1,12 @@
 //! What a person calls the streams of a device, for reports.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
-use super::{Device, lock};
+use super::lock;
+use super::structure::{Device, StreamNames};
 
 /// The name of compaction's own streams.
 pub(crate) const COMPACTION: &str = "compaction";
 /// The name of the streams that stand for those under capture.
 pub(crate) const CAPTURE: &str = "capture";
-
-/// Names by the [`id`](super::Stream::id) of the stream.
-pub(crate) type StreamNames = HashMap<u64, Arc<str>>;
 
 impl Device {
     pub(super) fn name_stream(&self, stream: u64, name: &str) {

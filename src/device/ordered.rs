@@ -26,7 +26,8 @@ use std::sync::Arc;
 
 use super::access_entries::{By, Span, raise};
 use super::access_log::{AccessLog, Waits};
-use super::awake::{Awake, Giving};
+use super::awake::Giving;
+use super::structure::Awake;
 use super::{Device, GraphRecord, StreamCore, TableRecord, Timeline};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;

@@ -18,23 +18,23 @@
 //! meanwhile, but counts as under way in the graph, and a launch waits for it.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use super::access_entries::raise;
-use super::awake::{Awake, Giving};
-use super::{Recorder, StreamCore, Timeline, lock};
+use super::awake::Giving;
+use super::lock;
+use super::structure::{
+    Awake, GraphRecord, LastGiven, Recorder, StreamCore, TableRecord, Timeline, Turns,
+};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
-use crate::sync::{Condvar, Latch, Mutex, MutexGuard, latch, wait};
+use crate::sync::{Mutex, MutexGuard, latch, wait};
 
 /// A tick that stands for all that a stream was given by the time somebody asks.
 const WHATEVER_IS_OPEN: u64 = u64::MAX;
 
-/// What a stream was given last, up to a tick.
-pub(super) type Mark = (Arc<Timeline>, u64);
-
-fn resolved(mark: &Mark) -> Mark {
+fn resolved(mark: &LastGiven) -> LastGiven {
     let tick = match mark.1 {
         WHATEVER_IS_OPEN => mark.0.last_tick(),
         tick => tick,
@@ -42,15 +42,8 @@ fn resolved(mark: &Mark) -> Mark {
     (Arc::clone(&mark.0), tick)
 }
 
-/// The last launch of a table.
-#[derive(Default)]
-pub(crate) struct TableRecord {
-    last: Latch<Option<Mark>>,
-    over: AtomicBool,
-}
-
 impl TableRecord {
-    pub(super) fn last(&self) -> Option<Mark> {
+    pub(super) fn last(&self) -> Option<LastGiven> {
         latch(&self.last).clone()
     }
 
@@ -82,26 +75,6 @@ impl TableRecord {
     }
 }
 
-#[derive(Default)]
-struct GraphState {
-    last: Option<Mark>,
-    /// What the next launch has to run behind.
-    told: Vec<Mark>,
-    /// Graphs that use bytes of this one's.
-    peers: Vec<Arc<GraphRecord>>,
-    /// Of the memory that the graph uses and that may sleep.
-    sleepers: Vec<Arc<Awake>>,
-    /// Operations that have looked at `last` and have not yet told.
-    under_way: usize,
-    over: bool,
-}
-
-/// What a graph's launches are ordered by.
-pub(crate) struct GraphRecord {
-    recorder: Weak<Recorder>,
-    state: Mutex<GraphState>,
-}
-
 impl GraphRecord {
     pub(super) fn new(recorder: Weak<Recorder>) -> Arc<Self> {
         Arc::new(Self {
@@ -110,7 +83,7 @@ impl GraphRecord {
         })
     }
 
-    pub(super) fn last(&self) -> Option<Mark> {
+    pub(super) fn last(&self) -> Option<LastGiven> {
         lock(&self.state).last.as_ref().map(resolved)
     }
 
@@ -232,7 +205,7 @@ impl GraphRecord {
     }
 
     fn wait_on(&self, timeline: &Timeline) -> Result<()> {
-        let marks: Vec<Mark> = {
+        let marks: Vec<LastGiven> = {
             let state = lock(&self.state);
             state.told.iter().chain(&state.last).map(resolved).collect()
         };
@@ -260,13 +233,6 @@ impl GraphRecord {
 crate::sync::thread_local! {
     /// Operations of this thread that are under way in a graph.
     static UNDER_WAY: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Whose turn it is: of operations on memory of graphs, and of launches of graphs.
-#[derive(Default)]
-pub(super) struct Turns {
-    taken: Mutex<()>,
-    changed: Condvar,
 }
 
 impl Turns {

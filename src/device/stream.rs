@@ -1,39 +1,17 @@
 //! Streams: queues of device work, owned or adopted from another library.
 
-use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use super::{CAPTURE, Device, Event, Note, RawStream, Recorder, Timeline, lock, stream_words};
+use super::access::Note;
+use super::lock;
+use super::names::{CAPTURE, stream_words};
+use super::raw::RawStream;
+use super::structure::{Device, Stream, StreamCore, StreamHandle, StreamWatcher, Timeline};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 use crate::sync::Mutex;
-
-/// Something that keeps state for a stream and wants to hear when its last handle is dropped.
-pub(crate) trait StreamWatcher: Send + Sync {
-    /// The application dropped its last clone of the stream that [`Stream::handle_id`] gave
-    /// `handle` for; nothing more will be allocated through it.
-    fn stream_retired(&self, handle: u64);
-    /// `stream` is about to be captured by `recorder`, or, with `None`, its capture has ended.
-    fn stream_captured(&self, stream: &Stream, recorder: Option<&Arc<Recorder>>);
-}
-
-/// The stream itself. Blocks keep it alive after the application's handles are gone.
-pub(crate) struct StreamCore {
-    pub(crate) device: Device,
-    pub(crate) timeline: Arc<Timeline>,
-    pub(crate) raw: RawStream,
-    owned: bool,
-    /// Made by the crate to stand for streams under capture.
-    pub(crate) gate: bool,
-    /// The backend's id while this is an adopted stream in the device's registry.
-    adopted_as: Option<u64>,
-    handle: Mutex<Weak<StreamHandle>>,
-    /// What keeps an adopted stream alive, where it is not its user's care.
-    #[allow(dead_code, reason = "held for its drop; features alone set it")]
-    pub(crate) owner: OnceLock<Arc<dyn Any + Send + Sync>>,
-}
 
 impl StreamCore {
     /// Waits on the host for everything queued so far, and learns from it.
@@ -97,14 +75,6 @@ impl Drop for StreamCore {
     }
 }
 
-/// What the application holds; its drop tells the watchers.
-struct StreamHandle {
-    core: Arc<StreamCore>,
-    watchers: Mutex<Vec<Weak<dyn StreamWatcher>>>,
-    /// Never used again, unlike the stream's own number if the stream is adopted again.
-    id: u64,
-}
-
 impl StreamHandle {
     fn new(core: &Arc<StreamCore>) -> Arc<Self> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -128,27 +98,6 @@ impl Drop for StreamHandle {
             }
         }
     }
-}
-
-/// A queue of device work. Cheap to clone; all clones are the same stream.
-///
-/// Safe to use from any thread; calls from several threads interleave in some order.
-///
-/// ```
-/// # fn main() -> warpool::Result<()> {
-/// # let device = warpool::Device::host()?;
-/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-/// # let stream = device.stream()?;
-/// let other = device.stream()?;
-/// other.wait_stream(&stream)?; // on the device
-/// other.synchronize()?; // on the host
-/// assert!(stream.is_idle()?);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone)]
-pub struct Stream {
-    handle: Arc<StreamHandle>,
 }
 
 impl Stream {
@@ -243,26 +192,6 @@ impl Stream {
     #[must_use]
     pub fn raw(&self) -> RawStream {
         self.core().raw
-    }
-
-    /// Makes work queued here from now on wait for what `event` marks now.
-    ///
-    /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
-    /// let (event, other) = (device.event()?, device.stream()?);
-    /// event.record(&stream)?;
-    /// other.wait(&event)?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if the event is of another device, or what the driver said.
-    pub fn wait(&self, event: &Event) -> Result<()> {
-        event.make_wait(self)
     }
 
     /// Makes work queued here from now on wait for everything queued on `other` so far.

@@ -19,13 +19,14 @@
 //!
 //! A timeline outlives its stream. Closing it makes a last mark that covers everything.
 
-use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 
+use super::lock;
+use super::raw::RawStream;
+use super::structure::{Clock, Device, GraphRecord, HeldEvent, Mark, Order, Recorder, Timeline};
 use super::ticks::Ticks;
-use super::{Device, GraphRecord, RawEvent, RawStream, Recorder, lock};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 use crate::sync::{AtomicU64, Mutex};
@@ -36,9 +37,6 @@ const MARKS: usize = 64;
 
 /// Clocks of fewer entries are not looked through for streams that are gone.
 const SHORT_CLOCK: usize = 32;
-
-/// (stream uid, tick) pairs, one a stream, sorted by uid.
-pub(crate) type Clock = Vec<(u64, u64)>;
 
 /// Raises `clock`'s entry for `uid` to `tick`.
 fn raise(clock: &mut Clock, uid: u64, tick: u64) {
@@ -54,57 +52,10 @@ fn seen_in(clock: &Clock, uid: u64) -> u64 {
         .map_or(0, |at| clock[at].1)
 }
 
-/// A recorded event that goes back to the device's spares when the last holder lets go.
-#[derive(Debug)]
-pub(crate) struct HeldEvent {
-    device: Device,
-    pub(crate) raw: RawEvent,
-}
-
 impl Drop for HeldEvent {
     fn drop(&mut self) {
         self.device.return_event(self.raw);
     }
-}
-
-/// One record: everything the stream was given up to tick `tick`.
-#[derive(Debug, Clone)]
-pub(crate) struct Mark {
-    pub(crate) tick: u64,
-    pub(crate) event: Arc<HeldEvent>,
-    /// What the stream itself had waited for at the record.
-    pub(crate) clock: Arc<Clock>,
-}
-
-#[derive(Debug, Default)]
-struct Order {
-    seen: Clock,
-    /// Length of `seen` at which entries of streams that are gone are looked for.
-    prune_at: usize,
-    /// Marks not known to be done, oldest first.
-    marks: VecDeque<Mark>,
-}
-
-/// See the module documentation.
-pub(crate) struct Timeline {
-    pub(crate) uid: u64,
-    pub(super) device: Device,
-    ticks: Ticks,
-    /// `None` once the stream is gone.
-    raw: Mutex<Option<RawStream>>,
-    order: Mutex<Order>,
-    /// The capture the stream is under; see the module `capture`.
-    recorder: Mutex<Option<Arc<Recorder>>>,
-    /// Captures of the stream begun and ended: odd while it is under one.
-    captures: AtomicU64,
-    /// The graph of the last capture.
-    last_capture: Mutex<Weak<GraphRecord>>,
-    /// Above 0 once the driver would not end a capture of the stream: a record is part of it.
-    stuck: AtomicU64,
-    /// Above 0 once the stream was left here to be destroyed, since its last mark could not be made.
-    left: AtomicU64,
-    /// Operations that give the stream work now: see the module `awake`.
-    pub(super) giving: AtomicU64,
 }
 
 /// A stream under capture runs nothing.

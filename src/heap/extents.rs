@@ -100,8 +100,19 @@ impl Extents {
         &self.table[id as usize]
     }
 
-    pub(crate) fn get_mut(&mut self, id: Id) -> &mut Extent {
+    fn get_mut(&mut self, id: Id) -> &mut Extent {
         &mut self.table[id as usize]
+    }
+
+    /// The extent, for tests that make books wrong.
+    #[cfg(test)]
+    pub(crate) fn spoil(&mut self, id: Id) -> &mut Extent {
+        self.get_mut(id)
+    }
+
+    /// Says whether the block `id` may be moved.
+    pub(crate) fn set_movable(&mut self, id: Id, movable: bool) {
+        self.get_mut(id).movable = movable;
     }
 
     /// Has the processor fetch the extents `ids` and their neighbours, all of them at once: freed one

@@ -19,7 +19,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::size_class::{CLASSES, batch, class_of};
-use super::{Epoch, Extent, Grant, Id, NONE, StreamIndex};
+use super::{Epoch, Extent, Extents, FRESH, Grant, Id, NONE, State, StreamIndex};
 use crate::seeded::seeded;
 
 /// Slots of a slab at most: bits of a word.
@@ -39,40 +39,40 @@ const _: () = {
 };
 
 /// One slab. The record and its extent come to 15 bytes a slot where there are many.
-pub(crate) struct Slab {
+struct Slab {
     /// The extent; `NONE` for a record that is spare.
-    pub(crate) extent: Id,
-    pub(crate) start: u64,
+    extent: Id,
+    start: u64,
     /// Bytes of a slot.
-    pub(crate) bytes: u64,
-    pub(crate) slots: u32,
+    bytes: u64,
+    slots: u32,
     /// The stream it was made for.
-    pub(crate) owner: StreamIndex,
+    owner: StreamIndex,
     /// Free slots by bit.
-    pub(crate) free: u64,
+    free: u64,
     /// Of a free slot: whose work its tick counts. Else who has it.
-    pub(crate) streams: [StreamIndex; MOST_SLOTS as usize],
-    pub(crate) ticks: [u64; MOST_SLOTS as usize],
+    streams: [StreamIndex; MOST_SLOTS as usize],
+    ticks: [u64; MOST_SLOTS as usize],
 }
 
 impl Slab {
-    pub(crate) fn all(&self) -> u64 {
+    fn all(&self) -> u64 {
         u64::MAX >> (64 - self.slots)
     }
 
-    pub(crate) fn history(&self, slot: usize) -> Epoch {
+    fn history(&self, slot: usize) -> Epoch {
         Epoch::new(self.streams[slot], self.ticks[slot])
     }
 
-    pub(crate) fn key(&self, id: Id) -> Key {
+    fn key(&self, id: Id) -> Key {
         (self.owner, class_of(self.bytes), self.start, id)
     }
 
-    pub(crate) fn addr(&self, slot: usize) -> u64 {
+    fn addr(&self, slot: usize) -> u64 {
         self.start + slot as u64 * self.bytes
     }
 
-    pub(crate) fn free_slots(&self) -> impl Iterator<Item = usize> + use<> {
+    fn free_slots(&self) -> impl Iterator<Item = usize> + use<> {
         let mut free = self.free;
         std::iter::from_fn(move || {
             let slot = free.trailing_zeros() as usize;
@@ -85,9 +85,13 @@ impl Slab {
 }
 
 /// Owner, class, start: slabs are taken from in this order.
-pub(crate) type Key = (StreamIndex, usize, u64, Id);
+type Key = (StreamIndex, usize, u64, Id);
+
+/// A free slot: its slab, its place there, and its history.
+pub(crate) type Found = (Id, usize, Epoch);
 
 /// What a slot is, to who walks over everything.
+#[derive(Clone, Copy)]
 pub(crate) struct SlotSeen {
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
@@ -97,17 +101,17 @@ pub(crate) struct SlotSeen {
 
 /// All slabs of a pool.
 pub(crate) struct Slabs {
-    pub(crate) table: Vec<Slab>,
-    pub(crate) spare: Vec<Id>,
+    table: Vec<Slab>,
+    spare: Vec<Id>,
     /// Slabs with a free slot.
-    pub(crate) partial: BTreeSet<Key>,
+    partial: BTreeSet<Key>,
     /// Slabs without a slot out that several streams still use.
-    pub(crate) mixed: BTreeSet<Id>,
+    mixed: BTreeSet<Id>,
     /// Slots out, by class.
-    pub(crate) out: [u64; CLASSES],
-    pub(crate) free_bytes: u64,
+    out: [u64; CLASSES],
+    free_bytes: u64,
     /// Free slots by the stream of their history.
-    pub(crate) of_stream: Vec<u64>,
+    of_stream: Vec<u64>,
 }
 
 impl Default for Slabs {
@@ -149,6 +153,51 @@ impl Slabs {
         let slabs = self.mixed.iter().map(|&id| &self.table[id as usize]);
         let slots = slabs.flat_map(|slab| slab.free_slots().map(|slot| slab.history(slot)));
         slots.collect()
+    }
+
+    /// The slabs without a slot out that several streams still use.
+    pub(crate) fn mixed(&self) -> Vec<Id> {
+        self.mixed.iter().copied().collect()
+    }
+
+    /// Keeps a slab without a slot out, which several streams still use.
+    pub(crate) fn keep_mixed(&mut self, id: Id) {
+        self.mixed.insert(id);
+    }
+
+    /// Bytes of a slot of the slab.
+    pub(crate) fn slot_bytes(&self, id: Id) -> u64 {
+        self.table[id as usize].bytes
+    }
+
+    /// The slots of a slab that are free now.
+    pub(crate) fn free_slots(&self, id: Id) -> impl Iterator<Item = usize> + use<> {
+        self.table[id as usize].free_slots()
+    }
+
+    /// The work after which nothing uses a free slot.
+    pub(crate) fn history(&self, id: Id, slot: usize) -> Epoch {
+        self.table[id as usize].history(slot)
+    }
+
+    /// The first free slot of `bytes` whose history is `usable`, of the slabs of each of `owners` in turn; of
+    /// each, at most so many are looked at.
+    pub(crate) fn find(
+        &self,
+        bytes: u64,
+        owners: impl IntoIterator<Item = StreamIndex>,
+        looks: usize,
+        usable: impl Fn(Epoch) -> bool,
+    ) -> Option<Found> {
+        let class = class_of(bytes);
+        owners.into_iter().find_map(|owner| {
+            let slabs = (owner, class, 0, 0)..(owner, class + 1, 0, 0);
+            self.partial.range(slabs).take(looks).find_map(|key| {
+                let mut slots = self.free_slots(key.3);
+                let slot = slots.find(|&slot| usable(self.history(key.3, slot)))?;
+                Some((key.3, slot, self.history(key.3, slot)))
+            })
+        })
     }
 
     /// The slots of a slab, in address order.
@@ -275,3 +324,51 @@ impl Slabs {
         extent
     }
 }
+
+impl Slabs {
+    /// Whether the books are whole, where `open_tick` is the tick that a stream's next record ends.
+    pub(crate) fn check(
+        &self,
+        extents: &Extents,
+        open_tick: impl Fn(StreamIndex) -> u64,
+    ) -> Result<(), String> {
+        let (mut free, mut of_stream) = (0, vec![0; self.of_stream.len()]);
+        let slabs = (0..).zip(&self.table);
+        for (id, slab) in slabs.filter(|(_, slab)| slab.extent != NONE) {
+            self.check_one(id, extents.get(slab.extent))?;
+            free += u64::from(slab.free.count_ones()) * slab.bytes;
+            for slot in slab.free_slots() {
+                let history = slab.history(slot);
+                of_stream[history.stream as usize] += 1;
+                if history.stream != FRESH && history.tick > open_tick(history.stream) {
+                    return Err(format!("slot {slot} of slab {id} waits for no record"));
+                }
+            }
+        }
+        if free != self.free_bytes || of_stream != self.of_stream {
+            let counted = self.free_bytes;
+            return Err(format!("slots have {free} bytes free, counted {counted}"));
+        }
+        Ok(())
+    }
+
+    fn check_one(&self, id: Id, extent: &Extent) -> Result<(), String> {
+        let slab = &self.table[id as usize];
+        let bytes = u64::from(slab.slots) * slab.bytes;
+        let is_its = (extent.start, extent.bytes) == (slab.start, bytes);
+        if !is_its || extent.state != State::Allocated {
+            return Err(format!("slab {id} is not its extent {extent:?}"));
+        }
+        let is_partial = self.partial.contains(&slab.key(id));
+        if slab.free & !slab.all() != 0 || is_partial != (slab.free != 0) {
+            return Err(format!("slab {id}: {:#x} are free", slab.free));
+        }
+        if (slab.free == slab.all()) != self.mixed.contains(&id) {
+            return Err(format!("slab {id} has no slot out and is kept"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -53,8 +53,7 @@ impl Registry {
         let shared = self.shared().ok()?;
         let core = shared.core.lock();
         core.lacks(bytes)?;
-        let (live, _) = core.extents.taken();
-        Some(model.launch_ns + live as f64 / model.bytes_per_ns)
+        Some(model.launch_ns + core.taken_bytes() as f64 / model.bytes_per_ns)
     }
 
     /// The ladder's step: moves what one request needs. Where nothing does that is cheaper than moving

@@ -26,17 +26,18 @@ pub(crate) type Questions = Vec<(Arc<Timeline>, Ask)>;
 /// Puts the questions, and counts the waits that are queued.
 pub(super) fn put(questions: &Questions, waits: &mut u64) -> Result<()> {
     let mut each = questions.iter();
-    each.try_for_each(|(of, ask)| of.ask(ask, waits))
+    each.try_for_each(|(of, ask)| ask.put(of, waits))
 }
 
-impl Timeline {
-    pub(super) fn ask(&self, ask: &Ask, waits: &mut u64) -> Result<()> {
-        match ask {
-            Ask::Progress => self.poll().map(|_| ()),
-            Ask::Reached(tick) => self.poll_to(*tick).map(|_| ()),
-            Ask::Done(tick) => self.sync_to(*tick),
-            Ask::Behind(mine, tick) => {
-                *waits += u64::from(mine.wait_for(self, *tick)?);
+impl Ask {
+    /// Puts the question to the stream of `timeline`; counts a wait that is queued.
+    fn put(&self, timeline: &Timeline, waits: &mut u64) -> Result<()> {
+        match self {
+            Self::Progress => timeline.poll().map(|_| ()),
+            Self::Reached(tick) => timeline.poll_to(*tick).map(|_| ()),
+            Self::Done(tick) => timeline.sync_to(*tick),
+            Self::Behind(mine, tick) => {
+                *waits += u64::from(mine.wait_for(timeline, *tick)?);
                 Ok(())
             }
         }

@@ -8,18 +8,17 @@ use std::sync::{Arc, Weak};
 
 use super::cache::{Cached, MOST_BLOCKS};
 use super::config::PoolConfig;
+use super::stats::Notes;
 use super::stats::Steps;
 use super::stats::counters::Gauges;
-use super::stats::{Notes, Told};
 use super::tuning::{ADDRESSES_A_BYTE, HIGH_PART, MOST_ADDRESSES};
 use super::under_way::{Held, UnderWay};
 use crate::arena::Arena;
 use crate::device::{Device, Timeline};
 use crate::error::Result;
-use crate::heap::placement::{self, Placement};
 use crate::heap::size_class::is_slot;
 use crate::heap::slab::Slabs;
-use crate::heap::{Epoch, Extent, Extents, FRESH, Grant, Id, NONE, State, StreamIndex, Zone};
+use crate::heap::{Epoch, Extent, Extents, FRESH, Grant, Id, NONE, State, StreamIndex};
 use crate::seeded::seeded;
 
 /// Held by every lane of a slot, which another stream may have once all are gone.
@@ -37,30 +36,30 @@ pub(crate) struct Grown {
 
 /// What the core knows of a stream.
 pub(crate) struct StreamState {
-    pub(crate) timeline: Arc<Timeline>,
+    pub(super) timeline: Arc<Timeline>,
     /// What its lanes hold.
-    pub(crate) hold: Weak<SlotHold>,
+    pub(super) hold: Weak<SlotHold>,
 }
 
 /// See the module documentation.
 pub(crate) struct Core {
-    pub(crate) extents: Extents,
-    pub(crate) arena: Arena,
-    pub(crate) config: PoolConfig,
+    pub(super) extents: Extents,
+    pub(super) arena: Arena,
+    pub(super) config: PoolConfig,
     /// By slot; `FRESH` has none.
-    pub(crate) streams: Vec<Option<StreamState>>,
+    pub(super) streams: Vec<Option<StreamState>>,
     /// Old places of remapped frames, in the order in which they are looked at.
     pub(super) retiring: VecDeque<Id>,
     /// What jobs under way have.
     pub(super) under_way: UnderWay,
     /// What growing buffers hold, beside the arena.
-    pub(crate) grown: Grown,
-    pub(crate) steps: Steps,
+    pub(super) grown: Grown,
+    pub(super) steps: Steps,
     /// Steps not told to the application's subscriber yet.
-    pub(crate) told: Notes,
-    pub(crate) bytes_moved: u64,
-    pub(crate) compactions: u64,
-    pub(crate) peak_reserved: u64,
+    pub(super) told: Notes,
+    pub(super) bytes_moved: u64,
+    pub(super) compactions: u64,
+    pub(super) peak_reserved: u64,
     /// Bytes in blocks, caches included.
     pub(super) active: Gauges,
     /// Bytes held, as somebody who read figures saw them last.
@@ -68,7 +67,7 @@ pub(crate) struct Core {
     /// Free bytes in handles that also hold blocks, likewise.
     pub(super) inactive_split: Gauges,
     /// Most of them since the pool was made.
-    pub(crate) peak_taken: u64,
+    pub(super) peak_taken: u64,
     /// Blocks on their way from a cache into the heap or back; empty between calls.
     pub(super) on_the_way: Vec<Cached>,
     /// Blocks cut into slots.
@@ -130,6 +129,42 @@ impl Core {
         let granule = self.arena.granule();
         let bytes = self.config.preallocate.min(self.limit()) / granule * granule;
         self.create_frames(0, bytes).map(|_| ())
+    }
+
+    /// Bytes of the device's smallest handle.
+    pub(crate) fn granule(&self) -> u64 {
+        self.arena.granule()
+    }
+
+    /// Bytes of the handles that blocks lie in: those of growing buffers lie elsewhere.
+    pub(crate) fn in_arena(&self) -> u64 {
+        self.arena.reserved()
+    }
+
+    /// A number that is another once the heap has changed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.extents.changes()
+    }
+
+    pub(crate) fn largest_hole(&self) -> u64 {
+        self.extents.largest_hole()
+    }
+
+    /// Bytes in blocks, those in caches and under way too.
+    pub(crate) fn taken_bytes(&self) -> u64 {
+        self.extents.taken().0
+    }
+
+    /// Whether idle handles may be mapped elsewhere.
+    pub(crate) fn may_remap(&self) -> bool {
+        self.config.remap
+    }
+
+    /// Takes the bytes at `start`, which are free, as a block; for tests of layers above.
+    #[cfg(test)]
+    pub(crate) fn take_at(&mut self, start: u64, bytes: u64, slot: StreamIndex) {
+        let hole = self.extents.seek(self.extents.first(), start);
+        self.extents.take_window(hole, start, bytes, slot);
     }
 
     /// Most physical bytes the pool may hold.
@@ -415,70 +450,6 @@ impl Core {
             }
         }
         (0..).zip(last).filter(|&(_, tick)| tick > 0).collect()
-    }
-
-    /// The smallest hole, else run of holes, of any streams if `pending`, else of those that the
-    /// stream runs behind.
-    pub(super) fn find_holes(
-        &self,
-        slot: StreamIndex,
-        bytes: u64,
-        pending: bool,
-    ) -> Option<Placement> {
-        let indexes = (1..self.extents.slots())
-            .flat_map(|s| [Zone::Low, Zone::High].map(|end| self.extents.index(s, end)));
-        let holes = indexes.filter_map(|index| index.best(bytes));
-        if let Some(id) = holes
-            .min_by_key(|&id| self.extents.get(id).bytes)
-            .filter(|_| pending)
-        {
-            let start = self.extents.get(id).start;
-            return Some(Placement::of_free(id, start, bytes));
-        }
-        // Holes of one stream and holes ready for all are merged when they are made.
-        if self.only_stream() || self.extents.hole_bytes() < bytes {
-            return None;
-        }
-        let usable = |extent: &Extent| pending || self.is_behind(slot, extent.epoch());
-        placement::smallest_run(&self.extents, bytes, usable)
-    }
-
-    /// Takes what [`Core::find_holes`] finds, behind a wait for it. The rest of a hole keeps its own
-    /// history, which no longer costs this stream a wait.
-    pub(super) fn take_holes(
-        &mut self,
-        slot: StreamIndex,
-        bytes: u64,
-        pending: bool,
-    ) -> Result<Option<Grant>> {
-        let Some(placement) = self.find_holes(slot, bytes, pending) else {
-            return Ok(None);
-        };
-        if !seeded!("taken-without-a-wait") {
-            for epoch in self.epochs_of(&placement) {
-                self.wait_for(slot, epoch)?;
-            }
-        }
-        self.count(Told::StreamWait(bytes));
-        let Placement { first, start, .. } = placement;
-        let id = self.extents.take_window(first, start, bytes, slot);
-        self.merge_behind(id);
-        Ok(Some(self.granted(id)))
-    }
-
-    /// The histories of the holes that a placement without a gap takes.
-    pub(super) fn epochs_of(&self, placement: &Placement) -> Vec<Epoch> {
-        let end = placement.start + placement.bytes;
-        let mut epochs = Vec::new();
-        let mut at = placement.first;
-        while at != NONE && self.extents.get(at).start < end {
-            epochs.push(self.extents.get(at).epoch());
-            at = match seeded!("window-waits-for-its-first-hole-only") {
-                true => NONE,
-                false => self.extents.get(at).next,
-            };
-        }
-        epochs
     }
 
     /// Takes the memory out, with the ticks of streams that the free part of it waits for.

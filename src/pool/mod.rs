@@ -1,5 +1,7 @@
 //! The stream-ordered pool.
 //!
+//! What a pool is made of is in `structure`, and what each part does in the file of its name.
+//!
 //! # The path of a request
 //!
 //! 1. [`Pool::alloc`] finds the calling thread's *lane* of the stream (`cache::thread_map`). Its cache has what was
@@ -7,7 +9,7 @@
 //! 2. What the cache has not, a hole may have that is ready: `Lane::serve_ready`, under the pool's lock.
 //! 3. All else climbs the **ladder** (`ladder`), one list of steps, the cheap ones first; the first that works
 //!    serves the request:
-//!    - *ready*: a bundle, a slot or a hole that nothing queued uses, or that the stream runs behind
+//!    - *ready*: a batch, a slot or a hole that nothing queued uses, or that the stream runs behind
 //!      (`cache::transfer`, `slabs`, `ends`); what the driver says when asked how far the streams are;
 //!    - *waiting*: other streams' caches and holes, behind a wait on the device (`cache::transfer`, `core`);
 //!    - *mapped*: new handles while the pool is small, then idle handles mapped elsewhere (`mapping`);
@@ -57,6 +59,7 @@ mod tuning;
 mod typed;
 mod under_way;
 mod view;
+mod waiting;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -86,9 +89,8 @@ pub(crate) use self::core::Core;
 pub(crate) use crate::heap::UNIT;
 pub(crate) use copies::same_len;
 pub(crate) use runs::Run;
-pub(crate) use sleep::{Bring, Brought, Ranges};
 pub(crate) use stats::spilled::Spilled;
-pub(crate) use structure::{Attached, Shared};
+pub(crate) use structure::{Attached, Bring, Brought, Ranges, Shared};
 pub(crate) use typed::bytes_of;
 pub(crate) use view::bounds;
 

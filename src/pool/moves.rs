@@ -52,7 +52,7 @@ impl Core {
         for &(_, to, bytes) in moves {
             at = self.extents.seek(at, to);
             at = self.extents.take_window(at, to, bytes, slot);
-            self.extents.get_mut(at).movable = true;
+            self.extents.set_movable(at, true);
             ids.push(at);
         }
         ids
@@ -76,6 +76,6 @@ impl Core {
 
     /// Says whether the block `id` may be moved.
     pub(crate) fn set_movable(&mut self, id: Id, movable: bool) {
-        self.extents.get_mut(id).movable = movable;
+        self.extents.set_movable(id, movable);
     }
 }

@@ -164,7 +164,7 @@ impl Core {
         for (from, bytes) in blocks {
             at = self.extents.seek(at, place(from));
             at = self.extents.take_window(at, place(from), bytes, slot);
-            self.extents.get_mut(at).movable = true;
+            self.extents.set_movable(at, true);
             carried.push(Carried {
                 from,
                 to: place(from),

@@ -4,12 +4,10 @@ use super::cache::Cached;
 use super::core::{Core, is_done};
 use super::tuning::SLABS_LOOKED_AT;
 use crate::error::Result;
-use crate::heap::size_class::{batch, class_of, is_slot};
+use crate::heap::size_class::{batch, is_slot};
+use crate::heap::slab::Found;
 use crate::heap::{Epoch, Grant, Id, StreamIndex};
 use crate::seeded::seeded;
-
-/// A free slot: its slab, its place there, and its history.
-type Found = (Id, usize, Epoch);
 
 impl Core {
     /// A block or slot of `bytes`, whichever that size is, that is ready for `stream`. No driver call: a
@@ -75,21 +73,10 @@ impl Core {
     /// if `pending`.
     fn look_for_slot(&self, stream: StreamIndex, bytes: u64, pending: bool) -> Option<Found> {
         let others = (1..self.extents.slots()).filter(|&other| other != stream);
+        let owners = std::iter::once(stream).chain(others);
         let looks = if pending { usize::MAX } else { SLABS_LOOKED_AT };
-        let class = class_of(bytes);
-        std::iter::once(stream).chain(others).find_map(|owner| {
-            let slabs = (owner, class, 0, 0)..(owner, class + 1, 0, 0);
-            let mut slabs = self.slabs.partial.range(slabs).take(looks);
-            slabs.find_map(|key| {
-                let slab = &self.slabs.table[key.3 as usize];
-                let usable = |&slot: &usize| {
-                    pending
-                        || seeded!("any-free-slot-will-do")
-                        || self.is_behind(stream, slab.history(slot))
-                };
-                let slot = slab.free_slots().find(usable)?;
-                Some((key.3, slot, slab.history(slot)))
-            })
+        self.slabs.find(bytes, owners, looks, |history| {
+            pending || seeded!("any-free-slot-will-do") || self.is_behind(stream, history)
         })
     }
 
@@ -150,11 +137,9 @@ impl Core {
         most: u64,
         taken: &mut Vec<Cached>,
     ) {
-        let slab = &self.slabs.table[grant.id as usize];
-        let bytes = slab.bytes;
-        for slot in slab.free_slots().take(most as usize) {
-            let slab = &self.slabs.table[grant.id as usize];
-            if self.is_behind(stream, slab.history(slot)) {
+        let bytes = self.slabs.slot_bytes(grant.id);
+        for slot in self.slabs.free_slots(grant.id).take(most as usize) {
+            if self.is_behind(stream, self.slabs.history(grant.id, slot)) {
                 let Grant { id, offset } = self.slabs.take(grant.id, slot, stream);
                 let addr = self.arena.base() + offset;
                 taken.push(Cached {
@@ -177,16 +162,15 @@ impl Core {
 
     /// Gives a slab without a slot out back, if one stream's history covers it.
     fn release_slab(&mut self, id: Id) {
-        let slab = &self.slabs.table[id as usize];
         let mut pending: Option<Epoch> = None;
-        for slot in slab.free_slots() {
-            let history = slab.history(slot);
+        for slot in self.slabs.free_slots(id) {
+            let history = self.slabs.history(id, slot);
             match pending.map(|epoch| epoch.joined(history)) {
                 Some(joined @ Some(_)) => pending = joined,
                 _ if is_done(&self.streams, history) => {}
                 Some(None) => {
                     if !seeded!("slab-forgets-one-stream") {
-                        self.slabs.mixed.insert(id);
+                        self.slabs.keep_mixed(id);
                         return;
                     }
                 }
@@ -202,9 +186,11 @@ impl Core {
     /// would have to wait for so that more go.
     pub(super) fn release_mixed(&mut self, stream: StreamIndex) -> Vec<Epoch> {
         let mut lacking = Vec::new();
-        for id in self.slabs.mixed.clone() {
-            let slab = &self.slabs.table[id as usize];
-            let histories = slab.free_slots().map(|slot| slab.history(slot));
+        for id in self.slabs.mixed() {
+            let histories = self
+                .slabs
+                .free_slots(id)
+                .map(|slot| self.slabs.history(id, slot));
             let before = lacking.len();
             lacking.extend(histories.filter(|&it| !self.is_ordered(stream, it)));
             if lacking.len() == before {
@@ -218,14 +204,14 @@ impl Core {
 
     /// The same of those whose work is known to be done.
     pub(super) fn release_mixed_done(&mut self) {
-        for id in std::mem::take(&mut self.slabs.mixed) {
+        for id in self.slabs.mixed() {
             self.release_slab(id);
         }
     }
 
     /// Whether slabs that several streams use are idle.
     pub(crate) fn has_mixed(&self) -> bool {
-        !self.slabs.mixed.is_empty()
+        !self.slabs.mixed().is_empty()
     }
 }
 

@@ -13,26 +13,13 @@
 use super::core::Core;
 use super::idle::IdleFrame;
 use super::release::Release;
-use super::structure::{Lane, Shared};
+use super::structure::{Bring, Lane, Ranges, Shared};
 use crate::arena::{Frame, FrameId};
-use crate::device::{Addr, lock};
+use crate::device::lock;
 use crate::error::{Error, Result};
 use crate::heap::{Epoch, FRESH, State};
 use crate::seeded::seeded;
 use crate::sync::latch;
-
-/// Device addresses and how many bytes from there on, ascending and apart.
-pub(crate) type Ranges = Vec<(Addr, u64)>;
-
-/// Copies what was saved back into these ranges, and waits until it is there.
-pub(crate) type Bring = Box<dyn Fn(&Ranges) -> Brought + Send>;
-
-/// What came of bringing contents back.
-pub(crate) struct Brought {
-    pub(crate) outcome: Result<()>,
-    /// Copies may be under way still, as the driver would not wait for them: the memory stays mapped.
-    pub(crate) under_way: bool,
-}
 
 /// What a frame's place is to the driver.
 struct Place {

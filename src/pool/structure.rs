@@ -13,14 +13,27 @@ use super::cache::{Cache, Outstanding, Transfer};
 use super::core::{Core, SlotHold};
 use super::grow_buf::Growing;
 use super::pressure::{MovesFirst, ReliefStep};
-use super::sleep::Bring;
 use super::stats::counters::{Counters, Elsewhere, Sums};
 use super::stats::leaks::{Ticket, Tracker};
 use super::stats::spilled::Spilled;
 use crate::device::{Addr, Awake, Device, Left, Recorder, Stream, StreamCore, Timeline};
+use crate::error::Result;
 use crate::heap::{Id, StreamIndex};
 use crate::record::Recording;
 use crate::sync::{AtomicU64, Latch, LatchGuard, Mutex, RwLock, latch};
+
+/// Device addresses and how many bytes from there on, ascending and apart.
+pub(crate) type Ranges = Vec<(Addr, u64)>;
+
+/// Copies what was saved back into these ranges, and waits until it is there.
+pub(crate) type Bring = Box<dyn Fn(&Ranges) -> Brought + Send>;
+
+/// What came of bringing contents back.
+pub(crate) struct Brought {
+    pub(crate) outcome: Result<()>,
+    /// Copies may be under way still, as the driver would not wait for them: the memory stays mapped.
+    pub(crate) under_way: bool,
+}
 
 /// What all lanes and handles of a pool share.
 pub(crate) struct Shared {

@@ -76,10 +76,15 @@ fn paths(tree: &str) -> Vec<String> {
 
 /// The text without comments and without the tests at its end; lines stay where they are.
 fn code(text: &str) -> String {
-    let tests = ["#[cfg(test)]\nmod tests {", "#[cfg(all(test, loom))]\nmod models {"];
+    let tests = [
+        "#[cfg(test)]\nmod tests {",
+        "#[cfg(all(test, loom))]\nmod models {",
+    ];
     let cut = tests.iter().filter_map(|tests| text.find(tests)).min();
     let text = &text[..cut.unwrap_or(text.len())];
-    let lines = text.lines().map(|line| line.split("//").next().unwrap_or(line));
+    let lines = text
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or(line));
     lines.collect::<Vec<_>>().join("\n")
 }
 
@@ -134,7 +139,8 @@ fn read(code: &str) -> File {
                 let path = line[place..].split(follows).next().unwrap_or(root);
                 let inside = line[..place].ends_with(|c: char| c.is_alphanumeric() || c == ':');
                 if !is_visibility && !inside {
-                    file.names.push((at + 1, segments(path.trim_end_matches(':'))));
+                    file.names
+                        .push((at + 1, segments(path.trim_end_matches(':'))));
                 }
             }
         }
@@ -146,12 +152,17 @@ fn read(code: &str) -> File {
 fn module_of(path: &Path) -> String {
     let path = path.with_extension("");
     let parts = path.iter().map(|part| part.to_string_lossy().into_owned());
-    let parts: Vec<String> = parts.filter(|part| part != "mod" && part != "lib").collect();
+    let parts: Vec<String> = parts
+        .filter(|part| part != "mod" && part != "lib")
+        .collect();
     parts.join("::")
 }
 
 fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).expect("the crate's sources").flatten() {
+    for entry in std::fs::read_dir(folder)
+        .expect("the crate's sources")
+        .flatten()
+    {
         let path = entry.path();
         match path.is_dir() {
             true if path.ends_with("src/bin") => {}
@@ -170,11 +181,18 @@ fn library() -> Library {
         .iter()
         .map(|path| {
             let module = module_of(path.strip_prefix(&root).expect("below src"));
-            (module, code(&std::fs::read_to_string(path).expect("a source")))
+            (
+                module,
+                code(&std::fs::read_to_string(path).expect("a source")),
+            )
         })
         .collect();
     let tests = texts.iter().flat_map(|(module, text)| {
-        let inside = |name: String| format!("{module}::{name}").trim_start_matches("::").to_owned();
+        let inside = move |name: String| {
+            format!("{module}::{name}")
+                .trim_start_matches("::")
+                .to_owned()
+        };
         test_modules(text).into_iter().map(inside)
     });
     let tests: Vec<String> = tests.collect();
@@ -183,7 +201,8 @@ fn library() -> Library {
         tests.iter().any(below)
     };
     let kept = texts.iter().filter(|(module, _)| !is_test(module));
-    kept.map(|(module, text)| (module.clone(), read(text))).collect()
+    kept.map(|(module, text)| (module.clone(), read(text)))
+        .collect()
 }
 
 /// The file that has what `module` names by `path`, if it is one of the library's.
@@ -209,7 +228,12 @@ fn resolve(library: &Library, module: &str, path: &[String], depth: u32) -> Opti
         }
     }
     while let Some(next) = rest.first() {
-        let below = at.iter().chain([next]).cloned().collect::<Vec<_>>().join("::");
+        let below = at
+            .iter()
+            .chain([next])
+            .cloned()
+            .collect::<Vec<_>>()
+            .join("::");
         if !library.contains_key(&below) {
             break;
         }
@@ -249,7 +273,11 @@ fn circles(uses: &Uses) -> Vec<String> {
     loop {
         let used = |module: &&String| uses[*module].keys().any(|it| left.contains(it));
         let using = |module: &&String| left.iter().any(|it| uses[*it].contains_key(*module));
-        let next: BTreeSet<&String> = left.iter().copied().filter(|it| used(it) && using(it)).collect();
+        let next: BTreeSet<&String> = left
+            .iter()
+            .copied()
+            .filter(|it| used(it) && using(it))
+            .collect();
         if next.len() == left.len() {
             break;
         }
@@ -288,7 +316,9 @@ fn no_files_use_each_other_in_a_circle_and_no_layer_uses_one_above() {
     let library = library();
     let uses = uses(&library);
     let top = library.keys().filter_map(|it| it.split("::").next());
-    let unknown: BTreeSet<&str> = top.filter(|it| !it.is_empty() && !LAYERS.contains(it)).collect();
+    let unknown: BTreeSet<&str> = top
+        .filter(|it| !it.is_empty() && !LAYERS.contains(it))
+        .collect();
     assert!(unknown.is_empty(), "no layer of its own: {unknown:?}");
     assert!(uses.len() > 150 && uses["pool::ladder"].contains_key("pool::core"));
     let wrong = [circles(&uses), upward(&uses)].concat();
@@ -305,29 +335,47 @@ fn made(files: &[(&str, &str)]) -> Uses {
 fn a_circle_is_found_through_what_is_passed_on_and_around_a_third_file() {
     let uses = made(&[
         ("a", "pub use b::B;\nmod b;\nmod c;"),
-        ("a::b", "use std::fmt;\nuse crate::{\n    a::c::{C, D},\n    e,\n};"),
+        (
+            "a::b",
+            "use std::fmt;\nuse crate::{\n    a::c::{C, D},\n    e,\n};",
+        ),
         ("a::c", "fn f(it: crate::d::D) {}"),
         ("d", "use crate::a::B; // of a::b"),
         ("e", "use crate::a::B;"),
     ]);
     assert_eq!(
         circles(&uses),
-        ["a::b:2 uses a::c", "a::b:2 uses e", "a::c:1 uses d", "d:1 uses a::b", "e:1 uses a::b"]
+        [
+            "a::b:2 uses a::c",
+            "a::b:2 uses e",
+            "a::c:1 uses d",
+            "d:1 uses a::b",
+            "e:1 uses a::b"
+        ]
     );
 }
 
 #[test]
 fn comments_tests_and_visibilities_are_no_uses() {
     let uses = made(&[
-        ("a", "// crate::b::B\npub(in crate::b) fn f() {}\n#[cfg(test)]\nmod tests {\n    use crate::b::B;\n}"),
+        (
+            "a",
+            "// crate::b::B\npub(in crate::b) fn f() {}\n#[cfg(test)]\nmod tests {\n    use crate::b::B;\n}",
+        ),
         ("b", "use super::a::A;"),
     ]);
     assert!(circles(&uses).is_empty(), "{uses:?}");
-    assert_eq!(test_modules("mod a;\n#[cfg(test)]\n#[cfg(not(loom))]\npub(crate) mod b;\nmod c;"), ["b"]);
+    assert_eq!(
+        test_modules("mod a;\n#[cfg(test)]\n#[cfg(not(loom))]\npub(crate) mod b;\nmod c;"),
+        ["b"]
+    );
 }
 
 #[test]
 fn a_use_of_a_layer_above_is_found_with_its_line() {
-    let uses = made(&[("pool", "fn f() {}\nuse crate::movable::Movable;"), ("movable", "use crate::pool::Pool;")]);
+    let uses = made(&[
+        ("pool", "fn f() {}\nuse crate::movable::Movable;"),
+        ("movable", "use crate::pool::Pool;"),
+    ]);
     assert_eq!(upward(&uses), ["pool:2 uses movable, a layer above"]);
 }

@@ -117,57 +117,128 @@ fn no_file_of_the_heap_the_pool_and_compaction_is_longer_than_a_reader_has_in_vi
     assert!(long.is_empty(), "{long:?}");
 }
 
-/// The modules of one folder, and those beside them that each uses by name.
-fn uses_beside(texts: &[(String, String)]) -> BTreeMap<&str, Vec<&str>> {
-    let mut uses = BTreeMap::new();
-    for (name, text) in texts {
-        let names = texts.iter().map(|(other, _)| other.as_str());
-        let used = names.filter(|other| without_tests(text).contains(&format!("super::{other}::")));
-        uses.insert(name.as_str(), used.collect());
-    }
-    uses
-}
-
-/// Modules that use each other in a circle: what is left when those that use none of the rest are gone.
-fn in_a_circle(mut uses: BTreeMap<&str, Vec<&str>>) -> Vec<String> {
-    loop {
-        let left: Vec<_> = uses.keys().copied().collect();
-        let free = |on: &Vec<&str>| !on.iter().any(|name| left.contains(name));
-        uses.retain(|_, on| !free(on));
-        if uses.len() == left.len() {
-            return left.into_iter().map(String::from).collect();
+/// The fields that a struct leaves open to others, unless it is a plain value, and the functions that let
+/// others write what they are given: line numbers from 1, and why.
+fn open_in(text: &str) -> Vec<(usize, String)> {
+    let (mut found, mut is_open, mut is_value, mut is_test) = (Vec::new(), false, false, false);
+    for (at, line) in without_tests(text).lines().enumerate() {
+        let code = line.trim_start();
+        if code.starts_with("#[") {
+            is_value |= words(code).any(|word| word == "Copy");
+            is_test |= code.starts_with("#[cfg(test)]");
+            continue;
+        }
+        if words(code).any(|word| word == "struct") && code.ends_with('{') {
+            is_open = !is_value;
+        } else if line.starts_with('}') {
+            is_open = false;
+        } else if is_open && code.starts_with("pub") {
+            found.push((at + 1, format!("`{code}` is open")));
+        }
+        let gives = line
+            .split("->")
+            .nth(1)
+            .is_some_and(|gives| gives.contains("&mut "));
+        if gives && code.starts_with("pub(crate) fn") && !is_test {
+            found.push((at + 1, "what it gives can be written".to_owned()));
+        }
+        if !code.starts_with("//") {
+            (is_value, is_test) = (false, false);
         }
     }
+    found
 }
 
 #[test]
-fn no_conversions_use_each_other_in_a_circle() {
-    let files = sources(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/convert"));
-    let texts: Vec<_> = files
-        .iter()
-        .map(|file| {
-            let name = file
-                .file_stem()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned();
-            (name, std::fs::read_to_string(file).expect("a source"))
-        })
-        .filter(|(name, _)| name != "mod")
-        .collect();
-    let uses = uses_beside(&texts);
-    assert!(
-        uses.len() >= 12 && uses["codes"].contains(&"launch"),
-        "{uses:?}"
+fn nobody_but_the_heap_writes_its_books() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let mut said = String::new();
+    for file in sources(&root.join("src/heap")) {
+        let text = std::fs::read_to_string(&file).expect("a source");
+        for (line, why) in open_in(&text) {
+            said += &format!("{}:{line}: {why}\n", file.display());
+        }
+    }
+    assert!(said.is_empty(), "\n{said}");
+    let lines = |text| {
+        open_in(text)
+            .into_iter()
+            .map(|(line, _)| line)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        lines("struct A {\n    pub(crate) a: u64,\n    b: u64,\n}"),
+        [2]
     );
-    assert_eq!(in_a_circle(uses), [""; 0]);
-    let circle = [
-        ("a", "use super::b::B;"),
-        ("b", "use super::a::A;"),
-        ("c", ""),
-    ];
-    let circle = circle.map(|(name, text)| (name.to_owned(), text.to_owned()));
-    assert_eq!(in_a_circle(uses_beside(&circle)), ["a", "b"]);
+    assert!(lines("#[derive(Clone, Copy)]\nstruct A {\n    pub(crate) a: u64,\n}").is_empty());
+    assert_eq!(
+        lines("impl A {\n    pub(crate) fn a(&mut self) -> &mut u64 {\n    }\n}"),
+        [2]
+    );
+    let test = "impl A {\n    #[cfg(test)]\n    pub(crate) fn a(&mut self) -> &mut u64 {\n    }\n}";
+    assert!(lines(test).is_empty());
+}
+
+/// (name, visibility) of every type that a text declares.
+fn types_of(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    without_tests(text).lines().filter_map(|line| {
+        let at = ["struct ", "enum "]
+            .iter()
+            .find_map(|it| Some((line.find(it)?, it.len())));
+        let (at, length) = at?;
+        let visibility = line[..at].trim();
+        let is_one = visibility.is_empty() || visibility.starts_with("pub");
+        let name = words(&line[at + length..]).next()?;
+        is_one.then_some((name, visibility))
+    })
+}
+
+/// (line, name) of every type that a text gives functions of its own.
+fn impls_of(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let lines = without_tests(text).lines().enumerate();
+    lines.filter_map(|(at, line)| {
+        let rest = line.strip_prefix("impl")?;
+        let generic = rest.strip_prefix('<').and_then(|it| it.split_once("> "));
+        let rest = generic.map_or(rest, |(_, rest)| rest);
+        let is_trait = words(rest).any(|word| word == "for");
+        let name = words(rest.trim_start()).next()?;
+        (!is_trait).then_some((at + 1, name))
+    })
+}
+
+#[test]
+fn an_internal_type_has_all_its_functions_in_its_own_folder() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src");
+    let texts: Vec<(String, PathBuf, String)> = sources(&root)
+        .into_iter()
+        .map(|file| {
+            let below = file.strip_prefix(&root).expect("below src");
+            let top = below.iter().next().unwrap_or_default().to_string_lossy();
+            let text = std::fs::read_to_string(&file).expect("a source");
+            (top.trim_end_matches(".rs").to_owned(), file.clone(), text)
+        })
+        .collect();
+    let mut declared: BTreeMap<&str, Vec<(&str, bool)>> = BTreeMap::new();
+    for (top, _, text) in &texts {
+        for (name, visibility) in types_of(text) {
+            declared
+                .entry(name)
+                .or_default()
+                .push((top, visibility == "pub"));
+        }
+    }
+    assert!(declared.len() > 200 && declared.contains_key("Timeline"));
+    let mut said = String::new();
+    for (top, file, text) in &texts {
+        for (line, name) in impls_of(text) {
+            let places = declared.get(name).map_or(&[][..], Vec::as_slice);
+            let elsewhere = places.iter().all(|(of, is_public)| of != top && !is_public);
+            if elsewhere && !places.is_empty() {
+                said += &format!("{}:{line}: {name} is of {}\n", file.display(), places[0].0);
+            }
+        }
+    }
+    assert!(said.is_empty(), "\n{said}");
 }
 
 #[test]

@@ -22,14 +22,12 @@ impl Owners for Unused {
 /// Two handles half of each of which is a block, and no more to be had.
 fn halves() -> (Core, u64) {
     let device = Device::host().expect("the host device");
+    let granule = device.info().granule;
     let config = PoolConfig::default().handles(HandleSize::Granule);
-    let mut core = Core::new(&device, config).expect("a core");
-    let granule = core.arena.granule();
-    core.config.limit = Some(2 * granule);
+    let mut core = Core::new(&device, config.limit(2 * granule)).expect("a core");
     core.extend(0, 2 * granule).expect("memory");
     for start in [0, granule] {
-        let hole = core.extents.seek(core.extents.first(), start);
-        core.extents.take_window(hole, start, granule / 2, 0);
+        core.take_at(start, granule / 2, 0);
     }
     (core, granule)
 }

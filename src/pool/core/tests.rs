@@ -146,14 +146,14 @@ fn a_hole_that_waits_for_a_tick_that_no_record_will_make_is_found() {
         .extents
         .seek(core.extents.first(), 2 * core.arena.granule());
     // Of a block any tick is one.
-    core.extents.get_mut(block).tick = open + 1;
+    core.extents.spoil(block).tick = open + 1;
     core.check().unwrap();
-    core.extents.get_mut(block).tick = 0;
+    core.extents.spoil(block).tick = 0;
     let bytes = core.extents.get(block).bytes;
     core.active.sub(bytes);
     core.extents.give(block, made.slot, open, |_| false);
     core.check().unwrap();
-    core.extents.get_mut(block).tick = open + 1;
+    core.extents.spoil(block).tick = open + 1;
     assert!(core.check().is_err());
 }
 
@@ -168,9 +168,9 @@ fn blocks_that_are_not_counted_and_books_that_are_wrong_anywhere_are_found() {
     let block = core
         .extents
         .seek(core.extents.first(), 2 * core.arena.granule());
-    core.extents.get_mut(block).state = State::Unused;
+    core.extents.spoil(block).state = State::Unused;
     assert!(core.check().is_err());
-    core.extents.get_mut(block).state = State::Allocated;
+    core.extents.spoil(block).state = State::Allocated;
     core.check().unwrap();
     // Nothing is mapped in the middle of a hole.
     let (frame, _) = core.arena.frame_at(4 * core.arena.granule()).unwrap();
@@ -256,16 +256,16 @@ fn the_last_tick_of_each_stream_is_that_of_its_holes_and_old_places() {
     let tick = made.hole(0, UNIT, other).tick;
     made.hole(2 * UNIT, UNIT, made.slot);
     let hole = made.core.extents.seek(made.core.extents.first(), 2 * UNIT);
-    made.core.extents.get_mut(hole).tick = tick + 7;
+    made.core.extents.spoil(hole).tick = tick + 7;
     let hole = made.core.extents.seek(hole, 4 * granule);
     let old = made.core.extents.retire(hole, 4 * granule, 5 * granule);
-    let extent = made.core.extents.get_mut(old);
+    let extent = made.core.extents.spoil(old);
     (extent.slot, extent.tick) = (other, tick + 9);
     let block = made
         .core
         .extents
         .seek(made.core.extents.first(), 2 * granule);
-    made.core.extents.get_mut(block).tick = tick + 100;
+    made.core.extents.spoil(block).tick = tick + 100;
     assert_eq!(
         made.core.last_ticks(),
         [(made.slot, tick + 7), (other, tick + 9)]
@@ -463,7 +463,7 @@ fn a_slot_is_given_anew_once_its_stream_is_gone_and_nothing_waits_for_it() {
         .extents
         .seek(made.core.extents.first(), 4 * granule);
     let old = made.core.extents.retire(hole, 4 * granule, 5 * granule);
-    made.core.extents.get_mut(old).slot = 2;
+    made.core.extents.spoil(old).slot = 2;
     made.core.retiring.push_back(old);
     assert_eq!(again(&mut made), 3, "an old place waits for the other");
     made.core.retiring.clear();

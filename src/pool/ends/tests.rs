@@ -254,7 +254,7 @@ fn of_ready_holes_the_smallest_is_taken_and_of_equal_ones_its_own() {
     let mut start = 0;
     let mut hole = |made: &mut Made, units: u64, slot| {
         let id = made.block(start, units * UNIT);
-        made.core.extents.get_mut(id).slot = slot;
+        made.core.extents.spoil(id).slot = slot;
         made.block(start + units * UNIT, UNIT);
         made.core.active.sub(units * UNIT);
         made.core.extents.give(id, slot, 0, |_| false);

@@ -189,7 +189,7 @@ impl Both {
         };
         let (part, id) = (self.list[at], self.id(at));
         let bytes = Self::size(b, part.bytes - UNIT);
-        self.table.get_mut(id).movable = c & 1 == 1;
+        self.table.spoil(id).movable = c & 1 == 1;
         let upper = self.table.split_taken(id, bytes);
         assert_eq!(self.table.get(upper).movable, c & 1 == 1);
         self.put(

@@ -121,7 +121,7 @@ fn an_extent_of_another_place_size_state_or_owner_is_found() {
     };
     for number in 0..made().holes.len() {
         let of = move |made: &mut Made, with: &dyn Fn(&mut crate::heap::Extent)| {
-            with(made.table.get_mut(made.holes[number]));
+            with(made.table.spoil(made.holes[number]));
         };
         add(
             "slot",
@@ -171,17 +171,13 @@ fn an_extent_of_another_place_size_state_or_owner_is_found() {
     }
     let all: Vec<Id> = made().table.iter().map(|(id, _)| id).skip(1).collect();
     for (number, id) in all.into_iter().enumerate() {
-        add(
-            "prev",
-            number,
-            change(move |m| m.table.get_mut(id).prev = id),
-        );
+        add("prev", number, change(move |m| m.table.spoil(id).prev = id));
         add(
             "next",
             number,
             change(move |m| {
                 let before = m.table.get(id).prev;
-                m.table.get_mut(before).next = m.table.get(id).next;
+                m.table.spoil(before).next = m.table.get(id).next;
             }),
         );
     }
@@ -193,9 +189,9 @@ fn a_bound_between_extents_off_its_unit_is_found() {
     /// Moves the bound between two neighbours.
     fn shift(made: &mut Made, lower: Id, by: u64) {
         let upper = made.table.get(lower).next;
-        made.table.get_mut(lower).bytes += by;
-        made.table.get_mut(upper).start += by;
-        made.table.get_mut(upper).bytes -= by;
+        made.table.spoil(lower).bytes += by;
+        made.table.spoil(upper).start += by;
+        made.table.spoil(upper).bytes -= by;
         // No sum tells.
         let taken = |id: Id| u64::from(made.table.get(id).state == State::Allocated) * by;
         made.table.taken_bytes = made.table.taken_bytes + taken(lower) - taken(upper);
@@ -203,15 +199,15 @@ fn a_bound_between_extents_off_its_unit_is_found() {
     all_are_found(vec![
         (
             "start of a block".into(),
-            change(|m| m.table.get_mut(m.blocks[1]).start += UNIT),
+            change(|m| m.table.spoil(m.blocks[1]).start += UNIT),
         ),
         (
             "nothing in an extent".into(),
             change(|m| {
                 let bytes = m.table.get(m.row[0]).bytes;
-                m.table.get_mut(m.row[0]).bytes = 0;
-                m.table.get_mut(m.row[1]).start -= bytes;
-                m.table.get_mut(m.row[1]).bytes += bytes;
+                m.table.spoil(m.row[0]).bytes = 0;
+                m.table.spoil(m.row[1]).start -= bytes;
+                m.table.spoil(m.row[1]).bytes += bytes;
             }),
         ),
         (
@@ -244,7 +240,7 @@ fn a_bound_between_extents_off_its_unit_is_found() {
             "a granule more of a retiring extent is none".into(),
             change(|m| {
                 shift(m, m.retiring, GRANULE);
-                let behind = m.table.get_mut(m.behind);
+                let behind = m.table.spoil(m.behind);
                 behind.state = State::Unused;
             }),
         ),
@@ -315,7 +311,7 @@ fn a_record_that_is_lost_or_has_two_uses_is_found() {
             "spare and an extent".into(),
             change(|m| {
                 let id = m.table.spare[0];
-                m.table.get_mut(id).state = State::Allocated;
+                m.table.spoil(id).state = State::Allocated;
             }),
         ),
         (
@@ -324,7 +320,7 @@ fn a_record_that_is_lost_or_has_two_uses_is_found() {
         ),
         (
             "none's, and an extent".into(),
-            change(|m| m.table.get_mut(NIL).state = State::Allocated),
+            change(|m| m.table.spoil(NIL).state = State::Allocated),
         ),
     ]);
 }

@@ -1,0 +1,235 @@
+//! What a device, its streams and its graphs are made of, and which holds which.
+//!
+//! Streams, timelines and captures hold their [`Device`], which knows them in turn, without holding them. A
+//! [`Stream`] of the application's holds the [`StreamCore`], as blocks do, and that its [`Timeline`], which
+//! outlives it. A stream under capture points to the [`Recorder`], whose graph's launches are ordered by a
+//! [`GraphRecord`]. What each of them does is in the file of its name.
+
+use std::any::Any;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock, Weak};
+
+use super::backend::Backend;
+use super::raw::{RawEvent, RawStream};
+use super::ticks::Ticks;
+use crate::sync::{AtomicU64, Condvar, Latch, Mutex};
+
+/// One device. Cheap to clone; all clones are the same device.
+///
+/// Safe to use from any thread.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// let device = warpool::Device::host()?;
+/// println!("{}: {} bytes", device.info().name, device.info().total_bytes);
+/// let (load, train) = (device.stream()?, device.stream()?);
+/// # drop((load, train));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Device {
+    pub(super) inner: Arc<DeviceInner>,
+}
+
+pub(super) struct DeviceInner {
+    pub(super) spare_events: Mutex<Vec<RawEvent>>,
+    pub(super) adopted: Mutex<HashMap<u64, Weak<StreamCore>>>,
+    /// Streams that somebody may still ask about, by uid.
+    pub(super) timelines: Mutex<HashMap<u64, Weak<Timeline>>>,
+    /// Streams under capture.
+    pub(super) captured: AtomicU64,
+    /// Pools that sleep.
+    pub(super) suspended: AtomicU64,
+    /// Above 0 once there was a pool whose memory may sleep.
+    pub(super) sleepers: AtomicU64,
+    pub(super) turns: Turns,
+    pub(super) names: Mutex<StreamNames>,
+    pub(super) no_gpu: Option<crate::Error>,
+    pub(super) backend: Arc<dyn Backend>,
+    /// What keeps the device's context alive, where it is not its user's care.
+    pub(super) _owner: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+/// Something that keeps state for a stream and wants to hear when its last handle is dropped.
+pub(crate) trait StreamWatcher: Send + Sync {
+    /// The application dropped its last clone of the stream that [`Stream::handle_id`] gave
+    /// `handle` for; nothing more will be allocated through it.
+    fn stream_retired(&self, handle: u64);
+    /// `stream` is about to be captured by `recorder`, or, with `None`, its capture has ended.
+    fn stream_captured(&self, stream: &Stream, recorder: Option<&Arc<Recorder>>);
+}
+
+/// The stream itself. Blocks keep it alive after the application's handles are gone.
+pub(crate) struct StreamCore {
+    pub(crate) device: Device,
+    pub(crate) timeline: Arc<Timeline>,
+    pub(crate) raw: RawStream,
+    pub(super) owned: bool,
+    /// Made by the crate to stand for streams under capture.
+    pub(crate) gate: bool,
+    /// The backend's id while this is an adopted stream in the device's registry.
+    pub(super) adopted_as: Option<u64>,
+    pub(super) handle: Mutex<Weak<StreamHandle>>,
+    /// What keeps an adopted stream alive, where it is not its user's care.
+    #[allow(dead_code, reason = "held for its drop; features alone set it")]
+    pub(crate) owner: OnceLock<Arc<dyn Any + Send + Sync>>,
+}
+
+/// What the application holds; its drop tells the watchers.
+pub(super) struct StreamHandle {
+    pub(super) core: Arc<StreamCore>,
+    pub(super) watchers: Mutex<Vec<Weak<dyn StreamWatcher>>>,
+    /// Never used again, unlike the stream's own number if the stream is adopted again.
+    pub(super) id: u64,
+}
+
+/// A queue of device work. Cheap to clone; all clones are the same stream.
+///
+/// Safe to use from any thread; calls from several threads interleave in some order.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # let device = warpool::Device::host()?;
+/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// let other = device.stream()?;
+/// other.wait_stream(&stream)?; // on the device
+/// other.synchronize()?; // on the host
+/// assert!(stream.is_idle()?);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Stream {
+    pub(super) handle: Arc<StreamHandle>,
+}
+
+/// (stream uid, tick) pairs, one a stream, sorted by uid.
+pub(crate) type Clock = Vec<(u64, u64)>;
+
+/// A recorded event that goes back to the device's spares when the last holder lets go.
+#[derive(Debug)]
+pub(crate) struct HeldEvent {
+    pub(super) device: Device,
+    pub(crate) raw: RawEvent,
+}
+
+/// One record: everything the stream was given up to tick `tick`.
+#[derive(Debug, Clone)]
+pub(crate) struct Mark {
+    pub(crate) tick: u64,
+    pub(crate) event: Arc<HeldEvent>,
+    /// What the stream itself had waited for at the record.
+    pub(crate) clock: Arc<Clock>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    pub(super) seen: Clock,
+    /// Length of `seen` at which entries of streams that are gone are looked for.
+    pub(super) prune_at: usize,
+    /// Marks not known to be done, oldest first.
+    pub(super) marks: VecDeque<Mark>,
+}
+
+/// What is known of the order of one stream: see `timeline`.
+pub(crate) struct Timeline {
+    pub(crate) uid: u64,
+    pub(super) device: Device,
+    pub(super) ticks: Ticks,
+    /// `None` once the stream is gone.
+    pub(super) raw: Mutex<Option<RawStream>>,
+    pub(super) order: Mutex<Order>,
+    /// The capture the stream is under; see the module `capture`.
+    pub(super) recorder: Mutex<Option<Arc<Recorder>>>,
+    /// Captures of the stream begun and ended: odd while it is under one.
+    pub(super) captures: AtomicU64,
+    /// The graph of the last capture.
+    pub(super) last_capture: Mutex<Weak<GraphRecord>>,
+    /// Above 0 once the driver would not end a capture of the stream: a record is part of it.
+    pub(super) stuck: AtomicU64,
+    /// Above 0 once the stream was left here to be destroyed, since its last mark could not be made.
+    pub(super) left: AtomicU64,
+    /// Operations that give the stream work now: see the module `awake`.
+    pub(super) giving: AtomicU64,
+}
+
+/// What a graph keeps.
+pub(crate) trait Kept: Send {
+    /// The graph is gone: gives the thing up behind the work queued on `gate` so far.
+    fn release(self: Box<Self>, gate: &Stream);
+
+    /// Bytes of device memory kept.
+    fn bytes(&self) -> u64 {
+        0
+    }
+}
+
+/// What a capture and its graph have.
+#[derive(Default)]
+pub(super) struct Captured {
+    /// Streams under capture, the one it began on first; they are held until it ends.
+    pub(super) streams: Vec<Stream>,
+    /// Streams the graph was launched on.
+    pub(super) users: Vec<Stream>,
+    pub(super) kept: Vec<Box<dyn Kept>>,
+    /// The graph is gone.
+    pub(super) released: bool,
+}
+
+/// A capture and its graph: see `capture`.
+pub(crate) struct Recorder {
+    pub(super) device: Device,
+    pub(super) gate: Stream,
+    pub(super) record: Arc<GraphRecord>,
+    pub(super) state: Mutex<Captured>,
+}
+
+/// What a stream was given last, up to a tick.
+pub(super) type LastGiven = (Arc<Timeline>, u64);
+
+/// The last launch of a table.
+#[derive(Default)]
+pub(crate) struct TableRecord {
+    pub(super) last: Latch<Option<LastGiven>>,
+    pub(super) over: AtomicBool,
+}
+
+/// Of a graph: its last launch, and what the next runs behind.
+#[derive(Default)]
+pub(super) struct GraphState {
+    pub(super) last: Option<LastGiven>,
+    /// What the next launch has to run behind.
+    pub(super) told: Vec<LastGiven>,
+    /// Graphs that use bytes of this one's.
+    pub(super) peers: Vec<Arc<GraphRecord>>,
+    /// Of the memory that the graph uses and that may sleep.
+    pub(super) sleepers: Vec<Arc<Awake>>,
+    /// Operations that have looked at `last` and have not yet told.
+    pub(super) under_way: usize,
+    pub(super) over: bool,
+}
+
+/// What a graph's launches are ordered by.
+pub(crate) struct GraphRecord {
+    pub(super) recorder: Weak<Recorder>,
+    pub(super) state: Mutex<GraphState>,
+}
+
+/// Whose turn it is: of operations on memory of graphs, and of launches of graphs.
+#[derive(Default)]
+pub(super) struct Turns {
+    pub(super) taken: Mutex<()>,
+    pub(super) changed: Condvar,
+}
+
+/// Whether memory may be used by operations.
+#[derive(Debug, Default)]
+pub(crate) struct Awake {
+    pub(super) suspended: AtomicU64,
+}
+
+/// Names by the [`id`](super::Stream::id) of the stream.
+pub(crate) type StreamNames = HashMap<u64, Arc<str>>;

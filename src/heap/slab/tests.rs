@@ -1,0 +1,166 @@
+//! How many slots a slab has, and that books that are wrong are found to be.
+
+use std::mem::replace;
+
+use super::*;
+use crate::heap::UNIT;
+use crate::heap::size_class::{MOST, STEP, is_slot, rounded};
+
+const GRANULE: u64 = 1 << 20;
+
+/// The tick that every stream's next record ends.
+const OPEN: u64 = 7;
+
+fn slots() -> impl Iterator<Item = u64> {
+    let classes = (STEP..MOST).step_by(STEP as usize);
+    classes.filter(|&bytes| is_slot(bytes) && rounded(bytes, MOST) == bytes)
+}
+
+#[test]
+fn a_slab_has_a_quarter_of_the_slots_out_within_its_bounds_in_whole_units() {
+    for bytes in slots() {
+        let mut slabs = Slabs::default();
+        for out in [0, 3, 16, 40, 64, 100, 256, 1000, 100_000] {
+            slabs.out[class_of(bytes)] = out;
+            let fits = |count: &u64| {
+                let cheap = *count <= CHEAP_SLOTS;
+                let small = count * bytes <= SLAB_BYTES && *count <= MOST_SLOTS;
+                (count * bytes).is_multiple_of(UNIT) && (cheap || small) && *count <= out / 4
+            };
+            let most = (1..=MOST_SLOTS).rev().find(fits);
+            let least = (1..).find(|count| (count * bytes).is_multiple_of(UNIT));
+            assert_eq!(
+                Some(slabs.wanted(bytes)),
+                most.or(least),
+                "{bytes}, {out} out"
+            );
+        }
+    }
+}
+
+/// Slabs and the extents that they lie in: two, of 16 slots and of 4, some of whose are out, and one of 64
+/// whose all are.
+struct Books {
+    extents: Extents,
+    slabs: Slabs,
+    stream: StreamIndex,
+}
+
+impl Books {
+    fn check(&self) -> Result<(), String> {
+        self.slabs.check(&self.extents, |_| OPEN)
+    }
+
+    /// Whether `wrong` at that place is found; the books are right again then.
+    fn finds<T>(&mut self, at: impl Fn(&mut Self) -> &mut T, wrong: T) -> bool {
+        let right = replace(at(self), wrong);
+        let found = self.check().is_err();
+        *at(self) = right;
+        self.check().unwrap();
+        found
+    }
+}
+
+fn books() -> Books {
+    let mut extents = Extents::new(GRANULE, 2 * GRANULE);
+    let stream = extents.add_slot();
+    let gap = extents.gap_at(0).unwrap();
+    let mut hole = extents.map_gap(gap, 0, GRANULE, stream, 0);
+    let mut slabs = Slabs::default();
+    for (start, bytes, slots, out) in [(0, 48, 16, 1), (4096, 320, 4, 3), (1 << 16, 16, 64, 64)] {
+        hole = extents.seek(hole, start);
+        hole = extents.take_window(hole, start, slots * bytes, stream);
+        let id = slabs.add((hole, start), bytes, slots, stream, OPEN);
+        (0..out).for_each(|slot| _ = slabs.take(id, slot, stream));
+    }
+    let books = Books {
+        extents,
+        slabs,
+        stream,
+    };
+    books.check().unwrap();
+    books
+}
+
+#[test]
+fn a_slab_that_is_not_its_extent_is_found() {
+    let mut books = books();
+    for id in 0..3 {
+        let extent = books.slabs.table[id].extent;
+        let Extent { start, bytes, .. } = *books.extents.get(extent);
+        assert!(books.finds(|it| &mut it.extents.spoil(extent).start, start + UNIT));
+        assert!(books.finds(|it| &mut it.extents.spoil(extent).bytes, bytes + UNIT));
+        for state in [State::Unmapped, State::Free] {
+            assert!(books.finds(|it| &mut it.extents.spoil(extent).state, state));
+        }
+    }
+    // A record that is spare is no slab.
+    books.slabs.table.push(Slab {
+        extent: NONE,
+        start: 0,
+        bytes: 48,
+        slots: 16,
+        owner: FRESH,
+        free: 0,
+        streams: [FRESH; MOST_SLOTS as usize],
+        ticks: [0; MOST_SLOTS as usize],
+    });
+    books.check().unwrap();
+}
+
+#[test]
+fn slots_that_are_not_counted_as_they_are_are_found() {
+    let mut books = books();
+    let stream = books.stream as usize;
+    let free = books.slabs.free_bytes;
+    assert!(books.finds(|it| &mut it.slabs.free_bytes, free + 16));
+    let mut counted = books.slabs.of_stream.clone();
+    counted[stream] += 1;
+    assert!(books.finds(|it| &mut it.slabs.of_stream, counted));
+    let (partial, full) = (books.slabs.partial.clone(), books.slabs.table[2].key(2));
+    for id in [0, 1] {
+        let mut less = partial.clone();
+        assert!(less.remove(&books.slabs.table[id as usize].key(id)));
+        assert!(books.finds(|it| &mut it.slabs.partial, less));
+        assert!(books.finds(|it| &mut it.slabs.mixed, [id].into()));
+    }
+    let mut more = partial;
+    more.insert(full);
+    assert!(books.finds(|it| &mut it.slabs.partial, more));
+    // Bits of slots that there are not, though all is counted as if there were.
+    let slabs = &mut books.slabs;
+    slabs.free_bytes += 48;
+    slabs.of_stream[stream] += 1;
+    slabs.table[0].streams[20] = books.stream;
+    slabs.table[0].free |= 1 << 20;
+    assert!(books.check().is_err());
+}
+
+#[test]
+fn a_slab_without_a_slot_out_that_is_kept_without_a_reason_is_found() {
+    let mut books = books();
+    let (start, stream) = (books.slabs.table[0].start, books.stream);
+    assert!(books.slabs.give(0, start, stream, 0));
+    assert!(books.check().is_err());
+    books.slabs.keep_mixed(0);
+    books.check().unwrap();
+    // Taken again it is no longer one.
+    books.slabs.take(0, 3, stream);
+    books.check().unwrap();
+    assert!(books.slabs.mixed().is_empty());
+}
+
+#[test]
+fn a_slot_that_waits_for_no_record_is_found() {
+    let mut books = books();
+    let stream = books.stream as usize;
+    let free = books.slabs.free_slots(0).next().unwrap();
+    assert!(!books.finds(|it| &mut it.slabs.table[0].ticks[free], OPEN));
+    assert!(books.finds(|it| &mut it.slabs.table[0].ticks[free], OPEN + 1));
+    // What is out has no history, and of memory that no stream has used any tick is one.
+    assert!(!books.finds(|it| &mut it.slabs.table[0].ticks[0], OPEN + 1));
+    books.slabs.table[0].streams[free] = FRESH;
+    books.slabs.of_stream[stream] -= 1;
+    books.slabs.of_stream[FRESH as usize] += 1;
+    assert!(!books.finds(|it| &mut it.slabs.table[0].ticks[free], OPEN + 100));
+}
