@@ -43,8 +43,8 @@ BEGIN, END = "<!-- seeded bugs: begin -->", "<!-- seeded bugs: end -->"
 # Tried first, because it is known to see the fault: saves time, proves the same.
 FIRST = {
     "handle-lost-when-its-map-fails": ("errors", "simulated"),
-    "upward-slide-cut-from-below": ("lib", "--skip cuda::faults"),
-    "first-hop-forgotten": ("lib", "--skip cuda::faults"),
+    "upward-slide-cut-from-below": ("lib", "compact::cut"),
+    "first-hop-forgotten": ("lib", "compact::cut"),
     "free-during-plan": ("soak", ""),
     "stale-plan-made-unchecked": ("lib", "--skip cuda::faults"),
     "patch-before-move": ("compact", "owners::"),
@@ -91,8 +91,13 @@ FIRST = {
     "panicked-request-holds-its-lane": ("pool", "conformance::"),
     "pressure-asks-again-and-again": ("pool", "conformance::"),
     "a-host-call-drops-without-a-wait": ("pool", "conformance::"),
-    "runs-joined-under-their-uses": ("lib", "--skip cuda::faults"),
-    "record-counted-after-it-is-made": ("lib", "--skip cuda::faults"),
+    "runs-joined-under-their-uses": ("lib", "compact::join"),
+    "record-counted-after-it-is-made": ("lib", "device::timeline"),
+    "join-forgets-a-history": ("lib", "heap::extents"),
+    "longest-tensor-forgotten": ("lib", "convert::table"),
+    "sleeping-memory-is-used": ("pool", "conformance::"),
+    "operations-under-way-not-waited-for": ("pool", "conformance::"),
+    "put-to-sleep-under-queued-work": ("pool", "sleeping::"),
     "upward-parts-from-below": ("lib", "--skip cuda::faults"),
     "run-moves-if-its-last-does": ("lib", "--skip cuda::faults"),
     "failed-step-tells-nobody": ("compact", "failing_calls::whoever"),
@@ -111,6 +116,16 @@ FIRST = {
     "rows-of-padding-not-zeroed": ("quantize", "mx::"),
     "outcome-of-the-last-trace": ("observe", "command_line::several"),
     "seed-not-passed-on": ("bin", ""),
+}
+# Likewise, of a folder's faults.
+USUAL = {
+    "compact": [("state_machine", "sim::compaction")],
+    "movable": [("state_machine", "sim::compaction")],
+    "heap": [("state_machine", "sim::the_pool")],
+    "arena": [("state_machine", "sim::the_pool")],
+    "pool": [("state_machine", "sim::the_pool")],
+    "device": [("state_machine", "sim::the_pool"), ("typed_order", "")],
+    "host": [("lib", "host::"), ("pool", "conformance::")],
 }
 # A replay of the recorded traces sees these too, faults of memory that goes from stream to stream.
 REPLAY = ("observe", "replay::the_recorded_traces_on_several_streams")
@@ -209,10 +224,9 @@ def run(executable, only, fault=None):
 def try_fault(executables, fault, path):
     """(target, outcome, test, cases, seconds) of the first test that sees the fault."""
     begin = time.monotonic()
-    first = FIRST.get(fault)
-    if first is None and "compact" in path or "movable" in path:
-        first = ("state_machine", "sim::compaction")
-    for target, only in sorted(TARGETS, key=lambda its: its != first):
+    folder = path.split("/")[1]
+    first = [FIRST[fault]] if fault in FIRST else USUAL.get(folder, [])
+    for target, only in [*first, *(its for its in TARGETS if its not in first)]:
         outcome, test, count = run(executables[target], only, fault)
         if outcome != "passes":
             return target, outcome, test, count, time.monotonic() - begin
