@@ -78,7 +78,7 @@ pub(crate) use crate::heap::UNIT;
 pub(crate) use copies::same_len;
 pub(crate) use runs::Run;
 pub(crate) use shared::{Attached, Shared};
-pub(crate) use sleep::{Bring, Brought, Ranges};
+pub(crate) use sleep::{Copies, Ranges, Way};
 pub(crate) use stats::spilled::Spilled;
 pub(crate) use typed::bytes_of;
 pub(crate) use view::bounds;

@@ -12,7 +12,7 @@ use super::core::Core;
 use super::grow_buf::Growing;
 use super::parts::Parts;
 use super::pressure::{MovesFirst, ReliefStep};
-use super::sleep::{Bring, begin_lane};
+use super::sleep::{Sleeping, begin_lane};
 use super::stats::leaks::Tracker;
 use super::stats::report::Ledger;
 use super::stats::spilled::Spilled;
@@ -84,8 +84,8 @@ pub(crate) struct Shared {
     pub(super) parts: Parts,
     /// Whether the pool does not sleep.
     pub(crate) awake: Arc<Awake>,
-    /// Of a pool that sleeps: what brings the contents back.
-    pub(super) asleep: Mutex<Option<Bring>>,
+    /// Of a pool that sleeps.
+    pub(super) asleep: Mutex<Option<Sleeping>>,
     /// Bytes in segments of private memory.
     pub(super) graph_bytes: AtomicU64,
     pub(super) counts: Ledger,
