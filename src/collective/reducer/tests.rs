@@ -4,15 +4,17 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::convert::convert;
 use crate::{Device, PoolConfig};
 
 const TENSORS: usize = 300;
 
-/// Queues a step, a gradient at a time, as the backward pass makes them.
-fn step(reducer: &mut Reducer, stream: &Stream, value: f32) {
+/// Queues a step, a gradient at a time, as the backward pass makes them: each is what `made` has.
+fn step(reducer: &mut Reducer, stream: &Stream, made: &PoolBuf<f16>) {
     for tensor in 0..TENSORS {
         let gradient = reducer.gradients().swap_remove(tensor);
-        gradient.fill(stream, value).unwrap();
+        // Only queued.
+        convert(stream, made, gradient, Rounding::Nearest).unwrap();
         reducer.ready(tensor).unwrap();
     }
     reducer.finish().unwrap();
@@ -30,15 +32,18 @@ fn casts_to_codes_do_not_wait_for_the_sums_of_buckets_before_them() {
             .feedback(feedback);
         let lens = [len; TENSORS];
         let mut reducer = Reducer::new(&pool, &stream, &comm[0], &lens, config).unwrap();
-        for value in 1..4 {
-            step(&mut reducer, &stream, value as f32);
+        let [first, second] = [1.0, 4.0].map(f16::from_f32);
+        let [first, second] =
+            [first, second].map(|value| pool.alloc_filled(&stream, len, value).unwrap());
+        for _ in 0..3 {
+            step(&mut reducer, &stream, &first);
         }
         reducer.largest().download(&stream).unwrap();
         let (open, wait) = mpsc::channel::<()>();
         let gate = Box::new(move || _ = wait.recv());
         let backend = device.backend();
         backend.host_call(reducer.shared.link.raw(), gate).unwrap();
-        step(&mut reducer, &stream, 4.0);
+        step(&mut reducer, &stream, &second);
         let begun = Instant::now();
         while !reducer.shared.narrow.is_idle().unwrap() && begun.elapsed().as_secs() < 10 {
             std::thread::sleep(Duration::from_millis(1));
