@@ -1,5 +1,6 @@
 //! Collectives between all GPUs of the machine, a process each: bus bandwidth of f32 on pool memory and on
-//! NCCL's own, of f16, and of f32 gradients reduced in f16, casts included; then 1,000 gradients of 404 MB.
+//! NCCL's own, of f16, and of f32 gradients reduced in f16, casts included; the casts alone, which are to run
+//! beside the reduction; then 1,000 gradients of 404 MB. Buckets are named by the first, which is the smallest.
 //!
 //! `cargo bench --bench collective`. A line a figure, as JSON, from rank 0. Bus bandwidth of an all-reduce is
 //! 2 (n - 1) / n of the bytes of its elements over its time, as nccl-tests count it.
@@ -8,6 +9,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use warpool::collective::{Comm, Op, Ranks, Reduce, Reducer, ReducerConfig, Wire};
+use warpool::convert::{Rounding, convert};
 use warpool::half::f16;
 use warpool::{Device, Pool, PoolConfig, Result, Stream, ViewMut};
 
@@ -162,13 +164,22 @@ impl Bench {
         let ms = self.time(bytes, |bench, part| bench.sum(part, halves.view_mut()))?;
         // Of the gradients that the codes stand for, so that the lines compare.
         self.line("f16 alone, bytes of f32", bytes, ms);
-        drop(halves);
+        let mut data = self.pool.alloc_zeroed::<f32>(&self.stream, len)?;
+        let ms = self.time(bytes, |bench, part| {
+            if part == Part::Wait {
+                return bench.stream.synchronize();
+            }
+            convert(&bench.stream, &data, &mut halves, Rounding::Nearest)?;
+            convert(&bench.stream, &halves, &mut data, Rounding::Nearest)
+        })?;
+        self.line("casts alone, bytes of f32", bytes, ms);
+        drop((data, halves));
         for (what, feedback) in [
             ("f32 in f16, casts included", false),
             ("with feedback", true),
         ] {
             for bucket in [8u64 << 20, 32 << 20, 128 << 20] {
-                if bucket > (8 << 20) && bucket > bytes {
+                if bucket != (32 << 20) && bucket > bytes {
                     continue;
                 }
                 let config = ReducerConfig::default()

@@ -3,7 +3,9 @@
 //! - `up`, `down`: copies of a size from and to buffers of a [`HostPool`], beside the same copies as the
 //!   driver makes them, asked for by address;
 //! - `both`: one each way at once, on a stream each; the bytes of both count;
-//! - `staged_up`: from memory of any kind by way of the pool's ring, beside the driver's own copy of it.
+//! - `staged_up`: from memory of any kind by way of the pool's ring, beside the driver's own copy of it;
+//! - `sleep`, `wake`: a pool that sleeps with its contents, beside the copies alone, and `take_down`,
+//!   `make_again`: without its contents, which is the driver's time for the handles, beside nothing.
 //!
 //! A hundred of the smaller copies are queued before they are waited for. `WARPOOL_BENCH_DEVICE` and
 //! `WARPOOL_BENCH_JSON` are read as by the other benches.
@@ -15,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use common::record::About;
 use common::{BackendOf, Figure, Lab, Random};
-use warpool::host::{HostBuf, HostPool, HostPoolConfig};
+use warpool::host::{Contents, HostBuf, HostPool, HostPoolConfig};
 use warpool::{Pool, PoolBuf, PoolConfig, Stream};
 
 const KIB: u64 = 1 << 10;
@@ -167,6 +169,65 @@ fn staged(lab: &mut Lab, (pool, host): (&Pool, &HostPool), (case, bytes): (&str,
     });
 }
 
+/// A pool that sleeps and wakes, whose blocks have 32 MiB each.
+fn slept(lab: &mut Lab, host: &HostPool, (case, bytes): (&str, u64)) {
+    let stream = lab.device.stream().expect("a stream");
+    let pool = Pool::new(&lab.device, PoolConfig::default().sleeps(true)).expect("a pool");
+    let mut blocks: Vec<PoolBuf<u64>> = (0..bytes / (32 * MIB))
+        .map(|number| pool.alloc_filled(&stream, (4 * MIB) as usize, number))
+        .collect::<Result<_, _>>()
+        .expect("blocks");
+    let figure = Figure::GbPerS { bytes };
+    for (down, up, contents) in [
+        ("sleep", "wake", Contents::Saved(host)),
+        ("take_down", "make_again", Contents::Discarded),
+    ] {
+        let sleep = || _ = pool.sleep(&[], contents).expect("asleep");
+        let wake = || _ = pool.wake(&[]).expect("awake");
+        lab.measure((down, case, "warpool"), figure, |iters| {
+            (0..iters).map(|_| timed(sleep, wake).0).sum()
+        });
+        lab.measure((up, case, "warpool"), figure, |iters| {
+            (0..iters).map(|_| timed(sleep, wake).1).sum()
+        });
+        if matches!(contents, Contents::Saved(_)) {
+            let right = |(number, block): (u64, &PoolBuf<u64>)| {
+                (block.download().expect("copied").iter()).all(|&it| it == number)
+            };
+            assert!((0..).zip(&blocks).all(right), "{case}");
+        }
+    }
+    let mut saved: Vec<HostBuf<u64>> = (blocks.iter())
+        .map(|block| host.alloc(block.len()))
+        .collect::<Result<_, _>>()
+        .expect("host memory");
+    for name in ["sleep", "wake"] {
+        lab.measure((name, case, "driver"), figure, |iters| {
+            let start = Instant::now();
+            for _ in 0..iters {
+                for (block, saved) in blocks.iter_mut().zip(&mut saved) {
+                    let queued = match name {
+                        "sleep" => block.view().download_into(&stream, saved),
+                        _ => block.view_mut().upload_from(&stream, &*saved),
+                    };
+                    queued.expect("queued");
+                }
+                stream.synchronize().expect("done");
+            }
+            start.elapsed()
+        });
+    }
+}
+
+/// How long the one takes, and then the other.
+fn timed(first: impl Fn(), second: impl Fn()) -> (Duration, Duration) {
+    let start = Instant::now();
+    first();
+    let middle = Instant::now();
+    second();
+    (middle - start, middle.elapsed())
+}
+
 fn lab_backend(stream: &Stream) -> &dyn warpool::device::Backend {
     &**stream.device().backend()
 }
@@ -180,6 +241,10 @@ fn main() {
     }
     for size in [("4 MiB", 4 * MIB), ("256 MiB", 256 * MIB)] {
         staged(&mut lab, (&pool, &host), size);
+    }
+    drop(pool);
+    for size in [("1 GiB", 1024 * MIB), ("8 GiB", 8192 * MIB)] {
+        slept(&mut lab, &host, size);
     }
     lab.criterion.final_summary();
     lab.record.print();

@@ -9,10 +9,15 @@ impl Arena {
         self.asleep
     }
 
-    /// The frames that sleep, or those that do not.
-    pub(crate) fn frames(&self, asleep: bool) -> Vec<(FrameId, Frame)> {
-        let each = self.frames.iter();
-        each.filter(|(_, frame)| frame.awake != asleep).collect()
+    /// All frames, awake or asleep.
+    pub(crate) fn frames(&self) -> impl Iterator<Item = (FrameId, Frame)> + '_ {
+        self.frames.iter()
+    }
+
+    /// A frame, and where it begins and its bytes.
+    pub(crate) fn frame_and_extent(&self, id: FrameId) -> (Frame, (u64, u64)) {
+        let frame = self.frame(id);
+        (frame, self.extent_of(&frame))
     }
 
     /// Books that the frame was unmapped and its handle offered to the device, as

@@ -8,6 +8,9 @@ use crate::seeded::seeded;
 /// Entries beyond which they are made fewer.
 const MANY: usize = 24;
 
+/// Entries of one stream, table or graph that stay as they are where others are made fewer.
+const FEW: usize = 4;
+
 /// The end of an entry that covers the buffer, whatever its length.
 pub(super) const END: u64 = u64::MAX;
 
@@ -63,6 +66,15 @@ impl Span {
     /// Whether all bytes of `other` are in here.
     fn surrounds(&self, other: &Self) -> bool {
         self.from <= other.from && other.to <= self.to
+    }
+
+    /// From the first byte of both to the last, written if one is.
+    fn joined(&self, other: &Self) -> Self {
+        Self {
+            from: self.from.min(other.from),
+            to: self.to.max(other.to),
+            writes: self.writes | other.writes,
+        }
     }
 
     /// Whether it does all that `other` does.
@@ -136,6 +148,15 @@ impl Entry {
         self.by.is_beside(&new.by) && self.by.tick() >= new.by.tick() && self.span.has(&new.span)
     }
 
+    /// Whether both are one use of neighbouring bytes.
+    fn continues(&self, new: &Self) -> bool {
+        self.is_kin(new)
+            && self.by.uid(0).is_some()
+            && self.by.tick() == new.by.tick()
+            && self.span.from <= new.span.to
+            && new.span.from <= self.span.to
+    }
+
     /// Whether a wait for `self` is one for `old` too; if it `waited`, `self` is queued behind all
     /// it met.
     fn replaces(&self, old: &Self, waited: bool) -> bool {
@@ -181,12 +202,16 @@ impl Entries {
     }
 
     /// Adds an entry, in place of those whose waiters are served by it; if it `waited`, it is queued
-    /// behind all it met.
-    pub(super) fn add(&mut self, new: Entry, home: &Arc<Timeline>, waited: bool) {
+    /// behind all it met. Those of a stream for neighbouring bytes and the same tick become one, which says
+    /// the same: so a buffer that is used part by part has few, and none is made to wait for more.
+    pub(super) fn add(&mut self, mut new: Entry, home: &Arc<Timeline>, waited: bool) {
         if self.iter().any(|entry| entry.says(&new)) {
             return;
         }
         self.retain(|old| !new.replaces(old, waited));
+        let beside = self.iter().filter(|old| old.continues(&new));
+        new.span = beside.fold(new.span, |span, old| span.joined(&old.span));
+        self.retain(|old| !new.replaces(old, false));
         self.put(new);
         if self.len() > self.many.max(MANY) {
             self.shorten(home);
@@ -214,7 +239,8 @@ impl Entries {
         self.few.iter().flatten().count() + self.more.len()
     }
 
-    /// Makes entries fewer: those of one stream become one, and what is done goes.
+    /// Makes entries fewer: those of a stream that has many become one, and what is done goes. One that has
+    /// few keeps them, as its last tick would make others wait for work that has nothing to do with them.
     fn shorten(&mut self, home: &Arc<Timeline>) {
         let mut all: Vec<Entry> = self.few.iter_mut().filter_map(Option::take).collect();
         all.append(&mut self.more);
@@ -224,7 +250,7 @@ impl Entries {
                 By::Table(table) if table.is_over() => table.last(),
                 By::Graph(graph, _) if graph.is_over() => graph.last(),
                 By::Table(_) | By::Graph(..) => {
-                    add_to(&mut kept, entry);
+                    kept.push(entry);
                     continue;
                 }
                 By::Home(tick) => Some((Arc::clone(home), *tick)),
@@ -235,33 +261,39 @@ impl Entries {
                     entry.by = By::Stream(timeline, tick);
                 }
                 entry.held = false;
-                add_to(&mut kept, entry);
+                kept.push(entry);
             }
         }
-        self.more = kept;
+        self.more = joined(kept);
         self.many = MANY.max(2 * self.more.len());
     }
 }
 
-/// Adds an entry to a list that has one of each kind of work.
-fn add_to(kept: &mut Vec<Entry>, entry: Entry) {
-    let same = kept.iter_mut().find(|other| {
-        other.by.is_beside(&entry.by)
-            && other.span.writes == entry.span.writes
-            && other.held == entry.held
-    });
-    match same {
-        Some(same) => same.widen(&entry),
-        None => kept.push(entry),
+/// The entries, with one of each kind of work that has more than a few.
+fn joined(entries: Vec<Entry>) -> Vec<Entry> {
+    let kin = |entry: &Entry| entries.iter().filter(|it| it.is_kin(entry)).count();
+    let many: Vec<bool> = entries.iter().map(|entry| kin(entry) > FEW).collect();
+    let mut kept: Vec<Entry> = Vec::new();
+    for (entry, many) in entries.into_iter().zip(many) {
+        match kept.iter_mut().find(|it| many && it.is_kin(&entry)) {
+            Some(same) => same.widen(&entry),
+            None => kept.push(entry),
+        }
     }
+    kept
 }
 
 impl Entry {
+    /// Whether both do the same to the buffer, by the same work.
+    fn is_kin(&self, other: &Self) -> bool {
+        self.by.is_beside(&other.by)
+            && self.span.writes == other.span.writes
+            && self.held == other.held
+    }
+
     /// Takes the bytes of `other` in, of the same stream.
     fn widen(&mut self, other: &Self) {
-        self.span.from = self.span.from.min(other.span.from);
-        self.span.to = self.span.to.max(other.span.to);
-        self.span.writes |= other.span.writes;
+        self.span = self.span.joined(&other.span);
         if !seeded!("widened-entry-keeps-the-older-tick") {
             self.by.raise(&other.by);
         }

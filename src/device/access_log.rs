@@ -10,8 +10,9 @@
 //! is queued (`ordered` has the steps).
 //!
 //! A write that is queued runs behind everything it met, so its entry takes the place of those that
-//! lie inside its bytes. Entries are few: past some number those of one stream become one that has all
-//! their bytes and the last tick, which only makes others wait for more.
+//! lie inside its bytes; and entries of a stream for neighbouring bytes and the same tick are one.
+//! Entries are few: past some number those of a stream that has many become one with all their bytes
+//! and the last tick, which only makes others wait for more.
 //!
 //! # Without the latch
 //!

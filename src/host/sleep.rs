@@ -1,9 +1,9 @@
 //! Pools that sleep: the device has their memory, the host their contents.
 
 use super::{HostBuf, HostPool};
-use crate::device::{Device, Stream};
+use crate::device::Stream;
 use crate::error::{Error, Result};
-use crate::pool::{Bring, Brought, Pool, Ranges, View, ViewMut};
+use crate::pool::{Copies, Pool, Ranges, View, ViewMut, Way};
 use crate::seeded::seeded;
 
 /// Bytes of one copy: host memory is made in such pieces.
@@ -31,7 +31,8 @@ impl Pool {
     /// addresses until [`Pool::wake`]. Gives the bytes given back; nothing happens to a part that sleeps
     /// already. Growing buffers do not sleep.
     ///
-    /// The host waits for all work that streams known to the crate were given, and for the copies. From
+    /// The host waits for all work that streams known to the crate were given, and for the copies, beside which
+    /// the driver takes the memory down, as it makes it again beside those of [`Pool::wake`]. From
     /// then on, until the part wakes, allocations from it, operations on its buffers, launches of graphs
     /// that captured such, and compactions are [`Error::Invalid`]. Work that was given an address is the
     /// caller's to keep off. A block may be dropped while it sleeps; its memory does not come back.
@@ -79,8 +80,8 @@ impl Pool {
         }
         let parts = self.parts(tags)?;
         parts.iter().try_fold(0, |sum, part| {
-            let save = |ranges: &Ranges| save(part.device(), contents, ranges);
-            Ok(sum + part.shared().sleep(save)?)
+            let prepare = |ranges: &Ranges| copies(contents, ranges);
+            Ok(sum + part.shared().sleep(prepare)?)
         })
     }
 
@@ -100,73 +101,30 @@ impl Pool {
     }
 }
 
-/// Copies the ranges to the host and waits for the copies.
-fn save(device: &Device, contents: Contents<'_>, ranges: &Ranges) -> Result<Bring> {
-    let Contents::Saved(host) = contents else {
-        return Ok(Box::new(|_| Brought {
-            outcome: Ok(()),
-            under_way: false,
-        }));
-    };
-    let stream = device.stream()?;
+/// What copies these ranges to the host and back, with host memory for all of them.
+fn copies(contents: Contents<'_>, ranges: &Ranges) -> Result<Copies> {
     let mut saved = Vec::new();
-    let queued = queue_saving(host, &stream, ranges, &mut saved);
-    // The memory is used again, or gone, once this returns.
-    wait_for(&stream).and(queued)?;
-    let device = device.clone();
-    Ok(Box::new(move |ranges| bring(&device, &saved, ranges)))
-}
-
-fn bring(device: &Device, saved: &[Saved], ranges: &Ranges) -> Brought {
-    let stream = match device.stream() {
-        Ok(stream) => stream,
-        Err(error) => {
-            return Brought {
-                outcome: Err(error),
-                under_way: false,
-            };
-        }
-    };
-    let queued = queue_bringing(&stream, saved, ranges);
-    let waited = wait_for(&stream);
-    Brought {
-        under_way: waited.is_err(),
-        outcome: waited.and(queued),
-    }
-}
-
-/// Waits for the copies; where the driver would not, once more, as memory may not be unmapped under them.
-fn wait_for(stream: &Stream) -> Result<()> {
-    stream.synchronize().or_else(|_| stream.synchronize())
-}
-
-fn queue_saving(
-    host: &HostPool,
-    stream: &Stream,
-    ranges: &Ranges,
-    saved: &mut Vec<Saved>,
-) -> Result<()> {
-    for &(start, bytes) in ranges {
-        for addr in (start..start + bytes).step_by(PIECE as usize) {
-            let len = PIECE.min(start + bytes - addr) as usize;
-            let mut buf = host.alloc::<u8>(len)?;
-            // SAFETY: the range is of live blocks, whose memory nobody uses meanwhile: the pool has refused
-            // operations on it and waited for those before.
-            let view = unsafe { View::<u8>::from_raw(addr, len) }?;
-            view.download_into(stream, &mut buf)?;
-            saved.push(Saved { addr, buf });
+    if let Contents::Saved(host) = contents {
+        for &(start, bytes) in ranges {
+            for addr in (start..start + bytes).step_by(PIECE as usize) {
+                let buf = host.alloc(PIECE.min(start + bytes - addr) as usize)?;
+                saved.push(Saved { addr, buf });
+            }
         }
     }
-    Ok(())
+    Ok(Box::new(move |stream, way, ranges| {
+        queue(stream, way, &mut saved, ranges)
+    }))
 }
 
-/// Queues copies of what was saved of the ranges, which ascend as what was saved does.
-fn queue_bringing(stream: &Stream, saved: &[Saved], ranges: &Ranges) -> Result<()> {
-    let last = saved.len() - usize::from(seeded!("last-piece-left-behind") && !saved.is_empty());
+/// Queues copies of what there is of the ranges, which ascend as the pieces do.
+fn queue(stream: &Stream, way: Way, saved: &mut [Saved], ranges: &Ranges) -> Result<()> {
+    let left_out = seeded!("last-piece-left-behind") && way == Way::ToDevice;
+    let last = saved.len().saturating_sub(usize::from(left_out));
     for &(start, bytes) in ranges {
         let end = start + bytes;
         let first = saved.partition_point(|it| it.addr + it.buf.len() as u64 <= start);
-        for piece in saved[..last].iter().skip(first) {
+        for piece in saved[..last].iter_mut().skip(first) {
             let (from, to) = (
                 piece.addr.max(start),
                 (piece.addr + piece.buf.len() as u64).min(end),
@@ -175,9 +133,16 @@ fn queue_bringing(stream: &Stream, saved: &[Saved], ranges: &Ranges) -> Result<(
                 break;
             }
             let part = (from - piece.addr) as usize..(to - piece.addr) as usize;
-            // SAFETY: as above, and the range is mapped again.
+            // SAFETY: the range is of live blocks, is mapped, and nobody uses its memory meanwhile: the pool
+            // has refused operations on it and waited for those before.
             let view = unsafe { ViewMut::<u8>::from_raw(from, part.len()) }?;
-            view.upload_from(stream, piece.buf.slice(part)?)?;
+            match way {
+                Way::ToHost => {
+                    let view: View<'_, u8> = view.as_view();
+                    view.download_into(stream, piece.buf.slice_mut(part)?)?;
+                }
+                Way::ToDevice => view.upload_from(stream, piece.buf.slice(part)?)?,
+            }
         }
     }
     Ok(())

@@ -7,25 +7,55 @@
 //! - requests are refused, by the ladder and by every stream's cache, which keeps nothing (`aside`);
 //! - no handle is mapped elsewhere or given back, since none is idle (`Core::idle`).
 //!
+//! The driver takes as long for a few megabytes' handle as the bus for its bytes. So the frames go in parts,
+//! by address: each is unmapped while the next is copied, and made again while those before it are.
+//!
 //! The heap's book of addresses stays as it is. A block that is dropped is free in it as ever, and a handle
 //! whose blocks are all gone is not made again.
 
 use super::core::Core;
 use super::idle::IdleFrame;
 use super::release::Release;
-use super::structure::{Bring, Lane, Ranges, Shared};
-use crate::arena::{Frame, FrameId};
-use crate::device::lock;
+use super::structure::{Copies, Lane, Ranges, Shared, Sleeping, Way};
+use crate::arena::FrameId;
+use crate::device::{Addr, Event, lock};
 use crate::error::{Error, Result};
 use crate::heap::{Epoch, FRESH, State};
 use crate::seeded::seeded;
 use crate::sync::latch;
 
-/// What a frame's place is to the driver.
-struct Place {
-    frame: FrameId,
-    start: u64,
+/// Parts beyond which more of them hide no more of the driver's time.
+const PARTS: u64 = 16;
+
+/// Most bytes of a part, unless one handle has more: what the bus brings in two or three milliseconds, in
+/// which the driver takes down or makes some sixty handles.
+const PART: u64 = 128 << 20;
+
+/// Frames that lie behind one another, and the live bytes in them.
+#[derive(Default)]
+struct Part {
+    frames: Vec<FrameId>,
     bytes: u64,
+    start: u64,
+    end: u64,
+    ranges: Ranges,
+}
+
+impl Sleeping {
+    /// Waits for all copies; where the driver would not, once more, as memory may not be unmapped under them.
+    fn wait(&self) -> Result<()> {
+        (self.stream.synchronize()).or_else(|_| self.stream.synchronize())
+    }
+}
+
+/// What of these ranges, which ascend, lies between two addresses.
+fn clip(ranges: &Ranges, from: Addr, to: Addr) -> Ranges {
+    let first = ranges.partition_point(|(start, bytes)| start + bytes <= from);
+    let part = |&(start, bytes): &(Addr, u64)| {
+        let (start, end) = (start.max(from), (start + bytes).min(to));
+        (start < end).then(|| (start, end - start))
+    };
+    ranges[first..].iter().map_while(part).collect()
 }
 
 impl Core {
@@ -95,16 +125,33 @@ impl Core {
         }
     }
 
-    fn places(&self, asleep: bool) -> Vec<Place> {
-        let place = |(frame, it): (FrameId, Frame)| {
-            let (start, bytes) = self.arena.extent_of(&it);
-            Place {
-                frame,
-                start,
-                bytes,
+    /// The frames that end by `end`, in parts.
+    fn sleeping_parts(&self, end: u64) -> Vec<Part> {
+        let mut frames: Vec<_> = (self.arena.frames())
+            .map(|(id, frame)| (self.arena.extent_of(&frame), id))
+            .filter(|((start, bytes), _)| start + bytes <= end)
+            .collect();
+        frames.sort_unstable();
+        let all: u64 = frames.iter().map(|((_, bytes), _)| bytes).sum();
+        let most = (all / PARTS).min(PART);
+        let mut parts: Vec<Part> = Vec::new();
+        for ((start, bytes), id) in frames {
+            if parts.last().is_none_or(|part| part.bytes >= most) {
+                parts.push(Part {
+                    start,
+                    ..Part::default()
+                });
             }
-        };
-        self.arena.frames(asleep).into_iter().map(place).collect()
+            if let Some(part) = parts.last_mut() {
+                part.frames.push(id);
+                (part.bytes, part.end) = (part.bytes + bytes, start + bytes);
+            }
+        }
+        let (base, ranges) = (self.arena.base(), self.live_ranges());
+        for part in &mut parts {
+            part.ranges = clip(&ranges, base + part.start, base + part.end);
+        }
+        parts
     }
 }
 
@@ -117,15 +164,14 @@ impl Lane {
 }
 
 impl Shared {
-    /// Puts the pool to sleep: `save` is given the ranges of live blocks, copies them and waits for the
-    /// copies; what it gives brings them back. Gives the bytes given back to the device; 0 where the pool
-    /// sleeps already.
+    /// Puts the pool to sleep: `prepare` is given the ranges of live blocks, and what it gives copies them.
+    /// Gives the bytes given back to the device; 0 where the pool sleeps already.
     ///
     /// # Errors
-    /// As `Device::suspend`, what `save` says, what the driver said. The pool is then awake, unless the
+    /// As `Device::suspend`, what `prepare` says, what the driver said. The pool is then awake, unless the
     /// driver would neither take down a mapping nor make again those that it took down: it sleeps then, with
     /// nothing lost.
-    pub(crate) fn sleep(&self, save: impl FnOnce(&Ranges) -> Result<Bring>) -> Result<u64> {
+    pub(crate) fn sleep(&self, prepare: impl FnOnce(&Ranges) -> Result<Copies>) -> Result<u64> {
         if !self.core.lock().config.sleeps {
             let why = "it may not be put to sleep: make it with PoolConfig::sleeps(true)";
             return Err(Error::invalid("pool", why));
@@ -141,30 +187,27 @@ impl Shared {
         drop(self.lock_drained());
         let ranges = self.core.lock().live_ranges();
         let before = self.core.lock().reserved();
-        let saved = self
-            .work(Core::begin_clearing_old)
-            .and_then(|_| save(&ranges));
-        let lain = saved.map(|bring| (self.lie_down(), bring));
-        let error = match lain {
-            Ok((Ok(()), bring)) => {
-                *asleep = Some(bring);
-                return Ok(before.saturating_sub(self.core.lock().reserved()));
+        let prepared = self.work(Core::begin_clearing_old).and_then(|_| {
+            let (copies, stream) = (prepare(&ranges)?, self.device.stream()?);
+            let end = 0;
+            Ok(Sleeping {
+                copies,
+                stream,
+                end,
+            })
+        });
+        let outcome = prepared.and_then(|mut sleeping| {
+            let lain = self.lie_down(&mut sleeping);
+            if lain.is_ok() || self.get_up(&mut sleeping).is_err() {
+                *asleep = Some(sleeping);
             }
-            Ok((Err(error), bring)) => {
-                let ranges = self.core.lock().live_ranges();
-                if (self.get_up())
-                    .and_then(|()| bring(&ranges).outcome)
-                    .is_err()
-                {
-                    *asleep = Some(bring);
-                    return Err(error);
-                }
-                error
-            }
-            Err(error) => error,
-        };
-        self.open();
-        Err(error)
+            lain
+        });
+        if asleep.is_none() {
+            self.open();
+        }
+        outcome?;
+        Ok(before.saturating_sub(self.core.lock().reserved()))
     }
 
     /// Wakes the pool; gives the bytes taken from the device, 0 where it does not sleep.
@@ -174,23 +217,11 @@ impl Shared {
     /// The pool then sleeps on.
     pub(crate) fn wake(&self) -> Result<u64> {
         let mut asleep = lock(&self.asleep);
-        let Some(bring) = &*asleep else {
+        let Some(sleeping) = &mut *asleep else {
             return Ok(0);
         };
         let before = self.core.lock().reserved();
-        let mut under_way = false;
-        let outcome = self.get_up().and_then(|()| {
-            let ranges = self.core.lock().live_ranges();
-            let brought = bring(&ranges);
-            under_way = brought.under_way;
-            brought.outcome
-        });
-        if let Err(error) = outcome {
-            // What the driver does not take down is made no second time.
-            let _ = match under_way || seeded!("failed-wake-keeps-its-handles") {
-                true => Ok(()),
-                false => self.lie_down(),
-            };
+        if let Err(error) = self.get_up(sleeping) {
             let lacking = self.core.lock().arena.asleep();
             return Err(match error.is_device_exhausted() {
                 true => self.out_of_memory(lacking),
@@ -226,15 +257,48 @@ impl Shared {
         }
     }
 
-    /// Takes all frames down and gives their handles back; stops at the first that the driver does not
-    /// take down. Nobody else maps or unmaps meanwhile.
-    fn lie_down(&self) -> Result<()> {
-        let (frames, site) = {
-            let core = self.core.lock();
-            (core.arena.frames(false), core.arena.site().clone())
-        };
-        for (id, frame) in frames {
-            let (start, bytes) = self.core.lock().arena.extent_of(&frame);
+    /// Saves the contents and takes all frames down, part by part: a part is taken down while the next is
+    /// copied. Stops at the first that the driver does not copy or take down. Nobody else maps or unmaps
+    /// meanwhile.
+    fn lie_down(&self, sleeping: &mut Sleeping) -> Result<()> {
+        let parts = self.core.lock().sleeping_parts(u64::MAX);
+        let mut outcome = Ok(());
+        let mut copied: Option<(&Part, Event)> = None;
+        for next in parts.iter().map(Some).chain([None]) {
+            let queued = next.map(|part| Ok((part, self.queue_saving(sleeping, part)?)));
+            outcome = queued.transpose().and_then(|queued| {
+                let Some((part, event)) = std::mem::replace(&mut copied, queued) else {
+                    return Ok(());
+                };
+                if !seeded!("taken-down-under-its-copies") {
+                    event.synchronize()?;
+                }
+                sleeping.end = part.end;
+                self.take_down(&part.frames)
+            });
+            if outcome.is_err() {
+                // What stays awake is used again.
+                let _ = sleeping.wait();
+                break;
+            }
+        }
+        outcome
+    }
+
+    fn queue_saving(&self, sleeping: &mut Sleeping, part: &Part) -> Result<Event> {
+        (sleeping.copies)(&sleeping.stream, Way::ToHost, &part.ranges)?;
+        let event = self.device.event()?;
+        event.record(&sleeping.stream).map(|()| event)
+    }
+
+    /// Takes these frames down and gives their handles back.
+    fn take_down(&self, frames: &[FrameId]) -> Result<()> {
+        let site = self.core.lock().arena.site().clone();
+        for &id in frames {
+            let (frame, (start, bytes)) = self.core.lock().arena.frame_and_extent(id);
+            if !frame.awake {
+                continue;
+            }
             site.unmap(start, bytes)?;
             // What the device does not take back is offered again: see `Arena::offered`.
             let kept = seeded!("sleeping-handles-kept");
@@ -244,9 +308,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes the frames again that blocks lie in; stops at the first that the device has no memory for.
-    fn get_up(&self) -> Result<()> {
-        let (places, site) = {
+    /// Makes the frames again that blocks lie in, and brings back what was saved of them, part by part: a
+    /// part is made while those before are copied. Of one that fails, all are taken down again.
+    fn get_up(&self, sleeping: &mut Sleeping) -> Result<()> {
+        if sleeping.end == 0 {
+            return Ok(());
+        }
+        let mut left = {
             let mut core = self.core.lock();
             core.forget_idle_asleep();
             let bytes = core.arena.asleep();
@@ -255,19 +323,41 @@ impl Shared {
                 return Err(self.out_of_memory(bytes));
             }
             core.under_way.to_create += bytes;
-            (core.places(true), core.arena.site().clone())
+            bytes
         };
-        let mut left: u64 = places.iter().map(|place| place.bytes).sum();
-        let outcome = places.iter().try_for_each(|place| {
-            let made = site.make(place.start, place.bytes)?;
-            let mut core = self.core.lock();
-            core.under_way.to_create -= place.bytes;
-            left -= place.bytes;
-            let woke = core.arena.woke(place.frame, made);
-            core.peak_reserved = core.peak_reserved.max(core.reserved());
-            woke
+        let parts = self.core.lock().sleeping_parts(sleeping.end);
+        let made = parts.iter().try_for_each(|part| {
+            self.make_again(&part.frames, &mut left)?;
+            (sleeping.copies)(&sleeping.stream, Way::ToDevice, &part.ranges)
         });
         self.core.lock().under_way.to_create -= left;
-        outcome
+        let waited = sleeping.wait();
+        if waited.is_ok() && made.is_err() && !seeded!("failed-wake-keeps-its-handles") {
+            // What the driver does not take down is made no second time. Copies that it would not wait for
+            // may be under way still, and their memory stays mapped.
+            let _ = parts
+                .iter()
+                .try_for_each(|part| self.take_down(&part.frames));
+        }
+        made.and(waited)
+    }
+
+    /// Makes those of the frames that sleep; stops at the first that the device has no memory for.
+    fn make_again(&self, frames: &[FrameId], left: &mut u64) -> Result<()> {
+        let site = self.core.lock().arena.site().clone();
+        for &id in frames {
+            let (frame, (start, bytes)) = self.core.lock().arena.frame_and_extent(id);
+            if frame.awake {
+                continue;
+            }
+            let made = site.make(start, bytes)?;
+            let mut core = self.core.lock();
+            core.under_way.to_create -= bytes;
+            *left -= bytes;
+            let woke = core.arena.woke(id, made);
+            core.peak_reserved = core.peak_reserved.max(core.reserved());
+            woke?;
+        }
+        Ok(())
     }
 }

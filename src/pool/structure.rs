@@ -25,14 +25,22 @@ use crate::sync::{AtomicU64, Latch, LatchGuard, Mutex, RwLock, latch};
 /// Device addresses and how many bytes from there on, ascending and apart.
 pub(crate) type Ranges = Vec<(Addr, u64)>;
 
-/// Copies what was saved back into these ranges, and waits until it is there.
-pub(crate) type Bring = Box<dyn Fn(&Ranges) -> Brought + Send>;
+/// Which way contents are copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    ToHost,
+    ToDevice,
+}
 
-/// What came of bringing contents back.
-pub(crate) struct Brought {
-    pub(crate) outcome: Result<()>,
-    /// Copies may be under way still, as the driver would not wait for them: the memory stays mapped.
-    pub(crate) under_way: bool,
+/// Queues copies of the contents of these ranges.
+pub(crate) type Copies = Box<dyn FnMut(&Stream, Way, &Ranges) -> Result<()> + Send>;
+
+/// What a pool that sleeps is to wake with.
+pub(super) struct Sleeping {
+    pub(super) copies: Copies,
+    pub(super) stream: Stream,
+    /// The contents of frames that end by here are saved; those of others are where they were.
+    pub(super) end: u64,
 }
 
 /// What all lanes and handles of a pool share.
@@ -67,8 +75,8 @@ pub(crate) struct Shared {
     pub(crate) spilled: Spilled,
     /// Whether the pool does not sleep.
     pub(crate) awake: Arc<Awake>,
-    /// Of a pool that sleeps: what brings the contents back.
-    pub(super) asleep: Mutex<Option<Bring>>,
+    /// Of a pool that sleeps.
+    pub(super) asleep: Mutex<Option<Sleeping>>,
     /// Bytes in segments of private memory.
     pub(super) graph_bytes: AtomicU64,
     pub(super) counts: Ledger,

@@ -1,10 +1,11 @@
 //! Gradients averaged in half the bytes, against sums in f64.
 
 use proptest::prelude::*;
-use warpool::collective::{Op, Reducer, ReducerConfig, Wire};
+use warpool::collective::{Comm, Op, Reducer, ReducerConfig, Wire};
 use warpool::convert::ScalerConfig;
 
-use crate::{Rank, simulated};
+use crate::common::watched::Watched;
+use crate::{PATIENCE, Rank, simulated};
 
 const LENS: [usize; 5] = [1000, 3, 0, 517, 64];
 
@@ -305,6 +306,73 @@ fn buckets_are_reduced_while_the_backward_pass_goes_on() {
             .unwrap();
         assert_eq!(other.download().unwrap(), [2; 10]);
     });
+}
+
+#[test]
+fn buckets_beside_each_other_have_the_bits_of_buckets_one_after_the_other() {
+    for (feedback, stochastic) in [(false, None), (true, None), (true, Some(7))] {
+        let mut config = ReducerConfig::default()
+            .bucket_bytes(256)
+            .feedback(feedback);
+        config.stochastic = stochastic;
+        let run = |waits: bool| {
+            simulated(3, |rank: Rank| {
+                let mut reducer = reducer(&rank, config);
+                let number = rank.number();
+                let step = |at| {
+                    for tensor in 0..LENS.len() {
+                        let data = gradient(number, at, tensor);
+                        let view = reducer.gradients().swap_remove(tensor);
+                        view.upload(&rank.stream, &data).unwrap();
+                        reducer.ready(tensor).unwrap();
+                        if waits {
+                            // Behind the averages of all that is queued.
+                            reducer.largest().download(&rank.stream).unwrap();
+                        }
+                    }
+                    reducer.finish().unwrap();
+                    let read = |view: warpool::ViewMut<'_, f32>| {
+                        view.as_view().download(&rank.stream).unwrap()
+                    };
+                    let all = reducer.gradients().into_iter().flat_map(read);
+                    all.map(f32::to_bits).collect::<Vec<_>>()
+                };
+                (0..5).map(step).collect::<Vec<_>>()
+            })
+        };
+        assert_eq!(run(false), run(true), "{config:?}");
+    }
+}
+
+#[test]
+fn a_bucket_takes_two_waits_on_the_device_and_one_alone_takes_none() {
+    for (bucket_bytes, several) in [(256, true), (1 << 30, false)] {
+        let (device, watched) = Watched::over(&crate::common::host());
+        let comm = Comm::simulated(std::slice::from_ref(&device), PATIENCE).unwrap();
+        let rank = Rank::of(comm.into_iter().next().unwrap());
+        let config = ReducerConfig::default().bucket_bytes(bucket_bytes);
+        let lens = [1000; 40];
+        let mut reducer =
+            Reducer::new(&rank.pool, &rank.stream, &rank.comm, &lens, config).unwrap();
+        let words = format!("{reducer:?}");
+        let buckets: u64 = words.split(' ').nth(3).unwrap().parse().unwrap();
+        assert_eq!(buckets > 10, several, "{words}");
+        let mut waits = Vec::new();
+        for _ in 0..5 {
+            let before = (watched.calls("event_record"), watched.calls("event_wait"));
+            (0..lens.len()).for_each(|tensor| reducer.ready(tensor).unwrap());
+            reducer.finish().unwrap();
+            let records = watched.calls("event_record") - before.0;
+            waits.push((records, watched.calls("event_wait") - before.1));
+        }
+        // Beside those the first cast waits for the step before.
+        let most = if several { 2 * buckets + 2 } else { 0 };
+        let last = waits[1..]
+            .iter()
+            .all(|&(records, waits)| records <= most && waits <= most);
+        assert!(last, "{waits:?} records and waits, {buckets} buckets");
+        reducer.largest().download(&rank.stream).unwrap();
+    }
 }
 
 proptest! {

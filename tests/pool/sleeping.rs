@@ -1,14 +1,18 @@
 //! Random programs with parts that sleep and wake, under random schedules of the simulated device: every byte
 //! is compared with a model, the books after every step, and the checker sees every access.
 
+use std::sync::{Arc, Mutex};
+
 use crate::common;
 
 use common::hunt::{cases, hunt};
 use common::sanitized::Sanitized;
+use common::watched::Watched;
 use warpool::compact::Goal;
 use warpool::device::sim::{Rng, SimConfig};
 use warpool::host::{Contents, HostPool, HostPoolConfig};
 use warpool::movable::Movable;
+use warpool::pool::HandleSize;
 use warpool::{Device, Pool, PoolBuf, PoolConfig, Stream};
 
 const TAGS: [&str; 2] = ["weights", "cache"];
@@ -240,4 +244,52 @@ fn random_programs_find_every_byte_where_it_was_when_it_wakes() {
     let program = |rng: &mut Rng| (0..60).map(|_| op(rng)).collect();
     let ran = hunt(test, cases(150), program, run);
     println!("{ran} programs");
+}
+
+#[test]
+fn memory_is_taken_down_and_made_while_the_bus_copies() {
+    let (device, watched) = Watched::over(&common::host());
+    let config = PoolConfig::default()
+        .handles(HandleSize::Granule)
+        .sleeps(true);
+    let pool = Pool::new(&device, config).unwrap();
+    let host = HostPool::new(&device, HostPoolConfig::default());
+    let stream = device.stream().unwrap();
+    let bufs = [1u8, 2, 3].map(|it| pool.alloc_filled(&stream, 20 << 20, it).unwrap());
+    let calls: Arc<Mutex<Vec<&str>>> = Arc::default();
+    let log = Arc::clone(&calls);
+    watched.before(move |call, _| {
+        log.lock().unwrap().push(call);
+        true
+    });
+    pool.sleep(&[], Contents::Saved(&host)).unwrap();
+    let down = std::mem::take(&mut *calls.lock().unwrap());
+    pool.wake(&[]).unwrap();
+    let up = std::mem::take(&mut *calls.lock().unwrap());
+    for (buf, it) in bufs.iter().zip([1, 2, 3]) {
+        assert!(buf.download().unwrap().iter().all(|&byte| byte == it));
+    }
+    let count = |calls: &[&str], call: &str| calls.iter().filter(|it| **it == call).count();
+    // The next part is queued whenever one is waited for, and then taken down.
+    let began = down.iter().position(|call| *call == "copy_out").unwrap();
+    let down = &down[began..];
+    let parts = count(down, "event_sync");
+    assert!(parts >= 8, "{down:?}");
+    let (mut recorded, mut waited) = (0, 0);
+    for call in down {
+        match *call {
+            "event_record" => recorded += 1,
+            "event_sync" => {
+                waited += 1;
+                assert_eq!(recorded, (waited + 1).min(parts), "{down:?}");
+            }
+            "unmap" => assert!(waited > 0, "{down:?}"),
+            _ => {}
+        }
+    }
+    // Nothing is waited for until all is made.
+    let made = up.iter().rposition(|call| *call == "create").unwrap();
+    assert!(count(&up[..made], "copy_in") >= 8, "{up:?}");
+    let waits = count(&up[..made], "stream_sync") + count(&up[..made], "event_sync");
+    assert_eq!(waits, 0, "{up:?}");
 }

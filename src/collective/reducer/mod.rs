@@ -1,9 +1,10 @@
 //! Gradients averaged over the ranks, in half the bytes, while the backward pass goes on.
 //!
-//! The gradients lie in one buffer, one behind the other, and are cut into buckets of one size: a launch
-//! narrows a bucket, the ranks add the codes, a launch widens and averages them. Three streams of the
-//! reducer's own do the three, so that the casts of one bucket run beside the sums of another; the buffer's
-//! log keeps the order, of the kernels that write the gradients too.
+//! The gradients lie in one buffer, one behind the other, and are cut into buckets: a bucket is narrowed, the
+//! ranks add the codes, the sums are widened and averaged. Three streams of the reducer's own do the three, so
+//! that the casts of one bucket run beside the sums of another; the logs of the buffers keep the order, of the
+//! kernels that write the gradients too. Every bucket's codes are a buffer of their own, since what waits for
+//! one must not wait for others.
 //!
 //! A bucket is queued once all gradients that touch it are ready and all buckets before it are queued: the
 //! ranks queue the same buckets in the same order, whatever order their gradients came in.
@@ -12,11 +13,18 @@
 //! infinity, leaves the step out and halves that bucket's scale. So the scales of the ranks are the same,
 //! and nobody exchanges them.
 
+mod config;
+mod cut;
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::ops::Range;
 
 use half::{bf16, f16};
 
+pub use self::config::{ReducerConfig, Wire};
+use self::cut::{ALIGN, cut, laid_out, pieces};
 use super::{Comm, Op, Reduce};
 use crate::convert::{
     Conversion, Element, Fused, FusedTo, GradScaler, Rounding, ScalerConfig, convert_fused,
@@ -26,100 +34,11 @@ use crate::driver::abi;
 use crate::error::{Error, Result};
 use crate::pool::{Pool, PoolBuf, View, ViewMut};
 
-/// Elements that every gradient, and every bucket, begins on a multiple of: 256 bytes of `f32`.
-const ALIGN: usize = 64;
-
-/// What gradients are sent as.
-///
-/// ```
-/// use warpool::collective::{ReducerConfig, Wire};
-///
-/// let config = ReducerConfig::default().wire(Wire::Bf16);
-/// assert_eq!(config.wire, Wire::Bf16);
-/// ```
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Wire {
-    /// As they are.
-    F32,
-    /// Half the bytes, 11 significant bits, under a scale.
-    #[default]
-    F16,
-    /// Half the bytes, 8 significant bits; no gradient overflows.
-    Bf16,
-}
-
-/// How gradients are reduced. Made by [`ReducerConfig::default`] and the setters.
-#[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub struct ReducerConfig {
-    /// What is sent.
-    pub wire: Wire,
-    /// Bytes of `f32` gradients of a bucket.
-    pub bucket_bytes: u64,
-    /// How the scale of each bucket starts and moves; of [`Wire::F16`] alone.
-    pub scale: ScalerConfig,
-    /// Whether what rounding took from a gradient is added to the next step's.
-    pub feedback: bool,
-    /// The key of stochastic rounding; `None`: to nearest.
-    pub stochastic: Option<u64>,
-}
-
-impl Default for ReducerConfig {
-    /// `f16` in buckets of 32 MiB, rounded to nearest, scales that start at 1024.
-    fn default() -> Self {
-        Self {
-            wire: Wire::F16,
-            bucket_bytes: 32 << 20,
-            scale: ScalerConfig::default().scale(1024.0),
-            feedback: false,
-            stochastic: None,
-        }
-    }
-}
-
-impl ReducerConfig {
-    /// Sets what gradients are sent as.
-    #[must_use]
-    pub fn wire(mut self, wire: Wire) -> Self {
-        self.wire = wire;
-        self
-    }
-
-    /// Sets the bytes of `f32` gradients of a bucket, rounded up to 256.
-    #[must_use]
-    pub fn bucket_bytes(mut self, bytes: u64) -> Self {
-        self.bucket_bytes = bytes;
-        self
-    }
-
-    /// Sets how the scale of each bucket starts and moves.
-    #[must_use]
-    pub fn scale(mut self, scale: ScalerConfig) -> Self {
-        self.scale = scale;
-        self
-    }
-
-    /// Sets whether what rounding took from a gradient is added to the next step's: 4 bytes a gradient.
-    #[must_use]
-    pub fn feedback(mut self, on: bool) -> Self {
-        self.feedback = on;
-        self
-    }
-
-    /// Sets stochastic rounding, by a key; every rank and step draws its own.
-    #[must_use]
-    pub fn stochastic(mut self, seed: u64) -> Self {
-        self.stochastic = Some(seed);
-        self
-    }
-}
-
 /// An element that is sent.
 trait Sent: Element + Reduce + FusedTo<f32> {}
 impl<T: Element + Reduce + FusedTo<f32>> Sent for T {}
 
-/// The codes of all gradients.
+/// The codes of a bucket's gradients.
 enum Codes {
     F32(PoolBuf<f32>),
     F16(PoolBuf<f16>),
@@ -140,9 +59,10 @@ struct Shared {
     rounding: Rounding,
 }
 
-/// A bucket: its elements, its scale, and how many gradients of it are still to come.
+/// A bucket: its elements, their codes, its scale, and how many gradients of it are still to come.
 struct Bucket {
     range: Range<usize>,
+    codes: Codes,
     scaler: GradScaler,
     /// How many tensors touch it.
     tensors: usize,
@@ -181,13 +101,13 @@ struct Bucket {
 /// ```
 pub struct Reducer {
     shared: Shared,
-    codes: Codes,
     tensors: Vec<Range<usize>>,
     buckets: Vec<Bucket>,
     is_ready: Vec<bool>,
     /// The first bucket that is not queued.
     next: usize,
-    steps: u64,
+    /// Casts to codes that were queued.
+    casts: u64,
 }
 
 impl Reducer {
@@ -215,13 +135,18 @@ impl Reducer {
             Wire::F16 => config.scale,
             Wire::F32 | Wire::Bf16 => ScalerConfig::default().scale(1.0).interval(u32::MAX),
         };
+        let gradients = pool.alloc_zeroed(stream, total)?;
         let mut buckets = Vec::new();
-        for start in (0..total).step_by(size) {
-            let range = start..(start + size).min(total);
+        for range in cut(total, size) {
             let meets =
                 |tensor: &&Range<usize>| tensor.start < range.end && range.start < tensor.end;
             let count = tensors.iter().filter(meets).count();
             buckets.push(Bucket {
+                codes: match config.wire {
+                    Wire::F32 => Codes::F32(pool.alloc_zeroed(stream, range.len())?),
+                    Wire::F16 => Codes::F16(pool.alloc_zeroed(stream, range.len())?),
+                    Wire::Bf16 => Codes::Bf16(pool.alloc_zeroed(stream, range.len())?),
+                },
                 scaler: GradScaler::new(pool, stream, scale)?,
                 range,
                 tensors: count,
@@ -233,30 +158,30 @@ impl Reducer {
             true => Some(pool.alloc_zeroed(stream, total)?),
             false => None,
         };
-        let codes = match config.wire {
-            Wire::F32 => Codes::F32(pool.alloc_zeroed(stream, total)?),
-            Wire::F16 => Codes::F16(pool.alloc_zeroed(stream, total)?),
-            Wire::Bf16 => Codes::Bf16(pool.alloc_zeroed(stream, total)?),
+        // One bucket has nothing to run beside, and nothing to wait for on one stream.
+        let narrow = device.stream()?;
+        let (link, widen) = match buckets.len() {
+            0 | 1 => (narrow.clone(), narrow.clone()),
+            _ => (device.stream()?, device.stream()?),
         };
         let seeded = |seed| Rounding::Stochastic { seed };
         let shared = Shared {
             comm: comm.clone(),
-            narrow: device.stream()?,
-            link: device.stream()?,
-            widen: device.stream()?,
-            gradients: pool.alloc_zeroed(stream, total)?,
+            narrow,
+            link,
+            widen,
+            gradients,
             residual,
             largest: pool.alloc_zeroed(stream, 1)?,
             rounding: config.stochastic.map_or(Rounding::Nearest, seeded),
         };
         Ok(Self {
             shared,
-            codes,
             is_ready: vec![false; tensors.len()],
             tensors,
             buckets,
             next: 0,
-            steps: 0,
+            casts: 0,
         })
     }
 
@@ -310,17 +235,17 @@ impl Reducer {
                 let shared = &mut self.shared;
                 shared.largest.view_mut().fill(&shared.widen, 0.0)?;
             }
-            // Distinct for every bucket, step and rank.
-            let count = self.buckets.len() as u64;
-            let number = self
-                .steps
-                .wrapping_mul(count)
-                .wrapping_add(self.next as u64);
-            let bucket = &mut self.buckets[self.next];
-            match &mut self.codes {
-                Codes::F32(codes) => self.shared.reduce(bucket, codes, number)?,
-                Codes::F16(codes) => self.shared.reduce(bucket, codes, number)?,
-                Codes::Bf16(codes) => self.shared.reduce(bucket, codes, number)?,
+            let Bucket {
+                range,
+                codes,
+                scaler,
+                ..
+            } = &mut self.buckets[self.next];
+            let (range, casts) = (range.clone(), &mut self.casts);
+            match codes {
+                Codes::F32(codes) => self.shared.reduce(range, codes, scaler, casts)?,
+                Codes::F16(codes) => self.shared.reduce(range, codes, scaler, casts)?,
+                Codes::Bf16(codes) => self.shared.reduce(range, codes, scaler, casts)?,
             }
             self.next += 1;
         }
@@ -341,7 +266,7 @@ impl Reducer {
             bucket.missing = bucket.tensors;
         }
         self.is_ready.fill(false);
-        (self.next, self.steps) = (0, self.steps + 1);
+        self.next = 0;
         Ok(())
     }
 
@@ -353,77 +278,71 @@ impl Reducer {
     }
 }
 
-/// Where gradients of these lengths lie, and the elements of all.
-fn laid_out(lens: &[usize]) -> Result<(Vec<Range<usize>>, usize)> {
-    let (mut tensors, mut total) = (Vec::with_capacity(lens.len()), 0usize);
-    for &len in lens {
-        let end = total.checked_add(len).filter(|end| *end < usize::MAX / 8);
-        let end = end.ok_or_else(|| Error::invalid("lens", "they sum to more than memory has"))?;
-        tensors.push(total..end);
-        total = end.next_multiple_of(ALIGN);
-    }
-    Ok((tensors, total))
-}
-
 impl Shared {
     /// Queues a bucket.
     fn reduce<D: Sent>(
         &mut self,
-        bucket: &mut Bucket,
+        range: Range<usize>,
         codes: &mut PoolBuf<D>,
+        scaler: &mut GradScaler,
+        casts: &mut u64,
+    ) -> Result<()>
+    where
+        f32: FusedTo<D>,
+    {
+        for (all, part) in pieces(&range) {
+            self.narrow(all, codes.slice_mut(part)?, scaler, *casts)?;
+            *casts += 1;
+        }
+        let queue = self.comm.on(&self.link);
+        queue.all_reduce(codes.view_mut(), Op::Sum).run()?;
+        let ranks = self.comm.size();
+        for (all, part) in pieces(&range) {
+            let (inverse, found) = scaler.inverse_and_found();
+            let averaged = Fused::new().scale(1.0 / ranks as f32).scale_at(inverse);
+            let averaged = averaged.flag(found).amax(self.largest.view_mut());
+            convert_fused(
+                &self.widen,
+                codes.slice(part)?,
+                self.gradients.slice_mut(all)?,
+                Conversion::new(),
+                averaged,
+            )?;
+        }
+        scaler.update(&self.widen)
+    }
+
+    /// Queues a cast to codes, the `number`-th of this rank.
+    fn narrow<D: Sent>(
+        &mut self,
+        range: Range<usize>,
+        codes: ViewMut<'_, D>,
+        scaler: &GradScaler,
         number: u64,
     ) -> Result<()>
     where
         f32: FusedTo<D>,
     {
-        let (range, ranks) = (bucket.range.clone(), self.comm.size());
-        let number = number.wrapping_mul(u64::from(ranks)) + u64::from(self.comm.rank());
+        // Distinct for every cast of every rank.
+        let number = number.wrapping_mul(u64::from(self.comm.size()));
+        let number = number.wrapping_add(u64::from(self.comm.rank()));
         let rounding = match self.rounding {
             Rounding::Stochastic { seed } => Rounding::Stochastic {
                 seed: seed.wrapping_add(number),
             },
             other => other,
         };
-        let mut codes = codes.slice_mut(range.clone())?;
-        let mut gradients = self.gradients.slice_mut(range.clone())?;
+        let gradients = self.gradients.slice(range.clone())?;
         match &mut self.residual {
             Some(residual) => {
                 let residual = residual.slice_mut(range)?;
-                let from = gradients.as_view();
-                feed_back(
-                    &self.narrow,
-                    from,
-                    residual,
-                    codes.reborrow(),
-                    &bucket.scaler,
-                    rounding,
-                )?;
+                feed_back(&self.narrow, gradients, residual, codes, scaler, rounding)
             }
             None => {
-                let scaled = Fused::new().scale_at(bucket.scaler.scale());
-                convert_fused(
-                    &self.narrow,
-                    gradients.as_view(),
-                    codes.reborrow(),
-                    rounding,
-                    scaled,
-                )?;
+                let scaled = Fused::new().scale_at(scaler.scale());
+                convert_fused(&self.narrow, gradients, codes, rounding, scaled)
             }
         }
-        let queue = self.comm.on(&self.link);
-        queue.all_reduce(codes.reborrow(), Op::Sum).run()?;
-        let (inverse, found) = bucket.scaler.inverse_and_found();
-        let averaged = Fused::new().scale(1.0 / ranks as f32).scale_at(inverse);
-        let averaged = averaged.flag(found).amax(self.largest.view_mut());
-        let how = Conversion::new();
-        convert_fused(
-            &self.widen,
-            codes.as_view(),
-            gradients.reborrow(),
-            how,
-            averaged,
-        )?;
-        bucket.scaler.update(&self.widen)
     }
 }
 

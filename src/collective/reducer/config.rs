@@ -1,0 +1,90 @@
+//! How gradients are reduced.
+
+use crate::convert::ScalerConfig;
+
+/// What gradients are sent as.
+///
+/// ```
+/// use warpool::collective::{ReducerConfig, Wire};
+///
+/// let config = ReducerConfig::default().wire(Wire::Bf16);
+/// assert_eq!(config.wire, Wire::Bf16);
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Wire {
+    /// As they are.
+    F32,
+    /// Half the bytes, 11 significant bits, under a scale.
+    #[default]
+    F16,
+    /// Half the bytes, 8 significant bits; no gradient overflows.
+    Bf16,
+}
+
+/// How gradients are reduced. Made by [`ReducerConfig::default`] and the setters.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct ReducerConfig {
+    /// What is sent.
+    pub wire: Wire,
+    /// Bytes of `f32` gradients of the first bucket, and of the last; those between have up to 64 times as many.
+    pub bucket_bytes: u64,
+    /// How the scale of each bucket starts and moves; of [`Wire::F16`] alone.
+    pub scale: ScalerConfig,
+    /// Whether what rounding took from a gradient is added to the next step's.
+    pub feedback: bool,
+    /// The key of stochastic rounding; `None`: to nearest.
+    pub stochastic: Option<u64>,
+}
+
+impl Default for ReducerConfig {
+    /// `f16` in buckets from 32 MiB on, rounded to nearest, scales that start at 1024.
+    fn default() -> Self {
+        Self {
+            wire: Wire::F16,
+            bucket_bytes: 32 << 20,
+            scale: ScalerConfig::default().scale(1024.0),
+            feedback: false,
+            stochastic: None,
+        }
+    }
+}
+
+impl ReducerConfig {
+    /// Sets what gradients are sent as.
+    #[must_use]
+    pub fn wire(mut self, wire: Wire) -> Self {
+        self.wire = wire;
+        self
+    }
+
+    /// Sets the bytes of `f32` gradients of the first bucket, and of the last, rounded up to 256; each other has
+    /// up to four times its smaller neighbour's.
+    #[must_use]
+    pub fn bucket_bytes(mut self, bytes: u64) -> Self {
+        self.bucket_bytes = bytes;
+        self
+    }
+
+    /// Sets how the scale of each bucket starts and moves.
+    #[must_use]
+    pub fn scale(mut self, scale: ScalerConfig) -> Self {
+        self.scale = scale;
+        self
+    }
+
+    /// Sets whether what rounding took from a gradient is added to the next step's: 4 bytes a gradient.
+    #[must_use]
+    pub fn feedback(mut self, on: bool) -> Self {
+        self.feedback = on;
+        self
+    }
+
+    /// Sets stochastic rounding, by a key; every rank and step draws its own.
+    #[must_use]
+    pub fn stochastic(mut self, seed: u64) -> Self {
+        self.stochastic = Some(seed);
+        self
+    }
+}
