@@ -148,4 +148,6 @@ mod documents {
     struct MoreThanFits;
     #[doc = include_str!("../docs/guide/7-several-gpus.md")]
     struct SeveralGpus;
+    #[doc = include_str!("../docs/guide/8-eight-bits.md")]
+    struct EightBits;
 }

@@ -14,7 +14,7 @@ int queue_transpose(const wp_transpose &a, void *stream) {
     const Sides sides = {is_aligned(a.src, a.src_pitch, a.rows, 16),
                          is_aligned(a.plain, a.plain_pitch, a.rows, SLOT<S> * D::SIZE / 8),
                          is_aligned(a.transposed, a.transposed_pitch, a.cols, 16)};
-    const Chosen<F32, D, true> how = {a.rounding, a.overflow == WP_SATURATE, a.seed};
+    const Chosen<F32, D, false> how = {a.rounding, a.overflow == WP_SATURATE, a.seed};
     return launch<transpose_kernel<S, D>>(across * down, QUANT_THREADS, stream, a, (u32)across, sides, how);
 }
 

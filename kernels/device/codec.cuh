@@ -217,8 +217,9 @@ __device__ __forceinline__ void decode(u64 codes, i32 zero, float (&y)[V]) {
 #if __CUDA_ARCH__ >= 890
 #pragma unroll
         for (int i = 0; i < V; i += 2) {
-            const u8 two[2] = {(u8)(codes >> (8 * i)), (u8)(codes >> (8 * i + 8))};
+            u8 two[2];
             u16 halves[2];
+            split((u16)(codes >> (8 * i)), two);
             Hardware<Q, F16>::two(two, halves, false);
             y[i] = to_float<F16>(halves[0]);
             y[i + 1] = to_float<F16>(halves[1]);

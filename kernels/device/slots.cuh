@@ -138,6 +138,8 @@ struct Window {
         const u32 at = first + on, row = s.by_row.quotient(at);
         return {row, at - row * s.by_row.d};
     }
+    /* `block`: the place of the block's first slot. */
+    WP_HD Place place(const Place &block, const Near &at) const { return {block.row + at.row, block.slot - first + at.slot}; }
     WP_HD bool has(const Near &at) const { return at.row < rows && at.slot < slots; }
 };
 

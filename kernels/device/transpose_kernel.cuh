@@ -39,7 +39,9 @@ template <class D, int V>
 __device__ __forceinline__ void place_results(const wp_transpose &a, bool aligned, u64 row, u64 col, u32 *tile, u32 at,
                                               const Vector<typename D::Bits, V> &y) {
     static_assert(V % Turned<D>::PER_WORD == 0 && V <= 4 * Turned<D>::PER_WORD, "a thread's words lie side by side");
-    *(Vector<typename D::Bits, V> *)(tile + at) = y;
+    /* As one number: nvcc stores the results of 8 bits one by one otherwise. */
+    using R = typename Raw<sizeof(y)>::Type;
+    *(R *)(tile + at) = bits_as<R>(y);
     if (a.plain == 0 || row >= a.rows || col >= a.cols) return;
     const u64 to = a.plain + row * a.plain_pitch + col * (D::SIZE / 8);
     if (aligned && col + V <= a.cols) {
@@ -93,9 +95,13 @@ __device__ __forceinline__ void store_turned(const wp_transpose &a, bool aligned
     }
 }
 
+/*
+ * All loads of a round are on their way before any is looked at: as words, since to take values of 16 bits apart in
+ * the branch that loads them is to wait for them there.
+ */
 template <class S, class D>
 __global__ void __launch_bounds__(QUANT_THREADS, 3)
-    transpose_kernel(const wp_transpose a, u32 across, const Sides sides, const Chosen<F32, D, true> how) {
+    transpose_kernel(const wp_transpose a, u32 across, const Sides sides, const Chosen<F32, D, false> how) {
     constexpr int V = SLOT<S>, SIDE = Turned<D>::SIDE, LANES = SIDE / V, ROWS = QUANT_THREADS / LANES;
     constexpr int ROUNDS = SIDE / ROWS, U = ROUNDS < 4 ? ROUNDS : 4;
     __shared__ alignas(16) u32 tile[SIDE * TILE_WORDS];
@@ -103,27 +109,38 @@ __global__ void __launch_bounds__(QUANT_THREADS, 3)
     const u32 own = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     const float inverse = a.scale != 0 ? scale_given(*(const float *)a.scale).inverse : 1.0f;
     const u64 c = col + lane * V;
-    wp_quantize from = {}; /* as load_slot takes it */
+    wp_quantize from = {}; /* as load_slots takes it */
     from.values = a.src;
     from.values_pitch = a.src_pitch;
     from.rows = a.rows;
     from.cols = a.cols;
+    const Alignment aligned = {sides.src, false, sides.src && a.cols % V == 0};
     u32 most = 0;
 #pragma unroll 1
     for (int k = 0; k < ROUNDS; k += U) {
-        Vector<typename S::Bits, V> x[U];
-#pragma unroll
-        for (int u = 0; u < U; u++) x[u] = load_slot<S>(from, sides.src, row + own + (k + u) * ROWS, c / V);
-#pragma unroll
-        for (int u = 0; u < U; u++) {
-            const u32 r = own + (k + u) * ROWS;
-            most = max(most, largest_of<S, V>(x[u]));
+        const auto row_of = [&](int u) { return own + (k + u) * ROWS; };
+        Words<typename S::Bits, V> words[U];
+        load_slots<S>(words, from, aligned, [&](int u) { return Place{row + row_of(u), c / V}; });
+        const auto slot = [&](auto nearest, int u, const Words<typename S::Bits, V> &now) {
+            const Vector<typename S::Bits, V> x = bits_as<Vector<typename S::Bits, V>>(now);
+            const u32 r = row_of(u);
+            most = max(most, largest_of<S, V>(x));
             u32 wide[V];
 #pragma unroll
-            for (int i = 0; i < V; i++) wide[i] = __float_as_uint(to_float<S>(x[u].v[i]) * inverse);
+            for (int i = 0; i < V; i++) wide[i] = __float_as_uint(to_float<S>(x.v[i]) * inverse);
             Vector<typename D::Bits, V> y;
-            how.group(wide, y.v, (row + r) * a.cols + c);
+            if constexpr (decltype(nearest)::VALUE) {
+                convert_all<F32, D>(wide, y.v, Nearest(), how.saturate, 0, 0);
+            } else {
+                how.group(wide, y.v, (row + r) * a.cols + c);
+            }
             place_results<D, V>(a, sides.plain, row + r, c, tile, word_place<D>(r, lane * V / Turned<D>::PER_WORD), y);
+        };
+        constexpr bool LONG = WORKED_OUT<D> && D::SIZE == 8; /* as ops.cuh has it */
+        if (how.rounding == WP_NEAREST) {
+            in_turn<LONG>(words, [&](int u, const auto &now) { slot(Known<true>(), u, now); });
+        } else {
+            in_turn<true>(words, [&](int u, const auto &now) { slot(Known<false>(), u, now); });
         }
     }
     __syncthreads();

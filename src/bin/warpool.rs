@@ -6,6 +6,9 @@
 
 #[path = "warpool/args.rs"]
 mod args;
+#[cfg(feature = "convert")]
+#[path = "warpool/bench.rs"]
+mod bench;
 #[path = "warpool/benchmarks.rs"]
 mod benchmarks;
 #[path = "warpool/cap.rs"]
@@ -55,6 +58,8 @@ fn main() -> ExitCode {
     match command {
         args::Command::Replay(options) => replay::run(&options, console),
         args::Command::Info(options) => info::run(&options, console),
+        #[cfg(feature = "convert")]
+        args::Command::Bench(options) => bench::run(&options, console),
         args::Command::Benchmarks(options) => benchmarks::run(&options, console),
     }
     .into()

@@ -632,3 +632,50 @@ fn documents_and_plots_are_what_the_kept_measurements_make() {
     let ran = warpool(&["benchmarks", "--check", "--root", &root]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
 }
+
+#[cfg(feature = "convert")]
+#[test]
+fn the_kernels_are_measured_beside_a_copy_on_the_same_device() {
+    let ran = warpool(&["bench", "--quick", "--device", "host"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let mut lines = ran.stdout.lines();
+    let host = warpool::Device::host().expect("the host device");
+    assert!(
+        lines
+            .next()
+            .is_some_and(|line| line.starts_with(&host.info().name))
+    );
+    let columns = ["us", "GB/s", "of", "copy", "wanted"];
+    assert!(
+        lines
+            .next()
+            .is_some_and(|line| line.split_whitespace().eq(columns))
+    );
+    let mut copy = None;
+    let mut kernels = 0;
+    for line in lines
+        .by_ref()
+        .take_while(|line| !line.contains("its times say nothing"))
+    {
+        let mut numbers = line
+            .split_whitespace()
+            .rev()
+            .map(|word| word.parse::<f64>());
+        let mut next = || numbers.next().expect("a column").expect(line);
+        let (wanted, part, speed, us) = (next(), next(), next(), next());
+        assert!(us > 0.0 && (0.0..=1.0).contains(&wanted), "{line}");
+        let copy = *copy.get_or_insert(speed);
+        // Each is rounded to a digit or three.
+        assert!(
+            (speed / copy - part).abs() < 0.01 + 0.1 / copy + 0.1 * part / copy,
+            "{line}"
+        );
+        kernels += 1;
+    }
+    assert!(kernels > 20 && copy.is_some(), "{}", ran.stdout);
+    assert!(!ran.stdout.contains("off: "), "{}", ran.stdout);
+    assert_eq!(
+        warpool(&["bench", "--quick", "--device", "cuda:77"]).code,
+        Some(2)
+    );
+}

@@ -14,5 +14,6 @@ mod mx;
 mod pairs;
 mod reference;
 mod tables;
+mod training;
 mod transpose;
 mod values;

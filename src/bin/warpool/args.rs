@@ -26,6 +26,8 @@ pub enum Command {
     Replay(Replay),
     /// Show the devices of this machine, the driver, and how this binary's kernels were built.
     Info(Info),
+    #[cfg(feature = "convert")]
+    Bench(Bench),
     /// Make the figures and plots of README.md and BENCHMARKS.md from the kept measurements.
     #[command(hide = true)]
     Benchmarks(Benchmarks),
@@ -36,6 +38,21 @@ pub struct Info {
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Measure the kernels of this build, each beside a copy on the same device, and say what is off.
+///
+/// Off is a conversion slower than the part of a copy's speed that is wanted of it, and a GPU for whose
+/// compute capability the build has no machine code. Exit code: 0 if all was measured.
+#[cfg(feature = "convert")]
+#[derive(Debug, clap::Args)]
+pub struct Bench {
+    /// The device: auto takes the first GPU, or the host where there is none.
+    #[arg(long, value_name = "auto|host|cuda:N", default_value = "auto")]
+    pub device: DeviceChoice,
+    /// A quarter of the memory, and fewer rounds: some seconds.
+    #[arg(long)]
+    pub quick: bool,
 }
 
 /// Play recorded allocation traces through a pool on a device and check every block.

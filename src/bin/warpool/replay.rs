@@ -47,7 +47,7 @@ pub fn run_on(device: Device, options: &Replay, console: &mut Console<'_>) -> Ou
 }
 
 /// The device asked for, and where none was named what is to be said of the one taken.
-fn open(choice: DeviceChoice) -> Result<(Device, Option<String>)> {
+pub fn open(choice: DeviceChoice) -> Result<(Device, Option<String>)> {
     match choice {
         DeviceChoice::Host => Ok((Device::host()?, None)),
         DeviceChoice::Cuda(ordinal) => Ok((Device::cuda(ordinal)?, None)),

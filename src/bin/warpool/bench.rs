@@ -1,0 +1,152 @@
+//! `warpool bench`: the kernels of this build on the user's GPU, each beside a copy there.
+
+use std::fmt::Display;
+
+use warpool::Device;
+use warpool::device::DeviceKind;
+use warpool::driver::build_info;
+
+use crate::args::Bench;
+use crate::outcome::{Console, Outcome};
+use crate::replay::open;
+
+#[path = "bench/kernels.rs"]
+mod kernels;
+
+/// Measures, prints a line a kernel, and says what is slower than it should be; that is no failure.
+pub fn run(options: &Bench, console: &mut Console<'_>) -> Outcome {
+    let measured = open(options.device).and_then(|(device, _)| {
+        let lines = kernels::measured(&device, options.quick)?;
+        Ok((device, lines))
+    });
+    match measured {
+        Ok((device, lines)) => print(&device, &lines, console),
+        Err(error) => console.fail(&error),
+    }
+}
+
+/// What was measured of a kernel.
+struct Line {
+    name: String,
+    bytes: f64,
+    ns: f64,
+    wanted: f64,
+}
+
+impl Line {
+    /// Bytes a nanosecond: GB/s.
+    fn speed(&self) -> f64 {
+        self.bytes / self.ns
+    }
+}
+
+fn print(device: &Device, lines: &[Line], console: &mut Console<'_>) -> Outcome {
+    let info = device.info();
+    let (major, minor) = info.capability;
+    let mut outcome = console.say(format_args!(
+        "{}, compute capability {major}.{minor}, {} multiprocessors",
+        info.name, info.processors
+    ));
+    let mut say = |line: &dyn Display| outcome = outcome.max(console.say(line));
+    say(&format_args!(
+        "{:<32} {:>9} {:>8} {:>8} {:>7}",
+        "", "us", "GB/s", "of copy", "wanted"
+    ));
+    let copy = lines[0].speed();
+    for line in lines {
+        let Line {
+            name, ns, wanted, ..
+        } = line;
+        let (us, speed) = (ns / 1000.0, line.speed());
+        say(&format_args!(
+            "{name:<32} {us:>9.2} {speed:>8.1} {:>8.3} {wanted:>7.2}",
+            speed / copy
+        ));
+    }
+    if info.kind != DeviceKind::Cuda {
+        if let Some(reason) = device.no_gpu() {
+            say(&reason);
+        }
+        say(&"the host device is for correctness: its times say nothing about a GPU");
+        return outcome;
+    }
+    let off = off(lines, info.capability, build_info::kernels().architectures);
+    for line in &off {
+        say(&format_args!("off: {line}"));
+    }
+    if off.is_empty() {
+        say(&"nothing is off");
+    }
+    outcome
+}
+
+/// What is not as it should be on a GPU of this compute capability; the first line is of the copy.
+fn off(lines: &[Line], (major, minor): (u32, u32), architectures: &str) -> Vec<String> {
+    let names = architectures
+        .split(',')
+        .filter_map(|name| name.strip_prefix("sm_"));
+    let numbers = names.filter_map(|name| {
+        name.trim_end_matches(char::is_alphabetic)
+            .parse::<u32>()
+            .ok()
+    });
+    let mut off = Vec::new();
+    if !numbers
+        .into_iter()
+        .any(|built| built / 10 == major && built % 10 <= minor)
+    {
+        off.push(format!(
+            "this build has no machine code for compute capability {major}.{minor}: the driver compiled \
+             its PTX ({architectures})"
+        ));
+    }
+    let copy = lines.first().map_or(f64::NAN, Line::speed);
+    for line in lines {
+        let part = line.speed() / copy;
+        if part < line.wanted {
+            off.push(format!(
+                "{}: {part:.3} of a copy, wanted {:.2}",
+                line.name, line.wanted
+            ));
+        }
+    }
+    off
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(name: &str, part: f64, wanted: f64) -> Line {
+        let (name, bytes, ns) = (name.to_owned(), 4000.0 * part, 1.0);
+        Line {
+            name,
+            bytes,
+            ns,
+            wanted,
+        }
+    }
+
+    #[test]
+    fn what_is_slower_than_wanted_is_off_and_nothing_else() {
+        let lines = [
+            line("copy", 1.0, 0.0),
+            line("good", 0.951, 0.95),
+            line("slow", 0.94, 0.95),
+        ];
+        let said = off(&lines, (9, 0), "sm_75,sm_90,compute_90");
+        assert_eq!(said, ["slow: 0.940 of a copy, wanted 0.95"]);
+    }
+
+    #[test]
+    fn a_gpu_whose_code_the_driver_had_to_make_is_off() {
+        let runs =
+            |capability| off(&[], capability, "sm_80,sm_89,sm_90a,sm_120,compute_80").is_empty();
+        for capability in [(8, 0), (8, 6), (8, 9), (9, 0), (12, 0), (12, 1)] {
+            assert!(runs(capability), "{capability:?}");
+        }
+        for capability in [(7, 5), (10, 0), (11, 0), (13, 0)] {
+            assert!(!runs(capability), "{capability:?}");
+        }
+    }
+}
