@@ -182,8 +182,8 @@ fn slept(lab: &mut Lab, host: &HostPool, (case, bytes): (&str, u64)) {
         ("sleep", "wake", Contents::Saved(host)),
         ("take_down", "make_again", Contents::Discarded),
     ] {
-        let sleep = || drop(pool.sleep(&[], contents).expect("asleep"));
-        let wake = || drop(pool.wake(&[]).expect("awake"));
+        let sleep = || _ = pool.sleep(&[], contents).expect("asleep");
+        let wake = || _ = pool.wake(&[]).expect("awake");
         lab.measure((down, case, "warpool"), figure, |iters| {
             (0..iters).map(|_| timed(sleep, wake).0).sum()
         });
