@@ -6,7 +6,5 @@
 
 #[doc(hidden)]
 pub use crate::device::access::{Access, AccessKind, Note};
-pub use crate::device::backend::{
-    Addr, Backend, HandleCounts, Phys, RawEvent, RawGraph, RawStream,
-};
+pub use crate::device::backend::{Backend, HandleCounts, Phys, RawEvent, RawGraph, RawStream};
 pub use crate::device::launch::Launch;

@@ -40,7 +40,7 @@ use crate::error::{Error, Result};
 /// fn by_tensor<S: Wide, Q: Float8>(
 ///     stream: &Stream, values: &PoolBuf<S>, codes: &mut PoolBuf<Q>, scale: &PoolBuf<f32>,
 /// ) -> Result<()> {
-///     quantize(stream, values, codes, ScalesMut::Tensor(scale.view()), Quantize::new())
+///     quantize(stream, values, codes, ScalesMut::Tensor(scale.view()), Quantize::default())
 /// }
 /// # let values = pool.alloc_from(&stream, &[2.0_f32])?;
 /// # let mut codes = pool.alloc_typed::<E4m3>(&stream, 1)?;
@@ -115,11 +115,6 @@ pub struct Quantize<'a> {
 }
 
 impl<'a> Quantize<'a> {
-    /// To nearest, ties to even.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// With another rounding: [`Rounding::Nearest`] or [`Rounding::Stochastic`]. Element `c` of row
     /// `r` has the number `r * cols + c`.
     pub fn rounding(mut self, rounding: Rounding) -> Self {
@@ -238,7 +233,7 @@ pub(super) fn back<'a, Q: Float8, S: Wide>(
 /// let mut codes = pool.alloc_typed::<E4m3>(&stream, 256)?;
 /// let mut scales = pool.alloc_typed::<f32>(&stream, block_scales(1, 256))?; // one for 128 neighbours
 /// let blocks = ScalesMut::Blocks(scales.view_mut());
-/// quantize(&stream, &values, &mut codes, blocks, Quantize::new())?;
+/// quantize(&stream, &values, &mut codes, blocks, Quantize::default())?;
 ///
 /// let mut back = pool.alloc_typed::<f32>(&stream, 256)?;
 /// dequantize(&stream, &codes, Scales::Blocks(scales.view()), &mut back)?;

@@ -62,7 +62,6 @@ pub use backend::{DeviceInfo, DeviceKind};
 pub(crate) use capture::{Kept, Recorder};
 pub use event::Event;
 pub use graph::{Capture, Graph, GraphMemory, NotedCapture};
-pub use host::HostConfig;
 #[doc(hidden)]
 pub use host::host_available_bytes;
 pub(crate) use host_call::{beside, panicked};
@@ -180,7 +179,8 @@ impl Device {
         cuda::count()
     }
 
-    /// The host device with its default capacity (see [`HostConfig::capacity`]).
+    /// The host device, with 64 GiB or the machine's memory, whichever is more. That bounds what can be
+    /// created, not what is used: a page that nobody writes takes no memory.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
@@ -193,15 +193,16 @@ impl Device {
     /// # Errors
     /// [`Error::Os`](crate::Error::Os) if the machine refuses memory or threads.
     pub fn host() -> Result<Self> {
-        Self::host_with(HostConfig::default())
+        Ok(Self::from_backend(host::open(None)?))
     }
 
-    /// The host device, configured.
+    /// The host device with `bytes` of physical memory, rounded down to its granule of 2 MiB. As long as
+    /// the pages that are written fit, they may be more than the machine has.
     ///
     /// # Errors
-    /// As [`Device::host`].
-    pub fn host_with(config: HostConfig) -> Result<Self> {
-        Ok(Self::from_backend(host::open(config)?))
+    /// As [`Device::host`]; [`Error::Invalid`](crate::Error::Invalid) below one granule.
+    pub fn host_with_capacity(bytes: u64) -> Result<Self> {
+        Ok(Self::from_backend(host::open(Some(bytes))?))
     }
 
     /// A simulated device: the host device's memory under a seeded scheduler (see [`sim`]).
@@ -231,7 +232,7 @@ impl Device {
         match Self::cuda(0) {
             Ok(device) => Ok(device),
             Err(reason) => {
-                let host = host::open(HostConfig::default())?;
+                let host = host::open(None)?;
                 Ok(Self::over(host, Some(reason), None))
             }
         }

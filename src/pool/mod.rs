@@ -57,7 +57,7 @@ use std::sync::Arc;
 
 pub use block::Block;
 pub use buf::PoolBuf;
-pub use config::{HandleSize, PoolConfig, Reuse};
+pub use config::{HandleSize, PoolConfig};
 pub use grow_buf::GrowBuf;
 pub use kernel::Kernel;
 pub use pressure::{Pressure, Relief};
@@ -303,19 +303,18 @@ impl Pool {
     /// # let device = warpool::Device::host()?;
     /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
     /// # let stream = device.stream()?;
-    /// pool.set_limit(Some(64 << 20));
+    /// pool.set_limit(64 << 20);
     /// assert!(pool.alloc(&stream, 65 << 20).is_err());
     /// pool.set_limit(None);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn set_limit(&self, limit: Option<u64>) {
-        self.shared().core.lock().config.limit = limit;
+    pub fn set_limit(&self, limit: impl Into<Option<u64>>) {
+        self.shared().core.lock().config.limit = limit.into();
     }
 
     /// The most physical bytes the pool may hold; `None` for as much as the device gives.
-    #[must_use]
-    pub fn limit(&self) -> Option<u64> {
+    pub(crate) fn limit(&self) -> Option<u64> {
         self.shared().core.lock().config.limit
     }
 
@@ -328,12 +327,12 @@ impl Pool {
     /// # let device = warpool::Device::host()?;
     /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
     /// # let stream = device.stream()?;
-    /// pool.set_soft_limit(Some(64 << 20));
+    /// pool.set_soft_limit(64 << 20);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn set_soft_limit(&self, bytes: Option<u64>) {
-        self.shared().core.lock().config.soft_limit = bytes;
+    pub fn set_soft_limit(&self, bytes: impl Into<Option<u64>>) {
+        self.shared().core.lock().config.soft_limit = bytes.into();
     }
 
     /// Limits the pool to `part` of the device's memory, `0.0 < part <= 1.0`.

@@ -14,7 +14,7 @@ use common::{devices, host};
 use warpool::compact::{Budget, Goal, Move, MoveTable, SlideTable};
 use warpool::convert::{Rounding, View, ViewMut, convert};
 use warpool::device::sim::SimConfig;
-use warpool::device::{HostConfig, Launch, RawEvent, RawStream};
+use warpool::device::{Launch, RawEvent, RawStream};
 use warpool::driver::abi;
 use warpool::observe::Trace;
 use warpool::pool::HandleSize;
@@ -373,10 +373,7 @@ fn a_device_without_memory_is_refused() {
         Device::sim(&SimConfig::default().with_capacity(u64::MAX)),
         "capacity",
     );
-    refused(
-        Device::host_with(HostConfig::default().with_capacity(0)),
-        "capacity",
-    );
+    refused(Device::host_with_capacity(0), "capacity");
 }
 
 #[test]

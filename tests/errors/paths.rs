@@ -291,7 +291,7 @@ fn conversions(stage: &mut Stage<'_>) {
         half.view_mut(),
         Rounding::Nearest,
     ));
-    let fused = Fused::new().scale(2.0);
+    let fused = Fused::default().scale(2.0);
     stage.try_to(convert_fused(
         &stream,
         source.view(),

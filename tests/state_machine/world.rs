@@ -78,17 +78,16 @@ fn unless_short<T>(outcome: Result<T>) -> Option<T> {
 }
 
 fn config(setup: &Setup, program: &Program) -> PoolConfig {
-    let mut config = PoolConfig::default()
+    PoolConfig::default()
         .handles(setup.handles)
         .slack(setup.slack)
         .cache_bytes(setup.cache)
         .reuse(setup.opportunistic, setup.device_wait)
         .preallocate(setup.preallocate)
         .overlap_bytes(setup.overlap)
-        .slabs(program.seed % 2 == 1);
-    config.limit = program.limit;
-    config.soft_limit = setup.soft_limit;
-    config
+        .slabs(program.seed % 2 == 1)
+        .limit(program.limit)
+        .soft_limit(setup.soft_limit)
 }
 
 fn goal(hole: Option<u64>) -> Goal {

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use super::table::{Driver, Table};
-use crate::device::{Backend, Device, HandleCounts, HostConfig, Launch, RawEvent, RawStream};
+use crate::device::{Backend, Device, HandleCounts, Launch, RawEvent, RawStream};
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
 
@@ -87,7 +87,7 @@ impl Machine {
     pub(crate) fn with_gpu(bytes: u64) -> Result<Self> {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = lock(&ALONE);
-        let host = Device::host_with(HostConfig::default().with_capacity(bytes))?;
+        let host = Device::host_with_capacity(bytes)?;
         let gpu = Arc::new(Gpu {
             host: Arc::clone(host.backend()),
             streams: Mutex::default(),

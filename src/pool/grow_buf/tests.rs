@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::GrowBuf;
 use crate::backend::HandleCounts;
-use crate::device::{Device, HostConfig, Stream};
+use crate::device::{Device, Stream};
 use crate::error::Error;
 use crate::pool::{HandleSize, Pool, PoolConfig};
 
@@ -342,8 +342,8 @@ fn a_buffer_that_the_limit_has_no_room_for_stays_as_it_was() {
 fn a_buffer_that_the_device_has_no_room_for_stays_as_it_was() {
     for config in [small(), PoolConfig::default()] {
         let granule = Device::host().unwrap().info().granule;
-        let six = HostConfig::default().with_capacity(6 * granule);
-        let device = Device::host_with(six).unwrap();
+        let six = 6 * granule;
+        let device = Device::host_with_capacity(six).unwrap();
         stays_as_it_was_without_room(&ground_on(device, config));
     }
 }
@@ -351,8 +351,8 @@ fn a_buffer_that_the_device_has_no_room_for_stays_as_it_was() {
 #[test]
 fn a_full_device_has_its_idle_memory_used_for_a_buffer() {
     let granule = Device::host().unwrap().info().granule;
-    let six = HostConfig::default().with_capacity(6 * granule);
-    let ground = ground_on(Device::host_with(six).unwrap(), small());
+    let six = 6 * granule;
+    let ground = ground_on(Device::host_with_capacity(six).unwrap(), small());
     drop(ground.pool.alloc(&ground.streams[1], 6 * granule).unwrap());
     let _buffer = ground.filled(6, 1);
     assert_eq!(ground.grown(), 6);
