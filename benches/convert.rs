@@ -18,11 +18,12 @@ use criterion::{Criterion, Throughput};
 use half::{bf16, f16};
 use warpool::convert::{
     Conversion, ConvertTable, ConvertTo, E4m3, E5m2, Element, Fused, GradScaler, Gradients,
-    Rounding, Rows, RowsMut, ScalerConfig, View, ViewMut, convert, convert_fused, convert_rows,
+    Rounding, Rows, RowsMut, ScalerConfig, convert, convert_fused, convert_rows,
 };
 use warpool::device::{DeviceKind, Launch};
 use warpool::driver::abi;
 use warpool::{Block, Device, Event, Pool, PoolConfig, Stream};
+use warpool::{View, ViewMut};
 
 /// One line of the closing table.
 struct Line {

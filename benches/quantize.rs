@@ -11,12 +11,13 @@ use half::bf16;
 use warpool::convert::{
     BlockScales, E2m1, E2m3, E3m2, E4m3, E5m2, E8m0, Element, Grouping, I4, Integer, MX_BLOCK,
     MxElement, NVFP4_BLOCK, Narrow, Quantize, QuantizeTable, Rounding, Rows, RowsMut, Scales,
-    ScalesMut, Transpose, View, ViewMut, Wide, block_scales, cast_transpose, dequantize,
-    dequantize_integers, mx_dequantize, mx_quantize, nvfp4_dequantize, nvfp4_quantize, quantize,
-    quantize_integers, square_scales,
+    ScalesMut, Transpose, Wide, block_scales, cast_transpose, dequantize, dequantize_integers,
+    mx_dequantize, mx_quantize, nvfp4_dequantize, nvfp4_quantize, quantize, quantize_integers,
+    square_scales,
 };
 use warpool::device::DeviceKind;
 use warpool::{Block, Device, Event, Pool, PoolConfig, Stream};
+use warpool::{View, ViewMut};
 
 /// Elements of a row.
 const COLS: u64 = 8192;

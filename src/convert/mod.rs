@@ -44,7 +44,8 @@ mod strided;
 mod table;
 mod transpose;
 
-pub use crate::pool::{Rows, RowsMut, View, ViewMut};
+pub use crate::pool::{Rows, RowsMut};
+use crate::pool::{View, ViewMut};
 pub use element::{ConvertTo, E4m3, E5m2, Element};
 pub use fused::{Fused, FusedTo};
 pub use integer::{Grouping, I4, Integer, dequantize_integers, quantize_integers};

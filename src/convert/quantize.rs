@@ -214,7 +214,7 @@ pub(super) fn back<'a, Q: Float8, S: Wide>(
 /// Queues `values` to become `codes` with `scales`, in one pass over memory.
 ///
 /// Values and codes have the same shape; both may start at any element and have any pitch. What the
-/// scales are and what becomes of special values: see [`formats`](super::formats).
+/// scales are and what becomes of special values: see [formats](super#formats).
 ///
 /// Stream order: everything is read and written by work queued on `stream`; the call returns at once.
 /// Nothing is allocated.

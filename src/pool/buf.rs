@@ -19,7 +19,7 @@ use crate::seeded::seeded;
 /// on the device for the work before it that it must not overtake, and the drop, which frees the memory
 /// in the order of the buffer's own stream, waits for all of them. Reads do not wait for reads, nor parts
 /// of the buffer for each other ([`ViewMut::split_at`]). Where there is nothing to wait for, no call of
-/// the driver is made. Kernels of the application's own are queued by [`Stream::kernel`], which does the
+/// the driver is made. Kernels of the application's own are queued by [`Stream::kernel`](crate::Stream::kernel), which does the
 /// same; [`PoolBuf::addr`] alone orders nothing.
 ///
 /// While a graph has captured work on the buffer, its memory lasts as long as the graph.

@@ -112,8 +112,8 @@ impl Default for PoolConfig {
 impl PoolConfig {
     /// Sets the most physical bytes the pool may hold. Without, it may hold as much as the device gives.
     #[must_use]
-    pub fn limit(mut self, bytes: impl Into<Option<u64>>) -> Self {
-        self.limit = bytes.into();
+    pub fn limit(mut self, bytes: u64) -> Self {
+        self.limit = Some(bytes);
         self
     }
 
@@ -122,8 +122,8 @@ impl PoolConfig {
     /// waits; above this, idle memory is moved before the pool grows whatever
     /// [`PoolConfig::slack`] says. Without, memory is kept.
     #[must_use]
-    pub fn soft_limit(mut self, bytes: impl Into<Option<u64>>) -> Self {
-        self.soft_limit = bytes.into();
+    pub fn soft_limit(mut self, bytes: u64) -> Self {
+        self.soft_limit = Some(bytes);
         self
     }
 
@@ -253,8 +253,7 @@ impl PoolConfig {
     /// let device = Device::host()?;
     /// let pool = Pool::new(&device, PoolConfig::default().record(path))?;
     /// let block = pool.alloc(&device.stream()?, 1000)?;
-    /// pool.flush_recording()?;
-    /// let path = pool.recording().unwrap_or_default();
+    /// let path = pool.flush_recording()?.unwrap_or_default();
     /// let trace = Trace::read(&path, u64::MAX)?;
     /// assert_eq!((trace.events.len(), trace.peak_live_bytes), (1, 1000));
     /// # drop(block);

@@ -394,32 +394,27 @@ impl Pool {
             .add_relief(APPLICATION_RANK, Arc::new(callback));
     }
 
-    /// Waits until everything that was asked for so far is in the file of [`PoolConfig::record`]. Nothing
-    /// where nothing is recorded.
+    /// Waits until everything that was asked for so far is in the file of [`PoolConfig::record`], and
+    /// returns its path; `None` where nothing is recorded.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
     /// # let device = warpool::Device::host()?;
     /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
     /// # let stream = device.stream()?;
-    /// pool.flush_recording()?;
-    /// assert_eq!(pool.recording(), None); // nothing is recorded
+    /// assert_eq!(pool.flush_recording()?, None); // nothing is recorded
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
     /// What went wrong with the file, now or before.
-    pub fn flush_recording(&self) -> Result<()> {
-        let recording = self.shared().recording.as_ref();
-        recording.map_or(Ok(()), crate::record::Recording::flush)
-    }
-
-    /// The file that the pool is recorded to.
-    #[must_use]
-    pub fn recording(&self) -> Option<std::path::PathBuf> {
-        let recording = self.shared().recording.as_ref();
-        recording.map(|recording| recording.path().to_owned())
+    pub fn flush_recording(&self) -> Result<Option<std::path::PathBuf>> {
+        let Some(recording) = self.shared().recording.as_ref() else {
+            return Ok(None);
+        };
+        recording.flush()?;
+        Ok(Some(recording.path().to_owned()))
     }
 
     /// The pool's figures: with [`PoolStats`] everything that is counted, by size class and stream.

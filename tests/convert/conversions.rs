@@ -8,11 +8,12 @@ use common::watched::Watched;
 use half::f16;
 use proptest::prelude::*;
 use warpool::convert::{
-    Conversion, ConvertTable, E4m3, Fused, MX_BLOCK, Overflow, Rounding, Rows, RowsMut, View,
-    ViewMut, convert, convert_fused, convert_rows,
+    Conversion, ConvertTable, E4m3, Fused, MX_BLOCK, Overflow, Rounding, Rows, RowsMut, convert,
+    convert_fused, convert_rows,
 };
 use warpool::driver::abi;
 use warpool::{Device, Pool, PoolBuf, PoolConfig, Stream};
+use warpool::{View, ViewMut};
 
 const GUARD: u8 = 0xC3;
 const NEAREST: How = How {

@@ -3,9 +3,8 @@
 use crate::common;
 
 use half::{bf16, f16};
-use warpool::convert::{
-    Fused, GradScaler, Gradients, Rounding, ScalerConfig, ViewMut, convert_fused,
-};
+use warpool::ViewMut;
+use warpool::convert::{Fused, GradScaler, Gradients, Rounding, ScalerConfig, convert_fused};
 use warpool::device::DeviceKind;
 use warpool::{Pool, PoolBuf, PoolConfig, Stream};
 

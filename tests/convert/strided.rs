@@ -1,8 +1,9 @@
 //! Conversions of several dimensions, against the same elements one after another.
 
 use half::f16;
+use warpool::View;
 use warpool::convert::{
-    Conversion, E4m3, Overflow, Rounding, Rows, Strided, StridedMut, View, convert, convert_strided,
+    Conversion, E4m3, Overflow, Rounding, Rows, Strided, StridedMut, convert, convert_strided,
 };
 
 use crate::conversions::{Bench, every_bench, is_guard, values};

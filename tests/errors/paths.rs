@@ -7,10 +7,10 @@
 
 use bytemuck::Pod;
 use half::f16;
+use warpool::ViewMut;
 use warpool::compact::{Budget, Goal};
 use warpool::convert::{
-    ConvertTable, Fused, GradScaler, Gradients, Rounding, ScalerConfig, ViewMut, convert,
-    convert_fused,
+    ConvertTable, Fused, GradScaler, Gradients, Rounding, ScalerConfig, convert, convert_fused,
 };
 use warpool::device::Addr;
 use warpool::host::{HostPool, HostPoolConfig};

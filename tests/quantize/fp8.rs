@@ -2,10 +2,11 @@
 
 use half::{bf16, f16};
 use warpool::convert::{
-    E4m3, E5m2, Float8, Quantize, Rounding, Rows, RowsMut, Scales, ScalesMut, View, ViewMut,
-    block_scales, dequantize, quantize, square_scales,
+    E4m3, E5m2, Float8, Quantize, Rounding, Rows, RowsMut, Scales, ScalesMut, block_scales,
+    dequantize, quantize, square_scales,
 };
 use warpool::driver::abi;
+use warpool::{View, ViewMut};
 
 use crate::convert_reference::{E4M3, E5M2, Format, How, round};
 use crate::ground::{Ground, every_ground, is_guard, noise};

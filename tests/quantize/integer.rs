@@ -2,9 +2,10 @@
 
 use half::{bf16, f16};
 use warpool::convert::{
-    Grouping, I4, Integer, Quantize, Rounding, Rows, RowsMut, View, ViewMut, dequantize_integers,
+    Grouping, I4, Integer, Quantize, Rounding, Rows, RowsMut, dequantize_integers,
     quantize_integers,
 };
+use warpool::{View, ViewMut};
 
 use crate::fp8::values;
 use crate::ground::{Ground, every_ground, is_guard};

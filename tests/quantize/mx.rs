@@ -3,9 +3,9 @@
 use half::{bf16, f16};
 use warpool::convert::{
     BlockScales, E2m1, E2m3, E3m2, E4m3, E5m2, E8m0, MX_BLOCK, MxElement, NVFP4_BLOCK, Quantize,
-    Rounding, Rows, RowsMut, View, ViewMut, mx_dequantize, mx_quantize, nvfp4_dequantize,
-    nvfp4_quantize,
+    Rounding, Rows, RowsMut, mx_dequantize, mx_quantize, nvfp4_dequantize, nvfp4_quantize,
 };
+use warpool::{View, ViewMut};
 
 use crate::fp8::values;
 use crate::ground::{Ground, every_ground, is_guard};

@@ -3,10 +3,11 @@
 use half::{bf16, f16};
 use warpool::convert::{
     BlockScales, DequantizeTable, E2m1, E2m3, E3m2, E4m3, E5m2, E8m0, Float8, MX_BLOCK, MxElement,
-    Quantize, QuantizeTable, Rounding, Rows, RowsMut, Scales, ScalesMut, View, ViewMut,
-    block_scales, dequantize, mx_dequantize, mx_quantize, quantize, square_scales,
+    Quantize, QuantizeTable, Rounding, Rows, RowsMut, Scales, ScalesMut, block_scales, dequantize,
+    mx_dequantize, mx_quantize, quantize, square_scales,
 };
 use warpool::{Device, PoolBuf, Result};
+use warpool::{View, ViewMut};
 
 use crate::fp8::values;
 use crate::ground::{Ground, every_ground, is_guard};

@@ -78,16 +78,16 @@ fn unless_short<T>(outcome: Result<T>) -> Option<T> {
 }
 
 fn config(setup: &Setup, program: &Program) -> PoolConfig {
-    PoolConfig::default()
+    let config = PoolConfig::default()
         .handles(setup.handles)
         .slack(setup.slack)
         .cache_bytes(setup.cache)
         .reuse(setup.opportunistic, setup.device_wait)
         .preallocate(setup.preallocate)
         .overlap_bytes(setup.overlap)
-        .slabs(program.seed % 2 == 1)
-        .limit(program.limit)
-        .soft_limit(setup.soft_limit)
+        .slabs(program.seed % 2 == 1);
+    let config = (program.limit).map_or(config.clone(), |bytes| config.limit(bytes));
+    (setup.soft_limit).map_or(config.clone(), |bytes| config.soft_limit(bytes))
 }
 
 fn goal(hole: Option<u64>) -> Goal {

@@ -2,8 +2,9 @@
 
 use super::common::{self, Gate, on_every_device};
 use super::{LEN, World, assert_singles, settle};
-use warpool::convert::{Rounding, View, ViewMut, convert};
+use warpool::convert::{Rounding, convert};
 use warpool::{Device, Error, PoolBuf, Resident};
+use warpool::{View, ViewMut};
 
 on_every_device! {
     a_copy_runs_behind_the_work_that_writes_its_source,

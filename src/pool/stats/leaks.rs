@@ -78,7 +78,7 @@ pub struct LiveBlock {
     pub addr: Addr,
     /// Bytes asked for, or bytes as rounded where the pool does not track.
     pub bytes: u64,
-    /// The [`id`](Stream::id) of the stream the block was allocated on.
+    /// The [`id`](crate::Stream::id) of the stream the block was allocated on.
     pub stream: u64,
     /// The name of that stream, if it has one.
     pub stream_name: Option<String>,
