@@ -122,6 +122,18 @@ impl Error {
     /// Whether a device call failed because the device has no memory left.
     ///
     /// The host device answers with the driver's own code, so one question serves both.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// use warpool::{Device, Pool, PoolConfig};
+    ///
+    /// let device = Device::host_with_capacity(4 << 20)?;
+    /// let pool = Pool::new(&device, PoolConfig::default())?;
+    /// let refused = pool.alloc(&device.stream()?, 64 << 20).err();
+    /// assert!(refused.is_some_and(|why| why.is_out_of_memory() && !why.is_device_exhausted()));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn is_device_exhausted(&self) -> bool {
         const CUDA_ERROR_OUT_OF_MEMORY: i32 = 2;

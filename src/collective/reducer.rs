@@ -34,7 +34,7 @@ const ALIGN: usize = 64;
 /// ```
 /// use warpool::collective::{ReducerConfig, Wire};
 ///
-/// let config = ReducerConfig::default().wire(Wire::Bf16);
+/// let config = ReducerConfig::default().wire(Wire::Bf16).bucket_bytes(8 << 20).stochastic(7);
 /// # let _ = config;
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]

@@ -39,6 +39,21 @@ impl Budget {
 
     /// What should take at most `micros` microseconds of the device a step, by what moves take on an H200:
     /// 85 hundredths of that, as some steps take longer than expected.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// use warpool::compact::{Budget, Goal};
+    ///
+    /// let _weights = pool.alloc_movable::<f32>(&stream, 1000)?;
+    /// let mut pass = pool.begin_compaction(Goal::Full, Budget::micros(200.0))?;
+    /// while !pass.step()?.finished {} // between steps of training
+    /// pass.end()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn micros(micros: f64) -> Self {
         Self::micros_by(micros, &CostModel::default())

@@ -63,6 +63,14 @@ pairs! {
 /// let fused = Fused::default().scale(2.0).amax(most.view_mut());
 /// convert_fused(&stream, &values, &mut halves, Rounding::Nearest, fused)?;
 /// assert_eq!(most.download()?, [6.0]);
+///
+/// let times = pool.alloc_from(&stream, &[0.5f32])?; // a factor that a kernel worked out
+/// let mut found = pool.alloc_zeroed::<u32>(&stream, 1)?;
+/// let mut maxima = pool.alloc_zeroed::<f32>(&stream, 1)?; // one for each block of 32 elements
+/// let fused = Fused::default().scale_at(times.view()).bias(1.0);
+/// let fused = fused.flag(found.view_mut()).block_amax(maxima.view_mut());
+/// convert_fused(&stream, &values, &mut halves, Rounding::Nearest, fused)?;
+/// assert_eq!((found.download()?[0], maxima.download()?[0]), (0, 1.5));
 /// # Ok(())
 /// # }
 /// ```

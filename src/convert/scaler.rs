@@ -25,7 +25,7 @@ use crate::seeded::seeded;
 /// ```
 /// use warpool::convert::ScalerConfig;
 ///
-/// let config = ScalerConfig::default().scale(1024.0).interval(500);
+/// let config = ScalerConfig::default().scale(1024.0).growth(2.0).backoff(0.25).interval(500);
 /// # let _ = config;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]

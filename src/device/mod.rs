@@ -173,6 +173,13 @@ impl Device {
 
     /// Number of CUDA devices, or why there are none.
     ///
+    /// ```
+    /// match warpool::Device::cuda_count() {
+    ///     Ok(gpus) => println!("{gpus} GPUs"),
+    ///     Err(why) => println!("{why}"),
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// As [`Device::cuda`].
     pub fn cuda_count() -> Result<u32> {
@@ -199,6 +206,14 @@ impl Device {
     /// The host device with `bytes` of physical memory, rounded down to its granule of 2 MiB. As long as
     /// the pages that are written fit, they may be more than the machine has.
     ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// let device = warpool::Device::host_with_capacity(64 << 20)?;
+    /// assert_eq!(device.free_bytes()?, 64 << 20);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`Device::host`]; [`Error::Invalid`](crate::Error::Invalid) below one granule.
     pub fn host_with_capacity(bytes: u64) -> Result<Self> {
@@ -206,6 +221,24 @@ impl Device {
     }
 
     /// A simulated device: the host device's memory under a seeded scheduler (see [`sim`]).
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// use warpool::device::sim::SimConfig;
+    /// use warpool::{Device, Pool, PoolConfig};
+    ///
+    /// for seed in 0..10 {
+    ///     let device = Device::sim(&SimConfig::default().with_seed(seed))?;
+    ///     let pool = Pool::new(&device, PoolConfig::default())?;
+    ///     let (load, train) = (device.stream()?, device.stream()?);
+    ///     let source = pool.alloc_from(&load, &[1, 2, 3])?;
+    ///     let mut copy = pool.alloc_zeroed::<i32>(&train, 3)?;
+    ///     copy.view_mut().copy_from(&train, &source)?;
+    ///     assert_eq!(copy.download()?, [1, 2, 3]); // in whatever order seed runs the streams
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) for a capacity below one granule, [`Error::Os`](crate::Error::Os) if the machine refuses

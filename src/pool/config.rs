@@ -57,7 +57,14 @@ impl Default for Reuse {
 /// # fn main() -> warpool::Result<()> {
 /// let config = PoolConfig::default().limit(2 << 30).soft_limit(1 << 30).track(true);
 /// let pool = Pool::new(&Device::host()?, config)?;
-/// # drop(pool);
+///
+/// // More memory, fewer calls of the driver; and every block's place of allocation in `pool.leak_report()`.
+/// let roomy = PoolConfig::default().preallocate(64 << 20).slack(0.1).overlap_bytes(256 << 20);
+/// let roomy = Pool::new(pool.device(), roomy.cache_bytes(16 << 20).track(true).backtraces(true))?;
+///
+/// // A pool that never maps elsewhere, of blocks that are multiples of 256 bytes.
+/// let plain = Pool::new(pool.device(), PoolConfig::default().remap(false).slabs(false))?;
+/// # drop((pool, roomy, plain));
 /// # Ok(())
 /// # }
 /// ```
