@@ -214,7 +214,8 @@ impl fmt::Display for OutOfMemory {
             write!(f, ", {} after compaction", Bytes(self.after_compaction))?;
         }
         for (tag, bytes, blocks) in self.holders.iter().take(3) {
-            write!(f, "; {tag} holds {} in {blocks} blocks", Bytes(*bytes))?;
+            let ending = if *blocks == 1 { "" } else { "s" };
+            write!(f, "; {tag} holds {} in {blocks} block{ending}", Bytes(*bytes))?;
         }
         write!(f, "; {}", self.advice())
     }

@@ -148,6 +148,9 @@ fn out_of_memory_names_the_holders_by_tag_and_without_tracking_by_stream() {
             vec![(format!("stream {}", stream.id()), 5 << 20, 3)]
         };
         assert_eq!(figures.holders, expected);
+        let said = error.to_string();
+        let held = "; activations holds 3.00 MiB in 1 block; logits holds 2.00 MiB in 2 blocks;";
+        assert_eq!(said.contains(held), track, "{said}");
     }
 }
 
