@@ -50,7 +50,7 @@ impl Budget {
     /// let _weights = pool.alloc_movable::<f32>(&stream, 1000)?;
     /// let mut pass = pool.begin_compaction(Goal::Full, Budget::micros(200.0))?;
     /// while !pass.step()?.finished {} // between steps of training
-    /// pass.end()?;
+    /// println!("{} bytes moved", pass.end().bytes);
     /// # Ok(())
     /// # }
     /// ```

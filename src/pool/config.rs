@@ -242,8 +242,9 @@ impl PoolConfig {
     /// each. The second pool of a process that is given the same name records to `trace.2.csv.gz`, and so
     /// on: a log is one pool's.
     ///
-    /// An event costs the thread that makes it some 50 ns; a thread of the recording writes the file ten
-    /// times a second, and whoever is faster than the file waits. All is written when the pool and its
+    /// An event costs the thread that makes it 40 ns (a core of an AMD EPYC, `cargo bench --bench
+    /// recording`); a thread of the recording writes the file ten times a second, and whoever is faster
+    /// than the file waits. All is written when the pool and its
     /// blocks are gone, when the process ends by `exit` or the end of `main`, when a request fails for
     /// want of memory, and by [`Pool::flush_recording`](super::Pool::flush_recording); a process that
     /// is killed or crashes loses its last tenth of a second. A child of `fork` records nothing.
