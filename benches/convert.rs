@@ -18,11 +18,12 @@ use criterion::{Criterion, Throughput};
 use half::{bf16, f16};
 use warpool::convert::{
     Conversion, ConvertTable, ConvertTo, E4m3, E5m2, Element, Fused, GradScaler, Gradients,
-    Rounding, Rows, RowsMut, ScalerConfig, View, ViewMut, convert, convert_fused, convert_rows,
+    Rounding, Rows, RowsMut, ScalerConfig, convert, convert_fused, convert_rows,
 };
 use warpool::device::{DeviceKind, Launch};
 use warpool::driver::abi;
 use warpool::{Block, Device, Event, Pool, PoolConfig, Stream};
+use warpool::{View, ViewMut};
 
 /// One line of the closing table.
 struct Line {
@@ -302,7 +303,7 @@ fn shaped(ground: &Ground, criterion: &mut Criterion) {
         .alloc_typed::<f32>(&ground.stream, len.div_ceil(32) as usize)
         .expect("maxima");
     ground.measure(criterion, "f32_to_f16_scale_check_amax", len * 6, || {
-        let fused = Fused::new()
+        let fused = Fused::default()
             .scale(0.5)
             .bias(1.0)
             .flag(found.view_mut())
@@ -315,7 +316,7 @@ fn shaped(ground: &Ground, criterion: &mut Criterion) {
         "f32_to_e4m3_block_amax",
         len * 5 + len / 8,
         || {
-            let fused = Fused::new().block_amax(blocks.view_mut());
+            let fused = Fused::default().block_amax(blocks.view_mut());
             let (from, to) = (ground.source::<f32>(0, len), ground.target::<E4m3>(0, len));
             convert_fused(&ground.stream, from, to, Rounding::Nearest, fused).expect("a launch");
         },

@@ -83,7 +83,7 @@ impl Side {
 
     fn down(&mut self, by: By) {
         if by == By::Warpool {
-            let to = self.host.view_mut();
+            let to = &mut self.host;
             return (self.device.view().download_into(&self.stream, to)).expect("queued");
         }
         let (from, bytes) = (self.device.addr(), 8 * self.device.len() as u64);

@@ -10,8 +10,9 @@ mod watched;
 use std::time::Instant;
 
 use half::f16;
-use warpool::convert::{ConvertTable, Rounding, View, ViewMut, convert};
+use warpool::convert::{ConvertTable, Rounding, convert};
 use warpool::{Device, Pool, PoolBuf, PoolConfig, Stream};
+use warpool::{View, ViewMut};
 use watched::Watched;
 
 /// Conversions in one timing, and timings; the least is taken.

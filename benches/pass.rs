@@ -13,7 +13,7 @@ mod churn;
 use std::time::Instant;
 
 use churn::{CARD, Churned};
-use warpool::compact::{Budget, CostModel, Goal};
+use warpool::compact::{Budget, Goal};
 use warpool::device::DeviceKind;
 use warpool::movable::StepRecord;
 use warpool::observe::Bytes;
@@ -95,7 +95,7 @@ fn full(device: &Device) {
 /// The same in steps under a budget of time.
 fn under_a_budget(device: &Device) {
     let card = churned(device);
-    let budget = Budget::micros(BUDGET_US, &CostModel::default());
+    let budget = Budget::micros(BUDGET_US);
     let mut pass = card
         .pool
         .begin_compaction(Goal::Full, budget)

@@ -11,12 +11,13 @@ use half::bf16;
 use warpool::convert::{
     BlockScales, E2m1, E2m3, E3m2, E4m3, E5m2, E8m0, Element, Grouping, I4, Integer, MX_BLOCK,
     MxElement, NVFP4_BLOCK, Narrow, Quantize, QuantizeTable, Rounding, Rows, RowsMut, Scales,
-    ScalesMut, Transpose, View, ViewMut, Wide, block_scales, cast_transpose, dequantize,
-    dequantize_integers, mx_dequantize, mx_quantize, nvfp4_dequantize, nvfp4_quantize, quantize,
-    quantize_integers, square_scales,
+    ScalesMut, Transpose, Wide, block_scales, cast_transpose, dequantize, dequantize_integers,
+    mx_dequantize, mx_quantize, nvfp4_dequantize, nvfp4_quantize, quantize, quantize_integers,
+    square_scales,
 };
 use warpool::device::DeviceKind;
 use warpool::{Block, Device, Event, Pool, PoolConfig, Stream};
+use warpool::{View, ViewMut};
 
 /// Elements of a row.
 const COLS: u64 = 8192;
@@ -178,7 +179,7 @@ fn title<S, Q>(form: &str, note: &str) -> String {
 }
 
 fn how(rounding: Rounding) -> Quantize<'static> {
-    Quantize::new().rounding(rounding)
+    Quantize::default().rounding(rounding)
 }
 
 fn copies(ground: &mut Ground) {
@@ -312,7 +313,7 @@ fn transposed<S: Wide, D: Narrow>(ground: &mut Ground) {
         let from = shaped(seen::<S>(&g.values, rows * COLS), rows, COLS);
         let turned = shaped_mut(seen_mut::<D>(&g.turned, rows * COLS), COLS, rows);
         let plain = Some(g.into::<D>(rows, COLS));
-        let how = Transpose::new()
+        let how = Transpose::default()
             .scale(seen(&g.one, 1))
             .amax(seen_mut(&g.amax, 1));
         cast_transpose(&g.stream, from, plain, turned, how).expect("a launch");
@@ -349,13 +350,13 @@ fn many<S: Wide>(ground: &mut Ground, tensors: u64) {
             .expect("a table");
     ground.measure(&title::<S, E4m3>("rows_in_a_table", ""), bytes, |g| {
         table
-            .quantize(&g.stream, Quantize::new())
+            .quantize(&g.stream, Quantize::default())
             .expect("a launch");
     });
     ground.measure(&title::<S, E4m3>("rows_one_by_one", ""), bytes, |g| {
         for at in 0..tensors {
             let (values, codes, scales) = tensor(at);
-            quantize(&g.stream, values, codes, scales, Quantize::new()).expect("a launch");
+            quantize(&g.stream, values, codes, scales, Quantize::default()).expect("a launch");
         }
     });
 }

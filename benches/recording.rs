@@ -47,7 +47,10 @@ fn main() {
         let path = std::env::temp_dir().join(format!("warpool-bench-%p.{ending}"));
         let config = PoolConfig::default().record(path);
         let records = Pool::new(&device, config).expect("a pool");
-        let path = records.recording().expect("a file");
+        let path = records
+            .flush_recording()
+            .expect("the file")
+            .expect("a path");
         let [(plain, plain_middle), (recorded, recorded_middle)] =
             measure(&plain, &records, &stream);
         println!(

@@ -8,7 +8,7 @@
 //! cargo run --features sanitize --example catches_a_missing_wait
 //! ```
 
-use warpool::convert::ViewMut;
+use warpool::ViewMut;
 use warpool::sanitize::Sanitizer;
 use warpool::{Device, Pool, PoolConfig, Result};
 

@@ -140,6 +140,11 @@ fn text(layout: &Layout, (first, end): (u64, u64)) -> String {
         .collect()
 }
 
+/// Colours on a light page and on a dark one.
+const STYLE: &str = "<style>.live{fill:#2f6fab}.fixed{fill:#b3541e}.free{fill:#e2e5e9}text{fill:#1f2328}\n\
+    @media (prefers-color-scheme:dark){.live{fill:#4c9aff}.fixed{fill:#f0883e}.free{fill:#2d333b}text{fill:#e6edf3}}\
+    </style>\n";
+
 /// One map of the picture, its top at `y`.
 fn draw(svg: &mut String, y: f64, title: &str, layout: &Layout, (first, end): (u64, u64)) {
     const WIDTH: f64 = 960.0;
@@ -147,10 +152,10 @@ fn draw(svg: &mut String, y: f64, title: &str, layout: &Layout, (first, end): (u
     let row = (end - first).div_ceil(LINES);
     let _ = writeln!(svg, r#"<text x="20" y="{:.1}">{title}</text>"#, y - 8.0);
     for extent in layout.extents() {
-        let colour = match extent.kind {
-            Kind::Movable => "#2f6fab",
-            Kind::Fixed => "#b3541e",
-            Kind::Hole => "#e8e8e8",
+        let class = match extent.kind {
+            Kind::Movable => "live",
+            Kind::Fixed => "fixed",
+            Kind::Hole => "free",
         };
         let mut at = extent.addr;
         while at < extent.end().min(end) {
@@ -161,7 +166,7 @@ fn draw(svg: &mut String, y: f64, title: &str, layout: &Layout, (first, end): (u
             let top = y + line as f64 * LINE;
             let _ = writeln!(
                 svg,
-                r#"<rect x="{x:.2}" y="{top:.1}" width="{width:.2}" height="{:.1}" fill="{colour}"/>"#,
+                r#"<rect x="{x:.2}" y="{top:.1}" width="{width:.2}" height="{:.1}" class="{class}"/>"#,
                 LINE - 2.0
             );
             at = upto;
@@ -173,8 +178,7 @@ fn picture(before: &Layout, after: &Layout, span: (u64, u64)) -> String {
     let (width, height) = (1000, 700);
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
-         font-family=\"sans-serif\" font-size=\"15\">\n\
-         <rect width=\"{width}\" height=\"{height}\" fill=\"#ffffff\"/>\n"
+         font-family=\"sans-serif\" font-size=\"15\">\n{STYLE}"
     );
     draw(&mut svg, 40.0, &caption("Before", before), before, span);
     draw(&mut svg, 375.0, &caption("After", after), after, span);

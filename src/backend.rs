@@ -8,4 +8,4 @@
 pub use crate::device::access::{Access, AccessKind, Note};
 pub use crate::device::backend::{Backend, HandleCounts};
 pub use crate::device::launch::Launch;
-pub use crate::device::raw::{Addr, Phys, RawEvent, RawGraph, RawStream};
+pub use crate::device::raw::{Phys, RawEvent, RawGraph, RawStream};

@@ -122,6 +122,18 @@ impl Error {
     /// Whether a device call failed because the device has no memory left.
     ///
     /// The host device answers with the driver's own code, so one question serves both.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// use warpool::{Device, Pool, PoolConfig};
+    ///
+    /// let device = Device::host_with_capacity(4 << 20)?;
+    /// let pool = Pool::new(&device, PoolConfig::default())?;
+    /// let refused = pool.alloc(&device.stream()?, 64 << 20).err();
+    /// assert!(refused.is_some_and(|why| why.is_out_of_memory() && !why.is_device_exhausted()));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn is_device_exhausted(&self) -> bool {
         const CUDA_ERROR_OUT_OF_MEMORY: i32 = 2;
@@ -202,7 +214,8 @@ impl fmt::Display for OutOfMemory {
             write!(f, ", {} after compaction", Bytes(self.after_compaction))?;
         }
         for (tag, bytes, blocks) in self.holders.iter().take(3) {
-            write!(f, "; {tag} holds {} in {blocks} blocks", Bytes(*bytes))?;
+            let ending = if *blocks == 1 { "" } else { "s" };
+            write!(f, "; {tag} holds {} in {blocks} block{ending}", Bytes(*bytes))?;
         }
         write!(f, "; {}", self.advice())
     }

@@ -41,8 +41,8 @@ impl<Q: Code> Scaled<Q> {
         let (rows, cols) = (self.rows, self.cols);
         let at = step % HISTORY;
         self.largest.slice_mut(at..=at)?.fill(stream, 0.0)?;
-        let how = Transpose::new()
-            .how(Conversion::new().overflow(Overflow::Saturate))
+        let how = Transpose::default()
+            .how(Overflow::Saturate.into())
             .scale(self.scale.view())
             .amax(self.largest.slice_mut(at..=at)?);
         let plain = RowsMut::new(&mut self.plain, rows, cols, cols)?;
@@ -55,10 +55,10 @@ impl<Q: Code> Scaled<Q> {
     pub fn rescale(&mut self, stream: &Stream, pool: &Pool) -> Outcome<()> {
         let mut unused = pool.alloc_typed::<f32>(stream, HISTORY)?;
         let mut most = pool.alloc_zeroed::<f32>(stream, 1)?;
-        let found = Fused::new().amax(most.view_mut());
+        let found = Fused::default().amax(most.view_mut());
         convert_fused(stream, &self.largest, &mut unused, Rounding::Nearest, found)?;
         // Not 0 where all is 0.
-        let scaled = Fused::new().scale(1.0 / Q::MOST).bias(f32::MIN_POSITIVE);
+        let scaled = Fused::default().scale(1.0 / Q::MOST).bias(f32::MIN_POSITIVE);
         convert_fused(stream, &most, &mut self.scale, Rounding::Nearest, scaled)?;
         Ok(())
     }

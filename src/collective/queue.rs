@@ -28,6 +28,17 @@ use crate::pool::{View, ViewMut};
 /// let mut theirs = pool.alloc_zeroed::<u32>(&stream, 100)?;
 /// comm.on(&stream).send(&mine, next).recv(&mut theirs, before).run()?;
 /// assert_eq!(theirs.download()?, [before; 100]);
+///
+/// // Each rank's part of the sums; then all parts, everywhere; then rank 0's, everywhere.
+/// use warpool::collective::Op;
+/// let ranks = comm.size() as usize;
+/// let whole = pool.alloc_filled(&stream, 100 * ranks, 1.0f32)?;
+/// let mut part = pool.alloc_typed::<f32>(&stream, 100)?;
+/// let mut sums = pool.alloc_typed::<f32>(&stream, 100 * ranks)?;
+/// comm.on(&stream).reduce_scatter(&whole, &mut part, Op::Sum).run()?;
+/// comm.on(&stream).all_gather(&part, &mut sums).run()?;
+/// comm.on(&stream).broadcast(&mut sums, 0).run()?;
+/// assert_eq!(sums.download()?, vec![ranks as f32; 100 * ranks]);
 /// # Ok(())
 /// # }
 /// ```

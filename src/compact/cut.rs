@@ -16,8 +16,6 @@ pub struct Budget {
     pub(crate) bytes: u64,
     /// Bytes that count as moved for each launch beyond the first.
     pub(crate) launch_bytes: u64,
-    /// Thread blocks the moves may occupy at once, 0 for as many as the device takes.
-    pub(crate) thread_blocks: u32,
 }
 
 impl Default for Budget {
@@ -25,7 +23,6 @@ impl Default for Budget {
         Self {
             bytes: u64::MAX,
             launch_bytes: 0,
-            thread_blocks: 0,
         }
     }
 }
@@ -40,23 +37,35 @@ impl Budget {
         }
     }
 
-    /// What `model` expects to take 85 hundredths of `micros` microseconds of the device a step: some
-    /// steps take longer than expected.
+    /// What should take at most `micros` microseconds of the device a step, by what moves take on an H200:
+    /// 85 hundredths of that, as some steps take longer than expected.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// use warpool::compact::{Budget, Goal};
+    ///
+    /// let _weights = pool.alloc_movable::<f32>(&stream, 1000)?;
+    /// let mut pass = pool.begin_compaction(Goal::Full, Budget::micros(200.0))?;
+    /// while !pass.step()?.finished {} // between steps of training
+    /// println!("{} bytes moved", pass.end().bytes);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
-    pub fn micros(micros: f64, model: &CostModel) -> Self {
+    pub fn micros(micros: f64) -> Self {
+        Self::micros_by(micros, &CostModel::default())
+    }
+
+    fn micros_by(micros: f64, model: &CostModel) -> Self {
         let bytes = |ns: f64| (ns.max(0.0) * CAUTION * model.bytes_per_ns) as u64;
         Self {
             bytes: bytes(micros * 1e3 - model.launch_ns),
             launch_bytes: bytes(model.launch_ns),
             ..Self::default()
         }
-    }
-
-    /// In the background: at most `blocks` thread blocks at once.
-    #[must_use]
-    pub fn in_background(mut self, blocks: u32) -> Self {
-        self.thread_blocks = blocks;
-        self
     }
 }
 
@@ -251,9 +260,13 @@ mod tests {
             launch_ns: 4_000.0,
             ..CostModel::default()
         };
-        let budget = Budget::micros(14.0, &model);
+        let budget = Budget::micros_by(14.0, &model);
         assert_eq!((budget.bytes, budget.launch_bytes), (850_000, 340_000));
-        assert_eq!(Budget::micros(3.0, &model).bytes, 0, "less than a launch");
+        assert_eq!(
+            Budget::micros_by(3.0, &model).bytes,
+            0,
+            "less than a launch"
+        );
     }
 
     #[test]

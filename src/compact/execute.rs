@@ -107,9 +107,9 @@ impl Step<'_> {
     /// Queues `parts` one right behind the other and counts them: their tables are in place by then,
     /// as far as one place holds them, so that the device need not wait for the host in between.
     fn queue(&mut self, parts: &[Part<'_>], task: &Task<'_>, queued: &mut usize) -> Result<()> {
-        let (base, blocks) = (self.shared.base, task.budget.thread_blocks);
+        let base = self.shared.base;
         while *queued < parts.len() {
-            let launches = self.mover.prepare(&parts[*queued..], base, blocks)?;
+            let launches = self.mover.prepare(&parts[*queued..], base)?;
             self.begin(task)?;
             for launch in &launches {
                 #[cfg(feature = "sanitize")]
@@ -127,8 +127,7 @@ impl Step<'_> {
 
     /// Queues one part by itself.
     pub(super) fn launch(&mut self, part: Part<'_>, task: &Task<'_>) -> Result<()> {
-        let blocks = task.budget.thread_blocks;
-        let launches = self.mover.prepare(&[part], self.shared.base, blocks)?;
+        let launches = self.mover.prepare(&[part], self.shared.base)?;
         self.begin(task)?;
         for launch in &launches {
             self.mover.launch(launch)?;

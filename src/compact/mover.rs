@@ -197,12 +197,7 @@ impl Mover {
     /// Puts the tables of `parts` in place, addresses for offsets from `base`, and gives a launch for
     /// each: of the first ones where not all fit into one place. They are queued before the next
     /// call.
-    pub(crate) fn prepare(
-        &mut self,
-        parts: &[Part<'_>],
-        base: Addr,
-        thread_blocks: u32,
-    ) -> Result<Vec<Launch>> {
+    pub(crate) fn prepare(&mut self, parts: &[Part<'_>], base: Addr) -> Result<Vec<Launch>> {
         let (mut image, mut tables) = (Vec::new(), Vec::new());
         for part in parts {
             let based: Vec<Move> = part.moves.iter().map(|m| based(m, base)).collect();
@@ -231,12 +226,10 @@ impl Mover {
         });
         let flags = self.flags(scratch.max().unwrap_or(0))?;
         let at = self.upload(image)?;
+        // As many thread blocks as the device takes.
         let launches = tables.iter().map(|(table, offset)| match table {
-            Table::Disjoint(table) => Ok(Launch::Relocate(table.args(at + offset, thread_blocks))),
-            Table::Slide(table) => {
-                let args = table.args(at + offset, flags, thread_blocks)?;
-                Ok(Launch::Slide(args))
-            }
+            Table::Disjoint(table) => Ok(Launch::Relocate(table.args(at + offset, 0))),
+            Table::Slide(table) => Ok(Launch::Slide(table.args(at + offset, flags, 0)?)),
         });
         launches.collect()
     }

@@ -23,7 +23,7 @@ use bytemuck::Pod;
 /// fn by_tensor<S: Wide, Q: Float8>(
 ///     stream: &Stream, values: &PoolBuf<S>, codes: &mut PoolBuf<Q>, scale: &PoolBuf<f32>,
 /// ) -> Result<()> {
-///     quantize(stream, values, codes, ScalesMut::Tensor(scale.view()), Quantize::new())
+///     quantize(stream, values, codes, ScalesMut::Tensor(scale.view()), Quantize::default())
 /// }
 /// # let values = pool.alloc_from(&stream, &[2.0_f32])?;
 /// # let mut codes = pool.alloc_typed::<E4m3>(&stream, 1)?;
@@ -47,11 +47,6 @@ pub struct Quantize<'a> {
 }
 
 impl<'a> Quantize<'a> {
-    /// To nearest, ties to even.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// With another rounding: [`Rounding::Nearest`] or [`Rounding::Stochastic`]. Element `c` of row
     /// `r` has the number `r * cols + c`.
     pub fn rounding(mut self, rounding: Rounding) -> Self {

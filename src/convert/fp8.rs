@@ -45,56 +45,39 @@ const fn magnitude(code: u8, shape: Shape) -> f32 {
 const NAN: f32 = f32::from_bits(0x7FFF_FFFF);
 
 macro_rules! values {
-    ($name:ident, $shape:expr, max $max:literal, overflow $overflow:literal, becomes $becomes:literal) => {
+    ($name:ident, $shape:expr, max $max:literal, $largest:literal, overflow $overflow:literal, becomes $becomes:literal) => {
         impl $name {
-            /// The largest finite value.
-            pub const MAX: Self = Self($max);
-
             const SHAPE: Shape = $shape;
 
             /// `x` rounded to nearest, ties to even.
-            #[doc = concat!("A magnitude that rounds to more than [`MAX`](Self::MAX) becomes ", $becomes, ".")]
+            #[doc = concat!("A magnitude that rounds to more than ", $largest, " becomes ", $becomes, ":")]
+            #[doc = concat!("`x.clamp(-", $largest, ", ", $largest, ")` saturates.")]
             /// Any NaN becomes 0x7F. The same bits as [`convert`](super::convert) gives by default.
             #[must_use]
             pub const fn from_f32(x: f32) -> Self {
-                Self::narrow(x, $overflow)
-            }
-
-            /// As `from_f32`, but what is beyond [`MAX`](Self::MAX), infinity included, becomes
-            /// `MAX` with the sign of `x`; as with [`Overflow::Saturate`](super::Overflow::Saturate).
-            #[must_use]
-            pub const fn from_f32_saturating(x: f32) -> Self {
-                Self::narrow(x, $max)
-            }
-
-            const fn narrow(x: f32, beyond: u8) -> Self {
                 let bits = x.to_bits();
                 let (sign, magnitude) = ((bits >> 24) as u8 & 0x80, bits & 0x7FFF_FFFF);
                 if magnitude > 0x7F80_0000 {
                     return Self(0x7F);
                 }
                 let code = nearest(magnitude, Self::SHAPE);
-                Self(sign | if code > $max { beyond } else { code as u8 })
+                Self(sign | if code > $max { $overflow } else { code as u8 })
             }
 
-            /// The value, exactly. NaN is the `f32` with the bits 0x7FFFFFFF.
-            #[must_use]
-            pub const fn to_f32(self) -> f32 {
-                let code = self.0 & 0x7F;
+        }
+
+        /// The value, exactly. NaN is the `f32` with the bits 0x7FFFFFFF.
+        impl From<$name> for f32 {
+            fn from(x: $name) -> f32 {
+                let code = x.0 & 0x7F;
                 let value = if code <= $max {
-                    magnitude(code, Self::SHAPE)
+                    magnitude(code, $name::SHAPE)
                 } else if code == $overflow && $overflow != 0x7F {
                     f32::INFINITY
                 } else {
                     return NAN;
                 };
-                if self.0 & 0x80 == 0 { value } else { -value }
-            }
-        }
-
-        impl From<$name> for f32 {
-            fn from(x: $name) -> f32 {
-                x.to_f32()
+                if x.0 & 0x80 == 0 { value } else { -value }
             }
         }
     };
@@ -102,9 +85,9 @@ macro_rules! values {
 
 values! {
     E4m3, Shape { significand: 3, bias: 7 },
-    max 0x7E, overflow 0x7F, becomes "NaN with the sign of `x`: the format has no infinity"
+    max 0x7E, "448.0", overflow 0x7F, becomes "NaN with the sign of `x`, as the format has no infinity"
 }
 values! {
     E5m2, Shape { significand: 2, bias: 15 },
-    max 0x7B, overflow 0x7C, becomes "infinity with the sign of `x`"
+    max 0x7B, "57344.0", overflow 0x7C, becomes "infinity with the sign of `x`"
 }

@@ -1,6 +1,6 @@
 //! What can be done with values on their way from one format to another.
 
-use super::{E4m3, E5m2, Element, View, ViewMut};
+use super::{E4m3, E5m2, Element, GradScaler, MX_BLOCK, View, ViewMut};
 use crate::device::Use;
 use crate::driver::abi;
 use crate::error::{Error, Result};
@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 /// fn halved<S: FusedTo<D>, D: Element>(
 ///     stream: &Stream, src: &PoolBuf<S>, dst: &mut PoolBuf<D>,
 /// ) -> Result<()> {
-///     convert_fused(stream, src, dst, Rounding::Nearest, Fused::new().scale(0.5))
+///     convert_fused(stream, src, dst, Rounding::Nearest, Fused::default().scale(0.5))
 /// }
 /// # let src = pool.alloc_from(&stream, &[1.0_f32, 2.0])?;
 /// # let mut dst = pool.alloc_typed::<f16>(&stream, 2)?;
@@ -44,10 +44,6 @@ pairs! {
     E5m2 => f32, half::f16, half::bf16, E4m3, E5m2;
 }
 
-/// Elements whose magnitudes share one entry of [`Fused::block_amax`], as in the MX formats of the
-/// OCP Microscaling specification.
-pub const BLOCK: usize = 32;
-
 /// What is done with each value on the way: `y = x * scale + bias` by one fused multiply-add in
 /// `f32`, and what is wanted to be known of `y`. The destination gets `y`, rounded.
 ///
@@ -64,9 +60,17 @@ pub const BLOCK: usize = 32;
 /// let values = pool.alloc_from(&stream, &[1.0f32, -3.0])?;
 /// let mut halves = pool.alloc_typed::<f16>(&stream, 2)?;
 /// let mut most = pool.alloc_zeroed::<f32>(&stream, 1)?;
-/// let fused = Fused::new().scale(2.0).amax(most.view_mut());
+/// let fused = Fused::default().scale(2.0).amax(most.view_mut());
 /// convert_fused(&stream, &values, &mut halves, Rounding::Nearest, fused)?;
 /// assert_eq!(most.download()?, [6.0]);
+///
+/// let times = pool.alloc_from(&stream, &[0.5f32])?; // a factor that a kernel worked out
+/// let mut found = pool.alloc_zeroed::<u32>(&stream, 1)?;
+/// let mut maxima = pool.alloc_zeroed::<f32>(&stream, 1)?; // one for each block of 32 elements
+/// let fused = Fused::default().scale_at(times.view()).bias(1.0);
+/// let fused = fused.flag(found.view_mut()).block_amax(maxima.view_mut());
+/// convert_fused(&stream, &values, &mut halves, Rounding::Nearest, fused)?;
+/// assert_eq!((found.download()?[0], maxima.download()?[0]), (0, 1.5));
 /// # Ok(())
 /// # }
 /// ```
@@ -82,11 +86,6 @@ pub struct Fused<'a> {
 }
 
 impl<'a> Fused<'a> {
-    /// Nothing yet.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Multiplies by `scale`.
     pub fn scale(mut self, scale: f32) -> Self {
         self.scale = Some(scale);
@@ -113,6 +112,34 @@ impl<'a> Fused<'a> {
         self
     }
 
+    /// Unscales gradients on their way to another format, in place of
+    /// [`GradScaler::unscale`](super::GradScaler::unscale): multiplies by one over `scaler`'s scale, and
+    /// has the scaler find what is infinite or NaN.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// use warpool::convert::{Fused, GradScaler, Rounding, ScalerConfig, convert_fused};
+    /// use warpool::half::f16;
+    ///
+    /// let mut scaler = GradScaler::new(&pool, &stream, ScalerConfig::default().scale(4.0))?;
+    /// let halves = pool.alloc_from(&stream, &[f16::ONE, f16::INFINITY])?;
+    /// let mut gradients = pool.alloc_typed::<f32>(&stream, 2)?;
+    /// let unscaled = Fused::default().unscale(&mut scaler);
+    /// convert_fused(&stream, &halves, &mut gradients, Rounding::Nearest, unscaled)?;
+    /// assert_eq!(gradients.download()?[0], 0.25);
+    /// scaler.update(&stream)?;
+    /// assert!(scaler.read(&stream)?.wait()?.skipped_last);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn unscale(self, scaler: &'a mut GradScaler) -> Self {
+        let (inverse, found) = scaler.inverse_and_found();
+        self.scale_at(inverse).flag(found)
+    }
+
     /// Raises `amax` to the largest magnitude of `y` where that is larger: one element, or one a
     /// tensor for a [`ConvertTable`](super::ConvertTable). Set it to 0 first. NaN counts as larger
     /// than infinity, so that it is seen.
@@ -121,8 +148,8 @@ impl<'a> Fused<'a> {
         self
     }
 
-    /// Writes the largest magnitude of `y` of each [`BLOCK`] elements, the last block perhaps
-    /// shorter. For one contiguous conversion only. Fast when the destination is aligned to 16 bytes.
+    /// Writes the largest magnitude of `y` of each [`MX_BLOCK`] elements, the last block
+    /// perhaps shorter. For one contiguous conversion only. Fast when the destination is aligned to 16 bytes.
     pub fn block_amax(mut self, block_amax: ViewMut<'a, f32>) -> Self {
         self.block_amax = Some(block_amax);
         self
@@ -143,7 +170,7 @@ impl<'a> Fused<'a> {
                     "it is for one contiguous conversion: leave it out, or convert row by row",
                 ));
             }
-            (_, elements) => elements.unwrap_or(0).div_ceil(BLOCK as u64),
+            (_, elements) => elements.unwrap_or(0).div_ceil(MX_BLOCK as u64),
         };
         args.fused = 1;
         args.scale = self.scale.unwrap_or(1.0);

@@ -141,7 +141,7 @@ fn plan<'a, S: Wide, Q: Integer>(
 /// let grouping = Grouping::Groups(32);
 /// let mut scales = pool.alloc_typed::<f32>(&stream, grouping.count(1, 64))?;
 /// quantize_integers::<I4, f32>(
-///     &stream, &values, &mut codes, grouping, scales.view_mut(), None, Quantize::new(),
+///     &stream, &values, &mut codes, grouping, scales.view_mut(), None, Quantize::default(),
 /// )?;
 /// let mut back = pool.alloc_typed::<f32>(&stream, 64)?;
 /// dequantize_integers::<I4, f32>(&stream, &codes, grouping, scales.view(), None, &mut back)?;

@@ -21,12 +21,11 @@
 //! [`quantize()`] makes 8-bit floats with scales per tensor, row, 1 x 128 and 128 x 128 block;
 //! [`mx_quantize`] and [`nvfp4_quantize`] blocks of small floats; [`quantize_integers`] integers of 8
 //! and 4 bits. Each has its way back. [`cast_transpose`] converts and transposes in one pass. What
-//! each gives, to the bit, is in the chapter [`formats`].
+//! each gives, to the bit, is below.
 //!
 //! Every device gives the same bits.
-
-#[doc = include_str!("../../docs/formats.md")]
-pub mod formats {}
+//!
+#![doc = include_str!("../../docs/formats.md")]
 
 mod codes;
 mod element;
@@ -45,10 +44,11 @@ mod strided;
 mod table;
 mod transpose;
 
-pub use crate::pool::{Rows, RowsMut, View, ViewMut};
+pub use crate::pool::{Rows, RowsMut};
+use crate::pool::{View, ViewMut};
 pub use codes::{Quantize, Wide};
 pub use element::{ConvertTo, E4m3, E5m2, Element};
-pub use fused::{BLOCK, Fused, FusedTo};
+pub use fused::{Fused, FusedTo};
 pub use integer::{Grouping, I4, Integer, dequantize_integers, quantize_integers};
 pub use mx::{
     BlockScales, E2m1, E2m3, E3m2, E8m0, MX_BLOCK, MxElement, NVFP4_BLOCK, mx_dequantize,
@@ -58,7 +58,7 @@ pub use options::{Conversion, Overflow, Rounding};
 pub use quantize::{Float8, Scales, ScalesMut, block_scales, dequantize, quantize, square_scales};
 pub use quantize_table::{DequantizeTable, QuantizeTable};
 pub use rows::{convert, convert_fused, convert_rows};
-pub use scaler::{GradScaler, Gradient, Gradients, PendingState, ScalerConfig, ScalerState};
+pub use scaler::{GradScaler, Gradients, PendingState, ScalerConfig, ScalerState};
 pub use strided::{Strided, StridedMut, convert_strided};
 pub use table::ConvertTable;
 pub use transpose::{Narrow, Transpose, cast_transpose};

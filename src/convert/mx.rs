@@ -98,11 +98,10 @@ elements! {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Pod, Zeroable)]
 pub struct E8m0(pub u8);
 
-impl E8m0 {
-    /// The value, exactly; 2⁻¹²⁷ is a subnormal `f32`.
-    #[must_use]
-    pub const fn to_f32(self) -> f32 {
-        f32::from_bits(match self.0 {
+/// The value, exactly; 2⁻¹²⁷ is a subnormal `f32`.
+impl From<E8m0> for f32 {
+    fn from(scale: E8m0) -> f32 {
+        f32::from_bits(match scale.0 {
             0xFF => 0x7FFF_FFFF,
             0 => 0x0040_0000,
             code => (code as u32) << 23,
@@ -218,7 +217,7 @@ pub(super) fn back<'a, Q: MxElement, S: Wide>(
 /// let layout = BlockScales::Rows;
 /// let mut scales = pool.alloc_typed::<E8m0>(&stream, layout.count(1, 64, MX_BLOCK))?;
 /// mx_quantize::<E2m1, f32>(
-///     &stream, &values, &mut codes, scales.view_mut(), layout, Quantize::new(),
+///     &stream, &values, &mut codes, scales.view_mut(), layout, Quantize::default(),
 /// )?;
 /// let mut back = pool.alloc_typed::<f32>(&stream, 64)?;
 /// mx_dequantize::<E2m1, f32>(&stream, &codes, scales.view(), layout, &mut back)?;
@@ -289,7 +288,7 @@ pub fn mx_dequantize<'a, Q: MxElement, S: Wide>(
 /// let mut scales = pool.alloc_typed::<E4m3>(&stream, layout.count(1, 64, NVFP4_BLOCK))?;
 /// let tensor = pool.alloc_from(&stream, &[0.5_f32])?;
 /// nvfp4_quantize(
-///     &stream, &values, &mut codes, scales.view_mut(), tensor.view(), layout, Quantize::new(),
+///     &stream, &values, &mut codes, scales.view_mut(), tensor.view(), layout, Quantize::default(),
 /// )?;
 /// let mut back = pool.alloc_typed::<f32>(&stream, 64)?;
 /// nvfp4_dequantize(&stream, &codes, scales.view(), tensor.view(), layout, &mut back)?;

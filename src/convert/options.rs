@@ -40,14 +40,22 @@ pub enum Overflow {
     Saturate,
 }
 
-/// How to convert. The default rounds to nearest and overflows to infinity.
+/// How to convert, made from a [`Rounding`], an [`Overflow`] or both; exact conversions ignore it. The
+/// default rounds to nearest and overflows to infinity.
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
-/// use warpool::convert::{Conversion, Overflow, Rounding};
+/// # let device = warpool::Device::host()?;
+/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// use warpool::convert::{Conversion, Overflow, Rounding, convert};
+/// use warpool::half::f16;
 ///
-/// let how = Conversion::new().rounding(Rounding::TowardZero).overflow(Overflow::Saturate);
-/// # let _ = how;
+/// let x = pool.alloc_from(&stream, &[1e6f32])?;
+/// let mut y = pool.alloc_typed::<f16>(&stream, 1)?;
+/// let how = Conversion::from((Rounding::TowardZero, Overflow::Saturate)); // or the pair itself
+/// convert(&stream, &x, &mut y, how)?;
+/// assert_eq!(y.download()?, [f16::MAX]);
 /// # Ok(())
 /// # }
 /// ```
@@ -59,23 +67,6 @@ pub struct Conversion {
 }
 
 impl Conversion {
-    /// Nearest, overflow to infinity.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// With another rounding; exact conversions ignore it.
-    pub fn rounding(mut self, rounding: Rounding) -> Self {
-        self.rounding = rounding;
-        self
-    }
-
-    /// With another treatment of overflow; exact conversions ignore it.
-    pub fn overflow(mut self, overflow: Overflow) -> Self {
-        self.overflow = overflow;
-        self
-    }
-
     /// The rounding as `kernels/warpool.h` numbers it, and the generator's key.
     pub(super) fn rounding_and_seed(&self) -> (u32, u64) {
         match self.rounding {
@@ -98,12 +89,18 @@ impl Conversion {
 
 impl From<Rounding> for Conversion {
     fn from(rounding: Rounding) -> Self {
-        Self::new().rounding(rounding)
+        (rounding, Overflow::default()).into()
     }
 }
 
 impl From<Overflow> for Conversion {
     fn from(overflow: Overflow) -> Self {
-        Self::new().overflow(overflow)
+        (Rounding::default(), overflow).into()
+    }
+}
+
+impl From<(Rounding, Overflow)> for Conversion {
+    fn from((rounding, overflow): (Rounding, Overflow)) -> Self {
+        Self { rounding, overflow }
     }
 }

@@ -148,7 +148,7 @@ pub(super) fn back<'a, Q: Float8, S: Wide>(
 /// Queues `values` to become `codes` with `scales`, in one pass over memory.
 ///
 /// Values and codes have the same shape; both may start at any element and have any pitch. What the
-/// scales are and what becomes of special values: see [`formats`](super::formats).
+/// scales are and what becomes of special values: see [formats](super#formats).
 ///
 /// Stream order: everything is read and written by work queued on `stream`; the call returns at once.
 /// Nothing is allocated.
@@ -160,14 +160,15 @@ pub(super) fn back<'a, Q: Float8, S: Wide>(
 /// # let pool = Pool::new(&device, PoolConfig::default())?;
 /// # let stream = device.stream()?;
 /// use warpool::convert::{
-///     E4m3, Quantize, Scales, ScalesMut, block_scales, dequantize, quantize, square_scales,
+///     E4m3, Quantize, Rounding, Scales, ScalesMut, block_scales, dequantize, quantize, square_scales,
 /// };
 ///
 /// let values = pool.alloc_from(&stream, &[1.5_f32; 256])?;
 /// let mut codes = pool.alloc_typed::<E4m3>(&stream, 256)?;
 /// let mut scales = pool.alloc_typed::<f32>(&stream, block_scales(1, 256))?; // one for 128 neighbours
 /// let blocks = ScalesMut::Blocks(scales.view_mut());
-/// quantize(&stream, &values, &mut codes, blocks, Quantize::new())?;
+/// let how = Quantize::default().rounding(Rounding::Nearest); // or `Stochastic { seed }`
+/// quantize(&stream, &values, &mut codes, blocks, how)?;
 ///
 /// let mut back = pool.alloc_typed::<f32>(&stream, 256)?;
 /// dequantize(&stream, &codes, Scales::Blocks(scales.view()), &mut back)?;

@@ -139,7 +139,7 @@ fn job_of(args: &abi::wp_quantize, forth: bool, tensor: usize) -> Result<([u64; 
 ///     Rows::from(values.view()), RowsMut::from(codes.view_mut()), ScalesMut::Rows(scales.view_mut()),
 /// );
 /// let mut table = QuantizeTable::new(&pool, &stream, vec![tensor])?; // any number of tensors
-/// table.quantize(&stream, Quantize::new())?;
+/// table.quantize(&stream, Quantize::default())?;
 /// drop(table);
 ///
 /// let mut back = pool.alloc_typed::<f32>(&stream, 32)?;

@@ -12,7 +12,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use super::table::{cut, upload};
-use super::{Element, View, ViewMut};
+use super::{View, ViewMut, Wide};
 use crate::device::{Event, Launch, Stream, TableUses, Use, ordered};
 use crate::driver::abi;
 use crate::error::{Error, Result};
@@ -21,17 +21,19 @@ use crate::seeded::seeded;
 
 /// How a scale starts and moves. The default is the common one of mixed-precision training: 65536,
 /// doubled after 2000 good steps in a row, halved on overflow.
+///
+/// ```
+/// use warpool::convert::ScalerConfig;
+///
+/// let config = ScalerConfig::default().scale(1024.0).growth(2.0).backoff(0.25).interval(500);
+/// # let _ = config;
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
-#[non_exhaustive]
 pub struct ScalerConfig {
-    /// The first scale, from 2^-126 to 2^126.
-    pub scale: f32,
-    /// What the scale is multiplied by when it grows; more than 1.
-    pub growth: f32,
-    /// What the scale is multiplied by on overflow; between 0 and 1.
-    pub backoff: f32,
-    /// Good steps in a row before the scale grows.
-    pub interval: u32,
+    scale: f32,
+    growth: f32,
+    backoff: f32,
+    interval: u32,
 }
 
 impl Default for ScalerConfig {
@@ -46,28 +48,21 @@ impl Default for ScalerConfig {
 }
 
 impl ScalerConfig {
-    /// Sets the first scale.
-    ///
-    /// ```
-    /// use warpool::convert::ScalerConfig;
-    ///
-    /// let config = ScalerConfig::default().scale(1024.0).interval(500);
-    /// assert_eq!((config.scale, config.growth, config.interval), (1024.0, 2.0, 500));
-    /// ```
+    /// Sets the first scale, from 2^-126 to 2^126.
     #[must_use]
     pub fn scale(mut self, scale: f32) -> Self {
         self.scale = scale;
         self
     }
 
-    /// Sets what the scale is multiplied by when it grows.
+    /// Sets what the scale is multiplied by when it grows; more than 1.
     #[must_use]
     pub fn growth(mut self, factor: f32) -> Self {
         self.growth = factor;
         self
     }
 
-    /// Sets what the scale is multiplied by on overflow.
+    /// Sets what the scale is multiplied by on overflow; between 0 and 1.
     #[must_use]
     pub fn backoff(mut self, factor: f32) -> Self {
         self.backoff = factor;
@@ -127,36 +122,6 @@ pub struct ScalerState {
     pub skipped: u64,
 }
 
-/// A format that gradients have: `f32`, [`half::f16`] or [`half::bf16`].
-///
-/// ```
-/// # fn main() -> warpool::Result<()> {
-/// # use warpool::{Device, Pool, PoolConfig};
-/// # let device = Device::host()?;
-/// # let pool = Pool::new(&device, PoolConfig::default())?;
-/// # let stream = device.stream()?;
-/// use warpool::convert::{GradScaler, Gradient, Gradients};
-/// use warpool::{PoolBuf, Result, Stream};
-///
-/// fn unscale<T: Gradient>(
-///     pool: &Pool, stream: &Stream, scaler: &mut GradScaler, gradients: &mut PoolBuf<T>,
-/// ) -> Result<()> {
-///     let mut all = Gradients::new(pool, stream, vec![gradients.view_mut()])?;
-///     scaler.unscale(stream, &mut all)
-/// }
-/// # use warpool::convert::ScalerConfig;
-/// # let mut gradients = pool.alloc_filled(&stream, 4, 8.0_f32)?;
-/// # let mut scaler = GradScaler::new(&pool, &stream, ScalerConfig::default().scale(8.0))?;
-/// unscale(&pool, &stream, &mut scaler, &mut gradients)?;
-/// assert_eq!(gradients.download()?, [1.0; 4]);
-/// # Ok(())
-/// # }
-/// ```
-pub trait Gradient: Element {}
-impl Gradient for f32 {}
-impl Gradient for half::f16 {}
-impl Gradient for half::bf16 {}
-
 /// A list of gradients that is unscaled in one launch, from a table that is built once; in order as
 /// [`ConvertTable`](super::ConvertTable) is.
 #[derive(Debug)]
@@ -172,7 +137,7 @@ fn gradient_tile<T>() -> u64 {
     8 * 32 * 16 / size_of::<T>() as u64
 }
 
-impl<'a, T: Gradient> Gradients<'a, T> {
+impl<'a, T: Wide> Gradients<'a, T> {
     /// Builds the table and waits until it is in device memory.
     ///
     /// # Errors
@@ -284,10 +249,8 @@ impl GradScaler {
         self.field(SCALE_AT)
     }
 
-    /// One over the scale, in device memory; as [`Fused::scale_at`](super::Fused::scale_at) it
-    /// unscales gradients on their way to another format.
-    #[must_use]
-    pub fn inverse(&self) -> View<'_, f32> {
+    /// One over the scale, in device memory.
+    pub(crate) fn inverse(&self) -> View<'_, f32> {
         self.field(INVERSE_AT)
     }
 
@@ -298,14 +261,7 @@ impl GradScaler {
         self.field(FOUND_AT)
     }
 
-    /// As [`GradScaler::found`], for [`Fused::flag`](super::Fused::flag).
-    #[must_use]
-    pub fn found_mut(&mut self) -> ViewMut<'_, u32> {
-        let place = self.state.place().offset(FOUND_AT);
-        ViewMut::new(self.state.addr() + FOUND_AT, 1, place)
-    }
-
-    /// [`GradScaler::inverse`] and [`GradScaler::found_mut`], for one launch.
+    /// One over the scale, and what [`GradScaler::found`] reads, for one launch.
     pub(crate) fn inverse_and_found(&mut self) -> (View<'_, f32>, ViewMut<'_, u32>) {
         let (addr, place) = (self.state.addr(), self.state.place());
         let inverse = View::new(addr + INVERSE_AT, 1, place.offset(INVERSE_AT));
@@ -318,7 +274,7 @@ impl GradScaler {
     ///
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device; what the driver said.
-    pub fn unscale<T: Gradient>(
+    pub fn unscale<T: Wide>(
         &mut self,
         stream: &Stream,
         gradients: &mut Gradients<'_, T>,

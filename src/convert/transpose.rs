@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 ///
 /// fn column<D: Narrow>(stream: &Stream, row: &PoolBuf<f32>, column: &mut PoolBuf<D>) -> Result<()> {
 ///     let turned = RowsMut::new(column, row.len(), 1, 1)?;
-///     cast_transpose(stream, row, None, turned, Transpose::new())
+///     cast_transpose(stream, row, None, turned, Transpose::default())
 /// }
 /// # let row = pool.alloc_from(&stream, &[2.0_f32, 4.0])?;
 /// # let mut codes = pool.alloc_typed::<E5m2>(&stream, 2)?;
@@ -47,11 +47,6 @@ pub struct Transpose<'a> {
 }
 
 impl<'a> Transpose<'a> {
-    /// To nearest, without a scale.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// With another rounding or treatment of overflow. Element `c` of row `r` has the number
     /// `r * cols + c`.
     pub fn how(mut self, how: impl Into<Conversion>) -> Self {
@@ -89,14 +84,14 @@ impl<'a> Transpose<'a> {
 /// # let device = Device::host()?;
 /// # let pool = Pool::new(&device, PoolConfig::default())?;
 /// # let stream = device.stream()?;
-/// use warpool::convert::{RowsMut, Transpose, cast_transpose, Rows};
+/// use warpool::convert::{Rounding, Rows, RowsMut, Transpose, cast_transpose};
 /// use warpool::half::f16;
 ///
 /// let values = pool.alloc_from(&stream, &[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0])?;
 /// let mut turned = pool.alloc_typed::<f16>(&stream, 6)?;
 /// let from = Rows::new(&values, 2, 3, 3)?;
 /// let to = RowsMut::new(&mut turned, 3, 2, 2)?;
-/// cast_transpose(&stream, from, None, to, Transpose::new())?;
+/// cast_transpose(&stream, from, None, to, Transpose::default().how(Rounding::TowardZero))?;
 /// let expected = [1.0, 4.0, 2.0, 5.0, 3.0, 6.0].map(f16::from_f32);
 /// assert_eq!(turned.download()?, expected);
 /// # Ok(())

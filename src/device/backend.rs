@@ -29,10 +29,10 @@ pub enum DeviceKind {
 ///
 /// ```
 /// use warpool::Device;
-/// use warpool::device::{DeviceInfo, DeviceKind, HostConfig};
+/// use warpool::device::{DeviceInfo, DeviceKind};
 ///
 /// # fn main() -> warpool::Result<()> {
-/// let small = Device::host_with(HostConfig::default().with_capacity(256 << 20))?;
+/// let small = Device::host_with_capacity(256 << 20)?;
 /// let info: &DeviceInfo = small.info();
 /// assert_eq!(info.kind, DeviceKind::Host);
 /// # Ok(())

@@ -41,7 +41,10 @@ impl Event {
 /// # let stream = device.stream()?;
 /// let event = device.event()?;
 /// event.record(&stream)?;
-/// device.stream()?.wait(&event)?;
+/// device.stream()?.wait(&event)?; // on the device
+/// if !event.is_done()? {
+///     event.synchronize()?; // on the host
+/// }
 /// # Ok(())
 /// # }
 /// ```

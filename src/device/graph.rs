@@ -118,6 +118,7 @@ pub struct GraphMemory {
 /// let mut noted: NotedCapture = stream.note_capture()?; // before the library begins to capture
 /// let memory = noted.end()?; // behind the library's own end
 /// println!("{} bytes kept", memory.bytes());
+/// memory.used_by(&stream)?; // behind each launch that the library makes
 /// # Ok(())
 /// # }
 /// ```

@@ -63,7 +63,6 @@ pub use backend::{Backend, HandleCounts};
 pub use backend::{DeviceInfo, DeviceKind};
 pub use event::Event;
 pub use graph::{Capture, Graph, GraphMemory, NotedCapture};
-pub use host::HostConfig;
 #[doc(hidden)]
 pub use host::host_available_bytes;
 pub(crate) use host_call::{beside, panicked};
@@ -140,13 +139,21 @@ impl Device {
 
     /// Number of CUDA devices, or why there are none.
     ///
+    /// ```
+    /// match warpool::Device::cuda_count() {
+    ///     Ok(gpus) => println!("{gpus} GPUs"),
+    ///     Err(why) => println!("{why}"),
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// As [`Device::cuda`].
     pub fn cuda_count() -> Result<u32> {
         cuda::count()
     }
 
-    /// The host device with its default capacity (see [`HostConfig::capacity`]).
+    /// The host device, with 64 GiB or the machine's memory, whichever is more. That bounds what can be
+    /// created, not what is used: a page that nobody writes takes no memory.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
@@ -159,18 +166,45 @@ impl Device {
     /// # Errors
     /// [`Error::Os`](crate::Error::Os) if the machine refuses memory or threads.
     pub fn host() -> Result<Self> {
-        Self::host_with(HostConfig::default())
+        Ok(Self::from_backend(host::open(None)?))
     }
 
-    /// The host device, configured.
+    /// The host device with `bytes` of physical memory, rounded down to its granule of 2 MiB. As long as
+    /// the pages that are written fit, they may be more than the machine has.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// let device = warpool::Device::host_with_capacity(64 << 20)?;
+    /// assert_eq!(device.free_bytes()?, 64 << 20);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// As [`Device::host`].
-    pub fn host_with(config: HostConfig) -> Result<Self> {
-        Ok(Self::from_backend(host::open(config)?))
+    /// As [`Device::host`]; [`Error::Invalid`](crate::Error::Invalid) below one granule.
+    pub fn host_with_capacity(bytes: u64) -> Result<Self> {
+        Ok(Self::from_backend(host::open(Some(bytes))?))
     }
 
     /// A simulated device: the host device's memory under a seeded scheduler (see [`sim`]).
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// use warpool::device::sim::SimConfig;
+    /// use warpool::{Device, Pool, PoolConfig};
+    ///
+    /// for seed in 0..10 {
+    ///     let device = Device::sim(&SimConfig::default().with_seed(seed))?;
+    ///     let pool = Pool::new(&device, PoolConfig::default())?;
+    ///     let (load, train) = (device.stream()?, device.stream()?);
+    ///     let source = pool.alloc_from(&load, &[1, 2, 3])?;
+    ///     let mut copy = pool.alloc_zeroed::<i32>(&train, 3)?;
+    ///     copy.view_mut().copy_from(&train, &source)?;
+    ///     assert_eq!(copy.download()?, [1, 2, 3]); // in whatever order seed runs the streams
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) for a capacity below one granule, [`Error::Os`](crate::Error::Os) if the machine refuses
@@ -197,7 +231,7 @@ impl Device {
         match Self::cuda(0) {
             Ok(device) => Ok(device),
             Err(reason) => {
-                let host = host::open(HostConfig::default())?;
+                let host = host::open(None)?;
                 Ok(Self::over(host, Some(reason), None))
             }
         }

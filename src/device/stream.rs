@@ -288,6 +288,7 @@ impl Stream {
     /// stream.set_name("loader");
     /// let block = pool.alloc(&stream, 1000)?;
     /// assert!(pool.leak_report().to_string().contains("(loader)"));
+    /// assert_eq!(stream.name().as_deref(), Some("loader"));
     /// # drop(block);
     /// # Ok(())
     /// # }

@@ -1,13 +1,13 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::device::{Device, HostConfig, Stream};
+use crate::device::{Device, Stream};
 use crate::pool::PoolConfig;
 
 const MIB: u64 = 1 << 20;
 
 fn pool(limit: u64) -> (Pool, Stream) {
-    let device = Device::host_with(HostConfig::default().with_capacity(4 << 30)).unwrap();
+    let device = Device::host_with_capacity(4 << 30).unwrap();
     let stream = device.stream().unwrap();
     let pool = Pool::new(&device, PoolConfig::default().limit(limit)).unwrap();
     (pool, stream)

@@ -34,7 +34,7 @@ use crate::pool::bounds;
 /// let part: HostView<f32> = source.slice(1..3)?;
 /// target.view_mut().upload_from(&stream, part)?; // returns at once
 /// let mut back: HostBuf<f32> = host.alloc(2)?;
-/// let whole: HostViewMut<f32> = back.view_mut();
+/// let whole: HostViewMut<f32> = back.slice_mut(..)?; // or `&mut back`
 /// target.view().download_into(&stream, whole)?;
 /// assert_eq!(back.get()?, [2.0, 3.0]); // waits for its own copy
 /// let stats: HostStats = host.stats();
@@ -112,26 +112,6 @@ impl<T: Pod> HostBuf<T> {
         self.uses.conflicts(self.whole(true)).are_done()
     }
 
-    /// The elements, to be read by a copy.
-    #[must_use]
-    pub fn view(&self) -> HostView<'_, T> {
-        HostView {
-            buf: self,
-            from: 0,
-            len: self.len,
-        }
-    }
-
-    /// The elements, to be written by a copy.
-    #[must_use]
-    pub fn view_mut(&mut self) -> HostViewMut<'_, T> {
-        HostViewMut {
-            len: self.len,
-            from: 0,
-            buf: self,
-        }
-    }
-
     /// A part of the elements, to be read by a copy.
     ///
     /// # Errors
@@ -185,16 +165,8 @@ macro_rules! view {
         }
 
         impl<T: Pod> $name<'_, T> {
-            /// Number of elements.
-            #[must_use]
-            pub fn len(&self) -> usize {
+            pub(super) fn len(&self) -> usize {
                 self.len
-            }
-
-            /// Whether there are no elements.
-            #[must_use]
-            pub fn is_empty(&self) -> bool {
-                self.len == 0
             }
 
             pub(super) fn addr(&self) -> u64 {
@@ -230,12 +202,20 @@ view! {
 
 impl<'a, T: Pod> From<&'a HostBuf<T>> for HostView<'a, T> {
     fn from(buf: &'a HostBuf<T>) -> Self {
-        buf.view()
+        Self {
+            from: 0,
+            len: buf.len,
+            buf,
+        }
     }
 }
 
 impl<'a, T: Pod> From<&'a mut HostBuf<T>> for HostViewMut<'a, T> {
     fn from(buf: &'a mut HostBuf<T>) -> Self {
-        buf.view_mut()
+        Self {
+            from: 0,
+            len: buf.len,
+            buf,
+        }
     }
 }

@@ -101,6 +101,26 @@ impl HostPool {
     /// The host waits where the bus is slower than it. A stream's copies of other memory would hold the
     /// host until they are done, and go at a part of the bus's speed.
     ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// use warpool::host::{HostPool, HostPoolConfig};
+    ///
+    /// let host = HostPool::new(&device, HostPoolConfig::default());
+    /// let data = vec![0.5f32; 1000];
+    /// let mut up = pool.alloc_typed::<f32>(&stream, 1000)?;
+    /// host.stage_in(&stream, up.view_mut(), &data)?;
+    /// let mut down = vec![0.0; 1000];
+    /// host.stage_out(&stream, up.view(), &mut down)?;
+    /// assert_eq!(down, data);
+    /// let staging = host.alloc_waiting::<f32>(1000)?; // at the limit it waits for copies under way
+    /// assert!(staging.is_idle()? && !staging.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`ViewMut::upload_from`] and [`HostPool::alloc`]; pieces before the error may have been copied.
     pub fn stage_in<T: Pod>(&self, stream: &Stream, dst: ViewMut<'_, T>, src: &[T]) -> Result<()> {

@@ -103,9 +103,9 @@ pub struct HostStats {
 /// let mut batch = host.alloc::<f32>(1024)?;
 /// batch.get_mut()?.fill(0.5);
 /// let mut on_device = pool.alloc_typed::<f32>(&stream, 1024)?;
-/// on_device.view_mut().upload_from(&stream, batch.view())?; // Returns at once.
+/// on_device.view_mut().upload_from(&stream, &batch)?; // Returns at once.
 /// let mut back = host.alloc::<f32>(1024)?;
-/// on_device.view().download_into(&stream, back.view_mut())?;
+/// on_device.view().download_into(&stream, &mut back)?;
 /// assert_eq!(back.get()?, [0.5; 1024]); // Waits for the copies.
 /// # Ok(())
 /// # }

@@ -14,12 +14,12 @@
 //! # Kernel arguments
 //!
 //! cudarc does not show the stream of a launch to those who add arguments. So an argument names it:
-//! `launch.arg(&buffer.arg(&stream)?)`, or `arg_mut`; a part of a buffer has both too. Keep the answer in a
-//! variable until the launch is made.
+//! `launch.arg(&arg(&stream, &buffer)?)`, or [`arg_mut`]; parts of a buffer too. Keep the answer in a variable
+//! until the launch is made.
 //!
 //! ```no_run
 //! use cudarc::driver::{CudaContext, CudaFunction, LaunchConfig, PushKernelArg};
-//! use warpool::interop::cudarc::{Arg, CudaBuf, Part, PartMut, adopt, lend, lend_mut, open};
+//! use warpool::interop::cudarc::{Arg, CudaBuf, Part, PartMut, adopt, arg, arg_mut, lend, lend_mut, open};
 //! use warpool::{Pool, PoolConfig};
 //!
 //! # fn saxpy(function: &CudaFunction) -> Result<(), Box<dyn std::error::Error>> {
@@ -32,16 +32,16 @@
 //! let x = CudaBuf::new(pool.alloc_filled(&stream, 1000, 1.0f32)?, &theirs)?;
 //! let mut y = CudaBuf::new(pool.alloc_zeroed::<f32>(&stream, 1000)?, &theirs)?;
 //! theirs.memcpy_dtod(&x, &mut y)?; // as any slice of cudarc's
-//! let (from, to) = (x.arg(&stream)?, y.arg_mut(&stream)?);
+//! let (from, to) = (arg(&stream, &x)?, arg_mut(&stream, &mut y)?);
 //! let mut launch = theirs.launch_builder(function);
 //! // SAFETY: the kernel takes two arrays and their length.
 //! unsafe { launch.arg(&from).arg(&to).arg(&1000).launch(LaunchConfig::for_num_elems(1000))? };
 //! # drop((from, to));
 //!
-//! let half: Part<f32> = x.part().slice(..500)?; // parts go where the whole goes
-//! let (mut low, _high): (PartMut<f32>, _) = y.part_mut().split_at(500)?;
+//! let half: Part<f32> = x.slice(..500)?; // parts go where the whole goes
+//! let (mut low, _high): (PartMut<f32>, _) = y.slice_mut(..)?.split_at(500)?;
 //! theirs.memcpy_dtod(&half, &mut low)?;
-//! let of_part: Arg = half.arg(&stream)?;
+//! let of_part: Arg = arg(&stream, half)?;
 //!
 //! let mut slice = theirs.alloc_zeros::<f32>(500)?; // and cudarc's slices are views here
 //! lend_mut(&stream, &mut slice, |view| view.fill(&stream, 1.0))?;
@@ -178,32 +178,20 @@ impl<T: Pod> CudaBuf<T> {
         self.buffer.view_mut()
     }
 
-    /// All elements, for cudarc to read.
-    #[must_use]
-    pub fn part(&self) -> Part<'_, T> {
-        Part(Range::of(self))
-    }
-
-    /// All elements, for cudarc to write.
-    #[must_use]
-    pub fn part_mut(&mut self) -> PartMut<'_, T> {
-        PartMut(Range::of(self))
-    }
-
-    /// As [`Part::arg`], of all elements.
+    /// The elements of `range`, for cudarc to read.
     ///
     /// # Errors
-    /// As [`Part::arg`].
-    pub fn arg(&self, stream: &Stream) -> Result<Arg<'_>> {
-        self.part().arg(stream)
+    /// [`Error::Invalid`] for a range that is not within the buffer.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Part<'_, T>> {
+        Range::of(self).slice(range).map(Part)
     }
 
-    /// As [`PartMut::arg`], of all elements.
+    /// The elements of `range`, for cudarc to write.
     ///
     /// # Errors
-    /// As [`Part::arg`].
-    pub fn arg_mut(&mut self, stream: &Stream) -> Result<Arg<'_>> {
-        self.part_mut().arg(stream)
+    /// [`Error::Invalid`] for a range that is not within the buffer.
+    pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<PartMut<'_, T>> {
+        Range::of(self).slice(range).map(PartMut)
     }
 
     /// The buffer, with all its uses.
@@ -331,35 +319,7 @@ pub struct Part<'a, T: Pod>(Range<'a, T>);
 /// Elements of a [`CudaBuf`], for cudarc to write.
 pub struct PartMut<'a, T: Pod>(Range<'a, T>);
 
-impl<'a, T: Pod> Part<'a, T> {
-    /// The elements of `range`.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] for a range that is not within the part.
-    pub fn slice(self, range: impl RangeBounds<usize>) -> Result<Self> {
-        self.0.slice(range).map(Self)
-    }
-
-    /// The address as an argument of a kernel that reads the elements and is launched on `stream`, which
-    /// is made to wait for what it must.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] for a stream of another device, or under capture; what the driver said of a
-    /// wait.
-    pub fn arg(self, stream: &Stream) -> Result<Arg<'a>> {
-        self.0.arg(stream, false)
-    }
-}
-
 impl<'a, T: Pod> PartMut<'a, T> {
-    /// The elements of `range`.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] for a range that is not within the part.
-    pub fn slice(self, range: impl RangeBounds<usize>) -> Result<Self> {
-        self.0.slice(range).map(Self)
-    }
-
     /// The first `at` elements, and the others, for streams that do not wait for each other.
     ///
     /// # Errors
@@ -367,14 +327,35 @@ impl<'a, T: Pod> PartMut<'a, T> {
     pub fn split_at(self, at: usize) -> Result<(Self, Self)> {
         Ok((Self(self.0.slice(..at)?), Self(self.0.slice(at..)?)))
     }
+}
 
-    /// As [`Part::arg`], for a kernel that writes.
-    ///
-    /// # Errors
-    /// As [`Part::arg`].
-    pub fn arg(self, stream: &Stream) -> Result<Arg<'a>> {
-        self.0.arg(stream, true)
+impl<'a, T: Pod> From<&'a CudaBuf<T>> for Part<'a, T> {
+    fn from(buffer: &'a CudaBuf<T>) -> Self {
+        Self(Range::of(buffer))
     }
+}
+
+impl<'a, T: Pod> From<&'a mut CudaBuf<T>> for PartMut<'a, T> {
+    fn from(buffer: &'a mut CudaBuf<T>) -> Self {
+        Self(Range::of(buffer))
+    }
+}
+
+/// A buffer, or a part of one, as an argument of a kernel that reads it and is launched on `stream`,
+/// which is made to wait for what it must.
+///
+/// # Errors
+/// [`Error::Invalid`] for a stream of another device, or under capture; what the driver said of a wait.
+pub fn arg<'a, T: Pod>(stream: &Stream, of: impl Into<Part<'a, T>>) -> Result<Arg<'a>> {
+    of.into().0.arg(stream, false)
+}
+
+/// As [`arg`], for a kernel that writes.
+///
+/// # Errors
+/// As [`arg`].
+pub fn arg_mut<'a, T: Pod>(stream: &Stream, of: impl Into<PartMut<'a, T>>) -> Result<Arg<'a>> {
+    of.into().0.arg(stream, true)
 }
 
 macro_rules! slices {
@@ -437,7 +418,7 @@ impl<T: Pod> DevicePtrMut<T> for CudaBuf<T> {
     }
 }
 
-/// The address of elements as an argument of a kernel, see [`Part::arg`].
+/// The address of elements as an argument of a kernel, see [`arg`] and [`arg_mut`].
 #[derive(Debug)]
 #[must_use = "it is an argument of a launch"]
 pub struct Arg<'a> {

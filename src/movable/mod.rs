@@ -199,12 +199,7 @@ impl<T: Pod> Movable<T> {
     /// # }
     /// ```
     pub fn on_move(&self, callback: impl Fn(&Relocation) + Send + Sync + 'static) {
-        self.registry.on_move(self.id, Some(Arc::new(callback)));
-    }
-
-    /// Has nothing called any more when the block moves.
-    pub fn forget_on_move(&self) {
-        self.registry.on_move(self.id, None);
+        self.registry.on_move(self.id, Arc::new(callback));
     }
 
     /// Frees the block in the order of `stream` instead of that it was allocated on, behind every

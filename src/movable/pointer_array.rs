@@ -33,6 +33,8 @@ use crate::error::Result;
 /// let pointers: PointerArray = list.register_pointers()?; // rewritten when `block` moves
 /// let held: ResidentPointers = pointers.hold(&stream)?;
 /// assert_eq!(held.addr(), list.hold(&stream)?.addr());
+/// drop(held);
+/// pointers.unregister(&stream)?; // or drop it, which waits on the host
 /// # Ok(())
 /// # }
 /// ```

@@ -54,18 +54,6 @@ impl<T: Pod> Resident<'_, T> {
         self.addr
     }
 
-    /// Number of elements.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.movable.len
-    }
-
-    /// Whether there are no elements.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.movable.len == 0
-    }
-
     /// The elements, to be read by queued work.
     #[must_use]
     pub fn view(&self) -> View<'_, T> {

@@ -56,15 +56,14 @@ impl<T: Pod> Movable<T> {
 }
 
 impl Registry {
-    pub(super) fn on_move(&self, id: MovableId, callback: Option<Callback>) {
+    pub(super) fn on_move(&self, id: MovableId, callback: Callback) {
         let mut state = lock(&self.state);
         let Ok(entry) = state.table.entry(id) else {
             return;
         };
-        let now = callback.is_some();
         // Dropped without the lock: it is the application's.
-        let before = std::mem::replace(&mut entry.on_move, callback);
-        state.listeners = state.listeners + usize::from(now) - usize::from(before.is_some());
+        let before = entry.on_move.replace(callback);
+        state.listeners += usize::from(before.is_none());
         drop(state);
         drop(before);
     }

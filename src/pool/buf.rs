@@ -9,7 +9,7 @@ use bytemuck::Pod;
 
 use super::structure::Block;
 use super::view::{Rows, RowsMut, View, ViewMut};
-use crate::device::{AccessLog, Addr, Place, Stream, StreamCore};
+use crate::device::{AccessLog, Addr, Place, StreamCore};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 
@@ -19,7 +19,7 @@ use crate::seeded::seeded;
 /// on the device for the work before it that it must not overtake, and the drop, which frees the memory
 /// in the order of the buffer's own stream, waits for all of them. Reads do not wait for reads, nor parts
 /// of the buffer for each other ([`ViewMut::split_at`]). Where there is nothing to wait for, no call of
-/// the driver is made. Kernels of the application's own are queued by [`Stream::kernel`], which does the
+/// the driver is made. Kernels of the application's own are queued by [`Stream::kernel`](crate::Stream::kernel), which does the
 /// same; [`PoolBuf::addr`] alone orders nothing.
 ///
 /// While a graph has captured work on the buffer, its memory lasts as long as the graph.
@@ -79,15 +79,6 @@ impl<T: Pod> PoolBuf<T> {
     #[must_use]
     pub fn block(&self) -> &Block {
         &self.block
-    }
-
-    /// As [`Block::record_use`], for work that was given the address.
-    ///
-    /// # Errors
-    /// As [`Block::record_use`].
-    #[doc(alias = "record_stream")]
-    pub fn record_use(&mut self, stream: &Stream) -> Result<()> {
-        self.block.record_use(stream)
     }
 
     /// The stream the buffer was allocated on.
@@ -182,26 +173,6 @@ impl<T: Pod> PoolBuf<T> {
         ViewMut::new(self.addr(), self.block.capacity() as usize, self.place())
     }
 
-    /// Gives up the type. The free still runs behind all uses of the views.
-    ///
-    /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
-    /// let numbers = pool.alloc_from(&stream, &[1u8, 2, 3])?;
-    /// assert_eq!(numbers.into_block().bytes(), 3);
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn into_block(mut self) -> Block {
-        self.carry_uses();
-        let this = ManuallyDrop::new(self);
-        // SAFETY: read once, as the buffer is not dropped. The log it leaves has nothing to free.
-        unsafe { std::ptr::read(&raw const this.block) }
-    }
-
     /// The same memory as `len` elements of another type, with its uses, and with `bytes` of it: what
     /// it has beyond those goes back to the pool.
     pub(crate) fn retyped<D: Pod>(mut self, bytes: u64) -> Result<PoolBuf<D>> {
@@ -272,6 +243,27 @@ impl<T: Pod> PoolBuf<T> {
     /// [`Error::Invalid`] on a stream under capture; what the driver said.
     pub fn download(&self) -> Result<Vec<T>> {
         self.view().download_on(self.home())
+    }
+}
+
+/// Gives up the type. The free still runs behind all uses of the views.
+///
+/// ```
+/// # fn main() -> warpool::Result<()> {
+/// # let device = warpool::Device::host()?;
+/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+/// # let stream = device.stream()?;
+/// let numbers = pool.alloc_from(&stream, &[1u8, 2, 3])?;
+/// assert_eq!(warpool::Block::from(numbers).bytes(), 3);
+/// # Ok(())
+/// # }
+/// ```
+impl<T: Pod> From<PoolBuf<T>> for Block {
+    fn from(mut buf: PoolBuf<T>) -> Self {
+        buf.carry_uses();
+        let buf = ManuallyDrop::new(buf);
+        // SAFETY: read once, as the buffer is not dropped. The log it leaves has nothing to free.
+        unsafe { std::ptr::read(&raw const buf.block) }
     }
 }
 

@@ -32,23 +32,12 @@ pub enum HandleSize {
 }
 
 /// Which memory of other streams a request may take before the pool grows.
-///
-/// ```
-/// use warpool::PoolConfig;
-///
-/// # fn main() -> warpool::Result<()> {
-/// let config = PoolConfig::default().reuse(true, false); // never let a stream wait for memory
-/// assert!(!config.reuse.device_wait);
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Reuse {
+pub(crate) struct Reuse {
     /// Take memory freed on another stream if its work is known to be done.
-    pub opportunistic: bool,
+    pub(crate) opportunistic: bool,
     /// Take memory freed on another stream by making the requesting stream wait on the device.
-    pub device_wait: bool,
+    pub(crate) device_wait: bool,
 }
 
 impl Default for Reuse {
@@ -68,65 +57,39 @@ impl Default for Reuse {
 /// # fn main() -> warpool::Result<()> {
 /// let config = PoolConfig::default().limit(2 << 30).soft_limit(1 << 30).track(true);
 /// let pool = Pool::new(&Device::host()?, config)?;
-/// # drop(pool);
+///
+/// // More memory, fewer calls of the driver; and every block's place of allocation in `pool.leak_report()`.
+/// let roomy = PoolConfig::default().preallocate(64 << 20).slack(0.1).overlap_bytes(256 << 20);
+/// let roomy = Pool::new(pool.device(), roomy.cache_bytes(16 << 20).track(true).backtraces(true))?;
+///
+/// // A pool that never maps elsewhere, of blocks that are multiples of 256 bytes.
+/// let plain = Pool::new(pool.device(), PoolConfig::default().remap(false).slabs(false))?;
+/// # drop((pool, roomy, plain));
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PoolConfig {
-    /// Most physical bytes the pool may hold. `None`: as much as the device gives.
-    pub limit: Option<u64>,
-    /// Physical bytes above which idle memory is given back to the device whenever a request or a
-    /// free goes past its stream's cache. Only memory whose work is done is given back, so nobody
-    /// waits; above this, idle memory is moved before the pool grows whatever
-    /// [`PoolConfig::slack`] says. `None`: memory is kept.
-    pub soft_limit: Option<u64>,
-    /// Physical bytes taken when the pool is made.
-    pub preallocate: u64,
-    /// Growth allowed before idle handles are mapped elsewhere, as a part of the peak of live bytes. A
-    /// handle mapped elsewhere costs the host 50 to 75 us, a new one a fifth of that, so the pool grows
-    /// first; what it grew by beyond the peak goes back where a limit is near and on
-    /// [`Pool::trim`](super::Pool::trim). At the default of 0.018 the recorded programs remap a third to
-    /// a thirtieth of the handles that they do at 0.007, and reserve no more than 1.02 of their peaks.
-    /// Where the device has memory to spare, 0.1 or more lets programs whose blocks change all the time
-    /// grow by what they lack instead.
-    pub slack: f64,
-    /// Whether handles may be mapped at another address than their first. Without, the pool only grows:
-    /// memory that is idle between live blocks waits there for a request that fits, and is given back
-    /// where a limit leaves no other way. Of use to compare with, and where a driver maps slowly.
-    pub remap: bool,
-    /// Physical bytes up to which the pool grows rather than make a stream wait for another. Larger
-    /// pools wait first, which costs overlap and saves memory.
-    pub overlap_bytes: u64,
-    /// Size of new handles.
-    pub handles: HandleSize,
-    /// Which memory of other streams may be taken.
-    pub reuse: Reuse,
-    /// Most free bytes a stream keeps for itself as whole blocks, beyond the last one freed. They
-    /// are given up before any stream waits or the pool grows.
-    pub cache_bytes: u64,
-    /// Whether blocks of up to 4 KiB whose size is not nearly a multiple of 256 are put together in
-    /// slabs, as they are by default. There they have a sixteenth more than was asked for, or up to
-    /// 15 bytes, and are aligned to the largest power of two that divides their size, 16 at least and
-    /// 256 at most. What is free beside them in a slab serves blocks of their size until all of it is
-    /// free. Without, every block is a multiple of 256 bytes, and lies on one.
-    pub slabs: bool,
-    /// Whether the pool may be [put to sleep](super::Pool::sleep). Each operation on typed memory of the
-    /// device then counts itself, some 10 ns, from when the pool is made.
-    pub sleeps: bool,
-    /// Whether to keep, for each live block, its tag and where it was allocated, for
-    /// [`Pool::leak_report`](super::Pool::leak_report). Costs a lock and a map entry a block.
-    pub track: bool,
-    /// Whether to keep, under [`PoolConfig::track`], the backtrace of each live block's allocation.
-    /// Costs microseconds a block.
-    pub backtraces: bool,
-    /// The file that what the pool is asked for is recorded to, see [`PoolConfig::record`]. `None`: the
-    /// one that the environment's `WARPOOL_RECORD` names, or none.
-    pub record: Option<PathBuf>,
-    /// Numbers of the GPUs that may read and write the pool's memory beside its own, see
-    /// [`PoolConfig::peers`].
-    pub peers: Vec<u32>,
+    /// `None`: as much as the device gives.
+    pub(crate) limit: Option<u64>,
+    /// `None`: memory is kept.
+    pub(crate) soft_limit: Option<u64>,
+    pub(crate) preallocate: u64,
+    pub(crate) slack: f64,
+    pub(crate) remap: bool,
+    pub(crate) overlap_bytes: u64,
+    pub(crate) handles: HandleSize,
+    pub(crate) reuse: Reuse,
+    pub(crate) cache_bytes: u64,
+    pub(crate) slabs: bool,
+    pub(crate) sleeps: bool,
+    pub(crate) track: bool,
+    pub(crate) backtraces: bool,
+    /// `None`: the file that the environment's `WARPOOL_RECORD` names, or none.
+    pub(crate) record: Option<PathBuf>,
+    /// Numbers of the GPUs that may use the pool's memory beside its own.
+    pub(crate) peers: Vec<u32>,
 }
 
 impl Default for PoolConfig {
@@ -154,21 +117,24 @@ impl Default for PoolConfig {
 }
 
 impl PoolConfig {
-    /// Sets the most physical bytes the pool may hold.
+    /// Sets the most physical bytes the pool may hold. Without, it may hold as much as the device gives.
     #[must_use]
     pub fn limit(mut self, bytes: u64) -> Self {
         self.limit = Some(bytes);
         self
     }
 
-    /// Sets the bytes above which idle memory is given back.
+    /// Sets the physical bytes above which idle memory is given back to the device whenever a request or
+    /// a free goes past its stream's cache. Only memory whose work is done is given back, so nobody
+    /// waits; above this, idle memory is moved before the pool grows whatever
+    /// [`PoolConfig::slack`] says. Without, memory is kept.
     #[must_use]
     pub fn soft_limit(mut self, bytes: u64) -> Self {
         self.soft_limit = Some(bytes);
         self
     }
 
-    /// Sets the bytes taken when the pool is made.
+    /// Sets the physical bytes taken when the pool is made.
     #[doc(alias = "prealloc")]
     #[must_use]
     pub fn preallocate(mut self, bytes: u64) -> Self {
@@ -176,21 +142,31 @@ impl PoolConfig {
         self
     }
 
-    /// Sets the growth allowed before idle memory is moved, as a part of the live peak.
+    /// Sets the growth allowed before idle handles are mapped elsewhere, as a part of the peak of live
+    /// bytes. A handle mapped elsewhere costs the host 50 to 75 us, a new one a fifth of that, so the pool
+    /// grows first; what it grew by beyond the peak goes back where a limit is near and on
+    /// [`Pool::trim`](super::Pool::trim). At the default of 0.018 the recorded programs remap a third to
+    /// a thirtieth of the handles that they do at 0.007, and reserve no more than 1.02 of their peaks.
+    /// Where the device has memory to spare, 0.1 or more lets programs whose blocks change all the time
+    /// grow by what they lack instead.
     #[must_use]
     pub fn slack(mut self, part: f64) -> Self {
         self.slack = part;
         self
     }
 
-    /// Sets whether handles may be mapped elsewhere.
+    /// Sets whether handles may be mapped at another address than their first, as they may by default.
+    /// Without, the pool only grows: memory that is idle between live blocks waits there for a request
+    /// that fits, and is given back where a limit leaves no other way. Of use to compare with, and where
+    /// a driver maps slowly.
     #[must_use]
     pub fn remap(mut self, on: bool) -> Self {
         self.remap = on;
         self
     }
 
-    /// Sets the bytes up to which the pool grows rather than make a stream wait.
+    /// Sets the physical bytes up to which the pool grows rather than make a stream wait for another, by
+    /// default 64 MiB. Larger pools wait first, which costs overlap and saves memory.
     #[must_use]
     pub fn overlap_bytes(mut self, bytes: u64) -> Self {
         self.overlap_bytes = bytes;
@@ -204,7 +180,16 @@ impl PoolConfig {
         self
     }
 
-    /// Sets which memory of other streams may be taken.
+    /// Sets which memory of other streams a request may take before the pool grows, by default both: that
+    /// whose work is known to be done (`opportunistic`), and that which the requesting stream is made to
+    /// wait for on the device (`device_wait`).
+    ///
+    /// ```
+    /// use warpool::PoolConfig;
+    ///
+    /// let config = PoolConfig::default().reuse(true, false); // never let a stream wait for memory
+    /// # let _ = config;
+    /// ```
     #[must_use]
     pub fn reuse(mut self, opportunistic: bool, device_wait: bool) -> Self {
         self.reuse = Reuse {
@@ -214,29 +199,35 @@ impl PoolConfig {
         self
     }
 
-    /// Sets the most free bytes a stream keeps for itself.
+    /// Sets the most free bytes a stream keeps for itself as whole blocks, beyond the last one freed, by
+    /// default 4 MiB. They are given up before any stream waits or the pool grows.
     #[must_use]
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
         self.cache_bytes = bytes;
         self
     }
 
-    /// Sets whether the pool may be put to sleep.
+    /// Sets whether the pool may be [put to sleep](super::Pool::sleep). Each operation on typed memory of
+    /// the device then counts itself, some 10 ns, from when the pool is made.
     #[must_use]
     pub fn sleeps(mut self, on: bool) -> Self {
         self.sleeps = on;
         self
     }
 
-    /// Sets whether small blocks lie in slabs, see [`PoolConfig::slabs`]; without, every address is a
-    /// multiple of 256.
+    /// Sets whether blocks of up to 4 KiB whose size is not nearly a multiple of 256 are put together in
+    /// slabs, as they are by default. There they have a sixteenth more than was asked for, or up to
+    /// 15 bytes, and are aligned to the largest power of two that divides their size, 16 at least and
+    /// 256 at most. What is free beside them in a slab serves blocks of their size until all of it is
+    /// free. Without, every block is a multiple of 256 bytes, and lies on one.
     #[must_use]
     pub fn slabs(mut self, on: bool) -> Self {
         self.slabs = on;
         self
     }
 
-    /// Sets whether tracked blocks keep where they were allocated.
+    /// Sets whether blocks under [`PoolConfig::track`] keep the backtrace of their allocation. Costs
+    /// microseconds a block.
     #[must_use]
     pub fn backtraces(mut self, on: bool) -> Self {
         self.backtraces = on;
@@ -251,8 +242,9 @@ impl PoolConfig {
     /// each. The second pool of a process that is given the same name records to `trace.2.csv.gz`, and so
     /// on: a log is one pool's.
     ///
-    /// An event costs the thread that makes it some 50 ns; a thread of the recording writes the file ten
-    /// times a second, and whoever is faster than the file waits. All is written when the pool and its
+    /// An event costs the thread that makes it 40 ns (a core of an AMD EPYC, `cargo bench --bench
+    /// recording`); a thread of the recording writes the file ten times a second, and whoever is faster
+    /// than the file waits. All is written when the pool and its
     /// blocks are gone, when the process ends by `exit` or the end of `main`, when a request fails for
     /// want of memory, and by [`Pool::flush_recording`](super::Pool::flush_recording); a process that
     /// is killed or crashes loses its last tenth of a second. A child of `fork` records nothing.
@@ -269,8 +261,7 @@ impl PoolConfig {
     /// let device = Device::host()?;
     /// let pool = Pool::new(&device, PoolConfig::default().record(path))?;
     /// let block = pool.alloc(&device.stream()?, 1000)?;
-    /// pool.flush_recording()?;
-    /// let path = pool.recording().unwrap_or_default();
+    /// let path = pool.flush_recording()?.unwrap_or_default();
     /// let trace = Trace::read(&path, u64::MAX)?;
     /// assert_eq!((trace.events.len(), trace.peak_live_bytes), (1, 1000));
     /// # drop(block);
@@ -318,7 +309,8 @@ impl PoolConfig {
         self
     }
 
-    /// Sets whether live blocks are tracked by tag.
+    /// Sets whether to keep, for each live block, its tag and where it was allocated, for
+    /// [`Pool::leak_report`](super::Pool::leak_report). Costs a lock and a map entry a block.
     #[must_use]
     pub fn track(mut self, on: bool) -> Self {
         self.track = on;

@@ -23,7 +23,7 @@ use self::room::KeptPages;
 use super::structure::Shared;
 use super::tuning::MOST_ADDRESSES;
 use super::{Pool, View, ViewMut};
-use crate::device::{AccessLog, Addr, Place, Stream, StreamCore, beside, note_behind};
+use crate::device::{AccessLog, Addr, Place, Stream, StreamCore, beside};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 
@@ -225,19 +225,6 @@ impl<T: Pod> GrowBuf<T> {
             self.resize(before)?;
         }
         uploaded
-    }
-
-    /// As [`Block::record_use`](super::Block::record_use), for work on `stream` that was given the
-    /// address.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] for a stream of another device.
-    #[doc(alias = "record_stream")]
-    pub fn record_use(&mut self, stream: &Stream) -> Result<()> {
-        self.shared.refuse_other_device(stream)?;
-        let bytes = (self.len * size_of::<T>()) as u64;
-        note_behind(stream.core(), self.place().used(bytes, true), false);
-        Ok(())
     }
 
     fn place(&self) -> Place<'_> {

@@ -66,7 +66,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use buf::PoolBuf;
-pub use config::{HandleSize, PoolConfig, Reuse};
+pub use config::{HandleSize, PoolConfig};
 pub use grow_buf::GrowBuf;
 pub use kernel::Kernel;
 pub use pressure::{Pressure, Relief};
@@ -315,19 +315,18 @@ impl Pool {
     /// # let device = warpool::Device::host()?;
     /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
     /// # let stream = device.stream()?;
-    /// pool.set_limit(Some(64 << 20));
+    /// pool.set_limit(64 << 20);
     /// assert!(pool.alloc(&stream, 65 << 20).is_err());
     /// pool.set_limit(None);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn set_limit(&self, limit: Option<u64>) {
-        self.shared().core.lock().config.limit = limit;
+    pub fn set_limit(&self, limit: impl Into<Option<u64>>) {
+        self.shared().core.lock().config.limit = limit.into();
     }
 
     /// The most physical bytes the pool may hold; `None` for as much as the device gives.
-    #[must_use]
-    pub fn limit(&self) -> Option<u64> {
+    pub(crate) fn limit(&self) -> Option<u64> {
         self.shared().core.lock().config.limit
     }
 
@@ -340,12 +339,12 @@ impl Pool {
     /// # let device = warpool::Device::host()?;
     /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
     /// # let stream = device.stream()?;
-    /// pool.set_soft_limit(Some(64 << 20));
+    /// pool.set_soft_limit(64 << 20);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn set_soft_limit(&self, bytes: Option<u64>) {
-        self.shared().core.lock().config.soft_limit = bytes;
+    pub fn set_soft_limit(&self, bytes: impl Into<Option<u64>>) {
+        self.shared().core.lock().config.soft_limit = bytes.into();
     }
 
     /// Limits the pool to `part` of the device's memory, `0.0 < part <= 1.0`.
@@ -407,32 +406,27 @@ impl Pool {
             .add_relief(APPLICATION_RANK, Arc::new(callback));
     }
 
-    /// Waits until everything that was asked for so far is in the file of [`PoolConfig::record`]. Nothing
-    /// where nothing is recorded.
+    /// Waits until everything that was asked for so far is in the file of [`PoolConfig::record`], and
+    /// returns its path; `None` where nothing is recorded.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
     /// # let device = warpool::Device::host()?;
     /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
     /// # let stream = device.stream()?;
-    /// pool.flush_recording()?;
-    /// assert_eq!(pool.recording(), None); // nothing is recorded
+    /// assert_eq!(pool.flush_recording()?, None); // nothing is recorded
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
     /// What went wrong with the file, now or before.
-    pub fn flush_recording(&self) -> Result<()> {
-        let recording = self.shared().recording.as_ref();
-        recording.map_or(Ok(()), crate::record::Recording::flush)
-    }
-
-    /// The file that the pool is recorded to.
-    #[must_use]
-    pub fn recording(&self) -> Option<std::path::PathBuf> {
-        let recording = self.shared().recording.as_ref();
-        recording.map(|recording| recording.path().to_owned())
+    pub fn flush_recording(&self) -> Result<Option<std::path::PathBuf>> {
+        let Some(recording) = self.shared().recording.as_ref() else {
+            return Ok(None);
+        };
+        recording.flush()?;
+        Ok(Some(recording.path().to_owned()))
     }
 
     /// The pool's figures: with [`PoolStats`] everything that is counted, by size class and stream.

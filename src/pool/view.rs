@@ -112,9 +112,7 @@ macro_rules! view {
                 self.len == 0
             }
 
-            /// Bytes.
-            #[must_use]
-            pub fn bytes(&self) -> u64 {
+            pub(crate) fn bytes(&self) -> u64 {
                 (self.len * size_of::<T>()) as u64
             }
 
@@ -214,8 +212,7 @@ impl<T> Copy for View<'_, T> {}
 
 impl<T: Pod> ViewMut<'_, T> {
     /// The same elements for a shorter time.
-    #[must_use]
-    pub fn reborrow(&mut self) -> ViewMut<'_, T> {
+    pub(crate) fn reborrow(&mut self) -> ViewMut<'_, T> {
         ViewMut {
             addr: self.addr,
             len: self.len,
@@ -233,6 +230,13 @@ impl<T: Pod> ViewMut<'_, T> {
             place: self.place,
             borrow: PhantomData,
         }
+    }
+}
+
+/// The same elements for a shorter time.
+impl<'a, T: Pod> From<&'a mut ViewMut<'_, T>> for ViewMut<'a, T> {
+    fn from(view: &'a mut ViewMut<'_, T>) -> Self {
+        view.reborrow()
     }
 }
 

@@ -92,7 +92,9 @@ fn averages_are_those_of_f64_within_the_roundings_of_the_wire() {
             for bucket_bytes in [256, 1024, 1 << 20] {
                 let mut config = ReducerConfig::default().wire(wire).feedback(feedback);
                 config = config.bucket_bytes(bucket_bytes);
-                config.stochastic = stochastic;
+                if let Some(seed) = stochastic {
+                    config = config.stochastic(seed);
+                }
                 let outcome = simulated(3, |rank| {
                     let mut reducer = reducer(&rank, config);
                     let number = rank.number();

@@ -326,10 +326,10 @@ proptest! {
                     0 => queue.all_reduce(low, Op::Sum),
                     1 => queue.all_reduce(low, Op::Max),
                     2 => queue.broadcast(low, who),
-                    3 => queue.reduce_scatter(low.as_view(), high.reborrow().slice(..part).unwrap(), Op::Sum),
+                    3 => queue.reduce_scatter(low.as_view(), warpool::ViewMut::from(&mut high).slice(..part).unwrap(), Op::Sum),
                     _ => {
                         let from = low.as_view().slice(number * part..(number + 1) * part).unwrap();
-                        queue.all_gather(from, high.reborrow().slice(..len).unwrap())
+                        queue.all_gather(from, warpool::ViewMut::from(&mut high).slice(..len).unwrap())
                     }
                 }
                 .run()

@@ -117,7 +117,7 @@ impl Churned {
         let pinned = block.hold(&self.stream).unwrap();
         let pattern = wp_pattern {
             addr: pinned.addr() as Addr,
-            bytes: pinned.len() as u64,
+            bytes: pinned.view().len() as u64,
             seed,
             edge: 0,
             report: self.report.addr(),

@@ -9,7 +9,7 @@ use churn::{CARD, Churned};
 use common::on_every_device;
 use common::watched::Watched;
 use warpool::compact::{Budget, Goal};
-use warpool::device::{DeviceKind, HostConfig};
+use warpool::device::DeviceKind;
 use warpool::{Device, Pool, PoolConfig};
 
 on_every_device! {
@@ -128,8 +128,8 @@ struct Counted {
 /// Room is made at the report's own scale, on a device that hands memory out and copies nothing.
 #[test]
 fn room_for_one_request_is_made_by_few_copies_and_without_mapping_anything() {
-    let config = HostConfig::default().with_capacity(2 * CARD);
-    let (device, watched) = Watched::hollow_over(&Device::host_with(config).unwrap());
+    let config = 2 * CARD;
+    let (device, watched) = Watched::hollow_over(&Device::host_with_capacity(config).unwrap());
     let pool = Pool::new(&device, PoolConfig::default().limit(CARD)).unwrap();
     let mut card = Churned::new(&device, pool, CARD);
     let request = card.request();
@@ -171,8 +171,8 @@ fn room_for_one_request_is_made_by_few_copies_and_without_mapping_anything() {
 /// Up to the last thousandth no run of live memory is mapped again.
 #[test]
 fn the_last_requests_of_a_full_card_map_only_what_is_idle() {
-    let config = HostConfig::default().with_capacity(2 * CARD);
-    let (device, _) = Watched::hollow_over(&Device::host_with(config).unwrap());
+    let config = 2 * CARD;
+    let (device, _) = Watched::hollow_over(&Device::host_with_capacity(config).unwrap());
     let pool = Pool::new(&device, PoolConfig::default().limit(CARD)).unwrap();
     let mut card = Churned::new(&device, pool, CARD);
     let most = card.request().div_ceil(device.info().granule);

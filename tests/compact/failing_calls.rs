@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex};
 use common::watched::{MADE_TO_FAIL, Watched};
 use common::{Memory, leaving_nothing, read, write};
 use warpool::compact::{Budget, Goal};
-use warpool::device::HostConfig;
 use warpool::movable::{AddressTable, Movable, PointerArray};
 use warpool::{Device, Error, Pool, PoolConfig, Stream};
 
@@ -64,7 +63,7 @@ suite! {
 
 /// A host device of little memory: the arena's books, which the checks walk, grow with it.
 fn small_host() -> Device {
-    Device::host_with(HostConfig::default().with_capacity(8 * LIMIT)).unwrap()
+    Device::host_with_capacity(8 * LIMIT).unwrap()
 }
 
 fn fails(device: &Device, call: &'static str) {

@@ -223,7 +223,7 @@ fn a_callback_is_told_old_and_new_address_of_each_move(device: &Device) {
         let told = Arc::clone(&told);
         block.on_move(move |relocation| told.lock().unwrap().push(*relocation));
     }
-    blocks[3].forget_on_move();
+    blocks[3].on_move(|_| ());
     let before: Vec<u64> = blocks.iter().map(|block| addr_of(block, &stream)).collect();
     pool.compact(&Goal::Full).unwrap();
     let told = told.lock().unwrap();
@@ -260,7 +260,7 @@ fn a_callback_may_pin_and_allocate(device: &Device) {
     assert_eq!(*ids.lock().unwrap(), [blocks[5].id()]);
     assert_eq!(made.lock().unwrap().len(), 1);
     // The callback holds the pool, and the pool's registry the callback.
-    blocks[5].forget_on_move();
+    blocks[5].on_move(|_| ());
     made.lock().unwrap().clear();
 }
 

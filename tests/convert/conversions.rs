@@ -8,11 +8,12 @@ use common::watched::Watched;
 use half::f16;
 use proptest::prelude::*;
 use warpool::convert::{
-    BLOCK, Conversion, ConvertTable, E4m3, Fused, Overflow, Rounding, Rows, RowsMut, View, ViewMut,
-    convert, convert_fused, convert_rows,
+    Conversion, ConvertTable, E4m3, Fused, MX_BLOCK, Overflow, Rounding, Rows, RowsMut, convert,
+    convert_fused, convert_rows,
 };
 use warpool::driver::abi;
 use warpool::{Device, Pool, PoolBuf, PoolConfig, Stream};
+use warpool::{View, ViewMut};
 
 const GUARD: u8 = 0xC3;
 const NEAREST: How = How {
@@ -184,7 +185,7 @@ proptest! {
             }
             let mut table = ConvertTable::new(&bench.pool, &bench.stream, tensors).unwrap();
             table.convert(&bench.stream, Rounding::Nearest).unwrap();
-            let fused = Fused::new().amax(amax.view_mut());
+            let fused = Fused::default().amax(amax.view_mut());
             table.convert_fused(&bench.stream, Rounding::Nearest, fused).unwrap();
             bench.stream.synchronize().unwrap();
             drop(table);
@@ -244,9 +245,9 @@ proptest! {
                 let wide = bench.holding(&data);
                 let mut half = bench.guarded::<f16>(to + len);
                 let (mut flag, mut amax) = (bench.holding(&[0u32]), bench.holding(&[0f32]));
-                let mut blocks = bench.holding(&vec![-1f32; len.div_ceil(BLOCK)]);
+                let mut blocks = bench.holding(&vec![-1f32; len.div_ceil(MX_BLOCK)]);
                 let device_scale = bench.holding(&[0.5f32]);
-                let fused = Fused::new().scale(scale).bias(bias).scale_at(device_scale.view()).flag(flag.view_mut());
+                let fused = Fused::default().scale(scale).bias(bias).scale_at(device_scale.view()).flag(flag.view_mut());
                 let fused = fused.amax(amax.view_mut()).block_amax(blocks.view_mut());
                 let source = wide.view().slice(from..from + len).unwrap();
                 let target = half.view_mut().slice(to..to + len).unwrap();
@@ -260,7 +261,7 @@ proptest! {
                 prop_assert!(is_guard(&half[..to]));
                 prop_assert_eq!(flag.download().unwrap()[0], u32::from(bad));
                 prop_assert_eq!(amax.download().unwrap()[0].to_bits(), largest(&want));
-                for (block, got) in want.chunks(BLOCK).zip(blocks.download().unwrap()) {
+                for (block, got) in want.chunks(MX_BLOCK).zip(blocks.download().unwrap()) {
                     prop_assert_eq!(got.to_bits(), largest(block));
                 }
             }
@@ -306,7 +307,7 @@ proptest! {
                 (from, to) = (from + n, to + n + gap);
             }
             let mut table = ConvertTable::new(&bench.pool, &bench.stream, tensors).unwrap();
-            table.convert(&bench.stream, Conversion::new()).unwrap();
+            table.convert(&bench.stream, Conversion::default()).unwrap();
             bench.stream.synchronize().unwrap();
             let half = half.download().unwrap();
             // The crate's conversion is right where it is no NaN, and quicker than the search.

@@ -3,9 +3,8 @@
 use crate::common;
 
 use half::{bf16, f16};
-use warpool::convert::{
-    Fused, GradScaler, Gradients, Rounding, ScalerConfig, ViewMut, convert_fused,
-};
+use warpool::ViewMut;
+use warpool::convert::{Fused, GradScaler, Gradients, Rounding, ScalerConfig, convert_fused};
 use warpool::device::DeviceKind;
 use warpool::{Pool, PoolBuf, PoolConfig, Stream};
 
@@ -70,25 +69,47 @@ fn the_scale_doubles_after_the_interval_and_halves_on_overflow() {
     }
 }
 
-/// The bits of a scaler's scale and inverse, behind everything queued on `stream`.
-fn bits(scaler: &GradScaler, stream: &Stream) -> [u32; 2] {
-    [scaler.scale(), scaler.inverse()].map(|view| {
-        let bytes = common::read(stream, view.addr(), 4);
-        u32::from_le_bytes(bytes.try_into().unwrap())
-    })
+/// The bits of a scaler's scale, and of one multiplied by its inverse, behind everything queued on `stream`.
+fn bits(
+    scaler: &mut GradScaler,
+    one: &PoolBuf<f32>,
+    to: &mut PoolBuf<f32>,
+    stream: &Stream,
+) -> [u32; 2] {
+    let inverse = Fused::default().unscale(scaler);
+    convert_fused(stream, one, &mut *to, Rounding::Nearest, inverse).unwrap();
+    let scale = scaler.scale().download(stream).unwrap()[0];
+    [scale, to.download().unwrap()[0]].map(f32::to_bits)
+}
+
+/// What a [`ScalerConfig`] is made of, for the model.
+#[derive(Debug, Clone, Copy)]
+struct Numbers {
+    scale: f32,
+    growth: f32,
+    backoff: f32,
+    interval: u32,
+}
+
+impl Numbers {
+    fn config(self) -> ScalerConfig {
+        config(self.scale, self.interval)
+            .growth(self.growth)
+            .backoff(self.backoff)
+    }
 }
 
 /// What the scale and its inverse must be after each of `steps` updates that overflow as it says.
-fn model(config: ScalerConfig, overflows: impl IntoIterator<Item = bool>) -> Vec<[u32; 2]> {
+fn model(numbers: Numbers, overflows: impl IntoIterator<Item = bool>) -> Vec<[u32; 2]> {
     let (lowest, highest) = (2f32.powi(-126), 2f32.powi(126));
-    let (mut scale, mut run) = (config.scale, 0);
+    let (mut scale, mut run) = (numbers.scale, 0);
     let mut all = Vec::new();
     for overflow in overflows {
         run += 1;
         if overflow {
-            (scale, run) = ((scale * config.backoff).max(lowest), 0);
-        } else if run == config.interval {
-            (scale, run) = ((scale * config.growth).min(highest), 0);
+            (scale, run) = ((scale * numbers.backoff).max(lowest), 0);
+        } else if run == numbers.interval {
+            (scale, run) = ((scale * numbers.growth).min(highest), 0);
         }
         all.push([scale.to_bits(), (1.0 / scale).to_bits()]);
     }
@@ -97,20 +118,22 @@ fn model(config: ScalerConfig, overflows: impl IntoIterator<Item = bool>) -> Vec
 
 /// Runs `steps` updates on every device and compares the scale and its inverse with the model after
 /// each, bit for bit.
-fn agrees_with_the_model(config: ScalerConfig, steps: &[bool]) {
-    let want = model(config, steps.iter().copied());
+fn agrees_with_the_model(numbers: Numbers, steps: &[bool]) {
+    let want = model(numbers, steps.iter().copied());
     for (pool, stream) in every_pool() {
-        let mut scaler = GradScaler::new(&pool, &stream, config).unwrap();
+        let mut scaler = GradScaler::new(&pool, &stream, numbers.config()).unwrap();
+        let one = holding(&pool, &stream, &[1f32]);
+        let mut inverse = holding(&pool, &stream, &[0f32]);
         for (step, (&overflow, want)) in steps.iter().zip(&want).enumerate() {
             if overflow {
-                let found = scaler.found_mut().addr();
+                let found = scaler.found().addr();
                 common::write(&stream, found, &1u32.to_le_bytes());
             }
             scaler.update(&stream).unwrap();
-            let got = bits(&scaler, &stream);
+            let got = bits(&mut scaler, &one, &mut inverse, &stream);
             assert_eq!(
                 got, *want,
-                "{config:?}, step {step}: {got:x?}, not {want:x?}"
+                "{numbers:?}, step {step}: {got:x?}, not {want:x?}"
             );
             assert!(f32::from_bits(got[0]).is_normal() && f32::from_bits(got[1]).is_normal());
         }
@@ -121,9 +144,13 @@ fn agrees_with_the_model(config: ScalerConfig, steps: &[bool]) {
 fn a_scale_that_backs_off_without_end_stays_above_nothing_and_its_inverse_finite() {
     let rounds = common::rounds(300);
     for backoff in [0.5, 0.3, 0.999, 1e-30, f32::from_bits(1)] {
-        let mut config = config(65536.0, 2000);
-        config.backoff = backoff;
-        agrees_with_the_model(config, &vec![true; rounds]);
+        let numbers = Numbers {
+            scale: 65536.0,
+            growth: 2.0,
+            backoff,
+            interval: 2000,
+        };
+        agrees_with_the_model(numbers, &vec![true; rounds]);
     }
 }
 
@@ -131,25 +158,33 @@ fn a_scale_that_backs_off_without_end_stays_above_nothing_and_its_inverse_finite
 fn a_scale_that_grows_without_end_stays_finite_and_its_inverse_above_nothing() {
     let rounds = common::rounds(200);
     for growth in [2.0, 1.7, 1e30, f32::MAX] {
-        let mut config = config(1024.0, 1);
-        config.growth = growth;
-        agrees_with_the_model(config, &vec![false; rounds]);
+        let numbers = Numbers {
+            scale: 1024.0,
+            growth,
+            backoff: 0.5,
+            interval: 1,
+        };
+        agrees_with_the_model(numbers, &vec![false; rounds]);
     }
 }
 
 #[test]
 fn the_scale_and_its_inverse_are_those_of_the_model_after_every_step() {
-    let mut config = config(1.0, 2);
-    (config.growth, config.backoff) = (1.1, 0.37);
+    let numbers = Numbers {
+        scale: 1.0,
+        growth: 1.1,
+        backoff: 0.37,
+        interval: 2,
+    };
     // Up to the highest, down to the lowest, and to and fro.
     let mut steps = vec![false; common::rounds(2000)];
     steps.extend(vec![true; common::rounds(200)]);
     steps.extend((0..common::rounds(300)).map(|i| i % 7 == 0));
-    agrees_with_the_model(config, &steps);
+    agrees_with_the_model(numbers, &steps);
 }
 
 /// Unscales tensors of odd lengths at odd offsets and checks every element and its neighbours.
-fn unscales<T: warpool::convert::Gradient + PartialEq + std::fmt::Debug>(
+fn unscales<T: warpool::convert::Wide + PartialEq + std::fmt::Debug>(
     from: fn(f32) -> T,
     to: fn(T) -> f32,
 ) {
@@ -220,10 +255,7 @@ fn gradients_are_unscaled_and_checked_on_their_way_to_f32() {
             &[f16::from_f32(2.0), f16::INFINITY, f16::from_f32(-6.0)],
         );
         let mut master = holding(&pool, &stream, &[0f32; 3]);
-        let inverse = holding(&pool, &stream, &[0.25f32]);
-        let fused = Fused::new()
-            .scale_at(inverse.view())
-            .flag(scaler.found_mut());
+        let fused = Fused::default().unscale(&mut scaler);
         convert_fused(
             &stream,
             half.view(),
@@ -240,14 +272,16 @@ fn gradients_are_unscaled_and_checked_on_their_way_to_f32() {
 #[test]
 fn a_configuration_that_cannot_work_is_an_error() {
     for (pool, stream) in every_pool() {
-        let mut wrong = [ScalerConfig::default(); 7];
-        wrong[0].scale = 0.0;
-        wrong[1].scale = f32::from_bits(1);
-        wrong[2].growth = 1.0;
-        wrong[3].backoff = 1.0;
-        wrong[4].interval = 0;
-        wrong[5].scale = 2f32.powi(-126).next_down();
-        wrong[6].scale = 2f32.powi(126).next_up();
+        let with = ScalerConfig::default;
+        let wrong = [
+            with().scale(0.0),
+            with().scale(f32::from_bits(1)),
+            with().growth(1.0),
+            with().backoff(1.0),
+            with().interval(0),
+            with().scale(2f32.powi(-126).next_down()),
+            with().scale(2f32.powi(126).next_up()),
+        ];
         for config in wrong {
             assert!(
                 GradScaler::new(&pool, &stream, config).is_err(),

@@ -1,8 +1,9 @@
 //! Conversions of several dimensions, against the same elements one after another.
 
 use half::f16;
+use warpool::View;
 use warpool::convert::{
-    Conversion, E4m3, Overflow, Rounding, Rows, Strided, StridedMut, View, convert, convert_strided,
+    Conversion, E4m3, Overflow, Rounding, Rows, Strided, StridedMut, convert, convert_strided,
 };
 
 use crate::conversions::{Bench, every_bench, is_guard, values};
@@ -63,9 +64,9 @@ fn elements_of_any_strides_convert_as_without_gaps_and_the_gaps_stay() {
     for bench in every_bench() {
         for case in CASES {
             for how in [
-                Conversion::new(),
-                Conversion::new().rounding(Rounding::Stochastic { seed: 9 }),
-                Conversion::new().overflow(Overflow::Saturate),
+                Conversion::default(),
+                Rounding::Stochastic { seed: 9 }.into(),
+                Overflow::Saturate.into(),
             ] {
                 check(&bench, case, how);
             }
@@ -80,7 +81,7 @@ fn rows_are_views_of_two_dimensions() {
         let (source, mut target) = (bench.holding(&data), bench.guarded::<f16>(96));
         let rows = Rows::new(source.view(), 3, 20, 32).unwrap();
         let dst = StridedMut::new(target.view_mut(), &[3, 20], &[24, 1]).unwrap();
-        convert_strided(&bench.stream, rows, dst, Conversion::new()).unwrap();
+        convert_strided(&bench.stream, rows, dst, Conversion::default()).unwrap();
         bench.stream.synchronize().unwrap();
         let got = target.download().unwrap();
         assert!(is_guard(&got[20..24]) && !is_guard(&got[24..44]));
@@ -94,7 +95,7 @@ fn shapes_that_differ_and_destinations_that_overlap_are_errors_and_nothing_is_wr
         let mut target = bench.guarded::<f16>(64);
         let src = || Strided::new(source.view(), &[4, 8], &[8, 1]).unwrap();
         let dst = StridedMut::new(target.view_mut(), &[8, 4], &[4, 1]).unwrap();
-        let error = convert_strided(&bench.stream, src(), dst, Conversion::new());
+        let error = convert_strided(&bench.stream, src(), dst, Conversion::default());
         assert!(error.unwrap_err().to_string().contains("[1, 1, 8, 4]"));
         let meets = StridedMut::new(target.view_mut(), &[4, 8], &[4, 1]);
         assert!(meets.unwrap_err().to_string().contains("4 apart"));
@@ -104,7 +105,7 @@ fn shapes_that_differ_and_destinations_that_overlap_are_errors_and_nothing_is_wr
         let own = unsafe { View::<f32>::from_raw(target.addr(), 8).unwrap() };
         let src = Strided::new(own, &[8], &[1]).unwrap();
         let dst = StridedMut::new(target.view_mut(), &[8], &[1]).unwrap();
-        let error = convert_strided(&bench.stream, src, dst, Conversion::new());
+        let error = convert_strided(&bench.stream, src, dst, Conversion::default());
         assert!(error.unwrap_err().to_string().contains("overlaps"));
         assert!(is_guard(&target.download().unwrap()));
     }

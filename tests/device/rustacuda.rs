@@ -10,9 +10,10 @@ use rustacuda::context::{Context, ContextFlags};
 use rustacuda::launch;
 use rustacuda::module::Module;
 use rustacuda::stream::{Stream as TheirStream, StreamFlags};
-use warpool::convert::{Rounding, View, ViewMut, convert};
+use warpool::convert::{Rounding, convert};
 use warpool::device::HandleCounts;
 use warpool::{Device, Error, Pool, PoolConfig, interop};
+use warpool::{View, ViewMut};
 
 const SAXPY: &str = concat!(include_str!("../../examples/saxpy.ptx"), "\0");
 

@@ -5,7 +5,6 @@ use crate::common::{self, BackendOf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use warpool::device::HostConfig;
 use warpool::device::sim::SimConfig;
 use warpool::{Device, Error, Pool, PoolConfig, Stream};
 
@@ -79,9 +78,7 @@ fn a_wrong_free_loses_nothing(one: &Device, other: &Device) {
 }
 
 fn on_two(test: fn(&Device, &Device)) {
-    let small = HostConfig::default();
-    let two = [(); 2].map(|()| Device::host_with(small.clone()).unwrap());
-    let [one, other] = two;
+    let [one, other] = [(); 2].map(|()| Device::host().unwrap());
     common::leaving_nothing(one, |one| {
         common::leaving_nothing(other, |other| test(one, other));
     });

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use common::sanitized::Sanitized;
 use common::watched::{CALLS, MADE_TO_FAIL, OUT_OF_MEMORY, Watched};
 use paths::{LIMIT, PATHS, Path, Stage};
+use warpool::device::HandleCounts;
 use warpool::device::sim::SimConfig;
-use warpool::device::{HandleCounts, HostConfig};
 use warpool::{Device, Error};
 
 /// Uses of a call, from the first on, that fail in turn; the last one does too.
@@ -174,7 +174,7 @@ fn survives(open: &dyn Fn() -> Device) {
 
 #[test]
 fn every_failure_on_the_host_device_is_survived() {
-    survives(&|| Device::host_with(HostConfig::default().with_capacity(2 * LIMIT)).unwrap());
+    survives(&|| Device::host_with_capacity(2 * LIMIT).unwrap());
 }
 
 #[test]

@@ -5,7 +5,6 @@ use crate::common;
 
 use common::leaving_nothing;
 use common::watched::{MADE_TO_FAIL, Watched};
-use warpool::device::HostConfig;
 use warpool::pool::HandleSize;
 use warpool::{Device, Error, GrowBuf, Pool, PoolConfig};
 
@@ -31,8 +30,8 @@ fn a_growing_buffer_survives_every_failing_call() {
         "event_sync",
     ];
     for call in calls {
-        let device = HostConfig::default().with_capacity(8 * LIMIT);
-        leaving_nothing(Device::host_with(device).unwrap(), |device| {
+        let device = 8 * LIMIT;
+        leaving_nothing(Device::host_with_capacity(device).unwrap(), |device| {
             fails(device, call)
         });
     }

@@ -12,13 +12,14 @@ use std::path::PathBuf;
 use common::variables::{is_on_from, number_from};
 use common::{devices, host};
 use warpool::compact::{Budget, Goal, Move, MoveTable, SlideTable};
-use warpool::convert::{Rounding, View, ViewMut, convert};
+use warpool::convert::{Rounding, convert};
 use warpool::device::sim::SimConfig;
-use warpool::device::{HostConfig, Launch, RawEvent, RawStream};
+use warpool::device::{Launch, RawEvent, RawStream};
 use warpool::driver::abi;
 use warpool::observe::Trace;
 use warpool::pool::HandleSize;
 use warpool::{Device, Error, Pool, PoolConfig, Result};
+use warpool::{View, ViewMut};
 
 /// The error names `what`, and says more than that.
 #[track_caller]
@@ -373,10 +374,7 @@ fn a_device_without_memory_is_refused() {
         Device::sim(&SimConfig::default().with_capacity(u64::MAX)),
         "capacity",
     );
-    refused(
-        Device::host_with(HostConfig::default().with_capacity(0)),
-        "capacity",
-    );
+    refused(Device::host_with_capacity(0), "capacity");
 }
 
 #[test]

@@ -7,10 +7,10 @@
 
 use bytemuck::Pod;
 use half::f16;
+use warpool::ViewMut;
 use warpool::compact::{Budget, Goal};
 use warpool::convert::{
-    ConvertTable, Fused, GradScaler, Gradients, Rounding, ScalerConfig, ViewMut, convert,
-    convert_fused,
+    ConvertTable, Fused, GradScaler, Gradients, Rounding, ScalerConfig, convert, convert_fused,
 };
 use warpool::device::Addr;
 use warpool::host::{HostPool, HostPoolConfig};
@@ -291,7 +291,7 @@ fn conversions(stage: &mut Stage<'_>) {
         half.view_mut(),
         Rounding::Nearest,
     ));
-    let fused = Fused::new().scale(2.0);
+    let fused = Fused::default().scale(2.0);
     stage.try_to(convert_fused(
         &stream,
         source.view(),

@@ -5,7 +5,6 @@ use crate::common;
 
 use common::leaving_nothing;
 use common::watched::{MADE_TO_FAIL, Watched};
-use warpool::device::HostConfig;
 use warpool::{Block, Device, Error, Pool, PoolConfig, Stream};
 
 const LIMIT: u64 = 32 << 20;
@@ -43,7 +42,7 @@ suite! {
 
 /// A host device of little memory: the arena's books, which the checks walk, grow with it.
 fn small_host() -> Device {
-    Device::host_with(HostConfig::default().with_capacity(8 * LIMIT)).unwrap()
+    Device::host_with_capacity(8 * LIMIT).unwrap()
 }
 
 /// Uses of a call that are made to fail in turn.

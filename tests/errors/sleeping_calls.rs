@@ -5,7 +5,6 @@ use crate::common;
 
 use common::leaving_nothing;
 use common::watched::{MADE_TO_FAIL, OUT_OF_MEMORY, Watched};
-use warpool::device::HostConfig;
 use warpool::host::{Contents, HostPool, HostPoolConfig};
 use warpool::pool::HandleSize;
 use warpool::{Device, Error, Pool, PoolConfig};
@@ -13,7 +12,7 @@ use warpool::{Device, Error, Pool, PoolConfig};
 const BYTES: usize = 3 << 20;
 
 fn small_host() -> Device {
-    Device::host_with(HostConfig::default().with_capacity(256 << 20)).unwrap()
+    Device::host_with_capacity(256 << 20).unwrap()
 }
 
 macro_rules! suite {

@@ -61,7 +61,7 @@ fn a_program_plays_back_with_its_counts_bytes_and_peak(device: &Device) {
     let folder = folder();
     let path = folder.path().join(name("program"));
     let pool = Pool::new(device, PoolConfig::default().record(&path)).unwrap();
-    assert_eq!(pool.recording().as_deref(), Some(&*path));
+    assert_eq!(pool.flush_recording().unwrap().as_deref(), Some(&*path));
     let streams: Vec<Stream> = (0..3).map(|_| device.stream().unwrap()).collect();
     let mut rng = Rng(7);
     let mut live = Vec::new();

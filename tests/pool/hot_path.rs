@@ -6,8 +6,9 @@ use crate::common;
 
 use crate::heap_calls::heap_calls;
 use common::watched::Watched;
+use warpool::ViewMut;
 #[cfg(feature = "convert")]
-use warpool::convert::{Rounding, ViewMut, convert};
+use warpool::convert::{Rounding, convert};
 use warpool::{Device, Pool, PoolConfig};
 
 /// Runs `pairs` once to warm up and then counts what it calls: (the device, the heap).

@@ -14,13 +14,13 @@ fn a_tracked_pool_names_each_live_block_with_its_tag_size_stream_and_address() {
     let device = common::host();
     let pool = Pool::new(&device, PoolConfig::default().track(true)).unwrap();
     let (a, b) = (device.stream().unwrap(), device.stream().unwrap());
-    let weights = pool.alloc_tagged(&a, 3000, "weights").unwrap();
+    let weights = crate::tagged(&pool, &a, 3000, "weights").unwrap();
     let plain = pool.alloc(&b, 5 << 20).unwrap();
     let scratch = {
         let _scope = tag_scope("scratch");
         pool.alloc_typed::<u32>(&b, 100).unwrap()
     };
-    drop(pool.alloc_tagged(&a, 9000, "gone").unwrap());
+    drop(crate::tagged(&pool, &a, 9000, "gone").unwrap());
     let found: Vec<_> = pool
         .leak_report()
         .blocks
@@ -34,7 +34,7 @@ fn a_tracked_pool_names_each_live_block_with_its_tag_size_stream_and_address() {
     ];
     assert_eq!(found, expected);
     drop((weights, plain));
-    scratch.into_block().free_on(&a).unwrap();
+    warpool::Block::from(scratch).free_on(&a).unwrap();
     assert!(pool.leak_report().blocks.is_empty());
 }
 
@@ -131,9 +131,9 @@ fn out_of_memory_names_the_holders_by_tag_and_without_tracking_by_stream() {
         let pool = Pool::new(&device, config).unwrap();
         let stream = device.stream().unwrap();
         let _held = [
-            pool.alloc_tagged(&stream, 1 << 20, "logits").unwrap(),
-            pool.alloc_tagged(&stream, 3 << 20, "activations").unwrap(),
-            pool.alloc_tagged(&stream, 1 << 20, "logits").unwrap(),
+            crate::tagged(&pool, &stream, 1 << 20, "logits").unwrap(),
+            crate::tagged(&pool, &stream, 3 << 20, "activations").unwrap(),
+            crate::tagged(&pool, &stream, 1 << 20, "logits").unwrap(),
         ];
         let error = pool.alloc(&stream, 8 << 20).unwrap_err();
         let warpool::Error::OutOfMemory(figures) = &error else {
@@ -148,6 +148,9 @@ fn out_of_memory_names_the_holders_by_tag_and_without_tracking_by_stream() {
             vec![(format!("stream {}", stream.id()), 5 << 20, 3)]
         };
         assert_eq!(figures.holders, expected);
+        let said = error.to_string();
+        let held = "; activations holds 3.00 MiB in 1 block; logits holds 2.00 MiB in 2 blocks;";
+        assert_eq!(said.contains(held), track, "{said}");
     }
 }
 

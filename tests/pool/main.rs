@@ -19,3 +19,14 @@ mod stream_names;
 mod unlocked;
 #[cfg(all(feature = "serde", feature = "cli"))]
 mod values;
+
+/// A block whose tag is `tag`.
+fn tagged(
+    pool: &warpool::Pool,
+    stream: &warpool::Stream,
+    bytes: u64,
+    tag: &'static str,
+) -> warpool::Result<warpool::Block> {
+    let _tag = warpool::pool::tag_scope(tag);
+    pool.alloc(stream, bytes)
+}

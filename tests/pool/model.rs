@@ -97,9 +97,9 @@ fn configs() -> impl Strategy<Value = PoolConfig> {
     let soft = prop::option::weighted(0.3, 0..24 * GRANULE);
     (handles, cache, soft, any::<bool>(), any::<bool>()).prop_map(
         |(handles, cache, soft, ready, wait)| {
-            let mut config = PoolConfig::default().handles(handles);
-            config.soft_limit = soft;
-            config.cache_bytes(cache).reuse(ready, wait)
+            let config = PoolConfig::default().handles(handles);
+            let config = config.cache_bytes(cache).reuse(ready, wait);
+            soft.map_or(config.clone(), |soft| config.soft_limit(soft))
         },
     )
 }
@@ -392,14 +392,14 @@ fn drawn_config(random: &mut Rng) -> PoolConfig {
         HandleSize::UpTo(4 * GRANULE),
         HandleSize::Adaptive,
     ];
-    let mut config = PoolConfig::default()
+    let config = PoolConfig::default()
         .handles(handles[random.below(3) as usize])
         .slack([0.0, 0.004, 1.0][random.below(3) as usize])
         .cache_bytes([0, 64 << 10, 64 << 20][random.below(3) as usize])
         .overlap_bytes([0, 64 << 20][random.below(2) as usize])
         .reuse(random.chance(3, 4), random.chance(3, 4));
-    config.soft_limit = random.chance(1, 2).then(|| random.below(16) * GRANULE);
-    config
+    let soft = random.chance(1, 2).then(|| random.below(16) * GRANULE);
+    soft.map_or(config.clone(), |soft| config.soft_limit(soft))
 }
 
 fn drawn_op(random: &mut Rng) -> Op {

@@ -96,7 +96,7 @@ fn a_name_shows_in_every_report(device: &Device) {
         assert!(json.contains("\"stream_name\":\"loader\""), "{json}");
     }
     let tracked = Pool::new(device, PoolConfig::default().track(true)).unwrap();
-    let other = tracked.alloc_tagged(&stream, 100, "batch").unwrap();
+    let other = crate::tagged(&tracked, &stream, 100, "batch").unwrap();
     let report = tracked.leak_report().to_string();
     assert!(
         report.contains(&named) && report.contains("batch"),

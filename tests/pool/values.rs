@@ -29,7 +29,7 @@ fn reports_say_what_they_print() {
         .backtraces(true);
     let pool = Pool::new(&common::host(), config).unwrap();
     let stream = pool.device().stream().unwrap();
-    let block = pool.alloc_tagged(&stream, 1 << 20, "batch").unwrap();
+    let block = crate::tagged(&pool, &stream, 1 << 20, "batch").unwrap();
     let live = to_value(pool.leak_report()).unwrap();
     assert_eq!(live["blocks"][0]["tag"], "batch");
     assert_eq!(live["blocks"][0]["addr"], block.addr());

@@ -2,10 +2,11 @@
 
 use half::{bf16, f16};
 use warpool::convert::{
-    E4m3, E5m2, Float8, Quantize, Rounding, Rows, RowsMut, Scales, ScalesMut, View, ViewMut,
-    block_scales, dequantize, quantize, square_scales,
+    E4m3, E5m2, Float8, Quantize, Rounding, Rows, RowsMut, Scales, ScalesMut, block_scales,
+    dequantize, quantize, square_scales,
 };
 use warpool::driver::abi;
+use warpool::{View, ViewMut};
 
 use crate::convert_reference::{E4M3, E5M2, Format, How, round};
 use crate::ground::{Ground, every_ground, is_guard, noise};
@@ -128,7 +129,7 @@ fn check<S: Value, Q: Float8>(case: &Case<'_>, grain: Grain, of: fn(&Q) -> u8) {
     let end = s.offsets.1 + s.rows * tight;
     let into = target.view_mut().slice(s.offsets.1..end).unwrap();
     let into = RowsMut::new(into, r, c, tight).unwrap();
-    let how = Quantize::new().amax(amax.view_mut());
+    let how = Quantize::default().amax(amax.view_mut());
     let found = match grain {
         Grain::Tensor => ScalesMut::Tensor(scales.view()),
         Grain::Rows => ScalesMut::Rows(scales.view_mut()),
@@ -266,7 +267,7 @@ fn codes<Q: Float8>(
         Rows::new(source.view(), rows, cols, cols).unwrap(),
         RowsMut::new(target.view_mut(), rows, cols, cols).unwrap(),
         ScalesMut::Blocks(scales.view_mut()),
-        Quantize::new().rounding(rounding),
+        Quantize::default().rounding(rounding),
     )
     .unwrap();
     ground.stream.synchronize().unwrap();
@@ -293,7 +294,7 @@ fn stochastic_codes_are_neighbours_the_same_on_every_device_and_right_in_the_mea
             };
             let (down, up) = (by(abi::WP_DOWN), by(abi::WP_UP));
             assert!([down, up].contains(&u32::from(q.0)), "{x} by {scale:?}");
-            drift += (f64::from(q.to_f32()) - y) / y.abs().max(1.0);
+            drift += (f64::from(f32::from(*q)) - y) / y.abs().max(1.0);
         }
         assert!((drift / values.len() as f64).abs() < 1e-3, "{drift}");
         let first = first.get_or_insert_with(|| got.clone());
@@ -312,7 +313,7 @@ fn a_given_scale_that_is_no_number_makes_every_code_nan_and_infinity_saturates()
         ] {
             let (given, mut target) = (ground.holding(&[scale]), ground.guarded::<E4m3>(4));
             let scales = ScalesMut::Tensor(given.view());
-            let how = Quantize::new();
+            let how = Quantize::default();
             quantize(
                 &ground.stream,
                 source.view(),
@@ -342,16 +343,16 @@ fn what_cannot_be_quantised_is_an_error_and_nothing_is_written() {
         let error = run(
             (2, 299),
             ScalesMut::Rows(scales.view_mut()),
-            Quantize::new(),
+            Quantize::default(),
         );
         assert!(error.contains("2 x 300 values take 2 x 300"), "{error}");
         let few = scales.view_mut().slice(..5).unwrap();
-        let error = run((2, 300), ScalesMut::Blocks(few), Quantize::new());
+        let error = run((2, 300), ScalesMut::Blocks(few), Quantize::default());
         assert!(error.contains("it has 5 elements, and needs 6"), "{error}");
         let few = scales.view_mut().slice(..3).unwrap();
-        let error = run((2, 300), ScalesMut::Squares(few), Quantize::new());
+        let error = run((2, 300), ScalesMut::Squares(few), Quantize::default());
         assert!(error.contains("it has 3 elements, and needs 4"), "{error}");
-        let up = Quantize::new().rounding(Rounding::Up);
+        let up = Quantize::default().rounding(Rounding::Up);
         let error = run((2, 300), ScalesMut::Rows(scales.view_mut()), up);
         assert!(error.contains("Up"), "{error}");
         // SAFETY: refused before anything is queued.
@@ -359,13 +360,13 @@ fn what_cannot_be_quantised_is_an_error_and_nothing_is_written() {
             let given = View::from_raw(source.addr(), 1).unwrap();
             (given, ViewMut::<f32>::from_raw(source.addr(), 8).unwrap())
         };
-        let error = run((2, 300), ScalesMut::Rows(own), Quantize::new());
+        let error = run((2, 300), ScalesMut::Rows(own), Quantize::default());
         assert!(error.contains("overlaps"), "{error}");
         assert!(is_guard(&target.download().unwrap()) && is_guard(&scales.download().unwrap()));
         // Nothing at all is fine.
         let none = source.view().slice(..0).unwrap();
         let into = target.view_mut().slice(..0).unwrap();
         let scales = ScalesMut::Tensor(given);
-        quantize(&ground.stream, none, into, scales, Quantize::new()).unwrap();
+        quantize(&ground.stream, none, into, scales, Quantize::default()).unwrap();
     }
 }

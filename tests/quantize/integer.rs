@@ -2,9 +2,10 @@
 
 use half::{bf16, f16};
 use warpool::convert::{
-    Grouping, I4, Integer, Quantize, Rounding, Rows, RowsMut, View, ViewMut, dequantize_integers,
+    Grouping, I4, Integer, Quantize, Rounding, Rows, RowsMut, dequantize_integers,
     quantize_integers,
 };
+use warpool::{View, ViewMut};
 
 use crate::fp8::values;
 use crate::ground::{Ground, every_ground, is_guard};
@@ -101,7 +102,7 @@ fn check<S: Value, Q: Integer>(
         (coded, ViewMut::<Q::Code>::from_raw(place, len).unwrap())
     };
     let into = RowsMut::new(into, rows, row_bytes, code_pitch).unwrap();
-    let how = Quantize::new().rounding(rounding).amax(amax.view_mut());
+    let how = Quantize::default().rounding(rounding).amax(amax.view_mut());
     let zero_points = with_zeros.then(|| zeros.view_mut());
     let stream = &ground.stream;
     quantize_integers::<Q, S>(
@@ -251,7 +252,7 @@ fn what_cannot_be_integers_is_an_error_and_nothing_is_written() {
         let mut run = |bytes: usize, grouping| {
             let into = codes.view_mut().slice(..bytes).unwrap();
             let zeros = Some(zeros.view_mut());
-            let (scales, how) = (scales.view_mut(), Quantize::new());
+            let (scales, how) = (scales.view_mut(), Quantize::default());
             let stream = &ground.stream;
             let done = quantize_integers::<I4, f32>(
                 stream,

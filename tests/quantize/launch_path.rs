@@ -73,7 +73,7 @@ fn plain_conversions(hollow: &Hollow) {
         convert_rows(stream, rows(&src), rows_mut(&mut dst), Rounding::Up).unwrap();
     });
     hollow.check("convert_fused", |stream| {
-        let fused = Fused::new()
+        let fused = Fused::default()
             .scale_at(scale.view())
             .flag(found.view_mut())
             .amax(amax.view_mut());
@@ -89,7 +89,9 @@ fn plain_conversions(hollow: &Hollow) {
     let (mut plain, mut turned) = (hollow.buffer::<E4m3>(), hollow.buffer::<E4m3>());
     hollow.check("cast_transpose", |stream| {
         let turned = RowsMut::new(turned.view_mut(), COLS, ROWS, ROWS).unwrap();
-        let how = Transpose::new().scale(scale.view()).amax(amax.view_mut());
+        let how = Transpose::default()
+            .scale(scale.view())
+            .amax(amax.view_mut());
         cast_transpose(stream, rows(&src), Some(rows_mut(&mut plain)), turned, how).unwrap();
     });
 }
@@ -108,7 +110,7 @@ fn tables(hollow: &Hollow) {
     let tensors = vec![(rows(&src), rows_mut(&mut codes), scaled)];
     let mut table = QuantizeTable::new(pool, stream, tensors).unwrap();
     hollow.check("QuantizeTable", |stream| {
-        let how = Quantize::new().amax(amax.view_mut());
+        let how = Quantize::default().amax(amax.view_mut());
         table.quantize(stream, how).unwrap();
     });
     drop(table);
@@ -138,7 +140,7 @@ fn bytes_with_scales(hollow: &Hollow) {
                 2 => ScalesMut::Blocks(scales.view_mut()),
                 _ => ScalesMut::Squares(scales.view_mut()),
             };
-            let how = Quantize::new().amax(amax.view_mut());
+            let how = Quantize::default().amax(amax.view_mut());
             quantize(stream, rows(&values), rows_mut(&mut codes), scales, how).unwrap();
         });
     }
@@ -155,7 +157,7 @@ fn integers_and_blocks(hollow: &Hollow) {
     let grouping = Grouping::Groups(32);
     hollow.check("quantize_integers", |stream| {
         let (scales, zeros) = (scales.view_mut(), Some(zeros.view_mut()));
-        let how = Quantize::new().amax(amax.view_mut());
+        let how = Quantize::default().amax(amax.view_mut());
         let codes = rows_mut(&mut codes);
         quantize_integers::<i8, _>(stream, rows(&values), codes, grouping, scales, zeros, how)
             .unwrap();
@@ -169,7 +171,7 @@ fn integers_and_blocks(hollow: &Hollow) {
     let (mut codes, layout) = (hollow.buffer::<u8>(), BlockScales::Tiled);
     let mut powers = hollow.buffer::<E8m0>();
     hollow.check("mx_quantize", |stream| {
-        let how = Quantize::new().amax(amax.view_mut());
+        let how = Quantize::default().amax(amax.view_mut());
         let (codes, powers) = (packed(&mut codes), powers.view_mut());
         mx_quantize::<E2m1, _>(stream, rows(&values), codes, powers, layout, how).unwrap();
     });
@@ -180,7 +182,7 @@ fn integers_and_blocks(hollow: &Hollow) {
     });
     let mut small = hollow.buffer::<E4m3>();
     hollow.check("nvfp4_quantize", |stream| {
-        let how = Quantize::new().amax(amax.view_mut());
+        let how = Quantize::default().amax(amax.view_mut());
         let (codes, small) = (packed(&mut codes), small.view_mut());
         nvfp4_quantize(
             stream,

@@ -3,9 +3,9 @@
 use half::{bf16, f16};
 use warpool::convert::{
     BlockScales, E2m1, E2m3, E3m2, E4m3, E5m2, E8m0, MX_BLOCK, MxElement, NVFP4_BLOCK, Quantize,
-    Rounding, Rows, RowsMut, View, ViewMut, mx_dequantize, mx_quantize, nvfp4_dequantize,
-    nvfp4_quantize,
+    Rounding, Rows, RowsMut, mx_dequantize, mx_quantize, nvfp4_dequantize, nvfp4_quantize,
 };
+use warpool::{View, ViewMut};
 
 use crate::fp8::values;
 use crate::ground::{Ground, every_ground, is_guard};
@@ -342,7 +342,7 @@ fn mx_run<S: Value, Q: MxElement>(
         data,
         |values, codes, scales, count| {
             let scales = seen_mut::<E8m0>(scales, count);
-            let quantize = Quantize::new().rounding(rounding);
+            let quantize = Quantize::default().rounding(rounding);
             mx_quantize::<Q, S>(stream, values, codes, scales, how.1, quantize).unwrap();
         },
         |codes, scales, count, values| {
@@ -482,7 +482,7 @@ fn every_code<Q: MxElement>(ground: &Ground, spec: &Spec) {
             "{} {code:#x} by {scale}: {got:e}",
             spec.name
         );
-        assert!(same(E8m0(scale as u8).to_f32(), e8m0(scale as u8) as f32));
+        assert!(same(f32::from(E8m0(scale as u8)), e8m0(scale as u8) as f32));
     }
 }
 
@@ -532,7 +532,7 @@ fn nvfp4_run<S: Value>(
         data,
         |values, codes, scales, count| {
             let scales = seen_mut::<E4m3>(scales, count);
-            let quantize = Quantize::new().rounding(rounding);
+            let quantize = Quantize::default().rounding(rounding);
             nvfp4_quantize(stream, values, codes, scales, given.view(), how.1, quantize).unwrap();
         },
         |codes, scales, count, values| {
@@ -597,13 +597,13 @@ fn what_cannot_be_an_mx_tensor_is_an_error_and_nothing_is_written() {
                 mx_quantize::<E2m3, f32>(&ground.stream, source.view(), into, scales, layout, how);
             done.unwrap_err().to_string()
         };
-        let error = run(47, 2, BlockScales::Rows, Quantize::new());
+        let error = run(47, 2, BlockScales::Rows, Quantize::default());
         assert!(error.contains("1 x 64 values take 1 x 48"), "{error}");
-        let error = run(48, 1, BlockScales::Rows, Quantize::new());
+        let error = run(48, 1, BlockScales::Rows, Quantize::default());
         assert!(error.contains("needs 2"), "{error}");
-        let error = run(48, 511, BlockScales::Tiled, Quantize::new());
+        let error = run(48, 511, BlockScales::Tiled, Quantize::default());
         assert!(error.contains("needs 512"), "{error}");
-        let down = Quantize::new().rounding(Rounding::Down);
+        let down = Quantize::default().rounding(Rounding::Down);
         let error = run(48, 2, BlockScales::Rows, down);
         assert!(error.contains("Down"), "{error}");
         assert!(is_guard(&codes.download().unwrap()) && is_guard(&scales.download().unwrap()));

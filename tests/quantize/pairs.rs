@@ -62,7 +62,7 @@ fn the_gpu_agrees<S: ConvertTo<D>, D: Element>(host: &Ground, gpu: &Ground) {
     let data = codes::<S>(9001);
     for rounding in ROUNDINGS {
         for overflow in [Overflow::ToInfinity, Overflow::Saturate] {
-            let how = Conversion::new().rounding(rounding).overflow(overflow);
+            let how = Conversion::from((rounding, overflow));
             let want = converted::<S, D>(host, &data, how, (0, 0));
             for offsets in [(0, 0), (1, 0), (0, 3), (5, 16), (3, 3)] {
                 let got = converted::<S, D>(gpu, &data, how, offsets);
@@ -91,7 +91,7 @@ fn the_gpu_gives_the_bits_of_the_host_for_the_pairs_of_8_bit_formats() {
 
 #[test]
 fn stochastic_rounding_draws_the_same_whatever_the_offset_and_stays_with_the_neighbours() {
-    let how = Conversion::new().rounding(Rounding::Stochastic { seed: 11 });
+    let how = Conversion::from(Rounding::Stochastic { seed: 11 });
     for ground in every_ground() {
         let data: Vec<E4m3> = codes(5000);
         let got = converted::<E4m3, E5m2>(&ground, &data, how, (0, 0));
@@ -103,7 +103,7 @@ fn stochastic_rounding_draws_the_same_whatever_the_offset_and_stays_with_the_nei
                     rounding,
                     overflow: abi::WP_TO_INFINITY,
                 };
-                round(&E5M2, how, f64::from(x.to_f32()))
+                round(&E5M2, how, f64::from(f32::from(*x)))
             };
             let (down, up) = (by(abi::WP_DOWN), by(abi::WP_UP));
             let got = u32::from(y.0);
@@ -127,7 +127,7 @@ fn scaled<S: FusedTo<D> + Into<f32>, D: Element>(
         let source = ground.holding(data);
         let mut target = ground.guarded::<D>(data.len());
         let mut amax = ground.holding(&[0f32]);
-        let fused = Fused::new().scale(scale).amax(amax.view_mut());
+        let fused = Fused::default().scale(scale).amax(amax.view_mut());
         convert_fused(
             &ground.stream,
             source.view(),
@@ -175,8 +175,8 @@ fn f32_scales_into_itself_by_one_rounding() {
         let data: Vec<f32> = (0..1000).map(|i| (i as f32).sqrt() - 9.0).collect();
         let source = ground.holding(&data);
         let mut target = ground.guarded::<f32>(data.len());
-        let fused = Fused::new().scale(0.1).bias(3.0);
-        let how = Conversion::new();
+        let fused = Fused::default().scale(0.1).bias(3.0);
+        let how = Conversion::default();
         convert_fused(&ground.stream, source.view(), target.view_mut(), how, fused).unwrap();
         ground.stream.synchronize().unwrap();
         let want: Vec<f32> = data.iter().map(|x| x.mul_add(0.1, 3.0)).collect();

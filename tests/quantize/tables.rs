@@ -3,10 +3,11 @@
 use half::{bf16, f16};
 use warpool::convert::{
     BlockScales, DequantizeTable, E2m1, E2m3, E3m2, E4m3, E5m2, E8m0, Float8, MX_BLOCK, MxElement,
-    Quantize, QuantizeTable, Rounding, Rows, RowsMut, Scales, ScalesMut, View, ViewMut,
-    block_scales, dequantize, mx_dequantize, mx_quantize, quantize, square_scales,
+    Quantize, QuantizeTable, Rounding, Rows, RowsMut, Scales, ScalesMut, block_scales, dequantize,
+    mx_dequantize, mx_quantize, quantize, square_scales,
 };
 use warpool::{Device, PoolBuf, Result};
+use warpool::{View, ViewMut};
 
 use crate::fp8::values;
 use crate::ground::{Ground, every_ground, is_guard};
@@ -91,7 +92,7 @@ fn back_of<S: Value>(back: &mut PoolBuf<S>, [rows, cols, offset]: [usize; 3]) ->
 }
 
 fn seeded(rounding: Rounding, tensor: usize) -> Quantize<'static> {
-    Quantize::new().rounding(match rounding {
+    Quantize::default().rounding(match rounding {
         Rounding::Stochastic { seed } => Rounding::Stochastic {
             seed: seed + tensor as u64,
         },
@@ -175,7 +176,7 @@ fn bytes_with_scales<S: Value, Q: Float8>(ground: &Ground, grain: Grain, roundin
     });
     let mut table = QuantizeTable::new(pool, stream, each.collect()).unwrap();
     assert_eq!(table.tensors(), SHAPES.len() as u64);
-    let how = Quantize::new().rounding(rounding).amax(amax.view_mut());
+    let how = Quantize::default().rounding(rounding).amax(amax.view_mut());
     table.quantize(stream, how).unwrap();
     drop(table);
     let each = many.iter_mut().map(|t| {
@@ -217,7 +218,7 @@ fn mx<S: Value, Q: MxElement>(ground: &Ground, layout: BlockScales, rounding: Ro
     });
     let mut table = QuantizeTable::<S, Q>::mx(pool, stream, layout, each.collect()).unwrap();
     table
-        .quantize(stream, Quantize::new().rounding(rounding))
+        .quantize(stream, Quantize::default().rounding(rounding))
         .unwrap();
     drop(table);
     let each = many.iter_mut().map(|t| {
@@ -354,13 +355,17 @@ fn a_launch_that_is_refused(ground: &Ground, pair: &mut Pair) {
     let codes = RowsMut::new(pair.codes.view_mut(), 4, 300, 300).unwrap();
     let scales = ScalesMut::Rows(pair.scales.view_mut());
     let mut table = QuantizeTable::new(pool, stream, vec![(from, codes, scales)]).unwrap();
-    let up = Quantize::new().rounding(Rounding::Up);
+    let up = Quantize::default().rounding(Rounding::Up);
     assert!(table.quantize(stream, up).is_err());
     let mut none = ground.holding(&[0f32]);
     let none = none.view_mut().slice(0..0).unwrap();
-    assert!(table.quantize(stream, Quantize::new().amax(none)).is_err());
+    assert!(
+        table
+            .quantize(stream, Quantize::default().amax(none))
+            .is_err()
+    );
     let other = Device::host().unwrap().stream().unwrap();
-    assert!(table.quantize(&other, Quantize::new()).is_err());
+    assert!(table.quantize(&other, Quantize::default()).is_err());
 }
 
 #[test]
@@ -368,7 +373,7 @@ fn a_table_of_no_tensor_launches_nothing() {
     for ground in every_ground() {
         let Ground { pool, stream } = &ground;
         let mut table = QuantizeTable::<f32, E4m3>::new(pool, stream, vec![]).unwrap();
-        table.quantize(stream, Quantize::new()).unwrap();
+        table.quantize(stream, Quantize::default()).unwrap();
         let mut table = DequantizeTable::<E2m1, f32>::mx(pool, stream, BlockScales::Rows, vec![]);
         table.as_mut().unwrap().dequantize(stream).unwrap();
         stream.synchronize().unwrap();

@@ -54,7 +54,7 @@ fn check<S: Value, D: Narrow>(
     let end = offsets[2] + cols * tall;
     let onto = turned.view_mut().slice(offsets[2]..end).unwrap();
     let onto = RowsMut::new(onto, cols, rows, tall).unwrap();
-    let mut wanted = Transpose::new().how(how).amax(amax.view_mut());
+    let mut wanted = Transpose::default().how(how).amax(amax.view_mut());
     if given.is_some() {
         wanted = wanted.scale(scale.view());
     }
@@ -102,10 +102,10 @@ fn check<S: Value, D: Narrow>(
 fn every_way<S: Value, D: Narrow>(ground: &Ground, target: &Target<D>) {
     let saturate = abi::WP_SATURATE;
     for shape in SHAPES {
-        let plain = Conversion::new();
+        let plain = Conversion::default();
         let nearest = (abi::WP_NEAREST, abi::WP_TO_INFINITY);
         check::<S, D>(ground, target, shape, plain, nearest, None);
-        let up = plain.rounding(Rounding::Up).overflow(Overflow::Saturate);
+        let up = Conversion::from((Rounding::Up, Overflow::Saturate));
         check::<S, D>(
             ground,
             target,
@@ -116,7 +116,7 @@ fn every_way<S: Value, D: Narrow>(ground: &Ground, target: &Target<D>) {
         );
         // Saturated: without that, directed rounding overflows in ways that chance does not.
         let chance = Rounding::Stochastic { seed: 6 };
-        let chance = plain.rounding(chance).overflow(Overflow::Saturate);
+        let chance = Conversion::from((chance, Overflow::Saturate));
         check::<S, D>(
             ground,
             target,
@@ -160,9 +160,7 @@ fn stochastic_results_are_the_same_on_every_device() {
         format: E4M3,
         code: |q| q.0.into(),
     };
-    let how = Conversion::new()
-        .rounding(Rounding::Stochastic { seed: 2 })
-        .overflow(Overflow::Saturate);
+    let how = Conversion::from((Rounding::Stochastic { seed: 2 }, Overflow::Saturate));
     let numbers = (abi::WP_STOCHASTIC, abi::WP_SATURATE);
     let every: Vec<Vec<u32>> = every_ground()
         .iter()
@@ -180,7 +178,7 @@ fn the_turned_result_alone_is_written_too_and_a_wrong_shape_is_an_error() {
         let mut run = |rows, cols| {
             let from = Rows::new(source.view(), 2, 3, 3).unwrap();
             let onto = RowsMut::new(target.view_mut(), rows, cols, cols).unwrap();
-            cast_transpose(stream, from, None, onto, Transpose::new())
+            cast_transpose(stream, from, None, onto, Transpose::default())
         };
         let error = run(2, 3).unwrap_err().to_string();
         assert!(

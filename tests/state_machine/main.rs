@@ -17,7 +17,6 @@ use model::{Machine, Mix, Program};
 use proptest::prelude::ProptestConfig;
 use proptest_state_machine::{StateMachineTest, prop_state_machine};
 use warpool::Device;
-use warpool::device::HostConfig;
 use warpool::device::sim::{SimConfig, Strategy};
 use world::World;
 
@@ -36,7 +35,7 @@ struct Cuda;
 
 impl Place for Host {
     fn open(_: &Program) -> Option<Device> {
-        Some(Device::host_with(HostConfig::default().with_capacity(CAPACITY)).unwrap())
+        Some(Device::host_with_capacity(CAPACITY).unwrap())
     }
 }
 

@@ -78,7 +78,7 @@ fn unless_short<T>(outcome: Result<T>) -> Option<T> {
 }
 
 fn config(setup: &Setup, program: &Program) -> PoolConfig {
-    let mut config = PoolConfig::default()
+    let config = PoolConfig::default()
         .handles(setup.handles)
         .slack(setup.slack)
         .cache_bytes(setup.cache)
@@ -86,9 +86,8 @@ fn config(setup: &Setup, program: &Program) -> PoolConfig {
         .preallocate(setup.preallocate)
         .overlap_bytes(setup.overlap)
         .slabs(program.seed % 2 == 1);
-    config.limit = program.limit;
-    config.soft_limit = setup.soft_limit;
-    config
+    let config = (program.limit).map_or(config.clone(), |bytes| config.limit(bytes));
+    (setup.soft_limit).map_or(config.clone(), |bytes| config.soft_limit(bytes))
 }
 
 fn goal(hole: Option<u64>) -> Goal {

@@ -34,7 +34,7 @@ fn a_stream_of_another_device_is_refused_by_every_operation(device: &Device) {
         convert_rows(&foreign, rows, rows_mut, nearest),
         "convert_rows",
     );
-    let plain = Fused::new();
+    let plain = Fused::default();
     let outcome = convert_fused(&foreign, src.view(), dst.view_mut(), nearest, plain);
     refused(outcome, "convert_fused");
 
@@ -42,7 +42,7 @@ fn a_stream_of_another_device_is_refused_by_every_operation(device: &Device) {
     let there = World::new(&elsewhere);
     let (mut near, mut flag) = (there.full(1.0), there.halves());
     let mut far = world.pool.alloc_typed::<u32>(&world.home, 1).unwrap();
-    let fused = Fused::new().flag(far.view_mut());
+    let fused = Fused::default().flag(far.view_mut());
     let outcome = convert_fused(&foreign, near.view(), flag.view_mut(), nearest, fused);
     refused(outcome, "a flag elsewhere");
 

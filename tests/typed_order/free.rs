@@ -50,7 +50,7 @@ fn a_buffer_given_up_for_its_block_is_freed_behind_its_uses(device: &Device) {
         let (addr, bytes) = (dst.addr(), dst.block().bytes());
         let gate = Gate::close(&world.other);
         to_half(&world.other, src.view(), dst.view_mut());
-        let block = dst.into_block();
+        let block = warpool::Block::from(dst);
         if elsewhere {
             block.free_on(&world.third).unwrap();
             world.home.wait_stream(&world.third).unwrap();
@@ -72,7 +72,7 @@ fn a_buffer_given_up_for_its_block_shrinks_behind_its_uses(device: &Device) {
     let (src, mut dst) = (world.full(1.5), world.halves());
     let gate = Gate::close(&world.other);
     to_half(&world.other, src.view(), dst.view_mut());
-    let mut block = dst.into_block();
+    let mut block = warpool::Block::from(dst);
     let tail = block.addr() + 4096;
     block.shrink(4096).unwrap();
     let blocks: Vec<_> = (0..16)

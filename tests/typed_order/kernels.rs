@@ -27,7 +27,7 @@ fn filled() -> f32 {
 }
 
 fn bytes(buffer: &PoolBuf<f16>) -> u64 {
-    buffer.view().bytes()
+    2 * buffer.len() as u64
 }
 
 fn a_kernel_of_the_applications_own_runs_behind_what_it_uses(device: &Device) {
@@ -164,9 +164,10 @@ fn a_launch_that_uses_the_crate_is_served(device: &Device) {
 
 fn addresses_by_themselves_are_ordered_by_declared_uses(device: &Device) {
     let world = World::new(device);
-    let mut dst = world.halves();
+    let dst = world.halves();
     let (addr, count) = (dst.addr(), bytes(&dst));
     let gate = Gate::close(&world.other);
+    let mut dst = warpool::Block::from(dst);
     dst.record_use(&world.other).unwrap();
     fill(&world.other, addr, count);
     drop(dst);

@@ -21,9 +21,10 @@ mod transfers;
 use std::time::{Duration, Instant};
 
 use half::f16;
-use warpool::convert::{Rounding, View, ViewMut, convert};
+use warpool::convert::{Rounding, convert};
 use warpool::pool::HandleSize;
 use warpool::{Block, Device, Pool, PoolBuf, PoolConfig, Stream};
+use warpool::{View, ViewMut};
 
 /// Elements of a test's buffers.
 const LEN: usize = 40_000;

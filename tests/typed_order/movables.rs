@@ -221,7 +221,7 @@ fn what_a_block_grew_by_is_used_behind_whoever_had_it(device: &Device) {
 }
 
 fn block_len(guard: &warpool::Resident<'_, f16>) -> usize {
-    guard.len()
+    guard.view().len()
 }
 
 /// By itself: the block is never given back.

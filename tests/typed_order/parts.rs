@@ -30,7 +30,11 @@ fn one_half_is_written_while_the_other_is_read(device: &Device) {
     let (mut low, high) = batch.view_mut().split_at(half).unwrap();
     let before = waits(&watched);
     let gate = Gate::close(loader);
-    to_single(loader, fresh.view().slice(..half).unwrap(), low.reborrow());
+    to_single(
+        loader,
+        fresh.view().slice(..half).unwrap(),
+        (&mut low).into(),
+    );
     let into = seen.view_mut().slice(half..2 * half).unwrap();
     to_half(trainer, high.as_view(), into);
     assert_eq!(waits(&watched), before, "the reader waits for the loader");
@@ -63,7 +67,7 @@ fn the_halves_of_a_buffer_change_hands_behind_waits(device: &Device) {
         to_single(
             loader,
             values.view().slice(..half).unwrap(),
-            part.reborrow(),
+            (&mut part).into(),
         );
         let into = sums.view_mut().slice(at..at + half).unwrap();
         to_half(trainer, part.as_view(), into);

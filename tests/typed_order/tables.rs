@@ -74,7 +74,7 @@ fn the_maximum_of_what_is_quantised_is_read_behind_that(device: &Device) {
     let mut codes = world.pool.alloc_typed::<E4m3>(&world.home, LEN).unwrap();
     let (mut most, mut seen) = (world.full(0.0), world.halves());
     let gate = Gate::close(&world.other);
-    let how = Quantize::new().amax(most.view_mut());
+    let how = Quantize::default().amax(most.view_mut());
     let scales = ScalesMut::Tensor(scale.view());
     quantize(&world.other, src.view(), codes.view_mut(), scales, how).unwrap();
     to_half(&world.third, most.view(), seen.view_mut());

@@ -79,14 +79,23 @@ fn line(name: &str, value: impl std::fmt::Display) -> String {
     format!("{name:<10}{value}")
 }
 
+/// All features of the crate, and whether this binary has them.
+const FEATURES: [(&str, bool); 11] = [
+    ("cli", cfg!(feature = "cli")),
+    ("gzip", cfg!(feature = "gzip")),
+    ("convert", cfg!(feature = "convert")),
+    ("rustacuda", cfg!(feature = "rustacuda")),
+    ("nccl", cfg!(feature = "nccl")),
+    ("files", cfg!(feature = "files")),
+    ("cudarc", cfg!(feature = "cudarc")),
+    ("serde", cfg!(feature = "serde")),
+    ("bindgen", cfg!(feature = "bindgen")),
+    ("sanitize", cfg!(feature = "sanitize")),
+    ("tracing", cfg!(feature = "tracing")),
+];
+
 fn features() -> Vec<&'static str> {
-    let all = [
-        ("cli", cfg!(feature = "cli")),
-        ("rustacuda", cfg!(feature = "rustacuda")),
-        ("sanitize", cfg!(feature = "sanitize")),
-        ("tracing", cfg!(feature = "tracing")),
-    ];
-    let on = all.iter().filter(|(_, on)| *on);
+    let on = FEATURES.iter().filter(|(_, on)| *on);
     on.map(|(name, _)| *name).collect()
 }
 
@@ -130,4 +139,23 @@ fn host(info: &DeviceInfo) -> String {
         info.processors,
         Bytes(info.total_bytes)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FEATURES;
+
+    #[test]
+    fn every_feature_of_the_crate_is_listed() {
+        let manifest = include_str!("../../../Cargo.toml");
+        let (_, section) = manifest.split_once("[features]").expect("features");
+        let (section, _) = section.split_once("\n[").expect("an end");
+        let names = section.lines().filter_map(|line| line.split_once(" = "));
+        let mut names: Vec<&str> = names.map(|(name, _)| name).collect();
+        names.retain(|name| *name != "default");
+        let mut listed = FEATURES.map(|(name, _)| name);
+        names.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(names, listed);
+    }
 }

@@ -7,8 +7,8 @@ use crate::convert::ScalerConfig;
 /// ```
 /// use warpool::collective::{ReducerConfig, Wire};
 ///
-/// let config = ReducerConfig::default().wire(Wire::Bf16);
-/// assert_eq!(config.wire, Wire::Bf16);
+/// let config = ReducerConfig::default().wire(Wire::Bf16).bucket_bytes(8 << 20).stochastic(7);
+/// # let _ = config;
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -24,18 +24,13 @@ pub enum Wire {
 
 /// How gradients are reduced. Made by [`ReducerConfig::default`] and the setters.
 #[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
 pub struct ReducerConfig {
-    /// What is sent.
-    pub wire: Wire,
-    /// Bytes of `f32` gradients of the first bucket, and of the last; those between have up to 64 times as many.
-    pub bucket_bytes: u64,
-    /// How the scale of each bucket starts and moves; of [`Wire::F16`] alone.
-    pub scale: ScalerConfig,
-    /// Whether what rounding took from a gradient is added to the next step's.
-    pub feedback: bool,
-    /// The key of stochastic rounding; `None`: to nearest.
-    pub stochastic: Option<u64>,
+    pub(super) wire: Wire,
+    pub(super) bucket_bytes: u64,
+    pub(super) scale: ScalerConfig,
+    pub(super) feedback: bool,
+    /// The key; `None`: to nearest.
+    pub(super) stochastic: Option<u64>,
 }
 
 impl Default for ReducerConfig {
@@ -67,7 +62,7 @@ impl ReducerConfig {
         self
     }
 
-    /// Sets how the scale of each bucket starts and moves.
+    /// Sets how the scale of each bucket starts and moves; of [`Wire::F16`] alone.
     #[must_use]
     pub fn scale(mut self, scale: ScalerConfig) -> Self {
         self.scale = scale;

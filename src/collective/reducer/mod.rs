@@ -299,13 +299,13 @@ impl Shared {
         let ranks = self.comm.size();
         for (all, part) in pieces(&range) {
             let (inverse, found) = scaler.inverse_and_found();
-            let averaged = Fused::new().scale(1.0 / ranks as f32).scale_at(inverse);
+            let averaged = Fused::default().scale(1.0 / ranks as f32).scale_at(inverse);
             let averaged = averaged.flag(found).amax(self.largest.view_mut());
             convert_fused(
                 &self.widen,
                 codes.slice(part)?,
                 self.gradients.slice_mut(all)?,
-                Conversion::new(),
+                Conversion::default(),
                 averaged,
             )?;
         }
@@ -339,7 +339,7 @@ impl Shared {
                 feed_back(&self.narrow, gradients, residual, codes, scaler, rounding)
             }
             None => {
-                let scaled = Fused::new().scale_at(scaler.scale());
+                let scaled = Fused::default().scale_at(scaler.scale());
                 convert_fused(&self.narrow, gradients, codes, rounding, scaled)
             }
         }

@@ -35,28 +35,6 @@ const DEFAULT_CAPACITY: u64 = 64 << 30;
 /// `CUDA_ERROR_NOT_READY`.
 const NOT_READY: i32 = 600;
 
-/// How the host device is made.
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct HostConfig {
-    /// Physical bytes the device has, rounded down to its granule of 2 MiB.
-    ///
-    /// When `None`: 64 GiB or the machine's memory, whichever is more. The figure bounds what can
-    /// be created, not what is used: a page that nobody writes takes no memory, so a capacity above
-    /// the machine's memory is fine as long as the pages written fit
-    /// (see [`host_available_bytes`]).
-    pub capacity: Option<u64>,
-}
-
-impl HostConfig {
-    /// Sets the physical bytes the device has.
-    #[must_use]
-    pub fn with_capacity(mut self, bytes: u64) -> Self {
-        self.capacity = Some(bytes);
-        self
-    }
-}
-
 /// Bytes of real memory that can be written now without swapping, as the machine estimates it;
 /// the memory limit of the process's control group is counted in. `None` if the machine does not
 /// say.
@@ -104,7 +82,8 @@ fn processor_name() -> String {
         .unwrap_or_else(|| String::from(std::env::consts::ARCH))
 }
 
-pub(super) fn open(config: HostConfig) -> Result<Arc<dyn Backend>> {
+/// A device of that many physical bytes; `None`: 64 GiB or the machine's memory, whichever is more.
+pub(super) fn open(capacity: Option<u64>) -> Result<Arc<dyn Backend>> {
     // SAFETY: the call takes nothing.
     if unsafe { abi::wp_host_abi() } != abi::WP_ABI_VERSION {
         return Err(Error::Unavailable {
@@ -112,7 +91,7 @@ pub(super) fn open(config: HostConfig) -> Result<Arc<dyn Backend>> {
             hint: String::from("build again from nothing: cargo clean -p warpool"),
         });
     }
-    let wanted = match config.capacity {
+    let wanted = match capacity {
         Some(bytes) => bytes,
         None => meminfo("MemTotal:").unwrap_or(0).max(DEFAULT_CAPACITY),
     };
@@ -551,13 +530,13 @@ mod tests {
             0 < available && available <= total,
             "{available} of {total}"
         );
-        let device = open(HostConfig::default()).unwrap();
+        let device = open(None).unwrap();
         assert!(device.info().total_bytes >= DEFAULT_CAPACITY.max(total - total % GRANULE));
     }
 
     #[test]
     fn a_host_call_copies_no_memory_of_the_host_which_it_could_not_wait_for() {
-        let host = open(HostConfig::default()).unwrap();
+        let host = open(None).unwrap();
         let device = crate::device::Device::from_backend(Arc::clone(&host));
         let pool = crate::pool::Pool::new(&device, crate::pool::PoolConfig::default()).unwrap();
         let stream = device.stream().unwrap();

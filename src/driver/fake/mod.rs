@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::gpu::{CONTEXTS, GPU, Gpu, answer};
 use super::table::{Driver, Table};
-use crate::device::{Device, HandleCounts, HostConfig, Launch, RawStream};
+use crate::device::{Device, HandleCounts, Launch, RawStream};
 use crate::error::Result;
 use crate::sync::plain::lock;
 
@@ -43,7 +43,7 @@ impl Machine {
     pub(crate) fn with_gpu(bytes: u64) -> Result<Self> {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = lock(&ALONE);
-        let host = Device::host_with(HostConfig::default().with_capacity(bytes))?;
+        let host = Device::host_with_capacity(bytes)?;
         let gpu = Arc::new(Gpu {
             host: Arc::clone(host.backend()),
             streams: Mutex::default(),

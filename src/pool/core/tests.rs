@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Core, Extent, Grant, PoolConfig, SlotHold, State};
-use crate::device::{Device, HostConfig, Stream};
+use crate::device::{Device, Stream};
 use crate::error::Result;
 use crate::heap::UNIT;
 use crate::heap::{FRESH, Id, StreamIndex};
@@ -25,8 +25,8 @@ pub(in crate::pool) fn core(config: PoolConfig, granules: u64) -> Made {
 /// The same of a device that has no memory beside it.
 pub(in crate::pool) fn all_of_a_device(config: PoolConfig, granules: u64) -> Made {
     let granule = Device::host().unwrap().info().granule;
-    let all = HostConfig::default().with_capacity(granules * granule);
-    core_of(&Device::host_with(all).unwrap(), config, granules)
+    let all = granules * granule;
+    core_of(&Device::host_with_capacity(all).unwrap(), config, granules)
 }
 
 fn core_of(device: &Device, config: PoolConfig, granules: u64) -> Made {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::GrowBuf;
 use crate::backend::HandleCounts;
-use crate::device::{Device, HostConfig, Stream};
+use crate::device::{Device, Stream};
 use crate::error::Error;
 use crate::pool::{HandleSize, Pool, PoolConfig};
 
@@ -342,8 +342,8 @@ fn a_buffer_that_the_limit_has_no_room_for_stays_as_it_was() {
 fn a_buffer_that_the_device_has_no_room_for_stays_as_it_was() {
     for config in [small(), PoolConfig::default()] {
         let granule = Device::host().unwrap().info().granule;
-        let six = HostConfig::default().with_capacity(6 * granule);
-        let device = Device::host_with(six).unwrap();
+        let six = 6 * granule;
+        let device = Device::host_with_capacity(six).unwrap();
         stays_as_it_was_without_room(&ground_on(device, config));
     }
 }
@@ -351,8 +351,8 @@ fn a_buffer_that_the_device_has_no_room_for_stays_as_it_was() {
 #[test]
 fn a_full_device_has_its_idle_memory_used_for_a_buffer() {
     let granule = Device::host().unwrap().info().granule;
-    let six = HostConfig::default().with_capacity(6 * granule);
-    let ground = ground_on(Device::host_with(six).unwrap(), small());
+    let six = 6 * granule;
+    let ground = ground_on(Device::host_with_capacity(six).unwrap(), small());
     drop(ground.pool.alloc(&ground.streams[1], 6 * granule).unwrap());
     let _buffer = ground.filled(6, 1);
     assert_eq!(ground.grown(), 6);
@@ -408,7 +408,10 @@ fn memory_whose_address_was_declared_used_is_not_unmapped_before_that_is_done() 
         let mut buffer = ground.filled(2, 1);
         ground.finish();
         let hold = ground.hold(held);
-        buffer.record_use(held).unwrap();
+        held.kernel("work")
+            .writes(buffer.view_mut())
+            .launch(|_| ())
+            .unwrap();
         buffer.resize(0).unwrap();
         assert_eq!(ground.grown(), 2);
         drop(buffer);
@@ -426,7 +429,11 @@ fn a_buffer_that_grows_before_its_memory_is_gone_has_it_back() {
     let [home, other] = &ground.streams;
     let mut buffer = ground.filled(4, 3);
     let hold = ground.hold(other);
-    buffer.record_use(other).unwrap();
+    other
+        .kernel("work")
+        .writes(buffer.view_mut())
+        .launch(|_| ())
+        .unwrap();
     buffer.resize(1).unwrap();
     let before = ground.counts();
     buffer.resize(6 * ground.granule).unwrap();
@@ -578,7 +585,13 @@ fn what_no_buffer_can_be_is_an_error_and_leaves_nothing() {
     );
     assert_eq!(ground.counts().ranges, ranges);
     let mut buffer = ground.filled(1, 1);
-    assert!(buffer.record_use(&foreign).is_err());
+    assert!(
+        foreign
+            .kernel("work")
+            .writes(buffer.view_mut())
+            .launch(|_| ())
+            .is_err()
+    );
     let len = buffer.len();
     assert!(buffer.resize(64 * ground.granule + 1).is_err());
     assert!(buffer.extend_from(&foreign, &[1; 1 << 22]).is_err());

@@ -1,9 +1,7 @@
 //! Who holds the pool's memory, asked of the pool: see `leaks`.
 
-use super::leaks::{LeakReport, LiveBlock, tag_scope};
+use super::leaks::{LeakReport, LiveBlock};
 use super::snapshot::{Piece, PieceState};
-use crate::device::Stream;
-use crate::error::Result;
 use crate::pool::Pool;
 use crate::pool::structure::{Block, Shared};
 
@@ -41,30 +39,6 @@ impl Shared {
 }
 
 impl Pool {
-    /// As [`Pool::alloc`], with a name for whoever asks who holds the memory: reports of a pool
-    /// that tracks ([`PoolConfig::track`](crate::PoolConfig::track)) carry it. Without tracking the
-    /// tag is ignored. For typed buffers and for code of others, see [`tag_scope`].
-    ///
-    /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
-    /// let pool = warpool::Pool::new(&device, warpool::PoolConfig::default().track(true))?;
-    /// let block = pool.alloc_tagged(&stream, 1000, "batch")?;
-    /// assert_eq!(pool.leak_report().holders()[0].0, "batch");
-    /// # drop(block);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Pool::alloc`].
-    pub fn alloc_tagged(&self, stream: &Stream, bytes: u64, tag: &'static str) -> Result<Block> {
-        let _tag = tag_scope(tag);
-        self.alloc(stream, bytes)
-    }
-
     /// The live blocks. Under [`PoolConfig::track`](crate::PoolConfig::track) with their tags and
     /// places; else their addresses, bytes as rounded, and streams, from the pool's books, which
     /// are walked under its lock.

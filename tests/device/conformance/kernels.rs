@@ -1,10 +1,11 @@
 //! The crate's kernels as queued work.
 
 use crate::common::BackendOf;
-use warpool::convert::{Rounding, View, ViewMut, convert};
+use warpool::convert::{Rounding, convert};
 use warpool::device::{Addr, Launch};
 use warpool::driver::abi::{self, wp_pattern, wp_pattern_report};
 use warpool::{Device, Error, Stream};
+use warpool::{View, ViewMut};
 
 use crate::common::{Gate, Memory, fill, on_every_device, on_the_simulated_device, read};
 

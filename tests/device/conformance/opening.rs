@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use warpool::device::{Backend, DeviceKind, HostConfig};
+use warpool::device::{Backend, DeviceKind};
 use warpool::{Device, Error};
 
 use crate::common::{self, Gate};
@@ -41,8 +41,8 @@ fn any_device_is_the_gpu_or_says_why_not() {
 
 #[test]
 fn the_host_device_has_the_capacity_it_was_given_and_no_more() {
-    let config = HostConfig::default().with_capacity((8 << 20) + 4096);
-    let device = Device::host_with(config).unwrap();
+    let config = (8 << 20) + 4096;
+    let device = Device::host_with_capacity(config).unwrap();
     let backend: &Arc<dyn Backend> = device.backend();
     assert_eq!(
         (device.info().total_bytes, backend.free_bytes().unwrap()),
@@ -55,9 +55,9 @@ fn the_host_device_has_the_capacity_it_was_given_and_no_more() {
         backend.release(phys).unwrap();
     }
     assert_eq!(backend.free_bytes().unwrap(), 8 << 20);
-    let nothing = HostConfig::default().with_capacity(4096);
+    let nothing = 4096;
     assert!(matches!(
-        Device::host_with(nothing),
+        Device::host_with_capacity(nothing),
         Err(Error::Invalid { .. })
     ));
 }

@@ -184,7 +184,7 @@ fn a_move_callback_that_panics_does_not_keep_the_others_from_being_told(device: 
     let moved = told.load(Ordering::Relaxed);
     assert!(moved > 1, "{moved} told");
     whole(&pool);
-    blocks.iter().for_each(Movable::forget_on_move);
+    blocks.iter().for_each(|block| block.on_move(|_| ()));
     pool.compact(&Goal::Full).unwrap();
     whole(&pool);
 }

@@ -3,8 +3,8 @@
 use super::common::{Gate, on_every_device};
 use super::{MIB, limited, small_handles, whole};
 use crate::common::BackendOf;
+use warpool::device::HandleCounts;
 use warpool::device::sim::SimConfig;
-use warpool::device::{HandleCounts, HostConfig};
 use warpool::pool::HandleSize;
 use warpool::{Device, Error, Pool, PoolConfig};
 
@@ -241,9 +241,9 @@ fn a_configuration_of_the_largest_numbers_is_an_error_or_works(device: &Device) 
 #[test]
 fn a_device_of_any_capacity_has_pools_or_says_why_not() {
     for capacity in [i64::MAX as u64, 1 << 62, 1 << 60, (1 << 46) + 1, u64::MAX] {
-        let config = HostConfig::default().with_capacity(capacity);
+        let config = capacity;
         let sim = SimConfig::default().with_capacity(capacity).without_bytes();
-        for device in [Device::host_with(config), Device::sim(&sim)] {
+        for device in [Device::host_with_capacity(config), Device::sim(&sim)] {
             let Ok(device) = device else {
                 assert!(i64::try_from(capacity).is_err(), "{capacity}");
                 continue;
@@ -269,7 +269,7 @@ fn a_device_of_any_capacity_has_pools_or_says_why_not() {
 
 #[test]
 fn a_preallocation_beyond_all_addresses_is_an_error_and_leaves_nothing() {
-    let device = Device::host_with(HostConfig::default().with_capacity(32 * MIB)).unwrap();
+    let device = Device::host_with_capacity(32 * MIB).unwrap();
     for handles in [
         HandleSize::Granule,
         HandleSize::UpTo(u64::MAX),

@@ -8,7 +8,6 @@ use super::{MIB, common, small_handles, whole};
 use common::sanitized::Sanitized;
 use common::{on_every_device, on_the_simulated_device};
 use warpool::compact::Goal;
-use warpool::device::HostConfig;
 use warpool::host::{Contents, HostPool, HostPoolConfig};
 use warpool::{Device, Error, Pool};
 
@@ -366,7 +365,7 @@ fn threads_meet_a_pool_awake_or_asleep_and_nothing_between(device: &Device) {
 
 #[test]
 fn memory_that_another_pool_took_meanwhile_keeps_a_pool_asleep_until_it_comes_back() {
-    let device = Device::host_with(HostConfig::default().with_capacity(32 * MIB)).unwrap();
+    let device = Device::host_with_capacity(32 * MIB).unwrap();
     let (pool, host) = (
         Pool::new(&device, small_handles().sleeps(true)).unwrap(),
         host(&device),

@@ -15,7 +15,7 @@ fn a_snapshot_names_every_mapped_byte_once(device: &Device) {
     let config = small_handles().track(true).preallocate(8 * granule);
     let pool = Pool::new(device, config.cache_bytes(granule)).unwrap();
     let (first, second) = (device.stream().unwrap(), device.stream().unwrap());
-    let weights = pool.alloc_tagged(&first, 100_000, "weights").unwrap();
+    let weights = crate::tagged(&pool, &first, 100_000, "weights").unwrap();
     let movable = pool.alloc_movable::<u8>(&second, MIB as usize).unwrap();
     let hole = pool.alloc(&second, 2 * granule).unwrap();
     let other = pool.alloc(&second, 4096).unwrap();
@@ -86,9 +86,7 @@ fn a_snapshot_is_valid_json_with_all_its_pieces() {
     let device = super::common::host();
     let pool = Pool::new(&device, small_handles().track(true)).unwrap();
     let stream = device.stream().unwrap();
-    let _block = pool
-        .alloc_tagged(&stream, 5000, "a \"quoted\" tag")
-        .unwrap();
+    let _block = crate::tagged(&pool, &stream, 5000, "a \"quoted\" tag").unwrap();
     let snapshot = pool.snapshot();
     let text = snapshot.to_json();
     assert_eq!(text.matches("\"addr\":").count(), snapshot.pieces.len());

@@ -158,7 +158,7 @@ fn fused<S: FusedTo<D>, D: Element>(ground: &mut Ground) -> Result<()> {
         len * (size_of::<S>() + size_of::<D>()),
         ONE_PASS,
         |stream| {
-            let fused = Fused::new()
+            let fused = Fused::default()
                 .scale(0.5)
                 .flag(flag.view_mut())
                 .amax(amax.view_mut());
@@ -219,7 +219,7 @@ fn scaled<S: Wide>(ground: &mut Ground) -> Result<()> {
         ground.measure(forth, bytes, wanted, |stream| {
             let from = Rows::new(&values, rows, COLS, COLS)?;
             let to = RowsMut::new(&mut codes, rows, COLS, COLS)?;
-            quantize(stream, from, to, found(scales.view_mut()), Quantize::new())
+            quantize(stream, from, to, found(scales.view_mut()), Quantize::default())
         })?;
         ground.measure(back, bytes, wanted, |stream| {
             let from = Rows::new(&codes, rows, COLS, COLS)?;
@@ -241,7 +241,7 @@ fn blocks<S: Wide>(ground: &mut Ground) -> Result<()> {
     ground.measure(forth, bytes, ONE_PASS, |stream| {
         let from = Rows::new(&values, rows, COLS, COLS)?;
         let to = RowsMut::new(&mut codes, rows, line, line)?;
-        mx_quantize::<E2m1, S>(stream, from, to, scales.view_mut(), layout, Quantize::new())
+        mx_quantize::<E2m1, S>(stream, from, to, scales.view_mut(), layout, Quantize::default())
     })?;
     ground.measure(back, bytes, ONE_PASS, |stream| {
         let from = Rows::new(&codes, rows, line, line)?;
@@ -261,7 +261,7 @@ fn integers<S: Wide>(ground: &mut Ground) -> Result<()> {
         let from = Rows::new(&values, rows, COLS, COLS)?;
         let to = RowsMut::new(&mut codes, rows, line, line)?;
         let (by, scales) = (Grouping::Rows, scales.view_mut());
-        quantize_integers::<i8, S>(stream, from, to, by, scales, None, Quantize::new())
+        quantize_integers::<i8, S>(stream, from, to, by, scales, None, Quantize::default())
     })?;
     ground.measure(back, bytes, ONE_PASS, |stream| {
         let from = Rows::new(&codes, rows, line, line)?;
@@ -280,6 +280,6 @@ fn turned<S: Wide>(ground: &mut Ground) -> Result<()> {
         let from = Rows::new(&values, rows, COLS, COLS)?;
         let plain = RowsMut::new(&mut plain, rows, COLS, COLS)?;
         let turned = RowsMut::new(&mut turned, COLS, rows, rows)?;
-        cast_transpose(stream, from, Some(plain), turned, Transpose::new())
+        cast_transpose(stream, from, Some(plain), turned, Transpose::default())
     })
 }
