@@ -135,6 +135,7 @@ impl Error {
     /// # }
     /// ```
     #[must_use]
+    #[doc(hidden)]
     pub fn is_device_exhausted(&self) -> bool {
         const CUDA_ERROR_OUT_OF_MEMORY: i32 = 2;
         matches!(
@@ -215,7 +216,11 @@ impl fmt::Display for OutOfMemory {
         }
         for (tag, bytes, blocks) in self.holders.iter().take(3) {
             let ending = if *blocks == 1 { "" } else { "s" };
-            write!(f, "; {tag} holds {} in {blocks} block{ending}", Bytes(*bytes))?;
+            write!(
+                f,
+                "; {tag} holds {} in {blocks} block{ending}",
+                Bytes(*bytes)
+            )?;
         }
         write!(f, "; {}", self.advice())
     }

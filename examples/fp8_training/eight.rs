@@ -1,8 +1,8 @@
 //! Products of codes of 8 bits, whose scales are found from the steps before.
 
 use warpool::convert::{
-    Conversion, E4m3, E5m2, Fused, Overflow, Rounding, Rows, RowsMut, Scales, Transpose,
-    cast_transpose, convert_fused, dequantize,
+    E4m3, E5m2, Fused, Overflow, Rounding, Rows, RowsMut, Scales, Transpose, cast_transpose,
+    convert_fused, dequantize,
 };
 use warpool::{Pool, PoolBuf, Stream};
 
@@ -42,7 +42,7 @@ impl<Q: Code> Scaled<Q> {
         let at = step % HISTORY;
         self.largest.slice_mut(at..=at)?.fill(stream, 0.0)?;
         let how = Transpose::default()
-            .how(Overflow::Saturate.into())
+            .how(Overflow::Saturate)
             .scale(self.scale.view())
             .amax(self.largest.slice_mut(at..=at)?);
         let plain = RowsMut::new(&mut self.plain, rows, cols, cols)?;
@@ -58,7 +58,9 @@ impl<Q: Code> Scaled<Q> {
         let found = Fused::default().amax(most.view_mut());
         convert_fused(stream, &self.largest, &mut unused, Rounding::Nearest, found)?;
         // Not 0 where all is 0.
-        let scaled = Fused::default().scale(1.0 / Q::MOST).bias(f32::MIN_POSITIVE);
+        let scaled = Fused::default()
+            .scale(1.0 / Q::MOST)
+            .bias(f32::MIN_POSITIVE);
         convert_fused(stream, &most, &mut self.scale, Rounding::Nearest, scaled)?;
         Ok(())
     }

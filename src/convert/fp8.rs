@@ -64,20 +64,24 @@ macro_rules! values {
                 Self(sign | if code > $max { $overflow } else { code as u8 })
             }
 
-        }
-
-        /// The value, exactly. NaN is the `f32` with the bits 0x7FFFFFFF.
-        impl From<$name> for f32 {
-            fn from(x: $name) -> f32 {
-                let code = x.0 & 0x7F;
+            /// The value, exactly. NaN is the `f32` with the bits 0x7FFFFFFF.
+            #[must_use]
+            pub const fn to_f32(self) -> f32 {
+                let code = self.0 & 0x7F;
                 let value = if code <= $max {
-                    magnitude(code, $name::SHAPE)
+                    magnitude(code, Self::SHAPE)
                 } else if code == $overflow && $overflow != 0x7F {
                     f32::INFINITY
                 } else {
                     return NAN;
                 };
-                if x.0 & 0x80 == 0 { value } else { -value }
+                if self.0 & 0x80 == 0 { value } else { -value }
+            }
+        }
+
+        impl From<$name> for f32 {
+            fn from(x: $name) -> f32 {
+                x.to_f32()
             }
         }
     };

@@ -168,6 +168,7 @@ impl PoolConfig {
     /// Sets the physical bytes up to which the pool grows rather than make a stream wait for another, by
     /// default 64 MiB. Larger pools wait first, which costs overlap and saves memory.
     #[must_use]
+    #[doc(hidden)]
     pub fn overlap_bytes(mut self, bytes: u64) -> Self {
         self.overlap_bytes = bytes;
         self

@@ -316,7 +316,9 @@ fn buckets_beside_each_other_have_the_bits_of_buckets_one_after_the_other() {
         let mut config = ReducerConfig::default()
             .bucket_bytes(256)
             .feedback(feedback);
-        config.stochastic = stochastic;
+        if let Some(seed) = stochastic {
+            config = config.stochastic(seed);
+        }
         let run = |waits: bool| {
             simulated(3, |rank: Rank| {
                 let mut reducer = reducer(&rank, config);

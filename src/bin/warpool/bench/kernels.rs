@@ -219,7 +219,13 @@ fn scaled<S: Wide>(ground: &mut Ground) -> Result<()> {
         ground.measure(forth, bytes, wanted, |stream| {
             let from = Rows::new(&values, rows, COLS, COLS)?;
             let to = RowsMut::new(&mut codes, rows, COLS, COLS)?;
-            quantize(stream, from, to, found(scales.view_mut()), Quantize::default())
+            quantize(
+                stream,
+                from,
+                to,
+                found(scales.view_mut()),
+                Quantize::default(),
+            )
         })?;
         ground.measure(back, bytes, wanted, |stream| {
             let from = Rows::new(&codes, rows, COLS, COLS)?;
@@ -241,7 +247,14 @@ fn blocks<S: Wide>(ground: &mut Ground) -> Result<()> {
     ground.measure(forth, bytes, ONE_PASS, |stream| {
         let from = Rows::new(&values, rows, COLS, COLS)?;
         let to = RowsMut::new(&mut codes, rows, line, line)?;
-        mx_quantize::<E2m1, S>(stream, from, to, scales.view_mut(), layout, Quantize::default())
+        mx_quantize::<E2m1, S>(
+            stream,
+            from,
+            to,
+            scales.view_mut(),
+            layout,
+            Quantize::default(),
+        )
     })?;
     ground.measure(back, bytes, ONE_PASS, |stream| {
         let from = Rows::new(&codes, rows, line, line)?;
