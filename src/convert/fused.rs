@@ -1,6 +1,6 @@
 //! What can be done with values on their way from one format to another.
 
-use super::{E4m3, E5m2, Element, GradScaler, MX_BLOCK, View, ViewMut};
+use super::{E4m3, E5m2, Element, MX_BLOCK, View, ViewMut};
 use crate::device::Use;
 use crate::driver::abi;
 use crate::error::{Error, Result};
@@ -110,34 +110,6 @@ impl<'a> Fused<'a> {
     pub fn flag(mut self, flag: ViewMut<'a, u32>) -> Self {
         self.flag = Some(flag);
         self
-    }
-
-    /// Unscales gradients on their way to another format, in place of
-    /// [`GradScaler::unscale`](super::GradScaler::unscale): multiplies by one over `scaler`'s scale, and
-    /// has the scaler find what is infinite or NaN.
-    ///
-    /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
-    /// use warpool::convert::{Fused, GradScaler, Rounding, ScalerConfig, convert_fused};
-    /// use warpool::half::f16;
-    ///
-    /// let mut scaler = GradScaler::new(&pool, &stream, ScalerConfig::default().scale(4.0))?;
-    /// let halves = pool.alloc_from(&stream, &[f16::ONE, f16::INFINITY])?;
-    /// let mut gradients = pool.alloc_typed::<f32>(&stream, 2)?;
-    /// let unscaled = Fused::default().unscale(&mut scaler);
-    /// convert_fused(&stream, &halves, &mut gradients, Rounding::Nearest, unscaled)?;
-    /// assert_eq!(gradients.download()?[0], 0.25);
-    /// scaler.update(&stream)?;
-    /// assert!(scaler.read(&stream)?.wait()?.skipped_last);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn unscale(self, scaler: &'a mut GradScaler) -> Self {
-        let (inverse, found) = scaler.inverse_and_found();
-        self.scale_at(inverse).flag(found)
     }
 
     /// Raises `amax` to the largest magnitude of `y` where that is larger: one element, or one a

@@ -11,6 +11,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use super::fused::Fused;
 use super::table::{cut, upload};
 use super::{View, ViewMut, Wide};
 use crate::device::{Event, Launch, Stream, TableUses, Use, ordered};
@@ -365,6 +366,36 @@ pub struct PendingState {
     event: Event,
     stream: Stream,
     bytes: Box<[u64; STATE_BYTES / 8]>,
+}
+
+impl<'a> Fused<'a> {
+    /// Unscales gradients on their way to another format, in place of
+    /// [`GradScaler::unscale`](super::GradScaler::unscale): multiplies by one over `scaler`'s scale, and
+    /// has the scaler find what is infinite or NaN.
+    ///
+    /// ```
+    /// # fn main() -> warpool::Result<()> {
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let stream = device.stream()?;
+    /// use warpool::convert::{Fused, GradScaler, Rounding, ScalerConfig, convert_fused};
+    /// use warpool::half::f16;
+    ///
+    /// let mut scaler = GradScaler::new(&pool, &stream, ScalerConfig::default().scale(4.0))?;
+    /// let halves = pool.alloc_from(&stream, &[f16::ONE, f16::INFINITY])?;
+    /// let mut gradients = pool.alloc_typed::<f32>(&stream, 2)?;
+    /// let unscaled = Fused::default().unscale(&mut scaler);
+    /// convert_fused(&stream, &halves, &mut gradients, Rounding::Nearest, unscaled)?;
+    /// assert_eq!(gradients.download()?[0], 0.25);
+    /// scaler.update(&stream)?;
+    /// assert!(scaler.read(&stream)?.wait()?.skipped_last);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn unscale(self, scaler: &'a mut GradScaler) -> Self {
+        let (inverse, found) = scaler.inverse_and_found();
+        self.scale_at(inverse).flag(found)
+    }
 }
 
 impl PendingState {
