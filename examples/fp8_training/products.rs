@@ -90,6 +90,7 @@ impl Products {
     ) -> Outcome<()> {
         match self {
             Self::Loop => {
+                let _ = stream;
                 let values = by_rows(&left.values()?, &right.values()?, shape);
                 Ok(product.upload(&values)?)
             }
