@@ -37,6 +37,7 @@ TARGETS = [
     ("errors", "simulated"),
     ("bin", ""),
     ("observe", "command_line::several"),
+    ("collective", ""),
 ]
 SECONDS = 240
 BEGIN, END = "<!-- seeded bugs: begin -->", "<!-- seeded bugs: end -->"
@@ -125,6 +126,7 @@ USUAL = {
     "arena": [("state_machine", "sim::the_pool")],
     "pool": [("state_machine", "sim::the_pool")],
     "device": [("state_machine", "sim::the_pool"), ("typed_order", "")],
+    "collective": [("collective", "")],
     "host": [("lib", "host::"), ("pool", "conformance::")],
 }
 # A replay of the recorded traces sees these too, faults of memory that goes from stream to stream.
@@ -164,7 +166,7 @@ def build():
     for target in dict([*TARGETS, REPLAY]):
         wanted += {"lib": ["--lib"], "bin": ["--bin", "warpool"]}.get(target, ["--test", target])
     command = ["cargo", "test", "-j2", "--no-run", "--no-default-features", "--features"]
-    command += ["sanitize,cli,convert", "--target-dir", "target/seeded", *wanted]
+    command += ["sanitize,cli,convert,nccl", "--target-dir", "target/seeded", *wanted]
     command += ["--message-format=json-render-diagnostics"]
     lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     found = {}

@@ -9,6 +9,7 @@ use super::transport::{Act, Call, Transport};
 use crate::device::{Access, Note, Stream, Use, ordered};
 use crate::error::{Error, Result};
 use crate::pool::{View, ViewMut};
+use crate::seeded::seeded;
 
 /// Collectives of one rank on one stream, queued together by [`Collectives::run`]: made by [`Comm::on`](super::Comm::on).
 /// Sends and receives that wait for each other belong in one.
@@ -75,12 +76,14 @@ impl<'a> Collectives<'a> {
     }
 
     fn reads<T: Pod>(&mut self, view: &View<'a, T>) {
-        self.uses.push(view.used());
+        let unordered = seeded!("collective-reads-unordered");
+        self.uses.push(view.used().filter(|_| !unordered));
         self.accesses.push(Access::read(view.addr(), view.bytes()));
     }
 
     fn writes<T: Pod>(&mut self, view: &ViewMut<'a, T>) {
-        self.uses.push(view.used());
+        let unordered = seeded!("collective-writes-unordered");
+        self.uses.push(view.used().filter(|_| !unordered));
         self.accesses.push(Access::write(view.addr(), view.bytes()));
     }
 

@@ -252,7 +252,10 @@ impl<T, E> Drop for Loader<T, E> {
         };
         // Gives the batches back, and wakes the thread if it waits for room.
         drop(self.batches.take());
-        if let Some(thread) = self.thread.take().filter(|_| !is_busy) {
+        // The iterator may own the loader, and be dropped by the thread itself.
+        let is_other = |it: &JoinHandle<()>| it.thread().id() != std::thread::current().id();
+        let thread = self.thread.take().filter(is_other);
+        if let Some(thread) = thread.filter(|_| !is_busy) {
             // It may hold the last of a pool of host memory, which waits for copies.
             beside(move || {
                 if let Err(panic) = thread.join() {

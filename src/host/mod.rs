@@ -132,6 +132,8 @@ pub(crate) struct Inner {
     device: Device,
     limit: u64,
     state: Mutex<State>,
+    /// Held while the driver is asked: memory that it is asked about is meanwhile in nobody's book.
+    turn: Mutex<()>,
 }
 
 /// Counts `bytes` more.
@@ -156,6 +158,7 @@ impl HostPool {
                 device: device.clone(),
                 limit: config.limit.unwrap_or(u64::MAX),
                 state: Mutex::default(),
+                turn: Mutex::default(),
             }),
         }
     }
@@ -167,7 +170,7 @@ impl HostPool {
     /// may still hold some, which [`HostPool::alloc_waiting`] waits for. [`Error::Invalid`] for a length
     /// beyond all addresses; what the driver said.
     pub fn alloc<T: Pod>(&self, len: usize) -> Result<HostBuf<T>> {
-        self.alloc_or(len, |_| Ok(false))
+        self.alloc_or(len, false)
     }
 
     /// As [`HostPool::alloc`], and where memory is short, waits on the host for copies that use memory of
@@ -176,14 +179,10 @@ impl HostPool {
     /// # Errors
     /// As [`HostPool::alloc`].
     pub fn alloc_waiting<T: Pod>(&self, len: usize) -> Result<HostBuf<T>> {
-        self.alloc_or(len, Inner::wait_for_oldest)
+        self.alloc_or(len, true)
     }
 
-    fn alloc_or<T: Pod>(
-        &self,
-        len: usize,
-        else_wait: impl Fn(&Inner) -> Result<bool>,
-    ) -> Result<HostBuf<T>> {
+    fn alloc_or<T: Pod>(&self, len: usize, waits: bool) -> Result<HostBuf<T>> {
         let bytes = len.checked_mul(size_of::<T>()).map(|bytes| bytes as u64);
         let bytes = bytes
             .filter(|&bytes| bytes <= chunks::MOST)
@@ -202,7 +201,7 @@ impl HostPool {
         }
         let chunk = match bytes {
             0 => None,
-            _ => Some(self.inner.take(bytes, else_wait)?),
+            _ => Some(self.inner.take(bytes, waits)?),
         };
         Ok(HostBuf {
             pool: Arc::clone(&self.inner),
@@ -219,6 +218,7 @@ impl HostPool {
     /// What the driver said; what was given back until then stays so.
     #[doc(alias = "empty_cache")]
     pub fn trim(&self) -> Result<u64> {
+        let _turn = lock(&self.inner.turn);
         self.inner.reap()?;
         self.inner.release_idle()
     }
@@ -242,22 +242,30 @@ impl fmt::Debug for HostPool {
 
 impl Inner {
     /// Memory for `bytes`: idle, or of copies that are done by now, or new, or what there is once idle
-    /// memory of other sizes was given back, or once `else_wait` has waited.
-    fn take(&self, bytes: u64, else_wait: impl Fn(&Self) -> Result<bool>) -> Result<Chunk> {
+    /// memory of other sizes was given back, or, where it `waits`, once copies under way are done.
+    fn take(&self, bytes: u64, waits: bool) -> Result<Chunk> {
         let class = chunks::class_of(bytes);
         loop {
             if let Some(chunk) = self.take_idle(class) {
                 return Ok(chunk);
             }
-            self.reap()?;
-            if let Some(chunk) = self.take_idle(class) {
-                return Ok(chunk);
-            }
-            if self.grow(class)? || (self.release_idle()? > 0 && self.grow(class)?) {
-                continue;
-            }
-            if !else_wait(self)? {
-                return Err(self.out_of_memory(class));
+            let oldest = {
+                let _turn = lock(&self.turn);
+                self.reap()?;
+                if let Some(chunk) = self.take_idle(class) {
+                    return Ok(chunk);
+                }
+                if self.grow(class)? || (self.release_idle()? > 0 && self.grow(class)?) {
+                    continue;
+                }
+                self.oldest().filter(|_| waits)
+            };
+            match oldest {
+                Some(marks) => {
+                    lock(&self.state).stats.waits += 1;
+                    marks.wait()?;
+                }
+                None => return Err(self.out_of_memory(class)),
             }
         }
     }
@@ -325,17 +333,10 @@ impl Inner {
         outcome
     }
 
-    /// Waits for the copies of the buffer dropped first; false where there is none.
-    fn wait_for_oldest(&self) -> Result<bool> {
-        let marks = {
-            let mut state = lock(&self.state);
-            let Some(marks) = state.pending.first().map(|entry| entry.marks.clone()) else {
-                return Ok(false);
-            };
-            state.stats.waits += 1;
-            marks
-        };
-        marks.wait().map(|()| true)
+    /// What the memory is used by that was given back first and may still be in use.
+    fn oldest(&self) -> Option<Marks> {
+        let state = lock(&self.state);
+        state.pending.first().map(|entry| entry.marks.clone())
     }
 
     /// Gives idle memory back; gives its bytes.

@@ -1,3 +1,4 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
 use proptest::prelude::*;
@@ -182,6 +183,32 @@ fn copies_of_two_streams_that_meet_in_host_memory_run_in_order() {
     drop(held);
     assert_eq!(third.download().unwrap(), [1; 4096]);
     assert_eq!(between.get().unwrap(), [2; 4096]);
+}
+
+#[test]
+fn threads_that_need_no_more_than_the_limit_are_never_refused() {
+    let limit = HostPoolConfig::default().limit(4 << 20);
+    let ground = on(Device::host().unwrap(), limit);
+    let refused = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let stream = ground.device.stream().unwrap();
+                let mut there = ground.pool.alloc_typed::<u8>(&stream, MIB).unwrap();
+                for len in [MIB, MIB - 70_000].repeat(500) {
+                    match ground.host.alloc_waiting::<u8>(len) {
+                        Ok(buf) => {
+                            let part = there.slice_mut(..len).unwrap();
+                            part.upload_from(&stream, &buf).unwrap();
+                        }
+                        Err(_) => _ = refused.fetch_add(1, Ordering::Relaxed),
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(refused.into_inner(), 0, "each has one buffer of four");
+    ground.is_clean();
 }
 
 #[test]

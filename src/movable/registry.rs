@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use super::callback::{Calls, Relocation};
 use super::id::MovableId;
 use super::pointers::{Arrays, Place};
-use super::shelf::Spilling;
+use super::shelf::{Away, Spilling};
 use super::step_log::{Log, StepRecord};
 use super::table::{Marks, Moving, Table};
 use super::words::Words;
@@ -39,6 +39,11 @@ pub(super) struct State {
     pub(super) log: Option<Log>,
     /// Once the pool was told to spill.
     pub(super) spilling: Option<Arc<Spilling>>,
+    /// Callers for whom all blocks are being brought back: none goes meanwhile.
+    pub(super) awaited: u32,
+    /// Host memory of blocks that came back, to be dropped without the lock: the last of its pool waits for
+    /// copies.
+    pub(super) emptied: Vec<Away>,
     /// Holds made.
     pub(super) holds: u64,
     /// Moves made, counted for callbacks.
@@ -175,6 +180,8 @@ impl Registry {
                 mover: Mover::new(&shared.device, &shared.overhead)?,
                 log: attached.log.then(Log::default),
                 spilling: None,
+                awaited: 0,
+                emptied: Vec::new(),
                 holds: 0,
                 relocations: 0,
                 listeners: 0,

@@ -72,19 +72,30 @@ impl Registry {
         self.check_stream(stream)?;
         stream.core().refuse_under_capture()?;
         self.awake.check()?;
-        self.fetch(id)?;
         let shared = self.shared()?;
-        // Free memory behind the block may be in a cache.
-        shared.drain_all();
-        if lock(&self.state).resize_in_place(id, bytes)? {
-            return Ok(());
+        loop {
+            self.fetch(id)?;
+            // Free memory behind the block may be in a cache.
+            shared.drain_all();
+            match lock(&self.state).resize_in_place(id, bytes)? {
+                Some(true) => return Ok(()),
+                Some(false) => break,
+                // It went again: what is on the host has its old size, and may be too large for the new.
+                None => {}
+            }
         }
         let lane = shared.open_lane(stream)?;
         let block = lane.alloc_block(bytes)?;
         let giving = Giving::begin(&stream.core().timeline);
         self.awake.check()?;
-        let old = lock(&self.state).copy_into(id, stream, block, calls)?;
+        let (old, emptied) = {
+            let mut state = lock(&self.state);
+            let old = state.copy_into(id, stream, block, calls);
+            (old, std::mem::take(&mut state.emptied))
+        };
         drop(giving);
+        drop(emptied);
+        let old = old?;
         // It went to the host for the room, and came back into it.
         let Some(old) = old else { return Ok(()) };
         shared.set_movable(&old, false);
@@ -103,14 +114,14 @@ impl Registry {
 
 impl State {
     /// Whether the block could be given `bytes` where it is.
-    fn resize_in_place(&mut self, id: MovableId, bytes: u64) -> Result<bool> {
+    fn resize_in_place(&mut self, id: MovableId, bytes: u64) -> Result<Option<bool>> {
         let entry = self.table.entry(id)?;
         if entry.holds > 0 {
             let why = "the block is held: drop its holds first";
             return Err(Error::invalid("id", why));
         }
         let Some(block) = &mut entry.block else {
-            return Ok(false);
+            return Ok(None);
         };
         let timeline = Arc::clone(&block.lane().stream.timeline);
         if bytes < block.bytes() {
@@ -119,18 +130,18 @@ impl State {
                 entry.ready.wait_on(&timeline)?;
                 entry.uses.wait_on(&timeline)?;
             }
-            return block.shrink(bytes).map(|()| true);
+            return block.shrink(bytes).map(|()| Some(true));
         }
         let capacity = block.capacity();
         if !block.grow(bytes)? {
-            return Ok(false);
+            return Ok(Some(false));
         }
         if block.capacity() > capacity && !seeded!("grown-part-ready-at-once") {
             // What was added is ready on the block's own stream.
             entry.ready.note(&timeline, timeline.open_tick());
             entry.written(&timeline, timeline.open_tick(), false);
         }
-        Ok(true)
+        Ok(Some(true))
     }
 
     /// Queues a copy of the block, wherever it is, into `block` and puts that in its place; gives the old one,

@@ -28,6 +28,14 @@ pub(super) struct Spilling {
     pub(super) up: Stream,
 }
 
+impl Spilling {
+    /// The same by way of another shelf.
+    pub(super) fn with(&self, shelf: Arc<dyn Shelf>) -> Arc<Self> {
+        let (down, up) = (self.down.clone(), self.up.clone());
+        Arc::new(Self { shelf, down, up })
+    }
+}
+
 /// A block that is on the host.
 pub(super) struct Away {
     pub(super) contents: Box<dyn Shelved>,

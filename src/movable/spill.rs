@@ -100,9 +100,9 @@ impl Entry {
 }
 
 impl State {
-    /// Whether somebody else than holders knows where blocks are.
+    /// Whether somebody else than holders knows where blocks are, or is about to.
     fn is_known(&self) -> bool {
-        self.words.is_some() || !self.arrays.is_empty()
+        self.awaited > 0 || self.words.is_some() || !self.arrays.is_empty()
     }
 
     /// Spills what a request of `needed` bytes lacks; gives the blocks, free behind the copies.
@@ -169,28 +169,37 @@ impl State {
     }
 }
 
+/// Blocks stay on the device until this is dropped.
+struct Awaited<'a>(&'a Registry);
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.state).awaited -= 1;
+    }
+}
+
 impl Registry {
     /// Begins to spill to `shelf`, or ends it: what is on the host comes back all the same.
     pub(crate) fn set_spill(self: &Arc<Self>, shelf: Option<Arc<dyn Shelf>>) -> Result<()> {
         let Some(shelf) = shelf else {
-            if let Some(spilling) = &mut lock(&self.state).spilling {
-                *spilling = Arc::new(Spilling {
-                    shelf: Arc::new(Full),
-                    down: spilling.down.clone(),
-                    up: spilling.up.clone(),
-                });
-            }
+            let mut state = lock(&self.state);
+            let known = state.spilling.take();
+            state.spilling = known.as_ref().map(|it| it.with(Arc::new(Full)));
+            drop(state);
+            // Without a lock: the last of a pool of host memory waits for copies.
+            drop(known);
             return Ok(());
         };
         let (down, up) = (self.device.stream()?, self.device.stream()?);
         let mut state = lock(&self.state);
-        let first = state.spilling.is_none();
-        let (down, up) = match &state.spilling {
-            Some(known) => (known.down.clone(), known.up.clone()),
-            None => (down, up),
-        };
-        state.spilling = Some(Arc::new(Spilling { shelf, down, up }));
+        let known = state.spilling.take();
+        state.spilling = Some(match &known {
+            Some(known) => known.with(shelf),
+            None => Arc::new(Spilling { shelf, down, up }),
+        });
         drop(state);
+        let first = known.is_none();
+        drop(known);
         if first {
             let registry = Arc::downgrade(self);
             let step = move |pressure: &Pressure| {
@@ -244,26 +253,39 @@ impl Registry {
         // Without a lock: others may have to go for it.
         let block = shared.open_lane(&up)?.alloc_block(bytes)?;
         let mut calls = Calls::new();
-        let unused = {
+        let (unused, emptied) = {
             let mut state = lock(&self.state);
             let _giving = Giving::begin(&up.core().timeline);
             self.awake.check()?;
-            state.put_back(id, block, &up, &mut calls)
+            let unused = state.put_back(id, block, &up, &mut calls);
+            (unused, std::mem::take(&mut state.emptied))
         };
+        drop(emptied);
         tell(calls);
         unused.map(drop)
     }
 
     /// The state, with every block on the device, so that somebody else may come to know their addresses.
+    /// Meanwhile none goes: they would make room for each other without an end.
     pub(super) fn all_here(&self) -> Result<MutexGuard<'_, State>> {
+        lock(&self.state).awaited += 1;
+        let awaited = Awaited(self);
         loop {
-            let state = lock(&self.state);
+            let mut state = lock(&self.state);
             let away = state.table.away();
             if away.is_empty() || seeded!("address-known-of-a-spilled-block") {
+                state.awaited -= 1;
+                std::mem::forget(awaited);
                 return Ok(state);
             }
             drop(state);
-            away.into_iter().try_for_each(|id| self.fetch(id))?;
+            for id in away {
+                let fetched = self.fetch(id);
+                // One that was dropped meanwhile is nobody's any more.
+                if lock(&self.state).table.away().contains(&id) {
+                    fetched?;
+                }
+            }
         }
     }
 }
@@ -286,7 +308,7 @@ impl State {
     }
 
     /// Queues the copy of a block that is on the host into `block`; gives `block` back where it is not
-    /// there, as another thread was faster.
+    /// there, as another thread was faster, or has been resized meanwhile to more than `block` has.
     fn put_back(
         &mut self,
         id: MovableId,
@@ -296,7 +318,8 @@ impl State {
     ) -> Result<Option<Block>> {
         let now = self.holds;
         let entry = self.table.entry(id)?;
-        let Some(away) = &entry.away else {
+        let fits = |away: &&Away| away.bytes <= block.bytes();
+        let Some(away) = entry.away.as_ref().filter(fits) else {
             return Ok(Some(block));
         };
         away.contents.take(block.addr(), up)?;
@@ -305,7 +328,7 @@ impl State {
         if !seeded!("used-ahead-of-its-return") {
             entry.became_ready(timeline, timeline.open_tick());
         }
-        entry.away = None;
+        self.emptied.extend(entry.away.take());
         // It comes back to be held: as good as held now.
         if !seeded!("what-came-back-goes-next") {
             entry.held_at = now;

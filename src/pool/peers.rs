@@ -7,7 +7,9 @@
 use bytemuck::Pod;
 
 use super::view::ViewMut;
-use crate::device::{Addr, Device, RawEvent, Stream, Use, note_behind, ordered, wait_before};
+use crate::device::{
+    Addr, Device, Giving, RawEvent, Stream, Use, note_behind, ordered, wait_before,
+};
 use crate::error::{Error, Result};
 
 /// Queues a copy from `from`, memory of another device that `read` names, on `stream`.
@@ -28,6 +30,8 @@ pub(super) fn from_peer<T: Pod>(
     }
     core.refuse_under_capture()?;
     let bridge = there.stream()?;
+    // Until the read is in the source's log: it does not fall asleep meanwhile.
+    let _giving = Giving::begin(&bridge.core().timeline);
     wait_before(bridge.core(), read)?;
     wait_elsewhere(stream, &bridge)?;
     let queued = ordered(core, &[to.used()], || match bytes {

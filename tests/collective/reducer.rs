@@ -428,3 +428,24 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn every_rank_and_step_draws_its_own_roundings() {
+    const LEN: usize = 1000;
+    for feedback in [false, true] {
+        let config = ReducerConfig::default().stochastic(5).feedback(feedback);
+        let found = simulated(2, |rank: Rank| {
+            let mut reducer =
+                Reducer::new(&rank.pool, &rank.stream, &rank.comm, &[LEN], config).unwrap();
+            // Half way between two codes. Where both ranks draw the same, nothing is left of it.
+            let value = (1.0 + 1.0 / 2048.0) * if rank.number() == 0 { 1.0 } else { -1.0 };
+            [(); 2].map(|()| step(&rank, &mut reducer, &[0], |_| vec![value; LEN]).0)
+        });
+        let [first, second] = &found[0];
+        for step in [first, second] {
+            let apart = step.iter().filter(|&&x| x != 0.0).count();
+            assert!((LEN / 4..LEN).contains(&apart), "{apart} of {LEN} differ");
+        }
+        assert_ne!(first, second, "two steps draw alike");
+    }
+}

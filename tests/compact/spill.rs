@@ -2,12 +2,13 @@
 
 use crate::common;
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use common::hunt::{cases, hunt};
 use common::sanitized::Sanitized;
 use common::watched::{MADE_TO_FAIL, Watched};
-use common::{on_every_device, on_the_simulated_device};
+use common::{Gate, on_every_device, on_the_simulated_device};
 use warpool::compact::Goal;
 use warpool::device::sim::{Rng, SimConfig};
 use warpool::host::{Contents, HostPool, HostPoolConfig, Spill};
@@ -198,6 +199,85 @@ fn a_block_that_comes_back_elsewhere_tells_its_callback(device: &Device) {
     assert_eq!(*told.lock().unwrap(), [(before, after)]);
 }
 
+fn a_block_that_goes_again_while_it_is_shrunk_writes_over_no_other(device: &Device) {
+    let (pool, _host) = spilling(device, 8);
+    let stream = device.stream().unwrap();
+    let mut block = filled(&pool, &stream, 7, 6 * MIB);
+    drop(pool.alloc(&stream, 6 * MIB as u64).unwrap());
+    let near = Arc::new(Mutex::new(Vec::new()));
+    let weak = Arc::downgrade(&near);
+    let (again, from) = (pool.clone(), stream.clone());
+    block.on_move(move |_| {
+        let near = weak.upgrade().unwrap();
+        let mut near = near.lock().unwrap();
+        if near.is_empty() {
+            // The block goes for it; then others come where it would be, all but the first megabyte.
+            drop(again.alloc(&from, 6 * MIB as u64).unwrap());
+            near.extend((0..7).map(|_| again.alloc_filled(&from, MIB, 1u8).unwrap()));
+            drop(near.remove(0));
+        }
+    });
+    let resized = block.resize(&stream, MIB);
+    block.on_move(|_| ());
+    for other in near.lock().unwrap().drain(..) {
+        assert!(other.download().unwrap() == [1; MIB], "written over");
+    }
+    // The others have the room that it needs to come back, unless it was shrunk on the way.
+    assert!(resized.is_ok_and(|()| block.len() == MIB) || block.len() == 6 * MIB);
+    assert!(is_all(&block, &stream, 7));
+    whole(&pool);
+}
+
+fn addresses_of_more_than_the_device_holds_are_an_error_and_not_a_circle(device: &Device) {
+    let (pool, _host) = spilling(device, 8);
+    let stream = device.stream().unwrap();
+    let blocks = [1, 2, 3].map(|at| filled(&pool, &stream, at, 4 * MIB));
+    let refused = pool.address_table().map(drop).unwrap_err();
+    assert!(refused.is_out_of_memory(), "{refused}");
+    // Blocks go as before.
+    for (block, value) in blocks.iter().zip(1..) {
+        assert!(is_all(block, &stream, value));
+    }
+    let [first, ..] = blocks;
+    drop(first);
+    drop(pool.address_table().unwrap());
+    whole(&pool);
+}
+
+/// The pool of host memory goes with the setting, and waits for a copy that is held up.
+#[test]
+fn a_setting_whose_host_memory_is_still_written_holds_no_block_up() {
+    let device = &common::host();
+    for next in [false, true] {
+        let (pool, host) = spilling(device, 8);
+        let streams = [(); 2].map(|()| device.stream().unwrap());
+        let block = filled(&pool, &streams[0], 7, 6 * MIB);
+        let gate = Gate::close(&streams[0]);
+        drop(block.hold(&streams[0]).unwrap());
+        let there = pool.alloc_movable::<u8>(&streams[1], 6 * MIB).unwrap();
+        assert_eq!(pool.stats().spilled.current, 6 * MIB as u64);
+        drop((block, host));
+        let (tell, told) = mpsc::channel();
+        let held = std::thread::scope(|scope| {
+            let (pool, streams, there) = (&pool, &streams, &there);
+            scope.spawn(move || match next {
+                true => pool.set_spill(Spill::Auto(&HostPool::new(
+                    device,
+                    HostPoolConfig::default(),
+                ))),
+                false => pool.set_spill(Spill::Never),
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            scope.spawn(move || tell.send(there.hold(&streams[1]).is_ok()));
+            let held = told.recv_timeout(Duration::from_secs(5));
+            gate.open();
+            held
+        });
+        assert_eq!(held, Ok(true), "a wait for copies holds all blocks up");
+        whole(&pool);
+    }
+}
+
 on_every_device! {
     twice_the_memory_is_used_in_turns_and_every_byte_is_right,
     what_is_spilled_comes_back_when_it_is_held_and_figures_say_so,
@@ -207,6 +287,8 @@ on_every_device! {
     nothing_goes_while_others_know_addresses_and_what_went_comes_back_first,
     a_full_host_a_switch_and_a_sleeping_pool_leave_things_as_they_are,
     a_block_that_comes_back_elsewhere_tells_its_callback,
+    addresses_of_more_than_the_device_holds_are_an_error_and_not_a_circle,
+    a_block_that_goes_again_while_it_is_shrunk_writes_over_no_other,
 }
 
 on_the_simulated_device! {

@@ -1,11 +1,13 @@
 //! Pools on several devices of one process.
 
+use crate::common::watched::Watched;
 use crate::common::{self, BackendOf};
 
 use std::sync::mpsc;
 use std::time::Duration;
 
 use warpool::device::sim::SimConfig;
+use warpool::host::{Contents, HostPool, HostPoolConfig};
 use warpool::{Device, Error, Pool, PoolConfig, Stream};
 
 const MIB: u64 = 1 << 20;
@@ -205,4 +207,42 @@ fn a_copy_from_a_device_that_grants_no_access_is_an_error_that_names_the_setting
     let words = refused.unwrap_err().to_string();
     assert!(words.contains("PoolConfig::peers"), "{words}");
     assert_eq!(copy.download().unwrap(), [0; 10]);
+}
+
+#[test]
+fn a_pool_does_not_fall_asleep_between_the_order_of_a_copy_from_it_and_the_copy() {
+    let here = common::host();
+    let (there, watched) = Watched::over(&common::host());
+    let config = PoolConfig::default().sleeps(true).peers(&[&there]);
+    let source = Pool::new(&here, config).unwrap();
+    let (stream, other) = (here.stream().unwrap(), there.stream().unwrap());
+    let data = source.alloc_filled(&stream, 1 << 20, 7u8).unwrap();
+    let pool = Pool::new(&there, PoolConfig::default()).unwrap();
+    let mut copy = pool.alloc_zeroed::<u8>(&other, 1 << 20).unwrap();
+    let (tell, told) = mpsc::channel();
+    let (sleeper, mut once) = (source.clone(), Some(tell));
+    let (early, is_early) = mpsc::channel();
+    watched.before(move |call, _| {
+        if call == "copy_within"
+            && let Some(tell) = once.take()
+        {
+            let (sleeper, done) = (sleeper.clone(), mpsc::channel());
+            std::thread::spawn(move || {
+                let host = HostPool::new(sleeper.device(), HostPoolConfig::default());
+                let slept = sleeper.sleep(&[], Contents::Saved(&host));
+                let _ = done.0.send(());
+                tell.send(slept).unwrap();
+            });
+            let waited = done.1.recv_timeout(Duration::from_millis(200));
+            early.send(waited.is_ok()).unwrap();
+        }
+        true
+    });
+    copy.view_mut().copy_from(&other, &data).unwrap();
+    assert!(!is_early.recv().unwrap(), "it sleeps, and is copied from");
+    assert!(told.recv().unwrap().unwrap() > 0);
+    assert_eq!(copy.download().unwrap(), vec![7; 1 << 20]);
+    assert!(copy.view_mut().copy_from(&other, &data).is_err());
+    source.wake(&[]).unwrap();
+    assert_eq!(data.download().unwrap(), vec![7; 1 << 20]);
 }

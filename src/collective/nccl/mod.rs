@@ -16,6 +16,7 @@ use super::meet::meet;
 use super::transport::{Act, Call, Transport};
 use crate::device::{Device, DeviceInfo, DeviceKind, Stream};
 use crate::error::{Error, Result};
+use crate::seeded::seeded;
 use crate::sync::plain::lock;
 
 pub use self::library::open_library;
@@ -274,7 +275,8 @@ impl Nccl {
         for call in calls {
             // SAFETY: the caller's duty.
             let code = unsafe { self.call(state.comm.0, stream, call) };
-            if code != IN_PROGRESS && outcome.is_ok() {
+            let told = code != IN_PROGRESS && !seeded!("failed-call-of-a-group-forgotten");
+            if told && outcome.is_ok() {
                 outcome = self.library.ok(call.act.name(), code);
             }
         }

@@ -33,6 +33,7 @@ use crate::device::{Launch, Stream, ordered};
 use crate::driver::abi;
 use crate::error::{Error, Result};
 use crate::pool::{Pool, PoolBuf, View, ViewMut};
+use crate::seeded::seeded;
 
 /// An element that is sent.
 trait Sent: Element + Reduce + FusedTo<f32> {}
@@ -67,6 +68,13 @@ struct Bucket {
     /// How many tensors touch it.
     tensors: usize,
     missing: usize,
+}
+
+impl Bucket {
+    fn is_ready(&self) -> bool {
+        let early = seeded!("bucket-goes-with-its-first-gradient") && self.missing < self.tensors;
+        self.missing == 0 || early
+    }
 }
 
 /// Averages gradients over the ranks of a communicator.
@@ -226,12 +234,8 @@ impl Reducer {
     }
 
     fn queue_ready(&mut self) -> Result<()> {
-        while self
-            .buckets
-            .get(self.next)
-            .is_some_and(|bucket| bucket.missing == 0)
-        {
-            if self.next == 0 {
+        while self.buckets.get(self.next).is_some_and(Bucket::is_ready) {
+            if self.next == 0 && !seeded!("largest-of-the-step-before-kept") {
                 let shared = &mut self.shared;
                 shared.largest.view_mut().fill(&shared.widen, 0.0)?;
             }
@@ -299,8 +303,14 @@ impl Shared {
         let ranks = self.comm.size();
         for (all, part) in pieces(&range) {
             let (inverse, found) = scaler.inverse_and_found();
-            let averaged = Fused::default().scale(1.0 / ranks as f32).scale_at(inverse);
-            let averaged = averaged.flag(found).amax(self.largest.view_mut());
+            let mut averaged = Fused::default().scale(1.0 / ranks as f32);
+            if !seeded!("bucket-scale-not-divided-out") {
+                averaged = averaged.scale_at(inverse);
+            }
+            if self.comm.rank() == 0 || !seeded!("overflow-seen-by-rank-0-alone") {
+                averaged = averaged.flag(found);
+            }
+            let averaged = averaged.amax(self.largest.view_mut());
             convert_fused(
                 &self.widen,
                 codes.slice(part)?,
@@ -325,7 +335,8 @@ impl Shared {
     {
         // Distinct for every cast of every rank.
         let number = number.wrapping_mul(u64::from(self.comm.size()));
-        let number = number.wrapping_add(u64::from(self.comm.rank()));
+        let own = u64::from(self.comm.rank()) * u64::from(!seeded!("ranks-round-alike"));
+        let number = number.wrapping_add(own);
         let rounding = match self.rounding {
             Rounding::Stochastic { seed } => Rounding::Stochastic {
                 seed: seed.wrapping_add(number),
@@ -333,7 +344,8 @@ impl Shared {
             other => other,
         };
         let gradients = self.gradients.slice(range.clone())?;
-        match &mut self.residual {
+        let kept = self.residual.as_mut();
+        match kept.filter(|_| !seeded!("what-rounding-took-is-lost")) {
             Some(residual) => {
                 let residual = residual.slice_mut(range)?;
                 feed_back(&self.narrow, gradients, residual, codes, scaler, rounding)

@@ -1,3 +1,4 @@
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -314,6 +315,48 @@ fn dropped_while_the_iterator_waits_for_ever_the_loader_does_not_wait() {
     // What the iterator gives after that makes no batch, and ends the thread.
     sender.send(()).unwrap();
     assert!(comes(|| Arc::strong_count(&alive) == 1));
+    ground.is_clean();
+}
+
+/// Ends with an error; owns its loader, and says whether its drop panicked.
+struct Owner {
+    loader: Arc<Mutex<Option<Loader<u32>>>>,
+    begin: mpsc::Receiver<()>,
+    panicked: mpsc::Sender<bool>,
+}
+
+impl Iterator for Owner {
+    type Item = Result<Vec<u32>, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.begin.recv().unwrap();
+        Some(Err(Error::invalid("data", "there is none")))
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let loader = lock(&self.loader).take();
+        let dropped = std::panic::catch_unwind(AssertUnwindSafe(|| drop(loader)));
+        self.panicked.send(dropped.is_err()).unwrap();
+    }
+}
+
+#[test]
+fn a_loader_that_its_own_iterator_owns_goes_with_it() {
+    let ground = ground();
+    let loader = Arc::default();
+    let ((go, begin), (panicked, told)) = (mpsc::channel(), mpsc::channel());
+    let owner = Owner {
+        loader: Arc::clone(&loader),
+        begin,
+        panicked,
+    };
+    let made = Loader::try_new(&ground.pool, &ground.host, 2, owner).unwrap();
+    *lock(&loader) = Some(made);
+    go.send(()).unwrap();
+    let panicked = told.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert!(!panicked, "a thread waited for itself");
     ground.is_clean();
 }
 
