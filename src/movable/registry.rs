@@ -23,6 +23,10 @@ use crate::sync::{Mutex, MutexGuard, try_lock};
 /// Rank of compaction among the steps of the out-of-memory ladder: before the application's.
 const COMPACTION_RANK: u8 = 100;
 
+/// Times that a block is brought back for one hold: each time what the host was asked for, or the block's own
+/// callback, may push it out again.
+const TIMES_BROUGHT_BACK: u32 = 1000;
+
 /// What the registry's lock guards.
 pub(super) struct State {
     pub(super) table: Table,
@@ -256,7 +260,7 @@ impl Registry {
 
     /// The state, with the block on the device.
     fn here(&self, id: MovableId) -> Result<MutexGuard<'_, State>> {
-        loop {
+        for _ in 0..TIMES_BROUGHT_BACK {
             let mut state = lock(&self.state);
             if state.table.entry(id)?.away.is_none() {
                 return Ok(state);
@@ -264,6 +268,11 @@ impl Registry {
             drop(state);
             self.fetch(id)?;
         }
+        let mut state = lock(&self.state);
+        let away = state.table.entry(id)?.away.as_ref().map(|away| away.bytes);
+        let Some(bytes) = away else { return Ok(state) };
+        drop(state);
+        Err(self.shared()?.out_of_memory(bytes))
     }
 
     /// Holds a block for `stream`; gives its address and bytes.

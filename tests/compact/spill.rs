@@ -244,6 +244,20 @@ fn addresses_of_more_than_the_device_holds_are_an_error_and_not_a_circle(device:
     whole(&pool);
 }
 
+fn a_block_whose_callback_pushes_it_out_each_time_cannot_be_held(device: &Device) {
+    let (pool, _host) = spilling(device, 8);
+    let stream = device.stream().unwrap();
+    let block = filled(&pool, &stream, 7, 6 * MIB);
+    drop(pool.alloc(&stream, 6 * MIB as u64).unwrap());
+    let (again, from) = (pool.clone(), stream.clone());
+    block.on_move(move |_| drop(again.alloc(&from, 6 * MIB as u64).unwrap()));
+    let refused = block.hold(&stream).map(drop).unwrap_err();
+    assert!(refused.is_out_of_memory(), "{refused}");
+    block.on_move(|_| ());
+    assert!(is_all(&block, &stream, 7));
+    whole(&pool);
+}
+
 /// The pool of host memory goes with the setting, and waits for a copy that is held up.
 #[test]
 fn a_setting_whose_host_memory_is_still_written_holds_no_block_up() {
@@ -289,6 +303,7 @@ on_every_device! {
     a_block_that_comes_back_elsewhere_tells_its_callback,
     addresses_of_more_than_the_device_holds_are_an_error_and_not_a_circle,
     a_block_that_goes_again_while_it_is_shrunk_writes_over_no_other,
+    a_block_whose_callback_pushes_it_out_each_time_cannot_be_held,
 }
 
 on_the_simulated_device! {
