@@ -204,6 +204,7 @@ fn threads_that_need_no_more_than_the_limit_are_never_refused() {
                         Err(_) => _ = refused.fetch_add(1, Ordering::Relaxed),
                     }
                 }
+                stream.synchronize().unwrap();
             });
         }
     });
