@@ -3,13 +3,17 @@
 //! Times are of the device, between two events around a burst of launches, so the host's share is
 //! left out; bytes are those read plus those written. On a machine without a GPU the host device runs
 //! the same at small sizes. After criterion's figures a table gives each conversion's rate and its
-//! ratio to the largest copy. Two last lines are of the processor: the host kernel beside the `half`
+//! ratio to the largest copy. Where `scripts/bench-peers.sh` has built it, CUB's transform converts the
+//! same elements in the same run, in lines that begin with `cub`. Two last lines are of the processor: the host kernel beside the `half`
 //! crate's conversion of the same slice on the same core.
 
 #[path = "convert/empty.rs"]
 mod empty;
 #[path = "convert/half_crate.rs"]
 mod half_crate;
+#[expect(dead_code, reason = "the bench of moves takes the rest")]
+#[path = "common/peers.rs"]
+mod peers;
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -271,6 +275,25 @@ fn plain(ground: &Ground, c: &mut Criterion) {
     offset_pair::<E4m3, f32>(ground, c, nearest, "_off_1_3", 1, 3);
 }
 
+/// CUB's transform, which is what a CUDA C++ program would call.
+fn cub(ground: &Ground, criterion: &mut Criterion) {
+    let Some(peers) = ground.on_gpu.then(peers::Peers::open).flatten() else {
+        return;
+    };
+    for (pair, (name, read, written)) in peers::TRANSFORMS.into_iter().enumerate() {
+        let len = ground.bytes / read.max(written);
+        let (from, to) = (ground.from.addr(), ground.to.addr());
+        ground.measure(
+            criterion,
+            &format!("cub_{name}"),
+            len * (read + written),
+            || {
+                peers.transform(pair, from, to, len, &ground.stream);
+            },
+        );
+    }
+}
+
 fn shaped(ground: &Ground, criterion: &mut Criterion) {
     for row in [256u64, 1024, 4096] {
         let pitch = row + 64;
@@ -479,6 +502,7 @@ fn main() {
     println!("on {}", ground.stream.device().info().name);
     copies(&ground, &mut criterion);
     plain(&ground, &mut criterion);
+    cub(&ground, &mut criterion);
     shaped(&ground, &mut criterion);
     lists(&ground, &mut criterion);
     in_place(&ground, &mut criterion);

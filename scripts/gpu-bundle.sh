@@ -82,7 +82,7 @@ if [ -n "$benches" ]; then
 fi
 
 # Suites of the kernels, for PTX alone.
-kernel_suites=(compact convert device quantize)
+kernel_suites=(compact convert device quantize state_machine)
 for number in ${WARPOOL_BUNDLE_PTX//,/ }; do
     echo "building the kernels' suites for PTX of $number" >&2
     built=$(CUDA_COMPUTE_CAP=compute_$number executables \

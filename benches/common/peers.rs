@@ -1,4 +1,4 @@
-//! What moves are measured beside, from the library that `scripts/bench-peers.sh` builds.
+//! What moves and conversions are measured beside, from the library that `scripts/bench-peers.sh` builds.
 
 use std::ffi::{CString, c_int, c_uint, c_void};
 use std::path::Path;
@@ -16,12 +16,28 @@ type Batched = unsafe extern "C" fn(
 ) -> c_int;
 type UseMemory = unsafe extern "C" fn(*mut c_void, usize, *mut c_void) -> c_int;
 type Compute = unsafe extern "C" fn(*mut c_void, c_uint, *mut c_void) -> c_int;
+type Transform =
+    unsafe extern "C" fn(c_uint, *const c_void, *mut c_void, usize, *mut c_void) -> c_int;
+
+/// The pairs that CUB's transform converts, by their numbers in benches/peers/peers.cu, with the bytes
+/// of an element read and written.
+pub const TRANSFORMS: [(&str, u64, u64); 8] = [
+    ("f32_to_f16", 4, 2),
+    ("f32_to_bf16", 4, 2),
+    ("f32_to_e4m3", 4, 1),
+    ("f16_to_f32", 2, 4),
+    ("bf16_to_f32", 2, 4),
+    ("bf16_to_e4m3", 2, 1),
+    ("e4m3_to_f32", 1, 4),
+    ("f64_to_f32", 8, 4),
+];
 
 /// The library's functions. They work in the context current on the calling thread.
 pub struct Peers {
     batched: Batched,
     use_memory: UseMemory,
     compute: Compute,
+    transform: Transform,
 }
 
 /// A table for `cub::DeviceMemcpy::Batched`: device addresses of three arrays of 8-byte words.
@@ -63,6 +79,10 @@ impl Peers {
                     library,
                     c"peer_compute",
                 )),
+                transform: std::mem::transmute::<*mut c_void, Transform>(symbol(
+                    library,
+                    c"peer_transform",
+                )),
             })
         }
     }
@@ -99,6 +119,21 @@ impl Peers {
             )
         };
         assert_eq!(code, 0, "cub::DeviceMemcpy::Batched");
+    }
+
+    /// Queues a conversion by `cub::DeviceTransform`, of a pair by its place in [`TRANSFORMS`].
+    pub fn transform(&self, pair: usize, from: u64, to: u64, count: u64, stream: &Stream) {
+        // SAFETY: the callers' ranges are mapped, and have the bytes that the pair's elements take.
+        let code = unsafe {
+            (self.transform)(
+                pair as c_uint,
+                from as *const c_void,
+                to as *mut c_void,
+                count as usize,
+                stream.raw().0 as *mut c_void,
+            )
+        };
+        assert_eq!(code, 0, "cub::DeviceTransform");
     }
 
     /// Queues a kernel that reads and writes the range once.

@@ -1,9 +1,15 @@
-// What the bench `relocate` measures beside this crate's kernels: CUB's batched copy, and two kernels
-// for moves to run beside, one that is bound by memory and one by arithmetic. A library of its own,
-// which the bench loads when it is there, so that nobody who uses the crate compiles CUB:
+// What benches measure beside this crate's kernels. For `relocate` CUB's batched copy, and two kernels
+// for moves to run beside, one that is bound by memory and one by arithmetic; for `convert` CUB's
+// transform, with CUDA's own conversions as its function. A library of its own, which the benches load
+// when it is there, so that nobody who uses the crate compiles CUB:
 //
 //   scripts/bench-peers.sh
 #include <cub/device/device_memcpy.cuh>
+#include <cub/device/device_transform.cuh>
+#include <cuda/functional>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
 namespace {
@@ -36,7 +42,39 @@ __global__ void multiply_add(float *out) {
         *out = a;
 }
 
+template <typename To>
+struct cast {
+    template <typename From>
+    __device__ To operator()(From x) const {
+        return To(x);
+    }
+};
+
+// The elements may be copied before the function is called, which is what lets CUB read them in bulk.
+template <typename From, typename To>
+int transform(const void *from, void *to, size_t count, cudaStream_t stream) {
+    return cub::DeviceTransform::Transform(static_cast<const From *>(from), static_cast<To *>(to), count,
+                                           cuda::proclaim_copyable_arguments(cast<To>{}), stream);
+}
+
 } // namespace
+
+// As cub::DeviceTransform, from elements of one format to those of another. The pairs are numbered as
+// benches/common/peers.rs has them.
+extern "C" int peer_transform(unsigned pair, const void *from, void *to, size_t count, void *on) {
+    cudaStream_t stream = static_cast<cudaStream_t>(on);
+    switch (pair) {
+    case 0: return transform<float, __half>(from, to, count, stream);
+    case 1: return transform<float, __nv_bfloat16>(from, to, count, stream);
+    case 2: return transform<float, __nv_fp8_e4m3>(from, to, count, stream);
+    case 3: return transform<__half, float>(from, to, count, stream);
+    case 4: return transform<__nv_bfloat16, float>(from, to, count, stream);
+    case 5: return transform<__nv_bfloat16, __nv_fp8_e4m3>(from, to, count, stream);
+    case 6: return transform<__nv_fp8_e4m3, float>(from, to, count, stream);
+    case 7: return transform<double, float>(from, to, count, stream);
+    default: return cudaErrorInvalidValue;
+    }
+}
 
 // As cub::DeviceMemcpy::Batched: with `temp` null it only says how many bytes of it are needed.
 extern "C" int peer_batched(void *temp, size_t *temp_bytes, const void *const *from, void *const *to,
