@@ -115,11 +115,17 @@ FIRST = {
     "state-read-before-it-came": ("convert", "loss_scale::"),
     "found-is-that-of-the-last-tile": ("convert", "loss_scale::"),
     "rows-of-padding-not-zeroed": ("quantize", "mx::"),
+    "growing-buffers-stay-awake": ("pool", "conformance::"),
+    "shrunk-asleep-is-made": ("pool", "conformance::"),
+    "handles-go-while-they-are-saved": ("pool", "conformance::"),
+    "what-stayed-awake-is-restored": ("errors", "sleeping_calls::host"),
     "outcome-of-the-last-trace": ("observe", "command_line::several"),
     "seed-not-passed-on": ("bin", ""),
 }
-# Likewise, of a folder's faults.
+# Likewise, of a file's faults, or a folder's.
 USUAL = {
+    "src/pool/sleep.rs": [("pool", "conformance::"), ("errors", "sleeping_calls::host")],
+    "src/movable/spill.rs": [("compact", "spill::"), ("state_machine", "sim::compaction")],
     "compact": [("state_machine", "sim::compaction")],
     "movable": [("state_machine", "sim::compaction")],
     "heap": [("state_machine", "sim::the_pool")],
@@ -227,7 +233,7 @@ def try_fault(executables, fault, path):
     """(target, outcome, test, cases, seconds) of the first test that sees the fault."""
     begin = time.monotonic()
     folder = path.split("/")[1]
-    first = [FIRST[fault]] if fault in FIRST else USUAL.get(folder, [])
+    first = [FIRST[fault]] if fault in FIRST else USUAL.get(path, USUAL.get(folder, []))
     for target, only in [*first, *(its for its in TARGETS if its not in first)]:
         outcome, test, count = run(executables[target], only, fault)
         if outcome != "passes":

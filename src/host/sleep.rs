@@ -28,8 +28,8 @@ struct Saved {
 impl Pool {
     /// Puts the parts of these [tags](Pool::tagged) to sleep, or, without a tag, this pool and all its
     /// parts: their physical memory goes back to the device, for others to use, and all blocks keep their
-    /// addresses until [`Pool::wake`]. Gives the bytes given back; nothing happens to a part that sleeps
-    /// already. Growing buffers do not sleep.
+    /// addresses until [`Pool::wake`], growing buffers too. Gives the bytes given back; nothing happens to a part
+    /// that sleeps already.
     ///
     /// The host waits for all work that streams known to the crate were given, and for the copies, beside which
     /// the driver takes the memory down, as it makes it again beside those of [`Pool::wake`]. From

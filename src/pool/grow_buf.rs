@@ -18,7 +18,8 @@ use std::sync::Arc;
 use bytemuck::Pod;
 
 pub(crate) use self::pages::Growing;
-use self::pages::{Mark, Pages};
+use self::pages::Mark;
+pub(super) use self::pages::{Pages, PagesPart};
 use self::room::KeptPages;
 use super::structure::Shared;
 use super::tuning::MOST_ADDRESSES;
@@ -41,7 +42,8 @@ use crate::seeded::seeded;
 /// needs is given back once all uses of the buffer are done, and all that its own stream was given until
 /// then; a buffer that grows before has it back. The same goes for the drop, which does not wait.
 ///
-/// While a graph has captured work on the buffer, it keeps the memory it has.
+/// While a graph has captured work on the buffer, it keeps the memory it has. It [sleeps](Pool::sleep) with its
+/// pool, and does not grow meanwhile.
 ///
 /// Safe to send to and use from any thread.
 ///
@@ -232,7 +234,7 @@ impl<T: Pod> GrowBuf<T> {
             log: &self.log,
             home: &self.home,
             from: 0,
-            awake: None,
+            awake: Some(&self.shared.awake),
         }
     }
 

@@ -10,10 +10,15 @@
 //! The driver takes as long for a few megabytes' handle as the bus for its bytes. So the frames go in parts,
 //! by address: each is unmapped while the next is copied, and made again while those before it are.
 //!
+//! Growing buffers sleep with their pool: their handles go in such parts too.
+//!
 //! The heap's book of addresses stays as it is. A block that is dropped is free in it as ever, and a handle
 //! whose blocks are all gone is not made again.
 
+use std::sync::Arc;
+
 use super::core::Core;
+use super::grow_buf::{Pages, PagesPart};
 use super::idle::IdleFrame;
 use super::release::Release;
 use super::structure::{Copies, Lane, Ranges, Shared, Sleeping, Way};
@@ -31,10 +36,15 @@ const PARTS: u64 = 16;
 /// which the driver takes down or makes some sixty handles.
 const PART: u64 = 128 << 20;
 
-/// Frames that lie behind one another, and the live bytes in them.
-#[derive(Default)]
+/// Whose memory a part is.
+enum Owner {
+    Blocks(Vec<FrameId>),
+    Growing(Arc<Pages>, PagesPart),
+}
+
+/// Handles that lie behind one another, and the live bytes in them.
 struct Part {
-    frames: Vec<FrameId>,
+    owner: Owner,
     bytes: u64,
     start: u64,
     end: u64,
@@ -136,22 +146,40 @@ impl Core {
         let most = (all / PARTS).min(PART);
         let mut parts: Vec<Part> = Vec::new();
         for ((start, bytes), id) in frames {
-            if parts.last().is_none_or(|part| part.bytes >= most) {
-                parts.push(Part {
-                    start,
-                    ..Part::default()
-                });
-            }
-            if let Some(part) = parts.last_mut() {
-                part.frames.push(id);
+            if let Some(part) = parts.last_mut()
+                && part.bytes < most
+                && let Owner::Blocks(frames) = &mut part.owner
+            {
+                frames.push(id);
                 (part.bytes, part.end) = (part.bytes + bytes, start + bytes);
+                continue;
             }
+            parts.push(Part {
+                owner: Owner::Blocks(vec![id]),
+                bytes,
+                start,
+                end: start + bytes,
+                ranges: Ranges::new(),
+            });
         }
         let (base, ranges) = (self.arena.base(), self.live_ranges());
         for part in &mut parts {
             part.ranges = clip(&ranges, base + part.start, base + part.end);
         }
         parts
+    }
+}
+
+impl Part {
+    /// Of a growing buffer: all of it may be contents.
+    fn of_pages(pages: &Arc<Pages>, part: PagesPart) -> Self {
+        Self {
+            bytes: part.bytes,
+            start: 0,
+            end: 0,
+            ranges: vec![(part.start, part.bytes)],
+            owner: Owner::Growing(Arc::clone(pages), part),
+        }
     }
 }
 
@@ -185,7 +213,14 @@ impl Shared {
         self.device.suspend(&self.awake)?;
         self.set_asleep(true);
         drop(self.lock_drained());
-        let ranges = self.core.lock().live_ranges();
+        self.all_pages().iter().for_each(|pages| pages.hold(true));
+        let mut ranges = self.core.lock().live_ranges();
+        ranges.extend(
+            self.growing_parts()
+                .into_iter()
+                .flat_map(|part| part.ranges),
+        );
+        ranges.sort_unstable();
         let before = self.core.lock().reserved();
         let prepared = self.work(Core::begin_clearing_old).and_then(|_| {
             let (copies, stream) = (prepare(&ranges)?, self.device.stream()?);
@@ -222,7 +257,7 @@ impl Shared {
         };
         let before = self.core.lock().reserved();
         if let Err(error) = self.get_up(sleeping) {
-            let lacking = self.core.lock().arena.asleep();
+            let lacking = self.pages_asleep() + self.core.lock().arena.asleep();
             return Err(match error.is_device_exhausted() {
                 true => self.out_of_memory(lacking),
                 false => error,
@@ -234,8 +269,11 @@ impl Shared {
     }
 
     fn open(&self) {
+        self.all_pages().iter().for_each(|pages| pages.hold(false));
         self.set_asleep(false);
         self.device.resume(&self.awake);
+        // Buffers that shrank or were dropped meanwhile.
+        self.settle_all(false);
     }
 
     /// Refuses requests from now on, once what is under way has ended; or serves them again.
@@ -261,7 +299,8 @@ impl Shared {
     /// copied. Stops at the first that the driver does not copy or take down. Nobody else maps or unmaps
     /// meanwhile.
     fn lie_down(&self, sleeping: &mut Sleeping) -> Result<()> {
-        let parts = self.core.lock().sleeping_parts(u64::MAX);
+        let mut parts = self.core.lock().sleeping_parts(u64::MAX);
+        parts.extend(self.growing_parts());
         let mut outcome = Ok(());
         let mut copied: Option<(&Part, Event)> = None;
         for next in parts.iter().map(Some).chain([None]) {
@@ -273,8 +312,8 @@ impl Shared {
                 if !seeded!("taken-down-under-its-copies") {
                     event.synchronize()?;
                 }
-                sleeping.end = part.end;
-                self.take_down(&part.frames)
+                sleeping.end = sleeping.end.max(part.end);
+                self.take_down(&part.owner)
             });
             if outcome.is_err() {
                 // What stays awake is used again.
@@ -291,8 +330,28 @@ impl Shared {
         event.record(&sleeping.stream).map(|()| event)
     }
 
-    /// Takes these frames down and gives their handles back.
-    fn take_down(&self, frames: &[FrameId]) -> Result<()> {
+    /// Of all growing buffers.
+    fn growing_parts(&self) -> Vec<Part> {
+        let all = self.all_pages();
+        let parts = all.iter().flat_map(|pages| {
+            let parts = pages.parts(PART).into_iter();
+            parts.map(|part| Part::of_pages(pages, part))
+        });
+        parts
+            .filter(|_| !seeded!("growing-buffers-stay-awake"))
+            .collect()
+    }
+
+    /// Takes this memory down and gives its handles back.
+    fn take_down(&self, owner: &Owner) -> Result<()> {
+        let frames = match owner {
+            Owner::Blocks(frames) => frames,
+            Owner::Growing(pages, part) => {
+                let (released, outcome) = pages.fall_asleep(part.handles.clone());
+                self.book_released(released);
+                return outcome;
+            }
+        };
         let site = self.core.lock().arena.site().clone();
         for &id in frames {
             let (frame, (start, bytes)) = self.core.lock().arena.frame_and_extent(id);
@@ -311,13 +370,21 @@ impl Shared {
     /// Makes the frames again that blocks lie in, and brings back what was saved of them, part by part: a
     /// part is made while those before are copied. Of one that fails, all are taken down again.
     fn get_up(&self, sleeping: &mut Sleeping) -> Result<()> {
-        if sleeping.end == 0 {
+        self.all_pages().iter().for_each(|it| it.forget_asleep());
+        let mut growing = self.growing_parts();
+        // What is still there may not have been saved.
+        growing.retain(|part| match &part.owner {
+            Owner::Growing(_, part) => part.is_down || seeded!("what-stayed-awake-is-restored"),
+            Owner::Blocks(_) => true,
+        });
+        if sleeping.end == 0 && growing.is_empty() {
             return Ok(());
         }
         let mut left = {
+            let beside = self.pages_asleep();
             let mut core = self.core.lock();
             core.forget_idle_asleep();
-            let bytes = core.arena.asleep();
+            let bytes = core.arena.asleep() + beside;
             if core.room() < bytes && !seeded!("woken-beyond-the-limit") {
                 drop(core);
                 return Err(self.out_of_memory(bytes));
@@ -325,9 +392,10 @@ impl Shared {
             core.under_way.to_create += bytes;
             bytes
         };
-        let parts = self.core.lock().sleeping_parts(sleeping.end);
+        let mut parts = self.core.lock().sleeping_parts(sleeping.end);
+        parts.append(&mut growing);
         let made = parts.iter().try_for_each(|part| {
-            self.make_again(&part.frames, &mut left)?;
+            self.make_again(&part.owner, &mut left)?;
             (sleeping.copies)(&sleeping.stream, Way::ToDevice, &part.ranges)
         });
         self.core.lock().under_way.to_create -= left;
@@ -337,13 +405,24 @@ impl Shared {
             // may be under way still, and their memory stays mapped.
             let _ = parts
                 .iter()
-                .try_for_each(|part| self.take_down(&part.frames));
+                .try_for_each(|part| self.take_down(&part.owner));
         }
         made.and(waited)
     }
 
-    /// Makes those of the frames that sleep; stops at the first that the device has no memory for.
-    fn make_again(&self, frames: &[FrameId], left: &mut u64) -> Result<()> {
+    /// Makes what of this memory sleeps; stops at the first handle that the device has no memory for.
+    fn make_again(&self, owner: &Owner, left: &mut u64) -> Result<()> {
+        let frames = match owner {
+            Owner::Blocks(frames) => frames,
+            Owner::Growing(pages, part) => {
+                let (made, outcome) = pages.wake(part.handles.clone());
+                let mut core = self.core.lock();
+                core.under_way.to_create -= made;
+                core.book_grown_handles(made);
+                *left -= made;
+                return outcome;
+            }
+        };
         let site = self.core.lock().arena.site().clone();
         for &id in frames {
             let (frame, (start, bytes)) = self.core.lock().arena.frame_and_extent(id);

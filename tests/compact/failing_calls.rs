@@ -266,7 +266,7 @@ fn read_back(block: &Movable<u64>, seed: u64, stream: &Stream) -> warpool::Resul
 fn whoever_listens_is_told_of_what_moved_before_a_launch_failed() {
     let mut stopped_midway = 0;
     leaving_nothing(small_host(), |device| {
-        for seed in 0..common::rounds(60) as u64 {
+        for seed in 0..60u64 {
             let (device, watched) = Watched::over(device);
             let pool = Pool::new(&device, PoolConfig::default().limit(LIMIT)).unwrap();
             let stream = device.stream().unwrap();

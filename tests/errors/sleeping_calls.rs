@@ -65,6 +65,8 @@ fn one(device: &Device, call: &'static str, waking: bool, uses: u64, for_ever: b
     let host = HostPool::new(&device, HostPoolConfig::default());
     let stream = device.stream().unwrap();
     let bufs = [1u8, 2, 3].map(|it| pool.alloc_from(&stream, &vec![it; BYTES]).unwrap());
+    let mut growing = pool.grow_buf::<u8>(&stream, 4 * BYTES).unwrap();
+    growing.extend_from(&stream, &[4; 2 * BYTES]).unwrap();
     pool.trim(0).unwrap();
     let held = pool.stats().reserved.current;
     let code = if for_ever {
@@ -104,7 +106,12 @@ fn one(device: &Device, call: &'static str, waking: bool, uses: u64, for_ever: b
             "{call} at use {uses}, waking: {waking}, for ever: {for_ever}"
         );
     }
-    drop(bufs);
+    let there = growing.view().download(&stream).unwrap();
+    assert!(
+        there == [4; 2 * BYTES],
+        "{call} at use {uses}, waking: {waking}, for ever: {for_ever}"
+    );
+    drop((bufs, growing));
     pool.trim(0).unwrap();
     assert_eq!(pool.stats().reserved.current, 0);
     watched.failures()
@@ -112,7 +119,7 @@ fn one(device: &Device, call: &'static str, waking: bool, uses: u64, for_ever: b
 
 fn fails(device: &Device, call: &'static str) {
     let mut injected = 0;
-    for uses in 1..=6 {
+    for uses in 1..=9 {
         for (waking, for_ever) in [(false, false), (false, true), (true, false), (true, true)] {
             injected += one(device, call, waking, uses, for_ever);
         }

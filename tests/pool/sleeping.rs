@@ -13,9 +13,12 @@ use warpool::device::sim::{Rng, SimConfig};
 use warpool::host::{Contents, HostPool, HostPoolConfig};
 use warpool::movable::Movable;
 use warpool::pool::HandleSize;
-use warpool::{Device, Pool, PoolBuf, PoolConfig, Stream};
+use warpool::{Device, GrowBuf, Pool, PoolBuf, PoolConfig, Stream};
 
 const TAGS: [&str; 2] = ["weights", "cache"];
+
+/// Elements of a growing buffer.
+const MOST: u64 = 9_000_000;
 
 /// A step; numbers are taken modulo what there is.
 #[derive(Debug, Clone, Copy)]
@@ -24,7 +27,11 @@ enum Op {
         part: usize,
         stream: usize,
         len: usize,
-        movable: bool,
+        kind: usize,
+    },
+    Resize {
+        buf: usize,
+        len: usize,
     },
     Fill {
         buf: usize,
@@ -55,12 +62,12 @@ enum Op {
 fn op(rng: &mut Rng) -> Op {
     let mut below = |most: u64| rng.below(most) as usize;
     let (part, stream, buf) = (below(2), below(3), below(1 << 20));
-    match below(16) {
+    match below(18) {
         0..4 => Op::Alloc {
             part,
             stream,
             len: [below(4000), below(200_000), below(5_000_000)][below(3)] + 1,
-            movable: below(3) == 0,
+            kind: below(4),
         },
         4..8 => Op::Fill {
             buf,
@@ -75,13 +82,18 @@ fn op(rng: &mut Rng) -> Op {
         },
         13 => Op::Wake { part },
         14 => Op::Trim { part },
-        _ => Op::Compact { part },
+        15 => Op::Compact { part },
+        _ => Op::Resize {
+            buf,
+            len: [below(200_000), below(MOST)][below(2)],
+        },
     }
 }
 
 enum Memory {
     Fixed(Box<PoolBuf<u8>>),
     Movable(Movable<u8>),
+    Growing(Box<GrowBuf<u8>>),
 }
 
 struct Buf {
@@ -96,6 +108,7 @@ impl Buf {
         match &mut self.memory {
             Memory::Fixed(buf) => buf.view_mut().fill(stream, value),
             Memory::Movable(buf) => buf.hold_mut(stream)?.view_mut().fill(stream, value),
+            Memory::Growing(buf) => buf.view_mut().fill(stream, value),
         }
     }
 
@@ -103,6 +116,7 @@ impl Buf {
         match &self.memory {
             Memory::Fixed(buf) => buf.view().download(stream),
             Memory::Movable(buf) => buf.download(stream),
+            Memory::Growing(buf) => buf.view().download(stream),
         }
     }
 }
@@ -146,12 +160,16 @@ impl World {
                 part,
                 stream,
                 len,
-                movable,
+                kind,
             } => {
                 let (pool, stream) = (&self.parts[part], &self.streams[stream]);
-                let made = match movable {
-                    true => pool.alloc_movable(stream, len).map(Memory::Movable),
-                    false => pool
+                let made = match kind {
+                    0 => pool.alloc_movable(stream, len).map(Memory::Movable),
+                    1 => pool.grow_buf(stream, MOST as usize).and_then(|mut buf| {
+                        buf.resize(len)?;
+                        Ok(Memory::Growing(Box::new(buf)))
+                    }),
+                    _ => pool
                         .alloc_typed(stream, len)
                         .map(|buf| Memory::Fixed(Box::new(buf))),
                 };
@@ -170,6 +188,7 @@ impl World {
                     buf.value = Some(value);
                 }
             }
+            Op::Resize { buf, len } if count > 0 => self.resize(buf % count, len)?,
             Op::Read { buf } if count > 0 => self.verify(buf % count)?,
             Op::Drop { buf } if count > 0 => drop(self.bufs.swap_remove(buf % count)),
             Op::Sleep { part, saved } => {
@@ -204,6 +223,20 @@ impl World {
             if asleep && stats.reserved.current > 0 || !asleep && stats.sleeping > 0 {
                 return Err(format!("asleep: {asleep}\n{stats}"));
             }
+        }
+        Ok(())
+    }
+
+    fn resize(&mut self, at: usize, len: usize) -> Result<(), String> {
+        let buf = &mut self.bufs[at];
+        let Memory::Growing(growing) = &mut buf.memory else {
+            return Ok(());
+        };
+        let (before, had) = (growing.len(), growing.capacity());
+        let works = len <= had || !self.asleep[buf.part];
+        if agree(growing.resize(len), works, "resize")?.is_some() && len > before {
+            // What is new has any value.
+            buf.value = None;
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! or are used again by a buffer that grows before: they are still where they were. The driver is called
 //! under the lock of one buffer's pages and under no other.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::device::{Addr, Device, Phys, Timeline, lock};
@@ -16,7 +17,8 @@ use crate::sync::Mutex;
 pub(super) type Mark = (Arc<Timeline>, u64);
 
 struct Handle {
-    phys: Phys,
+    /// None while the pool sleeps.
+    phys: Option<Phys>,
     bytes: u64,
     /// Not so where the device would not take it back, or would not map it.
     mapped: bool,
@@ -29,6 +31,8 @@ struct State {
     used: usize,
     /// What the others wait for before they go.
     awaited: Vec<Mark>,
+    /// The pool sleeps, or is about to: no handle goes by itself, as contents may be copied.
+    held: bool,
     /// The buffer is gone.
     left: bool,
     /// The addresses are given back too.
@@ -49,8 +53,17 @@ pub(super) struct Before {
     handles: usize,
 }
 
+/// Handles that lie behind one another, which fall asleep and wake together.
+pub(in crate::pool) struct PagesPart {
+    pub(in crate::pool) handles: Range<usize>,
+    pub(in crate::pool) start: Addr,
+    pub(in crate::pool) bytes: u64,
+    /// Some of it is not mapped.
+    pub(in crate::pool) is_down: bool,
+}
+
 /// See the module documentation.
-pub(crate) struct Pages {
+pub(in crate::pool) struct Pages {
     device: Device,
     base: Addr,
     span: u64,
@@ -109,8 +122,8 @@ impl Pages {
         while has < bytes && state.used < state.handles.len() {
             let (at, used) = (self.base + has, state.used);
             let handle = &mut state.handles[used];
-            if !handle.mapped {
-                self.device.backend().map(at, handle.bytes, handle.phys)?;
+            if let Some(phys) = handle.phys.filter(|_| !handle.mapped) {
+                self.device.backend().map(at, handle.bytes, phys)?;
                 handle.mapped = true;
             }
             has += handle.bytes;
@@ -149,7 +162,7 @@ impl Pages {
         if mapped.is_ok() || backend.release(phys).is_err() {
             state.used += usize::from(mapped.is_ok());
             state.handles.push(Handle {
-                phys,
+                phys: Some(phys),
                 bytes,
                 mapped: mapped.is_ok(),
             });
@@ -176,6 +189,110 @@ impl Pages {
         }
     }
 
+    /// Its handles in parts of `most` bytes, or of one handle that has more.
+    pub(in crate::pool) fn parts(&self, most: u64) -> Vec<PagesPart> {
+        let state = lock(&self.state);
+        let mut parts: Vec<PagesPart> = Vec::new();
+        let mut start = self.base;
+        for (at, handle) in state.handles.iter().enumerate() {
+            if parts.last().is_none_or(|part| part.bytes >= most) {
+                parts.push(PagesPart {
+                    handles: at..at,
+                    start,
+                    bytes: 0,
+                    is_down: false,
+                });
+            }
+            if let Some(part) = parts.last_mut() {
+                part.handles.end = at + 1;
+                part.bytes += handle.bytes;
+                part.is_down |= !handle.mapped;
+            }
+            start += handle.bytes;
+        }
+        parts
+    }
+
+    /// Keeps the handles as they are while the pool sleeps, or lets them go again.
+    pub(in crate::pool) fn hold(&self, held: bool) {
+        lock(&self.state).held = held && !seeded!("handles-go-while-they-are-saved");
+    }
+
+    /// Handles that sleep and that the buffer no longer uses are not made again.
+    pub(in crate::pool) fn forget_asleep(&self) {
+        let mut state = lock(&self.state);
+        let used = state.used;
+        let sleeps = |last: &mut Handle| last.phys.is_none() && !seeded!("shrunk-asleep-is-made");
+        while state.handles.len() > used && state.handles.pop_if(sleeps).is_some() {}
+    }
+
+    /// Bytes of handles that sleep.
+    pub(in crate::pool) fn asleep(&self) -> u64 {
+        let state = lock(&self.state);
+        let asleep = state.handles.iter().filter(|it| it.phys.is_none());
+        asleep.map(|handle| handle.bytes).sum()
+    }
+
+    /// Takes these handles down, whose place is kept; gives the bytes given back, and what stopped it.
+    pub(in crate::pool) fn fall_asleep(&self, handles: Range<usize>) -> (u64, Result<()>) {
+        let mut released = 0;
+        let backend = self.device.backend();
+        let outcome = self.each_of(handles, |handle, addr| {
+            if handle.mapped {
+                backend.unmap(addr, handle.bytes)?;
+                handle.mapped = false;
+            }
+            // What the device does not take back is mapped again.
+            if handle
+                .phys
+                .is_some_and(|phys| backend.release(phys).is_ok())
+            {
+                handle.phys = None;
+                released += handle.bytes;
+            }
+            Ok(())
+        });
+        (released, outcome)
+    }
+
+    /// Makes those of these handles again that sleep; gives the bytes made, and what stopped it.
+    pub(in crate::pool) fn wake(&self, handles: Range<usize>) -> (u64, Result<()>) {
+        let (backend, mut made) = (self.device.backend(), 0);
+        let outcome = self.each_of(handles, |handle, addr| {
+            let phys = match handle.phys {
+                Some(phys) => phys,
+                None => {
+                    let phys = backend.create(handle.bytes)?;
+                    made += handle.bytes;
+                    *handle.phys.insert(phys)
+                }
+            };
+            if !handle.mapped {
+                backend.map(addr, handle.bytes, phys)?;
+                handle.mapped = true;
+            }
+            Ok(())
+        });
+        (made, outcome)
+    }
+
+    /// Does something with each of these handles, which is given with its address, up to a failure.
+    fn each_of(
+        &self,
+        handles: Range<usize>,
+        mut each: impl FnMut(&mut Handle, Addr) -> Result<()>,
+    ) -> Result<()> {
+        let mut state = lock(&self.state);
+        let mut addr = self.base;
+        for (at, handle) in state.handles.iter_mut().enumerate() {
+            if handles.contains(&at) {
+                each(handle, addr)?;
+            }
+            addr += handle.bytes;
+        }
+        Ok(())
+    }
+
     /// The buffer is gone: all goes once `marks` are done.
     pub(super) fn leave(&self, marks: Vec<Mark>) {
         self.shrink(0, marks);
@@ -194,6 +311,9 @@ impl Pages {
             return (0, Err(error));
         }
         let mut state = lock(&self.state);
+        if state.held {
+            return (0, Ok(()));
+        }
         let is_done = |(timeline, tick): &Mark| {
             timeline.done() >= *tick || matches!(timeline.poll_to(*tick), Ok(done) if done >= *tick)
         };
@@ -238,12 +358,15 @@ impl Pages {
 
     /// Gives the handles back from the last one on, all but the first `keep`.
     fn take_down(&self, state: &mut State, keep: usize) -> (u64, Result<()>) {
+        if state.held {
+            return (0, Ok(()));
+        }
         let backend = self.device.backend();
         let (mut released, mut end) = (0, state.bytes(state.handles.len()));
         while state.handles.len() > keep
             && let Some(handle) = state.handles.last_mut()
         {
-            let (bytes, phys) = (handle.bytes, handle.phys);
+            let bytes = handle.bytes;
             let start = end - bytes;
             if handle.mapped
                 && let Err(error) = backend.unmap(self.base + start, bytes)
@@ -251,11 +374,13 @@ impl Pages {
                 return (released, Err(error));
             }
             handle.mapped = false;
-            if let Err(error) = backend.release(phys) {
-                return (released, Err(error));
+            if let Some(phys) = handle.phys {
+                if let Err(error) = backend.release(phys) {
+                    return (released, Err(error));
+                }
+                released += bytes;
             }
             state.handles.pop();
-            released += bytes;
             end = start;
         }
         (released, Ok(()))
@@ -269,6 +394,7 @@ impl Growing {
     /// Gives everything back of a pool that is gone, and so are its buffers. Waits on the host.
     pub(crate) fn end(&self) {
         for pages in lock(&self.0).drain(..) {
+            pages.hold(false);
             // A failure here loses the memory and cannot be mended.
             if !seeded!("growing-buffers-outlive-their-pool") {
                 let _ = pages.settle(true);

@@ -72,6 +72,11 @@ impl Core {
     fn book_grown(&mut self, promised: u64, made: u64) {
         self.under_way.to_create -= promised;
         self.under_way.end_one();
+        self.book_grown_handles(made);
+    }
+
+    /// Books handles of growing buffers.
+    pub(in crate::pool) fn book_grown_handles(&mut self, made: u64) {
         self.grown.bytes += made;
         self.grown.made += made;
         self.peak_reserved = self.peak_reserved.max(self.reserved());
@@ -130,12 +135,17 @@ impl Shared {
     fn try_to_grow(&self, pages: &Pages, bytes: u64, stream: u64) -> Result<()> {
         let mut measures = Measures::default();
         loop {
+            self.core.lock().refuse_asleep()?;
             let lacking = pages.take_back(bytes)?;
             if lacking == 0 {
                 return Ok(());
             }
             // What lies in caches is idle too.
-            let sizes = self.lock_drained().promise(lacking, measures.looked);
+            let mut core = self.lock_drained();
+            // It may have fallen asleep meanwhile.
+            core.refuse_asleep()?;
+            let sizes = core.promise(lacking, measures.looked);
+            drop(core);
             if let Some(sizes) = sizes {
                 let (made, outcome) = pages.make(lacking, sizes);
                 self.core.lock().book_grown(lacking, made);
@@ -184,7 +194,17 @@ impl Shared {
         }
     }
 
-    fn book_released(&self, bytes: u64) {
+    /// The pages of all buffers.
+    pub(in crate::pool) fn all_pages(&self) -> Vec<Arc<Pages>> {
+        lock(&self.growing.0).clone()
+    }
+
+    /// Bytes of growing buffers that sleep.
+    pub(in crate::pool) fn pages_asleep(&self) -> u64 {
+        self.all_pages().iter().map(|it| it.asleep()).sum()
+    }
+
+    pub(in crate::pool) fn book_released(&self, bytes: u64) {
         let kept = seeded!("shrunk-bytes-stay-on-the-books");
         if bytes > 0 && !kept {
             self.core.lock().grown.bytes -= bytes;
@@ -201,7 +221,7 @@ impl Shared {
 
     /// The same of all buffers.
     pub(crate) fn settle_all(&self, wait: bool) -> u64 {
-        let all = lock(&self.growing.0).clone();
+        let all = self.all_pages();
         let released = all.iter().map(|it| self.settle_pages(it, wait)).sum();
         lock(&self.growing.0).retain(|pages| !pages.is_gone());
         released

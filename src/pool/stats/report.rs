@@ -225,6 +225,8 @@ impl Shared {
             }
             (totals.stats(books.peaks), streams)
         };
+        // The driver may be at work under the lock of a buffer's pages.
+        let growing_asleep = self.pages_asleep();
         let mut core = self.core.lock();
         core.sample();
         let classes = [0, 1].map(|of| ClassStats {
@@ -257,7 +259,7 @@ impl Shared {
             compactions: core.compactions,
             graphs: self.graph_bytes.load(Ordering::Relaxed),
             grown: core.grown.bytes,
-            sleeping: core.arena.asleep(),
+            sleeping: core.arena.asleep() + growing_asleep,
             spilled: self.spilled.counter(),
             overhead: self.overhead.bytes(),
             retries: self.retries.load(Ordering::Relaxed),

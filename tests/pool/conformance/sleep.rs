@@ -233,6 +233,103 @@ fn blocks_dropped_asleep_do_not_come_back_and_the_rest_do(device: &Device) {
     }
 }
 
+fn growing_buffers_sleep_with_their_pool_and_come_back_where_they_were(device: &Device) {
+    let watched = Sanitized::over(device);
+    let device = &watched.device;
+    let (pool, host) = (
+        Pool::new(device, small_handles().sleeps(true)).unwrap(),
+        host(device),
+    );
+    let stream = device.stream().unwrap();
+    let granule = device.info().granule as usize;
+    let most = 40 * granule;
+    let contents = |of: usize, len: usize| -> Vec<u8> {
+        (0..len).map(|at| (at / 1000 * 7 + of) as u8).collect()
+    };
+    let mut growing: Vec<_> = (0..4)
+        .map(|_| pool.grow_buf::<u8>(&stream, most).unwrap())
+        .collect();
+    let lens = [9 * granule + 5, 1, 3 * granule, 0];
+    for (at, buf) in growing.iter_mut().enumerate() {
+        buf.extend_from(&stream, &contents(at, lens[at])).unwrap();
+    }
+    let plain = pool.alloc_from(&stream, &[3u8; 100]).unwrap();
+    let addrs: Vec<_> = growing.iter().map(|it| it.addr()).collect();
+    for saved in [true, false] {
+        let (before, held) = (pool.stats(), device.counts().bytes);
+        assert_eq!(before.grown, 14 * granule as u64);
+        let kept = match saved {
+            true => Contents::Saved(&host),
+            false => Contents::Discarded,
+        };
+        let released = pool.sleep(&[], kept).unwrap();
+        whole(&pool);
+        let asleep = pool.stats();
+        assert_eq!(released, before.reserved.current);
+        assert_eq!((asleep.reserved.current, asleep.grown), (0, 0));
+        assert_eq!(asleep.sleeping, released);
+        assert_eq!(device.counts().bytes, held - released, "the device has it");
+        assert!(sleeps(growing[0].view().download(&stream)));
+        assert!(sleeps(growing[1].view_mut().fill(&stream, 9)));
+        assert!(sleeps(growing[2].extend_from(&stream, &vec![0; granule])));
+        assert!(sleeps(growing[3].resize(1)));
+        assert_eq!(growing[2].len(), lens[2]);
+        assert_eq!(pool.wake(&[]).unwrap(), released);
+        whole(&pool);
+        let awake = pool.stats();
+        assert_eq!((awake.grown, awake.sleeping), (before.grown, 0));
+        assert_eq!(awake.reserved.current, before.reserved.current);
+        for (at, buf) in growing.iter().enumerate() {
+            assert_eq!((buf.addr(), buf.len()), (addrs[at], lens[at]));
+            let there = buf.view().download(&stream).unwrap();
+            assert!(!saved || there == contents(at, lens[at]), "buffer {at}");
+        }
+    }
+    growing[2].resize(most).unwrap();
+    growing[2].view_mut().fill(&stream, 8).unwrap();
+    assert_eq!(growing[2].view().download(&stream).unwrap(), vec![8; most]);
+    drop((growing, plain, pool, host, stream));
+    watched.check().unwrap();
+}
+
+fn what_shrinks_or_goes_asleep_is_not_made_again(device: &Device) {
+    let (pool, host) = (
+        Pool::new(device, small_handles().sleeps(true)).unwrap(),
+        host(device),
+    );
+    let stream = device.stream().unwrap();
+    let granule = device.info().granule as usize;
+    let mut bufs: Vec<_> = (0..3)
+        .map(|at| {
+            let mut buf = pool.grow_buf::<u8>(&stream, 8 * granule).unwrap();
+            buf.extend_from(&stream, &vec![at; 6 * granule]).unwrap();
+            buf
+        })
+        .collect();
+    pool.sleep(&[], Contents::Saved(&host)).unwrap();
+    drop(bufs.remove(2));
+    bufs[0].resize(2 * granule).unwrap();
+    whole(&pool);
+    assert_eq!(pool.wake(&[]).unwrap(), 8 * granule as u64);
+    assert_eq!(pool.stats().grown, 8 * granule as u64);
+    whole(&pool);
+    assert_eq!(
+        bufs[0].view().download(&stream).unwrap(),
+        vec![0; 2 * granule]
+    );
+    assert_eq!(
+        bufs[1].view().download(&stream).unwrap(),
+        vec![1; 6 * granule]
+    );
+    bufs[0].extend_from(&stream, &vec![5; 6 * granule]).unwrap();
+    let all = bufs[0].view().download(&stream).unwrap();
+    assert!(all[..2 * granule].iter().all(|&it| it == 0));
+    assert!(all[2 * granule..].iter().all(|&it| it == 5));
+    pool.sleep(&[], Contents::Saved(&host)).unwrap();
+    drop((bufs, pool));
+    assert_eq!(host.stats().allocated.current, 0);
+}
+
 fn a_pool_made_without_sleep_does_not_sleep(device: &Device) {
     let pool = Pool::new(device, small_handles()).unwrap();
     let refused = pool.sleep(&[], Contents::Discarded).unwrap_err();
@@ -352,6 +449,33 @@ fn threads_meet_a_pool_awake_or_asleep_and_nothing_between(device: &Device) {
                 }
             });
         }
+        let (grown, is_over) = (&pool, &over);
+        let stream = device.stream().unwrap();
+        scope.spawn(move || {
+            let step = 500_000;
+            let mut buf = grown.grow_buf::<u32>(&stream, 12 * step).unwrap();
+            let (mut count, mut anew) = (0, false);
+            while !is_over.load(Ordering::SeqCst) {
+                match count {
+                    12 if anew => {
+                        buf = grown.grow_buf(&stream, 12 * step).unwrap();
+                        (count, anew) = (0, false);
+                    }
+                    12 => {
+                        buf.resize(3 * step).unwrap();
+                        (count, anew) = (3, true);
+                    }
+                    _ => match buf.extend_from(&stream, &vec![count as u32; step]) {
+                        Ok(()) => count += 1,
+                        outcome => assert!(sleeps(outcome)),
+                    },
+                }
+                if let Ok(data) = buf.view().download(&stream) {
+                    let mut each = data.iter().enumerate();
+                    assert!(each.all(|(at, &it)| it as usize == at / step), "{count}");
+                }
+            }
+        });
         for _ in 0..common::rounds(30) {
             std::thread::sleep(Duration::from_millis(2));
             pool.sleep(&[], Contents::Saved(&host)).unwrap();
@@ -416,6 +540,8 @@ on_every_device! {
     nothing_runs_on_memory_that_sleeps,
     a_graph_on_sleeping_memory_is_launched_once_that_wakes,
     blocks_dropped_asleep_do_not_come_back_and_the_rest_do,
+    growing_buffers_sleep_with_their_pool_and_come_back_where_they_were,
+    what_shrinks_or_goes_asleep_is_not_made_again,
     a_pool_made_without_sleep_does_not_sleep,
     a_pool_dropped_asleep_leaves_nothing,
     what_the_host_has_no_room_for_stays_awake_as_it_was,
@@ -430,6 +556,8 @@ on_the_simulated_device! {
     nothing_runs_on_memory_that_sleeps,
     a_graph_on_sleeping_memory_is_launched_once_that_wakes,
     blocks_dropped_asleep_do_not_come_back_and_the_rest_do,
+    growing_buffers_sleep_with_their_pool_and_come_back_where_they_were,
+    what_shrinks_or_goes_asleep_is_not_made_again,
     a_pool_made_without_sleep_does_not_sleep,
     a_pool_dropped_asleep_leaves_nothing,
     what_the_host_has_no_room_for_stays_awake_as_it_was,
