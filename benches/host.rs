@@ -3,6 +3,8 @@
 //! - `up`, `down`: copies of a size from and to buffers of a [`HostPool`], beside the same copies as the
 //!   driver makes them, asked for by address;
 //! - `both`: one each way at once, on a stream each; the bytes of both count;
+//! - `file_up`: a file that the system has in memory, by way of the ring, beside the reads alone, into one
+//!   page-locked buffer: a disk that is slower bounds both (with `--features files`);
 //! - `staged_up`: from memory of any kind by way of the pool's ring, beside the driver's own copy of it;
 //! - `sleep`, `wake`: a pool that sleeps with its contents, beside the copies alone, and `take_down`,
 //!   `make_again`: without its contents, which is the driver's time for the handles, beside nothing.
@@ -169,6 +171,41 @@ fn staged(lab: &mut Lab, (pool, host): (&Pool, &HostPool), (case, bytes): (&str,
     });
 }
 
+#[cfg(feature = "files")]
+fn file(lab: &mut Lab, (pool, host): (&Pool, &HostPool), (case, bytes): (&str, u64)) {
+    use std::fs::{File, write};
+    use std::io::Read;
+    use warpool::host::TensorFile;
+    let stream = lab.device.stream().expect("a stream");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("values");
+    let mut random = Random(2);
+    let data: Vec<u64> = (0..bytes / 8).map(|_| random.next()).collect();
+    write(&path, bytemuck::cast_slice(&data)).expect("written");
+    let values = TensorFile::open_raw::<u64>(&path, 0, &[data.len()]).expect("a file");
+    let figure = Figure::GbPerS { bytes };
+    lab.measure(("file_up", case, "warpool"), figure, |iters| {
+        let start = Instant::now();
+        for _ in 0..iters {
+            let loaded = values.load::<u64>(pool, host, &stream, "", ..);
+            drop(loaded.expect("loaded"));
+        }
+        stream.synchronize().expect("done");
+        start.elapsed()
+    });
+    let loaded = values.load::<u64>(pool, host, &stream, "", ..);
+    assert_eq!(loaded.and_then(|it| it.download()).expect("loaded"), data);
+    let mut buf = host.alloc::<u64>(data.len()).expect("host memory");
+    lab.measure(("file_up", case, "reads alone"), figure, |iters| {
+        let start = Instant::now();
+        for _ in 0..iters {
+            let into = bytemuck::cast_slice_mut(buf.get_mut().expect("idle"));
+            (File::open(&path).and_then(|mut file| file.read_exact(into))).expect("read");
+        }
+        start.elapsed()
+    });
+}
+
 /// A pool that sleeps and wakes, whose blocks have 32 MiB each.
 fn slept(lab: &mut Lab, host: &HostPool, (case, bytes): (&str, u64)) {
     let stream = lab.device.stream().expect("a stream");
@@ -241,6 +278,10 @@ fn main() {
     }
     for size in [("4 MiB", 4 * MIB), ("256 MiB", 256 * MIB)] {
         staged(&mut lab, (&pool, &host), size);
+    }
+    #[cfg(feature = "files")]
+    for size in [("4 MiB", 4 * MIB), ("512 MiB", 512 * MIB)] {
+        file(&mut lab, (&pool, &host), size);
     }
     drop(pool);
     for size in [("1 GiB", 1024 * MIB), ("8 GiB", 8192 * MIB)] {

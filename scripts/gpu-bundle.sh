@@ -20,6 +20,8 @@ stage=$root/target/gpu-bundle.new
 export WARPOOL_CUDA=required
 export CUDA_COMPUTE_CAP=${CUDA_COMPUTE_CAP:-90}
 WARPOOL_BUNDLE_PTX=${WARPOOL_BUNDLE_PTX:-}
+# Beside the default ones, for their tests, benches and examples.
+features=files,cudarc
 
 # Names of the package's targets of a kind, from cargo's own list.
 targets() {
@@ -52,7 +54,7 @@ rm -rf "$stage"
 mkdir -p "$stage"
 
 echo "building the binary and the examples" >&2
-built=$(executables cargo build --release --bins --examples)
+built=$(executables cargo build --release --features $features --bins --examples)
 while read -r kind name path; do
     case $kind in
         bin) place "$path" "target/release/$name" ;;
@@ -61,7 +63,7 @@ while read -r kind name path; do
 done <<<"$built"
 
 echo "building the tests" >&2
-built=$(executables cargo test --release --no-run --lib --bins --tests)
+built=$(executables cargo test --release --features $features --no-run --lib --bins --tests)
 while read -r kind name path; do
     case $kind in
         test) place "$path" "target/release/tests/$name" ;;
@@ -75,7 +77,7 @@ done <<<"$built"
 benches=$(targets bench)
 if [ -n "$benches" ]; then
     echo "building the benches" >&2
-    built=$(executables cargo bench --no-run $(printf -- '--bench %s ' $benches))
+    built=$(executables cargo bench --features $features --no-run $(printf -- '--bench %s ' $benches))
     while read -r kind name path; do
         if [ "$kind" = bench ]; then place "$path" "target/release/benches/$name"; fi
     done <<<"$built"
@@ -86,7 +88,7 @@ kernel_suites=(compact convert device quantize state_machine)
 for number in ${WARPOOL_BUNDLE_PTX//,/ }; do
     echo "building the kernels' suites for PTX of $number" >&2
     built=$(CUDA_COMPUTE_CAP=compute_$number executables \
-        cargo test --release --no-run "${kernel_suites[@]/#/--test=}")
+        cargo test --release --features $features --no-run "${kernel_suites[@]/#/--test=}")
     while read -r kind name path; do
         if [ "$kind" = test ]; then place "$path" "target/release/ptx-$number/$name"; fi
     done <<<"$built"

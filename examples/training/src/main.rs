@@ -1,5 +1,6 @@
 //! Trains a network of residual blocks on images of digits, and shows what each way to need less memory costs: f16 with f32
-//! masters and a loss scale, gradients added up over micro-batches, and activations made again in place of kept.
+//! masters and a loss scale, gradients added up over micro-batches, activations made again in place of kept, and activations
+//! that wait on the host.
 //!
 //! ```text
 //! cargo run --release --manifest-path examples/training/Cargo.toml [-- --device host --steps 100]
@@ -9,6 +10,7 @@
 //! memory differs, else the means of ten steps to rounding, which grows with every step. The example fails if they do not, or if the peak is not what the plan said.
 
 mod data;
+mod memory;
 mod network;
 mod real;
 mod train;
@@ -27,7 +29,7 @@ mod kernels {
 const SHAPE: Shape = Shape {
     width: 32,
     blocks: 24,
-    rows: 256,
+    rows: 512,
 };
 const IMAGE_ROWS: usize = 1536;
 
@@ -52,8 +54,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         SHAPE.rows
     );
     println!(
-        "{:<34} {:>14} {:>9} {:>9} {:>9} {:>8} {:>6}",
-        "", "peak, KiB", "of plan", "forwards", "ms/step", "loss", "right"
+        "{:<34} {:>10} {:>8} {:>8} {:>9} {:>8} {:>8} {:>6}",
+        "", "peak, KiB", "of plan", "spilled", "forwards", "ms/step", "loss", "right"
     );
 
     let image_bytes = (SHAPE.rows * data::PIXELS * 4) as u64;
@@ -79,6 +81,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         plan,
         parts: SHAPE.rows / shape.rows,
         steps,
+        limit: None,
     };
     let mut shown = Vec::new();
     let mut run = |outcome: warpool::Result<Outcome>| -> warpool::Result<Outcome> {
@@ -89,10 +92,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let plain = run(train::<f32>(
         &device,
-        &way("f32, everything kept", SHAPE, kept),
+        &way("f32, everything kept", SHAPE, kept.clone()),
         &learnt,
         &rest,
     ))?;
+    let spilled = Way {
+        limit: Some(device.info().granule),
+        ..way("  what has no room on the host", SHAPE, kept)
+    };
+    let spilled = run(train::<f32>(&device, &spilled, &learnt, &rest))?;
     let planned = run(train::<f32>(
         &device,
         &way("  a third of the memory", SHAPE, third),
@@ -132,6 +140,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         plain.losses, every.losses,
         "made again, activations are the same bits"
     );
+    assert_eq!(plain.losses, spilled.losses, "on the host they were kept");
     for (other, within) in [(&added, 0.01), (&half, 0.05), (&least, 0.05)] {
         for (at, (a, b)) in plain.smooth().zip(other.smooth()).enumerate() {
             assert!(
@@ -149,6 +158,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             outcome.name
         );
     }
+    // In less memory than they need, some must have gone.
+    assert_eq!(
+        spilled.spilled > 0,
+        plain.peak_bytes > device.info().granule
+    );
+    assert!(spilled.peak_bytes <= device.info().granule);
     assert!(planned.peak_bytes * 2 < plain.peak_bytes && least.peak_bytes * 4 < plain.peak_bytes);
     println!("the losses of all agree");
     Ok(())

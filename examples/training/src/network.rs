@@ -6,6 +6,7 @@ use warpool::recompute::{Action, Plan, Stage};
 use warpool::{Pool, PoolBuf, Result, Stream, View};
 
 use crate::data::{CLASSES, PIXELS};
+use crate::memory::{Memory, Read};
 use crate::real::Real;
 
 /// Sizes of the network.
@@ -107,17 +108,19 @@ pub struct Batch<'a, T> {
 
 /// What is kept of a stage between two actions.
 struct Kept<T> {
-    output: Option<PoolBuf<T>>,
+    output: Option<Memory<T>>,
     by_itself: bool,
     /// For its backward; of a block, what relu let through.
     saved: bool,
-    relu: Option<PoolBuf<T>>,
+    relu: Option<Memory<T>>,
 }
 
 /// A micro-batch on its way through the network.
 pub struct Pass<'a, T> {
     pool: &'a Pool,
     stream: &'a Stream,
+    /// What is kept may go to the host.
+    movable: bool,
     rows: usize,
     blocks: Range<usize>,
     places: Vec<Place>,
@@ -127,7 +130,13 @@ pub struct Pass<'a, T> {
 }
 
 impl<'a, T: Real> Pass<'a, T> {
-    pub fn new(pool: &'a Pool, stream: &'a Stream, shape: &Shape, parameters: View<'a, T>) -> Self {
+    /// A pass whose memory is of `pool`; what it keeps is movable if that is asked.
+    pub fn new(
+        (pool, movable): (&'a Pool, bool),
+        stream: &'a Stream,
+        shape: &Shape,
+        parameters: View<'a, T>,
+    ) -> Self {
         let places = shape.places();
         let kept = places.iter().map(|_| Kept {
             output: None,
@@ -138,6 +147,7 @@ impl<'a, T: Real> Pass<'a, T> {
         Self {
             pool,
             stream,
+            movable,
             rows: shape.rows,
             blocks: 1..1 + shape.blocks,
             kept: kept.collect(),
@@ -165,6 +175,11 @@ impl<'a, T: Real> Pass<'a, T> {
                     self.kept[stage].saved = true;
                 }
                 Action::Backward { stage } => {
+                    for soon in (stage.saturating_sub(2)..stage).rev() {
+                        let kept = &self.kept[soon];
+                        let all = kept.relu.iter().chain(&kept.output);
+                        all.map(Memory::soon).collect::<Result<()>>()?;
+                    }
                     self.backward(stage, batch)?;
                     self.kept[stage].saved = false;
                     for gone in [Some(stage), stage.checked_sub(1)].into_iter().flatten() {
@@ -188,7 +203,9 @@ impl<'a, T: Real> Pass<'a, T> {
             }
         }
         let last = self.kept.last_mut().and_then(|it| it.output.take());
-        last.map_or(Ok(Vec::new()), |outputs| outputs.download())
+        last.map_or(Ok(Vec::new()), |outputs| {
+            outputs.read(self.stream)?.view().download(self.stream)
+        })
     }
 
     fn forget(&mut self, stage: usize) {
@@ -202,32 +219,39 @@ impl<'a, T: Real> Pass<'a, T> {
         self.pool.alloc_typed(self.stream, self.rows * columns)
     }
 
+    fn memory(&self, columns: usize) -> Result<Memory<T>> {
+        Memory::new(self.pool, self.stream, self.rows * columns, self.movable)
+    }
+
     fn weights(&self, place: &Place) -> Result<(View<'a, T>, View<'a, T>)> {
         let weights = self.parameters.slice(place.weights.clone())?;
         Ok((weights, self.parameters.slice(place.biases.clone())?))
     }
 
-    fn input<'v>(&'v self, stage: usize, images: View<'v, T>) -> View<'v, T> {
+    fn input<'v>(&'v self, stage: usize, images: View<'v, T>) -> Result<Read<'v, T>> {
         let before = stage.checked_sub(1);
         let output = before.and_then(|before| self.kept[before].output.as_ref());
-        output.map_or(images, PoolBuf::view)
+        output.map_or(Ok(Read::View(images)), |output| output.read(self.stream))
     }
 
     fn forward(&mut self, stage: usize, images: View<'_, T>) -> Result<()> {
         let place = &self.places[stage];
         let (inner, columns) = (place.inner as u64, place.columns as u64);
         let (w, b) = self.weights(place)?;
-        let mut y = self.buffer(place.columns)?;
-        let x = self.input(stage, images);
+        let mut output = self.memory(place.columns)?;
         let mut relu = None;
-        if self.blocks.contains(&stage) {
-            let mut r = self.buffer(place.columns)?;
-            T::block(self.stream, columns, x, w, b, r.view_mut(), y.view_mut())?;
-            relu = Some(r);
-        } else {
-            T::linear(self.stream, inner, columns, x, w, b, y.view_mut())?;
+        {
+            let input = self.input(stage, images)?;
+            let (x, mut y) = (input.view(), output.write(self.stream)?);
+            if self.blocks.contains(&stage) {
+                let r = relu.insert(self.memory(place.columns)?);
+                let mut r = r.write(self.stream)?;
+                T::block(self.stream, columns, x, w, b, r.view_mut(), y.view_mut())?;
+            } else {
+                T::linear(self.stream, inner, columns, x, w, b, y.view_mut())?;
+            }
         }
-        (self.kept[stage].output, self.kept[stage].relu) = (Some(y), relu);
+        (self.kept[stage].output, self.kept[stage].relu) = (Some(output), relu);
         Ok(())
     }
 
@@ -241,16 +265,18 @@ impl<'a, T: Real> Pass<'a, T> {
         let place = &self.places[stage];
         let (rows, inner, columns) = (self.rows as u64, place.inner as u64, place.columns as u64);
         let (w, _) = self.weights(place)?;
-        let x = self.input(stage, batch.images);
         let mut masked = None;
         if let Some(relu) = &self.kept[stage].relu {
             let mut dz = self.buffer(place.columns)?;
+            let relu = relu.read(self.stream)?;
             T::through_relu(self.stream, relu.view(), dy.view(), dz.view_mut())?;
             masked = Some(dz);
         }
         let dz = masked.as_ref().unwrap_or(&dy).view();
         let dw = batch.gradients.slice_mut(place.weights.clone())?;
-        T::weights(self.stream, rows, inner, columns, x, dz, dw)?;
+        let input = self.input(stage, batch.images)?;
+        T::weights(self.stream, rows, inner, columns, input.view(), dz, dw)?;
+        drop(input);
         let db = batch.gradients.slice_mut(place.biases.clone())?;
         T::bias(self.stream, rows, columns, dz, db)?;
         if stage > 0 {
@@ -270,7 +296,8 @@ impl<'a, T: Real> Pass<'a, T> {
     fn loss(&self, last: usize, batch: &mut Batch<'_, T>) -> Result<PoolBuf<T>> {
         let (classes, samples) = (CLASSES as u64, batch.samples as u64);
         let mut dy = self.buffer(CLASSES)?;
-        let y = self.input(last + 1, batch.images);
+        let outputs = self.input(last + 1, batch.images)?;
+        let y = outputs.view();
         let losses = batch.losses.view_mut();
         T::cross_entropy(self.stream, classes, y, batch.labels, losses)?;
         let (label, scale) = (batch.labels, batch.scale);

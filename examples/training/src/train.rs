@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Instant;
 
 use warpool::convert::{GradScaler, Gradients, ScalerConfig};
+use warpool::host::{HostPool, HostPoolConfig, Spill};
 use warpool::recompute::{Action, Plan};
 use warpool::{Device, Pool, PoolBuf, PoolConfig, Result, Stream};
 
@@ -24,6 +25,8 @@ pub struct Way {
     /// Micro-batches of a step.
     pub parts: usize,
     pub steps: usize,
+    /// Device memory for activations, where those that it has no room for go to the host.
+    pub limit: Option<u64>,
 }
 
 /// What came of it.
@@ -35,6 +38,8 @@ pub struct Outcome {
     /// Most bytes of a micro-batch that were allocated at once, and what the plan says.
     pub peak_bytes: u64,
     pub planned_bytes: u64,
+    /// Bytes that went to the host, a step.
+    pub spilled: u64,
     forwards: usize,
     ms: f64,
     right: f64,
@@ -55,8 +60,11 @@ impl fmt::Display for Outcome {
         let (peak, right) = (self.peak_bytes as f64 / 1024.0, 100.0 * self.right);
         write!(
             f,
-            "{:<34} {peak:>14.0} {part:>9.3} {:>9} {:>9.2} {last:>8.4} {right:>5.1}%",
-            self.name, self.forwards, self.ms
+            "{:<34} {peak:>10.0} {part:>8.3} {:>8} {:>9} {:>8.2} {last:>8.4} {right:>5.1}%",
+            self.name,
+            self.spilled / 1024,
+            self.forwards,
+            self.ms
         )
     }
 }
@@ -99,9 +107,16 @@ pub fn train<T: Real>(
     for _ in 0..way.steps * way.parts {
         losses.push(pool.alloc_zeroed::<f32>(&stream, shape.rows)?);
     }
+    let host = HostPool::new(device, HostPoolConfig::default());
+    let mut config = PoolConfig::default();
+    if let Some(limit) = way.limit {
+        config = config.limit(limit);
+    }
+    let activations = Pool::new(device, config)?;
+    if way.limit.is_some() {
+        activations.set_spill(Spill::Auto(&host))?;
+    }
     stream.synchronize()?;
-    pool.reset_peaks();
-    let before = pool.stats().allocated.current;
 
     let begun = Instant::now();
     for step in 0..way.steps {
@@ -109,7 +124,8 @@ pub fn train<T: Real>(
         for part in 0..way.parts {
             let at = step * way.parts + part;
             let row = at * shape.rows % learnt.labels.len();
-            let mut pass = Pass::new(&pool, &stream, shape, parameters.view());
+            let memory = (&activations, way.limit.is_some());
+            let mut pass = Pass::new(memory, &stream, shape, parameters.view());
             let mut batch = Batch {
                 images: digits
                     .images
@@ -139,13 +155,14 @@ pub fn train<T: Real>(
     }
     stream.synchronize()?;
     let ms = begun.elapsed().as_secs_f64() * 1e3 / way.steps as f64;
-    let peak = pool.stats().allocated.peak - before;
+    let stats = activations.stats();
 
     let forward = |action: &&Action| !matches!(action, Action::Backward { .. });
     Ok(Outcome {
         name: way.name,
         losses: mean_losses(&losses, way.parts)?,
-        peak_bytes: peak,
+        peak_bytes: stats.allocated.peak,
+        spilled: stats.spilled.allocated / way.steps as u64,
         // The images are in memory all along, and no gradient of theirs is made.
         planned_bytes: way.plan.peak_bytes,
         forwards: way.plan.actions.iter().filter(forward).count(),
@@ -176,7 +193,8 @@ fn share_right<T: Real>(
 ) -> Result<f64> {
     let rows = rest.labels.len();
     let loaded = Loaded::<T>::new(pool, stream, rest)?;
-    let mut pass = Pass::new(pool, stream, &Shape { rows, ..*shape }, parameters.view());
+    let shape = Shape { rows, ..*shape };
+    let mut pass = Pass::new((pool, false), stream, &shape, parameters.view());
     let outputs = pass.outputs(loaded.images.view())?;
     let outputs = pool.alloc_from(stream, &outputs)?;
     let mut wide = pool.alloc_typed::<f32>(stream, outputs.len())?;
