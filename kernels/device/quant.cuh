@@ -72,11 +72,31 @@ WP_HD Scale scale_e8m0(u32 amax, int top_power) {
     return checked({bits_as<float>((u32)(254 - code) << F32::MAN), bad ? 0xFF : (u32)code, 0}, bad);
 }
 
-WP_HD float e4m3_value(u32 code) { return bits_as<float>(widen<E4M3, F32>((u8)code)); }
+/* The value of a code of a scale, and the code nearest to a value: the largest beyond that. */
+WP_HD float e4m3_value(u32 code) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    u32 halves;
+    float value;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((u16)code));
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"((u16)halves));
+    return value;
+#else
+    return bits_as<float>(widen<E4M3, F32>((u8)code));
+#endif
+}
+
+WP_HD u32 e4m3_nearest(float value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    u16 both;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(both) : "f"(0.0f), "f"(value));
+    return both & 0xFF;
+#else
+    return narrow<F32, E4M3>(bits_as<u32>(value), Nearest(), true);
+#endif
+}
 
 WP_HD Scale scale_e4m3(u32 amax, float tensor) {
-    const float wanted = bits_as<float>(amax) / (6.0f * tensor);
-    u32 code = narrow<F32, E4M3>(bits_as<u32>(wanted), Nearest(), true);
+    u32 code = e4m3_nearest(bits_as<float>(amax) / (6.0f * tensor));
     code = code == 0 ? 1 : code;
     code = amax == 0 ? 0x38 : code; /* 1.0 */
     const bool bad = amax > F32::MAX;

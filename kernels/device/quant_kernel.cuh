@@ -307,12 +307,20 @@ __device__ __forceinline__ void scale_groups(const wp_quantize &a, const Slots &
     static_assert(U == 4, "a lane picks one of four");
     const u32 lanes = 1u << slots.shift, lane = threadIdx.x & (lanes - 1);
     const float tensor = a.tensor_scale != 0 ? *(const float *)a.tensor_scale : 0.0f;
-#pragma unroll 1
-    for (u32 d = 1; d < lanes; d *= 2) {
+    if (lanes == 32) {
 #pragma unroll
         for (int u = 0; u < U; u++) {
-            reach[u].most = max(reach[u].most, __shfl_xor_sync(0xFFFFFFFF, reach[u].most, d));
-            if (INTEGER<Q> && a.zeros != 0) reach[u].low = max(reach[u].low, __shfl_xor_sync(0xFFFFFFFF, reach[u].low, d));
+            reach[u].most = warp_max(reach[u].most);
+            if (INTEGER<Q> && a.zeros != 0) reach[u].low = warp_max(reach[u].low);
+        }
+    } else {
+#pragma unroll 1
+        for (u32 d = 1; d < lanes; d *= 2) {
+#pragma unroll
+            for (int u = 0; u < U; u++) {
+                reach[u].most = max(reach[u].most, __shfl_xor_sync(0xFFFFFFFF, reach[u].most, d));
+                if (INTEGER<Q> && a.zeros != 0) reach[u].low = max(reach[u].low, __shfl_xor_sync(0xFFFFFFFF, reach[u].low, d));
+            }
         }
     }
 #pragma unroll 1
