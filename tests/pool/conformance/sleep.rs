@@ -310,6 +310,8 @@ fn what_shrinks_or_goes_asleep_is_not_made_again(device: &Device) {
     drop(bufs.remove(2));
     bufs[0].resize(2 * granule).unwrap();
     whole(&pool);
+    // No more than what is needed goes into the limit.
+    pool.set_limit(Some(8 * granule as u64));
     assert_eq!(pool.wake(&[]).unwrap(), 8 * granule as u64);
     assert_eq!(pool.stats().grown, 8 * granule as u64);
     whole(&pool);
@@ -321,6 +323,7 @@ fn what_shrinks_or_goes_asleep_is_not_made_again(device: &Device) {
         bufs[1].view().download(&stream).unwrap(),
         vec![1; 6 * granule]
     );
+    pool.set_limit(None);
     bufs[0].extend_from(&stream, &vec![5; 6 * granule]).unwrap();
     let all = bufs[0].view().download(&stream).unwrap();
     assert!(all[..2 * granule].iter().all(|&it| it == 0));
