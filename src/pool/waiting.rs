@@ -45,10 +45,8 @@ impl Core {
         let Some(placement) = self.find_holes(slot, bytes, pending) else {
             return Ok(None);
         };
-        if !seeded!("taken-without-a-wait") {
-            for epoch in self.epochs_of(&placement) {
-                self.wait_for(slot, epoch)?;
-            }
+        for epoch in self.epochs_of(&placement) {
+            self.wait_for(slot, epoch)?;
         }
         self.count(Told::StreamWait(bytes));
         let Placement { first, start, .. } = placement;
@@ -61,6 +59,9 @@ impl Core {
     pub(super) fn epochs_of(&self, placement: &Placement) -> Vec<Epoch> {
         let end = placement.start + placement.bytes;
         let mut epochs = Vec::new();
+        if seeded!("taken-without-a-wait") {
+            return epochs;
+        }
         let mut at = placement.first;
         while at != NONE && self.extents.get(at).start < end {
             epochs.push(self.extents.get(at).epoch());
