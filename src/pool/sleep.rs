@@ -215,11 +215,8 @@ impl Shared {
         drop(self.lock_drained());
         self.all_pages().iter().for_each(|pages| pages.hold(true));
         let mut ranges = self.core.lock().live_ranges();
-        ranges.extend(
-            self.growing_parts()
-                .into_iter()
-                .flat_map(|part| part.ranges),
-        );
+        let growing = self.growing_parts(false).into_iter();
+        ranges.extend(growing.flat_map(|part| part.ranges));
         ranges.sort_unstable();
         let before = self.core.lock().reserved();
         let prepared = self.work(Core::begin_clearing_old).and_then(|_| {
@@ -300,7 +297,7 @@ impl Shared {
     /// meanwhile.
     fn lie_down(&self, sleeping: &mut Sleeping) -> Result<()> {
         let mut parts = self.core.lock().sleeping_parts(u64::MAX);
-        parts.extend(self.growing_parts());
+        parts.extend(self.growing_parts(false));
         let mut outcome = Ok(());
         let mut copied: Option<(&Part, Event)> = None;
         for next in parts.iter().map(Some).chain([None]) {
@@ -330,11 +327,11 @@ impl Shared {
         event.record(&sleeping.stream).map(|()| event)
     }
 
-    /// Of all growing buffers.
-    fn growing_parts(&self) -> Vec<Part> {
+    /// What growing buffers use, or what of them sleeps.
+    fn growing_parts(&self, asleep: bool) -> Vec<Part> {
         let all = self.all_pages();
         let parts = all.iter().flat_map(|pages| {
-            let parts = pages.parts(PART).into_iter();
+            let parts = pages.parts(PART, asleep).into_iter();
             parts.map(|part| Part::of_pages(pages, part))
         });
         parts
@@ -371,12 +368,7 @@ impl Shared {
     /// part is made while those before are copied. Of one that fails, all are taken down again.
     fn get_up(&self, sleeping: &mut Sleeping) -> Result<()> {
         self.all_pages().iter().for_each(|it| it.forget_asleep());
-        let mut growing = self.growing_parts();
-        // What is still there may not have been saved.
-        growing.retain(|part| match &part.owner {
-            Owner::Growing(_, part) => part.is_down || seeded!("what-stayed-awake-is-restored"),
-            Owner::Blocks(_) => true,
-        });
+        let mut growing = self.growing_parts(true);
         if sleeping.end == 0 && growing.is_empty() {
             return Ok(());
         }

@@ -129,3 +129,41 @@ fn fails(device: &Device, call: &'static str) {
         "{call} was never called: the test proves nothing"
     );
 }
+
+/// A handle behind the end of a growing buffer is not mapped any more, and still the pool's.
+#[test]
+fn what_the_device_did_not_take_back_of_a_growing_buffer_is_not_copied() {
+    leaving_nothing(small_host(), |device| {
+        for stopped in [false, true] {
+            let (device, watched) = Watched::over(device);
+            let config = PoolConfig::default()
+                .handles(HandleSize::Granule)
+                .sleeps(true);
+            let pool = Pool::new(&device, config).unwrap();
+            let host = HostPool::new(&device, HostPoolConfig::default());
+            let stream = device.stream().unwrap();
+            let block = pool.alloc_from(&stream, &vec![1u8; BYTES]).unwrap();
+            let mut growing = pool.grow_buf::<u8>(&stream, 4 * BYTES).unwrap();
+            growing.extend_from(&stream, &[2; 3 * BYTES]).unwrap();
+            watched.fail_with("release", 1, true, MADE_TO_FAIL);
+            growing.resize(BYTES).unwrap();
+            stream.synchronize().unwrap();
+            pool.trim(0).unwrap_or(0);
+            if stopped {
+                // Before the buffer's turn comes.
+                watched.fail_with("unmap", 1, true, MADE_TO_FAIL);
+            }
+            let slept = pool.sleep(&[], Contents::Saved(&host));
+            assert_eq!(slept.is_err(), stopped, "{slept:?}");
+            pool.check_invariants().unwrap();
+            watched.heal();
+            pool.wake(&[]).unwrap();
+            pool.check_invariants().unwrap();
+            assert!(block.download().unwrap() == vec![1; BYTES]);
+            assert!(growing.view().download(&stream).unwrap() == vec![2; BYTES]);
+            growing.extend_from(&stream, &[3; BYTES]).unwrap();
+            let all = growing.view().download(&stream).unwrap();
+            assert!(all[..BYTES] == [2; BYTES] && all[BYTES..] == [3; BYTES]);
+        }
+    });
+}

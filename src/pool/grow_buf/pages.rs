@@ -17,11 +17,13 @@ use crate::sync::Mutex;
 pub(super) type Mark = (Arc<Timeline>, u64);
 
 struct Handle {
-    /// None while the pool sleeps.
+    /// None while it sleeps.
     phys: Option<Phys>,
     bytes: u64,
     /// Not so where the device would not take it back, or would not map it.
     mapped: bool,
+    /// It was mapped when the pool fell asleep, and is to be so again.
+    asleep: bool,
 }
 
 #[derive(Default)]
@@ -58,8 +60,6 @@ pub(in crate::pool) struct PagesPart {
     pub(in crate::pool) handles: Range<usize>,
     pub(in crate::pool) start: Addr,
     pub(in crate::pool) bytes: u64,
-    /// Some of it is not mapped.
-    pub(in crate::pool) is_down: bool,
 }
 
 /// See the module documentation.
@@ -165,6 +165,7 @@ impl Pages {
                 phys: Some(phys),
                 bytes,
                 mapped: mapped.is_ok(),
+                asleep: false,
             });
         }
         mapped
@@ -189,26 +190,34 @@ impl Pages {
         }
     }
 
-    /// Its handles in parts of `most` bytes, or of one handle that has more.
-    pub(in crate::pool) fn parts(&self, most: u64) -> Vec<PagesPart> {
+    /// The handles that the buffer uses, or those that sleep, in parts of `most` bytes or of one handle that
+    /// has more.
+    pub(in crate::pool) fn parts(&self, most: u64, asleep: bool) -> Vec<PagesPart> {
         let state = lock(&self.state);
+        let asleep = asleep && !seeded!("what-stayed-awake-is-restored");
         let mut parts: Vec<PagesPart> = Vec::new();
-        let mut start = self.base;
+        let mut addr = self.base;
         for (at, handle) in state.handles.iter().enumerate() {
-            if parts.last().is_none_or(|part| part.bytes >= most) {
-                parts.push(PagesPart {
-                    handles: at..at,
+            let start = addr;
+            addr += handle.bytes;
+            if !(if asleep {
+                handle.asleep
+            } else {
+                at < state.used
+            }) {
+                continue;
+            }
+            match parts.last_mut() {
+                Some(part) if part.bytes < most && part.handles.end == at => {
+                    part.handles.end += 1;
+                    part.bytes += handle.bytes;
+                }
+                _ => parts.push(PagesPart {
+                    handles: at..at + 1,
                     start,
-                    bytes: 0,
-                    is_down: false,
-                });
+                    bytes: handle.bytes,
+                }),
             }
-            if let Some(part) = parts.last_mut() {
-                part.handles.end = at + 1;
-                part.bytes += handle.bytes;
-                part.is_down |= !handle.mapped;
-            }
-            start += handle.bytes;
         }
         parts
     }
@@ -240,7 +249,7 @@ impl Pages {
         let outcome = self.each_of(handles, |handle, addr| {
             if handle.mapped {
                 backend.unmap(addr, handle.bytes)?;
-                handle.mapped = false;
+                (handle.mapped, handle.asleep) = (false, true);
             }
             // What the device does not take back is mapped again.
             if handle
@@ -269,7 +278,7 @@ impl Pages {
             };
             if !handle.mapped {
                 backend.map(addr, handle.bytes, phys)?;
-                handle.mapped = true;
+                (handle.mapped, handle.asleep) = (true, false);
             }
             Ok(())
         });
