@@ -14,25 +14,12 @@ import sys
 
 import torch
 
+from pytorch_timing import best_ns
+
 COLS = 8192
 WIDE = {"f32": torch.float32, "bf16": torch.bfloat16}
 E4M3 = torch.float8_e4m3fn
 LARGEST = 448.0
-
-
-def best_ns(work):
-    """Nanoseconds of one call."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    work()
-    best = float("inf")
-    for _ in range(8):
-        start.record()
-        for _ in range(10):
-            work()
-        end.record()
-        end.synchronize()
-        best = min(best, start.elapsed_time(end) * 1e6 / 10)
-    return best
 
 
 def to_e4m3(x):
@@ -155,7 +142,7 @@ def main():
                 if build is not None:
                     function, arguments = build()
                     compiled = torch.compile(function)
-                    ns = best_ns(lambda: compiled(*arguments))
+                    ns = best_ns(lambda: compiled(*arguments), 8)
                     row["pytorch_gb_per_s"] = round(row["gb_per_s"] * row["us"] * 1000 / ns, 1)
             except Exception as failed:  # What this PyTorch has not is left out.
                 print(f"{name}: {type(failed).__name__}: {failed}"[:300], file=sys.stderr)

@@ -12,6 +12,8 @@ import sys
 
 import torch
 
+from pytorch_timing import best_ns
+
 FORMATS = {
     "f64": torch.float64,
     "f32": torch.float32,
@@ -21,21 +23,6 @@ FORMATS = {
     "e5m2": torch.float8_e5m2,
 }
 GIB = 1 << 30
-
-
-def best_ns(work):
-    """Nanoseconds of one call."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    work()
-    best = float("inf")
-    for _ in range(10):
-        start.record()
-        for _ in range(10):
-            work()
-        end.record()
-        end.synchronize()
-        best = min(best, start.elapsed_time(end) * 1e6 / 10)
-    return best
 
 
 def noise(i):
@@ -58,7 +45,7 @@ def plain(name):
     words = torch.randint(-(1 << 31), (1 << 31) - 1, (GIB // 4,), dtype=torch.int32, device="cuda")
     src = words.view(torch.uint8)[: count * source.itemsize].view(source)
     dst = torch.empty(count, dtype=target, device="cuda")
-    return count * (source.itemsize + target.itemsize) / best_ns(lambda: dst.copy_(src))
+    return count * (source.itemsize + target.itemsize) / best_ns(lambda: dst.copy_(src), 10)
 
 
 def listed(name):
@@ -70,9 +57,9 @@ def listed(name):
         found, inverse = (torch.zeros(1, device="cuda") for _ in range(2))
         inverse.fill_(1.0)
         unscale = torch._amp_foreach_non_finite_check_and_unscale_
-        return elements * 8 / best_ns(lambda: unscale(sources, found, inverse))
+        return elements * 8 / best_ns(lambda: unscale(sources, found, inverse), 10)
     targets, _ = tensors(count, total, torch.float16)
-    return elements * 6 / best_ns(lambda: torch._foreach_copy_(targets, sources))
+    return elements * 6 / best_ns(lambda: torch._foreach_copy_(targets, sources), 10)
 
 
 def rate(name):
