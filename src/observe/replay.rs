@@ -26,7 +26,7 @@ use super::versus::Versus;
 use crate::device::{Device, DeviceKind, Stream, host_available_bytes};
 use crate::error::{Bytes, Error, Result};
 use crate::interop::CudaAsync;
-use crate::pool::{Pool, PoolConfig, PoolStats};
+use crate::pool::{LEAST_SLACK, Pool, PoolConfig, PoolStats};
 use crate::seeded::seeded;
 
 /// Another allocator that a trace is played through, for comparison.
@@ -63,8 +63,8 @@ pub struct ReplayOptions {
     pub seed: u64,
     /// Whether the pool may map handles elsewhere, see [`PoolConfig::remap`]. Default: yes.
     pub remap: bool,
-    /// How far the pool grows before it maps handles elsewhere, see [`PoolConfig::slack`]. Default: the
-    /// pool's.
+    /// How far the pool grows before it maps handles elsewhere, see [`PoolConfig::slack`]. Default: 0.018,
+    /// from where on a pool's own rises by what remaps cost.
     pub slack: Option<f64>,
 }
 
@@ -167,12 +167,11 @@ pub fn replay(
         // Made and dropped: what is missing is said before the trace is played.
         CudaAsync::new(device, options.cap)?;
     }
-    let mut config = PoolConfig::default().remap(options.remap);
+    // A replay has nothing to do between requests: what part of its time they take says nothing.
+    let config = PoolConfig::default().slack(options.slack.unwrap_or(LEAST_SLACK));
+    let mut config = config.remap(options.remap);
     if let Some(cap) = options.cap {
         config = config.limit(cap);
-    }
-    if let Some(part) = options.slack {
-        config = config.slack(part);
     }
     let pool = Pool::new(device, config)?;
     let (played, moves) = play_pool(trace, device, options, &pool, progress)?;

@@ -76,7 +76,8 @@ pub struct PoolConfig {
     /// `None`: memory is kept.
     pub(crate) soft_limit: Option<u64>,
     pub(crate) preallocate: u64,
-    pub(crate) slack: f64,
+    /// `None`: by what remaps cost.
+    pub(crate) slack: Option<f64>,
     pub(crate) remap: bool,
     pub(crate) overlap_bytes: u64,
     pub(crate) handles: HandleSize,
@@ -98,7 +99,7 @@ impl Default for PoolConfig {
             limit: None,
             soft_limit: None,
             preallocate: 0,
-            slack: 0.018,
+            slack: None,
             remap: true,
             overlap_bytes: 64 << 20,
             handles: HandleSize::Adaptive,
@@ -145,13 +146,15 @@ impl PoolConfig {
     /// Sets the growth allowed before idle handles are mapped elsewhere, as a part of the peak of live
     /// bytes. A handle mapped elsewhere costs the host 50 to 75 us, a new one a fifth of that, so the pool
     /// grows first; what it grew by beyond the peak goes back where a limit is near and on
-    /// [`Pool::trim`](super::Pool::trim). At the default of 0.018 the recorded programs remap a third to
-    /// a thirtieth of the handles that they do at 0.007, and reserve no more than 1.02 of their peaks.
-    /// Where the device has memory to spare, 0.1 or more lets programs whose blocks change all the time
-    /// grow by what they lack instead.
+    /// [`Pool::trim`](super::Pool::trim).
+    ///
+    /// Without, it is 0.018, with which the recorded programs reserve no more than 1.02 of their peaks. On
+    /// a GPU it rises, up to 0.1, as long as mapping handles elsewhere takes those who ask for memory
+    /// more than a hundredth of the time. Set, it stays: 0.018 where memory is short and time is not, 0.1 or
+    /// more where the device has memory to spare and blocks change all the time.
     #[must_use]
     pub fn slack(mut self, part: f64) -> Self {
-        self.slack = part;
+        self.slack = Some(part);
         self
     }
 
@@ -365,7 +368,7 @@ mod tests {
             peers,
         } = all;
         assert_eq!((limit, soft_limit, preallocate), (Some(1), Some(2), 3));
-        assert_eq!((slack, remap, overlap_bytes), (0.5, false, 4));
+        assert_eq!((slack, remap, overlap_bytes), (Some(0.5), false, 4));
         assert_eq!((handles, cache_bytes), (HandleSize::Granule, 5));
         assert_eq!((reuse.opportunistic, reuse.device_wait), (false, true));
         assert_eq!((slabs, sleeps), (false, true));

@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 
 use super::cache::{Cached, MOST_BLOCKS};
 use super::config::PoolConfig;
+use super::pace::Pace;
 use super::stats::Notes;
 use super::stats::Steps;
 use super::stats::counters::Gauges;
@@ -46,6 +47,7 @@ pub(crate) struct Core {
     pub(super) extents: Extents,
     pub(super) arena: Arena,
     pub(super) config: PoolConfig,
+    pub(super) pace: Pace,
     /// By slot; `FRESH` has none.
     pub(super) streams: Vec<Option<StreamState>>,
     /// Old places of remapped frames, in the order in which they are looked at.
@@ -103,6 +105,7 @@ impl Core {
         let mut core = Self {
             extents: Extents::new(bound, span),
             arena,
+            pace: Pace::new(config.slack, info.kind),
             config,
             streams: vec![None],
             retiring: VecDeque::new(),

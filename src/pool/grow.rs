@@ -4,6 +4,8 @@
 //! memory that the block leans on: see `job`. After a failure what was made stays, as free memory, and
 //! the rest is as it was.
 
+use std::time::{Duration, Instant};
+
 use super::ask::{self, Questions};
 use super::config::{HandleSize, piece};
 use super::core::{Core, is_done};
@@ -63,6 +65,8 @@ pub(crate) struct Mapped {
     /// Handles mapped elsewhere.
     moved: usize,
     made: Vec<Made>,
+    /// Time spent on handles mapped elsewhere.
+    spent: Duration,
     /// What stopped it.
     error: Option<Error>,
 }
@@ -70,8 +74,10 @@ pub(crate) struct Mapped {
 impl Mapping {
     /// Calls the driver: waits, maps, makes.
     pub(super) fn make(&self) -> Mapped {
+        let begin = (!self.moving.is_empty()).then(Instant::now);
         let mut mapped = Mapped::default();
         mapped.error = self.wait_and_map(&mut mapped).err();
+        mapped.spent = begin.map_or(Duration::ZERO, |begin| begin.elapsed());
         mapped
     }
 
@@ -143,7 +149,7 @@ impl Core {
         // What is promised will be taken by then.
         let live = self.live() + self.under_way.wanted;
         let peak = self.peak_taken.max(live + bytes);
-        let allowance = peak.saturating_add((peak as f64 * self.config.slack) as u64);
+        let allowance = peak.saturating_add((peak as f64 * self.pace.slack()) as u64);
         allowance.saturating_sub(reserved)
     }
 
@@ -264,6 +270,9 @@ impl Core {
         mut mapped: Mapped,
     ) -> Result<Option<Grant>> {
         self.steps.waits += mapped.waits;
+        if !mapped.spent.is_zero() {
+            self.pace.remapped(mapped.spent, Instant::now());
+        }
         self.under_way.end_one();
         self.under_way.to_create -= mapping.to_create;
         self.under_way.wanted -= mapping.placement.bytes;

@@ -42,6 +42,7 @@ mod kernel;
 mod ladder;
 mod mapping;
 mod moves;
+mod pace;
 mod parts;
 mod peers;
 mod pressure;
@@ -91,6 +92,7 @@ pub(crate) use copies::same_len;
 pub(crate) use runs::Run;
 pub(crate) use stats::spilled::Spilled;
 pub(crate) use structure::{Attached, Copies, Ranges, Shared, Way};
+pub(crate) use tuning::LEAST_SLACK;
 pub(crate) use typed::bytes_of;
 pub(crate) use view::bounds;
 

@@ -1,6 +1,8 @@
 //! Every constant by which the pool finds memory, each with what needs it. Figures are of recorded traces
 //! replayed on the host device, reserved over live bytes, unless another is named.
 
+use std::time::Duration;
+
 use crate::heap::StreamIndex;
 
 /// Most addresses that a pool reserves, whatever its device says of itself: half of those of a
@@ -13,6 +15,21 @@ pub(super) const ADDRESSES_A_BYTE: u64 = 8;
 
 /// Part of the addresses that the high end has: one in so many.
 pub(super) const HIGH_PART: u64 = 8;
+
+/// Part of the peak of live bytes that the pool grows by before it maps handles elsewhere: the recorded
+/// programs remap a third to a thirtieth of the handles that they do at 0.007, and reserve no more than
+/// 1.02 of their peaks.
+pub(crate) const LEAST_SLACK: f64 = 0.018;
+
+/// The same at most, where remaps take more of the time than one part in so many. With 0.1 the rl program
+/// is as fast as with PyTorch's own allocator, and holds a tenth less than its expandable segments.
+pub(super) const MOST_SLACK: f64 = 0.1;
+pub(super) const PACE_PART: u32 = 100;
+
+/// Time spent beyond that before the pool grows by a step more: of some hundred handles. moe, gpt and
+/// tables never come to it.
+pub(super) const PACE_FULL: Duration = Duration::from_millis(10);
+pub(super) const SLACK_STEP: f64 = 0.02;
 
 /// Number of handles that adaptive sizing aims at. With 1,024 the llama trace remaps 1,009 handles and
 /// reserves 1.015 times its peak, with this 757 and 1.018, with 512 596 and 1.021.

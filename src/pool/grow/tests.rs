@@ -1,11 +1,14 @@
 //! How large handles are, how far a pool grows, and growths under way.
 
 use super::{Core, HANDLES_A_STRETCH, HANDLES_AIMED_AT, HandleSize, LARGEST_HANDLE, piece};
+use crate::device::DeviceKind;
 use crate::heap::State;
 use crate::pool::PoolConfig;
 use crate::pool::core::tests::{Made, all_of_a_device, core};
-use crate::pool::job::Job;
+use crate::pool::job::{Job, Outcome};
 use crate::pool::mapping::Terms;
+use crate::pool::mapping::tests::two_apart;
+use crate::pool::pace::Pace;
 use crate::pool::release::tests::trim;
 
 const TERMS: Terms = Terms {
@@ -80,6 +83,34 @@ fn as_much_is_made_without_a_look_for_idle_memory_as_the_peak_and_its_slack_allo
         [17, 17, 0]
     );
     assert_eq!(made.core.slack(4 * granule + 1), 0);
+}
+
+#[test]
+fn time_spent_on_handles_mapped_elsewhere_lets_the_pool_grow_by_more_and_on_new_ones_not() {
+    for is_new in [false, true] {
+        let (mut made, _held) = two_apart();
+        made.core.pace = Pace::new(None, DeviceKind::Cuda);
+        let granule = made.core.arena.granule();
+        if is_new {
+            made.core.config.limit = None;
+            made.core.peak_taken = 100 * granule;
+        }
+        let plan = made.core.plan(made.slot, 2 * granule, TERMS).unwrap();
+        assert_eq!(plan.idle.is_empty(), is_new);
+        let mapping = made
+            .core
+            .begin_mapping(made.slot, plan.placement, &plan.idle);
+        let outcome = Job::from(mapping.unwrap()).run();
+        let Outcome::Mapped(mapping, mut mapped) = outcome else {
+            panic!("a mapping");
+        };
+        assert_eq!(mapped.spent.is_zero(), is_new);
+        mapped.spent *= 1_000_000_000;
+        let before = made.core.pace.slack();
+        let grant = made.core.end(Outcome::Mapped(mapping, mapped)).unwrap();
+        made.granted(grant.unwrap());
+        assert_eq!(made.core.pace.slack() > before, !is_new);
+    }
 }
 
 #[test]

@@ -1,0 +1,105 @@
+//! How far the pool grows before it maps handles elsewhere, by what that has cost.
+//!
+//! A handle mapped elsewhere costs the thread that asked for memory some 90 us on an H200, a new one a
+//! fifth of that. Most programs hardly need any. One whose blocks change all the time spends a tenth of
+//! its time on them, where a few per cent more memory would do. So the pool keeps an account: time spent
+//! on mapping elsewhere is paid in, a hundredth of all time is paid out, and each time the account is
+//! full the pool may grow by a little more. It never grows for that beyond its limit, and
+//! `trim` gives back what is idle.
+
+use std::time::{Duration, Instant};
+
+use super::tuning::{LEAST_SLACK, MOST_SLACK, PACE_FULL, PACE_PART, SLACK_STEP};
+use crate::device::DeviceKind;
+use crate::seeded::seeded;
+
+/// See the module documentation.
+pub(super) struct Pace {
+    slack: f64,
+    /// As long as the slack is not fixed: time spent that no other time has made up for.
+    account: Option<Duration>,
+    last: Instant,
+}
+
+impl Pace {
+    /// Fixed where it is configured, and where mappings are not those of a GPU's driver.
+    pub(super) fn new(configured: Option<f64>, kind: DeviceKind) -> Self {
+        let is_fixed = configured.is_some() || kind != DeviceKind::Cuda;
+        Self {
+            slack: configured.unwrap_or(LEAST_SLACK),
+            account: (!is_fixed).then_some(Duration::ZERO),
+            last: Instant::now(),
+        }
+    }
+
+    /// The growth allowed before handles are mapped elsewhere, as a part of the peak.
+    pub(super) fn slack(&self) -> f64 {
+        self.slack
+    }
+
+    /// A request spent this long, until `now`, on mapping handles elsewhere.
+    pub(super) fn remapped(&mut self, spent: Duration, now: Instant) {
+        let Some(account) = &mut self.account else {
+            return;
+        };
+        let paid_out = now.saturating_duration_since(self.last) / PACE_PART;
+        self.last = now;
+        *account = (*account + spent).saturating_sub(paid_out);
+        if *account > PACE_FULL && !seeded!("slack-stays-whatever-remaps-cost") {
+            *account = Duration::ZERO;
+            self.slack = (self.slack + SLACK_STEP).min(MOST_SLACK);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn steps(pace: &Pace) -> u32 {
+        ((pace.slack() - LEAST_SLACK) / SLACK_STEP).round() as u32
+    }
+
+    /// A step of the program: so long, with so much of it spent.
+    fn after(pace: &mut Pace, whole: Duration, spent: Duration) {
+        pace.remapped(spent, pace.last + whole);
+    }
+
+    #[test]
+    fn a_pool_that_remaps_all_the_time_grows_by_more_up_to_a_most() {
+        let mut pace = Pace::new(None, DeviceKind::Cuda);
+        after(&mut pace, MS, PACE_FULL);
+        assert_eq!(steps(&pace), 0, "a burst");
+        after(&mut pace, MS, MS / 2);
+        assert_eq!(steps(&pace), 1);
+        // What was paid for counts no more.
+        after(&mut pace, MS, PACE_FULL);
+        assert_eq!(steps(&pace), 1);
+        (0..1000).for_each(|_| after(&mut pace, 10 * MS, MS));
+        assert_eq!(pace.slack(), MOST_SLACK);
+    }
+
+    #[test]
+    fn a_hundredth_of_the_time_is_free() {
+        let mut pace = Pace::new(None, DeviceKind::Cuda);
+        (0..10_000).for_each(|_| after(&mut pace, PACE_PART * MS, MS));
+        assert_eq!(steps(&pace), 0);
+        // Idle time is not saved up.
+        after(&mut pace, Duration::from_secs(3600), MS);
+        after(&mut pace, MS, 2 * PACE_FULL);
+        assert_eq!(steps(&pace), 1);
+    }
+
+    #[test]
+    fn what_is_configured_stays_and_so_does_the_slack_where_no_driver_maps() {
+        for (configured, kind) in [(Some(0.03), DeviceKind::Cuda), (None, DeviceKind::Host)] {
+            let mut pace = Pace::new(configured, kind);
+            let first = pace.slack();
+            after(&mut pace, MS, 1000 * PACE_FULL);
+            assert_eq!(pace.slack(), first);
+            assert_eq!(first, configured.unwrap_or(LEAST_SLACK));
+        }
+    }
+}
