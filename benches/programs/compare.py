@@ -8,7 +8,9 @@ short is made again. A run of each program that is not counted comes first. Ever
 allocator once, each time another one first, since a machine drifts. `empty` is the plug with no pool
 behind it. `table` prints, per program, medians over the rounds: of the pool's speed over that of the
 allocator that is fastest by its median, in the same round; of time inside the pool; of what was
-reserved; of handles mapped from the second loss on.
+reserved. From the second loss on: of handles made or mapped; of the part of the time, in per cent, that
+threads that ask for memory spend in the driver; and of the nanoseconds of a pair of calls beside that,
+the plug's own and, if `empty` ran, an empty pair's in the same program.
 Several pools are compared by naming them: --plugs new=a.so,old=b.so.
 """
 
@@ -77,6 +79,12 @@ def run(asked):
                 print(json.dumps(row), flush=True)
 
 
+def pair_ns(row):
+    """A pair of calls from the second loss on, beside the driver."""
+    spent = row["later_alloc_ns"] + row["later_free_ns"] - row["later_driver_ns"]
+    return spent / row["later_timed_allocs"]
+
+
 def of_program(program, seen, pool):
     """The row of one program."""
     by_round = {}
@@ -106,6 +114,12 @@ def of_program(program, seen, pool):
     )
     if all("later_created" in row for row in ours):
         line["later"] = int(median(row["later_created"] + row["later_remapped"] for row in ours))
+    if all("later_driver_ns" in row for row in ours):
+        line["driver"] = round(median(100e-9 * r["later_driver_ns"] / r["seconds"] for r in ours), 2)
+        line["pair ns"] = round(median(map(pair_ns, ours)))
+        empty = [its["empty"] for its in whole if "empty" in its]
+        if empty:
+            line["empty pair ns"] = round(median(map(pair_ns, empty)))
     for peer in peers:
         its = [rows[peer] for rows in whole_of[peer]]
         line[f"{peer} s"] = round(taken[peer], 2)

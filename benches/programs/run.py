@@ -41,10 +41,19 @@ STATS = [
     "created",
     "waits",
     "active_bytes",
+    "driver_ns",
     "empty_pair_ns",
 ]
 # Those that are also told from the second loss on.
-LATER = ("alloc_ns", "timed_allocs", "free_ns", "timed_frees", "remapped", "created")
+LATER = (
+    "alloc_ns",
+    "timed_allocs",
+    "free_ns",
+    "timed_frees",
+    "remapped",
+    "created",
+    "driver_ns",
+)
 
 
 def options(arguments):

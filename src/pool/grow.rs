@@ -4,8 +4,6 @@
 //! memory that the block leans on: see `job`. After a failure what was made stays, as free memory, and
 //! the rest is as it was.
 
-use std::time::{Duration, Instant};
-
 use super::ask::{self, Questions};
 use super::config::{HandleSize, piece};
 use super::core::{Core, is_done};
@@ -65,19 +63,20 @@ pub(crate) struct Mapped {
     /// Handles mapped elsewhere.
     moved: usize,
     made: Vec<Made>,
-    /// Time spent on handles mapped elsewhere.
-    spent: Duration,
     /// What stopped it.
     error: Option<Error>,
 }
 
 impl Mapping {
+    /// Whether handles are mapped elsewhere.
+    pub(super) fn moves(&self) -> bool {
+        !self.moving.is_empty()
+    }
+
     /// Calls the driver: waits, maps, makes.
     pub(super) fn make(&self) -> Mapped {
-        let begin = (!self.moving.is_empty()).then(Instant::now);
         let mut mapped = Mapped::default();
         mapped.error = self.wait_and_map(&mut mapped).err();
-        mapped.spent = begin.map_or(Duration::ZERO, |begin| begin.elapsed());
         mapped
     }
 
@@ -270,9 +269,6 @@ impl Core {
         mut mapped: Mapped,
     ) -> Result<Option<Grant>> {
         self.steps.waits += mapped.waits;
-        if !mapped.spent.is_zero() {
-            self.pace.remapped(mapped.spent, Instant::now());
-        }
         self.under_way.end_one();
         self.under_way.to_create -= mapping.to_create;
         self.under_way.wanted -= mapping.placement.bytes;

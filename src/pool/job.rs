@@ -5,6 +5,8 @@
 //! all waits of the host, are here. Then it is *ended* under the lock: what came of it is booked, and what
 //! was not done is as it was before. Several jobs may be under way at once, and end in any order.
 
+use std::time::{Duration, Instant};
+
 use super::ask::{self, Questions};
 use super::core::Core;
 use super::grow::{Mapped, Mapping};
@@ -47,9 +49,10 @@ pub(crate) enum Outcome {
 }
 
 impl Job {
-    /// Calls the driver, and may wait on the host. Under no lock.
-    pub(crate) fn run(self) -> Outcome {
-        match self {
+    /// Calls the driver, and may wait on the host: for how long. Under no lock.
+    pub(crate) fn run(self) -> (Outcome, Duration) {
+        let begin = Instant::now();
+        let outcome = match self {
             Self::Ask(questions) => {
                 let mut waits = 0;
                 let error = ask::put(&questions, &mut waits).err();
@@ -63,22 +66,29 @@ impl Job {
                 let released = release.make();
                 Outcome::Released(release, released)
             }
-        }
+        };
+        (outcome, begin.elapsed())
     }
 }
 
 impl Core {
-    /// Books what came of a job; gives the block of a request's mapping.
+    /// Books what came of a job, and how long it took; gives the block of a request's mapping.
     ///
     /// # Errors
     /// What the driver said, unless it is that it has no more memory.
-    pub(crate) fn end(&mut self, outcome: Outcome) -> Result<Option<Grant>> {
+    pub(crate) fn end(&mut self, (outcome, spent): (Outcome, Duration)) -> Result<Option<Grant>> {
+        self.steps.driver_ns += u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX);
         match outcome {
             Outcome::Asked(waits, error) => {
                 self.steps.waits += waits;
                 error.map_or(Ok(None), Err)
             }
-            Outcome::Mapped(mapping, mapped) => self.end_mapping(mapping, mapped),
+            Outcome::Mapped(mapping, mapped) => {
+                if mapping.moves() {
+                    self.pace.remapped(spent, Instant::now());
+                }
+                self.end_mapping(mapping, mapped)
+            }
             Outcome::Released(release, released) => {
                 self.end_release(release, released).map(|()| None)
             }

@@ -1,11 +1,13 @@
 //! How large handles are, how far a pool grows, and growths under way.
 
 use super::{Core, HANDLES_A_STRETCH, HANDLES_AIMED_AT, HandleSize, LARGEST_HANDLE, piece};
+use std::time::Duration;
+
 use crate::device::DeviceKind;
 use crate::heap::State;
 use crate::pool::PoolConfig;
 use crate::pool::core::tests::{Made, all_of_a_device, core};
-use crate::pool::job::{Job, Outcome};
+use crate::pool::job::Job;
 use crate::pool::mapping::Terms;
 use crate::pool::mapping::tests::two_apart;
 use crate::pool::pace::Pace;
@@ -100,14 +102,13 @@ fn time_spent_on_handles_mapped_elsewhere_lets_the_pool_grow_by_more_and_on_new_
         let mapping = made
             .core
             .begin_mapping(made.slot, plan.placement, &plan.idle);
-        let outcome = Job::from(mapping.unwrap()).run();
-        let Outcome::Mapped(mapping, mut mapped) = outcome else {
-            panic!("a mapping");
-        };
-        assert_eq!(mapped.spent.is_zero(), is_new);
-        mapped.spent *= 1_000_000_000;
+        let (outcome, spent) = Job::from(mapping.unwrap()).run();
+        assert!(!spent.is_zero());
+        let spent = Duration::from_secs(1);
+        let before_ns = made.core.steps.driver_ns;
         let before = made.core.pace.slack();
-        let grant = made.core.end(Outcome::Mapped(mapping, mapped)).unwrap();
+        let grant = made.core.end((outcome, spent)).unwrap();
+        assert_eq!(made.core.steps.driver_ns, before_ns + 1_000_000_000);
         made.granted(grant.unwrap());
         assert_eq!(made.core.pace.slack() > before, !is_new);
     }

@@ -54,6 +54,9 @@ pub struct Steps {
     pub steal: u64,
     /// Handles created.
     pub grow: u64,
+    /// Nanoseconds that threads spent in the driver, and on waits of the host, to serve requests and to
+    /// give memory back. Growing buffers' own calls are not in it.
+    pub driver_ns: u64,
     /// Requests served only after a registered step gave memory back.
     pub relieved: u64,
     /// Requests that failed.

@@ -158,7 +158,7 @@ mod json {
                 (
                     "steps",
                     fields!(steps: own_stream, ready_elsewhere, drain, stream_wait, waits,
-                    steal, grow, relieved, out_of_memory),
+                    steal, grow, driver_ns, relieved, out_of_memory),
                 ),
                 (
                     "calls",

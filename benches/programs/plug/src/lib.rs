@@ -232,7 +232,8 @@ pub extern "C" fn wp_stat(number: i32) -> u64 {
         9 => stats.steps.grow,
         10 => stats.steps.waits,
         11 => stats.active.peak,
-        12 => empty_pair_ns(),
+        12 => stats.steps.driver_ns,
+        13 => empty_pair_ns(),
         _ => 0,
     }
 }
