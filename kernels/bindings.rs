@@ -1,6 +1,6 @@
-// Made by the build script from warpool.h with the fingerprint 598c0aae37ae3cc5.
+// Made by the build script from warpool.h with the fingerprint 84b2a769a969e8fc.
 
-pub const WP_ABI_VERSION: u32 = 5;
+pub const WP_ABI_VERSION: u32 = 6;
 pub const WP_INPLACE_TILE: u32 = 4096;
 pub const WP_SCALER_EXPONENT: u32 = 126;
 pub const WP_SMALL_MOVE: u32 = 1024;
@@ -633,16 +633,28 @@ unsafe extern "C" {
 #[derive(Debug, Copy, Clone)]
 pub struct wp_scaler_update {
     pub scaler: wp_addr,
+    pub most: wp_addr,
+    pub top: ::core::ffi::c_int,
+    pub pad: wp_u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of wp_scaler_update"][::core::mem::size_of::<wp_scaler_update>() - 8usize];
+    ["Size of wp_scaler_update"][::core::mem::size_of::<wp_scaler_update>() - 24usize];
     [
         "Alignment of wp_scaler_update",
     ][::core::mem::align_of::<wp_scaler_update>() - 8usize];
     [
         "Offset of field: wp_scaler_update::scaler",
     ][::core::mem::offset_of!(wp_scaler_update, scaler) - 0usize];
+    [
+        "Offset of field: wp_scaler_update::most",
+    ][::core::mem::offset_of!(wp_scaler_update, most) - 8usize];
+    [
+        "Offset of field: wp_scaler_update::top",
+    ][::core::mem::offset_of!(wp_scaler_update, top) - 16usize];
+    [
+        "Offset of field: wp_scaler_update::pad",
+    ][::core::mem::offset_of!(wp_scaler_update, pad) - 20usize];
 };
 unsafe extern "C" {
     pub fn wp_cuda_scaler_update(

@@ -26,7 +26,7 @@ typedef unsigned long long wp_u64;
 typedef unsigned int wp_u32;
 
 /* Bumped with every incompatible change of this header. */
-#define WP_ABI_VERSION 5
+#define WP_ABI_VERSION 6
 
 /* What a wp_host_ function returns; a wp_cuda_ function may also return any cudaError_t. */
 typedef enum wp_status {
@@ -353,9 +353,16 @@ int wp_host_unscale(const wp_unscale *args);
  * The end of a step: if `found`, scale *= backoff and the run of good steps ends; else the run
  * grows, and at `interval` the scale is multiplied by `growth`. A scale beyond its bounds becomes the
  * bound. Clears `found`.
+ *
+ * With `most` the scale is made anew instead, and counts of steps stay: it becomes the largest power of two
+ * within its bounds by which the sum of the two numbers, none negative, is at most 2^top; 1 where that sum is
+ * 0, and its upper bound where it is infinite or NaN.
  */
 typedef struct wp_scaler_update {
     wp_addr scaler; /* wp_scaler */
+    wp_addr most;   /* F32[2], or 0 */
+    int top;        /* from -126 to 126 */
+    wp_u32 pad;
 } wp_scaler_update;
 
 int wp_cuda_scaler_update(const wp_scaler_update *args, void *stream);

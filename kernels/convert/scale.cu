@@ -75,7 +75,14 @@ __global__ void __launch_bounds__(THREADS, 4) unscale_kernel(const wp_unscale a)
     if (__syncthreads_or(!finite) && threadIdx.x == 0) set_flag(&scaler->found);
 }
 
-__global__ void update_kernel(wp_scaler *scaler) { update_scaler(*scaler); }
+__global__ void update_kernel(const wp_scaler_update a) {
+    wp_scaler &scaler = *(wp_scaler *)a.scaler;
+    if (a.most != 0) {
+        fit_scaler(scaler, (const float *)a.most, a.top);
+    } else {
+        update_scaler(scaler);
+    }
+}
 
 }  // namespace
 }  // namespace wp
@@ -94,5 +101,5 @@ extern "C" int wp_cuda_unscale(const wp_unscale *args, void *stream) {
 
 extern "C" int wp_cuda_scaler_update(const wp_scaler_update *args, void *stream) {
     using namespace wp;
-    return launch<update_kernel>(1, 1, stream, (wp_scaler *)args->scaler);
+    return launch<update_kernel>(1, 1, stream, *args);
 }

@@ -27,6 +27,26 @@ WP_HD float bounded_scale(float scale) {
     return scale < lowest ? lowest : scale > highest ? highest : scale;
 }
 
+/*
+ * The largest power of two within the bounds by which `most` is at most 2^top. Of what is not finite the upper
+ * bound, by which every value overflows but 0: a gap between tensors must stay 0.
+ */
+WP_HD float fitted_scale(float most, int top) {
+    const u32 bits = bits_as<u32>(most);
+    if (bits == 0) return 1.0f;
+    if (bits > F32::MAX) return power_f32(WP_SCALER_EXPONENT);
+    /* Of a subnormal number the largest that it can be. */
+    const int exponent = (int)(bits >> F32::MAN) - 127 + ((bits & ((1u << F32::MAN) - 1)) != 0 ? 1 : 0);
+    const int power = top - exponent - (WP_SEEDED("fitted-scale-twice-too-large") ? -1 : 0);
+    return power_f32(power > WP_SCALER_EXPONENT ? WP_SCALER_EXPONENT : power < -WP_SCALER_EXPONENT ? -WP_SCALER_EXPONENT : power);
+}
+
+WP_HD void fit_scaler(wp_scaler &s, const float *most, int top) {
+    s.scale = fitted_scale(most[0] + most[1], top);
+    s.inverse = 1.0f / s.scale;
+    s.found = 0;
+}
+
 /* The end of a step; see wp_scaler_update. */
 WP_HD void update_scaler(wp_scaler &s) {
     const bool grows = s.found == 0 && ++s.good_steps >= s.interval;

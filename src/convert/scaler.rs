@@ -304,11 +304,30 @@ impl GradScaler {
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device; what the driver said.
     pub fn update(&mut self, stream: &Stream) -> Result<()> {
+        self.queue(stream, None, 0)
+    }
+
+    /// Queues a scale made anew: the largest power of two by which the sum of the two numbers, none
+    /// negative, is at most 2^`top`; 1 where it is 0, the largest where it is not
+    /// finite. Clears what was found.
+    pub(crate) fn fit(&mut self, stream: &Stream, most: View<'_, f32>, top: i32) -> Result<()> {
+        debug_assert_eq!(most.len(), 2);
+        self.queue(stream, Some(most), top)
+    }
+
+    fn queue(&mut self, stream: &Stream, most: Option<View<'_, f32>>, top: i32) -> Result<()> {
         let args = abi::wp_scaler_update {
             scaler: self.state.addr(),
+            most: most.as_ref().map_or(0, View::addr),
+            top,
+            pad: 0,
         };
-        // SAFETY: the state is a buffer of the pool, which keeps its memory until the work is done.
-        let queued = ordered(stream.core(), &[self.state.view_mut().used()], || unsafe {
+        let uses = [
+            self.state.view_mut().used(),
+            most.and_then(|most| most.used()),
+        ];
+        // SAFETY: both are buffers of the pool, which keeps their memory until the work is done.
+        let queued = ordered(stream.core(), &uses, || unsafe {
             let backend = stream.device().backend();
             backend.launch(&Launch::ScalerUpdate(args), stream.raw())
         });

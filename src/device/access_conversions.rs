@@ -220,7 +220,11 @@ pub(super) fn accesses(launch: &Launch) -> Vec<Access> {
         Launch::Feedback(args) => feedback(args),
         Launch::ScalerUpdate(args) => {
             let bytes = size_of::<abi::wp_scaler>() as u64;
-            vec![Access::write(args.scaler, bytes)]
+            let most = (args.most != 0).then(|| Access::read(args.most, 8));
+            [Access::write(args.scaler, bytes)]
+                .into_iter()
+                .chain(most)
+                .collect()
         }
         _ => Vec::new(),
     }

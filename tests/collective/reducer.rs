@@ -7,6 +7,7 @@ use warpool::convert::ScalerConfig;
 use crate::common::watched::Watched;
 use crate::{PATIENCE, Rank, simulated};
 
+const WIRES: [Wire; 4] = [Wire::F32, Wire::F16, Wire::Bf16, Wire::E4m3];
 const LENS: [usize; 5] = [1000, 3, 0, 517, 64];
 
 /// A number from 0 to 1.
@@ -76,13 +77,14 @@ fn unit(wire: Wire) -> f64 {
     match wire {
         Wire::F32 => 2f64.powi(-24),
         Wire::F16 => 2f64.powi(-11),
+        Wire::E4m3 => 2f64.powi(-4),
         _ => 2f64.powi(-8),
     }
 }
 
 #[test]
 fn averages_are_those_of_f64_within_the_roundings_of_the_wire() {
-    for wire in [Wire::F32, Wire::F16, Wire::Bf16] {
+    for wire in WIRES {
         for (feedback, stochastic) in [
             (false, None),
             (true, None),
@@ -205,7 +207,7 @@ fn what_every_rank_keeps_back_comes_too_where_all_give() {
 
 #[test]
 fn an_infinity_or_nan_of_one_rank_reaches_all_and_the_next_step_is_sound() {
-    for wire in [Wire::F32, Wire::F16, Wire::Bf16] {
+    for wire in WIRES {
         for feedback in [false, true] {
             for bad in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
                 let config = ReducerConfig::default()
@@ -228,7 +230,7 @@ fn an_infinity_or_nan_of_one_rank_reaches_all_and_the_next_step_is_sound() {
                 });
                 for (worst, (next, largest)) in found {
                     assert!(!worst.is_finite(), "{config:?} {bad}: {worst}");
-                    assert!(largest.is_finite());
+                    assert!(largest.is_finite(), "{config:?} {bad}: {largest}");
                     let error = furthest(&next, &averages(3, 1));
                     assert!(error <= 0.01 * unit(wire) * 8.0, "{config:?}: {error:e}");
                 }
@@ -261,6 +263,76 @@ fn a_scale_under_which_sums_overflow_comes_down_on_all_ranks_until_they_do_not()
         assert!((8..=9).contains(&found[0].0), "{}", found[0].0);
         assert!(furthest(&found[0].1, &averages(2, 7)) <= 0.01 * unit(Wire::F16) * 4.0);
     }
+}
+
+/// Gradients of one value on every rank, in a step after another; the averages of each.
+fn same_everywhere(ranks: usize, config: ReducerConfig, values: &[f32]) -> Vec<Vec<f32>> {
+    let found = simulated(ranks, |rank: Rank| {
+        let mut reducer = reducer(&rank, config);
+        let make = |value| move |tensor: usize| vec![value; LENS[tensor]];
+        let mut one = |&value| step(&rank, &mut reducer, &[0, 1, 2, 3, 4], make(value)).0;
+        values.iter().map(&mut one).collect::<Vec<_>>()
+    });
+    found.into_iter().next().unwrap()
+}
+
+#[test]
+fn sums_of_8_bit_codes_never_reach_the_largest_whatever_the_ranks() {
+    let config = ReducerConfig::default().wire(Wire::E4m3);
+    for ranks in [1, 2, 3, 4, 5, 7, 8, 9, 16] {
+        // Powers of two are exact where there are few, and far apart in magnitude.
+        let values = [1.0, 2f32.powi(100), 2f32.powi(-100), 0.0, 0.96875];
+        let found = same_everywhere(ranks, config, &values);
+        for (value, found) in values.iter().zip(found) {
+            for x in found {
+                let is_near = (x - value).abs() <= value / 8.0;
+                assert!(is_near, "{ranks} ranks: {x} for {value}");
+                let is_power = value.to_bits() << 9 == 0 && ranks.is_power_of_two();
+                assert!(!is_power || x == *value, "{ranks} ranks: {x} for {value}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_ranks_have_one_scale_whoever_has_the_largest_gradient() {
+    let config = ReducerConfig::default().wire(Wire::E4m3);
+    let found = simulated(3, |rank: Rank| {
+        let mut reducer = reducer(&rank, config);
+        let own = if rank.number() == 1 { 96.0 } else { 1.5 };
+        step(&rank, &mut reducer, &[0, 1, 2, 3, 4], |tensor| {
+            vec![own; LENS[tensor]]
+        })
+    });
+    for (averages, largest) in found {
+        assert!(
+            averages.iter().all(|&x| (x - 33.0).abs() <= 2.0),
+            "{averages:?}"
+        );
+        assert_eq!(largest, averages[0]);
+    }
+}
+
+#[test]
+fn what_8_bit_codes_lacked_comes_with_the_next_step_however_small_its_gradients() {
+    for ranks in [1, 2] {
+        let config = ReducerConfig::default().wire(Wire::E4m3).feedback(true);
+        // 17 lies between the codes 16 and 18.
+        let found = same_everywhere(ranks, config, &[17.0, 0.0, 0.0]);
+        let sums: Vec<f32> = (0..found[0].len())
+            .map(|at| found.iter().map(|step| step[at]).sum())
+            .collect();
+        assert!(found[0].iter().all(|&x| x == 16.0), "{:?}", &found[0][..3]);
+        assert!(sums.iter().all(|&x| x == 17.0), "{:?}", &sums[..3]);
+    }
+}
+
+#[test]
+fn a_step_with_an_infinity_leaves_what_8_bit_codes_lacked_as_it_was() {
+    let config = ReducerConfig::default().wire(Wire::E4m3).feedback(true);
+    let found = same_everywhere(2, config, &[17.0, f32::INFINITY, 0.0]);
+    assert!(found[1].iter().all(|x| x.is_nan()));
+    assert!(found[2].iter().all(|&x| x == 1.0), "{:?}", &found[2][..3]);
 }
 
 #[test]
@@ -387,8 +459,9 @@ proptest! {
         orders in proptest::collection::vec(Just(vec![0usize, 1, 2, 3, 4]).prop_shuffle(), 3),
         bucket in 1u64..20,
         feedback: bool,
+        wire in proptest::sample::select(&WIRES[..]),
     ) {
-        let config = ReducerConfig::default().bucket_bytes(bucket * 256).feedback(feedback);
+        let config = ReducerConfig::default().bucket_bytes(bucket * 256).feedback(feedback).wire(wire);
         let run = |orders: &[Vec<usize>]| simulated(3, |rank: Rank| {
             let mut reducer = reducer(&rank, config);
             let number = rank.number();
@@ -405,8 +478,9 @@ proptest! {
         ranks in 1usize..5,
         bucket in 1u64..20,
         power in -20i32..3,
+        wire in proptest::sample::select(&WIRES[..]),
     ) {
-        let config = ReducerConfig::default().bucket_bytes(bucket * 256);
+        let config = ReducerConfig::default().bucket_bytes(bucket * 256).wire(wire);
         let value = |rank: u32, at: usize| (drawn(u64::from(rank) << 32 | at as u64) - 0.5) as f32 * 2f32.powi(power);
         let found = simulated(ranks, |rank: Rank| {
             let mut reducer = Reducer::new(&rank.pool, &rank.stream, &rank.comm, &lens, config).unwrap();
@@ -421,7 +495,7 @@ proptest! {
             let read = |view: warpool::ViewMut<'_, f32>| view.as_view().download(&rank.stream).unwrap();
             reducer.gradients().into_iter().flat_map(read).collect::<Vec<f32>>()
         });
-        let bound = f64::from(2f32.powi(power)) * unit(Wire::F16) * 4.0 + f64::from(2f32.powi(-34));
+        let bound = f64::from(2f32.powi(power)) * unit(wire) * 4.0 + f64::from(2f32.powi(-34));
         for (at, &x) in found[0].iter().enumerate() {
             let wanted = (0..ranks as u32).map(|rank| f64::from(value(rank, at))).sum::<f64>() / ranks as f64;
             prop_assert!((f64::from(x) - wanted).abs() <= bound, "{x} for {wanted}");

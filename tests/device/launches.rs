@@ -261,7 +261,13 @@ mod gpu {
                 scaler,
                 ..zeroed()
             }),
-            Launch::ScalerUpdate(abi::wp_scaler_update { scaler }),
+            Launch::ScalerUpdate(abi::wp_scaler_update { scaler, ..zeroed() }),
+            Launch::ScalerUpdate(abi::wp_scaler_update {
+                scaler,
+                most: base,
+                top: 8,
+                ..zeroed()
+            }),
             Launch::Feedback(abi::wp_feedback {
                 src: base,
                 residual: base + 4096,

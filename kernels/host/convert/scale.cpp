@@ -57,6 +57,12 @@ extern "C" int wp_host_unscale(const wp_unscale *args) {
 }
 
 extern "C" int wp_host_scaler_update(const wp_scaler_update *args) {
-    wp::update_scaler(*(wp_scaler *)args->scaler);
+    using namespace wp;
+    wp_scaler &scaler = *(wp_scaler *)args->scaler;
+    if (args->most != 0) {
+        fit_scaler(scaler, (const float *)args->most, args->top);
+    } else {
+        update_scaler(scaler);
+    }
     return WP_OK;
 }

@@ -20,6 +20,13 @@ pub enum Wire {
     F16,
     /// Half the bytes, 8 significant bits; no gradient overflows.
     Bf16,
+    /// A quarter of the bytes, 4 significant bits, [`E4m3`](crate::convert::E4m3). Each bucket of each step has a
+    /// scale of its own, from the largest magnitude that any rank has there, so that neither a code nor a sum of
+    /// all ranks' overflows: with `n` ranks codes go up to 256 / `n` rounded up to a power of two, and what is
+    /// smaller than the largest by more than 2^17 / `n` becomes 0. The ranks' sums are rounded to as few bits.
+    /// With [`ReducerConfig::feedback`] what a rank's own codes lack comes with the next step. NCCL has it from
+    /// version 2.24 and compute capability 9.0 on.
+    E4m3,
 }
 
 /// How gradients are reduced. Made by [`ReducerConfig::default`] and the setters.

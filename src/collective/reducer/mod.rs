@@ -12,6 +12,11 @@
 //! Every bucket has a scale, as loss scaling has one: where a code or a sum overflows, every rank sees the
 //! infinity, leaves the step out and halves that bucket's scale. So the scales of the ranks are the same,
 //! and nobody exchanges them.
+//!
+//! Sums of 8-bit floats do not overflow into an infinity, they stay at the largest code, which nobody sees. So
+//! there each bucket is measured first, the ranks agree on the largest magnitude, and its scale is made from
+//! that. A bucket is measured before the sum of the one ahead of it is queued, so that its casts run beside that
+//! sum; the ranks do all this in one order, whatever order their gradients came in.
 
 mod config;
 mod cut;
@@ -27,13 +32,17 @@ pub use self::config::{ReducerConfig, Wire};
 use self::cut::{ALIGN, cut, laid_out, pieces};
 use super::{Comm, Op, Reduce};
 use crate::convert::{
-    Conversion, Element, Fused, FusedTo, GradScaler, Rounding, ScalerConfig, convert_fused,
+    Conversion, E4m3, Element, Fused, FusedTo, GradScaler, Rounding, ScalerConfig, convert_fused,
 };
 use crate::device::{Launch, Stream, ordered};
 use crate::driver::abi;
 use crate::error::{Error, Result};
 use crate::pool::{Pool, PoolBuf, View, ViewMut};
 use crate::seeded::seeded;
+
+/// The power of two that all ranks' 8-bit codes together stay at or below: a code at a power of two is exact, and
+/// what roundings of sums add to it, of few bits and many ranks, stays below the largest code, 448.
+const TOP: i32 = 8;
 
 /// An element that is sent.
 trait Sent: Element + Reduce + FusedTo<f32> {}
@@ -44,6 +53,8 @@ enum Codes {
     F32(PoolBuf<f32>),
     F16(PoolBuf<f16>),
     Bf16(PoolBuf<bf16>),
+    /// And the largest magnitude of the bucket's gradients, and of what their codes lacked.
+    E4m3(PoolBuf<E4m3>, PoolBuf<f32>),
 }
 
 /// What every bucket's launches use beside its codes.
@@ -68,6 +79,47 @@ struct Bucket {
     /// How many tensors touch it.
     tensors: usize,
     missing: usize,
+}
+
+/// A part of a bucket's work, by the bucket.
+#[derive(Clone, Copy)]
+enum Work {
+    /// The largest magnitude that any rank has there.
+    Measure(usize),
+    /// The casts to codes.
+    Narrow(usize),
+    /// The sums of the ranks' codes, and what becomes of them.
+    Sum(usize),
+}
+
+impl Work {
+    fn bucket(self) -> usize {
+        let (Self::Measure(at) | Self::Narrow(at) | Self::Sum(at)) = self;
+        at
+    }
+}
+
+/// The work of a step, in the order in which every rank queues it.
+fn schedule(buckets: usize, is_measured: bool) -> Vec<Work> {
+    let measure = |at| (is_measured && at < buckets).then_some(Work::Measure(at));
+    let of_bucket = |at| {
+        let narrow = [Some(Work::Narrow(at)), measure(at + 1), Some(Work::Sum(at))];
+        narrow.into_iter().flatten()
+    };
+    let first = measure(0).into_iter();
+    first.chain((0..buckets).flat_map(of_bucket)).collect()
+}
+
+/// Does the same with codes of any type.
+macro_rules! with_codes {
+    ($of:expr, $codes:ident => $same:expr) => {
+        match $of {
+            Codes::F32($codes) => $same,
+            Codes::F16($codes) => $same,
+            Codes::Bf16($codes) => $same,
+            Codes::E4m3($codes, _) => $same,
+        }
+    };
 }
 
 impl Bucket {
@@ -112,7 +164,8 @@ pub struct Reducer {
     tensors: Vec<Range<usize>>,
     buckets: Vec<Bucket>,
     is_ready: Vec<bool>,
-    /// The first bucket that is not queued.
+    work: Vec<Work>,
+    /// The first of it that is not queued.
     next: usize,
     /// Casts to codes that were queued.
     casts: u64,
@@ -141,7 +194,9 @@ impl Reducer {
         let size = usize::try_from(size).unwrap_or(total).min(total.max(ALIGN));
         let scale = match config.wire {
             Wire::F16 => config.scale,
-            Wire::F32 | Wire::Bf16 => ScalerConfig::default().scale(1.0).interval(u32::MAX),
+            Wire::F32 | Wire::Bf16 | Wire::E4m3 => {
+                ScalerConfig::default().scale(1.0).interval(u32::MAX)
+            }
         };
         let gradients = pool.alloc_zeroed(stream, total)?;
         let mut buckets = Vec::new();
@@ -154,6 +209,10 @@ impl Reducer {
                     Wire::F32 => Codes::F32(pool.alloc_zeroed(stream, range.len())?),
                     Wire::F16 => Codes::F16(pool.alloc_zeroed(stream, range.len())?),
                     Wire::Bf16 => Codes::Bf16(pool.alloc_zeroed(stream, range.len())?),
+                    Wire::E4m3 => Codes::E4m3(
+                        pool.alloc_zeroed(stream, range.len())?,
+                        pool.alloc_zeroed(stream, 2)?,
+                    ),
                 },
                 scaler: GradScaler::new(pool, stream, scale)?,
                 range,
@@ -187,6 +246,7 @@ impl Reducer {
             shared,
             is_ready: vec![false; tensors.len()],
             tensors,
+            work: schedule(buckets.len(), config.wire == Wire::E4m3),
             buckets,
             next: 0,
             casts: 0,
@@ -234,22 +294,19 @@ impl Reducer {
     }
 
     fn queue_ready(&mut self) -> Result<()> {
-        while self.buckets.get(self.next).is_some_and(Bucket::is_ready) {
+        while let Some(&work) = self.work.get(self.next) {
+            let bucket = &mut self.buckets[work.bucket()];
+            if !bucket.is_ready() {
+                break;
+            }
+            let shared = &mut self.shared;
             if self.next == 0 && !seeded!("largest-of-the-step-before-kept") {
-                let shared = &mut self.shared;
                 shared.largest.view_mut().fill(&shared.widen, 0.0)?;
             }
-            let Bucket {
-                range,
-                codes,
-                scaler,
-                ..
-            } = &mut self.buckets[self.next];
-            let (range, casts) = (range.clone(), &mut self.casts);
-            match codes {
-                Codes::F32(codes) => self.shared.reduce(range, codes, scaler, casts)?,
-                Codes::F16(codes) => self.shared.reduce(range, codes, scaler, casts)?,
-                Codes::Bf16(codes) => self.shared.reduce(range, codes, scaler, casts)?,
+            match work {
+                Work::Measure(_) => shared.measure(bucket)?,
+                Work::Narrow(_) => shared.narrow_bucket(bucket, &mut self.casts)?,
+                Work::Sum(_) => shared.sum_bucket(bucket)?,
             }
             self.next += 1;
         }
@@ -283,21 +340,66 @@ impl Reducer {
 }
 
 impl Shared {
-    /// Queues a bucket.
-    fn reduce<D: Sent>(
+    /// Queues the largest magnitude that any rank has in a bucket.
+    fn measure(&mut self, bucket: &mut Bucket) -> Result<()> {
+        let Codes::E4m3(codes, most) = &mut bucket.codes else {
+            return Ok(());
+        };
+        most.view_mut().fill(&self.narrow, 0.0)?;
+        let kept = self.residual.iter();
+        let kept = kept.filter(|_| !seeded!("kept-part-not-measured"));
+        for (at, source) in [&self.gradients].into_iter().chain(kept).enumerate() {
+            for (all, part) in pieces(&bucket.range) {
+                let measured = Fused::default().amax(most.slice_mut(at..=at)?);
+                let (source, codes) = (source.slice(all)?, codes.slice_mut(part)?);
+                // The codes are written again, with the scale.
+                convert_fused(&self.narrow, source, codes, Rounding::Nearest, measured)?;
+            }
+        }
+        if !seeded!("ranks-measure-for-themselves") {
+            // By their bits, so that a NaN is larger than all.
+            let bits = ViewMut::<u32>::new(most.addr(), 2, most.place());
+            self.comm.on(&self.link).all_reduce(bits, Op::Max).run()?;
+        }
+        Ok(())
+    }
+
+    /// Queues a bucket's casts to codes, with a scale made from what it was measured at, if it was.
+    fn narrow_bucket(&mut self, bucket: &mut Bucket, casts: &mut u64) -> Result<()> {
+        let (range, scaler) = (&bucket.range, &mut bucket.scaler);
+        if let Codes::E4m3(_, most) = &bucket.codes {
+            let ranks = self.comm.size().next_power_of_two().ilog2();
+            scaler.fit(&self.narrow, most.view(), TOP - ranks as i32)?;
+        }
+        for (all, part) in pieces(range) {
+            with_codes!(&mut bucket.codes, codes => {
+                self.narrow(all, codes.slice_mut(part)?, scaler, *casts)?;
+            });
+            *casts += 1;
+        }
+        Ok(())
+    }
+
+    /// Queues a bucket's sums, averages and next scale.
+    fn sum_bucket(&mut self, bucket: &mut Bucket) -> Result<()> {
+        let (range, scaler) = (bucket.range.clone(), &mut bucket.scaler);
+        with_codes!(&mut bucket.codes, codes => self.sum(range, codes, scaler)?);
+        match bucket.codes {
+            // It is made anew in every step.
+            Codes::E4m3(..) => Ok(()),
+            _ => scaler.update(&self.widen),
+        }
+    }
+
+    fn sum<D: Sent>(
         &mut self,
         range: Range<usize>,
         codes: &mut PoolBuf<D>,
         scaler: &mut GradScaler,
-        casts: &mut u64,
     ) -> Result<()>
     where
         f32: FusedTo<D>,
     {
-        for (all, part) in pieces(&range) {
-            self.narrow(all, codes.slice_mut(part)?, scaler, *casts)?;
-            *casts += 1;
-        }
         let queue = self.comm.on(&self.link);
         queue.all_reduce(codes.view_mut(), Op::Sum).run()?;
         let ranks = self.comm.size();
@@ -319,7 +421,7 @@ impl Shared {
                 averaged,
             )?;
         }
-        scaler.update(&self.widen)
+        Ok(())
     }
 
     /// Queues a cast to codes, the `number`-th of this rank.
