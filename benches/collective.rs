@@ -174,15 +174,18 @@ impl Bench {
         })?;
         self.line("casts alone, bytes of f32", bytes, ms);
         drop((data, halves));
-        for (what, feedback) in [
-            ("f32 in f16, casts included", false),
-            ("with feedback", true),
+        for (what, wire, feedback) in [
+            ("f32 in f16, casts included", Wire::F16, false),
+            ("with feedback", Wire::F16, true),
+            ("f32 in e4m3, all included", Wire::E4m3, false),
+            ("e4m3 with feedback", Wire::E4m3, true),
         ] {
             for bucket in [8u64 << 20, 32 << 20, 128 << 20] {
                 if bucket != (32 << 20) && bucket > bytes {
                     continue;
                 }
                 let config = ReducerConfig::default()
+                    .wire(wire)
                     .feedback(feedback)
                     .bucket_bytes(bucket);
                 let ms = self.reduced(&[len], config)?;
@@ -226,7 +229,13 @@ impl Bench {
             })
             .collect();
         let bytes = lens.iter().map(|&len| 4 * len as u64).sum();
-        for (what, wire) in [("f32", Wire::F32), ("f16", Wire::F16), ("bf16", Wire::Bf16)] {
+        let wires = [
+            ("f32", Wire::F32),
+            ("f16", Wire::F16),
+            ("bf16", Wire::Bf16),
+            ("e4m3", Wire::E4m3),
+        ];
+        for (what, wire) in wires {
             for feedback in [false, true] {
                 let config = ReducerConfig::default().wire(wire).feedback(feedback);
                 let ms = self.reduced(&lens, config)?;

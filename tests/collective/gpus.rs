@@ -1,16 +1,16 @@
 //! NCCL itself, between all GPUs of the machine.
 
-use warpool::collective::{Comm, Op};
+use warpool::collective::{Comm, Op, Reducer, ReducerConfig, Wire};
 use warpool::half::f16;
 use warpool::{Device, Pool, PoolConfig};
 
 use crate::{PATIENCE, common};
 
-/// All GPUs. `None`, said so, where there are not two, or no NCCL.
-fn gpus() -> Option<Vec<Device>> {
+/// All GPUs. `None`, said so, where there are not so many.
+fn gpus(least: u32) -> Option<Vec<Device>> {
     common::cuda()?;
     let count = Device::cuda_count().ok()?;
-    if count < 2 {
+    if count < least {
         println!("skipped: one GPU");
         return None;
     }
@@ -19,7 +19,7 @@ fn gpus() -> Option<Vec<Device>> {
 
 #[test]
 fn nccl_reduces_pool_memory_of_all_gpus_of_a_process_in_stream_order() {
-    let Some(devices) = gpus() else { return };
+    let Some(devices) = gpus(2) else { return };
     let ends = match Comm::nccl_all(&devices, PATIENCE) {
         Ok(ends) => ends,
         Err(why) => return println!("skipped: {why}"),
@@ -78,6 +78,67 @@ fn nccl_reduces_pool_memory_of_all_gpus_of_a_process_in_stream_order() {
                     refused.to_string().contains("PoolConfig::peers"),
                     "{refused}"
                 );
+                comm.check().unwrap();
+            });
+        }
+    });
+}
+
+/// With one GPU the sums are its own, and the casts and scales are tried all the same.
+#[test]
+fn a_reducer_averages_over_all_gpus_of_a_process_by_every_wire() {
+    const LENS: [usize; 3] = [1 << 20, 1000, 77_777];
+    let Some(devices) = gpus(1) else { return };
+    let ends = match Comm::nccl_all(&devices, PATIENCE) {
+        Ok(ends) => ends,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let (devices, count) = (&devices, ends.len() as u32);
+    // From -1 to 1, and each rank's its own part of that.
+    let value =
+        |rank: u32, at: usize| (1.0 + rank as f32) / count as f32 * (at as f32 * 0.37).sin();
+    std::thread::scope(|scope| {
+        for comm in ends {
+            scope.spawn(move || {
+                let peers: Vec<&Device> = devices.iter().collect();
+                let pool = Pool::new(comm.device(), PoolConfig::default().peers(&peers)).unwrap();
+                let stream = comm.device().stream().unwrap();
+                for (wire, bits) in [
+                    (Wire::F32, 23),
+                    (Wire::F16, 10),
+                    (Wire::Bf16, 7),
+                    (Wire::E4m3, 3),
+                ] {
+                    let config = ReducerConfig::default()
+                        .wire(wire)
+                        .bucket_bytes(1 << 20)
+                        .feedback(true);
+                    let mut reducer = Reducer::new(&pool, &stream, &comm, &LENS, config).unwrap();
+                    for _ in 0..3 {
+                        for (tensor, len) in LENS.into_iter().enumerate() {
+                            let data: Vec<f32> =
+                                (0..len).map(|at| value(comm.rank(), at)).collect();
+                            let gradient = reducer.gradients().swap_remove(tensor);
+                            gradient.upload(&stream, &data).unwrap();
+                            reducer.ready(tensor).unwrap();
+                        }
+                        reducer.finish().unwrap();
+                    }
+                    // A code a rank, with what it lacked before, and as many sums.
+                    let bound = 2f32.powi(-bits) * 2.0 * count as f32;
+                    for (tensor, len) in LENS.into_iter().enumerate() {
+                        let found = reducer.gradients().swap_remove(tensor);
+                        let found = found.as_view().download(&stream).unwrap();
+                        assert_eq!(found.len(), len);
+                        for (at, x) in found.into_iter().enumerate() {
+                            let sum: f32 = (0..count).map(|rank| value(rank, at)).sum();
+                            let error = (x - sum / count as f32).abs();
+                            assert!(error <= bound, "{wire:?}, {tensor}: {error} at {at}");
+                        }
+                    }
+                    let largest = reducer.largest().download(&stream).unwrap()[0];
+                    assert!((0.4..2.0).contains(&largest), "{wire:?}: {largest}");
+                }
                 comm.check().unwrap();
             });
         }

@@ -29,5 +29,7 @@ fn ranks_that_share_a_batch_learn_as_one_that_has_all_of_it() {
         let halves = ReducerConfig::default().feedback(true);
         let part = example::apart(&wanted, &losses(ranks, halves));
         assert!(part < 1e-2, "f16, {ranks} ranks: {part}");
+        let part = example::apart(&wanted, &losses(ranks, halves.wire(Wire::E4m3)));
+        assert!(part < 2e-2, "e4m3, {ranks} ranks: {part}");
     }
 }
