@@ -53,8 +53,7 @@ enum Codes {
     F32(PoolBuf<f32>),
     F16(PoolBuf<f16>),
     Bf16(PoolBuf<bf16>),
-    /// And the largest magnitude of the bucket's gradients, and of what their codes lacked.
-    E4m3(PoolBuf<E4m3>, PoolBuf<f32>),
+    E4m3(PoolBuf<E4m3>),
 }
 
 /// What every bucket's launches use beside its codes.
@@ -75,6 +74,8 @@ struct Shared {
 struct Bucket {
     range: Range<usize>,
     codes: Codes,
+    /// For 8-bit codes: the largest magnitude of its gradients, and of what their codes lacked.
+    most: Option<PoolBuf<f32>>,
     scaler: GradScaler,
     /// How many tensors touch it.
     tensors: usize,
@@ -117,7 +118,7 @@ macro_rules! with_codes {
             Codes::F32($codes) => $same,
             Codes::F16($codes) => $same,
             Codes::Bf16($codes) => $same,
-            Codes::E4m3($codes, _) => $same,
+            Codes::E4m3($codes) => $same,
         }
     };
 }
@@ -209,10 +210,11 @@ impl Reducer {
                     Wire::F32 => Codes::F32(pool.alloc_zeroed(stream, range.len())?),
                     Wire::F16 => Codes::F16(pool.alloc_zeroed(stream, range.len())?),
                     Wire::Bf16 => Codes::Bf16(pool.alloc_zeroed(stream, range.len())?),
-                    Wire::E4m3 => Codes::E4m3(
-                        pool.alloc_zeroed(stream, range.len())?,
-                        pool.alloc_zeroed(stream, 2)?,
-                    ),
+                    Wire::E4m3 => Codes::E4m3(pool.alloc_zeroed(stream, range.len())?),
+                },
+                most: match config.wire {
+                    Wire::E4m3 => Some(pool.alloc_zeroed(stream, 2)?),
+                    _ => None,
                 },
                 scaler: GradScaler::new(pool, stream, scale)?,
                 range,
@@ -342,7 +344,7 @@ impl Reducer {
 impl Shared {
     /// Queues the largest magnitude that any rank has in a bucket.
     fn measure(&mut self, bucket: &mut Bucket) -> Result<()> {
-        let Codes::E4m3(codes, most) = &mut bucket.codes else {
+        let (Codes::E4m3(codes), Some(most)) = (&mut bucket.codes, &mut bucket.most) else {
             return Ok(());
         };
         most.view_mut().fill(&self.narrow, 0.0)?;
@@ -367,7 +369,7 @@ impl Shared {
     /// Queues a bucket's casts to codes, with a scale made from what it was measured at, if it was.
     fn narrow_bucket(&mut self, bucket: &mut Bucket, casts: &mut u64) -> Result<()> {
         let (range, scaler) = (&bucket.range, &mut bucket.scaler);
-        if let Codes::E4m3(_, most) = &bucket.codes {
+        if let Some(most) = &bucket.most {
             let ranks = self.comm.size().next_power_of_two().ilog2();
             scaler.fit(&self.narrow, most.view(), TOP - ranks as i32)?;
         }
@@ -384,10 +386,10 @@ impl Shared {
     fn sum_bucket(&mut self, bucket: &mut Bucket) -> Result<()> {
         let (range, scaler) = (bucket.range.clone(), &mut bucket.scaler);
         with_codes!(&mut bucket.codes, codes => self.sum(range, codes, scaler)?);
-        match bucket.codes {
+        match bucket.most {
             // It is made anew in every step.
-            Codes::E4m3(..) => Ok(()),
-            _ => scaler.update(&self.widen),
+            Some(_) => Ok(()),
+            None => scaler.update(&self.widen),
         }
     }
 
