@@ -63,8 +63,8 @@ pub struct ReplayOptions {
     pub seed: u64,
     /// Whether the pool may map handles elsewhere, see [`PoolConfig::remap`]. Default: yes.
     pub remap: bool,
-    /// How far the pool grows before it maps handles elsewhere, see [`PoolConfig::slack`]. Default: 0.018,
-    /// from where on a pool's own rises by what remaps cost.
+    /// How far the pool grows before it maps handles elsewhere, see [`PoolConfig::slack`]. Default: 0.018:
+    /// what remaps cost a program, by which a pool's own rises, a replay does not know.
     pub slack: Option<f64>,
 }
 

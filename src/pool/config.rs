@@ -149,8 +149,8 @@ impl PoolConfig {
     /// [`Pool::trim`](super::Pool::trim).
     ///
     /// Without, it is 0.018, with which the recorded programs reserve no more than 1.02 of their peaks. On
-    /// a GPU it rises, up to 0.1, as long as mapping handles elsewhere takes those who ask for memory
-    /// more than a hundredth of the time. Set, it stays: 0.018 where memory is short and time is not, 0.1 or
+    /// a GPU it becomes 0.1 once mapping handles elsewhere has taken those who ask for memory more than a
+    /// hundredth of the time. Set, it stays: 0.018 where memory is short and time is not, 0.1 or
     /// more where the device has memory to spare and blocks change all the time.
     #[must_use]
     pub fn slack(mut self, part: f64) -> Self {

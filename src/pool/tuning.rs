@@ -21,15 +21,14 @@ pub(super) const HIGH_PART: u64 = 8;
 /// 1.02 of their peaks.
 pub(crate) const LEAST_SLACK: f64 = 0.018;
 
-/// The same at most, where remaps take more of the time than one part in so many. With 0.1 the rl program
-/// is as fast as with PyTorch's own allocator, and holds a tenth less than its expandable segments.
-pub(super) const MOST_SLACK: f64 = 0.1;
+/// The same where remaps take more of the time than one part in so many. With 0.1 the rl program is as
+/// fast as with PyTorch's own allocators and holds a tenth less than its expandable segments; between the
+/// two it remaps hardly less.
+pub(super) const ROOMY_SLACK: f64 = 0.1;
 pub(super) const PACE_PART: u32 = 100;
 
-/// Time spent beyond that before the pool grows by a step more: of some eighty handles. moe never comes
-/// to it; with 10 ms and steps of half as much rl remapped a thousand handles on its way.
+/// Time spent beyond that before the pool grows by more: of some eighty handles. moe never comes to it.
 pub(super) const PACE_FULL: Duration = Duration::from_millis(5);
-pub(super) const SLACK_STEP: f64 = 0.041;
 
 /// Number of handles that adaptive sizing aims at. With 1,024 the llama trace remaps 1,009 handles and
 /// reserves 1.015 times its peak, with this 757 and 1.018, with 512 596 and 1.021.
