@@ -205,7 +205,6 @@ impl Block {
     /// `stream` by that time.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
     /// # let device = warpool::Device::host()?;
     /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
     /// # let stream = device.stream()?;
@@ -214,8 +213,7 @@ impl Block {
     /// reader.wait_stream(&stream)?; // what the reader finds
     /// block.record_use(&reader)?;
     /// drop(block); // behind what `reader` was given
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors
@@ -243,16 +241,13 @@ impl Block {
     /// `stream`.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
     /// # let device = warpool::Device::host()?;
     /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
     /// let (producer, consumer) = (device.stream()?, device.stream()?);
     /// let block = pool.alloc(&producer, 1000)?;
     /// consumer.wait_stream(&producer)?;
     /// block.free_on(&consumer)?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors

@@ -27,7 +27,6 @@ use crate::seeded::seeded;
 /// The address does not change while the buffer lives. Safe to send to and use from any thread.
 ///
 /// ```
-/// # fn main() -> warpool::Result<()> {
 /// # let device = warpool::Device::host()?;
 /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
 /// # let stream = device.stream()?;
@@ -35,8 +34,7 @@ use crate::seeded::seeded;
 /// let other = device.stream()?;
 /// halves.view_mut().fill(&other, 0.5)?; // on another stream: nothing to declare
 /// assert_eq!(halves.download()?[999], 0.5);
-/// # Ok(())
-/// # }
+/// # Ok::<(), warpool::Error>(())
 /// ```
 pub struct PoolBuf<T> {
     block: Block,
@@ -98,14 +96,11 @@ impl<T: Pod> PoolBuf<T> {
     /// The elements, to be read by queued work.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// let numbers = pool.alloc_from(&stream, &[1, 2, 3])?;
     /// assert_eq!(numbers.view().len(), 3);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     #[must_use]
     pub fn view(&self) -> View<'_, T> {
@@ -115,14 +110,11 @@ impl<T: Pod> PoolBuf<T> {
     /// The elements, to be written by queued work.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// let mut numbers = pool.alloc_from(&stream, &[1, 2, 3])?;
     /// numbers.view_mut().fill(&stream, 0)?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     #[must_use]
     pub fn view_mut(&mut self) -> ViewMut<'_, T> {
@@ -132,14 +124,11 @@ impl<T: Pod> PoolBuf<T> {
     /// The elements of `range`, to be read by queued work: [`View::slice`] of [`PoolBuf::view`].
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// let numbers = pool.alloc_from(&stream, &[1, 2, 3, 4])?;
     /// assert_eq!(numbers.slice(..2)?.download(&stream)?, [1, 2]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors
@@ -151,15 +140,12 @@ impl<T: Pod> PoolBuf<T> {
     /// The elements of `range`, to be written by queued work.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// let mut numbers = pool.alloc_zeroed::<i32>(&stream, 4)?;
     /// numbers.slice_mut(1..3)?.upload(&stream, &[-1, -2])?;
     /// assert_eq!(numbers.download()?, [0, -1, -2, 0]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors
@@ -206,15 +192,12 @@ impl<T: Pod> PoolBuf<T> {
     /// [`ViewMut::upload`] does it for a part, and on any stream.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// let mut numbers = pool.alloc_typed::<u16>(&stream, 2)?;
     /// numbers.upload(&[7, 8])?;
     /// # assert_eq!(numbers.download()?, [7, 8]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors
@@ -229,14 +212,11 @@ impl<T: Pod> PoolBuf<T> {
     /// copy. [`View::download`] does it for a part, and on any stream.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// let numbers = pool.alloc_from(&stream, &[7, 8])?;
     /// assert_eq!(numbers.download()?, [7, 8]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors
@@ -249,14 +229,11 @@ impl<T: Pod> PoolBuf<T> {
 /// Gives up the type. The free still runs behind all uses of the views.
 ///
 /// ```
-/// # fn main() -> warpool::Result<()> {
-/// # let device = warpool::Device::host()?;
-/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-/// # let stream = device.stream()?;
+/// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+/// # let stream = pool.device().stream()?;
 /// let numbers = pool.alloc_from(&stream, &[1u8, 2, 3])?;
 /// assert_eq!(warpool::Block::from(numbers).bytes(), 3);
-/// # Ok(())
-/// # }
+/// # Ok::<(), warpool::Error>(())
 /// ```
 impl<T: Pod> From<PoolBuf<T>> for Block {
     fn from(mut buf: PoolBuf<T>) -> Self {

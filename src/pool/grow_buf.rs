@@ -48,10 +48,8 @@ use crate::seeded::seeded;
 /// Safe to send to and use from any thread.
 ///
 /// ```
-/// # fn main() -> warpool::Result<()> {
-/// # let device = warpool::Device::host()?;
-/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-/// # let stream = device.stream()?;
+/// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+/// # let stream = pool.device().stream()?;
 /// let mut tokens = pool.grow_buf::<u32>(&stream, 1 << 24)?; // addresses for so many, no memory
 /// let addr = tokens.addr();
 /// for step in 0..100 {
@@ -60,8 +58,7 @@ use crate::seeded::seeded;
 /// assert_eq!((tokens.addr(), tokens.len()), (addr, 100_000));
 /// assert_eq!(tokens.view().slice(99_999..)?.download(&stream)?, [99]);
 /// tokens.resize(10)?; // the rest goes back to the device
-/// # Ok(())
-/// # }
+/// # Ok::<(), warpool::Error>(())
 /// ```
 pub struct GrowBuf<T> {
     shared: Arc<Shared>,
@@ -78,14 +75,11 @@ impl Pool {
     /// for all of them, of which a process has some 2^47, and no memory.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// let buffer = pool.grow_buf::<f32>(&stream, 1 << 30)?;
     /// assert_eq!((buffer.len(), pool.stats().grown), (0, 0));
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors
@@ -160,18 +154,15 @@ impl<T: Pod> GrowBuf<T> {
     /// calls what [`Pool::on_pressure`] registered.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// let mut buffer = pool.grow_buf::<u64>(&stream, 1000)?;
     /// buffer.resize(10)?;
     /// buffer.view_mut().fill(&stream, 7)?;
     /// buffer.resize(1000)?;
     /// assert_eq!(buffer.view().slice(..10)?.download(&stream)?, [7; 10]);
     /// assert!(buffer.resize(1001).is_err());
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors
@@ -202,16 +193,13 @@ impl<T: Pod> GrowBuf<T> {
     /// Copies `data` behind the last element on `stream`, and waits for the copy.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// let mut buffer = pool.grow_buf::<u8>(&stream, 1000)?;
     /// buffer.extend_from(&stream, &[1, 2])?;
     /// buffer.extend_from(&stream, &[3])?;
     /// assert_eq!(buffer.view().download(&stream)?, [1, 2, 3]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors

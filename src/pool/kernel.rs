@@ -9,18 +9,15 @@ use bytemuck::Pod;
 /// What a kernel of the application's own uses, and where it runs: made by [`Stream::kernel`].
 ///
 /// ```
-/// # fn main() -> warpool::Result<()> {
-/// # let device = warpool::Device::host()?;
-/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-/// # let stream = device.stream()?;
+/// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+/// # let stream = pool.device().stream()?;
 /// let mut sums = pool.alloc_zeroed::<f32>(&stream, 16)?;
 /// let to = sums.addr();
 /// stream.kernel("sum").adds(&mut sums).launch(|stream| {
 ///     // queue the kernel on stream.raw(), with `to`
 ///     # let _ = (stream.raw(), to);
 /// })?;
-/// # Ok(())
-/// # }
+/// # Ok::<(), warpool::Error>(())
 /// ```
 #[derive(Debug)]
 #[must_use = "nothing is queued until `launch` is called"]
@@ -36,7 +33,6 @@ impl Stream {
     /// is said to use. The name is for reports.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
     /// # use warpool::{Device, Pool, PoolConfig};
     /// # let device = Device::host()?;
     /// # let pool = Pool::new(&device, PoolConfig::default())?;
@@ -49,8 +45,7 @@ impl Stream {
     ///     # let _ = (from, to, stream);
     /// })?;
     /// drop((x, y)); // behind the kernel
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     pub fn kernel<'a>(&'a self, name: &'a str) -> Kernel<'a> {
         Kernel {

@@ -111,17 +111,14 @@ const APPLICATION_RANK: u8 = 200;
 /// on the hot path.
 ///
 /// ```
-/// # fn main() -> warpool::Result<()> {
-/// # let device = warpool::Device::host()?;
-/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-/// # let stream = device.stream()?;
+/// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+/// # let stream = pool.device().stream()?;
 /// let block = pool.alloc(&stream, 1 << 20)?;
 /// let addr = block.addr();
 /// drop(block); // freed in the stream's order
 /// let again = pool.alloc(&stream, 1 << 20)?;
 /// assert_eq!(again.addr(), addr);
-/// # Ok(())
-/// # }
+/// # Ok::<(), warpool::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct Pool {
@@ -150,12 +147,10 @@ impl Pool {
     /// ```
     /// use warpool::{Device, Pool, PoolConfig};
     ///
-    /// # fn main() -> warpool::Result<()> {
     /// let config = PoolConfig::default().limit(1 << 30).track(true);
     /// let pool = Pool::new(&Device::host()?, config)?;
     /// assert_eq!(pool.stats().allocated.current, 0);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors
@@ -180,13 +175,10 @@ impl Pool {
     /// The device the pool is on.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
     /// # let device = warpool::Device::host()?;
     /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
     /// assert!(*pool.device() == device);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     #[must_use]
     pub fn device(&self) -> &Device {
@@ -229,14 +221,11 @@ impl Pool {
     /// Allocates at least `bytes` on `stream`.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// let block = pool.alloc(&stream, 1000)?;
     /// assert!(block.capacity() >= 1000);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors
@@ -285,16 +274,13 @@ impl Pool {
     /// Waits on the host for work that still uses the memory to be released.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// drop(pool.alloc(&stream, 1 << 20)?);
     /// let released = pool.trim(0)?;
     /// assert_eq!(pool.stats().reserved.current, 0);
     /// # assert!(released >= 1 << 20);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors
@@ -311,15 +297,12 @@ impl Pool {
     /// A pool that holds more keeps it until it is trimmed.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// pool.set_limit(64 << 20);
     /// assert!(pool.alloc(&stream, 65 << 20).is_err());
     /// pool.set_limit(None);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     pub fn set_limit(&self, limit: impl Into<Option<u64>>) {
         self.shared().core.lock().config.limit = limit.into();
@@ -335,13 +318,9 @@ impl Pool {
     /// at once.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
     /// pool.set_soft_limit(64 << 20);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     pub fn set_soft_limit(&self, bytes: impl Into<Option<u64>>) {
         self.shared().core.lock().config.soft_limit = bytes.into();
@@ -350,13 +329,9 @@ impl Pool {
     /// Limits the pool to `part` of the device's memory, `0.0 < part <= 1.0`.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
     /// pool.set_fraction(0.5)?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors
@@ -381,9 +356,7 @@ impl Pool {
     /// error. A panic goes on to whoever asked for memory, and the pool is as it was.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
     /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
     /// # let stream = device.stream()?;
     /// use std::sync::Mutex;
     ///
@@ -398,8 +371,7 @@ impl Pool {
     /// });
     /// let block = pool.alloc(&stream, 3 << 20)?; // the spare block made room
     /// # drop(block);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     pub fn on_pressure(&self, callback: impl Fn(&Pressure) -> Relief + Send + Sync + 'static) {
         self.shared()
@@ -410,13 +382,9 @@ impl Pool {
     /// returns its path; `None` where nothing is recorded.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
     /// assert_eq!(pool.flush_recording()?, None); // nothing is recorded
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors
@@ -433,17 +401,14 @@ impl Pool {
     /// Costs some microseconds, in which allocations wait for the reader no longer than for each other.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// let block = pool.alloc(&stream, 1000)?;
     /// let stats = pool.stats();
     /// assert_eq!((stats.blocks.current, stats.requested.current), (1, 1000));
     /// println!("{stats}");
     /// # drop(block);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     #[doc(alias = "memory_stats")]
     #[doc(alias = "memory_summary")]
@@ -459,15 +424,12 @@ impl Pool {
     /// Nothing else changes.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// drop(pool.alloc(&stream, 1000)?);
     /// pool.reset_peaks();
     /// assert_eq!(pool.stats().requested.peak, 0);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     #[doc(alias = "reset_peak_memory_stats")]
     pub fn reset_peaks(&self) {

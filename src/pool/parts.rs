@@ -46,16 +46,13 @@ impl Pool {
     /// theirs that is idle.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// let cache = pool.tagged("cache")?.alloc_typed::<f32>(&stream, 1 << 20)?;
     /// assert_eq!(pool.tagged("cache")?.stats().blocks.current, 1);
     /// assert_eq!(pool.stats().blocks.current, 0);
     /// # drop(cache);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors

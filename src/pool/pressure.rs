@@ -20,10 +20,8 @@ pub enum Relief {
 /// A request that the pool's own steps could not serve, as a registered step sees it.
 ///
 /// ```
-/// # fn main() -> warpool::Result<()> {
 /// # use warpool::{Device, Pool, PoolConfig};
 /// # let device = Device::host()?;
-/// # let pool = Pool::new(&device, PoolConfig::default())?;
 /// # let stream = device.stream()?;
 /// use std::sync::Mutex;
 /// use warpool::pool::{Pressure, Relief};
@@ -38,8 +36,7 @@ pub enum Relief {
 ///     }
 /// });
 /// assert!(pool.alloc(&stream, 4 << 20).is_ok());
-/// # Ok(())
-/// # }
+/// # Ok::<(), warpool::Error>(())
 /// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]

@@ -246,15 +246,12 @@ pub(crate) struct Ledger(pub(super) Mutex<Books>);
 /// The address does not change while the block lives. Safe to send to and use from any thread.
 ///
 /// ```
-/// # fn main() -> warpool::Result<()> {
-/// # let device = warpool::Device::host()?;
-/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-/// # let stream = device.stream()?;
+/// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+/// # let stream = pool.device().stream()?;
 /// let block = pool.alloc(&stream, 4000)?;
 /// // kernels on `stream` may use block.addr() from here on
 /// drop(block); // and those queued before still have it
-/// # Ok(())
-/// # }
+/// # Ok::<(), warpool::Error>(())
 /// ```
 pub struct Block {
     pub(super) lane: LanePtr,

@@ -148,26 +148,20 @@ view! {
     /// Elements in device memory, to be read by queued work.
     View, &'a [T], false,
     "```
-# fn main() -> warpool::Result<()> {
-# let device = warpool::Device::host()?;
-# let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-# let stream = device.stream()?;
+# let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+# let stream = pool.device().stream()?;
 let numbers = pool.alloc_from(&stream, &[1, 2, 3, 4])?;
 let middle = numbers.view().slice(1..3)?;
 assert_eq!(middle.download(&stream)?, [2, 3]);
-# Ok(())
-# }
+# Ok::<(), warpool::Error>(())
 ```",
     "```
-# fn main() -> warpool::Result<()> {
-# let device = warpool::Device::host()?;
-# let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-# let stream = device.stream()?;
+# let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+# let stream = pool.device().stream()?;
 let numbers = pool.alloc_from(&stream, &[1, 2, 3, 4])?;
 let (low, high) = numbers.view().split_at(1)?;
 assert_eq!((low.len(), high.len()), (1, 3));
-# Ok(())
-# }
+# Ok::<(), warpool::Error>(())
 ```",
     "- The range is device memory of the device it will be used on, readable in stream order."
 }
@@ -176,18 +170,14 @@ view! {
     /// Elements in device memory, to be written by queued work.
     ViewMut, &'a mut [T], true,
     "```
-# fn main() -> warpool::Result<()> {
-# let device = warpool::Device::host()?;
-# let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-# let stream = device.stream()?;
+# let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+# let stream = pool.device().stream()?;
 let mut numbers = pool.alloc_from(&stream, &[1, 2, 3, 4])?;
 numbers.view_mut().slice(2..)?.fill(&stream, 9)?;
 assert_eq!(numbers.download()?, [1, 2, 9, 9]);
-# Ok(())
-# }
+# Ok::<(), warpool::Error>(())
 ```",
     "```
-# fn main() -> warpool::Result<()> {
 # let device = warpool::Device::host()?;
 # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
 # let (load, train) = (device.stream()?, device.stream()?);
@@ -196,8 +186,7 @@ let (low, high) = numbers.view_mut().split_at(2)?;
 low.fill(&load, 0)?; // the two do not wait for each other
 high.fill(&train, 7)?;
 assert_eq!(numbers.download()?, [0, 0, 7, 7]);
-# Ok(())
-# }
+# Ok::<(), warpool::Error>(())
 ```",
     "- The range is device memory of the device it will be used on, writable in stream order, and no other queued work uses it unordered with the view's."
 }

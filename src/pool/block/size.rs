@@ -16,15 +16,12 @@ impl Block {
     /// of 256, so nothing of a block in a slab is. The address stays.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// let mut block = pool.alloc(&stream, 1 << 20)?;
     /// block.shrink(1000)?;
     /// assert_eq!(block.bytes(), 1000);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors

@@ -44,16 +44,13 @@ impl Pool {
     /// are walked under its lock.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// let block = pool.alloc(&stream, 1000)?;
     /// println!("{:.10}", pool.leak_report()); // the ten largest
     /// assert_eq!(pool.leak_report().blocks.len(), 1);
     /// # drop(block);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     #[must_use]
     pub fn leak_report(&self) -> LeakReport {

@@ -34,9 +34,7 @@ pub struct TagScope {
 /// Tags what the calling thread allocates from pools that track, for as long as the answer lives.
 ///
 /// ```
-/// # fn main() -> warpool::Result<()> {
 /// # let device = warpool::Device::host()?;
-/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
 /// # let stream = device.stream()?;
 /// let pool = warpool::Pool::new(&device, warpool::PoolConfig::default().track(true))?;
 /// let scope = warpool::pool::tag_scope("optimizer");
@@ -44,8 +42,7 @@ pub struct TagScope {
 /// drop(scope);
 /// assert_eq!(pool.leak_report().blocks[0].tag, Some("optimizer"));
 /// # drop(moments);
-/// # Ok(())
-/// # }
+/// # Ok::<(), warpool::Error>(())
 /// ```
 pub fn tag_scope(tag: &'static str) -> TagScope {
     TagScope {
@@ -107,10 +104,8 @@ impl LiveBlock {
 /// `Display` prints a line a block; `{:.10}` prints the ten largest and how many follow.
 ///
 /// ```
-/// # fn main() -> warpool::Result<()> {
 /// # use warpool::{Device, Pool, PoolConfig};
 /// # let device = Device::host()?;
-/// # let pool = Pool::new(&device, PoolConfig::default())?;
 /// # let stream = device.stream()?;
 /// use warpool::pool::{LeakReport, LiveBlock, TagScope, tag_scope};
 ///
@@ -121,8 +116,7 @@ impl LiveBlock {
 /// let report: LeakReport = pool.leak_report();
 /// let live: &LiveBlock = &report.blocks[0];
 /// assert_eq!((live.addr, live.tag), (block.addr(), Some("activations")));
-/// # Ok(())
-/// # }
+/// # Ok::<(), warpool::Error>(())
 /// ```
 #[derive(Debug, Clone, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]

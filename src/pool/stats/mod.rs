@@ -116,11 +116,9 @@ pub struct ClassStats {
 /// `Display` prints a table.
 ///
 /// ```
-/// # fn main() -> warpool::Result<()> {
 /// # use warpool::{Device, Pool, PoolConfig};
-/// # let device = Device::host()?;
-/// # let pool = Pool::new(&device, PoolConfig::default())?;
-/// # let stream = device.stream()?;
+/// # let pool = Pool::new(&Device::host()?, PoolConfig::default())?;
+/// # let stream = pool.device().stream()?;
 /// use warpool::pool::{BlockStats, ClassStats, Counter, PoolStats, Steps, StreamStats};
 ///
 /// let block = pool.alloc(&stream, 4 << 20)?;
@@ -133,8 +131,7 @@ pub struct ClassStats {
 /// let of_class: &BlockStats = &of_stream.large;
 /// assert_eq!((of_stream.stream, of_class.blocks.current), (stream.id(), 1));
 /// # drop(block);
-/// # Ok(())
-/// # }
+/// # Ok::<(), warpool::Error>(())
 /// ```
 #[derive(Debug, Clone, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

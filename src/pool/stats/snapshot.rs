@@ -78,11 +78,9 @@ pub struct Piece {
 /// `Display` prints a line a piece.
 ///
 /// ```
-/// # fn main() -> warpool::Result<()> {
 /// # use warpool::{Device, Pool, PoolConfig};
-/// # let device = Device::host()?;
-/// # let pool = Pool::new(&device, PoolConfig::default())?;
-/// # let stream = device.stream()?;
+/// # let pool = Pool::new(&Device::host()?, PoolConfig::default())?;
+/// # let stream = pool.device().stream()?;
 /// use warpool::pool::{Piece, PieceState, Snapshot};
 ///
 /// let block = pool.alloc(&stream, 4 << 20)?;
@@ -90,8 +88,7 @@ pub struct Piece {
 /// let is_it = |piece: &&Piece| piece.addr == block.addr() && piece.state == PieceState::Live;
 /// assert_eq!(snapshot.pieces.iter().filter(is_it).count(), 1);
 /// assert!(snapshot.bytes(PieceState::Live) >= 4 << 20);
-/// # Ok(())
-/// # }
+/// # Ok::<(), warpool::Error>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -270,17 +267,14 @@ impl Pool {
     /// not free; walks everything under the pool's lock.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// use warpool::pool::PieceState;
     ///
     /// let block = pool.alloc(&stream, 1 << 20)?;
     /// assert_eq!(pool.snapshot().bytes(PieceState::Live), 1 << 20);
     /// # drop(block);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     #[doc(alias = "memory_snapshot")]
     #[must_use]
