@@ -120,8 +120,8 @@ pub(crate) struct LaneState {
     /// Nothing more is allocated here: keep nothing.
     pub(crate) retired: bool,
     pub(crate) asleep: bool,
-    /// The stream is being captured into a graph.
-    pub(crate) captured: Option<Arc<Captured>>,
+    /// While the stream is being captured into a graph: the lane of its private memory.
+    pub(crate) captured: Option<Arc<Lane>>,
 }
 
 /// What the lane's own threads write, on cache lines where nothing else is: who frees the lane's
@@ -277,21 +277,6 @@ pub(super) struct Uses {
     pub(super) ticket: Option<Ticket>,
 }
 
-/// What a stretch of a segment is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stretch {
-    /// Handed out, and perhaps back without being handed out again.
-    Taken,
-    Free,
-}
-
-/// A stretch of a segment.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Part {
-    pub(super) bytes: u64,
-    pub(super) state: Stretch,
-}
-
 /// A block that parts of a graph's memory are handed out of.
 pub(super) struct Segment {
     pub(super) block: Block,
@@ -305,7 +290,8 @@ pub(super) struct Segment {
 #[derive(Default)]
 pub(super) struct Segments {
     pub(super) segments: BTreeMap<Addr, Segment>,
-    pub(super) parts: BTreeMap<Addr, Part>,
+    /// Bytes of each: of one that is not free it was handed out, and is perhaps back.
+    pub(super) parts: BTreeMap<Addr, u64>,
     /// Free parts by size, then address.
     pub(super) free: BTreeSet<(u64, Addr)>,
     /// The graph is gone: a segment goes with its last live part.
@@ -316,10 +302,4 @@ pub(super) struct Segments {
 pub(crate) struct Private {
     pub(super) recorder: Arc<Recorder>,
     pub(super) parts: Mutex<Segments>,
-}
-
-/// A stream's lane under capture.
-pub(crate) struct Captured {
-    pub(super) recorder: Arc<Recorder>,
-    pub(super) lane: Arc<Lane>,
 }
