@@ -94,28 +94,12 @@ impl<T: Pod> PoolBuf<T> {
     }
 
     /// The elements, to be read by queued work.
-    ///
-    /// ```
-    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-    /// # let stream = pool.device().stream()?;
-    /// let numbers = pool.alloc_from(&stream, &[1, 2, 3])?;
-    /// assert_eq!(numbers.view().len(), 3);
-    /// # Ok::<(), warpool::Error>(())
-    /// ```
     #[must_use]
     pub fn view(&self) -> View<'_, T> {
         View::new(self.addr(), self.len, self.place())
     }
 
     /// The elements, to be written by queued work.
-    ///
-    /// ```
-    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-    /// # let stream = pool.device().stream()?;
-    /// let mut numbers = pool.alloc_from(&stream, &[1, 2, 3])?;
-    /// numbers.view_mut().fill(&stream, 0)?;
-    /// # Ok::<(), warpool::Error>(())
-    /// ```
     #[must_use]
     pub fn view_mut(&mut self) -> ViewMut<'_, T> {
         ViewMut::new(self.addr(), self.len, self.place())
@@ -191,15 +175,6 @@ impl<T: Pod> PoolBuf<T> {
     /// Copies `data` into the buffer on its own stream, behind all that uses it, and waits for the copy.
     /// [`ViewMut::upload`] does it for a part, and on any stream.
     ///
-    /// ```
-    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-    /// # let stream = pool.device().stream()?;
-    /// let mut numbers = pool.alloc_typed::<u16>(&stream, 2)?;
-    /// numbers.upload(&[7, 8])?;
-    /// # assert_eq!(numbers.download()?, [7, 8]);
-    /// # Ok::<(), warpool::Error>(())
-    /// ```
-    ///
     /// # Errors
     /// [`Error::Invalid`] unless `data` has as many elements as the buffer, and on a stream under capture;
     /// what the driver said.
@@ -210,14 +185,6 @@ impl<T: Pod> PoolBuf<T> {
 
     /// Copies the buffer to the host on its own stream, behind all that writes it, and waits for the
     /// copy. [`View::download`] does it for a part, and on any stream.
-    ///
-    /// ```
-    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-    /// # let stream = pool.device().stream()?;
-    /// let numbers = pool.alloc_from(&stream, &[7, 8])?;
-    /// assert_eq!(numbers.download()?, [7, 8]);
-    /// # Ok::<(), warpool::Error>(())
-    /// ```
     ///
     /// # Errors
     /// [`Error::Invalid`] on a stream under capture; what the driver said.

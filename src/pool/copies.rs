@@ -17,16 +17,6 @@ const PATTERN_BYTES: usize = 64 << 10;
 impl<T: Pod> View<'_, T> {
     /// Copies the elements to the host on `stream`, behind all that writes them, and waits for the copy.
     ///
-    /// ```
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
-    /// let numbers = pool.alloc_from(&stream, &[1, 2, 3, 4])?;
-    /// let other = device.stream()?;
-    /// assert_eq!(numbers.slice(2..)?.download(&other)?, [3, 4]);
-    /// # Ok::<(), warpool::Error>(())
-    /// ```
-    ///
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device or under capture; what the driver said.
     pub fn download(&self, stream: &Stream) -> Result<Vec<T>> {
@@ -123,15 +113,6 @@ impl<T: Pod> ViewMut<'_, T> {
     /// A value whose bytes are all the same, as those of zero, is one fill, which is queued. Any other
     /// goes up from the host, 64 KiB of them at most, and the host waits for that; the rest is copied
     /// from there on the device.
-    ///
-    /// ```
-    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-    /// # let stream = pool.device().stream()?;
-    /// let mut weights = pool.alloc_zeroed::<f32>(&stream, 4)?;
-    /// weights.view_mut().fill(&stream, 0.5)?;
-    /// assert_eq!(weights.download()?, [0.5; 4]);
-    /// # Ok::<(), warpool::Error>(())
-    /// ```
     ///
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device or, for a value of different bytes, under

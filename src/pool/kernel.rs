@@ -6,19 +6,8 @@ use crate::error::{Error, Result};
 
 use bytemuck::Pod;
 
-/// What a kernel of the application's own uses, and where it runs: made by [`Stream::kernel`].
-///
-/// ```
-/// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-/// # let stream = pool.device().stream()?;
-/// let mut sums = pool.alloc_zeroed::<f32>(&stream, 16)?;
-/// let to = sums.addr();
-/// stream.kernel("sum").adds(&mut sums).launch(|stream| {
-///     // queue the kernel on stream.raw(), with `to`
-///     # let _ = (stream.raw(), to);
-/// })?;
-/// # Ok::<(), warpool::Error>(())
-/// ```
+/// What a kernel of the application's own uses, and where it runs: made by [`Stream::kernel`], which has an
+/// example.
 #[derive(Debug)]
 #[must_use = "nothing is queued until `launch` is called"]
 pub struct Kernel<'a> {
@@ -39,12 +28,14 @@ impl Stream {
     /// # let (load, train) = (device.stream()?, device.stream()?);
     /// let x = pool.alloc_from(&load, &[1.0f32; 1024])?;
     /// let mut y = pool.alloc_zeroed::<f32>(&load, 1024)?;
-    /// let (from, to) = (x.addr(), y.addr());
-    /// train.kernel("saxpy").reads(&x).writes(&mut y).launch(|stream| {
-    ///     // unsafe { saxpy<<<..., stream.raw()>>>(from, to, 1024) }
-    ///     # let _ = (from, to, stream);
+    /// let mut sum = pool.alloc_zeroed::<f32>(&load, 1)?;
+    /// let (from, to, all) = (x.addr(), y.addr(), sum.addr());
+    /// let kernel: warpool::pool::Kernel<'_> = train.kernel("saxpy").reads(&x).writes(&mut y).adds(&mut sum);
+    /// kernel.launch(|stream| {
+    ///     // unsafe { saxpy<<<..., stream.raw()>>>(from, to, all, 1024) }
+    ///     # let _ = (from, to, all, stream);
     /// })?;
-    /// drop((x, y)); // behind the kernel
+    /// drop((x, y, sum)); // behind the kernel
     /// # Ok::<(), warpool::Error>(())
     /// ```
     pub fn kernel<'a>(&'a self, name: &'a str) -> Kernel<'a> {

@@ -147,9 +147,9 @@ impl Pool {
     /// ```
     /// use warpool::{Device, Pool, PoolConfig};
     ///
-    /// let config = PoolConfig::default().limit(1 << 30).track(true);
-    /// let pool = Pool::new(&Device::host()?, config)?;
-    /// assert_eq!(pool.stats().allocated.current, 0);
+    /// let device = Device::host()?;
+    /// let pool = Pool::new(&device, PoolConfig::default().limit(1 << 30).track(true))?;
+    /// assert!(*pool.device() == device && pool.stats().allocated.current == 0);
     /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
@@ -173,13 +173,6 @@ impl Pool {
     }
 
     /// The device the pool is on.
-    ///
-    /// ```
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// assert!(*pool.device() == device);
-    /// # Ok::<(), warpool::Error>(())
-    /// ```
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.shared().device
@@ -219,14 +212,6 @@ impl Pool {
     }
 
     /// Allocates at least `bytes` on `stream`.
-    ///
-    /// ```
-    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-    /// # let stream = pool.device().stream()?;
-    /// let block = pool.alloc(&stream, 1000)?;
-    /// assert!(block.capacity() >= 1000);
-    /// # Ok::<(), warpool::Error>(())
-    /// ```
     ///
     /// # Errors
     /// [`Error::Invalid`] for 0 bytes, more than 2^46, or a stream of another device;
@@ -301,7 +286,9 @@ impl Pool {
     /// # let stream = pool.device().stream()?;
     /// pool.set_limit(64 << 20);
     /// assert!(pool.alloc(&stream, 65 << 20).is_err());
+    /// pool.set_fraction(0.5)?; // of the device's memory
     /// pool.set_limit(None);
+    /// pool.set_soft_limit(64 << 20);
     /// # Ok::<(), warpool::Error>(())
     /// ```
     pub fn set_limit(&self, limit: impl Into<Option<u64>>) {
@@ -316,23 +303,11 @@ impl Pool {
     /// Changes the physical bytes above which idle memory is given back; `None` to keep it. Memory
     /// held above a new limit goes as [`PoolConfig::soft_limit`] says; [`Pool::trim`] gives it back
     /// at once.
-    ///
-    /// ```
-    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-    /// pool.set_soft_limit(64 << 20);
-    /// # Ok::<(), warpool::Error>(())
-    /// ```
     pub fn set_soft_limit(&self, bytes: impl Into<Option<u64>>) {
         self.shared().core.lock().config.soft_limit = bytes.into();
     }
 
     /// Limits the pool to `part` of the device's memory, `0.0 < part <= 1.0`.
-    ///
-    /// ```
-    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-    /// pool.set_fraction(0.5)?;
-    /// # Ok::<(), warpool::Error>(())
-    /// ```
     ///
     /// # Errors
     /// [`Error::Invalid`] for a part outside that range.
@@ -359,13 +334,12 @@ impl Pool {
     /// # let device = warpool::Device::host()?;
     /// # let stream = device.stream()?;
     /// use std::sync::Mutex;
-    ///
-    /// use warpool::pool::Relief;
+    /// use warpool::pool::{Pressure, Relief};
     /// use warpool::{Block, PoolConfig};
     ///
     /// let pool = warpool::Pool::new(&device, PoolConfig::default().limit(4 << 20))?;
     /// let spare: Mutex<Vec<Block>> = Mutex::new(vec![pool.alloc(&stream, 3 << 20)?]);
-    /// pool.on_pressure(move |_| {
+    /// pool.on_pressure(move |_: &Pressure| {
     ///     let taken = spare.lock().ok().and_then(|mut spare| spare.pop());
     ///     if taken.is_some() { Relief::Retry } else { Relief::Exhausted }
     /// });
@@ -407,6 +381,7 @@ impl Pool {
     /// let stats = pool.stats();
     /// assert_eq!((stats.blocks.current, stats.requested.current), (1, 1000));
     /// println!("{stats}");
+    /// pool.reset_peaks();
     /// # drop(block);
     /// # Ok::<(), warpool::Error>(())
     /// ```
@@ -422,15 +397,6 @@ impl Pool {
 
     /// Sets all peaks to what they count now: the pool's, those of its classes and of its streams.
     /// Nothing else changes.
-    ///
-    /// ```
-    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-    /// # let stream = pool.device().stream()?;
-    /// drop(pool.alloc(&stream, 1000)?);
-    /// pool.reset_peaks();
-    /// assert_eq!(pool.stats().requested.peak, 0);
-    /// # Ok::<(), warpool::Error>(())
-    /// ```
     #[doc(alias = "reset_peak_memory_stats")]
     pub fn reset_peaks(&self) {
         self.shared().reset_peaks();

@@ -18,26 +18,6 @@ pub enum Relief {
 }
 
 /// A request that the pool's own steps could not serve, as a registered step sees it.
-///
-/// ```
-/// # use warpool::{Device, Pool, PoolConfig};
-/// # let device = Device::host()?;
-/// # let stream = device.stream()?;
-/// use std::sync::Mutex;
-/// use warpool::pool::{Pressure, Relief};
-///
-/// let pool = Pool::new(&device, PoolConfig::default().limit(8 << 20))?;
-/// let spare = Mutex::new(Some(pool.alloc(&stream, 6 << 20)?));
-/// pool.on_pressure(move |pressure: &Pressure| {
-///     let mut spare = spare.lock().unwrap_or_else(|held| held.into_inner());
-///     match spare.take() {
-///         Some(_) => Relief::Retry, // dropped here
-///         None => Relief::Exhausted,
-///     }
-/// });
-/// assert!(pool.alloc(&stream, 4 << 20).is_ok());
-/// # Ok::<(), warpool::Error>(())
-/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Pressure {

@@ -42,14 +42,6 @@ impl Pool {
 
     /// Allocates a buffer on `stream` with the elements of `data`, and waits for the copy.
     ///
-    /// ```
-    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-    /// # let stream = pool.device().stream()?;
-    /// let numbers = pool.alloc_from(&stream, &[1u8, 2, 3])?;
-    /// assert_eq!(numbers.len(), 3);
-    /// # Ok::<(), warpool::Error>(())
-    /// ```
-    ///
     /// # Errors
     /// As [`Pool::alloc_typed`] and [`PoolBuf::upload`].
     pub fn alloc_from<T: Pod>(&self, stream: &Stream, data: &[T]) -> Result<PoolBuf<T>> {
@@ -59,14 +51,6 @@ impl Pool {
     }
 
     /// Allocates a buffer of `len` elements on `stream`, all of whose bits are 0 in stream order.
-    ///
-    /// ```
-    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-    /// # let stream = pool.device().stream()?;
-    /// let counts = pool.alloc_zeroed::<u64>(&stream, 2)?;
-    /// assert_eq!(counts.download()?, [0, 0]);
-    /// # Ok::<(), warpool::Error>(())
-    /// ```
     ///
     /// # Errors
     /// As [`Pool::alloc_typed`]; what the driver said of the fill.

@@ -57,7 +57,7 @@ pub(crate) fn bounds(range: &impl RangeBounds<usize>, len: usize) -> Result<(usi
 }
 
 macro_rules! view {
-    ($(#[$doc:meta])* $name:ident, $borrow:ty, $writes:literal, $slice:literal, $split:literal, $duty:literal) => {
+    ($(#[$doc:meta])* $name:ident, $borrow:ty, $writes:literal, $duty:literal) => {
         $(#[$doc])*
         #[derive(Debug)]
         pub struct $name<'a, T> {
@@ -118,8 +118,6 @@ macro_rules! view {
 
             /// The elements of `range`, which may start anywhere and be empty.
             ///
-            #[doc = $slice]
-            ///
             /// # Errors
             /// [`Error::Invalid`] for a range that is not within the view.
             pub fn slice(self, range: impl RangeBounds<usize>) -> Result<Self> {
@@ -131,8 +129,6 @@ macro_rules! view {
 
             /// The first `at` elements, and the others: parts that different streams may be given, each
             /// in an order of its own.
-            ///
-            #[doc = $split]
             ///
             /// # Errors
             /// [`Error::Invalid`] unless `at <= len`.
@@ -146,48 +142,34 @@ macro_rules! view {
 
 view! {
     /// Elements in device memory, to be read by queued work.
+    ///
+    /// ```
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
+    /// let numbers = pool.alloc_from(&stream, &[1, 2, 3, 4])?;
+    /// let (low, high) = numbers.view().split_at(1)?;
+    /// assert_eq!((low.len(), high.slice(1..)?.download(&stream)?), (1, vec![3, 4]));
+    /// # Ok::<(), warpool::Error>(())
+    /// ```
     View, &'a [T], false,
-    "```
-# let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-# let stream = pool.device().stream()?;
-let numbers = pool.alloc_from(&stream, &[1, 2, 3, 4])?;
-let middle = numbers.view().slice(1..3)?;
-assert_eq!(middle.download(&stream)?, [2, 3]);
-# Ok::<(), warpool::Error>(())
-```",
-    "```
-# let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-# let stream = pool.device().stream()?;
-let numbers = pool.alloc_from(&stream, &[1, 2, 3, 4])?;
-let (low, high) = numbers.view().split_at(1)?;
-assert_eq!((low.len(), high.len()), (1, 3));
-# Ok::<(), warpool::Error>(())
-```",
     "- The range is device memory of the device it will be used on, readable in stream order."
 }
 
 view! {
     /// Elements in device memory, to be written by queued work.
+    ///
+    /// ```
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let (load, train) = (device.stream()?, device.stream()?);
+    /// let mut numbers = pool.alloc_from(&load, &[1, 2, 3, 4])?;
+    /// let (low, high) = numbers.view_mut().split_at(2)?;
+    /// low.fill(&load, 0)?; // the two do not wait for each other
+    /// high.slice(1..)?.fill(&train, 7)?;
+    /// assert_eq!(numbers.download()?, [0, 0, 3, 7]);
+    /// # Ok::<(), warpool::Error>(())
+    /// ```
     ViewMut, &'a mut [T], true,
-    "```
-# let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-# let stream = pool.device().stream()?;
-let mut numbers = pool.alloc_from(&stream, &[1, 2, 3, 4])?;
-numbers.view_mut().slice(2..)?.fill(&stream, 9)?;
-assert_eq!(numbers.download()?, [1, 2, 9, 9]);
-# Ok::<(), warpool::Error>(())
-```",
-    "```
-# let device = warpool::Device::host()?;
-# let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-# let (load, train) = (device.stream()?, device.stream()?);
-let mut numbers = pool.alloc_from(&load, &[1, 2, 3, 4])?;
-let (low, high) = numbers.view_mut().split_at(2)?;
-low.fill(&load, 0)?; // the two do not wait for each other
-high.fill(&train, 7)?;
-assert_eq!(numbers.download()?, [0, 0, 7, 7]);
-# Ok::<(), warpool::Error>(())
-```",
     "- The range is device memory of the device it will be used on, writable in stream order, and no other queued work uses it unordered with the view's."
 }
 

@@ -42,16 +42,6 @@ impl Pool {
     /// The live blocks. Under [`PoolConfig::track`](crate::PoolConfig::track) with their tags and
     /// places; else their addresses, bytes as rounded, and streams, from the pool's books, which
     /// are walked under its lock.
-    ///
-    /// ```
-    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-    /// # let stream = pool.device().stream()?;
-    /// let block = pool.alloc(&stream, 1000)?;
-    /// println!("{:.10}", pool.leak_report()); // the ten largest
-    /// assert_eq!(pool.leak_report().blocks.len(), 1);
-    /// # drop(block);
-    /// # Ok::<(), warpool::Error>(())
-    /// ```
     #[must_use]
     pub fn leak_report(&self) -> LeakReport {
         self.shared().leak_report()

@@ -31,19 +31,8 @@ pub struct TagScope {
     here: PhantomData<*const ()>,
 }
 
-/// Tags what the calling thread allocates from pools that track, for as long as the answer lives.
-///
-/// ```
-/// # let device = warpool::Device::host()?;
-/// # let stream = device.stream()?;
-/// let pool = warpool::Pool::new(&device, warpool::PoolConfig::default().track(true))?;
-/// let scope = warpool::pool::tag_scope("optimizer");
-/// let moments = pool.alloc_zeroed::<f32>(&stream, 1000)?;
-/// drop(scope);
-/// assert_eq!(pool.leak_report().blocks[0].tag, Some("optimizer"));
-/// # drop(moments);
-/// # Ok::<(), warpool::Error>(())
-/// ```
+/// Tags what the calling thread allocates from pools that track, for as long as the answer lives:
+/// [`LeakReport`] has an example.
 pub fn tag_scope(tag: &'static str) -> TagScope {
     TagScope {
         before: TAG.replace(tag),
@@ -114,6 +103,7 @@ impl LiveBlock {
 /// let block = pool.alloc(&stream, 1000)?;
 /// drop(tagged);
 /// let report: LeakReport = pool.leak_report();
+/// println!("{report:.10}"); // the ten largest
 /// let live: &LiveBlock = &report.blocks[0];
 /// assert_eq!((live.addr, live.tag), (block.addr(), Some("activations")));
 /// # Ok::<(), warpool::Error>(())

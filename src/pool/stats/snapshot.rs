@@ -265,17 +265,6 @@ impl Pool {
     /// Every mapped byte of the pool: blocks and holes with address, size, state, stream and, under
     /// [`PoolConfig::track`](crate::PoolConfig::track), tag. For a person who asks why memory is
     /// not free; walks everything under the pool's lock.
-    ///
-    /// ```
-    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-    /// # let stream = pool.device().stream()?;
-    /// use warpool::pool::PieceState;
-    ///
-    /// let block = pool.alloc(&stream, 1 << 20)?;
-    /// assert_eq!(pool.snapshot().bytes(PieceState::Live), 1 << 20);
-    /// # drop(block);
-    /// # Ok::<(), warpool::Error>(())
-    /// ```
     #[doc(alias = "memory_snapshot")]
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
