@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::hint::select_unpredictable;
 
 use super::extent::NIL;
-use super::{Extent, Id, State};
+use super::{Extent, Id, State, ensure};
 
 /// Every size the pool hands out from the arena, and every address, is a multiple of this many bytes:
 /// what `cudaMalloc` promises of addresses. Blocks of 1 to 4096 bytes, all sizes alike, have 6.2 % more
@@ -108,9 +108,10 @@ impl Bitmap {
             let below = &self.bits[group * 64..][..64];
             let filled = |bits: u64, at: usize| bits >> at & 1 == 1;
             let agrees = |(at, bits): (usize, &u64)| filled(*word, at) == (*bits != 0);
-            if !below.iter().enumerate().all(agrees) || filled(self.groups, group) != (*word != 0) {
-                return Err(format!("the bits of group {group} of bins do not agree"));
-            }
+            let group_agrees = filled(self.groups, group) == (*word != 0);
+            ensure(group_agrees && below.iter().enumerate().all(agrees), || {
+                format!("the bits of group {group} of bins do not agree")
+            })?;
         }
         Ok(())
     }
@@ -141,7 +142,6 @@ impl Bin {
         (self.0 + 1 < SIZES).then_some(Self(self.0 + 1))
     }
 
-    /// Whether it is a list.
     #[inline(always)]
     fn is_listed(self) -> bool {
         self.0 <= BINS
@@ -182,7 +182,6 @@ impl Default for Bins {
 }
 
 impl Bins {
-    /// Whether no hole is filed here.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.filled.groups == 0 && self.others.is_empty()
@@ -241,7 +240,6 @@ impl Bins {
         self.filled.clear_if(bin, is_head & (older == NIL));
     }
 
-    /// As [`Bins::remove`], of a size that is not listed.
     #[cold]
     #[inline(never)]
     fn remove_unlisted(&mut self, table: &mut [Extent], id: Id) {
@@ -344,14 +342,12 @@ impl Bins {
         })
     }
 
-    /// Bytes of the largest hole.
     pub(crate) fn largest(&self) -> u64 {
         let binned = self.filled.last().map_or(0, |bin| bin as u64 * UNIT);
         let other = self.others.last().map_or(0, |&(bytes, _, _)| bytes);
         binned.max(other)
     }
 
-    /// Whether the hole `id` is filed here; for checks.
     pub(crate) fn holds(&self, table: &[Extent], id: Id) -> bool {
         let Extent { start, bytes, .. } = table[id as usize];
         let bin = Bin::of(bytes);
@@ -375,20 +371,17 @@ impl Bins {
         let mut bin = self.filled.next(Bin(0));
         while let Some(at) = bin {
             let (mut newer, mut id) = (NIL, self.heads.get(at));
-            if id == NIL {
-                return Err(format!("bin {} has a bit and no hole", at.0));
-            }
+            ensure(id != NIL, || format!("bin {} has a bit and no hole", at.0))?;
             while id != NIL {
                 let extent = table.get(id as usize);
                 let fits = |it: &&Extent| it.bytes == at.0 as u64 * UNIT && it.state == State::Free;
                 let Some(extent) = extent.filter(fits) else {
                     return Err(format!("bin {} has {id}, {extent:?}", at.0));
                 };
-                if at.is_listed() && extent.newer != newer {
-                    return Err(format!(
-                        "{id}, {extent:?}, does not follow {newer} in its bin"
-                    ));
-                }
+                let follows = !at.is_listed() || extent.newer == newer;
+                ensure(follows, || {
+                    format!("{id}, {extent:?}, does not follow {newer} in its bin")
+                })?;
                 (bytes, holes) = (bytes + extent.bytes, holes + 1);
                 (newer, id) = (id, if at.is_listed() { extent.older } else { NIL });
             }

@@ -9,9 +9,7 @@ use super::{Extent, Extents, Id, NONE, State, Zone};
 pub(crate) struct Placement {
     /// The extent in which the window starts.
     pub(crate) first: Id,
-    /// Offset of its first byte.
     pub(crate) start: u64,
-    /// Bytes of the request.
     pub(crate) bytes: u64,
     /// Offset of the gap bytes to map.
     pub(crate) map_from: u64,
