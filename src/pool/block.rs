@@ -69,13 +69,6 @@ impl Block {
         }
     }
 
-    #[cold]
-    fn record_resize(&self) {
-        if let Some(recording) = self.recording() {
-            recording.resized(self.addr, self.requested, self.stream_id());
-        }
-    }
-
     /// The block `freed` of the lane `home`, which is not freed after all.
     pub(super) fn again(home: &Lane, freed: Cached, requested: u64) -> Self {
         Self {
@@ -129,7 +122,10 @@ impl Block {
         self.uses.get_or_insert_default().left = left;
     }
 
-    /// Lets the block carry `ticket` until it is freed.
+    fn ticket(&self) -> Option<&Ticket> {
+        self.uses.as_ref()?.ticket.as_ref()
+    }
+
     pub(crate) fn carry(&mut self, ticket: Ticket) {
         self.uses.get_or_insert_default().ticket = Some(ticket);
     }
@@ -140,12 +136,10 @@ impl Block {
         unsafe { self.lane.get() }
     }
 
-    /// What the block counts for.
     fn size(&self) -> Sums {
         Sums::block(self.capacity(), self.requested)
     }
 
-    /// The extent behind the block.
     pub(crate) fn id(&self) -> Id {
         self.id
     }
@@ -154,8 +148,8 @@ impl Block {
     pub(crate) fn moved_to(&mut self, id: Id, addr: Addr) {
         self.id = id;
         self.addr = addr;
-        if let Some(ticket) = self.uses.as_ref().and_then(|uses| uses.ticket.as_ref()) {
-            ticket.moved(addr);
+        if let Some(ticket) = self.ticket() {
+            ticket.update(|entry| entry.addr = addr);
         }
     }
 
@@ -221,10 +215,8 @@ impl Block {
     #[doc(alias = "record_stream")]
     pub fn record_use(&mut self, stream: &Stream) -> Result<()> {
         if !self.lane().shared.device.same(stream.device()) {
-            return Err(Error::invalid(
-                "stream",
-                "it is of another device than the block",
-            ));
+            let why = "it is of another device than the block";
+            return Err(Error::invalid("stream", why));
         }
         if stream.id() == self.stream_id() {
             return Ok(());
@@ -305,10 +297,8 @@ fn wait_for_uses(lane: &Lane, uses: Option<Box<Uses>>) -> Result<()> {
             outcome = theirs.sync_to(tick).and(Err(error));
         }
     }
-    for stream in streams
-        .into_iter()
-        .skip(usize::from(seeded!("first-declared-use-forgotten")))
-    {
+    let forgotten = usize::from(seeded!("first-declared-use-forgotten"));
+    for stream in streams.into_iter().skip(forgotten) {
         let theirs = &stream.core().timeline;
         if let Err(error) = lane.stream.timeline.wait_for(theirs, theirs.open_tick()) {
             outcome = match seeded!("refused-wait-made-by-nobody") {
@@ -358,13 +348,9 @@ impl Drop for Block {
 
 impl fmt::Debug for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.lane().shared.device.stream_name(self.stream_id());
-        write!(
-            f,
-            "Block({:#x}, {} bytes, {})",
-            self.addr,
-            self.requested,
-            stream_words(self.stream_id(), name.as_deref())
-        )
+        let (addr, bytes, stream) = (self.addr, self.requested, self.stream_id());
+        let name = self.lane().shared.device.stream_name(stream);
+        let on = stream_words(stream, name.as_deref());
+        write!(f, "Block({addr:#x}, {bytes} bytes, {on})")
     }
 }

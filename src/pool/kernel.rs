@@ -49,30 +49,29 @@ impl Stream {
 }
 
 impl<'a> Kernel<'a> {
-    /// It reads these elements.
-    pub fn reads<T: Pod>(mut self, view: impl Into<View<'a, T>>) -> Self {
-        let view = view.into();
-        self.uses.push(view.used());
-        self.accesses.push(Access::read(view.addr(), view.bytes()));
+    fn uses(mut self, used: Option<Use<'a>>, access: Access) -> Self {
+        self.uses.push(used);
+        self.accesses.push(access);
         self
     }
 
-    /// It writes these elements, and may read them.
-    pub fn writes<T: Pod>(mut self, view: impl Into<ViewMut<'a, T>>) -> Self {
+    /// It reads these elements.
+    pub fn reads<T: Pod>(self, view: impl Into<View<'a, T>>) -> Self {
         let view = view.into();
-        self.uses.push(view.used());
-        self.accesses.push(Access::write(view.addr(), view.bytes()));
-        self
+        self.uses(view.used(), Access::read(view.addr(), view.bytes()))
+    }
+
+    /// It writes these elements, and may read them.
+    pub fn writes<T: Pod>(self, view: impl Into<ViewMut<'a, T>>) -> Self {
+        let view = view.into();
+        self.uses(view.used(), Access::write(view.addr(), view.bytes()))
     }
 
     /// It adds to these elements atomically. Ordered as a write; tools that watch the device
     /// (`sanitize`) let it run beside others of its kind.
-    pub fn adds<T: Pod>(mut self, view: impl Into<ViewMut<'a, T>>) -> Self {
+    pub fn adds<T: Pod>(self, view: impl Into<ViewMut<'a, T>>) -> Self {
         let view = view.into();
-        self.uses.push(view.used());
-        self.accesses
-            .push(Access::atomic(view.addr(), view.bytes()));
-        self
+        self.uses(view.used(), Access::atomic(view.addr(), view.bytes()))
     }
 
     /// Makes the stream wait on the device for what the kernel must not overtake, and calls `launch`,

@@ -17,20 +17,16 @@ use crate::error::{Error, Result};
 fn check<T>(addr: Addr, len: usize) -> Result<()> {
     let align = align_of::<T>() as u64;
     if !addr.is_multiple_of(align) {
-        return Err(Error::invalid(
-            "addr",
-            format!("{addr:#x} is not a multiple of {align}, the element's alignment"),
-        ));
+        let why = format!("{addr:#x} is not a multiple of {align}, the element's alignment");
+        return Err(Error::invalid("addr", why));
     }
-    match (len as u64)
-        .checked_mul(size_of::<T>() as u64)
-        .and_then(|bytes| addr.checked_add(bytes))
-    {
+    let bytes = (len as u64).checked_mul(size_of::<T>() as u64);
+    match bytes.and_then(|bytes| addr.checked_add(bytes)) {
         Some(_) => Ok(()),
-        None => Err(Error::invalid(
-            "len",
-            format!("{len} elements from {addr:#x} reach past the last address"),
-        )),
+        None => {
+            let why = format!("{len} elements from {addr:#x} reach past the last address");
+            Err(Error::invalid("len", why))
+        }
     }
 }
 
@@ -182,16 +178,6 @@ impl<T> Clone for View<'_, T> {
 impl<T> Copy for View<'_, T> {}
 
 impl<T: Pod> ViewMut<'_, T> {
-    /// The same elements for a shorter time.
-    pub(crate) fn reborrow(&mut self) -> ViewMut<'_, T> {
-        ViewMut {
-            addr: self.addr,
-            len: self.len,
-            place: self.place,
-            borrow: PhantomData,
-        }
-    }
-
     /// The same elements, to be read.
     #[must_use]
     pub fn as_view(&self) -> View<'_, T> {
@@ -207,33 +193,29 @@ impl<T: Pod> ViewMut<'_, T> {
 /// The same elements for a shorter time.
 impl<'a, T: Pod> From<&'a mut ViewMut<'_, T>> for ViewMut<'a, T> {
     fn from(view: &'a mut ViewMut<'_, T>) -> Self {
-        view.reborrow()
+        ViewMut {
+            addr: view.addr,
+            len: view.len,
+            place: view.place,
+            borrow: PhantomData,
+        }
     }
 }
 
 /// Checks that `rows` rows of `cols` elements, `pitch` elements apart, fit in `len` elements.
 fn check_rows(len: usize, rows: u64, cols: u64, pitch: u64) -> Result<()> {
     if rows > 1 && pitch < cols {
-        return Err(Error::invalid(
-            "pitch",
-            format!("{pitch} elements is less than a row of {cols}: rows would overlap"),
-        ));
+        let why = format!("{pitch} elements is less than a row of {cols}: rows would overlap");
+        return Err(Error::invalid("pitch", why));
     }
-    let reach = match rows {
-        0 => Some(0),
-        _ => pitch
-            .checked_mul(rows - 1)
-            .and_then(|last| last.checked_add(cols)),
-    };
-    match reach {
-        Some(reach) if reach <= len as u64 => Ok(()),
-        _ => Err(Error::invalid(
-            "rows",
-            format!(
-                "{rows} rows of {cols} elements, {pitch} apart, need more than the view's {len} elements"
-            ),
-        )),
+    let last = rows.checked_sub(1).map(|last| pitch.checked_mul(last));
+    let reach = last.map_or(Some(0), |last| last?.checked_add(cols));
+    if reach.is_some_and(|reach| reach <= len as u64) {
+        return Ok(());
     }
+    let need = "need more than the view's";
+    let why = format!("{rows} rows of {cols} elements, {pitch} apart, {need} {len} elements");
+    Err(Error::invalid("rows", why))
 }
 
 macro_rules! rows {

@@ -31,10 +31,8 @@ impl Block {
     /// block is then as it was.
     pub fn shrink(&mut self, bytes: u64) -> Result<()> {
         if bytes == 0 || bytes > self.requested {
-            let why = format!(
-                "{bytes} is not between 1 and the block's {}",
-                self.requested
-            );
+            let most = self.requested;
+            let why = format!("{bytes} is not between 1 and the block's {most}");
             return Err(Error::invalid("bytes", why));
         }
         let capacity = bytes.next_multiple_of(UNIT);
@@ -45,14 +43,20 @@ impl Block {
             self.tell_free(self.lane(), capacity);
             let (before, after) = (self.size(), Sums::block(capacity, bytes));
             self.lane().shrink(self, before, after);
-            self.requested = bytes;
-            self.slack = (capacity - bytes) as u32;
-            self.record_resize();
-            if let Some(ticket) = self.uses.as_ref().and_then(|uses| uses.ticket.as_ref()) {
-                ticket.resized(bytes);
-            }
+            self.resized(capacity, bytes);
         }
         Ok(())
+    }
+
+    fn resized(&mut self, capacity: u64, bytes: u64) {
+        self.requested = bytes;
+        self.slack = (capacity - bytes) as u32;
+        if let Some(recording) = self.recording() {
+            recording.resized(self.addr, bytes, self.stream_id());
+        }
+        if let Some(ticket) = self.ticket() {
+            ticket.update(|entry| entry.bytes = bytes);
+        }
     }
 
     /// Makes the block's stream wait for all declared uses; an error where captured work has the
@@ -62,11 +66,8 @@ impl Block {
         if !self.is_private() {
             home.refuse_under_capture()?;
         }
-        if let Some(uses) = self
-            .uses
-            .as_ref()
-            .filter(|_| !seeded!("shrunk-under-its-uses"))
-        {
+        let uses = self.uses.as_ref();
+        if let Some(uses) = uses.filter(|_| !seeded!("shrunk-under-its-uses")) {
             if !self.captures().is_empty() {
                 let why = "a stream declared to use the block is being captured: its graph would \
                            use what is given back";
@@ -104,12 +105,7 @@ impl Block {
                 stream: lane.stream.raw,
             });
         }
-        self.requested = bytes;
-        self.slack = (capacity - bytes) as u32;
-        self.record_resize();
-        if let Some(ticket) = self.uses.as_ref().and_then(|uses| uses.ticket.as_ref()) {
-            ticket.resized(bytes);
-        }
+        self.resized(capacity, bytes);
         Ok(true)
     }
 }

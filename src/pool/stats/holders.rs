@@ -6,7 +6,6 @@ use crate::pool::Pool;
 use crate::pool::structure::{Block, Shared};
 
 impl Shared {
-    /// Enters a new block where the pool tracks.
     pub(in crate::pool) fn track(&self, block: &mut Block) {
         if let Some(tracker) = &self.tracker {
             let ticket = tracker.enter(block.addr(), block.bytes(), block.stream_id());
@@ -14,7 +13,6 @@ impl Shared {
         }
     }
 
-    /// See [`Pool::leak_report`].
     pub(crate) fn leak_report(&self) -> LeakReport {
         if let Some(tracker) = &self.tracker {
             let mut blocks = tracker.live();

@@ -11,16 +11,12 @@ use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::pool::structure::Shared;
 
-/// Tag of a graph's segment.
 const GRAPH: &str = "graph memory";
 
 /// What a piece of the pool's memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize),
-    serde(rename_all = "lowercase")
-)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 #[non_exhaustive]
 pub enum PieceState {
     /// A live block, or memory that a graph keeps.
@@ -132,24 +128,14 @@ impl Snapshot {
     #[cfg(feature = "cli")]
     #[must_use]
     pub fn to_json(&self) -> String {
-        let pieces: Vec<serde_json::Value> = self.pieces.iter().map(Piece::json).collect();
+        let piece = |it: &Piece| {
+            serde_json::json!({ "addr": it.addr, "bytes": it.bytes, "state": it.state.word(),
+                "stream": it.stream, "stream_name": it.stream_name, "tag": it.tag,
+                "movable": it.movable })
+        };
+        let pieces: Vec<serde_json::Value> = self.pieces.iter().map(piece).collect();
         serde_json::json!({ "reserved": self.reserved, "grown": self.grown, "pieces": pieces })
             .to_string()
-    }
-}
-
-#[cfg(feature = "cli")]
-impl Piece {
-    fn json(&self) -> serde_json::Value {
-        serde_json::json!({
-            "addr": self.addr,
-            "bytes": self.bytes,
-            "state": self.state.word(),
-            "stream": self.stream,
-            "stream_name": self.stream_name,
-            "tag": self.tag,
-            "movable": self.movable,
-        })
     }
 }
 
@@ -161,11 +147,8 @@ impl fmt::Display for Snapshot {
             let word = piece.state.word();
             write!(f, "\n  {:#x}: {} bytes {word}", piece.addr, piece.bytes)?;
             if let Some(stream) = piece.stream {
-                write!(
-                    f,
-                    ", {}",
-                    stream_words(stream, piece.stream_name.as_deref())
-                )?;
+                let name = piece.stream_name.as_deref();
+                write!(f, ", {}", stream_words(stream, name))?;
             }
             if let Some(tag) = piece.tag {
                 write!(f, ", {tag}")?;
@@ -185,7 +168,6 @@ impl Core {
 }
 
 impl Shared {
-    /// See [`Pool::snapshot`].
     pub(crate) fn snapshot(&self) -> Snapshot {
         let tags: HashMap<Addr, &'static str> = match &self.tracker {
             Some(_) => {
@@ -215,9 +197,7 @@ impl Shared {
                 bytes,
                 state,
                 stream,
-                stream_name: stream
-                    .and_then(|id| names.get(&id))
-                    .map(ToString::to_string),
+                stream_name: stream.and_then(|id| names.get(&id).map(ToString::to_string)),
                 tag: tag.filter(|_| live),
                 movable: false,
             }
