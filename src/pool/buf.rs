@@ -13,6 +13,52 @@ use crate::device::{AccessLog, Addr, Place, StreamCore};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 
+/// What every typed buffer has, by its address, length and place.
+macro_rules! elements {
+    ($buffer:ident) => {
+        impl<T: Pod> $buffer<T> {
+            /// Number of elements.
+            #[must_use]
+            pub fn len(&self) -> usize {
+                self.len
+            }
+
+            /// Whether there are no elements.
+            #[must_use]
+            pub fn is_empty(&self) -> bool {
+                self.len == 0
+            }
+
+            /// The elements, to be read by queued work.
+            #[must_use]
+            pub fn view(&self) -> View<'_, T> {
+                View::new(self.addr(), self.len, self.place())
+            }
+
+            /// The elements, to be written by queued work.
+            #[must_use]
+            pub fn view_mut(&mut self) -> ViewMut<'_, T> {
+                ViewMut::new(self.addr(), self.len, self.place())
+            }
+        }
+
+        impl<'a, T: Pod> From<&'a $buffer<T>> for View<'a, T> {
+            fn from(buffer: &'a $buffer<T>) -> Self {
+                buffer.view()
+            }
+        }
+
+        impl<'a, T: Pod> From<&'a mut $buffer<T>> for ViewMut<'a, T> {
+            fn from(buffer: &'a mut $buffer<T>) -> Self {
+                buffer.view_mut()
+            }
+        }
+    };
+}
+pub(super) use elements;
+
+elements!(PoolBuf);
+
 /// A buffer of `len` elements of `T` in device memory.
 ///
 /// **Order.** Operations that take the buffer's views may run on any stream of its device: each waits
@@ -61,25 +107,12 @@ impl<T: Pod> PoolBuf<T> {
         self.block.addr()
     }
 
-    /// Number of elements.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are no elements.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// The block behind the buffer.
     #[must_use]
     pub fn block(&self) -> &Block {
         &self.block
     }
 
-    /// The stream the buffer was allocated on.
     pub(crate) fn home(&self) -> &StreamCore {
         &self.block.lane().stream
     }
@@ -91,18 +124,6 @@ impl<T: Pod> PoolBuf<T> {
             from: 0,
             awake: Some(&self.block.lane().shared.awake),
         }
-    }
-
-    /// The elements, to be read by queued work.
-    #[must_use]
-    pub fn view(&self) -> View<'_, T> {
-        View::new(self.addr(), self.len, self.place())
-    }
-
-    /// The elements, to be written by queued work.
-    #[must_use]
-    pub fn view_mut(&mut self) -> ViewMut<'_, T> {
-        ViewMut::new(self.addr(), self.len, self.place())
     }
 
     /// The elements of `range`, to be read by queued work: [`View::slice`] of [`PoolBuf::view`].
@@ -158,12 +179,9 @@ impl<T: Pod> PoolBuf<T> {
         self.log.resized(bytes);
         let this = ManuallyDrop::new(self);
         // SAFETY: each is read once, as the buffer is not dropped.
-        let (block, log) = unsafe {
-            (
-                std::ptr::read(&raw const this.block),
-                std::ptr::read(&raw const this.log),
-            )
-        };
+        let block = unsafe { std::ptr::read(&raw const this.block) };
+        // SAFETY: as above.
+        let log = unsafe { std::ptr::read(&raw const this.log) };
         Ok(PoolBuf {
             block,
             log,
@@ -211,18 +229,6 @@ impl<T: Pod> From<PoolBuf<T>> for Block {
     }
 }
 
-impl<'a, T: Pod> From<&'a PoolBuf<T>> for View<'a, T> {
-    fn from(buffer: &'a PoolBuf<T>) -> Self {
-        buffer.view()
-    }
-}
-
-impl<'a, T: Pod> From<&'a mut PoolBuf<T>> for ViewMut<'a, T> {
-    fn from(buffer: &'a mut PoolBuf<T>) -> Self {
-        buffer.view_mut()
-    }
-}
-
 impl<'a, T: Pod> From<&'a PoolBuf<T>> for Rows<'a, T> {
     fn from(buffer: &'a PoolBuf<T>) -> Self {
         buffer.view().into()
@@ -255,12 +261,7 @@ impl<T> Drop for PoolBuf<T> {
 
 impl<T: Pod> fmt::Debug for PoolBuf<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "PoolBuf<{}>({} elements, {:?})",
-            std::any::type_name::<T>(),
-            self.len,
-            self.block
-        )
+        let (of, len, block) = (std::any::type_name::<T>(), self.len, &self.block);
+        write!(f, "PoolBuf<{of}>({len} elements, {block:?})")
     }
 }

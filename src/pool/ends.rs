@@ -23,7 +23,6 @@ use crate::heap::placement::{self, Placement};
 use crate::heap::{Extent, FRESH, Grant, Id, StreamIndex, Zone};
 
 impl Core {
-    /// Whether a request of `bytes` goes to the high end.
     #[inline(always)]
     fn goes_high(&self, bytes: u64) -> bool {
         let granule = self.arena.granule();
@@ -36,7 +35,6 @@ impl Core {
         frame.is_some_and(|(_, frame)| frame.granules == 1)
     }
 
-    /// Where to map memory for a request of `bytes`.
     #[inline(always)]
     pub(super) fn zone_for(&self, bytes: u64) -> Zone {
         // Without a branch: which it is changes from request to request.
@@ -94,8 +92,7 @@ impl Core {
             }
             found.or_else(|| self.ready(slot, bytes, Zone::Low, |_| true))
         } else {
-            self.ready(slot, bytes, Zone::Low, |_| true)
-                .or_else(|| self.ready(slot, bytes, Zone::High, |_| true))
+            self.ready_anywhere(slot, bytes)
         };
         let id = found?;
         self.count_taken(slot, bytes, self.extents.get(id).epoch(), false);
@@ -117,10 +114,14 @@ impl Core {
     /// The smallest hole that is ready for a large request, wherever it lies, once holes were
     /// [merged](Core::unify).
     pub(super) fn take_merged(&mut self, slot: StreamIndex, bytes: u64) -> Option<Grant> {
-        let id = (self.ready(slot, bytes, Zone::Low, |_| true))
-            .or_else(|| self.ready(slot, bytes, Zone::High, |_| true))?;
+        let id = self.ready_anywhere(slot, bytes)?;
         self.count(Told::StreamWait(bytes));
         Some(self.take(id, bytes, slot))
+    }
+
+    fn ready_anywhere(&self, slot: StreamIndex, bytes: u64) -> Option<Id> {
+        let mut ends = [Zone::Low, Zone::High].into_iter();
+        ends.find_map(|end| self.ready(slot, bytes, end, |_| true))
     }
 
     /// The smallest hole of at least `bytes` in one end that is ready for `slot` and that `suits`;
@@ -172,12 +173,10 @@ impl Core {
     ) -> impl Iterator<Item = StreamIndex> + use<> {
         let streams = self.extents.slots() - 1;
         let (first, count) = match has_one && streams > ALL_STREAMS {
-            true => (
-                (self.extents.changes() % u64::from(streams)) as StreamIndex,
-                OTHER_STREAMS,
-            ),
+            true => (self.extents.changes() % u64::from(streams), OTHER_STREAMS),
             false => (0, streams),
         };
+        let first = first as StreamIndex;
         (first..first + count)
             .map(move |at| 1 + at % streams)
             .filter(move |&other| other != slot)
@@ -194,7 +193,7 @@ impl Core {
             return None;
         }
         let granule = self.arena.granule();
-        let ready = |extent: &Extent| self.is_behind(slot, extent.epoch());
+        let ready = self.usable(slot, false);
         let placement =
             placement::cheapest(&self.extents, bytes, granule, ready, false, Zone::High)?;
         if self.slack(bytes).min(self.room()) >= placement.to_map {
@@ -206,7 +205,6 @@ impl Core {
         (total(&idle) >= placement.to_map).then_some((placement, idle))
     }
 
-    /// Begins to map a handle at the high end for a small request.
     pub(super) fn begin_high(&mut self, slot: StreamIndex, bytes: u64) -> Option<Mapping> {
         let (placement, idle) = self.plan_high(slot, bytes)?;
         self.begin_mapping(slot, placement, &idle)

@@ -21,7 +21,6 @@ pub(super) struct Terms {
     pub(super) refused: bool,
 }
 
-/// How a request would be mapped.
 pub(super) struct Plan {
     pub(super) placement: Placement,
     pub(super) idle: Vec<IdleFrame>,
@@ -46,7 +45,7 @@ impl Core {
             return None;
         }
         let granule = self.arena.granule();
-        let ready = |extent: &Extent| self.is_behind(stream, extent.epoch());
+        let ready = self.usable(stream, false);
         let placement = placement::cheapest(&self.extents, bytes, granule, ready, true, Zone::Low)?;
         if held + placement.to_map > most {
             return None;
@@ -76,10 +75,15 @@ impl Core {
         if terms.refused { 0 } else { self.room() }
     }
 
+    /// Whether a hole is ready for `stream`, or would be behind a wait if `pending`.
+    pub(super) fn usable(&self, stream: StreamIndex, pending: bool) -> impl Fn(&Extent) -> bool {
+        move |extent| pending || self.is_behind(stream, extent.epoch())
+    }
+
     /// How a request would be mapped; `None` where there is no gap for it, or nothing to map.
     pub(super) fn plan(&self, stream: StreamIndex, bytes: u64, terms: Terms) -> Option<Plan> {
         let placement = self.placement(stream, bytes, terms)?;
-        let usable = |extent: &Extent| terms.pending || self.is_behind(stream, extent.epoch());
+        let usable = self.usable(stream, terms.pending);
         let (placement, idle) = match self.may_create(bytes, terms) >= placement.to_map {
             true => (placement, Vec::new()),
             false => self.idle_for(placement, usable),
@@ -103,12 +107,11 @@ impl Core {
         }
     }
 
-    /// Where the request would be mapped.
     fn placement(&self, stream: StreamIndex, bytes: u64, terms: Terms) -> Option<Placement> {
-        let usable = |extent: &Extent| terms.pending || self.is_behind(stream, extent.epoch());
+        let usable = self.usable(stream, terms.pending);
         let granule = self.arena.granule();
-        let at =
-            |end| placement::cheapest(&self.extents, bytes, granule, usable, terms.fill_gaps, end);
+        let gaps = terms.fill_gaps;
+        let at = |end| placement::cheapest(&self.extents, bytes, granule, &usable, gaps, end);
         at(self.zone_for(bytes)).or_else(|| at(Zone::Low))
     }
 

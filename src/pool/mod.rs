@@ -54,7 +54,6 @@ mod slabs;
 mod sleep;
 mod stats;
 mod structure;
-mod trim;
 mod tuning;
 mod typed;
 mod under_way;

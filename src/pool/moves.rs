@@ -69,12 +69,10 @@ impl Core {
         }
     }
 
-    /// Counts a step of compaction.
     pub(crate) fn count_moves(&mut self, bytes: u64) {
         self.count(Told::Moved(bytes));
     }
 
-    /// Says whether the block `id` may be moved.
     pub(crate) fn set_movable(&mut self, id: Id, movable: bool) {
         self.extents.set_movable(id, movable);
     }

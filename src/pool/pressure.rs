@@ -17,6 +17,15 @@ pub enum Relief {
     Exhausted,
 }
 
+impl Relief {
+    pub(crate) fn of(helped: bool) -> Self {
+        match helped {
+            true => Self::Retry,
+            false => Self::Exhausted,
+        }
+    }
+}
+
 /// A request that the pool's own steps could not serve, as a registered step sees it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -66,9 +75,5 @@ impl Drop for Asked {
     }
 }
 
-/// The steps that a request has left to ask.
-#[derive(Default)]
-pub(super) struct Left(
-    pub(super) Option<std::vec::IntoIter<(u8, ReliefStep)>>,
-    pub(super) Option<(u8, ReliefStep)>,
-);
+/// The steps that a request has left to ask, once it asks.
+pub(super) type Left = Option<std::iter::Peekable<std::vec::IntoIter<(u8, ReliefStep)>>>;

@@ -25,7 +25,6 @@ use crate::sync::{AtomicU64, Latch, LatchGuard, Mutex, RwLock, latch};
 /// Device addresses and how many bytes from there on, ascending and apart.
 pub(crate) type Ranges = Vec<(Addr, u64)>;
 
-/// Which way contents are copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     ToHost,
@@ -51,7 +50,6 @@ pub(crate) struct Shared {
     pub(crate) cache_bytes: u64,
     /// Bytes up to which requests may become slots: 0 for a pool without slabs.
     pub(crate) slot_most: u64,
-    /// Of a pool that tracks its blocks.
     pub(crate) tracker: Option<Arc<Tracker>>,
     pub(crate) core: CoreLock,
     pub(super) transfer: Transfer,
@@ -67,20 +65,17 @@ pub(crate) struct Shared {
     pub(super) retries: AtomicU64,
     /// Device memory that layers above have beside the pool.
     pub(crate) overhead: crate::device::Overhead,
-    /// The pages of growing buffers.
     pub(super) growing: Growing,
     /// Registered once there is one: they are settled before a request fails.
     pub(super) settles: OnceLock<()>,
     /// Movable memory that is on the host.
     pub(crate) spilled: Spilled,
-    /// Whether the pool does not sleep.
     pub(crate) awake: Arc<Awake>,
     /// Of a pool that sleeps.
     pub(super) asleep: Mutex<Option<Sleeping>>,
     /// Bytes in segments of private memory.
     pub(super) graph_bytes: AtomicU64,
     pub(super) counts: Ledger,
-    /// Where what is asked for is recorded.
     pub(crate) recording: Option<Recording>,
 }
 
@@ -94,10 +89,8 @@ pub(crate) trait Attached: std::any::Any + Send + Sync {
     fn homes(&self) -> HashMap<u64, u64>;
 }
 
-/// The core behind its lock.
 pub(crate) struct CoreLock(pub(super) Latch<Core>);
 
-/// The core's lock held.
 pub(crate) type CoreGuard<'l> = LatchGuard<'l, Core>;
 
 impl CoreLock {
@@ -107,7 +100,6 @@ impl CoreLock {
     }
 }
 
-/// What a lane's latch guards.
 pub(crate) struct LaneState {
     pub(crate) cache: Cache,
     pub(super) counters: Counters,
@@ -143,11 +135,8 @@ pub(crate) struct Others {
 #[repr(align(128))]
 pub(crate) struct Lane {
     pub(crate) own: Own,
-    /// As the pool is configured.
     pub(super) cache_bytes: u64,
-    /// Bytes up to which requests may become slots.
     pub(super) slot_most: u64,
-    /// Whether what is asked for is recorded.
     pub(crate) records: bool,
     pub(crate) shared: Arc<Shared>,
     pub(crate) stream: Arc<StreamCore>,
@@ -178,8 +167,6 @@ impl LanePtr {
         Self(NonNull::from(lane))
     }
 
-    /// The lane.
-    ///
     /// # Safety
     /// One of the holders that the type names exists for as long as the reference is used.
     #[inline]
@@ -204,14 +191,12 @@ pub(crate) struct Lanes {
     pub(crate) closed: bool,
 }
 
-/// What was counted, by class.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Totals {
     pub(super) allocated: [Sums; 2],
     pub(super) freed: [Sums; 2],
 }
 
-/// What is counted of a stream.
 pub(super) struct Served {
     pub(super) uid: u64,
     pub(super) lanes: Vec<Arc<Lane>>,
@@ -280,7 +265,6 @@ pub(super) struct Uses {
 /// A block that parts of a graph's memory are handed out of.
 pub(super) struct Segment {
     pub(super) block: Block,
-    /// Live parts.
     pub(super) live: usize,
     /// End of the highest part ever handed out.
     pub(super) high: Addr,

@@ -4,7 +4,7 @@ use super::core::Core;
 use super::stats::Told;
 use crate::error::Result;
 use crate::heap::placement::{self, Placement};
-use crate::heap::{Epoch, Extent, Grant, NONE, StreamIndex, Zone};
+use crate::heap::{Epoch, Grant, NONE, StreamIndex, Zone};
 use crate::seeded::seeded;
 
 impl Core {
@@ -19,10 +19,8 @@ impl Core {
         let indexes = (1..self.extents.slots())
             .flat_map(|s| [Zone::Low, Zone::High].map(|end| self.extents.index(s, end)));
         let holes = indexes.filter_map(|index| index.best(bytes));
-        if let Some(id) = holes
-            .min_by_key(|&id| self.extents.get(id).bytes)
-            .filter(|_| pending)
-        {
+        let smallest = holes.min_by_key(|&id| self.extents.get(id).bytes);
+        if let Some(id) = smallest.filter(|_| pending) {
             let start = self.extents.get(id).start;
             return Some(Placement::of_free(id, start, bytes));
         }
@@ -30,8 +28,7 @@ impl Core {
         if self.only_stream() || self.extents.hole_bytes() < bytes {
             return None;
         }
-        let usable = |extent: &Extent| pending || self.is_behind(slot, extent.epoch());
-        placement::smallest_run(&self.extents, bytes, usable)
+        placement::smallest_run(&self.extents, bytes, self.usable(slot, pending))
     }
 
     /// Takes what [`Core::find_holes`] finds, behind a wait for it. The rest of a hole keeps its own

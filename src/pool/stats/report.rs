@@ -15,29 +15,27 @@ use crate::pool::structure::{Books, Lane, Ledger, Served, Shared, Totals};
 use crate::seeded::seeded;
 use crate::sync::try_lock;
 
+fn add(sums: &mut [Sums; 2], more: [Sums; 2]) {
+    for (sum, more) in sums.iter_mut().zip(more) {
+        *sum = *sum + more;
+    }
+}
+
 impl Totals {
     fn add(&mut self, other: &Self) {
-        for class in [0, 1] {
-            self.allocated[class] = self.allocated[class] + other.allocated[class];
-            self.freed[class] = self.freed[class] + other.freed[class];
-        }
+        add(&mut self.allocated, other.allocated);
+        add(&mut self.freed, other.freed);
     }
 
     fn add_allocated(&mut self, lane: &Lane) {
-        let allocated = lane.count(|counters, _| counters.allocated);
-        let freed = Default::default();
-        self.add(&Self { allocated, freed });
+        add(&mut self.allocated, lane.count(|it, _| it.allocated));
     }
 
     fn add_freed(&mut self, lane: &Lane) {
-        let allocated = Default::default();
-        let freed = lane.count(|counters, _| counters.freed);
-        self.add(&Self { allocated, freed });
-        let freed = lane.others.elsewhere.sums();
-        self.add(&Self { allocated, freed });
+        add(&mut self.freed, lane.count(|it, _| it.freed));
+        add(&mut self.freed, lane.others.elsewhere.sums());
     }
 
-    /// What is live: small blocks, large ones, all.
     fn live(&self) -> [Sums; 3] {
         let none = Sums::default();
         let [small, large] =
@@ -45,7 +43,6 @@ impl Totals {
         [small, large, small + large]
     }
 
-    /// The figures of small blocks, large ones, and all.
     fn stats(&self, peaks: [Sums; 3]) -> [BlockStats; 3] {
         let (a, f) = (self.allocated, self.freed);
         let flows = [(a[0], f[0]), (a[1], f[1]), (a[0] + a[1], f[0] + f[1])];
@@ -203,7 +200,6 @@ impl Gauge {
 }
 
 impl Gauges {
-    /// Of both classes.
     fn counter(&self) -> Counter {
         let [small, large] = self.classes.map(Gauge::counter);
         let (allocated, freed) = (small.allocated + large.allocated, small.freed + large.freed);
@@ -212,7 +208,6 @@ impl Gauges {
 }
 
 impl Shared {
-    /// See [`Pool::stats`](crate::Pool::stats).
     pub(crate) fn stats(&self) -> PoolStats {
         let names = self.device.stream_names();
         let (blocks, streams) = {
@@ -270,7 +265,6 @@ impl Shared {
         }
     }
 
-    /// See [`Pool::reset_peaks`](crate::Pool::reset_peaks).
     pub(crate) fn reset_peaks(&self) {
         self.counts.reset_peaks();
         self.spilled.reset_peak();
@@ -302,11 +296,9 @@ impl Core {
             small + self.slabs.free_bytes(),
             self.extents.hole_bytes() - small,
         ];
-        for stream in 0..self.extents.slots() {
-            for id in self.extents.holes_of(stream, self.arena.granule()) {
-                let hole = self.extents.get(id);
-                split[class(hole.bytes)] -= self.covered_bytes(hole);
-            }
+        for id in self.large_holes() {
+            let hole = self.extents.get(id);
+            split[class(hole.bytes)] -= self.covered_bytes(hole);
         }
         split
     }
