@@ -138,6 +138,10 @@ impl Bin {
         (units < SIZES as u64).then_some(Self(units as usize))
     }
 
+    fn bytes(self) -> u64 {
+        self.0 as u64 * UNIT
+    }
+
     fn next(self) -> Option<Self> {
         (self.0 + 1 < SIZES).then_some(Self(self.0 + 1))
     }
@@ -199,28 +203,22 @@ impl Bins {
         extent.newer = NIL;
         extent.older = head;
         if !bin.is_listed() && head != NIL {
-            return self.insert_beside(table, head, id);
+            return self.insert_beside(table, bin, id);
         }
         table[head as usize].newer = id;
         self.filled.set(bin);
         self.heads.set(bin, id);
     }
 
-    /// Files the hole `id` of a size that is not listed, of which the bin has `head`. The one with
-    /// other holes of its size has one of them for the one filed earlier.
+    /// Files the hole `id` of a size that is not listed, of which the bin has one.
     #[cold]
     #[inline(never)]
-    fn insert_beside(&mut self, table: &mut [Extent], head: Id, id: Id) {
-        let Extent { start, bytes, .. } = table[id as usize];
-        let first = table[head as usize].start;
-        if start < first {
-            self.others.insert((bytes, first, head));
-            table[id as usize].older = head;
-            self.heads.set(Bin((bytes / UNIT) as usize), id);
-        } else {
-            self.others.insert((bytes, start, id));
-            table[head as usize].older = id;
-        }
+    fn insert_beside(&mut self, table: &[Extent], bin: Bin, id: Id) {
+        let place = |id: Id| (table[id as usize].start, id);
+        let (one, other) = (place(id), place(self.heads.get(bin)));
+        let (start, id) = one.max(other);
+        self.others.insert((bin.bytes(), start, id));
+        self.heads.set(bin, one.min(other).1);
     }
 
     /// Takes the hole `id`, which is filed here, out.
@@ -242,49 +240,23 @@ impl Bins {
 
     #[cold]
     #[inline(never)]
-    fn remove_unlisted(&mut self, table: &mut [Extent], id: Id) {
-        let Extent {
-            start,
-            bytes,
-            older,
-            ..
-        } = table[id as usize];
-        let Some(bin) = Bin::of(bytes) else {
+    fn remove_unlisted(&mut self, table: &[Extent], id: Id) {
+        let Extent { start, bytes, .. } = table[id as usize];
+        let Some(bin) = Bin::of(bytes).filter(|&bin| self.heads.get(bin) == id) else {
             self.others.remove(&(bytes, start, id));
             return;
         };
-        if older == NIL && self.heads.get(bin) == id {
-            self.heads.set(bin, NIL);
-            self.filled.clear_if(bin, true);
-            return;
-        }
-        self.remove_beside(table, bin, id);
-    }
-
-    /// Takes out the hole `id` of a size that is not listed, of which there are or were others.
-    fn remove_beside(&mut self, table: &mut [Extent], bin: Bin, id: Id) {
-        let Extent { start, bytes, .. } = table[id as usize];
-        let mut head = self.heads.get(bin);
-        if head == id {
-            let Some(next) = self.first_beside(bytes) else {
+        let next = self.others.range((bytes, 0, 0)..).next().copied();
+        match next.filter(|&(other, _, _)| other == bytes) {
+            Some(next) => {
+                self.others.remove(&next);
+                self.heads.set(bin, next.2);
+            }
+            None => {
                 self.heads.set(bin, NIL);
                 self.filled.clear_if(bin, true);
-                return;
-            };
-            self.others.remove(&next);
-            head = next.2;
-            self.heads.set(bin, head);
-        } else {
-            self.others.remove(&(bytes, start, id));
+            }
         }
-        let beside = self.first_beside(bytes);
-        table[head as usize].older = beside.map_or(NIL, |(_, _, id)| id);
-    }
-
-    /// The lowest hole of exactly `bytes` that no bin has.
-    fn first_beside(&self, bytes: u64) -> Option<(u64, u64, Id)> {
-        let first = self.others.range((bytes, 0, 0)..).next();
-        first.filter(|&&(other, _, _)| other == bytes).copied()
     }
 
     /// The smallest hole of at least `bytes`.
@@ -312,7 +284,7 @@ impl Bins {
             bin.next().and_then(|bin| self.filled.next(bin))
         });
         let binned = bins.flat_map(move |bin| {
-            let bytes = bin.0 as u64 * UNIT;
+            let bytes = bin.bytes();
             let most = if bin.is_listed() { 0 } else { usize::MAX };
             let others = self
                 .others
@@ -374,7 +346,7 @@ impl Bins {
             ensure(id != NIL, || format!("bin {} has a bit and no hole", at.0))?;
             while id != NIL {
                 let extent = table.get(id as usize);
-                let fits = |it: &&Extent| it.bytes == at.0 as u64 * UNIT && it.state == State::Free;
+                let fits = |it: &&Extent| it.bytes == at.bytes() && it.state == State::Free;
                 let Some(extent) = extent.filter(fits) else {
                     return Err(format!("bin {} has {id}, {extent:?}", at.0));
                 };

@@ -173,12 +173,8 @@ impl Extents {
     }
 
     pub(crate) fn largest_hole(&self) -> u64 {
-        self.indexes
-            .iter()
-            .flatten()
-            .map(Bins::largest)
-            .max()
-            .unwrap_or(0)
+        let indexes = self.indexes.iter().flatten();
+        indexes.map(Bins::largest).max().unwrap_or(0)
     }
 
     pub(crate) fn gap_at(&self, offset: u64) -> Option<Id> {

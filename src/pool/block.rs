@@ -34,15 +34,8 @@ impl Block {
         if lane.records {
             block.record_alloc();
         }
-        // Parts of a graph's memory are uses of captured work, which the watcher does not see.
         #[cfg(feature = "sanitize")]
-        if id != NONE {
-            lane.shared.device.backend().observe(&Note::Alloc {
-                addr: block.addr,
-                bytes,
-                stream: lane.stream.raw,
-            });
-        }
+        block.tell_alloc(0);
         block
     }
 
@@ -100,6 +93,20 @@ impl Block {
     /// Whether the block is a part of a graph's memory, which is no extent of the pool's.
     pub(crate) fn is_private(&self) -> bool {
         self.id == NONE
+    }
+
+    /// Tells a watcher of the device that all but the first `before` bytes are new.
+    #[cfg(feature = "sanitize")]
+    fn tell_alloc(&self, before: u64) {
+        // Parts of a graph's memory are uses of captured work, which the watcher does not see.
+        if self.is_private() {
+            return;
+        }
+        self.lane().shared.device.backend().observe(&Note::Alloc {
+            addr: self.addr + before,
+            bytes: self.capacity() - before,
+            stream: self.lane().stream.raw,
+        });
     }
 
     /// Tells a watcher of the device that all but the first `keep` bytes are free behind what

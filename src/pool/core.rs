@@ -76,11 +76,8 @@ pub(crate) struct Core {
 pub(super) fn is_done(streams: &[Option<StreamState>], epoch: Epoch) -> bool {
     match &streams[epoch.stream as usize] {
         Some(state) => {
-            let last = match seeded!("done-a-record-early") {
-                true => epoch.tick.saturating_sub(1),
-                false => epoch.tick,
-            };
-            state.timeline.done() >= last
+            let early = u64::from(seeded!("done-a-record-early"));
+            state.timeline.done() >= epoch.tick.saturating_sub(early)
         }
         None => true,
     }
@@ -117,14 +114,9 @@ impl Core {
             slabs: Slabs::default(),
             asleep: false,
         };
-        core.preallocate()?;
+        let bytes = core.config.preallocate.min(core.limit()) / granule * granule;
+        core.create_frames(0, bytes)?;
         Ok(core)
-    }
-
-    fn preallocate(&mut self) -> Result<()> {
-        let granule = self.arena.granule();
-        let bytes = self.config.preallocate.min(self.limit()) / granule * granule;
-        self.create_frames(0, bytes).map(|_| ())
     }
 
     pub(crate) fn granule(&self) -> u64 {
@@ -341,16 +333,13 @@ impl Core {
             return (id, tick);
         };
         let Extent { prev, next, .. } = *self.extents.get(id);
-        if prev == first {
-            self.extents.join_taken(first);
-            (first, latest.max(tick))
-        } else if next == first {
-            self.extents.join_taken(id);
-            (id, latest.max(tick))
-        } else {
+        if prev != first && next != first {
             self.give(first, slot, latest);
-            (id, tick)
+            return (id, tick);
         }
+        let lower = if prev == first { first } else { id };
+        self.extents.join_taken(lower);
+        (lower, latest.max(tick))
     }
 
     /// Frees the last `bytes` of a block, fewer than it has, with the history (`slot`, `tick`).
@@ -441,10 +430,8 @@ impl Core {
             let state = self.streams[slot as usize].as_ref()?;
             Some((Arc::clone(&state.timeline), tick))
         });
-        let ticks = match seeded!("pool-dropped-under-queued-work") {
-            true => Vec::new(),
-            false => ticks.collect(),
-        };
+        let ticks = ticks.filter(|_| !seeded!("pool-dropped-under-queued-work"));
+        let ticks = ticks.collect();
         (self.arena.take(), ticks)
     }
 }

@@ -88,17 +88,12 @@ impl<'a> Kernel<'a> {
     /// [`Error::Invalid`](crate::Error::Invalid) if memory is of another device than the stream; what the
     /// driver said of a wait. `launch` is then not called.
     pub fn launch<R>(self, launch: impl FnOnce(&Stream) -> R) -> Result<R> {
-        let Self {
-            stream,
-            name,
-            uses,
-            accesses,
-        } = self;
-        ordered(stream.core(), &uses, || {
+        let stream = self.stream;
+        ordered(stream.core(), &self.uses, || {
             stream.device().backend().observe(&Note::Uses {
-                what: name,
+                what: self.name,
                 stream: stream.raw(),
-                accesses: &accesses,
+                accesses: &self.accesses,
             });
             let (mut launch, mut gave) = (Some(launch), None);
             let mut queue = || gave = launch.take().map(|launch| launch(stream));

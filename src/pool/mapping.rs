@@ -88,8 +88,8 @@ impl Core {
             true => (placement, Vec::new()),
             false => self.idle_for(placement, usable),
         };
-        let room = self.room_for(terms);
-        let lacking = (placement.to_map.saturating_sub(total(&idle))).saturating_sub(room);
+        let lacking = placement.to_map.saturating_sub(total(&idle));
+        let lacking = lacking.saturating_sub(self.room_for(terms));
         Some(Plan {
             placement,
             idle,
@@ -137,11 +137,11 @@ impl Core {
         }
         let most = lacking + placement.spare;
         let all = self.idle(Some(&placement), u64::MAX, &usable);
-        let large = all
-            .into_iter()
-            .filter(|frame| (lacking..=most).contains(&frame.bytes))
-            .filter(|frame| frames.iter().all(|taken| taken.frame != frame.frame))
-            .min_by_key(|frame| frame.bytes);
+        let fits = |frame: &IdleFrame| {
+            (lacking..=most).contains(&frame.bytes)
+                && frames.iter().all(|taken| taken.frame != frame.frame)
+        };
+        let large = all.into_iter().filter(fits).min_by_key(|it| it.bytes);
         let Some(large) = large else {
             return (placement, frames);
         };

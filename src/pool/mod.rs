@@ -58,7 +58,6 @@ mod tuning;
 mod typed;
 mod under_way;
 mod view;
-mod waiting;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -223,13 +222,8 @@ impl Pool {
         {
             let (addr, id) = lane.serve_kept(bytes);
             if addr != 0 {
-                return Ok(Block::new(
-                    lane,
-                    id,
-                    addr,
-                    size_class::rounded(bytes, self.handle.slot_most),
-                    bytes,
-                ));
+                let rounded = size_class::rounded(bytes, self.handle.slot_most);
+                return Ok(Block::new(lane, id, addr, rounded, bytes));
             }
             missed = (id == MISSED).then_some(lane);
         }
@@ -316,9 +310,8 @@ impl Pool {
         if !(part > 0.0 && part <= 1.0) {
             return Err(Error::invalid("part", format!("{part} is not in (0, 1]")));
         }
-        self.set_limit(Some(
-            (self.device().info().total_bytes as f64 * part) as u64,
-        ));
+        let all = self.device().info().total_bytes;
+        self.set_limit((all as f64 * part) as u64);
         Ok(())
     }
 
@@ -363,11 +356,9 @@ impl Pool {
     /// # Errors
     /// What went wrong with the file, now or before.
     pub fn flush_recording(&self) -> Result<Option<std::path::PathBuf>> {
-        let Some(recording) = self.shared().recording.as_ref() else {
-            return Ok(None);
-        };
-        recording.flush()?;
-        Ok(Some(recording.path().to_owned()))
+        let recording = self.shared().recording.as_ref();
+        let flushed = |it: &crate::record::Recording| it.flush().map(|()| it.path().to_owned());
+        recording.map(flushed).transpose()
     }
 
     /// The pool's figures: with [`PoolStats`] everything that is counted, by size class and stream.

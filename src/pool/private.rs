@@ -49,7 +49,6 @@ impl Segments {
         is_free.then(|| self.parts.remove(&addr))?
     }
 
-    /// A new segment, free.
     fn add(&mut self, block: Block) {
         let (high, live) = (block.addr(), 0);
         self.add_free(high, block.capacity());
@@ -151,6 +150,10 @@ impl Segments {
 }
 
 impl Private {
+    fn is_of(&self, recorder: &Arc<Recorder>) -> bool {
+        Arc::ptr_eq(&self.recorder, recorder)
+    }
+
     /// A segment that holds `bytes`, from the pool's memory.
     fn segment(&self, shared: &Arc<Shared>, bytes: u64) -> Result<Block> {
         let lane = shared.open_lane(self.recorder.gate())?;
@@ -274,7 +277,7 @@ impl Lane {
         };
         let already = self.captured();
         let already = already.as_ref().and_then(|lane| lane.private.as_ref());
-        if already.is_some_and(|private| Arc::ptr_eq(&private.recorder, recorder)) {
+        if already.is_some_and(|private| private.is_of(recorder)) {
             return;
         }
         recorder.record().sleeps_with(&self.shared.awake);
@@ -294,11 +297,7 @@ impl Lane {
         let capture = self.stream.timeline.recorder();
         match (&home.private, capture) {
             (None, None) => false,
-            (Some(private), capture)
-                if capture
-                    .as_ref()
-                    .is_none_or(|capture| Arc::ptr_eq(capture, &private.recorder)) =>
-            {
+            (Some(private), capture) if capture.as_ref().is_none_or(|it| private.is_of(it)) => {
                 // On another stream of the capture, or after it, the part is not handed out again:
                 // the graph does not order the next use behind this one.
                 let same =
@@ -352,7 +351,7 @@ impl Lane {
     /// As [`Lane::shrink`], of a block of private memory.
     pub(super) fn shrink_private(&self, private: &Private, addr: Addr, before: Sums, after: Sums) {
         let again = self.stream.timeline.recorder();
-        let again = again.is_some_and(|capture| Arc::ptr_eq(&capture, &private.recorder));
+        let again = again.is_some_and(|capture| private.is_of(&capture));
         let mut parts = lock(&private.parts);
         self.count(|counters, away| counters.resize(before, after, away));
         if again {

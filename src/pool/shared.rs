@@ -80,9 +80,8 @@ impl Shared {
     /// What is attached, made by `make` on first use; `None` if something else is.
     pub(crate) fn attached<A: Attached>(&self, make: impl FnOnce() -> Arc<A>) -> Option<Arc<A>> {
         let attached = Arc::clone(self.attached.get_or_init(|| make() as _));
-        (attached as Arc<dyn std::any::Any + Send + Sync>)
-            .downcast()
-            .ok()
+        let attached: Arc<dyn std::any::Any + Send + Sync> = attached;
+        attached.downcast().ok()
     }
 
     pub(crate) fn all_lanes(&self) -> Vec<Arc<Lane>> {

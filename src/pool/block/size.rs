@@ -1,8 +1,6 @@
 //! Blocks that become smaller or larger where they are.
 
 use super::Block;
-#[cfg(feature = "sanitize")]
-use crate::device::Note;
 use crate::error::{Error, Result};
 use crate::heap::UNIT;
 use crate::heap::size_class::is_slot;
@@ -97,15 +95,11 @@ impl Block {
         if !lane.grow(self.id, self.size(), Sums::block(capacity, bytes))? {
             return Ok(false);
         }
+        self.resized(capacity, bytes);
         #[cfg(feature = "sanitize")]
         if capacity > before {
-            lane.shared.device.backend().observe(&Note::Alloc {
-                addr: self.addr + before,
-                bytes: capacity - before,
-                stream: lane.stream.raw,
-            });
+            self.tell_alloc(before);
         }
-        self.resized(capacity, bytes);
         Ok(true)
     }
 }

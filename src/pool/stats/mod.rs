@@ -2,7 +2,6 @@
 //! `snapshot` piece by piece; who holds memory, in `leaks`; and the slow steps, in `told`.
 
 pub(crate) mod counters;
-mod holders;
 pub(crate) mod leaks;
 pub(crate) mod report;
 pub(crate) mod snapshot;

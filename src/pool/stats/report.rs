@@ -44,10 +44,10 @@ impl Totals {
     }
 
     fn stats(&self, peaks: [Sums; 3]) -> [BlockStats; 3] {
-        let (a, f) = (self.allocated, self.freed);
-        let flows = [(a[0], f[0]), (a[1], f[1]), (a[0] + a[1], f[0] + f[1])];
+        let all = |of: [Sums; 2]| [of[0], of[1], of[0] + of[1]];
+        let (allocated, freed) = (all(self.allocated), all(self.freed));
         [0, 1, 2].map(|of| {
-            let ((allocated, freed), peak) = (flows[of], peaks[of]);
+            let (allocated, freed, peak) = (allocated[of], freed[of], peaks[of]);
             BlockStats {
                 blocks: counter(allocated.blocks, freed.blocks, peak.blocks),
                 allocated: counter(allocated.bytes, freed.bytes, peak.bytes),
@@ -90,23 +90,19 @@ impl Books {
     fn read(&mut self) -> Totals {
         for entry in &mut self.streams {
             entry.now = entry.past;
-            let Served { lanes, now, .. } = entry;
-            lanes.iter().for_each(|lane| now.add_allocated(lane));
+            let each = entry.lanes.iter();
+            each.for_each(|lane| entry.now.add_allocated(lane));
         }
         let mut totals = self.past;
         for entry in &mut self.streams {
-            let is_counted = entry.is_counted();
-            let Served {
-                lanes, now, peaks, ..
-            } = entry;
-            for lane in lanes {
-                now.add_freed(lane);
-                raise(peaks, peaks_of(lane));
+            for lane in &entry.lanes {
+                entry.now.add_freed(lane);
+                raise(&mut entry.peaks, peaks_of(lane));
             }
-            raise(peaks, now.live());
-            if is_counted {
-                raise(&mut self.peaks, *peaks);
-                totals.add(now);
+            raise(&mut entry.peaks, entry.now.live());
+            if entry.is_counted() {
+                raise(&mut self.peaks, entry.peaks);
+                totals.add(&entry.now);
             }
         }
         raise(&mut self.peaks, totals.live());
@@ -310,14 +306,10 @@ impl Core {
             let (start, bytes) = self.arena.extent_of(&frame);
             Some((start, start + bytes))
         };
-        let from = match handle(hole.start) {
-            Some((start, end)) if start < hole.start => end,
-            _ => hole.start,
-        };
-        let to = match handle(hole.end() - 1) {
-            Some((start, end)) if end > hole.end() => start,
-            _ => hole.end(),
-        };
+        let first = handle(hole.start).filter(|&(start, _)| start < hole.start);
+        let last = handle(hole.end() - 1).filter(|&(_, end)| end > hole.end());
+        let from = first.map_or(hole.start, |(_, end)| end);
+        let to = last.map_or(hole.end(), |(start, _)| start);
         to.saturating_sub(from)
     }
 }

@@ -1,15 +1,16 @@
-//! The pool's memory piece by piece, as a value.
+//! The pool's memory piece by piece, as a value, and who holds it.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
+use super::leaks::{LeakReport, LiveBlock};
 use crate::device::{Addr, stream_words};
 use crate::error::Bytes;
 use crate::heap::slab::SlotSeen;
 use crate::heap::{Extent, State, StreamIndex};
 use crate::pool::Pool;
 use crate::pool::core::Core;
-use crate::pool::structure::Shared;
+use crate::pool::structure::{Block, Shared};
 
 const GRAPH: &str = "graph memory";
 
@@ -168,6 +169,35 @@ impl Core {
 }
 
 impl Shared {
+    pub(in crate::pool) fn track(&self, block: &mut Block) {
+        if let Some(tracker) = &self.tracker {
+            let ticket = tracker.enter(block.addr(), block.bytes(), block.stream_id());
+            block.carry(ticket);
+        }
+    }
+
+    pub(crate) fn leak_report(&self) -> LeakReport {
+        if let Some(tracker) = &self.tracker {
+            let mut blocks = tracker.live();
+            let names = self.device.stream_names();
+            for block in &mut blocks {
+                block.stream_name = names.get(&block.stream).map(ToString::to_string);
+            }
+            return LeakReport::new(blocks);
+        }
+        let pieces = self.snapshot().pieces.into_iter();
+        let live = pieces.filter(|piece| piece.state == PieceState::Live);
+        let block = |piece: Piece| LiveBlock {
+            addr: piece.addr,
+            bytes: piece.bytes,
+            stream: piece.stream.unwrap_or(0),
+            stream_name: piece.stream_name,
+            tag: piece.tag,
+            backtrace: None,
+        };
+        LeakReport::new(live.map(block).collect())
+    }
+
     pub(crate) fn snapshot(&self) -> Snapshot {
         let tags: HashMap<Addr, &'static str> = match &self.tracker {
             Some(_) => {
@@ -242,6 +272,14 @@ impl Shared {
 }
 
 impl Pool {
+    /// The live blocks. Under [`PoolConfig::track`](crate::PoolConfig::track) with their tags and
+    /// places; else their addresses, bytes as rounded, and streams, from the pool's books, which
+    /// are walked under its lock.
+    #[must_use]
+    pub fn leak_report(&self) -> LeakReport {
+        self.shared().leak_report()
+    }
+
     /// Every mapped byte of the pool: blocks and holes with address, size, state, stream and, under
     /// [`PoolConfig::track`](crate::PoolConfig::track), tag. For a person who asks why memory is
     /// not free; walks everything under the pool's lock.
