@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::hint::select_unpredictable;
 
 use super::extent::NIL;
-use super::{Extent, Id, State};
+use super::{Extent, Id, State, ensure};
 
 /// Every size the pool hands out from the arena, and every address, is a multiple of this many bytes:
 /// what `cudaMalloc` promises of addresses. Blocks of 1 to 4096 bytes, all sizes alike, have 6.2 % more
@@ -108,9 +108,10 @@ impl Bitmap {
             let below = &self.bits[group * 64..][..64];
             let filled = |bits: u64, at: usize| bits >> at & 1 == 1;
             let agrees = |(at, bits): (usize, &u64)| filled(*word, at) == (*bits != 0);
-            if !below.iter().enumerate().all(agrees) || filled(self.groups, group) != (*word != 0) {
-                return Err(format!("the bits of group {group} of bins do not agree"));
-            }
+            let group_agrees = filled(self.groups, group) == (*word != 0);
+            ensure(group_agrees && below.iter().enumerate().all(agrees), || {
+                format!("the bits of group {group} of bins do not agree")
+            })?;
         }
         Ok(())
     }
@@ -137,11 +138,14 @@ impl Bin {
         (units < SIZES as u64).then_some(Self(units as usize))
     }
 
+    fn bytes(self) -> u64 {
+        self.0 as u64 * UNIT
+    }
+
     fn next(self) -> Option<Self> {
         (self.0 + 1 < SIZES).then_some(Self(self.0 + 1))
     }
 
-    /// Whether it is a list.
     #[inline(always)]
     fn is_listed(self) -> bool {
         self.0 <= BINS
@@ -182,7 +186,6 @@ impl Default for Bins {
 }
 
 impl Bins {
-    /// Whether no hole is filed here.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.filled.groups == 0 && self.others.is_empty()
@@ -200,28 +203,22 @@ impl Bins {
         extent.newer = NIL;
         extent.older = head;
         if !bin.is_listed() && head != NIL {
-            return self.insert_beside(table, head, id);
+            return self.insert_beside(table, bin, id);
         }
         table[head as usize].newer = id;
         self.filled.set(bin);
         self.heads.set(bin, id);
     }
 
-    /// Files the hole `id` of a size that is not listed, of which the bin has `head`. The one with
-    /// other holes of its size has one of them for the one filed earlier.
+    /// Files the hole `id` of a size that is not listed, of which the bin has one.
     #[cold]
     #[inline(never)]
-    fn insert_beside(&mut self, table: &mut [Extent], head: Id, id: Id) {
-        let Extent { start, bytes, .. } = table[id as usize];
-        let first = table[head as usize].start;
-        if start < first {
-            self.others.insert((bytes, first, head));
-            table[id as usize].older = head;
-            self.heads.set(Bin((bytes / UNIT) as usize), id);
-        } else {
-            self.others.insert((bytes, start, id));
-            table[head as usize].older = id;
-        }
+    fn insert_beside(&mut self, table: &[Extent], bin: Bin, id: Id) {
+        let place = |id: Id| (table[id as usize].start, id);
+        let (one, other) = (place(id), place(self.heads.get(bin)));
+        let (start, id) = one.max(other);
+        self.others.insert((bin.bytes(), start, id));
+        self.heads.set(bin, one.min(other).1);
     }
 
     /// Takes the hole `id`, which is filed here, out.
@@ -241,52 +238,25 @@ impl Bins {
         self.filled.clear_if(bin, is_head & (older == NIL));
     }
 
-    /// As [`Bins::remove`], of a size that is not listed.
     #[cold]
     #[inline(never)]
-    fn remove_unlisted(&mut self, table: &mut [Extent], id: Id) {
-        let Extent {
-            start,
-            bytes,
-            older,
-            ..
-        } = table[id as usize];
-        let Some(bin) = Bin::of(bytes) else {
+    fn remove_unlisted(&mut self, table: &[Extent], id: Id) {
+        let Extent { start, bytes, .. } = table[id as usize];
+        let Some(bin) = Bin::of(bytes).filter(|&bin| self.heads.get(bin) == id) else {
             self.others.remove(&(bytes, start, id));
             return;
         };
-        if older == NIL && self.heads.get(bin) == id {
-            self.heads.set(bin, NIL);
-            self.filled.clear_if(bin, true);
-            return;
-        }
-        self.remove_beside(table, bin, id);
-    }
-
-    /// Takes out the hole `id` of a size that is not listed, of which there are or were others.
-    fn remove_beside(&mut self, table: &mut [Extent], bin: Bin, id: Id) {
-        let Extent { start, bytes, .. } = table[id as usize];
-        let mut head = self.heads.get(bin);
-        if head == id {
-            let Some(next) = self.first_beside(bytes) else {
+        let next = self.others.range((bytes, 0, 0)..).next().copied();
+        match next.filter(|&(other, _, _)| other == bytes) {
+            Some(next) => {
+                self.others.remove(&next);
+                self.heads.set(bin, next.2);
+            }
+            None => {
                 self.heads.set(bin, NIL);
                 self.filled.clear_if(bin, true);
-                return;
-            };
-            self.others.remove(&next);
-            head = next.2;
-            self.heads.set(bin, head);
-        } else {
-            self.others.remove(&(bytes, start, id));
+            }
         }
-        let beside = self.first_beside(bytes);
-        table[head as usize].older = beside.map_or(NIL, |(_, _, id)| id);
-    }
-
-    /// The lowest hole of exactly `bytes` that no bin has.
-    fn first_beside(&self, bytes: u64) -> Option<(u64, u64, Id)> {
-        let first = self.others.range((bytes, 0, 0)..).next();
-        first.filter(|&&(other, _, _)| other == bytes).copied()
     }
 
     /// The smallest hole of at least `bytes`.
@@ -314,7 +284,7 @@ impl Bins {
             bin.next().and_then(|bin| self.filled.next(bin))
         });
         let binned = bins.flat_map(move |bin| {
-            let bytes = bin.0 as u64 * UNIT;
+            let bytes = bin.bytes();
             let most = if bin.is_listed() { 0 } else { usize::MAX };
             let others = self
                 .others
@@ -344,14 +314,12 @@ impl Bins {
         })
     }
 
-    /// Bytes of the largest hole.
     pub(crate) fn largest(&self) -> u64 {
         let binned = self.filled.last().map_or(0, |bin| bin as u64 * UNIT);
         let other = self.others.last().map_or(0, |&(bytes, _, _)| bytes);
         binned.max(other)
     }
 
-    /// Whether the hole `id` is filed here; for checks.
     pub(crate) fn holds(&self, table: &[Extent], id: Id) -> bool {
         let Extent { start, bytes, .. } = table[id as usize];
         let bin = Bin::of(bytes);
@@ -375,20 +343,17 @@ impl Bins {
         let mut bin = self.filled.next(Bin(0));
         while let Some(at) = bin {
             let (mut newer, mut id) = (NIL, self.heads.get(at));
-            if id == NIL {
-                return Err(format!("bin {} has a bit and no hole", at.0));
-            }
+            ensure(id != NIL, || format!("bin {} has a bit and no hole", at.0))?;
             while id != NIL {
                 let extent = table.get(id as usize);
-                let fits = |it: &&Extent| it.bytes == at.0 as u64 * UNIT && it.state == State::Free;
+                let fits = |it: &&Extent| it.bytes == at.bytes() && it.state == State::Free;
                 let Some(extent) = extent.filter(fits) else {
                     return Err(format!("bin {} has {id}, {extent:?}", at.0));
                 };
-                if at.is_listed() && extent.newer != newer {
-                    return Err(format!(
-                        "{id}, {extent:?}, does not follow {newer} in its bin"
-                    ));
-                }
+                let follows = !at.is_listed() || extent.newer == newer;
+                ensure(follows, || {
+                    format!("{id}, {extent:?}, does not follow {newer} in its bin")
+                })?;
                 (bytes, holes) = (bytes + extent.bytes, holes + 1);
                 (newer, id) = (id, if at.is_listed() { extent.older } else { NIL });
             }

@@ -10,9 +10,7 @@ pub(crate) const FRESH: StreamIndex = 0;
 /// memory that has this epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Epoch {
-    /// Whose work.
     pub(crate) stream: StreamIndex,
-    /// The last tick of it.
     pub(crate) tick: u64,
 }
 
@@ -20,7 +18,6 @@ impl Epoch {
     /// Of memory that nothing queued uses.
     pub(crate) const PAST: Self = Self::new(FRESH, 0);
 
-    /// The work of `stream` up to `tick`.
     pub(crate) const fn new(stream: StreamIndex, tick: u64) -> Self {
         Self { stream, tick }
     }

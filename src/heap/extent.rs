@@ -31,11 +31,8 @@ pub(crate) enum Zone {
 pub(crate) enum State {
     /// Not in the list; the record is free for use.
     Unused,
-    /// A block.
     Allocated,
-    /// Mapped and free.
     Free,
-    /// Not mapped.
     Unmapped,
     /// Mapped elsewhere already, still mapped here.
     Stale,
@@ -49,13 +46,10 @@ pub(crate) enum State {
 pub(crate) struct Extent {
     /// Offset in the arena, bytes.
     pub(crate) start: u64,
-    /// Length in bytes.
     pub(crate) bytes: u64,
     /// Of a hole or a retiring extent: the tick of `slot` after which nothing uses it.
     pub(crate) tick: u64,
-    /// Neighbour at lower addresses.
     pub(crate) prev: Id,
-    /// Neighbour at higher addresses.
     pub(crate) next: Id,
     /// In the same bin, filed later.
     pub(crate) newer: Id,
@@ -63,9 +57,7 @@ pub(crate) struct Extent {
     pub(crate) older: Id,
     /// Of a hole or a retiring extent: whose work `tick` counts. Of a block: who allocated it.
     pub(crate) slot: StreamIndex,
-    /// What the extent is.
     pub(crate) state: State,
-    /// Of a block: it may be moved.
     pub(crate) movable: bool,
 }
 
@@ -85,7 +77,6 @@ impl Extent {
         movable: false,
     };
 
-    /// Offset of the first byte behind the extent.
     pub(crate) fn end(&self) -> u64 {
         self.start + self.bytes
     }

@@ -23,11 +23,10 @@
 //!
 //! # Two ends
 //!
-//! The arena has a low end for large blocks and a high end for small ones. The list runs through
-//! both, holes are filed by the end they start in, and gaps do not merge across the bound.
+//! The list runs through both (`pool::ends` says why there are two), holes are filed by the end they
+//! start in, and gaps do not merge across the bound.
 //!
-//! Everything here is integers: no driver type, no clock, no lock. An extent is 64 bytes, and no
-//! call allocates except to extend the table or the list of its unused records.
+//! No call allocates except to extend the table or the list of its unused records.
 
 mod check;
 mod mapped;
@@ -51,9 +50,7 @@ pub(crate) struct Extents {
     spare: Vec<Id>,
     /// By slot: holes of the low end, holes of the high end.
     indexes: Vec<[Bins; 2]>,
-    /// Offset at which the high end starts.
     bound: u64,
-    /// Gaps by offset.
     gaps: BTreeMap<u64, Id>,
     first: Id,
     /// Number of holes, and their bytes.
@@ -104,13 +101,6 @@ impl Extents {
         &mut self.table[id as usize]
     }
 
-    /// The extent, for tests that make books wrong.
-    #[cfg(test)]
-    pub(crate) fn spoil(&mut self, id: Id) -> &mut Extent {
-        self.get_mut(id)
-    }
-
-    /// Says whether the block `id` may be moved.
     pub(crate) fn set_movable(&mut self, id: Id, movable: bool) {
         self.get_mut(id).movable = movable;
     }
@@ -131,7 +121,6 @@ impl Extents {
         (self.indexes.len() - 1) as StreamIndex
     }
 
-    /// Number of slots, [`FRESH`] included.
     pub(crate) fn slots(&self) -> StreamIndex {
         self.indexes.len() as StreamIndex
     }
@@ -141,7 +130,6 @@ impl Extents {
         &self.indexes[slot as usize][end as usize]
     }
 
-    /// The end in which `offset` lies.
     pub(crate) fn zone_of(&self, offset: u64) -> Zone {
         if offset < self.bound {
             Zone::Low
@@ -150,7 +138,6 @@ impl Extents {
         }
     }
 
-    /// Whether `slot` has no hole.
     pub(crate) fn has_none(&self, slot: StreamIndex) -> bool {
         let [low, high] = &self.indexes[slot as usize];
         low.is_empty() && high.is_empty()
@@ -172,12 +159,10 @@ impl Extents {
         self.changes
     }
 
-    /// Bytes in holes.
     pub(crate) fn hole_bytes(&self) -> u64 {
         self.hole_sums.1
     }
 
-    /// Number of holes.
     pub(crate) fn holes(&self) -> u64 {
         self.hole_sums.0
     }
@@ -187,23 +172,16 @@ impl Extents {
         self.small_holes
     }
 
-    /// Bytes of the largest hole.
     pub(crate) fn largest_hole(&self) -> u64 {
-        self.indexes
-            .iter()
-            .flatten()
-            .map(Bins::largest)
-            .max()
-            .unwrap_or(0)
+        let indexes = self.indexes.iter().flatten();
+        indexes.map(Bins::largest).max().unwrap_or(0)
     }
 
-    /// The gap that contains `offset`.
     pub(crate) fn gap_at(&self, offset: u64) -> Option<Id> {
         let (_, &id) = self.gaps.range(..=offset).next_back()?;
         (offset < self.get(id).end()).then_some(id)
     }
 
-    /// All gaps in address order.
     pub(crate) fn gaps(&self) -> impl Iterator<Item = Id> + '_ {
         self.gaps.values().copied()
     }
@@ -216,12 +194,10 @@ impl Extents {
         from
     }
 
-    /// The extent at offset 0.
     pub(crate) fn first(&self) -> Id {
         self.first
     }
 
-    /// All extents in address order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &Extent)> + '_ {
         let mut at = self.first;
         std::iter::from_fn(move || {

@@ -28,3 +28,8 @@ pub(crate) struct Grant {
     pub(crate) id: Id,
     pub(crate) offset: u64,
 }
+
+/// For checks of books: an error, in words, unless it is `so`.
+pub(crate) fn ensure(so: bool, why: impl FnOnce() -> String) -> Result<(), String> {
+    if so { Ok(()) } else { Err(why()) }
+}

@@ -9,9 +9,7 @@ use super::{Extent, Extents, Id, NONE, State, Zone};
 pub(crate) struct Placement {
     /// The extent in which the window starts.
     pub(crate) first: Id,
-    /// Offset of its first byte.
     pub(crate) start: u64,
-    /// Bytes of the request.
     pub(crate) bytes: u64,
     /// Offset of the gap bytes to map.
     pub(crate) map_from: u64,
@@ -27,13 +25,8 @@ impl Placement {
     /// A window of `bytes`, whole granules, in a gap.
     pub(crate) fn of_gap(start: u64, bytes: u64) -> Self {
         Self {
-            first: NONE,
-            start,
-            bytes,
-            map_from: start,
             to_map: bytes,
-            spare: 0,
-            spare_below: false,
+            ..Self::of_free(NONE, start, bytes)
         }
     }
 
@@ -99,34 +92,26 @@ pub(crate) fn smallest_run(
     best.map(|(_, window)| window)
 }
 
-/// Consecutive holes below `gap` that `usable` accepts: the lowest, and their bytes.
-fn holes_below(
+/// Consecutive holes beside `gap`, on the side of `next`, that `usable` accepts, up to `enough` bytes: the
+/// last of them, and their bytes.
+fn holes_beside(
     extents: &Extents,
     gap: Id,
     enough: u64,
+    next: impl Fn(&Extent) -> Id,
     usable: &impl Fn(&Extent) -> bool,
 ) -> (Id, u64) {
-    let (mut first, mut bytes) = (gap, 0);
+    let joins = |extent: &Extent| extent.state == State::Free && usable(extent);
+    let (mut last, mut bytes) = (gap, 0);
     while bytes < enough {
-        let prev = extents.get(first).prev;
-        if prev == NONE || extents.get(prev).state != State::Free || !usable(extents.get(prev)) {
+        let at = next(extents.get(last));
+        if at == NONE || !joins(extents.get(at)) {
             break;
         }
-        bytes += extents.get(prev).bytes;
-        first = prev;
-    }
-    (first, bytes)
-}
-
-/// Bytes of consecutive holes above `gap` that `usable` accepts.
-fn holes_above(extents: &Extents, gap: Id, enough: u64, usable: &impl Fn(&Extent) -> bool) -> u64 {
-    let (mut at, mut bytes) = (extents.get(gap).next, 0);
-    let joins = |extent: &Extent| extent.state == State::Free && usable(extent);
-    while bytes < enough && at != NONE && joins(extents.get(at)) {
         bytes += extents.get(at).bytes;
-        at = extents.get(at).next;
+        last = at;
     }
-    bytes
+    (last, bytes)
 }
 
 /// The windows around one gap, up to three: leaning on the holes below, on those above, on both.
@@ -138,42 +123,32 @@ fn around(
     usable: &impl Fn(&Extent) -> bool,
 ) -> [Option<Placement>; 3] {
     let extent = *extents.get(gap);
-    let (first, below) = holes_below(extents, gap, bytes, usable);
-    let above = holes_above(extents, gap, bytes, usable);
+    let (first, below) = holes_beside(extents, gap, bytes, |it| it.prev, usable);
+    let (_, above) = holes_beside(extents, gap, bytes, |it| it.next, usable);
     let rounded = |need: u64| need.div_ceil(granule) * granule;
     let from_below = bytes.saturating_sub(below);
     let from_above = bytes.saturating_sub(above);
-    let lean_below = (from_below > 0 && rounded(from_below) <= extent.bytes).then(|| Placement {
-        first,
-        start: extent.start - below,
-        bytes,
+    let on_below = |to_map| Placement {
         map_from: extent.start,
-        to_map: rounded(from_below),
-        spare: extent.bytes - rounded(from_below),
-        spare_below: false,
-    });
-    let lean_above =
-        (above > 0 && from_above > 0 && rounded(from_above) <= extent.bytes).then(|| Placement {
-            first: gap,
-            start: extent.end() - from_above,
-            bytes,
-            map_from: extent.end() - rounded(from_above),
-            to_map: rounded(from_above),
-            spare: extent.bytes - rounded(from_above),
-            spare_below: true,
-        });
+        to_map,
+        spare: extent.bytes - to_map,
+        ..Placement::of_free(first, extent.start - below, bytes)
+    };
+    let on_above = |to_map| Placement {
+        map_from: extent.end() - to_map,
+        to_map,
+        spare: extent.bytes - to_map,
+        spare_below: true,
+        ..Placement::of_free(gap, extent.end() - from_above, bytes)
+    };
+    let fits = |need: u64| need > 0 && rounded(need) <= extent.bytes;
     // What suffices by itself needs no gap.
     let leans = below > 0 && above > 0 && from_below > 0 && from_above > 0;
-    let both = (leans && below + extent.bytes + above >= bytes).then(|| Placement {
-        first,
-        start: extent.start - below,
-        bytes,
-        map_from: extent.start,
-        to_map: extent.bytes,
-        spare: 0,
-        spare_below: false,
-    });
-    [lean_below, lean_above, both]
+    [
+        fits(from_below).then(|| on_below(rounded(from_below))),
+        (above > 0 && fits(from_above)).then(|| on_above(rounded(from_above))),
+        (leans && below + extent.bytes + above >= bytes).then(|| on_below(extent.bytes)),
+    ]
 }
 
 /// The window in one `end` of the arena that needs the fewest bytes mapped and leans only on holes

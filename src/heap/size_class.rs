@@ -23,7 +23,6 @@ pub(crate) const STEP: u64 = 16;
 /// Largest request that may become a slot.
 pub(crate) const MOST: u64 = 4096;
 
-/// Number of classes.
 pub(crate) const CLASSES: usize = 64;
 
 const ENTRIES: usize = (MOST / STEP) as usize + 1;
@@ -96,7 +95,6 @@ pub(crate) fn rounded(bytes: u64, most: u64) -> u64 {
     }
 }
 
-/// The class of a slot.
 #[inline(always)]
 pub(crate) fn class_of(slot: u64) -> usize {
     (CLASS.get((slot / STEP) as usize)).map_or(0, |&class| class as usize)

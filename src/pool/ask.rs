@@ -25,23 +25,15 @@ pub(crate) type Questions = Vec<(Arc<Timeline>, Ask)>;
 
 /// Puts the questions, and counts the waits that are queued.
 pub(super) fn put(questions: &Questions, waits: &mut u64) -> Result<()> {
-    let mut each = questions.iter();
-    each.try_for_each(|(of, ask)| ask.put(of, waits))
-}
-
-impl Ask {
-    /// Puts the question to the stream of `timeline`; counts a wait that is queued.
-    fn put(&self, timeline: &Timeline, waits: &mut u64) -> Result<()> {
-        match self {
-            Self::Progress => timeline.poll().map(|_| ()),
-            Self::Reached(tick) => timeline.poll_to(*tick).map(|_| ()),
-            Self::Done(tick) => timeline.sync_to(*tick),
-            Self::Behind(mine, tick) => {
-                *waits += u64::from(mine.wait_for(timeline, *tick)?);
-                Ok(())
-            }
+    for (timeline, ask) in questions {
+        match ask {
+            Ask::Progress => _ = timeline.poll()?,
+            Ask::Reached(tick) => _ = timeline.poll_to(*tick)?,
+            Ask::Done(tick) => timeline.sync_to(*tick)?,
+            Ask::Behind(mine, tick) => *waits += u64::from(mine.wait_for(timeline, *tick)?),
         }
     }
+    Ok(())
 }
 
 impl Core {
@@ -86,9 +78,7 @@ impl Core {
 
     /// The question to each stream but one, that free memory waits for, how far it is.
     pub(super) fn ask_how_far(&self, except: StreamIndex) -> Option<Questions> {
-        let waits = |slot: &StreamIndex| {
-            *slot != except && !(self.extents.has_none(*slot) && self.slabs.has_none(*slot))
-        };
+        let waits = |&slot: &StreamIndex| slot != except && self.has_free(slot);
         let epochs = (1..self.extents.slots()).filter(waits);
         let questions = self.questions(epochs.map(|it| Epoch::new(it, 0)), |_| Ask::Progress);
         (!questions.is_empty()).then_some(questions)

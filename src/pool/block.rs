@@ -34,15 +34,8 @@ impl Block {
         if lane.records {
             block.record_alloc();
         }
-        // Parts of a graph's memory are uses of captured work, which the watcher does not see.
         #[cfg(feature = "sanitize")]
-        if id != NONE {
-            lane.shared.device.backend().observe(&Note::Alloc {
-                addr: block.addr,
-                bytes,
-                stream: lane.stream.raw,
-            });
-        }
+        block.tell_alloc(0);
         block
     }
 
@@ -66,13 +59,6 @@ impl Block {
     fn record_free(&self, stream: u64) {
         if let Some(recording) = self.recording() {
             recording.freed(self.addr, stream);
-        }
-    }
-
-    #[cold]
-    fn record_resize(&self) {
-        if let Some(recording) = self.recording() {
-            recording.resized(self.addr, self.requested, self.stream_id());
         }
     }
 
@@ -109,6 +95,20 @@ impl Block {
         self.id == NONE
     }
 
+    /// Tells a watcher of the device that all but the first `before` bytes are new.
+    #[cfg(feature = "sanitize")]
+    fn tell_alloc(&self, before: u64) {
+        // Parts of a graph's memory are uses of captured work, which the watcher does not see.
+        if self.is_private() {
+            return;
+        }
+        self.lane().shared.device.backend().observe(&Note::Alloc {
+            addr: self.addr + before,
+            bytes: self.capacity() - before,
+            stream: self.lane().stream.raw,
+        });
+    }
+
     /// Tells a watcher of the device that all but the first `keep` bytes are free behind what
     /// `lane`'s stream was given so far; before they can be anyone else's.
     #[cfg(feature = "sanitize")]
@@ -129,7 +129,10 @@ impl Block {
         self.uses.get_or_insert_default().left = left;
     }
 
-    /// Lets the block carry `ticket` until it is freed.
+    fn ticket(&self) -> Option<&Ticket> {
+        self.uses.as_ref()?.ticket.as_ref()
+    }
+
     pub(crate) fn carry(&mut self, ticket: Ticket) {
         self.uses.get_or_insert_default().ticket = Some(ticket);
     }
@@ -140,12 +143,10 @@ impl Block {
         unsafe { self.lane.get() }
     }
 
-    /// What the block counts for.
     fn size(&self) -> Sums {
         Sums::block(self.capacity(), self.requested)
     }
 
-    /// The extent behind the block.
     pub(crate) fn id(&self) -> Id {
         self.id
     }
@@ -154,8 +155,8 @@ impl Block {
     pub(crate) fn moved_to(&mut self, id: Id, addr: Addr) {
         self.id = id;
         self.addr = addr;
-        if let Some(ticket) = self.uses.as_ref().and_then(|uses| uses.ticket.as_ref()) {
-            ticket.moved(addr);
+        if let Some(ticket) = self.ticket() {
+            ticket.update(|entry| entry.addr = addr);
         }
     }
 
@@ -205,7 +206,6 @@ impl Block {
     /// `stream` by that time.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
     /// # let device = warpool::Device::host()?;
     /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
     /// # let stream = device.stream()?;
@@ -214,8 +214,7 @@ impl Block {
     /// reader.wait_stream(&stream)?; // what the reader finds
     /// block.record_use(&reader)?;
     /// drop(block); // behind what `reader` was given
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors
@@ -223,10 +222,8 @@ impl Block {
     #[doc(alias = "record_stream")]
     pub fn record_use(&mut self, stream: &Stream) -> Result<()> {
         if !self.lane().shared.device.same(stream.device()) {
-            return Err(Error::invalid(
-                "stream",
-                "it is of another device than the block",
-            ));
+            let why = "it is of another device than the block";
+            return Err(Error::invalid("stream", why));
         }
         if stream.id() == self.stream_id() {
             return Ok(());
@@ -243,16 +240,13 @@ impl Block {
     /// `stream`.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
     /// # let device = warpool::Device::host()?;
     /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
     /// let (producer, consumer) = (device.stream()?, device.stream()?);
     /// let block = pool.alloc(&producer, 1000)?;
     /// consumer.wait_stream(&producer)?;
     /// block.free_on(&consumer)?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors
@@ -310,10 +304,8 @@ fn wait_for_uses(lane: &Lane, uses: Option<Box<Uses>>) -> Result<()> {
             outcome = theirs.sync_to(tick).and(Err(error));
         }
     }
-    for stream in streams
-        .into_iter()
-        .skip(usize::from(seeded!("first-declared-use-forgotten")))
-    {
+    let forgotten = usize::from(seeded!("first-declared-use-forgotten"));
+    for stream in streams.into_iter().skip(forgotten) {
         let theirs = &stream.core().timeline;
         if let Err(error) = lane.stream.timeline.wait_for(theirs, theirs.open_tick()) {
             outcome = match seeded!("refused-wait-made-by-nobody") {
@@ -363,13 +355,9 @@ impl Drop for Block {
 
 impl fmt::Debug for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.lane().shared.device.stream_name(self.stream_id());
-        write!(
-            f,
-            "Block({:#x}, {} bytes, {})",
-            self.addr,
-            self.requested,
-            stream_words(self.stream_id(), name.as_deref())
-        )
+        let (addr, bytes, stream) = (self.addr, self.requested, self.stream_id());
+        let name = self.lane().shared.device.stream_name(stream);
+        let on = stream_words(stream, name.as_deref());
+        write!(f, "Block({addr:#x}, {bytes} bytes, {on})")
     }
 }

@@ -13,6 +13,52 @@ use crate::device::{AccessLog, Addr, Place, StreamCore};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 
+/// What every typed buffer has, by its address, length and place.
+macro_rules! elements {
+    ($buffer:ident) => {
+        impl<T: Pod> $buffer<T> {
+            /// Number of elements.
+            #[must_use]
+            pub fn len(&self) -> usize {
+                self.len
+            }
+
+            /// Whether there are no elements.
+            #[must_use]
+            pub fn is_empty(&self) -> bool {
+                self.len == 0
+            }
+
+            /// The elements, to be read by queued work.
+            #[must_use]
+            pub fn view(&self) -> View<'_, T> {
+                View::new(self.addr(), self.len, self.place())
+            }
+
+            /// The elements, to be written by queued work.
+            #[must_use]
+            pub fn view_mut(&mut self) -> ViewMut<'_, T> {
+                ViewMut::new(self.addr(), self.len, self.place())
+            }
+        }
+
+        impl<'a, T: Pod> From<&'a $buffer<T>> for View<'a, T> {
+            fn from(buffer: &'a $buffer<T>) -> Self {
+                buffer.view()
+            }
+        }
+
+        impl<'a, T: Pod> From<&'a mut $buffer<T>> for ViewMut<'a, T> {
+            fn from(buffer: &'a mut $buffer<T>) -> Self {
+                buffer.view_mut()
+            }
+        }
+    };
+}
+pub(super) use elements;
+
+elements!(PoolBuf);
+
 /// A buffer of `len` elements of `T` in device memory.
 ///
 /// **Order.** Operations that take the buffer's views may run on any stream of its device: each waits
@@ -27,7 +73,6 @@ use crate::seeded::seeded;
 /// The address does not change while the buffer lives. Safe to send to and use from any thread.
 ///
 /// ```
-/// # fn main() -> warpool::Result<()> {
 /// # let device = warpool::Device::host()?;
 /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
 /// # let stream = device.stream()?;
@@ -35,8 +80,7 @@ use crate::seeded::seeded;
 /// let other = device.stream()?;
 /// halves.view_mut().fill(&other, 0.5)?; // on another stream: nothing to declare
 /// assert_eq!(halves.download()?[999], 0.5);
-/// # Ok(())
-/// # }
+/// # Ok::<(), warpool::Error>(())
 /// ```
 pub struct PoolBuf<T> {
     block: Block,
@@ -63,25 +107,12 @@ impl<T: Pod> PoolBuf<T> {
         self.block.addr()
     }
 
-    /// Number of elements.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are no elements.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// The block behind the buffer.
     #[must_use]
     pub fn block(&self) -> &Block {
         &self.block
     }
 
-    /// The stream the buffer was allocated on.
     pub(crate) fn home(&self) -> &StreamCore {
         &self.block.lane().stream
     }
@@ -95,51 +126,14 @@ impl<T: Pod> PoolBuf<T> {
         }
     }
 
-    /// The elements, to be read by queued work.
-    ///
-    /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
-    /// let numbers = pool.alloc_from(&stream, &[1, 2, 3])?;
-    /// assert_eq!(numbers.view().len(), 3);
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn view(&self) -> View<'_, T> {
-        View::new(self.addr(), self.len, self.place())
-    }
-
-    /// The elements, to be written by queued work.
-    ///
-    /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
-    /// let mut numbers = pool.alloc_from(&stream, &[1, 2, 3])?;
-    /// numbers.view_mut().fill(&stream, 0)?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn view_mut(&mut self) -> ViewMut<'_, T> {
-        ViewMut::new(self.addr(), self.len, self.place())
-    }
-
     /// The elements of `range`, to be read by queued work: [`View::slice`] of [`PoolBuf::view`].
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// let numbers = pool.alloc_from(&stream, &[1, 2, 3, 4])?;
     /// assert_eq!(numbers.slice(..2)?.download(&stream)?, [1, 2]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors
@@ -151,15 +145,12 @@ impl<T: Pod> PoolBuf<T> {
     /// The elements of `range`, to be written by queued work.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// let mut numbers = pool.alloc_zeroed::<i32>(&stream, 4)?;
     /// numbers.slice_mut(1..3)?.upload(&stream, &[-1, -2])?;
     /// assert_eq!(numbers.download()?, [0, -1, -2, 0]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors
@@ -188,12 +179,9 @@ impl<T: Pod> PoolBuf<T> {
         self.log.resized(bytes);
         let this = ManuallyDrop::new(self);
         // SAFETY: each is read once, as the buffer is not dropped.
-        let (block, log) = unsafe {
-            (
-                std::ptr::read(&raw const this.block),
-                std::ptr::read(&raw const this.log),
-            )
-        };
+        let block = unsafe { std::ptr::read(&raw const this.block) };
+        // SAFETY: as above.
+        let log = unsafe { std::ptr::read(&raw const this.log) };
         Ok(PoolBuf {
             block,
             log,
@@ -204,18 +192,6 @@ impl<T: Pod> PoolBuf<T> {
 
     /// Copies `data` into the buffer on its own stream, behind all that uses it, and waits for the copy.
     /// [`ViewMut::upload`] does it for a part, and on any stream.
-    ///
-    /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
-    /// let mut numbers = pool.alloc_typed::<u16>(&stream, 2)?;
-    /// numbers.upload(&[7, 8])?;
-    /// # assert_eq!(numbers.download()?, [7, 8]);
-    /// # Ok(())
-    /// # }
-    /// ```
     ///
     /// # Errors
     /// [`Error::Invalid`] unless `data` has as many elements as the buffer, and on a stream under capture;
@@ -228,17 +204,6 @@ impl<T: Pod> PoolBuf<T> {
     /// Copies the buffer to the host on its own stream, behind all that writes it, and waits for the
     /// copy. [`View::download`] does it for a part, and on any stream.
     ///
-    /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
-    /// let numbers = pool.alloc_from(&stream, &[7, 8])?;
-    /// assert_eq!(numbers.download()?, [7, 8]);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
     /// # Errors
     /// [`Error::Invalid`] on a stream under capture; what the driver said.
     pub fn download(&self) -> Result<Vec<T>> {
@@ -249,14 +214,11 @@ impl<T: Pod> PoolBuf<T> {
 /// Gives up the type. The free still runs behind all uses of the views.
 ///
 /// ```
-/// # fn main() -> warpool::Result<()> {
-/// # let device = warpool::Device::host()?;
-/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-/// # let stream = device.stream()?;
+/// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+/// # let stream = pool.device().stream()?;
 /// let numbers = pool.alloc_from(&stream, &[1u8, 2, 3])?;
 /// assert_eq!(warpool::Block::from(numbers).bytes(), 3);
-/// # Ok(())
-/// # }
+/// # Ok::<(), warpool::Error>(())
 /// ```
 impl<T: Pod> From<PoolBuf<T>> for Block {
     fn from(mut buf: PoolBuf<T>) -> Self {
@@ -264,18 +226,6 @@ impl<T: Pod> From<PoolBuf<T>> for Block {
         let buf = ManuallyDrop::new(buf);
         // SAFETY: read once, as the buffer is not dropped. The log it leaves has nothing to free.
         unsafe { std::ptr::read(&raw const buf.block) }
-    }
-}
-
-impl<'a, T: Pod> From<&'a PoolBuf<T>> for View<'a, T> {
-    fn from(buffer: &'a PoolBuf<T>) -> Self {
-        buffer.view()
-    }
-}
-
-impl<'a, T: Pod> From<&'a mut PoolBuf<T>> for ViewMut<'a, T> {
-    fn from(buffer: &'a mut PoolBuf<T>) -> Self {
-        buffer.view_mut()
     }
 }
 
@@ -311,12 +261,7 @@ impl<T> Drop for PoolBuf<T> {
 
 impl<T: Pod> fmt::Debug for PoolBuf<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "PoolBuf<{}>({} elements, {:?})",
-            std::any::type_name::<T>(),
-            self.len,
-            self.block
-        )
+        let (of, len, block) = (std::any::type_name::<T>(), self.len, &self.block);
+        write!(f, "PoolBuf<{of}>({len} elements, {block:?})")
     }
 }

@@ -1,48 +1,37 @@
 //! Whether a pool's books are whole; for checks.
 
 use super::core::Core;
-use crate::heap::State;
+use crate::heap::{State, ensure};
 
 impl Core {
-    /// Whether the pool's books are whole. See [`Pool::check_invariants`](super::Pool::check_invariants).
     pub(crate) fn check(&self) -> std::result::Result<(), String> {
         self.extents.check(self.arena.granule())?;
         self.arena.check()?;
-        self.slabs
-            .check(&self.extents, |stream| self.open_tick(stream))?;
+        let open = |stream| self.open_tick(stream);
+        self.slabs.check(&self.extents, open)?;
         let mut mapped = 0;
         for (id, extent) in self.extents.iter() {
             let needs = matches!(extent.state, State::Free | State::Allocated);
-            let ends = [extent.start, extent.end() - 1];
-            if ends
-                .iter()
-                .any(|&at| self.arena.frame_at(at).is_some() != needs)
-            {
-                return Err(format!(
-                    "extent {id} {extent:?} does not agree with the mappings"
-                ));
-            }
-            if needs {
-                mapped += extent.bytes;
-            }
-            let Some(state) = self.streams[extent.slot as usize].as_ref() else {
-                continue;
-            };
-            if extent.state == State::Free && extent.tick > state.timeline.open_tick() {
-                return Err(format!(
-                    "hole {id} {extent:?} waits for a tick that no record will make"
-                ));
-            }
+            let mut ends = [extent.start, extent.end() - 1].into_iter();
+            let agrees = ends.all(|at| self.arena.frame_at(at).is_some() == needs);
+            ensure(agrees, || {
+                format!("extent {id} {extent:?} does not agree with the mappings")
+            })?;
+            mapped += if needs { extent.bytes } else { 0 };
+            let stream = self.streams[extent.slot as usize].as_ref();
+            let may_come = stream.is_none_or(|it| extent.tick <= it.timeline.open_tick());
+            ensure(extent.state != State::Free || may_come, || {
+                format!("hole {id} {extent:?} waits for a tick that no record will make")
+            })?;
         }
         let (taken, _) = self.extents.taken();
         let counted = self.active.bytes() + self.slabs.free_bytes() + self.under_way.held();
-        if counted != taken {
-            return Err(format!("blocks have {taken} bytes, counted {counted}"));
-        }
+        ensure(counted == taken, || {
+            format!("blocks have {taken} bytes, counted {counted}")
+        })?;
         let frames = self.arena.mapped() + self.arena.asleep();
-        if mapped != frames {
-            return Err(format!("extents cover {mapped} mapped bytes of {frames}"));
-        }
-        Ok(())
+        ensure(mapped == frames, || {
+            format!("extents cover {mapped} mapped bytes of {frames}")
+        })
     }
 }

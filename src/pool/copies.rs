@@ -17,18 +17,6 @@ const PATTERN_BYTES: usize = 64 << 10;
 impl<T: Pod> View<'_, T> {
     /// Copies the elements to the host on `stream`, behind all that writes them, and waits for the copy.
     ///
-    /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
-    /// let numbers = pool.alloc_from(&stream, &[1, 2, 3, 4])?;
-    /// let other = device.stream()?;
-    /// assert_eq!(numbers.slice(2..)?.download(&other)?, [3, 4]);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device or under capture; what the driver said.
     pub fn download(&self, stream: &Stream) -> Result<Vec<T>> {
@@ -48,7 +36,6 @@ impl<T: Pod> ViewMut<'_, T> {
     /// Copies `data` into the elements on `stream`, behind all that uses them, and waits for the copy.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
     /// # let device = warpool::Device::host()?;
     /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
     /// # let stream = device.stream()?;
@@ -56,8 +43,7 @@ impl<T: Pod> ViewMut<'_, T> {
     /// let other = device.stream()?;
     /// numbers.slice_mut(1..3)?.upload(&other, &[8, 9])?;
     /// assert_eq!(numbers.download()?, [0, 8, 9, 0]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors
@@ -84,16 +70,13 @@ impl<T: Pod> ViewMut<'_, T> {
     /// other work. It costs some 20 us of host time more, and neither stream may be under capture.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// let ones = pool.alloc_filled(&stream, 4, 1.0)?;
     /// let mut all = pool.alloc_zeroed::<f64>(&stream, 8)?;
     /// all.slice_mut(4..)?.copy_from(&stream, &ones)?;
     /// assert_eq!(all.download()?, [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors
@@ -130,18 +113,6 @@ impl<T: Pod> ViewMut<'_, T> {
     /// A value whose bytes are all the same, as those of zero, is one fill, which is queued. Any other
     /// goes up from the host, 64 KiB of them at most, and the host waits for that; the rest is copied
     /// from there on the device.
-    ///
-    /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
-    /// let mut weights = pool.alloc_zeroed::<f32>(&stream, 4)?;
-    /// weights.view_mut().fill(&stream, 0.5)?;
-    /// assert_eq!(weights.download()?, [0.5; 4]);
-    /// # Ok(())
-    /// # }
-    /// ```
     ///
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device or, for a value of different bytes, under

@@ -42,7 +42,6 @@ pub(crate) struct StreamState {
     pub(super) hold: Weak<SlotHold>,
 }
 
-/// See the module documentation.
 pub(crate) struct Core {
     pub(super) extents: Extents,
     pub(super) arena: Arena,
@@ -52,9 +51,7 @@ pub(crate) struct Core {
     pub(super) streams: Vec<Option<StreamState>>,
     /// Old places of remapped frames, in the order in which they are looked at.
     pub(super) retiring: VecDeque<Id>,
-    /// What jobs under way have.
     pub(super) under_way: UnderWay,
-    /// What growing buffers hold, beside the arena.
     pub(super) grown: Grown,
     pub(super) steps: Steps,
     /// Steps not told to the application's subscriber yet.
@@ -72,7 +69,6 @@ pub(crate) struct Core {
     pub(super) peak_taken: u64,
     /// Blocks on their way from a cache into the heap or back; empty between calls.
     pub(super) on_the_way: Vec<Cached>,
-    /// Blocks cut into slots.
     pub(super) slabs: Slabs,
     /// The pool sleeps, or is on its way: nothing is handed out, mapped or given back.
     pub(super) asleep: bool,
@@ -82,11 +78,8 @@ pub(crate) struct Core {
 pub(super) fn is_done(streams: &[Option<StreamState>], epoch: Epoch) -> bool {
     match &streams[epoch.stream as usize] {
         Some(state) => {
-            let last = match seeded!("done-a-record-early") {
-                true => epoch.tick.saturating_sub(1),
-                false => epoch.tick,
-            };
-            state.timeline.done() >= last
+            let early = u64::from(seeded!("done-a-record-early"));
+            state.timeline.done() >= epoch.tick.saturating_sub(early)
         }
         None => true,
     }
@@ -124,17 +117,11 @@ impl Core {
             slabs: Slabs::default(),
             asleep: false,
         };
-        core.preallocate()?;
+        let bytes = core.config.preallocate.min(core.limit()) / granule * granule;
+        core.create_frames(0, bytes)?;
         Ok(core)
     }
 
-    fn preallocate(&mut self) -> Result<()> {
-        let granule = self.arena.granule();
-        let bytes = self.config.preallocate.min(self.limit()) / granule * granule;
-        self.create_frames(0, bytes).map(|_| ())
-    }
-
-    /// Bytes of the device's smallest handle.
     pub(crate) fn granule(&self) -> u64 {
         self.arena.granule()
     }
@@ -158,7 +145,6 @@ impl Core {
         self.extents.taken().0
     }
 
-    /// Whether idle handles may be mapped elsewhere.
     pub(crate) fn may_remap(&self) -> bool {
         self.config.remap
     }
@@ -170,7 +156,6 @@ impl Core {
         self.extents.take_window(hole, start, bytes, slot);
     }
 
-    /// Most physical bytes the pool may hold.
     pub(crate) fn limit(&self) -> u64 {
         self.config.limit.unwrap_or(u64::MAX)
     }
@@ -187,17 +172,12 @@ impl Core {
             hold: Arc::downgrade(&hold),
         };
         for slot in 1..self.extents.slots() {
-            let idle = self.extents.has_none(slot)
-                && self.slabs.has_none(slot)
+            let mut retiring = self.retiring.iter().map(|&id| self.extents.get(id).slot);
+            let idle = !self.has_free(slot)
                 && !self.under_way.waits_for(slot)
-                && !self
-                    .retiring
-                    .iter()
-                    .any(|&id| self.extents.get(id).slot == slot);
-            let left = self.streams[slot as usize]
-                .as_ref()
-                .is_none_or(|s| s.hold.strong_count() == 0);
-            if idle && left {
+                && retiring.all(|of| of != slot);
+            let left = self.streams[slot as usize].as_ref();
+            if idle && left.is_none_or(|it| it.hold.strong_count() == 0) {
                 self.streams[slot as usize] = Some(state);
                 return (slot, hold);
             }
@@ -241,10 +221,9 @@ impl Core {
         if epoch.is_own(slot) {
             return Ok(());
         }
-        if let (Some(mine), Some(theirs)) = (
-            &self.streams[slot as usize],
-            &self.streams[epoch.stream as usize],
-        ) && mine.timeline.wait_for(&theirs.timeline, epoch.tick)?
+        let [mine, theirs] = [slot, epoch.stream].map(|slot| &self.streams[slot as usize]);
+        if let (Some(mine), Some(theirs)) = (mine, theirs)
+            && mine.timeline.wait_for(&theirs.timeline, epoch.tick)?
         {
             self.steps.waits += 1;
         }
@@ -267,6 +246,18 @@ impl Core {
         }
     }
 
+    /// The hole that begins where the block `id` ends.
+    fn hole_behind(&self, id: Id) -> Option<(Id, Extent)> {
+        let next = self.extents.get(id).next;
+        let hole = (next != NONE).then(|| (next, *self.extents.get(next)));
+        hole.filter(|(_, hole)| hole.state == State::Free)
+    }
+
+    /// Whether free memory is in the books of `slot`.
+    pub(super) fn has_free(&self, slot: StreamIndex) -> bool {
+        !(self.extents.has_none(slot) && self.slabs.has_none(slot))
+    }
+
     /// Takes up to `most` blocks of `bytes` from the hole behind the block `id`, if it is ready for
     /// `slot`.
     pub(crate) fn take_behind(
@@ -277,21 +268,18 @@ impl Core {
         most: u64,
         taken: &mut Vec<Cached>,
     ) {
-        let next = self.extents.get(id).next;
-        if next == NONE {
+        let Some((next, hole)) = self.hole_behind(id) else {
             return;
-        }
-        let hole = *self.extents.get(next);
+        };
         let count = most.min(hole.bytes / bytes);
-        if hole.state != State::Free || count == 0 || !self.is_behind(slot, hole.epoch()) {
+        if count == 0 || !self.is_behind(slot, hole.epoch()) {
             return;
         }
         let first = self.take(next, count * bytes, slot);
         for at in (0..count).rev() {
-            let id = if at == 0 {
-                first.id
-            } else {
-                self.extents.split_taken(first.id, bytes)
+            let id = match at {
+                0 => first.id,
+                _ => self.extents.split_taken(first.id, bytes),
             };
             taken.push(Cached {
                 addr: self.arena.base() + first.offset + at * bytes,
@@ -302,27 +290,21 @@ impl Core {
         }
     }
 
-    /// Whether no more than one stream has used the pool.
     pub(super) fn only_stream(&self) -> bool {
         self.streams.len() <= 2
     }
 
     /// Frees a block with the history (`slot`, `tick`).
     pub(crate) fn give(&mut self, id: Id, slot: StreamIndex, tick: u64) {
-        let only_stream = self.only_stream();
-        let Self {
-            extents,
-            streams,
-            arena,
-            ..
-        } = self;
-        let granule = arena.granule();
-        extents.give(id, slot, tick, |extent| match extent.slot {
-            // A large stretch that is ready for all stays apart from one stream's hole, so that
-            // other streams need not wait for it; a remainder does not.
-            FRESH => only_stream || extent.bytes <= granule,
-            _ => is_done(streams, extent.epoch()) || seeded!("merge-of-holes-not-done"),
-        });
+        let (only_stream, granule) = (self.only_stream(), self.arena.granule());
+        let streams = &self.streams;
+        self.extents
+            .give(id, slot, tick, |extent| match extent.slot {
+                // A large stretch that is ready for all stays apart from one stream's hole, so that
+                // other streams need not wait for it; a remainder does not.
+                FRESH => only_stream || extent.bytes <= granule,
+                _ => is_done(streams, extent.epoch()) || seeded!("merge-of-holes-not-done"),
+            });
     }
 
     /// Frees what a job held as it was.
@@ -354,16 +336,13 @@ impl Core {
             return (id, tick);
         };
         let Extent { prev, next, .. } = *self.extents.get(id);
-        if prev == first {
-            self.extents.join_taken(first);
-            (first, latest.max(tick))
-        } else if next == first {
-            self.extents.join_taken(id);
-            (id, latest.max(tick))
-        } else {
+        if prev != first && next != first {
             self.give(first, slot, latest);
-            (id, tick)
+            return (id, tick);
         }
+        let lower = if prev == first { first } else { id };
+        self.extents.join_taken(lower);
+        (lower, latest.max(tick))
     }
 
     /// Frees the last `bytes` of a block, fewer than it has, with the history (`slot`, `tick`).
@@ -377,14 +356,9 @@ impl Core {
     /// Lets the block `id` have the `bytes` behind it, once `slot`'s stream waits for who had them;
     /// false where they are not free.
     pub(crate) fn grow(&mut self, id: Id, bytes: u64, slot: StreamIndex) -> Result<bool> {
-        let next = self.extents.get(id).next;
-        if next == NONE {
+        let Some((next, hole)) = self.hole_behind(id).filter(|(_, it)| it.bytes >= bytes) else {
             return Ok(false);
-        }
-        let hole = *self.extents.get(next);
-        if hole.state != State::Free || hole.bytes < bytes {
-            return Ok(false);
-        }
+        };
         if !seeded!("grown-in-place-without-a-wait") {
             self.wait_for(slot, hole.epoch())?;
         }
@@ -429,10 +403,7 @@ impl Core {
 
     /// Merges the hole `id` with those above it, as far as the work of all is known to be done.
     pub(super) fn merge_done_from(&mut self, id: Id) {
-        let Self {
-            extents, streams, ..
-        } = self;
-        extents.merge_up(id, |extent| is_done(streams, extent.epoch()));
+        (self.extents).merge_up(id, |extent| is_done(&self.streams, extent.epoch()));
     }
 
     /// As [`Core::merge_done_from`], from what lies behind the block `id`.
@@ -462,10 +433,8 @@ impl Core {
             let state = self.streams[slot as usize].as_ref()?;
             Some((Arc::clone(&state.timeline), tick))
         });
-        let ticks = match seeded!("pool-dropped-under-queued-work") {
-            true => Vec::new(),
-            false => ticks.collect(),
-        };
+        let ticks = ticks.filter(|_| !seeded!("pool-dropped-under-queued-work"));
+        let ticks = ticks.collect();
         (self.arena.take(), ticks)
     }
 }

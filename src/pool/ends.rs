@@ -1,4 +1,4 @@
-//! Which hole a request takes, and at which end of the arena.
+//! Which hole a request takes, one that is ready or behind a wait for others, and at which end of the arena.
 //!
 //! # Why two ends
 //!
@@ -19,11 +19,12 @@ use super::stats::Told;
 use super::tuning::{
     ALL_STREAMS, GRANULES_BEFORE_ENDS, HOLES_LOOKED_AT, OTHER_STREAMS, SMALL_PART, SMALLEST,
 };
+use crate::error::Result;
 use crate::heap::placement::{self, Placement};
-use crate::heap::{Extent, FRESH, Grant, Id, StreamIndex, Zone};
+use crate::heap::{Epoch, Extent, FRESH, Grant, Id, NONE, StreamIndex, Zone};
+use crate::seeded::seeded;
 
 impl Core {
-    /// Whether a request of `bytes` goes to the high end.
     #[inline(always)]
     fn goes_high(&self, bytes: u64) -> bool {
         let granule = self.arena.granule();
@@ -36,7 +37,6 @@ impl Core {
         frame.is_some_and(|(_, frame)| frame.granules == 1)
     }
 
-    /// Where to map memory for a request of `bytes`.
     #[inline(always)]
     pub(super) fn zone_for(&self, bytes: u64) -> Zone {
         // Without a branch: which it is changes from request to request.
@@ -94,8 +94,7 @@ impl Core {
             }
             found.or_else(|| self.ready(slot, bytes, Zone::Low, |_| true))
         } else {
-            self.ready(slot, bytes, Zone::Low, |_| true)
-                .or_else(|| self.ready(slot, bytes, Zone::High, |_| true))
+            self.ready_anywhere(slot, bytes)
         };
         let id = found?;
         self.count_taken(slot, bytes, self.extents.get(id).epoch(), false);
@@ -117,10 +116,14 @@ impl Core {
     /// The smallest hole that is ready for a large request, wherever it lies, once holes were
     /// [merged](Core::unify).
     pub(super) fn take_merged(&mut self, slot: StreamIndex, bytes: u64) -> Option<Grant> {
-        let id = (self.ready(slot, bytes, Zone::Low, |_| true))
-            .or_else(|| self.ready(slot, bytes, Zone::High, |_| true))?;
+        let id = self.ready_anywhere(slot, bytes)?;
         self.count(Told::StreamWait(bytes));
         Some(self.take(id, bytes, slot))
+    }
+
+    fn ready_anywhere(&self, slot: StreamIndex, bytes: u64) -> Option<Id> {
+        let mut ends = [Zone::Low, Zone::High].into_iter();
+        ends.find_map(|end| self.ready(slot, bytes, end, |_| true))
     }
 
     /// The smallest hole of at least `bytes` in one end that is ready for `slot` and that `suits`;
@@ -172,12 +175,10 @@ impl Core {
     ) -> impl Iterator<Item = StreamIndex> + use<> {
         let streams = self.extents.slots() - 1;
         let (first, count) = match has_one && streams > ALL_STREAMS {
-            true => (
-                (self.extents.changes() % u64::from(streams)) as StreamIndex,
-                OTHER_STREAMS,
-            ),
+            true => (self.extents.changes() % u64::from(streams), OTHER_STREAMS),
             false => (0, streams),
         };
+        let first = first as StreamIndex;
         (first..first + count)
             .map(move |at| 1 + at % streams)
             .filter(move |&other| other != slot)
@@ -194,7 +195,7 @@ impl Core {
             return None;
         }
         let granule = self.arena.granule();
-        let ready = |extent: &Extent| self.is_behind(slot, extent.epoch());
+        let ready = self.usable(slot, false);
         let placement =
             placement::cheapest(&self.extents, bytes, granule, ready, false, Zone::High)?;
         if self.slack(bytes).min(self.room()) >= placement.to_map {
@@ -206,10 +207,71 @@ impl Core {
         (total(&idle) >= placement.to_map).then_some((placement, idle))
     }
 
-    /// Begins to map a handle at the high end for a small request.
     pub(super) fn begin_high(&mut self, slot: StreamIndex, bytes: u64) -> Option<Mapping> {
         let (placement, idle) = self.plan_high(slot, bytes)?;
         self.begin_mapping(slot, placement, &idle)
+    }
+
+    /// The smallest hole, else run of holes, of any streams if `pending`, else of those that the
+    /// stream runs behind.
+    pub(super) fn find_holes(
+        &self,
+        slot: StreamIndex,
+        bytes: u64,
+        pending: bool,
+    ) -> Option<Placement> {
+        let indexes = (1..self.extents.slots())
+            .flat_map(|s| [Zone::Low, Zone::High].map(|end| self.extents.index(s, end)));
+        let holes = indexes.filter_map(|index| index.best(bytes));
+        let smallest = holes.min_by_key(|&id| self.extents.get(id).bytes);
+        if let Some(id) = smallest.filter(|_| pending) {
+            let start = self.extents.get(id).start;
+            return Some(Placement::of_free(id, start, bytes));
+        }
+        // Holes of one stream and holes ready for all are merged when they are made.
+        if self.only_stream() || self.extents.hole_bytes() < bytes {
+            return None;
+        }
+        placement::smallest_run(&self.extents, bytes, self.usable(slot, pending))
+    }
+
+    /// Takes what [`Core::find_holes`] finds, behind a wait for it. The rest of a hole keeps its own
+    /// history, which no longer costs this stream a wait.
+    pub(super) fn take_holes(
+        &mut self,
+        slot: StreamIndex,
+        bytes: u64,
+        pending: bool,
+    ) -> Result<Option<Grant>> {
+        let Some(placement) = self.find_holes(slot, bytes, pending) else {
+            return Ok(None);
+        };
+        for epoch in self.epochs_of(&placement) {
+            self.wait_for(slot, epoch)?;
+        }
+        self.count(Told::StreamWait(bytes));
+        let Placement { first, start, .. } = placement;
+        let id = self.extents.take_window(first, start, bytes, slot);
+        self.merge_behind(id);
+        Ok(Some(self.granted(id)))
+    }
+
+    /// The histories of the holes that a placement without a gap takes.
+    pub(super) fn epochs_of(&self, placement: &Placement) -> Vec<Epoch> {
+        let end = placement.start + placement.bytes;
+        let mut epochs = Vec::new();
+        if seeded!("taken-without-a-wait") {
+            return epochs;
+        }
+        let mut at = placement.first;
+        while at != NONE && self.extents.get(at).start < end {
+            epochs.push(self.extents.get(at).epoch());
+            at = match seeded!("window-waits-for-its-first-hole-only") {
+                true => NONE,
+                false => self.extents.get(at).next,
+            };
+        }
+        epochs
     }
 }
 

@@ -19,8 +19,9 @@ use bytemuck::Pod;
 
 pub(crate) use self::pages::Growing;
 use self::pages::Mark;
-pub(super) use self::pages::{Pages, PagesPart};
+pub(super) use self::pages::Pages;
 use self::room::KeptPages;
+use super::buf::elements;
 use super::structure::Shared;
 use super::tuning::MOST_ADDRESSES;
 use super::{Pool, View, ViewMut};
@@ -48,10 +49,8 @@ use crate::seeded::seeded;
 /// Safe to send to and use from any thread.
 ///
 /// ```
-/// # fn main() -> warpool::Result<()> {
-/// # let device = warpool::Device::host()?;
-/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-/// # let stream = device.stream()?;
+/// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+/// # let stream = pool.device().stream()?;
 /// let mut tokens = pool.grow_buf::<u32>(&stream, 1 << 24)?; // addresses for so many, no memory
 /// let addr = tokens.addr();
 /// for step in 0..100 {
@@ -60,8 +59,7 @@ use crate::seeded::seeded;
 /// assert_eq!((tokens.addr(), tokens.len()), (addr, 100_000));
 /// assert_eq!(tokens.view().slice(99_999..)?.download(&stream)?, [99]);
 /// tokens.resize(10)?; // the rest goes back to the device
-/// # Ok(())
-/// # }
+/// # Ok::<(), warpool::Error>(())
 /// ```
 pub struct GrowBuf<T> {
     shared: Arc<Shared>,
@@ -73,20 +71,11 @@ pub struct GrowBuf<T> {
     element: PhantomData<T>,
 }
 
+elements!(GrowBuf);
+
 impl Pool {
     /// Makes a buffer on `stream` that may grow up to `most` elements, and has none. It takes addresses
     /// for all of them, of which a process has some 2^47, and no memory.
-    ///
-    /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
-    /// let buffer = pool.grow_buf::<f32>(&stream, 1 << 30)?;
-    /// assert_eq!((buffer.len(), pool.stats().grown), (0, 0));
-    /// # Ok(())
-    /// # }
-    /// ```
     ///
     /// # Errors
     /// [`Error::Invalid`] for more than 2^46 bytes, or a stream of another device; what the driver said
@@ -115,35 +104,11 @@ impl Pool {
     }
 }
 
-impl Shared {
-    fn refuse_other_device(&self, stream: &Stream) -> Result<()> {
-        match self.device.same(stream.device()) {
-            true => Ok(()),
-            false => Err(Error::invalid(
-                "stream",
-                "it is of another device than the pool",
-            )),
-        }
-    }
-}
-
 impl<T: Pod> GrowBuf<T> {
     /// Address of the first element, now and later. Work that is given it is ordered by the caller.
     #[must_use]
     pub fn addr(&self) -> Addr {
         self.pages.base()
-    }
-
-    /// Number of elements.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are no elements.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
     }
 
     /// Elements that memory is mapped for.
@@ -160,18 +125,15 @@ impl<T: Pod> GrowBuf<T> {
     /// calls what [`Pool::on_pressure`] registered.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// let mut buffer = pool.grow_buf::<u64>(&stream, 1000)?;
     /// buffer.resize(10)?;
     /// buffer.view_mut().fill(&stream, 7)?;
     /// buffer.resize(1000)?;
     /// assert_eq!(buffer.view().slice(..10)?.download(&stream)?, [7; 10]);
     /// assert!(buffer.resize(1001).is_err());
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors
@@ -201,19 +163,6 @@ impl<T: Pod> GrowBuf<T> {
 
     /// Copies `data` behind the last element on `stream`, and waits for the copy.
     ///
-    /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
-    /// let mut buffer = pool.grow_buf::<u8>(&stream, 1000)?;
-    /// buffer.extend_from(&stream, &[1, 2])?;
-    /// buffer.extend_from(&stream, &[3])?;
-    /// assert_eq!(buffer.view().download(&stream)?, [1, 2, 3]);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
     /// # Errors
     /// As [`GrowBuf::resize`] and [`ViewMut::upload`]. The buffer has then the elements that it had.
     pub fn extend_from(&mut self, stream: &Stream, data: &[T]) -> Result<()> {
@@ -236,30 +185,6 @@ impl<T: Pod> GrowBuf<T> {
             from: 0,
             awake: Some(&self.shared.awake),
         }
-    }
-
-    /// The elements, to be read by queued work.
-    #[must_use]
-    pub fn view(&self) -> View<'_, T> {
-        View::new(self.addr(), self.len, self.place())
-    }
-
-    /// The elements, to be written by queued work.
-    #[must_use]
-    pub fn view_mut(&mut self) -> ViewMut<'_, T> {
-        ViewMut::new(self.addr(), self.len, self.place())
-    }
-}
-
-impl<'a, T: Pod> From<&'a GrowBuf<T>> for View<'a, T> {
-    fn from(buffer: &'a GrowBuf<T>) -> Self {
-        buffer.view()
-    }
-}
-
-impl<'a, T: Pod> From<&'a mut GrowBuf<T>> for ViewMut<'a, T> {
-    fn from(buffer: &'a mut GrowBuf<T>) -> Self {
-        buffer.view_mut()
     }
 }
 
@@ -298,14 +223,11 @@ impl<T> Drop for GrowBuf<T> {
 
 impl<T: Pod> fmt::Debug for GrowBuf<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (of, len, most) = (std::any::type_name::<T>(), self.len, self.most);
+        let (at, mapped) = (self.addr(), self.capacity());
         write!(
             f,
-            "GrowBuf<{}>({} of {} elements at {:#x}, {} mapped)",
-            std::any::type_name::<T>(),
-            self.len,
-            self.most,
-            self.addr(),
-            self.capacity()
+            "GrowBuf<{of}>({len} of {most} elements at {at:#x}, {mapped} mapped)"
         )
     }
 }

@@ -28,12 +28,8 @@ impl Core {
         if self.asleep {
             return Vec::new();
         }
-        let granule = self.arena.granule();
-        let slots = 0..self.extents.slots();
-        let mut holes: Vec<Id> = slots
-            .flat_map(|slot| self.extents.holes_of(slot, granule))
-            .filter(|&id| usable(self.extents.get(id)))
-            .collect();
+        let mut holes = self.large_holes();
+        holes.retain(|&id| usable(self.extents.get(id)));
         holes.sort_by_key(|&id| self.extents.get(id).bytes);
         let mut frames = Vec::new();
         for id in holes {
@@ -51,6 +47,12 @@ impl Core {
             }
         }
         frames
+    }
+
+    /// The holes that may cover a handle.
+    pub(super) fn large_holes(&self) -> Vec<Id> {
+        let (slots, granule) = (0..self.extents.slots(), self.arena.granule());
+        (slots.flat_map(|slot| self.extents.holes_of(slot, granule))).collect()
     }
 
     /// The idle frames of one hole, in address order.
@@ -76,6 +78,16 @@ impl Core {
             it.start >= extent.start && within
         })
     }
+}
+
+/// The first of the frames that have `bytes` together; all, if they have not so many.
+pub(super) fn first_of(mut frames: Vec<IdleFrame>, mut bytes: u64) -> Vec<IdleFrame> {
+    frames.retain(|frame| {
+        let goes = bytes > 0;
+        bytes = bytes.saturating_sub(frame.bytes);
+        goes
+    });
+    frames
 }
 
 pub(super) fn total(frames: &[IdleFrame]) -> u64 {

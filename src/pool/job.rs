@@ -14,31 +14,23 @@ use super::release::{Release, Released};
 use crate::error::{Error, Result};
 use crate::heap::Grant;
 
-/// See the module documentation.
-#[must_use = "what it holds stays held until it is run and ended"]
-pub(crate) enum Job {
-    Ask(Questions),
-    Map(Mapping),
-    Release(Release),
+macro_rules! jobs {
+    ($($kind:ident: $of:ident),+) => {
+        /// See the module documentation.
+        #[must_use = "what it holds stays held until it is run and ended"]
+        pub(crate) enum Job {
+            $($kind($of)),+
+        }
+
+        $(impl From<$of> for Job {
+            fn from(begun: $of) -> Self {
+                Self::$kind(begun)
+            }
+        })+
+    };
 }
 
-impl From<Questions> for Job {
-    fn from(questions: Questions) -> Self {
-        Self::Ask(questions)
-    }
-}
-
-impl From<Mapping> for Job {
-    fn from(mapping: Mapping) -> Self {
-        Self::Map(mapping)
-    }
-}
-
-impl From<Release> for Job {
-    fn from(release: Release) -> Self {
-        Self::Release(release)
-    }
-}
+jobs!(Ask: Questions, Map: Mapping, Release: Release);
 
 /// What came of a job.
 pub(crate) enum Outcome {

@@ -6,22 +6,8 @@ use crate::error::{Error, Result};
 
 use bytemuck::Pod;
 
-/// What a kernel of the application's own uses, and where it runs: made by [`Stream::kernel`].
-///
-/// ```
-/// # fn main() -> warpool::Result<()> {
-/// # let device = warpool::Device::host()?;
-/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-/// # let stream = device.stream()?;
-/// let mut sums = pool.alloc_zeroed::<f32>(&stream, 16)?;
-/// let to = sums.addr();
-/// stream.kernel("sum").adds(&mut sums).launch(|stream| {
-///     // queue the kernel on stream.raw(), with `to`
-///     # let _ = (stream.raw(), to);
-/// })?;
-/// # Ok(())
-/// # }
-/// ```
+/// What a kernel of the application's own uses, and where it runs: made by [`Stream::kernel`], which has an
+/// example.
 #[derive(Debug)]
 #[must_use = "nothing is queued until `launch` is called"]
 pub struct Kernel<'a> {
@@ -36,21 +22,21 @@ impl Stream {
     /// is said to use. The name is for reports.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
     /// # use warpool::{Device, Pool, PoolConfig};
     /// # let device = Device::host()?;
     /// # let pool = Pool::new(&device, PoolConfig::default())?;
     /// # let (load, train) = (device.stream()?, device.stream()?);
     /// let x = pool.alloc_from(&load, &[1.0f32; 1024])?;
     /// let mut y = pool.alloc_zeroed::<f32>(&load, 1024)?;
-    /// let (from, to) = (x.addr(), y.addr());
-    /// train.kernel("saxpy").reads(&x).writes(&mut y).launch(|stream| {
-    ///     // unsafe { saxpy<<<..., stream.raw()>>>(from, to, 1024) }
-    ///     # let _ = (from, to, stream);
+    /// let mut sum = pool.alloc_zeroed::<f32>(&load, 1)?;
+    /// let (from, to, all) = (x.addr(), y.addr(), sum.addr());
+    /// let kernel: warpool::pool::Kernel<'_> = train.kernel("saxpy").reads(&x).writes(&mut y).adds(&mut sum);
+    /// kernel.launch(|stream| {
+    ///     // unsafe { saxpy<<<..., stream.raw()>>>(from, to, all, 1024) }
+    ///     # let _ = (from, to, all, stream);
     /// })?;
-    /// drop((x, y)); // behind the kernel
-    /// # Ok(())
-    /// # }
+    /// drop((x, y, sum)); // behind the kernel
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     pub fn kernel<'a>(&'a self, name: &'a str) -> Kernel<'a> {
         Kernel {
@@ -63,30 +49,29 @@ impl Stream {
 }
 
 impl<'a> Kernel<'a> {
-    /// It reads these elements.
-    pub fn reads<T: Pod>(mut self, view: impl Into<View<'a, T>>) -> Self {
-        let view = view.into();
-        self.uses.push(view.used());
-        self.accesses.push(Access::read(view.addr(), view.bytes()));
+    fn uses(mut self, used: Option<Use<'a>>, access: Access) -> Self {
+        self.uses.push(used);
+        self.accesses.push(access);
         self
     }
 
-    /// It writes these elements, and may read them.
-    pub fn writes<T: Pod>(mut self, view: impl Into<ViewMut<'a, T>>) -> Self {
+    /// It reads these elements.
+    pub fn reads<T: Pod>(self, view: impl Into<View<'a, T>>) -> Self {
         let view = view.into();
-        self.uses.push(view.used());
-        self.accesses.push(Access::write(view.addr(), view.bytes()));
-        self
+        self.uses(view.used(), Access::read(view.addr(), view.bytes()))
+    }
+
+    /// It writes these elements, and may read them.
+    pub fn writes<T: Pod>(self, view: impl Into<ViewMut<'a, T>>) -> Self {
+        let view = view.into();
+        self.uses(view.used(), Access::write(view.addr(), view.bytes()))
     }
 
     /// It adds to these elements atomically. Ordered as a write; tools that watch the device
     /// (`sanitize`) let it run beside others of its kind.
-    pub fn adds<T: Pod>(mut self, view: impl Into<ViewMut<'a, T>>) -> Self {
+    pub fn adds<T: Pod>(self, view: impl Into<ViewMut<'a, T>>) -> Self {
         let view = view.into();
-        self.uses.push(view.used());
-        self.accesses
-            .push(Access::atomic(view.addr(), view.bytes()));
-        self
+        self.uses(view.used(), Access::atomic(view.addr(), view.bytes()))
     }
 
     /// Makes the stream wait on the device for what the kernel must not overtake, and calls `launch`,
@@ -103,17 +88,12 @@ impl<'a> Kernel<'a> {
     /// [`Error::Invalid`](crate::Error::Invalid) if memory is of another device than the stream; what the
     /// driver said of a wait. `launch` is then not called.
     pub fn launch<R>(self, launch: impl FnOnce(&Stream) -> R) -> Result<R> {
-        let Self {
-            stream,
-            name,
-            uses,
-            accesses,
-        } = self;
-        ordered(stream.core(), &uses, || {
+        let stream = self.stream;
+        ordered(stream.core(), &self.uses, || {
             stream.device().backend().observe(&Note::Uses {
-                what: name,
+                what: self.name,
                 stream: stream.raw(),
-                accesses: &accesses,
+                accesses: &self.accesses,
             });
             let (mut launch, mut gave) = (Some(launch), None);
             let mut queue = || gave = launch.take().map(|launch| launch(stream));

@@ -21,7 +21,6 @@ pub(super) struct Terms {
     pub(super) refused: bool,
 }
 
-/// How a request would be mapped.
 pub(super) struct Plan {
     pub(super) placement: Placement,
     pub(super) idle: Vec<IdleFrame>,
@@ -46,7 +45,7 @@ impl Core {
             return None;
         }
         let granule = self.arena.granule();
-        let ready = |extent: &Extent| self.is_behind(stream, extent.epoch());
+        let ready = self.usable(stream, false);
         let placement = placement::cheapest(&self.extents, bytes, granule, ready, true, Zone::Low)?;
         if held + placement.to_map > most {
             return None;
@@ -76,16 +75,21 @@ impl Core {
         if terms.refused { 0 } else { self.room() }
     }
 
+    /// Whether a hole is ready for `stream`, or would be behind a wait if `pending`.
+    pub(super) fn usable(&self, stream: StreamIndex, pending: bool) -> impl Fn(&Extent) -> bool {
+        move |extent| pending || self.is_behind(stream, extent.epoch())
+    }
+
     /// How a request would be mapped; `None` where there is no gap for it, or nothing to map.
     pub(super) fn plan(&self, stream: StreamIndex, bytes: u64, terms: Terms) -> Option<Plan> {
         let placement = self.placement(stream, bytes, terms)?;
-        let usable = |extent: &Extent| terms.pending || self.is_behind(stream, extent.epoch());
+        let usable = self.usable(stream, terms.pending);
         let (placement, idle) = match self.may_create(bytes, terms) >= placement.to_map {
             true => (placement, Vec::new()),
             false => self.idle_for(placement, usable),
         };
-        let room = self.room_for(terms);
-        let lacking = (placement.to_map.saturating_sub(total(&idle))).saturating_sub(room);
+        let lacking = placement.to_map.saturating_sub(total(&idle));
+        let lacking = lacking.saturating_sub(self.room_for(terms));
         Some(Plan {
             placement,
             idle,
@@ -103,12 +107,11 @@ impl Core {
         }
     }
 
-    /// Where the request would be mapped.
     fn placement(&self, stream: StreamIndex, bytes: u64, terms: Terms) -> Option<Placement> {
-        let usable = |extent: &Extent| terms.pending || self.is_behind(stream, extent.epoch());
+        let usable = self.usable(stream, terms.pending);
         let granule = self.arena.granule();
-        let at =
-            |end| placement::cheapest(&self.extents, bytes, granule, usable, terms.fill_gaps, end);
+        let gaps = terms.fill_gaps;
+        let at = |end| placement::cheapest(&self.extents, bytes, granule, &usable, gaps, end);
         at(self.zone_for(bytes)).or_else(|| at(Zone::Low))
     }
 
@@ -134,11 +137,11 @@ impl Core {
         }
         let most = lacking + placement.spare;
         let all = self.idle(Some(&placement), u64::MAX, &usable);
-        let large = all
-            .into_iter()
-            .filter(|frame| (lacking..=most).contains(&frame.bytes))
-            .filter(|frame| frames.iter().all(|taken| taken.frame != frame.frame))
-            .min_by_key(|frame| frame.bytes);
+        let fits = |frame: &IdleFrame| {
+            (lacking..=most).contains(&frame.bytes)
+                && frames.iter().all(|taken| taken.frame != frame.frame)
+        };
+        let large = all.into_iter().filter(fits).min_by_key(|it| it.bytes);
         let Some(large) = large else {
             return (placement, frames);
         };

@@ -55,12 +55,10 @@ mod slabs;
 mod sleep;
 mod stats;
 mod structure;
-mod trim;
 mod tuning;
 mod typed;
 mod under_way;
 mod view;
-mod waiting;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -113,17 +111,14 @@ const APPLICATION_RANK: u8 = 200;
 /// on the hot path.
 ///
 /// ```
-/// # fn main() -> warpool::Result<()> {
-/// # let device = warpool::Device::host()?;
-/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-/// # let stream = device.stream()?;
+/// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+/// # let stream = pool.device().stream()?;
 /// let block = pool.alloc(&stream, 1 << 20)?;
 /// let addr = block.addr();
 /// drop(block); // freed in the stream's order
 /// let again = pool.alloc(&stream, 1 << 20)?;
 /// assert_eq!(again.addr(), addr);
-/// # Ok(())
-/// # }
+/// # Ok::<(), warpool::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct Pool {
@@ -152,12 +147,10 @@ impl Pool {
     /// ```
     /// use warpool::{Device, Pool, PoolConfig};
     ///
-    /// # fn main() -> warpool::Result<()> {
-    /// let config = PoolConfig::default().limit(1 << 30).track(true);
-    /// let pool = Pool::new(&Device::host()?, config)?;
-    /// assert_eq!(pool.stats().allocated.current, 0);
-    /// # Ok(())
-    /// # }
+    /// let device = Device::host()?;
+    /// let pool = Pool::new(&device, PoolConfig::default().limit(1 << 30).track(true))?;
+    /// assert!(*pool.device() == device && pool.stats().allocated.current == 0);
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors
@@ -180,16 +173,6 @@ impl Pool {
     }
 
     /// The device the pool is on.
-    ///
-    /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
-    /// assert!(*pool.device() == device);
-    /// # Ok(())
-    /// # }
-    /// ```
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.shared().device
@@ -230,17 +213,6 @@ impl Pool {
 
     /// Allocates at least `bytes` on `stream`.
     ///
-    /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
-    /// let block = pool.alloc(&stream, 1000)?;
-    /// assert!(block.capacity() >= 1000);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
     /// # Errors
     /// [`Error::Invalid`] for 0 bytes, more than 2^46, or a stream of another device;
     /// [`Error::OutOfMemory`] when every step of the ladder failed; what the driver said.
@@ -252,13 +224,8 @@ impl Pool {
         {
             let (addr, id) = lane.serve_kept(bytes);
             if addr != 0 {
-                return Ok(Block::new(
-                    lane,
-                    id,
-                    addr,
-                    size_class::rounded(bytes, self.handle.slot_most),
-                    bytes,
-                ));
+                let rounded = size_class::rounded(bytes, self.handle.slot_most);
+                return Ok(Block::new(lane, id, addr, rounded, bytes));
             }
             missed = (id == MISSED).then_some(lane);
         }
@@ -287,16 +254,13 @@ impl Pool {
     /// Waits on the host for work that still uses the memory to be released.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// drop(pool.alloc(&stream, 1 << 20)?);
     /// let released = pool.trim(0)?;
     /// assert_eq!(pool.stats().reserved.current, 0);
     /// # assert!(released >= 1 << 20);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors
@@ -313,15 +277,14 @@ impl Pool {
     /// A pool that holds more keeps it until it is trimmed.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// pool.set_limit(64 << 20);
     /// assert!(pool.alloc(&stream, 65 << 20).is_err());
+    /// pool.set_fraction(0.5)?; // of the device's memory
     /// pool.set_limit(None);
-    /// # Ok(())
-    /// # }
+    /// pool.set_soft_limit(64 << 20);
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     pub fn set_limit(&self, limit: impl Into<Option<u64>>) {
         self.shared().core.lock().config.limit = limit.into();
@@ -335,31 +298,11 @@ impl Pool {
     /// Changes the physical bytes above which idle memory is given back; `None` to keep it. Memory
     /// held above a new limit goes as [`PoolConfig::soft_limit`] says; [`Pool::trim`] gives it back
     /// at once.
-    ///
-    /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
-    /// pool.set_soft_limit(64 << 20);
-    /// # Ok(())
-    /// # }
-    /// ```
     pub fn set_soft_limit(&self, bytes: impl Into<Option<u64>>) {
         self.shared().core.lock().config.soft_limit = bytes.into();
     }
 
     /// Limits the pool to `part` of the device's memory, `0.0 < part <= 1.0`.
-    ///
-    /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
-    /// pool.set_fraction(0.5)?;
-    /// # Ok(())
-    /// # }
-    /// ```
     ///
     /// # Errors
     /// [`Error::Invalid`] for a part outside that range.
@@ -369,9 +312,8 @@ impl Pool {
         if !(part > 0.0 && part <= 1.0) {
             return Err(Error::invalid("part", format!("{part} is not in (0, 1]")));
         }
-        self.set_limit(Some(
-            (self.device().info().total_bytes as f64 * part) as u64,
-        ));
+        let all = self.device().info().total_bytes;
+        self.set_limit((all as f64 * part) as u64);
         Ok(())
     }
 
@@ -383,25 +325,21 @@ impl Pool {
     /// error. A panic goes on to whoever asked for memory, and the pool is as it was.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
     /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
     /// # let stream = device.stream()?;
     /// use std::sync::Mutex;
-    ///
-    /// use warpool::pool::Relief;
+    /// use warpool::pool::{Pressure, Relief};
     /// use warpool::{Block, PoolConfig};
     ///
     /// let pool = warpool::Pool::new(&device, PoolConfig::default().limit(4 << 20))?;
     /// let spare: Mutex<Vec<Block>> = Mutex::new(vec![pool.alloc(&stream, 3 << 20)?]);
-    /// pool.on_pressure(move |_| {
+    /// pool.on_pressure(move |_: &Pressure| {
     ///     let taken = spare.lock().ok().and_then(|mut spare| spare.pop());
     ///     if taken.is_some() { Relief::Retry } else { Relief::Exhausted }
     /// });
     /// let block = pool.alloc(&stream, 3 << 20)?; // the spare block made room
     /// # drop(block);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     pub fn on_pressure(&self, callback: impl Fn(&Pressure) -> Relief + Send + Sync + 'static) {
         self.shared()
@@ -412,40 +350,32 @@ impl Pool {
     /// returns its path; `None` where nothing is recorded.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
     /// assert_eq!(pool.flush_recording()?, None); // nothing is recorded
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors
     /// What went wrong with the file, now or before.
     pub fn flush_recording(&self) -> Result<Option<std::path::PathBuf>> {
-        let Some(recording) = self.shared().recording.as_ref() else {
-            return Ok(None);
-        };
-        recording.flush()?;
-        Ok(Some(recording.path().to_owned()))
+        let recording = self.shared().recording.as_ref();
+        let flushed = |it: &crate::record::Recording| it.flush().map(|()| it.path().to_owned());
+        recording.map(flushed).transpose()
     }
 
     /// The pool's figures: with [`PoolStats`] everything that is counted, by size class and stream.
     /// Costs some microseconds, in which allocations wait for the reader no longer than for each other.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// let block = pool.alloc(&stream, 1000)?;
     /// let stats = pool.stats();
     /// assert_eq!((stats.blocks.current, stats.requested.current), (1, 1000));
     /// println!("{stats}");
+    /// pool.reset_peaks();
     /// # drop(block);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     #[doc(alias = "memory_stats")]
     #[doc(alias = "memory_summary")]
@@ -459,18 +389,6 @@ impl Pool {
 
     /// Sets all peaks to what they count now: the pool's, those of its classes and of its streams.
     /// Nothing else changes.
-    ///
-    /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
-    /// drop(pool.alloc(&stream, 1000)?);
-    /// pool.reset_peaks();
-    /// assert_eq!(pool.stats().requested.peak, 0);
-    /// # Ok(())
-    /// # }
-    /// ```
     #[doc(alias = "reset_peak_memory_stats")]
     pub fn reset_peaks(&self) {
         self.shared().reset_peaks();

@@ -9,12 +9,11 @@ use crate::seeded::seeded;
 impl Core {
     /// (offset, bytes, whether taken) of every mapped extent, in address order.
     pub(crate) fn mapped_extents(&self) -> impl Iterator<Item = (u64, u64, bool)> + '_ {
-        let mapped = |state| matches!(state, State::Free | State::Allocated);
-        let extents = self
-            .extents
-            .iter()
-            .filter(move |(_, extent)| mapped(extent.state));
-        extents.map(|(_, extent)| (extent.start, extent.bytes, extent.state == State::Allocated))
+        self.extents.iter().filter_map(|(_, extent)| {
+            let taken = extent.state == State::Allocated;
+            let mapped = taken || extent.state == State::Free;
+            mapped.then_some((extent.start, extent.bytes, taken))
+        })
     }
 
     /// Makes `slot`'s stream wait for the history of every hole.
@@ -35,10 +34,7 @@ impl Core {
         slot: StreamIndex,
         tick: u64,
     ) -> Vec<Id> {
-        let tick = match seeded!("sources-free-before-the-move") {
-            true => 0,
-            false => tick,
-        };
+        let tick = tick * u64::from(!seeded!("sources-free-before-the-move"));
         let mut sources: Vec<u64> = moves.iter().map(|&(from, _, _)| from).collect();
         sources.sort_unstable();
         let mut at = self.extents.first();
@@ -69,12 +65,10 @@ impl Core {
         }
     }
 
-    /// Counts a step of compaction.
     pub(crate) fn count_moves(&mut self, bytes: u64) {
         self.count(Told::Moved(bytes));
     }
 
-    /// Says whether the block `id` may be moved.
     pub(crate) fn set_movable(&mut self, id: Id, movable: bool) {
         self.extents.set_movable(id, movable);
     }

@@ -23,18 +23,13 @@ fn relieve(root: &Weak<Handle>, asking: u64, pressure: &Pressure) -> Relief {
     let parts = parts.iter().map(Pool::shared);
     let others = parts.chain([&root.shared]).filter(|it| it.uid != asking);
     let released: u64 = others.map(|it| it.trim(0).unwrap_or(0)).sum();
-    match released {
-        0 => Relief::Exhausted,
-        _ => Relief::Retry,
-    }
+    Relief::of(released > 0)
 }
 
-impl Shared {
-    fn asks_family(&self, root: &Arc<Handle>) {
-        let (root, asking) = (Arc::downgrade(root), self.uid);
-        let step = move |pressure: &Pressure| relieve(&root, asking, pressure);
-        self.add_relief(FAMILY_RANK, Arc::new(step));
-    }
+fn asks_family(part: &Shared, root: &Arc<Handle>) {
+    let (root, asking) = (Arc::downgrade(root), part.uid);
+    let step = move |pressure: &Pressure| relieve(&root, asking, pressure);
+    part.add_relief(FAMILY_RANK, Arc::new(step));
 }
 
 impl Pool {
@@ -46,16 +41,13 @@ impl Pool {
     /// theirs that is idle.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// let cache = pool.tagged("cache")?.alloc_typed::<f32>(&stream, 1 << 20)?;
     /// assert_eq!(pool.tagged("cache")?.stats().blocks.current, 1);
     /// assert_eq!(pool.stats().blocks.current, 0);
     /// # drop(cache);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors
@@ -70,9 +62,9 @@ impl Pool {
         config.preallocate = 0;
         let part = Self::new(self.device(), config)?;
         if parts.is_empty() {
-            root.shared.asks_family(root);
+            asks_family(&root.shared, root);
         }
-        part.shared().asks_family(root);
+        asks_family(part.shared(), root);
         parts.insert(tag.to_owned(), part.clone());
         Ok(part)
     }
@@ -84,12 +76,9 @@ impl Pool {
             let part = parts.get(*tag).cloned();
             part.ok_or_else(|| Error::invalid("tags", format!("no part is tagged {tag:?}")))
         };
-        match tags.is_empty() {
-            true => Ok([self.clone()]
-                .into_iter()
-                .chain(parts.values().cloned())
-                .collect()),
-            false => tags.iter().map(part).collect(),
+        if tags.is_empty() {
+            return Ok(([self].into_iter().chain(parts.values()).cloned()).collect());
         }
+        tags.iter().map(part).collect()
     }
 }

@@ -17,30 +17,16 @@ pub enum Relief {
     Exhausted,
 }
 
+impl Relief {
+    pub(crate) fn of(helped: bool) -> Self {
+        match helped {
+            true => Self::Retry,
+            false => Self::Exhausted,
+        }
+    }
+}
+
 /// A request that the pool's own steps could not serve, as a registered step sees it.
-///
-/// ```
-/// # fn main() -> warpool::Result<()> {
-/// # use warpool::{Device, Pool, PoolConfig};
-/// # let device = Device::host()?;
-/// # let pool = Pool::new(&device, PoolConfig::default())?;
-/// # let stream = device.stream()?;
-/// use std::sync::Mutex;
-/// use warpool::pool::{Pressure, Relief};
-///
-/// let pool = Pool::new(&device, PoolConfig::default().limit(8 << 20))?;
-/// let spare = Mutex::new(Some(pool.alloc(&stream, 6 << 20)?));
-/// pool.on_pressure(move |pressure: &Pressure| {
-///     let mut spare = spare.lock().unwrap_or_else(|held| held.into_inner());
-///     match spare.take() {
-///         Some(_) => Relief::Retry, // dropped here
-///         None => Relief::Exhausted,
-///     }
-/// });
-/// assert!(pool.alloc(&stream, 4 << 20).is_ok());
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Pressure {
@@ -89,9 +75,5 @@ impl Drop for Asked {
     }
 }
 
-/// The steps that a request has left to ask.
-#[derive(Default)]
-pub(super) struct Left(
-    pub(super) Option<std::vec::IntoIter<(u8, ReliefStep)>>,
-    pub(super) Option<(u8, ReliefStep)>,
-);
+/// The steps that a request has left to ask, once it asks.
+pub(super) type Left = Option<std::iter::Peekable<std::vec::IntoIter<(u8, ReliefStep)>>>;

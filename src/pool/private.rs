@@ -10,12 +10,13 @@
 //!
 //! A part is a [`Block`] like any other, on a lane of its own that has no cache.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::cache::Cached;
 use super::stats::counters::Sums;
-use super::structure::{Block, Captured, Lane, Part, Private, Segment, Segments, Shared, Stretch};
+use super::structure::{Block, Lane, Private, Segment, Segments, Shared};
 use super::tuning::GRAPH_SEGMENT;
 use crate::device::{Addr, Kept, Recorder, Stream, Timeline, lock};
 use crate::error::{Error, Result};
@@ -23,36 +24,44 @@ use crate::heap::NONE;
 use crate::seeded::seeded;
 use crate::sync::{Mutex, latch};
 
+impl Segment {
+    fn range(&self) -> Range<Addr> {
+        self.block.addr()..self.block.addr() + self.block.capacity()
+    }
+}
+
 impl Segments {
     fn segment_of(&mut self, addr: Addr) -> Option<&mut Segment> {
         self.segments.range_mut(..=addr).next_back().map(|(_, s)| s)
     }
 
-    /// A new segment, free.
+    fn add_free(&mut self, addr: Addr, bytes: u64) {
+        if bytes > 0 {
+            self.parts.insert(addr, bytes);
+            self.free.insert((bytes, addr));
+        }
+    }
+
+    /// Takes the part at `addr` out if it is free; gives its bytes.
+    fn remove_free(&mut self, addr: Addr) -> Option<u64> {
+        let bytes = *self.parts.get(&addr)?;
+        let is_free = self.free.remove(&(bytes, addr));
+        is_free.then(|| self.parts.remove(&addr))?
+    }
+
     fn add(&mut self, block: Block) {
-        let (start, bytes) = (block.addr(), block.capacity());
-        let state = Stretch::Free;
-        self.parts.insert(start, Part { bytes, state });
-        self.free.insert((bytes, start));
-        let segment = Segment {
-            block,
-            live: 0,
-            high: start,
-        };
-        self.segments.insert(start, segment);
+        let (high, live) = (block.addr(), 0);
+        self.add_free(high, block.capacity());
+        let segment = Segment { block, live, high };
+        self.segments.insert(high, segment);
     }
 
     /// The smallest free part of at least `bytes`, cut to size; its address.
     fn take(&mut self, bytes: u64) -> Option<Addr> {
         let &(size, addr) = self.free.range((bytes, 0)..).next()?;
         self.free.remove(&(size, addr));
-        let state = Stretch::Taken;
-        self.parts.insert(addr, Part { bytes, state });
-        if size > bytes {
-            let (start, bytes, state) = (addr + bytes, size - bytes, Stretch::Free);
-            self.parts.insert(start, Part { bytes, state });
-            self.free.insert((bytes, start));
-        }
+        self.parts.insert(addr, bytes);
+        self.add_free(addr + bytes, size - bytes);
         if let Some(segment) = self.segment_of(addr) {
             segment.live += 1;
             segment.high = segment.high.max(addr + bytes);
@@ -62,40 +71,29 @@ impl Segments {
 
     /// Files [`addr`, `addr + bytes`) as free, joined with its free neighbours in the segment.
     fn file(&mut self, mut addr: Addr, mut bytes: u64) {
-        let Some(segment) = self.segment_of(addr) else {
+        let Some(Range { start, end }) = self.segment_of(addr).map(|segment| segment.range())
+        else {
             return;
         };
-        let (from, to) = (
-            segment.block.addr(),
-            segment.block.addr() + segment.block.capacity(),
-        );
-        let free = |part: &Part| part.state == Stretch::Free;
-        if addr + bytes < to
-            && let Some(next) = self.parts.get(&(addr + bytes)).copied().filter(free)
-        {
-            self.parts.remove(&(addr + bytes));
-            self.free.remove(&(next.bytes, addr + bytes));
-            bytes += next.bytes;
+        if addr + bytes < end {
+            bytes += self.remove_free(addr + bytes).unwrap_or(0);
         }
-        if addr > from
-            && let Some((&before, &part)) = self.parts.range(..addr).next_back()
-            && free(&part)
+        let before = self.parts.range(start..addr).next_back();
+        if let Some(before) = before.map(|(&before, _)| before)
+            && let Some(more) = self.remove_free(before)
         {
             self.parts.remove(&addr);
-            self.free.remove(&(part.bytes, before));
-            (addr, bytes) = (before, bytes + part.bytes);
+            (addr, bytes) = (before, bytes + more);
         }
-        let state = Stretch::Free;
-        self.parts.insert(addr, Part { bytes, state });
-        self.free.insert((bytes, addr));
+        self.add_free(addr, bytes);
     }
 
     /// Takes back the live part at `addr`, to be handed out `again` or not; gives its segment if
     /// that is to go.
     fn give(&mut self, addr: Addr, again: bool) -> Option<Block> {
-        let part = self.parts.get(&addr).copied()?;
+        let bytes = *self.parts.get(&addr)?;
         if again {
-            self.file(addr, part.bytes);
+            self.file(addr, bytes);
         }
         let released = self.released;
         let segment = self.segment_of(addr)?;
@@ -107,64 +105,53 @@ impl Segments {
     /// Takes a segment without live parts out.
     fn forget(&mut self, start: Addr) -> Option<Block> {
         let segment = self.segments.remove(&start)?;
-        let end = start + segment.block.capacity();
-        let gone: Vec<Addr> = self
-            .parts
-            .range(start..end)
-            .map(|(&addr, _)| addr)
-            .collect();
+        let parts = self.parts.range(segment.range());
+        let gone: Vec<Addr> = parts.map(|(&addr, _)| addr).collect();
         for addr in gone {
-            if let Some(part) = self.parts.remove(&addr) {
-                self.free.remove(&(part.bytes, addr));
+            if let Some(bytes) = self.parts.remove(&addr) {
+                self.free.remove(&(bytes, addr));
             }
         }
         Some(segment.block)
+    }
+
+    /// Gives the segments up: those without live parts now, the others with their last.
+    fn release(&mut self) -> Vec<Block> {
+        self.released = true;
+        let idle = self.segments.iter().filter(|(_, it)| it.live == 0);
+        let idle: Vec<Addr> = idle.map(|(&start, _)| start).collect();
+        idle.iter().filter_map(|&it| self.forget(it)).collect()
     }
 
     /// Gives the pool back what no part of was ever handed out at the end of each segment; gives
     /// the bytes.
     fn trim(&mut self) -> u64 {
         let mut trimmed = 0;
-        let Self {
-            segments,
-            parts,
-            free,
-            ..
-        } = self;
+        let mut segments = std::mem::take(&mut self.segments);
         for segment in segments.values_mut() {
-            let (start, end) = (
-                segment.block.addr(),
-                segment.block.addr() + segment.block.capacity(),
-            );
-            let last = parts.range(start..end).next_back();
-            let Some((&at, &part)) = last.filter(|(_, part)| part.state == Stretch::Free) else {
+            let Range { start, end } = segment.range();
+            let last = self.parts.range(start..end).next_back();
+            let last = last.map(|(&at, _)| at);
+            let Some((at, bytes)) = last.and_then(|at| Some((at, self.remove_free(at)?))) else {
                 continue;
             };
             let keep = match seeded!("trimmed-to-the-last-live-part") {
                 true => at,
                 false => segment.high.max(at),
             };
-            if keep < end && keep > start && segment.block.shrink(keep - start).is_ok() {
-                free.remove(&(part.bytes, at));
-                parts.remove(&at);
-                let (bytes, state) = (keep - at, Stretch::Free);
-                if bytes > 0 {
-                    parts.insert(at, Part { bytes, state });
-                    free.insert((bytes, at));
-                }
-                trimmed += end - keep;
-            }
+            let shrinks = keep < end && keep > start && segment.block.shrink(keep - start).is_ok();
+            let gone = if shrinks { end - keep } else { 0 };
+            self.add_free(at, bytes - gone);
+            trimmed += gone;
         }
+        self.segments = segments;
         trimmed
     }
 }
 
 impl Private {
-    fn new(recorder: &Arc<Recorder>) -> Self {
-        Self {
-            recorder: Arc::clone(recorder),
-            parts: Mutex::default(),
-        }
+    fn is_of(&self, recorder: &Arc<Recorder>) -> bool {
+        Arc::ptr_eq(&self.recorder, recorder)
     }
 
     /// A segment that holds `bytes`, from the pool's memory.
@@ -177,45 +164,24 @@ impl Private {
         }
         lane.alloc(bytes)
     }
-
-    fn bytes(&self) -> u64 {
-        let parts = lock(&self.parts);
-        parts.segments.values().map(|s| s.block.capacity()).sum()
-    }
-
-    /// Gives the segments up: those without live parts now, the others with their last.
-    fn release(&self, shared: &Shared) {
-        let gone: Vec<Block> = {
-            let mut parts = lock(&self.parts);
-            parts.released = true;
-            let idle: Vec<Addr> = parts
-                .segments
-                .iter()
-                .filter(|(_, segment)| segment.live == 0)
-                .map(|(&start, _)| start)
-                .collect();
-            idle.into_iter()
-                .filter_map(|start| parts.forget(start))
-                .collect()
-        };
-        let bytes = gone.iter().map(Block::capacity).sum();
-        shared.graph_bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
 }
 
 /// The lane of a capture's private memory, kept until its graph is gone.
-struct KeptLane(Arc<Lane>);
-
-impl Kept for KeptLane {
+impl Kept for Arc<Lane> {
     fn release(self: Box<Self>, _gate: &Stream) {
-        if let Some(private) = &self.0.private {
-            private.release(&self.0.shared);
+        if let Some(private) = &self.private {
+            let gone = lock(&private.parts).release();
+            let bytes = gone.iter().map(Block::capacity).sum();
+            self.shared.graph_bytes.fetch_sub(bytes, Ordering::Relaxed);
         }
-        self.0.leave();
+        self.leave();
     }
 
     fn bytes(&self) -> u64 {
-        self.0.private.as_ref().map_or(0, |private| private.bytes())
+        self.private.as_ref().map_or(0, |private| {
+            let parts = lock(&private.parts);
+            parts.segments.values().map(|s| s.block.capacity()).sum()
+        })
     }
 }
 
@@ -262,39 +228,36 @@ pub(super) fn keep_block(block: Block, mut recorders: Vec<Arc<Recorder>>) {
     }
 }
 
-impl Captured {
+impl Lane {
     /// A block of private memory.
-    pub(super) fn alloc(&self, bytes: u64, requested: u64) -> Result<Block> {
-        let lane = &self.lane;
-        let Some(private) = &lane.private else {
+    pub(super) fn alloc_private(&self, bytes: u64, requested: u64) -> Result<Block> {
+        let Some(private) = &self.private else {
             return Err(Error::invalid("stream", "its capture has no memory"));
         };
         loop {
             {
                 let mut parts = lock(&private.parts);
                 if let Some(addr) = parts.take(bytes) {
-                    lane.count(|counters, away| counters.allocate(bytes, requested, away));
-                    lane.enter();
-                    return Ok(Block::new(lane, NONE, addr, bytes, requested));
+                    self.count(|counters, away| counters.allocate(bytes, requested, away));
+                    self.enter();
+                    return Ok(Block::new(self, NONE, addr, bytes, requested));
                 }
             }
             // Without the lock: the application may be asked to free something.
-            let segment = private.segment(&lane.shared, bytes)?;
-            let graph_bytes = &lane.shared.graph_bytes;
+            let segment = private.segment(&self.shared, bytes)?;
+            let graph_bytes = &self.shared.graph_bytes;
             graph_bytes.fetch_add(segment.capacity(), Ordering::Relaxed);
             lock(&private.parts).add(segment);
         }
     }
-}
 
-impl Lane {
-    /// The capture the lane is under.
-    pub(crate) fn captured(&self) -> Option<Arc<Captured>> {
+    /// The lane of private memory that requests go to, while the stream is under capture.
+    pub(crate) fn captured(&self) -> Option<Arc<Self>> {
         latch(&self.own.state).captured.clone()
     }
 
-    /// Sets the capture the lane is under; gives the one before.
-    pub(crate) fn set_captured(&self, captured: Option<Arc<Captured>>) -> Option<Arc<Captured>> {
+    /// Sets where requests go while the stream is under capture; gives where they went.
+    pub(crate) fn set_captured(&self, captured: Option<Arc<Self>>) -> Option<Arc<Self>> {
         let mut state = latch(&self.own.state);
         state.aside = state.retired || state.asleep || captured.is_some();
         std::mem::replace(&mut state.captured, captured)
@@ -305,7 +268,7 @@ impl Lane {
     pub(crate) fn route(&self, recorder: Option<&Arc<Recorder>>) {
         let Some(recorder) = recorder else {
             let captured = self.set_captured(None);
-            if let Some(private) = captured.as_ref().and_then(|c| c.lane.private.as_ref()) {
+            if let Some(private) = captured.as_ref().and_then(|lane| lane.private.as_ref()) {
                 let trimmed = lock(&private.parts).trim();
                 let graph_bytes = &self.shared.graph_bytes;
                 graph_bytes.fetch_sub(trimmed, Ordering::Relaxed);
@@ -313,21 +276,20 @@ impl Lane {
             return;
         };
         let already = self.captured();
-        if already.is_some_and(|captured| Arc::ptr_eq(&captured.recorder, recorder)) {
+        let already = already.as_ref().and_then(|lane| lane.private.as_ref());
+        if already.is_some_and(|private| private.is_of(recorder)) {
             return;
         }
         recorder.record().sleeps_with(&self.shared.awake);
-        let private = Arc::new(Private::new(recorder));
-        let lane = Self::new_private(self, private);
-        let captured = Captured {
+        let private = Private {
             recorder: Arc::clone(recorder),
-            lane: Arc::clone(&lane),
+            parts: Mutex::default(),
         };
-        if let Err(thing) = recorder.keep(Box::new(KeptLane(lane))) {
-            thing.release(recorder.gate());
-            return;
+        let lane = Self::new_private(self, Arc::new(private));
+        match recorder.keep(Box::new(Arc::clone(&lane))) {
+            Ok(()) => _ = self.set_captured(Some(lane)),
+            Err(thing) => thing.release(recorder.gate()),
         }
-        self.set_captured(Some(Arc::new(captured)));
     }
 
     /// Takes back a block that a graph keeps or will keep, freed on this lane; false if it is none.
@@ -335,11 +297,7 @@ impl Lane {
         let capture = self.stream.timeline.recorder();
         match (&home.private, capture) {
             (None, None) => false,
-            (Some(private), capture)
-                if capture
-                    .as_ref()
-                    .is_none_or(|capture| Arc::ptr_eq(capture, &private.recorder)) =>
-            {
+            (Some(private), capture) if capture.as_ref().is_none_or(|it| private.is_of(it)) => {
                 // On another stream of the capture, or after it, the part is not handed out again:
                 // the graph does not order the next use behind this one.
                 let same =
@@ -393,13 +351,12 @@ impl Lane {
     /// As [`Lane::shrink`], of a block of private memory.
     pub(super) fn shrink_private(&self, private: &Private, addr: Addr, before: Sums, after: Sums) {
         let again = self.stream.timeline.recorder();
-        let again = again.is_some_and(|capture| Arc::ptr_eq(&capture, &private.recorder));
+        let again = again.is_some_and(|capture| private.is_of(&capture));
         let mut parts = lock(&private.parts);
         self.count(|counters, away| counters.resize(before, after, away));
         if again {
-            let (bytes, state) = (after.bytes, Stretch::Taken);
-            parts.parts.insert(addr, Part { bytes, state });
-            parts.file(addr + bytes, before.bytes - bytes);
+            parts.parts.insert(addr, after.bytes);
+            parts.file(addr + after.bytes, before.bytes - after.bytes);
         }
     }
 }

@@ -1,15 +1,20 @@
-//! Memory that goes back to the device, and old mappings: whose work is done, or is waited for.
+//! Memory that goes back to the device, on request or above a soft limit, and old mappings: whose work is
+//! done, or is waited for.
 //!
 //! An old mapping whose work is done is kept, and its addresses are free: see [`Arena::keep`]. It is taken
-//! down when something else is mapped there, with its handle, or when there are too many. What goes is held first, and taken down without the lock: see `job`.
+//! down when something else is mapped there, with its handle, or when there are too many. What goes is held
+//! first, and taken down without the lock: see `job`.
 
 use std::sync::Arc;
 
+use super::ask::Ask;
 use super::core::{Core, is_done};
-use super::idle::{IdleFrame, total};
+use super::idle::{IdleFrame, first_of, total};
+use super::stats::Told;
+use super::structure::Shared;
 use super::tuning::{MOST_KEPT, PENDING_LOOKED_AT};
 use super::under_way::Held;
-use crate::arena::{FrameId, HandleId, Kept, Site};
+use crate::arena::{HandleId, Kept, Site};
 use crate::device::{Phys, Timeline};
 use crate::error::{Error, Result};
 use crate::heap::placement::Placement;
@@ -19,17 +24,13 @@ use crate::seeded::seeded;
 /// What the host waits for before something is taken down.
 type Wait = Option<(Arc<Timeline>, u64)>;
 
-/// An idle handle to be given back.
 struct Idle {
     held: Held,
-    frame: FrameId,
+    at: IdleFrame,
     phys: Phys,
-    start: u64,
-    bytes: u64,
     wait: Wait,
 }
 
-/// An old mapping to be taken down.
 struct Old {
     id: Id,
     start: u64,
@@ -38,7 +39,6 @@ struct Old {
     wait: Wait,
 }
 
-/// A release that was begun.
 pub(crate) struct Release {
     idle: Vec<Idle>,
     old: Vec<Old>,
@@ -77,7 +77,7 @@ impl Release {
     fn take_down(&self, done: &mut Released) -> Result<()> {
         for idle in &self.idle {
             wait_on_host(&idle.wait)?;
-            self.site.unmap(idle.start, idle.bytes)?;
+            self.site.unmap(idle.at.start, idle.at.bytes)?;
             done.unmapped += 1;
             if !seeded!("handle-lost-on-release") {
                 self.site.release(idle.phys)?;
@@ -126,10 +126,8 @@ impl Core {
             let part = (idle.hole, idle.start, idle.bytes);
             release.idle.push(Idle {
                 held: (self.under_way).hold(&mut self.extents, part, FRESH),
-                frame: idle.frame,
+                at: *idle,
                 phys: self.arena.frame(idle.frame).phys,
-                start: idle.start,
-                bytes: idle.bytes,
                 wait: self.wait_of(epoch, seeded!("released-under-queued-work")),
             });
         }
@@ -170,7 +168,7 @@ impl Core {
                 continue;
             }
             self.under_way.unhold(&idle.held);
-            self.arena.frame_gone(idle.frame, at < done.released);
+            self.arena.frame_gone(idle.at.frame, at < done.released);
             self.extents.vacate(idle.held.id, Epoch::PAST);
             self.extents.retired(idle.held.id);
         }
@@ -250,17 +248,9 @@ impl Core {
         placement: &Placement,
         bytes: u64,
     ) -> Option<Release> {
-        let mut idle = self.idle(Some(placement), u64::MAX, |_| true);
-        if total(&idle) < bytes {
-            return None;
-        }
-        let mut released = 0;
-        idle.retain(|frame| {
-            let goes = released < bytes;
-            released += frame.bytes * u64::from(goes);
-            goes
-        });
-        self.begin_release(&idle, None, Vec::new())
+        let idle = self.idle(Some(placement), u64::MAX, |_| true);
+        let enough = total(&idle) >= bytes;
+        enough.then(|| self.begin_release(&first_of(idle, bytes), None, Vec::new()))?
     }
 
     /// Begins to give back as much idle memory as keeps `keep` bytes, and all old mappings. Waits on the
@@ -287,7 +277,6 @@ impl Core {
         self.config.soft_limit.unwrap_or(u64::MAX)
     }
 
-    /// Whether the pool holds more than its soft limit.
     pub(crate) fn is_over_soft_limit(&self) -> bool {
         self.reserved() > self.soft_limit()
     }
@@ -300,6 +289,47 @@ impl Core {
             self.merge_done_from(at);
             at = self.extents.get(at).next;
         }
+    }
+}
+
+impl Shared {
+    /// Gives idle memory back to the device, keeping at least `keep` bytes; gives the bytes released.
+    /// Waits on the host for work that still uses idle memory.
+    pub(super) fn trim(&self, keep: u64) -> Result<u64> {
+        let before = self.lock_drained().reserved();
+        self.settle_all(before > keep);
+        if before > keep {
+            self.work(|core| core.ask_of_all(Ask::Done))?;
+            self.core.lock().merge_done();
+        }
+        self.work(|core| core.begin_trim(keep))?;
+        let mut core = self.core.lock();
+        // Another may have grown it meanwhile.
+        let released = before.saturating_sub(core.reserved());
+        core.count(Told::Trimmed(released));
+        Ok(released)
+    }
+
+    /// Gives idle memory back while the pool is over its soft limit. Nobody waits.
+    #[cold]
+    pub(crate) fn ease(&self) {
+        self.drain_all();
+        self.ease_holes();
+    }
+
+    /// The same of what is in no cache.
+    #[cold]
+    pub(super) fn ease_holes(&self) {
+        if !self.core.lock().is_over_soft_limit() {
+            return;
+        }
+        self.settle_all(false);
+        // What the driver refuses stays idle memory of the pool, and is offered again next time. Nothing is
+        // recorded until someone asks: without a mark no work is ever known to be done.
+        let _ = (self.work(|core| core.ask_of_all(Ask::Reached)))
+            .and_then(|_| self.work(Core::begin_easing))
+            .and_then(|_| self.work(|core| core.ask_of_old()))
+            .and_then(|_| self.work(Core::begin_reaping));
     }
 }
 

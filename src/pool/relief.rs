@@ -35,27 +35,23 @@ impl Shared {
     /// Asks the registered steps, one after the other, from where it came to the last time; whether one
     /// says that the request is to be tried again.
     pub(super) fn relieve(&self, stream: u64, bytes: u64, left: &mut Left) -> bool {
-        let Left(steps, now) = left;
-        let steps = steps.get_or_insert_with(|| lock(&self.relief).clone().into_iter());
-        while let Some((rank, step)) = now.take().or_else(|| steps.next()) {
-            let Some(_asked) = Asked::of(self.uid, rank) else {
+        let steps = left.get_or_insert_with(|| lock(&self.relief).clone().into_iter().peekable());
+        while let Some((rank, step)) = steps.peek() {
+            let Some(_asked) = Asked::of(self.uid, *rank) else {
                 return false;
             };
-            if step(&self.pressure(stream, bytes)) == Relief::Retry {
+            let pressure = Pressure {
+                requested: bytes,
+                stream,
+                figures: self.figures(bytes),
+            };
+            if step(&pressure) == Relief::Retry {
                 self.retries.fetch_add(1, Ordering::Relaxed);
-                *now = Some((rank, step));
                 return true;
             }
+            steps.next();
         }
         false
-    }
-
-    fn pressure(&self, stream: u64, bytes: u64) -> Pressure {
-        Pressure {
-            requested: bytes,
-            stream,
-            figures: self.figures(bytes),
-        }
     }
 
     /// The figures of an error for a request of `bytes`.

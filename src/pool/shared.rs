@@ -72,7 +72,6 @@ impl Shared {
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// See [`Attached::homes`].
     pub(super) fn homes(&self) -> HashMap<u64, u64> {
         let attached = self.attached.get();
         attached.map_or_else(HashMap::new, |attached| attached.homes())
@@ -81,12 +80,10 @@ impl Shared {
     /// What is attached, made by `make` on first use; `None` if something else is.
     pub(crate) fn attached<A: Attached>(&self, make: impl FnOnce() -> Arc<A>) -> Option<Arc<A>> {
         let attached = Arc::clone(self.attached.get_or_init(|| make() as _));
-        (attached as Arc<dyn std::any::Any + Send + Sync>)
-            .downcast()
-            .ok()
+        let attached: Arc<dyn std::any::Any + Send + Sync> = attached;
+        attached.downcast().ok()
     }
 
-    /// All lanes now.
     pub(crate) fn all_lanes(&self) -> Vec<Arc<Lane>> {
         self.lanes().all().cloned().collect()
     }
@@ -94,12 +91,7 @@ impl Shared {
     /// The lane of `stream` for the calling thread, made if this is the stream's first use here;
     /// `None` once the pool is closed.
     pub(crate) fn lane(self: &Arc<Self>, stream: &Stream) -> Result<Option<Arc<Lane>>> {
-        if !self.device.same(stream.device()) {
-            return Err(Error::invalid(
-                "stream",
-                "it is of another device than the pool",
-            ));
-        }
+        self.refuse_other_device(stream)?;
         let handle = stream.handle_id();
         if let Some(lane) = self.lanes().of(handle) {
             return Ok(Some(Arc::clone(lane)));
@@ -117,6 +109,16 @@ impl Shared {
         stream.watch(Arc::downgrade(&watcher));
         let lane = self.add_lane(&mut lanes, stream, slot, &hold);
         Ok(Some(lane))
+    }
+
+    pub(super) fn refuse_other_device(&self, stream: &Stream) -> Result<()> {
+        match self.device.same(stream.device()) {
+            true => Ok(()),
+            false => {
+                let why = "it is of another device than the pool";
+                Err(Error::invalid("stream", why))
+            }
+        }
     }
 
     fn add_lane(
@@ -160,7 +162,6 @@ impl Shared {
         lane.ok_or_else(|| Error::invalid("pool", "it is closed: make another"))
     }
 
-    /// Says whether a live block may be moved.
     pub(crate) fn set_movable(&self, block: &Block, movable: bool) {
         // A part of a graph's memory is no extent, and stays where it is.
         if !block.is_private() && !is_slot(block.capacity()) {
@@ -217,9 +218,7 @@ impl Shared {
         let siblings = lanes.all().filter(|other| other.slot == lane.slot);
         siblings.cloned().collect()
     }
-}
 
-impl Shared {
     /// The application holds the pool no longer: live blocks keep it, streams' caches do not.
     pub(crate) fn close(&self) {
         if let Some(attached) = self.attached.get() {
@@ -240,23 +239,17 @@ impl Shared {
             }
         }
     }
-}
 
-impl Shared {
     /// Tells the subscriber what was noted, without a lock of the pool.
-    #[cfg(feature = "tracing")]
-    #[cold]
+    #[cfg_attr(feature = "tracing", cold)]
+    #[cfg_attr(not(feature = "tracing"), inline(always))]
     pub(crate) fn tell(&self) {
-        let notes = std::mem::take(&mut self.core.lock().told.notes);
-        for step in notes {
-            step.tell(self.uid);
+        #[cfg(feature = "tracing")]
+        {
+            let notes = std::mem::take(&mut self.core.lock().told.notes);
+            notes.into_iter().for_each(|step| step.tell(self.uid));
         }
     }
-
-    /// There is no subscriber.
-    #[cfg(not(feature = "tracing"))]
-    #[inline(always)]
-    pub(crate) fn tell(&self) {}
 
     /// Tells of a step that was taken without the lock.
     #[inline]

@@ -108,23 +108,18 @@ impl Core {
         let mut keep = slots * bytes;
         if end > bound {
             keep = (bound - start) / part * part;
-            if keep == 0 && end - bound >= part {
-                let upper = self.extents.split_taken(id, end - bound);
-                self.give(id, stream, tick);
-                (id, start) = (upper, bound);
-                keep = (end - bound) / part * part;
-            }
             if keep == 0 {
+                keep = (end - bound) / part * part;
+                let upper = (keep > 0).then(|| self.extents.split_taken(id, end - bound));
                 self.give(id, stream, tick);
-                return None;
+                (id, start) = (upper?, bound);
             }
             // A slab is whole parts, so that what lies beside a bound is never all of one side.
             let rest = self.extents.split_taken(id, end - start - keep);
             self.give(rest, stream, tick);
         }
-        let slab = self
-            .slabs
-            .add((id, start), bytes, keep / bytes, stream, tick);
+        let place = (id, start);
+        let slab = (self.slabs).add(place, bytes, keep / bytes, stream, tick);
         // Of this slab, whatever others there are: it would stay behind without a slot out.
         Some(self.slabs.take(slab, 0, stream))
     }
@@ -141,9 +136,8 @@ impl Core {
         for slot in self.slabs.free_slots(grant.id).take(most as usize) {
             if self.is_behind(stream, self.slabs.history(grant.id, slot)) {
                 let Grant { id, offset } = self.slabs.take(grant.id, slot, stream);
-                let addr = self.arena.base() + offset;
                 taken.push(Cached {
-                    addr,
+                    addr: self.arena.base() + offset,
                     bytes,
                     tick: 0,
                     id,
@@ -187,10 +181,8 @@ impl Core {
     pub(super) fn release_mixed(&mut self, stream: StreamIndex) -> Vec<Epoch> {
         let mut lacking = Vec::new();
         for id in self.slabs.mixed() {
-            let histories = self
-                .slabs
-                .free_slots(id)
-                .map(|slot| self.slabs.history(id, slot));
+            let slots = self.slabs.free_slots(id);
+            let histories = slots.map(|slot| self.slabs.history(id, slot));
             let before = lacking.len();
             lacking.extend(histories.filter(|&it| !self.is_ordered(stream, it)));
             if lacking.len() == before {

@@ -15,17 +15,18 @@
 //! The heap's book of addresses stays as it is. A block that is dropped is free in it as ever, and a handle
 //! whose blocks are all gone is not made again.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::core::Core;
-use super::grow_buf::{Pages, PagesPart};
+use super::grow_buf::Pages;
 use super::idle::IdleFrame;
 use super::release::Release;
 use super::structure::{Copies, Lane, Ranges, Shared, Sleeping, Way};
 use crate::arena::FrameId;
 use crate::device::{Addr, Event, lock};
 use crate::error::{Error, Result};
-use crate::heap::{Epoch, FRESH, State};
+use crate::heap::State;
 use crate::seeded::seeded;
 use crate::sync::latch;
 
@@ -39,7 +40,7 @@ const PART: u64 = 128 << 20;
 /// Whose memory a part is.
 enum Owner {
     Blocks(Vec<FrameId>),
-    Growing(Arc<Pages>, PagesPart),
+    Growing(Arc<Pages>, Range<usize>),
 }
 
 /// Handles that lie behind one another, and the live bytes in them.
@@ -88,15 +89,14 @@ impl Core {
             Some((at, before)) if *at + *before == base + start => *before += bytes,
             _ => ranges.push((base + start, bytes)),
         };
-        for (id, extent) in self.extents.iter() {
-            match (extent.state, slabs.get(&id)) {
-                (State::Allocated, None) => add(extent.start, extent.bytes),
-                (State::Allocated, Some(&slab)) => {
-                    let out = self.slabs.slots_of(slab).filter(|slot| !slot.free);
-                    out.for_each(|slot| add(slot.offset, slot.bytes));
-                }
-                _ => {}
-            }
+        let blocks = self.extents.iter();
+        for (id, extent) in blocks.filter(|(_, it)| it.state == State::Allocated) {
+            let Some(&slab) = slabs.get(&id) else {
+                add(extent.start, extent.bytes);
+                continue;
+            };
+            let out = self.slabs.slots_of(slab).filter(|slot| !slot.free);
+            out.for_each(|slot| add(slot.offset, slot.bytes));
         }
         ranges
     }
@@ -113,24 +113,16 @@ impl Core {
     /// Makes gaps of the frames that sleep and that no block needs any more.
     fn forget_idle_asleep(&mut self) {
         self.merge_done();
-        let slots = 0..self.extents.slots();
-        let granule = self.arena.granule();
-        let holes: Vec<_> = slots
-            .flat_map(|slot| self.extents.holes_of(slot, granule))
-            .collect();
-        for hole in holes {
+        for hole in self.large_holes() {
             let idle: Vec<IdleFrame> = self.idle_in(hole).collect();
             // From the last on: what is left of a hole below keeps its number.
             for idle in idle.iter().rev() {
                 if self.arena.frame(idle.frame).awake {
                     continue;
                 }
-                let part = (hole, idle.start, idle.bytes);
-                let held = (self.under_way).hold(&mut self.extents, part, FRESH);
-                self.under_way.unhold(&held);
+                let gone = (self.extents).retire(hole, idle.start, idle.start + idle.bytes);
                 self.arena.forget_asleep(idle.frame);
-                self.extents.vacate(held.id, Epoch::PAST);
-                self.extents.retired(held.id);
+                self.extents.retired(gone);
             }
         }
     }
@@ -170,19 +162,6 @@ impl Core {
     }
 }
 
-impl Part {
-    /// Of a growing buffer: all of it may be contents.
-    fn of_pages(pages: &Arc<Pages>, part: PagesPart) -> Self {
-        Self {
-            bytes: part.bytes,
-            start: 0,
-            end: 0,
-            ranges: vec![(part.start, part.bytes)],
-            owner: Owner::Growing(Arc::clone(pages), part),
-        }
-    }
-}
-
 impl Lane {
     pub(super) fn set_asleep(&self, asleep: bool) {
         let mut state = latch(&self.own.state);
@@ -214,18 +193,18 @@ impl Shared {
         self.set_asleep(true);
         drop(self.lock_drained());
         self.all_pages().iter().for_each(|pages| pages.hold(true));
-        let mut ranges = self.core.lock().live_ranges();
+        let (mut ranges, before) = {
+            let core = self.core.lock();
+            (core.live_ranges(), core.reserved())
+        };
         let growing = self.growing_parts(false).into_iter();
         ranges.extend(growing.flat_map(|part| part.ranges));
         ranges.sort_unstable();
-        let before = self.core.lock().reserved();
         let prepared = self.work(Core::begin_clearing_old).and_then(|_| {
-            let (copies, stream) = (prepare(&ranges)?, self.device.stream()?);
-            let end = 0;
             Ok(Sleeping {
-                copies,
-                stream,
-                end,
+                copies: prepare(&ranges)?,
+                stream: self.device.stream()?,
+                end: 0,
             })
         });
         let outcome = prepared.and_then(|mut sleeping| {
@@ -327,24 +306,28 @@ impl Shared {
         event.record(&sleeping.stream).map(|()| event)
     }
 
-    /// What growing buffers use, or what of them sleeps.
+    /// What growing buffers use, or what of them sleeps: all of it may be contents.
     fn growing_parts(&self, asleep: bool) -> Vec<Part> {
-        let all = self.all_pages();
-        let parts = all.iter().flat_map(|pages| {
-            let parts = pages.parts(PART, asleep).into_iter();
-            parts.map(|part| Part::of_pages(pages, part))
-        });
+        let mut parts = Vec::new();
+        for pages in self.all_pages() {
+            parts.extend(pages.parts(PART, asleep).into_iter().map(|part| Part {
+                bytes: part.bytes,
+                start: 0,
+                end: 0,
+                ranges: vec![(part.start, part.bytes)],
+                owner: Owner::Growing(Arc::clone(&pages), part.handles),
+            }));
+        }
+        parts.retain(|_| !seeded!("growing-buffers-stay-awake"));
         parts
-            .filter(|_| !seeded!("growing-buffers-stay-awake"))
-            .collect()
     }
 
     /// Takes this memory down and gives its handles back.
     fn take_down(&self, owner: &Owner) -> Result<()> {
         let frames = match owner {
             Owner::Blocks(frames) => frames,
-            Owner::Growing(pages, part) => {
-                let (released, outcome) = pages.fall_asleep(part.handles.clone());
+            Owner::Growing(pages, handles) => {
+                let (released, outcome) = pages.fall_asleep(handles.clone());
                 self.book_released(released);
                 return outcome;
             }
@@ -395,9 +378,8 @@ impl Shared {
         if waited.is_ok() && made.is_err() && !seeded!("failed-wake-keeps-its-handles") {
             // What the driver does not take down is made no second time. Copies that it would not wait for
             // may be under way still, and their memory stays mapped.
-            let _ = parts
-                .iter()
-                .try_for_each(|part| self.take_down(&part.owner));
+            let mut each = parts.iter();
+            let _ = each.try_for_each(|part| self.take_down(&part.owner));
         }
         made.and(waited)
     }
@@ -406,8 +388,8 @@ impl Shared {
     fn make_again(&self, owner: &Owner, left: &mut u64) -> Result<()> {
         let frames = match owner {
             Owner::Blocks(frames) => frames,
-            Owner::Growing(pages, part) => {
-                let (made, outcome) = pages.wake(part.handles.clone());
+            Owner::Growing(pages, handles) => {
+                let (made, outcome) = pages.wake(handles.clone());
                 let mut core = self.core.lock();
                 core.under_way.to_create -= made;
                 core.book_grown_handles(made);

@@ -25,7 +25,6 @@ use crate::sync::{AtomicU64, Latch, LatchGuard, Mutex, RwLock, latch};
 /// Device addresses and how many bytes from there on, ascending and apart.
 pub(crate) type Ranges = Vec<(Addr, u64)>;
 
-/// Which way contents are copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     ToHost,
@@ -51,7 +50,6 @@ pub(crate) struct Shared {
     pub(crate) cache_bytes: u64,
     /// Bytes up to which requests may become slots: 0 for a pool without slabs.
     pub(crate) slot_most: u64,
-    /// Of a pool that tracks its blocks.
     pub(crate) tracker: Option<Arc<Tracker>>,
     pub(crate) core: CoreLock,
     pub(super) transfer: Transfer,
@@ -67,20 +65,17 @@ pub(crate) struct Shared {
     pub(super) retries: AtomicU64,
     /// Device memory that layers above have beside the pool.
     pub(crate) overhead: crate::device::Overhead,
-    /// The pages of growing buffers.
     pub(super) growing: Growing,
     /// Registered once there is one: they are settled before a request fails.
     pub(super) settles: OnceLock<()>,
     /// Movable memory that is on the host.
     pub(crate) spilled: Spilled,
-    /// Whether the pool does not sleep.
     pub(crate) awake: Arc<Awake>,
     /// Of a pool that sleeps.
     pub(super) asleep: Mutex<Option<Sleeping>>,
     /// Bytes in segments of private memory.
     pub(super) graph_bytes: AtomicU64,
     pub(super) counts: Ledger,
-    /// Where what is asked for is recorded.
     pub(crate) recording: Option<Recording>,
 }
 
@@ -94,10 +89,8 @@ pub(crate) trait Attached: std::any::Any + Send + Sync {
     fn homes(&self) -> HashMap<u64, u64>;
 }
 
-/// The core behind its lock.
 pub(crate) struct CoreLock(pub(super) Latch<Core>);
 
-/// The core's lock held.
 pub(crate) type CoreGuard<'l> = LatchGuard<'l, Core>;
 
 impl CoreLock {
@@ -107,7 +100,6 @@ impl CoreLock {
     }
 }
 
-/// What a lane's latch guards.
 pub(crate) struct LaneState {
     pub(crate) cache: Cache,
     pub(super) counters: Counters,
@@ -120,8 +112,8 @@ pub(crate) struct LaneState {
     /// Nothing more is allocated here: keep nothing.
     pub(crate) retired: bool,
     pub(crate) asleep: bool,
-    /// The stream is being captured into a graph.
-    pub(crate) captured: Option<Arc<Captured>>,
+    /// While the stream is being captured into a graph: the lane of its private memory.
+    pub(crate) captured: Option<Arc<Lane>>,
 }
 
 /// What the lane's own threads write, on cache lines where nothing else is: who frees the lane's
@@ -143,11 +135,8 @@ pub(crate) struct Others {
 #[repr(align(128))]
 pub(crate) struct Lane {
     pub(crate) own: Own,
-    /// As the pool is configured.
     pub(super) cache_bytes: u64,
-    /// Bytes up to which requests may become slots.
     pub(super) slot_most: u64,
-    /// Whether what is asked for is recorded.
     pub(crate) records: bool,
     pub(crate) shared: Arc<Shared>,
     pub(crate) stream: Arc<StreamCore>,
@@ -178,8 +167,6 @@ impl LanePtr {
         Self(NonNull::from(lane))
     }
 
-    /// The lane.
-    ///
     /// # Safety
     /// One of the holders that the type names exists for as long as the reference is used.
     #[inline]
@@ -204,14 +191,12 @@ pub(crate) struct Lanes {
     pub(crate) closed: bool,
 }
 
-/// What was counted, by class.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Totals {
     pub(super) allocated: [Sums; 2],
     pub(super) freed: [Sums; 2],
 }
 
-/// What is counted of a stream.
 pub(super) struct Served {
     pub(super) uid: u64,
     pub(super) lanes: Vec<Arc<Lane>>,
@@ -246,15 +231,12 @@ pub(crate) struct Ledger(pub(super) Mutex<Books>);
 /// The address does not change while the block lives. Safe to send to and use from any thread.
 ///
 /// ```
-/// # fn main() -> warpool::Result<()> {
-/// # let device = warpool::Device::host()?;
-/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-/// # let stream = device.stream()?;
+/// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+/// # let stream = pool.device().stream()?;
 /// let block = pool.alloc(&stream, 4000)?;
 /// // kernels on `stream` may use block.addr() from here on
 /// drop(block); // and those queued before still have it
-/// # Ok(())
-/// # }
+/// # Ok::<(), warpool::Error>(())
 /// ```
 pub struct Block {
     pub(super) lane: LanePtr,
@@ -280,25 +262,9 @@ pub(super) struct Uses {
     pub(super) ticket: Option<Ticket>,
 }
 
-/// What a stretch of a segment is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stretch {
-    /// Handed out, and perhaps back without being handed out again.
-    Taken,
-    Free,
-}
-
-/// A stretch of a segment.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Part {
-    pub(super) bytes: u64,
-    pub(super) state: Stretch,
-}
-
 /// A block that parts of a graph's memory are handed out of.
 pub(super) struct Segment {
     pub(super) block: Block,
-    /// Live parts.
     pub(super) live: usize,
     /// End of the highest part ever handed out.
     pub(super) high: Addr,
@@ -308,7 +274,8 @@ pub(super) struct Segment {
 #[derive(Default)]
 pub(super) struct Segments {
     pub(super) segments: BTreeMap<Addr, Segment>,
-    pub(super) parts: BTreeMap<Addr, Part>,
+    /// Bytes of each: of one that is not free it was handed out, and is perhaps back.
+    pub(super) parts: BTreeMap<Addr, u64>,
     /// Free parts by size, then address.
     pub(super) free: BTreeSet<(u64, Addr)>,
     /// The graph is gone: a segment goes with its last live part.
@@ -319,10 +286,4 @@ pub(super) struct Segments {
 pub(crate) struct Private {
     pub(super) recorder: Arc<Recorder>,
     pub(super) parts: Mutex<Segments>,
-}
-
-/// A stream's lane under capture.
-pub(crate) struct Captured {
-    pub(super) recorder: Arc<Recorder>,
-    pub(super) lane: Arc<Lane>,
 }

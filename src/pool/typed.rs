@@ -26,15 +26,12 @@ impl Pool {
     /// smallest size.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// let mut numbers = pool.alloc_typed::<f32>(&stream, 3)?;
     /// numbers.upload(&[1.0, 2.0, 3.0])?;
     /// assert_eq!(numbers.download()?, [1.0, 2.0, 3.0]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors
@@ -44,17 +41,6 @@ impl Pool {
     }
 
     /// Allocates a buffer on `stream` with the elements of `data`, and waits for the copy.
-    ///
-    /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
-    /// let numbers = pool.alloc_from(&stream, &[1u8, 2, 3])?;
-    /// assert_eq!(numbers.len(), 3);
-    /// # Ok(())
-    /// # }
-    /// ```
     ///
     /// # Errors
     /// As [`Pool::alloc_typed`] and [`PoolBuf::upload`].
@@ -66,17 +52,6 @@ impl Pool {
 
     /// Allocates a buffer of `len` elements on `stream`, all of whose bits are 0 in stream order.
     ///
-    /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
-    /// let counts = pool.alloc_zeroed::<u64>(&stream, 2)?;
-    /// assert_eq!(counts.download()?, [0, 0]);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
     /// # Errors
     /// As [`Pool::alloc_typed`]; what the driver said of the fill.
     pub fn alloc_zeroed<T: Pod>(&self, stream: &Stream, len: usize) -> Result<PoolBuf<T>> {
@@ -87,14 +62,11 @@ impl Pool {
     /// [`ViewMut::fill`](super::ViewMut::fill) says, the host may wait for a small copy.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// let ones = pool.alloc_filled(&stream, 100_000, 1.0f32)?;
     /// assert_eq!(ones.download()?, vec![1.0; 100_000]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors
@@ -114,22 +86,18 @@ impl Pool {
     /// so that it can be converted to a wider type in place.
     ///
     /// ```
-    /// # #[cfg(feature = "convert")]
-    /// # fn main() -> warpool::Result<()> {
+    /// # #[cfg(feature = "convert")] {
     /// use warpool::convert::Rounding;
     /// use warpool::half::f16;
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
     ///
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// let mut halves = pool.alloc_typed_with_room::<f16>(&stream, 2, 2 * 4)?;
     /// halves.upload(&[f16::ONE, f16::NEG_ONE])?;
     /// let singles = halves.convert_in_place::<f32>(Rounding::Nearest)?;
     /// assert_eq!(singles.download()?, [1.0, -1.0]);
-    /// # Ok(())
     /// # }
-    /// # #[cfg(not(feature = "convert"))]
-    /// # fn main() {}
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors

@@ -28,12 +28,10 @@ pub(super) struct Held {
 }
 
 impl UnderWay {
-    /// Bytes of free memory held.
     pub(super) fn held(&self) -> u64 {
         self.held
     }
 
-    /// Whether something held waits for `stream`.
     pub(super) fn waits_for(&self, stream: StreamIndex) -> bool {
         self.streams.contains(&stream)
     }

@@ -17,20 +17,16 @@ use crate::error::{Error, Result};
 fn check<T>(addr: Addr, len: usize) -> Result<()> {
     let align = align_of::<T>() as u64;
     if !addr.is_multiple_of(align) {
-        return Err(Error::invalid(
-            "addr",
-            format!("{addr:#x} is not a multiple of {align}, the element's alignment"),
-        ));
+        let why = format!("{addr:#x} is not a multiple of {align}, the element's alignment");
+        return Err(Error::invalid("addr", why));
     }
-    match (len as u64)
-        .checked_mul(size_of::<T>() as u64)
-        .and_then(|bytes| addr.checked_add(bytes))
-    {
+    let bytes = (len as u64).checked_mul(size_of::<T>() as u64);
+    match bytes.and_then(|bytes| addr.checked_add(bytes)) {
         Some(_) => Ok(()),
-        None => Err(Error::invalid(
-            "len",
-            format!("{len} elements from {addr:#x} reach past the last address"),
-        )),
+        None => {
+            let why = format!("{len} elements from {addr:#x} reach past the last address");
+            Err(Error::invalid("len", why))
+        }
     }
 }
 
@@ -57,7 +53,7 @@ pub(crate) fn bounds(range: &impl RangeBounds<usize>, len: usize) -> Result<(usi
 }
 
 macro_rules! view {
-    ($(#[$doc:meta])* $name:ident, $borrow:ty, $writes:literal, $slice:literal, $split:literal, $duty:literal) => {
+    ($(#[$doc:meta])* $name:ident, $borrow:ty, $writes:literal, $duty:literal) => {
         $(#[$doc])*
         #[derive(Debug)]
         pub struct $name<'a, T> {
@@ -118,8 +114,6 @@ macro_rules! view {
 
             /// The elements of `range`, which may start anywhere and be empty.
             ///
-            #[doc = $slice]
-            ///
             /// # Errors
             /// [`Error::Invalid`] for a range that is not within the view.
             pub fn slice(self, range: impl RangeBounds<usize>) -> Result<Self> {
@@ -131,8 +125,6 @@ macro_rules! view {
 
             /// The first `at` elements, and the others: parts that different streams may be given, each
             /// in an order of its own.
-            ///
-            #[doc = $split]
             ///
             /// # Errors
             /// [`Error::Invalid`] unless `at <= len`.
@@ -146,59 +138,34 @@ macro_rules! view {
 
 view! {
     /// Elements in device memory, to be read by queued work.
+    ///
+    /// ```
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
+    /// let numbers = pool.alloc_from(&stream, &[1, 2, 3, 4])?;
+    /// let (low, high) = numbers.view().split_at(1)?;
+    /// assert_eq!((low.len(), high.slice(1..)?.download(&stream)?), (1, vec![3, 4]));
+    /// # Ok::<(), warpool::Error>(())
+    /// ```
     View, &'a [T], false,
-    "```
-# fn main() -> warpool::Result<()> {
-# let device = warpool::Device::host()?;
-# let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-# let stream = device.stream()?;
-let numbers = pool.alloc_from(&stream, &[1, 2, 3, 4])?;
-let middle = numbers.view().slice(1..3)?;
-assert_eq!(middle.download(&stream)?, [2, 3]);
-# Ok(())
-# }
-```",
-    "```
-# fn main() -> warpool::Result<()> {
-# let device = warpool::Device::host()?;
-# let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-# let stream = device.stream()?;
-let numbers = pool.alloc_from(&stream, &[1, 2, 3, 4])?;
-let (low, high) = numbers.view().split_at(1)?;
-assert_eq!((low.len(), high.len()), (1, 3));
-# Ok(())
-# }
-```",
     "- The range is device memory of the device it will be used on, readable in stream order."
 }
 
 view! {
     /// Elements in device memory, to be written by queued work.
+    ///
+    /// ```
+    /// # let device = warpool::Device::host()?;
+    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
+    /// # let (load, train) = (device.stream()?, device.stream()?);
+    /// let mut numbers = pool.alloc_from(&load, &[1, 2, 3, 4])?;
+    /// let (low, high) = numbers.view_mut().split_at(2)?;
+    /// low.fill(&load, 0)?; // the two do not wait for each other
+    /// high.slice(1..)?.fill(&train, 7)?;
+    /// assert_eq!(numbers.download()?, [0, 0, 3, 7]);
+    /// # Ok::<(), warpool::Error>(())
+    /// ```
     ViewMut, &'a mut [T], true,
-    "```
-# fn main() -> warpool::Result<()> {
-# let device = warpool::Device::host()?;
-# let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-# let stream = device.stream()?;
-let mut numbers = pool.alloc_from(&stream, &[1, 2, 3, 4])?;
-numbers.view_mut().slice(2..)?.fill(&stream, 9)?;
-assert_eq!(numbers.download()?, [1, 2, 9, 9]);
-# Ok(())
-# }
-```",
-    "```
-# fn main() -> warpool::Result<()> {
-# let device = warpool::Device::host()?;
-# let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-# let (load, train) = (device.stream()?, device.stream()?);
-let mut numbers = pool.alloc_from(&load, &[1, 2, 3, 4])?;
-let (low, high) = numbers.view_mut().split_at(2)?;
-low.fill(&load, 0)?; // the two do not wait for each other
-high.fill(&train, 7)?;
-assert_eq!(numbers.download()?, [0, 0, 7, 7]);
-# Ok(())
-# }
-```",
     "- The range is device memory of the device it will be used on, writable in stream order, and no other queued work uses it unordered with the view's."
 }
 
@@ -211,16 +178,6 @@ impl<T> Clone for View<'_, T> {
 impl<T> Copy for View<'_, T> {}
 
 impl<T: Pod> ViewMut<'_, T> {
-    /// The same elements for a shorter time.
-    pub(crate) fn reborrow(&mut self) -> ViewMut<'_, T> {
-        ViewMut {
-            addr: self.addr,
-            len: self.len,
-            place: self.place,
-            borrow: PhantomData,
-        }
-    }
-
     /// The same elements, to be read.
     #[must_use]
     pub fn as_view(&self) -> View<'_, T> {
@@ -236,33 +193,29 @@ impl<T: Pod> ViewMut<'_, T> {
 /// The same elements for a shorter time.
 impl<'a, T: Pod> From<&'a mut ViewMut<'_, T>> for ViewMut<'a, T> {
     fn from(view: &'a mut ViewMut<'_, T>) -> Self {
-        view.reborrow()
+        ViewMut {
+            addr: view.addr,
+            len: view.len,
+            place: view.place,
+            borrow: PhantomData,
+        }
     }
 }
 
 /// Checks that `rows` rows of `cols` elements, `pitch` elements apart, fit in `len` elements.
 fn check_rows(len: usize, rows: u64, cols: u64, pitch: u64) -> Result<()> {
     if rows > 1 && pitch < cols {
-        return Err(Error::invalid(
-            "pitch",
-            format!("{pitch} elements is less than a row of {cols}: rows would overlap"),
-        ));
+        let why = format!("{pitch} elements is less than a row of {cols}: rows would overlap");
+        return Err(Error::invalid("pitch", why));
     }
-    let reach = match rows {
-        0 => Some(0),
-        _ => pitch
-            .checked_mul(rows - 1)
-            .and_then(|last| last.checked_add(cols)),
-    };
-    match reach {
-        Some(reach) if reach <= len as u64 => Ok(()),
-        _ => Err(Error::invalid(
-            "rows",
-            format!(
-                "{rows} rows of {cols} elements, {pitch} apart, need more than the view's {len} elements"
-            ),
-        )),
+    let last = rows.checked_sub(1).map(|last| pitch.checked_mul(last));
+    let reach = last.map_or(Some(0), |last| last?.checked_add(cols));
+    if reach.is_some_and(|reach| reach <= len as u64) {
+        return Ok(());
     }
+    let need = "need more than the view's";
+    let why = format!("{rows} rows of {cols} elements, {pitch} apart, {need} {len} elements");
+    Err(Error::invalid("rows", why))
 }
 
 macro_rules! rows {

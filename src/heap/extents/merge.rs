@@ -4,15 +4,6 @@ use super::{Extent, Extents, Id, NONE, State, StreamIndex};
 use crate::seeded::seeded;
 
 impl Extents {
-    /// Lets the history of `id` cover that of `other` as well; a different slot's is done.
-    fn absorb_history(&mut self, id: Id, other: Id) {
-        let other = *self.get(other);
-        let extent = self.get_mut(id);
-        if extent.slot == other.slot && !seeded!("join-forgets-a-history") {
-            extent.tick = extent.tick.max(other.tick);
-        }
-    }
-
     /// Merges the hole `id` with its upper neighbours while both are holes that `covered` accepts
     /// (done, so that either history may stand for both).
     pub(crate) fn merge_up(&mut self, id: Id, covered: impl Fn(&Extent) -> bool) {
@@ -27,11 +18,11 @@ impl Extents {
             if next.state != State::Free || !(same || both) {
                 return;
             }
-            self.unfile(id);
-            self.unfile(extent.next);
-            self.absorb_history(id, extent.next);
-            self.join(id);
-            self.file(id);
+            let tick = match same && !seeded!("join-forgets-a-history") {
+                true => extent.tick.max(next.tick),
+                false => extent.tick,
+            };
+            self.merge_as(id, extent.slot, tick);
         }
     }
 

@@ -3,7 +3,14 @@
 mod model;
 mod wrong;
 
-use super::Extents;
+use super::{Extent, Extents, Id};
+
+impl Extents {
+    /// The extent, for tests that make books wrong.
+    pub(crate) fn spoil(&mut self, id: Id) -> &mut Extent {
+        self.get_mut(id)
+    }
+}
 
 /// A done hole of another stream parts two of one stream, of which the upper is still in use.
 #[test]

@@ -1,8 +1,6 @@
 //! Blocks that become smaller or larger where they are.
 
 use super::Block;
-#[cfg(feature = "sanitize")]
-use crate::device::Note;
 use crate::error::{Error, Result};
 use crate::heap::UNIT;
 use crate::heap::size_class::is_slot;
@@ -16,15 +14,12 @@ impl Block {
     /// of 256, so nothing of a block in a slab is. The address stays.
     ///
     /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
+    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
+    /// # let stream = pool.device().stream()?;
     /// let mut block = pool.alloc(&stream, 1 << 20)?;
     /// block.shrink(1000)?;
     /// assert_eq!(block.bytes(), 1000);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// # Errors
@@ -34,10 +29,8 @@ impl Block {
     /// block is then as it was.
     pub fn shrink(&mut self, bytes: u64) -> Result<()> {
         if bytes == 0 || bytes > self.requested {
-            let why = format!(
-                "{bytes} is not between 1 and the block's {}",
-                self.requested
-            );
+            let most = self.requested;
+            let why = format!("{bytes} is not between 1 and the block's {most}");
             return Err(Error::invalid("bytes", why));
         }
         let capacity = bytes.next_multiple_of(UNIT);
@@ -48,14 +41,20 @@ impl Block {
             self.tell_free(self.lane(), capacity);
             let (before, after) = (self.size(), Sums::block(capacity, bytes));
             self.lane().shrink(self, before, after);
-            self.requested = bytes;
-            self.slack = (capacity - bytes) as u32;
-            self.record_resize();
-            if let Some(ticket) = self.uses.as_ref().and_then(|uses| uses.ticket.as_ref()) {
-                ticket.resized(bytes);
-            }
+            self.resized(capacity, bytes);
         }
         Ok(())
+    }
+
+    fn resized(&mut self, capacity: u64, bytes: u64) {
+        self.requested = bytes;
+        self.slack = (capacity - bytes) as u32;
+        if let Some(recording) = self.recording() {
+            recording.resized(self.addr, bytes, self.stream_id());
+        }
+        if let Some(ticket) = self.ticket() {
+            ticket.update(|entry| entry.bytes = bytes);
+        }
     }
 
     /// Makes the block's stream wait for all declared uses; an error where captured work has the
@@ -65,11 +64,8 @@ impl Block {
         if !self.is_private() {
             home.refuse_under_capture()?;
         }
-        if let Some(uses) = self
-            .uses
-            .as_ref()
-            .filter(|_| !seeded!("shrunk-under-its-uses"))
-        {
+        let uses = self.uses.as_ref();
+        if let Some(uses) = uses.filter(|_| !seeded!("shrunk-under-its-uses")) {
             if !self.captures().is_empty() {
                 let why = "a stream declared to use the block is being captured: its graph would \
                            use what is given back";
@@ -99,19 +95,10 @@ impl Block {
         if !lane.grow(self.id, self.size(), Sums::block(capacity, bytes))? {
             return Ok(false);
         }
+        self.resized(capacity, bytes);
         #[cfg(feature = "sanitize")]
         if capacity > before {
-            lane.shared.device.backend().observe(&Note::Alloc {
-                addr: self.addr + before,
-                bytes: capacity - before,
-                stream: lane.stream.raw,
-            });
-        }
-        self.requested = bytes;
-        self.slack = (capacity - bytes) as u32;
-        self.record_resize();
-        if let Some(ticket) = self.uses.as_ref().and_then(|uses| uses.ticket.as_ref()) {
-            ticket.resized(bytes);
+            self.tell_alloc(before);
         }
         Ok(true)
     }

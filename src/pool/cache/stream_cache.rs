@@ -258,7 +258,7 @@ impl Lane {
     fn alloc_aside(&self, bytes: u64, requested: u64) -> Result<Block> {
         if let Some(captured) = self.captured() {
             // A graph's memory has no slabs.
-            return captured.alloc(requested.next_multiple_of(UNIT), requested);
+            return captured.alloc_private(requested.next_multiple_of(UNIT), requested);
         }
         let mut state = latch(&self.own.state);
         if state.retired {

@@ -41,19 +41,8 @@ struct State {
     gone: bool,
 }
 
-/// How large new handles are.
-#[derive(Clone, Copy)]
-pub(super) struct Sizes {
-    pub(super) largest: u64,
-    pub(super) granule: u64,
-}
-
-/// What a buffer had before it grew.
-#[derive(Clone, Copy)]
-pub(super) struct Before {
-    used: usize,
-    handles: usize,
-}
+/// How many handles a buffer uses, and how many it has.
+pub(super) type Before = (usize, usize);
 
 /// Handles that lie behind one another, which fall asleep and wake together.
 pub(in crate::pool) struct PagesPart {
@@ -62,12 +51,29 @@ pub(in crate::pool) struct PagesPart {
     pub(in crate::pool) bytes: u64,
 }
 
-/// See the module documentation.
 pub(in crate::pool) struct Pages {
     device: Device,
     base: Addr,
     span: u64,
     state: Mutex<State>,
+}
+
+impl Handle {
+    fn map(&mut self, device: &Device, addr: Addr, phys: Phys) -> Result<()> {
+        if !self.mapped {
+            device.backend().map(addr, self.bytes, phys)?;
+            (self.mapped, self.asleep) = (true, false);
+        }
+        Ok(())
+    }
+
+    /// Gives whether it was mapped.
+    fn unmap(&mut self, device: &Device, addr: Addr) -> Result<bool> {
+        if self.mapped {
+            device.backend().unmap(addr, self.bytes)?;
+        }
+        Ok(std::mem::take(&mut self.mapped))
+    }
 }
 
 impl State {
@@ -101,7 +107,6 @@ impl Pages {
         self.base
     }
 
-    /// Bytes mapped for the buffer.
     pub(super) fn bytes(&self) -> u64 {
         let state = lock(&self.state);
         state.bytes(state.used)
@@ -109,10 +114,7 @@ impl Pages {
 
     pub(super) fn before(&self) -> Before {
         let state = lock(&self.state);
-        Before {
-            used: state.used,
-            handles: state.handles.len(),
-        }
+        (state.used, state.handles.len())
     }
 
     /// Uses handles again that have not gone yet, up to `bytes`; gives the bytes that are lacking then.
@@ -122,9 +124,8 @@ impl Pages {
         while has < bytes && state.used < state.handles.len() {
             let (at, used) = (self.base + has, state.used);
             let handle = &mut state.handles[used];
-            if let Some(phys) = handle.phys.filter(|_| !handle.mapped) {
-                self.device.backend().map(at, handle.bytes, phys)?;
-                handle.mapped = true;
+            if let Some(phys) = handle.phys {
+                handle.map(&self.device, at, phys)?;
             }
             has += handle.bytes;
             state.used += 1;
@@ -132,17 +133,18 @@ impl Pages {
         Ok(bytes.saturating_sub(has))
     }
 
-    /// Makes handles for `bytes` more, a multiple of the granule, where all there are is used; gives the
-    /// bytes made, and what stopped it.
-    pub(super) fn make(&self, bytes: u64, sizes: Sizes) -> (u64, Result<()>) {
+    /// Makes handles of up to `largest` bytes for `bytes` more, a multiple of the granule, where all there
+    /// are is used; gives the bytes made, and what stopped it.
+    pub(super) fn make(&self, bytes: u64, mut largest: u64) -> (u64, Result<()>) {
         let mut state = lock(&self.state);
-        let (from, mut made, mut largest) = (state.bytes(state.used), 0, sizes.largest);
+        let (from, mut made) = (state.bytes(state.used), 0);
+        let granule = self.device.info().granule.max(1);
         while made < bytes {
-            let size = piece(bytes - made, largest, sizes.granule);
+            let size = piece(bytes - made, largest, granule);
             match self.make_one(&mut state, from + made, size) {
                 Ok(()) => made += size,
                 // The device may still have smaller pieces.
-                Err(error) if error.is_device_exhausted() && size > sizes.granule => {
+                Err(error) if error.is_device_exhausted() && size > granule => {
                     largest = size / 2;
                 }
                 Err(error) => {
@@ -172,11 +174,11 @@ impl Pages {
     }
 
     /// Undoes what was made since `before`: nothing used it. Gives the bytes given back.
-    pub(super) fn undo(&self, before: Before) -> u64 {
+    pub(super) fn undo(&self, (used, handles): Before) -> u64 {
         let mut state = lock(&self.state);
         // Of a failure here the caller has the first error; what is left is offered again.
-        state.used = before.used;
-        self.take_down(&mut state, before.handles).0
+        state.used = used;
+        self.take_down(&mut state, handles).0
     }
 
     /// The buffer needs `bytes`: handles behind them go once `marks` are done.
@@ -200,11 +202,11 @@ impl Pages {
         for (at, handle) in state.handles.iter().enumerate() {
             let start = addr;
             addr += handle.bytes;
-            if !(if asleep {
-                handle.asleep
-            } else {
-                at < state.used
-            }) {
+            let is_one = match asleep {
+                true => handle.asleep,
+                false => at < state.used,
+            };
+            if !is_one {
                 continue;
             }
             match parts.last_mut() {
@@ -235,7 +237,6 @@ impl Pages {
         while state.handles.len() > used && state.handles.pop_if(sleeps).is_some() {}
     }
 
-    /// Bytes of handles that sleep.
     pub(in crate::pool) fn asleep(&self) -> u64 {
         let state = lock(&self.state);
         let asleep = state.handles.iter().filter(|it| it.phys.is_none());
@@ -245,20 +246,11 @@ impl Pages {
     /// Takes these handles down, whose place is kept; gives the bytes given back, and what stopped it.
     pub(in crate::pool) fn fall_asleep(&self, handles: Range<usize>) -> (u64, Result<()>) {
         let mut released = 0;
-        let backend = self.device.backend();
         let outcome = self.each_of(handles, |handle, addr| {
-            if handle.mapped {
-                backend.unmap(addr, handle.bytes)?;
-                (handle.mapped, handle.asleep) = (false, true);
-            }
+            handle.asleep |= handle.unmap(&self.device, addr)?;
             // What the device does not take back is mapped again.
-            if handle
-                .phys
-                .is_some_and(|phys| backend.release(phys).is_ok())
-            {
-                handle.phys = None;
-                released += handle.bytes;
-            }
+            let gone = |phys: &mut Phys| self.device.backend().release(*phys).is_ok();
+            released += handle.phys.take_if(gone).map_or(0, |_| handle.bytes);
             Ok(())
         });
         (released, outcome)
@@ -266,21 +258,17 @@ impl Pages {
 
     /// Makes those of these handles again that sleep; gives the bytes made, and what stopped it.
     pub(in crate::pool) fn wake(&self, handles: Range<usize>) -> (u64, Result<()>) {
-        let (backend, mut made) = (self.device.backend(), 0);
+        let mut made = 0;
         let outcome = self.each_of(handles, |handle, addr| {
             let phys = match handle.phys {
                 Some(phys) => phys,
                 None => {
-                    let phys = backend.create(handle.bytes)?;
+                    let phys = self.device.backend().create(handle.bytes)?;
                     made += handle.bytes;
                     *handle.phys.insert(phys)
                 }
             };
-            if !handle.mapped {
-                backend.map(addr, handle.bytes, phys)?;
-                (handle.mapped, handle.asleep) = (true, false);
-            }
-            Ok(())
+            handle.map(&self.device, addr, phys)
         });
         (made, outcome)
     }
@@ -308,7 +296,6 @@ impl Pages {
         lock(&self.state).left = true;
     }
 
-    /// Whether nothing is left, not even the addresses.
     pub(super) fn is_gone(&self) -> bool {
         lock(&self.state).gone
     }
@@ -316,7 +303,7 @@ impl Pages {
     /// Gives back what is not used, if the work that may use it is done, or behind a wait of the host if
     /// that is to `wait`; gives the bytes given back, and what stopped it.
     pub(super) fn settle(&self, wait: bool) -> (u64, Result<()>) {
-        if let Err(error) = self.wait_for_awaited(wait) {
+        if wait && let Err(error) = self.wait_for_awaited() {
             return (0, Err(error));
         }
         let mut state = lock(&self.state);
@@ -336,31 +323,21 @@ impl Pages {
             state.awaited.clear();
         }
         let (released, outcome) = self.take_down(&mut state, used);
-        let empty = state.left && state.handles.is_empty() && !state.gone;
-        if empty {
-            state.gone = self
-                .device
-                .backend()
-                .unreserve(self.base, self.span)
-                .is_ok();
+        if state.left && state.handles.is_empty() && !state.gone {
+            let unreserved = self.device.backend().unreserve(self.base, self.span);
+            state.gone = unreserved.is_ok();
         }
         (released, outcome)
     }
 
     /// The host waits without the lock: another thread may grow the buffer meanwhile.
-    fn wait_for_awaited(&self, wait: bool) -> Result<()> {
-        if !wait {
-            return Ok(());
-        }
-        let awaited = {
-            let state = lock(&self.state);
-            let some = state.used < state.handles.len();
-            if some {
-                state.awaited.clone()
-            } else {
-                Vec::new()
-            }
+    fn wait_for_awaited(&self) -> Result<()> {
+        let state = lock(&self.state);
+        let awaited = match state.used < state.handles.len() {
+            true => state.awaited.clone(),
+            false => Vec::new(),
         };
+        drop(state);
         let mut each = awaited.iter();
         each.try_for_each(|(timeline, tick)| timeline.sync_to(*tick))
     }
@@ -370,31 +347,25 @@ impl Pages {
         if state.held {
             return (0, Ok(()));
         }
-        let backend = self.device.backend();
         let (mut released, mut end) = (0, state.bytes(state.handles.len()));
         while state.handles.len() > keep
             && let Some(handle) = state.handles.last_mut()
         {
-            let bytes = handle.bytes;
-            let start = end - bytes;
-            if handle.mapped
-                && let Err(error) = backend.unmap(self.base + start, bytes)
-            {
+            end -= handle.bytes;
+            let unmapped = handle.unmap(&self.device, self.base + end);
+            let phys = handle.phys;
+            let gone =
+                unmapped.and_then(|_| phys.map_or(Ok(()), |it| self.device.backend().release(it)));
+            if let Err(error) = gone {
                 return (released, Err(error));
             }
-            handle.mapped = false;
-            if let Some(phys) = handle.phys {
-                if let Err(error) = backend.release(phys) {
-                    return (released, Err(error));
-                }
-                released += bytes;
-            }
+            released += phys.map_or(0, |_| handle.bytes);
             state.handles.pop();
-            end = start;
         }
         (released, Ok(()))
     }
 }
+
 /// The pages of growing buffers, those of buffers that are gone too until they are given back.
 #[derive(Default)]
 pub(crate) struct Growing(pub(super) Mutex<Vec<Arc<Pages>>>);

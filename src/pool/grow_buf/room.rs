@@ -6,13 +6,14 @@
 
 use std::sync::{Arc, Weak};
 
-use super::pages::{Mark, Pages, Sizes};
+use super::pages::{Mark, Pages};
 use crate::device::{Kept, Recorder, Stream, lock};
 use crate::error::Result;
 use crate::heap::Extent;
 use crate::pool::Relief;
 use crate::pool::ask::Ask;
 use crate::pool::core::{Core, Grown, is_done};
+use crate::pool::idle::first_of;
 use crate::pool::pressure::Left;
 use crate::pool::release::Release;
 use crate::pool::structure::Shared;
@@ -21,7 +22,6 @@ use crate::seeded::seeded;
 /// Rank of giving back what growing buffers no longer use, ahead of all that moves memory.
 const SETTLING_RANK: u8 = 1;
 
-/// Where a request for room has come to.
 #[derive(Default)]
 struct Measures {
     at: u32,
@@ -50,32 +50,23 @@ impl Core {
     }
 
     /// Promises `bytes` to a growing buffer, if so many may be made: within the slack, or, once idle
-    /// memory was looked for, within the limit.
-    fn promise(&mut self, bytes: u64, looked: bool) -> Option<Sizes> {
-        let beyond = seeded!("growing-beyond-the-limit");
-        let most = match looked {
-            true => self.room(),
-            false => self.room().min(self.slack(bytes)),
-        };
-        if most < bytes && !beyond {
+    /// memory was looked for, within the limit. Gives the most bytes of a handle.
+    fn promise(&mut self, bytes: u64, looked: bool) -> Option<u64> {
+        let slack = if looked { u64::MAX } else { self.slack(bytes) };
+        if self.room().min(slack) < bytes && !seeded!("growing-beyond-the-limit") {
             return None;
         }
         self.under_way.to_create += bytes;
         self.under_way.jobs += 1;
-        Some(Sizes {
-            largest: self.largest_handle(bytes, bytes),
-            granule: self.arena.granule(),
-        })
+        Some(self.largest_handle(bytes, bytes))
     }
 
-    /// Books what came of a promise.
     fn book_grown(&mut self, promised: u64, made: u64) {
         self.under_way.to_create -= promised;
         self.under_way.end_one();
         self.book_grown_handles(made);
     }
 
-    /// Books handles of growing buffers.
     pub(in crate::pool) fn book_grown_handles(&mut self, made: u64) {
         self.grown.bytes += made;
         self.grown.made += made;
@@ -86,19 +77,13 @@ impl Core {
     /// to be done, or all behind a wait of the host.
     fn begin_giving_up(&mut self, bytes: u64, wait: bool) -> Option<Release> {
         let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch());
-        let mut idle = self.idle(None, u64::MAX, usable);
-        let mut released = 0;
-        idle.retain(|frame| {
-            let goes = released < bytes;
-            released += frame.bytes * u64::from(goes);
-            goes && !seeded!("idle-memory-kept-from-growing-buffers")
-        });
+        let mut idle = first_of(self.idle(None, u64::MAX, usable), bytes);
+        idle.retain(|_| !seeded!("idle-memory-kept-from-growing-buffers"));
         self.begin_release(&idle, None, Vec::new())
     }
 }
 
 impl Shared {
-    /// Enters the pages of a new buffer.
     pub(super) fn enter_pages(self: &Arc<Self>, pages: &Arc<Pages>) {
         let mut growing = lock(&self.growing.0);
         growing.push(Arc::clone(pages));
@@ -107,11 +92,7 @@ impl Shared {
             let shared: Weak<Self> = Arc::downgrade(self);
             let forgets = seeded!("pressure-forgets-growing-buffers");
             let settles = move |it: Arc<Self>| !forgets && it.settle_all(true) > 0;
-            let settle = move || shared.upgrade().is_some_and(settles);
-            let step = move |_: &_| match settle() {
-                true => Relief::Retry,
-                false => Relief::Exhausted,
-            };
+            let step = move |_: &_| Relief::of(shared.upgrade().is_some_and(settles));
             self.add_relief(SETTLING_RANK, Arc::new(step));
         });
     }
@@ -144,10 +125,10 @@ impl Shared {
             let mut core = self.lock_drained();
             // It may have fallen asleep meanwhile.
             core.refuse_asleep()?;
-            let sizes = core.promise(lacking, measures.looked);
+            let promised = core.promise(lacking, measures.looked);
             drop(core);
-            if let Some(sizes) = sizes {
-                let (made, outcome) = pages.make(lacking, sizes);
+            if let Some(largest) = promised {
+                let (made, outcome) = pages.make(lacking, largest);
                 self.core.lock().book_grown(lacking, made);
                 match outcome {
                     Err(error) if error.is_device_exhausted() => {}
@@ -166,7 +147,12 @@ impl Shared {
         match measures.at {
             1 => self.give_up_idle(bytes, false)?,
             2 => self.give_up_idle(bytes, true)?,
-            3 => self.let_others_end(),
+            3 => {
+                let core = self.core.lock();
+                if core.under_way.jobs > 0 {
+                    drop(self.wait_for_others(core));
+                }
+            }
             _ if self.relieve(stream, bytes, &mut measures.left) => measures.at = 0,
             _ => return Ok(false),
         }
@@ -180,26 +166,18 @@ impl Shared {
         self.work(|core| core.ask_of_all(ask))?;
         self.core.lock().merge_done();
         self.work(|core| core.begin_giving_up(bytes, wait))?;
-        self.work(|core| match wait {
-            true => core.begin_reaping_all(),
-            false => core.begin_reaping(),
-        })?;
-        Ok(())
+        let begin_reaping = if wait {
+            Core::begin_reaping_all
+        } else {
+            Core::begin_reaping
+        };
+        self.work(begin_reaping).map(|_| ())
     }
 
-    fn let_others_end(&self) {
-        let core = self.core.lock();
-        if core.under_way.jobs > 0 {
-            drop(self.wait_for_others(core));
-        }
-    }
-
-    /// The pages of all buffers.
     pub(in crate::pool) fn all_pages(&self) -> Vec<Arc<Pages>> {
         lock(&self.growing.0).clone()
     }
 
-    /// Bytes of growing buffers that sleep.
     pub(in crate::pool) fn pages_asleep(&self) -> u64 {
         self.all_pages().iter().map(|it| it.asleep()).sum()
     }

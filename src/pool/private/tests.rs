@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{Segments, Stretch};
+use super::Segments;
 use crate::device::{Addr, Device, Stream};
 use crate::pool::{Pool, PoolConfig};
 
@@ -142,7 +142,7 @@ impl Both {
         let said: Vec<_> = self.plain.iter().flat_map(|it| it.parts.clone()).collect();
         let parts = self.parts.parts.iter();
         let seen: Vec<_> = parts
-            .map(|(&addr, part)| (addr, part.bytes, part.state == Stretch::Free))
+            .map(|(&addr, &bytes)| (addr, bytes, self.parts.free.contains(&(bytes, addr))))
             .collect();
         assert_eq!(seen, said);
         let mut free: Vec<(u64, Addr)> = said

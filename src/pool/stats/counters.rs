@@ -52,7 +52,6 @@ impl Sums {
         }
     }
 
-    /// The lower of each, signed.
     fn least(self, other: Self) -> Self {
         self.with(other, |a, b| (a as i64).min(b as i64) as u64)
     }
@@ -140,13 +139,11 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Counts a block that was allocated.
     #[inline]
     pub(crate) fn allocate(&mut self, bytes: u64, requested: u64, elsewhere: &Elsewhere) {
         self.add(class(bytes), Sums::block(bytes, requested), elsewhere);
     }
 
-    /// Counts a block that was freed on its own stream.
     #[inline]
     pub(crate) fn free(&mut self, bytes: u64, requested: u64) {
         let class = class(bytes);
@@ -184,7 +181,6 @@ impl Counters {
         all.bytes.wrapping_add(all.requested)
     }
 
-    /// What is live, or more: small blocks, large ones, all.
     fn live(&self) -> [Sums; 3] {
         let [small, large] =
             [0, 1].map(|class| self.allocated[class] - self.freed[class] - self.gone[class]);
@@ -213,7 +209,6 @@ impl Counters {
         self.peaks
     }
 
-    /// Sets the peaks to what is live now.
     pub(crate) fn reset_peaks(&mut self, elsewhere: &Elsewhere) {
         self.gone = elsewhere.sums();
         self.peaks = self.live();
@@ -227,7 +222,6 @@ impl Counters {
     }
 }
 
-/// Raises each of the peaks to what there is.
 pub(crate) fn raise(peaks: &mut [Sums; 3], now: [Sums; 3]) {
     for (peak, now) in peaks.iter_mut().zip(now) {
         *peak = peak.most(now);
@@ -239,7 +233,6 @@ pub(crate) fn raise(peaks: &mut [Sums; 3], now: [Sums; 3]) {
 pub(crate) struct Gauge {
     pub(crate) current: u64,
     pub(crate) peak: u64,
-    /// Everything ever added.
     pub(crate) added: u64,
 }
 
@@ -292,7 +285,6 @@ impl Gauges {
         }
     }
 
-    /// There are so many bytes now.
     pub(crate) fn set(&mut self, bytes: [u64; 2]) {
         for (class, bytes) in self.classes.iter_mut().zip(bytes) {
             class.set(bytes);

@@ -15,7 +15,6 @@ use crate::device::{Addr, lock, stream_words};
 use crate::error::Bytes;
 use crate::sync::Mutex;
 
-/// Tag of blocks allocated without one.
 const UNTAGGED: &str = "untagged";
 
 thread_local! {
@@ -31,22 +30,8 @@ pub struct TagScope {
     here: PhantomData<*const ()>,
 }
 
-/// Tags what the calling thread allocates from pools that track, for as long as the answer lives.
-///
-/// ```
-/// # fn main() -> warpool::Result<()> {
-/// # let device = warpool::Device::host()?;
-/// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-/// # let stream = device.stream()?;
-/// let pool = warpool::Pool::new(&device, warpool::PoolConfig::default().track(true))?;
-/// let scope = warpool::pool::tag_scope("optimizer");
-/// let moments = pool.alloc_zeroed::<f32>(&stream, 1000)?;
-/// drop(scope);
-/// assert_eq!(pool.leak_report().blocks[0].tag, Some("optimizer"));
-/// # drop(moments);
-/// # Ok(())
-/// # }
-/// ```
+/// Tags what the calling thread allocates from pools that track, for as long as the answer lives:
+/// [`LeakReport`] has an example.
 pub fn tag_scope(tag: &'static str) -> TagScope {
     TagScope {
         before: TAG.replace(tag),
@@ -87,7 +72,6 @@ pub struct LiveBlock {
     pub backtrace: Option<Arc<Backtrace>>,
 }
 
-/// A backtrace as it is printed.
 #[cfg(feature = "serde")]
 fn as_text<S: serde::Serializer>(
     backtrace: &Option<Arc<Backtrace>>,
@@ -107,10 +91,8 @@ impl LiveBlock {
 /// `Display` prints a line a block; `{:.10}` prints the ten largest and how many follow.
 ///
 /// ```
-/// # fn main() -> warpool::Result<()> {
 /// # use warpool::{Device, Pool, PoolConfig};
 /// # let device = Device::host()?;
-/// # let pool = Pool::new(&device, PoolConfig::default())?;
 /// # let stream = device.stream()?;
 /// use warpool::pool::{LeakReport, LiveBlock, TagScope, tag_scope};
 ///
@@ -119,10 +101,10 @@ impl LiveBlock {
 /// let block = pool.alloc(&stream, 1000)?;
 /// drop(tagged);
 /// let report: LeakReport = pool.leak_report();
+/// println!("{report:.10}"); // the ten largest
 /// let live: &LiveBlock = &report.blocks[0];
 /// assert_eq!((live.addr, live.tag), (block.addr(), Some("activations")));
-/// # Ok(())
-/// # }
+/// # Ok::<(), warpool::Error>(())
 /// ```
 #[derive(Debug, Clone, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -152,14 +134,12 @@ impl LeakReport {
     pub fn holders(&self) -> Vec<(String, u64, u64)> {
         let mut sums: HashMap<String, (u64, u64)> = HashMap::new();
         for block in &self.blocks {
-            let name = block
-                .tag
-                .map_or_else(|| block.stream_words(), str::to_owned);
+            let name = (block.tag).map_or_else(|| block.stream_words(), str::to_owned);
             let sum = sums.entry(name).or_default();
             *sum = (sum.0 + block.bytes, sum.1 + 1);
         }
+        let sums = sums.into_iter();
         let mut holders: Vec<_> = sums
-            .into_iter()
             .map(|(name, (bytes, blocks))| (name, bytes, blocks))
             .collect();
         holders.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
@@ -173,13 +153,8 @@ impl fmt::Display for LeakReport {
         write!(f, "{count} live blocks, {bytes}")?;
         let shown = f.precision().unwrap_or(count).min(count);
         for block in &self.blocks[..shown] {
-            write!(
-                f,
-                "\n  {:#x}: {} bytes on {}",
-                block.addr,
-                block.bytes,
-                block.stream_words()
-            )?;
+            let (addr, bytes, stream) = (block.addr, block.bytes, block.stream_words());
+            write!(f, "\n  {addr:#x}: {bytes} bytes on {stream}")?;
             if let Some(tag) = block.tag {
                 write!(f, ", {tag}")?;
             }
@@ -223,9 +198,7 @@ impl Tracker {
             stream,
             stream_name: None,
             tag: Some(TAG.get()),
-            backtrace: self
-                .backtraces
-                .then(|| Arc::new(Backtrace::force_capture())),
+            backtrace: (self.backtraces).then(|| Arc::new(Backtrace::force_capture())),
         };
         let mut entries = lock(&self.entries);
         let number = entries.next;
@@ -238,7 +211,6 @@ impl Tracker {
         }
     }
 
-    /// The blocks entered and not gone.
     pub(super) fn live(&self) -> Vec<LiveBlock> {
         lock(&self.entries).live.values().cloned().collect()
     }
@@ -251,18 +223,10 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// The block is at `addr` now.
-    pub(crate) fn moved(&self, addr: Addr) {
-        if let Some(entry) = lock(&self.tracker.entries).live.get_mut(&self.number) {
-            entry.addr = addr;
-        }
-    }
-
-    /// The block has `bytes` now.
-    pub(crate) fn resized(&self, bytes: u64) {
-        if let Some(entry) = lock(&self.tracker.entries).live.get_mut(&self.number) {
-            entry.bytes = bytes;
-        }
+    /// Takes note of what is other than it was when the block was entered.
+    pub(crate) fn update(&self, change: impl FnOnce(&mut LiveBlock)) {
+        let mut entries = lock(&self.tracker.entries);
+        entries.live.get_mut(&self.number).map(change);
     }
 }
 

@@ -2,7 +2,6 @@
 //! `snapshot` piece by piece; who holds memory, in `leaks`; and the slow steps, in `told`.
 
 pub(crate) mod counters;
-mod holders;
 pub(crate) mod leaks;
 pub(crate) mod report;
 pub(crate) mod snapshot;
@@ -119,11 +118,9 @@ pub struct ClassStats {
 /// `Display` prints a table.
 ///
 /// ```
-/// # fn main() -> warpool::Result<()> {
 /// # use warpool::{Device, Pool, PoolConfig};
-/// # let device = Device::host()?;
-/// # let pool = Pool::new(&device, PoolConfig::default())?;
-/// # let stream = device.stream()?;
+/// # let pool = Pool::new(&Device::host()?, PoolConfig::default())?;
+/// # let stream = pool.device().stream()?;
 /// use warpool::pool::{BlockStats, ClassStats, Counter, PoolStats, Steps, StreamStats};
 ///
 /// let block = pool.alloc(&stream, 4 << 20)?;
@@ -136,8 +133,7 @@ pub struct ClassStats {
 /// let of_class: &BlockStats = &of_stream.large;
 /// assert_eq!((of_stream.stream, of_class.blocks.current), (stream.id(), 1));
 /// # drop(block);
-/// # Ok(())
-/// # }
+/// # Ok::<(), warpool::Error>(())
 /// ```
 #[derive(Debug, Clone, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -161,8 +157,8 @@ pub struct PoolStats {
     pub small: ClassStats,
     /// The same of large blocks.
     pub large: ClassStats,
-    /// Bytes of the largest hole. What streams' caches hold is in no hole, though it is free: a request
-    /// that finds no other memory has the caches emptied, which may make a larger hole.
+    /// Bytes of the largest hole. A request that finds no other memory has the streams' caches emptied,
+    /// which may make a larger one.
     pub largest_hole: u64,
     /// Number of holes.
     pub holes: u64,
@@ -172,9 +168,8 @@ pub struct PoolStats {
     pub bytes_moved: u64,
     /// Compaction passes.
     pub compactions: u64,
-    /// Bytes of memory private to graphs, handed out or not: in [`PoolStats::active`], and in
-    /// [`PoolStats::allocated`] as far as handed out. Of blocks from before a capture that its graph
-    /// keeps, only the latter.
+    /// Bytes of memory private to graphs: in [`PoolStats::active`], and in [`PoolStats::allocated`] as far
+    /// as handed out. Not of blocks from before a capture that its graph keeps.
     pub graphs: u64,
     /// Bytes of [growing buffers](super::GrowBuf), those of buffers that are gone too until the work that
     /// uses them is done: in [`PoolStats::reserved`], and in no figure of blocks.
@@ -185,15 +180,13 @@ pub struct PoolStats {
     /// Bytes of movable blocks that are [on the host](crate::host::Spill), as asked for; `allocated` and
     /// `freed` count what went there, and what came back or was dropped. In no other figure.
     pub spilled: Counter,
-    /// Physical bytes of the device that stand beside the pool, in no other figure and under no
-    /// limit: the tables and flags of compaction, which has to work when the pool is full, and the
-    /// [address table](super::Pool::address_table). 0 until there is movable memory. The tables take
-    /// an 8,000th of the device's memory and up to 3 MiB, the flags 2 to 128 MiB (or twice the 2,048th
-    /// part of the largest block moved), the address table 8 bytes a handle.
+    /// Physical bytes beside the pool, in no other figure and under no limit, 0 until there is movable
+    /// memory: compaction's tables (an 8,000th of the device's memory and up to 3 MiB) and flags (2 to
+    /// 128 MiB, or twice the 2,048th part of the largest block moved), as it has to work when the pool is
+    /// full; 8 bytes a handle of the [address table](super::Pool::address_table).
     pub overhead: u64,
-    /// Times that a request which the pool's own steps could not serve was tried again, after a
-    /// step above them (compaction, [`Pool::on_pressure`](super::Pool::on_pressure)) said that it
-    /// made room.
+    /// Times that a request was tried again after compaction or
+    /// [`Pool::on_pressure`](super::Pool::on_pressure) said that it made room.
     pub retries: u64,
     /// Requests that failed for want of memory.
     pub failures: u64,

@@ -15,29 +15,27 @@ use crate::pool::structure::{Books, Lane, Ledger, Served, Shared, Totals};
 use crate::seeded::seeded;
 use crate::sync::try_lock;
 
+fn add(sums: &mut [Sums; 2], more: [Sums; 2]) {
+    for (sum, more) in sums.iter_mut().zip(more) {
+        *sum = *sum + more;
+    }
+}
+
 impl Totals {
     fn add(&mut self, other: &Self) {
-        for class in [0, 1] {
-            self.allocated[class] = self.allocated[class] + other.allocated[class];
-            self.freed[class] = self.freed[class] + other.freed[class];
-        }
+        add(&mut self.allocated, other.allocated);
+        add(&mut self.freed, other.freed);
     }
 
     fn add_allocated(&mut self, lane: &Lane) {
-        let allocated = lane.count(|counters, _| counters.allocated);
-        let freed = Default::default();
-        self.add(&Self { allocated, freed });
+        add(&mut self.allocated, lane.count(|it, _| it.allocated));
     }
 
     fn add_freed(&mut self, lane: &Lane) {
-        let allocated = Default::default();
-        let freed = lane.count(|counters, _| counters.freed);
-        self.add(&Self { allocated, freed });
-        let freed = lane.others.elsewhere.sums();
-        self.add(&Self { allocated, freed });
+        add(&mut self.freed, lane.count(|it, _| it.freed));
+        add(&mut self.freed, lane.others.elsewhere.sums());
     }
 
-    /// What is live: small blocks, large ones, all.
     fn live(&self) -> [Sums; 3] {
         let none = Sums::default();
         let [small, large] =
@@ -45,12 +43,11 @@ impl Totals {
         [small, large, small + large]
     }
 
-    /// The figures of small blocks, large ones, and all.
     fn stats(&self, peaks: [Sums; 3]) -> [BlockStats; 3] {
-        let (a, f) = (self.allocated, self.freed);
-        let flows = [(a[0], f[0]), (a[1], f[1]), (a[0] + a[1], f[0] + f[1])];
+        let all = |of: [Sums; 2]| [of[0], of[1], of[0] + of[1]];
+        let (allocated, freed) = (all(self.allocated), all(self.freed));
         [0, 1, 2].map(|of| {
-            let ((allocated, freed), peak) = (flows[of], peaks[of]);
+            let (allocated, freed, peak) = (allocated[of], freed[of], peaks[of]);
             BlockStats {
                 blocks: counter(allocated.blocks, freed.blocks, peak.blocks),
                 allocated: counter(allocated.bytes, freed.bytes, peak.bytes),
@@ -93,23 +90,19 @@ impl Books {
     fn read(&mut self) -> Totals {
         for entry in &mut self.streams {
             entry.now = entry.past;
-            let Served { lanes, now, .. } = entry;
-            lanes.iter().for_each(|lane| now.add_allocated(lane));
+            let each = entry.lanes.iter();
+            each.for_each(|lane| entry.now.add_allocated(lane));
         }
         let mut totals = self.past;
         for entry in &mut self.streams {
-            let is_counted = entry.is_counted();
-            let Served {
-                lanes, now, peaks, ..
-            } = entry;
-            for lane in lanes {
-                now.add_freed(lane);
-                raise(peaks, peaks_of(lane));
+            for lane in &entry.lanes {
+                entry.now.add_freed(lane);
+                raise(&mut entry.peaks, peaks_of(lane));
             }
-            raise(peaks, now.live());
-            if is_counted {
-                raise(&mut self.peaks, *peaks);
-                totals.add(now);
+            raise(&mut entry.peaks, entry.now.live());
+            if entry.is_counted() {
+                raise(&mut self.peaks, entry.peaks);
+                totals.add(&entry.now);
             }
         }
         raise(&mut self.peaks, totals.live());
@@ -203,7 +196,6 @@ impl Gauge {
 }
 
 impl Gauges {
-    /// Of both classes.
     fn counter(&self) -> Counter {
         let [small, large] = self.classes.map(Gauge::counter);
         let (allocated, freed) = (small.allocated + large.allocated, small.freed + large.freed);
@@ -212,7 +204,6 @@ impl Gauges {
 }
 
 impl Shared {
-    /// See [`Pool::stats`](crate::Pool::stats).
     pub(crate) fn stats(&self) -> PoolStats {
         let names = self.device.stream_names();
         let (blocks, streams) = {
@@ -270,7 +261,6 @@ impl Shared {
         }
     }
 
-    /// See [`Pool::reset_peaks`](crate::Pool::reset_peaks).
     pub(crate) fn reset_peaks(&self) {
         self.counts.reset_peaks();
         self.spilled.reset_peak();
@@ -302,11 +292,9 @@ impl Core {
             small + self.slabs.free_bytes(),
             self.extents.hole_bytes() - small,
         ];
-        for stream in 0..self.extents.slots() {
-            for id in self.extents.holes_of(stream, self.arena.granule()) {
-                let hole = self.extents.get(id);
-                split[class(hole.bytes)] -= self.covered_bytes(hole);
-            }
+        for id in self.large_holes() {
+            let hole = self.extents.get(id);
+            split[class(hole.bytes)] -= self.covered_bytes(hole);
         }
         split
     }
@@ -318,14 +306,10 @@ impl Core {
             let (start, bytes) = self.arena.extent_of(&frame);
             Some((start, start + bytes))
         };
-        let from = match handle(hole.start) {
-            Some((start, end)) if start < hole.start => end,
-            _ => hole.start,
-        };
-        let to = match handle(hole.end() - 1) {
-            Some((start, end)) if end > hole.end() => start,
-            _ => hole.end(),
-        };
+        let first = handle(hole.start).filter(|&(start, _)| start < hole.start);
+        let last = handle(hole.end() - 1).filter(|&(_, end)| end > hole.end());
+        let from = first.map_or(hole.start, |(_, end)| end);
+        let to = last.map_or(hole.end(), |(start, _)| start);
         to.saturating_sub(from)
     }
 }

@@ -1,26 +1,23 @@
-//! The pool's memory piece by piece, as a value.
+//! The pool's memory piece by piece, as a value, and who holds it.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
+use super::leaks::{LeakReport, LiveBlock};
 use crate::device::{Addr, stream_words};
 use crate::error::Bytes;
 use crate::heap::slab::SlotSeen;
 use crate::heap::{Extent, State, StreamIndex};
 use crate::pool::Pool;
 use crate::pool::core::Core;
-use crate::pool::structure::Shared;
+use crate::pool::structure::{Block, Shared};
 
-/// Tag of a graph's segment.
 const GRAPH: &str = "graph memory";
 
 /// What a piece of the pool's memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize),
-    serde(rename_all = "lowercase")
-)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 #[non_exhaustive]
 pub enum PieceState {
     /// A live block, or memory that a graph keeps.
@@ -78,11 +75,9 @@ pub struct Piece {
 /// `Display` prints a line a piece.
 ///
 /// ```
-/// # fn main() -> warpool::Result<()> {
 /// # use warpool::{Device, Pool, PoolConfig};
-/// # let device = Device::host()?;
-/// # let pool = Pool::new(&device, PoolConfig::default())?;
-/// # let stream = device.stream()?;
+/// # let pool = Pool::new(&Device::host()?, PoolConfig::default())?;
+/// # let stream = pool.device().stream()?;
 /// use warpool::pool::{Piece, PieceState, Snapshot};
 ///
 /// let block = pool.alloc(&stream, 4 << 20)?;
@@ -90,8 +85,7 @@ pub struct Piece {
 /// let is_it = |piece: &&Piece| piece.addr == block.addr() && piece.state == PieceState::Live;
 /// assert_eq!(snapshot.pieces.iter().filter(is_it).count(), 1);
 /// assert!(snapshot.bytes(PieceState::Live) >= 4 << 20);
-/// # Ok(())
-/// # }
+/// # Ok::<(), warpool::Error>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -135,24 +129,14 @@ impl Snapshot {
     #[cfg(feature = "cli")]
     #[must_use]
     pub fn to_json(&self) -> String {
-        let pieces: Vec<serde_json::Value> = self.pieces.iter().map(Piece::json).collect();
+        let piece = |it: &Piece| {
+            serde_json::json!({ "addr": it.addr, "bytes": it.bytes, "state": it.state.word(),
+                "stream": it.stream, "stream_name": it.stream_name, "tag": it.tag,
+                "movable": it.movable })
+        };
+        let pieces: Vec<serde_json::Value> = self.pieces.iter().map(piece).collect();
         serde_json::json!({ "reserved": self.reserved, "grown": self.grown, "pieces": pieces })
             .to_string()
-    }
-}
-
-#[cfg(feature = "cli")]
-impl Piece {
-    fn json(&self) -> serde_json::Value {
-        serde_json::json!({
-            "addr": self.addr,
-            "bytes": self.bytes,
-            "state": self.state.word(),
-            "stream": self.stream,
-            "stream_name": self.stream_name,
-            "tag": self.tag,
-            "movable": self.movable,
-        })
     }
 }
 
@@ -164,11 +148,8 @@ impl fmt::Display for Snapshot {
             let word = piece.state.word();
             write!(f, "\n  {:#x}: {} bytes {word}", piece.addr, piece.bytes)?;
             if let Some(stream) = piece.stream {
-                write!(
-                    f,
-                    ", {}",
-                    stream_words(stream, piece.stream_name.as_deref())
-                )?;
+                let name = piece.stream_name.as_deref();
+                write!(f, ", {}", stream_words(stream, name))?;
             }
             if let Some(tag) = piece.tag {
                 write!(f, ", {tag}")?;
@@ -188,7 +169,35 @@ impl Core {
 }
 
 impl Shared {
-    /// See [`Pool::snapshot`].
+    pub(in crate::pool) fn track(&self, block: &mut Block) {
+        if let Some(tracker) = &self.tracker {
+            let ticket = tracker.enter(block.addr(), block.bytes(), block.stream_id());
+            block.carry(ticket);
+        }
+    }
+
+    pub(crate) fn leak_report(&self) -> LeakReport {
+        if let Some(tracker) = &self.tracker {
+            let mut blocks = tracker.live();
+            let names = self.device.stream_names();
+            for block in &mut blocks {
+                block.stream_name = names.get(&block.stream).map(ToString::to_string);
+            }
+            return LeakReport::new(blocks);
+        }
+        let pieces = self.snapshot().pieces.into_iter();
+        let live = pieces.filter(|piece| piece.state == PieceState::Live);
+        let block = |piece: Piece| LiveBlock {
+            addr: piece.addr,
+            bytes: piece.bytes,
+            stream: piece.stream.unwrap_or(0),
+            stream_name: piece.stream_name,
+            tag: piece.tag,
+            backtrace: None,
+        };
+        LeakReport::new(live.map(block).collect())
+    }
+
     pub(crate) fn snapshot(&self) -> Snapshot {
         let tags: HashMap<Addr, &'static str> = match &self.tracker {
             Some(_) => {
@@ -218,9 +227,7 @@ impl Shared {
                 bytes,
                 state,
                 stream,
-                stream_name: stream
-                    .and_then(|id| names.get(&id))
-                    .map(ToString::to_string),
+                stream_name: stream.and_then(|id| names.get(&id).map(ToString::to_string)),
                 tag: tag.filter(|_| live),
                 movable: false,
             }
@@ -265,23 +272,17 @@ impl Shared {
 }
 
 impl Pool {
+    /// The live blocks. Under [`PoolConfig::track`](crate::PoolConfig::track) with their tags and
+    /// places; else their addresses, bytes as rounded, and streams, from the pool's books, which
+    /// are walked under its lock.
+    #[must_use]
+    pub fn leak_report(&self) -> LeakReport {
+        self.shared().leak_report()
+    }
+
     /// Every mapped byte of the pool: blocks and holes with address, size, state, stream and, under
     /// [`PoolConfig::track`](crate::PoolConfig::track), tag. For a person who asks why memory is
     /// not free; walks everything under the pool's lock.
-    ///
-    /// ```
-    /// # fn main() -> warpool::Result<()> {
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
-    /// use warpool::pool::PieceState;
-    ///
-    /// let block = pool.alloc(&stream, 1 << 20)?;
-    /// assert_eq!(pool.snapshot().bytes(PieceState::Live), 1 << 20);
-    /// # drop(block);
-    /// # Ok(())
-    /// # }
-    /// ```
     #[doc(alias = "memory_snapshot")]
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {

@@ -39,14 +39,9 @@ fn write_rows(f: &mut fmt::Formatter<'_>, title: &str, rows: &[Row]) -> fmt::Res
                 true => Bytes(value).to_string(),
                 false => value.to_string(),
             };
-            let Counter {
-                current,
-                peak,
-                allocated,
-                freed,
-            } = *counter;
             write!(f, "\n  {:22}", format!("{name}{class}"))?;
-            for value in [current, peak, allocated, freed] {
+            let Counter { current, peak, .. } = *counter;
+            for value in [current, peak, counter.allocated, counter.freed] {
                 write!(f, "{:>13}", text(value))?;
             }
         }
@@ -86,11 +81,8 @@ impl fmt::Display for PoolStats {
 impl fmt::Display for StreamStats {
     /// A table of what has a history, and what is in the stream's cache.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_rows(
-            f,
-            &stream_words(self.stream, self.stream_name.as_deref()),
-            &self.rows(),
-        )?;
+        let title = stream_words(self.stream, self.stream_name.as_deref());
+        write_rows(f, &title, &self.rows())?;
         let cached = Bytes(self.cached_bytes).to_string();
         write!(f, "\n  {:22}{cached:>13}", "cached")
     }
@@ -113,11 +105,8 @@ mod json {
 
     fn rows(rows: &[Row]) -> Map<String, Value> {
         let figures = rows.iter().map(|(name, is_bytes, [all, small, large])| {
-            let classes = json!({
-                "all": counter(*all),
-                "small": counter(*small),
-                "large": counter(*large),
-            });
+            let [all, small, large] = [all, small, large].map(|of| counter(*of));
+            let classes = json!({ "all": all, "small": small, "large": large });
             let unit = if *is_bytes { "_bytes" } else { "" };
             (name.replace(' ', "_") + unit, classes)
         });
@@ -142,6 +131,9 @@ mod json {
         pub fn to_json(&self) -> String {
             let mut value = rows(&self.rows());
             let (steps, calls) = (self.steps, self.calls);
+            let steps = fields!(steps: own_stream, ready_elsewhere, drain, stream_wait, waits,
+                steal, grow, driver_ns, relieved, out_of_memory);
+            let calls = fields!(calls: created, mapped, remapped, unmapped, released);
             let rest = [
                 ("largest_hole_bytes", json!(self.largest_hole)),
                 ("holes", json!(self.holes)),
@@ -155,15 +147,8 @@ mod json {
                 ("overhead_bytes", json!(self.overhead)),
                 ("retries", json!(self.retries)),
                 ("failures", json!(self.failures)),
-                (
-                    "steps",
-                    fields!(steps: own_stream, ready_elsewhere, drain, stream_wait, waits,
-                    steal, grow, driver_ns, relieved, out_of_memory),
-                ),
-                (
-                    "calls",
-                    fields!(calls: created, mapped, remapped, unmapped, released),
-                ),
+                ("steps", steps),
+                ("calls", calls),
             ];
             for (name, figure) in rest {
                 value.insert(name.into(), figure);

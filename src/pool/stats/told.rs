@@ -4,28 +4,20 @@
 //! So a step leaves a note, and whoever took the steps tells what was noted once the lock is let go.
 //! Without the feature `tracing` nothing is noted.
 
-/// A slow step of the pool.
+/// A slow step of the pool, with the bytes that were asked for, mapped, made, moved or given back. What
+/// they serve is as [`Steps`](super::Steps) says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// Bytes from a hole of the requesting stream, or one that no stream had used.
     OwnStream(u64),
-    /// Bytes from a hole or cache of another stream that was ready.
     ReadyElsewhere(u64),
-    /// The caches of all streams were emptied for a request of these bytes.
     Drain(u64),
-    /// Bytes from holes of other streams behind a wait on the device.
     StreamWait(u64),
-    /// An idle handle of these bytes was mapped elsewhere.
     Steal(u64),
-    /// A handle of these bytes was made.
     Grow(u64),
-    /// These bytes were served after a registered step gave memory back.
     Relieved(u64),
-    /// A request of these bytes failed.
     OutOfMemory(u64),
-    /// Bytes moved by a step of compaction.
+    /// By a step of compaction.
     Moved(u64),
-    /// Bytes given back to the device by a trim.
     Trimmed(u64),
 }
 
