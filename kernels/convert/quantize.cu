@@ -1,6 +1,6 @@
 /* quantize.cu: formats with scales: the entry points. */
 #include "device/dequant_kernel.cuh"
-#include "device/quant_kernel.cuh"
+#include "device/quant_span.cuh"
 
 namespace wp {
 
@@ -12,6 +12,13 @@ namespace {
 template <class S, class Q>
 int queue_groups(const wp_quantize &a, void *stream) {
     const Job job = groups_job<S, Q>(a);
+    if (job.slots.spans) {
+        if constexpr (SAME<Q, E2M1> || INTEGER<Q>) {
+            if (a.zeros != 0 || a.kind == WP_SCALE_E4M3)
+                return launch<span_kernel<S, Q, true>>(job.blocks, QUANT_THREADS, stream, job.a, job.slots);
+        }
+        return launch<span_kernel<S, Q, false>>(job.blocks, QUANT_THREADS, stream, job.a, job.slots);
+    }
     return launch<group_kernel<S, Q>>(job.blocks, QUANT_THREADS, stream, job.a, job.slots);
 }
 

@@ -92,19 +92,6 @@ __device__ __forceinline__ void load_slots(Words<typename S::Bits, SLOT<S>> (&x)
     }
 }
 
-/* The slots of a thread, all whole. */
-template <class S, int U>
-__device__ __forceinline__ void load_whole(Words<typename S::Bits, SLOT<S>> (&x)[U], const Slots &slots, const Window &window) {
-#pragma unroll
-    for (int u = 0; u < U; u++) {
-        const u32 on = threadIdx.x + u * QUANT_THREADS;
-        const Near at = window.near(slots, on);
-        x[u] = {};
-        if (window.has(at))
-            x[u] = load_words<typename S::Bits, SLOT<S>>(window.values + at.row * slots.values_skip + on * 16, Kept::IN_TURN);
-    }
-}
-
 /*
  * Stores a slot's codes. Of 6 bits, 16 codes are three words: four lanes of 4 codes have three bytes
  * each, two lanes of 8 have six; each stores words, put together with its neighbour's codes. All lanes
@@ -169,21 +156,43 @@ struct Reach {
     __device__ __forceinline__ u32 amax() const { return max(most, low); }
 };
 
+/* The larger of two words, of 16-bit formats in halves; SIGNED: as integers with a sign. */
+template <class S, bool SIGNED>
+__device__ __forceinline__ u32 larger(u32 a, u32 b) {
+    if constexpr (S::SIZE == 32) return SIGNED ? (u32)max((i32)a, (i32)b) : max(a, b);
+    return SIGNED ? __vmaxs2(a, b) : __vmaxu2(a, b);
+}
+
+/* The largest word of a slot. */
+template <class S, bool SIGNED>
+__device__ __forceinline__ u32 largest_word(const Words<typename S::Bits, SLOT<S>> &x, u32 mask) {
+    u32 most = x.w[0] & mask;
+#pragma unroll
+    for (int i = 1; i < 4; i++) most = larger<S, SIGNED>(most, x.w[i] & mask);
+    return most;
+}
+
+/* The F32 bits of a number's magnitude if it has this sign, else 0; of 16-bit formats it is a word's upper half. */
+template <class S>
+__device__ __forceinline__ u32 size_of_sign(u32 number, bool negative) {
+    if ((number >> 31 != 0) != negative) return 0;
+    return SAME<S, F16> ? widen<F16, F32>((u16)(number >> 16 & 0x7FFF)) : number & 0x7FFFFFFF;
+}
+
 template <class S, class Q>
-__device__ __forceinline__ Reach reach_of(const Vector<typename S::Bits, SLOT<S>> &x, bool zeros) {
+__device__ __forceinline__ Reach reach_of(const Words<typename S::Bits, SLOT<S>> &x, bool zeros) {
     if constexpr (INTEGER<Q>) {
         if (zeros) {
-            i32 high = 0, low = 0;
-#pragma unroll
-            for (int i = 0; i < SLOT<S>; i++) {
-                const i32 bits = (i32)__float_as_uint(to_float<S>(x.v[i]));
-                high = max(high, bits);
-                low = max(low, (i32)((u32)bits ^ F32::SIGN));
+            /* Bits as integers: with a sign the largest number is the largest, without one the least below zero. */
+            u32 high = largest_word<S, true>(x, ~0u), low = largest_word<S, false>(x, ~0u);
+            if constexpr (S::SIZE == 16) {
+                high = larger<F32, true>(high << 16, high & 0xFFFF0000);
+                low = larger<F32, false>(low << 16, low & 0xFFFF0000);
             }
-            return {(u32)high, (u32)low};
+            return {size_of_sign<S>(high, false), size_of_sign<S>(low, true)};
         }
     }
-    return {largest_of<S, SLOT<S>>(x), 0};
+    return {largest_of<S, SLOT<S>>(bits_as<Vector<typename S::Bits, SLOT<S>>>(x)), 0};
 }
 
 template <class Q>
@@ -253,21 +262,13 @@ struct OneScale {
     __device__ __forceinline__ void move_on() {}
 };
 
-/* A thread's slots to codes, all whole, to nearest. */
-template <class S, class Q, int U>
-__device__ __forceinline__ void encode_whole(const Words<typename S::Bits, SLOT<S>> (&x)[U], const wp_quantize &a,
-                                             const Slots &slots, const Window &window, const Scales<Q, U> &scales) {
-    constexpr int V = SLOT<S>;
-    const Coding how = coding_of(a, HIGHEST<Q>);
-#pragma unroll
-    for (int u = 0; u < U; u++) {
-        const u32 on = threadIdx.x + u * QUANT_THREADS;
-        const Near at = window.near(slots, on);
-        const u64 codes = encode<S, Q, true>(bits_as<Vector<typename S::Bits, V>>(x[u]), scales.of(u), how, 0);
-        const u64 to = window.codes + at.row * slots.codes_skip + on * (V * Q::SIZE / 8);
-        store_whole<Q, V>(to, at.slot, window.has(at), codes);
-    }
-}
+/* Whether codes are rounded without an instruction for that, which takes more registers. */
+template <class Q>
+constexpr bool WORKED_OUT = WP_ARCH < 890 && !INTEGER<Q>;
+
+/* Whether slots then go by one copy of the code. */
+template <class S, class Q>
+constexpr bool ROLLED = WORKED_OUT<Q> && S::SIZE == 16 && Q::SIZE >= 6;
 
 /* For a thread's slots, to codes: with FAST those to nearest that are whole each by code of its own, all others by one. */
 template <class S, class Q, bool FAST, int U, class PlaceOf, class ScaleOf>
@@ -278,11 +279,25 @@ __device__ __forceinline__ void encode_slots(Words<typename S::Bits, SLOT<S>> (&
     const auto slot = [&](auto nearest, int u, const Words<typename S::Bits, V> &words, const Scale &scale) {
         constexpr bool WHOLE = decltype(nearest)::VALUE;
         const Place at = place(u);
-        const u64 codes = encode<S, Q, WHOLE>(bits_as<Vector<typename S::Bits, V>>(words), scale, how,
-                                              at.row * a.cols + at.slot * V);
+        u64 codes;
+        if constexpr (WHOLE) {
+            codes = encode_near<S, Q, Scaled::ANY>(words, scale, how.lowest);
+        } else {
+            codes = encode_by<S, Q>(words, scale, how, at.row * a.cols + at.slot * V);
+        }
         store_codes<Q, WHOLE, V>(a, WHOLE || aligned.codes, at.row, at.slot, codes);
     };
-    if (FAST && aligned.whole && !how.stochastic) {
+    if constexpr (FAST && !INTEGER<Q> && !WORKED_OUT<Q>) {
+        if (aligned.whole && how.stochastic && a.cols % 8 == 0) {
+            const auto number = [&](u32 u) { return place(u).row * a.cols + place(u).slot * V; };
+            encode_random<S, Q>(x, a.seed, number, scales, [&](u32 u, u64 codes) {
+                const Place at = place(u);
+                store_codes<Q, true, V>(a, true, at.row, at.slot, codes);
+            });
+            return;
+        }
+    }
+    if (FAST && !ROLLED<S, Q> && aligned.whole && !how.stochastic) {
         in_turn<false>(x, [&](int u, const auto &words) { slot(Known<true>(), u, words, scales.of(u)); });
     } else {
         in_turn<true>(x, [&](int u, const auto &words) {
@@ -301,8 +316,8 @@ __device__ __forceinline__ Reach picked(bool second, const Reach &x, const Reach
  * A scale of each slot from the largest of its group, by neighbouring lanes: lane i of a group works out,
  * and stores, that of the group's slot i, for all its lanes. With 2 lanes in two rounds.
  */
-template <class S, class Q, int U>
-__device__ __forceinline__ void scale_groups(const wp_quantize &a, const Slots &slots, const Place &first,
+template <class S, class Q, int U, class PlaceOf>
+__device__ __forceinline__ void scale_groups(const wp_quantize &a, const Slots &slots, const PlaceOf &place,
                                              Reach (&reach)[U], Scales<Q, U> &scales) {
     static_assert(U == 4, "a lane picks one of four");
     const u32 lanes = 1u << slots.shift, lane = threadIdx.x & (lanes - 1);
@@ -328,7 +343,7 @@ __device__ __forceinline__ void scale_groups(const wp_quantize &a, const Slots &
     for (u32 from = 0; from < U; from += lanes) {
         const u32 pick = from + lane;
         const Reach own = picked(pick & 2, picked(pick & 1, reach[0], reach[1]), picked(pick & 1, reach[2], reach[3]));
-        const Place at = place_of(slots, first, threadIdx.x + pick * QUANT_THREADS);
+        const Place at = place(pick);
         const Scale scale = scale_for<Q>(a, own, tensor);
         if (pick < U && at.row < slots.rows) {
             const bool padding = !has_values<S>(a, at.row, at.slot >> slots.shift << slots.shift);
@@ -345,17 +360,6 @@ __device__ __forceinline__ void scale_groups(const wp_quantize &a, const Slots &
         }
     }
 }
-
-/* The architecture that is compiled for; 0 on the host. */
-#ifndef __CUDA_ARCH__
-#define WP_ARCH 0
-#else
-#define WP_ARCH __CUDA_ARCH__
-#endif
-
-/* Whether codes are rounded without an instruction for that, which takes more registers. */
-template <class Q>
-constexpr bool WORKED_OUT = WP_ARCH < 890 && !INTEGER<Q>;
 
 /* Whether few registers do. */
 template <class S, class Q>
@@ -378,19 +382,14 @@ template <class S, class Q>
 __device__ __forceinline__ void quantize_groups(const wp_quantize &a, const Slots &slots, u32 block) {
     constexpr int V = SLOT<S>, U = GROUP_UNROLL;
     const Place first = first_of(slots, block, U);
-    const auto place = [&](int u) { return place_of(slots, first, threadIdx.x + u * QUANT_THREADS); };
-    const Window window = window_of<S, Q>(a, slots, first);
+    const auto place = [&](u32 u) { return place_of(slots, first, threadIdx.x + u * QUANT_THREADS); };
     Words<typename S::Bits, V> x[U];
-    if (slots.aligned.whole) {
-        load_whole<S>(x, slots, window);
-    } else {
-        load_slots<S>(x, a, slots.aligned, place);
-    }
+    load_slots<S>(x, a, slots.aligned, place);
     Reach reach[U];
     u32 most = 0;
 #pragma unroll
     for (int u = 0; u < U; u++) {
-        reach[u] = reach_of<S, Q>(bits_as<Vector<typename S::Bits, V>>(x[u]), a.zeros != 0);
+        reach[u] = reach_of<S, Q>(x[u], a.zeros != 0);
         most = max(most, reach[u].amax());
     }
     Scales<Q, U> scales = {};
@@ -399,15 +398,11 @@ __device__ __forceinline__ void quantize_groups(const wp_quantize &a, const Slot
 #pragma unroll
         for (int u = 0; u < U; u++) scales.inverse[u] = inverse;
     } else {
-        scale_groups<S, Q>(a, slots, first, reach, scales);
+        scale_groups<S, Q>(a, slots, place, reach, scales);
     }
     /* Before the codes where that spares the register that a fourth block lacks. */
     if constexpr (S::SIZE == 32) raise_amax(a.amax, most);
-    if (slots.aligned.whole && a.rounding != WP_STOCHASTIC) {
-        encode_whole<S, Q>(x, a, slots, window, scales);
-    } else {
-        encode_slots<S, Q, false>(x, a, slots.aligned, place, scales);
-    }
+    encode_slots<S, Q, false>(x, a, slots.aligned, place, scales);
     if constexpr (S::SIZE != 32) raise_amax(a.amax, most);
 }
 
@@ -448,7 +443,7 @@ __device__ __forceinline__ void quantize_rows(const wp_quantize &a, u32 lanes, c
         load_slots<S>(x, a, aligned, place);
 #pragma unroll
         for (int k = 0; k < R; k++) {
-            const Reach here = reach_of<S, Q>(bits_as<Vector<typename S::Bits, V>>(x[k]), a.zeros != 0);
+            const Reach here = reach_of<S, Q>(x[k], a.zeros != 0);
             reach.join(here.most, here.low);
         }
     }
@@ -467,8 +462,12 @@ __device__ __forceinline__ void quantize_rows(const wp_quantize &a, u32 lanes, c
     if constexpr (!BEFORE) raise_amax(a.amax, row < a.rows ? reach.amax() : 0);
 }
 
+/* Blocks of row_kernel that a multiprocessor is to hold. */
 template <class S, class Q>
-__global__ void __launch_bounds__(QUANT_THREADS, SHORT<S, Q> ? 3 : 2) row_kernel(const wp_quantize a, u32 lanes, const Alignment aligned) {
+constexpr int ROW_BLOCKS = INTEGER<Q> && WP_ARCH == 900 ? 4 : SHORT<S, Q> ? 3 : 2;
+
+template <class S, class Q>
+__global__ void __launch_bounds__(QUANT_THREADS, ROW_BLOCKS<S, Q>) row_kernel(const wp_quantize a, u32 lanes, const Alignment aligned) {
     quantize_rows<S, Q>(a, lanes, aligned, blockIdx.x);
 }
 

@@ -8,6 +8,7 @@
 #define WARPOOL_QUANT_TABLE_CUH
 
 #include "dequant_kernel.cuh"
+#include "quant_span.cuh"
 
 namespace wp {
 
@@ -31,7 +32,13 @@ __device__ __forceinline__ void with_job(const wp_quantize &t, const Body &body)
 
 template <class S, class Q>
 __global__ void __launch_bounds__(QUANT_THREADS, GROUP_BLOCKS<S, Q> < 3 ? GROUP_BLOCKS<S, Q> : 3) group_table_kernel(const wp_quantize t) {
-    with_job(t, [](const Job &job, u32 block) { quantize_groups<S, Q>(job.a, job.slots, block); });
+    with_job(t, [](const Job &job, u32 block) {
+        if (job.slots.spans) {
+            quantize_span<S, Q, false>(job.a, job.slots, block);
+        } else {
+            quantize_groups<S, Q>(job.a, job.slots, block);
+        }
+    });
 }
 
 template <class S, class Q>

@@ -20,6 +20,7 @@ constexpr int SLOT = 128 / S::SIZE;
 constexpr int GROUP_UNROLL = 4;   /* slots a thread, QUANT_THREADS apart */
 constexpr int DEQUANT_UNROLL = 2; /* likewise: 4 were 2 to 10 % slower, one 1 to 8 % (measured) */
 constexpr int ROW_HELD = 8;       /* slots that a thread of a row keeps in registers */
+constexpr u32 SPAN = 32 * GROUP_UNROLL; /* neighbouring slots of a warp */
 
 /* What a thread may use at once. */
 struct Alignment {
@@ -36,6 +37,7 @@ struct Slots {
     Divisor by_row; /* by per_row, for `narrow`; of one row every quotient is 0 */
     bool narrow;    /* one row, or rows of more than one slot and fewer than 2^30 */
     bool few;       /* fewer than 2^31 slots in all */
+    bool spans;     /* whether each warp does a span; then `by_row` is by a row's spans */
     u32 row_shift, shift; /* rows and slots of a scale, as powers of two; 63 for all */
     u64 scale_row, scale_slot; /* scales from one to the next of another row, and of the same one */
     bool tiled;
@@ -86,7 +88,7 @@ inline u32 power_of(u64 n) {
 template <class S, class Q>
 Slots slots_of(const wp_quantize &a, u64 rows, u64 slots, u64 high, u64 width) {
     constexpr u64 CODES = SLOT<S> * Q::SIZE / 8;
-    Slots s = {rows, slots, a.values_pitch - slots * 16, a.codes_pitch - slots * CODES, Divisor(), false, false,
+    Slots s = {rows, slots, a.values_pitch - slots * 16, a.codes_pitch - slots * CODES, Divisor(), false, false, false,
                63, 63, 1, 1, false, alignment_of<S, Q>(a)};
     s.narrow = rows == 1 || (slots > 1 && slots < 1 << 30);
     s.few = rows < 0x7FFFF000 / slots;
@@ -167,6 +169,15 @@ struct Job {
     u64 blocks;
 };
 
+/*
+ * Whether warps do spans, of which a row has so many: slots are whole, and fill half of them at least. Two slots of F32
+ * draw random bits together, so that a row has an even number of them.
+ */
+inline bool spans_pay(const wp_quantize &a, const Slots &s, u64 spans) {
+    const bool filled = s.rows == 1 || s.per_row * 2 >= spans * SPAN, even = a.rows == 1 || a.cols % 8 == 0;
+    return s.aligned.whole && filled && even && spans < 0x7FFF0000 / SPAN / s.rows && a.scales_pitch >> 32 == 0;
+}
+
 /* Quantising where neighbouring lanes share a scale, or all have one that is given. */
 template <class S, class Q>
 Job groups_job(const wp_quantize &given) {
@@ -175,8 +186,13 @@ Job groups_job(const wp_quantize &given) {
     const u64 width = tensor ? SLOT<S> : a.group;
     const u64 groups = tiled ? a.scales_pitch : (a.cols + width - 1) / width;
     const u64 rows = tiled ? rounded_up(a.rows, 128) : a.rows;
-    const Slots slots = slots_of<S, Q>(a, rows, groups * (width / SLOT<S>), 1, width);
-    return {a, slots, 0, blocks_of(slots, GROUP_UNROLL)};
+    Slots slots = slots_of<S, Q>(a, rows, groups * (width / SLOT<S>), 1, width);
+    const u64 spans = (slots.per_row + SPAN - 1) / SPAN, each = QUANT_THREADS / 32;
+    /* Integers are in no tables, which are planned whatever the rounding. */
+    slots.spans = spans_pay(a, slots, spans) && (!INTEGER<Q> || a.rounding == WP_NEAREST);
+    if (!slots.spans) return {a, slots, 0, blocks_of(slots, GROUP_UNROLL)};
+    slots.by_row = rows == 1 || spans == 1 ? Divisor() : Divisor((u32)spans);
+    return {a, slots, 0, (rows * spans + each - 1) / each};
 }
 
 /* Quantising where a row has a scale. */
