@@ -115,7 +115,7 @@ fn compile_with(toolkit: &Toolkit, settings: &Settings, out: &Path) -> Result<Ou
     // SAFETY: a build script's main thread, no other thread runs; `cc` reads the compiler from
     // this variable and has no setter for it.
     unsafe { std::env::set_var("NVCC", &toolkit.nvcc) };
-    let flags = flags(&chosen, compression(toolkit)?);
+    let flags = flags(&chosen);
     let kept = out.join("objects");
     std::fs::create_dir_all(&kept).map_err(|e| format!("{}: {e}", kept.display()))?;
     let command = command(toolkit, &version, &flags);
@@ -182,7 +182,8 @@ fn command(toolkit: &Toolkit, version: &str, flags: &[String]) -> String {
 ///
 /// `debug(false)` matters: with debug information on, `cc` adds `-G`, and kernels run 10 to 100
 /// times slower. `-lineinfo` is what profilers and compute-sanitizer need. `-fmad=false` is the
-/// device's half of the host kernels' `-ffp-contract=off`: same source, same bits.
+/// device's half of the host kernels' `-ffp-contract=off`: same source, same bits. The level is for
+/// the host half, which launches and no more; the device's is the highest unless told otherwise.
 ///
 /// The host half of a kernel file must not need a C++ library either. Since CUDA 13 nvcc's launch
 /// stubs keep a kernel handle in a static that only libstdc++ can guard; `__NV_LEGACY_LAUNCH` asks
@@ -200,7 +201,7 @@ fn compile_one(
         .cuda(true)
         .cudart("none")
         .cpp_link_stdlib(None)
-        .opt_level(3)
+        .opt_level(1)
         .debug(false)
         .flags(flags)
         .flag(format!("--threads={jobs}"))
@@ -219,14 +220,17 @@ fn compile_one(
 }
 
 /// nvcc's flags, for every file.
-fn flags(chosen: &Targets, compression: &str) -> Vec<String> {
+///
+/// The fat binary is compressed by the compiler's usual method: the conversions for one architecture are
+/// 7 MB without, 1.5 MB with, and 1 MB by `--compress-mode=size`, which takes a quarter of the whole build.
+fn flags(chosen: &Targets) -> Vec<String> {
     let fixed = [
         "-std=c++17",
         "-lineinfo",
         "-fmad=false",
         "-Xcompiler=-fno-exceptions,-fno-rtti,-Wno-unknown-pragmas",
         "-Xcompiler=-D__NV_LEGACY_LAUNCH",
-        compression,
+        "-Xfatbin=-compress-all",
     ];
     let fixed = fixed.into_iter().map(str::to_owned);
     fixed.chain(arch::flags(chosen)).collect()
@@ -253,17 +257,6 @@ fn supported(toolkit: &Toolkit) -> Result<Vec<u32>, String> {
         .lines()
         .filter_map(|line| line.trim().strip_prefix("sm_")?.parse().ok())
         .collect())
-}
-
-/// The flag that keeps the fat binary small: the conversions for one architecture are 7 MB without
-/// it and 1 MB with. Compilers before 12.8 have only the older, weaker one.
-fn compression(toolkit: &Toolkit) -> Result<&'static str, String> {
-    let modes = run(&toolkit.nvcc, &["--help"])?.contains("--compress-mode");
-    Ok(if modes {
-        "--compress-mode=size"
-    } else {
-        "-Xfatbin=-compress-all"
-    })
 }
 
 /// `nvcc 13.0.88`, if it is new enough.

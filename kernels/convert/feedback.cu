@@ -1,8 +1,8 @@
 /* feedback.cu: gradients to codes, with what the codes lost before. */
 #include "device/feedback.cuh"
 #include "device/launch.cuh"
+#include "device/ops.cuh"
 #include "device/pairs.cuh"
-#include "device/philox.cuh"
 #include "device/vector.cuh"
 
 namespace wp {
@@ -11,11 +11,6 @@ namespace {
 constexpr unsigned THREADS = 256;
 /* Elements of a thread: 16 bytes of F32, twice. */
 constexpr int V = 4, UNROLL = 2;
-
-template <class D, class Mode>
-__device__ __forceinline__ typename D::Bits one(const wp_feedback &a, u64 i, u32 x, u32 &r, float s, float inv, const Mode &mode) {
-    return fed_back<D>(x, r, s, inv, mode, Mode::RANDOM ? philox_half(a.seed, a.first + i) : 0);
-}
 
 template <class D, class Mode>
 __global__ void __launch_bounds__(THREADS) feedback_kernel(const wp_feedback a) {
@@ -36,18 +31,23 @@ __global__ void __launch_bounds__(THREADS) feedback_kernel(const wp_feedback a) 
     for (int u = 0; u < UNROLL; u++) {
         const u64 i = base + u * (THREADS * V);
         if (i + V <= a.count) {
+            u32 random[V / 2] = {};
+            if constexpr (Mode::RANDOM) philox_pairs<V>(random, a.seed, a.first + i);
             Vector<Bits, V> code;
 #pragma unroll
-            for (int v = 0; v < V; v++) code.v[v] = one<D>(a, i + v, x[u].v[v], r[u].v[v], scale, inverse, mode);
+            for (int v = 0; v < V; v++)
+                code.v[v] = fed_back<D>(x[u].v[v], r[u].v[v], scale, inverse, mode, random[v / 2] >> (v % 2 * 16) & 0xFFFF);
             store_streaming(a.residual + i * 4, r[u]);
             store_streaming(a.dst + i * sizeof(Bits), code);
-        } else {
-            for (u64 j = i; j < a.count; j++) {
-                u32 rest = ((u32 *)a.residual)[j];
-                ((Bits *)a.dst)[j] = one<D>(a, j, ((const u32 *)a.src)[j], rest, scale, inverse, mode);
-                ((u32 *)a.residual)[j] = rest;
-            }
         }
+    }
+    /* What is no whole group, an element a thread. */
+    const u64 i = a.count - a.count % V + threadIdx.x;
+    if (blockIdx.x == gridDim.x - 1 && i < a.count) {
+        const u32 random = Mode::RANDOM ? philox_half(a.seed, a.first + i) : 0;
+        u32 rest = ((u32 *)a.residual)[i];
+        ((Bits *)a.dst)[i] = fed_back<D>(((const u32 *)a.src)[i], rest, scale, inverse, mode, random);
+        ((u32 *)a.residual)[i] = rest;
     }
 }
 

@@ -16,33 +16,48 @@ namespace wp {
 constexpr int AMAX_BLOCK = 32;
 constexpr int BLOCKS_UNROLL = 4, BLOCKS_GROUPS = 16; /* groups a lane at once, and in all */
 
-/* A warp's round of U groups a lane from element `e` on, the lane's first. */
+/* A warp's round of U groups a lane from element `e` on, the lane's first; or of one element a lane, as tile.cuh has it. */
 template <class S, class D, class Op>
-__device__ __forceinline__ void convert_blocks(const wp_convert &a, u64 e, Op &op) {
+__device__ __forceinline__ void convert_blocks(const wp_convert &a, u64 e, bool whole, Op &op) {
     constexpr int V = Shape<S, D>::V, U = BLOCKS_UNROLL;
     const u64 from = a.src + e * (S::SIZE / 8), to = a.dst + e * (D::SIZE / 8);
-    Words<typename S::Bits, V> x[U];
+    using Own = Words<typename S::Bits, V>;
+    Own x[U] = {};
+    if (whole) {
 #pragma unroll
-    for (int u = 0; u < U; u++) x[u] = load_words<typename S::Bits, V>(from + u * 32 * sizeof(x[0]), Kept::IN_TURN);
+        for (int u = 0; u < U; u++) x[u] = load_words<typename S::Bits, V>(from + u * 32 * sizeof(x[0]), Kept::IN_TURN);
+    } else if (e < a.count) {
+        Vector<typename S::Bits, V> same;
+#pragma unroll
+        for (int v = 0; v < V; v++) same.v[v] = *(const typename S::Bits *)from;
+        x[0] = bits_as<Own>(same);
+    }
     const u32 before = op.most;
     u32 most = before;
-    in_turn<Op::LONG>(x, [&](int u, const Words<typename S::Bits, V> &words) {
+    in_turn<Op::LONG>(x, [&](int u, const Own &words) {
         const Vector<typename S::Bits, V> of = bits_as<Vector<typename S::Bits, V>>(words);
-        Vector<typename D::Bits, V> y;
+        const u64 first = e + u * 32 * V;
         op.most = 0;
-        op.group(of.v, y.v, a.first + e + u * 32 * V);
-        store_streaming(to + u * 32 * sizeof(y), y);
+        if (whole || e < a.count) {
+            Vector<typename D::Bits, V> y;
+            op.group(of.v, y.v, a.first + first, whole);
+            if (whole) {
+                store_streaming(to + u * 32 * sizeof(y), y);
+            } else {
+                *(typename D::Bits *)to = y.v[0];
+            }
+        }
         most = max(most, op.most);
         u32 block = op.most;
 #pragma unroll
         for (int d = 1; d < AMAX_BLOCK / V; d *= 2) block = max(block, __shfl_xor_sync(0xFFFFFFFF, block, d));
-        const u64 first = e + u * 32 * V;
+        if (!whole) block = warp_max(block);
         if (first % AMAX_BLOCK == 0) ((u32 *)a.block_amax)[first / AMAX_BLOCK] = block;
-    });
+    }, whole ? U : 1);
     op.most = most;
 }
 
-/* The block from element `start` on, an element a lane. */
+/* The block from element `start` on, an element a lane, where the code of an element is short. */
 template <class S, class D, class Op>
 __device__ __forceinline__ void convert_block(const wp_convert &a, u64 start, int lane, Op &op) {
     const u64 e = start + lane;
@@ -63,12 +78,21 @@ __global__ void __launch_bounds__(CONVERT_THREADS, Op::NEAREST ? 4 : 2) block_ke
     const u64 end = start + SIZE < a.count ? start + SIZE : a.count;
     op.begin();
     u64 at = start;
-    if (aligned) {
+    if constexpr (Op::LONG) {
 #pragma unroll 1
-        for (; at + ROUND <= end; at += ROUND) convert_blocks<S, D>(a, at + lane * V, op);
+        while (at < end) {
+            const bool whole = aligned && at + ROUND <= end;
+            convert_blocks<S, D>(a, at + (whole ? lane * V : lane), whole, op);
+            at += whole ? ROUND : AMAX_BLOCK;
+        }
+    } else {
+        if (aligned) {
+#pragma unroll 1
+            for (; at + ROUND <= end; at += ROUND) convert_blocks<S, D>(a, at + lane * V, true, op);
+        }
+#pragma unroll 1
+        for (; at < end; at += AMAX_BLOCK) convert_block<S, D>(a, at, lane, op);
     }
-#pragma unroll 1
-    for (; at < end; at += AMAX_BLOCK) convert_block<S, D>(a, at, lane, op);
     op.finish(0, false);
 }
 

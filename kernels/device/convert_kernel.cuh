@@ -81,14 +81,25 @@ __global__ void __launch_bounds__(CONVERT_THREADS, RESIDENT<S, D, Op>) convert_k
     op.finish(tensor, tiles);
 }
 
-/* Threads that a multiprocessor holds. */
+/*
+ * Threads that a multiprocessor holds, and those of which a bound may speak. What is compiled from 9.0 on becomes machine
+ * code of 11.0 and 12.0 too, whose multiprocessors hold 1536 (build/arch.rs). That the registers leave room for
+ * 2048 all the same is checked by scripts/check-sass.py.
+ */
 #if __CUDA_ARCH__ == 750
-constexpr unsigned MOST_THREADS = 1024;
-#elif __CUDA_ARCH__ >= 1100 || (__CUDA_ARCH__ >= 860 && __CUDA_ARCH__ < 900)
-constexpr unsigned MOST_THREADS = 1536;
+constexpr unsigned MOST_THREADS = 1024, BOUND_THREADS = 1024;
+#elif __CUDA_ARCH__ >= 860 && __CUDA_ARCH__ < 900
+constexpr unsigned MOST_THREADS = 1536, BOUND_THREADS = 1536;
+#elif __CUDA_ARCH__ >= 900
+constexpr unsigned MOST_THREADS = 2048, BOUND_THREADS = 1536;
 #else
-constexpr unsigned MOST_THREADS = 2048;
+constexpr unsigned MOST_THREADS = 2048, BOUND_THREADS = 2048;
 #endif
+
+/* As many blocks as are wanted, or as a bound may speak of. */
+constexpr unsigned bounded(unsigned blocks, unsigned threads) {
+    return blocks * threads <= BOUND_THREADS ? blocks : BOUND_THREADS / threads;
+}
 
 /*
  * Blocks that fill a multiprocessor with threads, and the blocks of light operations: before compute
@@ -127,16 +138,9 @@ __device__ __forceinline__ void prefetch_run(u64 src, u64 end, u32 bytes, u32 ah
     if (blockIdx.x % (RUN_BYTES / bytes) == 0 && at + RUN_BYTES <= end) prefetch(at, RUN_BYTES);
 }
 
-/*
- * One run, its first element numbered `number`, both sides aligned to their vectors: the common case, kept apart so that it needs few
- * registers and a multiprocessor holds as many threads as it can. `ahead` is 0 for no prefetch.
- */
+/* Groups, U a thread, both sides aligned to their vectors; `ahead` is 0 for no prefetch. */
 template <class S, class D, class Op>
-__global__ void __launch_bounds__(WIDENS<S, D> ? WIDE_THREADS : CONVERT_THREADS,
-                                  WIDENS<S, D> ? MOST_THREADS / WIDE_THREADS
-                                  : Op::LIGHT  ? LIGHT_BLOCKS<S, D>
-                                               : FLAT_BLOCKS * 5 / 8)
-    flat_kernel(u64 src, u64 dst, u64 count, u64 number, u32 ahead, Op op) {
+__device__ __forceinline__ void flat_short(u64 src, u64 dst, u64 count, u64 number, u32 ahead, Op &op) {
     constexpr int V = Op::FLAT_GROUP, U = Op::FLAT;
     constexpr u64 SB = S::SIZE / 8, DB = D::SIZE / 8;
     const u32 threads = WIDENS<S, D> ? blockDim.x : CONVERT_THREADS;
@@ -156,10 +160,57 @@ __global__ void __launch_bounds__(WIDENS<S, D> ? WIDE_THREADS : CONVERT_THREADS,
             Vector<typename D::Bits, V> y;
             op.group(x[u].v, y.v, number + e);
             store_streaming(dst + e * DB, y);
-        } else {
-            for (u64 i = e; i < count; i++)
-                ((typename D::Bits *)dst)[i] = op.one(((const typename S::Bits *)src)[i], number + i);
         }
+    }
+    /* What is no whole group, an element a thread. */
+    const u64 i = count - count % V + threadIdx.x;
+    if (blockIdx.x == gridDim.x - 1 && i < count)
+        ((typename D::Bits *)dst)[i] = op.one(((const typename S::Bits *)src)[i], number + i);
+}
+
+/*
+ * The same of a long operation, a group a thread. The elements after the last whole group come by the same copy of
+ * its code, a thread each: as groups of V times themselves, of which one result is stored.
+ */
+template <class S, class D, class Op>
+__device__ __forceinline__ void flat_long(u64 src, u64 dst, u64 count, u64 number, Op &op) {
+    static_assert(Op::FLAT == 1 && !WIDENS<S, D>, "a group a thread, in blocks of CONVERT_THREADS");
+    constexpr int V = Op::FLAT_GROUP;
+    using SV = Vector<typename S::Bits, V>;
+    const u64 groups = count / V, thread = (u64)blockIdx.x * CONVERT_THREADS + threadIdx.x;
+    const bool whole = thread < groups;
+    const u64 e = whole ? thread * V : groups * V + (thread - groups), from = src + e * (S::SIZE / 8);
+    if (e >= count) return;
+    SV x;
+    if (whole) {
+        x = load_streaming<typename S::Bits, V>(from);
+    } else {
+#pragma unroll
+        for (int v = 0; v < V; v++) x.v[v] = *(const typename S::Bits *)from;
+    }
+    Vector<typename D::Bits, V> y;
+    op.group(x.v, y.v, number + e);
+    if (whole) {
+        store_streaming(dst + e * (D::SIZE / 8), y);
+    } else {
+        ((typename D::Bits *)dst)[e] = y.v[0];
+    }
+}
+
+/*
+ * One run, its first element numbered `number`, both sides aligned to their vectors: the common case, kept apart so that it needs few
+ * registers and a multiprocessor holds as many threads as it can. `ahead` is 0 for no prefetch.
+ */
+template <class S, class D, class Op>
+__global__ void __launch_bounds__(WIDENS<S, D> ? WIDE_THREADS : CONVERT_THREADS,
+                                  WIDENS<S, D> ? BOUND_THREADS / WIDE_THREADS
+                                  : Op::LIGHT  ? bounded(LIGHT_BLOCKS<S, D>, CONVERT_THREADS)
+                                               : FLAT_BLOCKS * 5 / 8)
+    flat_kernel(u64 src, u64 dst, u64 count, u64 number, u32 ahead, Op op) {
+    if constexpr (Op::LONG) {
+        flat_long<S, D>(src, dst, count, number, op);
+    } else {
+        flat_short<S, D>(src, dst, count, number, ahead, op);
     }
 }
 
@@ -201,8 +252,9 @@ int queue_flat(const wp_convert &a, const Op &op, void *stream) {
         const cudaError_t error = bytes < SHORT_RUN ? cudaSuccess : wide_launch<KERNEL>(bytes, ahead, threads);
         if (error != cudaSuccess) return error;
     }
-    const u64 block = Op::FLAT_GROUP * Op::FLAT * threads;
-    const u64 blocks = (a.count + block - 1) / block;
+    const u64 group = Op::FLAT_GROUP, block = Op::FLAT * threads;
+    const u64 shares = Op::LONG ? a.count / group + a.count % group : (a.count + group - 1) / group;
+    const u64 blocks = (shares + block - 1) / block;
     return launch<KERNEL>(blocks, threads, stream, a.src, a.dst, a.count, a.first, ahead, op);
 }
 

@@ -44,7 +44,7 @@ struct Fused {
     }
 
     template <int V>
-    __device__ __forceinline__ void group(const typename S::Bits (&x)[V], typename D::Bits (&y)[V], u64 index) {
+    __device__ __forceinline__ void group(const typename S::Bits (&x)[V], typename D::Bits (&y)[V], u64 index, bool whole = true) {
         u32 wide[V];
         convert_all<S, F32>(x, wide, Nearest(), false, 0, 0);
 #pragma unroll
@@ -56,11 +56,14 @@ struct Fused {
             narrower.group(wide, y, index);
         }
 #pragma unroll
-        for (int i = 0; i < V; i++) note(wide[i], y[i]);
+        for (int i = 0; i < V; i++)
+            if (whole || i == 0) note(wide[i], y[i]);
     }
 
     __device__ __forceinline__ typename D::Bits one(typename S::Bits x, u64 index) {
-        const u32 wide = multiply_add(widen<S, F32>(x), scale, bias);
+        u32 wide = x;
+        if constexpr (!SAME<S, F32>) wide = convert_one<S, F32>(x, false);
+        wide = multiply_add(wide, scale, bias);
         typename D::Bits y;
         if constexpr (SAME<D, F32>) {
             y = wide;

@@ -8,8 +8,9 @@
  *   LIGHT               whether as many threads as fit are worth more than registers, if aligned;
  *   LONG                whether a group's code is so long that loops over groups are not unrolled;
  *   begin()             called once by every thread before the first element;
- *   group(x, y, index)  a group of neighbours, the first numbered `index`;
- *   one(x, index)       one element, where a group is not whole;
+ *   group(x, y, index, whole)  a group of neighbours, the first numbered `index`; unless `whole`
+ *                       the first alone counts;
+ *   one(x, index)       one element, where a group is not whole; not of a LONG operation;
  *   finish(tensor, own) once by whole blocks, after the last element; `own` if every warp of the
  *                       block may have a tensor of its own.
  */
@@ -97,6 +98,15 @@ __device__ __forceinline__ void convert_all(const typename S::Bits (&x)[V], type
     }
 }
 
+/* One element to nearest by the code of two: that of element() is longer, and would be there beside it. */
+template <class S, class D>
+__device__ __forceinline__ typename D::Bits convert_one(typename S::Bits x, bool saturate) {
+    const typename S::Bits both[2] = {x, x};
+    typename D::Bits y[2];
+    Hardware<S, D>::two(both, y, saturate);
+    return y[0];
+}
+
 /* Nothing but the conversion, the mode known at compile time. */
 template <class S, class D, class Mode>
 struct Plain {
@@ -115,12 +125,13 @@ struct Plain {
     __device__ __forceinline__ void begin() {}
 
     template <int V>
-    __device__ __forceinline__ void group(const typename S::Bits (&x)[V], typename D::Bits (&y)[V], u64 index) {
+    __device__ __forceinline__ void group(const typename S::Bits (&x)[V], typename D::Bits (&y)[V], u64 index, bool = true) {
         convert_all<S, D>(x, y, mode, saturate, seed, index);
     }
 
-    __device__ __forceinline__ typename D::Bits one(typename S::Bits x, u64 index) {
-        return element<S, D>(x, mode, saturate, Mode::RANDOM ? philox_half(seed, index) : 0);
+    __device__ __forceinline__ typename D::Bits one(typename S::Bits x, u64) {
+        static_assert(!LONG, "nearest, or exact");
+        return convert_one<S, D>(x, saturate);
     }
 
     __device__ __forceinline__ void finish(u32, bool) {}
@@ -146,7 +157,7 @@ struct Chosen {
     __device__ __forceinline__ void begin() {}
 
     template <int V>
-    __device__ __forceinline__ void group(const typename S::Bits (&x)[V], typename D::Bits (&y)[V], u64 index) const {
+    __device__ __forceinline__ void group(const typename S::Bits (&x)[V], typename D::Bits (&y)[V], u64 index, bool = true) const {
         if (is_nearest()) {
             convert_all<S, D>(x, y, Nearest(), saturate, seed, index);
         } else if (rounding == WP_STOCHASTIC) {
@@ -154,12 +165,6 @@ struct Chosen {
         } else {
             convert_all<S, D>(x, y, Directed(rounding), saturate, seed, index);
         }
-    }
-
-    __device__ __forceinline__ typename D::Bits one(typename S::Bits x, u64 index) const {
-        if (is_nearest()) return element<S, D>(x, Nearest(), saturate);
-        if (rounding == WP_STOCHASTIC) return element<S, D>(x, Stochastic(), saturate, philox_half(seed, index));
-        return element<S, D>(x, Directed(rounding), saturate);
     }
 
     __device__ __forceinline__ void finish(u32, bool) {}

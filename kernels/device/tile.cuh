@@ -59,6 +59,19 @@ __device__ __forceinline__ Whole whole_groups(const Chunk &c, int size, bool is_
     return w;
 }
 
+/* The elements that no whole group covers: `before`, those at the beginning, and from `second` on the others. */
+struct Ends {
+    int low, before, second, count;
+    WP_HD int element(int i) const { return i < before ? low + i : second + (i - before); }
+};
+
+template <int V>
+__device__ __forceinline__ Ends ends_of(const Chunk &c, const Whole &w) {
+    const bool none = w.end <= w.begin;
+    const int before = (none ? c.high : w.begin * V) - c.low, after = none ? 0 : c.high - w.end * V;
+    return {c.low, before, w.end * V, before + after};
+}
+
 template <class S, class D, class Op>
 __device__ __forceinline__ void convert_groups(const Chunk &c, const Whole &w, int lane, Kept kept, Op &op) {
     constexpr int V = Shape<S, D>::V, U = Shape<S, D>::UNROLL, LANES = Shape<S, D>::LANES;
@@ -71,60 +84,117 @@ __device__ __forceinline__ void convert_groups(const Chunk &c, const Whole &w, i
 #pragma unroll
         for (int u = 0; u < U; u++)
             if (g + LANES * u < w.end) x[u] = load_words<typename S::Bits, V>(from + u * LANES * sizeof(SV), kept);
-        in_turn<Op::LONG>(x, [&](int u, const Words<typename S::Bits, V> &words) {
-            if (g + LANES * u < w.end) {
-                const SV of = bits_as<SV>(words);
-                DV y;
-                op.group(of.v, y.v, c.index + (i64)(g + LANES * u) * V);
-                store_streaming(to + u * LANES * sizeof(DV), y);
-            }
-        });
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            if (g + LANES * u >= w.end) continue;
+            const SV of = bits_as<SV>(x[u]);
+            DV y;
+            op.group(of.v, y.v, c.index + (i64)(g + LANES * u) * V);
+            store_streaming(to + u * LANES * sizeof(DV), y);
+        }
     }
 }
 
-/* The same where the source is not aligned: of the aligned vectors around it each is loaded once. */
+/*
+ * The vectors from group `first` on, one more than there are groups, where the source is not aligned: of the
+ * aligned vectors around it each is loaded once. The one at w.end belongs to the last group; of the last only
+ * lane 0's is asked for.
+ */
+template <class S, class D, int N>
+__device__ __forceinline__ void load_shifted(Words<typename S::Bits, Shape<S, D>::V> (&x)[N], const Chunk &c, const Whole &w,
+                                             int first, int lane, Kept kept) {
+    constexpr int V = Shape<S, D>::V, LANES = Shape<S, D>::LANES;
+    using Own = Words<typename S::Bits, V>;
+    const unsigned off = (unsigned)c.src & (sizeof(Own) - 1);
+    const u64 base = c.src - off;
+#pragma unroll
+    for (int u = 0; u < N; u++) {
+        const int g = first + lane + LANES * u;
+        x[u] = {};
+        if (g <= w.end && (u < N - 1 || lane == 0))
+            x[u] = load_words<typename S::Bits, V>(base + (i64)g * (i64)sizeof(Own), kept);
+    }
+    /* Groups take the vectors two by two: what follows a group's is the next one's. */
+#pragma unroll
+    for (int u = 0; u + 1 < N; u++) x[u] = bits_as<Own>(shifted(x[u], of_next_lane(x[u], x[u + 1], lane), off));
+}
+
 template <class S, class D, class Op>
 __device__ __forceinline__ void convert_shifted(const Chunk &c, const Whole &w, int lane, Kept kept, Op &op) {
     constexpr int V = Shape<S, D>::V, U = Shape<S, D>::UNROLL_SHIFTED, LANES = Shape<S, D>::LANES;
     using SV = Vector<typename S::Bits, V>;
     using DV = Vector<typename D::Bits, V>;
-    const unsigned off = (unsigned)c.src & (sizeof(SV) - 1);
-    const u64 base = c.src - off;
 #pragma unroll 1
     for (int first = w.begin; first < w.end; first += LANES * U) {
         const int g = first + lane;
-        Words<typename S::Bits, V> x[U + 1] = {};
-        /* The vector at w.end belongs to the last group; of x[U] only lane 0's is asked for. */
+        Words<typename S::Bits, V> x[U + 1];
+        load_shifted<S, D>(x, c, w, first, lane, kept);
 #pragma unroll
-        for (int u = 0; u <= U; u++)
-            if (g + LANES * u <= w.end && (u < U || lane == 0))
-                x[u] = load_words<typename S::Bits, V>(base + (i64)(g + LANES * u) * (i64)sizeof(SV), kept);
-        /* Groups take the vectors two by two: what follows a group's is the next one's. */
-        Words<typename S::Bits, V> whole[U];
-#pragma unroll
-        for (int u = 0; u < U; u++)
-            whole[u] = bits_as<Words<typename S::Bits, V>>(shifted(x[u], of_next_lane(x[u], x[u + 1], lane), off));
-        in_turn<Op::LONG>(whole, [&](int u, const Words<typename S::Bits, V> &words) {
-            if (g + LANES * u < w.end) {
-                const SV from = bits_as<SV>(words);
-                DV y;
-                op.group(from.v, y.v, c.index + (i64)(g + LANES * u) * V);
-                store_streaming(c.dst + (i64)(g + LANES * u) * (i64)sizeof(DV), y);
-            }
-        });
+        for (int u = 0; u < U; u++) {
+            if (g + LANES * u >= w.end) continue;
+            const SV from = bits_as<SV>(x[u]);
+            DV y;
+            op.group(from.v, y.v, c.index + (i64)(g + LANES * u) * V);
+            store_streaming(c.dst + (i64)(g + LANES * u) * (i64)sizeof(DV), y);
+        }
     }
 }
 
 /* What no whole group covers: a few elements at either end. */
 template <class S, class D, class Op>
-__device__ __forceinline__ void convert_edges(const Chunk &c, const Whole &w, int lane, Op &op) {
-    constexpr int V = Shape<S, D>::V, LANES = Shape<S, D>::LANES;
-    const bool none = w.end <= w.begin;
-    const int before = (none ? c.high : w.begin * V) - c.low, after = none ? 0 : c.high - w.end * V;
+__device__ __forceinline__ void convert_ends(const Chunk &c, const Ends &ends, int lane, Op &op) {
 #pragma unroll 1
-    for (int i = lane; i < before + after; i += LANES) {
-        const i64 e = i < before ? c.low + i : w.end * V + (i - before);
+    for (int i = lane; i < ends.count; i += Shape<S, D>::LANES) {
+        const i64 e = ends.element(i);
         ((typename D::Bits *)c.dst)[e] = op.one(((const typename S::Bits *)c.src)[e], c.index + e);
+    }
+}
+
+/*
+ * Groups, shifted or not, and ends by one copy of a long operation's code, which is most of what a build
+ * takes. An element at an end is a group of V times itself, of which one result is stored.
+ */
+template <class S, class D, class Op>
+__device__ __forceinline__ void convert_rolled(const Chunk &c, const Whole &w, const Ends &ends, bool is_shifted, int lane,
+                                               Kept kept, Op &op) {
+    constexpr int V = Shape<S, D>::V, U = Shape<S, D>::UNROLL, LANES = Shape<S, D>::LANES;
+    static_assert(U == Shape<S, D>::UNROLL_SHIFTED + 1, "a vector more than groups is loaded of a shifted source");
+    using SV = Vector<typename S::Bits, V>;
+    using DV = Vector<typename D::Bits, V>;
+    int first = w.begin, i = lane;
+#pragma unroll 1
+    while (first < w.end || i - lane < ends.count) {
+        const bool whole = first < w.end;
+        const int e = ends.element(i), count = !whole ? 1 : is_shifted ? U - 1 : U;
+        Words<typename S::Bits, V> x[U] = {};
+        if (whole && is_shifted) {
+            load_shifted<S, D>(x, c, w, first, lane, kept);
+        } else if (whole) {
+#pragma unroll
+            for (int u = 0; u < U; u++) {
+                const int g = first + lane + LANES * u;
+                if (g < w.end) x[u] = load_words<typename S::Bits, V>(c.src + (i64)g * (i64)sizeof(SV), kept);
+            }
+        } else if (i < ends.count) {
+            SV same;
+#pragma unroll
+            for (int v = 0; v < V; v++) same.v[v] = ((const typename S::Bits *)c.src)[e];
+            x[0] = bits_as<Words<typename S::Bits, V>>(same);
+        }
+        in_turn<true>(x, [&](int u, const Words<typename S::Bits, V> &words) {
+            const int g = first + lane + LANES * u;
+            if (whole ? g >= w.end : i >= ends.count) return;
+            const SV from = bits_as<SV>(words);
+            DV y;
+            op.group(from.v, y.v, c.index + (whole ? (i64)g * V : (i64)e), whole);
+            if (whole) {
+                store_streaming(c.dst + (i64)g * (i64)sizeof(DV), y);
+            } else {
+                ((typename D::Bits *)c.dst)[e] = y.v[0];
+            }
+        }, count);
+        first += whole ? LANES * count : 0;
+        i += whole ? 0 : LANES;
     }
 }
 
@@ -134,12 +204,17 @@ __device__ __forceinline__ void convert_chunk(const Chunk &c, int size, int lane
     constexpr int V = Shape<S, D>::V;
     const bool is_shifted = c.src % (V * S::SIZE / 8) != 0;
     const Whole w = whole_groups<S, V>(c, size, is_shifted);
-    if (is_shifted) {
-        convert_shifted<S, D>(c, w, lane, kept, op);
+    const Ends ends = ends_of<V>(c, w);
+    if constexpr (Op::LONG) {
+        convert_rolled<S, D>(c, w, ends, is_shifted, lane, kept, op);
     } else {
-        convert_groups<S, D>(c, w, lane, kept, op);
+        if (is_shifted) {
+            convert_shifted<S, D>(c, w, lane, kept, op);
+        } else {
+            convert_groups<S, D>(c, w, lane, kept, op);
+        }
+        convert_ends<S, D>(c, ends, lane, op);
     }
-    convert_edges<S, D>(c, w, lane, op);
 }
 
 }  // namespace wp

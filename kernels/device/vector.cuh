@@ -96,15 +96,15 @@ __device__ __forceinline__ Words<T, N> load_words(u64 address, Kept kept) {
 }
 
 /*
- * each(u, x[u]) for all U, in turn. With ROLLED as a loop, in which what is left moves down a place:
- * the code of a long body is there once, which is most of what a build takes, and loads are still
- * under way together. An index would put the values into memory.
+ * each(u, x[u]) for all U, in turn. With ROLLED as a loop over `count` of them, in which what is left
+ * moves down a place: the code of a long body is there once, which is most of what a build takes, and
+ * loads are still under way together. An index would put the values into memory.
  */
 template <bool ROLLED, class T, int U, class Each>
-__device__ __forceinline__ void in_turn(T (&x)[U], const Each &each) {
+__device__ __forceinline__ void in_turn(T (&x)[U], const Each &each, int count = U) {
     if constexpr (ROLLED) {
 #pragma unroll 1
-        for (int u = 0; u < U; u++) {
+        for (int u = 0; u < count; u++) {
             each(u, x[0]);
 #pragma unroll
             for (int i = 0; i + 1 < U; i++) x[i] = x[i + 1];
