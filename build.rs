@@ -9,7 +9,7 @@
 //! | `NVCC` | the compiler; its toolkit is found from it | likewise |
 //! | `PATH`, `VIRTUAL_ENV`, `CONDA_PREFIX` | where a compiler may lie | likewise |
 //! | `NVCC_CCBIN` | the host compiler that nvcc uses | the C++ compiler of the host kernels |
-//! | `CUDA_COMPUTE_CAP` | `90`, `9.0`, `90a`, `compute_90` for PTX, a list of them by commas, or `native`; PTX of the highest goes in too, where none is listed | 75, 80, 89, 90, 100, 103, 110, 120 and PTX of 80 and the highest, as far as nvcc knows them |
+//! | `CUDA_COMPUTE_CAP` | `90`, `9.0`, `90a`, `100f` for a family with its own instructions, `compute_90` for PTX, a list of them by commas, or `native`; PTX of the highest goes in too, where none is listed | 75, 80, 89, 90, 100, 103, 110, 120 and PTX of 80 and the highest, as far as nvcc knows them |
 //! | `LIBCLANG_PATH` | folder of the libclang that bindgen (a feature, on by default) loads; a folder without one has the copy in `kernels/bindings.rs` taken | `target/cuda-toolkit`, then bindgen's own search; without any, the copy |
 //! | `CXX`, `CXXFLAGS`, `CC`, `CFLAGS`, `AR` | as the `cc` crate reads them | the system's |
 //! | `DOCS_RS` | set: as `WARPOOL_CUDA=off` | |

@@ -98,6 +98,36 @@ __device__ __forceinline__ u32 two_bytes(float a, float b) {
     return joined<u16>(both);
 }
 
+/*
+ * Whether there are instructions to 4 and 6 bits: in code for one family of Blackwell's GPUs alone, or one GPU, which
+ * a build has where it is asked for (CUDA_COMPUTE_CAP=100f). No such GPU has run them.
+ */
+#if __CUDA_ARCH_FAMILY_SPECIFIC__ >= 1000 || __CUDA_ARCH_SPECIFIC__ >= 1000
+constexpr bool NARROW_CVT = true;
+
+/* Two numbers to nearest, the first in the lower half: of a byte with 4 bits each, of two bytes with 6. */
+template <class Q>
+__device__ __forceinline__ u32 two_narrow(float first, float second) {
+    u16 both;
+    if constexpr (SAME<Q, E2M1>) {
+        asm("{ .reg .b8 two; cvt.rn.satfinite.e2m1x2.f32 two, %2, %1; mov.b16 %0, {two, 0}; }"
+            : "=h"(both) : "f"(first), "f"(second));
+    } else if constexpr (SAME<Q, E2M3>) {
+        asm("cvt.rn.satfinite.e2m3x2.f32 %0, %2, %1;" : "=h"(both) : "f"(first), "f"(second));
+    } else {
+        asm("cvt.rn.satfinite.e3m2x2.f32 %0, %2, %1;" : "=h"(both) : "f"(first), "f"(second));
+    }
+    return both;
+}
+#else
+constexpr bool NARROW_CVT = false;
+
+template <class Q>
+__device__ __forceinline__ u32 two_narrow(float, float) {
+    return 0;
+}
+#endif
+
 /* A 6-bit format as an 8-bit one with another bias; others as themselves. */
 template <class Q>
 struct Stand {
@@ -107,12 +137,12 @@ struct Stand {
 template <>
 struct Stand<E2M3> {
     using Format = E4M3;
-    static constexpr float SHIFT = 1.0f / 64; /* 2^(1 - 7) */
+    static constexpr float SHIFT = NARROW_CVT ? 1.0f : 1.0f / 64; /* 2^(1 - 7) */
 };
 template <>
 struct Stand<E3M2> {
     using Format = E5M2;
-    static constexpr float SHIFT = 1.0f / 4096; /* 2^(3 - 15) */
+    static constexpr float SHIFT = NARROW_CVT ? 1.0f : 1.0f / 4096; /* 2^(3 - 15) */
 };
 
 /* Codes of 4 bits side by side, from words whose last bits are a code and that are `above` beyond that: by sums. */
@@ -198,6 +228,14 @@ __device__ __forceinline__ u32 signs_of(const Words<typename S::Bits, V> &x, boo
 /* E2M1 to nearest. */
 template <class S, Scaled SCALED, int V>
 __device__ __forceinline__ u32 e2m1_codes(const Words<typename S::Bits, V> &x, float inverse) {
+    if constexpr (NARROW_CVT) {
+        float y[V];
+        u32 codes = 0;
+        to_floats<S>(x, y);
+#pragma unroll
+        for (int i = 0; i < V; i += 2) codes |= two_narrow<E2M1>(y[i] * inverse, y[i + 1] * inverse) << (4 * i);
+        return codes;
+    }
     u32 numbers;
     if constexpr (SCALED == Scaled::POWER_BELOW_8 && SAME<S, BF16> && WP_ARCH >= 800) {
         numbers = e2m1_numbers(x.w, inverse);
@@ -284,6 +322,10 @@ __device__ __forceinline__ u64 encode_nearest(const float (&y)[V], i32 zero, i32
     } else {
         using F = typename Stand<Q>::Format;
         constexpr bool SIX = Q::SIZE == 6;
+        if constexpr (SIX && NARROW_CVT) {
+            const u64 low = six_bits(two_narrow<Q>(y[0], y[1]) | two_narrow<Q>(y[2], y[3]) << 16);
+            return V == 4 ? low : low | (u64)six_bits(two_narrow<Q>(y[V - 4], y[V - 3]) | two_narrow<Q>(y[V - 2], y[V - 1]) << 16) << 24;
+        }
         const u32 low = two_bytes<F>(y[0], y[1]) | two_bytes<F>(y[2], y[3]) << 16;
         if constexpr (V == 4) return SIX ? from_stand_in(low) : low;
         const u32 high = two_bytes<F>(y[V - 4], y[V - 3]) | two_bytes<F>(y[V - 2], y[V - 1]) << 16;
