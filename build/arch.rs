@@ -1,6 +1,6 @@
 //! Which GPU architectures the kernels are compiled for.
 //!
-//! Pure, and included by `tests/build/toolkit_discovery.rs` too.
+//! Pure, and included by `tests/build` too.
 
 use std::fmt;
 
@@ -43,6 +43,9 @@ pub enum Request {
 /// One binary for every GPU since Turing. Not listed: 86 runs the code of 80, and 121 that of 120; 87
 /// (Orin), whose machine code is its own, and 88 run the PTX of 80.
 pub const DEFAULT: [u32; 8] = [75, 80, 89, 90, 100, 103, 110, 120];
+
+/// The highest architecture that a kernel asks about (`__CUDA_ARCH__`).
+pub const SHARED: u32 = 90;
 
 /// The lowest PTX of a default build.
 pub const PORTABLE: u32 = 80;
@@ -144,16 +147,14 @@ pub fn choose(request: &Request, supported: &[u32]) -> Result<Targets, String> {
 
 /// nvcc's flags: machine code for each, and PTX.
 ///
-/// Most of a build is making PTX. That of 100 does for 103 too, where both are wanted: no kernel uses
-/// what only 103 has.
+/// Most of a build is making PTX. That of the lowest from 90 on does for the later ones too: no kernel
+/// uses what only they have. One whose own PTX goes in is made from that.
 pub fn flags(targets: &Targets) -> Vec<String> {
-    let plain = |number| Arch {
-        number,
-        suffix: None,
-    };
-    let made_from = |arch: Arch| match arch {
-        arch if arch == plain(103) && targets.code.contains(&plain(100)) => plain(100),
-        arch => arch,
+    let shares = |arch: &Arch| arch.number >= SHARED && arch.suffix.is_none();
+    let lowest = targets.code.iter().copied().find(shares);
+    let made_from = |arch: Arch| match lowest {
+        Some(lowest) if shares(&arch) && !targets.ptx.contains(&arch) => lowest,
+        _ => arch,
     };
     let code = targets.code.iter().map(|&arch| {
         let from = made_from(arch);

@@ -4,7 +4,8 @@
     scripts/check-sass.py FILE [--arch sm_90]   one architecture, or every one that is in the file
 
 FILE holds the kernels: an executable, or the archive `libwarpool_cuda.a` in the build's OUT_DIR.
-Every kernel must keep everything in registers (no stack, no spill), but those of KNOWN. Every conversion of neighbours
+Every kernel must keep everything in registers (no stack, no spill), but those of KNOWN, and those of FULL leave room
+for as many threads as a multiprocessor holds. Every conversion of neighbours
 must load or store the wider of its two formats by 16 bytes, and the other by as many elements. Every
 architecture must have the same kernels, and each of them be in the list of those that opening a
 device loads (where the file has its symbols: an archive).
@@ -35,6 +36,10 @@ KNOWN = {
 }
 # Kernels that load, or store, values of a width of their own: 16 bytes at once.
 WIDE = {"group_kernel": "LDG", "row_kernel": "LDG", "square_kernel": "LDG", "transpose_kernel": "LDG", "dequant_kernel": "STG"}
+# Kernels of which a multiprocessor is to hold as many threads as it can, and the registers that this leaves each,
+# where a launch bound may not say so (BOUND_THREADS of convert_kernel.cuh): 65,536 for 2048 threads.
+FULL = (r"wp::flat_kernel<.*wp::Nearest>", r"wp::dequant_kernel<")
+FULL_REGISTERS = {"sm_90": 32, "sm_100": 32, "sm_103": 32}
 PAIRED = ("flat_kernel", "rows_kernel", "convert_kernel", "block_kernel", "inplace_kernel")
 
 
@@ -117,7 +122,10 @@ def known_stack(arch, kernel):
 def check(arch, name, kernel, accesses, usage):
     """What is wrong with one kernel, `kernel` its demangled name."""
     stack = known_stack(arch, kernel)
-    wrong = [f"{what} {bytes}" for what, bytes in usage.items() if bytes > (stack if what == "STACK" else 0)]
+    most = {"STACK": stack, "LOCAL": 0}
+    if any(re.search(full, kernel) for full in FULL):
+        most["REG"] = FULL_REGISTERS.get(arch, 255)
+    wrong = [f"{what} {used}" for what, used in usage.items() if used > most.get(what, used)]
     if stack == 0:
         wrong += [f"{count} {op}" for (op, _), count in accesses.items() if op in ("LDL", "STL")]
     kind = next((kind for kind in PAIRED if kind in name), None)
@@ -155,7 +163,7 @@ def check_architecture(folder, file, arch):
     resources = dump(folder, "-arch", arch, "-res-usage", file)
     usage = {}
     for name, line in re.findall(r"Function (\S+?):\s*\n\s*(REG:.*)", resources):
-        usage[name] = {k: int(v) for k, v in re.findall(r"(STACK|LOCAL):(\d+)", line)}
+        usage[name] = {k: int(v) for k, v in re.findall(r"(REG|STACK|LOCAL):(\d+)", line)}
     kernels = functions(dump(folder, "-arch", arch, "-sass", file))
     kernels = {name: accesses for name, accesses in kernels.items() if name in usage}
     full = demangled(list(kernels))
@@ -170,7 +178,7 @@ def check_architecture(folder, file, arch):
             between = " to ".join(format for format, _ in pair(full[name]))
             print(f"{kind} {between}: {', '.join(wrong)}: {full[name]}")
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-    print(f"{arch}: {len(kernels)} kernels ({counts}), {bad} with local memory or narrow accesses", flush=True)
+    print(f"{arch}: {len(kernels)} kernels ({counts}), {bad} with local memory, narrow accesses or too many registers", flush=True)
     return bad, len(kernels)
 
 

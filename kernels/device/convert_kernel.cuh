@@ -81,14 +81,25 @@ __global__ void __launch_bounds__(CONVERT_THREADS, RESIDENT<S, D, Op>) convert_k
     op.finish(tensor, tiles);
 }
 
-/* Threads that a multiprocessor holds. */
+/*
+ * Threads that a multiprocessor holds, and those of which a bound may speak. What is compiled from 9.0 on becomes machine
+ * code of 11.0 and 12.0 too, whose multiprocessors hold 1536 (build/arch.rs). That the registers leave room for
+ * 2048 all the same is checked by scripts/check-sass.py.
+ */
 #if __CUDA_ARCH__ == 750
-constexpr unsigned MOST_THREADS = 1024;
-#elif __CUDA_ARCH__ >= 1100 || (__CUDA_ARCH__ >= 860 && __CUDA_ARCH__ < 900)
-constexpr unsigned MOST_THREADS = 1536;
+constexpr unsigned MOST_THREADS = 1024, BOUND_THREADS = 1024;
+#elif __CUDA_ARCH__ >= 860 && __CUDA_ARCH__ < 900
+constexpr unsigned MOST_THREADS = 1536, BOUND_THREADS = 1536;
+#elif __CUDA_ARCH__ >= 900
+constexpr unsigned MOST_THREADS = 2048, BOUND_THREADS = 1536;
 #else
-constexpr unsigned MOST_THREADS = 2048;
+constexpr unsigned MOST_THREADS = 2048, BOUND_THREADS = 2048;
 #endif
+
+/* As many blocks as are wanted, or as a bound may speak of. */
+constexpr unsigned bounded(unsigned blocks, unsigned threads) {
+    return blocks * threads <= BOUND_THREADS ? blocks : BOUND_THREADS / threads;
+}
 
 /*
  * Blocks that fill a multiprocessor with threads, and the blocks of light operations: before compute
@@ -192,8 +203,8 @@ __device__ __forceinline__ void flat_long(u64 src, u64 dst, u64 count, u64 numbe
  */
 template <class S, class D, class Op>
 __global__ void __launch_bounds__(WIDENS<S, D> ? WIDE_THREADS : CONVERT_THREADS,
-                                  WIDENS<S, D> ? MOST_THREADS / WIDE_THREADS
-                                  : Op::LIGHT  ? LIGHT_BLOCKS<S, D>
+                                  WIDENS<S, D> ? BOUND_THREADS / WIDE_THREADS
+                                  : Op::LIGHT  ? bounded(LIGHT_BLOCKS<S, D>, CONVERT_THREADS)
                                                : FLAT_BLOCKS * 5 / 8)
     flat_kernel(u64 src, u64 dst, u64 count, u64 number, u32 ahead, Op op) {
     if constexpr (Op::LONG) {

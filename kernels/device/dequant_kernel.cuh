@@ -151,7 +151,7 @@ __device__ __forceinline__ void dequantize(const wp_quantize &a, const Slots &sl
 constexpr unsigned DEQUANT_BLOCKS = MOST_THREADS / QUANT_THREADS;
 
 template <class S, class Q>
-__global__ void __launch_bounds__(QUANT_THREADS, DEQUANT_BLOCKS) dequant_kernel(const wp_quantize a, const Slots slots) {
+__global__ void __launch_bounds__(QUANT_THREADS, bounded(DEQUANT_BLOCKS, QUANT_THREADS)) dequant_kernel(const wp_quantize a, const Slots slots) {
     dequantize<S, Q>(a, slots, blockIdx.x);
 }
 

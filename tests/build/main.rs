@@ -3,6 +3,7 @@
 
 #[path = "../../build/arch.rs"]
 mod arch;
+mod architectures;
 mod bindings;
 mod circles;
 mod compile_fail;

@@ -1,13 +1,13 @@
 //! The build script finds a toolkit in every layout, and reads its variables strictly.
 
-use crate::{arch, discovery, objects, variables};
+use crate::arch::Request;
+use crate::{discovery, objects, variables};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use arch::{Arch, Request, Targets};
 use discovery::{Machine, Toolkit};
 use variables::{Settings, Wanted};
 
@@ -309,168 +309,6 @@ fn the_multiarch_layout_of_debian_is_found() {
     let machine = Pretend::with(&["/usr/bin/nvcc", &format!("{lib}/libcudart_static.a")]);
     let found = machine.set("PATH", "/usr/bin").found();
     assert_eq!(found, expect("/usr/bin/nvcc", lib, "PATH"));
-}
-
-fn plain(number: u32) -> Arch {
-    Arch {
-        number,
-        suffix: None,
-    }
-}
-
-fn special(number: u32) -> Arch {
-    Arch {
-        number,
-        suffix: Some('a'),
-    }
-}
-
-fn targets(code: &[Arch], ptx: &[Arch]) -> Targets {
-    Targets {
-        code: code.to_vec(),
-        ptx: ptx.to_vec(),
-    }
-}
-
-#[test]
-fn compute_capabilities_are_read_in_every_spelling() {
-    let one = |text: &str| arch::parse(text);
-    let list = |code: &[Arch], ptx: &[Arch]| Ok(Request::List(targets(code, ptx)));
-    for text in ["90", "9.0", "sm_90", " 90 "] {
-        assert_eq!(one(text), list(&[plain(90)], &[]), "{text}");
-    }
-    assert_eq!(one("90a"), list(&[special(90)], &[]));
-    assert_eq!(one("9.0a"), one("90a"));
-    assert_eq!(one("10.0"), list(&[plain(100)], &[]));
-    assert_eq!(one("90, 75,7.5"), list(&[plain(75), plain(90)], &[]));
-    assert_eq!(
-        one("90,compute_80,compute_7.5"),
-        list(&[plain(90)], &[plain(75), plain(80)])
-    );
-    assert_eq!(one("compute_75"), list(&[], &[plain(75)]));
-    assert_eq!(one("native"), Ok(Request::Native));
-    assert_eq!(one(""), Ok(Request::Default));
-}
-
-#[test]
-fn a_garbled_compute_capability_is_an_error_that_says_what_is_accepted() {
-    for text in [
-        "banana",
-        "9",
-        "90b",
-        "90,",
-        ",",
-        "9.",
-        ".9",
-        "9.00",
-        "-90",
-        "90;75",
-        "99999999999",
-        "9.0.0",
-        "a",
-        "compute_",
-        "compute_sm_90",
-    ] {
-        let refused = arch::parse(text).unwrap_err();
-        assert!(
-            refused.starts_with(&format!("CUDA_COMPUTE_CAP={text} ")),
-            "{refused}"
-        );
-        assert!(refused.contains("90, 9.0, 90a"), "{refused}");
-    }
-}
-
-#[test]
-fn the_default_is_every_listed_architecture_that_the_compiler_knows_and_ptx_low_and_high() {
-    let chosen = |knows: &[u32]| arch::choose(&Request::Default, knows);
-    assert_eq!(
-        chosen(&[75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121]).unwrap(),
-        targets(
-            &[75, 80, 89, 90, 100, 103, 110, 120].map(plain),
-            &[80, 120].map(plain)
-        )
-    );
-    assert_eq!(
-        chosen(&[75, 80, 86, 87, 89, 90]).unwrap(),
-        targets(&[75, 80, 89, 90].map(plain), &[80, 90].map(plain))
-    );
-    assert_eq!(
-        chosen(&[75, 80]).unwrap(),
-        targets(&[75, 80].map(plain), &[plain(80)])
-    );
-    assert!(chosen(&[35]).unwrap_err().contains("only 35"));
-}
-
-#[test]
-fn an_architecture_the_compiler_does_not_know_is_an_error_that_lists_those_it_does() {
-    let asked = arch::parse("50,90").unwrap();
-    let refused = arch::choose(&asked, &[75, 90]).unwrap_err();
-    assert!(
-        refused.contains("asks for 50") && refused.contains("75, 90"),
-        "{refused}"
-    );
-    let asked = arch::parse("90,compute_50").unwrap();
-    let refused = arch::choose(&asked, &[75, 90]).unwrap_err();
-    assert!(refused.contains("asks for 50"), "{refused}");
-}
-
-fn listed(text: &str) -> Targets {
-    arch::choose(&arch::parse(text).unwrap(), &[75, 80, 90]).unwrap()
-}
-
-#[test]
-fn the_highest_architecture_goes_in_as_portable_code_too() {
-    assert_eq!(
-        arch::flags(&listed("80,90")),
-        [
-            "-gencode=arch=compute_80,code=sm_80",
-            "-gencode=arch=compute_90,code=sm_90",
-            "-gencode=arch=compute_90,code=compute_90"
-        ]
-    );
-    assert_eq!(arch::names(&listed("80,90")), "sm_80,sm_90,compute_90");
-}
-
-#[test]
-fn portable_code_that_is_listed_goes_in_and_no_other() {
-    assert_eq!(arch::names(&listed("90,compute_75")), "sm_90,compute_75");
-    assert_eq!(
-        arch::names(&listed("compute_80,compute_75")),
-        "compute_75,compute_80"
-    );
-    assert_eq!(
-        arch::flags(&listed("compute_75")),
-        ["-gencode=arch=compute_75,code=compute_75"]
-    );
-}
-
-#[test]
-fn the_code_of_103_is_made_with_that_of_100_where_both_are_wanted() {
-    let flags = |text: &str| {
-        let asked = arch::parse(text).unwrap();
-        arch::flags(&arch::choose(&asked, &[100, 103]).unwrap())
-    };
-    assert_eq!(
-        flags("100,103")[..2],
-        [
-            "-gencode=arch=compute_100,code=sm_100",
-            "-gencode=arch=compute_100,code=sm_103"
-        ]
-    );
-    assert_eq!(flags("103")[0], "-gencode=arch=compute_103,code=sm_103");
-    assert_eq!(
-        flags("100,103a")[1],
-        "-gencode=arch=compute_103a,code=sm_103a"
-    );
-}
-
-#[test]
-fn code_for_one_architecture_alone_is_never_called_portable() {
-    assert_eq!(arch::names(&listed("80,90a")), "sm_80,sm_90a,compute_80");
-    assert_eq!(
-        arch::flags(&listed("90a")),
-        ["-gencode=arch=compute_90a,code=sm_90a"]
-    );
 }
 
 /// What the settings are refused for.
