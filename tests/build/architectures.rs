@@ -145,7 +145,7 @@ fn made(text: &str) -> Vec<String> {
     let flags = arch::flags(&arch::choose(&asked, &knows).unwrap());
     let pairs = flags.iter().filter_map(|flag| {
         let from = flag.strip_prefix("-gencode=arch=compute_")?;
-        Some(from.split_once(",code=sm_")?)
+        from.split_once(",code=sm_")
     });
     pairs.map(|(from, to)| format!("{from}>{to}")).collect()
 }
