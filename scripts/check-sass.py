@@ -4,7 +4,7 @@
     scripts/check-sass.py FILE [--arch sm_90]   one architecture, or every one that is in the file
 
 FILE holds the kernels: an executable, or the archive `libwarpool_cuda.a` in the build's OUT_DIR.
-Every kernel must keep everything in registers (no stack, no spill), but those of KNOWN. Every conversion of neighbours
+Every kernel must keep everything in registers (no stack, no spill). Every conversion of neighbours
 must load or store the wider of its two formats by 16 bytes, and the other by as many elements. Every
 architecture must have the same kernels, and each of them be in the list of those that opening a
 device loads (where the file has its symbols: an archive).
@@ -25,16 +25,8 @@ root = pathlib.Path(__file__).resolve().parent.parent
 FORMATS = [("f32", 4), ("f16", 2), ("bf16", 2), ("e4m3", 1), ("e5m2", 1), ("f64", 8)]
 # Those that only quantising has: codes of 6 and of 4 bits are parts of a byte.
 FORMATS += [("e2m3", 0.75), ("e3m2", 0.75), ("e2m1", 0.5), ("i8", 1), ("i4", 0.5)]
-# Kernels that use a stack all the same: architecture, kernel and formats, and the most bytes. Rounding without
-# an instruction for it needs a register or two more there than the launch bounds leave.
-KNOWN = {
-    ("sm_80", "row_table_kernel", "f16", "e4m3"): 8,
-    ("sm_80", "row_table_kernel", "f16", "e5m2"): 8,
-    ("sm_86", "row_table_kernel", "f16", "e4m3"): 8,
-    ("sm_86", "row_table_kernel", "f16", "e5m2"): 8,
-}
 # Kernels that load, or store, values of a width of their own: 16 bytes at once.
-WIDE = {"group_kernel": "LDG", "row_kernel": "LDG", "square_kernel": "LDG", "transpose_kernel": "LDG", "dequant_kernel": "STG"}
+WIDE = {"group_kernel": "LDG", "span_kernel": "LDG", "row_kernel": "LDG", "square_kernel": "LDG", "transpose_kernel": "LDG", "dequant_kernel": "STG"}
 PAIRED = ("flat_kernel", "rows_kernel", "convert_kernel", "block_kernel", "inplace_kernel")
 
 
@@ -108,18 +100,10 @@ def pair(kernel):
     return [FORMATS[int(format[1])] for format in formats if format]
 
 
-def known_stack(arch, kernel):
-    """The most bytes of stack that a kernel may use."""
-    called = re.search(r"wp::(\w+)<", kernel)
-    return KNOWN.get((arch, called and called[1], *(format for format, _ in pair(kernel))), 0)
-
-
-def check(arch, name, kernel, accesses, usage):
+def check(name, kernel, accesses, usage):
     """What is wrong with one kernel, `kernel` its demangled name."""
-    stack = known_stack(arch, kernel)
-    wrong = [f"{what} {bytes}" for what, bytes in usage.items() if bytes > (stack if what == "STACK" else 0)]
-    if stack == 0:
-        wrong += [f"{count} {op}" for (op, _), count in accesses.items() if op in ("LDL", "STL")]
+    wrong = [f"{what} {bytes}" for what, bytes in usage.items() if bytes > 0]
+    wrong += [f"{count} {op}" for (op, _), count in accesses.items() if op in ("LDL", "STL")]
     kind = next((kind for kind in PAIRED if kind in name), None)
     if kind:
         (_, source), (_, target) = pair(kernel)
@@ -164,7 +148,7 @@ def check_architecture(folder, file, arch):
     for name, accesses in sorted(kernels.items()):
         kind = next((kind for kind in PAIRED if kind in name), "others")
         kinds[kind] += 1
-        wrong = check(arch, name, full[name], accesses, usage[name])
+        wrong = check(name, full[name], accesses, usage[name])
         if wrong:
             bad += 1
             between = " to ".join(format for format, _ in pair(full[name]))
