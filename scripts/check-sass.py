@@ -4,8 +4,8 @@
     scripts/check-sass.py FILE [--arch sm_90]   one architecture, or every one that is in the file
 
 FILE holds the kernels: an executable, or the archive `libwarpool_cuda.a` in the build's OUT_DIR.
-Every kernel must keep everything in registers (no stack, no spill), but those of KNOWN, and those of FULL leave room
-for as many threads as a multiprocessor holds. Every conversion of neighbours
+Every kernel must keep everything in registers (no stack, no spill), and those of FULL leave room for as many
+threads as a multiprocessor holds. Every conversion of neighbours
 must load or store the wider of its two formats by 16 bytes, and the other by as many elements. Every
 architecture must have the same kernels, and each of them be in the list of those that opening a
 device loads (where the file has its symbols: an archive).
@@ -26,16 +26,8 @@ root = pathlib.Path(__file__).resolve().parent.parent
 FORMATS = [("f32", 4), ("f16", 2), ("bf16", 2), ("e4m3", 1), ("e5m2", 1), ("f64", 8)]
 # Those that only quantising has: codes of 6 and of 4 bits are parts of a byte.
 FORMATS += [("e2m3", 0.75), ("e3m2", 0.75), ("e2m1", 0.5), ("i8", 1), ("i4", 0.5)]
-# Kernels that use a stack all the same: architecture, kernel and formats, and the most bytes. Rounding without
-# an instruction for it needs a register or two more there than the launch bounds leave.
-KNOWN = {
-    ("sm_80", "row_table_kernel", "f16", "e4m3"): 8,
-    ("sm_80", "row_table_kernel", "f16", "e5m2"): 8,
-    ("sm_86", "row_table_kernel", "f16", "e4m3"): 8,
-    ("sm_86", "row_table_kernel", "f16", "e5m2"): 8,
-}
 # Kernels that load, or store, values of a width of their own: 16 bytes at once.
-WIDE = {"group_kernel": "LDG", "row_kernel": "LDG", "square_kernel": "LDG", "transpose_kernel": "LDG", "dequant_kernel": "STG"}
+WIDE = {"group_kernel": "LDG", "span_kernel": "LDG", "row_kernel": "LDG", "square_kernel": "LDG", "transpose_kernel": "LDG", "dequant_kernel": "STG"}
 # Kernels of which a multiprocessor is to hold as many threads as it can, and the registers that this leaves each,
 # where a launch bound may not say so (BOUND_THREADS of convert_kernel.cuh): 65,536 for 2048 threads.
 FULL = (r"wp::flat_kernel<.*wp::Nearest>", r"wp::dequant_kernel<")
@@ -113,21 +105,13 @@ def pair(kernel):
     return [FORMATS[int(format[1])] for format in formats if format]
 
 
-def known_stack(arch, kernel):
-    """The most bytes of stack that a kernel may use."""
-    called = re.search(r"wp::(\w+)<", kernel)
-    return KNOWN.get((arch, called and called[1], *(format for format, _ in pair(kernel))), 0)
-
-
 def check(arch, name, kernel, accesses, usage):
     """What is wrong with one kernel, `kernel` its demangled name."""
-    stack = known_stack(arch, kernel)
-    most = {"STACK": stack, "LOCAL": 0}
+    most = {"STACK": 0, "LOCAL": 0}
     if any(re.search(full, kernel) for full in FULL):
         most["REG"] = FULL_REGISTERS.get(arch, 255)
     wrong = [f"{what} {used}" for what, used in usage.items() if used > most.get(what, used)]
-    if stack == 0:
-        wrong += [f"{count} {op}" for (op, _), count in accesses.items() if op in ("LDL", "STL")]
+    wrong += [f"{count} {op}" for (op, _), count in accesses.items() if op in ("LDL", "STL")]
     kind = next((kind for kind in PAIRED if kind in name), None)
     if kind:
         (_, source), (_, target) = pair(kernel)

@@ -2,7 +2,8 @@
  * quant_kernel.cuh: from values to codes with scales, in one pass over memory.
  *
  * A slot is 16 bytes of values, V elements of a row, and a thread's unit. Three kernels differ in
- * what shares a scale: neighbouring lanes of a warp, all threads of a row, or a block of threads.
+ * what shares a scale: neighbouring lanes of a warp, all threads of a row, or a block of threads. Groups
+ * whose slots are whole are done by quant_span.cuh.
  */
 #ifndef WARPOOL_QUANT_KERNEL_CUH
 #define WARPOOL_QUANT_KERNEL_CUH
