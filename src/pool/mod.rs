@@ -109,8 +109,11 @@ const APPLICATION_RANK: u8 = 200;
 /// on the hot path.
 ///
 /// ```
-/// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-/// # let stream = pool.device().stream()?;
+/// use warpool::{Device, Pool, PoolConfig};
+///
+/// let device = Device::host()?;
+/// let pool = Pool::new(&device, PoolConfig::default().limit(1 << 30))?;
+/// let stream = pool.device().stream()?;
 /// let block = pool.alloc(&stream, 1 << 20)?;
 /// let addr = block.addr();
 /// drop(block); // freed in the stream's order
@@ -141,15 +144,6 @@ impl Drop for Handle {
 
 impl Pool {
     /// Makes a pool on `device`.
-    ///
-    /// ```
-    /// use warpool::{Device, Pool, PoolConfig};
-    ///
-    /// let device = Device::host()?;
-    /// let pool = Pool::new(&device, PoolConfig::default().limit(1 << 30).track(true))?;
-    /// assert!(*pool.device() == device && pool.stats().allocated.current == 0);
-    /// # Ok::<(), warpool::Error>(())
-    /// ```
     ///
     /// # Errors
     /// What the driver said when addresses were reserved or memory preallocated.
@@ -195,9 +189,7 @@ impl Pool {
     /// The lane for the calling thread, its own if it keeps finding others at it.
     fn lane<'a>(&'a self, stream: &'a Stream) -> Result<&'a Lane> {
         let Some(lane) = self.remembered_lane(stream) else {
-            let lane = self.shared().lane(stream)?;
-            // The pool is not closed while a caller holds it.
-            let lane = lane.ok_or_else(|| Error::invalid("pool", "it is closed: make another"))?;
+            let lane = self.shared().open_lane(stream)?;
             return Ok(self.remember(stream, &lane));
         };
         if lane.is_busy()
@@ -346,12 +338,6 @@ impl Pool {
 
     /// Waits until everything that was asked for so far is in the file of [`PoolConfig::record`], and
     /// returns its path; `None` where nothing is recorded.
-    ///
-    /// ```
-    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-    /// assert_eq!(pool.flush_recording()?, None); // nothing is recorded
-    /// # Ok::<(), warpool::Error>(())
-    /// ```
     ///
     /// # Errors
     /// What went wrong with the file, now or before.
