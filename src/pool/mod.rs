@@ -87,7 +87,7 @@ pub(crate) use self::core::Core;
 pub(crate) use crate::heap::UNIT;
 pub(crate) use copies::same_len;
 pub(crate) use runs::Run;
-pub(crate) use stats::spilled::Spilled;
+pub(crate) use stats::counters::Spilled;
 pub(crate) use structure::{Attached, Copies, Ranges, Shared, Way};
 pub(crate) use typed::bytes_of;
 pub(crate) use view::bounds;
