@@ -227,10 +227,8 @@ impl Extents {
     /// An unused record, to be written.
     #[inline(always)]
     fn new_record(&mut self) -> Id {
-        match self.spare.pop() {
-            Some(id) => id,
-            None => self.add_record(),
-        }
+        let spare = self.spare.pop();
+        spare.unwrap_or_else(|| self.add_record())
     }
 
     #[cold]

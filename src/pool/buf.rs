@@ -128,14 +128,6 @@ impl<T: Pod> PoolBuf<T> {
 
     /// The elements of `range`, to be read by queued work: [`View::slice`] of [`PoolBuf::view`].
     ///
-    /// ```
-    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-    /// # let stream = pool.device().stream()?;
-    /// let numbers = pool.alloc_from(&stream, &[1, 2, 3, 4])?;
-    /// assert_eq!(numbers.slice(..2)?.download(&stream)?, [1, 2]);
-    /// # Ok::<(), warpool::Error>(())
-    /// ```
-    ///
     /// # Errors
     /// [`Error::Invalid`] for a range that is not within the buffer.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<View<'_, T>> {
@@ -212,14 +204,6 @@ impl<T: Pod> PoolBuf<T> {
 }
 
 /// Gives up the type. The free still runs behind all uses of the views.
-///
-/// ```
-/// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-/// # let stream = pool.device().stream()?;
-/// let numbers = pool.alloc_from(&stream, &[1u8, 2, 3])?;
-/// assert_eq!(warpool::Block::from(numbers).bytes(), 3);
-/// # Ok::<(), warpool::Error>(())
-/// ```
 impl<T: Pod> From<PoolBuf<T>> for Block {
     fn from(mut buf: PoolBuf<T>) -> Self {
         buf.carry_uses();

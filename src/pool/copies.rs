@@ -35,17 +35,6 @@ impl<T: Pod> View<'_, T> {
 impl<T: Pod> ViewMut<'_, T> {
     /// Copies `data` into the elements on `stream`, behind all that uses them, and waits for the copy.
     ///
-    /// ```
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// # let stream = device.stream()?;
-    /// let mut numbers = pool.alloc_zeroed::<u32>(&stream, 4)?;
-    /// let other = device.stream()?;
-    /// numbers.slice_mut(1..3)?.upload(&other, &[8, 9])?;
-    /// assert_eq!(numbers.download()?, [0, 8, 9, 0]);
-    /// # Ok::<(), warpool::Error>(())
-    /// ```
-    ///
     /// # Errors
     /// [`Error::Invalid`] unless `data` has as many elements as the view, if the stream is of another
     /// device or under capture; what the driver said.

@@ -59,6 +59,9 @@ use crate::seeded::seeded;
 /// assert_eq!((tokens.addr(), tokens.len()), (addr, 100_000));
 /// assert_eq!(tokens.view().slice(99_999..)?.download(&stream)?, [99]);
 /// tokens.resize(10)?; // the rest goes back to the device
+/// tokens.view_mut().fill(&stream, 7)?;
+/// tokens.resize(1000)?; // new elements have any value, the others keep theirs
+/// assert_eq!(tokens.view().slice(..10)?.download(&stream)?, [7; 10]);
 /// # Ok::<(), warpool::Error>(())
 /// ```
 pub struct GrowBuf<T> {
@@ -124,18 +127,6 @@ impl<T: Pod> GrowBuf<T> {
     /// Growing may wait on the host where the limit or the device lacks room, as [`Pool::trim`] does; and
     /// calls what [`Pool::on_pressure`] registered.
     ///
-    /// ```
-    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-    /// # let stream = pool.device().stream()?;
-    /// let mut buffer = pool.grow_buf::<u64>(&stream, 1000)?;
-    /// buffer.resize(10)?;
-    /// buffer.view_mut().fill(&stream, 7)?;
-    /// buffer.resize(1000)?;
-    /// assert_eq!(buffer.view().slice(..10)?.download(&stream)?, [7; 10]);
-    /// assert!(buffer.resize(1001).is_err());
-    /// # Ok::<(), warpool::Error>(())
-    /// ```
-    ///
     /// # Errors
     /// [`Error::Invalid`] for more elements than there are addresses for; [`Error::OutOfMemory`] where neither
     /// the limit nor the device has room; what the driver said. The buffer is then as it was.
@@ -154,7 +145,8 @@ impl<T: Pod> GrowBuf<T> {
         let kept = self.log.is_in_a_graph() && !seeded!("growing-buffer-shrinks-under-its-graph");
         if len <= self.len && !kept {
             self.pages.shrink(bytes, self.uses());
-            self.settle();
+            let (shared, pages) = (Arc::clone(&self.shared), Arc::clone(&self.pages));
+            beside(move || _ = shared.settle_pages(&pages, false));
         }
         self.log.resized(bytes);
         self.len = len;
@@ -196,12 +188,6 @@ impl<T> GrowBuf<T> {
         marks.push((Arc::clone(home), home.last_tick()));
         marks.retain(|_| !seeded!("growing-buffer-forgets-its-uses"));
         marks
-    }
-
-    /// Gives back what is not used, as far as it is idle.
-    fn settle(&self) {
-        let (shared, pages) = (Arc::clone(&self.shared), Arc::clone(&self.pages));
-        beside(move || _ = shared.settle_pages(&pages, false));
     }
 }
 

@@ -88,7 +88,7 @@ pub(crate) use self::core::Core;
 pub(crate) use crate::heap::UNIT;
 pub(crate) use copies::same_len;
 pub(crate) use runs::Run;
-pub(crate) use stats::spilled::Spilled;
+pub(crate) use stats::counters::Spilled;
 pub(crate) use structure::{Attached, Copies, Ranges, Shared, Way};
 pub(crate) use tuning::LEAST_SLACK;
 pub(crate) use typed::bytes_of;
@@ -111,8 +111,11 @@ const APPLICATION_RANK: u8 = 200;
 /// on the hot path.
 ///
 /// ```
-/// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-/// # let stream = pool.device().stream()?;
+/// use warpool::{Device, Pool, PoolConfig};
+///
+/// let device = Device::host()?;
+/// let pool = Pool::new(&device, PoolConfig::default().limit(1 << 30))?;
+/// let stream = pool.device().stream()?;
 /// let block = pool.alloc(&stream, 1 << 20)?;
 /// let addr = block.addr();
 /// drop(block); // freed in the stream's order
@@ -143,15 +146,6 @@ impl Drop for Handle {
 
 impl Pool {
     /// Makes a pool on `device`.
-    ///
-    /// ```
-    /// use warpool::{Device, Pool, PoolConfig};
-    ///
-    /// let device = Device::host()?;
-    /// let pool = Pool::new(&device, PoolConfig::default().limit(1 << 30).track(true))?;
-    /// assert!(*pool.device() == device && pool.stats().allocated.current == 0);
-    /// # Ok::<(), warpool::Error>(())
-    /// ```
     ///
     /// # Errors
     /// What the driver said when addresses were reserved or memory preallocated.
@@ -197,9 +191,7 @@ impl Pool {
     /// The lane for the calling thread, its own if it keeps finding others at it.
     fn lane<'a>(&'a self, stream: &'a Stream) -> Result<&'a Lane> {
         let Some(lane) = self.remembered_lane(stream) else {
-            let lane = self.shared().lane(stream)?;
-            // The pool is not closed while a caller holds it.
-            let lane = lane.ok_or_else(|| Error::invalid("pool", "it is closed: make another"))?;
+            let lane = self.shared().open_lane(stream)?;
             return Ok(self.remember(stream, &lane));
         };
         if lane.is_busy()
@@ -348,12 +340,6 @@ impl Pool {
 
     /// Waits until everything that was asked for so far is in the file of [`PoolConfig::record`], and
     /// returns its path; `None` where nothing is recorded.
-    ///
-    /// ```
-    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-    /// assert_eq!(pool.flush_recording()?, None); // nothing is recorded
-    /// # Ok::<(), warpool::Error>(())
-    /// ```
     ///
     /// # Errors
     /// What went wrong with the file, now or before.

@@ -11,7 +11,6 @@ use super::grow_buf::Growing;
 use super::job::Job;
 use super::stats::Told;
 use super::stats::leaks::Tracker;
-use super::stats::spilled::Spilled;
 use super::structure::{Attached, Block, CoreGuard, CoreLock, Lane, Lanes, Ledger, Shared};
 use crate::device::{Device, Recorder, Stream, StreamWatcher, beside};
 use crate::error::{Error, Result};
@@ -51,7 +50,7 @@ impl Shared {
             overhead: Default::default(),
             growing: Growing::default(),
             settles: OnceLock::new(),
-            spilled: Spilled::default(),
+            spilled: Default::default(),
             awake: Arc::default(),
             asleep: Mutex::default(),
             graph_bytes: AtomicU64::new(0),

@@ -61,14 +61,6 @@ impl Pool {
     /// Allocates a buffer of `len` elements on `stream` that are all `value`, in stream order. As
     /// [`ViewMut::fill`](super::ViewMut::fill) says, the host may wait for a small copy.
     ///
-    /// ```
-    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-    /// # let stream = pool.device().stream()?;
-    /// let ones = pool.alloc_filled(&stream, 100_000, 1.0f32)?;
-    /// assert_eq!(ones.download()?, vec![1.0; 100_000]);
-    /// # Ok::<(), warpool::Error>(())
-    /// ```
-    ///
     /// # Errors
     /// As [`Pool::alloc_typed`] and [`ViewMut::fill`](super::ViewMut::fill).
     pub fn alloc_filled<T: Pod>(

@@ -183,15 +183,14 @@ impl Shared {
     }
 
     pub(in crate::pool) fn book_released(&self, bytes: u64) {
-        let kept = seeded!("shrunk-bytes-stay-on-the-books");
-        if bytes > 0 && !kept {
+        if bytes > 0 && !seeded!("shrunk-bytes-stay-on-the-books") {
             self.core.lock().grown.bytes -= bytes;
         }
     }
 
-    /// Gives back what a buffer no longer uses, as [`Pages::settle`] says; gives the bytes.
+    /// Gives back what a buffer no longer uses, as [`Pages::settle`] says; gives the bytes. What the driver
+    /// refuses stays with the buffer's pages, and is offered again next time.
     pub(super) fn settle_pages(&self, pages: &Pages, wait: bool) -> u64 {
-        // What the driver refuses stays with the buffer's pages, and is offered again next time.
         let (released, _) = pages.settle(wait);
         self.book_released(released);
         released

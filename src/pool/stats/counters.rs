@@ -12,10 +12,12 @@
 //! no new peak there is none, and only what looks like one has the cache look again.
 
 use std::ops::{Add, Sub};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::SMALL_BYTES;
-use crate::sync::AtomicU64;
+use super::{Counter, SMALL_BYTES};
+use crate::device::lock;
+use crate::sync::{AtomicU64, Mutex};
 
 /// 0 for a small block, 1 for a large one.
 #[inline]
@@ -303,6 +305,32 @@ impl Gauges {
             class.peak = class.current;
         }
         self.peak = self.bytes();
+    }
+}
+
+/// Bytes of movable memory on the host. Shared by the pool and the blocks that are away.
+#[derive(Clone, Default)]
+pub(crate) struct Spilled(Arc<Mutex<Counter>>);
+
+impl Spilled {
+    /// Counts bytes that went to the host, or are there no more.
+    pub(crate) fn count(&self, bytes: u64, went: bool) {
+        let mut counter = lock(&self.0);
+        match went {
+            true => counter.allocated += bytes,
+            false => counter.freed += bytes,
+        }
+        counter.current = counter.allocated - counter.freed;
+        counter.peak = counter.peak.max(counter.current);
+    }
+
+    pub(super) fn counter(&self) -> Counter {
+        *lock(&self.0)
+    }
+
+    pub(super) fn reset_peak(&self) {
+        let mut counter = lock(&self.0);
+        counter.peak = counter.current;
     }
 }
 

@@ -169,16 +169,11 @@ impl fmt::Display for LeakReport {
     }
 }
 
-#[derive(Default)]
-struct Entries {
-    next: u64,
-    live: BTreeMap<u64, LiveBlock>,
-}
-
 /// The entries of a pool that tracks.
 pub(crate) struct Tracker {
     backtraces: bool,
-    entries: Mutex<Entries>,
+    /// Of live blocks, by number: the later entered the higher.
+    entries: Mutex<BTreeMap<u64, LiveBlock>>,
 }
 
 impl Tracker {
@@ -201,9 +196,9 @@ impl Tracker {
             backtrace: (self.backtraces).then(|| Arc::new(Backtrace::force_capture())),
         };
         let mut entries = lock(&self.entries);
-        let number = entries.next;
-        entries.next += 1;
-        entries.live.insert(number, entry);
+        let last = entries.last_key_value();
+        let number = last.map_or(0, |(&number, _)| number + 1);
+        entries.insert(number, entry);
         drop(entries);
         Ticket {
             tracker: Arc::clone(self),
@@ -212,7 +207,7 @@ impl Tracker {
     }
 
     pub(super) fn live(&self) -> Vec<LiveBlock> {
-        lock(&self.entries).live.values().cloned().collect()
+        lock(&self.entries).values().cloned().collect()
     }
 }
 
@@ -226,13 +221,13 @@ impl Ticket {
     /// Takes note of what is other than it was when the block was entered.
     pub(crate) fn update(&self, change: impl FnOnce(&mut LiveBlock)) {
         let mut entries = lock(&self.tracker.entries);
-        entries.live.get_mut(&self.number).map(change);
+        entries.get_mut(&self.number).map(change);
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let entry = lock(&self.tracker.entries).live.remove(&self.number);
+        let entry = lock(&self.tracker.entries).remove(&self.number);
         drop(entry);
     }
 }

@@ -5,7 +5,6 @@ pub(crate) mod counters;
 pub(crate) mod leaks;
 pub(crate) mod report;
 pub(crate) mod snapshot;
-pub(crate) mod spilled;
 mod text;
 mod told;
 

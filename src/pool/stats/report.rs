@@ -67,11 +67,11 @@ impl Served {
         self.lanes.iter().all(|lane| !lane.hold.gate)
     }
 
-    fn stats(&self) -> StreamStats {
+    fn stats(&self, stream_name: Option<String>) -> StreamStats {
         let [small, large, all] = self.now.stats(self.peaks);
         StreamStats {
             stream: self.uid,
-            stream_name: None,
+            stream_name,
             blocks: all.blocks,
             allocated: all.allocated,
             requested: all.requested,
@@ -210,11 +210,8 @@ impl Shared {
             let mut books = lock(&self.counts.0);
             let totals = books.read();
             let counted = books.streams.iter().filter(|entry| entry.is_counted());
-            let mut streams: Vec<StreamStats> = counted.map(Served::stats).collect();
-            for stream in &mut streams {
-                stream.stream_name = names.get(&stream.stream).map(ToString::to_string);
-            }
-            (totals.stats(books.peaks), streams)
+            let stats = |it: &Served| it.stats(names.get(&it.uid).map(ToString::to_string));
+            (totals.stats(books.peaks), counted.map(stats).collect())
         };
         // The driver may be at work under the lock of a buffer's pages.
         let growing_asleep = self.pages_asleep();
