@@ -1,4 +1,4 @@
-// Made by the build script from warpool.h with the fingerprint 84b2a769a969e8fc.
+// Made by the build script from warpool.h with the fingerprint 8182531edd98e30b.
 
 pub const WP_ABI_VERSION: u32 = 6;
 pub const WP_INPLACE_TILE: u32 = 4096;
@@ -930,6 +930,13 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn wp_cuda_load(kernels: *mut wp_u32) -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn wp_cuda_limit(
+        processors: ::core::ffi::c_int,
+        threads: ::core::ffi::c_int,
+        cache: ::core::ffi::c_int,
+    );
 }
 unsafe extern "C" {
     pub fn wp_cuda_abi() -> wp_u32;

@@ -19,4 +19,10 @@ extern "C" int wp_cuda_load(wp_u32 *kernels) {
     return wp::ready_moves();
 }
 
+extern "C" void wp_cuda_limit(int processors, int threads, int cache) {
+    __atomic_store_n(&wp::bounds.processors, processors, __ATOMIC_RELAXED);
+    __atomic_store_n(&wp::bounds.threads, threads, __ATOMIC_RELAXED);
+    __atomic_store_n(&wp::bounds.cache, cache, __ATOMIC_RELAXED);
+}
+
 extern "C" wp_u32 wp_cuda_abi(void) { return WP_ABI_VERSION; }

@@ -41,6 +41,7 @@ template <class Kernel>
 cudaError_t resident_blocks(Kernel kernel, unsigned threads, unsigned shared, int most, wp_u64 &blocks) {
     int processors = 0, resident = 0;
     cudaError_t error = wp::device_attribute(cudaDevAttrMultiProcessorCount, processors);
+    wp::bound(processors, wp::bounds.processors);
     if (error == cudaSuccess)
         error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, static_cast<int>(threads), shared);
     resident = resident < most ? resident : most;

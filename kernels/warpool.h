@@ -506,6 +506,12 @@ int wp_host_scatter(const wp_scatter *args);
  */
 int wp_cuda_load(wp_u32 *kernels);
 
+/*
+ * Has launches from now on, on every device, be cut for a GPU of at most so many multiprocessors, threads on
+ * each and bytes of L2; 0 is no bound. For tests: a slice of a GPU gives the same bits.
+ */
+void wp_cuda_limit(int processors, int threads, int cache);
+
 /* The WP_ABI_VERSION that the kernels of either side were compiled with. */
 wp_u32 wp_cuda_abi(void);
 wp_u32 wp_host_abi(void);

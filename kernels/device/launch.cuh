@@ -102,10 +102,22 @@ struct Facts {
     int cache;   /* bytes of L2 */
 };
 
+/* What wp_cuda_limit() said; 0 is no bound. */
+inline Facts bounds = {};
+
+inline void bound(int &fact, const int &most) {
+    const int least = __atomic_load_n(&most, __ATOMIC_RELAXED);
+    fact = least > 0 && least < fact ? least : fact;
+}
+
 inline cudaError_t facts_of_device(Facts &facts) {
     cudaError_t error = device_attribute(cudaDevAttrMultiProcessorCount, facts.processors);
     if (error == cudaSuccess) error = device_attribute(cudaDevAttrMaxThreadsPerMultiProcessor, facts.threads);
-    return error == cudaSuccess ? device_attribute(cudaDevAttrL2CacheSize, facts.cache) : error;
+    if (error == cudaSuccess) error = device_attribute(cudaDevAttrL2CacheSize, facts.cache);
+    bound(facts.processors, bounds.processors);
+    bound(facts.threads, bounds.threads);
+    bound(facts.cache, bounds.cache);
+    return error;
 }
 
 /*

@@ -249,6 +249,16 @@ fn a_row_slides_down_as_if_all_were_read_first() {
 }
 
 #[test]
+fn a_row_slides_on_a_slice_of_a_gpu_as_on_all_of_it() {
+    run_on_every_device((row(), 1i32..20), |bench, (moves, processors)| {
+        abi::limit_launches(processors, 0, 0);
+        let slid = bench.slide(&moves, false, 0);
+        abi::limit_launches(0, 0, 0);
+        slid
+    });
+}
+
+#[test]
 fn a_row_slides_up_as_if_all_were_read_first() {
     run_on_every_device((row(), bound()), |bench, (moves, max_blocks)| {
         let up: Vec<Move> = moves

@@ -390,3 +390,65 @@ fn a_result_too_wide_for_its_block_is_an_error_that_says_how_much_it_needs() {
         assert!(error.contains("needs 16384 bytes"), "{error}");
     }
 }
+
+/// Slices of GPUs: multiprocessors, threads on each, bytes of L2.
+const SLICES: [(i32, i32, i32); 4] = [
+    (16, 2048, 6 << 20),
+    (7, 1536, 4 << 20),
+    (1, 1024, 1 << 20),
+    (3, 1536, 4096),
+];
+
+#[test]
+fn a_slice_of_a_gpu_gives_the_bits_of_all_of_it() {
+    let Some(device) = common::cuda() else { return };
+    let bench = Bench::new(&device);
+    // Long enough that a launch asks what the device has.
+    const LEN: usize = (1 << 22) + 77;
+    let bits = |at: usize| (at as u32).wrapping_mul(2_654_435_761);
+    let halves: Vec<u16> = (0..LEN).map(|at| (bits(at) >> 16) as u16).collect();
+    let halves = bench.holding(
+        &halves
+            .iter()
+            .map(|&x| f16::from_bits(x))
+            .collect::<Vec<_>>(),
+    );
+    let run = || {
+        let mut wide = bench.guarded::<f32>(LEN);
+        convert(&bench.stream, &halves, &mut wide, Rounding::Nearest).unwrap();
+        let (mut back, mut tensors) = (bench.guarded::<f16>(LEN), Vec::new());
+        let mut rest = back.view_mut();
+        for from in (0..LEN).step_by(3000) {
+            let len = 3000.min(LEN - from);
+            let (part, more) = rest.split_at(len).unwrap();
+            tensors.push((wide.view().slice(from..from + len).unwrap(), part));
+            rest = more;
+        }
+        let mut table = ConvertTable::new(&bench.pool, &bench.stream, tensors).unwrap();
+        table.convert(&bench.stream, Conversion::default()).unwrap();
+        drop(table);
+        let wide: Vec<u32> = wide
+            .download()
+            .unwrap()
+            .into_iter()
+            .map(f32::to_bits)
+            .collect();
+        let back: Vec<u16> = back
+            .download()
+            .unwrap()
+            .into_iter()
+            .map(f16::to_bits)
+            .collect();
+        (wide, back)
+    };
+    let all = run();
+    for (processors, threads, cache) in SLICES {
+        abi::limit_launches(processors, threads, cache);
+        let slice = run();
+        abi::limit_launches(0, 0, 0);
+        assert!(
+            slice == all,
+            "{processors} multiprocessors, {threads} threads, {cache} bytes of L2"
+        );
+    }
+}
