@@ -8,6 +8,7 @@
 #ifndef WARPOOL_CODEC_CUH
 #define WARPOOL_CODEC_CUH
 
+#include "narrow.cuh"
 #include "ops.cuh"
 #include "quant.cuh"
 #include "vector.cuh"
@@ -97,36 +98,6 @@ __device__ __forceinline__ u32 two_bytes(float a, float b) {
     Hardware<F32, Q>::two(bits, both, true);
     return joined<u16>(both);
 }
-
-/*
- * Whether there are instructions to 4 and 6 bits: in code for one family of Blackwell's GPUs alone, or one GPU, which
- * a build has where it is asked for (CUDA_COMPUTE_CAP=100f). No such GPU has run them.
- */
-#if __CUDA_ARCH_FAMILY_SPECIFIC__ >= 1000 || __CUDA_ARCH_SPECIFIC__ >= 1000
-constexpr bool NARROW_CVT = true;
-
-/* Two numbers to nearest, the first in the lower half: of a byte with 4 bits each, of two bytes with 6. */
-template <class Q>
-__device__ __forceinline__ u32 two_narrow(float first, float second) {
-    u16 both;
-    if constexpr (SAME<Q, E2M1>) {
-        asm("{ .reg .b8 two; cvt.rn.satfinite.e2m1x2.f32 two, %2, %1; mov.b16 %0, {two, 0}; }"
-            : "=h"(both) : "f"(first), "f"(second));
-    } else if constexpr (SAME<Q, E2M3>) {
-        asm("cvt.rn.satfinite.e2m3x2.f32 %0, %2, %1;" : "=h"(both) : "f"(first), "f"(second));
-    } else {
-        asm("cvt.rn.satfinite.e3m2x2.f32 %0, %2, %1;" : "=h"(both) : "f"(first), "f"(second));
-    }
-    return both;
-}
-#else
-constexpr bool NARROW_CVT = false;
-
-template <class Q>
-__device__ __forceinline__ u32 two_narrow(float, float) {
-    return 0;
-}
-#endif
 
 /* A 6-bit format as an 8-bit one with another bias; others as themselves. */
 template <class Q>

@@ -20,6 +20,7 @@
 
 mod config;
 mod cut;
+mod schedule;
 #[cfg(test)]
 mod tests;
 
@@ -30,6 +31,7 @@ use half::{bf16, f16};
 
 pub use self::config::{ReducerConfig, Wire};
 use self::cut::{ALIGN, cut, laid_out, pieces};
+use self::schedule::{Work, schedule};
 use super::{Comm, Op, Reduce};
 use crate::convert::{
     Conversion, E4m3, Element, Fused, FusedTo, GradScaler, Rounding, ScalerConfig, convert_fused,
@@ -80,35 +82,6 @@ struct Bucket {
     /// How many tensors touch it.
     tensors: usize,
     missing: usize,
-}
-
-/// A part of a bucket's work, by the bucket.
-#[derive(Clone, Copy)]
-enum Work {
-    /// The largest magnitude that any rank has there.
-    Measure(usize),
-    /// The casts to codes.
-    Narrow(usize),
-    /// The sums of the ranks' codes, and what becomes of them.
-    Sum(usize),
-}
-
-impl Work {
-    fn bucket(self) -> usize {
-        let (Self::Measure(at) | Self::Narrow(at) | Self::Sum(at)) = self;
-        at
-    }
-}
-
-/// The work of a step, in the order in which every rank queues it.
-fn schedule(buckets: usize, is_measured: bool) -> Vec<Work> {
-    let measure = |at| (is_measured && at < buckets).then_some(Work::Measure(at));
-    let of_bucket = |at| {
-        let narrow = [Some(Work::Narrow(at)), measure(at + 1), Some(Work::Sum(at))];
-        narrow.into_iter().flatten()
-    };
-    let first = measure(0).into_iter();
-    first.chain((0..buckets).flat_map(of_bucket)).collect()
 }
 
 /// Does the same with codes of any type.

@@ -82,38 +82,3 @@ fn a_bucket_of_several_launches_is_averaged_whole() {
     let largest = reducer.largest().download(&stream).unwrap();
     assert_eq!(largest, [2010.0 / 1024.0]);
 }
-
-#[test]
-fn a_bucket_is_measured_behind_the_casts_and_ahead_of_the_sums_of_the_one_before() {
-    for buckets in 0..5 {
-        let words = |work: &Work| match work {
-            Work::Measure(at) => format!("m{at}"),
-            Work::Narrow(at) => format!("n{at}"),
-            Work::Sum(at) => format!("s{at}"),
-        };
-        let said = |is_measured| {
-            schedule(buckets, is_measured)
-                .iter()
-                .map(words)
-                .collect::<Vec<_>>()
-        };
-        let measured = [
-            "m0", "n0", "m1", "s0", "n1", "m2", "s1", "n2", "m3", "s2", "n3", "m4", "s3",
-        ];
-        let plain = said(false);
-        let all: Vec<String> = (0..buckets)
-            .flat_map(|at| [format!("n{at}"), format!("s{at}")])
-            .collect();
-        assert_eq!(plain, all);
-        let found = said(true);
-        assert_eq!(found.len(), 3 * buckets);
-        let last = format!("m{buckets}");
-        let wanted = measured.iter().filter(|&&it| it != last);
-        let whole = found.len().saturating_sub(2);
-        assert_eq!(
-            found[..whole],
-            wanted.take(whole).copied().collect::<Vec<_>>()
-        );
-        assert!(found.ends_with(&plain[2 * buckets.saturating_sub(1)..]));
-    }
-}

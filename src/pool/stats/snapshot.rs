@@ -1,4 +1,4 @@
-//! The pool's memory piece by piece, as a value, and who holds it.
+//! A list of all pieces of the pool's memory at one moment, and who holds them.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
