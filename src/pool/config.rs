@@ -40,108 +40,68 @@ pub(crate) struct Reuse {
     pub(crate) device_wait: bool,
 }
 
-impl Default for Reuse {
-    fn default() -> Self {
-        Self {
-            opportunistic: true,
-            device_wait: true,
+/// Makes the configuration of its options: of each the field, its default, and its setter.
+macro_rules! options {
+    ($(#[$about:meta])* $of:ident:
+     $($(#[$doc:meta])* $name:ident: $field:ty = $default:expr, |$($arg:ident: $given:ty),+| $value:expr;)+) => {
+        $(#[$about])*
+        #[derive(Debug, Clone)]
+        #[non_exhaustive]
+        pub struct $of {
+            $(pub(crate) $name: $field),+
         }
-    }
-}
 
-/// Configuration of a pool. Made by [`PoolConfig::default`] and the setters.
-///
-/// ```
-/// use warpool::{Device, Pool, PoolConfig};
-///
-/// # fn main() -> warpool::Result<()> {
-/// let config = PoolConfig::default().limit(2 << 30).soft_limit(1 << 30).track(true);
-/// let pool = Pool::new(&Device::host()?, config)?;
-///
-/// // More memory, fewer calls of the driver; and every block's place of allocation in `pool.leak_report()`.
-/// let roomy = PoolConfig::default().preallocate(64 << 20).slack(0.1).overlap_bytes(256 << 20);
-/// let roomy = Pool::new(pool.device(), roomy.cache_bytes(16 << 20).track(true).backtraces(true))?;
-///
-/// // A pool that never maps elsewhere, of blocks that are multiples of 256 bytes.
-/// let plain = Pool::new(pool.device(), PoolConfig::default().remap(false).slabs(false))?;
-/// # drop((pool, roomy, plain));
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct PoolConfig {
-    /// `None`: as much as the device gives.
-    pub(crate) limit: Option<u64>,
-    /// `None`: memory is kept.
-    pub(crate) soft_limit: Option<u64>,
-    pub(crate) preallocate: u64,
-    /// `None`: by what remaps cost.
-    pub(crate) slack: Option<f64>,
-    pub(crate) remap: bool,
-    pub(crate) overlap_bytes: u64,
-    pub(crate) handles: HandleSize,
-    pub(crate) reuse: Reuse,
-    pub(crate) cache_bytes: u64,
-    pub(crate) slabs: bool,
-    pub(crate) sleeps: bool,
-    pub(crate) track: bool,
-    pub(crate) backtraces: bool,
-    /// `None`: the file that the environment's `WARPOOL_RECORD` names, or none.
-    pub(crate) record: Option<PathBuf>,
-    /// Numbers of the GPUs that may use the pool's memory beside its own.
-    pub(crate) peers: Vec<u32>,
-}
-
-impl Default for PoolConfig {
-    fn default() -> Self {
-        Self {
-            limit: None,
-            soft_limit: None,
-            preallocate: 0,
-            slack: None,
-            remap: true,
-            overlap_bytes: 64 << 20,
-            handles: HandleSize::Adaptive,
-            reuse: Reuse::default(),
-            // What is cached is not free to anyone: with 32 MiB a program that swaps 25 MiB of small
-            // blocks in 360 MiB reserved 1.042 times its peak, with 4 MiB 1.014.
-            cache_bytes: 4 << 20,
-            slabs: true,
-            sleeps: false,
-            track: false,
-            backtraces: false,
-            record: None,
-            peers: Vec::new(),
+        impl Default for $of {
+            fn default() -> Self {
+                Self { $($name: $default),+ }
+            }
         }
-    }
+
+        impl $of {
+            $($(#[$doc])*
+            #[must_use]
+            pub fn $name(mut self, $($arg: $given),+) -> Self {
+                self.$name = $value;
+                self
+            })+
+        }
+    };
 }
 
-impl PoolConfig {
+options! {
+    /// Configuration of a pool. Made by [`PoolConfig::default`] and the setters.
+    ///
+    /// ```
+    /// use warpool::{Device, Pool, PoolConfig};
+    ///
+    /// # fn main() -> warpool::Result<()> {
+    /// let config = PoolConfig::default().limit(2 << 30).soft_limit(1 << 30).track(true);
+    /// let pool = Pool::new(&Device::host()?, config)?;
+    ///
+    /// // More memory, fewer calls of the driver; and every block's place of allocation in `pool.leak_report()`.
+    /// let roomy = PoolConfig::default().preallocate(64 << 20).slack(0.1).overlap_bytes(256 << 20);
+    /// let roomy = Pool::new(pool.device(), roomy.cache_bytes(16 << 20).track(true).backtraces(true))?;
+    ///
+    /// // A pool that never maps elsewhere, of blocks that are multiples of 256 bytes.
+    /// let plain = Pool::new(pool.device(), PoolConfig::default().remap(false).slabs(false))?;
+    /// # drop((pool, roomy, plain));
+    /// # Ok(())
+    /// # }
+    /// ```
+    PoolConfig:
+
     /// Sets the most physical bytes the pool may hold. Without, it may hold as much as the device gives.
-    #[must_use]
-    pub fn limit(mut self, bytes: u64) -> Self {
-        self.limit = Some(bytes);
-        self
-    }
+    limit: Option<u64> = None, |bytes: u64| Some(bytes);
 
     /// Sets the physical bytes above which idle memory is given back to the device whenever a request or
     /// a free goes past its stream's cache. Only memory whose work is done is given back, so nobody
     /// waits; above this, idle memory is moved before the pool grows whatever
     /// [`PoolConfig::slack`] says. Without, memory is kept.
-    #[must_use]
-    pub fn soft_limit(mut self, bytes: u64) -> Self {
-        self.soft_limit = Some(bytes);
-        self
-    }
+    soft_limit: Option<u64> = None, |bytes: u64| Some(bytes);
 
     /// Sets the physical bytes taken when the pool is made.
     #[doc(alias = "prealloc")]
-    #[must_use]
-    pub fn preallocate(mut self, bytes: u64) -> Self {
-        self.preallocate = bytes;
-        self
-    }
+    preallocate: u64 = 0, |bytes: u64| bytes;
 
     /// Sets the growth allowed before idle handles are mapped elsewhere, as a part of the peak of live
     /// bytes. A handle mapped elsewhere costs the host 50 to 75 us, a new one a fifth of that, so the pool
@@ -152,37 +112,21 @@ impl PoolConfig {
     /// a GPU it becomes 0.1 once mapping handles elsewhere has taken those who ask for memory more than a
     /// hundredth of the time. Set, it stays: 0.018 where memory is short and time is not, 0.1 or
     /// more where the device has memory to spare and blocks change all the time.
-    #[must_use]
-    pub fn slack(mut self, part: f64) -> Self {
-        self.slack = Some(part);
-        self
-    }
+    slack: Option<f64> = None, |part: f64| Some(part);
 
     /// Sets whether handles may be mapped at another address than their first, as they may by default.
     /// Without, the pool only grows: memory that is idle between live blocks waits there for a request
     /// that fits, and is given back where a limit leaves no other way. Of use to compare with, and where
     /// a driver maps slowly.
-    #[must_use]
-    pub fn remap(mut self, on: bool) -> Self {
-        self.remap = on;
-        self
-    }
+    remap: bool = true, |on: bool| on;
 
     /// Sets the physical bytes up to which the pool grows rather than make a stream wait for another, by
     /// default 64 MiB. Larger pools wait first, which costs overlap and saves memory.
-    #[must_use]
     #[doc(hidden)]
-    pub fn overlap_bytes(mut self, bytes: u64) -> Self {
-        self.overlap_bytes = bytes;
-        self
-    }
+    overlap_bytes: u64 = 64 << 20, |bytes: u64| bytes;
 
     /// Sets the size of new handles.
-    #[must_use]
-    pub fn handles(mut self, handles: HandleSize) -> Self {
-        self.handles = handles;
-        self
-    }
+    handles: HandleSize = HandleSize::Adaptive, |handles: HandleSize| handles;
 
     /// Sets which memory of other streams a request may take before the pool grows, by default both: that
     /// whose work is known to be done (`opportunistic`), and that which the requesting stream is made to
@@ -194,49 +138,28 @@ impl PoolConfig {
     /// let config = PoolConfig::default().reuse(true, false); // never let a stream wait for memory
     /// # let _ = config;
     /// ```
-    #[must_use]
-    pub fn reuse(mut self, opportunistic: bool, device_wait: bool) -> Self {
-        self.reuse = Reuse {
-            opportunistic,
-            device_wait,
-        };
-        self
-    }
+    reuse: Reuse = Reuse { opportunistic: true, device_wait: true }, |opportunistic: bool, device_wait: bool| Reuse { opportunistic, device_wait };
 
     /// Sets the most free bytes a stream keeps for itself as whole blocks, beyond the last one freed, by
     /// default 4 MiB. They are given up before any stream waits or the pool grows.
-    #[must_use]
-    pub fn cache_bytes(mut self, bytes: u64) -> Self {
-        self.cache_bytes = bytes;
-        self
-    }
+    // What is cached is not free to anyone: with 32 MiB a program that swaps 25 MiB of small
+    // blocks in 360 MiB reserved 1.042 times its peak, with 4 MiB 1.014.
+    cache_bytes: u64 = 4 << 20, |bytes: u64| bytes;
 
     /// Sets whether the pool may be [put to sleep](super::Pool::sleep). Each operation on typed memory of
     /// the device then counts itself, some 10 ns, from when the pool is made.
-    #[must_use]
-    pub fn sleeps(mut self, on: bool) -> Self {
-        self.sleeps = on;
-        self
-    }
+    sleeps: bool = false, |on: bool| on;
 
     /// Sets whether blocks of up to 4 KiB whose size is not nearly a multiple of 256 are put together in
     /// slabs, as they are by default. There they have a sixteenth more than was asked for, or up to
     /// 15 bytes, and are aligned to the largest power of two that divides their size, 16 at least and
     /// 256 at most. What is free beside them in a slab serves blocks of their size until all of it is
     /// free. Without, every block is a multiple of 256 bytes, and lies on one.
-    #[must_use]
-    pub fn slabs(mut self, on: bool) -> Self {
-        self.slabs = on;
-        self
-    }
+    slabs: bool = true, |on: bool| on;
 
     /// Sets whether blocks under [`PoolConfig::track`] keep the backtrace of their allocation. Costs
     /// microseconds a block.
-    #[must_use]
-    pub fn backtraces(mut self, on: bool) -> Self {
-        self.backtraces = on;
-        self
-    }
+    backtraces: bool = false, |on: bool| on;
 
     /// Records every allocation and free to a file that `warpool replay` reads: RMM's log, a row each,
     /// compressed if the name ends in `.gz` (with the feature `gzip`).
@@ -277,11 +200,8 @@ impl PoolConfig {
     /// A file that cannot be made is an error of [`Pool::new`](super::Pool::new). One that takes no more
     /// later ends the recording, not the program: standard error says so, and
     /// [`Pool::flush_recording`](super::Pool::flush_recording) gives the error.
-    #[must_use]
-    pub fn record(mut self, path: impl Into<PathBuf>) -> Self {
-        self.record = Some(path.into());
-        self
-    }
+    // `None`: the file that the environment's `WARPOOL_RECORD` names, or none.
+    record: Option<PathBuf> = None, |path: impl Into<PathBuf>| Some(path.into());
 
     /// Lets these devices read and write the pool's memory beside its own device: all of it, whatever is
     /// mapped or mapped elsewhere later. Copies between devices want it
@@ -305,21 +225,16 @@ impl PoolConfig {
     /// ```
     ///
     /// A GPU that cannot reach the pool's is an error of [`Pool::new`](super::Pool::new).
-    #[must_use]
-    pub fn peers(mut self, devices: &[&Device]) -> Self {
+    // Numbers of the GPUs that may use the pool's memory beside its own.
+    peers: Vec<u32> = Vec::new(), |devices: &[&Device]| {
         let gpus = devices.iter().map(|device| device.info());
         let gpus = gpus.filter(|info| info.kind == DeviceKind::Cuda);
-        self.peers = gpus.map(|info| info.ordinal).collect();
-        self
-    }
+        gpus.map(|info| info.ordinal).collect()
+    };
 
     /// Sets whether to keep, for each live block, its tag and where it was allocated, for
     /// [`Pool::leak_report`](super::Pool::leak_report). Costs a lock and a map entry a block.
-    #[must_use]
-    pub fn track(mut self, on: bool) -> Self {
-        self.track = on;
-        self
-    }
+    track: bool = false, |on: bool| on;
 }
 
 /// Bytes of the next handle of `left`, no more than `most`: a power of two of granules, so that the last

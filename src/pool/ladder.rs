@@ -330,21 +330,10 @@ impl Core {
     /// Counts a step, and notes it to be told.
     #[inline(always)]
     pub(super) fn count(&mut self, step: Told) {
-        let steps = &mut self.steps;
-        match step {
-            Told::OwnStream(_) => steps.own_stream += 1,
-            Told::ReadyElsewhere(_) => steps.ready_elsewhere += 1,
-            Told::Drain(_) => steps.drain += 1,
-            Told::StreamWait(_) => steps.stream_wait += 1,
-            Told::Steal(_) => steps.steal += 1,
-            Told::Grow(_) => steps.grow += 1,
-            Told::Relieved(_) => steps.relieved += 1,
-            Told::OutOfMemory(_) => steps.out_of_memory += 1,
-            Told::Moved(bytes) => {
-                self.bytes_moved += bytes;
-                self.compactions += 1;
-            }
-            Told::Trimmed(_) => {}
+        step.count(&mut self.steps);
+        if let Told::Moved(bytes) = step {
+            self.bytes_moved += bytes;
+            self.compactions += 1;
         }
         self.told.note(step);
     }

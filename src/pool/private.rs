@@ -341,7 +341,7 @@ impl Lane {
     /// As [`Lane::grow`], of a block of private memory: in place or not at all.
     pub(super) fn grow_private(&self, private: &Private, before: Sums, after: Sums) -> bool {
         let _parts = lock(&private.parts);
-        let in_place = before.bytes == after.bytes;
+        let in_place = before.bytes() == after.bytes();
         if in_place {
             self.count(|counters, away| counters.resize(before, after, away));
         }
@@ -355,8 +355,8 @@ impl Lane {
         let mut parts = lock(&private.parts);
         self.count(|counters, away| counters.resize(before, after, away));
         if again {
-            parts.parts.insert(addr, after.bytes);
-            parts.file(addr + after.bytes, before.bytes - after.bytes);
+            parts.parts.insert(addr, after.bytes());
+            parts.file(addr + after.bytes(), before.bytes() - after.bytes());
         }
     }
 }

@@ -75,7 +75,6 @@ impl Shared {
 
     /// Counts a request that failed; gives its error.
     pub(crate) fn out_of_memory(&self, bytes: u64) -> Error {
-        self.failures.fetch_add(1, Ordering::Relaxed);
         let figures = self.figures(bytes);
         self.core.lock().count(Told::OutOfMemory(bytes));
         Error::OutOfMemory(Box::new(figures))

@@ -45,7 +45,6 @@ impl Shared {
             attached: OnceLock::new(),
             relief: Mutex::default(),
             moves_first: OnceLock::new(),
-            failures: AtomicU64::new(0),
             retries: AtomicU64::new(0),
             overhead: Default::default(),
             growing: Growing::default(),

@@ -13,7 +13,7 @@ use super::cache::{Cache, Outstanding, Transfer};
 use super::core::{Core, SlotHold};
 use super::grow_buf::Growing;
 use super::pressure::{MovesFirst, ReliefStep};
-use super::stats::counters::{Counters, Elsewhere, Spilled, Sums};
+use super::stats::counters::{Counters, Elsewhere, Spilled, Totals};
 use super::stats::leaks::{Ticket, Tracker};
 use crate::device::{Addr, Awake, Device, Left, Recorder, Stream, StreamCore, Timeline};
 use crate::error::Result;
@@ -59,7 +59,6 @@ pub(crate) struct Shared {
     pub(super) relief: Mutex<Vec<(u8, ReliefStep)>>,
     /// Asked before handles are mapped elsewhere.
     pub(super) moves_first: OnceLock<MovesFirst>,
-    pub(crate) failures: AtomicU64,
     /// Times that a request was tried again after a registered step.
     pub(super) retries: AtomicU64,
     /// Device memory that layers above have beside the pool.
@@ -190,29 +189,21 @@ pub(crate) struct Lanes {
     pub(crate) closed: bool,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Totals {
-    pub(super) allocated: [Sums; 2],
-    pub(super) freed: [Sums; 2],
-}
-
+/// The stream caches of one stream.
+#[derive(Default)]
 pub(super) struct Served {
-    pub(super) uid: u64,
     pub(super) lanes: Vec<Arc<Lane>>,
-    /// Of stream caches that are gone.
+    /// Of stream caches that are gone, and the joint peaks.
     pub(super) past: Totals,
     /// As it was read last.
     pub(super) now: Totals,
-    pub(super) peaks: [Sums; 3],
 }
 
-/// The stream caches there are, and the sum of those gone.
+/// The stream caches there are by stream, and the sum of those gone with the joint peaks of all.
 #[derive(Default)]
 pub(super) struct Books {
-    pub(super) streams: Vec<Served>,
+    pub(super) streams: BTreeMap<u64, Served>,
     pub(super) past: Totals,
-    /// The most seen at once, all streams together.
-    pub(super) peaks: [Sums; 3],
 }
 
 /// The counts of all streams a pool has served. Holds each stream cache until it ends.

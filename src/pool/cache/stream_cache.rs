@@ -324,7 +324,7 @@ impl Lane {
         };
         let mut core = self.shared.core.lock();
         self.count(|counters, away| counters.resize(before, after, away));
-        core.shrink(id, before.bytes - after.bytes, self.slot, tick);
+        core.shrink(id, before.bytes() - after.bytes(), self.slot, tick);
     }
 
     /// Lets the block `id`, of the size `before`, have the size `after`; false where the memory
@@ -334,8 +334,8 @@ impl Lane {
             return Ok(self.grow_private(private, before, after));
         }
         let mut core = self.shared.core.lock();
-        let same = before.bytes == after.bytes;
-        let grown = same || core.grow(id, after.bytes - before.bytes, self.slot)?;
+        let same = before.bytes() == after.bytes();
+        let grown = same || core.grow(id, after.bytes() - before.bytes(), self.slot)?;
         if grown {
             self.count(|counters, away| counters.resize(before, after, away));
         }

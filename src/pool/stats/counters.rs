@@ -1,15 +1,14 @@
 //! What a pool counts, at a price that every allocation can pay.
 //!
 //! Each counter is a plain number under a lock that its writer holds anyway: the [`Counters`] of a
-//! stream cache under its latch, the [`Gauge`]s of the heap under the heap's lock. Only what other
+//! stream cache under its latch, the [`Gauges`] of the heap under the heap's lock. Only what other
 //! streams free of a cache's blocks is atomic, [`Elsewhere`], so that they need not take its latch.
 //!
 //! # Peaks
 //!
-//! What a stream cache has live is what it allocated, less what it freed, less what was freed
-//! elsewhere. The last lies on a cache line that other threads write. So the cache works with what it
-//! saw of that line last, which makes live blocks look more than they are, never fewer: while that is
-//! no new peak there is none, and only what looks like one has the cache look again.
+//! What other streams free of a cache's blocks lies on a cache line that they write. So the cache works
+//! with what it saw of that line last, which makes live blocks look more than they are, never fewer:
+//! while that is no new peak there is none, and only what looks like one has the cache look again.
 
 use std::ops::{Add, Sub};
 use std::sync::Arc;
@@ -21,53 +20,41 @@ use crate::sync::{AtomicU64, Mutex};
 
 /// 0 for a small block, 1 for a large one.
 #[inline]
-pub(crate) fn class(bytes: u64) -> usize {
+pub(super) fn class(bytes: u64) -> usize {
     usize::from(bytes > SMALL_BYTES)
 }
 
-/// What is counted of blocks. Differences may be below 0: they are numbers modulo 2^64.
+/// What is counted of blocks: how many, their bytes as the pool rounds them, and as asked for.
+/// Differences may be below 0: they are numbers modulo 2^64.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Sums {
-    pub(crate) blocks: u64,
-    /// As the pool rounds them.
-    pub(crate) bytes: u64,
-    pub(crate) requested: u64,
-}
+pub(crate) struct Sums(pub(super) [u64; 3]);
 
 impl Sums {
     #[inline]
     pub(crate) fn block(bytes: u64, requested: u64) -> Self {
-        let blocks = 1;
-        Self {
-            blocks,
-            bytes,
-            requested,
-        }
+        Self([1, bytes, requested])
+    }
+
+    #[inline]
+    pub(crate) fn bytes(self) -> u64 {
+        self.0[1]
     }
 
     #[inline]
     fn with(self, other: Self, each: impl Fn(u64, u64) -> u64) -> Self {
-        Self {
-            blocks: each(self.blocks, other.blocks),
-            bytes: each(self.bytes, other.bytes),
-            requested: each(self.requested, other.requested),
-        }
-    }
-
-    fn least(self, other: Self) -> Self {
-        self.with(other, |a, b| (a as i64).min(b as i64) as u64)
+        Self([0, 1, 2].map(|at| each(self.0[at], other.0[at])))
     }
 
     /// The larger of each, signed.
-    pub(crate) fn most(self, other: Self) -> Self {
+    fn most(self, other: Self) -> Self {
         self.with(other, |a, b| (a as i64).max(b as i64) as u64)
     }
 
     /// Whether any number is above that of `bar`. One branch for the three.
     #[inline]
     fn exceeds(self, bar: Self) -> bool {
-        let room = bar - self;
-        ((room.blocks | room.bytes | room.requested) as i64) < 0
+        let [blocks, bytes, requested] = (bar - self).0;
+        ((blocks | bytes | requested) as i64) < 0
     }
 }
 
@@ -107,157 +94,171 @@ impl Elsewhere {
     }
 
     pub(crate) fn sums(&self) -> [Sums; 2] {
-        [0, 1].map(|class| {
-            let [blocks, bytes, requested] =
-                [0, 1, 2].map(|at| self.0[class][at].load(Ordering::Relaxed));
-            Sums {
-                blocks,
-                bytes,
-                requested,
-            }
-        })
+        let load = |class: &[AtomicU64; 3]| class.each_ref().map(|it| it.load(Ordering::Relaxed));
+        self.0.each_ref().map(|class| Sums(load(class)))
     }
 }
 
-/// Up to where there is no new peak of a class or of all, as what was allocated here less what was
-/// freed here. That holds while nothing is allocated in the other class; frees only lower what is live.
-#[derive(Debug, Default)]
-struct Bar {
-    at: Sums,
-    /// What had been allocated in the other class.
-    other: u64,
-}
-
-/// What one stream cache counts, by class.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
+/// What was allocated and freed, by class, and the most that was live.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Totals {
     pub(crate) allocated: [Sums; 2],
     pub(crate) freed: [Sums; 2],
-    bars: [Bar; 2],
-    /// The most there was live: small blocks, large ones, all.
-    peaks: [Sums; 3],
-    /// What was freed elsewhere, as it was seen last.
+    /// Of small blocks, large ones, all.
+    pub(crate) peaks: [Sums; 3],
+}
+
+impl Totals {
+    /// What was allocated and not freed.
+    #[inline]
+    fn left(&self) -> [Sums; 2] {
+        [0, 1].map(|class| self.allocated[class] - self.freed[class])
+    }
+
+    /// What is live: small blocks, large ones, all. None is below 0, as one may look that is freed while
+    /// others are read.
+    pub(super) fn live(&self) -> [Sums; 3] {
+        let [small, large] = self.left().map(|left| left.most(Sums::default()));
+        [small, large, small + large]
+    }
+
+    pub(super) fn note_peak(&mut self) {
+        self.raise(self.live());
+    }
+
+    fn raise(&mut self, to: [Sums; 3]) {
+        for (peak, to) in self.peaks.iter_mut().zip(to) {
+            *peak = peak.most(to);
+        }
+    }
+
+    /// Counts what `other` does too; together they had at least the peaks that it had alone.
+    pub(super) fn add(&mut self, other: &Self) {
+        for class in [0, 1] {
+            self.allocated[class] = self.allocated[class] + other.allocated[class];
+            self.freed[class] = self.freed[class] + other.freed[class];
+        }
+        self.raise(other.peaks);
+    }
+}
+
+/// What one stream cache counts.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    /// What was freed elsewhere is in it as far as it was seen.
+    totals: Totals,
+    /// What of that was freed elsewhere.
     gone: [Sums; 2],
 }
 
 impl Counters {
     #[inline]
     pub(crate) fn allocate(&mut self, bytes: u64, requested: u64, elsewhere: &Elsewhere) {
-        self.add(class(bytes), Sums::block(bytes, requested), elsewhere);
+        self.add(Sums::block(bytes, requested), bytes, elsewhere);
     }
 
     #[inline]
     pub(crate) fn free(&mut self, bytes: u64, requested: u64) {
-        let class = class(bytes);
-        self.freed[class] = self.freed[class] + Sums::block(bytes, requested);
+        self.sub(Sums::block(bytes, requested), bytes);
     }
 
     /// Counts a live block of the size `before` as one of the size `after`: by the difference, or,
     /// from class to class, as a block freed and one allocated.
     pub(crate) fn resize(&mut self, before: Sums, after: Sums, elsewhere: &Elsewhere) {
-        let (from, to) = (class(before.bytes), class(after.bytes));
-        if from != to {
-            self.freed[from] = self.freed[from] + before;
-            self.add(to, after, elsewhere);
-        } else if after.bytes < before.bytes || after.requested < before.requested {
-            self.freed[from] = self.freed[from] + (before - after);
+        let (from, to) = (before.bytes(), after.bytes());
+        if class(from) != class(to) {
+            self.sub(before, from);
+            self.add(after, to, elsewhere);
+        } else if before.exceeds(after) {
+            self.sub(before - after, from);
         } else {
-            self.add(from, after - before, elsewhere);
+            self.add(after - before, to, elsewhere);
         }
     }
 
+    /// Counts what a block of `bytes` has less.
     #[inline]
-    fn add(&mut self, class: usize, sums: Sums, elsewhere: &Elsewhere) {
-        self.allocated[class] = self.allocated[class] + sums;
-        let rose = self.allocated[class] - self.freed[class];
-        let bar = &self.bars[class];
-        if rose.exceeds(bar.at) | (bar.other != self.total(1 - class)) {
-            self.note_peak(class, elsewhere);
+    fn sub(&mut self, sums: Sums, bytes: u64) {
+        let freed = &mut self.totals.freed[class(bytes)];
+        *freed = *freed + sums;
+    }
+
+    #[inline]
+    fn add(&mut self, sums: Sums, bytes: u64, elsewhere: &Elsewhere) {
+        let class = class(bytes);
+        self.totals.allocated[class] = self.totals.allocated[class] + sums;
+        let (live, peaks) = (self.totals.left(), &self.totals.peaks);
+        if live[class].exceeds(peaks[class]) | (live[0] + live[1]).exceeds(peaks[2]) {
+            self.look_again(elsewhere);
         }
     }
 
-    /// A number that is another one once anything was allocated in the class.
-    #[inline]
-    fn total(&self, class: usize) -> u64 {
-        let all = self.allocated[class];
-        all.bytes.wrapping_add(all.requested)
-    }
-
-    fn live(&self) -> [Sums; 3] {
-        let [small, large] =
-            [0, 1].map(|class| self.allocated[class] - self.freed[class] - self.gone[class]);
-        [small, large, small + large]
-    }
-
-    /// Raises the peaks to what is live, of which blocks of `class` have become more, and sets the bar.
     #[cold]
     #[inline(never)]
-    fn note_peak(&mut self, class: usize, elsewhere: &Elsewhere) {
-        let mut live = self.live();
-        if (0..3).any(|at| live[at].exceeds(self.peaks[at])) {
-            self.gone = elsewhere.sums();
-            live = self.live();
-            raise(&mut self.peaks, live);
+    fn look_again(&mut self, elsewhere: &Elsewhere) {
+        self.totals(elsewhere).note_peak();
+    }
+
+    /// All that is counted, with what was freed elsewhere until now.
+    pub(super) fn totals(&mut self, elsewhere: &Elsewhere) -> &mut Totals {
+        let gone = elsewhere.sums();
+        for class in [0, 1] {
+            let seen = gone[class] - self.gone[class];
+            self.totals.freed[class] = self.totals.freed[class] + seen;
         }
-        let room = (self.peaks[class] - live[class]).least(self.peaks[2] - live[2]);
-        self.bars[class] = Bar {
-            at: self.allocated[class] - self.freed[class] + room,
-            other: self.total(1 - class),
-        };
+        self.gone = gone;
+        &mut self.totals
     }
 
-    /// The most there was live: small blocks, large ones, all.
-    pub(crate) fn peaks(&self) -> [Sums; 3] {
-        self.peaks
-    }
-
-    pub(crate) fn reset_peaks(&mut self, elsewhere: &Elsewhere) {
-        self.gone = elsewhere.sums();
-        self.peaks = self.live();
-        self.bars = Default::default();
+    pub(super) fn reset_peaks(&mut self, elsewhere: &Elsewhere) {
+        let totals = self.totals(elsewhere);
+        totals.peaks = totals.live();
     }
 
     /// Blocks allocated less those freed here.
     pub(crate) fn blocks(&self) -> i64 {
-        let of = |sums: [Sums; 2]| sums[0].blocks.wrapping_add(sums[1].blocks);
-        of(self.allocated).wrapping_sub(of(self.freed)) as i64
+        let [small, large] = self.totals.left();
+        (small + large + self.gone[0] + self.gone[1]).0[0] as i64
     }
 }
 
-pub(crate) fn raise(peaks: &mut [Sums; 3], now: [Sums; 3]) {
-    for (peak, now) in peaks.iter_mut().zip(now) {
-        *peak = peak.most(now);
+impl Counter {
+    pub(super) fn new(allocated: u64, freed: u64, peak: u64) -> Self {
+        let current = allocated.saturating_sub(freed);
+        Self {
+            current,
+            peak: peak.max(current),
+            allocated,
+            freed,
+        }
     }
-}
 
-/// A sum of the heap's with its history.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Gauge {
-    pub(crate) current: u64,
-    pub(crate) peak: u64,
-    pub(crate) added: u64,
-}
-
-impl Gauge {
     #[inline]
     fn add(&mut self, amount: u64) {
-        self.current += amount;
-        self.added += amount;
-        self.peak = self.peak.max(self.current);
+        *self = Self::new(self.allocated + amount, self.freed, self.peak);
+    }
+
+    #[inline]
+    fn sub(&mut self, amount: u64) {
+        *self = Self::new(self.allocated, self.freed + amount, self.peak);
     }
 
     /// Adds or takes away what there is more or less than before.
-    pub(crate) fn set(&mut self, value: u64) {
+    fn set(&mut self, value: u64) {
         self.add(value.saturating_sub(self.current));
-        self.current = value;
+        self.sub(self.current - value);
+    }
+
+    fn reset_peak(&mut self) {
+        self.peak = self.current;
     }
 }
 
 /// Bytes of one kind in small and in large blocks or holes, and the most of both.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Gauges {
-    pub(crate) classes: [Gauge; 2],
-    pub(crate) peak: u64,
+    pub(super) classes: [Counter; 2],
+    peak: u64,
 }
 
 impl Gauges {
@@ -265,13 +266,13 @@ impl Gauges {
     #[inline]
     pub(crate) fn add(&mut self, bytes: u64) {
         self.classes[class(bytes)].add(bytes);
-        self.peak = self.peak.max(self.bytes());
+        self.note_peak();
     }
 
     /// A block of `bytes` is free.
     #[inline]
     pub(crate) fn sub(&mut self, bytes: u64) {
-        self.classes[class(bytes)].current -= bytes;
+        self.classes[class(bytes)].sub(bytes);
     }
 
     /// A block of `before` bytes has `after`: counted by the difference, or from class to class.
@@ -280,17 +281,22 @@ impl Gauges {
         if from == to {
             let current = self.classes[from].current;
             self.classes[from].set(current + after - before);
-            self.peak = self.peak.max(self.bytes());
+            self.note_peak();
         } else {
             self.sub(before);
             self.add(after);
         }
     }
 
-    pub(crate) fn set(&mut self, bytes: [u64; 2]) {
+    pub(super) fn set(&mut self, bytes: [u64; 2]) {
         for (class, bytes) in self.classes.iter_mut().zip(bytes) {
             class.set(bytes);
         }
+        self.note_peak();
+    }
+
+    #[inline]
+    fn note_peak(&mut self) {
         self.peak = self.peak.max(self.bytes());
     }
 
@@ -300,10 +306,15 @@ impl Gauges {
         small.current + large.current
     }
 
-    pub(crate) fn reset_peaks(&mut self) {
-        for class in &mut self.classes {
-            class.peak = class.current;
-        }
+    /// Of small ones, large ones, all.
+    pub(super) fn counters(&self) -> [Counter; 3] {
+        let [small, large] = self.classes;
+        let (allocated, freed) = (small.allocated + large.allocated, small.freed + large.freed);
+        [small, large, Counter::new(allocated, freed, self.peak)]
+    }
+
+    pub(super) fn reset_peaks(&mut self) {
+        self.classes.iter_mut().for_each(Counter::reset_peak);
         self.peak = self.bytes();
     }
 }
@@ -317,11 +328,9 @@ impl Spilled {
     pub(crate) fn count(&self, bytes: u64, went: bool) {
         let mut counter = lock(&self.0);
         match went {
-            true => counter.allocated += bytes,
-            false => counter.freed += bytes,
+            true => counter.add(bytes),
+            false => counter.sub(bytes),
         }
-        counter.current = counter.allocated - counter.freed;
-        counter.peak = counter.peak.max(counter.current);
     }
 
     pub(super) fn counter(&self) -> Counter {
@@ -329,8 +338,7 @@ impl Spilled {
     }
 
     pub(super) fn reset_peak(&self) {
-        let mut counter = lock(&self.0);
-        counter.peak = counter.current;
+        lock(&self.0).reset_peak();
     }
 }
 

@@ -6,59 +6,38 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::counters::{Gauge, Gauges, Sums, class, raise};
+use super::counters::{Gauges, Sums, Totals, class};
 use super::{BlockStats, ClassStats, Counter, PoolStats, StreamStats};
 use crate::device::lock;
 use crate::heap::Extent;
 use crate::pool::core::Core;
-use crate::pool::structure::{Books, Lane, Ledger, Served, Shared, Totals};
+use crate::pool::structure::{Books, Lane, Ledger, Served, Shared};
 use crate::seeded::seeded;
 use crate::sync::try_lock;
 
-fn add(sums: &mut [Sums; 2], more: [Sums; 2]) {
-    for (sum, more) in sums.iter_mut().zip(more) {
-        *sum = *sum + more;
-    }
+fn totals(lane: &Lane) -> Totals {
+    lane.count(|counters, elsewhere| *counters.totals(elsewhere))
 }
 
 impl Totals {
-    fn add(&mut self, other: &Self) {
-        add(&mut self.allocated, other.allocated);
-        add(&mut self.freed, other.freed);
-    }
-
-    fn add_allocated(&mut self, lane: &Lane) {
-        add(&mut self.allocated, lane.count(|it, _| it.allocated));
-    }
-
-    fn add_freed(&mut self, lane: &Lane) {
-        add(&mut self.freed, lane.count(|it, _| it.freed));
-        add(&mut self.freed, lane.others.elsewhere.sums());
-    }
-
-    fn live(&self) -> [Sums; 3] {
-        let none = Sums::default();
-        let [small, large] =
-            [0, 1].map(|class| (self.allocated[class] - self.freed[class]).most(none));
-        [small, large, small + large]
-    }
-
-    fn stats(&self, peaks: [Sums; 3]) -> [BlockStats; 3] {
+    /// Of small blocks, large ones, all.
+    fn stats(&self) -> [BlockStats; 3] {
         let all = |of: [Sums; 2]| [of[0], of[1], of[0] + of[1]];
         let (allocated, freed) = (all(self.allocated), all(self.freed));
         [0, 1, 2].map(|of| {
-            let (allocated, freed, peak) = (allocated[of], freed[of], peaks[of]);
+            let counter = |figure: usize| {
+                let sums = [allocated[of], freed[of], self.peaks[of]];
+                let [allocated, freed, peak] = sums.map(|sums| sums.0[figure]);
+                Counter::new(allocated, freed, peak)
+            };
+            let [blocks, allocated, requested] = [0, 1, 2].map(counter);
             BlockStats {
-                blocks: counter(allocated.blocks, freed.blocks, peak.blocks),
-                allocated: counter(allocated.bytes, freed.bytes, peak.bytes),
-                requested: counter(allocated.requested, freed.requested, peak.requested),
+                blocks,
+                allocated,
+                requested,
             }
         })
     }
-}
-
-fn peaks_of(lane: &Lane) -> [Sums; 3] {
-    lane.count(|counters, _| counters.peaks())
 }
 
 impl Served {
@@ -67,10 +46,10 @@ impl Served {
         self.lanes.iter().all(|lane| !lane.hold.gate)
     }
 
-    fn stats(&self, stream_name: Option<String>) -> StreamStats {
-        let [small, large, all] = self.now.stats(self.peaks);
+    fn stats(&self, stream: u64, stream_name: Option<String>) -> StreamStats {
+        let [small, large, all] = self.now.stats();
         StreamStats {
-            stream: self.uid,
+            stream,
             stream_name,
             blocks: all.blocks,
             allocated: all.allocated,
@@ -88,70 +67,61 @@ impl Books {
     /// Everything freed is read after everything allocated, so that what was handed over meanwhile
     /// makes live blocks look fewer than they were, never more: no peak is noted that was none.
     fn read(&mut self) -> Totals {
-        for entry in &mut self.streams {
+        for entry in self.streams.values_mut() {
             entry.now = entry.past;
-            let each = entry.lanes.iter();
-            each.for_each(|lane| entry.now.add_allocated(lane));
-        }
-        let mut totals = self.past;
-        for entry in &mut self.streams {
             for lane in &entry.lanes {
-                entry.now.add_freed(lane);
-                raise(&mut entry.peaks, peaks_of(lane));
-            }
-            raise(&mut entry.peaks, entry.now.live());
-            if entry.is_counted() {
-                raise(&mut self.peaks, entry.peaks);
-                totals.add(&entry.now);
+                entry.now.add(&Totals {
+                    allocated: totals(lane).allocated,
+                    ..Totals::default()
+                });
             }
         }
-        raise(&mut self.peaks, totals.live());
-        totals
+        let mut all = self.past;
+        for entry in self.streams.values_mut() {
+            for lane in &entry.lanes {
+                entry.now.add(&Totals {
+                    allocated: Default::default(),
+                    ..totals(lane)
+                });
+            }
+            entry.now.note_peak();
+            entry.past.peaks = entry.now.peaks;
+            if entry.is_counted() {
+                all.add(&entry.now);
+            }
+        }
+        all.note_peak();
+        self.past.peaks = all.peaks;
+        all
     }
 }
 
 impl Ledger {
     /// Counts a stream cache too, and keeps it until its end.
     pub(crate) fn add(&self, lane: &Arc<Lane>) {
-        let (lane, uid) = (Arc::clone(lane), lane.stream.timeline.uid);
         let mut books = lock(&self.0);
-        match books.streams.iter_mut().find(|entry| entry.uid == uid) {
-            Some(entry) => entry.lanes.push(lane),
-            None => books.streams.push(Served {
-                uid,
-                lanes: vec![lane],
-                past: Totals::default(),
-                now: Totals::default(),
-                peaks: Default::default(),
-            }),
-        }
+        let entry = books.streams.entry(lane.stream.timeline.uid);
+        entry.or_default().lanes.push(Arc::clone(lane));
     }
 
     /// Counts on without a stream cache whose last block is gone; gives it.
     pub(crate) fn end(&self, lane: &Lane) -> Option<Arc<Lane>> {
         let mut books = lock(&self.0);
-        let Books {
-            streams,
-            past,
-            peaks,
-        } = &mut *books;
         let uid = lane.stream.timeline.uid;
-        let at = streams.iter().position(|entry| entry.uid == uid)?;
-        let entry = &mut streams[at];
-        entry.past.add_allocated(lane);
-        entry.past.add_freed(lane);
-        raise(&mut entry.peaks, peaks_of(lane));
-        let counted = entry.is_counted();
+        let entry = books.streams.get_mut(&uid)?;
         let mut lanes = entry.lanes.iter();
-        let found = lanes.position(|it| std::ptr::eq(&raw const **it, lane))?;
-        let lane = entry.lanes.swap_remove(found);
+        let at = lanes.position(|it| std::ptr::eq(&raw const **it, lane))?;
+        let counted = entry.is_counted();
+        entry.past.add(&totals(lane));
+        let lane = entry.lanes.swap_remove(at);
         if entry.lanes.is_empty() {
-            let entry = streams.swap_remove(at);
+            let mut past = entry.past;
+            if seeded!("peaks-go-with-their-stream") {
+                past.peaks = Default::default();
+            }
+            books.streams.remove(&uid);
             if counted {
-                past.add(&entry.past);
-                if !seeded!("peaks-go-with-their-stream") {
-                    raise(peaks, entry.peaks);
-                }
+                books.past.add(&past);
             }
         }
         Some(lane)
@@ -167,9 +137,9 @@ impl Ledger {
 
     fn reset_peaks(&self) {
         let mut books = lock(&self.0);
-        books.peaks = Default::default();
-        for entry in &mut books.streams {
-            entry.peaks = Default::default();
+        books.past.peaks = Default::default();
+        for entry in books.streams.values_mut() {
+            entry.past.peaks = Default::default();
             for lane in &entry.lanes {
                 lane.count(|counters, elsewhere| counters.reset_peaks(elsewhere));
             }
@@ -178,68 +148,49 @@ impl Ledger {
     }
 }
 
-fn counter(allocated: u64, freed: u64, peak: u64) -> Counter {
-    let current = allocated.saturating_sub(freed);
-    Counter {
-        current,
-        peak: peak.max(current),
-        allocated,
-        freed,
-    }
-}
-
-impl Gauge {
-    fn counter(self) -> Counter {
-        let freed = self.added.saturating_sub(self.current);
-        counter(self.added, freed, self.peak)
-    }
-}
-
-impl Gauges {
-    fn counter(&self) -> Counter {
-        let [small, large] = self.classes.map(Gauge::counter);
-        let (allocated, freed) = (small.allocated + large.allocated, small.freed + large.freed);
-        counter(allocated, freed, self.peak)
-    }
-}
-
 impl Shared {
     pub(crate) fn stats(&self) -> PoolStats {
         let names = self.device.stream_names();
         let (blocks, streams) = {
             let mut books = lock(&self.counts.0);
-            let totals = books.read();
-            let counted = books.streams.iter().filter(|entry| entry.is_counted());
-            let stats = |it: &Served| it.stats(names.get(&it.uid).map(ToString::to_string));
-            (totals.stats(books.peaks), counted.map(stats).collect())
+            let blocks = books.read().stats();
+            let counted = books.streams.iter().filter(|(_, entry)| entry.is_counted());
+            let name = |uid| names.get(uid).map(ToString::to_string);
+            (
+                blocks,
+                counted.map(|(uid, it)| it.stats(*uid, name(uid))).collect(),
+            )
         };
         // The driver may be at work under the lock of a buffer's pages.
         let growing_asleep = self.pages_asleep();
         let mut core = self.core.lock();
         core.sample();
-        let classes = [0, 1].map(|of| ClassStats {
+        let gauges = [&core.active, &core.reserved, &core.inactive_split];
+        let [active, mut reserved, inactive_split] = gauges.map(Gauges::counters);
+        let (created, released) = core.flow();
+        reserved[2] = Counter::new(created, released, core.peak_reserved);
+        let [small, large, all] = [0, 1, 2].map(|of| ClassStats {
             blocks: blocks[of].blocks,
             allocated: blocks[of].allocated,
             requested: blocks[of].requested,
-            active: core.active.classes[of].counter(),
-            reserved: core.reserved.classes[of].counter(),
-            inactive_split: core.inactive_split.classes[of].counter(),
+            active: active[of],
+            reserved: reserved[of],
+            inactive_split: inactive_split[of],
         });
         let (free, largest) = (core.extents.hole_bytes(), core.extents.largest_hole());
-        let (created, released) = core.flow();
         let (own, ready) = self.transfer.steps();
         let mut steps = core.steps;
         steps.own_stream += own;
         steps.ready_elsewhere += ready;
         PoolStats {
-            blocks: blocks[2].blocks,
-            allocated: blocks[2].allocated,
-            requested: blocks[2].requested,
-            active: core.active.counter(),
-            reserved: counter(created, released, core.peak_reserved),
-            inactive_split: core.inactive_split.counter(),
-            small: classes[0],
-            large: classes[1],
+            blocks: all.blocks,
+            allocated: all.allocated,
+            requested: all.requested,
+            active: all.active,
+            reserved: all.reserved,
+            inactive_split: all.inactive_split,
+            small,
+            large,
             largest_hole: largest,
             holes: core.extents.holes(),
             fragmentation: (free - largest) as f64 / free.max(1) as f64,
@@ -251,7 +202,7 @@ impl Shared {
             spilled: self.spilled.counter(),
             overhead: self.overhead.bytes(),
             retries: self.retries.load(Ordering::Relaxed),
-            failures: self.failures.load(Ordering::Relaxed),
+            failures: steps.out_of_memory,
             steps,
             calls: core.arena.calls(),
             streams,
@@ -261,12 +212,16 @@ impl Shared {
     pub(crate) fn reset_peaks(&self) {
         self.counts.reset_peaks();
         self.spilled.reset_peak();
-        let mut core = self.core.lock();
+        let core = &mut *self.core.lock();
         core.sample();
         core.peak_reserved = core.reserved();
-        core.active.reset_peaks();
-        core.reserved.reset_peaks();
-        core.inactive_split.reset_peaks();
+        for gauges in [
+            &mut core.active,
+            &mut core.reserved,
+            &mut core.inactive_split,
+        ] {
+            gauges.reset_peaks();
+        }
     }
 }
 

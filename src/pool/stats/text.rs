@@ -21,6 +21,23 @@ impl PoolStats {
             "requested", true: requested; "active", true: active;
             "reserved", true: reserved; "inactive split", true: inactive_split)
     }
+
+    /// Plain numbers, with the name for a person, and that for a program, which says which are bytes.
+    fn lines(&self) -> [(&'static str, &'static str, u64); 11] {
+        [
+            ("largest hole", "largest_hole_bytes", self.largest_hole),
+            ("holes", "holes", self.holes),
+            ("bytes moved", "moved_bytes", self.bytes_moved),
+            ("compactions", "compactions", self.compactions),
+            ("graphs", "graphs_bytes", self.graphs),
+            ("growing buffers", "grown_bytes", self.grown),
+            ("sleeping", "sleeping_bytes", self.sleeping),
+            ("spilled", "spilled_bytes", self.spilled.current),
+            ("overhead", "overhead_bytes", self.overhead),
+            ("retries", "retries", self.retries),
+            ("failures", "failures", self.failures),
+        ]
+    }
 }
 
 impl StreamStats {
@@ -30,19 +47,21 @@ impl StreamStats {
     }
 }
 
+fn text(value: u64, is_bytes: bool) -> String {
+    match is_bytes {
+        true => Bytes(value).to_string(),
+        false => value.to_string(),
+    }
+}
+
 fn write_rows(f: &mut fmt::Formatter<'_>, title: &str, rows: &[Row]) -> fmt::Result {
     let [now, peak, allocated, freed] = ["current", "peak", "allocated", "freed"];
     write!(f, "{title:24}{now:>13}{peak:>13}{allocated:>13}{freed:>13}")?;
     for (name, is_bytes, classes) in rows {
-        for (class, counter) in ["", ", small", ", large"].into_iter().zip(classes) {
-            let text = |value: u64| match is_bytes {
-                true => Bytes(value).to_string(),
-                false => value.to_string(),
-            };
+        for (class, it) in ["", ", small", ", large"].into_iter().zip(classes) {
             write!(f, "\n  {:22}", format!("{name}{class}"))?;
-            let Counter { current, peak, .. } = *counter;
-            for value in [current, peak, counter.allocated, counter.freed] {
-                write!(f, "{:>13}", text(value))?;
+            for value in [it.current, it.peak, it.allocated, it.freed] {
+                write!(f, "{:>13}", text(value, *is_bytes))?;
             }
         }
     }
@@ -53,28 +72,12 @@ impl fmt::Display for PoolStats {
     /// A table of what has a history, a line for each other figure, and a table a stream.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_rows(f, "pool", &self.rows())?;
-        let lines = [
-            ("largest hole", Bytes(self.largest_hole).to_string()),
-            ("holes", self.holes.to_string()),
-            ("fragmentation", format!("{:.4}", self.fragmentation)),
-            ("bytes moved", Bytes(self.bytes_moved).to_string()),
-            ("compactions", self.compactions.to_string()),
-            ("graphs", Bytes(self.graphs).to_string()),
-            ("growing buffers", Bytes(self.grown).to_string()),
-            ("sleeping", Bytes(self.sleeping).to_string()),
-            ("spilled", Bytes(self.spilled.current).to_string()),
-            ("overhead", Bytes(self.overhead).to_string()),
-            ("retries", self.retries.to_string()),
-            ("failures", self.failures.to_string()),
-        ];
-        for (name, value) in lines {
+        for (name, key, value) in self.lines() {
+            let value = text(value, key.ends_with("bytes"));
             write!(f, "\n  {name:22}{value:>13}")?;
         }
-        for stream in &self.streams {
-            writeln!(f)?;
-            stream.fmt(f)?;
-        }
-        Ok(())
+        write!(f, "\n  {:22}{:>13.4}", "fragmentation", self.fragmentation)?;
+        (self.streams.iter()).try_for_each(|stream| write!(f, "\n{stream}"))
     }
 }
 
@@ -83,8 +86,12 @@ impl fmt::Display for StreamStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let title = stream_words(self.stream, self.stream_name.as_deref());
         write_rows(f, &title, &self.rows())?;
-        let cached = Bytes(self.cached_bytes).to_string();
-        write!(f, "\n  {:22}{cached:>13}", "cached")
+        write!(
+            f,
+            "\n  {:22}{:>13}",
+            "cached",
+            text(self.cached_bytes, true)
+        )
     }
 }
 
@@ -130,31 +137,22 @@ mod json {
         #[must_use]
         pub fn to_json(&self) -> String {
             let mut value = rows(&self.rows());
+            let lines = self.lines().into_iter();
+            value.extend(lines.map(|(_, key, figure)| (key.into(), figure.into())));
             let (steps, calls) = (self.steps, self.calls);
             let steps = fields!(steps: own_stream, ready_elsewhere, drain, stream_wait, waits,
                 steal, grow, driver_ns, relieved, out_of_memory);
             let calls = fields!(calls: created, mapped, remapped, unmapped, released);
-            let rest = [
-                ("largest_hole_bytes", json!(self.largest_hole)),
-                ("holes", json!(self.holes)),
-                ("fragmentation", json!(self.fragmentation)),
-                ("moved_bytes", json!(self.bytes_moved)),
-                ("compactions", json!(self.compactions)),
-                ("graphs_bytes", json!(self.graphs)),
-                ("grown_bytes", json!(self.grown)),
-                ("sleeping_bytes", json!(self.sleeping)),
+            let streams: Vec<Value> = self.streams.iter().map(StreamStats::json).collect();
+            for (name, figure) in [
+                ("fragmentation", self.fragmentation.into()),
                 ("spilled_bytes", counter(self.spilled)),
-                ("overhead_bytes", json!(self.overhead)),
-                ("retries", json!(self.retries)),
-                ("failures", json!(self.failures)),
                 ("steps", steps),
                 ("calls", calls),
-            ];
-            for (name, figure) in rest {
+                ("streams", streams.into()),
+            ] {
                 value.insert(name.into(), figure);
             }
-            let streams = self.streams.iter().map(StreamStats::json).collect();
-            value.insert("streams".into(), Value::Array(streams));
             Value::Object(value).to_string()
         }
     }

@@ -1,24 +1,51 @@
-//! What the pool's slow steps tell the application's `tracing` subscriber.
+//! The pool's slow steps: which figure counts each, and what the application's `tracing` subscriber is told.
 //!
 //! Steps are taken under the pool's lock, and a subscriber may do anything, allocate among others.
 //! So a step leaves a note, and whoever took the steps tells what was noted once the lock is let go.
 //! Without the feature `tracing` nothing is noted.
 
-/// A slow step of the pool, with the bytes that were asked for, mapped, made, moved or given back. What
-/// they serve is as [`Steps`](super::Steps) says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Told {
-    OwnStream(u64),
-    ReadyElsewhere(u64),
-    Drain(u64),
-    StreamWait(u64),
-    Steal(u64),
-    Grow(u64),
-    Relieved(u64),
-    OutOfMemory(u64),
+use super::Steps;
+
+macro_rules! steps {
+    ($($(#[$doc:meta])* $step:ident $(counts $figure:ident)?, $level:ident $words:literal;)+) => {
+        /// A slow step of the pool, with the bytes that were asked for, mapped, made, moved or given back.
+        /// What they serve is as [`Steps`] says.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Told {
+            $($(#[$doc])* $step(u64)),+
+        }
+
+        impl Told {
+            #[inline(always)]
+            pub(in crate::pool) fn count(self, steps: &mut Steps) {
+                match self {
+                    $(Self::$step(_) => { $(steps.$figure += 1;)? })+
+                }
+            }
+
+            #[cfg(feature = "tracing")]
+            pub(in crate::pool) fn tell(self, pool: u64) {
+                use tracing::{Level, event};
+                match self {
+                    $(Self::$step(bytes) => event!(target: "warpool", Level::$level, pool, bytes, $words),)+
+                }
+            }
+        }
+    };
+}
+
+steps! {
+    OwnStream counts own_stream, TRACE "own stream";
+    ReadyElsewhere counts ready_elsewhere, TRACE "ready elsewhere";
+    Drain counts drain, DEBUG "caches emptied";
+    StreamWait counts stream_wait, DEBUG "stream wait";
+    Steal counts steal, DEBUG "idle handle remapped";
+    Grow counts grow, DEBUG "handle created";
+    Relieved counts relieved, INFO "relieved";
+    OutOfMemory counts out_of_memory, WARN "out of memory";
     /// By a step of compaction.
-    Moved(u64),
-    Trimmed(u64),
+    Moved, DEBUG "blocks moved";
+    Trimmed, DEBUG "trimmed";
 }
 
 /// The steps not told yet.
@@ -36,28 +63,5 @@ impl Notes {
         self.notes.push(step);
         #[cfg(not(feature = "tracing"))]
         let _ = step;
-    }
-}
-
-#[cfg(feature = "tracing")]
-impl Told {
-    pub(in crate::pool) fn tell(self, pool: u64) {
-        macro_rules! event {
-            ($level:ident, $bytes:expr, $words:literal) => {
-                tracing::event!(target: "warpool", tracing::Level::$level, pool, bytes = $bytes, $words)
-            };
-        }
-        match self {
-            Self::OwnStream(bytes) => event!(TRACE, bytes, "own stream"),
-            Self::ReadyElsewhere(bytes) => event!(TRACE, bytes, "ready elsewhere"),
-            Self::Drain(bytes) => event!(DEBUG, bytes, "caches emptied"),
-            Self::StreamWait(bytes) => event!(DEBUG, bytes, "stream wait"),
-            Self::Steal(bytes) => event!(DEBUG, bytes, "idle handle remapped"),
-            Self::Grow(bytes) => event!(DEBUG, bytes, "handle created"),
-            Self::Relieved(bytes) => event!(INFO, bytes, "relieved"),
-            Self::OutOfMemory(bytes) => event!(WARN, bytes, "out of memory"),
-            Self::Moved(bytes) => event!(DEBUG, bytes, "blocks moved"),
-            Self::Trimmed(bytes) => event!(DEBUG, bytes, "trimmed"),
-        }
     }
 }

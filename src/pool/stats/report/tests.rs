@@ -35,12 +35,13 @@ fn totals_are_live_by_class_and_never_below_zero() {
     let of = |from: u64| Totals {
         allocated: [Sums::block(from, 1), Sums::block(from + 1, 2)],
         freed: [Sums::block(from / 2, 1), Sums::block(2 * from, 1)],
+        ..Totals::default()
     };
     let mut all = Totals::default();
     [of(100), of(2000)].iter().for_each(|part| all.add(part));
-    let [small, large, both] = all.live().map(|sums| sums.bytes);
+    let [small, large, both] = all.live().map(Sums::bytes);
     assert_eq!((small, large, both), (1050, 0, 1050));
-    let [small, large, both] = all.stats(Default::default());
+    let [small, large, both] = all.stats();
     assert_eq!((small.allocated.current, small.blocks.current), (1050, 0));
     assert_eq!(
         (large.allocated.allocated, large.allocated.freed),
