@@ -10,7 +10,7 @@ use super::shelf::Away;
 use crate::compact::{Move, Owners};
 use crate::device::{AccessLog, Addr, Timeline};
 use crate::error::{Error, Result};
-use crate::pool::Block;
+use crate::pool::{Block, Event};
 use crate::seeded::seeded;
 
 /// Ticks of streams, one a stream.
@@ -385,7 +385,10 @@ impl Owners for Moving<'_> {
         let table = &mut *self.table;
         // All old places go before any new one comes: one block's new place may be another's old.
         let indexes: Vec<Option<u32>> = moves.iter().map(|m| table.at.remove(&m.src)).collect();
-        record(table, moves, &indexes);
+        for &index in indexes.iter().flatten() {
+            let block = table.entries[index as usize].block.as_ref();
+            block.into_iter().for_each(|block| block.tell(Event::Leave));
+        }
         for ((m, &id), index) in moves.iter().zip(ids).zip(indexes) {
             let Some(index) = index else { continue };
             table.at.insert(m.dst, index);
@@ -393,28 +396,9 @@ impl Owners for Moving<'_> {
             entry.became_ready(self.mover, tick);
             if let Some(block) = &mut entry.block {
                 block.moved_to(id, table.base + m.dst);
+                block.tell(Event::Arrive);
             }
             table.word_changed(index);
         }
     }
-}
-
-/// Tells the pool's recording, if there is one, that the blocks of `indexes` move.
-fn record(table: &Table, moves: &[Move], indexes: &[Option<u32>]) {
-    let blocks =
-        (indexes.iter().flatten()).filter_map(|&at| table.entries[at as usize].block.as_ref());
-    let Some((recording, stream)) = blocks
-        .filter_map(|block| Some((block.recording()?, block.stream_id())))
-        .next()
-    else {
-        return;
-    };
-    let known = moves
-        .iter()
-        .zip(indexes)
-        .filter(|(_, index)| index.is_some());
-    let ways: Vec<_> = known
-        .map(|(m, _)| (table.base + m.src, table.base + m.dst))
-        .collect();
-    recording.moved(&ways, stream);
 }

@@ -8,16 +8,14 @@ use std::sync::Arc;
 
 use super::cache::Cached;
 use super::cache::thread_map::nearby;
+use super::observers::Event;
 use super::private::keep_block;
 use super::stats::counters::Sums;
 use super::stats::leaks::Ticket;
 use super::structure::{Block, Lane, LanePtr, Uses};
-#[cfg(feature = "sanitize")]
-use crate::device::Note;
 use crate::device::{Addr, Left, Recorder, Stream, stream_words};
 use crate::error::{Error, Result};
 use crate::heap::{Id, NONE};
-use crate::record::Recording;
 use crate::seeded::seeded;
 
 impl Block {
@@ -31,35 +29,8 @@ impl Block {
             slack: (bytes - requested) as u32,
             uses: None,
         };
-        if lane.records {
-            block.record_alloc();
-        }
-        #[cfg(feature = "sanitize")]
-        block.tell_alloc(0);
+        block.tell(Event::Alloc);
         block
-    }
-
-    /// The pool's recording, if the block is one that the program asked for: not memory that parts are
-    /// handed out of.
-    pub(crate) fn recording(&self) -> Option<&Recording> {
-        let lane = self.lane();
-        let recording = lane.shared.recording.as_ref();
-        recording.filter(|_| self.is_private() || !lane.stream.gate)
-    }
-
-    #[inline(never)]
-    fn record_alloc(&self) {
-        if let Some(recording) = self.recording() {
-            recording.allocated(self.addr, self.requested, self.stream_id());
-        }
-    }
-
-    /// Before the memory is anybody else's.
-    #[inline(never)]
-    fn record_free(&self, stream: u64) {
-        if let Some(recording) = self.recording() {
-            recording.freed(self.addr, stream);
-        }
     }
 
     /// The block `freed` of the lane `home`, which is not freed after all.
@@ -93,34 +64,6 @@ impl Block {
     /// Whether the block is a part of a graph's memory, which is no extent of the pool's.
     pub(crate) fn is_private(&self) -> bool {
         self.id == NONE
-    }
-
-    /// Tells a watcher of the device that all but the first `before` bytes are new.
-    #[cfg(feature = "sanitize")]
-    fn tell_alloc(&self, before: u64) {
-        // Parts of a graph's memory are uses of captured work, which the watcher does not see.
-        if self.is_private() {
-            return;
-        }
-        self.lane().shared.device.backend().observe(&Note::Alloc {
-            addr: self.addr + before,
-            bytes: self.capacity() - before,
-            stream: self.lane().stream.raw,
-        });
-    }
-
-    /// Tells a watcher of the device that all but the first `keep` bytes are free behind what
-    /// `lane`'s stream was given so far; before they can be anyone else's.
-    #[cfg(feature = "sanitize")]
-    fn tell_free(&self, lane: &Lane, keep: u64) {
-        if self.is_private() || lane.stream.timeline.recorder().is_some() {
-            return;
-        }
-        lane.shared.device.backend().observe(&Note::Free {
-            addr: self.addr + keep,
-            bytes: self.capacity() - keep,
-            stream: lane.stream.raw,
-        });
     }
 
     /// Lets the free run behind what a typed buffer left.
@@ -162,8 +105,6 @@ impl Block {
 
     /// The block as its free on `lane` leaves it.
     fn freed_on(&self, lane: &Lane) -> Cached {
-        #[cfg(feature = "sanitize")]
-        self.tell_free(lane, 0);
         Cached {
             id: self.id,
             addr: self.addr,
@@ -274,7 +215,7 @@ impl Block {
         if self.uses.is_some() && !seeded!("freed-elsewhere-under-its-capture") {
             let captures = self.captures();
             if !captures.is_empty() {
-                self.record_free(stream.id());
+                self.tell(Event::Keep(stream.core()));
                 keep_block(self, captures);
                 return Ok(());
             }
@@ -284,7 +225,7 @@ impl Block {
             None => Ok(()),
             uses => wait_for_uses(&lane, uses),
         };
-        this.record_free(stream.id());
+        this.tell(Event::Free(stream.core()));
         let mut freed = this.freed_on(&lane);
         if seeded!("foreign-free-carries-the-home-tick") {
             freed.tick = this.lane().stream.timeline.open_tick().saturating_sub(1);
@@ -323,7 +264,7 @@ fn wait_for_uses(lane: &Lane, uses: Option<Box<Uses>>) -> Result<()> {
 fn free_used(mut block: Block) {
     let captures = block.captures();
     if !captures.is_empty() {
-        block.record_free(block.stream_id());
+        block.tell(Event::Keep(&block.lane().stream));
         return keep_block(block, captures);
     }
     let uses = block.uses.take();
@@ -344,11 +285,7 @@ impl Drop for Block {
             return;
         }
         let lane = self.lane();
-        if lane.records {
-            self.record_free(self.stream_id());
-        }
-        #[cfg(feature = "sanitize")]
-        self.tell_free(lane, 0);
+        self.tell(Event::Free(&lane.stream));
         lane.free(self.addr, self.id, self.requested, self.slack);
     }
 }

@@ -9,9 +9,8 @@ use std::sync::{Arc, Weak};
 use super::cache::{Cached, MOST_BLOCKS};
 use super::config::PoolConfig;
 use super::pace::Pace;
-use super::stats::Notes;
-use super::stats::Steps;
 use super::stats::counters::Gauges;
+use super::stats::{Steps, Told};
 use super::tuning::{ADDRESSES_A_BYTE, HIGH_PART, MOST_ADDRESSES};
 use super::under_way::{Held, UnderWay};
 use crate::arena::Arena;
@@ -55,7 +54,7 @@ pub(crate) struct Core {
     pub(super) grown: Grown,
     pub(super) steps: Steps,
     /// Steps not told to the application's subscriber yet.
-    pub(super) told: Notes,
+    pub(super) told: Vec<Told>,
     pub(super) bytes_moved: u64,
     pub(super) compactions: u64,
     pub(super) peak_reserved: u64,
@@ -105,7 +104,7 @@ impl Core {
             under_way: UnderWay::default(),
             grown: Grown::default(),
             steps: Steps::default(),
-            told: Notes::default(),
+            told: Vec::new(),
             bytes_moved: 0,
             compactions: 0,
             peak_reserved: 0,

@@ -335,7 +335,9 @@ impl Core {
             self.bytes_moved += bytes;
             self.compactions += 1;
         }
-        self.told.note(step);
+        if cfg!(feature = "tracing") {
+            self.told.push(step);
+        }
     }
 
     /// Counts that `stream` took free memory of that history, behind a wait for it or not.

@@ -9,7 +9,6 @@ use super::cache::Transfer;
 use super::core::{Core, SlotHold};
 use super::grow_buf::Growing;
 use super::job::Job;
-use super::stats::Told;
 use super::stats::leaks::Tracker;
 use super::structure::{Attached, Block, CoreGuard, CoreLock, Lane, Lanes, Ledger, Shared};
 use crate::device::{Device, Recorder, Stream, StreamWatcher, beside};
@@ -239,23 +238,12 @@ impl Shared {
     }
 
     /// Tells the subscriber what was noted, without a lock of the pool.
-    #[cfg_attr(feature = "tracing", cold)]
-    #[cfg_attr(not(feature = "tracing"), inline(always))]
+    #[inline]
     pub(crate) fn tell(&self) {
-        #[cfg(feature = "tracing")]
-        {
-            let notes = std::mem::take(&mut self.core.lock().told.notes);
+        if cfg!(feature = "tracing") {
+            let notes = std::mem::take(&mut self.core.lock().told);
             notes.into_iter().for_each(|step| step.tell(self.uid));
         }
-    }
-
-    /// Tells of a step that was taken without the lock.
-    #[inline]
-    pub(crate) fn tell_of(&self, step: Told) {
-        #[cfg(feature = "tracing")]
-        step.tell(self.uid);
-        #[cfg(not(feature = "tracing"))]
-        let _ = step;
     }
 }
 

@@ -135,7 +135,8 @@ pub(crate) struct Lane {
     pub(crate) own: Own,
     pub(super) cache_bytes: u64,
     pub(super) slot_most: u64,
-    pub(crate) records: bool,
+    /// Somebody is told what becomes of its blocks.
+    pub(super) is_observed: bool,
     pub(crate) shared: Arc<Shared>,
     pub(crate) stream: Arc<StreamCore>,
     pub(super) timeline: Arc<Timeline>,

@@ -15,7 +15,7 @@ const FULL: usize = 1 << 16;
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
+pub(crate) enum What {
     Alloc {
         addr: Addr,
         bytes: u64,

@@ -31,11 +31,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::device::Addr;
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
 use book::Book;
-use buffer::{Buffers, What};
+use buffer::Buffers;
+pub(crate) use buffer::What;
 use file::Output;
 
 /// How long events wait in memory at most, while the file keeps up.
@@ -114,22 +114,10 @@ impl Recording {
         })
     }
 
-    /// `bytes` were allocated at `addr`, on the stream of this number.
+    /// Records what became of a block, on the stream of this number.
     #[inline]
-    pub(crate) fn allocated(&self, addr: Addr, bytes: u64, stream: u64) {
-        self.shared.note(What::Alloc { addr, bytes }, stream);
-    }
-
-    /// The block at `addr` was freed on the stream of this number.
-    #[inline]
-    pub(crate) fn freed(&self, addr: Addr, stream: u64) {
-        self.shared.note(What::Free { addr }, stream);
-    }
-
-    /// The block at `addr` has `bytes` from now on.
-    #[cold]
-    pub(crate) fn resized(&self, addr: Addr, bytes: u64, stream: u64) {
-        self.shared.note(What::Resize { addr, bytes }, stream);
+    pub(crate) fn note(&self, what: What, stream: u64) {
+        self.shared.note(what, stream);
     }
 
     /// A request of `bytes` failed. The program may not get much further, so all is written.
@@ -138,18 +126,6 @@ impl Recording {
         self.shared.note(What::Failure { bytes }, stream);
         // The file's error is told elsewhere.
         let _ = self.flush();
-    }
-
-    /// Blocks moved, each from one address to another.
-    #[cold]
-    pub(crate) fn moved(&self, ways: &[(Addr, Addr)], stream: u64) {
-        // All leave before any comes: the new place of one may be the old of another.
-        for &(addr, _) in ways {
-            self.shared.note(What::Lift { addr }, stream);
-        }
-        for &(_, addr) in ways {
-            self.shared.note(What::Put { addr }, stream);
-        }
     }
 
     /// Waits until everything so far is in the file.

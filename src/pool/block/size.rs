@@ -1,6 +1,6 @@
 //! Blocks that become smaller or larger where they are.
 
-use super::Block;
+use super::{Block, Event};
 use crate::error::{Error, Result};
 use crate::heap::UNIT;
 use crate::heap::size_class::is_slot;
@@ -37,8 +37,7 @@ impl Block {
         let before = self.capacity();
         if capacity < before && !is_slot(before) {
             self.wait_for_tail_uses()?;
-            #[cfg(feature = "sanitize")]
-            self.tell_free(self.lane(), capacity);
+            self.tell(Event::Resize(before, capacity, bytes));
             let (before, after) = (self.size(), Sums::block(capacity, bytes));
             self.lane().shrink(self, before, after);
             self.resized(capacity, bytes);
@@ -49,9 +48,6 @@ impl Block {
     fn resized(&mut self, capacity: u64, bytes: u64) {
         self.requested = bytes;
         self.slack = (capacity - bytes) as u32;
-        if let Some(recording) = self.recording() {
-            recording.resized(self.addr, bytes, self.stream_id());
-        }
         if let Some(ticket) = self.ticket() {
             ticket.update(|entry| entry.bytes = bytes);
         }
@@ -96,10 +92,7 @@ impl Block {
             return Ok(false);
         }
         self.resized(capacity, bytes);
-        #[cfg(feature = "sanitize")]
-        if capacity > before {
-            self.tell_alloc(before);
-        }
+        self.tell(Event::Resize(before, capacity, bytes));
         Ok(true)
     }
 }

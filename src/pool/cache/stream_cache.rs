@@ -107,7 +107,7 @@ impl Lane {
             },
             cache_bytes: shared.cache_bytes,
             slot_most: shared.slot_most,
-            records: shared.recording.is_some(),
+            is_observed: shared.is_observed(),
             shared: Arc::clone(shared),
             stream: Arc::clone(stream),
             timeline: Arc::clone(&stream.timeline),

@@ -138,7 +138,7 @@ impl Lane {
             false => (&transfer.ready, Told::ReadyElsewhere(bytes)),
         };
         count.fetch_add(1, Ordering::Relaxed);
-        self.shared.tell_of(step);
+        step.tell(self.shared.uid);
         Some(block)
     }
 
@@ -177,13 +177,11 @@ impl Lane {
         let Some((block, own)) = self.take_batch(bytes) else {
             return Ok(None);
         };
-        let (count, step) = match (own, waited) {
-            (true, _) => (&mut core.steps.own_stream, Told::OwnStream(bytes)),
-            (_, true) => (&mut core.steps.stream_wait, Told::StreamWait(bytes)),
-            _ => (&mut core.steps.ready_elsewhere, Told::ReadyElsewhere(bytes)),
-        };
-        *count += 1;
-        core.told.note(step);
+        core.count(match (own, waited) {
+            (true, _) => Told::OwnStream(bytes),
+            (_, true) => Told::StreamWait(bytes),
+            _ => Told::ReadyElsewhere(bytes),
+        });
         // Active already, which `served` does not know.
         core.active.sub(bytes);
         let (id, offset) = (block.id, block.addr - self.shared.base);

@@ -8,7 +8,7 @@ pub(crate) mod snapshot;
 mod text;
 mod told;
 
-pub(crate) use told::{Notes, Told};
+pub(crate) use told::Told;
 
 use crate::arena::ArenaCalls;
 pub use crate::heap::extent::SMALL_BYTES;

@@ -34,17 +34,8 @@ pub enum PieceState {
 }
 
 impl PieceState {
-    /// The state in one word.
-    #[must_use]
-    #[doc(hidden)]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Live => "live",
-            Self::Cached => "cached",
-            Self::Hole => "hole",
-            Self::Slot => "slot",
-            Self::Retiring => "retiring",
-        }
+    fn word(self) -> String {
+        format!("{self:?}").to_lowercase()
     }
 }
 
@@ -177,35 +168,29 @@ impl Shared {
     }
 
     pub(crate) fn leak_report(&self) -> LeakReport {
-        if let Some(tracker) = &self.tracker {
-            let mut blocks = tracker.live();
-            let names = self.device.stream_names();
-            for block in &mut blocks {
-                block.stream_name = names.get(&block.stream).map(ToString::to_string);
-            }
-            return LeakReport::new(blocks);
-        }
-        let pieces = self.snapshot().pieces.into_iter();
-        let live = pieces.filter(|piece| piece.state == PieceState::Live);
-        let block = |piece: Piece| LiveBlock {
-            addr: piece.addr,
-            bytes: piece.bytes,
-            stream: piece.stream.unwrap_or(0),
-            stream_name: piece.stream_name,
-            tag: piece.tag,
-            backtrace: None,
+        let Some(tracker) = &self.tracker else {
+            let pieces = self.snapshot().pieces.into_iter();
+            let live = pieces.filter(|piece| piece.state == PieceState::Live);
+            let block = |piece: Piece| LiveBlock {
+                addr: piece.addr,
+                bytes: piece.bytes,
+                stream: piece.stream.unwrap_or(0),
+                stream_name: piece.stream_name,
+                tag: piece.tag,
+                backtrace: None,
+            };
+            return LeakReport::new(live.map(block).collect());
         };
-        LeakReport::new(live.map(block).collect())
+        let (mut blocks, names) = (tracker.live(), self.device.stream_names());
+        for block in &mut blocks {
+            block.stream_name = names.get(&block.stream).map(ToString::to_string);
+        }
+        LeakReport::new(blocks)
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
-        let tags: HashMap<Addr, &'static str> = match &self.tracker {
-            Some(_) => {
-                let blocks = self.leak_report().blocks.into_iter();
-                blocks.filter_map(|b| Some((b.addr, b.tag?))).collect()
-            }
-            None => HashMap::new(),
-        };
+        let tracked = self.tracker.iter().flat_map(|tracker| tracker.live());
+        let tags: HashMap<Addr, _> = tracked.map(|block| (block.addr, block.tag)).collect();
         let (homes, names) = (self.homes(), self.device.stream_names());
         let lanes = self.all_lanes();
         let core = self.core.lock();
@@ -213,31 +198,30 @@ impl Shared {
         self.each_cached(&lanes, |block| _ = cached.insert(block.addr));
         let piece = |offset, bytes, stream: StreamIndex, state| {
             let addr = self.base + offset;
-            let state = match state {
-                PieceState::Live if cached.contains(&addr) => PieceState::Cached,
-                state => state,
-            };
-            let stream = core.streams[stream as usize].as_ref();
-            let live = state == PieceState::Live;
-            let home = homes.get(&addr).copied().filter(|_| live);
-            let stream = home.or(stream.map(|state| state.timeline.uid));
-            let tag = tags.get(&addr).copied();
+            let is_cached = state == PieceState::Live && cached.contains(&addr);
+            let state = if is_cached { PieceState::Cached } else { state };
+            let live = (state == PieceState::Live).then_some(addr);
+            let home = live.and_then(|addr| homes.get(&addr).copied());
+            let freed_on = core.streams[stream as usize].as_ref();
+            let stream = home.or(freed_on.map(|state| state.timeline.uid));
             Piece {
                 addr,
                 bytes,
                 state,
                 stream,
                 stream_name: stream.and_then(|id| names.get(&id).map(ToString::to_string)),
-                tag: tag.filter(|_| live),
+                tag: live.and_then(|addr| *tags.get(&addr)?),
                 movable: false,
             }
         };
         let slot = |slot: SlotSeen| {
-            let state = match slot.free {
-                true => PieceState::Slot,
-                false => PieceState::Live,
-            };
-            piece(slot.offset, slot.bytes, slot.stream, state)
+            let states = [PieceState::Live, PieceState::Slot];
+            piece(
+                slot.offset,
+                slot.bytes,
+                slot.stream,
+                states[usize::from(slot.free)],
+            )
         };
         let whole = |extent: &Extent| {
             let state = match extent.state {
@@ -247,11 +231,10 @@ impl Shared {
                 _ => return None,
             };
             let mut piece = piece(extent.start, extent.bytes, extent.slot, state);
-            if piece.state == PieceState::Live {
-                piece.movable = extent.movable;
-                if core.is_graphs(extent) {
-                    piece.tag = Some(GRAPH);
-                }
+            let live = piece.state == PieceState::Live;
+            piece.movable = live && extent.movable;
+            if live && core.is_graphs(extent) {
+                piece.tag = Some(GRAPH);
             }
             Some(piece)
         };

@@ -23,12 +23,17 @@ macro_rules! steps {
                 }
             }
 
-            #[cfg(feature = "tracing")]
+            /// Tells the subscriber, without a lock of the pool.
+            #[inline]
             pub(in crate::pool) fn tell(self, pool: u64) {
-                use tracing::{Level, event};
+                #[cfg(feature = "tracing")]
                 match self {
-                    $(Self::$step(bytes) => event!(target: "warpool", Level::$level, pool, bytes, $words),)+
+                    $(Self::$step(bytes) => tracing::event!(
+                        target: "warpool", tracing::Level::$level, pool, bytes, $words
+                    ),)+
                 }
+                #[cfg(not(feature = "tracing"))]
+                let _ = pool;
             }
         }
     };
@@ -46,22 +51,4 @@ steps! {
     /// By a step of compaction.
     Moved, DEBUG "blocks moved";
     Trimmed, DEBUG "trimmed";
-}
-
-/// The steps not told yet.
-#[derive(Default)]
-pub(crate) struct Notes {
-    #[cfg(feature = "tracing")]
-    pub(in crate::pool) notes: Vec<Told>,
-}
-
-impl Notes {
-    /// Notes a step, to be told by `Shared::tell`.
-    #[inline]
-    pub(crate) fn note(&mut self, step: Told) {
-        #[cfg(feature = "tracing")]
-        self.notes.push(step);
-        #[cfg(not(feature = "tracing"))]
-        let _ = step;
-    }
 }
