@@ -24,6 +24,14 @@
 //! buffers, so their pools grant each other access
 //! ([`PoolConfig::peers`](crate::PoolConfig::peers)); a collective on memory that does not is an error.
 //!
+//! # Graphs
+//!
+//! A collective on a stream that is captured ([`Stream::begin_capture`]) becomes a part of the graph: every launch
+//! is one more, with what the same memory has then. All ranks capture the same and launch it as often. The graph
+//! keeps the memory where it is, and the communicator; dropped last, it ends that. NCCL registers memory of captured
+//! collectives with the other ranks as one allocation, which a pool's is not. So where there are several ranks,
+//! `NCCL_GRAPH_REGISTER=0` has to be in the environment before the program starts, or they are refused.
+//!
 //! # Failure
 //!
 //! Ranks that do not come within the time given are named by an error of those that wait: while a
@@ -61,7 +69,8 @@ use crate::error::Result;
 /// One rank's end of a communicator. Clones are the same end.
 ///
 /// Safe to use from any thread; two threads that queue on one end do so in some order, which has to be that of
-/// the other ranks. Ranks of one process want a thread each: a call may wait for the other ranks' calls.
+/// the other ranks. Ranks of one process want a thread each: making a communicator, its end, and the first call of
+/// each kind and size wait for the other ranks', since NCCL connects them then.
 ///
 /// ```
 /// use std::time::Duration;
@@ -156,7 +165,7 @@ impl Comm {
 
     /// Collectives to be queued on `stream`, together: see [`Collectives`].
     pub fn on<'a>(&'a self, stream: &'a Stream) -> Collectives<'a> {
-        Collectives::new(&*self.transport, stream)
+        Collectives::new(&self.transport, stream)
     }
 
     /// Whether all is well so far; waits for nothing.

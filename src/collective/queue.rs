@@ -1,11 +1,12 @@
 //! Collectives put together, and queued in the order of the memory that they use.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bytemuck::Pod;
 
 use super::element::{BYTES, Kind, Op, Reduce, kind_of};
-use super::transport::{Act, Call, Transport};
+use super::transport::{Act, Call, KeptTransport, Transport};
 use crate::device::{Access, Note, Stream, Use, ordered};
 use crate::error::{Error, Result};
 use crate::pool::{View, ViewMut};
@@ -45,7 +46,7 @@ use crate::seeded::seeded;
 /// ```
 #[must_use = "nothing is queued until `run` is called"]
 pub struct Collectives<'a> {
-    transport: &'a dyn Transport,
+    transport: &'a Arc<dyn Transport>,
     stream: &'a Stream,
     uses: Vec<Option<Use<'a>>>,
     accesses: Vec<Access>,
@@ -60,7 +61,7 @@ impl fmt::Debug for Collectives<'_> {
 }
 
 impl<'a> Collectives<'a> {
-    pub(super) fn new(transport: &'a dyn Transport, stream: &'a Stream) -> Self {
+    pub(super) fn new(transport: &'a Arc<dyn Transport>, stream: &'a Stream) -> Self {
         Self {
             transport,
             stream,
@@ -196,15 +197,16 @@ impl<'a> Collectives<'a> {
     ///
     /// # Errors
     /// [`Error::Invalid`] for lengths that do not fit, ranks that are not there, memory or a stream of another
-    /// device, a source that is also written, or memory that the communicator's other GPUs may not use;
-    /// nothing is queued then. What failed before ([`Comm::check`](super::Comm::check)), and what NCCL said.
+    /// device, a source that is also written, memory that the communicator's other GPUs may not use, or a capture
+    /// that cannot hold collectives; nothing is queued then, and the communicator is as before. What failed before ([`Comm::check`](super::Comm::check)), and what NCCL said.
     pub fn run(mut self) -> Result<()> {
         let transport = self.transport;
         if let Some(wrong) = self.wrong.take() {
             return Err(wrong);
         }
         self.check_apart()?;
-        self.check_device(transport)?;
+        self.check_device(&**transport)?;
+        self.keep_transport()?;
         let Self {
             stream,
             uses,
@@ -224,6 +226,17 @@ impl<'a> Collectives<'a> {
             backend.in_context(&mut || outcome = unsafe { transport.queue(stream, &calls) })
         })?;
         entered.and(outcome)
+    }
+
+    /// Under capture: makes the graph keep the transport, as it keeps the memory.
+    fn keep_transport(&self) -> Result<()> {
+        let Some(recorder) = self.stream.recorder() else {
+            return Ok(());
+        };
+        self.transport.check_capture()?;
+        let kept = KeptTransport(Arc::clone(self.transport));
+        let gone = |_| Error::invalid("stream", "its capture has ended");
+        recorder.keep(Box::new(kept)).map_err(gone)
     }
 
     /// An error if what is written is used by another part of this.

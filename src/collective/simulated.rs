@@ -3,8 +3,13 @@
 //! A collective is a host call of each rank's stream. It lays down what the rank gives and waits; the last to
 //! come does the work for all, under the lock. A rank that leaves, because another did not come, takes what it
 //! laid down with it, so nothing touches its memory afterwards.
+//!
+//! A collective that was captured is one more of the ranks' collectives, by its number, and in each run of the
+//! graph ranks meet by that and the number of the run: runs of several graphs, and what is queued beside them,
+//! need no order between ranks.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,8 +26,11 @@ enum Meeting {
     Two { from: u32, to: u32, number: u64 },
 }
 
+/// A meeting, and the run of the graph that it was captured into, from 1; 0 outside graphs.
+type Run = (Meeting, u64);
+
 /// What a rank counts its meetings by.
-#[derive(PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 enum Kind {
     All,
     To(u32),
@@ -38,7 +46,7 @@ struct Round {
 }
 
 struct State {
-    rounds: HashMap<Meeting, Round>,
+    rounds: HashMap<Run, Round>,
     /// Meetings that a rank dropped before this number will never come to.
     gone: Vec<Option<u64>>,
     failed: Option<Error>,
@@ -89,6 +97,31 @@ fn failure(call: &'static str, words: String) -> Error {
     Error::Os { call, words }
 }
 
+impl Simulated {
+    /// Where the call meets those of other ranks, and its place there; counts it.
+    fn meet(&self, numbers: &mut HashMap<Kind, u64>, call: &Call) -> Mine {
+        let mut next = |kind| {
+            let number = numbers.entry(kind).or_insert(0);
+            *number += 1;
+            *number - 1
+        };
+        let rank = self.rank;
+        match call.act {
+            Act::Send(to) => {
+                let number = next(Kind::To(to));
+                let from = rank;
+                (Meeting::Two { from, to, number }, 0, *call)
+            }
+            Act::Recv(from) => {
+                let number = next(Kind::From(from));
+                let to = rank;
+                (Meeting::Two { from, to, number }, 1, *call)
+            }
+            _ => (Meeting::All(next(Kind::All)), rank as usize, *call),
+        }
+    }
+}
+
 impl Transport for Simulated {
     fn rank(&self) -> u32 {
         self.rank
@@ -106,41 +139,30 @@ impl Transport for Simulated {
         &[]
     }
 
+    fn check_capture(&self) -> Result<()> {
+        Ok(())
+    }
+
     unsafe fn queue(&self, stream: &Stream, calls: &[Call]) -> Result<()> {
         self.check()?;
         let mut numbers = lock(&self.numbers);
-        let mut next = |kind| {
-            let number = numbers.entry(kind).or_insert(0);
-            *number += 1;
-            *number - 1
-        };
-        let rank = self.rank;
-        let mut meet = |call: &Call| match call.act {
-            Act::Send(to) => {
-                let number = next(Kind::To(to));
-                let meeting = Meeting::Two {
-                    from: rank,
-                    to,
-                    number,
-                };
-                (meeting, 0, *call)
-            }
-            Act::Recv(from) => {
-                let number = next(Kind::From(from));
-                let meeting = Meeting::Two {
-                    from,
-                    to: rank,
-                    number,
-                };
-                (meeting, 1, *call)
-            }
-            _ => (Meeting::All(next(Kind::All)), rank as usize, *call),
-        };
-        let mine: Vec<_> = calls.iter().map(&mut meet).collect();
+        let mut next = numbers.clone();
+        let mine: Vec<_> = calls
+            .iter()
+            .map(|call| self.meet(&mut next, call))
+            .collect();
         let world = Arc::clone(&self.world);
-        let work = move || world.meet(&mine);
-        let backend = stream.device().backend();
-        backend.host_call(stream.raw(), Box::new(work))
+        let (backend, raw) = (stream.device().backend(), stream.raw());
+        if backend.stream_capturing(raw)? {
+            let runs = AtomicU64::new(1);
+            let work = move || world.meet(&mine, runs.fetch_add(1, Ordering::Relaxed));
+            backend.host_call_in_each_run(raw, Arc::new(work))?;
+        } else {
+            backend.host_call(raw, Box::new(move || world.meet(&mine, 0)))?;
+        }
+        // What was not queued is no meeting of this rank's.
+        *numbers = next;
+        Ok(())
     }
 
     fn check(&self) -> Result<()> {
@@ -177,13 +199,13 @@ impl World {
         self.moved.notify_all();
     }
 
-    /// Lays down the calls of a rank, and waits until all are done or one has failed.
-    fn meet(&self, mine: &[Mine]) {
+    /// Lays down the calls of a rank, in this run, and waits until all are done or one has failed.
+    fn meet(&self, mine: &[Mine], run: u64) {
         let deadline = Instant::now() + self.patience;
         let mut state = lock(&self.state);
         for (meeting, place, call) in mine {
             if state.failed.is_none()
-                && let Err(error) = self.lay_down(&mut state, *meeting, *place, *call)
+                && let Err(error) = self.lay_down(&mut state, (*meeting, run), *place, *call)
             {
                 self.fail(&mut state, error);
             }
@@ -192,12 +214,12 @@ impl World {
         while state.failed.is_none() {
             let Some(waiting) = mine
                 .iter()
-                .find(|(meeting, ..)| !state.rounds[meeting].done)
+                .find(|(meeting, ..)| !state.rounds[&(*meeting, run)].done)
             else {
                 break;
             };
             let now = Instant::now();
-            if let Some(error) = self.lost(&state, waiting, now >= deadline) {
+            if let Some(error) = self.lost(&state, waiting, run, now >= deadline) {
                 self.fail(&mut state, error);
                 break;
             }
@@ -205,14 +227,14 @@ impl World {
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         for (meeting, place, _) in mine {
-            state.leave(*meeting, *place);
+            state.leave((*meeting, run), *place);
         }
     }
 
     fn lay_down(
         &self,
         state: &mut State,
-        meeting: Meeting,
+        (meeting, run): Run,
         place: usize,
         call: Call,
     ) -> Result<()> {
@@ -220,7 +242,7 @@ impl World {
             Meeting::All(_) => self.size as usize,
             Meeting::Two { .. } => 2,
         };
-        let round = state.rounds.entry(meeting).or_insert_with(|| Round {
+        let round = state.rounds.entry((meeting, run)).or_insert_with(|| Round {
             calls: vec![None; places],
             done: false,
             left: 0,
@@ -236,9 +258,15 @@ impl World {
     }
 
     /// The error where a rank that is waited for will not come.
-    fn lost(&self, state: &State, (meeting, _, call): &Mine, late: bool) -> Option<Error> {
+    fn lost(
+        &self,
+        state: &State,
+        (meeting, _, call): &Mine,
+        run: u64,
+        late: bool,
+    ) -> Option<Error> {
         let name = call.act.name();
-        let there = &state.rounds[meeting].calls;
+        let there = &state.rounds[&(*meeting, run)].calls;
         let is_gone = |rank: u32| match (meeting, state.gone[rank as usize]) {
             (Meeting::All(number), Some(last)) => last <= *number,
             _ => false,
@@ -270,13 +298,13 @@ impl World {
 
 impl State {
     /// A rank that goes takes what it laid down.
-    fn leave(&mut self, meeting: Meeting, place: usize) {
-        let Some(round) = self.rounds.get_mut(&meeting) else {
+    fn leave(&mut self, run: Run, place: usize) {
+        let Some(round) = self.rounds.get_mut(&run) else {
             return;
         };
         round.left += 1;
         if round.left == round.calls.len() {
-            self.rounds.remove(&meeting);
+            self.rounds.remove(&run);
         } else if !round.done {
             round.calls[place] = None;
         }

@@ -1,11 +1,13 @@
 //! What carries collectives, and the calls it is given.
 
+use std::sync::Arc;
+
 use super::element::{Kind, Op};
-use crate::device::{Device, DeviceInfo, Stream};
+use crate::device::{Device, DeviceInfo, Kept, Stream};
 use crate::error::Result;
 
 /// What is done with the elements of the ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Act {
     AllReduce(Op),
     ReduceScatter(Op),
@@ -48,11 +50,23 @@ pub(super) trait Transport: Send + Sync {
     fn device(&self) -> &Device;
     /// Devices of this process, beside its own, that reach into the memory it is given.
     fn peers(&self) -> &[DeviceInfo];
-    /// Queues calls that go together.
+    /// An error, and why, if its collectives cannot be captured into a graph.
+    fn check_capture(&self) -> Result<()>;
+    /// Queues calls that go together; under capture, as a part of the graph, which keeps the transport.
     ///
     /// # Safety
-    /// What the calls name is memory of the device until the work is done, ordered on the stream.
+    /// What the calls name is memory of the device until the work is done, ordered on the stream. Work that was
+    /// captured is done when the graph and its runs are gone.
     unsafe fn queue(&self, stream: &Stream, calls: &[Call]) -> Result<()>;
     fn check(&self) -> Result<()>;
     fn abort(&self) -> Result<()>;
+}
+
+/// A transport as a graph keeps it: its collectives go on in the graph's runs.
+pub(super) struct KeptTransport(pub(super) Arc<dyn Transport>);
+
+impl Kept for KeptTransport {
+    fn release(self: Box<Self>, _gate: &Stream) {
+        drop(self.0);
+    }
 }

@@ -6,6 +6,7 @@
 //! nothing that is made of the device they are the backend of.
 
 use std::any::Any;
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
 
@@ -223,6 +224,17 @@ pub unsafe trait Backend: Send + Sync + 'static {
     /// stream is an error from then on. A stream under capture refuses, since `work` runs once; the
     /// capture goes on.
     fn host_call(&self, stream: RawStream, work: Box<dyn FnOnce() + Send>) -> Result<()>;
+
+    /// As [`Backend::host_call`], of work that a graph can hold: it is called in each of its runs, which do
+    /// not overlap. A device whose graphs hold no such calls refuses under capture, as there.
+    #[doc(hidden)]
+    fn host_call_in_each_run(
+        &self,
+        stream: RawStream,
+        work: Arc<dyn Fn() + Send + Sync>,
+    ) -> Result<()> {
+        self.host_call(stream, Box::new(move || work()))
+    }
 
     /// Begins a capture: from now on work given to `stream`, and to every stream that comes to wait
     /// for an event recorded in the capture, is recorded and not run. Calls of other threads stay

@@ -355,6 +355,17 @@ unsafe impl Backend for Watch {
         self.inner.host_call(stream, Box::new(work))
     }
 
+    fn host_call_in_each_run(
+        &self,
+        stream: RawStream,
+        work: Arc<dyn Fn() + Send + Sync>,
+    ) -> Result<()> {
+        match self.is_captured(stream) {
+            true => self.inner.host_call_in_each_run(stream, work),
+            false => self.host_call(stream, Box::new(move || work())),
+        }
+    }
+
     fn capture_begin(&self, stream: RawStream) -> Result<()> {
         self.inner.capture_begin(stream)
     }
@@ -389,6 +400,9 @@ unsafe impl Backend for Watch {
                 stream,
                 accesses,
             } => {
+                if self.is_captured(stream) {
+                    return;
+                }
                 let mut books = self.books();
                 let op = self.op(&mut books, stream, Cow::Owned(what.to_owned()));
                 books.uses(&op, accesses);

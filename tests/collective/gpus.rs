@@ -144,3 +144,72 @@ fn a_reducer_averages_over_all_gpus_of_a_process_by_every_wire() {
         }
     });
 }
+
+/// With one GPU the ranks' part is a copy and a transfer to itself; it is captured all the same.
+#[test]
+fn nccl_in_a_graph_is_made_again_in_each_launch_with_what_is_there_then() {
+    const LEN: usize = 100_000;
+    let Some(devices) = gpus(1) else { return };
+    if devices.len() > 1 && std::env::var("NCCL_GRAPH_REGISTER").as_deref() != Ok("0") {
+        return println!("skipped: NCCL_GRAPH_REGISTER is not 0");
+    }
+    let ends = match Comm::nccl_all(&devices, PATIENCE) {
+        Ok(ends) => ends,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let (devices, count) = (&devices, ends.len() as u32);
+    std::thread::scope(|scope| {
+        for comm in ends {
+            scope.spawn(move || {
+                let peers: Vec<&Device> = devices.iter().collect();
+                let pool = Pool::new(comm.device(), PoolConfig::default().peers(&peers)).unwrap();
+                let stream = comm.device().stream().unwrap();
+                let (rank, next) = (comm.rank(), (comm.rank() + 1) % count);
+                let before = (rank + count - 1) % count;
+                let zeroed = |len| pool.alloc_zeroed::<f32>(&stream, len).unwrap();
+                let (mut mine, mut sums, mut theirs) = (zeroed(LEN), zeroed(LEN), zeroed(LEN));
+                let mut all = zeroed(LEN * count as usize);
+                let config = ReducerConfig::default().wire(Wire::Bf16);
+                let mut reducer = Reducer::new(&pool, &stream, &comm, &[LEN], config).unwrap();
+                let capture = stream.begin_capture().unwrap();
+                sums.view_mut().copy_from(&stream, &mine).unwrap();
+                comm.on(&stream)
+                    .all_reduce(&mut sums, Op::Sum)
+                    .run()
+                    .unwrap();
+                comm.on(&stream).all_gather(&mine, &mut all).run().unwrap();
+                let queue = comm.on(&stream).send(&mine, next).recv(&mut theirs, before);
+                queue.run().unwrap();
+                let gradient = reducer.gradients().remove(0);
+                gradient.copy_from(&stream, &mine).unwrap();
+                reducer.ready(0).unwrap();
+                reducer.finish().unwrap();
+                let graph = capture.end().unwrap();
+                assert_eq!(theirs.download().unwrap(), vec![0.0; LEN], "it ran");
+                for round in 1..5u32 {
+                    let value = |rank: u32| (rank + 10 * round) as f32;
+                    let sum = (0..count).map(value).sum::<f32>();
+                    mine.upload(&vec![value(rank); LEN]).unwrap();
+                    graph.launch(&stream).unwrap();
+                    assert_eq!(sums.download().unwrap(), vec![sum; LEN]);
+                    assert_eq!(theirs.download().unwrap(), vec![value(before); LEN]);
+                    let gathered = all.download().unwrap();
+                    let wanted = |at: usize| value((at / LEN) as u32);
+                    assert!(gathered.iter().enumerate().all(|(at, &x)| x == wanted(at)));
+                    let average = reducer.gradients().remove(0);
+                    let average = average.as_view().download(&stream).unwrap();
+                    assert!(
+                        average
+                            .iter()
+                            .all(|x| (x * count as f32 / sum - 1.0).abs() < 1e-2)
+                    );
+                }
+                comm.check().unwrap();
+                drop(comm);
+                graph.launch(&stream).unwrap();
+                drop((graph, reducer));
+                stream.synchronize().unwrap();
+            });
+        }
+    });
+}

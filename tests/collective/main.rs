@@ -5,6 +5,7 @@ mod common;
 
 #[cfg(feature = "nccl")]
 mod gpus;
+mod graphs;
 #[cfg(feature = "nccl")]
 mod nccl;
 #[cfg(feature = "convert")]

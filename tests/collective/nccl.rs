@@ -65,10 +65,33 @@ impl StandIn {
         }
     }
 
-    fn fail_behind(&self, code: c_int) {
-        let fail = self.symbol(c"stand_in_async_error");
+    fn set(&self, name: &CStr, value: c_int) {
+        let set = self.symbol(name);
         // SAFETY: a function of this signature.
-        unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(c_int)>(fail)(code) };
+        unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(c_int)>(set)(value) };
+    }
+
+    fn fail_behind(&self, code: c_int) {
+        self.set(c"stand_in_async_error", code);
+    }
+
+    /// Calls that may wait for other ranks do not come back meanwhile.
+    fn hold(&self, on: bool) {
+        self.set(c"stand_in_hold", on.into());
+    }
+
+    fn count(&self, what: &str) -> usize {
+        let notes = self.notes();
+        notes.iter().filter(|note| note.starts_with(what)).count()
+    }
+
+    /// Waits until a call has been made so often.
+    fn wait_for(&self, what: &str, times: usize) {
+        let began = Instant::now();
+        while self.count(what) < times {
+            assert!(began.elapsed() < PATIENCE, "{what}: {:?}", self.notes());
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
@@ -133,23 +156,18 @@ fn collectives_are_the_calls_of_nccl_that_they_are_called_after() {
     });
     let wanted = "ncclGetUniqueId
 ncclCommInitRankConfig 0/1 ok
-ncclGroupStart
 ncclAllReduce 10 of 7, 0, rank 0
-ncclGroupEnd
 ncclGroupStart
-ncclReduceScatter 20 of 9, 2, rank 0
-ncclBroadcast 40 of 1, 0, rank 0
+ncclReduceScatter 20 of 9, 2, rank 0 of a group
+ncclBroadcast 40 of 1, 0, rank 0 of a group
 ncclGroupEnd
-ncclGroupStart
 ncclAllGather 40 of 1, -1, rank 0
-ncclGroupEnd
 ncclGroupStart
-ncclSend 40 of 1, 0, rank 0
-ncclRecv 40 of 1, 0, rank 0
+ncclSend 40 of 1, 0, rank 0 of a group
+ncclRecv 40 of 1, 0, rank 0 of a group
 ncclGroupEnd
-ncclGroupStart
 ncclAllReduce 0 of 9, 3, rank 0
-ncclGroupEnd
+ncclCommGetAsyncError
 ncclCommFinalize
 ncclCommDestroy";
     assert_eq!(it.notes(), wanted.lines().collect::<Vec<_>>());
@@ -213,7 +231,7 @@ fn ranks_that_meet_make_one_communicator_and_one_that_fails_to_come_is_told_in_t
 fn a_communicator_that_is_never_complete_is_an_error_within_the_time_given() {
     let Some(it) = StandIn::get() else { return };
     // Two ranks by the environment, of which one comes to the meeting and not to NCCL.
-    it.fail_behind(7);
+    it.hold(true);
     let alone = Ranks {
         rank: 0,
         size: 1,
@@ -232,7 +250,9 @@ fn a_communicator_that_is_never_complete_is_an_error_within_the_time_given() {
         .to_string();
     assert!(error.contains("not all of 2 ranks came"), "{error}");
     assert!(began.elapsed() < PATIENCE);
-    assert!(it.notes().iter().any(|note| note == "ncclCommAbort"));
+    // What comes too late is given back.
+    it.hold(false);
+    it.wait_for("ncclCommAbort", 2);
 }
 
 #[test]
@@ -242,11 +262,13 @@ fn every_error_of_nccl_is_told_and_ends_the_communicator() {
         let ends = Comm::nccl_all(&hosts(1), PATIENCE).unwrap();
         on_ranks(ends, |rank| {
             let mut data = rank.pool.alloc_zeroed::<f32>(&rank.stream, 10).unwrap();
+            let mut other = rank.pool.alloc_zeroed::<f32>(&rank.stream, 10).unwrap();
             it.fail(call, 2);
             let error = rank
                 .comm
                 .on(&rank.stream)
                 .all_reduce(&mut data, Op::Sum)
+                .broadcast(&mut other, 0)
                 .run()
                 .unwrap_err();
             assert!(
@@ -311,4 +333,83 @@ fn an_error_behind_queued_work_is_found_by_a_check_and_an_abort_gives_the_commun
         "{notes:?}"
     );
     assert!(!notes.iter().any(|note| note == "ncclCommDestroy"));
+}
+
+/// A small sum takes as long as the calls around it.
+#[test]
+fn a_sum_is_one_call_of_nccl_and_nothing_is_asked_behind_it() {
+    let Some(it) = StandIn::get() else { return };
+    let ends = Comm::nccl_all(&hosts(2), PATIENCE).unwrap();
+    on_ranks(ends, |rank| {
+        let mut data = rank
+            .pool
+            .alloc_zeroed::<f32>(&rank.stream, 16 << 10)
+            .unwrap();
+        for _ in 0..10 {
+            let queue = rank.comm.on(&rank.stream).all_reduce(&mut data, Op::Sum);
+            queue.run().unwrap();
+        }
+    });
+    let notes = it.notes();
+    let made = |note: &&String| !note.starts_with("ncclComm") && !note.starts_with("ncclGet");
+    let calls: Vec<_> = notes.iter().filter(made).collect();
+    assert_eq!(calls.len(), 2 * 10, "{notes:?}");
+    assert_eq!(it.count("ncclAllReduce 16384 of 7"), 2 * 10);
+    assert_eq!(it.count("ncclCommGetAsyncError"), 0);
+}
+
+#[test]
+fn a_first_call_that_waits_for_a_rank_in_vain_is_an_error_within_the_time_given() {
+    let Some(it) = StandIn::get() else { return };
+    let ends = Comm::nccl_all(&hosts(2), Duration::from_millis(100)).unwrap();
+    it.hold(true);
+    let began = Instant::now();
+    on_ranks(ends, |rank| {
+        let mut data = rank.pool.alloc_zeroed::<f32>(&rank.stream, 10).unwrap();
+        let sum = rank.comm.on(&rank.stream).all_reduce(&mut data, Op::Sum);
+        let error = sum.run().unwrap_err().to_string();
+        assert!(error.contains("not all of 2 ranks came"), "{error}");
+        assert_eq!(rank.comm.check().unwrap_err().to_string(), error);
+    });
+    assert!(began.elapsed() < PATIENCE);
+    // Dropped, and the others are not waited for.
+    assert_eq!(
+        (it.count("ncclCommAbort"), it.count("ncclCommFinalize")),
+        (2, 0)
+    );
+    it.hold(false);
+    it.wait_for("ncclAllReduce", 2);
+}
+
+/// NCCL's own registration takes a pool's memory for one allocation.
+#[test]
+fn a_captured_sum_of_several_ranks_is_refused_unless_nccl_registers_nothing() {
+    let Some(it) = StandIn::get() else { return };
+    let is_off = std::env::var("NCCL_GRAPH_REGISTER").is_ok_and(|said| said == "0");
+    for ranks in [1, 2] {
+        let ends = Comm::nccl_all(&hosts(ranks), PATIENCE).unwrap();
+        on_ranks(ends, |rank| {
+            let mut data = rank.pool.alloc_zeroed::<f32>(&rank.stream, 10).unwrap();
+            let capture = rank.stream.begin_capture().unwrap();
+            let captured = rank.comm.on(&rank.stream).all_reduce(&mut data, Op::Sum);
+            match captured.run() {
+                Ok(()) => assert!(is_off || ranks == 1),
+                Err(why) => {
+                    assert!(!is_off && ranks == 2);
+                    assert!(why.to_string().contains("NCCL_GRAPH_REGISTER=0"), "{why}");
+                }
+            }
+            let graph = capture.end().unwrap();
+            // The communicator is as before, and there for the graph when the application lets it go.
+            let queue = rank.comm.on(&rank.stream).all_reduce(&mut data, Op::Sum);
+            queue.run().unwrap();
+            let ends = it.count("ncclCommDestroy");
+            drop(rank.comm);
+            if ranks == 1 {
+                assert_eq!(it.count("ncclCommDestroy"), ends, "the graph keeps it");
+                drop(graph);
+                assert_eq!(it.count("ncclCommDestroy"), ends + 1);
+            }
+        });
+    }
 }

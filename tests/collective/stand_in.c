@@ -1,11 +1,12 @@
 /*
- * A stand-in for NCCL: notes its calls, joins ranks that are threads, and fails where it is told to. It moves no
- * data.
+ * A stand-in for NCCL: notes its calls, joins ranks that are threads, and fails or waits where it is told to. It moves
+ * no data.
  */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct { char bytes[128]; } Id;
 typedef struct { char id[16]; int rank, size, ended; } Comm;
@@ -16,7 +17,8 @@ int warpool_stands_in = 1;
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 static char notes[1 << 16];
 static World worlds[256];
-static int ids, async_error;
+static int ids;
+static volatile int async_error, holding;
 static char failing[64];
 static int failing_code;
 static __thread int depth;
@@ -35,10 +37,23 @@ static int called(const char *call, const char *rest) {
     return strcmp(call, failing) == 0 ? failing_code : 0;
 }
 
+/* Ranks that have come to a communicator. */
+static int there(Comm *comm) {
+    int found = 0;
+    pthread_mutex_lock(&turn);
+    for (int i = 0; i < 256; i++) if (strcmp(worlds[i].id, comm->id) == 0) found = worlds[i].there;
+    pthread_mutex_unlock(&turn);
+    return found;
+}
+
+/* Does not come back while a test holds calls up, as where a rank does not come. */
+static void held(void) { while (holding) usleep(1000); }
+
 /* ---- what tests ask for ---- */
-void stand_in_reset(void) { pthread_mutex_lock(&turn); notes[0] = failing[0] = 0; async_error = 0; pthread_mutex_unlock(&turn); }
+void stand_in_reset(void) { pthread_mutex_lock(&turn); notes[0] = failing[0] = 0; async_error = holding = 0; pthread_mutex_unlock(&turn); }
 const char *stand_in_notes(void) { return notes; }
 void stand_in_fail(const char *call, int code) { strncpy(failing, call, sizeof(failing) - 1); failing_code = code; }
+void stand_in_hold(int on) { holding = on; }
 void stand_in_async_error(int code) { async_error = code; }
 
 /* ---- NCCL's own ---- */
@@ -58,7 +73,7 @@ int ncclGetUniqueId(Id *id) {
 int ncclCommInitRankConfig(void **comm, int size, Id id, int rank, const void *config) {
     const struct { size_t size; unsigned magic, version; int blocking; } *c = config;
     char rest[64];
-    snprintf(rest, sizeof(rest), " %d/%d %s", rank, size, c->magic == 0xcafebeef && c->size == 40 && c->blocking == 0 ? "ok" : "bad config");
+    snprintf(rest, sizeof(rest), " %d/%d %s", rank, size, c->magic == 0xcafebeef && c->size == 40 && c->blocking == 1 ? "ok" : "bad config");
     Comm *made = calloc(1, sizeof(*made));
     memcpy(made->id, id.bytes, sizeof(made->id));
     made->rank = rank;
@@ -69,17 +84,15 @@ int ncclCommInitRankConfig(void **comm, int size, Id id, int rank, const void *c
     pthread_mutex_lock(&turn);
     for (int i = 0; i < 256; i++) if (strcmp(worlds[i].id, made->id) == 0) worlds[i].there++;
     pthread_mutex_unlock(&turn);
-    return 7;
+    held();
+    while (there(made) < size) usleep(1000);
+    return 0;
 }
 
 int ncclCommGetAsyncError(void *comm, int *error) {
-    Comm *c = comm;
-    int there = 0;
-    pthread_mutex_lock(&turn);
-    for (int i = 0; i < 256; i++) if (strcmp(worlds[i].id, c->id) == 0) there = worlds[i].there;
-    *error = async_error != 0 ? async_error : there < c->size ? 7 : 0;
-    pthread_mutex_unlock(&turn);
-    return 0;
+    (void)comm;
+    *error = async_error;
+    return called("ncclCommGetAsyncError", "");
 }
 
 int ncclCommCuDevice(void *comm, int *device) { (void)comm; *device = 0; return 0; }
@@ -91,7 +104,8 @@ int ncclGroupEnd(void) { depth--; return called("ncclGroupEnd", depth == 0 ? "" 
 
 static int collective(const char *call, size_t count, int kind, int other, void *comm) {
     char rest[96];
-    snprintf(rest, sizeof(rest), " %zu of %d, %d, rank %d%s", count, kind, other, ((Comm *)comm)->rank, depth == 1 ? "" : ", outside a group");
+    snprintf(rest, sizeof(rest), " %zu of %d, %d, rank %d%s", count, kind, other, ((Comm *)comm)->rank, depth == 0 ? "" : " of a group");
+    held();
     return called(call, rest);
 }
 

@@ -40,15 +40,15 @@ pub(super) struct Config {
 }
 
 impl Config {
-    /// Calls return at once, and are asked whether they are done.
-    pub(super) fn not_blocking() -> Self {
+    /// Calls return when they are done; the rest is the library's own choice.
+    pub(super) fn blocking() -> Self {
         // `NCCL_CONFIG_UNDEF_INT`: the library's own choice.
         const UNDEFINED: c_int = c_int::MIN;
         Self {
             size: size_of::<Self>(),
             magic: 0xcafe_beef,
             version: 21_700,
-            blocking: 0,
+            blocking: 1,
             cga_cluster_size: UNDEFINED,
             min_ctas: UNDEFINED,
             max_ctas: UNDEFINED,

@@ -1,15 +1,24 @@
 //! Communicators of NCCL's.
 //!
-//! They do not block: a call that would wait says that it is in progress and is asked again, so that every
-//! wait has an end. What NCCL is given is queued on the stream as a kernel is.
+//! What NCCL is given is queued on the stream as a kernel is. Its communicators block: those that do not begin
+//! a thread of NCCL's for every group, which is asked again and again whether it is done, and that is as much as
+//! a small sum takes. Calls that may wait for other ranks, since communicators are made and ranks connected by
+//! them, are made on a thread of this module's own instead, so that every such wait has an end (`in_time`):
+//! making a communicator, its end, and the first call of each kind and size, to the next power of two. All others
+//! are one call of NCCL's, or one and the two of a group.
+//!
+//! Captured calls are NCCL's own matter: it records its kernels. The graph keeps the communicator.
 
+mod in_time;
 mod library;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::c_int;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use self::in_time::in_time;
 use self::library::{Config, IN_PROGRESS, Library, RawComm, UniqueId};
 use super::Ranks;
 use super::meet::meet;
@@ -20,12 +29,6 @@ use crate::seeded::seeded;
 use crate::sync::plain::lock;
 
 pub use self::library::open_library;
-
-/// Between two questions whether a call is done.
-const PAUSE: Duration = Duration::from_micros(100);
-
-/// How long it is looked at without a sleep.
-const SOON: Duration = Duration::from_millis(1);
 
 /// One rank's end.
 pub(super) struct Nccl {
@@ -40,10 +43,13 @@ pub(super) struct Nccl {
 
 struct State {
     comm: Handle,
+    /// Groups that were queued before, as [`class_of`] has them: their ranks are connected.
+    connected: HashSet<u64>,
     failed: Option<Error>,
 }
 
 /// A communicator's handle; null once it is given back.
+#[derive(Clone, Copy)]
 struct Handle(RawComm);
 
 // SAFETY: NCCL's communicators may be used from any thread, one at a time.
@@ -128,6 +134,7 @@ fn join(
         library,
         state: Mutex::new(State {
             comm: Handle(std::ptr::null_mut()),
+            connected: HashSet::new(),
             failed: None,
         }),
         rank,
@@ -162,19 +169,21 @@ impl Nccl {
     }
 
     fn make(&self, state: &mut State, id: UniqueId) -> Result<()> {
-        let config = Config::not_blocking();
+        const CALL: &str = "ncclCommInitRankConfig";
+        let library = self.library;
         let (size, rank) = (self.size as c_int, self.rank as c_int);
-        // SAFETY: the call writes one handle and reads the configuration.
-        let code = unsafe {
-            (self.library.ncclCommInitRankConfig)(
-                &raw mut state.comm.0,
-                size,
-                id,
-                rank,
-                &raw const config,
-            )
+        let make = move || {
+            let (mut comm, config) = (Handle(std::ptr::null_mut()), Config::blocking());
+            let (handle, config) = (&raw mut comm.0, &raw const config);
+            // SAFETY: the call writes one handle and reads the configuration.
+            let code = unsafe { (library.ncclCommInitRankConfig)(handle, size, id, rank, config) };
+            (comm, code)
         };
-        let made = self.finish(state, "ncclCommInitRankConfig", code);
+        let too_late = move |(comm, _): (Handle, c_int)| _ = abort(library, comm);
+        let made = in_time(&self.device, self.patience, make, too_late)?;
+        let (comm, code) = made.ok_or_else(|| self.late(CALL))?;
+        state.comm = comm;
+        let made = library.ok(CALL, code);
         let made = made.and_then(|()| self.check_ordinal(state));
         if made.is_err() {
             self.give_up(state);
@@ -196,27 +205,14 @@ impl Nccl {
         Err(Error::invalid("device", why))
     }
 
-    /// Waits until a call that may be in progress is done; an error if it fails, or the time is up.
-    fn finish(&self, state: &State, call: &'static str, mut code: c_int) -> Result<()> {
-        let begun = Instant::now();
-        let deadline = begun + self.patience;
-        while code == IN_PROGRESS {
-            if Instant::now() >= deadline {
-                let words = format!(
-                    "not all of {} ranks came within {:?}, says rank {}",
-                    self.size, self.patience, self.rank
-                );
-                return Err(Error::Driver { call, code, words });
-            }
-            // Work is queued within some microseconds, and a sleep would be most of what a call takes; ranks
-            // take longer to come.
-            match begun.elapsed() < SOON {
-                true => std::thread::yield_now(),
-                false => std::thread::sleep(PAUSE),
-            }
-            code = self.asked(state)?;
-        }
-        self.library.ok(call, code)
+    /// The error of a call that did not come back in time.
+    fn late(&self, call: &'static str) -> Error {
+        let words = format!(
+            "not all of {} ranks came within {:?}, says rank {}",
+            self.size, self.patience, self.rank
+        );
+        let code = IN_PROGRESS;
+        Error::Driver { call, code, words }
     }
 
     /// The communicator's state.
@@ -231,58 +227,125 @@ impl Nccl {
 
     /// Gives the communicator back without the others.
     fn give_up(&self, state: &mut State) -> c_int {
-        let comm = std::mem::replace(&mut state.comm.0, std::ptr::null_mut());
-        match comm.is_null() {
-            true => 0,
-            // SAFETY: a communicator that is not used again.
-            false => unsafe { (self.library.ncclCommAbort)(comm) },
-        }
+        abort(self.library, state.take())
     }
 
+    /// Queues the calls, which go together.
+    ///
     /// # Safety
     /// As for [`Transport::queue`].
-    unsafe fn call(&self, comm: RawComm, stream: u64, call: &Call) -> c_int {
-        let (library, kind) = (self.library, call.kind.number);
-        let (src, dst, count) = (call.src, call.dst, call.count);
-        // SAFETY: the caller's duty.
-        unsafe {
-            match call.act {
-                Act::AllReduce(op) => {
-                    (library.ncclAllReduce)(src, dst, count, kind, op.number(), comm, stream)
-                }
-                Act::ReduceScatter(op) => {
-                    (library.ncclReduceScatter)(src, dst, count, kind, op.number(), comm, stream)
-                }
-                Act::AllGather => (library.ncclAllGather)(src, dst, count, kind, comm, stream),
-                Act::Broadcast(root) => {
-                    (library.ncclBroadcast)(src, dst, count, kind, root as c_int, comm, stream)
-                }
-                Act::Send(to) => (library.ncclSend)(src, count, kind, to as c_int, comm, stream),
-                Act::Recv(from) => {
-                    (library.ncclRecv)(dst, count, kind, from as c_int, comm, stream)
-                }
-            }
-        }
-    }
-
-    /// # Safety
-    /// As for [`Transport::queue`].
-    unsafe fn group(&self, state: &State, stream: u64, calls: &[Call]) -> Result<()> {
-        // SAFETY: no arguments.
-        let code = unsafe { (self.library.ncclGroupStart)() };
-        self.library.ok("ncclGroupStart", code)?;
-        let mut outcome = Ok(());
-        for call in calls {
+    unsafe fn group(&self, state: &mut State, stream: u64, calls: &[Call]) -> Result<()> {
+        let (library, comm, class) = (self.library, state.comm, class_of(calls));
+        if self.size == 1 || state.connected.contains(&class) {
             // SAFETY: the caller's duty.
-            let code = unsafe { self.call(state.comm.0, stream, call) };
-            let told = code != IN_PROGRESS && !seeded!("failed-call-of-a-group-forgotten");
-            if told && outcome.is_ok() {
-                outcome = self.library.ok(call.act.name(), code);
-            }
+            return unsafe { group(library, comm, stream, calls) };
         }
-        // SAFETY: no arguments; a group that was begun is ended whatever became of its calls.
-        let code = unsafe { (self.library.ncclGroupEnd)() };
-        outcome.and_then(|()| self.finish(state, "ncclGroupEnd", code))
+        let calls = calls.to_vec();
+        let last = calls.last().map_or("ncclGroupEnd", |call| call.act.name());
+        // SAFETY: the caller's duty; a call that comes too late has failed by then, and its memory is kept as
+        // that of every call is.
+        let queue = move || unsafe { group(library, comm, stream, &calls) };
+        let queued = in_time(&self.device, self.patience, queue, drop)?;
+        queued.ok_or_else(|| self.late(last))??;
+        state.connected.insert(class);
+        Ok(())
+    }
+
+    /// Ends the communicator behind what is queued, all ranks alike; false if that is not to be had in time.
+    fn finish(&self, state: &mut State) -> Result<bool> {
+        let (library, comm) = (self.library, state.comm);
+        let end = move || -> Result<Result<()>> {
+            let comm = comm;
+            // SAFETY: the communicator is not used again but to end it.
+            let code = unsafe { (library.ncclCommFinalize)(comm.0) };
+            library.ok("ncclCommFinalize", code)?;
+            // SAFETY: as above.
+            let code = unsafe { (library.ncclCommDestroy)(comm.0) };
+            // Whatever it says, the handle is no more.
+            Ok(library.ok("ncclCommDestroy", code))
+        };
+        match in_time(&self.device, self.patience, end, drop)? {
+            Some(Ok(destroyed)) => {
+                state.take();
+                destroyed.map(|()| true)
+            }
+            _ => Ok(false),
+        }
+    }
+}
+
+impl State {
+    fn take(&mut self) -> Handle {
+        std::mem::replace(&mut self.comm, Handle(std::ptr::null_mut()))
+    }
+}
+
+/// Ends a communicator without the other ranks, if there is one.
+fn abort(library: &Library, comm: Handle) -> c_int {
+    match comm.0.is_null() {
+        true => 0,
+        // SAFETY: a communicator that is not used again.
+        false => unsafe { (library.ncclCommAbort)(comm.0) },
+    }
+}
+
+/// What decides which ways between ranks NCCL takes: the calls, by their sizes to the next power of two.
+fn class_of(calls: &[Call]) -> u64 {
+    let mut class = DefaultHasher::new();
+    for call in calls {
+        let size = call.count.checked_next_power_of_two();
+        (call.act, call.kind.number, size).hash(&mut class);
+    }
+    class.finish()
+}
+
+/// Calls that go together.
+///
+/// # Safety
+/// As for [`Transport::queue`].
+unsafe fn group(library: &Library, comm: Handle, stream: u64, calls: &[Call]) -> Result<()> {
+    if let [one] = calls {
+        // SAFETY: the caller's duty.
+        let code = unsafe { call(library, comm.0, stream, one) };
+        return library.ok(one.act.name(), code);
+    }
+    // SAFETY: no arguments.
+    let code = unsafe { (library.ncclGroupStart)() };
+    library.ok("ncclGroupStart", code)?;
+    let mut outcome = Ok(());
+    for one in calls {
+        // SAFETY: the caller's duty.
+        let code = unsafe { call(library, comm.0, stream, one) };
+        if outcome.is_ok() && !seeded!("failed-call-of-a-group-forgotten") {
+            outcome = library.ok(one.act.name(), code);
+        }
+    }
+    // SAFETY: no arguments; a group that was begun is ended whatever became of its calls.
+    let code = unsafe { (library.ncclGroupEnd)() };
+    outcome.and_then(|()| library.ok("ncclGroupEnd", code))
+}
+
+/// # Safety
+/// As for [`Transport::queue`].
+unsafe fn call(library: &Library, comm: RawComm, stream: u64, call: &Call) -> c_int {
+    let kind = call.kind.number;
+    let (src, dst, count) = (call.src, call.dst, call.count);
+    // SAFETY: the caller's duty.
+    unsafe {
+        match call.act {
+            Act::AllReduce(op) => {
+                (library.ncclAllReduce)(src, dst, count, kind, op.number(), comm, stream)
+            }
+            Act::ReduceScatter(op) => {
+                (library.ncclReduceScatter)(src, dst, count, kind, op.number(), comm, stream)
+            }
+            Act::AllGather => (library.ncclAllGather)(src, dst, count, kind, comm, stream),
+            Act::Broadcast(root) => {
+                (library.ncclBroadcast)(src, dst, count, kind, root as c_int, comm, stream)
+            }
+            Act::Send(to) => (library.ncclSend)(src, count, kind, to as c_int, comm, stream),
+            Act::Recv(from) => (library.ncclRecv)(dst, count, kind, from as c_int, comm, stream),
+        }
     }
 }
 
@@ -311,11 +374,24 @@ impl Transport for Nccl {
         &self.peers
     }
 
+    fn check_capture(&self) -> Result<()> {
+        let said = std::env::var("NCCL_GRAPH_REGISTER");
+        if self.size == 1 || said.is_ok_and(|said| said.trim() == "0") {
+            return Ok(());
+        }
+        let why = "it is being captured, and NCCL would register the memory with the other ranks as one \
+                   allocation, which a pool's is not: set NCCL_GRAPH_REGISTER=0 before the program starts";
+        Err(Error::invalid("stream", why))
+    }
+
     unsafe fn queue(&self, stream: &Stream, calls: &[Call]) -> Result<()> {
         let mut state = lock(&self.state);
         refuse_failed(&state)?;
+        if calls.is_empty() {
+            return Ok(());
+        }
         // SAFETY: the caller's duty.
-        let queued = unsafe { self.group(&state, stream.raw().0, calls) };
+        let queued = unsafe { self.group(&mut state, stream.raw().0, calls) };
         if let Err(error) = &queued {
             state.failed = Some(error.clone());
         }
@@ -354,20 +430,10 @@ impl Drop for Nccl {
     fn drop(&mut self) {
         // A failure leaves what NCCL holds to the process's end.
         let _ = self.in_context(|end, state| {
-            if state.comm.0.is_null() {
-                return Ok(());
+            let sound = !state.comm.0.is_null() && state.failed.is_none();
+            if !(sound && end.finish(state)?) {
+                end.give_up(state);
             }
-            if state.failed.is_none() {
-                // SAFETY: the communicator is not used again but to end it.
-                let code = unsafe { (end.library.ncclCommFinalize)(state.comm.0) };
-                if end.finish(state, "ncclCommFinalize", code).is_ok() {
-                    let comm = std::mem::replace(&mut state.comm.0, std::ptr::null_mut());
-                    // SAFETY: as above.
-                    let code = unsafe { (end.library.ncclCommDestroy)(comm) };
-                    return end.library.ok("ncclCommDestroy", code);
-                }
-            }
-            end.give_up(state);
             Ok(())
         });
     }

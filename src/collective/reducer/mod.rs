@@ -18,6 +18,7 @@
 //! that. A bucket is measured before the sum of the one ahead of it is queued, so that its casts run beside that
 //! sum; the ranks do all this in one order, whatever order their gradients came in.
 
+mod captured;
 mod config;
 mod cut;
 mod schedule;
@@ -26,6 +27,7 @@ mod tests;
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Weak;
 
 use half::{bf16, f16};
 
@@ -36,7 +38,7 @@ use super::{Comm, Op, Reduce};
 use crate::convert::{
     Conversion, E4m3, Element, Fused, FusedTo, GradScaler, Rounding, ScalerConfig, convert_fused,
 };
-use crate::device::{Launch, Stream, ordered};
+use crate::device::{Launch, Recorder, Stream, ordered};
 use crate::driver::abi;
 use crate::error::{Error, Result};
 use crate::pool::{Pool, PoolBuf, View, ViewMut};
@@ -111,6 +113,10 @@ impl Bucket {
 ///
 /// Every rank makes its reducer alike, and takes the same steps.
 ///
+/// A step may be captured into a graph ([`Stream::begin_capture`]), from before its first gradient to behind
+/// [`Reducer::finish`], on the stream that the reducer was made on: its own streams join the capture. Each launch
+/// of the graph is a step then, with the scales and what rounding kept back as the step before left them.
+///
 /// ```
 /// use std::time::Duration;
 /// use warpool::collective::{Comm, Reducer, ReducerConfig};
@@ -143,6 +149,10 @@ pub struct Reducer {
     next: usize,
     /// Casts to codes that were queued.
     casts: u64,
+    /// The stream that it was made on, whose captures steps may be a part of.
+    home: Stream,
+    /// The capture that the step under way is a part of, none where it is of no capture.
+    step: Option<Weak<Recorder>>,
 }
 
 impl Reducer {
@@ -225,6 +235,8 @@ impl Reducer {
             buckets,
             next: 0,
             casts: 0,
+            home: stream.clone(),
+            step: None,
         })
     }
 
@@ -243,22 +255,22 @@ impl Reducer {
     /// Gradient `tensor` is queued to be written. Queues the buckets that this completes.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a gradient that is not there, or was ready; what the communicator or the driver
-    /// said.
+    /// [`Error::Invalid`] for a gradient that is not there, or was ready, a capture that began or ended within
+    /// the step, or stochastic rounding in one; what the communicator or the driver said.
     pub fn ready(&mut self, tensor: usize) -> Result<()> {
-        match self.is_ready.get_mut(tensor) {
-            Some(ready) if !*ready => *ready = true,
-            Some(_) => {
-                return Err(Error::invalid(
-                    "tensor",
-                    format!("{tensor} is ready already"),
-                ));
-            }
-            None => {
-                let why = format!("{tensor}: there are {} gradients", self.tensors.len());
-                return Err(Error::invalid("tensor", why));
-            }
+        let why = match self.is_ready.get(tensor) {
+            Some(false) => None,
+            Some(true) => Some(format!("{tensor} is ready already")),
+            None => Some(format!(
+                "{tensor}: there are {} gradients",
+                self.tensors.len()
+            )),
+        };
+        if let Some(why) = why {
+            return Err(Error::invalid("tensor", why));
         }
+        self.join_capture()?;
+        self.is_ready[tensor] = true;
         let its = self.tensors[tensor].clone();
         for bucket in &mut self.buckets {
             if its.start < bucket.range.end && bucket.range.start < its.end {
@@ -291,18 +303,21 @@ impl Reducer {
     /// Ends the step: what is queued from here on with the gradients' views sees the averages.
     ///
     /// # Errors
-    /// [`Error::Invalid`] that names a gradient which is not ready; the step goes on then.
+    /// [`Error::Invalid`] that names a gradient which is not ready; the step goes on then. As
+    /// [`Reducer::ready`].
     pub fn finish(&mut self) -> Result<()> {
         if let Some(tensor) = self.is_ready.iter().position(|ready| !ready) {
             return Err(Error::invalid("tensor", format!("{tensor} is not ready")));
         }
+        self.join_capture()?;
         // Where a bucket failed to be queued before.
         self.queue_ready()?;
+        self.leave_capture()?;
         for bucket in &mut self.buckets {
             bucket.missing = bucket.tensors;
         }
         self.is_ready.fill(false);
-        self.next = 0;
+        (self.next, self.step) = (0, None);
         Ok(())
     }
 

@@ -462,6 +462,14 @@ unsafe impl Backend for Host {
         stream.push(Op::Call(work)).map(|_| ())
     }
 
+    fn host_call_in_each_run(
+        &self,
+        stream: RawStream,
+        work: Arc<dyn Fn() + Send + Sync>,
+    ) -> Result<()> {
+        self.give(CapturedOp::Call(work), stream)
+    }
+
     fn capture_begin(&self, stream: RawStream) -> Result<()> {
         let stream = self.live_stream(stream)?;
         if stream.branch().is_some() {

@@ -34,10 +34,12 @@ pub(in crate::device) enum Transfer {
 }
 
 /// An operation that a capture can hold.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone)]
 pub(in crate::device) enum CapturedOp {
     Launch(Launch),
     Transfer(Transfer),
+    /// Work of the host's, called in each run.
+    Call(Arc<dyn Fn() + Send + Sync>),
 }
 
 impl From<CapturedOp> for Op {
@@ -45,6 +47,7 @@ impl From<CapturedOp> for Op {
         match op {
             CapturedOp::Launch(launch) => Self::Launch(launch),
             CapturedOp::Transfer(transfer) => Self::Transfer(transfer),
+            CapturedOp::Call(work) => Self::Call(Box::new(move || work())),
         }
     }
 }
@@ -342,7 +345,7 @@ fn run_op(op: Op) -> Result<()> {
         // SAFETY: whoever queued the copy or fill vouched for its ranges.
         Op::Transfer(transfer) => unsafe { transfer.run() },
         Op::Call(work) => host_call::run(work)?,
-        Op::Graph(ops) => ops.iter().try_for_each(|&op| run_op(op.into()))?,
+        Op::Graph(ops) => ops.iter().try_for_each(|op| run_op(op.clone().into()))?,
         Op::Stamp(time) => {
             // Each stamp is queued once.
             let _ = time.set(Instant::now());

@@ -635,6 +635,14 @@ unsafe impl Backend for Sim {
         state.push(stream, Op::Call(work)).map(|_| ())
     }
 
+    fn host_call_in_each_run(
+        &self,
+        stream: RawStream,
+        work: Arc<dyn Fn() + Send + Sync>,
+    ) -> Result<()> {
+        lock(&self.state).give(CapturedOp::Call(work), stream)
+    }
+
     fn capture_begin(&self, stream: RawStream) -> Result<()> {
         let mut state = lock(&self.state);
         if state.branch(stream)?.is_some() {

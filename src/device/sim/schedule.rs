@@ -38,6 +38,7 @@ impl From<CapturedOp> for Op {
         match op {
             CapturedOp::Launch(launch) => Self::Launch(launch),
             CapturedOp::Transfer(transfer) => Self::Transfer(transfer),
+            CapturedOp::Call(work) => Self::Call(Box::new(move || work())),
         }
     }
 }

@@ -1,0 +1,94 @@
+//! Calls that may wait for other ranks, and the time that they are given.
+
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+
+/// What `work` gives, done with the device's context on a thread of its own; `None` if it takes longer than
+/// `patience`. It goes on then, and `too_late` is given what comes of it.
+///
+/// # Errors
+/// [`Error::Os`] where there is no thread to be had, or the work panicked; what the driver said.
+pub(super) fn in_time<R: Send + 'static>(
+    device: &Device,
+    patience: Duration,
+    work: impl FnOnce() -> R + Send + 'static,
+    too_late: impl FnOnce(R) + Send + 'static,
+) -> Result<Option<R>> {
+    // Of no room: what nobody waits for any more comes back to the thread.
+    let (give, take) = sync_channel(0);
+    let failure = |words| Error::Os {
+        call: "a call of NCCL's on a thread of its own",
+        words,
+    };
+    let device = device.clone();
+    let its = move || {
+        let (mut work, mut done) = (Some(work), None);
+        let entered = device
+            .backend()
+            .in_context(&mut || done = work.take().map(|work| work()));
+        // The context is entered, or there is an error.
+        let outcome = match (entered, done) {
+            (Ok(()), Some(done)) => Ok(done),
+            (Err(error), _) => Err(error),
+            (Ok(()), None) => Err(Error::invalid("device", "it made no call")),
+        };
+        if let Err(late) = give.send(outcome)
+            && let Ok(done) = late.0
+        {
+            let (mut too_late, mut done) = (Some(too_late), Some(done));
+            // Without a context there is nothing to give back either.
+            let _ = device.backend().in_context(&mut || {
+                if let (Some(too_late), Some(done)) = (too_late.take(), done.take()) {
+                    too_late(done);
+                }
+            });
+        }
+    };
+    std::thread::Builder::new()
+        .name(String::from("warpool-nccl"))
+        .spawn(its)
+        .map_err(|error| failure(error.to_string()))?;
+    match take.recv_timeout(patience) {
+        Ok(done) => done.map(Some),
+        Err(RecvTimeoutError::Timeout) => Ok(None),
+        Err(RecvTimeoutError::Disconnected) => Err(failure(String::from("it panicked"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn what_is_done_in_time_is_given_and_what_is_late_goes_where_it_is_told() {
+        let device = Device::host().unwrap();
+        let (tell, told) = channel();
+        let never = |_: i32| panic!("it came in time");
+        assert_eq!(in_time(&device, PATIENCE, || 5, never).unwrap(), Some(5));
+        let (open, gate) = channel::<()>();
+        let work = move || {
+            let _ = gate.recv();
+            7
+        };
+        let too_late = move |done: i32| tell.send(done).unwrap();
+        let given = in_time(&device, Duration::from_millis(5), work, too_late);
+        assert_eq!(given.unwrap(), None);
+        drop(open);
+        assert_eq!(told.recv_timeout(PATIENCE).unwrap(), 7);
+    }
+
+    #[test]
+    fn a_panic_is_an_error_at_once() {
+        let device = Device::host().unwrap();
+        let work = || -> i32 { panic!("of a test") };
+        let words = in_time(&device, PATIENCE, work, drop).unwrap_err();
+        assert!(words.to_string().contains("panicked"), "{words}");
+    }
+}
