@@ -1,5 +1,7 @@
 //! Which frame is mapped at which granule.
 
+use std::ops::Range;
+
 use crate::device::Phys;
 
 /// Number of a handle: no other of the arena has it or had it, unlike the driver's, which may come again
@@ -15,29 +17,31 @@ pub(crate) struct Frame {
     /// The handle, as the arena and as the driver number it.
     pub(crate) handle: HandleId,
     pub(crate) phys: Phys,
-    /// Granule at which it is mapped (its newest mapping).
-    pub(crate) home: u32,
+    /// Offset at which it is mapped (its newest mapping).
+    pub(crate) start: u64,
+    /// 0 for a record that is free for use.
+    pub(crate) bytes: u64,
     /// Its handle is there; not so while the memory sleeps, which keeps its place.
     pub(crate) awake: bool,
-    /// Its length; 0 for a record that is free for use.
-    pub(crate) granules: u32,
 }
 
-/// Frames by number and by granule.
+/// Frames by number and, of those within the arena's range, by granule.
 pub(crate) struct Frames {
     frames: Vec<Frame>,
     spare: Vec<FrameId>,
+    granule: u64,
     /// Frame number plus one by granule, 0 where nothing is mapped. Zeroed memory costs nothing
     /// until it is touched, so a large span is cheap.
     by_granule: Vec<u32>,
 }
 
 impl Frames {
-    pub(crate) fn new(granules: usize) -> Self {
+    pub(crate) fn new(span: u64, granule: u64) -> Self {
         Self {
             frames: Vec::new(),
             spare: Vec::new(),
-            by_granule: vec![0; granules],
+            granule,
+            by_granule: vec![0; (span / granule) as usize],
         }
     }
 
@@ -45,7 +49,8 @@ impl Frames {
         self.frames[id as usize]
     }
 
-    pub(crate) fn at(&self, granule: usize) -> Option<(FrameId, Frame)> {
+    pub(crate) fn at(&self, offset: u64) -> Option<(FrameId, Frame)> {
+        let granule = (offset / self.granule) as usize;
         let id = self.by_granule.get(granule)?.checked_sub(1)?;
         Some((id, self.get(id)))
     }
@@ -53,15 +58,15 @@ impl Frames {
     pub(crate) fn add(
         &mut self,
         (handle, phys): (HandleId, Phys),
-        home: u32,
-        granules: u32,
+        start: u64,
+        bytes: u64,
     ) -> FrameId {
         let frame = Frame {
             handle,
             phys,
-            home,
+            start,
+            bytes,
             awake: true,
-            granules,
         };
         let id = match self.spare.pop() {
             Some(id) => {
@@ -77,9 +82,9 @@ impl Frames {
         id
     }
 
-    pub(crate) fn rehome(&mut self, id: FrameId, home: u32) {
+    pub(crate) fn rehome(&mut self, id: FrameId, start: u64) {
         self.mark(id, 0);
-        self.frames[id as usize].home = home;
+        self.frames[id as usize].start = start;
         self.mark(id, id + 1);
     }
 
@@ -96,38 +101,48 @@ impl Frames {
 
     pub(crate) fn remove(&mut self, id: FrameId) {
         self.mark(id, 0);
-        self.frames[id as usize].granules = 0;
+        self.frames[id as usize].bytes = 0;
         self.spare.push(id);
     }
 
     fn mark(&mut self, id: FrameId, value: u32) {
-        let Frame { home, granules, .. } = self.get(id);
-        self.by_granule[home as usize..(home + granules) as usize].fill(value);
+        let marks = self.range(&self.get(id));
+        self.by_granule[marks].fill(value);
+    }
+
+    /// The granules of a frame; none beside the arena's range.
+    fn range(&self, frame: &Frame) -> Range<usize> {
+        let first = (frame.start / self.granule) as usize;
+        match first < self.by_granule.len() {
+            true => first..first + (frame.bytes / self.granule) as usize,
+            false => 0..0,
+        }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (FrameId, Frame)> + '_ {
         let numbered = self.frames.iter().enumerate();
         numbered
-            .filter(|(_, frame)| frame.granules > 0)
+            .filter(|(_, frame)| frame.bytes > 0)
             .map(|(id, frame)| (id as FrameId, *frame))
     }
 
-    /// Granules in all frames, if every frame is where the map says.
-    pub(crate) fn check(&self) -> Result<u64, String> {
-        let mut sum = 0;
+    /// Bytes of all frames, and of those within the range, if every one of these is where the map says.
+    pub(crate) fn check(&self) -> Result<(u64, u64), String> {
+        let (mut all, mut within) = (0, 0);
         for (id, frame) in self.iter() {
-            let range = frame.home as usize..(frame.home + frame.granules) as usize;
-            if self.by_granule[range].iter().any(|&mark| mark != id + 1) {
+            let marks = &self.by_granule[self.range(&frame)];
+            if marks.iter().any(|&mark| mark != id + 1) {
                 return Err(format!("frame {id} {frame:?} is not what the map says"));
             }
-            sum += u64::from(frame.granules);
+            all += frame.bytes;
+            within += marks.len() as u64 * self.granule;
         }
-        let mapped = self.by_granule.iter().filter(|&&mark| mark != 0).count() as u64;
-        if mapped != sum {
-            return Err(format!(
-                "{mapped} granules are marked as mapped, frames hold {sum}"
-            ));
+        let marked = self.by_granule.iter().filter(|&&mark| mark != 0).count() as u64;
+        match marked * self.granule == within {
+            true => Ok((all, within)),
+            false => Err(format!(
+                "{marked} granules are marked as mapped, frames hold {within} bytes"
+            )),
         }
-        Ok(sum)
     }
 }

@@ -14,6 +14,9 @@
 //! 128 MiB; a new frame takes 13 and its access. The driver makes such calls one after another: 2, 4
 //! and 8 threads at once needed 44 to 66 us a frame.
 //!
+//! A growing buffer has a range of its own beside the arena's. Its handles are frames like the others: an
+//! offset may be any address, seen from the start of the arena's range.
+//!
 //! The driver's calls are made by a [`Site`], which needs no lock; the arena keeps the books of what came of
 //! them, and which addresses are free is the pool's business. After a failed call the books say what is
 //! mapped, exactly.
@@ -86,7 +89,7 @@ struct Leaving {
     released: bool,
 }
 
-/// See the module documentation. Offsets count bytes from the start of the range.
+/// See the module documentation. Offsets count bytes from the start of the range, and wrap below it.
 pub(crate) struct Arena {
     site: Site,
     span: u64,
@@ -107,7 +110,9 @@ pub(crate) struct Arena {
     handles: HandleId,
     /// Bytes of all frames, but for those that sleep.
     mapped: u64,
-    /// Bytes of those.
+    /// Of these, bytes of frames beside the range.
+    beside: u64,
+    /// Bytes of frames that sleep.
     asleep: u64,
     /// Bytes of the handles given up.
     left_over: u64,
@@ -139,7 +144,7 @@ impl Arena {
             site,
             span,
             granule,
-            frames: Frames::new((span / granule) as usize),
+            frames: Frames::new(span, granule),
             stale: BTreeMap::new(),
             stale_of: HashMap::new(),
             kept: BTreeMap::new(),
@@ -148,6 +153,7 @@ impl Arena {
             refused: Vec::new(),
             handles: 0,
             mapped: 0,
+            beside: 0,
             asleep: 0,
             left_over: 0,
             released: 0,
@@ -187,7 +193,12 @@ impl Arena {
         self.mapped
     }
 
-    /// The rest: bytes of handles given up, which an old mapping keeps or the device would not take
+    /// Of these, bytes of frames beside the arena's range, which are growing buffers'.
+    pub(crate) fn beside(&self) -> u64 {
+        self.beside
+    }
+
+    /// The rest of what is held: bytes of handles given up, which an old mapping keeps or the device would not take
     /// back.
     pub(crate) fn left_over(&self) -> u64 {
         self.left_over
@@ -203,9 +214,9 @@ impl Arena {
         self.calls
     }
 
-    /// The frame mapped at `offset`, if one is.
+    /// The frame of the arena's range that is mapped at `offset`, if one is.
     pub(crate) fn frame_at(&self, offset: u64) -> Option<(FrameId, Frame)> {
-        self.frames.at((offset / self.granule) as usize)
+        self.frames.at(offset)
     }
 
     /// A frame by its number.
@@ -215,36 +226,38 @@ impl Arena {
 
     /// The frame's offset and length in bytes.
     pub(crate) fn extent_of(&self, frame: &Frame) -> (u64, u64) {
-        (
-            u64::from(frame.home) * self.granule,
-            u64::from(frame.granules) * self.granule,
-        )
-    }
-
-    fn new_handle(&mut self) -> HandleId {
-        self.handles += 1;
-        self.handles
+        (frame.start, frame.bytes)
     }
 
     /// Books a handle that was made as a frame.
     ///
     /// # Errors
     /// What the driver said where the handle could not be mapped; it is given back then, or offered again.
-    pub(crate) fn adopt(&mut self, made: Made) -> Result<()> {
+    pub(crate) fn adopt(&mut self, made: Made) -> Result<FrameId> {
         let (offset, bytes) = (made.offset, made.bytes);
+        let handle = self.enter(made)?;
+        Ok(self.frames.add(handle, offset, bytes))
+    }
+
+    /// Books a handle that was made, if it was mapped.
+    fn enter(&mut self, made: Made) -> Result<(HandleId, Phys)> {
+        let bytes = made.bytes;
         self.calls.created += 1;
-        let handle = self.new_handle();
+        self.handles += 1;
+        let handle = self.handles;
         if let Some((error, given_back)) = made.unmapped {
             self.give_up(handle, bytes);
             self.offered(handle, made.phys, given_back);
             return Err(error);
         }
         self.calls.mapped += 1;
-        let (home, granules) = (offset / self.granule, bytes / self.granule);
-        self.frames
-            .add((handle, made.phys), home as u32, granules as u32);
         self.mapped += bytes;
-        Ok(())
+        self.beside += self.part_beside(made.offset, bytes);
+        Ok((handle, made.phys))
+    }
+
+    fn part_beside(&self, offset: u64, bytes: u64) -> u64 {
+        if offset < self.span { 0 } else { bytes }
     }
 
     fn note_stale(&mut self, offset: u64, bytes: u64, handle: HandleId) {
@@ -325,7 +338,7 @@ impl Arena {
         let (old, bytes) = self.extent_of(&frame);
         self.calls.mapped += 1;
         self.calls.remapped += 1;
-        self.frames.rehome(id, (offset / self.granule) as u32);
+        self.frames.rehome(id, offset);
         self.note_stale(old, bytes, frame.handle);
     }
 
@@ -347,7 +360,7 @@ impl Arena {
         let frame = self.frames.get(id);
         let (old, bytes) = self.extent_of(&frame);
         self.forget_stale(offset);
-        self.frames.rehome(id, (offset / self.granule) as u32);
+        self.frames.rehome(id, offset);
         self.note_stale(old, bytes, frame.handle);
     }
 
@@ -363,11 +376,16 @@ impl Arena {
     /// not. While an old mapping of it stands the device keeps its memory, which is held until then.
     pub(crate) fn frame_gone(&mut self, id: FrameId, released: bool) {
         let frame = self.frames.get(id);
-        let (_, bytes) = self.extent_of(&frame);
-        self.calls.unmapped += 1;
         self.frames.remove(id);
-        self.mapped -= bytes;
-        self.give_up(frame.handle, bytes);
+        self.leave(frame, released);
+    }
+
+    /// Books that a handle was unmapped and offered to the device.
+    fn leave(&mut self, frame: Frame, released: bool) {
+        self.calls.unmapped += 1;
+        self.mapped -= frame.bytes;
+        self.beside -= self.part_beside(frame.start, frame.bytes);
+        self.give_up(frame.handle, frame.bytes);
         self.offered(frame.handle, frame.phys, released);
     }
 
@@ -408,12 +426,12 @@ impl Arena {
         }
     }
 
-    /// Whether the books agree with themselves; for checks.
-    pub(crate) fn check(&self) -> std::result::Result<(), String> {
-        let granules = self.frames.check()?;
-        if granules * self.granule != self.mapped + self.asleep {
+    /// Bytes of the frames within the arena's range, if the books agree with themselves; for checks.
+    pub(crate) fn check(&self) -> std::result::Result<u64, String> {
+        let (all, within) = self.frames.check()?;
+        if all != self.mapped + self.asleep {
             return Err(format!(
-                "frames hold {granules} granules, {} bytes counted, {} asleep",
+                "frames hold {all} bytes, {} bytes counted, {} asleep",
                 self.mapped, self.asleep
             ));
         }
@@ -424,7 +442,7 @@ impl Arena {
                 self.left_over
             ));
         }
-        Ok(())
+        Ok(within)
     }
 }
 

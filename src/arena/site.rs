@@ -40,6 +40,21 @@ impl Site {
         self.base
     }
 
+    /// The smallest handle, bytes.
+    pub(crate) fn granule(&self) -> u64 {
+        self.device.info().granule.max(1)
+    }
+
+    /// The device address of an offset, which may be below the base.
+    pub(crate) fn addr(&self, offset: u64) -> Addr {
+        self.base.wrapping_add(offset)
+    }
+
+    /// The offset of a device address.
+    pub(crate) fn offset(&self, addr: Addr) -> u64 {
+        addr.wrapping_sub(self.base)
+    }
+
     /// Creates a handle of `bytes` and maps it at `offset`, where nothing is mapped.
     ///
     /// # Errors
@@ -61,12 +76,12 @@ impl Site {
 
     /// Maps a handle of `bytes` at `offset`, where nothing is mapped.
     pub(crate) fn map(&self, offset: u64, bytes: u64, phys: Phys) -> Result<()> {
-        self.device.backend().map(self.base + offset, bytes, phys)
+        self.device.backend().map(self.addr(offset), bytes, phys)
     }
 
     /// Takes down the mapping at `offset`, which no queued work uses.
     pub(crate) fn unmap(&self, offset: u64, bytes: u64) -> Result<()> {
-        self.device.backend().unmap(self.base + offset, bytes)
+        self.device.backend().unmap(self.addr(offset), bytes)
     }
 
     /// Gives a handle back to the device.

@@ -14,23 +14,13 @@ impl Arena {
         self.frames.iter()
     }
 
-    /// A frame, and where it begins and its bytes.
-    pub(crate) fn frame_and_extent(&self, id: FrameId) -> (Frame, (u64, u64)) {
-        let frame = self.frame(id);
-        (frame, self.extent_of(&frame))
-    }
-
     /// Books that the frame was unmapped and its handle offered to the device, as
     /// [`Arena::frame_gone`]; its place is kept.
     pub(crate) fn fell_asleep(&mut self, id: FrameId, released: bool) {
         let frame = self.frame(id);
-        let (_, bytes) = self.extent_of(&frame);
-        self.calls.unmapped += 1;
         self.frames.sleep(id);
-        self.mapped -= bytes;
-        self.asleep += bytes;
-        self.give_up(frame.handle, bytes);
-        self.offered(frame.handle, frame.phys, released);
+        self.asleep += frame.bytes;
+        self.leave(frame, released);
     }
 
     /// Books the new handle of a frame that slept.
@@ -39,24 +29,15 @@ impl Arena {
     /// As [`Arena::adopt`]; the frame sleeps on then.
     pub(crate) fn woke(&mut self, id: FrameId, made: Made) -> Result<()> {
         let bytes = made.bytes;
-        self.calls.created += 1;
-        let handle = self.new_handle();
-        if let Some((error, given_back)) = made.unmapped {
-            self.give_up(handle, bytes);
-            self.offered(handle, made.phys, given_back);
-            return Err(error);
-        }
-        self.calls.mapped += 1;
-        self.frames.wake(id, (handle, made.phys));
+        let handle = self.enter(made)?;
+        self.frames.wake(id, handle);
         self.asleep -= bytes;
-        self.mapped += bytes;
         Ok(())
     }
 
     /// Books that nobody needs a frame that sleeps.
     pub(crate) fn forget_asleep(&mut self, id: FrameId) {
-        let (_, bytes) = self.extent_of(&self.frame(id));
+        self.asleep -= self.frame(id).bytes;
         self.frames.remove(id);
-        self.asleep -= bytes;
     }
 }

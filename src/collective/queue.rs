@@ -235,8 +235,10 @@ impl<'a> Collectives<'a> {
         };
         self.transport.check_capture()?;
         let kept = KeptTransport(Arc::clone(self.transport));
-        let gone = |_| Error::invalid("stream", "its capture has ended");
-        recorder.keep(Box::new(kept)).map_err(gone)
+        match recorder.keep(Box::new(kept)) {
+            true => Ok(()),
+            false => Err(Error::invalid("stream", "its capture has ended")),
+        }
     }
 
     /// An error if what is written is used by another part of this.

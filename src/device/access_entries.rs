@@ -52,7 +52,7 @@ pub(super) struct Entries {
 }
 
 /// Adds a tick to a list that has one of each stream.
-pub(super) fn raise(marks: &mut Vec<(Arc<Timeline>, u64)>, timeline: &Arc<Timeline>, tick: u64) {
+pub(crate) fn raise(marks: &mut Vec<(Arc<Timeline>, u64)>, timeline: &Arc<Timeline>, tick: u64) {
     match marks
         .iter_mut()
         .find(|(known, _)| known.uid == timeline.uid)

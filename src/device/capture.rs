@@ -177,13 +177,10 @@ impl Recorder {
             return Err(Error::invalid("stream", "it is gone: use a live one"));
         };
         let backend = self.device.backend();
-        let event = self.device.take_event()?;
-        let waited = backend
-            .event_record(event, from)
-            .and_then(|()| backend.event_wait(to, event));
         // Recorded again before it is asked for anything.
-        self.device.return_event(event);
-        waited
+        let event = self.device.take_event()?;
+        backend.event_record(event.raw, from)?;
+        backend.event_wait(to, event.raw)
     }
 
     /// Makes `stream`, which is not under capture, join behind everything captured on `from`.
@@ -192,14 +189,17 @@ impl Recorder {
         self.edge(&from.core().timeline, &stream.core().timeline)
     }
 
-    /// Keeps something for as long as the graph lives; gives it back if the graph is gone.
-    pub(crate) fn keep(&self, thing: Box<dyn Kept>) -> std::result::Result<(), Box<dyn Kept>> {
+    /// Keeps something for as long as the graph lives; false if the graph is gone, and the thing with it.
+    pub(crate) fn keep(&self, thing: Box<dyn Kept>) -> bool {
         let mut state = lock(&self.state);
-        if state.released {
-            return Err(thing);
+        let kept = !state.released;
+        if kept {
+            state.kept.push(thing);
+        } else {
+            drop(state);
+            thing.release(&self.gate);
         }
-        state.kept.push(thing);
-        Ok(())
+        kept
     }
 
     /// Makes what is kept last until `tick` of `timeline`; where the device cannot be made to wait,

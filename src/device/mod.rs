@@ -56,6 +56,7 @@ use std::sync::{Arc, Weak};
 
 #[doc(hidden)]
 pub use access::{Access, AccessKind, Note};
+pub(crate) use access_entries::raise;
 pub(crate) use access_log::{AccessLog, Left};
 pub(crate) use awake::Giving;
 #[doc(hidden)]
@@ -441,15 +442,18 @@ impl Device {
         self.inner.captured.load(Ordering::Acquire) > 0
     }
 
-    pub(crate) fn take_event(&self) -> Result<RawEvent> {
+    /// An event to record, which goes back when it is dropped.
+    pub(crate) fn take_event(&self) -> Result<structure::HeldEvent> {
         let spare = lock(&self.inner.spare_events).pop();
-        match spare {
-            Some(event) => Ok(event),
-            None => self.inner.backend.event_create(false),
-        }
+        let raw = match spare {
+            Some(event) => event,
+            None => self.inner.backend.event_create(false)?,
+        };
+        let device = self.clone();
+        Ok(structure::HeldEvent { device, raw })
     }
 
-    pub(crate) fn return_event(&self, event: RawEvent) {
+    fn return_event(&self, event: RawEvent) {
         let mut spare = lock(&self.inner.spare_events);
         if spare.len() < SPARE_EVENTS {
             spare.push(event);

@@ -239,10 +239,7 @@ impl Timeline {
             // What was given before the capture has its mark; a record now would be part of it.
             return Err(under_capture());
         }
-        let event = Arc::new(HeldEvent {
-            raw: self.device.take_event()?,
-            device: self.device.clone(),
-        });
+        let event = Arc::new(self.device.take_event()?);
         let backend = self.device.backend();
         let recorded = self.counted_record(|stream| backend.event_record(event.raw, stream));
         let (tick, clock) = match recorded {

@@ -305,9 +305,7 @@ impl Registry {
         if let Some(recorder) = stream.recorder() {
             // Captured work has the address: the guard's hold is the graph's from now on.
             let registry = Arc::clone(self);
-            if let Err(hold) = recorder.keep(Box::new(GraphHold { registry, id })) {
-                hold.release(recorder.gate());
-            }
+            recorder.keep(Box::new(GraphHold { registry, id }));
             return;
         }
         let doomed = {
@@ -347,9 +345,7 @@ impl Registry {
         };
         for graph in graphs {
             let registry = Arc::clone(self);
-            if let Err(hold) = graph.keep(Box::new(GraphHold { registry, id })) {
-                hold.release(graph.gate());
-            }
+            graph.keep(Box::new(GraphHold { registry, id }));
         }
     }
 

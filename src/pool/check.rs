@@ -6,7 +6,7 @@ use crate::heap::{State, ensure};
 impl Core {
     pub(crate) fn check(&self) -> std::result::Result<(), String> {
         self.extents.check(self.arena.granule())?;
-        self.arena.check()?;
+        let frames = self.arena.check()?;
         let open = |stream| self.open_tick(stream);
         self.slabs.check(&self.extents, open)?;
         let mut mapped = 0;
@@ -29,7 +29,6 @@ impl Core {
         ensure(counted == taken, || {
             format!("blocks have {taken} bytes, counted {counted}")
         })?;
-        let frames = self.arena.mapped() + self.arena.asleep();
         ensure(mapped == frames, || {
             format!("extents cover {mapped} mapped bytes of {frames}")
         })

@@ -20,18 +20,12 @@ use crate::heap::size_class::is_slot;
 use crate::heap::slab::Slabs;
 use crate::heap::{Epoch, Extent, Extents, FRESH, Grant, Id, NONE, State, StreamIndex};
 use crate::seeded::seeded;
+use crate::sync::{Latch, LatchGuard, latch};
 
 /// Held by every lane of a slot, which another stream may have once all are gone.
 pub(crate) struct SlotHold {
     /// The slot's stream is a gate, whose blocks are segments of a graph's memory.
     pub(crate) gate: bool,
-}
-
-/// Bytes that growing buffers hold, and all they ever had made.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Grown {
-    pub(crate) bytes: u64,
-    pub(super) made: u64,
 }
 
 /// What the core knows of a stream.
@@ -51,7 +45,6 @@ pub(crate) struct Core {
     /// Old places of remapped frames, in the order in which they are looked at.
     pub(super) retiring: VecDeque<Id>,
     pub(super) under_way: UnderWay,
-    pub(super) grown: Grown,
     pub(super) steps: Steps,
     /// Steps not told to the application's subscriber yet.
     pub(super) told: Vec<Told>,
@@ -71,6 +64,17 @@ pub(crate) struct Core {
     pub(super) slabs: Slabs,
     /// The pool sleeps, or is on its way: nothing is handed out, mapped or given back.
     pub(super) asleep: bool,
+}
+
+pub(crate) struct CoreLock(pub(super) Latch<Core>);
+
+pub(crate) type CoreGuard<'l> = LatchGuard<'l, Core>;
+
+impl CoreLock {
+    #[inline]
+    pub(crate) fn lock(&self) -> CoreGuard<'_> {
+        latch(&self.0)
+    }
 }
 
 /// Whether nothing queued uses the hole, as far as is known without asking the driver.
@@ -102,7 +106,6 @@ impl Core {
             streams: vec![None],
             retiring: VecDeque::new(),
             under_way: UnderWay::default(),
-            grown: Grown::default(),
             steps: Steps::default(),
             told: Vec::new(),
             bytes_moved: 0,
@@ -127,7 +130,7 @@ impl Core {
 
     /// Bytes of the handles that blocks lie in: those of growing buffers lie elsewhere.
     pub(crate) fn in_arena(&self) -> u64 {
-        self.arena.reserved()
+        self.reserved() - self.grown()
     }
 
     /// A number that is another once the heap has changed.

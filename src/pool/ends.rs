@@ -25,22 +25,19 @@ use crate::heap::{Epoch, Extent, FRESH, Grant, Id, NONE, StreamIndex, Zone};
 use crate::seeded::seeded;
 
 impl Core {
-    #[inline(always)]
-    fn goes_high(&self, bytes: u64) -> bool {
-        let granule = self.arena.granule();
-        (bytes <= granule / SMALL_PART) & (self.peak_reserved >= GRANULES_BEFORE_ENDS * granule)
-    }
-
     /// Whether the handle mapped at `offset` is of the smallest size.
     fn is_granule_sized(&self, offset: u64) -> bool {
         let frame = self.arena.frame_at(offset);
-        frame.is_some_and(|(_, frame)| frame.granules == 1)
+        frame.is_some_and(|(_, frame)| frame.bytes == self.arena.granule())
     }
 
     #[inline(always)]
     pub(super) fn zone_for(&self, bytes: u64) -> Zone {
+        let granule = self.arena.granule();
+        let high = (bytes <= granule / SMALL_PART)
+            & (self.peak_reserved >= GRANULES_BEFORE_ENDS * granule);
         // Without a branch: which it is changes from request to request.
-        select_unpredictable(self.goes_high(bytes), Zone::High, Zone::Low)
+        select_unpredictable(high, Zone::High, Zone::Low)
     }
 
     /// The hole that suits the request best of those that are ready for `slot`. No driver call: a small
@@ -80,7 +77,7 @@ impl Core {
 
     #[inline(never)]
     fn take_ready_of_any(&mut self, slot: StreamIndex, bytes: u64, may_map: bool) -> Option<Grant> {
-        let found = if self.goes_high(bytes) {
+        let found = if self.zone_for(bytes) == Zone::High {
             let granule = self.arena.granule();
             // The smallest are the ones that outlive everything: they hold no large handle.
             let cramped = |extent: &Extent| {
@@ -191,7 +188,7 @@ impl Core {
         slot: StreamIndex,
         bytes: u64,
     ) -> Option<(Placement, Vec<IdleFrame>)> {
-        if !self.goes_high(bytes) {
+        if self.zone_for(bytes) == Zone::Low {
             return None;
         }
         let granule = self.arena.granule();

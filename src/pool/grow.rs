@@ -51,7 +51,6 @@ pub(crate) struct Mapping {
     /// Most bytes of a new handle.
     largest: u64,
     site: Site,
-    granule: u64,
 }
 
 /// What came of a mapping.
@@ -92,28 +91,40 @@ impl Mapping {
             }
             mapped.moved += 1;
         }
-        let (mut at, end) = (self.create_from, self.create_from + self.to_create);
-        let mut largest = self.largest;
-        while at < end {
-            let bytes = piece(end - at, largest, self.granule);
-            match self.site.make(at, bytes) {
-                Ok(made) => {
-                    let is_mapped = made.is_mapped();
-                    mapped.made.push(made);
-                    if !is_mapped {
-                        return Ok(());
-                    }
-                    at += bytes;
-                }
-                // The device may still have smaller pieces.
-                Err(error) if error.is_device_exhausted() && bytes > self.granule => {
-                    largest = bytes / 2;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+        let part = (self.create_from, self.to_create);
+        make_handles(&self.site, part, self.largest, &mut mapped.made)
     }
+}
+
+/// Makes handles of up to `largest` bytes for all bytes from an offset on, where nothing is mapped, up to
+/// one that the driver would not map. All of `made` is for the arena to adopt.
+///
+/// # Errors
+/// What the driver said where it would not make one.
+pub(super) fn make_handles(
+    site: &Site,
+    (at, bytes): (u64, u64),
+    mut largest: u64,
+    made: &mut Vec<Made>,
+) -> Result<()> {
+    let (granule, mut left) = (site.granule(), bytes);
+    while left > 0 {
+        let size = piece(left, largest, granule);
+        match site.make(at.wrapping_add(bytes - left), size) {
+            Ok(handle) => {
+                let is_mapped = handle.is_mapped();
+                made.push(handle);
+                if !is_mapped {
+                    return Ok(());
+                }
+                left -= size;
+            }
+            // The device may still have smaller pieces.
+            Err(error) if error.is_device_exhausted() && size > granule => largest = size / 2,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 impl Core {
@@ -138,18 +149,16 @@ impl Core {
 
     /// Bytes that may be created without looking for idle memory first.
     pub(super) fn slack(&self, bytes: u64) -> u64 {
-        let reserved = self.arena.reserved() + self.promised();
+        let reserved = self.reserved() + self.promised();
         let ahead = bytes * u64::from(!seeded!("soft-limit-seen-too-late"));
-        if (reserved + self.grown.bytes).saturating_add(ahead)
-            > self.config.soft_limit.unwrap_or(u64::MAX)
-        {
+        if reserved.saturating_add(ahead) > self.config.soft_limit.unwrap_or(u64::MAX) {
             return 0;
         }
         // What is promised will be taken by then.
         let live = self.live() + self.under_way.wanted;
         let peak = self.peak_taken.max(live + bytes);
         let allowance = peak.saturating_add((peak as f64 * self.pace.slack()) as u64);
-        allowance.saturating_sub(reserved)
+        allowance.saturating_sub(reserved - self.grown())
     }
 
     /// Bytes in blocks; what jobs hold is free.
@@ -199,7 +208,6 @@ impl Core {
             to_create,
             largest: self.largest_handle(to_create, to_create),
             site: self.arena.site().clone(),
-            granule: self.arena.granule(),
         })
     }
 
@@ -281,7 +289,7 @@ impl Core {
         for made in std::mem::take(&mut mapped.made) {
             let (at, bytes) = (made.offset, made.bytes);
             match self.arena.adopt(made) {
-                Ok(()) => self.book_made(&mut lowest_new, at, bytes),
+                Ok(_) => self.book_made(&mut lowest_new, at, bytes),
                 Err(error) => mapped.error = mapped.error.or(Some(error)),
             }
         }
@@ -396,7 +404,7 @@ impl Core {
     /// at most that much, and the number of handles, which is what growing and remapping cost by,
     /// stays in the low thousands.
     pub(super) fn largest_handle(&self, left: u64, stretch: u64) -> u64 {
-        let of_pool = self.arena.reserved().saturating_add(left) / HANDLES_AIMED_AT;
+        let of_pool = self.in_arena().saturating_add(left) / HANDLES_AIMED_AT;
         match self.config.handles {
             HandleSize::Granule => self.arena.granule(),
             HandleSize::UpTo(bytes) => bytes,

@@ -20,12 +20,12 @@ use bytemuck::Pod;
 pub(crate) use self::pages::Growing;
 use self::pages::Mark;
 pub(super) use self::pages::Pages;
-use self::room::KeptPages;
 use super::buf::elements;
+use super::private::keep_for;
 use super::structure::Shared;
 use super::tuning::MOST_ADDRESSES;
 use super::{Pool, View, ViewMut};
-use crate::device::{AccessLog, Addr, Place, Stream, StreamCore, beside};
+use crate::device::{AccessLog, Addr, Place, Stream, StreamCore, beside, lock};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 
@@ -94,7 +94,7 @@ impl Pool {
         let granule = self.device().info().granule.max(1);
         let span = bytes.max(1).next_multiple_of(granule);
         let pages = Arc::new(Pages::new(self.device(), span)?);
-        self.shared().enter_pages(&pages);
+        lock(&self.shared().growing.0).push(Arc::clone(&pages));
         Ok(GrowBuf {
             shared: Arc::clone(self.shared()),
             pages,
@@ -136,14 +136,11 @@ impl<T: Pod> GrowBuf<T> {
             return Err(Error::invalid("len", why));
         }
         let bytes = (len * size_of::<T>()) as u64;
-        let granule = self.shared.device.info().granule.max(1);
-        let mapped = bytes.next_multiple_of(granule);
-        if len > self.len && self.pages.bytes() < mapped {
-            let stream = self.home.timeline.uid;
-            self.shared.grow_pages(&self.pages, mapped, stream)?;
-        }
         let kept = self.log.is_in_a_graph() && !seeded!("growing-buffer-shrinks-under-its-graph");
-        if len <= self.len && !kept {
+        if len > self.len {
+            let stream = self.home.timeline.uid;
+            self.shared.grow_pages(&self.pages, bytes, stream)?;
+        } else if !kept {
             self.pages.shrink(bytes, self.uses());
             let (shared, pages) = (Arc::clone(&self.shared), Arc::clone(&self.pages));
             beside(move || _ = shared.settle_pages(&pages, false));
@@ -193,17 +190,19 @@ impl<T> GrowBuf<T> {
 
 impl<T> Drop for GrowBuf<T> {
     fn drop(&mut self) {
-        let marks = self.uses();
+        let mut marks = self.uses();
         let mut graphs = self.log.leave().map_or(Vec::new(), |left| left.graphs);
         graphs.extend(self.home.timeline.recorder());
         graphs.retain(|_| !seeded!("growing-buffer-dropped-under-its-graph"));
-        let kept = KeptPages {
-            shared: Arc::clone(&self.shared),
-            pages: Arc::clone(&self.pages),
-            marks,
-            others: graphs,
+        let (shared, pages) = (Arc::clone(&self.shared), Arc::clone(&self.pages));
+        let bytes = pages.bytes();
+        let leave = move |gate: Option<&Stream>| {
+            let gate = gate.map(|gate| &gate.core().timeline);
+            marks.extend(gate.map(|gate| (Arc::clone(gate), gate.open_tick())));
+            pages.leave(marks);
+            shared.settle_pages(&pages, false);
         };
-        beside(move || kept.keep());
+        beside(move || keep_for(graphs, bytes, leave));
     }
 }
 

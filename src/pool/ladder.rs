@@ -8,12 +8,12 @@ mod steps;
 
 use std::sync::Arc;
 
-use super::core::Core;
+use super::core::{Core, CoreGuard};
 use super::job::Job;
 use super::mapping::Terms;
 use super::pressure::Left;
 use super::stats::Told;
-use super::structure::{CoreGuard, Lane, Shared};
+use super::structure::{Lane, Shared};
 use super::tuning::WAITS_WITHOUT_THE_LOCK;
 use crate::error::Result;
 use crate::heap::size_class::is_slot;

@@ -7,9 +7,7 @@
 use bytemuck::Pod;
 
 use super::view::ViewMut;
-use crate::device::{
-    Addr, Device, Giving, RawEvent, Stream, Use, note_behind, ordered, wait_before,
-};
+use crate::device::{Addr, Giving, Stream, Use, note_behind, ordered, wait_before};
 use crate::error::{Error, Result};
 
 /// Queues a copy from `from`, memory of another device that `read` names, on `stream`.
@@ -53,21 +51,12 @@ pub(super) fn from_peer<T: Pod>(
     queued.and(seen.map(|_| ()))
 }
 
-/// An event of a device, lent.
-struct Lent<'a>(&'a Device, RawEvent);
-
-impl Drop for Lent<'_> {
-    fn drop(&mut self) {
-        self.0.return_event(self.1);
-    }
-}
-
 /// Makes `stream` wait on its device for what `other`, of another device, was given so far.
 fn wait_elsewhere(stream: &Stream, other: &Stream) -> Result<()> {
     let there = other.device();
-    let event = Lent(there, there.take_event()?);
-    there.backend().event_record(event.1, other.raw())?;
-    match there.backend().mark_of(event.1)? {
+    let event = there.take_event()?;
+    there.backend().event_record(event.raw, other.raw())?;
+    match there.backend().mark_of(event.raw)? {
         Some(mark) => stream.device().backend().wait_mark(stream.raw(), &*mark),
         None => Ok(()),
     }

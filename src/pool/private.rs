@@ -18,7 +18,7 @@ use super::cache::Cached;
 use super::stats::counters::Sums;
 use super::structure::{Block, Lane, Private, Segment, Segments, Shared};
 use super::tuning::GRAPH_SEGMENT;
-use crate::device::{Addr, Kept, Recorder, Stream, Timeline, lock};
+use crate::device::{Addr, Kept, Recorder, Stream, lock};
 use crate::error::{Error, Result};
 use crate::heap::NONE;
 use crate::seeded::seeded;
@@ -35,63 +35,46 @@ impl Segments {
         self.segments.range_mut(..=addr).next_back().map(|(_, s)| s)
     }
 
-    fn add_free(&mut self, addr: Addr, bytes: u64) {
-        if bytes > 0 {
-            self.parts.insert(addr, bytes);
-            self.free.insert((bytes, addr));
-        }
-    }
-
-    /// Takes the part at `addr` out if it is free; gives its bytes.
-    fn remove_free(&mut self, addr: Addr) -> Option<u64> {
-        let bytes = *self.parts.get(&addr)?;
-        let is_free = self.free.remove(&(bytes, addr));
-        is_free.then(|| self.parts.remove(&addr))?
-    }
-
     fn add(&mut self, block: Block) {
         let (high, live) = (block.addr(), 0);
-        self.add_free(high, block.capacity());
+        self.free.insert(high, block.capacity());
         let segment = Segment { block, live, high };
         self.segments.insert(high, segment);
     }
 
-    /// The smallest free part of at least `bytes`, cut to size; its address.
+    /// The smallest free part of at least `bytes`, cut to size; its address. A capture has few of them.
     fn take(&mut self, bytes: u64) -> Option<Addr> {
-        let &(size, addr) = self.free.range((bytes, 0)..).next()?;
-        self.free.remove(&(size, addr));
-        self.parts.insert(addr, bytes);
-        self.add_free(addr + bytes, size - bytes);
-        if let Some(segment) = self.segment_of(addr) {
-            segment.live += 1;
-            segment.high = segment.high.max(addr + bytes);
+        let fitting = self.free.iter().filter(|(_, size)| **size >= bytes);
+        let (&addr, &size) = fitting.min_by_key(|(_, size)| **size)?;
+        self.free.remove(&addr);
+        if size > bytes {
+            self.free.insert(addr + bytes, size - bytes);
         }
+        let segment = self.segment_of(addr)?;
+        segment.live += 1;
+        segment.high = segment.high.max(addr + bytes);
         Some(addr)
     }
 
     /// Files [`addr`, `addr + bytes`) as free, joined with its free neighbours in the segment.
     fn file(&mut self, mut addr: Addr, mut bytes: u64) {
-        let Some(Range { start, end }) = self.segment_of(addr).map(|segment| segment.range())
-        else {
+        let Some(Range { start, end }) = self.segment_of(addr).map(|it| it.range()) else {
             return;
         };
         if addr + bytes < end {
-            bytes += self.remove_free(addr + bytes).unwrap_or(0);
+            bytes += self.free.remove(&(addr + bytes)).unwrap_or(0);
         }
-        let before = self.parts.range(start..addr).next_back();
-        if let Some(before) = before.map(|(&before, _)| before)
-            && let Some(more) = self.remove_free(before)
+        if let Some((&before, &more)) = self.free.range(start..addr).next_back()
+            && before + more == addr
         {
-            self.parts.remove(&addr);
             (addr, bytes) = (before, bytes + more);
         }
-        self.add_free(addr, bytes);
+        self.free.insert(addr, bytes);
     }
 
     /// Takes back the live part at `addr`, to be handed out `again` or not; gives its segment if
     /// that is to go.
-    fn give(&mut self, addr: Addr, again: bool) -> Option<Block> {
-        let bytes = *self.parts.get(&addr)?;
+    fn give(&mut self, addr: Addr, bytes: u64, again: bool) -> Option<Block> {
         if again {
             self.file(addr, bytes);
         }
@@ -105,13 +88,7 @@ impl Segments {
     /// Takes a segment without live parts out.
     fn forget(&mut self, start: Addr) -> Option<Block> {
         let segment = self.segments.remove(&start)?;
-        let parts = self.parts.range(segment.range());
-        let gone: Vec<Addr> = parts.map(|(&addr, _)| addr).collect();
-        for addr in gone {
-            if let Some(bytes) = self.parts.remove(&addr) {
-                self.free.remove(&(bytes, addr));
-            }
-        }
+        self.free.retain(|addr, _| !segment.range().contains(addr));
         Some(segment.block)
     }
 
@@ -127,24 +104,24 @@ impl Segments {
     /// the bytes.
     fn trim(&mut self) -> u64 {
         let mut trimmed = 0;
-        let mut segments = std::mem::take(&mut self.segments);
-        for segment in segments.values_mut() {
+        for segment in self.segments.values_mut() {
             let Range { start, end } = segment.range();
-            let last = self.parts.range(start..end).next_back();
-            let last = last.map(|(&at, _)| at);
-            let Some((at, bytes)) = last.and_then(|at| Some((at, self.remove_free(at)?))) else {
+            let last = self.free.range(start..end).next_back();
+            let Some((&at, _)) = last.filter(|(at, bytes)| *at + *bytes == end) else {
                 continue;
             };
             let keep = match seeded!("trimmed-to-the-last-live-part") {
                 true => at,
                 false => segment.high.max(at),
             };
-            let shrinks = keep < end && keep > start && segment.block.shrink(keep - start).is_ok();
-            let gone = if shrinks { end - keep } else { 0 };
-            self.add_free(at, bytes - gone);
-            trimmed += gone;
+            if keep < end && keep > start && segment.block.shrink(keep - start).is_ok() {
+                self.free.remove(&at);
+                if keep > at {
+                    self.free.insert(at, keep - at);
+                }
+                trimmed += end - keep;
+            }
         }
-        self.segments = segments;
         trimmed
     }
 }
@@ -185,47 +162,62 @@ impl Kept for Arc<Lane> {
     }
 }
 
-/// A block that captured work uses, dropped during the capture.
-struct KeptBlock {
-    block: Block,
-    /// Other captures whose work uses it.
+/// Memory that only captured work uses, and what lets it go, behind the work of a gate.
+struct KeptMemory<F> {
+    /// The captures whose work uses it, but for the one that keeps it now.
     others: Vec<Arc<Recorder>>,
+    bytes: u64,
+    let_go: F,
 }
 
-impl Kept for KeptBlock {
-    fn release(mut self: Box<Self>, gate: &Stream) {
-        if let Some(other) = self.others.pop() {
+impl<F: FnOnce(Option<&Stream>) + Send + 'static> KeptMemory<F> {
+    fn keep(mut self: Box<Self>, gate: Option<&Stream>) {
+        let Some(other) = self.others.pop() else {
+            return (self.let_go)(gate);
+        };
+        if let Some(gate) = gate {
             let timeline = &gate.core().timeline;
             other.outlast(timeline, timeline.open_tick());
-            if let Err(thing) = other.keep(self) {
-                // That graph is gone too.
-                thing.release(gate);
-            }
-            return;
         }
-        // A wait that the driver refuses is made by the host; nothing more can be done here.
-        let _ = self.block.free_on(gate);
+        other.keep(self);
+    }
+}
+
+impl<F: FnOnce(Option<&Stream>) + Send + 'static> Kept for KeptMemory<F> {
+    fn release(self: Box<Self>, gate: &Stream) {
+        self.keep(Some(gate));
     }
 
     fn bytes(&self) -> u64 {
-        self.block.capacity()
+        self.bytes
     }
 }
 
-/// Keeps `block` until the graphs of all `recorders` are gone; frees it if there are none.
-pub(super) fn keep_block(block: Block, mut recorders: Vec<Arc<Recorder>>) {
-    let Some(first) = recorders.pop() else { return };
-    let home = &block.lane().stream.timeline;
-    if home.recorder().is_none() {
-        first.outlast(home, home.open_tick());
-    }
-    let kept = KeptBlock {
-        block,
-        others: recorders,
+/// Keeps memory until the graphs of all `others` are gone; then lets it go, behind the work of the last one's
+/// gate, or at once if there are none.
+pub(super) fn keep_for(
+    others: Vec<Arc<Recorder>>,
+    bytes: u64,
+    let_go: impl FnOnce(Option<&Stream>) + Send + 'static,
+) {
+    let kept = KeptMemory {
+        others,
+        bytes,
+        let_go,
     };
-    if let Err(thing) = first.keep(Box::new(kept)) {
-        thing.release(first.gate());
+    Box::new(kept).keep(None);
+}
+
+/// Keeps `block` until the graphs of all `recorders` are gone; frees it if there are none.
+pub(super) fn keep_block(block: Block, recorders: Vec<Arc<Recorder>>) {
+    let home = &block.lane().stream.timeline;
+    if let Some(last) = recorders.last().filter(|_| home.recorder().is_none()) {
+        last.outlast(home, home.open_tick());
     }
+    keep_for(recorders, block.capacity(), move |gate| {
+        // A wait that the driver refuses is made by the host; nothing more can be done here.
+        let _ = gate.map(|gate| block.free_on(gate));
+    });
 }
 
 impl Lane {
@@ -286,66 +278,40 @@ impl Lane {
             parts: Mutex::default(),
         };
         let lane = Self::new_private(self, Arc::new(private));
-        match recorder.keep(Box::new(Arc::clone(&lane))) {
-            Ok(()) => _ = self.set_captured(Some(lane)),
-            Err(thing) => thing.release(recorder.gate()),
+        if recorder.keep(Box::new(Arc::clone(&lane))) {
+            self.set_captured(Some(lane));
         }
     }
 
     /// Takes back a block that a graph keeps or will keep, freed on this lane; false if it is none.
     pub(super) fn free_captured(&self, home: &Self, block: Cached, requested: u64) -> bool {
-        let capture = self.stream.timeline.recorder();
-        match (&home.private, capture) {
-            (None, None) => false,
-            (Some(private), capture) if capture.as_ref().is_none_or(|it| private.is_of(it)) => {
-                // On another stream of the capture, or after it, the part is not handed out again:
-                // the graph does not order the next use behind this one.
-                let same =
-                    std::ptr::eq(self, home) || seeded!("private-part-reused-across-streams");
-                let again = capture.is_some() && same;
-                home.free_private(private, block, requested, again, &self.stream.timeline);
-                true
-            }
-            (_, Some(capture)) => {
-                let block = Block::again(home, block, requested);
-                keep_block(block, vec![capture]);
-                true
-            }
-            (Some(_), None) => false,
+        let timeline = &self.stream.timeline;
+        let capture = timeline.recorder();
+        let is_its = |private: &&Arc<Private>| {
+            let capture = capture.as_ref();
+            capture.is_none_or(|it| private.is_of(it))
+        };
+        let Some(private) = home.private.as_ref().filter(is_its) else {
+            let kept = capture.map(|it| keep_block(Block::again(home, block, requested), vec![it]));
+            return kept.is_some();
+        };
+        if capture.is_none() {
+            private.recorder.outlast(timeline, block.tick);
         }
-    }
-
-    fn free_private(
-        &self,
-        private: &Private,
-        block: Cached,
-        requested: u64,
-        again: bool,
-        freed_on: &Timeline,
-    ) {
-        if freed_on.recorder().is_none() {
-            private.recorder.outlast(freed_on, block.tick);
-        }
+        // On another stream of the capture, or after it, the part is not handed out again: the graph does
+        // not order the next use behind this one.
+        let same = std::ptr::eq(self, home) || seeded!("private-part-reused-across-streams");
         let gone = {
             let mut parts = lock(&private.parts);
-            self.count(|counters, _| counters.free(block.bytes, requested));
-            parts.give(block.addr, again)
+            home.count(|counters, _| counters.free(block.bytes, requested));
+            parts.give(block.addr, block.bytes, capture.is_some() && same)
         };
         if let Some(segment) = gone {
             let graph_bytes = &self.shared.graph_bytes;
             graph_bytes.fetch_sub(segment.capacity(), Ordering::Relaxed);
         }
-        self.leave();
-    }
-
-    /// As [`Lane::grow`], of a block of private memory: in place or not at all.
-    pub(super) fn grow_private(&self, private: &Private, before: Sums, after: Sums) -> bool {
-        let _parts = lock(&private.parts);
-        let in_place = before.bytes() == after.bytes();
-        if in_place {
-            self.count(|counters, away| counters.resize(before, after, away));
-        }
-        in_place
+        home.leave();
+        true
     }
 
     /// As [`Lane::shrink`], of a block of private memory.
@@ -355,7 +321,6 @@ impl Lane {
         let mut parts = lock(&private.parts);
         self.count(|counters, away| counters.resize(before, after, away));
         if again {
-            parts.parts.insert(addr, after.bytes());
             parts.file(addr + after.bytes(), before.bytes() - after.bytes());
         }
     }

@@ -35,6 +35,11 @@ impl Shared {
     /// Asks the registered steps, one after the other, from where it came to the last time; whether one
     /// says that the request is to be tried again.
     pub(super) fn relieve(&self, stream: u64, bytes: u64, left: &mut Left) -> bool {
+        // What growing buffers no longer use goes ahead of all that moves memory.
+        if !seeded!("pressure-forgets-growing-buffers") && self.settle_all(true) > 0 {
+            self.retries.fetch_add(1, Ordering::Relaxed);
+            return true;
+        }
         let steps = left.get_or_insert_with(|| lock(&self.relief).clone().into_iter().peekable());
         while let Some((rank, step)) = steps.peek() {
             let Some(_asked) = Asked::of(self.uid, *rank) else {
@@ -62,7 +67,7 @@ impl Shared {
         let free_slots = core.slabs.free_bytes();
         OutOfMemory {
             requested: bytes,
-            live: core.live() + core.grown.bytes
+            live: core.live() + core.grown()
                 - free_slots * u64::from(!seeded!("free-slots-counted-as-live")),
             reserved: core.reserved(),
             limit: core.limit(),

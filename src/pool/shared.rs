@@ -6,11 +6,11 @@ use std::sync::{Arc, OnceLock};
 
 use super::PoolConfig;
 use super::cache::Transfer;
-use super::core::{Core, SlotHold};
+use super::core::{Core, CoreGuard, CoreLock, SlotHold};
 use super::grow_buf::Growing;
 use super::job::Job;
 use super::stats::leaks::Tracker;
-use super::structure::{Attached, Block, CoreGuard, CoreLock, Lane, Lanes, Ledger, Shared};
+use super::structure::{Attached, Block, Lane, Lanes, Ledger, Shared};
 use crate::device::{Device, Recorder, Stream, StreamWatcher, beside};
 use crate::error::{Error, Result};
 use crate::heap::size_class::{self, is_slot};
@@ -47,7 +47,6 @@ impl Shared {
             retries: AtomicU64::new(0),
             overhead: Default::default(),
             growing: Growing::default(),
-            settles: OnceLock::new(),
             spilled: Default::default(),
             awake: Arc::default(),
             asleep: Mutex::default(),
@@ -260,8 +259,7 @@ impl Drop for Shared {
             for (timeline, tick) in &ticks {
                 let _ = timeline.sync_to(*tick);
             }
-            growing.end();
-            drop(arena);
+            growing.end(arena);
         });
     }
 }

@@ -10,21 +10,17 @@
 //! The driver takes as long for a few megabytes' handle as the bus for its bytes. So the frames go in parts,
 //! by address: each is unmapped while the next is copied, and made again while those before it are.
 //!
-//! Growing buffers sleep with their pool: their handles go in such parts too.
+//! Growing buffers sleep with their pool: their handles are frames too, beside the pool's range.
 //!
 //! The heap's book of addresses stays as it is. A block that is dropped is free in it as ever, and a handle
 //! whose blocks are all gone is not made again.
 
-use std::ops::Range;
-use std::sync::Arc;
-
-use super::core::Core;
-use super::grow_buf::Pages;
+use super::core::{Core, CoreLock};
 use super::idle::IdleFrame;
 use super::release::Release;
 use super::structure::{Copies, Lane, Ranges, Shared, Sleeping, Way};
-use crate::arena::FrameId;
-use crate::device::{Addr, Event, lock};
+use crate::arena::{Arena, FrameId};
+use crate::device::{Addr, lock};
 use crate::error::{Error, Result};
 use crate::heap::State;
 use crate::seeded::seeded;
@@ -37,18 +33,14 @@ const PARTS: u64 = 16;
 /// which the driver takes down or makes some sixty handles.
 const PART: u64 = 128 << 20;
 
-/// Whose memory a part is.
-enum Owner {
-    Blocks(Vec<FrameId>),
-    Growing(Arc<Pages>, Range<usize>),
-}
-
-/// Handles that lie behind one another, and the live bytes in them.
+/// Frames that lie above one another, and the live bytes in them.
+#[derive(Default)]
 struct Part {
-    owner: Owner,
+    frames: Vec<FrameId>,
+    /// In all frames.
     bytes: u64,
-    start: u64,
-    end: u64,
+    start: Addr,
+    end: Addr,
     ranges: Ranges,
 }
 
@@ -103,62 +95,49 @@ impl Core {
 
     /// Begins to take down every mapping but those of the frames themselves.
     fn begin_clearing_old(&mut self) -> Option<Release> {
-        let kept = self.arena.kept_beyond(0);
-        let kept = self.unkeep(kept);
-        let old = self.take_retiring();
-        let refused = self.arena.take_refused();
-        self.begin_release(&[], old.into_iter().chain(kept), refused)
+        for kept in self.arena.kept_beyond(0) {
+            self.arena.unkeep(kept.start);
+            self.retire_again(kept.start, kept.bytes);
+        }
+        self.begin_reaping_all()
     }
 
     /// Makes gaps of the frames that sleep and that no block needs any more.
     fn forget_idle_asleep(&mut self) {
         self.merge_done();
         for hole in self.large_holes() {
-            let idle: Vec<IdleFrame> = self.idle_in(hole).collect();
+            let asleep = |it: &IdleFrame| !self.arena.frame(it.frame).awake;
+            let idle: Vec<IdleFrame> = self.idle_in(hole).filter(asleep).collect();
             // From the last on: what is left of a hole below keeps its number.
             for idle in idle.iter().rev() {
-                if self.arena.frame(idle.frame).awake {
-                    continue;
-                }
                 let gone = (self.extents).retire(hole, idle.start, idle.start + idle.bytes);
                 self.arena.forget_asleep(idle.frame);
                 self.extents.retired(gone);
             }
         }
     }
+}
 
-    /// The frames that end by `end`, in parts.
-    fn sleeping_parts(&self, end: u64) -> Vec<Part> {
-        let mut frames: Vec<_> = (self.arena.frames())
-            .map(|(id, frame)| (self.arena.extent_of(&frame), id))
-            .filter(|((start, bytes), _)| start + bytes <= end)
-            .collect();
-        frames.sort_unstable();
-        let all: u64 = frames.iter().map(|((_, bytes), _)| bytes).sum();
-        let most = (all / PARTS).min(PART);
-        let mut parts: Vec<Part> = Vec::new();
-        for ((start, bytes), id) in frames {
-            if let Some(part) = parts.last_mut()
-                && part.bytes < most
-                && let Owner::Blocks(frames) = &mut part.owner
-            {
-                frames.push(id);
-                (part.bytes, part.end) = (part.bytes + bytes, start + bytes);
-                continue;
-            }
-            parts.push(Part {
-                owner: Owner::Blocks(vec![id]),
-                bytes,
-                start,
-                end: start + bytes,
-                ranges: Ranges::new(),
-            });
+impl CoreLock {
+    /// Takes a frame down and gives its handle back, if it is awake; it is booked as gone or asleep. Gives the
+    /// bytes that the device has back: what it does not take is offered again, see `Arena::offered`.
+    pub(super) fn take_down(
+        &self,
+        id: FrameId,
+        book: fn(&mut Arena, FrameId, bool),
+    ) -> Result<u64> {
+        let (site, frame) = {
+            let core = self.lock();
+            (core.arena.site().clone(), core.arena.frame(id))
+        };
+        if !frame.awake {
+            return Ok(0);
         }
-        let (base, ranges) = (self.arena.base(), self.live_ranges());
-        for part in &mut parts {
-            part.ranges = clip(&ranges, base + part.start, base + part.end);
-        }
-        parts
+        site.unmap(frame.start, frame.bytes)?;
+        let kept = seeded!("sleeping-handles-kept");
+        let released = kept || site.release(frame.phys).is_ok();
+        book(&mut self.lock().arena, id, released);
+        Ok(if released { frame.bytes } else { 0 })
     }
 }
 
@@ -192,33 +171,35 @@ impl Shared {
         self.device.suspend(&self.awake)?;
         self.set_asleep(true);
         drop(self.lock_drained());
-        self.all_pages().iter().for_each(|pages| pages.hold(true));
-        let (mut ranges, before) = {
-            let core = self.core.lock();
-            (core.live_ranges(), core.reserved())
-        };
-        let growing = self.growing_parts(false).into_iter();
-        ranges.extend(growing.flat_map(|part| part.ranges));
-        ranges.sort_unstable();
-        let prepared = self.work(Core::begin_clearing_old).and_then(|_| {
-            Ok(Sleeping {
-                copies: prepare(&ranges)?,
-                stream: self.device.stream()?,
-                end: 0,
-            })
-        });
-        let outcome = prepared.and_then(|mut sleeping| {
-            let lain = self.lie_down(&mut sleeping);
-            if lain.is_ok() || self.get_up(&mut sleeping).is_err() {
-                *asleep = Some(sleeping);
-            }
-            lain
-        });
+        let before = self.core.lock().reserved();
+        let outcome = self.fall_asleep(&mut asleep, prepare);
         if asleep.is_none() {
             self.open();
         }
         outcome?;
         Ok(before.saturating_sub(self.core.lock().reserved()))
+    }
+
+    fn fall_asleep(
+        &self,
+        asleep: &mut Option<Sleeping>,
+        prepare: impl FnOnce(&Ranges) -> Result<Copies>,
+    ) -> Result<()> {
+        self.work(Core::begin_clearing_old)?;
+        let mut sleeping = Sleeping {
+            copies: prepare(&self.live_ranges())?,
+            stream: self.device.stream()?,
+            end: 0,
+        };
+        let lain = self.lie_down(&mut sleeping);
+        if lain.is_err() {
+            // What stays awake is used again.
+            let _ = sleeping.wait();
+        }
+        if lain.is_ok() || self.get_up(&mut sleeping).is_err() {
+            *asleep = Some(sleeping);
+        }
+        lain
     }
 
     /// Wakes the pool; gives the bytes taken from the device, 0 where it does not sleep.
@@ -233,7 +214,7 @@ impl Shared {
         };
         let before = self.core.lock().reserved();
         if let Err(error) = self.get_up(sleeping) {
-            let lacking = self.pages_asleep() + self.core.lock().arena.asleep();
+            let lacking = self.core.lock().arena.asleep();
             return Err(match error.is_device_exhausted() {
                 true => self.out_of_memory(lacking),
                 false => error,
@@ -245,7 +226,6 @@ impl Shared {
     }
 
     fn open(&self) {
-        self.all_pages().iter().for_each(|pages| pages.hold(false));
         self.set_asleep(false);
         self.device.resume(&self.awake);
         // Buffers that shrank or were dropped meanwhile.
@@ -271,142 +251,123 @@ impl Shared {
         }
     }
 
+    /// All bytes that may be contents: those of growing buffers, as far as they use them, and of blocks.
+    fn live_ranges(&self) -> Ranges {
+        let pages = self.all_pages();
+        let growing = pages.iter().map(|it| (it.base(), it.bytes()));
+        let mut ranges: Ranges = growing.filter(|(_, bytes)| *bytes > 0).collect();
+        ranges.append(&mut self.core.lock().live_ranges());
+        ranges.sort_unstable();
+        ranges
+    }
+
+    /// The frames that end by `end`, in parts.
+    fn sleeping_parts(&self, end: Addr) -> Vec<Part> {
+        let live = self.live_ranges();
+        let core = self.core.lock();
+        let within = |start| core.arena.frame_at(start).is_some();
+        let mut frames: Vec<_> = (core.arena.frames())
+            .filter(|(_, it)| within(it.start) || !seeded!("growing-buffers-stay-awake"))
+            .map(|(id, it)| (core.arena.site().addr(it.start), it, id))
+            .filter(|(start, it, _)| start + it.bytes <= end)
+            .collect();
+        frames.sort_unstable_by_key(|(start, ..)| *start);
+        let blocks = frames.iter().filter(|(_, it, _)| within(it.start));
+        let most = blocks.map(|(_, it, _)| it.bytes).sum::<u64>() / PARTS;
+        let mut parts: Vec<Part> = Vec::new();
+        for (start, frame, id) in frames {
+            // Of a growing buffer all is copied as one.
+            let most = if within(frame.start) { most } else { PART };
+            if parts.last().is_none_or(|it| it.bytes >= most.min(PART)) {
+                let part = Part::default();
+                parts.push(Part { start, ..part });
+            }
+            if let Some(part) = parts.last_mut() {
+                part.frames.push(id);
+                (part.bytes, part.end) = (part.bytes + frame.bytes, start + frame.bytes);
+            }
+        }
+        for part in &mut parts {
+            part.ranges = clip(&live, part.start, part.end);
+        }
+        parts
+    }
+
     /// Saves the contents and takes all frames down, part by part: a part is taken down while the next is
     /// copied. Stops at the first that the driver does not copy or take down. Nobody else maps or unmaps
     /// meanwhile.
     fn lie_down(&self, sleeping: &mut Sleeping) -> Result<()> {
-        let mut parts = self.core.lock().sleeping_parts(u64::MAX);
-        parts.extend(self.growing_parts(false));
-        let mut outcome = Ok(());
-        let mut copied: Option<(&Part, Event)> = None;
-        for next in parts.iter().map(Some).chain([None]) {
-            let queued = next.map(|part| Ok((part, self.queue_saving(sleeping, part)?)));
-            outcome = queued.transpose().and_then(|queued| {
-                let Some((part, event)) = std::mem::replace(&mut copied, queued) else {
-                    return Ok(());
-                };
-                if !seeded!("taken-down-under-its-copies") {
-                    event.synchronize()?;
-                }
-                sleeping.end = sleeping.end.max(part.end);
-                self.take_down(&part.owner)
-            });
-            if outcome.is_err() {
-                // What stays awake is used again.
-                let _ = sleeping.wait();
-                break;
-            }
-        }
-        outcome
-    }
-
-    fn queue_saving(&self, sleeping: &mut Sleeping, part: &Part) -> Result<Event> {
-        (sleeping.copies)(&sleeping.stream, Way::ToHost, &part.ranges)?;
-        let event = self.device.event()?;
-        event.record(&sleeping.stream).map(|()| event)
-    }
-
-    /// What growing buffers use, or what of them sleeps: all of it may be contents.
-    fn growing_parts(&self, asleep: bool) -> Vec<Part> {
-        let mut parts = Vec::new();
-        for pages in self.all_pages() {
-            parts.extend(pages.parts(PART, asleep).into_iter().map(|part| Part {
-                bytes: part.bytes,
-                start: 0,
-                end: 0,
-                ranges: vec![(part.start, part.bytes)],
-                owner: Owner::Growing(Arc::clone(&pages), part.handles),
-            }));
-        }
-        parts.retain(|_| !seeded!("growing-buffers-stay-awake"));
-        parts
-    }
-
-    /// Takes this memory down and gives its handles back.
-    fn take_down(&self, owner: &Owner) -> Result<()> {
-        let frames = match owner {
-            Owner::Blocks(frames) => frames,
-            Owner::Growing(pages, handles) => {
-                let (released, outcome) = pages.fall_asleep(handles.clone());
-                self.book_released(released);
-                return outcome;
-            }
+        let parts = self.sleeping_parts(Addr::MAX);
+        let mut each = parts.iter();
+        let mut queue_next = |sleeping: &mut Sleeping| {
+            let Some(part) = each.next() else {
+                return Ok(None);
+            };
+            (sleeping.copies)(&sleeping.stream, Way::ToHost, &part.ranges)?;
+            let event = self.device.event()?;
+            event.record(&sleeping.stream)?;
+            Ok::<_, Error>(Some((part, event)))
         };
-        let site = self.core.lock().arena.site().clone();
-        for &id in frames {
-            let (frame, (start, bytes)) = self.core.lock().arena.frame_and_extent(id);
-            if !frame.awake {
-                continue;
+        let mut copied = queue_next(sleeping)?;
+        while let Some((part, event)) = copied {
+            copied = queue_next(sleeping)?;
+            if !seeded!("taken-down-under-its-copies") {
+                event.synchronize()?;
             }
-            site.unmap(start, bytes)?;
-            // What the device does not take back is offered again: see `Arena::offered`.
-            let kept = seeded!("sleeping-handles-kept");
-            let released = kept || site.release(frame.phys).is_ok();
-            self.core.lock().arena.fell_asleep(id, released);
+            sleeping.end = sleeping.end.max(part.end);
+            self.take_down(part)?;
         }
         Ok(())
     }
 
-    /// Makes the frames again that blocks lie in, and brings back what was saved of them, part by part: a
+    /// Puts these frames to sleep.
+    fn take_down(&self, part: &Part) -> Result<()> {
+        let mut each = part.frames.iter();
+        each.try_for_each(|&id| self.core.take_down(id, Arena::fell_asleep).map(|_| ()))
+    }
+
+    /// Makes the frames again that are needed, and brings back what was saved of them, part by part: a
     /// part is made while those before are copied. Of one that fails, all are taken down again.
     fn get_up(&self, sleeping: &mut Sleeping) -> Result<()> {
-        self.all_pages().iter().for_each(|it| it.forget_asleep());
-        let mut growing = self.growing_parts(true);
-        if sleeping.end == 0 && growing.is_empty() {
+        if sleeping.end == 0 {
             return Ok(());
         }
-        let mut left = {
-            let beside = self.pages_asleep();
+        for pages in self.all_pages() {
+            pages.forget_asleep(&self.core);
+        }
+        let (room, lacking) = {
             let mut core = self.core.lock();
             core.forget_idle_asleep();
-            let bytes = core.arena.asleep() + beside;
-            if core.room() < bytes && !seeded!("woken-beyond-the-limit") {
-                drop(core);
-                return Err(self.out_of_memory(bytes));
-            }
-            core.under_way.to_create += bytes;
-            bytes
+            (core.room(), core.arena.asleep())
         };
-        let mut parts = self.core.lock().sleeping_parts(sleeping.end);
-        parts.append(&mut growing);
+        if room < lacking && !seeded!("woken-beyond-the-limit") {
+            return Err(self.out_of_memory(lacking));
+        }
+        let all = Addr::MAX * u64::from(seeded!("what-stayed-awake-is-restored"));
+        let parts = self.sleeping_parts(sleeping.end.max(all));
         let made = parts.iter().try_for_each(|part| {
-            self.make_again(&part.owner, &mut left)?;
+            self.make_again(part)?;
             (sleeping.copies)(&sleeping.stream, Way::ToDevice, &part.ranges)
         });
-        self.core.lock().under_way.to_create -= left;
         let waited = sleeping.wait();
         if waited.is_ok() && made.is_err() && !seeded!("failed-wake-keeps-its-handles") {
             // What the driver does not take down is made no second time. Copies that it would not wait for
             // may be under way still, and their memory stays mapped.
-            let mut each = parts.iter();
-            let _ = each.try_for_each(|part| self.take_down(&part.owner));
+            let _ = parts.iter().try_for_each(|part| self.take_down(part));
         }
         made.and(waited)
     }
 
-    /// Makes what of this memory sleeps; stops at the first handle that the device has no memory for.
-    fn make_again(&self, owner: &Owner, left: &mut u64) -> Result<()> {
-        let frames = match owner {
-            Owner::Blocks(frames) => frames,
-            Owner::Growing(pages, handles) => {
-                let (made, outcome) = pages.wake(handles.clone());
-                let mut core = self.core.lock();
-                core.under_way.to_create -= made;
-                core.book_grown_handles(made);
-                *left -= made;
-                return outcome;
-            }
-        };
+    /// Makes what of these frames sleeps; stops at the first that the device has no memory for.
+    fn make_again(&self, part: &Part) -> Result<()> {
         let site = self.core.lock().arena.site().clone();
-        for &id in frames {
-            let (frame, (start, bytes)) = self.core.lock().arena.frame_and_extent(id);
+        for &id in &part.frames {
+            let frame = self.core.lock().arena.frame(id);
             if frame.awake {
                 continue;
             }
-            let made = site.make(start, bytes)?;
+            let made = site.make(frame.start, frame.bytes)?;
             let mut core = self.core.lock();
-            core.under_way.to_create -= bytes;
-            *left -= bytes;
             let woke = core.arena.woke(id, made);
             core.peak_reserved = core.peak_reserved.max(core.reserved());
             woke?;

@@ -5,12 +5,12 @@
 //! [`Block`] points to its lane, without a count: see `cache::lifetime`. A stream under capture has
 //! [`Private`] memory, whose segments are blocks. What each of them does is in the file of its name.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
 use super::cache::{Cache, Outstanding, Transfer};
-use super::core::{Core, SlotHold};
+use super::core::{CoreLock, SlotHold};
 use super::grow_buf::Growing;
 use super::pressure::{MovesFirst, ReliefStep};
 use super::stats::counters::{Counters, Elsewhere, Spilled, Totals};
@@ -19,7 +19,7 @@ use crate::device::{Addr, Awake, Device, Left, Recorder, Stream, StreamCore, Tim
 use crate::error::Result;
 use crate::heap::{Id, StreamIndex};
 use crate::record::Recording;
-use crate::sync::{AtomicU64, Latch, LatchGuard, Mutex, RwLock, latch};
+use crate::sync::{AtomicU64, Latch, Mutex, RwLock};
 
 /// Device addresses and how many bytes from there on, ascending and apart.
 pub(crate) type Ranges = Vec<(Addr, u64)>;
@@ -38,7 +38,7 @@ pub(super) struct Sleeping {
     pub(super) copies: Copies,
     pub(super) stream: Stream,
     /// The contents of frames that end by here are saved; those of others are where they were.
-    pub(super) end: u64,
+    pub(super) end: Addr,
 }
 
 /// What all lanes and handles of a pool share.
@@ -64,8 +64,6 @@ pub(crate) struct Shared {
     /// Device memory that layers above have beside the pool.
     pub(crate) overhead: crate::device::Overhead,
     pub(super) growing: Growing,
-    /// Registered once there is one: they are settled before a request fails.
-    pub(super) settles: OnceLock<()>,
     /// Movable memory that is on the host.
     pub(crate) spilled: Spilled,
     pub(crate) awake: Arc<Awake>,
@@ -85,17 +83,6 @@ pub(crate) trait Attached: std::any::Any + Send + Sync {
     /// The streams that blocks were allocated on which were moved since, by address: as far as nobody
     /// else is at them now.
     fn homes(&self) -> HashMap<u64, u64>;
-}
-
-pub(crate) struct CoreLock(pub(super) Latch<Core>);
-
-pub(crate) type CoreGuard<'l> = LatchGuard<'l, Core>;
-
-impl CoreLock {
-    #[inline]
-    pub(crate) fn lock(&self) -> CoreGuard<'_> {
-        latch(&self.0)
-    }
 }
 
 pub(crate) struct LaneState {
@@ -265,10 +252,8 @@ pub(super) struct Segment {
 #[derive(Default)]
 pub(super) struct Segments {
     pub(super) segments: BTreeMap<Addr, Segment>,
-    /// Bytes of each: of one that is not free it was handed out, and is perhaps back.
-    pub(super) parts: BTreeMap<Addr, u64>,
-    /// Free parts by size, then address.
-    pub(super) free: BTreeSet<(u64, Addr)>,
+    /// Bytes of the free parts; the others were handed out, and are perhaps back.
+    pub(super) free: BTreeMap<Addr, u64>,
     /// The graph is gone: a segment goes with its last live part.
     pub(super) released: bool,
 }

@@ -330,12 +330,11 @@ impl Lane {
     /// Lets the block `id`, of the size `before`, have the size `after`; false where the memory
     /// behind it is not free.
     pub(crate) fn grow(&self, id: Id, before: Sums, after: Sums) -> Result<bool> {
-        if let Some(private) = &self.private {
-            return Ok(self.grow_private(private, before, after));
-        }
         let mut core = self.shared.core.lock();
         let same = before.bytes() == after.bytes();
-        let grown = same || core.grow(id, after.bytes() - before.bytes(), self.slot)?;
+        // Private memory is no extent.
+        let may_grow = !same && self.private.is_none();
+        let grown = same || may_grow && core.grow(id, after.bytes() - before.bytes(), self.slot)?;
         if grown {
             self.count(|counters, away| counters.resize(before, after, away));
         }

@@ -1,55 +1,36 @@
 //! The addresses of a growing buffer, and the handles mapped there one behind the other.
 //!
-//! The last handles may be more than the buffer uses. They go once all work is done that may use them,
-//! or are used again by a buffer that grows before: they are still where they were. The driver is called
-//! under the lock of one buffer's pages and under no other.
+//! The handles are frames of the pool's arena, which books them. The last may be more than the buffer
+//! uses: they go once all work is done that may use them, or are used again by a buffer that grows before.
+//! The driver is called under the lock of one buffer's pages, within which the pool's is taken for books.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use crate::device::{Addr, Device, Phys, Timeline, lock};
+use crate::arena::{Arena, FrameId};
+use crate::device::{Addr, Device, Timeline, lock, raise};
 use crate::error::Result;
-use crate::pool::config::piece;
+use crate::pool::core::{Core, CoreLock};
+use crate::pool::grow::make_handles;
 use crate::seeded::seeded;
 use crate::sync::Mutex;
 
 /// Work of a stream up to a tick.
 pub(super) type Mark = (Arc<Timeline>, u64);
 
-struct Handle {
-    /// None while it sleeps.
-    phys: Option<Phys>,
-    bytes: u64,
-    /// Not so where the device would not take it back, or would not map it.
-    mapped: bool,
-    /// It was mapped when the pool fell asleep, and is to be so again.
-    asleep: bool,
-}
-
 #[derive(Default)]
 struct State {
-    handles: Vec<Handle>,
+    /// The frames, by address, and where each ends.
+    frames: Vec<(FrameId, u64)>,
     /// How many of them the buffer uses.
     used: usize,
     /// What the others wait for before they go.
     awaited: Vec<Mark>,
-    /// The pool sleeps, or is about to: no handle goes by itself, as contents may be copied.
-    held: bool,
-    /// The buffer is gone.
+    /// The buffer is gone, and its addresses are not given back yet.
     left: bool,
-    /// The addresses are given back too.
-    gone: bool,
 }
 
-/// How many handles a buffer uses, and how many it has.
+/// How many frames a buffer uses, and how many it has.
 pub(super) type Before = (usize, usize);
-
-/// Handles that lie behind one another, which fall asleep and wake together.
-pub(in crate::pool) struct PagesPart {
-    pub(in crate::pool) handles: Range<usize>,
-    pub(in crate::pool) start: Addr,
-    pub(in crate::pool) bytes: u64,
-}
 
 pub(in crate::pool) struct Pages {
     device: Device,
@@ -58,37 +39,10 @@ pub(in crate::pool) struct Pages {
     state: Mutex<State>,
 }
 
-impl Handle {
-    fn map(&mut self, device: &Device, addr: Addr, phys: Phys) -> Result<()> {
-        if !self.mapped {
-            device.backend().map(addr, self.bytes, phys)?;
-            (self.mapped, self.asleep) = (true, false);
-        }
-        Ok(())
-    }
-
-    /// Gives whether it was mapped.
-    fn unmap(&mut self, device: &Device, addr: Addr) -> Result<bool> {
-        if self.mapped {
-            device.backend().unmap(addr, self.bytes)?;
-        }
-        Ok(std::mem::take(&mut self.mapped))
-    }
-}
-
 impl State {
-    fn bytes(&self, handles: usize) -> u64 {
-        let handles = self.handles[..handles].iter();
-        handles.map(|handle| handle.bytes).sum()
-    }
-
-    fn await_all(&mut self, marks: Vec<Mark>) {
-        for (timeline, tick) in marks {
-            match (self.awaited.iter_mut()).find(|(known, _)| known.uid == timeline.uid) {
-                Some((_, known)) => *known = tick.max(*known),
-                None => self.awaited.push((timeline, tick)),
-            }
-        }
+    /// Bytes of the first frames.
+    fn bytes(&self, frames: usize) -> u64 {
+        frames.checked_sub(1).map_or(0, |last| self.frames[last].1)
     }
 }
 
@@ -103,191 +57,87 @@ impl Pages {
         })
     }
 
-    pub(super) fn base(&self) -> Addr {
+    pub(in crate::pool) fn base(&self) -> Addr {
         self.base
     }
 
-    pub(super) fn bytes(&self) -> u64 {
+    /// Bytes that the buffer uses, from the base on.
+    pub(in crate::pool) fn bytes(&self) -> u64 {
         let state = lock(&self.state);
         state.bytes(state.used)
     }
 
     pub(super) fn before(&self) -> Before {
         let state = lock(&self.state);
-        (state.used, state.handles.len())
+        (state.used, state.frames.len())
     }
 
-    /// Uses handles again that have not gone yet, up to `bytes`; gives the bytes that are lacking then.
-    pub(super) fn take_back(&self, bytes: u64) -> Result<u64> {
+    /// Uses frames again that have not gone yet, up to `bytes`; gives the bytes that are lacking then.
+    pub(super) fn take_back(&self, bytes: u64) -> u64 {
         let mut state = lock(&self.state);
-        let mut has = state.bytes(state.used);
-        while has < bytes && state.used < state.handles.len() {
-            let (at, used) = (self.base + has, state.used);
-            let handle = &mut state.handles[used];
-            if let Some(phys) = handle.phys {
-                handle.map(&self.device, at, phys)?;
-            }
-            has += handle.bytes;
+        while state.bytes(state.used) < bytes && state.used < state.frames.len() {
             state.used += 1;
         }
-        Ok(bytes.saturating_sub(has))
+        bytes.saturating_sub(state.bytes(state.used))
     }
 
-    /// Makes handles of up to `largest` bytes for `bytes` more, a multiple of the granule, where all there
-    /// are is used; gives the bytes made, and what stopped it.
-    pub(super) fn make(&self, bytes: u64, mut largest: u64) -> (u64, Result<()>) {
+    /// Makes handles of up to `largest` bytes for `bytes` more, as promised, where all there are is used.
+    ///
+    /// # Errors
+    /// What the driver said; what was made before is used.
+    pub(super) fn make(&self, core: &CoreLock, bytes: u64, largest: u64) -> Result<()> {
         let mut state = lock(&self.state);
-        let (from, mut made) = (state.bytes(state.used), 0);
-        let granule = self.device.info().granule.max(1);
-        while made < bytes {
-            let size = piece(bytes - made, largest, granule);
-            match self.make_one(&mut state, from + made, size) {
-                Ok(()) => made += size,
-                // The device may still have smaller pieces.
-                Err(error) if error.is_device_exhausted() && size > granule => {
-                    largest = size / 2;
+        let site = core.lock().arena.site().clone();
+        let from = site.offset(self.base + state.bytes(state.used));
+        let mut made = Vec::new();
+        let mut outcome = make_handles(&site, (from, bytes), largest, &mut made);
+        let mut core = core.lock();
+        core.end_promise(bytes);
+        for made in made {
+            let end = state.bytes(state.used) + made.bytes;
+            match core.arena.adopt(made) {
+                Ok(frame) => {
+                    state.frames.push((frame, end));
+                    state.used += 1;
                 }
-                Err(error) => {
-                    // One that could neither be mapped nor given back is ours still.
-                    let held = state.bytes(state.handles.len()) - from;
-                    return (held, Err(error));
-                }
+                Err(error) => outcome = outcome.and(Err(error)),
             }
         }
-        (made, Ok(()))
+        core.peak_reserved = core.peak_reserved.max(core.reserved());
+        outcome
     }
 
-    fn make_one(&self, state: &mut State, at: u64, bytes: u64) -> Result<()> {
-        let backend = self.device.backend();
-        let phys = backend.create(bytes)?;
-        let mapped = backend.map(self.base + at, bytes, phys);
-        if mapped.is_ok() || backend.release(phys).is_err() {
-            state.used += usize::from(mapped.is_ok());
-            state.handles.push(Handle {
-                phys: Some(phys),
-                bytes,
-                mapped: mapped.is_ok(),
-                asleep: false,
-            });
-        }
-        mapped
-    }
-
-    /// Undoes what was made since `before`: nothing used it. Gives the bytes given back.
-    pub(super) fn undo(&self, (used, handles): Before) -> u64 {
+    /// Undoes what was made since `before`: nothing used it.
+    pub(super) fn undo(&self, core: &CoreLock, (used, frames): Before) {
         let mut state = lock(&self.state);
-        // Of a failure here the caller has the first error; what is left is offered again.
         state.used = used;
-        self.take_down(&mut state, handles).0
+        self.take_down(core, &mut state, frames);
     }
 
-    /// The buffer needs `bytes`: handles behind them go once `marks` are done.
+    /// The buffer needs `bytes`: frames behind them go once `marks` are done.
     pub(super) fn shrink(&self, bytes: u64, marks: Vec<Mark>) {
         let mut state = lock(&self.state);
         while state.used > 0 && state.bytes(state.used - 1) >= bytes {
             state.used -= 1;
         }
-        if state.used < state.handles.len() {
-            state.await_all(marks);
-        }
-    }
-
-    /// The handles that the buffer uses, or those that sleep, in parts of `most` bytes or of one handle that
-    /// has more.
-    pub(in crate::pool) fn parts(&self, most: u64, asleep: bool) -> Vec<PagesPart> {
-        let state = lock(&self.state);
-        let asleep = asleep && !seeded!("what-stayed-awake-is-restored");
-        let mut parts: Vec<PagesPart> = Vec::new();
-        let mut addr = self.base;
-        for (at, handle) in state.handles.iter().enumerate() {
-            let start = addr;
-            addr += handle.bytes;
-            let is_one = match asleep {
-                true => handle.asleep,
-                false => at < state.used,
-            };
-            if !is_one {
-                continue;
-            }
-            match parts.last_mut() {
-                Some(part) if part.bytes < most && part.handles.end == at => {
-                    part.handles.end += 1;
-                    part.bytes += handle.bytes;
-                }
-                _ => parts.push(PagesPart {
-                    handles: at..at + 1,
-                    start,
-                    bytes: handle.bytes,
-                }),
+        if state.used < state.frames.len() {
+            for (timeline, tick) in marks {
+                raise(&mut state.awaited, &timeline, tick);
             }
         }
-        parts
     }
 
-    /// Keeps the handles as they are while the pool sleeps, or lets them go again.
-    pub(in crate::pool) fn hold(&self, held: bool) {
-        lock(&self.state).held = held && !seeded!("handles-go-while-they-are-saved");
-    }
-
-    /// Handles that sleep and that the buffer no longer uses are not made again.
-    pub(in crate::pool) fn forget_asleep(&self) {
+    /// Frames that sleep and that the buffer no longer uses are not made again.
+    pub(in crate::pool) fn forget_asleep(&self, core: &CoreLock) {
         let mut state = lock(&self.state);
-        let used = state.used;
-        let sleeps = |last: &mut Handle| last.phys.is_none() && !seeded!("shrunk-asleep-is-made");
-        while state.handles.len() > used && state.handles.pop_if(sleeps).is_some() {}
-    }
-
-    pub(in crate::pool) fn asleep(&self) -> u64 {
-        let state = lock(&self.state);
-        let asleep = state.handles.iter().filter(|it| it.phys.is_none());
-        asleep.map(|handle| handle.bytes).sum()
-    }
-
-    /// Takes these handles down, whose place is kept; gives the bytes given back, and what stopped it.
-    pub(in crate::pool) fn fall_asleep(&self, handles: Range<usize>) -> (u64, Result<()>) {
-        let mut released = 0;
-        let outcome = self.each_of(handles, |handle, addr| {
-            handle.asleep |= handle.unmap(&self.device, addr)?;
-            // What the device does not take back is mapped again.
-            let gone = |phys: &mut Phys| self.device.backend().release(*phys).is_ok();
-            released += handle.phys.take_if(gone).map_or(0, |_| handle.bytes);
-            Ok(())
-        });
-        (released, outcome)
-    }
-
-    /// Makes those of these handles again that sleep; gives the bytes made, and what stopped it.
-    pub(in crate::pool) fn wake(&self, handles: Range<usize>) -> (u64, Result<()>) {
-        let mut made = 0;
-        let outcome = self.each_of(handles, |handle, addr| {
-            let phys = match handle.phys {
-                Some(phys) => phys,
-                None => {
-                    let phys = self.device.backend().create(handle.bytes)?;
-                    made += handle.bytes;
-                    *handle.phys.insert(phys)
-                }
-            };
-            handle.map(&self.device, addr, phys)
-        });
-        (made, outcome)
-    }
-
-    /// Does something with each of these handles, which is given with its address, up to a failure.
-    fn each_of(
-        &self,
-        handles: Range<usize>,
-        mut each: impl FnMut(&mut Handle, Addr) -> Result<()>,
-    ) -> Result<()> {
-        let mut state = lock(&self.state);
-        let mut addr = self.base;
-        for (at, handle) in state.handles.iter_mut().enumerate() {
-            if handles.contains(&at) {
-                each(handle, addr)?;
-            }
-            addr += handle.bytes;
+        let (mut core, used) = (core.lock(), state.used);
+        let sleeps =
+            |core: &Core, id| !core.arena.frame(id).awake && !seeded!("shrunk-asleep-is-made");
+        while state.frames.len() > used
+            && let Some((frame, _)) = state.frames.pop_if(|(it, _)| sleeps(&core, *it))
+        {
+            core.arena.forget_asleep(frame);
         }
-        Ok(())
     }
 
     /// The buffer is gone: all goes once `marks` are done.
@@ -296,44 +146,36 @@ impl Pages {
         lock(&self.state).left = true;
     }
 
-    pub(super) fn is_gone(&self) -> bool {
-        lock(&self.state).gone
-    }
-
     /// Gives back what is not used, if the work that may use it is done, or behind a wait of the host if
-    /// that is to `wait`; gives the bytes given back, and what stopped it.
-    pub(super) fn settle(&self, wait: bool) -> (u64, Result<()>) {
-        if wait && let Err(error) = self.wait_for_awaited() {
-            return (0, Err(error));
+    /// that is to `wait`; gives the bytes given back, and whether the addresses went too. What the driver
+    /// refuses to unmap or to wait for stays until the next time.
+    pub(super) fn settle(&self, core: &CoreLock, wait: bool) -> (u64, bool) {
+        if wait && self.wait_for_awaited().is_err() {
+            return (0, false);
         }
         let mut state = lock(&self.state);
-        if state.held {
-            return (0, Ok(()));
-        }
         let is_done = |(timeline, tick): &Mark| {
             timeline.done() >= *tick || matches!(timeline.poll_to(*tick), Ok(done) if done >= *tick)
         };
         let used = state.used;
-        let some = used < state.handles.len();
+        let some = used < state.frames.len();
         if some && !state.awaited.iter().all(is_done) && !seeded!("shrunk-under-queued-work") {
-            return (0, Ok(()));
+            return (0, false);
         }
         // Kept where nothing goes: a buffer that cannot grow may leave handles again.
         if some || seeded!("failed-growth-forgets-queued-work") {
             state.awaited.clear();
         }
-        let (released, outcome) = self.take_down(&mut state, used);
-        if state.left && state.handles.is_empty() && !state.gone {
-            let unreserved = self.device.backend().unreserve(self.base, self.span);
-            state.gone = unreserved.is_ok();
-        }
-        (released, outcome)
+        let released = self.take_down(core, &mut state, used);
+        let gone = state.left && state.frames.is_empty() && self.unreserve().is_ok();
+        state.left &= !gone;
+        (released, gone)
     }
 
     /// The host waits without the lock: another thread may grow the buffer meanwhile.
     fn wait_for_awaited(&self) -> Result<()> {
         let state = lock(&self.state);
-        let awaited = match state.used < state.handles.len() {
+        let awaited = match state.used < state.frames.len() {
             true => state.awaited.clone(),
             false => Vec::new(),
         };
@@ -342,27 +184,30 @@ impl Pages {
         each.try_for_each(|(timeline, tick)| timeline.sync_to(*tick))
     }
 
-    /// Gives the handles back from the last one on, all but the first `keep`.
-    fn take_down(&self, state: &mut State, keep: usize) -> (u64, Result<()>) {
-        if state.held {
-            return (0, Ok(()));
+    /// Gives the frames back from the last one on, all but the first `keep`, up to one that the driver does
+    /// not unmap; none of a pool that sleeps. Gives the bytes that the device has back.
+    fn take_down(&self, core: &CoreLock, state: &mut State, keep: usize) -> u64 {
+        let mut released = 0;
+        if state.frames.len() <= keep || !core.lock().begin_settling() {
+            return released;
         }
-        let (mut released, mut end) = (0, state.bytes(state.handles.len()));
-        while state.handles.len() > keep
-            && let Some(handle) = state.handles.last_mut()
+        let book = match seeded!("shrunk-bytes-stay-on-the-books") {
+            true => |_: &mut Arena, _, _| {},
+            false => Arena::frame_gone,
+        };
+        while state.frames.len() > keep
+            && let Some(&(frame, _)) = state.frames.last()
+            && let Ok(bytes) = core.take_down(frame, book)
         {
-            end -= handle.bytes;
-            let unmapped = handle.unmap(&self.device, self.base + end);
-            let phys = handle.phys;
-            let gone =
-                unmapped.and_then(|_| phys.map_or(Ok(()), |it| self.device.backend().release(it)));
-            if let Err(error) = gone {
-                return (released, Err(error));
-            }
-            released += phys.map_or(0, |_| handle.bytes);
-            state.handles.pop();
+            released += bytes;
+            state.frames.pop();
         }
-        (released, Ok(()))
+        core.lock().under_way.end_one();
+        released
+    }
+
+    fn unreserve(&self) -> Result<()> {
+        self.device.backend().unreserve(self.base, self.span)
     }
 }
 
@@ -372,12 +217,16 @@ pub(crate) struct Growing(pub(super) Mutex<Vec<Arc<Pages>>>);
 
 impl Growing {
     /// Gives everything back of a pool that is gone, and so are its buffers. Waits on the host.
-    pub(crate) fn end(&self) {
-        for pages in lock(&self.0).drain(..) {
-            pages.hold(false);
-            // A failure here loses the memory and cannot be mended.
+    pub(crate) fn end(&self, arena: Arena) {
+        let all = std::mem::take(&mut *lock(&self.0));
+        // A failure here loses the memory and cannot be mended.
+        for pages in &all {
+            let _ = pages.wait_for_awaited();
+        }
+        drop(arena);
+        for pages in &all {
             if !seeded!("growing-buffers-outlive-their-pool") {
-                let _ = pages.settle(true);
+                let _ = pages.unreserve();
             }
         }
     }

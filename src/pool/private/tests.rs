@@ -102,8 +102,9 @@ impl Both {
             return;
         }
         let (at, addr) = live[draw % live.len()];
-        let gone = self.parts.give(addr, again);
         let segment = &mut self.plain[at];
+        let part = segment.parts.iter().find(|part| part.0 == addr).unwrap();
+        let gone = self.parts.give(addr, part.1, again);
         segment.live.retain(|&other| other != addr);
         if again {
             segment.file(addr);
@@ -139,19 +140,10 @@ impl Both {
     }
 
     fn agree(&self) {
-        let said: Vec<_> = self.plain.iter().flat_map(|it| it.parts.clone()).collect();
-        let parts = self.parts.parts.iter();
-        let seen: Vec<_> = parts
-            .map(|(&addr, &bytes)| (addr, bytes, self.parts.free.contains(&(bytes, addr))))
-            .collect();
-        assert_eq!(seen, said);
-        let mut free: Vec<(u64, Addr)> = said
-            .iter()
-            .filter(|part| part.2)
-            .map(|part| (part.1, part.0))
-            .collect();
-        free.sort_unstable();
-        assert!(self.parts.free.iter().eq(&free));
+        let said = self.plain.iter().flat_map(|it| it.parts.clone());
+        let free: Vec<_> = said.filter(|part| part.2).map(|it| (it.0, it.1)).collect();
+        let seen: Vec<_> = self.parts.free.iter().map(|(&at, &of)| (at, of)).collect();
+        assert_eq!(seen, free);
         for (segment, plain) in self.parts.segments.values().zip(&self.plain) {
             assert_eq!((segment.live, segment.high), (plain.live.len(), plain.high));
             assert_eq!(segment.block.addr() + segment.block.capacity(), plain.end());

@@ -191,7 +191,7 @@ pub struct PoolStats {
     pub failures: u64,
     /// Which steps served requests.
     pub steps: Steps,
-    /// Driver calls of the arena.
+    /// Driver calls for the pool's handles, those of growing buffers too.
     pub calls: ArenaCalls,
     /// Figures by stream, of streams that have blocks or a handle.
     pub streams: Vec<StreamStats>,

@@ -161,13 +161,11 @@ impl Shared {
                 counted.map(|(uid, it)| it.stats(*uid, name(uid))).collect(),
             )
         };
-        // The driver may be at work under the lock of a buffer's pages.
-        let growing_asleep = self.pages_asleep();
         let mut core = self.core.lock();
         core.sample();
         let gauges = [&core.active, &core.reserved, &core.inactive_split];
         let [active, mut reserved, inactive_split] = gauges.map(Gauges::counters);
-        let (created, released) = core.flow();
+        let (created, released) = core.arena.flow();
         reserved[2] = Counter::new(created, released, core.peak_reserved);
         let [small, large, all] = [0, 1, 2].map(|of| ClassStats {
             blocks: blocks[of].blocks,
@@ -197,8 +195,8 @@ impl Shared {
             bytes_moved: core.bytes_moved,
             compactions: core.compactions,
             graphs: self.graph_bytes.load(Ordering::Relaxed),
-            grown: core.grown.bytes,
-            sleeping: core.arena.asleep() + growing_asleep,
+            grown: core.grown(),
+            sleeping: core.arena.asleep(),
             spilled: self.spilled.counter(),
             overhead: self.overhead.bytes(),
             retries: self.retries.load(Ordering::Relaxed),

@@ -249,7 +249,7 @@ impl Shared {
         Snapshot {
             pieces,
             reserved: core.reserved(),
-            grown: core.grown.bytes,
+            grown: core.grown(),
         }
     }
 }
