@@ -109,8 +109,8 @@ options! {
     /// [`Pool::trim`](super::Pool::trim).
     ///
     /// Without, it is 0.018, with which the recorded programs reserve no more than 1.02 of their peaks. On
-    /// a GPU it becomes 0.1 once mapping handles elsewhere has taken those who ask for memory more than a
-    /// hundredth of the time. Set, it stays: 0.018 where memory is short and time is not, 0.1 or
+    /// a GPU it becomes 0.1, or one part in 512 of the device's memory where that is more, once mapping handles
+    /// elsewhere has taken those who ask for memory more than a hundredth of the time. Set, it stays: 0.018 where memory is short and time is not, 0.1 or
     /// more where the device has memory to spare and blocks change all the time.
     slack: Option<f64> = None, |part: f64| Some(part);
 

@@ -101,7 +101,7 @@ impl Core {
         let mut core = Self {
             extents: Extents::new(bound, span),
             arena,
-            pace: Pace::new(config.slack, info.kind),
+            pace: Pace::new(config.slack, info),
             config,
             streams: vec![None],
             retiring: VecDeque::new(),

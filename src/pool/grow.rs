@@ -157,7 +157,7 @@ impl Core {
         // What is promised will be taken by then.
         let live = self.live() + self.under_way.wanted;
         let peak = self.peak_taken.max(live + bytes);
-        let allowance = peak.saturating_add((peak as f64 * self.pace.slack()) as u64);
+        let allowance = peak.saturating_add(self.pace.slack(peak));
         allowance.saturating_sub(reserved - self.grown())
     }
 

@@ -4,17 +4,23 @@
 //! fifth of that. Most programs hardly need any. One whose blocks change all the time spends a tenth of
 //! its time on them, where a few per cent more memory would do. So the pool keeps an account: time spent
 //! on mapping elsewhere is paid in, a hundredth of all time is paid out, and once the account is full the pool
-//! may grow by more. It never grows for that beyond its limit, and `trim` gives back what is idle.
+//! may grow by more: by a tenth of its peak, or by a small part of the device where that is more, as it is for
+//! a program that hardly uses the device. It never grows for that beyond its limit, and `trim` gives back what
+//! is idle.
 
 use std::time::{Duration, Instant};
 
-use super::tuning::{LEAST_SLACK, PACE_FULL, PACE_PART, ROOMY_SLACK};
-use crate::device::DeviceKind;
+use super::tuning::{LEAST_SLACK, PACE_FULL, PACE_PART, ROOMY_PART, ROOMY_SLACK};
+use crate::device::{DeviceInfo, DeviceKind};
 use crate::seeded::seeded;
 
 /// See the module documentation.
 pub(super) struct Pace {
-    slack: f64,
+    /// The growth allowed before handles are mapped elsewhere: this part of the peak, or as many bytes.
+    part: f64,
+    least: u64,
+    /// The bytes once the pool may grow by more.
+    roomy: u64,
     /// Time spent that no other time has made up for, as long as that may change the slack.
     account: Option<Duration>,
     last: Instant,
@@ -22,18 +28,20 @@ pub(super) struct Pace {
 
 impl Pace {
     /// Fixed where it is configured, and where mappings are not those of a GPU's driver.
-    pub(super) fn new(configured: Option<f64>, kind: DeviceKind) -> Self {
-        let is_fixed = configured.is_some() || kind != DeviceKind::Cuda;
+    pub(super) fn new(configured: Option<f64>, device: &DeviceInfo) -> Self {
+        let is_fixed = configured.is_some() || device.kind != DeviceKind::Cuda;
         Self {
-            slack: configured.unwrap_or(LEAST_SLACK),
+            part: configured.unwrap_or(LEAST_SLACK),
+            least: 0,
+            roomy: device.total_bytes / ROOMY_PART,
             account: (!is_fixed).then_some(Duration::ZERO),
             last: Instant::now(),
         }
     }
 
-    /// The growth allowed before handles are mapped elsewhere, as a part of the peak.
-    pub(super) fn slack(&self) -> f64 {
-        self.slack
+    /// Bytes beyond a peak that the pool grows by before it maps handles elsewhere.
+    pub(super) fn slack(&self, peak: u64) -> u64 {
+        self.least.max((peak as f64 * self.part) as u64)
     }
 
     /// A request spent this long, until `now`, on mapping handles elsewhere.
@@ -45,7 +53,7 @@ impl Pace {
         self.last = now;
         *account = (*account + spent).saturating_sub(paid_out);
         if *account > PACE_FULL && !seeded!("slack-stays-whatever-remaps-cost") {
-            self.slack = ROOMY_SLACK;
+            (self.part, self.least) = (ROOMY_SLACK, self.roomy);
             self.account = None;
         }
     }
@@ -57,15 +65,23 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
+    const PEAK: u64 = 1 << 40;
+    const ROOMY: u64 = (PEAK as f64 * ROOMY_SLACK) as u64;
+
+    fn pace(configured: Option<f64>, kind: DeviceKind) -> Pace {
+        let device = DeviceInfo::new(kind, 0, String::new(), ROOMY_PART << 20, 1);
+        Pace::new(configured, &device)
+    }
+
     /// A step of the program: so long, with so much of it spent.
     fn after(pace: &mut Pace, whole: Duration, spent: Duration) -> bool {
         pace.remapped(spent, pace.last + whole);
-        pace.slack() == ROOMY_SLACK
+        pace.slack(PEAK) == ROOMY
     }
 
     #[test]
     fn a_pool_that_remaps_all_the_time_grows_by_more_and_one_in_a_burst_does_not() {
-        let mut pace = Pace::new(None, DeviceKind::Cuda);
+        let mut pace = pace(None, DeviceKind::Cuda);
         assert!(!after(&mut pace, MS, PACE_FULL), "a burst");
         assert!(after(&mut pace, MS, MS));
         assert!(after(&mut pace, Duration::from_secs(3600), MS), "it stays");
@@ -73,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_hundredth_of_the_time_is_free_and_idle_time_is_not_saved_up() {
-        let mut pace = Pace::new(None, DeviceKind::Cuda);
+        let mut pace = pace(None, DeviceKind::Cuda);
         (0..10_000).for_each(|_| assert!(!after(&mut pace, PACE_PART * MS, MS)));
         assert!(!after(&mut pace, Duration::from_secs(3600), MS));
         assert!(after(&mut pace, MS, 2 * PACE_FULL));
@@ -82,11 +98,21 @@ mod tests {
     #[test]
     fn what_is_configured_stays_and_so_does_the_slack_where_no_driver_maps() {
         for (configured, kind) in [(Some(0.03), DeviceKind::Cuda), (None, DeviceKind::Host)] {
-            let mut pace = Pace::new(configured, kind);
-            let first = pace.slack();
+            let mut pace = pace(configured, kind);
+            let first = pace.slack(PEAK);
             after(&mut pace, MS, 1000 * PACE_FULL);
-            assert_eq!(pace.slack(), first);
-            assert_eq!(first, configured.unwrap_or(LEAST_SLACK));
+            assert_eq!(pace.slack(PEAK), first);
+            let part = configured.unwrap_or(LEAST_SLACK);
+            assert_eq!(first, (PEAK as f64 * part) as u64);
         }
+    }
+
+    #[test]
+    fn a_small_pool_of_a_large_device_grows_by_a_part_of_the_device() {
+        let mut pace = pace(None, DeviceKind::Cuda);
+        assert_eq!(pace.slack(1 << 20), ((1 << 20) as f64 * LEAST_SLACK) as u64);
+        after(&mut pace, MS, 2 * PACE_FULL);
+        let slack = |mib: u64| pace.slack(mib << 20) >> 20;
+        assert_eq!([0, 9, 10, 11, 100].map(slack), [1, 1, 1, 1, 10]);
     }
 }

@@ -25,6 +25,12 @@ pub(crate) const LEAST_SLACK: f64 = 0.018;
 /// fast as with PyTorch's own allocators and holds a tenth less than its expandable segments; between the
 /// two it remaps hardly less.
 pub(super) const ROOMY_SLACK: f64 = 0.1;
+
+/// At least this part of the device's memory then: one in so many. What a pool of a few hundred MiB holds in
+/// vain is little to a device of 141 GB, and to spare it takes a tenth of the streams program's time.
+pub(super) const ROOMY_PART: u64 = 512;
+
+/// Part of the time that remaps may take before.
 pub(super) const PACE_PART: u32 = 100;
 
 /// Time spent beyond that before the pool grows by more: of some five hundred handles. With 5 ms the bursts of

@@ -3,7 +3,7 @@
 use super::{Core, HANDLES_A_STRETCH, HANDLES_AIMED_AT, HandleSize, LARGEST_HANDLE, piece};
 use std::time::Duration;
 
-use crate::device::DeviceKind;
+use crate::device::{DeviceInfo, DeviceKind};
 use crate::heap::State;
 use crate::pool::PoolConfig;
 use crate::pool::core::tests::{Made, all_of_a_device, core};
@@ -91,7 +91,8 @@ fn as_much_is_made_without_a_look_for_idle_memory_as_the_peak_and_its_slack_allo
 fn time_spent_on_handles_mapped_elsewhere_lets_the_pool_grow_by_more_and_on_new_ones_not() {
     for is_new in [false, true] {
         let (mut made, _held) = two_apart();
-        made.core.pace = Pace::new(None, DeviceKind::Cuda);
+        let device = DeviceInfo::new(DeviceKind::Cuda, 0, String::new(), 1 << 30, 1);
+        made.core.pace = Pace::new(None, &device);
         let granule = made.core.arena.granule();
         if is_new {
             made.core.config.limit = None;
@@ -106,11 +107,11 @@ fn time_spent_on_handles_mapped_elsewhere_lets_the_pool_grow_by_more_and_on_new_
         assert!(!spent.is_zero());
         let spent = Duration::from_secs(1);
         let before_ns = made.core.steps.driver_ns;
-        let before = made.core.pace.slack();
+        let before = made.core.pace.slack(1 << 30);
         let grant = made.core.end((outcome, spent)).unwrap();
         assert_eq!(made.core.steps.driver_ns, before_ns + 1_000_000_000);
         made.granted(grant.unwrap());
-        assert_eq!(made.core.pace.slack() > before, !is_new);
+        assert_eq!(made.core.pace.slack(1 << 30) > before, !is_new);
     }
 }
 
