@@ -109,9 +109,10 @@ options! {
     /// [`Pool::trim`](super::Pool::trim).
     ///
     /// Without, it is 0.018, with which the recorded programs reserve no more than 1.02 of their peaks. On
-    /// a GPU it becomes 0.1, or one part in 512 of the device's memory where that is more, once mapping handles
-    /// elsewhere has taken those who ask for memory more than a hundredth of the time. Set, it stays: 0.018 where memory is short and time is not, 0.1 or
-    /// more where the device has memory to spare and blocks change all the time.
+    /// a GPU it is one part in 640 of the device's memory at least, and becomes 0.1 once mapping handles
+    /// elsewhere has taken those who ask for memory more than a hundredth of the time. Set, it stays: 0.018
+    /// where memory is short and time is not, 0.1 or more where the device has memory to spare and blocks change
+    /// all the time.
     slack: Option<f64> = None, |part: f64| Some(part);
 
     /// Sets whether handles may be mapped at another address than their first, as they may by default.
@@ -140,11 +141,10 @@ options! {
     /// ```
     reuse: Reuse = Reuse { opportunistic: true, device_wait: true }, |opportunistic: bool, device_wait: bool| Reuse { opportunistic, device_wait };
 
-    /// Sets the most free bytes a stream keeps for itself as whole blocks, beyond the last one freed, by
-    /// default 4 MiB. They are given up before any stream waits or the pool grows.
-    // What is cached is not free to anyone: with 32 MiB a program that swaps 25 MiB of small
-    // blocks in 360 MiB reserved 1.042 times its peak, with 4 MiB 1.014.
-    cache_bytes: u64 = 4 << 20, |bytes: u64| bytes;
+    /// Sets the most free bytes a stream keeps for itself as whole blocks, beyond the last one freed. They are
+    /// given up before any stream waits or the pool grows. Without, all streams together keep a fifth of the
+    /// [slack](PoolConfig::slack), and each 4 MiB at least.
+    cache_bytes: Option<u64> = None, |bytes: u64| Some(bytes);
 
     /// Sets whether the pool may be [put to sleep](super::Pool::sleep). Each operation on typed memory of
     /// the device then counts itself, some 10 ns, from when the pool is made.
@@ -284,7 +284,7 @@ mod tests {
         } = all;
         assert_eq!((limit, soft_limit, preallocate), (Some(1), Some(2), 3));
         assert_eq!((slack, remap, overlap_bytes), (Some(0.5), false, 4));
-        assert_eq!((handles, cache_bytes), (HandleSize::Granule, 5));
+        assert_eq!((handles, cache_bytes), (HandleSize::Granule, Some(5)));
         assert_eq!((reuse.opportunistic, reuse.device_wait), (false, true));
         assert_eq!((slabs, sleeps), (false, true));
         assert_eq!((track, backtraces), (true, true));

@@ -11,7 +11,7 @@ use super::config::PoolConfig;
 use super::pace::Pace;
 use super::stats::counters::Gauges;
 use super::stats::{Steps, Told};
-use super::tuning::{ADDRESSES_A_BYTE, HIGH_PART, MOST_ADDRESSES};
+use super::tuning::{ADDRESSES_A_BYTE, CACHE_PART, HIGH_PART, LEAST_CACHE, MOST_ADDRESSES};
 use super::under_way::{Held, UnderWay};
 use crate::arena::Arena;
 use crate::device::{Device, Timeline};
@@ -294,6 +294,13 @@ impl Core {
 
     pub(super) fn only_stream(&self) -> bool {
         self.streams.len() <= 2
+    }
+
+    /// Most bytes that a stream's cache may keep.
+    pub(crate) fn cache_room(&self) -> u64 {
+        let streams = (self.streams.len() as u64 - 1).max(1);
+        let part = self.pace.slack(self.peak_taken) / CACHE_PART / streams;
+        self.config.cache_bytes.unwrap_or(part.max(LEAST_CACHE))
     }
 
     /// Frees a block with the history (`slot`, `tick`).

@@ -4,13 +4,13 @@
 //! fifth of that. Most programs hardly need any. One whose blocks change all the time spends a tenth of
 //! its time on them, where a few per cent more memory would do. So the pool keeps an account: time spent
 //! on mapping elsewhere is paid in, a hundredth of all time is paid out, and once the account is full the pool
-//! may grow by more: by a tenth of its peak, or by a small part of the device where that is more, as it is for
-//! a program that hardly uses the device. It never grows for that beyond its limit, and `trim` gives back what
-//! is idle.
+//! may grow by more. A pool that hardly uses the device may so from the start: to it a small part of the device
+//! is many handles, and to the device it is little. It never grows for that beyond its limit, and `trim`
+//! gives back what is idle.
 
 use std::time::{Duration, Instant};
 
-use super::tuning::{LEAST_SLACK, PACE_FULL, PACE_PART, ROOMY_PART, ROOMY_SLACK};
+use super::tuning::{DEVICE_PART, LEAST_SLACK, PACE_FULL, PACE_PART, ROOMY_SLACK};
 use crate::device::{DeviceInfo, DeviceKind};
 use crate::seeded::seeded;
 
@@ -19,8 +19,6 @@ pub(super) struct Pace {
     /// The growth allowed before handles are mapped elsewhere: this part of the peak, or as many bytes.
     part: f64,
     least: u64,
-    /// The bytes once the pool may grow by more.
-    roomy: u64,
     /// Time spent that no other time has made up for, as long as that may change the slack.
     account: Option<Duration>,
     last: Instant,
@@ -32,8 +30,11 @@ impl Pace {
         let is_fixed = configured.is_some() || device.kind != DeviceKind::Cuda;
         Self {
             part: configured.unwrap_or(LEAST_SLACK),
-            least: 0,
-            roomy: device.total_bytes / ROOMY_PART,
+            least: if is_fixed {
+                0
+            } else {
+                device.total_bytes / DEVICE_PART
+            },
             account: (!is_fixed).then_some(Duration::ZERO),
             last: Instant::now(),
         }
@@ -53,7 +54,7 @@ impl Pace {
         self.last = now;
         *account = (*account + spent).saturating_sub(paid_out);
         if *account > PACE_FULL && !seeded!("slack-stays-whatever-remaps-cost") {
-            (self.part, self.least) = (ROOMY_SLACK, self.roomy);
+            self.part = ROOMY_SLACK;
             self.account = None;
         }
     }
@@ -69,7 +70,7 @@ mod tests {
     const ROOMY: u64 = (PEAK as f64 * ROOMY_SLACK) as u64;
 
     fn pace(configured: Option<f64>, kind: DeviceKind) -> Pace {
-        let device = DeviceInfo::new(kind, 0, String::new(), ROOMY_PART << 20, 1);
+        let device = DeviceInfo::new(kind, 0, String::new(), DEVICE_PART << 20, 1);
         Pace::new(configured, &device)
     }
 
@@ -110,9 +111,9 @@ mod tests {
     #[test]
     fn a_small_pool_of_a_large_device_grows_by_a_part_of_the_device() {
         let mut pace = pace(None, DeviceKind::Cuda);
-        assert_eq!(pace.slack(1 << 20), ((1 << 20) as f64 * LEAST_SLACK) as u64);
+        let slack = |pace: &Pace| [0, 10, 20, 55, 100].map(|mib: u64| pace.slack(mib << 20) >> 20);
+        assert_eq!(slack(&pace), [1, 1, 1, 1, 1]);
         after(&mut pace, MS, 2 * PACE_FULL);
-        let slack = |mib: u64| pace.slack(mib << 20) >> 20;
-        assert_eq!([0, 9, 10, 11, 100].map(slack), [1, 1, 1, 1, 10]);
+        assert_eq!(slack(&pace), [1, 1, 2, 5, 10]);
     }
 }

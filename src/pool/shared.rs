@@ -11,6 +11,7 @@ use super::grow_buf::Growing;
 use super::job::Job;
 use super::stats::leaks::Tracker;
 use super::structure::{Attached, Block, Lane, Lanes, Ledger, Shared};
+use super::tuning::LEAST_CACHE;
 use crate::device::{Device, Recorder, Stream, StreamWatcher, beside};
 use crate::error::{Error, Result};
 use crate::heap::size_class::{self, is_slot};
@@ -22,7 +23,7 @@ use crate::sync::{AtomicU64, Latch, Mutex, RwLock, RwLockReadGuard, RwLockWriteG
 impl Shared {
     pub(crate) fn new(device: &Device, config: PoolConfig) -> Result<Self> {
         static NEXT_UID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
-        let cache_bytes = config.cache_bytes;
+        let cache_bytes = config.cache_bytes.unwrap_or(LEAST_CACHE);
         let slot_most = if config.slabs { size_class::MOST } else { 0 };
         let tracker = config.track.then(|| Tracker::new(config.backtraces));
         let recording = Recording::asked_for(config.record.as_deref())?;

@@ -88,6 +88,8 @@ pub(crate) trait Attached: std::any::Any + Send + Sync {
 pub(crate) struct LaneState {
     pub(crate) cache: Cache,
     pub(super) counters: Counters,
+    /// Most bytes that the cache keeps.
+    pub(super) room: u64,
     /// Requests that are looked for beyond the cache: the lane does not end under them.
     pub(super) pending: u64,
     /// The size that the cache did not have last, and how often in a row.

@@ -26,9 +26,10 @@ pub(crate) const LEAST_SLACK: f64 = 0.018;
 /// two it remaps hardly less.
 pub(super) const ROOMY_SLACK: f64 = 0.1;
 
-/// At least this part of the device's memory then: one in so many. What a pool of a few hundred MiB holds in
-/// vain is little to a device of 141 GB, and to spare it takes a tenth of the streams program's time.
-pub(super) const ROOMY_PART: u64 = 512;
+/// Part of the device's memory that a GPU's pool may grow by in any case: one in so many. On an H200 of 141 GB
+/// the rl program (a peak of 950 MiB) holds a fifth more than its peak then, hardly less than with PyTorch's
+/// expandable segments, and maps 350 handles elsewhere in place of 2,400.
+pub(super) const DEVICE_PART: u64 = 640;
 
 /// Part of the time that remaps may take before.
 pub(super) const PACE_PART: u32 = 100;
@@ -92,3 +93,11 @@ pub(super) const WAITS_WITHOUT_THE_LOCK: u32 = 8;
 
 /// Bytes of a graph's segment for requests below this; larger ones get a segment of their own size.
 pub(super) const GRAPH_SEGMENT: u64 = 2 << 20;
+
+/// Least bytes that a stream's cache may keep.
+pub(super) const LEAST_CACHE: u64 = 4 << 20;
+
+/// Part of the slack that it may keep where that is more: one in so many. With 4 MiB the moe trace asks the
+/// heap 204,000 times and frees there 69,000 times, with this 138,000 and 5,000 times; with a quarter the rl
+/// trace reserves 1.0586 times its peak, beyond 1.058.
+pub(super) const CACHE_PART: u64 = 5;

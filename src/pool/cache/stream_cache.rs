@@ -94,6 +94,7 @@ impl Lane {
         let state = LaneState {
             cache: Cache::new(),
             counters: Counters::default(),
+            room: shared.cache_bytes,
             pending: 0,
             missed: (0, 0),
             aside: false,
@@ -384,7 +385,7 @@ impl Lane {
     /// Whether the cache may keep one more block: there is always room for one alone.
     #[inline]
     pub(super) fn has_room(&self, state: &LaneState, bytes: u64) -> bool {
-        let fits = state.cache.bytes() + bytes <= self.cache_bytes || state.cache.is_empty();
+        let fits = state.cache.bytes() + bytes <= state.room || state.cache.is_empty();
         fits && !state.cache.is_full() && !state.aside
     }
 
@@ -399,10 +400,15 @@ impl Lane {
         }
         let shared = Arc::clone(&self.shared);
         let mut core = shared.core.lock();
-        if home.slot == self.slot || !self.hand_over(block.bytes, &mut core) {
-            self.drain(ALL_WORDS, &mut core);
-        }
         let mut state = latch(&self.own.state);
+        state.room = core.cache_room();
+        if !self.has_room(&state, block.bytes) {
+            drop(state);
+            if home.slot == self.slot || !self.hand_over(block.bytes, &mut core) {
+                self.drain(ALL_WORDS, &mut core);
+            }
+            state = latch(&self.own.state);
+        }
         let at_home = std::ptr::eq(self, home);
         // A retired lane counted on each of its blocks, one in use only on those freed elsewhere.
         let leaves = !at_home || state.retired;

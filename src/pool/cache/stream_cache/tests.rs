@@ -309,3 +309,30 @@ fn what_was_taken_ahead_and_finds_no_room_is_free_behind_the_streams_work() {
     drop(core);
     drop(held);
 }
+
+#[test]
+fn caches_keep_a_fifth_of_the_slack_together_and_each_4_mib_at_least() {
+    const MIB: u64 = 1 << 20;
+    let kept = |config: PoolConfig, bytes: u64| {
+        let world = World::new(config.slack(4.0));
+        let block = |bytes| world.pool.alloc(&world.streams[0], bytes).unwrap();
+        drop(block(bytes));
+        // A full cache sees how much it may keep by now.
+        drop([block(5 * MIB), block(MIB)]);
+        drop([block(2 * MIB), block(3 * MIB), block(4 * MIB)]);
+        let lane = world.lane(0);
+        let of = |streams: usize| {
+            (0..streams).for_each(|of| _ = world.lane(of));
+            world.pool.shared().core.lock().cache_room() / MIB
+        };
+        let rooms = [of(1), of(2)];
+        world.pool.check_invariants().unwrap();
+        (rooms, lane.cached_bytes() / MIB)
+    };
+    let config = PoolConfig::default;
+    assert_eq!(kept(config(), 20 * MIB), ([16, 8], 9));
+    assert_eq!(kept(config(), 10 * MIB).0, [8, 4]);
+    let (least, of_small) = kept(config(), MIB);
+    assert_eq!((least, of_small), ([7, 4], 4));
+    assert_eq!(kept(config().cache_bytes(3 * MIB), 20 * MIB), ([3, 3], 4));
+}
