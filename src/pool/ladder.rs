@@ -29,14 +29,9 @@ const LADDER: &[Step] = &[
     steps::ready,
     steps::siblings,
     steps::how_far,
-    steps::ready_batch,
-    steps::ready,
     steps::overlap,
     // What waits on the device: other caches, and holes of other streams.
-    steps::list_caches,
-    steps::other_caches,
-    steps::drain,
-    steps::ready,
+    steps::caches,
     steps::merged,
     steps::waiting,
     steps::mixed_slabs,
@@ -46,25 +41,16 @@ const LADDER: &[Step] = &[
     steps::ask_of_old,
     steps::reap,
     steps::map,
-    // What is done before the request fails, the cheap things first. After each the pool looks again.
-    steps::unify,
-    steps::map,
+];
+
+/// What is done after those, before the request fails, the cheap things first.
+const MEASURES: &[Step] = &[
     steps::pending_too,
-    steps::map,
     steps::unify,
-    steps::map,
-    steps::all_mixed_slabs,
-    steps::map,
     steps::whole_gaps,
-    steps::map,
     steps::left_over,
-    steps::map,
     steps::make_room,
-    steps::map,
-    steps::make_room,
-    steps::map,
-    steps::caches_again,
-    steps::others_under_way,
+    steps::others,
     steps::smaller_slab,
     steps::relief,
 ];
@@ -72,46 +58,61 @@ const LADDER: &[Step] = &[
 /// What a step says.
 enum Turn {
     Served(Grant),
-    Next,
-    /// This is to be done without the lock; then the next step.
-    Work(Job),
-    /// The same, then this step again.
-    WorkAgain(Job),
-    /// All caches are to be listed, which takes another lock.
+    Then(Then),
+    /// This is to be done without the lock.
+    Work(Job, Then),
+    /// All caches are to be listed, which takes another lock; then this step again.
     List,
     /// So many handles would be mapped elsewhere: who moves memory is asked first.
     Moves(u64),
-    /// From the first step on.
-    Restart,
+    /// The registered steps are asked.
+    Relief,
     /// What others have under way ends first, then from the first step on.
     Wait,
-    /// The registered steps are asked, then from the first step on, or the request fails.
-    Relief,
+}
+
+/// Where a climb goes on.
+#[derive(Clone, Copy)]
+enum Then {
+    /// With the next step.
+    Next,
+    /// The same, but the pool looks again first, as there may be something now: on the ladder for what is
+    /// ready, after a measure for a place to map.
+    Look,
+    /// With this step again.
+    Again,
+    /// With the first step.
+    Restart,
+}
+
+/// The step `at`, or what the pool `looks` at before it.
+fn step(at: usize, looks: bool) -> Option<Step> {
+    match looks {
+        true if at <= LADDER.len() => Some(steps::ready_by_now),
+        true => Some(steps::map),
+        false => LADDER.iter().chain(MEASURES).nth(at).copied(),
+    }
 }
 
 /// A request on its way up.
 struct Climb<'a> {
     lane: &'a Lane,
     bytes: u64,
+    requested: u64,
+    /// The registered steps may be asked.
+    helped: bool,
     /// Bytes of the block it looks for: for a slot, of a slab.
     size: u64,
     /// The other lanes of its stream.
     siblings: Vec<Arc<Lane>>,
     /// All lanes, once they are listed.
-    lanes: Vec<Arc<Lane>>,
+    lanes: Option<Vec<Arc<Lane>>>,
     terms: Terms,
     /// Of a slot: memory was short for the slab it is best in, and the smallest will do.
     is_short: bool,
-    /// A handle may be mapped at the high end.
-    maps_high: bool,
     /// Who moves memory may be asked.
     may_move: bool,
-    /// Something is other than at the last look for a place to map.
-    changed: bool,
-    /// There was no place.
-    no_place: bool,
     unified: bool,
-    made_room: bool,
     caches_looked_at: u32,
     /// Waits to be made without the lock before one is made under it.
     waits_left: u32,
@@ -121,26 +122,20 @@ struct Climb<'a> {
 }
 
 impl<'a> Climb<'a> {
-    fn new(shared: &Shared, lane: &'a Lane, bytes: u64) -> Self {
+    fn new(shared: &Shared, lane: &'a Lane, (bytes, requested): (u64, u64), helped: bool) -> Self {
         Self {
             lane,
             bytes,
+            requested,
+            helped,
             size: bytes,
             // Lanes are listed before the core is locked: making a lane locks in that order.
             siblings: shared.siblings(lane),
-            lanes: Vec::new(),
-            terms: Terms {
-                pending: false,
-                fill_gaps: true,
-                refused: false,
-            },
+            lanes: None,
+            terms: Terms::at_first(false),
             is_short: false,
-            maps_high: true,
-            may_move: false,
-            changed: true,
-            no_place: false,
+            may_move: helped && shared.moves_first.get().is_some(),
             unified: false,
-            made_room: false,
             caches_looked_at: 0,
             waits_left: WAITS_WITHOUT_THE_LOCK,
             relieved: false,
@@ -153,16 +148,9 @@ impl<'a> Climb<'a> {
         if is_slot(self.bytes) && !self.is_short {
             self.size = core.slab_bytes(self.bytes).0;
         }
-        self.terms = Terms {
-            pending: core.config.reuse.device_wait,
-            fill_gaps: true,
-            refused: false,
-        };
-        self.maps_high = true;
-        self.changed = true;
-        self.no_place = false;
+        self.lanes = None;
         self.unified = false;
-        self.made_room = false;
+        self.terms = Terms::at_first(core.config.reuse.device_wait);
     }
 
     fn stream(&self) -> StreamIndex {
@@ -177,10 +165,8 @@ impl<'a> Climb<'a> {
         }
     }
 
-    /// The block that `grant` comes to, if it is one.
-    fn served(&self, core: &mut Core, grant: Option<Grant>) -> Option<Turn> {
-        let grant = grant.and_then(|grant| self.cut(core, grant));
-        grant.map(Turn::Served)
+    fn cut_some(&self, core: &mut Core, grant: Option<Grant>) -> Option<Grant> {
+        grant.and_then(|grant| self.cut(core, grant))
     }
 
     /// The stream is to wait for `epochs` without the lock, and the step to be taken again: what it takes
@@ -191,16 +177,24 @@ impl<'a> Climb<'a> {
             return None;
         }
         self.waits_left -= 1;
-        Some(Turn::WorkAgain(Job::Ask(waits)))
+        Some(Turn::Work(Job::Ask(waits), Then::Again))
+    }
+
+    /// Empties all caches that were listed into the heap; whether there was anything.
+    fn drain(&self, core: &mut Core) -> bool {
+        let lanes = self.lanes.as_deref().unwrap_or_default();
+        let any = self.lane.shared.drain(lanes, core);
+        if any {
+            core.count(Told::Drain(self.bytes));
+        }
+        any
     }
 }
 
 impl Shared {
     /// Memory for a request of `lane` that its cache could not serve.
     pub(crate) fn acquire(&self, lane: &Lane, bytes: u64, requested: u64) -> Result<Grant> {
-        let mut climb = Climb::new(self, lane, bytes);
-        climb.may_move = self.moves_first.get().is_some();
-        let found = self.climb(&mut climb, requested, true);
+        let found = self.climb(&mut Climb::new(self, lane, (bytes, requested), true));
         self.tell();
         found?.ok_or_else(|| {
             let error = self.out_of_memory(bytes);
@@ -219,75 +213,78 @@ impl Shared {
         bytes: u64,
         requested: u64,
     ) -> Result<Option<Grant>> {
-        let found = self.climb(&mut Climb::new(self, lane, bytes), requested, false);
+        let found = self.climb(&mut Climb::new(self, lane, (bytes, requested), false));
         self.tell();
         found
     }
 
     /// Climbs until the request is served, or the steps are at an end.
-    fn climb(&self, climb: &mut Climb<'_>, requested: u64, helped: bool) -> Result<Option<Grant>> {
+    fn climb(&self, climb: &mut Climb<'_>) -> Result<Option<Grant>> {
         let mut core = self.core.lock();
         climb.restart(&core);
-        let mut at = 0;
-        while let Some(step) = LADDER.get(at) {
+        let (mut at, mut looks) = (0, false);
+        while let Some(step) = step(at, looks) {
             core.refuse_asleep()?;
             let turn = step(climb, &mut core)?;
-            at += 1;
-            let again = matches!(turn, Turn::WorkAgain(_));
-            match turn {
-                Turn::Served(grant) => return Ok(Some(self.served(climb, core, grant, requested))),
-                Turn::Next => continue,
-                Turn::Restart => (),
-                Turn::Wait => core = self.wait_for_others(core),
-                Turn::List => {
-                    drop(core);
-                    self.counts.note_peak();
-                    climb.lanes = self.all_lanes();
-                    core = self.core.lock();
-                    continue;
-                }
-                Turn::Moves(handles) => {
-                    drop(core);
-                    let moved = self.ask_to_move(climb.bytes, handles);
-                    core = self.core.lock();
-                    climb.relieved |= moved;
-                    if !moved {
-                        continue;
-                    }
-                }
-                Turn::Relief => {
-                    drop(core);
-                    if !helped
-                        || !self.relieve(
-                            climb.lane.stream.timeline.uid,
-                            climb.bytes,
-                            &mut climb.left,
-                        )
-                    {
-                        return Ok(None);
-                    }
-                    core = self.core.lock();
-                    climb.relieved = true;
-                }
-                Turn::Work(job) | Turn::WorkAgain(job) => {
+            let then;
+            (core, then) = match turn {
+                Turn::Served(grant) => return Ok(Some(self.served(climb, core, grant))),
+                Turn::Then(then) => (core, then),
+                Turn::Work(job, then) => {
                     let is_mapping = matches!(job, Job::Map(_));
                     drop(core);
                     let outcome = job.run();
-                    core = self.core.lock();
+                    let mut core = self.core.lock();
                     let grant = core.end(outcome)?;
                     climb.terms.refused |= is_mapping && grant.is_none();
-                    climb.changed |= !is_mapping;
-                    at -= usize::from(again && grant.is_none());
-                    if let Some(grant) = grant.and_then(|grant| climb.cut(&mut core, grant)) {
-                        return Ok(Some(self.served(climb, core, grant, requested)));
+                    match grant.map(|grant| climb.cut(&mut core, grant)) {
+                        Some(Some(grant)) => return Ok(Some(self.served(climb, core, grant))),
+                        Some(None) => (core, Then::Next),
+                        None => (core, then),
                     }
+                }
+                turn => self.ask_others(climb, core, &turn),
+            };
+            match then {
+                Then::Again => continue,
+                Then::Restart => (at, looks) = (0, false),
+                Then::Next | Then::Look => {
+                    at += usize::from(!looks);
+                    looks = matches!(then, Then::Look);
                     continue;
                 }
             }
             climb.restart(&core);
-            at = 0;
         }
         Ok(None)
+    }
+
+    /// What a step asks of others, without the lock.
+    fn ask_others<'l>(
+        &'l self,
+        climb: &mut Climb<'_>,
+        core: CoreGuard<'l>,
+        turn: &Turn,
+    ) -> (CoreGuard<'l>, Then) {
+        if matches!(turn, Turn::Wait) {
+            return (self.wait_for_others(core), Then::Restart);
+        }
+        drop(core);
+        let helped = match turn {
+            Turn::Moves(handles) => self.ask_to_move(climb.bytes, *handles),
+            Turn::Relief => {
+                let stream = climb.lane.stream.timeline.uid;
+                self.relieve(stream, climb.bytes, &mut climb.left)
+            }
+            _ => {
+                self.counts.note_peak();
+                climb.lanes = Some(self.all_lanes());
+                return (self.core.lock(), Then::Again);
+            }
+        };
+        climb.relieved |= helped;
+        let then = if helped { Then::Restart } else { Then::Next };
+        (self.core.lock(), then)
     }
 
     /// Waits until something that others have under way has ended.
@@ -306,14 +303,8 @@ impl Shared {
 
     /// Counts what a request was served, the only place that does; and gives idle memory back while the
     /// pool is over its soft limit.
-    fn served(
-        &self,
-        climb: &Climb<'_>,
-        mut core: CoreGuard<'_>,
-        grant: Grant,
-        requested: u64,
-    ) -> Grant {
-        (climb.lane).served(grant, climb.bytes, requested, &mut core);
+    fn served(&self, climb: &Climb<'_>, mut core: CoreGuard<'_>, grant: Grant) -> Grant {
+        (climb.lane).served(grant, climb.bytes, climb.requested, &mut core);
         if climb.relieved {
             core.count(Told::Relieved(climb.bytes));
         }

@@ -21,6 +21,16 @@ pub(super) struct Terms {
     pub(super) refused: bool,
 }
 
+impl Terms {
+    pub(super) fn at_first(pending: bool) -> Self {
+        Self {
+            pending,
+            fill_gaps: true,
+            refused: false,
+        }
+    }
+}
+
 pub(super) struct Plan {
     pub(super) placement: Placement,
     pub(super) idle: Vec<IdleFrame>,
