@@ -242,11 +242,15 @@ impl Nccl {
         }
         let calls = calls.to_vec();
         let last = calls.last().map_or("ncclGroupEnd", |call| call.act.name());
-        // SAFETY: the caller's duty; a call that comes too late has failed by then, and its memory is kept as
-        // that of every call is.
+        // SAFETY: the caller's duty; one that does not come back in time is ended below, and queues nothing more.
         let queue = move || unsafe { group(library, comm, stream, &calls) };
-        let queued = in_time(&self.device, self.patience, queue, drop)?;
-        queued.ok_or_else(|| self.late(last))??;
+        match in_time(&self.device, self.patience, queue, drop)? {
+            Some(queued) => queued?,
+            None => {
+                self.give_up(state);
+                return Err(self.late(last));
+            }
+        }
         state.connected.insert(class);
         Ok(())
     }
