@@ -2,7 +2,9 @@
 //! NCCL's own, of f16, and of f32 gradients reduced in f16, casts included; the casts alone, which are to run
 //! beside the reduction; then 1,000 gradients of 404 MB. Buckets are named by the first, which is the smallest.
 //!
-//! `cargo bench --bench collective`. A line a figure, as JSON, from rank 0. Bus bandwidth of an all-reduce is
+//! `cargo bench --bench collective`. `WARPOOL_BENCH_POWERS=30` has that power of two of bytes alone, or several by
+//! commas, and not the 1,000 gradients: benches/collective-ctas.sh compares NCCL's own settings so. A line a figure,
+//! as JSON, from rank 0. Bus bandwidth of an all-reduce is
 //! 2 (n - 1) / n of the bytes of its elements over its time, as nccl-tests count it.
 
 use std::process::{Command, ExitCode};
@@ -94,10 +96,18 @@ fn rank(words: &[String]) -> Result<()> {
     let pool = Pool::new(&device, PoolConfig::default())?;
     let stream = device.stream()?;
     let bench = Bench { comm, pool, stream };
-    for power in [16, 20, 22, 24, 26, 28, 30, 32] {
-        bench.of_size(1 << power)?;
+    let asked = std::env::var("WARPOOL_BENCH_POWERS").ok();
+    let powers = asked.as_deref().unwrap_or("16,20,22,24,26,28,30,32");
+    for power in powers
+        .split(',')
+        .filter_map(|power| power.parse::<u32>().ok())
+    {
+        bench.of_size(1 << power.min(40))?;
     }
-    bench.of_many()
+    match asked {
+        Some(_) => Ok(()),
+        None => bench.of_many(),
+    }
 }
 
 impl Bench {

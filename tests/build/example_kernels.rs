@@ -1,13 +1,23 @@
-//! The committed PTX of the example mixed_precision is what nvcc makes of its source.
+//! The committed PTX of the examples mixed_precision and data_parallel is what nvcc makes of their sources.
 //!
 //! To make it anew, with the toolkit of scripts/cuda-toolkit.sh:
 //! `nvcc -ptx -arch=compute_75 -fmad=false -o examples/mixed_precision/kernels.ptx
-//! examples/mixed_precision/kernels.cu`
+//! examples/mixed_precision/kernels.cu`, and the other alike.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-const PTX: &str = include_str!("../../examples/mixed_precision/kernels.ptx");
+/// The examples' folders, and their PTX.
+const EXAMPLES: [(&str, &str); 2] = [
+    (
+        "mixed_precision",
+        include_str!("../../examples/mixed_precision/kernels.ptx"),
+    ),
+    (
+        "data_parallel",
+        include_str!("../../examples/data_parallel/kernels.ptx"),
+    ),
+];
 
 fn in_package(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -26,49 +36,49 @@ fn nvcc() -> Option<(PathBuf, String)> {
 }
 
 /// The line of the PTX that names its compiler: `// Cuda compilation tools, release 13.0, V13.0.88`.
-fn made_by() -> &'static str {
-    let line = PTX.lines().find(|line| line.contains("compilation tools"));
+fn made_by(ptx: &'static str) -> &'static str {
+    let line = ptx.lines().find(|line| line.contains("compilation tools"));
     line.unwrap().trim_start_matches("// Cuda ")
 }
 
 #[test]
-fn the_example_s_ptx_is_what_nvcc_makes_of_its_source() {
+fn the_examples_ptx_is_what_nvcc_makes_of_their_sources() {
     let Some((nvcc, version)) = nvcc() else {
         println!("skipped: no nvcc");
         return;
     };
-    if !version.contains(made_by()) {
-        println!("skipped: the PTX was made by {}", made_by());
-        return;
+    for (example, ptx) in EXAMPLES {
+        if !version.contains(made_by(ptx)) {
+            println!("skipped: the PTX was made by {}", made_by(ptx));
+            continue;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let made = folder.path().join("kernels.ptx");
+        let source = in_package(&format!("examples/{example}/kernels.cu"));
+        let done = Command::new(&nvcc)
+            .args(["-ptx", "-arch=compute_75", "-fmad=false", "-o"])
+            .args([&made, &source])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{said}");
+        assert!(
+            std::fs::read_to_string(made).unwrap() == ptx,
+            "{example}/kernels.cu has changed: make kernels.ptx anew, as this test's file says"
+        );
     }
-    let folder = tempfile::tempdir().unwrap();
-    let made = folder.path().join("kernels.ptx");
-    let source = in_package("examples/mixed_precision/kernels.cu");
-    let done = Command::new(nvcc)
-        .args(["-ptx", "-arch=compute_75", "-fmad=false", "-o"])
-        .args([&made, &source])
-        .output()
-        .unwrap();
-    assert!(
-        done.status.success(),
-        "{}",
-        String::from_utf8_lossy(&done.stderr)
-    );
-    assert!(
-        std::fs::read_to_string(made).unwrap() == PTX,
-        "kernels.cu has changed: make kernels.ptx anew, as this test's file says"
-    );
 }
 
 #[test]
 fn every_kernel_of_the_example_takes_one_structure_of_the_size_its_caller_gives() {
+    let (_, ptx) = EXAMPLES[0];
     // Thirteen words and a float, and six words and three floats, each to a multiple of 8 bytes.
     let pass = ["hidden", "output", "gradient_w1", "gradient_w2"].map(|name| (name, 13 * 8 + 8));
     for (name, bytes) in pass.into_iter().chain([("accumulate", 6 * 8 + 16)]) {
         for format in ["f16", "f32"] {
             let parameter = format!(".b8 {name}_{format}_param_0[{bytes}]");
-            assert!(PTX.contains(&parameter), "{parameter}");
+            assert!(ptx.contains(&parameter), "{parameter}");
         }
     }
-    assert!(PTX.contains(".b8 step_param_0[64]"));
+    assert!(ptx.contains(".b8 step_param_0[64]"));
 }

@@ -33,3 +33,45 @@ fn ranks_that_share_a_batch_learn_as_one_that_has_all_of_it() {
         assert!(part < 2e-2, "e4m3, {ranks} ranks: {part}");
     }
 }
+
+/// The large network, small: what each rank's share gives is what one has of the whole batch.
+#[test]
+fn the_large_network_of_several_ranks_learns_as_that_of_one() {
+    use example::large::{Outcomes, train};
+    use example::math::{OnHost, Outcome};
+    use example::network::Shape;
+
+    let shape = Shape {
+        inputs: 6,
+        width: 16,
+        hidden: 2,
+        outputs: 4,
+        batch: 24,
+        batches: 2,
+    };
+    let task = shape.task();
+    let losses = |ranks: usize, config: Option<ReducerConfig>| -> Vec<f32> {
+        let ends = Comm::simulated(&hosts(ranks), PATIENCE).unwrap();
+        let open: fn(&warpool::Stream) -> Outcome<OnHost> = |_| Ok(OnHost);
+        let trained: Outcomes = train(&ends, (shape, &task), config, (40, 1), open).unwrap();
+        trained.losses
+    };
+    let wanted = losses(1, None);
+    assert!(
+        wanted[39] < 0.7 * wanted[1],
+        "{} to {}",
+        wanted[1],
+        wanted[39]
+    );
+    let config = ReducerConfig::default().bucket_bytes(256);
+    for (ranks, wire, feedback, bound) in [
+        (1, Wire::F32, false, 1e-4),
+        (2, Wire::F32, false, 1e-4),
+        (3, Wire::F16, true, 1e-2),
+        (2, Wire::E4m3, true, 5e-2),
+    ] {
+        let config = config.wire(wire).feedback(feedback);
+        let part = example::apart(&wanted, &losses(ranks, Some(config)));
+        assert!(part < bound, "{wire:?}, {ranks} ranks: {part}");
+    }
+}

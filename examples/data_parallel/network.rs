@@ -1,0 +1,319 @@
+//! A network of square layers, whose gradients are reduced while the backward pass goes on.
+
+use warpool::collective::{Comm, Op, Reducer, ReducerConfig};
+use warpool::{Device, Pool, PoolBuf, PoolConfig, Stream, View, ViewMut};
+
+use super::drawn;
+use super::math::{Math, Outcome, Product};
+
+/// The network and its task.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    pub inputs: usize,
+    /// Numbers between the layers.
+    pub width: usize,
+    /// Layers from `width` to `width`, beside the first and the last.
+    pub hidden: usize,
+    pub outputs: usize,
+    /// Samples of a step, of all ranks.
+    pub batch: usize,
+    /// Batches that there are; they come again and again.
+    pub batches: usize,
+}
+
+impl Shape {
+    /// Rows and columns of each layer's weights.
+    fn layers(&self) -> Vec<(usize, usize)> {
+        let mut layers = vec![(self.width, self.inputs)];
+        layers.extend(vec![(self.width, self.width); self.hidden]);
+        layers.push((self.outputs, self.width));
+        layers
+    }
+
+    /// Bytes of the gradients.
+    pub fn bytes(&self) -> usize {
+        self.layers().iter().map(|(out, inn)| 4 * out * inn).sum()
+    }
+
+    /// How fast it learns: less the wider and deeper, or it would not.
+    fn rate(&self) -> f32 {
+        self.outputs as f32 / (2 * self.width * self.layers().len()) as f32
+    }
+
+    /// The first weights, and all samples with what is wanted of each.
+    pub fn task(&self) -> Task {
+        let weights = self
+            .layers()
+            .into_iter()
+            .enumerate()
+            .map(|(layer, (out, inn))| {
+                let scale = (6.0 / inn as f32).sqrt();
+                let all = (0..out * inn).map(|at| scale * drawn(layer << 40 | at));
+                all.collect()
+            });
+        let samples = self.batch * self.batches;
+        let inputs: Vec<f32> = (0..samples * self.inputs)
+            .map(|at| drawn(1 << 50 | at))
+            .collect();
+        let wanted = inputs.chunks(self.inputs).flat_map(|sample| {
+            let one =
+                |at: usize| (2.0 * sample[at % self.inputs]).sin() * sample[(at + 1) % self.inputs];
+            (0..self.outputs).map(one).collect::<Vec<_>>()
+        });
+        Task {
+            weights: weights.collect(),
+            wanted: wanted.collect(),
+            inputs,
+        }
+    }
+}
+
+pub struct Task {
+    weights: Vec<Vec<f32>>,
+    inputs: Vec<f32>,
+    wanted: Vec<f32>,
+}
+
+/// Where the gradients are.
+enum Gradients {
+    /// Of one that trains alone.
+    Alone(Vec<PoolBuf<f32>>),
+    Reduced(Box<Reducer>),
+}
+
+/// A rank's network.
+pub struct Network<M> {
+    pub stream: Stream,
+    pub comm: Comm,
+    math: M,
+    shape: Shape,
+    /// Samples of this rank in a step.
+    share: usize,
+    ranks: usize,
+    weights: Vec<PoolBuf<f32>>,
+    /// What enters each layer but the first, and comes out of the last.
+    values: Vec<PoolBuf<f32>>,
+    /// Of the same, their gradients, by turns.
+    slopes: [PoolBuf<f32>; 2],
+    gradients: Gradients,
+    /// Of the averages; the step is left out where it is not finite.
+    largest: PoolBuf<f32>,
+    inputs: PoolBuf<f32>,
+    wanted: PoolBuf<f32>,
+    losses: PoolBuf<f32>,
+    steps: usize,
+}
+
+impl<M: Math> Network<M> {
+    /// A network of the first weights, one of so many. Its gradients are the averages of all, or, without a
+    /// configuration, its own.
+    pub fn new(
+        (comm, ranks): (&Comm, usize),
+        peers: &[&Device],
+        (shape, task): (Shape, &Task),
+        config: Option<ReducerConfig>,
+        most_steps: usize,
+        open: impl FnOnce(&Stream) -> Outcome<M>,
+    ) -> Outcome<Self> {
+        let pool = Pool::new(comm.device(), PoolConfig::default().peers(peers))?;
+        let stream = comm.device().stream()?;
+        let share = shape.batch / ranks;
+        let zeroed = |len| pool.alloc_zeroed::<f32>(&stream, len);
+        // As the backward pass makes them: the last layer's first.
+        let lens: Vec<usize> = shape
+            .layers()
+            .iter()
+            .rev()
+            .map(|(out, inn)| out * inn)
+            .collect();
+        let gradients = match config {
+            Some(config) => {
+                let reducer = Reducer::new(&pool, &stream, comm, &lens, config)?;
+                Gradients::Reduced(Box::new(reducer))
+            }
+            None => {
+                let buffers = lens.iter().map(|&len| zeroed(len));
+                Gradients::Alone(buffers.collect::<Result<_, _>>()?)
+            }
+        };
+        let weights = task.weights.iter().map(|all| pool.alloc_from(&stream, all));
+        let values = shape
+            .layers()
+            .into_iter()
+            .map(|(out, _)| zeroed(share * out));
+        Ok(Self {
+            math: open(&stream)?,
+            weights: weights.collect::<Result<_, _>>()?,
+            values: values.collect::<Result<_, _>>()?,
+            slopes: [zeroed(share * shape.width)?, zeroed(share * shape.width)?],
+            gradients,
+            largest: zeroed(1)?,
+            inputs: pool.alloc_from(&stream, &task.inputs)?,
+            wanted: pool.alloc_from(&stream, &task.wanted)?,
+            losses: zeroed(most_steps)?,
+            steps: 0,
+            shape,
+            share,
+            ranks,
+            comm: comm.clone(),
+            stream,
+        })
+    }
+
+    /// Queues a step.
+    pub fn step(&mut self) -> Outcome<()> {
+        self.forward()?;
+        self.backward()?;
+        self.steps += 1;
+        let (stream, rate) = (&self.stream, self.shape.rate());
+        if let Gradients::Reduced(reducer) = &mut self.gradients {
+            reducer.finish()?;
+            let largest = reducer.largest();
+            self.largest.view_mut().copy_from(stream, largest)?;
+        }
+        for (at, weights) in self.weights.iter_mut().rev().enumerate() {
+            let (gradient, largest) = (self.gradients.of(at), self.largest.view());
+            let gradient = gradient.as_view();
+            self.math
+                .update(stream, weights.view_mut(), gradient, largest, rate)?;
+        }
+        Ok(())
+    }
+
+    /// This rank's samples of the step's batch, of so many numbers each.
+    fn samples<'a>(&self, of: &'a PoolBuf<f32>, numbers: usize) -> Outcome<View<'a, f32>> {
+        let batch = self.steps % self.shape.batches;
+        let from = batch * self.shape.batch + self.comm.rank() as usize * self.share;
+        Ok(of.slice(from * numbers..(from + self.share) * numbers)?)
+    }
+
+    fn forward(&mut self) -> Outcome<()> {
+        let layers = self.shape.layers();
+        for (layer, &(out, inn)) in layers.iter().enumerate() {
+            let inputs = self.samples(&self.inputs, self.shape.inputs)?;
+            let (before, after) = self.values.split_at_mut(layer);
+            let entering = before.last().map_or(inputs, PoolBuf::view);
+            let product = Product {
+                m: out,
+                n: self.share,
+                k: inn,
+                left_by_rows: true,
+                right_by_rows: false,
+            };
+            let (stream, weights) = (&self.stream, self.weights[layer].view());
+            self.math
+                .product(stream, product, weights, entering, after[0].view_mut())?;
+            if layer + 1 < layers.len() {
+                self.math.relu(stream, after[0].view_mut())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn backward(&mut self) -> Outcome<()> {
+        let layers = self.shape.layers();
+        let (wanted, inputs) = (
+            self.samples(&self.wanted, self.shape.outputs)?,
+            self.samples(&self.inputs, self.shape.inputs)?,
+        );
+        let (stream, math, share) = (&self.stream, &self.math, self.share);
+        let at = self.steps % self.losses.len();
+        let last = layers.len() - 1;
+        let loss = self.losses.slice_mut(at..=at)?;
+        math.error(stream, self.values[last].view_mut(), wanted, loss)?;
+        for (at, &(out, inn)) in layers.iter().rev().enumerate() {
+            let layer = last - at;
+            let (left, right) = self.slopes.split_at_mut(1);
+            let (slope, next) = match layer % 2 {
+                0 => (&left[0], &mut right[0]),
+                _ => (&right[0], &mut left[0]),
+            };
+            let slope = if layer == last {
+                &self.values[last]
+            } else {
+                slope
+            };
+            let slope = slope.slice(..share * out)?;
+            let entering = match layer {
+                0 => inputs,
+                _ => self.values[layer - 1].view(),
+            };
+            let of_weights = Product {
+                m: inn,
+                n: out,
+                k: share,
+                left_by_rows: false,
+                right_by_rows: true,
+            };
+            math.product(stream, of_weights, entering, slope, self.gradients.of(at))?;
+            // From here on its bucket may go, beside what follows.
+            if let Gradients::Reduced(reducer) = &mut self.gradients {
+                reducer.ready(at)?;
+            }
+            if layer > 0 {
+                let of_inputs = Product {
+                    m: inn,
+                    n: share,
+                    k: out,
+                    left_by_rows: false,
+                    right_by_rows: false,
+                };
+                let weights = self.weights[layer].view();
+                math.product(stream, of_inputs, weights, slope, next.view_mut())?;
+                math.slope(stream, next.view_mut(), entering)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Queues the reduction of a step alone: of gradients that are all there.
+    pub fn reduce(&mut self) -> Outcome<()> {
+        if let Gradients::Reduced(reducer) = &mut self.gradients {
+            for tensor in 0..self.weights.len() {
+                reducer.ready(tensor)?;
+            }
+            reducer.finish()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the steps of all ranks.
+    pub fn together(&mut self) -> Outcome<()> {
+        if let Gradients::Reduced(reducer) = &self.gradients {
+            reducer.largest().download(&self.stream)?;
+            let last = self.losses.len() - 1;
+            let one = self.losses.slice_mut(last..)?;
+            self.comm.on(&self.stream).all_reduce(one, Op::Max).run()?;
+        }
+        Ok(self.stream.synchronize()?)
+    }
+
+    /// The losses of the whole batch before each of the first steps.
+    pub fn losses(&mut self, steps: usize) -> Outcome<Vec<f32>> {
+        let mut sums = self.losses.slice_mut(..steps)?;
+        if let Gradients::Reduced(_) = self.gradients {
+            let queue = self.comm.on(&self.stream);
+            queue
+                .all_reduce(self.losses.slice_mut(..steps)?, Op::Sum)
+                .run()?;
+            self.comm.check()?;
+            sums = self.losses.slice_mut(..steps)?;
+        }
+        let ranks = match self.gradients {
+            Gradients::Alone(_) => 1.0,
+            Gradients::Reduced(_) => self.ranks as f32,
+        };
+        let losses = sums.as_view().download(&self.stream)?;
+        Ok(losses.into_iter().map(|loss| loss / ranks).collect())
+    }
+}
+
+impl Gradients {
+    /// Gradient `at`: the backward pass writes it, the update reads its average.
+    fn of(&mut self, at: usize) -> ViewMut<'_, f32> {
+        match self {
+            Self::Alone(buffers) => buffers[at].view_mut(),
+            Self::Reduced(reducer) => reducer.gradients().swap_remove(at),
+        }
+    }
+}
