@@ -386,7 +386,9 @@ impl Core {
     /// its neighbour by who freed it.
     pub(super) fn unify(&mut self, slot: StreamIndex) -> Vec<Epoch> {
         let mut lacking = Vec::new();
-        for id in self.extents.ids() {
+        let mut holes: Vec<Id> = self.extents.all_holes().collect();
+        holes.sort_unstable();
+        for id in holes {
             while let Some(upper) = self.extents.hole_above(id) {
                 let mut epochs = vec![self.extents.get(id).epoch()];
                 if !seeded!("unify-forgets-the-upper-hole") {
