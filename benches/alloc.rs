@@ -5,7 +5,7 @@
 //! - `free_blocks`: the same with so many holes in the pool, the latency of every pair kept;
 //! - `threads`, `one_stream`: threads with a stream each, and threads that share one; beside the
 //!   first the same threads at plain arithmetic, for what the machine itself gains from threads;
-//! - `live_sets`: threads with a stream and a live set of 100 blocks each;
+//! - `live_sets`: threads with a stream and a live set of 10,000 blocks each;
 //! - `producer_consumer`: allocated on one thread and stream, freed on another; beside it the same with
 //!   plain arithmetic for blocks, which leaves the hand-over and the order of the two streams;
 //! - `unwarmed`: rounds of kernels with scratch memory from a new pool and from a preallocated one.
@@ -408,20 +408,41 @@ fn one_stream<C: Contender>(lab: &mut Lab, make: &dyn Fn() -> C) {
     }
 }
 
+/// Live blocks of each thread of `live_sets`.
+const LIVE: u64 = 10_000;
+
+/// Pairs that count as one there, so that few of a short run fall to threads that begin sooner.
+const TOGETHER: u64 = 256;
+
 /// Every thread has a stream and a live set of its own, so nearly every pair goes past its cache.
 fn live_sets<C: Contender>(lab: &mut Lab, make: &dyn Fn() -> C) {
     for (case, count) in THREADS {
+        if !lab.wants(&format!("alloc/live_sets/{}/{case}", C::NAME)) {
+            continue;
+        }
+        // Half a MiB each, and a fifth for what is free beside them.
+        if count as u64 * LIVE * MIB / 2 > lab.device.info().total_bytes / 6 * 5 {
+            println!("live_sets: the device has no room for {case} threads");
+            continue;
+        }
         let contender = make();
         let _guard = contender.enter();
         let mut sets: Vec<LiveSet<C>> = (0..count)
-            .map(|_| LiveSet::new(&contender, stream(&lab.device), 100, (1, MIB)))
+            .map(|_| LiveSet::new(&contender, stream(&lab.device), LIVE, (1, MIB)))
             .collect();
         let figure = Figure::MpairsPerS {
             threads: count as u64,
         };
+        let work = |set: &mut &mut LiveSet<C>, iters| _ = set.time(iters);
+        // As in `live_set`, once beforehand.
+        at_once(
+            &contender,
+            sets.iter_mut(),
+            work,
+            LiveSet::<C>::STEPS as u64,
+        );
         lab.measure(("live_sets", case, C::NAME), figure, |iters| {
-            let work = |set: &mut &mut LiveSet<C>, iters| _ = set.time(iters);
-            at_once(&contender, sets.iter_mut(), work, iters)
+            at_once(&contender, sets.iter_mut(), work, TOGETHER * iters) / TOGETHER as u32
         });
     }
 }

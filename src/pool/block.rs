@@ -129,7 +129,8 @@ impl Block {
         self.requested
     }
 
-    /// Bytes the block has: [`Block::bytes`] as the pool rounds them.
+    /// Bytes the block has: [`Block::bytes`] as the pool rounds them; where threads meet at the pool's lock,
+    /// up to an eighth more, or 4 KiB but not twice that, as a free block of that size was at hand.
     #[must_use]
     #[inline]
     pub fn capacity(&self) -> u64 {

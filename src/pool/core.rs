@@ -20,7 +20,7 @@ use crate::heap::size_class::is_slot;
 use crate::heap::slab::Slabs;
 use crate::heap::{Epoch, Extent, Extents, FRESH, Grant, Id, NONE, State, StreamIndex};
 use crate::seeded::seeded;
-use crate::sync::{Latch, LatchGuard, latch};
+use crate::sync::{Latch, LatchGuard, is_latched, latch, try_latch};
 
 /// Held by every lane of a slot, which another stream may have once all are gone.
 pub(crate) struct SlotHold {
@@ -74,6 +74,18 @@ impl CoreLock {
     #[inline]
     pub(crate) fn lock(&self) -> CoreGuard<'_> {
         latch(&self.0)
+    }
+
+    /// The lock, if nobody has it.
+    #[inline]
+    pub(super) fn try_lock(&self) -> Option<CoreGuard<'_>> {
+        try_latch(&self.0)
+    }
+
+    /// Whether someone has the lock now.
+    #[inline]
+    pub(super) fn is_taken(&self) -> bool {
+        is_latched(&self.0)
     }
 }
 

@@ -6,7 +6,8 @@
 //!
 //! 1. [`Pool::alloc`] finds the calling thread's *lane* of the stream (`cache::thread_map`). Its cache has what was
 //!    freed there, by size (`cache`): two locked instructions, no other thread.
-//! 2. What the cache has not, a hole may have that is ready: `Lane::serve_ready`, under the pool's lock.
+//! 2. What the cache has not, a hole may have that is ready: `Lane::serve_ready`, under the pool's lock. Where
+//!    others have the lock, the lane makes do with a block nearly of the size (`cache::crowd`).
 //! 3. All else climbs the **ladder** (`ladder`), one list of steps, the cheap ones first; the first that works
 //!    serves the request:
 //!    - *ready*: a batch, a slot or a hole that nothing queued uses, or that the stream runs behind

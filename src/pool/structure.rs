@@ -94,6 +94,8 @@ pub(crate) struct LaneState {
     pub(super) pending: u64,
     /// The size that the cache did not have last, and how often in a row.
     pub(super) missed: (u64, u64),
+    /// Misses for which the lane leaves the pool's lock to others: see `cache::crowd`.
+    pub(super) crowded: u32,
     /// Nothing is allocated or freed the short way: the lane is retired or asleep, or under capture.
     pub(crate) aside: bool,
     /// Nothing more is allocated here: keep nothing.

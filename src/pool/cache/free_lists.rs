@@ -8,7 +8,7 @@
 //!
 //! A cache has its memory from the start, so keeping and giving blocks never asks the heap.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use crate::device::Addr;
 use crate::heap::size_class::{CLASSES, class_of, is_slot};
@@ -79,7 +79,8 @@ impl Entry {
 pub(crate) struct Cache {
     /// First entry of each bin.
     heads: Box<[u32; ALL]>,
-    /// Bins that may have entries: set when one gets its first entry, cleared by a drain.
+    /// Bins that may have entries: set when one gets its first entry, cleared by a drain or when one is
+    /// found to have none.
     occupied: [u64; WORDS],
     entries: Vec<Entry>,
     spare: u32,
@@ -143,6 +144,46 @@ impl Cache {
         self.spare = at;
         self.bytes -= bytes;
         Some(entry.block())
+    }
+
+    /// The smallest block of at least `bytes`, which are no slot's, and at most `most`, of those that head
+    /// their bins.
+    pub(crate) fn pop_near(&mut self, bytes: u64, most: u64) -> Option<Cached> {
+        let small = self.near_small(bytes, most);
+        let near = small.or_else(|| self.near_large(bytes..=most))?;
+        self.pop(near)
+    }
+
+    /// The size of the block of [`Cache::pop_near`], of those of up to [`BINS`] units.
+    fn near_small(&mut self, bytes: u64, most: u64) -> Option<u64> {
+        let end = (most / UNIT).min(BINS as u64) as usize;
+        let mut bin = (bytes / UNIT - 1) as usize;
+        while bin < end {
+            match self.occupied[bin / 64] >> (bin % 64) {
+                0 => bin = (bin / 64 + 1) * 64,
+                bits => {
+                    bin += bits.trailing_zeros() as usize;
+                    if self.heads[bin] != NONE {
+                        return (bin < end).then_some((bin as u64 + 1) * UNIT);
+                    }
+                    self.occupied[bin / 64] &= !(1 << (bin % 64));
+                }
+            }
+        }
+        None
+    }
+
+    /// The same of larger ones.
+    fn near_large(&self, sizes: RangeInclusive<u64>) -> Option<u64> {
+        if !self.may_have_large() || *sizes.end() <= BINS as u64 * UNIT {
+            return None;
+        }
+        let heads = self.heads[BINS..BINS + LARGE].iter();
+        let blocks = heads.filter_map(|&at| self.entries.get(at as usize));
+        let near = blocks
+            .map(|block| block.bytes)
+            .filter(|bytes| sizes.contains(bytes));
+        near.min()
     }
 
     /// Whether [`Cache::pop`] would give a block.

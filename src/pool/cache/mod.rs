@@ -1,10 +1,11 @@
 //! What stands before the heap: a request asks here first, and a free goes here first.
 //!
 //! `stream_cache` keeps a stream's own free blocks, in `free_lists` by exact size; `thread_map` says
-//! which of them serves a thread, `lifetime` how long it lives; `transfer` takes blocks from one to
-//! another.
+//! which of them serves a thread, `lifetime` how long it lives, `crowd` what it does while others have the
+//! pool's lock; `transfer` takes blocks from one to another.
 
 mod batches;
+mod crowd;
 mod free_lists;
 mod lifetime;
 mod outstanding;

@@ -215,6 +215,11 @@ impl Counters {
         totals.peaks = totals.live();
     }
 
+    /// Bytes of live blocks, as rounded.
+    pub(crate) fn live_bytes(&mut self, elsewhere: &Elsewhere) -> u64 {
+        self.totals(elsewhere).live()[2].bytes()
+    }
+
     /// Blocks allocated less those freed here.
     pub(crate) fn blocks(&self) -> i64 {
         let [small, large] = self.totals.left();

@@ -1,0 +1,77 @@
+//! What a lane does while other threads have the pool's lock: it makes do with what it has.
+//!
+//! Threads that miss their caches all want the one heap, whose lock and memory go from core to core with each
+//! of them. A lane that finds the lock taken is *crowded*, for so many misses from then on. Its cache keeps
+//! more than else, a part of what is live on it, and serves a miss by the nearest larger block. Such a block
+//! stays of its size: it is counted, freed and kept as what it is. So few requests are left for the heap,
+//! and those find its lock free.
+//!
+//! A lane that never finds the lock taken does nothing of this. What the others waste is bounded by what a
+//! crowded lane keeps, which a request that finds no hole has back before the pool grows or any stream waits,
+//! and by how much larger the nearest block may be: see `tuning`.
+
+use super::free_lists::Cached;
+use crate::heap::size_class::is_slot;
+use crate::heap::{NONE, UNIT};
+use crate::pool::structure::{Lane, LaneState};
+use crate::pool::tuning::{CROWDED_MISSES, CROWDED_PART, NEAR_LEAST, NEAR_MOST, NEAR_PART};
+use crate::seeded::seeded;
+use crate::sync::latch;
+
+impl Lane {
+    /// Has the lane be crowded if someone has the pool's lock now, unless it is to keep nothing.
+    fn look_for_others(&self, state: &mut LaneState) {
+        if self.cache_bytes > 0 && self.shared.core.is_taken() {
+            let live = state.counters.live_bytes(&self.others.elsewhere);
+            state.crowded = CROWDED_MISSES;
+            let room = self.cache_bytes.saturating_add(live / CROWDED_PART);
+            state.room = state.room.max(room);
+        }
+    }
+
+    /// Of a crowded lane, the block nearest to the `bytes` that its cache missed, for that request.
+    pub(super) fn take_near(&self, bytes: u64, requested: u64) -> Option<Cached> {
+        let mut state = latch(&self.own.state);
+        if state.crowded == 0 {
+            self.look_for_others(&mut state);
+        }
+        if state.crowded == 0 || state.aside {
+            return None;
+        }
+        state.crowded -= 1;
+        if state.crowded == 0 {
+            state.room = self.cache_bytes;
+        }
+        let most = bytes
+            + (bytes / NEAR_PART)
+                .max(bytes.min(NEAR_LEAST))
+                .min(NEAR_MOST);
+        let least = match seeded!("nearest-block-may-be-smaller") {
+            true => bytes.div_ceil(2).next_multiple_of(UNIT),
+            false => bytes,
+        };
+        let near = (!is_slot(bytes)).then(|| state.cache.pop_near(least, most));
+        let Some(mut near) = near.flatten() else {
+            self.look_for_others(&mut state);
+            return None;
+        };
+        if seeded!("nearest-block-has-the-size-asked-for") {
+            near.bytes = bytes;
+        }
+        state.pending -= u64::from(!seeded!("nearest-block-holds-its-lane"));
+        (state.counters).allocate(near.bytes, requested, &self.others.elsewhere);
+        Some(near)
+    }
+
+    /// Whether a full cache has room for the block, as others have the pool's lock. The block is not freed
+    /// yet.
+    pub(super) fn makes_room(&self, block: &Cached) -> bool {
+        let mut state = latch(&self.own.state);
+        self.look_for_others(&mut state);
+        block.id != NONE && self.has_room(&state, block.bytes)
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;
