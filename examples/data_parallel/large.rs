@@ -97,9 +97,9 @@ pub fn compare<M: Math>(ends: &[Comm], batch: usize, open: Open<M>) -> Outcome<(
     };
     let task = all.task();
     println!(
-        "{ranks} ranks, {batch} samples each; {} MB of gradients, {} GFLOP a sample",
+        "{ranks} ranks, {batch} samples each; {} MB of gradients, {} MFLOP a sample",
         all.bytes() / 1_000_000,
-        6 * all.bytes() / 4 / 1_000_000_000
+        6 * all.bytes() / 4 / 1_000_000
     );
     // The same network with the whole batch on one GPU, as the curve to be followed; then with a rank's share,
     // which is what a GPU does in a second.
