@@ -93,12 +93,18 @@ pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
 fn take_waiting(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let stream = climb.stream();
     if is_slot(climb.bytes)
-        && let Some(epoch) = core.slot_waited_for(stream, climb.bytes)
+        && let Some(found) = core.look_for_slot(stream, climb.bytes, true)
     {
-        if let Some(turn) = climb.wait_first(core, vec![epoch]) {
+        if let Some(turn) = climb.wait_first(core, vec![found.2]) {
             return Ok(turn);
         }
-        return next_or(core.take_slot_waiting(stream, climb.bytes)?);
+        core.wait_for(stream, found.2)?;
+        return Ok(Turn::Served(core.take_slot(
+            stream,
+            climb.bytes,
+            found,
+            true,
+        )));
     }
     let found = core.find_holes(stream, climb.size, true);
     let lacking = found.map_or(Vec::new(), |it| core.epochs_of(&it));
