@@ -38,7 +38,7 @@ pub(crate) struct Ran {
     /// Waits queued.
     waits: u64,
     /// How long it took.
-    spent: Duration,
+    pub(super) spent: Duration,
     /// What stopped it.
     error: Option<Error>,
 }

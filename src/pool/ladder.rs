@@ -34,7 +34,6 @@ const LADDER: &[Step] = &[
     steps::caches,
     steps::merged,
     steps::waiting,
-    steps::mixed_slabs,
     // What is mapped: new handles while the pool is small, then idle ones.
     steps::grow,
     steps::moves_first,
@@ -51,7 +50,6 @@ const MEASURES: &[Step] = &[
     steps::left_over,
     steps::make_room,
     steps::others,
-    steps::smaller_slab,
     steps::relief,
 ];
 
@@ -108,8 +106,6 @@ struct Climb<'a> {
     /// All lanes, once they are listed.
     lanes: Option<Vec<Arc<Lane>>>,
     terms: Terms,
-    /// Of a slot: memory was short for the slab it is best in, and the smallest will do.
-    is_short: bool,
     /// Who moves memory may be asked.
     may_move: bool,
     unified: bool,
@@ -133,7 +129,6 @@ impl<'a> Climb<'a> {
             siblings: shared.siblings(lane),
             lanes: None,
             terms: Terms::at_first(false),
-            is_short: false,
             may_move: helped && shared.moves_first.get().is_some(),
             unified: false,
             caches_looked_at: 0,
@@ -145,7 +140,7 @@ impl<'a> Climb<'a> {
 
     /// As at first, but for whom it has asked.
     fn restart(&mut self, core: &Core) {
-        if is_slot(self.bytes) && !self.is_short {
+        if is_slot(self.bytes) {
             self.size = core.slab_bytes(self.bytes).0;
         }
         self.lanes = None;

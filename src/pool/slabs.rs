@@ -187,11 +187,6 @@ impl Core {
             self.release_slab(id);
         }
     }
-
-    /// Whether slabs that several streams use are idle.
-    pub(crate) fn has_mixed(&self) -> bool {
-        !self.slabs.mixed().is_empty()
-    }
 }
 
 #[cfg(test)]

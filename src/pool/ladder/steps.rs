@@ -115,16 +115,6 @@ fn take_waiting(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     next_or(climb.cut_some(core, grant))
 }
 
-/// Slabs without a slot out that several streams still use, behind a wait for them.
-pub(super) fn mixed_slabs(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
-    if !climb.terms.pending || !core.has_mixed() {
-        return NEXT;
-    }
-    let lacking = core.release_mixed(climb.stream());
-    let turn = climb.wait_first(core, lacking);
-    Ok(turn.unwrap_or(Turn::Then(Then::Look)))
-}
-
 /// New handles, up to the slack over the peak.
 pub(super) fn grow(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let job = core.begin_growth(climb.stream(), climb.size, climb.terms);
@@ -250,17 +240,6 @@ pub(super) fn others(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
         0 => NEXT,
         _ => Ok(Turn::Wait),
     }
-}
-
-/// For a slot a smaller slab will do than the one it is best in. Looked for last: one that lies where
-/// memory is short holds a handle that is free otherwise.
-pub(super) fn smaller_slab(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
-    let (_, least) = core.slab_bytes(climb.bytes);
-    if !is_slot(climb.bytes) || climb.size <= least {
-        return NEXT;
-    }
-    (climb.size, climb.is_short) = (least, true);
-    Ok(Turn::Then(Then::Restart))
 }
 
 /// The registered steps, which may free or move memory.
