@@ -153,15 +153,12 @@ impl<'a> Climb<'a> {
     }
 
     /// Of a block granted, what the request is for: itself, or the first slot of a slab made of it.
-    fn cut(&self, core: &mut Core, grant: Grant) -> Option<Grant> {
+    fn cut(&self, core: &mut Core, grant: Option<Grant>) -> Option<Grant> {
+        let slots = self.size / self.bytes;
         match is_slot(self.bytes) {
-            true => core.make_slab(self.stream(), grant, self.bytes, self.size / self.bytes),
-            false => Some(grant),
+            true => core.make_slab(self.stream(), grant?, self.bytes, slots),
+            false => grant,
         }
-    }
-
-    fn cut_some(&self, core: &mut Core, grant: Option<Grant>) -> Option<Grant> {
-        grant.and_then(|grant| self.cut(core, grant))
     }
 
     /// The stream is to wait for `epochs` without the lock, and the step to be taken again: what it takes
@@ -232,24 +229,24 @@ impl Shared {
                     let mut core = self.core.lock();
                     let grant = core.end(outcome)?;
                     climb.terms.refused |= is_mapping && grant.is_none();
-                    match grant.map(|grant| climb.cut(&mut core, grant)) {
-                        Some(Some(grant)) => return Ok(Some(self.served(climb, core, grant))),
-                        Some(None) => (core, Then::Next),
-                        None => (core, then),
+                    if let Some(grant) = climb.cut(&mut core, grant) {
+                        return Ok(Some(self.served(climb, core, grant)));
                     }
+                    (core, grant.map_or(then, |_| Then::Next))
                 }
                 turn => self.ask_others(climb, core, &turn),
             };
             match then {
-                Then::Again => continue,
-                Then::Restart => (at, looks) = (0, false),
+                Then::Again => (),
                 Then::Next | Then::Look => {
                     at += usize::from(!looks);
                     looks = matches!(then, Then::Look);
-                    continue;
+                }
+                Then::Restart => {
+                    climb.restart(&core);
+                    (at, looks) = (0, false);
                 }
             }
-            climb.restart(&core);
         }
         Ok(None)
     }

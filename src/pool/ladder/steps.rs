@@ -79,7 +79,7 @@ pub(super) fn merged(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
         return Ok(turn);
     }
     let grant = core.take_merged(climb.stream(), climb.size);
-    next_or(climb.cut_some(core, grant))
+    next_or(climb.cut(core, grant))
 }
 
 /// A slot, or the smallest hole or run of holes, of any streams, behind a wait for them.
@@ -99,12 +99,8 @@ fn take_waiting(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
             return Ok(turn);
         }
         core.wait_for(stream, found.2)?;
-        return Ok(Turn::Served(core.take_slot(
-            stream,
-            climb.bytes,
-            found,
-            true,
-        )));
+        let grant = core.take_slot(stream, climb.bytes, found, true);
+        return Ok(Turn::Served(grant));
     }
     let found = core.find_holes(stream, climb.size, true);
     let lacking = found.map_or(Vec::new(), |it| core.epochs_of(&it));
@@ -112,7 +108,7 @@ fn take_waiting(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
         return Ok(turn);
     }
     let grant = core.take_holes(stream, climb.size, true)?;
-    next_or(climb.cut_some(core, grant))
+    next_or(climb.cut(core, grant))
 }
 
 /// New handles, up to the slack over the peak.
@@ -149,7 +145,7 @@ pub(super) fn map(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     if plan.is_none() || !terms.pending {
         // Holes that suffice by themselves are in no placement.
         let grant = core.take_holes(stream, size, terms.pending)?;
-        if let Some(grant) = climb.cut_some(core, grant) {
+        if let Some(grant) = climb.cut(core, grant) {
             return Ok(Turn::Served(grant));
         }
     }
