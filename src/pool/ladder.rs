@@ -58,7 +58,7 @@ enum Turn {
     Served(Grant),
     Then(Then),
     /// This is to be done without the lock.
-    Work(Job, Then),
+    Work(Box<Job>, Then),
     /// All caches are to be listed, which takes another lock; then this step again.
     List,
     /// So many handles would be mapped elsewhere: who moves memory is asked first.
@@ -169,7 +169,7 @@ impl<'a> Climb<'a> {
             return None;
         }
         self.waits_left -= 1;
-        Some(Turn::Work(Job::Ask(waits), Then::Again))
+        Some(Turn::Work(Box::new(Job::Ask(waits)), Then::Again))
     }
 
     /// Empties all caches that were listed into the heap; whether there was anything.
@@ -223,7 +223,7 @@ impl Shared {
                 Turn::Served(grant) => return Ok(Some(self.served(climb, core, grant))),
                 Turn::Then(then) => (core, then),
                 Turn::Work(job, then) => {
-                    let is_mapping = matches!(job, Job::Map(_));
+                    let is_mapping = matches!(*job, Job::Map(_));
                     drop(core);
                     let outcome = job.run();
                     let mut core = self.core.lock();

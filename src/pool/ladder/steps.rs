@@ -14,7 +14,9 @@ fn next_or(grant: Option<Grant>) -> Result<Turn> {
 }
 
 fn work_or_next(job: Option<impl Into<Job>>, then: Then) -> Result<Turn> {
-    Ok(job.map_or(Turn::Then(Then::Next), |job| Turn::Work(job.into(), then)))
+    Ok(job.map_or(Turn::Then(Then::Next), |job| {
+        Turn::Work(Box::new(job.into()), then)
+    }))
 }
 
 /// Nothing that this step could do.
