@@ -7,7 +7,7 @@
 
 use super::core::Core;
 use crate::arena::Kept;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::heap::{Extent, FRESH, Id, NONE, State, StreamIndex, Zone};
 use crate::seeded::seeded;
 
@@ -122,6 +122,13 @@ impl Core {
         tick: u64,
     ) -> Result<Vec<Carried>> {
         let frames: Vec<_> = self.frames_in(run.start, run.end).collect();
+        let mapped = frames
+            .last()
+            .map_or(run.start, |&(_, start, bytes)| start + bytes);
+        if mapped < run.end {
+            let why = format!("nothing is mapped at {mapped:#x} of {run:?}");
+            return Err(Error::invalid("run", why));
+        }
         self.clear_now(to, to + run.bytes())?;
         let place = |start: u64| to + (start - run.start);
         for (count, &(frame, start, _)) in frames.iter().enumerate() {
