@@ -246,37 +246,26 @@ impl Extents {
     /// Files the hole `id`.
     #[inline(always)]
     fn file(&mut self, id: Id) {
-        let bytes = self.get(id).bytes;
+        let Extent {
+            start, bytes, slot, ..
+        } = *self.get(id);
         self.changes += 1;
         self.hole_sums.0 += 1;
         self.hole_sums.1 += bytes;
-        self.put_in(id, self.get(id).start, bytes, self.get(id).slot);
-    }
-
-    /// Takes the hole `id` out of its index.
-    #[inline(always)]
-    fn unfile(&mut self, id: Id) {
-        let bytes = self.get(id).bytes;
-        self.changes += 1;
-        self.hole_sums.0 -= 1;
-        self.hole_sums.1 -= bytes;
-        self.take_out(id);
-    }
-
-    /// As [`Extents::file`], of a hole at `start` of `slot`, but for the sums of all holes.
-    #[inline(always)]
-    fn put_in(&mut self, id: Id, start: u64, bytes: u64, slot: StreamIndex) {
         self.small_holes += small_bytes(bytes);
         let end = self.zone_of(start) as usize;
         self.indexes[slot as usize][end].insert(&mut self.table, id, bytes);
     }
 
-    /// As [`Extents::unfile`], but for the sums of all holes.
+    /// Takes the hole `id` out of its index.
     #[inline(always)]
-    fn take_out(&mut self, id: Id) {
+    fn unfile(&mut self, id: Id) {
         let Extent {
             start, bytes, slot, ..
         } = *self.get(id);
+        self.changes += 1;
+        self.hole_sums.0 -= 1;
+        self.hole_sums.1 -= bytes;
         self.small_holes -= small_bytes(bytes);
         let end = self.zone_of(start) as usize;
         self.indexes[slot as usize][end].remove(&mut self.table, id);
@@ -330,24 +319,16 @@ impl Extents {
     #[inline(always)]
     pub(crate) fn take(&mut self, id: Id, bytes: u64, slot: StreamIndex) {
         let Extent {
-            start,
-            bytes: all,
-            slot: owner,
-            ..
+            start, bytes: all, ..
         } = *self.get(id);
-        self.take_out(id);
-        self.changes += 1;
+        self.unfile(id);
         let kept = match seeded!("hole-cut-a-unit-short") {
             true => bytes.saturating_sub(crate::heap::bins::UNIT),
             false => bytes,
         };
         if all > bytes {
             let rest = self.cut(id, start + kept);
-            self.put_in(rest, start + kept, all - kept, owner);
-            self.hole_sums.1 -= kept;
-        } else {
-            self.hole_sums.0 -= 1;
-            self.hole_sums.1 -= all;
+            self.file(rest);
         }
         self.mark_taken(id, slot);
     }
@@ -389,7 +370,6 @@ impl Extents {
         self.taken_bytes -= self.get(id).bytes;
         self.taken -= 1;
         let Extent {
-            mut start,
             mut bytes,
             prev,
             mut next,
@@ -400,12 +380,9 @@ impl Extents {
         };
         let up = next != NONE && joins(self.get(next));
         let down = prev != NONE && joins(self.get(prev));
-        self.changes += 1;
-        self.hole_sums.0 += 1;
-        self.hole_sums.1 += bytes;
         let (mut at, mut latest) = (id, tick);
         if up {
-            self.take_in(next);
+            self.unfile(next);
             let upper = self.get(next);
             if upper.slot == slot && !seeded!("merge-forgets-the-upper-history") {
                 latest = latest.max(upper.tick);
@@ -414,13 +391,12 @@ impl Extents {
             self.drop_record(std::mem::replace(&mut next, upper.next));
         }
         if down {
-            self.take_in(prev);
+            self.unfile(prev);
             let lower = self.get(prev);
             if lower.slot == slot && !seeded!("merge-forgets-the-lower-history") {
                 latest = latest.max(lower.tick);
             }
             bytes += lower.bytes;
-            start = lower.start;
             at = prev;
             self.drop_record(id);
         }
@@ -433,14 +409,7 @@ impl Extents {
         if (up | down) && next != NONE {
             self.get_mut(next).prev = at;
         }
-        self.put_in(at, start, bytes, slot);
+        self.file(at);
         at
-    }
-
-    /// Takes a hole out of its index for good: another one gets its bytes.
-    #[inline(always)]
-    fn take_in(&mut self, id: Id) {
-        self.hole_sums.0 -= 1;
-        self.take_out(id);
     }
 }

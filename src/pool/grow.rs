@@ -7,12 +7,12 @@
 use super::ask::{self, Questions};
 use super::config::{HandleSize, piece};
 use super::core::{Core, is_done};
-use super::idle::{IdleFrame, total};
+use super::idle::{HeldFrame, IdleFrame, total};
+use super::job::Job;
 use super::stats::Told;
 use super::tuning::{HANDLES_A_STRETCH, HANDLES_AIMED_AT, LARGEST_HANDLE};
 use super::under_way::Held;
-use crate::arena::{FrameId, Kept, Made, Site};
-use crate::device::Phys;
+use crate::arena::{Kept, Made, Site};
 use crate::error::{Error, Result};
 use crate::heap::placement::Placement;
 use crate::heap::{Epoch, FRESH, Grant, Id, StreamIndex};
@@ -20,10 +20,7 @@ use crate::seeded::seeded;
 
 /// An idle handle that is mapped elsewhere.
 struct Moving {
-    held: Held,
-    frame: FrameId,
-    phys: Phys,
-    bytes: u64,
+    frame: HeldFrame,
     to: u64,
     /// Nothing queued used it when it was held.
     done: bool,
@@ -51,19 +48,10 @@ pub(crate) struct Mapping {
     /// Most bytes of a new handle.
     largest: u64,
     site: Site,
-}
-
-/// What came of a mapping.
-#[derive(Default)]
-pub(crate) struct Mapped {
-    waits: u64,
-    /// Kept mappings taken down.
+    /// Of the mappings to clear those taken down, and of the handles those mapped elsewhere.
     cleared: usize,
-    /// Handles mapped elsewhere.
     moved: usize,
     made: Vec<Made>,
-    /// What stopped it.
-    error: Option<Error>,
 }
 
 impl Mapping {
@@ -73,26 +61,23 @@ impl Mapping {
     }
 
     /// Calls the driver: waits, maps, makes.
-    pub(super) fn make(&self) -> Mapped {
-        let mut mapped = Mapped::default();
-        mapped.error = self.wait_and_map(&mut mapped).err();
-        mapped
-    }
-
-    fn wait_and_map(&self, mapped: &mut Mapped) -> Result<()> {
-        ask::put(&self.waits, &mut mapped.waits)?;
+    pub(super) fn make(&mut self, waits: &mut u64) -> Result<()> {
+        ask::put(&self.waits, waits)?;
         for kept in &self.clear {
             self.site.unmap(kept.start, kept.bytes)?;
-            mapped.cleared += 1;
+            self.cleared += 1;
         }
-        for moving in &self.moving {
-            if !moving.stands {
-                self.site.map(moving.to, moving.bytes, moving.phys)?;
+        for Moving {
+            frame, to, stands, ..
+        } in &self.moving
+        {
+            if !stands {
+                self.site.map(*to, frame.at.bytes, frame.phys)?;
             }
-            mapped.moved += 1;
+            self.moved += 1;
         }
         let part = (self.create_from, self.to_create);
-        make_handles(&self.site, part, self.largest, &mut mapped.made)
+        make_handles(&self.site, part, self.largest, &mut self.made)
     }
 }
 
@@ -177,7 +162,7 @@ impl Core {
         let gap = self.extents.gap_at(placement.map_from)?;
         let (from, to) = (placement.map_from, placement.map_from + placement.to_map);
         let create_from = from + total(idle);
-        let mut moving = self.hold_idle(idle, create_from, stream);
+        let mut moving = self.hold_idle(idle, from, stream);
         let clear = self.clear(from, to, &mut moving);
         // A kept mapping lies in one gap, but may reach beyond what is to be mapped.
         let lowest = clear.last().map_or(from, |kept| kept.start.min(from));
@@ -189,7 +174,7 @@ impl Core {
         let above = self.extents.get(reserved).next;
         self.hold_free(above, (to.max(placement.start), end), stream, &mut lean);
         let early = u64::from(seeded!("steal-waits-for-the-wrong-event"));
-        let moved = moving.iter().map(|it| it.held.epoch);
+        let moved = moving.iter().map(|it| it.frame.held.epoch);
         let moved = moved.map(|it| Epoch::new(it.stream, it.tick.saturating_sub(early)));
         let epochs = moved.chain(lean.iter().map(|it| it.epoch));
         let to_create = to - create_from;
@@ -208,30 +193,26 @@ impl Core {
             to_create,
             largest: self.largest_handle(to_create, to_create),
             site: self.arena.site().clone(),
+            cleared: 0,
+            moved: 0,
+            made: Vec::new(),
         })
     }
 
-    /// Holds idle handles, to be mapped one behind the other up to `end`.
-    fn hold_idle(&mut self, idle: &[IdleFrame], end: u64, stream: StreamIndex) -> Vec<Moving> {
-        let mut to = end;
-        let mut moving = Vec::with_capacity(idle.len());
-        // From the last on: what is left of a hole below keeps its number.
-        for idle in idle.iter().rev() {
-            to -= idle.bytes;
-            let done = is_done(&self.streams, self.extents.get(idle.hole).epoch());
-            let part = (idle.hole, idle.start, idle.bytes);
-            moving.push(Moving {
-                held: (self.under_way).hold(&mut self.extents, part, stream),
-                frame: idle.frame,
-                phys: self.arena.frame(idle.frame).phys,
-                bytes: idle.bytes,
-                to,
-                done,
+    /// Holds idle handles, to be mapped one behind the other from `to` on.
+    fn hold_idle(&mut self, idle: &[IdleFrame], mut to: u64, stream: StreamIndex) -> Vec<Moving> {
+        let held = self.hold_frames(idle, stream).into_iter();
+        let each = held.map(|frame| {
+            let at = to;
+            to += frame.at.bytes;
+            Moving {
+                done: is_done(&self.streams, frame.held.epoch),
+                frame,
+                to: at,
                 stands: false,
-            });
-        }
-        moving.reverse();
-        moving
+            }
+        });
+        each.collect()
     }
 
     /// The kept mappings in [`from`, `to`), the highest first, but for those of handles that go right
@@ -243,8 +224,8 @@ impl Core {
         }
         clear.retain(|kept| {
             let at = moving.partition_point(|it| it.to < kept.start);
-            let same =
-                (moving.get_mut(at)).filter(|it| kept.is_of(&self.arena.frame(it.frame), it.to));
+            let same = (moving.get_mut(at))
+                .filter(|it| kept.is_of(&self.arena.frame(it.frame.at.frame), it.to));
             same.map(|it| it.stands = true).is_none()
         });
         clear
@@ -273,31 +254,31 @@ impl Core {
     /// Ends a mapping: books what was made, and takes the block. `None` where the device has not so much.
     pub(super) fn end_mapping(
         &mut self,
-        mapping: Mapping,
-        mut mapped: Mapped,
+        mut mapping: Mapping,
+        mut error: Option<Error>,
     ) -> Result<Option<Grant>> {
-        self.steps.waits += mapped.waits;
         self.under_way.end_one();
         self.under_way.to_create -= mapping.to_create;
         self.under_way.wanted -= mapping.placement.bytes;
         self.extents.retired(mapping.reserved);
-        self.end_clearing(&mapping, &mapped);
+        self.end_clearing(&mapping);
         let (mut lowest, mut lowest_new) = (None, None);
-        for moving in &mapping.moving[..mapped.moved] {
+        for moving in &mapping.moving[..mapping.moved] {
             self.book_moved(mapping.stream, moving, &mut lowest);
         }
-        for made in std::mem::take(&mut mapped.made) {
+        for made in std::mem::take(&mut mapping.made) {
             let (at, bytes) = (made.offset, made.bytes);
             match self.arena.adopt(made) {
                 Ok(_) => self.book_made(&mut lowest_new, at, bytes),
-                Err(error) => mapped.error = mapped.error.or(Some(error)),
+                Err(refused) => error = error.or(Some(refused)),
             }
         }
-        let Some(error) = mapped.error else {
+        let Some(error) = error else {
             let lowest = lowest.or(lowest_new);
             return Ok(lowest.and_then(|lowest| self.take_mapped(&mapping, lowest)));
         };
-        let rest = mapping.moving[mapped.moved..].iter().map(|it| &it.held);
+        let rest = mapping.moving[mapping.moved..].iter();
+        let rest = rest.map(|it| &it.frame.held);
         for held in rest.chain(&mapping.lean) {
             self.let_go(held);
         }
@@ -309,8 +290,8 @@ impl Core {
     }
 
     /// Books which kept mappings are gone, and keeps the others as before.
-    fn end_clearing(&mut self, mapping: &Mapping, mapped: &Mapped) {
-        let (gone, left) = mapping.clear.split_at(mapped.cleared);
+    fn end_clearing(&mut self, mapping: &Mapping) {
+        let (gone, left) = mapping.clear.split_at(mapping.cleared);
         for kept in gone {
             self.arena.stale_unmapped(kept.start);
         }
@@ -318,7 +299,7 @@ impl Core {
             self.keep(kept);
         }
         // Its handle is held, so that nobody gives it up.
-        let unmoved = mapping.moving[mapped.moved..].iter();
+        let unmoved = mapping.moving[mapping.moved..].iter();
         for moving in unmoved.filter(|it| it.stands) {
             self.arena.keep(moving.to);
         }
@@ -326,19 +307,20 @@ impl Core {
 
     /// Books an idle handle where it is mapped now, as free memory, and its old place as stale.
     fn book_moved(&mut self, stream: StreamIndex, moving: &Moving, lowest: &mut Option<Id>) {
-        self.under_way.unhold(&moving.held);
+        let HeldFrame { held, at, .. } = &moving.frame;
+        self.under_way.unhold(held);
         match moving.stands {
-            true => self.arena.settle(moving.frame, moving.to),
-            false => self.arena.remapped(moving.frame, moving.to),
+            true => self.arena.settle(at.frame, moving.to),
+            false => self.arena.remapped(at.frame, moving.to),
         }
-        self.extents.vacate(moving.held.id, moving.held.epoch);
-        self.retiring.push_back(moving.held.id);
-        self.count(Told::Steal(moving.bytes));
+        self.extents.vacate(held.id, held.epoch);
+        self.retiring.push_back(held.id);
+        self.count(Told::Steal(at.bytes));
         let (home, tick) = match moving.done || seeded!("stolen-memory-is-anyones") {
             true => (FRESH, 0),
             false => (stream, self.open_tick(stream)),
         };
-        *lowest = lowest.or(self.map(moving.to, moving.bytes, home, tick));
+        *lowest = lowest.or(self.map(moving.to, at.bytes, home, tick));
     }
 
     /// Books a new handle as free memory, in one hole with what is free from `lowest` up to it.
@@ -386,8 +368,7 @@ impl Core {
         };
         let mapping = (to > from).then(|| self.begin_mapping(FRESH, placement, &[]));
         if let Some(mapping) = mapping.flatten() {
-            let mapped = mapping.make();
-            self.end_mapping(mapping, mapped)?;
+            self.end(Job::from(mapping).run())?;
         }
         Ok(Some(self.extents.seek(self.extents.first(), from)))
     }

@@ -1,9 +1,11 @@
 //! Which handles are idle: those that lie wholly inside a hole.
 
 use super::core::Core;
+use super::under_way::Held;
 use crate::arena::FrameId;
+use crate::device::Phys;
 use crate::heap::placement::Placement;
-use crate::heap::{Extent, Id};
+use crate::heap::{Extent, Id, StreamIndex};
 use crate::seeded::seeded;
 
 /// A frame that lies wholly inside a hole.
@@ -13,6 +15,13 @@ pub(super) struct IdleFrame {
     pub(super) frame: FrameId,
     pub(super) start: u64,
     pub(super) bytes: u64,
+}
+
+/// An idle frame that a job holds.
+pub(super) struct HeldFrame {
+    pub(super) held: Held,
+    pub(super) at: IdleFrame,
+    pub(super) phys: Phys,
 }
 
 impl Core {
@@ -58,25 +67,50 @@ impl Core {
     /// The idle frames of one hole, in address order.
     pub(super) fn idle_in(&self, hole: Id) -> impl Iterator<Item = IdleFrame> + '_ {
         let extent = self.extents.get(hole);
-        let mut at = extent.start;
-        let each = std::iter::from_fn(move || {
-            // A hole is mapped throughout; a granule without a frame would be a fault of the books,
-            // and ends the walk.
-            let (id, frame) = self.arena.frame_at(at).filter(|_| at < extent.end())?;
+        let frames = self.frames_in(extent.start, extent.end());
+        let whole = frames.filter(|&(_, start, bytes)| {
+            let within = start + bytes <= extent.end() || seeded!("frame-partly-in-use-is-idle");
+            start >= extent.start && within
+        });
+        whole.map(move |(frame, start, bytes)| IdleFrame {
+            hole,
+            frame,
+            start,
+            bytes,
+        })
+    }
+
+    /// The frames that have a byte of [`from`, `to`), where they begin and their bytes, in address order:
+    /// up to the first granule without one.
+    pub(super) fn frames_in(
+        &self,
+        from: u64,
+        to: u64,
+    ) -> impl Iterator<Item = (FrameId, u64, u64)> + '_ {
+        let mut at = from;
+        std::iter::from_fn(move || {
+            let (id, frame) = self.arena.frame_at(at).filter(|_| at < to)?;
             let (start, bytes) = self.arena.extent_of(&frame);
             at = start + bytes;
-            Some(IdleFrame {
-                hole,
-                frame: id,
-                start,
-                bytes,
-            })
-        });
-        each.filter(|it| {
-            let within =
-                it.start + it.bytes <= extent.end() || seeded!("frame-partly-in-use-is-idle");
-            it.start >= extent.start && within
+            Some((id, start, bytes))
         })
+    }
+
+    /// Holds idle frames for a job of `stream`; those of one hole ascend.
+    pub(super) fn hold_frames(
+        &mut self,
+        idle: &[IdleFrame],
+        stream: StreamIndex,
+    ) -> Vec<HeldFrame> {
+        // From the last on: what is left of a hole below keeps its number.
+        let each = idle.iter().rev().map(|&at| HeldFrame {
+            held: (self.under_way).hold(&mut self.extents, (at.hole, at.start, at.bytes), stream),
+            at,
+            phys: self.arena.frame(at.frame).phys,
+        });
+        let mut frames: Vec<HeldFrame> = each.collect();
+        frames.reverse();
+        frames
     }
 }
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use super::ask::{self, Questions};
 use super::core::Core;
-use super::grow::{Mapped, Mapping};
-use super::release::{Release, Released};
+use super::grow::Mapping;
+use super::release::Release;
 use crate::error::{Error, Result};
 use crate::heap::Grant;
 
@@ -32,34 +32,32 @@ macro_rules! jobs {
 
 jobs!(Ask: Questions, Map: Mapping, Release: Release);
 
-/// What came of a job.
-pub(crate) enum Outcome {
-    /// Waits queued, and what stopped it.
-    Asked(u64, Option<Error>),
-    Mapped(Mapping, Mapped),
-    Released(Release, Released),
+/// A job that was run: what came of it is in it.
+pub(crate) struct Ran {
+    job: Job,
+    /// Waits queued.
+    waits: u64,
+    /// How long it took.
+    pub(super) spent: Duration,
+    /// What stopped it.
+    error: Option<Error>,
 }
 
 impl Job {
-    /// Calls the driver, and may wait on the host: for how long. Under no lock.
-    pub(crate) fn run(self) -> (Outcome, Duration) {
-        let begin = Instant::now();
-        let outcome = match self {
-            Self::Ask(questions) => {
-                let mut waits = 0;
-                let error = ask::put(&questions, &mut waits).err();
-                Outcome::Asked(waits, error)
-            }
-            Self::Map(mapping) => {
-                let mapped = mapping.make();
-                Outcome::Mapped(mapping, mapped)
-            }
-            Self::Release(release) => {
-                let released = release.make();
-                Outcome::Released(release, released)
-            }
+    /// Calls the driver, and may wait on the host. Under no lock.
+    pub(crate) fn run(mut self) -> Ran {
+        let (begin, mut waits) = (Instant::now(), 0);
+        let done = match &mut self {
+            Self::Ask(questions) => ask::put(questions, &mut waits),
+            Self::Map(mapping) => mapping.make(&mut waits),
+            Self::Release(release) => release.make(),
         };
-        (outcome, begin.elapsed())
+        Ran {
+            job: self,
+            waits,
+            spent: begin.elapsed(),
+            error: done.err(),
+        }
     }
 }
 
@@ -68,22 +66,19 @@ impl Core {
     ///
     /// # Errors
     /// What the driver said, unless it is that it has no more memory.
-    pub(crate) fn end(&mut self, (outcome, spent): (Outcome, Duration)) -> Result<Option<Grant>> {
-        self.steps.driver_ns += u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX);
-        match outcome {
-            Outcome::Asked(waits, error) => {
-                self.steps.waits += waits;
-                error.map_or(Ok(None), Err)
-            }
-            Outcome::Mapped(mapping, mapped) => {
+    pub(crate) fn end(&mut self, ran: Ran) -> Result<Option<Grant>> {
+        self.steps.driver_ns += u64::try_from(ran.spent.as_nanos()).unwrap_or(u64::MAX);
+        self.steps.waits += ran.waits;
+        match ran.job {
+            Job::Ask(_) => (),
+            Job::Map(mapping) => {
                 if mapping.moves() {
-                    self.pace.remapped(spent, Instant::now());
+                    self.pace.remapped(ran.spent, Instant::now());
                 }
-                self.end_mapping(mapping, mapped)
+                return self.end_mapping(mapping, ran.error);
             }
-            Outcome::Released(release, released) => {
-                self.end_release(release, released).map(|()| None)
-            }
+            Job::Release(release) => self.end_release(release),
         }
+        ran.error.map_or(Ok(None), Err)
     }
 }

@@ -34,7 +34,6 @@ const LADDER: &[Step] = &[
     steps::caches,
     steps::merged,
     steps::waiting,
-    steps::mixed_slabs,
     // What is mapped: new handles while the pool is small, then idle ones.
     steps::grow,
     steps::moves_first,
@@ -51,7 +50,6 @@ const MEASURES: &[Step] = &[
     steps::left_over,
     steps::make_room,
     steps::others,
-    steps::smaller_slab,
     steps::relief,
 ];
 
@@ -60,7 +58,7 @@ enum Turn {
     Served(Grant),
     Then(Then),
     /// This is to be done without the lock.
-    Work(Job, Then),
+    Work(Box<Job>, Then),
     /// All caches are to be listed, which takes another lock; then this step again.
     List,
     /// So many handles would be mapped elsewhere: who moves memory is asked first.
@@ -108,8 +106,6 @@ struct Climb<'a> {
     /// All lanes, once they are listed.
     lanes: Option<Vec<Arc<Lane>>>,
     terms: Terms,
-    /// Of a slot: memory was short for the slab it is best in, and the smallest will do.
-    is_short: bool,
     /// Who moves memory may be asked.
     may_move: bool,
     unified: bool,
@@ -133,7 +129,6 @@ impl<'a> Climb<'a> {
             siblings: shared.siblings(lane),
             lanes: None,
             terms: Terms::at_first(false),
-            is_short: false,
             may_move: helped && shared.moves_first.get().is_some(),
             unified: false,
             caches_looked_at: 0,
@@ -145,7 +140,7 @@ impl<'a> Climb<'a> {
 
     /// As at first, but for whom it has asked.
     fn restart(&mut self, core: &Core) {
-        if is_slot(self.bytes) && !self.is_short {
+        if is_slot(self.bytes) {
             self.size = core.slab_bytes(self.bytes).0;
         }
         self.lanes = None;
@@ -158,15 +153,12 @@ impl<'a> Climb<'a> {
     }
 
     /// Of a block granted, what the request is for: itself, or the first slot of a slab made of it.
-    fn cut(&self, core: &mut Core, grant: Grant) -> Option<Grant> {
+    fn cut(&self, core: &mut Core, grant: Option<Grant>) -> Option<Grant> {
+        let slots = self.size / self.bytes;
         match is_slot(self.bytes) {
-            true => core.make_slab(self.stream(), grant, self.bytes, self.size / self.bytes),
-            false => Some(grant),
+            true => core.make_slab(self.stream(), grant?, self.bytes, slots),
+            false => grant,
         }
-    }
-
-    fn cut_some(&self, core: &mut Core, grant: Option<Grant>) -> Option<Grant> {
-        grant.and_then(|grant| self.cut(core, grant))
     }
 
     /// The stream is to wait for `epochs` without the lock, and the step to be taken again: what it takes
@@ -177,7 +169,7 @@ impl<'a> Climb<'a> {
             return None;
         }
         self.waits_left -= 1;
-        Some(Turn::Work(Job::Ask(waits), Then::Again))
+        Some(Turn::Work(Box::new(Job::Ask(waits)), Then::Again))
     }
 
     /// Empties all caches that were listed into the heap; whether there was anything.
@@ -231,30 +223,30 @@ impl Shared {
                 Turn::Served(grant) => return Ok(Some(self.served(climb, core, grant))),
                 Turn::Then(then) => (core, then),
                 Turn::Work(job, then) => {
-                    let is_mapping = matches!(job, Job::Map(_));
+                    let is_mapping = matches!(*job, Job::Map(_));
                     drop(core);
                     let outcome = job.run();
                     let mut core = self.core.lock();
                     let grant = core.end(outcome)?;
                     climb.terms.refused |= is_mapping && grant.is_none();
-                    match grant.map(|grant| climb.cut(&mut core, grant)) {
-                        Some(Some(grant)) => return Ok(Some(self.served(climb, core, grant))),
-                        Some(None) => (core, Then::Next),
-                        None => (core, then),
+                    if let Some(grant) = climb.cut(&mut core, grant) {
+                        return Ok(Some(self.served(climb, core, grant)));
                     }
+                    (core, grant.map_or(then, |_| Then::Next))
                 }
                 turn => self.ask_others(climb, core, &turn),
             };
             match then {
-                Then::Again => continue,
-                Then::Restart => (at, looks) = (0, false),
+                Then::Again => (),
                 Then::Next | Then::Look => {
                     at += usize::from(!looks);
                     looks = matches!(then, Then::Look);
-                    continue;
+                }
+                Then::Restart => {
+                    climb.restart(&core);
+                    (at, looks) = (0, false);
                 }
             }
-            climb.restart(&core);
         }
         Ok(None)
     }

@@ -9,7 +9,8 @@
 //! 2. What the cache has not, a hole may have that is ready: `Lane::serve_ready`, under the pool's lock. Where
 //!    others have the lock, the lane makes do with a block nearly of the size (`cache::crowd`).
 //! 3. All else climbs the **ladder** (`ladder`), one list of steps, the cheap ones first; the first that works
-//!    serves the request:
+//!    serves the request. A step that changed something has the pool look at what is ready once more, a
+//!    measure for a place to map:
 //!    - *ready*: a batch, a slot or a hole that nothing queued uses, or that the stream runs behind
 //!      (`cache::transfer`, `slabs`, `ends`); what the driver says when asked how far the streams are;
 //!    - *waiting*: other streams' caches and holes, behind a wait on the device (`cache::transfer`, `core`);

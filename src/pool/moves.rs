@@ -43,15 +43,25 @@ impl Core {
             // A hole made here may have joined the one below it, so the walk goes on from there.
             at = self.extents.give(at, slot, tick, |_| true);
         }
-        let mut at = self.extents.first();
-        let mut ids = Vec::with_capacity(moves.len());
-        for &(_, to, bytes) in moves {
+        let moved = moves.iter().map(|&(_, to, bytes)| (to, bytes));
+        self.take_moved(self.extents.first(), moved, slot)
+    }
+
+    /// Takes the blocks (begin, bytes), which ascend, out of holes from `at` on, where they are now; gives
+    /// their extents.
+    pub(super) fn take_moved(
+        &mut self,
+        mut at: Id,
+        blocks: impl Iterator<Item = (u64, u64)>,
+        slot: StreamIndex,
+    ) -> Vec<Id> {
+        let each = blocks.map(|(to, bytes)| {
             at = self.extents.seek(at, to);
             at = self.extents.take_window(at, to, bytes, slot);
             self.extents.set_movable(at, true);
-            ids.push(at);
-        }
-        ids
+            at
+        });
+        each.collect()
     }
 
     /// Books that the ranges (begin, end), which are free and ascend, were written by the stream of

@@ -9,56 +9,50 @@ use std::sync::Arc;
 
 use super::ask::Ask;
 use super::core::{Core, is_done};
-use super::idle::{IdleFrame, first_of, total};
+use super::idle::{HeldFrame, IdleFrame, first_of, total};
 use super::stats::Told;
 use super::structure::Shared;
 use super::tuning::{MOST_KEPT, PENDING_LOOKED_AT};
-use super::under_way::Held;
 use crate::arena::{HandleId, Kept, Site};
 use crate::device::{Phys, Timeline};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::heap::placement::Placement;
-use crate::heap::{Epoch, Extent, FRESH, Id, NONE, StreamIndex};
+use crate::heap::{Epoch, Extent, FRESH, Id, NONE};
 use crate::seeded::seeded;
 
 /// What the host waits for before something is taken down.
 type Wait = Option<(Arc<Timeline>, u64)>;
 
 struct Idle {
-    held: Held,
-    at: IdleFrame,
-    phys: Phys,
+    frame: HeldFrame,
     wait: Wait,
+    /// What came of it.
+    unmapped: bool,
+    released: bool,
 }
 
 struct Old {
     id: Id,
     start: u64,
     bytes: u64,
-    stream: StreamIndex,
     wait: Wait,
+    unmapped: bool,
+}
+
+/// A handle that the device would not take back before, and whether it has now.
+struct Refused {
+    handle: HandleId,
+    phys: Phys,
+    released: bool,
 }
 
 pub(crate) struct Release {
     idle: Vec<Idle>,
     old: Vec<Old>,
-    /// Handles that the device would not take back before.
-    refused: Vec<(HandleId, Phys)>,
+    refused: Vec<Refused>,
     /// That it refuses them again is an error.
     strict: bool,
     site: Site,
-}
-
-/// What came of a release: how many of each, in order.
-#[derive(Default)]
-pub(crate) struct Released {
-    /// Handles unmapped, and of them those that the device took back.
-    unmapped: usize,
-    released: usize,
-    old: usize,
-    offered: usize,
-    /// What stopped it.
-    error: Option<Error>,
 }
 
 fn wait_on_host(wait: &Wait) -> Result<()> {
@@ -68,30 +62,25 @@ fn wait_on_host(wait: &Wait) -> Result<()> {
 
 impl Release {
     /// Waits on the host where it has to, and calls the driver.
-    pub(super) fn make(&self) -> Released {
-        let mut done = Released::default();
-        done.error = self.take_down(&mut done).err();
-        done
-    }
-
-    fn take_down(&self, done: &mut Released) -> Result<()> {
-        for idle in &self.idle {
+    pub(super) fn make(&mut self) -> Result<()> {
+        for idle in &mut self.idle {
+            let HeldFrame { at, phys, .. } = &idle.frame;
             wait_on_host(&idle.wait)?;
-            self.site.unmap(idle.at.start, idle.at.bytes)?;
-            done.unmapped += 1;
+            self.site.unmap(at.start, at.bytes)?;
+            idle.unmapped = true;
             if !seeded!("handle-lost-on-release") {
-                self.site.release(idle.phys)?;
+                self.site.release(*phys)?;
             }
-            done.released += 1;
+            idle.released = true;
         }
-        for old in &self.old {
+        for old in &mut self.old {
             wait_on_host(&old.wait)?;
             self.site.unmap(old.start, old.bytes)?;
-            done.old += 1;
+            old.unmapped = true;
         }
-        for &(_, phys) in &self.refused {
-            match self.site.release(phys) {
-                Ok(()) => done.offered += 1,
+        for refused in &mut self.refused {
+            match self.site.release(refused.phys) {
+                Ok(()) => refused.released = true,
                 Err(error) if self.strict => return Err(error),
                 Err(_) => break,
             }
@@ -110,27 +99,28 @@ impl Core {
         old: impl IntoIterator<Item = (Id, Epoch)>,
         refused: Vec<(HandleId, Phys)>,
     ) -> Option<Release> {
-        let mut release = Release {
-            idle: Vec::with_capacity(idle.len()),
-            old: Vec::new(),
-            refused,
-            strict: true,
-            site: self.arena.site().clone(),
-        };
+        let refused = refused.into_iter().map(|(handle, phys)| Refused {
+            handle,
+            phys,
+            released: false,
+        });
         let handles = idle.iter().map(|it| self.arena.frame(it.frame).handle);
         let handles = handles.filter(|_| !seeded!("kept-mapping-outlives-its-handle"));
         let kept = self.arena.kept_of(&handles.collect());
-        // From the last on: what is left of a hole below keeps its number.
-        for idle in idle.iter().rev() {
-            let epoch = self.extents.get(idle.hole).epoch();
-            let part = (idle.hole, idle.start, idle.bytes);
-            release.idle.push(Idle {
-                held: (self.under_way).hold(&mut self.extents, part, FRESH),
-                at: *idle,
-                phys: self.arena.frame(idle.frame).phys,
-                wait: self.wait_of(epoch, seeded!("released-under-queued-work")),
-            });
-        }
+        let frames = self.hold_frames(idle, FRESH).into_iter();
+        let mut release = Release {
+            idle: (frames.map(|frame| Idle {
+                wait: self.wait_of(frame.held.epoch, seeded!("released-under-queued-work")),
+                frame,
+                unmapped: false,
+                released: false,
+            }))
+            .collect(),
+            old: Vec::new(),
+            refused: refused.collect(),
+            strict: true,
+            site: self.arena.site().clone(),
+        };
         for (id, awaited) in old.into_iter().chain(self.unkeep(kept)) {
             let extent = *self.extents.get(id);
             self.under_way.note(extent.slot);
@@ -138,8 +128,8 @@ impl Core {
                 id,
                 start: extent.start,
                 bytes: extent.bytes,
-                stream: extent.slot,
                 wait: self.wait_of(awaited, false),
+                unmapped: false,
             });
         }
         let some = release.idle.len() + release.old.len() + release.refused.len() > 0;
@@ -160,31 +150,31 @@ impl Core {
     }
 
     /// Ends a release: books what is gone, and frees the rest as it was.
-    pub(super) fn end_release(&mut self, release: Release, done: Released) -> Result<()> {
+    pub(super) fn end_release(&mut self, release: Release) {
         self.under_way.end_one();
-        for (at, idle) in release.idle.iter().enumerate() {
-            if at >= done.unmapped {
-                self.let_go(&idle.held);
+        for idle in &release.idle {
+            let HeldFrame { held, at, .. } = &idle.frame;
+            if !idle.unmapped {
+                self.let_go(held);
                 continue;
             }
-            self.under_way.unhold(&idle.held);
-            self.arena.frame_gone(idle.at.frame, at < done.released);
-            self.extents.vacate(idle.held.id, Epoch::PAST);
-            self.extents.retired(idle.held.id);
+            self.under_way.unhold(held);
+            self.arena.frame_gone(at.frame, idle.released);
+            self.extents.vacate(held.id, Epoch::PAST);
+            self.extents.retired(held.id);
         }
-        for (at, old) in release.old.iter().enumerate() {
-            self.under_way.forget(old.stream);
-            if at < done.old {
+        for old in &release.old {
+            self.under_way.forget(self.extents.get(old.id).slot);
+            if old.unmapped {
                 self.arena.stale_unmapped(old.start);
                 self.extents.retired(old.id);
             } else {
                 self.retiring.push_back(old.id);
             }
         }
-        for (at, &(handle, phys)) in release.refused.iter().enumerate() {
-            self.arena.offered(handle, phys, at < done.offered);
+        for it in &release.refused {
+            self.arena.offered(it.handle, it.phys, it.released);
         }
-        done.error.map_or(Ok(()), Err)
     }
 
     /// Keeps the old mapping at `start`, which is in no extent's books, or lets it go if that may not be.

@@ -6,7 +6,7 @@
 //! bytes. The old mappings retire as those of stolen handles do.
 
 use super::core::Core;
-use crate::arena::{FrameId, Kept};
+use crate::arena::Kept;
 use crate::error::{Error, Result};
 use crate::heap::{Extent, FRESH, Id, NONE, State, StreamIndex, Zone};
 use crate::seeded::seeded;
@@ -37,12 +37,6 @@ pub(crate) struct Carried {
     pub(crate) to: u64,
     pub(crate) bytes: u64,
     pub(crate) id: Id,
-}
-
-struct Piece {
-    frame: FrameId,
-    start: u64,
-    bytes: u64,
 }
 
 impl Core {
@@ -105,16 +99,9 @@ impl Core {
 
     /// Bytes of the frames that lie wholly in [`from`, `to`), which is mapped throughout.
     pub(crate) fn whole_frames(&self, from: u64, to: u64) -> u64 {
-        let (mut at, mut sum) = (from, 0);
-        while at < to {
-            let Some((_, frame)) = self.arena.frame_at(at) else {
-                return sum;
-            };
-            let (start, bytes) = self.arena.extent_of(&frame);
-            at = start + bytes;
-            sum += bytes * u64::from(start >= from && at <= to);
-        }
-        sum
+        let frames = self.frames_in(from, to);
+        let whole = frames.filter(|&(_, start, bytes)| start >= from && start + bytes <= to);
+        whole.map(|(_, _, bytes)| bytes).sum()
     }
 
     /// Maps new memory at [`from`, `from + bytes`) of a gap.
@@ -134,65 +121,44 @@ impl Core {
         slot: StreamIndex,
         tick: u64,
     ) -> Result<Vec<Carried>> {
-        let pieces = self.pieces(run)?;
+        let frames: Vec<_> = self.frames_in(run.start, run.end).collect();
+        let mapped = frames
+            .last()
+            .map_or(run.start, |&(_, start, bytes)| start + bytes);
+        if mapped < run.end {
+            let why = format!("nothing is mapped at {mapped:#x} of {run:?}");
+            return Err(Error::invalid("run", why));
+        }
         self.clear_now(to, to + run.bytes())?;
         let place = |start: u64| to + (start - run.start);
-        for (count, piece) in pieces.iter().enumerate() {
-            if let Err(error) = self.arena.map_again(piece.frame, place(piece.start)) {
-                for made in &pieces[..count] {
-                    self.retire_again(place(made.start), made.bytes);
+        for (count, &(frame, start, _)) in frames.iter().enumerate() {
+            if let Err(error) = self.arena.map_again(frame, place(start)) {
+                for &(_, start, bytes) in &frames[..count] {
+                    self.retire_again(place(start), bytes);
                 }
                 return Err(error);
             }
         }
-        for piece in &pieces {
-            self.arena.settle(piece.frame, place(piece.start));
-        }
         let (mut hole, blocks) = self.vacate(run, slot, tick);
-        for piece in &pieces {
-            let end = piece.start + piece.bytes;
-            let part = self.extents.retire(hole, piece.start, end);
+        for (frame, start, bytes) in frames {
+            self.arena.settle(frame, place(start));
+            let part = self.extents.retire(hole, start, start + bytes);
             self.retiring.push_back(part);
             hole = self.extents.get(part).next;
         }
         let Some(gap) = self.extents.gap_at(to) else {
             return Ok(Vec::new());
         };
-        let bytes = run.end - run.start;
-        let mut at = self.extents.map_gap(gap, to, to + bytes, slot, tick);
-        let mut carried = Vec::with_capacity(blocks.len());
-        for (from, bytes) in blocks {
-            at = self.extents.seek(at, place(from));
-            at = self.extents.take_window(at, place(from), bytes, slot);
-            self.extents.set_movable(at, true);
-            carried.push(Carried {
-                from,
-                to: place(from),
-                bytes,
-                id: at,
-            });
-        }
-        Ok(carried)
-    }
-
-    /// The frames of a run.
-    fn pieces(&self, run: &Run) -> Result<Vec<Piece>> {
-        let mut pieces = Vec::new();
-        let mut at = run.start;
-        while at < run.end {
-            let Some((frame, mapped)) = self.arena.frame_at(at) else {
-                let why = format!("nothing is mapped at {at:#x} of {run:?}");
-                return Err(Error::invalid("run", why));
-            };
-            let (start, bytes) = self.arena.extent_of(&mapped);
-            at = start + bytes;
-            pieces.push(Piece {
-                frame,
-                start,
-                bytes,
-            });
-        }
-        Ok(pieces)
+        let hole = (self.extents).map_gap(gap, to, to + run.bytes(), slot, tick);
+        let moved = blocks.iter().map(|&(from, bytes)| (place(from), bytes));
+        let ids = self.take_moved(hole, moved, slot);
+        let carried = blocks.iter().zip(ids).map(|(&(from, bytes), id)| Carried {
+            from,
+            to: place(from),
+            bytes,
+            id,
+        });
+        Ok(carried.collect())
     }
 
     /// Turns the run into one hole with the history (`slot`, `tick`); gives it, and the (offset,

@@ -3,7 +3,6 @@
 use super::cache::Cached;
 use super::core::{Core, is_done};
 use super::tuning::SLABS_LOOKED_AT;
-use crate::error::Result;
 use crate::heap::size_class::{batch, is_slot};
 use crate::heap::slab::Found;
 use crate::heap::{Epoch, Grant, Id, StreamIndex};
@@ -51,27 +50,14 @@ impl Core {
         None
     }
 
-    /// A free slot behind a wait for whose it is.
-    pub(super) fn take_slot_waiting(
-        &mut self,
-        stream: StreamIndex,
-        bytes: u64,
-    ) -> Result<Option<Grant>> {
-        let Some(found) = self.look_for_slot(stream, bytes, true) else {
-            return Ok(None);
-        };
-        self.wait_for(stream, found.2)?;
-        Ok(Some(self.take_slot(stream, bytes, found, true)))
-    }
-
-    /// The history of the slot that [`Core::take_slot_waiting`] would take.
-    pub(super) fn slot_waited_for(&self, stream: StreamIndex, bytes: u64) -> Option<Epoch> {
-        (self.look_for_slot(stream, bytes, true)).map(|(_, _, history)| history)
-    }
-
     /// A free slot, its own stream's slabs first, then the others'; of those too that others still use
     /// if `pending`.
-    fn look_for_slot(&self, stream: StreamIndex, bytes: u64, pending: bool) -> Option<Found> {
+    pub(super) fn look_for_slot(
+        &self,
+        stream: StreamIndex,
+        bytes: u64,
+        pending: bool,
+    ) -> Option<Found> {
         let others = (1..self.extents.slots()).filter(|&other| other != stream);
         let owners = std::iter::once(stream).chain(others);
         let looks = if pending { usize::MAX } else { SLABS_LOOKED_AT };
@@ -80,7 +66,8 @@ impl Core {
         })
     }
 
-    fn take_slot(
+    /// Takes a slot found, which the stream has `waited` for or runs behind.
+    pub(super) fn take_slot(
         &mut self,
         stream: StreamIndex,
         bytes: u64,
@@ -199,11 +186,6 @@ impl Core {
         for id in self.slabs.mixed() {
             self.release_slab(id);
         }
-    }
-
-    /// Whether slabs that several streams use are idle.
-    pub(crate) fn has_mixed(&self) -> bool {
-        !self.slabs.mixed().is_empty()
     }
 }
 

@@ -103,12 +103,12 @@ fn time_spent_on_handles_mapped_elsewhere_lets_the_pool_grow_by_more_and_on_new_
         let mapping = made
             .core
             .begin_mapping(made.slot, plan.placement, &plan.idle);
-        let (outcome, spent) = Job::from(mapping.unwrap()).run();
-        assert!(!spent.is_zero());
-        let spent = Duration::from_secs(1);
+        let mut ran = Job::from(mapping.unwrap()).run();
+        assert!(!ran.spent.is_zero());
+        ran.spent = Duration::from_secs(1);
         let before_ns = made.core.steps.driver_ns;
         let before = made.core.pace.slack(1 << 30);
-        let grant = made.core.end((outcome, spent)).unwrap();
+        let grant = made.core.end(ran).unwrap();
         assert_eq!(made.core.steps.driver_ns, before_ns + 1_000_000_000);
         made.granted(grant.unwrap());
         assert_eq!(made.core.pace.slack(1 << 30) > before, !is_new);

@@ -14,7 +14,9 @@ fn next_or(grant: Option<Grant>) -> Result<Turn> {
 }
 
 fn work_or_next(job: Option<impl Into<Job>>, then: Then) -> Result<Turn> {
-    Ok(job.map_or(Turn::Then(Then::Next), |job| Turn::Work(job.into(), then)))
+    Ok(job.map_or(Turn::Then(Then::Next), |job| {
+        Turn::Work(Box::new(job.into()), then)
+    }))
 }
 
 /// Nothing that this step could do.
@@ -79,7 +81,7 @@ pub(super) fn merged(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
         return Ok(turn);
     }
     let grant = core.take_merged(climb.stream(), climb.size);
-    next_or(climb.cut_some(core, grant))
+    next_or(climb.cut(core, grant))
 }
 
 /// A slot, or the smallest hole or run of holes, of any streams, behind a wait for them.
@@ -93,12 +95,14 @@ pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
 fn take_waiting(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let stream = climb.stream();
     if is_slot(climb.bytes)
-        && let Some(epoch) = core.slot_waited_for(stream, climb.bytes)
+        && let Some(found) = core.look_for_slot(stream, climb.bytes, true)
     {
-        if let Some(turn) = climb.wait_first(core, vec![epoch]) {
+        if let Some(turn) = climb.wait_first(core, vec![found.2]) {
             return Ok(turn);
         }
-        return next_or(core.take_slot_waiting(stream, climb.bytes)?);
+        core.wait_for(stream, found.2)?;
+        let grant = core.take_slot(stream, climb.bytes, found, true);
+        return Ok(Turn::Served(grant));
     }
     let found = core.find_holes(stream, climb.size, true);
     let lacking = found.map_or(Vec::new(), |it| core.epochs_of(&it));
@@ -106,17 +110,7 @@ fn take_waiting(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
         return Ok(turn);
     }
     let grant = core.take_holes(stream, climb.size, true)?;
-    next_or(climb.cut_some(core, grant))
-}
-
-/// Slabs without a slot out that several streams still use, behind a wait for them.
-pub(super) fn mixed_slabs(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
-    if !climb.terms.pending || !core.has_mixed() {
-        return NEXT;
-    }
-    let lacking = core.release_mixed(climb.stream());
-    let turn = climb.wait_first(core, lacking);
-    Ok(turn.unwrap_or(Turn::Then(Then::Look)))
+    next_or(climb.cut(core, grant))
 }
 
 /// New handles, up to the slack over the peak.
@@ -153,7 +147,7 @@ pub(super) fn map(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     if plan.is_none() || !terms.pending {
         // Holes that suffice by themselves are in no placement.
         let grant = core.take_holes(stream, size, terms.pending)?;
-        if let Some(grant) = climb.cut_some(core, grant) {
+        if let Some(grant) = climb.cut(core, grant) {
             return Ok(Turn::Served(grant));
         }
     }
@@ -244,17 +238,6 @@ pub(super) fn others(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
         0 => NEXT,
         _ => Ok(Turn::Wait),
     }
-}
-
-/// For a slot a smaller slab will do than the one it is best in. Looked for last: one that lies where
-/// memory is short holds a handle that is free otherwise.
-pub(super) fn smaller_slab(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
-    let (_, least) = core.slab_bytes(climb.bytes);
-    if !is_slot(climb.bytes) || climb.size <= least {
-        return NEXT;
-    }
-    (climb.size, climb.is_short) = (least, true);
-    Ok(Turn::Then(Then::Restart))
 }
 
 /// The registered steps, which may free or move memory.

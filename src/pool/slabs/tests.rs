@@ -151,7 +151,11 @@ fn a_slot_that_another_stream_uses_is_found_only_behind_a_wait() {
         Some(core.take_slot(stream, 64, found, false))
     };
     assert!(ready(core, other).is_none());
-    let found = core.take_slot_waiting(other, 64).unwrap();
+    let found = core.look_for_slot(other, 64, true);
+    let found = found.map(|found| {
+        core.wait_for(other, found.2).unwrap();
+        core.take_slot(other, 64, found, true)
+    });
     assert!(found.is_some());
     assert_eq!((core.steps.stream_wait, core.steps.waits), (1, 1));
     // The one wait is for all of them.

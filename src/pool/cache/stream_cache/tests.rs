@@ -180,7 +180,7 @@ impl World {
         drop(mine);
         theirs.free_on(&self.streams[1]).unwrap();
         self.pool.shared().drain_all();
-        assert!(self.pool.shared().core.lock().has_mixed());
+        assert!(!self.pool.shared().core.lock().slabs.mixed().is_empty());
     }
 }
 
@@ -213,7 +213,7 @@ fn a_trim_gives_slabs_back_that_several_streams_used() {
     world.slab_of_two_streams();
     let reserved = world.pool.stats().reserved.current;
     assert_eq!(world.pool.trim(0).unwrap(), reserved);
-    assert!(!world.pool.shared().core.lock().has_mixed());
+    assert!(world.pool.shared().core.lock().slabs.mixed().is_empty());
     assert_eq!(world.pool.stats().reserved.current, 0);
     world.pool.check_invariants().unwrap();
 }
@@ -227,7 +227,7 @@ fn without_device_waits_a_slab_of_several_streams_is_no_reason_for_one() {
     let reserved = world.pool.stats().reserved.current;
     let block = world.pool.alloc(&world.streams[0], 2 * reserved).unwrap();
     assert_eq!(world.pool.stats().steps.waits, 0);
-    assert!(shared.core.lock().has_mixed());
+    assert!(!shared.core.lock().slabs.mixed().is_empty());
     drop(block);
 }
 
