@@ -11,7 +11,6 @@ use super::cache::thread_map::nearby;
 use super::observers::Event;
 use super::private::keep_block;
 use super::stats::counters::Sums;
-use super::stats::leaks::Ticket;
 use super::structure::{Block, Lane, LanePtr, Uses};
 use crate::device::{Addr, Left, Recorder, Stream, stream_words};
 use crate::error::{Error, Result};
@@ -72,14 +71,6 @@ impl Block {
         self.uses.get_or_insert_default().left = left;
     }
 
-    fn ticket(&self) -> Option<&Ticket> {
-        self.uses.as_ref()?.ticket.as_ref()
-    }
-
-    pub(crate) fn carry(&mut self, ticket: Ticket) {
-        self.uses.get_or_insert_default().ticket = Some(ticket);
-    }
-
     #[inline(always)]
     pub(crate) fn lane(&self) -> &Lane {
         // SAFETY: a block's lane lives until the block is freed.
@@ -98,9 +89,6 @@ impl Block {
     pub(crate) fn moved_to(&mut self, id: Id, addr: Addr) {
         self.id = id;
         self.addr = addr;
-        if let Some(ticket) = self.ticket() {
-            ticket.update(|entry| entry.addr = addr);
-        }
     }
 
     /// The block as its free on `lane` leaves it.

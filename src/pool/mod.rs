@@ -133,7 +133,6 @@ pub struct Pool {
 /// What every allocation reads is here, a step nearer than in what is shared.
 struct Handle {
     uid: u64,
-    tracks: bool,
     slot_most: u64,
     /// What was allocated by tag.
     parts: Mutex<BTreeMap<String, Pool>>,
@@ -156,7 +155,6 @@ impl Pool {
         Ok(Self {
             handle: Arc::new(Handle {
                 uid: shared.uid,
-                tracks: shared.tracker.is_some(),
                 slot_most: shared.slot_most,
                 parts: Mutex::default(),
                 shared,
@@ -213,9 +211,7 @@ impl Pool {
     #[inline(always)]
     pub fn alloc(&self, stream: &Stream, bytes: u64) -> Result<Block> {
         let mut missed = None;
-        if !self.handle.tracks
-            && let Some(lane) = self.remembered_lane(stream)
-        {
+        if let Some(lane) = self.remembered_lane(stream) {
             let (addr, id) = lane.serve_kept(bytes);
             if addr != 0 {
                 let rounded = size_class::rounded(bytes, self.handle.slot_most);
@@ -234,12 +230,10 @@ impl Pool {
     #[cold]
     #[inline(never)]
     fn alloc_slowly(&self, stream: &Stream, bytes: u64, missed: Option<&Lane>) -> Result<Block> {
-        if let Some(lane) = missed {
-            return lane.alloc_missed(bytes);
+        match missed {
+            Some(lane) => lane.alloc_missed(bytes),
+            None => self.lane(stream)?.alloc(bytes),
         }
-        let mut block = self.lane(stream)?.alloc(bytes)?;
-        self.shared().track(&mut block);
-        Ok(block)
     }
 
     /// Gives idle memory back to the device, keeping at least `keep` bytes; gives the bytes

@@ -1,9 +1,11 @@
-//! Who is told what becomes of blocks: the pool's recording, and a tool that watches the device.
+//! Who is told what becomes of blocks: the pool's recording, its list of live blocks, and a tool that watches
+//! the device.
 //!
 //! A block says each thing once, by [`Block::tell`], and each who listens takes of it what it wants. Where
 //! nobody does, that is one branch. The pool's slow steps, which a subscriber is told of once no lock is held,
 //! are in `stats::told`.
 
+use super::stats::leaks::Tracker;
 use super::structure::{Block, Shared};
 use crate::device::{Device, Note, StreamCore};
 use crate::record::{Recording, What};
@@ -31,11 +33,10 @@ trait Observer {
 
 impl Observer for Recording {
     fn told(&self, block: &Block, event: Event<'_>) {
-        let home = &block.lane().stream;
-        // Memory that parts are handed out of was not asked for by the program.
-        if home.gate && !block.is_private() {
+        if block.is_segment() {
             return;
         }
+        let home = &block.lane().stream;
         let (addr, bytes) = (block.addr(), block.bytes());
         let (what, on) = match event {
             Event::Alloc => (What::Alloc { addr, bytes }, &**home),
@@ -45,6 +46,21 @@ impl Observer for Recording {
             Event::Arrive => (What::Put { addr }, &**home),
         };
         self.note(what, on.timeline.uid);
+    }
+}
+
+impl Observer for Tracker {
+    fn told(&self, block: &Block, event: Event<'_>) {
+        let addr = block.addr();
+        match event {
+            _ if block.is_segment() => {}
+            Event::Alloc => self.enter(addr, block.bytes(), block.stream_id()),
+            Event::Resize(_, _, bytes) => self.resize(addr, bytes),
+            Event::Free(_) => self.remove(addr),
+            Event::Keep(_) => {}
+            Event::Leave => self.lift(addr),
+            Event::Arrive => self.put(addr),
+        }
     }
 }
 
@@ -83,7 +99,8 @@ impl Shared {
     fn observers(&self) -> impl Iterator<Item = &dyn Observer> {
         let recording = self.recording.as_ref().map(|it| it as &dyn Observer);
         let device = cfg!(feature = "sanitize").then_some(&self.device as &dyn Observer);
-        recording.into_iter().chain(device)
+        let tracker = self.tracker.as_ref().map(|it| it as &dyn Observer);
+        recording.into_iter().chain(tracker).chain(device)
     }
 
     /// Whether anybody listens.
@@ -93,6 +110,11 @@ impl Shared {
 }
 
 impl Block {
+    /// Whether it is memory that a graph's blocks are cut from, which no program asked for.
+    fn is_segment(&self) -> bool {
+        self.lane().stream.gate && !self.is_private()
+    }
+
     /// Tells who listens what becomes of the block.
     #[inline(always)]
     pub(crate) fn tell(&self, event: Event<'_>) {
