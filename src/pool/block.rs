@@ -10,7 +10,7 @@ use super::cache::Cached;
 use super::cache::thread_map::nearby;
 use super::observers::Event;
 use super::private::keep_block;
-use super::stats::counters::Sums;
+use super::stats::counters::{Blocks, Sums};
 use super::structure::{Block, Lane, LanePtr, Uses};
 use crate::device::{Addr, Left, Recorder, Stream, stream_words};
 use crate::error::{Error, Result};
@@ -77,7 +77,7 @@ impl Block {
         unsafe { self.lane.get() }
     }
 
-    fn size(&self) -> Sums {
+    fn size(&self) -> Blocks {
         Sums::block(self.capacity(), self.requested)
     }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::cache::Cached;
-use super::stats::counters::Sums;
+use super::stats::counters::Blocks;
 use super::structure::{Block, Lane, Private, Segment, Segments, Shared};
 use super::tuning::GRAPH_SEGMENT;
 use crate::device::{Addr, Kept, Recorder, Stream, lock};
@@ -315,7 +315,13 @@ impl Lane {
     }
 
     /// As [`Lane::shrink`], of a block of private memory.
-    pub(super) fn shrink_private(&self, private: &Private, addr: Addr, before: Sums, after: Sums) {
+    pub(super) fn shrink_private(
+        &self,
+        private: &Private,
+        addr: Addr,
+        before: Blocks,
+        after: Blocks,
+    ) {
         let again = self.stream.timeline.recorder();
         let again = again.is_some_and(|capture| private.is_of(&capture));
         let mut parts = lock(&private.parts);

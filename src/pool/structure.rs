@@ -184,16 +184,16 @@ pub(crate) struct Lanes {
 pub(super) struct Served {
     pub(super) lanes: Vec<Arc<Lane>>,
     /// Of stream caches that are gone, and the joint peaks.
-    pub(super) past: Totals,
+    pub(super) past: Totals<3>,
     /// As it was read last.
-    pub(super) now: Totals,
+    pub(super) now: Totals<3>,
 }
 
 /// The stream caches there are by stream, and the sum of those gone with the joint peaks of all.
 #[derive(Default)]
 pub(super) struct Books {
     pub(super) streams: BTreeMap<u64, Served>,
-    pub(super) past: Totals,
+    pub(super) past: Totals<3>,
 }
 
 /// The counts of all streams a pool has served. Holds each stream cache until it ends.
