@@ -18,28 +18,23 @@ use crate::heap::{Id, NONE};
 use crate::seeded::seeded;
 
 impl Block {
+    /// A block that is handed out.
     #[inline]
     pub(crate) fn new(lane: &Lane, id: Id, addr: Addr, bytes: u64, requested: u64) -> Self {
-        let block = Self {
+        let block = Self::again(lane, id, addr, bytes, requested);
+        block.tell(Event::Alloc);
+        block
+    }
+
+    /// A block of the lane whose free was taken back.
+    #[inline]
+    pub(super) fn again(lane: &Lane, id: Id, addr: Addr, bytes: u64, requested: u64) -> Self {
+        Self {
             lane: LanePtr::of(lane),
             addr,
             requested,
             id,
             slack: (bytes - requested) as u32,
-            uses: None,
-        };
-        block.tell(Event::Alloc);
-        block
-    }
-
-    /// The block `freed` of the lane `home`, which is not freed after all.
-    pub(super) fn again(home: &Lane, freed: Cached, requested: u64) -> Self {
-        Self {
-            lane: LanePtr::of(home),
-            addr: freed.addr,
-            requested,
-            id: freed.id,
-            slack: (freed.bytes - requested) as u32,
             uses: None,
         }
     }

@@ -23,7 +23,8 @@
 //!    to the transfer cache or into the heap (`cache::transfer`).
 //!
 //! Every constant of these is in `tuning`, with its reason. A stream under capture has memory of its graph's
-//! (`private`). What is counted on the way is in `stats::counters`, and comes out in `stats::report`.
+//! (`private`). What is counted on the way is in `stats::counters`, and comes out in `stats::report`;
+//! who listens to what becomes of blocks is told in `observers`.
 
 mod ask;
 mod block;

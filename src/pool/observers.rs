@@ -67,26 +67,25 @@ impl Observer for Tracker {
 /// What the device cannot see for itself; of moves `compact` tells what their launches use.
 impl Observer for Device {
     fn told(&self, block: &Block, event: Event<'_>) {
-        let home = &block.lane().stream;
-        let (from, to, on, is_free) = match event {
-            Event::Alloc => (0, block.capacity(), &**home, false),
-            Event::Resize(before, after, _) if after < before => (after, before, &**home, true),
-            Event::Resize(before, after, _) => (before, after, &**home, false),
-            Event::Free(on) if on.timeline.recorder().is_none() => (0, block.capacity(), on, true),
+        let (from, to, on) = match event {
+            Event::Alloc => (0, block.capacity(), &*block.lane().stream),
+            Event::Resize(before, after, _) => (before, after, &*block.lane().stream),
+            Event::Free(on) if on.timeline.recorder().is_none() => (block.capacity(), 0, on),
             _ => return,
         };
         // Parts of a graph's memory are uses of captured work, which a watcher does not see.
         if from == to || block.is_private() {
             return;
         }
-        let (addr, bytes, stream) = (block.addr() + from, to - from, on.raw);
-        self.backend().observe(&match is_free {
-            true => Note::Free {
+        let addr = block.addr() + from.min(to);
+        let (bytes, stream) = (from.abs_diff(to), on.raw);
+        self.backend().observe(&match from < to {
+            true => Note::Alloc {
                 addr,
                 bytes,
                 stream,
             },
-            false => Note::Alloc {
+            false => Note::Free {
                 addr,
                 bytes,
                 stream,

@@ -292,8 +292,8 @@ impl Lane {
             capture.is_none_or(|it| private.is_of(it))
         };
         let Some(private) = home.private.as_ref().filter(is_its) else {
-            let kept = capture.map(|it| keep_block(Block::again(home, block, requested), vec![it]));
-            return kept.is_some();
+            let again = || Block::again(home, block.id, block.addr, block.bytes, requested);
+            return capture.map(|it| keep_block(again(), vec![it])).is_some();
         };
         if capture.is_none() {
             private.recorder.outlast(timeline, block.tick);
