@@ -10,8 +10,7 @@ use super::cache::Cached;
 use super::cache::thread_map::nearby;
 use super::observers::Event;
 use super::private::keep_block;
-use super::stats::counters::Sums;
-use super::stats::leaks::Ticket;
+use super::stats::counters::{Blocks, Sums};
 use super::structure::{Block, Lane, LanePtr, Uses};
 use crate::device::{Addr, Left, Recorder, Stream, stream_words};
 use crate::error::{Error, Result};
@@ -19,28 +18,23 @@ use crate::heap::{Id, NONE};
 use crate::seeded::seeded;
 
 impl Block {
+    /// A block that is handed out.
     #[inline]
     pub(crate) fn new(lane: &Lane, id: Id, addr: Addr, bytes: u64, requested: u64) -> Self {
-        let block = Self {
+        let block = Self::again(lane, id, addr, bytes, requested);
+        block.tell(Event::Alloc);
+        block
+    }
+
+    /// A block of the lane whose free was taken back.
+    #[inline]
+    pub(super) fn again(lane: &Lane, id: Id, addr: Addr, bytes: u64, requested: u64) -> Self {
+        Self {
             lane: LanePtr::of(lane),
             addr,
             requested,
             id,
             slack: (bytes - requested) as u32,
-            uses: None,
-        };
-        block.tell(Event::Alloc);
-        block
-    }
-
-    /// The block `freed` of the lane `home`, which is not freed after all.
-    pub(super) fn again(home: &Lane, freed: Cached, requested: u64) -> Self {
-        Self {
-            lane: LanePtr::of(home),
-            addr: freed.addr,
-            requested,
-            id: freed.id,
-            slack: (freed.bytes - requested) as u32,
             uses: None,
         }
     }
@@ -72,21 +66,13 @@ impl Block {
         self.uses.get_or_insert_default().left = left;
     }
 
-    fn ticket(&self) -> Option<&Ticket> {
-        self.uses.as_ref()?.ticket.as_ref()
-    }
-
-    pub(crate) fn carry(&mut self, ticket: Ticket) {
-        self.uses.get_or_insert_default().ticket = Some(ticket);
-    }
-
     #[inline(always)]
     pub(crate) fn lane(&self) -> &Lane {
         // SAFETY: a block's lane lives until the block is freed.
         unsafe { self.lane.get() }
     }
 
-    fn size(&self) -> Sums {
+    fn size(&self) -> Blocks {
         Sums::block(self.capacity(), self.requested)
     }
 
@@ -98,9 +84,6 @@ impl Block {
     pub(crate) fn moved_to(&mut self, id: Id, addr: Addr) {
         self.id = id;
         self.addr = addr;
-        if let Some(ticket) = self.ticket() {
-            ticket.update(|entry| entry.addr = addr);
-        }
     }
 
     /// The block as its free on `lane` leaves it.

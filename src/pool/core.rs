@@ -369,7 +369,7 @@ impl Core {
     /// Frees the last `bytes` of a block, fewer than it has, with the history (`slot`, `tick`).
     pub(crate) fn shrink(&mut self, id: Id, bytes: u64, slot: StreamIndex, tick: u64) {
         let before = self.extents.get(id).bytes;
-        self.active.resize(before, before - bytes);
+        self.active.block_resized(before, before - bytes);
         let rest = self.extents.split_taken(id, bytes);
         self.give(rest, slot, tick);
     }
@@ -385,7 +385,7 @@ impl Core {
         }
         self.extents.take(next, bytes, slot);
         let before = self.extents.get(id).bytes;
-        self.active.resize(before, before + bytes);
+        self.active.block_resized(before, before + bytes);
         self.extents.join_taken(id);
         self.granted(id);
         Ok(true)

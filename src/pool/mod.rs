@@ -25,7 +25,8 @@
 //!    to the transfer cache or into the heap (`cache::transfer`).
 //!
 //! Every constant of these is in `tuning`, with its reason. A stream under capture has memory of its graph's
-//! (`private`). What is counted on the way is in `stats::counters`, and comes out in `stats::report`.
+//! (`private`). What is counted on the way is in `stats::counters`, and comes out in `stats::report`;
+//! who listens to what becomes of blocks is told in `observers`.
 
 mod ask;
 mod block;
@@ -135,7 +136,6 @@ pub struct Pool {
 /// What every allocation reads is here, a step nearer than in what is shared.
 struct Handle {
     uid: u64,
-    tracks: bool,
     slot_most: u64,
     /// What was allocated by tag.
     parts: Mutex<BTreeMap<String, Pool>>,
@@ -158,7 +158,6 @@ impl Pool {
         Ok(Self {
             handle: Arc::new(Handle {
                 uid: shared.uid,
-                tracks: shared.tracker.is_some(),
                 slot_most: shared.slot_most,
                 parts: Mutex::default(),
                 shared,
@@ -215,9 +214,7 @@ impl Pool {
     #[inline(always)]
     pub fn alloc(&self, stream: &Stream, bytes: u64) -> Result<Block> {
         let mut missed = None;
-        if !self.handle.tracks
-            && let Some(lane) = self.remembered_lane(stream)
-        {
+        if let Some(lane) = self.remembered_lane(stream) {
             let (addr, id) = lane.serve_kept(bytes);
             if addr != 0 {
                 let rounded = size_class::rounded(bytes, self.handle.slot_most);
@@ -236,12 +233,10 @@ impl Pool {
     #[cold]
     #[inline(never)]
     fn alloc_slowly(&self, stream: &Stream, bytes: u64, missed: Option<&Lane>) -> Result<Block> {
-        if let Some(lane) = missed {
-            return lane.alloc_missed(bytes);
+        match missed {
+            Some(lane) => lane.alloc_missed(bytes),
+            None => self.lane(stream)?.alloc(bytes),
         }
-        let mut block = self.lane(stream)?.alloc(bytes)?;
-        self.shared().track(&mut block);
-        Ok(block)
     }
 
     /// Gives idle memory back to the device, keeping at least `keep` bytes; gives the bytes

@@ -1,9 +1,11 @@
-//! Who is told what becomes of blocks: the pool's recording, and a tool that watches the device.
+//! Who is told what becomes of blocks: the pool's recording, its list of live blocks, and a tool that watches
+//! the device.
 //!
 //! A block says each thing once, by [`Block::tell`], and each who listens takes of it what it wants. Where
 //! nobody does, that is one branch. The pool's slow steps, which a subscriber is told of once no lock is held,
 //! are in `stats::told`.
 
+use super::stats::leaks::Tracker;
 use super::structure::{Block, Shared};
 use crate::device::{Device, Note, StreamCore};
 use crate::record::{Recording, What};
@@ -31,11 +33,10 @@ trait Observer {
 
 impl Observer for Recording {
     fn told(&self, block: &Block, event: Event<'_>) {
-        let home = &block.lane().stream;
-        // Memory that parts are handed out of was not asked for by the program.
-        if home.gate && !block.is_private() {
+        if block.is_segment() {
             return;
         }
+        let home = &block.lane().stream;
         let (addr, bytes) = (block.addr(), block.bytes());
         let (what, on) = match event {
             Event::Alloc => (What::Alloc { addr, bytes }, &**home),
@@ -48,29 +49,43 @@ impl Observer for Recording {
     }
 }
 
+impl Observer for Tracker {
+    fn told(&self, block: &Block, event: Event<'_>) {
+        let addr = block.addr();
+        match event {
+            _ if block.is_segment() => {}
+            Event::Alloc => self.enter(addr, block.bytes(), block.stream_id()),
+            Event::Resize(_, _, bytes) => self.resize(addr, bytes),
+            Event::Free(_) => self.remove(addr),
+            Event::Keep(_) => {}
+            Event::Leave => self.lift(addr),
+            Event::Arrive => self.put(addr),
+        }
+    }
+}
+
 /// What the device cannot see for itself; of moves `compact` tells what their launches use.
 impl Observer for Device {
     fn told(&self, block: &Block, event: Event<'_>) {
-        let home = &block.lane().stream;
-        let (from, to, on, is_free) = match event {
-            Event::Alloc => (0, block.capacity(), &**home, false),
-            Event::Resize(before, after, _) if after < before => (after, before, &**home, true),
-            Event::Resize(before, after, _) => (before, after, &**home, false),
-            Event::Free(on) if on.timeline.recorder().is_none() => (0, block.capacity(), on, true),
+        let (from, to, on) = match event {
+            Event::Alloc => (0, block.capacity(), &*block.lane().stream),
+            Event::Resize(before, after, _) => (before, after, &*block.lane().stream),
+            Event::Free(on) if on.timeline.recorder().is_none() => (block.capacity(), 0, on),
             _ => return,
         };
         // Parts of a graph's memory are uses of captured work, which a watcher does not see.
         if from == to || block.is_private() {
             return;
         }
-        let (addr, bytes, stream) = (block.addr() + from, to - from, on.raw);
-        self.backend().observe(&match is_free {
-            true => Note::Free {
+        let addr = block.addr() + from.min(to);
+        let (bytes, stream) = (from.abs_diff(to), on.raw);
+        self.backend().observe(&match from < to {
+            true => Note::Alloc {
                 addr,
                 bytes,
                 stream,
             },
-            false => Note::Alloc {
+            false => Note::Free {
                 addr,
                 bytes,
                 stream,
@@ -83,7 +98,8 @@ impl Shared {
     fn observers(&self) -> impl Iterator<Item = &dyn Observer> {
         let recording = self.recording.as_ref().map(|it| it as &dyn Observer);
         let device = cfg!(feature = "sanitize").then_some(&self.device as &dyn Observer);
-        recording.into_iter().chain(device)
+        let tracker = self.tracker.as_ref().map(|it| it as &dyn Observer);
+        recording.into_iter().chain(tracker).chain(device)
     }
 
     /// Whether anybody listens.
@@ -93,6 +109,11 @@ impl Shared {
 }
 
 impl Block {
+    /// Whether it is memory that a graph's blocks are cut from, which no program asked for.
+    fn is_segment(&self) -> bool {
+        self.lane().stream.gate && !self.is_private()
+    }
+
     /// Tells who listens what becomes of the block.
     #[inline(always)]
     pub(crate) fn tell(&self, event: Event<'_>) {

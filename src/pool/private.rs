@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::cache::Cached;
-use super::stats::counters::Sums;
+use super::stats::counters::Blocks;
 use super::structure::{Block, Lane, Private, Segment, Segments, Shared};
 use super::tuning::GRAPH_SEGMENT;
 use crate::device::{Addr, Kept, Recorder, Stream, lock};
@@ -292,8 +292,8 @@ impl Lane {
             capture.is_none_or(|it| private.is_of(it))
         };
         let Some(private) = home.private.as_ref().filter(is_its) else {
-            let kept = capture.map(|it| keep_block(Block::again(home, block, requested), vec![it]));
-            return kept.is_some();
+            let again = || Block::again(home, block.id, block.addr, block.bytes, requested);
+            return capture.map(|it| keep_block(again(), vec![it])).is_some();
         };
         if capture.is_none() {
             private.recorder.outlast(timeline, block.tick);
@@ -315,7 +315,13 @@ impl Lane {
     }
 
     /// As [`Lane::shrink`], of a block of private memory.
-    pub(super) fn shrink_private(&self, private: &Private, addr: Addr, before: Sums, after: Sums) {
+    pub(super) fn shrink_private(
+        &self,
+        private: &Private,
+        addr: Addr,
+        before: Blocks,
+        after: Blocks,
+    ) {
         let again = self.stream.timeline.recorder();
         let again = again.is_some_and(|capture| private.is_of(&capture));
         let mut parts = lock(&private.parts);

@@ -14,7 +14,7 @@ use super::core::{CoreLock, SlotHold};
 use super::grow_buf::Growing;
 use super::pressure::{MovesFirst, ReliefStep};
 use super::stats::counters::{Counters, Elsewhere, Spilled, Totals};
-use super::stats::leaks::{Ticket, Tracker};
+use super::stats::leaks::Tracker;
 use crate::device::{Addr, Awake, Device, Left, Recorder, Stream, StreamCore, Timeline};
 use crate::error::Result;
 use crate::heap::{Id, StreamIndex};
@@ -49,7 +49,7 @@ pub(crate) struct Shared {
     pub(crate) cache_bytes: u64,
     /// Bytes up to which requests may become slots: 0 for a pool without slabs.
     pub(crate) slot_most: u64,
-    pub(crate) tracker: Option<Arc<Tracker>>,
+    pub(crate) tracker: Option<Tracker>,
     pub(crate) core: CoreLock,
     pub(super) transfer: Transfer,
     pub(super) lanes: RwLock<Lanes>,
@@ -186,16 +186,16 @@ pub(crate) struct Lanes {
 pub(super) struct Served {
     pub(super) lanes: Vec<Arc<Lane>>,
     /// Of stream caches that are gone, and the joint peaks.
-    pub(super) past: Totals,
+    pub(super) past: Totals<3>,
     /// As it was read last.
-    pub(super) now: Totals,
+    pub(super) now: Totals<3>,
 }
 
 /// The stream caches there are by stream, and the sum of those gone with the joint peaks of all.
 #[derive(Default)]
 pub(super) struct Books {
     pub(super) streams: BTreeMap<u64, Served>,
-    pub(super) past: Totals,
+    pub(super) past: Totals<3>,
 }
 
 /// The counts of all streams a pool has served. Holds each stream cache until it ends.
@@ -240,8 +240,6 @@ pub(super) struct Uses {
     pub(super) streams: Vec<Stream>,
     /// Uses of a typed buffer that this was the memory of.
     pub(super) left: Left,
-    /// Of a tracked block; goes before the memory does.
-    pub(super) ticket: Option<Ticket>,
 }
 
 /// A block that parts of a graph's memory are handed out of.

@@ -16,9 +16,7 @@ pub(crate) fn bytes_of<T>(len: usize) -> Result<u64> {
 impl Pool {
     /// A block for `len` elements of `T` that is no slot of a slab, and so may be moved and resized.
     pub(crate) fn alloc_apart<T: Pod>(&self, stream: &Stream, len: usize) -> Result<Block> {
-        let mut block = self.lane(stream)?.alloc_block(bytes_of::<T>(len)?)?;
-        self.shared().track(&mut block);
-        Ok(block)
+        self.lane(stream)?.alloc_block(bytes_of::<T>(len)?)
     }
 
     /// Allocates a buffer of `len` elements of `T` on `stream`, aligned for `T` up to 256 bytes. The

@@ -124,6 +124,22 @@ fn a_moved_block_is_reported_where_it_is() {
 }
 
 #[test]
+fn a_movable_block_that_was_copied_into_a_larger_one_is_reported_with_its_tag() {
+    let device = common::host();
+    let pool = Pool::new(&device, PoolConfig::default().track(true)).unwrap();
+    let stream = device.stream().unwrap();
+    let _scope = tag_scope("cache");
+    let mut block = pool.alloc_movable::<u8>(&stream, 100_000).unwrap();
+    let behind = pool.alloc(&stream, 1000).unwrap();
+    block.resize(&stream, 4 << 20).unwrap();
+    let found = pool.leak_report().blocks;
+    let found: Vec<_> = found.iter().map(|it| (it.bytes, it.tag)).collect();
+    assert_eq!(found, [(4 << 20, Some("cache")), (1000, Some("cache"))]);
+    drop((block, behind));
+    assert!(pool.leak_report().blocks.is_empty());
+}
+
+#[test]
 fn out_of_memory_names_the_holders_by_tag_and_without_tracking_by_stream() {
     for track in [true, false] {
         let device = common::host();

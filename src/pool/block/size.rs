@@ -48,9 +48,6 @@ impl Block {
     fn resized(&mut self, capacity: u64, bytes: u64) {
         self.requested = bytes;
         self.slack = (capacity - bytes) as u32;
-        if let Some(ticket) = self.ticket() {
-            ticket.update(|entry| entry.bytes = bytes);
-        }
     }
 
     /// Makes the block's stream wait for all declared uses; an error where captured work has the

@@ -25,7 +25,7 @@ use crate::heap::UNIT;
 use crate::heap::size_class::{self, is_slot};
 use crate::heap::{Id, NONE, StreamIndex};
 use crate::pool::core::{Core, SlotHold};
-use crate::pool::stats::counters::{Counters, Elsewhere, Sums};
+use crate::pool::stats::counters::{Blocks, Counters, Elsewhere};
 use crate::pool::structure::{Block, Lane, LaneState, Others, Own, Private, Shared};
 use crate::seeded::seeded;
 use crate::sync::{Latch, is_latched, latch, try_latch};
@@ -323,7 +323,7 @@ impl Lane {
 
     /// Frees the last bytes of the `block`, which is of the size `before`, down to `after`, in stream
     /// order.
-    pub(crate) fn shrink(&self, block: &Block, before: Sums, after: Sums) {
+    pub(crate) fn shrink(&self, block: &Block, before: Blocks, after: Blocks) {
         if let Some(private) = &self.private {
             return self.shrink_private(private, block.addr(), before, after);
         }
@@ -339,7 +339,7 @@ impl Lane {
 
     /// Lets the block `id`, of the size `before`, have the size `after`; false where the memory
     /// behind it is not free.
-    pub(crate) fn grow(&self, id: Id, before: Sums, after: Sums) -> Result<bool> {
+    pub(crate) fn grow(&self, id: Id, before: Blocks, after: Blocks) -> Result<bool> {
         let mut core = self.shared.core.lock();
         let same = before.bytes() == after.bytes();
         // Private memory is no extent.

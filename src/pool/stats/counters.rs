@@ -10,6 +10,7 @@
 //! with what it saw of that line last, which makes live blocks look more than they are, never fewer:
 //! while that is no new peak there is none, and only what looks like one has the cache look again.
 
+use std::array::from_fn;
 use std::ops::{Add, Sub};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,12 +25,14 @@ pub(super) fn class(bytes: u64) -> usize {
     usize::from(bytes > SMALL_BYTES)
 }
 
-/// What is counted of blocks: how many, their bytes as the pool rounds them, and as asked for.
-/// Differences may be below 0: they are numbers modulo 2^64.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Sums(pub(super) [u64; 3]);
+/// Numbers that are counted together. Differences may be below 0: they are numbers modulo 2^64.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sums<const N: usize>(pub(super) [u64; N]);
 
-impl Sums {
+/// Of blocks: how many, their bytes as the pool rounds them, and as asked for.
+pub(crate) type Blocks = Sums<3>;
+
+impl Blocks {
     #[inline]
     pub(crate) fn block(bytes: u64, requested: u64) -> Self {
         Self([1, bytes, requested])
@@ -39,26 +42,36 @@ impl Sums {
     pub(crate) fn bytes(self) -> u64 {
         self.0[1]
     }
+}
 
+impl<const N: usize> Sums<N> {
     #[inline]
     fn with(self, other: Self, each: impl Fn(u64, u64) -> u64) -> Self {
-        Self([0, 1, 2].map(|at| each(self.0[at], other.0[at])))
+        Self(from_fn(|at| each(self.0[at], other.0[at])))
     }
 
     /// The larger of each, signed.
+    #[inline]
     fn most(self, other: Self) -> Self {
         self.with(other, |a, b| (a as i64).max(b as i64) as u64)
     }
 
-    /// Whether any number is above that of `bar`. One branch for the three.
+    /// Whether any number is above that of `bar`. One branch for all.
     #[inline]
     fn exceeds(self, bar: Self) -> bool {
-        let [blocks, bytes, requested] = (bar - self).0;
-        ((blocks | bytes | requested) as i64) < 0
+        let room = (bar - self).0.into_iter();
+        (room.fold(0, |signs, room| signs | room) as i64) < 0
     }
 }
 
-impl Add for Sums {
+impl<const N: usize> Default for Sums<N> {
+    #[inline]
+    fn default() -> Self {
+        Self([0; N])
+    }
+}
+
+impl<const N: usize> Add for Sums<N> {
     type Output = Self;
 
     #[inline]
@@ -67,7 +80,7 @@ impl Add for Sums {
     }
 }
 
-impl Sub for Sums {
+impl<const N: usize> Sub for Sums<N> {
     type Output = Self;
 
     #[inline]
@@ -93,7 +106,7 @@ impl Elsewhere {
         }
     }
 
-    pub(crate) fn sums(&self) -> [Sums; 2] {
+    pub(crate) fn sums(&self) -> [Blocks; 2] {
         let load = |class: &[AtomicU64; 3]| class.each_ref().map(|it| it.load(Ordering::Relaxed));
         self.0.each_ref().map(|class| Sums(load(class)))
     }
@@ -101,44 +114,84 @@ impl Elsewhere {
 
 /// What was allocated and freed, by class, and the most that was live.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Totals {
-    pub(crate) allocated: [Sums; 2],
-    pub(crate) freed: [Sums; 2],
+pub(crate) struct Totals<const N: usize> {
+    pub(super) allocated: [Sums<N>; 2],
+    pub(super) freed: [Sums<N>; 2],
     /// Of small blocks, large ones, all.
-    pub(crate) peaks: [Sums; 3],
+    pub(super) peaks: [Sums<N>; 3],
 }
 
-impl Totals {
+impl<const N: usize> Totals<N> {
     /// What was allocated and not freed.
     #[inline]
-    fn left(&self) -> [Sums; 2] {
+    fn left(&self) -> [Sums<N>; 2] {
         [0, 1].map(|class| self.allocated[class] - self.freed[class])
     }
 
     /// What is live: small blocks, large ones, all. None is below 0, as one may look that is freed while
     /// others are read.
-    pub(super) fn live(&self) -> [Sums; 3] {
+    #[inline]
+    pub(super) fn live(&self) -> [Sums<N>; 3] {
         let [small, large] = self.left().map(|left| left.most(Sums::default()));
         [small, large, small + large]
     }
 
+    #[inline]
     pub(super) fn note_peak(&mut self) {
         self.raise(self.live());
     }
 
-    fn raise(&mut self, to: [Sums; 3]) {
+    #[inline]
+    fn raise(&mut self, to: [Sums<N>; 3]) {
         for (peak, to) in self.peaks.iter_mut().zip(to) {
             *peak = peak.most(to);
         }
     }
 
+    pub(super) fn reset_peaks(&mut self) {
+        self.peaks = self.live();
+    }
+
+    #[inline]
+    fn allocate(&mut self, class: usize, sums: Sums<N>) {
+        self.allocated[class] = self.allocated[class] + sums;
+    }
+
+    #[inline]
+    fn free(&mut self, class: usize, sums: Sums<N>) {
+        self.freed[class] = self.freed[class] + sums;
+    }
+
+    /// Counts what was `before` of the class `from` as `after` of the class `to`: by the difference, or,
+    /// from class to class, as freed in the one and allocated in the other.
+    fn resize(&mut self, (from, before): (usize, Sums<N>), (to, after): (usize, Sums<N>)) {
+        if from != to {
+            self.free(from, before);
+            self.allocate(to, after);
+        } else if before.exceeds(after) {
+            self.free(from, before - after);
+        } else {
+            self.allocate(to, after - before);
+        }
+    }
+
     /// Counts what `other` does too; together they had at least the peaks that it had alone.
-    pub(super) fn add(&mut self, other: &Self) {
+    pub(super) fn merge(&mut self, other: &Self) {
         for class in [0, 1] {
-            self.allocated[class] = self.allocated[class] + other.allocated[class];
-            self.freed[class] = self.freed[class] + other.freed[class];
+            self.allocate(class, other.allocated[class]);
+            self.free(class, other.freed[class]);
         }
         self.raise(other.peaks);
+    }
+
+    /// The figures of small blocks, large ones, all.
+    pub(super) fn counters(&self) -> [[Counter; N]; 3] {
+        let all = |of: [Sums<N>; 2]| [of[0], of[1], of[0] + of[1]];
+        let (allocated, freed) = (all(self.allocated), all(self.freed));
+        [0, 1, 2].map(|of| {
+            let [allocated, freed, peak] = [allocated[of], freed[of], self.peaks[of]];
+            from_fn(|at| Counter::new(allocated.0[at], freed.0[at], peak.0[at]))
+        })
     }
 }
 
@@ -146,51 +199,33 @@ impl Totals {
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     /// What was freed elsewhere is in it as far as it was seen.
-    totals: Totals,
+    totals: Totals<3>,
     /// What of that was freed elsewhere.
-    gone: [Sums; 2],
+    gone: [Blocks; 2],
 }
 
 impl Counters {
     #[inline]
     pub(crate) fn allocate(&mut self, bytes: u64, requested: u64, elsewhere: &Elsewhere) {
-        self.add(Sums::block(bytes, requested), bytes, elsewhere);
-    }
-
-    #[inline]
-    pub(crate) fn free(&mut self, bytes: u64, requested: u64) {
-        self.sub(Sums::block(bytes, requested), bytes);
-    }
-
-    /// Counts a live block of the size `before` as one of the size `after`: by the difference, or,
-    /// from class to class, as a block freed and one allocated.
-    pub(crate) fn resize(&mut self, before: Sums, after: Sums, elsewhere: &Elsewhere) {
-        let (from, to) = (before.bytes(), after.bytes());
-        if class(from) != class(to) {
-            self.sub(before, from);
-            self.add(after, to, elsewhere);
-        } else if before.exceeds(after) {
-            self.sub(before - after, from);
-        } else {
-            self.add(after - before, to, elsewhere);
-        }
-    }
-
-    /// Counts what a block of `bytes` has less.
-    #[inline]
-    fn sub(&mut self, sums: Sums, bytes: u64) {
-        let freed = &mut self.totals.freed[class(bytes)];
-        *freed = *freed + sums;
-    }
-
-    #[inline]
-    fn add(&mut self, sums: Sums, bytes: u64, elsewhere: &Elsewhere) {
         let class = class(bytes);
-        self.totals.allocated[class] = self.totals.allocated[class] + sums;
+        self.totals.allocate(class, Sums::block(bytes, requested));
         let (live, peaks) = (self.totals.left(), &self.totals.peaks);
         if live[class].exceeds(peaks[class]) | (live[0] + live[1]).exceeds(peaks[2]) {
             self.look_again(elsewhere);
         }
+    }
+
+    #[inline]
+    pub(crate) fn free(&mut self, bytes: u64, requested: u64) {
+        let sums = Sums::block(bytes, requested);
+        self.totals.free(class(bytes), sums);
+    }
+
+    /// Counts a live block of the size `before` as one of the size `after`.
+    pub(crate) fn resize(&mut self, before: Blocks, after: Blocks, elsewhere: &Elsewhere) {
+        let sides = [before, after].map(|it| (class(it.bytes()), it));
+        self.totals.resize(sides[0], sides[1]);
+        self.look_again(elsewhere);
     }
 
     #[cold]
@@ -200,19 +235,13 @@ impl Counters {
     }
 
     /// All that is counted, with what was freed elsewhere until now.
-    pub(super) fn totals(&mut self, elsewhere: &Elsewhere) -> &mut Totals {
+    pub(super) fn totals(&mut self, elsewhere: &Elsewhere) -> &mut Totals<3> {
         let gone = elsewhere.sums();
         for class in [0, 1] {
-            let seen = gone[class] - self.gone[class];
-            self.totals.freed[class] = self.totals.freed[class] + seen;
+            self.totals.free(class, gone[class] - self.gone[class]);
         }
         self.gone = gone;
         &mut self.totals
-    }
-
-    pub(super) fn reset_peaks(&mut self, elsewhere: &Elsewhere) {
-        let totals = self.totals(elsewhere);
-        totals.peaks = totals.live();
     }
 
     /// Bytes of live blocks, as rounded.
@@ -227,6 +256,46 @@ impl Counters {
     }
 }
 
+/// Bytes of one kind in small and in large blocks or holes.
+pub(crate) type Gauges = Totals<1>;
+
+impl Gauges {
+    /// A block of `bytes` was taken from a hole.
+    #[inline]
+    pub(crate) fn add(&mut self, bytes: u64) {
+        self.allocate(class(bytes), Sums([bytes]));
+        self.note_peak();
+    }
+
+    /// A block of `bytes` is free.
+    #[inline]
+    pub(crate) fn sub(&mut self, bytes: u64) {
+        self.free(class(bytes), Sums([bytes]));
+    }
+
+    /// A block of `before` bytes has `after`.
+    pub(in crate::pool) fn block_resized(&mut self, before: u64, after: u64) {
+        let sides = [before, after].map(|bytes| (class(bytes), Sums([bytes])));
+        self.resize(sides[0], sides[1]);
+        self.note_peak();
+    }
+
+    /// Adds or takes away what there is more or less than before.
+    pub(super) fn set(&mut self, bytes: [u64; 2]) {
+        let live = self.live();
+        for class in [0, 1] {
+            self.resize((class, live[class]), (class, Sums([bytes[class]])));
+        }
+        self.note_peak();
+    }
+
+    /// In small ones, large ones, all.
+    #[inline]
+    pub(crate) fn bytes(&self) -> [u64; 3] {
+        self.live().map(|Sums([bytes])| bytes)
+    }
+}
+
 impl Counter {
     pub(super) fn new(allocated: u64, freed: u64, peak: u64) -> Self {
         let current = allocated.saturating_sub(freed);
@@ -237,113 +306,29 @@ impl Counter {
             freed,
         }
     }
-
-    #[inline]
-    fn add(&mut self, amount: u64) {
-        *self = Self::new(self.allocated + amount, self.freed, self.peak);
-    }
-
-    #[inline]
-    fn sub(&mut self, amount: u64) {
-        *self = Self::new(self.allocated, self.freed + amount, self.peak);
-    }
-
-    /// Adds or takes away what there is more or less than before.
-    fn set(&mut self, value: u64) {
-        self.add(value.saturating_sub(self.current));
-        self.sub(self.current - value);
-    }
-
-    fn reset_peak(&mut self) {
-        self.peak = self.current;
-    }
-}
-
-/// Bytes of one kind in small and in large blocks or holes, and the most of both.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Gauges {
-    pub(super) classes: [Counter; 2],
-    peak: u64,
-}
-
-impl Gauges {
-    /// A block of `bytes` was taken from a hole.
-    #[inline]
-    pub(crate) fn add(&mut self, bytes: u64) {
-        self.classes[class(bytes)].add(bytes);
-        self.note_peak();
-    }
-
-    /// A block of `bytes` is free.
-    #[inline]
-    pub(crate) fn sub(&mut self, bytes: u64) {
-        self.classes[class(bytes)].sub(bytes);
-    }
-
-    /// A block of `before` bytes has `after`: counted by the difference, or from class to class.
-    pub(crate) fn resize(&mut self, before: u64, after: u64) {
-        let (from, to) = (class(before), class(after));
-        if from == to {
-            let current = self.classes[from].current;
-            self.classes[from].set(current + after - before);
-            self.note_peak();
-        } else {
-            self.sub(before);
-            self.add(after);
-        }
-    }
-
-    pub(super) fn set(&mut self, bytes: [u64; 2]) {
-        for (class, bytes) in self.classes.iter_mut().zip(bytes) {
-            class.set(bytes);
-        }
-        self.note_peak();
-    }
-
-    #[inline]
-    fn note_peak(&mut self) {
-        self.peak = self.peak.max(self.bytes());
-    }
-
-    #[inline]
-    pub(crate) fn bytes(&self) -> u64 {
-        let [small, large] = &self.classes;
-        small.current + large.current
-    }
-
-    /// Of small ones, large ones, all.
-    pub(super) fn counters(&self) -> [Counter; 3] {
-        let [small, large] = self.classes;
-        let (allocated, freed) = (small.allocated + large.allocated, small.freed + large.freed);
-        [small, large, Counter::new(allocated, freed, self.peak)]
-    }
-
-    pub(super) fn reset_peaks(&mut self) {
-        self.classes.iter_mut().for_each(Counter::reset_peak);
-        self.peak = self.bytes();
-    }
 }
 
 /// Bytes of movable memory on the host. Shared by the pool and the blocks that are away.
 #[derive(Clone, Default)]
-pub(crate) struct Spilled(Arc<Mutex<Counter>>);
+pub(crate) struct Spilled(Arc<Mutex<Gauges>>);
 
 impl Spilled {
-    /// Counts bytes that went to the host, or are there no more.
+    /// Counts a block of so many bytes that went to the host, or is there no more.
     pub(crate) fn count(&self, bytes: u64, went: bool) {
-        let mut counter = lock(&self.0);
+        let mut gauges = lock(&self.0);
         match went {
-            true => counter.add(bytes),
-            false => counter.sub(bytes),
+            true => gauges.add(bytes),
+            false => gauges.sub(bytes),
         }
     }
 
     pub(super) fn counter(&self) -> Counter {
-        *lock(&self.0)
+        let [_, _, [all]] = lock(&self.0).counters();
+        all
     }
 
     pub(super) fn reset_peak(&self) {
-        lock(&self.0).reset_peak();
+        lock(&self.0).reset_peaks();
     }
 }
 

@@ -1,12 +1,13 @@
 //! Who holds the pool's memory: tags, places of allocation, and the report of live blocks.
 //!
-//! A pool that tracks ([`PoolConfig::track`](crate::PoolConfig::track)) keeps an entry for each
-//! live block; the block carries a ticket that takes the entry out when it is freed. A pool that
-//! does not track knows its blocks from the books of its addresses alone.
+//! A pool that tracks ([`PoolConfig::track`](crate::PoolConfig::track)) keeps an entry for each live block,
+//! by what its blocks tell (`observers`). A pool that does not knows them from the books of its addresses
+//! alone.
 
 use std::backtrace::Backtrace;
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -116,7 +117,7 @@ pub struct LeakReport {
 
 impl LeakReport {
     pub(super) fn new(mut blocks: Vec<LiveBlock>) -> Self {
-        blocks.sort_by_key(|block| (std::cmp::Reverse(block.bytes), block.addr));
+        blocks.sort_by_key(|block| (Reverse(block.bytes), block.addr));
         Self { blocks }
     }
 
@@ -132,17 +133,15 @@ impl LeakReport {
     #[must_use]
     #[doc(hidden)]
     pub fn holders(&self) -> Vec<(String, u64, u64)> {
-        let mut sums: HashMap<String, (u64, u64)> = HashMap::new();
+        let mut sums: BTreeMap<String, (u64, u64)> = BTreeMap::new();
         for block in &self.blocks {
             let name = (block.tag).map_or_else(|| block.stream_words(), str::to_owned);
             let sum = sums.entry(name).or_default();
             *sum = (sum.0 + block.bytes, sum.1 + 1);
         }
-        let sums = sums.into_iter();
-        let mut holders: Vec<_> = sums
-            .map(|(name, (bytes, blocks))| (name, bytes, blocks))
-            .collect();
-        holders.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        let holders = sums.into_iter().map(|(name, sum)| (name, sum.0, sum.1));
+        let mut holders: Vec<_> = holders.collect();
+        holders.sort_by_key(|&(_, bytes, _)| Reverse(bytes));
         holders
     }
 }
@@ -169,24 +168,29 @@ impl fmt::Display for LeakReport {
     }
 }
 
-/// The entries of a pool that tracks.
+/// The live blocks of a pool that tracks.
 pub(crate) struct Tracker {
     backtraces: bool,
-    /// Of live blocks, by number: the later entered the higher.
-    entries: Mutex<BTreeMap<u64, LiveBlock>>,
+    entries: Mutex<Entries>,
+}
+
+#[derive(Default)]
+struct Entries {
+    live: HashMap<Addr, LiveBlock>,
+    /// Of blocks on their way from one place to another.
+    moving: VecDeque<Option<LiveBlock>>,
 }
 
 impl Tracker {
-    pub(crate) fn new(backtraces: bool) -> Arc<Self> {
-        Arc::new(Self {
+    pub(in crate::pool) fn new(backtraces: bool) -> Self {
+        Self {
             backtraces,
             entries: Mutex::default(),
-        })
+        }
     }
 
     /// Enters a live block under the calling thread's tag.
-    #[cold]
-    pub(crate) fn enter(self: &Arc<Self>, addr: Addr, bytes: u64, stream: u64) -> Ticket {
+    pub(in crate::pool) fn enter(&self, addr: Addr, bytes: u64, stream: u64) {
         let entry = LiveBlock {
             addr,
             bytes,
@@ -195,39 +199,37 @@ impl Tracker {
             tag: Some(TAG.get()),
             backtrace: (self.backtraces).then(|| Arc::new(Backtrace::force_capture())),
         };
+        lock(&self.entries).live.insert(addr, entry);
+    }
+
+    pub(in crate::pool) fn remove(&self, addr: Addr) {
+        let entry = lock(&self.entries).live.remove(&addr);
+        drop(entry);
+    }
+
+    pub(in crate::pool) fn resize(&self, addr: Addr, bytes: u64) {
         let mut entries = lock(&self.entries);
-        let last = entries.last_key_value();
-        let number = last.map_or(0, |(&number, _)| number + 1);
-        entries.insert(number, entry);
-        drop(entries);
-        Ticket {
-            tracker: Arc::clone(self),
-            number,
-        }
+        let entry = entries.live.get_mut(&addr);
+        entry.into_iter().for_each(|entry| entry.bytes = bytes);
+    }
+
+    pub(in crate::pool) fn lift(&self, addr: Addr) {
+        let Entries { live, moving } = &mut *lock(&self.entries);
+        moving.push_back(live.remove(&addr));
+    }
+
+    /// The block that was lifted first is at `addr`.
+    pub(in crate::pool) fn put(&self, addr: Addr) {
+        let Entries { live, moving } = &mut *lock(&self.entries);
+        let entry = moving.pop_front().flatten();
+        live.extend(entry.map(|entry| (addr, LiveBlock { addr, ..entry })));
     }
 
     pub(super) fn live(&self) -> Vec<LiveBlock> {
-        lock(&self.entries).values().cloned().collect()
-    }
-}
-
-/// What a tracked block carries; its drop takes the entry out.
-pub(crate) struct Ticket {
-    tracker: Arc<Tracker>,
-    number: u64,
-}
-
-impl Ticket {
-    /// Takes note of what is other than it was when the block was entered.
-    pub(crate) fn update(&self, change: impl FnOnce(&mut LiveBlock)) {
-        let mut entries = lock(&self.tracker.entries);
-        entries.get_mut(&self.number).map(change);
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        let entry = lock(&self.tracker.entries).remove(&self.number);
-        drop(entry);
+        let Entries { live, moving } = &*lock(&self.entries);
+        live.values()
+            .chain(moving.iter().flatten())
+            .cloned()
+            .collect()
     }
 }

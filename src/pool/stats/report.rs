@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::counters::{Gauges, Sums, Totals, class};
+use super::counters::{Totals, class};
 use super::{BlockStats, ClassStats, Counter, PoolStats, StreamStats};
 use crate::device::lock;
 use crate::heap::Extent;
@@ -15,29 +15,18 @@ use crate::pool::structure::{Books, Lane, Ledger, Served, Shared};
 use crate::seeded::seeded;
 use crate::sync::try_lock;
 
-fn totals(lane: &Lane) -> Totals {
+fn totals(lane: &Lane) -> Totals<3> {
     lane.count(|counters, elsewhere| *counters.totals(elsewhere))
 }
 
-impl Totals {
-    /// Of small blocks, large ones, all.
-    fn stats(&self) -> [BlockStats; 3] {
-        let all = |of: [Sums; 2]| [of[0], of[1], of[0] + of[1]];
-        let (allocated, freed) = (all(self.allocated), all(self.freed));
-        [0, 1, 2].map(|of| {
-            let counter = |figure: usize| {
-                let sums = [allocated[of], freed[of], self.peaks[of]];
-                let [allocated, freed, peak] = sums.map(|sums| sums.0[figure]);
-                Counter::new(allocated, freed, peak)
-            };
-            let [blocks, allocated, requested] = [0, 1, 2].map(counter);
-            BlockStats {
-                blocks,
-                allocated,
-                requested,
-            }
-        })
-    }
+/// Of small blocks, large ones, all.
+fn stats(totals: &Totals<3>) -> [BlockStats; 3] {
+    let stats = |[blocks, allocated, requested]: [Counter; 3]| BlockStats {
+        blocks,
+        allocated,
+        requested,
+    };
+    totals.counters().map(stats)
 }
 
 impl Served {
@@ -47,7 +36,7 @@ impl Served {
     }
 
     fn stats(&self, stream: u64, stream_name: Option<String>) -> StreamStats {
-        let [small, large, all] = self.now.stats();
+        let [small, large, all] = stats(&self.now);
         StreamStats {
             stream,
             stream_name,
@@ -66,11 +55,11 @@ impl Books {
     ///
     /// Everything freed is read after everything allocated, so that what was handed over meanwhile
     /// makes live blocks look fewer than they were, never more: no peak is noted that was none.
-    fn read(&mut self) -> Totals {
+    fn read(&mut self) -> Totals<3> {
         for entry in self.streams.values_mut() {
             entry.now = entry.past;
             for lane in &entry.lanes {
-                entry.now.add(&Totals {
+                entry.now.merge(&Totals {
                     allocated: totals(lane).allocated,
                     ..Totals::default()
                 });
@@ -79,7 +68,7 @@ impl Books {
         let mut all = self.past;
         for entry in self.streams.values_mut() {
             for lane in &entry.lanes {
-                entry.now.add(&Totals {
+                entry.now.merge(&Totals {
                     allocated: Default::default(),
                     ..totals(lane)
                 });
@@ -87,7 +76,7 @@ impl Books {
             entry.now.note_peak();
             entry.past.peaks = entry.now.peaks;
             if entry.is_counted() {
-                all.add(&entry.now);
+                all.merge(&entry.now);
             }
         }
         all.note_peak();
@@ -112,7 +101,7 @@ impl Ledger {
         let mut lanes = entry.lanes.iter();
         let at = lanes.position(|it| std::ptr::eq(&raw const **it, lane))?;
         let counted = entry.is_counted();
-        entry.past.add(&totals(lane));
+        entry.past.merge(&totals(lane));
         let lane = entry.lanes.swap_remove(at);
         if entry.lanes.is_empty() {
             let mut past = entry.past;
@@ -121,7 +110,7 @@ impl Ledger {
             }
             books.streams.remove(&uid);
             if counted {
-                books.past.add(&past);
+                books.past.merge(&past);
             }
         }
         Some(lane)
@@ -141,7 +130,7 @@ impl Ledger {
         for entry in books.streams.values_mut() {
             entry.past.peaks = Default::default();
             for lane in &entry.lanes {
-                lane.count(|counters, elsewhere| counters.reset_peaks(elsewhere));
+                lane.count(|counters, elsewhere| counters.totals(elsewhere).reset_peaks());
             }
         }
         books.read();
@@ -153,7 +142,7 @@ impl Shared {
         let names = self.device.stream_names();
         let (blocks, streams) = {
             let mut books = lock(&self.counts.0);
-            let blocks = books.read().stats();
+            let blocks = stats(&books.read());
             let counted = books.streams.iter().filter(|(_, entry)| entry.is_counted());
             let name = |uid| names.get(uid).map(ToString::to_string);
             (
@@ -164,7 +153,8 @@ impl Shared {
         let mut core = self.core.lock();
         core.sample();
         let gauges = [&core.active, &core.reserved, &core.inactive_split];
-        let [active, mut reserved, inactive_split] = gauges.map(Gauges::counters);
+        let [active, mut reserved, inactive_split] =
+            gauges.map(|it| it.counters().map(|[bytes]| bytes));
         let (created, released) = core.arena.flow();
         reserved[2] = Counter::new(created, released, core.peak_reserved);
         let [small, large, all] = [0, 1, 2].map(|of| ClassStats {
@@ -227,7 +217,7 @@ impl Core {
     /// Brings the gauges up to date that are taken when somebody asks.
     fn sample(&mut self) {
         let small_free = self.extents.small_hole_bytes() + self.slabs.free_bytes();
-        let small = self.active.classes[0].current + small_free;
+        let small = self.active.bytes()[0] + small_free;
         // Blocks of a pool that sleeps have no memory.
         let small = small.min(self.reserved());
         self.reserved.set([small, self.reserved() - small]);

@@ -10,7 +10,7 @@ use crate::heap::slab::SlotSeen;
 use crate::heap::{Extent, State, StreamIndex};
 use crate::pool::Pool;
 use crate::pool::core::Core;
-use crate::pool::structure::{Block, Shared};
+use crate::pool::structure::Shared;
 
 const GRAPH: &str = "graph memory";
 
@@ -160,13 +160,6 @@ impl Core {
 }
 
 impl Shared {
-    pub(in crate::pool) fn track(&self, block: &mut Block) {
-        if let Some(tracker) = &self.tracker {
-            let ticket = tracker.enter(block.addr(), block.bytes(), block.stream_id());
-            block.carry(ticket);
-        }
-    }
-
     pub(crate) fn leak_report(&self) -> LeakReport {
         let Some(tracker) = &self.tracker else {
             let pieces = self.snapshot().pieces.into_iter();

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn sums(of: [i64; 3]) -> Sums {
+fn sums(of: [i64; 3]) -> Blocks {
     Sums(of.map(|it| it as u64))
 }
 
@@ -34,15 +34,15 @@ struct Model {
     counters: Counters,
     elsewhere: Elsewhere,
     live: Vec<Held>,
-    most: [Sums; 3],
-    allocated: [Sums; 2],
-    freed: [Sums; 2],
+    most: [Blocks; 3],
+    allocated: [Blocks; 2],
+    freed: [Blocks; 2],
     /// Blocks freed elsewhere.
     gone: u64,
 }
 
 impl Model {
-    fn now(&self) -> [Sums; 3] {
+    fn now(&self) -> [Blocks; 3] {
         let of = |of: usize| {
             let blocks = self.live.iter().filter(|held| class(held.0) == of);
             blocks.fold(Sums::default(), |all, held| {
@@ -100,7 +100,7 @@ impl Model {
             }
             7 if !self.live.is_empty() => self.resize(at, held),
             8 if at.is_multiple_of(4) => {
-                self.counters.reset_peaks(&self.elsewhere);
+                self.counters.totals(&self.elsewhere).reset_peaks();
                 self.most = self.now();
             }
             _ => {}
@@ -168,7 +168,7 @@ fn a_peak_is_looked_at_again_only_once_more_is_live_than_it_has() {
     // Nobody looks below the peak: what was freed elsewhere is not seen.
     elsewhere.add(100, 100);
     (0..5).for_each(|_| counters.allocate(100, 100, &elsewhere));
-    assert_eq!(counters.gone, <[Sums; 2]>::default());
+    assert_eq!(counters.gone, <[Blocks; 2]>::default());
     counters.allocate(100, 100, &elsewhere);
     assert_eq!((counters.gone[0], counters.totals.peaks[0]), (block, most));
     counters.allocate(100, 100, &elsewhere);
@@ -187,22 +187,26 @@ fn gauge(current: u64, peak: u64, allocated: u64) -> Counter {
 
 #[test]
 fn a_gauge_has_its_sum_its_peak_and_all_that_was_ever_added() {
-    let mut it = Counter::default();
+    let mut it = Gauges::default();
     it.add(10);
-    assert_eq!(it, gauge(10, 10, 10));
-    it.set(20);
-    assert_eq!(it, gauge(20, 20, 20));
-    it.set(5);
-    assert_eq!(it, gauge(5, 20, 20));
-    it.set(9);
-    assert_eq!(it, gauge(9, 20, 24));
+    assert_eq!(it.counters()[0], [gauge(10, 10, 10)]);
+    for (value, peak, allocated) in [(20, 20, 20), (5, 20, 20), (9, 20, 24)] {
+        it.set([value, 0]);
+        let expected = [gauge(value, peak, allocated)];
+        assert_eq!(it.counters(), [expected, [gauge(0, 0, 0)], expected]);
+    }
 }
 
 #[test]
 fn gauges_are_by_class_and_their_peak_is_of_both() {
     const LARGE: u64 = 2 * SMALL_BYTES;
     let mut it = Gauges::default();
-    let state = |it: &Gauges| (it.classes, it.peak, it.bytes());
+    let classes = |it: &Gauges| {
+        let [[small], [large], _] = it.counters();
+        [small, large]
+    };
+    let peak = |it: &Gauges| it.counters()[2][0].peak;
+    let state = |it: &Gauges| (classes(it), peak(it), it.bytes()[2]);
     it.add(100);
     it.add(LARGE);
     let (all, large) = (100 + LARGE, gauge(LARGE, LARGE, LARGE));
@@ -211,20 +215,20 @@ fn gauges_are_by_class_and_their_peak_is_of_both() {
     it.add(30);
     assert_eq!(state(&it), ([gauge(30, 100, 130), large], all, 30 + LARGE));
     // In its class by the difference, across by both.
-    it.resize(30, 50);
-    assert_eq!(it.classes[0], gauge(50, 100, 150));
-    it.resize(50, 20);
-    assert_eq!(it.classes[0], gauge(20, 100, 150));
-    it.resize(LARGE, LARGE + 500);
-    assert_eq!(state(&it).1, LARGE + 520);
-    it.resize(LARGE + 500, 40);
+    it.block_resized(30, 50);
+    assert_eq!(classes(&it)[0], gauge(50, 100, 150));
+    it.block_resized(50, 20);
+    assert_eq!(classes(&it)[0], gauge(20, 100, 150));
+    it.block_resized(LARGE, LARGE + 500);
+    assert_eq!(peak(&it), LARGE + 520);
+    it.block_resized(LARGE + 500, 40);
     let large = gauge(0, LARGE + 500, LARGE + 500);
     assert_eq!(state(&it), ([gauge(60, 100, 190), large], LARGE + 520, 60));
     it.set([70, LARGE]);
     let large = gauge(LARGE, LARGE + 500, 2 * LARGE + 500);
-    assert_eq!(it.classes, [gauge(70, 100, 200), large]);
+    assert_eq!(classes(&it), [gauge(70, 100, 200), large]);
     it.sub(70);
     it.reset_peaks();
-    assert_eq!(state(&it).1, LARGE);
-    assert_eq!(it.classes.map(|class| class.peak), [0, LARGE]);
+    assert_eq!(peak(&it), LARGE);
+    assert_eq!(classes(&it).map(|class| class.peak), [0, LARGE]);
 }

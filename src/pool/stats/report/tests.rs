@@ -4,6 +4,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use super::*;
+use crate::pool::stats::counters::Sums;
 use crate::{Device, Pool, PoolConfig};
 
 /// Far above what anything here takes that waits for nobody.
@@ -38,10 +39,10 @@ fn totals_are_live_by_class_and_never_below_zero() {
         ..Totals::default()
     };
     let mut all = Totals::default();
-    [of(100), of(2000)].iter().for_each(|part| all.add(part));
-    let [small, large, both] = all.live().map(Sums::bytes);
+    [of(100), of(2000)].iter().for_each(|part| all.merge(part));
+    let [small, large, both] = all.live().map(|sums| sums.bytes());
     assert_eq!((small, large, both), (1050, 0, 1050));
-    let [small, large, both] = all.stats();
+    let [small, large, both] = stats(&all);
     assert_eq!((small.allocated.current, small.blocks.current), (1050, 0));
     assert_eq!(
         (large.allocated.allocated, large.allocated.freed),
