@@ -238,13 +238,6 @@ options! {
     track: bool = false, |on: bool| on;
 }
 
-/// Bytes of the next handle of `left`, no more than `most`: a power of two of granules, so that the last
-/// pieces are small.
-pub(super) fn piece(left: u64, most: u64, granule: u64) -> u64 {
-    let granules = (most.min(left) / granule).max(1);
-    (1 << granules.ilog2()) * granule
-}
-
 #[cfg(test)]
 mod tests {
     use super::{HandleSize, PoolConfig};

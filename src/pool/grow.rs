@@ -5,10 +5,10 @@
 //! the rest is as it was.
 
 use super::ask::{self, Questions};
-use super::config::{HandleSize, piece};
+use super::config::HandleSize;
 use super::core::{Core, is_done};
+use super::handles::make_handles;
 use super::idle::{HeldFrame, IdleFrame, total};
-use super::job::Job;
 use super::stats::Told;
 use super::tuning::{HANDLES_A_STRETCH, HANDLES_AIMED_AT, LARGEST_HANDLE};
 use super::under_way::Held;
@@ -79,37 +79,6 @@ impl Mapping {
         let part = (self.create_from, self.to_create);
         make_handles(&self.site, part, self.largest, &mut self.made)
     }
-}
-
-/// Makes handles of up to `largest` bytes for all bytes from an offset on, where nothing is mapped, up to
-/// one that the driver would not map. All of `made` is for the arena to adopt.
-///
-/// # Errors
-/// What the driver said where it would not make one.
-pub(super) fn make_handles(
-    site: &Site,
-    (at, bytes): (u64, u64),
-    mut largest: u64,
-    made: &mut Vec<Made>,
-) -> Result<()> {
-    let (granule, mut left) = (site.granule(), bytes);
-    while left > 0 {
-        let size = piece(left, largest, granule);
-        match site.make(at.wrapping_add(bytes - left), size) {
-            Ok(handle) => {
-                let is_mapped = handle.is_mapped();
-                made.push(handle);
-                if !is_mapped {
-                    return Ok(());
-                }
-                left -= size;
-            }
-            // The device may still have smaller pieces.
-            Err(error) if error.is_device_exhausted() && size > granule => largest = size / 2,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 impl Core {
@@ -367,8 +336,9 @@ impl Core {
             ..Placement::of_gap(from, to - from)
         };
         let mapping = (to > from).then(|| self.begin_mapping(FRESH, placement, &[]));
-        if let Some(mapping) = mapping.flatten() {
-            self.end(Job::from(mapping).run())?;
+        if let Some(mut mapping) = mapping.flatten() {
+            let error = mapping.make(&mut self.steps.waits).err();
+            self.end_mapping(mapping, error)?;
         }
         Ok(Some(self.extents.seek(self.extents.first(), from)))
     }

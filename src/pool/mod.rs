@@ -39,6 +39,7 @@ mod core;
 mod ends;
 mod grow;
 mod grow_buf;
+mod handles;
 mod idle;
 mod job;
 mod kernel;

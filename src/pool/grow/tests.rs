@@ -1,12 +1,13 @@
 //! How large handles are, how far a pool grows, and growths under way.
 
-use super::{Core, HANDLES_A_STRETCH, HANDLES_AIMED_AT, HandleSize, LARGEST_HANDLE, piece};
+use super::{Core, HANDLES_A_STRETCH, HANDLES_AIMED_AT, HandleSize, LARGEST_HANDLE};
 use std::time::Duration;
 
 use crate::device::{DeviceInfo, DeviceKind};
 use crate::heap::State;
 use crate::pool::PoolConfig;
 use crate::pool::core::tests::{Made, all_of_a_device, core};
+use crate::pool::handles::piece;
 use crate::pool::job::Job;
 use crate::pool::mapping::Terms;
 use crate::pool::mapping::tests::two_apart;

@@ -142,7 +142,7 @@ fn a_trim_keeps_what_it_was_told_to_keep_and_what_is_in_use(device: &Device) {
 
 fn idle_handles_move_before_the_pool_grows(device: &Device) {
     let granule = device.info().granule;
-    let pool = Pool::new(device, small_handles()).unwrap();
+    let pool = Pool::new(device, small_handles().slack(0.0)).unwrap();
     let stream = device.stream().unwrap();
     let mut blocks: Vec<_> = (0..12)
         .map(|_| pool.alloc(&stream, granule).unwrap())
