@@ -108,14 +108,14 @@ pub(super) const CACHE_PART: u64 = 5;
 pub(super) const CROWDED_MISSES: u32 = 4096;
 
 /// Such a lane keeps one part in so many of what its threads have live, beside what each cache may keep. With
-/// 10,000 live blocks of up to 1 MiB a quarter and an eighth both keep 97 of 100 misses from the lock; the
-/// pool may grow by as much.
+/// 10,000 live blocks of up to 1 MiB a quarter keeps 96 of 100 misses from the lock; the pool may grow by as
+/// much.
 pub(super) const CROWDED_PART: u64 = 8;
 
 /// Such a lane serves a request by a block that is larger by up to one part in so many. That is little of
 /// small blocks, which are the ones missed then: up to so many bytes, as long as the request is doubled at
-/// most. And by no more bytes than the last of these. Of the same live blocks those at hand had 2 % more than
-/// was asked for.
+/// most. And by no more bytes than the last of these. Of the same live blocks those at hand had 1.6 % more
+/// than was asked for.
 pub(super) const NEAR_PART: u64 = 8;
 pub(super) const NEAR_LEAST: u64 = 4096;
 pub(super) const NEAR_MOST: u64 = 1 << 20;
