@@ -1,0 +1,343 @@
+//! What a core does with the holes of several streams, and with neighbours.
+
+use super::*;
+
+/// The core, and one more stream of it.
+fn two() -> (Made, StreamIndex, (Stream, Arc<SlotHold>)) {
+    let mut made = made();
+    let (other, held) = made.stream();
+    assert_eq!((made.slot, other), (1, 2));
+    (made, other, held)
+}
+
+impl Made {
+    /// A hole at `start` behind the open tick of `slot`.
+    fn hole(&mut self, start: u64, bytes: u64, slot: StreamIndex) -> Extent {
+        let id = self.block(start, bytes);
+        self.core.active.sub(bytes);
+        let tick = self.core.open_tick(slot);
+        self.core.extents.give(id, slot, tick, |_| false);
+        self.at(start)
+    }
+}
+
+#[test]
+fn a_stream_runs_behind_its_own_holes_and_those_whose_work_is_done_or_waited_for() {
+    let (mut made, other, _held) = two();
+    let slot = made.slot;
+    let theirs = made.hole(0, UNIT, other);
+    let own = made.hole(2 * UNIT, UNIT, slot);
+    let fresh = made.at(4 * UNIT);
+    assert_eq!((theirs.slot, own.slot, fresh.slot), (other, slot, FRESH));
+    let core = &mut made.core;
+    let behind =
+        |core: &Core| [&theirs, &own, &fresh].map(|hole| core.is_behind(slot, hole.epoch()));
+    assert_eq!(behind(core), [false, true, true]);
+    // Of its own and of what nobody used nothing is waited for.
+    core.wait_for(slot, own.epoch()).unwrap();
+    core.wait_for(slot, fresh.epoch()).unwrap();
+    assert_eq!(core.steps.waits, 0);
+    core.wait_for(slot, theirs.epoch()).unwrap();
+    assert_eq!(core.steps.waits, 1);
+    assert_eq!(behind(core), [true; 3]);
+    core.wait_for(slot, theirs.epoch()).unwrap();
+    assert_eq!(core.steps.waits, 1);
+}
+
+#[test]
+fn streams_are_polled_that_free_memory_waits_for_and_no_others() {
+    let (mut made, other, _held) = two();
+    let slot = made.slot;
+    let third = made._stream.device().stream().unwrap();
+    let (waiting, _hold) = made.core.add_stream(&third.core().timeline, false);
+    assert!(
+        made.core.ask_how_far(slot).is_none(),
+        "nothing waits for any"
+    );
+    let hole = made.hole(0, UNIT, other);
+    made.core.wait_for(waiting, hole.epoch()).unwrap();
+    assert!(made.core.ask_how_far(other).is_none());
+    assert!(!made.core.is_behind(slot, hole.epoch()));
+    let begin = Instant::now();
+    while !made.core.is_behind(slot, hole.epoch()) {
+        let job = made.core.ask_how_far(slot);
+        assert!(job.is_some());
+        made.run(job).unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(10));
+    }
+    // What it knows to be done may not be used where the pool is told not to.
+    made.core.config.reuse.opportunistic = false;
+    assert!(!made.core.is_behind(slot, hole.epoch()));
+}
+
+#[test]
+fn the_last_tick_of_each_stream_is_that_of_its_holes_and_old_places() {
+    let (mut made, other, _held) = two();
+    let granule = made.core.arena.granule();
+    assert!(made.core.last_ticks().is_empty());
+    let tick = made.hole(0, UNIT, other).tick;
+    made.hole(2 * UNIT, UNIT, made.slot);
+    let hole = made.core.extents.seek(made.core.extents.first(), 2 * UNIT);
+    made.core.extents.spoil(hole).tick = tick + 7;
+    let hole = made.core.extents.seek(hole, 4 * granule);
+    let old = made.core.extents.retire(hole, 4 * granule, 5 * granule);
+    let extent = made.core.extents.spoil(old);
+    (extent.slot, extent.tick) = (other, tick + 9);
+    let block = made
+        .core
+        .extents
+        .seek(made.core.extents.first(), 2 * granule);
+    made.core.extents.spoil(block).tick = tick + 100;
+    assert_eq!(
+        made.core.last_ticks(),
+        [(made.slot, tick + 7), (other, tick + 9)]
+    );
+}
+
+#[test]
+fn blocks_behind_one_are_taken_as_far_as_there_is_a_ready_hole() {
+    let (mut made, other, _held) = two();
+    let (slot, base) = (made.slot, made.core.arena.base());
+    let id = made.block(0, UNIT);
+    let next = made.block(5 * UNIT, UNIT);
+    let taken = |made: &mut Made, units: u64, most, slot| {
+        let mut taken = Vec::new();
+        made.core
+            .take_behind(id, units * UNIT, slot, most, &mut taken);
+        taken.sort_by_key(|block| block.addr);
+        let places = taken.iter().map(|block| {
+            let extent = made.core.extents.get(block.id);
+            assert_eq!(
+                (extent.start, extent.bytes),
+                (block.addr - base, block.bytes)
+            );
+            assert_eq!(
+                (extent.state, block.bytes),
+                (State::Allocated, units * UNIT)
+            );
+            (block.addr - base) / UNIT
+        });
+        let places: Vec<u64> = places.collect();
+        for block in taken {
+            made.core.extents.give(block.id, FRESH, 0, |_| true);
+        }
+        places
+    };
+    assert_eq!(taken(&mut made, 1, 9, slot), [1, 2, 3, 4]);
+    assert_eq!(taken(&mut made, 1, 3, slot), [1, 2, 3]);
+    assert_eq!(taken(&mut made, 3, 9, slot), [1]);
+    assert!(taken(&mut made, 5, 9, slot).is_empty());
+    assert!(taken(&mut made, 1, 0, slot).is_empty());
+    assert_eq!(made.core.peak_taken, made.core.extents.taken().0 + 4 * UNIT);
+    // Nor what another stream uses, nor a block.
+    let hole = made.core.extents.get(id).next;
+    made.core.extents.take(hole, 4 * UNIT, slot);
+    assert!(taken(&mut made, 1, 9, slot).is_empty());
+    let tick = made.core.open_tick(other);
+    made.core.extents.give(hole, other, tick, |_| false);
+    assert!(taken(&mut made, 1, 9, slot).is_empty());
+    assert_eq!(taken(&mut made, 1, 2, other), [1, 2]);
+    assert_eq!(made.core.extents.get(next).state, State::Allocated);
+}
+
+#[test]
+fn neighbours_that_are_freed_together_are_one_and_others_are_freed() {
+    let mut made = made();
+    let slot = made.slot;
+    let open = made.core.open_tick(slot);
+    for ticks in [[0, 0, 0], [0, open, 0], [open, 0, 0], [0, 0, open]] {
+        let ids = [0, 1, 2, 5].map(|at| made.block(at * UNIT, UNIT));
+        made.core.active.sub(4 * UNIT);
+        let mut run = None;
+        for (at, tick) in [1, 0, 2].into_iter().zip(ticks) {
+            run = Some(made.core.give_with(run, (ids[at], tick), slot));
+        }
+        let latest = ticks.into_iter().max().unwrap();
+        assert_eq!(run, Some((ids[0], latest)));
+        assert_eq!(made.core.extents.get(ids[0]).bytes, 3 * UNIT);
+        let rest = made.core.give_with(run, (ids[3], 0), slot);
+        assert_eq!(rest, (ids[3], 0));
+        let freed = made.at(0);
+        assert_eq!(
+            (freed.state, freed.slot, freed.tick),
+            (State::Free, slot, latest)
+        );
+        made.core.give(rest.0, slot, rest.1);
+        made.core.check().unwrap();
+    }
+}
+
+#[test]
+fn a_large_stretch_that_nobody_used_stays_apart_where_there_are_several_streams() {
+    for several in [false, true] {
+        let (mut made, _hold) = match several {
+            true => {
+                let (made, _, hold) = two();
+                (made, Some(hold))
+            }
+            false => (made(), None),
+        };
+        let granule = made.core.arena.granule();
+        let slot = made.slot;
+        // One granule below the block in the middle, three above.
+        let block = made
+            .core
+            .extents
+            .seek(made.core.extents.first(), 2 * granule);
+        let low = made.block(0, granule);
+        let tick = made.core.open_tick(slot);
+        made.core.give(block, slot, tick);
+        let hole = made.at(2 * granule);
+        let end = if several { 3 } else { 6 };
+        assert_eq!((hole.start, hole.end()), (granule, end * granule));
+        assert_eq!(made.core.extents.get(low).state, State::Allocated);
+    }
+}
+
+#[test]
+fn a_block_grows_into_what_is_free_behind_it_and_shrinks_by_its_end() {
+    let mut made = made();
+    let (slot, granule) = (made.slot, made.core.arena.granule());
+    let id = made.block(0, 4 * UNIT);
+    let tick = made.core.open_tick(slot);
+    made.core.shrink(id, UNIT, slot, tick);
+    assert_eq!(
+        (made.at(0).bytes, made.at(3 * UNIT).state),
+        (3 * UNIT, State::Free)
+    );
+    made.core.check().unwrap();
+    assert!(made.core.grow(id, 7 * UNIT, slot).unwrap());
+    assert_eq!(made.at(0).bytes, 10 * UNIT);
+    made.core.check().unwrap();
+    // As far as the block in the middle, and no further.
+    let rest = 2 * granule - 10 * UNIT;
+    assert!(!made.core.grow(id, rest + UNIT, slot).unwrap());
+    made.core.check().unwrap();
+    assert!(made.core.grow(id, rest, slot).unwrap());
+    assert_eq!(made.at(0).bytes, 2 * granule);
+    assert!(!made.core.grow(id, UNIT, slot).unwrap());
+    made.core.check().unwrap();
+}
+
+#[test]
+fn moves_are_booked_where_they_go_and_what_they_leave_is_free_behind_them() {
+    let mut made = made();
+    let (slot, granule) = (made.slot, made.core.arena.granule());
+    for at in [1, 2, 5] {
+        made.block(at * UNIT, UNIT);
+    }
+    let mapped: Vec<_> = made.core.mapped_extents().take(5).collect();
+    let said = [
+        (0, 1, false),
+        (1, 1, true),
+        (2, 1, true),
+        (3, 2, false),
+        (5, 1, true),
+    ];
+    assert_eq!(
+        mapped,
+        said.map(|(at, units, taken)| (at * UNIT, units * UNIT, taken))
+    );
+    let tick = made.core.open_tick(slot);
+    let moves = [(1, 0), (2, 1), (5, 9)].map(|(from, to)| (from * UNIT, to * UNIT, UNIT));
+    let ids = made.core.book_moves(&moves, slot, tick);
+    for ((_, to, bytes), id) in moves.into_iter().zip(ids) {
+        let extent = made.core.extents.get(id);
+        assert_eq!((extent.start, extent.bytes, extent.slot), (to, bytes, slot));
+        assert!(extent.movable && extent.state == State::Allocated);
+    }
+    made.core.check().unwrap();
+    let left = made.at(2 * UNIT);
+    assert_eq!((left.end(), left.slot, left.tick), (9 * UNIT, slot, tick));
+    assert_eq!(made.at(10 * UNIT).end(), 2 * granule);
+    // What was written on the way is free behind it too.
+    made.core
+        .book_written(&[(4 * granule, 4 * granule + UNIT)], slot, tick);
+    let written = made.at(4 * granule);
+    assert_eq!(
+        (written.state, written.slot, written.tick),
+        (State::Free, slot, tick)
+    );
+    made.core.check().unwrap();
+    made.core.count_moves(70);
+    made.core.count_moves(7);
+    made.core.count(crate::pool::stats::Told::Relieved(1));
+    assert_eq!((made.core.bytes_moved, made.core.compactions), (77, 2));
+    assert_eq!(made.core.steps.relieved, 1);
+}
+
+#[test]
+fn a_slot_is_given_anew_once_its_stream_is_gone_and_nothing_waits_for_it() {
+    let (mut made, other, held) = two();
+    let again = |made: &mut Made| {
+        let stream = made._stream.device().stream().unwrap();
+        made.core.add_stream(&stream.core().timeline, false).0
+    };
+    made.hole(0, UNIT, other);
+    drop(held);
+    assert_eq!(again(&mut made), 3, "a hole waits for it");
+    let hole = made.core.extents.first();
+    made.core.extents.take(hole, UNIT, FRESH);
+    assert_eq!(again(&mut made), 2);
+    let granule = made.core.arena.granule();
+    let hole = made
+        .core
+        .extents
+        .seek(made.core.extents.first(), 4 * granule);
+    let old = made.core.extents.retire(hole, 4 * granule, 5 * granule);
+    made.core.extents.spoil(old).slot = 2;
+    made.core.retiring.push_back(old);
+    assert_eq!(again(&mut made), 3, "an old place waits for the other");
+    made.core.retiring.clear();
+    assert_eq!(again(&mut made), 2);
+    assert_eq!(made.core.streams.len(), 4);
+    assert!(!made.core.only_stream() && self::made().core.only_stream());
+}
+
+#[test]
+fn a_run_of_holes_is_taken_behind_a_wait_for_each_and_counts_as_one_step() {
+    // Beside it there is a hole that is too small, or none.
+    for beside in [0, UNIT] {
+        let (mut made, other, _held) = two();
+        let (slot, granule) = (made.slot, made.core.arena.granule());
+        let (third, _kept) = made.stream();
+        made.block(2 * UNIT, 2 * granule - 2 * UNIT);
+        made.block(3 * granule, 3 * granule - beside);
+        made.hole(0, UNIT, other);
+        made.hole(UNIT, UNIT, third);
+        let take =
+            |made: &mut Made, pending| made.core.take_holes(slot, 2 * UNIT, pending).unwrap();
+        let steps = |made: &Made| (made.core.steps.stream_wait, made.core.steps.waits);
+        assert!(take(&mut made, false).is_none());
+        assert_eq!(steps(&made), (0, 0));
+        let grant = take(&mut made, true).unwrap();
+        assert_eq!(steps(&made), (1, 2));
+        assert_eq!(made.granted(grant), 0);
+        assert!(take(&mut made, true).is_none());
+        assert_eq!(steps(&made), (1, 2));
+    }
+}
+
+#[test]
+fn holes_side_by_side_are_one_behind_a_wait_for_both() {
+    let (mut made, other, _held) = two();
+    let slot = made.slot;
+    let before = made.core.extents.holes();
+    assert!(made.core.unify(slot).is_empty());
+    assert_eq!(before, made.core.extents.holes(), "a block lies between");
+    made.hole(0, UNIT, other);
+    let lacking = made.core.unify(slot);
+    assert_eq!(
+        made.core.extents.holes(),
+        before + 1,
+        "nothing is waited for"
+    );
+    let waits = made.core.waits_for(slot, lacking);
+    made.run(Some(Job::Ask(waits))).unwrap();
+    assert!(made.core.unify(slot).is_empty());
+    assert_eq!(made.core.extents.holes(), before);
+    let hole = made.at(0);
+    assert_eq!((hole.slot, hole.tick), (slot, made.core.open_tick(slot)));
+    assert_eq!(made.core.steps.waits, 1);
+    made.core.check().unwrap();
+}

@@ -1,0 +1,174 @@
+//! What queued work and graphs use of a buffer stays until they are done with it.
+
+use super::*;
+
+#[test]
+fn what_queued_work_may_use_is_not_unmapped_before_it_is_done() {
+    let ground = ground(small());
+    let [home, other] = &ground.streams;
+    let mut buffer = ground.filled(4, 1);
+    let hold = ground.hold(other);
+    buffer.view_mut().fill(other, 2).unwrap();
+    let before = ground.counts();
+    buffer.resize(ground.granule).unwrap();
+    assert_eq!(buffer.capacity(), ground.granule);
+    for _ in 0..3 {
+        buffer.resize(ground.granule - 1).unwrap();
+        ground.pool.shared().settle_all(false);
+    }
+    assert_eq!(ground.counts().mappings, before.mappings);
+    assert_eq!(ground.grown(), 4);
+    drop(hold);
+    ground.finish();
+    buffer.resize(ground.granule - 2).unwrap();
+    assert_eq!((ground.grown(), ground.counts().mappings), (1, 1));
+    assert_eq!(bytes_at(&buffer, home, 0), 2);
+}
+
+#[test]
+fn memory_whose_address_was_declared_used_is_not_unmapped_before_that_is_done() {
+    let ground = ground(small());
+    let [home, other] = &ground.streams;
+    for held in [home, other] {
+        let mut buffer = ground.filled(2, 1);
+        ground.finish();
+        let hold = ground.hold(held);
+        held.kernel("work")
+            .writes(buffer.view_mut())
+            .launch(|_| ())
+            .unwrap();
+        buffer.resize(0).unwrap();
+        assert_eq!(ground.grown(), 2);
+        drop(buffer);
+        assert_eq!(ground.grown(), 2);
+        drop(hold);
+        ground.finish();
+        ground.pool.trim(0).unwrap();
+        assert_eq!(ground.grown(), 0);
+    }
+}
+
+#[test]
+fn a_buffer_that_grows_before_its_memory_is_gone_has_it_back() {
+    let ground = ground(small());
+    let [home, other] = &ground.streams;
+    let mut buffer = ground.filled(4, 3);
+    let hold = ground.hold(other);
+    other
+        .kernel("work")
+        .writes(buffer.view_mut())
+        .launch(|_| ())
+        .unwrap();
+    buffer.resize(1).unwrap();
+    let before = ground.counts();
+    buffer.resize(6 * ground.granule).unwrap();
+    let made = ground.counts().handles - before.handles;
+    assert_eq!((made, ground.grown()), (2, 6));
+    drop(hold);
+    ground.finish();
+    ground.pool.trim(0).unwrap();
+    assert_eq!(ground.grown(), 6);
+    assert_eq!(bytes_at(&buffer, home, 4 * ground.granule - 1), 3);
+}
+
+#[test]
+fn a_buffer_that_cannot_grow_waits_on_for_the_work_on_what_it_gave_up() {
+    let ground = limited(4);
+    let [_, other] = &ground.streams;
+    let mut buffer = ground.filled(4, 3);
+    ground.finish();
+    let hold = ground.hold(other);
+    buffer.view_mut().fill(other, 4).unwrap();
+    buffer.resize(1).unwrap();
+    // Were the held stream waited for, this would not return: there is no room behind it.
+    assert!(buffer.resize(5 * ground.granule).is_err());
+    assert_eq!(buffer.capacity(), ground.granule);
+    assert_eq!((ground.grown(), ground.counts().mappings), (4, 4));
+    drop(hold);
+    ground.finish();
+    ground.pool.trim(0).unwrap();
+    assert_eq!((ground.grown(), buffer.len()), (1, 1));
+}
+
+#[test]
+fn a_buffer_dropped_behind_queued_work_goes_when_that_is_done_and_leaves_nothing() {
+    let device = Device::host().unwrap();
+    let none = device.backend().counts();
+    let ground = ground_on(device.clone(), small());
+    let [_, other] = &ground.streams;
+    let mut buffer = ground.filled(4, 1);
+    let hold = ground.hold(other);
+    buffer.view_mut().fill(other, 2).unwrap();
+    // Were the held stream waited for, this would not return.
+    drop(buffer);
+    assert_eq!(ground.grown(), 4);
+    drop(hold);
+    ground.finish();
+    assert_eq!(ground.pool.trim(0).unwrap(), 4 * ground.granule as u64);
+    assert_eq!(ground.grown(), 0);
+    assert_eq!(ground.counts().ranges, none.ranges + 1, "the pool's own");
+    // And of a pool that goes first.
+    let mut buffer = ground.filled(4, 1);
+    buffer.view_mut().fill(other, 2).unwrap();
+    drop((ground, buffer));
+    let left = device.backend().counts();
+    assert_eq!((left.ranges, left.handles), (none.ranges, none.handles));
+    assert_eq!((left.mappings, left.bytes), (none.mappings, none.bytes));
+}
+
+#[test]
+fn a_graph_keeps_the_memory_of_a_buffer_it_uses() {
+    let ground = ground(small());
+    let [home, other] = &ground.streams;
+    let mut buffer = ground.filled(2, 1);
+    let copy = ground.pool.alloc_typed::<u8>(home, 16).unwrap();
+    let mut copy = copy;
+    let capture = home.begin_capture().unwrap();
+    buffer
+        .view_mut()
+        .slice(..16)
+        .unwrap()
+        .fill(home, 5)
+        .unwrap();
+    let part = buffer.view().slice(..16).unwrap();
+    copy.view_mut().copy_from(home, part).unwrap();
+    let graph = capture.end().unwrap();
+    buffer.resize(16).unwrap();
+    ground.finish();
+    ground.pool.trim(0).unwrap();
+    assert_eq!(ground.grown(), 2);
+    drop(buffer);
+    ground.pool.trim(0).unwrap();
+    assert_eq!(ground.grown(), 2);
+    assert!(graph.memory().bytes() >= 2 * ground.granule as u64);
+    graph.launch(other).unwrap();
+    assert_eq!(copy.view().download(other).unwrap(), [5; 16]);
+    drop(graph);
+    ground.finish();
+    ground.pool.trim(0).unwrap();
+    assert_eq!(ground.grown(), 0);
+}
+
+#[test]
+fn a_buffer_may_be_dropped_in_a_host_call_and_while_its_stream_is_captured() {
+    let ground = ground(small());
+    let [home, _] = &ground.streams;
+    let buffer = ground.filled(2, 1);
+    let work = Box::new(move || drop(buffer));
+    ground.device.backend().host_call(home.raw(), work).unwrap();
+    home.synchronize().unwrap();
+    let buffer = ground.filled(2, 1);
+    let capture = home.begin_capture().unwrap();
+    drop(buffer);
+    drop(capture.end().unwrap());
+    ground.finish();
+    for _ in 0..200 {
+        ground.pool.trim(0).unwrap();
+        if ground.pool.stats().grown == 0 {
+            break;
+        }
+        // The host call's drop is on another thread.
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(ground.grown(), 0);
+}
