@@ -26,9 +26,9 @@ pub(crate) const LEAST_SLACK: f64 = 0.018;
 /// two it remaps hardly less.
 pub(super) const ROOMY_SLACK: f64 = 0.1;
 
-/// Part of the device's memory that a GPU's pool may grow by in any case: one in so many. On an H200 of 141 GB
-/// the rl program (a peak of 950 MiB) holds a fifth more than its peak then, hardly less than with PyTorch's
-/// expandable segments, and maps 350 handles elsewhere in place of 2,400.
+/// A GPU's pool may grow by the device's memory divided by this in any case. On an H200 of 141 GB the rl program
+/// (a peak of 950 MiB) then holds a fifth more than its peak, hardly less than with PyTorch's expandable segments,
+/// and maps 229 handles elsewhere; with the least slack alone it was 6,300.
 pub(super) const DEVICE_PART: u64 = 640;
 
 /// Part of the time that remaps may take before.
@@ -97,9 +97,10 @@ pub(super) const GRAPH_SEGMENT: u64 = 2 << 20;
 /// Least bytes that a stream's cache may keep.
 pub(super) const LEAST_CACHE: u64 = 4 << 20;
 
-/// Part of the slack that it may keep where that is more: one in so many. With 4 MiB the moe trace asks the
-/// heap 204,000 times and frees there 69,000 times, with this 138,000 and 5,000 times; with a quarter the rl
-/// trace reserves 1.0586 times its peak, beyond 1.058.
+/// All caches together may keep the slack divided by this, where that is more. Replays with a fixed size show
+/// what it does: with 4 MiB the moe trace asks the heap 204,000 times and frees there 69,000 times, with 46 MiB, a
+/// fifth of its slack, 138,000 and 5,000 times. With 5 MiB the rl trace reserves 1.0586 times its peak, beyond
+/// 1.058; a fifth of its slack is less than 4 MiB.
 pub(super) const CACHE_PART: u64 = 5;
 
 /// Misses for which a lane that found the pool's lock taken leaves it to others, from the last time on that
@@ -107,9 +108,8 @@ pub(super) const CACHE_PART: u64 = 5;
 /// by chance, and what the lane has gathered by then would be given up.
 pub(super) const CROWDED_MISSES: u32 = 4096;
 
-/// Such a lane keeps one part in so many of what its threads have live, beside what each cache may keep. With
-/// 10,000 live blocks of up to 1 MiB a quarter keeps 96 of 100 misses from the lock; the pool may grow by as
-/// much.
+/// Such a lane keeps its live bytes divided by this, beside what each cache may keep. With 10,000 live blocks of
+/// up to 1 MiB a quarter kept 96 of 100 misses from the lock. The pool may grow by as much.
 pub(super) const CROWDED_PART: u64 = 8;
 
 /// Such a lane serves a request by a block that is larger by up to one part in so many. That is little of
