@@ -65,33 +65,6 @@ impl Placement {
     }
 }
 
-/// The run of consecutive holes that `usable` accepts with the fewest bytes that holds `bytes`.
-///
-/// Holes of different streams are not merged while work is outstanding; this finds where merging
-/// them would help.
-pub(crate) fn smallest_run(
-    extents: &Extents,
-    bytes: u64,
-    usable: impl Fn(&Extent) -> bool,
-) -> Option<Placement> {
-    let joins = |id: Id| {
-        let extent = (id != NONE).then(|| extents.get(id));
-        extent.filter(|it| it.state == State::Free && usable(it))
-    };
-    let run = |first: Id| {
-        let extent = joins(first).filter(|it| joins(it.prev).is_none())?;
-        let mut last = extent;
-        while let Some(next) = joins(last.next) {
-            last = next;
-        }
-        let length = last.end() - extent.start;
-        (length >= bytes).then_some((length, extent.start, first))
-    };
-    // From hole to hole: blocks may be a hundred times as many.
-    let (_, start, first) = extents.all_holes().filter_map(run).min()?;
-    Some(Placement::of_free(first, start, bytes))
-}
-
 /// Consecutive holes beside `gap`, on the side of `next`, that `usable` accepts, up to `enough` bytes: the
 /// last of them, and their bytes.
 fn holes_beside(

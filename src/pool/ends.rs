@@ -17,20 +17,14 @@ use super::grow::Mapping;
 use super::idle::{IdleFrame, total};
 use super::stats::Told;
 use super::tuning::{
-    ALL_STREAMS, GRANULES_BEFORE_ENDS, HOLES_LOOKED_AT, OTHER_STREAMS, SMALL_PART, SMALLEST,
+    ALL_STREAMS, GRANULES_BEFORE_ENDS, HOLES_LOOKED_AT, OTHER_STREAMS, SMALL_PART,
 };
 use crate::error::Result;
 use crate::heap::placement::{self, Placement};
-use crate::heap::{Epoch, Extent, FRESH, Grant, Id, NONE, StreamIndex, Zone};
+use crate::heap::{Epoch, Extent, FRESH, Grant, Id, StreamIndex, Zone};
 use crate::seeded::seeded;
 
 impl Core {
-    /// Whether the handle mapped at `offset` is of the smallest size.
-    fn is_granule_sized(&self, offset: u64) -> bool {
-        let frame = self.arena.frame_at(offset);
-        frame.is_some_and(|(_, frame)| frame.bytes == self.arena.granule())
-    }
-
     #[inline(always)]
     pub(super) fn zone_for(&self, bytes: u64) -> Zone {
         let granule = self.arena.granule();
@@ -54,8 +48,7 @@ impl Core {
         let end = self.zone_for(bytes);
         if self.only_stream()
             && self.extents.index(FRESH, end).is_empty()
-            && let Some(best) = (self.extents.index(slot, end).best(bytes))
-                .or_else(|| self.cramped_below(slot, bytes, end))
+            && let Some(best) = self.extents.index(slot, end).best(bytes)
         {
             self.count(Told::OwnStream(bytes));
             return Some(self.take(best, bytes, slot));
@@ -63,29 +56,12 @@ impl Core {
         self.take_ready_of_any(slot, bytes, may_map)
     }
 
-    /// For a request of the high end where that has no hole: the best one at the low end, if it is
-    /// smaller than a granule and the only stream's.
-    #[inline(always)]
-    fn cramped_below(&self, slot: StreamIndex, bytes: u64, end: Zone) -> Option<Id> {
-        if end == Zone::Low || bytes <= SMALLEST || !self.extents.index(FRESH, Zone::Low).is_empty()
-        {
-            return None;
-        }
-        let best = self.extents.index(slot, Zone::Low).best(bytes)?;
-        (self.extents.get(best).bytes < self.arena.granule()).then_some(best)
-    }
-
     #[inline(never)]
     fn take_ready_of_any(&mut self, slot: StreamIndex, bytes: u64, may_map: bool) -> Option<Grant> {
         let found = if self.zone_for(bytes) == Zone::High {
             let granule = self.arena.granule();
-            // The smallest are the ones that outlive everything: they hold no large handle.
-            let cramped = |extent: &Extent| {
-                extent.bytes < granule && (bytes > SMALLEST || self.is_granule_sized(extent.start))
-            };
-            let found = self
-                .ready(slot, bytes, Zone::High, |_| true)
-                .or_else(|| self.ready(slot, bytes, Zone::Low, cramped));
+            let found = (self.ready(slot, bytes, Zone::High, |_| true))
+                .or_else(|| self.ready(slot, bytes, Zone::Low, |it| it.bytes < granule));
             if found.is_none() && may_map && self.plan_high(slot, bytes).is_some() {
                 return None;
             }
@@ -209,66 +185,30 @@ impl Core {
         self.begin_mapping(slot, placement, &idle)
     }
 
-    /// The smallest hole, else run of holes, of any streams if `pending`, else of those that the
-    /// stream runs behind.
-    pub(super) fn find_holes(
-        &self,
-        slot: StreamIndex,
-        bytes: u64,
-        pending: bool,
-    ) -> Option<Placement> {
+    /// The smallest hole of at least `bytes`, whichever stream uses it still, and its history.
+    pub(super) fn smallest_hole(&self, bytes: u64) -> Option<(Id, Epoch)> {
         let indexes = (1..self.extents.slots())
             .flat_map(|s| [Zone::Low, Zone::High].map(|end| self.extents.index(s, end)));
         let holes = indexes.filter_map(|index| index.best(bytes));
-        let smallest = holes.min_by_key(|&id| self.extents.get(id).bytes);
-        if let Some(id) = smallest.filter(|_| pending) {
-            let start = self.extents.get(id).start;
-            return Some(Placement::of_free(id, start, bytes));
-        }
-        // Holes of one stream and holes ready for all are merged when they are made.
-        if self.only_stream() || self.extents.hole_bytes() < bytes {
-            return None;
-        }
-        placement::smallest_run(&self.extents, bytes, self.usable(slot, pending))
+        let id = holes.min_by_key(|&id| self.extents.get(id).bytes)?;
+        Some((id, self.extents.get(id).epoch()))
     }
 
-    /// Takes what [`Core::find_holes`] finds, behind a wait for it. The rest of a hole keeps its own
-    /// history, which no longer costs this stream a wait.
-    pub(super) fn take_holes(
+    /// Takes that hole, behind a wait for it. What is left of it keeps its own history, which no longer
+    /// costs this stream a wait.
+    pub(super) fn take_behind_a_wait(
         &mut self,
         slot: StreamIndex,
         bytes: u64,
-        pending: bool,
-    ) -> Result<Option<Grant>> {
-        let Some(placement) = self.find_holes(slot, bytes, pending) else {
-            return Ok(None);
-        };
-        for epoch in self.epochs_of(&placement) {
+        (id, epoch): (Id, Epoch),
+    ) -> Result<Grant> {
+        if !seeded!("taken-without-a-wait") {
             self.wait_for(slot, epoch)?;
         }
         self.count(Told::StreamWait(bytes));
-        let Placement { first, start, .. } = placement;
-        let id = self.extents.take_window(first, start, bytes, slot);
+        let grant = self.take(id, bytes, slot);
         self.merge_behind(id);
-        Ok(Some(self.granted(id)))
-    }
-
-    /// The histories of the holes that a placement without a gap takes.
-    pub(super) fn epochs_of(&self, placement: &Placement) -> Vec<Epoch> {
-        let end = placement.start + placement.bytes;
-        let mut epochs = Vec::new();
-        if seeded!("taken-without-a-wait") {
-            return epochs;
-        }
-        let mut at = placement.first;
-        while at != NONE && self.extents.get(at).start < end {
-            epochs.push(self.extents.get(at).epoch());
-            at = match seeded!("window-waits-for-its-first-hole-only") {
-                true => NONE,
-                false => self.extents.get(at).next,
-            };
-        }
-        epochs
+        Ok(grant)
     }
 }
 

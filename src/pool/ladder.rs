@@ -27,16 +27,13 @@ type Step = fn(&mut Climb<'_>, &mut Core) -> Result<Turn>;
 const LADDER: &[Step] = &[
     // What is ready: no driver call, but for a small request that a handle is mapped for.
     steps::ready,
-    steps::siblings,
     steps::how_far,
     steps::overlap,
     // What waits on the device: other caches, and holes of other streams.
     steps::caches,
     steps::merged,
     steps::waiting,
-    // What is mapped: new handles while the pool is small, then idle ones.
-    steps::grow,
-    steps::moves_first,
+    // What is mapped: new handles up to the slack over the peak, then idle ones.
     steps::ask_of_old,
     steps::reap,
     steps::map,
@@ -50,7 +47,6 @@ const MEASURES: &[Step] = &[
     steps::left_over,
     steps::make_room,
     steps::others,
-    steps::relief,
 ];
 
 /// What a step says.
@@ -86,7 +82,7 @@ enum Then {
 /// The step `at`, or what the pool `looks` at before it.
 fn step(at: usize, looks: bool) -> Option<Step> {
     match looks {
-        true if at <= LADDER.len() => Some(steps::ready_by_now),
+        true if at <= LADDER.len() => Some(steps::ready),
         true => Some(steps::map),
         false => LADDER.iter().chain(MEASURES).nth(at).copied(),
     }
@@ -108,7 +104,6 @@ struct Climb<'a> {
     terms: Terms,
     /// Who moves memory may be asked.
     may_move: bool,
-    unified: bool,
     caches_looked_at: u32,
     /// Waits to be made without the lock before one is made under it.
     waits_left: u32,
@@ -130,7 +125,6 @@ impl<'a> Climb<'a> {
             lanes: None,
             terms: Terms::at_first(false),
             may_move: helped && shared.moves_first.get().is_some(),
-            unified: false,
             caches_looked_at: 0,
             waits_left: WAITS_WITHOUT_THE_LOCK,
             relieved: false,
@@ -144,7 +138,6 @@ impl<'a> Climb<'a> {
             self.size = core.slab_bytes(self.bytes).0;
         }
         self.lanes = None;
-        self.unified = false;
         self.terms = Terms::at_first(core.config.reuse.device_wait);
     }
 
@@ -275,7 +268,11 @@ impl Shared {
             }
         };
         climb.relieved |= helped;
-        let then = if helped { Then::Restart } else { Then::Next };
+        let then = match turn {
+            _ if helped => Then::Restart,
+            Turn::Moves(_) => Then::Again,
+            _ => Then::Next,
+        };
         (self.core.lock(), then)
     }
 

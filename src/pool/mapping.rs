@@ -39,9 +39,20 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Whether idle handles make up all of it.
-    pub(super) fn is_idle(&self) -> bool {
-        total(&self.idle) >= self.placement.to_map
+    /// Handles that it maps elsewhere; where idle ones do not suffice, as many as would.
+    pub(super) fn steals(&self, granule: u64) -> u64 {
+        match self.lacking {
+            0 => self.idle.len() as u64,
+            _ => self.placement.to_map / granule,
+        }
+    }
+
+    /// Begins to map it for a request of `stream`, if nothing is lacking.
+    pub(super) fn begin(self, core: &mut Core, stream: StreamIndex) -> Option<Mapping> {
+        match self.lacking {
+            0 => core.begin_mapping(stream, self.placement, &self.idle),
+            _ => None,
+        }
     }
 }
 
@@ -63,23 +74,6 @@ impl Core {
         self.begin_mapping(stream, placement, &[])
     }
 
-    /// Begins to grow by what a request of `bytes` lacks, if it may without a look for idle memory.
-    pub(super) fn begin_growth(
-        &mut self,
-        stream: StreamIndex,
-        bytes: u64,
-        terms: Terms,
-    ) -> Option<Mapping> {
-        let placement = self.placement(stream, bytes, terms)?;
-        let grows = self.may_create(bytes, terms) >= placement.to_map;
-        grows.then(|| self.begin_mapping(stream, placement, &[]))?
-    }
-
-    /// Bytes that may be created for a request without looking for idle memory first.
-    fn may_create(&self, bytes: u64, terms: Terms) -> u64 {
-        self.slack(bytes).min(self.room_for(terms))
-    }
-
     /// Bytes that may be created, as far as is known.
     pub(super) fn room_for(&self, terms: Terms) -> u64 {
         if terms.refused { 0 } else { self.room() }
@@ -94,7 +88,8 @@ impl Core {
     pub(super) fn plan(&self, stream: StreamIndex, bytes: u64, terms: Terms) -> Option<Plan> {
         let placement = self.placement(stream, bytes, terms)?;
         let usable = self.usable(stream, terms.pending);
-        let (placement, idle) = match self.may_create(bytes, terms) >= placement.to_map {
+        let at_once = self.slack(bytes).min(self.room_for(terms));
+        let (placement, idle) = match at_once >= placement.to_map {
             true => (placement, Vec::new()),
             false => self.idle_for(placement, usable),
         };
@@ -105,16 +100,6 @@ impl Core {
             idle,
             lacking,
         })
-    }
-
-    /// Handles that would be mapped elsewhere for a request: 0 where new ones would be made, or none.
-    /// Where idle ones do not suffice, as many as would.
-    pub(super) fn would_steal(&self, stream: StreamIndex, bytes: u64, terms: Terms) -> u64 {
-        match self.plan(stream, bytes, terms) {
-            None => 0,
-            Some(plan) if plan.lacking > 0 => plan.placement.to_map / self.arena.granule(),
-            Some(plan) => plan.idle.len() as u64,
-        }
     }
 
     fn placement(&self, stream: StreamIndex, bytes: u64, terms: Terms) -> Option<Placement> {

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{Placement, cheapest, smallest_run};
+use super::{Placement, cheapest};
 use crate::heap::UNIT;
 use crate::heap::{Extent, Extents, FRESH, State, Zone};
 
@@ -131,39 +131,13 @@ proptest! {
             let said = cheapest_of_all(&extents, &units, bytes, fill_gaps, end);
             let key = |it: Placement| (it.to_map, Reverse(it.leans()), it.start);
             // Beside holes that hold the request nothing is looked for.
-            if smallest_run(&extents, bytes, usable).is_none() {
+            let mut runs = units.split(|unit| *unit != Some(false));
+            if runs.all(|run| (run.len() as u64) < many) {
                 assert_eq!(found.map(key), said);
             }
             if let Some(window) = found {
                 is_sound(&extents, &window, bytes);
             }
-        }
-    }
-
-    #[test]
-    fn the_smallest_run_of_holes_is_the_smallest_there_is(
-        mapped in vec(prop::bool::weighted(0.8), 15),
-        blocks in vec(0u8..4, 60),
-        many in 1u64..16,
-        both in any::<bool>(),
-    ) {
-        let extents = arena(&mapped, &blocks);
-        let usable = |extent: &Extent| both || extent.slot != 2;
-        let units = units(&extents, usable);
-        let mut runs: Vec<(u64, u64)> = Vec::new();
-        let mut at = 0;
-        for part in units.split(|unit| *unit != Some(false)) {
-            runs.push((part.len() as u64, at));
-            at += part.len() as u64 + 1;
-        }
-        let said = runs.into_iter().filter(|&(length, _)| length >= many).min();
-        let found = smallest_run(&extents, many * UNIT, usable);
-        assert_eq!(found.map(|window| window.start), said.map(|(_, at)| at * UNIT));
-        if let Some(window) = found {
-            assert_eq!((window.bytes, window.to_map, window.spare), (many * UNIT, 0, 0));
-            assert_eq!(extents.get(window.first).start, window.start);
-            assert_eq!((window.map_from, window.spare_below), (window.start, false));
-            assert_eq!(window.leans(), window.bytes);
         }
     }
 }

@@ -21,8 +21,11 @@ const TERMS: Terms = Terms {
 };
 
 fn begin(made: &mut Made, bytes: u64) -> Option<Job> {
-    let mapping = made.core.begin_growth(made.slot, bytes, TERMS);
-    mapping.map(Job::from)
+    let plan = made.core.plan(made.slot, bytes, TERMS)?;
+    let grows = plan.idle.is_empty();
+    grows
+        .then(|| plan.begin(&mut made.core, made.slot))?
+        .map(Job::from)
 }
 
 /// The largest power of two of granules within `most` bytes, one at least.

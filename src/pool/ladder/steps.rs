@@ -6,7 +6,6 @@ use crate::heap::Grant;
 use crate::heap::size_class::is_slot;
 use crate::pool::core::Core;
 use crate::pool::job::Job;
-use crate::pool::mapping::Plan;
 use crate::pool::tuning::CACHES_LOOKED_AT_AGAIN;
 
 fn next_or(grant: Option<Grant>) -> Result<Turn> {
@@ -22,33 +21,23 @@ fn work_or_next(job: Option<impl Into<Job>>, then: Then) -> Result<Turn> {
 /// Nothing that this step could do.
 const NEXT: Result<Turn> = Ok(Turn::Then(Then::Next));
 
-/// A hole or slot that is ready, the stream's own or another's; for a small request a handle
-/// mapped at the high end.
+/// What is ready: a hole or slot, the stream's own or another's; what the stream's other lanes and batches
+/// have; for a small request a handle mapped at the high end.
 pub(super) fn ready(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let (lane, stream, may_map) = (climb.lane, climb.stream(), !climb.terms.refused);
-    let grant = lane.take_ready(climb.bytes, may_map, core);
+    let mut grant = lane.take_ready(climb.bytes, may_map, core);
+    if grant.is_none() {
+        grant = lane.take_over(&climb.siblings, climb.bytes, core)?;
+    }
     if grant.is_some() || !may_map {
         return next_or(grant);
     }
     work_or_next(core.begin_high(stream, climb.size), Then::Again)
 }
 
-/// The caches of the stream's other lanes.
-pub(super) fn siblings(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
-    next_or((climb.lane).take_over(&climb.siblings, climb.bytes, core)?)
-}
-
 /// The driver is asked how far the streams are.
 pub(super) fn how_far(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     work_or_next(core.ask_how_far(climb.stream()), Then::Look)
-}
-
-/// What is ready since something changed: a batch, or what [`ready`] finds.
-pub(super) fn ready_by_now(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
-    match climb.lane.take_over(&[], climb.bytes, core)? {
-        Some(grant) => Ok(Turn::Served(grant)),
-        None => ready(climb, core),
-    }
 }
 
 /// New memory beside what is ready, while the pool is small.
@@ -84,7 +73,7 @@ pub(super) fn merged(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     next_or(climb.cut(core, grant))
 }
 
-/// A slot, or the smallest hole or run of holes, of any streams, behind a wait for them.
+/// A slot, or the smallest hole, of any stream, behind a wait for it.
 pub(super) fn waiting(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     match core.config.reuse.device_wait {
         true => take_waiting(climb, core),
@@ -104,30 +93,14 @@ fn take_waiting(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
         let grant = core.take_slot(stream, climb.bytes, found, true);
         return Ok(Turn::Served(grant));
     }
-    let found = core.find_holes(stream, climb.size, true);
-    let lacking = found.map_or(Vec::new(), |it| core.epochs_of(&it));
-    if let Some(turn) = climb.wait_first(core, lacking) {
+    let Some((hole, epoch)) = core.smallest_hole(climb.size) else {
+        return NEXT;
+    };
+    if let Some(turn) = climb.wait_first(core, vec![epoch]) {
         return Ok(turn);
     }
-    let grant = core.take_holes(stream, climb.size, true)?;
-    next_or(climb.cut(core, grant))
-}
-
-/// New handles, up to the slack over the peak.
-pub(super) fn grow(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
-    let job = core.begin_growth(climb.stream(), climb.size, climb.terms);
-    work_or_next(job, Then::Next)
-}
-
-/// Who moves live memory, where that may be cheaper than to map handles elsewhere.
-pub(super) fn moves_first(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
-    if !std::mem::take(&mut climb.may_move) {
-        return NEXT;
-    }
-    match core.would_steal(climb.stream(), climb.bytes, climb.terms) {
-        0 => NEXT,
-        handles => Ok(Turn::Moves(handles)),
-    }
+    let grant = core.take_behind_a_wait(stream, climb.size, (hole, epoch))?;
+    next_or(climb.cut(core, Some(grant)))
 }
 
 /// The driver is asked which old mappings may go.
@@ -140,30 +113,26 @@ pub(super) fn reap(_: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     work_or_next(core.begin_reaping(), Then::Next)
 }
 
-/// Idle handles mapped elsewhere, and new ones.
+/// New handles, up to the slack over the peak, else idle ones mapped elsewhere. Who moves live memory is asked
+/// before those, as that may be cheaper.
 pub(super) fn map(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
-    let (stream, size, terms) = (climb.stream(), climb.size, climb.terms);
-    let plan = core.plan(stream, size, terms);
-    if plan.is_none() || !terms.pending {
-        // Holes that suffice by themselves are in no placement.
-        let grant = core.take_holes(stream, size, terms.pending)?;
-        if let Some(grant) = climb.cut(core, grant) {
-            return Ok(Turn::Served(grant));
-        }
+    let Some(plan) = core.plan(climb.stream(), climb.size, climb.terms) else {
+        // A hole that suffices by itself is in no plan, and others may have freed one meanwhile.
+        return match climb.terms.pending {
+            true => take_waiting(climb, core),
+            false => NEXT,
+        };
+    };
+    let steals = plan.steals(core.granule());
+    if steals > 0 && std::mem::take(&mut climb.may_move) {
+        return Ok(Turn::Moves(steals));
     }
-    // Cheaper than a handle: holes that only their histories keep apart.
-    let first_unify = terms.pending && !climb.unified && core.may_unify(size);
-    let good = |plan: &Plan| plan.lacking == 0 && (!first_unify || plan.is_idle());
-    let Some(plan) = plan.filter(good) else {
-        return NEXT;
-    };
     // Where the device has no memory there may be idle handles.
-    let then = if terms.refused {
-        Then::Next
-    } else {
-        Then::Again
+    let then = match climb.terms.refused {
+        true => Then::Next,
+        false => Then::Again,
     };
-    work_or_next(core.begin_mapping(stream, plan.placement, &plan.idle), then)
+    work_or_next(plan.begin(core, climb.stream()), then)
 }
 
 /// Where device waits are switched off, pending memory is taken only instead of failing.
@@ -188,7 +157,6 @@ pub(super) fn unify(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     if let Some(turn) = climb.wait_first(core, lacking) {
         return Ok(turn);
     }
-    climb.unified = true;
     match ready(climb, core)? {
         Turn::Then(_) => Ok(Turn::Then(Then::Look)),
         turn => Ok(turn),
@@ -227,21 +195,17 @@ pub(super) fn make_room(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> 
     work_or_next(job, Then::Look)
 }
 
-/// The lock was let go on the way: what others freed meanwhile may be in caches, and what they hold and do
-/// not need in the end is free once they are done.
+/// Help of others. The lock was let go on the way: what they freed meanwhile may be in caches, and what they
+/// hold and do not need in the end is free once they are done. Then the registered steps are asked, which may
+/// free or move memory.
 pub(super) fn others(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     if climb.caches_looked_at < CACHES_LOOKED_AT_AGAIN && climb.drain(core) {
         climb.caches_looked_at += 1;
         return Ok(Turn::Then(Then::Restart));
     }
-    match core.under_way.jobs {
-        0 => NEXT,
-        _ => Ok(Turn::Wait),
+    if core.under_way.jobs > 0 {
+        return Ok(Turn::Wait);
     }
-}
-
-/// The registered steps, which may free or move memory.
-pub(super) fn relief(climb: &mut Climb<'_>, _: &mut Core) -> Result<Turn> {
     match climb.helped {
         true => Ok(Turn::Relief),
         false => NEXT,

@@ -48,7 +48,10 @@ fn a_request_would_have_as_many_handles_mapped_elsewhere_as_its_window_lacks() {
         made.block(at * granule, granule);
     }
     let slot = made.slot;
-    let would = |core: &Core, granules: u64| core.would_steal(slot, granules * granule, TERMS);
+    let would = |core: &Core, granules: u64| {
+        let plan = core.plan(slot, granules * granule, TERMS);
+        plan.map_or(0, |plan| plan.steals(granule))
+    };
     let core = &mut made.core;
     core.peak_taken = 9 * granule;
     core.config.limit = Some(9 * granule);

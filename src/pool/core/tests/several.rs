@@ -295,27 +295,23 @@ fn a_slot_is_given_anew_once_its_stream_is_gone_and_nothing_waits_for_it() {
 }
 
 #[test]
-fn a_run_of_holes_is_taken_behind_a_wait_for_each_and_counts_as_one_step() {
-    // Beside it there is a hole that is too small, or none.
-    for beside in [0, UNIT] {
-        let (mut made, other, _held) = two();
-        let (slot, granule) = (made.slot, made.core.arena.granule());
-        let (third, _kept) = made.stream();
-        made.block(2 * UNIT, 2 * granule - 2 * UNIT);
-        made.block(3 * granule, 3 * granule - beside);
-        made.hole(0, UNIT, other);
-        made.hole(UNIT, UNIT, third);
-        let take =
-            |made: &mut Made, pending| made.core.take_holes(slot, 2 * UNIT, pending).unwrap();
-        let steps = |made: &Made| (made.core.steps.stream_wait, made.core.steps.waits);
-        assert!(take(&mut made, false).is_none());
-        assert_eq!(steps(&made), (0, 0));
-        let grant = take(&mut made, true).unwrap();
-        assert_eq!(steps(&made), (1, 2));
-        assert_eq!(made.granted(grant), 0);
-        assert!(take(&mut made, true).is_none());
-        assert_eq!(steps(&made), (1, 2));
+fn the_smallest_hole_of_any_stream_is_taken_behind_a_wait_for_it() {
+    let (mut made, other, _held) = two();
+    let (slot, granule) = (made.slot, made.core.arena.granule());
+    let (third, _kept) = made.stream();
+    made.block(4 * UNIT, 4 * UNIT);
+    made.block(10 * UNIT, 2 * granule - 10 * UNIT);
+    made.block(3 * granule, 3 * granule);
+    for (at, units, stream) in [(0, 4, other), (8, 2, third)] {
+        made.hole(at * UNIT, units * UNIT, stream);
     }
+    let steps = |made: &Made| (made.core.steps.stream_wait, made.core.steps.waits);
+    let found = made.core.smallest_hole(2 * UNIT).unwrap();
+    assert_eq!(found.1.stream, third);
+    let grant = made.core.take_behind_a_wait(slot, 2 * UNIT, found).unwrap();
+    assert_eq!((made.granted(grant), steps(&made)), (8 * UNIT, (1, 1)));
+    assert_eq!(made.core.smallest_hole(2 * UNIT).unwrap().1.stream, other);
+    assert!(made.core.smallest_hole(5 * UNIT).is_none());
 }
 
 #[test]
