@@ -17,7 +17,7 @@ use super::grow::Mapping;
 use super::idle::{IdleFrame, total};
 use super::stats::Told;
 use super::tuning::{
-    ALL_STREAMS, GRANULES_BEFORE_ENDS, HOLES_LOOKED_AT, OTHER_STREAMS, SMALL_PART,
+    ALL_STREAMS, GRANULES_BEFORE_ENDS, HOLES_LOOKED_AT, OTHER_STREAMS, SMALL_PART, SMALLEST,
 };
 use crate::error::Result;
 use crate::heap::placement::{self, Placement};
@@ -25,6 +25,12 @@ use crate::heap::{Epoch, Extent, FRESH, Grant, Id, StreamIndex, Zone};
 use crate::seeded::seeded;
 
 impl Core {
+    /// Whether the handle mapped at `offset` is of the smallest size.
+    fn is_granule_sized(&self, offset: u64) -> bool {
+        let frame = self.arena.frame_at(offset);
+        frame.is_some_and(|(_, frame)| frame.bytes == self.arena.granule())
+    }
+
     #[inline(always)]
     pub(super) fn zone_for(&self, bytes: u64) -> Zone {
         let granule = self.arena.granule();
@@ -60,8 +66,12 @@ impl Core {
     fn take_ready_of_any(&mut self, slot: StreamIndex, bytes: u64, may_map: bool) -> Option<Grant> {
         let found = if self.zone_for(bytes) == Zone::High {
             let granule = self.arena.granule();
+            // The smallest are the ones that outlive everything: they hold no large handle.
+            let cramped = |extent: &Extent| {
+                extent.bytes < granule && (bytes > SMALLEST || self.is_granule_sized(extent.start))
+            };
             let found = (self.ready(slot, bytes, Zone::High, |_| true))
-                .or_else(|| self.ready(slot, bytes, Zone::Low, |it| it.bytes < granule));
+                .or_else(|| self.ready(slot, bytes, Zone::Low, cramped));
             if found.is_none() && may_map && self.plan_high(slot, bytes).is_some() {
                 return None;
             }

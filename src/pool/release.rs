@@ -20,70 +20,50 @@ use crate::heap::placement::Placement;
 use crate::heap::{Epoch, Extent, FRESH, Id, NONE};
 use crate::seeded::seeded;
 
-/// What the host waits for before something is taken down.
-type Wait = Option<(Arc<Timeline>, u64)>;
-
-struct Idle {
-    frame: HeldFrame,
-    wait: Wait,
-    /// What came of it.
-    unmapped: bool,
-    released: bool,
+/// What is to go.
+enum What {
+    Idle(HeldFrame),
+    /// An old mapping.
+    Old(Id),
+    /// A handle that the device would not take back before.
+    Refused(HandleId, Phys),
 }
 
-struct Old {
-    id: Id,
-    start: u64,
-    bytes: u64,
-    wait: Wait,
-    unmapped: bool,
-}
-
-/// A handle that the device would not take back before, and whether it has now.
-struct Refused {
-    handle: HandleId,
-    phys: Phys,
-    released: bool,
+/// Something to go, and what is still to be done for it: what the host waits for, the bytes of the arena that
+/// are unmapped then, and the handle that the device has back in the end.
+struct Part {
+    what: What,
+    wait: Option<(Arc<Timeline>, u64)>,
+    mapped: Option<(u64, u64)>,
+    phys: Option<Phys>,
 }
 
 pub(crate) struct Release {
-    idle: Vec<Idle>,
-    old: Vec<Old>,
-    refused: Vec<Refused>,
-    /// That it refuses them again is an error.
+    parts: Vec<Part>,
+    /// That the device refuses handles again is an error.
     strict: bool,
     site: Site,
-}
-
-fn wait_on_host(wait: &Wait) -> Result<()> {
-    wait.as_ref()
-        .map_or(Ok(()), |(timeline, tick)| timeline.sync_to(*tick))
 }
 
 impl Release {
     /// Waits on the host where it has to, and calls the driver.
     pub(super) fn make(&mut self) -> Result<()> {
-        for idle in &mut self.idle {
-            let HeldFrame { at, phys, .. } = &idle.frame;
-            wait_on_host(&idle.wait)?;
-            self.site.unmap(at.start, at.bytes)?;
-            idle.unmapped = true;
-            if !seeded!("handle-lost-on-release") {
-                self.site.release(*phys)?;
+        for part in &mut self.parts {
+            if let Some((timeline, tick)) = &part.wait {
+                timeline.sync_to(*tick)?;
             }
-            idle.released = true;
-        }
-        for old in &mut self.old {
-            wait_on_host(&old.wait)?;
-            self.site.unmap(old.start, old.bytes)?;
-            old.unmapped = true;
-        }
-        for refused in &mut self.refused {
-            match self.site.release(refused.phys) {
-                Ok(()) => refused.released = true,
-                Err(error) if self.strict => return Err(error),
-                Err(_) => break,
+            if let Some((start, bytes)) = part.mapped {
+                self.site.unmap(start, bytes)?;
+                part.mapped = None;
             }
+            let lost = matches!(part.what, What::Idle(_)) && seeded!("handle-lost-on-release");
+            if let Some(phys) = part.phys.filter(|_| !lost) {
+                match self.site.release(phys) {
+                    Err(_) if matches!(part.what, What::Refused(..)) && !self.strict => break,
+                    outcome => outcome?,
+                }
+            }
+            part.phys = None;
         }
         Ok(())
     }
@@ -99,42 +79,40 @@ impl Core {
         old: impl IntoIterator<Item = (Id, Epoch)>,
         refused: Vec<(HandleId, Phys)>,
     ) -> Option<Release> {
-        let refused = refused.into_iter().map(|(handle, phys)| Refused {
-            handle,
-            phys,
-            released: false,
-        });
         let handles = idle.iter().map(|it| self.arena.frame(it.frame).handle);
         let handles = handles.filter(|_| !seeded!("kept-mapping-outlives-its-handle"));
         let kept = self.arena.kept_of(&handles.collect());
-        let frames = self.hold_frames(idle, FRESH).into_iter();
-        let mut release = Release {
-            idle: (frames.map(|frame| Idle {
+        let mut parts = Vec::new();
+        for frame in self.hold_frames(idle, FRESH) {
+            parts.push(Part {
                 wait: self.wait_of(frame.held.epoch, seeded!("released-under-queued-work")),
-                frame,
-                unmapped: false,
-                released: false,
-            }))
-            .collect(),
-            old: Vec::new(),
-            refused: refused.collect(),
-            strict: true,
-            site: self.arena.site().clone(),
-        };
+                mapped: Some((frame.at.start, frame.at.bytes)),
+                phys: Some(frame.phys),
+                what: What::Idle(frame),
+            });
+        }
         for (id, awaited) in old.into_iter().chain(self.unkeep(kept)) {
             let extent = *self.extents.get(id);
             self.under_way.note(extent.slot);
-            release.old.push(Old {
-                id,
-                start: extent.start,
-                bytes: extent.bytes,
+            parts.push(Part {
+                what: What::Old(id),
                 wait: self.wait_of(awaited, false),
-                unmapped: false,
+                mapped: Some((extent.start, extent.bytes)),
+                phys: None,
             });
         }
-        let some = release.idle.len() + release.old.len() + release.refused.len() > 0;
-        self.under_way.jobs += u64::from(some);
-        some.then_some(release)
+        parts.extend(refused.into_iter().map(|(handle, phys)| Part {
+            what: What::Refused(handle, phys),
+            wait: None,
+            mapped: None,
+            phys: Some(phys),
+        }));
+        self.under_way.jobs += u64::from(!parts.is_empty());
+        (!parts.is_empty()).then(|| Release {
+            parts,
+            strict: true,
+            site: self.arena.site().clone(),
+        })
     }
 
     /// All old mappings, and what each waits for.
@@ -143,7 +121,7 @@ impl Core {
         old.map(|id| (id, self.extents.get(id).epoch())).collect()
     }
 
-    fn wait_of(&self, epoch: Epoch, without: bool) -> Wait {
+    fn wait_of(&self, epoch: Epoch, without: bool) -> Option<(Arc<Timeline>, u64)> {
         let done = without || is_done(&self.streams, epoch);
         let timeline = self.timeline(epoch.stream).filter(|_| !done)?;
         Some((timeline, epoch.tick))
@@ -152,28 +130,28 @@ impl Core {
     /// Ends a release: books what is gone, and frees the rest as it was.
     pub(super) fn end_release(&mut self, release: Release) {
         self.under_way.end_one();
-        for idle in &release.idle {
-            let HeldFrame { held, at, .. } = &idle.frame;
-            if !idle.unmapped {
-                self.let_go(held);
-                continue;
+        for part in release.parts {
+            let (stays, released) = (part.mapped.is_some(), part.phys.is_none());
+            match part.what {
+                What::Idle(frame) if stays => self.let_go(&frame.held),
+                What::Idle(HeldFrame { held, at, .. }) => {
+                    self.under_way.unhold(&held);
+                    self.arena.frame_gone(at.frame, released);
+                    self.extents.vacate(held.id, Epoch::PAST);
+                    self.extents.retired(held.id);
+                }
+                What::Old(id) => {
+                    let Extent { slot, start, .. } = *self.extents.get(id);
+                    self.under_way.forget(slot);
+                    if stays {
+                        self.retiring.push_back(id);
+                    } else {
+                        self.arena.stale_unmapped(start);
+                        self.extents.retired(id);
+                    }
+                }
+                What::Refused(handle, phys) => self.arena.offered(handle, phys, released),
             }
-            self.under_way.unhold(held);
-            self.arena.frame_gone(at.frame, idle.released);
-            self.extents.vacate(held.id, Epoch::PAST);
-            self.extents.retired(held.id);
-        }
-        for old in &release.old {
-            self.under_way.forget(self.extents.get(old.id).slot);
-            if old.unmapped {
-                self.arena.stale_unmapped(old.start);
-                self.extents.retired(old.id);
-            } else {
-                self.retiring.push_back(old.id);
-            }
-        }
-        for it in &release.refused {
-            self.arena.offered(it.handle, it.phys, it.released);
         }
     }
 
@@ -243,24 +221,27 @@ impl Core {
         enough.then(|| self.begin_release(&first_of(idle, bytes), None, Vec::new()))?
     }
 
-    /// Begins to give back as much idle memory as keeps `keep` bytes, and all old mappings. Waits on the
-    /// host.
-    pub(super) fn begin_trim(&mut self, keep: u64) -> Option<Release> {
+    /// Begins to give back as much idle memory as keeps `keep` bytes: with a `wait` of the host all of it, and
+    /// all old mappings, else what is known to be done.
+    pub(super) fn begin_trim(&mut self, keep: u64, wait: bool) -> Option<Release> {
         let excess = self.mapped().saturating_sub(keep);
-        let idle = self.idle(None, excess, |_| true);
-        let (old, refused) = (self.take_retiring(), self.arena.take_refused());
+        let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch());
+        let idle = self.idle(None, excess, usable);
+        let old = if wait {
+            self.take_retiring()
+        } else {
+            Vec::new()
+        };
+        let refused = self.arena.take_refused();
         self.begin_release(&idle, old, refused)
     }
 
-    /// Begins to give back what the pool holds above its soft limit, as far as it is idle and its work
-    /// is known to be done.
-    pub(super) fn begin_easing(&mut self) -> Option<Release> {
-        // What was given up goes as soon as its old mappings do.
-        let excess = self.mapped().saturating_sub(self.soft_limit());
-        let done = |extent: &Extent| is_done(&self.streams, extent.epoch());
-        let idle = self.idle(None, excess, done);
-        let refused = self.arena.take_refused();
-        self.begin_release(&idle, None, refused)
+    /// Begins to give up idle handles of at least `bytes`, or all there are, likewise.
+    pub(super) fn begin_giving_up(&mut self, bytes: u64, wait: bool) -> Option<Release> {
+        let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch());
+        let mut idle = first_of(self.idle(None, u64::MAX, usable), bytes);
+        idle.retain(|_| !seeded!("idle-memory-kept-from-growing-buffers"));
+        self.begin_release(&idle, None, Vec::new())
     }
 
     fn soft_limit(&self) -> u64 {
@@ -287,12 +268,11 @@ impl Shared {
     /// Waits on the host for work that still uses idle memory.
     pub(super) fn trim(&self, keep: u64) -> Result<u64> {
         let before = self.lock_drained().reserved();
-        self.settle_all(before > keep);
-        if before > keep {
-            self.work(|core| core.ask_of_all(Ask::Done))?;
-            self.core.lock().merge_done();
+        match before > keep {
+            true => self.catch_up(true)?,
+            false => _ = self.settle_all(false),
         }
-        self.work(|core| core.begin_trim(keep))?;
+        self.work(|core| core.begin_trim(keep, true))?;
         let mut core = self.core.lock();
         // Another may have grown it meanwhile.
         let released = before.saturating_sub(core.reserved());
@@ -313,13 +293,21 @@ impl Shared {
         if !self.core.lock().is_over_soft_limit() {
             return;
         }
-        self.settle_all(false);
-        // What the driver refuses stays idle memory of the pool, and is offered again next time. Nothing is
-        // recorded until someone asks: without a mark no work is ever known to be done.
-        let _ = (self.work(|core| core.ask_of_all(Ask::Reached)))
-            .and_then(|_| self.work(Core::begin_easing))
+        // What the driver refuses stays idle memory of the pool, and is offered again next time.
+        let _ = (self.catch_up(false))
+            .and_then(|()| self.work(|core| core.begin_trim(core.soft_limit(), false)))
             .and_then(|_| self.work(|core| core.ask_of_old()))
             .and_then(|_| self.work(Core::begin_reaping));
+    }
+
+    /// Has all be free that queued work is done with, or will be if the host is to `wait` for it. Nothing is
+    /// recorded until someone asks: without a mark no work is ever known to be done.
+    pub(super) fn catch_up(&self, wait: bool) -> Result<()> {
+        self.settle_all(wait);
+        let ask: fn(u64) -> Ask = if wait { Ask::Done } else { Ask::Reached };
+        self.work(|core| core.ask_of_all(ask))?;
+        self.core.lock().merge_done();
+        Ok(())
     }
 }
 

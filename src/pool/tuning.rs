@@ -76,6 +76,10 @@ pub(super) const OTHER_STREAMS: StreamIndex = 2;
 /// to a thirty-second to 1.0075.
 pub(super) const SMALL_PART: u64 = 4;
 
+/// Blocks of up to this many bytes lie in handles of one granule only, where there is room: the smallest
+/// are the ones that outlive everything.
+pub(super) const SMALLEST: u64 = 4096;
+
 /// Granules that a pool has held before its small blocks go to the high end, where a handle that
 /// is hardly used costs it at most a part in so many.
 pub(super) const GRANULES_BEFORE_ENDS: u64 = 256;

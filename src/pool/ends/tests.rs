@@ -1,6 +1,6 @@
 //! Which end of the arena a request goes to, and which of the holes that are ready it takes.
 
-use super::{GRANULES_BEFORE_ENDS, OTHER_STREAMS, SMALL_PART, Zone};
+use super::{GRANULES_BEFORE_ENDS, OTHER_STREAMS, SMALL_PART, SMALLEST, Zone};
 use crate::error::{Error, Result};
 use crate::heap::UNIT;
 use crate::heap::{FRESH, Grant, StreamIndex};
@@ -80,7 +80,7 @@ fn a_small_request_brings_an_idle_handle_to_the_high_end_if_there_is_one() {
 
 #[test]
 fn a_free_handle_is_brought_to_the_high_end_rather_than_cut_where_it_is() {
-    for bytes in [UNIT, 32 * UNIT] {
+    for bytes in [UNIT, SMALLEST + UNIT] {
         let (mut made, granule) = made(2);
         made.block(0, granule);
         assert_eq!(made.at(granule).bytes, granule);
@@ -152,14 +152,39 @@ fn without_a_hole_at_the_high_end_small_requests_take_one_below_a_granule() {
     made.block(granule, granule / 2);
     made.block(2 * granule, granule);
     let half = granule + granule / 2;
-    assert_eq!(take(&mut made, UNIT), Some(half));
-    assert_eq!(take(&mut made, granule / 4), Some(half + UNIT));
+    assert_eq!(take(&mut made, SMALLEST + UNIT), Some(half));
+    assert_eq!(take(&mut made, SMALLEST), Some(half + SMALLEST + UNIT));
+    let at = take(&mut made, granule / 4).unwrap();
+    assert_eq!(at, half + 2 * SMALLEST + UNIT);
     let at = take(&mut made, granule / 4).unwrap();
     assert_eq!(
         made.core.extents.zone_of(at),
         Zone::High,
         "the handle was idle"
     );
+}
+
+#[test]
+fn the_smallest_lie_in_handles_of_one_granule_and_others_where_less_than_one_is_free() {
+    // A handle of two granules and two of one, half of each used: large ones would be held by few.
+    let mut made = core(PoolConfig::default().slack(0.0), 0);
+    let granule = made.core.arena.granule();
+    made.core.config.handles = HandleSize::UpTo(2 * granule);
+    made.core.create_frames(0, 2 * granule).unwrap();
+    made.core.config.handles = HandleSize::Granule;
+    made.core.create_frames(2 * granule, 4 * granule).unwrap();
+    made.core.peak_reserved = GRANULES_BEFORE_ENDS * granule;
+    made.core.config.limit = Some(4 * granule);
+    let of = |made: &Made, at| made.core.is_granule_sized(at);
+    let sized = [0, granule, 2 * granule, 3 * granule, 4 * granule].map(|at| of(&made, at));
+    assert_eq!(sized, [false, false, true, true, false]);
+    // Holes of a quarter in the large one, of three in the next, and none smaller than those.
+    made.block(0, 2 * granule - granule / 4);
+    made.block(2 * granule, granule / 4);
+    made.block(3 * granule, granule);
+    let (large, small) = (2 * granule - granule / 4, 2 * granule + granule / 4);
+    assert_eq!(take(&mut made, SMALLEST), Some(small));
+    assert_eq!(take(&mut made, SMALLEST + UNIT), Some(large));
 }
 
 /// A core with so many streams in all, each its slot.

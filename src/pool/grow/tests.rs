@@ -296,10 +296,10 @@ fn a_trim_and_a_mapping_under_way_at_once_have_each_their_own() {
     for trim_ends_first in [true, false] {
         let (mut made, granule) = every_other(6);
         let mapping = begin_plan(&mut made, 2 * granule).unwrap();
-        let trim = made.core.begin_trim(0).unwrap();
+        let trim = made.core.begin_trim(0, true).unwrap();
         made.core.check().unwrap();
         assert_eq!(books(&made).0, 0, "all that was free is held");
-        assert!(made.core.begin_trim(0).is_none());
+        assert!(made.core.begin_trim(0, true).is_none());
         let mut ends = [Job::from(trim).run(), mapping.run()];
         if !trim_ends_first {
             ends.reverse();
@@ -324,7 +324,7 @@ fn the_number_of_a_stream_whose_memory_is_held_is_given_to_no_other() {
     made.core.active.sub(granule);
     let tick = made.core.open_tick(gone);
     made.core.extents.give(id, gone, tick, |_| false);
-    let job = made.core.begin_trim(0).unwrap();
+    let job = made.core.begin_trim(0, true).unwrap();
     drop(held);
     let (next, _held) = made.stream();
     assert_ne!(next, gone);

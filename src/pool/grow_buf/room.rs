@@ -9,12 +9,8 @@ use std::sync::Arc;
 use super::pages::Pages;
 use crate::device::lock;
 use crate::error::Result;
-use crate::heap::Extent;
-use crate::pool::ask::Ask;
-use crate::pool::core::{Core, is_done};
-use crate::pool::idle::first_of;
+use crate::pool::core::Core;
 use crate::pool::pressure::Left;
-use crate::pool::release::Release;
 use crate::pool::structure::Shared;
 use crate::seeded::seeded;
 
@@ -58,15 +54,6 @@ impl Core {
         let may = !self.asleep || seeded!("handles-go-while-they-are-saved");
         self.under_way.jobs += u64::from(may);
         may
-    }
-
-    /// Begins to give up idle handles of at least `bytes`, or all there are: those whose work is known
-    /// to be done, or all behind a wait of the host.
-    fn begin_giving_up(&mut self, bytes: u64, wait: bool) -> Option<Release> {
-        let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch());
-        let mut idle = first_of(self.idle(None, u64::MAX, usable), bytes);
-        idle.retain(|_| !seeded!("idle-memory-kept-from-growing-buffers"));
-        self.begin_release(&idle, None, Vec::new())
     }
 }
 
@@ -124,10 +111,7 @@ impl Shared {
     }
 
     fn give_up_idle(&self, bytes: u64, wait: bool) -> Result<()> {
-        self.settle_all(wait);
-        let ask: fn(u64) -> Ask = if wait { Ask::Done } else { Ask::Reached };
-        self.work(|core| core.ask_of_all(ask))?;
-        self.core.lock().merge_done();
+        self.catch_up(wait)?;
         self.work(|core| core.begin_giving_up(bytes, wait))?;
         let begin_reaping = if wait {
             Core::begin_reaping_all

@@ -19,7 +19,7 @@ pub(in crate::pool) fn trim(made: &mut Made, keep: u64) -> u64 {
         made.run(asked).unwrap();
         made.core.merge_done();
     }
-    let job = made.core.begin_trim(keep);
+    let job = made.core.begin_trim(keep, true);
     made.run(job).unwrap();
     before - made.core.arena.reserved()
 }
