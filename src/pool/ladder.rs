@@ -158,11 +158,19 @@ impl<'a> Climb<'a> {
     /// is ready then, unless others were faster. They are not for ever.
     fn wait_first(&mut self, core: &Core, epochs: Vec<Epoch>) -> Option<Turn> {
         let waits = core.waits_for(self.stream(), epochs);
-        if waits.is_empty() || self.waits_left == 0 {
-            return None;
-        }
-        self.waits_left -= 1;
-        Some(Turn::Work(Box::new(Job::Ask(waits)), Then::Again))
+        let goes = !waits.is_empty() && self.may_wait();
+        goes.then(|| Turn::Work(Box::new(waits.into()), Then::Again))
+    }
+
+    /// Whether one more wait may be made without the lock.
+    fn may_wait(&mut self) -> bool {
+        let may = self.waits_left > 0;
+        self.waits_left -= u32::from(may);
+        may
+    }
+
+    fn has_waited(&self) -> bool {
+        self.waits_left < WAITS_WITHOUT_THE_LOCK
     }
 
     /// Empties all caches that were listed into the heap; whether there was anything.
@@ -336,3 +344,7 @@ impl Core {
         });
     }
 }
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests;

@@ -10,8 +10,8 @@
 //!
 //! A batch is taken by its own stream first, then by one whose work runs behind the epoch already. A
 //! request that finds neither has the heap look for what is ready there; only then it makes its stream
-//! wait for a batch, [`Lane::take_over`]. Where no batch is left, that step makes one of what another
-//! stream cache holds of the size.
+//! wait for a batch, [`Lane::wait_for_batch`]. Where no batch is left, [`Lane::take_over`] makes one of what
+//! another stream cache holds of the size.
 //!
 //! Only sizes that stream caches miss again and again are kept together. Of more than [`KEPT`] batches
 //! the oldest goes into the heap.
@@ -29,9 +29,9 @@ use std::sync::atomic::Ordering;
 
 use super::batches::{Batch, KEPT, LEAST, MOST};
 use super::free_lists::{ALL_WORDS, Cached, LARGE_WORDS};
-use crate::error::Result;
 use crate::heap::size_class::is_slot;
 use crate::heap::{Grant, Id, StreamIndex};
+use crate::pool::ask::{Ask, Questions};
 use crate::pool::core::Core;
 use crate::pool::stats::Told;
 use crate::pool::structure::{Lane, Shared};
@@ -142,41 +142,31 @@ impl Lane {
         Some(block)
     }
 
-    /// A block of exactly `bytes` from a batch, or from the cache of one of `lanes`, behind a wait for
-    /// their stream: one wait for all that comes along.
+    /// A block of exactly `bytes` from a batch that goes to the lane's stream without a wait, or or its stream `waited`
+    /// for; where there is none, the first of `lanes` that has such blocks has them
+    /// become one.
     pub(crate) fn take_over(
         &self,
         lanes: &[Arc<Self>],
         bytes: u64,
+        waited: bool,
         core: &mut Core,
-    ) -> Result<Option<Grant>> {
-        let transfer = &self.shared.transfer;
-        // Of the own stream nothing has to be waited for.
+    ) -> Option<Grant> {
+        // What is freed after a wait is in no batch that it covers.
+        if seeded!("taken-over-with-what-was-freed-meanwhile")
+            && waited
+            && self.gather(lanes, bytes, core)
+        {
+            let mut state = latch(&self.shared.transfer.state);
+            state.batches.iter_mut().for_each(|batch| batch.tick = 0);
+        }
         let is_own = lanes.iter().all(|lane| lane.slot == self.slot);
-        let mut newest = if is_own {
-            None
-        } else {
-            transfer.newest(self.slot, bytes)
-        };
-        if newest.is_none() && self.gather(lanes, bytes, core) && !is_own {
-            newest = transfer.newest(self.slot, bytes);
-        }
-        let mut waited = false;
-        if let Some((theirs, tick)) = newest {
-            // A failure changes nothing: the batch stays where it is.
-            waited = self.stream.timeline.wait_for(&theirs, tick)?;
-            core.steps.waits += u64::from(waited);
-            // What is freed from here on is in no batch, as the wait does not cover it.
-            if seeded!("taken-over-with-what-was-freed-meanwhile")
-                && self.gather(lanes, bytes, core)
-            {
-                let mut state = latch(&transfer.state);
-                state.batches.iter_mut().for_each(|batch| batch.tick = 0);
-            }
-        }
-        let Some((block, own)) = self.take_batch(bytes) else {
-            return Ok(None);
-        };
+        let (block, own) = self.take_batch(bytes).or_else(|| {
+            // Of the own stream nothing has to be waited for; of another there may be a batch already.
+            let lacks = is_own || self.shared.transfer.newest(self.slot, bytes).is_none();
+            let gathered = lacks && self.gather(lanes, bytes, core);
+            gathered.then(|| self.take_batch(bytes))?
+        })?;
         core.count(match (own, waited) {
             (true, _) => Told::OwnStream(bytes),
             (_, true) => Told::StreamWait(bytes),
@@ -185,7 +175,15 @@ impl Lane {
         // Active already, which `served` does not know.
         core.active.sub(bytes);
         let (id, offset) = (block.id, block.addr - self.shared.base);
-        Ok(Some(Grant { id, offset }))
+        Some(Grant { id, offset })
+    }
+
+    /// The wait after which the newest batch of `bytes` that another stream freed goes to the lane's stream: one
+    /// for all that comes along. `None` where there is no such batch.
+    pub(crate) fn wait_for_batch(&self, bytes: u64) -> Option<Questions> {
+        let (theirs, tick) = self.shared.transfer.newest(self.slot, bytes)?;
+        let mine = Arc::clone(&self.stream.timeline);
+        Some(vec![(theirs, Ask::Behind(mine, tick))])
     }
 
     /// Makes a batch of what the first of `lanes`, but this one, has of `bytes`; true if one has.

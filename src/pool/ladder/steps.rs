@@ -1,11 +1,15 @@
 //! The steps of the ladder, in its order.
 
+use std::sync::Arc;
+
 use super::{Climb, Then, Turn};
 use crate::error::Result;
 use crate::heap::Grant;
 use crate::heap::size_class::is_slot;
+use crate::pool::ask;
 use crate::pool::core::Core;
 use crate::pool::job::Job;
+use crate::pool::structure::Lane;
 use crate::pool::tuning::CACHES_LOOKED_AT_AGAIN;
 
 fn next_or(grant: Option<Grant>) -> Result<Turn> {
@@ -25,10 +29,9 @@ const NEXT: Result<Turn> = Ok(Turn::Then(Then::Next));
 /// have; for a small request a handle mapped at the high end.
 pub(super) fn ready(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let (lane, stream, may_map) = (climb.lane, climb.stream(), !climb.terms.refused);
-    let mut grant = lane.take_ready(climb.bytes, may_map, core);
-    if grant.is_none() {
-        grant = lane.take_over(&climb.siblings, climb.bytes, core)?;
-    }
+    let grant = lane.take_ready(climb.bytes, may_map, core);
+    let or_taken_over = || lane.take_over(&climb.siblings, climb.bytes, false, core);
+    let grant = grant.or_else(or_taken_over);
     if grant.is_some() || !may_map {
         return next_or(grant);
     }
@@ -48,16 +51,34 @@ pub(super) fn overlap(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
 
 /// A batch or another stream's cache, behind a wait; else all caches are emptied into the heap.
 pub(super) fn caches(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
-    let Some(lanes) = &climb.lanes else {
+    let Some(lanes) = climb.lanes.take() else {
         return Ok(Turn::List);
     };
-    if core.config.reuse.device_wait
-        && let Some(grant) = climb.lane.take_over(lanes, climb.bytes, core)?
-    {
-        return Ok(Turn::Served(grant));
+    let turn = match core.config.reuse.device_wait {
+        true => take_over(climb, &lanes, core)?,
+        false => None,
+    };
+    climb.lanes = Some(lanes);
+    if let Some(turn) = turn {
+        return Ok(turn);
     }
     climb.drain(core);
     Ok(Turn::Then(Then::Look))
+}
+
+fn take_over(climb: &mut Climb<'_>, lanes: &[Arc<Lane>], core: &mut Core) -> Result<Option<Turn>> {
+    let (lane, bytes) = (climb.lane, climb.bytes);
+    if let Some(grant) = lane.take_over(lanes, bytes, climb.has_waited(), core) {
+        return Ok(Some(Turn::Served(grant)));
+    }
+    let Some(waits) = lane.wait_for_batch(bytes) else {
+        return Ok(None);
+    };
+    if climb.may_wait() {
+        return Ok(Some(Turn::Work(Box::new(waits.into()), Then::Again)));
+    }
+    ask::put(&waits, &mut core.steps.waits)?;
+    Ok((lane.take_over(&[], bytes, true, core)).map(Turn::Served))
 }
 
 /// For a large request: what neighbouring holes of all streams make together, behind a wait for them.

@@ -3,6 +3,7 @@
 use super::super::transfer::{AHEAD, AHEAD_BYTES};
 use super::*;
 use crate::device::{Device, Stream};
+use crate::pool::ask;
 use crate::pool::stats::Steps;
 use crate::pool::{Pool, PoolConfig};
 
@@ -39,7 +40,14 @@ impl World {
         let home = self.lane(0);
         let mut core = self.pool.shared().core.lock();
         let before = core.steps;
-        let grant = lane.take_over(&[home], BYTES, &mut core).unwrap()?;
+        let mut take_over = |waited| lane.take_over(&[Arc::clone(&home)], BYTES, waited, &mut core);
+        let grant = match (take_over(false), lane.wait_for_batch(BYTES)) {
+            (None, Some(waits)) => {
+                ask::put(&waits, &mut core.steps.waits).unwrap();
+                lane.take_over(&[], BYTES, true, &mut core)
+            }
+            (grant, _) => grant,
+        }?;
         let steps = core.steps;
         let block = Cached {
             addr: grant.offset + self.pool.shared().base,
