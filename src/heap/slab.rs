@@ -105,8 +105,6 @@ pub(crate) struct Slabs {
     spare: Vec<Id>,
     /// Slabs with a free slot.
     partial: BTreeSet<Key>,
-    /// Slabs without a slot out that several streams still use.
-    mixed: BTreeSet<Id>,
     /// Slots out, by class.
     out: [u64; CLASSES],
     free_bytes: u64,
@@ -120,7 +118,6 @@ impl Default for Slabs {
             table: Vec::new(),
             spare: Vec::new(),
             partial: BTreeSet::new(),
-            mixed: BTreeSet::new(),
             out: [0; CLASSES],
             free_bytes: 0,
             of_stream: Vec::new(),
@@ -148,21 +145,14 @@ impl Slabs {
         })
     }
 
-    /// The histories of slabs without a slot out that several streams still use.
-    pub(crate) fn mixed_histories(&self) -> Vec<Epoch> {
-        let slabs = self.mixed.iter().map(|&id| &self.table[id as usize]);
-        let slots = slabs.flat_map(|slab| slab.free_slots().map(|slot| slab.history(slot)));
-        slots.collect()
-    }
-
-    /// The slabs without a slot out that several streams still use.
+    /// The slabs without a slot out: several streams still use each, or it would have gone back.
     pub(crate) fn mixed(&self) -> Vec<Id> {
-        self.mixed.iter().copied().collect()
-    }
-
-    /// Keeps a slab without a slot out, which several streams still use.
-    pub(crate) fn keep_mixed(&mut self, id: Id) {
-        self.mixed.insert(id);
+        let ids = self.partial.iter().map(|key| key.3);
+        let is_empty = |&id: &Id| {
+            let slab = &self.table[id as usize];
+            slab.free == slab.all()
+        };
+        ids.filter(is_empty).collect()
     }
 
     /// Bytes of a slot of the slab.
@@ -273,7 +263,6 @@ impl Slabs {
     pub(crate) fn take(&mut self, id: Id, slot: usize, stream: StreamIndex) -> Grant {
         let slab = &mut self.table[id as usize];
         let (before, bytes) = (slab.streams[slot], slab.bytes);
-        self.mixed.remove(&id);
         slab.free &= !(1 << slot);
         slab.streams[slot] = stream;
         let short = u64::from(seeded!("slot-begins-a-step-early") && slot > 0) * 16;
@@ -319,7 +308,6 @@ impl Slabs {
         self.free_bytes -= slots as u64 * slab.bytes;
         streams[..slots].iter().for_each(|&s| self.count(s, false));
         self.partial.remove(&key);
-        self.mixed.remove(&id);
         self.spare.push(id);
         extent
     }
@@ -362,9 +350,6 @@ impl Slabs {
         let is_partial = self.partial.contains(&slab.key(id));
         if slab.free & !slab.all() != 0 || is_partial != (slab.free != 0) {
             return Err(format!("slab {id}: {:#x} are free", slab.free));
-        }
-        if (slab.free == slab.all()) != self.mixed.contains(&id) {
-            return Err(format!("slab {id} has no slot out and is kept"));
         }
         Ok(())
     }

@@ -86,7 +86,11 @@ impl Core {
 
     /// The questions about all work that free memory waits for.
     pub(super) fn ask_of_all(&self, ask: impl Fn(u64) -> Ask) -> Option<Questions> {
-        let slots = self.slabs.mixed_histories().into_iter();
+        let slabs = self.slabs.mixed().into_iter();
+        let slots = slabs.flat_map(|id| {
+            let slots = self.slabs.free_slots(id);
+            slots.map(move |slot| self.slabs.history(id, slot))
+        });
         let epochs = self.last_ticks().into_iter();
         let epochs = epochs.map(|(stream, tick)| Epoch::new(stream, tick));
         Some(self.questions(epochs.chain(slots), ask))

@@ -254,7 +254,9 @@ impl Core {
 
     /// Merges neighbouring holes whose work is known to be done, and gives back slabs likewise.
     pub(super) fn merge_done(&mut self) {
-        self.release_mixed_done();
+        for slab in self.slabs.mixed() {
+            self.release_slab(slab);
+        }
         let mut at = self.extents.first();
         while at != NONE {
             self.merge_done_from(at);

@@ -142,7 +142,7 @@ impl Core {
     }
 
     /// Gives a slab without a slot out back, if one stream's history covers it.
-    fn release_slab(&mut self, id: Id) {
+    pub(super) fn release_slab(&mut self, id: Id) {
         let mut pending: Option<Epoch> = None;
         for slot in self.slabs.free_slots(id) {
             let history = self.slabs.history(id, slot);
@@ -151,7 +151,6 @@ impl Core {
                 _ if is_done(&self.streams, history) => {}
                 Some(None) => {
                     if !seeded!("slab-forgets-one-stream") {
-                        self.slabs.keep_mixed(id);
                         return;
                     }
                 }
@@ -179,13 +178,6 @@ impl Core {
             }
         }
         lacking
-    }
-
-    /// The same of those whose work is known to be done.
-    pub(super) fn release_mixed_done(&mut self) {
-        for id in self.slabs.mixed() {
-            self.release_slab(id);
-        }
     }
 }
 

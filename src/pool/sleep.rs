@@ -18,11 +18,11 @@
 use super::core::{Core, CoreLock};
 use super::idle::IdleFrame;
 use super::release::Release;
+use super::stats::snapshot::PieceState;
 use super::structure::{Copies, Lane, Ranges, Shared, Sleeping, Way};
 use crate::arena::{Arena, FrameId};
 use crate::device::{Addr, lock};
 use crate::error::{Error, Result};
-use crate::heap::State;
 use crate::seeded::seeded;
 use crate::sync::latch;
 
@@ -71,26 +71,6 @@ impl Core {
             false => Ok(()),
             true => Err(Error::invalid("pool", "it sleeps: wake it first")),
         }
-    }
-
-    /// All bytes in blocks and in slots that are out.
-    fn live_ranges(&self) -> Ranges {
-        let (base, slabs) = (self.arena.base(), self.slabs.by_extent());
-        let mut ranges = Ranges::new();
-        let mut add = |start, bytes| match ranges.last_mut() {
-            Some((at, before)) if *at + *before == base + start => *before += bytes,
-            _ => ranges.push((base + start, bytes)),
-        };
-        let blocks = self.extents.iter();
-        for (id, extent) in blocks.filter(|(_, it)| it.state == State::Allocated) {
-            let Some(&slab) = slabs.get(&id) else {
-                add(extent.start, extent.bytes);
-                continue;
-            };
-            let out = self.slabs.slots_of(slab).filter(|slot| !slot.free);
-            out.for_each(|slot| add(slot.offset, slot.bytes));
-        }
-        ranges
     }
 
     /// Begins to take down every mapping but those of the frames themselves.
@@ -255,9 +235,16 @@ impl Shared {
     fn live_ranges(&self) -> Ranges {
         let pages = self.all_pages();
         let growing = pages.iter().map(|it| (it.base(), it.bytes()));
-        let mut ranges: Ranges = growing.filter(|(_, bytes)| *bytes > 0).collect();
-        ranges.append(&mut self.core.lock().live_ranges());
+        let pieces = self.snapshot().pieces.into_iter();
+        let live = pieces.filter(|piece| piece.state == PieceState::Live);
+        let mut ranges: Ranges = live.map(|piece| (piece.addr, piece.bytes)).collect();
+        ranges.extend(growing.filter(|(_, bytes)| *bytes > 0));
         ranges.sort_unstable();
+        ranges.dedup_by(|next, before| {
+            let follows = before.0 + before.1 == next.0;
+            before.1 += if follows { next.1 } else { 0 };
+            follows
+        });
         ranges
     }
 
