@@ -88,12 +88,7 @@ impl Block {
 
     /// The block as its free on `lane` leaves it.
     fn freed_on(&self, lane: &Lane) -> Cached {
-        Cached {
-            id: self.id,
-            addr: self.addr,
-            bytes: self.capacity(),
-            tick: lane.open_tick(),
-        }
+        Cached::new(self.id, self.addr, self.capacity(), lane.open_tick())
     }
 
     /// Address of the first byte: a multiple of every power of two up to 256 that divides

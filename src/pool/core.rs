@@ -295,12 +295,12 @@ impl Core {
                 0 => first.id,
                 _ => self.extents.split_taken(first.id, bytes),
             };
-            taken.push(Cached {
-                addr: self.arena.base() + first.offset + at * bytes,
-                bytes,
-                tick: 0,
+            taken.push(Cached::new(
                 id,
-            });
+                self.arena.base() + first.offset + at * bytes,
+                bytes,
+                0,
+            ));
         }
     }
 

@@ -78,8 +78,4 @@ impl Core {
     pub(crate) fn count_moves(&mut self, bytes: u64) {
         self.count(Told::Moved(bytes));
     }
-
-    pub(crate) fn set_movable(&mut self, id: Id, movable: bool) {
-        self.extents.set_movable(id, movable);
-    }
 }

@@ -162,7 +162,7 @@ impl Shared {
     pub(crate) fn set_movable(&self, block: &Block, movable: bool) {
         // A part of a graph's memory is no extent, and stays where it is.
         if !block.is_private() && !is_slot(block.capacity()) {
-            self.core.lock().set_movable(block.id(), movable);
+            (self.core.lock().extents).set_movable(block.id(), movable);
         }
     }
 

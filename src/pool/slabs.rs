@@ -123,12 +123,7 @@ impl Core {
         for slot in self.slabs.free_slots(grant.id).take(most as usize) {
             if self.is_behind(stream, self.slabs.history(grant.id, slot)) {
                 let Grant { id, offset } = self.slabs.take(grant.id, slot, stream);
-                taken.push(Cached {
-                    addr: self.arena.base() + offset,
-                    bytes,
-                    tick: 0,
-                    id,
-                });
+                taken.push(Cached::new(id, self.arena.base() + offset, bytes, 0));
             }
         }
     }

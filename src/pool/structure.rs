@@ -166,17 +166,13 @@ impl LanePtr {
     }
 }
 
-/// The lanes of one stream, the first for all threads, each later one made for one.
-pub(super) struct Seats {
-    pub(super) lanes: Vec<(u64, Arc<Lane>)>,
-}
-
 /// The lanes in use.
 #[derive(Default)]
 pub(crate) struct Lanes {
     /// By the number of the stream's handle: a stream adopted again is a new use. In order, so that
-    /// caches are emptied in the same order in every run of a program.
-    pub(super) by_handle: BTreeMap<u64, Seats>,
+    /// caches are emptied in the same order in every run of a program. Of the lanes of one stream the first is
+    /// for all threads, and each later one was made for the thread of the number.
+    pub(super) by_handle: BTreeMap<u64, Vec<(u64, Arc<Lane>)>>,
     /// The pool has no handle any more.
     pub(crate) closed: bool,
 }

@@ -34,7 +34,7 @@ pub(crate) const LARGE_WORDS: Range<usize> = BINS / 64..BINS / 64 + 1;
 
 const _: () = assert!(BINS.is_multiple_of(64) && CLASSES == 64);
 
-/// A free block.
+/// A free block; two share a cache line in a list.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cached {
     pub(crate) addr: Addr,
@@ -42,35 +42,21 @@ pub(crate) struct Cached {
     /// The stream's open tick when the block was freed.
     pub(crate) tick: u64,
     pub(crate) id: Id,
+    /// In a cache, the next entry of its list.
+    pub(super) next: u32,
 }
 
-/// A free block in a list; two entries share a cache line.
-#[derive(Clone, Copy)]
-struct Entry {
-    addr: Addr,
-    bytes: u64,
-    tick: u64,
-    id: Id,
-    next: u32,
-}
+const _: () = assert!(size_of::<Cached>() == 32);
 
-const _: () = assert!(size_of::<Entry>() == 32);
-
-impl Entry {
-    #[inline]
-    fn block(&self) -> Cached {
-        let Self {
+impl Cached {
+    #[inline(always)]
+    pub(crate) fn new(id: Id, addr: Addr, bytes: u64, tick: u64) -> Self {
+        Self {
             addr,
             bytes,
             tick,
             id,
-            ..
-        } = *self;
-        Cached {
-            addr,
-            bytes,
-            tick,
-            id,
+            next: NONE,
         }
     }
 }
@@ -82,7 +68,7 @@ pub(crate) struct Cache {
     /// Bins that may have entries: set when one gets its first entry, cleared by a drain or when one is
     /// found to have none.
     occupied: [u64; WORDS],
-    entries: Vec<Entry>,
+    entries: Vec<Cached>,
     spare: u32,
     bytes: u64,
 }
@@ -140,10 +126,11 @@ impl Cache {
         if entry.bytes != bytes && !seeded!("any-size-of-a-bin-will-do") {
             return None;
         }
+        let block = *entry;
         *head = std::mem::replace(&mut entry.next, self.spare);
         self.spare = at;
         self.bytes -= bytes;
-        Some(entry.block())
+        Some(block)
     }
 
     /// The smallest block of at least `bytes`, which are no slot's, and at most `most`, of those that head
@@ -213,7 +200,7 @@ impl Cache {
             self.entries[at as usize].next = self.spare;
             self.spare = at;
             self.bytes -= bytes;
-            taken.push(entry.block());
+            taken.push(entry);
             if taken.len() == most {
                 return;
             }
@@ -225,20 +212,8 @@ impl Cache {
     #[inline]
     pub(crate) fn push(&mut self, block: Cached) {
         let bin = Self::bin(block.bytes);
-        let Cached {
-            addr,
-            bytes,
-            tick,
-            id,
-        } = block;
         let next = self.heads[bin];
-        let entry = Entry {
-            addr,
-            bytes,
-            tick,
-            id,
-            next,
-        };
+        let entry = Cached { next, ..block };
         let at = self.spare;
         if let Some(place) = self.entries.get_mut(at as usize) {
             self.spare = place.next;
@@ -251,7 +226,7 @@ impl Cache {
         if next == NONE {
             self.occupied[bin / 64] |= 1 << (bin % 64);
         }
-        self.bytes += bytes;
+        self.bytes += block.bytes;
     }
 
     /// Shows all blocks.
@@ -259,7 +234,7 @@ impl Cache {
         for &head in self.heads.iter() {
             let mut at = head;
             while let Some(entry) = self.entries.get(at as usize) {
-                see(&entry.block());
+                see(entry);
                 at = entry.next;
             }
         }
@@ -280,11 +255,11 @@ impl Cache {
                 bits &= bits - 1;
                 let mut at = std::mem::replace(&mut self.heads[bin], NONE);
                 while let Some(entry) = self.entries.get_mut(at as usize) {
-                    let (block, next) = (entry.block(), entry.next);
+                    let block = *entry;
                     entry.next = std::mem::replace(&mut self.spare, at);
                     self.bytes -= block.bytes;
                     give(block);
-                    at = next;
+                    at = block.next;
                 }
             }
         }
@@ -296,12 +271,7 @@ mod tests {
     use super::{ALL_WORDS, Cache, Cached, MOST_BLOCKS};
 
     fn block(id: u32, bytes: u64, tick: u64) -> Cached {
-        Cached {
-            addr: u64::from(id) << 20,
-            bytes,
-            tick,
-            id,
-        }
+        Cached::new(id, u64::from(id) << 20, bytes, tick)
     }
 
     fn ids(blocks: &[Cached]) -> Vec<u32> {

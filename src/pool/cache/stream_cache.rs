@@ -354,12 +354,7 @@ impl Lane {
     /// Takes back a block that was allocated here: not inlined, as [`Lane::serve_kept`].
     #[inline(never)]
     pub(crate) fn free(&self, addr: Addr, id: Id, requested: u64, slack: u32) {
-        let block = Cached {
-            addr,
-            bytes: requested + u64::from(slack),
-            tick: self.open_tick(),
-            id,
-        };
+        let block = Cached::new(id, addr, requested + u64::from(slack), self.open_tick());
         let mut state = latch(&self.own.state);
         if !self.has_room(&state, block.bytes) {
             drop(state);

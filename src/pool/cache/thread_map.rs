@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use crate::device::Stream;
 use crate::error::Result;
-use crate::pool::structure::{Lane, LanePtr, Lanes, Seats, Shared};
+use crate::pool::structure::{Lane, LanePtr, Lanes, Shared};
 use crate::sync::thread_local;
 
 /// Lanes a thread remembers; a power of two.
@@ -26,26 +26,25 @@ const MEETINGS: u32 = if cfg!(shuttle) { 1 } else { 32 };
 
 /// A lane and what it was found by: the pool, and the stream's handle.
 #[derive(Clone, Copy)]
-struct Remembered {
+struct Remembered<L> {
     pool: u64,
     handle: u64,
-    lane: LanePtr,
+    lane: L,
 }
 
-/// The same for a thread that holds the stream and perhaps not the pool, so that the lane may be
-/// gone.
-#[derive(Default)]
-struct Near {
-    pool: u64,
-    handle: u64,
-    lane: Weak<Lane>,
+impl<L> Remembered<L> {
+    const fn nothing(lane: L) -> Self {
+        let (pool, handle) = (0, 0);
+        Self { pool, handle, lane }
+    }
 }
 
 thread_local! {
-    static LANES: [Cell<Remembered>; REMEMBERED] = const {
-        [const { Cell::new(Remembered { pool: 0, handle: 0, lane: LanePtr::NONE }) }; REMEMBERED]
-    };
-    static NEAR: [RefCell<Near>; NEARBY] = Default::default();
+    static LANES: [Cell<Remembered<LanePtr>>; REMEMBERED] =
+        const { [const { Cell::new(Remembered::nothing(LanePtr::NONE)) }; REMEMBERED] };
+    /// Of a thread that holds the stream and perhaps not the pool, so that the lane may be gone.
+    static NEAR: [RefCell<Remembered<Weak<Lane>>>; NEARBY] =
+        const { [const { RefCell::new(Remembered::nothing(Weak::new())) }; NEARBY] };
     static MET: Cell<u32> = const { Cell::new(0) };
     static NUMBER: u64 = next_number();
 }
@@ -98,23 +97,13 @@ pub(crate) fn nearby(shared: &Arc<Shared>, stream: &Stream) -> Result<Option<Arc
     if let Ok(Some(lane)) = known {
         return Ok(Some(lane));
     }
-    find_nearby(shared, stream)
-}
-
-#[cold]
-fn find_nearby(shared: &Arc<Shared>, stream: &Stream) -> Result<Option<Arc<Lane>>> {
-    let lane = shared.lane(stream)?;
-    if let Some(lane) = &lane {
-        let (pool, handle) = (shared.uid, stream.handle_id());
-        let found = Near {
-            pool,
-            handle,
-            lane: Arc::downgrade(lane),
-        };
+    let found = shared.lane(stream)?;
+    if let Some(lane) = found.as_ref().map(Arc::downgrade) {
+        let near = Remembered { pool, handle, lane };
         // A thread that is ending remembers nothing.
-        let _ = NEAR.try_with(|near| near[handle as usize % NEARBY].replace(found));
+        let _ = NEAR.try_with(|known| known[at].replace(near));
     }
-    Ok(lane)
+    Ok(found)
 }
 
 /// Lanes a stream has at most.
@@ -123,44 +112,36 @@ fn most_lanes() -> usize {
     *MOST.get_or_init(|| std::thread::available_parallelism().map_or(1, |most| most.get().min(64)))
 }
 
-impl Seats {
-    fn of(&self, thread: u64) -> &Arc<Lane> {
-        let own = self.lanes[1..].iter().find(|(maker, _)| *maker == thread);
-        let (_, lane) = own.unwrap_or(&self.lanes[thread as usize % self.lanes.len()]);
-        lane
-    }
-}
-
 impl Lanes {
     pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<Lane>> {
-        let seats = self.by_handle.values();
-        seats.flat_map(|seats| seats.lanes.iter().map(|(_, lane)| lane))
+        let lanes = self.by_handle.values().flatten();
+        lanes.map(|(_, lane)| lane)
     }
 
     /// The lane of a stream's handle for the calling thread.
     pub(crate) fn of(&self, handle: u64) -> Option<&Arc<Lane>> {
-        let seats = self.by_handle.get(&handle)?;
-        Some(seats.of(this_thread()))
+        let (lanes, thread) = (self.by_handle.get(&handle)?, this_thread());
+        let own = lanes[1..].iter().find(|(maker, _)| *maker == thread);
+        let (_, lane) = own.unwrap_or(&lanes[thread as usize % lanes.len()]);
+        Some(lane)
     }
 
     /// The lanes of a stream's handle.
     pub(crate) fn of_handle(&self, handle: u64) -> Vec<Arc<Lane>> {
-        let seats = self.by_handle.get(&handle);
-        let lanes = seats.into_iter().flat_map(|seats| &seats.lanes);
+        let lanes = self.by_handle.get(&handle).into_iter().flatten();
         lanes.map(|(_, lane)| Arc::clone(lane)).collect()
     }
 
     /// Whether a stream may have one more lane for the calling thread.
     pub(crate) fn may_part(&self, handle: u64) -> bool {
-        let seats = self.by_handle.get(&handle);
-        seats.is_some_and(|seats| seats.lanes.len() < most_lanes())
+        let lanes = self.by_handle.get(&handle);
+        lanes.is_some_and(|lanes| lanes.len() < most_lanes())
     }
 
     /// Adds a lane that the calling thread made.
     pub(crate) fn add(&mut self, handle: u64, lane: Arc<Lane>) {
-        let seats = self.by_handle.entry(handle);
-        let seats = seats.or_insert_with(|| Seats { lanes: Vec::new() });
-        seats.lanes.push((this_thread(), lane));
+        let lanes = self.by_handle.entry(handle).or_default();
+        lanes.push((this_thread(), lane));
     }
 
     pub(crate) fn remove(&mut self, handle: u64) {
@@ -170,8 +151,7 @@ impl Lanes {
     /// Takes all lanes; there are none from now on.
     pub(crate) fn close(&mut self) -> Vec<Arc<Lane>> {
         self.closed = true;
-        let seats = std::mem::take(&mut self.by_handle).into_values();
-        let lanes = seats.flat_map(|seats| seats.lanes);
+        let lanes = std::mem::take(&mut self.by_handle).into_values().flatten();
         lanes.map(|(_, lane)| lane).collect()
     }
 }

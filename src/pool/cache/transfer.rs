@@ -52,7 +52,12 @@ impl Lane {
         let transfer = &self.shared.transfer;
         let mut state = latch(&transfer.state);
         let mut blocks = (state.spare.pop()).unwrap_or_else(|| Vec::with_capacity(MOST));
-        self.give_blocks(bytes, least, &mut blocks);
+        let mut own = latch(&self.own.state);
+        own.cache.pop_many(bytes, MOST, &mut blocks);
+        if blocks.len() < least {
+            blocks.drain(..).rev().for_each(|it| own.cache.push(it));
+        }
+        drop(own);
         if blocks.is_empty() {
             state.spare.push(blocks);
             return (false, None);
@@ -206,16 +211,6 @@ impl Lane {
         let mut state = latch(&self.own.state);
         while let Some(block) = blocks.pop_if(|block| self.has_room(&state, block.bytes)) {
             state.cache.push(Cached { tick, ..block });
-        }
-    }
-
-    /// Moves up to as many blocks of `bytes` as a batch has out of the cache; none of fewer than
-    /// `least`.
-    pub(crate) fn give_blocks(&self, bytes: u64, least: usize, blocks: &mut Vec<Cached>) {
-        let mut state = latch(&self.own.state);
-        state.cache.pop_many(bytes, MOST, blocks);
-        if blocks.len() < least {
-            blocks.drain(..).rev().for_each(|it| state.cache.push(it));
         }
     }
 

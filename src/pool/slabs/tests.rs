@@ -33,12 +33,7 @@ impl Made {
         let addr = core.arena.base() + grant.offset;
         let (id, tick) = (grant.id, 0);
         core.active.sub(bytes);
-        let block = Cached {
-            addr,
-            bytes,
-            tick,
-            id,
-        };
+        let block = Cached::new(id, addr, bytes, tick);
         core.give_slot(&block, self.slot, tick);
         core.check().unwrap();
     }
@@ -113,12 +108,12 @@ fn a_slab_goes_back_behind_its_stream_once_the_others_are_done_with_it() {
         let mut taken = Vec::new();
         made.core.take_slots(first, made.slot, 3, &mut taken);
         made.core.active.add(3 * 64);
-        taken.push(Cached {
-            addr: made.core.arena.base() + first.offset,
-            bytes: 64,
-            tick: 0,
-            id: first.id,
-        });
+        taken.push(Cached::new(
+            first.id,
+            made.core.arena.base() + first.offset,
+            64,
+            0,
+        ));
         let [mine, theirs] = [made.slot, other].map(|slot| made.core.open_tick(slot));
         for (at, block) in taken.iter().enumerate() {
             made.core.active.sub(64);

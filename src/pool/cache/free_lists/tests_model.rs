@@ -82,7 +82,7 @@ proptest! {
                 0..=5 => {
                     id += 1;
                     let (addr, tick) = (u64::from(id) << 30, u64::from(b % 8));
-                    let block = Cached { addr, bytes, tick, id };
+                    let block = Cached::new(id, addr, bytes, tick);
                     cache.push(block);
                     list.push(block);
                 }
@@ -139,12 +139,7 @@ proptest! {
 #[test]
 fn a_cache_is_full_when_no_place_is_spare_nor_left() {
     let mut cache = Cache::new();
-    let block = |id| Cached {
-        addr: 0,
-        bytes: UNIT,
-        tick: 0,
-        id,
-    };
+    let block = |id| Cached::new(id, 0, UNIT, 0);
     for id in 0..MOST_BLOCKS as u32 {
         assert!(!cache.is_full());
         cache.push(block(id));

@@ -49,12 +49,12 @@ impl World {
             (grant, _) => grant,
         }?;
         let steps = core.steps;
-        let block = Cached {
-            addr: grant.offset + self.pool.shared().base,
-            bytes: BYTES,
-            tick: lane.open_tick(),
-            id: grant.id,
-        };
+        let block = Cached::new(
+            grant.id,
+            grant.offset + self.pool.shared().base,
+            BYTES,
+            lane.open_tick(),
+        );
         core.give_block(&block, lane.slot, block.tick);
         drop(core);
         self.pool.check_invariants().unwrap();
