@@ -147,7 +147,7 @@ pub(crate) fn join(
         end += run.bytes();
     }
     if lacking > 0 && lacking <= room_left {
-        joined.error = core.extend(end, lacking).err();
+        joined.error = core.create_frames(end, end + lacking).err();
         joined.changed |= joined.error.is_none();
     }
     joined.ways.sort_unstable_by_key(|way| way.src);
@@ -201,7 +201,7 @@ mod tests {
         let timeline = &stream.core().timeline;
         let mut core = Core::new(&device, PoolConfig::default()).expect("a core");
         let (slot, _hold) = core.add_stream(timeline, false);
-        core.extend(0, 8 * core.granule()).expect("memory");
+        core.create_frames(0, 8 * core.granule()).expect("memory");
         for start in [0, 1024, 2048, 4096, 5120] {
             core.take_at(start, 1024, slot);
         }
@@ -223,7 +223,7 @@ mod tests {
         let granule = {
             let mut core = shared.core.lock();
             let granule = core.granule();
-            core.extend(0, 4 * granule).expect("memory");
+            core.create_frames(0, 4 * granule).expect("memory");
             granule
         };
         let mut joined = |bytes| {
@@ -258,7 +258,8 @@ mod tests {
             let granule = core.granule();
             let far = 64 * granule;
             for start in [0, far] {
-                core.extend(start, 4 * granule).expect("memory");
+                core.create_frames(start, start + 4 * granule)
+                    .expect("memory");
                 core.take_at(start, granule, slot);
             }
             (granule, far)

@@ -36,7 +36,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use super::bins::{Bins, UNIT};
+use super::bins::Bins;
 use super::epoch::{FRESH, StreamIndex};
 use super::extent::{Extent, Id, NONE, State, Zone, small_bytes};
 use crate::seeded::seeded;
@@ -207,11 +207,6 @@ impl Extents {
                 (id, self.get(id))
             })
         })
-    }
-
-    /// All holes, in no order.
-    pub(crate) fn all_holes(&self) -> impl Iterator<Item = Id> + '_ {
-        (0..self.slots()).flat_map(|slot| self.holes_of(slot, UNIT))
     }
 
     /// Of a hole, the one that begins where it ends.

@@ -398,7 +398,7 @@ impl Core {
     /// its neighbour by who freed it.
     pub(super) fn unify(&mut self, slot: StreamIndex) -> Vec<Epoch> {
         let mut lacking = Vec::new();
-        let mut holes: Vec<Id> = self.extents.all_holes().collect();
+        let mut holes = self.holes_from(0);
         holes.sort_unstable();
         for id in holes {
             while let Some(upper) = self.extents.hole_above(id) {

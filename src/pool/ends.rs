@@ -12,7 +12,7 @@
 
 use std::hint::select_unpredictable;
 
-use super::core::Core;
+use super::core::{Core, is_done};
 use super::grow::Mapping;
 use super::idle::{IdleFrame, total};
 use super::stats::Told;
@@ -185,7 +185,7 @@ impl Core {
             return Some((placement, Vec::new()));
         }
         // What other streams still use may be worth more where it is.
-        let free = |extent: &Extent| self.is_idle_for(slot, extent);
+        let free = |it: &Extent| it.slot == slot || is_done(&self.streams, it.epoch());
         let (placement, idle) = self.idle_for(placement, free);
         (total(&idle) >= placement.to_map).then_some((placement, idle))
     }

@@ -328,9 +328,9 @@ impl Core {
         Some(self.granted(id))
     }
 
-    /// Maps new memory at [`from`, `to`) of a gap, under whatever lock the caller holds; gives the lowest
-    /// hole made. What was mapped before a failure stays, as holes.
-    pub(super) fn create_frames(&mut self, from: u64, to: u64) -> Result<Option<Id>> {
+    /// Maps new memory at [`from`, `to`) of a gap, under whatever lock the caller holds. What was mapped before a
+    /// failure stays, as holes.
+    pub(crate) fn create_frames(&mut self, from: u64, to: u64) -> Result<()> {
         let placement = Placement {
             bytes: 0,
             ..Placement::of_gap(from, to - from)
@@ -340,7 +340,7 @@ impl Core {
             let error = mapping.make(&mut self.steps.waits).err();
             self.end_mapping(mapping, error)?;
         }
-        Ok(Some(self.extents.seek(self.extents.first(), from)))
+        Ok(())
     }
 
     /// Books [`at`, `at + bytes`) of a gap as a hole; gives it.

@@ -60,8 +60,15 @@ impl Core {
 
     /// The holes that may cover a handle.
     pub(super) fn large_holes(&self) -> Vec<Id> {
-        let (slots, granule) = (0..self.extents.slots(), self.arena.granule());
-        (slots.flat_map(|slot| self.extents.holes_of(slot, granule))).collect()
+        self.holes_from(self.arena.granule())
+    }
+
+    /// The holes of at least `bytes`, in no order.
+    pub(super) fn holes_from(&self, bytes: u64) -> Vec<Id> {
+        let slots = 0..self.extents.slots();
+        slots
+            .flat_map(|slot| self.extents.holes_of(slot, bytes))
+            .collect()
     }
 
     /// The idle frames of one hole, in address order.

@@ -4,7 +4,7 @@
 //! there a second time in stream order; their old mapping goes when the work that may still use it is
 //! done. What they do not cover, new ones do. Nobody waits on the host.
 
-use super::core::{Core, is_done};
+use super::core::Core;
 use super::grow::Mapping;
 use super::idle::{IdleFrame, total};
 use crate::heap::placement::{self, Placement};
@@ -143,11 +143,6 @@ impl Core {
         frames.push(large);
         frames.sort_by_key(|frame| (frame.hole, frame.start));
         (placement.widened(large.bytes - lacking), frames)
-    }
-
-    /// Whether nothing queued uses a hole, or only work of `stream`.
-    pub(super) fn is_idle_for(&self, stream: StreamIndex, extent: &Extent) -> bool {
-        is_done(&self.streams, extent.epoch()) || extent.slot == stream
     }
 }
 

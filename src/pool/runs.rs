@@ -97,16 +97,18 @@ impl Core {
         gap.filter(large).map_or(0, |gap| gap.bytes)
     }
 
-    /// Bytes of the frames that lie wholly in [`from`, `to`), which is mapped throughout.
+    /// Bytes of the frames that lie wholly in [`from`, `to`), which is mapped throughout: all but its parts of the
+    /// first and the last.
     pub(crate) fn whole_frames(&self, from: u64, to: u64) -> u64 {
-        let frames = self.frames_in(from, to);
-        let whole = frames.filter(|&(_, start, bytes)| start >= from && start + bytes <= to);
-        whole.map(|(_, _, bytes)| bytes).sum()
-    }
-
-    /// Maps new memory at [`from`, `from + bytes`) of a gap.
-    pub(crate) fn extend(&mut self, from: u64, bytes: u64) -> Result<()> {
-        self.create_frames(from, from + bytes).map(|_| ())
+        let frame = |at| {
+            let (_, frame) = self.arena.frame_at(at)?;
+            let (start, bytes) = self.arena.extent_of(&frame);
+            Some((start, start + bytes))
+        };
+        let first = frame(from).filter(|&(start, _)| start < from);
+        let last = frame(to.saturating_sub(1)).filter(|&(_, end)| end > to);
+        let begin = first.map_or(from, |(_, end)| end);
+        last.map_or(to, |(start, _)| start).saturating_sub(begin)
     }
 
     /// Maps `run` at `to`, in a gap, and books its blocks there behind `tick` of `slot`'s stream;

@@ -25,7 +25,7 @@ fn halves() -> (Core, u64) {
     let granule = device.info().granule;
     let config = PoolConfig::default().handles(HandleSize::Granule);
     let mut core = Core::new(&device, config.limit(2 * granule)).expect("a core");
-    core.extend(0, 2 * granule).expect("memory");
+    core.create_frames(0, 2 * granule).expect("memory");
     for start in [0, granule] {
         core.take_at(start, granule / 2, 0);
     }

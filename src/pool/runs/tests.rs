@@ -12,8 +12,8 @@ use super::Run;
 fn made() -> (Made, u64) {
     let mut made = core(PoolConfig::default().handles(HandleSize::Granule), 2);
     let granule = made.core.arena.granule();
-    made.core.extend(4 * granule, 3 * granule).unwrap();
-    made.core.extend(11 * granule, granule).unwrap();
+    made.core.create_frames(4 * granule, 7 * granule).unwrap();
+    made.core.create_frames(11 * granule, 12 * granule).unwrap();
     (made, granule)
 }
 

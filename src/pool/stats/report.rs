@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering;
 use super::counters::{Totals, class};
 use super::{BlockStats, ClassStats, Counter, PoolStats, StreamStats};
 use crate::device::lock;
-use crate::heap::Extent;
 use crate::pool::core::Core;
 use crate::pool::structure::{Books, Lane, Ledger, Served, Shared};
 use crate::seeded::seeded;
@@ -234,23 +233,9 @@ impl Core {
         ];
         for id in self.large_holes() {
             let hole = self.extents.get(id);
-            split[class(hole.bytes)] -= self.covered_bytes(hole);
+            split[class(hole.bytes)] -= self.whole_frames(hole.start, hole.end());
         }
         split
-    }
-
-    /// Bytes of the hole in handles that it covers: all but its parts of the first and the last.
-    fn covered_bytes(&self, hole: &Extent) -> u64 {
-        let handle = |at| {
-            let (_, frame) = self.arena.frame_at(at)?;
-            let (start, bytes) = self.arena.extent_of(&frame);
-            Some((start, start + bytes))
-        };
-        let first = handle(hole.start).filter(|&(start, _)| start < hole.start);
-        let last = handle(hole.end() - 1).filter(|&(_, end)| end > hole.end());
-        let from = first.map_or(hole.start, |(_, end)| end);
-        let to = last.map_or(hole.end(), |(start, _)| start);
-        to.saturating_sub(from)
     }
 }
 
