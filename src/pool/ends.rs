@@ -201,7 +201,10 @@ impl Core {
             .flat_map(|s| [Zone::Low, Zone::High].map(|end| self.extents.index(s, end)));
         let holes = indexes.filter_map(|index| index.best(bytes));
         let id = holes.min_by_key(|&id| self.extents.get(id).bytes)?;
-        Some((id, self.extents.get(id).epoch()))
+        Some(match seeded!("taken-without-a-wait") {
+            true => (id, Epoch::PAST),
+            false => (id, self.extents.get(id).epoch()),
+        })
     }
 
     /// Takes that hole, behind a wait for it. What is left of it keeps its own history, which no longer
@@ -212,9 +215,7 @@ impl Core {
         bytes: u64,
         (id, epoch): (Id, Epoch),
     ) -> Result<Grant> {
-        if !seeded!("taken-without-a-wait") {
-            self.wait_for(slot, epoch)?;
-        }
+        self.wait_for(slot, epoch)?;
         self.count(Told::StreamWait(bytes));
         let grant = self.take(id, bytes, slot);
         self.merge_behind(id);
