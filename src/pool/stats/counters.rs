@@ -51,7 +51,6 @@ impl<const N: usize> Sums<N> {
     }
 
     /// The larger of each, signed.
-    #[inline]
     fn most(self, other: Self) -> Self {
         self.with(other, |a, b| (a as i64).max(b as i64) as u64)
     }
@@ -123,25 +122,22 @@ pub(crate) struct Totals<const N: usize> {
 
 impl<const N: usize> Totals<N> {
     /// What was allocated and not freed.
-    #[inline]
     fn left(&self) -> [Sums<N>; 2] {
         [0, 1].map(|class| self.allocated[class] - self.freed[class])
     }
 
     /// What is live: small blocks, large ones, all. None is below 0, as one may look that is freed while
     /// others are read.
-    #[inline]
     pub(super) fn live(&self) -> [Sums<N>; 3] {
         let [small, large] = self.left().map(|left| left.most(Sums::default()));
         [small, large, small + large]
     }
 
-    #[inline]
+    #[cold]
     pub(super) fn note_peak(&mut self) {
         self.raise(self.live());
     }
 
-    #[inline]
     fn raise(&mut self, to: [Sums<N>; 3]) {
         for (peak, to) in self.peaks.iter_mut().zip(to) {
             *peak = peak.most(to);
@@ -152,9 +148,14 @@ impl<const N: usize> Totals<N> {
         self.peaks = self.live();
     }
 
+    /// Gives whether more are live than the peaks say.
     #[inline]
-    fn allocate(&mut self, class: usize, sums: Sums<N>) {
-        self.allocated[class] = self.allocated[class] + sums;
+    fn allocate(&mut self, class: usize, sums: Sums<N>) -> bool {
+        let allocated = self.allocated[class] + sums;
+        self.allocated[class] = allocated;
+        let live = allocated - self.freed[class];
+        let all = live + self.allocated[1 - class] - self.freed[1 - class];
+        live.exceeds(self.peaks[class]) | all.exceeds(self.peaks[2])
     }
 
     #[inline]
@@ -207,10 +208,7 @@ pub(crate) struct Counters {
 impl Counters {
     #[inline]
     pub(crate) fn allocate(&mut self, bytes: u64, requested: u64, elsewhere: &Elsewhere) {
-        let class = class(bytes);
-        self.totals.allocate(class, Sums::block(bytes, requested));
-        let (live, peaks) = (self.totals.left(), &self.totals.peaks);
-        if live[class].exceeds(peaks[class]) | (live[0] + live[1]).exceeds(peaks[2]) {
+        if (self.totals).allocate(class(bytes), Sums::block(bytes, requested)) {
             self.look_again(elsewhere);
         }
     }
@@ -229,7 +227,6 @@ impl Counters {
     }
 
     #[cold]
-    #[inline(never)]
     fn look_again(&mut self, elsewhere: &Elsewhere) {
         self.totals(elsewhere).note_peak();
     }
@@ -263,8 +260,9 @@ impl Gauges {
     /// A block of `bytes` was taken from a hole.
     #[inline]
     pub(crate) fn add(&mut self, bytes: u64) {
-        self.allocate(class(bytes), Sums([bytes]));
-        self.note_peak();
+        if self.allocate(class(bytes), Sums([bytes])) {
+            self.note_peak();
+        }
     }
 
     /// A block of `bytes` is free.
@@ -290,7 +288,6 @@ impl Gauges {
     }
 
     /// In small ones, large ones, all.
-    #[inline]
     pub(crate) fn bytes(&self) -> [u64; 3] {
         self.live().map(|Sums([bytes])| bytes)
     }
