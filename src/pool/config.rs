@@ -26,8 +26,10 @@ pub enum HandleSize {
     /// cheap; an idle part of a handle stays where it is.
     UpTo(u64),
     /// By the block that the handle is made for and by the pool: a thirty-second of a large block or a
-    /// part of the pool, whichever is more; the smallest in a pool of up to 3 GiB. The last pieces of a
-    /// block are smaller, so that its end wastes less than the device's smallest handle.
+    /// part of the pool, whichever is more; the smallest in a pool of up to 3 GiB. A pool of a GPU counts as
+    /// one of an eighth of the GPU's memory or of its limit if it is smaller, unless
+    /// [`PoolConfig::slack`] is set. The last pieces of a block are smaller, so that its end wastes less than
+    /// the device's smallest handle.
     Adaptive,
 }
 
@@ -109,10 +111,10 @@ options! {
     /// [`Pool::trim`](super::Pool::trim).
     ///
     /// Without, it is 0.018, with which the recorded programs reserve no more than 1.02 of their peaks. On
-    /// a GPU it is one part in 640 of the device's memory at least, and becomes 0.1 once mapping handles
-    /// elsewhere has taken those who ask for memory more than a hundredth of the time. Set, it stays: 0.018
-    /// where memory is short and time is not, 0.1 or more where the device has memory to spare and blocks change
-    /// all the time.
+    /// a GPU it is one part in 640 of the device's memory at least, or of the limit if there is one, and becomes
+    /// 0.1 once mapping handles elsewhere has taken those who ask for memory more than a hundredth of the time.
+    /// Set, it stays, and handles are as small as the pool is: 0.018 where memory is short and time is not, 0.1
+    /// or more where the device has memory to spare and blocks change all the time.
     slack: Option<f64> = None, |part: f64| Some(part);
 
     /// Sets whether handles may be mapped at another address than their first, as they may by default.

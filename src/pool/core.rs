@@ -174,6 +174,11 @@ impl Core {
         self.config.limit.unwrap_or(u64::MAX)
     }
 
+    /// What the pool is to stay within, soft limit or not.
+    pub(super) fn most(&self) -> u64 {
+        self.limit().min(self.soft_limit())
+    }
+
     /// A slot for a stream, kept while someone has the hold that comes with it.
     pub(crate) fn add_stream(
         &mut self,
@@ -311,7 +316,7 @@ impl Core {
     /// Most bytes that a stream's cache may keep.
     pub(crate) fn cache_room(&self) -> u64 {
         let streams = (self.streams.len() as u64 - 1).max(1);
-        let part = self.pace.slack(self.peak_taken) / CACHE_PART / streams;
+        let part = self.pace.slack(self.peak_taken, self.most()) / CACHE_PART / streams;
         self.config.cache_bytes.unwrap_or(part.max(LEAST_CACHE))
     }
 

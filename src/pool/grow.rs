@@ -111,7 +111,7 @@ impl Core {
         // What is promised will be taken by then.
         let live = self.live() + self.under_way.wanted;
         let peak = self.peak_taken.max(live + bytes);
-        let allowance = peak.saturating_add(self.pace.slack(peak));
+        let allowance = peak.saturating_add(self.pace.slack(peak, self.most()));
         allowance.saturating_sub(reserved - self.grown())
     }
 
@@ -351,11 +351,12 @@ impl Core {
 
     /// Most bytes of a new handle.
     ///
-    /// Adaptive: a part of the pool, or of the block if that is more. A handle that is partly idle wastes
+    /// Adaptive: a part of what the pool holds or is expected to, or of the block if that is more. A handle that is partly idle wastes
     /// at most that much, and the number of handles, which is what growing and remapping cost by,
     /// stays in the low thousands.
     pub(super) fn largest_handle(&self, left: u64, stretch: u64) -> u64 {
-        let of_pool = self.in_arena().saturating_add(left) / HANDLES_AIMED_AT;
+        let expected = self.pace.expected(self.most());
+        let of_pool = self.in_arena().saturating_add(left).max(expected) / HANDLES_AIMED_AT;
         match self.config.handles {
             HandleSize::Granule => self.arena.granule(),
             HandleSize::UpTo(bytes) => bytes,

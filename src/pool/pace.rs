@@ -5,20 +5,21 @@
 //! its time on them, where a few per cent more memory would do. So the pool keeps an account: time spent
 //! on mapping elsewhere is paid in, a hundredth of all time is paid out, and once the account is full the pool
 //! may grow by more. A pool that hardly uses the device may so from the start: to it a small part of the device
-//! is many handles, and to the device it is little. It never grows for that beyond its limit, and `trim`
-//! gives back what is idle.
+//! is many handles, and to the device it is little. Its handles are larger from the start as well. A limit is
+//! taken for the device's memory, and `trim` gives back what is idle.
 
 use std::time::{Duration, Instant};
 
-use super::tuning::{DEVICE_PART, LEAST_SLACK, PACE_FULL, PACE_PART, ROOMY_SLACK};
+use super::tuning::{DEVICE_PART, EXPECTED_PART, LEAST_SLACK, PACE_FULL, PACE_PART, ROOMY_SLACK};
 use crate::device::{DeviceInfo, DeviceKind};
 use crate::seeded::seeded;
 
 /// See the module documentation.
 pub(super) struct Pace {
-    /// The growth allowed before handles are mapped elsewhere: this part of the peak, or as many bytes.
+    /// The growth allowed before handles are mapped elsewhere: this part of the peak, or what a device of so many
+    /// bytes has to spare.
     part: f64,
-    least: u64,
+    device: u64,
     /// Time spent that no other time has made up for, as long as that may change the slack.
     account: Option<Duration>,
     last: Instant,
@@ -30,19 +31,21 @@ impl Pace {
         let is_fixed = configured.is_some() || device.kind != DeviceKind::Cuda;
         Self {
             part: configured.unwrap_or(LEAST_SLACK),
-            least: if is_fixed {
-                0
-            } else {
-                device.total_bytes / DEVICE_PART
-            },
+            device: if is_fixed { 0 } else { device.total_bytes },
             account: (!is_fixed).then_some(Duration::ZERO),
             last: Instant::now(),
         }
     }
 
-    /// Bytes beyond a peak that the pool grows by before it maps handles elsewhere.
-    pub(super) fn slack(&self, peak: u64) -> u64 {
-        self.least.max((peak as f64 * self.part) as u64)
+    /// Bytes beyond a peak that a pool of up to `most` bytes grows by before it maps handles elsewhere.
+    pub(super) fn slack(&self, peak: u64, most: u64) -> u64 {
+        let of_device = self.device.min(most) / DEVICE_PART;
+        of_device.max((peak as f64 * self.part) as u64)
+    }
+
+    /// Bytes that a pool of up to `most` is taken for when a handle is made, if it has fewer.
+    pub(super) fn expected(&self, most: u64) -> u64 {
+        self.device.min(most) / EXPECTED_PART
     }
 
     /// A request spent this long, until `now`, on mapping handles elsewhere.
@@ -77,7 +80,7 @@ mod tests {
     /// A step of the program: so long, with so much of it spent.
     fn after(pace: &mut Pace, whole: Duration, spent: Duration) -> bool {
         pace.remapped(spent, pace.last + whole);
-        pace.slack(PEAK) == ROOMY
+        pace.slack(PEAK, u64::MAX) == ROOMY
     }
 
     #[test]
@@ -100,9 +103,9 @@ mod tests {
     fn what_is_configured_stays_and_so_does_the_slack_where_no_driver_maps() {
         for (configured, kind) in [(Some(0.03), DeviceKind::Cuda), (None, DeviceKind::Host)] {
             let mut pace = pace(configured, kind);
-            let first = pace.slack(PEAK);
+            let first = pace.slack(PEAK, u64::MAX);
             after(&mut pace, MS, 1000 * PACE_FULL);
-            assert_eq!(pace.slack(PEAK), first);
+            assert_eq!(pace.slack(PEAK, u64::MAX), first);
             let part = configured.unwrap_or(LEAST_SLACK);
             assert_eq!(first, (PEAK as f64 * part) as u64);
         }
@@ -111,9 +114,26 @@ mod tests {
     #[test]
     fn a_small_pool_of_a_large_device_grows_by_a_part_of_the_device() {
         let mut pace = pace(None, DeviceKind::Cuda);
-        let slack = |pace: &Pace| [0, 10, 20, 55, 100].map(|mib: u64| pace.slack(mib << 20) >> 20);
+        let most = u64::MAX;
+        let slack = |pace: &Pace| [0, 10, 20, 55, 100].map(|mib| pace.slack(mib << 20, most) >> 20);
         assert_eq!(slack(&pace), [1, 1, 1, 1, 1]);
         after(&mut pace, MS, 2 * PACE_FULL);
         assert_eq!(slack(&pace), [1, 1, 2, 5, 10]);
+    }
+
+    #[test]
+    fn a_limit_is_taken_for_the_memory_of_a_gpu_and_nothing_is_where_slack_is_configured() {
+        let bytes = |pace: &Pace, most: u64| (pace.slack(0, most), pace.expected(most));
+        let of = |device: u64| (device / DEVICE_PART, device / EXPECTED_PART);
+        let device = DEVICE_PART << 20;
+        let by_itself = pace(None, DeviceKind::Cuda);
+        assert_eq!(bytes(&by_itself, u64::MAX), of(device));
+        assert_eq!(bytes(&by_itself, device / 3), of(device / 3));
+        for fixed in [
+            pace(Some(0.5), DeviceKind::Cuda),
+            pace(None, DeviceKind::Host),
+        ] {
+            assert_eq!(bytes(&fixed, u64::MAX), (0, 0));
+        }
     }
 }

@@ -244,7 +244,7 @@ impl Core {
         self.begin_release(&idle, None, Vec::new())
     }
 
-    fn soft_limit(&self) -> u64 {
+    pub(super) fn soft_limit(&self) -> u64 {
         self.config.soft_limit.unwrap_or(u64::MAX)
     }
 

@@ -13,6 +13,7 @@ use crate::pool::mapping::Terms;
 use crate::pool::mapping::tests::two_apart;
 use crate::pool::pace::Pace;
 use crate::pool::release::tests::trim;
+use crate::pool::tuning::EXPECTED_PART;
 
 const TERMS: Terms = Terms {
     pending: true,
@@ -72,6 +73,23 @@ fn a_new_handle_is_the_largest_power_of_two_that_its_rule_allows() {
 }
 
 #[test]
+fn a_pool_of_a_gpu_has_larger_handles_from_the_start_and_smaller_ones_the_less_it_may_hold() {
+    let mut core = core(PoolConfig::default(), 0).core;
+    let granules = EXPECTED_PART * HANDLES_AIMED_AT * 16;
+    let bytes = granules * core.arena.granule();
+    let device = DeviceInfo::new(DeviceKind::Cuda, 0, String::new(), bytes, 1);
+    let handle = |core: &Core, left| of(core, left, left) / core.arena.granule();
+    assert_eq!(handle(&core, 30), 1);
+    core.pace = Pace::new(None, &device);
+    core.config.limit = None;
+    assert_eq!([3, 30, 3000].map(|left| handle(&core, left)), [2, 16, 64]);
+    core.config.limit = Some(bytes / 2);
+    assert_eq!(handle(&core, 30), 8);
+    core.config.soft_limit = Some(bytes / 8);
+    assert_eq!(handle(&core, 30), 2);
+}
+
+#[test]
 fn as_much_is_made_without_a_look_for_idle_memory_as_the_peak_and_its_slack_allow() {
     let config = PoolConfig::default().slack(0.25);
     let mut made = core(config, 8);
@@ -111,11 +129,11 @@ fn time_spent_on_handles_mapped_elsewhere_lets_the_pool_grow_by_more_and_on_new_
         assert!(!ran.spent.is_zero());
         ran.spent = Duration::from_secs(1);
         let before_ns = made.core.steps.driver_ns;
-        let before = made.core.pace.slack(1 << 30);
+        let before = made.core.pace.slack(1 << 30, u64::MAX);
         let grant = made.core.end(ran).unwrap();
         assert_eq!(made.core.steps.driver_ns, before_ns + 1_000_000_000);
         made.granted(grant.unwrap());
-        assert_eq!(made.core.pace.slack(1 << 30) > before, !is_new);
+        assert_eq!(made.core.pace.slack(1 << 30, u64::MAX) > before, !is_new);
     }
 }
 
