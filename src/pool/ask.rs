@@ -6,7 +6,7 @@ use super::core::{Core, is_done};
 use super::tuning::PENDING_LOOKED_AT;
 use crate::device::Timeline;
 use crate::error::Result;
-use crate::heap::{Epoch, StreamIndex, size_class::is_slot};
+use crate::heap::{Epoch, StreamIndex};
 
 /// A question to the driver about a stream's work, or a wait for it.
 pub(crate) enum Ask {
@@ -76,13 +76,10 @@ impl Core {
         each.collect()
     }
 
-    /// The question how far it is to each stream but one that has memory a block or slot of `bytes` fits in.
-    pub(super) fn ask_how_far(&self, except: StreamIndex, bytes: u64) -> Option<Questions> {
-        let fits = |&slot: &StreamIndex| {
-            let has_slots = is_slot(bytes) && !self.slabs.has_none(slot);
-            slot != except && (has_slots || self.extents.holes_of(slot, bytes).next().is_some())
-        };
-        let epochs = (1..self.extents.slots()).filter(fits);
+    /// The question to each stream but one, that free memory waits for, how far it is.
+    pub(super) fn ask_how_far(&self, except: StreamIndex) -> Option<Questions> {
+        let waits = |&slot: &StreamIndex| slot != except && self.has_free(slot);
+        let epochs = (1..self.extents.slots()).filter(waits);
         let questions = self.questions(epochs.map(|it| Epoch::new(it, 0)), |_| Ask::Progress);
         (!questions.is_empty()).then_some(questions)
     }
