@@ -8,36 +8,23 @@
 //! ranks' device memory and are averaged there, as f32, and as f16 and e4m3 with feedback. The loss is that of
 //! one rank with the whole batch: to rounding, within 1 % and within 2 %.
 //!
-//! `cargo run --release --features cudarc --example data_parallel -- --large [SAMPLES]`: a network of 404 MB of
-//! gradients on each GPU, products by cuBLAS, so many samples a GPU and step, 4096 unless said. It prints what one
-//! GPU trains in a second and what all of them do with gradients in each format, the loss beside that of one GPU with
-//! the whole batch, and how much of the reductions ran beside the backward pass: what a step took less than a step
-//! without sums and the sums alone, one after the other.
+//! `cargo run --release --features cudarc --example data_parallel -- --large [OPTION...]`: a network of 404 MB of
+//! gradients on each GPU, products by cuBLAS. It prints what one GPU trains in a second and what all of them do with
+//! gradients in each format, where a step's time goes, by how much the sums make it longer, and the loss beside that
+//! of one GPU with the whole batch. Options, lists by commas, tried in every combination:
+//!
+//! - `batch=16384`: samples of a GPU and step. The fewer, the larger a part of the step the sums are.
+//! - `only=f32,f16,f16+feedback,bf16,e4m3+feedback`: formats.
+//! - `overlap=true`: the sums run beside the backward pass, with `false` behind it.
+//! - `buckets=32`: MiB of `ReducerConfig::bucket_bytes`.
 
-// What the large network is made of; nothing needs it without `cudarc` but the tests.
+// Nothing needs the large network without `cudarc` but the tests.
 #[path = "data_parallel/large.rs"]
 #[allow(
     dead_code,
     reason = "a build without `cudarc` has the host's part alone"
 )]
 pub(crate) mod large;
-#[path = "data_parallel/math.rs"]
-#[allow(
-    dead_code,
-    reason = "a build without `cudarc` has the host's part alone"
-)]
-pub(crate) mod math;
-#[path = "data_parallel/network.rs"]
-#[allow(
-    dead_code,
-    reason = "a build without `cudarc` has the host's part alone"
-)]
-pub(crate) mod network;
-
-#[cfg(feature = "cudarc")]
-#[path = "data_parallel/gpu.rs"]
-#[allow(dead_code, reason = "tests have the host's part alone")]
-mod gpu;
 
 use std::thread;
 use std::time::Duration;
@@ -201,7 +188,7 @@ fn ends() -> Result<(Vec<Comm>, String)> {
 
 /// The large network on all GPUs; says why not where it cannot.
 #[allow(dead_code, reason = "tests have `train` alone")]
-fn large(samples: usize) -> math::Outcome<()> {
+fn large(options: &large::options::Options) -> large::math::Outcome<()> {
     let count = Device::cuda_count().unwrap_or(0);
     if count == 0 {
         println!("skipped: no CUDA device");
@@ -211,21 +198,20 @@ fn large(samples: usize) -> math::Outcome<()> {
     {
         let devices: Result<Vec<_>> = (0..count).map(Device::cuda).collect();
         let ends = Comm::nccl_all(&devices?, PATIENCE)?;
-        large::compare(&ends, samples, gpu::OnGpu::open)
+        large::compare(&ends, options, large::gpu::OnGpu::open)
     }
     #[cfg(not(feature = "cudarc"))]
     {
-        let _ = samples;
+        let _ = options;
         Err("the large network needs the feature `cudarc`, for its products".into())
     }
 }
 
 #[allow(dead_code, reason = "tests have `train` alone")]
-fn main() -> math::Outcome<()> {
+fn main() -> large::math::Outcome<()> {
     let mut words = std::env::args().skip(1);
     if words.next().as_deref() == Some("--large") {
-        let samples = words.next().map_or(Ok(4096), |word| word.parse());
-        return large(samples?);
+        return large(&large::options::Options::of(words)?);
     }
     small().map_err(Into::into)
 }

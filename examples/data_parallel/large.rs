@@ -1,17 +1,25 @@
-//! `--large`: what one GPU and all of them train in a second, with each format of the gradients.
+//! `--large`: what one GPU and all of them train in a second, and where a step's time goes.
 
 use std::thread;
 use std::time::Instant;
 
 use warpool::Device;
-use warpool::collective::{Comm, ReducerConfig, Wire};
+use warpool::collective::Comm;
 
-use super::math::{Math, Outcome};
-use super::network::{Network, Shape, Task};
+#[cfg(feature = "cudarc")]
+#[allow(dead_code, reason = "tests have the host's part alone")]
+pub mod gpu;
+pub mod math;
+pub mod network;
+pub mod options;
+
+use math::{Math, Outcome};
+use network::{Network, PARTS, Shape, Sums, Task};
+use options::Options;
 
 /// Steps whose losses are compared, and steps that are timed.
 const STEPS: usize = 30;
-const TIMED: usize = 20;
+const TIMED: usize = 50;
 
 /// How a rank comes by its math.
 type Open<M> = fn(&warpool::Stream) -> Outcome<M>;
@@ -21,50 +29,35 @@ type Open<M> = fn(&warpool::Stream) -> Outcome<M>;
 pub struct Outcomes {
     /// Of the whole batch, before each step.
     pub losses: Vec<f32>,
-    /// Seconds of a step, and of its reductions with nothing beside them.
+    /// Seconds of a step, and of its sums with nothing beside them: of the slowest rank.
     pub step: f64,
-    pub reduction: f64,
+    pub sums: f64,
+    /// Seconds of a step's parts, of rank 0.
+    pub parts: [f64; PARTS],
 }
 
-/// Trains on these ends, a thread each. Without a configuration each rank keeps its own gradients.
+/// Trains on these ends, a thread each: steps whose losses are given, and steps that are timed. Without sums each rank
+/// keeps its own gradients.
 pub fn train<M: Math>(
     ends: &[Comm],
     (shape, task): (Shape, &Task),
-    config: Option<ReducerConfig>,
+    sums: Option<Sums>,
     (steps, timed): (usize, usize),
     open: Open<M>,
 ) -> Outcome<Outcomes> {
     let devices: Vec<&Device> = ends.iter().map(Comm::device).collect();
     let rank = |comm: &Comm| -> Outcome<Outcomes> {
-        let mut network = Network::new(
-            (comm, ends.len()),
-            &devices,
-            (shape, task),
-            config,
-            steps + 1,
-            open,
-        )?;
+        let of = (comm, ends.len());
+        let mut network = Network::new(of, &devices, (shape, task), sums, steps + 1, open)?;
         (0..steps).try_for_each(|_| network.step())?;
-        let losses = network.losses(steps)?;
-        let mut time = |reduces: bool| -> Outcome<f64> {
-            network.together()?;
-            let begun = Instant::now();
-            for _ in 0..timed {
-                match reduces {
-                    true => network.reduce()?,
-                    false => network.step()?,
-                }
-            }
-            network.together()?;
-            Ok(begun.elapsed().as_secs_f64() / timed.max(1) as f64)
-        };
         Ok(Outcomes {
-            losses,
-            step: time(false)?,
-            reduction: if config.is_some() { time(true)? } else { 0.0 },
+            losses: network.losses(steps)?,
+            step: time(&mut network, timed, Network::step)?,
+            parts: network.parts(timed)?,
+            sums: time(&mut network, timed, Network::reduce)?,
         })
     };
-    thread::scope(|scope| {
+    let outcomes = thread::scope(|scope| {
         let rank = &rank;
         let run = |end| scope.spawn(move || rank(end));
         let threads: Vec<_> = ends.iter().map(run).collect();
@@ -72,21 +65,32 @@ pub fn train<M: Math>(
             let lost = |_| Err("a rank panicked".into());
             thread.join().unwrap_or_else(lost)
         });
-        let mut outcomes = joined.collect::<Outcome<Vec<_>>>()?;
-        let slowest = |of: fn(&Outcomes) -> f64| outcomes.iter().map(of).fold(0.0, f64::max);
-        let (step, reduction) = (slowest(|it| it.step), slowest(|it| it.reduction));
-        let losses = std::mem::take(&mut outcomes[0].losses);
-        Ok(Outcomes {
-            losses,
-            step,
-            reduction,
-        })
+        joined.collect::<Outcome<Vec<_>>>()
+    })?;
+    let slowest = |of: fn(&Outcomes) -> f64| outcomes.iter().map(of).fold(0.0, f64::max);
+    Ok(Outcomes {
+        step: slowest(|it| it.step),
+        sums: slowest(|it| it.sums),
+        ..outcomes[0].clone()
     })
 }
 
-/// What is compared: one GPU, all of them with gradients of their own, and with each format.
-pub fn compare<M: Math>(ends: &[Comm], batch: usize, open: Open<M>) -> Outcome<()> {
-    let ranks = ends.len();
+/// Seconds that each of so many takes.
+fn time<M: Math>(
+    network: &mut Network<M>,
+    times: usize,
+    queue: fn(&mut Network<M>) -> Outcome<()>,
+) -> Outcome<f64> {
+    network.together()?;
+    let begun = Instant::now();
+    (0..times).try_for_each(|_| queue(network))?;
+    network.together()?;
+    Ok(begun.elapsed().as_secs_f64() / times.max(1) as f64)
+}
+
+/// One GPU, all of them with gradients of their own, and in each setting.
+pub fn compare<M: Math>(ends: &[Comm], options: &Options, open: Open<M>) -> Outcome<()> {
+    let (ranks, batch) = (ends.len(), options.batch);
     let all = Shape {
         inputs: 64,
         width: 4096,
@@ -97,58 +101,51 @@ pub fn compare<M: Math>(ends: &[Comm], batch: usize, open: Open<M>) -> Outcome<(
     };
     let task = all.task();
     println!(
-        "{ranks} ranks, {batch} samples each; {} MB of gradients, {} MFLOP a sample",
+        "{ranks} GPUs, {batch} samples each a step; {} MB of gradients, {} MFLOP a sample",
         all.bytes() / 1_000_000,
         6 * all.bytes() / 4 / 1_000_000
     );
     // The same network with the whole batch on one GPU, as the curve to be followed; then with a rank's share,
     // which is what a GPU does in a second.
-    let wanted = train(&ends[..1], (one_of(all, 1), &task), None, (STEPS, 0), open)?.losses;
-    let alone = train(
-        &ends[..1],
-        (one_of(all, ranks), &task),
-        None,
-        (3, TIMED),
-        open,
-    )?;
-    let beside = train(ends, (all, &task), None, (3, TIMED), open)?;
-    let per_second = |samples: usize, step: f64| samples as f64 / step;
-    println!("one GPU: {:.0} samples/s", per_second(batch, alone.step));
-    println!(
-        "all, without a sum: {:.0} samples/s; a step {:.2} ms",
-        per_second(batch * ranks, beside.step),
-        1e3 * beside.step
-    );
+    let whole = (one_of(all, 1), &task);
+    let wanted = train(&ends[..1], whole, None, (STEPS, 0), open)?.losses;
+    let share = (one_of(all, ranks), &task);
+    let alone = train(&ends[..1], share, None, (3, TIMED), open)?;
+    let apart = train(ends, (all, &task), None, (3, TIMED), open)?;
+    line("one GPU", batch, &alone);
+    line("all, without sums", batch * ranks, &apart);
     curve("one, the whole batch", &wanted);
-    let plain = ReducerConfig::default();
-    for (name, config) in [
-        ("f32", plain.wire(Wire::F32)),
-        ("f16", plain),
-        ("f16 with feedback", plain.feedback(true)),
-        ("bf16", plain.wire(Wire::Bf16)),
-        ("e4m3 with feedback", plain.wire(Wire::E4m3).feedback(true)),
-    ] {
-        let found = match train(ends, (all, &task), Some(config), (STEPS, TIMED), open) {
+    for (name, sums) in &options.settings() {
+        let found = match train(ends, (all, &task), Some(*sums), (STEPS, TIMED), open) {
             Ok(found) => found,
             Err(why) => {
                 println!("{name}: {why}");
-                return Ok(());
+                continue;
             }
         };
-        let hidden = (beside.step + found.reduction - found.step) / found.reduction;
+        line(name, batch * ranks, &found);
         println!(
-            "{name}: {:.0} samples/s, {:.2} x one GPU's; a step {:.2} ms, the reduction alone {:.2} ms, of which \
-             {:.0} % beside the backward pass; loss within {:.2} %",
-            per_second(batch * ranks, found.step),
-            per_second(batch * ranks, found.step) / per_second(batch, alone.step),
-            1e3 * found.step,
-            1e3 * found.reduction,
-            100.0 * hidden.clamp(0.0, 1.0),
+            "  {:.3} x one GPU's; the step is {:.2} ms longer than without sums, which take {:.2} ms alone; loss \
+             within {:.2} %",
+            ranks as f64 * alone.step / found.step,
+            1e3 * (found.step - apart.step),
+            1e3 * found.sums,
             100.0 * super::apart(&wanted, &found.losses),
         );
         curve(name, &found.losses);
     }
     Ok(())
+}
+
+/// Samples a second, and where a step's time goes.
+fn line(name: &str, samples: usize, found: &Outcomes) {
+    let [forward, backward, sums, update] = found.parts.map(|part| 1e3 * part);
+    println!(
+        "{name}: {:.0} samples/s; a step {:.2} ms: forward {forward:.2}, backward {backward:.2}, sums \
+         behind it {sums:.2}, update {update:.2}",
+        samples as f64 / found.step,
+        1e3 * found.step,
+    );
 }
 
 /// The shape of one rank that trains alone, with so much of the batch.

@@ -1,9 +1,9 @@
-//! A network of square layers, whose gradients are reduced while the backward pass goes on.
+//! A network of square layers, whose gradients are averaged beside the backward pass or behind it.
 
 use warpool::collective::{Comm, Op, Reducer, ReducerConfig};
-use warpool::{Device, Pool, PoolBuf, PoolConfig, Stream, View, ViewMut};
+use warpool::{Device, Event, Pool, PoolBuf, PoolConfig, Stream, View, ViewMut};
 
-use super::drawn;
+use super::super::drawn;
 use super::math::{Math, Outcome, Product};
 
 /// The network and its task.
@@ -74,6 +74,14 @@ pub struct Task {
     wanted: Vec<f32>,
 }
 
+/// How gradients are averaged.
+#[derive(Debug, Clone, Copy)]
+pub struct Sums {
+    pub config: ReducerConfig,
+    /// Beside the backward pass; else behind it.
+    pub overlap: bool,
+}
+
 /// Where the gradients are.
 enum Gradients {
     /// Of one that trains alone.
@@ -96,22 +104,28 @@ pub struct Network<M> {
     /// Of the same, their gradients, by turns.
     slopes: [PoolBuf<f32>; 2],
     gradients: Gradients,
+    overlap: bool,
     /// Of the averages; the step is left out where it is not finite.
     largest: PoolBuf<f32>,
     inputs: PoolBuf<f32>,
     wanted: PoolBuf<f32>,
     losses: PoolBuf<f32>,
     steps: usize,
+    /// Around the parts of each step.
+    marks: Vec<Event>,
 }
 
+/// Parts of a step on the GPU: forward pass, backward pass, what the sums take behind it, update.
+pub const PARTS: usize = 4;
+
 impl<M: Math> Network<M> {
-    /// A network of the first weights, one of so many. Its gradients are the averages of all, or, without a
-    /// configuration, its own.
+    /// A network of the first weights, one of so many. Its gradients are the averages of all, or, without sums, its
+    /// own.
     pub fn new(
         (comm, ranks): (&Comm, usize),
         peers: &[&Device],
         (shape, task): (Shape, &Task),
-        config: Option<ReducerConfig>,
+        sums: Option<Sums>,
         most_steps: usize,
         open: impl FnOnce(&Stream) -> Outcome<M>,
     ) -> Outcome<Self> {
@@ -126,8 +140,8 @@ impl<M: Math> Network<M> {
             .rev()
             .map(|(out, inn)| out * inn)
             .collect();
-        let gradients = match config {
-            Some(config) => {
+        let gradients = match sums {
+            Some(Sums { config, .. }) => {
                 let reducer = Reducer::new(&pool, &stream, comm, &lens, config)?;
                 Gradients::Reduced(Box::new(reducer))
             }
@@ -147,11 +161,13 @@ impl<M: Math> Network<M> {
             values: values.collect::<Result<_, _>>()?,
             slopes: [zeroed(share * shape.width)?, zeroed(share * shape.width)?],
             gradients,
+            overlap: sums.is_some_and(|sums| sums.overlap),
             largest: zeroed(1)?,
             inputs: pool.alloc_from(&stream, &task.inputs)?,
             wanted: pool.alloc_from(&stream, &task.wanted)?,
             losses: zeroed(most_steps)?,
             steps: 0,
+            marks: Vec::new(),
             shape,
             share,
             ranks,
@@ -162,22 +178,36 @@ impl<M: Math> Network<M> {
 
     /// Queues a step.
     pub fn step(&mut self) -> Outcome<()> {
+        self.mark()?;
         self.forward()?;
+        self.mark()?;
         self.backward()?;
+        self.mark()?;
+        self.average()?;
+        self.mark()?;
+        self.update()?;
+        self.mark()?;
         self.steps += 1;
-        let (stream, rate) = (&self.stream, self.shape.rate());
-        if let Gradients::Reduced(reducer) = &mut self.gradients {
-            reducer.finish()?;
-            let largest = reducer.largest();
-            self.largest.view_mut().copy_from(stream, largest)?;
-        }
-        for (at, weights) in self.weights.iter_mut().rev().enumerate() {
-            let (gradient, largest) = (self.gradients.of(at), self.largest.view());
-            let gradient = gradient.as_view();
-            self.math
-                .update(stream, weights.view_mut(), gradient, largest, rate)?;
-        }
         Ok(())
+    }
+
+    /// Marks the stream here.
+    fn mark(&mut self) -> Outcome<()> {
+        let mark = self.comm.device().timing_event()?;
+        mark.record(&self.stream)?;
+        self.marks.push(mark);
+        Ok(())
+    }
+
+    /// The seconds that each part of the last steps took, of so many that are done.
+    pub fn parts(&self, steps: usize) -> Outcome<[f64; PARTS]> {
+        let mut parts = [0.0; PARTS];
+        for step in self.marks.rchunks_exact(PARTS + 1).take(steps) {
+            for (part, ends) in parts.iter_mut().zip(step.windows(2)) {
+                *part += 1e-9 * ends[1].elapsed_ns(&ends[0])? / steps as f64;
+            }
+        }
+        Ok(parts)
     }
 
     /// This rank's samples of the step's batch, of so many numbers each.
@@ -247,7 +277,7 @@ impl<M: Math> Network<M> {
             };
             math.product(stream, of_weights, entering, slope, self.gradients.of(at))?;
             // From here on its bucket may go, beside what follows.
-            if let Gradients::Reduced(reducer) = &mut self.gradients {
+            if let (true, Gradients::Reduced(reducer)) = (self.overlap, &mut self.gradients) {
                 reducer.ready(at)?;
             }
             if layer > 0 {
@@ -266,13 +296,40 @@ impl<M: Math> Network<M> {
         Ok(())
     }
 
-    /// Queues the reduction of a step alone: of gradients that are all there.
+    /// Queues what is left of the sums.
+    fn average(&mut self) -> Outcome<()> {
+        if self.overlap {
+            self.finish()
+        } else {
+            self.reduce()
+        }
+    }
+
+    /// Queues the sums of gradients that are all there.
     pub fn reduce(&mut self) -> Outcome<()> {
         if let Gradients::Reduced(reducer) = &mut self.gradients {
-            for tensor in 0..self.weights.len() {
-                reducer.ready(tensor)?;
-            }
+            (0..self.weights.len()).try_for_each(|tensor| reducer.ready(tensor))?;
+        }
+        self.finish()
+    }
+
+    /// What follows on the stream has the averages.
+    fn finish(&mut self) -> Outcome<()> {
+        if let Gradients::Reduced(reducer) = &mut self.gradients {
             reducer.finish()?;
+            let largest = reducer.largest();
+            self.largest.view_mut().copy_from(&self.stream, largest)?;
+        }
+        Ok(())
+    }
+
+    fn update(&mut self) -> Outcome<()> {
+        let (stream, rate) = (&self.stream, self.shape.rate());
+        for (at, weights) in self.weights.iter_mut().rev().enumerate() {
+            let gradient = self.gradients.of(at);
+            let (weights, largest) = (weights.view_mut(), self.largest.view());
+            self.math
+                .update(stream, weights, gradient.as_view(), largest, rate)?;
         }
         Ok(())
     }

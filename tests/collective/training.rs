@@ -37,9 +37,9 @@ fn ranks_that_share_a_batch_learn_as_one_that_has_all_of_it() {
 /// The large network, small: what each rank's share gives is what one has of the whole batch.
 #[test]
 fn the_large_network_of_several_ranks_learns_as_that_of_one() {
+    use example::large::math::{OnHost, Outcome};
+    use example::large::network::{Shape, Sums};
     use example::large::{Outcomes, train};
-    use example::math::{OnHost, Outcome};
-    use example::network::Shape;
 
     let shape = Shape {
         inputs: 6,
@@ -50,10 +50,10 @@ fn the_large_network_of_several_ranks_learns_as_that_of_one() {
         batches: 2,
     };
     let task = shape.task();
-    let losses = |ranks: usize, config: Option<ReducerConfig>| -> Vec<f32> {
+    let losses = |ranks: usize, sums: Option<Sums>| -> Vec<f32> {
         let ends = Comm::simulated(&hosts(ranks), PATIENCE).unwrap();
         let open: fn(&warpool::Stream) -> Outcome<OnHost> = |_| Ok(OnHost);
-        let trained: Outcomes = train(&ends, (shape, &task), config, (40, 1), open).unwrap();
+        let trained: Outcomes = train(&ends, (shape, &task), sums, (40, 1), open).unwrap();
         trained.losses
     };
     let wanted = losses(1, None);
@@ -71,7 +71,10 @@ fn the_large_network_of_several_ranks_learns_as_that_of_one() {
         (2, Wire::E4m3, true, 5e-2),
     ] {
         let config = config.wire(wire).feedback(feedback);
-        let part = example::apart(&wanted, &losses(ranks, Some(config)));
-        assert!(part < bound, "{wire:?}, {ranks} ranks: {part}");
+        for overlap in [false, true] {
+            let sums = Sums { config, overlap };
+            let part = example::apart(&wanted, &losses(ranks, Some(sums)));
+            assert!(part < bound, "{wire:?}, {ranks} ranks: {part}");
+        }
     }
 }
