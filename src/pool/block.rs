@@ -11,7 +11,7 @@ use super::cache::thread_map::nearby;
 use super::observers::Event;
 use super::private::keep_block;
 use super::stats::counters::{Blocks, Sums};
-use super::structure::{Block, Lane, LanePtr, Uses};
+use super::structure::{Block, IdAndSlack, Lane, LanePtr, Uses};
 use crate::device::{Addr, Left, Recorder, Stream, stream_words};
 use crate::error::{Error, Result};
 use crate::heap::{Id, NONE};
@@ -33,8 +33,7 @@ impl Block {
             lane: LanePtr::of(lane),
             addr,
             requested,
-            id,
-            slack: (bytes - requested) as u32,
+            extent: IdAndSlack::new(id, (bytes - requested) as u32),
             uses: None,
         }
     }
@@ -57,7 +56,7 @@ impl Block {
 
     /// Whether the block is a part of a graph's memory, which is no extent of the pool's.
     pub(crate) fn is_private(&self) -> bool {
-        self.id == NONE
+        self.id() == NONE
     }
 
     /// Lets the free run behind what a typed buffer left.
@@ -77,18 +76,18 @@ impl Block {
     }
 
     pub(crate) fn id(&self) -> Id {
-        self.id
+        self.extent.id()
     }
 
     /// Takes note that the block is the extent `id` at `addr` now.
     pub(crate) fn moved_to(&mut self, id: Id, addr: Addr) {
-        self.id = id;
+        self.extent = IdAndSlack::new(id, self.extent.slack());
         self.addr = addr;
     }
 
     /// The block as its free on `lane` leaves it.
     fn freed_on(&self, lane: &Lane) -> Cached {
-        Cached::new(self.id, self.addr, self.capacity(), lane.open_tick())
+        Cached::new(self.id(), self.addr, self.capacity(), lane.open_tick())
     }
 
     /// Address of the first byte: a multiple of every power of two up to 256 that divides
@@ -112,7 +111,7 @@ impl Block {
     #[must_use]
     #[inline]
     pub fn capacity(&self) -> u64 {
-        self.requested + u64::from(self.slack)
+        self.requested + u64::from(self.extent.slack())
     }
 
     /// The [`id`](Stream::id) of the stream the block was allocated on.
@@ -265,7 +264,7 @@ impl Drop for Block {
         }
         let lane = self.lane();
         self.tell(Event::Free(&lane.stream));
-        lane.free(self.addr, self.id, self.requested, self.slack);
+        lane.free(self.addr, self.id(), self.requested, self.extent.slack());
     }
 }
 

@@ -5,6 +5,8 @@
 //! nobody does, that is one branch. The pool's slow steps, which a subscriber is told of once no lock is held,
 //! are in `stats::told`.
 
+use std::mem::ManuallyDrop;
+
 use super::stats::leaks::Tracker;
 use super::structure::{Block, Shared};
 use crate::device::{Device, Note, StreamCore};
@@ -118,7 +120,12 @@ impl Block {
     #[inline(always)]
     pub(crate) fn tell(&self, event: Event<'_>) {
         if self.lane().is_observed {
-            self.tell_all(event);
+            // Of a copy: a block whose address is given away has to be in memory wherever it goes.
+            let copy = Self {
+                uses: None,
+                ..*self
+            };
+            ManuallyDrop::new(copy).tell_all(event);
         }
     }
 

@@ -220,14 +220,34 @@ pub struct Block {
     pub(super) lane: LanePtr,
     pub(super) addr: Addr,
     pub(super) requested: u64,
-    pub(super) id: Id,
-    /// Bytes the block has beyond those asked for.
-    pub(super) slack: u32,
+    pub(super) extent: IdAndSlack,
     /// What most blocks do not have, boxed to keep the common block small.
     pub(super) uses: Option<Box<Uses>>,
 }
 
 const _: () = assert!(size_of::<Block>() == 40);
+
+/// The extent of a block, and the bytes that it has beyond those asked for. One word: a block is copied right after it
+/// was put together, and a load of what two narrower stores wrote waits until both are in the cache.
+#[derive(Clone, Copy)]
+pub(super) struct IdAndSlack(u64);
+
+impl IdAndSlack {
+    #[inline]
+    pub(super) fn new(id: Id, slack: u32) -> Self {
+        Self(u64::from(slack) << 32 | u64::from(id))
+    }
+
+    #[inline]
+    pub(super) fn id(self) -> Id {
+        self.0 as u32
+    }
+
+    #[inline]
+    pub(super) fn slack(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
 
 /// What a block carries beyond its memory.
 #[derive(Default)]

@@ -6,6 +6,7 @@ use crate::heap::UNIT;
 use crate::heap::size_class::is_slot;
 use crate::pool::cache::stream_cache::rounded;
 use crate::pool::stats::counters::Sums;
+use crate::pool::structure::IdAndSlack;
 use crate::seeded::seeded;
 
 impl Block {
@@ -47,7 +48,7 @@ impl Block {
 
     fn resized(&mut self, capacity: u64, bytes: u64) {
         self.requested = bytes;
-        self.slack = (capacity - bytes) as u32;
+        self.extent = IdAndSlack::new(self.id(), (capacity - bytes) as u32);
     }
 
     /// Makes the block's stream wait for all declared uses; an error where captured work has the
@@ -85,7 +86,7 @@ impl Block {
         }
         let capacity = rounded(bytes)?.max(before);
         let lane = self.lane();
-        if !lane.grow(self.id, self.size(), Sums::block(capacity, bytes))? {
+        if !lane.grow(self.id(), self.size(), Sums::block(capacity, bytes))? {
             return Ok(false);
         }
         self.resized(capacity, bytes);
