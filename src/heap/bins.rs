@@ -1,15 +1,15 @@
 //! Best fit over free extents: the smallest hole that is large enough, in a few instructions.
 //!
-//! Sizes come in units of [`UNIT`]. Up to [`BINS`] units every size has a bin of its own, and two levels of
+//! Sizes come in units of [`UNIT`]. Below [`OWN`] units every size has a bin of its own, and two levels of
 //! bitmap find the first bin that is not empty: an exact best fit without a search. A bin is a list
 //! through the extent table, the hole filed last first.
 //!
-//! Larger holes are few. An ordered set has them, of equal sizes the lowest address first, so that the top
-//! of the arena drains.
+//! Larger holes are few. Sizes that differ by less than a part in 128 share a bin, whose list is in order, of
+//! equal sizes the lowest address first, so that the top of the arena drains.
 
-use std::collections::BTreeSet;
 use std::hint::select_unpredictable;
 
+use super::bitmap::{self, Bitmap};
 use super::extent::NIL;
 use super::{Extent, Id, State, ensure};
 
@@ -18,103 +18,48 @@ use super::{Extent, Id, State, ensure};
 /// than was asked for; multiples of 512 would cost 12.5 %.
 pub(crate) const UNIT: u64 = 256;
 
-/// Holes of up to this many units are listed by size; caches have bins for as many.
-pub(crate) const BINS: usize = 63 * 64;
+/// Sizes of fewer units have a bin each.
+const OWN: usize = 1 << LARGE;
 
-/// Words of 64 bins: one for each size from 0 to [`BINS`] units. As many as a word has bits.
-const WORDS: usize = BINS / 64 + 1;
+/// The power of two of units from which on sizes share bins, and how many a power has.
+const LARGE: u32 = 12;
+const SHARED: usize = 128;
 
-const _: () = assert!(WORDS == 64);
-
-/// The bins that are not empty: a bit each, and a bit for each word of those.
-struct Bitmap {
-    bits: [u64; WORDS],
-    words: u64,
-}
-
-impl Bitmap {
-    #[inline(always)]
-    fn set(&mut self, bin: Bin) {
-        let word = bin.0 / 64 % WORDS;
-        self.bits[word] |= 1 << (bin.0 % 64);
-        self.words |= 1 << word;
-    }
-
-    /// Clears the bit if `empty`. Without a branch: whether a bin, or its word, is empty now is
-    /// anyone's guess.
-    #[inline(always)]
-    fn clear_if(&mut self, bin: Bin, empty: bool) {
-        let word = bin.0 / 64 % WORDS;
-        let bits = self.bits[word] & !(u64::from(empty) << (bin.0 % 64));
-        self.bits[word] = bits;
-        self.words &= !(u64::from(bits == 0) << word);
-    }
-
-    /// The first bit set from `from` on.
-    ///
-    /// Whether the word at hand has one is anyone's guess, and a wrong guess costs more than to look
-    /// in both places.
-    #[inline(always)]
-    fn next(&self, from: Bin) -> Option<Bin> {
-        let word = from.0 / 64 % WORDS;
-        let here = self.bits[word] & (!0 << (from.0 % 64));
-        // In two steps, as no number is shifted by all its bits.
-        let beside = self.words & (!0 << word << 1);
-        if here | beside == 0 {
-            return None;
-        }
-        // Of an empty word bit 63, which is in bounds and not taken then.
-        let later = (beside | 1 << 63).trailing_zeros() as usize;
-        let (at, bits) = select_unpredictable(here != 0, (word, here), (later, self.bits[later]));
-        Some(Bin(at * 64 + bits.trailing_zeros() as usize))
-    }
-
-    fn last(&self) -> Option<Bin> {
-        let top = |bits: u64| 63 - bits.leading_zeros() as usize;
-        (self.words != 0).then(|| {
-            let word = top(self.words);
-            Bin(word * 64 + top(self.bits[word]))
-        })
-    }
-
-    /// Whether each word's bit says of the word what is so.
-    fn check(&self) -> Result<(), String> {
-        let agrees = |(at, bits): (usize, &u64)| (self.words >> at & 1 == 1) == (*bits != 0);
-        ensure(self.bits.iter().enumerate().all(agrees), || {
-            "the bits of words of bins do not agree".to_string()
-        })
-    }
-}
-
-/// The number of a bin, up to [`BINS`].
-#[derive(Clone, Copy)]
+/// The number of a bin.
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Bin(usize);
 
 impl Bin {
-    /// The bin of a size, `None` for one that has none.
     #[inline(always)]
-    fn of(bytes: u64) -> Option<Self> {
-        let units = bytes / UNIT;
-        (units <= BINS as u64).then_some(Self(units as usize))
+    fn of(bytes: u64) -> Self {
+        let units = (bytes / UNIT) as usize;
+        if units < OWN {
+            return Self(units);
+        }
+        let power = units.ilog2() - LARGE;
+        // From `SHARED` on: that of the smallest is the first behind the others.
+        let part = units >> (power + LARGE - SHARED.ilog2());
+        Self((OWN - SHARED + power as usize * SHARED + part).min(bitmap::MOST - 1))
     }
 
-    fn bytes(self) -> u64 {
-        self.0 as u64 * UNIT
+    #[inline(always)]
+    fn is_shared(self) -> bool {
+        self.0 >= OWN
     }
 }
 
 /// The first hole of each bin, [`NIL`] for none.
-struct Heads(Box<[Id; WORDS * 64]>);
+struct Heads(Box<[Id; bitmap::MOST]>);
 
 impl Heads {
     #[inline(always)]
     fn get(&self, bin: Bin) -> Id {
-        self.0[bin.0 % (WORDS * 64)]
+        self.0[bin.0 % bitmap::MOST]
     }
 
     #[inline(always)]
     fn set(&mut self, bin: Bin, id: Id) {
-        self.0[bin.0 % (WORDS * 64)] = id;
+        self.0[bin.0 % bitmap::MOST] = id;
     }
 }
 
@@ -122,48 +67,60 @@ impl Heads {
 pub(crate) struct Bins {
     heads: Heads,
     filled: Bitmap,
-    /// (bytes, start, id) of holes that no bin has.
-    large: BTreeSet<(u64, u64, Id)>,
 }
 
 impl Default for Bins {
     fn default() -> Self {
         Self {
-            heads: Heads(Box::new([NIL; WORDS * 64])),
-            filled: Bitmap {
-                bits: [0; WORDS],
-                words: 0,
-            },
-            large: BTreeSet::new(),
+            heads: Heads(Box::new([NIL; bitmap::MOST])),
+            filled: Bitmap::EMPTY,
         }
     }
+}
+
+/// The hole `first` and those filed behind it.
+fn listed(table: &[Extent], first: Id) -> impl Iterator<Item = Id> + '_ {
+    let older = |&id: &Id| Some(table[id as usize].older).filter(|&id| id != NIL);
+    std::iter::successors(Some(first).filter(|&id| id != NIL), older)
+}
+
+/// The order of large holes.
+fn place(table: &[Extent], id: Id) -> (u64, u64) {
+    let extent = &table[id as usize];
+    (extent.bytes, extent.start)
 }
 
 impl Bins {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.filled.words == 0 && self.large.is_empty()
+        self.filled.is_empty()
     }
 
     /// Files the hole `id`, which has `bytes`.
     #[inline(always)]
     pub(crate) fn insert(&mut self, table: &mut [Extent], id: Id, bytes: u64) {
-        let extent = &mut table[id as usize];
-        let Some(bin) = Bin::of(bytes) else {
-            return self.insert_large((bytes, extent.start, id));
-        };
+        let bin = Bin::of(bytes);
         let head = self.heads.get(bin);
+        if bin.is_shared() && head != NIL && place(table, head) < place(table, id) {
+            return Self::insert_behind(table, head, id);
+        }
+        let extent = &mut table[id as usize];
         extent.newer = NIL;
         extent.older = head;
         table[head as usize].newer = id;
-        self.filled.set(bin);
+        self.filled.set(bin.0);
         self.heads.set(bin, id);
     }
 
-    #[cold]
+    /// Files a large hole behind those of its bin that come before it, as `head` does.
     #[inline(never)]
-    fn insert_large(&mut self, hole: (u64, u64, Id)) {
-        self.large.insert(hole);
+    fn insert_behind(table: &mut [Extent], head: Id, id: Id) {
+        let own = place(table, id);
+        let before = listed(table, head).take_while(|&other| place(table, other) < own);
+        let before = before.last().unwrap_or(head);
+        let behind = std::mem::replace(&mut table[before as usize].older, id);
+        (table[id as usize].newer, table[id as usize].older) = (before, behind);
+        table[behind as usize].newer = id;
     }
 
     /// Takes the hole `id`, which is filed here, out.
@@ -171,54 +128,44 @@ impl Bins {
     pub(crate) fn remove(&mut self, table: &mut [Extent], id: Id) {
         let extent = &table[id as usize];
         let (newer, older) = (extent.newer, extent.older);
-        let Some(bin) = Bin::of(extent.bytes) else {
-            return self.remove_large((extent.bytes, extent.start, id));
-        };
+        let bin = Bin::of(extent.bytes);
         table[older as usize].newer = newer;
         table[newer as usize].older = older;
         let head = self.heads.get(bin);
         let is_head = newer == NIL;
         self.heads
             .set(bin, select_unpredictable(is_head, older, head));
-        self.filled.clear_if(bin, is_head & (older == NIL));
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn remove_large(&mut self, hole: (u64, u64, Id)) {
-        self.large.remove(&hole);
+        self.filled.clear_if(bin.0, is_head & (older == NIL));
     }
 
     /// The smallest hole of at least `bytes`.
     #[inline(always)]
-    pub(crate) fn best(&self, bytes: u64) -> Option<Id> {
-        match Bin::of(bytes).and_then(|bin| self.filled.next(bin)) {
-            Some(bin) => Some(self.heads.get(bin)),
-            None => self.best_large(bytes),
+    pub(crate) fn best(&self, table: &[Extent], bytes: u64) -> Option<Id> {
+        let bin = Bin::of(bytes);
+        match bin.is_shared() {
+            true => self.at_least(table, bytes).next(),
+            false => self.filled.next(bin.0).map(|at| self.heads.get(Bin(at))),
         }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn best_large(&self, bytes: u64) -> Option<Id> {
-        let first = self.large.range((bytes, 0, 0)..).next();
-        first.map(|&(_, _, id)| id)
     }
 
     /// The bins from the one for `bytes` on that have holes.
     fn filled_from(&self, bytes: u64) -> impl Iterator<Item = Bin> + '_ {
-        let first = Bin::of(bytes).and_then(|bin| self.filled.next(bin));
-        let next = |&Bin(at): &Bin| (at < BINS).then(|| self.filled.next(Bin(at + 1)))?;
-        std::iter::successors(first, next)
+        let next = |&at: &usize| (at + 1 < bitmap::MOST).then(|| self.filled.next(at + 1))?;
+        std::iter::successors(self.filled.next(Bin::of(bytes).0), next).map(Bin)
     }
 
     /// The holes of at least `bytes`, smallest first and of one size the lowest first; one a size of
-    /// those that are listed.
-    pub(crate) fn at_least(&self, bytes: u64) -> impl Iterator<Item = Id> + '_ {
-        let listed = self.filled_from(bytes).map(|bin| self.heads.get(bin));
-        // Searched only once the bins are through.
-        let large = std::iter::once(()).flat_map(move |()| self.large.range((bytes, 0, 0)..));
-        listed.chain(large.map(|&(_, _, id)| id))
+    /// those that have a bin of their own.
+    pub(crate) fn at_least<'a>(
+        &'a self,
+        table: &'a [Extent],
+        bytes: u64,
+    ) -> impl Iterator<Item = Id> + 'a {
+        let all = self.filled_from(bytes).flat_map(move |bin| {
+            let most = if bin.is_shared() { usize::MAX } else { 1 };
+            listed(table, self.heads.get(bin)).take(most)
+        });
+        all.skip_while(move |&id| table[id as usize].bytes < bytes)
     }
 
     /// All holes of at least `bytes`.
@@ -227,56 +174,44 @@ impl Bins {
         table: &'a [Extent],
         bytes: u64,
     ) -> impl Iterator<Item = Id> + 'a {
-        self.at_least(bytes).flat_map(move |head| {
-            let listed = Bin::of(table[head as usize].bytes).is_some();
-            let older = move |&id: &Id| {
-                listed
-                    .then(|| table[id as usize].older)
-                    .filter(|&id| id != NIL)
-            };
-            std::iter::successors(Some(head), older)
-        })
+        let bins = self.filled_from(bytes);
+        bins.flat_map(|bin| listed(table, self.heads.get(bin)))
+            .skip_while(move |&id| table[id as usize].bytes < bytes)
     }
 
-    pub(crate) fn largest(&self) -> u64 {
-        let listed = self.filled.last().map_or(0, Bin::bytes);
-        let large = self.large.last().map_or(0, |&(bytes, _, _)| bytes);
-        listed.max(large)
+    pub(crate) fn largest(&self, table: &[Extent]) -> u64 {
+        let last = self.filled.last().map_or(NIL, |at| self.heads.get(Bin(at)));
+        let last = listed(table, last).last();
+        last.map_or(0, |id| table[id as usize].bytes)
     }
 
     pub(crate) fn holds(&self, table: &[Extent], id: Id) -> bool {
-        let Extent { start, bytes, .. } = table[id as usize];
-        let Some(bin) = Bin::of(bytes) else {
-            return self.large.contains(&(bytes, start, id));
-        };
-        let mut at = self.heads.get(bin);
-        while at != NIL && at != id {
-            at = table[at as usize].older;
-        }
-        at == id
+        let head = self.heads.get(Bin::of(table[id as usize].bytes));
+        listed(table, head).any(|other| other == id)
     }
 
     /// Bytes and number of the holes filed here, if bins, lists and bits agree.
     pub(crate) fn check(&self, table: &[Extent]) -> Result<(u64, u64), String> {
         self.filled.check()?;
-        let (mut bytes, mut holes) = (0, self.large.len() as u64);
-        for at in self.filled_from(0) {
-            let (mut newer, mut id) = (NIL, self.heads.get(at));
-            ensure(id != NIL, || format!("bin {} has a bit and no hole", at.0))?;
+        let (mut bytes, mut holes) = (0, 0);
+        for bin in self.filled_from(0) {
+            let (mut newer, mut id) = (NIL, self.heads.get(bin));
+            ensure(id != NIL, || format!("bin {} has a bit and no hole", bin.0))?;
             while id != NIL {
                 let extent = table.get(id as usize);
-                let fits = |it: &&Extent| it.bytes == at.bytes() && it.state == State::Free;
+                let fits = |it: &&Extent| Bin::of(it.bytes) == bin && it.state == State::Free;
                 let Some(extent) = extent.filter(fits) else {
-                    return Err(format!("bin {} has {id}, {extent:?}", at.0));
+                    return Err(format!("bin {} has {id}, {extent:?}", bin.0));
                 };
-                ensure(extent.newer == newer, || {
+                let follows = extent.newer == newer;
+                let sorted = !bin.is_shared() || place(table, newer) < place(table, id);
+                ensure(follows && sorted, || {
                     format!("{id}, {extent:?}, does not follow {newer} in its bin")
                 })?;
                 (bytes, holes) = (bytes + extent.bytes, holes + 1);
                 (newer, id) = (id, extent.older);
             }
         }
-        bytes += self.large.iter().map(|&(bytes, _, _)| bytes).sum::<u64>();
         Ok((bytes, holes))
     }
 }

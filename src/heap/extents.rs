@@ -125,9 +125,25 @@ impl Extents {
         self.indexes.len() as StreamIndex
     }
 
-    /// The holes of `slot` in one end.
-    pub(crate) fn index(&self, slot: StreamIndex, end: Zone) -> &Bins {
-        &self.indexes[slot as usize][end as usize]
+    /// Whether `slot` has no hole in one end.
+    pub(crate) fn has_none_in(&self, slot: StreamIndex, end: Zone) -> bool {
+        self.indexes[slot as usize][end as usize].is_empty()
+    }
+
+    /// The smallest hole of `slot` in one end that has at least `bytes`.
+    #[inline(always)]
+    pub(crate) fn best(&self, slot: StreamIndex, end: Zone, bytes: u64) -> Option<Id> {
+        self.indexes[slot as usize][end as usize].best(&self.table, bytes)
+    }
+
+    /// That hole and larger ones: see [`Bins::at_least`].
+    pub(crate) fn at_least(
+        &self,
+        slot: StreamIndex,
+        end: Zone,
+        bytes: u64,
+    ) -> impl Iterator<Item = Id> + '_ {
+        self.indexes[slot as usize][end as usize].at_least(&self.table, bytes)
     }
 
     pub(crate) fn zone_of(&self, offset: u64) -> Zone {
@@ -174,7 +190,8 @@ impl Extents {
 
     pub(crate) fn largest_hole(&self) -> u64 {
         let indexes = self.indexes.iter().flatten();
-        indexes.map(Bins::largest).max().unwrap_or(0)
+        let largest = indexes.map(|index| index.largest(&self.table));
+        largest.max().unwrap_or(0)
     }
 
     pub(crate) fn gap_at(&self, offset: u64) -> Option<Id> {

@@ -6,10 +6,12 @@
 //! - [`extent`]: a stretch of addresses, [`extents`]: all of them in address order, merged and cut;
 //! - [`epoch`]: up to where of which stream's work memory may still be in use;
 //! - [`bins`]: the free extents of one stream by size, and the best of them for a request;
+//! - [`bitmap`]: which bins are not empty;
 //! - [`placement`]: where a request goes that no free extent holds, and what must be mapped for it;
 //! - [`size_class`] and [`slab`]: small requests, many to a block.
 
 pub(crate) mod bins;
+pub(crate) mod bitmap;
 pub(crate) mod epoch;
 pub(crate) mod extent;
 pub(crate) mod extents;
@@ -17,7 +19,7 @@ pub(crate) mod placement;
 pub(crate) mod size_class;
 pub(crate) mod slab;
 
-pub(crate) use bins::{BINS, UNIT};
+pub(crate) use bins::UNIT;
 pub(crate) use epoch::{Epoch, FRESH, StreamIndex};
 pub(crate) use extent::{Extent, Id, NONE, State, Zone};
 pub(crate) use extents::Extents;

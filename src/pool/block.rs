@@ -19,7 +19,6 @@ use crate::seeded::seeded;
 
 impl Block {
     /// A block that is handed out.
-    #[inline]
     pub(crate) fn new(lane: &Lane, id: Id, addr: Addr, bytes: u64, requested: u64) -> Self {
         let block = Self::again(lane, id, addr, bytes, requested);
         block.tell(Event::Alloc);
@@ -27,13 +26,18 @@ impl Block {
     }
 
     /// A block of the lane whose free was taken back.
-    #[inline]
     pub(super) fn again(lane: &Lane, id: Id, addr: Addr, bytes: u64, requested: u64) -> Self {
+        Self::unseen(lane, addr, IdAndSlack::of(id, bytes, requested), requested)
+    }
+
+    /// A block that nobody is told of.
+    #[inline]
+    pub(super) fn unseen(lane: &Lane, addr: Addr, extent: IdAndSlack, requested: u64) -> Self {
         Self {
             lane: LanePtr::of(lane),
             addr,
             requested,
-            extent: IdAndSlack::new(id, (bytes - requested) as u32),
+            extent,
             uses: None,
         }
     }
@@ -262,9 +266,7 @@ impl Drop for Block {
             });
             return;
         }
-        let lane = self.lane();
-        self.tell(Event::Free(&lane.stream));
-        lane.free(self.addr, self.id(), self.requested, self.extent.slack());
+        self.lane().free(self.addr, self.extent, self.requested);
     }
 }
 

@@ -53,8 +53,8 @@ impl Core {
         // Nearly always there is only the stream's own memory, the best of which will do.
         let end = self.zone_for(bytes);
         if self.only_stream()
-            && self.extents.index(FRESH, end).is_empty()
-            && let Some(best) = self.extents.index(slot, end).best(bytes)
+            && self.extents.has_none_in(FRESH, end)
+            && let Some(best) = self.extents.best(slot, end, bytes)
         {
             self.count(Told::OwnStream(bytes));
             return Some(self.take(best, bytes, slot));
@@ -121,9 +121,9 @@ impl Core {
         let size = |id: Id| self.extents.get(id).bytes;
         let place = |id: Id| (size(id), self.extents.get(id).start);
         let first = |owner: StreamIndex, least: u64| {
-            let index = self.extents.index(owner, end);
             // Mostly the first will do, which `best` finds without an iterator's state.
-            let best = index.best(bytes).filter(|&id| size(id) < least)?;
+            let best = self.extents.best(owner, end, bytes);
+            let best = best.filter(|&id| size(id) < least)?;
             let covered = self.covered(slot, owner);
             let usable = |&id: &Id| {
                 let extent = self.extents.get(id);
@@ -132,7 +132,8 @@ impl Core {
             if usable(&best) {
                 return Some(best);
             }
-            let others = index.at_least(bytes).take(HOLES_LOOKED_AT).skip(1);
+            let others = self.extents.at_least(owner, end, bytes);
+            let others = others.take(HOLES_LOOKED_AT).skip(1);
             others.take_while(|&id| size(id) < least).find(usable)
         };
         let mut found = match (first(slot, u64::MAX), first(FRESH, u64::MAX)) {
@@ -197,9 +198,9 @@ impl Core {
 
     /// The smallest hole of at least `bytes`, whichever stream uses it still, and its history.
     pub(super) fn smallest_hole(&self, bytes: u64) -> Option<(Id, Epoch)> {
-        let indexes = (1..self.extents.slots())
-            .flat_map(|s| [Zone::Low, Zone::High].map(|end| self.extents.index(s, end)));
-        let holes = indexes.filter_map(|index| index.best(bytes));
+        let holes = (1..self.extents.slots())
+            .flat_map(|s| [Zone::Low, Zone::High].map(|end| self.extents.best(s, end, bytes)))
+            .flatten();
         let id = holes.min_by_key(|&id| self.extents.get(id).bytes)?;
         Some(match seeded!("taken-without-a-wait") {
             true => (id, Epoch::PAST),

@@ -84,7 +84,6 @@ pub use view::{Rows, RowsMut, View, ViewMut};
 
 use crate::device::{Device, Stream};
 use crate::error::{Error, Result};
-use crate::heap::size_class;
 use crate::sync::Mutex;
 use cache::{MISSED, thread_map};
 use structure::{Lane, LanePtr};
@@ -137,7 +136,6 @@ pub struct Pool {
 /// What every allocation reads is here, a step nearer than in what is shared.
 struct Handle {
     uid: u64,
-    slot_most: u64,
     /// What was allocated by tag.
     parts: Mutex<BTreeMap<String, Pool>>,
     shared: Arc<Shared>,
@@ -159,7 +157,6 @@ impl Pool {
         Ok(Self {
             handle: Arc::new(Handle {
                 uid: shared.uid,
-                slot_most: shared.slot_most,
                 parts: Mutex::default(),
                 shared,
             }),
@@ -216,12 +213,11 @@ impl Pool {
     pub fn alloc(&self, stream: &Stream, bytes: u64) -> Result<Block> {
         let mut missed = None;
         if let Some(lane) = self.remembered_lane(stream) {
-            let (addr, id) = lane.serve_kept(bytes);
+            let (addr, extent) = lane.serve_kept(bytes);
             if addr != 0 {
-                let rounded = size_class::rounded(bytes, self.handle.slot_most);
-                return Ok(Block::new(lane, id, addr, rounded, bytes));
+                return Ok(Block::unseen(lane, addr, extent, bytes));
             }
-            missed = (id == MISSED).then_some(lane);
+            missed = (extent == MISSED).then_some(lane);
         }
         // Taken apart, so that a block served above need not pass through memory to meet this one.
         match self.alloc_slowly(stream, bytes, missed) {

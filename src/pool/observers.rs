@@ -5,8 +5,6 @@
 //! nobody does, that is one branch. The pool's slow steps, which a subscriber is told of once no lock is held,
 //! are in `stats::told`.
 
-use std::mem::ManuallyDrop;
-
 use super::stats::leaks::Tracker;
 use super::structure::{Block, Shared};
 use crate::device::{Device, Note, StreamCore};
@@ -117,19 +115,14 @@ impl Block {
     }
 
     /// Tells who listens what becomes of the block.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn tell(&self, event: Event<'_>) {
         if self.lane().is_observed {
-            // Of a copy: a block whose address is given away has to be in memory wherever it goes.
-            let copy = Self {
-                uses: None,
-                ..*self
-            };
-            ManuallyDrop::new(copy).tell_all(event);
+            self.tell_all(event);
         }
     }
 
-    #[inline(never)]
+    #[cold]
     fn tell_all(&self, event: Event<'_>) {
         let observers = self.lane().shared.observers();
         observers.for_each(|observer| observer.told(self, event));

@@ -229,13 +229,19 @@ const _: () = assert!(size_of::<Block>() == 40);
 
 /// The extent of a block, and the bytes that it has beyond those asked for. One word: a block is copied right after it
 /// was put together, and a load of what two narrower stores wrote waits until both are in the cache.
-#[derive(Clone, Copy)]
-pub(super) struct IdAndSlack(u64);
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct IdAndSlack(u64);
 
 impl IdAndSlack {
+    /// Of a block of `bytes` for a request of so many.
     #[inline]
-    pub(super) fn new(id: Id, slack: u32) -> Self {
-        Self(u64::from(slack) << 32 | u64::from(id))
+    pub(super) fn of(id: Id, bytes: u64, requested: u64) -> Self {
+        Self::new(id, (bytes - requested) as u32)
+    }
+
+    #[inline]
+    pub(super) const fn new(id: Id, slack: u32) -> Self {
+        Self((slack as u64) << 32 | id as u64)
     }
 
     #[inline]

@@ -54,7 +54,8 @@ impl Extents {
                     small += small_bytes(extent.bytes);
                     let sum = &mut holes[extent.slot as usize];
                     *sum = (sum.0 + extent.bytes, sum.1 + 1);
-                    let index = self.index(extent.slot, self.zone_of(extent.start));
+                    let end = self.zone_of(extent.start) as usize;
+                    let index = &self.indexes[extent.slot as usize][end];
                     let filed = index.holds(&self.table, id);
                     ensure(filed, || format!("hole {id} {extent:?} is not filed"))?;
                 }

@@ -11,28 +11,27 @@
 use std::ops::{Range, RangeInclusive};
 
 use crate::device::Addr;
+use crate::heap::UNIT;
+use crate::heap::bitmap::Bitmap;
 use crate::heap::size_class::{CLASSES, class_of, is_slot};
-use crate::heap::{BINS, UNIT};
 use crate::heap::{Id, NONE};
 use crate::seeded::seeded;
 
 /// Blocks a cache holds at most. Their entries take 128 KiB of addresses, and memory as used.
 pub(crate) const MOST_BLOCKS: usize = 4096;
 
-/// Bins for sizes above [`BINS`] units: as many as a word has bits.
+/// Sizes of up to this many units have a bin each; larger blocks go back to the heap at each miss. With 64 * 64,
+/// which are 1 MiB, the rl trace maps 3,135 handles elsewhere in place of 2,442.
+pub(crate) const BINS: usize = 63 * 64;
+
+/// Bins for sizes above that.
 const LARGE: usize = 64;
 
 /// All bins, small ones first, slots last.
 const ALL: usize = BINS + LARGE + CLASSES;
 
-/// Words of a bitmap over them.
-const WORDS: usize = ALL / 64;
-
-/// The words of that bitmap, and those for large sizes.
-pub(crate) const ALL_WORDS: Range<usize> = 0..WORDS;
-pub(crate) const LARGE_WORDS: Range<usize> = BINS / 64..BINS / 64 + 1;
-
-const _: () = assert!(BINS.is_multiple_of(64) && CLASSES == 64);
+pub(crate) const ALL_BINS: Range<usize> = 0..ALL;
+pub(crate) const LARGE_BINS: Range<usize> = BINS..BINS + LARGE;
 
 /// A free block; two share a cache line in a list.
 #[derive(Debug, Clone, Copy)]
@@ -67,7 +66,7 @@ pub(crate) struct Cache {
     heads: Box<[u32; ALL]>,
     /// Bins that may have entries: set when one gets its first entry, cleared by a drain or when one is
     /// found to have none.
-    occupied: [u64; WORDS],
+    occupied: Bitmap,
     entries: Vec<Cached>,
     spare: u32,
     bytes: u64,
@@ -77,7 +76,7 @@ impl Cache {
     pub(crate) fn new() -> Self {
         Self {
             heads: Box::new([NONE; ALL]),
-            occupied: [0; WORDS],
+            occupied: Bitmap::EMPTY,
             entries: Vec::with_capacity(MOST_BLOCKS),
             spare: NONE,
             bytes: 0,
@@ -143,19 +142,21 @@ impl Cache {
 
     /// The size of the block of [`Cache::pop_near`], of those of up to [`BINS`] units.
     fn near_small(&mut self, bytes: u64, most: u64) -> Option<u64> {
-        let end = (most / UNIT).min(BINS as u64) as usize;
-        let mut bin = (bytes / UNIT - 1) as usize;
-        while bin < end {
-            match self.occupied[bin / 64] >> (bin % 64) {
-                0 => bin = (bin / 64 + 1) * 64,
-                bits => {
-                    bin += bits.trailing_zeros() as usize;
-                    if self.heads[bin] != NONE {
-                        return (bin < end).then_some((bin as u64 + 1) * UNIT);
-                    }
-                    self.occupied[bin / 64] &= !(1 << (bin % 64));
-                }
+        let sizes = (bytes / UNIT - 1) as usize..(most / UNIT).min(BINS as u64) as usize;
+        let bin = self.first_of(sizes)?;
+        Some((bin as u64 + 1) * UNIT)
+    }
+
+    /// The first of those bins that has an entry.
+    fn first_of(&mut self, bins: Range<usize>) -> Option<usize> {
+        let mut from = bins.start;
+        while from < bins.end {
+            let bin = self.occupied.next(from).filter(|&bin| bin < bins.end)?;
+            if self.heads[bin] != NONE {
+                return Some(bin);
             }
+            self.occupied.clear_if(bin, true);
+            from = bin + 1;
         }
         None
     }
@@ -224,7 +225,7 @@ impl Cache {
             self.entries.push(entry);
         }
         if next == NONE {
-            self.occupied[bin / 64] |= 1 << (bin % 64);
+            self.occupied.set(bin);
         }
         self.bytes += block.bytes;
     }
@@ -243,24 +244,21 @@ impl Cache {
     /// Whether there may be blocks of more than [`BINS`] units.
     #[inline]
     pub(crate) fn may_have_large(&self) -> bool {
-        self.occupied[LARGE_WORDS.start] != 0
+        let first = self.occupied.next(LARGE_BINS.start);
+        first.is_some_and(|bin| bin < LARGE_BINS.end)
     }
 
-    /// Takes out all blocks of the bins that `words` of the bitmap are for.
-    pub(crate) fn drain(&mut self, words: Range<usize>, mut give: impl FnMut(Cached)) {
-        for word in words {
-            let mut bits = std::mem::take(&mut self.occupied[word]);
-            while bits != 0 {
-                let bin = word * 64 + bits.trailing_zeros() as usize;
-                bits &= bits - 1;
-                let mut at = std::mem::replace(&mut self.heads[bin], NONE);
-                while let Some(entry) = self.entries.get_mut(at as usize) {
-                    let block = *entry;
-                    entry.next = std::mem::replace(&mut self.spare, at);
-                    self.bytes -= block.bytes;
-                    give(block);
-                    at = block.next;
-                }
+    /// Takes out all blocks of the `bins`.
+    pub(crate) fn drain(&mut self, bins: Range<usize>, mut give: impl FnMut(Cached)) {
+        while let Some(bin) = self.first_of(bins.clone()) {
+            self.occupied.clear_if(bin, true);
+            let mut at = std::mem::replace(&mut self.heads[bin], NONE);
+            while let Some(entry) = self.entries.get_mut(at as usize) {
+                let block = *entry;
+                entry.next = std::mem::replace(&mut self.spare, at);
+                self.bytes -= block.bytes;
+                give(block);
+                at = block.next;
             }
         }
     }
@@ -268,7 +266,7 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
-    use super::{ALL_WORDS, Cache, Cached, MOST_BLOCKS};
+    use super::{ALL_BINS, Cache, Cached, MOST_BLOCKS};
 
     fn block(id: u32, bytes: u64, tick: u64) -> Cached {
         Cached::new(id, u64::from(id) << 20, bytes, tick)
@@ -322,7 +320,7 @@ mod tests {
         assert!(cache.is_full());
         assert!(cache.pop(512).is_some() && !cache.is_full());
         let mut left = MOST_BLOCKS - 1;
-        cache.drain(ALL_WORDS, |_| left -= 1);
+        cache.drain(ALL_BINS, |_| left -= 1);
         assert_eq!((left, cache.bytes()), (0, 0));
         assert!(!cache.is_full());
         assert_eq!(places, cache.entries.as_ptr());

@@ -7,7 +7,7 @@
 //! zero. Retiring adds what the lane's own counts say is still out; from then on whoever brings it to
 //! zero, once, ends the lane.
 
-use super::free_lists::ALL_WORDS;
+use super::free_lists::ALL_BINS;
 use crate::device::Addr;
 use crate::heap::Id;
 use crate::pool::core::Core;
@@ -62,7 +62,7 @@ impl Lane {
         let out = state.counters.blocks() + state.pending as i64;
         // Counts that others make from here on go to `outstanding`.
         drop(state);
-        self.drain(ALL_WORDS, core);
+        self.drain(ALL_BINS, core);
         self.drain_batches(core);
         if self.others.outstanding.retire(out) {
             self.end();

@@ -13,9 +13,10 @@
 //! its own on the same stream, up to a few (see `shared`). What one of them frees, the others find
 //! as they find memory of another stream, but without a wait.
 
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use super::free_lists::{ALL_WORDS, Cache, Cached, LARGE_WORDS};
+use super::free_lists::{ALL_BINS, Cache, Cached, LARGE_BINS};
 use super::lifetime::Counted;
 use super::outstanding::Outstanding;
 use crate::device::{Addr, StreamCore};
@@ -25,8 +26,9 @@ use crate::heap::UNIT;
 use crate::heap::size_class::{self, is_slot};
 use crate::heap::{Id, NONE, StreamIndex};
 use crate::pool::core::{Core, SlotHold};
+use crate::pool::observers::Event;
 use crate::pool::stats::counters::{Blocks, Counters, Elsewhere};
-use crate::pool::structure::{Block, Lane, LaneState, Others, Own, Private, Shared};
+use crate::pool::structure::{Block, IdAndSlack, Lane, LaneState, Others, Own, Private, Shared};
 use crate::seeded::seeded;
 use crate::sync::{Latch, is_latched, latch, try_latch};
 
@@ -37,10 +39,10 @@ const IN_A_ROW: u64 = 4;
 const LARGEST: u64 = 1 << 46;
 
 /// What [`Lane::serve_kept`] gives in place of an extent: nothing was looked at.
-pub(crate) const BUSY: Id = 0;
+pub(crate) const BUSY: IdAndSlack = IdAndSlack::new(0, 0);
 
 /// As [`BUSY`]: the cache has none, and the request is noted as pending.
-pub(crate) const MISSED: Id = 1;
+pub(crate) const MISSED: IdAndSlack = IdAndSlack::new(1, 0);
 
 impl LaneState {
     /// Notes a request that the cache does not serve.
@@ -132,15 +134,15 @@ impl Lane {
         self.timeline.open_tick()
     }
 
-    /// A block of at least `requested` bytes, if the cache has one and no other thread is at it: its
-    /// address and extent. Address 0 for none, and then in place of the extent [`MISSED`] or [`BUSY`].
-    /// The caller holds the pool and the stream.
+    /// A block of at least `requested` bytes, if the cache has one, no other thread is at it, and nobody is
+    /// told of blocks: its address and extent. Address 0 for none, and then [`MISSED`] or [`BUSY`] for the
+    /// extent. The caller holds the pool and the stream.
     ///
     /// Not inlined, with what it takes and gives in registers: a block that its caller has to put
     /// together in memory and copy costs more than the call.
     #[inline(never)]
-    pub(crate) fn serve_kept(&self, requested: u64) -> (Addr, Id) {
-        if !is_servable(requested) {
+    pub(crate) fn serve_kept(&self, requested: u64) -> (Addr, IdAndSlack) {
+        if !is_servable(requested) || self.is_observed {
             return (0, BUSY);
         }
         let bytes = size_class::rounded(requested, self.slot_most);
@@ -160,21 +162,22 @@ impl Lane {
             return self.serve_ready(bytes, requested, has_large);
         };
         (state.counters).allocate(bytes, requested, &self.others.elsewhere);
-        (kept.addr, kept.id)
+        (kept.addr, IdAndSlack::of(kept.id, bytes, requested))
     }
 
     /// As [`Lane::serve_kept`], of a size that the cache has not: from a batch or a hole that is ready.
     #[inline(never)]
-    fn serve_ready(&self, bytes: u64, requested: u64, has_large: bool) -> (Addr, Id) {
+    fn serve_ready(&self, bytes: u64, requested: u64, has_large: bool) -> (Addr, IdAndSlack) {
+        let extent = |id| IdAndSlack::of(id, bytes, requested);
         if let Some(block) = self.take_ready_batch(bytes) {
             self.settle(bytes, requested);
-            return (block.addr, block.id);
+            return (block.addr, extent(block.id));
         }
         let Some(mut core) = self.shared.core.try_lock() else {
             return (0, MISSED);
         };
         if has_large && !is_slot(bytes) {
-            self.drain(LARGE_WORDS, &mut core);
+            self.drain(LARGE_BINS, &mut core);
         }
         // A driver's error is told by the steps that follow.
         let Some(grant) = core.take_ready_of(self.slot, bytes, true) else {
@@ -187,7 +190,7 @@ impl Lane {
             self.shared.ease();
         }
         self.shared.tell();
-        (self.shared.base + grant.offset, grant.id)
+        (self.shared.base + grant.offset, extent(grant.id))
     }
 
     /// Counts a request that the core served, and puts a few more blocks into the cache where the
@@ -353,8 +356,20 @@ impl Lane {
 
     /// Takes back a block that was allocated here: not inlined, as [`Lane::serve_kept`].
     #[inline(never)]
-    pub(crate) fn free(&self, addr: Addr, id: Id, requested: u64, slack: u32) {
-        let block = Cached::new(id, addr, requested + u64::from(slack), self.open_tick());
+    pub(crate) fn free(&self, addr: Addr, extent: IdAndSlack, requested: u64) {
+        if self.is_observed {
+            let block = ManuallyDrop::new(Block::unseen(self, addr, extent, requested));
+            block.tell(Event::Free(&self.stream));
+        }
+        let bytes = requested + u64::from(extent.slack());
+        self.take_back(
+            Cached::new(extent.id(), addr, bytes, self.open_tick()),
+            requested,
+        );
+    }
+
+    #[inline(always)]
+    fn take_back(&self, block: Cached, requested: u64) {
         let mut state = latch(&self.own.state);
         if !self.has_room(&state, block.bytes) {
             drop(state);
@@ -403,9 +418,8 @@ impl Lane {
             return;
         }
         if self.makes_room(&block) {
-            let slack = (block.bytes - requested) as u32;
             return match std::ptr::eq(self, home) {
-                true => self.free(block.addr, block.id, requested, slack),
+                true => self.take_back(block, requested),
                 false => self.free_foreign(home, block, requested),
             };
         }
@@ -418,7 +432,7 @@ impl Lane {
         if !self.has_room(&state, block.bytes) {
             drop(state);
             if home.slot == self.slot || !self.hand_over(block.bytes, &mut core) {
-                self.drain(ALL_WORDS, &mut core);
+                self.drain(ALL_BINS, &mut core);
             }
             state = latch(&self.own.state);
         }
@@ -454,7 +468,7 @@ impl Lane {
         // goes where it keeps them apart: with such blocks left in the cache, training in 260 MiB
         // reserved 1.016 to 1.058 times its peak, with this 1.008 to 1.016.
         if !is_slot(bytes) && latch(&self.own.state).crowded == 0 {
-            self.drain(LARGE_WORDS, core);
+            self.drain(LARGE_BINS, core);
         }
         core.take_ready_of(self.slot, bytes, may_map)
     }

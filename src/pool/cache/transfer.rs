@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::batches::{Batch, KEPT, LEAST, MOST};
-use super::free_lists::{ALL_WORDS, Cached, LARGE_WORDS};
+use super::free_lists::{ALL_BINS, Cached, LARGE_BINS};
 use crate::heap::size_class::is_slot;
 use crate::heap::{Grant, Id, StreamIndex};
 use crate::pool::ask::{Ask, Questions};
@@ -214,15 +214,14 @@ impl Lane {
         }
     }
 
-    /// Empties the bins that `words` of the cache's bitmap are for into the heap; true if there was
-    /// anything.
+    /// Empties the `bins` of the cache into the heap; true if there was anything.
     ///
     /// The latch is held while blocks change hands, not while the heap merges them. Nobody misses them
     /// meanwhile: who looks for memory does so under the heap's lock.
-    pub(crate) fn drain(&self, words: Range<usize>, core: &mut Core) -> bool {
+    pub(crate) fn drain(&self, bins: Range<usize>, core: &mut Core) -> bool {
         let mut blocks = std::mem::take(&mut core.on_the_way);
-        let forgets = seeded!("large-blocks-forget-their-histories") && words == LARGE_WORDS;
-        (latch(&self.own.state).cache).drain(words, |block| blocks.push(block));
+        let forgets = seeded!("large-blocks-forget-their-histories") && bins == LARGE_BINS;
+        (latch(&self.own.state).cache).drain(bins, |block| blocks.push(block));
         if forgets {
             blocks.iter_mut().for_each(|block| block.tick = 0);
         }
@@ -276,7 +275,7 @@ impl Shared {
         let mut any = false;
         let batches = self.transfer.take_all(None, || {
             for lane in lanes {
-                any |= lane.drain(ALL_WORDS, core);
+                any |= lane.drain(ALL_BINS, core);
             }
         });
         any |= !batches.is_empty();

@@ -89,7 +89,8 @@ impl<const N: usize> Sub for Sums<N> {
 }
 
 /// Blocks of a stream cache that were freed on others, by class. Whoever frees one adds to it before
-/// it gives up its reference to the cache.
+/// it gives up its reference to the cache. How many, their bytes, and how many of those nobody asked for:
+/// mostly none, and each number is a locked instruction.
 #[derive(Debug)]
 pub(crate) struct Elsewhere([[AtomicU64; 3]; 2]);
 
@@ -100,14 +101,19 @@ impl Elsewhere {
 
     #[inline]
     pub(crate) fn add(&self, bytes: u64, requested: u64) {
-        for (sum, amount) in self.0[class(bytes)].iter().zip([1, bytes, requested]) {
-            sum.fetch_add(amount, Ordering::Relaxed);
+        let [count, all, beyond] = &self.0[class(bytes)];
+        count.fetch_add(1, Ordering::Relaxed);
+        all.fetch_add(bytes, Ordering::Relaxed);
+        if bytes > requested {
+            beyond.fetch_add(bytes - requested, Ordering::Relaxed);
         }
     }
 
     pub(crate) fn sums(&self) -> [Blocks; 2] {
-        let load = |class: &[AtomicU64; 3]| class.each_ref().map(|it| it.load(Ordering::Relaxed));
-        self.0.each_ref().map(|class| Sums(load(class)))
+        self.0.each_ref().map(|class| {
+            let [count, bytes, beyond] = class.each_ref().map(|it| it.load(Ordering::Relaxed));
+            Sums([count, bytes, bytes.wrapping_sub(beyond)])
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::heap::{BINS, UNIT};
+use crate::heap::UNIT;
 use crate::heap::{Extent, Extents, FRESH, Id, State, StreamIndex, Zone};
 
 const GRANULE: u64 = 64 << 10;
@@ -438,23 +438,26 @@ impl Both {
             let any = holes.iter().any(|part| part.history.0 == slot);
             assert_eq!(self.table.has_none(slot), !any);
             for end in [Zone::Low, Zone::High] {
-                let index = self.table.index(slot, end);
+                let index = &self.table.indexes[slot as usize][end as usize];
                 let size = |id: Id| self.table.get(id).bytes;
-                let best = index.best(bytes).map(size);
+                let best = self.table.best(slot, end, bytes).map(size);
                 assert_eq!(best, of(Some(end)).map(|part| part.bytes).min());
                 let largest = holes
                     .iter()
                     .filter(|part| part.history.0 == slot && self.table.zone_of(part.start) == end)
                     .map(|part| part.bytes)
                     .max();
-                assert_eq!(index.largest(), largest.unwrap_or(0));
+                assert_eq!(index.largest(&self.table.table), largest.unwrap_or(0));
                 // One a size of those in lists, of the larger all.
-                let listed = |bytes: u64| bytes <= BINS as u64 * UNIT;
+                let listed = |bytes: u64| bytes < 4096 * UNIT;
                 let order = |bytes, start| (bytes, if listed(bytes) { 0 } else { start });
                 let said: BTreeSet<(u64, u64)> = of(Some(end))
                     .map(|part| order(part.bytes, part.start))
                     .collect();
-                let seen = index.at_least(bytes).map(|id| self.table.get(id));
+                let seen = self
+                    .table
+                    .at_least(slot, end, bytes)
+                    .map(|id| self.table.get(id));
                 let seen: Vec<(u64, u64)> = seen.map(|it| order(it.bytes, it.start)).collect();
                 assert_eq!(seen, said.into_iter().collect::<Vec<_>>());
             }

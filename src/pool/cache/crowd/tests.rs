@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::super::stream_cache::tests::World;
 use super::*;
+use crate::pool::structure::IdAndSlack;
 use crate::pool::{Block, PoolConfig};
 
 const KIB: u64 = 1 << 10;
@@ -21,7 +22,7 @@ fn has_near(lane: &Lane, bytes: u64) -> bool {
     latch(&lane.own.state).pending += 1;
     let near = lane.take_near(bytes, bytes);
     match near {
-        Some(near) => lane.free(near.addr, near.id, bytes, (near.bytes - bytes) as u32),
+        Some(near) => lane.free(near.addr, IdAndSlack::of(near.id, near.bytes, bytes), bytes),
         None => latch(&lane.own.state).pending -= 1,
     }
     assert_eq!(latch(&lane.own.state).pending, 0);
@@ -80,7 +81,7 @@ fn a_near_block_is_larger_by_an_eighth_at_most_by_no_more_than_a_mib_and_no_slot
 }
 
 /// Bytes up to which sizes have bins of their own.
-const BINS_END: u64 = crate::heap::BINS as u64 * UNIT;
+const BINS_END: u64 = super::super::free_lists::BINS as u64 * UNIT;
 
 #[test]
 fn a_lane_alone_is_crowded_no_more_after_so_many_misses_and_a_cache_of_nothing_never_is() {

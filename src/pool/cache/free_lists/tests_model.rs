@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{ALL_WORDS, Cache, Cached, LARGE_WORDS, MOST_BLOCKS};
+use super::{ALL_BINS, BINS, Cache, Cached, LARGE_BINS, MOST_BLOCKS};
+use crate::heap::UNIT;
 use crate::heap::size_class::{MOST, STEP, is_slot, rounded};
-use crate::heap::{BINS, UNIT};
 
 /// The largest size that has a bin of its own.
 const LISTED: u64 = BINS as u64 * UNIT;
@@ -70,7 +70,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
     #[test]
     fn any_steps_on_a_cache_leave_what_they_leave_of_plain_lists(
-        steps in vec((0u8..12, any::<[u8; 3]>()), 1..120),
+        steps in vec((0u8..14, any::<[u8; 3]>()), 1..120),
     ) {
         let sizes = sizes();
         let (mut cache, mut lists) = (Cache::new(), Lists::new());
@@ -108,7 +108,7 @@ proptest! {
                 }
                 10 if b % 3 == 0 => {
                     let mut drained = Vec::new();
-                    cache.drain(ALL_WORDS, |block| drained.push(key(&block)));
+                    cache.drain(ALL_BINS, |block| drained.push(key(&block)));
                     let said: Vec<_> =
                         lists.values().flat_map(|list| list.iter().rev().map(key)).collect();
                     assert_eq!(drained, said);
@@ -116,7 +116,7 @@ proptest! {
                 }
                 11 => {
                     let mut drained = Vec::new();
-                    cache.drain(LARGE_WORDS, |block| drained.push(key(&block)));
+                    cache.drain(LARGE_BINS, |block| drained.push(key(&block)));
                     let is_large = |it: &Cached| !is_slot(it.bytes) && it.bytes > LISTED;
                     let said: Vec<_> = (lists.values())
                         .flat_map(|list| list.iter().rev())
@@ -125,6 +125,18 @@ proptest! {
                         .collect();
                     assert_eq!(drained, said);
                     lists.values_mut().for_each(|list| list.retain(|it| !is_large(it)));
+                }
+                12 | 13 if !is_slot(bytes) => {
+                    let most = [bytes, bytes + bytes / 8, 64 * bytes][usize::from(b % 3)];
+                    let near = (lists.values_mut())
+                        .filter(|list| {
+                            let head = list.last().map_or(0, |it| it.bytes);
+                            !is_slot(head) && (bytes..=most).contains(&head)
+                        })
+                        .min_by_key(|list| list.last().map(|it| it.bytes));
+                    let said = near.and_then(Vec::pop);
+                    let seen = cache.pop_near(bytes, most);
+                    assert_eq!(seen.as_ref().map(key), said.as_ref().map(key));
                 }
                 _ => {}
             }

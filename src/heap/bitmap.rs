@@ -1,0 +1,144 @@
+//! Which of many bins are not empty, and the first of those from any on, in a few instructions.
+
+use std::hint::select_unpredictable;
+
+use super::ensure;
+
+/// Bins there are at most.
+pub(crate) const MOST: usize = GROUPS * 64 * 64;
+
+/// Words of 64 bins, and groups of 64 words.
+const WORDS: usize = MOST / 64;
+const GROUPS: usize = 2;
+
+/// A bit for each bin, and one for each word of those.
+pub(crate) struct Bitmap {
+    bits: [u64; WORDS],
+    words: [u64; GROUPS],
+}
+
+impl Bitmap {
+    pub(crate) const EMPTY: Self = Self {
+        bits: [0; WORDS],
+        words: [0; GROUPS],
+    };
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.words == [0; GROUPS]
+    }
+
+    #[inline(always)]
+    pub(crate) fn set(&mut self, bin: usize) {
+        let word = bin / 64 % WORDS;
+        self.bits[word] |= 1 << (bin % 64);
+        self.words[word / 64] |= 1 << (word % 64);
+    }
+
+    /// Clears the bit if `empty`. Without a branch: whether a bin, or its word, is empty now is
+    /// anyone's guess.
+    #[inline(always)]
+    pub(crate) fn clear_if(&mut self, bin: usize, empty: bool) {
+        let word = bin / 64 % WORDS;
+        let bits = self.bits[word] & !(u64::from(empty) << (bin % 64));
+        self.bits[word] = bits;
+        self.words[word / 64] &= !(u64::from(bits == 0) << (word % 64));
+    }
+
+    /// The first bit set from `from` on, which is below [`MOST`].
+    ///
+    /// Whether the word at hand has one is anyone's guess, and a wrong guess costs more than to look
+    /// in both places.
+    #[inline(always)]
+    pub(crate) fn next(&self, from: usize) -> Option<usize> {
+        debug_assert!(from < MOST);
+        let word = from / 64 % WORDS;
+        let here = self.bits[word] & (!0 << (from % 64));
+        // In two steps, as no number is shifted by all its bits.
+        let beside = self.words[word / 64] & (!0 << (word % 64) << 1);
+        if here | beside == 0 {
+            return self.first_of(word / 64 + 1);
+        }
+        // Of an empty word bit 63, which is in bounds and not taken then.
+        let later = word / 64 * 64 + (beside | 1 << 63).trailing_zeros() as usize;
+        let (at, bits) = select_unpredictable(here != 0, (word, here), (later, self.bits[later]));
+        Some(at * 64 + bits.trailing_zeros() as usize)
+    }
+
+    /// The first bit set from that group of words on.
+    fn first_of(&self, group: usize) -> Option<usize> {
+        let words = self.words.iter().enumerate().skip(group);
+        let (group, words) = words.into_iter().find(|(_, words)| **words != 0)?;
+        let word = group * 64 + words.trailing_zeros() as usize;
+        Some(word * 64 + self.bits[word].trailing_zeros() as usize)
+    }
+
+    pub(crate) fn last(&self) -> Option<usize> {
+        let top = |bits: u64| 63 - bits.leading_zeros() as usize;
+        let group = self.words.iter().rposition(|&words| words != 0)?;
+        let word = group * 64 + top(self.words[group]);
+        Some(word * 64 + top(self.bits[word]))
+    }
+
+    /// Whether each word's bit says of the word what is so.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let said = |at: usize| self.words[at / 64] >> (at % 64) & 1 == 1;
+        let agree = (0..WORDS).all(|at| said(at) == (self.bits[at] != 0));
+        ensure(agree, || "the bits of words of bins do not agree".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::{Bitmap, GROUPS, MOST, WORDS};
+    use crate::device::sim::Rng;
+
+    #[test]
+    fn a_bit_that_does_not_agree_with_those_below_is_found() {
+        for word in 0..WORDS {
+            let mut bits = Bitmap::EMPTY;
+            (0..MOST).step_by(128).for_each(|bin| bits.set(bin));
+            bits.check().unwrap();
+            bits.words[word / 64] ^= 1 << (word % 64);
+            assert!(bits.check().is_err(), "{word}");
+            bits.words[word / 64] ^= 1 << (word % 64);
+            bits.bits[word] = u64::from(bits.bits[word] == 0);
+            assert!(bits.check().is_err(), "{word}");
+        }
+    }
+
+    #[test]
+    fn the_first_bit_from_any_on_is_found_whatever_bits_there_are() {
+        let mut random = Rng::new(9);
+        for round in 0..300 {
+            let (mut bits, mut said) = (Bitmap::EMPTY, BTreeSet::new());
+            // Bits of a word, of some, of a group, of all; few and many.
+            let reach = [64, 200, 400, 64 * 64, MOST as u64][round % 5];
+            let first = random.below(MOST as u64 - reach + 1);
+            let drawn = |random: &mut Rng| (first + random.below(reach)) as usize;
+            for _ in 0..1 + round % 40 {
+                let bin = drawn(&mut random);
+                match random.below(3) {
+                    0 => {
+                        let empty = random.below(3) > 0;
+                        bits.clear_if(bin, empty);
+                        said.retain(|&at| at != bin || !empty);
+                    }
+                    _ => {
+                        bits.set(bin);
+                        said.insert(bin);
+                    }
+                }
+                bits.check().unwrap();
+                assert_eq!(bits.is_empty(), said.is_empty());
+                assert_eq!(bits.last(), said.last().copied());
+                let half = MOST / GROUPS;
+                for from in [drawn(&mut random), bin, first as usize, 0, half - 1, half] {
+                    let next = said.range(from..).next().copied();
+                    assert_eq!(bits.next(from), next, "{said:?} from {from}");
+                }
+            }
+        }
+    }
+}
