@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use super::core::{Core, is_done};
-use super::tuning::PENDING_LOOKED_AT;
+use super::tuning::{HOLES_LOOKED_AT, PENDING_LOOKED_AT};
 use crate::device::Timeline;
 use crate::error::Result;
-use crate::heap::{Epoch, StreamIndex};
+use crate::heap::{Epoch, StreamIndex, size_class::is_slot};
 
 /// A question to the driver about a stream's work, or a wait for it.
 pub(crate) enum Ask {
-    /// How far it is.
-    Progress,
-    /// The same, with a mark for this tick made first, so that the driver can tell.
+    /// How far it is between these ticks, as far as there are marks.
+    Progress(u64, u64),
+    /// Whether it is at this tick, with a mark made for it first, so that the driver can tell.
     Reached(u64),
     /// The host waits for this tick.
     Done(u64),
@@ -27,7 +27,7 @@ pub(crate) type Questions = Vec<(Arc<Timeline>, Ask)>;
 pub(super) fn put(questions: &Questions, waits: &mut u64) -> Result<()> {
     for (timeline, ask) in questions {
         match ask {
-            Ask::Progress => _ = timeline.poll()?,
+            Ask::Progress(least, most) => _ = timeline.poll(*least, *most)?,
             Ask::Reached(tick) => _ = timeline.poll_to(*tick)?,
             Ask::Done(tick) => timeline.sync_to(*tick)?,
             Ask::Behind(mine, tick) => *waits += u64::from(mine.wait_for(timeline, *tick)?),
@@ -76,12 +76,32 @@ impl Core {
         each.collect()
     }
 
-    /// The question to each stream but one, that free memory waits for, how far it is.
-    pub(super) fn ask_how_far(&self, except: StreamIndex) -> Option<Questions> {
-        let waits = |&slot: &StreamIndex| slot != except && self.has_free(slot);
-        let epochs = (1..self.extents.slots()).filter(waits);
-        let questions = self.questions(epochs.map(|it| Epoch::new(it, 0)), |_| Ask::Progress);
+    /// The question how far it is to each stream but one that has memory a block or slot of `bytes` fits in,
+    /// if the driver can tell of that memory. Elsewhere the answer would not serve the request, and costs a
+    /// call.
+    pub(super) fn ask_how_far(&self, except: StreamIndex, bytes: u64) -> Option<Questions> {
+        let others = (1..self.extents.slots()).filter(|&slot| slot != except);
+        let each = others.filter_map(|slot| {
+            let timeline = self.timeline(slot)?;
+            let (least, most) = self.ticks_that_fit(slot, bytes, timeline.done())?;
+            let asks = timeline.is_marked(least);
+            asks.then_some((timeline, Ask::Progress(least, most)))
+        });
+        let questions: Questions = each.collect();
         (!questions.is_empty()).then_some(questions)
+    }
+
+    /// The first and the last tick, of those that are not `done`, behind which `slot` has memory that a block
+    /// or slot of `bytes` fits in.
+    fn ticks_that_fit(&self, slot: StreamIndex, bytes: u64, done: u64) -> Option<(u64, u64)> {
+        if is_slot(bytes) && !self.slabs.has_none(slot) {
+            return Some((done + 1, u64::MAX));
+        }
+        let holes = self.extents.holes_of(slot, bytes);
+        let ticks = holes.map(|id| self.extents.get(id).tick);
+        let ticks = ticks.take(2 * HOLES_LOOKED_AT).filter(|&tick| tick > done);
+        let ranges = ticks.map(|tick| (tick, tick));
+        ranges.reduce(|all, it| (all.0.min(it.0), all.1.max(it.1)))
     }
 
     /// The questions about all work that free memory waits for.

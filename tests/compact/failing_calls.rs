@@ -10,7 +10,7 @@ use common::watched::{MADE_TO_FAIL, Watched};
 use common::{Memory, leaving_nothing, read, write};
 use warpool::compact::{Budget, Goal};
 use warpool::movable::{AddressTable, Movable, PointerArray};
-use warpool::{Device, Error, Pool, PoolConfig, Stream};
+use warpool::{Block, Device, Error, Pool, PoolConfig, Stream};
 
 /// Most bytes of the pool.
 const LIMIT: u64 = 20 << 20;
@@ -20,6 +20,9 @@ const ROOM: u64 = 4 << 20;
 
 /// Words of a block.
 const WORDS: usize = 25_000;
+
+/// Bytes of a block handed from stream to stream: a cache has no room for two.
+const HANDED: u64 = 3 << 20;
 
 /// The seed and the words of the large one.
 const LARGE: u64 = 100;
@@ -148,6 +151,9 @@ impl World {
             // Uses on the other stream, which a move has to wait for.
             let pinned = self.live[0].1.hold(&self.streams[1]);
             self.expected(pinned.map(drop).err());
+            let handed = after_others(&self.pool, &self.streams);
+            self.pool.check_invariants().unwrap();
+            self.expected(handed.map(drop).err());
             let mut pass = self
                 .pool
                 .begin_compaction(Goal::Full, Budget::bytes(1_000_000))
@@ -239,6 +245,16 @@ impl World {
     }
 }
 
+/// A block on `own` where another stream freed what suits. A cache keeps one of those blocks, so the other is
+/// in the heap, behind a mark: the driver is asked how far that stream is.
+fn after_others(pool: &Pool, [own, other]: &[Stream; 2]) -> warpool::Result<Block> {
+    let freed = [pool.alloc(other, HANDED)?, pool.alloc(other, HANDED)?];
+    drop(freed);
+    let bystander = pool.device().stream()?;
+    bystander.wait_stream(other)?;
+    pool.alloc(own, HANDED)
+}
+
 /// A block with its contents.
 fn block(pool: &Pool, stream: &Stream, seed: u64, words: usize) -> Movable<u64> {
     let mut block = pool.alloc_movable::<u64>(stream, words).unwrap();
@@ -259,6 +275,27 @@ fn read_back(block: &Movable<u64>, seed: u64, stream: &Stream) -> warpool::Resul
     let words = block.download(stream)?;
     assert!(words[..WORDS] == contents(seed, WORDS));
     Ok(())
+}
+
+/// What the driver does not say is not taken for done.
+#[test]
+fn a_request_fails_where_the_driver_does_not_say_how_far_another_stream_is() {
+    leaving_nothing(small_host(), |device| {
+        let (device, watched) = Watched::over(device);
+        let pool = Pool::new(&device, PoolConfig::default().limit(2 * HANDED)).unwrap();
+        let streams = [device.stream().unwrap(), device.stream().unwrap()];
+        watched.fail("event_query", 1, false);
+        let refused = after_others(&pool, &streams).map(drop);
+        let code = match refused {
+            Err(Error::Driver { code, .. }) => code,
+            other => panic!("{other:?}, {} queries failed", watched.failures()),
+        };
+        assert_eq!((code, watched.failures()), (MADE_TO_FAIL, 1));
+        pool.check_invariants().unwrap();
+        let taken = pool.alloc(&streams[0], HANDED).unwrap();
+        assert!(pool.stats().reserved.current <= 2 * HANDED);
+        drop(taken);
+    });
 }
 
 /// A pass that the device stops between two launches has moved the blocks of the first.

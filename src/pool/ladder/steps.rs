@@ -40,7 +40,7 @@ pub(super) fn ready(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
 
 /// The driver is asked how far the streams are.
 pub(super) fn how_far(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
-    work_or_next(core.ask_how_far(climb.stream()), Then::Look)
+    work_or_next(core.ask_how_far(climb.stream(), climb.bytes), Then::Look)
 }
 
 /// New memory beside what is ready, while the pool is small.
