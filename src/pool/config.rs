@@ -26,10 +26,13 @@ pub enum HandleSize {
     /// cheap; an idle part of a handle stays where it is.
     UpTo(u64),
     /// By the block that the handle is made for and by the pool: a thirty-second of a large block or a
-    /// part of the pool, whichever is more; the smallest in a pool of up to 3 GiB. A pool of a GPU counts as
-    /// one of an eighth of the GPU's memory or of its limit if it is smaller, unless
-    /// [`PoolConfig::slack`] is set. The last pieces of a block are smaller, so that its end wastes less than
-    /// the device's smallest handle.
+    /// part of the pool, whichever is more; the smallest in a pool of up to 3 GiB. The last pieces of a block
+    /// are smaller, so that its end wastes less than the device's smallest handle.
+    ///
+    /// A pool of a GPU has larger ones, unless [`PoolConfig::slack`] is set: one part in 3200 of the GPU's
+    /// memory or of the limit, or a 64th of the pool if that is more and no limit is set, up to one part in 640;
+    /// less for small blocks. It grows by whole ones, so by more than a request lacks. On an H200 they are of 32
+    /// to 128 MiB.
     Adaptive,
 }
 

@@ -7,15 +7,15 @@
 use super::ask::{self, Questions};
 use super::config::HandleSize;
 use super::core::{Core, is_done};
-use super::handles::make_handles;
+use super::handles::{make_handles, piece};
 use super::idle::{HeldFrame, IdleFrame, total};
 use super::stats::Told;
-use super::tuning::{HANDLES_A_STRETCH, HANDLES_AIMED_AT, LARGEST_HANDLE};
+use super::tuning::{HANDLES_A_STRETCH, HANDLES_AIMED_AT, LARGEST_HANDLE, SMALL_HANDLES};
 use super::under_way::Held;
 use crate::arena::{Kept, Made, Site};
 use crate::error::{Error, Result};
 use crate::heap::placement::Placement;
-use crate::heap::{Epoch, FRESH, Grant, Id, StreamIndex};
+use crate::heap::{Epoch, FRESH, Grant, Id, StreamIndex, Zone};
 use crate::seeded::seeded;
 
 /// An idle handle that is mapped elsewhere.
@@ -128,6 +128,7 @@ impl Core {
         placement: Placement,
         idle: &[IdleFrame],
     ) -> Option<Mapping> {
+        let placement = self.in_whole_handles(placement, total(idle));
         let gap = self.extents.gap_at(placement.map_from)?;
         let (from, to) = (placement.map_from, placement.map_from + placement.to_map);
         let create_from = from + total(idle);
@@ -251,6 +252,10 @@ impl Core {
         for held in rest.chain(&mapping.lean) {
             self.let_go(held);
         }
+        if error.is_device_exhausted() {
+            // More than the request lacks may have been asked for: its next attempt asks for no more.
+            self.pace.exhausted();
+        }
         // Of nobody's mapping the caller is told why.
         match error.is_device_exhausted() && mapping.placement.bytes > 0 {
             true => Ok(None),
@@ -351,16 +356,46 @@ impl Core {
 
     /// Most bytes of a new handle.
     ///
-    /// Adaptive: a part of what the pool holds or is expected to, or of the block if that is more. A handle that is partly idle wastes
-    /// at most that much, and the number of handles, which is what growing and remapping cost by,
-    /// stays in the low thousands.
+    /// Adaptive: a part of what the pool holds, or of the block if that is more. A handle that is partly
+    /// idle wastes at most that much, and the number of handles, which is what growing and remapping cost
+    /// by, stays in the low thousands; a GPU's pool has fewer.
     pub(super) fn largest_handle(&self, left: u64, stretch: u64) -> u64 {
-        let expected = self.pace.expected(self.most());
-        let of_pool = self.in_arena().saturating_add(left).max(expected) / HANDLES_AIMED_AT;
+        let of_pool = self.in_arena().saturating_add(left) / HANDLES_AIMED_AT;
         match self.config.handles {
             HandleSize::Granule => self.arena.granule(),
             HandleSize::UpTo(bytes) => bytes,
-            HandleSize::Adaptive => of_pool.max(stretch / HANDLES_A_STRETCH).min(LARGEST_HANDLE),
+            HandleSize::Adaptive => of_pool
+                .max(self.least_handle(left))
+                .max(stretch / HANDLES_A_STRETCH)
+                .min(LARGEST_HANDLE),
+        }
+    }
+
+    /// Bytes of a new handle at least, where a GPU has memory to spare.
+    fn least_handle(&self, left: u64) -> u64 {
+        let held = self.in_arena().saturating_add(left);
+        match self.config.handles {
+            HandleSize::Adaptive => self.pace.handle(held, self.most()).min(LARGEST_HANDLE),
+            _ => 0,
+        }
+    }
+
+    /// The placement with so much more of its gap to map that its new handles are whole ones of that size, if
+    /// so much may be made: what is not needed now is there for the requests that come.
+    fn in_whole_handles(&self, placement: Placement, idle: u64) -> Placement {
+        let new = placement.to_map - idle;
+        let small = self.extents.zone_of(placement.map_from) == Zone::High;
+        let part = if small { SMALL_HANDLES } else { 1 };
+        let handle = piece(
+            u64::MAX,
+            self.least_handle(new) / part,
+            self.arena.granule(),
+        );
+        let whole = new.next_multiple_of(handle);
+        let room = (self.most()).saturating_sub(self.reserved() + self.promised());
+        match whole <= room && whole - new <= placement.spare {
+            true => placement.widened(whole - new),
+            false => placement,
         }
     }
 }

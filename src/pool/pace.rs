@@ -5,12 +5,14 @@
 //! its time on them, where a few per cent more memory would do. So the pool keeps an account: time spent
 //! on mapping elsewhere is paid in, a hundredth of all time is paid out, and once the account is full the pool
 //! may grow by more. A pool that hardly uses the device may so from the start: to it a small part of the device
-//! is many handles, and to the device it is little. Its handles are larger from the start as well. A limit is
-//! taken for the device's memory, and `trim` gives back what is idle.
+//! is many handles, and to the device it is little. Its handles are larger as well, so fewer, and new memory is
+//! whole ones. A limit is taken for the device's memory, and `trim` gives back what is idle.
 
 use std::time::{Duration, Instant};
 
-use super::tuning::{DEVICE_PART, EXPECTED_PART, LEAST_SLACK, PACE_FULL, PACE_PART, ROOMY_SLACK};
+use super::tuning::{
+    DEVICE_PART, LEAST_SLACK, PACE_FULL, PACE_PART, POOL_HANDLES, ROOMY_SLACK, SPARE_HANDLES,
+};
 use crate::device::{DeviceInfo, DeviceKind};
 use crate::seeded::seeded;
 
@@ -39,13 +41,28 @@ impl Pace {
 
     /// Bytes beyond a peak that a pool of up to `most` bytes grows by before it maps handles elsewhere.
     pub(super) fn slack(&self, peak: u64, most: u64) -> u64 {
-        let of_device = self.device.min(most) / DEVICE_PART;
-        of_device.max((peak as f64 * self.part) as u64)
+        self.spare(most).max((peak as f64 * self.part) as u64)
     }
 
-    /// Bytes that a pool of up to `most` is taken for when a handle is made, if it has fewer.
-    pub(super) fn expected(&self, most: u64) -> u64 {
-        self.device.min(most) / EXPECTED_PART
+    /// What the device, or a limit of `most` bytes, has to spare: a pool may hold so much that is idle.
+    fn spare(&self, most: u64) -> u64 {
+        self.device.min(most) / DEVICE_PART
+    }
+
+    /// Bytes of a new handle at least, of a pool that holds `held` and may hold `most`: all but a byte of it may
+    /// stay idle, so never more than there is to spare, and a small part of that where a limit may be near.
+    pub(super) fn handle(&self, held: u64, most: u64) -> u64 {
+        let spare = self.spare(most);
+        let least = spare / SPARE_HANDLES;
+        match most < self.device {
+            true => least,
+            false => (held / POOL_HANDLES).clamp(least, spare),
+        }
+    }
+
+    /// The device refused memory: it has nothing to spare.
+    pub(super) fn exhausted(&mut self) {
+        self.device = 0;
     }
 
     /// A request spent this long, until `now`, on mapping handles elsewhere.
@@ -123,17 +140,39 @@ mod tests {
 
     #[test]
     fn a_limit_is_taken_for_the_memory_of_a_gpu_and_nothing_is_where_slack_is_configured() {
-        let bytes = |pace: &Pace, most: u64| (pace.slack(0, most), pace.expected(most));
-        let of = |device: u64| (device / DEVICE_PART, device / EXPECTED_PART);
+        let bytes = |pace: &Pace, most: u64| (pace.slack(0, most), pace.handle(0, most));
+        let of = |device: u64| {
+            let spare = device / DEVICE_PART;
+            (spare, spare / SPARE_HANDLES)
+        };
         let device = DEVICE_PART << 20;
         let by_itself = pace(None, DeviceKind::Cuda);
         assert_eq!(bytes(&by_itself, u64::MAX), of(device));
         assert_eq!(bytes(&by_itself, device / 3), of(device / 3));
+        let mut refused = pace(None, DeviceKind::Cuda);
+        refused.exhausted();
         for fixed in [
             pace(Some(0.5), DeviceKind::Cuda),
             pace(None, DeviceKind::Host),
+            refused,
         ] {
             assert_eq!(bytes(&fixed, u64::MAX), (0, 0));
+            assert_eq!(fixed.handle(PEAK, u64::MAX), 0);
         }
+    }
+
+    #[test]
+    fn handles_are_a_part_of_the_pool_as_long_as_they_are_one_of_what_there_is_to_spare() {
+        let pace = pace(None, DeviceKind::Cuda);
+        let handle = |held: u64, most| pace.handle(held << 20, most) >> 10;
+        let held = [12, 16, 32, 64, 100];
+        assert_eq!(
+            held.map(|mib| handle(mib, u64::MAX)),
+            [204, 256, 512, 1024, 1024]
+        );
+        let device = DEVICE_PART << 20;
+        assert_eq!(held.map(|mib| handle(mib, device))[2], 512);
+        let limited = device / 2;
+        assert_eq!(held.map(|mib| handle(mib, limited)), [102; 5]);
     }
 }

@@ -42,11 +42,24 @@ pub(super) const PACE_FULL: Duration = Duration::from_millis(25);
 /// reserves 1.015 times its peak, with this 757 and 1.018, with 512 596 and 1.021.
 pub(super) const HANDLES_AIMED_AT: u64 = 768;
 
-/// A GPU's pool makes handles as if it held the device's memory, or its limit, divided by this at least. It may
-/// grow by a [`DEVICE_PART`] of that in any case, which is worth some fourteen such handles. On an H200 the rl
-/// program makes or maps elsewhere 195 handles in place of 802, moe 1,645 in place of 3,418; rl holds 24 % more
-/// than its peak in place of 21, tables 8 in place of 11.
-pub(super) const EXPECTED_PART: u64 = 8;
+/// A GPU's pool makes handles of what its device or limit has to spare, a [`DEVICE_PART`], divided by this at
+/// least, and new memory in whole ones. Replayed with the pace of an H200, where that is 32 MiB, the rl trace
+/// makes or maps elsewhere 72 handles after its first iteration and holds 1.228 of its peak, tables 65 and
+/// 1.132; with 16 MiB it is 135 and 1.228, 175 and 1.062; with 64 MiB 33 and 1.236, 30 and 1.187. In parts, as
+/// small as what a request lacks, moe's are 287 in place of 16.
+pub(super) const SPARE_HANDLES: u64 = 5;
+
+/// The same pool's handles are its bytes divided by this once that is more, up to what there is to spare;
+/// not under a limit, near which what is idle in a handle may be what lacks: llama fails at 1.02 times its
+/// peak. Replayed with the pace of an H200 the gpt2 trace makes or maps elsewhere 89 handles after its first
+/// iteration and holds 1.012 of its peak, moe 16 and 1.017; with 96 it is 122 and 1.017, 27 and 1.013; without
+/// 266 and 1.005, 73 and 1.010.
+pub(super) const POOL_HANDLES: u64 = 64;
+
+/// At the high end, where small blocks lie, such handles are one part in so many. Replayed with the pace of an
+/// H200 the rl trace makes or maps elsewhere 91 handles after its first iteration where those are of one
+/// granule, in place of 72; with 1 it is 53, and the pool holds 1.287 of its peak in place of 1.228.
+pub(super) const SMALL_HANDLES: u64 = 8;
 
 /// Number of handles of a large block, from the time on when the pool is still small. Without, the gpt2
 /// trace remaps 431 handles in place of 163; with 16, llama reserves 1.024 times its peak.

@@ -3,9 +3,9 @@
 use super::{Core, HANDLES_A_STRETCH, HANDLES_AIMED_AT, HandleSize, LARGEST_HANDLE};
 use std::time::Duration;
 
-use crate::device::{DeviceInfo, DeviceKind};
+use crate::device::sim::Rng;
+use crate::device::{Device, DeviceInfo, DeviceKind};
 use crate::heap::State;
-use crate::pool::PoolConfig;
 use crate::pool::core::tests::{Made, all_of_a_device, core};
 use crate::pool::handles::piece;
 use crate::pool::job::Job;
@@ -13,7 +13,8 @@ use crate::pool::mapping::Terms;
 use crate::pool::mapping::tests::two_apart;
 use crate::pool::pace::Pace;
 use crate::pool::release::tests::trim;
-use crate::pool::tuning::EXPECTED_PART;
+use crate::pool::tuning::{DEVICE_PART, GRANULES_BEFORE_ENDS, SMALL_HANDLES, SPARE_HANDLES};
+use crate::pool::{Block, Pool, PoolConfig};
 
 const TERMS: Terms = Terms {
     pending: true,
@@ -72,21 +73,111 @@ fn a_new_handle_is_the_largest_power_of_two_that_its_rule_allows() {
     }
 }
 
+/// What a GPU of so many bytes lets a pool grow by, in place of what a host device does.
+fn on_gpu(bytes: u64) -> Pace {
+    let device = DeviceInfo::new(DeviceKind::Cuda, 0, String::new(), bytes, 1);
+    Pace::new(None, &device)
+}
+
 #[test]
 fn a_pool_of_a_gpu_has_larger_handles_from_the_start_and_smaller_ones_the_less_it_may_hold() {
     let mut core = core(PoolConfig::default(), 0).core;
-    let granules = EXPECTED_PART * HANDLES_AIMED_AT * 16;
-    let bytes = granules * core.arena.granule();
-    let device = DeviceInfo::new(DeviceKind::Cuda, 0, String::new(), bytes, 1);
-    let handle = |core: &Core, left| of(core, left, left) / core.arena.granule();
+    let granule = core.arena.granule();
+    let bytes = DEVICE_PART * SPARE_HANDLES * 16 * granule;
+    let handle = |core: &Core, left| of(core, left, left) / granule;
     assert_eq!(handle(&core, 30), 1);
-    core.pace = Pace::new(None, &device);
+    core.pace = on_gpu(bytes);
     core.config.limit = None;
     assert_eq!([3, 30, 3000].map(|left| handle(&core, left)), [2, 16, 64]);
+    let small = core.largest_handle(granule, granule);
+    assert_eq!(small, 16 * granule);
+    core.config.handles = HandleSize::UpTo(2 * granule);
+    assert_eq!(handle(&core, 30), 2);
+    core.config.handles = HandleSize::Adaptive;
     core.config.limit = Some(bytes / 2);
     assert_eq!(handle(&core, 30), 8);
+    assert_eq!(core.largest_handle(64 * 64 * granule, 0), 8 * granule);
     core.config.soft_limit = Some(bytes / 8);
     assert_eq!(handle(&core, 30), 2);
+}
+
+/// What a request for so many granules has made, in granules: all of it, and its largest handle.
+fn made_for(made: &mut Made, bytes: u64) -> (u64, u64) {
+    let granule = made.core.arena.granule();
+    let before = made.core.arena.reserved();
+    let job = begin(made, bytes);
+    let grant = made.run(job).unwrap().unwrap();
+    let (_, frame) = made.core.arena.frame_at(grant.offset).unwrap();
+    let (_, largest) = made.core.arena.extent_of(&frame);
+    made.granted(grant);
+    (
+        (made.core.arena.reserved() - before) / granule,
+        largest / granule,
+    )
+}
+
+#[test]
+fn a_gpu_gives_whole_handles_as_far_as_a_limit_allows_and_small_blocks_smaller_ones() {
+    let gpu = |config: PoolConfig| {
+        let mut made = core(config, 0);
+        let granule = made.core.arena.granule();
+        made.core.pace = on_gpu(DEVICE_PART * SPARE_HANDLES * 16 * granule);
+        made.core.config.limit = None;
+        (made, granule)
+    };
+    let (mut made, granule) = gpu(PoolConfig::default());
+    assert_eq!(made_for(&mut made, 3 * granule), (16, 16));
+    assert_eq!(made_for(&mut made, 20 * granule), (16, 16), "13 lay idle");
+    assert_eq!(made_for(&mut made, 12 * granule), (16, 16), "9 did");
+    // As if others were making all of what the pool may hold but a few granules.
+    let limit = DEVICE_PART * SPARE_HANDLES * 16 * granule;
+    made.core.config.soft_limit = Some(limit);
+    for (left, granules, said) in [(15, 16, 3), (16, 1, 16)] {
+        let others = limit - made.core.arena.reserved() - left * granule;
+        made.core.under_way.to_create = others;
+        let (bytes, _) = made_for(&mut made, granules * granule);
+        assert_eq!(bytes, said, "{left} left");
+    }
+    // The high end, from the time on when the pool has held so much.
+    let (mut made, granule) = gpu(PoolConfig::default());
+    made.core.peak_reserved = u64::MAX;
+    let part = 16 / SMALL_HANDLES;
+    assert_eq!(made_for(&mut made, 4096), (part, part));
+    let (mut made, granule) = (
+        gpu(PoolConfig::default().handles(HandleSize::Granule)).0,
+        granule,
+    );
+    assert_eq!(made_for(&mut made, 3 * granule), (3, 1));
+}
+
+#[test]
+fn a_gpu_that_has_no_more_gives_all_it_has_to_requests_of_any_size() {
+    let granule = Device::host().unwrap().info().granule;
+    let all = 11 * granule;
+    for seed in 0..400 {
+        let [remap, small] = [1, 2].map(|bit| seed & bit > 0);
+        let device = Device::host_with_capacity(all).unwrap();
+        let pool = Pool::new(&device, PoolConfig::default().remap(remap)).unwrap();
+        let core = || pool.shared().core.lock();
+        core().pace = on_gpu(DEVICE_PART * SPARE_HANDLES * 4 * granule);
+        core().peak_reserved = u64::from(small) * GRANULES_BEFORE_ENDS * granule;
+        let stream = device.stream().unwrap();
+        let mut rng = Rng::new(seed);
+        let mut blocks: Vec<Block> = Vec::new();
+        for _ in 0..30 {
+            let bytes = (1 + rng.below(16)) * granule / 4;
+            let taken = pool.alloc(&stream, bytes);
+            assert!(taken.is_ok() || !blocks.is_empty());
+            blocks.extend(taken);
+            if rng.chance(1, 3) && !blocks.is_empty() {
+                blocks.remove(rng.below(blocks.len() as u64) as usize);
+            }
+            core().check().unwrap();
+            assert!(core().arena.reserved() <= all);
+        }
+        blocks.clear();
+        pool.alloc(&stream, all).unwrap();
+    }
 }
 
 #[test]
@@ -113,8 +204,7 @@ fn as_much_is_made_without_a_look_for_idle_memory_as_the_peak_and_its_slack_allo
 fn time_spent_on_handles_mapped_elsewhere_lets_the_pool_grow_by_more_and_on_new_ones_not() {
     for is_new in [false, true] {
         let (mut made, _held) = two_apart();
-        let device = DeviceInfo::new(DeviceKind::Cuda, 0, String::new(), 1 << 30, 1);
-        made.core.pace = Pace::new(None, &device);
+        made.core.pace = on_gpu(1 << 30);
         let granule = made.core.arena.granule();
         if is_new {
             made.core.config.limit = None;
