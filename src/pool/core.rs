@@ -11,7 +11,9 @@ use super::config::PoolConfig;
 use super::pace::Pace;
 use super::stats::counters::Gauges;
 use super::stats::{Steps, Told};
-use super::tuning::{ADDRESSES_A_BYTE, CACHE_PART, HIGH_PART, LEAST_CACHE, MOST_ADDRESSES};
+use super::tuning::{
+    ADDRESSES_A_BYTE, CACHE_PART, HIGH_PART, LEAST_CACHE, MOST_ADDRESSES, UNIFIED_PART,
+};
 use super::under_way::{Held, UnderWay};
 use crate::arena::Arena;
 use crate::device::{Device, Timeline};
@@ -48,6 +50,8 @@ pub(crate) struct Core {
     pub(super) steps: Steps,
     /// Steps not told to the application's subscriber yet.
     pub(super) told: Vec<Told>,
+    /// Changes of the heap until holes were unified last.
+    pub(super) unified: u64,
     pub(super) bytes_moved: u64,
     pub(super) compactions: u64,
     pub(super) peak_reserved: u64,
@@ -120,6 +124,7 @@ impl Core {
             under_way: UnderWay::default(),
             steps: Steps::default(),
             told: Vec::new(),
+            unified: 0,
             bytes_moved: 0,
             compactions: 0,
             peak_reserved: 0,
@@ -420,7 +425,13 @@ impl Core {
                 self.extents.merge_as(id, slot, tick);
             }
         }
+        self.unified = self.extents.changes();
         lacking
+    }
+
+    /// Whether enough holes changed since all were unified last for another look at them.
+    pub(super) fn has_changed(&self) -> bool {
+        self.extents.changes() - self.unified >= self.extents.holes() / UNIFIED_PART
     }
 
     /// The tick that the next record on `slot`'s stream ends.

@@ -57,18 +57,26 @@ impl Plan {
 }
 
 impl Core {
-    /// Begins to map new memory for `bytes` beside what is ready, while the pool is small and several
-    /// streams use it: before any stream waits or caches are emptied.
-    pub(super) fn begin_overlapping(&mut self, stream: StreamIndex, bytes: u64) -> Option<Mapping> {
-        let most = self.config.overlap_bytes.min(self.limit());
+    /// Begins to map new memory for `bytes` beside what is ready, before any stream waits or caches are
+    /// emptied: while the pool is small and several streams use it, and for a `crowded` lane within the slack
+    /// over the peak, which counts what such lanes keep.
+    pub(super) fn begin_overlapping(
+        &mut self,
+        stream: StreamIndex,
+        bytes: u64,
+        crowded: bool,
+    ) -> Option<Mapping> {
         let held = self.reserved() + self.promised();
-        if self.only_stream() || held.saturating_add(bytes) > most {
+        let small = self.config.overlap_bytes.saturating_sub(held) * u64::from(!self.only_stream());
+        let slack = if crowded { self.slack(bytes) } else { 0 };
+        let most = small.max(slack).min(self.room());
+        if bytes > most {
             return None;
         }
         let granule = self.arena.granule();
         let ready = self.usable(stream, false);
         let placement = placement::cheapest(&self.extents, bytes, granule, ready, true, Zone::Low)?;
-        if held + placement.to_map > most {
+        if placement.to_map > most {
             return None;
         }
         self.begin_mapping(stream, placement, &[])

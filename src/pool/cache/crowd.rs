@@ -7,8 +7,10 @@
 //! and those find its lock free.
 //!
 //! A lane that never finds the lock taken does nothing of this. What the others waste is bounded by what a
-//! crowded lane keeps, which a request that finds no hole has back before the pool grows or any stream waits,
-//! and by how much larger the nearest block may be: see `tuning`.
+//! crowded lane keeps and by how much larger the nearest block may be: see `tuning`. A request that finds no hole
+//! has what is kept back before the pool grows or any stream waits, but that of a crowded lane has the pool
+//! grow, up to the slack over a peak that counts what is kept: caches that are emptied for each other's requests
+//! serve none. A crowded lane that is full gives up the block it frees, and not all it has.
 
 use super::free_lists::Cached;
 use crate::heap::size_class::is_slot;
@@ -27,6 +29,10 @@ impl Lane {
             let room = self.cache_bytes.saturating_add(live / CROWDED_PART);
             state.room = state.room.max(room);
         }
+    }
+
+    pub(crate) fn is_crowded(&self) -> bool {
+        latch(&self.own.state).crowded > 0
     }
 
     /// Of a crowded lane, the block nearest to the `bytes` that its cache missed, for that request.

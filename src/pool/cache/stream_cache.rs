@@ -430,8 +430,10 @@ impl Lane {
             state.room = core.cache_room();
         }
         if !self.has_room(&state, block.bytes) {
+            let is_crowded = state.crowded > 0;
             drop(state);
-            if home.slot == self.slot || !self.hand_over(block.bytes, &mut core) {
+            let handed = home.slot != self.slot && self.hand_over(block.bytes, &mut core);
+            if !handed && !is_crowded {
                 self.drain(ALL_BINS, &mut core);
             }
             state = latch(&self.own.state);

@@ -43,9 +43,9 @@ pub(super) fn how_far(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     work_or_next(core.ask_how_far(climb.stream(), climb.bytes), Then::Look)
 }
 
-/// New memory beside what is ready, while the pool is small.
+/// New memory beside what is ready, while the pool is small or where threads meet at its lock.
 pub(super) fn overlap(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
-    let job = core.begin_overlapping(climb.stream(), climb.size);
+    let job = core.begin_overlapping(climb.stream(), climb.size, climb.lane.is_crowded());
     work_or_next(job, Then::Next)
 }
 
@@ -83,7 +83,9 @@ fn take_over(climb: &mut Climb<'_>, lanes: &[Arc<Lane>], core: &mut Core) -> Res
 
 /// For a large request: what neighbouring holes of all streams make together, behind a wait for them.
 pub(super) fn merged(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
-    if !core.is_merged_for(climb.size) {
+    // All holes are looked at, which the changes since the last time are to pay for.
+    let pays = climb.has_waited() || core.has_changed();
+    if !(pays && core.is_merged_for(climb.size)) {
         return NEXT;
     }
     let lacking = core.unify(climb.stream());

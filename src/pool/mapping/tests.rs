@@ -32,7 +32,7 @@ pub(in crate::pool) fn take_mapped(made: &mut Made, bytes: u64) -> Result<Option
 }
 
 fn take_overlapping(made: &mut Made, bytes: u64) -> Result<Option<Grant>> {
-    let job = made.core.begin_overlapping(made.slot, bytes);
+    let job = made.core.begin_overlapping(made.slot, bytes, false);
     made.run(job)
 }
 
@@ -176,6 +176,36 @@ fn a_small_pool_of_several_streams_maps_new_memory_before_any_stream_waits() {
         made.core.config.limit = Some(made.core.arena.reserved());
         assert!(take_overlapping(&mut made, granule).unwrap().is_none());
         drop(held);
+    }
+}
+
+#[test]
+fn a_crowded_lane_has_the_pool_grow_within_the_slack_and_the_limits() {
+    for (crowded, granules, limit, soft, said) in [
+        (true, 2, 100, 100, true),
+        (false, 2, 100, 100, false),
+        // 12 in all are the peak of 10 and a fifth of it; six are another stream's.
+        (true, 3, 100, 100, false),
+        (true, 2, 11, 100, false),
+        (true, 2, 100, 11, false),
+    ] {
+        let config = PoolConfig::default().handles(HandleSize::Granule);
+        let mut made = core(config.slack(0.2).overlap_bytes(0), 10);
+        let granule = made.core.arena.granule();
+        made.core.config.limit = Some(limit * granule);
+        made.core.config.soft_limit = Some(soft * granule);
+        let (other, _held) = made.stream();
+        let [id, _] = [(0, 6), (6, 4)].map(|(at, of)| made.block(at * granule, of * granule));
+        made.core.active.sub(6 * granule);
+        made.core
+            .extents
+            .give(id, other, made.core.open_tick(other), |_| false);
+        made.core.peak_taken = 10 * granule;
+        let job = (made.core).begin_overlapping(made.slot, granules * granule, crowded);
+        let grant = made.run(job).unwrap();
+        assert_eq!(grant.is_some(), said, "{granules}, {limit}, {soft}");
+        grant.map(|grant| made.granted(grant));
+        made.core.check().unwrap();
     }
 }
 

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::super::stream_cache::tests::World;
 use super::*;
+use crate::pool::config::HandleSize;
 use crate::pool::structure::IdAndSlack;
 use crate::pool::{Block, PoolConfig};
 
@@ -54,6 +55,46 @@ fn while_others_have_the_pools_lock_a_lane_keeps_a_part_of_what_is_live_and_serv
     assert_eq!((stats.allocated.current, stats.requested.current), (0, 0));
     pool.trim(0).unwrap();
     assert_eq!(pool.stats().reserved.current, 0);
+}
+
+#[test]
+fn a_crowded_lane_that_is_full_keeps_what_it_has_and_another_gives_it_up() {
+    for is_crowded in [true, false] {
+        let world = World::new(PoolConfig::default().cache_bytes(MIB));
+        let (pool, stream, lane) = (&world.pool, &world.streams[0], world.lane(0));
+        let sizes = (1..=5).map(|n| n * 128 * KIB);
+        let held: Vec<Block> = sizes.map(|it| pool.alloc(stream, it).unwrap()).collect();
+        latch(&lane.own.state).crowded = if is_crowded { CROWDED_MISSES } else { 0 };
+        // Three are kept, and each of the other two is too much beside them.
+        drop(held);
+        let kept = if is_crowded { 768 * KIB } else { 640 * KIB };
+        assert_eq!(lane.cached_bytes(), kept);
+        pool.check_invariants().unwrap();
+    }
+}
+
+#[test]
+fn a_request_of_a_crowded_lane_has_the_pool_grow_and_leaves_what_others_keep() {
+    for is_crowded in [true, false] {
+        let config = PoolConfig::default().handles(HandleSize::Granule);
+        let world = World::new(config.overlap_bytes(0).slack(1.0));
+        let (pool, [stream, other]) = (&world.pool, &world.streams);
+        let granule = pool.device().info().granule;
+        // All memory is live or in the other's cache.
+        let all = pool.alloc(stream, 4 * granule).unwrap();
+        drop(pool.alloc(other, granule).unwrap());
+        let (held, cached) = (pool.stats().reserved.current, world.lane(1).cached_bytes());
+        assert_eq!((held, cached), (5 * granule, granule));
+        latch(&world.lane(0).own.state).crowded = if is_crowded { CROWDED_MISSES } else { 0 };
+        let new = pool.alloc(stream, granule / 2).unwrap();
+        let grown = pool.stats().reserved.current > held;
+        assert_eq!(
+            (grown, pool.stats().steps.drain),
+            (is_crowded, u64::from(!is_crowded))
+        );
+        assert_eq!(world.lane(1).cached_bytes() == cached, is_crowded);
+        drop((all, new));
+    }
 }
 
 #[test]
