@@ -12,7 +12,7 @@ use super::pace::Pace;
 use super::stats::counters::Gauges;
 use super::stats::{Steps, Told};
 use super::tuning::{
-    ADDRESSES_A_BYTE, CACHE_PART, HIGH_PART, LEAST_CACHE, MOST_ADDRESSES, UNIFIED_PART,
+    ADDRESSES_A_BYTE, CACHE_PART, HIGH_PART, LEAST_CACHE, MOST_ADDRESSES, UNIFIED_AT_ONCE,
 };
 use super::under_way::{Held, UnderWay};
 use crate::arena::Arena;
@@ -429,9 +429,9 @@ impl Core {
         lacking
     }
 
-    /// Whether enough holes changed since all were unified last for another look at them.
+    /// Whether another look at all holes pays: they are few, or enough changed since all were unified last.
     pub(super) fn has_changed(&self) -> bool {
-        self.extents.changes() - self.unified >= self.extents.holes() / UNIFIED_PART
+        self.extents.holes() <= self.extents.changes() - self.unified + UNIFIED_AT_ONCE
     }
 
     /// The tick that the next record on `slot`'s stream ends.

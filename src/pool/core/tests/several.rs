@@ -1,6 +1,8 @@
 //! What a core does with the holes of several streams, and with neighbours.
 
 use super::*;
+use crate::heap::Zone;
+use crate::pool::tuning::UNIFIED_AT_ONCE;
 
 /// The core, and one more stream of it.
 fn two() -> (Made, StreamIndex, (Stream, Arc<SlotHold>)) {
@@ -339,4 +341,27 @@ fn holes_side_by_side_are_one_behind_a_wait_for_both() {
     assert_eq!((hole.slot, hole.tick), (slot, made.core.open_tick(slot)));
     assert_eq!(made.core.steps.waits, 1);
     made.core.check().unwrap();
+}
+
+#[test]
+fn all_holes_are_looked_at_again_while_they_are_few_or_once_as_many_more_changed() {
+    let (mut made, other, _held) = two();
+    let (slot, more) = (made.slot, 10);
+    let mut at = 0;
+    for (holes, looks) in [(UNIFIED_AT_ONCE, true), (UNIFIED_AT_ONCE + more, false)] {
+        while made.core.extents.holes() < holes {
+            made.hole(at, UNIT, other);
+            made.block(at + UNIT, UNIT);
+            at += 2 * UNIT;
+        }
+        made.core.unify(slot);
+        assert_eq!(made.core.extents.holes(), holes);
+        assert_eq!(made.core.has_changed(), looks);
+    }
+    // Each that is taken is a change, and one less.
+    for taken in 1..=more / 2 {
+        let id = made.core.extents.best(other, Zone::Low, UNIT).unwrap();
+        made.core.extents.take(id, UNIT, slot);
+        assert_eq!(made.core.has_changed(), taken == more / 2);
+    }
 }
