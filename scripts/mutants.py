@@ -14,7 +14,7 @@ from pathlib import Path
 
 OUT = Path(os.environ.get("WARPOOL_MUTANTS_OUT", "target/mutants")).resolve()
 TREE = OUT / "tree"
-FEATURES = ["--no-default-features", "--features", "sanitize,tracing,cli"]
+FEATURES = ["--no-default-features", "--features", "sanitize,tracing,cli,convert"]
 # What notices most a second, and then all the rest that sees the pool: executable, arguments,
 # variables.
 LEAVE = (

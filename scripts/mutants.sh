@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Mutants of the pool and of compaction: every change to one function that cargo-mutants knows
+# Mutants of the heap, the pool and compaction: every change to one function that cargo-mutants knows
 # (cargo install cargo-mutants --locked) is made by itself, and the tests must notice.
 #
 #   scripts/mutants.sh                            all of them, in a drawn order
@@ -27,7 +27,7 @@ export WARPOOL_CUDA=off LIBCLANG_PATH=/nonexistent
 export CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_DEV_OPT_LEVEL=1
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target/mutants/target}
 export PROPTEST_MAX_SHRINK_ITERS=0 PROPTEST_DISABLE_FAILURE_PERSISTENCE=1 PROPTEST_RNG_SEED=1
-files=(--file 'src/pool/**' --file 'src/compact/**')
+files=(--file 'src/heap/**' --file 'src/pool/**' --file 'src/compact/**')
 case " $* " in *" --file "* | *" -f "*) files=() ;; esac
 case " $* " in *" --shard "*) files+=(--sharding round-robin) ;; esac
 exec python3 scripts/mutants.py "${files[@]}" "$@"
