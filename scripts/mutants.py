@@ -234,7 +234,10 @@ def build(mutants):
         sys.exit("the tests of the copy do not compile")
     found = {}
     for message in messages:
-        if message["reason"] == "compiler-artifact" and message["executable"]:
+        if message["reason"] != "compiler-artifact" or not message["executable"]:
+            continue
+        # The command line has the library's name, and is built for the suites that run it.
+        if message["profile"]["test"]:
             name = message["target"]["name"]
             found["lib" if name == "warpool" else name] = message["executable"]
     return found, apart.union(left), unviable

@@ -1,6 +1,7 @@
 //! What queued work and graphs use of a buffer stays until they are done with it.
 
 use super::*;
+use crate::host::Contents;
 
 #[test]
 fn what_queued_work_may_use_is_not_unmapped_before_it_is_done() {
@@ -171,4 +172,19 @@ fn a_buffer_may_be_dropped_in_a_host_call_and_while_its_stream_is_captured() {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(ground.grown(), 0);
+}
+
+#[test]
+fn a_buffer_dropped_while_its_pool_sleeps_leaves_its_addresses_once_that_is_awake() {
+    let device = Device::host().unwrap();
+    let none = device.backend().counts();
+    let ground = ground_on(device, small().sleeps(true));
+    let buffer = ground.filled(4, 1);
+    ground.finish();
+    ground.pool.sleep(&[], Contents::Discarded).unwrap();
+    drop(buffer);
+    ground.pool.wake(&[]).unwrap();
+    ground.pool.trim(0).unwrap();
+    assert_eq!(ground.grown(), 0);
+    assert_eq!(ground.counts().ranges, none.ranges + 1, "the pool's own");
 }
