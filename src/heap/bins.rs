@@ -1,16 +1,17 @@
 //! Best fit over free extents: the smallest hole that is large enough, in a few instructions.
 //!
-//! Sizes come in units of [`UNIT`]. Up to [`BINS`] units every size has a bin of its own, and two levels of
+//! Sizes come in units of [`UNIT`]. Below [`OWN`] units every size has a bin of its own, and two levels of
 //! bitmap find the first bin that is not empty: an exact best fit without a search. A bin is a list
 //! through the extent table, the hole filed last first.
 //!
-//! Larger holes are mostly few. An ordered set has them, of equal sizes the lowest address first, so that the top
-//! of the arena drains. Sorted lists in bins took some 10 ns less of a live set, and grew with the holes of one size.
+//! Larger holes are mostly few. Sizes that differ by less than a part in 128 share a bin, which has one hole; an
+//! ordered set has what others there are, so that many of one size cost no more than its search. Of equal sizes
+//! the lowest address is taken first, so that the top of the arena drains.
 
 use std::collections::BTreeSet;
 use std::hint::select_unpredictable;
 
-use super::bitmap::Bitmap;
+use super::bitmap::{Bitmap, MOST};
 use super::extent::NIL;
 use super::{Extent, Id, State, ensure};
 
@@ -19,58 +20,79 @@ use super::{Extent, Id, State, ensure};
 /// than was asked for; multiples of 512 would cost 12.5 %.
 pub(crate) const UNIT: u64 = 256;
 
-/// Holes of up to this many units are listed by size.
-const BINS: usize = 63 * 64;
+/// Sizes of fewer units have a bin each.
+const OWN: usize = 1 << POWER;
 
-/// Bins: one for each size from 0 to [`BINS`] units, and up to a power of two.
-const ALL: usize = BINS.next_power_of_two();
+/// The power of two of units from which on sizes share bins, and how many bins a power has.
+const POWER: u32 = 12;
+const SHARED: usize = 128;
 
-/// The number of a bin, up to [`BINS`].
-#[derive(Clone, Copy)]
+/// The number of a bin.
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Bin(usize);
 
 impl Bin {
-    /// The bin of a size, `None` for one that has none.
     #[inline(always)]
-    fn of(bytes: u64) -> Option<Self> {
-        let units = bytes / UNIT;
-        (units <= BINS as u64).then_some(Self(units as usize))
+    fn of(bytes: u64) -> Self {
+        let units = (bytes / UNIT) as usize;
+        if units < OWN {
+            return Self(units);
+        }
+        let power = units.ilog2() - POWER;
+        // From `SHARED` on: that of the smallest is the first behind the others.
+        let part = units >> (power + POWER - SHARED.ilog2());
+        Self((OWN - SHARED + power as usize * SHARED + part).min(MOST - 1))
     }
 
-    fn bytes(self) -> u64 {
-        self.0 as u64 * UNIT
+    #[inline(always)]
+    fn is_shared(self) -> bool {
+        self.0 >= OWN
     }
 }
 
 /// The first hole of each bin, [`NIL`] for none.
-struct Heads(Box<[Id; ALL]>);
+struct Heads(Box<[Id; MOST]>);
 
 impl Heads {
     #[inline(always)]
     fn get(&self, bin: Bin) -> Id {
-        self.0[bin.0 % (ALL)]
+        self.0[bin.0 % MOST]
     }
 
     #[inline(always)]
     fn set(&mut self, bin: Bin, id: Id) {
-        self.0[bin.0 % (ALL)] = id;
+        self.0[bin.0 % MOST] = id;
     }
+}
+
+/// A hole in the order in which large ones are taken: its bytes, its start, and which it is.
+type Place = (u64, u64, Id);
+
+fn place(table: &[Extent], id: Id) -> Place {
+    let Extent { start, bytes, .. } = table[id as usize];
+    (bytes, start, id)
+}
+
+/// The hole `first` and those filed before it in its bin.
+fn listed(table: &[Extent], first: Id) -> impl Iterator<Item = Id> + '_ {
+    let older = |&id: &Id| Some(table[id as usize].older).filter(|&id| id != NIL);
+    std::iter::successors(Some(first).filter(|&id| id != NIL), older)
 }
 
 /// The free extents of one owner. See the module documentation.
 pub(crate) struct Bins {
     heads: Heads,
     filled: Bitmap,
-    /// (bytes, start, id) of holes that no bin has.
-    large: BTreeSet<(u64, u64, Id)>,
+    /// Holes whose shared bin has another.
+    others: BTreeSet<Place>,
 }
 
 impl Default for Bins {
     fn default() -> Self {
         Self {
-            heads: Heads(Box::new([NIL; ALL])),
+            heads: Heads(Box::new([NIL; MOST])),
             filled: Bitmap::EMPTY,
-            large: BTreeSet::new(),
+            others: BTreeSet::new(),
         }
     }
 }
@@ -78,17 +100,18 @@ impl Default for Bins {
 impl Bins {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.filled.is_empty() && self.large.is_empty()
+        self.filled.is_empty() && self.others.is_empty()
     }
 
     /// Files the hole `id`, which has `bytes`.
     #[inline(always)]
     pub(crate) fn insert(&mut self, table: &mut [Extent], id: Id, bytes: u64) {
-        let extent = &mut table[id as usize];
-        let Some(bin) = Bin::of(bytes) else {
-            return self.insert_large((bytes, extent.start, id));
-        };
+        let bin = Bin::of(bytes);
         let head = self.heads.get(bin);
+        if bin.is_shared() && head != NIL {
+            return self.insert_other(table, id);
+        }
+        let extent = &mut table[id as usize];
         extent.newer = NIL;
         extent.older = head;
         table[head as usize].newer = id;
@@ -98,8 +121,9 @@ impl Bins {
 
     #[cold]
     #[inline(never)]
-    fn insert_large(&mut self, hole: (u64, u64, Id)) {
-        self.large.insert(hole);
+    fn insert_other(&mut self, table: &mut [Extent], id: Id) {
+        table[id as usize].older = NIL;
+        self.others.insert(place(table, id));
     }
 
     /// Takes the hole `id`, which is filed here, out.
@@ -107,12 +131,13 @@ impl Bins {
     pub(crate) fn remove(&mut self, table: &mut [Extent], id: Id) {
         let extent = &table[id as usize];
         let (newer, older) = (extent.newer, extent.older);
-        let Some(bin) = Bin::of(extent.bytes) else {
-            return self.remove_large((extent.bytes, extent.start, id));
-        };
+        let bin = Bin::of(extent.bytes);
+        let head = self.heads.get(bin);
+        if bin.is_shared() && head != id {
+            return self.remove_other(place(table, id));
+        }
         table[older as usize].newer = newer;
         table[newer as usize].older = older;
-        let head = self.heads.get(bin);
         let is_head = newer == NIL;
         self.heads
             .set(bin, select_unpredictable(is_head, older, head));
@@ -121,40 +146,40 @@ impl Bins {
 
     #[cold]
     #[inline(never)]
-    fn remove_large(&mut self, hole: (u64, u64, Id)) {
-        self.large.remove(&hole);
+    fn remove_other(&mut self, hole: Place) {
+        self.others.remove(&hole);
     }
 
     /// The smallest hole of at least `bytes`.
     #[inline(always)]
-    pub(crate) fn best(&self, bytes: u64) -> Option<Id> {
-        match Bin::of(bytes).and_then(|bin| self.filled.next(bin.0).map(Bin)) {
-            Some(bin) => Some(self.heads.get(bin)),
-            None => self.best_large(bytes),
+    pub(crate) fn best(&self, table: &[Extent], bytes: u64) -> Option<Id> {
+        match self.filled.next(Bin::of(bytes).0).map(Bin) {
+            Some(bin) if !bin.is_shared() => Some(self.heads.get(bin)),
+            _ => self.at_least(table, bytes).next(),
         }
     }
 
-    #[cold]
-    #[inline(never)]
-    fn best_large(&self, bytes: u64) -> Option<Id> {
-        let first = self.large.range((bytes, 0, 0)..).next();
-        first.map(|&(_, _, id)| id)
-    }
-
-    /// The bins from the one for `bytes` on that have holes.
-    fn filled_from(&self, bytes: u64) -> impl Iterator<Item = Bin> + '_ {
-        let first = Bin::of(bytes).and_then(|bin| self.filled.next(bin.0).map(Bin));
-        let next = |&Bin(at): &Bin| (at < BINS).then(|| self.filled.next(at + 1).map(Bin))?;
-        std::iter::successors(first, next)
+    /// The first holes of the bins from the one for `bytes` on.
+    fn heads_from(&self, bytes: u64) -> impl Iterator<Item = Id> + '_ {
+        let next = |&at: &usize| (at + 1 < MOST).then(|| self.filled.next(at + 1))?;
+        let bins = std::iter::successors(self.filled.next(Bin::of(bytes).0), next);
+        bins.map(|at| self.heads.get(Bin(at)))
     }
 
     /// The holes of at least `bytes`, smallest first and of one size the lowest first; one a size of
-    /// those that are listed.
-    pub(crate) fn at_least(&self, bytes: u64) -> impl Iterator<Item = Id> + '_ {
-        let listed = self.filled_from(bytes).map(|bin| self.heads.get(bin));
-        // Searched only once the bins are through.
-        let large = std::iter::once(()).flat_map(move |()| self.large.range((bytes, 0, 0)..));
-        listed.chain(large.map(|&(_, _, id)| id))
+    /// those that have a bin of their own.
+    pub(crate) fn at_least<'a>(
+        &'a self,
+        table: &'a [Extent],
+        bytes: u64,
+    ) -> impl Iterator<Item = Id> + 'a {
+        let heads = self.heads_from(bytes).map(|id| place(table, id));
+        let mut heads = heads.skip_while(move |hole| hole.0 < bytes).peekable();
+        let mut others = self.others.range((bytes, 0, 0)..).copied().peekable();
+        std::iter::from_fn(move || {
+            let first = others.next_if(|other| heads.peek().is_none_or(|head| other < head));
+            first.or_else(|| heads.next()).map(|(_, _, id)| id)
+        })
     }
 
     /// All holes of at least `bytes`.
@@ -163,56 +188,52 @@ impl Bins {
         table: &'a [Extent],
         bytes: u64,
     ) -> impl Iterator<Item = Id> + 'a {
-        self.at_least(bytes).flat_map(move |head| {
-            let listed = Bin::of(table[head as usize].bytes).is_some();
-            let older = move |&id: &Id| {
-                listed
-                    .then(|| table[id as usize].older)
-                    .filter(|&id| id != NIL)
-            };
-            std::iter::successors(Some(head), older)
-        })
+        let firsts = self.at_least(table, bytes);
+        firsts.flat_map(|first| listed(table, first))
     }
 
-    pub(crate) fn largest(&self) -> u64 {
-        let listed = self.filled.last().map_or(0, |at| Bin(at).bytes());
-        let large = self.large.last().map_or(0, |&(bytes, _, _)| bytes);
-        listed.max(large)
+    pub(crate) fn largest(&self, table: &[Extent]) -> u64 {
+        let last = self.filled.last().map(|at| self.heads.get(Bin(at)));
+        let last = last.map_or(0, |id| table[id as usize].bytes);
+        last.max(self.others.last().map_or(0, |other| other.0))
     }
 
     pub(crate) fn holds(&self, table: &[Extent], id: Id) -> bool {
-        let Extent { start, bytes, .. } = table[id as usize];
-        let Some(bin) = Bin::of(bytes) else {
-            return self.large.contains(&(bytes, start, id));
-        };
-        let mut at = self.heads.get(bin);
-        while at != NIL && at != id {
-            at = table[at as usize].older;
-        }
-        at == id
+        let hole = place(table, id);
+        let head = self.heads.get(Bin::of(hole.0));
+        listed(table, head).any(|other| other == id) || self.others.contains(&hole)
     }
 
     /// Bytes and number of the holes filed here, if bins, lists and bits agree.
     pub(crate) fn check(&self, table: &[Extent]) -> Result<(u64, u64), String> {
         self.filled.check()?;
-        let (mut bytes, mut holes) = (0, self.large.len() as u64);
-        for at in self.filled_from(0) {
-            let (mut newer, mut id) = (NIL, self.heads.get(at));
-            ensure(id != NIL, || format!("bin {} has a bit and no hole", at.0))?;
+        let (mut bytes, mut holes) = (0, 0);
+        for at in (0..MOST).filter(|&at| self.filled.next(at) == Some(at)) {
+            let (mut newer, mut id) = (NIL, self.heads.get(Bin(at)));
+            ensure(id != NIL, || format!("bin {at} has a bit and no hole"))?;
             while id != NIL {
                 let extent = table.get(id as usize);
-                let fits = |it: &&Extent| it.bytes == at.bytes() && it.state == State::Free;
+                let fits = |it: &&Extent| Bin::of(it.bytes) == Bin(at) && it.state == State::Free;
                 let Some(extent) = extent.filter(fits) else {
-                    return Err(format!("bin {} has {id}, {extent:?}", at.0));
+                    return Err(format!("bin {at} has {id}, {extent:?}"));
                 };
-                ensure(extent.newer == newer, || {
+                let follows = extent.newer == newer && (newer == NIL || at < OWN);
+                ensure(follows, || {
                     format!("{id}, {extent:?}, does not follow {newer} in its bin")
                 })?;
                 (bytes, holes) = (bytes + extent.bytes, holes + 1);
                 (newer, id) = (id, extent.older);
             }
         }
-        bytes += self.large.iter().map(|&(bytes, _, _)| bytes).sum::<u64>();
+        for &other in &self.others {
+            let extent = table.get(other.2 as usize);
+            let fits = |it: &&Extent| it.state == State::Free && it.older == NIL;
+            ensure(
+                extent.filter(fits).is_some() && place(table, other.2) == other,
+                || format!("{other:?} is said of {extent:?}"),
+            )?;
+            (bytes, holes) = (bytes + other.0, holes + 1);
+        }
         Ok((bytes, holes))
     }
 }

@@ -133,7 +133,7 @@ impl Extents {
     /// The smallest hole of `slot` in one end that has at least `bytes`.
     #[inline(always)]
     pub(crate) fn best(&self, slot: StreamIndex, end: Zone, bytes: u64) -> Option<Id> {
-        self.indexes[slot as usize][end as usize].best(bytes)
+        self.indexes[slot as usize][end as usize].best(&self.table, bytes)
     }
 
     /// That hole and larger ones: see [`Bins::at_least`].
@@ -143,7 +143,7 @@ impl Extents {
         end: Zone,
         bytes: u64,
     ) -> impl Iterator<Item = Id> + '_ {
-        self.indexes[slot as usize][end as usize].at_least(bytes)
+        self.indexes[slot as usize][end as usize].at_least(&self.table, bytes)
     }
 
     pub(crate) fn zone_of(&self, offset: u64) -> Zone {
@@ -190,7 +190,8 @@ impl Extents {
 
     pub(crate) fn largest_hole(&self) -> u64 {
         let indexes = self.indexes.iter().flatten();
-        indexes.map(Bins::largest).max().unwrap_or(0)
+        let largest = indexes.map(|index| index.largest(&self.table));
+        largest.max().unwrap_or(0)
     }
 
     pub(crate) fn gap_at(&self, offset: u64) -> Option<Id> {

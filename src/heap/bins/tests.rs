@@ -1,18 +1,19 @@
 //! An index that is wrong in one place is found to be. What it answers is tested with the table of
 //! extents, which owns the holes.
 
-use super::{BINS, Bin, Bins, NIL, UNIT};
+use super::{Bin, Bins, MOST, NIL, OWN, SHARED, UNIT};
 use crate::heap::{Extent, Id, State};
 
-/// Bytes of holes in lists, and of those without a bin.
+/// Bytes of holes in lists, of the smallest that share a bin, and of others in that bin.
 const LISTED: u64 = 70 * UNIT;
-const LARGE: u64 = (BINS as u64 + 1) * UNIT;
+const LARGE: u64 = OWN as u64 * UNIT;
+const LARGER: u64 = LARGE + UNIT;
 
-/// Three holes of each kind, filed from the middle; as `ids` has them, the lowest first.
+/// Three holes of each kind, filed from the middle: 5 is in the shared bin, 4 and 6 beside it.
 fn made() -> (Bins, Vec<Extent>) {
     let mut table = vec![Extent::BLANK];
     let mut start = UNIT;
-    for bytes in [LISTED, LISTED, LISTED, LARGE, LARGE, LARGE] {
+    for bytes in [LISTED, LISTED, LISTED, LARGE, LARGER, LARGE] {
         let state = State::Free;
         table.push(Extent {
             start,
@@ -27,8 +28,28 @@ fn made() -> (Bins, Vec<Extent>) {
         let bytes = table[id as usize].bytes;
         index.insert(&mut table, id, bytes);
     }
-    assert_eq!(index.check(&table), Ok((3 * (LISTED + LARGE), 6)));
+    assert_eq!(index.check(&table), Ok((3 * (LISTED + LARGE) + UNIT, 6)));
     (index, table)
+}
+
+#[test]
+fn sizes_have_bins_in_order_and_large_ones_share_them_within_a_part_in_128() {
+    for units in 1..OWN as u64 {
+        assert_eq!(Bin::of(units * UNIT).0 as u64, units);
+    }
+    // Around each edge of a bin up to 2^46 bytes.
+    let mut last = Bin(OWN - 1);
+    for power in 12..38 {
+        for part in 0..SHARED as u64 {
+            let first = (1 << power) + (part << (power - 7));
+            let bins =
+                [first - 1, first, first + (1 << (power - 7)) - 1].map(|u| Bin::of(u * UNIT));
+            let next = Bin(last.0 + 1);
+            assert!(bins == [last, next, next], "2^{power}, {part}");
+            last = next;
+        }
+    }
+    assert!(last.0 < MOST && Bin::of(u64::MAX).0 < MOST);
 }
 
 fn is_wrong(change: impl FnOnce(&mut Bins, &mut Vec<Extent>)) -> bool {
@@ -53,7 +74,18 @@ fn a_hole_in_a_bin_that_is_not_its_own_is_found() {
     assert!(is_wrong(|_, table| table[3].newer = 1));
     assert!(is_wrong(|_, table| table[1].newer = NIL));
     assert!(is_wrong(|_, table| table[2].older = 100));
-    // What is in no list has no neighbour that was filed later.
+    // Those that share a bin, and those beside it.
+    for id in [5, 4] {
+        assert!(is_wrong(|_, table| table[id].bytes *= 2), "{id}");
+        assert!(is_wrong(|_, table| table[id].older = 6), "{id}");
+        assert!(
+            is_wrong(|_, table| table[id].state = State::Allocated),
+            "{id}"
+        );
+    }
+    assert!(is_wrong(|_, table| table[6].start += UNIT));
+    assert!(is_wrong(|_, table| table.truncate(6)));
+    // In no list, none has a neighbour that was filed later.
     assert!(!is_wrong(|_, table| table[4].newer = 1));
 }
 
@@ -81,9 +113,55 @@ fn holes_that_are_not_filed_are_not_held() {
 
 #[test]
 fn the_larger_sizes_have_their_lowest_hole_first_and_lists_their_last() {
-    let (index, _) = made();
-    let firsts = [UNIT, LISTED + UNIT].map(|bytes| index.best(bytes));
-    assert_eq!(firsts, [Some(3), Some(4)]);
-    let all: Vec<Id> = index.at_least(0).collect();
-    assert_eq!(all, [3, 4, 5, 6]);
+    let (mut index, mut table) = made();
+    let sizes = [UNIT, LISTED + UNIT, LARGE, LARGER, LARGER + UNIT];
+    let firsts = sizes.map(|bytes| index.best(&table, bytes));
+    assert_eq!(firsts, [Some(3), Some(4), Some(4), Some(5), None]);
+    let all: Vec<Id> = index.at_least(&table, 0).collect();
+    assert_eq!(all, [3, 4, 6, 5]);
+    let filed: Vec<Id> = index.filed(&table, LISTED).collect();
+    assert_eq!(filed, [3, 1, 2, 4, 6, 5]);
+    assert_eq!(index.largest(&table), LARGER);
+    // Once the bin is empty the next hole is in it, and the others come behind.
+    index.remove(&mut table, 5);
+    table[5].bytes = LARGE - UNIT;
+    index.insert(&mut table, 5, LARGE - UNIT);
+    assert_eq!(
+        (index.best(&table, LARGE), index.largest(&table)),
+        (Some(4), LARGE)
+    );
+    index.remove(&mut table, 5);
+    table[5].bytes = LARGER;
+    index.insert(&mut table, 5, LARGER);
+    let all: Vec<Id> = index.at_least(&table, LARGE).collect();
+    assert_eq!(all, [4, 6, 5]);
+    index.check(&table).unwrap();
+}
+
+/// Thousands of one size, and of sizes that share a bin, however they come and go.
+#[test]
+fn many_holes_of_a_bin_are_taken_in_order() {
+    for distance in [0, UNIT] {
+        let mut index = Bins::default();
+        let mut table = vec![Extent::BLANK];
+        table.extend((1..=3000).map(|at| Extent {
+            start: at << 30,
+            bytes: (OWN as u64 * 64) * UNIT + at % 500 * distance,
+            state: State::Free,
+            ..Extent::BLANK
+        }));
+        for at in 0..3000 {
+            let id = 1 + at * 7 % 3000;
+            let bytes = table[id as usize].bytes;
+            index.insert(&mut table, id, bytes);
+        }
+        let mut left: Vec<Id> = (1..=3000).collect();
+        left.sort_by_key(|&id| (table[id as usize].bytes, id));
+        index.check(&table).unwrap();
+        for (at, &id) in left.iter().enumerate() {
+            assert_eq!(index.best(&table, LARGER), Some(id), "{at}");
+            index.remove(&mut table, id);
+        }
+        assert!(index.is_empty());
+    }
 }

@@ -447,9 +447,9 @@ impl Both {
                     .filter(|part| part.history.0 == slot && self.table.zone_of(part.start) == end)
                     .map(|part| part.bytes)
                     .max();
-                assert_eq!(index.largest(), largest.unwrap_or(0));
+                assert_eq!(index.largest(&self.table.table), largest.unwrap_or(0));
                 // One a size of those in lists, of the larger all.
-                let listed = |bytes: u64| bytes <= 4032 * UNIT;
+                let listed = |bytes: u64| bytes < 4096 * UNIT;
                 let order = |bytes, start| (bytes, if listed(bytes) { 0 } else { start });
                 let said: BTreeSet<(u64, u64)> = of(Some(end))
                     .map(|part| order(part.bytes, part.start))
