@@ -1,10 +1,11 @@
-//! Making a circle: blocks that move in pieces, all of them or none.
+//! Executing a cycle: blocks that wait for each other's places. They move in pieces, all of them or
+//! none.
 //!
-//! While the pieces are on their way no block of the circle is whole anywhere, so the books change
-//! once all are queued. If one cannot be queued, those before it are taken back in the opposite
-//! order: by launches or, where the device refuses those too, by plain copies. The blocks are then
-//! where they were, behind what brought them back. A device that refuses both has lost what they
-//! held; it has failed.
+//! While the pieces are being copied, no block of the cycle is whole anywhere. So the heap is
+//! updated only after every piece is queued. If one piece cannot be queued, the pieces before it
+//! are undone in reverse order: by launches or, where the device refuses those too, by plain
+//! copies. The blocks are then back at their old addresses, ready after the copies that undid the
+//! moves. If the device refuses plain copies too, the data is lost; such a device has failed.
 
 use super::execute::Step;
 use super::mover::Part;
@@ -16,11 +17,11 @@ use super::task::Task;
 use crate::error::Result;
 use crate::seeded::seeded;
 
-/// A launch that was queued, and which way it slides, if it does.
+/// The moves of a queued launch, and the direction if it is a slide (`true`: upward).
 type Queued = (Vec<Move>, Option<bool>);
 
 impl Step<'_> {
-    /// Queues `pieces` and books `moves`, which they come to.
+    /// Queues `pieces` and books `moves`, which is what all the pieces together do.
     pub(super) fn circle(
         &mut self,
         moves: &[Move],
@@ -65,7 +66,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Queues the way back of one launch.
+    /// Queues the reverse of one launch.
     fn take_back(&mut self, part: &[Move], slide: Option<bool>, task: &Task<'_>) {
         let mut back: Vec<Move> = part.iter().map(reversed).collect();
         back.sort_unstable_by_key(|m| m.src);
@@ -79,12 +80,12 @@ impl Step<'_> {
         }
     }
 
-    /// Queues copies that make `moves`, none of which overlaps itself, without a table.
+    /// Queues `moves` as plain copies, without a table. No move overlaps itself.
     fn copy(&self, moves: impl Iterator<Item = Move>) {
         let (base, stream) = (self.shared.base, &self.mover.stream);
         for m in moves {
-            // SAFETY: both are mapped memory of the pool that the stream runs behind, and they do
-            // not overlap.
+            // SAFETY: both ranges are mapped memory of the pool, the stream is ordered after all
+            // their uses, and they do not overlap.
             let copied = unsafe {
                 let backend = stream.device().backend();
                 backend.copy_within(base + m.dst, base + m.src, m.bytes, stream.raw())
@@ -95,7 +96,7 @@ impl Step<'_> {
         }
     }
 
-    /// Books that what the launches wrote and what no block stands in is free behind them.
+    /// Books as free, after the launches, what they wrote where no block ends up.
     fn book_written(&mut self, moves: &[Move], queued: &[Queued], arrived: bool, before: u64) {
         let parts = queued.iter().flat_map(|(part, _)| part);
         let holes = written_free(moves, parts, arrived);
@@ -104,8 +105,8 @@ impl Step<'_> {
     }
 }
 
-/// The ranges (begin, end) that `parts` write and that no block stands in once the blocks have made
-/// `moves`, or have not.
+/// The ranges (begin, end) that `parts` write and that hold no block afterwards: with `arrived`,
+/// the blocks are at the destinations of `moves`, otherwise still at the sources.
 fn written_free<'a>(
     moves: &[Move],
     parts: impl Iterator<Item = &'a Move>,
@@ -130,8 +131,8 @@ fn reversed(m: &Move) -> Move {
     }
 }
 
-/// What a launch of `moves`, which ascend, comes to as moves of which each is made by itself behind
-/// the one before and none overlaps itself.
+/// Splits the moves of one launch, in ascending order, into copies that can be made one after the
+/// other. No copy overlaps itself.
 fn one_by_one(mut moves: Vec<Move>, slide: Option<bool>) -> impl Iterator<Item = Move> {
     if slide == Some(true) {
         moves.reverse();

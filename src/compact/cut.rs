@@ -1,18 +1,18 @@
-//! The part of a plan that one step makes.
+//! The part of a plan that one step executes, within its budget.
 
 use std::collections::BTreeMap;
 
 use super::plan::{Batch, CostModel, Move, Plan};
 use crate::seeded::seeded;
 
-/// The part of a budget of time that a step is planned to take.
+/// The fraction of a time budget that the predicted time of a step may take.
 const CAUTION: f64 = 0.85;
 
 /// How much one step may move.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Budget {
-    /// Bytes; a block is moved whole, so a step moves at least one, or one circle of blocks.
+    /// Bytes to move. A block is moved whole, so a step moves at least one block or one cycle of blocks.
     pub(crate) bytes: u64,
     /// Bytes that count as moved for each launch beyond the first.
     pub(crate) launch_bytes: u64,
@@ -28,7 +28,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// At most `bytes` a step.
+    /// At most `bytes` per step, but at least one block or one cycle of blocks.
     #[must_use]
     pub fn bytes(bytes: u64) -> Self {
         Self {
@@ -37,8 +37,8 @@ impl Budget {
         }
     }
 
-    /// What should take at most `micros` microseconds of the device a step, by what moves take on an H200:
-    /// 85 hundredths of that, as some steps take longer than expected.
+    /// As many moves per step as should take at most `micros` microseconds of device time, by the times
+    /// measured on an H200. Plans for 85 % of that, because some steps take longer than predicted.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
@@ -69,11 +69,11 @@ impl Budget {
     }
 }
 
-/// What is left of a step's budget.
+/// What is left of a step's budget while its moves are chosen.
 struct Left {
     bytes: u64,
     moves: usize,
-    /// Nothing is taken yet: the first move is taken whatever it costs.
+    /// Whether nothing is chosen yet: the first move is taken whatever it costs.
     first: bool,
 }
 
@@ -93,7 +93,7 @@ impl Left {
         taken
     }
 
-    /// Takes so many moves of so many bytes if they all fit.
+    /// Takes `moves` moves of `bytes` bytes together, or none of them.
     fn take_all(&mut self, bytes: u64, moves: usize) -> bool {
         let fits = self.first || (bytes <= self.bytes && moves <= self.moves);
         if fits {
@@ -105,8 +105,8 @@ impl Left {
     }
 }
 
-/// The moves of `plan` that one step makes: whole ones in the plan's order, as far as the budget
-/// goes and at most `most_moves`. A circle is made in one step, whatever it takes.
+/// The moves of `plan` that one step executes: whole moves in the plan's order, as far as the budget allows
+/// and at most `most_moves`. A cycle is executed in one step, whatever it costs.
 pub(super) fn cut(plan: &Plan, budget: &Budget, most_moves: usize) -> Vec<Batch> {
     let mut left = Left {
         bytes: budget.bytes,
@@ -138,7 +138,7 @@ pub(super) fn cut(plan: &Plan, budget: &Budget, most_moves: usize) -> Vec<Batch>
                 upward: false,
                 moves: left.take(moves.iter()),
             },
-            // The highest goes first: nothing lies where it goes.
+            // An upward slide starts with its highest move: no other move reads its destination.
             Batch::Slide {
                 upward: true,
                 moves,
@@ -165,7 +165,7 @@ pub(super) fn cut(plan: &Plan, budget: &Budget, most_moves: usize) -> Vec<Batch>
     batches
 }
 
-/// What of `plan` is left once the first `parts` of its batches, as [`cut`] gave them, are made.
+/// What is left of `plan` after the batches `parts`, which [`cut`] returned, are executed.
 pub(super) fn rest(mut plan: Plan, parts: &[Batch]) -> Plan {
     let whole = |(batch, part): &(&Batch, &Batch)| batch.moves().len() == part.moves().len();
     let done = plan.batches.iter().zip(parts).take_while(whole).count();
@@ -178,7 +178,7 @@ pub(super) fn rest(mut plan: Plan, parts: &[Batch]) -> Plan {
                 moves,
             } => moves.truncate(moves.len() - taken),
             Batch::Disjoint(moves) | Batch::Slide { moves, .. } => drop(moves.drain(..taken)),
-            // Made whole or not at all.
+            // A cycle is executed whole or not at all.
             Batch::Circle { .. } => {}
         }
     }
@@ -188,15 +188,15 @@ pub(super) fn rest(mut plan: Plan, parts: &[Batch]) -> Plan {
     plan
 }
 
-/// Where each block that was moved, once or several times in the order given, came from and went.
+/// The origin and the present place of each block that was moved, once or several times.
 #[derive(Debug, Default)]
 pub(crate) struct Ways {
-    /// By where the block is now: where it came from, and its bytes.
+    /// Keyed by the block's present address: its first address, and its bytes.
     origin: BTreeMap<u64, (u64, u64)>,
 }
 
 impl Ways {
-    /// Adds moves that were made together.
+    /// Adds moves of one batch.
     pub(super) fn add(&mut self, moves: &[Move]) {
         let hops: Vec<_> = moves
             .iter()
@@ -211,7 +211,7 @@ impl Ways {
             .extend(hops.map(|(from, m)| (m.dst, (from, m.bytes))));
     }
 
-    /// Each block's way, ascending by where it came from.
+    /// One move per block, from its first to its present address, ascending by the first.
     pub(crate) fn by_origin(&self) -> Vec<Move> {
         let mut ways: Vec<Move> = self
             .origin

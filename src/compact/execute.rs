@@ -1,22 +1,26 @@
-//! Moving live blocks: one step of a compaction, from plan to booked outcome.
+//! Moving live blocks: one step of a compaction, from its plan to the updated heap.
 //!
 //! # A step
 //!
-//! Under the pool's lock, so that what was planned is what is there: plan, or see what still holds of
-//! a plan that was searched [beside the lock](super::proposal), cut the plan at the budget, make the
-//! moving stream wait for everything that used the memory involved, and then launch by launch: queue
-//! the moves, and book where the blocks are now. A source is then a hole whose history is the moving
-//! stream; a block is ready behind the same tick. Nothing waits on the host, and after any step, or
-//! between any two, every block is valid.
+//! A step runs under the pool's lock, so the layout cannot change under its plan:
 //!
-//! A launch that fails ends the step. What was launched before is booked, what was not has not
-//! happened: a block is moved whole by one launch. Only a circle of blocks takes several; if one of
-//! them fails, those before it are taken back.
+//! 1. Make a plan, or check which part still applies of a plan that was searched [without the
+//!    lock](super::proposal).
+//! 2. Cut the plan at the budget.
+//! 3. Make the moving stream wait for everything that used the memory involved.
+//! 4. Launch by launch: queue the moves, and book the new places of the blocks. The sources become
+//!    holes whose last use is on the moving stream; the blocks are ready after the same tick.
 //!
-//! The next step goes on with what is left of the plan if no hole was made or taken meanwhile and
-//! no block that it moves was held. Else it plans anew from what it finds: blocks freed, held or
-//! allocated meanwhile are simply part of its layout. So does the last step, which may find blocks
-//! that are held no longer.
+//! The host waits for nothing. Every block is valid after any step and between any two.
+//!
+//! A launch that fails ends the step. The launches before it are booked; those after it were never
+//! queued. One launch moves a block whole. Only a cycle of blocks takes several; if one of them
+//! fails, those before it are undone.
+//!
+//! The next step continues with the rest of the plan, provided that no hole was made or taken since
+//! and that no block to move was pinned. Otherwise it plans again, with the blocks freed, pinned or
+//! allocated since as part of its layout. The last step plans again too: blocks may have been
+//! unpinned by then.
 
 use std::sync::Arc;
 
@@ -32,7 +36,7 @@ use crate::error::{Error, Result};
 use crate::pool::{Core, Shared};
 use crate::seeded::seeded;
 
-/// What a step, or all steps of a compaction, did.
+/// The work of one step, or of all steps of a compaction.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
@@ -47,13 +51,13 @@ pub struct Moved {
     pub launches: u64,
     /// Nanoseconds the planner expects the moves to take on the device.
     pub predicted_ns: f64,
-    /// Whether the goal is reached, or no plan reaches it any more: nothing is left to do.
+    /// Whether nothing is left to do: the goal is reached, or no plan reaches it any more.
     pub finished: bool,
     /// Whether the goal is reached.
     pub reached: bool,
 }
 
-/// A step under way: what it needs of the pool, and what it has done.
+/// A running step: what it needs from the pool, and its results so far.
 pub(super) struct Step<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) slot: u32,
@@ -65,12 +69,12 @@ pub(super) struct Step<'a> {
     bytes: u64,
     moves: usize,
     launches: u64,
-    /// Whether the mark before the first launch is recorded.
+    /// Whether the event before the first launch is recorded.
     begun: bool,
 }
 
 impl Step<'_> {
-    /// Makes the moving stream wait for whatever used the memory that `batches` touch.
+    /// Makes the moving stream wait for every use of the memory that `batches` touch.
     fn wait(&mut self, batches: &[Batch]) -> Result<()> {
         if !seeded!("moves-do-not-wait-for-holes") {
             self.core.wait_for_holes(self.slot)?;
@@ -87,7 +91,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Queues `batches`, none of them a circle, and books what was queued.
+    /// Queues `batches`, none of them a cycle, and books what was queued.
     fn straight(&mut self, batches: &[Batch], task: &Task<'_>) -> Result<()> {
         let reserved = self.core.reserved();
         let mut parts = Vec::new();
@@ -104,8 +108,9 @@ impl Step<'_> {
         outcome
     }
 
-    /// Queues `parts` one right behind the other and counts them: their tables are in place by then,
-    /// as far as one place holds them, so that the device need not wait for the host in between.
+    /// Queues `parts` one directly after the other and counts them. As many tables as fit into one
+    /// place are uploaded before the first of their launches, so the device need not wait for the
+    /// host in between.
     fn queue(&mut self, parts: &[Part<'_>], task: &Task<'_>, queued: &mut usize) -> Result<()> {
         let base = self.shared.base;
         while *queued < parts.len() {
@@ -125,7 +130,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Queues one part by itself.
+    /// Queues a single part.
     pub(super) fn launch(&mut self, part: Part<'_>, task: &Task<'_>) -> Result<()> {
         let launches = self.mover.prepare(&[part], self.shared.base)?;
         self.begin(task)?;
@@ -136,7 +141,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Records the mark before the first launch.
+    /// Records the event before the first launch.
     fn begin(&mut self, task: &Task<'_>) -> Result<()> {
         if let Some((begin, _)) = task.timing.filter(|_| !self.begun) {
             begin.record(&self.mover.stream)?;
@@ -145,7 +150,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Books moves that are queued and that copied so many bytes; `before` is from before them.
+    /// Books queued moves that copy `bytes` bytes; `before` is the tick before them.
     pub(super) fn made(&mut self, moves: &[Move], bytes: u64, before: u64) {
         self.book(moves, before);
         self.ways.add(moves);
@@ -153,7 +158,7 @@ impl Step<'_> {
         self.moves += moves.len();
     }
 
-    /// Books that blocks are where `moves` bring them once what is queued is done.
+    /// Books the blocks at the destinations of `moves`, valid once the queued work is done.
     pub(super) fn book(&mut self, moves: &[Move], before: u64) {
         let tick = self.tick(before);
         let mut ascending: Vec<Move> = moves.to_vec();
@@ -163,12 +168,12 @@ impl Step<'_> {
         self.owners.moved(&ascending, &ids, tick);
     }
 
-    /// The last record before what is queued next.
+    /// The last tick recorded before the work that is queued next.
     pub(super) fn before(&self) -> u64 {
         self.timeline.open_tick() - 1
     }
 
-    /// What is behind all that is queued.
+    /// The tick after everything queued so far.
     pub(super) fn tick(&self, before: u64) -> u64 {
         match seeded!("moved-block-ready-a-record-early") {
             true => before,
@@ -177,13 +182,13 @@ impl Step<'_> {
     }
 }
 
-/// What one step towards a goal came to.
+/// The result of one step towards a goal.
 pub(crate) struct Outcome {
     pub(crate) moved: Moved,
     pub(crate) ways: Ways,
-    /// What the next step may go on with.
+    /// The rest of the plan, for the next step.
     pub(crate) kept: Option<KeptPlan>,
-    /// What stopped it; the rest says what was done before.
+    /// The error that ended the step; the other fields say what was done before it.
     pub(crate) error: Option<Error>,
 }
 
@@ -202,17 +207,18 @@ impl Outcome {
     }
 }
 
-/// A plan to follow: where from, and what was made of it before.
+/// A plan made before the step, if there is one.
 #[derive(Default)]
 pub(crate) struct Ahead {
-    /// What an earlier step left.
+    /// The rest of an earlier step's plan.
     pub(crate) kept: Option<KeptPlan>,
-    /// What was found beside the lock.
+    /// A plan that was searched without the lock.
     pub(crate) proposal: Option<Proposal>,
 }
 
-/// The plan of a step, the part of it that the step makes, and whether it was made for the layout
-/// as it is now: what is left of an earlier one may have missed blocks that were held then.
+/// The plan of a step, the part of it that this step executes, and whether the plan fits the
+/// present layout. The rest of an earlier plan may not: blocks that were pinned then may be free to
+/// move now.
 fn planned(
     core: &Core,
     owners: &dyn Owners,
@@ -237,7 +243,7 @@ fn planned(
     Some((plan, batches, fresh))
 }
 
-/// Makes one step, by what was planned `ahead` where that still holds.
+/// Executes one step, by a plan made `ahead` if one still applies.
 pub(crate) fn step(
     shared: &Arc<Shared>,
     mover: &mut Mover,
@@ -312,7 +318,7 @@ pub(crate) fn step(
 }
 
 impl Step<'_> {
-    /// Queues all batches between the marks that time them, and books what was queued.
+    /// Queues all batches between the two timing events, and books what was queued.
     fn run(&mut self, batches: &[Batch], task: &Task<'_>) -> Result<()> {
         let is_circle = |batch: &Batch| matches!(batch, Batch::Circle { .. });
         for run in batches.chunk_by(|a, b| !is_circle(a) && !is_circle(b)) {

@@ -1,46 +1,46 @@
-//! Free memory brought together at the ends of stretches, where it is whole handles that can be
-//! mapped elsewhere.
+//! Collecting free memory at the end of stretches, as whole physical handles that can be mapped elsewhere.
 //!
-//! Where no stretch has the bytes of a request, handles of several have to come together. Those
-//! that blocks lie in cannot; sliding the upper part of a stretch downwards leaves its free memory
-//! at the upper end, as handles that nothing lies in. Parts are added one hole at a time, the ones
-//! with the fewest live bytes to a free byte first, until what is idle makes up the request: copying
-//! a handle's worth of blocks costs a tenth of mapping the handle again.
+//! A stretch is a run of extents with nothing fixed or unmapped in between. If no stretch has enough free
+//! bytes for a request, handles of several stretches have to come together. A handle with a block in it
+//! cannot be remapped. Sliding the upper part of a stretch downwards collects its free memory at the upper
+//! end, as handles without blocks. The slid parts grow by one hole at a time, the hole with the fewest live
+//! bytes per free byte first, until the idle handles make up the request. This pays because copying a
+//! handle's worth of blocks costs a tenth of mapping the handle again.
 
 use super::plan::apart;
 use super::plan::layout::{Extent, Kind};
 use super::plan::{Batch, CostModel, Move, Plan};
 
-/// What the pool has besides its extents.
+/// What the plan has to know of the pool in addition to its extents.
 pub(super) struct Handles<'a> {
-    /// Bytes of a physical handle at least, and what all are multiples of.
+    /// Bytes of the smallest physical handle; all handles are multiples of it.
     pub(super) granule: u64,
     /// Bytes the pool may still grow by.
     pub(super) room: u64,
     /// Bytes of the handles that lie wholly between two addresses.
     pub(super) whole: &'a dyn Fn(u64, u64) -> u64,
-    /// Bytes behind an address that handles can be mapped to.
+    /// Unmapped address space, in bytes, that handles can be mapped to from an address on.
     pub(super) gap: &'a dyn Fn(u64) -> u64,
 }
 
-/// A stretch, by index of its extents, with its upper part slid down.
+/// A stretch, as indexes into the extents, whose upper part is slid down.
 #[derive(Debug, Clone, Copy)]
 struct Stretch {
     first: usize,
     end: usize,
-    /// The first extent of the part that is slid.
+    /// The first extent of the part that slides.
     cut: usize,
-    /// Bytes of the holes in that part.
+    /// Bytes of the holes in that part, which become one hole.
     free: u64,
-    /// Bytes of whole handles in the hole that they make.
+    /// Bytes of whole handles in that hole.
     whole: u64,
-    /// Bytes by which its last hole can be made longer.
+    /// Unmapped bytes after the stretch, by which its last hole can grow.
     gap: u64,
 }
 
 impl Stretch {
-    /// The part with one hole more: its first extent, its free bytes, and the live bytes between
-    /// the hole and the part.
+    /// The part extended down to the next hole: its first extent, its free bytes, and the live bytes between
+    /// that hole and the present part.
     fn next(&self, extents: &[Extent]) -> Option<(usize, u64, u64)> {
         let mut live = 0;
         for at in (self.first..self.cut).rev() {
@@ -53,8 +53,8 @@ impl Stretch {
     }
 }
 
-/// The moves after which idle handles elsewhere make a hole of `bytes` at the end of a stretch;
-/// `None` if nothing has to move for it or there are none.
+/// The moves after which idle handles from elsewhere extend a hole at the end of a stretch to `bytes`. `None`
+/// if nothing has to move, or if no moves suffice.
 pub(super) fn plan(
     model: &CostModel,
     extents: &[Extent],
@@ -92,7 +92,7 @@ pub(super) fn plan(
     })
 }
 
-/// A plan of `moves` that slide downwards, ascending.
+/// A plan that slides `moves` downwards; `moves` ascend.
 pub(super) fn slid_down(moves: Vec<Move>, model: &CostModel) -> Plan {
     let slide = Batch::Slide {
         upward: false,
@@ -108,7 +108,7 @@ pub(super) fn slid_down(moves: Vec<Move>, model: &CostModel) -> Plan {
     }
 }
 
-/// Whether the last hole of some stretch, the idle handles elsewhere and new ones make up `bytes`.
+/// Whether the last hole of some stretch, idle handles from elsewhere and new handles make up `bytes`.
 fn suffices(stretches: &[Stretch], idle: u64, handles: &Handles<'_>, bytes: u64) -> bool {
     stretches.iter().filter(|s| s.gap > 0).any(|home| {
         let lacking = bytes.saturating_sub(home.free);
@@ -117,7 +117,7 @@ fn suffices(stretches: &[Stretch], idle: u64, handles: &Handles<'_>, bytes: u64)
     })
 }
 
-/// What lies together with nothing fixed or unmapped in between.
+/// The runs of extents with nothing fixed or unmapped in between.
 fn stretches(extents: &[Extent]) -> Vec<Stretch> {
     let mut all: Vec<Stretch> = Vec::new();
     for (at, extent) in extents.iter().enumerate() {
@@ -139,7 +139,7 @@ fn stretches(extents: &[Extent]) -> Vec<Stretch> {
     all
 }
 
-/// Every block of neighbouring `extents` slid downwards, as far as it goes.
+/// The moves that slide every block of the adjacent `extents` down as far as it goes.
 pub(super) fn slide_down(extents: &[Extent]) -> Vec<Move> {
     let mut to = extents.first().map_or(0, |e| e.addr);
     let blocks = extents.iter().filter(|e| e.kind == Kind::Movable);

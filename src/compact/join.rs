@@ -1,4 +1,4 @@
-//! Bringing memory that lies apart together: mapped again, not copied.
+//! Joining memory from separate address ranges by remapping its handles, without copying.
 
 use std::sync::Arc;
 
@@ -9,27 +9,27 @@ use crate::error::{Error, Result};
 use crate::pool::{Run, Shared};
 use crate::seeded::seeded;
 
-/// What joining came to.
+/// The result of joining.
 #[derive(Default)]
 pub(crate) struct Joined {
-    /// Blocks that have another address, offsets, ascending by the old one.
+    /// The blocks whose address changed, as offsets, ascending by the old one.
     pub(crate) ways: Vec<Move>,
     /// Whether anything was done.
     pub(crate) changed: bool,
-    /// What stopped it; the rest says what was done before.
+    /// The error that ended it; the other fields say what was done before.
     pub(crate) error: Option<Error>,
 }
 
-/// A run that stays, and those that come behind it.
+/// A run that stays, and the runs to be remapped directly after it.
 struct Gathering<'r> {
     home: &'r Run,
     carried: Vec<&'r Run>,
 }
 
 impl<'r> Gathering<'r> {
-    /// The fewest bytes mapped again that bring `bytes` of free memory together, with room behind
-    /// them for `lacking` more: the price is by the handle. Runs with the most free memory a byte
-    /// come first.
+    /// The choice that brings `bytes` of free memory together for the fewest remapped bytes, and
+    /// leaves `lacking` bytes of unmapped space after them. The cost counts remapped bytes because
+    /// mapping is paid per handle. Runs with the largest free fraction are remapped first.
     fn least(runs: &'r [Run], bytes: u64, lacking: u64) -> Option<Self> {
         let part = |run: &Run| run.free as f64 / run.bytes().max(1) as f64;
         let mut order: Vec<&Run> = runs.iter().filter(|r| r.movable && r.free > 0).collect();
@@ -39,7 +39,7 @@ impl<'r> Gathering<'r> {
         made.min_by_key(Self::price)
     }
 
-    /// Bytes mapped again.
+    /// Bytes to remap.
     fn price(&self) -> u64 {
         self.carried.iter().map(|run| run.bytes()).sum()
     }
@@ -60,8 +60,9 @@ impl<'r> Gathering<'r> {
         (free >= bytes).then_some(Self { home, carried })
     }
 
-    /// Every run that may move, behind the one that makes this the cheapest of those with room for
-    /// it, else, as far as there is room, behind the one with the most.
+    /// All runs that may move, remapped after one that stays: the cheapest choice of the one that
+    /// stays among those with enough unmapped space after them. If none has enough, the one with
+    /// the most, followed by as many runs as fit.
     fn all(runs: &'r [Run]) -> Option<Self> {
         let behind = |home: &'r Run| {
             let carried = runs.iter().filter(|&run| run != home && run.movable);
@@ -84,17 +85,18 @@ impl<'r> Gathering<'r> {
         })
     }
 
-    /// Bytes of the gap behind what comes behind the home.
+    /// Unmapped bytes left after the remapped runs.
     fn room_left(&self) -> u64 {
         self.home.gap - self.price()
     }
 }
 
-/// Maps runs of the pool's memory whose blocks may all move behind another: as few as have together
-/// what a request of `bytes` needs; or all, and grows by what it lacks. Nothing is done if free
-/// memory and growth together do not make up the request, or the pool maps no handle elsewhere.
+/// Remaps runs of the pool's memory, all of whose blocks may move, directly after another run.
+/// Takes as few runs as make up a request of `bytes`; if no such choice exists, all of them, and
+/// grows the pool by the bytes that are missing. Does nothing if free memory and growth together
+/// are too small for the request, or if the pool does not remap handles.
 ///
-/// Nothing waits on the host.
+/// The host waits for nothing.
 pub(crate) fn join(
     shared: &Arc<Shared>,
     mover: &Mover,
@@ -154,7 +156,7 @@ pub(crate) fn join(
     Ok(joined)
 }
 
-/// Makes the moving stream wait for the uses of the blocks of `run`.
+/// Makes the moving stream wait for the uses of all blocks in `run`.
 fn uses_waited_for(
     owners: &dyn Owners,
     run: &Run,

@@ -1,4 +1,4 @@
-//! Compaction: which live blocks to move, and moving them.
+//! Compaction: chooses which live blocks to move, and moves them.
 
 mod circle;
 mod cut;

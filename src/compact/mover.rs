@@ -1,8 +1,8 @@
-//! The stream that moves, and the device memory its tables stand in.
+//! The stream that executes moves, and the device memory for its tables.
 //!
-//! Tables are uploaded on a stream of their own, which no queued work holds up, into a few places
-//! used in turn. They stand apart from the pool: a pool that is full has no room for them, and that
-//! is when they are needed.
+//! Tables are uploaded on a separate stream, which no queued work delays, into a few places used in
+//! turn. They are not allocated from the pool: compaction is needed when the pool is full, and then
+//! it has no space for them.
 
 use std::sync::Arc;
 
@@ -13,68 +13,68 @@ use crate::driver::abi;
 use crate::error::Result;
 use crate::seeded::seeded;
 
-/// Places for tables.
+/// Number of places for tables.
 const PLACES: usize = 4;
 
-/// Bytes of a place, beyond those that the tiles of a block as large as the device take.
+/// Bytes of a place, not counting the tile index of a block as large as the device.
 const PLACE_BYTES: u64 = 256 << 10;
 
-/// Bytes copied to the device at once. A driver takes a copy of a piece of this size and returns;
-/// for a larger one from memory that is not page-locked it holds the caller.
+/// Bytes per copy to the device. A driver returns at once from a copy of this size; from a larger
+/// one out of pageable memory it returns only when the copy is done.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Bytes of a move in the table of a slide, and of a range in that of a patch.
+/// Bytes of one move in a slide's table, and of one range in a patch's.
 const RANGE_BYTES: u64 = size_of::<abi::wp_move>() as u64;
 
-/// Bytes of a word in the table of a scatter.
+/// Bytes of one word in a scatter's table.
 const WORD_BYTES: u64 = size_of::<abi::wp_word>() as u64;
 
-/// Most bytes a disjoint move takes in its table, its tiles apart.
+/// Most bytes of one disjoint move in its table, without its tile index.
 const MOVE_BYTES: u64 = 20;
 
-/// Bytes of a move for each entry of its table's index of tiles, which has 4 bytes.
+/// Bytes of a move per entry of its table's tile index. An entry has 4 bytes.
 const GROUP_SPAN: u64 = abi::WP_MOVE_TILE as u64 * abi::WP_TILE_GROUP as u64;
 
-/// Flags of a slide's scratch that are not those of whole tiles between its first and last byte.
+/// Flags in a slide's scratch in addition to one per whole tile from its first to its last byte.
 const FLAGS_BESIDE: u64 = 32;
 
-/// What the address of a table is a multiple of.
+/// Alignment of a table, in bytes.
 const TABLE_ALIGN: usize = 16;
 
-/// Most bytes of flags made so that a slide is one launch; those of 128 GiB.
+/// Most bytes of flags allocated to keep a slide in one launch: enough for 128 GiB.
 const MOST_FLAGS: u64 = 64 << 20;
 
-/// See the module documentation.
+/// Executes moves; see the module documentation.
 pub(crate) struct Mover {
     pub(crate) stream: Stream,
     upload: Stream,
     tables: Scratch,
     place_bytes: u64,
     next: usize,
-    /// Recorded behind the launch that read a place last.
+    /// For each place, an event recorded after the launch that read it last.
     read: Vec<Event>,
-    /// Flags of slides, which run one after the other; the last is the one in use. Each time there
-    /// are more they are twice as many or more, so together they are less than twice the last.
+    /// Flags of slides, which run one after the other; the last allocation is in use. Each
+    /// allocation is at least twice the one before, so all together are less than twice the last.
     flags: Vec<Scratch>,
     overhead: Overhead,
 }
 
-/// Moves of one launch: disjoint ones, or a slide upwards or not.
+/// The moves of one launch: disjoint ones (`None`), or a slide (`Some(upward)`).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part<'a> {
     pub(crate) slide: Option<bool>,
     pub(crate) moves: &'a [Move],
 }
 
-/// A part's table as its launch reads it.
+/// A part's table in the form that its kernel reads.
 enum Table {
     Disjoint(MoveTable),
     Slide(SlideTable),
 }
 
 impl Mover {
-    /// What it has of device memory counts as `overhead`: at most an 8,000th of the device and 3 MiB
-    /// for tables, and for flags 128 MiB, or twice those that one slide of the largest block needs.
+    /// Its device memory counts as `overhead`: for tables at most 1/8,000 of the device's memory
+    /// plus 3 MiB, and for flags 128 MiB, or twice what one slide of the largest block needs.
     pub(crate) fn new(device: &Device, overhead: &Overhead) -> Result<Self> {
         let (stream, upload) = (device.stream()?, device.stream()?);
         stream.set_name(COMPACTION);
@@ -93,17 +93,18 @@ impl Mover {
         })
     }
 
-    /// Most ranges that one patch takes.
+    /// Most ranges of one patch.
     pub(crate) fn most_ranges(&self) -> usize {
         (self.place_bytes / RANGE_BYTES) as usize
     }
 
-    /// Puts `image` into the next place, ready for the moving stream; gives its address. The launch
-    /// that reads it is queued before the next upload.
+    /// Copies `image` into the next place, ordered before the moving stream's next work; returns
+    /// its address. The caller queues the launch that reads it before the next upload.
     fn upload(&mut self, image: Vec<u8>) -> Result<Addr> {
         let addr = self.tables.addr() + self.next as u64 * self.place_bytes;
-        // What reads the place used last is queued by now. The wait is for the launch that read
-        // this one, a round ago: for the latest, the copy would hold the host up until it is done.
+        // The launch that read the place of the last upload is queued by now, so its event can be
+        // recorded. The upload waits for the launch that read this place, `PLACES` uploads ago.
+        // Waiting for the latest launch would block the host in the copy until that launch is done.
         self.read[(self.next + PLACES - 1) % PLACES].record(&self.stream)?;
         if !seeded!("table-overwritten-while-in-use") {
             self.upload.wait(&self.read[self.next])?;
@@ -111,7 +112,7 @@ impl Mover {
         let image = Arc::new(image);
         let placed = self.copy(addr, &image).and_then(|()| self.let_go(&image));
         if let Err(error) = placed {
-            // Pieces may be on their way.
+            // Some pieces may already be queued.
             if self.upload.synchronize().is_err() {
                 std::mem::forget(image);
             }
@@ -124,15 +125,16 @@ impl Mover {
     fn copy(&self, addr: Addr, image: &Arc<Vec<u8>>) -> Result<()> {
         let (backend, raw) = (self.upload.device().backend(), self.upload.raw());
         for (piece, at) in image.chunks(PIECE_BYTES).zip((0..).step_by(PIECE_BYTES)) {
-            // SAFETY: the place has room for the image, which the caller keeps until the copies are
-            // done or the call queued behind them lets go of it.
+            // SAFETY: the place has space for the image. The image lives until the copies are done:
+            // `upload` keeps it until then, by a host call queued after the copies or by
+            // synchronizing.
             unsafe { backend.copy_in(addr + at, piece.as_ptr(), piece.len() as u64, raw)? };
         }
         Ok(())
     }
 
-    /// Has the moving stream wait for the copies, and the image kept until they are done: by a call
-    /// that the moves do not wait for.
+    /// Makes the moving stream wait for the copies. A host call on the upload stream keeps the
+    /// image alive until they are done; the moves do not wait for that call.
     fn let_go(&self, image: &Arc<Vec<u8>>) -> Result<()> {
         if !seeded!("moves-before-their-table") {
             self.stream.wait_stream(&self.upload)?;
@@ -142,10 +144,11 @@ impl Mover {
         backend.host_call(self.upload.raw(), Box::new(move || drop(image)))
     }
 
-    /// Cuts `batch` into parts of one launch each, in the order they have to be made in. A block is
-    /// moved by one launch, so that a failure between two leaves every block whole.
+    /// Splits `batch` into parts of one launch each, in the order of execution. One launch moves a
+    /// block whole, so a failure between two launches leaves every block whole.
     ///
-    /// `reserved` is what the pool holds, which a later slide may go over.
+    /// `reserved` is the pool's reserved bytes: flags are allocated for a slide over all of them,
+    /// so that a later, longer slide finds enough.
     pub(crate) fn parts<'a>(&mut self, batch: &'a Batch, reserved: u64) -> Vec<Part<'a>> {
         let (slide, parts) = match batch {
             Batch::Disjoint(moves) => (None, self.cut_disjoint(moves)),
@@ -173,7 +176,7 @@ impl Mover {
         let span = longest_span(moves);
         let bytes = |span: u64| (span / u64::from(abi::WP_SLIDE_TILE) + FLAGS_BESIDE) * 4;
         if bytes(span) > self.flags_bytes() {
-            // Without memory for so many flags there are more launches.
+            // If the allocation fails, the slide takes more launches.
             let _ = self.flags(bytes(span.max(reserved)).min(MOST_FLAGS));
         }
         let tiles = (self.flags_bytes() / 4).saturating_sub(FLAGS_BESIDE);
@@ -187,16 +190,17 @@ impl Mover {
             end = m.src + m.bytes;
             apart || end > lowest + span || (count + 1) * RANGE_BYTES > self.place_bytes
         });
-        // A part's destinations may lie over the sources of those it moves towards.
+        // A part's destinations may overlap the sources of the part in the direction of the slide,
+        // so that part goes first.
         if upward && !seeded!("upward-parts-from-below") {
             parts.reverse();
         }
         parts
     }
 
-    /// Puts the tables of `parts` in place, addresses for offsets from `base`, and gives a launch for
-    /// each: of the first ones where not all fit into one place. They are queued before the next
-    /// call.
+    /// Uploads the tables of `parts`, with `base` added to their offsets, and returns one launch
+    /// per part. If not all tables fit into one place, it returns launches for the first parts
+    /// only. The caller queues them before the next call.
     pub(crate) fn prepare(&mut self, parts: &[Part<'_>], base: Addr) -> Result<Vec<Launch>> {
         let (mut image, mut tables) = (Vec::new(), Vec::new());
         for part in parts {
@@ -226,7 +230,7 @@ impl Mover {
         });
         let flags = self.flags(scratch.max().unwrap_or(0))?;
         let at = self.upload(image)?;
-        // As many thread blocks as the device takes.
+        // A `max_blocks` of 0: as many thread blocks as the device runs at once.
         let launches = tables.iter().map(|(table, offset)| match table {
             Table::Disjoint(table) => Ok(Launch::Relocate(table.args(at + offset, 0))),
             Table::Slide(table) => Ok(Launch::Slide(table.args(at + offset, flags, 0)?)),
@@ -234,18 +238,18 @@ impl Mover {
         launches.collect()
     }
 
-    /// Queues moves that [`Mover::prepare`] gave.
+    /// Queues a launch that [`Mover::prepare`] returned.
     pub(crate) fn launch(&self, launch: &Launch) -> Result<()> {
-        // SAFETY: sources and destinations are mapped memory of the pool that the stream runs
-        // behind; the table is in place, and the flags have the room it asks for.
+        // SAFETY: sources and destinations are mapped memory of the pool and the stream is ordered
+        // after their uses; the table is uploaded, and the flags are as large as it needs.
         unsafe { self.queue(launch) }
     }
 
-    /// Queues the rewriting of pointers into `ranges`, ascending and at most
-    /// [`Mover::most_ranges`], in the arrays of (address, slots) that `arrays` gives.
+    /// Queues kernels that rewrite the pointers into `ranges`, one for each array (address, slots)
+    /// of `arrays`. The ranges ascend and are at most [`Mover::most_ranges`].
     ///
     /// # Safety
-    /// The arrays are device memory that the moving stream runs behind the uses of.
+    /// The arrays are device memory, and the moving stream is ordered after all their uses.
     pub(crate) unsafe fn patch(
         &mut self,
         ranges: &[Move],
@@ -265,18 +269,18 @@ impl Mover {
                 range_count: ranges.len() as u32,
                 max_blocks: 0,
             });
-            // SAFETY: the caller vouches for the slots; the ranges are in place.
+            // SAFETY: the caller guarantees the slots; the ranges are uploaded.
             unsafe { self.queue(&launch)? };
             each();
         }
         Ok(())
     }
 
-    /// Queues the storing of (address, value) words.
+    /// Queues stores of (address, value) pairs.
     ///
     /// # Safety
-    /// The addresses are device memory, multiples of 8, that the moving stream runs behind the uses
-    /// of; none occurs twice.
+    /// The addresses are device memory, multiples of 8, and none occurs twice. The moving stream is
+    /// ordered after all their uses.
     pub(crate) unsafe fn store(&mut self, words: &[[u64; 2]]) -> Result<()> {
         for part in words.chunks((self.place_bytes / WORD_BYTES) as usize) {
             let at = self.upload(bytemuck::cast_slice(part).to_vec())?;
@@ -284,7 +288,7 @@ impl Mover {
                 words: at,
                 count: part.len() as u64,
             });
-            // SAFETY: the caller vouches for the addresses; the words are in place.
+            // SAFETY: the caller guarantees the addresses; the words are uploaded.
             unsafe { self.queue(&launch)? };
         }
         Ok(())
@@ -306,10 +310,11 @@ impl Mover {
         self.flags.last().map_or(0, Scratch::bytes)
     }
 
-    /// Flags for a slide that asks for `bytes`.
+    /// Returns flags of at least `bytes`, allocating if the present ones are too small.
     fn flags(&mut self, bytes: u64) -> Result<Addr> {
         if bytes > self.flags_bytes() {
-            // Twice as many, so that growing comes to an end; as many as are needed if need be.
+            // At least twice the present size, so that growth ends soon; if that fails, only what
+            // is needed.
             let device = self.stream.device();
             let twice = (2 * self.flags_bytes()).min(MOST_FLAGS);
             let larger = Scratch::counted(device, bytes.max(twice), &self.overhead)
@@ -327,7 +332,7 @@ impl Drop for Mover {
         let memory = (tables, flags, std::mem::take(&mut self.read));
         beside(move || {
             for stream in &streams {
-                // One that cannot be waited for has failed, and runs nothing more.
+                // A stream whose wait fails has failed itself and runs no more work.
                 let _ = stream.synchronize();
             }
             drop(memory);
@@ -335,7 +340,8 @@ impl Drop for Mover {
     }
 }
 
-/// Most bytes from the first source to the end of the last among moves without a void between them.
+/// Most bytes from the first source to the end of the last, over runs of moves without a [`VOID`]
+/// between them.
 fn longest_span(moves: &[Move]) -> u64 {
     let (mut longest, mut lowest, mut end) = (0, 0, 0);
     for m in moves {
@@ -356,8 +362,8 @@ fn based(m: &Move, base: Addr) -> Move {
     }
 }
 
-/// Cuts `moves` before each at which `full` says so, given the number of moves in the part so far;
-/// never before the first of a part.
+/// Splits `moves` before each move for which `full` returns true, given the number of moves in the
+/// part so far. A part has at least one move.
 fn cut_where(moves: &[Move], mut full: impl FnMut(u64, &Move) -> bool) -> Vec<&[Move]> {
     let (mut parts, mut from) = (Vec::new(), 0);
     for (at, m) in moves.iter().enumerate() {

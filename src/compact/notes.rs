@@ -1,15 +1,17 @@
-//! What a watcher of the device is told of moves: who holds which bytes before and after.
+//! What the sanitizer is told of moves: which bytes are allocated to which stream, before and
+//! after.
 //!
-//! The launch reads the sources and writes the destinations, which may overlap, so while it runs
-//! both are the moving stream's. Before it the blocks' old places come to that stream, after it all
-//! goes back but the new places. A launch that fails leaves the old places where they were.
+//! A launch reads the sources and writes the destinations, which may overlap, so while it runs both
+//! belong to the moving stream. Before the launch the blocks' old ranges are allocated to that
+//! stream. After it everything is freed except the new ranges. If the launch fails, the old ranges
+//! stay allocated.
 
 use super::plan::{Batch, Move};
 use crate::device::{Addr, Note, Stream};
 
 type Range = (Addr, u64);
 
-/// See the module documentation.
+/// The ranges of one launch; see the module documentation.
 pub(super) struct Notes {
     old: Vec<Range>,
     new: Vec<Range>,
@@ -17,37 +19,37 @@ pub(super) struct Notes {
 }
 
 impl Notes {
-    /// Tells that `moves`, offsets from `base`, are about to be launched on `stream`.
+    /// Reports that `moves`, offsets from `base`, are about to be launched on `stream`.
     pub(super) fn before(stream: &Stream, moves: &[Move], base: Addr) -> Self {
         let old: Vec<Range> = moves.iter().map(|m| (base + m.src, m.bytes)).collect();
         let new: Vec<Range> = moves.iter().map(|m| (base + m.dst, m.bytes)).collect();
-        Self::told(stream, old, new, &[])
+        Self::begin(stream, old, new, &[])
     }
 
-    /// Tells that `pieces` are about to be launched on `stream`, which bring blocks where `moves`
-    /// say.
+    /// Reports that `pieces`, which together do `moves`, are about to be launched on `stream`.
     pub(super) fn around(stream: &Stream, moves: &[Move], pieces: &[Batch], base: Addr) -> Self {
         let old: Vec<Range> = moves.iter().map(|m| (base + m.src, m.bytes)).collect();
         let new: Vec<Range> = moves.iter().map(|m| (base + m.dst, m.bytes)).collect();
         let ways = pieces.iter().flat_map(Batch::moves);
         let written: Vec<Range> = ways.map(|m| (base + m.dst, m.bytes)).collect();
-        Self::told(stream, old, new, &written)
+        Self::begin(stream, old, new, &written)
     }
 
-    fn told(stream: &Stream, old: Vec<Range>, new: Vec<Range>, written: &[Range]) -> Self {
+    fn begin(stream: &Stream, old: Vec<Range>, new: Vec<Range>, written: &[Range]) -> Self {
         let both = union(old.iter().chain(&new).chain(written).copied().collect());
         let notes = Self { old, new, both };
-        taken_back(stream, &notes.old);
-        given(stream, &notes.both);
+        note_freed(stream, &notes.old);
+        note_allocated(stream, &notes.both);
         notes
     }
 
-    /// Tells that they were launched, or that nothing happened.
+    /// Reports that the launch was queued, or that it failed and nothing happened.
     pub(super) fn after(self, stream: &Stream, launched: bool) {
-        taken_back(stream, &self.both);
-        given(stream, if launched { &self.new } else { &self.old });
+        note_freed(stream, &self.both);
+        note_allocated(stream, if launched { &self.new } else { &self.old });
         if !launched {
-            // The blocks' users know nothing of what this stream was told; the host does then.
+            // The old ranges were just allocated to the moving stream, which their users do not
+            // wait for. Synchronizing makes them usable everywhere.
             let _ = stream.core().synchronize_memory();
         }
     }
@@ -66,7 +68,7 @@ fn union(mut ranges: Vec<Range>) -> Vec<Range> {
     joined
 }
 
-fn given(stream: &Stream, ranges: &[Range]) {
+fn note_allocated(stream: &Stream, ranges: &[Range]) {
     for &(addr, bytes) in ranges {
         stream.device().backend().observe(&Note::Alloc {
             addr,
@@ -76,7 +78,7 @@ fn given(stream: &Stream, ranges: &[Range]) {
     }
 }
 
-fn taken_back(stream: &Stream, ranges: &[Range]) {
+fn note_freed(stream: &Stream, ranges: &[Range]) {
     for &(addr, bytes) in ranges {
         stream.device().backend().observe(&Note::Free {
             addr,

@@ -1,10 +1,10 @@
-//! Plans made beside the pool's lock.
+//! Plans that are searched without holding the pool's lock.
 //!
-//! A search for a hole takes longer than a request may wait for the pool. So the layout is taken
-//! under the lock ([`survey`]), searched without it, and what was found is looked at again under the
-//! lock: it holds as it is where no hole was made or taken meanwhile, and else as far as its moves can
-//! still be played on what is there now. Where nothing of it can, a small part of the search is done
-//! under the lock, so that a step makes progress however busy the pool is.
+//! A search for a hole takes longer than a request may wait for the pool. So [`survey`] copies the layout
+//! under the lock, the search runs without it, and the result is checked under the lock again. If no hole was
+//! made or taken meanwhile, the plan applies as it is; otherwise as many of its first batches as are still
+//! possible in the present layout. If none is, a short search runs under the lock, so that a step makes
+//! progress however busy the pool is.
 
 use super::plan::layout::{Extent, Kind, Layout};
 use super::plan::{Batch, Goal, Move, Plan, Planner};
@@ -13,25 +13,24 @@ use super::task::{Aim, KeptPlan, Owners, Task, extent};
 use crate::pool::Core;
 use crate::seeded::seeded;
 
-/// The budget of a search under the lock, after one without it came to nothing.
+/// The budget of the search under the lock, after a plan made without it no longer applies.
 const LOCKED_BUDGET: usize = 16;
 
-/// What a plan is searched in: the pool's memory as it was.
+/// The input of a search: the pool's layout when it was copied.
 pub(crate) struct Survey {
     changes: u64,
     extents: Vec<Extent>,
     planner: Planner,
 }
 
-/// What was found in a [`Survey`]; `None` where nothing reaches the aim.
+/// The result of a search in a [`Survey`]. Its plan is `None` if no moves reach the aim.
 pub(crate) struct Proposal {
     changes: u64,
     bytes: u64,
     plan: Option<Plan>,
 }
 
-/// What a search for the task would have to look at; `None` where what is `kept` of an earlier plan
-/// serves.
+/// Copies what a search for `task` needs; `None` if the `kept` rest of an earlier plan still applies.
 pub(crate) fn survey(
     core: &Core,
     owners: &dyn Owners,
@@ -52,7 +51,7 @@ pub(crate) fn survey(
 }
 
 impl Survey {
-    /// Searches; no lock is needed.
+    /// Searches; needs no lock.
     pub(crate) fn propose(self, aim: Aim<'_>) -> Proposal {
         let bytes = match aim {
             Aim::Goal(Goal::Hole(bytes)) => *bytes,
@@ -74,8 +73,8 @@ impl Survey {
 }
 
 impl Proposal {
-    /// What of the plan holds now, and whether it was made for the layout as it is now. `Err` where
-    /// nothing of it does.
+    /// The part of the plan that still applies, and whether it fits the present layout exactly. `Err` if no
+    /// part applies.
     pub(super) fn check(
         self,
         core: &Core,
@@ -90,7 +89,7 @@ impl Proposal {
             return Ok((Some(plan), true));
         }
         if core.largest_hole() >= self.bytes {
-            // Made by others: nothing has to move any more.
+            // Another thread made a large enough hole: nothing has to move any more.
             return Err(());
         }
         let whole = plan.batches.len();
@@ -105,7 +104,7 @@ impl Proposal {
     }
 }
 
-/// A planner for a search under the lock.
+/// A planner with the budget of a search under the lock.
 pub(super) fn in_short(planner: &Planner) -> Planner {
     planner.limited(LOCKED_BUDGET)
 }
@@ -118,7 +117,7 @@ fn first_batches(mut plan: Plan, count: usize) -> Plan {
     plan
 }
 
-/// The extents that `batches` move, or move something to.
+/// The extents that `batches` read or write.
 fn touched(core: &Core, owners: &dyn Owners, batches: &[Batch]) -> Layout {
     let mut touches = touches(batches);
     let near = core
@@ -127,8 +126,8 @@ fn touched(core: &Core, owners: &dyn Owners, batches: &[Batch]) -> Layout {
     Layout::from_extents(near.map(|mapped| extent(owners, mapped))).unwrap_or_default()
 }
 
-/// Whether `batches` move anything from or to so many bytes at an offset; offsets have to ascend from
-/// one call to the next.
+/// Returns a function that says whether `batches` read or write any of `bytes` bytes at an offset. Successive
+/// calls must have ascending offsets.
 fn touches(batches: &[Batch]) -> impl FnMut(u64, u64) -> bool {
     let moves = batches.iter().flat_map(Batch::moves);
     let ends = moves.flat_map(|m| [(m.src, m.src + m.bytes), (m.dst, m.dst + m.bytes)]);
@@ -146,8 +145,8 @@ fn touches(batches: &[Batch]) -> impl FnMut(u64, u64) -> bool {
     }
 }
 
-/// Plays `batches` on `layout`; gives how many of them it can be played, from the first on. A circle
-/// cannot: what its pieces pass by way of is not looked at.
+/// Applies `batches` to `layout` in order and returns the number of those that can be applied. Stops at a
+/// cycle: the free ranges that its pieces pass through are not checked.
 fn playable(layout: &mut Layout, batches: &[Batch]) -> usize {
     let plays = |batch: &&Batch| match batch {
         Batch::Circle { .. } => false,
@@ -156,7 +155,7 @@ fn playable(layout: &mut Layout, batches: &[Batch]) -> usize {
     batches.iter().take_while(plays).count()
 }
 
-/// Makes moves that are made together, if each finds its block, free to move, and a hole.
+/// Applies moves of one batch. Each must find its block, free to move, and a hole at its destination.
 fn play(layout: &mut Layout, moves: &[Move]) -> bool {
     let stands = |layout: &Layout, m: &Move| {
         let movable = |e: Extent| e.kind == Kind::Movable && e.bytes == m.bytes;

@@ -1,32 +1,31 @@
-//! Room for one request, at the least it costs: what a step of the ladder moves.
+//! Making a hole for one request at the least cost, when an allocation needs it.
 //!
 //! # Rows
 //!
-//! A row is what lies together with nothing fixed or unmapped in between. Sliding it downwards
-//! makes one hole of all its holes, at the price of its live bytes. Of the rows that are cheap the
-//! lowest is taken: request after request it is the next one up, so that no free memory is left
-//! behind between rows that are packed already, and the last request finds its room as cheaply as
-//! the first. Always taking the cheapest leaves such scraps everywhere, which cost a pass over
-//! everything at the end.
+//! A row is a run of extents with nothing fixed or unmapped in between. Sliding a row downwards joins its
+//! holes into one, at the cost of its live bytes. Among the cheap rows the lowest is taken. Successive
+//! requests then take the next row up, so no free memory is left between rows that are already packed, and
+//! the last request finds its hole as cheaply as the first. Always taking the cheapest row leaves small holes
+//! everywhere, which cost a pass over all blocks in the end.
 //!
-//! Where no row is cheap the planner searches for blocks that fit into holes elsewhere, no longer
-//! than the moves may take.
+//! If no row is cheap, the planner searches for blocks that fit into holes elsewhere. The search takes no
+//! longer than the moves may take.
 
 use super::gather::{slid_down, slide_down};
 use super::plan::layout::{Extent, Kind, Layout};
 use super::plan::{CostModel, Goal, Plan, Planner};
 
-/// A row is cheap if at most so many times the request's bytes have to move,
+/// A row is cheap if at most `CHEAP_PART` times the request's bytes have to move,
 const CHEAP_PART: u64 = 8;
 
-/// and if that takes the device at most so many nanoseconds beyond the launch.
+/// and if that takes at most this many nanoseconds of device time in addition to the launch.
 const CHEAP_NS: f64 = 600_000.0;
 
-/// Nanoseconds of the host for each set that the planner's budget has, all depths together: 3.5 ms for
-/// 500 where 100 blocks may move.
+/// Host nanoseconds per set of the planner's budget, all depths together: 3.5 ms for 500 sets where 100
+/// blocks may move.
 const SET_NS: f64 = 7_000.0;
 
-/// Neighbours `first..=last`, by index, and the bytes of the blocks among them.
+/// Adjacent extents `first..=last`, by index, and the bytes of their blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Row {
     first: usize,
@@ -34,8 +33,8 @@ struct Row {
     live: u64,
 }
 
-/// The moves that make a hole of `bytes` in `extents`, which ascend, within `most_ns` of the
-/// device; `None` if there are none.
+/// The moves that make a hole of `bytes` in `extents`, which ascend, in at most `most_ns` of device time.
+/// `None` if there are none.
 pub(super) fn plan(
     planner: &Planner,
     extents: Vec<Extent>,
@@ -55,8 +54,8 @@ pub(super) fn plan(
     planner.plan(&layout, &Goal::Hole(bytes)).filter(affordable)
 }
 
-/// The lowest row with `bytes` in holes and at most `cheap` in blocks, else the one with the fewest
-/// bytes in blocks.
+/// The lowest row with `bytes` in holes and at most `cheap` in blocks; if there is none, the row with the
+/// fewest bytes in blocks.
 fn row(extents: &[Extent], bytes: u64, cheap: u64) -> Option<Row> {
     let mut best: Option<Row> = None;
     let (mut first, mut free, mut live, mut end) = (0, 0, 0, 0);
@@ -88,7 +87,7 @@ fn row(extents: &[Extent], bytes: u64, cheap: u64) -> Option<Row> {
     best
 }
 
-/// The row with those holes below it that are as cheap to bring along.
+/// The row, extended downwards over holes that cost no more per byte than a cheap row.
 fn lengthened(mut row: Row, extents: &[Extent], cheap: u64) -> Row {
     let (mut live, mut free) = (row.live, 0);
     for at in (0..row.first).rev() {
@@ -110,7 +109,7 @@ fn lengthened(mut row: Row, extents: &[Extent], cheap: u64) -> Row {
     row
 }
 
-/// Every block of `row` slid downwards, in one launch.
+/// A plan that slides every block of `row` downwards, in one launch.
 fn slid(extents: &[Extent], row: Row, model: &CostModel) -> Plan {
     let extents = &extents[row.first..=row.last];
     let (begin, end) = (extents[0].addr, extents[extents.len() - 1].end());

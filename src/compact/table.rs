@@ -1,17 +1,17 @@
-//! Moves as the kernels read them: `kernels/warpool.h` defines the forms.
+//! Tables of moves in the forms that the kernels read; `kernels/warpool.h` defines them.
 
 use super::plan::Move;
 use crate::driver::abi;
 use crate::error::{Error, Result};
 
-/// What every address and length of a move is a multiple of, in bytes.
+/// Alignment of every address and length of a move, in bytes.
 pub const MOVE_ALIGN: u64 = 16;
 
 const ADDR_BITS: u32 = 44;
 const UNIT_LOW_BITS: u32 = 20;
 const UNIT_BITS: u32 = 40;
 
-/// A table of disjoint moves in the order and the form that `wp_relocate` takes.
+/// A table of disjoint moves in the order and form that `wp_relocate` reads.
 #[derive(Debug, Clone, Default)]
 pub struct MoveTable {
     words: Vec<u64>,
@@ -23,10 +23,11 @@ pub struct MoveTable {
 }
 
 impl MoveTable {
-    /// A table of `moves`, which must be disjoint as [`Batch::Disjoint`](super::Batch) says.
+    /// Makes a table of `moves`, which must be disjoint: see [`Batch::Disjoint`](super::Batch).
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a move is not of multiples of [`MOVE_ALIGN`] or lies beyond 48 bits.
+    /// [`Error::Invalid`] if an address or length is not a multiple of [`MOVE_ALIGN`], or lies
+    /// beyond 48 bits.
     pub fn new(moves: &[Move]) -> Result<Self> {
         let mut classes: [Vec<[u64; 2]>; 2] = Default::default();
         let mut table = Self::default();
@@ -48,13 +49,13 @@ impl MoveTable {
         Ok(table)
     }
 
-    /// Bytes of device memory the table takes, its address a multiple of 16.
+    /// Bytes of device memory that the table takes, at an address that is a multiple of 16.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.words.len() * 8 + (self.first_tile.len() + self.group_move.len()) * 4
     }
 
-    /// The table as it is to stand in device memory.
+    /// The bytes to copy to device memory.
     #[must_use]
     pub fn image(&self) -> Vec<u8> {
         let mut image = bytemuck::cast_slice::<u64, u8>(&self.words).to_vec();
@@ -63,7 +64,7 @@ impl MoveTable {
         image
     }
 
-    /// The arguments of the launch, with the image at `table`. `max_blocks` 0 is no bound.
+    /// The arguments of the launch, for an image at `table`. A `max_blocks` of 0 sets no limit.
     #[must_use]
     pub fn args(&self, table: u64, max_blocks: u32) -> abi::wp_relocate {
         let first_tile = table + self.words.len() as u64 * 8;
@@ -113,7 +114,7 @@ fn packed(m: &Move) -> Result<[u64; 2]> {
     ])
 }
 
-/// Moves that may overlap, all in one direction, in the form that `wp_slide` takes.
+/// A table of moves that may overlap, all in one direction, in the form that `wp_slide` reads.
 #[derive(Debug, Clone)]
 pub struct SlideTable {
     moves: Vec<u64>,
@@ -123,11 +124,12 @@ pub struct SlideTable {
 }
 
 impl SlideTable {
-    /// A table of `moves` as [`Batch::Slide`](super::Batch) holds them.
+    /// Makes a table of the moves of a [`Batch::Slide`](super::Batch).
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a move is not of multiples of [`MOVE_ALIGN`], goes against `upward`,
-    /// or does not lie beyond the move before it in source and destination.
+    /// [`Error::Invalid`] if an address or length is not a multiple of [`MOVE_ALIGN`], if a move
+    /// goes against `upward`, or if its source or destination does not lie after that of the move
+    /// before.
     pub fn new(moves: &[Move], upward: bool) -> Result<Self> {
         let (mut src_end, mut dst_end) = (0, 0);
         for m in moves {
@@ -154,22 +156,22 @@ impl SlideTable {
         })
     }
 
-    /// The table as it is to stand in device memory, its address a multiple of 8.
+    /// The bytes to copy to device memory, at an address that is a multiple of 8.
     #[must_use]
     pub fn image(&self) -> &[u8] {
         bytemuck::cast_slice(&self.moves)
     }
 
-    /// Bytes of device memory the launch needs as scratch, its address a multiple of 16.
+    /// Bytes of scratch memory that the launch needs, at an address that is a multiple of 16.
     #[must_use]
     pub fn scratch_bytes(&self) -> u64 {
         64 + 4 * (self.hi - self.lo).div_ceil(u64::from(abi::WP_SLIDE_TILE))
     }
 
-    /// The arguments of the launch, with the image at `table`. `max_blocks` 0 is no bound.
+    /// The arguments of the launch, for an image at `table`. A `max_blocks` of 0 sets no limit.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there are more moves than one launch takes.
+    /// [`Error::Invalid`] if there are more moves than one launch can make.
     pub fn args(&self, table: u64, scratch: u64, max_blocks: u32) -> Result<abi::wp_slide> {
         Ok(abi::wp_slide {
             moves: table,

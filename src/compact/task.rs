@@ -1,4 +1,4 @@
-//! What a step of a compaction is to do, and what it may move.
+//! What one step of a compaction has to do, and which blocks it may move.
 
 use std::collections::HashSet;
 
@@ -12,30 +12,30 @@ use crate::error::Result;
 use crate::pool::Core;
 use crate::seeded::seeded;
 
-/// Who owns the blocks that may move.
+/// The owners of the blocks that may move.
 pub(crate) trait Owners {
     /// Whether the block at offset `at` may move now.
     fn may_move(&self, at: u64) -> bool;
-    /// Gives each use of the block at offset `at` that a move has to wait for.
+    /// Calls `each` for every use of the block at offset `at` that a move has to wait for.
     fn uses(&self, at: u64, each: &mut dyn FnMut(&Timeline, u64) -> Result<()>) -> Result<()>;
-    /// The blocks named were moved together, behind `tick` of the moving stream; `ids` are their
-    /// extents.
+    /// Reports that the blocks of `moves` were moved together, ready after `tick` of the moving
+    /// stream; `ids` are their extents.
     fn moved(&mut self, moves: &[Move], ids: &[u32], tick: u64);
 }
 
-/// What a step is for.
+/// The purpose of a step.
 #[derive(Clone, Copy)]
 pub(crate) enum Aim<'a> {
-    /// What the application asked for.
+    /// A goal that the application set.
     Goal(&'a Goal),
-    /// A hole for one request, by moves that take the device no longer than this.
+    /// A hole for one request, by moves of at most `most_ns` of device time.
     Room { bytes: u64, most_ns: f64 },
-    /// Idle handles that make up one request, likewise.
+    /// Idle handles that make up one request, by moves of at most `most_ns` of device time.
     Gather { bytes: u64, most_ns: f64 },
 }
 
 impl Aim<'_> {
-    /// Whether a plan for it takes a search.
+    /// Whether a plan for it needs a search.
     pub(crate) fn searches(self) -> bool {
         matches!(self, Self::Goal(Goal::Hole(_)) | Self::Room { .. })
     }
@@ -62,7 +62,8 @@ impl Aim<'_> {
     }
 }
 
-/// What earlier steps left of a plan, which holds while the layout is what they left too.
+/// The rest of a plan after earlier steps. It applies as long as `changes`, the heap's change
+/// count, is the same.
 pub(crate) struct KeptPlan {
     pub(super) goal: Goal,
     pub(super) changes: u64,
@@ -70,7 +71,7 @@ pub(crate) struct KeptPlan {
 }
 
 impl KeptPlan {
-    /// What the next step makes of it; `None` once it does not hold.
+    /// The batches of the next step; `None` once the plan no longer applies.
     pub(super) fn batches(
         &self,
         core: &Core,
@@ -90,23 +91,24 @@ impl KeptPlan {
     }
 }
 
-/// What a step is to do, and how much of it.
+/// The work of one step, and its limits.
 pub(crate) struct Task<'a> {
     pub(crate) planner: &'a Planner,
     pub(crate) aim: Aim<'a>,
     pub(crate) budget: &'a Budget,
-    /// Most blocks to move.
+    /// Most blocks that the step moves.
     pub(crate) most_moves: usize,
-    /// Recorded around the moves.
+    /// Events to record before and after the moves.
     pub(crate) timing: Option<&'a (Event, Event)>,
 }
 
-/// The layout as a planner sees it, offsets for addresses.
+/// The layout for a planner, with offsets as addresses.
 pub(crate) fn layout_of(core: &Core, owners: &dyn Owners) -> Layout {
     Layout::from_extents(extents_of(core, owners)).unwrap_or_default()
 }
 
-/// As [`layout_of`], with blocks at the offsets `cached` as free as they are in caches.
+/// The same as [`layout_of`], with the blocks at the offsets `cached` as holes: they are free, but
+/// in a cache.
 pub(crate) fn layout_with(core: &Core, owners: &dyn Owners, cached: &HashSet<u64>) -> Layout {
     let extents = core
         .mapped_extents()
@@ -119,7 +121,7 @@ fn extents_of<'a>(core: &'a Core, owners: &'a dyn Owners) -> impl Iterator<Item 
     each.map(|mapped| extent(owners, mapped))
 }
 
-/// What stands at the offset, in so many bytes that are taken or not.
+/// The extent of `bytes` bytes at offset `addr`, which is allocated or not (`taken`).
 pub(super) fn extent(owners: &dyn Owners, (addr, bytes, taken): (u64, u64, bool)) -> Extent {
     Extent {
         addr,

@@ -1,13 +1,13 @@
-//! What a layout is once moves are made.
+//! The layout after a plan's moves.
 
 use std::collections::HashMap;
 
 use super::batch::{Batch, Move};
 use super::layout::{Kind, Layout};
 
-/// Bytes of the largest hole once `batches` are made.
+/// Bytes of the largest hole after `batches`.
 ///
-/// Looks only at what the moves touch: a hole that no move touches is as it was.
+/// Looks only at extents that the moves touch: every other hole stays as it is.
 pub(super) fn largest_hole_after(layout: &Layout, batches: &[Batch]) -> u64 {
     let ways = whole_ways(batches);
     let mut changes: Vec<(u64, u64, bool)> = ways
@@ -18,7 +18,8 @@ pub(super) fn largest_hole_after(layout: &Layout, batches: &[Batch]) -> u64 {
     if changes.is_empty() {
         return layout.largest_hole();
     }
-    // Free ranges around everything touched: the holes there and the sources, less the targets.
+    // Free ranges around everything touched: the holes there and the sources; the destinations are
+    // subtracted below.
     let mut free: Vec<(u64, u64)> = Vec::new();
     for &(begin, end, target) in &changes {
         if !target {
@@ -50,7 +51,7 @@ pub(super) fn largest_hole_after(layout: &Layout, batches: &[Batch]) -> u64 {
     touched.max(untouched.map_or(0, |hole| hole.bytes))
 }
 
-/// Each block's way from first to last, one move a block: what was parked in between is joined.
+/// One move per block, from its first to its last address; intermediate places are left out.
 fn whole_ways(batches: &[Batch]) -> Vec<Move> {
     let mut at: HashMap<u64, Move> = HashMap::new();
     for batch in batches {
@@ -68,7 +69,7 @@ fn whole_ways(batches: &[Batch]) -> Vec<Move> {
     at.into_values().collect()
 }
 
-/// The longest run of `free`, adjacent ranges joined, that no target meets. Both ascend.
+/// The longest run of `free`, adjacent ranges joined, without any byte of a target. Both ascend.
 fn largest_difference(free: &[(u64, u64)], targets: &[(u64, u64)]) -> u64 {
     let (mut largest, mut begin, mut end) = (0, 0, 0);
     let mut targets = targets.iter().copied().peekable();

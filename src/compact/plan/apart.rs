@@ -1,21 +1,22 @@
-//! Slides taken apart where their moves do not overlap.
+//! Splits off the parts of a slide whose moves do not overlap.
 //!
-//! A slide pays for every byte between its first and its last source, holes too: on an H200 a step
-//! of 180 MB took 98 us where its blocks lay together and up to 205 us where holes lay between them.
-//! Disjoint moves pay for blocks only. The further a slide has come the further its blocks go, and
-//! what goes further than it is long overlaps nothing of itself: such pieces are launches of their
-//! own, one after the other, once they save more than a launch costs.
+//! The time of a slide includes every byte between its first and last source, holes too: on an H200
+//! a step of 180 MB took 98 us if its blocks were adjacent, and up to 205 us with holes between
+//! them. The time of disjoint moves depends only on the bytes of the blocks. In a slide, each block
+//! moves farther than those before it. Once blocks move farther than the length of a piece of the
+//! slide, that piece overlaps itself nowhere. It becomes a launch of its own if that saves more
+//! than a launch costs.
 
 use super::batch::{Batch, Move};
 
-/// Bytes of holes that a slide passes over in the time of a launch.
+/// Bytes of holes that a slide passes over in the time of one launch.
 const LAUNCH_PASSES: u64 = 70 << 20;
 
-/// Disjoint moves of so many bytes take less time than a slide of them by as much as passing over
-/// one byte takes.
+/// Disjoint moves of `SLIDE_PART` bytes are faster than a slide of them by the time that a slide
+/// needs to pass over one byte.
 const SLIDE_PART: u64 = 20;
 
-/// `batches` with their slides taken apart, to be made in this order.
+/// Returns `batches` with their slides split, to be executed in this order.
 pub(in crate::compact) fn apart(batches: Vec<Batch>) -> Vec<Batch> {
     let each = batches.into_iter().map(|batch| match batch {
         Batch::Slide { upward, moves } => slide_apart(upward, moves),
@@ -24,13 +25,14 @@ pub(in crate::compact) fn apart(batches: Vec<Batch>) -> Vec<Batch> {
     each.flatten().collect()
 }
 
-/// The pieces of one slide.
+/// Splits one slide.
 fn slide_apart(upward: bool, mut moves: Vec<Move>) -> Vec<Batch> {
     if upward {
         moves.reverse();
     }
     let (mut batches, mut rest) = (Vec::new(), 0);
-    // Of the moves `from..to`, the first to be made from `from` on, none meets a source of another.
+    // `moves[from..to]` is the next piece, in the order of execution: no destination in it overlaps
+    // a source of the others.
     let (mut from, mut to, mut bytes) = (0, 0, 0);
     while from < moves.len() {
         while to < moves.len() && (to == from || clear(upward, &moves[from], &moves[to])) {
@@ -52,7 +54,7 @@ fn slide_apart(upward: bool, mut moves: Vec<Move>) -> Vec<Batch> {
     batches
 }
 
-/// Bytes between neighbouring `moves`, which have `bytes`, of whichever direction.
+/// Bytes between adjacent `moves`, which have `bytes` together; either direction.
 fn passed(moves: &[Move], bytes: u64) -> u64 {
     let (Some(first), Some(last)) = (moves.first(), moves.last()) else {
         return 0;
@@ -65,7 +67,7 @@ fn passed(moves: &[Move], bytes: u64) -> u64 {
     high.src + high.bytes - low.src - bytes
 }
 
-/// Whether `last` goes beyond where `first` was.
+/// Whether the destination of `last` lies past the source of `first`, in the slide's direction.
 fn clear(upward: bool, first: &Move, last: &Move) -> bool {
     match upward {
         true => last.dst >= first.src + first.bytes,

@@ -1,24 +1,24 @@
-//! Moves, what is made of them together, and how long they take.
+//! Moves, batches of moves, and the time they take.
 
-/// Bytes between two moves of a slide beyond which they are two launches: what a slide keeps books of
-/// counts what lies between its moves too.
+/// A slide is split into two launches where more than this many bytes lie between two moves: its bookkeeping
+/// on the device also covers the bytes between its moves.
 pub(in crate::compact) const VOID: u64 = 16 << 30;
 
-/// One block's way.
+/// The move of one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Move {
-    /// Where the block stands.
+    /// The block's address.
     pub src: u64,
-    /// Where it goes.
+    /// Its new address.
     pub dst: u64,
     /// Its length in bytes.
     pub bytes: u64,
 }
 
-/// Moves made together. Batches are made one after the other.
+/// Moves that are executed together. Batches are executed one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Batch {
-    /// No destination overlaps any source: any order, all at once.
+    /// No destination overlaps any source: any order, or all at once.
     Disjoint(Vec<Move>),
     /// Moves in ascending order that may overlap, all downwards or all upwards.
     Slide {
@@ -27,13 +27,13 @@ pub enum Batch {
         /// The moves by ascending source, which is ascending destination too.
         moves: Vec<Move>,
     },
-    /// Blocks each of which stands where another goes, with no order among them: they are moved in
-    /// pieces, some of them by way of free bytes elsewhere. In between no block is whole anywhere,
-    /// so they are all moved or none.
+    /// A cycle: each block lies where another one goes, so no order moves them whole. They are moved in
+    /// pieces, some of them through free bytes elsewhere. In between no block is whole anywhere, so either
+    /// all are moved or none.
     Circle {
-        /// From where to where each block goes, by ascending source.
+        /// The move of each block, by ascending source.
         moves: Vec<Move>,
-        /// The launches that bring them there, one after the other; of the other two kinds.
+        /// The launches that together do the moves, in this order; none of them is a cycle.
         pieces: Vec<Batch>,
     },
 }
@@ -47,7 +47,7 @@ impl Batch {
         }
     }
 
-    /// Bytes the batch copies: of a circle, those of its pieces.
+    /// Bytes that the batch copies; for a cycle, the bytes of its pieces.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         match self {
@@ -58,7 +58,7 @@ impl Batch {
         }
     }
 
-    /// Launches that make it, if their tables have room for it.
+    /// Launches that the batch takes if their tables are large enough.
     #[must_use]
     pub fn launches(&self) -> usize {
         match self {
@@ -67,8 +67,8 @@ impl Batch {
         }
     }
 
-    /// Bytes the batch passes over: of a slide those between its sources, but for voids, at which it is
-    /// cut into launches.
+    /// Bytes that a slide passes over: those between its sources, except gaps longer than [`VOID`], where it
+    /// is split into launches. 0 for other batches.
     fn passed(&self) -> u64 {
         let Self::Slide { moves, .. } = self else {
             return 0;
@@ -80,24 +80,24 @@ impl Batch {
     }
 }
 
-/// How long moves take: a line through what was measured.
+/// The time that moves take: a linear model fitted to measurements.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CostModel {
-    /// Bytes moved in a nanosecond; a copy reads and writes each once.
+    /// Bytes moved per nanosecond; a copy reads and writes each byte once.
     pub bytes_per_ns: f64,
-    /// Nanoseconds of each launch, its table's upload included.
+    /// Nanoseconds per launch, including the upload of its table.
     pub launch_ns: f64,
-    /// Bytes that a slide passes over in a nanosecond: holes between its first and last source.
+    /// Bytes of holes per nanosecond that a slide passes over between its first and last source.
     pub passed_bytes_per_ns: f64,
-    /// Nanoseconds of the host for each physical handle that is mapped elsewhere: what moving costs
-    /// where memory is mapped again and not copied.
+    /// Nanoseconds of host time per physical handle that is mapped elsewhere: the cost of a move that remaps
+    /// memory instead of copying it.
     pub handle_ns: f64,
 }
 
 impl Default for CostModel {
-    /// An H200: 4.1 TB/s read and written together, 10 µs a launch, a seventh of a microsecond for each
-    /// MiB that a slide passes over, and 52 µs a handle, of which the access to the new mapping takes
-    /// 31 and the end of the old one 21.
+    /// An H200: 4.1 TB/s read and written together, 10 µs per launch, 1/7 µs per MiB that a slide passes
+    /// over, and 52 µs per handle, of which access to the new mapping takes 31 µs and unmapping the old one
+    /// 21 µs.
     fn default() -> Self {
         Self {
             bytes_per_ns: 2050.0,
@@ -109,7 +109,7 @@ impl Default for CostModel {
 }
 
 impl CostModel {
-    /// Nanoseconds of the device for `batches`, made one after the other.
+    /// Nanoseconds of device time for `batches`, executed one after the other.
     #[must_use]
     pub fn nanos(&self, batches: &[Batch]) -> f64 {
         let each = batches.iter().map(|batch| {

@@ -1,23 +1,23 @@
-//! Moves that wait for each other in a circle, in pieces.
+//! Splitting a cycle of moves into pieces.
 //!
-//! Two blocks that swap places, or more that go round, have no order in which each could be moved
-//! whole. In pieces they have: what of a destination is free already can be filled, which frees as
-//! much elsewhere; and where nothing is, the least that stands in some block's way is parked in what
-//! is free and is the target of no one, itself in as many pieces as the free ranges ask for. Only
-//! what is parked is copied twice.
+//! Two blocks that swap places, or more that rotate, have no order in which each could be moved
+//! whole. In pieces they have one. If part of a destination is free, that part is filled, which
+//! frees as many bytes elsewhere. If no part is free, the fewest bytes in the way of some block are
+//! parked in free ranges that are no block's destination, in as many pieces as those ranges
+//! require. Only parked bytes are copied twice.
 
 use super::batch::{Batch, Move};
 use super::next_batch::{next_batch, readers};
 use super::ranges::{difference, free_after};
 
-/// Most launches of one circle.
+/// Most launches of one cycle.
 const MOST_LAUNCHES: usize = 64;
 
-/// The part of a move, one in so many, that is worth a launch ahead of the rest.
+/// A piece is launched before the rest of its move if it is at least 1/`AHEAD` of the move.
 const AHEAD: u64 = 4;
 
-/// The launches that make `moves`, which ascend and do not stand still; `None` if it takes too many,
-/// or nothing of `free`, ranges (begin, end), can be used.
+/// The launches that execute `moves`, which ascend and change every address. `free` are ranges
+/// (begin, end). `None` if this takes too many launches, or if no free range can be used.
 pub(super) fn take_apart(mut moves: Vec<Move>, mut free: Vec<(u64, u64)>) -> Option<Vec<Batch>> {
     let mut launches = Vec::new();
     while !moves.is_empty() {
@@ -37,7 +37,7 @@ pub(super) fn take_apart(mut moves: Vec<Move>, mut free: Vec<(u64, u64)>) -> Opt
     Some(launches)
 }
 
-/// The bytes from `begin` to `end` of what `m` reads, on the same way.
+/// The part of `m` that reads `begin..end`.
 fn part(m: &Move, begin: u64, end: u64) -> Move {
     Move {
         src: begin,
@@ -46,14 +46,14 @@ fn part(m: &Move, begin: u64, end: u64) -> Move {
     }
 }
 
-/// What `m` reads outside the range.
+/// The parts of `m` that read outside `begin..end`.
 fn around(m: &Move, begin: u64, end: u64) -> impl Iterator<Item = Move> {
     let ends = m.src + m.bytes;
     let parts = [part(m, m.src, begin), part(m, end, ends)];
     parts.into_iter().filter(|part| part.bytes > 0)
 }
 
-/// The largest piece of any move whose destination nothing stands in, if it is worth a launch.
+/// Takes the largest piece of any move whose destination is not occupied, if it is worth a launch.
 fn ahead(moves: &mut Vec<Move>) -> Option<Move> {
     let mut best: Option<(usize, Move)> = None;
     for (i, m) in moves.iter().enumerate() {
@@ -73,8 +73,8 @@ fn ahead(moves: &mut Vec<Move>) -> Option<Move> {
     Some(piece)
 }
 
-/// Parks the fewest bytes of other blocks that stand where one goes, as far as there is room; what
-/// is parked goes on from there.
+/// Parks the fewest bytes of other blocks that lie in some move's destination, as far as free
+/// ranges hold them. Their moves continue from there.
 fn park(moves: &mut Vec<Move>, free: &[(u64, u64)]) -> Option<Vec<Move>> {
     let sources = moves.iter().map(|m| (m.src, m.src + m.bytes));
     let targets = moves.iter().map(|m| (m.dst, m.dst + m.bytes));
@@ -102,7 +102,7 @@ fn park(moves: &mut Vec<Move>, free: &[(u64, u64)]) -> Option<Vec<Move>> {
     Some(parked)
 }
 
-/// The ranges of other blocks, yet to be read, in the destination of move `i`.
+/// The ranges in the destination of move `i` that other moves have yet to read.
 fn in_the_way(moves: &[Move], i: usize) -> impl Iterator<Item = (u64, u64)> {
     let m = moves[i];
     readers(moves, i).filter(move |&r| r != i).map(move |r| {
@@ -112,7 +112,8 @@ fn in_the_way(moves: &[Move], i: usize) -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
-/// Sends `bytes` from `begin` on, which are part of one move, to `to` and on from there.
+/// Redirects `bytes` from `begin` on, part of one move, to `to`; a further move continues from
+/// there.
 fn divert(moves: &mut Vec<Move>, begin: u64, bytes: u64, to: u64) -> Option<Move> {
     let of = moves.partition_point(|m| m.src + m.bytes <= begin);
     if of == moves.len() {

@@ -1,27 +1,27 @@
-//! What a layout bodes for later requests.
+//! The future cost of a layout: what later requests would cost in it.
 //!
-//! Sizes that were asked for lately are asked for again. What one would cost in a layout is taken to
-//! be the live bytes in its cheapest window, nothing if a hole fits; beyond that each hole is a
-//! piece of what will have to be brought together.
+//! Recently requested sizes are likely to be requested again. The cost of one request is taken to
+//! be the live bytes in its cheapest window, 0 if a hole fits. In addition each hole adds to the
+//! cost, as one more piece that will have to be joined.
 
 use std::collections::BTreeMap;
 
 use super::stretches::{Block, Stretches, WHOLE};
 
-/// The weight of what later requests would cost against the cost of this plan.
+/// The weight of later requests' cost against the cost of the plan itself.
 const LATER: f64 = 0.1;
-/// The part of a block of mean size that each hole counts as.
+/// The cost of each hole, as a fraction of the mean block size.
 const HOLE: f64 = 0.1;
 
 pub(super) struct Foresight {
-    /// Sizes lately asked for that could be served at all, and how often.
+    /// Recently requested sizes that the free bytes allow, and how often each was requested.
     sizes: Vec<(u64, u32)>,
-    /// How often all of them were.
+    /// The number of those requests.
     asked: f64,
 }
 
 impl Foresight {
-    /// From the sizes `recent`, those of more than `free` bytes left out.
+    /// From the sizes `recent`, except those above `free` bytes.
     pub(super) fn new(recent: impl Iterator<Item = u64>, free: u64) -> Self {
         let mut sizes: BTreeMap<u64, u32> = BTreeMap::new();
         for size in recent.filter(|&size| size <= free) {
@@ -33,38 +33,38 @@ impl Foresight {
         }
     }
 
-    /// Whether anything is foreseen of the layout `of`.
+    /// Whether there is a prediction for the layout `of`.
     pub(super) fn sees(&self, of: &Stretches) -> bool {
         !self.sizes.is_empty() || of.blocks.len() <= WHOLE
     }
 
-    /// Bytes that the layout `of` bodes once its blocks are `after`, ascending; `None` if that is
-    /// `most` or more.
+    /// The future cost of the layout `of`, in bytes, once its blocks are `after`, which ascend;
+    /// `None` if it is `most` or more.
     pub(super) fn bodes(&self, of: &Stretches, after: &[Block], most: f64) -> Option<f64> {
-        let mut bodes = 0.0;
-        // Among hundreds of holes one more or less says little, and all of them together would hide
-        // what a plan costs.
+        let mut cost = 0.0;
+        // Among hundreds of holes, one more or less says little, and all of them together would
+        // outweigh the cost of the plan.
         if of.blocks.len() <= WHOLE {
             let live: u64 = after.iter().map(|block| block.bytes).sum();
             let mean = live as f64 / after.len().max(1) as f64;
-            bodes += HOLE * mean * holes(of, after) as f64;
+            cost += HOLE * mean * holes(of, after) as f64;
         }
         let mut sum = 0.0;
         for &(size, times) in self.sizes.iter().rev() {
             match cheapest_window(of, after, size) {
-                // A hole that takes this size takes all smaller ones.
+                // A hole that takes this size takes all smaller ones too.
                 Some(0) => break,
                 Some(live) => sum += f64::from(times) * live as f64,
                 None => {}
             }
-            if bodes + LATER * sum / self.asked >= most {
+            if cost + LATER * sum / self.asked >= most {
                 return None;
             }
         }
         if self.asked > 0.0 {
-            bodes += LATER * sum / self.asked;
+            cost += LATER * sum / self.asked;
         }
-        (bodes < most).then_some(bodes)
+        (cost < most).then_some(cost)
     }
 }
 
@@ -83,7 +83,7 @@ fn holes(of: &Stretches, blocks: &[Block]) -> usize {
     holes
 }
 
-/// The fewest live bytes in a window that takes `size`; `None` where no stretch is as long.
+/// The fewest live bytes in a window of `size` bytes; `None` if no stretch is that long.
 fn cheapest_window(of: &Stretches, blocks: &[Block], size: u64) -> Option<u64> {
     let mut cheapest = u64::MAX;
     let mut from = 0;

@@ -1,14 +1,15 @@
-//! Emptying physical handles, the emptiest first, so that their memory can be given back.
+//! Emptying physical handles, those with the fewest live bytes first, so that their memory can be
+//! released.
 
 use super::batch::Move;
 use super::layout::{Extent, Kind, Layout};
 
 type Range = (u64, u64);
 
-/// Moves that empty handles worth `bytes`, and the handles they empty.
+/// Moves that empty handles of `bytes` bytes together, and the handles they empty.
 ///
-/// Handles with something fixed in them are left out. Of the others the emptiest are taken, as many
-/// as make up `bytes`, or as many fewer as find room elsewhere.
+/// Handles with a fixed block in them are left out. Of the others, those with the fewest live bytes
+/// are taken, as many as make up `bytes`, or as many as their blocks find space elsewhere.
 pub(super) fn empty(layout: &Layout, handles: &[Range], bytes: u64) -> (Vec<Move>, Vec<Range>) {
     let mut ranked: Vec<(u64, Range)> = handles
         .iter()
@@ -22,8 +23,8 @@ pub(super) fn empty(layout: &Layout, handles: &[Range], bytes: u64) -> (Vec<Move
         done += chosen[wanted].1;
         wanted += 1;
     }
-    // The most handles that can be emptied: what fits for some number fits for every smaller one,
-    // but for the luck of packing.
+    // Binary search for the most handles that can be emptied: if the blocks of n handles fit
+    // elsewhere, those of fewer handles do too, except in rare cases of packing.
     let (mut fits, mut fails) = (0, wanted + 1);
     let mut moves = Vec::new();
     while fits + 1 < fails {
@@ -40,7 +41,7 @@ pub(super) fn empty(layout: &Layout, handles: &[Range], bytes: u64) -> (Vec<Move
     (moves, chosen[..fits].to_vec())
 }
 
-/// Extents that have a byte in the range.
+/// Extents with at least one byte in the range.
 fn meeting(layout: &Layout, (addr, bytes): Range) -> impl Iterator<Item = Extent> + '_ {
     let end = addr.saturating_add(bytes);
     let first = layout
@@ -55,7 +56,7 @@ fn live_in(layout: &Layout, range: Range) -> impl Iterator<Item = Extent> + '_ {
     meeting(layout, range).filter(|e| e.kind != Kind::Hole)
 }
 
-/// Moves of everything in `handles` to holes outside them, or `None` if it does not all fit.
+/// Moves of everything in `handles` to holes outside them; `None` if not everything fits.
 fn evacuate(layout: &Layout, handles: &[Range]) -> Option<Vec<Move>> {
     let mut rest = layout.clone();
     let mut blocks = Vec::new();
@@ -72,7 +73,7 @@ fn evacuate(layout: &Layout, handles: &[Range]) -> Option<Vec<Move>> {
             rest.place(from, to - from, Kind::Fixed);
         }
     }
-    // A block across the border of two handles was met twice.
+    // A block across the border of two handles was found twice.
     blocks.sort_unstable_by_key(|b| (std::cmp::Reverse(b.bytes), b.addr));
     blocks.dedup();
     let mut moves = Vec::with_capacity(blocks.len());

@@ -1,34 +1,35 @@
-//! What a planner sees of an arena: extents in address order, and holes by size.
+//! The planner's input: the arena's extents in address order, and its holes by size.
 //!
-//! Kept up to date block by block (a logarithmic step each), so that a plan over a million blocks
-//! starts from an index and not from a walk.
+//! Updated block by block, in logarithmic time each, so that a plan over a million blocks starts
+//! from an index and needs no walk over all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What stands at an extent.
+/// The use of an extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A live block that may move.
     Movable,
-    /// A live block that may not: under a guard, held by a graph, under a raw pointer, not yet ready.
+    /// A live block that may not move: under a guard, held by a graph, with a raw pointer to it, or
+    /// not ready yet.
     Fixed,
-    /// Mapped memory that nobody holds.
+    /// Mapped memory that is not allocated.
     Hole,
 }
 
-/// A piece of the arena: `bytes` at `addr`. Addresses no extent covers are not mapped.
+/// A range of the arena: `bytes` at `addr`. Addresses that no extent covers are not mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// First byte.
     pub addr: u64,
     /// Length in bytes, never 0.
     pub bytes: u64,
-    /// What stands there.
+    /// Its use.
     pub kind: Kind,
 }
 
 impl Extent {
-    /// The first byte beyond.
+    /// The first byte after the extent.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.addr + self.bytes
@@ -52,7 +53,8 @@ impl Layout {
         Self::default()
     }
 
-    /// A layout of `extents` in any order; `None` if two overlap, or one is empty or wraps around.
+    /// A layout of `extents`, in any order; `None` if two overlap, or if one is empty or exceeds
+    /// the address space.
     #[must_use]
     pub fn from_extents(extents: impl IntoIterator<Item = Extent>) -> Option<Self> {
         let mut sorted: Vec<Extent> = extents.into_iter().collect();
@@ -80,7 +82,8 @@ impl Layout {
         Some(Self::from_joined(&joined))
     }
 
-    /// Indexes of sorted extents are built whole: a tenth of the time of putting in one by one.
+    /// Builds the indexes from sorted extents at once: 1/10 of the time of inserting them one by
+    /// one.
     fn from_joined(extents: &[Extent]) -> Self {
         let of = |hole: bool| {
             let wanted = extents
@@ -130,22 +133,23 @@ impl Layout {
         self.extents.iter().map(as_extent)
     }
 
-    /// Extents from the one at `addr` on, upwards.
+    /// Extents from the one at `addr` on, ascending.
     pub fn from(&self, addr: u64) -> impl Iterator<Item = Extent> + '_ {
         self.extents.range(addr..).map(as_extent)
     }
 
-    /// Extents below `addr`, downwards.
+    /// Extents below `addr`, descending.
     pub fn below(&self, addr: u64) -> impl Iterator<Item = Extent> + '_ {
         self.extents.range(..addr).rev().map(as_extent)
     }
 
-    /// Holes from the largest down.
+    /// Holes, the largest first.
     pub fn largest_holes(&self) -> impl Iterator<Item = Extent> + '_ {
         self.holes.iter().rev().map(as_hole)
     }
 
-    /// Holes of at least `bytes`, the tightest first, lower addresses first among equals.
+    /// Holes of at least `bytes`: the smallest first, and among equal ones the lowest address
+    /// first.
     pub fn holes_of(&self, bytes: u64) -> impl Iterator<Item = Extent> + '_ {
         self.holes.range((bytes, 0)..).map(as_hole)
     }
@@ -156,8 +160,8 @@ impl Layout {
         self.extents.get_key_value(&addr).map(as_extent)
     }
 
-    /// Adds mapped memory that nobody holds; it joins the holes it touches. False, and nothing
-    /// done, if it overlaps an extent or is empty.
+    /// Adds a hole: mapped memory that is not allocated. It joins adjacent holes. Returns false,
+    /// and changes nothing, if it overlaps an extent or is empty.
     pub fn map(&mut self, addr: u64, bytes: u64) -> bool {
         let Some(end) = addr.checked_add(bytes).filter(|_| bytes > 0) else {
             return false;
@@ -177,8 +181,8 @@ impl Layout {
         clear
     }
 
-    /// Puts a live block into the hole around it. False, and nothing done, if no single hole covers
-    /// the block or it is empty.
+    /// Places a live block in the hole around it. Returns false, and changes nothing, if no single
+    /// hole covers the block, or if it is empty.
     pub fn place(&mut self, addr: u64, bytes: u64, kind: Kind) -> bool {
         let Some((&hole, &(hole_bytes, Kind::Hole))) = self.extents.range(..=addr).next_back()
         else {
@@ -209,7 +213,8 @@ impl Layout {
         true
     }
 
-    /// Turns the live block at `addr` into a hole. False, and nothing done, if there is none.
+    /// Turns the live block at `addr` into a hole. Returns false, and changes nothing, if there is
+    /// none.
     pub fn free(&mut self, addr: u64) -> bool {
         match self.extents.get(&addr) {
             Some(&(bytes, kind)) if kind != Kind::Hole => {
@@ -225,7 +230,7 @@ impl Layout {
         }
     }
 
-    /// Says whether the live block at `addr` may move. False if there is no such block.
+    /// Sets whether the live block at `addr` may move. Returns false if there is no such block.
     pub fn set_movable(&mut self, addr: u64, movable: bool) -> bool {
         let Some(extent) = self.get(addr).filter(|e| e.kind != Kind::Hole) else {
             return false;

@@ -2,28 +2,29 @@
 //!
 //! # The problem
 //!
-//! To make a hole of N bytes some blocks must leave a window, and what leaves must fit elsewhere.
-//! The price is the bytes moved. Where much is free the cheapest window and the tightest holes
-//! elsewhere do; where little is free nothing fits anywhere, and further blocks have to move so
-//! that small holes become one. At no slack at all every gap has to be filled exactly.
+//! To make a hole of N bytes, the blocks in a window of addresses must leave it and fit elsewhere.
+//! The cost is the bytes moved. If much memory is free, it is enough to choose the cheapest window
+//! and the tightest holes elsewhere. If little is free, the blocks fit nowhere, and further blocks
+//! have to move so that small holes join. If the free bytes are exactly N, every gap has to be
+//! filled exactly.
 //!
 //! # The method
 //!
-//! A plan is the set of blocks that stay. What lies between two of them is a gap; one gap takes the
-//! hole, and the blocks that do not stay are packed into the rest. The search goes through windows
-//! in order of the bytes in them, then through further blocks to lift, and prunes whatever already
-//! costs more than the best plan found. What is free beyond the hole is the same whatever is lifted,
-//! so where gaps that no set of lifted blocks fills waste more than that, only blocks that change
-//! such a gap are lifted next. Small layouts are searched whole; of large ones only the
-//! neighbourhoods of the largest holes, with the tightest holes elsewhere as places to go. Sliding
-//! every block of one stretch together is always among the candidates, so a plan is found whenever
-//! one stretch has the bytes.
+//! A plan is the set of blocks that stay. A gap is the space between two of them. One gap takes the
+//! hole; the blocks that do not stay are packed into the other gaps. The search goes through
+//! windows in ascending order of the bytes in them, then through sets of further blocks to lift,
+//! and prunes whatever already costs more than the best plan found. The free bytes beyond the hole
+//! are the same for every set of lifted blocks. So if the bytes that must stay unused in the gaps
+//! exceed them, the next block to lift is one that changes such a gap. Small layouts are searched
+//! completely. In large ones only the neighbourhoods of the largest holes are searched, with the
+//! tightest holes elsewhere as destinations. Sliding all blocks of one stretch together is always a
+//! candidate, so a plan is found whenever one stretch has enough free bytes.
 //!
-//! Blocks may change places: those that wait for each other in a circle are moved in pieces, and
-//! what is copied twice for that counts twice.
+//! Blocks may swap places: blocks that wait for each other in a cycle (a [`Batch::Circle`]) are
+//! moved in pieces, and bytes that are copied twice for that count twice.
 //!
-//! Among plans of like cost the one is taken whose outcome serves the sizes lately asked for the
-//! cheapest, with the fewest holes; see [`Planner::note_request`].
+//! Among plans of similar cost, the planner prefers the layout in which the recently requested
+//! sizes cost least, with the fewest holes; see [`Planner::note_request`].
 
 mod after;
 mod apart;
@@ -50,11 +51,11 @@ use order::in_order;
 use search::Search;
 use stretches::Stretches;
 
-/// Sizes of past requests that weigh in the choice among plans.
+/// Number of past requests whose sizes influence the choice among plans.
 const REMEMBERED: usize = 128;
 
-/// The part of the budget, one in so many, that the search of a large layout has: who waits for one
-/// hole of hundreds there gains less by a better plan than by an early one.
+/// A large layout is searched with 1/`LARGE_PART` of the budget: a request that waits for one hole
+/// among hundreds gains less from a better plan than from an early one.
 pub(super) const LARGE_PART: usize = 4;
 
 /// What a plan is to achieve.
@@ -63,8 +64,9 @@ pub(super) const LARGE_PART: usize = 4;
 pub enum Goal {
     /// A hole of at least this many bytes.
     Hole(u64),
-    /// No live byte in as many of these ranges (address, bytes) as can be emptied into holes
-    /// outside them, those with the fewest live bytes first, until this many bytes of them are empty.
+    /// As many of these ranges (address, bytes) without live bytes as can be emptied into holes
+    /// outside them. Takes the ranges with the fewest live bytes first, until this many bytes are
+    /// empty.
     EmptyHandles {
         /// The physical handles as mapped, in any order.
         handles: Vec<(u64, u64)>,
@@ -75,14 +77,14 @@ pub enum Goal {
     Full,
 }
 
-/// Moves that reach a goal, and what they will have done.
+/// Moves that reach a goal, and the layout that they result in.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Plan {
-    /// What to do, in this order.
+    /// What to execute, in this order.
     pub batches: Vec<Batch>,
     /// Bytes copied in all.
     pub bytes: u64,
-    /// Moves of blocks in all.
+    /// Number of block moves.
     pub moves: usize,
     /// Bytes of the largest hole afterwards.
     pub largest_hole: u64,
@@ -95,7 +97,7 @@ pub struct Plan {
     pub predicted_ns: f64,
 }
 
-/// Makes plans, and remembers what sizes are asked for.
+/// Makes plans, and remembers the sizes of recent requests.
 #[derive(Debug, Clone)]
 pub struct Planner {
     model: CostModel,
@@ -110,8 +112,8 @@ impl Default for Planner {
 }
 
 impl Planner {
-    /// A planner for an H200 that spends about a millisecond at most on a plan, and some three where
-    /// it searches the whole layout, of up to 160 blocks that may move.
+    /// A planner for an H200. It spends at most about 1 ms on a plan, or about 3 ms if it searches
+    /// a whole layout, of up to 160 blocks that may move.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -121,33 +123,33 @@ impl Planner {
         }
     }
 
-    /// The model of time that predictions are made by.
+    /// The cost model of predictions.
     #[must_use]
     pub fn model(&self) -> CostModel {
         self.model
     }
 
-    /// With another model of time.
+    /// Replaces the cost model.
     #[must_use]
     pub fn with_model(mut self, model: CostModel) -> Self {
         self.model = model;
         self
     }
 
-    /// Looks at up to `budget` sets of blocks to move at each depth of the search, a few
-    /// microseconds each. More finds cheaper plans where hardly anything is free.
+    /// Looks at up to `budget` sets of blocks to move at each depth of the search, at a few
+    /// microseconds each. A larger budget finds cheaper plans when almost nothing is free.
     #[must_use]
     pub fn with_budget(mut self, budget: usize) -> Self {
         self.budget = budget.max(1);
         self
     }
 
-    /// With a budget of `most` at most.
+    /// Limits the budget to `most`.
     pub(super) fn limited(&self, most: usize) -> Self {
         self.clone().with_budget(self.budget.min(most))
     }
 
-    /// Remembers that `bytes` were asked for. Layouts are judged by what the last 128 requests
+    /// Remembers a request for `bytes`. The planner judges layouts by what the last 128 requests
     /// would cost in them.
     pub fn note_request(&mut self, bytes: u64) {
         if self.recent.len() == REMEMBERED {
@@ -156,9 +158,9 @@ impl Planner {
         self.recent.push_back(bytes);
     }
 
-    /// Where to put a block of `bytes` so that the sizes lately asked for stay cheap to serve;
-    /// `None` if no hole takes it. Meant for layouts of a few hundred blocks; of larger ones it
-    /// answers the tightest hole.
+    /// The address for a block of `bytes` at which the recently requested sizes stay cheap to
+    /// serve; `None` if no hole is large enough. Meant for layouts of a few hundred blocks; in
+    /// larger ones it returns the tightest hole.
     #[must_use]
     pub fn place(&self, layout: &Layout, bytes: u64) -> Option<u64> {
         let tightest = layout.holes_of(bytes.max(1)).next()?;
@@ -172,7 +174,7 @@ impl Planner {
         }
     }
 
-    /// The moves that reach `goal`; `None` if no moves can.
+    /// The moves that reach `goal`; `None` if no moves reach it.
     ///
     /// [`Goal::Full`] and [`Goal::EmptyHandles`] always have a plan, which may be empty.
     #[must_use]
@@ -257,7 +259,7 @@ impl Planner {
     }
 }
 
-/// The extents of each stretch: what lies together with nothing fixed or unmapped in between.
+/// The extents of each stretch: a run with nothing fixed or unmapped in between.
 fn stretches_of(layout: &Layout) -> Vec<Vec<Extent>> {
     let mut all: Vec<Vec<Extent>> = Vec::new();
     let mut end = None;
@@ -275,7 +277,8 @@ fn stretches_of(layout: &Layout) -> Vec<Vec<Extent>> {
     all
 }
 
-/// The cheapest row of neighbours whose holes sum to `bytes`, slid together.
+/// Slides the cheapest run of adjacent extents whose holes sum to `bytes`. Returns the batches and
+/// the address of the hole.
 fn slide_one_stretch(layout: &Layout, bytes: u64) -> Option<(Vec<Batch>, u64)> {
     let mut best: Option<(u64, Vec<Extent>)> = None;
     for stretch in stretches_of(layout) {

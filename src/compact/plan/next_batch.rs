@@ -1,16 +1,17 @@
-//! The most moves that one launch can make now.
+//! The largest set of moves that one launch can execute now.
 
 use super::batch::{Batch, Move};
 
-/// Takes the most of `moves`, which ascend, that one launch can make now.
+/// Removes from `moves`, which ascend, the largest set that one launch can execute now, and returns
+/// it.
 pub(super) fn next_batch(moves: &mut Vec<Move>) -> Option<Batch> {
     let free: Vec<bool> = (0..moves.len())
         .map(|i| readers(moves, i).is_empty())
         .collect();
     let slides = [false, true].map(|upward| (upward, slidable(moves, upward)));
     let (upward, row) = slides.into_iter().max_by_key(|(_, row)| count(row))?;
-    // Disjoint moves need no flags, so they are taken first; but a row in which each waits for
-    // the one before would then take a launch a move.
+    // Disjoint moves need no flags, so they are preferred. But in a row of moves that each wait for
+    // the one before, taking disjoint moves would mean one launch per move.
     if 2 * count(&free) >= count(&row).max(1) {
         Some(Batch::Disjoint(extract(moves, &free)))
     } else if count(&row) > 0 {
@@ -25,7 +26,8 @@ fn count(which: &[bool]) -> usize {
     which.iter().filter(|&&chosen| chosen).count()
 }
 
-/// The range of moves, by index, whose sources meet the destination of move `i`; itself included.
+/// The range of moves, by index, whose sources overlap the destination of move `i`; it may include
+/// `i`.
 pub(super) fn readers(moves: &[Move], i: usize) -> std::ops::Range<usize> {
     let (begin, end) = (moves[i].dst, moves[i].dst + moves[i].bytes);
     let first = moves.partition_point(|m| m.src + m.bytes <= begin);
@@ -33,7 +35,7 @@ pub(super) fn readers(moves: &[Move], i: usize) -> std::ops::Range<usize> {
     first..last.max(first)
 }
 
-/// Which of `moves` can be one slide in the given direction.
+/// Which of `moves` can form one slide in the given direction.
 fn slidable(moves: &[Move], upward: bool) -> Vec<bool> {
     let mut member: Vec<bool> = moves.iter().map(|m| (m.dst > m.src) == upward).collect();
     keep_ascending(moves, &mut member);
@@ -50,7 +52,7 @@ fn slidable(moves: &[Move], upward: bool) -> Vec<bool> {
     }
 }
 
-/// Drops members whose destination is not beyond that of the member before.
+/// Removes members whose destination does not lie after that of the member before.
 fn keep_ascending(moves: &[Move], member: &mut [bool]) {
     let mut end = 0;
     for (m, member) in moves.iter().zip(member) {

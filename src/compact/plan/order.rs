@@ -1,18 +1,18 @@
-//! In what order moves may be made, and which of them in one launch.
+//! The order in which moves may be executed, and which of them share a launch.
 //!
-//! A move may be made once nothing that another move has yet to read lies in its destination. The
-//! moves that wait for none are one disjoint batch. Most that wait do so along a row of neighbours
-//! that shift the same way: those are one slide, which reads before it writes. What is neither is a
-//! circle, which `circle.rs` takes apart.
+//! A move may be executed once its destination overlaps no source that another move has yet to
+//! read. Moves that wait for no other move form one disjoint batch. Most moves that wait are in a
+//! row of neighbours that shift in the same direction: they form one slide, which reads before it
+//! writes. Any other moves form a cycle, which `circle.rs` splits into pieces.
 
 use super::batch::{Batch, Move};
 use super::circle::take_apart;
 use super::next_batch::next_batch;
 use super::ranges::free_after;
 
-/// Puts `moves` in an order that loses nothing, or `None` if there is no such order.
+/// Orders `moves` so that no data is lost; `None` if there is no such order.
 ///
-/// `holes` are free ranges (address, bytes) before the first move, as far as they may be used.
+/// `holes` are the free ranges (address, bytes) before the first move that parked bytes may use.
 pub(super) fn in_order(mut moves: Vec<Move>, holes: &[(u64, u64)]) -> Option<Vec<Batch>> {
     moves.retain(|m| m.src != m.dst && m.bytes > 0);
     moves.sort_unstable_by_key(|m| m.src);

@@ -1,7 +1,8 @@
-//! Packing blocks into gaps: exact within a number of steps.
+//! Packing blocks into gaps: exact within a limited number of steps.
 
-/// Packs `sizes`, which descend and sum to `total`, into `rooms`, tightest first, going back where
-/// that fails. The room of each is appended to `chosen`.
+/// Packs `sizes`, which descend and sum to `total`, into `rooms`, the tightest first, with
+/// backtracking. Appends the index of each block's room to `chosen`. Returns false if there is no
+/// packing, or if `steps` ran out.
 pub(super) fn pack(
     sizes: &[u64],
     total: u64,
@@ -23,7 +24,7 @@ pub(super) fn pack(
     let mut tried = size;
     let mut first = true;
     loop {
-        // The tightest room not tried: rooms of one size are the same.
+        // The tightest size not tried yet: rooms of equal size are interchangeable.
         let wanted = |room: u64| if first { room >= tried } else { room > tried };
         let next = (0..rooms.len())
             .filter(|&i| wanted(rooms[i]))
@@ -40,11 +41,11 @@ pub(super) fn pack(
     }
 }
 
-/// Every sum of some of `sizes`, none included, that is no more than `most`; ascending.
+/// Every sum of a subset of `sizes`, including the empty one, up to `most`; ascending.
 pub(super) fn sums(sizes: &[u64], most: u64) -> Vec<u64> {
     let mut sums = vec![0];
     for &size in sizes {
-        // Those without and those with `size` ascend each: merged, not sorted.
+        // The sums without `size` and those with it both ascend: merge them, do not sort.
         let mut with = 0;
         let mut both = Vec::with_capacity(2 * sums.len());
         for &without in &sums {
@@ -62,8 +63,8 @@ pub(super) fn sums(sizes: &[u64], most: u64) -> Vec<u64> {
     sums
 }
 
-/// The bytes of a room that stay empty whichever blocks go there, at least: by the `sums` of their
-/// sizes, or by the `smallest` of them alone.
+/// The fewest bytes of a room that stay empty whichever blocks go there: computed from the `sums`
+/// of the blocks' sizes or, without those, from the `smallest` size.
 pub(super) fn least_waste(room: u64, sums: Option<&[u64]>, smallest: u64) -> u64 {
     match sums {
         Some(sums) => {

@@ -1,8 +1,8 @@
-//! Ranges of free bytes.
+//! Arithmetic on free ranges.
 
 use super::batch::Move;
 
-/// The ranges (begin, end) that are free once `made` are made where `free` were before.
+/// The ranges (begin, end) that are free after the moves `made`, if `free` were free before.
 pub(super) fn free_after(mut free: Vec<(u64, u64)>, made: &[Move]) -> Vec<(u64, u64)> {
     free.extend(made.iter().map(|m| (m.src, m.src + m.bytes)));
     difference(
@@ -11,7 +11,7 @@ pub(super) fn free_after(mut free: Vec<(u64, u64)>, made: &[Move]) -> Vec<(u64, 
     )
 }
 
-/// The ranges (begin, end) of `free`, touching ones joined, without what any of `taken` covers.
+/// The ranges (begin, end) of `free`, adjacent ones joined, minus those of `taken`.
 pub(in crate::compact) fn difference(
     mut free: Vec<(u64, u64)>,
     mut taken: Vec<(u64, u64)>,

@@ -1,4 +1,4 @@
-//! The search behind a plan for one hole; `plan.rs` says what it searches.
+//! The search for the plan of one hole; the module `plan` describes the method.
 
 use super::batch::{Batch, Move};
 use super::foresight::Foresight;
@@ -6,17 +6,17 @@ use super::order::in_order;
 use super::pack::{least_waste, pack, sums};
 use super::stretches::{Block, Stretch, Stretches, WHOLE};
 
-/// Most blocks lifted beyond those in the window.
+/// Most blocks lifted in addition to those in the window.
 const MOST_LIFTED: usize = 8;
-/// Blocks lifted beyond those in the window after which a search that has a plan ends unless it finds
-/// better ones.
+/// With this many additional blocks lifted, a search that has a plan ends unless the last depth
+/// improved it.
 const ENOUGH_LIFTED: usize = 4;
-/// Lifted blocks beyond which what must stay empty of a gap is no longer worked out.
+/// With more lifted blocks than this, the exact waste of a gap is not computed.
 const MOST_SUMMED: usize = 10;
-/// Steps of one attempt to pack blocks into gaps.
+/// Steps of one attempt at packing blocks into gaps.
 const PACK_STEPS: usize = 1000;
 
-/// The blocks `first..last` of one stretch, all lifted; the gap they leave takes the hole.
+/// The blocks `first..last` of one stretch, all lifted; their gap takes the hole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Window {
     live: u64,
@@ -25,16 +25,16 @@ struct Window {
     stretch: usize,
 }
 
-/// A gap between blocks that stay.
+/// A gap between two blocks that stay.
 #[derive(Debug, Clone, Copy)]
 struct Gap {
     begin: u64,
     room: u64,
-    /// The blocks of its stretch that stay below and above.
+    /// The blocks of its stretch that stay directly below and above it.
     beside: [Option<usize>; 2],
 }
 
-/// What becomes of a block in the branch under way.
+/// The decision on a block in the current branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Open,
@@ -42,11 +42,11 @@ enum Fate {
     Lifted,
 }
 
-/// What the blocks lifted so far lead to.
+/// The result of one set of lifted blocks.
 enum Outcome {
-    /// A plan, or none that could be better.
+    /// A plan was found, or none from here can be better.
     Settled,
-    /// One of these blocks has to be lifted as well.
+    /// At least one of these blocks has to be lifted as well.
     Lacking(Vec<usize>),
 }
 
@@ -88,7 +88,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The cheapest plan within the budget.
+    /// Returns the cheapest plan found within the budget.
     pub(super) fn run(mut self) -> Option<Found> {
         if self.of.free() < self.bytes {
             return None;
@@ -104,7 +104,7 @@ impl<'a> Search<'a> {
                 }
                 self.open_window(*window, deepest);
             }
-            // Whatever was lifted in vain at this depth is lifted again at the next.
+            // The next depth lifts the same blocks again that this depth lifted without result.
             let in_vain = self.left > 0 && self.best.is_some() && before == self.bound();
             if self.of.blocks.len() > WHOLE || (in_vain && deepest >= ENOUGH_LIFTED) {
                 break;
@@ -117,8 +117,8 @@ impl<'a> Search<'a> {
         self.best.as_ref().map_or(f64::INFINITY, |best| best.score)
     }
 
-    /// The cheapest row of neighbours between whose blocks the bytes are free, slid together either
-    /// way.
+    /// Offers the cheapest row of neighbours with enough free bytes between them, slid together in
+    /// either direction.
     fn slide(&mut self) {
         let mut best: Option<(u64, Stretch, usize, usize)> = None;
         for stretch in &self.of.stretches {
@@ -163,7 +163,8 @@ impl<'a> Search<'a> {
         self.offer(up, to - self.bytes);
     }
 
-    /// Every window wide enough with less in it than the best plan moves, the cheapest first.
+    /// Every window that is wide enough and has fewer live bytes than the best plan moves, the
+    /// cheapest first.
     fn windows(&self) -> Vec<Window> {
         let (mut windows, bound) = (Vec::new(), self.bound());
         for (index, stretch) in self.of.stretches.iter().enumerate() {
@@ -194,12 +195,12 @@ impl<'a> Search<'a> {
         windows
     }
 
-    /// Tries the window with up to `deepest` further blocks lifted.
+    /// Tries the window with up to `deepest` additional blocks lifted.
     fn open_window(&mut self, window: Window, deepest: usize) {
         let stretch = self.of.stretches[window.stretch];
         self.fates.fill(Fate::Open);
         self.fates[window.first..window.last].fill(Fate::Lifted);
-        // With its own neighbour lifted it is a wider window, which has its own turn.
+        // With its neighbour lifted too it would be a wider window, which is tried separately.
         if window.first > stretch.first {
             self.fates[window.first - 1] = Fate::Stays;
         }
@@ -209,7 +210,8 @@ impl<'a> Search<'a> {
         self.descend(window, window.live, deepest);
     }
 
-    /// Tries what is lifted so far, then with each block more that could mend what it lacks.
+    /// Tries the blocks lifted so far, then each additional block that could make the packing
+    /// possible.
     fn descend(&mut self, window: Window, cost: u64, deeper: usize) {
         if self.left == 0 || cost as f64 >= self.bound() {
             return;
@@ -225,7 +227,7 @@ impl<'a> Search<'a> {
             }
             self.fates[block] = Fate::Lifted;
             self.descend(window, cost + self.of.blocks[block].bytes, deeper - 1);
-            // Sets with this block and later ones have been looked at.
+            // Sets with this block and later ones have been tried.
             self.fates[block] = Fate::Stays;
             tried += 1;
         }
@@ -234,11 +236,11 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Packs what is lifted into the gaps, and keeps the outcome if it is the best so far.
+    /// Packs the lifted blocks into the gaps, and keeps the result if it is the best so far.
     ///
-    /// What is free beyond the hole is the same whatever is lifted. Of a gap in which no set of the
-    /// lifted blocks fits exactly a rest stays empty; where the rests come to more, the gap has to
-    /// grow, or another block has to be lifted that goes into it.
+    /// The free bytes beyond the hole are the same for every set of lifted blocks. In a gap that no
+    /// subset of the lifted blocks fills exactly, some bytes stay unused. If these exceed the free
+    /// bytes, the gap has to grow, or another block has to be lifted that fits into it.
     fn attempt(&mut self, window: Window, deeper: bool) -> Outcome {
         let Some(hole_gap) = self.open_gaps(window) else {
             return Outcome::Settled;
@@ -276,9 +278,9 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The blocks of which at least one has to be lifted if no more than `spare` is to be wasted:
-    /// those that could mend one gap that wastes too much alone, or else any of several that do
-    /// together.
+    /// The blocks of which at least one has to be lifted so that no more than `spare` bytes are
+    /// wasted. If one gap alone wastes more than that, those that change this gap; otherwise those
+    /// that change any of the gaps that waste too much together.
     fn menders(&self, wasted: &[u64], spare: u64) -> Vec<usize> {
         let alone = (0..wasted.len())
             .filter(|&gap| wasted[gap] > spare)
@@ -314,8 +316,8 @@ impl<'a> Search<'a> {
         menders
     }
 
-    /// Fills `gaps` with the gaps between blocks that stay and `items` with the blocks that do not;
-    /// answers which gap the window is.
+    /// Fills `gaps` with the gaps between blocks that stay, and `items` with the lifted blocks.
+    /// Returns the index of the window's gap.
     fn open_gaps(&mut self, window: Window) -> Option<usize> {
         self.gaps.clear();
         self.items.clear();
@@ -349,8 +351,8 @@ impl<'a> Search<'a> {
         hole_gap
     }
 
-    /// Turns a packing into moves: the hole at the lower or the upper end of its gap, the blocks of
-    /// a gap from the largest up or down.
+    /// Turns a packing into moves, in four variants: the hole at the lower or the upper end of its
+    /// gap, and the blocks of a gap in descending or ascending order of size.
     fn settle(&mut self, hole_gap: usize, chosen: &[usize]) {
         let into: Vec<(usize, usize)> = self
             .items
@@ -391,14 +393,14 @@ impl<'a> Search<'a> {
         if cost >= self.bound() {
             return;
         }
-        let Some(bodes) = self.bodes(&moves, hole, self.bound() - cost) else {
+        let Some(future) = self.bodes(&moves, hole, self.bound() - cost) else {
             return;
         };
         let Some(batches) = in_order(moves, &self.of.holes) else {
             return;
         };
-        // With what is moved twice to untie circles.
-        let score = batches.iter().map(Batch::bytes).sum::<u64>() as f64 + bodes;
+        // Includes the bytes that cycles copy twice.
+        let score = batches.iter().map(Batch::bytes).sum::<u64>() as f64 + future;
         if score < self.bound() {
             self.best = Some(Found {
                 batches,
@@ -408,7 +410,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The placing of the hole's bytes without a move that bodes best.
+    /// The address for a block of the hole's size, without any move, that has the least future
+    /// cost.
     pub(super) fn place(self) -> Option<u64> {
         let mut best: Option<(f64, u64, u64)> = None;
         for stretch in &self.of.stretches {
@@ -419,8 +422,8 @@ impl<'a> Search<'a> {
                     continue;
                 }
                 for at in [begin, end - self.bytes] {
-                    let bodes = self.bodes(&[], at, f64::INFINITY);
-                    let candidate = (bodes.unwrap_or(f64::INFINITY), end - begin, at);
+                    let future = self.bodes(&[], at, f64::INFINITY);
+                    let candidate = (future.unwrap_or(f64::INFINITY), end - begin, at);
                     if best.is_none_or(|best| candidate < best) {
                         best = Some(candidate);
                     }
@@ -430,8 +433,8 @@ impl<'a> Search<'a> {
         best.map(|(_, _, at)| at)
     }
 
-    /// What the layout bodes once `moves` are made and the hole is taken; `None` if that is `most` or
-    /// more.
+    /// The future cost of the layout after `moves` and with the hole taken; `None` if it is `most`
+    /// or more.
     fn bodes(&self, moves: &[Move], hole: u64, most: f64) -> Option<f64> {
         if !self.foresight.sees(self.of) {
             return (most > 0.0).then_some(0.0);
@@ -440,8 +443,8 @@ impl<'a> Search<'a> {
         self.foresight.bodes(self.of, &after, most)
     }
 
-    /// The blocks once `moves` are made and the hole is taken, ascending: those that stay and those
-    /// that come are merged, which takes half the time of sorting them all.
+    /// The blocks after `moves` and with the hole taken, ascending. Merges the blocks that stay
+    /// with those at new places, in half the time of sorting them all.
     fn after(&self, moves: &[Move], hole: u64) -> Vec<Block> {
         let mut gone: Vec<u64> = moves.iter().map(|m| m.src).collect();
         gone.sort_unstable();

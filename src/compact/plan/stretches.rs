@@ -1,16 +1,16 @@
-//! What of a layout a search looks at.
+//! The part of a layout that a search looks at.
 
 use std::collections::BTreeMap;
 
 use super::layout::{Kind, Layout};
 
-/// Layouts of at most this many live blocks that may move are searched whole.
+/// Layouts of at most this many live movable blocks are searched completely.
 pub(super) const WHOLE: usize = 160;
-/// Of larger ones: around this many of the largest holes,
+/// In larger ones the search looks at this many of the largest holes,
 const SEEDS: usize = 24;
-/// this many extents to either side,
+/// at this many extents on either side of each,
 const REACH: usize = 24;
-/// and this many of the largest holes elsewhere to go to.
+/// and at this many of the largest holes elsewhere, as destinations.
 const BINS: usize = 48;
 
 /// A live block that may move.
@@ -20,18 +20,18 @@ pub(super) struct Block {
     pub(super) bytes: u64,
 }
 
-/// A run of blocks with nothing fixed or unmapped between them.
+/// A run of extents with nothing fixed or unmapped in between.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stretch {
     pub(super) begin: u64,
     pub(super) end: u64,
-    /// Its blocks are those from this index
+    /// Its blocks are those from this index,
     pub(super) first: usize,
-    /// to before this one.
+    /// up to and excluding this one.
     pub(super) last: usize,
 }
 
-/// The part of a layout that a search looks at. A stretch without blocks is a place to go.
+/// The part of a layout that a search looks at. A stretch without blocks is only a destination.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stretches {
     pub(super) stretches: Vec<Stretch>,
@@ -52,7 +52,7 @@ impl Stretches {
         Some(all)
     }
 
-    /// The neighbourhoods of the largest holes, and the tightest holes for what is in them.
+    /// The neighbourhoods of the largest holes, and the tightest holes for the blocks in them.
     pub(super) fn near_holes(layout: &Layout, bytes: u64) -> Self {
         let mut near = BTreeMap::new();
         for seed in layout.largest_holes().take(SEEDS) {
@@ -120,7 +120,7 @@ impl Stretches {
         mapped - self.blocks.iter().map(|b| b.bytes).sum::<u64>()
     }
 
-    /// Where the block before `index` ends: the gap that opens once blocks from `index` on are lifted.
+    /// The end of the block before `index`: where the gap begins if blocks from `index` on are lifted.
     pub(super) fn gap_end(&self, stretch: &Stretch, index: usize) -> u64 {
         if index == stretch.first {
             stretch.begin
@@ -129,7 +129,7 @@ impl Stretches {
         }
     }
 
-    /// Where block `index` begins, or the stretch ends.
+    /// The start of block `index`, or the end of the stretch.
     pub(super) fn gap_begin(&self, stretch: &Stretch, index: usize) -> u64 {
         if index == stretch.last {
             stretch.end
