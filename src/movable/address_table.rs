@@ -1,4 +1,4 @@
-//! The device's own table of where blocks are, for kernels that take handles.
+//! A table of block addresses in device memory, for kernels that take handles.
 
 use std::sync::Arc;
 
@@ -7,19 +7,19 @@ use super::registry::Registry;
 use super::words::ENTRY_BYTES;
 use crate::device::Addr;
 
-/// A table in device memory that a kernel looks addresses up in: made by
-/// [`Pool::address_table`](crate::Pool::address_table).
+/// A table in device memory in which a kernel looks up addresses.
+/// [`Pool::address_table`](crate::Pool::address_table) makes it.
 ///
 /// # Layout
-/// 8-byte entries without padding, little-endian: entry `i`, at [`addr`](Self::addr)` + 8 * i`, is
-/// the address of the block whose [`MovableId::index`] is `i`, and 0 or anything where no such
-/// block is live. The table stays at its address for as long as a handle to it, to the pool or to
-/// any of the pool's movable blocks lives.
+/// 8-byte entries without padding, little-endian. Entry `i`, at [`addr`](Self::addr)` + 8 * i`, is
+/// the address of the block whose [`MovableId::index`] is `i`; if no such block is live, it is 0 or
+/// any other value. The table keeps its address as long as a handle to it, to the pool or to any of
+/// the pool's movable blocks lives.
 ///
 /// # Stream order
-/// An entry is stored in the order of the stream that moves: behind the last use of the block at
-/// its old address, ahead of the first at its new one. Work that reads an entry is queued under a
-/// hold of that block, like work that uses the block itself.
+/// The stream that moves blocks also stores the entries: after the last use of the block at its old
+/// address, before the first at its new one. Queue work that reads an entry while a guard holds
+/// that block, like work that uses the block itself.
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -49,19 +49,19 @@ impl AddressTable {
         Self { registry, addr }
     }
 
-    /// Where the table is in device memory.
+    /// Device address of the table.
     #[must_use]
     pub fn addr(&self) -> Addr {
         self.addr
     }
 
-    /// Where the entry of `id` is in device memory.
+    /// Device address of the entry of `id`.
     #[must_use]
     pub fn entry(&self, id: MovableId) -> Addr {
         self.addr + u64::from(id.index) * ENTRY_BYTES
     }
 
-    /// Entries that handles have used so far; those from here on are not mapped.
+    /// Number of entries that handles have used so far; later ones are not mapped.
     #[must_use]
     #[doc(hidden)]
     pub fn entries(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! Telling the application where a block went.
+//! Calling the application when a block has moved.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -24,26 +24,26 @@ use crate::device::Addr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Relocation {
-    /// Whose block.
+    /// The block.
     pub id: MovableId,
-    /// Where it was.
+    /// Its old address.
     pub from: Addr,
-    /// Where it is.
+    /// Its new address.
     pub to: Addr,
-    /// Bytes of the block as the pool rounds them.
+    /// The block's capacity: its bytes as rounded by the pool.
     pub bytes: u64,
-    /// Counts the pool's moves up: where two threads compact and the later is told first, it has
-    /// the larger number.
+    /// A count of the pool's moves. If two threads compact and the callback for the later move runs
+    /// first, that call has the larger number.
     pub number: u64,
 }
 
-/// What the application wants called.
+/// The application's callback.
 pub(super) type Callback = Arc<dyn Fn(&Relocation) + Send + Sync>;
 
 /// Calls to make once no lock is held.
 pub(super) type Calls = Vec<(Callback, Relocation)>;
 
-/// Makes them, each even if one before it panics; the first panic then goes on.
+/// Makes the calls, each even if one before it panics; then resumes the first panic.
 pub(super) fn tell(calls: Calls) {
     let mut first = None;
     for (callback, relocation) in calls {

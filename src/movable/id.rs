@@ -1,12 +1,12 @@
-//! What names a movable block.
+//! The id of a movable block.
 
-/// A movable block as a plain value: its place in the pool's table and how often that place was used,
-/// counted from a number that each pool has of its own.
+/// A movable block as a plain value: its index in the pool's table, and a generation that counts
+/// the uses of that index. Each pool counts from a different number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MovableId {
-    /// Place in the table.
+    /// Index in the table.
     pub index: u32,
-    /// Tells one use of the place from the next, and one pool's from another's: a stale or foreign
-    /// handle is caught by it.
+    /// Distinguishes successive blocks with the same index, and blocks of different pools, so that
+    /// a stale or foreign id is detected.
     pub generation: u32,
 }

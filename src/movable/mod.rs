@@ -1,25 +1,25 @@
 //! Memory whose address may change, so that fragmentation can be undone.
 //!
-//! A [`Movable`] is a handle. [`Movable::hold`] gives the address for as long as the guard lives;
-//! dropping the guard notes the use on its stream. Without a guard the block may be moved by a
-//! compaction ([`Pool::compact`]), which runs in stream order: it waits on the device for the uses
-//! noted, and the next hold makes its stream wait for the move. No one waits on the host.
+//! A [`Movable`] is a handle. [`Movable::hold`] returns a guard: the block keeps its address while the guard
+//! lives, and dropping the guard records the use on its stream. Without a guard, a compaction
+//! ([`Pool::compact`]) may move the block. It runs in stream order: it waits on the device for the recorded
+//! uses, and the next hold makes its stream wait for the move. The host waits for nothing.
 //!
-//! Once a pool has a movable block, its out-of-memory ladder has one more step: a request that
-//! nothing else serves moves blocks together, and only as many as it needs. Memory that lies apart
-//! is first brought together by mapping it again, which copies nothing.
+//! Once a pool has a movable block, its out-of-memory ladder has one more step: for a request that nothing
+//! else serves, it moves only as many blocks as the request needs. Memory in separate address ranges is first
+//! joined by remapping its handles, which copies nothing.
 //!
-//! # Who knows where a block is
+//! # How users learn a block's address
 //!
-//! - The holder of a guard, by [`Resident::addr`], or by [`ResidentId::addr`] for callers that keep ids.
-//! - Kernels that take handles, by the [`AddressTable`] in device memory.
-//! - Pointers in device memory, which a [`PointerArray`] has rewritten.
-//! - The application on the host, by [`Movable::on_move`].
+//! - The holder of a guard, from [`Resident::addr`], or from [`ResidentId::addr`] if it keeps ids.
+//! - Kernels that take handles, from the [`AddressTable`] in device memory.
+//! - Pointers in device memory are rewritten if they are in a [`PointerArray`].
+//! - The application on the host, from [`Movable::on_move`].
 //!
-//! The two on the device change in the order of the stream that moves, behind the move. If a launch
-//! that changes them fails, the change is owed: it is made before the next hold that needs it, and
-//! that hold is an error while it cannot be made. So nobody is given an address, or a way to one, that
-//! is not right.
+//! The table and the pointers change in the order of the stream that moves, after the move. If a launch that
+//! changes them fails, the change stays pending. It is made before the next hold that needs it, and until it
+//! succeeds that hold returns an error. So no caller ever gets a stale address, directly or through a
+//! pointer.
 //!
 //! ```
 //! # fn main() -> warpool::Result<()> {
@@ -78,8 +78,8 @@ use crate::pool::{Pool, same_len};
 
 /// A buffer of `len` elements of `T` in device memory that a compaction may move.
 ///
-/// Dropping it frees the memory in stream order, behind every use noted. Safe to send to and use
-/// from any thread.
+/// Dropping it frees the memory in stream order, after every recorded use. It can be sent to and used from
+/// any thread.
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -122,12 +122,12 @@ impl<T: Pod> Movable<T> {
         self.id
     }
 
-    /// Holds the block where it is and gives its address, for work on `stream` that reads it; for work
-    /// that writes it there is [`Movable::hold_mut`].
+    /// Holds the block at its address, for work on `stream` that reads it. For work that writes it, call
+    /// [`Movable::hold_mut`].
     ///
-    /// `stream` is made to wait on the device for the block's allocation, its last move, and what
-    /// earlier guards let be written, where it does not run behind that already. What work writes at the
-    /// address under this guard is ordered by the caller.
+    /// `stream` waits on the device for the block's allocation, its last move and the writes under earlier
+    /// guards, unless it is already ordered after them. If work writes to the address under this guard, the
+    /// caller has to order that work.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
@@ -142,13 +142,13 @@ impl<T: Pod> Movable<T> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the stream is of another device; what the driver said of the wait.
+    /// [`Error::Invalid`] if the stream is of another device; any error of the driver from the wait.
     pub fn hold<'a>(&'a self, stream: &'a Stream) -> Result<Resident<'a, T>> {
         self.held(stream, false)
     }
 
-    /// As [`Movable::hold`], for work that writes: `stream` is made to wait for all that other streams
-    /// do under earlier guards.
+    /// Holds the block for work that writes it: `stream` waits on the device for all work of other streams
+    /// under earlier guards. Otherwise the same as [`Movable::hold`].
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
@@ -163,14 +163,14 @@ impl<T: Pod> Movable<T> {
     /// ```
     ///
     /// # Errors
-    /// As [`Movable::hold`].
+    /// See [`Movable::hold`].
     pub fn hold_mut<'a>(&'a mut self, stream: &'a Stream) -> Result<ResidentMut<'a, T>> {
         self.held(stream, true).map(ResidentMut)
     }
 
     fn held<'a>(&'a self, stream: &'a Stream, writes: bool) -> Result<Resident<'a, T>> {
         let (addr, _) = self.registry.hold(self.id, stream)?;
-        // From here on the guard's drop lets go.
+        // From here on the guard's drop releases the hold.
         let guard = Resident {
             movable: self,
             stream,
@@ -182,11 +182,11 @@ impl<T: Pod> Movable<T> {
         Ok(guard)
     }
 
-    /// Has `callback` called whenever the block has moved, in place of the one given before.
+    /// Sets the `callback` that is called whenever the block has moved. It replaces the one before.
     ///
-    /// It is called on the thread that moved the block, once the move is queued and no lock of the
-    /// crate is held, so it may hold, allocate and queue work. Work on the device sees the contents
-    /// at the new address under a guard, as always.
+    /// It runs on the thread that moved the block, after the move is queued. No lock of the crate is held, so
+    /// it may hold blocks, allocate and queue work. As always, work on the device finds the contents at the
+    /// new address if it is queued under a guard.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
@@ -202,25 +202,25 @@ impl<T: Pod> Movable<T> {
         self.registry.on_move(self.id, Arc::new(callback));
     }
 
-    /// Frees the block in the order of `stream` instead of that it was allocated on, behind every
-    /// use noted.
+    /// Frees the block in the order of `stream` instead of the stream it was allocated on, after every
+    /// recorded use.
     ///
     /// # Errors
-    /// As [`Block::free_on`](crate::Block::free_on).
+    /// See [`Block::free_on`](crate::Block::free_on).
     pub fn free_on(self, stream: &Stream) -> Result<()> {
-        // The drop that follows finds the handle freed.
+        // The drop that follows finds the handle already freed.
         self.registry.free(self.id, Some(stream))
     }
 
     /// Copies `data` into the buffer on `stream` and waits for the copy.
     ///
     /// # Errors
-    /// [`Error::Invalid`] unless `data` has as many elements as the buffer; as [`Movable::hold`].
+    /// [`Error::Invalid`] unless `data` has as many elements as the buffer; see also [`Movable::hold`].
     pub fn upload(&mut self, stream: &Stream, data: &[T]) -> Result<()> {
         same_len("data", data.len(), self.len)?;
         let _giving = Giving::begin(&stream.core().timeline);
         let mut held = self.hold_mut(stream)?;
-        // SAFETY: the block has the bytes and stays where it is while held.
+        // SAFETY: the block has room for the data and keeps its address while held.
         let copied = unsafe { stream.core().write(held.addr(), data) };
         held.0.done = copied.is_ok();
         copied
@@ -229,11 +229,11 @@ impl<T: Pod> Movable<T> {
     /// Copies the buffer to the host on `stream` and waits for the copy.
     ///
     /// # Errors
-    /// As [`Movable::hold`].
+    /// See [`Movable::hold`].
     pub fn download(&self, stream: &Stream) -> Result<Vec<T>> {
         let _giving = Giving::begin(&stream.core().timeline);
         let mut held = self.hold(stream)?;
-        // SAFETY: as for `upload`.
+        // SAFETY: the block has the bytes and keeps its address while held.
         let copied = unsafe { stream.core().read(held.addr(), self.len) };
         held.done = copied.is_ok();
         copied
@@ -242,7 +242,7 @@ impl<T: Pod> Movable<T> {
 
 impl<T> Drop for Movable<T> {
     fn drop(&mut self) {
-        // Without a stream of the caller's to check there is nothing to say.
+        // Freeing fails only for a stream that the caller passes; there is none here.
         let _ = self.registry.free(self.id, None);
     }
 }
@@ -259,9 +259,9 @@ impl<T> fmt::Debug for Movable<T> {
 }
 
 impl Movable<u64> {
-    /// Registers the block's `len` words as an array of pointers: each that points into a movable
-    /// block of the pool follows it when it moves. Wherever the block itself is moved, the array
-    /// goes with it; a guard of either is one of both.
+    /// Registers the block's `len` words as an array of pointers: each one that points into a movable block
+    /// of the pool is updated when that block moves. The array moves with this block; a guard of the block or
+    /// of the array holds both.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the block was freed by its id.
@@ -291,7 +291,7 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// As [`Pool::alloc_typed`].
+    /// See [`Pool::alloc_typed`].
     pub fn alloc_movable<T: Pod>(&self, stream: &Stream, len: usize) -> Result<Movable<T>> {
         let registry = Registry::of(self)?;
         let (id, log) = registry.add(self.alloc_apart::<T>(stream, len)?);
@@ -304,19 +304,19 @@ impl Pool {
         })
     }
 
-    /// Holds a movable block by its id, for callers that keep ids in tables of their own. If its
-    /// [`Movable`] is dropped meanwhile, the memory lives until the last guard is gone.
+    /// Holds a movable block by its id, for callers that keep ids in their own tables. If its [`Movable`] is
+    /// dropped meanwhile, the memory lives until the last guard is dropped.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the block was freed, also where its place in the table has a new user;
-    /// as [`Movable::hold`].
+    /// [`Error::Invalid`] if the block was freed, even if its index is in use again; see also
+    /// [`Movable::hold`].
     pub fn hold_id<'a>(&self, id: MovableId, stream: &'a Stream) -> Result<ResidentId<'a>> {
         ResidentId::new(Registry::of(self)?, id, stream)
     }
 
-    /// The device's table of where movable blocks are, for kernels that take handles. It is made
-    /// when first asked for, and kept up to date from then on: a store for each block moved, and
-    /// for each made by the first guard of it.
+    /// The table of movable blocks' addresses in device memory, for kernels that take handles. The first call
+    /// makes it. From then on it is kept up to date, with one store for each block that is moved, and for
+    /// each new block by its first guard.
     ///
     /// # Errors
     /// What the driver said.
@@ -326,16 +326,16 @@ impl Pool {
         Ok(AddressTable::new(registry, addr))
     }
 
-    /// Registers `slots` pointers in device memory at `addr`, as they are behind what `stream` was
-    /// given so far: each that points into a movable block follows it when it moves. For memory
-    /// that stays where it is; for an array in a movable block see [`Movable::register_pointers`].
+    /// Registers `slots` pointers in device memory at `addr`, valid after the work queued on `stream` so far:
+    /// each one that points into a movable block is updated when that block moves. For memory at a fixed
+    /// address; for an array in a movable block see [`Movable::register_pointers`].
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an address that is not a multiple of 8, or a stream of another device.
+    /// [`Error::Invalid`] if the address is not a multiple of 8, or the stream is of another device.
     ///
     /// # Safety
-    /// - `slots` words of 8 bytes at `addr` are device memory of the pool's device until the array
-    ///   is dropped, or, in stream order, unregistered.
+    /// - `slots` words of 8 bytes at `addr` are memory of the pool's device until the array is dropped or, in
+    ///   stream order, unregistered.
     /// - Work that reads or writes them is queued under a guard of the array.
     pub unsafe fn register_pointers(
         &self,
@@ -356,8 +356,8 @@ impl Pool {
         Ok(PointerArray::new(registry, key, slots))
     }
 
-    /// Whether to keep what each step of compaction takes, for [`Pool::take_steps`]. Costs two
-    /// events a step, and memory until it is taken.
+    /// Sets whether to record every step of compaction, for [`Pool::take_steps`]. Costs two events per step,
+    /// and memory until the records are taken.
     ///
     /// # Errors
     /// What the driver said.
@@ -367,8 +367,8 @@ impl Pool {
         Ok(())
     }
 
-    /// The steps since this was last called, if [`Pool::record_steps`] is on. Waits on the host for
-    /// those whose moves are not done.
+    /// Returns the steps since the last call, if [`Pool::record_steps`] is on. Waits on the host for steps
+    /// whose moves are not done.
     ///
     /// # Errors
     /// What the driver said.
@@ -377,7 +377,7 @@ impl Pool {
         Attachment::of(self)?.take_steps()
     }
 
-    /// Changes who plans compactions: another model of time, or another budget for the search.
+    /// Replaces the planner of compactions, for another cost model or another search budget.
     ///
     /// # Errors
     /// What the driver said.
@@ -387,9 +387,8 @@ impl Pool {
         Ok(())
     }
 
-    /// The pool's memory as it is now: blocks that may move, blocks that may not, and holes.
-    /// Addresses count from the start of the pool's range. What is in streams' caches counts as free.
-    /// Changes nothing.
+    /// The pool's present memory: blocks that may move, blocks that may not, and holes. Addresses count from
+    /// the start of the pool's range. Memory in the caches of streams counts as free. Changes nothing.
     ///
     /// # Errors
     /// What the driver said.
@@ -398,8 +397,8 @@ impl Pool {
         Ok(Attachment::of(self)?.layout(self))
     }
 
-    /// What reaching `goal` would move, with the layout as it is now; `None` if no moves reach it.
-    /// Changes nothing. Addresses in the plan count from the start of the pool's range.
+    /// The moves that would reach `goal` from the present layout; `None` if no moves reach it. Changes
+    /// nothing. Addresses in the plan count from the start of the pool's range.
     ///
     /// # Errors
     /// What the driver said.
@@ -408,8 +407,8 @@ impl Pool {
         Ok(Attachment::of(self)?.plan(self, goal))
     }
 
-    /// Moves blocks until `goal` is reached or no plan reaches it. Queues the moves and returns;
-    /// blocks stay usable throughout, behind the moves in stream order.
+    /// Moves blocks until `goal` is reached or no plan reaches it. Queues the moves and returns. Blocks stay
+    /// usable throughout; work queued later runs after the moves.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
@@ -425,7 +424,7 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// What the driver said; every block is then valid where it is.
+    /// Any error of the driver; every block is then valid at its address.
     pub fn compact(&self, goal: &Goal) -> Result<Moved> {
         let mut pass = self.begin_compaction(goal.clone(), crate::compact::Budget::default())?;
         while !pass.step()?.finished {}

@@ -1,4 +1,4 @@
-//! A compaction in steps.
+//! A compaction that the application runs step by step.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use super::registry::Registry;
 use crate::compact::{Budget, Goal, Moved};
 use crate::error::Result;
 
-/// A compaction under way: begin, steps under a budget, end.
+/// A compaction in progress: begin, steps with a budget, end.
 ///
-/// Between steps, and after dropping the pass at any step, every block is valid: other threads
-/// allocate, free, hold and read as they like, and the next step plans with what it finds.
+/// Between steps, and after the pass is dropped at any point, every block is valid. Other threads
+/// may allocate, free, hold and read meanwhile; the next step plans from the layout that it finds.
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -53,10 +53,10 @@ impl Pass {
         }
     }
 
-    /// Makes one step; [`Moved::finished`] says that there is nothing left to do.
+    /// Executes one step; [`Moved::finished`] says whether nothing is left to do.
     ///
     /// # Errors
-    /// What the driver said; every block is valid where it is, and the pass may go on.
+    /// Any error of the driver; every block is valid at its address, and the pass may continue.
     pub fn step(&mut self) -> Result<Moved> {
         let moved = self.registry.step(&self.goal, &self.budget)?;
         self.sum.bytes += moved.bytes;
@@ -69,7 +69,7 @@ impl Pass {
         Ok(moved)
     }
 
-    /// Ends the pass and gives the sum of its steps.
+    /// Ends the pass and returns the sum of its steps.
     #[must_use]
     pub fn end(self) -> Moved {
         self.sum

@@ -1,4 +1,4 @@
-//! Arrays of pointers in device memory, rewritten when what they point to moves.
+//! Arrays of pointers in device memory, updated when the blocks they point to move.
 
 use std::sync::Arc;
 
@@ -6,15 +6,15 @@ use super::registry::Registry;
 use crate::device::{Addr, Stream};
 use crate::error::Result;
 
-/// An array of pointers in device memory that moves rewrite, for as long as this lives.
+/// An array of pointers in device memory that moves update, as long as this value lives.
 ///
-/// Each slot is 8 bytes. A slot that holds an address inside a movable block, its first byte or
-/// any other, holds the same place of that block after every move; null and all other addresses
-/// stay as they are. The rewriting is queued behind the move on the same stream.
+/// Each slot is 8 bytes. A slot with the address of any byte of a movable block points to the same byte of
+/// that block after every move. Null and all other addresses stay unchanged. The update is queued after the
+/// move on the same stream.
 ///
-/// A kernel that reads or writes the array is queued under a guard of the array, and of each block
-/// that it follows a pointer into. **While an array is held nothing of the pool moves**, so hold it
-/// around the queueing of work and no longer.
+/// A kernel that reads or writes the array is queued under a guard of the array, and of each block that it
+/// reaches through a pointer. **While an array is held, no block of the pool moves**, so hold it only while
+/// work is being queued.
 ///
 /// Each step of a compaction reads all slots of all arrays once.
 ///
@@ -60,12 +60,12 @@ impl PointerArray {
         self.slots as usize
     }
 
-    /// Holds the array as it is and where it is, for work on `stream`, which is made to wait on the
-    /// device for the last rewriting.
+    /// Holds the array's contents and address, for work on `stream`, which waits on the device for the last
+    /// update.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if the stream is of another device, or the array was in a movable block
-    /// that is freed; what the driver said.
+    /// [`Error::Invalid`](crate::Error::Invalid) if the stream is of another device or under capture, or if
+    /// the array was in a movable block that is freed; any error of the driver.
     pub fn hold<'a>(&'a self, stream: &'a Stream) -> Result<ResidentPointers<'a>> {
         let addr = self.registry.hold_pointers(self.key, stream)?;
         Ok(ResidentPointers {
@@ -75,12 +75,12 @@ impl PointerArray {
         })
     }
 
-    /// Ends the registration in the order of `stream`, which is made to wait on the device for the
-    /// last rewriting. Dropping the array instead waits on the host.
+    /// Ends the registration in the order of `stream`, which waits on the device for the last update.
+    /// Dropping the array instead waits on the host.
     ///
     /// # Errors
-    /// What the driver said. If it was a wait, the host has waited instead; if it was a rewriting
-    /// that earlier failed and now failed again, the array holds addresses of before it.
+    /// Any error of the driver. If a wait failed, the host has waited instead. If an update that failed
+    /// before failed again, the array still holds the addresses from before the move.
     pub fn unregister(self, stream: &Stream) -> Result<()> {
         let (ready, settled) = self.registry.unregister(self.key);
         let waited = ready.wait_on(&stream.core().timeline);
@@ -90,7 +90,7 @@ impl PointerArray {
 
 impl Drop for PointerArray {
     fn drop(&mut self) {
-        // What could not be rewritten is the caller's who did not ask.
+        // A failed update is reported only by `unregister`.
         let (ready, _) = self.registry.unregister(self.key);
         ready.wait_here();
     }
@@ -102,7 +102,7 @@ impl std::fmt::Debug for PointerArray {
     }
 }
 
-/// Holds a [`PointerArray`]; its drop notes the use on its stream.
+/// Holds a [`PointerArray`]. Dropping it records the use on its stream.
 #[must_use = "the array is held only while this lives"]
 pub struct ResidentPointers<'a> {
     array: &'a PointerArray,
@@ -111,7 +111,7 @@ pub struct ResidentPointers<'a> {
 }
 
 impl ResidentPointers<'_> {
-    /// Address of the first slot; valid while the guard lives, for work queued on its stream.
+    /// Address of the first slot. Valid while the guard lives, for work queued on its stream.
     #[must_use]
     pub fn addr(&self) -> Addr {
         self.addr

@@ -1,4 +1,4 @@
-//! The registered arrays of pointers, and rewriting them when what they point to moves.
+//! The registered arrays of pointers, and their updates when blocks move.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use crate::error::{Error, Result};
 /// Bytes of a slot.
 const SLOT_BYTES: u64 = 8;
 
-/// Where an array is.
+/// The place of an array.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Place {
-    /// Where the application keeps it.
+    /// At a fixed address of the application's.
     Fixed(Addr),
     /// In a movable block.
     Block(MovableId),
 }
 
-/// A registered array. Holds and uses of one in a movable block are the block's.
+/// A registered array. For an array in a movable block, the block's entry has the holds and uses.
 pub(super) struct Array {
     pub(super) place: Place,
     pub(super) slots: u64,
@@ -30,14 +30,14 @@ pub(super) struct Array {
     uses: Marks,
 }
 
-/// Moves that arrays have not been told of.
+/// Moves that some arrays do not reflect yet.
 struct Owed {
-    /// Addresses, ascending by source.
+    /// Moves by address, ascending by source.
     ranges: Arc<Vec<Move>>,
     arrays: Vec<u64>,
 }
 
-/// All registered arrays. What they are owed is empty between steps, unless a launch failed.
+/// All registered arrays. `owed` is empty between steps unless a launch failed.
 #[derive(Default)]
 pub(super) struct Arrays {
     next: u64,
@@ -50,12 +50,12 @@ impl Arrays {
         self.list.is_empty()
     }
 
-    /// Whether an array is behind the moves made.
+    /// Whether some array does not reflect all moves yet.
     pub(super) fn is_behind(&self) -> bool {
         !self.owed.is_empty()
     }
 
-    /// Registers an array whose contents are there behind what `stream` was given so far.
+    /// Registers an array whose contents are valid after the work queued on `stream` so far.
     pub(super) fn add(&mut self, place: Place, slots: u64, stream: Option<&Stream>) -> u64 {
         let key = self.next;
         self.next += 1;
@@ -75,7 +75,8 @@ impl Arrays {
         key
     }
 
-    /// Forgets an array; gives what has to be done before its memory is used otherwise.
+    /// Removes an array. Returns the work that must be done before its memory is used for anything
+    /// else.
     pub(super) fn remove(&mut self, key: u64) -> Marks {
         self.list
             .remove(&key)
@@ -87,13 +88,13 @@ impl Arrays {
         self.list.get_mut(&key).ok_or_else(gone)
     }
 
-    /// Forgets the arrays in a block that was freed.
+    /// Removes the arrays in a block that was freed.
     pub(super) fn forget(&mut self, id: MovableId) {
         self.list
             .retain(|_, array| !matches!(array.place, Place::Block(block) if block == id));
     }
 
-    /// Whether an array is held where it is and as it is.
+    /// Whether any array is held.
     pub(super) fn any_held(&self, table: &mut Table) -> bool {
         self.list.values().any(|array| match array.place {
             Place::Fixed(_) => array.holds > 0,
@@ -101,7 +102,7 @@ impl Arrays {
         })
     }
 
-    /// Notes that all arrays have to be told of `ranges`.
+    /// Records that all arrays have to be updated for the moves `ranges`.
     pub(super) fn owe(&mut self, ranges: Vec<Move>) {
         if !self.list.is_empty() && !ranges.is_empty() {
             self.owed.push_back(Owed {
@@ -111,7 +112,7 @@ impl Arrays {
         }
     }
 
-    /// Queues the rewriting of all that is owed, oldest first.
+    /// Queues all pending updates, oldest first.
     pub(super) fn settle(&mut self, table: &mut Table, mover: &mut Mover) -> Result<()> {
         let timeline = Arc::clone(&mover.stream.core().timeline);
         while let Some(owed) = self.owed.front_mut() {
@@ -137,8 +138,9 @@ impl Arrays {
                 });
             }
             let mut made = 0;
-            // SAFETY: a fixed array is there until it is unregistered, says who registered it, one
-            // in a block until the block is freed; the stream waits for what uses them.
+            // SAFETY: the caller that registered a fixed array guarantees that it exists until it
+            // is unregistered; one in a block exists until the block is freed. The stream waits for
+            // the work that uses them.
             let patched = unsafe { mover.patch(&owed.ranges, places.into_iter(), || made += 1) };
             for key in owed.arrays.drain(..made) {
                 let Some(array) = self.list.get_mut(&key) else {

@@ -1,7 +1,6 @@
-//! A pool's movable blocks: who owns which, where it is, and what a move of it has to wait for.
+//! A pool's movable blocks: their owners, their addresses, and the work that a move has to wait for.
 //!
-//! Locks are taken in the order registry, core, lane. The application's callbacks are called without
-//! any.
+//! Lock order: registry, core, lane. The application's callbacks are called without any lock.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -20,43 +19,43 @@ use crate::pool::{Attached, Block, Pool, Pressure, Relief, Shared, Spilled, UNIT
 use crate::seeded::seeded;
 use crate::sync::{Mutex, MutexGuard, try_lock};
 
-/// Rank of compaction among the steps of the out-of-memory ladder: before the application's.
+/// Rank of compaction among the steps of the out-of-memory ladder: before the application's callbacks.
 const COMPACTION_RANK: u8 = 100;
 
-/// Times that a block is brought back for one hold: each time what the host was asked for, or the block's own
-/// callback, may push it out again.
+/// Attempts at bringing a block back for one hold. The request for host memory, or the block's own callback,
+/// may spill it again each time.
 const TIMES_BROUGHT_BACK: u32 = 1000;
 
 /// What the registry's lock guards.
 pub(super) struct State {
     pub(super) table: Table,
     pub(super) arrays: Arrays,
-    /// Ahead of the words: its drop waits for the stores to them.
+    /// Declared before the words: its drop waits for stores to them.
     pub(super) mover: Mover,
-    /// The device's table of addresses, once it was asked for.
+    /// The address table in device memory, once it was asked for.
     pub(super) words: Option<Words>,
-    /// What was held while there were words: it may read them.
+    /// The uses of guards while the address table exists: their work may read it.
     readers: Marks,
     pub(super) planner: Planner,
-    /// What the last step left of its plan.
+    /// The rest of the last step's plan.
     pub(super) kept: Option<KeptPlan>,
     pub(super) log: Option<Log>,
-    /// Once the pool was told to spill.
+    /// Set once the pool was told to spill.
     pub(super) spilling: Option<Arc<Spilling>>,
-    /// Callers for whom all blocks are being brought back: none goes meanwhile.
+    /// Number of callers that are bringing back all blocks; nothing is spilled meanwhile.
     pub(super) awaited: u32,
-    /// Host memory of blocks that came back, to be dropped without the lock: the last of its pool waits for
-    /// copies.
+    /// Host memory of blocks that came back. It is dropped without the lock, because dropping the last memory
+    /// of its pool waits for copies.
     pub(super) emptied: Vec<Away>,
-    /// Holds made.
+    /// Number of holds so far.
     pub(super) holds: u64,
-    /// Moves made, counted for callbacks.
+    /// Number of moves so far; callbacks get it.
     pub(super) relocations: u64,
-    /// Blocks with a callback.
+    /// Number of blocks with a callback.
     pub(super) listeners: usize,
 }
 
-/// See the module documentation. One a pool, made with its first movable block.
+/// A pool's movable blocks; see the module documentation. One per pool, made with its first movable block.
 pub(crate) struct Registry {
     pub(super) shared: Weak<Shared>,
     pub(super) device: Device,
@@ -66,9 +65,8 @@ pub(crate) struct Registry {
     pub(super) state: Mutex<State>,
 }
 
-/// A [`Registry`] as the pool keeps it; made when the pool's first movable block is. Until then, how
-/// it is to be made: who only asks what compaction would do takes nothing from the device, and
-/// changes nothing.
+/// A [`Registry`] as the pool keeps it. It is made with the pool's first movable block; until then this keeps
+/// its settings. So asking what compaction would do allocates nothing on the device and changes nothing.
 #[derive(Default)]
 pub(super) struct Attachment(Mutex<Attach>);
 
@@ -81,7 +79,7 @@ struct Attach {
 
 impl Attached for Attachment {
     fn pool_closed(&self) {
-        // The pool's blocks keep what they need of it.
+        // The pool's blocks keep the parts of the registry that they need.
         let registry = lock(&self.0).registry.take();
         drop(registry);
     }
@@ -95,7 +93,7 @@ impl Attached for Attachment {
     }
 }
 
-/// The owners of a pool's blocks where none may move.
+/// The owners for a pool in which no block may move.
 struct Nobody;
 
 impl Owners for Nobody {
@@ -137,7 +135,7 @@ impl Attachment {
         state.planner = Some(planner);
     }
 
-    /// The pool's memory as it is now, as a planner sees it.
+    /// The pool's present memory, as the planner's input.
     pub(super) fn layout(&self, pool: &Pool) -> Layout {
         let registry = lock(&self.0).registry.clone();
         match registry {
@@ -160,7 +158,7 @@ impl Attachment {
 }
 
 impl Registry {
-    /// The registry of `pool`.
+    /// The registry of `pool`; makes it if there is none.
     pub(crate) fn of(pool: &Pool) -> Result<Arc<Self>> {
         let shared = pool.shared();
         let attachment = Attachment::of(pool)?;
@@ -226,8 +224,8 @@ impl Registry {
         state.table.add(block, now)
     }
 
-    /// Frees a block behind all its uses, once it is not held; on `stream` where one is given,
-    /// else on the stream it was allocated on.
+    /// Frees a block after all its uses, once it is not held: on `stream` if given, otherwise on the stream
+    /// it was allocated on.
     pub(crate) fn free(&self, id: MovableId, stream: Option<&Stream>) -> Result<()> {
         let left = {
             let mut state = lock(&self.state);
@@ -238,7 +236,7 @@ impl Registry {
             left
         };
         let Some(left) = left else { return Ok(()) };
-        // Of what is on the host nothing is freed here.
+        // A spilled block has no device memory to free.
         let Some(block) = left.block else {
             return stream.map_or(Ok(()), |stream| self.check_stream(stream));
         };
@@ -258,7 +256,7 @@ impl Registry {
         }
     }
 
-    /// The state, with the block on the device.
+    /// Locks the state, with the block on the device.
     fn here(&self, id: MovableId) -> Result<MutexGuard<'_, State>> {
         for _ in 0..TIMES_BROUGHT_BACK {
             let mut state = lock(&self.state);
@@ -275,7 +273,7 @@ impl Registry {
         Err(self.shared()?.out_of_memory(bytes))
     }
 
-    /// Holds a block for `stream`; gives its address and bytes.
+    /// Holds a block for `stream`; returns its address and bytes.
     pub(crate) fn hold(&self, id: MovableId, stream: &Stream) -> Result<(Addr, u64)> {
         self.check_stream(stream)?;
         self.awake.check()?;
@@ -299,11 +297,11 @@ impl Registry {
             .ok_or_else(|| Error::invalid("id", "it was freed"))
     }
 
-    /// A guard of the block on `stream` is gone.
+    /// Ends a hold of the block for `stream`.
     pub(crate) fn let_go(self: &Arc<Self>, id: MovableId, stream: &Stream) {
         self.hold_for_graphs(id);
         if let Some(recorder) = stream.recorder() {
-            // Captured work has the address: the guard's hold is the graph's from now on.
+            // Captured work has the address: the graph takes over the guard's hold.
             let registry = Arc::clone(self);
             recorder.keep(Box::new(GraphHold { registry, id }));
             return;
@@ -326,12 +324,12 @@ impl Registry {
             entry.doomed && entry.holds == 0
         };
         if doomed {
-            // Without a stream of the caller's to check there is nothing to say.
+            // Freeing fails only for a stream that the caller passes; there is none here.
             let _ = self.free(id, None);
         }
     }
 
-    /// Lets graphs that captured work on views of the block hold it, each once.
+    /// Adds a hold for each graph that captured work on views of the block, once per graph.
     fn hold_for_graphs(self: &Arc<Self>, id: MovableId) {
         let graphs = {
             let mut state = lock(&self.state);
@@ -385,8 +383,8 @@ impl Registry {
         }
     }
 
-    /// Ends a registration; gives what the array's memory is to be used behind, and what became
-    /// of moves that it had not been told of.
+    /// Ends a registration. Returns the work to wait for before the array's memory is used again, and the
+    /// result of pending updates.
     pub(super) fn unregister(&self, key: u64) -> (Marks, Result<()>) {
         let mut state = lock(&self.state);
         let settled = match state.arrays.is_behind() {
@@ -396,7 +394,7 @@ impl Registry {
         (state.arrays.remove(key), settled)
     }
 
-    /// Where the device's table of addresses is; makes it when first asked.
+    /// Device address of the address table; the first call makes it.
     pub(super) fn address_table(&self) -> Result<Addr> {
         let mut state = self.all_here()?;
         if state.words.is_none() {
@@ -430,7 +428,7 @@ impl Registry {
         state.kept = None;
     }
 
-    /// The pool's memory as it is now, as a planner sees it.
+    /// The pool's present memory, as the planner's input.
     fn layout(&self, shared: &Shared) -> Layout {
         let mut state = lock(&self.state);
         let State { table, mover, .. } = &mut *state;
@@ -440,7 +438,7 @@ impl Registry {
     }
 }
 
-/// A block that a graph holds.
+/// A hold of a block by a graph.
 struct GraphHold {
     registry: Arc<Registry>,
     id: MovableId,
@@ -459,7 +457,7 @@ impl Drop for Registry {
         let Some(words) = words else { return };
         let mover = state.mover.stream.clone();
         beside(move || {
-            // Work that was given the address table may still read it, and stores may be under way.
+            // Work that got the address table's address may still read it, and stores may be running.
             readers.wait_here();
             let _ = mover.synchronize();
             drop(words);
@@ -468,7 +466,7 @@ impl Drop for Registry {
 }
 
 impl State {
-    /// Brings what the device knows of addresses up to date.
+    /// Brings the registered arrays and the address table up to date with all moves.
     pub(super) fn settle(&mut self) -> Result<()> {
         self.arrays.settle(&mut self.table, &mut self.mover)?;
         let Some(words) = self
@@ -485,8 +483,8 @@ impl State {
             .into_iter()
             .map(|(index, addr)| [words.word(index), addr])
             .collect();
-        // SAFETY: the words are mapped until the last user of the registry is gone and its work
-        // done; each place is in the list once, and the stream waits for what reads its word.
+        // SAFETY: the words stay mapped until the last user of the registry is gone and its work is done.
+        // Each index is in the list once, and the stream waits for the work that reads its word.
         unsafe { self.mover.store(&stores)? };
         self.table.words_stored(&timeline, timeline.open_tick());
         Ok(())
@@ -517,7 +515,7 @@ impl State {
         joined.error.map_or(settled, Err).map(|()| joined.changed)
     }
 
-    /// Notes who has to be told of blocks that moved, offsets ascending by where they were.
+    /// Records the array updates and the callbacks for blocks that moved; `ways` ascend by old offset.
     pub(super) fn moved(&mut self, ways: &[compact::Move], calls: &mut Calls) {
         let base = self.table.base();
         if !self.arrays.is_empty() {
@@ -550,10 +548,10 @@ impl State {
     }
 }
 
-/// The goal in multiples of what the pool hands out, so that blocks stay on them.
+/// The goal in multiples of the pool's allocation unit, so that blocks stay aligned to it.
 pub(super) fn in_units(goal: &Goal) -> Goal {
     match goal {
-        // What overflows is more than any layout has.
+        // A size that overflows exceeds every layout.
         Goal::Hole(bytes) => Goal::Hole(bytes.checked_next_multiple_of(UNIT).unwrap_or(UNIT << 54)),
         other => other.clone(),
     }

@@ -1,5 +1,5 @@
-//! What compaction does for one request: before handles are mapped elsewhere, and at the end of the
-//! out-of-memory ladder.
+//! Compaction for one request: before handles are mapped elsewhere, and at the end of the out-of-memory
+//! ladder.
 
 use super::callback::{Calls, tell};
 use super::registry::Registry;
@@ -8,14 +8,14 @@ use crate::device::lock;
 use crate::error::Result;
 use crate::pool::{Pressure, Relief};
 
-/// Nanoseconds of the device within which a request's room should be made: what takes longer is done
-/// only where nothing else serves.
+/// Nanoseconds of device time within which a hole for a request should be made. Plans that take longer are
+/// used only if nothing else serves the request.
 const SOON_NS: f64 = 1_000_000.0;
 
 impl Registry {
-    /// Moves what makes room for `bytes`, if that takes the device less time than mapping `handles`
-    /// elsewhere takes the host, now and once more when the gaps that this leaves are closed; says
-    /// whether it did.
+    /// Moves blocks to make a hole of `bytes`, if that takes less device time than remapping `handles`
+    /// handles takes host time. Remapping counts twice: now, and when the gaps that it leaves are closed.
+    /// Returns whether it moved anything.
     pub(super) fn make_room(&self, bytes: u64, handles: u64) -> bool {
         let most_ns = {
             let mut state = lock(&self.state);
@@ -26,8 +26,8 @@ impl Registry {
         moved.is_ok_and(|moved| moved.bytes > 0)
     }
 
-    /// Brings the pool's runs of memory together and grows it by what a request of `bytes` lacks;
-    /// false if there was nothing to do.
+    /// Joins the pool's runs of memory and grows the pool by the bytes that a request of `bytes` lacks.
+    /// Returns false if there was nothing to do.
     fn join(&self, bytes: u64) -> Result<bool> {
         let shared = self.shared()?;
         let mut calls = Calls::new();
@@ -36,8 +36,8 @@ impl Registry {
         outcome
     }
 
-    /// Moves what makes room for `bytes` within `most_ns` of the device, or empties handles for them;
-    /// says whether it did.
+    /// Moves blocks to make a hole of `bytes`, or to empty handles for one, within `most_ns` of device time.
+    /// Returns whether it moved anything.
     fn move_for(&self, bytes: u64, most_ns: f64) -> bool {
         let aims = [Aim::Room { bytes, most_ns }, Aim::Gather { bytes, most_ns }];
         aims.into_iter().any(|aim| {
@@ -46,8 +46,7 @@ impl Registry {
         })
     }
 
-    /// Nanoseconds of the device for moving every block once; `None` where a request of `bytes` lacks
-    /// nothing, or the pool is gone.
+    /// Nanoseconds of device time for moving every block once; `None` if a request of `bytes` lacks nothing.
     fn moving_all(&self, bytes: u64) -> Option<f64> {
         let model = lock(&self.state).planner.model();
         let shared = self.shared().ok()?;
@@ -56,9 +55,9 @@ impl Registry {
         Some(model.launch_ns + core.taken_bytes() as f64 / model.bytes_per_ns)
     }
 
-    /// The ladder's step: moves what one request needs. Where nothing does that is cheaper than moving
-    /// everything, memory that lies apart is brought together first, and then everything is moved
-    /// together, so that idle handles come free; a long search is what is left when that is done.
+    /// Compaction as a step of the out-of-memory ladder. First it makes a hole for the one request. If that
+    /// would cost more than moving every block, it joins memory from separate address ranges, then compacts
+    /// everything, which leaves idle handles. Last comes a search without a time limit.
     pub(super) fn relieve(&self, pressure: &Pressure) -> Relief {
         let bytes = pressure.requested;
         lock(&self.state).planner.note_request(bytes);
@@ -70,7 +69,7 @@ impl Registry {
         }
         let step = |goal: Goal| self.step(&goal, &Budget::default()).unwrap_or_default();
         let joined = self.join(bytes).unwrap_or(false);
-        // What was joined or grown may be the hole already.
+        // Joining or growing may have made the hole already.
         if joined && step(Goal::Hole(bytes)).reached {
             return Relief::Retry;
         }

@@ -1,4 +1,4 @@
-//! Guards that hold a block where it is.
+//! Guards that keep a block at its address.
 
 use std::fmt;
 use std::ops::Deref;
@@ -12,11 +12,11 @@ use crate::device::{Addr, Place, Stream, Use, note_behind};
 use crate::error::Result;
 use crate::pool::{View, ViewMut};
 
-/// Holds a [`Movable`] where it is, to be read; its drop notes the use on its stream.
+/// Keeps a [`Movable`] at its address, for reading. Dropping it records the use on its stream.
 ///
-/// The block does not move while the guard lives. Its views may be given to operations on any stream of
-/// the device; they are ordered as those of a [`PoolBuf`](crate::PoolBuf) are, and the next move and the
-/// free run behind them. A guard that is forgotten holds the block for ever.
+/// The block does not move while the guard lives. Its views may be used on any stream of the device; they are
+/// ordered like those of a [`PoolBuf`](crate::PoolBuf), and the next move and the free run after their work.
+/// A guard that is leaked holds the block for ever.
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -43,18 +43,18 @@ pub struct Resident<'a, T> {
     pub(super) stream: &'a Stream,
     pub(super) addr: Addr,
     pub(super) writes: bool,
-    /// The host has seen all work under the guard done.
+    /// Whether the host has seen all work under the guard done.
     pub(super) done: bool,
 }
 
 impl<T: Pod> Resident<'_, T> {
-    /// Address of the first element; valid while the guard lives, for work queued on its stream.
+    /// Address of the first element. Valid while the guard lives, for work queued on its stream.
     #[must_use]
     pub fn addr(&self) -> Addr {
         self.addr
     }
 
-    /// The elements, to be read by queued work.
+    /// The elements, for queued work that reads them.
     #[must_use]
     pub fn view(&self) -> View<'_, T> {
         View::new(self.addr, self.movable.len, self.place())
@@ -71,7 +71,7 @@ impl<T> Resident<'_, T> {
         }
     }
 
-    /// What the caller's own work under the guard does.
+    /// The use by the caller's own work under the guard.
     pub(super) fn used(&self) -> Use<'_> {
         let bytes = (self.movable.len * size_of::<T>()) as u64;
         self.place().used(bytes, self.writes)
@@ -91,12 +91,12 @@ impl<T: Pod> fmt::Debug for Resident<'_, T> {
     }
 }
 
-/// As [`Resident`], to be written too: made by [`Movable::hold_mut`].
+/// A [`Resident`] that may also be written; [`Movable::hold_mut`] makes it.
 #[must_use = "the address holds only while the guard lives"]
 pub struct ResidentMut<'a, T>(pub(super) Resident<'a, T>);
 
 impl<T: Pod> ResidentMut<'_, T> {
-    /// The elements, to be written by queued work.
+    /// The elements, for queued work that writes them.
     #[must_use]
     pub fn view_mut(&mut self) -> ViewMut<'_, T> {
         ViewMut::new(self.0.addr, self.0.movable.len, self.0.place())
@@ -129,8 +129,8 @@ impl<'a, T: Pod> From<&'a mut ResidentMut<'_, T>> for ViewMut<'a, T> {
     }
 }
 
-/// Holds a movable block where it is, and alive, by its id: made by
-/// [`Pool::hold_id`](crate::Pool::hold_id). Its drop notes the use on its stream.
+/// Keeps a movable block alive and at its address, by its id; [`Pool::hold_id`](crate::Pool::hold_id) makes
+/// it. Dropping it records the use on its stream.
 #[must_use = "the address holds only while the guard lives"]
 pub struct ResidentId<'a> {
     registry: Arc<Registry>,
@@ -152,13 +152,13 @@ impl<'a> ResidentId<'a> {
         })
     }
 
-    /// Address of the first byte; valid while the guard lives, for work queued on its stream.
+    /// Address of the first byte. Valid while the guard lives, for work queued on its stream.
     #[must_use]
     pub fn addr(&self) -> Addr {
         self.addr
     }
 
-    /// Bytes of the block as they were asked for.
+    /// Bytes of the block as requested.
     #[must_use]
     #[doc(hidden)]
     pub fn bytes(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! Blocks that grow and shrink: in place where the neighbour is free, else by a move of their own.
+//! Growing and shrinking blocks: in place if the memory after the block is free, otherwise by a copy.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use crate::pool::{Block, UNIT, bytes_of};
 use crate::seeded::seeded;
 
 impl<T: Pod> Movable<T> {
-    /// Makes the buffer `len` elements long, in the order of `stream`; the first elements stay as
-    /// they are, those added have any value.
+    /// Resizes the buffer to `len` elements, in the order of `stream`. The first elements keep their values;
+    /// added elements are uninitialised.
     ///
-    /// A buffer shrinks in place, and grows in place where the memory behind it is free. Else it is
-    /// copied to a block allocated on `stream`, with all that a move brings: pointers to it are
-    /// rewritten and its callback called. Nobody waits on the host.
+    /// A buffer shrinks in place, and grows in place if the memory after it is free. Otherwise it is copied
+    /// to a block that is allocated on `stream`. This counts as a move: pointers to it are updated and its
+    /// callback is called. The host waits for nothing.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
@@ -36,9 +36,9 @@ impl<T: Pod> Movable<T> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a length whose bytes overflow, on a stream under capture, while the block is held by its id, or, where it has to
-    /// be copied, while an array of pointers is held; as [`Pool::alloc`](crate::Pool::alloc). The
-    /// buffer is then as it was.
+    /// [`Error::Invalid`] if the bytes overflow, the stream is under capture, or the block is held by its id;
+    /// also, if the buffer has to be copied, while an array of pointers is held. See also
+    /// [`Pool::alloc`](crate::Pool::alloc). After an error the buffer is unchanged.
     pub fn resize(&mut self, stream: &Stream, len: usize) -> Result<()> {
         let bytes = bytes_of::<T>(len)?;
         let mut calls = Calls::new();
@@ -49,7 +49,7 @@ impl<T: Pod> Movable<T> {
             }
             self.len = len;
         }
-        // Last, since a callback may panic.
+        // Called last, because a callback may panic.
         tell(calls);
         resized
     }
@@ -61,7 +61,7 @@ impl Registry {
         let Ok(entry) = state.table.entry(id) else {
             return;
         };
-        // Dropped without the lock: it is the application's.
+        // The old callback is dropped without the lock, because it is the application's code.
         let before = entry.on_move.replace(callback);
         state.listeners += usize::from(before.is_none());
         drop(state);
@@ -75,12 +75,13 @@ impl Registry {
         let shared = self.shared()?;
         loop {
             self.fetch(id)?;
-            // Free memory behind the block may be in a cache.
+            // The free memory after the block may be in a cache.
             shared.drain_all();
             match lock(&self.state).resize_in_place(id, bytes)? {
                 Some(true) => return Ok(()),
                 Some(false) => break,
-                // It went again: what is on the host has its old size, and may be too large for the new.
+                // The block was spilled again: on the host it has its old size, which may not fit the new
+                // one.
                 None => {}
             }
         }
@@ -96,10 +97,10 @@ impl Registry {
         drop(giving);
         drop(emptied);
         let old = old?;
-        // It went to the host for the room, and came back into it.
+        // The block was spilled to make room, and came back into the new block.
         let Some(old) = old else { return Ok(()) };
         shared.set_movable(&old, false);
-        // Freed on the stream it came from, behind the copy out of it.
+        // Freed on the stream that it was allocated on, after the copy out of it.
         let timeline = &stream.core().timeline;
         let home = &old.lane().stream.timeline;
         if !seeded!("old-block-freed-ahead-of-its-copy")
@@ -113,7 +114,7 @@ impl Registry {
 }
 
 impl State {
-    /// Whether the block could be given `bytes` where it is.
+    /// Whether the block was resized in place; `None` if it is on the host.
     fn resize_in_place(&mut self, id: MovableId, bytes: u64) -> Result<Option<bool>> {
         let entry = self.table.entry(id)?;
         if entry.holds > 0 {
@@ -125,7 +126,7 @@ impl State {
         };
         let timeline = Arc::clone(&block.lane().stream.timeline);
         if bytes < block.bytes() {
-            // What is given back is free on the block's own stream, so that has to run behind all.
+            // The freed part becomes free on the block's own stream, so that stream waits for all uses first.
             if bytes.next_multiple_of(UNIT) < block.capacity() {
                 entry.ready.wait_on(&timeline)?;
                 entry.uses.wait_on(&timeline)?;
@@ -137,15 +138,15 @@ impl State {
             return Ok(Some(false));
         }
         if block.capacity() > capacity && !seeded!("grown-part-ready-at-once") {
-            // What was added is ready on the block's own stream.
+            // The added part is ready on the block's own stream.
             entry.ready.note(&timeline, timeline.open_tick());
             entry.written(&timeline, timeline.open_tick(), false);
         }
         Ok(Some(true))
     }
 
-    /// Queues a copy of the block, wherever it is, into `block` and puts that in its place; gives the old one,
-    /// if it was on the device.
+    /// Queues a copy of the block, from the device or the host, into `block`, which replaces it. Returns the
+    /// old block if it was on the device.
     fn copy_into(
         &mut self,
         id: MovableId,
@@ -174,7 +175,8 @@ impl State {
         if !seeded!("resize-copies-under-pending-uses") {
             entry.uses.wait_on(timeline)?;
         }
-        // SAFETY: both blocks have the bytes, lie apart, and are freed in stream order behind this.
+        // SAFETY: both blocks have the bytes and do not overlap. Both are freed in stream order after the
+        // copy.
         unsafe {
             let backend = stream.device().backend();
             backend.copy_within(block.addr(), from, kept.min(block.bytes()), stream.raw())?;
@@ -187,7 +189,7 @@ impl State {
         block.lane().shared.set_movable(&block, true);
         let uses = std::mem::take(&mut entry.uses);
         if self.words.is_some() {
-            // They may have read the word that is stored anew.
+            // These uses may have read the address table's word, which is stored again.
             entry.word_uses.note_all(&uses);
         }
         entry.ready = Marks::default();
@@ -195,7 +197,7 @@ impl State {
         entry.written(timeline, timeline.open_tick(), true);
         let old = self.table.replace(id, block);
         self.moved(&[way], calls);
-        // What fails here is owed, and made good before the next hold that needs it.
+        // If this fails, the update stays pending; the next hold that needs it makes it.
         let _ = self.settle();
         Ok(old)
     }

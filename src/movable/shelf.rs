@@ -1,4 +1,4 @@
-//! Where movable memory that leaves the device is kept.
+//! Storage for movable memory that leaves the device.
 
 use std::sync::Arc;
 
@@ -6,22 +6,23 @@ use crate::device::{Addr, Stream};
 use crate::error::{Error, Result};
 use crate::pool::Spilled;
 
-/// Where contents go to.
+/// Storage that contents are copied to.
 pub(crate) trait Shelf: Send + Sync {
-    /// Queues a copy of the `bytes` at `addr` on `stream`, which runs behind what writes them.
+    /// Queues a copy of `bytes` bytes at `addr` on `stream`, which is ordered after the work that
+    /// writes them.
     ///
     /// # Errors
-    /// Where there is no room; what the driver said.
+    /// If the storage is full; any error of the driver.
     fn put(&self, addr: Addr, bytes: u64, stream: &Stream) -> Result<Box<dyn Shelved>>;
 }
 
-/// Contents that were put away.
+/// Stored contents.
 pub(crate) trait Shelved: Send {
     /// Queues a copy to `addr` on `stream`.
     fn take(&self, addr: Addr, stream: &Stream) -> Result<()>;
 }
 
-/// Of a pool that spills.
+/// The storage and the streams of a pool that spills.
 pub(super) struct Spilling {
     pub(super) shelf: Arc<dyn Shelf>,
     pub(super) down: Stream,
@@ -29,7 +30,7 @@ pub(super) struct Spilling {
 }
 
 impl Spilling {
-    /// The same by way of another shelf.
+    /// The same streams with another shelf.
     pub(super) fn with(&self, shelf: Arc<dyn Shelf>) -> Arc<Self> {
         let (down, up) = (self.down.clone(), self.up.clone());
         Arc::new(Self { shelf, down, up })
@@ -39,7 +40,7 @@ impl Spilling {
 /// A block that is on the host.
 pub(super) struct Away {
     pub(super) contents: Box<dyn Shelved>,
-    /// Where it was.
+    /// Its last device address.
     pub(super) addr: Addr,
     pub(super) bytes: u64,
     pub(super) spilled: Spilled,
@@ -51,7 +52,7 @@ impl Drop for Away {
     }
 }
 
-/// A shelf without room.
+/// A shelf that takes nothing.
 pub(super) struct Full;
 
 impl Shelf for Full {

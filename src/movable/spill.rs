@@ -1,18 +1,20 @@
-//! Movable memory that goes to the host where the device has no room, and comes back when it is held.
+//! Spilling: movable memory goes to the host when the device is full, and comes back when it is held.
 //!
-//! # What goes
+//! # Which blocks are spilled
 //!
-//! A step of the out-of-memory ladder, behind compaction, which costs less. It looks for neighbouring blocks
-//! and holes that have together what the request needs, so that what is freed is one hole, and takes the row
-//! that costs least; where no row has so much, the cheapest blocks wherever they lie, since idle handles are
-//! mapped together. A block costs its bytes, which go down and come up again, over how long ago it was held:
-//! who was not held for long is needed late. Held blocks stay, and so do all while somebody else knows their
-//! addresses: an address table, or registered pointers.
+//! Spilling is a step of the out-of-memory ladder, after compaction, which costs less. It looks for a row of
+//! adjacent blocks and holes with as many bytes as the request needs, so that one hole becomes free, and
+//! takes the cheapest such row. If there is none, it takes the cheapest blocks anywhere, because their idle
+//! handles can be mapped together. The cost of a block is its size, which is copied down and up again,
+//! divided by the number of holds since its own last one: a block that was not held for long will probably
+//! not be needed soon. Held blocks stay on the device. All blocks stay while their addresses are known
+//! elsewhere: in an address table, or in registered pointers.
 //!
-//! # In which order
+//! # Stream order
 //!
-//! Copies down run on one stream, behind all uses of a block, and its memory is free behind them; copies up on
-//! another, and a hold runs behind those. So the bus is used both ways at once. Nobody waits on the host.
+//! Copies to the host run on one stream, after all uses of the block; its memory is free after the copy.
+//! Copies to the device run on another stream, and a hold waits for them. So the bus is used in both
+//! directions at once. The host waits for nothing.
 
 use std::sync::Arc;
 
@@ -28,20 +30,20 @@ use crate::pool::{Block, Pressure, Relief, Shared, Spilled};
 use crate::seeded::seeded;
 use crate::sync::MutexGuard;
 
-/// Rank of spilling among the steps of the out-of-memory ladder: behind compaction, before other parts of
-/// the pool and the application are asked.
+/// Rank of spilling among the steps of the out-of-memory ladder: after compaction, before other parts of the
+/// pool and the application's callbacks.
 const SPILL_RANK: u8 = 120;
 
-/// Mapped memory between two addresses, as spilling sees it.
+/// A mapped extent as spilling sees it.
 #[derive(Debug, Clone, Copy)]
 struct Stretch {
     at: u64,
     bytes: u64,
-    /// What it costs to have it free; `None` where it stays.
+    /// The cost of freeing it; `None` if it must stay.
     cost: Option<f64>,
 }
 
-/// Neighbours that have `needed` bytes together and cost least: the first and the one behind the last.
+/// The cheapest row of adjacent extents with `needed` bytes: the first index and the one after the last.
 fn cheapest_row(all: &[Stretch], needed: u64) -> Option<(usize, usize)> {
     let mut best: Option<(f64, usize, usize)> = None;
     let (mut from, mut bytes, mut cost) = (0, 0, 0.0);
@@ -70,7 +72,7 @@ fn cheapest_row(all: &[Stretch], needed: u64) -> Option<(usize, usize)> {
     best.map(|(_, from, to)| (from, to))
 }
 
-/// Which stretches are to be free for a request of `needed` bytes: a row, else the cheapest of all.
+/// The offsets of the blocks to spill for a request of `needed` bytes: a row, otherwise the cheapest of all.
 fn chosen(all: &[Stretch], needed: u64) -> Vec<u64> {
     let goes = |stretch: &&Stretch| stretch.cost.is_some_and(|cost| cost > 0.0);
     if let Some((from, to)) = cheapest_row(all, needed) {
@@ -92,7 +94,7 @@ fn chosen(all: &[Stretch], needed: u64) -> Vec<u64> {
 }
 
 impl Entry {
-    /// What it costs that the block goes; `None` where it has to stay.
+    /// The cost of spilling the block; `None` if it must stay.
     fn cost(&self, bytes: u64, now: u64) -> Option<f64> {
         let held = self.holds > 0 && !seeded!("held-block-spilled");
         (!held).then(|| bytes as f64 / (now - self.held_at + 1) as f64)
@@ -100,12 +102,12 @@ impl Entry {
 }
 
 impl State {
-    /// Whether somebody else than holders knows where blocks are, or is about to.
+    /// Whether addresses of blocks are known elsewhere than in guards, or soon will be.
     fn is_known(&self) -> bool {
         self.awaited > 0 || self.words.is_some() || !self.arrays.is_empty()
     }
 
-    /// Spills what a request of `needed` bytes lacks; gives the blocks, free behind the copies.
+    /// Spills blocks for a request of `needed` bytes. Returns them; their memory is free after the copies.
     fn spill(&mut self, shared: &Shared, spilled: &Spilled, needed: u64) -> Vec<Block> {
         let spilling = self.spilling.clone().filter(|_| !self.is_known());
         let Some(Spilling { shelf, down, .. }) = spilling.as_deref() else {
@@ -123,7 +125,7 @@ impl State {
         let all: Vec<Stretch> = extents.into_iter().map(stretch).collect();
         let mut freed = Vec::new();
         for at in chosen(&all, needed) {
-            // Where the host has no room those before have gone.
+            // If the host is full, the blocks before this one are spilled all the same.
             match self.put_away(at, &**shelf, down, spilled) {
                 Ok(Some(block)) => freed.push(block),
                 Ok(None) => {}
@@ -133,7 +135,7 @@ impl State {
         freed
     }
 
-    /// Queues the copy of the block at an offset to the host; gives the block.
+    /// Queues a copy of the block at an offset to the host, and returns the block.
     fn put_away(
         &mut self,
         at: u64,
@@ -169,7 +171,7 @@ impl State {
     }
 }
 
-/// Blocks stay on the device until this is dropped.
+/// Keeps all blocks on the device until it is dropped.
 struct Awaited<'a>(&'a Registry);
 
 impl Drop for Awaited<'_> {
@@ -179,14 +181,14 @@ impl Drop for Awaited<'_> {
 }
 
 impl Registry {
-    /// Begins to spill to `shelf`, or ends it: what is on the host comes back all the same.
+    /// Starts spilling to `shelf`, or ends it. Blocks that are on the host still come back.
     pub(crate) fn set_spill(self: &Arc<Self>, shelf: Option<Arc<dyn Shelf>>) -> Result<()> {
         let Some(shelf) = shelf else {
             let mut state = lock(&self.state);
             let known = state.spilling.take();
             state.spilling = known.as_ref().map(|it| it.with(Arc::new(Full)));
             drop(state);
-            // Without a lock: the last of a pool of host memory waits for copies.
+            // Dropped without a lock: dropping the last memory of a host pool waits for copies.
             drop(known);
             return Ok(());
         };
@@ -231,7 +233,7 @@ impl Registry {
             shared.set_movable(&block, false);
             match seeded!("spilled-memory-free-ahead-of-its-copy") {
                 true => drop(block),
-                // Where the device cannot wait, the host has.
+                // If the device cannot wait for the copy, `free_on` has waited on the host.
                 false => _ = block.free_on(&down),
             }
         }
@@ -250,7 +252,7 @@ impl Registry {
             (up, away.bytes)
         };
         let shared = self.shared()?;
-        // Without a lock: others may have to go for it.
+        // Without the lock, because the allocation may spill other blocks.
         let block = shared.open_lane(&up)?.alloc_block(bytes)?;
         let mut calls = Calls::new();
         let (unused, emptied) = {
@@ -265,8 +267,8 @@ impl Registry {
         unused.map(drop)
     }
 
-    /// The state, with every block on the device, so that somebody else may come to know their addresses.
-    /// Meanwhile none goes: they would make room for each other without an end.
+    /// Locks the state, with every block on the device, for a caller that makes their addresses known
+    /// elsewhere. Nothing is spilled meanwhile: otherwise blocks could make room for each other without end.
     pub(super) fn all_here(&self) -> Result<MutexGuard<'_, State>> {
         lock(&self.state).awaited += 1;
         let awaited = Awaited(self);
@@ -281,7 +283,7 @@ impl Registry {
             drop(state);
             for id in away {
                 let fetched = self.fetch(id);
-                // One that was dropped meanwhile is nobody's any more.
+                // A block that was dropped meanwhile is not needed any more.
                 if lock(&self.state).table.away().contains(&id) {
                     fetched?;
                 }
@@ -291,7 +293,7 @@ impl Registry {
 }
 
 impl State {
-    /// As [`State::put_back`], into a block that is ready on another stream.
+    /// Like [`State::put_back`], into a block that is ready on another stream.
     pub(super) fn put_back_behind(
         &mut self,
         id: MovableId,
@@ -307,8 +309,8 @@ impl State {
         self.put_back(id, block, up, calls)
     }
 
-    /// Queues the copy of a block that is on the host into `block`; gives `block` back where it is not
-    /// there, as another thread was faster, or has been resized meanwhile to more than `block` has.
+    /// Queues the copy of a spilled block into `block`. Returns `block` unused if another thread brought the
+    /// spilled one back first, or if it was resized meanwhile and does not fit.
     fn put_back(
         &mut self,
         id: MovableId,
@@ -329,7 +331,7 @@ impl State {
             entry.became_ready(timeline, timeline.open_tick());
         }
         self.emptied.extend(entry.away.take());
-        // It comes back to be held: as good as held now.
+        // The block comes back to be held, so it counts as held now.
         if !seeded!("what-came-back-goes-next") {
             entry.held_at = now;
         }
@@ -353,18 +355,18 @@ impl State {
 }
 
 impl<T: bytemuck::Pod> Movable<T> {
-    /// Begins to bring the block back if it is [on the host](crate::host::Spill), ahead of its next
-    /// [`Movable::hold`], beside the work until then. Returns at once where it is on the device.
+    /// Starts to bring the block back if it is [on the host](crate::host::Spill), so that the copy overlaps
+    /// the work until the next [`Movable::hold`]. Returns at once if it is on the device.
     ///
     /// # Errors
-    /// As [`Pool::alloc`]; the block is then as it was.
+    /// See [`Pool::alloc`]; the block is then unchanged.
     pub fn prefetch(&self) -> Result<()> {
         self.registry.fetch(self.id)
     }
 }
 
 impl Pool {
-    /// Has movable memory spilled to a shelf, or to none.
+    /// Sets the shelf that movable memory is spilled to; `None` ends spilling.
     pub(crate) fn spill_to(&self, shelf: Option<Arc<dyn Shelf>>) -> Result<()> {
         Registry::of(self)?.set_spill(shelf)
     }

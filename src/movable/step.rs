@@ -1,4 +1,4 @@
-//! One step of compaction, from the search to what the blocks' owners are told.
+//! One step of compaction, from the search to the callbacks.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,7 +23,7 @@ impl Registry {
         self.make(aim, budget, proposal, started)
     }
 
-    /// Searches for a plan where that takes a search, without a lock.
+    /// Searches for a plan without a lock, if the aim needs a search.
     pub(super) fn propose(&self, aim: Aim<'_>, budget: &Budget) -> Result<Option<Proposal>> {
         if !aim.searches() {
             return Ok(None);
@@ -33,7 +33,7 @@ impl Registry {
         Ok(survey.map(|survey| survey.propose(aim)))
     }
 
-    /// Makes what holds of a plan, or of another.
+    /// Executes what still applies of a plan, or plans again.
     pub(super) fn make(
         &self,
         aim: Aim<'_>,
@@ -61,7 +61,7 @@ impl State {
         }
     }
 
-    /// What a plan is searched in; `None` if there is nothing to search.
+    /// The input of a search; `None` if there is nothing to search.
     fn survey(&mut self, shared: &Arc<Shared>, aim: Aim<'_>, budget: &Budget) -> Option<Survey> {
         if self.arrays.any_held(&mut self.table) {
             return None;

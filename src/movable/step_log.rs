@@ -1,4 +1,4 @@
-//! What each step of compaction took, for a person who measures.
+//! Records of the steps of compaction, for measurements.
 
 use std::time::Duration;
 
@@ -19,33 +19,33 @@ pub struct StepRecord {
     pub launches: u64,
     /// Nanoseconds the planner expected the moves to take on the device.
     pub predicted_ns: f64,
-    /// Nanoseconds they took on the device, waits for other streams before them left out.
+    /// Nanoseconds they took on the device, without waits for other streams before them.
     pub device_ns: f64,
-    /// Host time of the step: the plan, the queueing and the books.
+    /// Host time of the step: planning, queueing and updating the heap.
     pub host: Duration,
 }
 
-/// Marks around the moves of a step.
+/// The events around the moves of a step.
 pub(super) type Span = (Event, Event);
 
 /// Steps since the log was last read.
 #[derive(Default)]
 pub(super) struct Log {
-    /// With the marks of those whose device time has not been read.
+    /// Each with its events, until its device time is read.
     records: Vec<(StepRecord, Option<Span>)>,
     spare: Vec<Span>,
-    /// Records before this one have been read.
+    /// Records before this index have their device time.
     read: usize,
 }
 
 impl Log {
-    /// Marks for the next step; `None` where the device gives none.
+    /// The events for the next step; `None` if the device has no timing events.
     pub(super) fn span(&mut self, device: &Device) -> Option<Span> {
         let make = || Some((device.timing_event().ok()?, device.timing_event().ok()?));
         self.spare.pop().or_else(make)
     }
 
-    /// Adds a step, and reads the time of earlier ones that are done.
+    /// Adds a step, and reads the device time of earlier ones that are done.
     pub(super) fn add(&mut self, moved: &Moved, host: Duration, span: Option<Span>) {
         while let Some((record, span)) = self.records.get_mut(self.read) {
             match span {
@@ -69,12 +69,12 @@ impl Log {
         self.records.push((record, span));
     }
 
-    /// A step that came to nothing lets its marks go.
+    /// Takes back the events of a step that moved nothing.
     pub(super) fn unused(&mut self, span: Option<Span>) {
         self.spare.extend(span);
     }
 
-    /// All steps, once they are done on the device.
+    /// Returns all steps, once they are done on the device.
     pub(super) fn take(&mut self) -> Result<Vec<StepRecord>> {
         for (record, span) in &mut self.records {
             if let Some(span) = span.take() {

@@ -1,4 +1,4 @@
-//! The handles: whose block is where, who holds it, and what a use or a move of it runs behind.
+//! The handles: each block's address, its holds, and the work that a use or a move of it must wait for.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use crate::error::{Error, Result};
 use crate::pool::{Block, Event};
 use crate::seeded::seeded;
 
-/// Ticks of streams, one a stream.
+/// Ticks of streams, at most one per stream.
 #[derive(Default)]
 pub(super) struct Marks(Vec<(Arc<Timeline>, u64)>);
 
 impl Marks {
-    /// Adds a tick; of one stream the later counts.
+    /// Adds a tick; for each stream the latest is kept.
     pub(super) fn note(&mut self, timeline: &Arc<Timeline>, tick: u64) {
         let known = self
             .0
@@ -47,8 +47,8 @@ impl Marks {
             .try_for_each(|(theirs, tick)| to(theirs, *tick))
     }
 
-    /// As [`Marks::wait_on`]; where the device cannot be made to wait, the host does, and where
-    /// that cannot either, nothing runs any more.
+    /// The same as [`Marks::wait_on`]; if the device cannot be made to wait, the host does. If that fails
+    /// too, the stream has failed and runs nothing more.
     pub(super) fn wait_surely_on(&self, timeline: &Timeline) {
         for (theirs, tick) in &self.0 {
             if timeline.wait_for(theirs, *tick).is_err() {
@@ -57,7 +57,7 @@ impl Marks {
         }
     }
 
-    /// Waits on the host; a stream that cannot be waited for runs nothing any more.
+    /// Waits on the host; a stream whose wait fails runs nothing more.
     pub(super) fn wait_here(&self) {
         for (theirs, tick) in &self.0 {
             let _ = theirs.sync_to(*tick);
@@ -65,27 +65,27 @@ impl Marks {
     }
 }
 
-/// One place of the table.
+/// One index of the table.
 #[derive(Default)]
 pub(super) struct Entry {
     pub(super) generation: u32,
     pub(super) block: Option<Block>,
-    /// In place of the block where it is on the host.
+    /// Set instead of the block while it is on the host.
     pub(super) away: Option<Away>,
     pub(super) holds: u32,
-    /// The number of its last hold among all.
+    /// The pool's count of holds at its last hold.
     pub(super) held_at: u64,
-    /// Freed while held: goes with the last hold.
+    /// Freed while held: freed with the last hold.
     pub(super) doomed: bool,
-    /// What a use has to run behind: the allocation, then the last move.
+    /// What a use has to wait for: the allocation, then the last move.
     pub(super) ready: Marks,
-    /// What a move has to run behind.
+    /// What a move has to wait for.
     pub(super) uses: Marks,
-    /// The uses of views; of a block that is there.
+    /// The uses of views, while there is a block.
     pub(super) log: Option<Arc<AccessLog>>,
-    /// The word of the address table is not what it has to be, and is in the list of such words.
+    /// Whether the word of the address table is outdated; its index is then in `stale_words`.
     pub(super) stale_word: bool,
-    /// What the word's next store has to run behind.
+    /// What the next store to the word has to wait for.
     pub(super) word_uses: Marks,
     /// Called when the block has moved.
     pub(super) on_move: Option<Callback>,
@@ -97,7 +97,7 @@ impl Entry {
         self.block.is_some() || self.away.is_some()
     }
 
-    /// All that was done with the block runs ahead of `tick`, and what is done from now on behind it.
+    /// Everything done with the block so far runs before `tick`; later uses wait for `tick`.
     pub(super) fn became_ready(&mut self, timeline: &Arc<Timeline>, tick: u64) {
         self.uses = Marks::default();
         self.ready = Marks::default();
@@ -105,7 +105,7 @@ impl Entry {
         self.written(timeline, tick, true);
     }
 
-    /// A move has to run behind what was done with views so far.
+    /// Adds the uses of views so far to those that a move has to wait for.
     pub(super) fn note_typed_uses(&mut self) {
         if seeded!("uses-of-held-views-forgotten") {
             return;
@@ -115,7 +115,7 @@ impl Entry {
         }
     }
 
-    /// Uses of views run behind `tick` from now on, which has waited for those before if `all` of them.
+    /// Makes later uses of views wait for `tick`. With `all`, that tick is after all earlier uses.
     pub(super) fn written(&self, timeline: &Arc<Timeline>, tick: u64, all: bool) {
         if let Some(log) = &self.log {
             log.written(timeline, tick, all);
@@ -123,34 +123,35 @@ impl Entry {
     }
 }
 
-/// See the module documentation.
+/// All handles of a pool; see the module documentation.
 #[derive(Default)]
 pub(super) struct Table {
     entries: Vec<Entry>,
-    /// The generation that places begin with.
+    /// The generation that new indexes begin with.
     first: u32,
     spare: Vec<u32>,
-    /// By offset in the arena.
+    /// Indexes by offset in the arena.
     at: HashMap<u64, u32>,
     base: Addr,
-    /// Places whose word in the address table is stale; `None` where there is no such table.
+    /// Indexes whose word in the address table is outdated; `None` if there is no address table.
     stale_words: Option<Vec<u32>>,
 }
 
-/// What is left of a handle that was freed.
+/// The rest of a handle that was freed.
 pub(super) struct Left {
-    /// `None` where it was on the host.
+    /// `None` if the block was on the host.
     pub(super) block: Option<Block>,
-    /// What the block's memory has to run behind.
+    /// The work that the block's memory must wait for.
     pub(super) uses: Marks,
-    /// The application's: to be dropped without a lock, since it may own what needs that lock.
+    /// The application's callback: to be dropped without a lock, because it may own something that needs the
+    /// lock.
     pub(super) on_move: Option<Callback>,
 }
 
 impl Table {
     pub(super) fn new(base: Addr) -> Self {
         static TABLES: AtomicU32 = AtomicU32::new(0);
-        // Steps of the golden ratio: the first numbers of any few tables lie far apart.
+        // Steps of the golden ratio, so that the first numbers of a few tables are far apart.
         let first = TABLES.fetch_add(0x9E37_79B9, Ordering::Relaxed);
         Self {
             base,
@@ -163,7 +164,7 @@ impl Table {
         self.base
     }
 
-    /// Places in use at some time.
+    /// Number of indexes ever in use.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -180,7 +181,7 @@ impl Table {
             })
     }
 
-    /// The handle, freed or not.
+    /// The handle, even if it is freed but still held.
     pub(super) fn place(&mut self, id: MovableId) -> Option<&mut Entry> {
         let entry = self.entries.get_mut(id.index as usize);
         entry.filter(|entry| entry.generation == id.generation && entry.is_there())
@@ -202,7 +203,7 @@ impl Table {
             .collect()
     }
 
-    /// Gives a handle to `block`, which is ready behind all its stream was given so far.
+    /// Adds a handle for `block`, which is ready after the work queued on its stream so far.
     pub(super) fn add(&mut self, block: Block, now: u64) -> (MovableId, Arc<AccessLog>) {
         let index = self.spare.pop().unwrap_or_else(|| {
             self.entries.push(Entry {
@@ -211,7 +212,7 @@ impl Table {
             });
             (self.entries.len() - 1) as u32
         });
-        // A graph's own memory stays where it is: no move finds it.
+        // A graph's private memory must not move, so moves do not find it.
         if !block.is_private() {
             self.at.insert(block.addr() - self.base, index);
         }
@@ -227,7 +228,7 @@ impl Table {
         (MovableId { index, generation }, log)
     }
 
-    /// Takes a handle out; `None` if it was, or while it is held.
+    /// Removes a handle; `None` if it was removed before, or while it is held.
     pub(super) fn remove(&mut self, id: MovableId) -> Option<Left> {
         let words = self.stale_words.is_some();
         let entry = self.place(id)?;
@@ -262,7 +263,7 @@ impl Table {
         })
     }
 
-    /// Puts `block` in the place of the handle's own, which it gives.
+    /// Replaces the handle's block with `block`, and returns the old one.
     pub(super) fn replace(&mut self, id: MovableId, block: Block) -> Option<Block> {
         let base = self.base;
         let (to, private) = (block.addr() - base, block.is_private());
@@ -275,7 +276,7 @@ impl Table {
         Some(old)
     }
 
-    /// Puts what `away` makes in the place of the handle's block, which it gives.
+    /// Replaces the handle's block with what `away` returns, and returns the block.
     pub(super) fn spill(
         &mut self,
         id: MovableId,
@@ -289,7 +290,7 @@ impl Table {
         Some(block)
     }
 
-    /// Gives a handle without a block this one.
+    /// Sets the block of a handle without one.
     pub(super) fn settle_at(&mut self, id: MovableId, block: Block) {
         let at = block.addr() - self.base;
         self.entries[id.index as usize].block = Some(block);
@@ -307,7 +308,7 @@ impl Table {
         .collect()
     }
 
-    /// From now on there is a table of addresses on the device, all words of which are stale.
+    /// Records that the address table exists; all its words are outdated.
     pub(super) fn has_words(&mut self) {
         if self.stale_words.is_none() {
             self.stale_words = Some(Vec::new());
@@ -325,15 +326,15 @@ impl Table {
         }
     }
 
-    /// Whether a word is stale.
+    /// Whether any word is outdated.
     pub(super) fn is_any_word_stale(&self) -> bool {
         self.stale_words
             .as_ref()
             .is_some_and(|words| !words.is_empty())
     }
 
-    /// (place, address to be stored) of each stale word, once `timeline`'s stream waits for what
-    /// reads the old ones.
+    /// The index and the address to store for each outdated word. Makes the stream of `timeline` wait for the
+    /// readers of the old words.
     pub(super) fn stale_words(&self, timeline: &Timeline) -> Result<Vec<(u32, Addr)>> {
         let indexes = self.stale_words.iter().flatten();
         let word = |&index: &u32| {
@@ -347,13 +348,13 @@ impl Table {
         indexes.map(word).collect()
     }
 
-    /// All words were stored behind `tick`.
+    /// Records that all words were stored before `tick`.
     pub(super) fn words_stored(&mut self, timeline: &Arc<Timeline>, tick: u64) {
         for index in self.stale_words.iter_mut().flat_map(std::mem::take) {
             let entry = &mut self.entries[index as usize];
             entry.stale_word = false;
             entry.word_uses = Marks::default();
-            // The word of a place without a block has no reader.
+            // No work reads the word of an index without a block.
             if entry.block.is_some() {
                 entry.ready.note(timeline, tick);
             }
@@ -361,7 +362,7 @@ impl Table {
     }
 }
 
-/// The table's side of a step, for the stream that moves.
+/// The table during a step, for the stream that moves.
 pub(super) struct Moving<'a> {
     pub(super) table: &'a mut Table,
     pub(super) mover: &'a Arc<Timeline>,
@@ -383,7 +384,7 @@ impl Owners for Moving<'_> {
 
     fn moved(&mut self, moves: &[Move], ids: &[u32], tick: u64) {
         let table = &mut *self.table;
-        // All old places go before any new one comes: one block's new place may be another's old.
+        // Remove all old places before adding new ones: one block's new place may be another's old one.
         let indexes: Vec<Option<u32>> = moves.iter().map(|m| table.at.remove(&m.src)).collect();
         for &index in indexes.iter().flatten() {
             let block = table.entries[index as usize].block.as_ref();

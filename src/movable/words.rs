@@ -1,12 +1,12 @@
-//! The memory of the device's own table of where blocks are.
+//! The memory of the address table.
 //!
-//! Its address never changes: addresses for a great many entries are reserved at once, and memory
-//! is mapped as handles come.
+//! Its address never changes: address space for 2^28 entries is reserved at once, and memory is
+//! mapped as handles are added.
 
 use crate::device::{Addr, Device, Overhead, Phys, Stream};
 use crate::error::{Error, Result};
 
-/// Entries that there are addresses for.
+/// Entries that address space is reserved for.
 const ENTRIES: u64 = 1 << 28;
 
 /// Bytes of an entry.
@@ -37,12 +37,12 @@ impl Words {
         self.base
     }
 
-    /// Where the entry of place `index` is.
+    /// Device address of the entry of `index`.
     pub(super) fn word(&self, index: u32) -> Addr {
         self.base + u64::from(index) * ENTRY_BYTES
     }
 
-    /// Maps memory for `entries`, zero behind what `stream` was given so far.
+    /// Maps memory for `entries` entries, zero after the work queued on `stream` so far.
     pub(super) fn ensure(&mut self, entries: u64, stream: &Stream) -> Result<()> {
         let granule = self.device.info().granule;
         if entries > ENTRIES {
@@ -54,14 +54,14 @@ impl Words {
             let at = self.base + self.mapped.len() as u64 * granule;
             let phys = backend.create(granule)?;
             if let Err(error) = backend.map(at, granule, phys) {
-                // Where the driver does not take it back, it has lost it.
+                // If the driver does not release the handle, it is lost.
                 let _ = backend.release(phys);
                 return Err(error);
             }
             self.mapped.push(phys);
             self.overhead.add(granule);
-            // SAFETY: the range was just mapped, and stays until the table is dropped, which is
-            // after the stream's work.
+            // SAFETY: the range was just mapped, and stays mapped until the table is dropped, which
+            // is after the stream's work.
             unsafe { backend.fill(at, 0, granule, stream.raw())? };
         }
         Ok(())
@@ -77,7 +77,7 @@ impl Drop for Words {
             .iter()
             .zip((self.base..).step_by(granule as usize))
         {
-            // A failure here loses a granule and cannot be mended.
+            // A failure here loses one granule; nothing can be done about it.
             let _ = backend.unmap(at, granule);
             let _ = backend.release(*phys);
             self.overhead.sub(granule);
