@@ -49,14 +49,14 @@ impl Pace {
         self.device.min(most) / DEVICE_PART
     }
 
-    /// Bytes of a new handle at least, of a pool that holds `held` and may hold `most`: all but a byte of it may
-    /// stay idle, so never more than there is to spare, and a small part of that where a limit may be near.
+    /// The least size of a new handle, of a pool that holds `held` bytes and may hold `most`. All but a byte of a
+    /// handle may stay idle, so near a limit it is only a small part of what there is to spare.
     pub(super) fn handle(&self, held: u64, most: u64) -> u64 {
-        let spare = self.spare(most);
-        let least = spare / SPARE_HANDLES;
+        let least = self.spare(most) / SPARE_HANDLES;
         match most < self.device {
             true => least,
-            false => (held / POOL_HANDLES).clamp(least, spare),
+            false if self.device == 0 => 0,
+            false => least.max(held / POOL_HANDLES),
         }
     }
 
@@ -162,13 +162,14 @@ mod tests {
     }
 
     #[test]
-    fn handles_are_a_part_of_the_pool_as_long_as_they_are_one_of_what_there_is_to_spare() {
+    fn handles_are_a_part_of_what_there_is_to_spare_or_of_the_pool_where_that_is_more_and_no_limit_near()
+     {
         let pace = pace(None, DeviceKind::Cuda);
         let handle = |held: u64, most| pace.handle(held << 20, most) >> 10;
         let held = [12, 16, 32, 64, 100];
         assert_eq!(
             held.map(|mib| handle(mib, u64::MAX)),
-            [204, 256, 512, 1024, 1024]
+            [204, 256, 512, 1024, 1600]
         );
         let device = DEVICE_PART << 20;
         assert_eq!(held.map(|mib| handle(mib, device))[2], 512);

@@ -49,11 +49,10 @@ pub(super) const HANDLES_AIMED_AT: u64 = 768;
 /// small as what a request lacks, moe's are 287 in place of 16.
 pub(super) const SPARE_HANDLES: u64 = 5;
 
-/// The same pool's handles are its bytes divided by this once that is more, up to what there is to spare;
-/// not under a limit, near which what is idle in a handle may be what lacks: llama fails at 1.02 times its
-/// peak. Replayed with the pace of an H200 the gpt2 trace makes or maps elsewhere 89 handles after its first
-/// iteration and holds 1.012 of its peak, moe 16 and 1.017; with 96 it is 122 and 1.017, 27 and 1.013; without
-/// 266 and 1.005, 73 and 1.010.
+/// A GPU's pool makes handles of its own bytes divided by this where that is more; not under a limit, near which
+/// what is idle in a handle may be what a request lacks: llama fails at 1.02 times its peak. Replayed with the
+/// pace of an H200 the gpt2 trace makes or maps elsewhere 74 handles after its first iteration and holds 1.024
+/// of its peak, moe 16 and 1.017; with 32 it is 37 and 1.054, 16 and 1.019; without 266 and 1.005, 73 and 1.010.
 pub(super) const POOL_HANDLES: u64 = 64;
 
 /// At the high end, where small blocks lie, such handles are one part in so many. Replayed with the pace of an
@@ -65,8 +64,9 @@ pub(super) const SMALL_HANDLES: u64 = 8;
 /// trace remaps 431 handles in place of 163; with 16, llama reserves 1.024 times its peak.
 pub(super) const HANDLES_A_STRETCH: u64 = 32;
 
-/// Most bytes of a handle; beyond this, making handles costs by the byte.
-pub(super) const LARGEST_HANDLE: u64 = 128 << 20;
+/// Most bytes of a handle; from half of this on, making handles costs by the byte. With half of it the gpt2 trace,
+/// replayed as above, makes or maps elsewhere 89 handles and holds 1.012 of its peak.
+pub(super) const LARGEST_HANDLE: u64 = 256 << 20;
 
 /// Old mappings that a request looks at though their work is not done: each may cost a question, and
 /// there may be as many as the pool has handles.
