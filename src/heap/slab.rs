@@ -13,8 +13,7 @@
 //! it goes when those are done, or when a request needs the memory and waits for them.
 //!
 //! A slab has as few slots as fill whole units, and more the more of its class are out: a quarter, up
-//! to [`MOST_SLOTS`] and to [`SLAB_BYTES`] or [`CHEAP_SLOTS`], whichever is more. It lies in one
-//! granule, so that a slot that lives holds no granule but its own.
+//! to [`MOST_SLOTS`] and to [`SLAB_BYTES`] or [`CHEAP_SLOTS`], whichever is more.
 
 use std::collections::{BTreeSet, HashMap};
 

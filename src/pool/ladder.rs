@@ -149,7 +149,7 @@ impl<'a> Climb<'a> {
     fn cut(&self, core: &mut Core, grant: Option<Grant>) -> Option<Grant> {
         let slots = self.size / self.bytes;
         match is_slot(self.bytes) {
-            true => core.make_slab(self.stream(), grant?, self.bytes, slots),
+            true => Some(core.make_slab(self.stream(), grant?, self.bytes, slots)),
             false => grant,
         }
     }

@@ -41,7 +41,7 @@ impl Core {
         let (best, least) = self.slab_bytes(bytes);
         for size in [best, least] {
             if let Some(grant) = self.take_ready(stream, size, may_map) {
-                return self.make_slab(stream, grant, bytes, size / bytes);
+                return Some(self.make_slab(stream, grant, bytes, size / bytes));
             }
             if may_map && self.plan_high(stream, size).is_some() {
                 return None;
@@ -78,37 +78,18 @@ impl Core {
         self.slabs.take(id, slot, stream)
     }
 
-    /// Cuts the block granted into slots and takes the first. What would reach into a second granule
-    /// goes back; `None` if that leaves nothing.
+    /// Cuts the block granted into slots and takes the first.
     pub(super) fn make_slab(
         &mut self,
         stream: StreamIndex,
         grant: Grant,
         bytes: u64,
         slots: u64,
-    ) -> Option<Grant> {
-        let tick = self.open_tick(stream);
-        let part = batch(bytes) * bytes;
-        let (mut id, mut start) = (grant.id, grant.offset);
-        let end = start + slots * bytes;
-        let bound = (start + 1).next_multiple_of(self.arena.granule());
-        let mut keep = slots * bytes;
-        if end > bound {
-            keep = (bound - start) / part * part;
-            if keep == 0 {
-                keep = (end - bound) / part * part;
-                let upper = (keep > 0).then(|| self.extents.split_taken(id, end - bound));
-                self.give(id, stream, tick);
-                (id, start) = (upper?, bound);
-            }
-            // A slab is whole parts, so that what lies beside a bound is never all of one side.
-            let rest = self.extents.split_taken(id, end - start - keep);
-            self.give(rest, stream, tick);
-        }
-        let place = (id, start);
-        let slab = (self.slabs).add(place, bytes, keep / bytes, stream, tick);
+    ) -> Grant {
+        let (place, tick) = ((grant.id, grant.offset), self.open_tick(stream));
+        let slab = (self.slabs).add(place, bytes, slots, stream, tick);
         // Of this slab, whatever others there are: it would stay behind without a slot out.
-        Some(self.slabs.take(slab, 0, stream))
+        self.slabs.take(slab, 0, stream)
     }
 
     /// Up to `most` more slots for `stream` from the slab of `grant`, into `taken`.

@@ -1,8 +1,5 @@
-//! Where a slab lies, which of its slots is found, and when it goes back.
+//! Which of its slots is found, and when it goes back.
 
-use crate::heap::UNIT;
-use crate::heap::size_class::batch;
-use crate::heap::slab::MOST_SLOTS;
 use crate::heap::{Epoch, FRESH, Grant, State};
 use crate::pool::PoolConfig;
 use crate::pool::cache::Cached;
@@ -15,63 +12,15 @@ fn made(granules: u64) -> Made {
 
 impl Made {
     /// A slab in the block at `start`; the slot taken.
-    fn slab(&mut self, start: u64, bytes: u64, slots: u64) -> Option<Grant> {
+    fn slab(&mut self, start: u64, bytes: u64, slots: u64) -> Grant {
         let core = &mut self.core;
         let hole = core.extents.seek(core.extents.first(), start);
         let id = (core.extents).take_window(hole, start, slots * bytes, self.slot);
         let block = Grant { id, offset: start };
         let grant = core.make_slab(self.slot, block, bytes, slots);
-        if grant.is_some() {
-            core.active.add(bytes);
-        }
+        core.active.add(bytes);
         core.check().unwrap();
         grant
-    }
-
-    fn give(&mut self, grant: Grant, bytes: u64) {
-        let core = &mut self.core;
-        let addr = core.arena.base() + grant.offset;
-        let (id, tick) = (grant.id, 0);
-        core.active.sub(bytes);
-        let block = Cached::new(id, addr, bytes, tick);
-        core.give_slot(&block, self.slot, tick);
-        core.check().unwrap();
-    }
-}
-
-#[test]
-fn a_slab_lies_in_the_first_granule_that_has_room_for_a_part_of_it() {
-    let mut made = made(4);
-    let bound = made.core.arena.granule();
-    for bytes in [16, 48, 272, 336, 1040, 3968] {
-        let part = batch(bytes) * bytes;
-        for slots in [1, 2, 4].map(|parts| parts * batch(bytes)) {
-            let units = (slots * bytes / UNIT + 1).min(12);
-            for below in (0..=units).chain([part / UNIT, slots * bytes / UNIT]) {
-                let (start, end) = (bound - below * UNIT, bound - below * UNIT + slots * bytes);
-                if below * UNIT > slots * bytes + UNIT || slots > MOST_SLOTS {
-                    continue;
-                }
-                let room = |from: u64, to: u64| to.saturating_sub(from) / part * part;
-                let lower = room(start, end.min(bound));
-                let said = match room(start.max(bound), end) {
-                    _ if lower > 0 => Some((start, lower)),
-                    upper if upper > 0 => Some((start.max(bound), upper)),
-                    _ => None,
-                };
-                let grant = made.slab(start, bytes, slots);
-                let seen = grant.map(|it| {
-                    let slots: Vec<_> = made.core.slabs.slots_of(it.id).collect();
-                    assert_eq!(it.offset, slots[0].offset);
-                    (it.offset, slots.len() as u64 * slots[0].bytes)
-                });
-                assert_eq!(seen, said, "{slots} of {bytes}, {below} units below");
-                if let Some(grant) = grant {
-                    made.give(grant, bytes);
-                }
-                assert_eq!(made.core.extents.taken(), (0, 0));
-            }
-        }
     }
 }
 
@@ -104,7 +53,7 @@ fn a_slab_goes_back_behind_its_stream_once_the_others_are_done_with_it() {
     for done in [true, false] {
         let mut made = made(2);
         let (other, held) = made.stream();
-        let first = made.slab(0, 64, 16).unwrap();
+        let first = made.slab(0, 64, 16);
         let mut taken = Vec::new();
         made.core.take_slots(first, made.slot, 3, &mut taken);
         made.core.active.add(3 * 64);
@@ -139,7 +88,7 @@ fn a_slab_goes_back_behind_its_stream_once_the_others_are_done_with_it() {
 fn a_slot_that_another_stream_uses_is_found_only_behind_a_wait() {
     let mut made = made(1);
     let (other, held) = made.stream();
-    made.slab(0, 64, 16).unwrap();
+    made.slab(0, 64, 16);
     let (mine, core) = (made.slot, &mut made.core);
     let ready = |core: &mut Core, stream| {
         let found = core.look_for_slot(stream, 64, false)?;
