@@ -197,9 +197,9 @@ impl Core {
         };
         for slot in 1..self.extents.slots() {
             let mut retiring = self.retiring.iter().map(|&id| self.extents.get(id).slot);
-            let idle = !self.has_free(slot)
-                && !self.under_way.waits_for(slot)
-                && retiring.all(|of| of != slot);
+            // What jobs hold waits for work of some stream.
+            let idle =
+                self.under_way.jobs == 0 && !self.has_free(slot) && retiring.all(|of| of != slot);
             let left = self.streams[slot as usize].as_ref();
             if idle && left.is_none_or(|it| it.hold.strong_count() == 0) {
                 self.streams[slot as usize] = Some(state);
@@ -327,15 +327,10 @@ impl Core {
 
     /// Frees a block with the history (`slot`, `tick`).
     pub(crate) fn give(&mut self, id: Id, slot: StreamIndex, tick: u64) {
-        let (only_stream, granule) = (self.only_stream(), self.arena.granule());
         let streams = &self.streams;
-        self.extents
-            .give(id, slot, tick, |extent| match extent.slot {
-                // A large stretch that is ready for all stays apart from one stream's hole, so that
-                // other streams need not wait for it; a remainder does not.
-                FRESH => only_stream || extent.bytes <= granule,
-                _ => is_done(streams, extent.epoch()) || seeded!("merge-of-holes-not-done"),
-            });
+        self.extents.give(id, slot, tick, |extent| {
+            is_done(streams, extent.epoch()) || seeded!("merge-of-holes-not-done")
+        });
     }
 
     /// Frees what a job held as it was.

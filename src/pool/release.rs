@@ -93,7 +93,6 @@ impl Core {
         }
         for (id, awaited) in old.into_iter().chain(self.unkeep(kept)) {
             let extent = *self.extents.get(id);
-            self.under_way.note(extent.slot);
             parts.push(Part {
                 what: What::Old(id),
                 wait: self.wait_of(awaited, false),
@@ -141,12 +140,10 @@ impl Core {
                     self.extents.retired(held.id);
                 }
                 What::Old(id) => {
-                    let Extent { slot, start, .. } = *self.extents.get(id);
-                    self.under_way.forget(slot);
                     if stays {
                         self.retiring.push_back(id);
                     } else {
-                        self.arena.stale_unmapped(start);
+                        self.arena.stale_unmapped(self.extents.get(id).start);
                         self.extents.retired(id);
                     }
                 }

@@ -1,6 +1,6 @@
 //! What jobs under way have of the pool: bytes promised, and free memory held.
 
-use crate::heap::{Epoch, Extents, FRESH, Id, StreamIndex};
+use crate::heap::{Epoch, Extents, Id, StreamIndex};
 
 /// What jobs under way have of the pool.
 #[derive(Debug, Default)]
@@ -15,8 +15,6 @@ pub(crate) struct UnderWay {
     pub(super) wanted: u64,
     /// Bytes of free memory held, which count as allocated.
     held: u64,
-    /// Whose work may still use what is held: their numbers are given to no other stream.
-    streams: Vec<StreamIndex>,
 }
 
 /// Free memory that a job holds, and its history.
@@ -32,22 +30,6 @@ impl UnderWay {
         self.held
     }
 
-    pub(super) fn waits_for(&self, stream: StreamIndex) -> bool {
-        self.streams.contains(&stream)
-    }
-
-    pub(super) fn note(&mut self, stream: StreamIndex) {
-        if stream != FRESH {
-            self.streams.push(stream);
-        }
-    }
-
-    pub(super) fn forget(&mut self, stream: StreamIndex) {
-        if let Some(at) = self.streams.iter().position(|&of| of == stream) {
-            self.streams.swap_remove(at);
-        }
-    }
-
     /// Holds `bytes` from `start` on, which lie in the hole `hole`, for `stream`.
     pub(super) fn hold(
         &mut self,
@@ -56,7 +38,6 @@ impl UnderWay {
         stream: StreamIndex,
     ) -> Held {
         let epoch = extents.get(hole).epoch();
-        self.note(epoch.stream);
         self.held += bytes;
         let id = extents.take_window(hole, start, bytes, stream);
         Held { id, epoch, bytes }
@@ -69,7 +50,6 @@ impl UnderWay {
 
     /// What was held is held no more: the caller books what became of it.
     pub(super) fn unhold(&mut self, held: &Held) {
-        self.forget(held.epoch.stream);
         self.held -= held.bytes;
     }
 }

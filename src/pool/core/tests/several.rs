@@ -173,33 +173,6 @@ fn neighbours_that_are_freed_together_are_one_and_others_are_freed() {
 }
 
 #[test]
-fn a_large_stretch_that_nobody_used_stays_apart_where_there_are_several_streams() {
-    for several in [false, true] {
-        let (mut made, _hold) = match several {
-            true => {
-                let (made, _, hold) = two();
-                (made, Some(hold))
-            }
-            false => (made(), None),
-        };
-        let granule = made.core.arena.granule();
-        let slot = made.slot;
-        // One granule below the block in the middle, three above.
-        let block = made
-            .core
-            .extents
-            .seek(made.core.extents.first(), 2 * granule);
-        let low = made.block(0, granule);
-        let tick = made.core.open_tick(slot);
-        made.core.give(block, slot, tick);
-        let hole = made.at(2 * granule);
-        let end = if several { 3 } else { 6 };
-        assert_eq!((hole.start, hole.end()), (granule, end * granule));
-        assert_eq!(made.core.extents.get(low).state, State::Allocated);
-    }
-}
-
-#[test]
 fn a_block_grows_into_what_is_free_behind_it_and_shrinks_by_its_end() {
     let mut made = made();
     let (slot, granule) = (made.slot, made.core.arena.granule());
