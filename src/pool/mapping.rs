@@ -118,11 +118,6 @@ impl Core {
         at(self.zone_for(bytes)).or_else(|| at(Zone::Low))
     }
 
-    /// Whether merging holes of different histories may make a hole for a request, or free a handle.
-    pub(super) fn may_unify(&self, bytes: u64) -> bool {
-        self.extents.hole_bytes() >= bytes.min(self.arena.granule())
-    }
-
     /// Idle frames for `placement`, which is made larger where only a frame larger than what it lacks
     /// is left.
     pub(super) fn idle_for(

@@ -5,7 +5,7 @@
 //! nobody does, that is one branch. The pool's slow steps, which a subscriber is told of once no lock is held,
 //! are in `stats::told`.
 
-use super::stats::leaks::Tracker;
+use super::stats::leaks::{Entries, LiveBlock, Tracker};
 use super::structure::{Block, Shared};
 use crate::device::{Device, Note, StreamCore};
 use crate::record::{Recording, What};
@@ -51,15 +51,27 @@ impl Observer for Recording {
 
 impl Observer for Tracker {
     fn told(&self, block: &Block, event: Event<'_>) {
+        if block.is_segment() {
+            return;
+        }
         let addr = block.addr();
+        if matches!(event, Event::Alloc) {
+            return self.enter(addr, block.bytes(), block.stream_id());
+        }
+        let Entries { live, moving } = &mut *self.entries();
         match event {
-            _ if block.is_segment() => {}
-            Event::Alloc => self.enter(addr, block.bytes(), block.stream_id()),
-            Event::Resize(_, _, bytes) => self.resize(addr, bytes),
-            Event::Free(_) => self.remove(addr),
-            Event::Keep(_) => {}
-            Event::Leave => self.lift(addr),
-            Event::Arrive => self.put(addr),
+            Event::Resize(_, _, bytes) => {
+                let entry = live.get_mut(&addr);
+                entry.into_iter().for_each(|entry| entry.bytes = bytes);
+            }
+            Event::Free(_) => _ = live.remove(&addr),
+            Event::Leave => moving.push_back(live.remove(&addr)),
+            // The block that left first.
+            Event::Arrive => {
+                let entry = moving.pop_front().flatten();
+                live.extend(entry.map(|entry| (addr, LiveBlock { addr, ..entry })));
+            }
+            Event::Alloc | Event::Keep(_) => {}
         }
     }
 }

@@ -29,9 +29,6 @@ struct State {
     left: bool,
 }
 
-/// How many frames a buffer uses, and how many it has.
-pub(super) type Before = (usize, usize);
-
 pub(in crate::pool) struct Pages {
     device: Device,
     base: Addr,
@@ -67,11 +64,6 @@ impl Pages {
         state.bytes(state.used)
     }
 
-    pub(super) fn before(&self) -> Before {
-        let state = lock(&self.state);
-        (state.used, state.frames.len())
-    }
-
     /// Uses frames again that have not gone yet, up to `bytes`; gives the bytes that are lacking then.
     pub(super) fn take_back(&self, bytes: u64) -> u64 {
         let mut state = lock(&self.state);
@@ -105,13 +97,6 @@ impl Pages {
         }
         core.peak_reserved = core.peak_reserved.max(core.reserved());
         outcome
-    }
-
-    /// Undoes what was made since `before`: nothing used it.
-    pub(super) fn undo(&self, core: &CoreLock, (used, frames): Before) {
-        let mut state = lock(&self.state);
-        state.used = used;
-        self.take_down(core, &mut state, frames);
     }
 
     /// The buffer needs `bytes`: frames behind them go once `marks` are done.

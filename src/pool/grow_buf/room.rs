@@ -65,13 +65,14 @@ impl Shared {
     /// it was.
     pub(super) fn grow_pages(&self, pages: &Arc<Pages>, bytes: u64, stream: u64) -> Result<()> {
         let bytes = bytes.next_multiple_of(self.device.info().granule.max(1));
-        if bytes <= pages.bytes() {
+        let before = pages.bytes();
+        if bytes <= before {
             return Ok(());
         }
-        let before = pages.before();
         let grown = self.try_to_grow(pages, bytes, stream);
         if grown.is_err() && !seeded!("failed-growth-keeps-its-handles") {
-            pages.undo(&self.core, before);
+            // Nothing used what was made.
+            pages.shrink(before, Vec::new());
             self.settle_pages(pages, false);
         }
         self.tell();

@@ -174,9 +174,7 @@ pub(super) fn pending_too(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn
 /// Neighbouring holes of all streams are one, and slabs that several use are holes, behind a wait for all.
 pub(super) fn unify(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let mut lacking = core.release_mixed(climb.stream());
-    if core.may_unify(climb.size) {
-        lacking.append(&mut core.unify(climb.stream()));
-    }
+    lacking.append(&mut core.unify(climb.stream()));
     if let Some(turn) = climb.wait_first(core, lacking) {
         return Ok(turn);
     }

@@ -97,23 +97,6 @@ fn handles_that_lie_wholly_in_a_hole_are_idle_and_taken_as_they_fit() {
     assert!(core.idle(None, u64::MAX, |_| false).is_empty());
 }
 
-#[test]
-fn holes_are_merged_only_where_they_have_as_much_as_a_request_or_a_handle() {
-    let mut made = core(PoolConfig::default(), 3);
-    let granule = made.core.arena.granule();
-    for (free, bytes, said) in [
-        (2 * granule, 9 * granule, true),
-        (granule, granule, true),
-        (granule - 256, granule, false),
-        (512, 512, true),
-        (256, 512, false),
-    ] {
-        let block = made.block(0, 3 * granule - free);
-        assert_eq!(made.core.may_unify(bytes), said, "{free} for {bytes}");
-        made.free(block);
-    }
-}
-
 /// Three handles with a block in the second, and what is beyond it freed by another stream; no more
 /// may be made.
 pub(in crate::pool) fn two_apart() -> (Made, impl Sized) {

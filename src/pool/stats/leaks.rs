@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::device::{Addr, lock, stream_words};
 use crate::error::Bytes;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, MutexGuard};
 
 const UNTAGGED: &str = "untagged";
 
@@ -175,10 +175,10 @@ pub(crate) struct Tracker {
 }
 
 #[derive(Default)]
-struct Entries {
-    live: HashMap<Addr, LiveBlock>,
+pub(crate) struct Entries {
+    pub(in crate::pool) live: HashMap<Addr, LiveBlock>,
     /// Of blocks on their way from one place to another.
-    moving: VecDeque<Option<LiveBlock>>,
+    pub(in crate::pool) moving: VecDeque<Option<LiveBlock>>,
 }
 
 impl Tracker {
@@ -202,27 +202,8 @@ impl Tracker {
         lock(&self.entries).live.insert(addr, entry);
     }
 
-    pub(in crate::pool) fn remove(&self, addr: Addr) {
-        let entry = lock(&self.entries).live.remove(&addr);
-        drop(entry);
-    }
-
-    pub(in crate::pool) fn resize(&self, addr: Addr, bytes: u64) {
-        let mut entries = lock(&self.entries);
-        let entry = entries.live.get_mut(&addr);
-        entry.into_iter().for_each(|entry| entry.bytes = bytes);
-    }
-
-    pub(in crate::pool) fn lift(&self, addr: Addr) {
-        let Entries { live, moving } = &mut *lock(&self.entries);
-        moving.push_back(live.remove(&addr));
-    }
-
-    /// The block that was lifted first is at `addr`.
-    pub(in crate::pool) fn put(&self, addr: Addr) {
-        let Entries { live, moving } = &mut *lock(&self.entries);
-        let entry = moving.pop_front().flatten();
-        live.extend(entry.map(|entry| (addr, LiveBlock { addr, ..entry })));
+    pub(in crate::pool) fn entries(&self) -> MutexGuard<'_, Entries> {
+        lock(&self.entries)
     }
 
     pub(super) fn live(&self) -> Vec<LiveBlock> {
