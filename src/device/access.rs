@@ -1,4 +1,4 @@
-//! What work reads and writes: for tools that watch a device.
+//! The memory that work reads and writes, for tools that watch a device.
 
 #[cfg(feature = "convert")]
 #[path = "access_conversions.rs"]
@@ -10,59 +10,60 @@ use super::launch::Launch;
 use super::raw::{Addr, RawStream};
 use crate::driver::abi;
 
-/// What an operation does to a range.
+/// The effect of an operation on a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccessKind {
     /// It reads.
     Read,
     /// It writes, or reads and writes.
     Write,
-    /// It adds atomically: several may do so at once, but no one may read or write meanwhile.
+    /// It adds atomically: several operations may do so at once, but nothing may read or write
+    /// meanwhile.
     Atomic,
 }
 
 /// A range of device memory that an operation uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access {
-    /// What it does there.
+    /// The effect there.
     pub kind: AccessKind,
     /// The bytes, by address.
     pub range: Range<Addr>,
 }
 
-/// Something a device cannot see for itself, told to [`Backend::observe`](super::Backend::observe).
+/// An event that a device cannot observe itself, reported to
+/// [`Backend::observe`](super::Backend::observe).
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Note<'a> {
-    /// A pool gives these bytes out in the order of the stream.
+    /// A pool allocates these bytes in the order of the stream.
     Alloc {
         /// First byte.
         addr: Addr,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
-        /// Whose work may use them from here on.
+        /// The stream whose work may use them from here on.
         stream: RawStream,
     },
-    /// A pool takes these bytes back in the order of the stream.
+    /// A pool frees these bytes in the order of the stream.
     Free {
         /// First byte.
         addr: Addr,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
-        /// Behind whose work queued so far they are free.
+        /// The stream whose work queued so far must be done before they are free.
         stream: RawStream,
     },
-    /// Work that does not go through the backend, a kernel of the application's own, uses these
-    /// ranges.
+    /// Work outside the backend, such as a kernel of the application's own, uses these ranges.
     Uses {
-        /// What it is called.
+        /// The name of the work.
         what: &'a str,
-        /// Where it is queued.
+        /// The stream it is queued on.
         stream: RawStream,
-        /// What it uses.
+        /// The ranges it uses.
         accesses: &'a [Access],
     },
-    /// What a person calls the stream.
+    /// The application names the stream.
     Name {
         /// The stream.
         stream: RawStream,
@@ -106,7 +107,7 @@ fn table<T>(count: u64) -> u64 {
     count.saturating_mul(size_of::<T>() as u64)
 }
 
-/// The bytes that a pattern kernel touches.
+/// The ranges that a pattern kernel reads or writes.
 fn pattern(args: &abi::wp_pattern) -> Vec<Access> {
     let kind = if args.op == abi::WP_VERIFY {
         AccessKind::Read
@@ -147,13 +148,13 @@ fn unpacked(packed: &abi::wp_packed_move) -> (Addr, Addr, u64) {
 /// `count` entries lie at `addr`.
 unsafe fn entries<T: Copy>(addr: Addr, count: u64) -> impl Iterator<Item = T> {
     let first = addr as *const T;
-    // SAFETY: the caller vouches for the table; nothing is assumed of its alignment.
+    // SAFETY: the caller guarantees the table; the reads need no alignment.
     (0..count as usize).map(move |at| unsafe { first.add(at).read_unaligned() })
 }
 
 impl Launch {
-    /// What the launch uses, as far as its arguments say: tables are read, and what a table names
-    /// is given by [`Launch::table_accesses`].
+    /// The ranges in the launch's arguments, tables included. [`Launch::table_accesses`] returns
+    /// the ranges that the entries of a table contain.
     #[must_use]
     #[doc(hidden)]
     pub fn accesses(&self) -> Vec<Access> {
@@ -192,7 +193,7 @@ impl Launch {
         }
     }
 
-    /// Whether a table in device memory names more of what the launch uses.
+    /// Whether a table in device memory contains further ranges that the launch uses.
     #[must_use]
     #[doc(hidden)]
     pub fn has_table(&self) -> bool {
@@ -204,7 +205,7 @@ impl Launch {
         }
     }
 
-    /// What the launch's table names, read from it now.
+    /// The ranges in the launch's table, read from it now.
     ///
     /// # Safety
     /// The host can read the table ([`DeviceInfo::host_readable`](super::DeviceInfo)), and the work
@@ -213,7 +214,7 @@ impl Launch {
     #[doc(hidden)]
     pub unsafe fn table_accesses(&self) -> Vec<Access> {
         let moved = |(src, dst, bytes)| [Access::read(src, bytes), Access::write(dst, bytes)];
-        // SAFETY: the caller vouches for the tables that the arguments name.
+        // SAFETY: the caller guarantees the tables in the arguments.
         unsafe {
             match self {
                 Self::Relocate(args) => {

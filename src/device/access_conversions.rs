@@ -1,4 +1,4 @@
-//! What conversions read and write.
+//! The memory that conversions read and write.
 
 use super::{Access, AccessKind, Addr, Launch, entries, table};
 use crate::driver::abi;
@@ -6,7 +6,7 @@ use crate::driver::abi;
 /// Elements that share an entry of `wp_convert.block_amax`.
 const AMAX_BLOCK: u64 = 32;
 
-/// Bytes of an element of a `wp_type`; 0 for one there is not.
+/// Bytes of an element of a `wp_type`; 0 for an unknown type.
 fn element(of: u32) -> u64 {
     match of {
         abi::WP_F64 => 8,
@@ -17,7 +17,7 @@ fn element(of: u32) -> u64 {
     }
 }
 
-/// The rows of one side of a conversion; one range where they lie without gaps.
+/// The rows of one side of a conversion, as one range if there are no gaps between them.
 fn rows(kind: AccessKind, addr: Addr, row: u64, pitch: u64, rows: u64) -> Vec<Access> {
     if pitch == row || rows <= 1 {
         return vec![Access::new(kind, addr, row.saturating_mul(rows))];
@@ -52,10 +52,10 @@ fn convert(args: &abi::wp_convert) -> Vec<Access> {
     accesses
 }
 
-/// What a fused conversion uses beside its elements.
+/// The ranges that a fused conversion uses in addition to its elements.
 fn optional(args: &abi::wp_convert) -> Vec<Access> {
     let blocks = args.count.div_ceil(AMAX_BLOCK);
-    // With tiles, how many tensors there are is for the table to say.
+    // With tiles, the number of tensors is in the table.
     let tensors = u64::from(args.tiles == 0);
     let named = [
         (args.flag, Access::atomic(args.flag, 4)),
@@ -106,7 +106,7 @@ fn scales(args: &abi::wp_quantize, kind: AccessKind, addr: Addr, size: u64) -> V
     }
 }
 
-/// Quantising reads values and writes codes and scales; the inverse reads those and writes values.
+/// Quantising reads values and writes codes and scales; dequantising reads these and writes values.
 fn quantize(args: &abi::wp_quantize, forth: bool) -> Vec<Access> {
     if args.jobs != 0 {
         let mut accesses = vec![
@@ -172,7 +172,7 @@ fn transpose(args: &abi::wp_transpose) -> Vec<Access> {
     accesses
 }
 
-/// A check of gradients reads the factor and may raise `found`; the rest of the scaler is left.
+/// A gradient check reads the factor and may set `found`; it does not touch the rest of the scaler.
 fn unscale(args: &abi::wp_unscale) -> Vec<Access> {
     let found = std::mem::offset_of!(abi::wp_scaler, found) as u64;
     vec![
@@ -193,7 +193,7 @@ fn feedback(args: &abi::wp_feedback) -> Vec<Access> {
     ]
 }
 
-/// What the tiles of a conversion name.
+/// The ranges in the tiles of a conversion.
 fn tiles(args: &abi::wp_convert, tiles: impl Iterator<Item = abi::wp_tile>) -> Vec<Access> {
     let (from, to) = (element(args.src_type), element(args.dst_type));
     let mut accesses = Vec::new();
@@ -243,9 +243,9 @@ pub(super) fn has_table(launch: &Launch) -> bool {
 /// [`Launch::table_accesses`] of a conversion.
 ///
 /// # Safety
-/// As there.
+/// The same as [`Launch::table_accesses`].
 pub(super) unsafe fn table_accesses(launch: &Launch) -> Vec<Access> {
-    // SAFETY: the caller vouches for the tables that the arguments name.
+    // SAFETY: the caller guarantees the tables in the arguments.
     unsafe {
         match launch {
             Launch::Convert(args) if args.tiles != 0 => {

@@ -1,23 +1,23 @@
-//! Entries of an access log: what each says, which take the place of others, and how they stay few.
+//! Entries of an access log: their meaning, which of them replace others, and how their number stays small.
 
 use std::sync::Arc;
 
 use super::structure::{GraphRecord, TableRecord, Timeline};
 use crate::seeded::seeded;
 
-/// Entries beyond which they are made fewer.
+/// Number of entries above which they are merged.
 const MANY: usize = 24;
 
-/// Entries of one stream, table or graph that stay as they are where others are made fewer.
+/// A stream, table or graph with at most this many entries keeps them when entries are merged.
 const FEW: usize = 4;
 
 /// The end of an entry that covers the buffer, whatever its length.
 pub(super) const END: u64 = u64::MAX;
 
-/// Work that an entry stands for.
+/// The work of an entry.
 #[derive(Clone)]
 pub(super) enum By {
-    /// The home stream up to a tick; without a count of references.
+    /// The home stream up to a tick. Keeps no reference to the stream.
     Home(u64),
     /// A stream up to a tick.
     Stream(Arc<Timeline>, u64),
@@ -27,7 +27,7 @@ pub(super) enum By {
     Graph(Arc<GraphRecord>, Arc<Timeline>),
 }
 
-/// Bytes from the start of the buffer, and what is done to them.
+/// A range of bytes of the buffer, and whether they are written.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Span {
     pub(super) from: u64,
@@ -38,20 +38,20 @@ pub(super) struct Span {
 pub(super) struct Entry {
     pub(super) span: Span,
     pub(super) by: By,
-    /// Of a graph, on movable memory: the graph holds the memory where it is.
+    /// For a graph and movable memory: the graph holds the memory at its address.
     pub(super) held: bool,
 }
 
-/// Entries, two of them without memory of their own.
+/// The entries of a buffer; two of them need no allocation.
 #[derive(Default)]
 pub(super) struct Entries {
     few: [Option<Entry>; 2],
     more: Vec<Entry>,
-    /// Length at which entries are made fewer; 0 before the first time.
+    /// Number of entries at which they are merged next; 0 before the first time.
     many: usize,
 }
 
-/// Adds a tick to a list that has one of each stream.
+/// Adds a tick to a list with at most one tick per stream.
 pub(crate) fn raise(marks: &mut Vec<(Arc<Timeline>, u64)>, timeline: &Arc<Timeline>, tick: u64) {
     match marks
         .iter_mut()
@@ -63,12 +63,12 @@ pub(crate) fn raise(marks: &mut Vec<(Arc<Timeline>, u64)>, timeline: &Arc<Timeli
 }
 
 impl Span {
-    /// Whether all bytes of `other` are in here.
+    /// Whether all bytes of `other` are in this span.
     fn surrounds(&self, other: &Self) -> bool {
         self.from <= other.from && other.to <= self.to
     }
 
-    /// From the first byte of both to the last, written if one is.
+    /// The range from the first byte of both to the last, a write if either is.
     fn joined(&self, other: &Self) -> Self {
         Self {
             from: self.from.min(other.from),
@@ -77,12 +77,12 @@ impl Span {
         }
     }
 
-    /// Whether it does all that `other` does.
+    /// Whether this span includes all bytes of `other` and does at least the same to them.
     pub(super) fn has(&self, other: &Self) -> bool {
         self.surrounds(other) && (self.writes || !other.writes)
     }
 
-    /// The span in a word; 0 where it does not fit.
+    /// The span packed into a word; 0 if it does not fit.
     pub(super) fn packed(&self) -> u64 {
         match self.from >> 31 == 0 && self.to >> 32 == 0 {
             true => (self.from << 33) | (self.to << 1) | u64::from(self.writes),
@@ -106,7 +106,7 @@ impl Span {
 }
 
 impl By {
-    /// Whether both are work of the same stream, table, or stream of a graph.
+    /// Whether both are work of the same stream, of the same table, or of the same stream in the same graph.
     fn is_beside(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Home(_), Self::Home(_)) => true,
@@ -132,7 +132,7 @@ impl By {
         }
     }
 
-    /// The stream's uid, for work of one stream up to a tick.
+    /// The stream's uid, for work of a stream up to a tick.
     pub(super) fn uid(&self, home: u64) -> Option<u64> {
         match self {
             Self::Home(_) => Some(home),
@@ -143,12 +143,12 @@ impl By {
 }
 
 impl Entry {
-    /// Whether `new` says nothing that this entry does not.
+    /// Whether this entry already includes `new`.
     fn says(&self, new: &Self) -> bool {
         self.by.is_beside(&new.by) && self.by.tick() >= new.by.tick() && self.span.has(&new.span)
     }
 
-    /// Whether both are one use of neighbouring bytes.
+    /// Whether both are the same use of adjacent bytes.
     fn continues(&self, new: &Self) -> bool {
         self.is_kin(new)
             && self.by.uid(0).is_some()
@@ -157,8 +157,8 @@ impl Entry {
             && new.span.from <= self.span.to
     }
 
-    /// Whether a wait for `self` is one for `old` too; if it `waited`, `self` is queued behind all
-    /// it met.
+    /// Whether a wait for `self` includes a wait for `old`. With `waited`, the work of `self` is queued after
+    /// everything that it conflicts with.
     fn replaces(&self, old: &Self, waited: bool) -> bool {
         if !self.span.surrounds(&old.span) || old.held {
             return false;
@@ -193,7 +193,7 @@ impl Entries {
         self.more.retain(|entry| keeps(entry));
     }
 
-    /// The entries of a buffer that has one.
+    /// The entries of a buffer with a single entry.
     pub(super) fn of(first: Entry) -> Self {
         Self {
             few: [Some(first), None],
@@ -201,9 +201,10 @@ impl Entries {
         }
     }
 
-    /// Adds an entry, in place of those whose waiters are served by it; if it `waited`, it is queued
-    /// behind all it met. Those of a stream for neighbouring bytes and the same tick become one, which says
-    /// the same: so a buffer that is used part by part has few, and none is made to wait for more.
+    /// Adds an entry and removes those that it replaces. With `waited`, its work is queued after everything
+    /// that it conflicts with. Entries of one stream for adjacent bytes and the same tick become one with the
+    /// same meaning. So a buffer that is used part by part has few entries, and no work waits for more
+    /// because of the merge.
     pub(super) fn add(&mut self, mut new: Entry, home: &Arc<Timeline>, waited: bool) {
         if self.iter().any(|entry| entry.says(&new)) {
             return;
@@ -223,7 +224,7 @@ impl Entries {
             *free = Some(new);
             return;
         }
-        // A buffer that only its home stream uses takes nothing from the heap.
+        // A buffer that only its home stream uses allocates no memory here.
         if self.more.capacity() == 0
             && matches!(new.by, By::Home(_))
             && let Some(same) = self.few.iter_mut().flatten().next_back()
@@ -239,8 +240,8 @@ impl Entries {
         self.few.iter().flatten().count() + self.more.len()
     }
 
-    /// Makes entries fewer: those of a stream that has many become one, and what is done goes. One that has
-    /// few keeps them, as its last tick would make others wait for work that has nothing to do with them.
+    /// Merges entries: each stream with many of them gets one, and finished work is removed. A stream with
+    /// few keeps them, because its last tick would make others wait for unrelated work.
     fn shorten(&mut self, home: &Arc<Timeline>) {
         let mut all: Vec<Entry> = self.few.iter_mut().filter_map(Option::take).collect();
         all.append(&mut self.more);
@@ -269,7 +270,7 @@ impl Entries {
     }
 }
 
-/// The entries, with one of each kind of work that has more than a few.
+/// Merges the entries of each kind of work that has more than [`FEW`] of them.
 fn joined(entries: Vec<Entry>) -> Vec<Entry> {
     let kin = |entry: &Entry| entries.iter().filter(|it| it.is_kin(entry)).count();
     let many: Vec<bool> = entries.iter().map(|entry| kin(entry) > FEW).collect();
@@ -291,7 +292,7 @@ impl Entry {
             && self.held == other.held
     }
 
-    /// Takes the bytes of `other` in, of the same stream.
+    /// Extends this entry by the bytes of `other`, which is of the same stream.
     fn widen(&mut self, other: &Self) {
         self.span = self.span.joined(&other.span);
         if !seeded!("widened-entry-keeps-the-older-tick") {

@@ -1,30 +1,29 @@
-//! What queued work does to a typed buffer: which bytes it reads or writes, on which stream, up to
-//! which tick.
+//! The uses of a typed buffer by queued work: the bytes, read or write, the stream and the tick.
 //!
-//! # What an entry says
+//! # Entries
 //!
-//! An entry names bytes of the buffer, whether they are written, and work: that of a stream up to a
-//! tick (see `timeline`), the last launch of a table, or every launch of a graph. The first entry is
-//! the allocation, a write of everything by the buffer's home stream. An operation waits for all
-//! entries that it meets in a byte where one of the two writes, and makes an entry of its own once it
-//! is queued (`ordered` has the steps).
+//! An entry has a range of bytes of the buffer, whether they are written, and the work that does it: a stream
+//! up to a tick (see `timeline`), the last launch of a table, or every launch of a graph. The first entry is
+//! the allocation, a write of the whole buffer by its home stream. An operation waits for every entry that it
+//! conflicts with: both use a common byte and one of them writes. Once the operation is queued, it adds its
+//! own entry (`ordered` has the steps).
 //!
-//! A write that is queued runs behind everything it met, so its entry takes the place of those that
-//! lie inside its bytes; and entries of a stream for neighbouring bytes and the same tick are one.
-//! Entries are few: past some number those of a stream that has many become one with all their bytes
-//! and the last tick, which only makes others wait for more.
+//! A queued write runs after everything it conflicted with, so its entry replaces those inside its bytes.
+//! Entries of one stream for adjacent bytes and the same tick become one. Entries stay few: above a limit, a
+//! stream with many of them gets a single one with the range of all their bytes and the last tick. This only
+//! makes others wait for more.
 //!
-//! # Without the latch
+//! # The fast path without the latch
 //!
-//! A buffer that one stream uses again and again needs no look at the entries. Two words beside them
-//! hold a stream and a tick: for the stream in `writer` nothing here is to be waited for, and there is
-//! an entry that it writes everything up to the tick; for the stream in `reader` the same is known of
-//! reading. Two more hold the last entry of a stream made for a part of the buffer, so that a part used
-//! again and again needs no other. All are written under the latch, whenever an entry is made.
+//! A buffer that one stream uses repeatedly does not need a look at its entries. Two words hold a stream and
+//! a tick each. `writer`: this stream has nothing to wait for here, and there is an entry that it writes the
+//! whole buffer up to the tick. `reader`: the same for reading. Two more words, `part` and `part_by`, hold
+//! the last entry made for a part of the buffer, so that repeated uses of the same part need no further
+//! entry. All four are written under the latch, whenever an entry is added.
 //!
-//! Reading them without it is enough. What could make them wrong is a write by somebody else, and
-//! who writes has the buffer for himself; launches of graphs, which borrow nothing, are for buffers
-//! whose words are empty.
+//! Reading them without the latch is enough. Only a write by another thread could make them wrong, and a
+//! writer has borrowed the buffer exclusively. Launches of graphs borrow nothing, but the words of a buffer
+//! that a graph uses are empty.
 
 use std::fmt;
 use std::sync::Arc;
@@ -35,45 +34,45 @@ use super::{GraphRecord, Recorder, Timeline};
 use crate::seeded::seeded;
 use crate::sync::{AtomicU64, Latch, latch, latch_mut};
 
-/// Bits of a tick in a word; the rest is the stream's number.
+/// Bits of a tick in a word; the other bits are the stream's uid.
 const TICK_BITS: u32 = 40;
 
-/// What an operation has to run behind.
+/// The work that an operation has to wait for.
 #[derive(Default)]
 pub(crate) struct Waits {
-    /// Work of streams up to a tick, one entry a stream.
+    /// Work of streams up to a tick, at most one entry per stream.
     pub(super) marks: Vec<(Arc<Timeline>, u64)>,
-    /// Streams of the operation's own capture.
+    /// Other streams of the operation's own capture.
     pub(super) edges: Vec<Arc<Timeline>>,
-    /// Graphs: their last launch, and they have to be told of the operation.
+    /// Graphs: the operation waits for their last launch and has to report itself to them.
     pub(super) graphs: Vec<Arc<GraphRecord>>,
 }
 
-/// What a buffer's memory has to outlast when it is dropped.
+/// The work that must be done before a dropped buffer's memory is reused.
 #[derive(Default)]
 pub(crate) struct Left {
-    /// Work of other streams than the home stream.
+    /// Work of streams other than the home stream.
     pub(crate) marks: Vec<(Arc<Timeline>, u64)>,
     /// Captures and graphs that use the memory.
     pub(crate) graphs: Vec<Arc<Recorder>>,
 }
 
-/// See the module documentation.
+/// The uses of one typed buffer; see the module documentation.
 pub(crate) struct AccessLog {
-    /// The uid of the home stream; 0 where there is none, and no entry is [`By::Home`].
+    /// The uid of the home stream; 0 if there is none, and then no entry is [`By::Home`].
     home: u64,
     bytes: AtomicU64,
     writer: AtomicU64,
     reader: AtomicU64,
-    /// The stream and tick of the last entry for `part`; 0 while that is written.
+    /// The stream and tick of the entry in `part`; 0 while `part` is being written.
     part_by: AtomicU64,
     part: AtomicU64,
     entries: Latch<Entries>,
-    /// The memory is another library's, which no graph can keep.
+    /// Whether the memory belongs to another library; a graph cannot keep it.
     lent: bool,
 }
 
-/// A stream and a tick in a word; 0 where they do not fit.
+/// A stream and a tick packed into a word; 0 if they do not fit.
 #[inline]
 fn word(uid: u64, tick: u64) -> u64 {
     let fits = uid >> (64 - TICK_BITS) == 0 && tick >> TICK_BITS == 0;
@@ -81,7 +80,7 @@ fn word(uid: u64, tick: u64) -> u64 {
 }
 
 impl Waits {
-    /// Adds work that `stream`, where one is named, does not run behind already.
+    /// Adds work of `theirs` up to `tick`, unless `stream` is given and is already ordered after it.
     pub(super) fn add(&mut self, stream: Option<&Timeline>, theirs: &Arc<Timeline>, tick: u64) {
         if !stream.is_some_and(|stream| stream.is_behind(theirs, tick)) {
             raise(&mut self.marks, theirs, tick);
@@ -100,13 +99,13 @@ impl Waits {
 }
 
 impl AccessLog {
-    /// The log of a buffer of `bytes` that `home`'s stream was just given.
+    /// The log of a buffer of `bytes` that was just allocated on `home`'s stream.
     pub(crate) fn new(home: &Timeline, bytes: u64) -> Self {
         let tick = home.open_tick();
         Self::begin(home.uid, By::Home(tick), word(home.uid, tick), bytes)
     }
 
-    /// As [`AccessLog::new`], for a buffer that may come to lie in the order of another stream.
+    /// The same as [`AccessLog::new`], for a buffer whose home stream may change.
     pub(crate) fn without_home(timeline: &Arc<Timeline>, bytes: u64) -> Self {
         let tick = timeline.open_tick();
         let by = By::Stream(Arc::clone(timeline), tick);
@@ -135,7 +134,7 @@ impl AccessLog {
         }
     }
 
-    /// The log of `bytes` of another library's that `timeline`'s stream may use.
+    /// The log of `bytes` of another library's memory that `timeline`'s stream may use.
     #[cfg(feature = "cudarc")]
     pub(crate) fn lent(timeline: &Arc<Timeline>, bytes: u64) -> Self {
         let log = Self::without_home(timeline, bytes);
@@ -147,19 +146,19 @@ impl AccessLog {
         self.lent
     }
 
-    /// The buffer has `bytes` from now on.
+    /// Sets the buffer's length to `bytes`.
     pub(crate) fn resized(&self, bytes: u64) {
         self.bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Whether it is known without a look that the stream of this uid has nothing to wait for.
+    /// Whether the words alone show that the stream with this uid has nothing to wait for.
     #[inline]
     pub(super) fn is_known(&self, uid: u64, writes: bool) -> bool {
         self.writer.load(Ordering::Acquire) >> TICK_BITS == uid
             || (!writes && self.reader.load(Ordering::Acquire) >> TICK_BITS == uid)
     }
 
-    /// Whether it is known without a look that an entry covers work of the stream up to `tick`.
+    /// Whether the words alone show that an entry covers the stream's work up to `tick`.
     #[inline]
     pub(super) fn has(&self, uid: u64, tick: u64, span: Span) -> bool {
         let word = word(uid, tick);
@@ -169,7 +168,7 @@ impl AccessLog {
                 || self.has_part(word, span))
     }
 
-    /// Whether the last entry is of the stream and tick in `word`, and covers `span`.
+    /// Whether the last entry has the stream and tick in `word`, and covers `span`.
     #[inline]
     fn has_part(&self, word: u64, span: Span) -> bool {
         self.part_by.load(Ordering::Acquire) == word
@@ -177,7 +176,8 @@ impl AccessLog {
             && self.part_by.load(Ordering::Acquire) == word
     }
 
-    /// Remembers the last entry. Who reads the part while it is written finds 0 behind it.
+    /// Stores the last entry in `part` and `part_by`. A thread that reads `part` while it is written finds 0
+    /// in `part_by` afterwards.
     fn show_part(&self, span: Span, by: &By) {
         let packed = span.packed();
         let uid = by.uid(self.home).filter(|_| packed != 0);
@@ -187,8 +187,8 @@ impl AccessLog {
         self.part_by.store(by, Ordering::Release);
     }
 
-    /// All of a buffer is what it had before it shrank too: what is queued for that is there again when
-    /// the buffer grows.
+    /// A use of the whole buffer also covers the bytes that it had before it shrank: they may come back when
+    /// it grows, and work queued for them must still be waited for.
     fn widened(&self, mut span: Span) -> Span {
         if span.from == 0 && span.to >= self.bytes.load(Ordering::Relaxed) {
             span.to = END;
@@ -196,8 +196,8 @@ impl AccessLog {
         span
     }
 
-    /// Adds what an operation on `span` has to run behind: on `stream`, within the capture of `own`.
-    /// Without a stream, everything.
+    /// Adds to `waits` the work that a use of `span` on `stream`, within the capture of `own`, has to wait
+    /// for. Without a stream: all work that conflicts.
     pub(super) fn conflicts(
         &self,
         home: &Arc<Timeline>,
@@ -234,8 +234,8 @@ impl AccessLog {
         }
     }
 
-    /// Adds the entry of an operation that is queued. One that `waited` for all it met takes the place
-    /// of what it covers.
+    /// Adds the entry of a queued operation. With `waited`, the operation waited for everything it conflicted
+    /// with, so the entry replaces those it covers.
     pub(super) fn stamp(&self, home: &Arc<Timeline>, span: Span, by: By, waited: bool) {
         let span = self.widened(span);
         let by = match by {
@@ -254,7 +254,7 @@ impl AccessLog {
         self.show_part(span, &by);
     }
 
-    /// Writes the words behind a new entry.
+    /// Updates `writer` and `reader` after a new entry.
     fn show(&self, entries: &Entries, span: Span, by: &By, waited: bool) {
         let whole = |entry: &Entry| entry.span.from == 0 && entry.span.to == END;
         let uid = by.uid(self.home);
@@ -282,7 +282,8 @@ impl AccessLog {
         }
     }
 
-    /// The stream of `timeline` wrote everything up to `tick`, behind all uses if it `waited`.
+    /// Adds an entry that `timeline`'s stream wrote the whole buffer up to `tick`; with `waited`, after all
+    /// other uses.
     pub(crate) fn written(&self, timeline: &Arc<Timeline>, tick: u64, waited: bool) {
         let span = Span {
             from: 0,
@@ -297,7 +298,7 @@ impl AccessLog {
         );
     }
 
-    /// What the buffer's memory has to outlast: all entries but the home stream's.
+    /// The work that must be done before the buffer's memory is reused: all entries except the home stream's.
     fn left(&self, entries: &Entries) -> Left {
         let mut left = Left::default();
         for entry in entries.iter() {
@@ -322,7 +323,8 @@ impl AccessLog {
         left
     }
 
-    /// Empties the log of a buffer that is dropped; gives what its memory has to outlast, if anything.
+    /// Empties the log of a buffer that is dropped. Returns the work that must be done before its memory is
+    /// reused, if any.
     #[inline]
     pub(crate) fn leave(&mut self) -> Option<Left> {
         let entries = latch_mut(&mut self.entries);
@@ -334,7 +336,7 @@ impl AccessLog {
         Some(self.left(&entries))
     }
 
-    /// What has to be waited for before the memory is used otherwise.
+    /// The work to wait for before the memory is used for anything else.
     pub(crate) fn uses(&self) -> Vec<(Arc<Timeline>, u64)> {
         self.left(&latch(&self.entries)).marks
     }
@@ -346,7 +348,8 @@ impl AccessLog {
         all.any(|e| matches!(&e.by, By::Graph(graph, _) if !graph.is_over()))
     }
 
-    /// The graphs that use the memory and that this was not yet asked for, to hold it where it is.
+    /// The graphs that use the memory and were not returned before; the caller holds the memory at its
+    /// address for them.
     pub(crate) fn graphs_to_hold(&self) -> Vec<Arc<Recorder>> {
         let mut entries = latch(&self.entries);
         let mut graphs: Vec<Arc<Recorder>> = Vec::new();

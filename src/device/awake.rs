@@ -1,9 +1,9 @@
-//! Memory that sleeps: operations on it are refused, and those before are waited for.
+//! Memory that sleeps: new operations on it are refused, and earlier ones are waited for.
 //!
-//! An operation counts itself among those that give its stream work (`Giving`), and then looks whether
-//! its memory is suspended. Who suspends it does it the other way round: notes that, then waits until no
-//! stream is being given work. So an operation either sees it, or has queued its work by the time that the
-//! host waits for all streams.
+//! An operation first adds itself to the count of operations that are queueing work on its stream (`Giving`),
+//! and then checks whether its memory is suspended. A thread that suspends memory does the reverse: it sets
+//! the flag, then waits until no stream has such an operation. So each operation either sees the flag, or has
+//! queued its work before the host waits for all streams.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,13 +14,13 @@ use crate::error::{Error, Result};
 use crate::seeded::seeded;
 use crate::sync::pause;
 
-/// How long operations under way are waited for before the memory stays awake: one may be this thread's own,
-/// which puts memory to sleep from the code of a kernel.
+/// How long to wait for running operations before the memory is left awake. One of them may be on this
+/// thread: an application can call for sleep inside the closure that launches a kernel.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// An operation that gives a stream work, until it is dropped. Counted where a pool of the device may
-/// sleep: two locked instructions, which nobody else has to pay. That is known before there is a block of
-/// such a pool.
+/// Counts an operation that is queueing work on a stream, until it is dropped. Counts only on a device with a
+/// pool that may sleep, at the cost of two atomic operations. The device is marked before such a pool has a
+/// block.
 pub(crate) struct Giving<'t>(Option<&'t Timeline>);
 
 impl<'t> Giving<'t> {
@@ -55,7 +55,7 @@ impl Awake {
 }
 
 impl Device {
-    /// A pool is made whose memory may sleep: from now on operations count themselves.
+    /// Marks the device as having a pool whose memory may sleep: from now on operations are counted.
     pub(crate) fn let_sleep(&self) {
         self.inner.sleepers.store(1, Ordering::SeqCst);
     }
@@ -71,12 +71,12 @@ impl Device {
         self.inner.suspended.load(Ordering::SeqCst) > 0
     }
 
-    /// Suspends memory that is awake, and waits on the host for all work that streams known to the crate were
-    /// given.
+    /// Suspends memory that is awake, and waits on the host for the work queued on all streams that the crate
+    /// knows.
     ///
     /// # Errors
-    /// [`Error::Invalid`] while a stream is under capture, or if operations do not come to an end; what
-    /// the driver said. The memory is then awake.
+    /// [`Error::Invalid`] while a stream is under capture, or if operations do not finish in time; any error
+    /// of the driver. The memory is then awake.
     pub(crate) fn suspend(&self, awake: &Awake) -> Result<()> {
         if self.is_capturing() {
             let why = "one is being captured: end the capture first";

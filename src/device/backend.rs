@@ -1,9 +1,10 @@
-//! The trait every device implements: the fewest calls the pool, the kernels and the tests need.
+//! The trait that every device implements: the minimum of calls that the pool, the kernels and the tests
+//! need.
 //!
-//! A backend does what it is told and keeps no policy. Addresses, streams, events and physical
-//! handles are plain integers of the backend's own making; they are meaningful only to the backend
-//! that gave them. All methods may be called from any thread, and under locks of the crate's: they use
-//! nothing that is made of the device they are the backend of.
+//! A backend executes calls and makes no policy decisions. Addresses, streams, events and physical handles
+//! are integers that the backend chooses; only the same backend can interpret them. All methods may be called
+//! from any thread, and while locks of the crate are held, so they must not use anything built on the device
+//! that they implement.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -14,13 +15,13 @@ use super::access::Note;
 use super::launch::Launch;
 use super::raw::{Addr, Phys, RawEvent, RawGraph, RawStream};
 
-/// Which implementation stands behind a device.
+/// The implementation of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DeviceKind {
     /// An NVIDIA GPU through its driver.
     Cuda,
-    /// Host memory with a thread a stream.
+    /// Host memory with one thread per stream.
     Host,
     /// The host device under a seeded scheduler.
     Sim,
@@ -43,28 +44,28 @@ pub enum DeviceKind {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct DeviceInfo {
-    /// Which implementation this is.
+    /// The implementation.
     pub kind: DeviceKind,
-    /// The device's number among those of its kind.
+    /// Index among the devices of its kind.
     pub ordinal: u32,
-    /// The name a person knows it by.
+    /// Human-readable name.
     pub name: String,
-    /// Physical bytes in all.
+    /// Total physical bytes.
     pub total_bytes: u64,
-    /// Smallest physical handle and alignment of a mapping, in bytes.
+    /// Smallest size of a physical handle, and alignment of a mapping, in bytes.
     pub granule: u64,
-    /// Compute capability, (0, 0) off CUDA.
+    /// Compute capability; (0, 0) on devices other than CUDA.
     pub capability: (u32, u32),
-    /// Multiprocessors, or the number of host cores.
+    /// Number of multiprocessors, or of host cores.
     pub processors: u32,
-    /// Version of the driver as CUDA counts it (13000 is 13.0), 0 off CUDA.
+    /// Driver version in CUDA's form (13000 is 13.0); 0 on devices other than CUDA.
     pub driver_version: u32,
-    /// Whether the host can read and write device memory through its address.
+    /// Whether the host can read and write device memory by its address.
     pub host_readable: bool,
 }
 
 impl DeviceInfo {
-    /// Facts with every optional figure at zero.
+    /// Facts with every optional field 0.
     #[must_use]
     #[doc(hidden)]
     pub fn new(
@@ -88,78 +89,76 @@ impl DeviceInfo {
     }
 }
 
-/// Counts of what a backend has handed out and not taken back. All equal before and after means
-/// nothing leaked.
+/// Numbers of a backend's live objects. If they are equal before and after, nothing leaked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HandleCounts {
-    /// Address ranges reserved.
+    /// Reserved address ranges.
     pub ranges: u64,
-    /// Physical handles created.
+    /// Physical handles created and not released.
     pub handles: u64,
-    /// Physical bytes held: of handles created and not released, and of released ones that a mapping
-    /// keeps.
+    /// Physical bytes in use: of handles not released, and of released handles that are still mapped.
     pub bytes: u64,
-    /// Mappings standing.
+    /// Existing mappings.
     pub mappings: u64,
-    /// Streams created.
+    /// Streams not destroyed.
     pub streams: u64,
-    /// Events created.
+    /// Events not destroyed.
     pub events: u64,
-    /// Graphs made by captures.
+    /// Graphs made by captures and not destroyed.
     pub graphs: u64,
     /// Bytes of host memory from [`Backend::host_alloc`].
     pub host_bytes: u64,
 }
 
-/// One device. See the module documentation for what is common to all methods.
+/// One device. See the module documentation for the rules of all methods.
 ///
-/// Work given to a stream runs in the order given; work of different streams is ordered only by
-/// events. Methods that name a stream queue work and return; the others act at once.
+/// Work queued on one stream runs in order; work of different streams is ordered only by events. Methods with
+/// a stream parameter queue work and return; the others take effect at once.
 ///
-/// Safe code makes no calls of it: a device gives its backend out by
-/// [`Device::raw_backend`](super::Device::raw_backend) alone, which says what a caller vouches for.
+/// Safe code cannot call a device's backend: only [`Device::raw_backend`](super::Device::raw_backend) returns
+/// it, and says what its caller must guarantee.
 ///
 /// # Safety
-/// The crate uses memory, and lets safe code use memory, on the strength of what these methods say they
-/// do: addresses handed out are no one else's, what is mapped can be used until it is unmapped, work of
-/// a stream runs in order and behind what it was made to wait for, and what is said to be done is done.
-/// Where [`DeviceInfo::host_readable`] is set the crate reads device memory by its address.
+/// The crate relies on these methods for memory safety. Addresses that they return overlap no others. Mapped
+/// memory can be used until it is unmapped. Work of a stream runs in order and after everything it was made
+/// to wait for. Work reported as done is done. If [`DeviceInfo::host_readable`] is set, the crate reads
+/// device memory by its address.
 pub unsafe trait Backend: Send + Sync + 'static {
     /// Facts about the device.
     fn info(&self) -> &DeviceInfo;
 
-    /// Physical bytes free now, other programs counted.
+    /// Free physical bytes at present, with the memory of other programs counted as used.
     fn free_bytes(&self) -> Result<u64>;
 
-    /// What is handed out now.
+    /// The numbers of live objects.
     fn counts(&self) -> HandleCounts;
 
-    /// Reserves `bytes` of addresses (a multiple of the granule), aligned to the granule.
+    /// Reserves `bytes` of address space (a multiple of the granule), aligned to the granule.
     fn reserve(&self, bytes: u64) -> Result<Addr>;
-    /// Gives a range from [`Backend::reserve`] back; nothing may be mapped in it.
+    /// Releases a range from [`Backend::reserve`]; nothing may be mapped in it.
     fn unreserve(&self, addr: Addr, bytes: u64) -> Result<()>;
-    /// Makes a physical handle of `bytes`, a multiple of the granule.
+    /// Creates a physical handle of `bytes`, a multiple of the granule.
     fn create(&self, bytes: u64) -> Result<Phys>;
-    /// Gives a handle back. Its memory lives on while a mapping of it stands.
+    /// Releases a handle. Its memory stays allocated while it is mapped.
     fn release(&self, phys: Phys) -> Result<()>;
-    /// Maps the whole of `phys`, which has `bytes`, at `addr`, and makes it readable and writable.
+    /// Maps the whole of `phys`, which has `bytes`, at `addr`, with read and write access.
     ///
     /// One handle may be mapped at several addresses at once.
     fn map(&self, addr: Addr, bytes: u64, phys: Phys) -> Result<()>;
-    /// Takes down one mapping made by [`Backend::map`], whole. No queued work may use it.
+    /// Removes one mapping made by [`Backend::map`], whole. No queued work may use it.
     fn unmap(&self, addr: Addr, bytes: u64) -> Result<()>;
 
-    /// Host memory of `bytes` that the device copies to and from while the host goes on: page-locked, at
-    /// an address that is the host's and a multiple of 256. Takes milliseconds on a GPU. 0 bytes are an error.
+    /// Allocates `bytes` of page-locked host memory, which the device can copy asynchronously. The address is
+    /// a host address and a multiple of 256. Takes milliseconds on a GPU. 0 bytes are an error.
     fn host_alloc(&self, bytes: u64) -> Result<u64>;
-    /// Gives memory from [`Backend::host_alloc`] back, whole. No queued work may use it.
+    /// Frees memory from [`Backend::host_alloc`], whole. No queued work may use it.
     fn host_free(&self, addr: u64, bytes: u64) -> Result<()>;
 
     /// Makes a stream that does not synchronise with the default stream.
     fn stream_create(&self) -> Result<RawStream>;
     /// Destroys a stream from [`Backend::stream_create`]; queued work still completes.
     fn stream_destroy(&self, stream: RawStream) -> Result<()>;
-    /// A number that no other stream of this process has or will have.
+    /// A number that is unique among all streams of this process, also over time.
     fn stream_id(&self, stream: RawStream) -> Result<u64>;
     /// Blocks until all work queued on `stream` is done.
     fn stream_sync(&self, stream: RawStream) -> Result<()>;
@@ -168,23 +167,23 @@ pub unsafe trait Backend: Send + Sync + 'static {
     /// Whether `stream` is being captured into a graph.
     fn stream_capturing(&self, stream: RawStream) -> Result<bool>;
 
-    /// Makes an event; only one made with `timing` can be measured.
+    /// Creates an event; only events with `timing` can be measured.
     fn event_create(&self, timing: bool) -> Result<RawEvent>;
     /// Destroys an event; waits already queued on it still hold.
     fn event_destroy(&self, event: RawEvent) -> Result<()>;
-    /// Marks in `event` all work queued on `stream` so far.
+    /// Records in `event` all work queued on `stream` so far.
     fn event_record(&self, event: RawEvent, stream: RawStream) -> Result<()>;
-    /// Makes work queued on `stream` from now on wait for what `event` marks now.
+    /// Makes work queued on `stream` from now on wait for the work that `event` has recorded now.
     fn event_wait(&self, stream: RawStream, event: RawEvent) -> Result<()>;
-    /// Whether what `event` marks is done; true for an event never recorded.
+    /// Whether the recorded work is done; true for an event never recorded.
     fn event_query(&self, event: RawEvent) -> Result<bool>;
-    /// Blocks until what `event` marks is done.
+    /// Blocks until the recorded work is done.
     fn event_sync(&self, event: RawEvent) -> Result<()>;
     /// Nanoseconds of device time between two timing events, both done.
     fn event_elapsed_ns(&self, start: RawEvent, end: RawEvent) -> Result<f64>;
 
-    /// Queues a copy from host memory. A driver may hold the caller until the copy is done where
-    /// the memory is not page-locked.
+    /// Queues a copy from host memory. If that is not page-locked, a driver may block the caller until the
+    /// copy is done.
     ///
     /// # Safety
     /// `src` is readable and `dst` writable device memory, for `bytes`, until the copy is done.
@@ -195,8 +194,8 @@ pub unsafe trait Backend: Send + Sync + 'static {
         bytes: u64,
         stream: RawStream,
     ) -> Result<()>;
-    /// Queues a copy to host memory. A driver may hold the caller until the copy is done where the
-    /// memory is not page-locked.
+    /// Queues a copy to host memory. If that is not page-locked, a driver may block the caller until the copy
+    /// is done.
     ///
     /// # Safety
     /// `src` is readable device memory and `dst` writable, for `bytes`, until the copy is done.
@@ -216,17 +215,16 @@ pub unsafe trait Backend: Send + Sync + 'static {
     /// Queues one of the crate's kernels.
     ///
     /// # Safety
-    /// Every range the launch names is device memory until it is done, and meets the alignment
-    /// that `kernels/warpool.h` states.
+    /// Every range in the launch is device memory until it is done, and has the alignment that
+    /// `kernels/warpool.h` requires.
     unsafe fn launch(&self, launch: &Launch, stream: RawStream) -> Result<()>;
-    /// Queues a call of `work` on the host, in stream order. `work` makes no device call, and does
-    /// not wait for other host calls, which may share its thread. If it panics, waiting for the
-    /// stream is an error from then on. A stream under capture refuses, since `work` runs once; the
-    /// capture goes on.
+    /// Queues a call of `work` on the host, in stream order. `work` must not call the device, nor wait for
+    /// other host calls, which may share its thread. If it panics, every later wait for the stream returns an
+    /// error. A stream under capture refuses the call, since `work` can run only once; the capture continues.
     fn host_call(&self, stream: RawStream, work: Box<dyn FnOnce() + Send>) -> Result<()>;
 
-    /// As [`Backend::host_call`], of work that a graph can hold: it is called in each of its runs, which do
-    /// not overlap. A device whose graphs hold no such calls refuses under capture, as there.
+    /// The same as [`Backend::host_call`] for work that a graph can repeat: it is called in each run of the
+    /// graph; runs do not overlap. A device whose graphs cannot contain host calls refuses it under capture.
     #[doc(hidden)]
     fn host_call_in_each_run(
         &self,
@@ -236,45 +234,45 @@ pub unsafe trait Backend: Send + Sync + 'static {
         self.host_call(stream, Box::new(move || work()))
     }
 
-    /// Begins a capture: from now on work given to `stream`, and to every stream that comes to wait
-    /// for an event recorded in the capture, is recorded and not run. Calls of other threads stay
-    /// free to do what they like.
+    /// Begins a capture: from now on, work queued on `stream`, and on every stream that waits for an event
+    /// recorded in the capture, is recorded instead of run. Calls for other streams, from any thread, are not
+    /// restricted.
     fn capture_begin(&self, stream: RawStream) -> Result<()>;
-    /// Ends the capture that began on `stream`, which waits for all streams that joined, and makes
-    /// what was recorded ready to launch. The capture has ended even if this is an error.
+    /// Ends the capture that began on `stream`, and makes the recorded work ready to launch. `stream` must
+    /// wait for all streams that joined the capture. The capture has ended even if this returns an error.
     fn capture_end(&self, stream: RawStream) -> Result<RawGraph>;
     /// Queues one run of the graph on `stream`. Runs of one graph do not overlap.
     ///
     /// # Safety
-    /// What was vouched for when the work was captured holds until this run is done.
+    /// Whatever the caller guaranteed when the work was captured holds until this run is done.
     unsafe fn graph_launch(&self, graph: RawGraph, stream: RawStream) -> Result<()>;
     /// Destroys a graph; runs already queued still complete.
     fn graph_destroy(&self, graph: RawGraph) -> Result<()>;
 
-    /// Calls `work` once, with the device's context current on this thread as launches of its own kernels
-    /// have it. Tools that wrap a device pass it on. An error means that `work` was not called.
+    /// Calls `work` once, with the device's context current on this thread, as for launches of its own
+    /// kernels. Tools that wrap a device pass the call on. An error means that `work` was not called.
     fn in_context(&self, work: &mut dyn FnMut()) -> Result<()> {
         work();
         Ok(())
     }
 
-    /// Lets the GPUs numbered `peers` read and write whatever is mapped in this range, one from
-    /// [`Backend::reserve`] with nothing mapped in it, from now on: every mapping, until the range is given
-    /// back. A device whose memory every other one of its kind can use anyway has nothing to do.
+    /// Lets the GPUs numbered `peers` read and write all present and future mappings in this range, until the
+    /// range is released. The range is from [`Backend::reserve`] and has no mapping yet. A device whose
+    /// memory is accessible to all others of its kind does nothing.
     fn share(&self, addr: Addr, bytes: u64, peers: &[u32]) -> Result<()> {
         let _ = (addr, bytes, peers);
         Ok(())
     }
 
-    /// Whether work of `other` can use what is mapped at `addr`, an address of this device.
+    /// Whether work of `other` can use the memory mapped at `addr`, an address of this device.
     #[doc(hidden)]
     fn is_shared(&self, addr: Addr, other: &DeviceInfo) -> bool {
         let _ = (addr, other);
         false
     }
 
-    /// What `event` marks now, for a device of the same kind to wait for; `None` if it marks nothing. The
-    /// event lasts until [`Backend::wait_mark`] has been given it.
+    /// The work that `event` has recorded, in a form that a device of the same kind can wait for; `None` if
+    /// it has recorded nothing. The event must exist until [`Backend::wait_mark`] was called with it.
     #[doc(hidden)]
     fn mark_of(&self, event: RawEvent) -> Result<Option<Box<dyn Any>>> {
         let _ = event;
@@ -284,7 +282,7 @@ pub unsafe trait Backend: Send + Sync + 'static {
         ))
     }
 
-    /// Makes work queued on `stream` from now on wait for a mark of another device.
+    /// Makes work queued on `stream` from now on wait for recorded work of another device.
     #[doc(hidden)]
     fn wait_mark(&self, stream: RawStream, mark: &dyn Any) -> Result<()> {
         let _ = (stream, mark);
@@ -294,8 +292,8 @@ pub unsafe trait Backend: Send + Sync + 'static {
         ))
     }
 
-    /// Takes note of something it cannot see for itself. Devices need none of it; tools that watch
-    /// a device do, and tools that wrap one pass it on.
+    /// Reports an event that the device cannot observe itself. Devices ignore it; tools that watch a device
+    /// use it, and tools that wrap one pass it on.
     #[doc(hidden)]
     fn observe(&self, note: &Note<'_>) {
         let _ = note;

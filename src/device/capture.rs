@@ -1,25 +1,25 @@
-//! What is known of a capture while it goes on, and what its graph keeps afterwards.
+//! The state of a capture while it is under way, and the resources that its graph keeps afterwards.
 //!
-//! # The trouble with graphs
+//! # Why graphs are special
 //!
-//! Work captured into a graph runs later and again, at the addresses it was captured with. So
-//! memory that it uses must not be handed to others when it is freed, nor move, while the graph
-//! lives. And while a stream is captured nothing of it can be waited for: an event recorded in it
-//! marks no work, and a wait for work outside cannot be put into the graph.
+//! Work captured into a graph runs later and repeatedly, at the addresses it was captured with. So while the
+//! graph lives, memory that it uses must not be reused when it is freed, nor move. And nothing can wait for a
+//! stream under capture: an event recorded in it represents no work, and a wait for work outside the capture
+//! cannot be part of the graph.
 //!
 //! # The recorder
 //!
-//! A [`Recorder`] stands for one capture and its graph. Streams under capture point to it, and pools
-//! give it to keep what the captured work uses. It has a stream of its own, the *gate*, which takes
-//! the place of the captured streams in all order towards the outside:
+//! A [`Recorder`] represents one capture and its graph. Streams under capture point to it, and pools pass it
+//! the resources that the captured work uses. It has its own stream, the *gate*, which represents the
+//! captured streams in all ordering with other work:
 //!
-//! - when a stream joins, the gate is made to wait for everything the stream was given before;
-//! - what a captured stream would have to wait for, the gate waits for;
-//! - every launch of the graph runs behind the gate;
-//! - when the graph is dropped the gate waits for the streams it was launched on, and what was kept
-//!   is freed in the gate's order.
+//! - when a stream joins, the gate waits for everything queued on the stream before;
+//! - when a captured stream would have to wait for other work, the gate waits for it;
+//! - every launch of the graph waits for the gate;
+//! - when the graph is dropped, the gate waits for the streams that it was launched on, and the kept
+//!   resources are freed in the gate's order.
 //!
-//! Nothing waits on the host.
+//! The host waits for nothing.
 
 use std::sync::atomic::{AtomicU64 as PlainU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -31,16 +31,16 @@ use crate::error::{Error, Result};
 use crate::seeded::seeded;
 use crate::sync::Mutex;
 
-/// Captures by other libraries that go on in the process. While there are any, calls of the driver
-/// are made in its relaxed mode, or they might break a capture that is in another.
+/// Number of captures by other libraries in this process. While there are any, driver calls are made in the
+/// driver's relaxed mode; otherwise they might break a capture in another mode.
 static OF_OTHERS: PlainU64 = PlainU64::new(0);
 
-/// Whether another library's capture goes on.
+/// Whether a capture by another library is under way.
 pub(super) fn others_capture() -> bool {
     OF_OTHERS.load(Ordering::Acquire) > 0
 }
 
-/// Counts one capture of another library for as long as it lives.
+/// Counts one capture by another library as long as it lives.
 pub(super) struct OfAnother(());
 
 impl OfAnother {
@@ -57,10 +57,10 @@ impl Drop for OfAnother {
 }
 
 impl Recorder {
-    /// Of a capture that is about to begin on `stream`, which it takes in.
+    /// Makes the recorder of a capture that is about to begin on `stream`, which joins it.
     ///
     /// # Errors
-    /// As [`Recorder::enter`].
+    /// See [`Recorder::enter`].
     pub(super) fn of(stream: &Stream) -> Result<Arc<Self>> {
         let device = stream.device();
         let gate = Stream::create_gate(device)?;
@@ -71,7 +71,7 @@ impl Recorder {
             state: Mutex::default(),
         });
         if let Err(error) = recorder.enter(stream) {
-            // What pools gave it to keep holds it in turn.
+            // Resources that pools passed to it hold it in turn.
             recorder.release();
             return Err(error);
         }
@@ -83,21 +83,22 @@ impl Recorder {
         self.record.is_over()
     }
 
-    /// What orders the launches with other work on the same typed memory.
+    /// The record that orders launches with other work on the same typed memory.
     pub(crate) fn record(&self) -> &Arc<GraphRecord> {
         &self.record
     }
 
-    /// The stream that stands for the captured ones towards the outside.
+    /// The stream that represents the captured ones to other work.
     pub(crate) fn gate(&self) -> &Stream {
         &self.gate
     }
 
-    /// Takes `stream`, which is about to be captured, in: from now on what is allocated and freed on
-    /// it belongs to the graph.
+    /// Adds `stream`, which is about to be captured: from now on, memory allocated and freed on it belongs to
+    /// the graph.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is under capture already; what the driver said. It is then as before.
+    /// [`Error::Invalid`] if it is under capture already; any error of the driver. The stream is then
+    /// unchanged.
     fn enter(self: &Arc<Self>, stream: &Stream) -> Result<()> {
         let timeline = &stream.core().timeline;
         if timeline.recorder().is_some() || self.device.backend().stream_capturing(stream.raw())? {
@@ -106,8 +107,8 @@ impl Recorder {
                 "it is being captured already: end that capture first",
             ));
         }
-        // Pools first: a free that comes before the mark carries a tick that the mark covers, one
-        // that comes after is kept by the graph.
+        // Pools first: a free before the mark carries a tick that the mark covers, and the graph keeps a
+        // block that is freed after it.
         for watcher in stream.watchers() {
             watcher.stream_captured(stream, Some(self));
         }
@@ -126,14 +127,14 @@ impl Recorder {
         timeline.set_recorder(Some(Arc::clone(self)));
         self.device.count_capture(true);
         lock(&self.state).streams.push(stream.clone());
-        // A pool that came to the stream since the first look has not seen the recorder.
+        // A pool that began to use the stream after the first loop has not seen the recorder.
         for watcher in stream.watchers() {
             watcher.stream_captured(stream, Some(self));
         }
         Ok(())
     }
 
-    /// Lets all streams go: the capture has `ended`, or else the driver would not end it.
+    /// Releases all streams: the capture has `ended`, or else the driver failed to end it.
     pub(super) fn leave(&self, ended: bool) {
         let streams = std::mem::take(&mut lock(&self.state).streams);
         for stream in &streams {
@@ -149,15 +150,15 @@ impl Recorder {
         }
     }
 
-    /// Whether `timeline` is of a stream of this capture.
+    /// Whether the stream of `timeline` is part of this capture.
     fn has(&self, timeline: &Timeline) -> bool {
         let state = lock(&self.state);
         let mut streams = state.streams.iter();
         streams.any(|stream| stream.id() == timeline.uid)
     }
 
-    /// Makes the captured stream of `timeline` wait for `tick` of `other`: inside the graph if that
-    /// is of this capture too, else before it. True if a wait was made.
+    /// Makes the captured stream of `timeline` wait for `tick` of `other`: inside the graph if `other` is in
+    /// this capture too, otherwise before the graph. Returns true if a wait was made.
     pub(super) fn wait_for(
         &self,
         timeline: &Timeline,
@@ -171,25 +172,25 @@ impl Recorder {
         Ok(true)
     }
 
-    /// Makes `to`'s stream wait for everything captured on `from`'s so far.
+    /// Makes `to`'s stream wait for everything captured so far on `from`'s.
     fn edge(&self, from: &Timeline, to: &Timeline) -> Result<()> {
         let (Some(from), Some(to)) = (from.raw(), to.raw()) else {
             return Err(Error::invalid("stream", "it is gone: use a live one"));
         };
         let backend = self.device.backend();
-        // Recorded again before it is asked for anything.
+        // The event is recorded again before anything queries it.
         let event = self.device.take_event()?;
         backend.event_record(event.raw, from)?;
         backend.event_wait(to, event.raw)
     }
 
-    /// Makes `stream`, which is not under capture, join behind everything captured on `from`.
+    /// Makes `stream`, which is not under capture, join after everything captured on `from`.
     pub(super) fn fork(self: &Arc<Self>, from: &Stream, stream: &Stream) -> Result<()> {
         self.enter(stream)?;
         self.edge(&from.core().timeline, &stream.core().timeline)
     }
 
-    /// Keeps something for as long as the graph lives; false if the graph is gone, and the thing with it.
+    /// Keeps `thing` as long as the graph lives. If the graph is gone, releases it and returns false.
     pub(crate) fn keep(&self, thing: Box<dyn Kept>) -> bool {
         let mut state = lock(&self.state);
         let kept = !state.released;
@@ -202,33 +203,33 @@ impl Recorder {
         kept
     }
 
-    /// Makes what is kept last until `tick` of `timeline`; where the device cannot be made to wait,
-    /// the host waits.
+    /// Keeps the resources until `tick` of `timeline` is done. If the device cannot be made to wait, the host
+    /// waits.
     pub(crate) fn outlast(&self, timeline: &Timeline, tick: u64) {
         if self.gate.core().timeline.wait_for(timeline, tick).is_err() {
-            // A stream that can do neither runs nothing more.
+            // A stream for which both waits fail runs nothing more.
             let _ = timeline.sync_to(tick);
         }
     }
 
-    /// Queues a launch of `graph`, behind everything that its work has to run behind.
+    /// Queues a launch of `graph` after everything that its work has to wait for.
     pub(super) fn launch(&self, stream: &Stream, graph: RawGraph) -> Result<()> {
         self.enlist(stream)?;
         self.record.launch(stream.core(), || {
-            // SAFETY: the graph calls this with its own handle, before its drop. What pools handed out in
-            // the capture, and buffers whose views it was given, are kept until the graph is gone, and
-            // given back behind this run; whoever captured work on other memory vouched for that.
+            // SAFETY: the graph calls this with its own handle, before its drop. Memory that pools allocated
+            // in the capture, and buffers whose views it used, are kept until the graph is gone and released
+            // after this run. The caller that captured work on other memory guarantees that memory.
             unsafe { self.device.backend().graph_launch(graph, stream.raw()) }
         })
     }
 
-    /// As [`Recorder::launch`], for a launch by somebody else.
+    /// The same as [`Recorder::launch`], for a launch that another library makes.
     pub(super) fn used_by(&self, stream: &Stream) -> Result<()> {
         self.enlist(stream)?;
         self.record.about_to_launch(stream.core())
     }
 
-    /// Makes `stream` run behind the gate, and remembers that the graph runs on it.
+    /// Makes `stream` wait for the gate, and records that the graph runs on it.
     fn enlist(&self, stream: &Stream) -> Result<()> {
         if !self.device.same(stream.device()) {
             return Err(Error::invalid(
@@ -256,7 +257,7 @@ impl Recorder {
         lock(&self.state).kept.iter().map(|kept| kept.bytes()).sum()
     }
 
-    /// Gives everything up, behind all launches.
+    /// Releases everything, after all launches.
     pub(super) fn release(&self) {
         let (users, kept) = {
             let mut state = lock(&self.state);
@@ -285,13 +286,13 @@ impl Stream {
     }
 }
 
-/// What an event recorded under capture marks.
+/// The capture that an event was recorded in.
 pub(super) struct CapturedIn {
     pub(super) recorder: Weak<Recorder>,
 }
 
 impl CapturedIn {
-    /// Takes `stream` into the event's capture, if it is not part of it, before it waits.
+    /// Lets `stream` join the event's capture before it waits, if it is not part of it.
     pub(super) fn admit(&self, stream: &Stream) -> Result<()> {
         let recorder = self.recorder.upgrade();
         let recorder = recorder.filter(|recorder| !lock(&recorder.state).streams.is_empty());

@@ -1,4 +1,4 @@
-//! Events: marks in a stream that other streams and the host can wait for.
+//! Events: points in a stream that other streams and the host can wait for.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::seeded::seeded;
 use crate::sync::Mutex;
 
-/// What the event marks: a tick of a stream, and what that stream had waited for by then.
+/// What the event has recorded: a tick of a stream, and what that stream had waited for by then.
 struct Marked {
     timeline: Arc<Timeline>,
     tick: u64,
@@ -18,7 +18,7 @@ struct Marked {
 }
 
 impl Event {
-    /// An error if the event was recorded under capture, where it marks no work.
+    /// Returns an error if the event was recorded under capture, where it represents no work.
     fn refuse_captured(&self) -> Result<()> {
         if lock(&self.captured).is_none() {
             return Ok(());
@@ -30,7 +30,8 @@ impl Event {
     }
 }
 
-/// A mark in a stream. May be recorded again; waits hold what was marked when they were made.
+/// A point in a stream. It may be recorded again; a wait refers to the record at the time of the
+/// wait.
 ///
 /// Safe to use from any thread.
 ///
@@ -51,9 +52,11 @@ impl Event {
 pub struct Event {
     device: Device,
     raw: RawEvent,
-    /// Held across record and wait, so that what is learnt is what was waited for.
+    /// Locked during record and wait, so that the order learnt is that of the record that was
+    /// waited for.
     marked: Mutex<Option<Marked>>,
-    /// The capture it was recorded in last, if that is where it was. Locked after `marked`.
+    /// The capture that it was recorded in, if the last record was under capture. Locked after
+    /// `marked`.
     captured: Mutex<Option<CapturedIn>>,
 }
 
@@ -70,18 +73,17 @@ impl Event {
 
     /// The backend's handle: the `CUevent` on CUDA.
     ///
-    /// For waiting and measuring. Record it through [`Event::record`] only: a wait on the event is
-    /// taken as a wait for what was recorded there last, and memory is handed out on the strength
-    /// of it.
+    /// For waiting and measuring only. Record it through [`Event::record`] alone: the crate takes a
+    /// wait for the event as a wait for its last record there, and reuses memory based on that.
     #[must_use]
     pub fn raw(&self) -> RawEvent {
         self.raw
     }
 
-    /// Marks everything queued on `stream` so far.
+    /// Records everything queued on `stream` so far.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the stream is of another device, or what the driver said.
+    /// [`Error::Invalid`] if the stream is of another device, or any error of the driver.
     pub fn record(&self, stream: &Stream) -> Result<()> {
         if !self.device.same(stream.device()) {
             return Err(Error::invalid(
@@ -121,7 +123,7 @@ impl Event {
         let captured = lock(&self.captured);
         match (&*captured, stream.recorder()) {
             (Some(capture), _) => capture.admit(stream)?,
-            // Not of the capture: what it marks comes before the graph.
+            // The event is not of the capture: its work comes before the graph.
             (None, Some(recorder)) => {
                 drop((captured, marked));
                 return self.make_wait(recorder.gate());
@@ -142,10 +144,10 @@ impl Event {
         Ok(())
     }
 
-    /// Whether what the event marks is done; true for an event never recorded.
+    /// Whether the recorded work is done; true for an event never recorded.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it was recorded in a capture; what the driver said.
+    /// [`Error::Invalid`] if it was recorded in a capture; any error of the driver.
     pub fn is_done(&self) -> Result<bool> {
         self.refuse_captured()?;
         let marked = lock(&self.marked);
@@ -156,17 +158,18 @@ impl Event {
         Ok(done)
     }
 
-    /// Blocks the calling thread until what the event marks is done.
+    /// Blocks the calling thread until the recorded work is done.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it was recorded in a capture; what the driver said.
+    /// [`Error::Invalid`] if it was recorded in a capture; any error of the driver.
     pub fn synchronize(&self) -> Result<()> {
         self.refuse_captured()?;
         let before = lock(&self.marked)
             .as_ref()
             .map(|m| (Arc::clone(&m.timeline), m.tick));
         self.device.backend().event_sync(self.raw)?;
-        // Recorded again meanwhile: what was waited for may be the new mark, so nothing is learnt.
+        // If the event was recorded again meanwhile, the wait may have been for the new record, so
+        // nothing is learnt.
         if let (Some((timeline, tick)), Some(now)) = (before, lock(&self.marked).as_ref())
             && Arc::ptr_eq(&timeline, &now.timeline)
             && (tick == now.tick || seeded!("event-waited-for-is-the-one-recorded-again"))
@@ -180,7 +183,7 @@ impl Event {
     /// [`Device::timing_event`], recorded and done.
     ///
     /// # Errors
-    /// What the driver said.
+    /// Any error of the driver.
     pub fn elapsed_ns(&self, earlier: &Self) -> Result<f64> {
         self.device
             .backend()
@@ -189,7 +192,7 @@ impl Event {
 }
 
 impl Stream {
-    /// Makes work queued here from now on wait for what `event` marks now.
+    /// Makes work queued here from now on wait for the work that `event` has recorded now.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
@@ -204,7 +207,7 @@ impl Stream {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the event is of another device, or what the driver said.
+    /// [`Error::Invalid`] if the event is of another device, or any error of the driver.
     pub fn wait(&self, event: &Event) -> Result<()> {
         event.make_wait(self)
     }
@@ -212,7 +215,7 @@ impl Stream {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // Waits queued on the event hold; a failure loses nothing but the event.
+        // Queued waits stay valid; a failure leaks only the event.
         let _ = self.device.backend().event_destroy(self.raw);
     }
 }

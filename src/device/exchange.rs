@@ -1,10 +1,10 @@
-//! Copies between memory of the host and of the device that the caller waits for.
+//! Synchronous copies between host and device memory.
 //!
-//! A copy that was queued may run whatever happens afterwards. So memory of the crate's own that it
-//! fills is given up where the copy cannot be waited for: the device may still write there. What it
-//! reads is the caller's and cannot be given up; a device has either read it when the call returns
-//! (a driver stages memory that is not page-locked), or refuses the copy where nothing can wait for
-//! it (a host device, from a host call).
+//! A queued copy may run whatever happens afterwards. If the wait for a copy to the host fails, the
+//! crate leaks the memory that it fills, because the device may still write there. The source of a
+//! copy to the device belongs to the caller and cannot be leaked. That is safe: either the device
+//! has read it when the call returns (a driver stages memory that is not page-locked), or it
+//! refuses a copy that nothing can wait for (a host device, from a host call).
 
 use bytemuck::Pod;
 
@@ -23,7 +23,7 @@ impl StreamCore {
         }
         let bytes: &[u8] = bytemuck::cast_slice(data);
         let backend = self.device.backend();
-        // SAFETY: the caller vouches for the destination; the source outlives the copy, which is
+        // SAFETY: the caller guarantees the destination; the source outlives the copy, which is
         // waited for.
         unsafe { backend.copy_in(to, bytes.as_ptr(), bytes.len() as u64, self.raw)? };
         self.synchronize_memory()
@@ -32,7 +32,7 @@ impl StreamCore {
     /// Copies `len` elements from the device and waits for the copy.
     ///
     /// # Safety
-    /// As many are mapped at `from` and are used only in the order of this stream.
+    /// `len` elements are mapped at `from` and are used only in the order of this stream.
     pub(crate) unsafe fn read<T: Pod>(&self, from: Addr, len: usize) -> Result<Vec<T>> {
         self.refuse_under_capture()?;
         let mut data = vec![T::zeroed(); len];
@@ -41,8 +41,8 @@ impl StreamCore {
         }
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut data);
         let backend = self.device.backend();
-        // SAFETY: the caller vouches for the source; the destination outlives the copy, which is
-        // waited for, or else is given up.
+        // SAFETY: the caller guarantees the source; the destination outlives the copy, which is
+        // waited for; if the wait fails, it is leaked.
         unsafe { backend.copy_out(bytes.as_mut_ptr(), from, bytes.len() as u64, self.raw)? };
         match self.synchronize_memory() {
             Ok(()) => Ok(data),

@@ -1,8 +1,8 @@
-//! Captures and graphs: work recorded once and launched again and again.
+//! Captures and graphs: work recorded once and launched repeatedly.
 //!
-//! [`Stream::begin_capture`] records what is given to a stream, kernels of the application's own
-//! included, until [`Capture::end`] makes a [`Graph`] of it. Memory is allocated and freed as ever
-//! meanwhile; see [`Graph`] for how long it lasts.
+//! [`Stream::begin_capture`] records the work queued on a stream, including the application's own kernels,
+//! until [`Capture::end`] makes a [`Graph`] of it. Memory can be allocated and freed meanwhile; see [`Graph`]
+//! for its lifetime.
 //!
 //! ```
 //! # fn main() -> warpool::Result<()> {
@@ -32,7 +32,7 @@ use super::structure::Recorder;
 use super::{RawGraph, Stream};
 use crate::error::{Error, Result};
 
-/// A capture that goes on. Dropping it ends it and forgets what was recorded.
+/// A capture under way. Dropping it ends it and discards the recorded work.
 pub struct Capture {
     recorder: Option<Arc<Recorder>>,
     origin: Stream,
@@ -40,18 +40,17 @@ pub struct Capture {
 
 /// Captured work, ready to be launched any number of times.
 ///
-/// **Memory.** What pools hand out on a stream under capture is the graph's: its addresses hold for
-/// as long as the graph lives, whether the block is dropped or not. A block dropped during the
-/// capture may be handed out again in the same capture, in stream order, and to nobody else. A block
-/// that is still held when the capture ends can be read after a launch, as a result of the graph.
-/// Blocks from before that are dropped during the capture are kept too, and movable memory held on
-/// a captured stream stays where it is. When the graph is dropped all of it goes back to the pools,
-/// behind every launch, without a wait on the host.
+/// **Memory.** Memory that pools allocate on a stream under capture belongs to the graph: its addresses stay
+/// valid as long as the graph lives, even if the block is dropped. A block dropped during the capture may be
+/// reused within the same capture, in stream order, and nowhere else. A block that is still held when the
+/// capture ends can be read after a launch, as a result of the graph. Blocks from before the capture that are
+/// dropped during it are kept too, and movable memory held on a captured stream does not move. When the graph
+/// is dropped, all of it goes back to the pools, after every launch, without a wait on the host.
 ///
-/// **Typed buffers** that the capture was given by their views last as long as the graph, dropped or
-/// not, and each launch is a use of them on its stream: other operations on them run behind the launches
-/// before and ahead of those after. What kernels of the application's own use by address alone is the
-/// application's to keep and to order.
+/// **Typed buffers** that the capture used through their views live as long as the graph, even if they are
+/// dropped. Each launch is a use of them on its stream: other operations on them run after the launches
+/// before and before the launches after. Memory that the application's own kernels use only by address must
+/// be kept and ordered by the application.
 ///
 /// Safe to use from any thread; launches of one graph do not overlap.
 ///
@@ -75,10 +74,9 @@ pub struct Graph {
     memory: GraphMemory,
 }
 
-/// What a graph keeps; for a graph captured by another library, see [`Stream::note_capture`].
+/// The memory that a graph keeps; for a graph captured by another library, see [`Stream::note_capture`].
 ///
-/// Dropping it gives the memory back to the pools behind all launches that
-/// [`GraphMemory::used_by`] was told of.
+/// Dropping it returns the memory to the pools, after all launches reported to [`GraphMemory::used_by`].
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -104,8 +102,8 @@ pub struct GraphMemory {
     recorder: Arc<Recorder>,
 }
 
-/// A capture that another library makes. Dropping it without [`NotedCapture::end`] gives the memory
-/// back at once.
+/// A capture that another library makes. Dropping it without [`NotedCapture::end`] returns the memory at
+/// once.
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -129,17 +127,17 @@ pub struct NotedCapture {
 }
 
 impl Stream {
-    /// Begins to record what is given to this stream instead of running it.
+    /// Begins to record the work queued on this stream instead of running it.
     ///
-    /// A stream that is made to wait for this one ([`Stream::wait_stream`], or an event recorded
-    /// here) joins the capture; this one must wait for it again before the end. Work given before
-    /// is waited for by the launches, so the capture need not wait for it. Waiting for the stream on
-    /// the host, uploads and downloads are errors until the capture ends.
+    /// A stream that waits for this one ([`Stream::wait_stream`], or an event recorded here) joins the
+    /// capture; this stream must wait for it again before the end. The capture need not wait for work queued
+    /// before: the launches do. Waiting for the stream on the host, uploads and downloads return errors until
+    /// the capture ends.
     ///
     /// Calls for other streams, from this thread or others, are not restricted.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the stream is being captured already; what the driver said.
+    /// [`Error::Invalid`] if the stream is being captured already; any error of the driver.
     #[doc(alias = "cudaStreamBeginCapture")]
     #[doc(alias = "CUDAGraph")]
     pub fn begin_capture(&self) -> Result<Capture> {
@@ -155,15 +153,15 @@ impl Stream {
         Ok(capture)
     }
 
-    /// Says that another library is about to capture this stream, so that memory handed out on it
-    /// lasts as long as that library's graph: call it before its capture begins, and
-    /// [`NotedCapture::end`] after it has ended.
+    /// Announces that another library is about to capture this stream, so that memory allocated on it lives
+    /// as long as that library's graph. Call it before that capture begins, and [`NotedCapture::end`] after
+    /// it has ended.
     ///
-    /// Streams that join the capture are told of by waiting through this crate
-    /// ([`Stream::wait_stream`]).
+    /// Streams that join the capture must wait through this crate ([`Stream::wait_stream`]), so that they are
+    /// noted too.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the stream is being captured already; what the driver said.
+    /// [`Error::Invalid`] if the stream is being captured already; any error of the driver.
     pub fn note_capture(&self) -> Result<NotedCapture> {
         let recorder = Recorder::of(self)?;
         Ok(NotedCapture {
@@ -173,21 +171,21 @@ impl Stream {
         })
     }
 
-    /// Whether the stream is being captured, by this crate or by anyone.
+    /// Whether the stream is being captured, by this crate or by other code.
     ///
     /// # Errors
-    /// What the driver said.
+    /// Any error of the driver.
     pub fn is_capturing(&self) -> Result<bool> {
         self.device().backend().stream_capturing(self.raw())
     }
 }
 
 impl Capture {
-    /// Ends the capture and makes what was recorded ready to launch.
+    /// Ends the capture and makes the recorded work ready to launch.
     ///
     /// # Errors
-    /// What the driver said, for one that a stream which joined was not waited for. The capture has
-    /// then ended, and its memory is back.
+    /// Any error of the driver, for example if a stream that joined was not waited for. The capture has then
+    /// ended, and its memory is back in the pools.
     pub fn end(mut self) -> Result<Graph> {
         let Some(recorder) = self.recorder.take() else {
             return Err(Error::invalid("capture", "it has ended"));
@@ -205,7 +203,7 @@ impl Capture {
         })
     }
 
-    /// Lets the streams go without asking the driver, which has not begun.
+    /// Releases the streams without a driver call: the driver's capture has not begun.
     fn forget(mut self) {
         if let Some(recorder) = self.recorder.take() {
             recorder.leave(true);
@@ -214,14 +212,14 @@ impl Capture {
     }
 }
 
-/// Ends the capture of `stream` and forgets what was recorded; false if the driver would not.
+/// Ends the capture of `stream` and discards the recorded work; false if the driver fails to end it.
 fn discard(stream: &Stream) -> bool {
     let backend = stream.device().backend();
     // A call that fails without having ended the capture is tried again.
     for _ in 0..2 {
         match backend.capture_end(stream.raw()) {
             Ok(raw) => {
-                // Never launched; a failure loses only the driver's record of it.
+                // The graph is never launched; a failure leaks only the driver's record of it.
                 let _ = backend.graph_destroy(raw);
                 return true;
             }
@@ -243,11 +241,10 @@ impl Drop for Capture {
 }
 
 impl Graph {
-    /// Queues one run of the captured work on `stream`, behind everything queued there.
+    /// Queues one run of the captured work on `stream`, after everything queued there.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the stream is of another device or is being captured; what the driver
-    /// said.
+    /// [`Error::Invalid`] if the stream is of another device or is being captured; any error of the driver.
     pub fn launch(&self, stream: &Stream) -> Result<()> {
         self.memory.recorder.launch(stream, self.raw)
     }
@@ -261,20 +258,19 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // Runs queued still complete; a failure loses only the driver's record of the graph.
+        // Queued runs still complete; a failure leaks only the driver's record of the graph.
         let device = self.memory.recorder.gate().device();
         let _ = device.backend().graph_destroy(self.raw);
     }
 }
 
 impl GraphMemory {
-    /// Says that the graph is about to be launched on `stream`: makes the stream run behind what the
-    /// memory waits for, and the memory last until what is queued on the stream by the time it is
-    /// given back. Call it before each launch; [`Graph::launch`] does.
+    /// Reports that the graph is about to be launched on `stream`. The stream waits for everything that the
+    /// memory waits for, and the memory is kept until the work queued on the stream by the time of its
+    /// release is done. Call it before each launch; [`Graph::launch`] does.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the stream is of another device or is being captured; what the driver
-    /// said.
+    /// [`Error::Invalid`] if the stream is of another device or is being captured; any error of the driver.
     pub fn used_by(&self, stream: &Stream) -> Result<()> {
         self.recorder.used_by(stream)
     }
@@ -293,11 +289,11 @@ impl Drop for GraphMemory {
 }
 
 impl NotedCapture {
-    /// The other library's capture has ended: gives the memory that its graph needs.
+    /// Reports that the other library's capture has ended, and returns the memory that its graph needs.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the capture has not ended, and it may be called again; or if this was
-    /// called before.
+    /// [`Error::Invalid`] if the capture has not ended, after which it may be called again; or if it returned
+    /// the memory before.
     pub fn end(&mut self) -> Result<GraphMemory> {
         if self.origin.is_capturing()? {
             return Err(Error::invalid("capture", "it goes on: end it first"));

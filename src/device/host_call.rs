@@ -1,5 +1,5 @@
-//! Host calls: work of the application's that a device runs in stream order. A thread that runs one may
-//! wait for no device work.
+//! Host calls: application code that a device runs in stream order. The thread that runs one must not wait
+//! for device work.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -14,7 +14,7 @@ thread_local! {
     static IS_RUNNING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a host call on the calling thread; a panic of it is an error.
+/// Runs a host call on the calling thread; returns a panic as an error.
 pub(super) fn run(work: Box<dyn FnOnce() + Send>) -> Result<()> {
     let before = IS_RUNNING.replace(true);
     let outcome =
@@ -23,7 +23,7 @@ pub(super) fn run(work: Box<dyn FnOnce() + Send>) -> Result<()> {
     outcome
 }
 
-/// The error of the application's code that panicked in `call`.
+/// The error for application code that panicked in `call`.
 pub(crate) fn panicked(call: &'static str, panic: Box<dyn Any + Send>) -> Error {
     let message = panic
         .downcast_ref::<&str>()
@@ -34,15 +34,15 @@ pub(crate) fn panicked(call: &'static str, panic: Box<dyn Any + Send>) -> Error 
         call,
         words: format!("it panicked: {message}"),
     };
-    // What it was thrown with is the application's too, and may panic in its turn.
+    // The panic's value is the application's too, and its drop may panic.
     if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
         std::mem::forget(again);
     }
     error
 }
 
-/// Does `work`, which waits for work of the device: here, or, where this thread runs a host call and so
-/// may not wait, on a thread of its own.
+/// Runs `work`, which waits for device work. Runs it here, or on a new thread if this thread runs a host call
+/// and so must not wait.
 pub(crate) fn beside(work: impl FnOnce() + Send + 'static) {
     if !IS_RUNNING.get() || seeded!("a-host-call-drops-without-a-wait") {
         return work();
@@ -58,7 +58,7 @@ pub(crate) fn beside(work: impl FnOnce() + Send + 'static) {
             }
         });
     if let Err(error) = begun {
-        // Dropped, it would let memory go under the work that uses it.
+        // Dropping it would free memory while queued work still uses it.
         std::mem::forget(work);
         eprintln!("warpool: memory dropped in a host call is kept for good: {error}");
     }

@@ -1,9 +1,9 @@
-//! The crate's kernels as values: what a backend is asked to run.
+//! The crate's kernels as values that a backend can launch.
 
 use crate::driver::abi;
 
-/// The enumeration of launches from a list: a variant, its arguments, what `kernels/warpool.h` calls the
-/// operation, and its two entry points.
+/// Defines the enumeration of launches from a list: for each a variant, its arguments, the operation's name
+/// in `kernels/warpool.h`, and its two entry points.
 macro_rules! launches {
     ($(
         $(#[$condition:meta])?
@@ -31,12 +31,12 @@ macro_rules! launches {
                 }
             }
 
-            /// Runs the operation on the calling thread over host memory; the code is a `wp_status`.
+            /// Runs the operation on the calling thread over host memory; returns a `wp_status`.
             ///
             /// # Safety
-            /// As for [`Backend::launch`](super::Backend::launch), with host memory.
+            /// The same as for [`Backend::launch`](super::Backend::launch), with host memory.
             pub(crate) unsafe fn run_on_host(&self) -> i32 {
-                // SAFETY: the caller vouches for the ranges; the argument structures are plain data.
+                // SAFETY: the caller guarantees the ranges; the argument structures are plain data.
                 unsafe {
                     match self {
                         $($(#[$condition])? Self::$variant(args) => abi::$host(args),)*
@@ -44,14 +44,14 @@ macro_rules! launches {
                 }
             }
 
-            /// Queues the operation on a CUDA stream; the code is a `cudaError_t`.
+            /// Queues the operation on a CUDA stream; returns a `cudaError_t`.
             ///
             /// # Safety
-            /// As for [`Backend::launch`](super::Backend::launch); `stream` is a live `CUstream` of the
-            /// current context.
+            /// The same as for [`Backend::launch`](super::Backend::launch); `stream` is a live `CUstream` of
+            /// the current context.
             #[cfg(warpool_cuda)]
             pub(crate) unsafe fn run_on_cuda(&self, stream: *mut std::ffi::c_void) -> i32 {
-                // SAFETY: the caller vouches for the ranges and the stream.
+                // SAFETY: the caller guarantees the ranges and the stream.
                 unsafe {
                     match self {
                         $($(#[$condition])? Self::$variant(args) => abi::$cuda(args, stream),)*

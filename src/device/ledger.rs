@@ -1,21 +1,21 @@
-//! What a backend has handed out: ranges, physical handles and the mappings between them.
+//! A backend's live objects: address ranges, physical handles and the mappings between them.
 //!
-//! Both real backends check every memory call against a ledger before they make it, so a wrong
+//! Both real backends check every memory call against a ledger before they make it. So a wrong
 //! argument is the same error on both and changes nothing, and the counts are exact. The ledger
-//! makes no call of its own: a backend asks `check_…`, acts, and then notes what it did.
+//! makes no system call: a backend calls `check_…`, acts, and then calls `note_…`.
 //!
-//! Handles are numbered here, never by the driver's value: a driver may give the value of a
-//! released handle out again while a mapping of the first still stands.
+//! Handles are numbered here, not by the driver's value: a driver may reuse the value of a released
+//! handle while a mapping of the first still exists.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::{Addr, HandleCounts, Phys};
 use crate::error::{Error, Result};
 
-/// A physical handle, until it is released and its last mapping is gone.
+/// A physical handle, until it is released and unmapped everywhere.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Handle {
-    /// What the backend needs to find the memory: a driver handle, an offset in a file.
+    /// The backend's name for the memory: a driver handle, or an offset in a file.
     pub(super) token: u64,
     pub(super) bytes: u64,
     mappings: u64,
@@ -28,7 +28,7 @@ struct Mapping {
     phys: Phys,
 }
 
-/// See the module documentation.
+/// A backend's live objects; see the module documentation.
 #[derive(Debug)]
 pub(super) struct Ledger {
     granule: u64,
@@ -51,7 +51,7 @@ impl Ledger {
         }
     }
 
-    /// Fills in the counts that the ledger knows.
+    /// Fills in the counts that the ledger has.
     pub(super) fn count(&self, counts: &mut HandleCounts) {
         counts.ranges = self.ranges.len() as u64;
         counts.handles = self.unreleased;
@@ -59,12 +59,12 @@ impl Ledger {
         counts.mappings = self.mappings.len() as u64;
     }
 
-    /// The ranges not given back, for a backend that is being dropped.
+    /// The ranges not released, for a backend that is being dropped.
     pub(super) fn ranges(&self) -> impl Iterator<Item = (Addr, u64)> + '_ {
         self.ranges.iter().map(|(&addr, &bytes)| (addr, bytes))
     }
 
-    /// The mappings standing, for a backend that is being dropped.
+    /// The existing mappings, for a backend that is being dropped.
     pub(super) fn mappings(&self) -> impl Iterator<Item = (Addr, u64)> + '_ {
         self.mappings
             .iter()
@@ -79,7 +79,7 @@ impl Ledger {
             .map(|handle| handle.token)
     }
 
-    /// A size is a positive multiple of the granule.
+    /// Checks that a size is a positive multiple of the granule.
     pub(super) fn check_bytes(&self, bytes: u64) -> Result<()> {
         if bytes == 0 || !bytes.is_multiple_of(self.granule) {
             let why = format!(
@@ -123,7 +123,7 @@ impl Ledger {
         self.ranges.remove(&addr);
     }
 
-    /// Numbers a new handle.
+    /// Adds a new handle and returns its number.
     pub(super) fn note_create(&mut self, bytes: u64, token: u64) -> Phys {
         let phys = Phys(self.next_phys);
         self.next_phys += 1;
@@ -154,7 +154,7 @@ impl Ledger {
         }
     }
 
-    /// Notes a release; true if nothing maps the handle, so that its memory is gone with it.
+    /// Records a release. Returns true if nothing maps the handle, so that its memory is freed.
     pub(super) fn note_release(&mut self, phys: Phys) -> bool {
         let Some(handle) = self.handles.get_mut(&phys) else {
             return false;
@@ -168,14 +168,14 @@ impl Ledger {
         gone
     }
 
-    /// Whether releasing a live handle now would let its memory go.
+    /// Whether releasing a live handle now would free its memory.
     pub(super) fn is_unmapped(&self, phys: Phys) -> bool {
         self.handles
             .get(&phys)
             .is_some_and(|handle| handle.mappings == 0)
     }
 
-    /// Whether the whole of `phys` may be mapped at `addr`.
+    /// Checks that the whole of `phys` may be mapped at `addr`.
     pub(super) fn check_map(&self, addr: Addr, bytes: u64, phys: Phys) -> Result<Handle> {
         self.check_bytes(bytes)?;
         let handle = self.live(phys)?;
@@ -234,7 +234,7 @@ impl Ledger {
         }
     }
 
-    /// Notes that a mapping is gone; gives the handle if its memory went with it.
+    /// Records that a mapping is gone. Returns the handle if its memory is freed with it.
     pub(super) fn note_unmap(&mut self, addr: Addr) -> Option<Handle> {
         let mapping = self.mappings.remove(&addr)?;
         let handle = self.handles.get_mut(&mapping.phys)?;
@@ -245,7 +245,7 @@ impl Ledger {
         None
     }
 
-    /// Start of a mapping that touches the range, if there is one.
+    /// Start of a mapping that overlaps the range, if there is one.
     fn mapping_in(&self, addr: Addr, bytes: u64) -> Option<Addr> {
         let (&start, mapping) = self.mappings.range(..addr + bytes).next_back()?;
         (start + mapping.bytes > addr).then_some(start)

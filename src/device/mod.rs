@@ -2,23 +2,23 @@
 //!
 //! # Three devices, one contract
 //!
-//! A [`Device`] is a GPU through its driver, or the host: real memory, real mappings, a thread a
-//! stream, so that code written for a GPU runs and is tested on a machine without one; or the host
-//! under a seeded scheduler ([`sim`]), which hunts for missing waits. All stand behind [`Backend`],
-//! and one conformance suite holds them to the same contract.
+//! A [`Device`] is one of three. A GPU, through its driver. The host, with real memory, real mappings and one
+//! thread per stream, so that code for a GPU can be run and tested on a machine without one. Or the host
+//! under a seeded scheduler ([`sim`]), which searches for missing waits. All implement [`Backend`], and one
+//! conformance suite checks all of them against the same contract.
 //!
-//! # Stream order, and how it is known
+//! # Stream order
 //!
-//! Work given to a [`Stream`] runs in order. Work of two streams is ordered only by events. Every
-//! record and every wait made through this crate is remembered: each stream counts its records
-//! (*ticks*) and carries the ticks of other streams it has waited for (a vector clock). So a pool
-//! that wants to hand memory freed on one stream to another knows without asking the driver
-//! whether the second stream already waits for the first, and adds no wait that is already there.
+//! Work queued on a [`Stream`] runs in order. Work of two streams is ordered only by events. The crate tracks
+//! every record and every wait made through it: each stream counts its records (*ticks*) and keeps the ticks
+//! of other streams that it has waited for (a vector clock). So when memory freed on one stream is wanted on
+//! another, a pool can tell without a driver call whether the second stream already waits for the first, and
+//! adds no redundant wait.
 //!
 //! # Lifetimes
 //!
-//! Devices, streams, events and what is built on them may be dropped in any order. A stream that
-//! is dropped leaves a last mark behind, so that memory freed on it still becomes ready.
+//! Devices, streams, events and everything built on them may be dropped in any order. A dropped stream leaves
+//! a last mark behind, so that memory freed on it still becomes ready.
 
 pub(crate) mod access;
 mod access_entries;
@@ -86,23 +86,23 @@ use crate::error::Result;
 pub(crate) use crate::sync::lock;
 use crate::sync::{AtomicU64, Mutex, MutexGuard};
 
-/// Spare events kept for re-use; an event costs more to create than to record.
+/// Most spare events kept for reuse; creating an event costs more than recording one.
 const SPARE_EVENTS: usize = 256;
 
 impl Drop for DeviceInner {
     fn drop(&mut self) {
         for event in lock(&self.spare_events).drain(..) {
-            // Nothing can be done about a failure here, and nothing is lost but the event.
+            // A failure leaks only the event.
             let _ = self.backend.event_destroy(event);
         }
     }
 }
 
 impl Device {
-    /// The CUDA device numbered `ordinal`.
+    /// The CUDA device with index `ordinal`.
     ///
-    /// Uses the context current on the calling thread if it belongs to that device, else the
-    /// device's primary context.
+    /// Uses the context current on the calling thread if it belongs to that device, otherwise the device's
+    /// primary context.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
@@ -123,22 +123,22 @@ impl Device {
 
     /// The CUDA device of the context current on the calling thread, in that context.
     ///
-    /// The context stays its owner's, who keeps it until the device and everything made from it is
+    /// The caller owns the context and keeps it alive until the device and everything made from it is
     /// dropped.
     ///
     /// # Errors
-    /// As [`Device::cuda`]; [`Error::Invalid`](crate::Error::Invalid) if no context is current.
+    /// See [`Device::cuda`]; [`Error::Invalid`](crate::Error::Invalid) if no context is current.
     pub fn cuda_current() -> Result<Self> {
         Ok(Self::from_backend(cuda::open_current()?))
     }
 
-    /// As [`Device::cuda_current`], with what keeps the context alive.
+    /// The same as [`Device::cuda_current`], with an `owner` that keeps the context alive.
     #[cfg(feature = "cudarc")]
     pub(crate) fn cuda_current_of(owner: Arc<dyn Any + Send + Sync>) -> Result<Self> {
         Ok(Self::over(cuda::open_current()?, None, Some(owner)))
     }
 
-    /// Number of CUDA devices, or why there are none.
+    /// Number of CUDA devices, or an error that says why there are none.
     ///
     /// ```
     /// match warpool::Device::cuda_count() {
@@ -148,13 +148,13 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// As [`Device::cuda`].
+    /// See [`Device::cuda`].
     pub fn cuda_count() -> Result<u32> {
         cuda::count()
     }
 
-    /// The host device, with 64 GiB or the machine's memory, whichever is more. That bounds what can be
-    /// created, not what is used: a page that nobody writes takes no memory.
+    /// The host device, with a capacity of 64 GiB or the machine's memory, whichever is larger. This limits
+    /// what can be created, not what is used: pages that are never written take no memory.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
@@ -165,13 +165,13 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Os`](crate::Error::Os) if the machine refuses memory or threads.
+    /// [`Error::Os`](crate::Error::Os) if the operating system refuses memory or threads.
     pub fn host() -> Result<Self> {
         Ok(Self::from_backend(host::open(None)?))
     }
 
-    /// The host device with `bytes` of physical memory, rounded down to its granule of 2 MiB. As long as
-    /// the pages that are written fit, they may be more than the machine has.
+    /// The host device with `bytes` of physical memory, rounded down to its granule of 2 MiB. This may exceed
+    /// the machine's memory, as long as the pages that are written fit.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
@@ -182,7 +182,7 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// As [`Device::host`]; [`Error::Invalid`](crate::Error::Invalid) below one granule.
+    /// See [`Device::host`]; [`Error::Invalid`](crate::Error::Invalid) below one granule.
     pub fn host_with_capacity(bytes: u64) -> Result<Self> {
         Ok(Self::from_backend(host::open(Some(bytes))?))
     }
@@ -208,13 +208,13 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a capacity below one granule, [`Error::Os`](crate::Error::Os) if the machine refuses
-    /// memory.
+    /// [`Error::Invalid`](crate::Error::Invalid) for a capacity below one granule,
+    /// [`Error::Os`](crate::Error::Os) if the operating system refuses memory.
     pub fn sim(config: &sim::SimConfig) -> Result<Self> {
         Ok(Self::from_backend(sim::open(config)?))
     }
 
-    /// The first CUDA device if there is one, else the host device; [`Device::no_gpu`] then says why.
+    /// The first CUDA device if there is one, otherwise the host device; [`Device::no_gpu`] then says why.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
@@ -227,7 +227,7 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// As [`Device::host`].
+    /// See [`Device::host`].
     pub fn any() -> Result<Self> {
         match Self::cuda(0) {
             Ok(device) => Ok(device),
@@ -238,13 +238,13 @@ impl Device {
         }
     }
 
-    /// Why [`Device::any`] took the host; `None` for every other device.
+    /// The reason that [`Device::any`] chose the host; `None` for every other device.
     #[must_use]
     pub fn no_gpu(&self) -> Option<&crate::Error> {
         self.inner.no_gpu.as_ref()
     }
 
-    /// A device over any backend: a wrapper that counts or fails calls, say.
+    /// A device over any backend, for example a wrapper that counts calls or makes them fail.
     #[must_use]
     pub fn from_backend(backend: Arc<dyn Backend>) -> Self {
         Self::over(backend, None, None)
@@ -278,15 +278,15 @@ impl Device {
         self.inner.backend.info()
     }
 
-    /// Physical bytes free now, other programs counted.
+    /// Free physical bytes at present, with the memory of other programs counted as used.
     ///
     /// # Errors
-    /// What the driver said.
+    /// Any error of the driver.
     pub fn free_bytes(&self) -> Result<u64> {
         self.inner.backend.free_bytes()
     }
 
-    /// What the device has handed out and not taken back.
+    /// The numbers of live objects on the device.
     #[must_use]
     #[doc(hidden)]
     pub fn counts(&self) -> HandleCounts {
@@ -297,22 +297,22 @@ impl Device {
         &self.inner.backend
     }
 
-    /// The backend, for what the crate's own types do not offer.
+    /// The backend, for calls that the crate's own types do not offer.
     ///
     /// # Safety
-    /// Of everything that is given to it, by the caller and by whoever gets it from the caller:
+    /// The caller, and all code that gets the backend from it, guarantees for every call:
     ///
-    /// - Streams, events, graphs, handles, ranges and mappings are live and of this device. Those that
-    ///   the crate made or was given ([`Stream::raw`], [`Event::raw`]) are not destroyed, released,
-    ///   unmapped or given back, no event of the crate's is recorded, and no capture begins or ends on a
-    ///   stream that the crate knows but as [`Stream::note_capture`] says.
-    /// - Nothing is unmapped or given back under work that uses it.
+    /// - Streams, events, graphs, handles, ranges and mappings are live and of this device. Those that the
+    ///   crate made or adopted ([`Stream::raw`], [`Event::raw`]) are not destroyed, released, unmapped or
+    ///   unreserved. No event of the crate is recorded. A capture on a stream that the crate knows begins and
+    ///   ends only as [`Stream::note_capture`] says.
+    /// - Nothing is unmapped or released while work uses it.
     #[must_use]
     pub unsafe fn raw_backend(&self) -> &Arc<dyn Backend> {
         &self.inner.backend
     }
 
-    /// Makes a stream.
+    /// Creates a stream.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
@@ -326,12 +326,12 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// What the driver or the operating system said.
+    /// Any error of the driver or the operating system.
     pub fn stream(&self) -> Result<Stream> {
         Stream::create(self)
     }
 
-    /// Makes an event without timing.
+    /// Creates an event without timing.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
@@ -346,12 +346,12 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// What the driver said.
+    /// Any error of the driver.
     pub fn event(&self) -> Result<Event> {
         Event::create(self, false)
     }
 
-    /// Makes an event that [`Event::elapsed_ns`] can measure.
+    /// Creates an event that [`Event::elapsed_ns`] can measure.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
@@ -368,18 +368,18 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// What the driver said.
+    /// Any error of the driver.
     pub fn timing_event(&self) -> Result<Event> {
         Event::create(self, true)
     }
 
-    /// The stream that another library made, for use with this crate.
+    /// Makes a stream of another library usable with this crate.
     ///
-    /// Adopting the same stream twice gives the same stream: it is known by the driver's stream
-    /// id, never by its handle, which drivers use again.
+    /// Adopting the same stream twice returns the same [`Stream`]. The driver's stream id identifies it, not
+    /// its handle, because drivers reuse handles.
     ///
     /// # Errors
-    /// What the driver said of the handle.
+    /// Any error of the driver about the handle.
     ///
     /// # Safety
     /// - `raw` is a live stream of this device and of the context that is current now.
@@ -389,7 +389,7 @@ impl Device {
         Stream::adopt(self, raw)
     }
 
-    /// As [`Device::adopt_stream`], of a stream that `owner` keeps alive.
+    /// The same as [`Device::adopt_stream`], for a stream that `owner` keeps alive.
     ///
     /// # Safety
     /// `raw` is a live stream of this device and of the context that is current now, as long as `owner`
@@ -401,15 +401,16 @@ impl Device {
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Result<Stream> {
         let stream = Stream::adopt(self, raw)?;
-        // It may have been adopted before.
+        // Fails if it was adopted with an owner before.
         let _ = stream.core().owner.set(owner);
         Ok(stream)
     }
 
-    /// The adopted stream of this handle that is kept alive.
+    /// The adopted stream with this handle, if it has an owner.
     #[cfg(feature = "cudarc")]
     pub(crate) fn owned_stream(&self, raw: RawStream) -> Option<Arc<StreamCore>> {
-        // All go behind the lock: the last holder of a stream takes it.
+        // The cores are dropped after the lock is released: dropping the last reference to a stream takes
+        // that lock.
         let cores: Vec<_> = {
             let adopted = lock(&self.inner.adopted);
             adopted.values().filter_map(Weak::upgrade).collect()
@@ -427,7 +428,7 @@ impl Device {
         lock(&self.inner.timelines)
     }
 
-    /// One stream more under capture, or one less.
+    /// Counts a stream that begins or ends a capture.
     fn count_capture(&self, begins: bool) {
         let captured = &self.inner.captured;
         if begins {
@@ -437,12 +438,12 @@ impl Device {
         }
     }
 
-    /// Whether any stream is under a capture that the crate knows of.
+    /// Whether any stream is under a capture that the crate has noted.
     fn is_capturing(&self) -> bool {
         self.inner.captured.load(Ordering::Acquire) > 0
     }
 
-    /// An event to record, which goes back when it is dropped.
+    /// An event to record; dropping it returns it to the spares.
     pub(crate) fn take_event(&self) -> Result<structure::HeldEvent> {
         let spare = lock(&self.inner.spare_events).pop();
         let raw = match spare {
@@ -459,13 +460,13 @@ impl Device {
             spare.push(event);
         } else {
             drop(spare);
-            // An event that cannot be destroyed is the driver's loss; it holds no memory of ours.
+            // If the driver fails to destroy an event, it leaks; no memory of the crate depends on it.
             let _ = self.inner.backend.event_destroy(event);
         }
     }
 }
 
-/// Equal are clones of one device.
+/// Clones of one device are equal.
 impl PartialEq for Device {
     fn eq(&self, other: &Self) -> bool {
         self.same(other)

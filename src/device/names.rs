@@ -1,11 +1,11 @@
-//! What a person calls the streams of a device, for reports.
+//! The names that the application gives to streams, for reports.
 
 use super::lock;
 use super::structure::{Device, StreamNames};
 
 /// The name of compaction's own streams.
 pub(crate) const COMPACTION: &str = "compaction";
-/// The name of the streams that stand for those under capture.
+/// The name of the gates, the streams that represent those under capture.
 pub(crate) const CAPTURE: &str = "capture";
 
 impl Device {
@@ -29,7 +29,7 @@ impl Device {
     }
 }
 
-/// The stream as reports have it: `stream 3`, or `stream 3 (loader)`.
+/// The stream in reports: `stream 3`, or `stream 3 (loader)`.
 pub(crate) fn stream_words(stream: u64, name: Option<&str>) -> String {
     match name {
         Some(name) => format!("stream {stream} ({name})"),

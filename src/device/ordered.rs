@@ -1,26 +1,25 @@
-//! Operations on typed memory: what they wait for, and what waits for them.
+//! The order of operations on typed memory.
 //!
 //! # The steps
 //!
-//! 1. For each buffer used, the log says what other work meets this use in a byte where one of the two
-//!    writes (`access_log`); the stream is made to wait for that on the device, where it does not
-//!    already.
+//! 1. For each buffer that the operation uses, the log finds the conflicting work: it uses a common byte, and
+//!    one of the two writes (`access_log`). The stream waits for that work on the device, unless it is
+//!    already ordered after it.
 //! 2. The work is queued.
-//! 3. Its entry is made, with the tick that is open **then**: a record counts its tick before it calls
-//!    the driver, so one made between could carry an older tick and miss the work.
+//! 3. An entry is added, with the tick that is open **then**. A record counts its tick before it calls the
+//!    driver, so an entry made earlier could carry an older tick that does not cover the work.
 //!
-//! Nothing else can come between the steps: who writes borrows the buffer for himself, and those who
-//! read do not wait for each other. Launches of graphs, which borrow nothing, keep the order by other
-//! means (`records`). The third step is made also when the work failed or its code panicked, since it
-//! may be queued all the same.
+//! No conflicting operation can run between these steps: a writer has borrowed the buffer exclusively, and
+//! readers do not wait for each other. Launches of graphs borrow nothing; `records` orders them by other
+//! means. The third step also runs if the work failed or panicked, because some of it may be queued.
 //!
 //! # Under capture
 //!
-//! Captured work runs with the launches of its graph. So its entries name the graph; what the work
-//! would have to wait for, the launches do (`capture`); and within the capture streams wait for each
-//! other. Whether work was captured is asked of the driver, before and behind it: a capture may be
-//! known to the crate a moment before it begins and after it has ended. Work that may be either is
-//! entered as both.
+//! Captured work runs with the launches of its graph. So its entries name the graph, the launches wait for
+//! whatever the work would have to wait for (`capture`), and within the capture streams wait for each other.
+//! The driver is asked both before and after the work whether it was captured: the crate may know of a
+//! capture slightly before it begins and after it has ended. Work that may or may not have been captured gets
+//! both entries.
 
 use std::sync::Arc;
 
@@ -32,15 +31,15 @@ use super::{Device, GraphRecord, StreamCore, TableRecord, Timeline};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 
-/// Where bytes of a buffer lie, for its log.
+/// A position in a buffer, for its log.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub(crate) log: &'a AccessLog,
-    /// The stream that the log calls home, or any other of the device.
+    /// The home stream of the log, or any other stream of the device.
     pub(crate) home: &'a StreamCore,
     /// Bytes from the start of the buffer.
     pub(crate) from: u64,
-    /// Of memory that may sleep.
+    /// Set if the memory may sleep.
     pub(crate) awake: Option<&'a Arc<Awake>>,
 }
 
@@ -58,7 +57,7 @@ impl std::fmt::Debug for Place<'_> {
 }
 
 impl<'a> Place<'a> {
-    /// A use of the `bytes` from here on.
+    /// A use of `bytes` bytes from here on.
     #[inline]
     pub(crate) fn used(self, bytes: u64, writes: bool) -> Use<'a> {
         let span = Span {
@@ -76,18 +75,18 @@ impl<'a> Place<'a> {
 }
 
 impl Use<'_> {
-    /// The device that the memory is of.
+    /// The device of the memory.
     pub(crate) fn device(&self) -> &Device {
         &self.place.home.device
     }
 
-    /// An error while the memory sleeps.
+    /// Returns an error while the memory sleeps.
     fn check_awake(&self) -> Result<()> {
         self.place.awake.map_or(Ok(()), |awake| awake.check())
     }
 
     /// # Errors
-    /// [`Error::Invalid`] for a stream of another device than the memory.
+    /// [`Error::Invalid`] if the stream and the memory are of different devices.
     pub(crate) fn check(&self, stream: &StreamCore) -> Result<()> {
         if self.place.home.device.same(&stream.device) {
             return Ok(());
@@ -116,11 +115,11 @@ impl Use<'_> {
     }
 }
 
-/// Queues `work` on `stream` in the order of its uses; `None` is memory that the caller orders.
+/// Queues `work` on `stream` in the order that its uses require. `None` is memory that the caller orders.
 ///
 /// # Errors
-/// [`Error::Invalid`] if memory is of another device than the stream; what the driver said of a wait.
-/// The work is then not queued. What `work` gives is the caller's to look at.
+/// [`Error::Invalid`] if memory is of another device than the stream; any error of the driver from a wait.
+/// The work is then not queued. Errors of `work` are in the value that it returns.
 #[inline]
 pub(crate) fn ordered<R>(
     stream: &StreamCore,
@@ -133,7 +132,7 @@ pub(crate) fn ordered<R>(
     Ok(outcome)
 }
 
-/// An error where a graph would come to use memory of another library, which it cannot keep.
+/// Returns an error if a graph would use memory of another library, which it cannot keep.
 fn refuse_lent_under_capture(
     under_way: &UnderWay<'_, '_, '_>,
     uses: &[Option<Use<'_>>],
@@ -148,7 +147,7 @@ fn refuse_lent_under_capture(
     Err(Error::invalid("stream", why))
 }
 
-/// As [`ordered`], for `work` that the host has seen done unless it fails.
+/// The same as [`ordered`], for `work` that is done on the device when it returns, unless it fails.
 pub(crate) fn ordered_to_its_end<R>(
     stream: &StreamCore,
     uses: &[Option<Use<'_>>],
@@ -161,7 +160,7 @@ pub(crate) fn ordered_to_its_end<R>(
     outcome
 }
 
-/// Waits for what the use of a caller's own work on `stream` has to run behind.
+/// Makes `stream` wait before the caller's own work that uses `used`.
 pub(crate) fn wait_before(stream: &StreamCore, used: Use<'_>) -> Result<()> {
     let uses = [Some(used)];
     let mut under_way = begin(stream, &uses, None)?;
@@ -169,8 +168,8 @@ pub(crate) fn wait_before(stream: &StreamCore, used: Use<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Makes the entry of a caller's own work, all of which `stream` was given by now; the host has seen it
-/// `done`, or not.
+/// Adds the entry of the caller's own work, all of which is queued on `stream` by now. `done` says whether
+/// the host has seen it done.
 pub(crate) fn note_behind(stream: &StreamCore, used: Use<'_>, done: bool) {
     let timeline = &*stream.timeline;
     let recorder = timeline.recorder();
@@ -195,29 +194,29 @@ pub(crate) fn note_behind(stream: &StreamCore, used: Use<'_>, done: bool) {
         uses: &uses,
         table: None,
         captures: timeline.captures(),
-        // Others may have come to the memory since the wait.
+        // Other work may have used the memory since the wait.
         waited: false,
         done,
         graphs: waits.graphs,
     });
 }
 
-/// An operation between its first step and its last, which its drop makes.
+/// An operation between its first and its last step; its drop makes the last step.
 struct UnderWay<'u, 'a, 't> {
     stream: &'u StreamCore,
-    /// Until its work is queued: what it uses does not fall asleep meanwhile.
+    /// Keeps the memory from falling asleep until the work is queued.
     _giving: Giving<'u>,
     uses: &'u [Option<Use<'a>>],
     table: Option<&'u mut TableUses<'t>>,
-    /// Captures of the stream begun and ended when the operation began.
+    /// The stream's count of captures begun and ended, when the operation began.
     captures: u64,
     waited: bool,
-    /// The host has seen the work done.
+    /// Whether the host has seen the work done.
     done: bool,
     graphs: Vec<Arc<GraphRecord>>,
 }
 
-/// Makes `stream` wait for what it must.
+/// Makes `stream` wait for all conflicting work.
 #[inline]
 fn begin<'u, 'a, 't>(
     stream: &'u StreamCore,
@@ -256,7 +255,7 @@ fn begin<'u, 'a, 't>(
     Ok(under_way)
 }
 
-/// As [`begin`], after a look at the logs. Gives the graphs that have to be told of the work.
+/// The part of [`begin`] that looks at the logs. Returns the graphs that the work has to be reported to.
 #[cold]
 #[inline(never)]
 fn wait(
@@ -299,7 +298,7 @@ fn wait(
     make(stream, waits, own)
 }
 
-/// Makes the waits.
+/// Queues the waits.
 fn make(
     stream: &StreamCore,
     mut waits: Waits,
@@ -407,16 +406,16 @@ impl Drop for UnderWay<'_, '_, '_> {
     }
 }
 
-/// The tensors of a table that is launched again and again.
+/// The tensors of a table that is launched repeatedly.
 pub(crate) struct TableUses<'a> {
     record: Ending,
     tensors: Vec<Use<'a>>,
-    /// What launches have to run behind: marks the first one alone, graphs each.
+    /// The work that launches have to wait for: marks only the first launch, graphs every launch.
     waits: Waits,
 }
 
 impl<'a> TableUses<'a> {
-    /// Enters the table's record in the log of each tensor.
+    /// Adds the table's record to the log of each tensor.
     pub(crate) fn new(tensors: Vec<Use<'a>>) -> Self {
         let record = Ending(Arc::default());
         let mut waits = Waits::default();
@@ -433,7 +432,7 @@ impl<'a> TableUses<'a> {
         }
     }
 
-    /// An error if a tensor is of another device than `stream`.
+    /// Returns an error if a tensor is of another device than `stream`.
     pub(crate) fn check(tensors: &[Use<'_>], stream: &StreamCore) -> Result<()> {
         tensors.iter().try_for_each(|used| used.check(stream))
     }
@@ -442,10 +441,10 @@ impl<'a> TableUses<'a> {
         self.waits.is_empty() && self.record.0.is_of(timeline)
     }
 
-    /// Queues a launch by `work` on `stream`, which uses `others` beside the tensors.
+    /// Queues a launch by `work` on `stream`, which uses `others` in addition to the tensors.
     ///
     /// # Errors
-    /// As [`ordered`].
+    /// See [`ordered`].
     pub(crate) fn launch<R>(
         &mut self,
         stream: &StreamCore,
@@ -459,8 +458,8 @@ impl<'a> TableUses<'a> {
     }
 }
 
-/// Says that there will be no other launch. Apart from the tensors, so that a table does not borrow them
-/// until its drop.
+/// Marks the table's record as ended when it is dropped. A type of its own, so that a table does not borrow
+/// the tensors until its drop.
 struct Ending(Arc<TableRecord>);
 
 impl Drop for Ending {

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 
 const PAGE: usize = 4096;
 
-/// What was handed out, in bytes.
+/// Bytes allocated at present.
 #[derive(Debug, Default)]
 pub(super) struct Pages(AtomicU64);
 
@@ -19,7 +19,7 @@ fn layout(bytes: u64) -> Result<Layout> {
 }
 
 impl Pages {
-    /// `bytes` of zeros.
+    /// Allocates `bytes` zeroed bytes.
     pub(super) fn alloc(&self, bytes: u64) -> Result<u64> {
         let layout = layout(bytes)?;
         // SAFETY: the layout is of one byte or more.
@@ -35,11 +35,11 @@ impl Pages {
         Ok(addr as u64)
     }
 
-    /// Takes them back; nothing uses them any more.
+    /// Frees them; nothing uses them any more.
     pub(super) fn free(&self, addr: u64, bytes: u64) -> Result<()> {
         let layout = layout(bytes)?;
         self.0.fetch_sub(bytes, Ordering::Relaxed);
-        // SAFETY: handed out above with this layout, as the caller of the backend vouches.
+        // SAFETY: allocated above with this layout, as the caller of the backend guarantees.
         unsafe { dealloc(addr as *mut u8, layout) };
         Ok(())
     }

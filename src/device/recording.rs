@@ -1,13 +1,13 @@
-//! A capture as the devices without a driver keep it: operations recorded instead of run.
+//! Captures on devices without a driver: operations are recorded instead of run.
 //!
-//! A capture has branches: the stream it began on, and every stream that came to wait for an event
-//! recorded in it. Operations are kept in the order they were given, whatever their branch: a wait
-//! can only name what was recorded before, so that order is one the streams allow, and replaying it
-//! from front to back is a correct run of the graph.
+//! A capture has branches: the stream it began on, and every stream that waited for an event
+//! recorded in it. Operations are kept in the order of the calls, across all branches. A wait can
+//! only refer to an earlier record, so that order satisfies all waits, and replaying it from front
+//! to back is a correct run of the graph.
 //!
-//! As on a GPU, a capture that was given something it cannot hold is broken, and a branch whose
-//! work the first does not wait for in the end makes it fail (one without work does not). Codes are
-//! the driver's.
+//! As on a GPU, an operation that a capture cannot contain invalidates the capture. The end of a
+//! capture fails if its first stream does not wait for the work of some branch; a branch without
+//! work need not be waited for. Error codes are those of the driver.
 
 use std::sync::{Arc, Mutex};
 
@@ -37,7 +37,7 @@ fn refusal(call: &'static str, code: i32, words: &str) -> Error {
     }
 }
 
-/// A call that a stream under capture refuses.
+/// The error of a call that a stream under capture refuses.
 pub(super) fn unsupported(call: &'static str) -> Error {
     refusal(
         call,
@@ -46,7 +46,7 @@ pub(super) fn unsupported(call: &'static str) -> Error {
     )
 }
 
-/// The end of a capture that did not begin.
+/// The error of ending a capture that did not begin.
 pub(super) fn not_capturing() -> Error {
     const ILLEGAL_STATE: i32 = 401;
     refusal(
@@ -56,7 +56,7 @@ pub(super) fn not_capturing() -> Error {
     )
 }
 
-/// A question about an event that was recorded in a capture.
+/// The error of a query of an event that was recorded in a capture.
 pub(super) fn captured_event(call: &'static str) -> Error {
     refusal(
         call,
@@ -65,21 +65,21 @@ pub(super) fn captured_event(call: &'static str) -> Error {
     )
 }
 
-/// For each branch, how many of its operations are waited for.
+/// For each branch, the number of its operations that are waited for.
 type Clock = Vec<u64>;
 
 struct State<T> {
     ops: Vec<T>,
-    /// By branch: what its next operation runs behind, its own operations counted in.
+    /// By branch: what its next operation runs after, its own operations included.
     branches: Vec<Clock>,
     broken: bool,
     ended: bool,
 }
 
-/// See the module documentation.
+/// The operations of one capture; see the module documentation.
 pub(super) struct Recording<T>(Mutex<State<T>>);
 
-/// A stream's part in a capture.
+/// A stream that takes part in a capture.
 pub(super) struct Branch<T> {
     recording: Arc<Recording<T>>,
     number: usize,
@@ -94,7 +94,7 @@ impl<T> Clone for Branch<T> {
     }
 }
 
-/// What an event recorded in a capture marks.
+/// The work that an event recorded in a capture stands for.
 pub(super) struct CapturedMark<T> {
     recording: Arc<Recording<T>>,
     clock: Clock,
@@ -110,7 +110,7 @@ impl<T> Clone for CapturedMark<T> {
 }
 
 impl<T> State<T> {
-    /// Counts an operation of `branch`.
+    /// Counts one more operation of `branch`.
     fn count(&mut self, branch: usize) {
         let clock = &mut self.branches[branch];
         if clock.len() <= branch {
@@ -119,7 +119,7 @@ impl<T> State<T> {
         clock[branch] += 1;
     }
 
-    /// Makes `branch` run behind `clock`.
+    /// Makes `branch` wait for `clock`.
     fn merge(&mut self, branch: usize, clock: &[u64]) {
         let own = &mut self.branches[branch];
         if own.len() < clock.len() {
@@ -146,7 +146,7 @@ impl<T> Branch<T> {
         }
     }
 
-    /// Whether the capture goes on.
+    /// Whether the capture has not ended.
     pub(super) fn is_open(&self) -> bool {
         !lock(&self.recording.0).ended
     }
@@ -158,7 +158,7 @@ impl<T> Branch<T> {
         state.ops.push(op);
     }
 
-    /// What an event recorded here marks.
+    /// Returns the work so far, for an event recorded here.
     pub(super) fn mark(&self) -> CapturedMark<T> {
         CapturedMark {
             recording: Arc::clone(&self.recording),
@@ -177,7 +177,7 @@ impl<T> Branch<T> {
         Ok(())
     }
 
-    /// The error of a wait for an event that was recorded outside; breaks the capture.
+    /// The error of a wait for an event recorded outside the capture; invalidates the capture.
     pub(super) fn isolated(&self) -> Error {
         self.break_off();
         let words =
@@ -185,12 +185,12 @@ impl<T> Branch<T> {
         refusal("event_wait", ISOLATION, words)
     }
 
-    /// The capture was given what it cannot hold.
+    /// Invalidates the capture: it was given an operation that it cannot contain.
     pub(super) fn break_off(&self) {
         lock(&self.recording.0).broken = true;
     }
 
-    /// Ends the capture; gives its operations.
+    /// Ends the capture and returns its operations.
     pub(super) fn end(&self) -> Result<Vec<T>> {
         let mut state = lock(&self.recording.0);
         if self.number != 0 {
@@ -217,7 +217,7 @@ impl<T> Branch<T> {
 }
 
 impl<T> CapturedMark<T> {
-    /// Takes a stream into the capture, behind the mark. `None` if the capture has ended.
+    /// Lets a stream join the capture, ordered after the mark. `None` if the capture has ended.
     pub(super) fn join(&self) -> Option<Branch<T>> {
         let mut state = lock(&self.recording.0);
         if state.ended {

@@ -1,21 +1,22 @@
-//! Work that is launched again and again: of a table of many tensors, and of a graph.
+//! Work that is launched repeatedly: of a table of many tensors, and of a graph.
 //!
-//! # A table
+//! # Tables
 //!
-//! Its tensors are borrowed for as long as it may be launched, so what its launches have to run behind
-//! is known when it is made. Each tensor's log has one entry that points to the table's record, and a
-//! launch writes the record alone.
+//! A table borrows its tensors for as long as it may be launched, so the work that its launches have to wait
+//! for is known when it is made. Each tensor's log has one entry that points to the table's record; a launch
+//! updates only that record.
 //!
-//! # A graph
+//! # Graphs
 //!
-//! A launch borrows nothing, so other work may use the graph's buffers between two of them. The logs
-//! of those buffers point to the graph's record. An operation that meets such an entry waits for the
-//! graph's last launch, and tells the graph of itself; a launch waits for what the graph was told.
-//! Two graphs that use the same bytes tell each other.
+//! A launch of a graph borrows nothing, so other work may use the graph's buffers between two launches. The
+//! logs of those buffers point to the graph's record. An operation that conflicts with such an entry waits
+//! for the graph's last launch and reports itself to the graph. A launch waits for everything reported to the
+//! graph. Two graphs that use the same bytes report to each other.
 //!
-//! Between an operation's look at the record and its telling no launch may come. Both are made under
-//! the device's *turn*. An operation that runs a caller's code in between does not hold the turn
-//! meanwhile, but counts as under way in the graph, and a launch waits for it.
+//! Between the moment an operation reads the record and the moment it reports itself, no launch may happen.
+//! Both are done under a lock of the device, its *turn*. An operation that runs a caller's code in between
+//! does not hold the lock meanwhile, but is counted as under way in the graph, and a launch waits until that
+//! count is 0.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -31,7 +32,7 @@ use crate::error::{Error, Result};
 use crate::seeded::seeded;
 use crate::sync::{Mutex, MutexGuard, latch, wait};
 
-/// A tick that stands for all that a stream was given by the time somebody asks.
+/// A tick that means: everything queued on the stream by the time it is resolved.
 const WHATEVER_IS_OPEN: u64 = u64::MAX;
 
 fn resolved(mark: &LastGiven) -> LastGiven {
@@ -47,7 +48,7 @@ impl TableRecord {
         latch(&self.last).clone()
     }
 
-    /// Whether `timeline`'s stream ran the last launch, or there was none.
+    /// Whether `timeline`'s stream ran the last launch, or there was no launch yet.
     pub(super) fn is_of(&self, timeline: &Timeline) -> bool {
         latch(&self.last)
             .as_ref()
@@ -65,7 +66,7 @@ impl TableRecord {
         }
     }
 
-    /// There will be no other launch.
+    /// Records that there will be no further launch.
     pub(super) fn end(&self) {
         self.over.store(true, Ordering::Release);
     }
@@ -99,7 +100,7 @@ impl GraphRecord {
         lock(&self.state).over
     }
 
-    /// The graph is gone: only its last launch still counts.
+    /// Records that the graph is gone: from now on only its last launch counts.
     pub(super) fn end(&self) {
         let peers = {
             let mut state = lock(&self.state);
@@ -110,7 +111,7 @@ impl GraphRecord {
         drop(peers);
     }
 
-    /// The next launch has to run behind `tick`.
+    /// Makes the next launch wait for `tick`.
     pub(super) fn tell(&self, timeline: &Arc<Timeline>, tick: u64) {
         let mut state = lock(&self.state);
         if !state.over && !seeded!("graph-not-told-of-a-use") {
@@ -118,7 +119,7 @@ impl GraphRecord {
         }
     }
 
-    /// Both graphs use the same bytes: each waits for the other's launches. Under the turn.
+    /// Makes two graphs that use the same bytes wait for each other's launches. Call it under the turn.
     pub(super) fn meet(self: &Arc<Self>, other: &Arc<Self>) {
         for (one, two) in [(self, other), (other, self)] {
             let last = two.last();
@@ -134,7 +135,7 @@ impl GraphRecord {
         }
     }
 
-    /// The graph uses memory that may sleep: it is not launched while that does.
+    /// Records that the graph uses memory that may sleep: it cannot be launched while that memory sleeps.
     pub(crate) fn sleeps_with(&self, awake: &Arc<Awake>) {
         let sleepers = &mut lock(&self.state).sleepers;
         if !sleepers.iter().any(|known| Arc::ptr_eq(known, awake)) {
@@ -147,7 +148,7 @@ impl GraphRecord {
         state.sleepers.iter().try_for_each(|it| it.check())
     }
 
-    /// An operation of this thread begins, or has told. Under the turn.
+    /// Counts an operation of this thread that begins, or that has reported itself. Call it under the turn.
     pub(super) fn count(&self, begins: bool) {
         let mut state = lock(&self.state);
         match begins {
@@ -160,7 +161,7 @@ impl GraphRecord {
         });
     }
 
-    /// Queues a launch by `work` on `stream`, behind what the graph was told of.
+    /// Queues a launch by `work` on `stream`, after everything reported to the graph.
     pub(super) fn launch(
         &self,
         stream: &StreamCore,
@@ -172,13 +173,13 @@ impl GraphRecord {
         self.check_awake()?;
         self.wait_on(timeline)?;
         let outcome = work();
-        // Read behind the launch, so that no record made before covers it.
+        // Read after the launch, so that no earlier record appears to cover it.
         self.launched(timeline, timeline.open_tick());
         drop(turn);
         outcome
     }
 
-    /// As [`GraphRecord::launch`], for a launch that somebody else is about to queue.
+    /// The same as [`GraphRecord::launch`], for a launch that another library is about to queue.
     pub(super) fn about_to_launch(&self, stream: &StreamCore) -> Result<()> {
         let turn = self.turn_without_others(stream)?;
         self.check_awake()?;
@@ -188,7 +189,7 @@ impl GraphRecord {
         Ok(())
     }
 
-    /// The device's turn, once no operation on the graph's memory is under way.
+    /// Takes the device's turn, once no operation on the graph's memory is under way.
     fn turn_without_others<'s>(&self, stream: &'s StreamCore) -> Result<MutexGuard<'s, ()>> {
         let turns = &stream.device.inner.turns;
         let mut turn = turns.take();
@@ -231,7 +232,7 @@ impl GraphRecord {
 }
 
 crate::sync::thread_local! {
-    /// Operations of this thread that are under way in a graph.
+    /// Number of this thread's operations that are under way in a graph.
     static UNDER_WAY: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -240,7 +241,7 @@ impl Turns {
         lock(&self.taken)
     }
 
-    /// An operation is not under way any more.
+    /// Wakes waiters after an operation has ended.
     pub(super) fn tell(&self) {
         self.changed.notify_all();
     }

@@ -1,5 +1,5 @@
-//! A little device memory of its own, apart from any pool: measuring a pool does not change it, and
-//! tables of moves take nothing from it when it is full.
+//! A small allocation of device memory outside any pool: measuring a pool does not change the pool,
+//! and tables of moves need no memory of a full pool.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{Addr, Device, Phys};
 use crate::error::Result;
 
-/// Bytes of device memory that stand beside a pool, for its statistics.
+/// Bytes of device memory that belong to a pool but are not in it, for its statistics.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Overhead(Arc<AtomicU64>);
 
@@ -25,7 +25,8 @@ impl Overhead {
     }
 }
 
-/// Mapped device memory, filled with zeros. Dropping it needs all queued work that uses it done.
+/// Mapped device memory, initially zero. All queued work that uses it must be done before it is
+/// dropped.
 pub(crate) struct Scratch {
     device: Device,
     addr: Addr,
@@ -36,18 +37,18 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// At least `bytes` of zeros, usable on every stream.
+    /// Allocates at least `bytes` of zeros, usable on every stream.
     pub(crate) fn zeroed(device: &Device, bytes: u64) -> Result<Self> {
         Self::counted(device, bytes, &Overhead::default())
     }
 
-    /// As [`Scratch::zeroed`], counted in `overhead` for as long as it lives.
+    /// The same as [`Scratch::zeroed`], counted in `overhead` for as long as it lives.
     pub(crate) fn counted(device: &Device, bytes: u64, overhead: &Overhead) -> Result<Self> {
         let granule = device.info().granule.max(1);
         let bytes = bytes.max(1).next_multiple_of(granule);
         let backend = device.backend();
         let addr = backend.reserve(bytes)?;
-        // From here on a failure drops the part that was made.
+        // If a call below fails, the drop releases what was made before it.
         let mut scratch = Self {
             device: device.clone(),
             addr,
@@ -68,7 +69,7 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// All of it as another, with nothing left here.
+    /// Moves the memory out and leaves nothing here.
     pub(crate) fn take(&mut self) -> Self {
         let empty = Self {
             device: self.device.clone(),
@@ -81,18 +82,18 @@ impl Scratch {
         std::mem::replace(self, empty)
     }
 
-    /// Where the memory starts.
+    /// Address of the memory.
     pub(crate) fn addr(&self) -> Addr {
         self.addr
     }
 
-    /// How many bytes there are.
+    /// Bytes of the memory.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The first `bytes` as they are once all work queued on any stream so far is done; the caller
-    /// has waited for that.
+    /// The first `bytes`, after all work queued so far on any stream; the caller has waited for
+    /// that work.
     pub(crate) fn read(&self, bytes: usize) -> Result<Vec<u8>> {
         let stream = self.device.stream()?;
         // SAFETY: the memory is mapped, and other work that uses it is done.
@@ -107,8 +108,8 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let backend = self.device.backend();
-        // A failure here loses one granule and cannot be mended; nothing is told to a caller who
-        // is dropping.
+        // A failure here leaks one granule. Nothing can be done about it, and a drop cannot report
+        // it.
         if self.mapped {
             let _ = backend.unmap(self.addr, self.bytes);
         }

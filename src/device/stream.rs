@@ -14,13 +14,13 @@ use crate::seeded::seeded;
 use crate::sync::Mutex;
 
 impl StreamCore {
-    /// Waits on the host for everything queued so far, and learns from it.
+    /// Waits on the host for everything queued so far, and records that it is done.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is being captured; what the driver said.
+    /// [`Error::Invalid`] if it is being captured; any error of the driver.
     pub(crate) fn synchronize(&self) -> Result<()> {
         self.refuse_under_capture()?;
-        // Closed before waiting: what is freed meanwhile is not covered.
+        // Closed before the wait: memory freed during the wait is not covered.
         let covered = match seeded!("synchronize-covers-later-frees") {
             true => self.timeline.open_tick(),
             false => self.timeline.close_tick(),
@@ -30,8 +30,8 @@ impl StreamCore {
         Ok(())
     }
 
-    /// An error if the stream is being captured, for what a capture cannot hold: the driver is not
-    /// asked, so the capture is not broken.
+    /// Returns an error if the stream is being captured, for calls that a capture cannot contain. The driver
+    /// is not called, so the capture stays valid.
     pub(crate) fn refuse_under_capture(&self) -> Result<()> {
         match self.timeline.recorder() {
             None => Ok(()),
@@ -44,8 +44,8 @@ impl StreamCore {
 }
 
 impl StreamCore {
-    /// As [`StreamCore::synchronize`], behind work that uses memory of the caller's: where waiting
-    /// fails, it is tried by an event too, since the work may still run.
+    /// The same as [`StreamCore::synchronize`], after work that uses the caller's memory. If the wait fails,
+    /// it also tries to wait through an event, because the work may still be running.
     pub(crate) fn synchronize_memory(&self) -> Result<()> {
         let timeline = &self.timeline;
         self.synchronize()
@@ -65,11 +65,11 @@ impl Drop for StreamCore {
             }
         }
         self.device.forget_name(self.timeline.uid);
-        // Someone else still follows this stream's order only if the timeline is shared.
+        // If the timeline is shared, other parts of the crate still track this stream's order.
         let followed = Arc::strong_count(&self.timeline) > 1;
         let let_go = !followed || self.timeline.close(self.owned);
         if self.owned && let_go {
-            // The driver lets queued work complete; a failure leaves nothing for us to undo.
+            // The driver lets queued work complete; a failure needs no cleanup.
             let _ = self.device.backend().stream_destroy(self.raw);
         }
     }
@@ -106,7 +106,7 @@ impl Stream {
         Ok(Self::wrap(device, raw, true, false, None).0)
     }
 
-    /// A stream that stands for others under capture.
+    /// A stream that represents others under capture.
     pub(super) fn create_gate(device: &Device) -> Result<Self> {
         let raw = device.backend().stream_create()?;
         let stream = Self::wrap(device, raw, true, true, None).0;
@@ -157,20 +157,20 @@ impl Stream {
         &self.handle.core
     }
 
-    /// Tells `watcher` when the application drops its last clone.
+    /// Makes `watcher` be told when the application drops its last clone.
     pub(crate) fn watch(&self, watcher: Weak<dyn StreamWatcher>) {
         let mut watchers = lock(&self.handle.watchers);
         watchers.retain(|watcher| watcher.strong_count() > 0);
         watchers.push(watcher);
     }
 
-    /// Who keeps state for the stream.
+    /// The watchers, which keep state for the stream.
     pub(super) fn watchers(&self) -> Vec<Arc<dyn StreamWatcher>> {
         let watchers = lock(&self.handle.watchers);
         watchers.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Number of the application's hold on the stream, the same for all clones.
+    /// Id of the application's stream handle, the same for all clones.
     #[inline]
     pub(crate) fn handle_id(&self) -> u64 {
         self.handle.id
@@ -182,7 +182,7 @@ impl Stream {
         &self.core().device
     }
 
-    /// A number no other stream of this process has or will have.
+    /// A number that is unique among all streams of this process, also over time.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.core().timeline.uid
@@ -196,8 +196,8 @@ impl Stream {
 
     /// Makes work queued here from now on wait for everything queued on `other` so far.
     ///
-    /// If `other` is being captured, this stream joins the capture. If this one is and `other` is
-    /// not, the launches of the graph wait instead.
+    /// If `other` is being captured, this stream joins the capture. If only this stream is being captured,
+    /// the launches of the graph wait instead.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
@@ -211,8 +211,8 @@ impl Stream {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the streams are of different devices or different captures, or what
-    /// the driver said.
+    /// [`Error::Invalid`] if the streams are of different devices or different captures, or any error of the
+    /// driver.
     pub fn wait_stream(&self, other: &Self) -> Result<()> {
         if !self.device().same(other.device()) {
             return Err(Error::invalid(
@@ -236,7 +236,7 @@ impl Stream {
 
     /// Blocks the calling thread until everything queued here so far is done.
     ///
-    /// Memory freed here before is then there for every stream.
+    /// Every stream can then use memory that was freed here before.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
@@ -249,7 +249,8 @@ impl Stream {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the stream is being captured; what the driver said; errors of earlier queued work surface here.
+    /// [`Error::Invalid`] if the stream is being captured; any error of the driver; errors of earlier queued
+    /// work.
     pub fn synchronize(&self) -> Result<()> {
         self.core().synchronize()
     }
@@ -257,7 +258,8 @@ impl Stream {
     /// Whether everything queued here so far is done.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the stream is being captured; what the driver said; errors of earlier queued work surface here.
+    /// [`Error::Invalid`] if the stream is being captured; any error of the driver; errors of earlier queued
+    /// work.
     pub fn is_idle(&self) -> Result<bool> {
         self.core().refuse_under_capture()?;
         let timeline = &self.core().timeline;
@@ -271,14 +273,14 @@ impl Stream {
 }
 
 impl Stream {
-    /// The name that [`Stream::set_name`] gave.
+    /// The name from [`Stream::set_name`].
     #[must_use]
     pub fn name(&self) -> Option<String> {
         self.device().stream_name(self.id())
     }
 
-    /// Says what a person calls the stream, for every report that speaks of it: snapshots, live blocks,
-    /// statistics, errors, and tools that watch the device.
+    /// Names the stream, for every report that mentions it: snapshots, live blocks, statistics, errors, and
+    /// tools that watch the device.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {

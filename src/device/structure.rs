@@ -1,9 +1,9 @@
-//! What a device, its streams and its graphs are made of, and which holds which.
+//! The types that make up a device, its streams and its graphs, and their references to each other.
 //!
-//! Streams, timelines and captures hold their [`Device`], which knows them in turn, without holding them. A
-//! [`Stream`] of the application's holds the [`StreamCore`], as blocks do, and that its [`Timeline`], which
-//! outlives it. A stream under capture points to the [`Recorder`], whose graph's launches are ordered by a
-//! [`GraphRecord`]. What each of them does is in the file of its name.
+//! Streams, timelines and captures hold their [`Device`]; the device has only weak references to them. The
+//! application's [`Stream`] holds the [`StreamCore`], as blocks do. The core holds its [`Timeline`], which
+//! can outlive it. A stream under capture points to the [`Recorder`]; a [`GraphRecord`] orders the launches
+//! of the recorder's graph. The methods of each type are in the file of its name.
 
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
@@ -36,26 +36,26 @@ pub struct Device {
 pub(super) struct DeviceInner {
     pub(super) spare_events: Mutex<Vec<RawEvent>>,
     pub(super) adopted: Mutex<HashMap<u64, Weak<StreamCore>>>,
-    /// Streams that somebody may still ask about, by uid.
+    /// Streams whose order may still be needed, by uid.
     pub(super) timelines: Mutex<HashMap<u64, Weak<Timeline>>>,
     /// Streams under capture.
     pub(super) captured: AtomicU64,
     /// Pools that sleep.
     pub(super) suspended: AtomicU64,
-    /// Above 0 once there was a pool whose memory may sleep.
+    /// Above 0 once there has been a pool whose memory may sleep.
     pub(super) sleepers: AtomicU64,
     pub(super) turns: Turns,
     pub(super) names: Mutex<StreamNames>,
     pub(super) no_gpu: Option<crate::Error>,
     pub(super) backend: Arc<dyn Backend>,
-    /// What keeps the device's context alive, where it is not its user's care.
+    /// Keeps the device's context alive, if its user does not.
     pub(super) _owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-/// Something that keeps state for a stream and wants to hear when its last handle is dropped.
+/// Keeps state for a stream and is told when the stream's last handle is dropped.
 pub(crate) trait StreamWatcher: Send + Sync {
-    /// The application dropped its last clone of the stream that [`Stream::handle_id`] gave
-    /// `handle` for; nothing more will be allocated through it.
+    /// The application dropped its last clone of the stream with this [`Stream::handle_id`]; nothing more
+    /// will be allocated through it.
     fn stream_retired(&self, handle: u64);
     /// `stream` is about to be captured by `recorder`, or, with `None`, its capture has ended.
     fn stream_captured(&self, stream: &Stream, recorder: Option<&Arc<Recorder>>);
@@ -67,21 +67,21 @@ pub(crate) struct StreamCore {
     pub(crate) timeline: Arc<Timeline>,
     pub(crate) raw: RawStream,
     pub(super) owned: bool,
-    /// Made by the crate to stand for streams under capture.
+    /// Whether the crate made it to represent streams under capture.
     pub(crate) gate: bool,
     /// The backend's id while this is an adopted stream in the device's registry.
     pub(super) adopted_as: Option<u64>,
     pub(super) handle: Mutex<Weak<StreamHandle>>,
-    /// What keeps an adopted stream alive, where it is not its user's care.
+    /// Keeps an adopted stream alive, if its user does not.
     #[allow(dead_code, reason = "held for its drop; features alone set it")]
     pub(crate) owner: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
-/// What the application holds; its drop tells the watchers.
+/// The application's reference to the stream; its drop tells the watchers.
 pub(super) struct StreamHandle {
     pub(super) core: Arc<StreamCore>,
     pub(super) watchers: Mutex<Vec<Weak<dyn StreamWatcher>>>,
-    /// Never used again, unlike the stream's own number if the stream is adopted again.
+    /// Never reused, whereas the stream's own number stays the same if the stream is adopted again.
     pub(super) id: u64,
 }
 
@@ -106,17 +106,17 @@ pub struct Stream {
     pub(super) handle: Arc<StreamHandle>,
 }
 
-/// (stream uid, tick) pairs, one a stream, sorted by uid.
+/// (stream uid, tick) pairs, at most one per stream, sorted by uid.
 pub(crate) type Clock = Vec<(u64, u64)>;
 
-/// A recorded event that goes back to the device's spares when the last holder lets go.
+/// A recorded event. It goes back to the device's spares when its last holder drops it.
 #[derive(Debug)]
 pub(crate) struct HeldEvent {
     pub(super) device: Device,
     pub(crate) raw: RawEvent,
 }
 
-/// One record: everything the stream was given up to tick `tick`.
+/// One record: everything queued on the stream up to tick `tick`.
 #[derive(Debug, Clone)]
 pub(crate) struct Mark {
     pub(crate) tick: u64,
@@ -128,13 +128,13 @@ pub(crate) struct Mark {
 #[derive(Debug, Default)]
 pub(super) struct Order {
     pub(super) seen: Clock,
-    /// Length of `seen` at which entries of streams that are gone are looked for.
+    /// Length of `seen` at which entries of streams that are gone are removed.
     pub(super) prune_at: usize,
     /// Marks not known to be done, oldest first.
     pub(super) marks: VecDeque<Mark>,
 }
 
-/// What is known of the order of one stream: see `timeline`.
+/// The known order of one stream: see the module `timeline`.
 pub(crate) struct Timeline {
     pub(crate) uid: u64,
     pub(super) device: Device,
@@ -144,21 +144,22 @@ pub(crate) struct Timeline {
     pub(super) order: Mutex<Order>,
     /// The capture the stream is under; see the module `capture`.
     pub(super) recorder: Mutex<Option<Arc<Recorder>>>,
-    /// Captures of the stream begun and ended: odd while it is under one.
+    /// Number of captures of the stream begun and ended: odd while it is under one.
     pub(super) captures: AtomicU64,
     /// The graph of the last capture.
     pub(super) last_capture: Mutex<Weak<GraphRecord>>,
-    /// Above 0 once the driver would not end a capture of the stream: a record is part of it.
+    /// Above 0 once the driver failed to end a capture of the stream: any record would be part of that
+    /// capture.
     pub(super) stuck: AtomicU64,
-    /// Above 0 once the stream was left here to be destroyed, since its last mark could not be made.
+    /// Above 0 once the stream was left to this timeline to destroy, because its last mark could not be made.
     pub(super) left: AtomicU64,
-    /// Operations that give the stream work now: see the module `awake`.
+    /// Number of operations that are queueing work on the stream now: see the module `awake`.
     pub(super) giving: AtomicU64,
 }
 
-/// What a graph keeps.
+/// A resource that a graph keeps.
 pub(crate) trait Kept: Send {
-    /// The graph is gone: gives the thing up behind the work queued on `gate` so far.
+    /// The graph is gone: releases the resource after the work queued on `gate` so far.
     fn release(self: Box<Self>, gate: &Stream);
 
     /// Bytes of device memory kept.
@@ -167,7 +168,7 @@ pub(crate) trait Kept: Send {
     }
 }
 
-/// What a capture and its graph have.
+/// The state of a capture and its graph.
 #[derive(Default)]
 pub(super) struct Captured {
     /// Streams under capture, the one it began on first; they are held until it ends.
@@ -179,7 +180,7 @@ pub(super) struct Captured {
     pub(super) released: bool,
 }
 
-/// A capture and its graph: see `capture`.
+/// A capture and its graph: see the module `capture`.
 pub(crate) struct Recorder {
     pub(super) device: Device,
     pub(super) gate: Stream,
@@ -187,7 +188,7 @@ pub(crate) struct Recorder {
     pub(super) state: Mutex<Captured>,
 }
 
-/// What a stream was given last, up to a tick.
+/// The last work queued on a stream, up to a tick.
 pub(super) type LastGiven = (Arc<Timeline>, u64);
 
 /// The last launch of a table.
@@ -197,35 +198,35 @@ pub(crate) struct TableRecord {
     pub(super) over: AtomicBool,
 }
 
-/// Of a graph: its last launch, and what the next runs behind.
+/// The last launch of a graph, and the work that the next one waits for.
 #[derive(Default)]
 pub(super) struct GraphState {
     pub(super) last: Option<LastGiven>,
-    /// What the next launch has to run behind.
+    /// Work that was reported to the graph: the next launch waits for it.
     pub(super) told: Vec<LastGiven>,
-    /// Graphs that use bytes of this one's.
+    /// Other graphs that use the same bytes.
     pub(super) peers: Vec<Arc<GraphRecord>>,
-    /// Of the memory that the graph uses and that may sleep.
+    /// The states of sleepable memory that the graph uses.
     pub(super) sleepers: Vec<Arc<Awake>>,
-    /// Operations that have looked at `last` and have not yet told.
+    /// Operations that have read `last` and have not reported themselves yet.
     pub(super) under_way: usize,
     pub(super) over: bool,
 }
 
-/// What a graph's launches are ordered by.
+/// The record by which a graph's launches are ordered.
 pub(crate) struct GraphRecord {
     pub(super) recorder: Weak<Recorder>,
     pub(super) state: Mutex<GraphState>,
 }
 
-/// Whose turn it is: of operations on memory of graphs, and of launches of graphs.
+/// A lock held in turn by operations on memory of graphs and by launches of graphs.
 #[derive(Default)]
 pub(super) struct Turns {
     pub(super) taken: Mutex<()>,
     pub(super) changed: Condvar,
 }
 
-/// Whether memory may be used by operations.
+/// Whether operations may use the memory.
 #[derive(Debug, Default)]
 pub(crate) struct Awake {
     pub(super) suspended: AtomicU64,

@@ -1,9 +1,9 @@
-//! Handles to shared values: numbers that are never given twice.
+//! Handles to shared values: numbers that are never reused.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
 struct Slot<T> {
-    /// Raised when the slot is emptied, so that a number from before finds nothing.
+    /// Raised when the slot is emptied, so that an old number finds nothing.
     generation: u32,
     value: Option<Arc<T>>,
 }
@@ -15,7 +15,7 @@ struct Slots<T> {
     len: u64,
 }
 
-/// Values by number. A number holds a slot and its generation; 0 is never given.
+/// Values by number. A number consists of a slot and its generation; 0 is never used.
 pub(super) struct Table<T> {
     slots: RwLock<Slots<T>>,
 }
@@ -35,7 +35,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Puts a value in and gives its number, or `None` when there are four billion already.
+    /// Adds a value and returns its number; `None` if there are 2^32 values already.
     pub(super) fn insert(&self, value: Arc<T>) -> Option<u64> {
         let mut table = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         let at = match table.free.pop() {
@@ -89,7 +89,7 @@ impl<T> Table<T> {
             .len
     }
 
-    /// Every value, for an owner that is being dropped.
+    /// Removes and returns every value, for an owner that is being dropped.
     pub(super) fn drain(&self) -> Vec<Arc<T>> {
         let mut table = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         table.len = 0;

@@ -1,13 +1,14 @@
-//! A stream's count of records, and how many of them are known to be done: two atomics, no lock.
+//! A stream's count of records, and the highest of them known to be done: two atomics, no lock.
 //!
-//! A free reads the open tick after its stream was given the last use; a record counts before it
-//! calls the driver. So a record that closes a tick covers every use behind a free that read it.
+//! A free reads the open tick after the last use was queued on its stream. A record counts its tick
+//! before it calls the driver. So the record that closes a tick covers every use before any free
+//! that read the tick.
 
 use std::sync::atomic::Ordering;
 
 use crate::sync::AtomicU64;
 
-/// See the module documentation.
+/// A stream's counts; see the module documentation.
 pub(super) struct Ticks {
     records: AtomicU64,
     done: AtomicU64,
@@ -26,12 +27,12 @@ impl Ticks {
         self.records.load(Ordering::Acquire)
     }
 
-    /// Counts a record that is about to be made; its tick.
+    /// Counts a record that is about to be made, and returns its tick.
     pub(super) fn count(&self) -> u64 {
         self.records.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Counts records up to `tick`, if fewer are counted.
+    /// Raises the count to `tick` if it is lower.
     pub(super) fn count_to(&self, tick: u64) {
         self.records.fetch_max(tick, Ordering::AcqRel);
     }
@@ -41,7 +42,7 @@ impl Ticks {
         self.done.load(Ordering::Acquire)
     }
 
-    /// Everything up to `tick` is done.
+    /// Records that everything up to `tick` is done.
     pub(super) fn reached(&self, tick: u64) {
         self.done.fetch_max(tick, Ordering::AcqRel);
     }

@@ -1,19 +1,19 @@
-//! What is known of the order of one stream: its ticks, its marks and what it has waited for.
+//! The known order of one stream: its ticks, its marks and what it has waited for.
 //!
 //! # Ticks
 //!
-//! A stream's tick `t` is its `t`-th record. Memory freed on the stream carries the *open tick*,
-//! the number of the record that will come next: once that record is reached, so is every use the
-//! stream was given before the free. Nothing is recorded until another stream wants the memory.
+//! A stream's tick `t` is its `t`-th record. Memory freed on the stream carries the *open tick*, the number
+//! of the next record. Once that record is reached, every use queued on the stream before the free is done.
+//! Nothing is recorded until another stream wants the memory.
 //!
-//! A record counts its tick **before** it calls the driver. A free that reads the count just
-//! before that moment was given all its uses before the record, so the record covers them; a free
-//! that reads it just after carries the next tick. Either way no use escapes.
+//! A record counts its tick **before** it calls the driver. If a free reads the count just before that
+//! moment, all its uses were queued before the record, so the record covers them. If it reads the count just
+//! after, it carries the next tick. In both cases every use is covered.
 //!
 //! # The vector clock
 //!
-//! `seen` holds, for other streams, the highest tick this stream waits for. A record takes a copy
-//! along, and a wait merges it: if A waits for B, and B had waited for C, A waits for C.
+//! `seen` holds, for other streams, the highest tick that this stream waits for. A record carries a copy of
+//! it, and a wait merges that copy: if A waits for B, and B had waited for C, A waits for C.
 //!
 //! # After the stream
 //!
@@ -31,11 +31,11 @@ use crate::error::{Error, Result};
 use crate::seeded::seeded;
 use crate::sync::{AtomicU64, Mutex};
 
-/// Whenever the marks of a stream are a multiple of this many, the driver is asked whether half of
-/// them are done: once in 32 records where the device keeps up.
+/// Each time the number of a stream's marks reaches a multiple of this, the driver is asked whether the older
+/// half is done: once in 32 records if the device keeps up.
 const MARKS: usize = 64;
 
-/// Clocks of fewer entries are not looked through for streams that are gone.
+/// Clocks with fewer entries are not searched for streams that are gone.
 const SHORT_CLOCK: usize = 32;
 
 /// Raises `clock`'s entry for `uid` to `tick`.
@@ -58,7 +58,7 @@ impl Drop for HeldEvent {
     }
 }
 
-/// A stream under capture runs nothing.
+/// The error of waiting for a stream under capture, which runs nothing.
 fn under_capture() -> Error {
     Error::invalid(
         "stream",
@@ -112,30 +112,30 @@ impl Timeline {
         drop(before);
     }
 
-    /// Captures of the stream begun and ended so far: odd while it is under one.
+    /// Number of captures of the stream begun and ended so far: odd while it is under one.
     #[inline]
     pub(super) fn captures(&self) -> u64 {
         self.captures.load(Ordering::Acquire)
     }
 
-    /// The graph of the stream's last capture, if it is there.
+    /// The graph of the stream's last capture, if it still exists.
     pub(super) fn last_capture(&self) -> Option<Arc<GraphRecord>> {
         lock(&self.last_capture).upgrade()
     }
 
-    /// The driver would not end the stream's capture: nothing of it can be waited for any more.
+    /// Records that the driver failed to end the stream's capture: nothing can wait for the stream any more.
     pub(super) fn set_stuck(&self) {
         self.stuck.store(1, Ordering::Release);
     }
 
-    /// The tick whose record will cover everything the stream has been given so far.
+    /// The tick whose record will cover everything queued on the stream so far.
     #[inline]
     pub(crate) fn open_tick(&self) -> u64 {
         self.ticks.counted() + u64::from(!seeded!("free-carries-the-record-before"))
     }
 
-    /// The tick whose record will cover the work queued so far. Under capture that was closed before
-    /// it began, since what is given then is not queued.
+    /// The tick whose record covers the work queued so far. Under capture that is the tick closed before the
+    /// capture began, since captured work is not queued.
     pub(crate) fn queued_tick(&self) -> u64 {
         let open = self.open_tick();
         match &*lock(&self.recorder) {
@@ -144,7 +144,7 @@ impl Timeline {
         }
     }
 
-    /// As [`Timeline::queued_tick`]; of a stream that is gone, the tick of its last mark.
+    /// The same as [`Timeline::queued_tick`]; for a stream that is gone, the tick of its last mark.
     pub(crate) fn last_tick(&self) -> u64 {
         match self.raw() {
             Some(_) => self.queued_tick(),
@@ -152,28 +152,29 @@ impl Timeline {
         }
     }
 
-    /// Closes the open tick without a record, for a caller about to wait for the stream itself;
-    /// gives it. Should the wait fail, a later record covers the tick.
+    /// Closes the open tick without a record, for a caller about to wait for the stream itself, and returns
+    /// it. If the wait fails, a later record covers the tick.
     pub(crate) fn close_tick(&self) -> u64 {
         self.ticks.count()
     }
 
-    /// The highest tick known to be done. Never asks the driver.
+    /// The highest tick known to be done. Makes no driver call.
     pub(crate) fn done(&self) -> u64 {
         self.ticks.done()
     }
 
-    /// Whether the driver can be asked about `tick`: a mark covers it that is not known to be done.
+    /// Whether the driver can be asked about `tick`: there is a mark that covers it, and it is not known to
+    /// be done.
     pub(crate) fn is_marked(&self, tick: u64) -> bool {
         let newest = lock(&self.order).marks.back().map(|mark| mark.tick);
         tick > self.done() && newest.is_some_and(|newest| newest >= tick)
     }
 
-    /// The highest tick done, after asking the driver about the mark that covers `most`, or else the newest,
-    /// and where that is not reached about the one that covers `least`: two questions at most, however many
-    /// marks are open.
+    /// Returns the highest tick done, after asking the driver. The first query is about the mark that covers
+    /// `most`, or the newest mark if none does. If that is not done, a second query is about the mark that
+    /// covers `least`. At most two queries, however many marks are open.
     ///
-    /// While a stream is captured nothing is asked, since a query may break the capture.
+    /// While any stream of the device is captured nothing is queried, because a query may break the capture.
     pub(crate) fn poll(&self, least: u64, most: u64) -> Result<u64> {
         if self.device.is_capturing() {
             return Ok(self.done());
@@ -196,14 +197,14 @@ impl Timeline {
         Ok(self.done())
     }
 
-    /// As [`Timeline::poll`] from `tick` on, with a mark for it made first if there is none, so that the
-    /// driver can tell.
+    /// The same as [`Timeline::poll`] from `tick` on; first makes a mark for `tick` if there is none, so that
+    /// the driver can be asked.
     pub(crate) fn poll_to(&self, tick: u64) -> Result<u64> {
         self.mark(tick)?;
         self.poll(tick, u64::MAX)
     }
 
-    /// Takes it as known that everything up to `tick` is done.
+    /// Records that everything up to `tick` is done.
     pub(crate) fn reached(&self, tick: u64) {
         self.ticks.reached(tick);
         let mut order = lock(&self.order);
@@ -212,7 +213,7 @@ impl Timeline {
         }
     }
 
-    /// Counts a record and runs `record`, which makes it; gives its tick and the clock it carries.
+    /// Counts a record and calls `record`, which makes it; returns its tick and the clock it carries.
     pub(crate) fn counted_record(
         &self,
         record: impl FnOnce(RawStream) -> Result<()>,
@@ -237,8 +238,7 @@ impl Timeline {
         order.marks.get(at).cloned()
     }
 
-    /// The oldest mark that covers `tick`; records one where there is none. `None` if `tick` is
-    /// done.
+    /// The oldest mark that covers `tick`; makes a record if there is none. `None` if `tick` is done.
     fn mark(&self, tick: u64) -> Result<Option<Mark>> {
         if let Some(mark) = self.made_mark(tick) {
             return Ok(Some(mark));
@@ -247,7 +247,7 @@ impl Timeline {
             return Ok(None);
         }
         if self.recorder().is_some() || self.stuck.load(Ordering::Acquire) > 0 {
-            // What was given before the capture has its mark; a record now would be part of it.
+            // The work before the capture already has its mark; a record now would be part of the capture.
             return Err(under_capture());
         }
         let event = Arc::new(self.device.take_event()?);
@@ -255,7 +255,7 @@ impl Timeline {
         let recorded = self.counted_record(|stream| backend.event_record(event.raw, stream));
         let (tick, clock) = match recorded {
             Ok(recorded) => recorded,
-            // The stream may have gone since the first look, leaving its last mark.
+            // The stream may have been dropped since the first look, leaving its last mark.
             Err(error) => match self.made_mark(tick) {
                 Some(mark) => return Ok(Some(mark)),
                 None if self.done() >= tick => return Ok(None),
@@ -273,8 +273,8 @@ impl Timeline {
             let full = order.marks.len().is_multiple_of(MARKS);
             full.then(|| order.marks[order.marks.len() / 2].clone())
         };
-        // Nobody need ever poll a stream that others only wait for. What the driver refuses to say
-        // here it will say to who asks.
+        // A stream that others only wait for may never be polled otherwise. An error of the query is ignored
+        // here; the next caller that asks gets it.
         if let Some(mark) = middle
             && !self.device.is_capturing()
             && (backend.event_query(mark.event.raw)).unwrap_or(false)
@@ -284,8 +284,8 @@ impl Timeline {
         Ok(Some(mark))
     }
 
-    /// Whether this stream already runs behind `tick` of `other`, as far as is known without
-    /// asking the driver.
+    /// Whether this stream is already ordered after `tick` of `other`, as far as is known without a driver
+    /// call.
     pub(crate) fn is_behind(&self, other: &Self, tick: u64) -> bool {
         self.uid == other.uid || other.done() >= tick || self.waited(other.uid) >= tick
     }
@@ -295,8 +295,8 @@ impl Timeline {
         seen_in(&lock(&self.order).seen, uid)
     }
 
-    /// Makes this stream wait for `tick` of `other`, on the device. True if a wait was queued,
-    /// false if none was needed.
+    /// Makes this stream wait for `tick` of `other`, on the device. Returns true if a wait was queued, false
+    /// if none was needed.
     pub(crate) fn wait_for(&self, other: &Self, tick: u64) -> Result<bool> {
         if self.is_behind(other, tick) {
             return Ok(false);
@@ -319,7 +319,7 @@ impl Timeline {
         Ok(true)
     }
 
-    /// Notes that this stream waits for `tick` of stream `uid`, and for all of `clock` with it.
+    /// Records that this stream waits for `tick` of stream `uid`, and for all of `clock` with it.
     pub(crate) fn learn(&self, uid: u64, tick: u64, clock: &Clock) {
         let mut order = lock(&self.order);
         for &(other, other_tick) in clock {
@@ -335,8 +335,8 @@ impl Timeline {
         );
     }
 
-    /// Forgets streams that are gone with everything that could ask about them. Looked for whenever
-    /// the clock has doubled, so that waits cost no more for it.
+    /// Removes streams that are gone and that nothing refers to any more. Runs each time the clock has
+    /// doubled, so that the cost per wait stays constant.
     fn prune(&self, order: &mut Order) {
         if order.seen.len() < order.prune_at.max(SHORT_CLOCK) {
             return;
@@ -362,8 +362,8 @@ impl Timeline {
         by_mark.or_else(|error| self.sync_stream().or(Err(error)))
     }
 
-    /// Blocks the calling thread until everything the stream was given so far is done, for when
-    /// there can be no mark.
+    /// Blocks the calling thread until everything queued on the stream so far is done, for cases where no
+    /// mark can be made.
     fn sync_stream(&self) -> Result<()> {
         let raw = self.raw();
         let stream = raw.ok_or_else(|| Error::invalid("stream", "the stream is gone"))?;
@@ -373,8 +373,8 @@ impl Timeline {
         Ok(())
     }
 
-    /// Waits on the host for everything that the driver's stream was given. Not while a capture that
-    /// the driver would not end goes on: it would refuse, and the capture could never be ended.
+    /// Waits on the host for all work of the driver's stream. Refuses during a capture that the driver failed
+    /// to end: the wait would fail, and the capture could never be ended.
     pub(super) fn sync_raw(&self, stream: RawStream) -> Result<()> {
         let backend = self.device.backend();
         if self.stuck.load(Ordering::Acquire) > 0 && backend.stream_capturing(stream)? {
@@ -388,13 +388,13 @@ impl Timeline {
         *lock(&self.raw)
     }
 
-    /// Makes the last mark, so that what was freed on the stream still becomes ready, and lets go
-    /// of the raw stream, which the caller may then destroy if this is true.
+    /// Makes the last mark, so that memory freed on the stream still becomes ready, and gives up the raw
+    /// stream. If this returns true, the caller may destroy it.
     ///
-    /// If the mark cannot be made (another library destroyed the stream first), the work is waited
-    /// for instead. If even that fails, a stream that is `owned` stays here, to be asked again when
-    /// somebody wants its memory, and is destroyed with the timeline; of one that is not, the open
-    /// tick stays open and its memory is not re-used.
+    /// If the mark cannot be made (for example because another library destroyed the stream first), waits for
+    /// the work instead. If that fails too, an `owned` stream stays here: it is asked again when its memory
+    /// is wanted, and it is destroyed with the timeline. For a stream that is not owned, the open tick stays
+    /// open and its memory is never reused.
     pub(crate) fn close(&self, owned: bool) -> bool {
         let open = self.open_tick();
         if seeded!("stream-dropped-without-its-last-mark") {
@@ -420,7 +420,7 @@ impl Drop for Timeline {
         if self.left.load(Ordering::Acquire) > 0
             && let Some(raw) = self.raw()
         {
-            // The driver lets queued work complete; a failure leaves nothing for us to undo.
+            // The driver lets queued work complete; a failure needs no cleanup.
             let _ = self.device.backend().stream_destroy(raw);
         }
         self.device.timelines().remove(&self.uid);

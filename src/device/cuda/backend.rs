@@ -33,7 +33,7 @@ pub(super) struct Cuda {
     context: Context,
     info: DeviceInfo,
     memory: Memory,
-    /// Streams and events made here and not destroyed.
+    /// Handles made here and not destroyed.
     streams: Mutex<HashSet<u64>>,
     events: Mutex<HashSet<u64>>,
     graphs: Mutex<HashSet<u64>>,
@@ -70,7 +70,7 @@ impl Cuda {
         self.context.enter(self.driver)
     }
 
-    /// The error that a host call left behind.
+    /// Returns the error of a host call that panicked.
     fn check_host_calls(&self) -> Result<()> {
         self.failed.get().map_or(Ok(()), |error| Err(error.clone()))
     }
@@ -84,7 +84,7 @@ fn event_of(raw: RawEvent) -> CuEvent {
     raw.0 as CuEvent
 }
 
-/// Takes a handle out of the set of those made here.
+/// Removes a handle from the set of those made here.
 fn forget(set: &Mutex<HashSet<u64>>, what: &'static str, raw: u64) -> Result<()> {
     if lock(set).remove(&raw) {
         return Ok(());
@@ -95,25 +95,26 @@ fn forget(set: &Mutex<HashSet<u64>>, what: &'static str, raw: u64) -> Result<()>
     ))
 }
 
-/// Work of [`Backend::host_call`] on its way to the driver's thread.
+/// Work of [`Backend::host_call`], passed to the driver's thread.
 struct HostCall {
     work: Box<dyn FnOnce() + Send>,
     failed: Arc<OnceLock<Error>>,
 }
 
-/// What the driver calls: runs the work, and keeps a panic from unwinding into the driver.
+/// The function that the driver calls: runs the work, and keeps a panic from unwinding into the
+/// driver.
 unsafe extern "C" fn run_host_call(data: *mut c_void) {
-    // SAFETY: `data` is the box that `host_call` gave away; the driver calls once.
+    // SAFETY: `data` is the box that `host_call` passed on; the driver calls once.
     let call = unsafe { Box::from_raw(data.cast::<HostCall>()) };
     let HostCall { work, failed } = *call;
     if let Err(error) = host_call::run(work) {
-        // Later panics are reported by the first.
+        // Only the first panic is reported.
         let _ = failed.set(error);
     }
 }
 
 impl Cuda {
-    /// Loads the kernels, so that no first launch waits for queued work.
+    /// Loads the kernels, so that no first launch has to wait for queued work.
     pub(super) fn load_kernels(&self) -> Result<()> {
         let _context = self.enter()?;
         // SAFETY: the context is current.
@@ -127,7 +128,7 @@ impl Cuda {
     }
 }
 
-// SAFETY: every call is the driver's, checked against the ledger where memory is concerned.
+// SAFETY: every method makes the driver's call; memory calls are checked against the ledger first.
 unsafe impl Backend for Cuda {
     fn info(&self) -> &DeviceInfo {
         &self.info
@@ -204,7 +205,8 @@ unsafe impl Backend for Cuda {
 
     fn host_free(&self, addr: u64, bytes: u64) -> Result<()> {
         let _context = self.enter()?;
-        // SAFETY: memory from `host_alloc` that no work uses, as the caller of the backend vouches.
+        // SAFETY: the memory is from `host_alloc` and no work uses it, as the caller of the backend
+        // guarantees.
         unsafe { self.driver.cuMemFreeHost(addr as *mut c_void) }.ok(self.driver)?;
         self.host_bytes.fetch_sub(bytes, Ordering::Relaxed);
         Ok(())
@@ -221,16 +223,16 @@ unsafe impl Backend for Cuda {
 
     fn stream_destroy(&self, stream: RawStream) -> Result<()> {
         let _context = self.enter()?;
-        // Forgotten first: once destroyed, the value may be given to a new stream.
+        // Removed first: once destroyed, the driver may reuse the value for a new stream.
         forget(&self.streams, "stream", stream.0)?;
-        // SAFETY: a stream made here and not destroyed before.
+        // SAFETY: the stream was made here and not destroyed before.
         unsafe { self.driver.cuStreamDestroy(stream_of(stream)) }.ok(self.driver)
     }
 
     fn stream_id(&self, stream: RawStream) -> Result<u64> {
         let _context = self.enter()?;
         let mut id = 0;
-        // SAFETY: the call writes one integer; the stream is live, as its maker vouched.
+        // SAFETY: the call writes one integer; the stream is live, as its maker guaranteed.
         unsafe { self.driver.cuStreamGetId(stream_of(stream), &raw mut id) }.ok(self.driver)?;
         Ok(id)
     }
@@ -277,7 +279,7 @@ unsafe impl Backend for Cuda {
     fn event_destroy(&self, event: RawEvent) -> Result<()> {
         let _context = self.enter()?;
         forget(&self.events, "event", event.0)?;
-        // SAFETY: an event made here and not destroyed before.
+        // SAFETY: the event was made here and not destroyed before.
         unsafe { self.driver.cuEventDestroy(event_of(event)) }.ok(self.driver)
     }
 
@@ -357,7 +359,7 @@ unsafe impl Backend for Cuda {
             return Ok(());
         }
         let _context = self.enter()?;
-        // SAFETY: the caller vouches for both ranges until the copy is done.
+        // SAFETY: the caller guarantees both ranges until the copy is done.
         unsafe {
             self.driver
                 .cuMemcpyHtoDAsync(dst, src.cast(), bytes as usize, stream_of(stream))
@@ -376,7 +378,7 @@ unsafe impl Backend for Cuda {
             return Ok(());
         }
         let _context = self.enter()?;
-        // SAFETY: the caller vouches for both ranges until the copy is done.
+        // SAFETY: the caller guarantees both ranges until the copy is done.
         unsafe {
             self.driver
                 .cuMemcpyDtoHAsync(dst.cast(), src, bytes as usize, stream_of(stream))
@@ -395,7 +397,7 @@ unsafe impl Backend for Cuda {
             return Ok(());
         }
         let _context = self.enter()?;
-        // SAFETY: the caller vouches for both ranges until the copy is done.
+        // SAFETY: the caller guarantees both ranges until the copy is done.
         unsafe {
             self.driver
                 .cuMemcpyDtoDAsync(dst, src, bytes as usize, stream_of(stream))
@@ -408,7 +410,7 @@ unsafe impl Backend for Cuda {
             return Ok(());
         }
         let _context = self.enter()?;
-        // SAFETY: the caller vouches for the range until the fill is done.
+        // SAFETY: the caller guarantees the range until the fill is done.
         unsafe {
             self.driver
                 .cuMemsetD8Async(addr, byte, bytes as usize, stream_of(stream))
@@ -424,7 +426,7 @@ unsafe impl Backend for Cuda {
 
     unsafe fn launch(&self, launch: &Launch, stream: RawStream) -> Result<()> {
         let _context = self.enter()?;
-        // SAFETY: the caller vouches for the ranges; the stream's context is current.
+        // SAFETY: the caller guarantees the ranges; the stream's context is current.
         let code = unsafe { (self.kernels.run)(launch, stream_of(stream)) };
         if code == 0 {
             return Ok(());
@@ -438,7 +440,7 @@ unsafe impl Backend for Cuda {
 
     fn host_call(&self, stream: RawStream, work: Box<dyn FnOnce() + Send>) -> Result<()> {
         let _context = self.enter()?;
-        // The driver would call it, and free it, at each run of the graph.
+        // In a graph, the driver would call it, and free it, in each run.
         if self.stream_capturing(stream)? {
             return Err(crate::device::recording::unsupported("host_call"));
         }
@@ -461,8 +463,8 @@ unsafe impl Backend for Cuda {
 
     fn capture_begin(&self, stream: RawStream) -> Result<()> {
         let _context = self.enter()?;
-        // Relaxed: the pool grows and asks for other streams meanwhile, on this thread and others.
-        // SAFETY: the stream is live.
+        // Relaxed, because the pool allocates and queries other streams during the capture, on this
+        // thread and others. SAFETY: the stream is live.
         unsafe {
             self.driver
                 .cuStreamBeginCapture(stream_of(stream), CAPTURE_RELAXED)
@@ -485,7 +487,7 @@ unsafe impl Backend for Cuda {
             self.driver
                 .cuGraphInstantiateWithFlags(&raw mut exec, graph, 0)
         };
-        // SAFETY: made above, and not needed any more: what was made of it is a copy.
+        // SAFETY: made above, and not needed any more: the executable graph is a copy.
         let _ = unsafe { self.driver.cuGraphDestroy(graph) };
         made.ok(self.driver)?;
         lock(&self.graphs).insert(exec as u64);
@@ -494,7 +496,7 @@ unsafe impl Backend for Cuda {
 
     unsafe fn graph_launch(&self, graph: RawGraph, stream: RawStream) -> Result<()> {
         let _context = self.enter()?;
-        // SAFETY: both are live; the caller vouches for what the graph's work uses.
+        // SAFETY: both are live; the caller guarantees the memory that the graph's work uses.
         unsafe {
             self.driver
                 .cuGraphLaunch(graph.0 as CuGraphExec, stream_of(stream))
@@ -505,7 +507,7 @@ unsafe impl Backend for Cuda {
     fn graph_destroy(&self, graph: RawGraph) -> Result<()> {
         let _context = self.enter()?;
         forget(&self.graphs, "graph", graph.0)?;
-        // SAFETY: a graph made here and not destroyed before; runs queued complete.
+        // SAFETY: the graph was made here and not destroyed before; queued runs complete.
         unsafe { self.driver.cuGraphExecDestroy(graph.0 as CuGraphExec) }.ok(self.driver)
     }
 }
@@ -513,17 +515,18 @@ unsafe impl Backend for Cuda {
 impl Drop for Cuda {
     fn drop(&mut self) {
         let Ok(_context) = self.enter() else { return };
-        // What is left was lost by its owner; failures leave it to the process's end.
+        // These were leaked by their owners. If a call fails here, they stay until the process
+        // ends.
         for graph in lock(&self.graphs).drain() {
-            // SAFETY: a graph made here and not destroyed.
+            // SAFETY: the graph was made here and not destroyed.
             let _ = unsafe { self.driver.cuGraphExecDestroy(graph as CuGraphExec) };
         }
         for event in lock(&self.events).drain() {
-            // SAFETY: an event made here and not destroyed.
+            // SAFETY: the event was made here and not destroyed.
             let _ = unsafe { self.driver.cuEventDestroy(event as CuEvent) };
         }
         for stream in lock(&self.streams).drain() {
-            // SAFETY: a stream made here and not destroyed; its queued work completes.
+            // SAFETY: the stream was made here and not destroyed; its queued work completes.
             let _ = unsafe { self.driver.cuStreamDestroy(stream as CuStream) };
         }
         self.memory.clear();

@@ -1,4 +1,4 @@
-//! Which context the device's calls are made in, and how it is made current for them.
+//! The context that the device's calls are made in, and making it current for them.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -17,7 +17,7 @@ pub(super) struct Context {
     raw: usize,
 }
 
-/// Makes a context current until dropped, if another one was.
+/// Keeps a context current until dropped, if another one was current before.
 pub(super) struct Entered {
     driver: &'static Driver,
     pushed: bool,
@@ -25,7 +25,7 @@ pub(super) struct Entered {
     mode: Option<c_int>,
 }
 
-/// The context current on the calling thread, null where there is none.
+/// The context current on the calling thread; null if there is none.
 fn current(driver: &'static Driver) -> Result<CuContext> {
     let mut context = std::ptr::null_mut();
     // SAFETY: the call writes one handle.
@@ -45,7 +45,8 @@ impl Context {
         Ok(Some(device))
     }
 
-    /// The context current on the calling thread if it is of `device`, else the primary one.
+    /// The context current on the calling thread if it belongs to `device`, otherwise the primary
+    /// one.
     pub(super) fn of(driver: &'static Driver, device: CuDevice) -> Result<Self> {
         if Self::current_device(driver)? == Some(device) {
             return Ok(Self {
@@ -55,8 +56,8 @@ impl Context {
         Self::primary(driver, device)
     }
 
-    /// The primary context. Retained once a process and kept, as the CUDA runtime keeps it: other
-    /// code of the process may be using it, and making it again takes a fifth of a second.
+    /// The primary context. Retained once per process and never released, as the CUDA runtime does:
+    /// other code of the process may be using it, and creating it again takes 0.2 s.
     fn primary(driver: &'static Driver, device: CuDevice) -> Result<Self> {
         type ByDriverAndDevice = HashMap<(usize, CuDevice), usize>;
         static RETAINED: Mutex<Option<ByDriverAndDevice>> = Mutex::new(None);
@@ -75,11 +76,12 @@ impl Context {
         })
     }
 
-    /// Makes this the calling thread's context for as long as the answer lives.
+    /// Makes this the calling thread's context for as long as the returned value lives.
     pub(super) fn enter(&self, driver: &'static Driver) -> Result<Entered> {
         let pushed = current(driver)? as usize != self.raw;
         if pushed {
-            // SAFETY: the context is retained, or the application keeps it while it uses the device.
+            // SAFETY: the context is retained, or the application keeps it while it uses the
+            // device.
             unsafe { driver.cuCtxPushCurrent(self.raw as CuContext) }.ok(driver)?;
         }
         let mut entered = Entered {
@@ -100,13 +102,14 @@ impl Context {
 impl Drop for Entered {
     fn drop(&mut self) {
         if let Some(mut mode) = self.mode {
-            // SAFETY: as in `enter`, the other way; a failure leaves the mode that refuses less.
+            // SAFETY: restores the mode from before `enter`; after a failure the less restrictive
+            // mode stays.
             let _ = unsafe { self.driver.cuThreadExchangeStreamCaptureMode(&raw mut mode) };
         }
         if self.pushed {
             let mut gone = std::ptr::null_mut();
-            // SAFETY: takes off what `enter` put on; a failure leaves our context current, which
-            // the next call finds and uses.
+            // SAFETY: pops the context that `enter` pushed; after a failure ours stays current, and
+            // the next call finds and uses it.
             let _ = unsafe { self.driver.cuCtxPopCurrent(&raw mut gone) };
         }
     }

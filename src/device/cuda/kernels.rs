@@ -5,16 +5,17 @@ use std::ffi::c_int;
 use crate::device::Launch;
 use crate::driver::table::CuStream;
 
-/// Loads the kernels into the current context: the first entry point that failed and its code.
+/// Loads the kernels into the current context. The error is the entry point that failed, and its
+/// code.
 pub(super) type Load = unsafe fn() -> Result<(), (&'static str, c_int)>;
-/// Queues a launch on a stream of the current context; the code is a `cudaError_t`.
+/// Queues a launch on a stream of the current context; returns a `cudaError_t`.
 pub(super) type Run = unsafe fn(&Launch, CuStream) -> c_int;
 
-/// How kernels come to run.
+/// The functions that load and launch the kernels.
 #[derive(Clone, Copy)]
 pub(super) struct Kernels {
-    /// Loads all of them, so that no first launch waits for queued work, or for memory that a full
-    /// pool has.
+    /// Loads all of them, so that no first launch has to wait for queued work, or for memory that a
+    /// full pool holds.
     pub(super) load: Load,
     pub(super) run: Run,
 }
@@ -42,7 +43,7 @@ unsafe fn load() -> Result<(), (&'static str, c_int)> {
     if abi != abi::WP_ABI_VERSION {
         return Err(("wp_cuda_abi", abi as c_int));
     }
-    // SAFETY: the caller vouches that a context is current; the call writes one integer.
+    // SAFETY: the caller guarantees that a context is current; the call writes one integer.
     match unsafe { abi::wp_cuda_load(&raw mut count) } {
         0 => Ok(()),
         code => Err(("wp_cuda_load", code)),
@@ -51,6 +52,6 @@ unsafe fn load() -> Result<(), (&'static str, c_int)> {
 
 #[cfg(warpool_cuda)]
 unsafe fn run(launch: &Launch, stream: CuStream) -> c_int {
-    // SAFETY: the caller vouches for the ranges and the stream.
+    // SAFETY: the caller guarantees the ranges and the stream.
     unsafe { launch.run_on_cuda(stream) }
 }

@@ -1,4 +1,4 @@
-//! Memory of a GPU through the driver's virtual memory calls.
+//! A GPU's memory, through the driver's virtual memory calls.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -20,7 +20,7 @@ const READ_WRITE: c_int = 3;
 /// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`.
 const MINIMUM: c_int = 0;
 
-/// Plain memory of one GPU.
+/// Properties of ordinary memory on one GPU.
 fn prop(device: CuDevice) -> CuMemAllocationProp {
     CuMemAllocationProp {
         kind: PINNED,
@@ -37,7 +37,7 @@ fn prop(device: CuDevice) -> CuMemAllocationProp {
     }
 }
 
-/// Smallest handle and alignment of a mapping on `device`, in bytes.
+/// Smallest size of a handle and alignment of a mapping on `device`, in bytes.
 pub(super) fn granule(driver: &'static Driver, device: CuDevice) -> Result<u64> {
     let mut bytes = 0;
     // SAFETY: the call writes one size and reads one property.
@@ -46,29 +46,29 @@ pub(super) fn granule(driver: &'static Driver, device: CuDevice) -> Result<u64> 
     Ok(bytes as u64)
 }
 
-/// The memory of one GPU that this device object has taken.
+/// The memory of one GPU that this device object holds.
 pub(super) struct Memory {
     driver: &'static Driver,
     device: CuDevice,
     granule: u64,
-    /// Held across the driver's calls, so that what it says is what the driver did.
+    /// Locked during the driver's calls, so that it always matches the driver's state.
     books: Mutex<Books>,
 }
 
-/// A GPU by its number, and as the driver names it.
+/// A GPU by its index, and by the driver's handle.
 type Peer = (u32, CuDevice);
 
 struct Books {
     ledger: Ledger,
-    /// Mappings that could not be used and then not be taken down: address and bytes. The driver
-    /// has them and the ledger does not, until the device goes.
+    /// Mappings, by address and bytes, whose access could not be set and that could not be unmapped
+    /// afterwards. The driver has them and the ledger does not, until the device is dropped.
     stuck: Vec<(Addr, u64)>,
-    /// Ranges whose mappings other GPUs may use, by address, with their bytes and those GPUs.
+    /// Ranges whose mappings other GPUs may use, by address: their bytes, and those GPUs.
     shared: BTreeMap<Addr, (u64, Vec<Peer>)>,
 }
 
 impl Books {
-    /// The GPUs beside its own that may use what is mapped at `addr`.
+    /// The other GPUs that may use the memory mapped at `addr`.
     fn peers_at(&self, addr: Addr) -> &[Peer] {
         match self.shared.range(..=addr).next_back() {
             Some((start, (bytes, peers))) if addr - start < *bytes => peers,
@@ -77,7 +77,7 @@ impl Books {
     }
 }
 
-/// Leave for `device` to read and write.
+/// The permission for `device` to read and write.
 fn access_of(device: CuDevice) -> CuMemAccessDesc {
     CuMemAccessDesc {
         location: CuMemLocation {
@@ -88,7 +88,7 @@ fn access_of(device: CuDevice) -> CuMemAccessDesc {
     }
 }
 
-/// Whether two places, each an address and bytes, have a byte in common.
+/// Whether two ranges (address, bytes) have a byte in common.
 fn touch(one: (Addr, u64), other: (Addr, u64)) -> bool {
     one.0 < other.0 + other.1 && other.0 < one.0 + one.1
 }
@@ -111,8 +111,8 @@ impl Memory {
         lock(&self.books).ledger.count(counts);
     }
 
-    /// Takes down the mappings that are stuck; those that the driver still keeps stay noted. An error
-    /// if one of them touches the range: nothing else can be done there.
+    /// Tries again to unmap the stuck mappings, and keeps those that the driver still refuses.
+    /// Returns an error if one of these overlaps the range, which then cannot be used.
     fn unstick(&self, books: &mut Books, addr: Addr, bytes: u64) -> Result<()> {
         let mut outcome = Ok(());
         books.stuck.retain(|&mapping| {
@@ -131,7 +131,7 @@ impl Memory {
         let ledger = &mut books.ledger;
         ledger.check_bytes(bytes)?;
         let mut addr = 0;
-        // SAFETY: the call writes one address; the driver picks the place.
+        // SAFETY: the call writes one address; the driver chooses it.
         unsafe {
             self.driver.cuMemAddressReserve(
                 &raw mut addr,
@@ -158,7 +158,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Lets other GPUs use what comes to be mapped in a range of ours.
+    /// Lets other GPUs use the future mappings in a range of ours.
     pub(super) fn share(&self, addr: Addr, bytes: u64, peers: &[u32]) -> Result<()> {
         let mut devices: Vec<Peer> = Vec::new();
         for &ordinal in peers {
@@ -188,14 +188,14 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether the GPU of this number may use what is mapped at `addr`.
+    /// Whether the GPU with this index may use the memory mapped at `addr`.
     pub(super) fn is_shared(&self, addr: Addr, ordinal: u32) -> bool {
         let books = lock(&self.books);
         books.peers_at(addr).iter().any(|peer| peer.0 == ordinal)
     }
 
     pub(super) fn create(&self, bytes: u64) -> Result<Phys> {
-        // Not under the lock until the driver has answered: creating touches nothing of ours.
+        // Unlocked during the driver's call, which touches none of our state.
         lock(&self.books).ledger.check_bytes(bytes)?;
         let mut handle = 0;
         // SAFETY: the call writes one handle and reads one property.
@@ -221,8 +221,8 @@ impl Memory {
         let mut books = lock(&self.books);
         let handle = books.ledger.check_map(addr, bytes, phys)?;
         self.unstick(&mut books, addr, bytes)?;
-        // SAFETY: the ledger says that the place is in a range of ours with nothing mapped there, and
-        // nothing is stuck there.
+        // SAFETY: the ledger says that the place is in a range of ours with nothing mapped there,
+        // and nothing is stuck there.
         unsafe {
             self.driver
                 .cuMemMap(addr, bytes as usize, 0, handle.token, 0)
@@ -233,14 +233,14 @@ impl Memory {
             .chain(peers)
             .map(|&device| access_of(device))
             .collect();
-        // SAFETY: the range was mapped just above; as many descriptors are read as there are.
+        // SAFETY: the range was mapped just above; the call reads `access.len()` descriptors.
         let allowed = unsafe {
             self.driver
                 .cuMemSetAccess(addr, bytes as usize, access.as_ptr(), access.len())
         };
         if let Err(error) = allowed.ok(self.driver) {
             books.stuck.push((addr, bytes));
-            // Where it stays, who asks for the place next is told.
+            // If the mapping stays, the next caller that wants the place gets the error.
             let _ = self.unstick(&mut books, addr, bytes);
             return Err(error);
         }
@@ -252,27 +252,27 @@ impl Memory {
         let mut books = lock(&self.books);
         let ledger = &mut books.ledger;
         ledger.check_unmap(addr, bytes)?;
-        // SAFETY: the ledger says that this is one whole mapping of ours; the caller, that no
-        // queued work uses it.
+        // SAFETY: the ledger says that this is one whole mapping of ours; the caller guarantees
+        // that no queued work uses it.
         unsafe { self.driver.cuMemUnmap(addr, bytes as usize) }.ok(self.driver)?;
-        // Memory of a released handle goes with its last mapping, by the driver's own count.
+        // The driver's own count frees a released handle's memory with its last mapping.
         ledger.note_unmap(addr);
         Ok(())
     }
 
-    /// Gives back whatever was not. The context is current.
+    /// Releases everything that is left. The context is current.
     pub(super) fn clear(&self) {
         let mut books = lock(&self.books);
-        // What stays is kept apart below.
+        // Mappings that stay stuck are handled below.
         let _ = self.unstick(&mut books, 0, 0);
         let Books { ledger, stuck, .. } = &mut *books;
-        // SAFETY: no arguments. Queued work may use what is about to be unmapped; where it cannot be
-        // waited for, everything stays until the process ends.
+        // SAFETY: no arguments. Queued work may use the memory that is about to be unmapped; if it
+        // cannot be waited for, everything stays until the process ends.
         if ledger.mappings().next().is_some() && unsafe { self.driver.cuCtxSynchronize() }.code != 0
         {
             return;
         }
-        // Failures below leave the driver holding what the process's end will give back.
+        // After a failure below, the driver keeps the resource until the process ends.
         for (addr, bytes) in ledger.mappings() {
             // SAFETY: a mapping of ours that nothing uses any more.
             if unsafe { self.driver.cuMemUnmap(addr, bytes as usize) }.code != 0 {

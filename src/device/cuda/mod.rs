@@ -1,17 +1,17 @@
-//! The CUDA device: the driver's calls in one context, and nothing else.
+//! The CUDA device: a thin layer over the driver's calls in one context.
 //!
-//! - `context`: which context, and how it is made current;
+//! - `context`: the context, and making it current;
 //! - `memory`: reserve, create, map through the driver's virtual memory calls;
 //! - `backend`: streams, events, copies and launches;
 //! - `kernels`: the kernels of this build.
 //!
-//! Kernels of this crate are launched through the statically linked CUDA runtime, which works in
-//! whatever driver context is current: the application's own, if that is what the device was
-//! opened in.
+//! The crate's kernels are launched through the statically linked CUDA runtime, which works in
+//! whatever driver context is current. This can be the application's own, if the device was opened
+//! in it.
 
 mod backend;
 mod context;
-// Its paths convert too.
+// The fault paths include conversions.
 #[cfg(all(test, feature = "convert"))]
 mod faults;
 mod kernels;
@@ -112,7 +112,7 @@ fn open_current_on(driver: &'static Driver, kernels: Option<Kernels>) -> Result<
     ))
 }
 
-/// The crate was built without its kernels.
+/// The error of a build without kernels.
 fn no_kernels() -> Error {
     Error::Unavailable {
         missing: format!(
@@ -136,7 +136,7 @@ fn info(driver: &'static Driver, device: CuDevice, ordinal: u32) -> Result<Devic
     let mut name = [0 as c_char; 256];
     // SAFETY: the call writes at most the given number of bytes, with a final zero.
     unsafe { driver.cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int, device) }.ok(driver)?;
-    // SAFETY: a C string lies there now; the buffer began as zeros and is longer than any name.
+    // SAFETY: the buffer now holds a C string: it began as zeros and is longer than any name.
     let name = unsafe { CStr::from_ptr(name.as_ptr()) }
         .to_string_lossy()
         .into_owned();

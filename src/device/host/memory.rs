@@ -1,9 +1,9 @@
-//! Memory of the host device: one sparse file in memory, mapped and mapped again.
+//! The host device's memory: a sparse in-memory file, mapped and remapped.
 //!
-//! The device's physical memory is a memfd. A physical handle is a range of that file, so mapping
-//! one handle at two addresses makes both show the same bytes, as on a GPU. The file is sparse: a
-//! page that nobody wrote costs nothing, and a released handle's pages are punched out, which
-//! returns them to the machine and makes the next handle there read as zero.
+//! The device's physical memory is a memfd. A physical handle is a range of that file, so one
+//! handle mapped at two addresses shows the same bytes at both, as on a GPU. The file is sparse: a
+//! page that was never written costs nothing. The pages of a released handle are punched out, which
+//! returns them to the operating system and makes the next handle there read as zero.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,13 +15,13 @@ use crate::device::{Addr, HandleCounts, Phys};
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
 
-/// Smallest handle and alignment of a mapping, as on the GPUs this device stands in for.
+/// Smallest size of a handle and alignment of a mapping, as on the GPUs that this device replaces.
 pub(in crate::device) const GRANULE: u64 = 2 << 20;
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: i32 = 2;
 
-/// The error of the system call `call` that has just failed.
+/// The error of the system call `call`, which has just failed.
 fn os_error(call: &'static str) -> Error {
     Error::Os {
         call,
@@ -29,7 +29,7 @@ fn os_error(call: &'static str) -> Error {
     }
 }
 
-/// The error of a handle that does not fit into the device.
+/// The error of a handle that the device has no memory for.
 pub(in crate::device) fn exhausted(bytes: u64, free: u64, capacity: u64) -> Error {
     let words = format!(
         "CUDA_ERROR_OUT_OF_MEMORY: {bytes} bytes asked, {free} of the host device's {capacity} free"
@@ -41,7 +41,7 @@ pub(in crate::device) fn exhausted(bytes: u64, free: u64, capacity: u64) -> Erro
     }
 }
 
-/// Free ranges of the file below `end`; everything above is free too.
+/// Free ranges of the file below `end`; everything above `end` is free too.
 #[derive(Debug, Default)]
 struct FileSpace {
     free: BTreeMap<u64, u64>,
@@ -49,7 +49,7 @@ struct FileSpace {
 }
 
 impl FileSpace {
-    /// The lowest free range of `bytes`; grows `end` where there is none.
+    /// Takes the lowest free range of `bytes`; grows `end` if there is none.
     fn take(&mut self, bytes: u64) -> u64 {
         let Some((&at, &len)) = self.free.iter().find(|&(_, &len)| len >= bytes) else {
             let at = self.end;
@@ -63,7 +63,7 @@ impl FileSpace {
         at
     }
 
-    /// Puts a range back and joins it with its free neighbours.
+    /// Returns a range and joins it with its free neighbours.
     fn put(&mut self, mut at: u64, mut bytes: u64) {
         if let Some((&before, &len)) = self.free.range(..at).next_back()
             && before + len == at
@@ -87,13 +87,13 @@ impl FileSpace {
 struct State {
     ledger: Ledger,
     space: FileSpace,
-    /// Bytes the file has been grown to; only ever grows, being sparse.
+    /// Length of the file in bytes; it only grows, because the file is sparse.
     file_bytes: u64,
-    /// Bytes of handles whose memory is not gone.
+    /// Bytes of handles whose memory is not freed.
     used: u64,
 }
 
-/// The physical memory and the addresses of one host device.
+/// The physical memory and the address ranges of one host device.
 #[derive(Debug)]
 pub(in crate::device) struct Memory {
     file: File,
@@ -103,12 +103,12 @@ pub(in crate::device) struct Memory {
 
 impl Memory {
     pub(in crate::device) fn new(capacity: u64) -> Result<Self> {
-        // SAFETY: the name is a C string and the flags are the call's own.
+        // SAFETY: the name is a C string and the flags are valid for the call.
         let fd = unsafe { libc::memfd_create(c"warpool-host-device".as_ptr(), libc::MFD_CLOEXEC) };
         if fd < 0 {
             return Err(os_error("memfd_create"));
         }
-        // SAFETY: the descriptor has just been made and nobody else has it.
+        // SAFETY: the descriptor has just been made and nothing else has it.
         let file = unsafe { File::from_raw_fd(fd) };
         let state = State {
             ledger: Ledger::new(GRANULE),
@@ -141,7 +141,7 @@ impl Memory {
                 Error::invalid("bytes", format!("{bytes} is more than there are addresses"))
             })?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: the system picks the place, so nothing of ours is mapped over.
+        // SAFETY: the system chooses the address, so nothing of ours is mapped over.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -161,7 +161,7 @@ impl Memory {
         for (at, len) in [(start, head), (addr + bytes, tail)] {
             if len > 0 {
                 // SAFETY: the surplus on both sides of the aligned range, mapped just above. A
-                // failure leaves addresses unused, which costs nothing.
+                // failure leaks addresses, which costs nothing.
                 unsafe { libc::munmap(at as *mut _, len as usize) };
             }
         }
@@ -221,11 +221,11 @@ impl Memory {
         Ok(())
     }
 
-    /// Returns the pages of a handle to the machine; the range reads as zero from now on.
+    /// Returns the pages of a handle to the operating system; the range then reads as zero.
     fn punch(&self, handle: &Handle) -> Result<()> {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         let (at, len) = (handle.token as libc::off_t, handle.bytes as libc::off_t);
-        // SAFETY: a range of our own file that no mapping shows.
+        // SAFETY: a range of our own file that is not mapped.
         if unsafe { libc::fallocate(self.file.as_raw_fd(), mode, at, len) } != 0 {
             return Err(os_error("fallocate"));
         }
@@ -254,7 +254,7 @@ impl Memory {
         };
         if at == libc::MAP_FAILED {
             let error = os_error("mmap");
-            // A failed fixed mapping may have taken the reservation down.
+            // A failed fixed mapping may have removed the reservation: restore it.
             let _ = hold(addr, bytes);
             return Err(error);
         }
@@ -267,7 +267,7 @@ impl Memory {
         state.ledger.check_unmap(addr, bytes)?;
         hold(addr, bytes)?;
         if let Some(gone) = state.ledger.note_unmap(addr) {
-            // On failure the range stays out of use for good: its next handle would not be zero.
+            // After a failure the range is never reused: its next handle would not read as zero.
             self.punch(&gone)?;
             state.used -= gone.bytes;
             state.space.put(gone.token, gone.bytes);
@@ -276,10 +276,10 @@ impl Memory {
     }
 }
 
-/// Makes a place in a reserved range hold its addresses and nothing else.
+/// Reserves addresses in a range again, without memory behind them.
 fn hold(addr: Addr, bytes: u64) -> Result<()> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-    // SAFETY: callers name a place inside a range of ours that no queued work uses.
+    // SAFETY: callers pass a place inside a range of ours that no queued work uses.
     let at = unsafe {
         libc::mmap(
             addr as *mut _,
@@ -300,8 +300,8 @@ fn hold(addr: Addr, bytes: u64) -> Result<()> {
 impl Drop for Memory {
     fn drop(&mut self) {
         for (addr, bytes) in lock(&self.state).ledger.ranges() {
-            // SAFETY: a whole range of ours; the device and its stream threads are gone, and with
-            // them everything that could use it. A failure leaves addresses unused.
+            // SAFETY: a whole range of ours; the device and its stream threads, which could use it,
+            // are gone. A failure leaks addresses.
             unsafe { libc::munmap(addr as *mut _, bytes as usize) };
         }
     }

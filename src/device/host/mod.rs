@@ -1,11 +1,11 @@
-//! The host device: real memory, real mappings, a thread a stream.
+//! The host device: real memory, real mappings, one thread per stream.
 //!
-//! It stands in for a GPU where there is none. Addresses of its memory are plain addresses;
-//! reserving, mapping and mapping again are done by the operating system, so a use of memory that
-//! is not mapped faults here as it does on a GPU. Kernels are the host builds of the same sources.
+//! It replaces a GPU on a machine without one. Its addresses are ordinary addresses. The operating
+//! system reserves, maps and remaps them, so a use of unmapped memory faults here as on a GPU.
+//! Kernels are host builds of the same sources.
 //!
-//! - `memory`: one sparse file, its ranges as physical handles, mapped into reserved addresses;
-//! - `queue`: stream threads and the places in them that events mark.
+//! - `memory`: one sparse file, whose ranges are physical handles, mapped into reserved addresses;
+//! - `queue`: the threads of streams, and the places in their queues that events refer to.
 
 mod memory;
 mod queue;
@@ -29,23 +29,23 @@ use crate::driver::abi;
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
 
-/// The least capacity by default: the memory of a large GPU, since what is never written is free.
+/// Default for the least capacity: the memory of a large GPU, since memory that is never written is
+/// free.
 const DEFAULT_CAPACITY: u64 = 64 << 30;
 
 /// `CUDA_ERROR_NOT_READY`.
 const NOT_READY: i32 = 600;
 
-/// Bytes of real memory that can be written now without swapping, as the machine estimates it;
-/// the memory limit of the process's control group is counted in. `None` if the machine does not
-/// say.
+/// Bytes of real memory that can be written now without swapping, by the system's estimate and the
+/// memory limit of the process's control group. `None` if the system reports no estimate.
 #[must_use]
 pub fn host_available_bytes() -> Option<u64> {
     let available = meminfo("MemAvailable:")?;
     Some(group_available_bytes().map_or(available, |group| group.min(available)))
 }
 
-/// What the control group (version 2) leaves, `None` without a limit. Files that were read and are
-/// not in use are given up before the limit is met.
+/// Bytes left under the limit of the control group (version 2); `None` without a limit. Inactive
+/// file pages count as free, since the kernel drops them before the limit is reached.
 fn group_available_bytes() -> Option<u64> {
     let read = |name: &str| std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok();
     let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
@@ -56,7 +56,7 @@ fn group_available_bytes() -> Option<u64> {
     Some(limit.saturating_sub(used.saturating_sub(idle_files)))
 }
 
-/// The number behind `name` at the start of a line.
+/// The number after `name` at the start of a line.
 fn figure(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().map(str::split_whitespace);
     lines
@@ -71,7 +71,7 @@ fn meminfo(name: &str) -> Option<u64> {
     figure(&text, name)?.checked_mul(1024)
 }
 
-/// The processor's name, as the machine gives it.
+/// The processor's name, as the system reports it.
 fn processor_name() -> String {
     std::fs::read_to_string("/proc/cpuinfo")
         .ok()
@@ -82,7 +82,8 @@ fn processor_name() -> String {
         .unwrap_or_else(|| String::from(std::env::consts::ARCH))
 }
 
-/// A device of that many physical bytes; `None`: 64 GiB or the machine's memory, whichever is more.
+/// Opens a device with `capacity` physical bytes; for `None`, 64 GiB or the machine's memory,
+/// whichever is larger.
 pub(super) fn open(capacity: Option<u64>) -> Result<Arc<dyn Backend>> {
     // SAFETY: the call takes nothing.
     if unsafe { abi::wp_host_abi() } != abi::WP_ABI_VERSION {
@@ -114,16 +115,16 @@ pub(super) fn open(capacity: Option<u64>) -> Result<Arc<dyn Backend>> {
     }))
 }
 
-/// An event: the place it marks, and the time the stream got there if it measures time.
+/// An event: what it has recorded.
 struct HostEvent {
     timing: bool,
     marked: Mutex<Marked>,
 }
 
-/// What an event marks.
+/// What an event has recorded.
 enum Marked {
     Nothing,
-    /// A place, and when the stream got there if the event measures time.
+    /// A place in a stream, and for a timing event the time at which the stream reached it.
     Place(Place, Option<Arc<OnceLock<Instant>>>),
     /// A point of a capture.
     Capture(CapturedMark<CapturedOp>),
@@ -151,7 +152,7 @@ impl Host {
             .ok_or_else(|| no_such("event", event.0))
     }
 
-    /// Queues work that a capture can hold, or records it.
+    /// Queues work that a capture can contain, or records it if the stream is under capture.
     fn give(&self, op: CapturedOp, stream: RawStream) -> Result<()> {
         let stream = self.live_stream(stream)?;
         if let Some(branch) = stream.branch() {
@@ -165,7 +166,8 @@ impl Host {
         self.give(CapturedOp::Transfer(transfer), stream)
     }
 
-    /// The stream, which is not under capture; a capture is broken by the question.
+    /// The stream, if it is not under capture; otherwise the call invalidates the capture and is an
+    /// error.
     fn running_stream(&self, call: &'static str, stream: RawStream) -> Result<Arc<StreamQueue>> {
         let stream = self.live_stream(stream)?;
         match stream.branch() {
@@ -177,7 +179,7 @@ impl Host {
         }
     }
 
-    /// The place an event marks now, if it was ever recorded.
+    /// The place that the event has recorded, if it was ever recorded.
     fn place_of(&self, call: &'static str, event: RawEvent) -> Result<Option<Place>> {
         let event = self.live_event(event)?;
         let marked = lock(&event.marked);
@@ -188,7 +190,7 @@ impl Host {
         }
     }
 
-    /// The time at which a timing event's mark was reached.
+    /// The time at which a timing event's place was reached.
     fn time_of(&self, event: RawEvent) -> Result<Instant> {
         let event = self.live_event(event)?;
         if !event.timing {
@@ -219,7 +221,7 @@ fn full(what: &'static str) -> Error {
     Error::invalid(what, "four billion exist already: destroy some")
 }
 
-// SAFETY: the ledger checks every call that maps; a stream's thread runs its queue in order.
+// SAFETY: the ledger checks every memory call; a stream's thread runs its queue in order.
 unsafe impl Backend for Host {
     fn info(&self) -> &DeviceInfo {
         &self.info
@@ -365,7 +367,7 @@ unsafe impl Backend for Host {
         }
     }
 
-    /// All host devices lie in one address space.
+    /// All host devices share one address space.
     fn is_shared(&self, _: Addr, other: &DeviceInfo) -> bool {
         other.kind == DeviceKind::Host
     }
@@ -406,7 +408,7 @@ unsafe impl Backend for Host {
         bytes: u64,
         stream: RawStream,
     ) -> Result<()> {
-        // Whoever copies memory of the host has to wait for it before it goes.
+        // The caller that copies host memory has to wait for the copy before it frees that memory.
         queue::may_wait()?;
         self.transfer(
             Transfer::Copy {

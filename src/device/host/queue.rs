@@ -1,17 +1,17 @@
-//! Streams of the host device: a thread each, running its queue in order.
+//! Streams of the host device: one thread each, running its queue in order.
 //!
 //! # Places
 //!
-//! Every operation of a stream has a number, counted from 1. The pair of a stream and a number is
-//! a [`Place`]: it is passed once the operation with that number is done. An event marks a place,
-//! so recording one queues nothing, a wait holds what was marked when it was made however often the
-//! event is recorded afterwards, and neither needs the event or the stream to stay alive.
+//! The operations of a stream are numbered from 1. A stream and a number make a [`Place`]: it is
+//! passed once the operation with that number is done. An event holds a place. So recording an
+//! event queues nothing, and a wait keeps the place that the event had at the time, however often
+//! the event is recorded afterwards. Neither needs the event or the stream to stay alive.
 //!
 //! # Waking
 //!
-//! The thread stores its progress after each operation and takes a lock only if someone waits.
-//! Both sides go through the sequentially consistent pair (`done`, `waiting`): either the thread
-//! sees the waiter, or the waiter sees the progress.
+//! The thread stores its progress after each operation and takes a lock only if some thread waits.
+//! Both sides use sequentially consistent accesses to `done` and `waiting`: either the stream's
+//! thread sees the waiter, or the waiter sees the progress.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -26,19 +26,19 @@ use crate::device::{Addr, host_call};
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
 
-/// A copy or fill; addresses of either side are plain ones.
+/// A copy or fill; all addresses are ordinary host addresses.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::device) enum Transfer {
     Copy { dst: u64, src: u64, bytes: u64 },
     Fill { addr: Addr, byte: u8, bytes: u64 },
 }
 
-/// An operation that a capture can hold.
+/// An operation that a capture can contain.
 #[derive(Clone)]
 pub(in crate::device) enum CapturedOp {
     Launch(Launch),
     Transfer(Transfer),
-    /// Work of the host's, called in each run.
+    /// Host code, called in each run.
     Call(Arc<dyn Fn() + Send + Sync>),
 }
 
@@ -59,33 +59,33 @@ pub(super) enum Op {
     Call(Box<dyn FnOnce() + Send>),
     /// One run of a graph.
     Graph(Arc<Vec<CapturedOp>>),
-    /// Notes the time at which the stream gets here.
+    /// Stores the time at which the stream gets here.
     Stamp(Arc<OnceLock<Instant>>),
     Wait(Place),
 }
 
 thread_local! {
-    /// Set on the threads of streams, which must not wait for streams outside their queue.
+    /// Set on the threads of streams, which must not wait for other streams.
     static ON_STREAM_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Operations that may lie in a queue before the caller is held, as a driver holds it; this bounds
-/// the queue's memory.
+/// Most operations in a queue before the caller is blocked, as a driver does; this limits the
+/// queue's memory.
 const LONGEST_QUEUE: usize = 1 << 16;
 
 struct Queue {
     ops: VecDeque<Op>,
-    /// Callers held because the queue is full.
+    /// Callers blocked because the queue is full.
     held: u32,
-    /// The thread sleeps and must be woken for new work.
+    /// Whether the thread sleeps and must be woken for new work.
     idle: bool,
-    /// No more work will come: the thread ends when the queue is empty.
+    /// Whether no more work will come: the thread ends once the queue is empty.
     closed: bool,
 }
 
-/// One stream; shared by the device, its thread and every place in it.
+/// One stream, shared by the device, its thread and every place in it.
 pub(super) struct StreamQueue {
-    /// A number no other host stream of the process has.
+    /// A number that is unique among the host streams of this process.
     pub(super) id: u64,
     queue: Mutex<Queue>,
     work: Condvar,
@@ -97,9 +97,9 @@ pub(super) struct StreamQueue {
     waiting: AtomicU32,
     wait_lock: Mutex<()>,
     progress: Condvar,
-    /// The first error of queued work, and the number of the operation it came from.
+    /// The first error of queued work, and the number of its operation.
     failed: OnceLock<(u64, Error)>,
-    /// The stream's part in a capture, perhaps one that has ended.
+    /// The stream's branch in a capture, which may have ended.
     branch: Mutex<Option<Branch<CapturedOp>>>,
 }
 
@@ -111,7 +111,7 @@ pub(super) struct Place {
 }
 
 impl StreamQueue {
-    /// A stream with its thread; the thread keeps `memory` mapped while it has work.
+    /// Starts a stream and its thread; the thread keeps `memory` mapped while it has work.
     pub(super) fn start(memory: Arc<Memory>) -> Result<Arc<Self>> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let stream = Arc::new(Self {
@@ -147,8 +147,8 @@ impl StreamQueue {
         Ok(stream)
     }
 
-    /// Queues an operation and gives its number. Holds the caller while the queue is full, unless
-    /// the caller is itself a stream's work.
+    /// Queues an operation and returns its number. Blocks the caller while the queue is full,
+    /// unless the caller runs on a stream's thread.
     pub(super) fn push(&self, op: Op) -> Result<u64> {
         let mut queue = lock(&self.queue);
         while queue.ops.len() >= LONGEST_QUEUE && !queue.closed && !ON_STREAM_THREAD.get() {
@@ -173,7 +173,7 @@ impl StreamQueue {
         Ok(number)
     }
 
-    /// The stream's part in a capture that goes on.
+    /// The stream's branch in a capture that has not ended.
     pub(super) fn branch(&self) -> Option<Branch<CapturedOp>> {
         lock(&self.branch).clone().filter(Branch::is_open)
     }
@@ -183,7 +183,7 @@ impl StreamQueue {
     }
 
     /// Lets the thread end once the queue is empty. Does not wait for it, so that a stream may be
-    /// destroyed from work of its own.
+    /// destroyed from its own work.
     pub(super) fn close(&self) {
         lock(&self.queue).closed = true;
         self.work.notify_one();
@@ -206,14 +206,14 @@ impl StreamQueue {
         }
     }
 
-    /// The thread: takes the whole queue at once and runs it in order.
+    /// The thread's loop: takes the whole queue at once and runs it in order.
     fn run(&self) {
         let mut batch = VecDeque::new();
         while self.next_batch(&mut batch) {
             for op in batch.drain(..) {
                 let number = self.done.load(Ordering::Relaxed) + 1;
                 if let Err(error) = run_op(op) {
-                    // Later errors are followers of the first.
+                    // Later errors are consequences of the first.
                     let _ = self.failed.set((number, error));
                 }
                 self.done.store(number, Ordering::SeqCst);
@@ -225,7 +225,7 @@ impl StreamQueue {
         }
     }
 
-    /// Fills the empty `batch`, sleeping until there is work; false when there will be none.
+    /// Fills the empty `batch`, sleeping until there is work; returns false if no more will come.
     fn next_batch(&self, batch: &mut VecDeque<Op>) -> bool {
         let mut queue = lock(&self.queue);
         while queue.ops.is_empty() {
@@ -264,7 +264,7 @@ impl StreamQueue {
     }
 }
 
-/// An error on the thread of a stream, which must not wait for streams outside its queue.
+/// Returns an error on the thread of a stream, which must not wait for other streams.
 pub(super) fn may_wait() -> Result<()> {
     if !ON_STREAM_THREAD.get() {
         return Ok(());
@@ -276,7 +276,7 @@ pub(super) fn may_wait() -> Result<()> {
 }
 
 impl Place {
-    /// Whether the stream is past this place; the error of queued work before it, if there was one.
+    /// Whether the stream has passed this place; an error if work before it failed.
     pub(super) fn passed(&self) -> Result<bool> {
         if self.stream.done.load(Ordering::Acquire) < self.number {
             return Ok(false);
@@ -287,26 +287,26 @@ impl Place {
         }
     }
 
-    /// Blocks the calling thread until the stream is past this place.
+    /// Blocks the calling thread until the stream has passed this place.
     pub(super) fn sync(&self) -> Result<()> {
         may_wait()?;
         self.stream.wait_for(self.number);
         self.passed().map(|_| ())
     }
 
-    /// Whether work queued on `stream` runs behind this place without being made to wait.
+    /// Whether work queued on `stream` runs after this place without a further wait.
     pub(super) fn orders(&self, stream: &Arc<StreamQueue>) -> bool {
         Arc::ptr_eq(&self.stream, stream) || self.stream.done.load(Ordering::Acquire) >= self.number
     }
 }
 
 impl Transfer {
-    /// Does it on the calling thread.
+    /// Runs it on the calling thread.
     ///
     /// # Safety
-    /// The ranges are memory for the bytes, and those of a copy are apart.
+    /// The ranges are valid for the bytes, and those of a copy do not overlap.
     pub(in crate::device) unsafe fn run(self) {
-        // SAFETY: the caller vouches for the ranges.
+        // SAFETY: the caller guarantees the ranges.
         unsafe {
             match self {
                 Self::Copy { dst, src, bytes } => {
@@ -323,9 +323,9 @@ impl Transfer {
 /// Runs a kernel on the calling thread.
 ///
 /// # Safety
-/// As for `Backend::launch`, with host memory.
+/// The same as for `Backend::launch`, with host memory.
 pub(in crate::device) unsafe fn run_launch(launch: &Launch) -> Result<()> {
-    // SAFETY: the caller vouches for the ranges.
+    // SAFETY: the caller guarantees the ranges.
     let code = unsafe { launch.run_on_host() };
     if code == 0 {
         return Ok(());
@@ -340,9 +340,9 @@ pub(in crate::device) unsafe fn run_launch(launch: &Launch) -> Result<()> {
 /// Runs one operation on the stream's thread.
 fn run_op(op: Op) -> Result<()> {
     match op {
-        // SAFETY: whoever queued the launch vouched for its ranges until it is done.
+        // SAFETY: the caller that queued the launch guarantees its ranges until it is done.
         Op::Launch(launch) => unsafe { run_launch(&launch)? },
-        // SAFETY: whoever queued the copy or fill vouched for its ranges.
+        // SAFETY: the caller that queued the copy or fill guarantees its ranges.
         Op::Transfer(transfer) => unsafe { transfer.run() },
         Op::Call(work) => host_call::run(work)?,
         Op::Graph(ops) => ops.iter().try_for_each(|op| run_op(op.clone().into()))?,

@@ -1,13 +1,13 @@
-//! Who runs next: the strategies of the scheduler.
+//! The scheduler's strategies for choosing the next stream to run.
 //!
-//! - **random**: any stream that can run, with equal chance.
-//! - **PCT**: every stream has a priority and the highest that can run does. At d steps drawn in
-//!   advance, the stream that would run falls below all others. An ordering bug that needs d + 1
-//!   particular orderings shows with a probability of at least 1 / (n * k^d) a schedule, for n
-//!   streams and k steps: Burckhardt, Kothari, Musuvathi, Nagarakatti, "A randomized scheduler with
-//!   probabilistic guarantees of finding bugs", ASPLOS 2010.
-//! - **a path**: the choices are given, those beyond it are the first of what is possible, and all
-//!   are noted; [`explore`](super::explore) walks every path with it.
+//! - **random**: any stream that can run, with equal probability.
+//! - **PCT**: every stream has a priority, and of those that can run the highest does. At d steps
+//!   drawn in advance, the stream that would run gets a priority below all others. An ordering bug
+//!   that needs d + 1 particular orderings shows with a probability of at least 1 / (n * k^d) per
+//!   schedule, for n streams and k steps: Burckhardt, Kothari, Musuvathi, Nagarakatti, "A
+//!   randomized scheduler with probabilistic guarantees of finding bugs", ASPLOS 2010.
+//! - **a path**: the first choices are given; each later one takes the first possibility. All
+//!   choices are recorded. [`explore`](super::explore) uses it to walk every path.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,29 +18,29 @@ use crate::sync::plain::lock;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Strategy {
-    /// Any stream that can run, with equal chance.
+    /// Any stream that can run, with equal probability.
     Random,
-    /// By priorities that change at a few steps drawn in advance.
+    /// By priorities that change at a few steps, drawn in advance.
     Pct {
         /// Number of changes.
         changes: u32,
-        /// Steps among which they are drawn: about as many operations as the program has.
+        /// The steps among which they are drawn: about the number of operations in the program.
         steps: u32,
     },
 }
 
-/// One choice: which of how many.
+/// One choice: the index taken, and the number of possibilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Choice {
     pub(super) taken: u32,
     pub(super) of: u32,
 }
 
-/// The choices of one run: a prefix that is followed, then whatever was taken.
+/// The choices of one run: a prefix to follow, then those that were taken.
 #[derive(Debug, Default)]
 pub(super) struct Path {
     pub(super) choices: Vec<Choice>,
-    /// The next choice to be made.
+    /// The index of the next choice.
     pub(super) at: usize,
 }
 
@@ -63,9 +63,9 @@ impl Path {
 
 #[derive(Debug)]
 struct Priorities {
-    /// By queue; higher runs first. Starts at or above `changes.len()`.
+    /// By queue; the highest runs first. Initial values are at or above `changes.len()`.
     of: Vec<u64>,
-    /// Steps at which the running stream falls, in any order.
+    /// Steps at which the stream that would run gets a lower priority, in any order.
     changes: Vec<u64>,
 }
 
@@ -76,12 +76,12 @@ enum Kind {
     Path(Arc<Mutex<Path>>),
 }
 
-/// See the module documentation.
+/// Chooses the next stream by one of the strategies; see the module documentation.
 #[derive(Debug)]
 pub(super) struct Chooser {
     rng: Rng,
     kind: Kind,
-    /// Of 8 questions whether work is done, how many let another step run first.
+    /// Of 8 queries whether work is done, the number that let another step run first.
     eagerness: u64,
     steps: u64,
 }
@@ -89,7 +89,7 @@ pub(super) struct Chooser {
 impl Chooser {
     pub(super) fn new(strategy: Strategy, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
-        // Some schedules never go on when asked, so that work is seen queued for long.
+        // With eagerness 0 no query runs a step, so that work stays queued for long.
         let eagerness = [0, 2, 4, 7][rng.below(4) as usize];
         let kind = match strategy {
             Strategy::Random => Kind::Random,
@@ -117,7 +117,7 @@ impl Chooser {
         }
     }
 
-    /// Which of `runnable`, numbers of queues, runs its next operation. Not asked with none.
+    /// Chooses the queue whose next operation runs, from `runnable`, which is not empty.
     pub(super) fn pick(&mut self, runnable: &[usize]) -> usize {
         let step = self.steps;
         self.steps += 1;
@@ -132,7 +132,7 @@ impl Chooser {
         }
     }
 
-    /// Whether a step runs before a question is answered.
+    /// Whether a step runs before a query is answered.
     pub(super) fn goes_on(&mut self) -> bool {
         match &self.kind {
             Kind::Path(path) => lock(path).take(2) == 1,

@@ -1,8 +1,8 @@
-//! Every schedule of a small program, one after the other.
+//! Runs every schedule of a small program, one after the other.
 //!
-//! A run is decided by its choices, so the runs of a program are the leaves of a tree. They are
-//! walked depth first: follow a path, take the first of what is possible beyond it, and afterwards
-//! change the last choice that has an alternative left. No schedule is run twice.
+//! The choices of a run determine it, so the runs of a program are the leaves of a tree. They are
+//! walked depth first: follow a path, take the first possibility of every choice beyond it, and
+//! afterwards change the last choice that has an alternative left. No schedule runs twice.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,23 +12,22 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::sync::plain::lock;
 
-/// What [`explore`] has done.
+/// The result of [`explore`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Explored {
-    /// Schedules run, each once.
+    /// Number of schedules run, each once.
     pub schedules: u64,
-    /// Whether these were all.
+    /// Whether these are all schedules of the program.
     pub complete: bool,
 }
 
-/// Runs `program` under every schedule it has, each on a device of its own, but no more than
-/// `most`. The seed and strategy of `config` are not used.
+/// Runs `program` under each of its schedules, on a new device each, but at most `most` times. The
+/// seed and strategy of `config` are not used.
 ///
-/// `program` must do the same each time as far as the device's answers are the same. The number of
-/// schedules grows as the number of interleavings: 560 for three streams of 3, 3 and 2 operations,
-/// 34,650 for
-/// three of 4; a question (`is_idle`, `is_done`) adds its own.
+/// `program` must be deterministic, given the same answers from the device. The number of schedules
+/// is the number of interleavings: 560 for three streams of 3, 3 and 2 operations, 34,650 for three
+/// of 4; each query (`is_idle`, `is_done`) adds more.
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -53,7 +52,8 @@ pub struct Explored {
 /// ```
 ///
 /// # Errors
-/// The first error of `program`, after which no more schedules are run, or of making a device.
+/// The first error of `program`, after which no more schedules run, or an error of opening a
+/// device.
 pub fn explore(
     config: &SimConfig,
     most: u64,
@@ -78,7 +78,7 @@ pub fn explore(
     })
 }
 
-/// Changes the path to the next leaf; false after the last.
+/// Advances the path to the next leaf; returns false after the last.
 fn next(path: &mut Path) -> bool {
     path.choices.truncate(path.at);
     path.at = 0;

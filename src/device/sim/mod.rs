@@ -1,19 +1,20 @@
 //! The simulated device: the host device's memory under a seeded scheduler.
 //!
-//! Streams are queues. Nothing in them runs until somebody waits for it or asks about it, and then
-//! the scheduler runs operations in any order that streams, events and waits allow, chosen by its
-//! seed: the same program with the same seed runs the same way. So an ordering bug that shows on a
-//! GPU once a week shows here in a loop over seeds, and shows again for the seed that found it.
+//! Streams are queues. Nothing in them runs until the program waits for it or queries it. Then the
+//! scheduler runs operations in an order that streams, events and waits allow, chosen by its seed.
+//! The same program with the same seed runs the same way. So an ordering bug that shows on a GPU
+//! once a week shows here in a loop over seeds, and again with the seed that found it.
 //!
-//! - **Everything is late.** Work stays queued as long as nobody waits, so memory handed out too
-//!   early is really used by two.
-//! - **Handles are used again at once**, as drivers do: the raw handle of a destroyed stream or
-//!   event is the next one's.
-//! - **No threads.** Operations run on the thread that waits. From several threads it works, but
-//!   the seed then no longer decides alone.
-//! - **Memory may be left out** ([`SimConfig::without_bytes`]): addresses, handles and mappings
-//!   are kept account of and no byte exists. Kernels and copies then do nothing; host calls run.
-//!   Ten times as many schedules, for a checker of order that needs no contents.
+//! - **Work runs late.** Work stays queued until the program waits, so memory that is reused too
+//!   early really has two users.
+//! - **Handles are reused at once**, as drivers do: a new stream or event gets the raw handle of
+//!   the last one destroyed.
+//! - **No threads.** Operations run on the thread that waits. Programs with several threads work,
+//!   but then the seed alone does not determine the run.
+//! - **Memory may have no contents** ([`SimConfig::without_bytes`]): addresses, handles and
+//!   mappings are tracked, but there are no bytes. Kernels and copies then do nothing; host calls
+//!   run. This allows ten times as many schedules, for a checker of stream order that needs no
+//!   contents.
 //!
 //! Operations take one simulated microsecond each, which is what timing events measure.
 
@@ -49,25 +50,25 @@ use super::{
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
 
-/// Physical bytes by default.
+/// Default capacity in bytes.
 const DEFAULT_CAPACITY: u64 = 1 << 30;
 
-/// Simulated nanoseconds of an operation.
+/// Simulated nanoseconds per operation.
 const STEP_NS: f64 = 1000.0;
 
 /// `CUDA_ERROR_NOT_READY`.
 const NOT_READY: i32 = 600;
 
-/// How a simulated device is made.
+/// The configuration of a simulated device.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SimConfig {
-    /// What all choices come from.
+    /// The seed of all choices.
     pub(crate) seed: u64,
-    /// How the order of operations is chosen.
+    /// The strategy that chooses the order of operations.
     #[doc(hidden)]
     pub strategy: Strategy,
-    /// Physical bytes the device has, rounded down to its granule of 2 MiB.
+    /// Physical bytes, rounded down to the granule of 2 MiB.
     pub(crate) capacity: u64,
     /// Whether memory has contents.
     pub(crate) bytes: bool,
@@ -86,14 +87,14 @@ impl Default for SimConfig {
 }
 
 impl SimConfig {
-    /// Sets what all choices come from.
+    /// Sets the seed of all choices.
     #[must_use]
     pub fn with_seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// Sets how the order of operations is chosen.
+    /// Sets the strategy that chooses the order of operations.
     #[must_use]
     #[doc(hidden)]
     pub fn with_strategy(mut self, strategy: Strategy) -> Self {
@@ -101,14 +102,14 @@ impl SimConfig {
         self
     }
 
-    /// Sets the physical bytes the device has.
+    /// Sets the capacity in physical bytes.
     #[must_use]
     pub fn with_capacity(mut self, bytes: u64) -> Self {
         self.capacity = bytes;
         self
     }
 
-    /// Leaves the contents of memory out. See the [module](self) documentation.
+    /// Gives memory no contents; see the [module](self) documentation.
     #[must_use]
     #[doc(hidden)]
     pub fn without_bytes(mut self) -> Self {
@@ -118,11 +119,11 @@ impl SimConfig {
 }
 
 #[doc(hidden)]
-/// The seeds to run a test with: 0 up to `count`, or the one in `WARPOOL_SIM_SEED` alone, which is
-/// how a failure is run again.
+/// The seeds to run a test with: `0..count`, or only the one in `WARPOOL_SIM_SEED`, which repeats a
+/// failure.
 ///
 /// # Errors
-/// [`Error::Invalid`] if the variable is set to anything but a number.
+/// [`Error::Invalid`] if the variable is set to anything other than a seed.
 pub fn seeds(count: u64) -> Result<std::ops::Range<u64>> {
     let given = std::env::var_os("WARPOOL_SIM_SEED");
     let given = given.map(|text| text.to_string_lossy().into_owned());
@@ -130,10 +131,10 @@ pub fn seeds(count: u64) -> Result<std::ops::Range<u64>> {
 }
 
 #[doc(hidden)]
-/// As [`seeds`], of the variable's text.
+/// The same as [`seeds`], with the variable's text as a parameter.
 ///
 /// # Errors
-/// As [`seeds`].
+/// See [`seeds`].
 pub fn seeds_from(given: Option<&str>, count: u64) -> Result<std::ops::Range<u64>> {
     let Some(text) = given else {
         return Ok(0..count);
@@ -179,7 +180,7 @@ fn open_with(config: &SimConfig, chooser: Chooser) -> Result<Arc<dyn Backend>> {
     }))
 }
 
-/// Values by handle; the handle given back last is the next one given.
+/// Values by handle; the handle released last is the next one used.
 struct Slots<T> {
     slots: Vec<Option<T>>,
     free: Vec<usize>,
@@ -225,21 +226,21 @@ impl<T> Slots<T> {
     }
 }
 
-/// What an event marks.
+/// What an event has recorded.
 #[derive(Default)]
 struct SimEvent {
     timing: bool,
     place: Option<Place>,
-    /// Steps taken when the mark was reached, of a timing event.
+    /// For a timing event, the number of steps when its place was reached.
     stamp: Option<Arc<OnceLock<u64>>>,
-    /// What it marks if it was recorded in a capture.
+    /// Set if the event was recorded in a capture.
     captured: Option<CapturedMark<CapturedOp>>,
 }
 
-/// What a stream's handle names.
+/// The state of a stream's handle.
 struct SimStream {
     queue: usize,
-    /// The stream's part in a capture, perhaps one that has ended.
+    /// The stream's branch in a capture, which may have ended.
     branch: Option<Branch<CapturedOp>>,
 }
 
@@ -255,13 +256,14 @@ impl State {
         Ok(self.streams.get("stream", stream.0)?.queue)
     }
 
-    /// The stream's part in a capture that goes on.
+    /// The stream's branch in a capture that has not ended.
     fn branch(&mut self, stream: RawStream) -> Result<Option<Branch<CapturedOp>>> {
         let branch = self.streams.get("stream", stream.0)?.branch.as_ref();
         Ok(branch.filter(|branch| branch.is_open()).cloned())
     }
 
-    /// The queue of a stream that is not under capture; a capture is broken by the question.
+    /// The queue of a stream that is not under capture; otherwise the call invalidates the capture
+    /// and is an error.
     fn running(&mut self, call: &'static str, stream: RawStream) -> Result<usize> {
         if let Some(branch) = self.branch(stream)? {
             branch.break_off();
@@ -270,7 +272,7 @@ impl State {
         self.queue(stream)
     }
 
-    /// Queues work that a capture can hold, or records it.
+    /// Queues work that a capture can contain, or records it if the stream is under capture.
     fn give(&mut self, op: CapturedOp, stream: RawStream) -> Result<()> {
         match self.branch(stream)? {
             Some(branch) => {
@@ -281,7 +283,7 @@ impl State {
         }
     }
 
-    /// The place that an event outside captures marks, if it was ever recorded.
+    /// The place that an event has recorded outside captures, if it was ever recorded.
     fn place(&mut self, call: &'static str, event: RawEvent) -> Result<Option<Place>> {
         let event = self.event(event)?;
         if event.captured.is_some() {
@@ -316,7 +318,7 @@ impl State {
 }
 
 thread_local! {
-    /// Set while a host call runs on this thread; it may not wait for device work.
+    /// Set while a host call runs on this thread, which must not wait for device work.
     static IN_HOST_CALL: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -330,7 +332,7 @@ struct Sim {
 }
 
 impl Sim {
-    /// Runs one operation; false if none can run now.
+    /// Runs one operation; returns false if none can run now.
     fn step<'a>(&'a self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
         let (queue, op) = match state.schedule.step() {
             Step::Nothing => return (state, false),
@@ -351,10 +353,10 @@ impl Sim {
                 let _ = stamp.set(state.schedule.steps());
                 Ok(())
             }
-            // SAFETY: whoever queued the launch vouched for its ranges until it is done.
+            // SAFETY: the caller that queued the launch guarantees its ranges until it is done.
             Op::Launch(launch) if self.store.has_bytes() => unsafe { run_launch(&launch) },
             Op::Transfer(transfer) if self.store.has_bytes() => {
-                // SAFETY: whoever queued the transfer vouched for its ranges.
+                // SAFETY: the caller that queued the transfer guarantees its ranges.
                 unsafe { transfer.run() };
                 Ok(())
             }
@@ -364,7 +366,7 @@ impl Sim {
         (state, true)
     }
 
-    /// Takes steps until `place` is passed.
+    /// Runs steps until `place` is passed.
     fn sync<'a>(&'a self, mut state: MutexGuard<'a, State>, place: Place) -> Result<()> {
         if IN_HOST_CALL.get() {
             return Err(Error::invalid(
@@ -376,7 +378,7 @@ impl Sim {
             let (now, ran) = self.step(state);
             state = now;
             if !ran && !state.schedule.passed(place)? {
-                // Work can only be held up by a host call on another thread.
+                // Only a host call on another thread can block all work.
                 state = self
                     .called
                     .wait(state)
@@ -386,7 +388,7 @@ impl Sim {
         Ok(())
     }
 
-    /// Takes as many steps as the scheduler likes, and says whether `place` is passed.
+    /// Runs as many steps as the scheduler chooses, and returns whether `place` is passed.
     fn query<'a>(&'a self, mut state: MutexGuard<'a, State>, place: Place) -> Result<bool> {
         while !state.schedule.passed(place)? {
             if IN_HOST_CALL.get() || !state.schedule.goes_on() {
@@ -406,13 +408,14 @@ impl Sim {
     }
 }
 
-/// A number no other simulated stream of the process has.
+/// A number that is unique among the simulated streams of this process.
 fn next_id() -> u64 {
     static NEXT_ID: AtomicU64 = AtomicU64::new(1);
     NEXT_ID.fetch_add(1, Ordering::Relaxed)
 }
 
-// SAFETY: memory is the host device's or none; the schedule runs what streams and events allow.
+// SAFETY: the memory is the host device's or there is none; the schedule respects the order of
+// streams and events.
 unsafe impl Backend for Sim {
     fn info(&self) -> &DeviceInfo {
         &self.info
@@ -663,7 +666,7 @@ unsafe impl Backend for Sim {
         let mut state = lock(&self.state);
         state.running("graph_launch", stream)?;
         let ops = state.graphs.get("graph", graph.0)?.clone();
-        // Each operation is a step of its own, which those of other streams may come between.
+        // Each operation is a separate step; steps of other streams may run between them.
         for op in ops {
             state.push(stream, op.into())?;
         }
@@ -676,7 +679,7 @@ unsafe impl Backend for Sim {
 }
 
 impl Drop for Sim {
-    /// Runs what is still queued, as a device completes it.
+    /// Runs everything still queued, as a real device completes it.
     fn drop(&mut self) {
         while self.step(lock(&self.state)).1 {}
     }

@@ -1,15 +1,16 @@
-//! The generator behind every choice: splitmix64, so that a seed means the same on every machine.
+//! The random generator of every choice: splitmix64, so that a seed has the same meaning on every
+//! machine.
 
-/// A stream of 64-bit numbers from a seed. Equal seeds give equal numbers.
+/// A sequence of 64-bit numbers from a seed. Equal seeds give equal numbers.
 ///
-/// For choices in tests and programs to be replayed; not for secrets.
+/// For choices in tests and replayable programs; not for secrets.
 #[derive(Debug, Clone)]
 pub struct Rng {
     state: u64,
 }
 
 impl Rng {
-    /// The generator of `seed`.
+    /// The generator with this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
@@ -30,7 +31,7 @@ impl Rng {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// True `part` times in `whole`.
+    /// True with probability `part` / `whole`.
     pub fn chance(&mut self, part: u64, whole: u64) -> bool {
         self.below(whole) < part
     }

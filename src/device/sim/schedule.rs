@@ -1,12 +1,11 @@
-//! The queues of a simulated device and the steps that run them.
+//! The queues of a simulated device, and the steps that run them.
 //!
-//! Nothing runs by itself. Whoever waits for something makes the device take steps until it is so;
-//! who asks whether something is done may make it take a few. A step runs the next operation of
-//! one stream that can run; which one is the chooser's decision. A wait is no step: it is over as
-//! soon as what it waits for is.
+//! Nothing runs by itself. A caller that waits for something runs steps until it is done; a query
+//! may run a few. A step runs the next operation of one stream that can run, which the chooser
+//! picks. A wait is not a step: it ends as soon as the place it waits for is passed.
 //!
-//! Work cannot be stuck: a wait names a place that was already queued, so some stream can always
-//! run while anything is queued.
+//! There is no deadlock: a wait refers to a place that was already queued, so some stream can
+//! always run while anything is queued.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -28,7 +27,7 @@ pub(super) enum Op {
     Launch(Launch),
     Transfer(Transfer),
     Call(Box<dyn FnOnce() + Send>),
-    /// Notes how many steps had been taken.
+    /// Stores the number of steps run so far.
     Stamp(Arc<OnceLock<u64>>),
     Wait(Place),
 }
@@ -43,34 +42,34 @@ impl From<CapturedOp> for Op {
     }
 }
 
-/// One stream's work. Outlives the stream: what is queued still runs.
+/// One stream's work. It outlives the stream: queued work still runs.
 pub(super) struct Queue {
-    /// A number no other simulated stream of the process has.
+    /// A number that is unique among the simulated streams of this process.
     pub(super) id: u64,
     ops: VecDeque<Op>,
     queued: u64,
     done: u64,
-    /// The first error of its work, and which operation it came from.
+    /// The first error of its work, and the number of its operation.
     failed: Option<(u64, Error)>,
-    /// A host call of it is running without the device's lock.
+    /// Whether one of its operations is running, perhaps a host call without the device's lock.
     calling: bool,
 }
 
-/// What a step came to.
+/// The result of choosing a step.
 pub(super) enum Step {
     /// Nothing is queued that can run now.
     Nothing,
-    /// The operation to run, and whose it is; to be followed by [`Schedule::ran`].
+    /// The queue and its operation to run; call [`Schedule::ran`] afterwards.
     Run(usize, Op),
 }
 
-/// See the module documentation.
+/// The queues and the chooser; see the module documentation.
 pub(super) struct Schedule {
     chooser: Chooser,
     queues: Vec<Queue>,
-    /// Queues that hold work, by number, ascending.
+    /// Queues with work, by number, ascending.
     active: Vec<usize>,
-    /// Those of them that can run now; kept to spare the heap.
+    /// Those of them that can run now; a field only to save allocations.
     runnable: Vec<usize>,
     steps: u64,
 }
@@ -86,7 +85,7 @@ impl Schedule {
         }
     }
 
-    /// Adds a queue and gives its number, which is never used again.
+    /// Adds a queue and returns its number, which is never reused.
     pub(super) fn add(&mut self, id: u64) -> usize {
         self.queues.push(Queue {
             id,
@@ -108,7 +107,7 @@ impl Schedule {
         self.steps
     }
 
-    /// Queues an operation; gives the place behind it.
+    /// Queues an operation; returns the place after it.
     pub(super) fn push(&mut self, queue: usize, op: Op) -> Place {
         let its = &mut self.queues[queue];
         if its.ops.is_empty()
@@ -124,7 +123,7 @@ impl Schedule {
         }
     }
 
-    /// The place behind everything queued so far.
+    /// The place after everything queued so far.
     pub(super) fn here(&self, queue: usize) -> Place {
         Place {
             queue,
@@ -136,7 +135,7 @@ impl Schedule {
         self.queues[place.queue].done >= place.number
     }
 
-    /// Whether `place` is passed; the error of work before it, if there was one.
+    /// Whether `place` is passed; an error if work before it failed.
     pub(super) fn passed(&mut self, place: Place) -> Result<bool> {
         if !self.is_done(place) {
             self.end_waits();
@@ -150,7 +149,8 @@ impl Schedule {
         }
     }
 
-    /// Ends every wait at the head of a queue whose place is passed, and lists who can run.
+    /// Ends every wait at the head of a queue whose place is passed, and lists the queues that can
+    /// run.
     fn end_waits(&mut self) {
         let mut ended = true;
         while std::mem::take(&mut ended) {
@@ -181,7 +181,7 @@ impl Schedule {
         }
     }
 
-    /// Chooses the next operation and takes it out of its queue.
+    /// Chooses the next operation and removes it from its queue.
     pub(super) fn step(&mut self) -> Step {
         self.end_waits();
         if self.runnable.is_empty() {
@@ -197,7 +197,7 @@ impl Schedule {
         }
     }
 
-    /// Notes that the operation of the last step of `queue` is done.
+    /// Records that the operation of the last step of `queue` is done.
     pub(super) fn ran(&mut self, queue: usize, outcome: Result<()>) {
         let its = &mut self.queues[queue];
         its.calling = false;
@@ -207,7 +207,7 @@ impl Schedule {
         }
     }
 
-    /// Whether a step runs before a question is answered.
+    /// Whether a step runs before a query is answered.
     pub(super) fn goes_on(&mut self) -> bool {
         self.chooser.goes_on()
     }

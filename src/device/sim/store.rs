@@ -1,18 +1,18 @@
-//! The memory behind a simulated device: real bytes, or none.
+//! The memory of a simulated device: with real bytes, or without.
 
 use super::tracked::Tracked;
 use crate::device::host::Memory;
 use crate::device::{Addr, HandleCounts, Phys};
 use crate::error::Result;
 
-/// See the module documentation.
+/// The memory of a simulated device; see the module documentation.
 #[derive(Debug)]
 pub(super) enum Store {
     Bytes(Memory),
     Tracked(Tracked),
 }
 
-/// The same call on whichever memory there is.
+/// Makes the same call on either kind of memory.
 macro_rules! on {
     ($store:expr, $memory:ident => $call:expr) => {
         match $store {

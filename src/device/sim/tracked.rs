@@ -1,8 +1,8 @@
-//! Memory that is only kept account of: no byte of it exists.
+//! Memory that is only tracked: it has no bytes.
 //!
-//! A schedule that checks order and not contents needs no memory, and making and mapping real
-//! memory would cost more than the schedule. Addresses start where no machine has any, so that a
-//! use of one by mistake faults at once.
+//! A schedule that checks order and not contents needs no memory, and creating and mapping real
+//! memory would take longer than the schedule itself. Addresses start beyond those of any machine,
+//! so that an accidental use faults at once.
 
 use std::sync::Mutex;
 
@@ -15,7 +15,7 @@ use crate::sync::plain::lock;
 /// Not a canonical address on x86-64 or aarch64.
 const FIRST_ADDR: Addr = 1 << 56;
 
-/// End of the addresses that are handed out.
+/// End of the addresses in use.
 const LAST_ADDR: Addr = 1 << 62;
 
 #[derive(Debug)]
@@ -25,7 +25,7 @@ struct State {
     used: u64,
 }
 
-/// See the module documentation.
+/// The tracked memory; see the module documentation.
 #[derive(Debug)]
 pub(super) struct Tracked {
     capacity: u64,
@@ -56,7 +56,7 @@ impl Tracked {
         let mut state = lock(&self.state);
         state.ledger.check_bytes(bytes)?;
         let addr = state.next;
-        // A granule between two ranges, so that running off the end of one is seen.
+        // Leaves a granule between two ranges, so that an overrun of one is detected.
         let next = addr
             .checked_add(bytes)
             .and_then(|end| end.checked_add(GRANULE));
