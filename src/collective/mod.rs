@@ -132,7 +132,7 @@ impl Comm {
     /// The ends of a communicator of NCCL's among GPUs of this process, a rank a device.
     ///
     /// # Errors
-    /// As [`Comm::nccl`].
+    /// See [`Comm::nccl`].
     #[cfg(feature = "nccl")]
     pub fn nccl_all(devices: &[Device], patience: Duration) -> Result<Vec<Self>> {
         let ends = nccl::ends(devices, patience)?;

@@ -178,7 +178,7 @@ pub fn quantize_integers<'a, Q: Integer, S: Wide>(
 /// Stream order: as [`quantize`](fn@super::quantize).
 ///
 /// # Errors
-/// As [`quantize_integers`].
+/// See [`quantize_integers`].
 pub fn dequantize_integers<'a, Q: Integer, S: Wide>(
     stream: &Stream,
     codes: impl Into<Rows<'a, Q::Code>>,

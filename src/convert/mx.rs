@@ -252,7 +252,7 @@ pub fn mx_quantize<'a, Q: MxElement, S: Wide>(
 /// Stream order: as [`quantize`](fn@super::quantize).
 ///
 /// # Errors
-/// As [`mx_quantize`].
+/// See [`mx_quantize`].
 pub fn mx_dequantize<'a, Q: MxElement, S: Wide>(
     stream: &Stream,
     codes: impl Into<Rows<'a, Q::Code>>,
@@ -298,7 +298,7 @@ pub fn mx_dequantize<'a, Q: MxElement, S: Wide>(
 /// ```
 ///
 /// # Errors
-/// As [`mx_quantize`].
+/// See [`mx_quantize`].
 pub fn nvfp4_quantize<'a, S: Wide>(
     stream: &Stream,
     values: impl Into<Rows<'a, S>>,
@@ -322,7 +322,7 @@ pub fn nvfp4_quantize<'a, S: Wide>(
 /// Stream order: as [`quantize`](fn@super::quantize).
 ///
 /// # Errors
-/// As [`mx_quantize`].
+/// See [`mx_quantize`].
 pub fn nvfp4_dequantize<'a, S: Wide>(
     stream: &Stream,
     codes: impl Into<Rows<'a, u8>>,

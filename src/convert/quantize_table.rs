@@ -179,7 +179,7 @@ impl<'a, S: Wide, Q: MxElement> QuantizeTable<'a, S, Q> {
     /// memory.
     ///
     /// # Errors
-    /// As [`QuantizeTable::new`].
+    /// See [`QuantizeTable::new`].
     #[allow(
         clippy::type_complexity,
         reason = "the parts of a tensor, as one by one"
@@ -213,7 +213,7 @@ impl<'a, S, Q> QuantizeTable<'a, S, Q> {
     ///
     /// # Errors
     /// [`Error::Invalid`] if there are fewer elements of `amax` than tensors, the rounding is directed or
-    /// the stream is of another device; what the driver said.
+    /// the stream is of another device; any error of the driver.
     pub fn quantize(&mut self, stream: &Stream, how: Quantize<'_>) -> Result<()> {
         let mut args = self.jobs.args;
         (args.rounding, args.seed) = how.rounding_and_seed()?;
@@ -253,7 +253,7 @@ impl<'a, Q: MxElement, S: Wide> DequantizeTable<'a, Q, S> {
     /// memory.
     ///
     /// # Errors
-    /// As [`QuantizeTable::new`].
+    /// See [`QuantizeTable::new`].
     #[allow(
         clippy::type_complexity,
         reason = "the parts of a tensor, as one by one"
@@ -286,7 +286,7 @@ impl<'a, Q, S> DequantizeTable<'a, Q, S> {
     /// Queues every tensor, in one launch. Nothing is allocated.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the stream is of another device; what the driver said.
+    /// [`Error::Invalid`] if the stream is of another device; any error of the driver.
     pub fn dequantize(&mut self, stream: &Stream) -> Result<()> {
         let launch = Launch::Dequantize(self.jobs.args);
         self.jobs.launch(stream, &launch, None)

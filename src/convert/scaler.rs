@@ -274,7 +274,7 @@ impl GradScaler {
     /// and [`GradScaler::found`] set if one was infinite or NaN before.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the stream is of another device; what the driver said.
+    /// [`Error::Invalid`] if the stream is of another device; any error of the driver.
     pub fn unscale<T: Wide>(
         &mut self,
         stream: &Stream,
@@ -302,7 +302,7 @@ impl GradScaler {
     /// its inverse are never zero, infinite or subnormal; at a bound it stays there.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the stream is of another device; what the driver said.
+    /// [`Error::Invalid`] if the stream is of another device; any error of the driver.
     pub fn update(&mut self, stream: &Stream) -> Result<()> {
         self.queue(stream, None, 0)
     }
@@ -337,7 +337,7 @@ impl GradScaler {
     /// Queues a read of the state as it will be at this point of `stream`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the stream is of another device; what the driver said.
+    /// [`Error::Invalid`] if the stream is of another device; any error of the driver.
     pub fn read(&self, stream: &Stream) -> Result<PendingState> {
         let event = stream.device().event()?;
         let mut bytes = Box::new([0u64; STATE_BYTES / 8]);
@@ -421,7 +421,7 @@ impl PendingState {
     /// The state if the read is done, else `None`; never waits.
     ///
     /// # Errors
-    /// What the driver said.
+    /// Any error of the driver.
     pub fn ready(&self) -> Result<Option<ScalerState>> {
         Ok(
             if self.event.is_done()? || seeded!("state-read-before-it-came") {
@@ -435,7 +435,7 @@ impl PendingState {
     /// Waits for the read.
     ///
     /// # Errors
-    /// What the driver said.
+    /// Any error of the driver.
     pub fn wait(&self) -> Result<ScalerState> {
         self.event.synchronize()?;
         Ok(self.decode())

@@ -210,7 +210,7 @@ impl<'a, S: ConvertTo<D>, D: Element> ConvertTable<'a, S, D> {
     /// Queues the conversion of every pair, in one launch. Nothing is allocated.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the stream is of another device; what the driver said.
+    /// [`Error::Invalid`] if the stream is of another device; any error of the driver.
     pub fn convert(&mut self, stream: &Stream, how: impl Into<Conversion>) -> Result<()> {
         let args = self.arguments(how.into());
         self.launch(stream, args, [None; 4])

@@ -78,7 +78,7 @@ impl CudaAsync {
     /// for as much as the device gives.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] for a device that is no GPU; what the driver said.
+    /// [`Error::Unavailable`] for a device that is no GPU; any error of the driver.
     pub fn new(device: &Device, limit: Option<u64>) -> Result<Self> {
         if device.info().kind != DeviceKind::Cuda {
             return Err(Error::Unavailable {
@@ -106,7 +106,7 @@ impl CudaAsync {
     /// Makes the device's context current on this thread until the answer is dropped.
     ///
     /// # Errors
-    /// What the driver said.
+    /// Any error of the driver.
     pub fn enter(&self) -> Result<Entered> {
         let mut current: CuContext = std::ptr::null_mut();
         // SAFETY: the call writes one handle.
@@ -149,7 +149,7 @@ impl CudaAsync {
     /// ordered before this point of `stream`, its allocation too.
     ///
     /// # Errors
-    /// What the driver said.
+    /// Any error of the driver.
     #[inline]
     pub fn free(&self, block: AsyncBlock, stream: &Stream) -> Result<()> {
         // SAFETY: the address came from `alloc`, and the block is gone after this.
@@ -163,7 +163,7 @@ impl CudaAsync {
     /// Most physical bytes the pool has held.
     ///
     /// # Errors
-    /// What the driver said.
+    /// Any error of the driver.
     pub fn reserved_high(&self) -> Result<u64> {
         self.get(RESERVED_HIGH)
     }
@@ -171,7 +171,7 @@ impl CudaAsync {
     /// Most bytes in blocks at once, as the driver rounds them.
     ///
     /// # Errors
-    /// What the driver said.
+    /// Any error of the driver.
     pub fn used_high(&self) -> Result<u64> {
         self.get(USED_HIGH)
     }

@@ -86,7 +86,7 @@ fn refused(call: &'static str, error: DriverError) -> Error {
 /// from it.
 ///
 /// # Errors
-/// As [`Device::cuda_current`]; what the driver said when the context was made current.
+/// As [`Device::cuda_current`]; any error of the driver when the context was made current.
 pub fn open(context: &Arc<CudaContext>) -> Result<Device> {
     let bound = context.bind_to_thread();
     bound.map_err(|error| refused("cuCtxSetCurrent", error))?;
@@ -97,7 +97,7 @@ pub fn open(context: &Arc<CudaContext>) -> Result<Device> {
 /// allocated on them. Adopting the same stream twice gives the same stream.
 ///
 /// # Errors
-/// [`Error::Invalid`] if the stream is of another context than `device`; what the driver said.
+/// [`Error::Invalid`] if the stream is of another context than `device`; any error of the driver.
 pub fn adopt(device: &Device, stream: &Arc<CudaStream>) -> Result<Stream> {
     if device.info().kind != DeviceKind::Cuda {
         let why = "a stream of cudarc's is a GPU's: open the device with interop::cudarc::open";
@@ -345,7 +345,7 @@ impl<'a, T: Pod> From<&'a mut CudaBuf<T>> for PartMut<'a, T> {
 /// which is made to wait for what it must.
 ///
 /// # Errors
-/// [`Error::Invalid`] for a stream of another device, or under capture; what the driver said of a wait.
+/// [`Error::Invalid`] for a stream of another device, or under capture; any error of the driver of a wait.
 pub fn arg<'a, T: Pod>(stream: &Stream, of: impl Into<Part<'a, T>>) -> Result<Arg<'a>> {
     of.into().0.arg(stream, false)
 }
@@ -353,7 +353,7 @@ pub fn arg<'a, T: Pod>(stream: &Stream, of: impl Into<Part<'a, T>>) -> Result<Ar
 /// As [`arg`], for a kernel that writes.
 ///
 /// # Errors
-/// As [`arg`].
+/// See [`arg`].
 pub fn arg_mut<'a, T: Pod>(stream: &Stream, of: impl Into<PartMut<'a, T>>) -> Result<Arg<'a>> {
     of.into().0.arg(stream, true)
 }
@@ -513,7 +513,7 @@ pub fn lend<T: Pod, R>(
 /// As [`lend`], to be written.
 ///
 /// # Errors
-/// As [`lend`].
+/// See [`lend`].
 pub fn lend_mut<T: Pod, R>(
     stream: &Stream,
     slice: &mut impl DevicePtrMut<T>,

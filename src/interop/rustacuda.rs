@@ -67,7 +67,7 @@ unsafe fn handle_of(stream: &rustacuda::stream::Stream) -> *mut c_void {
 /// Adopting the same stream twice gives the same stream. It stays rustacuda's to drop.
 ///
 /// # Errors
-/// [`Error::Invalid`] if `device` is not a CUDA device, or what the driver said of the stream.
+/// [`Error::Invalid`] if `device` is not a CUDA device, or any error of the driver of the stream.
 ///
 /// # Safety
 /// - The stream is of the context that `device` was opened in.
@@ -99,7 +99,7 @@ pub fn pointer<T: Pod>(view: &View<'_, T>) -> DevicePointer<T> {
 ///
 /// # Errors
 /// [`Error::Invalid`] for a stream of a device that is no GPU, or under capture, and as any operation on
-/// typed memory; what the driver said of a wait. `work` is then not called, or has been if the last wait
+/// typed memory; any error of the driver of a wait. `work` is then not called, or has been if the last wait
 /// failed.
 pub fn lend<T: Pod, R>(
     stream: &Stream,
@@ -116,7 +116,7 @@ pub fn lend<T: Pod, R>(
 /// As [`lend`], to be written: the host waits for all that uses the elements.
 ///
 /// # Errors
-/// As [`lend`].
+/// See [`lend`].
 pub fn lend_mut<T: Pod, R>(
     stream: &Stream,
     view: ViewMut<'_, T>,

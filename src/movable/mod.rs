@@ -319,7 +319,7 @@ impl Pool {
     /// each new block by its first guard.
     ///
     /// # Errors
-    /// What the driver said.
+    /// Any error of the driver.
     pub fn address_table(&self) -> Result<AddressTable> {
         let registry = Registry::of(self)?;
         let addr = registry.address_table()?;
@@ -360,7 +360,7 @@ impl Pool {
     /// and memory until the records are taken.
     ///
     /// # Errors
-    /// What the driver said.
+    /// Any error of the driver.
     #[doc(hidden)]
     pub fn record_steps(&self, on: bool) -> Result<()> {
         Attachment::of(self)?.record_steps(on);
@@ -371,7 +371,7 @@ impl Pool {
     /// whose moves are not done.
     ///
     /// # Errors
-    /// What the driver said.
+    /// Any error of the driver.
     #[doc(hidden)]
     pub fn take_steps(&self) -> Result<Vec<StepRecord>> {
         Attachment::of(self)?.take_steps()
@@ -380,7 +380,7 @@ impl Pool {
     /// Replaces the planner of compactions, for another cost model or another search budget.
     ///
     /// # Errors
-    /// What the driver said.
+    /// Any error of the driver.
     #[doc(hidden)]
     pub fn set_planner(&self, planner: Planner) -> Result<()> {
         Attachment::of(self)?.set_planner(planner);
@@ -391,7 +391,7 @@ impl Pool {
     /// the start of the pool's range. Memory in the caches of streams counts as free. Changes nothing.
     ///
     /// # Errors
-    /// What the driver said.
+    /// Any error of the driver.
     #[doc(hidden)]
     pub fn layout(&self) -> Result<Layout> {
         Ok(Attachment::of(self)?.layout(self))
@@ -401,7 +401,7 @@ impl Pool {
     /// nothing. Addresses in the plan count from the start of the pool's range.
     ///
     /// # Errors
-    /// What the driver said.
+    /// Any error of the driver.
     #[doc(hidden)]
     pub fn plan_compaction(&self, goal: &Goal) -> Result<Option<Plan>> {
         Ok(Attachment::of(self)?.plan(self, goal))
@@ -450,7 +450,7 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// What the driver said.
+    /// Any error of the driver.
     pub fn begin_compaction(&self, goal: Goal, budget: crate::compact::Budget) -> Result<Pass> {
         Ok(Pass::new(Registry::of(self)?, goal, budget))
     }

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 /// `patience`. It goes on then, and `too_late` is given what comes of it.
 ///
 /// # Errors
-/// [`Error::Os`] where there is no thread to be had, or the work panicked; what the driver said.
+/// [`Error::Os`] where there is no thread to be had, or the work panicked; any error of the driver.
 pub(super) fn in_time<R: Send + 'static>(
     device: &Device,
     patience: Duration,

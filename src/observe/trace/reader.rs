@@ -31,7 +31,7 @@ impl Trace {
     /// pieces: wrapping `from` in a buffer gains nothing.
     ///
     /// # Errors
-    /// As [`Trace::read`].
+    /// See [`Trace::read`].
     #[doc(hidden)]
     pub fn read_from(name: &str, from: impl Read, max_bytes: u64) -> Result<Self> {
         let mut lines = Lines::new(from).map_err(|why| at(name, 0, why))?;

@@ -31,7 +31,7 @@ impl<W: Write> TraceWriter<W> {
     /// Writes that `bytes` were allocated at `pointer` on `stream`.
     ///
     /// # Errors
-    /// As [`TraceWriter::new`].
+    /// See [`TraceWriter::new`].
     pub fn allocate(&mut self, pointer: u64, bytes: u64, stream: u64) -> io::Result<()> {
         self.row("allocate", pointer, bytes, stream)
     }
@@ -39,7 +39,7 @@ impl<W: Write> TraceWriter<W> {
     /// Writes that the `bytes` at `pointer` were freed on `stream`.
     ///
     /// # Errors
-    /// As [`TraceWriter::new`].
+    /// See [`TraceWriter::new`].
     pub fn free(&mut self, pointer: u64, bytes: u64, stream: u64) -> io::Result<()> {
         self.row("free", pointer, bytes, stream)
     }
@@ -58,7 +58,7 @@ impl<W: Write> TraceWriter<W> {
     /// Writes out what is buffered and gives the writer below back.
     ///
     /// # Errors
-    /// As [`TraceWriter::new`].
+    /// See [`TraceWriter::new`].
     pub fn finish(self) -> io::Result<W> {
         self.to.into_inner().map_err(io::IntoInnerError::into_error)
     }
