@@ -62,7 +62,8 @@ impl ReducerConfig {
     }
 
     /// Sets the bytes of `f32` gradients of the first bucket, and of the last, rounded up to 256; each other has
-    /// up to four times its smaller neighbour's.
+    /// up to four times its smaller neighbour's. Gradients of less than four times as many bytes are one bucket,
+    /// which goes with the last of them: set fewer where the backward pass is to hide more.
     #[must_use]
     pub fn bucket_bytes(mut self, bytes: u64) -> Self {
         self.bucket_bytes = bytes;
