@@ -339,7 +339,7 @@ fn a_step_with_an_infinity_leaves_what_8_bit_codes_lacked_as_it_was() {
 #[test]
 fn buckets_are_reduced_while_the_backward_pass_goes_on() {
     simulated(2, |rank: Rank| {
-        let lens = [64, 64, 64];
+        let lens = [64; 4];
         let config = ReducerConfig::default().bucket_bytes(256);
         let mut reducer =
             Reducer::new(&rank.pool, &rank.stream, &rank.comm, &lens, config).unwrap();
@@ -364,13 +364,14 @@ fn buckets_are_reduced_while_the_backward_pass_goes_on() {
         assert!(words.contains("0 is ready already"), "{words}");
         assert!(
             reducer
-                .ready(3)
+                .ready(4)
                 .unwrap_err()
                 .to_string()
-                .contains("there are 3")
+                .contains("there are 4")
         );
-        reducer.ready(2).unwrap();
-        reducer.ready(1).unwrap();
+        for tensor in [3, 2, 1] {
+            reducer.ready(tensor).unwrap();
+        }
         reducer.finish().unwrap();
         // The communicator goes on beside it.
         let mut other = rank.pool.alloc_filled(&rank.stream, 10, 1u32).unwrap();
