@@ -7,27 +7,28 @@ use crate::device::{Device, Launch, Scratch, Stream};
 use crate::driver::abi;
 use crate::error::Result;
 
-/// Reports stand this far apart, so that two streams do not share one.
+/// Bytes between two reports, so that no two streams share one.
 const REPORT_STRIDE: usize = 32;
 
 const _: () = assert!(size_of::<abi::wp_pattern_report>() <= REPORT_STRIDE);
 
-/// What the device found, summed over all streams.
+/// The result of the verification, summed over all streams.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Findings {
     pub(super) verified_bytes: u64,
     pub(super) corrupt_bytes: u64,
-    /// Address of a corrupt byte, 0 when there is none.
+    /// Address of a corrupt byte; 0 if there is none.
     pub(super) first_corrupt: u64,
 }
 
-/// One report a stream, in device memory of its own, read once at the end.
+/// Stamps and verifies blocks. One report per stream, in separate device memory, read once at the
+/// end.
 pub(super) struct Checker {
     device: Device,
     edge: u64,
     reports: Option<Scratch>,
     streams: usize,
-    /// Which checker of the process this is: no other has its patterns.
+    /// The number of this checker in the process; its patterns differ from those of all others.
     number: u64,
 }
 
@@ -52,7 +53,7 @@ impl Checker {
         })
     }
 
-    /// Queues the writing of `block`'s pattern.
+    /// Queues a kernel that writes `block`'s pattern.
     ///
     /// # Safety
     /// `addr..addr + bytes` is device memory until the work queued here is done.
@@ -63,14 +64,15 @@ impl Checker {
         bytes: u64,
         block: u32,
     ) -> Result<()> {
-        // SAFETY: the caller's promise is this function's.
+        // SAFETY: this function has the same requirements.
         unsafe { self.launch(on, abi::WP_STAMP, addr, bytes, block, 0) }
     }
 
-    /// Queues the comparison of a block with its pattern; `stream` is `on`'s number in the trace.
+    /// Queues a kernel that compares a block with its pattern; `stream` is the index of `on` in the
+    /// trace.
     ///
     /// # Safety
-    /// As for [`Checker::stamp`].
+    /// The same as for [`Checker::stamp`].
     pub(super) unsafe fn verify(
         &self,
         (on, stream): (&Stream, u16),
@@ -79,7 +81,7 @@ impl Checker {
         block: u32,
     ) -> Result<()> {
         let offset = usize::from(stream) * REPORT_STRIDE;
-        // SAFETY: the caller's promise is this function's.
+        // SAFETY: this function has the same requirements.
         unsafe { self.launch(on, abi::WP_VERIFY, addr, bytes, block, offset as u64) }
     }
 
@@ -104,8 +106,8 @@ impl Checker {
             op,
             pad: 0,
         };
-        // SAFETY: the caller vouches for the block, and the reports live until `self` is dropped,
-        // after the streams were waited for.
+        // SAFETY: the caller guarantees the block, and the reports live until `self` is dropped,
+        // after all streams were waited for.
         unsafe {
             self.device
                 .backend()
@@ -136,9 +138,10 @@ impl Checker {
     }
 }
 
-/// The pattern of a block starts from its number, spread so that no two blocks share words of the
-/// pattern at any shift (the pattern's own step is 1 a word), and from its checker's: what an earlier
-/// replay left in the same place is corrupt too.
+/// The start of a block's pattern, from the block's number. It is spread so that no two blocks
+/// share words of the pattern at any shift (the pattern itself increases by 1 per word). It also
+/// depends on the checker, so that a pattern which an earlier replay left in the same place counts
+/// as corrupt.
 fn seed(checker: u64, block: u32) -> u64 {
     ((checker << 32 | u64::from(block)) + 1).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }

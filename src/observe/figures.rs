@@ -1,8 +1,8 @@
-//! Figures as a report prints them.
+//! Formatting of numbers in reports.
 
 use std::fmt;
 
-/// Reserved over live bytes; 1 where nothing was live.
+/// Reserved over live bytes; 1 if nothing was live.
 pub(super) fn ratio(reserved: u64, live: u64) -> f64 {
     if live == 0 {
         return 1.0;
@@ -10,7 +10,7 @@ pub(super) fn ratio(reserved: u64, live: u64) -> f64 {
     reserved as f64 / live as f64
 }
 
-/// One JSON object on one line. Written field by field: a map of values would sort the keys.
+/// One JSON object on one line. Written field by field, because a map would sort the keys.
 #[cfg(feature = "cli")]
 pub(super) fn object(fields: &[(&str, serde_json::Value)]) -> String {
     let fields: Vec<String> = fields
@@ -20,7 +20,7 @@ pub(super) fn object(fields: &[(&str, serde_json::Value)]) -> String {
     format!("{{{}}}", fields.join(", "))
 }
 
-/// To six decimals: more would be noise.
+/// Rounded to six decimals; further digits are noise.
 #[cfg(feature = "cli")]
 pub(super) fn rounded(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
@@ -58,7 +58,7 @@ pub(super) fn calls(p50: u64, p99: u64) -> String {
     format!("p50 {:>10}   p99 {:>10}", took(p50), took(p99))
 }
 
-/// Nanoseconds up to a tenth of a millisecond; more in a larger unit.
+/// In nanoseconds below 100 µs, otherwise in a larger unit.
 fn took(ns: u64) -> String {
     let number = ns as f64;
     match ns {

@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-/// Nanoseconds of calls of one kind, 8 bytes a call.
+/// Nanoseconds of calls of one kind, 8 bytes per call.
 ///
-/// Recording takes no lock and, within the capacity asked for, makes no heap call. One thread records; sharing needs a lock outside.
+/// Recording takes no lock and, up to the capacity, makes no heap call. One thread records; sharing needs an
+/// external lock.
 #[derive(Debug, Clone, Default)]
 pub struct Latencies {
     ns: Vec<u64>,
 }
 
 impl Latencies {
-    /// Room for `calls` calls before the first heap call.
+    /// Reserves space for `calls` calls, so that they need no heap call.
     #[must_use]
     pub fn with_capacity(calls: usize) -> Self {
         Self {
@@ -40,7 +41,7 @@ impl Latencies {
     /// The smallest recorded value that at least `percent` of all calls do not exceed (nearest
     /// rank); 0 when nothing was recorded. `percent` beyond 100 counts as 100.
     ///
-    /// Takes `&mut` because it reorders the values; O(n).
+    /// Takes `&mut self` because it reorders the values; O(n).
     pub fn percentile(&mut self, percent: u32) -> u64 {
         if self.ns.is_empty() {
             return 0;

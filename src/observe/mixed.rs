@@ -1,4 +1,4 @@
-//! A pool some of whose blocks may be moved, as a replay sees it.
+//! A pool of which a replay makes a fraction of the blocks movable.
 
 use std::cell::Cell;
 
@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::movable::Movable;
 use crate::pool::{Block, Pool};
 
-/// Which part of a replay's blocks may be moved.
+/// The fraction of a replay's blocks that may be moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Share(u32);
 
@@ -19,25 +19,25 @@ impl Share {
     pub const ALL: Self = Self(Self::WHOLE);
     const WHOLE: u32 = 1_000_000;
 
-    /// A part of all blocks between 0 and 1, to a millionth; `None` for anything else.
+    /// A fraction between 0 and 1, rounded to a millionth; `None` for anything else.
     #[must_use]
     pub fn of(part: f64) -> Option<Self> {
         let inside = (0.0..=1.0).contains(&part);
         inside.then(|| Self((part * f64::from(Self::WHOLE)).round() as u32))
     }
 
-    /// As a part of 1.
+    /// As a number between 0 and 1.
     #[must_use]
     pub fn part(self) -> f64 {
         f64::from(self.0) / f64::from(Self::WHOLE)
     }
 }
 
-/// A pool, and who draws which blocks may be moved.
+/// A pool, and the random generator that chooses which blocks may be moved.
 pub(super) struct Mixed {
     pool: Pool,
     share: Share,
-    /// State of the draw: the same blocks for the same seed, whatever the device.
+    /// State of the generator: the same seed chooses the same blocks on every device.
     random: Cell<u64>,
 }
 
@@ -62,7 +62,7 @@ impl Mixed {
     }
 }
 
-/// A block that stays, or one that may be moved.
+/// A block with a fixed address, or one that may be moved.
 pub(super) enum MixedBlock {
     Fixed(Block),
     Movable(Movable<u8>),

@@ -1,9 +1,8 @@
-//! What happened: allocation traces, their replay, and reports a person or a program reads.
+//! Allocation traces, their replay, and reports for people and programs.
 //!
 //! A [`Trace`] is the list of allocations and frees of a real program, as
-//! [`PoolConfig::record`](crate::PoolConfig::record) writes it. The command line, `warpool replay`, plays it
-//! through a [`Pool`](crate::pool::Pool) on a device, stamps and verifies every block there, and reports
-//! what it found.
+//! [`PoolConfig::record`](crate::PoolConfig::record) writes it. The command `warpool replay` plays it through
+//! a [`Pool`](crate::pool::Pool) on a device, stamps and verifies every block there, and reports the results.
 
 mod checker;
 mod figures;

@@ -1,13 +1,13 @@
-//! How far a replay is: not what is queued, which a host does in no time, but what the device has done.
+//! The progress of a replay, by the work that the device has done; queueing is far ahead of that.
 
 use std::collections::VecDeque;
 
 use crate::device::{Device, RawEvent, Stream};
 
-/// Marks in the streams, in the order they were set, each with the events played up to it.
+/// Marks in the streams, in the order they were set, each with the number of events played before it.
 ///
-/// They are the device's own events and not the crate's: the pool learns nothing from them, so that a
-/// replay that is looked at does the same as one that is not. A mark that the device refuses is left out.
+/// They are raw events of the device, not events of the crate. The pool learns nothing from them, so a replay
+/// behaves the same with and without a progress display. A mark that the device refuses is left out.
 pub(super) struct Marks {
     device: Device,
     set: VecDeque<(u64, Vec<RawEvent>)>,
@@ -21,7 +21,7 @@ impl Marks {
         }
     }
 
-    /// Marks what was queued on the streams so far, the first `played` events.
+    /// Marks the work queued on the streams so far: the first `played` events.
     pub(super) fn set(&mut self, played: u64, streams: &[Stream]) {
         let backend = self.device.backend();
         let mut events = Vec::with_capacity(streams.len());
@@ -37,7 +37,7 @@ impl Marks {
         self.set.push_back((played, events));
     }
 
-    /// The events of the last mark that the device has passed since the last call, if there is one.
+    /// The event count of the last mark that the device has passed, if it passed any since the last call.
     pub(super) fn passed(&mut self) -> Option<u64> {
         let mut last = None;
         while let Some((played, events)) = self.set.front() {
@@ -52,12 +52,12 @@ impl Marks {
         last
     }
 
-    /// Waits for each mark in turn, and tells of it.
+    /// Waits for each mark in turn and reports it.
     pub(super) fn wait(&mut self, progress: &mut dyn FnMut(u64)) {
         while let Some((played, events)) = self.set.front() {
             let played = *played;
             for event in events {
-                // A device that fails here fails the wait for its streams too, which is told.
+                // If the device fails here, the wait for its streams fails too, and that is reported.
                 let _ = self.device.backend().event_sync(*event);
             }
             progress(played);
@@ -72,7 +72,7 @@ impl Marks {
             .into_iter()
             .flat_map(|(_, events)| events)
         {
-            // Nothing can be done about a failure, and the device's own count tells of it.
+            // Nothing can be done about a failure; the device's count of events shows it.
             let _ = self.device.backend().event_destroy(event);
         }
     }

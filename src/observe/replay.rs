@@ -1,16 +1,15 @@
 //! Plays a trace through a pool on a device.
 //!
-//! Events are played in the trace's order, each on the stream the trace names. Every block is
-//! stamped with a pattern of its own by a kernel as soon as it is allocated, and compared with
-//! that pattern by a kernel before it is freed, all queued in stream order and without the host
-//! waiting; so memory handed out too early shows as corrupt bytes. Where a trace frees a block on
-//! another stream than it was allocated on, that stream is first made to wait for the other, as
-//! the recorded program must have done.
+//! Events are played in the trace's order, each on the stream that the trace names. A kernel stamps every
+//! block with its own pattern as soon as it is allocated, and another compares it with that pattern before it
+//! is freed. Both are queued in stream order and the host does not wait, so memory that is reused too early
+//! shows as corrupt bytes. If a trace frees a block on another stream than it was allocated on, that stream
+//! first waits for the other, as the recorded program must have done.
 //!
-//! Timed are only the calls to the pool: the host time of `alloc`, and of the free.
+//! Only calls to the pool are timed: the host time of `alloc` and of the free.
 //!
-//! With [`ReplayOptions::versus`] the same events are then played through another allocator on
-//! the same device, stamped and verified alike.
+//! With [`ReplayOptions::versus`] the same events are then played through another allocator on the same
+//! device, with the same verification.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +37,7 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// The name it has in reports.
+    /// Its name in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -47,24 +46,24 @@ impl Peer {
     }
 }
 
-/// How a trace is replayed.
+/// The options of a replay.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ReplayOptions {
     /// How much is verified. Default: everything.
     pub verify: Verify,
-    /// Most physical bytes the pool may hold. Default: as much as the device gives.
+    /// Most physical bytes that the pool may hold. Default: no limit but the device's memory.
     pub cap: Option<u64>,
-    /// Which other allocator plays the same trace afterwards, under the same cap. Default: none.
+    /// Another allocator that plays the same trace afterwards, under the same cap. Default: none.
     pub versus: Option<Peer>,
-    /// Which part of the blocks may be moved; which of them, is drawn. Default: none.
+    /// The fraction of blocks that may be moved; they are chosen at random. Default: none.
     pub movable: Share,
-    /// What the draw starts from. Default: 1.
+    /// Seed of that choice. Default: 1.
     pub seed: u64,
     /// Whether the pool may map handles elsewhere, see [`PoolConfig::remap`]. Default: yes.
     pub remap: bool,
-    /// How far the pool grows before it maps handles elsewhere, see [`PoolConfig::slack`]. Default: 0.018:
-    /// what remaps cost a program, by which a pool's own rises, a replay does not know.
+    /// How far the pool grows before it maps handles elsewhere, see [`PoolConfig::slack`]. Default: 0.018. A
+    /// pool otherwise adapts its slack to the cost of remaps to the program, which a replay cannot measure.
     pub slack: Option<f64>,
 }
 
@@ -90,14 +89,14 @@ impl ReplayOptions {
         self
     }
 
-    /// Sets the most physical bytes the pool may hold.
+    /// Sets the most physical bytes that the pool may hold.
     #[must_use]
     pub fn cap(mut self, bytes: u64) -> Self {
         self.cap = Some(bytes);
         self
     }
 
-    /// Sets which part of the blocks may be moved, drawn from `seed`.
+    /// Sets the fraction of blocks that may be moved; `seed` determines which.
     #[must_use]
     pub fn movable(mut self, share: Share, seed: u64) -> Self {
         self.movable = share;
@@ -112,14 +111,14 @@ impl ReplayOptions {
         self
     }
 
-    /// Sets how far the pool grows before it maps handles elsewhere, as a part of the live peak.
+    /// Sets how far the pool grows before it maps handles elsewhere, as a fraction of the live peak.
     #[must_use]
     pub fn slack(mut self, part: f64) -> Self {
         self.slack = Some(part);
         self
     }
 
-    /// Sets which other allocator plays the same trace afterwards.
+    /// Sets another allocator that plays the same trace afterwards.
     #[must_use]
     pub fn versus(mut self, peer: Peer) -> Self {
         self.versus = Some(peer);
@@ -130,12 +129,12 @@ impl ReplayOptions {
 /// Events between two calls of the progress callback.
 const PROGRESS_EVERY: usize = 1024;
 
-/// Plays `trace` through a new pool on `device`; `progress` is given, now and then, the number of events
-/// whose work the device has done. With a peer it counts the trace twice.
+/// Plays `trace` through a new pool on `device`. Calls `progress` from time to time with the number of events
+/// whose work the device has done. With a peer the count continues into the second pass.
 ///
-/// Stops at the first request that does not fit, which is [`Report::failure`]. Whatever happens,
-/// every block is freed, and the pool and the streams are gone, when this returns. A peer plays
-/// when the pool is gone, so that each has the whole device.
+/// Stops at the first request that does not fit; the error is [`Report::failure`]. In every case all blocks
+/// are freed, and the pool and the streams are dropped, when this returns. A peer plays after the pool is
+/// dropped, so that each has the whole device.
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -153,9 +152,9 @@ const PROGRESS_EVERY: usize = 1024;
 /// ```
 ///
 /// # Errors
-/// [`Error::Invalid`] if [`Verify::Full`] on the host device would write more than the machine's
-/// free memory; [`Error::Unavailable`] if the peer does not exist on `device`, before anything is
-/// played; else what the device said.
+/// [`Error::Invalid`] if [`Verify::Full`] on the host device would write more than the machine's free memory;
+/// [`Error::Unavailable`], before anything is played, if the peer does not exist on `device`; otherwise any
+/// error of the device.
 pub fn replay(
     trace: &Trace,
     device: &Device,
@@ -164,10 +163,10 @@ pub fn replay(
 ) -> Result<Report> {
     check_memory(trace, device, options)?;
     if let Some(Peer::CudaAsync) = options.versus {
-        // Made and dropped: what is missing is said before the trace is played.
+        // Made and dropped at once: a missing peer is reported before the trace is played.
         CudaAsync::new(device, options.cap)?;
     }
-    // A replay has nothing to do between requests: what part of its time they take says nothing.
+    // A replay does no work between requests, so the pool cannot adapt its slack to the program.
     let config = PoolConfig::default().slack(options.slack.unwrap_or(LEAST_SLACK));
     let mut config = config.remap(options.remap);
     if let Some(cap) = options.cap {
@@ -246,15 +245,15 @@ fn report(
     }
 }
 
-/// Bytes that must have been verified when the first `events` of the trace were played and what was
-/// live then was freed: of each block allocated, as many as `verify` says.
+/// Bytes that must have been verified once the first `events` of the trace were played and all live blocks
+/// freed: for each block allocated, as many as `verify` covers.
 fn owed_bytes(trace: &Trace, events: u64, verify: Verify) -> u64 {
     let played = trace.events.iter().take(events as usize);
     let allocs = played.filter(|event| event.kind == EventKind::Alloc);
     allocs.map(|event| verify.owed(event.bytes)).sum()
 }
 
-/// Most bytes live at once in what was played.
+/// Most bytes live at once in the events played.
 fn reached_live_bytes(trace: &Trace, played: &Played) -> u64 {
     if played.failure.is_none() {
         return trace.peak_live_bytes;
@@ -275,16 +274,16 @@ fn reached_live_bytes(trace: &Trace, played: &Played) -> u64 {
     most
 }
 
-/// What steps of compaction took.
+/// The times of the steps of compaction.
 #[derive(Default)]
 struct Moves {
     host: Latencies,
     device: Latencies,
-    /// Device time of all.
+    /// Device time of all steps.
     device_ns: u64,
 }
 
-/// Plays the trace through `pool`, blocks that may be moved among its blocks where there are any.
+/// Plays the trace through `pool`, with movable blocks if `options` ask for them.
 fn play_pool(
     trace: &Trace,
     device: &Device,
@@ -309,7 +308,7 @@ fn play_pool(
     Ok((played, moves))
 }
 
-/// What one allocator made of the trace.
+/// The result of one allocator's pass.
 struct Played {
     events: u64,
     allocs: Latencies,
@@ -369,7 +368,7 @@ fn versus(peer: Peer, trace: &Trace, mut played: Played) -> Versus {
     }
 }
 
-/// A device as reports name it: `cuda:0 NVIDIA H200`, `host memory, …`.
+/// The device's name in reports: `cuda:0 NVIDIA H200`, `host memory, …`.
 #[must_use]
 pub fn device_name(device: &Device) -> String {
     let info = device.info();
@@ -379,7 +378,7 @@ pub fn device_name(device: &Device) -> String {
     }
 }
 
-/// On the host device full verification writes every byte of the trace's peak into real memory.
+/// Checks the free memory: on the host device, full verification writes all bytes of the trace's peak.
 fn check_memory(trace: &Trace, device: &Device, options: &ReplayOptions) -> Result<()> {
     if options.verify != Verify::Full || device.info().kind == DeviceKind::Cuda {
         return Ok(());
@@ -400,7 +399,7 @@ fn refusal(trace: &Trace, free: u64) -> String {
     )
 }
 
-/// A block, its bytes as the trace asked for them, and the stream it was allocated on.
+/// A block, its requested bytes, and the stream it was allocated on.
 struct Live<B> {
     block: B,
     bytes: u64,
@@ -470,12 +469,12 @@ impl<'t, S: Subject> Player<'t, S> {
         let took = start.elapsed();
         let block = block?;
         self.allocs.record(took);
-        // SAFETY: the block has these bytes, and is freed in stream order behind this work.
+        // SAFETY: the block has these bytes, and is freed in stream order after this work.
         let stamped = S::with_addr(&block, stream, |addr| unsafe {
             self.checker.stamp(stream, addr, event.bytes, event.block)
         });
         if let Err(error) = stamped {
-            // Not stamped, so there is nothing to verify.
+            // It was not stamped, so it cannot be verified.
             self.subject.free(block, stream)?;
             return Err(error);
         }
@@ -496,7 +495,7 @@ impl<'t, S: Subject> Player<'t, S> {
         if from != on {
             stream.wait_stream(&self.streams[usize::from(from)])?;
         }
-        // SAFETY: the block is live, and is freed in stream order behind this work.
+        // SAFETY: the block is live, and is freed in stream order after this work.
         S::with_addr(&live.block, stream, |addr| unsafe {
             self.checker.verify((stream, on), addr, bytes, number)
         })?;
@@ -513,8 +512,8 @@ impl<'t, S: Subject> Player<'t, S> {
         freed
     }
 
-    /// Verifies and frees what the trace left live, on the streams it was allocated on, and waits
-    /// for everything.
+    /// Verifies and frees the blocks that are live at the end, on the streams they were allocated on, and
+    /// waits for everything.
     fn free_the_rest(&mut self, progress: &mut dyn FnMut(u64)) -> Result<()> {
         for number in 0..self.trace.blocks {
             if let Some(stream) = self.live[number as usize].as_ref().map(|live| live.stream) {
@@ -531,13 +530,13 @@ impl<'t, S: Subject> Player<'t, S> {
 impl<S: Subject> Drop for Player<'_, S> {
     fn drop(&mut self) {
         for live in self.live.drain(..).flatten() {
-            // Left only by an error, which the caller has; a stream that failed runs nothing more.
+            // Blocks are left only after an error, which the caller has; a failed stream runs nothing more.
             let stream = &self.streams[usize::from(live.stream)];
             let _ = self.subject.free(live.block, stream);
         }
         for stream in &self.streams {
-            // Work still queued uses the memory that is given back next. A stream that cannot be
-            // waited for has failed, and runs nothing more.
+            // Queued work still uses the memory that is released next. A stream that cannot be waited for has
+            // failed and runs nothing more.
             let _ = stream.core().synchronize_memory();
         }
     }

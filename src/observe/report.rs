@@ -1,4 +1,4 @@
-//! What a replay found, for a person and for a program.
+//! The results of a replay, for people and programs.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use super::versus::Versus;
 use crate::error::{Bytes, Error};
 use crate::seeded::seeded;
 
-/// What a replay found. [`Display`](fmt::Display) is for a person, `to_json` for a program.
+/// The results of a replay. [`Display`](fmt::Display) is for people, `to_json` for programs.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Report {
-    /// The trace, under the name it was read by.
+    /// The trace's name.
     pub trace: String,
     /// The device: its kind and name.
     pub device: String,
@@ -27,18 +27,18 @@ pub struct Report {
     pub events: u64,
     /// Streams in the trace.
     pub streams: u64,
-    /// Most bytes live at once in the whole trace, as it asked for them.
+    /// Most bytes live at once in the whole trace, as requested.
     pub peak_live_bytes: u64,
-    /// Most bytes live at once in the events played: less than the trace's peak where the replay stopped
-    /// before it.
+    /// Most bytes live at once in the events played; less than the trace's peak if the replay stopped before
+    /// it.
     pub reached_live_bytes: u64,
-    /// Most physical bytes the pool was allowed to hold, if there was a limit.
+    /// Most physical bytes that the pool was allowed to hold, if there was a limit.
     pub cap: Option<u64>,
     /// Most physical bytes the pool held at once.
     pub peak_reserved_bytes: u64,
-    /// Physical bytes that stood beside the pool at the end: tables and flags of compaction.
+    /// Physical bytes at the end that belong to the pool but are not in it: tables and flags of compaction.
     pub overhead_bytes: u64,
-    /// The largest free extent after the last event, before what is still live is freed.
+    /// The largest free extent after the last event, before the blocks still live are freed.
     pub largest_hole_bytes: u64,
     /// Host time of a call to allocate: median.
     pub alloc_ns_p50: u64,
@@ -48,31 +48,31 @@ pub struct Report {
     pub free_ns_p50: u64,
     /// Host time of a call to free: 99th percentile.
     pub free_ns_p99: u64,
-    /// Bytes the device compared with their pattern.
+    /// Bytes that the device compared with their pattern.
     pub verified_bytes: u64,
     /// Bytes that had to be compared: of every block played, freed or live at the end, as many as
-    /// [`verify`](Self::verify) asks for. A replay that verified less, or more, has failed.
+    /// [`verify`](Self::verify) covers. A replay that verified a different number has failed.
     pub owed_bytes: u64,
-    /// Bytes among them that differed.
+    /// Bytes that differed from their pattern.
     pub corrupt_bytes: u64,
-    /// Address of one of them.
+    /// Address of one corrupt byte.
     pub first_corrupt: Option<u64>,
-    /// Requests that did not fit: 0 or 1, as the replay stops there.
+    /// Requests that did not fit: 0 or 1, because the replay stops there.
     pub failed_allocs: u64,
-    /// Physical handles that were made.
+    /// Physical handles created.
     pub handles_made: u64,
-    /// Times that one was mapped again that had been mapped before.
+    /// Times that a handle was mapped elsewhere.
     pub handles_remapped: u64,
     /// Bytes that compaction moved.
     pub bytes_moved: u64,
     /// Steps of compaction that moved something.
     pub compactions: u64,
-    /// Which part of the blocks could be moved.
+    /// The fraction of blocks that could be moved.
     #[cfg_attr(feature = "serde", serde(serialize_with = "as_part"))]
     pub movable: Share,
-    /// Host time of such a step, its plan included: median.
+    /// Host time of a step of compaction, with its plan: median.
     pub step_ns_p50: u64,
-    /// Host time of such a step: 99th percentile.
+    /// Host time of a step of compaction: 99th percentile.
     pub step_ns_p99: u64,
     /// Device time of a step's moves: median.
     pub move_ns_p50: u64,
@@ -80,22 +80,22 @@ pub struct Report {
     pub move_ns_p99: u64,
     /// Device time of all moves.
     pub move_ns: u64,
-    /// From the first event until all queued work was done.
+    /// Time from the first event until all queued work was done.
     pub wall: Duration,
-    /// Why the replay stopped before the end of the trace.
+    /// The error that stopped the replay before the end of the trace.
     #[cfg_attr(feature = "serde", serde(serialize_with = "as_words"))]
     pub failure: Option<Error>,
-    /// What another allocator made of the same trace, if one was asked for.
+    /// The results of another allocator with the same trace, if there was one.
     pub versus: Option<Versus>,
 }
 
-/// The part of the blocks that may move, as a number.
+/// The fraction of blocks that may move, as a number.
 #[cfg(feature = "serde")]
 fn as_part<S: serde::Serializer>(movable: &Share, to: S) -> std::result::Result<S::Ok, S::Error> {
     serde::Serialize::serialize(&movable.part(), to)
 }
 
-/// What went wrong, in words.
+/// The error's message.
 #[cfg(feature = "serde")]
 fn as_words<S: serde::Serializer>(
     failure: &Option<Error>,
@@ -117,7 +117,7 @@ impl Report {
         if self.passed() { "ok" } else { "failed" }
     }
 
-    /// Why the replay failed, each reason in words; empty where it passed.
+    /// The reasons why the replay failed; empty if it passed.
     #[must_use]
     pub fn reasons(&self) -> Vec<String> {
         let mut reasons = Vec::new();
@@ -140,7 +140,7 @@ impl Report {
         reasons
     }
 
-    /// Whether the whole trace was played, everything owed was verified and nothing was corrupt.
+    /// Whether the whole trace was played, all required bytes were verified and nothing was corrupt.
     #[must_use]
     pub fn passed(&self) -> bool {
         self.verified_what_it_owes()
@@ -149,15 +149,15 @@ impl Report {
             && self.failure.is_none()
     }
 
-    /// Whether as many bytes were verified as had to be.
+    /// Whether exactly the required bytes were verified.
     #[must_use]
     pub fn verified_what_it_owes(&self) -> bool {
         self.verified_bytes == self.owed_bytes || seeded!("verified-bytes-not-compared")
     }
 
-    /// One JSON object on one line, without a line end. Times of steps and moves, and the movable
-    /// part, are there only if blocks could move; the figures of another allocator, an object of
-    /// their own under the key `versus`, only if one was asked for.
+    /// One JSON object on one line, without a line end. Times of steps and moves, and the movable fraction,
+    /// are included only if blocks could move. The results of another allocator are an object under the key
+    /// `versus`, included only if there was one.
     #[cfg(feature = "cli")]
     #[must_use]
     pub fn to_json(&self) -> String {
@@ -213,12 +213,12 @@ impl Report {
     }
 }
 
-/// Room for our figures where another allocator's stand beside them.
+/// Width of the column of our values if another allocator's values follow.
 const BESIDE: usize = 52;
 
 impl fmt::Display for Report {
-    /// One line a figure, names in one column and values in the next, and the verdict last.
-    /// Another allocator's values stand in a third column.
+    /// One line per value: names in the first column, values in the next, and the result last. Another
+    /// allocator's values are in a third column.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (reserved, hole) = (
             Bytes(self.peak_reserved_bytes),

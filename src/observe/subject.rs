@@ -1,4 +1,4 @@
-//! What a replay asks of the allocator that it plays a trace through.
+//! The interface of an allocator that a replay plays a trace through.
 
 use crate::device::{Addr, Stream};
 use crate::error::Result;
@@ -6,13 +6,13 @@ use crate::interop::{AsyncBlock, CudaAsync};
 use crate::pool::{Block, Pool};
 use crate::seeded::seeded;
 
-/// A stream-ordered allocator. The calls are thin: what is timed is the allocator.
+/// A stream-ordered allocator. The calls are thin, so that the allocator itself is timed.
 pub(super) trait Subject {
     /// A block in use.
     type Block;
 
     fn alloc(&self, stream: &Stream, bytes: u64) -> Result<Self::Block>;
-    /// Has `work` queue what uses the block on `stream`, given its address.
+    /// Calls `work` with the block's address; `work` queues the use of the block on `stream`.
     fn with_addr(
         block: &Self::Block,
         stream: &Stream,
@@ -25,7 +25,7 @@ pub(super) trait Subject {
 
     /// Most physical bytes held at once.
     fn peak_reserved_bytes(&self) -> Result<u64>;
-    /// The largest free extent now; 0 where the allocator does not say.
+    /// The largest free extent now; 0 if the allocator does not report it.
     fn largest_hole_bytes(&self) -> u64;
 }
 

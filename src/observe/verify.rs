@@ -1,6 +1,6 @@
 //! How much of a replay is verified.
 
-/// How much of each end of a block [`Verify::Edges`] covers.
+/// Bytes at each end of a block that [`Verify::Edges`] covers.
 pub const EDGE_BYTES: u64 = 4096;
 
 /// How much of each block is stamped and verified.
@@ -30,7 +30,7 @@ impl Verify {
         }
     }
 
-    /// How many of a block's bytes are verified.
+    /// Number of a block's bytes to verify.
     pub(super) fn owed(self, bytes: u64) -> u64 {
         match self {
             Self::Full => bytes,

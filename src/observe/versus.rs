@@ -1,11 +1,11 @@
-//! What another allocator made of the same trace.
+//! The results of another allocator with the same trace.
 
 use std::time::Duration;
 
 use super::figures::{Grouped, calls, counted, ratio};
 use crate::error::Bytes;
 
-/// What a replay found of another allocator, on the same device and with the same verification.
+/// The results of another allocator, on the same device and with the same verification.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -14,7 +14,7 @@ pub struct Versus {
     pub name: &'static str,
     /// Events played: all of the trace, or those before a request that did not fit.
     pub events: u64,
-    /// Most bytes live at once in the events played, as the trace asked for them.
+    /// Most bytes live at once in the events played, as requested.
     pub peak_live_bytes: u64,
     /// Most physical bytes the allocator held at once.
     pub peak_reserved_bytes: u64,
@@ -26,13 +26,13 @@ pub struct Versus {
     pub free_ns_p50: u64,
     /// Host time of a call to free: 99th percentile.
     pub free_ns_p99: u64,
-    /// Bytes the device compared with their pattern.
+    /// Bytes that the device compared with their pattern.
     pub verified_bytes: u64,
-    /// Bytes among them that differed.
+    /// Bytes that differed from their pattern.
     pub corrupt_bytes: u64,
-    /// Requests that did not fit: 0 or 1, as the replay stops there.
+    /// Requests that did not fit: 0 or 1, because the replay stops there.
     pub failed_allocs: u64,
-    /// From the first event until all queued work was done.
+    /// Time from the first event until all queued work was done.
     pub wall: Duration,
 }
 
@@ -43,8 +43,7 @@ impl Versus {
         ratio(self.peak_reserved_bytes, self.peak_live_bytes)
     }
 
-    /// The figure that stands beside ours in the line `line` of the report; empty where this
-    /// allocator has none.
+    /// This allocator's value for the line `line` of the report; empty if it has none.
     pub(super) fn beside(&self, line: &str) -> String {
         let (reserved, ratio) = (Bytes(self.peak_reserved_bytes), self.reserved_ratio());
         match line {

@@ -1,5 +1,5 @@
-//! What is live while a trace is read: pointers become block numbers, and impossible events are
-//! found.
+//! The live blocks while a trace is read: turns pointers into block numbers, and detects impossible
+//! events.
 
 use std::collections::HashMap;
 

@@ -8,7 +8,7 @@ const MAX_LINE: usize = 64 << 10;
 /// The first bytes of every gzip member (RFC 1952, section 2.3.1).
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
-/// The lines of one file. `number` is the line last given, from 1.
+/// The lines of one file. `number` is the last line returned, from 1.
 pub(super) struct Lines<'a> {
     source: Box<dyn Read + 'a>,
     buffer: Vec<u8>,
@@ -42,8 +42,8 @@ impl<'a> Lines<'a> {
         })
     }
 
-    /// The next line without its ending; `None` after the last. After an error `number` is the
-    /// line that could not be read.
+    /// The next line without its ending; `None` after the last. After an error `number` is the line
+    /// that could not be read.
     pub(super) fn next(&mut self) -> Result<Option<&[u8]>, String> {
         let mut searched = self.start;
         loop {
@@ -61,7 +61,7 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// What stands after the last line ending, if anything.
+    /// The text after the last line ending, if any.
     fn last(&mut self) -> Option<&[u8]> {
         if self.start == self.end {
             return None;
@@ -72,7 +72,8 @@ impl<'a> Lines<'a> {
         Some(without_return(&self.buffer[line]))
     }
 
-    /// Moves the open line to the front and reads on behind it; gives where the new bytes start.
+    /// Moves the unfinished line to the front and reads more after it; returns where the new bytes
+    /// start.
     fn fill(&mut self) -> Result<usize, String> {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;

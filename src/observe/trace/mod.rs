@@ -1,4 +1,4 @@
-//! Allocation traces: what a program asked of its device allocator, in order.
+//! Allocation traces: the requests of a program to its device allocator, in order.
 //!
 //! # Format
 //!
@@ -11,19 +11,19 @@
 //! 1,19:05:53:124380,free,0x7f0000000000,37632,0x2
 //! ```
 //!
-//! - The header comes first. Columns may stand in any order; `Action`, `Pointer`, `Size` and
-//!   `Stream` are needed, any other column is ignored.
-//! - `Action` is `allocate`, or `free`, also spelt `deallocate`. Rows with `allocate failure` are
-//!   left out: nothing was allocated.
+//! - The header comes first. Columns may be in any order; `Action`, `Pointer`, `Size` and `Stream`
+//!   are required, all others are ignored.
+//! - `Action` is `allocate` or `free`, also spelt `deallocate`. Rows with `allocate failure` are
+//!   skipped: nothing was allocated.
 //! - `Pointer` and `Stream` are hexadecimal with `0x`, or decimal; `(nil)` is 0. A pointer may be
-//!   used again once it is freed.
-//! - `Size` is in bytes. A row of size 0 is left out unless it frees a live pointer: a zero-byte
-//!   request holds no memory and RMM gives it a null pointer.
+//!   reused once it is freed.
+//! - `Size` is in bytes. A row of size 0 is skipped unless it frees a live pointer: a zero-byte
+//!   request holds no memory and RMM returns a null pointer for it.
 //! - Blank lines are ignored. A line has at most 64 KiB.
 //!
 //! # In memory
 //!
-//! Pointers become block numbers 0, 1, 2, … in the order of allocation and are never used again;
+//! Pointers become block numbers 0, 1, 2, … in the order of allocation, which are never reused;
 //! streams become 0, 1, 2, … in the order of first appearance. An event takes 16 bytes.
 
 mod ledger;
@@ -34,7 +34,7 @@ mod writer;
 
 pub use writer::TraceWriter;
 
-/// What an [`Event`] does.
+/// The kind of an [`Event`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventKind {
     /// Allocates a block.
@@ -50,7 +50,7 @@ pub struct Event {
     pub bytes: u64,
     /// Number of the block, counted by allocation from 0.
     pub block: u32,
-    /// Number of the stream it happens on, an index into [`Trace::streams`].
+    /// Index of its stream in [`Trace::streams`].
     pub stream: u16,
     /// Allocation or free.
     pub kind: EventKind,
@@ -73,22 +73,22 @@ const _: () = assert!(size_of::<Event>() == 16, "a trace takes 16 bytes an event
 pub struct Trace {
     /// The name it was read under.
     pub name: String,
-    /// Everything that happened, in order.
+    /// All events, in order.
     #[doc(hidden)]
     pub events: Vec<Event>,
-    /// The streams as the trace names them; an event's `stream` is an index.
+    /// The streams' names in the trace; an event's `stream` is an index into them.
     pub streams: Vec<u64>,
-    /// Blocks allocated in all.
+    /// Number of blocks allocated.
     pub blocks: u32,
-    /// Bytes in live blocks at the moment there were most.
+    /// The largest sum of bytes in live blocks.
     pub peak_live_bytes: u64,
 }
 
 impl Trace {
-    /// Writes the trace as CSV, pointers numbered anew.
+    /// Writes the trace as CSV, with new pointers.
     ///
     /// # Errors
-    /// What the writer said.
+    /// Any error of the writer.
     #[doc(hidden)]
     pub fn write_csv(&self, to: impl std::io::Write) -> std::io::Result<()> {
         let mut writer = TraceWriter::new(to)?;

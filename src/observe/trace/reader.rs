@@ -1,4 +1,4 @@
-//! From a file to a [`Trace`].
+//! Reading a file into a [`Trace`].
 
 use std::fs::File;
 use std::io::Read;
@@ -11,14 +11,13 @@ use super::row::{Columns, Row};
 use crate::error::{Error, Result};
 
 impl Trace {
-    /// Reads the log at `path`, whose blocks may have at most `max_bytes` each: the size of the
-    /// device it is to be replayed on, or `u64::MAX`.
+    /// Reads the log at `path`. Its blocks may have at most `max_bytes` each: the size of the
+    /// device for a replay, or `u64::MAX`.
     ///
     /// # Errors
-    /// [`Error::Malformed`] with file and line: the file cannot be read, is empty, is not the
-    /// format, is damaged or truncated, or holds an event that cannot have happened (a free of a
-    /// pointer that is not live or with another size, an allocation of a live pointer, a block
-    /// over `max_bytes`).
+    /// [`Error::Malformed`] with file and line: the file cannot be read, is empty, has another
+    /// format, is damaged or truncated, or has an impossible event (a free of a pointer that is not
+    /// live or has another size, an allocation of a live pointer, a block over `max_bytes`).
     pub fn read(path: impl AsRef<Path>, max_bytes: u64) -> Result<Self> {
         let path = path.as_ref();
         let name = path.display().to_string();
@@ -27,8 +26,8 @@ impl Trace {
         Self::read_from(&name, file, max_bytes)
     }
 
-    /// Reads a log, plain or gzip, from any reader. `name` is what errors call it. Reads in large
-    /// pieces: wrapping `from` in a buffer gains nothing.
+    /// Reads a log, plain or gzip, from any reader. Errors call it `name`. Reads in large pieces,
+    /// so buffering `from` gains nothing.
     ///
     /// # Errors
     /// See [`Trace::read`].
@@ -37,7 +36,7 @@ impl Trace {
         let mut lines = Lines::new(from).map_err(|why| at(name, 0, why))?;
         match read_lines(name, &mut lines, max_bytes) {
             Ok(trace) => Ok(trace),
-            // An empty file lacks its first line.
+            // For an empty file: its first line is missing.
             Err(why) => Err(at(name, lines.number.max(1), why)),
         }
     }

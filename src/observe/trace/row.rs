@@ -1,6 +1,6 @@
 //! One line of an allocation log.
 
-/// What a row says happened.
+/// The event in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Row {
     Alloc {
@@ -17,7 +17,7 @@ pub(super) enum Row {
     Failure,
 }
 
-/// The columns a row is read by.
+/// The columns that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Column {
     Action,
@@ -33,16 +33,16 @@ const NEEDED: [(Column, &str); 4] = [
     (Column::Stream, "Stream"),
 ];
 
-/// Where each column stands, from the header.
+/// The position of each column, from the header.
 #[derive(Debug)]
 pub(super) struct Columns {
-    /// What stands at each place; `None` for a column that is ignored.
+    /// The column at each position; `None` if it is ignored.
     places: Vec<Option<Column>>,
 }
 
 impl Columns {
     pub(super) fn from_header(line: &[u8]) -> Result<Self, String> {
-        // A byte order mark that a spreadsheet left behind.
+        // Spreadsheets may write a byte order mark.
         let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
         let places: Vec<Option<Column>> = line
             .split(|&byte| byte == b',')
@@ -134,7 +134,7 @@ fn number(field: &[u8]) -> Result<u64, String> {
     })
 }
 
-/// At most 48 bytes of `bytes`, as a message shows them.
+/// At most 48 of the `bytes`, as shown in a message.
 fn quoted(bytes: &[u8]) -> String {
     const SHOWN: usize = 48;
     let shown = &bytes[..bytes.len().min(SHOWN)];

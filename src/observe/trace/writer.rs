@@ -2,15 +2,15 @@
 
 use std::io::{self, BufWriter, Write};
 
-/// Pointers that [`Trace::write_csv`](super::Trace::write_csv) makes up start here,
+/// Pointers that [`Trace::write_csv`](super::Trace::write_csv) generates start here,
 pub(super) const POINTER_BASE: u64 = 0x7f00_0000_0000;
-/// and are this far apart.
+/// and are this many bytes apart.
 pub(super) const POINTER_STEP: u64 = 512;
 
-/// Writes rows in RMM's columns, buffered. `Thread` is 1 and `Time` the number of the row, in the
-/// shape of a clock: hours, minutes, seconds, microseconds.
+/// Writes rows in RMM's columns, buffered. `Thread` is 1. `Time` is the row's number, formatted as
+/// a time: hours, minutes, seconds, microseconds.
 ///
-/// Rows are not checked against each other; [`Trace::read`](super::Trace::read) does that.
+/// Rows are not checked for consistency; [`Trace::read`](super::Trace::read) does that.
 #[derive(Debug)]
 pub struct TraceWriter<W: Write> {
     to: BufWriter<W>,
@@ -21,14 +21,14 @@ impl<W: Write> TraceWriter<W> {
     /// Writes the header.
     ///
     /// # Errors
-    /// What the writer below said, here and in every other call.
+    /// Any error of the underlying writer, here and in every other call.
     pub fn new(to: W) -> io::Result<Self> {
         let mut to = BufWriter::new(to);
         to.write_all(b"Thread,Time,Action,Pointer,Size,Stream\n")?;
         Ok(Self { to, rows: 0 })
     }
 
-    /// Writes that `bytes` were allocated at `pointer` on `stream`.
+    /// Writes an allocation of `bytes` at `pointer` on `stream`.
     ///
     /// # Errors
     /// See [`TraceWriter::new`].
@@ -36,7 +36,7 @@ impl<W: Write> TraceWriter<W> {
         self.row("allocate", pointer, bytes, stream)
     }
 
-    /// Writes that the `bytes` at `pointer` were freed on `stream`.
+    /// Writes a free of the `bytes` at `pointer` on `stream`.
     ///
     /// # Errors
     /// See [`TraceWriter::new`].
@@ -55,7 +55,7 @@ impl<W: Write> TraceWriter<W> {
         )
     }
 
-    /// Writes out what is buffered and gives the writer below back.
+    /// Writes out the buffer and returns the underlying writer.
     ///
     /// # Errors
     /// See [`TraceWriter::new`].
