@@ -1,37 +1,36 @@
-//! Which frame is mapped at which granule.
+//! The map from granules to the frames mapped there.
 
 use std::ops::Range;
 
 use crate::device::Phys;
 
-/// Number of a handle: no other of the arena has it or had it, unlike the driver's, which may come again
-/// once a handle is released.
+/// A handle's number, never reused in this arena. A driver may reuse its own value once a handle is released.
 pub(crate) type HandleId = u64;
 
 /// Number of a frame.
 pub(crate) type FrameId = u32;
 
-/// One physical handle.
+/// One physical handle that is mapped.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Frame {
-    /// The handle, as the arena and as the driver number it.
+    /// The handle, by the arena's number and the driver's.
     pub(crate) handle: HandleId,
     pub(crate) phys: Phys,
-    /// Offset at which it is mapped (its newest mapping).
+    /// Offset of its newest mapping.
     pub(crate) start: u64,
-    /// 0 for a record that is free for use.
+    /// 0 if the record is unused.
     pub(crate) bytes: u64,
-    /// Its handle is there; not so while the memory sleeps, which keeps its place.
+    /// Whether it has a handle; while the memory sleeps it has only its place.
     pub(crate) awake: bool,
 }
 
-/// Frames by number and, of those within the arena's range, by granule.
+/// Frames by number and, within the arena's range, by granule.
 pub(crate) struct Frames {
     frames: Vec<Frame>,
     spare: Vec<FrameId>,
     granule: u64,
-    /// Frame number plus one by granule, 0 where nothing is mapped. Zeroed memory costs nothing
-    /// until it is touched, so a large span is cheap.
+    /// Frame number plus one, by granule; 0 if nothing is mapped. Zeroed memory costs nothing until it is
+    /// written, so a large span is cheap.
     by_granule: Vec<u32>,
 }
 
@@ -88,12 +87,12 @@ impl Frames {
         self.mark(id, id + 1);
     }
 
-    /// Takes note that the frame's handle is gone, and its place is kept.
+    /// Records that the frame's handle is gone; its place is kept.
     pub(crate) fn sleep(&mut self, id: FrameId) {
         self.frames[id as usize].awake = false;
     }
 
-    /// Takes note of a new handle of a frame that slept.
+    /// Records the new handle of a frame that slept.
     pub(crate) fn wake(&mut self, id: FrameId, (handle, phys): (HandleId, Phys)) {
         let frame = &mut self.frames[id as usize];
         (frame.handle, frame.phys, frame.awake) = (handle, phys, true);
@@ -110,7 +109,7 @@ impl Frames {
         self.by_granule[marks].fill(value);
     }
 
-    /// The granules of a frame; none beside the arena's range.
+    /// The granules of a frame; empty outside the arena's range.
     fn range(&self, frame: &Frame) -> Range<usize> {
         let first = (frame.start / self.granule) as usize;
         match first < self.by_granule.len() {
@@ -126,7 +125,7 @@ impl Frames {
             .map(|(id, frame)| (id as FrameId, *frame))
     }
 
-    /// Bytes of all frames, and of those within the range, if every one of these is where the map says.
+    /// Checks the map. Returns the bytes of all frames, and those of frames within the range.
     pub(crate) fn check(&self) -> Result<(u64, u64), String> {
         let (mut all, mut within) = (0, 0);
         for (id, frame) in self.iter() {

@@ -1,25 +1,24 @@
 //! One reserved range of device addresses with physical memory mapped into it.
 //!
-//! An arena reserves several times the device's memory in addresses, once, and maps physical
-//! handles (*frames*) where the pool wants memory. A frame is mapped whole, at a multiple of the
-//! device's granule, and can be mapped again elsewhere before its old mapping is taken down: so
-//! memory can change its address in stream order. When the work that used the old mapping is done, its
-//! addresses are free, but the mapping is kept until something else is mapped there: programs repeat
-//! themselves, and half of the handles that the rl trace maps elsewhere go back to where they were.
+//! An arena reserves address space once, several times the device's memory, and maps physical handles
+//! (*frames*) where the pool wants memory. A frame is mapped whole, at a multiple of the device's granule. It
+//! can be mapped elsewhere before its old mapping is removed, so memory can change its address in stream
+//! order. When the work that used the old mapping is done, its addresses are free, but the mapping stays
+//! until something else is mapped there. Programs repeat themselves: of the handles that the rl trace maps
+//! elsewhere, half go back to their old place.
 //!
-//! # What it costs
+//! # Cost
 //!
-//! The driver is paid by the frame, not by the byte. On an H200 a frame mapped elsewhere takes some 50
-//! us: 28 for access to the new mapping, 19 to take down the old one, the same for frames of 2 and of
-//! 128 MiB; a new frame takes 13 and its access. The driver makes such calls one after another: 2, 4
-//! and 8 threads at once needed 44 to 66 us a frame.
+//! The driver's time is per frame, not per byte. On an H200 mapping a frame elsewhere takes about 50 µs: 28
+//! for access to the new mapping and 19 to unmap the old one, the same for frames of 2 and of 128 MiB. A new
+//! frame takes 13 µs plus its access. The driver serialises such calls: with 2, 4 and 8 threads at once they
+//! took 44 to 66 µs per frame.
 //!
-//! A growing buffer has a range of its own beside the arena's. Its handles are frames like the others: an
-//! offset may be any address, seen from the start of the arena's range.
+//! A growing buffer has its own address range outside the arena's. Its handles are frames like the others: an
+//! offset may be any address, relative to the start of the arena's range.
 //!
-//! The driver's calls are made by a [`Site`], which needs no lock; the arena keeps the books of what came of
-//! them, and which addresses are free is the pool's business. After a failed call the books say what is
-//! mapped, exactly.
+//! A [`Site`] makes the driver's calls and needs no lock. The arena records their results. The pool decides
+//! which addresses are free. After a failed call the arena's records still match the driver's state exactly.
 
 mod frames;
 mod site;
@@ -36,7 +35,7 @@ use frames::Frames;
 pub(crate) use frames::{Frame, FrameId, HandleId};
 pub(crate) use site::{Made, Site};
 
-/// Driver calls an arena has made, by kind.
+/// Driver calls that an arena has made, by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
@@ -45,11 +44,11 @@ pub struct ArenaCalls {
     pub created: u64,
     /// Mappings made, first mappings and remaps together.
     pub mapped: u64,
-    /// Mappings made of handles that had been mapped before, wherever that was.
+    /// Mappings of handles that had been mapped before, at any address.
     pub remapped: u64,
-    /// Mappings taken down.
+    /// Mappings removed.
     pub unmapped: u64,
-    /// Physical handles given back to the device.
+    /// Physical handles released.
     pub released: u64,
 }
 
@@ -58,11 +57,11 @@ pub struct ArenaCalls {
 struct Stale {
     bytes: u64,
     handle: HandleId,
-    /// When it was kept: see [`Arena::keep`].
+    /// The number of the keep, if it is kept: see [`Arena::keep`].
     kept: Option<u64>,
 }
 
-/// An old mapping that is kept, at an offset.
+/// An old mapping that is kept for its handle to return, at an offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kept {
     pub(crate) start: u64,
@@ -82,47 +81,48 @@ impl Kept {
     }
 }
 
-/// A handle given up: its memory is gone once it is released and no old mapping of it stands.
+/// A handle given up: its memory is freed once it is released and has no old mapping.
 #[derive(Debug, Clone, Copy)]
 struct Leaving {
     bytes: u64,
     released: bool,
 }
 
-/// See the module documentation. Offsets count bytes from the start of the range, and wrap below it.
+/// The records of an arena; see the module documentation. Offsets count bytes from the start of the range,
+/// and wrap around below it.
 pub(crate) struct Arena {
     site: Site,
     span: u64,
     granule: u64,
     frames: Frames,
-    /// Old mappings still standing, by offset.
+    /// Old mappings that still exist, by offset.
     stale: BTreeMap<u64, Stale>,
-    /// How many of them each handle has.
+    /// Number of old mappings per handle.
     stale_of: HashMap<HandleId, u32>,
-    /// Those that are kept, by when they were.
+    /// The offsets of kept mappings, by the number of the keep.
     kept: BTreeMap<u64, u64>,
     keeps: u64,
-    /// Handles given up whose memory the device has not back yet.
+    /// Handles given up whose memory the device has not got back yet.
     leaving: HashMap<HandleId, Leaving>,
-    /// Of them, those to be released: the device would not take them back.
+    /// Those of them that the device refused to release, to be offered again.
     refused: Vec<(HandleId, Phys)>,
-    /// Handles so far.
+    /// Number of handles so far.
     handles: HandleId,
-    /// Bytes of all frames, but for those that sleep.
+    /// Bytes of all frames that do not sleep.
     mapped: u64,
-    /// Of these, bytes of frames beside the range.
+    /// Part of `mapped`: bytes of frames outside the range.
     beside: u64,
     /// Bytes of frames that sleep.
     asleep: u64,
-    /// Bytes of the handles given up.
+    /// Bytes of the handles in `leaving`.
     left_over: u64,
     released: u64,
     calls: ArenaCalls,
 }
 
 impl Arena {
-    /// Reserves `span` bytes of addresses, a multiple of the granule; maps nothing. What is mapped later is
-    /// for `peers` too.
+    /// Reserves `span` bytes of address space, a multiple of the granule; maps nothing. Later mappings are
+    /// accessible to `peers` too.
     pub(crate) fn new(device: &Device, span: u64, peers: &[u32]) -> Result<Self> {
         let granule = device.info().granule;
         if granule == 0 || span == 0 || !span.is_multiple_of(granule) {
@@ -161,14 +161,14 @@ impl Arena {
         }
     }
 
-    /// All of it as another, with nothing left here.
+    /// Moves everything into the returned arena and leaves an empty one here.
     pub(crate) fn take(&mut self) -> Self {
         let mut empty = Self::empty(self.site.clone(), 0, self.granule);
         empty.calls = self.calls;
         std::mem::replace(self, empty)
     }
 
-    /// Who makes the driver's calls on the arena's addresses.
+    /// The caller of the driver for the arena's addresses.
     pub(crate) fn site(&self) -> &Site {
         &self.site
     }
@@ -178,28 +178,28 @@ impl Arena {
         self.site.base()
     }
 
-    /// Smallest frame, bytes.
+    /// Bytes of the smallest frame.
     pub(crate) fn granule(&self) -> u64 {
         self.granule
     }
 
-    /// Physical bytes held, as the device counts them.
+    /// Physical bytes in use, as the device counts them.
     pub(crate) fn reserved(&self) -> u64 {
         self.mapped + self.left_over
     }
 
-    /// Of these, bytes in frames.
+    /// Part of [`Arena::reserved`]: bytes in frames.
     pub(crate) fn mapped(&self) -> u64 {
         self.mapped
     }
 
-    /// Of these, bytes of frames beside the arena's range, which are growing buffers'.
+    /// Part of [`Arena::mapped`]: bytes of frames outside the arena's range, which belong to growing buffers.
     pub(crate) fn beside(&self) -> u64 {
         self.beside
     }
 
-    /// The rest of what is held: bytes of handles given up, which an old mapping keeps or the device would not take
-    /// back.
+    /// The rest of [`Arena::reserved`]: bytes of handles given up that an old mapping keeps or that the
+    /// device refused to release.
     pub(crate) fn left_over(&self) -> u64 {
         self.left_over
     }
@@ -214,7 +214,7 @@ impl Arena {
         self.calls
     }
 
-    /// The frame of the arena's range that is mapped at `offset`, if one is.
+    /// The frame within the arena's range that is mapped at `offset`, if there is one.
     pub(crate) fn frame_at(&self, offset: u64) -> Option<(FrameId, Frame)> {
         self.frames.at(offset)
     }
@@ -229,17 +229,18 @@ impl Arena {
         (frame.start, frame.bytes)
     }
 
-    /// Books a handle that was made as a frame.
+    /// Records a handle that was made as a frame.
     ///
     /// # Errors
-    /// What the driver said where the handle could not be mapped; it is given back then, or offered again.
+    /// Any error of the driver if the handle could not be mapped; it is then released, or offered again
+    /// later.
     pub(crate) fn adopt(&mut self, made: Made) -> Result<FrameId> {
         let (offset, bytes) = (made.offset, made.bytes);
         let handle = self.enter(made)?;
         Ok(self.frames.add(handle, offset, bytes))
     }
 
-    /// Books a handle that was made, if it was mapped.
+    /// Records a handle that was made, if it was mapped.
     fn enter(&mut self, made: Made) -> Result<(HandleId, Phys)> {
         let bytes = made.bytes;
         self.calls.created += 1;
@@ -271,9 +272,9 @@ impl Arena {
         *self.stale_of.entry(handle).or_default() += 1;
     }
 
-    /// Keeps the old mapping at `offset`, whose work is done: its addresses are free, and its handle may
-    /// come back to them without a call of the driver's. `false` where it is to be taken down instead,
-    /// as its handle was given up.
+    /// Keeps the old mapping at `offset`, whose work is done. Its addresses are free, and its handle can
+    /// return to them without a driver call. Returns `false` if it must be unmapped instead, because its
+    /// handle was given up.
     pub(crate) fn keep(&mut self, offset: u64) -> bool {
         let Some(stale) = self.stale.get_mut(&offset) else {
             return false;
@@ -287,7 +288,7 @@ impl Arena {
         true
     }
 
-    /// Keeps the old mapping at `offset` no more: the caller takes it down, or makes it the frame's place.
+    /// Stops keeping the old mapping at `offset`: the caller unmaps it, or makes it the frame's place.
     pub(crate) fn unkeep(&mut self, offset: u64) {
         let stale = self.stale.get_mut(&offset);
         if let Some(kept) = stale.and_then(|stale| stale.kept.take()) {
@@ -295,7 +296,7 @@ impl Arena {
         }
     }
 
-    /// The kept mappings that share a byte with [`from`, `to`), the highest first.
+    /// The kept mappings that overlap [`from`, `to`), the highest first.
     pub(crate) fn kept_in(&self, from: u64, to: u64) -> impl Iterator<Item = Kept> + '_ {
         let below = self.stale.range(..to).rev().map(kept);
         below
@@ -310,7 +311,7 @@ impl Arena {
             .collect()
     }
 
-    /// Those kept longest, of more than `most`.
+    /// If there are more than `most` kept mappings, the oldest of them beyond that number.
     pub(crate) fn kept_beyond(&self, most: usize) -> Vec<Kept> {
         let excess = self.kept.len().saturating_sub(most);
         let each = self.kept.values().take(excess);
@@ -318,7 +319,7 @@ impl Arena {
             .collect()
     }
 
-    /// Takes the old mapping at `offset` off the books; gives its handle.
+    /// Removes the record of the old mapping at `offset`; returns its handle.
     fn forget_stale(&mut self, offset: u64) -> Option<HandleId> {
         self.unkeep(offset);
         let handle = self.stale.remove(&offset)?.handle;
@@ -331,8 +332,8 @@ impl Arena {
         Some(handle)
     }
 
-    /// Books that the frame was mapped at `offset` too, which is its place from now on. Its old mapping
-    /// stands until it is [taken down](Arena::stale_unmapped).
+    /// Records that the frame was mapped at `offset` too, which is its place from now on. Its old mapping
+    /// exists until it is [unmapped](Arena::stale_unmapped).
     pub(crate) fn remapped(&mut self, id: FrameId, offset: u64) {
         let frame = self.frames.get(id);
         let (old, bytes) = self.extent_of(&frame);
@@ -342,8 +343,8 @@ impl Arena {
         self.note_stale(old, bytes, frame.handle);
     }
 
-    /// Maps the frame at `offset` too; its place stays what it is. The second mapping stands until it is
-    /// [taken down](Arena::stale_unmapped), or becomes the frame's place by [`Arena::settle`].
+    /// Maps the frame at `offset` too; its place stays the same. The second mapping exists until it is
+    /// [unmapped](Arena::stale_unmapped), or becomes the frame's place through [`Arena::settle`].
     pub(crate) fn map_again(&mut self, id: FrameId, offset: u64) -> Result<()> {
         let frame = self.frames.get(id);
         let (_, bytes) = self.extent_of(&frame);
@@ -354,8 +355,8 @@ impl Arena {
         Ok(())
     }
 
-    /// Makes the mapping of the frame at `offset` its place, and the other the one that stands until it
-    /// is [taken down](Arena::stale_unmapped) or [kept](Arena::keep).
+    /// Makes the frame's mapping at `offset` its place. The other mapping becomes the old one, until it is
+    /// [unmapped](Arena::stale_unmapped) or [kept](Arena::keep).
     pub(crate) fn settle(&mut self, id: FrameId, offset: u64) {
         let frame = self.frames.get(id);
         let (old, bytes) = self.extent_of(&frame);
@@ -364,7 +365,7 @@ impl Arena {
         self.note_stale(old, bytes, frame.handle);
     }
 
-    /// Books that the old mapping at `offset` was taken down.
+    /// Records that the old mapping at `offset` was unmapped.
     pub(crate) fn stale_unmapped(&mut self, offset: u64) {
         self.calls.unmapped += 1;
         if let Some(handle) = self.forget_stale(offset) {
@@ -372,15 +373,16 @@ impl Arena {
         }
     }
 
-    /// Books that the frame was unmapped and its handle offered to the device, which took it back or did
-    /// not. While an old mapping of it stands the device keeps its memory, which is held until then.
+    /// Records that the frame was unmapped and its handle offered to the device, which released it or
+    /// refused. While an old mapping of it exists, the device keeps its memory, which counts as held until
+    /// then.
     pub(crate) fn frame_gone(&mut self, id: FrameId, released: bool) {
         let frame = self.frames.get(id);
         self.frames.remove(id);
         self.leave(frame, released);
     }
 
-    /// Books that a handle was unmapped and offered to the device.
+    /// Records that a handle was unmapped and offered to the device.
     fn leave(&mut self, frame: Frame, released: bool) {
         self.calls.unmapped += 1;
         self.mapped -= frame.bytes;
@@ -395,12 +397,12 @@ impl Arena {
         self.left_over += bytes;
     }
 
-    /// Takes out what the device would not take back, to be offered again: see [`Arena::offered`].
+    /// Takes the handles that the device refused, to be offered again: see [`Arena::offered`].
     pub(crate) fn take_refused(&mut self) -> Vec<(HandleId, Phys)> {
         std::mem::take(&mut self.refused)
     }
 
-    /// Books that a handle given up was offered to the device, which took it back or did not.
+    /// Records that a handle given up was offered to the device, which released it or refused.
     pub(crate) fn offered(&mut self, handle: HandleId, phys: Phys, released: bool) {
         if !released {
             self.refused.push((handle, phys));
@@ -413,7 +415,7 @@ impl Arena {
         self.forget_if_gone(handle);
     }
 
-    /// Takes a handle given up off the books if its memory is gone.
+    /// Removes the record of a handle given up if its memory is freed.
     fn forget_if_gone(&mut self, handle: HandleId) {
         let stands = self.stale_of.contains_key(&handle) && !seeded!("stale-mappings-hold-nothing");
         if let Entry::Occupied(leaving) = self.leaving.entry(handle)
@@ -426,7 +428,7 @@ impl Arena {
         }
     }
 
-    /// Bytes of the frames within the arena's range, if the books agree with themselves; for checks.
+    /// Bytes of the frames within the arena's range, if the records are consistent; for checks.
     pub(crate) fn check(&self) -> std::result::Result<u64, String> {
         let (all, within) = self.frames.check()?;
         if all != self.mapped + self.asleep {
@@ -455,13 +457,13 @@ fn kept((&start, stale): (&u64, &Stale)) -> Kept {
 }
 
 impl Drop for Arena {
-    /// Gives everything back. The pool has waited for the work that used it.
+    /// Releases everything. The pool has waited for the work that used it.
     fn drop(&mut self) {
         if self.span == 0 {
             return;
         }
         for (&offset, &Stale { bytes, .. }) in &self.stale {
-            // A mapping the driver will not take down keeps its addresses; nothing of ours is lost.
+            // A mapping that the driver refuses to unmap keeps its addresses; no memory of ours is lost.
             let _ = self.site.unmap(offset, bytes);
         }
         for (_, frame) in self.frames.iter().filter(|(_, frame)| frame.awake) {

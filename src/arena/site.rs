@@ -1,25 +1,25 @@
-//! The driver's calls on an arena's addresses. No books: what came of a call is told the arena.
+//! The driver's calls on an arena's addresses. Keeps no records: the caller tells the arena the results.
 
 use crate::device::{Addr, Device, Phys};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 
-/// Where an arena's addresses begin, and on which device. Needs no lock: who calls has the addresses to
-/// themselves.
+/// The start of an arena's addresses, and their device. Needs no lock: a caller has exclusive use of the
+/// addresses that it passes.
 #[derive(Clone)]
 pub(crate) struct Site {
     device: Device,
     base: Addr,
 }
 
-/// A handle that was made, and mapped unless the driver would not. Nobody knows of it until an arena
+/// A handle that was created, and mapped unless the driver refused. It is recorded nowhere until an arena
 /// adopts it.
 #[must_use = "the handle is lost unless an arena adopts it"]
 pub(crate) struct Made {
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
     pub(super) phys: Phys,
-    /// Why it is not mapped, and whether the device took it back.
+    /// If it is not mapped: the error, and whether the device released the handle.
     pub(super) unmapped: Option<(Error, bool)>,
 }
 
@@ -40,7 +40,7 @@ impl Site {
         self.base
     }
 
-    /// The smallest handle, bytes.
+    /// Bytes of the smallest handle.
     pub(crate) fn granule(&self) -> u64 {
         self.device.info().granule.max(1)
     }
@@ -58,7 +58,7 @@ impl Site {
     /// Creates a handle of `bytes` and maps it at `offset`, where nothing is mapped.
     ///
     /// # Errors
-    /// What the driver said where there is no handle.
+    /// Any error of the driver if the handle could not be created.
     pub(crate) fn make(&self, offset: u64, bytes: u64) -> Result<Made> {
         let phys = self.device.backend().create(bytes)?;
         let unmapped = self.map(offset, bytes, phys).err().map(|error| {
@@ -79,17 +79,17 @@ impl Site {
         self.device.backend().map(self.addr(offset), bytes, phys)
     }
 
-    /// Takes down the mapping at `offset`, which no queued work uses.
+    /// Unmaps the mapping at `offset`, which no queued work uses.
     pub(crate) fn unmap(&self, offset: u64, bytes: u64) -> Result<()> {
         self.device.backend().unmap(self.addr(offset), bytes)
     }
 
-    /// Gives a handle back to the device.
+    /// Releases a handle.
     pub(crate) fn release(&self, phys: Phys) -> Result<()> {
         self.device.backend().release(phys)
     }
 
-    /// Gives the addresses back, `span` bytes in all.
+    /// Releases the reserved addresses, `span` bytes.
     pub(super) fn unreserve(&self, span: u64) -> Result<()> {
         self.device.backend().unreserve(self.base, span)
     }

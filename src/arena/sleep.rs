@@ -1,4 +1,4 @@
-//! Frames whose handles are gone for a while, and whose places are kept.
+//! Frames whose handles are released for a while, and whose places are kept.
 
 use super::{Arena, Frame, FrameId, Made};
 use crate::error::Result;
@@ -14,8 +14,8 @@ impl Arena {
         self.frames.iter()
     }
 
-    /// Books that the frame was unmapped and its handle offered to the device, as
-    /// [`Arena::frame_gone`]; its place is kept.
+    /// Records that the frame was unmapped and its handle offered to the device, as
+    /// [`Arena::frame_gone`] does, but keeps its place.
     pub(crate) fn fell_asleep(&mut self, id: FrameId, released: bool) {
         let frame = self.frame(id);
         self.frames.sleep(id);
@@ -23,10 +23,10 @@ impl Arena {
         self.leave(frame, released);
     }
 
-    /// Books the new handle of a frame that slept.
+    /// Records the new handle of a frame that slept.
     ///
     /// # Errors
-    /// As [`Arena::adopt`]; the frame sleeps on then.
+    /// See [`Arena::adopt`]; the frame then stays asleep.
     pub(crate) fn woke(&mut self, id: FrameId, made: Made) -> Result<()> {
         let bytes = made.bytes;
         let handle = self.enter(made)?;
@@ -35,7 +35,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Books that nobody needs a frame that sleeps.
+    /// Removes a sleeping frame that is not needed any more.
     pub(crate) fn forget_asleep(&mut self, id: FrameId) {
         self.asleep -= self.frame(id).bytes;
         self.frames.remove(id);

@@ -1,7 +1,7 @@
-//! The driver's own stream-ordered pool (`cudaMallocAsync`), so that it can be measured beside ours.
+//! The driver's own stream-ordered pool (`cudaMallocAsync`), for comparison with this crate's.
 //!
-//! The pool is one of its own, with the release threshold at its maximum: memory is kept, as it is
-//! in [`Pool`](crate::Pool), and nothing else in the process shares it.
+//! It is a separate pool with the release threshold at its maximum: it keeps its memory, as a
+//! [`Pool`](crate::Pool) does, and nothing else in the process shares it.
 
 use std::ffi::{c_int, c_void};
 use std::fmt;
@@ -23,14 +23,13 @@ const RESERVED_HIGH: c_int = 6;
 /// `CU_MEMPOOL_ATTR_USED_MEM_HIGH`.
 const USED_HIGH: c_int = 8;
 
-/// A pool of the CUDA driver's own.
+/// A pool of the CUDA driver.
 ///
-/// Calls go straight to the driver, with nothing of this crate between, so that what is measured
-/// is the driver. They want the device's context current on the calling thread:
-/// [`CudaAsync::enter`] makes it so once for many calls.
+/// Calls go straight to the driver, so that only the driver is measured. They need the device's
+/// context current on the calling thread; [`CudaAsync::enter`] makes it current for many calls.
 ///
-/// Safe to use from any thread. Dropping the pool gives its memory back once the last block is
-/// freed in the driver's eyes.
+/// Safe to use from any thread. Dropping the pool releases its memory once the driver has freed the
+/// last block.
 pub struct CudaAsync {
     driver: &'static Driver,
     device: Device,
@@ -39,8 +38,8 @@ pub struct CudaAsync {
     context: usize,
 }
 
-/// A block of a [`CudaAsync`]. It has no drop of its own: give it to [`CudaAsync::free`], or its
-/// memory stays taken until the process ends.
+/// A block of a [`CudaAsync`]. Dropping it does not free it: pass it to [`CudaAsync::free`], or its
+/// memory stays allocated until the process ends.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "the driver frees it only when it is given to `CudaAsync::free`"]
 pub struct AsyncBlock {
@@ -67,18 +66,19 @@ impl Drop for Entered {
     fn drop(&mut self) {
         if self.pushed {
             let mut gone = std::ptr::null_mut();
-            // SAFETY: takes off what `enter` put on; a failure leaves a live context current.
+            // SAFETY: pops the context that `enter` pushed; after a failure a live context stays
+            // current.
             let _ = unsafe { self.driver.cuCtxPopCurrent(&raw mut gone) };
         }
     }
 }
 
 impl CudaAsync {
-    /// Makes a pool of the driver's on `device` that holds at most `limit` physical bytes; `None`
-    /// for as much as the device gives.
+    /// Makes a driver pool on `device` that holds at most `limit` physical bytes; `None` for no
+    /// limit.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] for a device that is no GPU; any error of the driver.
+    /// [`Error::Unavailable`] if the device is not a GPU; any error of the driver.
     pub fn new(device: &Device, limit: Option<u64>) -> Result<Self> {
         if device.info().kind != DeviceKind::Cuda {
             return Err(Error::Unavailable {
@@ -89,7 +89,7 @@ impl CudaAsync {
         Self::on(Driver::get()?, device, limit)
     }
 
-    /// As [`CudaAsync::new`], for a device of `driver`.
+    /// The same as [`CudaAsync::new`], for a device of `driver`.
     pub(crate) fn on(driver: &'static Driver, device: &Device, limit: Option<u64>) -> Result<Self> {
         let mut made = Self {
             driver,
@@ -103,7 +103,7 @@ impl CudaAsync {
         Ok(made)
     }
 
-    /// Makes the device's context current on this thread until the answer is dropped.
+    /// Makes the device's context current on this thread until the returned value is dropped.
     ///
     /// # Errors
     /// Any error of the driver.
@@ -113,7 +113,7 @@ impl CudaAsync {
         unsafe { self.driver.cuCtxGetCurrent(&raw mut current) }.ok(self.driver)?;
         let pushed = current as usize != self.context;
         if pushed {
-            // SAFETY: the device, which this holds, keeps its context.
+            // SAFETY: `self` holds the device, which keeps its context.
             unsafe { self.driver.cuCtxPushCurrent(self.context as CuContext) }.ok(self.driver)?;
         }
         Ok(Entered {
@@ -125,10 +125,11 @@ impl CudaAsync {
 
     /// Allocates `bytes` on `stream` (`cuMemAllocFromPoolAsync`).
     ///
-    /// The memory may be used by work queued on `stream` from now on, or ordered behind it.
+    /// The memory may be used by work queued on `stream` from now on, or ordered after this point.
     ///
     /// # Errors
-    /// What the driver said; [`Error::is_device_exhausted`] tells a request that does not fit.
+    /// Any error of the driver; [`Error::is_device_exhausted`] identifies a request that does not
+    /// fit.
     #[inline]
     pub fn alloc(&self, stream: &Stream, bytes: u64) -> Result<AsyncBlock> {
         let mut addr = 0;
@@ -145,8 +146,8 @@ impl CudaAsync {
         Ok(AsyncBlock { addr })
     }
 
-    /// Frees a block in the order of `stream` (`cuMemFreeAsync`). Work that uses the block must be
-    /// ordered before this point of `stream`, its allocation too.
+    /// Frees a block in the order of `stream` (`cuMemFreeAsync`). Its allocation and all work that
+    /// uses it must be ordered before this point of `stream`.
     ///
     /// # Errors
     /// Any error of the driver.
@@ -160,7 +161,7 @@ impl CudaAsync {
         .ok(self.driver)
     }
 
-    /// Most physical bytes the pool has held.
+    /// Most physical bytes that the pool has held.
     ///
     /// # Errors
     /// Any error of the driver.
@@ -203,7 +204,7 @@ impl CudaAsync {
     }
 }
 
-/// The context that the device's streams are of.
+/// The context of the device's streams.
 pub(super) fn context_of(driver: &'static Driver, device: &Device) -> Result<usize> {
     let stream = device.stream()?;
     let mut context: CuContext = std::ptr::null_mut();
@@ -225,7 +226,7 @@ fn create(driver: &'static Driver, limit: Option<u64>) -> Result<usize> {
             id: device,
         },
         win32_security_attributes: std::ptr::null_mut(),
-        // 0 is the driver's word for no limit.
+        // 0 means no limit.
         max_bytes: limit.map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
         usage: 0,
         reserved: [0; 54],
@@ -242,7 +243,8 @@ impl Drop for CudaAsync {
             return;
         }
         let Ok(_entered) = self.enter() else { return };
-        // SAFETY: made by `new` and destroyed once; the driver keeps what blocks still use.
+        // SAFETY: made by `new` and destroyed once; the driver keeps the memory that blocks still
+        // use.
         let _ = unsafe { self.driver.cuMemPoolDestroy(self.pool as CuMemPool) };
     }
 }

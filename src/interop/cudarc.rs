@@ -1,21 +1,21 @@
 //! cudarc's contexts, streams and memory.
 //!
-//! Everything here is safe: what cudarc owns is kept alive by what is made of it.
+//! Everything here is safe: values made from cudarc's objects keep these alive.
 //!
-//! - [`open`] and [`adopt`] take a context and a stream of cudarc's.
-//! - [`CudaBuf`] is a buffer of the pool that goes straight into cudarc's launches, copies and cuBLAS: a
-//!   `DevicePtr` and `DevicePtrMut`, as its parts are.
-//! - [`lend`] and [`lend_mut`] give cudarc's slices to this crate's operations, as views.
+//! - [`open`] and [`adopt`] take a context and a stream of cudarc.
+//! - [`CudaBuf`] is a buffer of the pool that can be passed to cudarc's launches, copies and cuBLAS: it
+//!   implements `DevicePtr` and `DevicePtrMut`, and so do its parts.
+//! - [`lend`] and [`lend_mut`] pass cudarc's slices to this crate's operations, as views.
 //!
-//! The order is kept on both sides. A use of a [`CudaBuf`] makes its stream wait for what other streams do
-//! with the same bytes, and what comes next waits for it, whichever library it comes from. A stream that
-//! was not adopted is waited for on the host, before and after.
+//! Stream order is kept on both sides. A use of a [`CudaBuf`] makes its stream wait for the work of other
+//! streams on the same bytes, and later work waits for it, whichever library queues it. A stream that was not
+//! adopted is waited for on the host, before and after the use.
 //!
 //! # Kernel arguments
 //!
-//! cudarc does not show the stream of a launch to those who add arguments. So an argument names it:
-//! `launch.arg(&arg(&stream, &buffer)?)`, or [`arg_mut`]; parts of a buffer too. Keep the answer in a variable
-//! until the launch is made.
+//! cudarc does not pass a launch's stream to the code that adds arguments. So the argument names it:
+//! `launch.arg(&arg(&stream, &buffer)?)`, or [`arg_mut`]; this works for parts of a buffer too. Keep the
+//! returned value in a variable until the launch is made.
 //!
 //! ```no_run
 //! use cudarc::driver::{CudaContext, CudaFunction, LaunchConfig, PushKernelArg};
@@ -50,8 +50,8 @@
 //! # }
 //! ```
 //!
-//! Nothing of this may be used on a stream under capture: calls that can say so give an error, and
-//! cudarc's own get a null pointer and find the error in their context.
+//! None of this may be used on a stream under capture. Calls that can return an error do so; cudarc's own
+//! calls get a null pointer, and the error is recorded in their context.
 
 use std::any::Any;
 use std::fmt;
@@ -82,19 +82,19 @@ fn refused(call: &'static str, error: DriverError) -> Error {
     }
 }
 
-/// The device of cudarc's context, in that context, which lives as long as the device and everything made
-/// from it.
+/// The device of cudarc's context, in that context. The device and everything made from it keep the context
+/// alive.
 ///
 /// # Errors
-/// As [`Device::cuda_current`]; any error of the driver when the context was made current.
+/// See [`Device::cuda_current`]; any error of the driver when the context is made current.
 pub fn open(context: &Arc<CudaContext>) -> Result<Device> {
     let bound = context.bind_to_thread();
     bound.map_err(|error| refused("cuCtxSetCurrent", error))?;
     Device::cuda_current_of(Arc::clone(context) as _)
 }
 
-/// cudarc's stream, for use with this crate. It lives as long as the answer, its clones, and every block
-/// allocated on them. Adopting the same stream twice gives the same stream.
+/// Adopts cudarc's stream for use with this crate. The returned stream, its clones and every block allocated
+/// on them keep it alive. Adopting the same stream twice returns the same stream.
 ///
 /// # Errors
 /// [`Error::Invalid`] if the stream is of another context than `device`; any error of the driver.
@@ -115,17 +115,17 @@ pub fn adopt(device: &Device, stream: &Arc<CudaStream>) -> Result<Stream> {
     unsafe { device.adopt_owned(RawStream(stream.cu_stream() as u64), owner) }
 }
 
-/// cudarc's stream behind an adopted one.
+/// cudarc's stream of an adopted one.
 fn theirs(stream: &StreamCore) -> Result<&CudaStream> {
     let owner = stream.owner.get().and_then(|owner| owner.downcast_ref());
     let why = "it is not one that interop::cudarc::adopt took";
     owner.ok_or_else(|| Error::invalid("stream", why))
 }
 
-/// A buffer of the pool that cudarc takes as a slice of its own. Its elements are read and written here
-/// by [`CudaBuf::view`] and [`CudaBuf::view_mut`].
+/// A buffer of the pool that cudarc can use as a slice. This crate's operations read and write its elements
+/// through [`CudaBuf::view`] and [`CudaBuf::view_mut`].
 ///
-/// Dropping it frees the memory as a [`PoolBuf`] is freed, behind what cudarc was given too.
+/// Dropping it frees the memory like a [`PoolBuf`], also after all work that cudarc queued on it.
 pub struct CudaBuf<T: Pod> {
     buffer: PoolBuf<T>,
     pending: Pending,
@@ -133,8 +133,7 @@ pub struct CudaBuf<T: Pod> {
 }
 
 impl<T: Pod> CudaBuf<T> {
-    /// The buffer, to be used through cudarc. `stream` is what cudarc is told when it asks for the
-    /// slice's own.
+    /// Makes the buffer usable through cudarc. `stream` is the slice's own stream for cudarc.
     ///
     /// # Errors
     /// [`Error::Invalid`] unless the stream was adopted by the buffer's device.
@@ -164,14 +163,14 @@ impl<T: Pod> CudaBuf<T> {
         self.pending.settle(self.buffer.place(), self.span(writes));
     }
 
-    /// The elements, to be read by this crate's operations.
+    /// The elements, for this crate's operations to read.
     #[must_use]
     pub fn view(&self) -> View<'_, T> {
         self.settle(false);
         self.buffer.view()
     }
 
-    /// The elements, to be written by this crate's operations.
+    /// The elements, for this crate's operations to write.
     #[must_use]
     pub fn view_mut(&mut self) -> ViewMut<'_, T> {
         self.settle(true);
@@ -194,12 +193,12 @@ impl<T: Pod> CudaBuf<T> {
         Range::of(self).slice(range).map(PartMut)
     }
 
-    /// The buffer, with all its uses.
+    /// Returns the buffer, with all its uses recorded.
     #[must_use]
     pub fn into_inner(self) -> PoolBuf<T> {
         self.settle(true);
         let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: each is read once, as `this` is not dropped.
+        // SAFETY: each field is read once, and `this` is not dropped.
         unsafe {
             drop(std::ptr::read(&raw const this.pending));
             drop(std::ptr::read(&raw const this.stream));
@@ -220,7 +219,7 @@ impl<T: Pod> fmt::Debug for CudaBuf<T> {
     }
 }
 
-/// Elements of a buffer.
+/// A range of a buffer's elements.
 struct Range<'a, T: Pod> {
     of: &'a CudaBuf<T>,
     from: usize,
@@ -291,7 +290,7 @@ impl<'a, T: Pod> Range<'a, T> {
         match lent {
             Ok(guard) => (self.addr(), guard),
             Err(_) => {
-                // A null pointer faults where a race would not be seen.
+                // A null pointer faults; a valid one could cause a silent race.
                 let error = DriverError(CUresult::CUDA_ERROR_UNKNOWN);
                 stream.context().record_err::<()>(Err(error));
                 (0, SyncOnDrop::Record(None))
@@ -299,7 +298,7 @@ impl<'a, T: Pod> Range<'a, T> {
         }
     }
 
-    /// Waits on the host for all that a use has to run behind.
+    /// Waits on the host for all work that conflicts with the use.
     fn wait(self, writes: bool) -> Result<()> {
         let (place, span) = (self.of.buffer.place(), self.span(writes));
         self.of.pending.settle(place, span);
@@ -320,10 +319,10 @@ pub struct Part<'a, T: Pod>(Range<'a, T>);
 pub struct PartMut<'a, T: Pod>(Range<'a, T>);
 
 impl<'a, T: Pod> PartMut<'a, T> {
-    /// The first `at` elements, and the others, for streams that do not wait for each other.
+    /// The first `at` elements, and the rest, for streams that do not wait for each other.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for more than there are.
+    /// [`Error::Invalid`] if there are fewer than `at` elements.
     pub fn split_at(self, at: usize) -> Result<(Self, Self)> {
         Ok((Self(self.0.slice(..at)?), Self(self.0.slice(at..)?)))
     }
@@ -341,16 +340,17 @@ impl<'a, T: Pod> From<&'a mut CudaBuf<T>> for PartMut<'a, T> {
     }
 }
 
-/// A buffer, or a part of one, as an argument of a kernel that reads it and is launched on `stream`,
-/// which is made to wait for what it must.
+/// A buffer, or a part of one, as an argument of a kernel that reads it and is launched on `stream`. The
+/// stream waits on the device for all conflicting work.
 ///
 /// # Errors
-/// [`Error::Invalid`] for a stream of another device, or under capture; any error of the driver of a wait.
+/// [`Error::Invalid`] if the stream is of another device or under capture; any error of the driver from a
+/// wait.
 pub fn arg<'a, T: Pod>(stream: &Stream, of: impl Into<Part<'a, T>>) -> Result<Arg<'a>> {
     of.into().0.arg(stream, false)
 }
 
-/// As [`arg`], for a kernel that writes.
+/// The same as [`arg`], for a kernel that writes.
 ///
 /// # Errors
 /// See [`arg`].
@@ -418,7 +418,7 @@ impl<T: Pod> DevicePtrMut<T> for CudaBuf<T> {
     }
 }
 
-/// The address of elements as an argument of a kernel, see [`arg`] and [`arg_mut`].
+/// The address of elements as a kernel argument, see [`arg`] and [`arg_mut`].
 #[derive(Debug)]
 #[must_use = "it is an argument of a launch"]
 pub struct Arg<'a> {
@@ -426,7 +426,7 @@ pub struct Arg<'a> {
     borrow: PhantomData<&'a [u8]>,
 }
 
-// SAFETY: the argument is an address, as a kernel takes it, and is borrowed until the launch.
+// SAFETY: the argument is an address, as a kernel expects it, and is borrowed until the launch.
 unsafe impl<'a, 'b: 'a> PushKernelArg<&'b Arg<'_>> for LaunchArgs<'a> {
     #[inline(always)]
     fn arg(&mut self, arg: &'b Arg<'_>) -> &mut Self {
@@ -434,7 +434,7 @@ unsafe impl<'a, 'b: 'a> PushKernelArg<&'b Arg<'_>> for LaunchArgs<'a> {
     }
 }
 
-/// Memory of cudarc's while it is lent. Its drop makes the stream that it came by wait for all uses.
+/// Memory of cudarc while it is lent. Dropping it makes the stream it was lent on wait for all uses.
 struct Lent {
     log: AccessLog,
     stream: Arc<StreamCore>,
@@ -442,7 +442,7 @@ struct Lent {
 }
 
 impl Lent {
-    /// `bytes` that `stream` may use now.
+    /// Lends `bytes` that `stream` may use now.
     fn new(stream: &Stream, bytes: u64) -> Self {
         let stream = Arc::clone(stream.core());
         let lent = Self {
@@ -450,7 +450,7 @@ impl Lent {
             stream,
             bytes,
         };
-        // What the stream waited for is behind a record that only comes with a wait for this entry.
+        // What the stream waited for is covered by a record that is made only by a wait for this entry.
         note_behind(&lent.stream, lent.place().used(bytes, true), false);
         lent
     }
@@ -469,7 +469,7 @@ impl Drop for Lent {
     fn drop(&mut self) {
         let all = self.place().used(self.bytes, true);
         if wait_before(&self.stream, all).is_err() {
-            // The device cannot be made to wait: the host does, for each.
+            // The device cannot be made to wait, so the host waits for each use.
             for (theirs, tick) in self.log.uses() {
                 let _ = theirs.sync_to(tick);
             }
@@ -477,7 +477,7 @@ impl Drop for Lent {
     }
 }
 
-/// cudarc's stream behind an adopted one, if `slice` is of its context.
+/// cudarc's stream of an adopted one, if `slice` belongs to the same context.
 fn same_context<'s, T>(
     stream: &'s StreamCore,
     slice: &impl DeviceSlice<T>,
@@ -490,14 +490,14 @@ fn same_context<'s, T>(
     Err(Error::invalid("slice", why))
 }
 
-/// Gives cudarc's memory to `work`, to be read by operations on any stream of the device. What cudarc
-/// does with the memory afterwards waits for them.
+/// Lends cudarc's memory to `work`, for operations that read it on any stream of the device. cudarc's later
+/// work on the memory waits for them.
 ///
-/// `stream` is one that [`adopt`] took: it stands for the operations among cudarc's streams.
+/// `stream` must come from [`adopt`]; for cudarc it represents these operations.
 ///
 /// # Errors
-/// [`Error::Invalid`] for a stream that was not adopted, is of another context than the slice or is under
-/// capture; what `work` gives.
+/// [`Error::Invalid`] if the stream was not adopted, is of another context than the slice or is under
+/// capture; any error of `work`.
 pub fn lend<T: Pod, R>(
     stream: &Stream,
     slice: &impl DevicePtr<T>,
@@ -510,7 +510,7 @@ pub fn lend<T: Pod, R>(
     work(View::new(addr, slice.len(), lent.place()))
 }
 
-/// As [`lend`], to be written.
+/// The same as [`lend`], for operations that write.
 ///
 /// # Errors
 /// See [`lend`].

@@ -2,10 +2,9 @@
 //!
 //! A [`Device`](crate::Device) works in the context current on the thread that opens it, so an
 //! application keeps its own context and streams and takes only memory from this crate.
-//! A stream of any library can be brought in by its driver handle
-//! ([`Device::adopt_stream`](crate::Device::adopt_stream)); the modules here do that for libraries
-//! that do not show the handle. [`CudaAsync`] is the driver's own stream-ordered pool, for measuring
-//! it beside this crate's.
+//! [`Device::adopt_stream`](crate::Device::adopt_stream) adopts a stream of any library by its
+//! driver handle; the modules here do that for libraries that do not expose the handle.
+//! [`CudaAsync`] is the driver's own stream-ordered pool, for comparison with this crate's.
 
 mod cuda_async;
 #[cfg(feature = "cudarc")]

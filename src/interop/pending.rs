@@ -1,9 +1,11 @@
-//! Uses of a buffer by launches of another library, which says when it begins one and not when it has.
+//! Uses of a buffer by another library's launches, where the crate learns when a use begins but not when it
+//! is queued.
 //!
-//! Such a use is *begun*: its stream waits for what it must, and is kept with the bytes. The borrow that
-//! the library holds meanwhile keeps away whoever must not meet the use. So the first that meets it in a
-//! byte where one of the two writes finds the work queued: the use then enters the buffer's log as behind
-//! all that its stream was given by that time. That may be more than the work itself, and is never less.
+//! When a use *begins*, its stream waits for all conflicting work, and the use is stored with its bytes. The
+//! borrow that the library holds keeps conflicting uses away until the launch is queued. So when another use
+//! conflicts with it (a common byte, and one of the two writes), the launch has been queued. Only then does
+//! the use enter the buffer's log, as ordered up to everything queued on its stream by that time. That may be
+//! more than the launch itself, and is never less.
 
 use std::sync::Arc;
 
@@ -11,7 +13,7 @@ use crate::device::{Place, StreamCore, lock, note_behind, wait_before};
 use crate::error::Result;
 use crate::sync::Mutex;
 
-/// Uses begun and not yet in the buffer's log.
+/// Uses that have begun and are not yet in the buffer's log.
 #[derive(Default)]
 pub(super) struct Pending {
     begun: Mutex<Vec<Begun>>,
@@ -22,7 +24,7 @@ struct Begun {
     span: Span,
 }
 
-/// Bytes of the buffer.
+/// A range of bytes of the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) from: u64,
@@ -38,7 +40,8 @@ impl Span {
 }
 
 impl Pending {
-    /// Enters what `span` meets into the log at `place`. The caller's borrow says that it is queued.
+    /// Enters the uses that conflict with `span` into the log at `place`. The caller's borrow shows that they
+    /// are queued.
     pub(super) fn settle(&self, place: Place<'_>, span: Span) {
         lock(&self.begun).retain(|begun| {
             let meets = begun.span.meets(span);
@@ -51,11 +54,11 @@ impl Pending {
         });
     }
 
-    /// Begins a use of `span` on `stream`, which is made to wait for what it must.
+    /// Begins a use of `span` on `stream`, which waits on the device for all conflicting work.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a stream of another device, or under capture; what
-    /// the driver said of a wait. Nothing has begun then.
+    /// [`Error::Invalid`](crate::Error::Invalid) if the stream is of another device or under capture; any
+    /// error of the driver from a wait. The use has then not begun.
     pub(super) fn begin(
         &self,
         place: Place<'_>,

@@ -32,9 +32,9 @@
 //! # }
 //! ```
 //!
-//! rustacuda links against the driver, which this crate's build answers with a small archive that
-//! opens the driver when first called: a program with both starts on a machine without one, and
-//! `rustacuda::init` then gives an error.
+//! rustacuda links against the driver. This crate's build provides a small archive for that, which opens the
+//! driver on the first call. So a program with both crates starts on a machine without a driver, and
+//! `rustacuda::init` then returns an error.
 
 use std::ffi::c_void;
 
@@ -45,29 +45,29 @@ use crate::device::{Device, DeviceKind, RawStream, Stream, Use, ordered_to_its_e
 use crate::error::{Error, Result};
 use crate::pool::{View, ViewMut};
 
-// The handle is rustacuda's only field; a version that adds another one does not compile here.
+// The handle is rustacuda's only field; if a version adds another one, this does not compile.
 const _: () = {
     assert!(size_of::<rustacuda::stream::Stream>() == size_of::<*mut c_void>());
     assert!(align_of::<rustacuda::stream::Stream>() == align_of::<*mut c_void>());
 };
 
-/// The `CUstream` inside rustacuda's stream, which rustacuda keeps to itself.
+/// The `CUstream` inside rustacuda's stream, which has no public accessor.
 ///
 /// # Safety
-/// `rustacuda::stream::Stream` has one field, a `CUstream`: true of version 0.1.3, and a type of
-/// one pointer's size and alignment (asserted above) leaves room for nothing beside it.
+/// `rustacuda::stream::Stream` has one field, a `CUstream`. This is true of version 0.1.3, and a type with a
+/// pointer's size and alignment (asserted above) has no space for another field.
 unsafe fn handle_of(stream: &rustacuda::stream::Stream) -> *mut c_void {
-    // SAFETY: size and alignment are a pointer's, and the caller vouches that it is one.
+    // SAFETY: size and alignment are a pointer's, and the caller guarantees that it is one.
     unsafe { std::ptr::from_ref(stream).cast::<*mut c_void>().read() }
 }
 
-/// rustacuda's stream, for use with this crate: blocks may be allocated on it and kernels of the
-/// crate queued on it, in order with what the application queues through rustacuda.
+/// Adopts rustacuda's stream for use with this crate: blocks can be allocated on it and the crate's kernels
+/// queued on it, in order with the work that the application queues through rustacuda.
 ///
-/// Adopting the same stream twice gives the same stream. It stays rustacuda's to drop.
+/// Adopting the same stream twice returns the same stream. rustacuda still owns the stream and drops it.
 ///
 /// # Errors
-/// [`Error::Invalid`] if `device` is not a CUDA device, or any error of the driver of the stream.
+/// [`Error::Invalid`] if `device` is not a CUDA device, or any error of the driver about the stream.
 ///
 /// # Safety
 /// - The stream is of the context that `device` was opened in.
@@ -80,27 +80,27 @@ pub unsafe fn adopt(device: &Device, stream: &rustacuda::stream::Stream) -> Resu
             "a rustacuda stream is a GPU's: open the device with Device::cuda_current",
         ));
     }
-    // SAFETY: the layout is the one `handle_of` asks for; the tests below hold it to that.
+    // SAFETY: the layout is as `handle_of` requires; the tests below check it.
     let raw = RawStream(unsafe { handle_of(stream) } as u64);
-    // SAFETY: the caller vouches for the stream's device, context and life.
+    // SAFETY: the caller guarantees the stream's device, context and lifetime.
     unsafe { device.adopt_stream(raw) }
 }
 
-/// The address of a view's elements as rustacuda has it, for arguments of kernels: launch those by
+/// The address of a view's elements as rustacuda's pointer, for kernel arguments. Launch such kernels through
 /// [`Stream::kernel`], which orders them.
 #[must_use]
 pub fn pointer<T: Pod>(view: &View<'_, T>) -> DevicePointer<T> {
-    // SAFETY: it wraps an address of the device; who goes where it points vouches for that.
+    // SAFETY: it wraps a device address; code that dereferences it guarantees that access.
     unsafe { DevicePointer::wrap(view.addr() as *mut T) }
 }
 
-/// Gives the elements to `work` as a slice of rustacuda's, whose copies run on no stream of the program's:
-/// the host waits before for all that writes the elements, and afterwards for what rustacuda did.
+/// Passes the elements to `work` as a rustacuda slice. Its copies run on the driver's default stream. So the
+/// host waits before `work` for everything that writes the elements, and after it for rustacuda's work.
 ///
 /// # Errors
-/// [`Error::Invalid`] for a stream of a device that is no GPU, or under capture, and as any operation on
-/// typed memory; any error of the driver of a wait. `work` is then not called, or has been if the last wait
-/// failed.
+/// [`Error::Invalid`] if the stream's device is not a GPU or the stream is under capture, and as for any
+/// operation on typed memory; any error of the driver from a wait. `work` has then not been called, unless
+/// the last wait failed.
 pub fn lend<T: Pod, R>(
     stream: &Stream,
     view: View<'_, T>,
@@ -108,12 +108,12 @@ pub fn lend<T: Pod, R>(
 ) -> Result<R> {
     let (used, len) = ([view.used()], view.len());
     waited(stream, &used, || {
-        // SAFETY: the elements are there for as long as the view is, and nothing writes them meanwhile.
+        // SAFETY: the elements exist as long as the view, and nothing writes them meanwhile.
         work(unsafe { DeviceSlice::from_raw_parts(pointer(&view), len) })
     })
 }
 
-/// As [`lend`], to be written: the host waits for all that uses the elements.
+/// The same as [`lend`], for writing: the host waits for everything that uses the elements.
 ///
 /// # Errors
 /// See [`lend`].
@@ -124,13 +124,13 @@ pub fn lend_mut<T: Pod, R>(
 ) -> Result<R> {
     let (used, len) = ([view.used()], view.len());
     waited(stream, &used, || {
-        // SAFETY: as in `lend`, and nothing else uses them.
+        // SAFETY: as in `lend`, and nothing else uses the elements.
         work(unsafe { DeviceSlice::from_raw_parts_mut(pointer(&view.as_view()), len) })
     })
 }
 
-/// Calls `work` between two waits of the host: for what its uses have to run behind, and for what it gave
-/// to the driver's default stream.
+/// Calls `work` between two waits on the host: for everything that its uses conflict with, and for the work
+/// that it queued on the driver's default stream.
 fn waited<R>(stream: &Stream, uses: &[Option<Use<'_>>], work: impl FnOnce() -> R) -> Result<R> {
     if stream.device().info().kind != DeviceKind::Cuda {
         let why = "rustacuda's slices are a GPU's: open the device with Device::cuda_current";

@@ -1,4 +1,4 @@
-//! The checker itself: order, places and uses brought together.
+//! The checker itself: combines order, places and uses.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -10,21 +10,21 @@ use super::report::{Fault, Party, Report};
 use super::shadow::{Shadow, Use};
 use crate::device::{Access, AccessKind, Addr};
 
-/// Reports kept in full; more are counted.
+/// Most reports kept; further ones are only counted.
 const KEPT: usize = 100;
 
-/// See the module documentation.
+/// The checker's state; see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Books {
     pub(super) order: Order,
     pub(super) places: Places,
     shadow: Shadow,
     reports: Vec<Report>,
-    /// Pairs reported, so that each is reported once.
+    /// The pairs reported so far, so that each is reported once.
     known: HashSet<(Fault, u64, u64)>,
 }
 
-/// What an operation that is not a read or write of memory does to it.
+/// A change of ownership of memory by a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
     Given,
@@ -32,7 +32,7 @@ pub(super) enum Change {
 }
 
 impl Books {
-    /// The reports kept, and how many there were in all.
+    /// The reports kept, and the number of all reports.
     pub(super) fn reports(&self) -> (Vec<Report>, u64) {
         (self.reports.clone(), self.known.len() as u64)
     }
@@ -76,7 +76,7 @@ impl Books {
         });
     }
 
-    /// Takes in what an operation uses.
+    /// Records the ranges that an operation uses, and checks them.
     pub(super) fn uses(&mut self, op: &Arc<Op>, accesses: &[Access]) {
         for access in accesses {
             let range = access.range.clone();
@@ -88,7 +88,7 @@ impl Books {
         }
     }
 
-    /// Whether the bytes are a block's, as far as `op` goes.
+    /// Checks that the bytes belong to a live block, as far as the order before `op` shows.
     fn check_owner(&mut self, op: &Arc<Op>, access: &Access) {
         let (owners, nobody) = self.places.owners(access.range.clone());
         let freed = owners
@@ -112,8 +112,8 @@ impl Books {
         }
     }
 
-    /// Compares a use with those before it, and notes it; a change of owner is as a write. What sleeps has no
-    /// memory, and may be taken back.
+    /// Compares a use with earlier ones, and records it. A change of ownership counts as a write. Sleeping
+    /// blocks have no memory mapped, and may be freed.
     fn touch(
         &mut self,
         range: Range<Addr>,
@@ -138,8 +138,8 @@ impl Books {
         }
     }
 
-    /// Takes in that bytes change their owner in the order of a stream. Whoever had them before,
-    /// and whoever gets them next, must be ordered with it as with a write.
+    /// Records that the ownership of bytes changes in the order of a stream. The previous and the next
+    /// owner's uses must be ordered with this, as with a write.
     pub(super) fn change(&mut self, op: &Arc<Op>, change: Change, range: Range<Addr>) {
         let (owners, _) = self.places.owners(range.clone());
         let held: u64 = owners
@@ -164,7 +164,7 @@ impl Books {
         self.places.own(range, Some((change == Change::Given, op)));
     }
 
-    /// Takes in that a mapping is about to be taken down.
+    /// Records that a mapping is about to be removed.
     pub(super) fn unmap(&mut self, addr: Addr, bytes: u64) {
         let pending: Vec<Arc<Op>> = self
             .places

@@ -1,41 +1,40 @@
-//! A checker of stream order: which uses of device memory nothing orders.
+//! A checker of stream order: finds uses of device memory that nothing orders.
 //!
 //! # What it finds
 //!
-//! Two uses of the same bytes, at least one of them a write, must be ordered: by being queued on
-//! one stream, by events and waits, or by the host having waited in between. Where they are not, a
-//! program may run right for months. [`Sanitizer`] wraps any device and reports such a pair when
-//! the second use is queued, whether or not it went wrong this time: both operations, their
-//! streams, and the wait that is missing. It also knows what a [pool](crate::pool) gives out and
-//! takes back: use behind a free, use of memory that no block has, blocks freed while another
-//! stream's work is not ordered before the free, unmapping under queued work.
+//! Two uses of the same bytes, at least one of them a write, must be ordered: by one stream, by
+//! events and waits, or by a wait on the host in between. If they are not, a program may still run
+//! correctly for months. [`Sanitizer`] wraps any device and reports such a pair when the second use
+//! is queued, whether or not it went wrong in this run: both operations, their streams, and the
+//! missing wait. It also observes the allocations and frees of a [pool](crate::pool): use after
+//! free, use of pool memory outside every block, a free that is not ordered after another stream's
+//! use of the block, and unmapping under queued work.
 //!
 //! # What it sees
 //!
-//! Copies, fills and the crate's own kernels with every range they use; the moves, tiles and words
-//! that tables in device memory name are read when the launch runs, where the host can read device
-//! memory (the host device and the simulated one). Kernels of the application's own are declared
-//! with [`Stream::kernel`](crate::Stream::kernel). Only memory made through the device is
-//! watched. Order is checked by physical byte, so that one handle mapped at two addresses is one
-//! memory.
+//! It sees copies, fills and the crate's own kernels, with every range they use. The moves, tiles
+//! and words in tables in device memory are read when the launch runs, if the host can read device
+//! memory (the host device and the simulated one). Kernels of the application are declared with
+//! [`Stream::kernel`](crate::Stream::kernel). Only memory made through the device is watched. Order
+//! is checked by physical byte, so a handle mapped at two addresses counts as one memory.
 //!
 //! # What it does not report
 //!
-//! It reports nothing that is ordered. What one host thread has learnt counts for all threads, and
-//! a host call that has run counts as seen by the host; so a race that only such luck orders may
-//! be missed. Memory of the host is not watched.
+//! It never reports ordered uses. Knowledge that one host thread gains counts for all threads, and
+//! a host call that has run counts as seen by the host; so a race that is avoided only by such
+//! timing may be missed. Host memory is not watched.
 //!
 //! # Cost
 //!
-//! A lock and a few comparisons an operation. Nothing at all without the feature `sanitize`.
+//! A lock and a few comparisons per operation. Nothing without the feature `sanitize`.
 //!
 //! # Parts
 //!
-//! - `order`: epochs and vector clocks; what runs before what.
-//! - `places`: mappings and owners; what is behind an address.
-//! - `shadow`: who used which bytes last.
-//! - `books`: the three together.
-//! - `watch`: the device that is wrapped around another.
+//! - `order`: epochs and vector clocks; which operation runs before which.
+//! - `places`: mappings and owners; the memory behind an address.
+//! - `shadow`: the last uses of each byte.
+//! - `books`: combines these three.
+//! - `watch`: the device that wraps another.
 
 mod books;
 mod order;
@@ -83,8 +82,8 @@ pub struct Sanitizer {
 }
 
 impl Sanitizer {
-    /// A watched device over the same memory as `device`, and its watcher. Use the watched one for
-    /// everything: what goes through `device` itself is not seen.
+    /// Wraps `device`. Returns a watched device over the same memory, and its sanitizer. Use only
+    /// the watched one: calls through `device` itself are not seen.
     #[must_use]
     pub fn over(device: &Device) -> (Device, Self) {
         let watch = Arc::new(Watch::new(Arc::clone(device.backend())));
@@ -92,7 +91,7 @@ impl Sanitizer {
         (watched, Self { watch })
     }
 
-    /// What was found so far, the first 100.
+    /// The first 100 reports so far.
     ///
     /// Tables of launches that have not run yet are not read: wait for the streams first.
     #[must_use]
@@ -100,14 +99,14 @@ impl Sanitizer {
         self.watch.reports().0
     }
 
-    /// How many were found so far.
+    /// Number of reports so far.
     #[must_use]
     #[doc(hidden)]
     pub fn found(&self) -> u64 {
         self.watch.reports().1
     }
 
-    /// Nothing, or the first report: for the end of a test.
+    /// `Ok`, or the first report: for the end of a test.
     ///
     /// # Errors
     /// The first report.
@@ -118,7 +117,7 @@ impl Sanitizer {
         }
     }
 
-    /// Forgets what was found; what is known of uses and order stays.
+    /// Discards the reports; the recorded uses and order stay.
     #[doc(hidden)]
     pub fn clear(&self) {
         self.watch.clear();

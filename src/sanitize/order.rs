@@ -1,14 +1,14 @@
-//! What runs before what: a vector clock a stream, one for the host.
+//! The order of operations: one vector clock per stream, and one for the host.
 //!
-//! Every operation has an *epoch*, its number in its stream, and what its stream had *seen*: for
-//! every other stream, the epoch behind which it runs. `a` runs before `b` if `b`'s stream had
-//! seen `a`'s epoch when `b` was queued. A stream sees more by waiting for an event, and by what
-//! the host has seen when it queues work; the host sees more by waiting, and by being told that
-//! something is done.
+//! Every operation has an *epoch*, its number in its stream, and a copy of what its stream had
+//! *seen*: for every other stream, the epoch that it is ordered after. `a` runs before `b` if `b`'s
+//! stream had seen `a`'s epoch when `b` was queued. A stream sees more when it waits for an event,
+//! and when the host, which has seen something, queues work on it. The host sees more when it
+//! waits, and when a query tells it that work is done.
 //!
-//! There is one clock for all host threads: whatever one thread has learnt counts for all. So
-//! order that threads make among themselves is never missed, and no report is false for that
-//! reason; a race between two threads that share nothing but luck can be.
+//! All host threads share one clock: what one thread has learnt counts for all. So order that
+//! threads create among themselves is never missed, and never causes a false report; but a race
+//! between two threads that are ordered only by chance may be missed.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ fn seen_in(clock: &Clock, stream: usize) -> u64 {
     clock.get(stream).copied().unwrap_or(0)
 }
 
-/// Raises one entry; whether it rose.
+/// Raises one entry; returns whether it rose.
 fn raise(clock: &mut Clock, stream: usize, epoch: u64) -> bool {
     if seen_in(clock, stream) >= epoch {
         return false;
@@ -35,7 +35,7 @@ fn raise(clock: &mut Clock, stream: usize, epoch: u64) -> bool {
     true
 }
 
-/// Raises every entry to that of `other`; whether one rose.
+/// Raises every entry to that of `other`; returns whether one rose.
 fn join(clock: &mut Clock, other: &Clock) -> bool {
     let mut rose = false;
     for (stream, &epoch) in other.iter().enumerate() {
@@ -44,10 +44,10 @@ fn join(clock: &mut Clock, other: &Clock) -> bool {
     rose
 }
 
-/// A queued operation, as the books keep it.
+/// A queued operation.
 #[derive(Debug)]
 pub(super) struct Op {
-    /// Among all operations of the device, from 1.
+    /// Its number among all operations of the device, from 1.
     pub(super) number: u64,
     pub(super) stream: usize,
     pub(super) raw: RawStream,
@@ -57,7 +57,7 @@ pub(super) struct Op {
 }
 
 impl Op {
-    /// Whether this runs before `other`, whatever happens.
+    /// Whether this always runs before `other`.
     pub(super) fn is_before(&self, other: &Self) -> bool {
         if self.stream == other.stream {
             self.epoch < other.epoch
@@ -89,13 +89,14 @@ struct StreamOrder {
     name: Option<String>,
 }
 
-/// See the module documentation.
+/// The order of all operations; see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Order {
     streams: Vec<StreamOrder>,
     /// Streams made through the device.
     by_raw: HashMap<RawStream, usize>,
-    /// Streams that others made, by the driver's id: their handles are used again unseen.
+    /// Streams made elsewhere, by the driver's id, because their handles may be reused without
+    /// notice.
     by_id: HashMap<u64, usize>,
     /// Numbers of destroyed streams.
     gone: Vec<usize>,
@@ -106,13 +107,13 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Notes a stream made through the device.
+    /// Adds a stream made through the device.
     pub(super) fn add(&mut self, raw: RawStream) {
         let number = self.new_number();
         self.by_raw.insert(raw, number);
     }
 
-    /// A number for a stream: that of a destroyed one all of whose work is known to be done, so
+    /// A number for a stream. Reuses that of a destroyed stream whose work is known to be done, so
     /// that clocks stay short.
     fn new_number(&mut self) -> usize {
         let host = &self.host;
@@ -136,7 +137,7 @@ impl Order {
         self.gone.extend(self.by_raw.remove(&raw));
     }
 
-    /// The number of a stream; `id` asks the driver for its id if it is another's.
+    /// The number of a stream; calls `id` for the driver's id if the stream was made elsewhere.
     pub(super) fn number(&mut self, raw: RawStream, id: impl FnOnce() -> u64) -> usize {
         if let Some(&number) = self.by_raw.get(&raw) {
             return number;
@@ -158,7 +159,7 @@ impl Order {
         self.streams[number].name.as_deref()
     }
 
-    /// Notes an operation queued now.
+    /// Adds an operation that is queued now.
     pub(super) fn queue(
         &mut self,
         number: usize,
@@ -182,7 +183,7 @@ impl Order {
         })
     }
 
-    /// The point behind everything queued on a stream so far.
+    /// The point after everything queued on a stream so far.
     pub(super) fn here(&self, number: usize) -> Mark {
         let stream = &self.streams[number];
         Mark {
@@ -204,7 +205,7 @@ impl Order {
         self.events.get(&event).cloned()
     }
 
-    /// Work queued on the stream from now on runs behind the event's mark.
+    /// Orders work queued on the stream from now on after the event's mark.
     pub(super) fn wait(&mut self, number: usize, event: RawEvent) {
         let Some(mark) = self.events.get(&event) else {
             return;
@@ -214,7 +215,7 @@ impl Order {
         raise(seen, mark.stream, mark.epoch);
     }
 
-    /// The host knows that the mark is reached.
+    /// Records that the host knows that the mark is reached.
     pub(super) fn reached(&mut self, mark: &Mark) {
         let rose = join(&mut self.host, &mark.seen);
         if raise(&mut self.host, mark.stream, mark.epoch) || rose {

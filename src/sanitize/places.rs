@@ -1,7 +1,7 @@
-//! From addresses to the memory behind them, and to the blocks that own them.
+//! The map from addresses to physical memory, and to the blocks that own it.
 //!
-//! Order is checked by physical byte, since one handle can be mapped at two addresses; who may use
-//! an address at all is checked by address, since a block is a range of them.
+//! Order is checked by physical byte, because one handle can be mapped at two addresses. Ownership
+//! is checked by address, because a block is a range of addresses.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::device::{Addr, Phys};
 
 #[derive(Debug)]
 struct Handle {
-    /// Number of its first byte among all physical bytes ever made.
+    /// Number of its first byte among all physical bytes ever created.
     base: u64,
     bytes: u64,
     mappings: u64,
@@ -23,17 +23,17 @@ struct Handle {
 struct Mapping {
     end: Addr,
     phys: Phys,
-    /// Number of the physical byte behind its first address.
+    /// Number of the physical byte at its first address.
     base: u64,
-    /// The last use through this mapping, by stream.
+    /// The last use through this mapping, one per stream.
     uses: Vec<Arc<Op>>,
 }
 
-/// The last change of owner of a range of addresses.
+/// The last change of ownership of a range of addresses.
 #[derive(Debug, Clone)]
 pub(super) struct Owner {
     end: Addr,
-    /// Given out, or taken back.
+    /// Whether it was allocated; `false`: freed.
     pub(super) live: bool,
     pub(super) op: Arc<Op>,
 }
@@ -41,20 +41,20 @@ pub(super) struct Owner {
 #[derive(Debug)]
 struct Reserved {
     end: Addr,
-    /// Blocks have been given out of it, so that memory outside blocks is nobody's.
+    /// Whether blocks were allocated in it, so that memory outside blocks has no owner.
     managed: bool,
 }
 
-/// A part of a range, and what is behind it.
+/// A part of a range, and the memory behind it.
 #[derive(Debug)]
 pub(super) enum Part {
     /// Physical bytes.
     Mapped(Range<u64>),
-    /// Reserved addresses with nothing behind them.
+    /// Reserved addresses without memory.
     Bare(Range<Addr>),
 }
 
-/// See the module documentation.
+/// All mappings and owners; see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     handles: HashMap<Phys, Handle>,
@@ -116,14 +116,14 @@ impl Places {
             .map_or(&[], |mapping| &mapping.uses)
     }
 
-    /// Takes a mapping down; gives the physical bytes that went with it.
+    /// Removes a mapping; returns the physical bytes that are freed with it.
     pub(super) fn unmap(&mut self, addr: Addr) -> Option<Range<u64>> {
         let mapping = self.mappings.remove(&addr)?;
         self.handles.get_mut(&mapping.phys)?.mappings -= 1;
         self.drop_handle(mapping.phys)
     }
 
-    /// Releases a handle; gives the physical bytes that went with it.
+    /// Releases a handle; returns the physical bytes that are freed with it.
     pub(super) fn release(&mut self, phys: Phys) -> Option<Range<u64>> {
         self.handles.get_mut(&phys)?.released = true;
         self.drop_handle(phys)
@@ -139,15 +139,15 @@ impl Places {
         Some(gone)
     }
 
-    /// The reserved range around an address: its end, and whether blocks are given out of it.
+    /// The reserved range around an address: its end, and whether blocks are allocated in it.
     /// `None` for memory that was not reserved through the device.
     fn around(&self, addr: Addr) -> Option<&Reserved> {
         let (_, range) = self.reserved.range(..=addr).next_back()?;
         (addr < range.end).then_some(range)
     }
 
-    /// What is behind a range, in order; nothing for memory that is not the device's to watch.
-    /// Where `by` is given, it is noted as a user of the mappings.
+    /// The memory behind a range, in order; empty for memory that is not watched. With `by`,
+    /// records that operation as a user of the mappings.
     pub(super) fn parts(&mut self, range: Range<Addr>, by: Option<&Arc<Op>>) -> Vec<Part> {
         let mut parts = Vec::new();
         let Some(end) = self.around(range.start).map(|around| around.end) else {
@@ -190,7 +190,7 @@ impl Places {
         }
     }
 
-    /// Notes a change of owner; `None` forgets the range.
+    /// Records a change of ownership; `None` removes the range's owner.
     pub(super) fn own(&mut self, range: Range<Addr>, owner: Option<(bool, &Arc<Op>)>) {
         self.split_owner(range.start);
         self.split_owner(range.end);
@@ -209,7 +209,8 @@ impl Places {
         }
     }
 
-    /// The owners of a range, and whether part of it, being in a pool's addresses, has none.
+    /// The owners of a range, and whether some part of it lies in a pool's addresses and has no
+    /// owner.
     pub(super) fn owners(&self, range: Range<Addr>) -> (Vec<(Range<Addr>, &Owner)>, bool) {
         let managed = self
             .around(range.start)

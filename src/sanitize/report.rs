@@ -1,57 +1,57 @@
-//! What the checker says.
+//! The checker's reports.
 
 use std::fmt;
 use std::ops::Range;
 
 use crate::device::{AccessKind, Addr, RawStream};
 
-/// What is wrong.
+/// The kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fault {
     /// Two uses of the same bytes, one of them a write, that nothing orders.
     Race,
-    /// A block is used in the order of its stream behind its free.
+    /// A block is used after its free in stream order.
     UseAfterFree,
-    /// Memory of a pool is used that no block has.
+    /// Pool memory outside every block is used.
     NoBlock,
-    /// Reserved addresses are used with no memory mapped there.
+    /// Reserved addresses without memory are used.
     NotMapped,
-    /// Memory is unmapped while queued work may still use it there.
+    /// Memory is unmapped while queued work may still use it.
     UnmapInUse,
-    /// Bytes are given out that a block has already.
+    /// Bytes that belong to a live block are allocated again.
     GivenTwice,
-    /// Bytes are freed that no block has.
+    /// Bytes that belong to no block are freed.
     FreedTwice,
 }
 
-/// One side of a report: an operation and what it does.
+/// One side of a report: an operation and its effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Party {
-    /// The operation: the backend's call, the kernel, or what the application declared.
+    /// The operation: a call of the backend, a kernel, or the name that the application declared.
     pub what: String,
-    /// What it does there.
+    /// Its effect there.
     pub kind: AccessKind,
     /// The stream it is queued on.
     pub stream: RawStream,
-    /// The stream's name, where it has one.
+    /// The stream's name, if it has one.
     pub stream_name: Option<String>,
-    /// The operation's number among all that were queued on the device, from 1.
+    /// Its number among all operations queued on the device, from 1.
     pub number: u64,
 }
 
-/// One thing that is wrong.
+/// One fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// What is wrong.
+    /// The kind of fault.
     pub fault: Fault,
-    /// Where, as the second party names it.
+    /// The bytes, at the addresses that the second operation used.
     pub range: Range<Addr>,
-    /// Who was queued first, where there are two.
+    /// The operation that was queued first, if there are two.
     pub first: Option<Party>,
-    /// Who was queued last; for an unmap, the work that may still run.
+    /// The operation that was queued last; for an unmap, the work that may still run.
     pub second: Party,
 }
 
@@ -82,7 +82,7 @@ impl fmt::Display for Party {
 }
 
 impl Report {
-    /// What is missing, or to be done.
+    /// What is missing, or how to correct it.
     fn advice(&self) -> String {
         let (second, first) = (&self.second, self.first.as_ref());
         match (self.fault, first) {

@@ -1,8 +1,9 @@
-//! Who used which bytes last.
+//! The last uses of each byte.
 //!
-//! The bytes are cut into cells without overlap; a cell keeps its last write and the reads and
-//! atomic additions since. A new use of a cell is compared with them, and takes their place where
-//! it runs behind them. Uses may arrive late, after uses that run behind them: those stay.
+//! The bytes are divided into cells that do not overlap. A cell keeps its last write, and the reads
+//! and atomic additions since. A new use of a cell is compared with them, and replaces those that
+//! are ordered before it. A use may be reported late, after uses that are ordered after it: those
+//! stay.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use super::order::Op;
 use crate::device::AccessKind;
 
-/// An operation and what it did.
+/// An operation and its effect.
 #[derive(Debug, Clone)]
 pub(super) struct Use {
     pub(super) op: Arc<Op>,
@@ -37,7 +38,8 @@ struct Cell {
     others: Vec<Use>,
 }
 
-/// See the module documentation. Keys are bytes of whatever the caller numbers.
+/// The last uses of all bytes; see the module documentation. Keys are byte numbers of the caller's
+/// choice.
 #[derive(Debug, Default)]
 pub(super) struct Shadow {
     cells: BTreeMap<u64, Cell>,
@@ -48,10 +50,10 @@ impl Cell {
         self.write.iter().chain(&self.others)
     }
 
-    /// Takes a use in, in place of what it makes irrelevant.
+    /// Adds a use, and removes those that it makes irrelevant.
     fn take(&mut self, new: &Use) {
         if self.uses().any(|known| new.op.is_before(&known.op)) {
-            // It came late; what is known says at least as much of what is yet to come.
+            // It was reported late: the known uses impose at least as much on future ones.
             return;
         }
         let others = &mut self.others;
@@ -66,7 +68,7 @@ impl Cell {
 }
 
 impl Shadow {
-    /// Makes a cell begin at `at` if one lies across it.
+    /// Splits the cell across `at`, if there is one, so that a cell begins there.
     fn split(&mut self, at: u64) {
         if let Some((_, cell)) = self.cells.range_mut(..at).next_back()
             && cell.end > at
@@ -77,7 +79,7 @@ impl Shadow {
         }
     }
 
-    /// Notes a use of a range; gives the uses it races with.
+    /// Adds a use of a range; appends the uses that it races with to `races`.
     pub(super) fn touch(&mut self, range: Range<u64>, new: &Use, races: &mut Vec<Use>) {
         if let Some(cell) = self.cells.get_mut(&range.start)
             && cell.end == range.end
@@ -104,7 +106,7 @@ impl Shadow {
         }
     }
 
-    /// One cell for a write that runs behind everything in the range.
+    /// Replaces all cells of the range by one, for a write that is ordered after everything in it.
     fn replace(&mut self, range: Range<u64>, new: &Use) {
         self.forget(range.clone());
         let cell = Cell {
@@ -115,7 +117,7 @@ impl Shadow {
         self.cells.insert(range.start, cell);
     }
 
-    /// Adds the use to every cell of the range, and cells where there are none.
+    /// Adds the use to every cell of the range, and new cells where there are none.
     fn add(&mut self, range: Range<u64>, new: &Use) {
         let mut at = range.start;
         let mut gaps = Vec::new();
@@ -140,7 +142,7 @@ impl Shadow {
         }
     }
 
-    /// Forgets all uses of a range.
+    /// Removes all uses of a range.
     pub(super) fn forget(&mut self, range: Range<u64>) {
         self.split(range.start);
         self.split(range.end);

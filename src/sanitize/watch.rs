@@ -1,10 +1,11 @@
-//! The device around a device: passes every call on and takes note of it.
+//! The wrapping device: passes every call on and records it.
 //!
-//! No lock is held while a call is passed on, since a device may hold a caller until work has run,
-//! and work that runs reports here: it leaves what it has to say in `arrivals`, which have a lock
-//! of their own and are taken in by the next call.
+//! No lock is held while a call is passed on, because a device may block a caller until work has
+//! run, and that work reports here. Such reports go into `arrivals`, which has its own lock; the
+//! next call processes them.
 //!
-//! Work captured into a graph is passed on and not noted: it does not run where it is given.
+//! Work captured into a graph is passed on and not recorded, because it does not run when it is
+//! queued.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -19,15 +20,15 @@ use crate::device::{
 use crate::error::Result;
 use crate::sync::plain::lock;
 
-/// What work says when it runs.
+/// A report by work when it runs.
 enum Arrival {
     /// A host call has begun, so everything before it is done.
     Done(Mark),
-    /// The table of a launch that is about to run names these.
+    /// The ranges in the table of a launch that is about to run.
     Table(Arc<Op>, Vec<Access>),
 }
 
-/// See the module documentation.
+/// A device that records all calls; see the module documentation.
 pub(super) struct Watch {
     inner: Arc<dyn Backend>,
     books: Mutex<Books>,
@@ -51,7 +52,7 @@ impl Watch {
         self.books().clear();
     }
 
-    /// The books, with everything taken in that work has said.
+    /// Locks the checker's state, after processing all arrivals.
     fn books(&self) -> MutexGuard<'_, Books> {
         let mut books = lock(&self.books);
         let arrivals = std::mem::take(&mut *lock(&self.arrivals));
@@ -64,24 +65,25 @@ impl Watch {
         books
     }
 
-    /// Notes an operation queued on `stream`.
+    /// Records an operation queued on `stream`.
     fn op(&self, books: &mut Books, stream: RawStream, what: Cow<'static, str>) -> Arc<Op> {
         let number = self.number(books, stream);
         books.order.queue(number, stream, what)
     }
 
     fn number(&self, books: &mut Books, stream: RawStream) -> usize {
-        // A stream the driver does not know fails in the call itself; its handle names it here.
+        // For a stream that the driver does not recognise, the call itself fails; its handle
+        // identifies it here.
         let id = || self.inner.stream_id(stream).unwrap_or(stream.0);
         books.order.number(stream, id)
     }
 
-    /// Whether what is given to the stream now becomes part of a graph.
+    /// Whether work queued on the stream now becomes part of a graph.
     fn is_captured(&self, stream: RawStream) -> bool {
         self.inner.stream_capturing(stream).unwrap_or(false)
     }
 
-    /// Notes an operation and what it uses.
+    /// Records an operation and the ranges it uses.
     fn uses(&self, stream: RawStream, what: &'static str, accesses: &[Access]) {
         if self.is_captured(stream) {
             return;
@@ -91,7 +93,7 @@ impl Watch {
         books.uses(&op, accesses);
     }
 
-    /// Notes what the host has learnt by a call that waits or asks.
+    /// Records what the host has learnt by a wait or a query.
     fn learn(&self, mark: Option<Mark>) {
         if let Some(mark) = mark {
             self.books().order.reached(&mark);
@@ -114,13 +116,13 @@ impl Watch {
         books.change(&op, change, addr..addr + bytes);
     }
 
-    /// Queues a look at the launch's table right before the launch.
+    /// Queues a host call that reads the launch's table right before the launch.
     fn read_table(&self, launch: &Launch, op: &Arc<Op>, stream: RawStream) -> Result<()> {
         let (launch, op) = (*launch, Arc::clone(op));
         let arrivals = Arc::clone(&self.arrivals);
         let work = move || {
-            // SAFETY: the device says that the host can read its memory, and the table is what the
-            // launch behind this reads, so it is there and written.
+            // SAFETY: the device says that the host can read its memory. The launch after this call
+            // reads the same table, so the table exists and is written.
             let accesses = unsafe { launch.table_accesses() };
             lock(&arrivals).push(Arrival::Table(op, accesses));
         };
@@ -128,7 +130,7 @@ impl Watch {
     }
 }
 
-// SAFETY: every call is passed on to a device that keeps the contract.
+// SAFETY: every call is passed on to a device that follows the contract.
 unsafe impl Backend for Watch {
     fn info(&self) -> &DeviceInfo {
         self.inner.info()
@@ -201,7 +203,7 @@ unsafe impl Backend for Watch {
     }
 
     fn stream_destroy(&self, stream: RawStream) -> Result<()> {
-        // Before the handle can be another's.
+        // Before the driver can reuse the handle.
         self.books().order.remove(stream);
         self.inner.stream_destroy(stream)
     }
@@ -348,7 +350,8 @@ unsafe impl Backend for Watch {
         let here = self.here(stream);
         let arrivals = Arc::clone(&self.arrivals);
         let work = move || {
-            // First: whom the work tells may queue more before the work has ended.
+            // Reported first: the work may wake a thread that queues more work before this work has
+            // ended.
             lock(&arrivals).push(Arrival::Done(here));
             work();
         };
