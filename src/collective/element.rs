@@ -1,11 +1,11 @@
-//! What can be reduced, and how.
+//! The elements that can be reduced, and the reductions.
 
 use std::fmt;
 
 use bytemuck::Pod;
 use half::{bf16, f16};
 
-/// How the ranks' elements become one.
+/// The reduction of the ranks' elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Op {
@@ -32,7 +32,7 @@ impl Op {
 /// Folds `count` elements at the second address into those at the first.
 pub(super) type Fold = unsafe fn(Op, *mut u8, *const u8, usize);
 
-/// An element as a transport sees it.
+/// An element type, for a transport.
 #[derive(Clone, Copy)]
 pub(super) struct Kind {
     pub(super) name: &'static str,
@@ -48,7 +48,7 @@ impl fmt::Debug for Kind {
     }
 }
 
-/// Bytes that are only carried.
+/// Bytes that are copied and not reduced.
 pub(super) const BYTES: Kind = Kind {
     name: "u8",
     number: 1,
@@ -65,9 +65,9 @@ mod sealed {
     }
 }
 
-/// An element that ranks can be reduced by: `f32`, `f64`, [`f16`](half::f16), [`bf16`](half::bf16), `i8`, `u8`, `i32`, `u32`, `i64`,
-/// `u64`, and, with the feature `convert`, the 8-bit floats (which NCCL sums from version 2.24 and compute
-/// capability 9.0 on).
+/// An element type of reductions: `f32`, `f64`, [`f16`](half::f16), [`bf16`](half::bf16), `i8`, `u8`, `i32`,
+/// `u32`, `i64`, `u64`, and, with the feature `convert`, the 8-bit floats (which NCCL sums from version 2.24
+/// and compute capability 9.0 on).
 ///
 /// ```
 /// use warpool::collective::{Comm, Op, Reduce};
@@ -81,9 +81,9 @@ mod sealed {
 pub trait Reduce: Pod + sealed::Sealed {}
 
 /// # Safety
-/// `count` elements of `T` at each address, aligned, apart.
+/// `count` aligned elements of `T` at each address; the two ranges do not overlap.
 unsafe fn fold<T: Reduce>(op: Op, into: *mut u8, from: *const u8, count: usize) {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller's requirement.
     let (into, from) = unsafe {
         (
             std::slice::from_raw_parts_mut(into.cast::<T>(), count),
@@ -120,7 +120,7 @@ macro_rules! integers {
     )*};
 }
 
-/// Floats, by the type that they are added in. NaN stays NaN.
+/// Floats, with the type in which they are added. NaN stays NaN.
 macro_rules! floats {
     ($($(#[$condition:meta])? $element:ty = $number:literal, $wide:ty, $narrow:expr;)*) => {$(
         $(#[$condition])?

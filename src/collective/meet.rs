@@ -1,7 +1,7 @@
-//! How ranks come by what rank 0 made: over TCP, or by a file that all see.
+//! How rank 0 passes data to the other ranks: over TCP, or through a file that all of them see.
 //!
-//! Rank 0 hands it out once all ranks are there, or says which are not: so a rank that does not come is an
-//! error of every other one within the time given, and nobody waits in NCCL for it.
+//! Rank 0 sends it once all ranks are there, or sends an error that names the missing ones. So a rank that
+//! does not come is an error on every other rank within the given time, and no rank waits for it in NCCL.
 
 #![cfg_attr(not(feature = "nccl"), allow(dead_code, reason = "for NCCL"))]
 
@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use super::Ranks;
 use crate::error::{Error, Result};
 
-/// What a rank that comes says before its number and the number of ranks.
+/// The first bytes that a rank sends, before its rank and the number of ranks.
 const GREETING: &[u8; 8] = b"warpool1";
-/// Between two looks at a place.
+/// The time between two polls.
 const PAUSE: Duration = Duration::from_millis(5);
 
 fn failure(words: impl Into<String>) -> Error {
@@ -30,7 +30,7 @@ fn io(place: &str) -> impl Fn(io::Error) -> Error {
     move |error| failure(format!("{place}: {error}"))
 }
 
-/// What rank 0 `makes`, for every rank, `patience` at most.
+/// Returns the bytes that rank 0 `makes` on every rank; waits at most `patience`.
 pub(super) fn meet(
     ranks: &Ranks,
     patience: Duration,
@@ -58,7 +58,7 @@ pub(super) fn meet(
     }
 }
 
-/// What those that came are told of those that did not.
+/// The error for the ranks that came: it names those that did not.
 fn missing(ranks: &Ranks, is_there: impl Fn(u32) -> bool) -> String {
     let missing: Vec<u32> = (1..ranks.size).filter(|&rank| !is_there(rank)).collect();
     format!(
@@ -67,7 +67,7 @@ fn missing(ranks: &Ranks, is_there: impl Fn(u32) -> bool) -> String {
     )
 }
 
-/// An answer: whether all is well, its length, and the bytes.
+/// An answer: 1 for success or 0, its length, and the bytes.
 fn answer(outcome: &Result<Vec<u8>>) -> Vec<u8> {
     let (good, bytes) = match outcome {
         Ok(bytes) => (1u8, bytes.clone()),
@@ -76,7 +76,7 @@ fn answer(outcome: &Result<Vec<u8>>) -> Vec<u8> {
     [&[good][..], &(bytes.len() as u32).to_le_bytes(), &bytes].concat()
 }
 
-/// What an answer says.
+/// The bytes or the error in an answer.
 fn understood(good: u8, bytes: Vec<u8>) -> Result<Vec<u8>> {
     match good {
         1 => Ok(bytes),
@@ -103,7 +103,7 @@ fn listen(
     while there.iter().skip(1).any(Option::is_none) && Instant::now() < deadline {
         match listener.accept() {
             Ok((stream, _)) => {
-                // One that says something else is somebody else's.
+                // A connection with another greeting does not come from a rank: ignore it.
                 if let Ok(rank) = greeted(&stream, ranks, deadline) {
                     there[rank as usize] = Some(stream);
                 }
@@ -121,7 +121,7 @@ fn listen(
     };
     let words = answer(&outcome);
     for mut stream in there.into_iter().flatten() {
-        // A rank that is gone by now is missed when the communicator is made.
+        // If the rank is gone by now, making the communicator will fail.
         let _ = stream.set_nonblocking(false);
         let _ = stream.set_write_timeout(Some(Duration::from_secs(1)));
         let _ = stream.write_all(&words);
@@ -129,7 +129,7 @@ fn listen(
     outcome
 }
 
-/// The rank that came.
+/// Reads a greeting; returns the rank.
 fn greeted(mut stream: &TcpStream, ranks: &Ranks, deadline: Instant) -> io::Result<u32> {
     stream.set_nonblocking(false)?;
     let patience = left(deadline).min(Duration::from_secs(1));
@@ -163,7 +163,7 @@ fn call(ranks: &Ranks, address: &str, deadline: Instant) -> Result<Vec<u8>> {
     ]
     .concat();
     stream.write_all(&greeting).map_err(&io)?;
-    // Rank 0 began its wait at another moment.
+    // Two seconds more, because rank 0 began its wait at another time.
     let patience = left(deadline) + Duration::from_secs(2);
     stream.set_read_timeout(Some(patience)).map_err(&io)?;
     let mut head = [0; 5];
@@ -174,7 +174,7 @@ fn call(ranks: &Ranks, address: &str, deadline: Instant) -> Result<Vec<u8>> {
     understood(head[0], bytes)
 }
 
-/// The file by which a rank says that it is there.
+/// The file by which a rank announces itself.
 fn sign(path: &Path, rank: u32) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{rank}"));
@@ -202,11 +202,11 @@ fn leave(
         true => make(),
         false => Err(failure(missing(ranks, is_there))),
     };
-    // Renamed, so that nobody reads a part.
+    // Written and renamed, so that no rank reads a part of it.
     let part = sign(path, 0);
     fs::write(&part, answer(&outcome)).map_err(&io)?;
     fs::rename(&part, path).map_err(&io)?;
-    // Each rank takes its sign away once it has read; then the file has done its work.
+    // Each rank removes its announcement once it has read the answer; then the file can be removed.
     let limit = Instant::now() + Duration::from_secs(2);
     while (1..ranks.size).any(is_there) && Instant::now() < limit {
         std::thread::sleep(PAUSE);

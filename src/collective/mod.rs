@@ -2,41 +2,42 @@
 //!
 //! # Ranks
 //!
-//! A communicator joins *ranks*, each with a device of its own. Every rank queues the same operations in the
-//! same order, each on a stream of its own; what a rank is given comes when all have come. [`Comm`] is one
-//! rank's end of it. It has two forms:
+//! A communicator connects *ranks*, each with its own device. Every rank queues the same operations in the
+//! same order, each on a stream of its own; a result is ready when all ranks have taken part. [`Comm`] is one
+//! rank's end. There are two kinds:
 //!
-//! - [`Comm::nccl`] (feature `nccl`): NCCL, between GPUs of one process, of several, or of several machines.
-//!   The library is opened when first needed.
-//! - [`Comm::simulated`]: ranks of one process on the host device, so that what is written for several GPUs
-//!   is tested without one.
+//! - [`Comm::nccl`] (feature `nccl`): NCCL, between GPUs of one process, of several processes, or of several
+//!   machines. The library is opened when first needed.
+//! - [`Comm::simulated`]: ranks of one process on the host device, so that code for several GPUs can be
+//!   tested without one.
 //!
-//! # Order
+//! # Stream order
 //!
-//! [`Comm::on`] takes views and says what is read and written, as every operation on typed memory does: the
-//! stream waits on the device for what it must, and what comes next waits for the collective. The host waits
+//! [`Comm::on`] takes views and records which are read and written, like every operation on typed memory: the
+//! stream waits on the device for conflicting work, and later work waits for the collective. The host waits
 //! for nothing.
 //!
 //! # Memory
 //!
-//! Blocks of a pool stay where they are while they are used, movable ones while a guard or a queued use has
-//! them; nothing is registered with NCCL beyond its own calls. GPUs of one process reach into each other's
-//! buffers, so their pools grant each other access
-//! ([`PoolConfig::peers`](crate::PoolConfig::peers)); a collective on memory that does not is an error.
+//! Blocks of a pool keep their address while they are used; movable ones do so while a guard or a queued use
+//! holds them. Nothing is registered with NCCL except in its own calls. GPUs of one process access each
+//! other's buffers directly, so their pools must grant each other access
+//! ([`PoolConfig::peers`](crate::PoolConfig::peers)); a collective on memory without that access is an error.
 //!
 //! # Graphs
 //!
-//! A collective on a stream that is captured ([`Stream::begin_capture`]) becomes a part of the graph: every launch
-//! is one more, with what the same memory has then. All ranks capture the same and launch it as often. The graph
-//! keeps the memory where it is, and the communicator; dropped last, it ends that. NCCL registers memory of captured
-//! collectives with the other ranks as one allocation, which a pool's is not. So where there are several ranks,
-//! `NCCL_GRAPH_REGISTER=0` has to be in the environment before the program starts, or they are refused.
+//! A collective on a captured stream ([`Stream::begin_capture`]) becomes part of the graph: every launch
+//! repeats it, on the present contents of the same memory. All ranks capture the same collectives and launch
+//! them equally often. The graph keeps the memory at its address, and keeps the communicator; if the graph is
+//! dropped last, that ends the communicator. NCCL registers the memory of captured collectives with the other
+//! ranks as one allocation, which pool memory is not. So with several ranks, `NCCL_GRAPH_REGISTER=0` must be
+//! in the environment before the program starts; otherwise the capture is refused.
 //!
 //! # Failure
 //!
-//! Ranks that do not come within the time given are named by an error of those that wait: while a
-//! communicator is made by that call, later by [`Comm::check`] and by the next operation. After a failure
-//! the contents of what was given are anything, and the communicator is of no more use: drop it on all ranks.
+//! If ranks do not come within the given time, the waiting ranks get an error that names them: from the call
+//! that makes the communicator, later from [`Comm::check`] and from the next operation. After a failure the
+//! contents of the buffers are undefined and the communicator cannot be used again: drop it on all ranks.
 
 mod element;
 mod meet;
@@ -68,9 +69,9 @@ use crate::error::Result;
 
 /// One rank's end of a communicator. Clones are the same end.
 ///
-/// Safe to use from any thread; two threads that queue on one end do so in some order, which has to be that of
-/// the other ranks. Ranks of one process want a thread each: making a communicator, its end, and the first call of
-/// each kind and size wait for the other ranks', since NCCL connects them then.
+/// Safe to use from any thread. If two threads queue on one end, the resulting order must be the same as on
+/// the other ranks. Use one thread per rank in a process: making a communicator, ending it, and the first
+/// call of each kind and size wait for the other ranks, because NCCL connects them then.
 ///
 /// ```
 /// use std::time::Duration;
@@ -101,35 +102,35 @@ pub struct Comm {
 }
 
 impl Comm {
-    /// The ends of a simulated communicator, a rank a device. Devices of the host alone; several ranks may
-    /// have one device. A stream's thread waits in a collective until all ranks are there, `patience` at most.
+    /// The ends of a simulated communicator, one rank per device. All must be host devices; several ranks may
+    /// share one. A stream's thread waits in a collective until all ranks are there, at most `patience`.
     ///
-    /// Sums are made in the order of the ranks, rounded to the element's format after each addition.
+    /// Sums are computed in the order of the ranks, and rounded to the element's format after each addition.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for no device, or one that is not of the host.
+    /// [`Error::Invalid`](crate::Error::Invalid) if there is no device, or one is not a host device.
     pub fn simulated(devices: &[Device], patience: Duration) -> Result<Vec<Self>> {
         let ends = simulated::ends(devices, patience)?;
         Ok(ends.into_iter().map(Self::over).collect())
     }
 
-    /// This rank's end of a communicator of NCCL's, made with all others of `ranks`; waits for them,
-    /// `patience` at most.
+    /// This rank's end of an NCCL communicator, made together with all others of `ranks`; waits for them at
+    /// most `patience`.
     ///
-    /// The library is the one that the environment's `WARPOOL_NCCL` names, a file or its folder, or
-    /// `libnccl.so.2` where the loader, or Python's packages, have it; 2.17 or later. Rank 0 makes NCCL's
-    /// identifier and hands it out at [`Ranks::meet`].
+    /// The library is the one in the environment variable `WARPOOL_NCCL`, a file or its folder; otherwise
+    /// `libnccl.so.2` from the loader's path or from Python's packages. Version 2.17 or later is needed. Rank
+    /// 0 makes NCCL's identifier and passes it to the others at [`Ranks::meet`].
     ///
     /// # Errors
-    /// [`Error::Os`](crate::Error::Os) where there is no NCCL, with the places that were looked in, or ranks
-    /// that do not come, which it names; [`Error::Driver`](crate::Error::Driver) for what NCCL said;
-    /// [`Error::Invalid`](crate::Error::Invalid) for a device that is no GPU, or ranks that cannot be.
+    /// [`Error::Os`](crate::Error::Os) if NCCL is not found, with the places that were searched, or if ranks
+    /// do not come, with their numbers; [`Error::Driver`](crate::Error::Driver) for errors of NCCL;
+    /// [`Error::Invalid`](crate::Error::Invalid) if the device is not a GPU, or the ranks are invalid.
     #[cfg(feature = "nccl")]
     pub fn nccl(device: &Device, ranks: &Ranks, patience: Duration) -> Result<Self> {
         nccl::end(device, ranks, patience).map(Self::over)
     }
 
-    /// The ends of a communicator of NCCL's among GPUs of this process, a rank a device.
+    /// The ends of an NCCL communicator among GPUs of this process, one rank per device.
     ///
     /// # Errors
     /// See [`Comm::nccl`].
@@ -163,23 +164,23 @@ impl Comm {
         self.transport.device()
     }
 
-    /// Collectives to be queued on `stream`, together: see [`Collectives`].
+    /// Starts a group of collectives on `stream`, queued together: see [`Collectives`].
     pub fn on<'a>(&'a self, stream: &'a Stream) -> Collectives<'a> {
         Collectives::new(&self.transport, stream)
     }
 
-    /// Whether all is well so far; waits for nothing.
+    /// Whether there was no failure so far; does not wait.
     ///
     /// # Errors
-    /// The first failure of queued work: a rank that did not come, or what NCCL said.
+    /// The first failure of queued work: a rank that did not come, or an error of NCCL.
     pub fn check(&self) -> Result<()> {
         self.transport.check()
     }
 
-    /// Ends what is queued, without the other ranks; the communicator is of no more use.
+    /// Ends queued collectives without the other ranks; the communicator cannot be used again.
     ///
     /// # Errors
-    /// What NCCL said.
+    /// Any error of NCCL.
     pub fn abort(&self) -> Result<()> {
         self.transport.abort()
     }

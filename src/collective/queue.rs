@@ -1,4 +1,4 @@
-//! Collectives put together, and queued in the order of the memory that they use.
+//! Groups of collectives, queued in the order that their memory requires.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 use crate::pool::{View, ViewMut};
 use crate::seeded::seeded;
 
-/// Collectives of one rank on one stream, queued together by [`Collectives::run`]: made by [`Comm::on`](super::Comm::on).
-/// Sends and receives that wait for each other belong in one.
+/// Collectives of one rank on one stream, which [`Collectives::run`] queues together;
+/// [`Comm::on`](super::Comm::on) makes it. Put sends and receives that wait for each other into one group.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -99,7 +99,7 @@ impl<'a> Collectives<'a> {
         });
     }
 
-    /// An error unless there is such a rank.
+    /// Records an error unless there is such a rank.
     fn check_rank(&mut self, what: &'static str, rank: u32) {
         let size = self.transport.size();
         if rank >= size {
@@ -110,7 +110,7 @@ impl<'a> Collectives<'a> {
         }
     }
 
-    /// An error unless `whole` elements are a part of `part` for each rank.
+    /// Records an error unless `whole` elements are `part` elements for each rank.
     fn check_parts(&mut self, what: &'static str, whole: usize, part: usize) {
         let size = self.transport.size();
         if part.checked_mul(size as usize) != Some(whole) {
@@ -119,7 +119,7 @@ impl<'a> Collectives<'a> {
         }
     }
 
-    /// Every rank's elements, folded, in place: all ranks have the same afterwards.
+    /// Reduces the elements of all ranks in place: all ranks have the same result.
     pub fn all_reduce<T: Reduce>(mut self, data: impl Into<ViewMut<'a, T>>, op: Op) -> Self {
         let data = data.into();
         self.writes(&data);
@@ -128,8 +128,8 @@ impl<'a> Collectives<'a> {
         self
     }
 
-    /// Every rank's elements, folded, of which rank *r* is given the *r*-th part: `src` has as many parts as
-    /// there are ranks.
+    /// Reduces the elements of all ranks; rank *r* gets the *r*-th part of the result. `src` has one part per
+    /// rank.
     pub fn reduce_scatter<T: Reduce>(
         mut self,
         src: impl Into<View<'a, T>>,
@@ -145,7 +145,7 @@ impl<'a> Collectives<'a> {
         self
     }
 
-    /// Every rank's elements, one rank's behind the other's, for all.
+    /// Gathers the elements of all ranks on every rank, in the order of the ranks.
     pub fn all_gather<T: Pod>(
         mut self,
         src: impl Into<View<'a, T>>,
@@ -160,7 +160,7 @@ impl<'a> Collectives<'a> {
         self
     }
 
-    /// The elements of rank `root`, for all, in place.
+    /// Copies the elements of rank `root` to all ranks, in place.
     pub fn broadcast<T: Pod>(mut self, data: impl Into<ViewMut<'a, T>>, root: u32) -> Self {
         let data = data.into();
         self.check_rank("root", root);
@@ -170,7 +170,7 @@ impl<'a> Collectives<'a> {
         self
     }
 
-    /// These elements to rank `to`, which receives as many.
+    /// Sends these elements to rank `to`, which receives the same number.
     pub fn send<T: Pod>(mut self, src: impl Into<View<'a, T>>, to: u32) -> Self {
         let src = src.into();
         self.check_rank("to", to);
@@ -179,7 +179,7 @@ impl<'a> Collectives<'a> {
         self
     }
 
-    /// As many elements from rank `from`, which sends them.
+    /// Receives elements from rank `from`, which sends the same number.
     pub fn recv<T: Pod>(mut self, dst: impl Into<ViewMut<'a, T>>, from: u32) -> Self {
         let dst = dst.into();
         self.check_rank("from", from);
@@ -193,12 +193,13 @@ impl<'a> Collectives<'a> {
         self
     }
 
-    /// Queues all of it on the stream, behind what it must not overtake.
+    /// Queues the whole group on the stream, after all conflicting work.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for lengths that do not fit, ranks that are not there, memory or a stream of another
-    /// device, a source that is also written, memory that the communicator's other GPUs may not use, or a capture
-    /// that cannot hold collectives; nothing is queued then, and the communicator is as before. What failed before ([`Comm::check`](super::Comm::check)), and what NCCL said.
+    /// [`Error::Invalid`] if lengths do not match, a rank does not exist, memory or the stream is of another
+    /// device, a source is also written, the communicator's other GPUs have no access to the memory, or a
+    /// capture cannot contain collectives. Nothing is then queued, and the communicator is unchanged. Also an
+    /// earlier failure ([`Comm::check`](super::Comm::check)), and any error of NCCL.
     pub fn run(mut self) -> Result<()> {
         let transport = self.transport;
         if let Some(wrong) = self.wrong.take() {
@@ -221,14 +222,14 @@ impl<'a> Collectives<'a> {
                 stream: stream.raw(),
                 accesses: &accesses,
             });
-            // SAFETY: the views keep their memory until the work is done, or whoever made them of plain
-            // addresses vouched for that; `ordered` has the order.
+            // SAFETY: the views keep their memory until the work is done, or the caller that made them from
+            // plain addresses guarantees it; `ordered` keeps the order.
             backend.in_context(&mut || outcome = unsafe { transport.queue(stream, &calls) })
         })?;
         entered.and(outcome)
     }
 
-    /// Under capture: makes the graph keep the transport, as it keeps the memory.
+    /// Under capture, makes the graph keep the transport, as it keeps the memory.
     fn keep_transport(&self) -> Result<()> {
         let Some(recorder) = self.stream.recorder() else {
             return Ok(());
@@ -241,7 +242,7 @@ impl<'a> Collectives<'a> {
         }
     }
 
-    /// An error if what is written is used by another part of this.
+    /// Returns an error if one collective of the group writes memory that another one uses.
     fn check_apart(&self) -> Result<()> {
         let written = |access: &Access| access.kind == crate::device::AccessKind::Write;
         for (at, one) in self.accesses.iter().enumerate() {
@@ -256,7 +257,8 @@ impl<'a> Collectives<'a> {
         Ok(())
     }
 
-    /// An error if the stream is not the rank's, or GPUs of this process may not use the memory.
+    /// Returns an error if the stream is of another device than the rank, or GPUs of this process have no
+    /// access to the memory.
     fn check_device(&self, transport: &dyn Transport) -> Result<()> {
         let device = transport.device();
         if !device.same(self.stream.device()) {

@@ -1,10 +1,10 @@
-//! Who is who among the processes of a job, from the variables that launchers set.
+//! The ranks of a job's processes, from the variables that launchers set.
 
 use std::ffi::OsString;
 
 use crate::error::{Error, Result};
 
-/// What launchers call a process's rank, their number, and its number on its machine.
+/// The launchers' variables for a process's rank, the number of processes, and the rank on its machine.
 const LAUNCHERS: [[&str; 3]; 4] = [
     ["RANK", "WORLD_SIZE", "LOCAL_RANK"],
     [
@@ -16,26 +16,27 @@ const LAUNCHERS: [[&str; 3]; 4] = [
     ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"],
 ];
 
-/// This process among those of its job.
+/// This process's place among those of its job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ranks {
-    /// This process's number, from 0.
+    /// This process's rank, from 0.
     pub rank: u32,
     /// Number of processes.
     pub size: u32,
-    /// This process's number among those of its machine: the number of its GPU.
+    /// This process's rank on its machine, which is the index of its GPU.
     pub local_rank: u32,
-    /// Where the ranks meet: `tcp://host:port`, where rank 0 listens, or `file:///path` of a file that all
-    /// see and that is not there yet.
+    /// Where the ranks meet: `tcp://host:port`, where rank 0 listens, or `file:///path`, a file that all
+    /// ranks see and that does not exist yet.
     pub meet: String,
 }
 
 impl Ranks {
-    /// What the launcher said: `torchrun`, Open MPI's, MPICH's and Intel's `mpirun`, or Slurm's `srun`. `None`
-    /// without any.
+    /// The ranks from the launcher's variables: `torchrun`, `mpirun` of Open MPI, MPICH and Intel, or Slurm's
+    /// `srun`. `None` without a launcher.
     ///
-    /// The ranks meet where `WARPOOL_MEET` says, else at the host of `MASTER_ADDR` (127.0.0.1 where it is not
-    /// set), at the port behind `MASTER_PORT` (29500), which `torchrun` itself listens at.
+    /// The ranks meet at `WARPOOL_MEET` if it is set; otherwise at the host `MASTER_ADDR` (127.0.0.1 if
+    /// unset) and the port after `MASTER_PORT` (29500 if unset), because `torchrun` itself listens at
+    /// `MASTER_PORT`.
     ///
     /// ```
     /// use warpool::collective::Ranks;
@@ -48,7 +49,8 @@ impl Ranks {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] that names a variable whose value cannot be, or that is not set beside the others.
+    /// [`Error::Invalid`] with the name of a variable whose value is invalid, or that is missing while others
+    /// are set.
     pub fn from_env() -> Result<Option<Self>> {
         Self::from_variables(&|name| std::env::var_os(name))
     }
@@ -63,7 +65,7 @@ impl Ranks {
         };
         let [rank, size] = [names[0], names[1]].map(|name| number(get, name));
         let (rank, size) = (rank?, size?);
-        // Not all of them set it: on one machine it is the rank.
+        // Not every launcher sets it; on one machine it equals the rank.
         let local_rank = match set(&&names[2]) {
             true => number(get, names[2])?,
             false => rank,

@@ -1,12 +1,12 @@
 //! Ranks of one process on the host device.
 //!
-//! A collective is a host call of each rank's stream. It lays down what the rank gives and waits; the last to
-//! come does the work for all, under the lock. A rank that leaves, because another did not come, takes what it
-//! laid down with it, so nothing touches its memory afterwards.
+//! A collective is a host call on each rank's stream. The call deposits the rank's arguments and waits; the
+//! last rank to come does the work for all, under the lock. If a rank gives up because another did not come,
+//! it withdraws its arguments, so that nothing touches its memory afterwards.
 //!
-//! A collective that was captured is one more of the ranks' collectives, by its number, and in each run of the
-//! graph ranks meet by that and the number of the run: runs of several graphs, and what is queued beside them,
-//! need no order between ranks.
+//! Captured collectives are numbered like all others. In each run of the graph the ranks meet by that number
+//! and the number of the run. So runs of several graphs, and collectives queued between them, need no common
+//! order between ranks.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,17 +19,17 @@ use crate::error::{Error, Result};
 use crate::seeded::seeded;
 use crate::sync::plain::lock;
 
-/// What ranks meet by: the collective of this number, or the transfer of this number between two.
+/// The key by which ranks meet: the number of a collective, or of a transfer between two ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Meeting {
     All(u64),
     Two { from: u32, to: u32, number: u64 },
 }
 
-/// A meeting, and the run of the graph that it was captured into, from 1; 0 outside graphs.
+/// A meeting, and the number of the graph's run that it is in, from 1; 0 outside graphs.
 type Run = (Meeting, u64);
 
-/// What a rank counts its meetings by.
+/// The kinds of meetings that a rank counts separately.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Kind {
     All,
@@ -37,17 +37,17 @@ enum Kind {
     From(u32),
 }
 
-/// What the ranks laid down so far. Of a transfer, the sender's is the first and the receiver's the other.
+/// The arguments that ranks deposited so far. For a transfer, the sender's come first, then the receiver's.
 struct Round {
     calls: Vec<Option<Call>>,
     done: bool,
-    /// Ranks that have seen it done.
+    /// Number of ranks that have seen it done.
     left: usize,
 }
 
 struct State {
     rounds: HashMap<Run, Round>,
-    /// Meetings that a rank dropped before this number will never come to.
+    /// For each rank: if it was dropped, the number of the first collective that it will not take part in.
     gone: Vec<Option<u64>>,
     failed: Option<Error>,
 }
@@ -59,12 +59,12 @@ struct World {
     moved: Condvar,
 }
 
-/// One rank's end.
+/// One rank's end of a communicator.
 pub(super) struct Simulated {
     world: Arc<World>,
     rank: u32,
     device: Device,
-    /// Meetings so far, by kind; held while one is queued.
+    /// Number of meetings so far, by kind; locked while one is queued.
     numbers: Mutex<HashMap<Kind, u64>>,
 }
 
@@ -98,7 +98,7 @@ fn failure(call: &'static str, words: String) -> Error {
 }
 
 impl Simulated {
-    /// Where the call meets those of other ranks, and its place there; counts it.
+    /// Counts the call; returns its meeting with other ranks, and this rank's place there.
     fn meet(&self, numbers: &mut HashMap<Kind, u64>, call: &Call) -> Mine {
         let mut next = |kind| {
             let number = numbers.entry(kind).or_insert(0);
@@ -160,7 +160,7 @@ impl Transport for Simulated {
         } else {
             backend.host_call(raw, Box::new(move || world.meet(&mine, 0)))?;
         }
-        // What was not queued is no meeting of this rank's.
+        // Collectives that could not be queued do not count.
         *numbers = next;
         Ok(())
     }
@@ -190,7 +190,7 @@ impl Drop for Simulated {
     }
 }
 
-/// A meeting, this rank's place in it, and what it lays down.
+/// A meeting, this rank's place in it, and its arguments.
 type Mine = (Meeting, usize, Call);
 
 impl World {
@@ -199,7 +199,7 @@ impl World {
         self.moved.notify_all();
     }
 
-    /// Lays down the calls of a rank, in this run, and waits until all are done or one has failed.
+    /// Deposits a rank's calls of this run, and waits until all are done or one has failed.
     fn meet(&self, mine: &[Mine], run: u64) {
         let deadline = Instant::now() + self.patience;
         let mut state = lock(&self.state);
@@ -250,14 +250,15 @@ impl World {
         round.calls[place] = Some(call);
         if let Some(calls) = round.calls.iter().copied().collect::<Option<Vec<_>>>() {
             check_alike(meeting, &calls)?;
-            // SAFETY: each rank waits in a host call of a stream that has the memory, and the lock is held.
+            // SAFETY: each rank waits in a host call of a stream that is ordered after the memory's other
+            // uses, and the lock is held.
             unsafe { perform(&calls) };
             round.done = true;
         }
         Ok(())
     }
 
-    /// The error where a rank that is waited for will not come.
+    /// The error if a rank that is waited for will not come.
     fn lost(
         &self,
         state: &State,
@@ -297,7 +298,7 @@ impl World {
 }
 
 impl State {
-    /// A rank that goes takes what it laid down.
+    /// Removes a rank from a meeting, with its arguments unless the work is done.
     fn leave(&mut self, run: Run, place: usize) {
         let Some(round) = self.rounds.get_mut(&run) else {
             return;
@@ -311,7 +312,7 @@ impl State {
     }
 }
 
-/// An error unless the ranks gave the same call.
+/// Returns an error unless all ranks made the same call.
 fn check_alike(meeting: Meeting, calls: &[Call]) -> Result<()> {
     let first = calls[0];
     for (rank, call) in calls.iter().enumerate() {
@@ -332,12 +333,12 @@ fn check_alike(meeting: Meeting, calls: &[Call]) -> Result<()> {
 /// Does the work of all ranks.
 ///
 /// # Safety
-/// The calls name memory that nobody else uses meanwhile.
+/// The calls contain memory that nothing else uses meanwhile.
 unsafe fn perform(calls: &[Call]) {
     let bytes = calls[0].count * calls[0].kind.bytes;
     let copy = |from: u64, to: u64| {
         if from != to {
-            // SAFETY: the caller's duty; views that are written meet no others.
+            // SAFETY: the caller's requirement; views that are written overlap no others.
             unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
         }
     };
@@ -357,7 +358,7 @@ unsafe fn perform(calls: &[Call]) {
             }
         }
         Act::AllReduce(op) => {
-            // SAFETY: the caller's duty.
+            // SAFETY: the caller's requirement.
             let sum = unsafe { folded(calls, op, 0) };
             for call in calls {
                 copy(sum.as_ptr() as u64, call.dst);
@@ -365,7 +366,7 @@ unsafe fn perform(calls: &[Call]) {
         }
         Act::ReduceScatter(op) => {
             for (rank, call) in calls.iter().enumerate() {
-                // SAFETY: the caller's duty.
+                // SAFETY: the caller's requirement.
                 let sum = unsafe { folded(calls, op, (rank * bytes) as u64) };
                 copy(sum.as_ptr() as u64, call.dst);
             }
@@ -373,19 +374,19 @@ unsafe fn perform(calls: &[Call]) {
     }
 }
 
-/// The elements at `offset` of every rank's source, folded in the order of the ranks.
+/// The elements at `offset` of every rank's source, reduced in the order of the ranks.
 ///
 /// # Safety
-/// As for [`perform`].
+/// The same as for [`perform`].
 unsafe fn folded(calls: &[Call], op: super::Op, offset: u64) -> Vec<u64> {
     let (kind, count) = (calls[0].kind, calls[0].count);
     let bytes = count * kind.bytes;
-    // Of words, so that elements of every kind are aligned.
+    // As words, so that elements of every kind are aligned.
     let mut sum = vec![0u64; bytes.div_ceil(8)];
     let into = sum.as_mut_ptr().cast::<u8>();
     for (rank, call) in calls.iter().enumerate() {
         let from = (call.src + offset) as *const u8;
-        // SAFETY: the caller's duty; `sum` has the bytes, and kinds that are reduced have a fold.
+        // SAFETY: the caller's requirement; `sum` has the bytes, and kinds that are reduced have a fold.
         unsafe {
             match (rank, kind.fold) {
                 (0, _) => std::ptr::copy_nonoverlapping(from, into, bytes),

@@ -1,4 +1,4 @@
-//! What carries collectives, and the calls it is given.
+//! The interface of a transport of collectives, and its calls.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::element::{Kind, Op};
 use crate::device::{Device, DeviceInfo, Kept, Stream};
 use crate::error::Result;
 
-/// What is done with the elements of the ranks.
+/// An operation on the elements of the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Act {
     AllReduce(Op),
@@ -17,15 +17,15 @@ pub(super) enum Act {
     Recv(u32),
 }
 
-/// A collective, or one side of a transfer, of one rank.
+/// One rank's part of a collective or of a transfer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Call {
     pub(super) act: Act,
     pub(super) kind: Kind,
-    /// Where its elements are read from, and written to.
+    /// Addresses that its elements are read from and written to.
     pub(super) src: u64,
     pub(super) dst: u64,
-    /// Elements that each rank gives, or, scattered, is given.
+    /// Number of elements that each rank contributes or, for a scatter, gets.
     pub(super) count: usize,
 }
 
@@ -43,26 +43,26 @@ impl Act {
     }
 }
 
-/// What carries collectives.
+/// A transport of collectives.
 pub(super) trait Transport: Send + Sync {
     fn rank(&self) -> u32;
     fn size(&self) -> u32;
     fn device(&self) -> &Device;
-    /// Devices of this process, beside its own, that reach into the memory it is given.
+    /// Other devices of this process that access its memory directly.
     fn peers(&self) -> &[DeviceInfo];
-    /// An error, and why, if its collectives cannot be captured into a graph.
+    /// Returns an error if its collectives cannot be captured into a graph.
     fn check_capture(&self) -> Result<()>;
-    /// Queues calls that go together; under capture, as a part of the graph, which keeps the transport.
+    /// Queues calls as one group; under capture, as part of the graph, which keeps the transport.
     ///
     /// # Safety
-    /// What the calls name is memory of the device until the work is done, ordered on the stream. Work that was
-    /// captured is done when the graph and its runs are gone.
+    /// The calls contain memory of the device that is valid until the work is done, and ordered on the
+    /// stream. Captured work is done when the graph and its runs are gone.
     unsafe fn queue(&self, stream: &Stream, calls: &[Call]) -> Result<()>;
     fn check(&self) -> Result<()>;
     fn abort(&self) -> Result<()>;
 }
 
-/// A transport as a graph keeps it: its collectives go on in the graph's runs.
+/// A transport that a graph keeps: its collectives continue in the graph's runs.
 pub(super) struct KeptTransport(pub(super) Arc<dyn Transport>);
 
 impl Kept for KeptTransport {

@@ -1,4 +1,4 @@
-//! Calls that may wait for other ranks, and the time that they are given.
+//! Calls that may wait for other ranks, with a time limit.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
@@ -6,18 +6,18 @@ use std::time::Duration;
 use crate::device::Device;
 use crate::error::{Error, Result};
 
-/// What `work` gives, done with the device's context on a thread of its own; `None` if it takes longer than
-/// `patience`. It goes on then, and `too_late` is given what comes of it.
+/// Runs `work` with the device's context on a new thread and returns its result; `None` if it takes longer
+/// than `patience`. It then continues, and its result is passed to `too_late`.
 ///
 /// # Errors
-/// [`Error::Os`] where there is no thread to be had, or the work panicked; any error of the driver.
+/// [`Error::Os`] if no thread can be started, or the work panicked; any error of the driver.
 pub(super) fn in_time<R: Send + 'static>(
     device: &Device,
     patience: Duration,
     work: impl FnOnce() -> R + Send + 'static,
     too_late: impl FnOnce(R) + Send + 'static,
 ) -> Result<Option<R>> {
-    // Of no room: what nobody waits for any more comes back to the thread.
+    // Capacity 0: a result that is no longer waited for comes back to the thread.
     let (give, take) = sync_channel(0);
     let failure = |words| Error::Os {
         call: "a call of NCCL's on a thread of its own",
@@ -29,7 +29,7 @@ pub(super) fn in_time<R: Send + 'static>(
         let entered = device
             .backend()
             .in_context(&mut || done = work.take().map(|work| work()));
-        // The context is entered, or there is an error.
+        // Either the context was entered or there is an error.
         let outcome = match (entered, done) {
             (Ok(()), Some(done)) => Ok(done),
             (Err(error), _) => Err(error),
@@ -39,7 +39,7 @@ pub(super) fn in_time<R: Send + 'static>(
             && let Ok(done) = late.0
         {
             let (mut too_late, mut done) = (Some(too_late), Some(done));
-            // Without a context there is nothing to give back either.
+            // Without a context there is nothing to clean up either.
             let _ = device.backend().in_context(&mut || {
                 if let (Some(too_late), Some(done)) = (too_late.take(), done.take()) {
                     too_late(done);

@@ -1,6 +1,6 @@
-//! NCCL's calls, found in `libnccl.so.2` when the first of them is needed.
+//! NCCL's calls, from `libnccl.so.2`, which is opened when the first of them is needed.
 //!
-//! Declared by hand, as its documentation has them. The library is never given back.
+//! Declared by hand after its documentation. The library is never closed.
 
 #![allow(non_snake_case, reason = "calls keep the library's own names")]
 
@@ -14,11 +14,11 @@ use crate::sync::plain::lock;
 
 /// `ncclComm_t`.
 pub(super) type RawComm = *mut c_void;
-/// `ncclInProgress`: the call goes on.
+/// `ncclInProgress`: the call has not finished.
 pub(super) const IN_PROGRESS: c_int = 7;
-/// The file.
+/// The library's file name.
 const NAME: &str = "libnccl.so.2";
-/// The oldest version that has what is needed, as NCCL counts them.
+/// The oldest version with all needed calls, in NCCL's number format.
 const OLDEST: c_int = 21_700;
 
 /// `ncclUniqueId`.
@@ -26,7 +26,7 @@ const OLDEST: c_int = 21_700;
 #[derive(Clone, Copy)]
 pub(super) struct UniqueId(pub(super) [u8; 128]);
 
-/// `ncclConfig_t` as of 2.17; later ones take it by its size and version.
+/// `ncclConfig_t` of 2.17; later versions accept it by its size and version fields.
 #[repr(C)]
 pub(super) struct Config {
     size: usize,
@@ -40,9 +40,9 @@ pub(super) struct Config {
 }
 
 impl Config {
-    /// Calls return when they are done; the rest is the library's own choice.
+    /// Calls return when they are done; all other settings keep the library's defaults.
     pub(super) fn blocking() -> Self {
-        // `NCCL_CONFIG_UNDEF_INT`: the library's own choice.
+        // `NCCL_CONFIG_UNDEF_INT`: the library's default.
         const UNDEFINED: c_int = c_int::MIN;
         Self {
             size: size_of::<Self>(),
@@ -62,7 +62,7 @@ macro_rules! calls {
         /// The calls, resolved.
         pub(super) struct Library {
             $(pub(super) $name: unsafe extern "C" fn($($type),*) -> $answer,)*
-            /// Not NCCL but a stand-in, whose ranks are of the host device.
+            /// Set for a stand-in for tests instead of NCCL; its ranks are host devices.
             pub(super) stands_in: bool,
         }
 
@@ -124,7 +124,7 @@ fn failure(words: String) -> Error {
 static LIBRARY: OnceLock<&'static Library> = OnceLock::new();
 
 impl Library {
-    /// NCCL, opened on the first call that finds it.
+    /// NCCL, opened by the first call that finds it.
     pub(super) fn get() -> Result<&'static Self> {
         static OPENING: Mutex<()> = Mutex::new(());
         if let Some(library) = LIBRARY.get() {
@@ -138,7 +138,7 @@ impl Library {
         Ok(LIBRARY.get_or_init(|| library))
     }
 
-    /// The first of the places that holds it.
+    /// Opens the library from the first place that has it.
     fn search(places: &[PathBuf]) -> Result<&'static Self> {
         let mut looked = Vec::new();
         for place in places {
@@ -170,12 +170,12 @@ impl Library {
         Ok(Box::leak(Box::new(library)))
     }
 
-    /// An error that carries the call, the code and NCCL's words, unless the code is 0.
+    /// An error with the call, the code and NCCL's message, unless the code is 0.
     pub(super) fn ok(&self, call: &'static str, code: c_int) -> Result<()> {
         if code == 0 {
             return Ok(());
         }
-        // SAFETY: both give C strings that last until the next call; they are copied before it.
+        // SAFETY: both return C strings that are valid until the next call; they are copied before it.
         let words = unsafe {
             let text = |text: *const c_char| match text.is_null() {
                 true => String::new(),
@@ -192,7 +192,7 @@ impl Library {
     }
 }
 
-/// Opens a library and gives its handle, or why not.
+/// Opens a library and returns its handle, or the loader's message.
 fn open(path: &Path) -> std::result::Result<*mut c_void, String> {
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
     // SAFETY: opening it runs its initialisers, which is what it is opened for.
@@ -214,7 +214,7 @@ fn open(path: &Path) -> std::result::Result<*mut c_void, String> {
 /// Opens the library of this file as NCCL, for the whole process.
 ///
 /// # Errors
-/// As [`Comm::nccl`](super::super::Comm::nccl); [`Error::Invalid`] if one is open already.
+/// See [`Comm::nccl`](super::super::Comm::nccl); [`Error::Invalid`] if a library is open already.
 pub fn open_library(path: &Path) -> Result<()> {
     let library = Library::search(&[path.to_owned()])?;
     LIBRARY
@@ -222,8 +222,8 @@ pub fn open_library(path: &Path) -> Result<()> {
         .map_err(|_| Error::invalid("path", "a library is open already"))
 }
 
-/// Where NCCL may lie: where `WARPOOL_NCCL` says and nowhere else, or where the loader looks, or among Python's
-/// packages.
+/// Where NCCL may be: only where `WARPOOL_NCCL` says, if set; otherwise on the loader's path or among
+/// Python's packages.
 fn places(get: &dyn Fn(&'static str) -> Option<std::ffi::OsString>) -> Vec<PathBuf> {
     let get = |name| {
         get(name)

@@ -1,13 +1,13 @@
-//! Communicators of NCCL's.
+//! NCCL communicators.
 //!
-//! What NCCL is given is queued on the stream as a kernel is. Its communicators block: those that do not begin
-//! a thread of NCCL's for every group, which is asked again and again whether it is done, and that is as much as
-//! a small sum takes. Calls that may wait for other ranks, since communicators are made and ranks connected by
-//! them, are made on a thread of this module's own instead, so that every such wait has an end (`in_time`):
-//! making a communicator, its end, and the first call of each kind and size, to the next power of two. All others
-//! are one call of NCCL's, or one and the two of a group.
+//! NCCL's collectives are queued on the stream like kernels. The communicators are blocking ones:
+//! non-blocking ones start a thread of NCCL for every group, which is polled until it is done; that takes as
+//! long as a small sum. Calls that may wait for other ranks, because they make communicators or connect
+//! ranks, run on a separate thread of this module, so that every such wait has a time limit (`in_time`):
+//! making a communicator, ending it, and the first call of each kind and size, rounded up to a power of two.
+//! Every other operation is a single NCCL call, or its calls plus the two that begin and end a group.
 //!
-//! Captured calls are NCCL's own matter: it records its kernels. The graph keeps the communicator.
+//! NCCL itself records its kernels under capture. The graph keeps the communicator.
 
 mod in_time;
 mod library;
@@ -30,7 +30,7 @@ use crate::sync::plain::lock;
 
 pub use self::library::open_library;
 
-/// One rank's end.
+/// One rank's end of a communicator.
 pub(super) struct Nccl {
     library: &'static Library,
     state: Mutex<State>,
@@ -43,19 +43,19 @@ pub(super) struct Nccl {
 
 struct State {
     comm: Handle,
-    /// Groups that were queued before, as [`class_of`] has them: their ranks are connected.
+    /// Groups that were queued before, by [`class_of`]: their ranks are connected.
     connected: HashSet<u64>,
     failed: Option<Error>,
 }
 
-/// A communicator's handle; null once it is given back.
+/// A communicator's handle; null once it is destroyed.
 #[derive(Clone, Copy)]
 struct Handle(RawComm);
 
 // SAFETY: NCCL's communicators may be used from any thread, one at a time.
 unsafe impl Send for Handle {}
 
-/// The end of this process's rank.
+/// Makes the end of this process's rank.
 pub(super) fn end(device: &Device, ranks: &Ranks, patience: Duration) -> Result<Nccl> {
     let library = Library::get()?;
     check_device(library, device)?;
@@ -71,7 +71,7 @@ pub(super) fn end(device: &Device, ranks: &Ranks, patience: Duration) -> Result<
     )
 }
 
-/// The ends of all devices of this process.
+/// Makes the ends of all devices of this process.
 pub(super) fn ends(devices: &[Device], patience: Duration) -> Result<Vec<Nccl>> {
     let library = Library::get()?;
     devices
@@ -115,8 +115,8 @@ fn new_id(library: &Library) -> Result<UniqueId> {
     library.ok("ncclGetUniqueId", code).map(|()| id)
 }
 
-/// Devices of this process by the identifier of their communicator: all of a communicator's are here before
-/// any of it is made.
+/// Devices of this process, by the identifier of their communicator. All devices of a communicator are
+/// entered before it is made.
 type Members = HashMap<[u8; 128], Vec<DeviceInfo>>;
 static MEMBERS: Mutex<Option<Members>> = Mutex::new(None);
 
@@ -155,7 +155,7 @@ fn join(
 }
 
 impl Nccl {
-    /// Does what wants the device's context and the communicator.
+    /// Runs `work` with the device's context current and the state locked.
     fn in_context(&self, work: impl FnOnce(&Self, &mut State) -> Result<()>) -> Result<()> {
         let mut state = lock(&self.state);
         let (mut work, mut outcome) = (Some(work), Ok(()));
@@ -191,7 +191,7 @@ impl Nccl {
         made
     }
 
-    /// An error unless NCCL took the GPU of the device.
+    /// Returns an error unless NCCL uses the same GPU as the device.
     fn check_ordinal(&self, state: &State) -> Result<()> {
         let mut device = 0;
         // SAFETY: the call writes one integer; the communicator is made.
@@ -205,7 +205,7 @@ impl Nccl {
         Err(Error::invalid("device", why))
     }
 
-    /// The error of a call that did not come back in time.
+    /// The error of a call that did not return in time.
     fn late(&self, call: &'static str) -> Error {
         let words = format!(
             "not all of {} ranks came within {:?}, says rank {}",
@@ -215,34 +215,35 @@ impl Nccl {
         Error::Driver { call, code, words }
     }
 
-    /// The communicator's state.
+    /// The communicator's asynchronous error code.
     fn asked(&self, state: &State) -> Result<c_int> {
         let mut code = 0;
-        // SAFETY: the call writes one code; the communicator is not given back.
+        // SAFETY: the call writes one code; the communicator is not destroyed.
         let asked = unsafe { (self.library.ncclCommGetAsyncError)(state.comm.0, &raw mut code) };
         self.library
             .ok("ncclCommGetAsyncError", asked)
             .map(|()| code)
     }
 
-    /// Gives the communicator back without the others.
+    /// Destroys the communicator without the other ranks.
     fn give_up(&self, state: &mut State) -> c_int {
         abort(self.library, state.take())
     }
 
-    /// Queues the calls, which go together.
+    /// Queues the calls as one group.
     ///
     /// # Safety
-    /// As for [`Transport::queue`].
+    /// The same as for [`Transport::queue`].
     unsafe fn group(&self, state: &mut State, stream: u64, calls: &[Call]) -> Result<()> {
         let (library, comm, class) = (self.library, state.comm, class_of(calls));
         if self.size == 1 || state.connected.contains(&class) {
-            // SAFETY: the caller's duty.
+            // SAFETY: the caller's requirement.
             return unsafe { group(library, comm, stream, calls) };
         }
         let calls = calls.to_vec();
         let last = calls.last().map_or("ncclGroupEnd", |call| call.act.name());
-        // SAFETY: the caller's duty; one that does not come back in time is ended below, and queues nothing more.
+        // SAFETY: the caller's requirement. A call that does not return in time is aborted below, and queues
+        // nothing more.
         let queue = move || unsafe { group(library, comm, stream, &calls) };
         match in_time(&self.device, self.patience, queue, drop)? {
             Some(queued) => queued?,
@@ -255,17 +256,18 @@ impl Nccl {
         Ok(())
     }
 
-    /// Ends the communicator behind what is queued, all ranks alike; false if that is not to be had in time.
+    /// Ends the communicator after the queued work, on all ranks; returns false if that does not finish in
+    /// time.
     fn finish(&self, state: &mut State) -> Result<bool> {
         let (library, comm) = (self.library, state.comm);
         let end = move || -> Result<Result<()>> {
             let comm = comm;
-            // SAFETY: the communicator is not used again but to end it.
+            // SAFETY: the communicator is only used again to destroy it.
             let code = unsafe { (library.ncclCommFinalize)(comm.0) };
             library.ok("ncclCommFinalize", code)?;
             // SAFETY: as above.
             let code = unsafe { (library.ncclCommDestroy)(comm.0) };
-            // Whatever it says, the handle is no more.
+            // The handle is invalid from here on, even after an error.
             Ok(library.ok("ncclCommDestroy", code))
         };
         match in_time(&self.device, self.patience, end, drop)? {
@@ -284,16 +286,17 @@ impl State {
     }
 }
 
-/// Ends a communicator without the other ranks, if there is one.
+/// Aborts a communicator without the other ranks, if there is one.
 fn abort(library: &Library, comm: Handle) -> c_int {
     match comm.0.is_null() {
         true => 0,
-        // SAFETY: a communicator that is not used again.
+        // SAFETY: the communicator is not used again.
         false => unsafe { (library.ncclCommAbort)(comm.0) },
     }
 }
 
-/// What decides which ways between ranks NCCL takes: the calls, by their sizes to the next power of two.
+/// The properties by which NCCL chooses connections between ranks: the calls, with sizes rounded up to a
+/// power of two.
 fn class_of(calls: &[Call]) -> u64 {
     let mut class = DefaultHasher::new();
     for call in calls {
@@ -303,13 +306,13 @@ fn class_of(calls: &[Call]) -> u64 {
     class.finish()
 }
 
-/// Calls that go together.
+/// Queues calls as one group.
 ///
 /// # Safety
-/// As for [`Transport::queue`].
+/// The same as for [`Transport::queue`].
 unsafe fn group(library: &Library, comm: Handle, stream: u64, calls: &[Call]) -> Result<()> {
     if let [one] = calls {
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller's requirement.
         let code = unsafe { call(library, comm.0, stream, one) };
         return library.ok(one.act.name(), code);
     }
@@ -318,23 +321,23 @@ unsafe fn group(library: &Library, comm: Handle, stream: u64, calls: &[Call]) ->
     library.ok("ncclGroupStart", code)?;
     let mut outcome = Ok(());
     for one in calls {
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller's requirement.
         let code = unsafe { call(library, comm.0, stream, one) };
         if outcome.is_ok() && !seeded!("failed-call-of-a-group-forgotten") {
             outcome = library.ok(one.act.name(), code);
         }
     }
-    // SAFETY: no arguments; a group that was begun is ended whatever became of its calls.
+    // SAFETY: no arguments; a group that was begun is ended even if one of its calls failed.
     let code = unsafe { (library.ncclGroupEnd)() };
     outcome.and_then(|()| library.ok("ncclGroupEnd", code))
 }
 
 /// # Safety
-/// As for [`Transport::queue`].
+/// The same as for [`Transport::queue`].
 unsafe fn call(library: &Library, comm: RawComm, stream: u64, call: &Call) -> c_int {
     let kind = call.kind.number;
     let (src, dst, count) = (call.src, call.dst, call.count);
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller's requirement.
     unsafe {
         match call.act {
             Act::AllReduce(op) => {
@@ -353,7 +356,7 @@ unsafe fn call(library: &Library, comm: RawComm, stream: u64, call: &Call) -> c_
     }
 }
 
-/// An error once something has failed, or the communicator is given back.
+/// Returns an error once something has failed, or the communicator was aborted.
 fn refuse_failed(state: &State) -> Result<()> {
     match &state.failed {
         Some(error) => Err(error.clone()),
@@ -394,7 +397,7 @@ impl Transport for Nccl {
         if calls.is_empty() {
             return Ok(());
         }
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller's requirement.
         let queued = unsafe { self.group(&mut state, stream.raw().0, calls) };
         if let Err(error) = &queued {
             state.failed = Some(error.clone());
@@ -432,7 +435,7 @@ impl Transport for Nccl {
 
 impl Drop for Nccl {
     fn drop(&mut self) {
-        // A failure leaves what NCCL holds to the process's end.
+        // After a failure, NCCL's resources stay until the process ends.
         let _ = self.in_context(|end, state| {
             let sound = !state.comm.0.is_null() && state.failed.is_none();
             if !(sound && end.finish(state)?) {

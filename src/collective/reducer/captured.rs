@@ -1,10 +1,10 @@
-//! Steps that are captured into a graph.
+//! Steps of the reducer that are captured into a graph.
 //!
-//! The reducer has streams of its own. They join the capture of the stream that the reducer was made on with the
-//! first gradient of a step, and that stream waits for them at its end, as a graph's first stream has to. All that
-//! moves from step to step is in device memory, so that a launch is a step: the scales, what rounding kept back,
-//! the largest average. But for the numbers that stochastic rounding draws by, which the host counts: every launch
-//! would round by the same draws.
+//! The reducer has its own streams. With the first gradient of a step they join the capture of the stream
+//! that the reducer was made on; at the step's end that stream waits for them, as a graph's first stream
+//! must. All state that changes from step to step is in device memory, so that each launch is a step: the
+//! scales, what rounding lost, and the largest average. The exception is the counter of stochastic rounding,
+//! which is on the host: every launch would round with the same random numbers.
 
 use std::sync::{Arc, Weak};
 
@@ -13,8 +13,8 @@ use crate::convert::Rounding;
 use crate::error::{Error, Result};
 
 impl Reducer {
-    /// Makes the step that begins a part of the capture that goes on, if one does; an error where that is not so
-    /// for the step under way.
+    /// If a capture is under way, makes the step that begins now part of it. Returns an error if a capture
+    /// began or ended during the present step.
     pub(super) fn join_capture(&mut self) -> Result<()> {
         let recorder = self.home.recorder();
         let now = recorder.as_ref().map_or_else(Weak::new, Arc::downgrade);
@@ -41,7 +41,7 @@ impl Reducer {
         Ok(())
     }
 
-    /// Under capture: makes the stream that the capture began on wait for all of the step.
+    /// Under capture, makes the stream that the capture began on wait for the whole step.
     pub(super) fn leave_capture(&self) -> Result<()> {
         if self.home.recorder().is_none() {
             return Ok(());

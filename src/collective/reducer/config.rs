@@ -1,8 +1,8 @@
-//! How gradients are reduced.
+//! The configuration of reductions of gradients.
 
 use crate::convert::ScalerConfig;
 
-/// What gradients are sent as.
+/// The format in which gradients are sent.
 ///
 /// ```
 /// use warpool::collective::{ReducerConfig, Wire};
@@ -13,35 +13,35 @@ use crate::convert::ScalerConfig;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Wire {
-    /// As they are.
+    /// Without conversion.
     F32,
-    /// Half the bytes, 11 significant bits, under a scale.
+    /// Half the bytes, 11 significant bits, with a scale.
     #[default]
     F16,
     /// Half the bytes, 8 significant bits; no gradient overflows.
     Bf16,
-    /// A quarter of the bytes, 4 significant bits, [`E4m3`](crate::convert::E4m3). Each bucket of each step has a
-    /// scale of its own, from the largest magnitude that any rank has there, so that neither a code nor a sum of
-    /// all ranks' overflows: with `n` ranks codes go up to 256 / `n` rounded up to a power of two, and what is
-    /// smaller than the largest by more than 2^17 / `n` becomes 0. The ranks' sums are rounded to as few bits.
-    /// With [`ReducerConfig::feedback`] what a rank's own codes lack comes with the next step. NCCL has it from
-    /// version 2.24 and compute capability 9.0 on.
+    /// A quarter of the bytes, 4 significant bits, [`E4m3`](crate::convert::E4m3). Each bucket of each step
+    /// has its own scale, from the largest magnitude on any rank, so that neither a code nor the sum over all
+    /// ranks overflows. With `n` ranks, codes go up to 256 / `n`, with `n` rounded up to a power of two, and
+    /// values smaller than the largest by more than 2^17 / `n` become 0. The ranks' sums are rounded to the
+    /// same few bits. With [`ReducerConfig::feedback`], what a rank's own codes lost is added in the next
+    /// step. NCCL supports it from version 2.24 and compute capability 9.0 on.
     E4m3,
 }
 
-/// How gradients are reduced. Made by [`ReducerConfig::default`] and the setters.
+/// The configuration of a [`Reducer`](super::Reducer), from [`ReducerConfig::default`] and the setters.
 #[derive(Debug, Clone, Copy)]
 pub struct ReducerConfig {
     pub(super) wire: Wire,
     pub(super) bucket_bytes: u64,
     pub(super) scale: ScalerConfig,
     pub(super) feedback: bool,
-    /// The key; `None`: to nearest.
+    /// The seed of stochastic rounding; `None`: round to nearest.
     pub(super) stochastic: Option<u64>,
 }
 
 impl Default for ReducerConfig {
-    /// `f16` in buckets from 32 MiB on, rounded to nearest, scales that start at 1024.
+    /// `f16` in buckets of at least 32 MiB, rounded to nearest, scales that start at 1024.
     fn default() -> Self {
         Self {
             wire: Wire::F16,
@@ -54,37 +54,39 @@ impl Default for ReducerConfig {
 }
 
 impl ReducerConfig {
-    /// Sets what gradients are sent as.
+    /// Sets the format in which gradients are sent.
     #[must_use]
     pub fn wire(mut self, wire: Wire) -> Self {
         self.wire = wire;
         self
     }
 
-    /// Sets the bytes of `f32` gradients of the first bucket, and of the last, rounded up to 256; each other has
-    /// up to four times its smaller neighbour's. Gradients of less than four times as many bytes are one bucket,
-    /// which goes with the last of them: set fewer where the backward pass is to hide more.
+    /// Sets the bytes of `f32` gradients in the first and in the last bucket, rounded up to 256. Each other
+    /// bucket has up to four times the bytes of its smaller neighbour. Gradients of less than four times
+    /// `bytes` in total are one bucket, which is sent with the last of them: set fewer bytes if the backward
+    /// pass is to hide more.
     #[must_use]
     pub fn bucket_bytes(mut self, bytes: u64) -> Self {
         self.bucket_bytes = bytes;
         self
     }
 
-    /// Sets how the scale of each bucket starts and moves; of [`Wire::F16`] alone.
+    /// Sets how the scale of each bucket starts and changes; only for [`Wire::F16`].
     #[must_use]
     pub fn scale(mut self, scale: ScalerConfig) -> Self {
         self.scale = scale;
         self
     }
 
-    /// Sets whether what rounding took from a gradient is added to the next step's: 4 bytes a gradient.
+    /// Sets whether rounding errors of a gradient are added in the next step; this takes 4 bytes per
+    /// gradient.
     #[must_use]
     pub fn feedback(mut self, on: bool) -> Self {
         self.feedback = on;
         self
     }
 
-    /// Sets stochastic rounding, by a key; every rank and step draws its own.
+    /// Sets stochastic rounding with a seed; every rank and step uses different random numbers.
     #[must_use]
     pub fn stochastic(mut self, seed: u64) -> Self {
         self.stochastic = Some(seed);

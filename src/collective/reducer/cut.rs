@@ -1,33 +1,33 @@
-//! How gradients lie in their buffer, and how it is cut into buckets and launches.
+//! The places of the gradients in their buffer, and its division into buckets and launches.
 //!
-//! Each sum of the ranks costs some thirty microseconds beside its bytes, and the first cast and the last run
-//! beside no sum. So the first bucket and the last are small, and those between grow from both ends by four:
-//! then a cast takes no longer than the sum that it runs beside. Casts are queued in pieces, between which a
-//! sum finds multiprocessors that are free. Few gradients are one bucket: their casts take less than the sums of
-//! more buckets would cost.
+//! Each sum over the ranks takes about 30 µs in addition to the time for its bytes. The first cast and the
+//! last cast cannot overlap with a sum. So the first and the last bucket are small, and towards the middle
+//! each is four times as large as its neighbour: then a cast takes no longer than the sum that it overlaps
+//! with. Casts are queued in pieces, so that a sum finds free multiprocessors in between. Few gradients are
+//! one bucket: their casts take less time than the additional sums of more buckets.
 
 use std::ops::Range;
 
 use crate::error::{Error, Result};
 
-/// Elements that every gradient, and every bucket, begins on a multiple of: 256 bytes of `f32`.
+/// Every gradient and every bucket begins at a multiple of this many elements: 256 bytes of `f32`.
 pub(super) const ALIGN: usize = 64;
 
-/// How many times the elements of a first and a last bucket there are, at least, where there are such. On two
-/// H200, with 32 MiB of f32 at the ends, one bucket took 0.195 ms for 64 MiB, where two took 0.224, and 0.709 for
-/// 256 MiB, where three took 0.688.
+/// Gradients are divided into several buckets if they have at least this many times the elements of the
+/// first bucket. On two H200, with 32 MiB of `f32` in the first and the last bucket, 64 MiB took 0.195 ms as
+/// one bucket and 0.224 ms as two; 256 MiB took 0.709 ms as one and 0.688 ms as three.
 const CUT: usize = 4;
 
-/// How many times the elements of its neighbour towards an end a bucket has.
+/// Size of a bucket relative to its neighbour on the side of the nearer end.
 const GROWTH: usize = 4;
 
-/// Most times the elements of the first and the last bucket that another has.
+/// Largest size of a bucket relative to the first and the last one.
 const MOST: usize = 64;
 
-/// Elements of a launch that casts: some 25 microseconds of an H200's memory.
+/// Elements per launch of a cast: about 25 µs of an H200's memory bandwidth.
 pub(super) const CAST: usize = 16 << 20;
 
-/// Where gradients of these lengths lie, and the elements of all.
+/// The places of gradients of these lengths, and the number of elements in total.
 pub(super) fn laid_out(lens: &[usize]) -> Result<(Vec<Range<usize>>, usize)> {
     let (mut tensors, mut total) = (Vec::with_capacity(lens.len()), 0usize);
     for &len in lens {
@@ -39,8 +39,8 @@ pub(super) fn laid_out(lens: &[usize]) -> Result<(Vec<Range<usize>>, usize)> {
     Ok((tensors, total))
 }
 
-/// Buckets of so many elements: `size` at both ends, and more between; one where `total` is less than [`CUT`]
-/// times `size`. Both are multiples of [`ALIGN`].
+/// Divides `total` elements into buckets: `size` at both ends, and more between; one bucket if `total` is
+/// less than [`CUT`] times `size`. Both are multiples of [`ALIGN`].
 pub(super) fn cut(total: usize, size: usize) -> Vec<Range<usize>> {
     let (mut left, mut len) = (total, size);
     let mut ends = Vec::new();
@@ -51,7 +51,7 @@ pub(super) fn cut(total: usize, size: usize) -> Vec<Range<usize>> {
     }
     let mut lens = ends.clone();
     match lens.last_mut() {
-        // Too little for a sum of its own.
+        // The rest is too small for a bucket of its own.
         Some(last) if left < *last => *last += left,
         _ if left > 0 => lens.push(left),
         _ => {}
@@ -65,7 +65,8 @@ pub(super) fn cut(total: usize, size: usize) -> Vec<Range<usize>> {
     lens.into_iter().map(bucket).collect()
 }
 
-/// A range in pieces of a launch that casts, each with the part of it from its start on.
+/// Divides a range into pieces of one launch each. Returns each piece, and the same piece relative to the
+/// range's start.
 pub(super) fn pieces(range: &Range<usize>) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
     let range = range.clone();
     range.clone().step_by(CAST).map(move |from| {

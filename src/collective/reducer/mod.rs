@@ -1,22 +1,21 @@
-//! Gradients averaged over the ranks, in half the bytes, while the backward pass goes on.
+//! Averages gradients over the ranks, in half the bytes, overlapping with the backward pass.
 //!
-//! The gradients lie in one buffer, one behind the other, and are cut into buckets: a bucket is narrowed, the
-//! ranks add the codes, the sums are widened and averaged. Three streams of the reducer's own do the three, so
-//! that the casts of one bucket run beside the sums of another; the logs of the buffers keep the order, of the
-//! kernels that write the gradients too. Every bucket's codes are a buffer of their own, since what waits for
-//! one must not wait for others.
+//! The gradients are in one buffer, one after the other, which is divided into buckets. For each bucket, the
+//! gradients are narrowed to codes, the ranks add the codes, and the sums are widened and averaged. Three
+//! streams do these three steps, so that the casts of one bucket overlap with the sums of another. The access
+//! logs of the buffers keep the order, also with the kernels that write the gradients. Each bucket's codes
+//! are a separate buffer, so that one bucket does not wait for another.
 //!
-//! A bucket is queued once all gradients that touch it are ready and all buckets before it are queued: the
-//! ranks queue the same buckets in the same order, whatever order their gradients came in.
+//! A bucket is queued once all gradients in it are ready and all buckets before it are queued. So the ranks
+//! queue the same buckets in the same order, whatever order their gradients came in.
 //!
-//! Every bucket has a scale, as loss scaling has one: where a code or a sum overflows, every rank sees the
-//! infinity, leaves the step out and halves that bucket's scale. So the scales of the ranks are the same,
-//! and nobody exchanges them.
+//! Every bucket has a scale, as in loss scaling. If a code or a sum overflows, every rank sees the infinity,
+//! skips the step and halves that bucket's scale. So the scales are equal on all ranks without any exchange.
 //!
-//! Sums of 8-bit floats do not overflow into an infinity, they stay at the largest code, which nobody sees. So
-//! there each bucket is measured first, the ranks agree on the largest magnitude, and its scale is made from
-//! that. A bucket is measured before the sum of the one ahead of it is queued, so that its casts run beside that
-//! sum; the ranks do all this in one order, whatever order their gradients came in.
+//! Sums of 8-bit floats do not overflow to infinity; they stay at the largest code, so an overflow would not
+//! be noticed. For these, each bucket is measured first: the ranks agree on its largest magnitude, and its
+//! scale is computed from that. A bucket is measured before the sum of the bucket ahead of it is queued, so
+//! that its casts overlap with that sum. All ranks do this in the same order.
 
 mod captured;
 mod config;
@@ -44,11 +43,11 @@ use crate::error::{Error, Result};
 use crate::pool::{Pool, PoolBuf, View, ViewMut};
 use crate::seeded::seeded;
 
-/// The power of two that all ranks' 8-bit codes together stay at or below: a code at a power of two is exact, and
-/// what roundings of sums add to it, of few bits and many ranks, stays below the largest code, 448.
+/// The sum of all ranks' 8-bit codes stays at or below 2^`TOP`: a code that is a power of two is exact, and
+/// the rounding errors of sums with few bits over many ranks stay below the largest code, 448.
 const TOP: i32 = 8;
 
-/// An element that is sent.
+/// An element type for sending.
 trait Sent: Element + Reduce + FusedTo<f32> {}
 impl<T: Element + Reduce + FusedTo<f32>> Sent for T {}
 
@@ -60,10 +59,10 @@ enum Codes {
     E4m3(PoolBuf<E4m3>),
 }
 
-/// What every bucket's launches use beside its codes.
+/// The state that the launches of all buckets use in addition to its codes.
 struct Shared {
     comm: Comm,
-    /// For the casts to codes, the sums, and the casts back.
+    /// The streams of the casts to codes, the sums, and the casts back.
     narrow: Stream,
     link: Stream,
     widen: Stream,
@@ -74,14 +73,14 @@ struct Shared {
     rounding: Rounding,
 }
 
-/// A bucket: its elements, their codes, its scale, and how many gradients of it are still to come.
+/// A bucket: its elements, their codes, its scale, and the number of its gradients that are not ready.
 struct Bucket {
     range: Range<usize>,
     codes: Codes,
-    /// For 8-bit codes: the largest magnitude of its gradients, and of what their codes lacked.
+    /// For 8-bit codes: the largest magnitude of its gradients, and of what their codes lost.
     most: Option<PoolBuf<f32>>,
     scaler: GradScaler,
-    /// How many tensors touch it.
+    /// Number of tensors with elements in it.
     tensors: usize,
     missing: usize,
 }
@@ -107,15 +106,15 @@ impl Bucket {
 
 /// Averages gradients over the ranks of a communicator.
 ///
-/// A step: the backward pass writes into [`Reducer::gradients`]; [`Reducer::ready`] once work that writes a
-/// gradient is queued, in any order; [`Reducer::finish`]. The optimiser's kernel then reads the averages from
-/// the same places, and leaves the step out where [`Reducer::largest`] is not finite. All of it is queued.
+/// In each step, the backward pass writes into [`Reducer::gradients`]. Call [`Reducer::ready`] once the work
+/// that writes a gradient is queued, in any order, and then [`Reducer::finish`]. The optimiser's kernel then
+/// reads the averages from the same places, and skips the step if [`Reducer::largest`] is not finite. All of
+/// this is only queued.
 ///
-/// Every rank makes its reducer alike, and takes the same steps.
-///
-/// A step may be captured into a graph ([`Stream::begin_capture`]), from before its first gradient to behind
-/// [`Reducer::finish`], on the stream that the reducer was made on: its own streams join the capture. Each launch
-/// of the graph is a step then, with the scales and what rounding kept back as the step before left them.
+/// Every rank makes its reducer with the same parameters, and makes the same steps. A step may be captured
+/// into a graph ([`Stream::begin_capture`]), from before its first gradient until after [`Reducer::finish`],
+/// on the stream that the reducer was made on; its own streams join the capture. Each launch is then a step,
+/// which continues with the scales and rounding errors of the step before.
 ///
 /// ```
 /// use std::time::Duration;
@@ -145,23 +144,23 @@ pub struct Reducer {
     buckets: Vec<Bucket>,
     is_ready: Vec<bool>,
     work: Vec<Work>,
-    /// The first of it that is not queued.
+    /// Index of the first item of `work` that is not queued.
     next: usize,
-    /// Casts to codes that were queued.
+    /// Number of casts to codes queued so far.
     casts: u64,
-    /// The stream that it was made on, whose captures steps may be a part of.
+    /// The stream that it was made on; steps may be part of its captures.
     home: Stream,
-    /// The capture that the step under way is a part of, none where it is of no capture.
+    /// The capture that the present step is part of; an empty reference outside captures.
     step: Option<Weak<Recorder>>,
 }
 
 impl Reducer {
-    /// A reducer of gradients of so many elements each, in memory of `pool`, zeroed; allocated on `stream`, which
-    /// is waited for.
+    /// A reducer of gradients of `lens` elements each, zeroed, in memory of `pool`. The memory is allocated on
+    /// `stream`; the host waits for uploads there.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a pool or stream of another device than the communicator's end, or a scale that
-    /// cannot be; what the pool or the driver said.
+    /// [`Error::Invalid`] if the pool or stream is of another device than the communicator's end, or a scale
+    /// is invalid; any error of the pool or the driver.
     pub fn new(
         pool: &Pool,
         stream: &Stream,
@@ -210,7 +209,7 @@ impl Reducer {
             true => Some(pool.alloc_zeroed(stream, total)?),
             false => None,
         };
-        // One bucket has nothing to run beside, and nothing to wait for on one stream.
+        // A single bucket has no other bucket to overlap with, and on one stream it needs no waits.
         let narrow = device.stream()?;
         let (link, widen) = match buckets.len() {
             0 | 1 => (narrow.clone(), narrow.clone()),
@@ -240,7 +239,7 @@ impl Reducer {
         })
     }
 
-    /// The gradients, each to be written and, after [`Reducer::finish`], read.
+    /// The gradients, to be written and, after [`Reducer::finish`], read.
     #[must_use]
     pub fn gradients(&mut self) -> Vec<ViewMut<'_, f32>> {
         let buffer = &self.shared.gradients;
@@ -252,11 +251,13 @@ impl Reducer {
         self.tensors.iter().map(view).collect()
     }
 
-    /// Gradient `tensor` is queued to be written. Queues the buckets that this completes.
+    /// Reports that the work that writes gradient `tensor` is queued. Queues the buckets that are then
+    /// complete.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a gradient that is not there, or was ready, a capture that began or ended within
-    /// the step, or stochastic rounding in one; what the communicator or the driver said.
+    /// [`Error::Invalid`] if the gradient does not exist or was ready before, if a capture began or ended
+    /// within the step, or if rounding is stochastic under capture; any error of the communicator or the
+    /// driver.
     pub fn ready(&mut self, tensor: usize) -> Result<()> {
         let why = match self.is_ready.get(tensor) {
             Some(false) => None,
@@ -300,17 +301,17 @@ impl Reducer {
         Ok(())
     }
 
-    /// Ends the step: what is queued from here on with the gradients' views sees the averages.
+    /// Ends the step: work queued after this through the gradients' views sees the averages.
     ///
     /// # Errors
-    /// [`Error::Invalid`] that names a gradient which is not ready; the step goes on then. As
+    /// [`Error::Invalid`] with the index of a gradient that is not ready; the step then continues. See also
     /// [`Reducer::ready`].
     pub fn finish(&mut self) -> Result<()> {
         if let Some(tensor) = self.is_ready.iter().position(|ready| !ready) {
             return Err(Error::invalid("tensor", format!("{tensor} is not ready")));
         }
         self.join_capture()?;
-        // Where a bucket failed to be queued before.
+        // Needed if a bucket could not be queued before.
         self.queue_ready()?;
         self.leave_capture()?;
         for bucket in &mut self.buckets {
@@ -321,8 +322,8 @@ impl Reducer {
         Ok(())
     }
 
-    /// The largest magnitude of the step's averages, in device memory, the same on all ranks: infinite or NaN
-    /// where a gradient of any rank was, or a sum overflowed. The step is to be left out then.
+    /// The largest magnitude of the step's averages, in device memory, equal on all ranks. It is infinite or
+    /// NaN if a gradient of any rank was, or a sum overflowed; the step must then be skipped.
     #[must_use]
     pub fn largest(&self) -> View<'_, f32> {
         self.shared.largest.view()
@@ -330,7 +331,7 @@ impl Reducer {
 }
 
 impl Shared {
-    /// Queues the largest magnitude that any rank has in a bucket.
+    /// Queues the computation of the largest magnitude in a bucket over all ranks.
     fn measure(&mut self, bucket: &mut Bucket) -> Result<()> {
         let (Codes::E4m3(codes), Some(most)) = (&mut bucket.codes, &mut bucket.most) else {
             return Ok(());
@@ -342,19 +343,19 @@ impl Shared {
             for (all, part) in pieces(&bucket.range) {
                 let measured = Fused::default().amax(most.slice_mut(at..=at)?);
                 let (source, codes) = (source.slice(all)?, codes.slice_mut(part)?);
-                // The codes are written again, with the scale.
+                // The codes are written again later, with the scale.
                 convert_fused(&self.narrow, source, codes, Rounding::Nearest, measured)?;
             }
         }
         if !seeded!("ranks-measure-for-themselves") {
-            // By their bits, so that a NaN is larger than all.
+            // Compared as integers, so that a NaN is larger than everything.
             let bits = ViewMut::<u32>::new(most.addr(), 2, most.place());
             self.comm.on(&self.link).all_reduce(bits, Op::Max).run()?;
         }
         Ok(())
     }
 
-    /// Queues a bucket's casts to codes, with a scale made from what it was measured at, if it was.
+    /// Queues a bucket's casts to codes; if it was measured, with a scale computed from that.
     fn narrow_bucket(&mut self, bucket: &mut Bucket, casts: &mut u64) -> Result<()> {
         let (range, scaler) = (&bucket.range, &mut bucket.scaler);
         if let Some(most) = &bucket.most {
@@ -375,7 +376,7 @@ impl Shared {
         let (range, scaler) = (bucket.range.clone(), &mut bucket.scaler);
         with_codes!(&mut bucket.codes, codes => self.sum(range, codes, scaler)?);
         match bucket.most {
-            // It is made anew in every step.
+            // The scale is computed again in every step.
             Some(_) => Ok(()),
             None => scaler.update(&self.widen),
         }
@@ -425,7 +426,7 @@ impl Shared {
     where
         f32: FusedTo<D>,
     {
-        // Distinct for every cast of every rank.
+        // Different for every cast of every rank.
         let number = number.wrapping_mul(u64::from(self.comm.size()));
         let own = u64::from(self.comm.rank()) * u64::from(!seeded!("ranks-round-alike"));
         let number = number.wrapping_add(own);
@@ -450,7 +451,7 @@ impl Shared {
     }
 }
 
-/// Queues a cast that hands what it loses to the next.
+/// Queues a cast that stores its rounding error for the next one.
 fn feed_back<D: Element>(
     stream: &Stream,
     gradients: View<'_, f32>,
@@ -483,7 +484,7 @@ fn feed_back<D: Element>(
         scale.used(),
         inverse.used(),
     ];
-    // SAFETY: three buffers of the reducer's own, sliced alike at multiples of 256 bytes.
+    // SAFETY: three buffers of the reducer, sliced equally at multiples of 256 bytes.
     let queued = ordered(stream.core(), &uses, || unsafe {
         let backend = stream.device().backend();
         backend.launch(&launch, stream.raw())

@@ -1,18 +1,18 @@
-//! What of a step is queued when: the same on every rank.
+//! The order in which a step's work is queued, equal on every rank.
 
-/// A part of a bucket's work, by the bucket.
+/// A part of a bucket's work, with the bucket's index.
 #[derive(Clone, Copy)]
 pub(super) enum Work {
-    /// The largest magnitude that any rank has there.
+    /// Compute the largest magnitude over all ranks.
     Measure(usize),
-    /// The casts to codes.
+    /// Cast to codes.
     Narrow(usize),
-    /// The sums of the ranks' codes, and what becomes of them.
+    /// Sum the ranks' codes, and cast the sums back.
     Sum(usize),
 }
 
 impl Work {
-    /// Which bucket it is of.
+    /// The index of its bucket.
     pub(super) fn bucket(self) -> usize {
         let (Self::Measure(at) | Self::Narrow(at) | Self::Sum(at)) = self;
         at
