@@ -121,20 +121,13 @@ impl Core {
         let size = |id: Id| self.extents.get(id).bytes;
         let place = |id: Id| (size(id), self.extents.get(id).start);
         let first = |owner: StreamIndex, least: u64| {
-            // Mostly the first will do, which `best` finds without an iterator's state.
-            let best = self.extents.best(owner, end, bytes);
-            let best = best.filter(|&id| size(id) < least)?;
             let covered = self.covered(slot, owner);
-            let usable = |&id: &Id| {
+            let holes = self.extents.at_least(owner, end, bytes);
+            let mut holes = (holes.take(HOLES_LOOKED_AT)).take_while(|&id| size(id) < least);
+            holes.find(|&id| {
                 let extent = self.extents.get(id);
                 extent.tick <= covered && suits(extent)
-            };
-            if usable(&best) {
-                return Some(best);
-            }
-            let others = self.extents.at_least(owner, end, bytes);
-            let others = others.take(HOLES_LOOKED_AT).skip(1);
-            others.take_while(|&id| size(id) < least).find(usable)
+            })
         };
         let mut found = match (first(slot, u64::MAX), first(FRESH, u64::MAX)) {
             (Some(own), Some(fresh)) if place(fresh) < place(own) => Some(fresh),
