@@ -203,10 +203,8 @@ impl Block {
             }
         }
         let mut this = ManuallyDrop::new(self);
-        let waited = match this.uses.take() {
-            None => Ok(()),
-            uses => wait_for_uses(&lane, uses),
-        };
+        let uses = this.uses.take();
+        let waited = uses.map_or(Ok(()), |uses| wait_for_uses(&lane, &uses));
         this.tell(Event::Free(stream.core()));
         let mut freed = this.freed_on(&lane);
         if seeded!("foreign-free-carries-the-home-tick") {
@@ -219,16 +217,15 @@ impl Block {
 
 /// Makes `lane`'s stream wait for what is queued on the streams in `uses`; where the driver
 /// refuses, the host waits.
-fn wait_for_uses(lane: &Lane, uses: Option<Box<Uses>>) -> Result<()> {
+fn wait_for_uses(lane: &Lane, uses: &Uses) -> Result<()> {
     let mut outcome = Ok(());
-    let (streams, left) = uses.map_or_else(Default::default, |uses| (uses.streams, uses.left));
-    for (theirs, tick) in left.marks {
-        if let Err(error) = lane.stream.timeline.wait_for(&theirs, tick) {
-            outcome = theirs.sync_to(tick).and(Err(error));
+    for (theirs, tick) in &uses.left.marks {
+        if let Err(error) = lane.stream.timeline.wait_for(theirs, *tick) {
+            outcome = theirs.sync_to(*tick).and(Err(error));
         }
     }
     let forgotten = usize::from(seeded!("first-declared-use-forgotten"));
-    for stream in streams.into_iter().skip(forgotten) {
+    for stream in uses.streams.iter().skip(forgotten) {
         let theirs = &stream.core().timeline;
         if let Err(error) = lane.stream.timeline.wait_for(theirs, theirs.open_tick()) {
             outcome = match seeded!("refused-wait-made-by-nobody") {
@@ -249,10 +246,11 @@ fn free_used(mut block: Block) {
         block.tell(Event::Keep(&block.lane().stream));
         return keep_block(block, captures);
     }
-    let uses = block.uses.take();
-    // The host has waited where the device could not; a stream that can do neither runs nothing
-    // more.
-    let _ = wait_for_uses(block.lane(), uses);
+    if let Some(uses) = block.uses.take() {
+        // The host has waited where the device could not; a stream that can do neither runs nothing
+        // more.
+        let _ = wait_for_uses(block.lane(), &uses);
+    }
 }
 
 impl Drop for Block {

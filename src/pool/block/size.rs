@@ -1,6 +1,6 @@
 //! Blocks that become smaller or larger where they are.
 
-use super::{Block, Event};
+use super::{Block, Event, wait_for_uses};
 use crate::error::{Error, Result};
 use crate::heap::UNIT;
 use crate::heap::size_class::is_slot;
@@ -65,13 +65,7 @@ impl Block {
                            use what is given back";
                 return Err(Error::invalid("stream", why));
             }
-            for (theirs, tick) in &uses.left.marks {
-                home.timeline.wait_for(theirs, *tick)?;
-            }
-            for stream in &uses.streams {
-                let theirs = &stream.core().timeline;
-                home.timeline.wait_for(theirs, theirs.open_tick())?;
-            }
+            wait_for_uses(self.lane(), uses)?;
         }
         Ok(())
     }
