@@ -259,12 +259,9 @@ impl Shared {
             .filter(|(start, it, _)| start + it.bytes <= end)
             .collect();
         frames.sort_unstable_by_key(|(start, ..)| *start);
-        let blocks = frames.iter().filter(|(_, it, _)| within(it.start));
-        let most = blocks.map(|(_, it, _)| it.bytes).sum::<u64>() / PARTS;
+        let most = frames.iter().map(|(_, it, _)| it.bytes).sum::<u64>() / PARTS;
         let mut parts: Vec<Part> = Vec::new();
         for (start, frame, id) in frames {
-            // Of a growing buffer all is copied as one.
-            let most = if within(frame.start) { most } else { PART };
             if parts.last().is_none_or(|it| it.bytes >= most.min(PART)) {
                 let part = Part::default();
                 parts.push(Part { start, ..part });
