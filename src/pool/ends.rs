@@ -15,12 +15,13 @@ use std::hint::select_unpredictable;
 use super::core::{Core, is_done};
 use super::grow::Mapping;
 use super::idle::{IdleFrame, total};
+use super::mapping::Terms;
 use super::stats::Told;
 use super::tuning::{
     ALL_STREAMS, GRANULES_BEFORE_ENDS, HOLES_LOOKED_AT, OTHER_STREAMS, SMALL_PART, SMALLEST,
 };
 use crate::error::Result;
-use crate::heap::placement::{self, Placement};
+use crate::heap::placement::Placement;
 use crate::heap::{Epoch, Extent, FRESH, Grant, Id, StreamIndex, Zone};
 use crate::seeded::seeded;
 
@@ -175,10 +176,11 @@ impl Core {
         if self.zone_for(bytes) == Zone::Low {
             return None;
         }
-        let granule = self.arena.granule();
-        let ready = self.usable(slot, false);
-        let placement =
-            placement::cheapest(&self.extents, bytes, granule, ready, false, Zone::High)?;
+        let terms = Terms {
+            fill_gaps: false,
+            ..Terms::at_first(false)
+        };
+        let placement = self.place(slot, bytes, terms, Zone::High)?;
         if self.slack(bytes).min(self.room()) >= placement.to_map {
             return Some((placement, Vec::new()));
         }

@@ -73,9 +73,7 @@ impl Core {
         if bytes > most {
             return None;
         }
-        let granule = self.arena.granule();
-        let ready = self.usable(stream, false);
-        let placement = placement::cheapest(&self.extents, bytes, granule, ready, true, Zone::Low)?;
+        let placement = self.place(stream, bytes, Terms::at_first(false), Zone::Low)?;
         if placement.to_map > most {
             return None;
         }
@@ -94,7 +92,8 @@ impl Core {
 
     /// How a request would be mapped; `None` where there is no gap for it, or nothing to map.
     pub(super) fn plan(&self, stream: StreamIndex, bytes: u64, terms: Terms) -> Option<Plan> {
-        let placement = self.placement(stream, bytes, terms)?;
+        let at = |end| self.place(stream, bytes, terms, end);
+        let placement = at(self.zone_for(bytes)).or_else(|| at(Zone::Low))?;
         let usable = self.usable(stream, terms.pending);
         let at_once = self.slack(bytes).min(self.room_for(terms));
         let (placement, idle) = match at_once >= placement.to_map {
@@ -110,12 +109,17 @@ impl Core {
         })
     }
 
-    fn placement(&self, stream: StreamIndex, bytes: u64, terms: Terms) -> Option<Placement> {
+    /// The place in one end that needs the fewest bytes mapped.
+    pub(super) fn place(
+        &self,
+        stream: StreamIndex,
+        bytes: u64,
+        terms: Terms,
+        end: Zone,
+    ) -> Option<Placement> {
         let usable = self.usable(stream, terms.pending);
         let granule = self.arena.granule();
-        let gaps = terms.fill_gaps;
-        let at = |end| placement::cheapest(&self.extents, bytes, granule, &usable, gaps, end);
-        at(self.zone_for(bytes)).or_else(|| at(Zone::Low))
+        placement::cheapest(&self.extents, bytes, granule, usable, terms.fill_gaps, end)
     }
 
     /// Idle frames for `placement`, which is made larger where only a frame larger than what it lacks

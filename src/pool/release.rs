@@ -40,8 +40,6 @@ struct Part {
 
 pub(crate) struct Release {
     parts: Vec<Part>,
-    /// That the device refuses handles again is an error.
-    strict: bool,
     site: Site,
 }
 
@@ -59,7 +57,7 @@ impl Release {
             let lost = matches!(part.what, What::Idle(_)) && seeded!("handle-lost-on-release");
             if let Some(phys) = part.phys.filter(|_| !lost) {
                 match self.site.release(phys) {
-                    Err(_) if matches!(part.what, What::Refused(..)) && !self.strict => break,
+                    Err(_) if matches!(part.what, What::Refused(..)) => break,
                     outcome => outcome?,
                 }
             }
@@ -109,7 +107,6 @@ impl Core {
         self.under_way.jobs += u64::from(!parts.is_empty());
         (!parts.is_empty()).then(|| Release {
             parts,
-            strict: true,
             site: self.arena.site().clone(),
         })
     }
@@ -201,21 +198,7 @@ impl Core {
     /// offer the device what it would not take back.
     pub(super) fn begin_reaping_all(&mut self) -> Option<Release> {
         let (old, refused) = (self.take_retiring(), self.arena.take_refused());
-        let mut release = self.begin_release(&[], old, refused)?;
-        release.strict = false;
-        Some(release)
-    }
-
-    /// Begins to give idle frames outside `placement` back until `bytes` more may be created; `None`
-    /// where there are not so many. Waits on the host.
-    pub(super) fn begin_making_room(
-        &mut self,
-        placement: &Placement,
-        bytes: u64,
-    ) -> Option<Release> {
-        let idle = self.idle(Some(placement), u64::MAX, |_| true);
-        let enough = total(&idle) >= bytes;
-        enough.then(|| self.begin_release(&first_of(idle, bytes), None, Vec::new()))?
+        self.begin_release(&[], old, refused)
     }
 
     /// Begins to give back as much idle memory as keeps `keep` bytes: with a `wait` of the host all of it, and
@@ -233,12 +216,19 @@ impl Core {
         self.begin_release(&idle, old, refused)
     }
 
-    /// Begins to give up idle handles of at least `bytes`, or all there are, likewise.
-    pub(super) fn begin_giving_up(&mut self, bytes: u64, wait: bool) -> Option<Release> {
+    /// Begins to give up idle handles of at least `bytes` likewise: for a `placement` those outside it, and none
+    /// where there are not so many; else all there are then.
+    pub(super) fn begin_giving_up(
+        &mut self,
+        placement: Option<&Placement>,
+        bytes: u64,
+        wait: bool,
+    ) -> Option<Release> {
         let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch());
-        let mut idle = first_of(self.idle(None, u64::MAX, usable), bytes);
-        idle.retain(|_| !seeded!("idle-memory-kept-from-growing-buffers"));
-        self.begin_release(&idle, None, Vec::new())
+        let mut idle = self.idle(placement, u64::MAX, usable);
+        let few = placement.is_some() && total(&idle) < bytes;
+        idle.retain(|_| !few && !seeded!("idle-memory-kept-from-growing-buffers"));
+        self.begin_release(&first_of(idle, bytes), None, Vec::new())
     }
 
     pub(super) fn soft_limit(&self) -> u64 {

@@ -113,7 +113,7 @@ impl Shared {
 
     fn give_up_idle(&self, bytes: u64, wait: bool) -> Result<()> {
         self.catch_up(wait)?;
-        self.work(|core| core.begin_giving_up(bytes, wait))?;
+        self.work(|core| core.begin_giving_up(None, bytes, wait))?;
         let begin_reaping = if wait {
             Core::begin_reaping_all
         } else {

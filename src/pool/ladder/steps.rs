@@ -210,7 +210,7 @@ pub(super) fn make_room(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> 
     let plan = core.plan(climb.stream(), climb.size, terms);
     let job = plan.filter(|plan| plan.lacking > 0).and_then(|plan| {
         let bytes = plan.placement.to_map - core.room_for(terms);
-        core.begin_making_room(&plan.placement, bytes)
+        core.begin_giving_up(Some(&plan.placement), bytes, true)
     });
     climb.terms.refused &= job.is_none();
     work_or_next(job, Then::Look)

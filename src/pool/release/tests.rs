@@ -5,7 +5,7 @@ mod kept;
 use std::time::{Duration, Instant};
 
 use super::{Placement, is_done};
-use crate::heap::State;
+use crate::heap::{Epoch, State};
 use crate::pool::ask::Ask;
 use crate::pool::core::tests::{Made, core};
 use crate::pool::mapping::tests::{take_mapped, two_apart};
@@ -82,7 +82,9 @@ fn a_handle_whose_parts_several_streams_freed_is_given_back_by_a_trim() {
         let id = made.block(at, half);
         made.core.active.sub(half);
         let tick = made.core.open_tick(slot);
-        made.core.extents.give(id, slot, tick, |_| false);
+        made.core
+            .extents
+            .give(id, Epoch::new(slot, tick), |_| false);
     }
     assert_eq!(made.core.extents.holes(), 2);
     assert_eq!(trim(&mut made, 0), 2 * half);
@@ -112,7 +114,7 @@ fn idle_handles_are_given_back_as_far_as_they_are_asked_for_or_none() {
             .extents
             .seek(made.core.extents.first(), 4 * granule);
         let bytes = asked * granule;
-        let job = made.core.begin_making_room(&window, bytes);
+        let job = made.core.begin_giving_up(Some(&window), bytes, true);
         let enough = job.is_some() || bytes == 0;
         made.run(job).unwrap();
         made.core.check().unwrap();
