@@ -15,6 +15,7 @@ use super::plan::ranges::difference;
 use super::plan::{Batch, Move};
 use super::task::Task;
 use crate::error::Result;
+use crate::pool::Epoch;
 use crate::seeded::seeded;
 
 /// The moves of a queued launch, and the direction if it is a slide (`true`: upward).
@@ -101,7 +102,7 @@ impl Step<'_> {
         let parts = queued.iter().flat_map(|(part, _)| part);
         let holes = written_free(moves, parts, arrived);
         let tick = self.tick(before);
-        self.core.book_written(&holes, self.slot, tick);
+        self.core.book_written(&holes, Epoch::new(self.slot, tick));
     }
 }
 

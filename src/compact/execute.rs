@@ -33,7 +33,7 @@ use super::proposal::{Proposal, in_short};
 use super::task::{Aim, KeptPlan, Owners, Task};
 use crate::device::Timeline;
 use crate::error::{Error, Result};
-use crate::pool::{Core, Shared};
+use crate::pool::{Core, Epoch, Shared};
 use crate::seeded::seeded;
 
 /// The work of one step, or of all steps of a compaction.
@@ -164,7 +164,7 @@ impl Step<'_> {
         let mut ascending: Vec<Move> = moves.to_vec();
         ascending.sort_unstable_by_key(|m| m.dst);
         let ways: Vec<_> = ascending.iter().map(|m| (m.src, m.dst, m.bytes)).collect();
-        let ids = self.core.book_moves(&ways, self.slot, tick);
+        let ids = self.core.book_moves(&ways, Epoch::new(self.slot, tick));
         self.owners.moved(&ascending, &ids, tick);
     }
 

@@ -6,7 +6,7 @@ use super::mover::Mover;
 use super::plan::Move;
 use super::task::Owners;
 use crate::error::{Error, Result};
-use crate::pool::{Run, Shared};
+use crate::pool::{Epoch, Run, Shared};
 use crate::seeded::seeded;
 
 /// The result of joining.
@@ -124,7 +124,8 @@ pub(crate) fn join(
             true => Ok(()),
             false => uses_waited_for(&*owners, run, &core, timeline),
         };
-        let carried = waited.and_then(|()| core.carry(run, end, lane.slot, timeline.open_tick()));
+        let carried =
+            waited.and_then(|()| core.carry(run, end, Epoch::new(lane.slot, timeline.open_tick())));
         let carried = match carried {
             Ok(carried) => carried,
             Err(error) => {

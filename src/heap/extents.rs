@@ -37,7 +37,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use super::bins::Bins;
-use super::epoch::{FRESH, StreamIndex};
+use super::epoch::{Epoch, FRESH, StreamIndex};
 use super::extent::{Extent, Id, NONE, State, Zone, small_bytes};
 use crate::seeded::seeded;
 
@@ -368,17 +368,12 @@ impl Extents {
         self.join(id);
     }
 
-    /// Turns the block `id` into a hole with history (`slot`, `tick`) and merges it with the
+    /// Turns the block `id` into a hole with the history `epoch` and merges it with the
     /// neighbouring holes that `covered` accepts: those of another slot whose history is done.
     /// Gives the hole.
     #[inline(always)]
-    pub(crate) fn give(
-        &mut self,
-        id: Id,
-        slot: StreamIndex,
-        tick: u64,
-        covered: impl Fn(&Extent) -> bool,
-    ) -> Id {
+    pub(crate) fn give(&mut self, id: Id, epoch: Epoch, covered: impl Fn(&Extent) -> bool) -> Id {
+        let Epoch { stream: slot, tick } = epoch;
         self.taken_bytes -= self.get(id).bytes;
         self.taken -= 1;
         let Extent {

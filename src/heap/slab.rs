@@ -135,13 +135,10 @@ impl Slabs {
         self.of_stream.get(stream as usize).is_none_or(|&n| n == 0)
     }
 
-    /// The last tick of each stream that free slots wait for.
-    pub(crate) fn ticks(&self) -> impl Iterator<Item = (StreamIndex, u64)> + '_ {
+    /// The work that free slots wait for.
+    pub(crate) fn histories(&self) -> impl Iterator<Item = Epoch> + '_ {
         let slabs = self.partial.iter().map(|key| &self.table[key.3 as usize]);
-        slabs.flat_map(|slab| {
-            slab.free_slots()
-                .map(|slot| (slab.streams[slot], slab.ticks[slot]))
-        })
+        slabs.flat_map(|slab| slab.free_slots().map(|slot| slab.history(slot)))
     }
 
     /// The slabs without a slot out: several streams still use each, or it would have gone back.
@@ -224,23 +221,18 @@ impl Slabs {
         part.clamp(least, most.max(least))
     }
 
-    pub(crate) fn add(
-        &mut self,
-        (extent, start): (Id, u64),
-        bytes: u64,
-        slots: u64,
-        owner: StreamIndex,
-        tick: u64,
-    ) -> Id {
+    /// Makes a slab for the stream of `epoch` of a block, which was free behind that.
+    pub(crate) fn add(&mut self, block: Grant, bytes: u64, slots: u64, epoch: Epoch) -> Id {
+        let owner = epoch.stream;
         let slab = Slab {
-            extent,
-            start,
+            extent: block.id,
+            start: block.offset,
             bytes,
             slots: slots as u32,
             owner,
             free: u64::MAX >> (64 - slots),
             streams: [owner; MOST_SLOTS as usize],
-            ticks: [tick; MOST_SLOTS as usize],
+            ticks: [epoch.tick; MOST_SLOTS as usize],
         };
         let id = match self.spare.pop() {
             Some(id) => {

@@ -111,9 +111,8 @@ impl Core {
             let slots = self.slabs.free_slots(id);
             slots.map(move |slot| self.slabs.history(id, slot))
         });
-        let epochs = self.last_ticks().into_iter();
-        let epochs = epochs.map(|(stream, tick)| Epoch::new(stream, tick));
-        Some(self.questions(epochs.chain(slots), ask))
+        let epochs = self.last_epochs().into_iter().chain(slots);
+        Some(self.questions(epochs, ask))
     }
 
     /// The questions whose answers tell which old mappings may go, one a stream: where old mappings stand

@@ -328,7 +328,7 @@ impl Core {
     /// Frees a block with the history (`slot`, `tick`).
     pub(crate) fn give(&mut self, id: Id, slot: StreamIndex, tick: u64) {
         let streams = &self.streams;
-        self.extents.give(id, slot, tick, |extent| {
+        self.extents.give(id, Epoch::new(slot, tick), |extent| {
             is_done(streams, extent.epoch()) || seeded!("merge-of-holes-not-done")
         });
     }
@@ -417,7 +417,7 @@ impl Core {
                     break;
                 }
                 let tick = self.open_tick(slot);
-                self.extents.merge_as(id, slot, tick);
+                self.extents.merge_as(id, Epoch::new(slot, tick));
             }
         }
         self.unified = self.extents.changes();
@@ -448,8 +448,8 @@ impl Core {
         }
     }
 
-    /// The last tick of each slot that free memory waits for.
-    pub(super) fn last_ticks(&self) -> Vec<(StreamIndex, u64)> {
+    /// The last work of each stream that holes and old mappings wait for.
+    pub(super) fn last_epochs(&self) -> Vec<Epoch> {
         let mut last = vec![0; self.streams.len()];
         for (_, extent) in self.extents.iter() {
             if matches!(extent.state, State::Free | State::Stale) {
@@ -457,16 +457,14 @@ impl Core {
                 *tick = extent.tick.max(*tick);
             }
         }
-        (0..).zip(last).filter(|&(_, tick)| tick > 0).collect()
+        let each = (0..).zip(last).filter(|&(_, tick)| tick > 0);
+        each.map(|(slot, tick)| Epoch::new(slot, tick)).collect()
     }
 
     /// Takes the memory out, with the ticks of streams that the free part of it waits for.
     pub(crate) fn take_apart(&mut self) -> (Arena, Vec<(Arc<Timeline>, u64)>) {
-        let last = self.last_ticks().into_iter().chain(self.slabs.ticks());
-        let ticks = last.filter_map(|(slot, tick)| {
-            let state = self.streams[slot as usize].as_ref()?;
-            Some((Arc::clone(&state.timeline), tick))
-        });
+        let last = (self.last_epochs().into_iter()).chain(self.slabs.histories());
+        let ticks = last.filter_map(|it| Some((self.timeline(it.stream)?, it.tick)));
         let ticks = ticks.filter(|_| !seeded!("pool-dropped-under-queued-work"));
         let ticks = ticks.collect();
         (self.arena.take(), ticks)

@@ -290,16 +290,16 @@ impl Core {
         self.extents.vacate(held.id, held.epoch);
         self.retiring.push_back(held.id);
         self.count(Told::Steal(at.bytes));
-        let (home, tick) = match moving.done || seeded!("stolen-memory-is-anyones") {
-            true => (FRESH, 0),
-            false => (stream, self.open_tick(stream)),
+        let epoch = match moving.done || seeded!("stolen-memory-is-anyones") {
+            true => Epoch::PAST,
+            false => Epoch::new(stream, self.open_tick(stream)),
         };
-        *lowest = lowest.or(self.map(moving.to, at.bytes, home, tick));
+        *lowest = lowest.or(self.map(moving.to, at.bytes, epoch));
     }
 
     /// Books a new handle as free memory, in one hole with what is free from `lowest` up to it.
     fn book_made(&mut self, lowest: &mut Option<Id>, at: u64, bytes: u64) {
-        *lowest = lowest.or(self.map(at, bytes, FRESH, 0));
+        *lowest = lowest.or(self.map(at, bytes, Epoch::PAST));
         // However many handles: a request looks for one hole first.
         if let Some(lowest) = *lowest {
             self.extents.merge_up(lowest, |extent| extent.slot == FRESH);
@@ -349,9 +349,9 @@ impl Core {
     }
 
     /// Books [`at`, `at + bytes`) of a gap as a hole; gives it.
-    pub(super) fn map(&mut self, at: u64, bytes: u64, slot: StreamIndex, tick: u64) -> Option<Id> {
+    fn map(&mut self, at: u64, bytes: u64, epoch: Epoch) -> Option<Id> {
         let gap = self.extents.gap_at(at)?;
-        Some(self.extents.map_gap(gap, at, at + bytes, slot, tick))
+        Some(self.extents.map_gap(gap, at, at + bytes, epoch))
     }
 
     /// Most bytes of a new handle.

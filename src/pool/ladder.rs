@@ -147,9 +147,8 @@ impl<'a> Climb<'a> {
 
     /// Of a block granted, what the request is for: itself, or the first slot of a slab made of it.
     fn cut(&self, core: &mut Core, grant: Option<Grant>) -> Option<Grant> {
-        let slots = self.size / self.bytes;
         match is_slot(self.bytes) {
-            true => Some(core.make_slab(self.stream(), grant?, self.bytes, slots)),
+            true => Some(core.make_slab(self.stream(), grant?, self.bytes)),
             false => grant,
         }
     }

@@ -89,7 +89,7 @@ use cache::{MISSED, thread_map};
 use structure::{Lane, LanePtr};
 
 pub(crate) use self::core::Core;
-pub(crate) use crate::heap::UNIT;
+pub(crate) use crate::heap::{Epoch, UNIT};
 pub(crate) use copies::same_len;
 pub(crate) use observers::Event;
 pub(crate) use runs::Run;

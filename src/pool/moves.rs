@@ -18,33 +18,28 @@ impl Core {
 
     /// Makes `slot`'s stream wait for the history of every hole.
     pub(crate) fn wait_for_holes(&mut self, slot: StreamIndex) -> Result<()> {
-        for (other, tick) in self.last_ticks() {
-            self.wait_for(slot, Epoch::new(other, tick))?;
-        }
-        Ok(())
+        let epochs = self.last_epochs();
+        epochs
+            .into_iter()
+            .try_for_each(|it| self.wait_for(slot, it))
     }
 
-    /// Books moves (from, to, bytes), ascending by `to`, that are queued on `slot`'s stream before
-    /// `tick`; gives the blocks' new extents in the same order.
+    /// Books moves (from, to, bytes), ascending by `to`, that are queued before `epoch`; gives the blocks' new
+    /// extents in the same order.
     ///
     /// The stream runs behind the history of every hole.
-    pub(crate) fn book_moves(
-        &mut self,
-        moves: &[(u64, u64, u64)],
-        slot: StreamIndex,
-        tick: u64,
-    ) -> Vec<Id> {
-        let tick = tick * u64::from(!seeded!("sources-free-before-the-move"));
+    pub(crate) fn book_moves(&mut self, moves: &[(u64, u64, u64)], mut epoch: Epoch) -> Vec<Id> {
+        epoch.tick *= u64::from(!seeded!("sources-free-before-the-move"));
         let mut sources: Vec<u64> = moves.iter().map(|&(from, _, _)| from).collect();
         sources.sort_unstable();
         let mut at = self.extents.first();
         for from in sources {
             at = self.extents.seek(at, from);
             // A hole made here may have joined the one below it, so the walk goes on from there.
-            at = self.extents.give(at, slot, tick, |_| true);
+            at = self.extents.give(at, epoch, |_| true);
         }
         let moved = moves.iter().map(|&(_, to, bytes)| (to, bytes));
-        self.take_moved(self.extents.first(), moved, slot)
+        self.take_moved(self.extents.first(), moved, epoch.stream)
     }
 
     /// Takes the blocks (begin, bytes), which ascend, out of holes from `at` on, where they are now; gives
@@ -64,14 +59,15 @@ impl Core {
         each.collect()
     }
 
-    /// Books that the ranges (begin, end), which are free and ascend, were written by the stream of
-    /// `slot`: they are free behind `tick` of it.
-    pub(crate) fn book_written(&mut self, ranges: &[(u64, u64)], slot: StreamIndex, tick: u64) {
+    /// Books that the ranges (begin, end), which are free and ascend, were written: they are free behind `epoch`.
+    pub(crate) fn book_written(&mut self, ranges: &[(u64, u64)], epoch: Epoch) {
         let mut at = self.extents.first();
         for &(begin, end) in ranges {
             at = self.extents.seek(at, begin);
-            at = self.extents.take_window(at, begin, end - begin, slot);
-            at = self.extents.give(at, slot, tick, |_| true);
+            at = self
+                .extents
+                .take_window(at, begin, end - begin, epoch.stream);
+            at = self.extents.give(at, epoch, |_| true);
         }
     }
 

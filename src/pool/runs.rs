@@ -8,7 +8,7 @@
 use super::core::Core;
 use crate::arena::Kept;
 use crate::error::{Error, Result};
-use crate::heap::{Extent, FRESH, Id, NONE, State, StreamIndex, Zone};
+use crate::heap::{Epoch, Extent, Id, NONE, State, Zone};
 use crate::seeded::seeded;
 
 /// Mapped memory between two places where nothing is mapped.
@@ -111,18 +111,12 @@ impl Core {
         last.map_or(to, |(start, _)| start).saturating_sub(begin)
     }
 
-    /// Maps `run` at `to`, in a gap, and books its blocks there behind `tick` of `slot`'s stream;
+    /// Maps `run` at `to`, in a gap, and books its blocks there behind `epoch`, of the stream that moves them;
     /// gives them in address order.
     ///
     /// The stream runs behind the history of every hole and the uses of every block of the run. A
     /// failure leaves the run where it is.
-    pub(crate) fn carry(
-        &mut self,
-        run: &Run,
-        to: u64,
-        slot: StreamIndex,
-        tick: u64,
-    ) -> Result<Vec<Carried>> {
+    pub(crate) fn carry(&mut self, run: &Run, to: u64, epoch: Epoch) -> Result<Vec<Carried>> {
         let frames: Vec<_> = self.frames_in(run.start, run.end).collect();
         let mapped = frames
             .last()
@@ -141,7 +135,7 @@ impl Core {
                 return Err(error);
             }
         }
-        let (mut hole, blocks) = self.vacate(run, slot, tick);
+        let (mut hole, blocks) = self.vacate(run, epoch);
         for (frame, start, bytes) in frames {
             self.arena.settle(frame, place(start));
             let part = self.extents.retire(hole, start, start + bytes);
@@ -151,9 +145,9 @@ impl Core {
         let Some(gap) = self.extents.gap_at(to) else {
             return Ok(Vec::new());
         };
-        let hole = (self.extents).map_gap(gap, to, to + run.bytes(), slot, tick);
+        let hole = (self.extents).map_gap(gap, to, to + run.bytes(), epoch);
         let moved = blocks.iter().map(|&(from, bytes)| (place(from), bytes));
-        let ids = self.take_moved(hole, moved, slot);
+        let ids = self.take_moved(hole, moved, epoch.stream);
         let carried = blocks.iter().zip(ids).map(|(&(from, bytes), id)| Carried {
             from,
             to: place(from),
@@ -163,16 +157,15 @@ impl Core {
         Ok(carried.collect())
     }
 
-    /// Turns the run into one hole with the history (`slot`, `tick`); gives it, and the (offset,
-    /// bytes) of the blocks that were in it.
-    fn vacate(&mut self, run: &Run, slot: StreamIndex, tick: u64) -> (Id, Vec<(u64, u64)>) {
+    /// Turns the run into one hole with a history; gives it, and the (offset, bytes) of the blocks that were in it.
+    fn vacate(&mut self, run: &Run, epoch: Epoch) -> (Id, Vec<(u64, u64)>) {
         let mut blocks = Vec::new();
         let mut at = self.extents.seek(self.extents.first(), run.start);
         loop {
             let extent = *self.extents.get(at);
             if extent.state == State::Allocated {
                 blocks.push((extent.start, extent.bytes));
-                at = self.extents.give(at, slot, tick, |_| true);
+                at = self.extents.give(at, epoch, |_| true);
             }
             let extent = *self.extents.get(at);
             if extent.end() >= run.end || extent.next == NONE {
@@ -183,7 +176,7 @@ impl Core {
         // Holes that no block lay between.
         let hole = self.extents.seek(self.extents.first(), run.start);
         while self.extents.get(hole).end() < run.end {
-            self.extents.merge_as(hole, slot, tick);
+            self.extents.merge_as(hole, epoch);
         }
         (hole, blocks)
     }
@@ -207,7 +200,7 @@ impl Core {
     /// Books the mapping at `at`, in a gap, as an old one that nothing uses.
     pub(super) fn stale_at(&mut self, at: u64, bytes: u64) -> Option<Id> {
         let gap = self.extents.gap_at(at)?;
-        let hole = self.extents.map_gap(gap, at, at + bytes, FRESH, 0);
+        let hole = self.extents.map_gap(gap, at, at + bytes, Epoch::PAST);
         Some(self.extents.retire(hole, at, at + bytes))
     }
 }

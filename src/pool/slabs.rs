@@ -41,7 +41,7 @@ impl Core {
         let (best, least) = self.slab_bytes(bytes);
         for size in [best, least] {
             if let Some(grant) = self.take_ready(stream, size, may_map) {
-                return Some(self.make_slab(stream, grant, bytes, size / bytes));
+                return Some(self.make_slab(stream, grant, bytes));
             }
             if may_map && self.plan_high(stream, size).is_some() {
                 return None;
@@ -79,15 +79,10 @@ impl Core {
     }
 
     /// Cuts the block granted into slots and takes the first.
-    pub(super) fn make_slab(
-        &mut self,
-        stream: StreamIndex,
-        grant: Grant,
-        bytes: u64,
-        slots: u64,
-    ) -> Grant {
-        let (place, tick) = ((grant.id, grant.offset), self.open_tick(stream));
-        let slab = (self.slabs).add(place, bytes, slots, stream, tick);
+    pub(super) fn make_slab(&mut self, stream: StreamIndex, block: Grant, bytes: u64) -> Grant {
+        let slots = self.extents.get(block.id).bytes / bytes;
+        let epoch = Epoch::new(stream, self.open_tick(stream));
+        let slab = self.slabs.add(block, bytes, slots, epoch);
         // Of this slab, whatever others there are: it would stay behind without a slot out.
         self.slabs.take(slab, 0, stream)
     }

@@ -1,7 +1,6 @@
 //! How addresses become holes and gaps: what is mapped, and what is mapped elsewhere.
 
-use super::{Extent, Extents, FRESH, Id, NONE, State, StreamIndex};
-use crate::heap::Epoch;
+use super::{Epoch, Extent, Extents, FRESH, Id, NONE, State};
 use crate::seeded::seeded;
 
 impl Extents {
@@ -30,19 +29,11 @@ impl Extents {
     }
 
     /// Turns the part [`start`, `end`) of the gap `id` into a hole with a history; gives it.
-    pub(crate) fn map_gap(
-        &mut self,
-        id: Id,
-        start: u64,
-        end: u64,
-        slot: StreamIndex,
-        tick: u64,
-    ) -> Id {
+    pub(crate) fn map_gap(&mut self, id: Id, start: u64, end: u64, epoch: Epoch) -> Id {
         let id = self.cut_gap(id, start, end);
         let extent = self.get_mut(id);
         extent.state = State::Free;
-        extent.slot = slot;
-        extent.tick = tick;
+        (extent.slot, extent.tick) = (epoch.stream, epoch.tick);
         self.file(id);
         id
     }
@@ -65,8 +56,7 @@ impl Extents {
     pub(crate) fn vacate(&mut self, id: Id, epoch: Epoch) {
         let extent = self.get_mut(id);
         extent.state = State::Stale;
-        extent.slot = epoch.stream;
-        extent.tick = epoch.tick;
+        (extent.slot, extent.tick) = (epoch.stream, epoch.tick);
         self.taken_bytes -= self.get(id).bytes;
         self.taken -= 1;
         self.changes += 1;
@@ -77,8 +67,7 @@ impl Extents {
         let Extent { prev, next, .. } = *self.get(id);
         let extent = self.get_mut(id);
         extent.state = State::Unmapped;
-        extent.slot = FRESH;
-        extent.tick = 0;
+        (extent.slot, extent.tick) = (FRESH, 0);
         if next != NONE
             && self.get(next).state == State::Unmapped
             && self.get(next).start != self.bound

@@ -1,6 +1,6 @@
 //! Holes that become one, and blocks that are taken across several.
 
-use super::{Extent, Extents, Id, NONE, State, StreamIndex};
+use super::{Epoch, Extent, Extents, Id, NONE, State, StreamIndex};
 use crate::seeded::seeded;
 
 impl Extents {
@@ -22,20 +22,18 @@ impl Extents {
                 true => extent.tick.max(next.tick),
                 false => extent.tick,
             };
-            self.merge_as(id, extent.slot, tick);
+            self.merge_as(id, Epoch::new(extent.slot, tick));
         }
     }
 
-    /// Merges the hole `id` with its upper neighbour, a hole too, under the history (`slot`,
-    /// `tick`), which is later than both.
-    pub(crate) fn merge_as(&mut self, id: Id, slot: StreamIndex, tick: u64) {
+    /// Merges the hole `id` with its upper neighbour, a hole too, under a history later than both.
+    pub(crate) fn merge_as(&mut self, id: Id, epoch: Epoch) {
         let next = self.get(id).next;
         self.unfile(id);
         self.unfile(next);
         self.join(id);
         let extent = self.get_mut(id);
-        extent.slot = slot;
-        extent.tick = tick;
+        (extent.slot, extent.tick) = (epoch.stream, epoch.tick);
         self.file(id);
     }
 

@@ -4,6 +4,7 @@ mod model;
 mod wrong;
 
 use super::{Extent, Extents, Id};
+use crate::heap::Epoch;
 
 impl Extents {
     /// The extent, for tests that make books wrong.
@@ -19,7 +20,7 @@ fn a_hole_merged_over_a_done_one_keeps_the_later_history_of_its_stream() {
     let (one, two) = (extents.add_slot(), extents.add_slot());
     let mut hole = |start: u64, slot, tick| {
         let gap = extents.gap_at(start).unwrap();
-        extents.map_gap(gap, start, start + 1024, slot, tick)
+        extents.map_gap(gap, start, start + 1024, Epoch::new(slot, tick))
     };
     let lowest = hole(0, one, 5);
     hole(1024, two, 3);

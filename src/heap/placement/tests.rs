@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::{Placement, cheapest};
 use crate::heap::UNIT;
-use crate::heap::{Extent, Extents, FRESH, State, Zone};
+use crate::heap::{Epoch, Extent, Extents, FRESH, State, Zone};
 
 const GRANULE: u64 = 4 * UNIT;
 const BOUND: u64 = 40 * UNIT;
@@ -19,7 +19,7 @@ fn arena(mapped: &[bool], units: &[u8]) -> Extents {
     let slots = [FRESH, extents.add_slot(), extents.add_slot()];
     for (at, _) in (0..).zip(mapped).filter(|&(_, &mapped)| mapped) {
         let gap = extents.gap_at(at * GRANULE).unwrap();
-        extents.map_gap(gap, at * GRANULE, (at + 1) * GRANULE, FRESH, 0);
+        extents.map_gap(gap, at * GRANULE, (at + 1) * GRANULE, Epoch::PAST);
     }
     for (at, &unit) in (0..).zip(units) {
         let id = extents.seek(extents.first(), at * UNIT);
@@ -28,7 +28,7 @@ fn arena(mapped: &[bool], units: &[u8]) -> Extents {
         }
         let block = extents.take_window(id, at * UNIT, UNIT, FRESH);
         if unit < 3 {
-            extents.give(block, slots[unit as usize], 0, |_| false);
+            extents.give(block, Epoch::new(slots[unit as usize], 0), |_| false);
         }
     }
     extents.check(GRANULE).unwrap();

@@ -3,8 +3,8 @@
 use std::mem::replace;
 
 use super::*;
-use crate::heap::UNIT;
 use crate::heap::size_class::{MOST, STEP, is_slot, rounded};
+use crate::heap::{Epoch, UNIT};
 
 const GRANULE: u64 = 1 << 20;
 
@@ -65,12 +65,20 @@ fn books() -> Books {
     let mut extents = Extents::new(GRANULE, 2 * GRANULE);
     let stream = extents.add_slot();
     let gap = extents.gap_at(0).unwrap();
-    let mut hole = extents.map_gap(gap, 0, GRANULE, stream, 0);
+    let mut hole = extents.map_gap(gap, 0, GRANULE, Epoch::new(stream, 0));
     let mut slabs = Slabs::default();
     for (start, bytes, slots, out) in [(0, 48, 16, 1), (4096, 320, 4, 3), (1 << 16, 16, 64, 64)] {
         hole = extents.seek(hole, start);
         hole = extents.take_window(hole, start, slots * bytes, stream);
-        let id = slabs.add((hole, start), bytes, slots, stream, OPEN);
+        let id = slabs.add(
+            Grant {
+                id: hole,
+                offset: start,
+            },
+            bytes,
+            slots,
+            Epoch::new(stream, OPEN),
+        );
         (0..out).for_each(|slot| _ = slabs.take(id, slot, stream));
     }
     let books = Books {

@@ -7,7 +7,7 @@ use super::{Core, Extent, Grant, PoolConfig, SlotHold, State};
 use crate::device::{Device, Stream};
 use crate::error::Result;
 use crate::heap::UNIT;
-use crate::heap::{FRESH, Id, StreamIndex};
+use crate::heap::{Epoch, FRESH, Id, StreamIndex};
 use crate::pool::job::Job;
 
 mod several;
@@ -115,7 +115,7 @@ fn memory_that_is_a_hole_and_not_mapped_or_mapped_and_no_hole_is_found() {
         if to > 6 {
             let gap = core.extents.gap_at(from * granule).unwrap();
             core.extents
-                .map_gap(gap, from * granule, to * granule, FRESH, 0);
+                .map_gap(gap, from * granule, to * granule, Epoch::PAST);
         } else {
             let hole = core.extents.seek(core.extents.first(), from * granule);
             let part = core.extents.retire(hole, from * granule, to * granule);
@@ -129,7 +129,7 @@ fn memory_that_is_a_hole_and_not_mapped_or_mapped_and_no_hole_is_found() {
         core.create_frames(7 * granule, 8 * granule).unwrap();
         let gap = core.extents.gap_at(6 * granule).unwrap();
         core.extents
-            .map_gap(gap, 6 * granule, 7 * granule, FRESH, 0);
+            .map_gap(gap, 6 * granule, 7 * granule, Epoch::PAST);
         let first = core
             .extents
             .seek(core.extents.first(), (last - 2) * granule);
@@ -153,7 +153,8 @@ fn a_hole_that_waits_for_a_tick_that_no_record_will_make_is_found() {
     core.extents.spoil(block).tick = 0;
     let bytes = core.extents.get(block).bytes;
     core.active.sub(bytes);
-    core.extents.give(block, made.slot, open, |_| false);
+    core.extents
+        .give(block, Epoch::new(made.slot, open), |_| false);
     core.check().unwrap();
     core.extents.spoil(block).tick = open + 1;
     assert!(core.check().is_err());

@@ -3,7 +3,7 @@
 use super::{GRANULES_BEFORE_ENDS, OTHER_STREAMS, SMALL_PART, SMALLEST, Zone};
 use crate::error::{Error, Result};
 use crate::heap::UNIT;
-use crate::heap::{FRESH, Grant, StreamIndex};
+use crate::heap::{Epoch, FRESH, Grant, StreamIndex};
 use crate::pool::PoolConfig;
 use crate::pool::config::HandleSize;
 use crate::pool::core::tests::{Made, core};
@@ -106,7 +106,9 @@ fn a_handle_goes_to_the_high_end_once_nobody_else_uses_it() {
         let id = made.block(granule, granule);
         made.core.active.sub(granule);
         let tick = if done { 0 } else { made.core.open_tick(slot) };
-        made.core.extents.give(id, slot, tick, |_| false);
+        made.core
+            .extents
+            .give(id, Epoch::new(slot, tick), |_| false);
         let grant = high(&mut made, UNIT).unwrap();
         assert_eq!(grant.is_some(), said, "{own} {done}");
         assert_eq!(made.core.steps.steal, u64::from(said));
@@ -245,7 +247,7 @@ fn of_ready_holes_the_smallest_is_taken_and_of_equal_ones_its_own() {
         made.core.extents.spoil(id).slot = slot;
         made.block(start + units * UNIT, UNIT);
         made.core.active.sub(units * UNIT);
-        made.core.extents.give(id, slot, 0, |_| false);
+        made.core.extents.give(id, Epoch::new(slot, 0), |_| false);
         let at = start;
         start += (units + 1) * UNIT;
         at
@@ -295,7 +297,9 @@ fn a_large_request_takes_what_holes_of_several_streams_make_together() {
             let id = made.block(at, part);
             let tick = made.core.open_tick(slot);
             made.core.active.sub(part);
-            made.core.extents.give(id, slot, tick, |_| false);
+            made.core
+                .extents
+                .give(id, Epoch::new(slot, tick), |_| false);
         }
         made.core.config.reuse.device_wait = waits;
         let bytes = 2 * part + if enough { 0 } else { UNIT };

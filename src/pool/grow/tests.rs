@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::device::sim::Rng;
 use crate::device::{Device, DeviceInfo, DeviceKind};
-use crate::heap::State;
+use crate::heap::{Epoch, State};
 use crate::pool::core::tests::{Made, all_of_a_device, core};
 use crate::pool::handles::piece;
 use crate::pool::job::Job;
@@ -433,7 +433,9 @@ fn the_number_of_a_stream_whose_memory_is_held_is_given_to_no_other() {
     let id = made.block(granule, granule);
     made.core.active.sub(granule);
     let tick = made.core.open_tick(gone);
-    made.core.extents.give(id, gone, tick, |_| false);
+    made.core
+        .extents
+        .give(id, Epoch::new(gone, tick), |_| false);
     let job = made.core.begin_trim(0, true).unwrap();
     drop(held);
     let (next, _held) = made.stream();

@@ -2,7 +2,7 @@
 
 use super::{Core, Extent, Terms};
 use crate::error::{Error, Result};
-use crate::heap::{Grant, State};
+use crate::heap::{Epoch, Grant, State};
 use crate::pool::core::tests::{Made, all_of_a_device, core};
 use crate::pool::release::tests::trim;
 use crate::pool::{HandleSize, PoolConfig};
@@ -110,7 +110,9 @@ pub(in crate::pool) fn two_apart() -> (Made, impl Sized) {
         let id = made.block(at, granule);
         made.core.active.sub(granule);
         let tick = made.core.open_tick(other);
-        made.core.extents.give(id, other, tick, |_| false);
+        made.core
+            .extents
+            .give(id, Epoch::new(other, tick), |_| false);
     }
     (made, held)
 }
@@ -182,7 +184,7 @@ fn a_crowded_lane_has_the_pool_grow_within_the_slack_and_the_limits() {
         made.core.active.sub(6 * granule);
         made.core
             .extents
-            .give(id, other, made.core.open_tick(other), |_| false);
+            .give(id, Epoch::new(other, made.core.open_tick(other)), |_| false);
         made.core.peak_taken = 10 * granule;
         let job = (made.core).begin_overlapping(made.slot, granules * granule, crowded);
         let grant = made.run(job).unwrap();

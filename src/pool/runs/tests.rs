@@ -1,7 +1,7 @@
 //! Runs of mapped memory, what they have, and what comes along when one is mapped elsewhere.
 
 use crate::heap::UNIT;
-use crate::heap::{FRESH, State};
+use crate::heap::{Epoch, FRESH, State};
 use crate::pool::PoolConfig;
 use crate::pool::config::HandleSize;
 use crate::pool::core::tests::{Made, core};
@@ -89,7 +89,7 @@ fn a_run_mapped_elsewhere_brings_its_blocks_and_leaves_its_old_place_to_retire()
     let run = made.core.runs(&|_| true)[0];
     let tick = made.core.open_tick(slot);
     let to = 7 * granule;
-    let carried = made.core.carry(&run, to, slot, tick).unwrap();
+    let carried = made.core.carry(&run, to, Epoch::new(slot, tick)).unwrap();
     made.core.check().unwrap();
     let seen: Vec<_> = carried
         .iter()
@@ -139,14 +139,21 @@ fn holes_of_several_streams_come_along_as_one_behind_the_move() {
         let id = made.block(at, half);
         made.core.active.sub(half);
         let tick = made.core.open_tick(slot);
-        made.core.extents.give(id, slot, tick, |_| false);
+        made.core
+            .extents
+            .give(id, Epoch::new(slot, tick), |_| false);
     }
     let run = made.core.runs(&|_| true)[1];
     assert_eq!((run.start, run.end), (4 * granule, 7 * granule));
     made.core.wait_for_holes(slot).unwrap();
     let (tick, to) = (made.core.open_tick(slot), 7 * granule);
     let remapped = made.core.arena.calls().remapped;
-    assert!(made.core.carry(&run, to, slot, tick).unwrap().is_empty());
+    assert!(
+        made.core
+            .carry(&run, to, Epoch::new(slot, tick))
+            .unwrap()
+            .is_empty()
+    );
     made.core.check().unwrap();
     assert_eq!(made.core.arena.calls().remapped - remapped, 3);
     for at in [4, 5, 6] {
@@ -170,11 +177,19 @@ fn a_run_of_nothing_mapped_is_an_error_and_one_refused_midway_stays() {
         free: 0,
         gap: 0,
     };
-    assert!(made.core.carry(&none, 7 * granule, slot, 1).is_err());
+    assert!(
+        made.core
+            .carry(&none, 7 * granule, Epoch::new(slot, 1))
+            .is_err()
+    );
     made.core.check().unwrap();
     // The second handle would lie where there is one.
     let run = made.core.runs(&|_| true)[0];
-    assert!(made.core.carry(&run, 10 * granule, slot, 1).is_err());
+    assert!(
+        made.core
+            .carry(&run, 10 * granule, Epoch::new(slot, 1))
+            .is_err()
+    );
     assert_eq!(made.core.retiring.len(), 1);
     assert_eq!(made.at(10 * granule).slot, FRESH);
     made.core.check().unwrap();

@@ -17,7 +17,7 @@ impl Made {
         let hole = core.extents.seek(core.extents.first(), start);
         let id = (core.extents).take_window(hole, start, slots * bytes, self.slot);
         let block = Grant { id, offset: start };
-        let grant = core.make_slab(self.slot, block, bytes, slots);
+        let grant = core.make_slab(self.slot, block, bytes);
         core.active.add(bytes);
         core.check().unwrap();
         grant

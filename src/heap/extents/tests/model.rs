@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use crate::heap::UNIT;
-use crate::heap::{Extent, Extents, FRESH, Id, State, StreamIndex, Zone};
+use crate::heap::{Epoch, Extent, Extents, FRESH, Id, State, StreamIndex, Zone};
 
 const GRANULE: u64 = 64 << 10;
 const BOUND: u64 = 24 << 20;
@@ -142,7 +142,9 @@ impl Both {
         let history = self.history(d);
         let gap = self.table.gap_at(start + d % (end - start)).unwrap();
         assert_eq!(gap, self.id(at));
-        let id = self.table.map_gap(gap, start, end, history.0, history.1);
+        let id = self
+            .table
+            .map_gap(gap, start, end, Epoch::new(history.0, history.1));
         assert_eq!(self.table.get(id).start, start);
         self.put(start, end, State::Free, history);
     }
@@ -217,7 +219,7 @@ impl Both {
         let (id, (slot, mut tick)) = (self.id(at), self.history(b));
         let done = self.done;
         let covered = |extent: &Extent| extent.tick <= done[extent.slot as usize];
-        let hole = self.table.give(id, slot, tick, covered);
+        let hole = self.table.give(id, Epoch::new(slot, tick), covered);
         let joins = |part: &Part| {
             part.state == State::Free && (part.history.0 == slot || self.is_done(part.history))
         };
@@ -269,7 +271,8 @@ impl Both {
         let next = |at: usize, _: &Part| self.next_is(at, State::Free);
         if let Some(at) = self.pick(a, State::Free, next) {
             let history = self.history(b);
-            self.table.merge_as(self.id(at), history.0, history.1);
+            self.table
+                .merge_as(self.id(at), Epoch::new(history.0, history.1));
             self.join(at);
             self.list[at].history = history;
         }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::heap::bins::UNIT;
 use crate::heap::extent::NIL;
-use crate::heap::{Extents, FRESH, Id, State, StreamIndex};
+use crate::heap::{Epoch, Extents, FRESH, Id, State, StreamIndex};
 
 const GRANULE: u64 = 64 << 10;
 const BOUND: u64 = 1 << 30;
@@ -29,7 +29,7 @@ fn made() -> Made {
     let mut hole = |table: &mut Extents, bytes: u64, slot: StreamIndex| {
         let gap = table.gap_at(at).unwrap();
         let mapped = bytes.next_multiple_of(GRANULE) + GRANULE;
-        let id = table.map_gap(gap, at, at + mapped, slot, 0);
+        let id = table.map_gap(gap, at, at + mapped, Epoch::new(slot, 0));
         at += mapped + GRANULE;
         // The end stays taken, so that holes do not join.
         table.take_window(id, at - 2 * GRANULE, GRANULE, slot);

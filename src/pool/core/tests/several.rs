@@ -1,7 +1,7 @@
 //! What a core does with the holes of several streams, and with neighbours.
 
 use super::*;
-use crate::heap::Zone;
+use crate::heap::{Epoch, Zone};
 use crate::pool::tuning::UNIFIED_AT_ONCE;
 
 /// The core, and one more stream of it.
@@ -18,7 +18,9 @@ impl Made {
         let id = self.block(start, bytes);
         self.core.active.sub(bytes);
         let tick = self.core.open_tick(slot);
-        self.core.extents.give(id, slot, tick, |_| false);
+        self.core
+            .extents
+            .give(id, Epoch::new(slot, tick), |_| false);
         self.at(start)
     }
 }
@@ -79,7 +81,7 @@ fn streams_are_polled_that_memory_waits_for_which_a_request_could_have_and_no_ot
 fn the_last_tick_of_each_stream_is_that_of_its_holes_and_old_places() {
     let (mut made, other, _held) = two();
     let granule = made.core.arena.granule();
-    assert!(made.core.last_ticks().is_empty());
+    assert!(made.core.last_epochs().is_empty());
     let tick = made.hole(0, UNIT, other).tick;
     made.hole(2 * UNIT, UNIT, made.slot);
     let hole = made.core.extents.seek(made.core.extents.first(), 2 * UNIT);
@@ -94,8 +96,8 @@ fn the_last_tick_of_each_stream_is_that_of_its_holes_and_old_places() {
         .seek(made.core.extents.first(), 2 * granule);
     made.core.extents.spoil(block).tick = tick + 100;
     assert_eq!(
-        made.core.last_ticks(),
-        [(made.slot, tick + 7), (other, tick + 9)]
+        made.core.last_epochs(),
+        [(made.slot, tick + 7), (other, tick + 9)].map(|(slot, tick)| Epoch::new(slot, tick))
     );
 }
 
@@ -124,7 +126,7 @@ fn blocks_behind_one_are_taken_as_far_as_there_is_a_ready_hole() {
         });
         let places: Vec<u64> = places.collect();
         for block in taken {
-            made.core.extents.give(block.id, FRESH, 0, |_| true);
+            made.core.extents.give(block.id, Epoch::PAST, |_| true);
         }
         places
     };
@@ -139,7 +141,9 @@ fn blocks_behind_one_are_taken_as_far_as_there_is_a_ready_hole() {
     made.core.extents.take(hole, 4 * UNIT, slot);
     assert!(taken(&mut made, 1, 9, slot).is_empty());
     let tick = made.core.open_tick(other);
-    made.core.extents.give(hole, other, tick, |_| false);
+    made.core
+        .extents
+        .give(hole, Epoch::new(other, tick), |_| false);
     assert!(taken(&mut made, 1, 9, slot).is_empty());
     assert_eq!(taken(&mut made, 1, 2, other), [1, 2]);
     assert_eq!(made.core.extents.get(next).state, State::Allocated);
@@ -218,7 +222,7 @@ fn moves_are_booked_where_they_go_and_what_they_leave_is_free_behind_them() {
     );
     let tick = made.core.open_tick(slot);
     let moves = [(1, 0), (2, 1), (5, 9)].map(|(from, to)| (from * UNIT, to * UNIT, UNIT));
-    let ids = made.core.book_moves(&moves, slot, tick);
+    let ids = made.core.book_moves(&moves, Epoch::new(slot, tick));
     for ((_, to, bytes), id) in moves.into_iter().zip(ids) {
         let extent = made.core.extents.get(id);
         assert_eq!((extent.start, extent.bytes, extent.slot), (to, bytes, slot));
@@ -230,7 +234,7 @@ fn moves_are_booked_where_they_go_and_what_they_leave_is_free_behind_them() {
     assert_eq!(made.at(10 * UNIT).end(), 2 * granule);
     // What was written on the way is free behind it too.
     made.core
-        .book_written(&[(4 * granule, 4 * granule + UNIT)], slot, tick);
+        .book_written(&[(4 * granule, 4 * granule + UNIT)], Epoch::new(slot, tick));
     let written = made.at(4 * granule);
     assert_eq!(
         (written.state, written.slot, written.tick),

@@ -2,8 +2,8 @@
 
 use super::trim;
 use crate::error::Result;
-use crate::heap::State;
 use crate::heap::placement::Placement;
+use crate::heap::{Epoch, State};
 use crate::pool::core::tests::{Made, all_of_a_device, core};
 use crate::pool::tuning::MOST_KEPT;
 use crate::pool::{HandleSize, PoolConfig};
@@ -125,7 +125,9 @@ fn a_new_handle_takes_the_place_of_kept_mappings() {
     assert_eq!(kept(&made), [10 * granule]);
     let run = made.core.runs(&|_| true)[0];
     let (slot, tick) = (made.slot, made.core.open_tick(made.slot));
-    made.core.carry(&run, 9 * granule, slot, tick).unwrap();
+    made.core
+        .carry(&run, 9 * granule, Epoch::new(slot, tick))
+        .unwrap();
     made.core.check().unwrap();
     assert_eq!((calls(&made), kept(&made)), ((4, 3), vec![]));
 }
