@@ -226,15 +226,6 @@ impl Extents {
         })
     }
 
-    /// Of a hole, the one that begins where it ends.
-    pub(crate) fn hole_above(&self, id: Id) -> Option<&Extent> {
-        let hole = self.get(id);
-        if hole.state != State::Free || hole.next == NONE {
-            return None;
-        }
-        Some(self.get(hole.next)).filter(|upper| upper.state == State::Free)
-    }
-
     /// An unused record, to be written.
     #[inline(always)]
     fn new_record(&mut self) -> Id {

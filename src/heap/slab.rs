@@ -17,7 +17,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::size_class::{CLASSES, batch, class_of};
+use super::size_class::{batch, class_of};
 use super::{Epoch, Extent, Extents, FRESH, Grant, Id, NONE, State, StreamIndex};
 use crate::seeded::seeded;
 
@@ -99,29 +99,26 @@ pub(crate) struct SlotSeen {
 }
 
 /// All slabs of a pool.
+#[derive(Default)]
 pub(crate) struct Slabs {
     table: Vec<Slab>,
     spare: Vec<Id>,
     /// Slabs with a free slot.
     partial: BTreeSet<Key>,
     /// Slots out, by class.
-    out: [u64; CLASSES],
+    out: Vec<u64>,
     free_bytes: u64,
     /// Free slots by the stream of their history.
     of_stream: Vec<u64>,
 }
 
-impl Default for Slabs {
-    fn default() -> Self {
-        Self {
-            table: Vec::new(),
-            spare: Vec::new(),
-            partial: BTreeSet::new(),
-            out: [0; CLASSES],
-            free_bytes: 0,
-            of_stream: Vec::new(),
-        }
+/// Counts one more, or one less, of the kind `at`.
+fn count(counts: &mut Vec<u64>, at: usize, more: bool) {
+    if counts.len() <= at {
+        counts.resize(at + 1, 0);
     }
+    let count = &mut counts[at];
+    *count = if more { *count + 1 } else { *count - 1 };
 }
 
 impl Slabs {
@@ -204,20 +201,12 @@ impl Slabs {
         used.map(|(id, slab)| (slab.extent, id)).collect()
     }
 
-    fn count(&mut self, stream: StreamIndex, free: bool) {
-        let at = stream as usize;
-        if self.of_stream.len() <= at {
-            self.of_stream.resize(at + 1, 0);
-        }
-        let count = &mut self.of_stream[at];
-        *count = if free { *count + 1 } else { *count - 1 };
-    }
-
     /// Slots of the next slab of slots of `bytes`.
     pub(crate) fn wanted(&self, bytes: u64) -> u64 {
         let least = batch(bytes);
         let most = (SLAB_BYTES / bytes).clamp(CHEAP_SLOTS, MOST_SLOTS) / least * least;
-        let part = self.out[class_of(bytes)] / 4 / least * least;
+        let out = self.out.get(class_of(bytes)).map_or(0, |&out| out);
+        let part = out / 4 / least * least;
         part.clamp(least, most.max(least))
     }
 
@@ -245,7 +234,7 @@ impl Slabs {
             }
         };
         self.free_bytes += slots * bytes;
-        (0..slots).for_each(|_| self.count(owner, true));
+        (0..slots).for_each(|_| count(&mut self.of_stream, owner as usize, true));
         self.partial.insert(self.table[id as usize].key(id));
         id
     }
@@ -262,9 +251,9 @@ impl Slabs {
         if is_full {
             self.partial.remove(&key);
         }
-        self.count(before, false);
+        count(&mut self.of_stream, before as usize, false);
         self.free_bytes -= bytes;
-        self.out[class_of(bytes)] += 1;
+        count(&mut self.out, class_of(bytes), true);
         Grant { id, offset }
     }
 
@@ -283,9 +272,9 @@ impl Slabs {
         if was_full {
             self.partial.insert(key);
         }
-        self.count(stream, true);
+        count(&mut self.of_stream, stream as usize, true);
         self.free_bytes += bytes;
-        self.out[class_of(bytes)] -= 1;
+        count(&mut self.out, class_of(bytes), false);
         is_empty
     }
 
@@ -297,7 +286,9 @@ impl Slabs {
         let streams = slab.streams;
         let slots = slab.slots as usize;
         self.free_bytes -= slots as u64 * slab.bytes;
-        streams[..slots].iter().for_each(|&s| self.count(s, false));
+        for stream in &streams[..slots] {
+            count(&mut self.of_stream, *stream as usize, false);
+        }
         self.partial.remove(&key);
         self.spare.push(id);
         extent

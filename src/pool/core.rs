@@ -198,8 +198,8 @@ impl Core {
         for slot in 1..self.extents.slots() {
             let mut retiring = self.retiring.iter().map(|&id| self.extents.get(id).slot);
             // What jobs hold waits for work of some stream.
-            let idle =
-                self.under_way.jobs == 0 && !self.has_free(slot) && retiring.all(|of| of != slot);
+            let no_hole = self.extents.has_none(slot) && self.slabs.has_none(slot);
+            let idle = self.under_way.jobs == 0 && no_hole && retiring.all(|of| of != slot);
             let left = self.streams[slot as usize].as_ref();
             if idle && left.is_none_or(|it| it.hold.strong_count() == 0) {
                 self.streams[slot as usize] = Some(state);
@@ -270,16 +270,11 @@ impl Core {
         }
     }
 
-    /// The hole that begins where the block `id` ends.
+    /// The hole that begins where `id` ends.
     fn hole_behind(&self, id: Id) -> Option<(Id, Extent)> {
         let next = self.extents.get(id).next;
         let hole = (next != NONE).then(|| (next, *self.extents.get(next)));
         hole.filter(|(_, hole)| hole.state == State::Free)
-    }
-
-    /// Whether free memory is in the books of `slot`.
-    pub(super) fn has_free(&self, slot: StreamIndex) -> bool {
-        !(self.extents.has_none(slot) && self.slabs.has_none(slot))
     }
 
     /// Takes up to `most` blocks of `bytes` from the hole behind the block `id`, if it is ready for
@@ -406,7 +401,10 @@ impl Core {
         let mut holes = self.holes_from(0);
         holes.sort_unstable();
         for id in holes {
-            while let Some(upper) = self.extents.hole_above(id) {
+            // Unless a lower one has taken it in.
+            while self.extents.get(id).state == State::Free
+                && let Some((_, upper)) = self.hole_behind(id)
+            {
                 let mut epochs = vec![self.extents.get(id).epoch()];
                 if !seeded!("unify-forgets-the-upper-hole") {
                     epochs.push(upper.epoch());

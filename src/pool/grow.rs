@@ -349,7 +349,7 @@ impl Core {
     }
 
     /// Books [`at`, `at + bytes`) of a gap as a hole; gives it.
-    fn map(&mut self, at: u64, bytes: u64, epoch: Epoch) -> Option<Id> {
+    pub(super) fn map(&mut self, at: u64, bytes: u64, epoch: Epoch) -> Option<Id> {
         let gap = self.extents.gap_at(at)?;
         Some(self.extents.map_gap(gap, at, at + bytes, epoch))
     }

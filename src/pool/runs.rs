@@ -142,10 +142,9 @@ impl Core {
             self.retiring.push_back(part);
             hole = self.extents.get(part).next;
         }
-        let Some(gap) = self.extents.gap_at(to) else {
+        let Some(hole) = self.map(to, run.bytes(), epoch) else {
             return Ok(Vec::new());
         };
-        let hole = (self.extents).map_gap(gap, to, to + run.bytes(), epoch);
         let moved = blocks.iter().map(|&(from, bytes)| (place(from), bytes));
         let ids = self.take_moved(hole, moved, epoch.stream);
         let carried = blocks.iter().zip(ids).map(|(&(from, bytes), id)| Carried {
@@ -199,8 +198,7 @@ impl Core {
 
     /// Books the mapping at `at`, in a gap, as an old one that nothing uses.
     pub(super) fn stale_at(&mut self, at: u64, bytes: u64) -> Option<Id> {
-        let gap = self.extents.gap_at(at)?;
-        let hole = self.extents.map_gap(gap, at, at + bytes, Epoch::PAST);
+        let hole = self.map(at, bytes, Epoch::PAST)?;
         Some(self.extents.retire(hole, at, at + bytes))
     }
 }
