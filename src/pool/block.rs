@@ -13,7 +13,7 @@ use super::private::keep_block;
 use super::stats::counters::{Blocks, Sums};
 use super::structure::{Block, IdAndSlack, Lane, LanePtr, Uses};
 use crate::device::{Addr, Left, Recorder, Stream, stream_words};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::heap::{Id, NONE};
 use crate::seeded::seeded;
 
@@ -144,10 +144,7 @@ impl Block {
     /// [`Error::Invalid`] if the stream is of another device.
     #[doc(alias = "record_stream")]
     pub fn record_use(&mut self, stream: &Stream) -> Result<()> {
-        if !self.lane().shared.device.same(stream.device()) {
-            let why = "it is of another device than the block";
-            return Err(Error::invalid("stream", why));
-        }
+        self.lane().shared.refuse_other_device(stream)?;
         if stream.id() == self.stream_id() {
             return Ok(());
         }

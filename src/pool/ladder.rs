@@ -318,10 +318,6 @@ impl Core {
     #[inline(always)]
     pub(super) fn count(&mut self, step: Told) {
         step.count(&mut self.steps);
-        if let Told::Moved(bytes) = step {
-            self.bytes_moved += bytes;
-            self.compactions += 1;
-        }
         if cfg!(feature = "tracing") {
             self.told.push(step);
         }

@@ -72,6 +72,8 @@ impl Core {
     }
 
     pub(crate) fn count_moves(&mut self, bytes: u64) {
+        self.bytes_moved += bytes;
+        self.compactions += 1;
         self.count(Told::Moved(bytes));
     }
 }
