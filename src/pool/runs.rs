@@ -43,41 +43,29 @@ impl Core {
     /// All runs in address order; `may_move` is asked about each block.
     pub(crate) fn runs(&self, may_move: &dyn Fn(u64) -> bool) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
-        let mut inside = false;
         for (_, extent) in self.extents.iter() {
-            let blocks = match extent.state {
-                State::Free => Some(true),
-                State::Allocated => Some(may_move(extent.start)),
-                _ => None,
-            };
-            let Some(movable) = blocks else {
-                let follows = std::mem::replace(&mut inside, false);
-                if let Some(run) = runs.last_mut().filter(|_| follows)
-                    && extent.state == State::Unmapped
-                {
-                    run.gap = extent.bytes;
+            let (start, is_hole) = (extent.start, extent.state == State::Free);
+            if is_hole || extent.state == State::Allocated {
+                if runs.last().is_none_or(|run| run.end != start) {
+                    runs.push(Run {
+                        start,
+                        end: start,
+                        movable: true,
+                        free: 0,
+                        gap: 0,
+                    });
                 }
-                continue;
-            };
-            let free = match extent.state {
-                State::Free => extent.bytes,
-                _ => 0,
-            };
-            match runs.last_mut().filter(|_| inside) {
-                Some(run) => {
-                    run.end = extent.end();
+                if let Some(run) = runs.last_mut() {
+                    let movable = is_hole || may_move(start);
                     run.movable = movable && (run.movable || seeded!("run-moves-if-its-last-does"));
-                    run.free += free;
+                    run.free += if is_hole { extent.bytes } else { 0 };
+                    run.end = extent.end();
                 }
-                None => runs.push(Run {
-                    start: extent.start,
-                    end: extent.end(),
-                    movable,
-                    free,
-                    gap: 0,
-                }),
+            } else if let Some(run) = runs.last_mut().filter(|run| run.end == start)
+                && extent.state == State::Unmapped
+            {
+                run.gap = extent.bytes;
             }
-            inside = true;
         }
         runs
     }

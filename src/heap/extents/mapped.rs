@@ -40,15 +40,10 @@ impl Extents {
 
     /// Turns the part [`start`, `end`) of the hole `id` into a retiring extent with the hole's
     /// history; gives it. What remains of the hole on either side stays a hole.
-    pub(crate) fn retire(&mut self, mut id: Id, start: u64, end: u64) -> Id {
-        if self.get(id).start < start {
-            id = self.split_hole(id, start);
-        }
-        if self.get(id).end() > end {
-            self.split_hole(id, end);
-        }
-        self.unfile(id);
-        self.get_mut(id).state = State::Stale;
+    pub(crate) fn retire(&mut self, id: Id, start: u64, end: u64) -> Id {
+        let epoch = self.get(id).epoch();
+        let id = self.take_window(id, start, end - start, epoch.stream);
+        self.vacate(id, epoch);
         id
     }
 

@@ -38,7 +38,7 @@ impl Extents {
     }
 
     /// Cuts the hole `id` in two at offset `at` inside it, both with its history; gives the upper.
-    pub(super) fn split_hole(&mut self, id: Id, at: u64) -> Id {
+    fn split_hole(&mut self, id: Id, at: u64) -> Id {
         self.unfile(id);
         let upper = self.cut(id, at);
         self.file(id);

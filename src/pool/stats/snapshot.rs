@@ -208,13 +208,12 @@ impl Shared {
             }
         };
         let slot = |slot: SlotSeen| {
-            let states = [PieceState::Live, PieceState::Slot];
-            piece(
-                slot.offset,
-                slot.bytes,
-                slot.stream,
-                states[usize::from(slot.free)],
-            )
+            let state = if slot.free {
+                PieceState::Slot
+            } else {
+                PieceState::Live
+            };
+            piece(slot.offset, slot.bytes, slot.stream, state)
         };
         let whole = |extent: &Extent| {
             let state = match extent.state {
