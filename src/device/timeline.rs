@@ -118,6 +118,12 @@ impl Timeline {
         self.captures.load(Ordering::Acquire)
     }
 
+    /// Whether the stream is under a capture.
+    #[inline]
+    pub(crate) fn is_captured(&self) -> bool {
+        self.captures() % 2 == 1
+    }
+
     /// The graph of the stream's last capture, if it still exists.
     pub(super) fn last_capture(&self) -> Option<Arc<GraphRecord>> {
         lock(&self.last_capture).upgrade()

@@ -200,10 +200,12 @@ impl Block {
             }
         }
         let mut this = ManuallyDrop::new(self);
+        // SAFETY: the caller holds the stream, and the block is not freed yet.
+        let lane = unsafe { lane.get() };
         let uses = this.uses.take();
-        let waited = uses.map_or(Ok(()), |uses| wait_for_uses(&lane, &uses));
+        let waited = uses.map_or(Ok(()), |uses| wait_for_uses(lane, &uses));
         this.tell(Event::Free(stream.core()));
-        let mut freed = this.freed_on(&lane);
+        let mut freed = this.freed_on(lane);
         if seeded!("foreign-free-carries-the-home-tick") {
             freed.tick = this.lane().stream.timeline.open_tick().saturating_sub(1);
         }

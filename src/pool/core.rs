@@ -18,7 +18,6 @@ use super::under_way::{Held, UnderWay};
 use crate::arena::Arena;
 use crate::device::{Device, Timeline};
 use crate::error::Result;
-use crate::heap::size_class::is_slot;
 use crate::heap::slab::Slabs;
 use crate::heap::{Epoch, Extent, Extents, FRESH, Grant, Id, NONE, State, StreamIndex};
 use crate::seeded::seeded;
@@ -332,15 +331,6 @@ impl Core {
     pub(super) fn let_go(&mut self, held: &Held) {
         self.under_way.unhold(held);
         self.give(held.id, held.epoch.stream, held.epoch.tick);
-    }
-
-    /// Frees a block or a slot that a cache gives up, with the history (`slot`, `tick`).
-    pub(crate) fn give_block(&mut self, block: &Cached, slot: StreamIndex, tick: u64) {
-        if is_slot(block.bytes) {
-            self.give_slot(block, slot, tick);
-        } else {
-            self.give(block.id, slot, tick);
-        }
     }
 
     /// Joins a block to be freed with the `run` of neighbours, likewise, or frees those; gives the run

@@ -300,7 +300,8 @@ impl Shared {
     /// Counts what a request was served, the only place that does; and gives idle memory back while the
     /// pool is over its soft limit.
     fn served(&self, climb: &Climb<'_>, mut core: CoreGuard<'_>, grant: Grant) -> Grant {
-        (climb.lane).served(grant, climb.bytes, climb.requested, &mut core);
+        let missed = climb.lane.settle(climb.bytes, climb.requested);
+        (climb.lane).served(grant, climb.bytes, missed, &mut core);
         if climb.relieved {
             core.count(Told::Relieved(climb.bytes));
         }

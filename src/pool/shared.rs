@@ -222,6 +222,7 @@ impl Shared {
             attached.pool_closed();
         }
         let lanes = self.lanes_mut().close();
+        self.counts.close();
         let mut core = self.core.lock();
         for lane in &lanes {
             lane.retire(&mut core);

@@ -138,8 +138,8 @@ pub(crate) struct Lane {
     pub(crate) others: Others,
 }
 
-/// A pointer to a lane that is alive for as long as the pointer is used: the holder is a block of
-/// the lane, or holds a handle of its pool and of its stream.
+/// A pointer to a lane that is there for as long as the pointer is used: the holder is a block of
+/// the lane, or holds a handle of its stream, and of its pool or a block of that.
 #[derive(Clone, Copy)]
 pub(crate) struct LanePtr(NonNull<Lane>);
 
@@ -192,6 +192,9 @@ pub(super) struct Served {
 pub(super) struct Books {
     pub(super) streams: BTreeMap<u64, Served>,
     pub(super) past: Totals<3>,
+    /// The pool has no handle any more, and stream caches that ended since.
+    pub(super) closed: bool,
+    pub(super) gone: Vec<Arc<Lane>>,
 }
 
 /// The counts of all streams a pool has served. Holds each stream cache until it ends.

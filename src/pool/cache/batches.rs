@@ -41,7 +41,7 @@ pub(super) struct State {
 pub(crate) struct Transfer {
     pub(super) state: Latch<State>,
     /// Batches there are, for a look without the latch.
-    pub(super) count: AtomicU64,
+    count: AtomicU64,
     wanted: [AtomicU64; WANTED],
     /// Batches taken without a wait: by their own stream, by others.
     pub(super) own: AtomicU64,
@@ -83,6 +83,12 @@ impl Transfer {
     pub(crate) fn steps(&self) -> (u64, u64) {
         let [own, ready] = [&self.own, &self.ready].map(|count| count.load(Ordering::Relaxed));
         (own, ready)
+    }
+
+    /// Whether there are batches, without the latch.
+    #[inline]
+    pub(super) fn has_any(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
     }
 
     pub(super) fn note_count(&self, state: &State) {

@@ -71,10 +71,9 @@ impl Lane {
 
     /// Whether a full cache has room for the block, as others have the pool's lock. The block is not freed
     /// yet.
-    pub(super) fn makes_room(&self, block: &Cached) -> bool {
-        let mut state = latch(&self.own.state);
-        self.look_for_others(&mut state);
-        block.id != NONE && self.has_room(&state, block.bytes)
+    pub(super) fn makes_room(&self, state: &mut LaneState, block: &Cached) -> bool {
+        self.look_for_others(state);
+        block.id != NONE && self.has_room(state, block.bytes)
     }
 }
 

@@ -3,9 +3,12 @@
 //! Every block points to its lane, and a lane must outlive its blocks; a shared count of references
 //! would cost two locked instructions a pair. Instead the pool's ledger holds a lane until it is
 //! *retired* (its stream or its pool has no handle any more) and its last block is freed. While a lane
-//! is in use, frees on other lanes take from the count of outstanding blocks at once, so it is not above
-//! zero. Retiring adds what the lane's own counts say is still out; from then on whoever brings it to
-//! zero, once, ends the lane.
+//! is in use, nothing counts what keeps it but the numbers that are counted of its blocks anyway. Retiring
+//! says so where frees on other lanes count, and has *outstanding* be what is out by all those numbers;
+//! from then on every free takes one from that, and whoever brings it to zero, once, ends the lane.
+//!
+//! Lanes of a pool without a handle end together, with its last block: a thread may free a block in the
+//! order of any stream that it holds, and finds that stream's lane without a count of references too.
 
 use super::free_lists::ALL_BINS;
 use crate::device::Addr;
@@ -59,9 +62,10 @@ impl Lane {
         if std::mem::replace(&mut state.retired, true) {
             return;
         }
-        let out = state.counters.blocks() + state.pending as i64;
-        // Counts that others make from here on go to `outstanding`.
+        let here = state.counters.blocks() + state.pending as i64;
         drop(state);
+        // Those freed elsewhere from here on leave.
+        let out = here - self.others.elsewhere.retire() as i64;
         self.drain(ALL_BINS, core);
         self.drain_batches(core);
         if self.others.outstanding.retire(out) {

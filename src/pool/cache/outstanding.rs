@@ -20,11 +20,11 @@ impl Outstanding {
     /// One block less; true if that ends the lane.
     #[must_use]
     pub(crate) fn leave(&self) -> bool {
-        // Before the lane is retired the count is not above zero, so it cannot pass one.
+        // Until `retire` is called the count is not above zero, so it cannot pass one.
         self.0.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// The lane is retired with `out` blocks that were not freed on it; true if that ends it.
+    /// The lane is retired with `out` blocks that are not freed; true if that ends it.
     #[must_use]
     pub(crate) fn retire(&self, out: i64) -> bool {
         self.0.fetch_add(out, Ordering::AcqRel) + out == 0
@@ -41,55 +41,51 @@ mod models {
     use super::Outstanding;
     use crate::pool::stats::counters::{Elsewhere, Sums};
 
-    /// Two blocks are freed elsewhere while the lane is retired by a third thread.
-    #[test]
-    fn a_lane_ends_once_and_after_its_last_block() {
-        loom::model(|| {
-            let lane = Arc::new(Outstanding::new());
-            let (freed, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-            let end = |ended: &AtomicU64, freed: &AtomicU64, last: bool| {
-                if last {
-                    assert_eq!(freed.load(Ordering::Acquire), 2, "a block is left");
-                    ended.fetch_add(1, Ordering::AcqRel);
-                }
-            };
-            let frees: Vec<_> = (0..2)
-                .map(|_| {
-                    let (lane, freed, ended) =
-                        (Arc::clone(&lane), Arc::clone(&freed), Arc::clone(&ended));
-                    thread::spawn(move || {
-                        freed.fetch_add(1, Ordering::AcqRel);
-                        end(&ended, &freed, lane.leave());
-                    })
-                })
-                .collect();
-            end(&ended, &freed, lane.retire(2));
-            frees.into_iter().for_each(|free| free.join().unwrap());
-            assert_eq!(ended.load(Ordering::Acquire), 1);
-        });
+    /// What frees elsewhere write of a lane, and how often it ended.
+    struct Others {
+        outstanding: Outstanding,
+        elsewhere: Elsewhere,
+        ended: AtomicU64,
     }
 
-    /// Two blocks are freed elsewhere, each counted before it is let go.
+    impl Others {
+        /// The lane ends, with its last block, and all that was counted of them is seen.
+        fn end(&self) {
+            assert_eq!(
+                self.elsewhere.sums()[0],
+                Sums::block(300, 200) + Sums::block(0, 0)
+            );
+            self.ended.fetch_add(1, Ordering::AcqRel);
+        }
+
+        fn free(&self, (bytes, requested): (u64, u64)) {
+            if self.elsewhere.add(bytes, requested) && self.outstanding.leave() {
+                self.end();
+            }
+        }
+    }
+
+    /// Two blocks are freed elsewhere while the lane is retired by a third thread.
     #[test]
-    fn whoever_ends_a_lane_sees_what_was_counted_of_all_its_blocks() {
+    fn a_lane_ends_once_and_whoever_ends_it_sees_what_was_counted_of_all_its_blocks() {
         loom::model(|| {
-            let lane = Arc::new((Outstanding::new(), Elsewhere::new()));
-            let end = |lane: &(Outstanding, Elsewhere), last: bool| {
-                if last {
-                    assert_eq!(lane.1.sums()[0], Sums::block(300, 200) + Sums::block(0, 0));
-                }
-            };
+            let lane = Arc::new(Others {
+                outstanding: Outstanding::new(),
+                elsewhere: Elsewhere::new(),
+                ended: AtomicU64::new(0),
+            });
             let frees: Vec<_> = [(100, 50), (200, 150)]
-                .map(|(bytes, requested)| {
+                .map(|sizes| {
                     let lane = Arc::clone(&lane);
-                    thread::spawn(move || {
-                        lane.1.add(bytes, requested);
-                        end(&lane, lane.0.leave());
-                    })
+                    thread::spawn(move || lane.free(sizes))
                 })
                 .into();
-            end(&lane, lane.0.retire(2));
+            let out = 2 - lane.elsewhere.retire() as i64;
+            if lane.outstanding.retire(out) {
+                lane.end();
+            }
             frees.into_iter().for_each(|free| free.join().unwrap());
+            assert_eq!(lane.ended.load(Ordering::Acquire), 1);
         });
     }
 }

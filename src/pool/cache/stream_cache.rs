@@ -30,7 +30,7 @@ use crate::pool::observers::Event;
 use crate::pool::stats::counters::{Blocks, Counters, Elsewhere};
 use crate::pool::structure::{Block, IdAndSlack, Lane, LaneState, Others, Own, Private, Shared};
 use crate::seeded::seeded;
-use crate::sync::{Latch, is_latched, latch, try_latch};
+use crate::sync::{Latch, LatchGuard, is_latched, latch, try_latch};
 
 /// Misses of one size in a row after which a lane takes more blocks than were asked for.
 const IN_A_ROW: u64 = 4;
@@ -51,6 +51,15 @@ impl LaneState {
         self.pending += 1;
         let again = u64::from(self.missed.0 == bytes);
         self.missed = (bytes, again * self.missed.1 + 1);
+    }
+
+    /// Counts a request that was pending and is served; the size that was missed last, and how often
+    /// in a row.
+    #[inline]
+    fn settle(&mut self, bytes: u64, requested: u64, elsewhere: &Elsewhere) -> (u64, u64) {
+        self.pending -= u64::from(!self.retired);
+        self.counters.allocate(bytes, requested, elsewhere);
+        self.missed
     }
 }
 
@@ -80,6 +89,7 @@ impl Lane {
         let mut state = latch(&lane.own.state);
         (state.aside, state.retired) = (true, true);
         drop(state);
+        lane.others.elsewhere.retire();
         lane.enter();
         lane
     }
@@ -154,36 +164,50 @@ impl Lane {
         }
         let Some(kept) = state.cache.pop(bytes) else {
             state.miss(bytes);
-            let (crowded, has_large) = (state.crowded > 0, state.cache.may_have_large());
-            drop(state);
-            if crowded {
-                return (0, MISSED);
-            }
-            return self.serve_ready(bytes, requested, has_large);
+            return match state.crowded > 0 {
+                true => (0, MISSED),
+                false => self.serve_ready(state, bytes, requested),
+            };
         };
         (state.counters).allocate(bytes, requested, &self.others.elsewhere);
         (kept.addr, IdAndSlack::of(kept.id, bytes, requested))
     }
 
     /// As [`Lane::serve_kept`], of a size that the cache has not: from a batch or a hole that is ready.
+    ///
+    /// The latch is kept, which costs as much as the rest to take again. Who has it waits for no lock
+    /// of the pool's, which others hold who wait for the latch: it is only tried.
     #[inline(never)]
-    fn serve_ready(&self, bytes: u64, requested: u64, has_large: bool) -> (Addr, IdAndSlack) {
+    fn serve_ready<'l>(
+        &'l self,
+        mut state: LatchGuard<'l, LaneState>,
+        bytes: u64,
+        requested: u64,
+    ) -> (Addr, IdAndSlack) {
         let extent = |id| IdAndSlack::of(id, bytes, requested);
-        if let Some(block) = self.take_ready_batch(bytes) {
-            self.settle(bytes, requested);
-            return (block.addr, extent(block.id));
+        if self.shared.transfer.has_any() {
+            drop(state);
+            if let Some(block) = self.take_ready_batch(bytes) {
+                self.settle(bytes, requested);
+                return (block.addr, extent(block.id));
+            }
+            state = latch(&self.own.state);
         }
         let Some(mut core) = self.shared.core.try_lock() else {
             return (0, MISSED);
         };
-        if has_large && !is_slot(bytes) {
+        if state.cache.may_have_large() && !is_slot(bytes) {
+            drop(state);
             self.drain(LARGE_BINS, &mut core);
+            state = latch(&self.own.state);
         }
         // A driver's error is told by the steps that follow.
         let Some(grant) = core.take_ready_of(self.slot, bytes, true) else {
             return (0, MISSED);
         };
-        self.served(grant, bytes, requested, &mut core);
+        let missed = state.settle(bytes, requested, &self.others.elsewhere);
+        drop(state);
+        self.served(grant, bytes, missed, &mut core);
         let is_over = core.is_over_soft_limit();
         drop(core);
         if is_over {
@@ -193,27 +217,20 @@ impl Lane {
         (self.shared.base + grant.offset, extent(grant.id))
     }
 
-    /// Counts a request that the core served, and puts a few more blocks into the cache where the
-    /// size is asked for again and again: from the hole behind the one granted, if that is ready.
-    /// Takes nothing else that is free, and whoever looks for memory beyond holes gets it back from
+    /// Counts a request that the core served and that is settled, and puts a few more blocks into the
+    /// cache where the size is `missed` again and again: from the hole behind the one granted, if that is
+    /// ready. Takes nothing else that is free, and whoever looks for memory beyond holes gets it back from
     /// the cache.
-    pub(crate) fn served(&self, grant: Grant, bytes: u64, requested: u64, core: &mut Core) {
+    pub(crate) fn served(&self, grant: Grant, bytes: u64, missed: (u64, u64), core: &mut Core) {
         core.active.add(bytes);
-        let (missed, in_a_row) = self.settle(bytes, requested);
-        if missed == bytes && in_a_row >= IN_A_ROW {
-            self.take_more(grant, bytes, in_a_row, core);
+        if missed.0 == bytes && missed.1 >= IN_A_ROW {
+            self.take_more(grant, bytes, missed.1, core);
         }
     }
 
-    /// Counts a request that was pending and is served; the size that was missed last, and how often
-    /// in a row.
-    fn settle(&self, bytes: u64, requested: u64) -> (u64, u64) {
-        let mut state = latch(&self.own.state);
-        if !state.retired {
-            state.pending -= 1;
-        }
-        (state.counters).allocate(bytes, requested, &self.others.elsewhere);
-        state.missed
+    /// As [`LaneState::settle`].
+    pub(crate) fn settle(&self, bytes: u64, requested: u64) -> (u64, u64) {
+        latch(&self.own.state).settle(bytes, requested, &self.others.elsewhere)
     }
 
     /// Counts under the latch.
@@ -372,8 +389,7 @@ impl Lane {
     fn take_back(&self, block: Cached, requested: u64) {
         let mut state = latch(&self.own.state);
         if !self.has_room(&state, block.bytes) {
-            drop(state);
-            return self.free_by_core(self, block, requested);
+            return self.free_by_core(state, self, block, requested);
         }
         let requested = match seeded!("rounded-bytes-counted-as-requested") {
             true => block.bytes,
@@ -384,21 +400,29 @@ impl Lane {
         state.cache.push(block);
     }
 
-    /// Takes back a block that was allocated on `home`, another lane of the pool. The caller holds
-    /// a count of this lane.
+    /// Takes back a block that was allocated on `home`, another lane of the pool, which keeps this one.
     pub(crate) fn free_foreign(&self, home: &Self, block: Cached, requested: u64) {
         let mut state = latch(&self.own.state);
         // A part of a graph's memory is no extent.
         if block.id == NONE || !self.has_room(&state, block.bytes) {
-            drop(state);
-            return self.free_by_core(home, block, requested);
+            return self.free_by_core(state, home, block, requested);
         }
-        home.others.elsewhere.add(block.bytes, requested);
+        // A lane with room is in use, and will be until the latch is let go.
+        let leaves = home.count_elsewhere(&block, requested);
         state.cache.push(block);
         drop(state);
-        if !seeded!("foreign-free-holds-its-lane") {
+        if leaves {
             home.leave();
         }
+    }
+
+    /// Counts a block of this lane that is freed on another; whether it has to leave.
+    #[inline]
+    fn count_elsewhere(&self, block: &Cached, requested: u64) -> bool {
+        if seeded!("foreign-free-holds-its-lane") {
+            self.enter();
+        }
+        self.others.elsewhere.add(block.bytes, requested)
     }
 
     /// Whether the cache may keep one more block: there is always room for one alone.
@@ -410,51 +434,65 @@ impl Lane {
 
     /// Frees a block of `home` where the cache is full, which is emptied first, or the lane is
     /// retired. All under the core's lock, so that no free memory is ever out of the sight of a
-    /// request; the block holds `home` until the end.
+    /// request; the block holds `home` until the end, and the core's lock a lane that is in use.
     #[cold]
     #[inline(never)]
-    fn free_by_core(&self, home: &Self, block: Cached, requested: u64) {
-        if self.free_captured(home, block, requested) {
-            return;
+    fn free_by_core<'l>(
+        &'l self,
+        mut state: LatchGuard<'l, LaneState>,
+        home: &Self,
+        block: Cached,
+        requested: u64,
+    ) {
+        let at_home = std::ptr::eq(self, home);
+        if home.private.is_some() || self.timeline.is_captured() {
+            drop(state);
+            if self.free_captured(home, block, requested) {
+                return;
+            }
+            state = latch(&self.own.state);
         }
-        if self.makes_room(&block) {
-            return match std::ptr::eq(self, home) {
+        let makes_room = self.makes_room(&mut state, &block);
+        drop(state);
+        if makes_room {
+            return match at_home {
                 true => self.take_back(block, requested),
                 false => self.free_foreign(home, block, requested),
             };
         }
-        let shared = Arc::clone(&self.shared);
-        let mut core = shared.core.lock();
+        let mut core = self.shared.core.lock();
         let mut state = latch(&self.own.state);
         if state.crowded == 0 {
             state.room = core.cache_room();
         }
         if !self.has_room(&state, block.bytes) {
-            let is_crowded = state.crowded > 0;
-            drop(state);
-            let handed = home.slot != self.slot && self.hand_over(block.bytes, &mut core);
-            if !handed && !is_crowded {
-                self.drain(ALL_BINS, &mut core);
+            let mut stays = state.crowded > 0;
+            if home.slot != self.slot {
+                drop(state);
+                stays |= self.hand_over(block.bytes, &mut core);
+                state = latch(&self.own.state);
             }
-            state = latch(&self.own.state);
+            if !stays {
+                (state.cache).drain(ALL_BINS, |block| core.on_the_way.push(block));
+            }
         }
-        let at_home = std::ptr::eq(self, home);
         // A retired lane counted on each of its blocks, one in use only on those freed elsewhere.
-        let leaves = !at_home || state.retired;
-        match at_home {
-            true => state.counters.free(block.bytes, requested),
-            false => home.others.elsewhere.add(block.bytes, requested),
-        }
-        if self.has_room(&state, block.bytes) {
-            state.cache.push(block);
-        } else {
-            core.active.sub(block.bytes);
-            core.give_block(&block, self.slot, block.tick);
+        let leaves = match at_home {
+            true => {
+                state.counters.free(block.bytes, requested);
+                state.retired
+            }
+            false => home.count_elsewhere(&block, requested),
+        };
+        match self.has_room(&state, block.bytes) {
+            true => state.cache.push(block),
+            false => core.on_the_way.push(block),
         }
         drop(state);
-        let is_over = core.is_over_soft_limit();
+        core.give_on_the_way(self.slot);
+        let over = core.is_over_soft_limit().then(|| Arc::clone(&self.shared));
         drop(core);
-        if is_over {
+        if let Some(shared) = over {
             shared.ease_holes();
         }
         if leaves {

@@ -7,8 +7,8 @@
 //! A thread remembers the lanes it used last. Pools and holds on streams are numbered, and no number
 //! is used twice, so what is remembered is never taken for another.
 
-use std::cell::{Cell, RefCell};
-use std::sync::{Arc, OnceLock, Weak};
+use std::cell::Cell;
+use std::sync::{Arc, OnceLock};
 
 use crate::device::Stream;
 use crate::error::Result;
@@ -18,33 +18,28 @@ use crate::sync::thread_local;
 /// Lanes a thread remembers; a power of two.
 const REMEMBERED: usize = 16;
 
-/// Lanes for frees in another stream's order that a thread remembers.
-const NEARBY: usize = 4;
-
 /// How often a thread finds a lane taken before it gets one of its own.
 const MEETINGS: u32 = if cfg!(shuttle) { 1 } else { 32 };
 
 /// A lane and what it was found by: the pool, and the stream's handle.
 #[derive(Clone, Copy)]
-struct Remembered<L> {
+struct Remembered {
     pool: u64,
     handle: u64,
-    lane: L,
+    lane: LanePtr,
 }
 
-impl<L> Remembered<L> {
-    const fn nothing(lane: L) -> Self {
-        let (pool, handle) = (0, 0);
-        Self { pool, handle, lane }
-    }
+impl Remembered {
+    const NOTHING: Self = Self {
+        pool: 0,
+        handle: 0,
+        lane: LanePtr::NONE,
+    };
 }
 
 thread_local! {
-    static LANES: [Cell<Remembered<LanePtr>>; REMEMBERED] =
-        const { [const { Cell::new(Remembered::nothing(LanePtr::NONE)) }; REMEMBERED] };
-    /// Of a thread that holds the stream and perhaps not the pool, so that the lane may be gone.
-    static NEAR: [RefCell<Remembered<Weak<Lane>>>; NEARBY] =
-        const { [const { RefCell::new(Remembered::nothing(Weak::new())) }; NEARBY] };
+    static LANES: [Cell<Remembered>; REMEMBERED] =
+        const { [const { Cell::new(Remembered::NOTHING) }; REMEMBERED] };
     static MET: Cell<u32> = const { Cell::new(0) };
     static NUMBER: u64 = next_number();
 }
@@ -60,8 +55,8 @@ fn this_thread() -> u64 {
     NUMBER.try_with(|&number| number).unwrap_or(0)
 }
 
-/// The calling thread's lane of a pool and a stream's handle. It is alive for as long as the caller
-/// holds both: a lane is retired only when its pool or its stream has no handle any more.
+/// The calling thread's lane of a pool and a stream's handle. It is there for as long as the caller
+/// holds the stream, and the pool or a block of it: see `lifetime`. With a block alone it may be retired.
 #[inline]
 pub(crate) fn remembered(pool: u64, handle: u64) -> Option<LanePtr> {
     let known = LANES.with(|lanes| lanes[handle as usize % REMEMBERED].get());
@@ -86,24 +81,16 @@ pub(crate) fn met() -> bool {
 
 /// The lane of `stream` for a free on it; `None` once the pool is closed. The caller holds the
 /// stream and a block of the pool.
-pub(crate) fn nearby(shared: &Arc<Shared>, stream: &Stream) -> Result<Option<Arc<Lane>>> {
+pub(crate) fn nearby(shared: &Arc<Shared>, stream: &Stream) -> Result<Option<LanePtr>> {
     let (pool, handle) = (shared.uid, stream.handle_id());
-    let at = handle as usize % NEARBY;
-    let known = NEAR.try_with(|near| {
-        let near = near[at].borrow();
-        let same = (near.pool, near.handle) == (pool, handle);
-        if same { near.lane.upgrade() } else { None }
-    });
-    if let Ok(Some(lane)) = known {
+    if let Some(lane) = remembered(pool, handle) {
         return Ok(Some(lane));
     }
     let found = shared.lane(stream)?;
-    if let Some(lane) = found.as_ref().map(Arc::downgrade) {
-        let near = Remembered { pool, handle, lane };
-        // A thread that is ending remembers nothing.
-        let _ = NEAR.try_with(|known| known[at].replace(near));
-    }
-    Ok(found)
+    Ok(found.map(|lane| {
+        remember(pool, handle, &lane);
+        LanePtr::of(&lane)
+    }))
 }
 
 /// Lanes a stream has at most.

@@ -112,7 +112,7 @@ impl Lane {
     /// it; whether it is of its own. The others go into the lane's cache as far as there is room.
     pub(crate) fn take_batch(&self, bytes: u64) -> Option<(Cached, bool)> {
         let transfer = &self.shared.transfer;
-        if transfer.count.load(Ordering::Relaxed) == 0 {
+        if !transfer.has_any() {
             return None;
         }
         let mut state = latch(&transfer.state);
@@ -219,15 +219,14 @@ impl Lane {
     /// The latch is held while blocks change hands, not while the heap merges them. Nobody misses them
     /// meanwhile: who looks for memory does so under the heap's lock.
     pub(crate) fn drain(&self, bins: Range<usize>, core: &mut Core) -> bool {
-        let mut blocks = std::mem::take(&mut core.on_the_way);
         let forgets = seeded!("large-blocks-forget-their-histories") && bins == LARGE_BINS;
+        let blocks = &mut core.on_the_way;
         (latch(&self.own.state).cache).drain(bins, |block| blocks.push(block));
         if forgets {
             blocks.iter_mut().for_each(|block| block.tick = 0);
         }
         let any = !blocks.is_empty();
-        core.give_all(self.slot, &mut blocks);
-        core.on_the_way = blocks;
+        core.give_on_the_way(self.slot);
         any
     }
 
@@ -298,6 +297,13 @@ impl Core {
     fn give_batch(&mut self, mut batch: Batch) {
         // The others' ticks are not later, and what is taken from the heap waits for this one.
         self.give_all(batch.stream, &mut batch.blocks);
+    }
+
+    /// Frees what is on its way into the heap, which `stream` freed.
+    pub(crate) fn give_on_the_way(&mut self, stream: StreamIndex) {
+        let mut blocks = std::mem::take(&mut self.on_the_way);
+        self.give_all(stream, &mut blocks);
+        self.on_the_way = blocks;
     }
 
     /// Frees blocks that `stream` freed. Freed one by one, neighbours would be filed and taken out

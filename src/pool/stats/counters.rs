@@ -88,31 +88,46 @@ impl<const N: usize> Sub for Sums<N> {
     }
 }
 
-/// Blocks of a stream cache that were freed on others, by class. Whoever frees one adds to it before
-/// it gives up its reference to the cache. How many, their bytes, and how many of those nobody asked for:
-/// mostly none, and each number is a locked instruction.
+/// Blocks of a stream cache that were freed on others, by class: how many, their bytes, and how many of
+/// those nobody asked for: mostly none, and each number is a locked instruction.
+///
+/// Who counts a block here lets it go, and with it the cache: see `cache::lifetime`.
 #[derive(Debug)]
 pub(crate) struct Elsewhere([[AtomicU64; 3]; 2]);
+
+/// In a number of blocks: the stream cache is retired.
+const RETIRED: u64 = 1 << 63;
 
 impl Elsewhere {
     pub(crate) fn new() -> Self {
         Self([0, 1].map(|_| [0; 3].map(AtomicU64::new)))
     }
 
+    /// Counts a block; true if the cache is retired. Else it may be gone afterwards.
     #[inline]
-    pub(crate) fn add(&self, bytes: u64, requested: u64) {
+    pub(crate) fn add(&self, bytes: u64, requested: u64) -> bool {
         let [count, all, beyond] = &self.0[class(bytes)];
-        count.fetch_add(1, Ordering::Relaxed);
         all.fetch_add(bytes, Ordering::Relaxed);
         if bytes > requested {
             beyond.fetch_add(bytes - requested, Ordering::Relaxed);
         }
+        count.fetch_add(1, Ordering::AcqRel) & RETIRED != 0
+    }
+
+    /// From now on the cache is retired; how many blocks were counted before.
+    pub(crate) fn retire(&self) -> u64 {
+        let retire = |[count, ..]: &[AtomicU64; 3]| count.fetch_or(RETIRED, Ordering::AcqRel);
+        self.0
+            .iter()
+            .map(retire)
+            .map(|count| count & !RETIRED)
+            .sum()
     }
 
     pub(crate) fn sums(&self) -> [Blocks; 2] {
         self.0.each_ref().map(|class| {
             let [count, bytes, beyond] = class.each_ref().map(|it| it.load(Ordering::Relaxed));
-            Sums([count, bytes, bytes.wrapping_sub(beyond)])
+            Sums([count & !RETIRED, bytes, bytes.wrapping_sub(beyond)])
         })
     }
 }

@@ -92,13 +92,22 @@ impl Ledger {
         entry.or_default().lanes.push(Arc::clone(lane));
     }
 
-    /// Counts on without a stream cache whose last block is gone; gives it.
-    pub(crate) fn end(&self, lane: &Lane) -> Option<Arc<Lane>> {
+    /// The pool has no handle any more.
+    pub(crate) fn close(&self) {
+        lock(&self.0).closed = true;
+    }
+
+    /// Counts on without a stream cache whose last block is gone; gives those that nobody can find.
+    pub(crate) fn end(&self, lane: &Lane) -> Vec<Arc<Lane>> {
         let mut books = lock(&self.0);
         let uid = lane.stream.timeline.uid;
-        let entry = books.streams.get_mut(&uid)?;
+        let Some(entry) = books.streams.get_mut(&uid) else {
+            return Vec::new();
+        };
         let mut lanes = entry.lanes.iter();
-        let at = lanes.position(|it| std::ptr::eq(&raw const **it, lane))?;
+        let Some(at) = lanes.position(|it| std::ptr::eq(&raw const **it, lane)) else {
+            return Vec::new();
+        };
         let counted = entry.is_counted();
         entry.past.merge(&totals(lane));
         let lane = entry.lanes.swap_remove(at);
@@ -112,7 +121,12 @@ impl Ledger {
                 books.past.merge(&past);
             }
         }
-        Some(lane)
+        books.gone.push(lane);
+        // Who holds a block of a closed pool may know any of its lanes.
+        match books.closed && !books.streams.is_empty() {
+            true => Vec::new(),
+            false => std::mem::take(&mut books.gone),
+        }
     }
 
     /// Notes joint peaks where they matter: when the pool is about to change its size. Who has the

@@ -49,13 +49,7 @@ impl World {
             (grant, _) => grant,
         }?;
         let steps = core.steps;
-        let block = Cached::new(
-            grant.id,
-            grant.offset + self.pool.shared().base,
-            BYTES,
-            lane.open_tick(),
-        );
-        core.give_block(&block, lane.slot, block.tick);
+        core.give(grant.id, lane.slot, lane.open_tick());
         drop(core);
         self.pool.check_invariants().unwrap();
         Some(Steps {
@@ -213,6 +207,45 @@ fn a_lane_ends_that_a_block_came_back_to_before_it_was_told_of_its_captures_end(
     };
     drop(world);
     assert!(lane.upgrade().is_none());
+}
+
+/// A thread finds a stream's lane by no count of references, also once it has ended.
+#[test]
+fn lanes_of_a_closed_pool_are_there_until_its_last_block_is_freed() {
+    let world = World::new(PoolConfig::default());
+    let [home, other] = &world.streams;
+    let alloc = || world.pool.alloc(home, 3 << 20).unwrap();
+    let (first, second, last) = (alloc(), alloc(), alloc());
+    first.free_on(other).unwrap();
+    assert_eq!(in_cache(&world.lane(1)), 1);
+    let lanes = [0, 1].map(|of| Arc::downgrade(&world.lane(of)));
+    let are_there = || lanes.each_ref().map(|lane| lane.strong_count() > 0);
+    let shared = Arc::downgrade(world.pool.shared());
+    drop(world.pool);
+    second.free_on(other).unwrap();
+    assert_eq!(are_there(), [true, true]);
+    let Some(pool) = shared.upgrade() else {
+        panic!("the pool is gone before its last block");
+    };
+    assert_eq!(pool.core.lock().taken_bytes(), 3 << 20);
+    drop(pool);
+    last.free_on(other).unwrap();
+    assert_eq!((are_there(), shared.strong_count()), ([false, false], 0));
+}
+
+#[test]
+fn a_lane_of_an_open_pool_is_gone_with_its_stream_and_its_last_block() {
+    let world = World::new(PoolConfig::default());
+    let alloc = |of: usize| world.pool.alloc(&world.streams[of], 3 << 20).unwrap();
+    let (kept, block) = (alloc(0), alloc(1));
+    let lane = Arc::downgrade(&world.lane(1));
+    let World { pool, streams } = world;
+    let [home, other] = streams;
+    drop(other);
+    assert_eq!(lane.strong_count(), 1);
+    block.free_on(&home).unwrap();
+    assert_eq!(lane.strong_count(), 0);
+    drop((kept, pool));
 }
 
 #[test]
