@@ -1,4 +1,4 @@
-//! What quantising into every format shares: shapes, checks, the launch.
+//! The common part of quantisation into all formats: shapes, checks and the launch.
 
 use super::launch::{Part, pitch_bytes, queue_with};
 use super::{Element, Rounding, Rows, RowsMut, View, ViewMut};
@@ -9,7 +9,7 @@ use crate::seeded::seeded;
 
 use bytemuck::Pod;
 
-/// A format that is quantised: `f32`, [`half::f16`], [`half::bf16`].
+/// A source format of quantisation: `f32`, [`half::f16`], [`half::bf16`].
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -38,7 +38,7 @@ impl Wide for f32 {}
 impl Wide for half::f16 {}
 impl Wide for half::bf16 {}
 
-/// How to quantise, and what is wanted to be known. The default rounds to nearest.
+/// The options of quantisation. The default rounds to nearest.
 #[derive(Debug, Default)]
 #[must_use]
 pub struct Quantize<'a> {
@@ -47,22 +47,22 @@ pub struct Quantize<'a> {
 }
 
 impl<'a> Quantize<'a> {
-    /// With another rounding: [`Rounding::Nearest`] or [`Rounding::Stochastic`]. Element `c` of row
+    /// Sets another rounding: [`Rounding::Nearest`] or [`Rounding::Stochastic`]. Element `c` of row
     /// `r` has the number `r * cols + c`.
     pub fn rounding(mut self, rounding: Rounding) -> Self {
         self.rounding = rounding;
         self
     }
 
-    /// Raises the first element of `amax` to the largest magnitude of the values before scaling,
-    /// where that is larger; set it to 0 first. NaN counts as larger than infinity, so that it is
-    /// seen.
+    /// Raises the first element of `amax` to the largest magnitude of the values before scaling, if
+    /// that is larger; set it to 0 first. NaN counts as larger than infinity, so that it is not
+    /// lost.
     pub fn amax(mut self, amax: ViewMut<'a, f32>) -> Self {
         self.amax = Some(amax);
         self
     }
 
-    /// The rounding as `kernels/warpool.h` numbers it, and the generator's key.
+    /// The rounding's number in `kernels/warpool.h`, and the seed.
     pub(super) fn rounding_and_seed(&self) -> Result<(u32, u64)> {
         match self.rounding {
             Rounding::Nearest => Ok((abi::WP_NEAREST, 0)),
@@ -75,7 +75,7 @@ impl<'a> Quantize<'a> {
     }
 }
 
-/// Rows of one side, without their type.
+/// The rows of one side of a conversion, without their type.
 pub(super) struct Side<'a> {
     part: Part<'a>,
     rows: u64,
@@ -105,7 +105,7 @@ impl<'a, T: Pod> From<&RowsMut<'a, T>> for Side<'a> {
     }
 }
 
-/// The bytes of a view that is read.
+/// The bytes of a view, to be read.
 pub(super) fn read<'a, T: Pod>(view: &View<'a, T>) -> Part<'a> {
     Part {
         addr: view.addr(),
@@ -115,7 +115,7 @@ pub(super) fn read<'a, T: Pod>(view: &View<'a, T>) -> Part<'a> {
     }
 }
 
-/// The bytes of a view that is written.
+/// The bytes of a view, to be written.
 pub(super) fn written<'a, T: Pod>(view: &ViewMut<'a, T>) -> Part<'a> {
     Part {
         addr: view.addr(),
@@ -125,7 +125,7 @@ pub(super) fn written<'a, T: Pod>(view: &ViewMut<'a, T>) -> Part<'a> {
     }
 }
 
-/// A launch in the making: its arguments and the ranges it uses.
+/// A launch under construction: its arguments and the ranges it uses.
 pub(super) struct Plan<'a> {
     pub(super) args: abi::wp_quantize,
     values: Part<'a>,
@@ -136,7 +136,7 @@ pub(super) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// Values of `S` and codes of `format`, of which a row of `cols` takes `code_cols(cols)`.
+    /// Values of `S` and codes of `format`; a row of `cols` values takes `code_cols(cols)` codes.
     pub(super) fn new<S: Wide>(
         values: Side<'a>,
         codes: Side<'a>,
@@ -185,7 +185,7 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// Which elements share a scale, and how scales lie.
+    /// Sets which elements share a scale, and the layout of the scales.
     pub(super) fn grained(mut self, granularity: u32, group: u32, layout: u32, pitch: u64) -> Self {
         self.args.granularity = granularity;
         self.args.group = group;
@@ -194,21 +194,21 @@ impl<'a> Plan<'a> {
         self
     }
 
-    /// With scales, read or written.
+    /// Sets the scales, to be read or written.
     pub(super) fn scales(mut self, scales: Part<'a>) -> Self {
         self.args.scales = scales.addr;
         self.scales = Some(scales);
         self
     }
 
-    /// With zero points, if there are any.
+    /// Sets the zero points, if there are any.
     pub(super) fn zeros(mut self, zeros: Option<Part<'a>>) -> Self {
         self.args.zeros = zeros.map_or(0, |zeros| zeros.addr);
         self.zeros = zeros;
         self
     }
 
-    /// With a scale of the tensor, beside those of its blocks.
+    /// Sets a scale of the whole tensor, in addition to those of its blocks.
     pub(super) fn tensor(mut self, tensor: Part<'a>) -> Self {
         self.args.tensor_scale = tensor.addr;
         self.tensor = Some(tensor);
@@ -220,10 +220,10 @@ impl<'a> Plan<'a> {
         [values, codes, self.scales, self.zeros, self.tensor, amax]
     }
 
-    /// Queues the way from values to codes.
+    /// Queues quantisation: from values to codes.
     ///
     /// # Safety
-    /// As for [`Backend::launch`](crate::device::Backend::launch).
+    /// The same as for [`Backend::launch`](crate::device::Backend::launch).
     pub(super) unsafe fn quantize(mut self, stream: &Stream, how: Quantize<'a>) -> Result<()> {
         (self.args.rounding, self.args.seed) = how.rounding_and_seed()?;
         if let Some(amax) = &how.amax {
@@ -232,21 +232,21 @@ impl<'a> Plan<'a> {
         }
         let amax = how.amax.as_ref().map(written);
         let ranges = self.ranges(amax.filter(|_| !seeded!("amax-write-not-ordered")));
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller's requirement.
         unsafe { queue_with(stream, ranges, &Launch::Quantize(self.args)) }
     }
 
-    /// Queues the way back.
+    /// Queues dequantisation: from codes to values.
     ///
     /// # Safety
-    /// As for [`Backend::launch`](crate::device::Backend::launch).
+    /// The same as for [`Backend::launch`](crate::device::Backend::launch).
     pub(super) unsafe fn dequantize(self, stream: &Stream) -> Result<()> {
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller's requirement.
         unsafe { queue_with(stream, self.ranges(None), &Launch::Dequantize(self.args)) }
     }
 }
 
-/// Checks that a view has the elements that are needed.
+/// Checks that a view has at least `needed` elements.
 pub(super) fn enough(what: &'static str, len: usize, needed: u64) -> Result<()> {
     if (len as u64) < needed {
         let why = format!("it has {len} elements, and needs {needed}");

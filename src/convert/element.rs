@@ -1,4 +1,4 @@
-//! The element types and the pairs that are converted.
+//! The element types, and the pairs that can be converted.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -10,10 +10,9 @@ mod sealed {
 
 /// A floating-point format that device memory can hold.
 ///
-/// Implemented for `f64`, `f32`, [`half::f16`], [`half::bf16`], [`E4m3`] and [`E5m2`], and for
-/// nothing else.
+/// Implemented only for `f64`, `f32`, [`half::f16`], [`half::bf16`], [`E4m3`] and [`E5m2`].
 pub trait Element: Pod + sealed::Sealed {
-    /// The format as `kernels/warpool.h` numbers it.
+    /// The format's number in `kernels/warpool.h`.
     #[doc(hidden)]
     const TYPE: u32;
 }
@@ -21,8 +20,8 @@ pub trait Element: Pod + sealed::Sealed {
 /// An 8-bit float with 4 exponent and 3 significand bits: E4M3 of the OCP 8-bit Floating Point
 /// Specification.
 ///
-/// Largest finite magnitude 448, smallest 2⁻⁹. No infinity; 0x7F and 0xFF are NaN. Equality is of
-/// bits.
+/// Largest finite magnitude 448, smallest 2⁻⁹. No infinity; 0x7F and 0xFF are NaN. Equality
+/// compares bits.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Pod, Zeroable)]
 pub struct E4m3(pub u8);
@@ -30,8 +29,8 @@ pub struct E4m3(pub u8);
 /// An 8-bit float with 5 exponent and 2 significand bits: E5M2 of the OCP 8-bit Floating Point
 /// Specification.
 ///
-/// Largest finite magnitude 57344, smallest 2⁻¹⁶. Infinities and NaN as in IEEE 754. Equality is
-/// of bits.
+/// Largest finite magnitude 57344, smallest 2⁻¹⁶. Infinities and NaN as in IEEE 754. Equality
+/// compares bits.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Pod, Zeroable)]
 pub struct E5m2(pub u8);
@@ -54,7 +53,7 @@ elements! {
     f64 = WP_F64;
 }
 
-/// A pair of formats that is converted: from `Self` to `D`.
+/// A pair of formats that can be converted: from `Self` to `D`.
 ///
 /// Exact: `f16`, `bf16`, [`E4m3`], [`E5m2`] to `f32`; [`E4m3`], [`E5m2`] to `f16` and `bf16`; `f32`
 /// to `f64`. Rounded: `f32` to `f16`, `bf16`, [`E4m3`], [`E5m2`]; `f16` to `bf16`, [`E4m3`],

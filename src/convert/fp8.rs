@@ -9,7 +9,8 @@ struct Shape {
     bias: u32,
 }
 
-/// The code of an `f32` magnitude rounded to nearest, ties to even, as if exponents had no end.
+/// The code of an `f32` magnitude rounded to nearest, ties to even, as if the exponent range were
+/// unlimited.
 const fn nearest(magnitude: u32, shape: Shape) -> u32 {
     let drop = 23 - shape.significand;
     // The exponent field of `f32` at the format's smallest normal number.
@@ -41,7 +42,7 @@ const fn magnitude(code: u8, shape: Shape) -> f32 {
     f32::from_bits((code << (23 - shape.significand)) + ((127 - shape.bias) << 23))
 }
 
-/// The NaN that every conversion of this crate gives.
+/// The NaN that every conversion of this crate returns.
 const NAN: f32 = f32::from_bits(0x7FFF_FFFF);
 
 macro_rules! values {
@@ -52,7 +53,8 @@ macro_rules! values {
             /// `x` rounded to nearest, ties to even.
             #[doc = concat!("A magnitude that rounds to more than ", $largest, " becomes ", $becomes, ":")]
             #[doc = concat!("`x.clamp(-", $largest, ", ", $largest, ")` saturates.")]
-            /// Any NaN becomes 0x7F. The same bits as [`convert`](super::convert) gives by default.
+            /// Any NaN becomes 0x7F. Returns the same bits as [`convert`](super::convert) by
+            /// default.
             #[must_use]
             pub const fn from_f32(x: f32) -> Self {
                 let bits = x.to_bits();

@@ -1,12 +1,12 @@
-//! What can be done with values on their way from one format to another.
+//! Additional work on values during a conversion.
 
 use super::{E4m3, E5m2, Element, MX_BLOCK, View, ViewMut};
 use crate::device::Use;
 use crate::driver::abi;
 use crate::error::{Error, Result};
 
-/// A pair of formats whose conversion can do more on the way: [`ConvertTo`](super::ConvertTo)
-/// without `f64`, and each format with itself, which scales and rounds again.
+/// A pair of formats whose conversion can include such work: those of [`ConvertTo`](super::ConvertTo) without
+/// `f64`, and each format with itself, which scales and rounds again.
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -44,8 +44,8 @@ pairs! {
     E5m2 => f32, half::f16, half::bf16, E4m3, E5m2;
 }
 
-/// What is done with each value on the way: `y = x * scale + bias` by one fused multiply-add in
-/// `f32`, and what is wanted to be known of `y`. The destination gets `y`, rounded.
+/// The work on each value during a conversion: `y = x * scale + bias` by one fused multiply-add in `f32`, and
+/// checks and maxima of `y`. The destination gets `y`, rounded.
 ///
 /// Any NaN becomes the positive all-ones NaN of `f32` before it is rounded.
 ///
@@ -92,8 +92,8 @@ impl<'a> Fused<'a> {
         self
     }
 
-    /// Multiplies by the first element of `scale` too, as it is in device memory when the launch
-    /// runs. The product of both scales is rounded once.
+    /// Also multiplies by the first element of `scale`, read from device memory when the launch runs. The
+    /// product of both scales is rounded once.
     pub fn scale_at(mut self, scale: View<'a, f32>) -> Self {
         self.scale_at = Some(scale);
         self
@@ -105,30 +105,29 @@ impl<'a> Fused<'a> {
         self
     }
 
-    /// Sets the first element of `flag` to 1 if some `y` or some result is infinite or NaN. Never
-    /// clears it.
+    /// Sets the first element of `flag` to 1 if any `y` or any result is infinite or NaN. Never clears it.
     pub fn flag(mut self, flag: ViewMut<'a, u32>) -> Self {
         self.flag = Some(flag);
         self
     }
 
-    /// Raises `amax` to the largest magnitude of `y` where that is larger: one element, or one a
-    /// tensor for a [`ConvertTable`](super::ConvertTable). Set it to 0 first. NaN counts as larger
-    /// than infinity, so that it is seen.
+    /// Raises `amax` to the largest magnitude of `y` if that is larger: one element, or one per tensor for a
+    /// [`ConvertTable`](super::ConvertTable). Set it to 0 first. NaN counts as larger than infinity, so that
+    /// it is not lost.
     pub fn amax(mut self, amax: ViewMut<'a, f32>) -> Self {
         self.amax = Some(amax);
         self
     }
 
-    /// Writes the largest magnitude of `y` of each [`MX_BLOCK`] elements, the last block
-    /// perhaps shorter. For one contiguous conversion only. Fast when the destination is aligned to 16 bytes.
+    /// Writes the largest magnitude of `y` for each block of [`MX_BLOCK`] elements; the last block may be
+    /// shorter. Only for one contiguous conversion. Fast if the destination is aligned to 16 bytes.
     pub fn block_amax(mut self, block_amax: ViewMut<'a, f32>) -> Self {
         self.block_amax = Some(block_amax);
         self
     }
 
-    /// Checks the lengths for `tensors` tensors, or one run of `elements`, and fills in `args`; gives
-    /// what is used beside the elements.
+    /// Checks the lengths for `tensors` tensors, or for one range of `elements`, and fills in `args`. Returns
+    /// the uses in addition to those of the elements.
     pub(super) fn apply(
         self,
         args: &mut abi::wp_convert,
@@ -146,7 +145,7 @@ impl<'a> Fused<'a> {
         };
         args.fused = 1;
         args.scale = self.scale.unwrap_or(1.0);
-        // Adding -0.0 leaves every value as it is, zeros of both signs too.
+        // Adding -0.0 changes no value, not even a zero of either sign.
         args.bias = self.bias.unwrap_or(-0.0);
         let given = (&self.scale_at, &self.flag, &self.amax, &self.block_amax);
         let (scale, flag, amax, maxima) = given;
@@ -164,7 +163,7 @@ impl<'a> Fused<'a> {
     }
 }
 
-/// Address of an optional view that must have `needed` elements; 0 when there is none.
+/// Address of an optional view that must have `needed` elements; 0 if there is none.
 fn address(what: &'static str, view: Option<(u64, usize)>, needed: u64) -> Result<u64> {
     match view {
         Some((_, len)) if (len as u64) < needed => Err(Error::invalid(

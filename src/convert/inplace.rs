@@ -6,24 +6,24 @@ use crate::driver::abi;
 use crate::error::{Error, Result};
 use crate::pool::PoolBuf;
 
-/// Bytes of scratch for `count` elements: a ticket counter and a flag a tile.
+/// Bytes of scratch for `count` elements: a ticket counter, and a flag per tile.
 fn scratch_bytes(count: u64) -> u64 {
     64 + 4 * count.div_ceil(u64::from(abi::WP_INPLACE_TILE))
 }
 
 impl<S: Element> PoolBuf<S> {
-    /// Converts the buffer's elements where they are, and gives the buffer its new type.
+    /// Converts the buffer's elements in place, and returns the buffer with its new type.
     ///
-    /// No second buffer is needed: narrowing runs from the first element on, widening from the last
-    /// back, each part stored once everything under it has been read. Narrowing gives what is freed
-    /// back to the pool. Widening needs room for the result in the block: allocate with
+    /// This needs no second buffer: narrowing runs from the first element on, widening from the last element
+    /// back, and each part is stored once everything below it has been read. Narrowing returns the freed
+    /// memory to the pool. Widening needs space for the result in the block: allocate with
     /// [`Pool::alloc_typed_with_room`](crate::Pool::alloc_typed_with_room).
     ///
-    /// Stream order: queued on the buffer's own stream, behind what other streams do with the buffer. A few bytes of scratch (4 a 4096 elements)
-    /// come from the pool and go back in stream order.
+    /// Stream order: queued on the buffer's own stream, after the work of other streams on the buffer. A few
+    /// bytes of scratch (4 per 4096 elements) come from the pool and return to it in stream order.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a widened result does not fit; what the pool or the launch said. The
+    /// [`Error::Invalid`] if a widened result does not fit; any error of the pool or of the launch. The
     /// buffer is then freed; its elements are lost.
     pub fn convert_in_place<D: Element>(mut self, how: impl Into<Conversion>) -> Result<PoolBuf<D>>
     where
@@ -53,8 +53,8 @@ impl<S: Element> PoolBuf<S> {
         };
         let stream = std::sync::Arc::clone(&lane.stream);
         let used = self.whole_view_mut().used();
-        // SAFETY: the block holds source and result, the scratch what the launch needs; both are
-        // freed in the order of the stream that the launch is queued on.
+        // SAFETY: the block has space for source and result, and the scratch is as large as the launch needs.
+        // Both are freed in the order of the stream that the launch is queued on.
         let queued = ordered(&stream, &[used], || unsafe {
             stream
                 .device

@@ -1,24 +1,24 @@
-//! Integers with scales: 8 and 4 bits, per channel and per group, symmetric and not.
+//! Integers with scales: 8 and 4 bits, per channel and per group, symmetric and asymmetric.
 //!
-//! A channel is a row. Symmetric codes are -127 to 127 (-7 to 7), and the value of one is
-//! code * scale with
+//! A channel is a row. Symmetric codes are -127 to 127 (4 bits: -7 to 7). The value of a code is code *
+//! scale, with
 //!
 //! - scale = amax / 127 (7), amax the largest magnitude that shares the scale;
 //! - code = the integer nearest to value * (1 / scale), ties to even, or stochastically rounded.
 //!
-//! With zero points, codes are -128 to 127 (-8 to 7), and the value of one is (code - zero) * scale,
-//! where high and low are the largest and the least value that share the scale, and 0 is among them,
-//! so that 0 is exact:
+//! With zero points, codes are -128 to 127 (-8 to 7). The value of a code is (code - zero) * scale. Here high
+//! and low are the largest and the smallest of 0 and the values that share the scale; 0 is included so that
+//! it is exact:
 //!
 //! - scale = high / 255 - low / 255 (15);
 //! - zero = the integer nearest to -low * (1 / scale), less 128 (8), at most 127 (7);
 //! - code = the integer nearest to value * (1 / scale), plus zero.
 //!
-//! All in `f32`. A scale is at least 2⁻¹²⁶, and 1, with the zero point 0, where all values are 0. What
-//! is beyond the codes becomes the last of them. Where a value is infinite or NaN, its scale is NaN,
-//! and the codes and the zero point that go with it are 0.
+//! All in `f32`. A scale is at least 2⁻¹²⁶; if all its values are 0, it is 1, with the zero point 0. Values
+//! outside the range of codes become the nearest code. If a value is infinite or NaN, its scale is NaN, and
+//! the codes and the zero point of that scale are 0.
 //!
-//! Codes of 4 bits lie two a byte, the first in the lower half; each row begins on a byte.
+//! Codes of 4 bits are packed two per byte, the first in the lower half; each row begins at a byte.
 
 use bytemuck::Pod;
 
@@ -32,20 +32,20 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A format of integers: `i8`, [`I4`].
+/// An integer format: `i8`, [`I4`].
 pub trait Integer: sealed::Sealed {
-    /// What a row of codes is made of.
+    /// The type of the elements of a row of codes.
     type Code: Pod;
-    /// The format as `kernels/warpool.h` numbers it.
+    /// The format's number in `kernels/warpool.h`.
     #[doc(hidden)]
     const TYPE: u32;
 
-    /// `Code`s of a row of `cols` elements.
+    /// Number of `Code`s in a row of `cols` elements.
     #[must_use]
     fn codes(cols: usize) -> usize;
 }
 
-/// Integers of 4 bits, two a byte.
+/// Integers of 4 bits, two per byte.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct I4;
 
@@ -69,18 +69,18 @@ impl Integer for I4 {
     }
 }
 
-/// Which elements share a scale, and a zero point.
+/// The elements that share a scale, and a zero point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Grouping {
-    /// Those of a row: one scale a row.
+    /// The elements of a row: one scale per row.
     Rows,
-    /// So many neighbours of a row: 16, 32, 64 or 128. The scales of a row lie next to each other.
+    /// This many adjacent elements of a row: 16, 32, 64 or 128. The scales of a row are adjacent.
     Groups(u32),
 }
 
 impl Grouping {
-    /// Scales for `rows` x `cols` elements.
+    /// Number of scales for `rows` x `cols` elements.
     #[must_use]
     pub fn count(self, rows: usize, cols: usize) -> usize {
         rows.saturating_mul(self.pitch(cols))
@@ -119,12 +119,12 @@ fn plan<'a, S: Wide, Q: Integer>(
     Ok(plan.grained(granularity, group, abi::WP_SCALES_BY_ROW, pitch))
 }
 
-/// Queues `values` to become integer `codes` with `scales`, symmetric without `zeros`, in one pass
-/// over memory.
+/// Queues the quantisation of `values` into integer `codes` with `scales`, in one pass over memory. Symmetric
+/// without `zeros`.
 ///
-/// `scales` and `zeros` have [`Grouping::count`] elements, and a row of codes [`Integer::codes`].
+/// `scales` and `zeros` have [`Grouping::count`] elements, and a row of codes has [`Integer::codes`].
 ///
-/// Stream order: as [`quantize`](fn@super::quantize).
+/// Stream order: the same as for [`quantize`](fn@super::quantize).
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -151,8 +151,9 @@ fn plan<'a, S: Wide, Q: Integer>(
 /// ```
 ///
 /// # Errors
-/// [`Error::Invalid`](crate::Error::Invalid) if a shape or a group is none that is taken, scales or
-/// zero points are missing, ranges overlap or the rounding is directed; what the launch said.
+/// [`Error::Invalid`](crate::Error::Invalid) if a shape does not match or a group size is not supported,
+/// there are too few scales or zero points, ranges overlap or the rounding is directed; any error of the
+/// launch.
 pub fn quantize_integers<'a, Q: Integer, S: Wide>(
     stream: &Stream,
     values: impl Into<Rows<'a, S>>,
@@ -168,14 +169,14 @@ pub fn quantize_integers<'a, Q: Integer, S: Wide>(
     let plan = plan
         .scales(written(&scales))
         .zeros(zeros.as_ref().map(written));
-    // SAFETY: whoever made the views vouched for their ranges until queued work is done; lengths and
-    // alignment were checked, and disjointness is before the launch.
+    // SAFETY: the caller that made the views guarantees their ranges until queued work is done; lengths and
+    // alignment were checked, and overlaps are checked before the launch.
     unsafe { plan.quantize(stream, how) }
 }
 
-/// Queues integer `codes` with `scales`, and `zeros` if there are any, to become `values`.
+/// Queues the dequantisation of integer `codes` with `scales`, and `zeros` if there are any, into `values`.
 ///
-/// Stream order: as [`quantize`](fn@super::quantize).
+/// Stream order: the same as for [`quantize`](fn@super::quantize).
 ///
 /// # Errors
 /// See [`quantize_integers`].
@@ -191,6 +192,6 @@ pub fn dequantize_integers<'a, Q: Integer, S: Wide>(
     let lengths = (scales.len(), zeros.as_ref().map(View::len));
     let plan = plan::<S, Q>((&values).into(), (&codes).into(), grouping, lengths)?;
     let plan = plan.scales(read(&scales)).zeros(zeros.as_ref().map(read));
-    // SAFETY: as in `quantize_integers`.
+    // SAFETY: the same as in `quantize_integers`.
     unsafe { plan.dequantize(stream) }
 }

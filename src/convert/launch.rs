@@ -1,11 +1,11 @@
-//! From checked arguments to a launch on a stream.
+//! Launches from checked arguments.
 
 use super::{Conversion, Element};
 use crate::device::{Addr, Launch, Stream, Use, ordered};
 use crate::driver::abi;
 use crate::error::{Error, Result};
 
-/// Bytes of a view, what a launch does to them, and their place in the log of their buffer.
+/// The bytes of a view, whether a launch writes them, and their place in the log of their buffer.
 #[derive(Clone, Copy)]
 pub(super) struct Part<'a> {
     pub(super) addr: Addr,
@@ -14,7 +14,7 @@ pub(super) struct Part<'a> {
     pub(super) used: Option<Use<'a>>,
 }
 
-/// Bytes from one row to the next. One row alone has any pitch, also one whose bytes overflow.
+/// Bytes from one row to the next. A single row may have any pitch, even one whose bytes overflow.
 pub(super) fn pitch_bytes<T>(rows: u64, cols: u64, pitch: u64) -> u64 {
     let elements = match rows {
         0 => 0,
@@ -24,7 +24,7 @@ pub(super) fn pitch_bytes<T>(rows: u64, cols: u64, pitch: u64) -> u64 {
     elements * size_of::<T>() as u64
 }
 
-/// Arguments of a plain conversion from `S` to `D` of nothing yet.
+/// Arguments of a plain conversion from `S` to `D`, without ranges.
 pub(super) fn arguments<S: Element, D: Element>(how: Conversion) -> abi::wp_convert {
     let (rounding, seed) = how.rounding_and_seed();
     abi::wp_convert {
@@ -55,9 +55,9 @@ pub(super) fn arguments<S: Element, D: Element>(how: Conversion) -> abi::wp_conv
 /// Queues a conversion.
 ///
 /// # Safety
-/// As for [`Backend::launch`](crate::device::Backend::launch).
+/// The same as for [`Backend::launch`](crate::device::Backend::launch).
 pub(super) unsafe fn launch(stream: &Stream, args: abi::wp_convert) -> Result<()> {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller's requirement.
     unsafe {
         stream
             .device()
@@ -66,14 +66,14 @@ pub(super) unsafe fn launch(stream: &Stream, args: abi::wp_convert) -> Result<()
     }
 }
 
-/// Queues a launch in the order of its ranges.
+/// Queues a launch in the order that its ranges require.
 ///
 /// # Errors
-/// [`Error::Invalid`] if what it writes overlaps anything else of it, or is of another device than the
-/// stream; what the launch said.
+/// [`Error::Invalid`] if a range that it writes overlaps another one, or memory is of another device than the
+/// stream; any error of the launch.
 ///
 /// # Safety
-/// As for [`Backend::launch`](crate::device::Backend::launch).
+/// The same as for [`Backend::launch`](crate::device::Backend::launch).
 pub(super) unsafe fn queue_with<const N: usize>(
     stream: &Stream,
     ranges: [Option<Part<'_>>; N],
@@ -87,13 +87,13 @@ pub(super) unsafe fn queue_with<const N: usize>(
     }
     let uses = ranges.map(|part| part.and_then(|part| part.used));
     let backend = stream.device().backend();
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller's requirement.
     ordered(stream.core(), &uses, || unsafe {
         backend.launch(launch, stream.raw())
     })?
 }
 
-/// Checks that ranges of which one is written have no byte in common.
+/// Checks that two ranges do not overlap, unless both are only read.
 fn apart(one: &Part<'_>, other: &Part<'_>) -> Result<()> {
     match (one.is_written, other.is_written) {
         (false, false) => Ok(()),
@@ -102,7 +102,7 @@ fn apart(one: &Part<'_>, other: &Part<'_>) -> Result<()> {
     }
 }
 
-/// Checks that two ranges of bytes have no byte in common.
+/// Checks that two ranges of bytes do not overlap.
 pub(super) fn disjoint(src: u64, src_bytes: u64, dst: u64, dst_bytes: u64) -> Result<()> {
     if src_bytes != 0 && dst_bytes != 0 && src < dst + dst_bytes && dst < src + src_bytes {
         let why = format!("{dst:#x} + {dst_bytes} overlaps the source at {src:#x} + {src_bytes}");

@@ -3,27 +3,28 @@
 //! # Formats
 //!
 //! `f64`, `f32`, [`half::f16`], [`half::bf16`], and the two 8-bit formats of the OCP specification,
-//! [`E4m3`] and [`E5m2`]. [`ConvertTo`] lists the pairs. A pair whose destination holds every value
-//! of the source is exact; any other rounds once, as [`Rounding`] says, also from `f64`.
+//! [`E4m3`] and [`E5m2`]. [`ConvertTo`] lists the pairs. A conversion is exact if the destination
+//! can represent every value of the source; every other one rounds once, as [`Rounding`] says, also
+//! from `f64`.
 //!
-//! # What happens to special values
+//! # Special values
 //!
-//! - **NaN** becomes the NaN that NVIDIA's instructions give: positive, all ones below the sign
-//!   (0x7FFF in `f16` and `bf16`, 0x7F in both 8-bit formats). Payloads and signs are lost, except
-//!   from `bf16` to `f32`, which moves the bits unchanged.
-//! - **Overflow** is [`Overflow`]'s choice: infinity (NaN in E4M3, which has no infinity), or the
+//! - **NaN** becomes the NaN of NVIDIA's instructions: positive, all ones below the sign (0x7FFF in
+//!   `f16` and `bf16`, 0x7F in both 8-bit formats). Payloads and signs are lost, except from `bf16`
+//!   to `f32`, which copies the bits.
+//! - **Overflow**: [`Overflow`] chooses infinity (NaN in E4M3, which has no infinity) or the
 //!   largest finite magnitude.
-//! - **Subnormals** are converted exactly or rounded like any other value; none is flushed.
+//! - **Subnormals** are converted exactly or rounded like any other value; none is flushed to zero.
 //! - **Signed zero** keeps its sign, and a value that rounds to zero keeps its sign.
 //!
 //! # Formats with scales
 //!
-//! [`quantize()`] makes 8-bit floats with scales per tensor, row, 1 x 128 and 128 x 128 block;
-//! [`mx_quantize`] and [`nvfp4_quantize`] blocks of small floats; [`quantize_integers`] integers of 8
-//! and 4 bits. Each has its way back. [`cast_transpose`] converts and transposes in one pass. What
-//! each gives, to the bit, is below.
+//! [`quantize()`] makes 8-bit floats with scales per tensor, per row, per 1 x 128 block and per 128
+//! x 128 block; [`mx_quantize`] and [`nvfp4_quantize`] make blocks of small floats;
+//! [`quantize_integers`] makes integers of 8 and 4 bits. Each has an inverse. [`cast_transpose`]
+//! converts and transposes in one pass. The results are specified to the bit below.
 //!
-//! Every device gives the same bits.
+//! Every device returns the same bits.
 //!
 #![doc = include_str!("../../docs/formats.md")]
 

@@ -1,4 +1,4 @@
-//! Small floats whose blocks share a scale: the MX formats of the Open Compute Project, and NVFP4.
+//! Small floats in blocks with a common scale: the MX formats of the Open Compute Project, and NVFP4.
 //!
 //! | format | element | block | scale |
 //! |---|---|---|---|
@@ -7,26 +7,26 @@
 //! | MXFP4 | [`E2m1`] | 32 | [`E8m0`] |
 //! | NVFP4 | [`E2m1`] | 16 | [`E4m3`], and one `f32` for the tensor |
 //!
-//! MX is as the OCP Microscaling Formats (MX) Specification, version 1.0, defines it in section 6.3.
-//! The scale is the power of two at or below amax, the block's largest magnitude, divided by the
-//! power of two at or below the element's largest value; at least 2⁻¹²⁷, and 1 where amax is 0.
-//! Values divided by it, which is exact, are rounded to nearest, ties to even, or stochastically;
-//! what is beyond the element's largest value becomes that.
+//! MX follows section 6.3 of the OCP Microscaling Formats (MX) Specification, version 1.0. With amax the
+//! block's largest magnitude, the scale is the power of two at or below amax, divided by the power of two at
+//! or below the element's largest value; at least 2⁻¹²⁷, and 1 if amax is 0. Values are divided by it, which
+//! is exact, and rounded to nearest, ties to even, or stochastically. Values beyond the element's largest
+//! value become that value.
 //!
-//! In NVFP4 the tensor's scale t is given, as found in time from the largest magnitude of an earlier
-//! tensor: amax / (6 * 448) uses the formats to their ends. A block's scale is amax / (6 * t) of the
-//! block, rounded to the nearest E4M3 and at least 2⁻⁹; 1 where amax is 0. Values are multiplied by
+//! In NVFP4 the caller provides the tensor's scale t, in training usually from the largest magnitude of an
+//! earlier tensor: amax / (6 * 448) uses the formats' whole range. A block's scale is amax / (6 * t), with
+//! amax of the block, rounded to the nearest E4M3 and at least 2⁻⁹; 1 if amax is 0. Values are multiplied by
 //! 1 / (scale * t). All in `f32`. The value of a code is code * (scale * t).
 //!
-//! Where a magnitude is infinite or NaN, the block's scale is NaN, and its codes are NaN, or 0 in
-//! formats that have none.
+//! If a magnitude is infinite or NaN, the block's scale is NaN, and its codes are NaN, or 0 in formats
+//! without NaN.
 //!
-//! A last block of a row may be shorter. Codes of 4 bits lie two a byte, the first in the lower half;
-//! of 6 bits four in three bytes, the first in the lowest bits. Each row begins on a byte:
-//! [`MxElement::codes`] says how many `Code`s it takes.
+//! The last block of a row may be shorter. Codes of 4 bits are packed two per byte, the first in the lower
+//! half; codes of 6 bits four in three bytes, the first in the lowest bits. Each row begins at a byte;
+//! [`MxElement::codes`] returns the number of `Code`s in a row.
 //!
-//! The rounding is done by instructions that every GPU has. The ones of newer GPUs for these formats
-//! are not used.
+//! The kernels round with instructions that every GPU has. They do not use the special instructions of newer
+//! GPUs for these formats.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -42,15 +42,15 @@ mod sealed {
 
 /// An element format of MX.
 pub trait MxElement: sealed::Sealed {
-    /// What a row of codes is made of: the element, or bytes that several share.
+    /// The type of the elements of a row of codes: the element, or bytes that several elements share.
     type Code: Pod;
     /// Bits of a code.
     const BITS: u32;
-    /// The format as `kernels/warpool.h` numbers it.
+    /// The format's number in `kernels/warpool.h`.
     #[doc(hidden)]
     const TYPE: u32;
 
-    /// `Code`s of a row of `cols` elements.
+    /// Number of `Code`s in a row of `cols` elements.
     #[must_use]
     fn codes(cols: usize) -> usize {
         let (whole, rest) = (cols / 8, cols % 8);
@@ -109,21 +109,21 @@ impl From<E8m0> for f32 {
     }
 }
 
-/// Where the scales of blocks lie.
+/// The layout of the scales of blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BlockScales {
-    /// Those of a row next to each other, row after row.
+    /// The scales of a row are adjacent, row after row.
     #[default]
     Rows,
-    /// As cuBLASLt takes them (`VEC32_UE8M0`, `VEC16_UE4M3`): tiles of 128 rows by 4 blocks, 512 bytes
-    /// each, a row of tiles after the other; in a tile, row r and block b lie at
-    /// `r % 32 * 16 + r / 32 * 4 + b`. Rows and blocks are filled up to whole tiles with zeros.
+    /// The layout of cuBLASLt (`VEC32_UE8M0`, `VEC16_UE4M3`): tiles of 128 rows by 4 blocks, 512 bytes each,
+    /// one row of tiles after the other. In a tile, the scale of row r and block b is at `r % 32 * 16 + r /
+    /// 32 * 4 + b`. Rows and blocks are padded to whole tiles with zeros.
     Tiled,
 }
 
 impl BlockScales {
-    /// Scales for `rows` x `cols` elements in blocks of `block`.
+    /// Number of scales for `rows` x `cols` elements in blocks of `block`.
     #[must_use]
     pub fn count(self, rows: usize, cols: usize, block: usize) -> usize {
         let rows = match self {
@@ -174,7 +174,7 @@ fn plan<'a, S: Wide, Q: MxElement>(
 const MX: (u32, usize) = (abi::WP_SCALE_E8M0, MX_BLOCK);
 const NVFP4: (u32, usize) = (abi::WP_SCALE_E4M3, NVFP4_BLOCK);
 
-/// The way from values to MX codes, checked.
+/// The checked plan of quantisation into MX codes.
 pub(super) fn forth<'a, Q: MxElement, S: Wide>(
     values: &Rows<'a, S>,
     codes: &RowsMut<'a, Q::Code>,
@@ -185,7 +185,7 @@ pub(super) fn forth<'a, Q: MxElement, S: Wide>(
     Ok(plan.scales(written(scales)))
 }
 
-/// The way back, checked.
+/// The checked plan of dequantisation.
 pub(super) fn back<'a, Q: MxElement, S: Wide>(
     codes: &Rows<'a, Q::Code>,
     scales: View<'a, E8m0>,
@@ -196,11 +196,11 @@ pub(super) fn back<'a, Q: MxElement, S: Wide>(
     Ok(plan.scales(read(&scales)))
 }
 
-/// Queues `values` to become MX `codes` of `Q` with `scales`, in one pass over memory.
+/// Queues the quantisation of `values` into MX `codes` of `Q` with `scales`, in one pass over memory.
 ///
 /// `scales` has [`BlockScales::count`] elements for blocks of [`MX_BLOCK`].
 ///
-/// Stream order: as [`quantize`](fn@super::quantize).
+/// Stream order: the same as for [`quantize`](fn@super::quantize).
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -230,8 +230,8 @@ pub(super) fn back<'a, Q: MxElement, S: Wide>(
 /// ```
 ///
 /// # Errors
-/// [`Error::Invalid`](crate::Error::Invalid) if a row of codes is not [`MxElement::codes`] long,
-/// scales are missing, ranges overlap or the rounding is directed; what the launch said.
+/// [`Error::Invalid`](crate::Error::Invalid) if a row of codes does not have [`MxElement::codes`], there are
+/// too few scales, ranges overlap or the rounding is directed; any error of the launch.
 pub fn mx_quantize<'a, Q: MxElement, S: Wide>(
     stream: &Stream,
     values: impl Into<Rows<'a, S>>,
@@ -241,15 +241,15 @@ pub fn mx_quantize<'a, Q: MxElement, S: Wide>(
     how: Quantize<'_>,
 ) -> Result<()> {
     let plan = forth::<Q, S>(&values.into(), &codes.into(), &scales, layout)?;
-    // SAFETY: whoever made the views vouched for their ranges until queued work is done; lengths and
-    // alignment were checked, and disjointness is before the launch.
+    // SAFETY: the caller that made the views guarantees their ranges until queued work is done; lengths and
+    // alignment were checked, and overlaps are checked before the launch.
     unsafe { plan.quantize(stream, how) }
 }
 
-/// Queues MX `codes` of `Q` with `scales` to become `values`: exact in `f32`, rounded to nearest
-/// elsewhere.
+/// Queues the dequantisation of MX `codes` of `Q` with `scales` into `values`: exact in `f32`, rounded to
+/// nearest in other formats.
 ///
-/// Stream order: as [`quantize`](fn@super::quantize).
+/// Stream order: the same as for [`quantize`](fn@super::quantize).
 ///
 /// # Errors
 /// See [`mx_quantize`].
@@ -261,16 +261,16 @@ pub fn mx_dequantize<'a, Q: MxElement, S: Wide>(
     values: impl Into<RowsMut<'a, S>>,
 ) -> Result<()> {
     let plan = back::<Q, S>(&codes.into(), scales, layout, &values.into())?;
-    // SAFETY: as in `mx_quantize`.
+    // SAFETY: the same as in `mx_quantize`.
     unsafe { plan.dequantize(stream) }
 }
 
-/// Queues `values` to become NVFP4 `codes` with `scales`, in one pass over memory.
+/// Queues the quantisation of `values` into NVFP4 `codes` with `scales`, in one pass over memory.
 ///
-/// `scales` has [`BlockScales::count`] elements for blocks of [`NVFP4_BLOCK`]; the first element of
-/// `tensor` is the tensor's scale, read when the launch runs.
+/// `scales` has [`BlockScales::count`] elements for blocks of [`NVFP4_BLOCK`]. The first element of `tensor`
+/// is the tensor's scale, read when the launch runs.
 ///
-/// Stream order: as [`quantize`](fn@super::quantize).
+/// Stream order: the same as for [`quantize`](fn@super::quantize).
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -313,13 +313,13 @@ pub fn nvfp4_quantize<'a, S: Wide>(
     let plan = plan::<S, E2m1>(sides.0, sides.1, NVFP4, layout, scales.len())?;
     enough("tensor", tensor.len(), 1)?;
     let plan = plan.scales(written(&scales)).tensor(read(&tensor));
-    // SAFETY: as in `mx_quantize`.
+    // SAFETY: the same as in `mx_quantize`.
     unsafe { plan.quantize(stream, how) }
 }
 
-/// Queues NVFP4 `codes` with `scales` and the `tensor`'s scale to become `values`.
+/// Queues the dequantisation of NVFP4 `codes` with `scales` and the `tensor`'s scale into `values`.
 ///
-/// Stream order: as [`quantize`](fn@super::quantize).
+/// Stream order: the same as for [`quantize`](fn@super::quantize).
 ///
 /// # Errors
 /// See [`mx_quantize`].
@@ -336,7 +336,7 @@ pub fn nvfp4_dequantize<'a, S: Wide>(
     let plan = plan::<S, E2m1>(sides.0, sides.1, NVFP4, layout, scales.len())?;
     enough("tensor", tensor.len(), 1)?;
     let plan = plan.scales(read(&scales)).tensor(read(&tensor));
-    // SAFETY: as in `mx_quantize`.
+    // SAFETY: the same as in `mx_quantize`.
     unsafe { plan.dequantize(stream) }
 }
 

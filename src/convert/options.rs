@@ -1,47 +1,48 @@
-//! How a conversion rounds and what it does with overflow.
+//! Rounding and overflow of conversions.
 
 use crate::driver::abi;
 
-/// How a value between two neighbours of the destination format is rounded.
+/// The rounding of a value between two adjacent values of the destination format.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Rounding {
-    /// To the nearer neighbour, ties to the one whose last bit is 0.
+    /// To the nearest value, ties to the one whose last bit is 0.
     #[default]
     Nearest,
-    /// To the neighbour nearer to zero.
+    /// To the value nearer to zero.
     TowardZero,
-    /// To the greater neighbour.
+    /// To the greater value.
     Up,
-    /// To the lesser neighbour.
+    /// To the lesser value.
     Down,
-    /// To either neighbour, with a probability proportional to the nearness of the value, so that
-    /// the mean of many roundings is the value. Values the format holds are unchanged.
+    /// To either value, with a probability proportional to its nearness, so that the mean of many roundings
+    /// is the original value. Values that the format can represent are unchanged.
     ///
-    /// Each element draws 16 bits, so the probability is in steps of 2^-16. The generator is
-    /// Philox4x32-7 keyed by `seed`, its counter the element's number in the call: the same call
+    /// Each element uses 16 random bits, so the probability has steps of 2^-16. The generator is Philox4x32-7
+    /// with the key `seed` and the element's number in the call as its counter: the same call returns the
+    /// same bits on every device.
     /// gives the same bits on every device.
     Stochastic {
-        /// The generator's key. Use another for every call whose roundings must not repeat.
+        /// The generator's key. Use a different one for each call whose random numbers must not repeat.
         seed: u64,
     },
 }
 
-/// What becomes of a magnitude that rounds to more than the largest finite one.
+/// The result for a magnitude that rounds to more than the largest finite one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Overflow {
-    /// Infinity with the value's sign, in [`E4m3`](super::E4m3) NaN with the value's sign. Under
-    /// directed rounding as in IEEE 754: the largest finite magnitude where the mode points back to
-    /// it, but infinity stays infinity.
+    /// Infinity with the value's sign; in [`E4m3`](super::E4m3) NaN with the value's sign. Directed rounding
+    /// follows IEEE 754: the largest finite magnitude if the direction points back to it, but infinity stays
+    /// infinity.
     #[default]
     ToInfinity,
-    /// The largest finite magnitude, with the value's sign; infinities too. NaN stays NaN.
+    /// The largest finite magnitude, with the value's sign, also for infinities. NaN stays NaN.
     Saturate,
 }
 
-/// How to convert, made from a [`Rounding`], an [`Overflow`] or both; exact conversions ignore it. The
-/// default rounds to nearest and overflows to infinity.
+/// The options of a conversion, from a [`Rounding`], an [`Overflow`] or both; exact conversions ignore them.
+/// The default rounds to nearest and overflows to infinity.
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -67,7 +68,7 @@ pub struct Conversion {
 }
 
 impl Conversion {
-    /// The rounding as `kernels/warpool.h` numbers it, and the generator's key.
+    /// The rounding's number in `kernels/warpool.h`, and the generator's key.
     pub(super) fn rounding_and_seed(&self) -> (u32, u64) {
         match self.rounding {
             Rounding::Nearest => (abi::WP_NEAREST, 0),
@@ -78,7 +79,7 @@ impl Conversion {
         }
     }
 
-    /// The treatment of overflow as `kernels/warpool.h` numbers it.
+    /// The overflow's number in `kernels/warpool.h`.
     pub(super) fn overflow_number(&self) -> u32 {
         match self.overflow {
             Overflow::ToInfinity => abi::WP_TO_INFINITY,

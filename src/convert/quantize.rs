@@ -1,7 +1,7 @@
 //! 8-bit floats with scales: per tensor, per row, per 1 x 128 and per 128 x 128 block.
 //!
-//! A code's value is code * scale. The scales are those that a matrix product multiplies its result
-//! by, and lie where cuBLASLt looks for them:
+//! A code's value is code * scale. A matrix product multiplies its result by these scales; they have the
+//! layouts that cuBLASLt expects:
 //!
 //! | scales | cuBLASLt's scaling mode | layout |
 //! |---|---|---|
@@ -10,15 +10,14 @@
 //! | [`Scales::Blocks`] | `VEC128_32F` | ⌈cols / 128⌉ columns of one a row, a column after the other |
 //! | [`Scales::Squares`] | `BLK128x128_32F` | ⌈rows / 128⌉ rows of ⌈cols / 128⌉, each row in a multiple of 4 |
 //!
-//! A scale that is worked out is amax / the format's largest value, in `f32`, where amax is the
-//! largest magnitude that shares the scale; at least 2⁻¹²⁶, and 1 where amax is 0. A value is
-//! multiplied by 1 / scale in `f32`, and the product is rounded; what is beyond the largest value
-//! becomes that. Where a magnitude is infinite or NaN, the scale that it shares is NaN and so are its
-//! codes, so that nothing is lost unseen. A given scale saturates infinities; a given scale of 0 or
-//! NaN makes every code NaN.
+//! A computed scale is amax / the format's largest value, in `f32`, where amax is the largest magnitude of
+//! the values that share the scale; at least 2⁻¹²⁶, and 1 if amax is 0. A value is multiplied by 1 / scale in
+//! `f32`, and the product is rounded; results beyond the largest value become that value. If a magnitude is
+//! infinite or NaN, its scale and all codes of that scale are NaN, so that no error goes unnoticed. With a
+//! scale provided by the caller, infinities saturate; a provided scale of 0 or NaN makes every code NaN.
 //!
-//! Dequantising multiplies code and scale in `f32` and rounds that to the wanted format. Every device
-//! gives the same bits.
+//! Dequantisation multiplies code and scale in `f32` and rounds the product to the destination format. Every
+//! device returns the same bits.
 
 use super::codes::{Plan, Quantize, Side, Wide, enough, read, written};
 use super::{E4m3, E5m2, Element, Rows, RowsMut, View, ViewMut};
@@ -31,43 +30,43 @@ pub trait Float8: Element {}
 impl Float8 for E4m3 {}
 impl Float8 for E5m2 {}
 
-/// Elements of a side of a block.
+/// Elements along one side of a square block.
 const SIDE: usize = 128;
 
-/// Scales to be read.
+/// Scales that are read.
 #[derive(Debug, Clone, Copy)]
 pub enum Scales<'a> {
-    /// The first element is that of the tensor.
+    /// The first element is the scale of the tensor.
     Tensor(View<'a, f32>),
-    /// One a row.
+    /// One per row.
     Rows(View<'a, f32>),
-    /// One a block of 128 neighbours of a row, [`block_scales`] in all.
+    /// One per block of 128 adjacent elements of a row, [`block_scales`] in total.
     Blocks(View<'a, f32>),
-    /// One a square of 128 rows and columns, [`square_scales`] in all.
+    /// One per square of 128 rows and columns, [`square_scales`] in total.
     Squares(View<'a, f32>),
 }
 
-/// Scales to be written, but for a tensor's, which is given: found in time from the maxima of earlier
-/// tensors ([`Quantize::amax`]).
+/// Scales that are written; but a tensor's scale is provided by the caller, usually from the maxima of
+/// earlier tensors ([`Quantize::amax`]).
 #[derive(Debug)]
 pub enum ScalesMut<'a> {
-    /// The first element is that of the tensor, and is read when the launch runs.
+    /// The first element is the scale of the tensor, read when the launch runs.
     Tensor(View<'a, f32>),
-    /// One a row.
+    /// One per row.
     Rows(ViewMut<'a, f32>),
-    /// One a block of 128 neighbours of a row, [`block_scales`] in all.
+    /// One per block of 128 adjacent elements of a row, [`block_scales`] in total.
     Blocks(ViewMut<'a, f32>),
-    /// One a square of 128 rows and columns, [`square_scales`] in all.
+    /// One per square of 128 rows and columns, [`square_scales`] in total.
     Squares(ViewMut<'a, f32>),
 }
 
-/// Elements that [`Scales::Blocks`] needs for `rows` x `cols` values.
+/// Number of elements that [`Scales::Blocks`] needs for `rows` x `cols` values.
 #[must_use]
 pub fn block_scales(rows: usize, cols: usize) -> usize {
     rows.saturating_mul(cols.div_ceil(SIDE))
 }
 
-/// Elements that [`Scales::Squares`] needs for `rows` x `cols` values.
+/// Number of elements that [`Scales::Squares`] needs for `rows` x `cols` values.
 #[must_use]
 pub fn square_scales(rows: usize, cols: usize) -> usize {
     rows.div_ceil(SIDE).saturating_mul(squares_pitch(cols))
@@ -77,7 +76,7 @@ fn squares_pitch(cols: usize) -> usize {
     cols.div_ceil(SIDE).next_multiple_of(4)
 }
 
-/// The granularity, group, layout and pitch of scales for `rows` x `cols` values, and how many.
+/// The granularity, group, layout and pitch of scales for `rows` x `cols` values, and their number.
 fn places(kind: u32, rows: u64, cols: u64) -> (u32, u32, u32, u64, u64) {
     let (all, wide) = (rows as usize, cols as usize);
     let (by_row, by_column) = (abi::WP_SCALES_BY_ROW, abi::WP_SCALES_BY_COLUMN);
@@ -111,7 +110,7 @@ fn plan<'a, S: Wide, Q: Float8>(
     Ok((plan.grained(granularity, group, layout, pitch), needed))
 }
 
-/// The way from values to codes, checked.
+/// The checked plan of quantisation.
 pub(super) fn forth<'a, S: Wide, Q: Float8>(
     values: &Rows<'a, S>,
     codes: &RowsMut<'a, Q>,
@@ -128,7 +127,7 @@ pub(super) fn forth<'a, S: Wide, Q: Float8>(
     Ok(plan.scales(part))
 }
 
-/// The way back, checked.
+/// The checked plan of dequantisation.
 pub(super) fn back<'a, Q: Float8, S: Wide>(
     codes: &Rows<'a, Q>,
     scales: Scales<'a>,
@@ -145,13 +144,13 @@ pub(super) fn back<'a, Q: Float8, S: Wide>(
     Ok(plan.scales(read(&given)))
 }
 
-/// Queues `values` to become `codes` with `scales`, in one pass over memory.
+/// Queues the quantisation of `values` into `codes` with `scales`, in one pass over memory.
 ///
-/// Values and codes have the same shape; both may start at any element and have any pitch. What the
-/// scales are and what becomes of special values: see [formats](super#formats).
+/// Values and codes have the same shape; both may start at any element and have any pitch. For the scales and
+/// for special values see [formats](super#formats).
 ///
-/// Stream order: everything is read and written by work queued on `stream`; the call returns at once.
-/// Nothing is allocated.
+/// Stream order: work queued on `stream` reads and writes everything; the call returns at once. Nothing is
+/// allocated.
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -179,8 +178,8 @@ pub(super) fn back<'a, Q: Float8, S: Wide>(
 /// ```
 ///
 /// # Errors
-/// [`Error::Invalid`](crate::Error::Invalid) if the shapes differ, scales are missing, ranges
-/// overlap or the rounding is directed; what the launch said.
+/// [`Error::Invalid`](crate::Error::Invalid) if the shapes differ, there are too few scales, ranges overlap
+/// or the rounding is directed; any error of the launch.
 pub fn quantize<'a, S: Wide, Q: Float8>(
     stream: &Stream,
     values: impl Into<Rows<'a, S>>,
@@ -189,18 +188,19 @@ pub fn quantize<'a, S: Wide, Q: Float8>(
     how: Quantize<'_>,
 ) -> Result<()> {
     let plan = forth(&values.into(), &codes.into(), &scales)?;
-    // SAFETY: whoever made the views vouched for their ranges until queued work is done; lengths and
-    // alignment were checked, and disjointness is before the launch.
+    // SAFETY: the caller that made the views guarantees their ranges until queued work is done; lengths and
+    // alignment were checked, and overlaps are checked before the launch.
     unsafe { plan.quantize(stream, how) }
 }
 
-/// Queues `codes` with `scales` to become `values`; the inverse of [`quantize`] but for rounding.
+/// Queues the dequantisation of `codes` with `scales` into `values`: the inverse of [`quantize`] except for
+/// rounding.
 ///
-/// Stream order: as [`quantize`].
+/// Stream order: the same as for [`quantize`].
 ///
 /// # Errors
-/// [`Error::Invalid`](crate::Error::Invalid) if the shapes differ, scales are missing or ranges
-/// overlap; what the launch said.
+/// [`Error::Invalid`](crate::Error::Invalid) if the shapes differ, there are too few scales or ranges
+/// overlap; any error of the launch.
 pub fn dequantize<'a, Q: Float8, S: Wide>(
     stream: &Stream,
     codes: impl Into<Rows<'a, Q>>,
@@ -208,6 +208,6 @@ pub fn dequantize<'a, Q: Float8, S: Wide>(
     values: impl Into<RowsMut<'a, S>>,
 ) -> Result<()> {
     let plan = back(&codes.into(), scales, &values.into())?;
-    // SAFETY: as in `quantize`.
+    // SAFETY: the same as in `quantize`.
     unsafe { plan.dequantize(stream) }
 }

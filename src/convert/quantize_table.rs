@@ -17,11 +17,11 @@ type ToMx<'a, S, C> = (Rows<'a, S>, RowsMut<'a, C>, ViewMut<'a, E8m0>);
 /// Codes, scales and values of a tensor to dequantise.
 type FromMx<'a, C, S> = (Rows<'a, C>, View<'a, E8m0>, RowsMut<'a, S>);
 
-/// Words of a job.
+/// Number of words of a job.
 const JOB: usize = size_of::<abi::wp_quantize_job>() / 8;
 const _: () = assert!(8 * JOB == size_of::<abi::wp_quantize_job>());
 
-/// Blocks of threads of a launch, at most.
+/// Most blocks of threads of a launch.
 const MOST_BLOCKS: u64 = 0x7FFF_FFFF;
 
 /// Tensors of one kind, and the arguments of their launch.
@@ -84,11 +84,11 @@ impl<'a> Jobs<'a> {
     }
 
     /// # Errors
-    /// As of the tables' launches.
+    /// The same as for the tables' launches.
     fn launch(&mut self, stream: &Stream, launch: &Launch, amax: Option<Use<'_>>) -> Result<()> {
         let others = [self.table.view().used(), amax];
         let backend = stream.device().backend();
-        // SAFETY: as in `ConvertTable::launch`; `amax` was measured by the caller.
+        // SAFETY: the same as in `ConvertTable::launch`; the caller checked the length of `amax`.
         let queued = self.uses.launch(stream.core(), &others, || unsafe {
             backend.launch(launch, stream.raw())
         });
@@ -96,7 +96,7 @@ impl<'a> Jobs<'a> {
     }
 }
 
-/// The words of a tensor's job, and its blocks of threads.
+/// The words of a tensor's job, and its number of blocks of threads.
 fn job_of(args: &abi::wp_quantize, forth: bool, tensor: usize) -> Result<([u64; JOB], u64)> {
     let (mut job, mut blocks) = ([0u64; JOB], 0);
     // SAFETY: the arguments are plain data, and the job has the words of its structure.
@@ -113,14 +113,14 @@ fn job_of(args: &abi::wp_quantize, forth: bool, tensor: usize) -> Result<([u64; 
     }
 }
 
-/// A list of tensors that become codes with scales, in one launch as often as wanted.
+/// A list of tensors that one launch quantises, any number of times.
 ///
-/// Each is quantised as by [`quantize`](fn@super::quantize) or [`mx_quantize`](super::mx_quantize), to
-/// the bit; for [`Rounding::Stochastic`](super::Rounding::Stochastic) tensor `t` as alone with the seed
-/// `seed + t`, so that tensors draw apart.
+/// Each is quantised as by [`quantize`](fn@super::quantize) or [`mx_quantize`](super::mx_quantize), to the
+/// bit. With [`Rounding::Stochastic`](super::Rounding::Stochastic) tensor `t` is rounded as if alone with the
+/// seed `seed + t`, so that tensors use different random numbers.
 ///
-/// The table lies in a block of the pool. It may be used on any stream of the device: each launch runs
-/// behind what it must, and the tensors' own frees behind the launches, also where the table is forgotten.
+/// The table is in a block of the pool. It may be used on any stream of the device: each launch waits for
+/// conflicting work, and the frees of the tensors wait for the launches, even if the table is leaked.
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -157,13 +157,13 @@ pub struct QuantizeTable<'a, S, Q> {
 }
 
 impl<'a, S: Wide, Q: Float8> QuantizeTable<'a, S, Q> {
-    /// Values, codes and scales of each tensor: [`ScalesMut`] of one kind for all, but not of squares.
-    /// Waits until the table is in device memory.
+    /// Makes a table from the values, codes and scales of each tensor. All [`ScalesMut`] must be of the same
+    /// kind, but not [`ScalesMut::Squares`]. Waits on the host until the table is in device memory.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the shapes of a tensor differ, scales are missing, of several kinds or of
-    /// squares, something written overlaps anything else or a tensor is of another device; what the pool
-    /// or the driver said.
+    /// [`Error::Invalid`] if the shapes of a tensor differ, there are too few scales, or scales of several
+    /// kinds or of squares, a written range overlaps another one, or a tensor is of another device; any error
+    /// of the pool or the driver.
     pub fn new(
         pool: &Pool,
         stream: &Stream,
@@ -175,8 +175,8 @@ impl<'a, S: Wide, Q: Float8> QuantizeTable<'a, S, Q> {
 }
 
 impl<'a, S: Wide, Q: MxElement> QuantizeTable<'a, S, Q> {
-    /// Values, MX codes and scales of each tensor, all of one layout. Waits until the table is in device
-    /// memory.
+    /// Makes a table from the values, MX codes and scales of each tensor, all with one layout. Waits on the
+    /// host until the table is in device memory.
     ///
     /// # Errors
     /// See [`QuantizeTable::new`].
@@ -209,10 +209,10 @@ impl<'a, S, Q> QuantizeTable<'a, S, Q> {
         self.jobs.args.rows
     }
 
-    /// Queues every tensor, in one launch. Nothing is allocated. [`Quantize::amax`] has an element a tensor.
+    /// Queues all tensors in one launch. Nothing is allocated. [`Quantize::amax`] has one element per tensor.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there are fewer elements of `amax` than tensors, the rounding is directed or
+    /// [`Error::Invalid`] if `amax` has fewer elements than there are tensors, the rounding is directed or
     /// the stream is of another device; any error of the driver.
     pub fn quantize(&mut self, stream: &Stream, how: Quantize<'_>) -> Result<()> {
         let mut args = self.jobs.args;
@@ -226,18 +226,19 @@ impl<'a, S, Q> QuantizeTable<'a, S, Q> {
     }
 }
 
-/// A list of tensors whose codes with scales become values, in one launch as often as wanted; the way back
-/// of [`QuantizeTable`], in order as that is.
+/// A list of tensors that one launch dequantises, any number of times: the inverse of [`QuantizeTable`], with
+/// the same stream order.
 pub struct DequantizeTable<'a, Q, S> {
     jobs: Jobs<'a>,
     views: PhantomData<(View<'a, Q>, ViewMut<'a, S>)>,
 }
 
 impl<'a, Q: Float8, S: Wide> DequantizeTable<'a, Q, S> {
-    /// Codes, scales and values of each tensor. Waits until the table is in device memory.
+    /// Makes a table from the codes, scales and values of each tensor. Waits on the host until the table is
+    /// in device memory.
     ///
     /// # Errors
-    /// As [`QuantizeTable::new`]; scales may be of any kinds.
+    /// See [`QuantizeTable::new`]; scales may be of any kind.
     pub fn new(
         pool: &Pool,
         stream: &Stream,
@@ -249,8 +250,8 @@ impl<'a, Q: Float8, S: Wide> DequantizeTable<'a, Q, S> {
 }
 
 impl<'a, Q: MxElement, S: Wide> DequantizeTable<'a, Q, S> {
-    /// MX codes, scales and values of each tensor, all of one layout. Waits until the table is in device
-    /// memory.
+    /// Makes a table from the MX codes, scales and values of each tensor, all with one layout. Waits on the
+    /// host until the table is in device memory.
     ///
     /// # Errors
     /// See [`QuantizeTable::new`].
@@ -283,7 +284,7 @@ impl<'a, Q, S> DequantizeTable<'a, Q, S> {
         self.jobs.args.rows
     }
 
-    /// Queues every tensor, in one launch. Nothing is allocated.
+    /// Queues all tensors in one launch. Nothing is allocated.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device; any error of the driver.

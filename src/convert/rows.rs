@@ -1,4 +1,4 @@
-//! One conversion: contiguous, or rows at a fixed distance.
+//! Single conversions: contiguous, or rows at a fixed pitch.
 
 use super::fused::{Fused, FusedTo};
 use super::launch::{arguments, disjoint, launch, pitch_bytes};
@@ -9,12 +9,12 @@ use crate::error::{Error, Result};
 
 /// Queues the conversion of every element of `src` into `dst`, in one launch.
 ///
-/// Both may start at any element. Element `i` has the number `i` for [`Rounding::Stochastic`].
+/// Both may start at any element. For [`Rounding::Stochastic`] element `i` has the number `i`.
 /// NaN, overflow, subnormals: see the [module](super).
 ///
-/// Stream order: the source is read and the destination written by work queued on `stream`, any of the
-/// device, behind what other streams do with the buffers; the call returns at once. Nothing is allocated
-/// on the device.
+/// Stream order: work queued on `stream`, which may be any stream of the device, reads the source and writes
+/// the destination, after the work of other streams on the buffers. The call returns at once. Nothing is
+/// allocated on the device.
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -33,8 +33,8 @@ use crate::error::{Error, Result};
 /// ```
 ///
 /// # Errors
-/// [`Error::Invalid`] if the lengths differ, the ranges overlap or the stream is of another device; what
-/// the driver said.
+/// [`Error::Invalid`] if the lengths differ, the ranges overlap or the stream is of another device; any error
+/// of the driver.
 ///
 /// [`Rounding::Stochastic`]: super::Rounding::Stochastic
 pub fn convert<'a, S: ConvertTo<D>, D: Element>(
@@ -49,7 +49,7 @@ pub fn convert<'a, S: ConvertTo<D>, D: Element>(
 
 /// Queues the conversion of every row of `src` into the same row of `dst`, in one launch.
 ///
-/// As [`convert`]; element `c` of row `r` has the number `r * cols + c`.
+/// The same as [`convert`] otherwise; element `c` of row `r` has the number `r * cols + c`.
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -71,7 +71,7 @@ pub fn convert<'a, S: ConvertTo<D>, D: Element>(
 /// ```
 ///
 /// # Errors
-/// [`Error::Invalid`] if the shapes differ or the ranges overlap; what the launch said.
+/// [`Error::Invalid`] if the shapes differ or the ranges overlap; any error of the launch.
 pub fn convert_rows<S: ConvertTo<D>, D: Element>(
     stream: &Stream,
     src: Rows<'_, S>,
@@ -79,8 +79,8 @@ pub fn convert_rows<S: ConvertTo<D>, D: Element>(
     how: impl Into<Conversion>,
 ) -> Result<()> {
     let args = shaped::<S, D>(&src, &dst, how.into())?;
-    // SAFETY: buffers keep their memory until the work is done, and whoever made views of addresses
-    // vouched for that; lengths, alignment and disjointness were checked.
+    // SAFETY: buffers keep their memory until the work is done, and the caller that made views from addresses
+    // guarantees it; lengths, alignment and overlaps were checked.
     let queued = ordered(
         stream.core(),
         &[src.view.used(), dst.view.used()],
@@ -89,12 +89,12 @@ pub fn convert_rows<S: ConvertTo<D>, D: Element>(
     queued?
 }
 
-/// As [`convert_rows`], with a multiply and add, a finite check and maxima on the way, as [`Fused`]
-/// asks for. Rounds as `how` says also where the plain conversion is exact.
+/// The same as [`convert_rows`], with the additional work of [`Fused`]: a multiply-add, a check for finite
+/// values, and maxima. Rounds as `how` says, even if the plain conversion is exact.
 ///
 /// # Errors
-/// As [`convert_rows`]; [`Error::Invalid`] if maxima of blocks are asked for with several rows, or
-/// their destination is too short.
+/// See [`convert_rows`]; [`Error::Invalid`] if block maxima are requested with several rows, or their
+/// destination is too short.
 pub fn convert_fused<'a, S: FusedTo<D>, D: Element>(
     stream: &Stream,
     src: impl Into<Rows<'a, S>>,
@@ -108,7 +108,7 @@ pub fn convert_fused<'a, S: FusedTo<D>, D: Element>(
         fused.apply(&mut args, 1, (src.rows == 1).then_some(src.cols))?;
     let (src, dst) = (src.view.used(), dst.view.used());
     let uses = [src, dst, scale, flag, amax, blocks];
-    // SAFETY: as in `convert_rows`, for the views of `fused` too.
+    // SAFETY: the same as in `convert_rows`, also for the views of `fused`.
     let queued = ordered(stream.core(), &uses, || unsafe { launch(stream, args) });
     queued?
 }

@@ -1,12 +1,12 @@
 //! Loss scaling for mixed precision, decided on the device.
 //!
-//! Small gradients vanish in 16-bit formats. So the loss is multiplied by a scale before the backward
-//! pass, the gradients are divided by it after, and where one of them overflowed the step is left out
-//! and the scale is lowered. Here all of it happens in stream order; the host never waits.
+//! Small gradients vanish in 16-bit formats. So the loss is multiplied by a scale before the backward pass,
+//! and the gradients are divided by it afterwards. If one of them overflowed, the step is skipped and the
+//! scale is lowered. All of this happens in stream order; the host never waits.
 //!
-//! A step: scale the loss by [`GradScaler::scale`] (in the application's own kernel); run the backward
-//! pass; [`GradScaler::unscale`]; run the optimiser with [`GradScaler::found`], which its kernel reads
-//! to leave the step out; [`GradScaler::update`].
+//! In each step: scale the loss by [`GradScaler::scale`] (in the application's own kernel); run the backward
+//! pass; call [`GradScaler::unscale`]; run the optimiser with [`GradScaler::found`], which its kernel reads
+//! to skip the step; call [`GradScaler::update`].
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::pool::{Pool, PoolBuf};
 use crate::seeded::seeded;
 
-/// How a scale starts and moves. The default is the common one of mixed-precision training: 65536,
+/// The initial scale and its changes. The default is the common one of mixed-precision training: 65536,
 /// doubled after 2000 good steps in a row, halved on overflow.
 ///
 /// ```
@@ -49,28 +49,28 @@ impl Default for ScalerConfig {
 }
 
 impl ScalerConfig {
-    /// Sets the first scale, from 2^-126 to 2^126.
+    /// Sets the initial scale, from 2^-126 to 2^126.
     #[must_use]
     pub fn scale(mut self, scale: f32) -> Self {
         self.scale = scale;
         self
     }
 
-    /// Sets what the scale is multiplied by when it grows; more than 1.
+    /// Sets the factor by which the scale grows; more than 1.
     #[must_use]
     pub fn growth(mut self, factor: f32) -> Self {
         self.growth = factor;
         self
     }
 
-    /// Sets what the scale is multiplied by on overflow; between 0 and 1.
+    /// Sets the factor of the scale on overflow; between 0 and 1.
     #[must_use]
     pub fn backoff(mut self, factor: f32) -> Self {
         self.backoff = factor;
         self
     }
 
-    /// Sets the good steps in a row before the scale grows.
+    /// Sets the number of good steps in a row before the scale grows.
     #[must_use]
     pub fn interval(mut self, steps: u32) -> Self {
         self.interval = steps;
@@ -105,7 +105,7 @@ impl ScalerConfig {
     }
 }
 
-/// The state of a scaler as it was at one point of a stream.
+/// The state of a scaler at one point of a stream.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct ScalerState {
@@ -113,18 +113,18 @@ pub struct ScalerState {
     pub scale: f32,
     /// Whether an unscale since the last update found an infinite or NaN gradient.
     pub found: bool,
-    /// Whether the last update found one, so that its step was to be left out.
+    /// Whether the last update found one, so that its step had to be skipped.
     pub skipped_last: bool,
     /// Good steps in a row since the scale last changed.
     pub good_steps: u32,
-    /// Updates in all.
+    /// Number of updates.
     pub updates: u64,
-    /// Updates that found one.
+    /// Number of updates that found an infinite or NaN gradient.
     pub skipped: u64,
 }
 
-/// A list of gradients that is unscaled in one launch, from a table that is built once; in order as
-/// [`ConvertTable`](super::ConvertTable) is.
+/// A list of gradients that one launch unscales, from a table that is built once. Its stream order is that of
+/// [`ConvertTable`](super::ConvertTable).
 #[derive(Debug)]
 pub struct Gradients<'a, T> {
     uses: TableUses<'a>,
@@ -139,10 +139,10 @@ fn gradient_tile<T>() -> u64 {
 }
 
 impl<'a, T: Wide> Gradients<'a, T> {
-    /// Builds the table and waits until it is in device memory.
+    /// Builds the table. Waits on the host until it is in device memory.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a tensor is of another device; what the pool or the driver said.
+    /// [`Error::Invalid`] if a tensor is of another device; any error of the pool or the driver.
     pub fn new(pool: &Pool, stream: &Stream, tensors: Vec<ViewMut<'a, T>>) -> Result<Self> {
         let size = size_of::<T>() as u64;
         let mut tiles = Vec::new();
@@ -178,8 +178,8 @@ impl<'a, T: Wide> Gradients<'a, T> {
 
 /// A loss scale and its history, in device memory.
 ///
-/// Its methods queue work and return. They may be called with any stream of the device: each runs behind
-/// those before it, and the free of the state behind all.
+/// Its methods queue work and return. They may be called with any stream of the device: each runs after the
+/// calls before it, and the free of the state runs after all.
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -204,20 +204,21 @@ pub struct GradScaler {
     state: PoolBuf<u32>,
 }
 
-// The state is copied to and from the device as it lies in memory.
+// The state is copied to and from the device with its memory layout.
 const STATE_BYTES: usize = size_of::<abi::wp_scaler>();
 const _: () = assert!(STATE_BYTES == 48);
 
-/// Offset in the state of the fields that kernels of the application read.
+/// Offsets in the state of the fields that the application's kernels read.
 const SCALE_AT: u64 = std::mem::offset_of!(abi::wp_scaler, scale) as u64;
 const INVERSE_AT: u64 = std::mem::offset_of!(abi::wp_scaler, inverse) as u64;
 const FOUND_AT: u64 = std::mem::offset_of!(abi::wp_scaler, found) as u64;
 
 impl GradScaler {
-    /// A scaler with its state in a block of `pool`, allocated on `stream`; waits for its upload.
+    /// Makes a scaler with its state in a block of `pool`, allocated on `stream`; waits on the host for its
+    /// upload.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a configuration that cannot work; what the pool or the driver said.
+    /// [`Error::Invalid`] if the configuration is invalid; any error of the pool or the driver.
     pub fn new(pool: &Pool, stream: &Stream, config: ScalerConfig) -> Result<Self> {
         config.check()?;
         let state = abi::wp_scaler {
@@ -256,13 +257,13 @@ impl GradScaler {
     }
 
     /// 1 in device memory if an unscale since the last update found an infinite or NaN gradient: the
-    /// optimiser's kernel then leaves the step out.
+    /// optimiser's kernel must then skip the step.
     #[must_use]
     pub fn found(&self) -> View<'_, u32> {
         self.field(FOUND_AT)
     }
 
-    /// One over the scale, and what [`GradScaler::found`] reads, for one launch.
+    /// One over the scale, and the flag of [`GradScaler::found`], for one launch.
     pub(crate) fn inverse_and_found(&mut self) -> (View<'_, f32>, ViewMut<'_, u32>) {
         let (addr, place) = (self.state.addr(), self.state.place());
         let inverse = View::new(addr + INVERSE_AT, 1, place.offset(INVERSE_AT));
@@ -270,8 +271,8 @@ impl GradScaler {
         (inverse, found)
     }
 
-    /// Queues, in one launch: every gradient times the inverse scale, in `f32`, rounded to nearest;
-    /// and [`GradScaler::found`] set if one was infinite or NaN before.
+    /// Queues one launch that multiplies every gradient by the inverse scale, in `f32`, rounded to nearest,
+    /// and sets [`GradScaler::found`] if any was infinite or NaN before.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device; any error of the driver.
@@ -288,8 +289,8 @@ impl GradScaler {
             pad: 0,
         };
         let others = [gradients.table.view().used(), self.state.view_mut().used()];
-        // SAFETY: buffers keep their memory until the work is done, and whoever made views of addresses
-        // vouched for that.
+        // SAFETY: buffers keep their memory until the work is done, and the caller that made views from
+        // addresses guarantees it.
         let queued = gradients.uses.launch(stream.core(), &others, || unsafe {
             let backend = stream.device().backend();
             backend.launch(&Launch::Unscale(args), stream.raw())
@@ -297,9 +298,9 @@ impl GradScaler {
         queued?
     }
 
-    /// Queues the end of a step: the scale backs off if something was found, grows after enough good
-    /// steps, and what was found is cleared. The scale stays between 2^-126 and 2^126, so that it and
-    /// its inverse are never zero, infinite or subnormal; at a bound it stays there.
+    /// Queues the end of a step: lowers the scale if an overflow was found, raises it after enough good
+    /// steps, and clears the flag. The scale stays between 2^-126 and 2^126, so that it and its inverse are
+    /// never zero, infinite or subnormal; at a limit it stays there.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device; any error of the driver.
@@ -307,9 +308,9 @@ impl GradScaler {
         self.queue(stream, None, 0)
     }
 
-    /// Queues a scale made anew: the largest power of two by which the sum of the two numbers, none
-    /// negative, is at most 2^`top`; 1 where it is 0, the largest where it is not
-    /// finite. Clears what was found.
+    /// Queues the computation of a new scale: the largest power of two by which the sum of the two numbers in
+    /// `most` is at most 2^`top`. The numbers are not negative. 1 if the sum is 0; the largest scale if it is
+    /// not finite. Clears the flag.
     pub(crate) fn fit(&mut self, stream: &Stream, most: View<'_, f32>, top: i32) -> Result<()> {
         debug_assert_eq!(most.len(), 2);
         self.queue(stream, Some(most), top)
@@ -334,7 +335,7 @@ impl GradScaler {
         queued?
     }
 
-    /// Queues a read of the state as it will be at this point of `stream`.
+    /// Queues a read of the state at this point of `stream`.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device; any error of the driver.
@@ -343,7 +344,7 @@ impl GradScaler {
         let mut bytes = Box::new([0u64; STATE_BYTES / 8]);
         let to = bytes.as_mut_ptr().cast::<u8>();
         let (from, count) = (self.state.addr(), STATE_BYTES as u64);
-        // SAFETY: the state is a buffer of the pool; the box outlives the copy, since dropping a
+        // SAFETY: the state is a buffer of the pool; the box outlives the copy, because dropping a
         // `PendingState` waits for the stream.
         let queued = ordered(stream.core(), &[self.state.view().used()], || unsafe {
             let backend = stream.device().backend();
@@ -360,7 +361,7 @@ impl GradScaler {
     }
 }
 
-/// A read of a scaler's state that may not be done yet. Dropping it waits for the read.
+/// A read of a scaler's state that may still be running. Dropping it waits for the read.
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -388,9 +389,9 @@ pub struct PendingState {
 }
 
 impl<'a> Fused<'a> {
-    /// Unscales gradients on their way to another format, in place of
-    /// [`GradScaler::unscale`](super::GradScaler::unscale): multiplies by one over `scaler`'s scale, and
-    /// has the scaler find what is infinite or NaN.
+    /// Unscales gradients during their conversion to another format, instead of
+    /// [`GradScaler::unscale`](super::GradScaler::unscale): multiplies by one over `scaler`'s scale, and sets
+    /// the scaler's flag if a value is infinite or NaN.
     ///
     /// ```
     /// # fn main() -> warpool::Result<()> {
@@ -418,7 +419,7 @@ impl<'a> Fused<'a> {
 }
 
 impl PendingState {
-    /// The state if the read is done, else `None`; never waits.
+    /// The state if the read is done, otherwise `None`; never waits.
     ///
     /// # Errors
     /// Any error of the driver.
@@ -443,8 +444,8 @@ impl PendingState {
 
     fn decode(&self) -> ScalerState {
         let bytes: &[u8] = bytemuck::cast_slice(self.bytes.as_slice());
-        // Volatile: written behind the compiler's back. SAFETY: as many bytes as the structure has,
-        // all of whose fields take any bits.
+        // Volatile, because the device wrote it. SAFETY: the bytes of the structure, all of whose fields
+        // accept any bits.
         let state = unsafe { bytes.as_ptr().cast::<abi::wp_scaler>().read_volatile() };
         ScalerState {
             scale: state.scale,
@@ -465,8 +466,8 @@ impl fmt::Debug for PendingState {
 
 impl Drop for PendingState {
     fn drop(&mut self) {
-        // The copy must not outlive its destination, which is given up where the copy cannot be
-        // waited for; the wait's error is the caller's to see elsewhere.
+        // The copy must not outlive its destination. If the copy cannot be waited for, the destination is
+        // leaked; other calls report the wait's error.
         if self.stream.core().synchronize_memory().is_err() {
             std::mem::forget(std::mem::take(&mut self.bytes));
         }

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 /// The most dimensions of a [`Strided`] view.
 const DIMENSIONS: usize = 4;
 
-/// Lengths and distances of dimensions, the outermost first; those that are not given are of length 1.
+/// Lengths and strides of dimensions, the outermost first; unused dimensions have length 1.
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     shape: [u64; DIMENSIONS],
@@ -19,7 +19,7 @@ struct Layout {
 }
 
 impl Layout {
-    /// Checks that the elements lie within `len`.
+    /// Checks that all elements are within `len`.
     fn new(len: usize, shape: &[usize], strides: &[usize]) -> Result<Self> {
         if shape.len() != strides.len() || shape.len() > DIMENSIONS {
             let why = format!(
@@ -47,7 +47,7 @@ impl Layout {
         }
     }
 
-    /// Elements from the first to the last; `None` where a number of 64 bits does not count them.
+    /// Number of elements from the first to the last; `None` if it overflows 64 bits.
     fn reach(&self) -> Option<u64> {
         if self.shape.contains(&0) {
             return Some(0);
@@ -58,7 +58,7 @@ impl Layout {
         })
     }
 
-    /// Checks that no two indices name one element, as far as strides that enclose each other show.
+    /// Checks that no two indices refer to the same element, as far as nested strides show.
     fn check_apart(&self) -> Result<()> {
         if self.shape.contains(&0) {
             return Ok(());
@@ -88,8 +88,8 @@ macro_rules! strided {
         }
 
         impl<'a, T: Pod> $name<'a, T> {
-            /// Elements of `view` in `shape`, the outermost dimension first; one step in a dimension is
-            /// as many elements as `strides` says.
+            /// Elements of `view` in `shape`, the outermost dimension first; `strides` are the steps in each
+            /// dimension, in elements.
             ///
             /// # Errors
             #[doc = $errors]
@@ -115,18 +115,18 @@ macro_rules! strided {
 }
 
 strided! {
-    /// Elements in up to four dimensions, to be read by queued work. A stride of 0 repeats.
+    /// Elements in up to four dimensions, for queued work to read. A stride of 0 repeats an element.
     Strided, View, Rows, false,
     "[`Error::Invalid`] if there are too many dimensions or elements lie beyond the view."
 }
 
 strided! {
-    /// Elements in up to four dimensions, to be written by queued work.
+    /// Elements in up to four dimensions, for queued work to write.
     StridedMut, ViewMut, RowsMut, true,
     "[`Error::Invalid`] if there are too many dimensions, elements lie beyond the view or may overlap."
 }
 
-/// A dimension of both sides.
+/// A dimension on both sides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Both {
     count: u64,
@@ -140,7 +140,7 @@ const ONE: Both = Both {
     dst: 0,
 };
 
-/// A conversion as rows, and the dimensions around these, of which each index is a launch.
+/// A conversion as rows, and the dimensions outside them, each index of which is one launch.
 #[derive(Debug, PartialEq, Eq)]
 struct Collapsed {
     outer: [Both; 3],
@@ -148,7 +148,7 @@ struct Collapsed {
     cols: u64,
 }
 
-/// Joins neighbouring dimensions that lie in both sides as one.
+/// Merges adjacent dimensions that are contiguous on both sides.
 fn collapse(shape: [u64; DIMENSIONS], src: &Layout, dst: &Layout) -> Collapsed {
     let mut joined = [ONE; DIMENSIONS];
     let mut last = 0;
@@ -176,7 +176,7 @@ fn collapse(shape: [u64; DIMENSIONS], src: &Layout, dst: &Layout) -> Collapsed {
             }
         };
     }
-    // Innermost first, without those of length 1 around them.
+    // Innermost first, without the outer dimensions of length 1.
     let mut left = joined;
     left[..=last].reverse();
     let is_run = (left[0].src, left[0].dst) == (1, 1) || left[0].count == 1;
@@ -194,13 +194,13 @@ fn collapse(shape: [u64; DIMENSIONS], src: &Layout, dst: &Layout) -> Collapsed {
 
 /// Queues the conversion of every element of `src` into the element of `dst` with the same index.
 ///
-/// Neighbouring dimensions that lie as one in both sides are converted as one, so that most layouts are
-/// one launch: rows at a fixed distance. Each index of the dimensions that are left around the rows is a
-/// launch of its own. Fast where the innermost dimension has a stride of 1 in both. An element's number,
-/// for [`Rounding::Stochastic`](super::Rounding::Stochastic), is its place in the order of indices, the
-/// innermost fastest, as if both lay without gaps.
+/// Adjacent dimensions that are contiguous on both sides are merged, so that most layouts are one launch of
+/// rows at a fixed pitch. Each index of the dimensions outside the rows is a separate launch. Fast if the
+/// innermost dimension has a stride of 1 on both sides. An element's number, for
+/// [`Rounding::Stochastic`](super::Rounding::Stochastic), is its position in the order of indices, the
+/// innermost fastest, as if both sides had no gaps.
 ///
-/// As [`convert`](super::convert) otherwise.
+/// The same as [`convert`](super::convert) otherwise.
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -222,8 +222,8 @@ fn collapse(shape: [u64; DIMENSIONS], src: &Layout, dst: &Layout) -> Collapsed {
 /// ```
 ///
 /// # Errors
-/// [`Error::Invalid`] if the shapes differ, the views' ranges overlap or the stream is of another device;
-/// what the driver said.
+/// [`Error::Invalid`] if the shapes differ, the views' ranges overlap or the stream is of another device; any
+/// error of the driver.
 pub fn convert_strided<'a, S: ConvertTo<D>, D: Element>(
     stream: &Stream,
     src: impl Into<Strided<'a, S>>,
@@ -251,7 +251,7 @@ pub fn convert_strided<'a, S: ConvertTo<D>, D: Element>(
     let places = [from.addr(), into.addr()];
     let queue = || {
         each_launch(&all, args, places, [size, result], |args| {
-            // SAFETY: as in `convert_rows`; every element lies within its view.
+            // SAFETY: the same as in `convert_rows`; every element is within its view.
             unsafe { launch(stream, args) }
         })
     };

@@ -40,8 +40,8 @@ pub(super) fn check_apart(mut spans: Vec<Span>) -> Result<()> {
     Ok(())
 }
 
-/// Cuts one tensor into tiles. The first one is short where the destination does not start a group,
-/// so that all others do.
+/// Divides one tensor into tiles. The first one is shorter if the destination does not start at a group, so
+/// that all others do.
 pub(super) fn cut(
     tiles: &mut Vec<abi::wp_tile>,
     whole: abi::wp_tile,
@@ -65,9 +65,9 @@ pub(super) fn cut(
     }
 }
 
-/// Writes tiles to device memory of the pool, and waits for the copy.
+/// Writes tiles to device memory of the pool; waits on the host for the copy.
 pub(super) fn upload(pool: &Pool, stream: &Stream, tiles: &[abi::wp_tile]) -> Result<PoolBuf<u64>> {
-    // A tile as four words, as its structure lies in memory on the little-endian machines that the
+    // A tile as four words, in the memory layout of its structure on the little-endian machines that the
     // crate supports.
     let word = |t: &abi::wp_tile| {
         [
@@ -86,13 +86,13 @@ pub(super) fn upload(pool: &Pool, stream: &Stream, tiles: &[abi::wp_tile]) -> Re
     Ok(table)
 }
 
-/// A list of (source, destination) pairs, converted in one launch as often as wanted.
+/// A list of (source, destination) pairs that one launch converts, any number of times.
 ///
-/// The tensors may have any lengths and any element offsets. Elements are numbered through the
-/// whole list for [`Rounding::Stochastic`](super::Rounding::Stochastic).
+/// The tensors may have any lengths and any element offsets. For
+/// [`Rounding::Stochastic`](super::Rounding::Stochastic) elements are numbered through the whole list.
 ///
-/// The table lies in a block of the pool. It may be used on any stream of the device: each launch runs
-/// behind what it must, and the tensors' own frees behind the launches, also where the table is forgotten.
+/// The table is in a block of the pool. It may be used on any stream of the device: each launch waits for
+/// conflicting work, and the frees of the tensors wait for the launches, even if the table is leaked.
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -123,11 +123,11 @@ pub struct ConvertTable<'a, S, D> {
 }
 
 impl<'a, S: ConvertTo<D>, D: Element> ConvertTable<'a, S, D> {
-    /// Builds the table and waits until it is in device memory.
+    /// Builds the table. Waits on the host until it is in device memory.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the lengths of a pair differ, a destination overlaps another tensor or a
-    /// tensor is of another device; what the pool or the driver said.
+    /// [`Error::Invalid`] if the lengths of a pair differ, a destination overlaps another tensor or a tensor
+    /// is of another device; any error of the pool or the driver.
     pub fn new(
         pool: &Pool,
         stream: &Stream,
@@ -207,7 +207,7 @@ impl<'a, S: ConvertTo<D>, D: Element> ConvertTable<'a, S, D> {
         args
     }
 
-    /// Queues the conversion of every pair, in one launch. Nothing is allocated.
+    /// Queues the conversion of all pairs in one launch. Nothing is allocated.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device; any error of the driver.
@@ -225,21 +225,21 @@ impl<'a, S: ConvertTo<D>, D: Element> ConvertTable<'a, S, D> {
         let table = self.table.view().used();
         let table = table.filter(|_| !seeded!("table-read-not-noted"));
         let others = [table, scale, flag, amax, blocks];
-        // SAFETY: buffers, the table's own among them, keep their memory until the work is done, and
-        // whoever made views of addresses vouched for that. Lengths, alignment and disjointness of the
-        // tensors were checked when the table was built; what `others` names beside them was measured
-        // by `Fused::apply`, and is borrowed apart from the tensors where it is written.
+        // SAFETY: buffers, including the table's own, keep their memory until the work is done, and the
+        // caller that made views from addresses guarantees it. Lengths, alignment and overlaps of the tensors
+        // were checked when the table was built. `Fused::apply` checked the lengths of the other views in
+        // `others`; those that are written are borrowed separately from the tensors.
         let queued = self
             .uses
             .launch(stream.core(), &others, || unsafe { launch(stream, args) });
         queued?
     }
 
-    /// As [`ConvertTable::convert`], doing more on the way; see [`Fused`].
+    /// The same as [`ConvertTable::convert`], with the additional work of [`Fused`].
     ///
     /// # Errors
-    /// As [`ConvertTable::convert`]; [`Error::Invalid`] if maxima of blocks are asked for, or there are
-    /// fewer elements of `amax` than tensors.
+    /// See [`ConvertTable::convert`]; [`Error::Invalid`] if block maxima are requested, or `amax` has fewer
+    /// elements than there are tensors.
     pub fn convert_fused(
         &mut self,
         stream: &Stream,

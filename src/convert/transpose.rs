@@ -1,5 +1,5 @@
-//! Conversion and transposition in one pass: what matrix products in 8 bits want, which take both
-//! operands by rows of the inner dimension.
+//! Conversion and transposition in one pass, for 8-bit matrix products, which need both operands as rows
+//! along the inner dimension.
 
 use super::codes::{enough, read, written};
 use super::launch::{pitch_bytes, queue_with};
@@ -8,7 +8,7 @@ use crate::device::{Launch, Stream};
 use crate::driver::abi;
 use crate::error::{Error, Result};
 
-/// A format that is cast to: [`half::f16`], [`half::bf16`], [`E4m3`], [`E5m2`].
+/// A destination format: [`half::f16`], [`half::bf16`], [`E4m3`], [`E5m2`].
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -36,8 +36,7 @@ impl Narrow for half::bf16 {}
 impl Narrow for E4m3 {}
 impl Narrow for E5m2 {}
 
-/// How to cast, and what is wanted to be known. The default rounds to nearest, overflows to infinity
-/// and does not scale.
+/// The options of the cast. The default rounds to nearest, overflows to infinity and does not scale.
 #[derive(Debug, Default)]
 #[must_use]
 pub struct Transpose<'a> {
@@ -47,36 +46,35 @@ pub struct Transpose<'a> {
 }
 
 impl<'a> Transpose<'a> {
-    /// With another rounding or treatment of overflow. Element `c` of row `r` has the number
-    /// `r * cols + c`.
+    /// Sets another rounding or treatment of overflow. Element `c` of row `r` has the number `r * cols + c`.
     pub fn how(mut self, how: impl Into<Conversion>) -> Self {
         self.how = how.into();
         self
     }
 
-    /// Multiplies by 1 / `scale` in `f32` before rounding: the first element of `scale`, as it is when
-    /// the launch runs, is what a result is multiplied by to get its value, as in
+    /// Multiplies by 1 / `scale` in `f32` before rounding. The first element of `scale` is read when the
+    /// launch runs; a result multiplied by it is the value, as with
     /// [`Scales::Tensor`](super::Scales::Tensor). A scale of 0 or NaN makes every result NaN.
     pub fn scale(mut self, scale: View<'a, f32>) -> Self {
         self.scale = Some(scale);
         self
     }
 
-    /// As [`Quantize::amax`](super::Quantize::amax): the largest magnitude before scaling.
+    /// Raises `amax` to the largest magnitude before scaling; see [`Quantize::amax`](super::Quantize::amax).
     pub fn amax(mut self, amax: ViewMut<'a, f32>) -> Self {
         self.amax = Some(amax);
         self
     }
 }
 
-/// Queues the conversion of `values` into `plain`, if there is one, as they lie, and into
-/// `transposed`, `cols` rows of `rows` elements, in one pass over memory.
+/// Queues the conversion of `values` into `transposed`, which has `cols` rows of `rows` elements, and, if
+/// there is one, into `plain` without transposition; in one pass over memory.
 ///
-/// All may start at any element and have any pitch. NaN, overflow, subnormals: see the
-/// [module](super); a NaN becomes that of the destination also from a format to itself.
+/// All may start at any element and have any pitch. NaN, overflow, subnormals: see the [module](super); a NaN
+/// becomes that of the destination, even if both formats are the same.
 ///
-/// Stream order: everything is read and written by work queued on `stream`; the call returns at once.
-/// Nothing is allocated.
+/// Stream order: work queued on `stream` reads and writes everything; the call returns at once. Nothing is
+/// allocated.
 ///
 /// ```
 /// # fn main() -> warpool::Result<()> {
@@ -99,8 +97,8 @@ impl<'a> Transpose<'a> {
 /// ```
 ///
 /// # Errors
-/// [`Error::Invalid`] if a shape is not that of `values`, or turned, or ranges overlap; what the
-/// launch said.
+/// [`Error::Invalid`] if `plain` has another shape than `values`, `transposed` not the transposed shape, or
+/// ranges overlap; any error of the launch.
 pub fn cast_transpose<'a, S: Wide, D: Narrow>(
     stream: &Stream,
     values: impl Into<Rows<'a, S>>,
@@ -148,8 +146,8 @@ pub fn cast_transpose<'a, S: Wide, D: Narrow>(
         plain.as_ref().map(|plain| written(&plain.view)),
         how.amax.as_ref().map(written),
     ];
-    // SAFETY: whoever made the views vouched for their ranges until queued work is done; lengths and
-    // alignment were checked, and disjointness is before the launch.
+    // SAFETY: the caller that made the views guarantees their ranges until queued work is done; lengths and
+    // alignment were checked, and overlaps are checked before the launch.
     unsafe { queue_with(stream, ranges, &Launch::Transpose(args)) }
 }
 
