@@ -1,8 +1,8 @@
-//! The command line: replays allocation traces, and says what this machine and this build have.
+//! The command line: replays allocation traces, and describes this machine and this build.
 //!
-//! Exit codes: 0, all is well; 1, a replay failed (corrupt bytes, a request that did not fit, a
-//! driver error); 2, the input was at fault (arguments, a malformed trace, a device that is not
-//! there), or what was printed could not be written.
+//! Exit codes: 0: success. 1: a replay failed (corrupt bytes, a request that did not fit, a driver
+//! error). 2: the input was invalid (arguments, a malformed trace, a missing device), or the output
+//! could not be written.
 
 #[path = "warpool/args.rs"]
 mod args;
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     let command = match args::Args::try_parse() {
         Ok(args) => args.command,
         Err(error) if error.use_stderr() => error.exit(),
-        // The help, or the version.
+        // `--help` or `--version`.
         Err(asked) => {
             return console
                 .seen(asked.print().and_then(|()| stdout().flush()))

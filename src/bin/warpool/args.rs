@@ -1,4 +1,4 @@
-//! What the command line takes.
+//! The command line's arguments.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use warpool::observe::{Peer, Share, Verify};
 
 use crate::cap::Cap;
 
-/// A stream-ordered pool allocator for device memory, tried on the traces of real programs.
+/// A stream-ordered pool allocator for device memory, tested on traces of real programs.
 #[derive(Debug, Parser)]
 #[command(
     name = "warpool",
@@ -28,7 +28,7 @@ pub enum Command {
     Info(Info),
     #[cfg(feature = "convert")]
     Bench(Bench),
-    /// Make the figures and plots of README.md and BENCHMARKS.md from the kept measurements.
+    /// Update the figures and plots of README.md and BENCHMARKS.md from the recorded measurements.
     #[command(hide = true)]
     Benchmarks(Benchmarks),
 }
@@ -40,31 +40,31 @@ pub struct Info {
     pub json: bool,
 }
 
-/// Measure the kernels of this build, each beside a copy on the same device, and say what is off.
+/// Measure the kernels of this build in comparison with a copy on the same device, and report problems.
 ///
-/// Off is a conversion slower than the part of a copy's speed that is wanted of it, and a GPU for whose
-/// compute capability the build has no machine code. Exit code: 0 if all was measured.
+/// A problem is a conversion slower than its required fraction of a copy's speed, or a GPU for whose compute
+/// capability the build has no machine code. Exit code: 0 if everything was measured.
 #[cfg(feature = "convert")]
 #[derive(Debug, clap::Args)]
 pub struct Bench {
-    /// The device: auto takes the first GPU, or the host where there is none.
+    /// The device: auto takes the first GPU, or the host if there is none.
     #[arg(long, value_name = "auto|host|cuda:N", default_value = "auto")]
     pub device: DeviceChoice,
-    /// A quarter of the memory, and fewer rounds: some seconds.
+    /// Use a quarter of the memory and fewer rounds; takes some seconds.
     #[arg(long)]
     pub quick: bool,
 }
 
 /// Play recorded allocation traces through a pool on a device and check every block.
 ///
-/// Each trace has a pool of its own. Every block is allocated and freed in stream order on the
-/// stream the trace names, stamped by a kernel when it is allocated and verified by a kernel before
-/// it is freed. The replay ends with a report, or at the first request that does not fit.
+/// Each trace has its own pool. Every block is allocated and freed in stream order on the stream that the
+/// trace names. A kernel stamps it when it is allocated, and another verifies it before it is freed. The
+/// replay ends with a report, or at the first request that does not fit.
 ///
 /// A trace is the CSV log of RMM's logging resource (Thread,Time,Action,Pointer,Size,Stream),
 /// plain or gzip.
 ///
-/// Exit code: 0 if all was verified, nothing was corrupt and nothing failed, 1 if not, 2 if an
+/// Exit code: 0 if everything was verified, nothing was corrupt and nothing failed; 1 otherwise; 2 if an
 /// argument, a trace or a device cannot be used or the report cannot be written.
 #[derive(Debug, clap::Args)]
 pub struct Replay {
@@ -72,61 +72,61 @@ pub struct Replay {
     #[arg(value_name = "TRACE", required = true)]
     pub traces: Vec<PathBuf>,
 
-    /// The device: auto takes the first GPU, or the host where there is none, and says which.
+    /// The device: auto takes the first GPU, or the host if there is none, and prints its choice.
     #[arg(long, value_name = "auto|host|cuda:N", default_value = "auto")]
     pub device: DeviceChoice,
 
-    /// Most physical memory the pool may hold: a size (4G, 1.5GiB, or bytes without a unit), or a
-    /// part of the trace's peak of live bytes (50%, 1.02x); rounded up to a mapping granule of the
-    /// device (2 MiB).
+    /// Most physical memory that the pool may hold: a size (4G, 1.5GiB, or bytes without a unit), or a
+    /// fraction of the trace's peak of live bytes (50%, 1.02x); rounded up to a mapping granule of the device
+    /// (2 MiB).
     #[arg(long, value_name = "SIZE|50%|1.02x")]
     pub cap: Option<Cap>,
 
-    /// Which blocks compaction may move when a request finds no room: none, all, or a part of them
-    /// between 0 and 1, drawn from the seed.
+    /// Blocks that compaction may move when a request does not fit: none, all, or a fraction between 0 and 1,
+    /// chosen at random.
     #[arg(long, value_name = "none|all|FRACTION", default_value = "none")]
     pub movable: MovableChoice,
 
-    /// What the draw of movable blocks starts from.
+    /// Seed of the random choice of movable blocks.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 
-    /// How much of each block is stamped and checked; full on a GPU and edges on the host unless
-    /// given.
+    /// How much of each block is stamped and verified. Default: full on a GPU, edges on the host.
     ///
-    /// On the host device memory that is never written costs nothing: with edges or off, an 18 GiB
-    /// trace runs in 4 GiB of real memory. With full it needs as much free memory as the pool
-    /// reserves, a little more than the trace's peak live bytes, and is refused where the peak
-    /// alone is more than what is free. It says beforehand how long it will take, if that is long.
+    /// On the host device memory that is never written costs nothing: with edges or off, an 18 GiB trace runs
+    /// in 4 GiB of real memory. With full it needs as much free memory as the pool reserves, a little more
+    /// than the trace's peak of live bytes; it is refused if that peak is more than the free memory. If full
+    /// will take long, the expected time is printed first.
     #[arg(long, value_name = "full|edges|off")]
     pub verify: Option<VerifyChoice>,
 
-    /// Play each trace through another allocator too, on the same device, under the same cap and
-    /// with the same checks, and print its figures beside ours: cuda-async is the CUDA driver's own
-    /// pool (cudaMallocAsync), keeping all its memory; it needs a GPU.
+    /// Play each trace through another allocator too, on the same device, with the same cap and the same
+    /// verification, and print its results next to ours. cuda-async is the CUDA driver's own pool
+    /// (cudaMallocAsync), keeping all its memory; it needs a GPU.
     #[arg(long, value_name = "cuda-async")]
     pub versus: Option<PeerChoice>,
 
-    /// Never map a handle elsewhere: the pool only grows. For comparison of what that costs and saves.
+    /// Never map a handle elsewhere: the pool only grows. For measuring the cost and benefit of remaps.
     #[arg(long)]
     pub no_remap: bool,
 
-    /// How far the pool grows before it maps handles elsewhere, as a part of the peak of live bytes
-    /// (0.018 unless given; a pool on a GPU raises its own by what remaps cost): more memory for fewer calls of the driver.
+    /// How far the pool grows before it maps handles elsewhere, as a fraction of the peak of live bytes: more
+    /// memory for fewer driver calls. Default: 0.018; outside replays a pool on a GPU adapts it to the cost
+    /// of remaps.
     #[arg(long, value_name = "PART", conflicts_with = "no_remap")]
     pub slack: Option<Part>,
 
-    /// Print one JSON object a trace on standard output, a line each, and nothing else there.
+    /// Print one JSON object per trace on standard output, one per line, and nothing else there.
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct Benchmarks {
-    /// The repository: its README.md, BENCHMARKS.md, docs/figures and benches/results.
+    /// Root of the repository, with README.md, BENCHMARKS.md, docs/figures and benches/results.
     #[arg(long, default_value = ".")]
     pub root: PathBuf,
-    /// Change nothing; fail if something is not what the measurements make.
+    /// Change nothing; fail if a figure or plot differs from the recorded measurements.
     #[arg(long)]
     pub check: bool,
 }

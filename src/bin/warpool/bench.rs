@@ -1,4 +1,5 @@
-//! `warpool bench`: the kernels of this build on the user's GPU, each beside a copy there.
+//! `warpool bench`: measures the kernels of this build on the user's GPU, in comparison with a
+//! copy.
 
 use std::fmt::Display;
 
@@ -13,7 +14,7 @@ use crate::replay::open;
 #[path = "bench/kernels.rs"]
 mod kernels;
 
-/// Measures, prints a line a kernel, and says what is slower than it should be; that is no failure.
+/// Measures, prints one line per kernel, and lists slow ones; these do not make the command fail.
 pub fn run(options: &Bench, console: &mut Console<'_>) -> Outcome {
     let measured = open(options.device).and_then(|(device, _)| {
         let lines = kernels::measured(&device, options.quick)?;
@@ -25,7 +26,7 @@ pub fn run(options: &Bench, console: &mut Console<'_>) -> Outcome {
     }
 }
 
-/// What was measured of a kernel.
+/// The measurement of one kernel.
 struct Line {
     name: String,
     bytes: f64,
@@ -34,7 +35,7 @@ struct Line {
 }
 
 impl Line {
-    /// Bytes a nanosecond: GB/s.
+    /// Bytes per nanosecond, which is GB/s.
     fn speed(&self) -> f64 {
         self.bytes / self.ns
     }
@@ -80,7 +81,7 @@ fn print(device: &Device, lines: &[Line], console: &mut Console<'_>) -> Outcome 
     outcome
 }
 
-/// What is not as it should be on a GPU of this compute capability; the first line is of the copy.
+/// The problems on a GPU of this compute capability; the first of `lines` is the copy.
 fn off(lines: &[Line], (major, minor): (u32, u32), architectures: &str) -> Vec<String> {
     let names = architectures
         .split(',')

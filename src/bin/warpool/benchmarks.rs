@@ -1,5 +1,5 @@
-//! `warpool benchmarks`: the figures in README.md and BENCHMARKS.md and the plots in docs/figures, made
-//! from the measurements kept in `benches/results`. `record.rs` says how a document asks for them.
+//! `warpool benchmarks`: makes the figures in README.md and BENCHMARKS.md and the plots in docs/figures from
+//! the measurements recorded in `benches/results`. `record.rs` describes the marks in a document.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::record::{Record, Records, ask, fill, number, value};
 
 const DOCUMENTS: [&str; 2] = ["README.md", "BENCHMARKS.md"];
 
-/// Writes the figures and the plots, or checks that they are there.
+/// Writes the figures and the plots, or checks that they are up to date.
 pub fn run(options: &Benchmarks, console: &mut Console<'_>) -> Outcome {
     update(options, console).unwrap_or_else(|error| console.fail(&error))
 }
@@ -77,7 +77,7 @@ fn records(folder: &Path) -> Result<Records> {
     Ok(records)
 }
 
-/// What is drawn from the records, or the question that they do not answer.
+/// The plots made from the records; an error is the query that has no answer.
 type Plot = fn(&Records) -> std::result::Result<String, String>;
 
 const PLOTS: [(&str, Plot); 4] = [
@@ -87,7 +87,7 @@ const PLOTS: [(&str, Plot); 4] = [
     ("slack.svg", slack),
 ];
 
-/// What allocators hold beyond what a real program has live.
+/// Plots the memory that allocators hold in addition to the live bytes of real programs.
 fn reserved(records: &Records) -> std::result::Result<String, String> {
     const BARS: [(&str, &[(usize, &str)]); 5] = [
         (
@@ -152,7 +152,7 @@ fn reserved(records: &Records) -> std::result::Result<String, String> {
     Ok(bars.svg())
 }
 
-/// A line through the rows of a question, which stand at places in turn.
+/// A line through the rows of a query, at positions 0, 1, 2, ….
 fn in_turn(records: &Records, asked: &str) -> std::result::Result<Vec<(f64, f64)>, String> {
     let (rows, column) = ask(records, asked)?;
     let values = rows.iter().map(|row| value(row, column));
@@ -162,7 +162,7 @@ fn in_turn(records: &Records, asked: &str) -> std::result::Result<Vec<(f64, f64)
     Ok(points.collect())
 }
 
-/// The texts in a column of the rows of a question.
+/// The texts in a column of the rows of a query.
 fn names(records: &Records, asked: &str) -> std::result::Result<Vec<String>, String> {
     let (rows, column) = ask(records, asked)?;
     let texts = rows
@@ -171,7 +171,7 @@ fn names(records: &Records, asked: &str) -> std::result::Result<Vec<String>, Str
     Ok(texts.map(str::to_owned).collect())
 }
 
-/// Allocations a second by threads.
+/// Plots allocations per second by the number of threads.
 fn threads(records: &Records) -> std::result::Result<String, String> {
     let line = |question: &str| in_turn(records, question);
     let lines = Lines {
@@ -194,7 +194,7 @@ fn threads(records: &Records) -> std::result::Result<String, String> {
     Ok(lines.svg())
 }
 
-/// Throughput of moves by the size of blocks.
+/// Plots the throughput of moves by the size of blocks.
 fn moves(records: &Records) -> std::result::Result<String, String> {
     const SIZES: &str = "relocate-h200; bench=batched, case=256 B|4 KiB|64 KiB|1 MiB|16 MiB; ";
     let line = |column: &str| in_turn(records, &format!("{SIZES}{column}"));
@@ -212,7 +212,7 @@ fn moves(records: &Records) -> std::result::Result<String, String> {
     Ok(lines.svg())
 }
 
-/// Remaps against what is held, by slack.
+/// Plots remaps against memory held, by slack.
 fn slack(records: &Records) -> std::result::Result<String, String> {
     let line = |trace: &'static str| {
         let asked = format!("slack-host; trace={trace}; remapped, reserved_ratio - 1");

@@ -1,15 +1,15 @@
-//! `--cap`: a size, or a part of a trace's peak.
+//! `--cap`: a size, or a fraction of a trace's peak.
 
 use std::str::FromStr;
 
 use warpool::observe::Bytes;
 
-/// The most physical memory a pool may hold.
+/// The most physical memory that a pool may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cap {
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
-    /// `numerator / denominator` times the peak of live bytes; exact, as it was written.
+    /// `numerator / denominator` times the peak of live bytes, exactly as it was written.
     Times { numerator: u64, denominator: u64 },
 }
 
@@ -18,7 +18,7 @@ impl Cap {
     /// `u64::MAX`.
     ///
     /// # Errors
-    /// So many bytes as are less than a granule: no pool can hold anything under it.
+    /// If the bytes are less than a granule: no pool can hold memory under such a cap.
     pub fn bytes(self, peak: u64, granule: u64) -> Result<u64, String> {
         let granule = granule.max(1);
         let bytes = match self {
@@ -42,7 +42,7 @@ impl Cap {
     }
 }
 
-/// Digits after the point that a multiple may have.
+/// Most digits after the point of a multiple.
 const MAX_DECIMALS: usize = 9;
 
 impl FromStr for Cap {
@@ -80,7 +80,7 @@ fn decimal(text: &str) -> Option<(u64, u64)> {
     Some((digits.parse().ok()?, denominator))
 }
 
-/// `text` over `whole`, as a part of the peak.
+/// `text` divided by `whole`, as a fraction of the peak.
 fn fraction(text: &str, whole: u64) -> Option<Cap> {
     let (numerator, denominator) = decimal(text)?;
     Some(Cap::Times {
@@ -89,7 +89,7 @@ fn fraction(text: &str, whole: u64) -> Option<Cap> {
     })
 }
 
-/// Powers of 1024 by their letter, alone or as `GiB`; of 1000 as `GB`.
+/// A size: units of powers of 1024 by their letter, alone or as `GiB`; of powers of 1000 as `GB`.
 fn bytes(text: &str) -> Option<u64> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     let (number, unit) = text.split_at(split.unwrap_or(text.len()));

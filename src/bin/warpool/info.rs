@@ -9,7 +9,7 @@ use warpool::{Device, Result};
 use crate::args::Info;
 use crate::outcome::{Console, Outcome};
 
-/// Prints what there is; a machine without a GPU is no failure.
+/// Prints the devices and the build; a machine without a GPU is not a failure.
 pub fn run(options: &Info, console: &mut Console<'_>) -> Outcome {
     if options.json {
         return console.say(as_json());
@@ -30,7 +30,7 @@ pub fn run(options: &Info, console: &mut Console<'_>) -> Outcome {
     console.say(lines.join("\n"))
 }
 
-/// The same for a program; what cannot be had is `null`, or has its `reason`.
+/// The same as JSON; missing values are `null`, or have a `reason`.
 fn as_json() -> Value {
     let kernels = build_info::kernels();
     let (gpus, reason) = match Device::cuda_count() {
@@ -108,7 +108,7 @@ fn cuda(ordinal: u32) -> Vec<String> {
     }
 }
 
-/// `CUDA 13.0`: what the driver is for.
+/// `CUDA 13.0`: the CUDA version that the driver supports.
 fn driver(info: &DeviceInfo) -> String {
     let version = info.driver_version;
     format!("CUDA {}.{}", version / 1000, version % 1000 / 10)

@@ -1,4 +1,4 @@
-//! How a command ends, and where it prints.
+//! Outcomes of commands, and their output streams.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -8,14 +8,14 @@ use warpool::Error;
 
 use crate::seeded::seeded;
 
-/// How a command ended; the worst of several is the largest.
+/// The outcome of a command; the worst of several is the largest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
     /// Exit code 0.
     Ok,
-    /// Exit code 1: it ran and what it found is bad.
+    /// Exit code 1: the command ran and found a failure.
     Failed,
-    /// Exit code 2: it could not run on this input, or could not print what it found.
+    /// Exit code 2: the command could not run on this input, or could not print its results.
     Unable,
 }
 
@@ -36,15 +36,15 @@ impl From<&Error> for Outcome {
     }
 }
 
-/// Where a command prints its results, and what it says about them. A line that is lost is an error:
-/// whoever reads the results must not take a part of them for all.
+/// Where a command prints its results, and its notes about them. A line that cannot be written is
+/// an error, so that nobody takes incomplete results for complete ones.
 pub struct Console<'a> {
     results: &'a mut dyn Write,
     notes: &'a mut dyn Write,
 }
 
 impl<'a> Console<'a> {
-    /// Results go to `results`, notes and errors to `notes`.
+    /// Writes results to `results`, and notes and errors to `notes`.
     pub fn new(results: &'a mut dyn Write, notes: &'a mut dyn Write) -> Self {
         Self { results, notes }
     }
@@ -55,7 +55,7 @@ impl<'a> Console<'a> {
         self.seen(written)
     }
 
-    /// How a command ends that wrote results.
+    /// The outcome of a command that wrote results.
     pub fn seen(&mut self, written: std::io::Result<()>) -> Outcome {
         match written {
             Ok(()) => Outcome::Ok,
@@ -67,16 +67,16 @@ impl<'a> Console<'a> {
         }
     }
 
-    /// Prints a line about the results.
+    /// Prints a note.
     pub fn note(&mut self, line: impl Display) -> Outcome {
         match writeln!(self.notes, "{line}").and_then(|()| self.notes.flush()) {
             Ok(()) => Outcome::Ok,
-            // There is nowhere left to say so.
+            // An error cannot be printed anywhere else.
             Err(_) => Outcome::Unable,
         }
     }
 
-    /// Prints an error; returns the outcome that it is.
+    /// Prints an error; returns its outcome.
     pub fn fail(&mut self, error: &Error) -> Outcome {
         self.note(format_args!("error: {error}")).max(error.into())
     }

@@ -1,4 +1,4 @@
-//! Plots of measurements as SVG, light or dark as the reader's screen is.
+//! Plots of measurements as SVG, for light and dark screens.
 
 use std::fmt::Write;
 
@@ -21,17 +21,17 @@ pub struct Bars<'a> {
     pub title: &'a str,
     pub unit: &'a str,
     pub series: &'a [&'a str],
-    /// Each group's name, and its bars: which series, how long.
+    /// Each group's name, and its bars: the index of the series, and the length.
     pub groups: Vec<(&'a str, Vec<(usize, f64)>)>,
 }
 
-/// How an axis is divided.
+/// The scale of an axis.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
     Linear,
-    /// By powers of ten.
+    /// Logarithmic, by powers of ten.
     Log,
-    /// Each place in turn, as far from the next as from the one before.
+    /// Named positions at equal distances.
     Places,
 }
 
@@ -40,7 +40,7 @@ pub struct Lines<'a> {
     pub title: &'a str,
     pub x: (&'a str, Scale),
     pub y: (&'a str, Scale),
-    /// Names of the places of `x`, where those are what it has.
+    /// Names of the positions of `x`, if it has names.
     pub places: Vec<String>,
     /// Each line's name and points.
     pub series: Vec<(&'a str, Vec<(f64, f64)>)>,
@@ -62,7 +62,7 @@ fn begin(title: &str, height: f64) -> String {
     )
 }
 
-/// A coloured square and a name for each series, in one line.
+/// A coloured square and a name for each series, on one line.
 fn legend(svg: &mut String, y: f64, names: impl Iterator<Item = impl AsRef<str>>) {
     let mut x = 20.0;
     for (at, name) in names.enumerate() {
@@ -121,7 +121,7 @@ impl Bars<'_> {
     }
 }
 
-/// A tick's number, with as few digits as it has.
+/// A tick's number, with as few digits as possible.
 fn short(tick: f64) -> String {
     if tick >= 1000.0 {
         return digits(tick);
@@ -130,7 +130,7 @@ fn short(tick: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Where an axis's values lie, from 0 to 1, and which are named.
+/// The positions of an axis's values, from 0 to 1, and its labels.
 struct Axis {
     scale: Scale,
     from: f64,

@@ -1,26 +1,27 @@
-//! The progress bar: how much of a trace's work the device has done, and how long the rest takes.
+//! The progress bar: the fraction of a trace's work that the device has done, and the time left.
 
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use warpool::observe::{EDGE_BYTES, EventKind, Trace, Verify};
 
-/// Work of an event apart from its bytes, in bytes that take as long to stamp and verify.
+/// The work of an event in addition to its bytes, as the number of bytes that take as long to stamp
+/// and verify.
 const EVENT_WORK: u64 = 16 << 10;
 
-/// A trace's name is cut to so many characters.
+/// Most characters of a trace's name.
 const NAME: usize = 18;
 
-/// A bar on standard error, drawn only where that is a terminal.
+/// A bar on standard error, drawn only if that is a terminal.
 pub struct Progress {
     bar: ProgressBar,
-    /// Work of all events before each, and of all.
+    /// The work of all events before each one; the last entry is the total.
     work: Vec<u64>,
     started: Instant,
 }
 
 impl Progress {
-    /// The bar of a trace that is played `plays` times over.
+    /// The bar of a trace that is played `plays` times.
     pub fn new(trace: &Trace, verify: Verify, plays: usize) -> Self {
         Self::on(ProgressDrawTarget::stderr(), trace, verify, plays)
     }
@@ -37,7 +38,7 @@ impl Progress {
             done
         }));
         let bar = ProgressBar::with_draw_target(Some(done), target);
-        // The template is a constant; a bar without it would do as well.
+        // The template is a constant; without it the bar has the default form.
         if let Ok(style) = ProgressStyle::with_template("{prefix} {wide_bar} {percent:>3} %{msg}") {
             bar.set_style(style);
         }
@@ -49,7 +50,7 @@ impl Progress {
         }
     }
 
-    /// So many events are done.
+    /// Sets the number of finished events to `done`.
     pub fn events(&self, done: u64) {
         let done = usize::try_from(done).unwrap_or(usize::MAX);
         let all = self.work.last().copied().unwrap_or(0);
@@ -60,13 +61,13 @@ impl Progress {
         self.bar.set_position(done);
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn end(&self) {
         self.bar.finish_and_clear();
     }
 }
 
-/// Bytes of a block that are stamped, and verified.
+/// Bytes of a block that are stamped and verified.
 fn verified(bytes: u64, verify: Verify) -> u64 {
     match verify {
         Verify::Full => bytes,
@@ -75,7 +76,7 @@ fn verified(bytes: u64, verify: Verify) -> u64 {
     }
 }
 
-/// The time that the rest takes if it goes on as it went so far.
+/// The time left at the average speed so far.
 fn time_left(elapsed: Duration, done: u64, all: u64) -> Option<Duration> {
     let left = all.saturating_sub(done);
     (done > 0).then(|| elapsed.mul_f64(left as f64 / done as f64))
@@ -91,7 +92,7 @@ pub fn words(time: Duration) -> String {
     }
 }
 
-/// The file's name, its end cut off where it is long.
+/// The file's name, cut off at the end if it is long.
 fn short(name: &str) -> String {
     let name = name.rsplit('/').next().unwrap_or(name);
     if name.chars().count() <= NAME {

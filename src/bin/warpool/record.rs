@@ -1,16 +1,16 @@
-//! Kept measurements, and the marks in a document that ask for them.
+//! Recorded measurements, and the marks in a document that refer to them.
 //!
-//! A document asks by comments, each ended by `<!-- end -->`; what stands between is replaced:
+//! A mark is a comment, ended by `<!-- end -->`; the text in between is replaced:
 //!
 //! | comment | becomes |
 //! |---|---|
 //! | `<!-- table NAME; key=value, key=a\|b*; column, Title = column -->` | the rows with these values, `*` for any text, and these columns of each; `*` alone is every row |
-//! | `<!-- figure NAME; key=value; column -->` | the one cell |
-//! | `<!-- record NAME -->` | where, when and by which command it was measured |
-//! | `<!-- text NAME; 3-7 -->` | these lines of a record that is text |
+//! | `<!-- figure NAME; key=value; column -->` | a single cell |
+//! | `<!-- record NAME -->` | where, when and with which command it was measured |
+//! | `<!-- text NAME; 3-7 -->` | these lines of a text record |
 //!
-//! Numbers have three significant digits. A column `x - 1` is a ratio told as the percentage above 1, and
-//! one named `…_bytes` or `bytes_…` has a unit.
+//! Numbers have three significant digits. A column `x - 1` shows a ratio as the percentage above 1; a column
+//! named `…_bytes` or `bytes_…` gets a unit.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +19,13 @@ use warpool::observe::Grouped;
 
 const END: &str = "<!-- end -->";
 
-/// What goes wrong, in words.
+/// The error is a message.
 type Result<T> = std::result::Result<T, String>;
 
-/// Figures of one row, by column.
+/// The values of one row, by column.
 pub type Row = Map<String, Value>;
 
-/// One measurement: its origin, and rows of figures.
+/// One measurement: its origin, and rows of values.
 #[derive(Debug, Clone, Default)]
 pub struct Record {
     origin: String,
@@ -38,7 +38,7 @@ impl Record {
     /// `commit`, `date`, `command` and the list `rows`.
     ///
     /// # Errors
-    /// What it lacks.
+    /// The missing field.
     pub fn from_json(text: &str) -> Result<Self> {
         let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let needed = |key: &str| {
@@ -65,8 +65,8 @@ impl Record {
         })
     }
 
-    /// A record that is what a bench printed: where, when and how in the first line, `: ` before the
-    /// command. A line of a name and three figures is a row of time, throughput and part of a copy.
+    /// A record that is the output of a bench. The first line has the place, time and method, `: `, and the
+    /// command. A line with a name and three numbers is a row of time, throughput and fraction of a copy.
     pub fn from_text(text: &str) -> Self {
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
         let first = lines.first().map_or("", String::as_str);
@@ -104,10 +104,10 @@ impl Record {
 /// All records, by the names of their files.
 pub type Records = BTreeMap<String, Record>;
 
-/// The document with all that it asks for.
+/// Replaces all marks of the document.
 ///
 /// # Errors
-/// A question that cannot be answered, or has no end.
+/// A mark whose query has no answer, or that has no end.
 pub fn fill(document: &str, records: &Records) -> Result<String> {
     let (mut made, mut rest) = (String::new(), document);
     while let Some(at) = rest.find("<!-- ") {
@@ -132,7 +132,7 @@ pub fn fill(document: &str, records: &Records) -> Result<String> {
     Ok(made)
 }
 
-/// What a comment asks for; `None` if it asks for nothing.
+/// The answer to a comment's query; `None` if the comment is not a mark.
 fn answer(comment: &str, records: &Records) -> Result<Option<String>> {
     let (word, asked) = comment.split_once(' ').unwrap_or((comment, ""));
     let named = |name: &str| {
@@ -149,7 +149,7 @@ fn answer(comment: &str, records: &Records) -> Result<Option<String>> {
         }
         _ => return Ok(None),
     };
-    // No answer holds a mark, so that filling again finds the marks of now.
+    // No answer contains a mark, so a second run finds the same marks.
     Ok(Some(answer.replace("<!--", "&lt;!--")))
 }
 
@@ -193,7 +193,7 @@ fn figure(records: &Records, asked: &str) -> Result<String> {
 /// The number that `NAME; key=value; column` asks for.
 ///
 /// # Errors
-/// Not one row has these values, or the column of it is no number.
+/// The query does not match exactly one row, or its column is not a number.
 pub fn number(records: &Records, asked: &str) -> Result<f64> {
     let (rows, column) = ask(records, asked)?;
     match rows.as_slice() {
@@ -202,7 +202,7 @@ pub fn number(records: &Records, asked: &str) -> Result<f64> {
     }
 }
 
-/// A row's number in a column, or in `x - 1` the percentage above 1.
+/// A row's number in a column; for `x - 1`, the percentage above 1.
 pub fn value(row: &Row, column: &str) -> Option<f64> {
     match column.strip_suffix(" - 1") {
         Some(ratio) => Some((row.get(ratio)?.as_f64()? - 1.0) * 100.0),
@@ -210,10 +210,10 @@ pub fn value(row: &Row, column: &str) -> Option<f64> {
     }
 }
 
-/// The rows that `NAME; key=value, …; columns` asks for, and the columns.
+/// The rows that the query `NAME; key=value, …; columns` matches, and the columns.
 ///
 /// # Errors
-/// There is no such record, no such row, or a column that no row has.
+/// There is no such record, no such row, or no row has one of the columns.
 pub fn ask<'r, 'a>(records: &'r Records, asked: &'a str) -> Result<(Vec<&'r Row>, &'a str)> {
     let mut parts = asked.splitn(3, "; ");
     let (Some(name), Some(wanted), Some(columns)) = (parts.next(), parts.next(), parts.next())
@@ -248,7 +248,7 @@ pub fn ask<'r, 'a>(records: &'r Records, asked: &'a str) -> Result<(Vec<&'r Row>
     Ok((rows, columns))
 }
 
-/// Whether a text is that of a pattern, in which `*` is any text.
+/// Whether a text matches a pattern, in which `*` is any text.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
@@ -273,7 +273,7 @@ fn plain(value: &Value) -> String {
         .map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// A row's figure in a column, as a document has it; empty where it has none.
+/// A row's value in a column, formatted for a document; empty if it has none.
 pub fn cell(row: &Row, column: &str) -> String {
     match (row.get(column), value(row, column)) {
         (Some(Value::String(text)), _) => text.replace('|', "\\|"),
@@ -303,7 +303,7 @@ fn with_unit(mut bytes: f64) -> String {
 /// A number with three significant digits, and commas: `0.0381`, `38.1`, `1,040`.
 pub fn digits(number: f64) -> String {
     if number == 0.0 || !number.is_finite() {
-        // Nothing, and what is no number, have no digits to round.
+        // Zero and values that are not finite have no digits to round.
         return number.to_string();
     }
     let rounded = format!("{number:.2e}");

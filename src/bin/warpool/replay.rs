@@ -15,7 +15,7 @@ use crate::outcome::{Console, Outcome};
 use crate::progress::{Progress, words};
 use crate::seeded::seeded;
 
-/// Replays every trace, each whatever became of those before it; the worst outcome counts.
+/// Replays every trace, also after a failed one; the worst outcome counts.
 pub fn run(options: &Replay, console: &mut Console<'_>) -> Outcome {
     match open(options.device) {
         Ok((device, None)) => run_on(device, options, console),
@@ -46,7 +46,7 @@ pub fn run_on(device: Device, options: &Replay, console: &mut Console<'_>) -> Ou
     outcome.max(nothing_left(device, console))
 }
 
-/// The device asked for, and where none was named what is to be said of the one taken.
+/// Opens the device; if none was named, also returns a note about the one chosen.
 pub fn open(choice: DeviceChoice) -> Result<(Device, Option<String>)> {
     match choice {
         DeviceChoice::Host => Ok((Device::host()?, None)),
@@ -104,11 +104,11 @@ fn replay_one(
     report
 }
 
-/// A replay that is thought to take longer is announced.
+/// Replays that are expected to take longer are announced.
 const LONG: Duration = Duration::from_secs(5);
 
-/// What full verification on the host takes, as a note, where that is long: a GPU verifies a thousand
-/// times as fast, so nobody expects it.
+/// A note on how long full verification on the host will take, if that is long: a GPU is 1,000
+/// times as fast, so users do not expect it.
 fn how_long(trace: &Trace, device: &Device, verify: Verify) -> Result<Option<String>> {
     let allocs = trace
         .events
@@ -129,10 +129,10 @@ fn how_long(trace: &Trace, device: &Device, verify: Verify) -> Result<Option<Str
     }))
 }
 
-/// Bytes of the block that is verified to see how long that takes.
+/// Bytes of the block that is verified to measure the speed.
 const SAMPLE: u64 = 32 << 20;
 
-/// How long it takes to stamp and verify a block of [`SAMPLE`] bytes.
+/// The time to stamp and verify a block of [`SAMPLE`] bytes.
 fn sample(device: &Device) -> Result<Duration> {
     let mut writer = TraceWriter::new(Vec::new()).map_err(unwritten)?;
     writer.allocate(1, SAMPLE, 0).map_err(unwritten)?;
@@ -149,7 +149,7 @@ fn unwritten(error: std::io::Error) -> Error {
     }
 }
 
-/// Prints what a replay found, and each reason why it failed.
+/// Prints the results of a replay, and each reason why it failed.
 fn print(report: &Report, json: bool, console: &mut Console<'_>) -> Outcome {
     let printed = match json {
         true => console.say(report.to_json()),
@@ -165,9 +165,9 @@ fn print(report: &Report, json: bool, console: &mut Console<'_>) -> Outcome {
     }
 }
 
-/// Drops the device and checks that everything taken from it was given back.
+/// Drops the device and checks that everything allocated from it was released.
 fn nothing_left(device: Device, console: &mut Console<'_>) -> Outcome {
-    // SAFETY: it is asked for its counts alone.
+    // SAFETY: only its counts are read.
     let backend = Arc::clone(unsafe { device.raw_backend() });
     drop(device);
     let left = backend.counts();

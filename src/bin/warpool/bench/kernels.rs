@@ -13,20 +13,20 @@ use warpool::{Device, Event, Pool, PoolBuf, PoolConfig, Result, Stream};
 
 use super::Line;
 
-/// Elements of a row.
+/// Number of elements in a row.
 const COLS: usize = 4096;
-/// The parts of a copy's speed that are wanted: of one pass over what is contiguous, and of tiles.
+/// The required fractions of a copy's speed: for one pass over contiguous memory, and for tiles.
 const ONE_PASS: f64 = 0.95;
 const TILES: f64 = 0.85;
 
-/// All of them; the first is the copy.
+/// Measures all kernels; the first line is the copy.
 pub fn measured(device: &Device, quick: bool) -> Result<Vec<Line>> {
     let mut ground = Ground::new(device, quick)?;
     all(&mut ground)?;
     Ok(ground.lines)
 }
 
-/// A device, and what was measured there.
+/// A device, and the measurements there.
 struct Ground {
     stream: Stream,
     pool: Pool,
@@ -46,7 +46,7 @@ impl Ground {
             (true, true) => (256 << 20, 3, 5),
             (false, _) => (1 << 20, 1, 1),
         };
-        // Rows of COLS values of 4 bytes, in an eighth of what is free.
+        // Rows of COLS values of 4 bytes, in 1/8 of the free memory.
         let fits = usize::try_from(device.free_bytes()? / 8).unwrap_or(usize::MAX);
         let bytes = most.min(fits).max(8 * COLS) / (4 * COLS) * (4 * COLS);
         Ok(Self {
@@ -175,7 +175,7 @@ fn name_to<S, D>(what: &str) -> [String; 2] {
     ]
 }
 
-/// How many scales rows and columns have, for the launch that finds them and for the way back.
+/// A layout of scales: its number of scales, and the arguments of quantisation and dequantisation.
 type Kind = (
     &'static str,
     f64,
