@@ -21,7 +21,6 @@ pub enum Rounding {
     /// Each element uses 16 random bits, so the probability has steps of 2^-16. The generator is Philox4x32-7
     /// with the key `seed` and the element's number in the call as its counter: the same call returns the
     /// same bits on every device.
-    /// gives the same bits on every device.
     Stochastic {
         /// The generator's key. Use a different one for each call whose random numbers must not repeat.
         seed: u64,
