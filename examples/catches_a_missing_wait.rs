@@ -1,8 +1,8 @@
 //! A missing wait, found on a machine without a GPU.
 //!
-//! A program prepares a batch on one stream and works on it on another. It forgets to make the
-//! second stream wait for the first: on a GPU that is mostly fast enough to go well. The checker
-//! reports it, whatever the timing, and says which wait is missing.
+//! A program prepares a batch on one stream and uses it on another, but the second stream does not wait for
+//! the first. On a GPU this usually works, because the first is fast enough. The checker reports it whatever
+//! the timing, and says which wait is missing.
 //!
 //! ```text
 //! cargo run --features sanitize --example catches_a_missing_wait
@@ -14,7 +14,7 @@ use warpool::{Device, Pool, PoolConfig, Result};
 
 const BATCH: u64 = 1 << 20;
 
-/// One step of the program; `waits` is the line that was forgotten.
+/// One step of the program; `waits` adds the missing line.
 fn step(device: &Device, waits: bool) -> Result<()> {
     let pool = Pool::new(device, PoolConfig::default())?;
     let (upload, compute) = (device.stream()?, device.stream()?);
@@ -31,10 +31,9 @@ fn step(device: &Device, waits: bool) -> Result<()> {
     if waits {
         compute.wait_stream(&upload)?;
     }
-    // The application's own kernel would be launched here. The crate does not see it, so the program
-    // says what it uses: by a view of an address, whose order is the program's. A view of a typed buffer
-    // would have made the wait.
-    // SAFETY: the block has the bytes, and nothing is launched.
+    // The application would launch its own kernel here. The crate does not see such a launch, so the program
+    // declares what it uses, with a view of an address, which the program has to order. A view of a typed
+    // buffer would have made the wait. SAFETY: the block has the bytes, and nothing is launched.
     let bytes = unsafe { ViewMut::<u8>::from_raw(batch.addr(), BATCH as usize)? };
     compute.kernel("normalise").writes(bytes).launch(|_| ())?;
     batch.record_use(&compute)?;

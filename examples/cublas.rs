@@ -1,4 +1,4 @@
-//! Matrices in memory of the pool, multiplied by cuBLAS through cudarc.
+//! Matrices in pool memory, multiplied by cuBLAS through cudarc.
 //!
 //! `cargo run --example cublas --features cudarc`. Without a GPU it prints `skipped: no CUDA device`.
 
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     other.set_name("cublas");
     let pool = Pool::new(&device, PoolConfig::default())?;
 
-    // Column by column, as cuBLAS has matrices.
+    // In columns, the layout that cuBLAS expects.
     let at = |row: usize, col: usize| ((row * 7 + col * 3) % 11) as f32 - 5.0;
     let values = |scale: f32| -> Vec<f32> {
         let all = (0..N * N).map(|i| scale * at(i % N, i / N));
@@ -52,10 +52,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         ldc: N as i32,
     };
     let blas = CudaBlas::new(multiply.clone())?;
-    // It runs on another stream than the one the memory is of, behind the uploads and the fill.
-    // SAFETY: the three have N x N elements.
+    // It runs on another stream than the one that the memory was allocated on, after the uploads
+    // and the fill.
+    // SAFETY: all three have N x N elements.
     unsafe { blas.gemm(config, &a, &b, &mut c)? };
-    // And this behind the product.
+    // This runs after the product.
     let mut halves = pool.alloc_typed::<f16>(&ours, N * N)?;
     convert(&ours, c.view(), &mut halves, Rounding::Nearest)?;
     drop((a, b)); // behind the product too
@@ -66,13 +67,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let (product, rounded) = (load.clone_dtoh(&c)?, halves.download()?);
     let wrong = (0..N * N).filter(|&i| {
-        // Sums of multiples of one half below 2^24, which are exact in any order.
+        // Sums of multiples of 1/2 below 2^24, which are exact in any order.
         product[i] != wanted(i % N, i / N) || rounded[i] != f16::from_f32(product[i])
     });
     let wrong = wrong.count();
     println!("product: {} elements, {wrong} wrong", N * N);
 
-    // The other way: a slice of cudarc's in an operation of the crate's.
+    // The other direction: one of cudarc's slices in an operation of this crate.
     let mut theirs = load.alloc_zeros::<f32>(N * N)?;
     lend_mut(&other, &mut theirs, |view| {
         convert(&ours, &halves, view, Rounding::Nearest)

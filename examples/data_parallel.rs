@@ -1,24 +1,26 @@
-//! A network trained by several ranks, each on its share of the batch, beside one that has all of it.
+//! A network trained by several ranks, each with its share of the batch, compared with one rank that has all
+//! of it.
 //!
-//! `cargo run --release --example data_parallel`: all GPUs of the machine, by NCCL; without two of them, four
-//! ranks on the host device. `torchrun --nproc-per-node 4 --no-python target/release/examples/data_parallel`, or
-//! `mpirun -n 4 ...`: a process a GPU.
+//! `cargo run --release --example data_parallel`: all GPUs of the machine, through NCCL; with fewer than two
+//! GPUs, four ranks on the host device. `torchrun --nproc-per-node 4 --no-python
+//! target/release/examples/data_parallel`, or `mpirun -n 4 ...`: one process per GPU.
 //!
-//! The network, two hidden layers that learn a wave, is worked out on the host; its gradients lie in the
-//! ranks' device memory and are averaged there, as f32, and as f16 and e4m3 with feedback. The loss is that of
-//! one rank with the whole batch: to rounding, within 1 % and within 2 %.
+//! The network has two hidden layers and learns a wave. It is computed on the host; its gradients are in the
+//! ranks' device memory and are averaged there, as f32, and as f16 and e4m3 with feedback. The loss equals
+//! that of one rank with the whole batch: up to rounding, within 1 % and within 2 %.
 //!
-//! `cargo run --release --features cudarc --example data_parallel -- --large [OPTION...]`: a network of 404 MB of
-//! gradients on each GPU, products by cuBLAS. It prints what one GPU trains in a second and what all of them do with
-//! gradients in each format, where a step's time goes, by how much the sums make it longer, and the loss beside that
-//! of one GPU with the whole batch. Options, lists by commas, tried in every combination:
+//! `cargo run --release --features cudarc --example data_parallel -- --large [OPTION...]`: a network with 404
+//! MB of gradients on each GPU, with products by cuBLAS. It prints the samples per second of one GPU and of
+//! all GPUs with gradients in each format, the time of the parts of a step, the time that the sums add to a
+//! step, and the loss compared with one GPU with the whole batch. Options; lists separated by commas are
+//! tried in every combination:
 //!
-//! - `batch=16384`: samples of a GPU and step. The fewer, the larger a part of the step the sums are.
+//! - `batch=16384`: samples per GPU and step. The fewer samples, the larger the sums' share of the step.
 //! - `only=f32,f16,f16+feedback,bf16,e4m3+feedback`: formats.
-//! - `overlap=true`: the sums run beside the backward pass, with `false` behind it.
+//! - `overlap=true`: the sums overlap with the backward pass; with `false` they run after it.
 //! - `buckets=32`: MiB of `ReducerConfig::bucket_bytes`.
 
-// Nothing needs the large network without `cudarc` but the tests.
+// Without `cudarc`, only the tests use the large network.
 #[path = "data_parallel/large.rs"]
 #[allow(
     dead_code,
@@ -32,16 +34,16 @@ use std::time::Duration;
 use warpool::collective::{Comm, Op, Ranks, Reducer, ReducerConfig, Wire};
 use warpool::{Device, Pool, PoolConfig, Result};
 
-/// Units of the two hidden layers, samples of the whole batch, and how fast it learns.
+/// Units of the two hidden layers, samples of the whole batch, and the learning rate.
 const UNITS: usize = 24;
 const BATCH: usize = 240;
 const RATE: f32 = 0.05;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Weights and biases, in the order in which the backward pass makes their gradients.
+/// Weights and biases, in the order in which the backward pass computes their gradients.
 const LENS: [usize; 6] = [UNITS, 1, UNITS * UNITS, UNITS, 2 * UNITS, UNITS];
 
-/// A number from -1 to 1 that looks random.
+/// A pseudo-random number from -1 to 1.
 fn drawn(seed: usize) -> f32 {
     let x = (seed as u64)
         .wrapping_add(1)
@@ -60,7 +62,7 @@ fn first_weights() -> Vec<Vec<f32>> {
     (0..LENS.len()).map(layer).collect()
 }
 
-/// Adds the gradients of one sample, and gives its loss.
+/// Adds the gradients of one sample, and returns its loss.
 fn learn(weights: &[Vec<f32>], gradients: &mut [Vec<f32>], (x, y): (f32, f32)) -> f32 {
     let [out, bias, middle, middle_bias, first, first_bias] = weights else {
         return 0.0;
@@ -94,7 +96,7 @@ fn learn(weights: &[Vec<f32>], gradients: &mut [Vec<f32>], (x, y): (f32, f32)) -
     error * error / 2.0
 }
 
-/// Trains as one rank; the loss of the whole batch before each step.
+/// Trains as one rank; returns the loss of the whole batch before each step.
 pub fn train(
     comm: &Comm,
     peers: &[&Device],
@@ -141,7 +143,7 @@ pub fn train(
     comm.check().map(|()| losses)
 }
 
-/// Trains on all ends of this process, a thread each; the losses that rank 0 saw.
+/// Trains on all ends of this process, one thread each; returns the losses of rank 0.
 pub fn train_all(ends: &[Comm], config: ReducerConfig, steps: usize) -> Result<Vec<f32>> {
     let devices: Vec<&Device> = ends.iter().map(Comm::device).collect();
     thread::scope(|scope| {
@@ -158,13 +160,13 @@ pub fn train_all(ends: &[Comm], config: ReducerConfig, steps: usize) -> Result<V
     })
 }
 
-/// By how much two curves differ at most, as a part of the loss.
+/// The largest difference of two curves, relative to the loss.
 pub fn apart(one: &[f32], other: &[f32]) -> f32 {
     let parts = one.iter().zip(other).map(|(a, b)| (a - b).abs() / a.abs());
     parts.fold(0.0, f32::max)
 }
 
-/// This process's ends, and how they were come by.
+/// This process's ends, and a description of them.
 fn ends() -> Result<(Vec<Comm>, String)> {
     if let Some(ranks) = Ranks::from_env()? {
         let end = Comm::nccl(&Device::cuda(ranks.local_rank)?, &ranks, PATIENCE)?;
@@ -186,7 +188,7 @@ fn ends() -> Result<(Vec<Comm>, String)> {
     Ok((ends, String::from("4 ranks on the host device")))
 }
 
-/// The large network on all GPUs; says why not where it cannot.
+/// Trains the large network on all GPUs; returns why not if it cannot.
 #[allow(dead_code, reason = "tests have `train` alone")]
 fn large(options: &large::options::Options) -> large::math::Outcome<()> {
     let count = Device::cuda_count().unwrap_or(0);

@@ -1,8 +1,8 @@
 //! A fragmented pool before and after a compaction, as a map of its memory.
 //!
-//! Plays the trace of a training run into a pool of movable blocks up to a moment when much is live
-//! and the most free memory lies scattered, draws the pool, moves the live blocks together, and draws it again:
-//! as text here, and as a picture in `defragment.svg`.
+//! Plays the trace of a training run into a pool of movable blocks, up to a moment when much memory is live
+//! and most free memory is scattered. Draws the pool, compacts it, and draws it again: as text here, and as a
+//! picture in `defragment.svg`.
 //!
 //! ```text
 //! cargo run --release --example defragment [TRACE [PICTURE]]
@@ -15,17 +15,17 @@ use warpool::movable::Movable;
 use warpool::observe::{Bytes, EventKind, Trace};
 use warpool::{Device, Error, Pool, PoolConfig, Result, Stream};
 
-/// Blocks are this many times smaller than in the trace, so that it runs on any machine.
+/// Blocks are this many times smaller than in the trace, so that the example runs on any machine.
 const SCALE: u64 = 16;
 
-/// Events between two looks at how scattered free memory is.
+/// Number of events between two checks of the scattered free memory.
 const LOOK_EVERY: usize = 500;
 
-/// Cells of a line of text, and lines of a map.
+/// Cells per line of text, and lines of a map.
 const COLUMNS: u64 = 80;
 const LINES: u64 = 16;
 
-/// A trace under way.
+/// A trace that is being played.
 struct Player<'t> {
     trace: &'t Trace,
     pool: Pool,
@@ -68,7 +68,7 @@ impl<'t> Player<'t> {
         Ok(())
     }
 
-    /// Whether every live block still holds what was written into it.
+    /// Whether every live block still has the contents written into it.
     fn is_whole(&self) -> Result<bool> {
         for (number, block) in self.live.iter().enumerate() {
             let Some(block) = block else { continue };
@@ -81,7 +81,8 @@ impl<'t> Player<'t> {
     }
 }
 
-/// The event behind which the most free bytes lie outside the largest hole, beside as many live.
+/// The event after which the smaller of two numbers is largest: the free bytes outside the largest hole, and
+/// the live bytes.
 fn most_scattered(device: &Device, trace: &Trace) -> Result<usize> {
     let mut player = Player::new(device, trace)?;
     let mut worst = (0, 0);
@@ -95,7 +96,7 @@ fn most_scattered(device: &Device, trace: &Trace) -> Result<usize> {
     Ok(worst.1)
 }
 
-/// Where the mapped memory of a layout begins and ends.
+/// Begin and end of the mapped memory of a layout.
 fn span(layout: &Layout) -> (u64, u64) {
     let first = layout.extents().next().map_or(0, |extent| extent.addr);
     let end = layout
@@ -105,8 +106,7 @@ fn span(layout: &Layout) -> (u64, u64) {
     (first, end.max(first + 1))
 }
 
-/// A line of the map is the next `(end - first) / LINES` bytes; a cell is darker the more of it is
-/// live.
+/// A line of the map is the next `(end - first) / LINES` bytes. The more of a cell is live, the darker it is.
 fn text(layout: &Layout, (first, end): (u64, u64)) -> String {
     let cell = (end - first).div_ceil(COLUMNS * LINES);
     let mut live = vec![0u64; (COLUMNS * LINES) as usize];
@@ -140,12 +140,12 @@ fn text(layout: &Layout, (first, end): (u64, u64)) -> String {
         .collect()
 }
 
-/// Colours on a light page and on a dark one.
+/// Colours for a light page and for a dark one.
 const STYLE: &str = "<style>.live{fill:#2f6fab}.fixed{fill:#b3541e}.free{fill:#e2e5e9}text{fill:#1f2328}\n\
     @media (prefers-color-scheme:dark){.live{fill:#4c9aff}.fixed{fill:#f0883e}.free{fill:#2d333b}text{fill:#e6edf3}}\
     </style>\n";
 
-/// One map of the picture, its top at `y`.
+/// One map of the picture, with its top at `y`.
 fn draw(svg: &mut String, y: f64, title: &str, layout: &Layout, (first, end): (u64, u64)) {
     const WIDTH: f64 = 960.0;
     const LINE: f64 = 18.0;

@@ -1,13 +1,13 @@
-//! A network trained in 8 bits beside the same in f32.
+//! A network trained in 8 bits, compared with the same in f32.
 //!
-//! `cargo run --release --example fp8_training [--features cudarc]`. Weights and activations are E4M3, gradients
-//! E5M2. One pass over each tensor gives its codes as they lie and turned, by a scale that was found from the
-//! steps before, and its largest magnitude for the steps to come. With a GPU of compute capability 8.9 or later
-//! and the feature `cudarc` cuBLASLt multiplies; else a plain loop over the codes' values does, so that the
-//! example says the same everywhere but for the order of sums.
+//! `cargo run --release --example fp8_training [--features cudarc]`. Weights and activations are E4M3,
+//! gradients E5M2. One pass over each tensor computes its codes, plain and transposed, with a scale from the
+//! steps before, and its largest magnitude for later steps. With a GPU of compute capability 8.9 or later and
+//! the feature `cudarc`, cuBLASLt computes the products. Otherwise a plain loop over the codes' values does,
+//! so that the results are the same everywhere except for the order of sums.
 //!
-//! What is neither a conversion nor a product, tanh, the loss and the update, runs on the host here: an
-//! application has kernels for it, as the example `mixed_precision` shows.
+//! Everything that is neither a conversion nor a product (tanh, the loss and the update) runs on the host
+//! here. An application has kernels for it, as the example `mixed_precision` shows.
 
 #[path = "fp8_training/eight.rs"]
 pub(crate) mod eight;
@@ -24,24 +24,25 @@ use eight::Eight;
 use products::{Products, by_rows};
 use warpool::{Device, Pool, PoolConfig, Stream};
 
-/// What a part of the example gives.
+/// The result type of the example's parts.
 pub type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Samples of a batch. It and the widths are multiples of 16, as cuBLASLt wants them in 8 bits.
+/// Samples per batch. The batch and the widths are multiples of 16, as cuBLASLt requires in 8 bits.
 pub const BATCH: usize = 128;
-/// Numbers that enter, are between the layers, and come out.
+/// Numbers of inputs, of units between the layers, and of outputs.
 pub const WIDTHS: [usize; 3] = [64, 64, 16];
 const STEPS: usize = 80;
 const RATE: f32 = 8.0;
 
-/// A linear layer's numbers: outputs and inputs.
+/// A linear layer's numbers of outputs and inputs.
 pub fn shape(layer: usize) -> (usize, usize) {
     (WIDTHS[layer + 1], WIDTHS[layer])
 }
 
-/// How the layers' products are made.
+/// How the layers' products are computed.
 pub trait Math {
-    /// `inputs`, a row a sample, times the weights, a row an output. Keeps what the backward pass needs.
+    /// `inputs`, with a row per sample, times the weights, with a row per output. Keeps what the backward
+    /// pass needs.
     fn forward(&mut self, layer: usize, inputs: &[f32], weights: &[f32]) -> Outcome<Vec<f32>>;
     /// The gradients of the weights and of the inputs, from that of the outputs.
     fn backward(&mut self, layer: usize, gradient: &[f32]) -> Outcome<[Vec<f32>; 2]>;
@@ -89,7 +90,7 @@ impl Math for Single {
     }
 }
 
-/// A number from -1 to 1 that looks random.
+/// A pseudo-random number from -1 to 1.
 fn drawn(seed: usize) -> f32 {
     let x = (seed as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let x = (x ^ (x >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -105,7 +106,7 @@ fn first_weights(seed: usize) -> [Vec<f32>; 2] {
     })
 }
 
-/// Inputs, and what another network of the same kind makes of them: something that can be learnt.
+/// Inputs, and the outputs of another network of the same kind for them, so that the task can be learnt.
 pub fn samples() -> Outcome<(Vec<f32>, Vec<f32>)> {
     let inputs: Vec<f32> = (0..BATCH * WIDTHS[0]).map(|i| drawn(9 << 20 | i)).collect();
     let (mut teacher, weights) = (Single::default(), first_weights(4));
@@ -115,7 +116,7 @@ pub fn samples() -> Outcome<(Vec<f32>, Vec<f32>)> {
     Ok((inputs, targets))
 }
 
-/// One step: the loss before it.
+/// Makes one step; returns the loss before it.
 fn step(
     math: &mut dyn Math,
     weights: &mut [Vec<f32>; 2],
@@ -147,7 +148,7 @@ fn step(
     Ok(loss)
 }
 
-/// The losses of all steps, and the weights after them.
+/// Trains; returns the losses of all steps, and the weights after them.
 pub fn train(math: &mut dyn Math) -> Outcome<(Vec<f32>, [Vec<f32>; 2])> {
     let (data, mut weights) = (samples()?, first_weights(1));
     let losses: Outcome<Vec<f32>> = (0..STEPS)
@@ -156,13 +157,13 @@ pub fn train(math: &mut dyn Math) -> Outcome<(Vec<f32>, [Vec<f32>; 2])> {
     Ok((losses?, weights))
 }
 
-/// How far `a` is from `b`, by their lengths as vectors.
+/// The distance of `a` from `b`, relative to the length of `b` as a vector.
 pub fn apart(a: &[f32], b: &[f32]) -> f32 {
     let length = |x: &mut dyn Iterator<Item = f32>| x.map(|x| x * x).sum::<f32>().sqrt();
     length(&mut a.iter().zip(b).map(|(a, b)| a - b)) / length(&mut b.iter().copied())
 }
 
-/// What the first layer's three products are of the same numbers: outputs, gradients of weights and inputs.
+/// The first layer's three products of the same numbers: outputs, gradients of weights and inputs.
 pub fn products_of(math: &mut dyn Math, weights: &[Vec<f32>; 2]) -> Outcome<[Vec<f32>; 3]> {
     let (inputs, _) = samples()?;
     let outputs = math.forward(0, &inputs, &weights[0])?;
@@ -171,17 +172,17 @@ pub fn products_of(math: &mut dyn Math, weights: &[Vec<f32>; 2]) -> Outcome<[Vec
     Ok([outputs, of_weights, of_inputs])
 }
 
-/// What a training shows.
+/// The results of a training.
 pub struct Report {
     /// The losses of each step in f32 and in 8 bits.
     pub losses: [Vec<f32>; 2],
-    /// How far the first layer's products ([`products_of`]) are from f32, and from those that a plain loop makes of the
-    /// same codes.
+    /// The distance of the first layer's products ([`products_of`]) from those in f32, and from those of a
+    /// plain loop over the same codes.
     pub apart: [[f32; 2]; 3],
 }
 
 impl Report {
-    /// Whether training in 8 bits follows f32.
+    /// Whether the losses in 8 bits follow those in f32.
     #[must_use]
     pub fn follows(&self) -> bool {
         let [single, eight] = &self.losses;
@@ -191,12 +192,12 @@ impl Report {
     }
 }
 
-/// Trains in f32 and in 8 bits, by `products`.
+/// Trains in f32 and in 8 bits, with `products`.
 pub fn compare(stream: &Stream, pool: &Pool, products: Products) -> Outcome<Report> {
     let mut eight = Eight::new(stream, pool, products)?;
     let (in_f32, _) = train(&mut Single::default())?;
     let (in_8_bits, weights) = train(&mut eight)?;
-    // Once for the scale of the gradient that it makes up.
+    // Called once before, to find the scale of the synthetic gradient.
     products_of(&mut eight, &weights)?;
     eight.step()?;
     let wanted = products_of(&mut Single::default(), &weights)?;

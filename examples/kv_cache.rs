@@ -1,11 +1,11 @@
-//! Key-value caches of sequences that grow token by token, in three ways: buffers that grow where they
-//! are, growth by concatenation, and room for the longest from the first.
+//! Key-value caches of sequences that grow token by token, in three ways: buffers that grow in place, growth
+//! by copying, and space for the longest sequence from the start.
 //!
 //! `cargo run --release --example kv_cache`
 //!
-//! 64 sequences of random lengths are served, 16 at a time; each step adds 64 tokens to each that is
-//! under way. Every element is read back when its sequence ends. Runs on the GPU, or without one on
-//! the host device.
+//! Serves 64 sequences of random lengths, 16 at a time; each step adds 64 tokens to each running sequence.
+//! Every element is read back when its sequence ends. Runs on the GPU, or on the host device if there is
+//! none.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -17,22 +17,22 @@ use warpool::{Device, GrowBuf, Pool, PoolBuf, PoolConfig, Result, Stream, View};
 const SEQUENCES: u32 = 64;
 const AT_ONCE: usize = 16;
 
-/// Tokens that a step adds, and the most of a sequence.
+/// Tokens added per step, and the most tokens of a sequence.
 const CHUNK: usize = 64;
 const MOST: usize = 4096;
 
-/// Elements of a token: keys and values of 4 layers, 2 heads of 128.
+/// Elements per token: keys and values of 4 layers, 2 heads of 128.
 const TOKEN: usize = 2 * 4 * 2 * 128;
 
 /// The cache of one sequence.
 trait Cache {
-    /// Adds elements that are all `value`; gives the bytes copied for it.
+    /// Adds elements with the value `value`; returns the bytes copied for it.
     fn add(&mut self, pool: &Pool, stream: &Stream, elements: usize, value: f16) -> Result<usize>;
 
     fn view(&self) -> View<'_, f16>;
 }
 
-/// It grows where it is.
+/// Grows in place.
 impl Cache for GrowBuf<f16> {
     fn add(&mut self, _: &Pool, stream: &Stream, elements: usize, value: f16) -> Result<usize> {
         let before = self.len();
@@ -47,7 +47,7 @@ impl Cache for GrowBuf<f16> {
     }
 }
 
-/// Each step takes a new buffer and copies the old one to its front.
+/// Each step allocates a new buffer and copies the old one to its front.
 impl Cache for PoolBuf<f16> {
     fn add(&mut self, pool: &Pool, stream: &Stream, elements: usize, value: f16) -> Result<usize> {
         let before = self.len();
@@ -64,7 +64,7 @@ impl Cache for PoolBuf<f16> {
     }
 }
 
-/// It has room for the longest sequence.
+/// Has space for the longest sequence.
 struct Fixed {
     room: PoolBuf<f16>,
     len: usize,
@@ -85,10 +85,10 @@ impl Cache for Fixed {
     }
 }
 
-/// How a cache is made.
+/// Makes a cache.
 type Make = fn(&Pool, &Stream) -> Result<Box<dyn Cache>>;
 
-/// Tokens of each sequence: as many between 64 and 128 as between 2048 and 4096.
+/// Number of tokens of each sequence: between 64 and 128, or between 2048 and 4096, equally often.
 fn lengths() -> VecDeque<usize> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let length = |_| {
@@ -101,8 +101,8 @@ fn lengths() -> VecDeque<usize> {
     (0..SEQUENCES).map(length).collect()
 }
 
-/// A value that tells a sequence's steps apart, and its neighbours from it. Its two bytes are alike, so
-/// that writing it is one fill.
+/// A value that differs between a sequence's steps and between adjacent sequences. Its two bytes are equal,
+/// so that writing it is one fill.
 fn value(sequence: u32, step: usize) -> f16 {
     let byte = (sequence as usize * 37 + step) % 120;
     f16::from_bits((byte * 257) as u16)
@@ -116,7 +116,7 @@ struct Sequence {
 }
 
 impl Sequence {
-    /// Elements that differ from what was written.
+    /// Number of elements that differ from what was written.
     fn wrong(&self, stream: &Stream) -> Result<usize> {
         let elements = self.cache.view().download(stream)?;
         let steps = elements.chunks(CHUNK * TOKEN).enumerate();

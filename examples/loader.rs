@@ -1,10 +1,10 @@
-//! Batches go up while those before are worked on: the time beside that of one thing after the other.
+//! Batches are uploaded while earlier ones are processed; compares the time with doing one after the other.
 //!
 //! `cargo run --release --example loader`
 //!
-//! The data is made by the host, as decoding would; the work is conversions, as many as take about as
-//! long as a batch's data takes to be made and copied. On a machine without a GPU the device is the host:
-//! then both share its processors.
+//! The host generates the data, in place of decoding. The work consists of conversions that take about as
+//! long as generating and copying a batch's data. On a machine without a GPU the device is the host; then
+//! both share its processors.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use warpool::{Device, Pool, PoolBuf, PoolConfig, Result, Stream};
 const BATCHES: u32 = 24;
 const ELEMENTS: usize = 4 << 20;
 
-/// A batch's data, which takes the host a while.
+/// Generates a batch's data, which takes the host a while.
 fn decoded(batch: u32) -> Vec<f32> {
     let value = |at: u32| {
         let noise = (at ^ batch).wrapping_mul(2_654_435_761).rotate_left(13);
@@ -25,7 +25,7 @@ fn decoded(batch: u32) -> Vec<f32> {
     (0..ELEMENTS as u32).map(value).collect()
 }
 
-/// The work on a batch: `times` conversions, queued.
+/// The work on a batch: queues `times` conversions.
 fn work(pool: &Pool, stream: &Stream, batch: &PoolBuf<f32>, times: u32) -> Result<PoolBuf<f16>> {
     let mut result = pool.alloc_typed(stream, batch.len())?;
     for _ in 0..times {
@@ -34,7 +34,7 @@ fn work(pool: &Pool, stream: &Stream, batch: &PoolBuf<f32>, times: u32) -> Resul
     Ok(result)
 }
 
-/// How many values of a result are wrong.
+/// Number of wrong values in a result.
 fn wrong(batch: u32, result: &PoolBuf<f16>) -> Result<usize> {
     let data = decoded(batch).into_iter().map(f16::from_f32);
     let pairs = data.zip(result.download()?);
@@ -60,7 +60,7 @@ fn main() -> Result<()> {
         stream.synchronize()?;
         Ok(batch)
     };
-    // Once for memory and kernels to be there, then to be measured.
+    // The first run allocates memory and loads kernels; the second is measured.
     let mut batch = up(decoded(0))?;
     work(&pool, &stream, &batch, 1)?.download()?;
     let data_takes = timed(|| {

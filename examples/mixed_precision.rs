@@ -1,20 +1,20 @@
-//! An application with kernels of its own trains a network in f16, with f32 masters and a loss scale,
-//! beside the same training in f32. All device memory is from one pool.
+//! An application with its own kernels trains a network in f16, with f32 masters and a loss scale,
+//! and compares it with the same training in f32. All device memory comes from one pool.
 //!
 //! `cargo run --release --example mixed_precision`
 //!
-//! A step is several micro-batches, whose gradients are added up in f32:
+//! A step consists of several micro-batches, whose gradients are summed in f32:
 //!
-//! 1. own kernels: forward and backward in f16, the loss multiplied by [`GradScaler::scale`]; the
-//!    f16 gradient added to its f32 sum;
-//! 2. [`GradScaler::unscale`]: the sums divided by the scale and checked, in one launch;
-//! 3. own kernel: momentum and step of the f32 masters, left out if [`GradScaler::found`] is set;
-//! 4. [`ConvertTable::convert`]: all masters to f16 weights, in one launch;
+//! 1. own kernels: forward and backward pass in f16, the loss multiplied by [`GradScaler::scale`];
+//!    the f16 gradient is added to its f32 sum;
+//! 2. [`GradScaler::unscale`]: divides the sums by the scale and checks them, in one launch;
+//! 3. own kernel: momentum and step of the f32 masters, skipped if [`GradScaler::found`] is set;
+//! 4. [`ConvertTable::convert`]: converts all masters to f16 weights, in one launch;
 //! 5. [`GradScaler::update`].
 //!
-//! The host reads nothing until the end. On a GPU the own kernels are PTX, queued through rustacuda;
-//! on the host device they are Rust functions, queued on the stream's thread. Both are run where
-//! there is a GPU. The example fails unless the f16 loss falls as the f32 loss does.
+//! The host reads nothing until the end. On a GPU the application's kernels are PTX, queued through
+//! rustacuda; on the host device they are Rust functions, queued on the stream's thread. On a
+//! machine with a GPU both run. The example fails unless the f16 loss falls like the f32 loss.
 
 use std::error::Error;
 
@@ -57,7 +57,7 @@ fn main() -> Outcome<()> {
     }
 }
 
-/// The same in a context and on a stream that rustacuda owns.
+/// The same in a context and on a stream of rustacuda.
 fn on_gpu() -> Outcome<()> {
     rustacuda::init(rustacuda::CudaFlags::empty())?;
     let gpu = rustacuda::device::Device::get_device(0)?;
@@ -70,8 +70,8 @@ fn on_gpu() -> Outcome<()> {
             return Ok(());
         }
     };
-    // SAFETY: the stream is of the device's context, and `OnGpu` keeps it as long as the stream made
-    // of it.
+    // SAFETY: the stream is of the device's context, and `OnGpu` keeps it as long as the stream
+    // made from it.
     let stream = unsafe { interop::rustacuda::adopt(&device, &theirs)? };
     compare(&gpu::OnGpu::new(theirs, stream)?)
 }
@@ -101,7 +101,7 @@ fn compare(machine: &dyn Machine) -> Outcome<()> {
     let (first, last) = (single.mean_of_first(), single.mean_of_last());
     let (half_first, half_last) = (half.mean_of_first(), half.mean_of_last());
     let falls = last < 0.05 * first && half_last < 0.05 * half_first;
-    // Either may be ahead of the other by what the order of roundings makes of it.
+    // Either may be ahead because of the order of roundings.
     let agrees = half_last < 1.5 * last && last < 1.5 * half_last;
     println!("last losses: f32 {last:.6}, f16 {half_last:.6}; both fall: {falls}, agree: {agrees}");
     if falls && agrees {
@@ -111,7 +111,7 @@ fn compare(machine: &dyn Machine) -> Outcome<()> {
     }
 }
 
-/// What a training leaves.
+/// The results of a training.
 struct History {
     /// The mean loss of each step.
     losses: Vec<f32>,
@@ -128,7 +128,7 @@ impl History {
     }
 }
 
-/// A tensor of weights with what the optimiser keeps of it.
+/// A tensor of weights, and the optimiser's state for it.
 struct Weights {
     master: PoolBuf<f32>,
     momentum: PoolBuf<f32>,
@@ -166,7 +166,7 @@ impl Weights {
     }
 }
 
-/// Trains the network from the same start on the same samples.
+/// Trains the network from the same initial weights on the same samples.
 fn train(machine: &dyn Machine, pool: &Pool, precision: Precision) -> Outcome<History> {
     let stream = machine.stream();
     let mut weights = [
@@ -188,7 +188,7 @@ fn train(machine: &dyn Machine, pool: &Pool, precision: Precision) -> Outcome<Hi
     }
     let mut scaler = GradScaler::new(pool, stream, config)?;
 
-    // In f32 the network works on masters and samples as they are, in f16 on copies.
+    // In f32 the network uses masters and samples directly, in f16 it uses copies.
     let mut x16 = pool.alloc_typed::<f16>(stream, samples.len())?;
     convert(stream, x.view(), x16.view_mut(), Rounding::Nearest)?;
     let mut halves = Vec::new();
@@ -274,7 +274,7 @@ impl Working {
     }
 }
 
-/// Queues forward and backward of one part of a step, and adds its gradients to the sums.
+/// Queues forward and backward pass of one micro-batch, and adds its gradients to the sums.
 fn micro_batch(
     machine: &dyn Machine,
     precision: Precision,
@@ -311,7 +311,7 @@ fn data() -> (Vec<f32>, Vec<f32>) {
     (samples, targets)
 }
 
-/// Numbers between -1 and 1, always the same.
+/// Pseudo-random numbers between -1 and 1, always the same.
 fn noise(i: u32) -> f32 {
     let x = i.wrapping_mul(0x9E37_79B9) ^ (i >> 7);
     let x = (x ^ (x >> 15)).wrapping_mul(0x85EB_CA6B);

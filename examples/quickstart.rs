@@ -1,12 +1,11 @@
-//! An application with a CUDA context, a stream and a kernel of its own takes its memory from
-//! warpool.
+//! An application with its own CUDA context, stream and kernel takes its memory from warpool.
 //!
 //! `cargo run --release --example quickstart`
 //!
-//! Context and stream are rustacuda's and stay the application's. The pool gives memory in the
+//! Context and stream belong to rustacuda and the application. The pool allocates memory in the
 //! order of that stream, so that the application's kernel, the crate's conversion and the frees
-//! need no synchronisation between them. Without a GPU the same code runs on the host device; the
-//! application's kernel, which is GPU code, is then left out.
+//! need no synchronisation between them. Without a GPU the same code runs on the host device,
+//! without the application's kernel, which is GPU code.
 
 use std::error::Error;
 use std::ffi::CStr;
@@ -27,8 +26,7 @@ const SAXPY: &str = concat!(include_str!("saxpy.ptx"), "\0");
 const ELEMENTS: usize = 1_000_003;
 const A: f32 = 2.0;
 
-/// What the application does to `x` and `y`, at these addresses, with its own kernel, before warpool
-/// converts `y`.
+/// The application's own kernel on `x` and `y`, at these addresses, before warpool converts `y`.
 type OwnKernel<'a> = &'a dyn Fn(Addr, Addr) -> Result<(), Box<dyn Error>>;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -38,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Everything on the GPU, in a context and a stream that rustacuda owns.
+/// Runs everything on the GPU, in a context and a stream of rustacuda.
 fn on_gpu() -> Result<(), Box<dyn Error>> {
     rustacuda::init(rustacuda::CudaFlags::empty())?;
     let gpu = rustacuda::device::Device::get_device(0)?;
@@ -51,8 +49,8 @@ fn on_gpu() -> Result<(), Box<dyn Error>> {
         Ok(device) => device,
         Err(reason) => return on_host(&reason),
     };
-    // SAFETY: the stream is of the device's context, and is declared before everything that is
-    // made from it, so it is dropped after.
+    // SAFETY: the stream is of the device's context, and is declared before everything made from
+    // it, so it is dropped after that.
     let stream = unsafe { interop::rustacuda::adopt(&device, &theirs)? };
     run(
         &stream,
@@ -93,7 +91,7 @@ fn run(stream: &Stream, own_kernel: Option<OwnKernel<'_>>) -> Result<(), Box<dyn
         }
         None => println!("own kernel: left out, it is GPU code"),
     }
-    // Freed behind the kernel queued above: what comes next may re-use it.
+    // Freed after the kernel queued above: later allocations may reuse it.
     drop(x);
 
     let mut halves = pool.alloc_typed::<f16>(stream, ELEMENTS)?;
@@ -127,7 +125,7 @@ fn run(stream: &Stream, own_kernel: Option<OwnKernel<'_>>) -> Result<(), Box<dyn
     Ok(())
 }
 
-/// Leaves holes between copies of `values`, moves what is left together and reads it back.
+/// Leaves holes between copies of `values`, compacts the rest and reads it back.
 fn compacted(pool: &Pool, stream: &Stream, values: &[f16]) -> Result<(), Box<dyn Error>> {
     let mut copies = Vec::new();
     for _ in 0..16 {

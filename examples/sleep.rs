@@ -1,19 +1,21 @@
-//! Weights and a cache give their memory to the device and take it back, beside what the bus alone needs.
+//! Weights and a cache release their memory to the device and take it back; compares the time with that of
+//! the bus alone.
 //!
 //! `cargo run --release --example sleep -- [MiB]`
 //!
-//! As a server does between requests, so that another may use the GPU: the weights are saved, the cache is
-//! not. Everything is verified. On a machine without a GPU the device is the host, and the bus its memory.
+//! A server does this between requests, so that other programs can use the GPU: the weights are saved, the
+//! cache is not. Everything is verified. On a machine without a GPU the device is the host, and the bus its
+//! memory.
 
 use std::time::{Duration, Instant};
 
 use warpool::host::{Contents, HostPool, HostPoolConfig};
 use warpool::{Device, Pool, PoolBuf, PoolConfig, Result, Stream};
 
-/// Weights, in blocks of so many bytes.
+/// Size of the weights' blocks, in bytes.
 const BLOCK: usize = 32 << 20;
 
-/// Rounds, of which the best is told: the first makes page-locked memory.
+/// Number of rounds, of which the best is printed: the first allocates page-locked memory.
 const ROUNDS: usize = 4;
 
 fn timed<T>(what: impl FnOnce() -> Result<T>) -> Result<(T, Duration)> {
@@ -22,7 +24,7 @@ fn timed<T>(what: impl FnOnce() -> Result<T>) -> Result<(T, Duration)> {
     Ok((outcome, begun.elapsed()))
 }
 
-/// What the copies alone take, down and up.
+/// The time of the copies alone, to the host and back.
 fn bus(host: &HostPool, stream: &Stream, weights: &mut [PoolBuf<u32>]) -> Result<[Duration; 2]> {
     let mut staging = Vec::new();
     for weight in weights.iter() {

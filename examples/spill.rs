@@ -1,9 +1,10 @@
-//! Matrices used in turns, twice as many as there is memory for: what is not used waits on the host.
+//! Matrices used in turn, twice as many as fit into memory: the unused ones are kept on the host.
 //!
 //! `cargo run --release --example spill -- [MiB of device memory to use]`
 //!
-//! Prints the time beside what the bus alone needs for the bytes that went, measured in the same run.
-//! Everything is verified. On a machine without a GPU the device is the host, and the bus its memory.
+//! Prints the time, and the time that the bus alone needs for the same bytes, measured in the same
+//! run. Everything is verified. On a machine without a GPU the device is the host, and the bus its
+//! memory.
 
 use std::time::{Duration, Instant};
 
@@ -11,27 +12,27 @@ use warpool::host::{HostPool, HostPoolConfig, Spill};
 use warpool::movable::Movable;
 use warpool::{Device, Pool, PoolConfig, Result};
 
-/// Matrices that there is memory for, beside a little.
+/// Number of matrices that fit into memory, with a little memory left over.
 const FIT: usize = 8;
 
-/// Matrices in all.
+/// Total number of matrices.
 const MATRICES: usize = 2 * FIT;
 
-/// How many are brought back ahead of their use.
+/// Number of matrices that are brought back ahead of their use.
 const AHEAD: usize = 2;
 
-/// What is looked at of each matrix at each use.
+/// Number of elements checked at each use of a matrix.
 const SEEN: usize = 64;
 
-/// What came of it.
+/// The results.
 pub struct Outcome {
-    /// Elements that are not what they have to be.
+    /// Number of wrong elements.
     pub corrupt: usize,
-    /// Bytes that went to the host in the time measured, and that came back.
+    /// Bytes copied to the host in the measured time, and bytes copied back.
     pub moved: (u64, u64),
-    /// The time measured.
+    /// The measured time.
     pub took: Duration,
-    /// The same bytes by copies alone, both ways at once.
+    /// The time of copies of the same bytes alone, in both directions at once.
     pub bus: Duration,
 }
 
@@ -39,7 +40,7 @@ fn value(round: usize, matrix: usize) -> u32 {
     (round * MATRICES + matrix) as u32 ^ 0x5A5A_0000
 }
 
-/// What copies of `down` and `up` bytes take, in pieces of a matrix, both ways at once.
+/// The time of copies of `down` and `up` bytes, in pieces of a matrix, in both directions at once.
 fn bus(pool: &Pool, host: &HostPool, len: usize, (down, up): (u64, u64)) -> Result<Duration> {
     let streams = [pool.device().stream()?, pool.device().stream()?];
     let from = pool.alloc_typed::<u32>(&streams[0], len)?;
@@ -71,7 +72,7 @@ pub fn in_turns(device: &Device, bytes: u64, rounds: usize) -> Result<Outcome> {
     let stream = device.stream()?;
     pool.set_spill(Spill::Auto(&host))?;
 
-    // What a ninth is for: the log, and the rest of handles.
+    // 1/9 of the memory is for the log and the unused ends of handles.
     let len = bytes as usize / (FIT + 1) / 4 / 512 * 512;
     let (mut matrices, mut log) = (
         Vec::new(),
@@ -91,7 +92,7 @@ pub fn in_turns(device: &Device, bytes: u64, rounds: usize) -> Result<Outcome> {
                 matrices[(matrix + ahead) % MATRICES].prefetch()?;
             }
             let mut held = matrices[matrix].hold_mut(&stream)?;
-            // What it was becomes its upper half; what it is, its lower.
+            // The old value becomes the upper half, the new one the lower.
             let (low, high) = held.view_mut().split_at(len / 2)?;
             high.copy_from(&stream, low.as_view())?;
             low.fill(&stream, value(round, matrix))?;
@@ -101,7 +102,7 @@ pub fn in_turns(device: &Device, bytes: u64, rounds: usize) -> Result<Outcome> {
         }
         Ok(())
     };
-    // Once for page-locked memory to be there.
+    // Once before, to allocate page-locked memory.
     step(1, &mut matrices)?;
     stream.synchronize()?;
     let before = pool.stats().spilled;

@@ -12,7 +12,7 @@ use super::math::{Math, Outcome, Product};
 const PTX: &str = concat!(include_str!("kernels.ptx"), "\0");
 const BLOCK: u32 = 256;
 
-/// What cuBLAS and the driver have of one GPU. Lasts to the process's end.
+/// The handles of cuBLAS and the driver for one GPU. They live until the process ends.
 pub struct OnGpu {
     blas: sys::cublasHandle_t,
     module: cuda::CUmodule,
@@ -20,19 +20,19 @@ pub struct OnGpu {
 
 impl OnGpu {
     /// # Errors
-    /// Where there is no cuBLAS.
+    /// If there is no cuBLAS.
     pub fn open(stream: &Stream) -> Outcome<Self> {
-        // SAFETY: it looks for a library and closes it.
+        // SAFETY: it searches for a library and closes it.
         if !unsafe { sys::is_culib_present() } {
             return Err(
                 "there is no cuBLAS: LD_LIBRARY_PATH names the folder of libcublas.so".into(),
             );
         }
-        // In a launch, where the device's context is current.
+        // Within a launch, where the device's context is current.
         stream.kernel("open").launch(|_| -> Outcome<Self> {
             let handle = blas::create_handle()?;
-            // SAFETY: a handle that was just made; products in TF32, as PyTorch's users have them. The image ends
-            // in a zero.
+            // SAFETY: the handle was just made; products use TF32, as PyTorch users often do. The image ends
+            // with a zero.
             unsafe {
                 sys::cublasSetMathMode(handle, sys::cublasMath_t::CUBLAS_TF32_TENSOR_OP_MATH)
                     .result()?;
@@ -45,7 +45,7 @@ impl OnGpu {
         })?
     }
 
-    /// Queues a kernel of so many threads, in a launch.
+    /// Queues a kernel with at least `count` threads, in a launch.
     fn queue(
         &self,
         stream: &Stream,
@@ -54,7 +54,7 @@ impl OnGpu {
         arguments: &mut [*mut c_void],
     ) -> Outcome<()> {
         let blocks = u32::try_from(count.div_ceil(BLOCK as usize))?;
-        // SAFETY: the arguments are those of the kernel, and their memory is ordered on the stream.
+        // SAFETY: these are the kernel's arguments, and their memory is ordered on the stream.
         unsafe {
             let kernel = driver::module::get_function(self.module, CString::new(name)?)?;
             let (grid, block) = ((blocks, 1, 1), (BLOCK, 1, 1));
@@ -91,7 +91,7 @@ impl Math for OnGpu {
             .writes(into);
         kernel.launch(|stream| -> Outcome<()> {
             let (one, zero) = (1.0f32, 0.0f32);
-            // SAFETY: the matrices have the shape, and the launch waits for what it must.
+            // SAFETY: the matrices have these shapes, and the launch waits for all conflicting work.
             unsafe {
                 blas::set_stream(self.blas, stream.raw().0 as sys::cudaStream_t)?;
                 sys::cublasSgemm_v2(

@@ -1,4 +1,4 @@
-//! `--large`: what one GPU and all of them train in a second, and where a step's time goes.
+//! `--large`: the samples per second of one GPU and of all, and the time of the parts of a step.
 
 use std::thread;
 use std::time::Instant;
@@ -17,27 +17,27 @@ use math::{Math, Outcome};
 use network::{Network, PARTS, Shape, Sums, Task};
 use options::Options;
 
-/// Steps whose losses are compared, and steps that are timed.
+/// Number of steps whose losses are compared, and of steps that are timed.
 const STEPS: usize = 30;
 const TIMED: usize = 50;
 
-/// How a rank comes by its math.
+/// Makes a rank's math.
 type Open<M> = fn(&warpool::Stream) -> Outcome<M>;
 
-/// What came of a training.
+/// The results of a training.
 #[derive(Debug, Default, Clone)]
 pub struct Outcomes {
-    /// Of the whole batch, before each step.
+    /// Losses of the whole batch, before each step.
     pub losses: Vec<f32>,
-    /// Seconds of a step, and of its sums with nothing beside them: of the slowest rank.
+    /// Seconds per step, and per step's sums with nothing overlapping: of the slowest rank.
     pub step: f64,
     pub sums: f64,
-    /// Seconds of a step's parts, of rank 0.
+    /// Seconds of the parts of a step, of rank 0.
     pub parts: [f64; PARTS],
 }
 
-/// Trains on these ends, a thread each: steps whose losses are given, and steps that are timed. Without sums each rank
-/// keeps its own gradients.
+/// Trains on these ends, one thread each: first steps whose losses are returned, then timed steps. Without
+/// sums each rank keeps its own gradients.
 pub fn train<M: Math>(
     ends: &[Comm],
     (shape, task): (Shape, &Task),
@@ -75,7 +75,7 @@ pub fn train<M: Math>(
     })
 }
 
-/// Seconds that each of so many takes.
+/// Seconds per repetition of the work.
 fn time<M: Math>(
     network: &mut Network<M>,
     times: usize,
@@ -88,7 +88,7 @@ fn time<M: Math>(
     Ok(begun.elapsed().as_secs_f64() / times.max(1) as f64)
 }
 
-/// One GPU, all of them with gradients of their own, and in each setting.
+/// Trains on one GPU, on all of them with separate gradients, and with each setting.
 pub fn compare<M: Math>(ends: &[Comm], options: &Options, open: Open<M>) -> Outcome<()> {
     let (ranks, batch) = (ends.len(), options.batch);
     let all = Shape {
@@ -105,8 +105,8 @@ pub fn compare<M: Math>(ends: &[Comm], options: &Options, open: Open<M>) -> Outc
         all.bytes() / 1_000_000,
         6 * all.bytes() / 4 / 1_000_000
     );
-    // The same network with the whole batch on one GPU, as the curve to be followed; then with a rank's share,
-    // which is what a GPU does in a second.
+    // The same network with the whole batch on one GPU, whose losses are the reference; then with one rank's
+    // share, for the samples per second of one GPU.
     let whole = (one_of(all, 1), &task);
     let wanted = train(&ends[..1], whole, None, (STEPS, 0), open)?.losses;
     let share = (one_of(all, ranks), &task);
@@ -137,7 +137,7 @@ pub fn compare<M: Math>(ends: &[Comm], options: &Options, open: Open<M>) -> Outc
     Ok(())
 }
 
-/// Samples a second, and where a step's time goes.
+/// Prints the samples per second and the time of the parts of a step.
 fn line(name: &str, samples: usize, found: &Outcomes) {
     let [forward, backward, sums, update] = found.parts.map(|part| 1e3 * part);
     println!(
@@ -148,7 +148,7 @@ fn line(name: &str, samples: usize, found: &Outcomes) {
     );
 }
 
-/// The shape of one rank that trains alone, with so much of the batch.
+/// The shape of a single rank that trains alone, with 1/`parts` of the batch.
 fn one_of(all: Shape, parts: usize) -> Shape {
     Shape {
         batch: all.batch / parts,

@@ -1,14 +1,14 @@
-//! What a step of the network computes: by cuBLAS and kernels on a GPU, by plain loops on the host device.
+//! The computations of a step: by cuBLAS and kernels on a GPU, by plain loops on the host device.
 
 use std::error::Error;
 
 use warpool::{Stream, View, ViewMut};
 
-/// What a part of the example gives.
+/// The result type of the example's parts.
 pub type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// A product of matrices that lie by columns, as cuBLAS has them: of m rows and n columns, sums of k products. The
-/// left one, the right one, or none lies the other way.
+/// A matrix product with matrices in columns, as cuBLAS expects: m rows and n columns, sums of k products.
+/// The left one, the right one, or none is transposed.
 #[derive(Clone, Copy)]
 pub struct Product {
     pub m: usize,
@@ -19,7 +19,7 @@ pub struct Product {
 }
 
 impl Product {
-    /// How far one column of the left matrix, as it lies, is behind the one before; and of the right one.
+    /// The distance of two columns of the left matrix, and of the right one, in memory.
     pub fn strides(&self) -> (usize, usize) {
         let left = if self.left_by_rows { self.k } else { self.m };
         let right = if self.right_by_rows { self.n } else { self.k };
@@ -27,7 +27,7 @@ impl Product {
     }
 }
 
-/// All is queued on the stream, in the order of what it uses.
+/// All operations are queued on the stream, in the order that their memory requires.
 pub trait Math {
     fn product(
         &self,
@@ -38,10 +38,10 @@ pub trait Math {
         into: ViewMut<'_, f32>,
     ) -> Outcome<()>;
 
-    /// Takes away what is negative.
+    /// Sets negative elements to 0.
     fn relu(&self, stream: &Stream, data: ViewMut<'_, f32>) -> Outcome<()>;
 
-    /// The gradient of what [`Math::relu`] was given, from that of what it gave.
+    /// The gradient of the input of [`Math::relu`], from that of its output.
     fn slope(
         &self,
         stream: &Stream,
@@ -49,7 +49,7 @@ pub trait Math {
         value: View<'_, f32>,
     ) -> Outcome<()>;
 
-    /// Half the mean of the squares of the differences is added to `loss`; `found` becomes its gradient.
+    /// Adds half the mean of the squared differences to `loss`; `found` becomes its gradient.
     fn error(
         &self,
         stream: &Stream,
@@ -58,7 +58,7 @@ pub trait Math {
         loss: ViewMut<'_, f32>,
     ) -> Outcome<()>;
 
-    /// Weights less so much of the gradient, where `largest` is finite.
+    /// Subtracts the gradient times the rate from the weights, if `largest` is finite.
     fn update(
         &self,
         stream: &Stream,

@@ -1,4 +1,4 @@
-//! A network of square layers, whose gradients are averaged beside the backward pass or behind it.
+//! A network of square layers, whose gradients are averaged during the backward pass or after it.
 
 use warpool::collective::{Comm, Op, Reducer, ReducerConfig};
 use warpool::{Device, Event, Pool, PoolBuf, PoolConfig, Stream, View, ViewMut};
@@ -10,14 +10,14 @@ use super::math::{Math, Outcome, Product};
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     pub inputs: usize,
-    /// Numbers between the layers.
+    /// Width of the layers.
     pub width: usize,
-    /// Layers from `width` to `width`, beside the first and the last.
+    /// Number of layers from `width` to `width`, in addition to the first and the last.
     pub hidden: usize,
     pub outputs: usize,
-    /// Samples of a step, of all ranks.
+    /// Samples per step, of all ranks.
     pub batch: usize,
-    /// Batches that there are; they come again and again.
+    /// Number of batches; they are repeated.
     pub batches: usize,
 }
 
@@ -30,17 +30,17 @@ impl Shape {
         layers
     }
 
-    /// Bytes of the gradients.
+    /// Bytes of all gradients.
     pub fn bytes(&self) -> usize {
         self.layers().iter().map(|(out, inn)| 4 * out * inn).sum()
     }
 
-    /// How fast it learns: less the wider and deeper, or it would not.
+    /// The learning rate: lower for wider and deeper networks, which would not learn otherwise.
     fn rate(&self) -> f32 {
         self.outputs as f32 / (2 * self.width * self.layers().len()) as f32
     }
 
-    /// The first weights, and all samples with what is wanted of each.
+    /// The initial weights, and all samples with their targets.
     pub fn task(&self) -> Task {
         let weights = self
             .layers()
@@ -78,13 +78,13 @@ pub struct Task {
 #[derive(Debug, Clone, Copy)]
 pub struct Sums {
     pub config: ReducerConfig,
-    /// Beside the backward pass; else behind it.
+    /// During the backward pass; otherwise after it.
     pub overlap: bool,
 }
 
-/// Where the gradients are.
+/// The memory of the gradients.
 enum Gradients {
-    /// Of one that trains alone.
+    /// For a single rank.
     Alone(Vec<PoolBuf<f32>>),
     Reduced(Box<Reducer>),
 }
@@ -95,32 +95,32 @@ pub struct Network<M> {
     pub comm: Comm,
     math: M,
     shape: Shape,
-    /// Samples of this rank in a step.
+    /// Samples of this rank per step.
     share: usize,
     ranks: usize,
     weights: Vec<PoolBuf<f32>>,
-    /// What enters each layer but the first, and comes out of the last.
+    /// The inputs of each layer but the first, and the output of the last.
     values: Vec<PoolBuf<f32>>,
-    /// Of the same, their gradients, by turns.
+    /// The gradients of these, in two buffers used in turn.
     slopes: [PoolBuf<f32>; 2],
     gradients: Gradients,
     overlap: bool,
-    /// Of the averages; the step is left out where it is not finite.
+    /// The largest magnitude of the averages; the step is skipped if it is not finite.
     largest: PoolBuf<f32>,
     inputs: PoolBuf<f32>,
     wanted: PoolBuf<f32>,
     losses: PoolBuf<f32>,
     steps: usize,
-    /// Around the parts of each step.
+    /// Events around the parts of each step.
     marks: Vec<Event>,
 }
 
-/// Parts of a step on the GPU: forward pass, backward pass, what the sums take behind it, update.
+/// The parts of a step on the GPU: forward pass, backward pass, the rest of the sums, update.
 pub const PARTS: usize = 4;
 
 impl<M: Math> Network<M> {
-    /// A network of the first weights, one of so many. Its gradients are the averages of all, or, without sums, its
-    /// own.
+    /// A rank's network with the initial weights, one of `ranks`. Its gradients are the averages over all
+    /// ranks or, without sums, its own.
     pub fn new(
         (comm, ranks): (&Comm, usize),
         peers: &[&Device],
@@ -133,7 +133,7 @@ impl<M: Math> Network<M> {
         let stream = comm.device().stream()?;
         let share = shape.batch / ranks;
         let zeroed = |len| pool.alloc_zeroed::<f32>(&stream, len);
-        // As the backward pass makes them: the last layer's first.
+        // In the order of the backward pass: the last layer's first.
         let lens: Vec<usize> = shape
             .layers()
             .iter()
@@ -191,7 +191,7 @@ impl<M: Math> Network<M> {
         Ok(())
     }
 
-    /// Marks the stream here.
+    /// Records an event on the stream here.
     fn mark(&mut self) -> Outcome<()> {
         let mark = self.comm.device().timing_event()?;
         mark.record(&self.stream)?;
@@ -199,7 +199,7 @@ impl<M: Math> Network<M> {
         Ok(())
     }
 
-    /// The seconds that each part of the last steps took, of so many that are done.
+    /// Seconds of each part of a step: the means over the last `steps` steps, which are done.
     pub fn parts(&self, steps: usize) -> Outcome<[f64; PARTS]> {
         let mut parts = [0.0; PARTS];
         for step in self.marks.rchunks_exact(PARTS + 1).take(steps) {
@@ -210,7 +210,7 @@ impl<M: Math> Network<M> {
         Ok(parts)
     }
 
-    /// This rank's samples of the step's batch, of so many numbers each.
+    /// This rank's samples of the step's batch, with `numbers` numbers each.
     fn samples<'a>(&self, of: &'a PoolBuf<f32>, numbers: usize) -> Outcome<View<'a, f32>> {
         let batch = self.steps % self.shape.batches;
         let from = batch * self.shape.batch + self.comm.rank() as usize * self.share;
@@ -276,7 +276,7 @@ impl<M: Math> Network<M> {
                 right_by_rows: true,
             };
             math.product(stream, of_weights, entering, slope, self.gradients.of(at))?;
-            // From here on its bucket may go, beside what follows.
+            // From here on its bucket may be sent, overlapping with the work below.
             if let (true, Gradients::Reduced(reducer)) = (self.overlap, &mut self.gradients) {
                 reducer.ready(at)?;
             }
@@ -296,7 +296,7 @@ impl<M: Math> Network<M> {
         Ok(())
     }
 
-    /// Queues what is left of the sums.
+    /// Queues the rest of the sums.
     fn average(&mut self) -> Outcome<()> {
         if self.overlap {
             self.finish()
@@ -305,7 +305,7 @@ impl<M: Math> Network<M> {
         }
     }
 
-    /// Queues the sums of gradients that are all there.
+    /// Queues the sums of gradients that are complete.
     pub fn reduce(&mut self) -> Outcome<()> {
         if let Gradients::Reduced(reducer) = &mut self.gradients {
             (0..self.weights.len()).try_for_each(|tensor| reducer.ready(tensor))?;
@@ -313,7 +313,7 @@ impl<M: Math> Network<M> {
         self.finish()
     }
 
-    /// What follows on the stream has the averages.
+    /// Work queued on the stream after this sees the averages.
     fn finish(&mut self) -> Outcome<()> {
         if let Gradients::Reduced(reducer) = &mut self.gradients {
             reducer.finish()?;

@@ -1,4 +1,4 @@
-//! What `--large` compares with what.
+//! The settings that `--large` compares.
 
 use std::str::FromStr;
 
@@ -10,21 +10,21 @@ use super::network::Sums;
 /// Lists are tried in every combination.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Samples of a GPU and step.
+    /// Samples per GPU and step.
     pub batch: usize,
-    /// Formats, as [`formats`] names them; all where there is none.
+    /// Formats, by the names in [`formats`]; all if empty.
     pub only: Vec<String>,
-    /// Whether sums run beside the backward pass.
+    /// Whether sums overlap with the backward pass.
     pub overlap: Vec<bool>,
     /// MiB of [`ReducerConfig::bucket_bytes`].
     pub buckets: Vec<u64>,
 }
 
 impl Options {
-    /// From words as the example's head has them.
+    /// Parses words in the form that the example's head describes.
     ///
     /// # Errors
-    /// A word that is none of them.
+    /// An unknown word.
     pub fn of(words: impl Iterator<Item = String>) -> Outcome<Self> {
         let mut options = Self {
             batch: 16384,
@@ -46,7 +46,7 @@ impl Options {
         Ok(options)
     }
 
-    /// What is tried, each with a name.
+    /// The settings to try, each with a name.
     pub fn settings(&self) -> Vec<(String, Sums)> {
         let mut settings = Vec::new();
         for (format, config) in formats() {
@@ -69,7 +69,7 @@ fn list<T: FromStr>(said: &str) -> Option<Vec<T>> {
     said.split(',').map(|one| one.parse().ok()).collect()
 }
 
-/// What gradients are sent as, by the names that an option calls them.
+/// The formats of gradients, by the names that an option uses.
 fn formats() -> [(&'static str, ReducerConfig); 5] {
     let plain = ReducerConfig::default();
     [

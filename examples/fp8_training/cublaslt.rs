@@ -1,8 +1,8 @@
 //! cuBLASLt through cudarc.
 //!
-//! Products of 8 bits want both operands by rows of the inner dimension (A transposed, B not, in cuBLASLt's words,
-//! which has matrices by columns), sides that are multiples of 16, sums in f32, and not E5M2 twice. Scales are
-//! addresses of device memory, read when the product runs.
+//! Products in 8 bits require both operands in rows along the inner dimension (for cuBLASLt, which has
+//! matrices in columns: A transposed, B not), sides that are multiples of 16, sums in f32, and not E5M2 for
+//! both. Scales are in device memory, read when the product runs.
 
 use std::ffi::c_void;
 
@@ -16,15 +16,15 @@ use warpool::{Pool, PoolBuf, Stream};
 use super::Outcome;
 use super::products::{Code, Operand};
 
-/// What the library works in, as NVIDIA recommends for compute capability 9.0.
+/// The size of the library's workspace, as NVIDIA recommends for compute capability 9.0.
 const WORKSPACE: usize = 32 << 20;
 
-/// Something of the library's, given back when it is dropped.
+/// An object of the library, destroyed when it is dropped.
 struct Owned<T: Copy>(T, unsafe fn(T) -> Result<(), CublasError>);
 
 impl<T: Copy> Drop for Owned<T> {
     fn drop(&mut self) {
-        // SAFETY: it was made by the call that this one undoes, and is given back once.
+        // SAFETY: it was made by the matching call, and is destroyed once.
         let _ = unsafe { (self.1)(self.0) };
     }
 }
@@ -45,15 +45,15 @@ struct Call {
 }
 
 impl CublasLt {
-    /// `None` where there is no GPU with 8-bit products, or no library.
+    /// `None` if there is no GPU with 8-bit products, or no library.
     pub fn open(stream: &Stream, pool: &Pool) -> Outcome<Option<Self>> {
         let device = stream.device().info();
         let able = device.kind == DeviceKind::Cuda && device.capability >= (8, 9);
-        // SAFETY: it looks for a library and closes it.
+        // SAFETY: it searches for a library and closes it.
         if !able || !unsafe { sys::is_culib_present() } {
             return Ok(None);
         }
-        // In a launch, where the device's context is current.
+        // Within a launch, where the device's context is current.
         let handle = stream
             .kernel("cublasLtCreate")
             .launch(|_| result::create_handle())?;
@@ -85,7 +85,7 @@ impl CublasLt {
             .reads(left.scale);
         let kernel = kernel.reads(right.codes).reads(right.scale);
         let kernel = kernel.writes(product).writes(&mut self.workspace);
-        // SAFETY: the operands have the shape that is said, and the launch waits for what it must.
+        // SAFETY: the operands have the shapes given, and the launch waits for all conflicting work.
         kernel.launch(|stream| unsafe { queue(handle, &call, stream) })??;
         Ok(())
     }
@@ -100,7 +100,7 @@ fn operand<Q: Code>(of: Operand<'_, Q>) -> (u64, u64, sys::cudaDataType) {
     (of.codes.addr(), of.scale.addr(), format)
 }
 
-/// A matrix of `rows` that lie one after another: to cuBLASLt, so many columns.
+/// A matrix of `rows` contiguous rows, which cuBLASLt sees as columns.
 fn matrix(
     format: sys::cudaDataType,
     rows: u64,
@@ -111,7 +111,7 @@ fn matrix(
 }
 
 /// # Safety
-/// The addresses are of matrices of the shape, and `stream` may use them.
+/// The addresses are of matrices with these shapes, and `stream` may use them.
 unsafe fn queue(
     handle: sys::cublasLtHandle_t,
     call: &Call,
@@ -122,7 +122,7 @@ unsafe fn queue(
         result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, CUDA_R_32F)?;
     let product = Owned(product, result::destroy_matmul_desc);
     let set = |attribute, value: *const c_void, bytes| {
-        // SAFETY: the descriptor is live, and the value has as many bytes.
+        // SAFETY: the descriptor is live, and the value has that many bytes.
         unsafe { result::set_matmul_desc_attribute(product.0, attribute, value, bytes) }
     };
     let transposed = 1i32; // CUBLAS_OP_T
@@ -143,13 +143,13 @@ unsafe fn queue(
         8,
     )?;
 
-    // The product by rows is its transposed by columns: right * left^T.
+    // The product in rows is its transpose in columns: right * left^T.
     let (a, b) = (matrix(call.right.2, m, k)?, matrix(call.left.2, n, k)?);
     let d = matrix(CUDA_R_32F, n, m)?;
     let wanted = Owned(result::create_matmul_pref()?, result::destroy_matmul_pref);
     let most = sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
     let (one, zero, room) = (1.0f32, 0.0f32, WORKSPACE);
-    // SAFETY: all that is named lives until the call returns, the matrices as the caller vouches.
+    // SAFETY: all arguments live until the call returns; the caller guarantees the matrices.
     unsafe {
         result::set_matmul_pref_attribute(wanted.0, most, (&raw const room).cast(), 8)?;
         let way =

@@ -1,4 +1,4 @@
-//! Products of codes of 8 bits, whose scales are found from the steps before.
+//! Products of 8-bit codes, with scales from the steps before.
 
 use warpool::convert::{
     E4m3, E5m2, Fused, Overflow, Rounding, Rows, RowsMut, Scales, Transpose, cast_transpose,
@@ -9,14 +9,14 @@ use warpool::{Pool, PoolBuf, Stream};
 use super::products::{Code, Operand, Products};
 use super::{BATCH, Math, Outcome, shape};
 
-/// Steps whose largest magnitudes a scale is found from.
+/// Number of steps whose largest magnitudes determine a scale.
 pub const HISTORY: usize = 4;
 
-/// A tensor in 8 bits as it lies, turned, and what its scale is found from.
+/// A tensor in 8 bits, plain and transposed, and the data for its scale.
 pub struct Scaled<Q: Code> {
     plain: PoolBuf<Q>,
     turned: PoolBuf<Q>,
-    /// What a code is multiplied by.
+    /// The scale: the factor from a code to its value.
     pub scale: PoolBuf<f32>,
     /// The largest magnitudes of the last steps.
     pub largest: PoolBuf<f32>,
@@ -36,7 +36,7 @@ impl<Q: Code> Scaled<Q> {
         })
     }
 
-    /// Both results and the largest magnitude in one pass over `values`.
+    /// Computes both results and the largest magnitude in one pass over `values`.
     pub fn cast(&mut self, stream: &Stream, values: &PoolBuf<f32>, step: usize) -> Outcome<()> {
         let (rows, cols) = (self.rows, self.cols);
         let at = step % HISTORY;
@@ -51,13 +51,13 @@ impl<Q: Code> Scaled<Q> {
         Ok(cast_transpose(stream, values, Some(plain), turned, how)?)
     }
 
-    /// The scale of the next step, found on the device: nothing waits for it.
+    /// Computes the scale of the next step on the device: nothing waits for it.
     pub fn rescale(&mut self, stream: &Stream, pool: &Pool) -> Outcome<()> {
         let mut unused = pool.alloc_typed::<f32>(stream, HISTORY)?;
         let mut most = pool.alloc_zeroed::<f32>(stream, 1)?;
         let found = Fused::default().amax(most.view_mut());
         convert_fused(stream, &self.largest, &mut unused, Rounding::Nearest, found)?;
-        // Not 0 where all is 0.
+        // Not 0 if everything is 0.
         let scaled = Fused::default()
             .scale(1.0 / Q::MOST)
             .bias(f32::MIN_POSITIVE);
@@ -82,7 +82,7 @@ struct Layer {
     gradient: Scaled<E5m2>,
 }
 
-/// All products of 8 bits.
+/// All products in 8 bits.
 pub struct Eight {
     stream: Stream,
     pool: Pool,
@@ -132,8 +132,8 @@ impl Math for Eight {
         Ok(product.download()?)
     }
 
-    /// Each product takes its operands by rows of the inner dimension: so all but the gradient of the
-    /// inputs' left one are turned.
+    /// Each product takes its operands in rows along the inner dimension. So all operands are
+    /// transposed except the left one of the inputs' gradient.
     fn backward(&mut self, layer: usize, gradient: &[f32]) -> Outcome<[Vec<f32>; 2]> {
         let (stream, pool, (outs, ins)) = (&self.stream, &self.pool, shape(layer));
         let Layer {
@@ -153,7 +153,7 @@ impl Math for Eight {
         Ok([of_weights.download()?, of_inputs.download()?])
     }
 
-    /// Between the passes there is nothing of them but codes and their scale.
+    /// Between the passes only the codes and their scale are kept.
     fn kept(&self, layer: usize) -> Outcome<Vec<f32>> {
         let Scaled { plain, scale, .. } = &self.layers[layer].inputs;
         let mut values = self.pool.alloc_typed::<f32>(&self.stream, plain.len())?;

@@ -23,7 +23,7 @@ impl Code for E5m2 {
     const FIVE: bool = true;
 }
 
-/// A matrix by rows of the inner dimension, and what its codes are multiplied by.
+/// A matrix in rows along the inner dimension, and its scale.
 #[derive(Clone, Copy)]
 pub struct Operand<'a, Q: Code> {
     pub codes: &'a PoolBuf<Q>,
@@ -40,7 +40,7 @@ impl<Q: Code> Operand<'_, Q> {
     }
 }
 
-/// `left`, n rows, times the transposed of `right`, m rows; both of k columns.
+/// `left`, with n rows, times the transpose of `right`, with m rows; both have k columns.
 pub fn by_rows(left: &[f32], right: &[f32], [n, m, k]: [usize; 3]) -> Vec<f32> {
     let mut product = Vec::with_capacity(n * m);
     for row in left.chunks_exact(k) {
@@ -50,7 +50,7 @@ pub fn by_rows(left: &[f32], right: &[f32], [n, m, k]: [usize; 3]) -> Vec<f32> {
     product
 }
 
-/// What multiplies.
+/// The implementation of products.
 pub enum Products {
     Loop,
     #[cfg(feature = "cudarc")]
@@ -58,7 +58,7 @@ pub enum Products {
 }
 
 impl Products {
-    /// cuBLASLt where it can be had.
+    /// cuBLASLt if it is available.
     pub fn best(stream: &Stream, pool: &Pool) -> Outcome<Self> {
         #[cfg(feature = "cudarc")]
         if let Some(library) = super::cublaslt::CublasLt::open(stream, pool)? {
@@ -79,7 +79,7 @@ impl Products {
         }
     }
 
-    /// As [`by_rows`], of the codes' values; queued on `stream`.
+    /// The same as [`by_rows`], with the codes' values; queued on `stream`.
     pub fn multiply<A: Code, B: Code>(
         &mut self,
         stream: &Stream,

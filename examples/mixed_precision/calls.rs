@@ -1,10 +1,10 @@
-//! The example's kernels as values, and where they run.
+//! The example's kernels as values, and the interface of a device that runs them.
 
 use std::error::Error;
 
 use warpool::Stream;
 
-/// Arguments of the kernels that run the network; as in kernels.cu.
+/// Arguments of the kernels of the network; as in kernels.cu.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Pass {
@@ -58,7 +58,7 @@ pub enum Call {
 }
 
 impl Call {
-    /// How many threads the kernel needs.
+    /// Number of threads of the kernel.
     pub fn threads(&self) -> u64 {
         match self {
             Self::Hidden(_, p) => p.samples * (p.hidden + 1),
@@ -75,6 +75,6 @@ pub trait Machine {
     /// The stream that calls are queued on.
     fn stream(&self) -> &Stream;
 
-    /// Queues a call. Every address in it is memory of the pool that is freed in stream order.
+    /// Queues a call. Every address in it is pool memory that is freed in stream order.
     fn queue(&self, call: Call) -> Result<(), Box<dyn Error>>;
 }

@@ -19,7 +19,7 @@ unsafe impl DeviceCopy for Pass {}
 // SAFETY: as above.
 unsafe impl DeviceCopy for Update {}
 
-/// A GPU, with the context that is current.
+/// A GPU with its current context.
 pub struct OnGpu {
     module: Module,
     theirs: CudaStream,
@@ -27,7 +27,7 @@ pub struct OnGpu {
 }
 
 impl OnGpu {
-    /// Loads the kernels. `stream` is `theirs` adopted.
+    /// Loads the kernels. `stream` is the adopted `theirs`.
     pub fn new(theirs: CudaStream, stream: Stream) -> Result<Self, Box<dyn Error>> {
         let module = Module::load_from_string(CStr::from_bytes_with_nul(PTX.as_bytes())?)?;
         Ok(Self {
@@ -62,8 +62,8 @@ impl Machine for OnGpu {
             .module
             .get_function(&CString::new(format!("{name}{suffix}"))?)?;
         let theirs = &self.theirs;
-        // SAFETY: the arguments are laid out as in kernels.cu; the addresses are memory of the pool
-        // that is freed in this stream's order.
+        // SAFETY: the arguments have the layout of kernels.cu; the addresses are pool memory that
+        // is freed in this stream's order.
         unsafe {
             match call {
                 Call::Hidden(_, pass)

@@ -1,4 +1,4 @@
-//! The kernels of kernels.cu in Rust, for the host device, whose memory the host can address.
+//! The kernels of kernels.cu in Rust, for the host device, whose memory the host can access.
 
 use std::error::Error;
 
@@ -16,7 +16,7 @@ impl Machine for OnHost {
     }
 
     fn queue(&self, call: Call) -> Result<(), Box<dyn Error>> {
-        // Runs on the stream's thread, behind everything queued before.
+        // Runs on the stream's thread, after everything queued before.
         let work = move || {
             // SAFETY: the addresses are host memory of the pool, freed in this stream's order.
             unsafe { run(call) }
@@ -31,7 +31,7 @@ impl Machine for OnHost {
 /// Runs every thread of a call, one after another.
 unsafe fn run(call: Call) {
     for thread in 0..call.threads() {
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller's requirement.
         unsafe {
             match call {
                 Call::Hidden(Precision::F16, p) => hidden::<f16>(&p, thread),
@@ -50,7 +50,7 @@ unsafe fn run(call: Call) {
     }
 }
 
-/// What weights, activations and gradients are made of.
+/// The element type of weights, activations and gradients.
 trait Real: Copy {
     fn wide(self) -> f32;
     fn of(x: f32) -> Self;
@@ -77,18 +77,19 @@ impl Real for f32 {
 /// # Safety
 /// `at` is the address of more than `i` elements.
 unsafe fn get<T: Real>(at: u64, i: u64) -> f32 {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller's requirement.
     unsafe { (at as *const T).add(i as usize).read().wide() }
 }
 
 /// # Safety
-/// As for [`get`], and nothing else uses the element.
+/// The same as for [`get`], and nothing else uses the element.
 unsafe fn put<T: Real>(at: u64, i: u64, x: f32) {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller's requirement.
     unsafe { (at as *mut T).add(i as usize).write(T::of(x)) }
 }
 
-// SAFETY of all below: the arrays have the lengths that kernels.cu gives, as the caller vouches.
+// SAFETY of all functions below: the arrays have the lengths given in kernels.cu, as the caller
+// guarantees.
 
 unsafe fn hidden<T: Real>(p: &Pass, thread: u64) {
     let row = p.hidden + 1;

@@ -1,4 +1,4 @@
-//! An application with kernels of its own, on memory of a pool: on a GPU where there is one, else on the host
+//! An application with its own kernels on pool memory: on a GPU if there is one, otherwise on the host
 //! device, from the same source.
 //!
 //! ```text
@@ -23,7 +23,7 @@ fn main() -> warpool::Result<()> {
     let mut y = pool.alloc_filled(&load, values.len(), 1.0f32)?;
     let mut classes = pool.alloc_zeroed::<u8>(&load, values.len())?;
 
-    // Each waits, on the device, for exactly what it must not overtake.
+    // Each waits, on the device, for exactly the conflicting work.
     kernels::saxpy(&compute, 0.5, &x, &mut y)?;
     kernels::classify(&report, &y, 10.0, 1000.0, &mut classes)?;
     drop(x); // behind the kernel that reads it

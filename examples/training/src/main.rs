@@ -1,13 +1,14 @@
-//! Trains a network of residual blocks on images of digits, and shows what each way to need less memory costs: f16 with f32
-//! masters and a loss scale, gradients added up over micro-batches, activations made again in place of kept, and activations
-//! that wait on the host.
+//! Trains a network of residual blocks on images of digits, and shows the cost of each way to save memory:
+//! f16 with f32 masters and a loss scale, gradients summed over micro-batches, recomputing activations
+//! instead of keeping them, and keeping activations on the host.
 //!
 //! ```text
 //! cargo run --release --manifest-path examples/training/Cargo.toml [-- --device host --steps 100]
 //! ```
 //!
-//! Every way starts from the same weights and sees the same images, so their losses must agree: to the bit where only
-//! memory differs, else the means of ten steps to rounding, which grows with every step. The example fails if they do not, or if the peak is not what the plan said.
+//! Every way starts from the same weights and sees the same images, so their losses must agree: to the bit if
+//! only the memory differs, otherwise the means of ten steps up to rounding, which grows with every step. The
+//! example fails if they do not agree, or if the peak differs from the plan's prediction.
 
 mod data;
 mod memory;
@@ -21,7 +22,7 @@ use train::{Outcome, Way, train};
 use warpool::half::f16;
 use warpool::{Device, recompute};
 
-/// Functions made of `kernels.cu`.
+/// Functions generated from `kernels.cu`.
 mod kernels {
     include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 }
@@ -33,7 +34,7 @@ const SHAPE: Shape = Shape {
 };
 const IMAGE_ROWS: usize = 1536;
 
-/// The value behind `--name`.
+/// The value after `--name`.
 fn option(name: &str) -> Option<String> {
     let mut arguments = std::env::args().skip_while(|argument| argument != name);
     arguments.nth(1)

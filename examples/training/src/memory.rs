@@ -1,23 +1,23 @@
-//! Where activations lie: in memory that stays where it is, or in such as may go to the host and come back.
+//! The memory of activations: fixed, or movable to the host and back.
 
 use warpool::movable::{Movable, Resident, ResidentMut};
 use warpool::{Pool, PoolBuf, Result, Stream, View, ViewMut};
 
 use crate::real::Real;
 
-/// Numbers that work of a stream reads and writes.
+/// Numbers that work on a stream reads and writes.
 pub enum Memory<T> {
     Fixed(PoolBuf<T>),
     Movable(Movable<T>),
 }
 
-/// Numbers that are read: they stay in place until this is dropped.
+/// Numbers for reading: they keep their address until this is dropped.
 pub enum Read<'a, T> {
     View(View<'a, T>),
     Held(Resident<'a, T>),
 }
 
-/// The same of numbers that are written.
+/// The same for writing.
 pub enum Write<'a, T> {
     View(&'a mut PoolBuf<T>),
     Held(ResidentMut<'a, T>),
@@ -45,7 +45,7 @@ impl<T: Real> Memory<T> {
         }
     }
 
-    /// It will be read soon: what is on the host begins to come back.
+    /// Announces a read: if the numbers are on the host, starts to bring them back.
     pub fn soon(&self) -> Result<()> {
         match self {
             Self::Fixed(_) => Ok(()),

@@ -1,4 +1,4 @@
-//! A chain of stages: a linear one, residual blocks, and a linear one whose outputs the loss is of.
+//! A chain of stages: a linear one, residual blocks, and a linear one whose outputs enter the loss.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ pub struct Shape {
     pub rows: usize,
 }
 
-/// Where a stage's weights and biases lie among all parameters.
+/// The places of a stage's weights and biases among all parameters.
 #[derive(Clone)]
 struct Place {
     inner: usize,
@@ -47,11 +47,11 @@ impl Shape {
         sizes.into_iter().map(place).collect()
     }
 
-    /// The parameters at the start, always the same.
+    /// The initial parameters, always the same.
     pub fn parameters(&self) -> Vec<f32> {
         let mut values = Vec::new();
         for (stage, place) in self.places().iter().enumerate() {
-            // A block adds to what passes it by: the more there are, the less each.
+            // A block adds to its input: the more blocks there are, the less each adds.
             let spread = (1.0 / place.inner as f32).sqrt();
             let is_block = (1..=self.blocks).contains(&stage);
             let spread = if is_block { spread / 8.0 } else { spread };
@@ -61,7 +61,7 @@ impl Shape {
         values
     }
 
-    /// The stages as the planner sees them, in numbers of `size` bytes; time by multiplications.
+    /// The stages for the planner, with numbers of `size` bytes; time is measured in multiplications.
     pub fn stages(&self, size: u64) -> Vec<Stage> {
         let blocks = 1..=self.blocks;
         let each = self.places().into_iter().enumerate().map(|(at, place)| {
@@ -74,7 +74,7 @@ impl Shape {
                 ..Stage::new(output)
             };
             match blocks.contains(&at) {
-                // What relu let through is saved, and both passes need as much beside.
+                // The output of relu is saved, and both passes need as much memory again.
                 true => Stage {
                     saved_bytes: 2 * output,
                     forward_scratch: output,
@@ -88,29 +88,29 @@ impl Shape {
     }
 }
 
-/// Numbers between -1 and 1, always the same.
+/// Pseudo-random numbers between -1 and 1, always the same.
 fn noise(i: u32) -> f32 {
     let x = i.wrapping_mul(0x9E37_79B9) ^ (i >> 7);
     let x = (x ^ (x >> 15)).wrapping_mul(0x85EB_CA6B);
     (x >> 8) as f32 / (1 << 23) as f32 - 1.0
 }
 
-/// What one micro-batch is computed from and into.
+/// The inputs and outputs of one micro-batch.
 pub struct Batch<'a, T> {
     pub images: View<'a, T>,
     pub labels: View<'a, u32>,
     pub scale: View<'a, f32>,
-    /// Rows that the loss is the mean of.
+    /// Number of rows in the mean of the loss.
     pub samples: usize,
     pub gradients: &'a mut PoolBuf<f32>,
     pub losses: &'a mut PoolBuf<f32>,
 }
 
-/// What is kept of a stage between two actions.
+/// The data of a stage that is kept between two actions.
 struct Kept<T> {
     output: Option<Memory<T>>,
     by_itself: bool,
-    /// For its backward; of a block, what relu let through.
+    /// For its backward pass; for a block, the output of relu.
     saved: bool,
     relu: Option<Memory<T>>,
 }
@@ -119,7 +119,7 @@ struct Kept<T> {
 pub struct Pass<'a, T> {
     pool: &'a Pool,
     stream: &'a Stream,
-    /// What is kept may go to the host.
+    /// Whether kept data may move to the host.
     movable: bool,
     rows: usize,
     blocks: Range<usize>,
@@ -130,7 +130,7 @@ pub struct Pass<'a, T> {
 }
 
 impl<'a, T: Real> Pass<'a, T> {
-    /// A pass whose memory is of `pool`; what it keeps is movable if that is asked.
+    /// A pass with memory of `pool`; if asked, the data that it keeps is movable.
     pub fn new(
         (pool, movable): (&'a Pool, bool),
         stream: &'a Stream,
@@ -194,7 +194,7 @@ impl<'a, T: Real> Pass<'a, T> {
         Ok(())
     }
 
-    /// The outputs of the last stage, which alone are kept.
+    /// The outputs of the last stage; all other outputs are dropped.
     pub fn outputs(&mut self, images: View<'_, T>) -> Result<Vec<T>> {
         for stage in 0..self.kept.len() {
             self.forward(stage, images)?;
@@ -255,7 +255,7 @@ impl<'a, T: Real> Pass<'a, T> {
         Ok(())
     }
 
-    /// Adds the gradients of the stage's parameters, and turns the gradient of its output into that of its
+    /// Adds the gradients of the stage's parameters, and replaces the gradient of its output by that of its
     /// input.
     fn backward(&mut self, stage: usize, batch: &mut Batch<'_, T>) -> Result<()> {
         let dy = match self.gradient.take() {
@@ -281,7 +281,7 @@ impl<'a, T: Real> Pass<'a, T> {
         T::bias(self.stream, rows, columns, dz, db)?;
         if stage > 0 {
             let mut dx = self.buffer(place.inner)?;
-            // A block's input reaches its output past the products too.
+            // A block's input reaches its output directly, too.
             let beside = match masked.is_some() {
                 true => dy.view(),
                 false => dy.slice(..0)?,

@@ -1,4 +1,4 @@
-//! The precision that activations and their gradients have.
+//! The precision of activations and their gradients.
 
 use warpool::convert::{Rounding, convert};
 use warpool::half::f16;
@@ -11,9 +11,9 @@ type Out<'a, T> = ViewMut<'a, T>;
 
 macro_rules! real {
     ($($name:ident $f32:ident $f16:ident ($($argument:ident: $type:ty),*);)*) => {
-        /// A type of numbers, and the kernels on it.
+        /// A type of numbers, and the kernels for it.
         pub trait Real: warpool::convert::Element + Sized {
-            /// What the network computes with, made of the masters.
+            /// Converts the masters to the numbers that the network computes with.
             fn from_f32(stream: &Stream, from: &PoolBuf<f32>, to: &mut PoolBuf<Self>) -> Result<()>;
             fn to_f32(stream: &Stream, from: &PoolBuf<Self>, to: &mut PoolBuf<f32>) -> Result<()>;
             $(#[allow(clippy::too_many_arguments)]

@@ -1,4 +1,4 @@
-//! The training: the same for every way.
+//! The training, the same for every way.
 
 use std::fmt;
 use std::time::Instant;
@@ -16,29 +16,29 @@ use crate::real::Real;
 const RATE: f32 = 0.01;
 const DECAY: f32 = 0.9;
 
-/// How to train.
+/// The options of a training.
 pub struct Way {
     pub name: &'static str,
-    /// Of a micro-batch.
+    /// Rows of a micro-batch.
     pub shape: Shape,
     pub plan: Plan,
-    /// Micro-batches of a step.
+    /// Micro-batches per step.
     pub parts: usize,
     pub steps: usize,
-    /// Device memory for activations, where those that it has no room for go to the host.
+    /// Device memory for activations; those that do not fit go to the host.
     pub limit: Option<u64>,
 }
 
-/// What came of it.
+/// The results.
 #[derive(Clone)]
 pub struct Outcome {
     pub name: &'static str,
     /// The mean loss of each step.
     pub losses: Vec<f32>,
-    /// Most bytes of a micro-batch that were allocated at once, and what the plan says.
+    /// Most bytes of a micro-batch that were allocated at once, and the plan's prediction.
     pub peak_bytes: u64,
     pub planned_bytes: u64,
-    /// Bytes that went to the host, a step.
+    /// Bytes moved to the host, per step.
     pub spilled: u64,
     forwards: usize,
     ms: f64,
@@ -85,7 +85,7 @@ impl<T: Real> Loaded<T> {
     }
 }
 
-/// Trains from the same start on the same images, whatever the way.
+/// Trains from the same initial weights on the same images, in any of the ways.
 pub fn train<T: Real>(
     device: &Device,
     way: &Way,
@@ -163,7 +163,7 @@ pub fn train<T: Real>(
         losses: mean_losses(&losses, way.parts)?,
         peak_bytes: stats.allocated.peak,
         spilled: stats.spilled.allocated / way.steps as u64,
-        // The images are in memory all along, and no gradient of theirs is made.
+        // The images are kept anyway, and they need no gradient.
         planned_bytes: way.plan.peak_bytes,
         forwards: way.plan.actions.iter().filter(forward).count(),
         ms,
@@ -183,7 +183,7 @@ fn mean_losses(losses: &[PoolBuf<f32>], parts: usize) -> Result<Vec<f32>> {
     Ok(means)
 }
 
-/// The share of images never learnt from that the network tells right.
+/// The fraction of correctly recognised images among those not used for training.
 fn share_right<T: Real>(
     pool: &Pool,
     stream: &Stream,
