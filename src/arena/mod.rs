@@ -128,7 +128,7 @@ impl Arena {
         if granule == 0 || span == 0 || !span.is_multiple_of(granule) {
             return Err(Error::invalid(
                 "span",
-                format!("{span} is no multiple of the granule {granule}"),
+                format!("{span} is not a multiple of the granule {granule}"),
             ));
         }
         let base = device.backend().reserve(span)?;

@@ -100,7 +100,7 @@ fn text(
         Some(value) => value
             .into_string()
             .map(Some)
-            .map_err(|value| Error::invalid(name, format!("{value:?} is no text"))),
+            .map_err(|value| Error::invalid(name, format!("{value:?} is not text"))),
     }
 }
 
@@ -108,11 +108,11 @@ fn number(get: &dyn Fn(&'static str) -> Option<OsString>, name: &'static str) ->
     let Some(text) = text(get, name)? else {
         return Err(Error::invalid(
             name,
-            "it is not set beside the launcher's others",
+            "it is not set, but other variables of the launcher are",
         ));
     };
     text.parse()
-        .map_err(|_| Error::invalid(name, format!("{text:?} is no number of a process")))
+        .map_err(|_| Error::invalid(name, format!("{text:?} is not the number of a process")))
 }
 
 fn meeting_place(get: &dyn Fn(&'static str) -> Option<OsString>) -> Result<String> {
@@ -128,7 +128,7 @@ fn meeting_place(get: &dyn Fn(&'static str) -> Option<OsString>) -> Result<Strin
     let next = next.ok_or_else(|| {
         Error::invalid(
             "MASTER_PORT",
-            format!("{port:?} is no port with another behind it"),
+            format!("{port:?} is not a port with a port after it"),
         )
     })?;
     Ok(format!("tcp://{host}:{next}"))

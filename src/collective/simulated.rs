@@ -71,7 +71,7 @@ pub(super) struct Simulated {
 pub(super) fn ends(devices: &[Device], patience: Duration) -> Result<Vec<Simulated>> {
     let on_host = |device: &Device| device.info().kind == DeviceKind::Host;
     if devices.is_empty() || !devices.iter().all(on_host) {
-        let why = "simulated ranks are of the host device, one at least";
+        let why = "simulated ranks need at least one device, and only host devices";
         return Err(Error::invalid("devices", why));
     }
     let world = Arc::new(World {

@@ -22,7 +22,8 @@ use crate::seeded::seeded;
 type Queued = (Vec<Move>, Option<bool>);
 
 impl Step<'_> {
-    /// Queues `pieces` and books `moves`, which is what all the pieces together do.
+    /// Queues `pieces`, and records in the heap that the blocks made `moves`, which is what all
+    /// pieces together do.
     pub(super) fn circle(
         &mut self,
         moves: &[Move],
@@ -97,7 +98,7 @@ impl Step<'_> {
         }
     }
 
-    /// Books as free, after the launches, what they wrote where no block ends up.
+    /// Records as free in the heap, after the launches, what they wrote where no block ends up.
     fn book_written(&mut self, moves: &[Move], queued: &[Queued], arrived: bool, before: u64) {
         let parts = queued.iter().flat_map(|(part, _)| part);
         let holes = written_free(moves, parts, arrived);

@@ -8,12 +8,13 @@
 //!    lock](super::proposal).
 //! 2. Cut the plan at the budget.
 //! 3. Make the moving stream wait for everything that used the memory involved.
-//! 4. Launch by launch: queue the moves, and book the new places of the blocks. The sources become
-//!    holes whose last use is on the moving stream; the blocks are ready after the same tick.
+//! 4. Launch by launch: queue the moves, and record the new places of the blocks in the heap. The
+//!    sources become holes whose last use is on the moving stream; the blocks are ready after the
+//!    same tick.
 //!
 //! The host waits for nothing. Every block is valid after any step and between any two.
 //!
-//! A launch that fails ends the step. The launches before it are booked; those after it were never
+//! A launch that fails ends the step. The launches before it are recorded; those after it were never
 //! queued. One launch moves a block whole. Only a cycle of blocks takes several; if one of them
 //! fails, those before it are undone.
 //!
@@ -91,7 +92,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Queues `batches`, none of them a cycle, and books what was queued.
+    /// Queues `batches`, none of them a cycle, and records in the heap what was queued.
     fn straight(&mut self, batches: &[Batch], task: &Task<'_>) -> Result<()> {
         let reserved = self.core.reserved();
         let mut parts = Vec::new();
@@ -150,7 +151,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Books queued moves that copy `bytes` bytes; `before` is the tick before them.
+    /// Records queued moves that copy `bytes` bytes; `before` is the tick before them.
     pub(super) fn made(&mut self, moves: &[Move], bytes: u64, before: u64) {
         self.book(moves, before);
         self.ways.add(moves);
@@ -158,7 +159,8 @@ impl Step<'_> {
         self.moves += moves.len();
     }
 
-    /// Books the blocks at the destinations of `moves`, valid once the queued work is done.
+    /// Records in the heap that the blocks are at the destinations of `moves`, once the queued work
+    /// is done.
     pub(super) fn book(&mut self, moves: &[Move], before: u64) {
         let tick = self.tick(before);
         let mut ascending: Vec<Move> = moves.to_vec();
@@ -318,7 +320,7 @@ pub(crate) fn step(
 }
 
 impl Step<'_> {
-    /// Queues all batches between the two timing events, and books what was queued.
+    /// Queues all batches between the two timing events, and records in the heap what was queued.
     fn run(&mut self, batches: &[Batch], task: &Task<'_>) -> Result<()> {
         let is_circle = |batch: &Batch| matches!(batch, Batch::Circle { .. });
         for run in batches.chunk_by(|a, b| !is_circle(a) && !is_circle(b)) {

@@ -91,8 +91,7 @@ fn u32_of(tiles: u64) -> Result<u32> {
 
 fn check(m: &Move) -> Result<()> {
     if !(m.src | m.dst | m.bytes).is_multiple_of(MOVE_ALIGN) {
-        let why =
-            format!("{m:?} is not of multiples of {MOVE_ALIGN} bytes; round blocks up to that");
+        let why = format!("{m:?} does not have multiples of {MOVE_ALIGN} bytes; round blocks up");
         return Err(Error::invalid("moves", why));
     }
     Ok(())
@@ -104,7 +103,7 @@ fn packed(m: &Move) -> Result<[u64; 2]> {
     if src >> ADDR_BITS != 0 || dst >> ADDR_BITS != 0 || units >> UNIT_BITS != 0 {
         return Err(Error::invalid(
             "moves",
-            format!("{m:?} lies beyond 48 bits of address"),
+            format!("{m:?} is beyond 48 bits of address"),
         ));
     }
     let low = units & ((1 << UNIT_LOW_BITS) - 1);
@@ -139,7 +138,7 @@ impl SlideTable {
                 return Err(Error::invalid(
                     "moves",
                     format!(
-                        "{m:?} does not follow the others {way}; sort them, one direction a table"
+                        "{m:?} does not follow the others {way}; sort them, with one direction per table"
                     ),
                 ));
             }

@@ -23,7 +23,7 @@ impl Layout {
     fn new(len: usize, shape: &[usize], strides: &[usize]) -> Result<Self> {
         if shape.len() != strides.len() || shape.len() > DIMENSIONS {
             let why = format!(
-                "{} dimensions with {} strides: as many of either, {DIMENSIONS} at most",
+                "{} dimensions with {} strides: give the same number of both, at most {DIMENSIONS}",
                 shape.len(),
                 strides.len()
             );
@@ -117,13 +117,13 @@ macro_rules! strided {
 strided! {
     /// Elements in up to four dimensions, for queued work to read. A stride of 0 repeats an element.
     Strided, View, Rows, false,
-    "[`Error::Invalid`] if there are too many dimensions or elements lie beyond the view."
+    "[`Error::Invalid`] if there are too many dimensions or elements are outside the view."
 }
 
 strided! {
     /// Elements in up to four dimensions, for queued work to write.
     StridedMut, ViewMut, RowsMut, true,
-    "[`Error::Invalid`] if there are too many dimensions, elements lie beyond the view or may overlap."
+    "[`Error::Invalid`] if there are too many dimensions, or elements are outside the view or may overlap."
 }
 
 /// A dimension on both sides.

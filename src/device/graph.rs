@@ -19,7 +19,7 @@
 //! for _ in 0..100 {
 //!     graph.launch(&stream)?;
 //! }
-//! drop(graph); // the memory goes back to the pool, behind the last launch
+//! drop(graph); // the memory goes back to the pool, after the last launch
 //! # Ok(())
 //! # }
 //! ```
@@ -114,9 +114,9 @@ pub struct GraphMemory {
 /// use warpool::device::NotedCapture;
 ///
 /// let mut noted: NotedCapture = stream.note_capture()?; // before the library begins to capture
-/// let memory = noted.end()?; // behind the library's own end
+/// let memory = noted.end()?; // after the library ends its capture
 /// println!("{} bytes kept", memory.bytes());
-/// memory.used_by(&stream)?; // behind each launch that the library makes
+/// memory.used_by(&stream)?; // before each launch that the library makes
 /// # Ok(())
 /// # }
 /// ```
@@ -296,7 +296,7 @@ impl NotedCapture {
     /// the memory before.
     pub fn end(&mut self) -> Result<GraphMemory> {
         if self.origin.is_capturing()? {
-            return Err(Error::invalid("capture", "it goes on: end it first"));
+            return Err(Error::invalid("capture", "it has not ended: end it first"));
         }
         let recorder = self.recorder.take();
         let recorder = recorder.ok_or_else(|| Error::invalid("capture", "it has ended"))?;

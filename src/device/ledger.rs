@@ -100,7 +100,7 @@ impl Ledger {
             Some(&whole) if whole == bytes => {}
             Some(&whole) => {
                 let why = format!(
-                    "the range at {addr:#x} has {whole} bytes, not {bytes}: give it back whole"
+                    "the range at {addr:#x} has {whole} bytes, not {bytes}: release it whole"
                 );
                 return Err(Error::invalid("range", why));
             }
@@ -113,7 +113,7 @@ impl Ledger {
         }
         if let Some(mapped) = self.mapping_in(addr, bytes) {
             let why =
-                format!("memory is mapped at {mapped:#x}: unmap it before giving the range back");
+                format!("memory is mapped at {mapped:#x}: unmap it before releasing the range");
             return Err(Error::invalid("range", why));
         }
         Ok(())
@@ -200,7 +200,7 @@ impl Ledger {
             .next_back()
             .is_some_and(|(&start, &whole)| end.is_some_and(|end| end <= start + whole));
         if !inside {
-            let why = format!("{bytes} bytes at {addr:#x} do not lie in one reserved range");
+            let why = format!("{bytes} bytes at {addr:#x} are not within one reserved range");
             return Err(Error::invalid("addr", why));
         }
         if let Some(mapped) = self.mapping_in(addr, bytes) {

@@ -15,7 +15,7 @@ fn layout(bytes: u64) -> Result<Layout> {
     let bytes = usize::try_from(bytes).ok().filter(|&bytes| bytes > 0);
     bytes
         .and_then(|bytes| Layout::from_size_align(bytes, PAGE).ok())
-        .ok_or_else(|| Error::invalid("bytes", "host memory is asked for by 1 byte or more"))
+        .ok_or_else(|| Error::invalid("bytes", "allocate at least 1 byte of host memory"))
 }
 
 impl Pages {

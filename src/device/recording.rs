@@ -61,7 +61,7 @@ pub(super) fn captured_event(call: &'static str) -> Error {
     refusal(
         call,
         CAPTURED_EVENT,
-        "CUDA_ERROR_CAPTURED_EVENT: the event was recorded in a capture, which runs nothing",
+        "CUDA_ERROR_CAPTURED_EVENT: the event was recorded in a capture, which runs no work",
     )
 }
 

@@ -82,8 +82,10 @@ impl CudaAsync {
     pub fn new(device: &Device, limit: Option<u64>) -> Result<Self> {
         if device.info().kind != DeviceKind::Cuda {
             return Err(Error::Unavailable {
-                missing: String::from("cudaMallocAsync is the CUDA driver's, and this is no GPU"),
-                hint: String::from("take a GPU (Device::cuda)"),
+                missing: String::from(
+                    "cudaMallocAsync needs the CUDA driver, and this device is not a GPU",
+                ),
+                hint: String::from("use a GPU (Device::cuda)"),
             });
         }
         Self::on(Driver::get()?, device, limit)

@@ -31,19 +31,19 @@
 //!
 //! let x = CudaBuf::new(pool.alloc_filled(&stream, 1000, 1.0f32)?, &theirs)?;
 //! let mut y = CudaBuf::new(pool.alloc_zeroed::<f32>(&stream, 1000)?, &theirs)?;
-//! theirs.memcpy_dtod(&x, &mut y)?; // as any slice of cudarc's
+//! theirs.memcpy_dtod(&x, &mut y)?; // like any slice of cudarc
 //! let (from, to) = (arg(&stream, &x)?, arg_mut(&stream, &mut y)?);
 //! let mut launch = theirs.launch_builder(function);
 //! // SAFETY: the kernel takes two arrays and their length.
 //! unsafe { launch.arg(&from).arg(&to).arg(&1000).launch(LaunchConfig::for_num_elems(1000))? };
 //! # drop((from, to));
 //!
-//! let half: Part<f32> = x.slice(..500)?; // parts go where the whole goes
+//! let half: Part<f32> = x.slice(..500)?; // parts can be used like the whole
 //! let (mut low, _high): (PartMut<f32>, _) = y.slice_mut(..)?.split_at(500)?;
 //! theirs.memcpy_dtod(&half, &mut low)?;
 //! let of_part: Arg = arg(&stream, half)?;
 //!
-//! let mut slice = theirs.alloc_zeros::<f32>(500)?; // and cudarc's slices are views here
+//! let mut slice = theirs.alloc_zeros::<f32>(500)?; // and cudarc's slices can be used as views
 //! lend_mut(&stream, &mut slice, |view| view.fill(&stream, 1.0))?;
 //! lend(&stream, &slice, |view| Ok(println!("{} elements", view.len())))?;
 //! # Ok(())
@@ -100,7 +100,7 @@ pub fn open(context: &Arc<CudaContext>) -> Result<Device> {
 /// [`Error::Invalid`] if the stream is of another context than `device`; any error of the driver.
 pub fn adopt(device: &Device, stream: &Arc<CudaStream>) -> Result<Stream> {
     if device.info().kind != DeviceKind::Cuda {
-        let why = "a stream of cudarc's is a GPU's: open the device with interop::cudarc::open";
+        let why = "cudarc's streams need a GPU: open the device with interop::cudarc::open";
         return Err(Error::invalid("device", why));
     }
     let ours = context_of(Driver::get()?, device)?;

@@ -77,7 +77,7 @@ pub unsafe fn adopt(device: &Device, stream: &rustacuda::stream::Stream) -> Resu
     if device.info().kind != DeviceKind::Cuda {
         return Err(Error::invalid(
             "device",
-            "a rustacuda stream is a GPU's: open the device with Device::cuda_current",
+            "rustacuda's streams need a GPU: open the device with Device::cuda_current",
         ));
     }
     // SAFETY: the layout is as `handle_of` requires; the tests below check it.
@@ -133,7 +133,7 @@ pub fn lend_mut<T: Pod, R>(
 /// that it queued on the driver's default stream.
 fn waited<R>(stream: &Stream, uses: &[Option<Use<'_>>], work: impl FnOnce() -> R) -> Result<R> {
     if stream.device().info().kind != DeviceKind::Cuda {
-        let why = "rustacuda's slices are a GPU's: open the device with Device::cuda_current";
+        let why = "rustacuda's slices need a GPU: open the device with Device::cuda_current";
         return Err(Error::invalid("stream", why));
     }
     stream.core().refuse_under_capture()?;

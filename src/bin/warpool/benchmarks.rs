@@ -40,7 +40,7 @@ fn update(options: &Benchmarks, console: &mut Console<'_>) -> Result<Outcome> {
         if options.check {
             let path = path.display();
             console.note(format_args!(
-                "error: {path} is not what the measurements make: run `cargo run -- benchmarks`"
+                "error: {path} differs from the recorded measurements: run `cargo run -- benchmarks`"
             ));
             outcome = Outcome::Failed;
             continue;

@@ -234,7 +234,7 @@ pub fn ask<'r, 'a>(records: &'r Records, asked: &'a str) -> Result<(Vec<&'r Row>
     };
     let rows: Vec<&Row> = record.rows.iter().filter(fits).collect();
     if rows.is_empty() {
-        return Err(format!("{asked:?}: no row is so"));
+        return Err(format!("{asked:?}: no row matches"));
     }
     for column in columns.split(", ") {
         let column = column

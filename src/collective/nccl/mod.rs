@@ -61,7 +61,7 @@ pub(super) fn end(device: &Device, ranks: &Ranks, patience: Duration) -> Result<
     check_device(library, device)?;
     let made = meet(ranks, patience, || Ok(new_id(library)?.0.to_vec()))?;
     let id = <[u8; 128]>::try_from(made)
-        .map_err(|_| Error::invalid("meet", "what rank 0 handed out is no identifier of NCCL's"))?;
+        .map_err(|_| Error::invalid("meet", "rank 0 did not send an NCCL identifier"))?;
     join(
         library,
         device,

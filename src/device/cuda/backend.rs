@@ -188,7 +188,7 @@ unsafe impl Backend for Cuda {
         if bytes == 0 {
             return Err(Error::invalid(
                 "bytes",
-                "host memory is asked for by 1 byte or more",
+                "allocate at least 1 byte of host memory",
             ));
         }
         let _context = self.enter()?;

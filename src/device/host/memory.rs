@@ -32,7 +32,7 @@ fn os_error(call: &'static str) -> Error {
 /// The error of a handle that the device has no memory for.
 pub(in crate::device) fn exhausted(bytes: u64, free: u64, capacity: u64) -> Error {
     let words = format!(
-        "CUDA_ERROR_OUT_OF_MEMORY: {bytes} bytes asked, {free} of the host device's {capacity} free"
+        "CUDA_ERROR_OUT_OF_MEMORY: {bytes} bytes requested, {free} of the host device's {capacity} free"
     );
     Error::Driver {
         call: "create",

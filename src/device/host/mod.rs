@@ -88,7 +88,7 @@ pub(super) fn open(capacity: Option<u64>) -> Result<Arc<dyn Backend>> {
     // SAFETY: the call takes nothing.
     if unsafe { abi::wp_host_abi() } != abi::WP_ABI_VERSION {
         return Err(Error::Unavailable {
-            missing: String::from("the host kernels of this build are of another version"),
+            missing: String::from("the host kernels of this build have another version"),
             hint: String::from("build again from nothing: cargo clean -p warpool"),
         });
     }

@@ -143,7 +143,7 @@ pub fn seeds_from(given: Option<&str>, count: u64) -> Result<std::ops::Range<u64
         Ok(seed) if seed < u64::MAX => Ok(seed..seed + 1),
         _ => Err(Error::invalid(
             "WARPOOL_SIM_SEED",
-            format!("{text:?} is no number of a seed: give the one a failure printed"),
+            format!("{text:?} is not a seed: use the number that a failure printed"),
         )),
     }
 }

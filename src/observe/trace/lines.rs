@@ -80,7 +80,7 @@ impl<'a> Lines<'a> {
         self.start = 0;
         if self.end == self.buffer.len() {
             return Err(format!(
-                "the line is longer than {MAX_LINE} bytes: this is no allocation log"
+                "the line is longer than {MAX_LINE} bytes: this is not an allocation log"
             ));
         }
         let from = self.end;
