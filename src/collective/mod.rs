@@ -51,7 +51,7 @@ mod simulated;
 mod transport;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub use element::{Op, Reduce};
@@ -66,12 +66,13 @@ pub use reducer::{Reducer, ReducerConfig, Wire};
 use self::transport::Transport;
 use crate::device::{Device, Stream};
 use crate::error::Result;
+use crate::sync::plain::lock;
 
 /// One rank's end of a communicator. Clones are the same end.
 ///
 /// Safe to use from any thread. If two threads queue on one end, the resulting order must be the same as on
-/// the other ranks. Use one thread per rank in a process: making a communicator, ending it, and the first
-/// call of each kind and size wait for the other ranks, because NCCL connects them then.
+/// the other ranks. Use one thread per rank in a process: making a communicator, its first `Reducer`, its end,
+/// and the first call of each kind and size wait for the other ranks, because NCCL connects them then.
 ///
 /// ```
 /// use std::time::Duration;
@@ -99,6 +100,8 @@ use crate::error::Result;
 #[derive(Clone)]
 pub struct Comm {
     transport: Arc<dyn Transport>,
+    /// The second communicator of the same ranks, once it is needed.
+    twin: Arc<Mutex<Option<Self>>>,
 }
 
 impl Comm {
@@ -118,7 +121,7 @@ impl Comm {
     /// most `patience`.
     ///
     /// The library is the one in the environment variable `WARPOOL_NCCL`, a file or its folder; otherwise
-    /// `libnccl.so.2` from the loader's path or from Python's packages. Version 2.17 or later is needed. Rank
+    /// `libnccl.so.2` from the loader's path or from Python's packages. Version 2.18 or later is needed. Rank
     /// 0 makes NCCL's identifier and passes it to the others at [`Ranks::meet`].
     ///
     /// # Errors
@@ -141,9 +144,28 @@ impl Comm {
     }
 
     fn over(transport: impl Transport + 'static) -> Self {
-        Self {
-            transport: Arc::new(transport),
+        Self::of(Arc::new(transport))
+    }
+
+    fn of(transport: Arc<dyn Transport>) -> Self {
+        let twin = Arc::default();
+        Self { transport, twin }
+    }
+
+    /// A second communicator of the same ranks, so that two collectives can run at once. All ranks ask for it,
+    /// and the first call of each waits for the others; clones and later calls get the same one.
+    #[cfg(feature = "convert")]
+    fn twin(&self) -> Result<Self> {
+        let mut twin = lock(&self.twin);
+        match &*twin {
+            Some(twin) => Ok(twin.clone()),
+            None => Ok(twin.insert(Self::of(self.transport.twin()?)).clone()),
         }
+    }
+
+    /// The second communicator, if it was made.
+    fn made_twin(&self) -> Option<Self> {
+        lock(&self.twin).clone()
     }
 
     /// This end's number, from 0.
@@ -174,7 +196,8 @@ impl Comm {
     /// # Errors
     /// The first failure of queued work: a rank that did not come, or an error of NCCL.
     pub fn check(&self) -> Result<()> {
-        self.transport.check()
+        self.transport.check()?;
+        self.made_twin().map_or(Ok(()), |twin| twin.check())
     }
 
     /// Ends queued collectives without the other ranks; the communicator cannot be used again.
@@ -182,7 +205,8 @@ impl Comm {
     /// # Errors
     /// Any error of NCCL.
     pub fn abort(&self) -> Result<()> {
-        self.transport.abort()
+        let aborted = self.made_twin().map_or(Ok(()), |twin| twin.abort());
+        self.transport.abort().and(aborted)
     }
 }
 

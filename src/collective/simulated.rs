@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::transport::{Act, Call, Transport};
@@ -57,6 +57,7 @@ struct World {
     patience: Duration,
     state: Mutex<State>,
     moved: Condvar,
+    twin: OnceLock<Arc<Self>>,
 }
 
 /// One rank's end of a communicator.
@@ -74,22 +75,8 @@ pub(super) fn ends(devices: &[Device], patience: Duration) -> Result<Vec<Simulat
         let why = "simulated ranks need at least one device, and only host devices";
         return Err(Error::invalid("devices", why));
     }
-    let world = Arc::new(World {
-        size: devices.len() as u32,
-        patience,
-        state: Mutex::new(State {
-            rounds: HashMap::new(),
-            gone: vec![None; devices.len()],
-            failed: None,
-        }),
-        moved: Condvar::new(),
-    });
-    let end = |(rank, device): (usize, &Device)| Simulated {
-        world: Arc::clone(&world),
-        rank: rank as u32,
-        device: device.clone(),
-        numbers: Mutex::default(),
-    };
+    let world = World::new(devices.len() as u32, patience);
+    let end = |(rank, device): (usize, &Device)| Simulated::new(&world, rank as u32, device);
     Ok(devices.iter().enumerate().map(end).collect())
 }
 
@@ -98,6 +85,15 @@ fn failure(call: &'static str, words: String) -> Error {
 }
 
 impl Simulated {
+    fn new(world: &Arc<World>, rank: u32, device: &Device) -> Self {
+        Self {
+            world: Arc::clone(world),
+            rank,
+            device: device.clone(),
+            numbers: Mutex::default(),
+        }
+    }
+
     /// Counts the call; returns its meeting with other ranks, and this rank's place there.
     fn meet(&self, numbers: &mut HashMap<Kind, u64>, call: &Call) -> Mine {
         let mut next = |kind| {
@@ -178,6 +174,14 @@ impl Transport for Simulated {
             .fail(&mut lock(&self.world.state), failure("collective", words));
         Ok(())
     }
+
+    fn twin(&self) -> Result<Arc<dyn Transport>> {
+        let world = &self.world;
+        let twin = world
+            .twin
+            .get_or_init(|| World::new(world.size, world.patience));
+        Ok(Arc::new(Self::new(twin, self.rank, &self.device)))
+    }
 }
 
 impl Drop for Simulated {
@@ -194,6 +198,20 @@ impl Drop for Simulated {
 type Mine = (Meeting, usize, Call);
 
 impl World {
+    fn new(size: u32, patience: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            size,
+            patience,
+            state: Mutex::new(State {
+                rounds: HashMap::new(),
+                gone: vec![None; size as usize],
+                failed: None,
+            }),
+            moved: Condvar::new(),
+            twin: OnceLock::new(),
+        })
+    }
+
     fn fail(&self, state: &mut State, error: Error) {
         state.failed.get_or_insert(error);
         self.moved.notify_all();

@@ -60,6 +60,9 @@ pub(super) trait Transport: Send + Sync {
     unsafe fn queue(&self, stream: &Stream, calls: &[Call]) -> Result<()>;
     fn check(&self) -> Result<()>;
     fn abort(&self) -> Result<()>;
+    /// Another transport between the same ranks, whose collectives may run at the same time as this one's.
+    /// All ranks make it.
+    fn twin(&self) -> Result<Arc<dyn Transport>>;
 }
 
 /// A transport that a graph keeps: its collectives continue in the graph's runs.

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use warpool::collective::{Comm, Op, Ranks};
+use warpool::collective::{Comm, Op, Ranks, Reducer, ReducerConfig};
 use warpool::half::bf16;
 
 use crate::{PATIENCE, hosts, on_ranks};
@@ -356,6 +356,99 @@ fn a_sum_is_one_call_of_nccl_and_nothing_is_asked_behind_it() {
     assert_eq!(calls.len(), 2 * 10, "{notes:?}");
     assert_eq!(it.count("ncclAllReduce 16384 of 7"), 2 * 10);
     assert_eq!(it.count("ncclCommGetAsyncError"), 0);
+}
+
+/// A reducer of `buckets` buckets of 64 gradients, one a tensor.
+fn reducer(rank: &crate::Rank, buckets: usize) -> warpool::Result<Reducer> {
+    let config = ReducerConfig::default().bucket_bytes(256);
+    let lens = vec![64; buckets];
+    Reducer::new(&rank.pool, &rank.stream, &rank.comm, &lens, config)
+}
+
+fn make_step(reducer: &mut Reducer, tensors: usize) -> warpool::Result<()> {
+    (0..tensors).try_for_each(|tensor| reducer.ready(tensor))?;
+    reducer.finish()
+}
+
+#[test]
+fn sums_of_buckets_alternate_between_two_communicators_and_one_bucket_needs_no_second() {
+    let Some(it) = StandIn::get() else { return };
+    on_ranks(Comm::nccl_all(&hosts(2), PATIENCE).unwrap(), |rank| {
+        make_step(&mut reducer(&rank, 1).unwrap(), 1).unwrap();
+        assert_eq!(it.count("ncclCommSplit"), 0);
+    });
+    let sums = |it: &StandIn, of: &str| {
+        let notes = it.notes();
+        let sums = notes
+            .iter()
+            .filter(|note| note.starts_with("ncclAllReduce"));
+        sums.filter(|note| note.ends_with(of)).count()
+    };
+    assert_eq!((sums(&it, "rank 0"), sums(&it, " of the twin")), (1, 0));
+    on_ranks(Comm::nccl_all(&hosts(2), PATIENCE).unwrap(), |rank| {
+        let mut first = reducer(&rank, 4).unwrap();
+        let mut second = reducer(&rank, 4).unwrap();
+        make_step(&mut first, 4).unwrap();
+        make_step(&mut second, 4).unwrap();
+        rank.comm.check().unwrap();
+    });
+    // One a rank, however many reducers there are.
+    let splits: Vec<_> = [0, 1]
+        .map(|rank| it.count(&format!("ncclCommSplit {rank} of 2")))
+        .into();
+    assert_eq!((splits, it.count("ncclCommSplit")), (vec![1, 1], 2));
+    let of_rank = |rank: u32| {
+        let ends = [format!("rank {rank}"), format!("rank {rank} of the twin")];
+        ends.map(|end| sums(&it, &end))
+    };
+    // Of three buckets a step two, and the one between them; and those before.
+    assert_eq!([of_rank(0), of_rank(1)], [[2 * 2 + 1, 2]; 2]);
+    assert_eq!(it.count("ncclCommDestroy"), 2 + 4);
+}
+
+#[test]
+fn a_second_communicator_that_fails_or_never_comes_is_an_error_and_ends_the_first() {
+    let Some(it) = StandIn::get() else { return };
+    it.fail("ncclCommSplit", 2);
+    on_ranks(Comm::nccl_all(&hosts(1), PATIENCE).unwrap(), |rank| {
+        let words = reducer(&rank, 4).err().unwrap().to_string();
+        assert!(
+            words.contains("ncclCommSplit") && words.contains("unhandled"),
+            "{words}"
+        );
+        assert!(
+            rank.comm
+                .check()
+                .unwrap_err()
+                .to_string()
+                .contains("ncclCommSplit")
+        );
+    });
+    it.fail("none", 0);
+    let patience = Duration::from_millis(100);
+    on_ranks(Comm::nccl_all(&hosts(1), patience).unwrap(), |rank| {
+        it.hold(true);
+        let words = reducer(&rank, 4).err().unwrap().to_string();
+        it.hold(false);
+        assert!(words.contains("not all of 1 ranks came"), "{words}");
+        assert!(rank.comm.check().is_err());
+    });
+    // What comes too late is given back.
+    it.wait_for("ncclCommAbort", 3);
+}
+
+#[test]
+fn a_failure_or_an_abort_of_one_communicator_is_one_of_both() {
+    let Some(it) = StandIn::get() else { return };
+    on_ranks(Comm::nccl_all(&hosts(1), PATIENCE).unwrap(), |rank| {
+        let mut reducer = reducer(&rank, 4).unwrap();
+        make_step(&mut reducer, 4).unwrap();
+        rank.comm.abort().unwrap();
+        assert_eq!(it.count("ncclCommAbort"), 2);
+        assert!(rank.comm.check().is_err());
+        let words = make_step(&mut reducer, 4).unwrap_err().to_string();
+        assert!(words.contains("aborted"), "{words}");
+    });
 }
 
 #[test]

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 typedef struct { char bytes[128]; } Id;
-typedef struct { char id[16]; int rank, size, ended; } Comm;
+typedef struct { char id[16]; int rank, size, ended, twin; } Comm;
 typedef struct { char id[16]; int there; } World;
 
 int warpool_stands_in = 1;
@@ -89,6 +89,21 @@ int ncclCommInitRankConfig(void **comm, int size, Id id, int rank, const void *c
     return 0;
 }
 
+/* All ranks of the communicator, as it was made. */
+int ncclCommSplit(void *comm, int color, int key, void **made, const void *config) {
+    const Comm *of = comm;
+    char rest[64];
+    snprintf(rest, sizeof(rest), " %d of %d%s", key, of->size, color == 0 && config == NULL ? "" : " bad");
+    held();
+    int code = called("ncclCommSplit", rest);
+    if (code != 0) return code;
+    Comm *twin = calloc(1, sizeof(*of));
+    memcpy(twin, of, sizeof(*of));
+    twin->twin = 1;
+    *made = twin;
+    return 0;
+}
+
 int ncclCommGetAsyncError(void *comm, int *error) {
     (void)comm;
     *error = async_error;
@@ -104,7 +119,7 @@ int ncclGroupEnd(void) { depth--; return called("ncclGroupEnd", depth == 0 ? "" 
 
 static int collective(const char *call, size_t count, int kind, int other, void *comm) {
     char rest[96];
-    snprintf(rest, sizeof(rest), " %zu of %d, %d, rank %d%s", count, kind, other, ((Comm *)comm)->rank, depth == 0 ? "" : " of a group");
+    snprintf(rest, sizeof(rest), " %zu of %d, %d, rank %d%s%s", count, kind, other, ((Comm *)comm)->rank, depth == 0 ? "" : " of a group", ((Comm *)comm)->twin ? " of the twin" : "");
     held();
     return called(call, rest);
 }

@@ -19,7 +19,7 @@ pub(super) const IN_PROGRESS: c_int = 7;
 /// The library's file name.
 const NAME: &str = "libnccl.so.2";
 /// The oldest version with all needed calls, in NCCL's number format.
-const OLDEST: c_int = 21_700;
+const OLDEST: c_int = 21_800;
 
 /// `ncclUniqueId`.
 #[repr(C)]
@@ -74,7 +74,7 @@ macro_rules! calls {
                         let found = find(&symbol);
                         if found.is_null() {
                             return Err(failure(format!(
-                                "{file} has no call {}: NCCL 2.17 or later is needed",
+                                "{file} has no call {}: NCCL 2.18 or later is needed",
                                 stringify!($name),
                             )));
                         }
@@ -99,6 +99,7 @@ calls! {
     ncclGetErrorString(code: c_int) -> *const c_char;
     ncclGetLastError(comm: RawComm) -> *const c_char;
     ncclCommInitRankConfig(comm: *mut RawComm, ranks: c_int, id: UniqueId, rank: c_int, config: *const Config) -> c_int;
+    ncclCommSplit(comm: RawComm, color: c_int, key: c_int, made: *mut RawComm, config: *const Config) -> c_int;
     ncclCommCuDevice(comm: RawComm, device: *mut c_int) -> c_int;
     ncclCommGetAsyncError(comm: RawComm, error: *mut c_int) -> c_int;
     ncclCommFinalize(comm: RawComm) -> c_int;
@@ -162,7 +163,7 @@ impl Library {
         unsafe { (library.ncclGetVersion)(&raw mut version) };
         if version < OLDEST {
             let why = format!(
-                "{} is of version {version}: 2.17 or later is needed",
+                "{} is of version {version}: 2.18 or later is needed",
                 place.display()
             );
             return Err(failure(why));

@@ -15,7 +15,7 @@ mod library;
 use std::collections::{HashMap, HashSet};
 use std::ffi::c_int;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use self::in_time::in_time;
@@ -132,11 +132,7 @@ fn join(
     enter(lock(&MEMBERS).get_or_insert_with(HashMap::new));
     let mut end = Nccl {
         library,
-        state: Mutex::new(State {
-            comm: Handle(std::ptr::null_mut()),
-            connected: HashSet::new(),
-            failed: None,
-        }),
+        state: State::of(Handle(std::ptr::null_mut())),
         rank,
         size,
         device: device.clone(),
@@ -187,6 +183,33 @@ impl Nccl {
         let made = made.and_then(|()| self.check_ordinal(state));
         if made.is_err() {
             self.give_up(state);
+        }
+        made
+    }
+
+    /// Another communicator of the same ranks; the call waits for them.
+    fn split(&self, state: &mut State) -> Result<Handle> {
+        const CALL: &str = "ncclCommSplit";
+        refuse_failed(state)?;
+        let (library, comm, rank) = (self.library, state.comm, self.rank as c_int);
+        let split = move || {
+            let (comm, mut made) = (comm, Handle(std::ptr::null_mut()));
+            let config = std::ptr::null();
+            // SAFETY: the communicator is used by one thread at a time; the call writes one handle, and takes the
+            // configuration of the communicator.
+            let code = unsafe { (library.ncclCommSplit)(comm.0, 0, rank, &raw mut made.0, config) };
+            (made, code)
+        };
+        let too_late = move |(made, _): (Handle, c_int)| _ = abort(library, made);
+        let made = match in_time(&self.device, self.patience, split, too_late)? {
+            Some((made, code)) => library.ok(CALL, code).map(|()| made),
+            None => {
+                self.give_up(state);
+                Err(self.late(CALL))
+            }
+        };
+        if let Err(error) = &made {
+            state.failed = Some(error.clone());
         }
         made
     }
@@ -281,6 +304,14 @@ impl Nccl {
 }
 
 impl State {
+    fn of(comm: Handle) -> Mutex<Self> {
+        Mutex::new(Self {
+            comm,
+            connected: HashSet::new(),
+            failed: None,
+        })
+    }
+
     fn take(&mut self) -> Handle {
         std::mem::replace(&mut self.comm, Handle(std::ptr::null_mut()))
     }
@@ -430,6 +461,23 @@ impl Transport for Nccl {
                 code => end.library.ok(call, code),
             }
         })
+    }
+
+    fn twin(&self) -> Result<Arc<dyn Transport>> {
+        let mut made = Handle(std::ptr::null_mut());
+        self.in_context(|end, state| {
+            made = end.split(state)?;
+            Ok(())
+        })?;
+        Ok(Arc::new(Self {
+            library: self.library,
+            state: State::of(made),
+            rank: self.rank,
+            size: self.size,
+            device: self.device.clone(),
+            peers: self.peers.clone(),
+            patience: self.patience,
+        }))
     }
 }
 

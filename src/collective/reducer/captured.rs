@@ -32,8 +32,7 @@ impl Reducer {
                 let why = "it is being captured, and every launch would round by the same draws: round to nearest";
                 return Err(Error::invalid("stream", why));
             }
-            let shared = &self.shared;
-            for stream in [&shared.narrow, &shared.link, &shared.widen] {
+            for stream in self.shared.streams() {
                 stream.wait_stream(&self.home)?;
             }
         }
@@ -46,8 +45,7 @@ impl Reducer {
         if self.home.recorder().is_none() {
             return Ok(());
         }
-        let shared = &self.shared;
-        let mut streams = [&shared.narrow, &shared.link, &shared.widen].into_iter();
+        let mut streams = self.shared.streams();
         streams.try_for_each(|stream| self.home.wait_stream(stream))
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Each sum over the ranks takes about 30 µs in addition to the time for its bytes. The first cast and the
 //! last cast cannot overlap with a sum. So the first and the last bucket are small, and towards the middle
-//! each is four times as large as its neighbour: then a cast takes no longer than the sum that it overlaps
-//! with. Casts are queued in pieces, so that a sum finds free multiprocessors in between. Few gradients are
-//! one bucket: their casts take less time than the additional sums of more buckets.
+//! each is half as large again as its neighbour: then two sums at a time have about as much to do, and the casts
+//! beside them as well. Casts are queued in pieces, so that a sum finds free multiprocessors in between. Few
+//! gradients are one bucket: their casts take less time than the additional sums of more buckets.
 
 use std::ops::Range;
 
@@ -18,8 +18,11 @@ pub(super) const ALIGN: usize = 64;
 /// one bucket and 0.224 ms as two; 256 MiB took 0.709 ms as one and 0.688 ms as three.
 const CUT: usize = 4;
 
-/// Size of a bucket relative to its neighbour on the side of the nearer end.
-const GROWTH: usize = 4;
+/// The bucket behind one of `len` elements on the way to the middle: half as large again. On two H200s, with 32 MiB
+/// at both ends, 1 GiB takes 1.85 ms so, 1.84 where buckets double, and 2.35 where they grow by four.
+fn grown(len: usize) -> usize {
+    (len / 2).saturating_mul(3).next_multiple_of(ALIGN)
+}
 
 /// Largest size of a bucket relative to the first and the last one.
 const MOST: usize = 64;
@@ -47,7 +50,7 @@ pub(super) fn cut(total: usize, size: usize) -> Vec<Range<usize>> {
     while total / CUT >= size && left / 2 >= len {
         ends.push(len);
         left -= 2 * len;
-        len = (len.saturating_mul(GROWTH)).min(size.saturating_mul(MOST));
+        len = grown(len).min(size.saturating_mul(MOST));
     }
     let mut lens = ends.clone();
     match lens.last_mut() {
@@ -80,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_grow_by_four_from_both_ends_and_leave_nothing_out() {
+    fn buckets_grow_by_half_from_both_ends_and_leave_nothing_out() {
         for total in (0..400).chain([5_000, 77_777]).map(|at| at * ALIGN) {
             for size in [1, 2, 3, 100].map(|at| at * ALIGN) {
                 let buckets = cut(total, size.min(total.max(ALIGN)));
@@ -100,9 +103,8 @@ mod tests {
                     _ => assert_eq!((lens[0], lens[lens.len() - 1]), (size, size)),
                 }
                 // One in the middle has what is left, less than the next two would.
-                let beside = |pair: &[usize]| {
-                    pair[1] < 2 * GROWTH * pair[0] && pair[0] < 2 * GROWTH * pair[1]
-                };
+                let beside =
+                    |pair: &[usize]| pair[1] < 2 * grown(pair[0]) && pair[0] < 2 * grown(pair[1]);
                 assert!(lens.windows(2).all(beside), "{lens:?}");
             }
         }

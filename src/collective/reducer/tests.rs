@@ -39,10 +39,14 @@ fn casts_to_codes_do_not_wait_for_the_sums_of_buckets_before_them() {
             step(&mut reducer, &stream, &first);
         }
         reducer.largest().download(&stream).unwrap();
-        let (open, wait) = mpsc::channel::<()>();
-        let gate = Box::new(move || _ = wait.recv());
         let backend = device.backend();
-        backend.host_call(reducer.shared.link.raw(), gate).unwrap();
+        let gate = |(_, link): &(Comm, Stream)| {
+            let (open, wait) = mpsc::channel::<()>();
+            let gate = Box::new(move || _ = wait.recv());
+            backend.host_call(link.raw(), gate).unwrap();
+            open
+        };
+        let open: Vec<_> = reducer.shared.links.iter().map(gate).collect();
         step(&mut reducer, &stream, &second);
         let begun = Instant::now();
         while !reducer.shared.narrow.is_idle().unwrap() && begun.elapsed().as_secs() < 10 {
