@@ -1,12 +1,14 @@
 //! What stands before the heap: a request asks here first, and a free goes here first.
 //!
-//! `stream_cache` keeps a stream's own free blocks, in `free_lists` by exact size; `thread_map` says
-//! which of them serves a thread, `lifetime` how long it lives, `crowd` what it does while others have the
-//! pool's lock; `transfer` takes blocks from one to another.
+//! `stream_cache` serves requests from a stream's own free blocks, which `free_lists` keeps by exact
+//! size; `frees` takes freed blocks in. `thread_map` says which cache serves a thread, `lifetime` how
+//! long it lives, `crowd` what it does while others have the pool's lock. `transfer` moves blocks from
+//! one cache to another.
 
 mod batches;
 mod crowd;
 mod free_lists;
+mod frees;
 mod lifetime;
 mod outstanding;
 pub(crate) mod stream_cache;
