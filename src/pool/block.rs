@@ -141,7 +141,7 @@ impl Block {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the stream is of another device.
+    /// [`Error::Invalid`](crate::Error::Invalid) if the stream is of another device.
     #[doc(alias = "record_stream")]
     pub fn record_use(&mut self, stream: &Stream) -> Result<()> {
         self.lane().shared.refuse_other_device(stream)?;
@@ -170,7 +170,7 @@ impl Block {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the stream is of another device; the block is then freed on its own
+    /// [`Error::Invalid`](crate::Error::Invalid) if the stream is of another device; the block is then freed on its own
     /// stream. What the driver said of a wait for a declared use; the block is then not lost but
     /// freed once the host has seen that use done.
     pub fn free_on(self, stream: &Stream) -> Result<()> {
