@@ -22,6 +22,7 @@ mod captured;
 mod config;
 mod cut;
 mod schedule;
+mod steps;
 #[cfg(test)]
 mod tests;
 
@@ -32,21 +33,14 @@ use std::sync::Weak;
 use half::{bf16, f16};
 
 pub use self::config::{ReducerConfig, Wire};
-use self::cut::{ALIGN, cut, laid_out, pieces};
+use self::cut::{ALIGN, cut, laid_out};
 use self::schedule::{Work, schedule};
-use super::{Comm, Op, Reduce};
-use crate::convert::{
-    Conversion, E4m3, Element, Fused, FusedTo, GradScaler, Rounding, ScalerConfig, convert_fused,
-};
-use crate::device::{Launch, Recorder, Stream, ordered};
-use crate::driver::abi;
+use super::{Comm, Reduce};
+use crate::convert::{E4m3, Element, FusedTo, GradScaler, Rounding, ScalerConfig};
+use crate::device::{Recorder, Stream};
 use crate::error::{Error, Result};
 use crate::pool::{Pool, PoolBuf, View, ViewMut};
 use crate::seeded::seeded;
-
-/// The sum of all ranks' 8-bit codes stays at or below 2^`TOP`: a code that is a power of two is exact, and
-/// the rounding errors of sums with few bits over many ranks stay below the largest code, 448.
-const TOP: i32 = 8;
 
 /// Number of communicators that the sums of buckets alternate between. On two H200s 1 GiB in f16 takes 1.85 ms with
 /// two and 2.27 with one; the sums alone take 1.69.
@@ -90,18 +84,6 @@ struct Bucket {
     missing: usize,
     /// Index of its communicator and stream in [`Shared::links`].
     link: usize,
-}
-
-/// Does the same with codes of any type.
-macro_rules! with_codes {
-    ($of:expr, $codes:ident => $same:expr) => {
-        match $of {
-            Codes::F32($codes) => $same,
-            Codes::F16($codes) => $same,
-            Codes::Bf16($codes) => $same,
-            Codes::E4m3($codes) => $same,
-        }
-    };
 }
 
 impl Bucket {
@@ -340,182 +322,6 @@ impl Reducer {
     pub fn largest(&self) -> View<'_, f32> {
         self.shared.largest.view()
     }
-}
-
-impl Shared {
-    fn comm(&self) -> &Comm {
-        &self.links[0].0
-    }
-
-    /// The streams of all steps.
-    fn streams(&self) -> impl Iterator<Item = &Stream> {
-        let links = self.links.iter().map(|(_, stream)| stream);
-        [&self.narrow, &self.widen].into_iter().chain(links)
-    }
-
-    /// Queues the computation of the largest magnitude in a bucket over all ranks.
-    fn measure(&mut self, bucket: &mut Bucket) -> Result<()> {
-        let (Codes::E4m3(codes), Some(most)) = (&mut bucket.codes, &mut bucket.most) else {
-            return Ok(());
-        };
-        most.view_mut().fill(&self.narrow, 0.0)?;
-        let kept = self.residual.iter();
-        let kept = kept.filter(|_| !seeded!("kept-part-not-measured"));
-        for (at, source) in [&self.gradients].into_iter().chain(kept).enumerate() {
-            for (all, part) in pieces(&bucket.range) {
-                let measured = Fused::default().amax(most.slice_mut(at..=at)?);
-                let (source, codes) = (source.slice(all)?, codes.slice_mut(part)?);
-                // The codes are written again later, with the scale.
-                convert_fused(&self.narrow, source, codes, Rounding::Nearest, measured)?;
-            }
-        }
-        if !seeded!("ranks-measure-for-themselves") {
-            // Compared as integers, so that a NaN is larger than everything.
-            let bits = ViewMut::<u32>::new(most.addr(), 2, most.place());
-            let (comm, stream) = &self.links[bucket.link];
-            comm.on(stream).all_reduce(bits, Op::Max).run()?;
-        }
-        Ok(())
-    }
-
-    /// Queues a bucket's casts to codes; if it was measured, with a scale computed from that.
-    fn narrow_bucket(&mut self, bucket: &mut Bucket, casts: &mut u64) -> Result<()> {
-        let (range, scaler) = (&bucket.range, &mut bucket.scaler);
-        if let Some(most) = &bucket.most {
-            let ranks = self.comm().size().next_power_of_two().ilog2();
-            scaler.fit(&self.narrow, most.view(), TOP - ranks as i32)?;
-        }
-        for (all, part) in pieces(range) {
-            with_codes!(&mut bucket.codes, codes => {
-                self.narrow(all, codes.slice_mut(part)?, scaler, *casts)?;
-            });
-            *casts += 1;
-        }
-        Ok(())
-    }
-
-    /// Queues a bucket's sums, averages and next scale.
-    fn sum_bucket(&mut self, bucket: &mut Bucket) -> Result<()> {
-        let (range, scaler) = (bucket.range.clone(), &mut bucket.scaler);
-        with_codes!(&mut bucket.codes, codes => self.sum(range, bucket.link, codes, scaler)?);
-        match bucket.most {
-            // The scale is computed again in every step.
-            Some(_) => Ok(()),
-            None => scaler.update(&self.widen),
-        }
-    }
-
-    fn sum<D: Sent>(
-        &mut self,
-        range: Range<usize>,
-        link: usize,
-        codes: &mut PoolBuf<D>,
-        scaler: &mut GradScaler,
-    ) -> Result<()>
-    where
-        f32: FusedTo<D>,
-    {
-        let (comm, stream) = &self.links[link];
-        comm.on(stream)
-            .all_reduce(codes.view_mut(), Op::Sum)
-            .run()?;
-        let ranks = comm.size();
-        for (all, part) in pieces(&range) {
-            let (inverse, found) = scaler.inverse_and_found();
-            let mut averaged = Fused::default().scale(1.0 / ranks as f32);
-            if !seeded!("bucket-scale-not-divided-out") {
-                averaged = averaged.scale_at(inverse);
-            }
-            if comm.rank() == 0 || !seeded!("overflow-seen-by-rank-0-alone") {
-                averaged = averaged.flag(found);
-            }
-            let averaged = averaged.amax(self.largest.view_mut());
-            convert_fused(
-                &self.widen,
-                codes.slice(part)?,
-                self.gradients.slice_mut(all)?,
-                Conversion::default(),
-                averaged,
-            )?;
-        }
-        Ok(())
-    }
-
-    /// Queues a cast to codes, the `number`-th of this rank.
-    fn narrow<D: Sent>(
-        &mut self,
-        range: Range<usize>,
-        codes: ViewMut<'_, D>,
-        scaler: &GradScaler,
-        number: u64,
-    ) -> Result<()>
-    where
-        f32: FusedTo<D>,
-    {
-        // Different for every cast of every rank.
-        let number = number.wrapping_mul(u64::from(self.comm().size()));
-        let own = u64::from(self.comm().rank()) * u64::from(!seeded!("ranks-round-alike"));
-        let number = number.wrapping_add(own);
-        let rounding = match self.rounding {
-            Rounding::Stochastic { seed } => Rounding::Stochastic {
-                seed: seed.wrapping_add(number),
-            },
-            other => other,
-        };
-        let gradients = self.gradients.slice(range.clone())?;
-        let kept = self.residual.as_mut();
-        match kept.filter(|_| !seeded!("what-rounding-took-is-lost")) {
-            Some(residual) => {
-                let residual = residual.slice_mut(range)?;
-                feed_back(&self.narrow, gradients, residual, codes, scaler, rounding)
-            }
-            None => {
-                let scaled = Fused::default().scale_at(scaler.scale());
-                convert_fused(&self.narrow, gradients, codes, rounding, scaled)
-            }
-        }
-    }
-}
-
-/// Queues a cast that stores its rounding error for the next one.
-fn feed_back<D: Element>(
-    stream: &Stream,
-    gradients: View<'_, f32>,
-    residual: ViewMut<'_, f32>,
-    codes: ViewMut<'_, D>,
-    scaler: &GradScaler,
-    rounding: Rounding,
-) -> Result<()> {
-    let (scale, inverse) = (scaler.scale(), scaler.inverse());
-    let (rounding, seed) = match rounding {
-        Rounding::Stochastic { seed } => (abi::WP_STOCHASTIC, seed),
-        _ => (abi::WP_NEAREST, 0),
-    };
-    let launch = Launch::Feedback(abi::wp_feedback {
-        src: gradients.addr(),
-        residual: residual.addr(),
-        dst: codes.addr(),
-        scale: scale.addr(),
-        inverse: inverse.addr(),
-        count: gradients.len() as u64,
-        first: 0,
-        seed,
-        type_: D::TYPE,
-        rounding,
-    });
-    let uses = [
-        gradients.used(),
-        residual.used(),
-        codes.used(),
-        scale.used(),
-        inverse.used(),
-    ];
-    // SAFETY: three buffers of the reducer, sliced equally at multiples of 256 bytes.
-    let queued = ordered(stream.core(), &uses, || unsafe {
-        let backend = stream.device().backend();
-        backend.launch(&launch, stream.raw())
-    });
-    queued?
 }
 
 impl fmt::Debug for Reducer {
