@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use warpool::PoolBuf;
 use warpool::collective::{Comm, Op, Ranks, Reducer, ReducerConfig};
 use warpool::half::bf16;
 
@@ -472,6 +473,30 @@ fn a_first_call_that_waits_for_a_rank_in_vain_is_an_error_within_the_time_given(
     );
     it.hold(false);
     it.wait_for("ncclAllReduce", 2);
+}
+
+/// NCCL connects the ranks for each algorithm when one is first taken, and takes one by the size.
+#[test]
+fn a_sum_of_another_size_has_a_time_limit_as_nccl_may_connect_for_it() {
+    let Some(it) = StandIn::get() else { return };
+    let ends = Comm::nccl_all(&hosts(2), Duration::from_millis(200)).unwrap();
+    let both = std::sync::Barrier::new(2);
+    on_ranks(ends, |rank| {
+        let zeroed = |len| rank.pool.alloc_zeroed::<f32>(&rank.stream, len).unwrap();
+        let (mut small, mut larger) = (zeroed(10), zeroed(12));
+        let sum = |data: &mut PoolBuf<f32>| {
+            let queue = rank.comm.on(&rank.stream).all_reduce(data, Op::Sum);
+            queue.run()
+        };
+        sum(&mut small).unwrap();
+        sum(&mut small).unwrap();
+        both.wait();
+        it.hold(true);
+        let words = sum(&mut larger).unwrap_err().to_string();
+        assert!(words.contains("not all of 2 ranks came"), "{words}");
+    });
+    it.hold(false);
+    it.wait_for("ncclAllReduce 12", 2);
 }
 
 /// NCCL's own registration takes a pool's memory for one allocation.

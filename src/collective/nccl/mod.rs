@@ -4,8 +4,13 @@
 //! non-blocking ones start a thread of NCCL for every group, which is polled until it is done; that takes as
 //! long as a small sum. Calls that may wait for other ranks, because they make communicators or connect
 //! ranks, run on a separate thread of this module, so that every such wait has a time limit (`in_time`):
-//! making a communicator, ending it, and the first call of each kind and size, rounded up to a power of two.
-//! Every other operation is a single NCCL call, or its calls plus the two that begin and end a group.
+//! making a communicator, ending it, and the first call of each kind and size. Every other operation is a
+//! single NCCL call, or its calls plus the two that begin and end a group.
+//!
+//! NCCL connects the ranks for an algorithm when a collective first takes it, and for a transfer when two ranks
+//! first make one. It chooses the algorithm by the calls of a group, their element types and their sizes, and
+//! no rounding of sizes keeps to one side of every boundary. So the same calls with the same sizes are known
+//! to be connected, and nothing else is. Calls whose sizes always differ take a thread's start more each.
 //!
 //! NCCL itself records its kernels under capture. The graph keeps the communicator.
 
@@ -47,6 +52,9 @@ struct State {
     connected: HashSet<u64>,
     failed: Option<Error>,
 }
+
+/// The most groups that are remembered; then all are forgotten, and each starts a thread once more.
+const MOST_KNOWN: usize = 4096;
 
 /// A communicator's handle; null once it is destroyed.
 #[derive(Clone, Copy)]
@@ -275,6 +283,9 @@ impl Nccl {
                 return Err(self.late(last));
             }
         }
+        if state.connected.len() == MOST_KNOWN {
+            state.connected.clear();
+        }
         state.connected.insert(class);
         Ok(())
     }
@@ -326,13 +337,11 @@ fn abort(library: &Library, comm: Handle) -> c_int {
     }
 }
 
-/// The properties by which NCCL chooses connections between ranks: the calls, with sizes rounded up to a
-/// power of two.
+/// The properties by which NCCL chooses connections between ranks: the calls and their sizes.
 fn class_of(calls: &[Call]) -> u64 {
     let mut class = DefaultHasher::new();
     for call in calls {
-        let size = call.count.checked_next_power_of_two();
-        (call.act, call.kind.number, size).hash(&mut class);
+        (call.act, call.kind.number, call.count).hash(&mut class);
     }
     class.finish()
 }
