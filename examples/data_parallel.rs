@@ -40,6 +40,9 @@ const BATCH: usize = 240;
 const RATE: f32 = 0.05;
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Bytes of the first bucket: so few that these gradients are several buckets, as those of a large network are.
+pub const BUCKET: u64 = 512;
+
 /// Weights and biases, in the order in which the backward pass computes their gradients.
 const LENS: [usize; 6] = [UNITS, 1, UNITS * UNITS, UNITS, 2 * UNITS, UNITS];
 
@@ -230,7 +233,8 @@ fn small() -> Result<()> {
         wanted[0],
         wanted[STEPS - 1]
     );
-    let halves = ReducerConfig::default().feedback(true);
+    let plain = plain.bucket_bytes(BUCKET);
+    let halves = plain.wire(Wire::F16).feedback(true);
     let bytes = halves.wire(Wire::E4m3);
     for (name, config, bound) in [
         ("f32", plain, 1e-3),

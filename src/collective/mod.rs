@@ -17,6 +17,18 @@
 //! stream waits on the device for conflicting work, and later work waits for the collective. The host waits
 //! for nothing.
 //!
+//! # One order on all ranks
+//!
+//! NCCL's kernels wait on the device for those of the other ranks. So all ranks queue the collectives of a
+//! communicator in one order, on whatever streams, and its steps of a [`Reducer`] in the same order among
+//! them. While a step is under way, from its first [`Reducer::ready`] to [`Reducer::finish`], a collective of
+//! the application comes on every rank when the same gradients are ready; it is simplest to queue none then.
+//!
+//! Communicators that share a GPU, of this crate or of others, need one order among them as well. NCCL keeps
+//! to it on the device if `NCCL_LAUNCH_ORDER_IMPLICIT=1` is in the environment of all ranks (NCCL 2.26);
+//! without it, make one stream wait for the other, so that only one of them runs at a time. A reducer sees to
+//! this for the second communicator that it makes.
+//!
 //! # Memory
 //!
 //! Blocks of a pool keep their address while they are used; movable ones do so while a guard or a queued use
@@ -51,7 +63,7 @@ mod simulated;
 mod transport;
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 pub use element::{Op, Reduce};
@@ -66,13 +78,13 @@ pub use reducer::{Reducer, ReducerConfig, Wire};
 use self::transport::Transport;
 use crate::device::{Device, Stream};
 use crate::error::Result;
-use crate::sync::plain::lock;
 
 /// One rank's end of a communicator. Clones are the same end.
 ///
 /// Safe to use from any thread. If two threads queue on one end, the resulting order must be the same as on
-/// the other ranks. Use one thread per rank in a process: making a communicator, its first `Reducer`, its end,
-/// and the first call of each kind and size wait for the other ranks, because NCCL connects them then.
+/// the other ranks. Use one thread per rank in a process: making a communicator, its first `Reducer` with
+/// several buckets, its end, and the first call of each kind and size wait for the other ranks, because NCCL
+/// connects them then.
 ///
 /// ```
 /// use std::time::Duration;
@@ -100,8 +112,17 @@ use crate::sync::plain::lock;
 #[derive(Clone)]
 pub struct Comm {
     transport: Arc<dyn Transport>,
-    /// The second communicator of the same ranks, once it is needed.
-    twin: Arc<Mutex<Option<Self>>>,
+    twin: Arc<Twin>,
+}
+
+/// The second communicator of the same ranks, once it is needed.
+#[derive(Default)]
+struct Twin {
+    /// Held by the thread that asks for it.
+    #[cfg(feature = "convert")]
+    asking: std::sync::Mutex<()>,
+    /// `None` if the ranks cannot have a second.
+    made: OnceLock<Option<Comm>>,
 }
 
 impl Comm {
@@ -152,20 +173,22 @@ impl Comm {
         Self { transport, twin }
     }
 
-    /// A second communicator of the same ranks, so that two collectives can run at once. All ranks ask for it,
-    /// and the first call of each waits for the others; clones and later calls get the same one.
+    /// A second communicator of the same ranks, so that two collectives can run at once; `None`, on all
+    /// ranks, if a device might not hold both. All ranks ask for it, and the first call of each waits for the
+    /// others; clones and later calls get the same answer.
     #[cfg(feature = "convert")]
-    fn twin(&self) -> Result<Self> {
-        let mut twin = lock(&self.twin);
-        match &*twin {
-            Some(twin) => Ok(twin.clone()),
-            None => Ok(twin.insert(Self::of(self.transport.twin()?)).clone()),
+    fn twin(&self) -> Result<Option<Self>> {
+        let _one = crate::sync::plain::lock(&self.twin.asking);
+        if let Some(made) = self.twin.made.get() {
+            return Ok(made.clone());
         }
+        let made = Arc::clone(&self.transport).twin()?.map(Self::of);
+        Ok(self.twin.made.get_or_init(|| made).clone())
     }
 
     /// The second communicator, if it was made.
-    fn made_twin(&self) -> Option<Self> {
-        lock(&self.twin).clone()
+    fn made_twin(&self) -> Option<&Self> {
+        self.twin.made.get()?.as_ref()
     }
 
     /// This end's number, from 0.
@@ -197,7 +220,7 @@ impl Comm {
     /// The first failure of queued work: a rank that did not come, or an error of NCCL.
     pub fn check(&self) -> Result<()> {
         self.transport.check()?;
-        self.made_twin().map_or(Ok(()), |twin| twin.check())
+        self.made_twin().map_or(Ok(()), Self::check)
     }
 
     /// Ends queued collectives without the other ranks; the communicator cannot be used again.
@@ -205,7 +228,7 @@ impl Comm {
     /// # Errors
     /// Any error of NCCL.
     pub fn abort(&self) -> Result<()> {
-        let aborted = self.made_twin().map_or(Ok(()), |twin| twin.abort());
+        let aborted = self.made_twin().map_or(Ok(()), Self::abort);
         self.transport.abort().and(aborted)
     }
 }

@@ -4,13 +4,16 @@
 //! last rank to come does the work for all, under the lock. If a rank gives up because another did not come,
 //! it withdraws its arguments, so that nothing touches its memory afterwards.
 //!
+//! The second communicator of the ranks has its own numbers. The rest is the first one's: what fails in one
+//! has failed in both.
+//!
 //! Captured collectives are numbered like all others. In each run of the graph the ranks meet by that number
 //! and the number of the run. So runs of several graphs, and collectives queued between them, need no common
 //! order between ranks.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::transport::{Act, Call, Transport};
@@ -26,8 +29,15 @@ enum Meeting {
     Two { from: u32, to: u32, number: u64 },
 }
 
-/// A meeting, and the number of the graph's run that it is in, from 1; 0 outside graphs.
-type Run = (Meeting, u64);
+/// Which of the two communicators of the same ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Link {
+    First,
+    Second,
+}
+
+/// A meeting of a communicator, and the number of the graph's run that it is in, from 1; 0 outside graphs.
+type Run = (Link, Meeting, u64);
 
 /// The kinds of meetings that a rank counts separately.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -47,8 +57,8 @@ struct Round {
 
 struct State {
     rounds: HashMap<Run, Round>,
-    /// For each rank: if it was dropped, the number of the first collective that it will not take part in.
-    gone: Vec<Option<u64>>,
+    /// Ends that were dropped, by their rank: the number of the first collective without them.
+    gone: HashMap<(Link, u32), u64>,
     failed: Option<Error>,
 }
 
@@ -57,12 +67,12 @@ struct World {
     patience: Duration,
     state: Mutex<State>,
     moved: Condvar,
-    twin: OnceLock<Arc<Self>>,
 }
 
 /// One rank's end of a communicator.
 pub(super) struct Simulated {
     world: Arc<World>,
+    link: Link,
     rank: u32,
     device: Device,
     /// Number of meetings so far, by kind; locked while one is queued.
@@ -75,8 +85,23 @@ pub(super) fn ends(devices: &[Device], patience: Duration) -> Result<Vec<Simulat
         let why = "simulated ranks need at least one device, and only host devices";
         return Err(Error::invalid("devices", why));
     }
-    let world = World::new(devices.len() as u32, patience);
-    let end = |(rank, device): (usize, &Device)| Simulated::new(&world, rank as u32, device);
+    let world = Arc::new(World {
+        size: devices.len() as u32,
+        patience,
+        state: Mutex::new(State {
+            rounds: HashMap::new(),
+            gone: HashMap::new(),
+            failed: None,
+        }),
+        moved: Condvar::new(),
+    });
+    let end = |(rank, device): (usize, &Device)| Simulated {
+        world: Arc::clone(&world),
+        link: Link::First,
+        rank: rank as u32,
+        device: device.clone(),
+        numbers: Mutex::default(),
+    };
     Ok(devices.iter().enumerate().map(end).collect())
 }
 
@@ -85,15 +110,6 @@ fn failure(call: &'static str, words: String) -> Error {
 }
 
 impl Simulated {
-    fn new(world: &Arc<World>, rank: u32, device: &Device) -> Self {
-        Self {
-            world: Arc::clone(world),
-            rank,
-            device: device.clone(),
-            numbers: Mutex::default(),
-        }
-    }
-
     /// Counts the call; returns its meeting with other ranks, and this rank's place there.
     fn meet(&self, numbers: &mut HashMap<Kind, u64>, call: &Call) -> Mine {
         let mut next = |kind| {
@@ -147,14 +163,14 @@ impl Transport for Simulated {
             .iter()
             .map(|call| self.meet(&mut next, call))
             .collect();
-        let world = Arc::clone(&self.world);
+        let (world, link) = (Arc::clone(&self.world), self.link);
         let (backend, raw) = (stream.device().backend(), stream.raw());
         if backend.stream_capturing(raw)? {
             let runs = AtomicU64::new(1);
-            let work = move || world.meet(&mine, runs.fetch_add(1, Ordering::Relaxed));
+            let work = move || world.meet(link, &mine, runs.fetch_add(1, Ordering::Relaxed));
             backend.host_call_in_each_run(raw, Arc::new(work))?;
         } else {
-            backend.host_call(raw, Box::new(move || world.meet(&mine, 0)))?;
+            backend.host_call(raw, Box::new(move || world.meet(link, &mine, 0)))?;
         }
         // Collectives that could not be queued do not count.
         *numbers = next;
@@ -175,12 +191,14 @@ impl Transport for Simulated {
         Ok(())
     }
 
-    fn twin(&self) -> Result<Arc<dyn Transport>> {
-        let world = &self.world;
-        let twin = world
-            .twin
-            .get_or_init(|| World::new(world.size, world.patience));
-        Ok(Arc::new(Self::new(twin, self.rank, &self.device)))
+    fn twin(self: Arc<Self>) -> Result<Option<Arc<dyn Transport>>> {
+        Ok(Some(Arc::new(Self {
+            world: Arc::clone(&self.world),
+            link: Link::Second,
+            rank: self.rank,
+            device: self.device.clone(),
+            numbers: Mutex::default(),
+        })))
     }
 }
 
@@ -188,7 +206,8 @@ impl Drop for Simulated {
     fn drop(&mut self) {
         let number = lock(&self.numbers).get(&Kind::All).copied().unwrap_or(0);
         if !seeded!("rank-that-left-is-waited-for") {
-            lock(&self.world.state).gone[self.rank as usize] = Some(number);
+            let mut state = lock(&self.world.state);
+            state.gone.insert((self.link, self.rank), number);
         }
         self.world.moved.notify_all();
     }
@@ -198,32 +217,18 @@ impl Drop for Simulated {
 type Mine = (Meeting, usize, Call);
 
 impl World {
-    fn new(size: u32, patience: Duration) -> Arc<Self> {
-        Arc::new(Self {
-            size,
-            patience,
-            state: Mutex::new(State {
-                rounds: HashMap::new(),
-                gone: vec![None; size as usize],
-                failed: None,
-            }),
-            moved: Condvar::new(),
-            twin: OnceLock::new(),
-        })
-    }
-
     fn fail(&self, state: &mut State, error: Error) {
         state.failed.get_or_insert(error);
         self.moved.notify_all();
     }
 
     /// Deposits a rank's calls of this run, and waits until all are done or one has failed.
-    fn meet(&self, mine: &[Mine], run: u64) {
+    fn meet(&self, link: Link, mine: &[Mine], run: u64) {
         let deadline = Instant::now() + self.patience;
         let mut state = lock(&self.state);
         for (meeting, place, call) in mine {
             if state.failed.is_none()
-                && let Err(error) = self.lay_down(&mut state, (*meeting, run), *place, *call)
+                && let Err(error) = self.lay_down(&mut state, (link, *meeting, run), *place, *call)
             {
                 self.fail(&mut state, error);
             }
@@ -232,12 +237,14 @@ impl World {
         while state.failed.is_none() {
             let Some(waiting) = mine
                 .iter()
-                .find(|(meeting, ..)| !state.rounds[&(*meeting, run)].done)
+                .find(|(meeting, ..)| !state.rounds[&(link, *meeting, run)].done)
             else {
                 break;
             };
             let now = Instant::now();
-            if let Some(error) = self.lost(&state, waiting, run, now >= deadline) {
+            if let Some(error) =
+                self.lost(&state, (link, waiting.0, run), &waiting.2, now >= deadline)
+            {
                 self.fail(&mut state, error);
                 break;
             }
@@ -245,22 +252,17 @@ impl World {
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         for (meeting, place, _) in mine {
-            state.leave((*meeting, run), *place);
+            state.leave((link, *meeting, run), *place);
         }
     }
 
-    fn lay_down(
-        &self,
-        state: &mut State,
-        (meeting, run): Run,
-        place: usize,
-        call: Call,
-    ) -> Result<()> {
+    fn lay_down(&self, state: &mut State, run: Run, place: usize, call: Call) -> Result<()> {
+        let (_, meeting, _) = run;
         let places = match meeting {
             Meeting::All(_) => self.size as usize,
             Meeting::Two { .. } => 2,
         };
-        let round = state.rounds.entry((meeting, run)).or_insert_with(|| Round {
+        let round = state.rounds.entry(run).or_insert_with(|| Round {
             calls: vec![None; places],
             done: false,
             left: 0,
@@ -277,20 +279,15 @@ impl World {
     }
 
     /// The error if a rank that is waited for will not come.
-    fn lost(
-        &self,
-        state: &State,
-        (meeting, _, call): &Mine,
-        run: u64,
-        late: bool,
-    ) -> Option<Error> {
+    fn lost(&self, state: &State, run: Run, call: &Call, late: bool) -> Option<Error> {
+        let (link, meeting, _) = run;
         let name = call.act.name();
-        let there = &state.rounds[&(*meeting, run)].calls;
-        let is_gone = |rank: u32| match (meeting, state.gone[rank as usize]) {
-            (Meeting::All(number), Some(last)) => last <= *number,
+        let there = &state.rounds[&run].calls;
+        let is_gone = |rank: u32| match (meeting, state.gone.get(&(link, rank))) {
+            (Meeting::All(number), Some(last)) => *last <= number,
             _ => false,
         };
-        let missing: Vec<u32> = match *meeting {
+        let missing: Vec<u32> = match meeting {
             Meeting::All(_) => (0..self.size)
                 .filter(|&rank| there[rank as usize].is_none())
                 .collect(),

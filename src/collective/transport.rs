@@ -60,9 +60,9 @@ pub(super) trait Transport: Send + Sync {
     unsafe fn queue(&self, stream: &Stream, calls: &[Call]) -> Result<()>;
     fn check(&self) -> Result<()>;
     fn abort(&self) -> Result<()>;
-    /// Another transport between the same ranks, whose collectives may run at the same time as this one's.
-    /// All ranks make it.
-    fn twin(&self) -> Result<Arc<dyn Transport>>;
+    /// Another transport between the same ranks, whose collectives may run at the same time as this one's;
+    /// `None`, on all ranks, if the device of one of them might not hold both. All ranks call it, once.
+    fn twin(self: Arc<Self>) -> Result<Option<Arc<dyn Transport>>>;
 }
 
 /// A transport that a graph keeps: its collectives continue in the graph's runs.

@@ -10,6 +10,8 @@ mod graphs;
 mod nccl;
 #[cfg(feature = "convert")]
 mod reducer;
+#[cfg(all(feature = "convert", feature = "nccl"))]
+mod second;
 mod simulated;
 #[cfg(all(feature = "convert", feature = "nccl"))]
 mod training;

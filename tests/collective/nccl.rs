@@ -7,20 +7,20 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use warpool::PoolBuf;
-use warpool::collective::{Comm, Op, Ranks, Reducer, ReducerConfig};
+use warpool::collective::{Comm, Op, Ranks};
 use warpool::half::bf16;
 
 use crate::{PATIENCE, hosts, on_ranks};
 
 /// The stand-in, for one test at a time.
-struct StandIn {
+pub(crate) struct StandIn {
     handle: usize,
     _alone: MutexGuard<'static, ()>,
 }
 
 impl StandIn {
     /// `None`, said so, where there is no C compiler, or NCCL itself is to be used.
-    fn get() -> Option<Self> {
+    pub(crate) fn get() -> Option<Self> {
         static ALONE: Mutex<()> = Mutex::new(());
         static OPENED: OnceLock<Option<usize>> = OnceLock::new();
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -29,11 +29,15 @@ impl StandIn {
             handle,
             _alone: alone,
         };
-        // SAFETY: it takes nothing.
-        unsafe {
-            std::mem::transmute::<*mut c_void, extern "C" fn()>(it.symbol(c"stand_in_reset"))()
-        };
+        it.reset();
         Some(it)
+    }
+
+    /// As if nothing had been called or asked for.
+    pub(crate) fn reset(&self) {
+        let reset = self.symbol(c"stand_in_reset");
+        // SAFETY: a function of this signature.
+        unsafe { std::mem::transmute::<*mut c_void, extern "C" fn()>(reset)() };
     }
 
     fn symbol(&self, name: &CStr) -> *mut c_void {
@@ -44,7 +48,7 @@ impl StandIn {
     }
 
     /// The calls so far.
-    fn notes(&self) -> Vec<String> {
+    pub(crate) fn notes(&self) -> Vec<String> {
         let notes = self.symbol(c"stand_in_notes");
         // SAFETY: a function of this signature, which gives a C string.
         let text = unsafe {
@@ -54,7 +58,7 @@ impl StandIn {
         text.to_str().unwrap().lines().map(str::to_owned).collect()
     }
 
-    fn fail(&self, call: &str, code: c_int) {
+    pub(crate) fn fail(&self, call: &str, code: c_int) {
         let call = CString::new(call).unwrap();
         let fail = self.symbol(c"stand_in_fail");
         // SAFETY: a function of this signature, which copies the name.
@@ -77,17 +81,22 @@ impl StandIn {
     }
 
     /// Calls that may wait for other ranks do not come back meanwhile.
-    fn hold(&self, on: bool) {
+    pub(crate) fn hold(&self, on: bool) {
         self.set(c"stand_in_hold", on.into());
     }
 
-    fn count(&self, what: &str) -> usize {
+    /// So many ranks, from 0, take no part in a second communicator.
+    pub(crate) fn keep_apart(&self, ranks: c_int) {
+        self.set(c"stand_in_apart", ranks);
+    }
+
+    pub(crate) fn count(&self, what: &str) -> usize {
         let notes = self.notes();
         notes.iter().filter(|note| note.starts_with(what)).count()
     }
 
     /// Waits until a call has been made so often.
-    fn wait_for(&self, what: &str, times: usize) {
+    pub(crate) fn wait_for(&self, what: &str, times: usize) {
         let began = Instant::now();
         while self.count(what) < times {
             assert!(began.elapsed() < PATIENCE, "{what}: {:?}", self.notes());
@@ -299,10 +308,7 @@ fn every_error_of_nccl_is_told_and_ends_the_communicator() {
             "a group is ended whatever became of it"
         );
         assert_eq!(notes.last().unwrap(), "ncclCommAbort");
-        // SAFETY: it takes nothing.
-        unsafe {
-            std::mem::transmute::<*mut c_void, extern "C" fn()>(it.symbol(c"stand_in_reset"))()
-        };
+        it.reset();
     }
 }
 
@@ -357,99 +363,6 @@ fn a_sum_is_one_call_of_nccl_and_nothing_is_asked_behind_it() {
     assert_eq!(calls.len(), 2 * 10, "{notes:?}");
     assert_eq!(it.count("ncclAllReduce 16384 of 7"), 2 * 10);
     assert_eq!(it.count("ncclCommGetAsyncError"), 0);
-}
-
-/// A reducer of `buckets` buckets of 64 gradients, one a tensor.
-fn reducer(rank: &crate::Rank, buckets: usize) -> warpool::Result<Reducer> {
-    let config = ReducerConfig::default().bucket_bytes(256);
-    let lens = vec![64; buckets];
-    Reducer::new(&rank.pool, &rank.stream, &rank.comm, &lens, config)
-}
-
-fn make_step(reducer: &mut Reducer, tensors: usize) -> warpool::Result<()> {
-    (0..tensors).try_for_each(|tensor| reducer.ready(tensor))?;
-    reducer.finish()
-}
-
-#[test]
-fn sums_of_buckets_alternate_between_two_communicators_and_one_bucket_needs_no_second() {
-    let Some(it) = StandIn::get() else { return };
-    on_ranks(Comm::nccl_all(&hosts(2), PATIENCE).unwrap(), |rank| {
-        make_step(&mut reducer(&rank, 1).unwrap(), 1).unwrap();
-        assert_eq!(it.count("ncclCommSplit"), 0);
-    });
-    let sums = |it: &StandIn, of: &str| {
-        let notes = it.notes();
-        let sums = notes
-            .iter()
-            .filter(|note| note.starts_with("ncclAllReduce"));
-        sums.filter(|note| note.ends_with(of)).count()
-    };
-    assert_eq!((sums(&it, "rank 0"), sums(&it, " of the twin")), (1, 0));
-    on_ranks(Comm::nccl_all(&hosts(2), PATIENCE).unwrap(), |rank| {
-        let mut first = reducer(&rank, 4).unwrap();
-        let mut second = reducer(&rank, 4).unwrap();
-        make_step(&mut first, 4).unwrap();
-        make_step(&mut second, 4).unwrap();
-        rank.comm.check().unwrap();
-    });
-    // One a rank, however many reducers there are.
-    let splits: Vec<_> = [0, 1]
-        .map(|rank| it.count(&format!("ncclCommSplit {rank} of 2")))
-        .into();
-    assert_eq!((splits, it.count("ncclCommSplit")), (vec![1, 1], 2));
-    let of_rank = |rank: u32| {
-        let ends = [format!("rank {rank}"), format!("rank {rank} of the twin")];
-        ends.map(|end| sums(&it, &end))
-    };
-    // Of three buckets a step two, and the one between them; and those before.
-    assert_eq!([of_rank(0), of_rank(1)], [[2 * 2 + 1, 2]; 2]);
-    assert_eq!(it.count("ncclCommDestroy"), 2 + 4);
-}
-
-#[test]
-fn a_second_communicator_that_fails_or_never_comes_is_an_error_and_ends_the_first() {
-    let Some(it) = StandIn::get() else { return };
-    it.fail("ncclCommSplit", 2);
-    on_ranks(Comm::nccl_all(&hosts(1), PATIENCE).unwrap(), |rank| {
-        let words = reducer(&rank, 4).err().unwrap().to_string();
-        assert!(
-            words.contains("ncclCommSplit") && words.contains("unhandled"),
-            "{words}"
-        );
-        assert!(
-            rank.comm
-                .check()
-                .unwrap_err()
-                .to_string()
-                .contains("ncclCommSplit")
-        );
-    });
-    it.fail("none", 0);
-    let patience = Duration::from_millis(100);
-    on_ranks(Comm::nccl_all(&hosts(1), patience).unwrap(), |rank| {
-        it.hold(true);
-        let words = reducer(&rank, 4).err().unwrap().to_string();
-        it.hold(false);
-        assert!(words.contains("not all of 1 ranks came"), "{words}");
-        assert!(rank.comm.check().is_err());
-    });
-    // What comes too late is given back.
-    it.wait_for("ncclCommAbort", 3);
-}
-
-#[test]
-fn a_failure_or_an_abort_of_one_communicator_is_one_of_both() {
-    let Some(it) = StandIn::get() else { return };
-    on_ranks(Comm::nccl_all(&hosts(1), PATIENCE).unwrap(), |rank| {
-        let mut reducer = reducer(&rank, 4).unwrap();
-        make_step(&mut reducer, 4).unwrap();
-        rank.comm.abort().unwrap();
-        assert_eq!(it.count("ncclCommAbort"), 2);
-        assert!(rank.comm.check().is_err());
-        let words = make_step(&mut reducer, 4).unwrap_err().to_string();
-        assert!(words.contains("aborted"), "{words}");
-    });
 }
 
 #[test]

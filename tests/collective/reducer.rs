@@ -1,11 +1,13 @@
 //! Gradients averaged in half the bytes, against sums in f64.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 use warpool::collective::{Comm, Op, Reducer, ReducerConfig, Wire};
 use warpool::convert::ScalerConfig;
 
 use crate::common::watched::Watched;
-use crate::{PATIENCE, Rank, simulated};
+use crate::{PATIENCE, Rank, hosts, on_ranks, simulated};
 
 const WIRES: [Wire; 4] = [Wire::F32, Wire::F16, Wire::Bf16, Wire::E4m3];
 const LENS: [usize; 5] = [1000, 3, 0, 517, 64];
@@ -524,4 +526,30 @@ fn every_rank_and_step_draws_its_own_roundings() {
         }
         assert_ne!(first, second, "two steps draw alike");
     }
+}
+
+/// The second of four buckets is summed by another communicator than the first.
+#[test]
+fn a_rank_that_does_not_come_to_a_bucket_ends_both_communicators() {
+    let ends = Comm::simulated(&hosts(2), Duration::from_millis(200)).unwrap();
+    on_ranks(ends, |rank| {
+        let config = ReducerConfig::default().bucket_bytes(256);
+        let (pool, stream, comm) = (&rank.pool, &rank.stream, &rank.comm);
+        let mut reducer = Reducer::new(pool, stream, comm, &[64; 4], config).unwrap();
+        reducer.ready(0).unwrap();
+        if rank.number() == 0 {
+            reducer.ready(1).unwrap();
+            reducer.ready(2).unwrap();
+            reducer.gradients()[1].as_view().download(stream).unwrap();
+        } else {
+            while comm.check().is_ok() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        let words = comm.check().unwrap_err().to_string();
+        assert!(words.contains("ranks [1] did not come"), "{words}");
+        let mut other = pool.alloc_filled(stream, 10, 1u32).unwrap();
+        let queued = comm.on(stream).all_reduce(&mut other, Op::Sum).run();
+        assert_eq!(queued.unwrap_err().to_string(), words);
+    });
 }

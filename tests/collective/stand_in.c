@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 typedef struct { char bytes[128]; } Id;
-typedef struct { char id[16]; int rank, size, ended, twin; } Comm;
+typedef struct { char id[16]; int rank, size, twin; } Comm;
 typedef struct { char id[16]; int there; } World;
 
 int warpool_stands_in = 1;
@@ -18,7 +18,7 @@ static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 static char notes[1 << 16];
 static World worlds[256];
 static int ids;
-static volatile int async_error, holding;
+static volatile int async_error, holding, apart;
 static char failing[64];
 static int failing_code;
 static __thread int depth;
@@ -29,12 +29,12 @@ static void note(const char *line) {
     pthread_mutex_unlock(&turn);
 }
 
-/* The code that the call is to give. */
+/* The code that the call is to give: a failing one is named alone, or with all of its note. */
 static int called(const char *call, const char *rest) {
     char line[256];
     snprintf(line, sizeof(line), "%s%s", call, rest);
     note(line);
-    return strcmp(call, failing) == 0 ? failing_code : 0;
+    return strcmp(call, failing) == 0 || strcmp(line, failing) == 0 ? failing_code : 0;
 }
 
 /* Ranks that have come to a communicator. */
@@ -50,10 +50,12 @@ static int there(Comm *comm) {
 static void held(void) { while (holding) usleep(1000); }
 
 /* ---- what tests ask for ---- */
-void stand_in_reset(void) { pthread_mutex_lock(&turn); notes[0] = failing[0] = 0; async_error = holding = 0; pthread_mutex_unlock(&turn); }
+void stand_in_reset(void) { pthread_mutex_lock(&turn); notes[0] = failing[0] = 0; async_error = holding = apart = 0; pthread_mutex_unlock(&turn); }
 const char *stand_in_notes(void) { return notes; }
 void stand_in_fail(const char *call, int code) { strncpy(failing, call, sizeof(failing) - 1); failing_code = code; }
 void stand_in_hold(int on) { holding = on; }
+/* So many ranks, from 0, take no part in a second communicator. */
+void stand_in_apart(int ranks) { apart = ranks; }
 void stand_in_async_error(int code) { async_error = code; }
 
 /* ---- NCCL's own ---- */
@@ -71,9 +73,9 @@ int ncclGetUniqueId(Id *id) {
 }
 
 int ncclCommInitRankConfig(void **comm, int size, Id id, int rank, const void *config) {
-    const struct { size_t size; unsigned magic, version; int blocking; } *c = config;
+    const struct { size_t size; unsigned magic, version; int blocking, cga, min_ctas, max_ctas; } *c = config;
     char rest[64];
-    snprintf(rest, sizeof(rest), " %d/%d %s", rank, size, c->magic == 0xcafebeef && c->size == 40 && c->blocking == 1 ? "ok" : "bad config");
+    snprintf(rest, sizeof(rest), " %d/%d %s", rank, size, c->magic == 0xcafebeef && c->size == 40 && c->blocking == 1 && c->max_ctas == 32 ? "ok" : "bad config");
     Comm *made = calloc(1, sizeof(*made));
     memcpy(made->id, id.bytes, sizeof(made->id));
     made->rank = rank;
@@ -89,20 +91,25 @@ int ncclCommInitRankConfig(void **comm, int size, Id id, int rank, const void *c
     return 0;
 }
 
-/* All ranks of the communicator, as it was made. */
+/* Of the ranks of the communicator, as it was made; one that fails leaves something to give back, as NCCL may. */
 int ncclCommSplit(void *comm, int color, int key, void **made, const void *config) {
     const Comm *of = comm;
     char rest[64];
     snprintf(rest, sizeof(rest), " %d of %d%s", key, of->size, color == 0 && config == NULL ? "" : " bad");
     held();
-    int code = called("ncclCommSplit", rest);
-    if (code != 0) return code;
-    Comm *twin = calloc(1, sizeof(*of));
-    memcpy(twin, of, sizeof(*of));
-    twin->twin = 1;
-    *made = twin;
-    return 0;
+    *made = NULL;
+    if (of->rank >= apart) {
+        Comm *twin = calloc(1, sizeof(*of));
+        memcpy(twin, of, sizeof(*of));
+        twin->size = of->size - apart;
+        twin->twin = 1;
+        *made = twin;
+    }
+    return called("ncclCommSplit", rest);
 }
+
+static const char *which(void *comm) { return ((Comm *)comm)->twin ? " of the twin" : ""; }
+static int end(const char *call, void *comm) { int code = called(call, which(comm)); free(comm); return code; }
 
 int ncclCommGetAsyncError(void *comm, int *error) {
     (void)comm;
@@ -111,15 +118,16 @@ int ncclCommGetAsyncError(void *comm, int *error) {
 }
 
 int ncclCommCuDevice(void *comm, int *device) { (void)comm; *device = 0; return 0; }
-int ncclCommFinalize(void *comm) { (void)comm; return called("ncclCommFinalize", ""); }
-int ncclCommDestroy(void *comm) { free(comm); return called("ncclCommDestroy", ""); }
-int ncclCommAbort(void *comm) { free(comm); return called("ncclCommAbort", ""); }
+int ncclCommCount(void *comm, int *ranks) { *ranks = ((Comm *)comm)->size; return 0; }
+int ncclCommFinalize(void *comm) { return called("ncclCommFinalize", which(comm)); }
+int ncclCommDestroy(void *comm) { return end("ncclCommDestroy", comm); }
+int ncclCommAbort(void *comm) { return end("ncclCommAbort", comm); }
 int ncclGroupStart(void) { depth++; return called("ncclGroupStart", ""); }
 int ncclGroupEnd(void) { depth--; return called("ncclGroupEnd", depth == 0 ? "" : " of nothing"); }
 
 static int collective(const char *call, size_t count, int kind, int other, void *comm) {
     char rest[96];
-    snprintf(rest, sizeof(rest), " %zu of %d, %d, rank %d%s%s", count, kind, other, ((Comm *)comm)->rank, depth == 0 ? "" : " of a group", ((Comm *)comm)->twin ? " of the twin" : "");
+    snprintf(rest, sizeof(rest), " %zu of %d, %d, rank %d%s%s", count, kind, other, ((Comm *)comm)->rank, depth == 0 ? "" : " of a group", which(comm));
     held();
     return called(call, rest);
 }

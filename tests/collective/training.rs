@@ -23,10 +23,11 @@ fn ranks_that_share_a_batch_learn_as_one_that_has_all_of_it() {
         wanted[0],
         wanted[199]
     );
+    let plain = plain.bucket_bytes(example::BUCKET);
     for ranks in [2, 3, 4] {
         let part = example::apart(&wanted, &losses(ranks, plain));
         assert!(part < 1e-3, "f32, {ranks} ranks: {part}");
-        let halves = ReducerConfig::default().feedback(true);
+        let halves = plain.wire(Wire::F16).feedback(true);
         let part = example::apart(&wanted, &losses(ranks, halves));
         assert!(part < 1e-2, "f16, {ranks} ranks: {part}");
         let part = example::apart(&wanted, &losses(ranks, halves.wire(Wire::E4m3)));

@@ -18,6 +18,9 @@ pub(super) type RawComm = *mut c_void;
 pub(super) const IN_PROGRESS: c_int = 7;
 /// The library's file name.
 const NAME: &str = "libnccl.so.2";
+/// The most blocks of a kernel of ours, which NCCL's documentation has as the default; later versions take up
+/// to 64.
+pub(super) const MOST_BLOCKS: u32 = 32;
 /// The oldest version with all needed calls, in NCCL's number format.
 const OLDEST: c_int = 21_800;
 
@@ -40,7 +43,8 @@ pub(super) struct Config {
 }
 
 impl Config {
-    /// Calls return when they are done; all other settings keep the library's defaults.
+    /// Calls return when they are done, kernels have at most [`MOST_BLOCKS`] blocks; all other settings keep
+    /// the library's defaults.
     pub(super) fn blocking() -> Self {
         // `NCCL_CONFIG_UNDEF_INT`: the library's default.
         const UNDEFINED: c_int = c_int::MIN;
@@ -51,7 +55,7 @@ impl Config {
             blocking: 1,
             cga_cluster_size: UNDEFINED,
             min_ctas: UNDEFINED,
-            max_ctas: UNDEFINED,
+            max_ctas: MOST_BLOCKS as c_int,
             net_name: std::ptr::null(),
         }
     }
@@ -100,6 +104,7 @@ calls! {
     ncclGetLastError(comm: RawComm) -> *const c_char;
     ncclCommInitRankConfig(comm: *mut RawComm, ranks: c_int, id: UniqueId, rank: c_int, config: *const Config) -> c_int;
     ncclCommSplit(comm: RawComm, color: c_int, key: c_int, made: *mut RawComm, config: *const Config) -> c_int;
+    ncclCommCount(comm: RawComm, ranks: *mut c_int) -> c_int;
     ncclCommCuDevice(comm: RawComm, device: *mut c_int) -> c_int;
     ncclCommGetAsyncError(comm: RawComm, error: *mut c_int) -> c_int;
     ncclCommFinalize(comm: RawComm) -> c_int;
@@ -158,9 +163,7 @@ impl Library {
         // SAFETY: the library is open and stays so; symbols are C strings.
         let find = |symbol: &CStr| unsafe { libc::dlsym(handle, symbol.as_ptr()) };
         let library = Self::resolve(&place.display().to_string(), &find)?;
-        let mut version = 0;
-        // SAFETY: the call writes one integer.
-        unsafe { (library.ncclGetVersion)(&raw mut version) };
+        let version = library.version();
         if version < OLDEST {
             let why = format!(
                 "{} is of version {version}: 2.18 or later is needed",
@@ -169,6 +172,14 @@ impl Library {
             return Err(failure(why));
         }
         Ok(Box::leak(Box::new(library)))
+    }
+
+    /// The version in NCCL's number format.
+    pub(super) fn version(&self) -> c_int {
+        let mut version = 0;
+        // SAFETY: the call writes one integer.
+        unsafe { (self.ncclGetVersion)(&raw mut version) };
+        version
     }
 
     /// An error with the call, the code and NCCL's message, unless the code is 0.

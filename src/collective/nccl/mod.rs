@@ -14,13 +14,14 @@
 //!
 //! NCCL itself records its kernels under capture. The graph keeps the communicator.
 
+mod beside;
 mod in_time;
 mod library;
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::c_int;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use self::in_time::in_time;
@@ -28,7 +29,7 @@ use self::library::{Config, IN_PROGRESS, Library, RawComm, UniqueId};
 use super::Ranks;
 use super::meet::meet;
 use super::transport::{Act, Call, Transport};
-use crate::device::{Device, DeviceInfo, DeviceKind, Stream};
+use crate::device::{Device, DeviceInfo, DeviceKind, Stream, StreamCore};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
 use crate::sync::plain::lock;
@@ -44,13 +45,19 @@ pub(super) struct Nccl {
     device: Device,
     peers: Vec<DeviceInfo>,
     patience: Duration,
+    /// The first failure of this communicator, or of the other one of the same ranks.
+    failed: Arc<OnceLock<Error>>,
+    /// For a second communicator: the end that it was split from. It ends after this one, so that all ranks
+    /// end the two in one order.
+    _first: Option<Arc<Self>>,
 }
 
 struct State {
     comm: Handle,
     /// Groups that were queued before, by [`class_of`]: their ranks are connected.
     connected: HashSet<u64>,
-    failed: Option<Error>,
+    /// The stream of the last collective. NCCL makes each wait for those before it, so this one is done last.
+    last: Weak<StreamCore>,
 }
 
 /// The most groups that are remembered; then all are forgotten, and each starts a thread once more.
@@ -146,6 +153,8 @@ fn join(
         device: device.clone(),
         peers: Vec::new(),
         patience,
+        failed: Arc::default(),
+        _first: None,
     };
     end.in_context(|end, state| end.make(state, id))?;
     if let Some(members) = &mut *lock(&MEMBERS) {
@@ -195,33 +204,6 @@ impl Nccl {
         made
     }
 
-    /// Another communicator of the same ranks; the call waits for them.
-    fn split(&self, state: &mut State) -> Result<Handle> {
-        const CALL: &str = "ncclCommSplit";
-        refuse_failed(state)?;
-        let (library, comm, rank) = (self.library, state.comm, self.rank as c_int);
-        let split = move || {
-            let (comm, mut made) = (comm, Handle(std::ptr::null_mut()));
-            let config = std::ptr::null();
-            // SAFETY: the communicator is used by one thread at a time; the call writes one handle, and takes the
-            // configuration of the communicator.
-            let code = unsafe { (library.ncclCommSplit)(comm.0, 0, rank, &raw mut made.0, config) };
-            (made, code)
-        };
-        let too_late = move |(made, _): (Handle, c_int)| _ = abort(library, made);
-        let made = match in_time(&self.device, self.patience, split, too_late)? {
-            Some((made, code)) => library.ok(CALL, code).map(|()| made),
-            None => {
-                self.give_up(state);
-                Err(self.late(CALL))
-            }
-        };
-        if let Err(error) = &made {
-            state.failed = Some(error.clone());
-        }
-        made
-    }
-
     /// Returns an error unless NCCL uses the same GPU as the device.
     fn check_ordinal(&self, state: &State) -> Result<()> {
         let mut device = 0;
@@ -261,6 +243,12 @@ impl Nccl {
         abort(self.library, state.take())
     }
 
+    /// Destroys the communicator because a call did not return in time; returns that error.
+    fn too_late<T>(&self, state: &mut State, call: &'static str) -> Result<T> {
+        self.give_up(state);
+        Err(self.late(call))
+    }
+
     /// Queues the calls as one group.
     ///
     /// # Safety
@@ -276,18 +264,26 @@ impl Nccl {
         // SAFETY: the caller's requirement. A call that does not return in time is aborted below, and queues
         // nothing more.
         let queue = move || unsafe { group(library, comm, stream, &calls) };
-        match in_time(&self.device, self.patience, queue, drop)? {
-            Some(queued) => queued?,
-            None => {
-                self.give_up(state);
-                return Err(self.late(last));
-            }
-        }
+        let queued = in_time(&self.device, self.patience, queue, drop)?;
+        queued.unwrap_or_else(|| self.too_late(state, last))?;
         if state.connected.len() == MOST_KNOWN {
             state.connected.clear();
         }
         state.connected.insert(class);
         Ok(())
+    }
+
+    /// Returns an error once something has failed, or the communicator was aborted.
+    fn refuse_failed(&self) -> Result<()> {
+        self.failed.get().cloned().map_or(Ok(()), Err)
+    }
+
+    /// Remembers a failure.
+    fn noted<T>(&self, outcome: Result<T>) -> Result<T> {
+        if let Err(error) = &outcome {
+            let _ = self.failed.set(error.clone());
+        }
+        outcome
     }
 
     /// Ends the communicator after the queued work, on all ranks; returns false if that does not finish in
@@ -319,7 +315,7 @@ impl State {
         Mutex::new(Self {
             comm,
             connected: HashSet::new(),
-            failed: None,
+            last: Weak::new(),
         })
     }
 
@@ -396,14 +392,6 @@ unsafe fn call(library: &Library, comm: RawComm, stream: u64, call: &Call) -> c_
     }
 }
 
-/// Returns an error once something has failed, or the communicator was aborted.
-fn refuse_failed(state: &State) -> Result<()> {
-    match &state.failed {
-        Some(error) => Err(error.clone()),
-        None => Ok(()),
-    }
-}
-
 impl Transport for Nccl {
     fn rank(&self) -> u32 {
         self.rank
@@ -433,30 +421,25 @@ impl Transport for Nccl {
 
     unsafe fn queue(&self, stream: &Stream, calls: &[Call]) -> Result<()> {
         let mut state = lock(&self.state);
-        refuse_failed(&state)?;
+        self.refuse_failed()?;
         if calls.is_empty() {
             return Ok(());
         }
-        // SAFETY: the caller's requirement.
-        let queued = unsafe { self.group(&mut state, stream.raw().0, calls) };
-        if let Err(error) = &queued {
-            state.failed = Some(error.clone());
+        if !std::ptr::eq(state.last.as_ptr(), Arc::as_ptr(stream.core())) {
+            state.last = Arc::downgrade(stream.core());
         }
-        queued
+        // SAFETY: the caller's requirement.
+        self.noted(unsafe { self.group(&mut state, stream.raw().0, calls) })
     }
 
     fn check(&self) -> Result<()> {
-        let mut state = lock(&self.state);
-        refuse_failed(&state)?;
-        let code = self.asked(&state)?;
-        let sound = match code {
+        let state = lock(&self.state);
+        self.refuse_failed()?;
+        let sound = match self.asked(&state)? {
             IN_PROGRESS => Ok(()),
             code => self.library.ok("ncclCommGetAsyncError", code),
         };
-        if let Err(error) = &sound {
-            state.failed = Some(error.clone());
-        }
-        sound
+        self.noted(sound)
     }
 
     fn abort(&self) -> Result<()> {
@@ -464,7 +447,7 @@ impl Transport for Nccl {
             let code = end.give_up(state);
             let words = format!("rank {} aborted it", end.rank);
             let call = "ncclCommAbort";
-            state.failed.get_or_insert(Error::Os { call, words });
+            let _ = end.failed.set(Error::Os { call, words });
             match code {
                 IN_PROGRESS => Ok(()),
                 code => end.library.ok(call, code),
@@ -472,21 +455,10 @@ impl Transport for Nccl {
         })
     }
 
-    fn twin(&self) -> Result<Arc<dyn Transport>> {
-        let mut made = Handle(std::ptr::null_mut());
-        self.in_context(|end, state| {
-            made = end.split(state)?;
-            Ok(())
-        })?;
-        Ok(Arc::new(Self {
-            library: self.library,
-            state: State::of(made),
-            rank: self.rank,
-            size: self.size,
-            device: self.device.clone(),
-            peers: self.peers.clone(),
-            patience: self.patience,
-        }))
+    fn twin(self: Arc<Self>) -> Result<Option<Arc<dyn Transport>>> {
+        Ok(self
+            .beside()?
+            .map(|twin| Arc::new(twin) as Arc<dyn Transport>))
     }
 }
 
@@ -494,7 +466,7 @@ impl Drop for Nccl {
     fn drop(&mut self) {
         // After a failure, NCCL's resources stay until the process ends.
         let _ = self.in_context(|end, state| {
-            let sound = !state.comm.0.is_null() && state.failed.is_none();
+            let sound = !state.comm.0.is_null() && end.failed.get().is_none();
             if !(sound && end.finish(state)?) {
                 end.give_up(state);
             }

@@ -5,6 +5,8 @@
 //! must. All state that changes from step to step is in device memory, so that each launch is a step: the
 //! scales, what rounding lost, and the largest average. The exception is the counter of stochastic rounding,
 //! which is on the host: every launch would round with the same random numbers.
+//!
+//! The sums of a captured step follow one another, on the first communicator.
 
 use std::sync::{Arc, Weak};
 
@@ -32,10 +34,11 @@ impl Reducer {
                 let why = "it is being captured, and every launch would round by the same draws: round to nearest";
                 return Err(Error::invalid("stream", why));
             }
-            for stream in self.shared.streams() {
+            for stream in self.shared.captured() {
                 stream.wait_stream(&self.home)?;
             }
         }
+        self.shared.is_captured = recorder.is_some();
         self.step = Some(now);
         Ok(())
     }
@@ -45,7 +48,7 @@ impl Reducer {
         if self.home.recorder().is_none() {
             return Ok(());
         }
-        let mut streams = self.shared.streams();
+        let mut streams = self.shared.captured().into_iter();
         streams.try_for_each(|stream| self.home.wait_stream(stream))
     }
 }

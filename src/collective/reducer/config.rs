@@ -61,10 +61,10 @@ impl ReducerConfig {
         self
     }
 
-    /// Sets the bytes of `f32` gradients in the first and in the last bucket, rounded up to 256. Each other
-    /// bucket has up to four times the bytes of its smaller neighbour. Gradients of less than four times
-    /// `bytes` in total are one bucket, which is sent with the last of them: set fewer bytes if the backward
-    /// pass is to hide more.
+    /// Sets the bytes of `f32` gradients in the first and in the last bucket, rounded up to 256. Towards the
+    /// middle each bucket is half as large again as the one before it, up to 64 times `bytes`; four times as
+    /// large if the ranks have one communicator alone. Gradients of less than four times `bytes` in total are
+    /// one bucket, which is sent with the last of them: set fewer bytes if the backward pass is to hide more.
     #[must_use]
     pub fn bucket_bytes(mut self, bytes: u64) -> Self {
         self.bucket_bytes = bytes;

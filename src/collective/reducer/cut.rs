@@ -3,7 +3,8 @@
 //! Each sum over the ranks takes about 30 µs in addition to the time for its bytes. The first cast and the
 //! last cast cannot overlap with a sum. So the first and the last bucket are small, and towards the middle
 //! each is half as large again as its neighbour: then two sums at a time have about as much to do, and the casts
-//! beside them as well. Casts are queued in pieces, so that a sum finds free multiprocessors in between. Few
+//! beside them as well. With one sum at a time each is four times as large: then a cast takes no longer than the
+//! sum that it overlaps with. Casts are queued in pieces, so that a sum finds free multiprocessors in between. Few
 //! gradients are one bucket: their casts take less time than the additional sums of more buckets.
 
 use std::ops::Range;
@@ -18,10 +19,14 @@ pub(super) const ALIGN: usize = 64;
 /// one bucket and 0.224 ms as two; 256 MiB took 0.709 ms as one and 0.688 ms as three.
 const CUT: usize = 4;
 
-/// The bucket behind one of `len` elements on the way to the middle: half as large again. On two H200s, with 32 MiB
-/// at both ends, 1 GiB takes 1.85 ms so, 1.84 where buckets double, and 2.35 where they grow by four.
-fn grown(len: usize) -> usize {
-    (len / 2).saturating_mul(3).next_multiple_of(ALIGN)
+/// The bucket behind one of `len` elements on the way to the middle: half as large again, or four times as large
+/// if only one sum runs at a time. On two H200s, with 32 MiB at both ends and two sums at a time, 1 GiB takes 1.85 ms
+/// so, 1.84 where buckets double, and 2.35 where they grow by four.
+fn grown(len: usize, links: usize) -> usize {
+    match links {
+        1 => len.saturating_mul(4),
+        _ => (len / 2).saturating_mul(3).next_multiple_of(ALIGN),
+    }
 }
 
 /// Largest size of a bucket relative to the first and the last one.
@@ -42,15 +47,20 @@ pub(super) fn laid_out(lens: &[usize]) -> Result<(Vec<Range<usize>>, usize)> {
     Ok((tensors, total))
 }
 
+/// Whether so many elements are one bucket, or none, if `size` is the size of the first of several.
+pub(super) fn is_one(total: usize, size: usize) -> bool {
+    total / CUT < size
+}
+
 /// Divides `total` elements into buckets: `size` at both ends, and more between; one bucket if `total` is
-/// less than [`CUT`] times `size`. Both are multiples of [`ALIGN`].
-pub(super) fn cut(total: usize, size: usize) -> Vec<Range<usize>> {
+/// less than [`CUT`] times `size`. Both are multiples of [`ALIGN`]. So many sums run at a time as `links` says.
+pub(super) fn cut(total: usize, size: usize, links: usize) -> Vec<Range<usize>> {
     let (mut left, mut len) = (total, size);
     let mut ends = Vec::new();
-    while total / CUT >= size && left / 2 >= len {
+    while !is_one(total, size) && left / 2 >= len {
         ends.push(len);
         left -= 2 * len;
-        len = grown(len).min(size.saturating_mul(MOST));
+        len = grown(len, links).min(size.saturating_mul(MOST));
     }
     let mut lens = ends.clone();
     match lens.last_mut() {
@@ -83,10 +93,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_grow_by_half_from_both_ends_and_leave_nothing_out() {
+    fn buckets_grow_from_both_ends_and_leave_nothing_out() {
         for total in (0..400).chain([5_000, 77_777]).map(|at| at * ALIGN) {
-            for size in [1, 2, 3, 100].map(|at| at * ALIGN) {
-                let buckets = cut(total, size.min(total.max(ALIGN)));
+            let sizes = [1, 2, 3, 100].map(|at| at * ALIGN);
+            for (size, links) in sizes.into_iter().flat_map(|size| [(size, 1), (size, 2)]) {
+                let buckets = cut(total, size.min(total.max(ALIGN)), links);
                 let mut end = 0;
                 for bucket in &buckets {
                     assert_eq!((bucket.start, bucket.start % ALIGN), (end, 0));
@@ -103,8 +114,8 @@ mod tests {
                     _ => assert_eq!((lens[0], lens[lens.len() - 1]), (size, size)),
                 }
                 // One in the middle has what is left, less than the next two would.
-                let beside =
-                    |pair: &[usize]| pair[1] < 2 * grown(pair[0]) && pair[0] < 2 * grown(pair[1]);
+                let most = |len| 2 * grown(len, links);
+                let beside = |pair: &[usize]| pair[1] < most(pair[0]) && pair[0] < most(pair[1]);
                 assert!(lens.windows(2).all(beside), "{lens:?}");
             }
         }

@@ -2,10 +2,11 @@
 //!
 //! The gradients are in one buffer, one after the other, which is divided into buckets. For each bucket, the
 //! gradients are narrowed to codes, the ranks add the codes, and the sums are widened and averaged. Each step
-//! has its own stream, so that the casts of one bucket overlap with the sums of another; sums have two, with a
-//! communicator each, so that a sum also overlaps with the next one. The access logs of the buffers keep the
-//! order, also with the kernels that write the gradients. Each bucket's codes are a separate buffer, so that one
-//! bucket does not wait for another.
+//! has its own stream, so that the casts of one bucket overlap with the sums of another. Sums have two, with a
+//! communicator each, so that a sum also overlaps with the next one: on two H200s 1 GiB in f16 takes 1.85 ms so,
+//! and 2.27 with one; the sums alone take 1.69. The access logs of the buffers keep the order, also with the
+//! kernels that write the gradients. Each bucket's codes are a separate buffer, so that one bucket does not wait
+//! for another.
 //!
 //! A bucket is queued once all gradients in it are ready and all buckets before it are queued. So the ranks
 //! queue the same buckets in the same order, whatever order their gradients came in.
@@ -33,7 +34,7 @@ use std::sync::Weak;
 use half::{bf16, f16};
 
 pub use self::config::{ReducerConfig, Wire};
-use self::cut::{ALIGN, cut, laid_out};
+use self::cut::{ALIGN, cut, is_one, laid_out};
 use self::schedule::{Work, schedule};
 use super::{Comm, Reduce};
 use crate::convert::{E4m3, Element, FusedTo, GradScaler, Rounding, ScalerConfig};
@@ -41,10 +42,6 @@ use crate::device::{Recorder, Stream};
 use crate::error::{Error, Result};
 use crate::pool::{Pool, PoolBuf, View, ViewMut};
 use crate::seeded::seeded;
-
-/// Number of communicators that the sums of buckets alternate between. On two H200s 1 GiB in f16 takes 1.85 ms with
-/// two and 2.27 with one; the sums alone take 1.69.
-const LINKS: usize = 2;
 
 /// An element type for sending.
 trait Sent: Element + Reduce + FusedTo<f32> {}
@@ -60,8 +57,11 @@ enum Codes {
 
 /// The state that the launches of all buckets use in addition to its codes.
 struct Shared {
-    /// The sums of buckets alternate between two communicators, each on a stream of its own.
+    /// The sums of buckets alternate between these communicators, two where that is safe, each on a stream of its
+    /// own.
     links: Vec<(Comm, Stream)>,
+    /// Whether the present step is captured: then the first communicator has all sums.
+    is_captured: bool,
     /// The streams of the casts to codes, and of the casts back.
     narrow: Stream,
     widen: Stream,
@@ -100,10 +100,15 @@ impl Bucket {
 /// reads the averages from the same places, and skips the step if [`Reducer::largest`] is not finite. All of
 /// this is only queued.
 ///
-/// Every rank makes its reducer with the same parameters, and makes the same steps. A step may be captured
-/// into a graph ([`Stream::begin_capture`]), from before its first gradient until after [`Reducer::finish`],
-/// on the stream that the reducer was made on; its own streams join the capture. Each launch is then a step,
-/// which continues with the scales and rounding errors of the step before.
+/// Every rank makes its reducer with the same parameters, and makes the same steps. Between the first
+/// [`Reducer::ready`] of a step and [`Reducer::finish`], all ranks queue other collectives at the same place:
+/// when the same gradients are ready. Simplest is to queue none there; see
+/// [the order on all ranks](crate::collective#one-order-on-all-ranks).
+///
+/// A step may be captured into a graph ([`Stream::begin_capture`]), from before its first gradient until after
+/// [`Reducer::finish`], on the stream that the reducer was made on; its own streams join the capture. Each
+/// launch is then a step, which continues with the scales and rounding errors of the step before. The sums of a
+/// captured step run one after the other.
 ///
 /// ```
 /// use std::time::Duration;
@@ -146,7 +151,9 @@ pub struct Reducer {
 impl Reducer {
     /// A reducer of gradients of `lens` elements each, zeroed, in memory of `pool`. The memory is allocated on
     /// `stream`; the host waits for uploads there. The first reducer of a communicator that has several buckets
-    /// makes a second communicator of the same ranks, and waits for them.
+    /// makes a second communicator of the same ranks; it waits for them, and for the collectives that were
+    /// queued before. There is no second if a GPU might not hold the kernels of both: the buckets' sums then
+    /// run one after the other.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the pool or stream is of another device than the communicator's end, or a scale
@@ -171,9 +178,21 @@ impl Reducer {
                 ScalerConfig::default().scale(1.0).interval(u32::MAX)
             }
         };
+        let device = comm.device();
+        // A single bucket has no other bucket to overlap with, and on one stream it needs no waits.
+        let narrow = device.stream()?;
+        let (mut links, widen) = match is_one(total, size) {
+            true => (vec![(comm.clone(), narrow.clone())], narrow.clone()),
+            false => (vec![(comm.clone(), device.stream()?)], device.stream()?),
+        };
+        if !is_one(total, size)
+            && let Some(twin) = comm.twin()?
+        {
+            links.push((twin, device.stream()?));
+        }
         let gradients = pool.alloc_zeroed(stream, total)?;
         let mut buckets = Vec::new();
-        for (number, range) in cut(total, size).into_iter().enumerate() {
+        for (number, range) in cut(total, size, links.len()).into_iter().enumerate() {
             let meets =
                 |tensor: &&Range<usize>| tensor.start < range.end && range.start < tensor.end;
             let count = tensors.iter().filter(meets).count();
@@ -192,27 +211,17 @@ impl Reducer {
                 range,
                 tensors: count,
                 missing: count,
-                link: number % LINKS,
+                link: number % links.len(),
             });
         }
-        let device = comm.device();
         let residual = match config.feedback && config.wire != Wire::F32 {
             true => Some(pool.alloc_zeroed(stream, total)?),
             false => None,
         };
-        // A single bucket has no other bucket to overlap with, and on one stream it needs no waits.
-        let narrow = device.stream()?;
-        let (links, widen) = match buckets.len() {
-            0 | 1 => (vec![(comm.clone(), narrow.clone())], narrow.clone()),
-            _ => {
-                let [one, other] = [device.stream()?, device.stream()?];
-                let links = vec![(comm.clone(), one), (comm.twin()?, other)];
-                (links, device.stream()?)
-            }
-        };
         let seeded = |seed| Rounding::Stochastic { seed };
         let shared = Shared {
             links,
+            is_captured: false,
             narrow,
             widen,
             gradients,

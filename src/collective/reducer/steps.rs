@@ -33,14 +33,24 @@ impl Shared {
         &self.links[0].0
     }
 
-    /// The streams of all steps.
-    pub(super) fn streams(&self) -> impl Iterator<Item = &Stream> {
-        let links = self.links.iter().map(|(_, stream)| stream);
-        [&self.narrow, &self.widen].into_iter().chain(links)
+    /// The streams of a captured step.
+    pub(super) fn captured(&self) -> [&Stream; 3] {
+        [&self.narrow, &self.widen, &self.links[0].1]
+    }
+
+    /// The index in `links` of a bucket's communicator and stream.
+    fn link(&self, bucket: &Bucket) -> usize {
+        // The branches of a graph may begin in another order on each rank, and graphs with the kernels of several
+        // communicators have hung in CUDA.
+        match self.is_captured {
+            true => 0,
+            false => bucket.link,
+        }
     }
 
     /// Queues the computation of the largest magnitude in a bucket over all ranks.
     pub(super) fn measure(&mut self, bucket: &mut Bucket) -> Result<()> {
+        let link = self.link(bucket);
         let (Codes::E4m3(codes), Some(most)) = (&mut bucket.codes, &mut bucket.most) else {
             return Ok(());
         };
@@ -58,7 +68,7 @@ impl Shared {
         if !seeded!("ranks-measure-for-themselves") {
             // Compared as integers, so that a NaN is larger than everything.
             let bits = ViewMut::<u32>::new(most.addr(), 2, most.place());
-            let (comm, stream) = &self.links[bucket.link];
+            let (comm, stream) = &self.links[link];
             comm.on(stream).all_reduce(bits, Op::Max).run()?;
         }
         Ok(())
@@ -82,8 +92,9 @@ impl Shared {
 
     /// Queues a bucket's sums, averages and next scale.
     pub(super) fn sum_bucket(&mut self, bucket: &mut Bucket) -> Result<()> {
+        let link = self.link(bucket);
         let (range, scaler) = (bucket.range.clone(), &mut bucket.scaler);
-        with_codes!(&mut bucket.codes, codes => self.sum(range, bucket.link, codes, scaler)?);
+        with_codes!(&mut bucket.codes, codes => self.sum(range, link, codes, scaler)?);
         match bucket.most {
             // The scale is computed again in every step.
             Some(_) => Ok(()),
