@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -145,10 +145,22 @@ fn greeted(mut stream: &TcpStream, ranks: &Ranks, deadline: Instant) -> io::Resu
     }
 }
 
+/// Connects to the first of the address's places that answers in time.
+fn connect(address: &str, deadline: Instant) -> io::Result<TcpStream> {
+    let mut outcome = Err(io::ErrorKind::AddrNotAvailable.into());
+    for place in address.to_socket_addrs()? {
+        outcome = TcpStream::connect_timeout(&place, left(deadline));
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    outcome
+}
+
 fn call(ranks: &Ranks, address: &str, deadline: Instant) -> Result<Vec<u8>> {
     let io = io(&ranks.meet);
     let mut stream = loop {
-        match TcpStream::connect(address) {
+        match connect(address, deadline) {
             Ok(stream) => break stream,
             Err(error) if Instant::now() >= deadline => {
                 return Err(failure(format!("rank 0 is not at {}: {error}", ranks.meet)));
@@ -312,6 +324,29 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    /// As behind a firewall, which answers nothing: the system itself tries for minutes.
+    #[test]
+    fn a_rank_0_that_answers_nothing_is_waited_for_no_longer_than_the_time_given() {
+        use std::os::fd::AsRawFd;
+
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // SAFETY: an open socket. It has room for one connection, and nobody takes it.
+        assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+        let address = listener.local_addr().unwrap();
+        let brief = Duration::from_millis(100);
+        let connect = || TcpStream::connect_timeout(&address, brief);
+        let taken: Vec<_> = (0..8).map_while(|_| connect().ok()).collect();
+        if taken.len() == 8 {
+            return println!("skipped: this system has room for more connections");
+        }
+        let began = Instant::now();
+        let place = format!("tcp://{address}");
+        let met = meet(&ranks(2, &place)[1], 3 * brief, || Ok(Vec::new()));
+        let words = met.unwrap_err().to_string();
+        assert!(words.contains("rank 0 is not at"), "{words}");
+        assert!(began.elapsed() < Duration::from_secs(20));
     }
 
     #[test]
