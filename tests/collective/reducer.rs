@@ -553,3 +553,21 @@ fn a_rank_that_does_not_come_to_a_bucket_ends_both_communicators() {
         assert_eq!(queued.unwrap_err().to_string(), words);
     });
 }
+
+/// A sum that is queued again would be summed with the next one of the other ranks.
+#[test]
+fn work_that_failed_is_not_queued_again() {
+    let (device, watched) = Watched::over(&crate::common::host());
+    let comm = Comm::simulated(std::slice::from_ref(&device), PATIENCE).unwrap();
+    let rank = Rank::of(comm.into_iter().next().unwrap());
+    let config = ReducerConfig::default();
+    let mut reducer = Reducer::new(&rank.pool, &rank.stream, &rank.comm, &[64], config).unwrap();
+    // The cast to codes, and the cast back behind the sum.
+    watched.fail("launch", 2, false);
+    let words = reducer.ready(0).unwrap_err().to_string();
+    watched.heal();
+    let sums = watched.calls("host_call");
+    assert_eq!(sums, 1, "the test fails another launch: {words}");
+    assert_eq!(reducer.finish().unwrap_err().to_string(), words);
+    assert_eq!(watched.calls("host_call"), sums);
+}

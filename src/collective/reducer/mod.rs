@@ -146,6 +146,9 @@ pub struct Reducer {
     home: Stream,
     /// The capture that the present step is part of; an empty reference outside captures.
     step: Option<Weak<Recorder>>,
+    /// The error of work that may be queued in part: queued again, it would be summed with other work of the
+    /// other ranks.
+    failed: Option<Error>,
 }
 
 impl Reducer {
@@ -239,6 +242,7 @@ impl Reducer {
             casts: 0,
             home: stream.clone(),
             step: None,
+            failed: None,
         })
     }
 
@@ -260,7 +264,7 @@ impl Reducer {
     /// # Errors
     /// [`Error::Invalid`] if the gradient does not exist or was ready before, if a capture began or ended
     /// within the step, or if rounding is stochastic under capture; any error of the communicator or the
-    /// driver.
+    /// driver, which then ends the reducer: later calls return it too.
     pub fn ready(&mut self, tensor: usize) -> Result<()> {
         let why = match self.is_ready.get(tensor) {
             Some(false) => None,
@@ -290,14 +294,23 @@ impl Reducer {
             if !bucket.is_ready() {
                 break;
             }
-            let shared = &mut self.shared;
-            if self.next == 0 && !seeded!("largest-of-the-step-before-kept") {
-                shared.largest.view_mut().fill(&shared.widen, 0.0)?;
+            if let Some(error) = &self.failed {
+                return Err(error.clone());
             }
-            match work {
-                Work::Measure(_) => shared.measure(bucket)?,
-                Work::Narrow(_) => shared.narrow_bucket(bucket, &mut self.casts)?,
-                Work::Sum(_) => shared.sum_bucket(bucket)?,
+            let shared = &mut self.shared;
+            let is_first = self.next == 0 && !seeded!("largest-of-the-step-before-kept");
+            let begun = match is_first {
+                true => shared.largest.view_mut().fill(&shared.widen, 0.0),
+                false => Ok(()),
+            };
+            let queued = begun.and_then(|()| match work {
+                Work::Measure(_) => shared.measure(bucket),
+                Work::Narrow(_) => shared.narrow_bucket(bucket, &mut self.casts),
+                Work::Sum(_) => shared.sum_bucket(bucket),
+            });
+            if let Err(error) = queued {
+                self.failed = Some(error.clone());
+                return Err(error);
             }
             self.next += 1;
         }
@@ -314,7 +327,7 @@ impl Reducer {
             return Err(Error::invalid("tensor", format!("{tensor} is not ready")));
         }
         self.join_capture()?;
-        // Needed if a bucket could not be queued before.
+        // Everything is queued, unless that failed.
         self.queue_ready()?;
         self.leave_capture()?;
         for bucket in &mut self.buckets {
