@@ -169,7 +169,9 @@ fn nccl_in_a_graph_is_made_again_in_each_launch_with_what_is_there_then() {
                 let zeroed = |len| pool.alloc_zeroed::<f32>(&stream, len).unwrap();
                 let (mut mine, mut sums, mut theirs) = (zeroed(LEN), zeroed(LEN), zeroed(LEN));
                 let mut all = zeroed(LEN * count as usize);
+                // Several buckets, which a graph sums by the first communicator alone.
                 let config = ReducerConfig::default().wire(Wire::Bf16);
+                let config = config.bucket_bytes(64 << 10);
                 let mut reducer = Reducer::new(&pool, &stream, &comm, &[LEN], config).unwrap();
                 let capture = stream.begin_capture().unwrap();
                 sums.view_mut().copy_from(&stream, &mine).unwrap();
