@@ -1,13 +1,11 @@
-//! Who is told what becomes of blocks: the pool's recording, its list of live blocks, and a tool that watches
-//! the device.
-//!
-//! A block says each thing once, by [`Block::tell`], and each who listens takes of it what it wants. Where
-//! nobody does, that is one branch. The pool's slow steps, which a subscriber is told of once no lock is held,
-//! are in `stats::told`.
+//! What becomes of blocks is told by [`Block::tell`] to the pool's recording, to its list of live blocks, and
+//! to a tool that watches the device. Where nobody listens, that is one branch.
+
+use std::cmp::Ordering;
 
 use super::stats::leaks::{Entries, LiveBlock, Tracker};
 use super::structure::{Block, Shared};
-use crate::device::{Device, Note, StreamCore};
+use crate::device::{Note, StreamCore};
 use crate::record::{Recording, What};
 
 /// What becomes of a block.
@@ -26,39 +24,55 @@ pub(crate) enum Event<'a> {
     Arrive,
 }
 
-/// Somebody who listens to a pool.
-trait Observer {
-    fn told(&self, block: &Block, event: Event<'_>);
-}
-
-impl Observer for Recording {
-    fn told(&self, block: &Block, event: Event<'_>) {
-        if block.is_segment() {
-            return;
-        }
-        let home = &block.lane().stream;
-        let (addr, bytes) = (block.addr(), block.bytes());
-        let (what, on) = match event {
-            Event::Alloc => (What::Alloc { addr, bytes }, &**home),
-            Event::Resize(_, _, bytes) => (What::Resize { addr, bytes }, &**home),
-            Event::Free(on) | Event::Keep(on) => (What::Free { addr }, on),
-            Event::Leave => (What::Lift { addr }, &**home),
-            Event::Arrive => (What::Put { addr }, &**home),
-        };
-        self.note(what, on.timeline.uid);
+impl Shared {
+    /// Whether anybody listens.
+    pub(super) fn is_observed(&self) -> bool {
+        self.recording.is_some() || self.tracker.is_some() || cfg!(feature = "sanitize")
     }
 }
 
-impl Observer for Tracker {
-    fn told(&self, block: &Block, event: Event<'_>) {
-        if block.is_segment() {
-            return;
+impl Block {
+    /// Tells who listens what becomes of the block.
+    #[inline]
+    pub(crate) fn tell(&self, event: Event<'_>) {
+        if self.lane().is_observed {
+            self.tell_all(event);
         }
-        let addr = block.addr();
+    }
+
+    #[cold]
+    fn tell_all(&self, event: Event<'_>) {
+        let shared = &self.lane().shared;
+        // No program asked for the memory that a graph's blocks are cut from.
+        if self.is_private() || !self.lane().stream.gate {
+            (shared.recording.iter()).for_each(|it| self.record(event, it));
+            (shared.tracker.iter()).for_each(|it| self.track(event, it));
+        }
+        // Parts of a graph's memory are uses of captured work, which a watcher does not see.
+        if cfg!(feature = "sanitize") && !self.is_private() {
+            self.watch(event);
+        }
+    }
+
+    fn record(&self, event: Event<'_>, recording: &Recording) {
+        let home = &*self.lane().stream;
+        let (addr, bytes) = (self.addr(), self.bytes());
+        let (what, on) = match event {
+            Event::Alloc => (What::Alloc { addr, bytes }, home),
+            Event::Resize(_, _, bytes) => (What::Resize { addr, bytes }, home),
+            Event::Free(on) | Event::Keep(on) => (What::Free { addr }, on),
+            Event::Leave => (What::Lift { addr }, home),
+            Event::Arrive => (What::Put { addr }, home),
+        };
+        recording.note(what, on.timeline.uid);
+    }
+
+    fn track(&self, event: Event<'_>, tracker: &Tracker) {
+        let addr = self.addr();
         if matches!(event, Event::Alloc) {
-            return self.enter(addr, block.bytes(), block.stream_id());
+            return tracker.enter(addr, self.bytes(), self.stream_id());
         }
-        let Entries { live, moving } = &mut *self.entries();
+        let Entries { live, moving } = &mut *tracker.entries();
         match event {
             Event::Resize(_, _, bytes) => {
                 let entry = live.get_mut(&addr);
@@ -74,69 +88,30 @@ impl Observer for Tracker {
             Event::Alloc | Event::Keep(_) => {}
         }
     }
-}
 
-/// What the device cannot see for itself; of moves `compact` tells what their launches use.
-impl Observer for Device {
-    fn told(&self, block: &Block, event: Event<'_>) {
+    /// Tells the device what it cannot see for itself; of moves `compact` tells what their launches use.
+    fn watch(&self, event: Event<'_>) {
+        let home = &*self.lane().stream;
         let (from, to, on) = match event {
-            Event::Alloc => (0, block.capacity(), &*block.lane().stream),
-            Event::Resize(before, after, _) => (before, after, &*block.lane().stream),
-            Event::Free(on) if on.timeline.recorder().is_none() => (block.capacity(), 0, on),
+            Event::Alloc => (0, self.capacity(), home),
+            Event::Resize(before, after, _) => (before, after, home),
+            Event::Free(on) if on.timeline.recorder().is_none() => (self.capacity(), 0, on),
             _ => return,
         };
-        // Parts of a graph's memory are uses of captured work, which a watcher does not see.
-        if from == to || block.is_private() {
-            return;
-        }
-        let addr = block.addr() + from.min(to);
-        let (bytes, stream) = (from.abs_diff(to), on.raw);
-        self.backend().observe(&match from < to {
-            true => Note::Alloc {
+        let (addr, bytes) = (self.addr() + from.min(to), from.abs_diff(to));
+        let (stream, backend) = (on.raw, home.device.backend());
+        match from.cmp(&to) {
+            Ordering::Less => backend.observe(&Note::Alloc {
                 addr,
                 bytes,
                 stream,
-            },
-            false => Note::Free {
+            }),
+            Ordering::Equal => {}
+            Ordering::Greater => backend.observe(&Note::Free {
                 addr,
                 bytes,
                 stream,
-            },
-        });
-    }
-}
-
-impl Shared {
-    fn observers(&self) -> impl Iterator<Item = &dyn Observer> {
-        let recording = self.recording.as_ref().map(|it| it as &dyn Observer);
-        let device = cfg!(feature = "sanitize").then_some(&self.device as &dyn Observer);
-        let tracker = self.tracker.as_ref().map(|it| it as &dyn Observer);
-        recording.into_iter().chain(tracker).chain(device)
-    }
-
-    /// Whether anybody listens.
-    pub(super) fn is_observed(&self) -> bool {
-        self.observers().next().is_some()
-    }
-}
-
-impl Block {
-    /// Whether it is memory that a graph's blocks are cut from, which no program asked for.
-    fn is_segment(&self) -> bool {
-        self.lane().stream.gate && !self.is_private()
-    }
-
-    /// Tells who listens what becomes of the block.
-    #[inline]
-    pub(crate) fn tell(&self, event: Event<'_>) {
-        if self.lane().is_observed {
-            self.tell_all(event);
+            }),
         }
-    }
-
-    #[cold]
-    fn tell_all(&self, event: Event<'_>) {
-        let observers = self.lane().shared.observers();
-        observers.for_each(|observer| observer.told(self, event));
     }
 }
