@@ -1,14 +1,11 @@
-//! What a pool counts, at a price that every allocation can pay.
+//! What a pool counts.
 //!
 //! Each counter is a plain number under a lock that its writer holds anyway: the [`Counters`] of a
 //! stream cache under its latch, the [`Gauges`] of the heap under the heap's lock. Only what other
 //! streams free of a cache's blocks is atomic, [`Elsewhere`], so that they need not take its latch.
 //!
-//! # Peaks
-//!
-//! What other streams free of a cache's blocks lies on a cache line that they write. So the cache works
-//! with what it saw of that line last, which makes live blocks look more than they are, never fewer:
-//! while that is no new peak there is none, and only what looks like one has the cache look again.
+//! For its peaks a cache works with what it saw last of what others freed. That makes live blocks look
+//! more than they are, never fewer. So only what looks like a new peak has the cache look again.
 
 use std::array::from_fn;
 use std::ops::{Add, Sub};
@@ -58,8 +55,11 @@ impl<const N: usize> Sums<N> {
     /// Whether any number is above that of `bar`. One branch for all.
     #[inline]
     fn exceeds(self, bar: Self) -> bool {
-        let room = (bar - self).0.into_iter();
-        (room.fold(0, |signs, room| signs | room) as i64) < 0
+        ((bar - self)
+            .0
+            .into_iter()
+            .fold(0, |signs, room| signs | room) as i64)
+            < 0
     }
 }
 
@@ -89,9 +89,8 @@ impl<const N: usize> Sub for Sums<N> {
 }
 
 /// Blocks of a stream cache that were freed on others, by class: how many, their bytes, and how many of
-/// those nobody asked for: mostly none, and each number is a locked instruction.
-///
-/// Who counts a block here lets it go, and with it the cache: see `cache::lifetime`.
+/// those nobody asked for, mostly none. To count a block here lets it go, and with it perhaps the cache:
+/// see `cache::lifetime`.
 #[derive(Debug)]
 pub(crate) struct Elsewhere([[AtomicU64; 3]; 2]);
 
@@ -116,12 +115,8 @@ impl Elsewhere {
 
     /// From now on the cache is retired; how many blocks were counted before.
     pub(crate) fn retire(&self) -> u64 {
-        let retire = |[count, ..]: &[AtomicU64; 3]| count.fetch_or(RETIRED, Ordering::AcqRel);
-        self.0
-            .iter()
-            .map(retire)
-            .map(|count| count & !RETIRED)
-            .sum()
+        let counts = (self.0.iter()).map(|[count, ..]| count.fetch_or(RETIRED, Ordering::AcqRel));
+        counts.map(|count| count & !RETIRED).sum()
     }
 
     pub(crate) fn sums(&self) -> [Blocks; 2] {
@@ -142,15 +137,11 @@ pub(crate) struct Totals<const N: usize> {
 }
 
 impl<const N: usize> Totals<N> {
-    /// What was allocated and not freed.
-    fn left(&self) -> [Sums<N>; 2] {
-        [0, 1].map(|class| self.allocated[class] - self.freed[class])
-    }
-
     /// What is live: small blocks, large ones, all. None is below 0, as one may look that is freed while
     /// others are read.
     pub(super) fn live(&self) -> [Sums<N>; 3] {
-        let [small, large] = self.left().map(|left| left.most(Sums::default()));
+        let [small, large] =
+            [0, 1].map(|of| (self.allocated[of] - self.freed[of]).most(Sums::default()));
         [small, large, small + large]
     }
 
@@ -160,9 +151,7 @@ impl<const N: usize> Totals<N> {
     }
 
     fn raise(&mut self, to: [Sums<N>; 3]) {
-        for (peak, to) in self.peaks.iter_mut().zip(to) {
-            *peak = peak.most(to);
-        }
+        self.peaks = [0, 1, 2].map(|of| self.peaks[of].most(to[of]));
     }
 
     pub(super) fn reset_peaks(&mut self) {
@@ -186,7 +175,7 @@ impl<const N: usize> Totals<N> {
 
     /// Counts what was `before` of the class `from` as `after` of the class `to`: by the difference, or,
     /// from class to class, as freed in the one and allocated in the other.
-    fn resize(&mut self, (from, before): (usize, Sums<N>), (to, after): (usize, Sums<N>)) {
+    fn resize(&mut self, [(from, before), (to, after)]: [(usize, Sums<N>); 2]) {
         if from != to {
             self.free(from, before);
             self.allocate(to, after);
@@ -236,14 +225,12 @@ impl Counters {
 
     #[inline]
     pub(crate) fn free(&mut self, bytes: u64, requested: u64) {
-        let sums = Sums::block(bytes, requested);
-        self.totals.free(class(bytes), sums);
+        (self.totals).free(class(bytes), Sums::block(bytes, requested));
     }
 
     /// Counts a live block of the size `before` as one of the size `after`.
     pub(crate) fn resize(&mut self, before: Blocks, after: Blocks, elsewhere: &Elsewhere) {
-        let sides = [before, after].map(|it| (class(it.bytes()), it));
-        self.totals.resize(sides[0], sides[1]);
+        (self.totals).resize([before, after].map(|it| (class(it.bytes()), it)));
         self.look_again(elsewhere);
     }
 
@@ -269,8 +256,8 @@ impl Counters {
 
     /// Blocks allocated less those freed here.
     pub(crate) fn blocks(&self) -> i64 {
-        let [small, large] = self.totals.left();
-        (small + large + self.gone[0] + self.gone[1]).0[0] as i64
+        let left = |of: usize| self.totals.allocated[of] - self.totals.freed[of] + self.gone[of];
+        (left(0) + left(1)).0[0] as i64
     }
 }
 
@@ -294,8 +281,7 @@ impl Gauges {
 
     /// A block of `before` bytes has `after`.
     pub(in crate::pool) fn block_resized(&mut self, before: u64, after: u64) {
-        let sides = [before, after].map(|bytes| (class(bytes), Sums([bytes])));
-        self.resize(sides[0], sides[1]);
+        self.resize([before, after].map(|bytes| (class(bytes), Sums([bytes]))));
         self.note_peak();
     }
 
@@ -303,7 +289,7 @@ impl Gauges {
     pub(super) fn set(&mut self, bytes: [u64; 2]) {
         let live = self.live();
         for class in [0, 1] {
-            self.resize((class, live[class]), (class, Sums([bytes[class]])));
+            self.resize([(class, live[class]), (class, Sums([bytes[class]]))]);
         }
         self.note_peak();
     }
@@ -333,11 +319,8 @@ pub(crate) struct Spilled(Arc<Mutex<Gauges>>);
 impl Spilled {
     /// Counts a block of so many bytes that went to the host, or is there no more.
     pub(crate) fn count(&self, bytes: u64, went: bool) {
-        let mut gauges = lock(&self.0);
-        match went {
-            true => gauges.add(bytes),
-            false => gauges.sub(bytes),
-        }
+        let count = if went { Gauges::add } else { Gauges::sub };
+        count(&mut lock(&self.0), bytes);
     }
 
     pub(super) fn counter(&self) -> Counter {

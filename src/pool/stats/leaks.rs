@@ -1,8 +1,6 @@
-//! Who holds the pool's memory: tags, places of allocation, and the report of live blocks.
-//!
-//! A pool that tracks ([`PoolConfig::track`](crate::PoolConfig::track)) keeps an entry for each live block,
-//! by what its blocks tell (`observers`). A pool that does not knows them from the books of its addresses
-//! alone.
+//! Who holds the pool's memory: tags, places of allocation, and the report of live blocks. A pool that
+//! tracks ([`PoolConfig::track`](crate::PoolConfig::track)) keeps an entry for each, by what blocks tell
+//! (`observers`); others find them by a walk over their memory.
 
 use std::backtrace::Backtrace;
 use std::cell::Cell;
@@ -12,14 +10,12 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use crate::device::{Addr, lock, stream_words};
+use crate::device::{Addr, Device, lock, stream_words};
 use crate::error::Bytes;
 use crate::sync::{Mutex, MutexGuard};
 
-const UNTAGGED: &str = "untagged";
-
 thread_local! {
-    static TAG: Cell<&'static str> = const { Cell::new(UNTAGGED) };
+    static TAG: Cell<&'static str> = const { Cell::new("untagged") };
 }
 
 /// Tags what the calling thread allocates from pools that track, until it is dropped. Made by
@@ -206,11 +202,14 @@ impl Tracker {
         lock(&self.entries)
     }
 
-    pub(super) fn live(&self) -> Vec<LiveBlock> {
+    pub(super) fn live(&self, device: &Device) -> Vec<LiveBlock> {
+        let names = device.stream_names();
         let Entries { live, moving } = &*lock(&self.entries);
-        live.values()
-            .chain(moving.iter().flatten())
-            .cloned()
-            .collect()
+        let all = live.values().chain(moving.iter().flatten()).cloned();
+        let named = all.map(|block| LiveBlock {
+            stream_name: names.get(&block.stream).map(ToString::to_string),
+            ..block
+        });
+        named.collect()
     }
 }

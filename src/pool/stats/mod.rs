@@ -1,5 +1,5 @@
-//! What a pool tells of itself: figures, plain values that `report` puts together from `counters`; the
-//! `snapshot` piece by piece; who holds memory, in `leaks`; and the slow steps, in `told`.
+//! What a pool tells of itself: figures, which `report` puts together from `counters`; the `snapshot` piece
+//! by piece; who holds memory, in `leaks`; and the slow steps, in `told`.
 
 pub(crate) mod counters;
 pub(crate) mod leaks;
@@ -15,16 +15,15 @@ pub use crate::heap::extent::SMALL_BYTES;
 
 /// A figure with its history.
 ///
-/// Figures of bytes are in bytes. `current` is `allocated` less `freed`; read while other threads
-/// allocate, none is below 0, and each is as it was at some moment of the reading.
+/// `current` is `allocated` less `freed`, and not below 0. Read while other threads allocate, each is as it
+/// was at some moment of the reading.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Counter {
     /// Now.
     pub current: u64,
-    /// The most it has been since the pool was made or [`Pool::reset_peaks`](super::Pool::reset_peaks).
-    ///
+    /// The most it has been since the pool was made or [`Pool::reset_peaks`](super::Pool::reset_peaks);
     /// [`PoolStats`] says of which figures it is exact.
     pub peak: u64,
     /// Everything ever added.
@@ -53,7 +52,7 @@ pub struct Steps {
     /// Handles created.
     pub grow: u64,
     /// Nanoseconds that threads spent in the driver, and on waits of the host, to serve requests and to
-    /// give memory back. Growing buffers' own calls are not in it.
+    /// give memory back, without growing buffers' own calls.
     pub driver_ns: u64,
     /// Requests served only after a registered step gave memory back.
     pub relieved: u64,
@@ -92,27 +91,23 @@ pub struct ClassStats {
     /// Bytes of active blocks of the class. A graph's memory counts by its segments, pieces of at
     /// least 2 MiB where there is room, and not by the blocks that the graph cuts from them.
     pub active: Counter,
-    /// Physical bytes that active blocks of the class have, and that holes have which such a block
-    /// would take: holes of up to [`SMALL_BYTES`] are small. A handle may hold blocks of both
-    /// classes, so it is bytes that are told apart, not handles. `allocated` and `freed` are ups
-    /// and downs from one reading to the next.
+    /// Physical bytes of active blocks and holes of the class: holes of up to [`SMALL_BYTES`] are small.
+    /// A handle may hold both classes, so it is bytes that are told apart, not handles. `allocated` and
+    /// `freed` are ups and downs from one reading to the next.
     pub reserved: Counter,
     /// Free bytes in holes of the class inside handles that also hold blocks.
     pub inactive_split: Counter,
 }
 
-/// Figures of a pool. A plain value: reading takes the latch of each stream's cache for a copy of its
-/// counts, and the pool's lock for a copy of its own and a look at the holes that may cover a handle.
+/// Figures of a pool, a plain value.
 ///
 /// **What is exact.** All of `current`, `allocated` and `freed`, where nobody allocates meanwhile. The
-/// peaks of active and reserved bytes, all streams together; the peaks of what live blocks sum to
-/// (blocks, allocated, requested) for a stream that one thread at a time allocates on. **What is
-/// sampled.** For a whole pool, and for threads that met on one stream, the peaks of what live blocks
-/// sum to are taken when figures are read and when the pool has to look for memory beyond ready holes:
-/// never more than there was, and a joint peak between two such moments may be missed, which the peak
-/// of active bytes bounds. [`PoolStats::inactive_split`] and the reserved bytes of one class have the
-/// history of what readers saw. What takes a walk over all memory is in
-/// [`Snapshot`](super::Snapshot).
+/// peaks of active and reserved bytes; those of blocks, allocated and requested bytes for a stream that one
+/// thread at a time allocates on. **What is sampled.** For a whole pool, and for threads that met on one
+/// stream, the latter peaks are taken when figures are read and when the pool has to look for memory beyond
+/// ready holes: never more than there was, and the peak of active bytes bounds what may be missed between.
+/// [`PoolStats::inactive_split`] and the reserved bytes of one class have the history of what readers saw.
+/// What takes a walk over all memory is in [`Snapshot`](super::Snapshot).
 ///
 /// `Display` prints a table.
 ///
@@ -147,8 +142,8 @@ pub struct PoolStats {
     /// Bytes in live blocks, in streams' caches or between them, and in graphs' memory: what is not in
     /// holes.
     pub active: Counter,
-    /// Physical bytes held, as the device counts them: while an old mapping of a handle stands that was
-    /// given back, its memory is held. `allocated` and `freed` count bytes created and released.
+    /// Physical bytes held, as the device counts them: those of a handle given back too, while an old
+    /// mapping of it stands. `allocated` and `freed` count bytes created and released.
     pub reserved: Counter,
     /// Free bytes inside handles that also hold blocks, which cannot be given back.
     pub inactive_split: Counter,
@@ -181,8 +176,8 @@ pub struct PoolStats {
     pub spilled: Counter,
     /// Physical bytes beside the pool, in no other figure and under no limit, 0 until there is movable
     /// memory: compaction's tables (an 8,000th of the device's memory and up to 3 MiB) and flags (2 to
-    /// 128 MiB, or twice the 2,048th part of the largest block moved), as it has to work when the pool is
-    /// full; 8 bytes a handle of the [address table](super::Pool::address_table).
+    /// 128 MiB, or twice the 2,048th part of the largest block moved); 8 bytes a handle of the
+    /// [address table](super::Pool::address_table).
     pub overhead: u64,
     /// Times that a request was tried again after compaction or
     /// [`Pool::on_pressure`](super::Pool::on_pressure) said that it made room.
@@ -199,8 +194,8 @@ pub struct PoolStats {
 
 /// Figures of one stream in a pool.
 ///
-/// A block counts with the stream it was allocated on, also when it is freed in the order of
-/// another; then its memory is free on that other, and counts there while it is in its cache.
+/// A block counts with the stream it was allocated on, also when it is freed in the order of another;
+/// then its memory counts as cached on that other.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]

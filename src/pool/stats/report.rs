@@ -1,7 +1,4 @@
-//! The pool's figures put together from its stream caches and its heap.
-//!
-//! The ledger knows every stream cache there is, from its making to its end. Reading takes each
-//! cache's latch for a copy of its counters, and then the heap's lock for a copy of its gauges.
+//! The pool's figures put together from its stream caches, each read under its latch, and from its heap.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -98,16 +95,11 @@ impl Ledger {
     }
 
     /// Counts on without a stream cache whose last block is gone; gives those that nobody can find.
-    pub(crate) fn end(&self, lane: &Lane) -> Vec<Arc<Lane>> {
+    pub(crate) fn end(&self, lane: &Lane) -> Option<Vec<Arc<Lane>>> {
         let mut books = lock(&self.0);
         let uid = lane.stream.timeline.uid;
-        let Some(entry) = books.streams.get_mut(&uid) else {
-            return Vec::new();
-        };
-        let mut lanes = entry.lanes.iter();
-        let Some(at) = lanes.position(|it| std::ptr::eq(&raw const **it, lane)) else {
-            return Vec::new();
-        };
+        let entry = books.streams.get_mut(&uid)?;
+        let at = (entry.lanes.iter()).position(|it| std::ptr::eq(Arc::as_ptr(it), lane))?;
         let counted = entry.is_counted();
         entry.past.merge(&totals(lane));
         let lane = entry.lanes.swap_remove(at);
@@ -123,46 +115,26 @@ impl Ledger {
         }
         books.gone.push(lane);
         // Who holds a block of a closed pool may know any of its lanes.
-        match books.closed && !books.streams.is_empty() {
-            true => Vec::new(),
-            false => std::mem::take(&mut books.gone),
-        }
+        let unknown = !books.closed || books.streams.is_empty();
+        unknown.then(|| std::mem::take(&mut books.gone))
     }
 
     /// Notes joint peaks where they matter: when the pool is about to change its size. Who has the
     /// ledger now notes them too.
     pub(crate) fn note_peak(&self) {
-        if let Some(mut books) = try_lock(&self.0) {
-            books.read();
-        }
-    }
-
-    fn reset_peaks(&self) {
-        let mut books = lock(&self.0);
-        books.past.peaks = Default::default();
-        for entry in books.streams.values_mut() {
-            entry.past.peaks = Default::default();
-            for lane in &entry.lanes {
-                lane.count(|counters, elsewhere| counters.totals(elsewhere).reset_peaks());
-            }
-        }
-        books.read();
+        try_lock(&self.0).map(|mut books| books.read());
     }
 }
 
 impl Shared {
     pub(crate) fn stats(&self) -> PoolStats {
         let names = self.device.stream_names();
-        let (blocks, streams) = {
-            let mut books = lock(&self.counts.0);
-            let blocks = stats(&books.read());
-            let counted = books.streams.iter().filter(|(_, entry)| entry.is_counted());
-            let name = |uid| names.get(uid).map(ToString::to_string);
-            (
-                blocks,
-                counted.map(|(uid, it)| it.stats(*uid, name(uid))).collect(),
-            )
-        };
+        let mut books = lock(&self.counts.0);
+        let blocks = stats(&books.read());
+        let counted = books.streams.iter().filter(|(_, entry)| entry.is_counted());
+        let name = |uid| names.get(uid).map(ToString::to_string);
+        let streams = counted.map(|(uid, it)| it.stats(*uid, name(uid))).collect();
+        drop(books);
         let mut core = self.core.lock();
         core.sample();
         let gauges = [&core.active, &core.reserved, &core.inactive_split];
@@ -211,18 +183,23 @@ impl Shared {
     }
 
     pub(crate) fn reset_peaks(&self) {
-        self.counts.reset_peaks();
+        let mut books = lock(&self.counts.0);
+        books.past.peaks = Default::default();
+        for entry in books.streams.values_mut() {
+            entry.past.peaks = Default::default();
+            for lane in &entry.lanes {
+                lane.count(|counters, elsewhere| counters.totals(elsewhere).reset_peaks());
+            }
+        }
+        books.read();
+        drop(books);
         self.spilled.reset_peak();
-        let core = &mut *self.core.lock();
+        let mut core = self.core.lock();
         core.sample();
         core.peak_reserved = core.reserved();
-        for gauges in [
-            &mut core.active,
-            &mut core.reserved,
-            &mut core.inactive_split,
-        ] {
-            gauges.reset_peaks();
-        }
+        core.active.reset_peaks();
+        core.reserved.reset_peaks();
+        core.inactive_split.reset_peaks();
     }
 }
 
@@ -241,10 +218,8 @@ impl Core {
     /// the holes that may cover a handle, which are the larger ones.
     fn split_bytes(&self) -> [u64; 2] {
         let small = self.extents.small_hole_bytes();
-        let mut split = [
-            small + self.slabs.free_bytes(),
-            self.extents.hole_bytes() - small,
-        ];
+        let large = self.extents.hole_bytes() - small;
+        let mut split = [small + self.slabs.free_bytes(), large];
         for id in self.large_holes() {
             let hole = self.extents.get(id);
             split[class(hole.bytes)] -= self.whole_frames(hole.start, hole.end());

@@ -7,12 +7,9 @@ use super::leaks::{LeakReport, LiveBlock};
 use crate::device::{Addr, stream_words};
 use crate::error::Bytes;
 use crate::heap::slab::SlotSeen;
-use crate::heap::{Extent, State, StreamIndex};
+use crate::heap::{State, StreamIndex};
 use crate::pool::Pool;
-use crate::pool::core::Core;
 use crate::pool::structure::Shared;
-
-const GRAPH: &str = "graph memory";
 
 /// What a piece of the pool's memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -28,8 +25,7 @@ pub enum PieceState {
     Hole,
     /// Free, a slot of a slab: for small blocks of its size.
     Slot,
-    /// Mapped elsewhere already, and still mapped here for work that may use it; no memory of its
-    /// own.
+    /// Mapped elsewhere already, and still mapped here for work that may use it; no memory of its own.
     Retiring,
 }
 
@@ -50,8 +46,7 @@ pub struct Piece {
     pub bytes: u64,
     /// What it is.
     pub state: PieceState,
-    /// The [`id`](crate::Stream::id) of the stream it was allocated on or, if it is free, freed on;
-    /// `None` for memory that no stream has used.
+    /// The [`id`](crate::Stream::id) of the stream it was allocated on or, if it is free, freed on, if any.
     pub stream: Option<u64>,
     /// The name of that stream, if it has one.
     pub stream_name: Option<String>,
@@ -84,8 +79,8 @@ pub struct Piece {
 pub struct Snapshot {
     /// The pieces, by address.
     pub pieces: Vec<Piece>,
-    /// Physical bytes the pool holds: the sum of all pieces but retiring ones, of those what was
-    /// given up and is gone with them, and what growing buffers hold.
+    /// Physical bytes the pool holds: of all pieces but retiring ones, of old mappings that were given
+    /// up, and of growing buffers.
     pub reserved: u64,
     /// Of these, bytes of [growing buffers](crate::pool::GrowBuf), which are no pieces.
     pub grown: u64,
@@ -133,110 +128,93 @@ impl Snapshot {
 
 impl fmt::Display for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = self.pieces.len();
-        write!(f, "{count} pieces, {} reserved", Bytes(self.reserved))?;
-        for piece in &self.pieces {
-            let word = piece.state.word();
-            write!(f, "\n  {:#x}: {} bytes {word}", piece.addr, piece.bytes)?;
-            if let Some(stream) = piece.stream {
-                let name = piece.stream_name.as_deref();
-                write!(f, ", {}", stream_words(stream, name))?;
-            }
-            if let Some(tag) = piece.tag {
-                write!(f, ", {tag}")?;
-            }
+        let (count, reserved) = (self.pieces.len(), Bytes(self.reserved));
+        write!(f, "{count} pieces, {reserved} reserved")?;
+        for it in &self.pieces {
+            let (addr, bytes, word) = (it.addr, it.bytes, it.state.word());
+            write!(f, "\n  {addr:#x}: {bytes} bytes {word}")?;
+            let stream = it
+                .stream
+                .map(|id| stream_words(id, it.stream_name.as_deref()));
+            let said = stream.iter().map(String::as_str).chain(it.tag);
+            said.into_iter()
+                .try_for_each(|word| write!(f, ", {word}"))?;
         }
         Ok(())
     }
 }
 
-impl Core {
-    /// Whether the extent was allocated or freed on a gate: as a block it is a graph's segment.
-    pub(crate) fn is_graphs(&self, extent: &Extent) -> bool {
-        let stream = self.streams[extent.slot as usize].as_ref();
-        let hold = stream.and_then(|state| state.hold.upgrade());
-        hold.is_some_and(|hold| hold.gate)
-    }
-}
-
 impl Shared {
     pub(crate) fn leak_report(&self) -> LeakReport {
-        let Some(tracker) = &self.tracker else {
-            let pieces = self.snapshot().pieces.into_iter();
-            let live = pieces.filter(|piece| piece.state == PieceState::Live);
-            let block = |piece: Piece| LiveBlock {
-                addr: piece.addr,
-                bytes: piece.bytes,
-                stream: piece.stream.unwrap_or(0),
-                stream_name: piece.stream_name,
-                tag: piece.tag,
-                backtrace: None,
-            };
-            return LeakReport::new(live.map(block).collect());
-        };
-        let (mut blocks, names) = (tracker.live(), self.device.stream_names());
-        for block in &mut blocks {
-            block.stream_name = names.get(&block.stream).map(ToString::to_string);
+        if let Some(tracker) = &self.tracker {
+            return LeakReport::new(tracker.live(&self.device));
         }
-        LeakReport::new(blocks)
+        let pieces = self.snapshot().pieces.into_iter();
+        let live = pieces.filter(|piece| piece.state == PieceState::Live);
+        let block = |piece: Piece| LiveBlock {
+            addr: piece.addr,
+            bytes: piece.bytes,
+            stream: piece.stream.unwrap_or(0),
+            stream_name: piece.stream_name,
+            tag: piece.tag,
+            backtrace: None,
+        };
+        LeakReport::new(live.map(block).collect())
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
-        let tracked = self.tracker.iter().flat_map(|tracker| tracker.live());
+        let names = self.device.stream_names();
+        let tracked = self
+            .tracker
+            .iter()
+            .flat_map(|tracker| tracker.live(&self.device));
         let tags: HashMap<Addr, _> = tracked.map(|block| (block.addr, block.tag)).collect();
-        let (homes, names) = (self.homes(), self.device.stream_names());
-        let lanes = self.all_lanes();
+        let (homes, lanes) = (self.homes(), self.all_lanes());
         let core = self.core.lock();
         let mut cached = HashSet::new();
         self.each_cached(&lanes, |block| _ = cached.insert(block.addr));
-        let piece = |offset, bytes, stream: StreamIndex, state| {
+        let piece = |offset, bytes, index: StreamIndex, state| {
             let addr = self.base + offset;
             let is_cached = state == PieceState::Live && cached.contains(&addr);
             let state = if is_cached { PieceState::Cached } else { state };
             let live = (state == PieceState::Live).then_some(addr);
+            let used_by = core.streams[index as usize].as_ref();
             let home = live.and_then(|addr| homes.get(&addr).copied());
-            let freed_on = core.streams[stream as usize].as_ref();
-            let stream = home.or(freed_on.map(|state| state.timeline.uid));
+            let stream = home.or(used_by.map(|state| state.timeline.uid));
+            // A block of a gate is a graph's segment.
+            let hold = live.and_then(|_| used_by?.hold.upgrade());
+            let graphs = hold.is_some_and(|hold| hold.gate).then_some("graph memory");
             Piece {
                 addr,
                 bytes,
                 state,
                 stream,
                 stream_name: stream.and_then(|id| names.get(&id).map(ToString::to_string)),
-                tag: live.and_then(|addr| *tags.get(&addr)?),
+                tag: graphs.or(live.and_then(|addr| *tags.get(&addr)?)),
                 movable: false,
             }
         };
         let slot = |slot: SlotSeen| {
-            let state = if slot.free {
-                PieceState::Slot
-            } else {
-                PieceState::Live
-            };
+            let states = [PieceState::Live, PieceState::Slot];
+            let state = states[usize::from(slot.free)];
             piece(slot.offset, slot.bytes, slot.stream, state)
-        };
-        let whole = |extent: &Extent| {
-            let state = match extent.state {
-                State::Allocated => PieceState::Live,
-                State::Free => PieceState::Hole,
-                State::Stale => PieceState::Retiring,
-                _ => return None,
-            };
-            let mut piece = piece(extent.start, extent.bytes, extent.slot, state);
-            let live = piece.state == PieceState::Live;
-            piece.movable = live && extent.movable;
-            if live && core.is_graphs(extent) {
-                piece.tag = Some(GRAPH);
-            }
-            Some(piece)
         };
         let slabs = core.slabs.by_extent();
         let mut pieces = Vec::new();
         for (id, extent) in core.extents.iter() {
-            match slabs.get(&id) {
-                Some(&slab) => pieces.extend(core.slabs.slots_of(slab).map(slot)),
-                None => pieces.extend(whole(extent)),
+            if let Some(&slab) = slabs.get(&id) {
+                pieces.extend(core.slabs.slots_of(slab).map(slot));
+                continue;
             }
+            let state = match extent.state {
+                State::Allocated => PieceState::Live,
+                State::Free => PieceState::Hole,
+                State::Stale => PieceState::Retiring,
+                _ => continue,
+            };
+            let mut whole = piece(extent.start, extent.bytes, extent.slot, state);
+            whole.movable = whole.state == PieceState::Live && extent.movable;
+            pieces.push(whole);
         }
         Snapshot {
             pieces,
@@ -248,16 +226,14 @@ impl Shared {
 
 impl Pool {
     /// The live blocks. Under [`PoolConfig::track`](crate::PoolConfig::track) with their tags and
-    /// places; else their addresses, bytes as rounded, and streams, from the pool's books, which
-    /// are walked under its lock.
+    /// places; else their addresses, bytes as rounded, and streams, by a walk under the pool's lock.
     #[must_use]
     pub fn leak_report(&self) -> LeakReport {
         self.shared().leak_report()
     }
 
     /// Every mapped byte of the pool: blocks and holes with address, size, state, stream and, under
-    /// [`PoolConfig::track`](crate::PoolConfig::track), tag. For a person who asks why memory is
-    /// not free; walks everything under the pool's lock.
+    /// [`PoolConfig::track`](crate::PoolConfig::track), tag. Walks everything under the pool's lock.
     #[doc(alias = "memory_snapshot")]
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {

@@ -86,18 +86,13 @@ impl fmt::Display for StreamStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let title = stream_words(self.stream, self.stream_name.as_deref());
         write_rows(f, &title, &self.rows())?;
-        write!(
-            f,
-            "\n  {:22}{:>13}",
-            "cached",
-            text(self.cached_bytes, true)
-        )
+        write!(f, "\n  cached{:>29}", text(self.cached_bytes, true))
     }
 }
 
 #[cfg(feature = "cli")]
 mod json {
-    use serde_json::{Map, Value, json};
+    use serde_json::{Value, json};
 
     use super::{Counter, PoolStats, Row, StreamStats};
 
@@ -110,9 +105,9 @@ mod json {
         fields!(counter: current, peak, allocated, freed)
     }
 
-    fn rows(rows: &[Row]) -> Map<String, Value> {
-        let figures = rows.iter().map(|(name, is_bytes, [all, small, large])| {
-            let [all, small, large] = [all, small, large].map(|of| counter(*of));
+    fn rows(rows: &[Row]) -> Value {
+        let figures = rows.iter().map(|(name, is_bytes, classes)| {
+            let [all, small, large] = classes.map(counter);
             let classes = json!({ "all": all, "small": small, "large": large });
             let unit = if *is_bytes { "_bytes" } else { "" };
             (name.replace(' ', "_") + unit, classes)
@@ -123,10 +118,10 @@ mod json {
     impl StreamStats {
         fn json(&self) -> Value {
             let mut value = rows(&self.rows());
-            value.insert("stream".into(), self.stream.into());
-            value.insert("stream_name".into(), self.stream_name.clone().into());
-            value.insert("cached_bytes".into(), self.cached_bytes.into());
-            value.into()
+            value["stream"] = self.stream.into();
+            value["stream_name"] = self.stream_name.clone().into();
+            value["cached_bytes"] = self.cached_bytes.into();
+            value
         }
     }
 
@@ -137,23 +132,17 @@ mod json {
         #[must_use]
         pub fn to_json(&self) -> String {
             let mut value = rows(&self.rows());
-            let lines = self.lines().into_iter();
-            value.extend(lines.map(|(_, key, figure)| (key.into(), figure.into())));
-            let (steps, calls) = (self.steps, self.calls);
-            let steps = fields!(steps: own_stream, ready_elsewhere, drain, stream_wait, waits,
-                steal, grow, driver_ns, relieved, out_of_memory);
-            let calls = fields!(calls: created, mapped, remapped, unmapped, released);
-            let streams: Vec<Value> = self.streams.iter().map(StreamStats::json).collect();
-            for (name, figure) in [
-                ("fragmentation", self.fragmentation.into()),
-                ("spilled_bytes", counter(self.spilled)),
-                ("steps", steps),
-                ("calls", calls),
-                ("streams", streams.into()),
-            ] {
-                value.insert(name.into(), figure);
+            for (_, key, figure) in self.lines() {
+                value[key] = figure.into();
             }
-            Value::Object(value).to_string()
+            value["spilled_bytes"] = counter(self.spilled);
+            value["fragmentation"] = self.fragmentation.into();
+            let (steps, calls) = (self.steps, self.calls);
+            value["steps"] = fields!(steps: own_stream, ready_elsewhere, drain, stream_wait, waits,
+                steal, grow, driver_ns, relieved, out_of_memory);
+            value["calls"] = fields!(calls: created, mapped, remapped, unmapped, released);
+            value["streams"] = self.streams.iter().map(StreamStats::json).collect();
+            value.to_string()
         }
     }
 }

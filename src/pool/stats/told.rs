@@ -1,8 +1,7 @@
 //! The pool's slow steps: which figure counts each, and what the application's `tracing` subscriber is told.
 //!
-//! Steps are taken under the pool's lock, and a subscriber may do anything, allocate among others.
-//! So a step leaves a note, and whoever took the steps tells what was noted once the lock is let go.
-//! Without the feature `tracing` nothing is noted.
+//! A subscriber may allocate. So a step, which is taken under the pool's lock, leaves a note, and whoever took
+//! it tells what was noted once the lock is let go. Without the feature `tracing` nothing is noted.
 
 use super::Steps;
 
