@@ -12,7 +12,7 @@ use super::observers::Event;
 use super::private::keep_block;
 use super::stats::counters::{Blocks, Sums};
 use super::structure::{Block, IdAndSlack, Lane, LanePtr, Uses};
-use crate::device::{Addr, Left, Recorder, Stream, stream_words};
+use crate::device::{Addr, Left, Recorder, Stream, StreamCore, stream_words};
 use crate::error::Result;
 use crate::heap::{Id, NONE};
 use crate::seeded::seeded;
@@ -50,8 +50,8 @@ impl Block {
         let own = self.lane().stream.timeline.recorder();
         let mut captures: Vec<Arc<Recorder>> = Vec::new();
         for capture in streams.filter_map(Stream::recorder).chain(left.cloned()) {
-            let known = own.iter().chain(&captures);
-            if !known.into_iter().any(|other| Arc::ptr_eq(other, &capture)) {
+            let mut known = own.iter().chain(&captures);
+            if !known.any(|other| Arc::ptr_eq(other, &capture)) {
                 captures.push(capture);
             }
         }
@@ -89,11 +89,6 @@ impl Block {
         self.addr = addr;
     }
 
-    /// The block as its free on `lane` leaves it.
-    fn freed_on(&self, lane: &Lane) -> Cached {
-        Cached::new(self.id(), self.addr, self.capacity(), lane.open_tick())
-    }
-
     /// Address of the first byte: a multiple of every power of two up to 256 that divides
     /// [`Block::bytes`], and of 16; of 256 for more than 4096 bytes, under capture, and in a pool
     /// without [`slabs`](super::PoolConfig::slabs).
@@ -124,9 +119,8 @@ impl Block {
         self.lane().stream.timeline.uid
     }
 
-    /// Declares that work already queued, or yet to be queued, on `stream` uses the block: the
-    /// drop then makes the block's own stream wait on the device for everything queued on
-    /// `stream` by that time.
+    /// Declares that work queued on `stream`, before or after, uses the block: the drop then makes the
+    /// block's own stream wait on the device for all that is queued on `stream` by that time.
     ///
     /// ```
     /// # let device = warpool::Device::host()?;
@@ -155,9 +149,8 @@ impl Block {
         Ok(())
     }
 
-    /// Frees the block in the order of `stream` instead of its own: for a block handed from a
-    /// producer to a consumer. Work that uses the block must be ordered before this point of
-    /// `stream`.
+    /// Frees the block in the order of `stream` instead of its own. Work that uses the block must be
+    /// ordered before this point of `stream`.
     ///
     /// ```
     /// # let device = warpool::Device::host()?;
@@ -171,24 +164,17 @@ impl Block {
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if the stream is of another device; the block is then freed on its own
-    /// stream. What the driver said of a wait for a declared use; the block is then not lost but
-    /// freed once the host has seen that use done.
+    /// stream. What the driver said of a wait for a declared use; the block is then freed once the host
+    /// has seen that use done.
     pub fn free_on(self, stream: &Stream) -> Result<()> {
         if stream.id() == self.stream_id() {
             return Ok(());
         }
-        let near = nearby(&self.lane().shared, stream)?;
-        let Some(lane) = near else {
+        let Some(lane) = nearby(&self.lane().shared, stream)? else {
             // The pool has no handle any more and keeps no cache: the home stream waits instead.
-            let theirs = &stream.core().timeline;
-            let home = &self.lane().stream.timeline;
-            if seeded!("closed-pool-frees-without-a-wait") {
-                return Ok(());
-            }
-            // Where the device cannot be made to wait, the host does.
-            return match home.wait_for(theirs, theirs.open_tick()) {
-                Ok(_) => Ok(()),
-                Err(error) => stream.core().synchronize_memory().and(Err(error)),
+            return match seeded!("closed-pool-frees-without-a-wait") {
+                true => Ok(()),
+                false => wait_for_all(&self.lane().stream, stream),
             };
         };
         if self.uses.is_some() && !seeded!("freed-elsewhere-under-its-capture") {
@@ -205,7 +191,7 @@ impl Block {
         let uses = this.uses.take();
         let waited = uses.map_or(Ok(()), |uses| wait_for_uses(lane, &uses));
         this.tell(Event::Free(stream.core()));
-        let mut freed = this.freed_on(lane);
+        let mut freed = Cached::new(this.id(), this.addr, this.capacity(), lane.open_tick());
         if seeded!("foreign-free-carries-the-home-tick") {
             freed.tick = this.lane().stream.timeline.open_tick().saturating_sub(1);
         }
@@ -214,26 +200,30 @@ impl Block {
     }
 }
 
-/// Makes `lane`'s stream wait for what is queued on the streams in `uses`; where the driver
-/// refuses, the host waits.
+/// Makes `home` wait for all that is queued on `stream`; where the driver refuses, the host waits.
+fn wait_for_all(home: &StreamCore, stream: &Stream) -> Result<()> {
+    let theirs = stream.core();
+    let waited = (home.timeline).wait_for(&theirs.timeline, theirs.timeline.open_tick());
+    waited.map(drop).or_else(|error| {
+        if !seeded!("refused-wait-made-by-nobody") {
+            theirs.synchronize_memory()?;
+        }
+        Err(error)
+    })
+}
+
+/// Makes `lane`'s stream, or else the host, wait for each of `uses`.
 fn wait_for_uses(lane: &Lane, uses: &Uses) -> Result<()> {
-    let mut outcome = Ok(());
-    for (theirs, tick) in &uses.left.marks {
-        if let Err(error) = lane.stream.timeline.wait_for(theirs, *tick) {
-            outcome = theirs.sync_to(*tick).and(Err(error));
-        }
-    }
+    let home = &lane.stream;
+    let left = uses.left.marks.iter().map(|(theirs, tick)| {
+        let waited = home.timeline.wait_for(theirs, *tick).map(drop);
+        waited.or_else(|error| theirs.sync_to(*tick).and(Err(error)))
+    });
     let forgotten = usize::from(seeded!("first-declared-use-forgotten"));
-    for stream in uses.streams.iter().skip(forgotten) {
-        let theirs = &stream.core().timeline;
-        if let Err(error) = lane.stream.timeline.wait_for(theirs, theirs.open_tick()) {
-            outcome = match seeded!("refused-wait-made-by-nobody") {
-                true => Err(error),
-                false => stream.core().synchronize_memory().and(Err(error)),
-            };
-        }
-    }
-    outcome
+    let declared = uses.streams.iter().skip(forgotten);
+    let all = left.chain(declared.map(|stream| wait_for_all(home, stream)));
+    let outcome = all.reduce(|before, waited| waited.and(before));
+    outcome.unwrap_or(Ok(()))
 }
 
 /// Frees a block with declared uses, behind them; a graph whose captured work uses it keeps it.
@@ -246,8 +236,7 @@ fn free_used(mut block: Block) {
         return keep_block(block, captures);
     }
     if let Some(uses) = block.uses.take() {
-        // The host has waited where the device could not; a stream that can do neither runs nothing
-        // more.
+        // A stream that neither device nor host can wait for runs nothing more.
         let _ = wait_for_uses(block.lane(), &uses);
     }
 }

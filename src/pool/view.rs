@@ -1,9 +1,8 @@
 //! Typed ranges of device memory, as operations take them.
 //!
-//! A view is an address, a length and a borrow; it owns nothing. Buffers hand views out, and each knows
-//! its place in the buffer's log of uses: whatever stream an operation with the view runs on, it runs
-//! behind what it must, and the buffer's free runs behind it. [`View::from_raw`] makes views of any
-//! device address, whose order is the caller's.
+//! A view is an address, a length and a borrow. A buffer's views know their place in its log of uses:
+//! whatever stream an operation with a view runs on, it runs behind what it must, and the buffer's free
+//! runs behind it. [`View::from_raw`] makes views of any device address, whose order is the caller's.
 
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
@@ -21,13 +20,11 @@ fn check<T>(addr: Addr, len: usize) -> Result<()> {
         return Err(Error::invalid("addr", why));
     }
     let bytes = (len as u64).checked_mul(size_of::<T>() as u64);
-    match bytes.and_then(|bytes| addr.checked_add(bytes)) {
-        Some(_) => Ok(()),
-        None => {
-            let why = format!("{len} elements from {addr:#x} reach past the last address");
-            Err(Error::invalid("len", why))
-        }
+    if bytes.and_then(|bytes| addr.checked_add(bytes)).is_none() {
+        let why = format!("{len} elements from {addr:#x} reach past the last address");
+        return Err(Error::invalid("len", why));
     }
+    Ok(())
 }
 
 /// First element of `range`, and the one behind its last, within `len` elements.
@@ -66,8 +63,8 @@ macro_rules! view {
 
         impl<'a, T: Pod> $name<'a, T> {
             /// The `len` elements at `addr`, which lie at `place` in a buffer.
-            pub(crate) fn new(addr: Addr, len: usize, place: Place<'a>) -> Self {
-                Self { addr, len, place: Some(place), borrow: PhantomData }
+            pub(crate) fn new(addr: Addr, len: usize, place: impl Into<Option<Place<'a>>>) -> Self {
+                Self { addr, len, place: place.into(), borrow: PhantomData }
             }
 
             /// What an operation that takes the view does to its bytes.
@@ -87,7 +84,7 @@ macro_rules! view {
             ///   is gone.
             pub unsafe fn from_raw(addr: Addr, len: usize) -> Result<Self> {
                 check::<T>(addr, len)?;
-                Ok(Self { addr, len, place: None, borrow: PhantomData })
+                Ok(Self::new(addr, len, None))
             }
 
             /// Device address of the first element.
@@ -120,11 +117,10 @@ macro_rules! view {
                 let (from, to) = bounds(&range, self.len)?;
                 let offset = (from * size_of::<T>()) as u64;
                 let place = self.place.map(|place| place.offset(offset));
-                Ok(Self { addr: self.addr + offset, len: to - from, place, borrow: PhantomData })
+                Ok(Self::new(self.addr + offset, to - from, place))
             }
 
-            /// The first `at` elements, and the others: parts that different streams may be given, each
-            /// in an order of its own.
+            /// The first `at` elements, and the others, which different streams may be given.
             ///
             /// # Errors
             /// [`Error::Invalid`] unless `at <= len`.
@@ -181,24 +177,14 @@ impl<T: Pod> ViewMut<'_, T> {
     /// The same elements, to be read.
     #[must_use]
     pub fn as_view(&self) -> View<'_, T> {
-        View {
-            addr: self.addr,
-            len: self.len,
-            place: self.place,
-            borrow: PhantomData,
-        }
+        View::new(self.addr, self.len, self.place)
     }
 }
 
 /// The same elements for a shorter time.
 impl<'a, T: Pod> From<&'a mut ViewMut<'_, T>> for ViewMut<'a, T> {
     fn from(view: &'a mut ViewMut<'_, T>) -> Self {
-        ViewMut {
-            addr: view.addr,
-            len: view.len,
-            place: view.place,
-            borrow: PhantomData,
-        }
+        Self::new(view.addr, view.len, view.place)
     }
 }
 
@@ -208,9 +194,9 @@ fn check_rows(len: usize, rows: u64, cols: u64, pitch: u64) -> Result<()> {
         let why = format!("{pitch} elements is less than a row of {cols}: rows would overlap");
         return Err(Error::invalid("pitch", why));
     }
-    let last = rows.checked_sub(1).map(|last| pitch.checked_mul(last));
-    let reach = last.map_or(Some(0), |last| last?.checked_add(cols));
-    if reach.is_some_and(|reach| reach <= len as u64) {
+    let last = pitch.checked_mul(rows.saturating_sub(1));
+    let reach = last.and_then(|last| last.checked_add(cols));
+    if rows == 0 || reach.is_some_and(|reach| reach <= len as u64) {
         return Ok(());
     }
     let need = "need more than the view's";
@@ -230,8 +216,7 @@ macro_rules! rows {
         }
 
         impl<'a, T: Pod> $name<'a, T> {
-            /// `rows` rows of `cols` elements within `view`; a row starts `pitch` elements after the
-            /// one before.
+            /// `rows` rows of `cols` elements in `view`, each `pitch` elements after the one before.
             ///
             /// # Errors
             /// [`Error::Invalid`] if rows overlap or reach beyond the view.

@@ -11,8 +11,8 @@ use crate::seeded::seeded;
 
 impl Block {
     /// Gives back all but the first `bytes`, in the block's stream order and behind every use
-    /// declared by [`Block::record_use`], or left by a typed buffer; what is given back is a multiple
-    /// of 256, so nothing of a block in a slab is. The address stays.
+    /// declared by [`Block::record_use`] or left by a typed buffer: a multiple of 256 bytes, so none of
+    /// a block in a slab. The address stays.
     ///
     /// ```
     /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
@@ -25,9 +25,8 @@ impl Block {
     ///
     /// # Errors
     /// [`Error::Invalid`] for 0 bytes, or more than the block has; for a block whose stream, or a
-    /// stream declared to use it, is being captured, unless it was allocated in that capture: the
-    /// graph would use what is given back. What the driver said of a wait for a declared use. The
-    /// block is then as it was.
+    /// stream declared to use it, is being captured, unless it was allocated in that capture. What the
+    /// driver said of a wait for a declared use. The block is then as it was.
     pub fn shrink(&mut self, bytes: u64) -> Result<()> {
         if bytes == 0 || bytes > self.requested {
             let most = self.requested;
@@ -51,28 +50,25 @@ impl Block {
         self.extent = IdAndSlack::new(self.id(), (capacity - bytes) as u32);
     }
 
-    /// Makes the block's stream wait for all declared uses; an error where captured work has the
-    /// block, which runs later and again.
+    /// Makes the block's stream wait for all uses; an error where captured work has the block.
     fn wait_for_tail_uses(&self) -> Result<()> {
-        let home = &self.lane().stream;
         if !self.is_private() {
-            home.refuse_under_capture()?;
+            self.lane().stream.refuse_under_capture()?;
         }
-        let uses = self.uses.as_ref();
-        if let Some(uses) = uses.filter(|_| !seeded!("shrunk-under-its-uses")) {
-            if !self.captures().is_empty() {
+        match &self.uses {
+            Some(_) if seeded!("shrunk-under-its-uses") => Ok(()),
+            Some(_) if !self.captures().is_empty() => {
                 let why = "a stream declared to use the block is being captured: its graph would \
                            use what is given back";
-                return Err(Error::invalid("stream", why));
+                Err(Error::invalid("stream", why))
             }
-            wait_for_uses(self.lane(), uses)?;
+            uses => (uses.iter()).try_for_each(|uses| wait_for_uses(self.lane(), uses)),
         }
-        Ok(())
     }
 
-    /// Lets the block have at least `bytes`, which is not below what it has, where it is; false,
-    /// with nothing done, where the memory behind it is not free. What is added is ready behind
-    /// what the block's own stream was given so far.
+    /// Lets the block have at least `bytes`, not less than it has, where it is; false, with nothing done,
+    /// where the memory behind it is not free. What is added is ready behind what the block's own stream
+    /// was given so far.
     pub(crate) fn grow(&mut self, bytes: u64) -> Result<bool> {
         let before = self.capacity();
         if is_slot(before) {
