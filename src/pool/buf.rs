@@ -64,13 +64,11 @@ elements!(PoolBuf);
 /// **Order.** Operations that take the buffer's views may run on any stream of its device: each waits
 /// on the device for the work before it that it must not overtake, and the drop, which frees the memory
 /// in the order of the buffer's own stream, waits for all of them. Reads do not wait for reads, nor parts
-/// of the buffer for each other ([`ViewMut::split_at`]). Where there is nothing to wait for, no call of
-/// the driver is made. Kernels of the application's own are queued by [`Stream::kernel`](crate::Stream::kernel), which does the
-/// same; [`PoolBuf::addr`] alone orders nothing.
+/// of the buffer for each other ([`ViewMut::split_at`]). Kernels of the application's own are queued by
+/// [`Stream::kernel`](crate::Stream::kernel), which does the same; [`PoolBuf::addr`] alone orders nothing.
 ///
-/// While a graph has captured work on the buffer, its memory lasts as long as the graph.
-///
-/// The address does not change while the buffer lives. Safe to send to and use from any thread.
+/// Memory that a graph has captured work on lasts as long as the graph. The address does not change while
+/// the buffer lives. Safe to send to and use from any thread.
 ///
 /// ```
 /// # let device = warpool::Device::host()?;
@@ -156,8 +154,8 @@ impl<T: Pod> PoolBuf<T> {
         ViewMut::new(self.addr(), self.block.capacity() as usize, self.place())
     }
 
-    /// The same memory as `len` elements of another type, with its uses, and with `bytes` of it: what
-    /// it has beyond those goes back to the pool.
+    /// The first `bytes` of the memory as elements of another type, with its uses. The rest goes back to
+    /// the pool.
     pub(crate) fn retyped<D: Pod>(mut self, bytes: u64) -> Result<PoolBuf<D>> {
         // A graph that uses the memory goes on to use all of it.
         let kept = self.log.is_in_a_graph() && !seeded!("retyped-buffer-shrinks-under-its-graph");

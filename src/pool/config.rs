@@ -1,4 +1,4 @@
-//! What a pool may do: limits, growth and re-use, each with its default and its reason.
+//! What a pool may do: limits, growth and re-use.
 
 use std::path::PathBuf;
 
@@ -10,11 +10,8 @@ use crate::device::{Device, DeviceKind};
 /// use warpool::PoolConfig;
 /// use warpool::pool::HandleSize;
 ///
-/// # fn main() -> warpool::Result<()> {
 /// let config = PoolConfig::default().handles(HandleSize::UpTo(64 << 20));
 /// # let _ = config;
-/// # Ok(())
-/// # }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -25,14 +22,13 @@ pub enum HandleSize {
     /// As large as the request, up to this many bytes. A remap costs by the handle, so growing is
     /// cheap; an idle part of a handle stays where it is.
     UpTo(u64),
-    /// By the block that the handle is made for and by the pool: a thirty-second of a large block or a
-    /// part of the pool, whichever is more; the smallest in a pool of up to 3 GiB. The last pieces of a block
-    /// are smaller, so that its end wastes less than the device's smallest handle.
+    /// A thirty-second of a large block or a part of the pool, whichever is more; the smallest in a pool of
+    /// up to 3 GiB. The last pieces of a block are smaller, so that its end wastes less than the device's
+    /// smallest handle.
     ///
     /// A pool of a GPU has larger ones, unless [`PoolConfig::slack`] is set: one part in 3200 of the GPU's
-    /// memory or of the limit, or a 64th of the pool if that is more and no limit is set, up to one part in 640;
-    /// less for small blocks. It grows by whole ones, so by more than a request lacks. On an H200 they are of 32
-    /// to 128 MiB.
+    /// memory or of the limit, or a 64th of the pool if that is more and no limit is set; less for small
+    /// blocks. It grows by whole ones, so by more than a request lacks. On an H200 they are of 32 to 128 MiB.
     Adaptive,
 }
 
@@ -79,7 +75,6 @@ options! {
     /// ```
     /// use warpool::{Device, Pool, PoolConfig};
     ///
-    /// # fn main() -> warpool::Result<()> {
     /// let config = PoolConfig::default().limit(2 << 30).soft_limit(1 << 30).track(true);
     /// let pool = Pool::new(&Device::host()?, config)?;
     ///
@@ -87,21 +82,19 @@ options! {
     /// let roomy = PoolConfig::default().preallocate(64 << 20).slack(0.1).overlap_bytes(256 << 20);
     /// let roomy = Pool::new(pool.device(), roomy.cache_bytes(16 << 20).track(true).backtraces(true))?;
     ///
-    /// // A pool that never maps elsewhere, of blocks that are multiples of 256 bytes.
-    /// let plain = Pool::new(pool.device(), PoolConfig::default().remap(false).slabs(false))?;
+    /// // A pool that never maps elsewhere nor has a stream wait for memory, of multiples of 256 bytes.
+    /// let plain = PoolConfig::default().remap(false).reuse(true, false).slabs(false);
     /// # drop((pool, roomy, plain));
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     PoolConfig:
 
     /// Sets the most physical bytes the pool may hold. Without, it may hold as much as the device gives.
     limit: Option<u64> = None, |bytes: u64| Some(bytes);
 
-    /// Sets the physical bytes above which idle memory is given back to the device whenever a request or
-    /// a free goes past its stream's cache. Only memory whose work is done is given back, so nobody
-    /// waits; above this, idle memory is moved before the pool grows whatever
-    /// [`PoolConfig::slack`] says. Without, memory is kept.
+    /// Sets the physical bytes above which idle memory whose work is done is given back to the device
+    /// whenever a request or a free goes past its stream's cache. Above this, idle memory is also moved
+    /// before the pool grows, whatever [`PoolConfig::slack`] says. Without, memory is kept.
     soft_limit: Option<u64> = None, |bytes: u64| Some(bytes);
 
     /// Sets the physical bytes taken when the pool is made.
@@ -109,21 +102,19 @@ options! {
     preallocate: u64 = 0, |bytes: u64| bytes;
 
     /// Sets the growth allowed before idle handles are mapped elsewhere, as a part of the peak of live
-    /// bytes. A handle mapped elsewhere costs the host 50 to 75 us, a new one a fifth of that, so the pool
-    /// grows first; what it grew by beyond the peak goes back where a limit is near and on
-    /// [`Pool::trim`](super::Pool::trim).
+    /// bytes. A handle mapped elsewhere costs the host 50 to 75 us, a new one a fifth of that. What the pool
+    /// grew by beyond the peak goes back where a limit is near and on [`Pool::trim`](super::Pool::trim).
     ///
     /// Without, it is 0.018, with which the recorded programs reserve no more than 1.02 of their peaks. On
     /// a GPU it is one part in 640 of the device's memory at least, or of the limit if there is one, and becomes
     /// 0.1 once mapping handles elsewhere has taken those who ask for memory more than a hundredth of the time.
-    /// Set, it stays, and handles are as small as the pool is: 0.018 where memory is short and time is not, 0.1
-    /// or more where the device has memory to spare and blocks change all the time.
+    /// Set, it stays, and handles are as small as the pool is: set 0.018 where memory is short, 0.1 or more
+    /// where there is memory to spare and blocks change all the time.
     slack: Option<f64> = None, |part: f64| Some(part);
 
     /// Sets whether handles may be mapped at another address than their first, as they may by default.
-    /// Without, the pool only grows: memory that is idle between live blocks waits there for a request
-    /// that fits, and is given back where a limit leaves no other way. Of use to compare with, and where
-    /// a driver maps slowly.
+    /// Without, memory that is idle between live blocks waits there for a request that fits, and is given
+    /// back where a limit leaves no other way. Of use where a driver maps slowly.
     remap: bool = true, |on: bool| on;
 
     /// Sets the physical bytes up to which the pool grows rather than make a stream wait for another, by
@@ -137,17 +128,10 @@ options! {
     /// Sets which memory of other streams a request may take before the pool grows, by default both: that
     /// whose work is known to be done (`opportunistic`), and that which the requesting stream is made to
     /// wait for on the device (`device_wait`).
-    ///
-    /// ```
-    /// use warpool::PoolConfig;
-    ///
-    /// let config = PoolConfig::default().reuse(true, false); // never let a stream wait for memory
-    /// # let _ = config;
-    /// ```
     reuse: Reuse = Reuse { opportunistic: true, device_wait: true }, |opportunistic: bool, device_wait: bool| Reuse { opportunistic, device_wait };
 
-    /// Sets the most free bytes a stream keeps for itself as whole blocks, beyond the last one freed. They are
-    /// given up before any stream waits or the pool grows. Without, all streams together keep a fifth of the
+    /// Sets the most free bytes a stream keeps for itself, beyond the last block freed. They are given up
+    /// before any stream waits or the pool grows. Without, all streams together keep a fifth of the
     /// [slack](PoolConfig::slack), and each 4 MiB at least. While threads find the pool's lock taken, their
     /// streams keep an eighth of their live bytes besides; not with 0.
     cache_bytes: Option<u64> = None, |bytes: u64| Some(bytes);
@@ -157,10 +141,10 @@ options! {
     sleeps: bool = false, |on: bool| on;
 
     /// Sets whether blocks of up to 4 KiB whose size is not nearly a multiple of 256 are put together in
-    /// slabs, as they are by default. There they have a sixteenth more than was asked for, or up to
-    /// 15 bytes, and are aligned to the largest power of two that divides their size, 16 at least and
-    /// 256 at most. What is free beside them in a slab serves blocks of their size until all of it is
-    /// free. Without, every block is a multiple of 256 bytes, and lies on one.
+    /// slabs, as they are by default. There they have a sixteenth more than was asked for, or up to 15 bytes,
+    /// and are aligned to the largest power of two that divides their size, 16 at least and 256 at most. A
+    /// slab serves blocks of one size until all of it is free. Without, every block is a multiple of 256
+    /// bytes, and lies on one.
     slabs: bool = true, |on: bool| on;
 
     /// Sets whether blocks under [`PoolConfig::track`] keep the backtrace of their allocation. Costs
@@ -171,16 +155,15 @@ options! {
     /// compressed if the name ends in `.gz` (with the feature `gzip`).
     ///
     /// The environment variable `WARPOOL_RECORD` does the same for a program that cannot be changed. `%p`
-    /// in the name becomes the number of the process, so that programs that start others have a file for
-    /// each. The second pool of a process that is given the same name records to `trace.2.csv.gz`, and so
-    /// on: a log is one pool's.
+    /// in the name becomes the number of the process. The second pool of a process that is given the same
+    /// name records to `trace.2.csv.gz`, and so on.
     ///
     /// An event costs the thread that makes it 40 ns (a core of an AMD EPYC, `cargo bench --bench
     /// recording`); a thread of the recording writes the file ten times a second, and whoever is faster
-    /// than the file waits. All is written when the pool and its
-    /// blocks are gone, when the process ends by `exit` or the end of `main`, when a request fails for
-    /// want of memory, and by [`Pool::flush_recording`](super::Pool::flush_recording); a process that
-    /// is killed or crashes loses its last tenth of a second. A child of `fork` records nothing.
+    /// than the file waits. All is written when the pool and its blocks are gone, when the process ends by
+    /// `exit` or the end of `main`, when a request fails for want of memory, and by
+    /// [`Pool::flush_recording`](super::Pool::flush_recording); a process that is killed or crashes loses
+    /// its last tenth of a second. A child of `fork` records nothing.
     ///
     /// Blocks have the bytes that were asked for. A block that shrinks or grows where it is frees what it
     /// was and allocates what it is. Moves by compaction are no events.
@@ -188,7 +171,6 @@ options! {
     /// ```
     /// use warpool::observe::Trace;
     /// use warpool::{Device, Pool, PoolConfig};
-    /// # fn main() -> warpool::Result<()> {
     /// # let path = std::env::temp_dir().join("warpool-%p.csv");
     ///
     /// let device = Device::host()?;
@@ -199,25 +181,21 @@ options! {
     /// assert_eq!((trace.events.len(), trace.peak_live_bytes), (1, 1000));
     /// # drop(block);
     /// # let _ = std::fs::remove_file(path);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// A file that cannot be made is an error of [`Pool::new`](super::Pool::new). One that takes no more
-    /// later ends the recording, not the program: standard error says so, and
-    /// [`Pool::flush_recording`](super::Pool::flush_recording) gives the error.
+    /// later ends the recording: standard error says so, and `flush_recording` gives the error.
     // `None`: the file that the environment's `WARPOOL_RECORD` names, or none.
     record: Option<PathBuf> = None, |path: impl Into<PathBuf>| Some(path.into());
 
-    /// Lets these devices read and write the pool's memory beside its own device: all of it, whatever is
-    /// mapped or mapped elsewhere later. Copies between devices want it
-    /// ([`ViewMut::copy_from`](super::ViewMut::copy_from)), and so do collectives among GPUs of one process.
-    /// A mapping then costs the driver some microseconds more for each.
+    /// Lets these devices read and write all of the pool's memory, beside its own device. Copies between
+    /// devices ([`ViewMut::copy_from`](super::ViewMut::copy_from)) and collectives among GPUs of one process
+    /// want it. A mapping then costs the driver some microseconds more for each.
     ///
     /// ```
     /// use warpool::{Device, Pool, PoolConfig};
     ///
-    /// # fn main() -> warpool::Result<()> {
     /// let (one, other) = (Device::host()?, Device::host()?);
     /// let pool = Pool::new(&one, PoolConfig::default().peers(&[&other]))?;
     /// let far = Pool::new(&other, PoolConfig::default())?;
@@ -226,8 +204,7 @@ options! {
     /// let mut copy = far.alloc_zeroed::<i32>(&there, 3)?;
     /// copy.view_mut().copy_from(&there, &source)?; // behind what wrote it, on either device
     /// assert_eq!(copy.download()?, [1, 2, 3]);
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
     /// A GPU that cannot reach the pool's is an error of [`Pool::new`](super::Pool::new).

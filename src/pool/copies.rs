@@ -1,7 +1,5 @@
-//! What views do by themselves: copies to and from the host, copies within the device, fills.
-//!
-//! All of it is in order as any operation on typed memory is (`crate::device::ordered`). Views of
-//! nothing queue nothing.
+//! What views do by themselves, in the order of any operation on typed memory (`crate::device::ordered`):
+//! copies to and from the host, copies within the device, fills. Views of nothing queue nothing.
 
 use bytemuck::Pod;
 
@@ -54,9 +52,9 @@ impl<T: Pod> ViewMut<'_, T> {
     /// Queues a copy of `src` into the elements, on `stream`, behind all that it must not overtake.
     ///
     /// `src` may be of another device whose pool grants this one access
-    /// ([`PoolConfig::peers`](crate::PoolConfig::peers)): the copy then waits on the device for what was
-    /// queued there, and what comes to use `src` there waits for it. Neither device waits for the other's
-    /// other work. It costs some 20 us of host time more, and neither stream may be under capture.
+    /// ([`PoolConfig::peers`](crate::PoolConfig::peers)): the copy then waits on the device for the work
+    /// that uses `src` there, and what comes to use it waits for the copy. That costs some 20 us of host
+    /// time more, and neither stream may be under capture.
     ///
     /// ```
     /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
@@ -99,9 +97,8 @@ impl<T: Pod> ViewMut<'_, T> {
 
     /// Sets every element to `value`, on `stream`, behind all that uses them.
     ///
-    /// A value whose bytes are all the same, as those of zero, is one fill, which is queued. Any other
-    /// goes up from the host, 64 KiB of them at most, and the host waits for that; the rest is copied
-    /// from there on the device.
+    /// A value whose bytes are all the same is one fill, which is queued. Of any other, up to 64 KiB are
+    /// copied from the host, which waits for that; the rest is copied from there on the device.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the stream is of another device or, for a value of different bytes, under
@@ -132,10 +129,9 @@ impl<T: Pod> ViewMut<'_, T> {
 unsafe fn repeat<T: Pod>(core: &StreamCore, addr: Addr, first: &[T], all: u64) -> Result<()> {
     // SAFETY: the caller's duty.
     unsafe { core.write(addr, first)? };
-    let mut done = size_of_val(first) as u64;
+    let (backend, mut done) = (core.device.backend(), size_of_val(first) as u64);
     while done < all {
         let more = done.min(all - done);
-        let backend = core.device.backend();
         // SAFETY: the same; what is copied was written before, and lies ahead of where it goes.
         unsafe { backend.copy_within(addr + done, addr, more, core.raw)? };
         done += more;

@@ -6,8 +6,7 @@ use crate::error::{Error, Result};
 
 use bytemuck::Pod;
 
-/// What a kernel of the application's own uses, and where it runs: made by [`Stream::kernel`], which has an
-/// example.
+/// What a kernel of the application's own uses, and where it runs: made by [`Stream::kernel`].
 #[derive(Debug)]
 #[must_use = "nothing is queued until `launch` is called"]
 pub struct Kernel<'a> {
@@ -79,10 +78,9 @@ impl<'a> Kernel<'a> {
     /// `launch` gives.
     ///
     /// `launch` may be anything that gives work to the stream, and to no other. On a GPU the device's context
-    /// is current while it runs, whatever the thread had. Where it fails or panics,
-    /// it is taken to have queued its work. It runs without a lock of the crate held, so it may use the
-    /// crate; but while it runs, other threads' launches of graphs that use the same memory wait for it,
-    /// and its own are an error.
+    /// is current while it runs. Where it fails or panics, it is taken to have queued its work. It may use the
+    /// crate; but while it runs, other threads' launches of graphs that use the same memory wait for it, and
+    /// its own are an error.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if memory is of another device than the stream; what the

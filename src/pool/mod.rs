@@ -1,6 +1,5 @@
-//! The stream-ordered pool.
-//!
-//! What a pool is made of is in `structure`, and what each part does in the file of its name.
+//! The stream-ordered pool. What a pool is made of is in `structure`, and what each part does in the file of
+//! its name.
 //!
 //! # The path of a request
 //!
@@ -9,8 +8,7 @@
 //! 2. What the cache has not, a hole may have that is ready: `Lane::serve_ready`, under the pool's lock. Where
 //!    others have the lock, the lane makes do with a block nearly of the size (`cache::crowd`).
 //! 3. All else climbs the **ladder** (`ladder`), one list of steps, the cheap ones first; the first that works
-//!    serves the request. A step that changed something has the pool look at what is ready once more, a
-//!    measure for a place to map:
+//!    serves the request:
 //!    - *ready*: a batch, a slot or a hole that nothing queued uses, or that the stream runs behind
 //!      (`cache::transfer`, `slabs`, `ends`); what the driver says when asked how far the streams are;
 //!    - *waiting*: other streams' caches and holes, behind a wait on the device (`cache::transfer`, `core`);
@@ -19,14 +17,13 @@
 //!    - *help*: what layers above and the application registered (`pressure`).
 //! 4. A step looks at the **heap** (`crate::heap`, integers only) under the pool's lock. What calls the
 //!    driver is a **job** (`job`): its memory is held and its bytes are counted under the lock, the driver is
-//!    called without it, and then what came of it is booked. A mapping (`grow`) and a release (`release`)
-//!    are jobs; so are questions to the driver.
+//!    called without it, and then what came of it is booked. Mappings (`grow`), releases (`release`) and
+//!    questions to the driver are jobs.
 //! 5. A block freed goes to the cache of the lane it was freed on; what that has no room for goes
 //!    to the transfer cache or into the heap (`cache::transfer`).
 //!
 //! Every constant of these is in `tuning`, with its reason. A stream under capture has memory of its graph's
-//! (`private`). What is counted on the way is in `stats::counters`, and comes out in `stats::report`;
-//! who listens to what becomes of blocks is told in `observers`.
+//! (`private`). `stats` has what is counted on the way, and `observers` who listens to what becomes of blocks.
 
 mod ask;
 mod block;
@@ -104,9 +101,9 @@ const APPLICATION_RANK: u8 = 200;
 
 /// A pool of device memory. Cheap to clone; all clones are the same pool.
 ///
-/// Blocks are allocated and freed in the order of a [`Stream`]: an allocation never waits on the
-/// host for the device, and memory freed on a stream is there again for the next allocation on
-/// it. Other streams get it once its work is done, or wait for it on the device.
+/// Blocks are allocated and freed in the order of a [`Stream`]: an allocation never waits on the host for
+/// the device, and memory freed on a stream is there again for the next allocation on it. Other streams get
+/// it once its work is done, or wait for it on the device.
 ///
 /// The pool reserves addresses when it is made and takes physical memory as it is needed, up to
 /// [`PoolConfig::limit`]. It gives memory back on [`Pool::trim`] and when the last handle and the
@@ -154,13 +151,12 @@ impl Pool {
     /// What the driver said when addresses were reserved or memory preallocated.
     pub fn new(device: &Device, config: PoolConfig) -> Result<Self> {
         let shared = Arc::new(Shared::new(device, config)?);
-        Ok(Self {
-            handle: Arc::new(Handle {
-                uid: shared.uid,
-                parts: Mutex::default(),
-                shared,
-            }),
-        })
+        let handle = Arc::new(Handle {
+            uid: shared.uid,
+            parts: Mutex::default(),
+            shared,
+        });
+        Ok(Self { handle })
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -236,10 +232,8 @@ impl Pool {
         }
     }
 
-    /// Gives idle memory back to the device, keeping at least `keep` bytes; gives the bytes
-    /// released. `trim(0)` is what other allocators call emptying the cache.
-    ///
-    /// Waits on the host for work that still uses the memory to be released.
+    /// Gives idle memory back to the device, keeping at least `keep` bytes, and returns the bytes
+    /// released. Waits on the host for work that still uses the memory.
     ///
     /// ```
     /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
@@ -283,9 +277,8 @@ impl Pool {
         self.shared().core.lock().config.limit
     }
 
-    /// Changes the physical bytes above which idle memory is given back; `None` to keep it. Memory
-    /// held above a new limit goes as [`PoolConfig::soft_limit`] says; [`Pool::trim`] gives it back
-    /// at once.
+    /// Changes the physical bytes above which idle memory is given back, as [`PoolConfig::soft_limit`]
+    /// says; `None` to keep it.
     pub fn set_soft_limit(&self, bytes: impl Into<Option<u64>>) {
         self.shared().core.lock().config.soft_limit = bytes.into();
     }
@@ -309,8 +302,8 @@ impl Pool {
     ///
     /// `callback` runs on the allocating thread without a lock of the pool, so it may allocate,
     /// free and trim. It is asked again while it says [`Relief::Retry`] and the request still
-    /// fails. Of its own requests no callback is asked: one that cannot be served otherwise is an
-    /// error. A panic goes on to whoever asked for memory, and the pool is as it was.
+    /// fails. Its own requests ask no callback. A panic goes on to whoever asked for memory, and the
+    /// pool is as it was.
     ///
     /// ```
     /// # let device = warpool::Device::host()?;
@@ -345,8 +338,8 @@ impl Pool {
         recording.map(flushed).transpose()
     }
 
-    /// The pool's figures: with [`PoolStats`] everything that is counted, by size class and stream.
-    /// Costs some microseconds, in which allocations wait for the reader no longer than for each other.
+    /// Everything that is counted, by size class and stream. Costs some microseconds, in which allocations
+    /// wait for the reader no longer than for each other.
     ///
     /// ```
     /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
@@ -370,14 +363,13 @@ impl Pool {
     }
 
     /// Sets all peaks to what they count now: the pool's, those of its classes and of its streams.
-    /// Nothing else changes.
     #[doc(alias = "reset_peak_memory_stats")]
     pub fn reset_peaks(&self) {
         self.shared().reset_peaks();
     }
 
-    /// Whether the pool's books are whole: no overlap, no lost byte, sums agree, every free byte's
-    /// history can be waited for. For tests; walks everything under the pool's lock.
+    /// Checks the pool's state: no overlap, no lost byte, sums agree, every free byte's history can be
+    /// waited for. For tests; walks everything under the pool's lock.
     ///
     /// # Errors
     /// What is wrong, in words.

@@ -1,12 +1,10 @@
 //! How far the pool grows before it maps handles elsewhere, by what that has cost.
 //!
 //! A handle mapped elsewhere costs the thread that asked for memory some 90 us on an H200, a new one a
-//! fifth of that. Most programs hardly need any. One whose blocks change all the time spends a tenth of
-//! its time on them, where a few per cent more memory would do. So the pool keeps an account: time spent
-//! on mapping elsewhere is paid in, a hundredth of all time is paid out, and once the account is full the pool
-//! may grow by more. A pool that hardly uses the device may so from the start: to it a small part of the device
-//! is many handles, and to the device it is little. Its handles are larger as well, so fewer, and new memory is
-//! whole ones. A limit is taken for the device's memory, and `trim` gives back what is idle.
+//! fifth of that. A program whose blocks change all the time spends a tenth of its time on them, where a few
+//! per cent more memory would do. So the pool keeps an account: time spent on mapping elsewhere is paid in, a
+//! hundredth of all time is paid out, and once the account is full the pool may grow by more. Besides, any pool
+//! may grow by a small part of the device's memory, or of its limit, in larger handles.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +14,6 @@ use super::tuning::{
 use crate::device::{DeviceInfo, DeviceKind};
 use crate::seeded::seeded;
 
-/// See the module documentation.
 pub(super) struct Pace {
     /// The growth allowed before handles are mapped elsewhere: this part of the peak, or what a device of so many
     /// bytes has to spare.
@@ -44,7 +41,7 @@ impl Pace {
         self.spare(most).max((peak as f64 * self.part) as u64)
     }
 
-    /// What the device, or a limit of `most` bytes, has to spare: a pool may hold so much that is idle.
+    /// What the device, or a limit of `most` bytes, has to spare.
     fn spare(&self, most: u64) -> u64 {
         self.device.min(most) / DEVICE_PART
     }

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use crate::heap::StreamIndex;
 
-/// Most addresses that a pool reserves, whatever its device says of itself: half of those of a
-/// process.
+/// Most addresses that a pool reserves: half of those of a process.
 pub(super) const MOST_ADDRESSES: u64 = 1 << 46;
 
 /// Addresses reserved for each byte of the device's memory. A placement needs a gap as large as what it
@@ -21,21 +20,21 @@ pub(super) const HIGH_PART: u64 = 8;
 /// 1.02 of their peaks.
 pub(crate) const LEAST_SLACK: f64 = 0.018;
 
-/// The same where remaps take more of the time than one part in so many. With 0.1 the rl program is as
-/// fast as with PyTorch's own allocators and holds a tenth less than its expandable segments; between the
-/// two it remaps hardly less.
+/// The same where remaps take more of the time than [`PACE_PART`] says. With 0.1 the rl program is as fast as
+/// with PyTorch's own allocators and holds a tenth less than its expandable segments; between the two it
+/// remaps hardly less.
 pub(super) const ROOMY_SLACK: f64 = 0.1;
 
 /// A GPU's pool may grow by the device's memory, or its limit, divided by this in any case. On an H200 of 141 GB
-/// the rl program (a peak of 950 MiB) then holds a fifth more than its peak, hardly less than with PyTorch's
-/// expandable segments, and maps 229 handles elsewhere; with the least slack alone it was 6,300.
+/// the rl program (a peak of 950 MiB) then holds a fifth more than its peak and maps 229 handles elsewhere;
+/// with the least slack alone it was 6,300.
 pub(super) const DEVICE_PART: u64 = 640;
 
-/// Part of the time that remaps may take before.
+/// Part of the time that remaps may take: one in so many.
 pub(super) const PACE_PART: u32 = 100;
 
 /// Time spent beyond that before the pool grows by more: of some five hundred handles. With 5 ms the bursts of
-/// tables came to it, which held 1.08 of its peak for nothing: its remaps take 0.24 % of the time.
+/// tables, whose remaps take 0.24 % of the time, came to it, and held 1.08 of the peak.
 pub(super) const PACE_FULL: Duration = Duration::from_millis(25);
 
 /// Number of handles that adaptive sizing aims at. With 1,024 the llama trace remaps 1,009 handles and
@@ -45,35 +44,30 @@ pub(super) const HANDLES_AIMED_AT: u64 = 768;
 /// A GPU's pool makes handles of what its device or limit has to spare, a [`DEVICE_PART`], divided by this at
 /// least, and new memory in whole ones. Replayed with the pace of an H200, where that is 32 MiB, the rl trace
 /// makes or maps elsewhere 72 handles after its first iteration and holds 1.228 of its peak, tables 65 and
-/// 1.132; with 16 MiB it is 135 and 1.228, 175 and 1.062; with 64 MiB 33 and 1.236, 30 and 1.187. In parts, as
-/// small as what a request lacks, moe's are 287 in place of 16.
+/// 1.132; with 16 MiB it is 135 and 1.228, 175 and 1.062; with 64 MiB 33 and 1.236, 30 and 1.187.
 pub(super) const SPARE_HANDLES: u64 = 5;
 
 /// A GPU's pool makes handles of its own bytes divided by this where that is more; not under a limit, near which
-/// what is idle in a handle may be what a request lacks: llama fails at 1.02 times its peak. Replayed with the
-/// pace of an H200 the gpt2 trace makes or maps elsewhere 74 handles after its first iteration and holds 1.024
-/// of its peak, moe 16 and 1.017; with 32 it is 37 and 1.054, 16 and 1.019; without 266 and 1.005, 73 and 1.010.
+/// what is idle in a handle may be what a request lacks: llama fails at 1.02 times its peak. In the same replay
+/// gpt2 has 74 handles and 1.024, moe 16 and 1.017; with 32 it is 37 and 1.054, 16 and 1.019; without 266 and
+/// 1.005, 73 and 1.010.
 pub(super) const POOL_HANDLES: u64 = 64;
 
-/// At the high end, where small blocks lie, such handles are one part in so many. Replayed with the pace of an
-/// H200 the rl trace makes or maps elsewhere 91 handles after its first iteration where those are of one
-/// granule, in place of 72; with 1 it is 53, and the pool holds 1.287 of its peak in place of 1.228.
+/// At the high end, where small blocks lie, such handles are one part in so many. In the same replay rl has 91
+/// handles where those are of one granule, in place of 72; with 1 it is 53, and 1.287 in place of 1.228.
 pub(super) const SMALL_HANDLES: u64 = 8;
 
-/// Number of handles of a large block, from the time on when the pool is still small. Without, the gpt2
-/// trace remaps 431 handles in place of 163; with 16, llama reserves 1.024 times its peak.
+/// Number of handles of a large block. Without, the gpt2 trace remaps 431 handles in place of 163; with 16,
+/// llama reserves 1.024 times its peak.
 pub(super) const HANDLES_A_STRETCH: u64 = 32;
 
-/// Most bytes of a handle; from half of this on, making handles costs by the byte. With half of it the gpt2 trace,
-/// replayed as above, makes or maps elsewhere 89 handles and holds 1.012 of its peak.
+/// Most bytes of a handle; from half of this on, making handles costs by the byte.
 pub(super) const LARGEST_HANDLE: u64 = 256 << 20;
 
-/// Old mappings that a request looks at though their work is not done: each may cost a question, and
-/// there may be as many as the pool has handles.
+/// Old mappings that a request looks at though their work is not done: each may cost a question.
 pub(super) const PENDING_LOOKED_AT: usize = 256;
 
-/// Old mappings that are kept: to take one down takes the driver some 20 us, which the pool's end waits
-/// for.
+/// Old mappings that are kept: the pool's end waits some 20 us for the driver to take one down.
 pub(super) const MOST_KEPT: usize = 4096;
 
 /// Holes looked at for one that may be taken, of each stream.
@@ -82,38 +76,34 @@ pub(super) const HOLES_LOOKED_AT: usize = 8;
 /// Slabs looked at for a slot that is ready, of each stream.
 pub(super) const SLABS_LOOKED_AT: usize = 16;
 
-/// Streams up to which the holes of all others are looked at for one that fits better than the
-/// stream's own: a pool that few streams share wastes least so. Where sixteen shared one and each looked
-/// at all, a miss took 5,200 cycles under the lock on a host of an H200; with two others 2,000.
+/// Streams up to which the holes of all others are looked at for one that fits better than the stream's own,
+/// which wastes least. Where sixteen each looked at all, a miss took 5,200 cycles under the lock on a host of
+/// an H200; with two others 2,000.
 pub(super) const ALL_STREAMS: StreamIndex = 5;
 
 /// Neighbouring holes of all streams are made one for a request where there are so many, or as many more as changed
 /// since the last time. The recorded traces have fewer: five streams map 1,288 handles elsewhere in place of 804
-/// where a quarter of the holes has to change. Sixteen threads that grew to 5 GB each looked at all holes for each
-/// request without, which took longer than 40 s; with this it is 0.7 s, and they do 26 million pairs a second then.
+/// where a quarter of the holes has to change. Without, sixteen threads that grew to 5 GB each took longer than
+/// 40 s; with this it is 0.7 s.
 pub(super) const UNIFIED_AT_ONCE: u64 = 1024;
 
 /// Where there are more streams, how many are looked at.
 pub(super) const OTHER_STREAMS: StreamIndex = 2;
 
-/// Blocks of up to a granule over this are small, and lie at the high end. Blocks of up to a quarter
-/// lowered what the resnet trace reserves from 1.0091 to 1.0056; of up to half a granule to 1.0071, of up
-/// to a thirty-second to 1.0075.
+/// Blocks of up to a granule over this are small, and lie at the high end. That lowered what the resnet trace
+/// reserves from 1.0091 to 1.0056; up to half a granule it was 1.0071, up to a thirty-second 1.0075.
 pub(super) const SMALL_PART: u64 = 4;
 
-/// Blocks of up to this many bytes lie in handles of one granule only, where there is room: the smallest
-/// are the ones that outlive everything.
+/// Blocks of up to this many bytes lie in handles of one granule, where there is room: they outlive others.
 pub(super) const SMALLEST: u64 = 4096;
 
-/// Granules that a pool has held before its small blocks go to the high end, where a handle that
-/// is hardly used costs it at most a part in so many.
+/// Granules that a pool has held before its small blocks go to the high end, where a handle may be hardly used.
 pub(super) const GRANULES_BEFORE_ENDS: u64 = 256;
 
 /// Times that a request looks at the caches again before it fails, where others filled them meanwhile.
 pub(super) const CACHES_LOOKED_AT_AGAIN: u32 = 4;
 
-/// Waits on the device that a request makes without the pool's lock before it makes one under it: whom
-/// others are faster than each time gets its memory in the end.
+/// Waits on the device that a request makes without the pool's lock before it makes one under it.
 pub(super) const WAITS_WITHOUT_THE_LOCK: u32 = 8;
 
 /// Bytes of a graph's segment for requests below this; larger ones get a segment of their own size.
@@ -122,26 +112,22 @@ pub(super) const GRAPH_SEGMENT: u64 = 2 << 20;
 /// Least bytes that a stream's cache may keep.
 pub(super) const LEAST_CACHE: u64 = 4 << 20;
 
-/// All caches together may keep the slack divided by this, where that is more. Replays with a fixed size show
-/// what it does: with 4 MiB the moe trace asks the heap 204,000 times and frees there 69,000 times, with 46 MiB, a
-/// fifth of its slack, 138,000 and 5,000 times. With 5 MiB the rl trace reserves 1.0586 times its peak, beyond
-/// 1.058; a fifth of its slack is less than 4 MiB.
+/// All caches together may keep the slack divided by this, where that is more. With 4 MiB the moe trace asks the
+/// heap 204,000 times and frees there 69,000 times, with 46 MiB, a fifth of its slack, 138,000 and 5,000 times.
 pub(super) const CACHE_PART: u64 = 5;
 
-/// Misses for which a lane that found the pool's lock taken leaves it to others, from the last time on that
-/// it did: a millisecond of a thread that does nothing else. Where few are at the lock a miss finds it free
-/// by chance, and what the lane has gathered by then would be given up.
+/// Misses for which a lane that found the pool's lock taken leaves it to others: a millisecond of a thread that
+/// does nothing else. Where few are at the lock one finds it free by chance, and would give up what it gathered.
 pub(super) const CROWDED_MISSES: u32 = 4096;
 
-/// Such a lane keeps its live bytes divided by this, beside what each cache may keep. With 10,000 live blocks of
-/// up to 1 MiB a quarter kept 96 of 100 misses from the lock. The pool may grow by as much: eight threads with 10,000
-/// live blocks each do 15 million pairs a second and hold an eighth more, where it did not grow 2 million.
+/// Such a lane keeps its live bytes divided by this, beside what each cache may keep, and the pool may grow by as
+/// much: eight threads with 10,000 live blocks each do 15 million pairs a second and hold an eighth more, where it
+/// did not grow 2 million.
 pub(super) const CROWDED_PART: u64 = 8;
 
-/// Such a lane serves a request by a block that is larger by up to one part in so many. That is little of
-/// small blocks, which are the ones missed then: up to so many bytes, as long as the request is doubled at
-/// most. And by no more bytes than the last of these. Of the same live blocks those at hand had 1.6 % more
-/// than was asked for.
+/// Such a lane serves a request by a block that is larger by up to one part in so many; or by up to so many bytes,
+/// as long as the request is doubled at most; and by no more bytes than the last of these. Of the same live
+/// blocks those at hand had 1.6 % more than was asked for.
 pub(super) const NEAR_PART: u64 = 8;
 pub(super) const NEAR_LEAST: u64 = 4096;
 pub(super) const NEAR_MOST: u64 = 1 << 20;

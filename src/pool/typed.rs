@@ -20,8 +20,7 @@ impl Pool {
     }
 
     /// Allocates a buffer of `len` elements of `T` on `stream`, aligned for `T` up to 256 bytes. The
-    /// elements have any value. A buffer of no elements has an address too, and takes a block of the
-    /// smallest size.
+    /// elements have any value. A buffer of no elements takes a block of the smallest size.
     ///
     /// ```
     /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
@@ -56,8 +55,7 @@ impl Pool {
         self.alloc_filled(stream, len, T::zeroed())
     }
 
-    /// Allocates a buffer of `len` elements on `stream` that are all `value`, in stream order. As
-    /// [`ViewMut::fill`](super::ViewMut::fill) says, the host may wait for a small copy.
+    /// Allocates a buffer of `len` elements on `stream` and [fills](super::ViewMut::fill) it with `value`.
     ///
     /// # Errors
     /// As [`Pool::alloc_typed`] and [`ViewMut::fill`](super::ViewMut::fill).
@@ -100,9 +98,8 @@ impl Pool {
     ) -> Result<PoolBuf<T>> {
         let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
         if room < bytes {
-            let why =
-                format!("{room} bytes do not hold {len} elements of {bytes} bytes: ask for more");
-            return Err(Error::invalid("room", why));
+            let few = format!("{room} bytes do not hold {len} elements of {bytes} bytes");
+            return Err(Error::invalid("room", few + ": ask for more"));
         }
         Ok(PoolBuf::new(self.alloc(stream, room.max(1))?, len))
     }
