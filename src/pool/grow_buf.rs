@@ -2,11 +2,8 @@
 //!
 //! A growing buffer has addresses for the most it may ever hold, a range of its own beside the pool's,
 //! and memory is mapped at their end as it grows (`pages`). What it holds counts with the pool's memory,
-//! and what the pool has idle goes for it (`room`).
-//!
-//! New memory is nobody's, so growing waits for nothing. What a buffer no longer needs is unmapped once
-//! all its uses are done: until then it stays where it is, also of a buffer that is gone, and a buffer
-//! that grows before has it back. Nobody waits on the host, but where memory is short or a trim asks.
+//! and what the pool has idle goes for it (`room`). What it no longer needs is unmapped once all its uses
+//! are done. Nobody waits on the host for that, but where memory is short or a trim asks.
 
 mod pages;
 mod room;
@@ -36,17 +33,14 @@ use crate::seeded::seeded;
 /// multiple, see [`PoolConfig::handles`](super::PoolConfig::handles). They count in
 /// [`PoolStats::reserved`](super::PoolStats) and under the pool's limits; before the pool holds more than
 /// its slack over its peak, or than its limit, it gives up idle memory for them. Growing within
-/// [`GrowBuf::capacity`] makes no call of the driver. Elements that are new have any value.
+/// [`GrowBuf::capacity`] makes no call of the driver.
 ///
-/// **Order.** As of a [`PoolBuf`](super::PoolBuf): operations that take views may run on any stream of the
-/// device, and each waits on the device for what it must not overtake. A handle that the buffer no longer
-/// needs is given back once all uses of the buffer are done, and all that its own stream was given until
-/// then; a buffer that grows before has it back. The same goes for the drop, which does not wait.
+/// **Order.** That of a [`PoolBuf`](super::PoolBuf). A handle that the buffer no longer needs is given back
+/// once all uses of the buffer are done, and all that its own stream was given until then; a buffer that
+/// grows before has it back. The same goes for the drop, which does not wait.
 ///
 /// While a graph has captured work on the buffer, it keeps the memory it has. It [sleeps](Pool::sleep) with its
-/// pool, and does not grow meanwhile.
-///
-/// Safe to send to and use from any thread.
+/// pool, and does not grow meanwhile. Safe to send to and use from any thread.
 ///
 /// ```
 /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
@@ -87,9 +81,8 @@ impl Pool {
         self.shared().refuse_other_device(stream)?;
         let bytes = (most as u64).checked_mul(size_of::<T>() as u64);
         let Some(bytes) = bytes.filter(|&bytes| bytes <= MOST_ADDRESSES) else {
-            let why =
-                format!("{most} elements have more than {MOST_ADDRESSES} bytes: ask for fewer");
-            return Err(Error::invalid("most", why));
+            let many = format!("{most} elements have more than {MOST_ADDRESSES} bytes");
+            return Err(Error::invalid("most", many + ": ask for fewer"));
         };
         let granule = self.device().info().granule.max(1);
         let span = bytes.max(1).next_multiple_of(granule);
@@ -123,8 +116,7 @@ impl<T: Pod> GrowBuf<T> {
 
     /// Grows or shrinks the buffer to `len` elements. Those it had keep their value and address, those
     /// that are new have any value. Handles behind the last element are given back in stream order.
-    ///
-    /// Growing may wait on the host where the limit or the device lacks room, as [`Pool::trim`] does; and
+    /// Where the limit or the device lacks room, growing may wait on the host, as [`Pool::trim`] does, and
     /// calls what [`Pool::on_pressure`] registered.
     ///
     /// # Errors
@@ -209,11 +201,8 @@ impl<T> Drop for GrowBuf<T> {
 impl<T: Pod> fmt::Debug for GrowBuf<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (of, len, most) = (std::any::type_name::<T>(), self.len, self.most);
-        let (at, mapped) = (self.addr(), self.capacity());
-        write!(
-            f,
-            "GrowBuf<{of}>({len} of {most} elements at {at:#x}, {mapped} mapped)"
-        )
+        write!(f, "GrowBuf<{of}>({len} of {most} elements at ")?;
+        write!(f, "{:#x}, {} mapped)", self.addr(), self.capacity())
     }
 }
 

@@ -1,8 +1,7 @@
-//! The addresses of a growing buffer, and the handles mapped there one behind the other.
-//!
-//! The handles are frames of the pool's arena, which books them. The last may be more than the buffer
-//! uses: they go once all work is done that may use them, or are used again by a buffer that grows before.
-//! The driver is called under the lock of one buffer's pages, within which the pool's is taken for books.
+//! The addresses of a growing buffer, and the handles mapped there one behind the other: frames of the pool's
+//! arena. The last may be more than the buffer uses: they go once all work is done that may use them, or are
+//! used again by a buffer that grows before. The driver is called under the lock of one buffer's pages, within
+//! which the pool's is taken for books.
 
 use std::sync::Arc;
 
@@ -84,7 +83,8 @@ impl Pages {
         let mut made = Vec::new();
         let mut outcome = make_handles(&site, (from, bytes), largest, &mut made);
         let mut core = core.lock();
-        core.end_promise(bytes);
+        core.under_way.to_create -= bytes;
+        core.under_way.end_one();
         for made in made {
             let end = state.bytes(state.used) + made.bytes;
             match core.arena.adopt(made) {
@@ -142,8 +142,7 @@ impl Pages {
         let is_done = |(timeline, tick): &Mark| {
             timeline.done() >= *tick || matches!(timeline.poll_to(*tick), Ok(done) if done >= *tick)
         };
-        let used = state.used;
-        let some = used < state.frames.len();
+        let some = state.used < state.frames.len();
         if some && !state.awaited.iter().all(is_done) && !seeded!("shrunk-under-queued-work") {
             return (0, false);
         }
@@ -151,7 +150,7 @@ impl Pages {
         if some || seeded!("failed-growth-forgets-queued-work") {
             state.awaited.clear();
         }
-        let released = self.take_down(core, &mut state, used);
+        let released = if some { take_down(core, &mut state) } else { 0 };
         let gone = state.left && state.frames.is_empty() && self.unreserve().is_ok();
         state.left &= !gone;
         (released, gone)
@@ -160,40 +159,41 @@ impl Pages {
     /// The host waits without the lock: another thread may grow the buffer meanwhile.
     fn wait_for_awaited(&self) -> Result<()> {
         let state = lock(&self.state);
-        let awaited = match state.used < state.frames.len() {
-            true => state.awaited.clone(),
-            false => Vec::new(),
-        };
+        let some = state.used < state.frames.len();
+        let awaited = some.then(|| state.awaited.clone());
         drop(state);
-        let mut each = awaited.iter();
+        let mut each = awaited.iter().flatten();
         each.try_for_each(|(timeline, tick)| timeline.sync_to(*tick))
-    }
-
-    /// Gives the frames back from the last one on, all but the first `keep`, up to one that the driver does
-    /// not unmap; none of a pool that sleeps. Gives the bytes that the device has back.
-    fn take_down(&self, core: &CoreLock, state: &mut State, keep: usize) -> u64 {
-        let mut released = 0;
-        if state.frames.len() <= keep || !core.lock().begin_settling() {
-            return released;
-        }
-        let book = match seeded!("shrunk-bytes-stay-on-the-books") {
-            true => |_: &mut Arena, _, _| {},
-            false => Arena::frame_gone,
-        };
-        while state.frames.len() > keep
-            && let Some(&(frame, _)) = state.frames.last()
-            && let Ok(bytes) = core.take_down(frame, book)
-        {
-            released += bytes;
-            state.frames.pop();
-        }
-        core.lock().under_way.end_one();
-        released
     }
 
     fn unreserve(&self) -> Result<()> {
         self.device.backend().unreserve(self.base, self.span)
     }
+}
+
+/// Gives the frames back that are not used, from the last one on, up to one that the driver does not unmap;
+/// none of a pool that sleeps, whose contents may be copied. Gives the bytes that the device has back.
+fn take_down(core: &CoreLock, state: &mut State) -> u64 {
+    let mut books = core.lock();
+    if books.asleep && !seeded!("handles-go-while-they-are-saved") {
+        return 0;
+    }
+    books.under_way.jobs += 1;
+    drop(books);
+    let book = match seeded!("shrunk-bytes-stay-on-the-books") {
+        true => |_: &mut Arena, _, _| {},
+        false => Arena::frame_gone,
+    };
+    let mut released = 0;
+    while state.frames.len() > state.used
+        && let Some(&(frame, _)) = state.frames.last()
+        && let Ok(bytes) = core.take_down(frame, book)
+    {
+        released += bytes;
+        state.frames.pop();
+    }
+    core.lock().under_way.end_one();
+    released
 }
 
 /// The pages of growing buffers, those of buffers that are gone too until they are given back.

@@ -1,8 +1,7 @@
-//! The budget of growing buffers: their bytes count with the pool's, and what is idle goes for them.
-//!
-//! Bytes to be made are promised under the pool's lock, as those of a mapping are (`job`), and booked
-//! once the driver has answered. Where the limit or the device lacks room the pool gives up idle memory:
-//! what is known to be done first, then behind waits of the host, then what registered steps free.
+//! The budget of growing buffers: their bytes count with the pool's. Bytes to be made are promised under the
+//! pool's lock, as those of a mapping are (`job`), and booked once the driver has answered. Where the limit or
+//! the device lacks room the pool gives up idle memory: what is known to be done first, then behind waits of
+//! the host, then what registered steps free.
 
 use std::sync::Arc;
 
@@ -42,19 +41,6 @@ impl Core {
         self.under_way.jobs += 1;
         Some(self.largest_handle(bytes, bytes))
     }
-
-    pub(super) fn end_promise(&mut self, bytes: u64) {
-        self.under_way.to_create -= bytes;
-        self.under_way.end_one();
-    }
-
-    /// Begins to give frames of a growing buffer back; false while the pool sleeps, or is about to: contents
-    /// may be copied.
-    pub(super) fn begin_settling(&mut self) -> bool {
-        let may = !self.asleep || seeded!("handles-go-while-they-are-saved");
-        self.under_way.jobs += u64::from(may);
-        may
-    }
 }
 
 impl Shared {
@@ -88,9 +74,8 @@ impl Shared {
             if lacking == 0 {
                 return Ok(());
             }
-            // What lies in caches is idle too.
+            // What lies in caches is idle too. It may have fallen asleep meanwhile.
             let mut core = self.lock_drained();
-            // It may have fallen asleep meanwhile.
             core.refuse_asleep()?;
             let promised = core.promise(lacking, taken > 0);
             drop(core);
@@ -114,12 +99,8 @@ impl Shared {
     fn give_up_idle(&self, bytes: u64, wait: bool) -> Result<()> {
         self.catch_up(wait)?;
         self.work(|core| core.begin_giving_up(None, bytes, wait))?;
-        let begin_reaping = if wait {
-            Core::begin_reaping_all
-        } else {
-            Core::begin_reaping
-        };
-        self.work(begin_reaping).map(|_| ())
+        let reap = [Core::begin_reaping, Core::begin_reaping_all][usize::from(wait)];
+        self.work(reap).map(drop)
     }
 
     pub(in crate::pool) fn all_pages(&self) -> Vec<Arc<Pages>> {
