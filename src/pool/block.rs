@@ -126,11 +126,13 @@ impl Block {
     /// # let device = warpool::Device::host()?;
     /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
     /// # let stream = device.stream()?;
-    /// let reader = device.stream()?;
-    /// let mut block = pool.alloc(&stream, 1000)?;
+    /// let (reader, consumer) = (device.stream()?, device.stream()?);
+    /// let (mut block, handed_over) = (pool.alloc(&stream, 1000)?, pool.alloc(&stream, 1000)?);
     /// reader.wait_stream(&stream)?; // what the reader finds
     /// block.record_use(&reader)?;
     /// drop(block); // behind what `reader` was given
+    /// consumer.wait_stream(&stream)?;
+    /// handed_over.free_on(&consumer)?;
     /// # Ok::<(), warpool::Error>(())
     /// ```
     ///
@@ -150,17 +152,7 @@ impl Block {
     }
 
     /// Frees the block in the order of `stream` instead of its own. Work that uses the block must be
-    /// ordered before this point of `stream`.
-    ///
-    /// ```
-    /// # let device = warpool::Device::host()?;
-    /// # let pool = warpool::Pool::new(&device, warpool::PoolConfig::default())?;
-    /// let (producer, consumer) = (device.stream()?, device.stream()?);
-    /// let block = pool.alloc(&producer, 1000)?;
-    /// consumer.wait_stream(&producer)?;
-    /// block.free_on(&consumer)?;
-    /// # Ok::<(), warpool::Error>(())
-    /// ```
+    /// ordered before this point of `stream`. [`Block::record_use`] has an example.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if the stream is of another device; the block is then freed on its own

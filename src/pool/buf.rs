@@ -17,17 +17,7 @@ use crate::seeded::seeded;
 macro_rules! elements {
     ($buffer:ident) => {
         impl<T: Pod> $buffer<T> {
-            /// Number of elements.
-            #[must_use]
-            pub fn len(&self) -> usize {
-                self.len
-            }
-
-            /// Whether there are no elements.
-            #[must_use]
-            pub fn is_empty(&self) -> bool {
-                self.len == 0
-            }
+            super::view::length!();
 
             /// The elements, to be read by queued work.
             #[must_use]
@@ -133,15 +123,6 @@ impl<T: Pod> PoolBuf<T> {
     }
 
     /// The elements of `range`, to be written by queued work.
-    ///
-    /// ```
-    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-    /// # let stream = pool.device().stream()?;
-    /// let mut numbers = pool.alloc_zeroed::<i32>(&stream, 4)?;
-    /// numbers.slice_mut(1..3)?.upload(&stream, &[-1, -2])?;
-    /// assert_eq!(numbers.download()?, [0, -1, -2, 0]);
-    /// # Ok::<(), warpool::Error>(())
-    /// ```
     ///
     /// # Errors
     /// [`Error::Invalid`] for a range that is not within the buffer.

@@ -5,14 +5,6 @@ use std::path::PathBuf;
 use crate::device::{Device, DeviceKind};
 
 /// How large new physical handles are.
-///
-/// ```
-/// use warpool::PoolConfig;
-/// use warpool::pool::HandleSize;
-///
-/// let config = PoolConfig::default().handles(HandleSize::UpTo(64 << 20));
-/// # let _ = config;
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandleSize {
@@ -73,6 +65,7 @@ options! {
     /// Configuration of a pool. Made by [`PoolConfig::default`] and the setters.
     ///
     /// ```
+    /// use warpool::pool::HandleSize;
     /// use warpool::{Device, Pool, PoolConfig};
     ///
     /// let config = PoolConfig::default().limit(2 << 30).soft_limit(1 << 30).track(true);
@@ -84,6 +77,7 @@ options! {
     ///
     /// // A pool that never maps elsewhere nor has a stream wait for memory, of multiples of 256 bytes.
     /// let plain = PoolConfig::default().remap(false).reuse(true, false).slabs(false);
+    /// let plain = plain.handles(HandleSize::UpTo(64 << 20));
     /// # drop((pool, roomy, plain));
     /// # Ok::<(), warpool::Error>(())
     /// ```

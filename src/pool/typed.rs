@@ -22,15 +22,6 @@ impl Pool {
     /// Allocates a buffer of `len` elements of `T` on `stream`, aligned for `T` up to 256 bytes. The
     /// elements have any value. A buffer of no elements takes a block of the smallest size.
     ///
-    /// ```
-    /// # let pool = warpool::Pool::new(&warpool::Device::host()?, warpool::PoolConfig::default())?;
-    /// # let stream = pool.device().stream()?;
-    /// let mut numbers = pool.alloc_typed::<f32>(&stream, 3)?;
-    /// numbers.upload(&[1.0, 2.0, 3.0])?;
-    /// assert_eq!(numbers.download()?, [1.0, 2.0, 3.0]);
-    /// # Ok::<(), warpool::Error>(())
-    /// ```
-    ///
     /// # Errors
     /// As [`Pool::alloc`]; [`Error::Invalid`] for a length whose bytes overflow.
     pub fn alloc_typed<T: Pod>(&self, stream: &Stream, len: usize) -> Result<PoolBuf<T>> {

@@ -49,6 +49,24 @@ pub(crate) fn bounds(range: &impl RangeBounds<usize>, len: usize) -> Result<(usi
     }
 }
 
+/// The length of what has a field of that name.
+macro_rules! length {
+    () => {
+        /// Number of elements.
+        #[must_use]
+        pub fn len(&self) -> usize {
+            self.len
+        }
+
+        /// Whether there are no elements.
+        #[must_use]
+        pub fn is_empty(&self) -> bool {
+            self.len == 0
+        }
+    };
+}
+pub(super) use length;
+
 macro_rules! view {
     ($(#[$doc:meta])* $name:ident, $borrow:ty, $writes:literal, $duty:literal) => {
         $(#[$doc])*
@@ -93,17 +111,7 @@ macro_rules! view {
                 self.addr
             }
 
-            /// Elements.
-            #[must_use]
-            pub fn len(&self) -> usize {
-                self.len
-            }
-
-            /// Whether there is no element.
-            #[must_use]
-            pub fn is_empty(&self) -> bool {
-                self.len == 0
-            }
+            length!();
 
             pub(crate) fn bytes(&self) -> u64 {
                 (self.len * size_of::<T>()) as u64

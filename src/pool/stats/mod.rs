@@ -126,7 +126,8 @@ pub struct ClassStats {
 /// let of_stream: &StreamStats = &stats.streams[0];
 /// let of_class: &BlockStats = &of_stream.large;
 /// assert_eq!((of_stream.stream, of_class.blocks.current), (stream.id(), 1));
-/// # drop(block);
+/// drop(block);
+/// pool.reset_peaks();
 /// # Ok::<(), warpool::Error>(())
 /// ```
 #[derive(Debug, Clone, Default)]
