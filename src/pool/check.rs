@@ -12,8 +12,8 @@ impl Core {
         let mut mapped = 0;
         for (id, extent) in self.extents.iter() {
             let needs = matches!(extent.state, State::Free | State::Allocated);
-            let mut ends = [extent.start, extent.end() - 1].into_iter();
-            let agrees = ends.all(|at| self.arena.frame_at(at).is_some() == needs);
+            let is_mapped = |at| self.arena.frame_at(at).is_some();
+            let agrees = [extent.start, extent.end() - 1].map(is_mapped) == [needs; 2];
             ensure(agrees, || {
                 format!("extent {id} {extent:?} does not agree with the mappings")
             })?;
@@ -24,7 +24,7 @@ impl Core {
                 format!("hole {id} {extent:?} waits for a tick that no record will make")
             })?;
         }
-        let (taken, _) = self.extents.taken();
+        let taken = self.extents.taken().0;
         let counted = self.active.bytes()[2] + self.slabs.free_bytes() + self.under_way.held();
         ensure(counted == taken, || {
             format!("blocks have {taken} bytes, counted {counted}")

@@ -109,8 +109,7 @@ const APPLICATION_RANK: u8 = 200;
 /// [`PoolConfig::limit`]. It gives memory back on [`Pool::trim`] and when the last handle and the
 /// last block are dropped, which waits for work that still uses freed memory.
 ///
-/// Safe to use from any thread. Threads that each use their own stream do not touch a common lock
-/// on the hot path.
+/// Safe to use from any thread. Threads with streams of their own share no lock on the hot path.
 ///
 /// ```
 /// use warpool::{Device, Pool, PoolConfig};
@@ -171,8 +170,7 @@ impl Pool {
         &self.shared().device
     }
 
-    /// The lane of `stream` that the calling thread remembers. It lives while this handle and
-    /// `stream` do.
+    /// The lane of `stream` that the calling thread remembers.
     #[inline]
     fn remembered_lane<'a>(&'a self, stream: &'a Stream) -> Option<&'a Lane> {
         let lane = thread_map::remembered(self.handle.uid, stream.handle_id())?;
@@ -180,26 +178,19 @@ impl Pool {
         Some(unsafe { lane.get() })
     }
 
-    /// A lane that was just found or made, which the thread remembers from now on.
-    fn remember<'a>(&'a self, stream: &'a Stream, lane: &Arc<Lane>) -> &'a Lane {
-        thread_map::remember(self.handle.uid, stream.handle_id(), lane);
-        // SAFETY: the caller holds the pool and the stream.
-        unsafe { LanePtr::of(lane).get() }
-    }
-
     /// The lane for the calling thread, its own if it keeps finding others at it.
     fn lane<'a>(&'a self, stream: &'a Stream) -> Result<&'a Lane> {
-        let Some(lane) = self.remembered_lane(stream) else {
-            let lane = self.shared().open_lane(stream)?;
-            return Ok(self.remember(stream, &lane));
+        let found = match self.remembered_lane(stream) {
+            None => self.shared().open_lane(stream)?,
+            Some(lane) if !lane.is_busy() || !thread_map::met() => return Ok(lane),
+            Some(lane) => match self.shared().part(stream, lane) {
+                None => return Ok(lane),
+                Some(own) => own,
+            },
         };
-        if lane.is_busy()
-            && thread_map::met()
-            && let Some(own) = self.shared().part(stream, lane)
-        {
-            return Ok(self.remember(stream, &own));
-        }
-        Ok(lane)
+        thread_map::remember(self.handle.uid, stream.handle_id(), &found);
+        // SAFETY: the caller holds the pool and the stream.
+        Ok(unsafe { LanePtr::of(&found).get() })
     }
 
     /// Allocates at least `bytes` on `stream`.
@@ -292,10 +283,9 @@ impl Pool {
 
     /// Registers what the application does before a request fails: spill, free, shrink a batch.
     ///
-    /// `callback` runs on the allocating thread without a lock of the pool, so it may allocate,
-    /// free and trim. It is asked again while it says [`Relief::Retry`] and the request still
-    /// fails. Its own requests ask no callback. A panic goes on to whoever asked for memory, and the
-    /// pool is as it was.
+    /// `callback` runs on the allocating thread without a lock of the pool, so it may allocate, free and
+    /// trim. It is asked again while it says [`Relief::Retry`] and the request still fails. Its own requests
+    /// ask no callback. A panic goes on to whoever asked for memory, and the pool is as it was.
     ///
     /// ```
     /// # let device = warpool::Device::host()?;
@@ -319,8 +309,8 @@ impl Pool {
             .add_relief(APPLICATION_RANK, Arc::new(callback));
     }
 
-    /// Waits until everything that was asked for so far is in the file of [`PoolConfig::record`], and
-    /// returns its path; `None` where nothing is recorded.
+    /// Waits until all that was asked for so far is in the file of [`PoolConfig::record`], and returns its
+    /// path; `None` where nothing is recorded.
     ///
     /// # Errors
     /// What went wrong with the file, now or before.

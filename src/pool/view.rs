@@ -39,14 +39,12 @@ pub(crate) fn bounds(range: &impl RangeBounds<usize>, len: usize) -> Result<(usi
         Bound::Excluded(&to) => Some(to),
         Bound::Unbounded => Some(len),
     };
-    match (from, to) {
-        (Some(from), Some(to)) if from <= to && to <= len => Ok((from, to)),
-        _ => {
-            let (start, end) = (range.start_bound(), range.end_bound());
-            let why = format!("from {start:?} to {end:?} is not within 0..{len}");
-            Err(Error::invalid("range", why))
-        }
-    }
+    let found = from.zip(to).filter(|(from, to)| from <= to && *to <= len);
+    found.ok_or_else(|| {
+        let (start, end) = (range.start_bound(), range.end_bound());
+        let why = format!("from {start:?} to {end:?} is not within 0..{len}");
+        Error::invalid("range", why)
+    })
 }
 
 /// The length of what has a field of that name.
@@ -98,8 +96,7 @@ macro_rules! view {
             ///
             /// # Safety
             #[doc = $duty]
-            /// - The same until all work queued with the view is done, which may be after the view
-            ///   is gone.
+            /// - The same until all work queued with the view is done, even once the view is gone.
             pub unsafe fn from_raw(addr: Addr, len: usize) -> Result<Self> {
                 check::<T>(addr, len)?;
                 Ok(Self::new(addr, len, None))
@@ -204,12 +201,12 @@ fn check_rows(len: usize, rows: u64, cols: u64, pitch: u64) -> Result<()> {
     }
     let last = pitch.checked_mul(rows.saturating_sub(1));
     let reach = last.and_then(|last| last.checked_add(cols));
-    if rows == 0 || reach.is_some_and(|reach| reach <= len as u64) {
-        return Ok(());
+    if rows > 0 && reach.is_none_or(|reach| reach > len as u64) {
+        let need = "need more than the view's";
+        let why = format!("{rows} rows of {cols} elements, {pitch} apart, {need} {len} elements");
+        return Err(Error::invalid("rows", why));
     }
-    let need = "need more than the view's";
-    let why = format!("{rows} rows of {cols} elements, {pitch} apart, {need} {len} elements");
-    Err(Error::invalid("rows", why))
+    Ok(())
 }
 
 macro_rules! rows {

@@ -55,11 +55,11 @@ impl<const N: usize> Sums<N> {
     /// Whether any number is above that of `bar`. One branch for all.
     #[inline]
     fn exceeds(self, bar: Self) -> bool {
-        ((bar - self)
+        let signs = (bar - self)
             .0
             .into_iter()
-            .fold(0, |signs, room| signs | room) as i64)
-            < 0
+            .fold(0, |signs, room| signs | room);
+        (signs as i64) < 0
     }
 }
 
