@@ -83,15 +83,15 @@ impl Block {
         self.extent.id()
     }
 
-    /// Takes note that the block is the extent `id` at `addr` now.
+    /// The block is the extent `id` at `addr` now.
     pub(crate) fn moved_to(&mut self, id: Id, addr: Addr) {
         self.extent = IdAndSlack::new(id, self.extent.slack());
         self.addr = addr;
     }
 
-    /// Address of the first byte: a multiple of every power of two up to 256 that divides
-    /// [`Block::bytes`], and of 16; of 256 for more than 4096 bytes, under capture, and in a pool
-    /// without [`slabs`](super::PoolConfig::slabs).
+    /// Address of the first byte: a multiple of 16 and of every power of two up to 256 that divides
+    /// [`Block::bytes`]; of 256 for more than 4096 bytes, under capture, and in a pool without
+    /// [`slabs`](super::PoolConfig::slabs).
     #[must_use]
     #[inline]
     pub fn addr(&self) -> Addr {
@@ -155,9 +155,8 @@ impl Block {
     /// ordered before this point of `stream`. [`Block::record_use`] has an example.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if the stream is of another device; the block is then freed on its own
-    /// stream. What the driver said of a wait for a declared use; the block is then freed once the host
-    /// has seen that use done.
+    /// [`Error::Invalid`](crate::Error::Invalid) if the stream is of another device; the block is then freed
+    /// on its own stream. What the driver said of a wait for a declared use; the host then waits instead.
     pub fn free_on(self, stream: &Stream) -> Result<()> {
         if stream.id() == self.stream_id() {
             return Ok(());

@@ -8,11 +8,11 @@ use crate::device::{Device, DeviceKind};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandleSize {
-    /// The smallest the device has, always. Any idle 2 MiB can be moved to where it is needed;
-    /// growing by a GiB costs some 20 ms on an H200.
+    /// The smallest the device has. Any idle 2 MiB can be moved to where it is needed; growing by a GiB costs
+    /// some 20 ms on an H200.
     Granule,
-    /// As large as the request, up to this many bytes. A remap costs by the handle, so growing is
-    /// cheap; an idle part of a handle stays where it is.
+    /// As large as the request, up to this many bytes. Growing is cheap; an idle part of a handle stays
+    /// where it is.
     UpTo(u64),
     /// A thirty-second of a large block or a part of the pool, whichever is more; the smallest in a pool of
     /// up to 3 GiB. The last pieces of a block are smaller, so that its end wastes less than the device's
@@ -134,15 +134,14 @@ options! {
     /// the device then counts itself, some 10 ns, from when the pool is made.
     sleeps: bool = false, |on: bool| on;
 
-    /// Sets whether blocks of up to 4 KiB whose size is not nearly a multiple of 256 are put together in
-    /// slabs, as they are by default. There they have a sixteenth more than was asked for, or up to 15 bytes,
-    /// and are aligned to the largest power of two that divides their size, 16 at least and 256 at most. A
-    /// slab serves blocks of one size until all of it is free. Without, every block is a multiple of 256
-    /// bytes, and lies on one.
+    /// Sets whether blocks of up to 4 KiB whose size is not nearly a multiple of 256 lie in slabs, as they do
+    /// by default. There they have up to a sixteenth more than was asked for, or 15 bytes, and are aligned to
+    /// the largest power of two that divides their size, 16 to 256. A slab serves blocks of one size until all
+    /// of it is free. Without, every block is a multiple of 256 bytes, and lies on one.
     slabs: bool = true, |on: bool| on;
 
-    /// Sets whether blocks under [`PoolConfig::track`] keep the backtrace of their allocation. Costs
-    /// microseconds a block.
+    /// Sets whether blocks under [`PoolConfig::track`] keep the backtrace of their allocation: microseconds
+    /// each.
     backtraces: bool = false, |on: bool| on;
 
     /// Records every allocation and free to a file that `warpool replay` reads: RMM's log, a row each,
@@ -209,8 +208,8 @@ options! {
         gpus.map(|info| info.ordinal).collect()
     };
 
-    /// Sets whether to keep, for each live block, its tag and where it was allocated, for
-    /// [`Pool::leak_report`](super::Pool::leak_report). Costs a lock and a map entry a block.
+    /// Sets whether to keep, for each live block, its tag for [`Pool::leak_report`](super::Pool::leak_report).
+    /// Costs a lock and a map entry a block.
     track: bool = false, |on: bool| on;
 }
 

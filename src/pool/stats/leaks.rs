@@ -18,21 +18,22 @@ thread_local! {
     static TAG: Cell<&'static str> = const { Cell::new("untagged") };
 }
 
-/// Tags what the calling thread allocates from pools that track, until it is dropped. Made by
-/// [`tag_scope`]; scopes end in the reverse of the order they began in.
+/// A tag of the calling thread, until it is dropped: made by [`tag_scope`]. Scopes end in the reverse of the
+/// order they began in.
 #[must_use = "the tag holds only while the scope lives"]
 pub struct TagScope {
     before: &'static str,
-    /// The tag is of one thread.
-    here: PhantomData<*const ()>,
+    of_one_thread: PhantomData<*const ()>,
 }
 
 /// Tags what the calling thread allocates from pools that track, for as long as the answer lives:
 /// [`LeakReport`] has an example.
 pub fn tag_scope(tag: &'static str) -> TagScope {
+    let before = TAG.replace(tag);
+    let of_one_thread = PhantomData;
     TagScope {
-        before: TAG.replace(tag),
-        here: PhantomData,
+        before,
+        of_one_thread,
     }
 }
 
@@ -63,8 +64,7 @@ pub struct LiveBlock {
     pub stream_name: Option<String>,
     /// The tag; `None` where the pool does not track.
     pub tag: Option<&'static str>,
-    /// Where the block was allocated, if [`PoolConfig::backtraces`](crate::PoolConfig::backtraces)
-    /// asked for it.
+    /// Where the block was allocated, under [`PoolConfig::backtraces`](crate::PoolConfig::backtraces).
     #[cfg_attr(feature = "serde", serde(serialize_with = "as_text"))]
     pub backtrace: Option<Arc<Backtrace>>,
 }
@@ -124,16 +124,15 @@ impl LeakReport {
         self.blocks.iter().map(|block| block.bytes).sum()
     }
 
-    /// Bytes and blocks by tag, or by stream where the pool does not track: (name, bytes, blocks),
-    /// most bytes first.
+    /// (name, bytes, blocks) by tag, or by stream where the pool does not track, most bytes first.
     #[must_use]
     #[doc(hidden)]
     pub fn holders(&self) -> Vec<(String, u64, u64)> {
         let mut sums: BTreeMap<String, (u64, u64)> = BTreeMap::new();
         for block in &self.blocks {
             let name = (block.tag).map_or_else(|| block.stream_words(), str::to_owned);
-            let sum = sums.entry(name).or_default();
-            *sum = (sum.0 + block.bytes, sum.1 + 1);
+            let (bytes, blocks) = sums.entry(name).or_default();
+            (*bytes, *blocks) = (*bytes + block.bytes, *blocks + 1);
         }
         let holders = sums.into_iter().map(|(name, sum)| (name, sum.0, sum.1));
         let mut holders: Vec<_> = holders.collect();

@@ -52,7 +52,7 @@ pub struct Steps {
     /// Handles created.
     pub grow: u64,
     /// Nanoseconds that threads spent in the driver, and on waits of the host, to serve requests and to
-    /// give memory back, without growing buffers' own calls.
+    /// give memory back; not for growing buffers.
     pub driver_ns: u64,
     /// Requests served only after a registered step gave memory back.
     pub relieved: u64,
@@ -76,8 +76,7 @@ pub struct BlockStats {
     pub requested: Counter,
 }
 
-/// A pool's figures of one size class. See [`PoolStats`] for each; small and large add up to the
-/// pool's, but for peaks.
+/// A pool's figures of one size class. Small and large add up to those of [`PoolStats`], but for peaks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
@@ -140,8 +139,7 @@ pub struct PoolStats {
     pub allocated: Counter,
     /// Bytes in live blocks, as asked for.
     pub requested: Counter,
-    /// Bytes in live blocks, in streams' caches or between them, and in graphs' memory: what is not in
-    /// holes.
+    /// Bytes that are not in holes: in live blocks, in streams' caches or between them, in graphs' memory.
     pub active: Counter,
     /// Physical bytes held, as the device counts them: those of a handle given back too, while an old
     /// mapping of it stands. `allocated` and `freed` count bytes created and released.
@@ -152,8 +150,7 @@ pub struct PoolStats {
     pub small: ClassStats,
     /// The same of large blocks.
     pub large: ClassStats,
-    /// Bytes of the largest hole. A request that finds no other memory has the streams' caches emptied,
-    /// which may make a larger one.
+    /// Bytes of the largest hole; emptying the streams' caches may make a larger one.
     pub largest_hole: u64,
     /// Number of holes.
     pub holes: u64,
