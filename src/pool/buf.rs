@@ -114,10 +114,10 @@ impl<T: Pod> PoolBuf<T> {
         }
     }
 
-    /// The elements of `range`, to be read by queued work: [`View::slice`] of [`PoolBuf::view`].
+    /// The elements of `range`, to be read by queued work.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a range that is not within the buffer.
+    /// As [`View::slice`].
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<View<'_, T>> {
         self.view().slice(range)
     }
@@ -125,7 +125,7 @@ impl<T: Pod> PoolBuf<T> {
     /// The elements of `range`, to be written by queued work.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a range that is not within the buffer.
+    /// As [`View::slice`].
     pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<ViewMut<'_, T>> {
         self.view_mut().slice(range)
     }
@@ -161,22 +161,19 @@ impl<T: Pod> PoolBuf<T> {
         })
     }
 
-    /// Copies `data` into the buffer on its own stream, behind all that uses it, and waits for the copy.
-    /// [`ViewMut::upload`] does it for a part, and on any stream.
+    /// Copies `data` into the buffer on its own stream: see [`ViewMut::upload`], which takes any.
     ///
     /// # Errors
-    /// [`Error::Invalid`] unless `data` has as many elements as the buffer, and on a stream under capture;
-    /// what the driver said.
+    /// As [`ViewMut::upload`].
     pub fn upload(&mut self, data: &[T]) -> Result<()> {
         let to = ViewMut::new(self.addr(), self.len, self.place());
         to.upload_on(self.home(), data)
     }
 
-    /// Copies the buffer to the host on its own stream, behind all that writes it, and waits for the
-    /// copy. [`View::download`] does it for a part, and on any stream.
+    /// Copies the buffer to the host on its own stream: see [`View::download`], which takes any.
     ///
     /// # Errors
-    /// [`Error::Invalid`] on a stream under capture; what the driver said.
+    /// As [`View::download`].
     pub fn download(&self) -> Result<Vec<T>> {
         self.view().download_on(self.home())
     }

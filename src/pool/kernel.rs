@@ -73,9 +73,8 @@ impl<'a> Kernel<'a> {
         self.uses(view.used(), Access::atomic(view.addr(), view.bytes()))
     }
 
-    /// Makes the stream wait on the device for what the kernel must not overtake, and calls `launch`,
-    /// which queues it; what comes after, the free of the memory too, waits for it in turn. Gives what
-    /// `launch` gives.
+    /// Makes the stream wait on the device for what the kernel must not overtake, calls `launch`, which
+    /// queues it, and returns its value. What comes after, the free of the memory too, waits for it in turn.
     ///
     /// `launch` may be anything that gives work to the stream, and to no other. On a GPU the device's context
     /// is current while it runs. Where it fails or panics, it is taken to have queued its work. It may use the

@@ -82,9 +82,8 @@ pub(super) const SLABS_LOOKED_AT: usize = 16;
 pub(super) const ALL_STREAMS: StreamIndex = 5;
 
 /// Neighbouring holes of all streams are made one for a request where there are so many, or as many more as changed
-/// since the last time. The recorded traces have fewer: five streams map 1,288 handles elsewhere in place of 804
-/// where a quarter of the holes has to change. Without, sixteen threads that grew to 5 GB each took longer than
-/// 40 s; with this it is 0.7 s.
+/// since the last time. The recorded traces have fewer. Without, sixteen threads that grew to 5 GB each took
+/// longer than 40 s; with this it is 0.7 s.
 pub(super) const UNIFIED_AT_ONCE: u64 = 1024;
 
 /// Where there are more streams, how many are looked at.

@@ -89,8 +89,7 @@ impl<const N: usize> Sub for Sums<N> {
 }
 
 /// Blocks of a stream cache that were freed on others, by class: how many, their bytes, and how many of
-/// those nobody asked for, mostly none. To count a block here lets it go, and with it perhaps the cache:
-/// see `cache::lifetime`.
+/// those nobody asked for. To count one lets it go, and with it perhaps the cache: see `cache::lifetime`.
 #[derive(Debug)]
 pub(crate) struct Elsewhere([[AtomicU64; 3]; 2]);
 

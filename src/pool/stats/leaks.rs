@@ -26,8 +26,7 @@ pub struct TagScope {
     of_one_thread: PhantomData<*const ()>,
 }
 
-/// Tags what the calling thread allocates from pools that track, for as long as the answer lives:
-/// [`LeakReport`] has an example.
+/// Tags what the calling thread allocates from pools that track, until the result is dropped.
 pub fn tag_scope(tag: &'static str) -> TagScope {
     let before = TAG.replace(tag);
     let of_one_thread = PhantomData;
