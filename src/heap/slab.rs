@@ -18,7 +18,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::size_class::{batch, class_of};
-use super::{Epoch, Extent, Extents, FRESH, Grant, Id, NONE, State, StreamIndex};
+use super::{Epoch, Extent, Extents, FRESH, Grant, Id, NONE, State, StreamIndex, ensure};
 use crate::seeded::seeded;
 
 /// Slots of a slab at most: bits of a word.
@@ -72,14 +72,9 @@ impl Slab {
     }
 
     fn free_slots(&self) -> impl Iterator<Item = usize> + use<> {
-        let mut free = self.free;
-        std::iter::from_fn(move || {
-            let slot = free.trailing_zeros() as usize;
-            (free != 0).then(|| {
-                free &= free - 1;
-                slot
-            })
-        })
+        let above = |&free: &u64| Some(free & (free - 1)).filter(|&rest| rest != 0);
+        let first = Some(self.free).filter(|&free| free != 0);
+        std::iter::successors(first, above).map(|free| free.trailing_zeros() as usize)
     }
 }
 
@@ -134,8 +129,7 @@ impl Slabs {
 
     /// The work that free slots wait for.
     pub(crate) fn histories(&self) -> impl Iterator<Item = Epoch> + '_ {
-        let slabs = self.partial.iter().map(|key| &self.table[key.3 as usize]);
-        slabs.flat_map(|slab| slab.free_slots().map(|slot| slab.history(slot)))
+        self.partial.iter().flat_map(|key| self.epochs(key.3))
     }
 
     /// The slabs without a slot out: several streams still use each, or it would have gone back.
@@ -158,6 +152,12 @@ impl Slabs {
         self.table[id as usize].free_slots()
     }
 
+    /// The work after which nothing uses each of those.
+    pub(crate) fn epochs(&self, id: Id) -> impl Iterator<Item = Epoch> + '_ {
+        let slab = &self.table[id as usize];
+        slab.free_slots().map(|slot| slab.history(slot))
+    }
+
     /// The work after which nothing uses a free slot.
     pub(crate) fn history(&self, id: Id, slot: usize) -> Epoch {
         self.table[id as usize].history(slot)
@@ -176,9 +176,9 @@ impl Slabs {
         owners.into_iter().find_map(|owner| {
             let slabs = (owner, class, 0, 0)..(owner, class + 1, 0, 0);
             self.partial.range(slabs).take(looks).find_map(|key| {
-                let mut slots = self.free_slots(key.3);
-                let slot = slots.find(|&slot| usable(self.history(key.3, slot)))?;
-                Some((key.3, slot, self.history(key.3, slot)))
+                let mut found = self.free_slots(key.3).zip(self.epochs(key.3));
+                let (slot, epoch) = found.find(|&(_, epoch)| usable(epoch))?;
+                Some((key.3, slot, epoch))
             })
         })
     }
@@ -223,37 +223,30 @@ impl Slabs {
             streams: [owner; MOST_SLOTS as usize],
             ticks: [epoch.tick; MOST_SLOTS as usize],
         };
-        let id = match self.spare.pop() {
-            Some(id) => {
-                self.table[id as usize] = slab;
-                id
-            }
-            None => {
-                self.table.push(slab);
-                (self.table.len() - 1) as Id
-            }
-        };
+        let id = self.spare.pop().unwrap_or(self.table.len() as Id);
         self.free_bytes += slots * bytes;
         (0..slots).for_each(|_| count(&mut self.of_stream, owner as usize, true));
-        self.partial.insert(self.table[id as usize].key(id));
+        self.partial.insert(slab.key(id));
+        match self.table.get_mut(id as usize) {
+            Some(spare) => *spare = slab,
+            None => self.table.push(slab),
+        }
         id
     }
 
     /// Gives the free slot out to `stream`.
     pub(crate) fn take(&mut self, id: Id, slot: usize, stream: StreamIndex) -> Grant {
         let slab = &mut self.table[id as usize];
-        let (before, bytes) = (slab.streams[slot], slab.bytes);
         slab.free &= !(1 << slot);
-        slab.streams[slot] = stream;
-        let short = u64::from(seeded!("slot-begins-a-step-early") && slot > 0) * 16;
-        let offset = slab.addr(slot) - short;
-        let (is_full, key) = (slab.free == 0, slab.key(id));
-        if is_full {
-            self.partial.remove(&key);
+        let before = std::mem::replace(&mut slab.streams[slot], stream);
+        if slab.free == 0 {
+            self.partial.remove(&slab.key(id));
         }
         count(&mut self.of_stream, before as usize, false);
-        self.free_bytes -= bytes;
-        count(&mut self.out, class_of(bytes), true);
+        count(&mut self.out, class_of(slab.bytes), true);
+        self.free_bytes -= slab.bytes;
+        let short = u64::from(seeded!("slot-begins-a-step-early") && slot > 0) * 16;
+        let offset = slab.addr(slot) - short;
         Grant { id, offset }
     }
 
@@ -261,41 +254,33 @@ impl Slabs {
     pub(crate) fn give(&mut self, id: Id, offset: u64, stream: StreamIndex, tick: u64) -> bool {
         let slab = &mut self.table[id as usize];
         let slot = ((offset - slab.start) / slab.bytes) as usize;
-        let (was_full, bytes) = (slab.free == 0, slab.bytes);
+        if slab.free == 0 {
+            self.partial.insert(slab.key(id));
+        }
         slab.free |= 1 << slot;
         slab.streams[slot] = stream;
         slab.ticks[slot] = match seeded!("slot-forgets-its-history") {
             true => 0,
             false => tick,
         };
-        let (is_empty, key) = (slab.free == slab.all(), slab.key(id));
-        if was_full {
-            self.partial.insert(key);
-        }
         count(&mut self.of_stream, stream as usize, true);
-        self.free_bytes += bytes;
-        count(&mut self.out, class_of(bytes), false);
-        is_empty
+        count(&mut self.out, class_of(slab.bytes), false);
+        self.free_bytes += slab.bytes;
+        slab.free == slab.all()
     }
 
     /// Takes a slab without a slot out from the books; gives its extent.
     pub(crate) fn remove(&mut self, id: Id) -> Id {
         let slab = &mut self.table[id as usize];
-        let key = slab.key(id);
-        let extent = std::mem::replace(&mut slab.extent, NONE);
-        let streams = slab.streams;
-        let slots = slab.slots as usize;
-        self.free_bytes -= slots as u64 * slab.bytes;
-        for stream in &streams[..slots] {
-            count(&mut self.of_stream, *stream as usize, false);
-        }
-        self.partial.remove(&key);
+        self.partial.remove(&slab.key(id));
         self.spare.push(id);
-        extent
+        self.free_bytes -= u64::from(slab.slots) * slab.bytes;
+        for &stream in &slab.streams[..slab.slots as usize] {
+            count(&mut self.of_stream, stream as usize, false);
+        }
+        std::mem::replace(&mut slab.extent, NONE)
     }
-}
 
-impl Slabs {
     /// Whether the books are whole, where `open_tick` is the tick that a stream's next record ends.
     pub(crate) fn check(
         &self,
@@ -305,35 +290,27 @@ impl Slabs {
         let (mut free, mut of_stream) = (0, vec![0; self.of_stream.len()]);
         let slabs = (0..).zip(&self.table);
         for (id, slab) in slabs.filter(|(_, slab)| slab.extent != NONE) {
-            self.check_one(id, extents.get(slab.extent))?;
+            let extent = extents.get(slab.extent);
+            let bytes = u64::from(slab.slots) * slab.bytes;
+            let is_its = (extent.start, extent.bytes) == (slab.start, bytes);
+            ensure(is_its && extent.state == State::Allocated, || {
+                format!("slab {id} is not its extent {extent:?}")
+            })?;
+            let is_partial = self.partial.contains(&slab.key(id));
+            let agrees = slab.free & !slab.all() == 0 && is_partial == (slab.free != 0);
+            ensure(agrees, || format!("slab {id}: {:#x} are free", slab.free))?;
             free += u64::from(slab.free.count_ones()) * slab.bytes;
-            for slot in slab.free_slots() {
-                let history = slab.history(slot);
-                of_stream[history.stream as usize] += 1;
-                if history.stream != FRESH && history.tick > open_tick(history.stream) {
-                    return Err(format!("slot {slot} of slab {id} waits for no record"));
-                }
+            for Epoch { stream, tick } in self.epochs(id) {
+                of_stream[stream as usize] += 1;
+                ensure(stream == FRESH || tick <= open_tick(stream), || {
+                    format!("a slot of slab {id} waits for no record")
+                })?;
             }
         }
-        if free != self.free_bytes || of_stream != self.of_stream {
-            let counted = self.free_bytes;
-            return Err(format!("slots have {free} bytes free, counted {counted}"));
-        }
-        Ok(())
-    }
-
-    fn check_one(&self, id: Id, extent: &Extent) -> Result<(), String> {
-        let slab = &self.table[id as usize];
-        let bytes = u64::from(slab.slots) * slab.bytes;
-        let is_its = (extent.start, extent.bytes) == (slab.start, bytes);
-        if !is_its || extent.state != State::Allocated {
-            return Err(format!("slab {id} is not its extent {extent:?}"));
-        }
-        let is_partial = self.partial.contains(&slab.key(id));
-        if slab.free & !slab.all() != 0 || is_partial != (slab.free != 0) {
-            return Err(format!("slab {id}: {:#x} are free", slab.free));
-        }
-        Ok(())
+        let counted = self.free_bytes;
+        ensure(free == counted && of_stream == self.of_stream, || {
+            format!("slots have {free} bytes free, counted {counted}")
+        })
     }
 }
 

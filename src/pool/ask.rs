@@ -107,10 +107,7 @@ impl Core {
     /// The questions about all work that free memory waits for.
     pub(super) fn ask_of_all(&self, ask: impl Fn(u64) -> Ask) -> Option<Questions> {
         let slabs = self.slabs.mixed().into_iter();
-        let slots = slabs.flat_map(|id| {
-            let slots = self.slabs.free_slots(id);
-            slots.map(move |slot| self.slabs.history(id, slot))
-        });
+        let slots = slabs.flat_map(|id| self.slabs.epochs(id));
         let epochs = self.last_epochs().into_iter().chain(slots);
         Some(self.questions(epochs, ask))
     }

@@ -115,8 +115,7 @@ impl Core {
     /// Gives a slab without a slot out back, if one stream's history covers it.
     pub(super) fn release_slab(&mut self, id: Id) {
         let mut pending: Option<Epoch> = None;
-        for slot in self.slabs.free_slots(id) {
-            let history = self.slabs.history(id, slot);
+        for history in self.slabs.epochs(id) {
             match pending.map(|epoch| epoch.joined(history)) {
                 Some(joined @ Some(_)) => pending = joined,
                 _ if is_done(&self.streams, history) => {}
@@ -138,10 +137,9 @@ impl Core {
     pub(super) fn release_mixed(&mut self, stream: StreamIndex) -> Vec<Epoch> {
         let mut lacking = Vec::new();
         for id in self.slabs.mixed() {
-            let slots = self.slabs.free_slots(id);
-            let histories = slots.map(|slot| self.slabs.history(id, slot));
             let before = lacking.len();
-            lacking.extend(histories.filter(|&it| !self.is_ordered(stream, it)));
+            let epochs = self.slabs.epochs(id);
+            lacking.extend(epochs.filter(|&it| !self.is_ordered(stream, it)));
             if lacking.len() == before {
                 let tick = self.open_tick(stream);
                 let extent = self.slabs.remove(id);
