@@ -16,15 +16,6 @@ pub(crate) const NONE: Id = u32::MAX;
 /// in a list, which is anyone's guess, needs no branch. What is written there is never read.
 pub(crate) const NIL: Id = 0;
 
-/// One end of the arena. See the module documentation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Zone {
-    /// Large blocks.
-    Low,
-    /// Small blocks.
-    High,
-}
-
 /// What an extent is. See the module documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]

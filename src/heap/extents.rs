@@ -21,11 +21,6 @@
 //! streams with work outstanding stay apart until someone needs them together; whoever does waits
 //! for both, and after that its own stream's next tick covers everything.
 //!
-//! # Two ends
-//!
-//! The list runs through both (`pool::ends` says why there are two), holes are filed by the end they
-//! start in, and gaps do not merge across the bound.
-//!
 //! No call allocates except to extend the table or the list of its unused records.
 
 mod check;
@@ -38,7 +33,7 @@ use std::collections::BTreeMap;
 
 use super::bins::Bins;
 use super::epoch::{Epoch, FRESH, StreamIndex};
-use super::extent::{Extent, Id, NONE, State, Zone, small_bytes};
+use super::extent::{Extent, Id, NONE, State, small_bytes};
 use crate::seeded::seeded;
 
 /// The table and the indexes over its holes. See the module documentation.
@@ -48,9 +43,8 @@ pub(crate) struct Extents {
     /// Unused records. Not chained through them: who takes one would wait for its cache line, which
     /// another thread may have written last.
     spare: Vec<Id>,
-    /// By slot: holes of the low end, holes of the high end.
-    indexes: Vec<[Bins; 2]>,
-    bound: u64,
+    /// Holes by slot.
+    indexes: Vec<Bins>,
     gaps: BTreeMap<u64, Id>,
     first: Id,
     /// Number of holes, and their bytes.
@@ -64,26 +58,20 @@ pub(crate) struct Extents {
 }
 
 impl Extents {
-    /// Two gaps: the low end below `bound`, and the high end up to `bytes`.
-    pub(crate) fn new(bound: u64, bytes: u64) -> Self {
-        let gap = |start, end, prev, next| Extent {
-            start,
-            bytes: end - start,
-            prev,
-            next,
+    /// One gap of `bytes`.
+    pub(crate) fn new(bytes: u64) -> Self {
+        let gap = Extent {
+            bytes,
+            prev: NONE,
+            next: NONE,
             state: State::Unmapped,
             ..Extent::BLANK
         };
         Self {
-            table: vec![
-                Extent::BLANK,
-                gap(0, bound, NONE, 2),
-                gap(bound, bytes, 1, NONE),
-            ],
+            table: vec![Extent::BLANK, gap],
             spare: Vec::new(),
             indexes: vec![Default::default()],
-            bound,
-            gaps: BTreeMap::from([(0, 1), (bound, 2)]),
+            gaps: BTreeMap::from([(0, 1)]),
             first: 1,
             hole_sums: (0, 0),
             small_holes: 0,
@@ -125,38 +113,19 @@ impl Extents {
         self.indexes.len() as StreamIndex
     }
 
-    /// Whether `slot` has no hole in one end.
-    pub(crate) fn has_none_in(&self, slot: StreamIndex, end: Zone) -> bool {
-        self.indexes[slot as usize][end as usize].is_empty()
-    }
-
-    /// The smallest hole of `slot` in one end that has at least `bytes`.
+    /// The smallest hole of `slot` that has at least `bytes`.
     #[inline(always)]
-    pub(crate) fn best(&self, slot: StreamIndex, end: Zone, bytes: u64) -> Option<Id> {
-        self.indexes[slot as usize][end as usize].best(&self.table, bytes)
+    pub(crate) fn best(&self, slot: StreamIndex, bytes: u64) -> Option<Id> {
+        self.indexes[slot as usize].best(&self.table, bytes)
     }
 
     /// That hole and larger ones: see [`Bins::at_least`].
-    pub(crate) fn at_least(
-        &self,
-        slot: StreamIndex,
-        end: Zone,
-        bytes: u64,
-    ) -> impl Iterator<Item = Id> + '_ {
-        self.indexes[slot as usize][end as usize].at_least(&self.table, bytes)
-    }
-
-    pub(crate) fn zone_of(&self, offset: u64) -> Zone {
-        if offset < self.bound {
-            Zone::Low
-        } else {
-            Zone::High
-        }
+    pub(crate) fn at_least(&self, slot: StreamIndex, bytes: u64) -> impl Iterator<Item = Id> + '_ {
+        self.indexes[slot as usize].at_least(&self.table, bytes)
     }
 
     pub(crate) fn has_none(&self, slot: StreamIndex) -> bool {
-        let [low, high] = &self.indexes[slot as usize];
-        low.is_empty() && high.is_empty()
+        self.indexes[slot as usize].is_empty()
     }
 
     /// Bytes and number of taken extents.
@@ -166,8 +135,7 @@ impl Extents {
 
     /// The holes of `slot` of at least `bytes`.
     pub(crate) fn holes_of(&self, slot: StreamIndex, bytes: u64) -> impl Iterator<Item = Id> + '_ {
-        let ends = self.indexes[slot as usize].iter();
-        ends.flat_map(move |index| index.filed(&self.table, bytes))
+        self.indexes[slot as usize].filed(&self.table, bytes)
     }
 
     /// A number that is another one once any hole is.
@@ -189,8 +157,7 @@ impl Extents {
     }
 
     pub(crate) fn largest_hole(&self) -> u64 {
-        let indexes = self.indexes.iter().flatten();
-        let largest = indexes.map(|index| index.largest(&self.table));
+        let largest = self.indexes.iter().map(|index| index.largest(&self.table));
         largest.max().unwrap_or(0)
     }
 
@@ -249,29 +216,23 @@ impl Extents {
     /// Files the hole `id`.
     #[inline(always)]
     fn file(&mut self, id: Id) {
-        let Extent {
-            start, bytes, slot, ..
-        } = *self.get(id);
+        let Extent { bytes, slot, .. } = *self.get(id);
         self.changes += 1;
         self.hole_sums.0 += 1;
         self.hole_sums.1 += bytes;
         self.small_holes += small_bytes(bytes);
-        let end = self.zone_of(start) as usize;
-        self.indexes[slot as usize][end].insert(&mut self.table, id, bytes);
+        self.indexes[slot as usize].insert(&mut self.table, id, bytes);
     }
 
     /// Takes the hole `id` out of its index.
     #[inline(always)]
     fn unfile(&mut self, id: Id) {
-        let Extent {
-            start, bytes, slot, ..
-        } = *self.get(id);
+        let Extent { bytes, slot, .. } = *self.get(id);
         self.changes += 1;
         self.hole_sums.0 -= 1;
         self.hole_sums.1 -= bytes;
         self.small_holes -= small_bytes(bytes);
-        let end = self.zone_of(start) as usize;
-        self.indexes[slot as usize][end].remove(&mut self.table, id);
+        self.indexes[slot as usize].remove(&mut self.table, id);
     }
 
     /// Cuts an extent that is not filed in two at offset `at` inside it; gives the upper part.

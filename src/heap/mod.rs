@@ -21,7 +21,7 @@ pub(crate) mod slab;
 
 pub(crate) use bins::UNIT;
 pub(crate) use epoch::{Epoch, FRESH, StreamIndex};
-pub(crate) use extent::{Extent, Id, NONE, State, Zone};
+pub(crate) use extent::{Extent, Id, NONE, State};
 pub(crate) use extents::Extents;
 
 /// A block given out: its extent, or slab, and its offset.

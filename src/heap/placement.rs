@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::{Extent, Extents, Id, NONE, State, Zone};
+use super::{Extent, Extents, Id, NONE, State};
 
 /// A place for a request: consecutive holes and gaps, and what of the gaps must be mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,27 +124,17 @@ fn around(
     ]
 }
 
-/// The window in one `end` of the arena that needs the fewest bytes mapped and leans only on holes
-/// that `usable` accepts; of equal ones the one that leans most, so that what is left over of the last
-/// granule lies in one piece, then the lowest.
-///
-/// With `fill_gaps`, windows that fill a whole gap between holes count too. They may end inside a
-/// frame, which then cannot be moved into the gap; without them, idle memory that suffices in all
-/// suffices for the window.
+/// The window that needs the fewest bytes mapped and leans only on holes that `usable` accepts; of equal
+/// ones the one that leans most, so that what is left over of the last granule lies in one piece, then the
+/// lowest.
 pub(crate) fn cheapest(
     extents: &Extents,
     bytes: u64,
     granule: u64,
     usable: impl Fn(&Extent) -> bool,
-    fill_gaps: bool,
-    end: Zone,
 ) -> Option<Placement> {
-    let gaps = extents
-        .gaps()
-        .filter(|&gap| extents.zone_of(extents.get(gap).start) == end)
-        .map(|gap| around(extents, gap, bytes, granule, &usable));
-    gaps.flat_map(|[below, above, both]| [below, above, both.filter(|_| fill_gaps)])
-        .flatten()
+    let around = |gap| around(extents, gap, bytes, granule, &usable);
+    (extents.gaps().flat_map(around).flatten())
         .min_by_key(|window| (window.to_map, Reverse(window.leans()), window.start))
 }
 

@@ -11,9 +11,7 @@ use super::config::PoolConfig;
 use super::pace::Pace;
 use super::stats::counters::Gauges;
 use super::stats::{Steps, Told};
-use super::tuning::{
-    ADDRESSES_A_BYTE, CACHE_PART, HIGH_PART, LEAST_CACHE, MOST_ADDRESSES, UNIFIED_AT_ONCE,
-};
+use super::tuning::{ADDRESSES_A_BYTE, CACHE_PART, LEAST_CACHE, MOST_ADDRESSES, UNIFIED_AT_ONCE};
 use super::under_way::{Held, UnderWay};
 use crate::arena::Arena;
 use crate::device::{Device, Timeline};
@@ -111,10 +109,8 @@ impl Core {
         let most = most.min(MOST_ADDRESSES);
         let span = most.div_ceil(granule).max(2) * granule;
         let arena = Arena::new(device, span, &config.peers)?;
-        // Both ends together may hold the device's memory many times over.
-        let bound = span - (span / granule / HIGH_PART).max(1) * granule;
         let mut core = Self {
-            extents: Extents::new(bound, span),
+            extents: Extents::new(span),
             arena,
             pace: Pace::new(config.slack, info),
             config,

@@ -10,12 +10,12 @@ use super::core::{Core, is_done};
 use super::handles::{make_handles, piece};
 use super::idle::{HeldFrame, IdleFrame, total};
 use super::stats::Told;
-use super::tuning::{HANDLES_A_STRETCH, HANDLES_AIMED_AT, LARGEST_HANDLE, SMALL_HANDLES};
+use super::tuning::{HANDLES_A_STRETCH, HANDLES_AIMED_AT, LARGEST_HANDLE};
 use super::under_way::Held;
 use crate::arena::{Kept, Made, Site};
 use crate::error::{Error, Result};
 use crate::heap::placement::Placement;
-use crate::heap::{Epoch, FRESH, Grant, Id, StreamIndex, Zone};
+use crate::heap::{Epoch, FRESH, Grant, Id, StreamIndex};
 use crate::seeded::seeded;
 
 /// An idle handle that is mapped elsewhere.
@@ -384,13 +384,7 @@ impl Core {
     /// so much may be made: what is not needed now is there for the requests that come.
     fn in_whole_handles(&self, placement: Placement, idle: u64) -> Placement {
         let new = placement.to_map - idle;
-        let small = self.extents.zone_of(placement.map_from) == Zone::High;
-        let part = if small { SMALL_HANDLES } else { 1 };
-        let handle = piece(
-            u64::MAX,
-            self.least_handle(new) / part,
-            self.arena.granule(),
-        );
+        let handle = piece(u64::MAX, self.least_handle(new), self.arena.granule());
         let whole = new.next_multiple_of(handle);
         let room = (self.most()).saturating_sub(self.reserved() + self.promised());
         match whole <= room && whole - new <= placement.spare {

@@ -25,9 +25,12 @@ pub(super) struct HeldFrame {
 }
 
 impl Core {
-    /// Frames that lie in holes outside `placement` that `usable` accepts, those of the smallest holes
-    /// first, as many as fit into `left` bytes: large holes stay whole for large requests. Those of one
-    /// hole in address order.
+    /// Frames that lie in holes outside `placement` that `usable` accepts, as many as fit into `left` bytes;
+    /// those of one hole in address order.
+    ///
+    /// First those of holes that are whole frames, as nothing is left of such a hole: elsewhere parts of
+    /// frames stay behind, which fit few requests. Then those of the smallest holes, as large ones are for
+    /// large requests.
     pub(super) fn idle(
         &self,
         placement: Option<&Placement>,
@@ -39,7 +42,10 @@ impl Core {
         }
         let mut holes = self.large_holes();
         holes.retain(|&id| usable(self.extents.get(id)));
-        holes.sort_by_key(|&id| self.extents.get(id).bytes);
+        holes.sort_by_cached_key(|&id| {
+            let (bytes, frames) = (self.extents.get(id).bytes, self.idle_in(id));
+            (frames.map(|frame| frame.bytes).sum::<u64>() < bytes, bytes)
+        });
         let mut frames = Vec::new();
         for id in holes {
             if left == 0 {

@@ -25,7 +25,7 @@ type Step = fn(&mut Climb<'_>, &mut Core) -> Result<Turn>;
 
 /// All steps, each tried if those before did not serve the request.
 const LADDER: &[Step] = &[
-    // What is ready: no driver call, but for a small request that a handle is mapped for.
+    // What is ready: no driver call.
     steps::ready,
     steps::how_far,
     steps::overlap,
@@ -43,7 +43,6 @@ const LADDER: &[Step] = &[
 const MEASURES: &[Step] = &[
     steps::pending_too,
     steps::unify,
-    steps::whole_gaps,
     steps::left_over,
     steps::make_room,
     steps::others,

@@ -8,15 +8,13 @@ use super::core::Core;
 use super::grow::Mapping;
 use super::idle::{IdleFrame, total};
 use crate::heap::placement::{self, Placement};
-use crate::heap::{Extent, StreamIndex, Zone};
+use crate::heap::{Extent, StreamIndex};
 
 /// What a request accepts: less at first, more before it fails.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Terms {
     /// Memory that other streams still use counts, behind a wait for them.
     pub(super) pending: bool,
-    /// Placements that fill a whole gap count.
-    pub(super) fill_gaps: bool,
     /// The device has no more memory to give.
     pub(super) refused: bool,
 }
@@ -25,7 +23,6 @@ impl Terms {
     pub(super) fn at_first(pending: bool) -> Self {
         Self {
             pending,
-            fill_gaps: true,
             refused: false,
         }
     }
@@ -73,7 +70,7 @@ impl Core {
         if bytes > most {
             return None;
         }
-        let placement = self.place(stream, bytes, Terms::at_first(false), Zone::Low)?;
+        let placement = self.place(stream, bytes, Terms::at_first(false))?;
         if placement.to_map > most {
             return None;
         }
@@ -92,8 +89,7 @@ impl Core {
 
     /// How a request would be mapped; `None` where there is no gap for it, or nothing to map.
     pub(super) fn plan(&self, stream: StreamIndex, bytes: u64, terms: Terms) -> Option<Plan> {
-        let at = |end| self.place(stream, bytes, terms, end);
-        let placement = at(self.zone_for(bytes)).or_else(|| at(Zone::Low))?;
+        let placement = self.place(stream, bytes, terms)?;
         let usable = self.usable(stream, terms.pending);
         let at_once = self.slack(bytes).min(self.room_for(terms));
         let (placement, idle) = match at_once >= placement.to_map {
@@ -109,17 +105,11 @@ impl Core {
         })
     }
 
-    /// The place in one end that needs the fewest bytes mapped.
-    pub(super) fn place(
-        &self,
-        stream: StreamIndex,
-        bytes: u64,
-        terms: Terms,
-        end: Zone,
-    ) -> Option<Placement> {
+    /// The place that needs the fewest bytes mapped.
+    pub(super) fn place(&self, stream: StreamIndex, bytes: u64, terms: Terms) -> Option<Placement> {
         let usable = self.usable(stream, terms.pending);
         let granule = self.arena.granule();
-        placement::cheapest(&self.extents, bytes, granule, usable, terms.fill_gaps, end)
+        placement::cheapest(&self.extents, bytes, granule, usable)
     }
 
     /// Idle frames for `placement`, which is made larger where only a frame larger than what it lacks

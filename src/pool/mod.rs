@@ -10,7 +10,7 @@
 //! 3. All else climbs the **ladder** (`ladder`), one list of steps, the cheap ones first; the first that works
 //!    serves the request:
 //!    - *ready*: a batch, a slot or a hole that nothing queued uses, or that the stream runs behind
-//!      (`cache::transfer`, `slabs`, `ends`); what the driver says when asked how far the streams are;
+//!      (`cache::transfer`, `slabs`, `holes`); what the driver says when asked how far the streams are;
 //!    - *waiting*: other streams' caches and holes, behind a wait on the device (`cache::transfer`, `core`);
 //!    - *mapped*: new handles while the pool is small, then idle handles mapped elsewhere (`mapping`);
 //!    - *measures*: merging, waiting, giving back what does not fit (`release`);
@@ -33,10 +33,11 @@ mod check;
 mod config;
 mod copies;
 mod core;
-mod ends;
+
 mod grow;
 mod grow_buf;
 mod handles;
+mod holes;
 mod idle;
 mod job;
 mod kernel;

@@ -8,7 +8,7 @@
 use super::core::Core;
 use crate::arena::Kept;
 use crate::error::{Error, Result};
-use crate::heap::{Epoch, Extent, Id, NONE, State, Zone};
+use crate::heap::{Epoch, Id, NONE, State};
 use crate::seeded::seeded;
 
 /// Mapped memory between two places where nothing is mapped.
@@ -78,11 +78,11 @@ impl Core {
         (self.reserved().saturating_add(lacking) <= self.limit()).then_some(lacking)
     }
 
-    /// Bytes of the gap that begins at `end`, if requests that no hole serves are mapped there.
+    /// Bytes of the gap that begins at `end`.
     pub(crate) fn gap_behind(&self, end: u64) -> u64 {
-        let gap = self.extents.gap_at(end).map(|id| *self.extents.get(id));
-        let large = |gap: &Extent| gap.start == end && self.extents.zone_of(end) == Zone::Low;
-        gap.filter(large).map_or(0, |gap| gap.bytes)
+        let gap = self.extents.gap_at(end).map(|id| self.extents.get(id));
+        gap.filter(|gap| gap.start == end)
+            .map_or(0, |gap| gap.bytes)
     }
 
     /// Bytes of the frames that lie wholly in [`from`, `to`), which is mapped throughout: all but its parts of the

@@ -9,21 +9,15 @@ use crate::heap::{Epoch, Grant, Id, StreamIndex};
 use crate::seeded::seeded;
 
 impl Core {
-    /// A block or slot of `bytes`, whichever that size is, that is ready for `stream`. No driver call: a
-    /// small request for which a handle can be mapped at the high end gets none here if it `may_map`.
+    /// A block or slot of `bytes`, whichever that size is, that is ready for `stream`. No driver call.
     #[inline(always)]
-    pub(crate) fn take_ready_of(
-        &mut self,
-        stream: StreamIndex,
-        bytes: u64,
-        may_map: bool,
-    ) -> Option<Grant> {
+    pub(crate) fn take_ready_of(&mut self, stream: StreamIndex, bytes: u64) -> Option<Grant> {
         if self.is_asleep() {
             None
         } else if is_slot(bytes) {
-            self.take_slot_ready(stream, bytes, may_map)
+            self.take_slot_ready(stream, bytes)
         } else {
-            self.take_ready(stream, bytes, may_map)
+            self.take_ready(stream, bytes)
         }
     }
 
@@ -34,20 +28,13 @@ impl Core {
 
     /// A slot of `bytes` that is ready for `stream`, of a slab there is or of a new one in a hole that
     /// is ready.
-    fn take_slot_ready(&mut self, stream: StreamIndex, bytes: u64, may_map: bool) -> Option<Grant> {
+    fn take_slot_ready(&mut self, stream: StreamIndex, bytes: u64) -> Option<Grant> {
         if let Some(found) = self.look_for_slot(stream, bytes, false) {
             return Some(self.take_slot(stream, bytes, found, false));
         }
         let (best, least) = self.slab_bytes(bytes);
-        for size in [best, least] {
-            if let Some(grant) = self.take_ready(stream, size, may_map) {
-                return Some(self.make_slab(stream, grant, bytes));
-            }
-            if may_map && self.plan_high(stream, size).is_some() {
-                return None;
-            }
-        }
-        None
+        let block = (self.take_ready(stream, best)).or_else(|| self.take_ready(stream, least))?;
+        Some(self.make_slab(stream, block, bytes))
     }
 
     /// A free slot, its own stream's slabs first, then the others'; of those too that others still use

@@ -12,9 +12,6 @@ pub(super) const MOST_ADDRESSES: u64 = 1 << 46;
 /// lacks, while old mappings stand in others.
 pub(super) const ADDRESSES_A_BYTE: u64 = 8;
 
-/// Part of the addresses that the high end has: one in so many.
-pub(super) const HIGH_PART: u64 = 8;
-
 /// Part of the peak of live bytes that the pool grows by before it maps handles elsewhere: the recorded
 /// programs remap a third to a thirtieth of the handles that they do at 0.007, and reserve no more than
 /// 1.02 of their peaks.
@@ -53,10 +50,6 @@ pub(super) const SPARE_HANDLES: u64 = 5;
 /// 1.005, 73 and 1.010.
 pub(super) const POOL_HANDLES: u64 = 64;
 
-/// At the high end, where small blocks lie, such handles are one part in so many. In the same replay rl has 91
-/// handles where those are of one granule, in place of 72; with 1 it is 53, and 1.287 in place of 1.228.
-pub(super) const SMALL_HANDLES: u64 = 8;
-
 /// Number of handles of a large block. Without, the gpt2 trace remaps 431 handles in place of 163; with 16,
 /// llama reserves 1.024 times its peak.
 pub(super) const HANDLES_A_STRETCH: u64 = 32;
@@ -89,15 +82,8 @@ pub(super) const UNIFIED_AT_ONCE: u64 = 1024;
 /// Where there are more streams, how many are looked at.
 pub(super) const OTHER_STREAMS: StreamIndex = 2;
 
-/// Blocks of up to a granule over this are small, and lie at the high end. That lowered what the resnet trace
-/// reserves from 1.0091 to 1.0056; up to half a granule it was 1.0071, up to a thirty-second 1.0075.
+/// Holes of several streams are merged for blocks larger than a granule over this.
 pub(super) const SMALL_PART: u64 = 4;
-
-/// Blocks of up to this many bytes lie in handles of one granule, where there is room: they outlive others.
-pub(super) const SMALLEST: u64 = 4096;
-
-/// Granules that a pool has held before its small blocks go to the high end, where a handle may be hardly used.
-pub(super) const GRANULES_BEFORE_ENDS: u64 = 256;
 
 /// Times that a request looks at the caches again before it fails, where others filled them meanwhile.
 pub(super) const CACHES_LOOKED_AT_AGAIN: u32 = 4;

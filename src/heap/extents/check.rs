@@ -54,9 +54,7 @@ impl Extents {
                     small += small_bytes(extent.bytes);
                     let sum = &mut holes[extent.slot as usize];
                     *sum = (sum.0 + extent.bytes, sum.1 + 1);
-                    let end = self.zone_of(extent.start) as usize;
-                    let index = &self.indexes[extent.slot as usize][end];
-                    let filed = index.holds(&self.table, id);
+                    let filed = self.indexes[extent.slot as usize].holds(&self.table, id);
                     ensure(filed, || format!("hole {id} {extent:?} is not filed"))?;
                 }
                 State::Unmapped => {
@@ -81,11 +79,7 @@ impl Extents {
             format!("holes sum to {all:?} and {small} small, counted {counted:?}")
         })?;
         for (slot, sum) in holes.iter().enumerate() {
-            let mut filed = (0, 0);
-            for index in &self.indexes[slot] {
-                let (bytes, holes) = index.check(&self.table)?;
-                filed = (filed.0 + bytes, filed.1 + holes);
-            }
+            let filed = self.indexes[slot].check(&self.table)?;
             ensure(*sum == filed, || {
                 format!("holes of slot {slot} sum to {sum:?}, filed {filed:?}")
             })?;

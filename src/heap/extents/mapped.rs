@@ -63,18 +63,12 @@ impl Extents {
         let extent = self.get_mut(id);
         extent.state = State::Unmapped;
         (extent.slot, extent.tick) = (FRESH, 0);
-        if next != NONE
-            && self.get(next).state == State::Unmapped
-            && self.get(next).start != self.bound
-        {
+        if next != NONE && self.get(next).state == State::Unmapped {
             let start = self.get(next).start;
             self.gaps.remove(&start);
             self.join(id);
         }
-        if prev != NONE
-            && self.get(prev).state == State::Unmapped
-            && self.get(id).start != self.bound
-        {
+        if prev != NONE && self.get(prev).state == State::Unmapped {
             self.join(prev);
             return prev;
         }

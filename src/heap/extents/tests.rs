@@ -16,7 +16,7 @@ impl Extents {
 /// A done hole of another stream parts two of one stream, of which the upper is still in use.
 #[test]
 fn a_hole_merged_over_a_done_one_keeps_the_later_history_of_its_stream() {
-    let mut extents = Extents::new(1 << 20, 2 << 20);
+    let mut extents = Extents::new(2 << 20);
     let (one, two) = (extents.add_slot(), extents.add_slot());
     let mut hole = |start: u64, slot, tick| {
         let gap = extents.gap_at(start).unwrap();

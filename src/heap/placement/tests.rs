@@ -7,15 +7,14 @@ use proptest::prelude::*;
 
 use super::{Placement, cheapest};
 use crate::heap::UNIT;
-use crate::heap::{Epoch, Extent, Extents, FRESH, State, Zone};
+use crate::heap::{Epoch, Extent, Extents, FRESH, State};
 
 const GRANULE: u64 = 4 * UNIT;
-const BOUND: u64 = 40 * UNIT;
 const ALL: u64 = 60 * UNIT;
 
 /// An arena of granules that are gaps or mapped, and of units that are blocks or holes of two streams.
 fn arena(mapped: &[bool], units: &[u8]) -> Extents {
-    let mut extents = Extents::new(BOUND, ALL);
+    let mut extents = Extents::new(ALL);
     let slots = [FRESH, extents.add_slot(), extents.add_slot()];
     for (at, _) in (0..).zip(mapped).filter(|&(_, &mapped)| mapped) {
         let gap = extents.gap_at(at * GRANULE).unwrap();
@@ -54,8 +53,6 @@ fn cheapest_of_all(
     extents: &Extents,
     units: &[Option<bool>],
     bytes: u64,
-    fill_gaps: bool,
-    end: Zone,
 ) -> Option<(u64, Reverse<u64>, u64)> {
     let whole = extents.gaps().map(|id| *extents.get(id));
     let gaps: Vec<Extent> = whole.collect();
@@ -67,15 +64,14 @@ fn cheapest_of_all(
         let touched = |gap: &&Extent| gap.start < start + bytes && gap.end() > start;
         let mut touching = gaps.iter().filter(touched);
         let (gap, more) = (touching.next()?, touching.next());
-        if !free || more.is_some() || extents.zone_of(gap.start) != end {
+        if !free || more.is_some() {
             return None;
         }
         let (from, to) = (gap.start.max(start), gap.end().min(start + bytes));
-        let across = start < gap.start && start + bytes > gap.end();
         let to_map = (to - from).next_multiple_of(GRANULE);
         // At one end of the gap.
         let beside = from == gap.start || to == gap.end();
-        (beside && (fill_gaps || !across)).then_some((to_map, Reverse(bytes - (to - from)), start))
+        beside.then_some((to_map, Reverse(bytes - (to - from)), start))
     });
     tried.min()
 }
@@ -120,24 +116,22 @@ proptest! {
         mapped in vec(prop::bool::weighted(0.6), 15),
         blocks in vec(0u8..5, 60),
         many in 1u64..24,
-        (fill_gaps, both) in any::<(bool, bool)>(),
+        both in any::<bool>(),
     ) {
         let extents = arena(&mapped, &blocks);
         let usable = |extent: &Extent| both || extent.slot != 2;
         let units = units(&extents, usable);
         let bytes = many * UNIT;
-        for end in [Zone::Low, Zone::High] {
-            let found = cheapest(&extents, bytes, GRANULE, usable, fill_gaps, end);
-            let said = cheapest_of_all(&extents, &units, bytes, fill_gaps, end);
-            let key = |it: Placement| (it.to_map, Reverse(it.leans()), it.start);
-            // Beside holes that hold the request nothing is looked for.
-            let mut runs = units.split(|unit| *unit != Some(false));
-            if runs.all(|run| (run.len() as u64) < many) {
-                assert_eq!(found.map(key), said);
-            }
-            if let Some(window) = found {
-                is_sound(&extents, &window, bytes);
-            }
+        let found = cheapest(&extents, bytes, GRANULE, usable);
+        let said = cheapest_of_all(&extents, &units, bytes);
+        let key = |it: Placement| (it.to_map, Reverse(it.leans()), it.start);
+        // Beside holes that hold the request nothing is looked for.
+        let mut runs = units.split(|unit| *unit != Some(false));
+        if runs.all(|run| (run.len() as u64) < many) {
+            assert_eq!(found.map(key), said);
+        }
+        if let Some(window) = found {
+            is_sound(&extents, &window, bytes);
         }
     }
 }

@@ -62,7 +62,7 @@ impl Books {
 }
 
 fn books() -> Books {
-    let mut extents = Extents::new(GRANULE, 2 * GRANULE);
+    let mut extents = Extents::new(2 * GRANULE);
     let stream = extents.add_slot();
     let gap = extents.gap_at(0).unwrap();
     let mut hole = extents.map_gap(gap, 0, GRANULE, Epoch::new(stream, 0));

@@ -200,7 +200,7 @@ impl Lane {
             state = latch(&self.own.state);
         }
         // A driver's error is told by the steps that follow.
-        let Some(grant) = core.take_ready_of(self.slot, bytes, true) else {
+        let Some(grant) = core.take_ready_of(self.slot, bytes) else {
             return (0, MISSED);
         };
         let missed = state.settle(bytes, requested, &self.others.elsewhere);
@@ -370,16 +370,14 @@ impl Lane {
     }
 
     /// A block of `bytes` that is ready for the lane's stream, from a hole: the ladder's first step.
-    /// Where a handle can be mapped for it, which the heap does not do itself, there may be none if it
-    /// `may_map`.
-    pub(crate) fn take_ready(&self, bytes: u64, may_map: bool, core: &mut Core) -> Option<Grant> {
+    pub(crate) fn take_ready(&self, bytes: u64, core: &mut Core) -> Option<Grant> {
         // A large block that only the cache knows parts its neighbours, and what is asked for meanwhile
         // goes where it keeps them apart: with such blocks left in the cache, training in 260 MiB
         // reserved 1.016 to 1.058 times its peak, with this 1.008 to 1.016.
         if !is_slot(bytes) && latch(&self.own.state).crowded == 0 {
             self.drain(LARGE_BINS, core);
         }
-        core.take_ready_of(self.slot, bytes, may_map)
+        core.take_ready_of(self.slot, bytes)
     }
 }
 

@@ -13,12 +13,11 @@ use crate::pool::mapping::Terms;
 use crate::pool::mapping::tests::two_apart;
 use crate::pool::pace::Pace;
 use crate::pool::release::tests::trim;
-use crate::pool::tuning::{DEVICE_PART, GRANULES_BEFORE_ENDS, SMALL_HANDLES, SPARE_HANDLES};
+use crate::pool::tuning::{DEVICE_PART, SPARE_HANDLES};
 use crate::pool::{Block, Pool, PoolConfig};
 
 const TERMS: Terms = Terms {
     pending: true,
-    fill_gaps: true,
     refused: false,
 };
 
@@ -117,7 +116,7 @@ fn made_for(made: &mut Made, bytes: u64) -> (u64, u64) {
 }
 
 #[test]
-fn a_gpu_gives_whole_handles_as_far_as_a_limit_allows_and_small_blocks_smaller_ones() {
+fn a_gpu_gives_whole_handles_as_far_as_a_limit_allows() {
     let gpu = |config: PoolConfig| {
         let mut made = core(config, 0);
         let granule = made.core.arena.granule();
@@ -138,15 +137,9 @@ fn a_gpu_gives_whole_handles_as_far_as_a_limit_allows_and_small_blocks_smaller_o
         let (bytes, _) = made_for(&mut made, granules * granule);
         assert_eq!(bytes, said, "{left} left");
     }
-    // The high end, from the time on when the pool has held so much.
-    let (mut made, granule) = gpu(PoolConfig::default());
-    made.core.peak_reserved = u64::MAX;
-    let part = 16 / SMALL_HANDLES;
-    assert_eq!(made_for(&mut made, 4096), (part, part));
-    let (mut made, granule) = (
-        gpu(PoolConfig::default().handles(HandleSize::Granule)).0,
-        granule,
-    );
+    let (mut made, _) = gpu(PoolConfig::default());
+    assert_eq!(made_for(&mut made, 4096), (16, 16), "a small block too");
+    let (mut made, granule) = gpu(PoolConfig::default().handles(HandleSize::Granule));
     assert_eq!(made_for(&mut made, 3 * granule), (3, 1));
 }
 
@@ -155,12 +148,11 @@ fn a_gpu_that_has_no_more_gives_all_it_has_to_requests_of_any_size() {
     let granule = Device::host().unwrap().info().granule;
     let all = 11 * granule;
     for seed in 0..400 {
-        let [remap, small] = [1, 2].map(|bit| seed & bit > 0);
+        let remap = seed & 1 > 0;
         let device = Device::host_with_capacity(all).unwrap();
         let pool = Pool::new(&device, PoolConfig::default().remap(remap)).unwrap();
         let core = || pool.shared().core.lock();
         core().pace = on_gpu(DEVICE_PART * SPARE_HANDLES * 4 * granule);
-        core().peak_reserved = u64::from(small) * GRANULES_BEFORE_ENDS * granule;
         let stream = device.stream().unwrap();
         let mut rng = Rng::new(seed);
         let mut blocks: Vec<Block> = Vec::new();

@@ -26,16 +26,11 @@ fn work_or_next(job: Option<impl Into<Job>>, then: Then) -> Result<Turn> {
 const NEXT: Result<Turn> = Ok(Turn::Then(Then::Next));
 
 /// What is ready: a hole or slot, the stream's own or another's; what the stream's other lanes and batches
-/// have; for a small request a handle mapped at the high end.
+/// have.
 pub(super) fn ready(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
-    let (lane, stream, may_map) = (climb.lane, climb.stream(), !climb.terms.refused);
-    let grant = lane.take_ready(climb.bytes, may_map, core);
-    let or_taken_over = || lane.take_over(&climb.siblings, climb.bytes, false, core);
-    let grant = grant.or_else(or_taken_over);
-    if grant.is_some() || !may_map {
-        return next_or(grant);
-    }
-    work_or_next(core.begin_high(stream, climb.size), Then::Again)
+    let (lane, bytes) = (climb.lane, climb.bytes);
+    let grant = lane.take_ready(bytes, core);
+    next_or(grant.or_else(|| lane.take_over(&climb.siblings, bytes, false, core)))
 }
 
 /// The driver is asked how far the streams are.
@@ -182,13 +177,6 @@ pub(super) fn unify(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
         Turn::Then(_) => Ok(Turn::Then(Then::Look)),
         turn => Ok(turn),
     }
-}
-
-/// Placements that fill a gap may end inside a handle, which then cannot be mapped there; without them
-/// idle memory that suffices in all suffices.
-pub(super) fn whole_gaps(climb: &mut Climb<'_>, _: &mut Core) -> Result<Turn> {
-    climb.terms.fill_gaps = false;
-    Ok(Turn::Then(Then::Look))
 }
 
 /// All old mappings are taken down, which waits on the host, where they keep memory given up, or

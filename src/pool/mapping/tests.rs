@@ -9,26 +9,18 @@ use crate::pool::{HandleSize, PoolConfig};
 
 const TERMS: Terms = Terms {
     pending: true,
-    fill_gaps: true,
     refused: false,
 };
 
 /// Takes `bytes` in what is mapped for them: of idle handles, and new ones.
 pub(in crate::pool) fn take_mapped(made: &mut Made, bytes: u64) -> Result<Option<Grant>> {
-    for terms in [
-        TERMS,
-        Terms {
-            fill_gaps: false,
-            ..TERMS
-        },
-    ] {
-        let plan = made.core.plan(made.slot, bytes, terms);
-        if let Some(plan) = plan.filter(|plan| plan.lacking == 0) {
-            let job = (made.core).begin_mapping(made.slot, plan.placement, &plan.idle);
-            return made.run(job);
-        }
-    }
-    Ok(None)
+    let plan = made.core.plan(made.slot, bytes, TERMS);
+    let plan = plan.filter(|plan| plan.lacking == 0);
+    let job = plan.and_then(|plan| {
+        made.core
+            .begin_mapping(made.slot, plan.placement, &plan.idle)
+    });
+    made.run(job)
 }
 
 fn take_overlapping(made: &mut Made, bytes: u64) -> Result<Option<Grant>> {
@@ -205,10 +197,7 @@ fn where_the_device_has_no_more_memory_nothing_is_served_and_that_is_no_failure(
     made.core.peak_reserved = u64::MAX;
     let slot = made.slot;
     assert!(take_overlapping(&mut made, granule).unwrap().is_none());
-    assert!(made.core.take_ready(slot, 256, true).is_none());
-    let high = made.core.begin_high(slot, 256);
-    assert!(high.is_some());
-    assert!(made.run(high).unwrap().is_none());
+    assert!(made.core.take_ready(slot, 256).is_none());
     assert!(take_mapped(&mut made, granule).unwrap().is_none());
     made.core.check().unwrap();
     assert_eq!(made.core.arena.reserved(), 3 * granule);
@@ -257,4 +246,29 @@ fn what_is_ready_is_used_before_new_memory_is_mapped_beside_it() {
     let at = take_overlapping(&mut made, 3 * granule).unwrap();
     assert_eq!(made.granted(at.unwrap()), 3 * granule);
     assert_eq!(made.core.arena.reserved(), 6 * granule);
+}
+
+#[test]
+fn holes_that_are_whole_handles_give_theirs_first_and_then_the_smallest() {
+    let config = PoolConfig::default()
+        .handles(HandleSize::Granule)
+        .slack(0.0);
+    let mut made = core(config, 16);
+    let granule = made.core.arena.granule();
+    // Blocks between holes of a handle and a half, of three handles, of two, and of one and two halves.
+    for (at, bytes) in [(0, 3), (6, 2), (14, 2), (20, 3), (27, 5)] {
+        made.block(at * granule / 2, bytes * granule / 2);
+    }
+    let first = |granules: u64| {
+        let idle = made.core.idle(None, granules * granule, |_| true);
+        let starts = idle.iter().map(|frame| frame.start / granule);
+        starts.collect::<Vec<_>>()
+    };
+    assert_eq!(first(1), [8], "of the hole of two handles");
+    assert_eq!(first(5), [8, 9, 4, 5, 6], "then of three");
+    assert_eq!(
+        first(6),
+        [8, 9, 4, 5, 6, 2],
+        "then of the smallest of the rest"
+    );
 }

@@ -6,10 +6,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use crate::heap::UNIT;
-use crate::heap::{Epoch, Extent, Extents, FRESH, Id, State, StreamIndex, Zone};
+use crate::heap::{Epoch, Extent, Extents, FRESH, Id, State, StreamIndex};
 
 const GRANULE: u64 = 64 << 10;
-const BOUND: u64 = 24 << 20;
 const ALL: u64 = 40 << 20;
 
 /// What the list says of one extent; the history counts of holes and retiring extents only.
@@ -37,17 +36,17 @@ struct Both {
 
 impl Both {
     fn new() -> Self {
-        let mut table = Extents::new(BOUND, ALL);
+        let mut table = Extents::new(ALL);
         assert_eq!((table.add_slot(), table.add_slot()), (1, 2));
-        let gap = |start, bytes| Part {
-            start,
-            bytes,
+        let gap = Part {
+            start: 0,
+            bytes: ALL,
             state: State::Unmapped,
             history: (FRESH, 0),
         };
         Self {
             table,
-            list: vec![gap(0, BOUND), gap(BOUND, ALL - BOUND)],
+            list: vec![gap],
             done: [0; 3],
             most: 2,
         }
@@ -306,10 +305,10 @@ impl Both {
         let gap = self.table.retired(self.id(at));
         self.list[at].state = State::Unmapped;
         self.list[at].history = (FRESH, 0);
-        if self.next_is(at, State::Unmapped) && self.list[at + 1].start != BOUND {
+        if self.next_is(at, State::Unmapped) {
             self.join(at);
         }
-        if at > 0 && self.list[at - 1].state == State::Unmapped && self.list[at].start != BOUND {
+        if at > 0 && self.list[at - 1].state == State::Unmapped {
             at -= 1;
             self.join(at);
         }
@@ -426,44 +425,35 @@ impl Both {
         for slot in 0..3 {
             let fits = |part: &&Part| part.history.0 == slot && part.bytes >= bytes;
             let holes = self.holes();
-            let of = |end: Option<Zone>| {
-                let sides = holes.iter().filter(fits);
-                sides
-                    .filter(move |part| end.is_none_or(|end| self.table.zone_of(part.start) == end))
-            };
+            let fitting = || holes.iter().filter(fits);
             let starts = |ids: &mut dyn Iterator<Item = Id>| {
                 ids.map(|id| self.table.get(id).start).collect::<Vec<u64>>()
             };
             let all = starts(&mut self.table.holes_of(slot, bytes));
             let set: BTreeSet<u64> = all.iter().copied().collect();
             assert_eq!(set.len(), all.len());
-            assert_eq!(set, of(None).map(|part| part.start).collect());
+            assert_eq!(set, fitting().map(|part| part.start).collect());
             let any = holes.iter().any(|part| part.history.0 == slot);
             assert_eq!(self.table.has_none(slot), !any);
-            for end in [Zone::Low, Zone::High] {
-                let index = &self.table.indexes[slot as usize][end as usize];
-                let size = |id: Id| self.table.get(id).bytes;
-                let best = self.table.best(slot, end, bytes).map(size);
-                assert_eq!(best, of(Some(end)).map(|part| part.bytes).min());
-                let largest = holes
-                    .iter()
-                    .filter(|part| part.history.0 == slot && self.table.zone_of(part.start) == end)
-                    .map(|part| part.bytes)
-                    .max();
-                assert_eq!(index.largest(&self.table.table), largest.unwrap_or(0));
-                // One a size of those in lists, of the larger all.
-                let listed = |bytes: u64| bytes < 4096 * UNIT;
-                let order = |bytes, start| (bytes, if listed(bytes) { 0 } else { start });
-                let said: BTreeSet<(u64, u64)> = of(Some(end))
-                    .map(|part| order(part.bytes, part.start))
-                    .collect();
-                let seen = self
-                    .table
-                    .at_least(slot, end, bytes)
-                    .map(|id| self.table.get(id));
-                let seen: Vec<(u64, u64)> = seen.map(|it| order(it.bytes, it.start)).collect();
-                assert_eq!(seen, said.into_iter().collect::<Vec<_>>());
-            }
+            let size = |id: Id| self.table.get(id).bytes;
+            let best = self.table.best(slot, bytes).map(size);
+            assert_eq!(best, fitting().map(|part| part.bytes).min());
+            let own = holes.iter().filter(|part| part.history.0 == slot);
+            let largest = own.map(|part| part.bytes).max();
+            let index = &self.table.indexes[slot as usize];
+            assert_eq!(index.largest(&self.table.table), largest.unwrap_or(0));
+            // One a size of those in lists, of the larger all.
+            let listed = |bytes: u64| bytes < 4096 * UNIT;
+            let order = |bytes, start| (bytes, if listed(bytes) { 0 } else { start });
+            let said: BTreeSet<(u64, u64)> = fitting()
+                .map(|part| order(part.bytes, part.start))
+                .collect();
+            let seen = self
+                .table
+                .at_least(slot, bytes)
+                .map(|id| self.table.get(id));
+            let seen: Vec<(u64, u64)> = seen.map(|it| order(it.bytes, it.start)).collect();
+            assert_eq!(seen, said.into_iter().collect::<Vec<_>>());
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::heap::extent::NIL;
 use crate::heap::{Epoch, Extents, FRESH, Id, State, StreamIndex};
 
 const GRANULE: u64 = 64 << 10;
-const BOUND: u64 = 1 << 30;
+const ALL: u64 = 2 << 30;
 
 /// The table, and the holes, blocks and other extents in it by what they are.
 struct Made {
@@ -23,7 +23,7 @@ struct Made {
 }
 
 fn made() -> Made {
-    let mut table = Extents::new(BOUND, 2 * BOUND);
+    let mut table = Extents::new(ALL);
     let (one, two) = (table.add_slot(), table.add_slot());
     let mut at = 0;
     let mut hole = |table: &mut Extents, bytes: u64, slot: StreamIndex| {
@@ -80,7 +80,7 @@ fn made() -> Made {
         assert_eq!(table.get(more).next, parts[2]);
         (0..3).for_each(|_| table.join_taken(more));
     }
-    let gap = table.gap_at(BOUND - GRANULE).unwrap();
+    let gap = table.gap_at(ALL - GRANULE).unwrap();
     table.check(GRANULE).unwrap();
     assert!(table.spare.len() >= 2);
     Made {
@@ -156,7 +156,7 @@ fn an_extent_of_another_place_size_state_or_owner_is_found() {
             change(move |m| {
                 let id = m.holes[number];
                 let slot = m.table.get(id).slot as usize;
-                m.table.indexes[slot][0].remove(&mut m.table.table, id);
+                m.table.indexes[slot].remove(&mut m.table.table, id);
             }),
         );
         add(
@@ -165,7 +165,7 @@ fn an_extent_of_another_place_size_state_or_owner_is_found() {
             change(move |m| {
                 let (id, index) = (m.holes[number], (m.table.get(m.holes[number]).slot + 1) % 3);
                 let bytes = m.table.get(id).bytes;
-                m.table.indexes[index as usize][0].insert(&mut m.table.table, id, bytes);
+                m.table.indexes[index as usize].insert(&mut m.table.table, id, bytes);
             }),
         );
     }

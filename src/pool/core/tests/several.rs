@@ -1,7 +1,7 @@
 //! What a core does with the holes of several streams, and with neighbours.
 
 use super::*;
-use crate::heap::{Epoch, Zone};
+use crate::heap::Epoch;
 use crate::pool::tuning::UNIFIED_AT_ONCE;
 
 /// The core, and one more stream of it.
@@ -337,7 +337,7 @@ fn all_holes_are_looked_at_again_while_they_are_few_or_once_as_many_more_changed
     }
     // Each that is taken is a change, and one less.
     for taken in 1..=more / 2 {
-        let id = made.core.extents.best(other, Zone::Low, UNIT).unwrap();
+        let id = made.core.extents.best(other, UNIT).unwrap();
         made.core.extents.take(id, UNIT, slot);
         assert_eq!(made.core.has_changed(), taken == more / 2);
     }
