@@ -1,0 +1,316 @@
+#!/usr/bin/env python3
+"""Records what PyTorch programs ask of an allocator, without a GPU and without their memory.
+
+    benches/programs/meta.py FOLDER [PROGRAM...]
+    warpool replay FOLDER/*.csv.gz --device host --verify off
+
+Each program runs on PyTorch's meta device: every operation gives tensors of the right shapes, and computes
+nothing. A trace has what operations return and when the last tensor of it is gone, in the columns of RMM's log.
+It has no workspaces inside an operation, and attention is the plain one, with its matrices of scores. So it is
+like the program's trace on a GPU, but not equal to it.
+
+`Recorder` records any code that makes its tensors on the meta device.
+"""
+
+import gzip
+import pathlib
+import random
+import sys
+import weakref
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
+
+ROUNDED = 512
+
+
+class Recorder(TorchDispatchMode):
+    """Notes each storage that an operation makes, and when it is gone."""
+
+    def __init__(self):
+        super().__init__()
+        self.events = []
+        self.known = {}
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        result = operation(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor) and tensor.is_meta:
+                self.note(tensor.untyped_storage())
+        return result
+
+    def note(self, storage):
+        key, size = storage._cdata, -(-storage.nbytes() // ROUNDED) * ROUNDED
+        if size == 0 or key in self.known:
+            return
+        number = len(self.events)
+        self.events.append(("allocate", number, size))
+
+        def gone():
+            del self.known[key]
+            self.events.append(("free", number, size))
+
+        self.known[key] = weakref.finalize(storage, gone)
+        self.known[key].atexit = False
+
+    def save(self, path):
+        with gzip.open(path, "wt") as file:
+            file.write("Thread,Time,Action,Pointer,Size,Stream\n")
+            for at, (action, number, size) in enumerate(self.events):
+                file.write(f"0,{at},{action},{number},{size},0\n")
+
+
+class Attention(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.inner, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        parts = self.inner(x).view(batch, length, 3, self.heads, width // self.heads)
+        q, k, v = parts.permute(2, 0, 3, 1, 4)
+        weights = F.dropout((q @ k.transpose(-1, -2) * 0.1).softmax(-1), 0.1)
+        return self.out((weights @ v).transpose(1, 2).reshape(batch, length, width))
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+        self.attention = Attention(width, heads)
+        self.wide = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x):
+        x = x + self.attention(self.norms[0](x))
+        return x + self.wide(self.norms[1](x))
+
+
+def train(model, batches, loss):
+    optimiser = torch.optim.AdamW(model.parameters())
+    for batch in batches:
+        loss(*batch).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False)
+        optimiser.step()
+        optimiser.zero_grad()
+
+
+def some(low, high):
+    return random.randint(low, high)
+
+
+def indices(*shape):
+    return torch.empty(*shape, dtype=torch.long)
+
+
+def images():
+    """A vision transformer, images of all sizes."""
+    model = nn.ModuleList([nn.Conv2d(3, 768, 16, 16), *(Block(768, 12) for _ in range(12)), nn.Linear(768, 1000)])
+
+    def loss(batch, height, width):
+        x = model[0](torch.empty(batch, 3, 16 * height, 16 * width)).flatten(2).transpose(1, 2)
+        for block in model[1:-1]:
+            x = block(x)
+        return F.cross_entropy(model[-1](x.mean(1)), indices(batch))
+
+    train(model, [(some(4, 24), some(8, 24), some(8, 24)) for _ in range(60)], loss)
+
+
+def translation():
+    """An encoder and a decoder with recomputed activations, lengths that vary, a large vocabulary."""
+
+    class Crossed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block, self.norm, self.crossed = Block(768, 12), nn.LayerNorm(768), Attention(768, 12)
+
+        def forward(self, x, memory):
+            x = self.block(x)
+            return x + self.crossed(torch.cat([self.norm(x), memory], 1))[:, : x.shape[1]]
+
+    words, out = nn.Embedding(32000, 768), nn.Linear(768, 32000, bias=False)
+    encoder = nn.ModuleList([Block(768, 12) for _ in range(10)])
+    decoder = nn.ModuleList([Crossed() for _ in range(10)])
+    again = dict(use_reentrant=True, preserve_rng_state=False)
+
+    def loss(batch, there, here):
+        x, y = words(indices(batch, there)), words(indices(batch, here))
+        for block in encoder:
+            x = checkpoint(block, x, **again)
+        for block in decoder:
+            y = checkpoint(block, y, x, **again)
+        return F.cross_entropy(out(y).flatten(0, 1), indices(batch * here))
+
+    batches = [(some(2, 8), some(60, 500), some(20, 200)) for _ in range(50)]
+    train(nn.ModuleList([words, out, encoder, decoder]), batches, loss)
+
+
+def adapters():
+    """Low-rank adapters on frozen bf16 weights, long sequences, recomputed activations."""
+    width, depth = 2048, 16
+    half = dict(dtype=torch.bfloat16)
+    shapes = [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
+    frozen = [[torch.empty(shape, **half) for shape in shapes] for _ in range(depth)]
+    ranks = lambda a, b: nn.Parameter(torch.empty(a, b))
+    down = nn.ParameterList([ranks(width, 16) for _ in range(2 * depth)])
+    up = nn.ParameterList([ranks(16, width if at % 2 else 3 * width) for at in range(2 * depth)])
+
+    def adapted(x, weight, at):
+        return x @ weight + (x.float() @ down[at] @ up[at]).to(x.dtype)
+
+    def layer(x, at):
+        q, k, v = adapted(F.layer_norm(x, (width,)), frozen[at][0], 2 * at).chunk(3, -1)
+        x = x + adapted(q + k + v, frozen[at][1], 2 * at + 1)
+        return x + F.silu(F.layer_norm(x, (width,)) @ frozen[at][2]) @ frozen[at][3]
+
+    def loss(batch, length):
+        x = torch.empty(batch, length, width, **half).requires_grad_()
+        for at in range(depth):
+            x = checkpoint(layer, x, at, use_reentrant=False, preserve_rng_state=False)
+        return x.float().square().mean()
+
+    train(nn.ModuleList([down, up]), [(some(1, 4), some(200, 4000)) for _ in range(60)], loss)
+
+
+def graphs():
+    """Sampled neighbourhoods of one large graph."""
+    layers = nn.ModuleList([nn.Linear(256, 256) for _ in range(4)])
+    features = torch.empty(400_000, 256)
+
+    def loss(nodes, edges):
+        x = features.index_select(0, indices(nodes))
+        for layer in layers:
+            sent = x.index_select(0, indices(edges)) * torch.empty(edges, 1)
+            received = torch.zeros(nodes, 256).index_add(0, indices(edges), sent)
+            x = F.relu(layer(received) + x[:nodes])
+            nodes, edges = max(nodes * 3 // 5, 64), edges * 3 // 5
+        return x.square().mean()
+
+    train(layers, [(some(5_000, 120_000), some(50_000, 900_000)) for _ in range(150)], loss)
+
+
+@torch.no_grad()
+def beams():
+    """Beam search: caches grow by concatenation, and are reordered at every step."""
+    width, depth = 1024, 12
+    blocks = [Block(width, 16) for _ in range(depth)]
+    words = torch.empty(32000, width)
+    for _ in range(40):
+        beams, prompt = some(1, 6) * random.choice([4, 8, 16]), some(5, 200)
+        caches = [[torch.empty(beams, prompt, width) for _ in "kv"] for _ in range(depth)]
+        for _ in range(some(10, 120)):
+            x = torch.empty(beams, 1, width)
+            for at, block in enumerate(blocks):
+                q, *new = block.attention.inner(x).chunk(3, -1)
+                caches[at] = [torch.cat(pair, 1) for pair in zip(caches[at], new)]
+                k, v = caches[at]
+                x = x + block.attention.out((q @ k.transpose(1, 2)).softmax(-1) @ v)
+                x = x + block.wide(x)
+            (x @ words.t()).log_softmax(-1).topk(8)
+            caches = [[part.index_select(0, indices(beams)) for part in pair] for pair in caches]
+
+
+@torch.no_grad()
+def columns():
+    """Columns of all sizes are sorted, selected and joined; forty results are kept."""
+    kept = {}
+    for _ in range(1500):
+        rows = int(10 ** random.uniform(3, 7))
+        values, keys = torch.empty(rows), indices(rows)
+        grouped = values.index_select(0, torch.sort(keys)[1])
+        _ = grouped.cumsum(0) > 0
+        chosen = grouped.index_select(0, indices(int(rows * random.uniform(0.05, 0.9))))
+        joined = torch.cat([chosen, torch.empty(int(len(chosen) * random.random()) + 1)])
+        kept[random.randrange(40)] = joined * 2
+        if random.random() < 0.1:
+            torch.cat(list(kept.values()))
+
+
+def rays():
+    """A radiance field: rays in chunks of all sizes."""
+    layers = [part for at in range(8) for part in (nn.Linear(256 if at else 63, 256), nn.ReLU())]
+    model = nn.Sequential(*layers, nn.Linear(256, 4))
+
+    def loss(*chunks):
+        total = 0
+        for rays in chunks:
+            x = model(torch.empty(rays * 64, 63))
+            alpha = 1 - torch.exp(-F.relu(x[:, 3]).view(rays, 64))
+            weights = alpha * torch.cumprod(1 - alpha + 1e-10, 1)
+            total = total + (weights.unsqueeze(-1) * x[:, :3].view(rays, 64, 3)).sum(1).square().mean()
+        return total
+
+    train(model, [[some(300, 6000) for _ in range(some(1, 4))] for _ in range(250)], loss)
+
+
+def experts():
+    """A mixture of experts, tokens routed unevenly."""
+    width, count, depth = 1024, 16, 6
+    expert = lambda: nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+    experts = nn.ModuleList([nn.ModuleList([expert() for _ in range(count)]) for _ in range(depth)])
+    blocks = nn.ModuleList([Block(width, 16) for _ in range(depth)])
+
+    def loss(batch, length):
+        x = torch.empty(batch, length, width).requires_grad_()
+        for block, routed in zip(blocks, experts):
+            x = block(x)
+            flat = x.reshape(-1, width)
+            shares = [random.random() ** 3 for _ in range(count)]
+            out = torch.zeros_like(flat)
+            for share, one in zip(shares, routed):
+                tokens = max(1, int(2 * len(flat) * share / sum(shares)))
+                y = one(flat.index_select(0, indices(tokens)))
+                out = out.index_add(0, indices(tokens), y * torch.empty(tokens, 1))
+            x = x + out.view_as(x)
+        return x.square().mean()
+
+    train(nn.ModuleList([blocks, experts]), [(some(4, 12), some(100, 700)) for _ in range(30)], loss)
+
+
+def speech():
+    """Sound of all lengths: convolutions, a transformer, a recurrent decoder."""
+    convolved = lambda inner: (nn.Conv1d(inner, 512, 3, 2, 1), nn.GELU())
+    front = nn.Sequential(*convolved(80), *convolved(512))
+    blocks = nn.ModuleList([Block(512, 8) for _ in range(8)])
+    cell, out = nn.LSTMCell(512, 512), nn.Linear(512, 5000)
+
+    def loss(batch, frames, letters):
+        x = front(torch.empty(batch, 80, frames)).transpose(1, 2)
+        for block in blocks:
+            x = block(x)
+        state, outputs = (torch.empty(batch, 512), torch.empty(batch, 512)), []
+        for at in range(letters):
+            state = cell(x[:, at % x.shape[1]], state)
+            outputs.append(state[0])
+        return out(torch.stack(outputs, 1)).log_softmax(-1).mean()
+
+    batches = [(some(4, 16), some(300, 3000), some(10, 120)) for _ in range(60)]
+    train(nn.ModuleList([front, blocks, cell, out]), batches, loss)
+
+
+PROGRAMS = [images, translation, adapters, graphs, beams, columns, rays, experts, speech]
+
+
+def main():
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    folder, asked = pathlib.Path(sys.argv[1]), sys.argv[2:]
+    folder.mkdir(parents=True, exist_ok=True)
+    known = {program.__name__: program for program in PROGRAMS}
+    for name in asked or known:
+        if name not in known:
+            sys.exit(f"error: no program {name}: there are {', '.join(known)}")
+        random.seed(0)
+        recorder = Recorder()
+        with recorder, torch.device("meta"):
+            known[name]()
+        recorder.save(folder / f"{name}.csv.gz")
+        print(f"{name}: {len(recorder.events)} events")
+
+
+if __name__ == "__main__":
+    main()
