@@ -265,67 +265,7 @@ impl Cache {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{ALL_BINS, Cache, Cached, MOST_BLOCKS};
-
-    fn block(id: u32, bytes: u64, tick: u64) -> Cached {
-        Cached::new(id, u64::from(id) << 20, bytes, tick)
-    }
-
-    fn ids(blocks: &[Cached]) -> Vec<u32> {
-        blocks.iter().map(|block| block.id).collect()
-    }
-
-    #[test]
-    fn the_block_of_a_size_freed_last_comes_first() {
-        let mut cache = Cache::new();
-        // The last two sizes share a bin with others of theirs.
-        for bytes in [512, 1 << 20, (1 << 20) + 512, 64 << 20] {
-            cache.push(block(1, bytes, 1));
-            cache.push(block(2, bytes, 2));
-            assert!(cache.has(bytes));
-            assert_eq!(cache.pop(bytes).map(|block| block.id), Some(2));
-            assert_eq!(cache.pop(bytes).map(|block| block.id), Some(1));
-            assert!(cache.pop(bytes).is_none() && cache.is_empty());
-        }
-    }
-
-    #[test]
-    fn four_times_as_many_blocks_are_looked_at_as_are_wanted_and_no_more() {
-        // Sizes that share a bin.
-        let bin = Cache::bin(64 << 20);
-        let shares = (1..).map(|at| (64 << 20) + at * 256);
-        let [other, bytes] = [
-            64 << 20,
-            shares.into_iter().find(|&b| Cache::bin(b) == bin).unwrap(),
-        ];
-        for (later, said) in [(11, true), (12, false)] {
-            let mut cache = Cache::new();
-            cache.push(block(1, bytes, 1));
-            (2..2 + later).for_each(|id| cache.push(block(id, other, 9)));
-            let mut taken = Vec::new();
-            cache.pop_many(bytes, 3, &mut taken);
-            assert_eq!(ids(&taken) == [1], said, "behind {later}");
-        }
-    }
-
-    #[test]
-    fn a_full_cache_says_so_and_asks_the_heap_for_nothing() {
-        let mut cache = Cache::new();
-        let places = cache.entries.as_ptr();
-        for id in 0..MOST_BLOCKS as u32 {
-            assert!(!cache.is_full());
-            cache.push(block(id, 512 * (1 + u64::from(id) % 3000), 1));
-        }
-        assert!(cache.is_full());
-        assert!(cache.pop(512).is_some() && !cache.is_full());
-        let mut left = MOST_BLOCKS - 1;
-        cache.drain(ALL_BINS, |_| left -= 1);
-        assert_eq!((left, cache.bytes()), (0, 0));
-        assert!(!cache.is_full());
-        assert_eq!(places, cache.entries.as_ptr());
-    }
-}
+mod tests;
 
 #[cfg(test)]
 mod tests_model;

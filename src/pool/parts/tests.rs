@@ -1,0 +1,23 @@
+use crate::device::Device;
+use crate::pool::{Pool, PoolConfig};
+
+#[test]
+fn where_the_device_has_no_more_memory_a_part_gets_what_is_idle_in_the_others() {
+    let granule = Device::host().unwrap().info().granule;
+    let device = Device::host_with_capacity(8 * granule).unwrap();
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    let parts = ["a", "b"].map(|tag| pool.tagged(tag).unwrap());
+    for (from, to) in [
+        (&parts[0], &parts[1]),
+        (&parts[1], &pool),
+        (&pool, &parts[0]),
+    ] {
+        drop(from.alloc(&stream, 6 * granule).unwrap());
+        stream.synchronize().unwrap();
+        assert!(from.stats().reserved.current >= 6 * granule);
+        drop(to.alloc(&stream, 6 * granule).unwrap());
+        assert_eq!(from.stats().reserved.current, 0);
+        to.trim(0).unwrap();
+    }
+}

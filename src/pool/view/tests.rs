@@ -1,0 +1,47 @@
+use super::*;
+
+#[test]
+fn a_view_of_a_misaligned_address_is_an_error() {
+    // SAFETY: nothing is queued with the view.
+    let error = unsafe { View::<f32>::from_raw(0x1002, 4) }
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("0x1002") && error.contains("multiple of 4"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_range_that_wraps_around_is_an_error() {
+    // SAFETY: nothing is queued with the view.
+    assert!(unsafe { View::<f64>::from_raw(u64::MAX - 7, 1) }.is_err());
+}
+
+#[test]
+fn a_slice_keeps_the_element_size() {
+    // SAFETY: nothing is queued with the view.
+    let view = unsafe { View::<f64>::from_raw(0x1000, 10) }.unwrap();
+    let part = view.slice(3..5).unwrap();
+    assert_eq!((part.addr(), part.len(), part.bytes()), (0x1018, 2, 16));
+    assert_eq!(view.slice(4..=9).map(|part| part.len()).unwrap(), 6);
+    for empty in [view.slice(10..), view.slice(..0), view.slice(4..4)] {
+        assert!(empty.unwrap().is_empty());
+    }
+    #[allow(clippy::reversed_empty_ranges)]
+    let reversed = view.slice(6..5);
+    assert!(reversed.is_err());
+    assert!(view.slice(5..11).is_err() && view.slice(..=10).is_err());
+    assert!(view.slice(11..).is_err() && view.slice(..=usize::MAX).is_err());
+    assert!(view.split_at(11).is_err());
+}
+
+#[test]
+fn rows_that_overlap_or_reach_beyond_the_view_are_an_error() {
+    // SAFETY: nothing is queued with the view.
+    let view = unsafe { View::<f32>::from_raw(0x1000, 100) }.unwrap();
+    assert!(Rows::new(view, 10, 10, 10).is_ok());
+    assert!(Rows::new(view, 10, 10, 9).is_err());
+    assert!(Rows::new(view, 10, 11, 11).is_err());
+    assert!(Rows::new(view, usize::MAX, 1, usize::MAX).is_err());
+}
