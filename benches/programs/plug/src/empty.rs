@@ -50,8 +50,12 @@ impl Empty {
     }
 
     pub(crate) fn take(&self, stream: u64, bytes: u64) -> (u64, Part) {
-        let step = if bytes < 1 << 20 { 512 } else { 2 << 20 };
-        let part = (stream, bytes.next_multiple_of(step));
+        // Large parts are few sizes, so that programs whose sizes change find those of before.
+        let size = match bytes < 1 << 20 {
+            true => bytes.next_multiple_of(512),
+            false => bytes.next_power_of_two(),
+        };
+        let part = (stream, size);
         let mut state = self.state.lock();
         if let Some(addr) = state.free.get_mut(&part).and_then(Vec::pop) {
             return (addr, part);
