@@ -61,6 +61,7 @@ impl Nccl {
             peers: self.peers.clone(),
             patience: self.patience,
             failed: Arc::clone(&self.failed),
+            _members: None,
             _first: Some(self),
         };
         let mut ranks = 0;

@@ -17,8 +17,9 @@
 mod beside;
 mod in_time;
 mod library;
+mod members;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ffi::c_int;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -47,6 +48,8 @@ pub(super) struct Nccl {
     patience: Duration,
     /// The first failure of this communicator, or of the other one of the same ranks.
     failed: Arc<OnceLock<Error>>,
+    /// Keeps what `peers` comes from; a second communicator has it of the first.
+    _members: Option<members::Members>,
     /// For a second communicator: the end that it was split from. It ends after this one, so that all ranks
     /// end the two in one order.
     _first: Option<Arc<Self>>,
@@ -130,11 +133,6 @@ fn new_id(library: &Library) -> Result<UniqueId> {
     library.ok("ncclGetUniqueId", code).map(|()| id)
 }
 
-/// Devices of this process, by the identifier of their communicator. All devices of a communicator are
-/// entered before it is made.
-type Members = HashMap<[u8; 128], Vec<DeviceInfo>>;
-static MEMBERS: Mutex<Option<Members>> = Mutex::new(None);
-
 fn join(
     library: &'static Library,
     device: &Device,
@@ -142,9 +140,7 @@ fn join(
     (rank, size): (u32, u32),
     patience: Duration,
 ) -> Result<Nccl> {
-    let info = device.info();
-    let enter = |members: &mut Members| members.entry(id.0).or_default().push(info.clone());
-    enter(lock(&MEMBERS).get_or_insert_with(HashMap::new));
+    let members = members::enter(id.0, device.info());
     let mut end = Nccl {
         library,
         state: State::of(Handle(std::ptr::null_mut())),
@@ -154,16 +150,11 @@ fn join(
         peers: Vec::new(),
         patience,
         failed: Arc::default(),
+        _members: Some(members.clone()),
         _first: None,
     };
     end.in_context(|end, state| end.make(state, id))?;
-    if let Some(members) = &mut *lock(&MEMBERS) {
-        let all = members.get(&id.0).into_iter().flatten();
-        end.peers = all
-            .filter(|its| its.ordinal != info.ordinal)
-            .cloned()
-            .collect();
-    }
+    end.peers = members::peers(&members, device.info().ordinal);
     Ok(end)
 }
 
