@@ -43,7 +43,11 @@ mod tests {
             ordinal,
             ..device.info().clone()
         };
-        let known = |id| lock(&MEMBERS).as_ref().is_some_and(|all| all.contains_key(&id));
+        let known = |id| {
+            lock(&MEMBERS)
+                .as_ref()
+                .is_some_and(|all| all.contains_key(&id))
+        };
         let (one, other) = ([201; 128], [202; 128]);
         let first = enter(one, &info(0));
         let second = enter(one, &info(1));

@@ -147,9 +147,8 @@ impl Lane {
         Some(block)
     }
 
-    /// A block of exactly `bytes` from a batch that goes to the lane's stream without a wait, or or its stream `waited`
-    /// for; where there is none, the first of `lanes` that has such blocks has them
-    /// become one.
+    /// A block of exactly `bytes` from a batch that goes to the lane's stream without a wait, or that its stream
+    /// has `waited` for. Where there is none, the first of `lanes` that has such blocks makes one of them.
     pub(crate) fn take_over(
         &self,
         lanes: &[Arc<Self>],
