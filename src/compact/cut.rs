@@ -267,6 +267,8 @@ mod tests {
             0,
             "less than a launch"
         );
+        let ordinary = Budget::micros_by(200.0, &CostModel::default());
+        assert!(ordinary.bytes > 0 && Budget::micros(200.0) == ordinary);
     }
 
     #[test]

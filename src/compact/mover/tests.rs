@@ -58,6 +58,9 @@ fn parts_of_a_slide_fit_the_flags_and_go_in_its_direction() {
         for part in &parts {
             let table = SlideTable::new(part, upward).expect("a table");
             assert!(table.scratch_bytes() <= mover.flags_bytes());
+            let args = table.args(0, 0, 0).expect("few moves");
+            let tiles = (args.hi - args.lo).div_ceil(u64::from(abi::WP_SLIDE_TILE));
+            assert!(table.scratch_bytes() > 4 * tiles, "a flag a tile");
         }
         let ascending = parts.windows(2).all(|two| two[0][0].src < two[1][0].src);
         let descending = parts.windows(2).all(|two| two[0][0].src > two[1][0].src);
@@ -165,6 +168,8 @@ fn flags_grow_to_what_a_slide_asks_for_or_to_twice_what_there_are_and_stay() {
     let more = mover.flags(5 * before).expect("flags");
     assert_eq!((mover.flags_bytes(), mover.flags.len()), (5 * before, 3));
     assert_eq!(mover.flags(0).expect("flags"), more);
+    mover.flags(5 * before + 1).expect("flags");
+    assert_eq!(mover.flags_bytes(), 10 * before);
 }
 
 #[test]

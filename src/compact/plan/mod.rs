@@ -438,5 +438,21 @@ mod tests {
         assert_eq!((batches, hole), (vec![row(110, 30)], 130));
         let (batches, hole) = (moves(slid(55).0), slid(55).1);
         assert_eq!((batches, hole), (vec![mv(20, 0, 80), mv(110, 80, 30)], 110));
+        // Of rows that cost the same, the lowest.
+        let row = [
+            (20, Kind::Hole),
+            (30, Kind::Movable),
+            (20, Kind::Hole),
+            (5, Kind::Fixed),
+        ];
+        let mut at = 0;
+        let extents = row.into_iter().cycle().take(8).map(|(bytes, kind)| {
+            at += bytes;
+            let addr = at - bytes;
+            Extent { addr, bytes, kind }
+        });
+        let layout = Layout::from_extents(extents).expect("ascends");
+        let (batches, hole) = slide_one_stretch(&layout, 40).expect("there is as much");
+        assert_eq!((moves(batches), hole), (vec![mv(20, 0, 30)], 30));
     }
 }

@@ -157,6 +157,26 @@ fn a_small_pool_of_several_streams_maps_new_memory_before_any_stream_waits() {
 }
 
 #[test]
+fn what_a_mapping_under_way_will_make_counts_for_the_next_that_grows_a_small_pool() {
+    let mut made = core(PoolConfig::default().handles(HandleSize::Granule), 4);
+    let granule = made.core.arena.granule();
+    made.core.config.overlap_bytes = 8 * granule;
+    let _held = made.stream();
+    made.block(0, 4 * granule);
+    let slot = made.slot;
+    let mut begin =
+        |made: &mut Made, granules| made.core.begin_overlapping(slot, granules * granule, false);
+    let first = begin(&mut made, 3);
+    assert!(first.is_some() && begin(&mut made, 2).is_none());
+    let second = begin(&mut made, 1);
+    for (job, granules) in [(first, 7), (second, 8)] {
+        let grant = made.run(job).unwrap().unwrap();
+        made.granted(grant);
+        assert_eq!(made.core.arena.reserved(), granules * granule);
+    }
+}
+
+#[test]
 fn a_crowded_lane_has_the_pool_grow_within_the_slack_and_the_limits() {
     for (crowded, granules, limit, soft, said) in [
         (true, 2, 100, 100, true),

@@ -22,6 +22,12 @@ fn a_pool_that_remaps_all_the_time_grows_by_more_and_one_in_a_burst_does_not() {
     assert!(!after(&mut pace, MS, PACE_FULL), "a burst");
     assert!(after(&mut pace, MS, MS));
     assert!(after(&mut pace, Duration::from_secs(3600), MS), "it stays");
+    let mut pace = self::pace(None, DeviceKind::Cuda);
+    assert!(
+        !after(&mut pace, Duration::ZERO, PACE_FULL),
+        "a full account"
+    );
+    assert!(after(&mut pace, Duration::ZERO, Duration::from_nanos(1)));
 }
 
 #[test]
