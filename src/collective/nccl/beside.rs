@@ -53,7 +53,7 @@ impl Nccl {
             return Ok(None);
         }
         let twin = Self {
-            library: self.library,
+            nccl: self.nccl,
             state: State::of(made),
             rank: self.rank,
             size: self.size,
@@ -66,15 +66,15 @@ impl Nccl {
         };
         let mut ranks = 0;
         // SAFETY: the call writes one integer; the communicator is made.
-        let code = unsafe { (twin.library.ncclCommCount)(made.0, &raw mut ranks) };
-        twin.noted(twin.library.ok("ncclCommCount", code))?;
+        let code = unsafe { (twin.nccl.ncclCommCount)(made.0, &raw mut ranks) };
+        twin.noted(twin.nccl.ok("ncclCommCount", code))?;
         Ok((ranks as u32 == twin.size).then_some(twin))
     }
 
     /// A communicator of the ranks whose GPUs hold two, null if this one's does not.
     fn split(&self, state: &mut State) -> Result<Handle> {
         const CALL: &str = "ncclCommSplit";
-        let (library, comm, rank) = (self.library, state.comm, self.rank as c_int);
+        let (library, comm, rank) = (self.nccl, state.comm, self.rank as c_int);
         let get = |name: &str| std::env::var(name).ok();
         let room = holds_two(self.device.info().processors, library.version(), &get);
         let takes_part = room || self.size == 1 || library.stands_in;

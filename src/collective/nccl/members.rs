@@ -6,11 +6,14 @@ use std::sync::{Arc, Mutex, Weak};
 use crate::device::DeviceInfo;
 use crate::sync::plain::lock;
 
+type Devices = Mutex<Vec<DeviceInfo>>;
+
 /// Devices of this process in one communicator. Each of its ends holds it.
-pub(super) type Members = Arc<Mutex<Vec<DeviceInfo>>>;
+pub(super) type Members = Arc<Devices>;
 
 /// All of them, by the identifier of their communicator.
-static MEMBERS: Mutex<Option<HashMap<[u8; 128], Weak<Mutex<Vec<DeviceInfo>>>>>> = Mutex::new(None);
+type ById = HashMap<[u8; 128], Weak<Devices>>;
+static MEMBERS: Mutex<Option<ById>> = Mutex::new(None);
 
 /// Enters a device into a communicator that is about to be made: all devices are entered before it exists.
 /// Forgets communicators that have no end any more.

@@ -39,7 +39,7 @@ pub use self::library::open_library;
 
 /// One rank's end of a communicator.
 pub(super) struct Nccl {
-    library: &'static Library,
+    nccl: &'static Library,
     state: Mutex<State>,
     rank: u32,
     size: u32,
@@ -142,7 +142,7 @@ fn join(
 ) -> Result<Nccl> {
     let members = members::enter(id.0, device.info());
     let mut end = Nccl {
-        library,
+        nccl: library,
         state: State::of(Handle(std::ptr::null_mut())),
         rank,
         size,
@@ -174,7 +174,7 @@ impl Nccl {
 
     fn make(&self, state: &mut State, id: UniqueId) -> Result<()> {
         const CALL: &str = "ncclCommInitRankConfig";
-        let library = self.library;
+        let library = self.nccl;
         let (size, rank) = (self.size as c_int, self.rank as c_int);
         let make = move || {
             let (mut comm, config) = (Handle(std::ptr::null_mut()), Config::blocking());
@@ -199,10 +199,10 @@ impl Nccl {
     fn check_ordinal(&self, state: &State) -> Result<()> {
         let mut device = 0;
         // SAFETY: the call writes one integer; the communicator is made.
-        let code = unsafe { (self.library.ncclCommCuDevice)(state.comm.0, &raw mut device) };
-        self.library.ok("ncclCommCuDevice", code)?;
+        let code = unsafe { (self.nccl.ncclCommCuDevice)(state.comm.0, &raw mut device) };
+        self.nccl.ok("ncclCommCuDevice", code)?;
         let ordinal = self.device.info().ordinal;
-        if device as u32 == ordinal || self.library.stands_in {
+        if device as u32 == ordinal || self.nccl.stands_in {
             return Ok(());
         }
         let why = format!("NCCL took GPU {device} for GPU {ordinal}");
@@ -223,15 +223,13 @@ impl Nccl {
     fn asked(&self, state: &State) -> Result<c_int> {
         let mut code = 0;
         // SAFETY: the call writes one code; the communicator is not destroyed.
-        let asked = unsafe { (self.library.ncclCommGetAsyncError)(state.comm.0, &raw mut code) };
-        self.library
-            .ok("ncclCommGetAsyncError", asked)
-            .map(|()| code)
+        let asked = unsafe { (self.nccl.ncclCommGetAsyncError)(state.comm.0, &raw mut code) };
+        self.nccl.ok("ncclCommGetAsyncError", asked).map(|()| code)
     }
 
     /// Destroys the communicator without the other ranks.
     fn give_up(&self, state: &mut State) -> c_int {
-        abort(self.library, state.take())
+        abort(self.nccl, state.take())
     }
 
     /// Destroys the communicator because a call did not return in time; returns that error.
@@ -245,7 +243,7 @@ impl Nccl {
     /// # Safety
     /// The same as for [`Transport::queue`].
     unsafe fn group(&self, state: &mut State, stream: u64, calls: &[Call]) -> Result<()> {
-        let (library, comm, class) = (self.library, state.comm, class_of(calls));
+        let (library, comm, class) = (self.nccl, state.comm, class_of(calls));
         if self.size == 1 || state.connected.contains(&class) {
             // SAFETY: the caller's requirement.
             return unsafe { group(library, comm, stream, calls) };
@@ -280,7 +278,7 @@ impl Nccl {
     /// Ends the communicator after the queued work, on all ranks; returns false if that does not finish in
     /// time.
     fn finish(&self, state: &mut State) -> Result<bool> {
-        let (library, comm) = (self.library, state.comm);
+        let (library, comm) = (self.nccl, state.comm);
         let end = move || -> Result<Result<()>> {
             let comm = comm;
             // SAFETY: the communicator is only used again to destroy it.
@@ -428,7 +426,7 @@ impl Transport for Nccl {
         self.refuse_failed()?;
         let sound = match self.asked(&state)? {
             IN_PROGRESS => Ok(()),
-            code => self.library.ok("ncclCommGetAsyncError", code),
+            code => self.nccl.ok("ncclCommGetAsyncError", code),
         };
         self.noted(sound)
     }
@@ -441,7 +439,7 @@ impl Transport for Nccl {
             let _ = end.failed.set(Error::Os { call, words });
             match code {
                 IN_PROGRESS => Ok(()),
-                code => end.library.ok(call, code),
+                code => end.nccl.ok(call, code),
             }
         })
     }

@@ -164,7 +164,7 @@ fn what_a_mapping_under_way_will_make_counts_for_the_next_that_grows_a_small_poo
     let _held = made.stream();
     made.block(0, 4 * granule);
     let slot = made.slot;
-    let mut begin =
+    let begin =
         |made: &mut Made, granules| made.core.begin_overlapping(slot, granules * granule, false);
     let first = begin(&mut made, 3);
     assert!(first.is_some() && begin(&mut made, 2).is_none());
