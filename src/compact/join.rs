@@ -275,6 +275,37 @@ mod tests {
         assert_eq!(owners.0.into_inner(), carried);
     }
 
+    #[test]
+    fn runs_are_mapped_one_behind_the_other_and_what_is_lacking_behind_the_last() {
+        let device = Device::host().expect("the host device");
+        let pool = Pool::new(&device, PoolConfig::default()).expect("a pool");
+        let (shared, mover) = (pool.shared(), Mover::new(&device, &Overhead::default()));
+        let mover = mover.expect("a mover");
+        let stream = device.stream().expect("a stream");
+        let (granule, _hold) = {
+            let mut core = shared.core.lock();
+            let (slot, hold) = core.add_stream(&stream.core().timeline, false);
+            let granule = core.granule();
+            for start in [0, 64, 128].map(|at| at * granule) {
+                let end = start + 4 * granule;
+                core.create_frames(start, end).expect("memory");
+                core.take_at(start, granule, slot);
+            }
+            (granule, hold)
+        };
+        let mut owners = Asked(RefCell::default());
+        let joined = join(shared, &mover, &mut owners, 10 * granule).expect("a lane");
+        assert!(joined.error.is_none() && joined.ways.len() == 2);
+        let core = shared.core.lock();
+        let mut mapped = core.mapped_extents().map(|(at, bytes, _)| (at, at + bytes));
+        let (first, mut end) = mapped.next().expect("memory");
+        for (start, its) in mapped {
+            assert_eq!(start, end, "a gap");
+            end = its;
+        }
+        assert_eq!(end - first, 13 * granule);
+    }
+
     fn run(start: u64, bytes: u64, free: u64, movable: bool, gap: u64) -> Run {
         Run {
             start,

@@ -15,7 +15,8 @@ const FAMILY_RANK: u8 = 150;
 /// what is short.
 fn relieve(root: &Weak<Handle>, asking: u64, pressure: &Pressure) -> Relief {
     let figures = &pressure.figures;
-    let is_limit = figures.reserved.saturating_add(pressure.requested) > figures.limit;
+    // What is idle in the part itself counts for the request.
+    let is_limit = figures.live.saturating_add(pressure.requested) > figures.limit;
     let Some(root) = root.upgrade().filter(|_| !is_limit) else {
         return Relief::Exhausted;
     };

@@ -21,3 +21,19 @@ fn where_the_device_has_no_more_memory_a_part_gets_what_is_idle_in_the_others() 
         to.trim(0).unwrap();
     }
 }
+
+#[test]
+fn a_request_up_to_a_parts_own_limit_gets_the_others_memory_and_one_beyond_it_leaves_it() {
+    let granule = Device::host().unwrap().info().granule;
+    for (limit, served) in [(6, true), (5, false)] {
+        let device = Device::host_with_capacity(8 * granule).unwrap();
+        let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+        let stream = device.stream().unwrap();
+        let parts = ["a", "b"].map(|tag| pool.tagged(tag).unwrap());
+        drop(parts[0].alloc(&stream, 6 * granule).unwrap());
+        stream.synchronize().unwrap();
+        parts[1].set_limit(limit * granule);
+        assert_eq!(parts[1].alloc(&stream, 6 * granule).is_ok(), served);
+        assert_eq!(parts[0].stats().reserved.current == 0, served);
+    }
+}
