@@ -298,4 +298,11 @@ pub unsafe trait Backend: Send + Sync + 'static {
     fn observe(&self, note: &Note<'_>) {
         let _ = note;
     }
+
+    /// Whether anything looks at what [`Backend::observe`] is told; a pool asks once for each stream. A device
+    /// that wraps another may have to pass it on, so only those that wrap none say no.
+    #[doc(hidden)]
+    fn is_watched(&self) -> bool {
+        cfg!(feature = "sanitize")
+    }
 }

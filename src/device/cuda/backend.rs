@@ -134,6 +134,10 @@ unsafe impl Backend for Cuda {
         &self.info
     }
 
+    fn is_watched(&self) -> bool {
+        false
+    }
+
     fn free_bytes(&self) -> Result<u64> {
         let _context = self.enter()?;
         let (mut free, mut total) = (0, 0);

@@ -227,6 +227,10 @@ unsafe impl Backend for Host {
         &self.info
     }
 
+    fn is_watched(&self) -> bool {
+        false
+    }
+
     fn free_bytes(&self) -> Result<u64> {
         Ok(self.memory.free_bytes())
     }

@@ -421,6 +421,10 @@ unsafe impl Backend for Sim {
         &self.info
     }
 
+    fn is_watched(&self) -> bool {
+        false
+    }
+
     fn free_bytes(&self) -> Result<u64> {
         Ok(self.store.free_bytes())
     }
