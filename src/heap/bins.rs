@@ -155,8 +155,28 @@ impl Bins {
     pub(crate) fn best(&self, table: &[Extent], bytes: u64) -> Option<Id> {
         match self.filled.next(Bin::of(bytes).0).map(Bin) {
             Some(bin) if !bin.is_shared() => Some(self.heads.get(bin)),
-            _ => self.at_least(table, bytes).next(),
+            first => self.best_shared(table, bytes, first),
         }
+    }
+
+    /// The same where the first bin that is not empty is `first`, a shared one, or none: its hole may be too
+    /// small, that of the next is not.
+    #[inline(never)]
+    fn best_shared(&self, table: &[Extent], bytes: u64, first: Option<Bin>) -> Option<Id> {
+        let of = |bin: Bin| place(table, self.heads.get(bin));
+        let head = first.map(of).filter(|head| head.0 >= bytes).or_else(|| {
+            let behind = first.map(|bin| bin.0 + 1).filter(|&at| at < MOST)?;
+            self.filled.next(behind).map(|at| of(Bin(at)))
+        });
+        let other = match self.others.is_empty() {
+            true => None,
+            false => self.others.range((bytes, 0, 0)..).next().copied(),
+        };
+        let best = match (head, other) {
+            (Some(head), Some(other)) => Some(head.min(other)),
+            (head, other) => head.or(other),
+        };
+        best.map(|(_, _, id)| id)
     }
 
     /// The first holes of the bins from the one for `bytes` on.

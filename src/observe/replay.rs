@@ -62,8 +62,8 @@ pub struct ReplayOptions {
     pub seed: u64,
     /// Whether the pool may map handles elsewhere, see [`PoolConfig::remap`]. Default: yes.
     pub remap: bool,
-    /// How far the pool grows before it maps handles elsewhere, see [`PoolConfig::slack`]. Default: 0.018. A
-    /// pool otherwise adapts its slack to the cost of remaps to the program, which a replay cannot measure.
+    /// How far the pool grows before it maps handles elsewhere, see [`PoolConfig::slack`]. Default: 0.018,
+    /// also on a GPU, whose pools have more to spare otherwise.
     pub slack: Option<f64>,
 }
 
@@ -166,7 +166,7 @@ pub fn replay(
         // Made and dropped at once: a missing peer is reported before the trace is played.
         CudaAsync::new(device, options.cap)?;
     }
-    // A replay does no work between requests, so the pool cannot adapt its slack to the program.
+    // The same on every device, so that replays on all of them agree.
     let config = PoolConfig::default().slack(options.slack.unwrap_or(LEAST_SLACK));
     let mut config = config.remap(options.remap);
     if let Some(cap) = options.cap {

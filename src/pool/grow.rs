@@ -55,11 +55,6 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Whether handles are mapped elsewhere.
-    pub(super) fn moves(&self) -> bool {
-        !self.moving.is_empty()
-    }
-
     /// Calls the driver: waits, maps, makes.
     pub(super) fn make(&mut self, waits: &mut u64) -> Result<()> {
         ask::put(&self.waits, waits)?;
@@ -289,6 +284,7 @@ impl Core {
         }
         self.extents.vacate(held.id, held.epoch);
         self.retiring.push_back(held.id);
+        self.pace.remapped(at.bytes);
         self.count(Told::Steal(at.bytes));
         let epoch = match moving.done || seeded!("stolen-memory-is-anyones") {
             true => Epoch::PAST,

@@ -71,12 +71,7 @@ impl Core {
         self.steps.waits += ran.waits;
         match ran.job {
             Job::Ask(_) => (),
-            Job::Map(mapping) => {
-                if mapping.moves() {
-                    self.pace.remapped(ran.spent, Instant::now());
-                }
-                return self.end_mapping(mapping, ran.error);
-            }
+            Job::Map(mapping) => return self.end_mapping(mapping, ran.error),
             Job::Release(release) => self.end_release(release),
         }
         ran.error.map_or(Ok(None), Err)

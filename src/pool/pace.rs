@@ -1,15 +1,13 @@
-//! How far the pool grows before it maps handles elsewhere, by what that has cost.
+//! How far the pool grows before it maps handles elsewhere, by how much it mapped there so far.
 //!
-//! A handle mapped elsewhere costs the thread that asked for memory some 90 us on an H200, a new one a
-//! fifth of that. A program whose blocks change all the time spends a tenth of its time on them, where a few
-//! per cent more memory would do. So the pool keeps an account: time spent on mapping elsewhere is paid in, a
-//! hundredth of all time is paid out, and once the account is full the pool may grow by more. Besides, any pool
-//! may grow by a small part of the device's memory, or of its limit, in larger handles.
-
-use std::time::{Duration, Instant};
+//! A handle mapped elsewhere costs the thread that asked for memory some 90 us on an H200, a new one half of
+//! that. A program whose blocks change all the time spends a tenth of its time on them, where a few per cent more
+//! memory would do. So what was mapped elsewhere earns growth, a part of its bytes, until remaps are rare or
+//! there is a tenth more than the peak. Besides, any pool may grow by a small part of the device's memory, or of
+//! its limit, in larger handles.
 
 use super::tuning::{
-    DEVICE_PART, LEAST_SLACK, PACE_FULL, PACE_PART, POOL_HANDLES, ROOMY_SLACK, SPARE_HANDLES,
+    DEVICE_PART, EARNED_PART, LEAST_SLACK, POOL_HANDLES, ROOMY_SLACK, SPARE_HANDLES,
 };
 use crate::device::{DeviceInfo, DeviceKind};
 use crate::seeded::seeded;
@@ -19,9 +17,8 @@ pub(super) struct Pace {
     /// bytes has to spare.
     part: f64,
     device: u64,
-    /// Time spent that no other time has made up for, as long as that may change the slack.
-    account: Option<Duration>,
-    last: Instant,
+    /// Bytes mapped elsewhere; `None` where the slack stays as it is.
+    remapped: Option<u64>,
 }
 
 impl Pace {
@@ -31,14 +28,18 @@ impl Pace {
         Self {
             part: configured.unwrap_or(LEAST_SLACK),
             device: if is_fixed { 0 } else { device.total_bytes },
-            account: (!is_fixed).then_some(Duration::ZERO),
-            last: Instant::now(),
+            remapped: (!is_fixed).then_some(0),
         }
     }
 
     /// Bytes beyond a peak that a pool of up to `most` bytes grows by before it maps handles elsewhere.
     pub(super) fn slack(&self, peak: u64, most: u64) -> u64 {
-        self.spare(most).max((peak as f64 * self.part) as u64)
+        let part = |of: f64| self.spare(most).max((peak as f64 * of) as u64);
+        let least = part(self.part);
+        match self.remapped {
+            Some(bytes) => (least + bytes / EARNED_PART).min(part(ROOMY_SLACK)),
+            None => least,
+        }
     }
 
     /// What the device, or a limit of `most` bytes, has to spare.
@@ -62,17 +63,12 @@ impl Pace {
         self.device = 0;
     }
 
-    /// A request spent this long, until `now`, on mapping handles elsewhere.
-    pub(super) fn remapped(&mut self, spent: Duration, now: Instant) {
-        let Some(account) = &mut self.account else {
-            return;
-        };
-        let paid_out = now.saturating_duration_since(self.last) / PACE_PART;
-        self.last = now;
-        *account = (*account + spent).saturating_sub(paid_out);
-        if *account > PACE_FULL && !seeded!("slack-stays-whatever-remaps-cost") {
-            self.part = ROOMY_SLACK;
-            self.account = None;
+    /// A handle of so many bytes was mapped elsewhere.
+    pub(super) fn remapped(&mut self, bytes: u64) {
+        if let Some(sum) = &mut self.remapped
+            && !seeded!("slack-stays-whatever-remaps-cost")
+        {
+            *sum = sum.saturating_add(bytes);
         }
     }
 }

@@ -1,7 +1,5 @@
 use super::*;
 
-const MS: Duration = Duration::from_millis(1);
-
 const PEAK: u64 = 1 << 40;
 const ROOMY: u64 = (PEAK as f64 * ROOMY_SLACK) as u64;
 
@@ -10,32 +8,20 @@ fn pace(configured: Option<f64>, kind: DeviceKind) -> Pace {
     Pace::new(configured, &device)
 }
 
-/// A step of the program: so long, with so much of it spent.
-fn after(pace: &mut Pace, whole: Duration, spent: Duration) -> bool {
-    pace.remapped(spent, pace.last + whole);
-    pace.slack(PEAK, u64::MAX) == ROOMY
-}
-
 #[test]
-fn a_pool_that_remaps_all_the_time_grows_by_more_and_one_in_a_burst_does_not() {
+fn handles_mapped_elsewhere_earn_a_part_of_their_bytes_up_to_a_roomy_slack() {
     let mut pace = pace(None, DeviceKind::Cuda);
-    assert!(!after(&mut pace, MS, PACE_FULL), "a burst");
-    assert!(after(&mut pace, MS, MS));
-    assert!(after(&mut pace, Duration::from_secs(3600), MS), "it stays");
-    let mut pace = self::pace(None, DeviceKind::Cuda);
-    assert!(
-        !after(&mut pace, Duration::ZERO, PACE_FULL),
-        "a full account"
-    );
-    assert!(after(&mut pace, Duration::ZERO, Duration::from_nanos(1)));
-}
-
-#[test]
-fn a_hundredth_of_the_time_is_free_and_idle_time_is_not_saved_up() {
-    let mut pace = pace(None, DeviceKind::Cuda);
-    (0..10_000).for_each(|_| assert!(!after(&mut pace, PACE_PART * MS, MS)));
-    assert!(!after(&mut pace, Duration::from_secs(3600), MS));
-    assert!(after(&mut pace, MS, 2 * PACE_FULL));
+    let least = pace.slack(PEAK, u64::MAX);
+    assert_eq!(least, (PEAK as f64 * LEAST_SLACK) as u64);
+    for handle in [1 << 20, 1 << 30, 3 << 30] {
+        let before = pace.slack(PEAK, u64::MAX);
+        pace.remapped(handle * EARNED_PART);
+        assert_eq!(pace.slack(PEAK, u64::MAX), before + handle);
+    }
+    for bytes in [(ROOMY - least) * EARNED_PART, u64::MAX, 1] {
+        pace.remapped(bytes);
+        assert_eq!(pace.slack(PEAK, u64::MAX), ROOMY, "no more than that");
+    }
 }
 
 #[test]
@@ -43,7 +29,7 @@ fn what_is_configured_stays_and_so_does_the_slack_where_no_driver_maps() {
     for (configured, kind) in [(Some(0.03), DeviceKind::Cuda), (None, DeviceKind::Host)] {
         let mut pace = pace(configured, kind);
         let first = pace.slack(PEAK, u64::MAX);
-        after(&mut pace, MS, 1000 * PACE_FULL);
+        pace.remapped(u64::MAX);
         assert_eq!(pace.slack(PEAK, u64::MAX), first);
         let part = configured.unwrap_or(LEAST_SLACK);
         assert_eq!(first, (PEAK as f64 * part) as u64);
@@ -56,7 +42,7 @@ fn a_small_pool_of_a_large_device_grows_by_a_part_of_the_device() {
     let most = u64::MAX;
     let slack = |pace: &Pace| [0, 10, 20, 55, 100].map(|mib| pace.slack(mib << 20, most) >> 20);
     assert_eq!(slack(&pace), [1, 1, 1, 1, 1]);
-    after(&mut pace, MS, 2 * PACE_FULL);
+    pace.remapped(u64::MAX);
     assert_eq!(slack(&pace), [1, 1, 2, 5, 10]);
 }
 
