@@ -232,7 +232,7 @@ impl Shared {
     }
 
     /// All bytes that may be contents: those of growing buffers, as far as they use them, and of blocks.
-    fn live_ranges(&self) -> Ranges {
+    pub(super) fn live_ranges(&self) -> Ranges {
         let pages = self.all_pages();
         let growing = pages.iter().map(|it| (it.base(), it.bytes()));
         let pieces = self.snapshot().pieces.into_iter();

@@ -208,3 +208,15 @@ fn blocks_go_the_short_way_unless_somebody_listens() {
         assert!(pool.shared().is_observed());
     }
 }
+
+#[test]
+fn neighbours_are_one_range_for_a_pool_that_falls_asleep_and_a_hole_parts_them() {
+    let (device, pool) = pool();
+    let stream = device.stream().unwrap();
+    let mut blocks: Vec<_> = (0..4).map(|_| pool.alloc(&stream, 8192).unwrap()).collect();
+    let base = blocks[0].addr();
+    assert_eq!(pool.shared().live_ranges(), [(base, 4 * 8192)]);
+    drop(blocks.remove(1));
+    let two = [(base, 8192), (base + 2 * 8192, 2 * 8192)];
+    assert_eq!(pool.shared().live_ranges(), two);
+}

@@ -75,3 +75,22 @@ fn extract(moves: &mut Vec<Move>, which: &[bool]) -> Vec<Move> {
     });
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_move_reads_where_another_goes_if_they_share_a_byte_and_not_if_they_touch() {
+        let block = |src, dst| Move {
+            src,
+            dst,
+            bytes: 10,
+        };
+        // The first goes to [35, 45): beside, into, into, beside.
+        let moves = [(25, 35), (34, 0), (44, 10), (54, 20)].map(|(src, dst)| block(src, dst));
+        assert_eq!(readers(&moves, 0), 1..3);
+        let touch = [(25, 35), (45, 0)].map(|(src, dst)| block(src, dst));
+        assert_eq!(readers(&touch, 0), 1..1);
+    }
+}

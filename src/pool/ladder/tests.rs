@@ -3,6 +3,7 @@
 use super::*;
 use crate::pool::PoolConfig;
 use crate::pool::cache::stream_cache::tests::World;
+use crate::pool::tuning::SMALL_PART;
 
 const BYTES: u64 = 4096;
 
@@ -29,4 +30,60 @@ fn what_another_streams_cache_holds_is_waited_for_without_the_lock_but_not_for_e
         panic!("it has waited, and is not served");
     };
     core.give(grant.id, lane.slot, lane.open_tick());
+}
+
+#[test]
+fn neighbouring_holes_of_several_streams_are_made_one_for_large_requests_only() {
+    let world = World::new(PoolConfig::default().reuse(false, true));
+    let shared = world.pool.shared();
+    let granule = shared.core.lock().granule();
+    let other = world.pool.device().stream().unwrap();
+    let halves = [&world.streams[0], &other].map(|it| world.pool.alloc(it, granule / 2).unwrap());
+    drop(halves);
+    let lane = world.lane(1);
+    let large = granule / SMALL_PART;
+    for (bytes, is_large) in [(large, false), (large + 256, true)] {
+        let mut climb = Climb::new(shared, &lane, (bytes, bytes), false);
+        let mut core = shared.lock_drained();
+        climb.restart(&core);
+        let turn = steps::merged(&mut climb, &mut core).unwrap();
+        match is_large {
+            true => assert!(matches!(turn, Turn::Work(_, Then::Again))),
+            false => assert!(matches!(turn, Turn::Then(Then::Next))),
+        }
+    }
+}
+
+#[test]
+fn old_mappings_are_waited_for_on_the_host_only_where_they_are_in_the_way() {
+    let world = World::new(PoolConfig::default());
+    let shared = world.pool.shared();
+    let lane = world.lane(0);
+    let mut core = shared.core.lock();
+    let granule = core.granule();
+    for (is_old, bytes, waits) in [
+        (false, granule, false),
+        (false, 1 << 60, false),
+        (true, granule, false),
+        (true, 1 << 60, true),
+    ] {
+        drop(core);
+        let mut climb = Climb::new(shared, &lane, (bytes, bytes), false);
+        core = shared.core.lock();
+        climb.restart(&core);
+        climb.terms.refused = true;
+        if is_old {
+            core.retire_again(1 << 30, granule);
+        }
+        assert_eq!(
+            core.plan(lane.slot, bytes, climb.terms).is_some(),
+            bytes == granule
+        );
+        let turn = steps::left_over(&mut climb, &mut core).unwrap();
+        assert_eq!(matches!(turn, Turn::Work(..)), waits, "{is_old} {bytes}");
+        assert_eq!(climb.terms.refused, !waits);
+        if let Some(old) = core.retiring.pop_back() {
+            core.extents.retired(old);
+        }
+    }
 }

@@ -1,4 +1,4 @@
-use super::{ALL_BINS, Cache, Cached, MOST_BLOCKS};
+use super::{ALL_BINS, BINS, Cache, Cached, MOST_BLOCKS, UNIT};
 
 fn block(id: u32, bytes: u64, tick: u64) -> Cached {
     Cached::new(id, u64::from(id) << 20, bytes, tick)
@@ -19,6 +19,16 @@ fn the_block_of_a_size_freed_last_comes_first() {
         assert_eq!(cache.pop(bytes).map(|block| block.id), Some(2));
         assert_eq!(cache.pop(bytes).map(|block| block.id), Some(1));
         assert!(cache.pop(bytes).is_none() && cache.is_empty());
+    }
+}
+
+#[test]
+fn only_blocks_that_share_bins_are_large() {
+    // The largest that has a bin of its own, and the smallest slot, whose bin follows the shared ones.
+    for (bytes, is_large) in [(BINS as u64 * UNIT, false), (16, false), (1 << 20, true)] {
+        let mut cache = Cache::new();
+        cache.push(block(1, bytes, 1));
+        assert_eq!(cache.may_have_large(), is_large, "{bytes}");
     }
 }
 
