@@ -60,6 +60,8 @@ pub(crate) struct Core {
     pub(super) inactive_split: Gauges,
     /// Most of them since the pool was made.
     pub(super) peak_taken: u64,
+    /// The joint peak of live bytes as it was noted last, and most bytes in blocks until then.
+    pub(super) seen: (u64, u64),
     /// Blocks on their way from a cache into the heap or back; empty between calls.
     pub(super) on_the_way: Vec<Cached>,
     pub(super) slabs: Slabs,
@@ -127,6 +129,7 @@ impl Core {
             reserved: Gauges::default(),
             inactive_split: Gauges::default(),
             peak_taken: 0,
+            seen: (0, 0),
             on_the_way: Vec::with_capacity(MOST_BLOCKS),
             slabs: Slabs::default(),
             asleep: false,
@@ -391,13 +394,11 @@ impl Core {
             while self.extents.get(id).state == State::Free
                 && let Some((_, upper)) = self.hole_behind(id)
             {
-                let mut epochs = vec![self.extents.get(id).epoch()];
-                if !seeded!("unify-forgets-the-upper-hole") {
-                    epochs.push(upper.epoch());
-                }
-                epochs.retain(|&epoch| !self.is_ordered(slot, epoch));
-                if !epochs.is_empty() {
-                    lacking.append(&mut epochs);
+                let both = [self.extents.get(id).epoch(), upper.epoch()];
+                let asked = &both[..2 - usize::from(seeded!("unify-forgets-the-upper-hole"))];
+                let before = lacking.len();
+                lacking.extend(asked.iter().filter(|&&epoch| !self.is_ordered(slot, epoch)));
+                if lacking.len() > before {
                     break;
                 }
                 let tick = self.open_tick(slot);

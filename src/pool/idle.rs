@@ -71,10 +71,11 @@ impl Core {
 
     /// The holes of at least `bytes`, in no order.
     pub(super) fn holes_from(&self, bytes: u64) -> Vec<Id> {
-        let slots = 0..self.extents.slots();
-        slots
-            .flat_map(|slot| self.extents.holes_of(slot, bytes))
-            .collect()
+        let mut holes = Vec::with_capacity(self.extents.holes() as usize);
+        for slot in 0..self.extents.slots() {
+            holes.extend(self.extents.holes_of(slot, bytes));
+        }
+        holes
     }
 
     /// The idle frames of one hole, in address order.

@@ -6,8 +6,6 @@
 
 mod steps;
 
-use std::sync::Arc;
-
 use super::core::{Core, CoreGuard};
 use super::job::Job;
 use super::mapping::Terms;
@@ -54,8 +52,6 @@ enum Turn {
     Then(Then),
     /// This is to be done without the lock.
     Work(Box<Job>, Then),
-    /// All caches are to be listed, which takes another lock; then this step again.
-    List,
     /// So many handles would be mapped elsewhere: who moves memory is asked first.
     Moves(u64),
     /// The registered steps are asked.
@@ -96,10 +92,6 @@ struct Climb<'a> {
     helped: bool,
     /// Bytes of the block it looks for: for a slot, of a slab.
     size: u64,
-    /// The other lanes of its stream.
-    siblings: Vec<Arc<Lane>>,
-    /// All lanes, once they are listed.
-    lanes: Option<Vec<Arc<Lane>>>,
     terms: Terms,
     /// Who moves memory may be asked.
     may_move: bool,
@@ -119,9 +111,6 @@ impl<'a> Climb<'a> {
             requested,
             helped,
             size: bytes,
-            // Lanes are listed before the core is locked: making a lane locks in that order.
-            siblings: shared.siblings(lane),
-            lanes: None,
             terms: Terms::at_first(false),
             may_move: helped && shared.moves_first.get().is_some(),
             caches_looked_at: 0,
@@ -136,7 +125,6 @@ impl<'a> Climb<'a> {
         if is_slot(self.bytes) {
             self.size = core.slab_bytes(self.bytes).0;
         }
-        self.lanes = None;
         self.terms = Terms::at_first(core.config.reuse.device_wait);
     }
 
@@ -171,10 +159,9 @@ impl<'a> Climb<'a> {
         self.waits_left < WAITS_WITHOUT_THE_LOCK
     }
 
-    /// Empties all caches that were listed into the heap; whether there was anything.
+    /// Empties all caches into the heap; whether there was anything.
     fn drain(&self, core: &mut Core) -> bool {
-        let lanes = self.lanes.as_deref().unwrap_or_default();
-        let any = self.lane.shared.drain(lanes, core);
+        let any = self.lane.shared.drain(core);
         if any {
             core.count(Told::Drain(self.bytes));
         }
@@ -233,6 +220,7 @@ impl Shared {
                     }
                     (core, grant.map_or(then, |_| Then::Next))
                 }
+                Turn::Wait => (self.wait_for_others(core), Then::Restart),
                 turn => self.ask_others(climb, core, &turn),
             };
             match then {
@@ -250,35 +238,24 @@ impl Shared {
         Ok(None)
     }
 
-    /// What a step asks of others, without the lock.
+    /// What a step asks of those that move memory, without the lock.
     fn ask_others<'l>(
         &'l self,
         climb: &mut Climb<'_>,
         core: CoreGuard<'l>,
         turn: &Turn,
     ) -> (CoreGuard<'l>, Then) {
-        if matches!(turn, Turn::Wait) {
-            return (self.wait_for_others(core), Then::Restart);
-        }
         drop(core);
-        let helped = match turn {
-            Turn::Moves(handles) => self.ask_to_move(climb.bytes, *handles),
-            Turn::Relief => {
-                let stream = climb.lane.stream.timeline.uid;
-                self.relieve(stream, climb.bytes, &mut climb.left)
-            }
+        let (helped, then) = match turn {
+            Turn::Moves(handles) => (self.ask_to_move(climb.bytes, *handles), Then::Again),
             _ => {
-                self.counts.note_peak();
-                climb.lanes = Some(self.all_lanes());
-                return (self.core.lock(), Then::Again);
+                let stream = climb.lane.stream.timeline.uid;
+                let helped = self.relieve(stream, climb.bytes, &mut climb.left);
+                (helped, Then::Next)
             }
         };
         climb.relieved |= helped;
-        let then = match turn {
-            _ if helped => Then::Restart,
-            Turn::Moves(_) => Then::Again,
-            _ => Then::Next,
-        };
+        let then = if helped { Then::Restart } else { then };
         (self.core.lock(), then)
     }
 

@@ -18,7 +18,9 @@ use crate::heap::size_class::{self, is_slot};
 use crate::heap::{Grant, StreamIndex};
 use crate::record::Recording;
 use crate::seeded::seeded;
-use crate::sync::{AtomicU64, Latch, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, latch_mut};
+use crate::sync::{
+    AtomicU64, Latch, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, latch, latch_mut,
+};
 
 impl Shared {
     pub(crate) fn new(device: &Device, config: PoolConfig) -> Result<Self> {
@@ -42,6 +44,7 @@ impl Shared {
             core: CoreLock(Latch::new(core)),
             transfer,
             lanes: RwLock::default(),
+            listed: Latch::default(),
             attached: OnceLock::new(),
             relief: Mutex::default(),
             moves_first: OnceLock::new(),
@@ -79,10 +82,6 @@ impl Shared {
         let attached = Arc::clone(self.attached.get_or_init(|| make() as _));
         let attached: Arc<dyn std::any::Any + Send + Sync> = attached;
         attached.downcast().ok()
-    }
-
-    pub(crate) fn all_lanes(&self) -> Vec<Arc<Lane>> {
-        self.lanes().all().cloned().collect()
     }
 
     /// The lane of `stream` for the calling thread, made if this is the stream's first use here;
@@ -130,6 +129,7 @@ impl Shared {
         if let Some(recorder) = stream.recorder() {
             lane.route(Some(&recorder));
         }
+        Arc::make_mut(&mut latch(&self.listed)).push(Arc::clone(&lane));
         if self.core.lock().is_asleep() {
             lane.set_asleep(true);
         }
@@ -168,10 +168,9 @@ impl Shared {
 
     /// Shows the core, and the offsets of the blocks in caches; changes nothing.
     pub(crate) fn look<T>(&self, see: impl FnOnce(&Core, &HashSet<u64>) -> T) -> T {
-        let lanes = self.all_lanes();
         let core = self.core.lock();
         let mut cached = HashSet::new();
-        self.each_cached(&lanes, |block| {
+        self.each_cached(|block| {
             // A slot is a part of an extent.
             if !is_slot(block.bytes) {
                 cached.insert(block.addr - self.base);
@@ -200,20 +199,14 @@ impl Shared {
 
     /// The core, with the caches of all streams emptied into it.
     pub(crate) fn lock_drained(&self) -> CoreGuard<'_> {
-        let lanes = self.all_lanes();
         let mut core = self.core.lock();
-        self.drain(&lanes, &mut core);
+        self.drain(&mut core);
         core
     }
 
-    /// The other lanes of a lane's stream, whose memory is ready for it.
-    pub(super) fn siblings(&self, lane: &Lane) -> Vec<Arc<Lane>> {
-        if Arc::strong_count(&lane.hold) == 1 {
-            return Vec::new();
-        }
-        let lanes = self.lanes();
-        let siblings = lanes.all().filter(|other| other.slot == lane.slot);
-        siblings.cloned().collect()
+    /// The lanes in use.
+    pub(super) fn listed(&self) -> Arc<Vec<Arc<Lane>>> {
+        Arc::clone(&latch(&self.listed))
     }
 
     /// The application holds the pool no longer: live blocks keep it, streams' caches do not.
@@ -270,7 +263,6 @@ impl StreamWatcher for Shared {
     fn stream_retired(&self, handle: u64) {
         let mut lanes = self.lanes_mut();
         let retired = lanes.of_handle(handle);
-        // Listed until its cache is empty: a request that looks meanwhile must find it.
         let mut core = self.core.lock();
         let kept = seeded!("retired-stream-keeps-its-cache");
         for lane in retired.iter().filter(|_| !kept) {

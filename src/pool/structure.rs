@@ -53,6 +53,9 @@ pub(crate) struct Shared {
     pub(crate) core: CoreLock,
     pub(super) transfer: Transfer,
     pub(super) lanes: RwLock<Lanes>,
+    /// Those lanes for who has the core's lock: each is here before it has free memory, until it has no more. In
+    /// the order in which they were made, so that caches are emptied in the same order in every run of a program.
+    pub(super) listed: Latch<Arc<Vec<Arc<Lane>>>>,
     /// What a layer above keeps with the pool.
     pub(super) attached: OnceLock<Arc<dyn Attached>>,
     /// Steps after the core's own, by rank.
@@ -169,9 +172,8 @@ impl LanePtr {
 /// The lanes in use.
 #[derive(Default)]
 pub(crate) struct Lanes {
-    /// By the number of the stream's handle: a stream adopted again is a new use. In order, so that
-    /// caches are emptied in the same order in every run of a program. Of the lanes of one stream the first is
-    /// for all threads, and each later one was made for the thread of the number.
+    /// By the number of the stream's handle: a stream adopted again is a new use. Of the lanes of one stream the
+    /// first is for all threads, and each later one was made for the thread of the number.
     pub(super) by_handle: BTreeMap<u64, Vec<(u64, Arc<Lane>)>>,
     /// The pool has no handle any more.
     pub(crate) closed: bool,

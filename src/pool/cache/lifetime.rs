@@ -10,6 +10,8 @@
 //! Lanes of a pool without a handle end together, with its last block: a thread may free a block in the
 //! order of any stream that it holds, and finds that stream's lane without a count of references too.
 
+use std::sync::Arc;
+
 use super::free_lists::ALL_BINS;
 use crate::device::Addr;
 use crate::heap::Id;
@@ -68,6 +70,9 @@ impl Lane {
         let out = here - self.others.elsewhere.retire() as i64;
         self.drain(ALL_BINS, core);
         self.drain_batches(core);
+        // Listed until its cache is empty: a request that looks meanwhile must find it.
+        Arc::make_mut(&mut latch(&self.shared.listed))
+            .retain(|lane| !std::ptr::eq(Arc::as_ptr(lane), self));
         if self.others.outstanding.retire(out) {
             self.end();
         }

@@ -221,6 +221,7 @@ impl Lane {
     /// the cache.
     pub(crate) fn served(&self, grant: Grant, bytes: u64, missed: (u64, u64), core: &mut Core) {
         core.active.add(bytes);
+        self.shared.note_peak(core, false);
         if missed.0 == bytes && missed.1 >= IN_A_ROW {
             self.take_more(grant, bytes, missed.1, core);
         }

@@ -148,27 +148,27 @@ impl Lane {
     }
 
     /// A block of exactly `bytes` from a batch that goes to the lane's stream without a wait, or that its stream
-    /// has `waited` for. Where there is none, the first of `lanes` that has such blocks makes one of them.
+    /// has `waited` for. Where there is none, the first other lane of its stream that has such blocks makes one
+    /// of them, or of `any` stream.
     pub(crate) fn take_over(
         &self,
-        lanes: &[Arc<Self>],
         bytes: u64,
+        any: bool,
         waited: bool,
         core: &mut Core,
     ) -> Option<Grant> {
         // What is freed after a wait is in no batch that it covers.
         if seeded!("taken-over-with-what-was-freed-meanwhile")
             && waited
-            && self.gather(lanes, bytes, core)
+            && self.gather(bytes, any, core)
         {
             let mut state = latch(&self.shared.transfer.state);
             state.batches.iter_mut().for_each(|batch| batch.tick = 0);
         }
-        let is_own = lanes.iter().all(|lane| lane.slot == self.slot);
         let (block, own) = self.take_batch(bytes).or_else(|| {
             // Of the own stream nothing has to be waited for; of another there may be a batch already.
-            let lacks = is_own || self.shared.transfer.newest(self.slot, bytes).is_none();
-            let gathered = lacks && self.gather(lanes, bytes, core);
+            let lacks = !any || self.shared.transfer.newest(self.slot, bytes).is_none();
+            let gathered = lacks && self.gather(bytes, any, core);
             gathered.then(|| self.take_batch(bytes))?
         })?;
         core.count(match (own, waited) {
@@ -190,11 +190,15 @@ impl Lane {
         Some(vec![(theirs, Ask::Behind(mine, tick))])
     }
 
-    /// Makes a batch of what the first of `lanes`, but this one, has of `bytes`; true if one has.
-    fn gather(&self, lanes: &[Arc<Self>], bytes: u64, core: &mut Core) -> bool {
-        let mut others = lanes
-            .iter()
-            .filter(|lane| !std::ptr::eq(&raw const ***lane, self));
+    /// Makes a batch of what the first other lane of the stream has of `bytes`, or of `any` stream; true if one has.
+    fn gather(&self, bytes: u64, any: bool, core: &mut Core) -> bool {
+        if !any && Arc::strong_count(&self.hold) == 1 {
+            return false;
+        }
+        let lanes = self.shared.listed();
+        let is_other = |lane: &&Arc<Self>| !std::ptr::eq(Arc::as_ptr(lane), self);
+        let others = lanes.iter().filter(is_other);
+        let mut others = others.filter(|lane| any || lane.slot == self.slot);
         others.any(|lane| {
             let (any, oldest) = lane.make_batch(bytes, 1);
             if let Some(oldest) = oldest {
@@ -268,11 +272,12 @@ impl Lane {
 }
 
 impl Shared {
-    /// Empties the caches of `lanes` and the transfer cache into the heap; whether there was anything.
-    pub(crate) fn drain(&self, lanes: &[Arc<Lane>], core: &mut Core) -> bool {
+    /// Empties the caches of all lanes and the transfer cache into the heap; whether there was anything.
+    pub(crate) fn drain(&self, core: &mut Core) -> bool {
         let mut any = false;
+        let lanes = self.listed();
         let batches = self.transfer.take_all(None, || {
-            for lane in lanes {
+            for lane in lanes.iter() {
                 any |= lane.drain(ALL_BINS, core);
             }
         });
@@ -281,10 +286,10 @@ impl Shared {
         any
     }
 
-    /// Shows all blocks in the caches of `lanes` and between them. The caller holds the heap's lock.
-    pub(crate) fn each_cached(&self, lanes: &[Arc<Lane>], mut see: impl FnMut(&Cached)) {
+    /// Shows all blocks in the caches of all lanes and between them. The caller holds the heap's lock.
+    pub(crate) fn each_cached(&self, mut see: impl FnMut(&Cached)) {
         let state = latch(&self.transfer.state);
-        for lane in lanes {
+        for lane in self.listed().iter() {
             latch(&lane.own.state).cache.each(&mut see);
         }
         let blocks = state.batches.iter().flat_map(|batch| &batch.blocks);

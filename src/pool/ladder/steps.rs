@@ -1,7 +1,5 @@
 //! The steps of the ladder, in its order.
 
-use std::sync::Arc;
-
 use super::{Climb, Then, Turn};
 use crate::error::Result;
 use crate::heap::Grant;
@@ -9,7 +7,6 @@ use crate::heap::size_class::is_slot;
 use crate::pool::ask;
 use crate::pool::core::Core;
 use crate::pool::job::Job;
-use crate::pool::structure::Lane;
 use crate::pool::tuning::CACHES_LOOKED_AT_AGAIN;
 
 fn next_or(grant: Option<Grant>) -> Result<Turn> {
@@ -30,7 +27,7 @@ const NEXT: Result<Turn> = Ok(Turn::Then(Then::Next));
 pub(super) fn ready(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let (lane, bytes) = (climb.lane, climb.bytes);
     let grant = lane.take_ready(bytes, core);
-    next_or(grant.or_else(|| lane.take_over(&climb.siblings, bytes, false, core)))
+    next_or(grant.or_else(|| lane.take_over(bytes, false, false, core)))
 }
 
 /// The driver is asked how far the streams are.
@@ -46,24 +43,19 @@ pub(super) fn overlap(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
 
 /// A batch or another stream's cache, behind a wait; else all caches are emptied into the heap.
 pub(super) fn caches(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
-    let Some(lanes) = climb.lanes.take() else {
-        return Ok(Turn::List);
-    };
-    let turn = match core.config.reuse.device_wait {
-        true => take_over(climb, &lanes, core)?,
-        false => None,
-    };
-    climb.lanes = Some(lanes);
-    if let Some(turn) = turn {
+    if core.config.reuse.device_wait
+        && let Some(turn) = take_over(climb, core)?
+    {
         return Ok(turn);
     }
     climb.drain(core);
+    climb.lane.shared.note_peak(core, true);
     Ok(Turn::Then(Then::Look))
 }
 
-fn take_over(climb: &mut Climb<'_>, lanes: &[Arc<Lane>], core: &mut Core) -> Result<Option<Turn>> {
+fn take_over(climb: &mut Climb<'_>, core: &mut Core) -> Result<Option<Turn>> {
     let (lane, bytes) = (climb.lane, climb.bytes);
-    if let Some(grant) = lane.take_over(lanes, bytes, climb.has_waited(), core) {
+    if let Some(grant) = lane.take_over(bytes, true, climb.has_waited(), core) {
         return Ok(Some(Turn::Served(grant)));
     }
     let Some(waits) = lane.wait_for_batch(bytes) else {
@@ -73,7 +65,7 @@ fn take_over(climb: &mut Climb<'_>, lanes: &[Arc<Lane>], core: &mut Core) -> Res
         return Ok(Some(Turn::Work(Box::new(waits.into()), Then::Again)));
     }
     ask::put(&waits, &mut core.steps.waits)?;
-    Ok((lane.take_over(&[], bytes, true, core)).map(Turn::Served))
+    Ok((lane.take_over(bytes, false, true, core)).map(Turn::Served))
 }
 
 /// For a large request: what neighbouring holes of all streams make together, behind a wait for them.

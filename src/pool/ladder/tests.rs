@@ -14,10 +14,8 @@ fn what_another_streams_cache_holds_is_waited_for_without_the_lock_but_not_for_e
     drop(world.pool.alloc(&world.streams[0], BYTES).unwrap());
     let lane = world.lane(1);
     let mut climb = Climb::new(shared, &lane, (BYTES, BYTES), false);
-    let all = shared.all_lanes();
     let mut core = shared.core.lock();
     climb.restart(&core);
-    climb.lanes = Some(all);
     for _ in 0..WAITS_WITHOUT_THE_LOCK {
         // Each time somebody else has what was waited for: the wait is not made here.
         let turn = steps::caches(&mut climb, &mut core).unwrap();

@@ -103,8 +103,9 @@ pub struct ClassStats {
 /// **What is exact.** All of `current`, `allocated` and `freed`, where nobody allocates meanwhile. The
 /// peaks of active and reserved bytes; those of blocks, allocated and requested bytes for a stream that one
 /// thread at a time allocates on. **What is sampled.** For a whole pool, and for threads that met on one
-/// stream, the latter peaks are taken when figures are read and when the pool has to look for memory beyond
-/// ready holes: never more than there was, and the peak of active bytes bounds what may be missed between.
+/// stream, the latter peaks are taken when figures are read, when a request brings active bytes to more than
+/// they were, and when one has the caches emptied: never more than there was. What may be missed is a thousandth
+/// of it and what the caches hold, a few MiB a stream; the peak of active bytes bounds it.
 /// [`PoolStats::inactive_split`] and the reserved bytes of one class have the history of what readers saw.
 /// What takes a walk over all memory is in [`Snapshot`](super::Snapshot).
 ///

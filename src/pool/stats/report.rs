@@ -118,15 +118,29 @@ impl Ledger {
         let unknown = !books.closed || books.streams.is_empty();
         unknown.then(|| std::mem::take(&mut books.gone))
     }
-
-    /// Notes joint peaks where they matter: when the pool is about to change its size. Who has the
-    /// ledger now notes them too.
-    pub(crate) fn note_peak(&self) {
-        try_lock(&self.0).map(|mut books| books.read());
-    }
 }
 
 impl Shared {
+    /// Notes the joint peaks of several stream caches where more may be live than was seen at once so far: if all
+    /// caches are `emptied`, where the heap has more in blocks than were live then; else, as caches hold some of
+    /// those, where it has a thousandth more than it had then. Who has the ledger now notes them too.
+    #[inline]
+    pub(crate) fn note_peak(&self, core: &mut Core, emptied: bool) {
+        let (live, taken) = core.seen;
+        let seen = if emptied { live } else { taken + taken / 1024 };
+        if core.live() > seen {
+            self.note_peak_now(core);
+        }
+    }
+
+    #[cold]
+    fn note_peak_now(&self, core: &mut Core) {
+        if let Some(mut books) = try_lock(&self.counts.0) {
+            let live = books.read().peaks[2].bytes();
+            core.seen = (live, core.live().max(core.seen.1));
+        }
+    }
+
     pub(crate) fn stats(&self) -> PoolStats {
         let names = self.device.stream_names();
         let mut books = lock(&self.counts.0);
@@ -196,6 +210,7 @@ impl Shared {
         self.spilled.reset_peak();
         let mut core = self.core.lock();
         core.sample();
+        core.seen = (0, 0);
         core.peak_reserved = core.reserved();
         core.active.reset_peaks();
         core.reserved.reset_peaks();

@@ -169,10 +169,10 @@ impl Shared {
             .iter()
             .flat_map(|tracker| tracker.live(&self.device));
         let tags: HashMap<Addr, _> = tracked.map(|block| (block.addr, block.tag)).collect();
-        let (homes, lanes) = (self.homes(), self.all_lanes());
+        let homes = self.homes();
         let core = self.core.lock();
         let mut cached = HashSet::new();
-        self.each_cached(&lanes, |block| _ = cached.insert(block.addr));
+        self.each_cached(|block| _ = cached.insert(block.addr));
         let piece = |offset, bytes, index: StreamIndex, state| {
             let addr = self.base + offset;
             let is_cached = state == PieceState::Live && cached.contains(&addr);

@@ -69,6 +69,42 @@ fn a_stream_cache_that_ends_leaves_its_counts_and_its_peaks() {
     assert_eq!(stats.allocated.peak, 4096 + (3 << 20));
 }
 
+/// Each stream's own peak is another time's, and nobody reads figures before all is freed.
+#[test]
+fn the_peak_of_several_streams_is_what_was_live_at_once() {
+    for most in [1, 5, 9] {
+        let device = host();
+        let pool = Pool::new(&device, PoolConfig::default().cache_bytes(0)).unwrap();
+        let streams = [device.stream().unwrap(), device.stream().unwrap()];
+        let bytes = 1 << 20;
+        let own = [0, 1].map(|of| pool.alloc(&streams[of], (1 + of as u64) * bytes).unwrap());
+        let of_one: Vec<_> = (0..12)
+            .map(|_| pool.alloc(&streams[0], bytes).unwrap())
+            .collect();
+        drop(of_one);
+        let both: Vec<_> = (0..2 * (5 + most))
+            .map(|at| pool.alloc(&streams[at % 2], bytes).unwrap())
+            .collect();
+        drop((own, both));
+        let stats = pool.stats();
+        let peak = (13 + 2 * most as u64) * bytes;
+        let (seen, of_one) = (stats.allocated.peak, stats.streams[0].allocated.peak);
+        assert!(
+            (peak - peak / 1024..=peak).contains(&seen),
+            "{seen} of {peak}"
+        );
+        assert_eq!(
+            of_one,
+            13.max(6 + most as u64) * bytes,
+            "that of one stream is exact"
+        );
+        pool.reset_peaks();
+        assert_eq!(pool.stats().allocated.peak, 0);
+        drop(pool.alloc(&streams[0], 3 * bytes).unwrap());
+        assert_eq!(pool.stats().allocated.peak, 3 * bytes);
+    }
+}
+
 #[test]
 fn figures_of_the_heap_are_those_a_walk_finds() {
     let device = host();
