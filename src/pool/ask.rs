@@ -79,7 +79,7 @@ impl Core {
     /// The question how far it is to each stream but one that has memory a block or slot of `bytes` fits in,
     /// if the driver can tell of that memory. Elsewhere the answer would not serve the request, and costs a
     /// call.
-    pub(super) fn ask_how_far(&self, except: StreamIndex, bytes: u64) -> Option<Questions> {
+    pub(super) fn ask_how_far(&self, except: StreamIndex, bytes: u64) -> Questions {
         let others = (1..self.extents.slots()).filter(|&slot| slot != except);
         let each = others.filter_map(|slot| {
             let timeline = self.timeline(slot)?;
@@ -87,8 +87,7 @@ impl Core {
             let asks = timeline.is_marked(least);
             asks.then_some((timeline, Ask::Progress(least, most)))
         });
-        let questions: Questions = each.collect();
-        (!questions.is_empty()).then_some(questions)
+        each.collect()
     }
 
     /// The first and the last tick, of those that are not `done`, behind which `slot` has memory that a block
@@ -105,11 +104,11 @@ impl Core {
     }
 
     /// The questions about all work that free memory waits for.
-    pub(super) fn ask_of_all(&self, ask: impl Fn(u64) -> Ask) -> Option<Questions> {
+    pub(super) fn ask_of_all(&self, ask: impl Fn(u64) -> Ask) -> Questions {
         let slabs = self.slabs.mixed().into_iter();
         let slots = slabs.flat_map(|id| self.slabs.epochs(id));
         let epochs = self.last_epochs().into_iter().chain(slots);
-        Some(self.questions(epochs, ask))
+        self.questions(epochs, ask)
     }
 
     /// The questions whose answers tell which old mappings may go, one a stream: where old mappings stand

@@ -119,8 +119,12 @@ impl Block {
         self.lane().stream.timeline.uid
     }
 
-    /// Declares that work queued on `stream`, before or after, uses the block: the drop then makes the
-    /// block's own stream wait on the device for all that is queued on `stream` by that time.
+    /// Declares that work queued on `stream`, before or after, uses the block: after the drop nobody has the
+    /// memory before all that is queued on `stream` by that time is done, or waited for on the device.
+    ///
+    /// The block's own stream does not wait for that by itself. Where a request finds no other memory it is made
+    /// to; in a pool that is watched or recorded, or was made not to
+    /// [use what is done](super::PoolConfig::reuse), and under capture, it is so by the drop.
     ///
     /// ```
     /// # let device = warpool::Device::host()?;
@@ -226,10 +230,20 @@ fn free_used(mut block: Block) {
         block.tell(Event::Keep(&block.lane().stream));
         return keep_block(block, captures);
     }
-    if let Some(uses) = block.uses.take() {
-        // A stream that neither device nor host can wait for runs nothing more.
-        let _ = wait_for_uses(block.lane(), &uses);
+    let (Some(uses), lane) = (block.uses.take(), block.lane()) else {
+        return;
+    };
+    let marks = (lane.keeps_used()).then(|| uses.marks(&lane.timeline));
+    if let Some(Ok(marks)) = marks {
+        if marks.is_empty() {
+            return;
+        }
+        if lane.free_used(&block, marks) {
+            return std::mem::forget(block);
+        }
     }
+    // A stream that neither device nor host can wait for runs nothing more.
+    let _ = wait_for_uses(lane, &uses);
 }
 
 impl Drop for Block {

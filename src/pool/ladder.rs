@@ -27,7 +27,8 @@ const LADDER: &[Step] = &[
     steps::ready,
     steps::how_far,
     steps::overlap,
-    // What waits on the device: other caches, and holes of other streams.
+    // What waits on the device: blocks that others still use, other caches, and holes of other streams.
+    steps::used,
     steps::caches,
     steps::merged,
     steps::waiting,
@@ -35,6 +36,7 @@ const LADDER: &[Step] = &[
     steps::ask_of_old,
     steps::reap,
     steps::map,
+    steps::all_used,
 ];
 
 /// What is done after those, before the request fails, the cheap things first.

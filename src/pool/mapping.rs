@@ -55,18 +55,24 @@ impl Plan {
 
 impl Core {
     /// Begins to map new memory for `bytes` beside what is ready, before any stream waits or caches are
-    /// emptied: while the pool is small and several streams use it, and for a `crowded` lane within the slack
-    /// over the peak, which counts what such lanes keep.
+    /// emptied: while the pool is small and several streams use it, for a `crowded` lane within the slack
+    /// over the peak, which counts what such lanes keep, and beside free blocks that are still `used` within the
+    /// slack over what was live.
     pub(super) fn begin_overlapping(
         &mut self,
         stream: StreamIndex,
         bytes: u64,
-        crowded: bool,
+        (crowded, used): (bool, bool),
     ) -> Option<Mapping> {
         let held = self.reserved() + self.promised();
-        let small = self.config.overlap_bytes.saturating_sub(held) * u64::from(!self.only_stream());
+        let several = used || !self.only_stream();
+        let small = self.config.overlap_bytes.saturating_sub(held) * u64::from(several);
         let slack = if crowded { self.slack(bytes) } else { 0 };
-        let most = small.max(slack).min(self.room());
+        let (live, _) = self.seen;
+        let beside = live.saturating_add(self.pace.slack(live, self.most()));
+        let beside = beside * u64::from(used);
+        let most = small.max(slack).max(beside.saturating_sub(held));
+        let most = most.min(self.room());
         if bytes > most {
             return None;
         }

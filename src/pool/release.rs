@@ -294,8 +294,14 @@ impl Shared {
     pub(super) fn catch_up(&self, wait: bool) -> Result<()> {
         self.settle_all(wait);
         let ask: fn(u64) -> Ask = if wait { Ask::Done } else { Ask::Reached };
-        self.work(|core| core.ask_of_all(ask))?;
-        self.core.lock().merge_done();
+        let mut questions = self.transfer.ask_of_all_used(wait);
+        self.work(|core| {
+            questions.append(&mut core.ask_of_all(ask));
+            Some(questions)
+        })?;
+        let mut core = self.core.lock();
+        self.give_used(&mut core);
+        core.merge_done();
         Ok(())
     }
 }

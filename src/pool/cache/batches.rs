@@ -29,10 +29,24 @@ pub(super) struct Batch {
     pub(super) blocks: Vec<Cached>,
 }
 
+/// Work of streams, each up to a tick.
+pub(crate) type Marks = Vec<(Arc<Timeline>, u64)>;
+
+/// A free block that other streams still use: see `used`.
+pub(super) struct Used {
+    pub(super) block: Cached,
+    /// The stream that freed it.
+    pub(super) stream: StreamIndex,
+    pub(super) timeline: Arc<Timeline>,
+    pub(super) marks: Marks,
+}
+
 #[derive(Default)]
 pub(super) struct State {
     /// Oldest first.
     pub(super) batches: VecDeque<Batch>,
+    /// Oldest first.
+    pub(super) used: Vec<Used>,
     /// Empty lists, so that the host's heap is not asked for each.
     pub(super) spare: Vec<Vec<Cached>>,
 }
@@ -40,8 +54,9 @@ pub(super) struct State {
 /// See the module documentation.
 pub(crate) struct Transfer {
     pub(super) state: Latch<State>,
-    /// Batches there are, for a look without the latch.
+    /// Batches and used blocks there are, for a look without the latch.
     count: AtomicU64,
+    used: AtomicU64,
     wanted: [AtomicU64; WANTED],
     /// Batches taken without a wait: by their own stream, by others.
     pub(super) own: AtomicU64,
@@ -55,6 +70,7 @@ impl Transfer {
         Self {
             state: Latch::new(State::default()),
             count: AtomicU64::new(0),
+            used: AtomicU64::new(0),
             wanted: [0; WANTED].map(AtomicU64::new),
             own: AtomicU64::new(0),
             ready: AtomicU64::new(0),
@@ -91,8 +107,15 @@ impl Transfer {
         self.count.load(Ordering::Relaxed) > 0
     }
 
+    /// Whether there are used blocks, without the latch.
+    #[inline]
+    pub(crate) fn has_used(&self) -> bool {
+        self.used.load(Ordering::Relaxed) > 0
+    }
+
     pub(super) fn note_count(&self, state: &State) {
         (self.count).store(state.batches.len() as u64, Ordering::Relaxed);
+        (self.used).store(state.used.len() as u64, Ordering::Relaxed);
     }
 
     /// The newest batch of `bytes` that another stream than `stream` freed: whose work it waits for, up

@@ -194,9 +194,13 @@ impl Lane {
         let Some(mut core) = self.shared.core.try_lock() else {
             return (0, MISSED);
         };
-        if state.cache.may_have_large() && !is_slot(bytes) {
+        let has_large = state.cache.may_have_large() && !is_slot(bytes);
+        if has_large || self.shared.transfer.has_used() {
             drop(state);
-            self.drain(LARGE_BINS, &mut core);
+            self.shared.give_used(&mut core);
+            if has_large {
+                self.drain(LARGE_BINS, &mut core);
+            }
             state = latch(&self.own.state);
         }
         // A driver's error is told by the steps that follow.

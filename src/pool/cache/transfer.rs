@@ -274,7 +274,7 @@ impl Lane {
 impl Shared {
     /// Empties the caches of all lanes and the transfer cache into the heap; whether there was anything.
     pub(crate) fn drain(&self, core: &mut Core) -> bool {
-        let mut any = false;
+        let mut any = self.give_used(core);
         let lanes = self.listed();
         let batches = self.transfer.take_all(None, || {
             for lane in lanes.iter() {
@@ -293,7 +293,8 @@ impl Shared {
             latch(&lane.own.state).cache.each(&mut see);
         }
         let blocks = state.batches.iter().flat_map(|batch| &batch.blocks);
-        blocks.for_each(see);
+        let used = state.used.iter().map(|used| &used.block);
+        blocks.chain(used).for_each(see);
     }
 }
 

@@ -26,19 +26,43 @@ const NEXT: Result<Turn> = Ok(Turn::Then(Then::Next));
 /// have.
 pub(super) fn ready(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let (lane, bytes) = (climb.lane, climb.bytes);
+    lane.shared.give_used(core);
     let grant = lane.take_ready(bytes, core);
     next_or(grant.or_else(|| lane.take_over(bytes, false, false, core)))
 }
 
 /// The driver is asked how far the streams are.
 pub(super) fn how_far(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
-    work_or_next(core.ask_how_far(climb.stream(), climb.bytes), Then::Look)
+    let mut questions = core.ask_how_far(climb.stream(), climb.bytes);
+    let transfer = &climb.lane.shared.transfer;
+    questions.append(&mut transfer.how_far_is_used(climb.bytes, climb.size));
+    work_or_next((!questions.is_empty()).then_some(questions), Then::Look)
 }
 
-/// New memory beside what is ready, while the pool is small or where threads meet at its lock.
+/// New memory beside what is ready: while the pool is small, where threads meet at its lock, or beside free blocks
+/// that others still use.
 pub(super) fn overlap(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
-    let job = core.begin_overlapping(climb.stream(), climb.size, climb.lane.is_crowded());
+    let (crowded, used) = (
+        climb.lane.is_crowded(),
+        climb.lane.shared.transfer.has_used(),
+    );
+    let job = core.begin_overlapping(climb.stream(), climb.size, (crowded, used));
     work_or_next(job, Then::Next)
+}
+
+/// The stream that freed a block which fits waits for those that still use it.
+pub(super) fn used(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
+    if !core.config.reuse.device_wait {
+        return NEXT;
+    }
+    let waits = (climb.lane.shared.transfer).waits_for_used(climb.bytes, climb.size);
+    work_or_next((!waits.is_empty()).then_some(waits), Then::Look)
+}
+
+/// Streams wait for all that others still use of what they freed.
+pub(super) fn all_used(climb: &mut Climb<'_>, _: &mut Core) -> Result<Turn> {
+    let waits = climb.lane.shared.transfer.waits_for_used(0, 0);
+    work_or_next((!waits.is_empty()).then_some(waits), Then::Look)
 }
 
 /// A batch or another stream's cache, behind a wait; else all caches are emptied into the heap.

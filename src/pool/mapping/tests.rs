@@ -24,7 +24,9 @@ pub(in crate::pool) fn take_mapped(made: &mut Made, bytes: u64) -> Result<Option
 }
 
 fn take_overlapping(made: &mut Made, bytes: u64) -> Result<Option<Grant>> {
-    let job = made.core.begin_overlapping(made.slot, bytes, false);
+    let job = made
+        .core
+        .begin_overlapping(made.slot, bytes, (false, false));
     made.run(job)
 }
 
@@ -164,8 +166,10 @@ fn what_a_mapping_under_way_will_make_counts_for_the_next_that_grows_a_small_poo
     let _held = made.stream();
     made.block(0, 4 * granule);
     let slot = made.slot;
-    let begin =
-        |made: &mut Made, granules| made.core.begin_overlapping(slot, granules * granule, false);
+    let begin = |made: &mut Made, granules| {
+        made.core
+            .begin_overlapping(slot, granules * granule, (false, false))
+    };
     let first = begin(&mut made, 3);
     assert!(first.is_some() && begin(&mut made, 2).is_none());
     let second = begin(&mut made, 1);
@@ -198,7 +202,7 @@ fn a_crowded_lane_has_the_pool_grow_within_the_slack_and_the_limits() {
             .extents
             .give(id, Epoch::new(other, made.core.open_tick(other)), |_| false);
         made.core.peak_taken = 10 * granule;
-        let job = (made.core).begin_overlapping(made.slot, granules * granule, crowded);
+        let job = (made.core).begin_overlapping(made.slot, granules * granule, (crowded, false));
         let grant = made.run(job).unwrap();
         assert_eq!(grant.is_some(), said, "{granules}, {limit}, {soft}");
         grant.map(|grant| made.granted(grant));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::common::watched::{MADE_TO_FAIL, OUT_OF_MEMORY, Watched};
 use super::common::{Gate, fill, on_every_device, read};
-use super::{limited, whole};
+use super::{limited, small_handles, whole};
 use warpool::pool::Relief;
 use warpool::{Block, Device, Error, Pool, Stream};
 
@@ -15,6 +15,7 @@ on_every_device! {
     a_device_without_memory_for_a_call_sends_the_request_to_the_application,
     any_other_failure_of_a_call_is_what_the_request_answers,
     a_free_whose_wait_is_refused_waits_on_the_host,
+    a_request_that_may_not_wait_for_a_declared_use_is_an_error_and_the_memory_stays,
 }
 
 /// What there is for a request of the pool.
@@ -133,7 +134,9 @@ fn any_other_failure_of_a_call_is_what_the_request_answers(device: &Device) {
 fn a_free_whose_wait_is_refused_waits_on_the_host(device: &Device) {
     let (device, watched) = Watched::over(device);
     let granule = device.info().granule;
-    let pool = limited(&device, 1);
+    // Where it may not be kept until it is done.
+    let config = small_handles().limit(granule).reuse(false, true);
+    let pool = Pool::new(&device, config).unwrap();
     let (home, other) = (device.stream().unwrap(), device.stream().unwrap());
     let mut block = pool.alloc(&home, granule).unwrap();
     block.record_use(&other).unwrap();
@@ -156,5 +159,36 @@ fn a_free_whose_wait_is_refused_waits_on_the_host(device: &Device) {
         assert!(found.iter().all(|&byte| byte == 9), "freed under its use");
         assert!(refused > 0, "nothing was refused");
     });
+    whole(&pool);
+}
+
+fn a_request_that_may_not_wait_for_a_declared_use_is_an_error_and_the_memory_stays(
+    device: &Device,
+) {
+    let (device, watched) = Watched::over(device);
+    let granule = device.info().granule;
+    let pool = limited(&device, 1);
+    let (home, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let mut block = pool.alloc(&home, granule).unwrap();
+    block.record_use(&other).unwrap();
+    let gate = Gate::close(&other);
+    fill(&other, block.addr(), 3, granule);
+    drop(block);
+    watched.fail("event_wait", 1, true);
+    for _ in 0..2 {
+        let refused = pool.alloc(&home, granule).unwrap_err();
+        assert!(matches!(refused, Error::Driver { .. }), "{refused}");
+        let stats = pool.stats();
+        assert_eq!((stats.active.current, stats.blocks.current), (granule, 0));
+        whole(&pool);
+    }
+    watched.heal();
+    let next = pool.alloc(&home, granule).unwrap();
+    fill(&home, next.addr(), 9, granule);
+    assert!(!home.is_idle().unwrap(), "the home stream runs ahead");
+    gate.open();
+    home.synchronize().unwrap();
+    let found = read(&home, next.addr(), granule as usize);
+    assert!(found.iter().all(|&byte| byte == 9), "freed under its use");
     whole(&pool);
 }

@@ -4,7 +4,7 @@ use super::common::stamps::Stamps;
 use super::common::watched::Watched;
 use super::common::{Gate, is_held, on_every_device};
 use super::{limited, small_handles, whole};
-use warpool::{Device, Pool};
+use warpool::{Device, Pool, Stream};
 
 on_every_device! {
     a_block_freed_on_one_stream_reaches_another_behind_a_wait,
@@ -12,7 +12,10 @@ on_every_device! {
     a_stream_gets_its_own_memory_back_while_its_work_is_pending,
     at_most_one_record_and_one_wait_a_cross_stream_epoch,
     a_run_of_blocks_of_several_streams_is_taken_behind_all_of_them,
-    a_declared_use_is_waited_for_by_the_free,
+    a_declared_use_is_waited_for_by_who_has_the_memory_next,
+    a_stream_does_not_wait_for_the_uses_of_what_it_frees_while_there_is_other_memory,
+    what_streams_still_use_is_free_once_they_are_known_to_be_done,
+    what_streams_still_use_outlasts_the_stream_that_freed_it_and_the_pool,
     a_declared_use_is_waited_for_by_what_a_shrink_gives_back,
     a_block_that_captured_work_uses_is_not_shrunk,
     a_block_freed_on_its_consumer_is_there_for_the_consumer_at_once,
@@ -129,7 +132,7 @@ fn a_run_of_blocks_of_several_streams_is_taken_behind_all_of_them(device: &Devic
     whole(&pool);
 }
 
-fn a_declared_use_is_waited_for_by_the_free(device: &Device) {
+fn a_declared_use_is_waited_for_by_who_has_the_memory_next(device: &Device) {
     let stamps = Stamps::new(device);
     let pool = limited(device, 1);
     let bytes = device.info().granule;
@@ -148,6 +151,95 @@ fn a_declared_use_is_waited_for_by_the_free(device: &Device) {
     gate.open();
     home.synchronize().unwrap();
     stamps.assert_clean(device, bytes);
+}
+
+/// A block of the home stream that `other` uses, and goes on to behind the gate, and which is dropped.
+fn dropped_under_its_use(pool: &Pool, home: &Stream, other: &Stream, stamps: &Stamps) -> Gate {
+    let mut block = pool.alloc(home, pool.device().info().granule).unwrap();
+    stamps.stamp(home, &block, 1);
+    other.wait_stream(home).unwrap();
+    let gate = Gate::close(other);
+    block.record_use(other).unwrap();
+    stamps.verify(other, &block, 1);
+    gate
+}
+
+fn a_stream_does_not_wait_for_the_uses_of_what_it_frees_while_there_is_other_memory(
+    device: &Device,
+) {
+    let stamps = Stamps::new(device);
+    let pool = limited(device, 2);
+    let bytes = device.info().granule;
+    let (home, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let gate = dropped_under_its_use(&pool, &home, &other, &stamps);
+    let stats = pool.stats();
+    assert_eq!((stats.allocated.current, stats.active.current), (0, bytes));
+    let second = pool.alloc(&home, bytes).unwrap();
+    stamps.stamp(&home, &second, 2);
+    home.synchronize().unwrap();
+    assert!(!other.is_idle().unwrap(), "the home stream has waited");
+    assert_eq!(pool.stats().steps.waits, 0);
+    // There is no third: now it waits.
+    let third = pool.alloc(&home, bytes).unwrap();
+    stamps.stamp(&home, &third, 3);
+    assert!(!home.is_idle().unwrap(), "the home stream runs ahead");
+    assert_eq!(pool.stats().steps.waits, 1);
+    gate.open();
+    home.synchronize().unwrap();
+    stamps.assert_clean(device, bytes);
+    whole(&pool);
+}
+
+fn what_streams_still_use_is_free_once_they_are_known_to_be_done(device: &Device) {
+    let stamps = Stamps::new(device);
+    let bytes = device.info().granule;
+    for (asks, thirds) in [(false, false), (false, true), (true, false)] {
+        let pool = limited(device, 1);
+        let (home, other) = (device.stream().unwrap(), device.stream().unwrap());
+        let third = device.stream().unwrap();
+        let gate = dropped_under_its_use(&pool, &home, &other, &stamps);
+        gate.open();
+        other.synchronize().unwrap();
+        // For the home stream at once, and for others once its own work is done too.
+        home.synchronize().unwrap();
+        if asks {
+            assert_eq!(pool.trim(0).unwrap(), bytes);
+            assert_eq!(pool.stats().active.current, 0);
+        }
+        let stream = if thirds { &third } else { &home };
+        let again = pool.alloc(stream, bytes).unwrap();
+        stamps.stamp(stream, &again, 2);
+        stream.synchronize().unwrap();
+        assert_eq!(pool.stats().steps.waits, 0);
+        whole(&pool);
+    }
+    stamps.assert_clean(device, 3 * bytes);
+}
+
+fn what_streams_still_use_outlasts_the_stream_that_freed_it_and_the_pool(device: &Device) {
+    let stamps = Stamps::new(device);
+    let bytes = device.info().granule;
+    for closes in [false, true] {
+        let pool = limited(device, 1);
+        let (home, other) = (device.stream().unwrap(), device.stream().unwrap());
+        let gate = dropped_under_its_use(&pool, &home, &other, &stamps);
+        drop(home);
+        if closes {
+            // Whose end waits for the work of its streams, and so for what they were made to wait for.
+            gate.open();
+            drop(pool);
+        } else {
+            let third = device.stream().unwrap();
+            let again = pool.alloc(&third, bytes).unwrap();
+            stamps.stamp(&third, &again, 2);
+            assert!(!third.is_idle().unwrap(), "the third stream runs ahead");
+            gate.open();
+            third.synchronize().unwrap();
+            whole(&pool);
+        }
+        other.synchronize().unwrap();
+    }
+    stamps.assert_clean(device, 2 * bytes);
 }
 
 fn a_block_freed_on_its_consumer_is_there_for_the_consumer_at_once(device: &Device) {

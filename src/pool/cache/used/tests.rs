@@ -1,0 +1,118 @@
+//! When a block that others still use is free, and with which tick.
+
+use super::*;
+use crate::device::Stream;
+use crate::pool::cache::stream_cache::tests::World;
+use crate::pool::{Pool, PoolConfig};
+
+fn of(stream: &Stream) -> &Arc<Timeline> {
+    &stream.core().timeline
+}
+
+/// A block of the first stream that nothing is known to be done with.
+fn used(world: &World) -> Used {
+    let [home, other] = &world.streams;
+    let marks = vec![(Arc::clone(of(other)), of(other).open_tick())];
+    Used {
+        block: Cached::new(1, 0, 256, of(home).open_tick()),
+        stream: 1,
+        timeline: Arc::clone(of(home)),
+        marks,
+    }
+}
+
+#[test]
+fn it_is_free_with_the_tick_of_its_drop_when_others_are_done_and_with_a_later_one_behind_a_wait() {
+    for waits in [false, true] {
+        let world = World::new(PoolConfig::default());
+        let [home, other] = &world.streams;
+        let used = used(&world);
+        assert_eq!(used.tick(), None);
+        // What closes the tick of the drop comes before the wait.
+        let (event, drop) = (world.pool.device().event().unwrap(), used.block.tick);
+        event.record(home).unwrap();
+        assert_eq!((used.tick(), of(home).open_tick()), (None, drop + 1));
+        match waits {
+            true => home.wait_stream(other).unwrap(),
+            false => other.synchronize().unwrap(),
+        }
+        assert_eq!(used.tick(), Some(drop + u64::from(waits)));
+    }
+}
+
+#[test]
+fn one_that_waits_for_two_streams_is_free_when_both_are_done() {
+    let world = World::new(PoolConfig::default());
+    let third = world.pool.device().stream().unwrap();
+    let mut used = used(&world);
+    used.marks.push((Arc::clone(of(&third)), 1));
+    third.synchronize().unwrap();
+    assert_eq!(used.tick(), None);
+    world.streams[1].synchronize().unwrap();
+    assert_eq!(used.tick(), Some(used.block.tick));
+}
+
+/// Blocks of these bytes are free and used, oldest first.
+fn filled(sizes: &[u64]) -> World {
+    let world = World::new(PoolConfig::default());
+    for &bytes in sizes {
+        let mut block = world.pool.alloc(&world.streams[0], bytes).unwrap();
+        block.record_use(&world.streams[1]).unwrap();
+        let block = std::mem::ManuallyDrop::new(block);
+        let mark = (Arc::clone(of(&world.streams[1])), u64::MAX - bytes);
+        assert!(world.lane(0).free_used(&block, vec![mark]));
+    }
+    world
+}
+
+fn asked(pool: &Pool, questions: impl Fn(&Transfer) -> Questions) -> Vec<u64> {
+    let bytes = |ask: Ask| match ask {
+        Ask::Progress(tick, most) if tick == most => u64::MAX - tick,
+        Ask::Behind(_, tick) | Ask::Done(tick) => u64::MAX - tick,
+        _ => 0,
+    };
+    let questions = questions(&pool.shared().transfer).into_iter();
+    questions.map(|(_, ask)| bytes(ask)).collect()
+}
+
+#[test]
+fn a_request_asks_of_the_oldest_that_is_of_its_size_or_large_enough() {
+    let world = filled(&[1024, 4096, 1024, 8192]);
+    for (bytes, size, oldest) in [
+        (1024, 2048, vec![1024]),
+        (512, 2048, vec![4096]),
+        (4352, 4352, vec![8192]),
+        (16384, 16384, vec![]),
+    ] {
+        let how_far = asked(&world.pool, |it| it.how_far_is_used(bytes, size));
+        let waits = asked(&world.pool, |it| it.waits_for_used(bytes, size));
+        assert_eq!((&how_far, &waits), (&oldest, &oldest), "{bytes}");
+    }
+    let all = vec![1024, 4096, 1024, 8192];
+    assert_eq!(asked(&world.pool, |it| it.waits_for_used(0, 0)), all);
+    for wait in [false, true] {
+        assert_eq!(asked(&world.pool, |it| it.ask_of_all_used(wait)), all);
+    }
+    let capture = world.streams[0].begin_capture().unwrap();
+    assert!(asked(&world.pool, |it| it.waits_for_used(0, 0)).is_empty());
+    drop(capture);
+    of(&world.streams[1]).reached(u64::MAX);
+    assert!(!world.pool.shared().transfer.has_used() || world.pool.trim(0).is_ok());
+    world.pool.check_invariants().unwrap();
+}
+
+#[test]
+fn a_lane_under_capture_or_of_a_pool_that_is_recorded_keeps_none() {
+    let world = World::new(PoolConfig::default());
+    let block = world.pool.alloc(&world.streams[0], 4096).unwrap();
+    let capture = world.streams[0].begin_capture().unwrap();
+    assert!(!world.lane(0).free_used(&block, Vec::new()));
+    drop(capture);
+    assert!(world.lane(0).keeps_used());
+    for config in [
+        PoolConfig::default().reuse(false, true),
+        PoolConfig::default().track(true),
+    ] {
+        assert!(!World::new(config).lane(0).keeps_used());
+    }
+}
