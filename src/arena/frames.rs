@@ -24,6 +24,12 @@ pub(crate) struct Frame {
     pub(crate) awake: bool,
 }
 
+impl Frame {
+    pub(crate) fn end(&self) -> u64 {
+        self.start + self.bytes
+    }
+}
+
 /// Frames by number and, within the arena's range, by granule.
 pub(crate) struct Frames {
     frames: Vec<Frame>,

@@ -224,11 +224,6 @@ impl Arena {
         self.frames.get(id)
     }
 
-    /// The frame's offset and length in bytes.
-    pub(crate) fn extent_of(&self, frame: &Frame) -> (u64, u64) {
-        (frame.start, frame.bytes)
-    }
-
     /// Records a handle that was made as a frame.
     ///
     /// # Errors
@@ -336,22 +331,20 @@ impl Arena {
     /// exists until it is [unmapped](Arena::stale_unmapped).
     pub(crate) fn remapped(&mut self, id: FrameId, offset: u64) {
         let frame = self.frames.get(id);
-        let (old, bytes) = self.extent_of(&frame);
         self.calls.mapped += 1;
         self.calls.remapped += 1;
         self.frames.rehome(id, offset);
-        self.note_stale(old, bytes, frame.handle);
+        self.note_stale(frame.start, frame.bytes, frame.handle);
     }
 
     /// Maps the frame at `offset` too; its place stays the same. The second mapping exists until it is
     /// [unmapped](Arena::stale_unmapped), or becomes the frame's place through [`Arena::settle`].
     pub(crate) fn map_again(&mut self, id: FrameId, offset: u64) -> Result<()> {
         let frame = self.frames.get(id);
-        let (_, bytes) = self.extent_of(&frame);
-        self.site.map(offset, bytes, frame.phys)?;
+        self.site.map(offset, frame.bytes, frame.phys)?;
         self.calls.mapped += 1;
         self.calls.remapped += 1;
-        self.note_stale(offset, bytes, frame.handle);
+        self.note_stale(offset, frame.bytes, frame.handle);
         Ok(())
     }
 
@@ -359,10 +352,9 @@ impl Arena {
     /// [unmapped](Arena::stale_unmapped) or [kept](Arena::keep).
     pub(crate) fn settle(&mut self, id: FrameId, offset: u64) {
         let frame = self.frames.get(id);
-        let (old, bytes) = self.extent_of(&frame);
         self.forget_stale(offset);
         self.frames.rehome(id, offset);
-        self.note_stale(old, bytes, frame.handle);
+        self.note_stale(frame.start, frame.bytes, frame.handle);
     }
 
     /// Records that the old mapping at `offset` was unmapped.
@@ -467,8 +459,7 @@ impl Drop for Arena {
             let _ = self.site.unmap(offset, bytes);
         }
         for (_, frame) in self.frames.iter().filter(|(_, frame)| frame.awake) {
-            let (offset, bytes) = self.extent_of(&frame);
-            let _ = self.site.unmap(offset, bytes);
+            let _ = self.site.unmap(frame.start, frame.bytes);
             let _ = self.site.release(frame.phys);
         }
         for &(_, phys) in &self.refused {

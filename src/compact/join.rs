@@ -126,24 +126,19 @@ pub(crate) fn join(
         };
         let carried =
             waited.and_then(|()| core.carry(run, end, Epoch::new(lane.slot, timeline.open_tick())));
-        let carried = match carried {
+        let (ways, ids) = match carried {
             Ok(carried) => carried,
             Err(error) => {
                 joined.error = Some(error);
                 return Ok(joined);
             }
         };
-        let ways: Vec<Move> = carried
-            .iter()
-            .map(|block| Move {
-                src: block.from,
-                dst: block.to,
-                bytes: block.bytes,
-            })
+        let ways = ways.into_iter();
+        let ways: Vec<Move> = ways
+            .map(|(src, dst, bytes)| Move { src, dst, bytes })
             .collect();
         #[cfg(feature = "sanitize")]
         super::notes::Notes::before(&mover.stream, &ways, shared.base).after(&mover.stream, true);
-        let ids: Vec<u32> = carried.iter().map(|block| block.id).collect();
         owners.moved(&ways, &ids, timeline.open_tick());
         joined.ways.extend(ways);
         joined.changed = true;

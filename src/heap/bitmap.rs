@@ -4,7 +4,6 @@ use std::hint::select_unpredictable;
 
 use super::ensure;
 
-/// Bins there are at most.
 pub(crate) const MOST: usize = GROUPS * 64 * 64;
 
 /// Words of 64 bins, and groups of 64 words.

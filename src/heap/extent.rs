@@ -6,10 +6,8 @@ use super::epoch::{Epoch, FRESH, StreamIndex};
 /// field. A hole of up to as many can hold small blocks only, and counts as small.
 pub const SMALL_BYTES: u64 = 1 << 20;
 
-/// Number of an extent in the table.
 pub(crate) type Id = u32;
 
-/// No extent.
 pub(crate) const NONE: Id = u32::MAX;
 
 /// The record of no extent, for which lists end: it is written, so that whether there is a neighbour

@@ -25,19 +25,11 @@ impl Placement {
     /// A window of `bytes`, whole granules, in a gap.
     pub(crate) fn of_gap(start: u64, bytes: u64) -> Self {
         Self {
-            to_map: bytes,
-            ..Self::of_free(NONE, start, bytes)
-        }
-    }
-
-    /// `bytes` of free extents, the first of which is `first`: nothing to map.
-    pub(crate) fn of_free(first: Id, start: u64, bytes: u64) -> Self {
-        Self {
-            first,
+            first: NONE,
             start,
             bytes,
             map_from: start,
-            to_map: 0,
+            to_map: bytes,
             spare: 0,
             spare_below: false,
         }
@@ -53,15 +45,28 @@ impl Placement {
         self
     }
 
+    pub(crate) fn end(&self) -> u64 {
+        self.start + self.bytes
+    }
+
+    pub(crate) fn map_to(&self) -> u64 {
+        self.map_from + self.to_map
+    }
+
+    /// The part of the window to map: from where to where.
+    pub(crate) fn mapped(&self) -> (u64, u64) {
+        (self.start.max(self.map_from), self.end().min(self.map_to()))
+    }
+
     /// Bytes of the window in holes.
     fn leans(&self) -> u64 {
-        let end = (self.start + self.bytes).min(self.map_from + self.to_map);
-        self.bytes - end.saturating_sub(self.start.max(self.map_from))
+        let (start, end) = self.mapped();
+        self.bytes - end.saturating_sub(start)
     }
 
     /// Whether the window and [`start`, `end`) share a byte.
     pub(crate) fn touches(&self, start: u64, end: u64) -> bool {
-        start < self.start + self.bytes && end > self.start
+        start < self.end() && end > self.start
     }
 }
 
@@ -101,19 +106,18 @@ fn around(
     let rounded = |need: u64| need.div_ceil(granule) * granule;
     let from_below = bytes.saturating_sub(below);
     let from_above = bytes.saturating_sub(above);
-    let on_below = |to_map| Placement {
-        map_from: extent.start,
+    let place = |first, start, map_from, to_map| Placement {
+        first,
+        start,
+        bytes,
+        map_from,
         to_map,
         spare: extent.bytes - to_map,
-        ..Placement::of_free(first, extent.start - below, bytes)
+        spare_below: map_from > extent.start,
     };
-    let on_above = |to_map| Placement {
-        map_from: extent.end() - to_map,
-        to_map,
-        spare: extent.bytes - to_map,
-        spare_below: true,
-        ..Placement::of_free(gap, extent.end() - from_above, bytes)
-    };
+    let on_below = |to_map| place(first, extent.start - below, extent.start, to_map);
+    let end = extent.end();
+    let on_above = |to_map| place(gap, end - from_above, end - to_map, to_map);
     let fits = |need: u64| need > 0 && rounded(need) <= extent.bytes;
     // What suffices by itself needs no gap.
     let leans = below > 0 && above > 0 && from_below > 0 && from_above > 0;

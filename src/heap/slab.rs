@@ -38,14 +38,12 @@ const _: () = {
 };
 
 /// One slab. The record and its extent come to 15 bytes a slot where there are many.
-struct Slab {
+pub(crate) struct Slab {
     /// The extent; `NONE` for a record that is spare.
     extent: Id,
     start: u64,
-    /// Bytes of a slot.
     bytes: u64,
     slots: u32,
-    /// The stream it was made for.
     owner: StreamIndex,
     /// Free slots by bit.
     free: u64,
@@ -59,7 +57,12 @@ impl Slab {
         u64::MAX >> (64 - self.slots)
     }
 
-    fn history(&self, slot: usize) -> Epoch {
+    pub(crate) fn slot_bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The work after which nothing uses a free slot.
+    pub(crate) fn history(&self, slot: usize) -> Epoch {
         Epoch::new(self.streams[slot], self.ticks[slot])
     }
 
@@ -71,10 +74,24 @@ impl Slab {
         self.start + slot as u64 * self.bytes
     }
 
-    fn free_slots(&self) -> impl Iterator<Item = usize> + use<> {
+    /// The slots that are free now.
+    pub(crate) fn free_slots(&self) -> impl Iterator<Item = usize> + use<> {
         let above = |&free: &u64| Some(free & (free - 1)).filter(|&rest| rest != 0);
         let first = Some(self.free).filter(|&free| free != 0);
         std::iter::successors(first, above).map(|free| free.trailing_zeros() as usize)
+    }
+
+    /// The histories of those.
+    pub(crate) fn epochs(&self) -> impl Iterator<Item = Epoch> + '_ {
+        self.free_slots().map(|slot| self.history(slot))
+    }
+
+    /// Offset, bytes, stream and whether it is free, of each slot in address order.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (u64, u64, StreamIndex, bool)> + '_ {
+        (0..self.slots as usize).map(|slot| {
+            let free = self.free >> slot & 1 == 1;
+            (self.addr(slot), self.bytes, self.streams[slot], free)
+        })
     }
 }
 
@@ -84,21 +101,10 @@ type Key = (StreamIndex, usize, u64, Id);
 /// A free slot: its slab, its place there, and its history.
 pub(crate) type Found = (Id, usize, Epoch);
 
-/// What a slot is, to who walks over everything.
-#[derive(Clone, Copy)]
-pub(crate) struct SlotSeen {
-    pub(crate) offset: u64,
-    pub(crate) bytes: u64,
-    pub(crate) stream: StreamIndex,
-    pub(crate) free: bool,
-}
-
-/// All slabs of a pool.
 #[derive(Default)]
 pub(crate) struct Slabs {
     table: Vec<Slab>,
     spare: Vec<Id>,
-    /// Slabs with a free slot.
     partial: BTreeSet<Key>,
     /// Slots out, by class.
     out: Vec<u64>,
@@ -129,38 +135,21 @@ impl Slabs {
 
     /// The work that free slots wait for.
     pub(crate) fn histories(&self) -> impl Iterator<Item = Epoch> + '_ {
-        self.partial.iter().flat_map(|key| self.epochs(key.3))
+        self.partial.iter().flat_map(|key| self.get(key.3).epochs())
     }
 
     /// The slabs without a slot out: several streams still use each, or it would have gone back.
     pub(crate) fn mixed(&self) -> Vec<Id> {
         let ids = self.partial.iter().map(|key| key.3);
         let is_empty = |&id: &Id| {
-            let slab = &self.table[id as usize];
+            let slab = self.get(id);
             slab.free == slab.all()
         };
         ids.filter(is_empty).collect()
     }
 
-    /// Bytes of a slot of the slab.
-    pub(crate) fn slot_bytes(&self, id: Id) -> u64 {
-        self.table[id as usize].bytes
-    }
-
-    /// The slots of a slab that are free now.
-    pub(crate) fn free_slots(&self, id: Id) -> impl Iterator<Item = usize> + use<> {
-        self.table[id as usize].free_slots()
-    }
-
-    /// The work after which nothing uses each of those.
-    pub(crate) fn epochs(&self, id: Id) -> impl Iterator<Item = Epoch> + '_ {
-        let slab = &self.table[id as usize];
-        slab.free_slots().map(|slot| slab.history(slot))
-    }
-
-    /// The work after which nothing uses a free slot.
-    pub(crate) fn history(&self, id: Id, slot: usize) -> Epoch {
-        self.table[id as usize].history(slot)
+    pub(crate) fn get(&self, id: Id) -> &Slab {
+        &self.table[id as usize]
     }
 
     /// The first free slot of `bytes` whose history is `usable`, of the slabs of each of `owners` in turn; of
@@ -176,25 +165,13 @@ impl Slabs {
         owners.into_iter().find_map(|owner| {
             let slabs = (owner, class, 0, 0)..(owner, class + 1, 0, 0);
             self.partial.range(slabs).take(looks).find_map(|key| {
-                let mut found = self.free_slots(key.3).zip(self.epochs(key.3));
-                let (slot, epoch) = found.find(|&(_, epoch)| usable(epoch))?;
-                Some((key.3, slot, epoch))
+                let slab = self.get(key.3);
+                let slot = slab.free_slots().find(|&it| usable(slab.history(it)))?;
+                Some((key.3, slot, slab.history(slot)))
             })
         })
     }
 
-    /// The slots of a slab, in address order.
-    pub(crate) fn slots_of(&self, id: Id) -> impl Iterator<Item = SlotSeen> + '_ {
-        let slab = &self.table[id as usize];
-        (0..slab.slots as usize).map(|slot| SlotSeen {
-            offset: slab.addr(slot),
-            bytes: slab.bytes,
-            stream: slab.streams[slot],
-            free: slab.free >> slot & 1 == 1,
-        })
-    }
-
-    /// Slabs by their extents.
     pub(crate) fn by_extent(&self) -> HashMap<Id, Id> {
         let slabs = (0..).zip(&self.table);
         let used = slabs.filter(|(_, slab)| slab.extent != NONE);
@@ -234,7 +211,6 @@ impl Slabs {
         id
     }
 
-    /// Gives the free slot out to `stream`.
     pub(crate) fn take(&mut self, id: Id, slot: usize, stream: StreamIndex) -> Grant {
         let slab = &mut self.table[id as usize];
         slab.free &= !(1 << slot);
@@ -259,10 +235,7 @@ impl Slabs {
         }
         slab.free |= 1 << slot;
         slab.streams[slot] = stream;
-        slab.ticks[slot] = match seeded!("slot-forgets-its-history") {
-            true => 0,
-            false => tick,
-        };
+        slab.ticks[slot] = tick * u64::from(!seeded!("slot-forgets-its-history"));
         count(&mut self.of_stream, stream as usize, true);
         count(&mut self.out, class_of(slab.bytes), false);
         self.free_bytes += slab.bytes;
@@ -300,7 +273,7 @@ impl Slabs {
             let agrees = slab.free & !slab.all() == 0 && is_partial == (slab.free != 0);
             ensure(agrees, || format!("slab {id}: {:#x} are free", slab.free))?;
             free += u64::from(slab.free.count_ones()) * slab.bytes;
-            for Epoch { stream, tick } in self.epochs(id) {
+            for Epoch { stream, tick } in slab.epochs() {
                 of_stream[stream as usize] += 1;
                 ensure(stream == FRESH || tick <= open_tick(stream), || {
                     format!("a slot of slab {id} waits for no record")

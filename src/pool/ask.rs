@@ -20,7 +20,6 @@ pub(crate) enum Ask {
     Behind(Arc<Timeline>, u64),
 }
 
-/// A question to each of these streams.
 pub(crate) type Questions = Vec<(Arc<Timeline>, Ask)>;
 
 /// Puts the questions, and counts the waits that are queued.
@@ -34,6 +33,10 @@ pub(super) fn put(questions: &Questions, waits: &mut u64) -> Result<()> {
         }
     }
     Ok(())
+}
+
+pub(super) fn some(questions: Questions) -> Option<Questions> {
+    (!questions.is_empty()).then_some(questions)
 }
 
 impl Core {
@@ -59,27 +62,27 @@ impl Core {
                 None => last.push(epoch),
             }
         }
-        let Some(mine) = self.timeline(stream) else {
-            return Vec::new();
-        };
-        self.questions(last, |tick| Ask::Behind(Arc::clone(&mine), tick))
+        let waits = self
+            .timeline(stream)
+            .and_then(|mine| self.questions(last, |tick| Ask::Behind(Arc::clone(&mine), tick)));
+        waits.unwrap_or_default()
     }
 
-    /// The questions that `ask` puts to the streams of `epochs`.
+    /// The questions that `ask` puts to the streams of `epochs`, if there are any.
     pub(super) fn questions(
         &self,
         epochs: impl IntoIterator<Item = Epoch>,
         ask: impl Fn(u64) -> Ask,
-    ) -> Questions {
+    ) -> Option<Questions> {
         let epochs = epochs.into_iter();
         let each = epochs.filter_map(|it| Some((self.timeline(it.stream)?, ask(it.tick))));
-        each.collect()
+        some(each.collect())
     }
 
     /// The question how far it is to each stream but one that has memory a block or slot of `bytes` fits in,
     /// if the driver can tell of that memory. Elsewhere the answer would not serve the request, and costs a
     /// call.
-    pub(super) fn ask_how_far(&self, except: StreamIndex, bytes: u64) -> Questions {
+    pub(super) fn ask_how_far(&self, except: StreamIndex, bytes: u64) -> Option<Questions> {
         let others = (1..self.extents.slots()).filter(|&slot| slot != except);
         let each = others.filter_map(|slot| {
             let timeline = self.timeline(slot)?;
@@ -87,7 +90,7 @@ impl Core {
             let asks = timeline.is_marked(least);
             asks.then_some((timeline, Ask::Progress(least, most)))
         });
-        each.collect()
+        some(each.collect())
     }
 
     /// The first and the last tick, of those that are not `done`, behind which `slot` has memory that a block
@@ -103,10 +106,9 @@ impl Core {
         ranges.reduce(|all, it| (all.0.min(it.0), all.1.max(it.1)))
     }
 
-    /// The questions about all work that free memory waits for.
-    pub(super) fn ask_of_all(&self, ask: impl Fn(u64) -> Ask) -> Questions {
+    pub(super) fn ask_of_all(&self, ask: impl Fn(u64) -> Ask) -> Option<Questions> {
         let slabs = self.slabs.mixed().into_iter();
-        let slots = slabs.flat_map(|id| self.slabs.epochs(id));
+        let slots = slabs.flat_map(|id| self.slabs.get(id).epochs());
         let epochs = self.last_epochs().into_iter().chain(slots);
         self.questions(epochs, ask)
     }
@@ -121,7 +123,6 @@ impl Core {
                 asked.push(epoch);
             }
         }
-        let questions = self.questions(asked, Ask::Reached);
-        (!questions.is_empty()).then_some(questions)
+        self.questions(asked, Ask::Reached)
     }
 }

@@ -18,7 +18,6 @@ use crate::heap::{Id, NONE};
 use crate::seeded::seeded;
 
 impl Block {
-    /// A block that is handed out.
     pub(crate) fn new(lane: &Lane, id: Id, addr: Addr, bytes: u64, requested: u64) -> Self {
         let block = Self::again(lane, id, addr, bytes, requested);
         block.tell(Event::Alloc);

@@ -148,15 +148,11 @@ impl<T: Pod> PoolBuf<T> {
             }
         }
         self.log.resized(bytes);
-        let this = ManuallyDrop::new(self);
-        // SAFETY: each is read once, as the buffer is not dropped.
-        let block = unsafe { std::ptr::read(&raw const this.block) };
-        // SAFETY: as above.
-        let log = unsafe { std::ptr::read(&raw const this.log) };
+        let (len, (block, log)) = (self.len, self.into_parts());
         Ok(PoolBuf {
             block,
             log,
-            len: this.len,
+            len,
             element: PhantomData,
         })
     }
@@ -183,9 +179,7 @@ impl<T: Pod> PoolBuf<T> {
 impl<T: Pod> From<PoolBuf<T>> for Block {
     fn from(mut buf: PoolBuf<T>) -> Self {
         buf.carry_uses();
-        let buf = ManuallyDrop::new(buf);
-        // SAFETY: read once, as the buffer is not dropped. The log it leaves has nothing to free.
-        unsafe { std::ptr::read(&raw const buf.block) }
+        buf.into_parts().0
     }
 }
 
@@ -202,6 +196,15 @@ impl<'a, T: Pod> From<&'a mut PoolBuf<T>> for RowsMut<'a, T> {
 }
 
 impl<T> PoolBuf<T> {
+    fn into_parts(self) -> (Block, AccessLog) {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: each is read once, as the buffer is not dropped.
+        unsafe {
+            let block = std::ptr::read(&raw const this.block);
+            (block, std::ptr::read(&raw const this.log))
+        }
+    }
+
     /// Lets the block's free run behind the uses of other streams.
     #[inline]
     fn carry_uses(&mut self) {

@@ -25,7 +25,7 @@ impl Core {
             })?;
         }
         let taken = self.extents.taken().0;
-        let counted = self.active.bytes()[2] + self.slabs.free_bytes() + self.under_way.held();
+        let counted = self.active.bytes()[2] + self.slabs.free_bytes() + self.under_way.held;
         ensure(counted == taken, || {
             format!("blocks have {taken} bytes, counted {counted}")
         })?;

@@ -82,17 +82,18 @@ impl<T: Pod> ViewMut<'_, T> {
             return Err(Error::invalid("src", why));
         }
         let core = stream.core();
+        let queue = || match bytes {
+            0 => Ok(()),
+            // SAFETY: whoever made the views vouched for their ranges, which do not overlap; of two devices,
+            // the destination's may use the source.
+            _ => unsafe { core.device.backend().copy_within(to, from, bytes, core.raw) },
+        };
         if let Some(read) = src.used().filter(|read| !read.device().same(&core.device)) {
             self.used().map_or(Ok(()), |used| used.check(core))?;
-            return from_peer(stream, self, read, from);
+            return from_peer(stream, self.used(), (read, from), queue);
         }
         let read = src.used().filter(|_| !seeded!("copy-reads-unordered"));
-        let queued = ordered(core, &[read, self.used()], || match bytes {
-            0 => Ok(()),
-            // SAFETY: whoever made the views vouched for their ranges, which do not overlap.
-            _ => unsafe { core.device.backend().copy_within(to, from, bytes, core.raw) },
-        });
-        queued?
+        ordered(core, &[read, self.used()], queue)?
     }
 
     /// Sets every element to `value`, on `stream`, behind all that uses them.
@@ -139,7 +140,6 @@ unsafe fn repeat<T: Pod>(core: &StreamCore, addr: Addr, first: &[T], all: u64) -
     Ok(())
 }
 
-/// An error unless `len` elements are given for `wanted`.
 pub(crate) fn same_len(what: &'static str, len: usize, wanted: usize) -> Result<()> {
     if len == wanted {
         return Ok(());

@@ -8,7 +8,7 @@ use super::ask::{self, Questions};
 use super::config::HandleSize;
 use super::core::{Core, is_done};
 use super::handles::{make_handles, piece};
-use super::idle::{HeldFrame, IdleFrame, total};
+use super::idle::{IdleFrame, total};
 use super::stats::Told;
 use super::tuning::{HANDLES_A_STRETCH, HANDLES_AIMED_AT, LARGEST_HANDLE};
 use super::under_way::Held;
@@ -20,10 +20,9 @@ use crate::seeded::seeded;
 
 /// An idle handle that is mapped elsewhere.
 struct Moving {
-    frame: HeldFrame,
+    held: Held,
+    at: IdleFrame,
     to: u64,
-    /// Nothing queued used it when it was held.
-    done: bool,
     /// It was mapped there before, and still is.
     stands: bool,
 }
@@ -31,7 +30,6 @@ struct Moving {
 /// A mapping that was begun, for a request of a stream or for nobody.
 pub(crate) struct Mapping {
     stream: StreamIndex,
-    /// What the stream has to wait for.
     waits: Questions,
     placement: Placement,
     /// The addresses to map, and those of the mappings to clear.
@@ -42,8 +40,7 @@ pub(crate) struct Mapping {
     lean: Vec<Held>,
     /// The handles mapped from the first of them on.
     moving: Vec<Moving>,
-    /// From where on new handles are made, and their bytes.
-    create_from: u64,
+    /// Bytes of new handles, behind those.
     to_create: u64,
     /// Most bytes of a new handle.
     largest: u64,
@@ -55,23 +52,20 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Calls the driver: waits, maps, makes.
     pub(super) fn make(&mut self, waits: &mut u64) -> Result<()> {
         ask::put(&self.waits, waits)?;
         for kept in &self.clear {
             self.site.unmap(kept.start, kept.bytes)?;
             self.cleared += 1;
         }
-        for Moving {
-            frame, to, stands, ..
-        } in &self.moving
-        {
-            if !stands {
-                self.site.map(*to, frame.at.bytes, frame.phys)?;
+        for moving in &self.moving {
+            let frame = moving.at.frame;
+            if !moving.stands {
+                self.site.map(moving.to, frame.bytes, frame.phys)?;
             }
             self.moved += 1;
         }
-        let part = (self.create_from, self.to_create);
+        let part = (self.placement.map_to() - self.to_create, self.to_create);
         make_handles(&self.site, part, self.largest, &mut self.made)
     }
 }
@@ -100,7 +94,7 @@ impl Core {
     pub(super) fn slack(&self, bytes: u64) -> u64 {
         let reserved = self.reserved() + self.promised();
         let ahead = bytes * u64::from(!seeded!("soft-limit-seen-too-late"));
-        if reserved.saturating_add(ahead) > self.config.soft_limit.unwrap_or(u64::MAX) {
+        if reserved.saturating_add(ahead) > self.soft_limit() {
             return 0;
         }
         // What is promised will be taken by then.
@@ -112,7 +106,7 @@ impl Core {
 
     /// Bytes in blocks; what jobs hold is free.
     pub(super) fn live(&self) -> u64 {
-        self.extents.taken().0 - self.under_way.held()
+        self.extents.taken().0 - self.under_way.held
     }
 
     /// Begins to map what `placement` lacks, from the `idle` handles and new ones. The caller has seen
@@ -125,24 +119,22 @@ impl Core {
     ) -> Option<Mapping> {
         let placement = self.in_whole_handles(placement, total(idle));
         let gap = self.extents.gap_at(placement.map_from)?;
-        let (from, to) = (placement.map_from, placement.map_from + placement.to_map);
-        let create_from = from + total(idle);
+        let (from, to) = (placement.map_from, placement.map_to());
+        let to_create = placement.to_map - total(idle);
         let mut moving = self.hold_idle(idle, from, stream);
         let clear = self.clear(from, to, &mut moving);
         // A kept mapping lies in one gap, but may reach beyond what is to be mapped.
         let lowest = clear.last().map_or(from, |kept| kept.start.min(from));
         let highest = clear.first().map_or(to, |kept| kept.end().max(to));
         let reserved = self.extents.reserve(gap, lowest, highest);
-        let end = placement.start + placement.bytes;
-        let mut lean = Vec::new();
-        self.hold_free(placement.first, (placement.start, from), stream, &mut lean);
+        let (start, end) = (placement.start, placement.end());
+        let mut lean = self.hold_free(placement.first, start, from, stream);
         let above = self.extents.get(reserved).next;
-        self.hold_free(above, (to.max(placement.start), end), stream, &mut lean);
+        lean.extend(self.hold_free(above, to.max(start), end, stream));
         let early = u64::from(seeded!("steal-waits-for-the-wrong-event"));
-        let moved = moving.iter().map(|it| it.frame.held.epoch);
+        let moved = moving.iter().map(|it| it.held.epoch);
         let moved = moved.map(|it| Epoch::new(it.stream, it.tick.saturating_sub(early)));
         let epochs = moved.chain(lean.iter().map(|it| it.epoch));
-        let to_create = to - create_from;
         self.under_way.jobs += 1;
         self.under_way.to_create += to_create;
         self.under_way.wanted += placement.bytes;
@@ -154,7 +146,6 @@ impl Core {
             clear,
             lean,
             moving,
-            create_from,
             to_create,
             largest: self.largest_handle(to_create, to_create),
             site: self.arena.site().clone(),
@@ -167,13 +158,12 @@ impl Core {
     /// Holds idle handles, to be mapped one behind the other from `to` on.
     fn hold_idle(&mut self, idle: &[IdleFrame], mut to: u64, stream: StreamIndex) -> Vec<Moving> {
         let held = self.hold_frames(idle, stream).into_iter();
-        let each = held.map(|frame| {
-            let at = to;
-            to += frame.at.bytes;
+        let each = held.map(|(held, at)| {
+            to += at.frame.bytes;
             Moving {
-                done: is_done(&self.streams, frame.held.epoch),
-                frame,
-                to: at,
+                held,
+                at,
+                to: to - at.frame.bytes,
                 stands: false,
             }
         });
@@ -189,72 +179,66 @@ impl Core {
         }
         clear.retain(|kept| {
             let at = moving.partition_point(|it| it.to < kept.start);
-            let same = (moving.get_mut(at))
-                .filter(|it| kept.is_of(&self.arena.frame(it.frame.at.frame), it.to));
+            let same = (moving.get_mut(at)).filter(|it| kept.is_of(&it.at.frame, it.to));
             same.map(|it| it.stands = true).is_none()
         });
         clear
     }
 
-    /// Holds the free bytes from `start` to `end`, if there are any, each hole by itself; `first` is at
-    /// or before the first of them.
+    /// Holds the free bytes from `start` to `end`, if there are any, each hole by itself; `at` is at or
+    /// before the first of them.
     fn hold_free(
         &mut self,
-        first: Id,
-        (mut start, end): (u64, u64),
+        mut at: Id,
+        mut start: u64,
+        end: u64,
         stream: StreamIndex,
-        lean: &mut Vec<Held>,
-    ) {
-        let mut at = first;
+    ) -> Vec<Held> {
+        let mut free = Vec::new();
         while start < end {
             at = self.extents.seek(at, start);
             let bytes = self.extents.get(at).end().min(end) - start;
-            let held = (self.under_way).hold(&mut self.extents, (at, start, bytes), stream);
+            let held = self.hold(at, start, bytes, stream);
             at = held.id;
             start += bytes;
-            lean.push(held);
+            free.push(held);
         }
+        free
     }
 
     /// Ends a mapping: books what was made, and takes the block. `None` where the device has not so much.
     pub(super) fn end_mapping(
         &mut self,
         mut mapping: Mapping,
-        mut error: Option<Error>,
+        error: Option<Error>,
     ) -> Result<Option<Grant>> {
         self.under_way.end_one();
         self.under_way.to_create -= mapping.to_create;
         self.under_way.wanted -= mapping.placement.bytes;
-        self.extents.retired(mapping.reserved);
+        // What is mapped begins there or above.
+        let lowest = self.extents.retired(mapping.reserved);
         self.end_clearing(&mapping);
-        let (mut lowest, mut lowest_new) = (None, None);
         for moving in &mapping.moving[..mapping.moved] {
-            self.book_moved(mapping.stream, moving, &mut lowest);
+            self.book_moved(mapping.stream, moving);
         }
-        for made in std::mem::take(&mut mapping.made) {
-            let (at, bytes) = (made.offset, made.bytes);
-            match self.arena.adopt(made) {
-                Ok(_) => self.book_made(&mut lowest_new, at, bytes),
-                Err(refused) => error = error.or(Some(refused)),
-            }
-        }
-        let Some(error) = error else {
-            let lowest = lowest.or(lowest_new);
-            return Ok(lowest.and_then(|lowest| self.take_mapped(&mapping, lowest)));
+        let refused = self.book_made(std::mem::take(&mut mapping.made));
+        let Some(error) = error.or(refused) else {
+            return Ok(self.take_mapped(&mapping, lowest));
         };
         let rest = mapping.moving[mapping.moved..].iter();
-        let rest = rest.map(|it| &it.frame.held);
-        for held in rest.chain(&mapping.lean) {
+        for held in rest.map(|it| &it.held).chain(&mapping.lean) {
             self.let_go(held);
         }
-        if error.is_device_exhausted() {
-            // More than the request lacks may have been asked for: its next attempt asks for no more.
-            self.pace.exhausted();
+        if !error.is_device_exhausted() {
+            return Err(error);
         }
+        // More than the request lacks may have been asked for: its next attempt asks for no more.
+        self.pace.exhausted();
         // Of nobody's mapping the caller is told why.
-        match error.is_device_exhausted() && mapping.placement.bytes > 0 {
-            true => Ok(None),
-            false => Err(error),
+        if mapping.placement.bytes > 0 {
+            Ok(None)
+        } else {
+            Err(error)
         }
     }
 
@@ -275,54 +259,62 @@ impl Core {
     }
 
     /// Books an idle handle where it is mapped now, as free memory, and its old place as stale.
-    fn book_moved(&mut self, stream: StreamIndex, moving: &Moving, lowest: &mut Option<Id>) {
-        let HeldFrame { held, at, .. } = &moving.frame;
+    fn book_moved(&mut self, stream: StreamIndex, moving: &Moving) {
+        let Moving { held, at, .. } = moving;
+        let bytes = at.frame.bytes;
         self.under_way.unhold(held);
         match moving.stands {
-            true => self.arena.settle(at.frame, moving.to),
-            false => self.arena.remapped(at.frame, moving.to),
+            true => self.arena.settle(at.id, moving.to),
+            false => self.arena.remapped(at.id, moving.to),
         }
         self.extents.vacate(held.id, held.epoch);
         self.retiring.push_back(held.id);
-        self.pace.remapped(at.bytes);
-        self.count(Told::Steal(at.bytes));
-        let epoch = match moving.done || seeded!("stolen-memory-is-anyones") {
-            true => Epoch::PAST,
-            false => Epoch::new(stream, self.open_tick(stream)),
-        };
-        *lowest = lowest.or(self.map(moving.to, at.bytes, epoch));
+        self.pace.remapped(bytes);
+        self.count(Told::Steal(bytes));
+        let ready = is_done(&self.streams, held.epoch) || seeded!("stolen-memory-is-anyones");
+        let stream = if ready { FRESH } else { stream };
+        let epoch = Epoch::new(stream, self.open_tick(stream));
+        self.map(moving.to, bytes, epoch);
     }
 
-    /// Books a new handle as free memory, in one hole with what is free from `lowest` up to it.
-    fn book_made(&mut self, lowest: &mut Option<Id>, at: u64, bytes: u64) {
-        *lowest = lowest.or(self.map(at, bytes, Epoch::PAST));
-        // However many handles: a request looks for one hole first.
-        if let Some(lowest) = *lowest {
-            self.extents.merge_up(lowest, |extent| extent.slot == FRESH);
+    /// Books new handles as free memory, in one hole with what is free above, as a request looks for one
+    /// hole first; gives why one was not mapped.
+    fn book_made(&mut self, made: Vec<Made>) -> Option<Error> {
+        let from = made.first()?.offset;
+        let (mut end, mut error) = (from, None);
+        for made in made {
+            let bytes = made.bytes;
+            match self.arena.adopt(made) {
+                Ok(_) => {
+                    end += bytes;
+                    self.count(Told::Grow(bytes));
+                }
+                Err(refused) => error = Some(refused),
+            }
         }
-        self.count(Told::Grow(bytes));
         self.peak_reserved = self.peak_reserved.max(self.reserved());
+        if end > from
+            && let Some(hole) = self.map(from, end - from, Epoch::PAST)
+        {
+            (self.extents).merge_up(hole, |extent| extent.slot == FRESH);
+        }
+        error
     }
 
-    /// Takes the block of a mapping all of which was made: what was mapped, free from `lowest` on, and
-    /// what was held beside it.
+    /// Takes the block of a mapping all of which was made: what was mapped, at `lowest` or above, and what was
+    /// held beside it.
     fn take_mapped(&mut self, mapping: &Mapping, lowest: Id) -> Option<Grant> {
-        let placement = &mapping.placement;
-        let (from, to) = (placement.map_from, placement.map_from + placement.to_map);
-        let start = placement.start.max(from);
-        let end = (placement.start + placement.bytes).min(to);
-        if placement.bytes == 0 {
+        if mapping.placement.bytes == 0 {
             return None;
         }
+        let (start, end) = mapping.placement.mapped();
         let hole = self.extents.seek(lowest, start);
         let mapped = (self.extents).take_window(hole, start, end - start, mapping.stream);
-        mapping.lean.iter().for_each(|it| self.under_way.unhold(it));
-        let lowest = mapping.lean.first().map(|it| it.id);
-        let id = match lowest.filter(|&id| self.extents.get(id).start < start) {
-            Some(lowest) => lowest,
-            None => mapped,
-        };
-        for _ in &mapping.lean {
+        let below = mapping.lean.first().map(|it| it.id);
+        let below = below.filter(|&id| self.extents.get(id).start < start);
+        let id = below.unwrap_or(mapped);
+        for held in &mapping.lean {
+            self.under_way.unhold(held);
             self.extents.join_taken(id);
         }
         self.merge_behind(id);
@@ -381,12 +373,10 @@ impl Core {
     fn in_whole_handles(&self, placement: Placement, idle: u64) -> Placement {
         let new = placement.to_map - idle;
         let handle = piece(u64::MAX, self.least_handle(new), self.arena.granule());
-        let whole = new.next_multiple_of(handle);
+        let more = new.next_multiple_of(handle) - new;
         let room = (self.most()).saturating_sub(self.reserved() + self.promised());
-        match whole <= room && whole - new <= placement.spare {
-            true => placement.widened(whole - new),
-            false => placement,
-        }
+        let fits = new + more <= room && more <= placement.spare;
+        placement.widened(if fits { more } else { 0 })
     }
 }
 

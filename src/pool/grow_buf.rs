@@ -104,7 +104,7 @@ impl<T: Pod> GrowBuf<T> {
     /// Address of the first element, now and later. Work that is given it is ordered by the caller.
     #[must_use]
     pub fn addr(&self) -> Addr {
-        self.pages.base()
+        self.pages.base
     }
 
     /// Elements that memory is mapped for.

@@ -2,8 +2,7 @@
 
 use super::core::Core;
 use super::under_way::Held;
-use crate::arena::FrameId;
-use crate::device::Phys;
+use crate::arena::{Frame, FrameId};
 use crate::heap::placement::Placement;
 use crate::heap::{Extent, Id, StreamIndex};
 use crate::seeded::seeded;
@@ -12,16 +11,8 @@ use crate::seeded::seeded;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IdleFrame {
     pub(super) hole: Id,
-    pub(super) frame: FrameId,
-    pub(super) start: u64,
-    pub(super) bytes: u64,
-}
-
-/// An idle frame that a job holds.
-pub(super) struct HeldFrame {
-    pub(super) held: Held,
-    pub(super) at: IdleFrame,
-    pub(super) phys: Phys,
+    pub(super) id: FrameId,
+    pub(super) frame: Frame,
 }
 
 impl Core {
@@ -37,14 +28,14 @@ impl Core {
         mut left: u64,
         usable: impl Fn(&Extent) -> bool,
     ) -> Vec<IdleFrame> {
-        if self.asleep {
+        if self.asleep || left == 0 {
             return Vec::new();
         }
         let mut holes = self.large_holes();
         holes.retain(|&id| usable(self.extents.get(id)));
         holes.sort_by_cached_key(|&id| {
             let (bytes, frames) = (self.extents.get(id).bytes, self.idle_in(id));
-            (frames.map(|frame| frame.bytes).sum::<u64>() < bytes, bytes)
+            (frames.map(|it| it.frame.bytes).sum::<u64>() < bytes, bytes)
         });
         let mut frames = Vec::new();
         for id in holes {
@@ -52,12 +43,12 @@ impl Core {
                 break;
             }
             // A hole that the placement takes a part of may give the rest.
-            for frame in self.idle_in(id) {
-                let end = frame.start + frame.bytes;
-                let inside = placement.is_some_and(|it| it.touches(frame.start, end));
-                if !inside && frame.bytes <= left {
-                    left -= frame.bytes;
-                    frames.push(frame);
+            for idle in self.idle_in(id) {
+                let Frame { start, bytes, .. } = idle.frame;
+                let inside = placement.is_some_and(|it| it.touches(start, start + bytes));
+                if !inside && bytes <= left {
+                    left -= bytes;
+                    frames.push(idle);
                 }
             }
         }
@@ -69,7 +60,6 @@ impl Core {
         self.holes_from(self.arena.granule())
     }
 
-    /// The holes of at least `bytes`, in no order.
     pub(super) fn holes_from(&self, bytes: u64) -> Vec<Id> {
         let mut holes = Vec::with_capacity(self.extents.holes() as usize);
         for slot in 0..self.extents.slots() {
@@ -82,32 +72,31 @@ impl Core {
     pub(super) fn idle_in(&self, hole: Id) -> impl Iterator<Item = IdleFrame> + '_ {
         let extent = self.extents.get(hole);
         let frames = self.frames_in(extent.start, extent.end());
-        let whole = frames.filter(|&(_, start, bytes)| {
-            let within = start + bytes <= extent.end() || seeded!("frame-partly-in-use-is-idle");
-            start >= extent.start && within
+        let whole = frames.filter(|(_, frame)| {
+            let within = frame.end() <= extent.end() || seeded!("frame-partly-in-use-is-idle");
+            frame.start >= extent.start && within
         });
-        whole.map(move |(frame, start, bytes)| IdleFrame {
-            hole,
-            frame,
-            start,
-            bytes,
+        whole.map(move |(id, frame)| IdleFrame { hole, id, frame })
+    }
+
+    /// The frames that have a byte of [`from`, `to`), in address order: up to the first granule without one.
+    pub(super) fn frames_in(
+        &self,
+        mut from: u64,
+        to: u64,
+    ) -> impl Iterator<Item = (FrameId, Frame)> + '_ {
+        std::iter::from_fn(move || {
+            let found = self.arena.frame_at(from).filter(|_| from < to)?;
+            from = found.1.end();
+            Some(found)
         })
     }
 
-    /// The frames that have a byte of [`from`, `to`), where they begin and their bytes, in address order:
-    /// up to the first granule without one.
-    pub(super) fn frames_in(
-        &self,
-        from: u64,
-        to: u64,
-    ) -> impl Iterator<Item = (FrameId, u64, u64)> + '_ {
-        let mut at = from;
-        std::iter::from_fn(move || {
-            let (id, frame) = self.arena.frame_at(at).filter(|_| at < to)?;
-            let (start, bytes) = self.arena.extent_of(&frame);
-            at = start + bytes;
-            Some((id, start, bytes))
-        })
+    pub(super) fn hold(&mut self, hole: Id, start: u64, bytes: u64, stream: StreamIndex) -> Held {
+        let epoch = self.extents.get(hole).epoch();
+        let id = self.extents.take_window(hole, start, bytes, stream);
+        self.under_way.held += bytes;
+        Held { id, epoch, bytes }
     }
 
     /// Holds idle frames for a job of `stream`; those of one hole ascend.
@@ -115,29 +104,18 @@ impl Core {
         &mut self,
         idle: &[IdleFrame],
         stream: StreamIndex,
-    ) -> Vec<HeldFrame> {
+    ) -> Vec<(Held, IdleFrame)> {
         // From the last on: what is left of a hole below keeps its number.
-        let each = idle.iter().rev().map(|&at| HeldFrame {
-            held: (self.under_way).hold(&mut self.extents, (at.hole, at.start, at.bytes), stream),
-            at,
-            phys: self.arena.frame(at.frame).phys,
+        let each = idle.iter().rev().map(|&it| {
+            let Frame { start, bytes, .. } = it.frame;
+            (self.hold(it.hole, start, bytes, stream), it)
         });
-        let mut frames: Vec<HeldFrame> = each.collect();
-        frames.reverse();
-        frames
+        let mut held: Vec<_> = each.collect();
+        held.reverse();
+        held
     }
 }
 
-/// The first of the frames that have `bytes` together; all, if they have not so many.
-pub(super) fn first_of(mut frames: Vec<IdleFrame>, mut bytes: u64) -> Vec<IdleFrame> {
-    frames.retain(|frame| {
-        let goes = bytes > 0;
-        bytes = bytes.saturating_sub(frame.bytes);
-        goes
-    });
-    frames
-}
-
 pub(super) fn total(frames: &[IdleFrame]) -> u64 {
-    frames.iter().map(|frame| frame.bytes).sum()
+    frames.iter().map(|it| it.frame.bytes).sum()
 }

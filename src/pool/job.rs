@@ -16,7 +16,6 @@ use crate::heap::Grant;
 
 macro_rules! jobs {
     ($($kind:ident: $of:ident),+) => {
-        /// See the module documentation.
         #[must_use = "what it holds stays held until it is run and ended"]
         pub(crate) enum Job {
             $($kind($of)),+
@@ -35,11 +34,8 @@ jobs!(Ask: Questions, Map: Mapping, Release: Release);
 /// A job that was run: what came of it is in it.
 pub(crate) struct Ran {
     job: Job,
-    /// Waits queued.
     waits: u64,
-    /// How long it took.
     pub(super) spent: Duration,
-    /// What stopped it.
     error: Option<Error>,
 }
 

@@ -70,16 +70,10 @@ impl Core {
         let slack = if crowded { self.slack(bytes) } else { 0 };
         let (live, _) = self.seen;
         let beside = live.saturating_add(self.pace.slack(live, self.most()));
-        let beside = beside * u64::from(used);
-        let most = small.max(slack).max(beside.saturating_sub(held));
-        let most = most.min(self.room());
-        if bytes > most {
-            return None;
-        }
-        let placement = self.place(stream, bytes, Terms::at_first(false))?;
-        if placement.to_map > most {
-            return None;
-        }
+        let beside = (beside * u64::from(used)).saturating_sub(held);
+        let most = small.max(slack).max(beside).min(self.room());
+        let placement = (bytes <= most).then(|| self.place(stream, bytes, false))?;
+        let placement = placement.filter(|it| it.to_map <= most)?;
         self.begin_mapping(stream, placement, &[])
     }
 
@@ -95,15 +89,15 @@ impl Core {
 
     /// How a request would be mapped; `None` where there is no gap for it, or nothing to map.
     pub(super) fn plan(&self, stream: StreamIndex, bytes: u64, terms: Terms) -> Option<Plan> {
-        let placement = self.place(stream, bytes, terms)?;
-        let usable = self.usable(stream, terms.pending);
-        let at_once = self.slack(bytes).min(self.room_for(terms));
-        let (placement, idle) = match at_once >= placement.to_map {
-            true => (placement, Vec::new()),
-            false => self.idle_for(placement, usable),
+        let placement = self.place(stream, bytes, terms.pending)?;
+        let room = self.room_for(terms);
+        let remaps = self.config.remap && self.slack(bytes).min(room) < placement.to_map;
+        let (placement, idle) = match remaps {
+            true => self.idle_for(placement, self.usable(stream, terms.pending)),
+            false => (placement, Vec::new()),
         };
         let lacking = placement.to_map.saturating_sub(total(&idle));
-        let lacking = lacking.saturating_sub(self.room_for(terms));
+        let lacking = lacking.saturating_sub(room);
         Some(Plan {
             placement,
             idle,
@@ -112,22 +106,18 @@ impl Core {
     }
 
     /// The place that needs the fewest bytes mapped.
-    pub(super) fn place(&self, stream: StreamIndex, bytes: u64, terms: Terms) -> Option<Placement> {
-        let usable = self.usable(stream, terms.pending);
-        let granule = self.arena.granule();
-        placement::cheapest(&self.extents, bytes, granule, usable)
+    fn place(&self, stream: StreamIndex, bytes: u64, pending: bool) -> Option<Placement> {
+        let usable = self.usable(stream, pending);
+        placement::cheapest(&self.extents, bytes, self.arena.granule(), usable)
     }
 
     /// Idle frames for `placement`, which is made larger where only a frame larger than what it lacks
     /// is left.
-    pub(super) fn idle_for(
+    fn idle_for(
         &self,
         placement: Placement,
         usable: impl Fn(&Extent) -> bool,
     ) -> (Placement, Vec<IdleFrame>) {
-        if !self.config.remap {
-            return (placement, Vec::new());
-        }
         let mut frames = self.idle(Some(&placement), placement.to_map, &usable);
         let lacking = placement.to_map - total(&frames);
         if lacking == 0 || placement.spare == 0 {
@@ -135,17 +125,16 @@ impl Core {
         }
         let most = lacking + placement.spare;
         let all = self.idle(Some(&placement), u64::MAX, &usable);
-        let fits = |frame: &IdleFrame| {
-            (lacking..=most).contains(&frame.bytes)
-                && frames.iter().all(|taken| taken.frame != frame.frame)
+        let fits = |it: &IdleFrame| {
+            (lacking..=most).contains(&it.frame.bytes)
+                && frames.iter().all(|taken| taken.id != it.id)
         };
-        let large = all.into_iter().filter(fits).min_by_key(|it| it.bytes);
-        let Some(large) = large else {
+        let Some(large) = (all.into_iter().filter(fits)).min_by_key(|it| it.frame.bytes) else {
             return (placement, frames);
         };
         frames.push(large);
-        frames.sort_by_key(|frame| (frame.hole, frame.start));
-        (placement.widened(large.bytes - lacking), frames)
+        frames.sort_by_key(|it| (it.hole, it.frame.start));
+        (placement.widened(large.frame.bytes - lacking), frames)
     }
 }
 

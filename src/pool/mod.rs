@@ -171,7 +171,6 @@ impl Pool {
         &self.shared().device
     }
 
-    /// The lane of `stream` that the calling thread remembers.
     #[inline]
     fn remembered_lane<'a>(&'a self, stream: &'a Stream) -> Option<&'a Lane> {
         let lane = thread_map::remembered(self.handle.uid, stream.handle_id())?;
@@ -256,7 +255,6 @@ impl Pool {
         self.shared().core.lock().config.limit = limit.into();
     }
 
-    /// The most physical bytes the pool may hold; `None` for as much as the device gives.
     pub(crate) fn limit(&self) -> Option<u64> {
         self.shared().core.lock().config.limit
     }

@@ -6,6 +6,9 @@ use crate::error::Result;
 use crate::heap::{Epoch, Id, State, StreamIndex};
 use crate::seeded::seeded;
 
+/// The way of a block from one offset to another, and its bytes.
+pub(crate) type Way = (u64, u64, u64);
+
 impl Core {
     /// (offset, bytes, whether taken) of every mapped extent, in address order.
     pub(crate) fn mapped_extents(&self) -> impl Iterator<Item = (u64, u64, bool)> + '_ {
@@ -16,19 +19,16 @@ impl Core {
         })
     }
 
-    /// Makes `slot`'s stream wait for the history of every hole.
     pub(crate) fn wait_for_holes(&mut self, slot: StreamIndex) -> Result<()> {
-        let epochs = self.last_epochs();
-        epochs
-            .into_iter()
-            .try_for_each(|it| self.wait_for(slot, it))
+        let mut epochs = self.last_epochs().into_iter();
+        epochs.try_for_each(|it| self.wait_for(slot, it))
     }
 
-    /// Books moves (from, to, bytes), ascending by `to`, that are queued before `epoch`; gives the blocks' new
+    /// Books moves, ascending by where they go, that are queued before `epoch`; gives the blocks' new
     /// extents in the same order.
     ///
     /// The stream runs behind the history of every hole.
-    pub(crate) fn book_moves(&mut self, moves: &[(u64, u64, u64)], mut epoch: Epoch) -> Vec<Id> {
+    pub(crate) fn book_moves(&mut self, moves: &[Way], mut epoch: Epoch) -> Vec<Id> {
         epoch.tick *= u64::from(!seeded!("sources-free-before-the-move"));
         let mut sources: Vec<u64> = moves.iter().map(|&(from, _, _)| from).collect();
         sources.sort_unstable();
@@ -38,19 +38,13 @@ impl Core {
             // A hole made here may have joined the one below it, so the walk goes on from there.
             at = self.extents.give(at, epoch, |_| true);
         }
-        let moved = moves.iter().map(|&(_, to, bytes)| (to, bytes));
-        self.take_moved(self.extents.first(), moved, epoch.stream)
+        self.take_moved(moves, epoch.stream)
     }
 
-    /// Takes the blocks (begin, bytes), which ascend, out of holes from `at` on, where they are now; gives
-    /// their extents.
-    pub(super) fn take_moved(
-        &mut self,
-        mut at: Id,
-        blocks: impl Iterator<Item = (u64, u64)>,
-        slot: StreamIndex,
-    ) -> Vec<Id> {
-        let each = blocks.map(|(to, bytes)| {
+    /// Takes the blocks of these moves, which ascend, out of holes where they are now; gives their extents.
+    pub(super) fn take_moved(&mut self, moves: &[Way], slot: StreamIndex) -> Vec<Id> {
+        let mut at = self.extents.first();
+        let each = moves.iter().map(|&(_, to, bytes)| {
             at = self.extents.seek(at, to);
             at = self.extents.take_window(at, to, bytes, slot);
             self.extents.set_movable(at, true);
@@ -64,9 +58,7 @@ impl Core {
         let mut at = self.extents.first();
         for &(begin, end) in ranges {
             at = self.extents.seek(at, begin);
-            at = self
-                .extents
-                .take_window(at, begin, end - begin, epoch.stream);
+            at = (self.extents).take_window(at, begin, end - begin, epoch.stream);
             at = self.extents.give(at, epoch, |_| true);
         }
     }

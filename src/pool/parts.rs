@@ -17,13 +17,13 @@ fn relieve(root: &Weak<Handle>, asking: u64, pressure: &Pressure) -> Relief {
     let figures = &pressure.figures;
     // What is idle in the part itself counts for the request.
     let is_limit = figures.live.saturating_add(pressure.requested) > figures.limit;
-    let Some(root) = root.upgrade().filter(|_| !is_limit) else {
-        return Relief::Exhausted;
-    };
-    let parts: Vec<Pool> = lock(&root.parts).values().cloned().collect();
-    let parts = parts.iter().map(Pool::shared);
-    let others = parts.chain([&root.shared]).filter(|it| it.uid != asking);
-    let released: u64 = others.map(|it| it.trim(0).unwrap_or(0)).sum();
+    let root = root.upgrade().filter(|_| !is_limit);
+    let released: u64 = root.map_or(0, |root| {
+        let parts: Vec<Pool> = lock(&root.parts).values().cloned().collect();
+        let all = parts.iter().map(Pool::shared).chain([&root.shared]);
+        let others = all.filter(|it| it.uid != asking);
+        others.map(|it| it.trim(0).unwrap_or(0)).sum()
+    });
     Relief::of(released > 0)
 }
 

@@ -4,20 +4,17 @@
 //! logs: that of the destination, on the stream given, and that of the source, on a stream made for it
 //! there. Events carry the order from one to the other and back; no other work of either device waits.
 
-use bytemuck::Pod;
-
-use super::view::ViewMut;
 use crate::device::{Addr, Giving, Stream, Use, note_behind, ordered, wait_before};
 use crate::error::{Error, Result};
 
-/// Queues a copy from `from`, memory of another device that `read` names, on `stream`.
-pub(super) fn from_peer<T: Pod>(
+/// Has `queue` queue a copy to `to` from `from`, memory of another device that `read` names, on `stream`.
+pub(super) fn from_peer(
     stream: &Stream,
-    to: ViewMut<'_, T>,
-    read: Use<'_>,
-    from: Addr,
+    to: Option<Use<'_>>,
+    (read, from): (Use<'_>, Addr),
+    queue: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
-    let (core, there, bytes) = (stream.core(), read.device(), to.bytes());
+    let (core, there) = (stream.core(), read.device());
     if !there.backend().is_shared(from, core.device.info()) {
         let info = core.device.info();
         let why = format!(
@@ -32,18 +29,9 @@ pub(super) fn from_peer<T: Pod>(
     let _giving = Giving::begin(&bridge.core().timeline);
     wait_before(bridge.core(), read)?;
     wait_elsewhere(stream, &bridge)?;
-    let queued = ordered(core, &[to.used()], || match bytes {
-        0 => Ok(()),
-        // SAFETY: whoever made the views vouched for their ranges, which are of two devices; the
-        // destination's may use the source.
-        _ => unsafe {
-            let backend = core.device.backend();
-            backend.copy_within(to.addr(), from, bytes, core.raw)
-        },
-    })?;
-    let back = wait_elsewhere(&bridge, stream);
+    let queued = ordered(core, &[to], queue)?;
     // What may not be waited for on the device is waited for here.
-    let seen = match back {
+    let seen = match wait_elsewhere(&bridge, stream) {
         Ok(()) => Ok(false),
         Err(_) => stream.synchronize().map(|()| true),
     };

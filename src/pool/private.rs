@@ -12,7 +12,6 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::cache::Cached;
 use super::stats::counters::Blocks;
@@ -85,7 +84,6 @@ impl Segments {
         self.forget(start)
     }
 
-    /// Takes a segment without live parts out.
     fn forget(&mut self, start: Addr) -> Option<Block> {
         let segment = self.segments.remove(&start)?;
         self.free.retain(|addr, _| !segment.range().contains(addr));
@@ -100,29 +98,23 @@ impl Segments {
         idle.iter().filter_map(|&it| self.forget(it)).collect()
     }
 
-    /// Gives the pool back what no part of was ever handed out at the end of each segment; gives
-    /// the bytes.
-    fn trim(&mut self) -> u64 {
-        let mut trimmed = 0;
+    /// Gives the pool back what no part of was ever handed out at the end of each segment.
+    fn trim(&mut self) {
         for segment in self.segments.values_mut() {
             let Range { start, end } = segment.range();
             let last = self.free.range(start..end).next_back();
             let Some((&at, _)) = last.filter(|(at, bytes)| *at + *bytes == end) else {
                 continue;
             };
-            let keep = match seeded!("trimmed-to-the-last-live-part") {
-                true => at,
-                false => segment.high.max(at),
-            };
+            let high = segment.high * u64::from(!seeded!("trimmed-to-the-last-live-part"));
+            let keep = high.max(at);
             if keep < end && keep > start && segment.block.shrink(keep - start).is_ok() {
                 self.free.remove(&at);
                 if keep > at {
                     self.free.insert(at, keep - at);
                 }
-                trimmed += end - keep;
             }
         }
-        trimmed
     }
 }
 
@@ -131,7 +123,6 @@ impl Private {
         Arc::ptr_eq(&self.recorder, recorder)
     }
 
-    /// A segment that holds `bytes`, from the pool's memory.
     fn segment(&self, shared: &Arc<Shared>, bytes: u64) -> Result<Block> {
         let lane = shared.open_lane(self.recorder.gate())?;
         if bytes < GRAPH_SEGMENT
@@ -148,29 +139,27 @@ impl Kept for Arc<Lane> {
     fn release(self: Box<Self>, _gate: &Stream) {
         if let Some(private) = &self.private {
             let gone = lock(&private.parts).release();
-            let bytes = gone.iter().map(Block::capacity).sum();
-            self.shared.graph_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            drop(gone);
         }
         self.leave();
     }
 
     fn bytes(&self) -> u64 {
-        self.private.as_ref().map_or(0, |private| {
-            let parts = lock(&private.parts);
-            parts.segments.values().map(|s| s.block.capacity()).sum()
-        })
+        self.graph_bytes()
     }
 }
 
+type LetGo = dyn FnOnce(Option<&Stream>) + Send;
+
 /// Memory that only captured work uses, and what lets it go, behind the work of a gate.
-struct KeptMemory<F> {
+struct KeptMemory {
     /// The captures whose work uses it, but for the one that keeps it now.
     others: Vec<Arc<Recorder>>,
     bytes: u64,
-    let_go: F,
+    let_go: Box<LetGo>,
 }
 
-impl<F: FnOnce(Option<&Stream>) + Send + 'static> KeptMemory<F> {
+impl KeptMemory {
     fn keep(mut self: Box<Self>, gate: Option<&Stream>) {
         let Some(other) = self.others.pop() else {
             return (self.let_go)(gate);
@@ -183,7 +172,7 @@ impl<F: FnOnce(Option<&Stream>) + Send + 'static> KeptMemory<F> {
     }
 }
 
-impl<F: FnOnce(Option<&Stream>) + Send + 'static> Kept for KeptMemory<F> {
+impl Kept for KeptMemory {
     fn release(self: Box<Self>, gate: &Stream) {
         self.keep(Some(gate));
     }
@@ -203,7 +192,7 @@ pub(super) fn keep_for(
     let kept = KeptMemory {
         others,
         bytes,
-        let_go,
+        let_go: Box::new(let_go),
     };
     Box::new(kept).keep(None);
 }
@@ -221,7 +210,14 @@ pub(super) fn keep_block(block: Block, recorders: Vec<Arc<Recorder>>) {
 }
 
 impl Lane {
-    /// A block of private memory.
+    /// Bytes in the segments of its private memory.
+    pub(super) fn graph_bytes(&self) -> u64 {
+        self.private.as_ref().map_or(0, |private| {
+            let parts = lock(&private.parts);
+            parts.segments.values().map(|s| s.block.capacity()).sum()
+        })
+    }
+
     pub(super) fn alloc_private(&self, bytes: u64, requested: u64) -> Result<Block> {
         let Some(private) = &self.private else {
             return Err(Error::invalid("stream", "its capture has no memory"));
@@ -237,8 +233,6 @@ impl Lane {
             }
             // Without the lock: the application may be asked to free something.
             let segment = private.segment(&self.shared, bytes)?;
-            let graph_bytes = &self.shared.graph_bytes;
-            graph_bytes.fetch_add(segment.capacity(), Ordering::Relaxed);
             lock(&private.parts).add(segment);
         }
     }
@@ -261,9 +255,7 @@ impl Lane {
         let Some(recorder) = recorder else {
             let captured = self.set_captured(None);
             if let Some(private) = captured.as_ref().and_then(|lane| lane.private.as_ref()) {
-                let trimmed = lock(&private.parts).trim();
-                let graph_bytes = &self.shared.graph_bytes;
-                graph_bytes.fetch_sub(trimmed, Ordering::Relaxed);
+                lock(&private.parts).trim();
             }
             return;
         };
@@ -287,10 +279,8 @@ impl Lane {
     pub(super) fn free_captured(&self, home: &Self, block: Cached, requested: u64) -> bool {
         let timeline = &self.stream.timeline;
         let capture = timeline.recorder();
-        let is_its = |private: &&Arc<Private>| {
-            let capture = capture.as_ref();
-            capture.is_none_or(|it| private.is_of(it))
-        };
+        let is_its =
+            |private: &&Arc<Private>| (capture.as_ref()).is_none_or(|it| private.is_of(it));
         let Some(private) = home.private.as_ref().filter(is_its) else {
             let again = || Block::again(home, block.id, block.addr, block.bytes, requested);
             return capture.map(|it| keep_block(again(), vec![it])).is_some();
@@ -306,10 +296,7 @@ impl Lane {
             home.count(|counters, _| counters.free(block.bytes, requested));
             parts.give(block.addr, block.bytes, capture.is_some() && same)
         };
-        if let Some(segment) = gone {
-            let graph_bytes = &self.shared.graph_bytes;
-            graph_bytes.fetch_sub(segment.capacity(), Ordering::Relaxed);
-        }
+        drop(gone);
         home.leave();
         true
     }

@@ -7,23 +7,22 @@
 
 use std::sync::Arc;
 
-use super::ask::Ask;
+use super::ask::{self, Ask};
 use super::core::{Core, is_done};
-use super::idle::{HeldFrame, IdleFrame, first_of, total};
+use super::idle::{IdleFrame, total};
 use super::stats::Told;
 use super::structure::Shared;
 use super::tuning::{MOST_KEPT, PENDING_LOOKED_AT};
-use crate::arena::{HandleId, Kept, Site};
+use super::under_way::Held;
+use crate::arena::{FrameId, HandleId, Kept, Site};
 use crate::device::{Phys, Timeline};
 use crate::error::Result;
 use crate::heap::placement::Placement;
 use crate::heap::{Epoch, Extent, FRESH, Id, NONE};
 use crate::seeded::seeded;
 
-/// What is to go.
 enum What {
-    Idle(HeldFrame),
-    /// An old mapping.
+    Idle(Held, FrameId),
     Old(Id),
     /// A handle that the device would not take back before.
     Refused(HandleId, Phys),
@@ -54,7 +53,7 @@ impl Release {
                 self.site.unmap(start, bytes)?;
                 part.mapped = None;
             }
-            let lost = matches!(part.what, What::Idle(_)) && seeded!("handle-lost-on-release");
+            let lost = matches!(part.what, What::Idle(..)) && seeded!("handle-lost-on-release");
             if let Some(phys) = part.phys.filter(|_| !lost) {
                 match self.site.release(phys) {
                     Err(_) if matches!(part.what, What::Refused(..)) => break,
@@ -69,31 +68,30 @@ impl Release {
 
 impl Core {
     /// Begins to give the `idle` frames back, to take the `old` mappings down and to offer the device what
-    /// it `refused`; `None` where there is nothing to do. Frames of one hole ascend; what an old mapping waits
-    /// for is named beside it.
+    /// it `refused`; `None` where there is nothing to do. Frames of one hole ascend.
     pub(super) fn begin_release(
         &mut self,
         idle: &[IdleFrame],
-        old: impl IntoIterator<Item = (Id, Epoch)>,
+        old: impl IntoIterator<Item = Id>,
         refused: Vec<(HandleId, Phys)>,
     ) -> Option<Release> {
-        let handles = idle.iter().map(|it| self.arena.frame(it.frame).handle);
+        let handles = idle.iter().map(|it| it.frame.handle);
         let handles = handles.filter(|_| !seeded!("kept-mapping-outlives-its-handle"));
         let kept = self.arena.kept_of(&handles.collect());
         let mut parts = Vec::new();
-        for frame in self.hold_frames(idle, FRESH) {
+        for (held, IdleFrame { id, frame, .. }) in self.hold_frames(idle, FRESH) {
             parts.push(Part {
-                wait: self.wait_of(frame.held.epoch, seeded!("released-under-queued-work")),
-                mapped: Some((frame.at.start, frame.at.bytes)),
+                what: What::Idle(held, id),
+                wait: self.wait_of(held.epoch, seeded!("released-under-queued-work")),
+                mapped: Some((frame.start, frame.bytes)),
                 phys: Some(frame.phys),
-                what: What::Idle(frame),
             });
         }
-        for (id, awaited) in old.into_iter().chain(self.unkeep(kept)) {
+        for id in old.into_iter().chain(self.unkeep(kept)) {
             let extent = *self.extents.get(id);
             parts.push(Part {
                 what: What::Old(id),
-                wait: self.wait_of(awaited, false),
+                wait: self.wait_of(extent.epoch(), false),
                 mapped: Some((extent.start, extent.bytes)),
                 phys: None,
             });
@@ -111,12 +109,6 @@ impl Core {
         })
     }
 
-    /// All old mappings, and what each waits for.
-    pub(super) fn take_retiring(&mut self) -> Vec<(Id, Epoch)> {
-        let old = std::mem::take(&mut self.retiring).into_iter();
-        old.map(|id| (id, self.extents.get(id).epoch())).collect()
-    }
-
     fn wait_of(&self, epoch: Epoch, without: bool) -> Option<(Arc<Timeline>, u64)> {
         let done = without || is_done(&self.streams, epoch);
         let timeline = self.timeline(epoch.stream).filter(|_| !done)?;
@@ -129,20 +121,17 @@ impl Core {
         for part in release.parts {
             let (stays, released) = (part.mapped.is_some(), part.phys.is_none());
             match part.what {
-                What::Idle(frame) if stays => self.let_go(&frame.held),
-                What::Idle(HeldFrame { held, at, .. }) => {
+                What::Idle(held, _) if stays => self.let_go(&held),
+                What::Idle(held, frame) => {
                     self.under_way.unhold(&held);
-                    self.arena.frame_gone(at.frame, released);
+                    self.arena.frame_gone(frame, released);
                     self.extents.vacate(held.id, Epoch::PAST);
                     self.extents.retired(held.id);
                 }
+                What::Old(id) if stays => self.retiring.push_back(id),
                 What::Old(id) => {
-                    if stays {
-                        self.retiring.push_back(id);
-                    } else {
-                        self.arena.stale_unmapped(self.extents.get(id).start);
-                        self.extents.retired(id);
-                    }
+                    self.arena.stale_unmapped(self.extents.get(id).start);
+                    self.extents.retired(id);
                 }
                 What::Refused(handle, phys) => self.arena.offered(handle, phys, released),
             }
@@ -157,48 +146,41 @@ impl Core {
     }
 
     /// Keeps these mappings no more: old mappings that nothing uses.
-    pub(super) fn unkeep(&mut self, kept: Vec<Kept>) -> Vec<(Id, Epoch)> {
-        let mut old = Vec::with_capacity(kept.len());
-        for Kept { start, bytes, .. } in kept {
+    pub(super) fn unkeep(&mut self, kept: Vec<Kept>) -> Vec<Id> {
+        let each = kept.into_iter().filter_map(|Kept { start, bytes, .. }| {
             self.arena.unkeep(start);
-            old.extend(self.stale_at(start, bytes).map(|id| (id, Epoch::PAST)));
-        }
-        old
+            self.stale_at(start, bytes)
+        });
+        each.collect()
     }
 
     /// Keeps old mappings whose work is known to be done, and begins to take down those that may not be
     /// kept, and those kept longest of too many.
     pub(super) fn begin_reaping(&mut self) -> Option<Release> {
-        let (mut done, mut pending) = (Vec::new(), 0);
-        for _ in 0..self.retiring.len() {
-            let Some(id) = self.retiring.pop_front() else {
-                break;
-            };
-            let is_done = is_done(&self.streams, self.extents.get(id).epoch());
-            if is_done || seeded!("unmapped-under-queued-work") {
-                match self.arena.keep(self.extents.get(id).start) {
-                    true => _ = self.extents.retired(id),
-                    false => done.push((id, Epoch::PAST)),
-                }
-                continue;
-            }
-            self.retiring.push_back(id);
-            pending += 1;
-            // The next call goes on behind those looked at.
-            if pending == PENDING_LOOKED_AT {
-                break;
+        let (mut done, mut pending) = (Vec::new(), Vec::new());
+        while pending.len() < PENDING_LOOKED_AT
+            && let Some(id) = self.retiring.pop_front()
+        {
+            let extent = *self.extents.get(id);
+            let is_done = is_done(&self.streams, extent.epoch());
+            if !is_done && !seeded!("unmapped-under-queued-work") {
+                pending.push(id);
+            } else if self.arena.keep(extent.start) {
+                self.extents.retired(id);
+            } else {
+                done.push(id);
             }
         }
-        let beyond = self.arena.kept_beyond(MOST_KEPT);
-        done.extend(self.unkeep(beyond));
+        // The next call goes on behind those looked at.
+        self.retiring.extend(pending);
+        done.extend(self.unkeep(self.arena.kept_beyond(MOST_KEPT)));
         self.begin_release(&[], done, Vec::new())
     }
 
     /// Begins to take down all old mappings, waiting on the host for the work that may use them, and to
     /// offer the device what it would not take back.
     pub(super) fn begin_reaping_all(&mut self) -> Option<Release> {
-        let (old, refused) = (self.take_retiring(), self.arena.take_refused());
-        self.begin_release(&[], old, refused)
+        self.begin_trim(u64::MAX, true)
     }
 
     /// Begins to give back as much idle memory as keeps `keep` bytes: with a `wait` of the host all of it, and
@@ -207,13 +189,9 @@ impl Core {
         let excess = self.mapped().saturating_sub(keep);
         let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch());
         let idle = self.idle(None, excess, usable);
-        let old = if wait {
-            self.take_retiring()
-        } else {
-            Vec::new()
-        };
+        let old = wait.then(|| std::mem::take(&mut self.retiring));
         let refused = self.arena.take_refused();
-        self.begin_release(&idle, old, refused)
+        self.begin_release(&idle, old.into_iter().flatten(), refused)
     }
 
     /// Begins to give up idle handles of at least `bytes` likewise: for a `placement` those outside it, and none
@@ -227,8 +205,14 @@ impl Core {
         let usable = |extent: &Extent| wait || is_done(&self.streams, extent.epoch());
         let mut idle = self.idle(placement, u64::MAX, usable);
         let few = placement.is_some() && total(&idle) < bytes;
-        idle.retain(|_| !few && !seeded!("idle-memory-kept-from-growing-buffers"));
-        self.begin_release(&first_of(idle, bytes), None, Vec::new())
+        let kept = few || seeded!("idle-memory-kept-from-growing-buffers");
+        let mut left = if kept { 0 } else { bytes };
+        idle.retain(|it| {
+            let goes = left > 0;
+            left = left.saturating_sub(it.frame.bytes);
+            goes
+        });
+        self.begin_release(&idle, None, Vec::new())
     }
 
     pub(super) fn soft_limit(&self) -> u64 {
@@ -296,8 +280,8 @@ impl Shared {
         let ask: fn(u64) -> Ask = if wait { Ask::Done } else { Ask::Reached };
         let mut questions = self.transfer.ask_of_all_used(wait);
         self.work(|core| {
-            questions.append(&mut core.ask_of_all(ask));
-            Some(questions)
+            questions.append(&mut core.ask_of_all(ask).unwrap_or_default());
+            ask::some(questions)
         })?;
         let mut core = self.core.lock();
         self.give_used(&mut core);

@@ -6,9 +6,10 @@
 //! bytes. The old mappings retire as those of stolen handles do.
 
 use super::core::Core;
+use super::moves::Way;
 use crate::arena::Kept;
 use crate::error::{Error, Result};
-use crate::heap::{Epoch, Id, NONE, State};
+use crate::heap::{Epoch, Id, State};
 use crate::seeded::seeded;
 
 /// Mapped memory between two places where nothing is mapped.
@@ -16,9 +17,7 @@ use crate::seeded::seeded;
 pub(crate) struct Run {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// Whether every block in it may move.
     pub(crate) movable: bool,
-    /// Bytes of its holes.
     pub(crate) free: u64,
     /// Bytes behind it where nothing is mapped, nor retiring.
     pub(crate) gap: u64,
@@ -30,42 +29,29 @@ impl Run {
     }
 }
 
-/// A block that came along with its run.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Carried {
-    pub(crate) from: u64,
-    pub(crate) to: u64,
-    pub(crate) bytes: u64,
-    pub(crate) id: Id,
-}
-
 impl Core {
     /// All runs in address order; `may_move` is asked about each block.
     pub(crate) fn runs(&self, may_move: &dyn Fn(u64) -> bool) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
-        for (_, extent) in self.extents.iter() {
-            let (start, is_hole) = (extent.start, extent.state == State::Free);
-            if is_hole || extent.state == State::Allocated {
-                if runs.last().is_none_or(|run| run.end != start) {
-                    runs.push(Run {
-                        start,
-                        end: start,
-                        movable: true,
-                        free: 0,
-                        gap: 0,
-                    });
-                }
-                if let Some(run) = runs.last_mut() {
-                    let movable = is_hole || may_move(start);
-                    run.movable = movable && (run.movable || seeded!("run-moves-if-its-last-does"));
-                    run.free += if is_hole { extent.bytes } else { 0 };
-                    run.end = extent.end();
-                }
-            } else if let Some(run) = runs.last_mut().filter(|run| run.end == start)
-                && extent.state == State::Unmapped
-            {
-                run.gap = extent.bytes;
+        for (start, bytes, taken) in self.mapped_extents() {
+            if runs.last().is_none_or(|run| run.end != start) {
+                runs.push(Run {
+                    start,
+                    end: start,
+                    movable: true,
+                    free: 0,
+                    gap: 0,
+                });
             }
+            if let Some(run) = runs.last_mut() {
+                let movable = !taken || may_move(start);
+                run.movable = movable && (run.movable || seeded!("run-moves-if-its-last-does"));
+                run.free += if taken { 0 } else { bytes };
+                run.end = start + bytes;
+            }
+        }
+        for run in &mut runs {
+            run.gap = self.gap_behind(run.end);
         }
         runs
     }
@@ -81,67 +67,65 @@ impl Core {
     /// Bytes of the gap that begins at `end`.
     pub(crate) fn gap_behind(&self, end: u64) -> u64 {
         let gap = self.extents.gap_at(end).map(|id| self.extents.get(id));
-        gap.filter(|gap| gap.start == end)
-            .map_or(0, |gap| gap.bytes)
+        (gap.filter(|gap| gap.start == end)).map_or(0, |gap| gap.bytes)
     }
 
     /// Bytes of the frames that lie wholly in [`from`, `to`), which is mapped throughout: all but its parts of the
     /// first and the last.
     pub(crate) fn whole_frames(&self, from: u64, to: u64) -> u64 {
-        let frame = |at| {
-            let (_, frame) = self.arena.frame_at(at)?;
-            let (start, bytes) = self.arena.extent_of(&frame);
-            Some((start, start + bytes))
-        };
-        let first = frame(from).filter(|&(start, _)| start < from);
-        let last = frame(to.saturating_sub(1)).filter(|&(_, end)| end > to);
-        let begin = first.map_or(from, |(_, end)| end);
-        last.map_or(to, |(start, _)| start).saturating_sub(begin)
+        let [first, last] = [from, to.saturating_sub(1)].map(|at| self.arena.frame_at(at));
+        let first = first.filter(|(_, frame)| frame.start < from);
+        let last = last.filter(|(_, frame)| frame.end() > to);
+        let begin = first.map_or(from, |(_, frame)| frame.end());
+        last.map_or(to, |(_, frame)| frame.start)
+            .saturating_sub(begin)
     }
 
     /// Maps `run` at `to`, in a gap, and books its blocks there behind `epoch`, of the stream that moves them;
-    /// gives them in address order.
+    /// gives the ways that they went, in address order, and their new extents.
     ///
     /// The stream runs behind the history of every hole and the uses of every block of the run. A
     /// failure leaves the run where it is.
-    pub(crate) fn carry(&mut self, run: &Run, to: u64, epoch: Epoch) -> Result<Vec<Carried>> {
+    pub(crate) fn carry(
+        &mut self,
+        run: &Run,
+        to: u64,
+        epoch: Epoch,
+    ) -> Result<(Vec<Way>, Vec<Id>)> {
         let frames: Vec<_> = self.frames_in(run.start, run.end).collect();
-        let mapped = frames
-            .last()
-            .map_or(run.start, |&(_, start, bytes)| start + bytes);
+        let mapped = frames.last().map_or(run.start, |(_, last)| last.end());
         if mapped < run.end {
             let why = format!("nothing is mapped at {mapped:#x} of {run:?}");
             return Err(Error::invalid("run", why));
         }
-        self.clear_now(to, to + run.bytes())?;
+        let in_the_way: Vec<Kept> = self.arena.kept_in(to, to + run.bytes()).collect();
+        for kept in in_the_way {
+            self.arena.site().unmap(kept.start, kept.bytes)?;
+            self.arena.stale_unmapped(kept.start);
+        }
         let place = |start: u64| to + (start - run.start);
-        for (count, &(frame, start, _)) in frames.iter().enumerate() {
-            if let Err(error) = self.arena.map_again(frame, place(start)) {
-                for &(_, start, bytes) in &frames[..count] {
-                    self.retire_again(place(start), bytes);
+        for (count, &(id, frame)) in frames.iter().enumerate() {
+            if let Err(error) = self.arena.map_again(id, place(frame.start)) {
+                for (_, mapped) in &frames[..count] {
+                    self.retire_again(place(mapped.start), mapped.bytes);
                 }
                 return Err(error);
             }
         }
         let (mut hole, blocks) = self.vacate(run, epoch);
-        for (frame, start, bytes) in frames {
-            self.arena.settle(frame, place(start));
-            let part = self.extents.retire(hole, start, start + bytes);
+        for (id, frame) in frames {
+            self.arena.settle(id, place(frame.start));
+            let part = self.extents.retire(hole, frame.start, frame.end());
             self.retiring.push_back(part);
             hole = self.extents.get(part).next;
         }
-        let Some(hole) = self.map(to, run.bytes(), epoch) else {
-            return Ok(Vec::new());
-        };
-        let moved = blocks.iter().map(|&(from, bytes)| (place(from), bytes));
-        let ids = self.take_moved(hole, moved, epoch.stream);
-        let carried = blocks.iter().zip(ids).map(|(&(from, bytes), id)| Carried {
-            from,
-            to: place(from),
-            bytes,
-            id,
-        });
-        Ok(carried.collect())
+        self.map(to, run.bytes(), epoch);
+        let ways = blocks
+            .into_iter()
+            .map(|(from, bytes)| (from, place(from), bytes));
+        let ways: Vec<Way> = ways.collect();
+        let ids = self.take_moved(&ways, epoch.stream);
+        Ok((ways, ids))
     }
 
     /// Turns the run into one hole with a history; gives it, and the (offset, bytes) of the blocks that were in it.
@@ -152,30 +136,18 @@ impl Core {
             let extent = *self.extents.get(at);
             if extent.state == State::Allocated {
                 blocks.push((extent.start, extent.bytes));
+                // It joins the hole below, which is all of the run up to here.
                 at = self.extents.give(at, epoch, |_| true);
             }
-            let extent = *self.extents.get(at);
-            if extent.end() >= run.end || extent.next == NONE {
-                break;
+            let hole = self.extents.get(at);
+            if hole.end() >= run.end {
+                return (at, blocks);
             }
-            at = extent.next;
+            match self.extents.get(hole.next).state {
+                State::Free => self.extents.merge_as(at, epoch),
+                _ => at = hole.next,
+            }
         }
-        // Holes that no block lay between.
-        let hole = self.extents.seek(self.extents.first(), run.start);
-        while self.extents.get(hole).end() < run.end {
-            self.extents.merge_as(hole, epoch);
-        }
-        (hole, blocks)
-    }
-
-    /// Takes down the kept mappings in [`from`, `to`).
-    fn clear_now(&mut self, from: u64, to: u64) -> Result<()> {
-        let in_the_way: Vec<Kept> = self.arena.kept_in(from, to).collect();
-        for kept in in_the_way {
-            self.arena.site().unmap(kept.start, kept.bytes)?;
-            self.arena.stale_unmapped(kept.start);
-        }
-        Ok(())
     }
 
     /// Lets a second mapping go that nothing was told of.

@@ -54,7 +54,6 @@ impl Shared {
             spilled: Default::default(),
             awake: Arc::default(),
             asleep: Mutex::default(),
-            graph_bytes: AtomicU64::new(0),
             counts: Ledger::default(),
             recording,
         })

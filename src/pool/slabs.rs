@@ -82,9 +82,10 @@ impl Core {
         most: u64,
         taken: &mut Vec<Cached>,
     ) {
-        let bytes = self.slabs.slot_bytes(grant.id);
-        for slot in self.slabs.free_slots(grant.id).take(most as usize) {
-            if self.is_behind(stream, self.slabs.history(grant.id, slot)) {
+        let slab = self.slabs.get(grant.id);
+        let bytes = slab.slot_bytes();
+        for slot in slab.free_slots().take(most as usize) {
+            if self.is_behind(stream, self.slabs.get(grant.id).history(slot)) {
                 let Grant { id, offset } = self.slabs.take(grant.id, slot, stream);
                 taken.push(Cached::new(id, self.arena.base() + offset, bytes, 0));
             }
@@ -102,17 +103,13 @@ impl Core {
     /// Gives a slab without a slot out back, if one stream's history covers it.
     pub(super) fn release_slab(&mut self, id: Id) {
         let mut pending: Option<Epoch> = None;
-        for history in self.slabs.epochs(id) {
-            match pending.map(|epoch| epoch.joined(history)) {
-                Some(joined @ Some(_)) => pending = joined,
-                _ if is_done(&self.streams, history) => {}
-                Some(None) => {
-                    if !seeded!("slab-forgets-one-stream") {
-                        return;
-                    }
-                }
-                None => pending = Some(history),
+        let histories = self.slabs.get(id).epochs();
+        for history in histories.filter(|&it| !is_done(&self.streams, it)) {
+            let joined = pending.unwrap_or(history).joined(history);
+            if joined.is_none() && !seeded!("slab-forgets-one-stream") {
+                return;
             }
+            pending = joined.or(pending);
         }
         let Epoch { stream, tick } = pending.unwrap_or(Epoch::PAST);
         let extent = self.slabs.remove(id);
@@ -125,7 +122,7 @@ impl Core {
         let mut lacking = Vec::new();
         for id in self.slabs.mixed() {
             let before = lacking.len();
-            let epochs = self.slabs.epochs(id);
+            let epochs = self.slabs.get(id).epochs();
             lacking.extend(epochs.filter(|&it| !self.is_ordered(stream, it)));
             if lacking.len() == before {
                 let tick = self.open_tick(stream);

@@ -17,7 +17,6 @@
 
 use super::core::{Core, CoreLock};
 use super::idle::IdleFrame;
-use super::release::Release;
 use super::stats::snapshot::PieceState;
 use super::structure::{Copies, Lane, Ranges, Shared, Sleeping, Way};
 use crate::arena::{Arena, FrameId};
@@ -37,7 +36,6 @@ const PART: u64 = 128 << 20;
 #[derive(Default)]
 struct Part {
     frames: Vec<FrameId>,
-    /// In all frames.
     bytes: u64,
     start: Addr,
     end: Addr,
@@ -73,25 +71,16 @@ impl Core {
         }
     }
 
-    /// Begins to take down every mapping but those of the frames themselves.
-    fn begin_clearing_old(&mut self) -> Option<Release> {
-        for kept in self.arena.kept_beyond(0) {
-            self.arena.unkeep(kept.start);
-            self.retire_again(kept.start, kept.bytes);
-        }
-        self.begin_reaping_all()
-    }
-
     /// Makes gaps of the frames that sleep and that no block needs any more.
     fn forget_idle_asleep(&mut self) {
         self.merge_done();
         for hole in self.large_holes() {
-            let asleep = |it: &IdleFrame| !self.arena.frame(it.frame).awake;
-            let idle: Vec<IdleFrame> = self.idle_in(hole).filter(asleep).collect();
+            let idle = self.idle_in(hole).filter(|it| !it.frame.awake);
+            let idle: Vec<IdleFrame> = idle.collect();
             // From the last on: what is left of a hole below keeps its number.
-            for idle in idle.iter().rev() {
-                let gone = (self.extents).retire(hole, idle.start, idle.start + idle.bytes);
-                self.arena.forget_asleep(idle.frame);
+            for IdleFrame { id, frame, .. } in idle.into_iter().rev() {
+                let gone = self.extents.retire(hole, frame.start, frame.end());
+                self.arena.forget_asleep(id);
                 self.extents.retired(gone);
             }
         }
@@ -165,7 +154,12 @@ impl Shared {
         asleep: &mut Option<Sleeping>,
         prepare: impl FnOnce(&Ranges) -> Result<Copies>,
     ) -> Result<()> {
-        self.work(Core::begin_clearing_old)?;
+        // No mapping is left but those of the frames themselves.
+        self.work(|core| {
+            let old = core.unkeep(core.arena.kept_beyond(0));
+            core.retiring.extend(old);
+            core.begin_reaping_all()
+        })?;
         let mut sleeping = Sleeping {
             copies: prepare(&self.live_ranges())?,
             stream: self.device.stream()?,
@@ -217,24 +211,20 @@ impl Shared {
         loop {
             let lanes = self.lanes_mut();
             let mut core = self.core.lock();
-            if core.under_way.jobs > 0 {
-                drop(lanes);
-                drop(self.wait_for_others(core));
-                continue;
+            if core.under_way.jobs == 0 {
+                core.asleep = asleep;
+                drop(core);
+                return lanes.all().for_each(|lane| lane.set_asleep(asleep));
             }
-            core.asleep = asleep;
-            drop(core);
-            for lane in lanes.all() {
-                lane.set_asleep(asleep);
-            }
-            return;
+            drop(lanes);
+            drop(self.wait_for_others(core));
         }
     }
 
     /// All bytes that may be contents: those of growing buffers, as far as they use them, and of blocks.
     pub(super) fn live_ranges(&self) -> Ranges {
         let pages = self.all_pages();
-        let growing = pages.iter().map(|it| (it.base(), it.bytes()));
+        let growing = pages.iter().map(|it| (it.base, it.bytes()));
         let pieces = self.snapshot().pieces.into_iter();
         let live = pieces.filter(|piece| piece.state == PieceState::Live);
         let mut ranges: Ranges = live.map(|piece| (piece.addr, piece.bytes)).collect();
@@ -248,7 +238,6 @@ impl Shared {
         ranges
     }
 
-    /// The frames that end by `end`, in parts.
     fn sleeping_parts(&self, end: Addr) -> Vec<Part> {
         let live = self.live_ranges();
         let core = self.core.lock();
@@ -263,8 +252,10 @@ impl Shared {
         let mut parts: Vec<Part> = Vec::new();
         for (start, frame, id) in frames {
             if parts.last().is_none_or(|it| it.bytes >= most.min(PART)) {
-                let part = Part::default();
-                parts.push(Part { start, ..part });
+                parts.push(Part {
+                    start,
+                    ..Part::default()
+                });
             }
             if let Some(part) = parts.last_mut() {
                 part.frames.push(id);
@@ -282,29 +273,26 @@ impl Shared {
     /// meanwhile.
     fn lie_down(&self, sleeping: &mut Sleeping) -> Result<()> {
         let parts = self.sleeping_parts(Addr::MAX);
-        let mut each = parts.iter();
-        let mut queue_next = |sleeping: &mut Sleeping| {
-            let Some(part) = each.next() else {
-                return Ok(None);
-            };
-            (sleeping.copies)(&sleeping.stream, Way::ToHost, &part.ranges)?;
-            let event = self.device.event()?;
-            event.record(&sleeping.stream)?;
-            Ok::<_, Error>(Some((part, event)))
-        };
-        let mut copied = queue_next(sleeping)?;
-        while let Some((part, event)) = copied {
-            copied = queue_next(sleeping)?;
-            if !seeded!("taken-down-under-its-copies") {
-                event.synchronize()?;
+        let mut copied = None;
+        for next in parts.iter().map(Some).chain([None]) {
+            let before = copied.take();
+            if let Some(next) = next {
+                (sleeping.copies)(&sleeping.stream, Way::ToHost, &next.ranges)?;
+                let event = self.device.event()?;
+                event.record(&sleeping.stream)?;
+                copied = Some((next, event));
             }
-            sleeping.end = sleeping.end.max(part.end);
-            self.take_down(part)?;
+            if let Some((part, event)) = before {
+                if !seeded!("taken-down-under-its-copies") {
+                    event.synchronize()?;
+                }
+                sleeping.end = sleeping.end.max(part.end);
+                self.take_down(part)?;
+            }
         }
         Ok(())
     }
 
-    /// Puts these frames to sleep.
     fn take_down(&self, part: &Part) -> Result<()> {
         let mut each = part.frames.iter();
         each.try_for_each(|&id| self.core.take_down(id, Arena::fell_asleep).map(|_| ()))

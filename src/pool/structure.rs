@@ -72,8 +72,6 @@ pub(crate) struct Shared {
     pub(crate) awake: Arc<Awake>,
     /// Of a pool that sleeps.
     pub(super) asleep: Mutex<Option<Sleeping>>,
-    /// Bytes in segments of private memory.
-    pub(super) graph_bytes: AtomicU64,
     pub(super) counts: Ledger,
     pub(crate) recording: Option<Recording>,
 }

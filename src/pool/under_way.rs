@@ -1,6 +1,6 @@
 //! What jobs under way have of the pool: bytes promised, and free memory held.
 
-use crate::heap::{Epoch, Extents, Id, StreamIndex};
+use crate::heap::{Epoch, Id};
 
 /// What jobs under way have of the pool.
 #[derive(Debug, Default)]
@@ -14,7 +14,7 @@ pub(crate) struct UnderWay {
     /// Bytes of the blocks that mappings are for.
     pub(super) wanted: u64,
     /// Bytes of free memory held, which count as allocated.
-    held: u64,
+    pub(super) held: u64,
 }
 
 /// Free memory that a job holds, and its history.
@@ -22,27 +22,10 @@ pub(crate) struct UnderWay {
 pub(super) struct Held {
     pub(super) id: Id,
     pub(super) epoch: Epoch,
-    bytes: u64,
+    pub(super) bytes: u64,
 }
 
 impl UnderWay {
-    pub(super) fn held(&self) -> u64 {
-        self.held
-    }
-
-    /// Holds `bytes` from `start` on, which lie in the hole `hole`, for `stream`.
-    pub(super) fn hold(
-        &mut self,
-        extents: &mut Extents,
-        (hole, start, bytes): (Id, u64, u64),
-        stream: StreamIndex,
-    ) -> Held {
-        let epoch = extents.get(hole).epoch();
-        self.held += bytes;
-        let id = extents.take_window(hole, start, bytes, stream);
-        Held { id, epoch, bytes }
-    }
-
     pub(super) fn end_one(&mut self) {
         self.jobs -= 1;
         self.ended += 1;

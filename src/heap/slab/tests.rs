@@ -160,7 +160,7 @@ fn a_slab_without_a_slot_out_is_one_until_it_is_taken_from_again() {
 fn a_slot_that_waits_for_no_record_is_found() {
     let mut books = books();
     let stream = books.stream as usize;
-    let free = books.slabs.free_slots(0).next().unwrap();
+    let free = books.slabs.get(0).free_slots().next().unwrap();
     assert!(!books.finds(|it| &mut it.slabs.table[0].ticks[free], OPEN));
     assert!(books.finds(|it| &mut it.slabs.table[0].ticks[free], OPEN + 1));
     // What is out has no history, and of memory that no stream has used any tick is one.

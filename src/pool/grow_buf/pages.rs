@@ -30,7 +30,7 @@ struct State {
 
 pub(in crate::pool) struct Pages {
     device: Device,
-    base: Addr,
+    pub(in crate::pool) base: Addr,
     span: u64,
     state: Mutex<State>,
 }
@@ -51,10 +51,6 @@ impl Pages {
             span,
             state: Mutex::default(),
         })
-    }
-
-    pub(in crate::pool) fn base(&self) -> Addr {
-        self.base
     }
 
     /// Bytes that the buffer uses, from the base on.

@@ -116,7 +116,6 @@ impl Shared {
         released
     }
 
-    /// The same of all buffers.
     pub(crate) fn settle_all(&self, wait: bool) -> u64 {
         let all = self.all_pages();
         all.iter().map(|it| self.settle_pages(it, wait)).sum()

@@ -33,10 +33,10 @@ pub(super) fn ready(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
 
 /// The driver is asked how far the streams are.
 pub(super) fn how_far(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
-    let mut questions = core.ask_how_far(climb.stream(), climb.bytes);
+    let mut questions = (core.ask_how_far(climb.stream(), climb.bytes)).unwrap_or_default();
     let transfer = &climb.lane.shared.transfer;
     questions.append(&mut transfer.how_far_is_used(climb.bytes, climb.size));
-    work_or_next((!questions.is_empty()).then_some(questions), Then::Look)
+    work_or_next(ask::some(questions), Then::Look)
 }
 
 /// New memory beside what is ready: while the pool is small, where threads meet at its lock, or beside free blocks
@@ -56,13 +56,13 @@ pub(super) fn used(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
         return NEXT;
     }
     let waits = (climb.lane.shared.transfer).waits_for_used(climb.bytes, climb.size);
-    work_or_next((!waits.is_empty()).then_some(waits), Then::Look)
+    work_or_next(ask::some(waits), Then::Look)
 }
 
 /// Streams wait for all that others still use of what they freed.
 pub(super) fn all_used(climb: &mut Climb<'_>, _: &mut Core) -> Result<Turn> {
     let waits = climb.lane.shared.transfer.waits_for_used(0, 0);
-    work_or_next((!waits.is_empty()).then_some(waits), Then::Look)
+    work_or_next(ask::some(waits), Then::Look)
 }
 
 /// A batch or another stream's cache, behind a wait; else all caches are emptied into the heap.

@@ -80,10 +80,10 @@ fn handles_that_lie_wholly_in_a_hole_are_idle_and_taken_as_they_fit() {
         }
     }
     let all = core.idle(None, u64::MAX, |_| true);
-    let mut seen: Vec<u64> = all.iter().map(|it| it.start).collect();
+    let mut seen: Vec<u64> = all.iter().map(|it| it.frame.start).collect();
     seen.sort_unstable();
     assert_eq!(seen, said);
-    assert!(all.iter().all(|it| it.bytes == granule));
+    assert!(all.iter().all(|it| it.frame.bytes == granule));
     assert_eq!(super::total(&all), said.len() as u64 * granule);
     assert_eq!(core.idle(None, 2 * granule, |_| true).len(), 2);
     assert_eq!(core.idle(None, 2 * granule - 1, |_| true).len(), 1);
@@ -285,7 +285,7 @@ fn holes_that_are_whole_handles_give_theirs_first_and_then_the_smallest() {
     }
     let first = |granules: u64| {
         let idle = made.core.idle(None, granules * granule, |_| true);
-        let starts = idle.iter().map(|frame| frame.start / granule);
+        let starts = idle.iter().map(|it| it.frame.start / granule);
         starts.collect::<Vec<_>>()
     };
     assert_eq!(first(1), [8], "of the hole of two handles");

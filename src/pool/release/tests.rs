@@ -16,7 +16,7 @@ pub(in crate::pool) fn trim(made: &mut Made, keep: u64) -> u64 {
     let before = made.core.arena.reserved();
     if before > keep {
         let asked = made.core.ask_of_all(Ask::Done);
-        made.run(Some(asked)).unwrap();
+        made.run(asked).unwrap();
         made.core.merge_done();
     }
     let job = made.core.begin_trim(keep, true);

@@ -148,6 +148,8 @@ impl Shared {
         let counted = books.streams.iter().filter(|(_, entry)| entry.is_counted());
         let name = |uid| names.get(uid).map(ToString::to_string);
         let streams = counted.map(|(uid, it)| it.stats(*uid, name(uid))).collect();
+        let lanes = books.streams.values().flat_map(|it| &it.lanes);
+        let graphs = lanes.map(|lane| lane.graph_bytes()).sum();
         drop(books);
         let mut core = self.core.lock();
         core.sample();
@@ -183,7 +185,7 @@ impl Shared {
             fragmentation: (free - largest) as f64 / free.max(1) as f64,
             bytes_moved: core.bytes_moved,
             compactions: core.compactions,
-            graphs: self.graph_bytes.load(Ordering::Relaxed),
+            graphs,
             grown: core.grown(),
             sleeping: core.arena.asleep(),
             spilled: self.spilled.counter(),

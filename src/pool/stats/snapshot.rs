@@ -6,7 +6,6 @@ use std::fmt;
 use super::leaks::{LeakReport, LiveBlock};
 use crate::device::{Addr, stream_words};
 use crate::error::Bytes;
-use crate::heap::slab::SlotSeen;
 use crate::heap::{State, StreamIndex};
 use crate::pool::Pool;
 use crate::pool::structure::Shared;
@@ -194,16 +193,15 @@ impl Shared {
                 movable: false,
             }
         };
-        let slot = |slot: SlotSeen| {
+        let slot = |(offset, bytes, stream, free)| {
             let states = [PieceState::Live, PieceState::Slot];
-            let state = states[usize::from(slot.free)];
-            piece(slot.offset, slot.bytes, slot.stream, state)
+            piece(offset, bytes, stream, states[usize::from(free)])
         };
         let slabs = core.slabs.by_extent();
         let mut pieces = Vec::new();
         for (id, extent) in core.extents.iter() {
             if let Some(&slab) = slabs.get(&id) {
-                pieces.extend(core.slabs.slots_of(slab).map(slot));
+                pieces.extend(core.slabs.get(slab).slots().map(slot));
                 continue;
             }
             let state = match extent.state {

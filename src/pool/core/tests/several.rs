@@ -55,21 +55,21 @@ fn streams_are_polled_that_memory_waits_for_which_a_request_could_have_and_no_ot
     let third = made._stream.device().stream().unwrap();
     let (waiting, _hold) = made.core.add_stream(&third.core().timeline, false);
     assert!(
-        made.core.ask_how_far(slot, UNIT).is_empty(),
+        made.core.ask_how_far(slot, UNIT).is_none(),
         "nothing waits for any"
     );
     let hole = made.hole(0, UNIT, other);
     made.core.wait_for(waiting, hole.epoch()).unwrap();
-    assert!(made.core.ask_how_far(other, UNIT).is_empty());
+    assert!(made.core.ask_how_far(other, UNIT).is_none());
     // The hole is too small.
-    assert!(made.core.ask_how_far(slot, 2 * UNIT).is_empty());
-    assert!(!made.core.ask_how_far(slot, 16).is_empty());
+    assert!(made.core.ask_how_far(slot, 2 * UNIT).is_none());
+    assert!(made.core.ask_how_far(slot, 16).is_some());
     assert!(!made.core.is_behind(slot, hole.epoch()));
     let begin = Instant::now();
     while !made.core.is_behind(slot, hole.epoch()) {
         let job = made.core.ask_how_far(slot, UNIT);
-        assert!(!job.is_empty());
-        made.run(Some(job)).unwrap();
+        assert!(job.is_some());
+        made.run(job).unwrap();
         assert!(begin.elapsed() < Duration::from_secs(10));
     }
     // What it knows to be done may not be used where the pool is told not to.

@@ -23,7 +23,7 @@ fn move_all(made: &mut Made, from: &[u64], to: u64) -> Result<()> {
     let mut idle = Vec::new();
     for &at in from {
         let hole = made.core.extents.seek(made.core.extents.first(), at);
-        let found = made.core.idle_in(hole).find(|it| it.start == at);
+        let found = made.core.idle_in(hole).find(|it| it.frame.start == at);
         idle.push(found.expect("a handle"));
     }
     let bytes = crate::pool::idle::total(&idle);
@@ -187,7 +187,7 @@ fn a_mapping_that_fails_keeps_what_it_did_not_come_to() {
         seen.retain(|&at| at < 2 * granule);
         assert_eq!(seen, left, "{fails_at}");
         assert_eq!(made.core.arena.reserved(), 4 * granule);
-        assert_eq!(made.core.under_way.held(), 0);
+        assert_eq!(made.core.under_way.held, 0);
         // So that the books are true when they are closed.
         for &at in left.iter().filter(|_| fails_at < 3) {
             let _ = site.unmap(at, granule);

@@ -122,7 +122,7 @@ fn figures_of_the_heap_are_those_a_walk_finds() {
         let mut split = [0; 2];
         for (id, hole) in core.extents.iter() {
             if hole.state == crate::heap::State::Free {
-                let idle: u64 = core.idle_in(id).map(|frame| frame.bytes).sum();
+                let idle: u64 = core.idle_in(id).map(|it| it.frame.bytes).sum();
                 split[class(hole.bytes)] += hole.bytes - idle;
             }
         }
