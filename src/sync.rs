@@ -21,9 +21,6 @@ pub(crate) use latch::{Latch, LatchGuard};
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::{Mutex as Latch, MutexGuard as LatchGuard};
 
-#[cfg(not(shuttle))]
-pub(crate) use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-
 #[cfg(not(any(shuttle, loom)))]
 pub(crate) use std::sync::atomic::{AtomicI64, AtomicU64};
 
@@ -36,10 +33,7 @@ pub(crate) use loom::sync::atomic::{AtomicI64, AtomicU64};
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 
 #[cfg(shuttle)]
-pub(crate) use shuttle::sync::{
-    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic::AtomicI64,
-    atomic::AtomicU64,
-};
+pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard, atomic::AtomicI64, atomic::AtomicU64};
 
 #[cfg(not(shuttle))]
 pub(crate) use std::thread_local;

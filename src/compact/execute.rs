@@ -254,7 +254,7 @@ pub(crate) fn step(
     ahead: Ahead,
 ) -> Result<Outcome> {
     let lane = shared.open_lane(&mover.stream)?;
-    shared.drain_all();
+    drop(shared.lock_drained());
     let mut core = shared.core.lock();
     let Some((plan, batches, fresh)) = planned(&core, owners, task, ahead) else {
         return Ok(Outcome::nothing(false));

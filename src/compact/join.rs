@@ -104,7 +104,7 @@ pub(crate) fn join(
     bytes: u64,
 ) -> Result<Joined> {
     let lane = shared.open_lane(&mover.stream)?;
-    shared.drain_all();
+    drop(shared.lock_drained());
     let mut core = shared.core.lock();
     let mut joined = Joined::default();
     let Some(lacking) = core.lacks(bytes).filter(|_| core.may_remap()) else {

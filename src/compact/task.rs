@@ -107,12 +107,16 @@ pub(crate) fn layout_of(core: &Core, owners: &dyn Owners) -> Layout {
     Layout::from_extents(extents_of(core, owners)).unwrap_or_default()
 }
 
-/// The same as [`layout_of`], with the blocks at the offsets `cached` as holes: they are free, but
+/// The same as [`layout_of`], with the blocks `cached` (offset, bytes) as holes: they are free, but
 /// in a cache.
-pub(crate) fn layout_with(core: &Core, owners: &dyn Owners, cached: &HashSet<u64>) -> Layout {
-    let extents = core
-        .mapped_extents()
-        .map(|(at, bytes, taken)| extent(owners, (at, bytes, taken && !cached.contains(&at))));
+pub(crate) fn layout_with(
+    core: &Core,
+    owners: &dyn Owners,
+    cached: &HashSet<(u64, u64)>,
+) -> Layout {
+    let extents = core.mapped_extents().map(|(at, bytes, taken)| {
+        extent(owners, (at, bytes, taken && !cached.contains(&(at, bytes))))
+    });
     Layout::from_extents(extents).unwrap_or_default()
 }
 

@@ -76,7 +76,7 @@ impl Registry {
         loop {
             self.fetch(id)?;
             // The free memory after the block may be in a cache.
-            shared.drain_all();
+            drop(shared.lock_drained());
             match lock(&self.state).resize_in_place(id, bytes)? {
                 Some(true) => return Ok(()),
                 Some(false) => break,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::device::{Addr, Stream};
+use crate::device::{Addr, Stream, lock};
 use crate::error::{Error, Result};
 use crate::pool::Spilled;
 
@@ -48,7 +48,7 @@ pub(super) struct Away {
 
 impl Drop for Away {
     fn drop(&mut self) {
-        self.spilled.count(self.bytes, false);
+        lock(&self.spilled).sub(self.bytes);
     }
 }
 

@@ -156,7 +156,7 @@ impl State {
         };
         let (addr, bytes) = (block.addr(), block.bytes());
         let contents = shelf.put(addr, bytes, down)?;
-        spilled.count(bytes, true);
+        lock(spilled).add(bytes);
         let spilled = spilled.clone();
         Ok(self.table.spill(id, |entry| {
             let tick = timeline.open_tick();

@@ -77,7 +77,7 @@ impl State {
             table: &mut self.table,
             mover: &self.mover.stream.core().timeline,
         };
-        shared.drain_all();
+        drop(shared.lock_drained());
         compact::survey(&shared.core.lock(), &owners, &task, self.kept.as_ref())
     }
 

@@ -64,6 +64,8 @@ pub(crate) struct Core {
     pub(super) seen: (u64, u64),
     /// Blocks on their way from a cache into the heap or back; empty between calls.
     pub(super) on_the_way: Vec<Cached>,
+    /// Sizes that stream caches missed again and again last, whose blocks are kept together.
+    pub(super) wanted: [u64; 4],
     pub(super) slabs: Slabs,
     /// The pool sleeps, or is on its way: nothing is handed out, mapped or given back.
     pub(super) asleep: bool,
@@ -131,6 +133,7 @@ impl Core {
             peak_taken: 0,
             seen: (0, 0),
             on_the_way: Vec::with_capacity(MOST_BLOCKS),
+            wanted: [0; 4],
             slabs: Slabs::default(),
             asleep: false,
         };

@@ -163,7 +163,8 @@ impl<'a> Climb<'a> {
 
     /// Empties all caches into the heap; whether there was anything.
     fn drain(&self, core: &mut Core) -> bool {
-        let any = self.lane.shared.drain(core);
+        let lanes = self.lane.shared.listed();
+        let any = self.lane.shared.drain(&lanes, None, core);
         if any {
             core.count(Told::Drain(self.bytes));
         }

@@ -5,10 +5,9 @@ use std::cmp::Ordering;
 
 use super::stats::leaks::{Entries, LiveBlock, Tracker};
 use super::structure::{Block, Shared};
-use crate::device::{Note, StreamCore};
+use crate::device::{Note, StreamCore, lock};
 use crate::record::{Recording, What};
 
-/// What becomes of a block.
 #[derive(Clone, Copy)]
 pub(crate) enum Event<'a> {
     Alloc,
@@ -25,7 +24,6 @@ pub(crate) enum Event<'a> {
 }
 
 impl Shared {
-    /// Whether anybody listens.
     pub(super) fn is_observed(&self) -> bool {
         let is_watched = self.device.backend().is_watched();
         self.recording.is_some() || self.tracker.is_some() || is_watched
@@ -33,7 +31,6 @@ impl Shared {
 }
 
 impl Block {
-    /// Tells who listens what becomes of the block.
     #[inline]
     pub(crate) fn tell(&self, event: Event<'_>) {
         if self.lane().is_observed {
@@ -73,7 +70,7 @@ impl Block {
         if matches!(event, Event::Alloc) {
             return tracker.enter(addr, self.bytes(), self.stream_id());
         }
-        let Entries { live, moving } = &mut *tracker.entries();
+        let Entries { live, moving } = &mut *lock(&tracker.entries);
         match event {
             Event::Resize(_, _, bytes) => {
                 let entry = live.get_mut(&addr);
@@ -101,18 +98,19 @@ impl Block {
         };
         let (addr, bytes) = (self.addr() + from.min(to), from.abs_diff(to));
         let (stream, backend) = (on.raw, home.device.backend());
-        match from.cmp(&to) {
-            Ordering::Less => backend.observe(&Note::Alloc {
+        let note = match from.cmp(&to) {
+            Ordering::Less => Note::Alloc {
                 addr,
                 bytes,
                 stream,
-            }),
-            Ordering::Equal => {}
-            Ordering::Greater => backend.observe(&Note::Free {
+            },
+            Ordering::Equal => return,
+            Ordering::Greater => Note::Free {
                 addr,
                 bytes,
                 stream,
-            }),
-        }
+            },
+        };
+        backend.observe(&note);
     }
 }

@@ -63,7 +63,6 @@ impl Pace {
         self.device = 0;
     }
 
-    /// A handle of so many bytes was mapped elsewhere.
     pub(super) fn remapped(&mut self, bytes: u64) {
         if let Some(sum) = &mut self.remapped
             && !seeded!("slack-stays-whatever-remaps-cost")

@@ -24,7 +24,10 @@ fn relieve(root: &Weak<Handle>, asking: u64, pressure: &Pressure) -> Relief {
         let others = all.filter(|it| it.uid != asking);
         others.map(|it| it.trim(0).unwrap_or(0)).sum()
     });
-    Relief::of(released > 0)
+    match released {
+        0 => Relief::Exhausted,
+        _ => Relief::Retry,
+    }
 }
 
 fn asks_family(part: &Shared, root: &Arc<Handle>) {

@@ -17,15 +17,6 @@ pub enum Relief {
     Exhausted,
 }
 
-impl Relief {
-    pub(crate) fn of(helped: bool) -> Self {
-        match helped {
-            true => Self::Retry,
-            false => Self::Exhausted,
-        }
-    }
-}
-
 /// A request that the pool's own steps could not serve, as a registered step sees it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]

@@ -138,14 +138,16 @@ impl Private {
 impl Kept for Arc<Lane> {
     fn release(self: Box<Self>, _gate: &Stream) {
         if let Some(private) = &self.private {
-            let gone = lock(&private.parts).release();
-            drop(gone);
+            let _gone = lock(&private.parts).release();
         }
         self.leave();
     }
 
     fn bytes(&self) -> u64 {
-        self.graph_bytes()
+        self.private.as_ref().map_or(0, |private| {
+            let parts = lock(&private.parts);
+            parts.segments.values().map(|s| s.block.capacity()).sum()
+        })
     }
 }
 
@@ -210,14 +212,6 @@ pub(super) fn keep_block(block: Block, recorders: Vec<Arc<Recorder>>) {
 }
 
 impl Lane {
-    /// Bytes in the segments of its private memory.
-    pub(super) fn graph_bytes(&self) -> u64 {
-        self.private.as_ref().map_or(0, |private| {
-            let parts = lock(&private.parts);
-            parts.segments.values().map(|s| s.block.capacity()).sum()
-        })
-    }
-
     pub(super) fn alloc_private(&self, bytes: u64, requested: u64) -> Result<Block> {
         let Some(private) = &self.private else {
             return Err(Error::invalid("stream", "its capture has no memory"));

@@ -256,7 +256,7 @@ impl Shared {
     /// Gives idle memory back while the pool is over its soft limit. Nobody waits.
     #[cold]
     pub(crate) fn ease(&self) {
-        self.drain_all();
+        drop(self.lock_drained());
         self.ease_holes();
     }
 

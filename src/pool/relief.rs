@@ -59,7 +59,6 @@ impl Shared {
         false
     }
 
-    /// The figures of an error for a request of `bytes`.
     fn figures(&self, bytes: u64) -> OutOfMemory {
         let holders = self.leak_report().holders();
         let after_compaction = self.snapshot().after_compaction();

@@ -1,6 +1,5 @@
 //! What all lanes and handles of a pool share.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
@@ -10,24 +9,25 @@ use super::core::{Core, CoreGuard, CoreLock, SlotHold};
 use super::grow_buf::Growing;
 use super::job::Job;
 use super::stats::leaks::Tracker;
-use super::structure::{Attached, Block, Lane, Lanes, Ledger, Shared};
+use super::structure::{Attached, Block, Lane, Lanes, Shared};
 use super::tuning::LEAST_CACHE;
-use crate::device::{Device, Recorder, Stream, StreamWatcher, beside};
+use crate::device::{Device, Recorder, Stream, StreamWatcher, beside, lock};
 use crate::error::{Error, Result};
 use crate::heap::size_class::{self, is_slot};
 use crate::heap::{Grant, StreamIndex};
 use crate::record::Recording;
 use crate::seeded::seeded;
-use crate::sync::{
-    AtomicU64, Latch, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, latch, latch_mut,
-};
+use crate::sync::{AtomicU64, Latch, Mutex, latch, latch_mut};
 
 impl Shared {
     pub(crate) fn new(device: &Device, config: PoolConfig) -> Result<Self> {
         static NEXT_UID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let cache_bytes = config.cache_bytes.unwrap_or(LEAST_CACHE);
         let slot_most = if config.slabs { size_class::MOST } else { 0 };
-        let tracker = config.track.then(|| Tracker::new(config.backtraces));
+        let tracker = config.track.then(|| Tracker {
+            backtraces: config.backtraces,
+            entries: Mutex::default(),
+        });
         let recording = Recording::asked_for(config.record.as_deref())?;
         let transfer = Transfer::new(config.reuse.opportunistic);
         if config.sleeps {
@@ -43,7 +43,7 @@ impl Shared {
             tracker,
             core: CoreLock(Latch::new(core)),
             transfer,
-            lanes: RwLock::default(),
+            lanes: Mutex::default(),
             listed: Latch::default(),
             attached: OnceLock::new(),
             relief: Mutex::default(),
@@ -54,26 +54,9 @@ impl Shared {
             spilled: Default::default(),
             awake: Arc::default(),
             asleep: Mutex::default(),
-            counts: Ledger::default(),
+            books: Mutex::default(),
             recording,
         })
-    }
-
-    fn lanes(&self) -> RwLockReadGuard<'_, Lanes> {
-        self.lanes
-            .read()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    pub(super) fn lanes_mut(&self) -> RwLockWriteGuard<'_, Lanes> {
-        self.lanes
-            .write()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    pub(super) fn homes(&self) -> HashMap<u64, u64> {
-        let attached = self.attached.get();
-        attached.map_or_else(HashMap::new, |attached| attached.homes())
     }
 
     /// What is attached, made by `make` on first use; `None` if something else is.
@@ -88,32 +71,26 @@ impl Shared {
     pub(crate) fn lane(self: &Arc<Self>, stream: &Stream) -> Result<Option<Arc<Lane>>> {
         self.refuse_other_device(stream)?;
         let handle = stream.handle_id();
-        if let Some(lane) = self.lanes().of(handle) {
-            return Ok(Some(Arc::clone(lane)));
-        }
-        let mut lanes = self.lanes_mut();
-        if lanes.closed {
-            return Ok(None);
-        }
+        let mut lanes = lock(&self.lanes);
         if let Some(lane) = lanes.of(handle) {
             return Ok(Some(Arc::clone(lane)));
         }
+        if lanes.closed {
+            return Ok(None);
+        }
         let core = stream.core();
         let (slot, hold) = self.core.lock().add_stream(&core.timeline, core.gate);
-        let watcher: Arc<dyn StreamWatcher> = Arc::clone(self) as _;
-        stream.watch(Arc::downgrade(&watcher));
-        let lane = self.add_lane(&mut lanes, stream, slot, &hold);
-        Ok(Some(lane))
+        let watcher = Arc::downgrade(self);
+        stream.watch(watcher);
+        Ok(Some(self.add_lane(&mut lanes, stream, slot, &hold)))
     }
 
     pub(super) fn refuse_other_device(&self, stream: &Stream) -> Result<()> {
-        match self.device.same(stream.device()) {
-            true => Ok(()),
-            false => {
-                let why = "it is of another device than the pool";
-                Err(Error::invalid("stream", why))
-            }
+        if self.device.same(stream.device()) {
+            return Ok(());
         }
+        let why = "it is of another device than the pool";
+        Err(Error::invalid("stream", why))
     }
 
     fn add_lane(
@@ -137,19 +114,14 @@ impl Shared {
     }
 
     /// A lane of its own for the calling thread, which keeps meeting others at `lane`, that of
-    /// `stream`; the lane it has if there are enough.
+    /// `stream`; `None` if there are enough.
     ///
     /// The caller holds the pool and the stream.
     pub(crate) fn part(self: &Arc<Self>, stream: &Stream, lane: &Lane) -> Option<Arc<Lane>> {
         let handle = stream.handle_id();
-        if !self.lanes().may_part(handle) {
-            return None;
-        }
-        let mut lanes = self.lanes_mut();
-        if !lanes.may_part(handle) {
-            return lanes.of(handle).cloned();
-        }
-        Some(self.add_lane(&mut lanes, stream, lane.slot, &lane.hold))
+        let mut lanes = lock(&self.lanes);
+        let may_part = lanes.may_part(handle);
+        may_part.then(|| self.add_lane(&mut lanes, stream, lane.slot, &lane.hold))
     }
 
     /// The lane of `stream`, while the pool has a handle.
@@ -165,41 +137,23 @@ impl Shared {
         }
     }
 
-    /// Shows the core, and the offsets of the blocks in caches; changes nothing.
-    pub(crate) fn look<T>(&self, see: impl FnOnce(&Core, &HashSet<u64>) -> T) -> T {
-        let core = self.core.lock();
-        let mut cached = HashSet::new();
-        self.each_cached(|block| {
-            // A slot is a part of an extent.
-            if !is_slot(block.bytes) {
-                cached.insert(block.addr - self.base);
-            }
-        });
-        see(&core, &cached)
-    }
-
     /// Begins a job, runs it without the lock, and ends it; `None` where there is nothing to do.
     pub(super) fn work<J: Into<Job>>(
         &self,
         begin: impl FnOnce(&mut Core) -> Option<J>,
     ) -> Result<Option<Grant>> {
-        let job = begin(&mut self.core.lock());
-        let Some(job) = job else {
+        let Some(job) = begin(&mut self.core.lock()) else {
             return Ok(None);
         };
         let outcome = job.into().run();
         self.core.lock().end(outcome)
     }
 
-    /// Empties the caches of all streams into the arena.
-    pub(crate) fn drain_all(&self) {
-        drop(self.lock_drained());
-    }
-
     /// The core, with the caches of all streams emptied into it.
     pub(crate) fn lock_drained(&self) -> CoreGuard<'_> {
         let mut core = self.core.lock();
-        self.drain(&mut core);
+        let lanes = self.listed();
+        self.drain(&lanes, None, &mut core);
         core
     }
 
@@ -213,12 +167,10 @@ impl Shared {
         if let Some(attached) = self.attached.get() {
             attached.pool_closed();
         }
-        let lanes = self.lanes_mut().close();
-        self.counts.close();
+        let lanes = lock(&self.lanes).close();
+        lock(&self.books).closed = true;
         let mut core = self.core.lock();
-        for lane in &lanes {
-            lane.retire(&mut core);
-        }
+        lanes.iter().for_each(|lane| lane.retire(&mut core));
         #[cfg(feature = "tracing")]
         {
             let (bytes, blocks) = core.extents.taken();
@@ -260,24 +212,21 @@ impl Drop for Shared {
 
 impl StreamWatcher for Shared {
     fn stream_retired(&self, handle: u64) {
-        let mut lanes = self.lanes_mut();
-        let retired = lanes.of_handle(handle);
+        let mut lanes = lock(&self.lanes);
         let mut core = self.core.lock();
         let kept = seeded!("retired-stream-keeps-its-cache");
-        for lane in retired.iter().filter(|_| !kept) {
-            lane.retire(&mut core);
-        }
+        let ends = lanes.of_handle(handle).filter(|_| !kept);
+        ends.for_each(|lane| lane.retire(&mut core));
         drop(core);
-        lanes.remove(handle);
+        let retired = lanes.by_handle.remove(&handle);
         drop(lanes);
         // Without a lock: the stream may go with its last lane.
         drop(retired);
     }
 
     fn stream_captured(&self, stream: &Stream, recorder: Option<&Arc<Recorder>>) {
-        let lanes = self.lanes().of_handle(stream.handle_id());
-        for lane in lanes {
-            lane.route(recorder);
-        }
+        let handle = stream.handle_id();
+        let lanes: Vec<_> = lock(&self.lanes).of_handle(handle).cloned().collect();
+        lanes.iter().for_each(|lane| lane.route(recorder));
     }
 }

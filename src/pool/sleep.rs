@@ -209,7 +209,7 @@ impl Shared {
     /// Refuses requests from now on, once what is under way has ended; or serves them again.
     fn set_asleep(&self, asleep: bool) {
         loop {
-            let lanes = self.lanes_mut();
+            let lanes = lock(&self.lanes);
             let mut core = self.core.lock();
             if core.under_way.jobs == 0 {
                 core.asleep = asleep;

@@ -1,7 +1,7 @@
 //! What a pool is made of, and which part holds which.
 //!
 //! The application's handle holds what is [`Shared`], and so does every [`Lane`], the pool's side of one
-//! stream. The pool's [`Ledger`] holds each lane until its last block is gone; [`Lanes`] are those in use. A
+//! stream. The pool's [`Books`] hold each lane until its last block is gone; [`Lanes`] are those in use. A
 //! [`Block`] points to its lane, without a count: see `cache::lifetime`. A stream under capture has
 //! [`Private`] memory, whose segments are blocks. What each of them does is in the file of its name.
 
@@ -19,7 +19,7 @@ use crate::device::{Addr, Awake, Device, Left, Recorder, Stream, StreamCore, Tim
 use crate::error::Result;
 use crate::heap::{Id, StreamIndex};
 use crate::record::Recording;
-use crate::sync::{AtomicU64, Latch, Mutex, RwLock};
+use crate::sync::{AtomicU64, Latch, Mutex};
 
 /// Device addresses and how many bytes from there on, ascending and apart.
 pub(crate) type Ranges = Vec<(Addr, u64)>;
@@ -52,7 +52,7 @@ pub(crate) struct Shared {
     pub(crate) tracker: Option<Tracker>,
     pub(crate) core: CoreLock,
     pub(super) transfer: Transfer,
-    pub(super) lanes: RwLock<Lanes>,
+    pub(super) lanes: Mutex<Lanes>,
     /// Those lanes for who has the core's lock: each is here before it has free memory, until it has no more. In
     /// the order in which they were made, so that caches are emptied in the same order in every run of a program.
     pub(super) listed: Latch<Arc<Vec<Arc<Lane>>>>,
@@ -70,9 +70,8 @@ pub(crate) struct Shared {
     /// Movable memory that is on the host.
     pub(crate) spilled: Spilled,
     pub(crate) awake: Arc<Awake>,
-    /// Of a pool that sleeps.
     pub(super) asleep: Mutex<Option<Sleeping>>,
-    pub(super) counts: Ledger,
+    pub(super) books: Mutex<Books>,
     pub(crate) recording: Option<Recording>,
 }
 
@@ -86,6 +85,7 @@ pub(crate) trait Attached: std::any::Any + Send + Sync {
     fn homes(&self) -> HashMap<u64, u64>;
 }
 
+#[derive(Default)]
 pub(crate) struct LaneState {
     pub(crate) cache: Cache,
     pub(super) counters: Counters,
@@ -114,6 +114,7 @@ pub(crate) struct Own {
 }
 
 /// What threads of other streams write, likewise apart.
+#[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Others {
     pub(super) outstanding: Outstanding,
@@ -187,7 +188,8 @@ pub(super) struct Served {
     pub(super) now: Totals<3>,
 }
 
-/// The stream caches there are by stream, and the sum of those gone with the joint peaks of all.
+/// The counts of all streams a pool has served: the stream caches there are by stream, each held until it
+/// ends, and the sum of those gone with the joint peaks of all.
 #[derive(Default)]
 pub(super) struct Books {
     pub(super) streams: BTreeMap<u64, Served>,
@@ -196,10 +198,6 @@ pub(super) struct Books {
     pub(super) closed: bool,
     pub(super) gone: Vec<Arc<Lane>>,
 }
-
-/// The counts of all streams a pool has served. Holds each stream cache until it ends.
-#[derive(Default)]
-pub(crate) struct Ledger(pub(super) Mutex<Books>);
 
 /// A block of device memory on one stream.
 ///

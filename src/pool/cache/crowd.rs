@@ -13,8 +13,8 @@
 //! serve none. A crowded lane that is full gives up the block it frees, and not all it has.
 
 use super::free_lists::Cached;
+use crate::heap::UNIT;
 use crate::heap::size_class::is_slot;
-use crate::heap::{NONE, UNIT};
 use crate::pool::structure::{Lane, LaneState};
 use crate::pool::tuning::{CROWDED_MISSES, CROWDED_PART, NEAR_LEAST, NEAR_MOST, NEAR_PART};
 use crate::seeded::seeded;
@@ -22,7 +22,7 @@ use crate::sync::latch;
 
 impl Lane {
     /// Has the lane be crowded if someone has the pool's lock now, unless it is to keep nothing.
-    fn look_for_others(&self, state: &mut LaneState) {
+    pub(super) fn look_for_others(&self, state: &mut LaneState) {
         if self.cache_bytes > 0 && self.shared.core.is_taken() {
             let live = state.counters.live_bytes(&self.others.elsewhere);
             state.crowded = CROWDED_MISSES;
@@ -48,14 +48,10 @@ impl Lane {
         if state.crowded == 0 {
             state.room = self.cache_bytes;
         }
-        let most = bytes
-            + (bytes / NEAR_PART)
-                .max(bytes.min(NEAR_LEAST))
-                .min(NEAR_MOST);
-        let least = match seeded!("nearest-block-may-be-smaller") {
-            true => bytes.div_ceil(2).next_multiple_of(UNIT),
-            false => bytes,
-        };
+        let more = (bytes / NEAR_PART).max(bytes.min(NEAR_LEAST));
+        let most = bytes + more.min(NEAR_MOST);
+        let part = 1 + u64::from(seeded!("nearest-block-may-be-smaller"));
+        let least = bytes.div_ceil(part).next_multiple_of(UNIT);
         let near = (!is_slot(bytes)).then(|| state.cache.pop_near(least, most));
         let Some(mut near) = near.flatten() else {
             self.look_for_others(&mut state);
@@ -67,13 +63,6 @@ impl Lane {
         state.pending -= u64::from(!seeded!("nearest-block-holds-its-lane"));
         (state.counters).allocate(near.bytes, requested, &self.others.elsewhere);
         Some(near)
-    }
-
-    /// Whether a full cache has room for the block, as others have the pool's lock. The block is not freed
-    /// yet.
-    pub(super) fn makes_room(&self, state: &mut LaneState, block: &Cached) -> bool {
-        self.look_for_others(state);
-        block.id != NONE && self.has_room(state, block.bytes)
     }
 }
 

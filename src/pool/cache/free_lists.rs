@@ -60,7 +60,6 @@ impl Cached {
     }
 }
 
-/// See the module documentation.
 pub(crate) struct Cache {
     /// First entry of each bin.
     heads: Box<[u32; ALL]>,
@@ -72,8 +71,8 @@ pub(crate) struct Cache {
     bytes: u64,
 }
 
-impl Cache {
-    pub(crate) fn new() -> Self {
+impl Default for Cache {
+    fn default() -> Self {
         Self {
             heads: Box::new([NONE; ALL]),
             occupied: Bitmap::EMPTY,
@@ -82,8 +81,9 @@ impl Cache {
             bytes: 0,
         }
     }
+}
 
-    /// Bytes in all blocks.
+impl Cache {
     #[inline]
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
@@ -94,7 +94,6 @@ impl Cache {
         self.bytes == 0
     }
 
-    /// Whether there is no place for one more block.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.spare == NONE && self.entries.len() == MOST_BLOCKS
@@ -135,16 +134,10 @@ impl Cache {
     /// The smallest block of at least `bytes`, which are no slot's, and at most `most`, of those that head
     /// their bins.
     pub(crate) fn pop_near(&mut self, bytes: u64, most: u64) -> Option<Cached> {
-        let small = self.near_small(bytes, most);
+        let bins = (bytes / UNIT - 1) as usize..(most / UNIT).min(BINS as u64) as usize;
+        let small = self.first_of(bins).map(|bin| (bin as u64 + 1) * UNIT);
         let near = small.or_else(|| self.near_large(bytes..=most))?;
         self.pop(near)
-    }
-
-    /// The size of the block of [`Cache::pop_near`], of those of up to [`BINS`] units.
-    fn near_small(&mut self, bytes: u64, most: u64) -> Option<u64> {
-        let sizes = (bytes / UNIT - 1) as usize..(most / UNIT).min(BINS as u64) as usize;
-        let bin = self.first_of(sizes)?;
-        Some((bin as u64 + 1) * UNIT)
     }
 
     /// The first of those bins that has an entry.
@@ -161,17 +154,14 @@ impl Cache {
         None
     }
 
-    /// The same of larger ones.
+    /// The size of the block of [`Cache::pop_near`], of those of more than [`BINS`] units.
     fn near_large(&self, sizes: RangeInclusive<u64>) -> Option<u64> {
         if !self.may_have_large() || *sizes.end() <= BINS as u64 * UNIT {
             return None;
         }
         let heads = self.heads[BINS..BINS + LARGE].iter();
-        let blocks = heads.filter_map(|&at| self.entries.get(at as usize));
-        let near = blocks
-            .map(|block| block.bytes)
-            .filter(|bytes| sizes.contains(bytes));
-        near.min()
+        let found = heads.filter_map(|&at| Some(self.entries.get(at as usize)?.bytes));
+        found.filter(|bytes| sizes.contains(bytes)).min()
     }
 
     /// Whether [`Cache::pop`] would give a block.
@@ -230,7 +220,6 @@ impl Cache {
         self.bytes += block.bytes;
     }
 
-    /// Shows all blocks.
     pub(crate) fn each(&self, mut see: impl FnMut(&Cached)) {
         for &head in self.heads.iter() {
             let mut at = head;
@@ -248,7 +237,6 @@ impl Cache {
         first.is_some_and(|bin| bin < LARGE_BINS.end)
     }
 
-    /// Takes out all blocks of the `bins`.
     pub(crate) fn drain(&mut self, bins: Range<usize>, mut give: impl FnMut(Cached)) {
         while let Some(bin) = self.first_of(bins.clone()) {
             self.occupied.clear_if(bin, true);

@@ -32,10 +32,8 @@ impl Lane {
         if !self.has_room(&state, block.bytes) {
             return self.free_by_core(state, self, block, requested);
         }
-        let requested = match seeded!("rounded-bytes-counted-as-requested") {
-            true => block.bytes,
-            false => requested,
-        };
+        let rounds = seeded!("rounded-bytes-counted-as-requested");
+        let requested = if rounds { block.bytes } else { requested };
         // The last touch of the lane: once the latch is let go, it may be retired and end.
         state.counters.free(block.bytes, requested);
         state.cache.push(block);
@@ -93,9 +91,11 @@ impl Lane {
             }
             state = latch(&self.own.state);
         }
-        let makes_room = self.makes_room(&mut state, &block);
+        // A full cache has room where others have the pool's lock.
+        self.look_for_others(&mut state);
+        let has_room = block.id != NONE && self.has_room(&state, block.bytes);
         drop(state);
-        if makes_room {
+        if has_room {
             return match at_home {
                 true => self.take_back(block, requested),
                 false => self.free_foreign(home, block, requested),

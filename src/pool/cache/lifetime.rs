@@ -1,7 +1,7 @@
 //! How long a stream cache lives: until its stream or its pool is gone, and its last block.
 //!
 //! Every block points to its lane, and a lane must outlive its blocks; a shared count of references
-//! would cost two locked instructions a pair. Instead the pool's ledger holds a lane until it is
+//! would cost two locked instructions a pair. Instead the pool's books hold a lane until it is
 //! *retired* (its stream or its pool has no handle any more) and its last block is freed. While a lane
 //! is in use, nothing counts what keeps it but the numbers that are counted of its blocks anyway. Retiring
 //! says so where frees on other lanes count, and has *outstanding* be what is out by all those numbers;
@@ -13,8 +13,8 @@
 use std::sync::Arc;
 
 use super::free_lists::ALL_BINS;
-use crate::device::Addr;
-use crate::heap::Id;
+use crate::device::{Addr, lock};
+use crate::heap::{Grant, Id};
 use crate::pool::core::Core;
 use crate::pool::structure::{Block, Lane};
 use crate::seeded::seeded;
@@ -30,12 +30,25 @@ impl Counted<'_> {
         std::mem::forget(self);
         Block::new(lane, id, addr, bytes, requested)
     }
+
+    pub(crate) fn granted(self, grant: Grant, bytes: u64, requested: u64) -> Block {
+        let addr = self.0.shared.base + grant.offset;
+        self.block(grant.id, addr, bytes, requested)
+    }
 }
 
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
-        if !(seeded!("panicked-request-holds-its-lane") && std::thread::panicking()) {
-            self.0.count_out();
+        if seeded!("panicked-request-holds-its-lane") && std::thread::panicking() {
+            return;
+        }
+        let mut state = latch(&self.0.own.state);
+        if state.retired {
+            drop(state);
+            // The lane may be gone afterwards.
+            self.0.leave();
+        } else {
+            state.pending -= u64::from(!seeded!("failed-request-holds-its-lane"));
         }
     }
 }
@@ -44,17 +57,6 @@ impl Lane {
     /// Counts one block more that ends the lane when it leaves. Of a lane that is retired.
     pub(crate) fn enter(&self) {
         self.others.outstanding.enter();
-    }
-
-    /// Takes back the count of a block that there is not. The lane may be gone afterwards.
-    fn count_out(&self) {
-        let mut state = latch(&self.own.state);
-        if state.retired {
-            drop(state);
-            self.leave();
-        } else {
-            state.pending -= u64::from(!seeded!("failed-request-holds-its-lane"));
-        }
     }
 
     /// Ends the lane's use: from now on frees go straight to the core, and the last one ends it.
@@ -69,8 +71,8 @@ impl Lane {
         // Those freed elsewhere from here on leave.
         let out = here - self.others.elsewhere.retire() as i64;
         self.drain(ALL_BINS, core);
-        self.drain_batches(core);
-        self.end_used(core);
+        self.end_used();
+        self.shared.drain(&[], Some(self.slot), core);
         // Listed until its cache is empty: a request that looks meanwhile must find it.
         Arc::make_mut(&mut latch(&self.shared.listed))
             .retain(|lane| !std::ptr::eq(Arc::as_ptr(lane), self));
@@ -87,10 +89,9 @@ impl Lane {
         }
     }
 
-    /// Has the pool hold the lane no longer.
     fn end(&self) {
-        let held = self.shared.counts.end(self);
-        // Behind the ledger's lock: the pool may go with its last lane.
+        let held = lock(&self.shared.books).end(self);
+        // Behind the books' lock: the pool may go with its last lane.
         drop(held);
     }
 }

@@ -5,13 +5,10 @@ use std::sync::atomic::Ordering;
 use crate::sync::AtomicI64;
 
 /// Blocks that keep a lane alive: one atomic, so that a free elsewhere takes no lock.
+#[derive(Default)]
 pub(crate) struct Outstanding(AtomicI64);
 
 impl Outstanding {
-    pub(crate) fn new() -> Self {
-        Self(AtomicI64::new(0))
-    }
-
     /// One block more, of a lane that is retired.
     pub(crate) fn enter(&self) {
         self.0.fetch_add(1, Ordering::AcqRel);
@@ -42,6 +39,7 @@ mod models {
     use crate::pool::stats::counters::{Elsewhere, Sums};
 
     /// What frees elsewhere write of a lane, and how often it ended.
+    #[derive(Default)]
     struct Others {
         outstanding: Outstanding,
         elsewhere: Elsewhere,
@@ -69,11 +67,7 @@ mod models {
     #[test]
     fn a_lane_ends_once_and_whoever_ends_it_sees_what_was_counted_of_all_its_blocks() {
         loom::model(|| {
-            let lane = Arc::new(Others {
-                outstanding: Outstanding::new(),
-                elsewhere: Elsewhere::new(),
-                ended: AtomicU64::new(0),
-            });
+            let lane = Arc::new(Others::default());
             let frees: Vec<_> = [(100, 50), (200, 150)]
                 .map(|sizes| {
                     let lane = Arc::clone(&lane);

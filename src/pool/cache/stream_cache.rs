@@ -15,10 +15,9 @@
 
 use std::sync::Arc;
 
-use super::free_lists::{Cache, LARGE_BINS};
+use super::free_lists::LARGE_BINS;
 use super::lifetime::Counted;
-use super::outstanding::Outstanding;
-use crate::device::{Addr, StreamCore};
+use crate::device::{Addr, StreamCore, lock};
 use crate::error::{Error, Result};
 use crate::heap::Grant;
 use crate::heap::UNIT;
@@ -43,7 +42,6 @@ pub(crate) const BUSY: IdAndSlack = IdAndSlack::new(0, 0);
 pub(crate) const MISSED: IdAndSlack = IdAndSlack::new(1, 0);
 
 impl LaneState {
-    /// Notes a request that the cache does not serve.
     #[inline]
     fn miss(&mut self, bytes: u64) {
         self.pending += 1;
@@ -61,7 +59,6 @@ impl LaneState {
     }
 }
 
-/// Whether a request is one that a pool may serve.
 #[inline]
 fn is_servable(bytes: u64) -> bool {
     bytes.wrapping_sub(1) < LARGEST
@@ -102,16 +99,8 @@ impl Lane {
         private: Option<Arc<Private>>,
     ) -> Arc<Self> {
         let state = LaneState {
-            cache: Cache::new(),
-            counters: Counters::default(),
-            pending: 0,
-            missed: (0, 0),
             room: shared.cache_bytes,
-            crowded: 0,
-            aside: false,
-            retired: false,
-            asleep: false,
-            captured: None,
+            ..LaneState::default()
         };
         let lane = Arc::new(Self {
             own: Own {
@@ -126,17 +115,13 @@ impl Lane {
             slot,
             hold: Arc::clone(hold),
             private,
-            others: Others {
-                outstanding: Outstanding::new(),
-                elsewhere: Elsewhere::new(),
-            },
+            others: Others::default(),
         });
         // Held there until `end`.
-        shared.counts.add(&lane);
+        lock(&shared.books).add(&lane);
         lane
     }
 
-    /// The open tick of the lane's stream.
     #[inline]
     pub(crate) fn open_tick(&self) -> u64 {
         self.timeline.open_tick()
@@ -231,22 +216,18 @@ impl Lane {
         }
     }
 
-    /// As [`LaneState::settle`].
     pub(crate) fn settle(&self, bytes: u64, requested: u64) -> (u64, u64) {
         latch(&self.own.state).settle(bytes, requested, &self.others.elsewhere)
     }
 
-    /// Counts under the latch.
     pub(crate) fn count<T>(&self, count: impl FnOnce(&mut Counters, &Elsewhere) -> T) -> T {
         count(&mut latch(&self.own.state).counters, &self.others.elsewhere)
     }
 
-    /// Bytes in the cache.
     pub(crate) fn cached_bytes(&self) -> u64 {
         latch(&self.own.state).cache.bytes()
     }
 
-    /// Whether another thread is at the lane now.
     pub(crate) fn is_busy(&self) -> bool {
         is_latched(&self.own.state)
     }
@@ -254,18 +235,13 @@ impl Lane {
     /// A block of at least `requested` bytes. The caller holds the pool and the stream, or a
     /// block of this lane.
     pub(crate) fn alloc(&self, requested: u64) -> Result<Block> {
-        self.alloc_rounded(self.rounded(requested)?, requested)
+        rounded(requested)?;
+        self.alloc_rounded(size_class::rounded(requested, self.slot_most), requested)
     }
 
     /// As [`Lane::alloc`], a block of its own, which is no slot.
     pub(crate) fn alloc_block(&self, requested: u64) -> Result<Block> {
         self.alloc_rounded(rounded(requested)?, requested)
-    }
-
-    /// `bytes` as the lane rounds them.
-    fn rounded(&self, bytes: u64) -> Result<u64> {
-        rounded(bytes)?;
-        Ok(size_class::rounded(bytes, self.slot_most))
     }
 
     fn alloc_rounded(&self, bytes: u64, requested: u64) -> Result<Block> {
@@ -291,14 +267,12 @@ impl Lane {
             return captured.alloc_private(requested.next_multiple_of(UNIT), requested);
         }
         let mut state = latch(&self.own.state);
-        if state.retired {
-            drop(state);
-            self.enter();
-        } else {
+        match state.retired {
+            true => self.enter(),
             // The capture has ended since the first look.
-            state.pending += 1;
-            drop(state);
+            false => state.pending += 1,
         }
+        drop(state);
         self.alloc_core(bytes, requested)
     }
 
@@ -307,10 +281,7 @@ impl Lane {
         latch(&self.own.state).pending += 1;
         let counted = Counted(self);
         let granted = self.shared.try_acquire(self, bytes, bytes)?;
-        Ok(granted.map(|grant| {
-            let addr = self.shared.base + grant.offset;
-            counted.block(grant.id, addr, bytes, bytes)
-        }))
+        Ok(granted.map(|grant| counted.granted(grant, bytes, bytes)))
     }
 
     /// A block of at least `requested` bytes for a request that [`Lane::serve_kept`] noted as pending.
@@ -328,20 +299,14 @@ impl Lane {
         if let Some(near) = self.take_near(bytes, requested) {
             return Ok(counted.block(near.id, near.addr, near.bytes, requested));
         }
-        let (grant, bytes) = self.acquire(bytes, requested)?;
-        let addr = self.shared.base + grant.offset;
-        Ok(counted.block(grant.id, addr, bytes, requested))
-    }
-
-    fn acquire(&self, bytes: u64, requested: u64) -> Result<(Grant, u64)> {
         if is_slot(bytes)
             && let Some(grant) = self.shared.try_acquire(self, bytes, requested)?
         {
-            return Ok((grant, bytes));
+            return Ok(counted.granted(grant, bytes, requested));
         }
         let bytes = bytes.next_multiple_of(UNIT);
         let grant = self.shared.acquire(self, bytes, requested)?;
-        Ok((grant, bytes))
+        Ok(counted.granted(grant, bytes, requested))
     }
 
     /// Frees the last bytes of the `block`, which is of the size `before`, down to `after`, in stream
@@ -351,10 +316,7 @@ impl Lane {
             return self.shrink_private(private, block.addr(), before, after);
         }
         let id = block.id();
-        let tick = match seeded!("tail-free-at-once") {
-            true => 0,
-            false => self.open_tick(),
-        };
+        let tick = self.open_tick() * u64::from(!seeded!("tail-free-at-once"));
         let mut core = self.shared.core.lock();
         self.count(|counters, away| counters.resize(before, after, away));
         core.shrink(id, before.bytes() - after.bytes(), self.slot, tick);
@@ -379,7 +341,7 @@ impl Lane {
         // A large block that only the cache knows parts its neighbours, and what is asked for meanwhile
         // goes where it keeps them apart: with such blocks left in the cache, training in 260 MiB
         // reserved 1.016 to 1.058 times its peak, with this 1.008 to 1.016.
-        if !is_slot(bytes) && latch(&self.own.state).crowded == 0 {
+        if !is_slot(bytes) && !self.is_crowded() {
             self.drain(LARGE_BINS, core);
         }
         core.take_ready_of(self.slot, bytes)

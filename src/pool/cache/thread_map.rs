@@ -8,6 +8,7 @@
 //! is used twice, so what is remembered is never taken for another.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::device::Stream;
@@ -21,33 +22,16 @@ const REMEMBERED: usize = 16;
 /// How often a thread finds a lane taken before it gets one of its own.
 const MEETINGS: u32 = if cfg!(shuttle) { 1 } else { 32 };
 
-/// A lane and what it was found by: the pool, and the stream's handle.
-#[derive(Clone, Copy)]
-struct Remembered {
-    pool: u64,
-    handle: u64,
-    lane: LanePtr,
-}
+/// What a lane was found by, the numbers of the pool and of the stream's handle, and the lane.
+type Remembered = (u64, u64, LanePtr);
 
-impl Remembered {
-    const NOTHING: Self = Self {
-        pool: 0,
-        handle: 0,
-        lane: LanePtr::NONE,
-    };
-}
+static NEXT: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static LANES: [Cell<Remembered>; REMEMBERED] =
-        const { [const { Cell::new(Remembered::NOTHING) }; REMEMBERED] };
+        const { [const { Cell::new((0, 0, LanePtr::NONE)) }; REMEMBERED] };
     static MET: Cell<u32> = const { Cell::new(0) };
-    static NUMBER: u64 = next_number();
-}
-
-fn next_number() -> u64 {
-    use std::sync::atomic::{AtomicU64, Ordering};
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed)
+    static NUMBER: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
 }
 
 /// A number for the calling thread; a thread that is ending may share one.
@@ -59,23 +43,21 @@ fn this_thread() -> u64 {
 /// holds the stream, and the pool or a block of it: see `lifetime`. With a block alone it may be retired.
 #[inline]
 pub(crate) fn remembered(pool: u64, handle: u64) -> Option<LanePtr> {
-    let known = LANES.with(|lanes| lanes[handle as usize % REMEMBERED].get());
-    ((known.pool, known.handle) == (pool, handle)).then_some(known.lane)
+    let (of, by, lane) = LANES.with(|lanes| lanes[handle as usize % REMEMBERED].get());
+    ((of, by) == (pool, handle)).then_some(lane)
 }
 
-/// Has the calling thread remember `lane`.
-pub(crate) fn remember(pool: u64, handle: u64, lane: &Lane) {
+pub(crate) fn remember(pool: u64, handle: u64, lane: &Lane) -> LanePtr {
     let lane = LanePtr::of(lane);
-    let known = Remembered { pool, handle, lane };
-    LANES.with(|lanes| lanes[handle as usize % REMEMBERED].set(known));
+    LANES.with(|lanes| lanes[handle as usize % REMEMBERED].set((pool, handle, lane)));
+    lane
 }
 
 /// Counts that the calling thread found a lane taken; true if it is time to part.
 pub(crate) fn met() -> bool {
     MET.with(|count| {
-        let met = count.get() + 1;
-        count.set(if met < MEETINGS { met } else { 0 });
-        met >= MEETINGS
+        count.set((count.get() + 1) % MEETINGS);
+        count.get() == 0
     })
 }
 
@@ -87,22 +69,12 @@ pub(crate) fn nearby(shared: &Arc<Shared>, stream: &Stream) -> Result<Option<Lan
         return Ok(Some(lane));
     }
     let found = shared.lane(stream)?;
-    Ok(found.map(|lane| {
-        remember(pool, handle, &lane);
-        LanePtr::of(&lane)
-    }))
-}
-
-/// Lanes a stream has at most.
-fn most_lanes() -> usize {
-    static MOST: OnceLock<usize> = OnceLock::new();
-    *MOST.get_or_init(|| std::thread::available_parallelism().map_or(1, |most| most.get().min(64)))
+    Ok(found.map(|lane| remember(pool, handle, &lane)))
 }
 
 impl Lanes {
     pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<Lane>> {
-        let lanes = self.by_handle.values().flatten();
-        lanes.map(|(_, lane)| lane)
+        self.by_handle.values().flatten().map(|(_, lane)| lane)
     }
 
     /// The lane of a stream's handle for the calling thread.
@@ -113,26 +85,22 @@ impl Lanes {
         Some(lane)
     }
 
-    /// The lanes of a stream's handle.
-    pub(crate) fn of_handle(&self, handle: u64) -> Vec<Arc<Lane>> {
+    pub(crate) fn of_handle(&self, handle: u64) -> impl Iterator<Item = &Arc<Lane>> {
         let lanes = self.by_handle.get(&handle).into_iter().flatten();
-        lanes.map(|(_, lane)| Arc::clone(lane)).collect()
+        lanes.map(|(_, lane)| lane)
     }
 
-    /// Whether a stream may have one more lane for the calling thread.
+    /// Whether a stream, which has a lane, may have one more for the calling thread.
     pub(crate) fn may_part(&self, handle: u64) -> bool {
-        let lanes = self.by_handle.get(&handle);
-        lanes.is_some_and(|lanes| lanes.len() < most_lanes())
+        static MOST: OnceLock<usize> = OnceLock::new();
+        let threads = || std::thread::available_parallelism().map_or(1, |most| most.get().min(64));
+        (1..*MOST.get_or_init(threads)).contains(&self.of_handle(handle).count())
     }
 
     /// Adds a lane that the calling thread made.
     pub(crate) fn add(&mut self, handle: u64, lane: Arc<Lane>) {
         let lanes = self.by_handle.entry(handle).or_default();
         lanes.push((this_thread(), lane));
-    }
-
-    pub(crate) fn remove(&mut self, handle: u64) {
-        self.by_handle.remove(&handle);
     }
 
     /// Takes all lanes; there are none from now on.

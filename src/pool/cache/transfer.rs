@@ -23,9 +23,9 @@
 //! caches into the heap holds the second for as long as it does, so whatever is free is in the heap, in
 //! a batch or in a stream cache that it comes to.
 
+use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::batches::{Batch, KEPT, LEAST, MOST};
 use super::free_lists::{ALL_BINS, Cached, LARGE_BINS};
@@ -46,9 +46,9 @@ pub(super) const AHEAD_BYTES: u64 = 2 << 20;
 const FETCHED: usize = 32;
 
 impl Lane {
-    /// Makes a batch of what the cache holds of `bytes`, if that is `least` blocks; of one
-    /// too many the oldest is to go into the heap. The caller holds the heap's lock.
-    fn make_batch(&self, bytes: u64, least: usize) -> (bool, Option<Batch>) {
+    /// Makes a batch of what the cache holds of `bytes`, if that is `least` blocks; whether it is. Of one
+    /// too many the oldest goes into the heap.
+    fn make_batch(&self, bytes: u64, least: usize, core: &mut Core) -> bool {
         let transfer = &self.shared.transfer;
         let mut state = latch(&transfer.state);
         let mut blocks = (state.spare.pop()).unwrap_or_else(|| Vec::with_capacity(MOST));
@@ -60,7 +60,7 @@ impl Lane {
         drop(own);
         if blocks.is_empty() {
             state.spare.push(blocks);
-            return (false, None);
+            return false;
         }
         let newest = blocks.iter().map(|block| block.tick).max().unwrap_or(0);
         let forgets = match least {
@@ -74,43 +74,32 @@ impl Lane {
             tick: if forgets { 0 } else { newest },
             blocks,
         });
-        let oldest = match state.batches.len() > KEPT {
-            true => state.batches.pop_front(),
-            false => None,
-        };
+        let is_one_too_many = state.batches.len() > KEPT;
+        let oldest = is_one_too_many.then(|| state.batches.pop_front()).flatten();
         transfer.note_count(&state);
-        (true, oldest)
+        drop(state);
+        oldest.into_iter().for_each(|it| core.give_batch(it));
+        true
     }
 
     /// Lets the cache's blocks of `bytes`, which has no room for one more, go together if such are
     /// wanted; true if there is room now.
     pub(crate) fn hand_over(&self, bytes: u64, core: &mut Core) -> bool {
-        let transfer = &self.shared.transfer;
-        if !transfer.is_wanted(bytes) || core.is_over_soft_limit() {
-            return false;
-        }
-        let (any, oldest) = self.make_batch(bytes, LEAST);
-        if let Some(oldest) = oldest {
-            core.give_batch(oldest);
-        }
-        any
+        let keeps = core.wanted.contains(&bytes) && !core.is_over_soft_limit();
+        keeps && self.make_batch(bytes, LEAST, core)
     }
 
     /// Whether work queued on the lane's stream from now on runs behind all uses of the batch.
     fn is_behind(&self, batch: &Batch) -> bool {
-        let waited = self.stream.timeline.waited(batch.timeline.uid);
-        let done = batch.timeline.done();
-        let known = if self.shared.transfer.opportunistic {
-            waited.max(done)
-        } else {
-            waited
-        };
-        batch.tick <= known
+        let theirs = &batch.timeline;
+        let is_done = self.shared.transfer.opportunistic && batch.tick <= theirs.done();
+        is_done || batch.tick <= self.stream.timeline.waited(theirs.uid)
     }
 
     /// A block of exactly `bytes` from a batch of the lane's own stream, else from one that is ready for
-    /// it; whether it is of its own. The others go into the lane's cache as far as there is room.
-    pub(crate) fn take_batch(&self, bytes: u64) -> Option<(Cached, bool)> {
+    /// it, or for which it has `waited`; and which step that is. The others go into the lane's cache as far
+    /// as there is room.
+    pub(crate) fn take_batch(&self, bytes: u64, waited: bool) -> Option<(Cached, Told)> {
         let transfer = &self.shared.transfer;
         if !transfer.has_any() {
             return None;
@@ -130,19 +119,19 @@ impl Lane {
             false => state.batches.push_front(batch),
         }
         transfer.note_count(&state);
-        Some((block?, own.is_some()))
+        let step = match (own, waited) {
+            (Some(_), _) => Told::OwnStream(bytes),
+            (_, true) => Told::StreamWait(bytes),
+            _ => Told::ReadyElsewhere(bytes),
+        };
+        step.count(&mut state.steps);
+        Some((block?, step))
     }
 
     /// A block of exactly `bytes` that goes to the lane's stream without a wait, for a request that its
     /// cache missed.
     pub(crate) fn take_ready_batch(&self, bytes: u64) -> Option<Cached> {
-        let (block, own) = self.take_batch(bytes)?;
-        let transfer = &self.shared.transfer;
-        let (count, step) = match own {
-            true => (&transfer.own, Told::OwnStream(bytes)),
-            false => (&transfer.ready, Told::ReadyElsewhere(bytes)),
-        };
-        count.fetch_add(1, Ordering::Relaxed);
+        let (block, step) = self.take_batch(bytes, false)?;
         step.tell(self.shared.uid);
         Some(block)
     }
@@ -165,17 +154,16 @@ impl Lane {
             let mut state = latch(&self.shared.transfer.state);
             state.batches.iter_mut().for_each(|batch| batch.tick = 0);
         }
-        let (block, own) = self.take_batch(bytes).or_else(|| {
+        let (block, step) = self.take_batch(bytes, waited).or_else(|| {
             // Of the own stream nothing has to be waited for; of another there may be a batch already.
             let lacks = !any || self.shared.transfer.newest(self.slot, bytes).is_none();
             let gathered = lacks && self.gather(bytes, any, core);
-            gathered.then(|| self.take_batch(bytes))?
+            gathered.then(|| self.take_batch(bytes, waited))?
         })?;
-        core.count(match (own, waited) {
-            (true, _) => Told::OwnStream(bytes),
-            (_, true) => Told::StreamWait(bytes),
-            _ => Told::ReadyElsewhere(bytes),
-        });
+        // Counted already.
+        if cfg!(feature = "tracing") {
+            core.told.push(step);
+        }
         // Active already, which `served` does not know.
         core.active.sub(bytes);
         let (id, offset) = (block.id, block.addr - self.shared.base);
@@ -196,16 +184,9 @@ impl Lane {
             return false;
         }
         let lanes = self.shared.listed();
-        let is_other = |lane: &&Arc<Self>| !std::ptr::eq(Arc::as_ptr(lane), self);
-        let others = lanes.iter().filter(is_other);
+        let others = lanes.iter().filter(|lane| !std::ptr::eq(&***lane, self));
         let mut others = others.filter(|lane| any || lane.slot == self.slot);
-        others.any(|lane| {
-            let (any, oldest) = lane.make_batch(bytes, 1);
-            if let Some(oldest) = oldest {
-                core.give_batch(oldest);
-            }
-            any
-        })
+        others.any(|lane| lane.make_batch(bytes, 1, core))
     }
 
     /// Moves blocks that the lane's stream runs behind into the cache, as far as there is room.
@@ -242,7 +223,7 @@ impl Lane {
         if most == 0 || most * bytes > self.cache_bytes {
             return;
         }
-        self.shared.transfer.want(bytes);
+        core.want(bytes);
         if latch(&self.own.state).cache.has(bytes) {
             return;
         }
@@ -260,69 +241,80 @@ impl Lane {
         }
         taken.reverse();
         self.keep_blocks(&mut taken);
-        core.give_all(self.slot, &mut taken);
         core.on_the_way = taken;
-    }
-
-    /// Gives the heap the batches that the lane's stream freed.
-    pub(crate) fn drain_batches(&self, core: &mut Core) {
-        let batches = self.shared.transfer.take_all(Some(self.slot), || ());
-        batches.into_iter().for_each(|batch| core.give_batch(batch));
+        core.give_on_the_way(self.slot);
     }
 }
 
 impl Shared {
-    /// Empties the caches of all lanes and the transfer cache into the heap; whether there was anything.
-    pub(crate) fn drain(&self, core: &mut Core) -> bool {
-        let mut any = self.give_used(core);
-        let lanes = self.listed();
-        let batches = self.transfer.take_all(None, || {
-            for lane in lanes.iter() {
-                any |= lane.drain(ALL_BINS, core);
-            }
-        });
-        any |= !batches.is_empty();
-        batches.into_iter().for_each(|batch| core.give_batch(batch));
+    /// Empties the caches of `lanes` into the heap, and the transfer cache, of what `stream` freed or of all;
+    /// whether there was anything. Meanwhile nothing goes between caches.
+    pub(crate) fn drain(
+        &self,
+        lanes: &[Arc<Lane>],
+        stream: Option<StreamIndex>,
+        core: &mut Core,
+    ) -> bool {
+        let any = self.give_used(core);
+        let mut state = latch(&self.transfer.state);
+        let any = (lanes.iter()).fold(any, |any, lane| lane.drain(ALL_BINS, core) | any);
+        let is_taken = |batch: &Batch| stream.is_none_or(|it| batch.stream == it);
+        let batches = std::mem::take(&mut state.batches).into_iter();
+        let (taken, left): (VecDeque<_>, _) = batches.partition(is_taken);
+        state.batches = left;
+        self.transfer.note_count(&state);
+        drop(state);
+        let any = any || !taken.is_empty();
+        taken.into_iter().for_each(|batch| core.give_batch(batch));
         any
     }
 
-    /// Shows all blocks in the caches of all lanes and between them. The caller holds the heap's lock.
-    pub(crate) fn each_cached(&self, mut see: impl FnMut(&Cached)) {
+    /// Shows the core, and the blocks in caches and between them as (offset, bytes); changes nothing.
+    pub(crate) fn look<T>(&self, see: impl FnOnce(&Core, &HashSet<(u64, u64)>) -> T) -> T {
+        let core = self.core.lock();
         let state = latch(&self.transfer.state);
+        let mut cached = HashSet::new();
+        let mut note = |block: &Cached| {
+            let is_new = cached.insert((block.addr - self.base, block.bytes));
+            debug_assert!(is_new, "a free block is in one place");
+        };
         for lane in self.listed().iter() {
-            latch(&lane.own.state).cache.each(&mut see);
+            latch(&lane.own.state).cache.each(&mut note);
         }
         let blocks = state.batches.iter().flat_map(|batch| &batch.blocks);
         let used = state.used.iter().map(|used| &used.block);
-        blocks.chain(used).for_each(see);
+        blocks.chain(used).for_each(note);
+        drop(state);
+        see(&core, &cached)
     }
 }
 
 impl Core {
+    /// A stream cache misses blocks of `bytes` again and again.
+    fn want(&mut self, bytes: u64) {
+        if !self.wanted.contains(&bytes) {
+            self.wanted.rotate_right(1);
+            self.wanted[0] = bytes;
+        }
+    }
+
     fn give_batch(&mut self, mut batch: Batch) {
         // The others' ticks are not later, and what is taken from the heap waits for this one.
-        self.give_all(batch.stream, &mut batch.blocks);
+        self.on_the_way.append(&mut batch.blocks);
+        self.give_on_the_way(batch.stream);
     }
 
-    /// Frees what is on its way into the heap, which `stream` freed.
+    /// Frees what is on its way into the heap, which `stream` freed. Freed one by one, neighbours would be
+    /// filed and taken out again with each that joins them.
     pub(crate) fn give_on_the_way(&mut self, stream: StreamIndex) {
         let mut blocks = std::mem::take(&mut self.on_the_way);
-        self.give_all(stream, &mut blocks);
-        self.on_the_way = blocks;
-    }
-
-    /// Frees blocks that `stream` freed. Freed one by one, neighbours would be filed and taken out
-    /// again with each that joins them.
-    pub(crate) fn give_all(&mut self, stream: StreamIndex, blocks: &mut Vec<Cached>) {
         let mut run: Option<(Id, u64)> = None;
         for some in blocks.chunks(FETCHED) {
             self.extents.fetch(some.iter().map(|block| block.id));
             for block in some {
                 self.active.sub(block.bytes);
-                let tick = match seeded!("cache-forgets-its-histories") {
-                    true => 0,
-                    false => block.tick,
-                };
+                let forgets = seeded!("cache-forgets-its-histories");
+                let tick = block.tick * u64::from(!forgets);
                 if is_slot(block.bytes) {
                     self.give_slot(block, stream, tick);
                 } else {
@@ -334,6 +326,7 @@ impl Core {
             self.give(id, stream, tick);
         }
         blocks.clear();
+        self.on_the_way = blocks;
     }
 }
 

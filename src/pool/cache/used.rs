@@ -87,8 +87,8 @@ impl Lane {
         true
     }
 
-    /// Gives the heap what others still use of the blocks that the lane's stream freed, behind waits for them.
-    pub(super) fn end_used(&self, core: &mut Core) {
+    /// Has the lane's stream wait for what others still use of the blocks that it freed.
+    pub(super) fn end_used(&self) {
         let mut state = latch(&self.shared.transfer.state);
         for used in (state.used.iter_mut()).filter(|used| used.stream == self.slot) {
             for (theirs, tick) in std::mem::take(&mut used.marks) {
@@ -98,8 +98,6 @@ impl Lane {
             }
             used.block.tick = self.open_tick();
         }
-        drop(state);
-        self.shared.give_used(core);
     }
 }
 

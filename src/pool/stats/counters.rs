@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Counter, SMALL_BYTES};
-use crate::device::lock;
 use crate::sync::{AtomicU64, Mutex};
 
 /// 0 for a small block, 1 for a large one.
@@ -90,17 +89,13 @@ impl<const N: usize> Sub for Sums<N> {
 
 /// Blocks of a stream cache that were freed on others, by class: how many, their bytes, and how many of
 /// those nobody asked for. To count one lets it go, and with it perhaps the cache: see `cache::lifetime`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Elsewhere([[AtomicU64; 3]; 2]);
 
 /// In a number of blocks: the stream cache is retired.
 const RETIRED: u64 = 1 << 63;
 
 impl Elsewhere {
-    pub(crate) fn new() -> Self {
-        Self([0, 1].map(|_| [0; 3].map(AtomicU64::new)))
-    }
-
     /// Counts a block; true if the cache is retired. Else it may be gone afterwards.
     #[inline]
     pub(crate) fn add(&self, bytes: u64, requested: u64) -> bool {
@@ -205,7 +200,6 @@ impl<const N: usize> Totals<N> {
     }
 }
 
-/// What one stream cache counts.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     /// What was freed elsewhere is in it as far as it was seen.
@@ -248,7 +242,6 @@ impl Counters {
         &mut self.totals
     }
 
-    /// Bytes of live blocks, as rounded.
     pub(crate) fn live_bytes(&mut self, elsewhere: &Elsewhere) -> u64 {
         self.totals(elsewhere).live()[2].bytes()
     }
@@ -264,7 +257,6 @@ impl Counters {
 pub(crate) type Gauges = Totals<1>;
 
 impl Gauges {
-    /// A block of `bytes` was taken from a hole.
     #[inline]
     pub(crate) fn add(&mut self, bytes: u64) {
         if self.allocate(class(bytes), Sums([bytes])) {
@@ -272,13 +264,11 @@ impl Gauges {
         }
     }
 
-    /// A block of `bytes` is free.
     #[inline]
     pub(crate) fn sub(&mut self, bytes: u64) {
         self.free(class(bytes), Sums([bytes]));
     }
 
-    /// A block of `before` bytes has `after`.
     pub(in crate::pool) fn block_resized(&mut self, before: u64, after: u64) {
         self.resize([before, after].map(|bytes| (class(bytes), Sums([bytes]))));
         self.note_peak();
@@ -297,6 +287,10 @@ impl Gauges {
     pub(crate) fn bytes(&self) -> [u64; 3] {
         self.live().map(|Sums([bytes])| bytes)
     }
+
+    pub(super) fn figures(&self) -> [Counter; 3] {
+        self.counters().map(|[bytes]| bytes)
+    }
 }
 
 impl Counter {
@@ -312,25 +306,7 @@ impl Counter {
 }
 
 /// Bytes of movable memory on the host. Shared by the pool and the blocks that are away.
-#[derive(Clone, Default)]
-pub(crate) struct Spilled(Arc<Mutex<Gauges>>);
-
-impl Spilled {
-    /// Counts a block of so many bytes that went to the host, or is there no more.
-    pub(crate) fn count(&self, bytes: u64, went: bool) {
-        let count = if went { Gauges::add } else { Gauges::sub };
-        count(&mut lock(&self.0), bytes);
-    }
-
-    pub(super) fn counter(&self) -> Counter {
-        let [_, _, [all]] = lock(&self.0).counters();
-        all
-    }
-
-    pub(super) fn reset_peak(&self) {
-        lock(&self.0).reset_peaks();
-    }
-}
+pub(crate) type Spilled = Arc<Mutex<Gauges>>;
 
 #[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::device::{Addr, Device, lock, stream_words};
 use crate::error::Bytes;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::Mutex;
 
 thread_local! {
     static TAG: Cell<&'static str> = const { Cell::new("untagged") };
@@ -28,11 +28,9 @@ pub struct TagScope {
 
 /// Tags what the calling thread allocates from pools that track, until the result is dropped.
 pub fn tag_scope(tag: &'static str) -> TagScope {
-    let before = TAG.replace(tag);
-    let of_one_thread = PhantomData;
     TagScope {
-        before,
-        of_one_thread,
+        before: TAG.replace(tag),
+        of_one_thread: PhantomData,
     }
 }
 
@@ -162,10 +160,9 @@ impl fmt::Display for LeakReport {
     }
 }
 
-/// The live blocks of a pool that tracks.
 pub(crate) struct Tracker {
-    backtraces: bool,
-    entries: Mutex<Entries>,
+    pub(in crate::pool) backtraces: bool,
+    pub(in crate::pool) entries: Mutex<Entries>,
 }
 
 #[derive(Default)]
@@ -176,13 +173,6 @@ pub(crate) struct Entries {
 }
 
 impl Tracker {
-    pub(in crate::pool) fn new(backtraces: bool) -> Self {
-        Self {
-            backtraces,
-            entries: Mutex::default(),
-        }
-    }
-
     /// Enters a live block under the calling thread's tag.
     pub(in crate::pool) fn enter(&self, addr: Addr, bytes: u64, stream: u64) {
         let entry = LiveBlock {
@@ -194,10 +184,6 @@ impl Tracker {
             backtrace: (self.backtraces).then(|| Arc::new(Backtrace::force_capture())),
         };
         lock(&self.entries).live.insert(addr, entry);
-    }
-
-    pub(in crate::pool) fn entries(&self) -> MutexGuard<'_, Entries> {
-        lock(&self.entries)
     }
 
     pub(super) fn live(&self, device: &Device) -> Vec<LiveBlock> {

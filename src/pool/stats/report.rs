@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::counters::{Totals, class};
+use super::counters::{Gauges, Totals, class};
 use super::{BlockStats, ClassStats, Counter, PoolStats, StreamStats};
 use crate::device::lock;
 use crate::pool::core::Core;
-use crate::pool::structure::{Books, Lane, Ledger, Served, Shared};
+use crate::pool::structure::{Books, Lane, Served, Shared};
 use crate::seeded::seeded;
 use crate::sync::try_lock;
 
@@ -79,26 +79,17 @@ impl Books {
         self.past.peaks = all.peaks;
         all
     }
-}
 
-impl Ledger {
     /// Counts a stream cache too, and keeps it until its end.
-    pub(crate) fn add(&self, lane: &Arc<Lane>) {
-        let mut books = lock(&self.0);
-        let entry = books.streams.entry(lane.stream.timeline.uid);
+    pub(crate) fn add(&mut self, lane: &Arc<Lane>) {
+        let entry = self.streams.entry(lane.stream.timeline.uid);
         entry.or_default().lanes.push(Arc::clone(lane));
     }
 
-    /// The pool has no handle any more.
-    pub(crate) fn close(&self) {
-        lock(&self.0).closed = true;
-    }
-
     /// Counts on without a stream cache whose last block is gone; gives those that nobody can find.
-    pub(crate) fn end(&self, lane: &Lane) -> Option<Vec<Arc<Lane>>> {
-        let mut books = lock(&self.0);
+    pub(crate) fn end(&mut self, lane: &Lane) -> Option<Vec<Arc<Lane>>> {
         let uid = lane.stream.timeline.uid;
-        let entry = books.streams.get_mut(&uid)?;
+        let entry = self.streams.get_mut(&uid)?;
         let at = (entry.lanes.iter()).position(|it| std::ptr::eq(Arc::as_ptr(it), lane))?;
         let counted = entry.is_counted();
         entry.past.merge(&totals(lane));
@@ -108,22 +99,22 @@ impl Ledger {
             if seeded!("peaks-go-with-their-stream") {
                 past.peaks = Default::default();
             }
-            books.streams.remove(&uid);
+            self.streams.remove(&uid);
             if counted {
-                books.past.merge(&past);
+                self.past.merge(&past);
             }
         }
-        books.gone.push(lane);
+        self.gone.push(lane);
         // Who holds a block of a closed pool may know any of its lanes.
-        let unknown = !books.closed || books.streams.is_empty();
-        unknown.then(|| std::mem::take(&mut books.gone))
+        let unknown = !self.closed || self.streams.is_empty();
+        unknown.then(|| std::mem::take(&mut self.gone))
     }
 }
 
 impl Shared {
     /// Notes the joint peaks of several stream caches where more may be live than was seen at once so far: if all
     /// caches are `emptied`, where the heap has more in blocks than were live then; else, as caches hold some of
-    /// those, where it has a thousandth more than it had then. Who has the ledger now notes them too.
+    /// those, where it has a thousandth more than it had then. Who has the books now notes them too.
     #[inline]
     pub(crate) fn note_peak(&self, core: &mut Core, emptied: bool) {
         let (live, taken) = core.seen;
@@ -135,7 +126,7 @@ impl Shared {
 
     #[cold]
     fn note_peak_now(&self, core: &mut Core) {
-        if let Some(mut books) = try_lock(&self.counts.0) {
+        if let Some(mut books) = try_lock(&self.books) {
             let live = books.read().peaks[2].bytes();
             core.seen = (live, core.live().max(core.seen.1));
         }
@@ -143,19 +134,21 @@ impl Shared {
 
     pub(crate) fn stats(&self) -> PoolStats {
         let names = self.device.stream_names();
-        let mut books = lock(&self.counts.0);
+        let mut books = lock(&self.books);
         let blocks = stats(&books.read());
-        let counted = books.streams.iter().filter(|(_, entry)| entry.is_counted());
-        let name = |uid| names.get(uid).map(ToString::to_string);
-        let streams = counted.map(|(uid, it)| it.stats(*uid, name(uid))).collect();
-        let lanes = books.streams.values().flat_map(|it| &it.lanes);
-        let graphs = lanes.map(|lane| lane.graph_bytes()).sum();
+        let (mut streams, mut graphs) = (Vec::new(), 0);
+        for (uid, it) in &books.streams {
+            match it.is_counted() {
+                true => streams.push(it.stats(*uid, names.get(uid).map(ToString::to_string))),
+                // All that a gate has are segments.
+                false => graphs += it.now.live()[2].bytes(),
+            }
+        }
         drop(books);
         let mut core = self.core.lock();
         core.sample();
         let gauges = [&core.active, &core.reserved, &core.inactive_split];
-        let [active, mut reserved, inactive_split] =
-            gauges.map(|it| it.counters().map(|[bytes]| bytes));
+        let [active, mut reserved, inactive_split] = gauges.map(Gauges::figures);
         let (created, released) = core.arena.flow();
         reserved[2] = Counter::new(created, released, core.peak_reserved);
         let [small, large, all] = [0, 1, 2].map(|of| ClassStats {
@@ -167,10 +160,10 @@ impl Shared {
             inactive_split: inactive_split[of],
         });
         let (free, largest) = (core.extents.hole_bytes(), core.extents.largest_hole());
-        let (own, ready) = self.transfer.steps();
-        let mut steps = core.steps;
-        steps.own_stream += own;
-        steps.ready_elsewhere += ready;
+        let (mut steps, batches) = (core.steps, self.transfer.steps());
+        steps.own_stream += batches.own_stream;
+        steps.ready_elsewhere += batches.ready_elsewhere;
+        steps.stream_wait += batches.stream_wait;
         PoolStats {
             blocks: all.blocks,
             allocated: all.allocated,
@@ -188,7 +181,7 @@ impl Shared {
             graphs,
             grown: core.grown(),
             sleeping: core.arena.asleep(),
-            spilled: self.spilled.counter(),
+            spilled: lock(&self.spilled).figures()[2],
             overhead: self.overhead.bytes(),
             retries: self.retries.load(Ordering::Relaxed),
             failures: steps.out_of_memory,
@@ -199,7 +192,7 @@ impl Shared {
     }
 
     pub(crate) fn reset_peaks(&self) {
-        let mut books = lock(&self.counts.0);
+        let mut books = lock(&self.books);
         books.past.peaks = Default::default();
         for entry in books.streams.values_mut() {
             entry.past.peaks = Default::default();
@@ -209,7 +202,7 @@ impl Shared {
         }
         books.read();
         drop(books);
-        self.spilled.reset_peak();
+        lock(&self.spilled).reset_peaks();
         let mut core = self.core.lock();
         core.sample();
         core.seen = (0, 0);

@@ -1,6 +1,6 @@
 //! A list of all pieces of the pool's memory at one moment, and who holds them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 
 use super::leaks::{LeakReport, LiveBlock};
@@ -163,62 +163,57 @@ impl Shared {
 
     pub(crate) fn snapshot(&self) -> Snapshot {
         let names = self.device.stream_names();
-        let tracked = self
-            .tracker
-            .iter()
-            .flat_map(|tracker| tracker.live(&self.device));
+        let tracked = (self.tracker.iter()).flat_map(|it| it.live(&self.device));
         let tags: HashMap<Addr, _> = tracked.map(|block| (block.addr, block.tag)).collect();
-        let homes = self.homes();
-        let core = self.core.lock();
-        let mut cached = HashSet::new();
-        self.each_cached(|block| _ = cached.insert(block.addr));
-        let piece = |offset, bytes, index: StreamIndex, state| {
-            let addr = self.base + offset;
-            let is_cached = state == PieceState::Live && cached.contains(&addr);
-            let state = if is_cached { PieceState::Cached } else { state };
-            let live = (state == PieceState::Live).then_some(addr);
-            let used_by = core.streams[index as usize].as_ref();
-            let home = live.and_then(|addr| homes.get(&addr).copied());
-            let stream = home.or(used_by.map(|state| state.timeline.uid));
-            // A block of a gate is a graph's segment.
-            let hold = live.and_then(|_| used_by?.hold.upgrade());
-            let graphs = hold.is_some_and(|hold| hold.gate).then_some("graph memory");
-            Piece {
-                addr,
-                bytes,
-                state,
-                stream,
-                stream_name: stream.and_then(|id| names.get(&id).map(ToString::to_string)),
-                tag: graphs.or(live.and_then(|addr| *tags.get(&addr)?)),
-                movable: false,
-            }
-        };
-        let slot = |(offset, bytes, stream, free)| {
-            let states = [PieceState::Live, PieceState::Slot];
-            piece(offset, bytes, stream, states[usize::from(free)])
-        };
-        let slabs = core.slabs.by_extent();
-        let mut pieces = Vec::new();
-        for (id, extent) in core.extents.iter() {
-            if let Some(&slab) = slabs.get(&id) {
-                pieces.extend(core.slabs.get(slab).slots().map(slot));
-                continue;
-            }
-            let state = match extent.state {
-                State::Allocated => PieceState::Live,
-                State::Free => PieceState::Hole,
-                State::Stale => PieceState::Retiring,
-                _ => continue,
+        let homes = (self.attached.get()).map_or_else(HashMap::new, |it| it.homes());
+        self.look(|core, cached| {
+            let piece = |offset, bytes, index: StreamIndex, state, movable| {
+                let addr = self.base + offset;
+                let is_cached = state == PieceState::Live && cached.contains(&(offset, bytes));
+                let state = if is_cached { PieceState::Cached } else { state };
+                let live = (state == PieceState::Live).then_some(addr);
+                let used_by = core.streams[index as usize].as_ref();
+                let home = live.and_then(|addr| homes.get(&addr).copied());
+                let stream = home.or(used_by.map(|state| state.timeline.uid));
+                // A block of a gate is a graph's segment.
+                let hold = live.and_then(|_| used_by?.hold.upgrade());
+                let graphs = hold.is_some_and(|hold| hold.gate).then_some("graph memory");
+                Piece {
+                    addr,
+                    bytes,
+                    state,
+                    stream,
+                    stream_name: stream.and_then(|id| names.get(&id).map(ToString::to_string)),
+                    tag: graphs.or(live.and_then(|addr| *tags.get(&addr)?)),
+                    movable: movable && live.is_some(),
+                }
             };
-            let mut whole = piece(extent.start, extent.bytes, extent.slot, state);
-            whole.movable = whole.state == PieceState::Live && extent.movable;
-            pieces.push(whole);
-        }
-        Snapshot {
-            pieces,
-            reserved: core.reserved(),
-            grown: core.grown(),
-        }
+            let slot = |(offset, bytes, stream, free)| {
+                let state = [PieceState::Live, PieceState::Slot][usize::from(free)];
+                piece(offset, bytes, stream, state, false)
+            };
+            let slabs = core.slabs.by_extent();
+            let mut pieces = Vec::new();
+            for (id, extent) in core.extents.iter() {
+                if let Some(&slab) = slabs.get(&id) {
+                    pieces.extend(core.slabs.get(slab).slots().map(slot));
+                    continue;
+                }
+                let state = match extent.state {
+                    State::Allocated => PieceState::Live,
+                    State::Free => PieceState::Hole,
+                    State::Stale => PieceState::Retiring,
+                    _ => continue,
+                };
+                let (at, bytes) = (extent.start, extent.bytes);
+                pieces.push(piece(at, bytes, extent.slot, state, extent.movable));
+            }
+            Snapshot {
+                pieces,
+                reserved: core.reserved(),
+                grown: core.grown(),
+            }
+        })
     }
 }
 

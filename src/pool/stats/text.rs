@@ -6,20 +6,18 @@ use super::{Counter, PoolStats, StreamStats};
 use crate::device::stream_words;
 use crate::error::Bytes;
 
-/// A figure: its name, whether it counts bytes, and what there is in all, in small and in large blocks.
-type Row = (&'static str, bool, [Counter; 3]);
+/// A figure's name, and what there is in all, in small and in large blocks: bytes, but of "blocks".
+type Row = (&'static str, [Counter; 3]);
 
 macro_rules! rows {
-    ($of:expr, $($name:literal, $is_bytes:literal: $field:ident);+) => {
-        [$(($name, $is_bytes, [$of.$field, $of.small.$field, $of.large.$field])),+]
+    ($of:expr; $($field:ident),+) => {
+        [$((stringify!($field), [$of.$field, $of.small.$field, $of.large.$field])),+]
     };
 }
 
 impl PoolStats {
     fn rows(&self) -> [Row; 6] {
-        rows!(self, "blocks", false: blocks; "allocated", true: allocated;
-            "requested", true: requested; "active", true: active;
-            "reserved", true: reserved; "inactive split", true: inactive_split)
+        rows!(self; blocks, allocated, requested, active, reserved, inactive_split)
     }
 
     /// Plain numbers, with the name for a person, and that for a program, which says which are bytes.
@@ -42,8 +40,7 @@ impl PoolStats {
 
 impl StreamStats {
     fn rows(&self) -> [Row; 3] {
-        rows!(self, "blocks", false: blocks; "allocated", true: allocated;
-            "requested", true: requested)
+        rows!(self; blocks, allocated, requested)
     }
 }
 
@@ -57,11 +54,11 @@ fn text(value: u64, is_bytes: bool) -> String {
 fn write_rows(f: &mut fmt::Formatter<'_>, title: &str, rows: &[Row]) -> fmt::Result {
     let [now, peak, allocated, freed] = ["current", "peak", "allocated", "freed"];
     write!(f, "{title:24}{now:>13}{peak:>13}{allocated:>13}{freed:>13}")?;
-    for (name, is_bytes, classes) in rows {
+    for (name, classes) in rows {
         for (class, it) in ["", ", small", ", large"].into_iter().zip(classes) {
-            write!(f, "\n  {:22}", format!("{name}{class}"))?;
+            write!(f, "\n  {:22}", name.replace('_', " ") + class)?;
             for value in [it.current, it.peak, it.allocated, it.freed] {
-                write!(f, "{:>13}", text(value, *is_bytes))?;
+                write!(f, "{:>13}", text(value, *name != "blocks"))?;
             }
         }
     }
@@ -106,11 +103,11 @@ mod json {
     }
 
     fn rows(rows: &[Row]) -> Value {
-        let figures = rows.iter().map(|(name, is_bytes, classes)| {
+        let figures = rows.iter().map(|(name, classes)| {
             let [all, small, large] = classes.map(counter);
             let classes = json!({ "all": all, "small": small, "large": large });
-            let unit = if *is_bytes { "_bytes" } else { "" };
-            (name.replace(' ', "_") + unit, classes)
+            let unit = if *name == "blocks" { "" } else { "_bytes" };
+            (name.to_string() + unit, classes)
         });
         figures.collect()
     }

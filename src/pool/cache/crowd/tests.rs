@@ -114,7 +114,7 @@ fn a_near_block_is_larger_by_an_eighth_at_most_by_no_more_than_a_mib_and_no_slot
         assert!(has_near(&lane, cached) && has_near(&lane, least), "{least}");
         assert!(!has_near(&lane, least - UNIT), "{least}");
         assert!(!has_near(&lane, cached + UNIT), "{cached}");
-        lane.shared.drain_all();
+        drop(lane.shared.lock_drained());
     }
     drop(world.pool.alloc(&world.streams[0], 4 * KIB).unwrap());
     crowd(&lane, 64 * MIB);

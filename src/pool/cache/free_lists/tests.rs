@@ -10,7 +10,7 @@ fn ids(blocks: &[Cached]) -> Vec<u32> {
 
 #[test]
 fn the_block_of_a_size_freed_last_comes_first() {
-    let mut cache = Cache::new();
+    let mut cache = Cache::default();
     // The last two sizes share a bin with others of theirs.
     for bytes in [512, 1 << 20, (1 << 20) + 512, 64 << 20] {
         cache.push(block(1, bytes, 1));
@@ -26,7 +26,7 @@ fn the_block_of_a_size_freed_last_comes_first() {
 fn only_blocks_that_share_bins_are_large() {
     // The largest that has a bin of its own, and the smallest slot, whose bin follows the shared ones.
     for (bytes, is_large) in [(BINS as u64 * UNIT, false), (16, false), (1 << 20, true)] {
-        let mut cache = Cache::new();
+        let mut cache = Cache::default();
         cache.push(block(1, bytes, 1));
         assert_eq!(cache.may_have_large(), is_large, "{bytes}");
     }
@@ -42,7 +42,7 @@ fn four_times_as_many_blocks_are_looked_at_as_are_wanted_and_no_more() {
         shares.into_iter().find(|&b| Cache::bin(b) == bin).unwrap(),
     ];
     for (later, said) in [(11, true), (12, false)] {
-        let mut cache = Cache::new();
+        let mut cache = Cache::default();
         cache.push(block(1, bytes, 1));
         (2..2 + later).for_each(|id| cache.push(block(id, other, 9)));
         let mut taken = Vec::new();
@@ -53,7 +53,7 @@ fn four_times_as_many_blocks_are_looked_at_as_are_wanted_and_no_more() {
 
 #[test]
 fn a_full_cache_says_so_and_asks_the_heap_for_nothing() {
-    let mut cache = Cache::new();
+    let mut cache = Cache::default();
     let places = cache.entries.as_ptr();
     for id in 0..MOST_BLOCKS as u32 {
         assert!(!cache.is_full());

@@ -73,7 +73,7 @@ proptest! {
         steps in vec((0u8..14, any::<[u8; 3]>()), 1..120),
     ) {
         let sizes = sizes();
-        let (mut cache, mut lists) = (Cache::new(), Lists::new());
+        let (mut cache, mut lists) = (Cache::default(), Lists::new());
         let (mut most, mut id) = (0, 0);
         for (kind, [a, b, c]) in steps {
             let bytes = sizes[a as usize % sizes.len()];
@@ -150,7 +150,7 @@ proptest! {
 
 #[test]
 fn a_cache_is_full_when_no_place_is_spare_nor_left() {
-    let mut cache = Cache::new();
+    let mut cache = Cache::default();
     let block = |id| Cached::new(id, 0, UNIT, 0);
     for id in 0..MOST_BLOCKS as u32 {
         assert!(!cache.is_full());

@@ -38,8 +38,8 @@ impl World {
     /// What `lane` takes over from the first stream's lane, which is given back: the steps counted.
     fn takes_over(&self, lane: &Lane) -> Option<Steps> {
         let any = lane.slot != self.lane(0).slot;
+        let before = self.pool.stats().steps;
         let mut core = self.pool.shared().core.lock();
-        let before = core.steps;
         let mut take_over = |waited| lane.take_over(BYTES, any, waited, &mut core);
         let grant = match (take_over(false), lane.wait_for_batch(BYTES)) {
             (None, Some(waits)) => {
@@ -48,9 +48,9 @@ impl World {
             }
             (grant, _) => grant,
         }?;
-        let steps = core.steps;
         core.give(grant.id, lane.slot, lane.open_tick());
         drop(core);
+        let steps = self.pool.stats().steps;
         self.pool.check_invariants().unwrap();
         Some(Steps {
             own_stream: steps.own_stream - before.own_stream,
@@ -90,7 +90,7 @@ fn blocks_of_another_stream_come_along_behind_one_wait_and_of_its_own_without_on
         false => Some(first),
     };
     for round in 0..3 {
-        world.pool.shared().drain_all();
+        drop(world.pool.shared().lock_drained());
         world.cached(5);
         let had = in_cache(&home);
         let before = in_cache(&other);
@@ -105,7 +105,7 @@ fn blocks_of_another_stream_come_along_behind_one_wait_and_of_its_own_without_on
         if let Some(part) = &part {
             assert_eq!(world.takes_over(part), Some(own_stream));
         }
-        world.pool.shared().drain_all();
+        drop(world.pool.shared().lock_drained());
         world.cached(3);
         assert_eq!(world.takes_over(&home), None, "nothing from itself");
     }
@@ -184,7 +184,7 @@ impl World {
         let [mine, theirs] = slots;
         drop(mine);
         theirs.free_on(&self.streams[1]).unwrap();
-        self.pool.shared().drain_all();
+        drop(self.pool.shared().lock_drained());
         assert!(!self.pool.shared().core.lock().slabs.mixed().is_empty());
     }
 }
@@ -313,7 +313,7 @@ fn blocks_are_taken_ahead_after_misses_in_a_row_as_many_as_a_cache_may_hold() {
             let mut held = vec![world.pool.alloc(&world.streams[0], 100 * bytes).unwrap()];
             held.clear();
             world.pool.trim(u64::MAX).unwrap();
-            lane.shared.drain_all();
+            drop(lane.shared.lock_drained());
             let mut ahead = Vec::new();
             for _ in 0..IN_A_ROW + 4 {
                 let before = in_cache(&lane);
@@ -335,7 +335,7 @@ fn what_was_taken_ahead_and_finds_no_room_is_free_behind_the_streams_work() {
     let world = World::new(PoolConfig::default().cache_bytes(8 * BYTES));
     let lane = world.lane(0);
     drop(world.pool.alloc(&world.streams[0], 100 * BYTES).unwrap());
-    world.pool.shared().drain_all();
+    drop(world.pool.shared().lock_drained());
     // Leaves room for two of the blocks taken ahead.
     drop(world.pool.alloc(&world.streams[0], 6 * BYTES).unwrap());
     let one = |_| world.pool.alloc(&world.streams[0], BYTES).unwrap();

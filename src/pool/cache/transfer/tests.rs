@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::super::batches::{Transfer, WANTED};
 use super::*;
 use crate::pool::cache::stream_cache::tests::World;
 use crate::pool::{Block, HandleSize, PoolConfig};
@@ -42,10 +41,7 @@ impl World {
     /// Addresses of all blocks in caches and between them: each is in one place.
     fn free(&self) -> BTreeSet<u64> {
         let shared = self.pool.shared();
-        let _core = shared.core.lock();
-        let mut free = BTreeSet::new();
-        shared.each_cached(|block| assert!(free.insert(block.addr)));
-        free
+        shared.look(|_, cached| cached.iter().map(|(at, _)| shared.base + at).collect())
     }
 }
 
@@ -97,12 +93,13 @@ fn where_only_waits_count_a_batch_that_is_done_is_not_ready_but_behind_one() {
     world.freed(world.made(BYTES, 4 * CACHED));
     world.streams[1].synchronize().unwrap();
     let lanes = [0, 1].map(|of| world.lane(of));
-    assert!(lanes[0].take_batch(BYTES).is_none());
+    assert!(lanes[0].take_batch(BYTES, false).is_none());
     world.streams[0].wait_stream(&world.streams[1]).unwrap();
-    let (block, own) = lanes[0].take_batch(BYTES).unwrap();
-    assert!(!own && block.bytes == BYTES);
-    let (_, own) = lanes[1].take_batch(BYTES).unwrap();
-    assert!(own, "nothing of one's own is waited for");
+    let (block, step) = lanes[0].take_batch(BYTES, false).unwrap();
+    assert_eq!((step, block.bytes), (Told::ReadyElsewhere(BYTES), BYTES));
+    let (_, step) = lanes[1].take_batch(BYTES, false).unwrap();
+    let own = Told::OwnStream(BYTES);
+    assert_eq!(step, own, "nothing of one's own is waited for");
 }
 
 #[test]
@@ -123,13 +120,13 @@ fn only_a_size_that_is_missed_again_and_again_is_kept_together() {
 
 #[test]
 fn the_sizes_wanted_last_are_known_and_earlier_ones_forgotten() {
-    let transfer = Transfer::new(true);
-    (1..=WANTED as u64).for_each(|size| transfer.want(size));
-    transfer.want(1);
-    assert!((1..=WANTED as u64).all(|size| transfer.is_wanted(size)));
-    transfer.want(9);
-    let known: Vec<u64> = (1..=9).filter(|&size| transfer.is_wanted(size)).collect();
-    assert_eq!(known, [2, 3, 4, 9]);
+    let world = world(PoolConfig::default());
+    let mut core = world.pool.shared().core.lock();
+    (1..=4).for_each(|size| core.want(size));
+    core.want(1);
+    assert_eq!(core.wanted, [4, 3, 2, 1]);
+    core.want(9);
+    assert_eq!(core.wanted, [9, 4, 3, 2]);
 }
 
 #[test]
@@ -184,7 +181,7 @@ fn what_a_cache_has_no_room_for_stays_in_its_batch() {
     world.streams[0].wait_stream(&world.streams[1]).unwrap();
     drop(world.pool.alloc(&world.streams[0], 12 * BYTES).unwrap());
     let free = world.free();
-    let (block, _) = lane.take_batch(BYTES).unwrap();
+    let (block, _) = lane.take_batch(BYTES, false).unwrap();
     let mut left = held.clone();
     left[0] -= 5;
     assert_eq!(world.batches(), left, "one taken and room for four");
@@ -214,7 +211,7 @@ proptest! {
                     }
                 }
                 18 => world.streams[stream].wait_stream(&world.streams[1 - stream]).unwrap(),
-                _ => world.pool.shared().drain_all(),
+                _ => drop(world.pool.shared().lock_drained()),
             }
             world.pool.check_invariants().unwrap();
             let free = world.free();

@@ -143,7 +143,7 @@ proptest! {
     ) {
         let mut model = Model {
             counters: Counters::default(),
-            elsewhere: Elsewhere::new(),
+            elsewhere: Elsewhere::default(),
             live: Vec::new(),
             most: Default::default(),
             allocated: Default::default(),
@@ -159,7 +159,7 @@ proptest! {
 
 #[test]
 fn a_peak_is_looked_at_again_only_once_more_is_live_than_it_has() {
-    let (mut counters, elsewhere) = (Counters::default(), Elsewhere::new());
+    let (mut counters, elsewhere) = (Counters::default(), Elsewhere::default());
     let block = Sums::block(100, 100);
     let most = (0..8).fold(Sums::default(), |sum, _| sum + block);
     (0..8).for_each(|_| counters.allocate(100, 100, &elsewhere));

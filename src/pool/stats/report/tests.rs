@@ -21,7 +21,7 @@ fn a_pair_on_a_stream_that_has_its_cache_does_not_wait_for_who_reads_statistics(
     let stream = device.stream().unwrap();
     drop(pool.alloc(&stream, 4096).unwrap());
     let (done, told) = channel();
-    let reading = (lock(&pool.shared().counts.0), pool.shared().core.lock());
+    let reading = (lock(&pool.shared().books), pool.shared().core.lock());
     std::thread::scope(|scope| {
         scope.spawn(|| done.send(pool.alloc(&stream, 4096).map(drop)));
         let allocated = told.recv_timeout(LONG);
