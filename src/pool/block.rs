@@ -6,13 +6,13 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use super::cache::Cached;
 use super::cache::thread_map::nearby;
+use super::cache::{Cached, wait_for};
 use super::observers::Event;
 use super::private::keep_block;
 use super::stats::counters::{Blocks, Sums};
-use super::structure::{Block, IdAndSlack, Lane, LanePtr, Uses};
-use crate::device::{Addr, Left, Recorder, Stream, StreamCore, stream_words};
+use super::structure::{Block, IdAndSlack, Lane, LanePtr};
+use crate::device::{Addr, Left, Recorder, Stream, stream_words};
 use crate::error::Result;
 use crate::heap::{Id, NONE};
 use crate::seeded::seeded;
@@ -168,7 +168,10 @@ impl Block {
             // The pool has no handle any more and keeps no cache: the home stream waits instead.
             return match seeded!("closed-pool-frees-without-a-wait") {
                 true => Ok(()),
-                false => wait_for_all(&self.lane().stream, stream),
+                false => {
+                    let theirs = &stream.core().timeline;
+                    wait_for(&self.lane().timeline, theirs, theirs.open_tick())
+                }
             };
         };
         if self.uses.is_some() && !seeded!("freed-elsewhere-under-its-capture") {
@@ -183,7 +186,7 @@ impl Block {
         // SAFETY: the caller holds the stream, and the block is not freed yet.
         let lane = unsafe { lane.get() };
         let uses = this.uses.take();
-        let waited = uses.map_or(Ok(()), |uses| wait_for_uses(lane, &uses));
+        let waited = uses.map_or(Ok(()), |uses| uses.wait(&lane.timeline));
         this.tell(Event::Free(stream.core()));
         let mut freed = Cached::new(this.id(), this.addr, this.capacity(), lane.open_tick());
         if seeded!("foreign-free-carries-the-home-tick") {
@@ -192,32 +195,6 @@ impl Block {
         lane.free_foreign(this.lane(), freed, this.requested);
         waited
     }
-}
-
-/// Makes `home` wait for all that is queued on `stream`; where the driver refuses, the host waits.
-fn wait_for_all(home: &StreamCore, stream: &Stream) -> Result<()> {
-    let theirs = stream.core();
-    let waited = (home.timeline).wait_for(&theirs.timeline, theirs.timeline.open_tick());
-    waited.map(drop).or_else(|error| {
-        if !seeded!("refused-wait-made-by-nobody") {
-            theirs.synchronize_memory()?;
-        }
-        Err(error)
-    })
-}
-
-/// Makes `lane`'s stream, or else the host, wait for each of `uses`.
-fn wait_for_uses(lane: &Lane, uses: &Uses) -> Result<()> {
-    let home = &lane.stream;
-    let left = uses.left.marks.iter().map(|(theirs, tick)| {
-        let waited = home.timeline.wait_for(theirs, *tick).map(drop);
-        waited.or_else(|error| theirs.sync_to(*tick).and(Err(error)))
-    });
-    let forgotten = usize::from(seeded!("first-declared-use-forgotten"));
-    let declared = uses.streams.iter().skip(forgotten);
-    let all = left.chain(declared.map(|stream| wait_for_all(home, stream)));
-    let outcome = all.reduce(|before, waited| waited.and(before));
-    outcome.unwrap_or(Ok(()))
 }
 
 /// Frees a block with declared uses, behind them; a graph whose captured work uses it keeps it.
@@ -242,7 +219,7 @@ fn free_used(mut block: Block) {
         }
     }
     // A stream that neither device nor host can wait for runs nothing more.
-    let _ = wait_for_uses(lane, &uses);
+    let _ = uses.wait(&lane.timeline);
 }
 
 impl Drop for Block {

@@ -1,6 +1,6 @@
 //! Blocks that become smaller or larger where they are.
 
-use super::{Block, Event, wait_for_uses};
+use super::{Block, Event};
 use crate::error::{Error, Result};
 use crate::heap::UNIT;
 use crate::heap::size_class::is_slot;
@@ -62,7 +62,7 @@ impl Block {
                            use what is given back";
                 Err(Error::invalid("stream", why))
             }
-            uses => (uses.iter()).try_for_each(|uses| wait_for_uses(self.lane(), uses)),
+            uses => (uses.iter()).try_for_each(|uses| uses.wait(&self.lane().timeline)),
         }
     }
 

@@ -20,3 +20,4 @@ pub(crate) use batches::Transfer;
 pub(crate) use free_lists::{Cache, Cached, MOST_BLOCKS};
 pub(crate) use outstanding::Outstanding;
 pub(crate) use stream_cache::MISSED;
+pub(super) use used::wait_for;

@@ -38,16 +38,41 @@ impl Used {
     }
 }
 
+/// Makes `home` wait for `tick` of `theirs`; where the driver refuses, the host waits.
+pub(in crate::pool) fn wait_for(home: &Timeline, theirs: &Timeline, tick: u64) -> Result<()> {
+    let waited = home.wait_for(theirs, tick).map(drop);
+    waited.or_else(|error| {
+        if !seeded!("refused-wait-made-by-nobody") {
+            theirs.sync_to(tick)?;
+        }
+        Err(error)
+    })
+}
+
 impl Uses {
-    /// What `home` does not run behind, and the driver does not know to be done when asked now.
-    pub(in crate::pool) fn marks(&self, home: &Timeline) -> Result<Marks> {
+    /// All that uses the block, of declared streams what is queued by now.
+    fn all(&self) -> impl Iterator<Item = (Arc<Timeline>, u64)> + '_ {
         let forgotten = usize::from(seeded!("first-declared-use-forgotten"));
         let declared = self.streams.iter().skip(forgotten).map(|stream| {
             let theirs = &stream.core().timeline;
             (Arc::clone(theirs), theirs.open_tick())
         });
+        self.left.marks.iter().cloned().chain(declared)
+    }
+
+    /// Makes `home`, or else the host, wait for all of it.
+    pub(in crate::pool) fn wait(&self, home: &Timeline) -> Result<()> {
+        let waited = self
+            .all()
+            .map(|(theirs, tick)| wait_for(home, &theirs, tick));
+        let outcome = waited.reduce(|before, waited| waited.and(before));
+        outcome.unwrap_or(Ok(()))
+    }
+
+    /// What of it `home` does not run behind, and the driver does not know to be done when asked now.
+    pub(in crate::pool) fn marks(&self, home: &Timeline) -> Result<Marks> {
         let mut marks = Marks::new();
-        for (theirs, tick) in self.left.marks.iter().cloned().chain(declared) {
+        for (theirs, tick) in self.all() {
             if !home.is_behind(&theirs, tick) && theirs.poll_to(tick)? < tick {
                 marks.push((theirs, tick));
             }
@@ -93,8 +118,7 @@ impl Lane {
         for used in (state.used.iter_mut()).filter(|used| used.stream == self.slot) {
             for (theirs, tick) in std::mem::take(&mut used.marks) {
                 // A stream that neither device nor host can wait for runs nothing more.
-                let waited = self.timeline.wait_for(&theirs, tick).map(drop);
-                let _ = waited.or_else(|_| theirs.sync_to(tick));
+                let _ = wait_for(&self.timeline, &theirs, tick);
             }
             used.block.tick = self.open_tick();
         }
