@@ -1,4 +1,4 @@
-"""Eight more programs of other kinds than those the pool's constants come from.
+"""Nine more programs of other kinds than those the pool's constants come from.
 
 Each is as in programs.py: a function of the device, of `ready` and of `note`, which is given the losses of
 programs that train nothing.
@@ -237,6 +237,28 @@ def offload(dev, ready, note):
             note(x.float().sum())
 
 
+def copyout(dev, ready, note):
+    """What each layer makes is copied to the host beside the layers that follow, and let go of at once."""
+    rows = [random.choice([2048, 4096, 6144]) for _ in range(16)]
+    weights = [torch.randn(4096, 4096, device=dev, dtype=torch.half) * 0.02 for _ in rows]
+    host = [torch.empty(n, 4096, dtype=torch.half, pin_memory=True) for n in rows]
+    copy, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    ready()
+    with torch.no_grad():
+        for _ in range(40):
+            x = torch.randn(8192, 4096, device=dev, dtype=torch.half)
+            for w, kept in zip(weights, host):
+                for _ in range(random.randint(1, 4)):
+                    x = F.relu(x @ w)
+                part = x[: len(kept)].clone()
+                copy.wait_stream(main)
+                with torch.cuda.stream(copy):
+                    kept.copy_(part, non_blocking=True)
+                part.record_stream(copy)
+                del part
+            note(x.float().mean())
+
+
 MORE = dict(
     serve=serve,
     bert=bert,
@@ -246,4 +268,5 @@ MORE = dict(
     ckpt=ckpt,
     threads=threads,
     offload=offload,
+    copyout=copyout,
 )
