@@ -41,7 +41,7 @@ impl World {
     fn new(device: &Device) -> Self {
         // Memory that is still used is waited for, on the device, rather than other memory mapped.
         let config = PoolConfig::default().handles(HandleSize::Granule);
-        let config = config.overlap_bytes(0);
+        let config = config.overlap_bytes(0).slack(0.0);
         Self {
             pool: Pool::new(device, config).unwrap(),
             home: device.stream().unwrap(),
