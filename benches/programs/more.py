@@ -241,7 +241,7 @@ def copyout(dev, ready, note):
     """What each layer makes is copied to the host beside the layers that follow, and let go of at once."""
     rows = [random.choice([2048, 4096, 6144]) for _ in range(16)]
     weights = [torch.randn(4096, 4096, device=dev, dtype=torch.half) * 0.02 for _ in rows]
-    host = [torch.empty(n, 4096, dtype=torch.half, pin_memory=True) for n in rows]
+    host = [torch.empty(n, 4096, device="cpu", dtype=torch.half, pin_memory=True) for n in rows]
     copy, main = torch.cuda.Stream(), torch.cuda.current_stream()
     ready()
     with torch.no_grad():

@@ -219,6 +219,10 @@ unsafe impl Backend for Ordered {
         &self.info
     }
 
+    fn is_watched(&self) -> bool {
+        false
+    }
+
     fn free_bytes(&self) -> Result<u64> {
         Ok(self.info.total_bytes - self.enter().used)
     }

@@ -212,6 +212,10 @@ macro_rules! watch {
                 self.inner.observe(note);
             }
 
+            fn is_watched(&self) -> bool {
+                self.inner.is_watched()
+            }
+
             fn share(&self, addr: Addr, bytes: u64, peers: &[u32]) -> Result<()> {
                 self.inner.share(addr, bytes, peers)
             }

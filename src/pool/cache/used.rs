@@ -149,17 +149,19 @@ impl Transfer {
         self.ask_of_used(1, fits, |_, tick| Ask::Progress(tick, tick))
     }
 
-    /// The waits of its stream for that work; for a request of 0 bytes for all such work.
+    /// The waits of its stream for that work; where no block is large enough, of all streams for all such work. A
+    /// request of 0 bytes has them wait for all.
     pub(crate) fn waits_for_used(&self, bytes: u64, size: u64) -> Questions {
-        let fits = |used: &Used| {
-            let fits = used.block.bytes == bytes || used.block.bytes >= size;
-            // What a stream waits for under capture, the launches of its graph wait for.
-            fits && !used.timeline.is_captured()
-        };
-        let most = if bytes > 0 { 1 } else { usize::MAX };
-        self.ask_of_used(most, fits, |used, tick| {
-            Ask::Behind(Arc::clone(&used.timeline), tick)
-        })
+        let fits = |used: &Used| used.block.bytes == bytes || used.block.bytes >= size;
+        // What a stream waits for under capture, the launches of its graph wait for.
+        let may_wait = |used: &Used| !used.timeline.is_captured();
+        let wait = |used: &Used, tick| Ask::Behind(Arc::clone(&used.timeline), tick);
+        let most = usize::from(bytes > 0);
+        let oldest = self.ask_of_used(most, |used| fits(used) && may_wait(used), wait);
+        match oldest.is_empty() {
+            true => self.ask_of_used(usize::MAX, may_wait, wait),
+            false => oldest,
+        }
     }
 
     /// The questions about all such work, or waits of the host for it.

@@ -50,7 +50,8 @@ pub(super) fn overlap(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     work_or_next(job, Then::Next)
 }
 
-/// The stream that freed a block which fits waits for those that still use it.
+/// The stream that freed a block which fits waits for those that still use it; where none fits, all do for all,
+/// since beside them there is no more to map.
 pub(super) fn used(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     if !core.config.reuse.device_wait {
         return NEXT;

@@ -14,6 +14,7 @@ on_every_device! {
     a_run_of_blocks_of_several_streams_is_taken_behind_all_of_them,
     a_declared_use_is_waited_for_by_who_has_the_memory_next,
     a_stream_does_not_wait_for_the_uses_of_what_it_frees_while_there_is_other_memory,
+    what_streams_still_use_is_waited_for_before_the_pool_holds_more_than_was_live_and_its_slack,
     what_streams_still_use_is_free_once_they_are_known_to_be_done,
     what_streams_still_use_outlasts_the_stream_that_freed_it_and_the_pool,
     a_declared_use_is_waited_for_by_what_a_shrink_gives_back,
@@ -188,6 +189,41 @@ fn a_stream_does_not_wait_for_the_uses_of_what_it_frees_while_there_is_other_mem
     home.synchronize().unwrap();
     stamps.assert_clean(device, bytes);
     whole(&pool);
+}
+
+/// A stream far behind would else have the pool grow for as long as others free what it uses.
+fn what_streams_still_use_is_waited_for_before_the_pool_holds_more_than_was_live_and_its_slack(
+    device: &Device,
+) {
+    let stamps = Stamps::new(device);
+    let granule = device.info().granule;
+    for slack in [0, 6] {
+        let (live, rounds) = (4 * granule, 20);
+        let config = small_handles().overlap_bytes(0);
+        let config = config.slack((slack * granule) as f64 / live as f64);
+        let pool = Pool::new(device, config).unwrap();
+        let (home, other) = (device.stream().unwrap(), device.stream().unwrap());
+        let gate = Gate::close(&other);
+        for round in 0..rounds {
+            let large = pool.alloc(&home, 3 * granule).unwrap();
+            let mut part = pool.alloc(&home, granule).unwrap();
+            stamps.stamp(&home, &part, round);
+            other.wait_stream(&home).unwrap();
+            part.record_use(&other).unwrap();
+            stamps.verify(&other, &part, round);
+            drop(part);
+            drop(large);
+        }
+        let (held, waits) = (pool.stats().reserved.peak, pool.stats().steps.waits);
+        assert!(held <= live + slack * granule + granule, "{slack}: {held}");
+        assert!(waits > 0 && waits < 2 * rounds, "{slack}: {waits}");
+        gate.open();
+        for stream in [&home, &other] {
+            stream.synchronize().unwrap();
+        }
+        whole(&pool);
+    }
+    stamps.assert_clean(device, 40 * granule);
 }
 
 fn what_streams_still_use_is_free_once_they_are_known_to_be_done(device: &Device) {

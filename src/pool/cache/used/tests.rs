@@ -76,20 +76,22 @@ fn asked(pool: &Pool, questions: impl Fn(&Transfer) -> Questions) -> Vec<u64> {
 }
 
 #[test]
-fn a_request_asks_of_the_oldest_that_is_of_its_size_or_large_enough() {
+fn a_request_asks_of_the_oldest_that_is_of_its_size_or_large_enough_and_else_waits_for_all() {
     let world = filled(&[1024, 4096, 1024, 8192]);
     for (bytes, size, oldest) in [
         (1024, 2048, vec![1024]),
         (512, 2048, vec![4096]),
         (4352, 4352, vec![8192]),
-        (16384, 16384, vec![]),
     ] {
         let how_far = asked(&world.pool, |it| it.how_far_is_used(bytes, size));
         let waits = asked(&world.pool, |it| it.waits_for_used(bytes, size));
         assert_eq!((&how_far, &waits), (&oldest, &oldest), "{bytes}");
     }
     let all = vec![1024, 4096, 1024, 8192];
-    assert_eq!(asked(&world.pool, |it| it.waits_for_used(0, 0)), all);
+    assert!(asked(&world.pool, |it| it.how_far_is_used(16384, 16384)).is_empty());
+    for (bytes, size) in [(16384, 16384), (0, 0)] {
+        assert_eq!(asked(&world.pool, |it| it.waits_for_used(bytes, size)), all);
+    }
     for wait in [false, true] {
         assert_eq!(asked(&world.pool, |it| it.ask_of_all_used(wait)), all);
     }
