@@ -10,7 +10,7 @@ behind it. `table` prints, per program, medians over the rounds: of the pool's s
 allocator that is fastest by its median, in the same round; of time inside the pool; of what was
 reserved. From the second loss on: of handles made or mapped; of the part of the time, in per cent, that
 threads that ask for memory spend in the driver; and of the nanoseconds of a pair of calls beside that,
-the plug's own and, if `empty` ran, an empty pair's in the same program.
+the plug's own and, if `empty` ran, an empty pair's in the same program; and the same of other pools.
 Several pools are compared by naming them: --plugs new=a.so,old=b.so.
 """
 
@@ -126,6 +126,14 @@ def of_program(program, seen, pool):
         line[f"{peer} reserved"] = round(
             median(row["reserved_bytes"] / row["live_bytes"] for row in its), 4
         )
+    pools = {name for its in whole for name, row in its.items() if "created" in row}
+    for other in sorted(pools - {pool, "empty"}):
+        its = [its[other] for its in whole if other in its]
+        line[f"{other} s"] = round(median(row["seconds"] for row in its), 2)
+        line[f"{other} reserved"] = round(
+            median(row["reserved_bytes"] / row["live_bytes"] for row in its), 4
+        )
+        line[f"{other} pair ns"] = round(median(map(pair_ns, its)))
     alone = [its["empty"]["seconds"] for its in whole if "empty" in its]
     if alone:
         line["empty s"] = round(median(alone), 2)
