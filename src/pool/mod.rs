@@ -11,7 +11,8 @@
 //!    serves the request:
 //!    - *ready*: a batch, a slot or a hole that nothing queued uses, or that the stream runs behind
 //!      (`cache::transfer`, `slabs`, `holes`); what the driver says when asked how far the streams are;
-//!    - *waiting*: other streams' caches and holes, behind a wait on the device (`cache::transfer`, `core`);
+//!    - *waiting*: blocks that others still use, other streams' caches and holes, behind a wait on the device
+//!      (`cache::used`, `cache::transfer`, `core`);
 //!    - *mapped*: new handles while the pool is small, then idle handles mapped elsewhere (`mapping`);
 //!    - *measures*: merging, waiting, giving back what does not fit (`release`);
 //!    - *help*: what layers above and the application registered (`pressure`).
@@ -20,7 +21,8 @@
 //!    called without it, and then what came of it is booked. Mappings (`grow`), releases (`release`) and
 //!    questions to the driver are jobs.
 //! 5. A block freed goes to the cache of the lane it was freed on; what that has no room for goes
-//!    to the transfer cache or into the heap (`cache::transfer`).
+//!    to the transfer cache or into the heap (`cache::transfer`). One that other streams still use is kept until
+//!    they are done (`cache::used`).
 //!
 //! Every constant of these is in `tuning`, with its reason. A stream under capture has memory of its graph's
 //! (`private`). `stats` has what is counted on the way, and `observers` who listens to what becomes of blocks.

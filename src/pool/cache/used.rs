@@ -126,7 +126,7 @@ impl Lane {
 }
 
 impl Transfer {
-    /// What `ask` says of all that uses the oldest `most` blocks that are of one of the `sizes` or larger.
+    /// What `ask` says of all that uses the oldest `most` blocks that fit.
     fn ask_of_used(
         &self,
         most: usize,
