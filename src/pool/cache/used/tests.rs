@@ -118,3 +118,25 @@ fn a_lane_under_capture_or_of_a_pool_that_is_recorded_keeps_none() {
         assert!(!World::new(config).lane(0).keeps_used());
     }
 }
+
+#[test]
+fn a_stream_that_is_gone_has_waited_for_all_that_uses_what_it_freed() {
+    let world = World::new(PoolConfig::default());
+    let World { pool, streams } = world;
+    let [home, other] = streams;
+    let third = pool.device().stream().unwrap();
+    let lane = pool.shared().lane(&home).unwrap().unwrap();
+    for (user, bytes) in [(&other, 4096), (&third, 8192)] {
+        let block = std::mem::ManuallyDrop::new(pool.alloc(&home, bytes).unwrap());
+        let mark = (Arc::clone(of(user)), of(user).open_tick());
+        assert!(lane.free_used(&block, vec![mark]));
+    }
+    let timeline = Arc::clone(of(&home));
+    assert_eq!([&other, &third].map(|it| timeline.waited(it.id())), [0, 0]);
+    drop(home);
+    assert_eq!([&other, &third].map(|it| timeline.waited(it.id())), [1, 1]);
+    assert!(!pool.shared().transfer.has_used());
+    let core = pool.shared().core.lock();
+    let ticks = core.last_epochs().into_iter().map(|it| it.tick).max();
+    assert_eq!((core.taken_bytes(), ticks), (0, Some(timeline.open_tick())));
+}
