@@ -125,6 +125,8 @@ FIRST = {
     "what-stayed-awake-is-restored": ("errors", "sleeping_calls::host"),
     "fitted-scale-twice-too-large": ("collective", ""),
     "slack-stays-whatever-remaps-cost": ("lib", "pool::pace"),
+    "peaks-go-with-their-stream": ("lib", "pool::stats"),
+    "used-block-carries-the-tick-of-its-drop": ("lib", "pool::cache::used"),
     "outcome-of-the-last-trace": ("observe", "command_line::several"),
     "seed-not-passed-on": ("bin", ""),
 }
