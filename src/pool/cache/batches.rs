@@ -17,6 +17,9 @@ pub(super) const MOST: usize = 64;
 /// Batches kept; of one more the oldest goes into the heap.
 pub(super) const KEPT: usize = 16;
 
+/// Blocks kept that other streams still use; for one more its stream waits.
+pub(super) const MOST_USED: usize = 256;
+
 pub(super) struct Batch {
     pub(super) bytes: u64,
     pub(super) stream: StreamIndex,

@@ -9,10 +9,11 @@
 
 use std::sync::Arc;
 
-use super::batches::{Marks, Transfer, Used};
+use super::batches::{MOST_USED, Marks, Transfer, Used};
 use super::free_lists::Cached;
 use crate::device::Timeline;
 use crate::error::Result;
+use crate::heap::StreamIndex;
 use crate::pool::ask::{Ask, Questions};
 use crate::pool::core::Core;
 use crate::pool::structure::{Block, Lane, Shared, Uses};
@@ -69,11 +70,19 @@ impl Uses {
         outcome.unwrap_or(Ok(()))
     }
 
-    /// What of it `home` does not run behind, and the driver does not know to be done when asked now.
-    pub(in crate::pool) fn marks(&self, home: &Timeline) -> Result<Marks> {
+    /// What of it the stream of `lane` does not run behind, and the driver does not know to be done when asked now.
+    /// It is not asked where older work keeps a block of the lane's already.
+    pub(in crate::pool) fn marks(&self, lane: &Lane) -> Result<Marks> {
         let mut marks = Marks::new();
         for (theirs, tick) in self.all() {
-            if !home.is_behind(&theirs, tick) && theirs.poll_to(tick)? < tick {
+            if lane.timeline.is_behind(&theirs, tick) {
+                continue;
+            }
+            let is_open = match lane.shared.transfer.is_used_by(lane.slot, &theirs) {
+                true => theirs.mark_to(tick)?,
+                false => theirs.poll_to(tick)? < tick,
+            };
+            if is_open {
                 marks.push((theirs, tick));
             }
         }
@@ -94,7 +103,7 @@ impl Lane {
         let transfer = &self.shared.transfer;
         let mut waiting = latch(&transfer.state);
         let mut state = latch(&self.own.state);
-        if state.aside {
+        if state.aside || waiting.used.len() == MOST_USED {
             return false;
         }
         let (bytes, requested) = (block.capacity(), block.bytes());
@@ -126,6 +135,13 @@ impl Lane {
 }
 
 impl Transfer {
+    /// Whether a block that `stream` freed is kept until `theirs` is done with it.
+    fn is_used_by(&self, stream: StreamIndex, theirs: &Timeline) -> bool {
+        let is_open = |(it, tick): &(Arc<Timeline>, u64)| it.uid == theirs.uid && it.done() < *tick;
+        let fits = |used: &Used| used.stream == stream && used.marks.iter().any(is_open);
+        self.has_used() && latch(&self.state).used.iter().any(fits)
+    }
+
     /// What `ask` says of all that uses the oldest `most` blocks that fit.
     fn ask_of_used(
         &self,

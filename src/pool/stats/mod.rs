@@ -52,7 +52,7 @@ pub struct Steps {
     /// Handles created.
     pub grow: u64,
     /// Nanoseconds that threads spent in the driver, and on waits of the host, to serve requests and to
-    /// give memory back; not for growing buffers.
+    /// give memory back; not for growing buffers, nor for what the drop of a block with declared uses asks.
     pub driver_ns: u64,
     /// Requests served only after a registered step gave memory back.
     pub relieved: u64,
