@@ -71,7 +71,8 @@ impl Uses {
     }
 
     /// What of it the stream of `lane` does not run behind, and the driver does not know to be done when asked now.
-    /// It is not asked where older work keeps a block of the lane's already.
+    /// It is not asked where older work, not known to be done, keeps a block of the lane's already: that may be done
+    /// by now, which a request asks that a kept block would serve.
     pub(in crate::pool) fn marks(&self, lane: &Lane) -> Result<Marks> {
         let mut marks = Marks::new();
         for (theirs, tick) in self.all() {
@@ -135,7 +136,7 @@ impl Lane {
 }
 
 impl Transfer {
-    /// Whether a block that `stream` freed is kept until `theirs` is done with it.
+    /// Whether a block that `stream` freed is kept for work of `theirs` that is not known to be done.
     fn is_used_by(&self, stream: StreamIndex, theirs: &Timeline) -> bool {
         let is_open = |(it, tick): &(Arc<Timeline>, u64)| it.uid == theirs.uid && it.done() < *tick;
         let fits = |used: &Used| used.stream == stream && used.marks.iter().any(is_open);

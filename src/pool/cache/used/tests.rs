@@ -167,7 +167,7 @@ fn of_one_block_too_many_its_stream_waits_at_the_drop() {
 }
 
 #[test]
-fn a_drop_asks_whether_the_others_are_done_unless_an_older_block_is_known_to_wait_for_them() {
+fn a_drop_asks_whether_the_others_are_done_unless_an_older_block_is_kept_for_them() {
     let world = World::new(PoolConfig::default());
     let World { pool, streams } = &world;
     let [home, other] = streams;
@@ -192,4 +192,20 @@ fn a_drop_asks_whether_the_others_are_done_unless_an_older_block_is_known_to_wai
     pool.trim(0).unwrap();
     assert_eq!(kept(pool), 0);
     pool.check_invariants().unwrap();
+}
+
+#[test]
+fn what_is_given_is_told_and_nothing_where_all_are_still_in_use() {
+    let world = filled(&[1024, 4096]);
+    let shared = world.pool.shared();
+    assert!(!shared.give_used(&mut shared.core.lock()));
+    // The larger block has the older mark here.
+    of(&world.streams[1]).reached(u64::MAX - 4096);
+    assert!(shared.give_used(&mut shared.core.lock()));
+    assert_eq!(kept(&world.pool), 1);
+    assert!(!shared.give_used(&mut shared.core.lock()));
+    of(&world.streams[1]).reached(u64::MAX);
+    assert!(shared.give_used(&mut shared.core.lock()));
+    assert!(!shared.give_used(&mut shared.core.lock()));
+    assert_eq!(kept(&world.pool), 0);
 }
