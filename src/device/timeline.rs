@@ -210,11 +210,6 @@ impl Timeline {
         self.poll(tick, u64::MAX)
     }
 
-    /// Makes a mark for `tick` if there is none, so that the driver can be asked later; false if it is done.
-    pub(crate) fn mark_to(&self, tick: u64) -> Result<bool> {
-        Ok(self.mark(tick)?.is_some())
-    }
-
     /// Records that everything up to `tick` is done.
     pub(crate) fn reached(&self, tick: u64) {
         self.ticks.reached(tick);

@@ -209,7 +209,7 @@ fn free_used(mut block: Block) {
     let (Some(uses), lane) = (block.uses.take(), block.lane()) else {
         return;
     };
-    let marks = (lane.keeps_used()).then(|| uses.marks(lane));
+    let marks = (lane.keeps_used()).then(|| uses.marks(&lane.timeline));
     if let Some(Ok(marks)) = marks {
         if marks.is_empty() {
             return;

@@ -17,7 +17,7 @@ pub(super) const MOST: usize = 64;
 /// Batches kept; of one more the oldest goes into the heap.
 pub(super) const KEPT: usize = 16;
 
-/// Blocks kept that other streams still use; for one more its stream waits.
+/// Blocks kept that other streams still use; for one more its stream waits. A request that misses looks at each.
 pub(super) const MOST_USED: usize = 256;
 
 pub(super) struct Batch {

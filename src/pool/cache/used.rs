@@ -13,7 +13,6 @@ use super::batches::{MOST_USED, Marks, Transfer, Used};
 use super::free_lists::Cached;
 use crate::device::Timeline;
 use crate::error::Result;
-use crate::heap::StreamIndex;
 use crate::pool::ask::{Ask, Questions};
 use crate::pool::core::Core;
 use crate::pool::structure::{Block, Lane, Shared, Uses};
@@ -70,20 +69,11 @@ impl Uses {
         outcome.unwrap_or(Ok(()))
     }
 
-    /// What of it the stream of `lane` does not run behind, and the driver does not know to be done when asked now.
-    /// It is not asked where older work, not known to be done, keeps a block of the lane's already: that may be done
-    /// by now, which a request asks that a kept block would serve.
-    pub(in crate::pool) fn marks(&self, lane: &Lane) -> Result<Marks> {
+    /// What of it `home` does not run behind, and the driver does not know to be done when asked now.
+    pub(in crate::pool) fn marks(&self, home: &Timeline) -> Result<Marks> {
         let mut marks = Marks::new();
         for (theirs, tick) in self.all() {
-            if lane.timeline.is_behind(&theirs, tick) {
-                continue;
-            }
-            let is_open = match lane.shared.transfer.is_used_by(lane.slot, &theirs) {
-                true => theirs.mark_to(tick)?,
-                false => theirs.poll_to(tick)? < tick,
-            };
-            if is_open {
+            if !home.is_behind(&theirs, tick) && theirs.poll_to(tick)? < tick {
                 marks.push((theirs, tick));
             }
         }
@@ -136,13 +126,6 @@ impl Lane {
 }
 
 impl Transfer {
-    /// Whether a block that `stream` freed is kept for work of `theirs` that is not known to be done.
-    fn is_used_by(&self, stream: StreamIndex, theirs: &Timeline) -> bool {
-        let is_open = |(it, tick): &(Arc<Timeline>, u64)| it.uid == theirs.uid && it.done() < *tick;
-        let fits = |used: &Used| used.stream == stream && used.marks.iter().any(is_open);
-        self.has_used() && latch(&self.state).used.iter().any(fits)
-    }
-
     /// What `ask` says of all that uses the oldest `most` blocks that fit.
     fn ask_of_used(
         &self,

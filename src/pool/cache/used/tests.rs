@@ -146,51 +146,25 @@ fn kept(pool: &Pool) -> usize {
 }
 
 #[test]
-fn of_one_block_too_many_its_stream_waits_at_the_drop() {
+fn one_block_too_many_is_not_kept() {
     let world = filled(&[1024; MOST_USED - 1]);
     let World { pool, streams } = &world;
     let [home, other] = streams;
-    let drop_used = |bytes| {
-        let mut block = pool.alloc(home, bytes).unwrap();
-        block.record_use(other).unwrap();
-        drop(block);
-        (kept(pool), of(home).waited(other.id()))
+    let keeps = |bytes: u64| {
+        let block = std::mem::ManuallyDrop::new(pool.alloc(home, bytes).unwrap());
+        let mark = (Arc::clone(of(other)), u64::MAX - bytes);
+        (
+            world.lane(0).free_used(&block, vec![mark]),
+            kept(pool),
+            block,
+        )
     };
-    assert_eq!(drop_used(2048), (MOST_USED, 0));
-    let tick = of(other).open_tick();
-    assert!(tick > 1, "the drop made a mark");
-    let (kept, waited) = drop_used(4096);
-    assert_eq!(kept, MOST_USED);
-    assert!(waited >= tick, "it waits for {waited} of {tick}");
+    let (first, at_first, _) = keeps(2048);
+    let (one_more, then, refused) = keeps(4096);
+    assert_eq!((first, at_first), (true, MOST_USED));
+    assert_eq!((one_more, then), (false, MOST_USED));
+    drop(std::mem::ManuallyDrop::into_inner(refused));
     of(other).reached(u64::MAX);
-    pool.check_invariants().unwrap();
-}
-
-#[test]
-fn a_drop_asks_whether_the_others_are_done_unless_an_older_block_is_kept_for_them() {
-    let world = World::new(PoolConfig::default());
-    let World { pool, streams } = &world;
-    let [home, other] = streams;
-    let third = pool.device().stream().unwrap();
-    let [first, second, last, older] = [(); 4].map(|()| pool.alloc(home, 4096).unwrap());
-    let drop_used = |mut block: Block, user: &Stream| {
-        block.record_use(user).unwrap();
-        // It is done, which only a question tells.
-        pool.device().backend().stream_sync(user.raw()).unwrap();
-        drop(block);
-        kept(pool)
-    };
-    assert_eq!(drop_used(first, other), 0);
-    let mark = (Arc::clone(of(other)), of(other).open_tick());
-    assert!(
-        world
-            .lane(0)
-            .free_used(&std::mem::ManuallyDrop::new(older), vec![mark])
-    );
-    assert_eq!(drop_used(second, other), 2);
-    assert_eq!(drop_used(last, &third), 2, "of that one nothing is known");
-    pool.trim(0).unwrap();
-    assert_eq!(kept(pool), 0);
     pool.check_invariants().unwrap();
 }
 
