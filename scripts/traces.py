@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Replays recorded traces on the host device and prints one line for each: reserved over live,
-handles created and remapped, seconds.
+"""Replays recorded traces on the host device and prints one line for each: what it may reserve over live
+bytes and what it does, handles remapped and made, seconds.
 
     scripts/traces.py [--bin PATH] [--cap] [--movable] [--jobs N] [trace or option of replay]...
 
@@ -10,21 +10,26 @@ too with all blocks movable. Other options go to `warpool replay`.
 """
 
 import argparse
+import importlib
 import json
 import pathlib
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+trace_bounds = importlib.import_module("trace-bounds")
 
-# 2 MiB pages that hold a live byte under an exact best fit in one endless range, over live bytes.
+# 2 MiB pages that hold a live byte under an exact best fit in one endless range, over live bytes. Those of other
+# traces are made by trace-bounds.py.
 BOUNDS = {"gpt2": 1.002, "resnet50": 1.002, "detect": 1.002, "moe": 1.004, "dino": 1.002,
           "llama": 1.002, "tables": 1.010, "rl": 1.048, "five_streams": 1.026}
 
 
-def allowed(name):
+def allowed(name, trace):
     """What the trace may reserve: 1.02, or 0.01 above its bound where that is more."""
-    return max([1.02] + [bound + 0.01 for key, bound in BOUNDS.items() if name.startswith(key)])
+    known = [bound for key, bound in BOUNDS.items() if name.startswith(key)]
+    bound = known[0] if known else trace_bounds.bounds(trace)[1]
+    return max(1.02, bound + 0.01)
 
 
 def replay(binary, trace, *options):
@@ -47,10 +52,11 @@ def cell(report, error):
 def line(args, trace, options):
     name = pathlib.Path(trace).name.removesuffix(".gz").removesuffix(".csv")
     free, error = replay(args.bin, trace, *options)
-    cells = [cell(free, error)]
+    may = allowed(name, trace)
+    cells = [f"{may:7.4f}", cell(free, error)]
     if free and (args.cap or args.movable):
         own = free["reserved_ratio"] + 0.0005
-        most = free["peak_live_bytes"] * allowed(name)
+        most = free["peak_live_bytes"] * may
         cap = int(min(max(free["peak_live_bytes"] * own, free["peak_reserved_bytes"]), most))
         for option in [[]] * args.cap + [["--movable", "all"]] * args.movable:
             cells.append(cell(*replay(args.bin, trace, "--cap", str(cap), *option, *options)))
@@ -71,7 +77,7 @@ def main():
         found = {path.name: path for folder in folders for path in pathlib.Path(folder).glob("*.csv.gz")}
         traces = [str(found[name]) for name in sorted(found)]
     modes = ["free"] + ["cap"] * args.cap + ["cap, all movable"] * args.movable
-    print(f"{'':24} " + " | ".join(f"{mode:>8}  remap   made   wall" for mode in modes))
+    print(f"{'':24} allowed | " + " | ".join(f"{mode:>8}  remap   made   wall" for mode in modes))
     with ThreadPoolExecutor(args.jobs) as pool:
         for row in pool.map(lambda trace: line(args, trace, options), traces):
             print(row, flush=True)

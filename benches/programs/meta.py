@@ -95,7 +95,9 @@ def train(model, batches, loss):
     for batch in batches:
         loss(*batch).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False)
-        optimiser.step()
+        # Its counts of steps are read, so they are made on the host.
+        with torch.device("cpu"):
+            optimiser.step()
         optimiser.zero_grad()
 
 

@@ -4,8 +4,8 @@ mod kept;
 
 use std::time::{Duration, Instant};
 
-use super::{Placement, is_done};
-use crate::heap::{Epoch, State};
+use super::Placement;
+use crate::heap::Epoch;
 use crate::pool::ask::Ask;
 use crate::pool::core::tests::{Made, core};
 use crate::pool::mapping::tests::{take_mapped, two_apart};
@@ -60,17 +60,26 @@ fn a_pool_is_over_its_soft_limit_with_more_than_that() {
 }
 
 #[test]
-fn a_trim_that_keeps_all_there_is_waits_for_nobody_and_one_that_does_not_for_all() {
-    for kept in [3, 2] {
-        let (mut made, _held) = two_apart();
-        let granule = made.core.arena.granule();
-        let released = trim(&mut made, kept * granule);
-        assert_eq!(released, (3 - kept) * granule);
-        made.core.check().unwrap();
-        let holes = (made.core.extents.iter()).filter(|(_, it)| it.state == State::Free);
-        let waiting = holes.filter(|(_, hole)| !is_done(&made.core.streams, hole.epoch()));
-        assert_eq!(waiting.count(), if kept == 3 { 2 } else { 0 });
+fn each_stream_is_asked_once_of_its_old_mappings() {
+    let mut made = core(PoolConfig::default().handles(HandleSize::Granule), 4);
+    let granule = made.core.arena.granule();
+    let streams = [made.stream(), made.stream()];
+    for at in 0..4 {
+        let stream = streams[at as usize % 2].0;
+        let id = made.block(at * granule, granule);
+        made.core.active.sub(granule);
+        let tick = made.core.open_tick(stream);
+        let epoch = Epoch::new(stream, tick);
+        made.core.extents.give(id, epoch, |_| false);
+        made.core.retiring.push_back(id);
     }
+    let asked = made.core.ask_of_old().unwrap();
+    let uid = |stream| made.core.timeline(stream).unwrap().uid;
+    assert_eq!(
+        (asked.iter().map(|(of, _)| of.uid)).collect::<Vec<_>>(),
+        [uid(streams[0].0), uid(streams[1].0)]
+    );
+    made.core.retiring.clear();
 }
 
 #[test]

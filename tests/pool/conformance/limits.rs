@@ -1,5 +1,8 @@
 //! How much a pool holds.
 
+use std::sync::mpsc;
+use std::time::Duration;
+
 use super::common::{Gate, on_every_device};
 use super::{MIB, limited, small_handles, whole};
 use crate::common::BackendOf;
@@ -17,6 +20,7 @@ on_every_device! {
     preallocated_memory_is_there_from_the_start_and_served_without_growth,
     a_preallocation_the_device_cannot_give_is_an_error_and_leaves_nothing,
     a_trim_keeps_what_it_was_told_to_keep_and_what_is_in_use,
+    a_trim_that_keeps_all_there_is_waits_for_nobody,
     idle_handles_move_before_the_pool_grows,
     memory_given_up_counts_as_held_until_its_last_mapping_is_gone,
     a_configuration_of_the_largest_numbers_is_an_error_or_works,
@@ -115,6 +119,32 @@ fn a_preallocation_the_device_cannot_give_is_an_error_and_leaves_nothing(device:
         Ok(pool) => panic!("{:?}", pool.stats().reserved),
     }
     assert_eq!(device.backend().counts(), before);
+}
+
+fn a_trim_that_keeps_all_there_is_waits_for_nobody(device: &Device) {
+    let granule = device.info().granule;
+    let pool = Pool::new(device, small_handles()).unwrap();
+    let stream = device.stream().unwrap();
+    let block = pool.alloc(&stream, 2 * granule).unwrap();
+    let gate = Gate::close(&stream);
+    drop(block);
+    let (tell, told) = mpsc::channel();
+    let trims = pool.clone();
+    let trimming = std::thread::spawn(move || {
+        for keep in [2, 3, 1] {
+            tell.send(trims.trim(keep * granule)).unwrap();
+        }
+    });
+    let next = |long| told.recv_timeout(Duration::from_millis(long));
+    assert_eq!([20_000; 2].map(|long| next(long).unwrap().unwrap()), [0; 2]);
+    assert!(
+        next(50).is_err(),
+        "what is given up, the stream is to be done with"
+    );
+    gate.open();
+    assert_eq!(next(20_000).unwrap().unwrap(), granule);
+    trimming.join().unwrap();
+    whole(&pool);
 }
 
 fn a_trim_keeps_what_it_was_told_to_keep_and_what_is_in_use(device: &Device) {
