@@ -124,7 +124,6 @@ FIRST = {
     "handles-go-while-they-are-saved": ("pool", "conformance::"),
     "what-stayed-awake-is-restored": ("errors", "sleeping_calls::host"),
     "fitted-scale-twice-too-large": ("collective", ""),
-    "slack-stays-whatever-remaps-cost": ("lib", "pool::pace"),
     "used-block-carries-the-tick-of-its-drop": ("lib", "pool::cache::used"),
     "outcome-of-the-last-trace": ("observe", "command_line::several"),
     "seed-not-passed-on": ("bin", ""),

@@ -100,9 +100,9 @@ options! {
     /// grew by beyond the peak goes back where a limit is near and on [`Pool::trim`](super::Pool::trim).
     ///
     /// Without, it is 0.018, with which the recorded programs reserve no more than 1.02 of their peaks. On
-    /// a GPU it is one part in 640 of the device's memory at least, or of the limit if there is one, and grows by
-    /// one part in 128 of what was mapped elsewhere, up to 0.1. Set, it stays, and handles are as small as the pool is: set 0.018 where memory is short, 0.1 or more
-    /// where there is memory to spare and blocks change all the time.
+    /// a GPU it is one part in 640 of the device's memory at least, or of the limit if there is one.
+    /// Set, that does not count, and handles are as small as the pool is: set 0.018 where memory is short, 0.1 or
+    /// more where there is memory to spare and blocks change all the time.
     slack: Option<f64> = None, |part: f64| Some(part);
 
     /// Sets whether handles may be mapped at another address than their first, as they may by default.

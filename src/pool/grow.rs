@@ -269,7 +269,6 @@ impl Core {
         }
         self.extents.vacate(held.id, held.epoch);
         self.retiring.push_back(held.id);
-        self.pace.remapped(bytes);
         self.count(Told::Steal(bytes));
         let ready = is_done(&self.streams, held.epoch) || seeded!("stolen-memory-is-anyones");
         let stream = if ready { FRESH } else { stream };

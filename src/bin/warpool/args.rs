@@ -111,8 +111,8 @@ pub struct Replay {
     pub no_remap: bool,
 
     /// How far the pool grows before it maps handles elsewhere, as a fraction of the peak of live bytes: more
-    /// memory for fewer driver calls. Default: 0.018; outside replays a pool on a GPU adapts it to the cost
-    /// of remaps.
+    /// memory for fewer driver calls. Default: 0.018; outside replays a pool on a GPU has more to
+    /// spare.
     #[arg(long, value_name = "PART", conflicts_with = "no_remap")]
     pub slack: Option<Part>,
 

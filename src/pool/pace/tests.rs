@@ -1,7 +1,6 @@
 use super::*;
 
 const PEAK: u64 = 1 << 40;
-const ROOMY: u64 = (PEAK as f64 * ROOMY_SLACK) as u64;
 
 fn pace(configured: Option<f64>, kind: DeviceKind) -> Pace {
     let device = DeviceInfo::new(kind, 0, String::new(), DEVICE_PART << 20, 1);
@@ -9,41 +8,23 @@ fn pace(configured: Option<f64>, kind: DeviceKind) -> Pace {
 }
 
 #[test]
-fn handles_mapped_elsewhere_earn_a_part_of_their_bytes_up_to_a_roomy_slack() {
-    let mut pace = pace(None, DeviceKind::Cuda);
-    let least = pace.slack(PEAK, u64::MAX);
-    assert_eq!(least, (PEAK as f64 * LEAST_SLACK) as u64);
-    for handle in [1 << 20, 1 << 30, 3 << 30] {
-        let before = pace.slack(PEAK, u64::MAX);
-        pace.remapped(handle * EARNED_PART);
-        assert_eq!(pace.slack(PEAK, u64::MAX), before + handle);
-    }
-    for bytes in [(ROOMY - least) * EARNED_PART, u64::MAX, 1] {
-        pace.remapped(bytes);
-        assert_eq!(pace.slack(PEAK, u64::MAX), ROOMY, "no more than that");
-    }
-}
-
-#[test]
-fn what_is_configured_stays_and_so_does_the_slack_where_no_driver_maps() {
-    for (configured, kind) in [(Some(0.03), DeviceKind::Cuda), (None, DeviceKind::Host)] {
-        let mut pace = pace(configured, kind);
-        let first = pace.slack(PEAK, u64::MAX);
-        pace.remapped(u64::MAX);
-        assert_eq!(pace.slack(PEAK, u64::MAX), first);
+fn a_pool_grows_by_the_part_of_its_peak_that_is_configured() {
+    for (configured, kind) in [
+        (Some(0.03), DeviceKind::Cuda),
+        (None, DeviceKind::Cuda),
+        (None, DeviceKind::Host),
+    ] {
         let part = configured.unwrap_or(LEAST_SLACK);
-        assert_eq!(first, (PEAK as f64 * part) as u64);
+        let slack = pace(configured, kind).slack(PEAK, u64::MAX);
+        assert_eq!(slack, (PEAK as f64 * part) as u64);
     }
 }
 
 #[test]
 fn a_small_pool_of_a_large_device_grows_by_a_part_of_the_device() {
-    let mut pace = pace(None, DeviceKind::Cuda);
-    let most = u64::MAX;
-    let slack = |pace: &Pace| [0, 10, 20, 55, 100].map(|mib| pace.slack(mib << 20, most) >> 20);
-    assert_eq!(slack(&pace), [1, 1, 1, 1, 1]);
-    pace.remapped(u64::MAX);
-    assert_eq!(slack(&pace), [1, 1, 2, 5, 10]);
+    let pace = pace(None, DeviceKind::Cuda);
+    let slack = [0, 10, 55, 100, 1000].map(|mib| pace.slack(mib << 20, u64::MAX) >> 20);
+    assert_eq!(slack, [1, 1, 1, 1, 18]);
 }
 
 #[test]
