@@ -90,15 +90,19 @@ class Block(nn.Module):
         return x + self.wide(self.norms[1](x))
 
 
+def step(optimiser):
+    # It counts its steps and reads the counts, so those are made on the host.
+    with torch.device("cpu"):
+        optimiser.step()
+    optimiser.zero_grad()
+
+
 def train(model, batches, loss):
     optimiser = torch.optim.AdamW(model.parameters())
     for batch in batches:
         loss(*batch).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False)
-        # Its counts of steps are read, so they are made on the host.
-        with torch.device("cpu"):
-            optimiser.step()
-        optimiser.zero_grad()
+        step(optimiser)
 
 
 def some(low, high):
@@ -294,7 +298,237 @@ def speech():
     train(nn.ModuleList([front, blocks, cell, out]), batches, loss)
 
 
+def rivals():
+    """A generator and a discriminator in turns, whose images grow."""
+    widths = [512, 512, 256, 128, 64, 32]
+    pairs = list(zip(widths, widths[1:]))
+    grow = lambda a, b: nn.Sequential(
+        nn.Upsample(scale_factor=2), nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.LeakyReLU(0.2)
+    )
+    shrink = lambda a, b: nn.Sequential(nn.Conv2d(b, a, 3, 2, 1), nn.LeakyReLU(0.2))
+    up, out = nn.ModuleList([grow(a, b) for a, b in pairs]), nn.ModuleList([nn.Conv2d(b, 3, 1) for _, b in pairs])
+    down, into = nn.ModuleList([shrink(a, b) for a, b in pairs]), nn.ModuleList([nn.Conv2d(3, b, 1) for _, b in pairs])
+    last = nn.Linear(512, 1)
+    makes = torch.optim.Adam([*up.parameters(), *out.parameters()])
+    judges = torch.optim.Adam([*down.parameters(), *into.parameters(), *last.parameters()])
+
+    def made(batch, depth):
+        x = torch.empty(batch, 512, 4, 4)
+        for layer in up[:depth]:
+            x = layer(x)
+        return out[depth - 1](x).tanh()
+
+    def judged(x, depth):
+        x = into[depth - 1](x)
+        for layer in reversed(down[:depth]):
+            x = layer(x)
+        return last(x.mean((2, 3)))
+
+    for at in range(150):
+        depth, batch = 1 + min(4, at // 25), some(8, 64)
+        with torch.no_grad():
+            fake = made(batch, depth)
+        real = torch.empty_like(fake)
+        (F.softplus(judged(fake, depth)).mean() + F.softplus(-judged(real, depth)).mean()).backward()
+        step(judges)
+        F.softplus(-judged(made(batch, depth), depth)).mean().backward()
+        step(makes)
+        judges.zero_grad()
+
+
+def splats():
+    """Gaussians seen from all sides, split and pruned every twenty steps with their optimiser's states."""
+    count = 200_000
+    params = [torch.empty(count, width).requires_grad_() for width in (3, 3, 4, 1, 48)]
+    optimiser = torch.optim.Adam(params)
+
+    def resized(tensor, before, now):
+        kept = tensor.detach()[indices(min(now, before))]
+        return torch.cat([kept, torch.zeros(now - before, tensor.shape[1])]) if now > before else kept
+
+    for at in range(300):
+        seen, height, width = int(count * random.uniform(0.2, 0.8)), some(400, 800), some(600, 1200)
+        chosen = indices(seen)
+        parts = [param[chosen] for param in params]
+        spread = parts[1].exp()[:, :, None] * torch.empty(seen, 3, 3)
+        spread = spread @ spread.transpose(1, 2)
+        colour = (parts[4].view(-1, 16, 3) * torch.empty(seen, 16, 1)).sum(1).clamp(0)
+        tiles = int(seen * random.uniform(3, 8))
+        keys, order = indices(tiles).sort()
+        weight = spread.flatten(1)[indices(tiles)].mean(1, keepdim=True).sigmoid()
+        image = torch.zeros(height * width, 3).index_add(0, indices(tiles), colour[indices(tiles)] * weight)
+        (image - torch.empty(height * width, 3)).abs().mean().backward()
+        step(optimiser)
+        if at % 20 == 19:
+            now = int(count * random.uniform(0.9, 1.25))
+            for place, param in enumerate(params):
+                params[place] = resized(param, count, now).requires_grad_()
+                if state := optimiser.state.pop(param, None):
+                    for name in ("exp_avg", "exp_avg_sq"):
+                        state[name] = resized(state[name], count, now)
+                    optimiser.state[params[place]] = state
+            optimiser.param_groups[0]["params"], count = list(params), now
+
+
+def requests():
+    """A language model serves requests that come and go; their caches double when they are full."""
+    width, heads, depth = 1024, 16, 8
+    half = dict(dtype=torch.half)
+    shapes = [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
+    layers = [[torch.empty(shape, **half) for shape in shapes] for _ in range(depth)]
+    words, live = torch.empty(32000, width, **half), []
+
+    def cache(length):
+        return torch.empty(2, 1 << max(6, (length - 1).bit_length()), heads, width // heads, **half)
+
+    def begin(length):
+        x, caches = words[indices(length)], []
+        for inner, out, wide, narrow in layers:
+            q, k, v = (x @ inner).view(length, 3, heads, -1).unbind(1)
+            caches.append(cache(length))
+            weights = (q.transpose(0, 1) @ k.permute(1, 2, 0)).softmax(-1)
+            x = x + (weights @ v.transpose(0, 1)).transpose(0, 1).reshape(length, width) @ out
+            x = x + F.silu(x @ wide) @ narrow
+        return [length, caches, length + some(5, 300)]
+
+    with torch.no_grad():
+        for _ in range(400):
+            while len(live) < some(4, 16):
+                live.append(begin(some(20, 1500)))
+            x = words[indices(len(live))]
+            for at, (inner, out, wide, narrow) in enumerate(layers):
+                q, attended = (x @ inner)[:, :width], []
+                for place, (length, caches, _) in enumerate(live):
+                    if length + 1 > caches[at].shape[1]:
+                        caches[at] = cache(length + 1)
+                    keys, values = caches[at][:, : length + 1]
+                    weights = (q[place].view(heads, 1, -1) @ keys.permute(1, 2, 0)).softmax(-1)
+                    attended.append((weights @ values.transpose(0, 1)).reshape(1, width))
+                x = x + torch.cat(attended) @ out
+                x = x + F.silu(x @ wide) @ narrow
+            (x @ words.T).float().softmax(-1).argmax(-1)
+            for one in live:
+                one[0] += 1
+            live = [one for one in live if one[0] < one[2]]
+
+
+def clips():
+    """Clips of many lengths and sizes through convolutions in space and attention over time."""
+    widths = [3, 32, 64, 128, 256]
+    layer = lambda a, b: nn.Sequential(nn.Conv3d(a, b, 3, (1, 2, 2), 1), nn.GroupNorm(8, b), nn.SiLU())
+    layers = nn.Sequential(*[layer(a, b) for a, b in zip(widths, widths[1:])])
+    over_time, head = Block(256, 8), nn.Linear(256, 400)
+
+    def loss(batch, length, height, width):
+        x = layers(torch.empty(batch, 3, length, 16 * height, 16 * width)).mean((3, 4)).transpose(1, 2)
+        return F.cross_entropy(head(over_time(x).mean(1)), indices(batch))
+
+    shapes = [(some(1, 6), some(8, 64), some(6, 14), some(6, 14)) for _ in range(120)]
+    train(nn.ModuleList([layers, over_time, head]), shapes, loss)
+
+
+def shards():
+    """Each layer's weights are put together of shards before their use and let go of after it."""
+    width, depth = 1536, 20
+    half = dict(dtype=torch.bfloat16)
+    sizes = [width * width * random.choice([4, 8, 12]) for _ in range(depth)]
+    own = [torch.empty(size // 8, **half) for size in sizes]
+    master, momentum = ([torch.empty(size // 8) for size in sizes] for _ in range(2))
+    whole = lambda at: torch.empty(sizes[at], **half).view(width, -1)
+
+    def forward(x, at):
+        weights = whole(at)
+        return x + F.gelu(x @ weights) @ weights.T
+
+    def backward(x, gradient, at):
+        weights = whole(at)
+        hidden, above = F.gelu(x @ weights), gradient @ weights
+        of_weights = (hidden.T @ gradient).T + x.T @ above
+        reduced = torch.empty(sizes[at] // 8, **half).copy_(of_weights.reshape(-1)[: sizes[at] // 8])
+        return gradient + above @ weights.T, reduced
+
+    with torch.no_grad():
+        for _ in range(60):
+            x, inputs = torch.empty(some(500, 9000), width, **half), []
+            for at in range(depth):
+                inputs.append(x)
+                x = forward(x, at)
+            gradient, reduced = torch.empty_like(x), [None] * depth
+            for at in reversed(range(depth)):
+                gradient, reduced[at] = backward(inputs.pop(), gradient, at)
+            for at in range(depth):
+                momentum[at].mul_(0.9).add_(reduced[at].float())
+                master[at].sub_(momentum[at])
+                own[at], reduced[at] = master[at].bfloat16(), None
+
+
+def waves():
+    """Sounds made of spectra, judged at three rates; clips of all lengths."""
+    rates = ((256, 128, 8), (128, 64, 8), (64, 32, 4))
+    up = nn.ModuleList([nn.ConvTranspose1d(a, b, 2 * rate, rate, rate // 2) for a, b, rate in rates])
+    beside = nn.ModuleList([nn.Conv1d(b, b, 3, padding=1) for _, b, _ in rates for _ in range(3)])
+    last, pairs = nn.Conv1d(32, 1, 7, padding=3), ((1, 32), (32, 128), (128, 256))
+    judges = nn.ModuleList([nn.ModuleList([nn.Conv1d(a, b, 15, 4, 7) for a, b in pairs]) for _ in range(3)])
+
+    def loss(batch, length):
+        x, total = torch.empty(batch, 256, length), 0
+        for at, layer in enumerate(up):
+            x = layer(F.leaky_relu(x))
+            for other in beside[3 * at : 3 * at + 3]:
+                x = x + other(F.leaky_relu(x))
+        sound = last(x).tanh()
+        for rate, layers in enumerate(judges):
+            y = F.avg_pool1d(sound, 2**rate)
+            for layer in layers:
+                y = F.leaky_relu(layer(y))
+                total = total + y.abs().mean()
+        return total
+
+    train(nn.ModuleList([up, beside, last, judges]), [(some(4, 32), some(20, 200)) for _ in range(100)], loss)
+
+
+def clouds():
+    """Clouds of points of all sizes, with neighbours by distance, sampled down."""
+    shapes = ((6, 64), (67, 128), (131, 256), (259, 512))
+    layers = nn.ModuleList([nn.Sequential(nn.Linear(a, b), nn.ReLU(), nn.Linear(b, b)) for a, b in shapes])
+    head = nn.Linear(512, 40)
+
+    def loss(batch, count):
+        places, x = torch.empty(batch, count, 3), torch.empty(batch, count, 3)
+        for layer in layers:
+            few = places[:, : max(16, places.shape[1] // some(2, 4))]
+            torch.cdist(few, places).topk(16, -1, largest=False)
+            around = torch.empty(batch, few.shape[1], 16, x.shape[2] + 3) + 0 * x.mean()
+            x, places = layer(around).max(2)[0], few
+        return F.cross_entropy(head(x.max(1)[0]), indices(batch))
+
+    train(nn.ModuleList([layers, head]), [(some(2, 32), some(256, 6000)) for _ in range(150)], loss)
+
+
+def population():
+    """Ten models of other widths are trained in turns; the worst of each round is replaced."""
+
+    def model():
+        width = some(200, 4000)
+        shapes = [(784, width), (width, width), (width, width // 2)]
+        layers = [layer for a, b in shapes for layer in (nn.Linear(a, b), nn.ReLU())]
+        it = nn.Sequential(*layers, nn.Linear(width // 2, 10))
+        return it, torch.optim.Adam(it.parameters())
+
+    models = [model() for _ in range(10)]
+    for _ in range(40):
+        for it, optimiser in models:
+            for _ in range(some(2, 5)):
+                x = torch.empty(some(100, 4000), 784)
+                F.cross_entropy(it(x), indices(len(x))).backward()
+                step(optimiser)
+            with torch.no_grad():
+                it(torch.empty(10000, 784)).argmax(-1)
+        models[some(0, 9)] = model()
+
+
 PROGRAMS = [images, translation, adapters, graphs, beams, columns, rays, experts, speech]
+PROGRAMS += [rivals, splats, requests, clips, shards, waves, clouds, population]
 
 
 def main():
