@@ -11,7 +11,7 @@ use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::Ranks;
+use super::{Ranks, end_of};
 use crate::error::{Error, Result};
 
 /// The first bytes that a rank sends, before its rank and the number of ranks.
@@ -37,7 +37,7 @@ pub(super) fn meet(
     make: impl FnOnce() -> Result<Vec<u8>>,
 ) -> Result<Vec<u8>> {
     ranks.check()?;
-    let deadline = Instant::now() + patience;
+    let deadline = end_of(patience);
     if let Some(path) = ranks.meet.strip_prefix("file://") {
         let path = Path::new(path);
         return match ranks.rank {

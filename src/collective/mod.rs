@@ -64,7 +64,7 @@ mod transport;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use element::{Op, Reduce};
 #[cfg(feature = "nccl")]
@@ -78,6 +78,14 @@ pub use reducer::{Reducer, ReducerConfig, Wire};
 use self::transport::Transport;
 use crate::device::{Device, Stream};
 use crate::error::Result;
+
+/// A century, as no clock counts to [`Duration::MAX`].
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// When `patience` from now is at an end.
+fn end_of(patience: Duration) -> Instant {
+    Instant::now() + patience.min(LONGEST)
+}
 
 /// One rank's end of a communicator. Clones are the same end.
 ///

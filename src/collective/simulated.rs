@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::end_of;
 use super::transport::{Act, Call, Transport};
 use crate::device::{Device, DeviceInfo, DeviceKind, Stream};
 use crate::error::{Error, Result};
@@ -224,7 +225,7 @@ impl World {
 
     /// Deposits a rank's calls of this run, and waits until all are done or one has failed.
     fn meet(&self, link: Link, mine: &[Mine], run: u64) {
-        let deadline = Instant::now() + self.patience;
+        let deadline = end_of(self.patience);
         let mut state = lock(&self.state);
         for (meeting, place, call) in mine {
             if state.failed.is_none()

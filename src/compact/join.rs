@@ -130,7 +130,7 @@ pub(crate) fn join(
             Ok(carried) => carried,
             Err(error) => {
                 joined.error = Some(error);
-                return Ok(joined);
+                break;
             }
         };
         let ways = ways.into_iter();
@@ -144,7 +144,7 @@ pub(crate) fn join(
         joined.changed = true;
         end += run.bytes();
     }
-    if lacking > 0 && lacking <= room_left {
+    if joined.error.is_none() && lacking > 0 && lacking <= room_left {
         joined.error = core.create_frames(end, end + lacking).err();
         joined.changed |= joined.error.is_none();
     }
@@ -190,6 +190,48 @@ mod tests {
         }
 
         fn moved(&mut self, _: &[Move], _: &[u32], _: u64) {}
+    }
+
+    /// Owners of whom one's uses cannot be waited for.
+    struct Failing(u64);
+
+    impl Owners for Failing {
+        fn may_move(&self, _: u64) -> bool {
+            true
+        }
+
+        fn uses(&self, at: u64, _: &mut dyn FnMut(&Timeline, u64) -> Result<()>) -> Result<()> {
+            match at == self.0 {
+                true => Err(Error::invalid("stream", "a wait that the driver refuses")),
+                false => Ok(()),
+            }
+        }
+
+        fn moved(&mut self, _: &[Move], _: &[u32], _: u64) {}
+    }
+
+    #[test]
+    fn the_ways_ascend_after_a_wait_that_failed_too() {
+        let device = Device::host().expect("the host device");
+        let pool = Pool::new(&device, PoolConfig::default()).expect("a pool");
+        let shared = pool.shared();
+        let mover = Mover::new(&device, &Overhead::default()).expect("a mover");
+        let stream = device.stream().expect("a stream");
+        let mut core = shared.core.lock();
+        let (slot, _hold) = core.add_stream(&stream.core().timeline, false);
+        let granule = core.granule();
+        // Runs of four granules, of which so many halves are taken: the emptiest is carried first.
+        for (start, taken) in [(0, 6), (64, 4), (128, 2), (192, 7)] {
+            let start = start * granule;
+            (core.create_frames(start, start + 4 * granule)).expect("memory");
+            core.take_at(start, taken * granule / 2, slot);
+        }
+        drop(core);
+        let mut owners = Failing(192 * granule);
+        let joined = join(shared, &mover, &mut owners, 13 * granule / 2).expect("a lane");
+        assert!(joined.error.is_some());
+        assert!(joined.ways.len() > 1, "{:?}", joined.ways);
+        assert!(joined.ways.is_sorted_by_key(|way| way.src));
     }
 
     #[test]

@@ -164,7 +164,8 @@ impl Entry {
             return false;
         }
         if self.by.is_beside(&old.by) {
-            return self.span.writes >= old.span.writes;
+            let later = self.by.tick() >= old.by.tick() || seeded!("later-use-taken-for-known");
+            return self.span.writes >= old.span.writes && later;
         }
         let behind = waited && self.span.writes;
         behind

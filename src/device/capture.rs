@@ -101,6 +101,7 @@ impl Recorder {
     /// unchanged.
     fn enter(self: &Arc<Self>, stream: &Stream) -> Result<()> {
         let timeline = &stream.core().timeline;
+        let _entering = lock(&timeline.entering);
         if timeline.recorder().is_some() || self.device.backend().stream_capturing(stream.raw())? {
             return Err(Error::invalid(
                 "stream",
@@ -144,6 +145,13 @@ impl Recorder {
             }
             timeline.set_recorder(None);
             self.device.count_capture(false);
+            // What was allocated in the capture may be used without a launch.
+            let gate = &self.gate.core().timeline;
+            let tick = gate.open_tick();
+            let waits = ended && !seeded!("capture-ends-ahead-of-its-memory");
+            if waits && timeline.wait_for(gate, tick).is_err() {
+                let _ = gate.sync_to(tick);
+            }
             for watcher in stream.watchers() {
                 watcher.stream_captured(stream, None);
             }

@@ -94,7 +94,13 @@ impl Event {
         let timeline = &stream.core().timeline;
         let mut marked = lock(&self.marked);
         let backend = self.device.backend();
-        if let Some(recorder) = timeline.recorder() {
+        let recorded = match timeline.recorder() {
+            None => Some(timeline.counted_record(|raw| backend.event_record(self.raw, raw))),
+            Some(_) => None,
+        };
+        // A capture may have begun since the first look.
+        let refused = recorded.as_ref().is_none_or(Result::is_err);
+        if let Some(recorder) = timeline.recorder().filter(|_| refused) {
             backend.event_record(self.raw, stream.raw())?;
             *marked = None;
             *lock(&self.captured) = Some(CapturedIn {
@@ -102,7 +108,11 @@ impl Event {
             });
             return Ok(());
         }
-        let (tick, clock) = timeline.counted_record(|raw| backend.event_record(self.raw, raw))?;
+        let (tick, clock) = match recorded {
+            Some(recorded) => recorded?,
+            // The capture has ended since the first look.
+            None => timeline.counted_record(|raw| backend.event_record(self.raw, raw))?,
+        };
         *marked = Some(Marked {
             timeline: Arc::clone(timeline),
             tick,

@@ -44,7 +44,7 @@ fn resolved(mark: &LastGiven) -> LastGiven {
 }
 
 impl TableRecord {
-    pub(super) fn last(&self) -> Option<LastGiven> {
+    pub(crate) fn last(&self) -> Option<LastGiven> {
         latch(&self.last).clone()
     }
 
@@ -84,7 +84,7 @@ impl GraphRecord {
         })
     }
 
-    pub(super) fn last(&self) -> Option<LastGiven> {
+    pub(crate) fn last(&self) -> Option<LastGiven> {
         lock(&self.state).last.as_ref().map(resolved)
     }
 

@@ -144,6 +144,8 @@ pub(crate) struct Timeline {
     pub(super) order: Mutex<Order>,
     /// The capture the stream is under; see the module `capture`.
     pub(super) recorder: Mutex<Option<Arc<Recorder>>>,
+    /// Held while the stream enters a capture.
+    pub(super) entering: Mutex<()>,
     /// Number of captures of the stream begun and ended: odd while it is under one.
     pub(super) captures: AtomicU64,
     /// The graph of the last capture.

@@ -84,6 +84,7 @@ impl Timeline {
             raw: Mutex::new(Some(raw)),
             order: Mutex::default(),
             recorder: Mutex::default(),
+            entering: Mutex::default(),
             captures: AtomicU64::new(0),
             last_capture: Mutex::default(),
             stuck: AtomicU64::new(0),
@@ -100,6 +101,8 @@ impl Timeline {
     }
 
     pub(super) fn set_recorder(&self, recorder: Option<Arc<Recorder>>) {
+        // No record and no wait that did not see the capture is being made now.
+        let raw = lock(&self.raw);
         let mut now = lock(&self.recorder);
         if now.is_some() != recorder.is_some() {
             self.captures.fetch_add(1, Ordering::AcqRel);
@@ -108,7 +111,7 @@ impl Timeline {
             *lock(&self.last_capture) = Arc::downgrade(recorder.record());
         }
         let before = std::mem::replace(&mut *now, recorder);
-        drop(now);
+        drop((now, raw));
         drop(before);
     }
 
@@ -132,6 +135,17 @@ impl Timeline {
     /// Records that the driver failed to end the stream's capture: nothing can wait for the stream any more.
     pub(super) fn set_stuck(&self) {
         self.stuck.store(1, Ordering::Release);
+    }
+
+    /// Whether that is so still: whoever began the capture may have ended it since.
+    fn is_stuck(&self) -> bool {
+        let still = self.stuck.load(Ordering::Acquire) > 0
+            && (self.raw())
+                .is_none_or(|raw| (self.device.backend().stream_capturing(raw)).unwrap_or(true));
+        if !still {
+            self.stuck.store(0, Ordering::Release);
+        }
+        still
     }
 
     /// The tick whose record will cover everything queued on the stream so far.
@@ -227,6 +241,9 @@ impl Timeline {
         let raw = lock(&self.raw);
         let stream =
             raw.ok_or_else(|| Error::invalid("stream", "the stream is gone: use a live one"))?;
+        if lock(&self.recorder).is_some() && !seeded!("record-begun-before-the-capture") {
+            return Err(under_capture());
+        }
         let clock = Arc::new(lock(&self.order).seen.clone());
         if seeded!("record-counted-after-it-is-made") {
             record(stream)?;
@@ -252,7 +269,7 @@ impl Timeline {
         if self.done() >= tick {
             return Ok(None);
         }
-        if self.recorder().is_some() || self.stuck.load(Ordering::Acquire) > 0 {
+        if self.recorder().is_some() || self.is_stuck() {
             // The work before the capture already has its mark; a record now would be part of the capture.
             return Err(under_capture());
         }
@@ -317,6 +334,11 @@ impl Timeline {
             let raw = lock(&self.raw);
             let stream =
                 raw.ok_or_else(|| Error::invalid("stream", "the stream is gone: use a live one"))?;
+            // The capture may have begun since the first look.
+            if let Some(recorder) = lock(&self.recorder).clone() {
+                drop(raw);
+                return recorder.wait_for(self, other, tick);
+            }
             if !seeded!("wait-learnt-and-not-made") {
                 self.device.backend().event_wait(stream, mark.event.raw)?;
             }

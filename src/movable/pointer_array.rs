@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::id::MovableId;
 use super::registry::Registry;
 use crate::device::{Addr, Stream};
 use crate::error::Result;
@@ -67,11 +68,12 @@ impl PointerArray {
     /// [`Error::Invalid`](crate::Error::Invalid) if the stream is of another device or under capture, or if
     /// the array was in a movable block that is freed; any error of the driver.
     pub fn hold<'a>(&'a self, stream: &'a Stream) -> Result<ResidentPointers<'a>> {
-        let addr = self.registry.hold_pointers(self.key, stream)?;
+        let (addr, block) = self.registry.hold_pointers(self.key, stream)?;
         Ok(ResidentPointers {
             array: self,
             stream,
             addr,
+            block,
         })
     }
 
@@ -108,6 +110,8 @@ pub struct ResidentPointers<'a> {
     array: &'a PointerArray,
     stream: &'a Stream,
     addr: Addr,
+    /// The block that the array lies in.
+    block: Option<MovableId>,
 }
 
 impl ResidentPointers<'_> {
@@ -122,7 +126,7 @@ impl Drop for ResidentPointers<'_> {
     fn drop(&mut self) {
         self.array
             .registry
-            .let_go_of_pointers(self.array.key, self.stream);
+            .let_go_of_pointers(self.array.key, self.block, self.stream);
     }
 }
 

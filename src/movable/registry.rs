@@ -235,14 +235,17 @@ impl Registry {
             state.listeners -= usize::from(told);
             left
         };
-        let Some(left) = left else { return Ok(()) };
+        let checked = stream.map_or(Ok(()), |stream| self.check_stream(stream));
         // A spilled block has no device memory to free.
-        let Some(block) = left.block else {
-            return stream.map_or(Ok(()), |stream| self.check_stream(stream));
+        let Some((left, block)) = left.and_then(|mut left| {
+            let block = left.block.take()?;
+            Some((left, block))
+        }) else {
+            return checked;
         };
         block.lane().shared.set_movable(&block, false);
         match stream {
-            Some(stream) if self.check_stream(stream).is_ok() => {
+            Some(stream) if checked.is_ok() => {
                 left.uses.wait_surely_on(&stream.core().timeline);
                 block.free_on(stream)
             }
@@ -251,7 +254,7 @@ impl Registry {
                     left.uses.wait_surely_on(&block.lane().stream.timeline);
                 }
                 drop(block);
-                stream.map_or(Ok(()), |stream| self.check_stream(stream))
+                checked
             }
         }
     }
@@ -316,7 +319,7 @@ impl Registry {
             let Some(entry) = state.table.place(id) else {
                 return;
             };
-            entry.holds = entry.holds.saturating_sub(1) * u32::from(!seeded!("pin-dropped-early"));
+            entry.holds = entry.holds.saturating_sub(1) * u64::from(!seeded!("pin-dropped-early"));
             if !seeded!("last-use-forgotten") || entry.holds > 0 {
                 entry.uses.note(timeline, tick);
                 entry.note_typed_uses();
@@ -338,7 +341,7 @@ impl Registry {
             };
             let graphs = entry.log.as_ref().map(|log| log.graphs_to_hold());
             let graphs = graphs.unwrap_or_default();
-            entry.holds += graphs.len() as u32;
+            entry.holds += graphs.len() as u64;
             graphs
         };
         for graph in graphs {
@@ -347,7 +350,12 @@ impl Registry {
         }
     }
 
-    pub(super) fn hold_pointers(&self, key: u64, stream: &Stream) -> Result<Addr> {
+    /// Holds an array; returns its address, and the block that it lies in.
+    pub(super) fn hold_pointers(
+        &self,
+        key: u64,
+        stream: &Stream,
+    ) -> Result<(Addr, Option<MovableId>)> {
         self.check_stream(stream)?;
         if stream.recorder().is_some() {
             return Err(Error::invalid(
@@ -361,25 +369,26 @@ impl Registry {
         }
         let array = state.arrays.get(key)?;
         match array.place {
-            Place::Fixed(addr) => array.hold(stream).map(|()| addr),
+            Place::Fixed(addr) => array.hold(stream).map(|()| (addr, None)),
             Place::Block(id) => {
                 drop(state);
-                self.hold(id, stream).map(|(addr, _)| addr)
+                self.hold(id, stream).map(|(addr, _)| (addr, Some(id)))
             }
         }
     }
 
-    pub(super) fn let_go_of_pointers(self: &Arc<Self>, key: u64, stream: &Stream) {
-        let mut state = lock(&self.state);
-        let Ok(array) = state.arrays.get(key) else {
-            return;
-        };
-        match array.place {
-            Place::Fixed(_) => array.let_go(stream),
-            Place::Block(id) => {
-                drop(state);
-                self.let_go(id, stream);
-            }
+    /// Ends a hold of an array, in the block if it lies in one, which may be freed by now and its array forgotten.
+    pub(super) fn let_go_of_pointers(
+        self: &Arc<Self>,
+        key: u64,
+        block: Option<MovableId>,
+        stream: &Stream,
+    ) {
+        if let Some(id) = block {
+            return self.let_go(id, stream);
+        }
+        if let Ok(array) = lock(&self.state).arrays.get(key) {
+            array.let_go(stream);
         }
     }
 
@@ -453,6 +462,9 @@ impl Kept for GraphHold {
 impl Drop for Registry {
     fn drop(&mut self) {
         let state = crate::sync::get_mut(&mut self.state);
+        if !seeded!("leaked-guard-lets-go-with-the-pool") {
+            state.table.leak();
+        }
         let (readers, words) = (std::mem::take(&mut state.readers), state.words.take());
         let Some(words) = words else { return };
         let mover = state.mover.stream.clone();

@@ -13,6 +13,9 @@ use crate::error::{Error, Result};
 use crate::pool::{Block, Event};
 use crate::seeded::seeded;
 
+/// Marks beyond which those that are done are taken out.
+const MANY: usize = 16;
+
 /// Ticks of streams, at most one per stream.
 #[derive(Default)]
 pub(super) struct Marks(Vec<(Arc<Timeline>, u64)>);
@@ -26,8 +29,22 @@ impl Marks {
             .find(|(other, _)| other.uid == timeline.uid);
         match known {
             Some((_, last)) => *last = tick.max(*last),
-            None => self.0.push((Arc::clone(timeline), tick)),
+            None => {
+                if self.0.len() >= MANY {
+                    self.forget_done();
+                }
+                self.0.push((Arc::clone(timeline), tick));
+            }
         }
+    }
+
+    /// The driver is asked each time that there are twice as many.
+    fn forget_done(&mut self) {
+        let asks = self.0.len().is_power_of_two();
+        self.0.retain(|(theirs, tick)| {
+            let is_done = |done: u64| done >= *tick;
+            !is_done(theirs.done()) && !(asks && theirs.poll_to(*tick).is_ok_and(is_done))
+        });
     }
 
     pub(super) fn note_all(&mut self, other: &Self) {
@@ -72,7 +89,7 @@ pub(super) struct Entry {
     pub(super) block: Option<Block>,
     /// Set instead of the block while it is on the host.
     pub(super) away: Option<Away>,
-    pub(super) holds: u32,
+    pub(super) holds: u64,
     /// The pool's count of holds at its last hold.
     pub(super) held_at: u64,
     /// Freed while held: freed with the last hold.
@@ -146,6 +163,8 @@ pub(super) struct Left {
     /// The application's callback: to be dropped without a lock, because it may own something that needs the
     /// lock.
     pub(super) on_move: Option<Callback>,
+    /// The contents of a block that was on the host: likewise, because their drop may wait for a copy.
+    pub(super) _away: Option<Away>,
 }
 
 impl Table {
@@ -260,7 +279,15 @@ impl Table {
             block,
             uses,
             on_move,
+            _away: away,
         })
+    }
+
+    /// Leaves the blocks that are still there where they are for ever: each was freed under a guard that was
+    /// leaked, and nobody knows what uses it.
+    pub(super) fn leak(&mut self) {
+        let blocks = self.entries.iter_mut().map(|entry| entry.block.take());
+        blocks.for_each(std::mem::forget);
     }
 
     /// Replaces the handle's block with `block`, and returns the old one.

@@ -12,7 +12,7 @@ use super::observers::Event;
 use super::private::keep_block;
 use super::stats::counters::{Blocks, Sums};
 use super::structure::{Block, IdAndSlack, Lane, LanePtr};
-use crate::device::{Addr, Left, Recorder, Stream, stream_words};
+use crate::device::{Addr, Left, Recorder, Stream, StreamCore, stream_words};
 use crate::error::Result;
 use crate::heap::{Id, NONE};
 use crate::seeded::seeded;
@@ -41,16 +41,33 @@ impl Block {
         }
     }
 
-    /// The captures whose work uses the block, by what was declared, beside that of its own stream.
+    /// The captures whose work uses the block, by what was declared.
     fn captures(&self) -> Vec<Arc<Recorder>> {
         let streams = self.uses.iter().flat_map(|uses| &uses.streams);
         let left = self.uses.iter().flat_map(|uses| &uses.left.graphs);
         let left = left.filter(|graph| !graph.is_over());
-        let own = self.lane().stream.timeline.recorder();
         let mut captures: Vec<Arc<Recorder>> = Vec::new();
         for capture in streams.filter_map(Stream::recorder).chain(left.cloned()) {
-            let mut known = own.iter().chain(&captures);
-            if !known.any(|other| Arc::ptr_eq(other, &capture)) {
+            if !captures.iter().any(|other| Arc::ptr_eq(other, &capture)) {
+                captures.push(capture);
+            }
+        }
+        captures
+    }
+
+    /// All captures that a free on `stream` is to keep the block for, with those of that stream and of its own;
+    /// none where what was declared is of the stream's capture alone, which such a free finds by itself.
+    fn captures_beyond(&self, stream: &StreamCore) -> Vec<Arc<Recorder>> {
+        let (mut captures, theirs) = (self.captures(), stream.timeline.recorder());
+        let is_theirs = |it: &Arc<Recorder>| theirs.as_ref().is_some_and(|of| Arc::ptr_eq(of, it));
+        if captures.iter().all(is_theirs) {
+            return Vec::new();
+        }
+        let own = self.lane().stream.timeline.recorder();
+        for capture in theirs.into_iter().chain(own) {
+            if !captures.iter().any(|known| Arc::ptr_eq(known, &capture))
+                && !seeded!("block-kept-for-declared-captures-alone")
+            {
                 captures.push(capture);
             }
         }
@@ -175,10 +192,10 @@ impl Block {
             };
         };
         if self.uses.is_some() && !seeded!("freed-elsewhere-under-its-capture") {
-            let captures = self.captures();
+            let captures = self.captures_beyond(stream.core());
             if !captures.is_empty() {
                 self.tell(Event::Keep(stream.core()));
-                keep_block(self, captures);
+                keep_block(self, captures, &stream.core().timeline);
                 return Ok(());
             }
         }
@@ -201,10 +218,11 @@ impl Block {
 #[cold]
 #[inline(never)]
 fn free_used(mut block: Block) {
-    let captures = block.captures();
+    let captures = block.captures_beyond(&block.lane().stream);
     if !captures.is_empty() {
-        block.tell(Event::Keep(&block.lane().stream));
-        return keep_block(block, captures);
+        let home = Arc::clone(&block.lane().stream);
+        block.tell(Event::Keep(&home));
+        return keep_block(block, captures, &home.timeline);
     }
     let (Some(uses), lane) = (block.uses.take(), block.lane()) else {
         return;

@@ -367,13 +367,16 @@ impl Core {
     }
 
     /// Lets the block `id` have the `bytes` behind it, once `slot`'s stream waits for who had them;
-    /// false where they are not free.
+    /// false where they are not free, or the stream is under capture, whose graph would wait in its place.
     pub(crate) fn grow(&mut self, id: Id, bytes: u64, slot: StreamIndex) -> Result<bool> {
         let Some((next, hole)) = self.hole_behind(id).filter(|(_, it)| it.bytes >= bytes) else {
             return Ok(false);
         };
         if !seeded!("grown-in-place-without-a-wait") {
             self.wait_for(slot, hole.epoch())?;
+            if !self.is_ordered(slot, hole.epoch()) {
+                return Ok(false);
+            }
         }
         self.extents.take(next, bytes, slot);
         let before = self.extents.get(id).bytes;

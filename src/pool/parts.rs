@@ -73,17 +73,24 @@ impl Pool {
         Ok(part)
     }
 
-    /// The parts of these tags; of none, the pool and all its parts.
+    /// The parts of these tags, with theirs; of none, the pool and all its parts.
     pub(crate) fn parts(&self, tags: &[&str]) -> Result<Vec<Self>> {
+        if tags.is_empty() {
+            return Ok(self.with_parts());
+        }
         let parts = lock(&self.handle.parts);
         let part = |tag: &&str| {
-            let part = parts.get(*tag).cloned();
+            let part = parts.get(*tag).map(Self::with_parts);
             part.ok_or_else(|| Error::invalid("tags", format!("no part is tagged {tag:?}")))
         };
-        if tags.is_empty() {
-            return Ok(([self].into_iter().chain(parts.values()).cloned()).collect());
-        }
-        tags.iter().map(part).collect()
+        Ok(tags.iter().map(part).collect::<Result<Vec<_>>>()?.concat())
+    }
+
+    /// The pool, its parts, and theirs.
+    fn with_parts(&self) -> Vec<Self> {
+        let parts = lock(&self.handle.parts);
+        let theirs = parts.values().flat_map(Self::with_parts);
+        std::iter::once(self.clone()).chain(theirs).collect()
     }
 }
 

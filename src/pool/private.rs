@@ -17,7 +17,7 @@ use super::cache::Cached;
 use super::stats::counters::Blocks;
 use super::structure::{Block, Lane, Private, Segment, Segments, Shared};
 use super::tuning::GRAPH_SEGMENT;
-use crate::device::{Addr, Kept, Recorder, Stream, lock};
+use crate::device::{Addr, Kept, Recorder, Stream, Timeline, lock};
 use crate::error::{Error, Result};
 use crate::heap::NONE;
 use crate::seeded::seeded;
@@ -199,11 +199,14 @@ pub(super) fn keep_for(
     Box::new(kept).keep(None);
 }
 
-/// Keeps `block` until the graphs of all `recorders` are gone; frees it if there are none.
-pub(super) fn keep_block(block: Block, recorders: Vec<Arc<Recorder>>) {
-    let home = &block.lane().stream.timeline;
-    if let Some(last) = recorders.last().filter(|_| home.recorder().is_none()) {
-        last.outlast(home, home.open_tick());
+/// Keeps `block`, which is freed on the stream of `timeline`, until the graphs of all `recorders` are gone, and
+/// until what that stream and its own were given so far is done; frees it if there are no recorders.
+pub(super) fn keep_block(block: Block, recorders: Vec<Arc<Recorder>>, timeline: &Timeline) {
+    let streams = [&block.lane().stream.timeline, timeline];
+    for stream in streams.into_iter().filter(|it| it.recorder().is_none()) {
+        if let Some(last) = recorders.last() {
+            last.outlast(stream, stream.open_tick());
+        }
     }
     keep_for(recorders, block.capacity(), move |gate| {
         // A wait that the driver refuses is made by the host; nothing more can be done here.
@@ -277,7 +280,9 @@ impl Lane {
             |private: &&Arc<Private>| (capture.as_ref()).is_none_or(|it| private.is_of(it));
         let Some(private) = home.private.as_ref().filter(is_its) else {
             let again = || Block::again(home, block.id, block.addr, block.bytes, requested);
-            return capture.map(|it| keep_block(again(), vec![it])).is_some();
+            return capture
+                .map(|it| keep_block(again(), vec![it], timeline))
+                .is_some();
         };
         if capture.is_none() {
             private.recorder.outlast(timeline, block.tick);

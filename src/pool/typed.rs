@@ -2,7 +2,7 @@
 
 use bytemuck::Pod;
 
-use super::{Block, Pool, PoolBuf};
+use super::{Block, Pool, PoolBuf, UNIT};
 use crate::device::Stream;
 use crate::error::{Error, Result};
 
@@ -92,6 +92,9 @@ impl Pool {
             let few = format!("{room} bytes do not hold {len} elements of {bytes} bytes");
             return Err(Error::invalid("room", few + ": ask for more"));
         }
-        Ok(PoolBuf::new(self.alloc(stream, room.max(1))?, len))
+        // A block is aligned as its size is.
+        let align = (align_of::<T>() as u64).min(UNIT);
+        let room = room.max(1).checked_next_multiple_of(align).unwrap_or(room);
+        Ok(PoolBuf::new(self.alloc(stream, room)?, len))
     }
 }

@@ -369,3 +369,14 @@ fn plain_program(ranks: usize, steps: &[(u8, u32, usize)]) -> Vec<Vec<i64>> {
     }
     all
 }
+
+#[test]
+fn ranks_may_have_all_the_patience_there_is() {
+    let ends = Comm::simulated(&[Device::host().unwrap()], Duration::MAX).unwrap();
+    let pool = Pool::new(ends[0].device(), PoolConfig::default()).unwrap();
+    let stream = ends[0].device().stream().unwrap();
+    let mut sums = pool.alloc_filled(&stream, 4, 2.0f32).unwrap();
+    let queued = ends[0].on(&stream).all_reduce(&mut sums, Op::Sum).run();
+    queued.unwrap();
+    assert_eq!(sums.download().unwrap(), [2.0; 4]);
+}

@@ -25,6 +25,8 @@ on_every_device! {
     a_resize_that_is_refused_leaves_the_block_as_it_was,
     a_block_pinned_by_its_id_outlives_its_handle,
     a_block_freed_on_another_stream_is_that_streams_at_once,
+    a_block_whose_stream_is_captured_does_not_grow_in_place,
+    a_block_keeps_no_more_of_the_streams_that_used_it_than_may_use_it_still,
 }
 
 fn pool(device: &Device, limit: u64) -> Pool {
@@ -382,6 +384,65 @@ fn a_block_freed_on_another_stream_is_that_streams_at_once(device: &Device) {
     let waits = pool.stats().steps.waits;
     let next = pool.alloc(&other, 80_000).unwrap();
     assert_eq!((next.addr(), pool.stats().steps.waits), (at, waits));
+}
+
+fn a_block_whose_stream_is_captured_does_not_grow_in_place(device: &Device) {
+    for captured in [false, true] {
+        let pool = pool(device, 64 << 20);
+        let [home, other, user] = [(); 3].map(|()| device.stream().unwrap());
+        let mut block = make(&pool, &home, 1, 500_000);
+        let at = block.hold(&user).unwrap().addr();
+        // What is free behind it is the other's.
+        drop(make(&pool, &other, 2, 500_000));
+        home.synchronize().unwrap();
+        let capture = captured.then(|| home.begin_capture().unwrap());
+        block.resize(&user, 1_000_000).unwrap();
+        assert_eq!(block.hold(&user).unwrap().addr() == at, !captured);
+        let held = block.hold(&user).unwrap();
+        let first = held.view().slice(..500_000).unwrap();
+        assert!(first.download(&user).unwrap() == contents(1, 500_000));
+        drop(capture);
+    }
+}
+
+fn a_block_keeps_no_more_of_the_streams_that_used_it_than_may_use_it_still(device: &Device) {
+    for waits in [true, false] {
+        let pool = pool(device, 8 << 20);
+        let stream = device.stream().unwrap();
+        let block = make(&pool, &stream, 1, 1000);
+        let events = || device.backend().counts().events;
+        let before = events();
+        for _ in 0..300 {
+            let user = device.stream().unwrap();
+            check(&block, &user, 1);
+            if waits {
+                user.synchronize().unwrap();
+            }
+        }
+        assert!(events() < before + 100, "{}", events() - before);
+        check(&block, &stream, 1);
+    }
+}
+
+/// Who leaks a guard has the block stay, and what of the pool it needs; a device cannot tell that from a leak.
+#[test]
+fn a_block_freed_under_a_leaked_guard_outlives_its_pool() {
+    let device = common::host();
+    let pool = pool(&device, 64 << 20);
+    let [home, other] = [(); 2].map(|()| device.stream().unwrap());
+    let mut block = make(&pool, &home, 1, 1_000_000);
+    let mut guard = block.hold_mut(&other).unwrap();
+    let gate = common::Gate::close(&other);
+    // Of equal bytes, so that nothing is copied from the host.
+    let value = u64::from_ne_bytes([7; 8]);
+    guard.view_mut().fill(&other, value).unwrap();
+    let at = guard.addr();
+    std::mem::forget(guard);
+    drop((block, pool));
+    assert!(device.backend().counts().mappings > 0);
+    gate.open();
+    let last = common::read(&other, at + 7_999_992, 8);
+    assert_eq!(last, [7; 8]);
 }
 
 #[derive(Debug, Clone)]

@@ -16,6 +16,7 @@ on_every_device! {
     pointers_follow_their_blocks_and_nothing_else_changes,
     an_array_of_pointers_in_a_movable_block_moves_and_is_rewritten,
     while_an_array_is_pinned_nothing_moves,
+    an_array_lets_go_of_its_block_though_that_was_freed_meanwhile,
     an_array_that_is_unregistered_is_left_alone,
     a_callback_is_told_old_and_new_address_of_each_move,
     a_callback_may_pin_and_allocate,
@@ -176,6 +177,19 @@ fn an_array_of_pointers_in_a_movable_block_moves_and_is_rewritten(device: &Devic
     drop(blocks.swap_remove(0));
     pool.compact(&Goal::Full).unwrap();
     assert!(array.hold(&stream).is_err());
+}
+
+fn an_array_lets_go_of_its_block_though_that_was_freed_meanwhile(device: &Device) {
+    let pool = pool(device, 16 << 20);
+    let stream = device.stream().unwrap();
+    let list = pool.alloc_movable::<u64>(&stream, 1000).unwrap();
+    let pointers = list.register_pointers().unwrap();
+    let held = pointers.hold(&stream).unwrap();
+    drop(list);
+    assert_eq!(pool.stats().blocks.current, 1);
+    drop(held);
+    assert_eq!(pool.stats().blocks.current, 0);
+    assert!(pointers.hold(&stream).is_err());
 }
 
 fn while_an_array_is_pinned_nothing_moves(device: &Device) {

@@ -547,3 +547,33 @@ fn random_programs_in_less_memory_than_they_have_find_every_byte() {
     let ran = hunt(test, cases(150), program, run);
     println!("{ran} programs");
 }
+
+#[test]
+fn a_block_on_the_host_that_is_freed_keeps_nobody_waiting_but_whoever_frees_it() {
+    let device = common::host();
+    let (pool, host) = spilling(&device, 8);
+    let [stream, other] = [(); 2].map(|()| device.stream().unwrap());
+    let first = filled(&pool, &stream, 1, 6 * MIB);
+    let small = filled(&pool, &stream, 2, 1024);
+    let gate = Gate::close(&stream);
+    // Its copy to the host waits for the gate, and the last user of the host's memory for the copy.
+    drop(small.hold(&stream).unwrap());
+    drop(first.hold(&stream).unwrap());
+    let second = pool.alloc_movable::<u8>(&stream, 6 * MIB).unwrap();
+    assert_eq!(pool.stats().spilled.current, 6 * MIB as u64);
+    pool.set_spill(Spill::Never).unwrap();
+    drop(host);
+    let freeing = std::thread::spawn(move || drop(first));
+    let (tell, told) = mpsc::channel();
+    let holding = std::thread::spawn(move || {
+        // Long after the other has begun, and found that it has to wait.
+        std::thread::sleep(Duration::from_millis(200));
+        tell.send(small.hold(&other).is_ok()).unwrap();
+        drop((small, second));
+    });
+    let held = told.recv_timeout(Duration::from_secs(20));
+    gate.open();
+    assert_eq!(held, Ok(true));
+    freeing.join().unwrap();
+    holding.join().unwrap();
+}

@@ -1,6 +1,8 @@
 //! Order between operations on several streams.
 
-use super::common::{Gate, on_every_device};
+use std::time::Duration;
+
+use super::common::{Gate, host, on_every_device};
 use super::{LEN, World, assert_all, assert_singles, settle, to_half, to_single};
 use half::f16;
 use warpool::Device;
@@ -74,4 +76,29 @@ fn an_upload_and_a_download_run_behind_what_other_streams_were_given(device: &De
     });
     world.other.synchronize().unwrap();
     assert_all(&dst.download().unwrap(), 0.0, "uploaded too early");
+}
+
+/// On the host device alone: a download may wait in the driver, and nothing else is queued then.
+#[test]
+fn a_read_that_ends_late_does_not_hide_one_that_was_queued_after_it() {
+    let world = World::new(&host());
+    let (pool, reader) = (&world.pool, &world.other);
+    let mut src = pool.alloc_filled(&world.home, LEN, 1u32).unwrap();
+    let mut dst = pool.alloc_zeroed::<u32>(&world.home, 100).unwrap();
+    world.home.synchronize().unwrap();
+    let first = Gate::close(reader);
+    let second = std::thread::scope(|scope| {
+        let whole = scope.spawn(|| src.view().download(reader).unwrap());
+        std::thread::sleep(Duration::from_millis(50));
+        let second = Gate::close(reader);
+        let part = src.slice(..100).unwrap();
+        dst.view_mut().copy_from(reader, part).unwrap();
+        first.open();
+        assert!(whole.join().unwrap() == [1; LEN]);
+        second
+    });
+    src.view_mut().fill(&world.third, 0x0202_0202).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    second.open();
+    assert_eq!(dst.download().unwrap(), [1; 100]);
 }

@@ -57,7 +57,7 @@ impl Block {
         }
         match &self.uses {
             Some(_) if seeded!("shrunk-under-its-uses") => Ok(()),
-            Some(_) if !self.captures().is_empty() => {
+            Some(_) if !self.captures_beyond(&self.lane().stream).is_empty() => {
                 let why = "a stream declared to use the block is being captured: its graph would \
                            use what is given back";
                 Err(Error::invalid("stream", why))

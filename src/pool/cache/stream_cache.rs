@@ -323,12 +323,13 @@ impl Lane {
     }
 
     /// Lets the block `id`, of the size `before`, have the size `after`; false where the memory
-    /// behind it is not free.
+    /// behind it is not free, or the stream is under capture: what is added would be ready behind work that
+    /// only launches of its graph run.
     pub(crate) fn grow(&self, id: Id, before: Blocks, after: Blocks) -> Result<bool> {
         let mut core = self.shared.core.lock();
         let same = before.bytes() == after.bytes();
         // Private memory is no extent.
-        let may_grow = !same && self.private.is_none();
+        let may_grow = !same && self.private.is_none() && !self.timeline.is_captured();
         let grown = same || may_grow && core.grow(id, after.bytes() - before.bytes(), self.slot)?;
         if grown {
             self.count(|counters, away| counters.resize(before, after, away));

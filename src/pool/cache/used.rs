@@ -57,7 +57,12 @@ impl Uses {
             let theirs = &stream.core().timeline;
             (Arc::clone(theirs), theirs.open_tick())
         });
-        self.left.marks.iter().cloned().chain(declared)
+        // Launches since the buffer gave up its type, of graphs that may be gone by now.
+        let graphs = self.left.graphs.iter();
+        let launches = graphs.filter_map(|graph| graph.record().last());
+        let launches = launches.filter(|_| !seeded!("launch-after-the-type-forgotten"));
+        let left = self.left.marks.iter().cloned().chain(launches);
+        left.chain(declared)
     }
 
     /// Makes `home`, or else the host, wait for all of it.

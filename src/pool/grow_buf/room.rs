@@ -43,6 +43,21 @@ impl Core {
     }
 }
 
+/// Takes a growth back that failed, or in which a callback panicked.
+struct Undo<'a> {
+    shared: &'a Shared,
+    pages: &'a Arc<Pages>,
+    before: u64,
+}
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        // Nothing used what was made.
+        self.pages.shrink(self.before, Vec::new());
+        self.shared.settle_pages(self.pages, false);
+    }
+}
+
 impl Shared {
     /// Maps memory for `bytes` of a buffer whose stream is `stream`, unless it has so much.
     ///
@@ -55,11 +70,15 @@ impl Shared {
         if bytes <= before {
             return Ok(());
         }
+        let undo = Undo {
+            shared: self,
+            pages,
+            before,
+        };
         let grown = self.try_to_grow(pages, bytes, stream);
-        if grown.is_err() && !seeded!("failed-growth-keeps-its-handles") {
-            // Nothing used what was made.
-            pages.shrink(before, Vec::new());
-            self.settle_pages(pages, false);
+        match grown.is_ok() || seeded!("failed-growth-keeps-its-handles") {
+            true => std::mem::forget(undo),
+            false => drop(undo),
         }
         self.tell();
         grown

@@ -459,3 +459,24 @@ fn threads_that_grow_buffers_under_one_limit_never_hold_more_than_that() {
     ground.pool.trim(0).unwrap();
     assert_eq!(ground.grown(), 0);
 }
+
+#[test]
+fn a_growth_in_which_a_callback_panics_leaves_all_as_it_was() {
+    let ground = limited(2);
+    let mut buffer = ground.filled(2, 1);
+    let (open, wait) = mpsc::channel::<()>();
+    let held = Box::new(move || _ = wait.recv());
+    let backend = ground.device.backend();
+    backend.host_call(ground.streams[0].raw(), held).unwrap();
+    buffer.view_mut().fill(&ground.streams[0], 2).unwrap();
+    buffer.resize(0).unwrap();
+    ground
+        .pool
+        .on_pressure(|_| panic!("a callback that panics"));
+    let growing = std::panic::AssertUnwindSafe(|| buffer.resize(3 * ground.granule));
+    assert!(std::panic::catch_unwind(growing).is_err());
+    drop(open);
+    ground.streams[0].synchronize().unwrap();
+    ground.pool.trim(0).unwrap();
+    assert_eq!((buffer.len(), buffer.capacity(), ground.grown()), (0, 0, 0));
+}

@@ -37,3 +37,26 @@ fn a_request_up_to_a_parts_own_limit_gets_the_others_memory_and_one_beyond_it_le
         assert_eq!(parts[0].stats().reserved.current == 0, served);
     }
 }
+
+#[test]
+fn a_part_of_a_part_goes_with_it_and_with_the_pool() {
+    let pool = Pool::new(&Device::host().unwrap(), PoolConfig::default()).unwrap();
+    let outer = pool.tagged("outer").unwrap();
+    let inner = outer.tagged("inner").unwrap();
+    let other = pool.tagged("other").unwrap();
+    let uids = |tags: &[&str]| {
+        let parts = pool.parts(tags).unwrap();
+        let mut uids: Vec<u64> = parts.iter().map(|part| part.shared().uid).collect();
+        uids.sort_unstable();
+        uids
+    };
+    let of = |pools: &[&Pool]| {
+        let mut uids: Vec<u64> = pools.iter().map(|pool| pool.shared().uid).collect();
+        uids.sort_unstable();
+        uids
+    };
+    assert_eq!(uids(&[]), of(&[&pool, &outer, &inner, &other]));
+    assert_eq!(uids(&["outer"]), of(&[&outer, &inner]));
+    assert_eq!(uids(&["other"]), of(&[&other]));
+    assert!(pool.parts(&["inner"]).is_err());
+}

@@ -5,6 +5,7 @@ mod bundles;
 mod callbacks;
 mod capture;
 mod capture_parts;
+mod captures_together;
 mod dry_run;
 mod figures;
 mod growth;

@@ -15,6 +15,27 @@ on_every_device! {
     a_request_at_the_limit_takes_a_slot_of_another_streams_slab,
     a_refused_request_counts_no_free_slot_as_live,
     a_slab_made_above_many_with_pending_slots_serves_its_request,
+    typed_memory_is_aligned_whatever_room_it_has,
+}
+
+fn typed_memory_is_aligned_whatever_room_it_has(device: &Device) {
+    #[derive(Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
+    #[repr(C, align(64))]
+    struct Wide([u8; 64]);
+    let pool = Pool::new(device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    for room in [64, 80, 100, 130, 5000] {
+        let each = (0..8).map(|_| {
+            pool.alloc_typed_with_room::<Wide>(&stream, 1, room)
+                .unwrap()
+        });
+        assert!(
+            each.collect::<Vec<_>>()
+                .iter()
+                .all(|it| it.addr() % 64 == 0),
+            "{room}"
+        );
+    }
 }
 
 fn small_handles() -> PoolConfig {

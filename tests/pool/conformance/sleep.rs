@@ -1,11 +1,13 @@
 //! Pools that sleep: addresses stay, memory goes, contents come back, and nothing runs on what sleeps.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::{MIB, common, small_handles, whole};
 
 use common::sanitized::Sanitized;
+use common::watched::Watched;
 use common::{on_every_device, on_the_simulated_device};
 use warpool::compact::Goal;
 use warpool::host::{Contents, HostPool, HostPoolConfig};
@@ -566,4 +568,19 @@ on_the_simulated_device! {
     what_the_host_has_no_room_for_stays_awake_as_it_was,
     a_pool_that_cannot_wake_sleeps_on,
     a_callback_under_pressure_may_put_another_part_to_sleep,
+}
+
+#[test]
+fn a_pool_falls_asleep_while_a_stream_is_dropped() {
+    let (device, watched) = Watched::over(&common::host());
+    let pool = Pool::new(&device, small_handles().sleeps(true)).unwrap();
+    let stream = device.stream().unwrap();
+    let slept = Arc::new(Mutex::new(None));
+    let (of, its) = (pool.clone(), Arc::clone(&slept));
+    watched.after("stream_destroy", move || {
+        let asleep = std::thread::spawn(move || of.sleep(&[], Contents::Discarded));
+        *its.lock().unwrap() = Some(asleep.join().unwrap());
+    });
+    drop(stream);
+    slept.lock().unwrap().take().unwrap().unwrap();
 }

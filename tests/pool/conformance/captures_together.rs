@@ -1,0 +1,238 @@
+//! Captures, and what is freed on other streams or in other captures than the one that uses it.
+
+use std::sync::{Arc, Barrier, Mutex};
+use std::time::Duration;
+
+use super::common::watched::Watched;
+use super::common::{Gate, host, on_every_device};
+use super::{MIB, limited, small_handles};
+use crate::common::BackendOf;
+use warpool::{Block, Device, Graph, Pool, PoolBuf, PoolConfig, Stream};
+
+on_every_device! {
+    a_buffer_freed_on_another_stream_in_a_capture_that_uses_it_is_kept_by_the_graph,
+    a_buffer_of_two_graphs_is_kept_by_the_second_though_the_first_goes_in_its_capture,
+    a_block_of_two_captures_is_kept_by_both,
+    what_a_stream_does_with_a_block_that_it_frees_for_a_capture_is_waited_for,
+    a_launch_after_a_buffer_gave_up_its_type_is_waited_for,
+    memory_of_a_capture_that_is_used_without_a_launch_comes_behind_who_had_it,
+}
+
+const LEN: usize = 3 * MIB as usize;
+
+fn streams<const N: usize>(device: &Device) -> [Stream; N] {
+    [(); N].map(|()| device.stream().unwrap())
+}
+
+/// Whether a launch of `graph` on `stream` leaves memory alone that the pool has handed out for `other` since.
+fn leaves_others_alone(graph: &Graph, pool: &Pool, stream: &Stream, other: &Stream) {
+    let next: Vec<PoolBuf<u8>> = (0..3)
+        .map(|_| pool.alloc_filled::<u8>(other, LEN, 5).unwrap())
+        .collect();
+    other.synchronize().unwrap();
+    graph.launch(stream).unwrap();
+    stream.synchronize().unwrap();
+    for next in next {
+        assert!(next.download().unwrap() == [5; LEN]);
+    }
+}
+
+fn a_buffer_freed_on_another_stream_in_a_capture_that_uses_it_is_kept_by_the_graph(
+    device: &Device,
+) {
+    let pool = Pool::new(device, PoolConfig::default()).unwrap();
+    let [stream, other] = streams(device);
+    let mut buf = pool.alloc_filled::<u8>(&stream, LEN, 1).unwrap();
+    stream.synchronize().unwrap();
+    let capture = stream.begin_capture().unwrap();
+    buf.view_mut().fill(&stream, 7).unwrap();
+    Block::from(buf).free_on(&other).unwrap();
+    let graph = capture.end().unwrap();
+    assert!(graph.memory().bytes() >= LEN as u64);
+    leaves_others_alone(&graph, &pool, &stream, &other);
+}
+
+fn a_buffer_of_two_graphs_is_kept_by_the_second_though_the_first_goes_in_its_capture(
+    device: &Device,
+) {
+    let pool = Pool::new(device, PoolConfig::default()).unwrap();
+    let [stream, other] = streams(device);
+    let mut buf = pool.alloc_filled::<u8>(&stream, LEN, 1).unwrap();
+    stream.synchronize().unwrap();
+    let capture = stream.begin_capture().unwrap();
+    buf.view_mut().fill(&stream, 3).unwrap();
+    let first = capture.end().unwrap();
+    let capture = stream.begin_capture().unwrap();
+    buf.view_mut().fill(&stream, 7).unwrap();
+    drop(buf);
+    drop(first);
+    let second = capture.end().unwrap();
+    leaves_others_alone(&second, &pool, &stream, &other);
+}
+
+fn a_block_of_two_captures_is_kept_by_both(device: &Device) {
+    // Dropped, freed on a stream of the one, and on its own.
+    for freed_on in [None, Some(0), Some(2)] {
+        for first_to_go in [0, 1] {
+            let pool = Pool::new(device, PoolConfig::default()).unwrap();
+            let all: [Stream; 3] = streams(device);
+            let home = if freed_on == Some(0) { 2 } else { 0 };
+            let mut block = pool.alloc(&all[home], LEN as u64).unwrap();
+            let addr = block.addr();
+            let captures = [0, 1].map(|at| all[at].begin_capture().unwrap());
+            block.record_use(&all[0]).unwrap();
+            block.record_use(&all[1]).unwrap();
+            match freed_on {
+                Some(at) => block.free_on(&all[at]).unwrap(),
+                None => drop(block),
+            }
+            let mut graphs = Vec::from(captures.map(|capture| capture.end().unwrap()));
+            drop(graphs.remove(first_to_go));
+            let next = [(); 3].map(|()| pool.alloc(&all[2], LEN as u64).unwrap());
+            assert!(
+                next.iter().all(|next| next.addr() != addr),
+                "freed on {freed_on:?}, {first_to_go} gone"
+            );
+        }
+    }
+}
+
+fn what_a_stream_does_with_a_block_that_it_frees_for_a_capture_is_waited_for(device: &Device) {
+    let pool = Pool::new(device, small_handles().overlap_bytes(0).slack(0.0)).unwrap();
+    let [home, user, captured] = streams(device);
+    let mut block = pool.alloc(&home, MIB).unwrap();
+    user.wait_stream(&home).unwrap();
+    let gate = Gate::close(&user);
+    // SAFETY: the block is freed behind it.
+    unsafe { (device.backend()).fill(block.addr(), 0xEE, MIB, user.raw()) }.unwrap();
+    let capture = captured.begin_capture().unwrap();
+    block.record_use(&captured).unwrap();
+    block.free_on(&user).unwrap();
+    drop(capture.end().unwrap());
+    let mut next: Vec<PoolBuf<u8>> = (0..3)
+        .map(|_| pool.alloc_typed::<u8>(&home, MIB as usize).unwrap())
+        .collect();
+    for next in &mut next {
+        next.view_mut().fill(&home, 0x5A).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    gate.open();
+    user.synchronize().unwrap();
+    for next in next {
+        assert!(next.download().unwrap() == [0x5A; MIB as usize]);
+    }
+}
+
+fn a_launch_after_a_buffer_gave_up_its_type_is_waited_for(device: &Device) {
+    let pool = Pool::new(device, small_handles().overlap_bytes(0).slack(0.0)).unwrap();
+    let [home, other] = streams(device);
+    let mut buf = pool.alloc_filled::<u8>(&home, LEN, 1).unwrap();
+    let capture = home.begin_capture().unwrap();
+    buf.view_mut().fill(&home, 7).unwrap();
+    let graph = capture.end().unwrap();
+    home.synchronize().unwrap();
+    let block = Block::from(buf);
+    let gate = Gate::close(&other);
+    graph.launch(&other).unwrap();
+    drop((graph, block));
+    let mut next = pool.alloc_typed::<u8>(&home, LEN).unwrap();
+    next.view_mut().fill(&home, 0x5A).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    gate.open();
+    other.synchronize().unwrap();
+    assert!(next.download().unwrap() == [0x5A; LEN]);
+}
+
+fn memory_of_a_capture_that_is_used_without_a_launch_comes_behind_who_had_it(device: &Device) {
+    for ends in [true, false] {
+        let granule = device.info().granule;
+        let pool = limited(device, 4);
+        let [stream, busy] = streams(device);
+        let len = 4 * granule as usize;
+        let mut old = pool.alloc_typed::<u8>(&busy, len).unwrap();
+        let gate = Gate::close(&busy);
+        old.view_mut().fill(&busy, 9).unwrap();
+        drop(old);
+        let capture = stream.begin_capture().unwrap();
+        let mut buf = pool.alloc_typed::<u8>(&stream, len).unwrap();
+        let graph = match ends {
+            true => Some(capture.end().unwrap()),
+            false => {
+                drop(capture);
+                None
+            }
+        };
+        buf.view_mut().fill(&stream, 5).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        gate.open();
+        busy.synchronize().unwrap();
+        assert!(buf.download().unwrap() == vec![5; len]);
+        drop((buf, graph));
+    }
+}
+
+#[test]
+fn of_two_threads_that_begin_to_capture_a_stream_one_does_and_the_other_changes_nothing() {
+    let device = host();
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    for _ in 0..2000 {
+        let stream = device.stream().unwrap();
+        drop(pool.alloc(&stream, MIB).unwrap());
+        let barrier = Barrier::new(2);
+        let begin = || {
+            barrier.wait();
+            stream.begin_capture()
+        };
+        let [one, two] = std::thread::scope(|scope| {
+            let other = scope.spawn(begin);
+            [begin(), other.join().unwrap()]
+        });
+        let ((Ok(capture), Err(_)) | (Err(_), Ok(capture))) = (one, two) else {
+            panic!("one of two is to begin");
+        };
+        drop(pool.alloc(&stream, MIB).unwrap());
+        assert!(capture.end().unwrap().memory().bytes() > 0);
+    }
+}
+
+#[test]
+fn a_wait_that_meets_the_beginning_of_a_capture_is_no_part_of_it() {
+    for call in ["event_create", "event_query"] {
+        let (device, watched) = Watched::over(&host());
+        let config = small_handles().overlap_bytes(0).slack(0.0).limit(4 * MIB);
+        let pool = Pool::new(&device, config).unwrap();
+        let [captured, other] = streams(&device);
+        let block = pool.alloc(&captured, 3 * MIB).unwrap();
+        let gate = Gate::close(&captured);
+        drop(block);
+        let capture = Arc::new(Mutex::new(None));
+        let (stream, its) = (captured.clone(), Arc::clone(&capture));
+        watched.after(call, move || {
+            let begun = std::thread::spawn(move || stream.begin_capture()).join();
+            *its.lock().unwrap() = Some(begun.unwrap().unwrap());
+        });
+        let block = pool.alloc(&other, 3 * MIB).unwrap();
+        gate.open();
+        assert!(!other.is_capturing().unwrap());
+        other.synchronize().unwrap();
+        drop(block);
+        if let Some(capture) = capture.lock().unwrap().take() {
+            capture.end().unwrap();
+        }
+        assert!(watched.was_hooked() || call == "event_query");
+    }
+}
+
+#[test]
+fn a_stream_that_another_librarys_capture_left_may_be_used_again() {
+    let device = host();
+    let [stream, other] = streams(&device);
+    let noted = stream.note_capture().unwrap();
+    device.backend().capture_begin(stream.raw()).unwrap();
+    drop(noted);
+    assert!(other.wait_stream(&stream).is_err());
+    let raw = device.backend().capture_end(stream.raw()).unwrap();
+    device.backend().graph_destroy(raw).unwrap();
+    other.wait_stream(&stream).unwrap();
+    drop(stream.begin_capture().unwrap());
+}
