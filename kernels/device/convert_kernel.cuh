@@ -311,8 +311,21 @@ int queue_convert(const wp_convert &a, const Op &op, void *stream) {
     const u64 size = (u64)Shape<S, D>::TILE * Op::CHUNKS;
     const u64 reach = a.count + (any_phase<S, D>(a) ? Shape<S, D>::V - 1 : 0);
     const u64 per_row = a.tiles != 0 ? 1 : (reach + size - 1) / size;
-    /* More shares than a number of 32 bits counts are more than any device's memory holds. */
-    if (per_row > 0xFFFFFFF0u / a.rows) return cudaErrorInvalidValue;
+    /* A launch counts its shares in 32 bits. A row of more is longer than any device's memory. */
+    const u64 most = per_row > 0 ? 0xFFFFFFF0u / per_row : a.rows;
+    if (most == 0 || (a.tiles != 0 && a.rows > most)) return cudaErrorInvalidValue;
+    if (a.rows > most) {
+        wp_convert part = a;
+        for (u64 row = 0; row < a.rows; row += most) {
+            part.rows = a.rows - row < most ? a.rows - row : most;
+            part.src = a.src + row * a.src_pitch;
+            part.dst = a.dst + row * a.dst_pitch;
+            part.first = a.first + row * a.count;
+            const int error = queue_convert<S, D>(part, op, stream);
+            if (error != cudaSuccess) return error;
+        }
+        return cudaSuccess;
+    }
     const u64 shares = per_row * a.rows, at_once = CONVERT_THREADS / Shape<S, D>::LANES;
     u32 ahead = 0;
     if (a.tiles != 0) {

@@ -137,7 +137,7 @@ impl BlockScales {
         let blocks = cols.div_ceil(block.max(1));
         match self {
             Self::Rows => blocks,
-            Self::Tiled => blocks.div_ceil(4) * 4,
+            Self::Tiled => blocks.div_ceil(4).saturating_mul(4),
         }
     }
 
@@ -367,5 +367,6 @@ mod tests {
             BlockScales::Tiled.count(usize::MAX, usize::MAX, 32),
             usize::MAX
         );
+        assert_eq!(BlockScales::Tiled.count(1, usize::MAX, 1), usize::MAX);
     }
 }

@@ -338,8 +338,10 @@ impl GradScaler {
     /// Queues a read of the state at this point of `stream`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the stream is of another device; any error of the driver.
+    /// [`Error::Invalid`] if the stream is of another device or under capture, whose graph would write to host
+    /// memory that is gone; any error of the driver.
     pub fn read(&self, stream: &Stream) -> Result<PendingState> {
+        stream.core().refuse_under_capture()?;
         let event = stream.device().event()?;
         let mut bytes = Box::new([0u64; STATE_BYTES / 8]);
         let to = bytes.as_mut_ptr().cast::<u8>();

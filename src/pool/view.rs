@@ -199,6 +199,10 @@ fn check_rows(len: usize, rows: u64, cols: u64, pitch: u64) -> Result<()> {
         let why = format!("{pitch} elements is less than a row of {cols}: rows would overlap");
         return Err(Error::invalid("pitch", why));
     }
+    if cols == 0 && rows > u64::from(u32::MAX) {
+        let why = format!("{rows} rows without elements are more than {}", u32::MAX);
+        return Err(Error::invalid("rows", why));
+    }
     let last = pitch.checked_mul(rows.saturating_sub(1));
     let reach = last.and_then(|last| last.checked_add(cols));
     if rows > 0 && reach.is_none_or(|reach| reach > len as u64) {
@@ -224,7 +228,8 @@ macro_rules! rows {
             /// `rows` rows of `cols` elements in `view`, each `pitch` elements after the one before.
             ///
             /// # Errors
-            /// [`Error::Invalid`] if rows overlap or reach beyond the view.
+            /// [`Error::Invalid`] if rows overlap or reach beyond the view, or have no elements and are more than
+            /// 2^32 - 1.
             pub fn new(
                 view: impl Into<$view<'a, T>>,
                 rows: usize,

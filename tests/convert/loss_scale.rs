@@ -309,3 +309,14 @@ fn a_state_that_was_read_is_ready_when_its_copy_is_done_and_not_before() {
         assert_eq!(state.ready().unwrap().map(|state| state.scale), Some(scale));
     }
 }
+
+#[test]
+fn a_state_is_not_read_into_a_graph() {
+    for (pool, stream) in every_pool() {
+        let scaler = GradScaler::new(&pool, &stream, config(1024.0, 3)).unwrap();
+        let capture = stream.begin_capture().unwrap();
+        assert!(scaler.read(&stream).is_err());
+        drop(capture.end().unwrap());
+        assert_eq!(scaler.read(&stream).unwrap().wait().unwrap().scale, 1024.0);
+    }
+}

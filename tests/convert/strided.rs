@@ -110,3 +110,29 @@ fn shapes_that_differ_and_destinations_that_overlap_are_errors_and_nothing_is_wr
         assert!(is_guard(&target.download().unwrap()));
     }
 }
+
+/// More rows of one element than a launch counts shares, on a GPU with the memory for them.
+#[test]
+fn rows_of_one_element_may_be_more_than_two_to_the_thirty_second() {
+    const ROWS: usize = (1 << 32) + 7;
+    let Some(device) = crate::common::cuda() else {
+        return;
+    };
+    if crate::common::under_sanitizer() || device.free_bytes().unwrap() < 40 << 30 {
+        println!("skipped: 17 GB of memory, and each row a share");
+        return;
+    }
+    let pool = warpool::Pool::new(&device, warpool::PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    let source = pool
+        .alloc_filled(&stream, 2 * ROWS, E4m3::from_f32(1.5))
+        .unwrap();
+    let mut target = pool.alloc_zeroed::<f16>(&stream, ROWS).unwrap();
+    let src = Strided::new(source.view(), &[ROWS], &[2]).unwrap();
+    let dst = StridedMut::new(target.view_mut(), &[ROWS], &[1]).unwrap();
+    convert_strided(&stream, src, dst, Rounding::Nearest).unwrap();
+    for from in [0, 0xFFFF_FFF0 - 8, ROWS - 16] {
+        let part = target.slice(from..from + 16).unwrap();
+        assert_eq!(part.download(&stream).unwrap(), [f16::from_f32(1.5); 16]);
+    }
+}

@@ -17,7 +17,7 @@ use warpool::device::sim::SimConfig;
 use warpool::device::{Launch, RawEvent, RawStream};
 use warpool::driver::abi;
 use warpool::observe::Trace;
-use warpool::pool::HandleSize;
+use warpool::pool::{HandleSize, Rows};
 use warpool::{Device, Error, Pool, PoolConfig, Result};
 use warpool::{View, ViewMut};
 
@@ -71,6 +71,9 @@ fn a_size_that_overflows_is_refused() {
         refused(pool.alloc(stream, u64::MAX), "bytes");
         refused(pool.alloc(stream, (1 << 46) + 1), "bytes");
         refused(pool.alloc_typed::<u64>(stream, usize::MAX), "len");
+        let one = pool.alloc_typed::<f32>(stream, 1).unwrap();
+        refused(Rows::new(&one, usize::MAX, 0, 0), "rows");
+        drop(one);
         refused(
             pool.alloc_typed_with_room::<u64>(stream, usize::MAX, 64),
             "room",

@@ -7,6 +7,7 @@
 //! - `memory`: one sparse file, whose ranges are physical handles, mapped into reserved addresses;
 //! - `queue`: the threads of streams, and the places in their queues that events refer to.
 
+mod floats;
 mod memory;
 mod queue;
 

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
+use super::floats::DefaultFloats;
 use super::memory::Memory;
 use crate::device::launch::Launch;
 use crate::device::recording::Branch;
@@ -325,8 +326,10 @@ impl Transfer {
 /// # Safety
 /// The same as for `Backend::launch`, with host memory.
 pub(in crate::device) unsafe fn run_launch(launch: &Launch) -> Result<()> {
+    let default = DefaultFloats::set();
     // SAFETY: the caller guarantees the ranges.
     let code = unsafe { launch.run_on_host() };
+    drop(default);
     if code == 0 {
         return Ok(());
     }
