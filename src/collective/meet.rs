@@ -132,10 +132,16 @@ fn listen(
 /// Reads a greeting; returns the rank.
 fn greeted(mut stream: &TcpStream, ranks: &Ranks, deadline: Instant) -> io::Result<u32> {
     stream.set_nonblocking(false)?;
-    let patience = left(deadline).min(Duration::from_secs(1));
-    stream.set_read_timeout(Some(patience))?;
-    let mut said = [0; 16];
-    stream.read_exact(&mut said)?;
+    // For all of it: a stranger may send byte after byte.
+    let deadline = deadline.min(Instant::now() + Duration::from_secs(1));
+    let (mut said, mut read) = ([0; 16], 0);
+    while read < said.len() {
+        stream.set_read_timeout(Some(left(deadline)))?;
+        match stream.read(&mut said[read..])? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            more => read += more,
+        }
+    }
     let number =
         |at: usize| u32::from_le_bytes([said[at], said[at + 1], said[at + 2], said[at + 3]]);
     let (rank, size) = (number(8), number(12));

@@ -267,20 +267,19 @@ impl Recorder {
 
     /// Releases everything, after all launches.
     pub(super) fn release(&self) {
-        let (users, kept) = {
-            let mut state = lock(&self.state);
-            state.released = true;
-            self.record.end();
-            (
-                std::mem::take(&mut state.users),
-                std::mem::take(&mut state.kept),
-            )
-        };
+        // Before anything is released by whoever would keep it from now on; nobody launches the graph any more.
+        let users = std::mem::take(&mut lock(&self.state).users);
         let some = seeded!("graph-freed-behind-its-first-stream-only");
         for user in users.iter().take(if some { 1 } else { usize::MAX }) {
             let timeline = &user.core().timeline;
             self.outlast(timeline, timeline.queued_tick());
         }
+        let kept = {
+            let mut state = lock(&self.state);
+            state.released = true;
+            self.record.end();
+            std::mem::take(&mut state.kept)
+        };
         for kept in kept.into_iter().rev() {
             kept.release(&self.gate);
         }

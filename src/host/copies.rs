@@ -94,6 +94,17 @@ impl<T: Pod> View<'_, T> {
     }
 }
 
+/// Copies the oldest piece of the ring out, to the next part.
+fn copied_out<'a, T: Pod>(
+    ring: &mut VecDeque<HostBuf<T>>,
+    parts: &mut impl Iterator<Item = &'a mut [T]>,
+) -> Result<()> {
+    if let (Some(buf), Some(part)) = (ring.pop_front(), parts.next()) {
+        part.copy_from_slice(buf.get()?);
+    }
+    Ok(())
+}
+
 impl HostPool {
     /// Copies `src`, memory of any kind, into `dst` on `stream` by way of a ring of page-locked pieces.
     /// Returns when `src` was read; the last pieces may still be on their way.
@@ -150,13 +161,20 @@ impl HostPool {
         while queued < src.len() || !ring.is_empty() {
             if queued < src.len() && ring.len() < RING {
                 let len = piece::<T>().min(src.len() - queued);
-                let mut buf = self.alloc_waiting::<T>(len)?;
+                let mut buf = match self.alloc_waiting::<T>(len) {
+                    // With the pieces there are, once the oldest is copied out.
+                    Err(error) if error.is_out_of_memory() && !ring.is_empty() => {
+                        copied_out(&mut ring, &mut parts)?;
+                        continue;
+                    }
+                    buf => buf?,
+                };
                 src.slice(queued..queued + len)?
                     .download_into(stream, &mut buf)?;
                 queued += len;
                 ring.push_back(buf);
-            } else if let (Some(buf), Some(part)) = (ring.pop_front(), parts.next()) {
-                part.copy_from_slice(buf.get()?);
+            } else {
+                copied_out(&mut ring, &mut parts)?;
             }
         }
         Ok(())

@@ -126,6 +126,8 @@ struct State {
     chunks: Chunks,
     pending: Vec<Pending>,
     stats: HostStats,
+    /// Bytes that the machine is being asked for, so that two threads cannot pass the limit together.
+    promised: u64,
 }
 
 pub(crate) struct Inner {
@@ -282,29 +284,25 @@ impl Inner {
     fn grow(&self, class: u64) -> Result<bool> {
         let bytes = chunks::page_of(class);
         {
-            // Counted before it is there, so that two threads cannot pass the limit together.
             let mut state = lock(&self.state);
-            if state.stats.reserved.current + bytes > self.limit {
+            let held = state.stats.reserved.current + state.promised;
+            if held.saturating_add(bytes) > self.limit {
                 return Ok(false);
             }
-            add(&mut state.stats.reserved, bytes);
+            state.promised += bytes;
         }
         let made = self.device.backend().host_alloc(bytes);
         let mut state = lock(&self.state);
+        state.promised -= bytes;
         match made {
             Ok(addr) => {
+                add(&mut state.stats.reserved, bytes);
                 state.stats.created += 1;
                 state.chunks.add(addr, bytes, class);
                 Ok(true)
             }
-            Err(error) => {
-                take(&mut state.stats.reserved, bytes);
-                if error.is_device_exhausted() {
-                    Ok(false)
-                } else {
-                    Err(error)
-                }
-            }
+            Err(error) if error.is_device_exhausted() => Ok(false),
+            Err(error) => Err(error),
         }
     }
 

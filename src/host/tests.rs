@@ -432,3 +432,32 @@ proptest! {
         ground.is_clean();
     }
 }
+
+#[test]
+fn memory_that_the_machine_refuses_was_never_held() {
+    let host = HostPool::new(&Device::host().unwrap(), HostPoolConfig::default());
+    assert!(host.alloc::<u8>(1 << 45).is_err());
+    let reserved = host.stats().reserved;
+    assert_eq!(
+        (reserved.peak, reserved.allocated, reserved.freed),
+        (0, 0, 0)
+    );
+    drop(host.alloc::<u8>(100).unwrap());
+    assert!(host.stats().reserved.peak > 0);
+}
+
+#[test]
+fn elements_are_staged_in_and_out_within_the_same_limit() {
+    let device = Device::host().unwrap();
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    let data: Vec<u8> = (0..16usize << 20).map(|at| (at / 4096) as u8).collect();
+    let mut there = pool.alloc_typed::<u8>(&stream, data.len()).unwrap();
+    for mebibytes in [2, 4] {
+        let host = HostPool::new(&device, HostPoolConfig::default().limit(mebibytes << 20));
+        host.stage_in(&stream, there.view_mut(), &data).unwrap();
+        let mut back = vec![0; data.len()];
+        host.stage_out(&stream, there.view(), &mut back).unwrap();
+        assert!(back == data);
+    }
+}

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::device::{Timeline, lock};
 use crate::error::Result;
+use crate::seeded::seeded;
 use crate::sync::Mutex;
 
 /// Entries beyond which those that are done are taken out.
@@ -108,8 +109,10 @@ impl Uses {
 
     /// Notes a copy that `timeline`'s stream was given.
     pub(super) fn note(&self, span: Span, timeline: &Arc<Timeline>) {
-        let tick = timeline.open_tick();
+        let early = seeded!("note-of-a-copy-takes-a-later-one-back").then(|| timeline.open_tick());
         let mut entries = lock(&self.0);
+        // Under the lock, so that no note takes back a later one.
+        let tick = early.unwrap_or_else(|| timeline.open_tick());
         if let Some(same) = entries
             .iter_mut()
             .find(|entry| entry.span == span && entry.timeline.uid == timeline.uid)
@@ -125,6 +128,48 @@ impl Uses {
             span,
             timeline,
             tick,
+        });
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+
+    #[test]
+    fn no_note_of_a_copy_takes_a_later_one_back() {
+        let stream = Device::host().unwrap().stream().unwrap();
+        let timeline = &stream.core().timeline;
+        let uses = Uses::default();
+        let span = Span {
+            from: 0,
+            to: 8,
+            writes: false,
+        };
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                        uses.note(span, timeline);
+                    }
+                });
+            }
+            let mut earlier = None;
+            for _ in 0..100_000 {
+                timeline.close_tick();
+                let queued = timeline.open_tick();
+                uses.note(span, timeline);
+                let noted = uses.all().0.iter().map(|(_, tick)| *tick).min();
+                earlier = noted.filter(|&tick| tick < queued);
+                if earlier.is_some() {
+                    break;
+                }
+            }
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(earlier, None);
         });
     }
 }

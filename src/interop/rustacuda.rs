@@ -139,10 +139,29 @@ fn waited<R>(stream: &Stream, uses: &[Option<Use<'_>>], work: impl FnOnce() -> R
     stream.core().refuse_under_capture()?;
     ordered_to_its_end(stream.core(), uses, || {
         stream.synchronize()?;
+        let end = DefaultStream(stream);
         let outcome = work();
-        stream.device().backend().stream_sync(RawStream(0))?;
-        Ok(outcome)
+        let waited = end.wait();
+        std::mem::forget(end);
+        waited.map(|()| outcome)
     })
+}
+
+/// The driver's default stream, waited for where `work` panics too.
+struct DefaultStream<'a>(&'a Stream);
+
+impl DefaultStream<'_> {
+    fn wait(&self) -> Result<()> {
+        let backend = self.0.device().backend();
+        backend.stream_sync(RawStream(0))
+    }
+}
+
+impl Drop for DefaultStream<'_> {
+    fn drop(&mut self) {
+        // The panic goes on, and says more.
+        let _ = self.wait();
+    }
 }
 
 #[cfg(test)]

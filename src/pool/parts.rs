@@ -22,7 +22,13 @@ fn relieve(root: &Weak<Handle>, asking: u64, pressure: &Pressure) -> Relief {
         let parts: Vec<Pool> = lock(&root.parts).values().cloned().collect();
         let all = parts.iter().map(Pool::shared).chain([&root.shared]);
         let others = all.filter(|it| it.uid != asking);
-        others.map(|it| it.trim(0).unwrap_or(0)).sum()
+        let released = |part: &Arc<Shared>| {
+            let before = part.core.lock().reserved();
+            // What went before an error counts.
+            let _ = part.trim(0);
+            before.saturating_sub(part.core.lock().reserved())
+        };
+        others.map(released).sum()
     });
     match released {
         0 => Relief::Exhausted,

@@ -46,9 +46,10 @@ crate::sync::thread_local! {
 pub(super) struct Asked(());
 
 impl Asked {
-    /// `None` where a step of this pool, of this rank or a lower one, is under way already.
+    /// `None` where a step of this pool, of this rank or a lower one, is under way already, or the thread is at its
+    /// end.
     pub(super) fn of(pool: u64, rank: u8) -> Option<Self> {
-        UNDER_WAY.with(|steps| {
+        let asked = UNDER_WAY.try_with(|steps| {
             let mut steps = steps.borrow_mut();
             let again = steps.iter().any(|&(uid, of)| uid == pool && of <= rank);
             if again && !seeded!("pressure-asks-again-and-again") {
@@ -56,13 +57,14 @@ impl Asked {
             }
             steps.push((pool, rank));
             Some(Self(()))
-        })
+        });
+        asked.ok().flatten()
     }
 }
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        UNDER_WAY.with(|steps| _ = steps.borrow_mut().pop());
+        let _ = UNDER_WAY.try_with(|steps| _ = steps.borrow_mut().pop());
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::common;
 
 use warpool::device::sim::SimConfig;
-use warpool::{Device, Pool, PoolConfig};
+use warpool::{Device, Pool, PoolConfig, Stream};
 
 const MIB: u64 = 1 << 20;
 
@@ -59,4 +59,27 @@ fn pending_holes_beside_a_gap_do_not_stand_in_the_way_of_growth() {
     fifth.free_on(&streams[1]).unwrap();
     drop(pool.alloc(&streams[1], 6_290_945).unwrap());
     drop(first);
+}
+
+#[test]
+fn a_request_that_fails_at_a_threads_end_is_an_error_there_too() {
+    struct Late(Pool, Stream);
+    impl Drop for Late {
+        fn drop(&mut self) {
+            assert!(self.0.alloc(&self.1, 1 << 30).is_err());
+        }
+    }
+    thread_local! {
+        static LATE: std::cell::RefCell<Option<Late>> = const { std::cell::RefCell::new(None) };
+    }
+    let device = common::host();
+    let pool = Pool::new(&device, PoolConfig::default().limit(8 << 20)).unwrap();
+    pool.on_pressure(|_| warpool::pool::Relief::Exhausted);
+    let stream = device.stream().unwrap();
+    let failing = std::thread::spawn(move || {
+        // First, so that it goes after what the request uses.
+        LATE.set(Some(Late(pool.clone(), stream.clone())));
+        assert!(pool.alloc(&stream, 1 << 30).is_err());
+    });
+    failing.join().unwrap();
 }

@@ -278,7 +278,12 @@ impl Lane {
 
     /// A block of `bytes` if the core has it without help from above.
     pub(crate) fn try_alloc(&self, bytes: u64) -> Result<Option<Block>> {
-        latch(&self.own.state).pending += 1;
+        let mut state = latch(&self.own.state);
+        match state.retired {
+            true => self.enter(),
+            false => state.pending += 1,
+        }
+        drop(state);
         let counted = Counted(self);
         let granted = self.shared.try_acquire(self, bytes, bytes)?;
         Ok(granted.map(|grant| counted.granted(grant, bytes, bytes)))

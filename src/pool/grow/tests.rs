@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::device::sim::Rng;
 use crate::device::{Device, DeviceInfo, DeviceKind};
+use crate::heap::placement::Placement;
 use crate::heap::{Epoch, State};
 use crate::pool::core::tests::{Made, all_of_a_device, core};
 use crate::pool::handles::piece;
@@ -140,6 +141,17 @@ fn a_gpu_gives_whole_handles_as_far_as_a_limit_allows() {
     assert_eq!(made_for(&mut made, 4096), (16, 16), "a small block too");
     let (mut made, granule) = gpu(PoolConfig::default().handles(HandleSize::Granule));
     assert_eq!(made_for(&mut made, 3 * granule), (3, 1));
+}
+
+#[test]
+fn a_placement_of_all_that_can_be_counted_is_made_no_larger() {
+    let mut made = core(PoolConfig::default(), 1);
+    let granule = made.core.arena.granule();
+    made.core.pace = on_gpu(141 << 30);
+    for bytes in [u64::MAX / granule * granule, 1 << 63] {
+        let placement = Placement::of_gap(0, bytes);
+        assert_eq!(made.core.in_whole_handles(placement, 0), placement);
+    }
 }
 
 #[test]
