@@ -393,6 +393,10 @@ impl Timeline {
     /// Blocks the calling thread until everything queued on the stream so far is done, for cases where no
     /// mark can be made.
     fn sync_stream(&self) -> Result<()> {
+        if self.is_captured() {
+            // The driver's wait would break the capture, and nothing of it runs.
+            return Err(under_capture());
+        }
         let raw = self.raw();
         let stream = raw.ok_or_else(|| Error::invalid("stream", "the stream is gone"))?;
         let covered = self.close_tick();

@@ -256,11 +256,14 @@ fn opened(path: &Path) -> Result<(File, String, u64)> {
         call: "open",
         words: format!("{name}: {error}"),
     };
+    let checked = |told: std::fs::Metadata| {
+        let why = || String::from("it is no file of a length that is known");
+        let bytes = told.is_file().then(|| told.len());
+        bytes.ok_or_else(|| header::Why::Malformed(why()).of(&name))
+    };
+    // Before it is opened, which may wait for ever for who writes to a pipe.
+    checked(std::fs::metadata(path).map_err(of_system)?)?;
     let file = File::open(path).map_err(of_system)?;
-    let told = file.metadata().map_err(of_system)?;
-    if !told.is_file() {
-        let why = String::from("it is no file of a length that is known");
-        return Err(header::Why::Malformed(why).of(&name));
-    }
-    Ok((file, name, told.len()))
+    let bytes = checked(file.metadata().map_err(of_system)?)?;
+    Ok((file, name, bytes))
 }

@@ -9,6 +9,10 @@ use crate::compact::{Move, Mover};
 use crate::device::{Addr, Stream};
 use crate::error::{Error, Result};
 
+fn gone() -> Error {
+    Error::invalid("pointers", "the array is not registered any more")
+}
+
 /// Bytes of a slot.
 const SLOT_BYTES: u64 = 8;
 
@@ -62,7 +66,7 @@ impl Arrays {
         let mut uses = Marks::default();
         if let Some(stream) = stream {
             let timeline = &stream.core().timeline;
-            uses.note(timeline, timeline.open_tick());
+            uses.note(timeline, timeline.queued_tick());
         }
         let array = Array {
             place,
@@ -84,7 +88,6 @@ impl Arrays {
     }
 
     pub(super) fn get(&mut self, key: u64) -> Result<&mut Array> {
-        let gone = || Error::invalid("pointers", "the array is not registered any more");
         self.list.get_mut(&key).ok_or_else(gone)
     }
 
@@ -126,7 +129,8 @@ impl Arrays {
                         (addr, array.slots)
                     }
                     Place::Block(id) => {
-                        let entry = table.entry(id)?;
+                        // Freed under a hold, it is there until that ends.
+                        let entry = table.place(id).ok_or_else(gone)?;
                         entry.ready.wait_on(&timeline)?;
                         entry.uses.wait_on(&timeline)?;
                         let (addr, bytes) = entry
@@ -152,7 +156,7 @@ impl Arrays {
                         &mut array.ready
                     }
                     Place::Block(id) => {
-                        let entry = table.entry(id)?;
+                        let entry = table.place(id).ok_or_else(gone)?;
                         entry.written(&timeline, timeline.open_tick(), false);
                         &mut entry.ready
                     }
@@ -176,6 +180,7 @@ impl Array {
     pub(super) fn let_go(&mut self, stream: &Stream) {
         self.holds = self.holds.saturating_sub(1);
         let timeline = &stream.core().timeline;
-        self.uses.note(timeline, timeline.open_tick());
+        // Under capture, nothing under the guard is in the graph: what was queued before has its mark.
+        self.uses.note(timeline, timeline.queued_tick());
     }
 }

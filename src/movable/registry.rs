@@ -229,8 +229,11 @@ impl Registry {
     pub(crate) fn free(&self, id: MovableId, stream: Option<&Stream>) -> Result<()> {
         let left = {
             let mut state = lock(&self.state);
-            state.arrays.forget(id);
             let left = state.table.remove(id);
+            if left.is_some() {
+                // Not before: while the block is held, so are the arrays in it.
+                state.arrays.forget(id);
+            }
             let told = left.as_ref().is_some_and(|left| left.on_move.is_some());
             state.listeners -= usize::from(told);
             left
@@ -365,7 +368,7 @@ impl Registry {
         }
         let mut state = lock(&self.state);
         if state.arrays.is_behind() {
-            state.settle()?;
+            self.settle(&mut state)?;
         }
         let array = state.arrays.get(key)?;
         match array.place {
@@ -375,6 +378,16 @@ impl Registry {
                 self.hold(id, stream).map(|(addr, _)| (addr, Some(id)))
             }
         }
+    }
+
+    /// As [`State::settle`], for callers that did not check that the pool is awake: arrays may be in its memory.
+    fn settle(&self, state: &mut State) -> Result<()> {
+        let timeline = Arc::clone(&state.mover.stream.core().timeline);
+        let _giving = Giving::begin(&timeline);
+        if state.arrays.is_behind() {
+            self.awake.check()?;
+        }
+        state.settle()
     }
 
     /// Ends a hold of an array, in the block if it lies in one, which may be freed by now and its array forgotten.
@@ -397,7 +410,7 @@ impl Registry {
     pub(super) fn unregister(&self, key: u64) -> (Marks, Result<()>) {
         let mut state = lock(&self.state);
         let settled = match state.arrays.is_behind() {
-            true => state.settle(),
+            true => self.settle(&mut state),
             false => Ok(()),
         };
         (state.arrays.remove(key), settled)
@@ -410,7 +423,7 @@ impl Registry {
             state.words = Some(Words::new(&self.device, &self.overhead)?);
             state.table.has_words();
         }
-        state.settle()?;
+        self.settle(&mut state)?;
         Ok(state.words.as_ref().map_or(0, Words::base))
     }
 

@@ -159,6 +159,8 @@ impl State {
             return Err(Error::invalid("pointers", why));
         }
         self.settle()?;
+        // A callback may have begun to capture it.
+        stream.core().refuse_under_capture()?;
         let base = self.table.base();
         let timeline = &stream.core().timeline;
         let entry = self.table.entry(id)?;

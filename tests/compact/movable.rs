@@ -26,6 +26,7 @@ on_every_device! {
     a_block_pinned_by_its_id_outlives_its_handle,
     a_block_freed_on_another_stream_is_that_streams_at_once,
     a_block_whose_stream_is_captured_does_not_grow_in_place,
+    a_block_of_a_capture_may_be_freed_on_another_stream,
     a_block_keeps_no_more_of_the_streams_that_used_it_than_may_use_it_still,
 }
 
@@ -405,6 +406,19 @@ fn a_block_whose_stream_is_captured_does_not_grow_in_place(device: &Device) {
     }
 }
 
+fn a_block_of_a_capture_may_be_freed_on_another_stream(device: &Device) {
+    for is_captured_too in [false, true] {
+        let pool = pool(device, 8 << 20);
+        let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+        let capture = stream.begin_capture().unwrap();
+        let block = pool.alloc_movable::<u64>(&stream, 500).unwrap();
+        let beside = is_captured_too.then(|| other.begin_capture().unwrap());
+        block.free_on(&other).unwrap();
+        drop(beside.map(|capture| capture.end().unwrap()));
+        capture.end().unwrap();
+    }
+}
+
 fn a_block_keeps_no_more_of_the_streams_that_used_it_than_may_use_it_still(device: &Device) {
     for waits in [true, false] {
         let pool = pool(device, 8 << 20);
@@ -507,4 +521,18 @@ fn any_layout_survives_any_goal(device: &Device) {
             prop_assert!(block.download(&streams[1]).unwrap() == contents(*seed, block.len()));
         }
     });
+}
+
+#[test]
+fn handles_of_more_bytes_than_can_be_counted_are_a_goal_as_others_are() {
+    let pool = pool(&common::host(), 64 << 20);
+    let stream = pool.device().stream().unwrap();
+    let blocks = fragmented(&pool, &stream);
+    let handles = vec![(0, u64::MAX - 1), (1 << 30, 1 << 20)];
+    let bytes = u64::MAX;
+    pool.compact(&Goal::EmptyHandles { handles, bytes })
+        .unwrap();
+    for (seed, block) in &blocks {
+        check(block, &stream, *seed);
+    }
 }

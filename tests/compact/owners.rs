@@ -5,9 +5,11 @@ use crate::common;
 
 use std::sync::{Arc, Mutex};
 
+use common::watched::Watched;
 use common::{Memory, on_every_device, on_the_simulated_device, read, write};
 use proptest::prelude::*;
 use warpool::compact::{Budget, Goal};
+use warpool::host::{Contents, HostPool, HostPoolConfig};
 use warpool::movable::{AddressTable, Movable, PointerArray, Relocation};
 use warpool::{Device, Pool, PoolConfig, Stream};
 
@@ -17,6 +19,8 @@ on_every_device! {
     an_array_of_pointers_in_a_movable_block_moves_and_is_rewritten,
     while_an_array_is_pinned_nothing_moves,
     an_array_lets_go_of_its_block_though_that_was_freed_meanwhile,
+    an_array_that_is_held_keeps_all_blocks_though_its_own_was_freed,
+    an_array_whose_hold_ends_in_a_capture_keeps_nobody_from_moving,
     an_array_that_is_unregistered_is_left_alone,
     a_callback_is_told_old_and_new_address_of_each_move,
     a_callback_may_pin_and_allocate,
@@ -190,6 +194,41 @@ fn an_array_lets_go_of_its_block_though_that_was_freed_meanwhile(device: &Device
     drop(held);
     assert_eq!(pool.stats().blocks.current, 0);
     assert!(pointers.hold(&stream).is_err());
+}
+
+fn an_array_that_is_held_keeps_all_blocks_though_its_own_was_freed(device: &Device) {
+    let pool = pool(device, 16 << 20);
+    let stream = device.stream().unwrap();
+    let list = pool.alloc_movable::<u64>(&stream, 1000).unwrap();
+    let blocks = fragmented(&pool, &stream, 8, 1000);
+    let pointers = list.register_pointers().unwrap();
+    let held = pointers.hold(&stream).unwrap();
+    drop(list);
+    assert_eq!(pool.compact(&Goal::Full).unwrap().blocks, 0);
+    drop(held);
+    assert!(pool.compact(&Goal::Full).unwrap().blocks > 0);
+    drop(blocks);
+}
+
+fn an_array_whose_hold_ends_in_a_capture_keeps_nobody_from_moving(device: &Device) {
+    let pool = pool(device, 16 << 20);
+    let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let memory = Memory::new(device, 8 * 4);
+    let blocks = fragmented(&pool, &stream, 8, 1000);
+    let words: Vec<u64> = blocks.iter().map(|block| addr_of(block, &stream)).collect();
+    write(&stream, memory.addr, bytemuck::cast_slice(&words));
+    // SAFETY: the memory outlives the array.
+    let pointers = unsafe { pool.register_pointers(&stream, memory.addr, 4) }.unwrap();
+    let held = pointers.hold(&stream).unwrap();
+    let capture = stream.begin_capture().unwrap();
+    drop(held);
+    assert!(pool.compact(&Goal::Full).unwrap().blocks > 0);
+    let now: Vec<u64> = blocks.iter().map(|block| addr_of(block, &other)).collect();
+    drop(capture);
+    let held = pointers.hold(&other).unwrap();
+    assert_eq!(words_at(&other, held.addr(), 4), now);
+    drop(held);
+    pointers.unregister(&other).unwrap();
 }
 
 fn while_an_array_is_pinned_nothing_moves(device: &Device) {
@@ -451,4 +490,31 @@ fn any_layout_keeps_every_owner_right_after_each_step(device: &Device) {
             prop_assert!(words == contents(*seed, block.len()));
         }
     });
+}
+
+#[test]
+fn a_patch_that_is_owed_waits_for_its_pool_to_wake() {
+    let (device, watched) = Watched::over(&common::host());
+    let pool = Pool::new(&device, PoolConfig::default().sleeps(true)).unwrap();
+    let stream = device.stream().unwrap();
+    let mut list = pool.alloc_movable::<u64>(&stream, 4).unwrap();
+    let blocks = fragmented(&pool, &stream, 8, 1000);
+    let words: Vec<u64> = blocks.iter().map(|block| addr_of(block, &stream)).collect();
+    list.upload(&stream, &words).unwrap();
+    let pointers = list.register_pointers().unwrap();
+    watched.fail("launch", 2, false);
+    assert!(
+        pool.compact(&Goal::Full).is_err(),
+        "the patch after the moves failed"
+    );
+    let host = HostPool::new(&device, HostPoolConfig::default());
+    pool.sleep(&[], Contents::Saved(&host)).unwrap();
+    let before = watched.calls("launch");
+    assert!(pointers.hold(&stream).is_err());
+    assert_eq!(watched.calls("launch"), before);
+    pool.wake(&[]).unwrap();
+    let held = pointers.hold(&stream).unwrap();
+    let now: Vec<u64> = blocks.iter().map(|block| addr_of(block, &stream)).collect();
+    assert_ne!(now, words);
+    assert_eq!(words_at(&stream, held.addr(), 4), now);
 }

@@ -20,7 +20,7 @@ pub(super) fn empty(layout: &Layout, handles: &[Range], bytes: u64) -> (Vec<Move
     let chosen: Vec<Range> = ranked.into_iter().map(|(_, handle)| handle).collect();
     let (mut wanted, mut done) = (0, 0);
     while wanted < chosen.len() && done < bytes {
-        done += chosen[wanted].1;
+        done = chosen[wanted].1.saturating_add(done);
         wanted += 1;
     }
     // Binary search for the most handles that can be emptied: if the blocks of n handles fit
