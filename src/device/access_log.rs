@@ -55,6 +55,8 @@ pub(crate) struct Left {
     pub(crate) marks: Vec<(Arc<Timeline>, u64)>,
     /// Captures and graphs that use the memory.
     pub(crate) graphs: Vec<Arc<Recorder>>,
+    /// The streams that their work was captured from.
+    pub(crate) branches: Vec<Arc<Timeline>>,
 }
 
 /// The uses of one typed buffer; see the module documentation.
@@ -67,6 +69,8 @@ pub(crate) struct AccessLog {
     /// The stream and tick of the entry in `part`; 0 while `part` is being written.
     part_by: AtomicU64,
     part: AtomicU64,
+    /// How often both were written.
+    part_count: AtomicU64,
     entries: Latch<Entries>,
     /// Whether the memory belongs to another library; a graph cannot keep it.
     lent: bool,
@@ -129,6 +133,7 @@ impl AccessLog {
             reader: AtomicU64::new(0),
             part_by: AtomicU64::new(0),
             part: AtomicU64::new(0),
+            part_count: AtomicU64::new(0),
             entries: Latch::new(Entries::of(first)),
             lent: false,
         }
@@ -171,9 +176,11 @@ impl AccessLog {
     /// Whether the last entry has the stream and tick in `word`, and covers `span`.
     #[inline]
     fn has_part(&self, word: u64, span: Span) -> bool {
+        let count = self.part_count.load(Ordering::Acquire);
         self.part_by.load(Ordering::Acquire) == word
             && Span::unpacked(self.part.load(Ordering::Acquire)).has(&span)
             && self.part_by.load(Ordering::Acquire) == word
+            && self.part_count.load(Ordering::Acquire) == count
     }
 
     /// Stores the last entry in `part` and `part_by`. A thread that reads `part` while it is written finds 0
@@ -181,6 +188,9 @@ impl AccessLog {
     fn show_part(&self, span: Span, by: &By) {
         let packed = span.packed();
         let uid = by.uid(self.home).filter(|_| packed != 0);
+        // Under the latch. A reader that finds the new part finds the new count too.
+        let count = self.part_count.load(Ordering::Relaxed) + 1;
+        self.part_count.store(count, Ordering::Release);
         self.part_by.store(0, Ordering::Release);
         self.part.store(packed, Ordering::Release);
         let by = uid.map_or(0, |uid| word(uid, by.tick()));
@@ -310,11 +320,15 @@ impl AccessLog {
                         raise(&mut left.marks, &timeline, tick);
                     }
                 }
-                By::Graph(graph, _) => {
+                By::Graph(graph, on) => {
+                    // First: of a graph that is gone, the last launch is final; one that is not keeps the memory.
+                    let recorder = graph.recorder();
                     if let Some((timeline, tick)) = graph.last() {
                         raise(&mut left.marks, &timeline, tick);
                     }
-                    let recorder = graph.recorder();
+                    if recorder.is_some() && left.branches.iter().all(|it| it.uid != on.uid) {
+                        left.branches.push(Arc::clone(on));
+                    }
                     let known = |r: &Arc<Recorder>| left.graphs.iter().any(|k| Arc::ptr_eq(k, r));
                     left.graphs.extend(recorder.filter(|r| !known(r)));
                 }

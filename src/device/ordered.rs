@@ -169,8 +169,8 @@ pub(crate) fn wait_before(stream: &StreamCore, used: Use<'_>) -> Result<()> {
 }
 
 /// Adds the entry of the caller's own work, all of which is queued on `stream` by now. `done` says whether
-/// the host has seen it done.
-pub(crate) fn note_behind(stream: &StreamCore, used: Use<'_>, done: bool) {
+/// the host has seen it done, and `since` how often captures of the stream had begun and ended before it.
+pub(crate) fn note_behind(stream: &StreamCore, used: Use<'_>, done: bool, since: u64) {
     let timeline = &*stream.timeline;
     let recorder = timeline.recorder();
     let own = recorder.as_ref().map(|recorder| recorder.record());
@@ -193,7 +193,7 @@ pub(crate) fn note_behind(stream: &StreamCore, used: Use<'_>, done: bool) {
         _giving: Giving::begin(timeline),
         uses: &uses,
         table: None,
-        captures: timeline.captures(),
+        captures: since,
         // Other work may have used the memory since the wait.
         waited: false,
         done,

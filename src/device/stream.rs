@@ -65,8 +65,12 @@ impl Drop for StreamCore {
             }
         }
         self.device.forget_name(self.timeline.uid);
-        // Other parts of the crate may track this stream's order still, or be about to.
-        let let_go = self.timeline.close(self.owned);
+        // If the timeline is shared, other parts of the crate still track this stream's order.
+        let followed = Arc::strong_count(&self.timeline) > 1;
+        let let_go = match followed {
+            true => self.timeline.close(self.owned),
+            false => self.timeline.forget(),
+        };
         if self.owned && let_go {
             // The driver lets queued work complete; a failure needs no cleanup.
             let _ = self.device.backend().stream_destroy(self.raw);

@@ -117,7 +117,7 @@ impl Timeline {
 
     /// Number of captures of the stream begun and ended so far: odd while it is under one.
     #[inline]
-    pub(super) fn captures(&self) -> u64 {
+    pub(crate) fn captures(&self) -> u64 {
         self.captures.load(Ordering::Acquire)
     }
 
@@ -444,6 +444,17 @@ impl Timeline {
         }
         *lock(&self.raw) = None;
         true
+    }
+
+    /// As [`Timeline::close`], of a stream that nobody follows: without a mark.
+    pub(super) fn forget(&self) -> bool {
+        *lock(&self.raw) = None;
+        true
+    }
+
+    /// Whether the stream went like that, so that nothing of it is waited for.
+    pub(super) fn is_forgotten(&self) -> bool {
+        self.raw().is_none() && lock(&self.order).marks.is_empty()
     }
 }
 

@@ -48,7 +48,7 @@ impl Pending {
             if meets {
                 let Span { from, to, writes } = begun.span;
                 let used = place.offset(from).used(to - from, writes);
-                note_behind(&begun.stream, used, false);
+                note_behind(&begun.stream, used, false, begun.stream.timeline.captures());
             }
             !meets
         });

@@ -169,6 +169,7 @@ impl<T: Pod> Movable<T> {
     }
 
     fn held<'a>(&'a self, stream: &'a Stream, writes: bool) -> Result<Resident<'a, T>> {
+        let captures = stream.core().timeline.captures();
         let (addr, _) = self.registry.hold(self.id, stream)?;
         // From here on the guard's drop releases the hold.
         let guard = Resident {
@@ -177,6 +178,7 @@ impl<T: Pod> Movable<T> {
             addr,
             writes,
             done: false,
+            captures,
         };
         wait_before(stream.core(), guard.used())?;
         Ok(guard)
@@ -220,8 +222,7 @@ impl<T: Pod> Movable<T> {
         same_len("data", data.len(), self.len)?;
         let _giving = Giving::begin(&stream.core().timeline);
         let mut held = self.hold_mut(stream)?;
-        // SAFETY: the block has room for the data and keeps its address while held.
-        let copied = unsafe { stream.core().write(held.addr(), data) };
+        let copied = held.view_mut().upload(stream, data);
         held.0.done = copied.is_ok();
         copied
     }
@@ -233,8 +234,7 @@ impl<T: Pod> Movable<T> {
     pub fn download(&self, stream: &Stream) -> Result<Vec<T>> {
         let _giving = Giving::begin(&stream.core().timeline);
         let mut held = self.hold(stream)?;
-        // SAFETY: the block has the bytes and keeps its address while held.
-        let copied = unsafe { stream.core().read(held.addr(), self.len) };
+        let copied = held.view().download(stream);
         held.done = copied.is_ok();
         copied
     }

@@ -13,7 +13,9 @@ use super::step_log::{Log, StepRecord};
 use super::table::{Marks, Moving, Table};
 use super::words::Words;
 use crate::compact::{self, Goal, KeptPlan, Layout, Mover, Owners, Plan, Planner, layout_with};
-use crate::device::{AccessLog, Addr, Awake, Device, Giving, Kept, Stream, Timeline, beside, lock};
+use crate::device::{
+    AccessLog, Addr, Awake, Device, Giving, Kept, Recorder, Stream, Timeline, beside, lock,
+};
 use crate::error::{Error, Result};
 use crate::pool::{Attached, Block, Pool, Pressure, Relief, Shared, Spilled, UNIT};
 use crate::seeded::seeded;
@@ -305,8 +307,18 @@ impl Registry {
 
     /// Ends a hold of the block for `stream`.
     pub(crate) fn let_go(self: &Arc<Self>, id: MovableId, stream: &Stream) {
+        self.let_go_of(id, stream, stream.recorder());
+    }
+
+    /// The same of a hold whose work `capture` has, which may have ended.
+    pub(super) fn let_go_of(
+        self: &Arc<Self>,
+        id: MovableId,
+        stream: &Stream,
+        capture: Option<Arc<Recorder>>,
+    ) {
         self.hold_for_graphs(id);
-        if let Some(recorder) = stream.recorder() {
+        if let Some(recorder) = capture {
             // Captured work has the address: the graph takes over the guard's hold.
             let registry = Arc::clone(self);
             recorder.keep(Box::new(GraphHold { registry, id }));

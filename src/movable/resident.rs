@@ -8,7 +8,7 @@ use bytemuck::Pod;
 
 use super::registry::Registry;
 use super::{Movable, MovableId};
-use crate::device::{Addr, Place, Stream, Use, note_behind};
+use crate::device::{Addr, Place, Recorder, Stream, Use, note_behind};
 use crate::error::Result;
 use crate::pool::{View, ViewMut};
 
@@ -45,6 +45,9 @@ pub struct Resident<'a, T> {
     pub(super) writes: bool,
     /// Whether the host has seen all work under the guard done.
     pub(super) done: bool,
+    /// How often captures of the stream had begun and ended when the guard was made: its work may be captured
+    /// although no capture is under way when it goes.
+    pub(super) captures: u64,
 }
 
 impl<T: Pod> Resident<'_, T> {
@@ -80,7 +83,7 @@ impl<T> Resident<'_, T> {
 
 impl<T> Drop for Resident<'_, T> {
     fn drop(&mut self) {
-        note_behind(self.stream.core(), self.used(), self.done);
+        note_behind(self.stream.core(), self.used(), self.done, self.captures);
         self.movable.registry.let_go(self.movable.id, self.stream);
     }
 }
@@ -138,10 +141,13 @@ pub struct ResidentId<'a> {
     stream: &'a Stream,
     addr: Addr,
     bytes: u64,
+    /// The capture under which it was made.
+    capture: Option<Arc<Recorder>>,
 }
 
 impl<'a> ResidentId<'a> {
     pub(super) fn new(registry: Arc<Registry>, id: MovableId, stream: &'a Stream) -> Result<Self> {
+        let capture = stream.recorder();
         let (addr, bytes) = registry.hold(id, stream)?;
         Ok(Self {
             registry,
@@ -149,6 +155,7 @@ impl<'a> ResidentId<'a> {
             stream,
             addr,
             bytes,
+            capture,
         })
     }
 
@@ -175,7 +182,8 @@ impl<'a> ResidentId<'a> {
 
 impl Drop for ResidentId<'_> {
     fn drop(&mut self) {
-        self.registry.let_go(self.id, self.stream);
+        let capture = self.capture.take().or_else(|| self.stream.recorder());
+        self.registry.let_go_of(self.id, self.stream, capture);
     }
 }
 

@@ -12,7 +12,7 @@ use super::observers::Event;
 use super::private::keep_block;
 use super::stats::counters::{Blocks, Sums};
 use super::structure::{Block, IdAndSlack, Lane, LanePtr};
-use crate::device::{Addr, Left, Recorder, Stream, StreamCore, stream_words};
+use crate::device::{Addr, Left, Recorder, Stream, StreamCore, Timeline, stream_words};
 use crate::error::Result;
 use crate::heap::{Id, NONE};
 use crate::seeded::seeded;
@@ -82,6 +82,19 @@ impl Block {
     /// Lets the free run behind what a typed buffer left.
     #[cold]
     pub(super) fn outlast(&mut self, left: Left) {
+        // Within a capture the memory is handed out again, so the home stream's branch runs behind the others.
+        let home = &self.lane().stream.timeline;
+        if let Some(own) = home.recorder() {
+            let is_of = |on: &Timeline| on.recorder().is_some_and(|it| Arc::ptr_eq(&it, &own));
+            for on in left
+                .branches
+                .iter()
+                .filter(|on| on.uid != home.uid && is_of(on))
+            {
+                // A capture that the driver gives no event has failed.
+                let _ = home.wait_for(on, u64::MAX);
+            }
+        }
         self.uses.get_or_insert_default().left = left;
     }
 

@@ -4,7 +4,7 @@
 //! logs: that of the destination, on the stream given, and that of the source, on a stream made for it
 //! there. Events carry the order from one to the other and back; no other work of either device waits.
 
-use crate::device::{Addr, Giving, Stream, Use, note_behind, ordered, wait_before};
+use crate::device::{Addr, Stream, Use, ordered};
 use crate::error::{Error, Result};
 
 /// Has `queue` queue a copy to `to` from `from`, memory of another device that `read` names, on `stream`.
@@ -25,18 +25,14 @@ pub(super) fn from_peer(
     }
     core.refuse_under_capture()?;
     let bridge = there.stream()?;
-    // Until the read is in the source's log: it does not fall asleep meanwhile.
-    let _giving = Giving::begin(&bridge.core().timeline);
-    wait_before(bridge.core(), read)?;
-    wait_elsewhere(stream, &bridge)?;
-    let queued = ordered(core, &[to], queue)?;
-    // What may not be waited for on the device is waited for here.
-    let seen = match wait_elsewhere(&bridge, stream) {
-        Ok(()) => Ok(false),
-        Err(_) => stream.synchronize().map(|()| true),
-    };
-    note_behind(bridge.core(), read, matches!(seen, Ok(true)));
-    queued.and(seen.map(|_| ()))
+    // To its end the copy is a read under way: the source does not fall asleep meanwhile, and launches of graphs
+    // that use it wait.
+    ordered(bridge.core(), &[Some(read)], || {
+        wait_elsewhere(stream, &bridge)?;
+        let queued = ordered(core, &[to], queue)?;
+        // What may not be waited for on the device is waited for here.
+        queued.and(wait_elsewhere(&bridge, stream).or_else(|_| stream.synchronize()))
+    })?
 }
 
 /// Makes `stream` wait on its device for what `other`, of another device, was given so far.

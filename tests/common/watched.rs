@@ -130,7 +130,8 @@ impl Watched {
         });
     }
 
-    /// Has `hook` called once, right after the next use of `call`, on the thread that made it and under
+    /// Has `hook` called once, right after the next use of `call`, or right before that of `before_CALL` where memory
+    /// is copied or filled, on the thread that made it and under
     /// whatever locks it holds: what another thread might do at that moment.
     pub fn after(&self, call: &'static str, hook: impl FnOnce() + Send + 'static) {
         *self.hook.lock().unwrap() = Some((call, Box::new(hook)));
@@ -256,6 +257,7 @@ macro_rules! watch {
             $(unsafe fn $raw(&self, $($raw_arg: $raw_type,)* $stream: RawStream) -> Result<()> {
                 self.enter(stringify!($raw))?;
                 self.ask(stringify!($raw), None);
+                self.leave(concat!("before_", stringify!($raw)));
                 let _turn = self.turn();
                 // SAFETY: the caller's obligations are the inner device's.
                 unsafe { self.inner.$raw($($raw_arg,)* $stream) }?;

@@ -4,6 +4,7 @@ use crate::common;
 
 use crate::common::BackendOf;
 use common::on_every_device;
+use common::watched::Watched;
 use proptest::prelude::*;
 use warpool::compact::{Budget, Goal};
 use warpool::movable::Movable;
@@ -27,6 +28,7 @@ on_every_device! {
     a_block_freed_on_another_stream_is_that_streams_at_once,
     a_block_whose_stream_is_captured_does_not_grow_in_place,
     a_block_of_a_capture_may_be_freed_on_another_stream,
+    a_block_held_in_a_capture_stays_under_its_graph_whenever_the_guard_goes,
     a_block_keeps_no_more_of_the_streams_that_used_it_than_may_use_it_still,
 }
 
@@ -417,6 +419,63 @@ fn a_block_of_a_capture_may_be_freed_on_another_stream(device: &Device) {
         drop(beside.map(|capture| capture.end().unwrap()));
         capture.end().unwrap();
     }
+}
+
+fn a_block_held_in_a_capture_stays_under_its_graph_whenever_the_guard_goes(device: &Device) {
+    for (late, by_id) in [(false, false), (true, false), (false, true), (true, true)] {
+        let pool = pool(device, 64 << 20);
+        let stream = device.stream().unwrap();
+        let low = make(&pool, &stream, 0, 500_000);
+        let high = make(&pool, &stream, 1, 500_000);
+        let target = pool.alloc_zeroed::<u8>(&stream, 400).unwrap();
+        let at = high.hold(&stream).unwrap().addr();
+        stream.synchronize().unwrap();
+        let capture = stream.begin_capture().unwrap();
+        let mut held = (!by_id).then(|| high.hold(&stream).unwrap());
+        let mut held_by_id = by_id.then(|| pool.hold_id(high.id(), &stream).unwrap());
+        common::copy(&stream, target.addr(), at, 400);
+        if !late {
+            (held, held_by_id) = (None, None);
+        }
+        let graph = capture.end().unwrap();
+        drop((held, held_by_id, low));
+        pool.compact(&Goal::Full).unwrap();
+        assert_eq!(
+            high.hold(&stream).unwrap().addr(),
+            at,
+            "late: {late}, by id: {by_id}"
+        );
+        drop(graph);
+        stream.synchronize().unwrap();
+        pool.compact(&Goal::Full).unwrap();
+        assert_ne!(high.hold(&stream).unwrap().addr(), at);
+        check(&high, &stream, 1);
+    }
+}
+
+/// While an upload is under way a launch that reads the block is refused on its thread, as with a buffer.
+#[test]
+fn an_upload_to_a_block_and_a_launch_that_reads_it_are_ordered() {
+    let (device, watched) = Watched::over(&common::host());
+    let pool = pool(&device, 64 << 20);
+    let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let mut block = make(&pool, &stream, 1, 1000);
+    let mut target = pool.alloc_zeroed::<u64>(&stream, 1000).unwrap();
+    let capture = stream.begin_capture().unwrap();
+    let held = block.hold(&stream).unwrap();
+    target.view_mut().copy_from(&stream, &held).unwrap();
+    drop(held);
+    let graph = std::sync::Arc::new(capture.end().unwrap());
+    let refused = std::sync::Arc::new(std::sync::Mutex::new(None));
+    let (launched, told, on) = (graph.clone(), refused.clone(), other.clone());
+    watched.after("before_copy_in", move || {
+        *told.lock().unwrap() = Some(launched.launch(&on).is_err());
+    });
+    block.upload(&stream, &contents(2, 1000)).unwrap();
+    assert_eq!(refused.lock().unwrap().take(), Some(true));
+    graph.launch(&other).unwrap();
+    other.synchronize().unwrap();
+    assert!(target.download().unwrap() == contents(2, 1000));
 }
 
 fn a_block_keeps_no_more_of_the_streams_that_used_it_than_may_use_it_still(device: &Device) {

@@ -236,3 +236,25 @@ fn a_stream_that_another_librarys_capture_left_may_be_used_again() {
     other.wait_stream(&stream).unwrap();
     drop(stream.begin_capture().unwrap());
 }
+
+#[test]
+fn memory_that_another_branch_of_a_capture_used_is_handed_out_behind_it() {
+    let (device, watched) = Watched::over(&host());
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let [home, other] = streams(&device);
+    let mut result = pool.alloc_zeroed::<u8>(&home, LEN).unwrap();
+    home.synchronize().unwrap();
+    let capture = home.begin_capture().unwrap();
+    other.wait_stream(&home).unwrap();
+    let mut scratch = pool.alloc_typed::<u8>(&home, LEN).unwrap();
+    scratch.view_mut().fill(&home, 0).unwrap();
+    result.view_mut().copy_from(&other, &scratch).unwrap();
+    let (addr, waits) = (scratch.addr(), watched.calls("event_wait"));
+    drop(scratch);
+    let mut next = pool.alloc_typed::<u8>(&home, LEN).unwrap();
+    assert_eq!(next.addr(), addr);
+    next.view_mut().fill(&home, 1).unwrap();
+    assert_eq!(watched.calls("event_wait"), waits + 1);
+    home.wait_stream(&other).unwrap();
+    drop(capture.end().unwrap());
+}
