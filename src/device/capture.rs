@@ -143,8 +143,7 @@ impl Recorder {
             if !ended {
                 timeline.set_stuck();
             }
-            timeline.set_recorder(None);
-            self.device.count_capture(false);
+            self.let_out(stream);
             // What was allocated in the capture may be used without a launch.
             let gate = &self.gate.core().timeline;
             let tick = gate.open_tick();
@@ -152,10 +151,21 @@ impl Recorder {
             if waits && timeline.wait_for(gate, tick).is_err() {
                 let _ = gate.sync_to(tick);
             }
-            for watcher in stream.watchers() {
-                watcher.stream_captured(stream, None);
-            }
         }
+    }
+
+    fn let_out(&self, stream: &Stream) {
+        stream.core().timeline.set_recorder(None);
+        self.device.count_capture(false);
+        for watcher in stream.watchers() {
+            watcher.stream_captured(stream, None);
+        }
+    }
+
+    /// Takes back that `stream` entered, where the driver did not have it join.
+    pub(super) fn withdraw(&self, stream: &Stream) {
+        lock(&self.state).streams.retain(|other| other != stream);
+        self.let_out(stream);
     }
 
     /// Whether the stream of `timeline` is part of this capture.
@@ -195,7 +205,8 @@ impl Recorder {
     /// Makes `stream`, which is not under capture, join after everything captured on `from`.
     pub(super) fn fork(self: &Arc<Self>, from: &Stream, stream: &Stream) -> Result<()> {
         self.enter(stream)?;
-        self.edge(&from.core().timeline, &stream.core().timeline)
+        let joined = self.edge(&from.core().timeline, &stream.core().timeline);
+        joined.inspect_err(|_| self.withdraw(stream))
     }
 
     /// Keeps `thing` as long as the graph lives. If the graph is gone, releases it and returns false.
@@ -299,8 +310,8 @@ pub(super) struct CapturedIn {
 }
 
 impl CapturedIn {
-    /// Lets `stream` join the event's capture before it waits, if it is not part of it.
-    pub(super) fn admit(&self, stream: &Stream) -> Result<()> {
+    /// Lets `stream` join the event's capture before it waits, if it is not part of it; gives the capture then.
+    pub(super) fn admit(&self, stream: &Stream) -> Result<Option<Arc<Recorder>>> {
         let recorder = self.recorder.upgrade();
         let recorder = recorder.filter(|recorder| !lock(&recorder.state).streams.is_empty());
         let Some(recorder) = recorder else {
@@ -310,8 +321,8 @@ impl CapturedIn {
             ));
         };
         match stream.recorder() {
-            None => recorder.enter(stream),
-            Some(theirs) if Arc::ptr_eq(&theirs, &recorder) => Ok(()),
+            None => recorder.enter(stream).map(|()| Some(recorder)),
+            Some(theirs) if Arc::ptr_eq(&theirs, &recorder) => Ok(None),
             Some(_) => Err(Error::invalid(
                 "event",
                 "it was recorded in another capture than the stream's",

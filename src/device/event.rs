@@ -131,16 +131,20 @@ impl Event {
         }
         let marked = lock(&self.marked);
         let captured = lock(&self.captured);
-        match (&*captured, stream.recorder()) {
+        let joined = match (&*captured, stream.recorder()) {
             (Some(capture), _) => capture.admit(stream)?,
             // The event is not of the capture: its work comes before the graph.
             (None, Some(recorder)) => {
                 drop((captured, marked));
                 return self.make_wait(recorder.gate());
             }
-            (None, None) => {}
+            (None, None) => None,
+        };
+        let waited = self.device.backend().event_wait(stream.raw(), self.raw);
+        if let (Err(_), Some(capture)) = (&waited, joined) {
+            capture.withdraw(stream);
         }
-        self.device.backend().event_wait(stream.raw(), self.raw)?;
+        waited?;
         if let Some(marked) = marked.as_ref() {
             stream.core().timeline.learn(
                 marked.timeline.uid,

@@ -258,7 +258,7 @@ fn opened(path: &Path) -> Result<(File, String, u64)> {
     };
     let checked = |told: std::fs::Metadata| {
         let why = || String::from("it is no file of a length that is known");
-        let bytes = told.is_file().then(|| told.len());
+        let bytes = told.is_file().then_some(told.len());
         bytes.ok_or_else(|| header::Why::Malformed(why()).of(&name))
     };
     // Before it is opened, which may wait for ever for who writes to a pipe.

@@ -125,7 +125,7 @@ impl Uses {
             let asks = entries.len().is_power_of_two();
             entries.retain(|Entry { timeline, tick, .. }| {
                 let is_done = |done: u64| done >= *tick;
-                !is_done(timeline.done()) && !(asks && timeline.poll_to(*tick).is_ok_and(is_done))
+                !(is_done(timeline.done()) || asks && timeline.poll_to(*tick).is_ok_and(is_done))
             });
         }
         let timeline = Arc::clone(timeline);

@@ -451,7 +451,11 @@ impl Lent {
             bytes,
         };
         // What the stream waited for is covered by a record that is made only by a wait for this entry.
-        note_behind(&lent.stream, lent.place().used(bytes, true), false);
+        let (used, captures) = (
+            lent.place().used(bytes, true),
+            lent.stream.timeline.captures(),
+        );
+        note_behind(&lent.stream, used, false, captures);
         lent
     }
 

@@ -43,7 +43,7 @@ impl Marks {
         let asks = self.0.len().is_power_of_two();
         self.0.retain(|(theirs, tick)| {
             let is_done = |done: u64| done >= *tick;
-            !is_done(theirs.done()) && !(asks && theirs.poll_to(*tick).is_ok_and(is_done))
+            !(is_done(theirs.done()) || asks && theirs.poll_to(*tick).is_ok_and(is_done))
         });
     }
 

@@ -89,7 +89,8 @@ mod mode {
     pub(super) fn set(_: u64) {}
 }
 
-#[cfg(all(test, target_arch = "x86_64", not(any(loom, shuttle))))]
+#[cfg(test)]
+#[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

@@ -24,6 +24,15 @@ fn streams<const N: usize>(device: &Device) -> [Stream; N] {
     [(); N].map(|()| device.stream().unwrap())
 }
 
+/// A pool, two streams, and a buffer of the first.
+fn with_a_buffer(device: &Device) -> (Pool, [Stream; 2], PoolBuf<u8>) {
+    let pool = Pool::new(device, PoolConfig::default()).unwrap();
+    let streams: [Stream; 2] = streams(device);
+    let buf = pool.alloc_filled::<u8>(&streams[0], LEN, 1).unwrap();
+    streams[0].synchronize().unwrap();
+    (pool, streams, buf)
+}
+
 /// Whether a launch of `graph` on `stream` leaves memory alone that the pool has handed out for `other` since.
 fn leaves_others_alone(graph: &Graph, pool: &Pool, stream: &Stream, other: &Stream) {
     let next: Vec<PoolBuf<u8>> = (0..3)
@@ -40,10 +49,7 @@ fn leaves_others_alone(graph: &Graph, pool: &Pool, stream: &Stream, other: &Stre
 fn a_buffer_freed_on_another_stream_in_a_capture_that_uses_it_is_kept_by_the_graph(
     device: &Device,
 ) {
-    let pool = Pool::new(device, PoolConfig::default()).unwrap();
-    let [stream, other] = streams(device);
-    let mut buf = pool.alloc_filled::<u8>(&stream, LEN, 1).unwrap();
-    stream.synchronize().unwrap();
+    let (pool, [stream, other], mut buf) = with_a_buffer(device);
     let capture = stream.begin_capture().unwrap();
     buf.view_mut().fill(&stream, 7).unwrap();
     Block::from(buf).free_on(&other).unwrap();
@@ -55,10 +61,7 @@ fn a_buffer_freed_on_another_stream_in_a_capture_that_uses_it_is_kept_by_the_gra
 fn a_buffer_of_two_graphs_is_kept_by_the_second_though_the_first_goes_in_its_capture(
     device: &Device,
 ) {
-    let pool = Pool::new(device, PoolConfig::default()).unwrap();
-    let [stream, other] = streams(device);
-    let mut buf = pool.alloc_filled::<u8>(&stream, LEN, 1).unwrap();
-    stream.synchronize().unwrap();
+    let (pool, [stream, other], mut buf) = with_a_buffer(device);
     let capture = stream.begin_capture().unwrap();
     buf.view_mut().fill(&stream, 3).unwrap();
     let first = capture.end().unwrap();
@@ -257,4 +260,26 @@ fn memory_that_another_branch_of_a_capture_used_is_handed_out_behind_it() {
     assert_eq!(watched.calls("event_wait"), waits + 1);
     home.wait_stream(&other).unwrap();
     drop(capture.end().unwrap());
+}
+
+#[test]
+fn a_stream_that_the_driver_does_not_have_join_a_capture_is_no_part_of_it() {
+    for by_event in [false, true] {
+        let (device, watched) = Watched::over(&host());
+        let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+        let [captured, other] = streams(&device);
+        let capture = captured.begin_capture().unwrap();
+        let event = device.event().unwrap();
+        event.record(&captured).unwrap();
+        // The first wait is of the capture's gate for the stream.
+        watched.fail("event_wait", 2, false);
+        let joined = match by_event {
+            true => other.wait(&event),
+            false => other.wait_stream(&captured),
+        };
+        assert!(joined.is_err());
+        drop(pool.alloc_filled::<u8>(&other, LEN, 1).unwrap());
+        other.synchronize().unwrap();
+        assert_eq!(capture.end().unwrap().memory().bytes(), 0);
+    }
 }
