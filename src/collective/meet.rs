@@ -137,9 +137,11 @@ fn greeted(mut stream: &TcpStream, ranks: &Ranks, deadline: Instant) -> io::Resu
     let (mut said, mut read) = ([0; 16], 0);
     while read < said.len() {
         stream.set_read_timeout(Some(left(deadline)))?;
-        match stream.read(&mut said[read..])? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            more => read += more,
+        match stream.read(&mut said[read..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(more) => read += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
     let number =

@@ -140,7 +140,16 @@ impl Event {
             }
             (None, None) => None,
         };
+        let timeline = &stream.core().timeline;
+        let raw = lock(&timeline.raw);
+        // A capture may have begun since the first look.
+        let begun = lock(&timeline.recorder).clone();
+        if let (None, Some(recorder)) = (&*captured, begun) {
+            drop((raw, captured, marked));
+            return self.make_wait(recorder.gate());
+        }
         let waited = self.device.backend().event_wait(stream.raw(), self.raw);
+        drop(raw);
         if let (Err(_), Some(capture)) = (&waited, joined) {
             capture.withdraw(stream);
         }

@@ -89,7 +89,7 @@ impl GraphRecord {
     }
 
     /// The capture or graph; `None` once it is gone.
-    pub(super) fn recorder(&self) -> Option<Arc<Recorder>> {
+    pub(crate) fn recorder(&self) -> Option<Arc<Recorder>> {
         match self.is_over() {
             true => None,
             false => self.recorder.upgrade(),

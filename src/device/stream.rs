@@ -264,10 +264,13 @@ impl Stream {
     /// [`Error::Invalid`] if the stream is being captured; any error of the driver; errors of earlier queued
     /// work.
     pub fn is_idle(&self) -> Result<bool> {
-        self.core().refuse_under_capture()?;
         let timeline = &self.core().timeline;
+        // Held, so that no capture begins meanwhile, which the question would break.
+        let raw = lock(&timeline.raw);
+        self.core().refuse_under_capture()?;
         let covered = timeline.open_tick() - u64::from(!seeded!("idle-stream-covers-later-frees"));
         let idle = self.device().backend().stream_query(self.raw())?;
+        drop(raw);
         if idle {
             timeline.reached(covered);
         }

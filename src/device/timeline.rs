@@ -128,7 +128,7 @@ impl Timeline {
     }
 
     /// The graph of the stream's last capture, if it still exists.
-    pub(super) fn last_capture(&self) -> Option<Arc<GraphRecord>> {
+    pub(crate) fn last_capture(&self) -> Option<Arc<GraphRecord>> {
         lock(&self.last_capture).upgrade()
     }
 
@@ -139,9 +139,13 @@ impl Timeline {
 
     /// Whether that is so still: whoever began the capture may have ended it since.
     fn is_stuck(&self) -> bool {
-        let still = self.stuck.load(Ordering::Acquire) > 0
-            && (self.raw())
-                .is_none_or(|raw| (self.device.backend().stream_capturing(raw)).unwrap_or(true));
+        if self.stuck.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        // Held, so that the stream is not destroyed meanwhile.
+        let raw = lock(&self.raw);
+        let capturing = |raw| self.device.backend().stream_capturing(raw);
+        let still = raw.is_none_or(|raw| capturing(raw).unwrap_or(true));
         if !still {
             self.stuck.store(0, Ordering::Release);
         }
@@ -335,7 +339,8 @@ impl Timeline {
             let stream =
                 raw.ok_or_else(|| Error::invalid("stream", "the stream is gone: use a live one"))?;
             // The capture may have begun since the first look.
-            if let Some(recorder) = lock(&self.recorder).clone() {
+            let begun = lock(&self.recorder).clone();
+            if let Some(recorder) = begun {
                 drop(raw);
                 return recorder.wait_for(self, other, tick);
             }

@@ -121,12 +121,7 @@ impl Uses {
             return;
         }
         if entries.len() >= MANY {
-            // The driver is asked each time that there are twice as many.
-            let asks = entries.len().is_power_of_two();
-            entries.retain(|Entry { timeline, tick, .. }| {
-                let is_done = |done: u64| done >= *tick;
-                !(is_done(timeline.done()) || asks && timeline.poll_to(*tick).is_ok_and(is_done))
-            });
+            entries.retain(|entry| entry.timeline.done() < entry.tick);
         }
         let timeline = Arc::clone(timeline);
         entries.push(Entry {

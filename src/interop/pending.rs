@@ -20,6 +20,8 @@ pub(super) struct Pending {
 }
 
 struct Begun {
+    /// How often captures of the stream had begun and ended.
+    captures: u64,
     stream: Arc<StreamCore>,
     span: Span,
 }
@@ -48,7 +50,7 @@ impl Pending {
             if meets {
                 let Span { from, to, writes } = begun.span;
                 let used = place.offset(from).used(to - from, writes);
-                note_behind(&begun.stream, used, false, begun.stream.timeline.captures());
+                note_behind(&begun.stream, used, false, begun.captures);
             }
             !meets
         });
@@ -65,6 +67,7 @@ impl Pending {
         stream: &Arc<StreamCore>,
         span: Span,
     ) -> Result<()> {
+        let captures = stream.timeline.captures();
         stream.refuse_under_capture()?;
         self.settle(place, span);
         let Span { from, to, writes } = span;
@@ -75,6 +78,7 @@ impl Pending {
             begun.push(Begun {
                 stream: Arc::clone(stream),
                 span,
+                captures,
             });
         }
         Ok(())

@@ -307,27 +307,22 @@ impl Registry {
 
     /// Ends a hold of the block for `stream`.
     pub(crate) fn let_go(self: &Arc<Self>, id: MovableId, stream: &Stream) {
-        self.let_go_of(id, stream, stream.recorder());
+        self.let_go_of(id, stream, stream.recorder().into_iter().collect());
     }
 
-    /// The same of a hold whose work `capture` has, which may have ended.
+    /// The same of a hold whose work these captures have, which may have ended.
     pub(super) fn let_go_of(
         self: &Arc<Self>,
         id: MovableId,
         stream: &Stream,
-        capture: Option<Arc<Recorder>>,
+        captures: Vec<Arc<Recorder>>,
     ) {
         self.hold_for_graphs(id);
-        if let Some(recorder) = capture {
-            // Captured work has the address: the graph takes over the guard's hold.
-            let registry = Arc::clone(self);
-            recorder.keep(Box::new(GraphHold { registry, id }));
-            return;
-        }
         let doomed = {
             let mut state = lock(&self.state);
             let timeline = &stream.core().timeline;
-            let tick = timeline.open_tick();
+            // Under capture the one before it, which has its mark.
+            let tick = timeline.queued_tick();
             if state.words.is_some() {
                 state.readers.note(timeline, tick);
             }
@@ -335,12 +330,18 @@ impl Registry {
                 return;
             };
             entry.holds = entry.holds.saturating_sub(1) * u64::from(!seeded!("pin-dropped-early"));
+            // Captured work has the address: each graph takes over a hold.
+            entry.holds += captures.len() as u64;
             if !seeded!("last-use-forgotten") || entry.holds > 0 {
                 entry.uses.note(timeline, tick);
                 entry.note_typed_uses();
             }
             entry.doomed && entry.holds == 0
         };
+        for recorder in captures {
+            let registry = Arc::clone(self);
+            recorder.keep(Box::new(GraphHold { registry, id }));
+        }
         if doomed {
             // Freeing fails only for a stream that the caller passes; there is none here.
             let _ = self.free(id, None);

@@ -141,12 +141,14 @@ pub struct ResidentId<'a> {
     stream: &'a Stream,
     addr: Addr,
     bytes: u64,
-    /// The capture under which it was made.
+    /// The capture under which it was made, and how often captures of the stream had begun and ended by then.
     capture: Option<Arc<Recorder>>,
+    captures: u64,
 }
 
 impl<'a> ResidentId<'a> {
     pub(super) fn new(registry: Arc<Registry>, id: MovableId, stream: &'a Stream) -> Result<Self> {
+        let captures = stream.core().timeline.captures();
         let capture = stream.recorder();
         let (addr, bytes) = registry.hold(id, stream)?;
         Ok(Self {
@@ -156,6 +158,7 @@ impl<'a> ResidentId<'a> {
             addr,
             bytes,
             capture,
+            captures,
         })
     }
 
@@ -182,8 +185,20 @@ impl<'a> ResidentId<'a> {
 
 impl Drop for ResidentId<'_> {
     fn drop(&mut self) {
-        let capture = self.capture.take().or_else(|| self.stream.recorder());
-        self.registry.let_go_of(self.id, self.stream, capture);
+        let timeline = &self.stream.core().timeline;
+        let several = timeline.captures() != self.captures;
+        let last = several.then(|| timeline.last_capture()).flatten();
+        let last = last.and_then(|graph| graph.recorder());
+        let mut captures: Vec<Arc<Recorder>> = Vec::new();
+        for capture in (self.capture.take().into_iter())
+            .chain(self.stream.recorder())
+            .chain(last)
+        {
+            if !captures.iter().any(|known| Arc::ptr_eq(known, &capture)) {
+                captures.push(capture);
+            }
+        }
+        self.registry.let_go_of(self.id, self.stream, captures);
     }
 }
 

@@ -16,9 +16,9 @@ use crate::seeded::seeded;
 /// Marks beyond which those that are done are taken out.
 const MANY: usize = 16;
 
-/// Ticks of streams, at most one per stream.
+/// Ticks of streams, at most one per stream; and how many there are when the driver is asked of them.
 #[derive(Default)]
-pub(super) struct Marks(Vec<(Arc<Timeline>, u64)>);
+pub(super) struct Marks(Vec<(Arc<Timeline>, u64)>, usize);
 
 impl Marks {
     /// Adds a tick; for each stream the latest is kept.
@@ -38,13 +38,16 @@ impl Marks {
         }
     }
 
-    /// The driver is asked each time that there are twice as many.
+    /// The driver is asked each time that there are twice as many as were left then.
     fn forget_done(&mut self) {
-        let asks = self.0.len().is_power_of_two();
+        let asks = self.0.len() >= self.1;
         self.0.retain(|(theirs, tick)| {
             let is_done = |done: u64| done >= *tick;
             !(is_done(theirs.done()) || asks && theirs.poll_to(*tick).is_ok_and(is_done))
         });
+        if asks {
+            self.1 = MANY.max(2 * self.0.len());
+        }
     }
 
     pub(super) fn note_all(&mut self, other: &Self) {

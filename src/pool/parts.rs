@@ -19,7 +19,8 @@ fn relieve(root: &Weak<Handle>, asking: u64, pressure: &Pressure) -> Relief {
     let is_limit = figures.live.saturating_add(pressure.requested) > figures.limit;
     let root = root.upgrade().filter(|_| !is_limit);
     let released: u64 = root.map_or(0, |root| {
-        let parts: Vec<Pool> = lock(&root.parts).values().cloned().collect();
+        let parts = lock(&root.parts);
+        let parts: Vec<Pool> = parts.values().flat_map(Pool::with_parts).collect();
         let all = parts.iter().map(Pool::shared).chain([&root.shared]);
         let others = all.filter(|it| it.uid != asking);
         let released = |part: &Arc<Shared>| {

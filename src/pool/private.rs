@@ -203,7 +203,9 @@ pub(super) fn keep_for(
 /// until what that stream and its own were given so far is done; frees it if there are no recorders.
 pub(super) fn keep_block(block: Block, recorders: Vec<Arc<Recorder>>, timeline: &Timeline) {
     let streams = [&block.lane().stream.timeline, timeline];
-    for stream in streams.into_iter().filter(|it| it.recorder().is_none()) {
+    let several = 1 + usize::from(streams[0].uid != streams[1].uid);
+    let streams = streams.into_iter().take(several);
+    for stream in streams.filter(|it| it.recorder().is_none()) {
         if let Some(last) = recorders.last() {
             last.outlast(stream, stream.open_tick());
         }

@@ -51,7 +51,7 @@ mod mode {
         let mode = mode as u32;
         // SAFETY: no reserved bit is set, as it comes from the register; Rust code runs in the default mode, or in
         // the one it was called in.
-        unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const mode, options(nostack, preserves_flags)) };
+        unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const mode, options(nostack)) };
     }
 }
 
@@ -92,7 +92,7 @@ mod mode {
 #[cfg(test)]
 #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
 mod tests {
-    use super::*;
+    use crate::device::host::floats::{DefaultFloats, mode};
 
     #[test]
     fn the_mode_is_the_default_for_as_long_as_is_asked_for_and_then_what_it_was() {
