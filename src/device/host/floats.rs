@@ -90,9 +90,10 @@ mod mode {
 }
 
 #[cfg(test)]
-#[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
 mod tests {
-    use crate::device::host::floats::{DefaultFloats, mode};
+    #![cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
+
+    use super::*;
 
     #[test]
     fn the_mode_is_the_default_for_as_long_as_is_asked_for_and_then_what_it_was() {
