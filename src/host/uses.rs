@@ -133,8 +133,9 @@ impl Uses {
 }
 
 #[cfg(test)]
-#[cfg(not(any(loom, shuttle)))]
 mod tests {
+    #![cfg(not(any(loom, shuttle)))]
+
     use super::*;
     use crate::device::Device;
 
