@@ -132,10 +132,9 @@ impl Uses {
     }
 }
 
+#[cfg(not(any(loom, shuttle)))]
 #[cfg(test)]
 mod tests {
-    #![cfg(not(any(loom, shuttle)))]
-
     use super::*;
     use crate::device::Device;
 

@@ -89,10 +89,9 @@ mod mode {
     pub(super) fn set(_: u64) {}
 }
 
+#[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
 #[cfg(test)]
 mod tests {
-    #![cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
-
     use super::*;
 
     #[test]
