@@ -29,6 +29,7 @@ on_every_device! {
     a_block_whose_stream_is_captured_does_not_grow_in_place,
     a_block_of_a_capture_may_be_freed_on_another_stream,
     a_block_held_in_a_capture_stays_under_its_graph_whenever_the_guard_goes,
+    a_hold_by_an_id_is_kept_by_each_capture_that_saw_it,
     a_block_keeps_no_more_of_the_streams_that_used_it_than_may_use_it_still,
 }
 
@@ -446,6 +447,38 @@ fn a_block_held_in_a_capture_stays_under_its_graph_whenever_the_guard_goes(devic
             "late: {late}, by id: {by_id}"
         );
         drop(graph);
+        stream.synchronize().unwrap();
+        pool.compact(&Goal::Full).unwrap();
+        assert_ne!(high.hold(&stream).unwrap().addr(), at);
+        check(&high, &stream, 1);
+    }
+}
+
+fn a_hold_by_an_id_is_kept_by_each_capture_that_saw_it(device: &Device) {
+    // Made before or in the first capture, dropped in the second or after it.
+    for (made_in, dropped_in) in [(false, false), (false, true), (true, false), (true, true)] {
+        let pool = pool(device, 64 << 20);
+        let stream = device.stream().unwrap();
+        let low = make(&pool, &stream, 0, 500_000);
+        let high = make(&pool, &stream, 1, 500_000);
+        let at = high.hold(&stream).unwrap().addr();
+        let hold = || pool.hold_id(high.id(), &stream).unwrap();
+        let mut held = (!made_in).then(hold);
+        let first = made_in.then(|| {
+            let capture = stream.begin_capture().unwrap();
+            held = Some(hold());
+            capture.end().unwrap()
+        });
+        let capture = stream.begin_capture().unwrap();
+        if dropped_in {
+            held = None;
+        }
+        let second = capture.end().unwrap();
+        drop((held, first, low));
+        pool.compact(&Goal::Full).unwrap();
+        let now = high.hold(&stream).unwrap().addr();
+        assert_eq!(now, at, "made in: {made_in}, dropped in: {dropped_in}");
+        drop(second);
         stream.synchronize().unwrap();
         pool.compact(&Goal::Full).unwrap();
         assert_ne!(high.hold(&stream).unwrap().addr(), at);
