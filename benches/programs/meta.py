@@ -9,7 +9,8 @@ nothing. A trace has what operations return and when the last tensor of it is go
 It has no workspaces inside an operation, and attention is the plain one, with its matrices of scores. So it is
 like the program's trace on a GPU, but not equal to it.
 
-`Recorder` records any code that makes its tensors on the meta device.
+`Recorder` records any code that makes its tensors on the meta device. Those of more.py that read no result are
+recorded too, without the lower precision, which PyTorch leaves out where there is no GPU.
 """
 
 import gzip
@@ -17,6 +18,7 @@ import pathlib
 import random
 import sys
 import weakref
+from unittest import mock
 
 import torch
 import torch.nn as nn
@@ -24,6 +26,8 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
+
+import more
 
 ROUNDED = 512
 
@@ -529,6 +533,27 @@ def population():
 
 PROGRAMS = [images, translation, adapters, graphs, beams, columns, rays, experts, speech]
 PROGRAMS += [rivals, splats, requests, clips, shards, waves, clouds, population]
+
+
+def of_a_gpu(program):
+    """A program of more.py, which is given its device."""
+
+    def on_meta():
+        # As in `step`.
+        of_adam = torch.optim.Adam.step
+
+        def on_host(optimiser):
+            with torch.device("cpu"):
+                return of_adam(optimiser)
+
+        with mock.patch.object(torch.optim.Adam, "step", on_host):
+            program("meta", lambda: None, lambda loss: None)
+
+    on_meta.__name__ = program.__name__
+    return on_meta
+
+
+PROGRAMS += [of_a_gpu(program) for program in (more.serve, more.bert, more.unet, more.ckpt)]
 
 
 def main():

@@ -14,7 +14,7 @@ pub enum HandleSize {
     /// As large as the request, up to this many bytes. Growing is cheap; an idle part of a handle stays
     /// where it is.
     UpTo(u64),
-    /// A thirty-second of a large block or a part of the pool, whichever is more; the smallest in a pool of
+    /// A 56th of a large block or a part of the pool, whichever is more; the smallest in a pool of
     /// up to 3 GiB. The last pieces of a block are smaller, so that its end wastes less than the device's
     /// smallest handle.
     ///
@@ -125,7 +125,7 @@ options! {
 
     /// Sets the most free bytes a stream keeps for itself, beyond the last block freed. They are given up
     /// before any stream waits or the pool grows. Without, all streams together keep a fifth of the
-    /// [slack](PoolConfig::slack), and each 4 MiB at least. While threads find the pool's lock taken, their
+    /// [slack](PoolConfig::slack), and each 1 MiB at least. While threads find the pool's lock taken, their
     /// streams keep an eighth of their live bytes besides; not with 0.
     cache_bytes: Option<u64> = None, |bytes: u64| Some(bytes);
 

@@ -88,7 +88,7 @@ fn a_pool_of_a_gpu_has_larger_handles_from_the_start_and_smaller_ones_the_less_i
     assert_eq!(handle(&core, 30), 1);
     core.pace = on_gpu(bytes);
     core.config.limit = None;
-    assert_eq!([3, 30, 3000].map(|left| handle(&core, left)), [2, 16, 64]);
+    assert_eq!([3, 30, 6000].map(|left| handle(&core, left)), [2, 16, 64]);
     let small = core.largest_handle(granule, granule);
     assert_eq!(small, 16 * granule);
     core.config.handles = HandleSize::UpTo(2 * granule);
@@ -232,7 +232,7 @@ fn a_large_block_has_few_handles_in_a_small_pool_too_and_its_end_small_ones() {
     let mut made = core(PoolConfig::default(), 0);
     let core = &mut made.core;
     let granule = core.arena.granule();
-    for (granules, handles) in [(31, 31), (64, 32), (67, 33 + 1), (128, 32), (135, 33 + 2)] {
+    for (granules, handles) in [(55, 55), (112, 56), (117, 58 + 1), (224, 56), (231, 57 + 2)] {
         let from = 1000 * granules * granule;
         let before = core.arena.calls().created;
         core.create_frames(from, from + granules * granule).unwrap();
