@@ -341,7 +341,7 @@ impl GradScaler {
     /// [`Error::Invalid`] if the stream is of another device or under capture, whose graph would write to host
     /// memory that is gone; any error of the driver.
     pub fn read(&self, stream: &Stream) -> Result<PendingState> {
-        stream.core().refuse_under_capture()?;
+        let _outside = stream.core().outside_capture()?;
         let event = stream.device().event()?;
         let mut bytes = Box::new([0u64; STATE_BYTES / 8]);
         let to = bytes.as_mut_ptr().cast::<u8>();
@@ -470,7 +470,7 @@ impl Drop for PendingState {
     fn drop(&mut self) {
         // The copy must not outlive its destination. If the copy cannot be waited for, the destination is
         // leaked; other calls report the wait's error.
-        if self.stream.core().synchronize_memory().is_err() {
+        if self.stream.core().synchronize().is_err() {
             std::mem::forget(std::mem::take(&mut self.bytes));
         }
     }

@@ -17,7 +17,7 @@ impl StreamCore {
     /// # Safety
     /// Memory for it is mapped at `to` and is used only in the order of this stream.
     pub(crate) unsafe fn write<T: Pod>(&self, to: Addr, data: &[T]) -> Result<()> {
-        self.refuse_under_capture()?;
+        let _outside = self.outside_capture()?;
         if size_of_val(data) == 0 {
             return Ok(());
         }
@@ -26,7 +26,7 @@ impl StreamCore {
         // SAFETY: the caller guarantees the destination; the source outlives the copy, which is
         // waited for.
         unsafe { backend.copy_in(to, bytes.as_ptr(), bytes.len() as u64, self.raw)? };
-        self.synchronize_memory()
+        self.synchronize()
     }
 
     /// Copies `len` elements from the device and waits for the copy.
@@ -34,7 +34,7 @@ impl StreamCore {
     /// # Safety
     /// `len` elements are mapped at `from` and are used only in the order of this stream.
     pub(crate) unsafe fn read<T: Pod>(&self, from: Addr, len: usize) -> Result<Vec<T>> {
-        self.refuse_under_capture()?;
+        let _outside = self.outside_capture()?;
         let mut data = vec![T::zeroed(); len];
         if size_of_val(&data[..]) == 0 {
             return Ok(data);
@@ -44,7 +44,7 @@ impl StreamCore {
         // SAFETY: the caller guarantees the source; the destination outlives the copy, which is
         // waited for; if the wait fails, it is leaked.
         unsafe { backend.copy_out(bytes.as_mut_ptr(), from, bytes.len() as u64, self.raw)? };
-        match self.synchronize_memory() {
+        match self.synchronize() {
             Ok(()) => Ok(data),
             Err(error) => {
                 std::mem::forget(data);

@@ -132,7 +132,7 @@ impl Stream {
     /// A stream that waits for this one ([`Stream::wait_stream`], or an event recorded here) joins the
     /// capture; this stream must wait for it again before the end. The capture need not wait for work queued
     /// before: the launches do. Waiting for the stream on the host, uploads and downloads return errors until
-    /// the capture ends.
+    /// the capture ends; it begins after those that other threads are making.
     ///
     /// Calls for other streams, from this thread or others, are not restricted.
     ///

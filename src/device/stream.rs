@@ -11,7 +11,7 @@ use super::raw::RawStream;
 use super::structure::{Device, Stream, StreamCore, StreamHandle, StreamWatcher, Timeline};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, MutexGuard};
 
 impl StreamCore {
     /// Waits on the host for everything queued so far, and records that it is done.
@@ -20,14 +20,24 @@ impl StreamCore {
     /// [`Error::Invalid`] if it is being captured; any error of the driver.
     pub(crate) fn synchronize(&self) -> Result<()> {
         self.refuse_under_capture()?;
-        // Closed before the wait: memory freed during the wait is not covered.
-        let covered = match seeded!("synchronize-covers-later-frees") {
-            true => self.timeline.open_tick(),
-            false => self.timeline.close_tick(),
-        };
-        self.timeline.sync_raw(self.raw)?;
-        self.timeline.reached(covered);
+        // Through a mark: the driver's own wait would break a capture that another thread begins meanwhile.
+        let timeline = &self.timeline;
+        timeline.sync_to(timeline.open_tick())?;
+        if seeded!("synchronize-covers-later-frees") {
+            timeline.reached(timeline.open_tick());
+        }
         Ok(())
+    }
+
+    /// No capture of the stream begins while the guard lives: for copies of host memory, which a graph would
+    /// repeat when that is gone. The guard may be held during a wait for the stream, and is taken before any
+    /// other lock.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is being captured.
+    pub(crate) fn outside_capture(&self) -> Result<MutexGuard<'_, ()>> {
+        let guard = lock(&self.timeline.entering);
+        self.refuse_under_capture().map(|()| guard)
     }
 
     /// Returns an error if the stream is being captured, for calls that a capture cannot contain. The driver
@@ -40,16 +50,6 @@ impl StreamCore {
                 "it is being captured, and runs nothing that could be waited for",
             )),
         }
-    }
-}
-
-impl StreamCore {
-    /// The same as [`StreamCore::synchronize`], after work that uses the caller's memory. If the wait fails,
-    /// it also tries to wait through an event, because the work may still be running.
-    pub(crate) fn synchronize_memory(&self) -> Result<()> {
-        let timeline = &self.timeline;
-        self.synchronize()
-            .or_else(|error| timeline.sync_to(timeline.open_tick()).and(Err(error)))
     }
 }
 

@@ -144,7 +144,7 @@ pub(crate) struct Timeline {
     pub(super) order: Mutex<Order>,
     /// The capture the stream is under; see the module `capture`.
     pub(super) recorder: Mutex<Option<Arc<Recorder>>>,
-    /// Held while the stream enters a capture.
+    /// Held while the stream enters a capture or leaves it, and while something is queued that no graph may have.
     pub(super) entering: Mutex<()>,
     /// Number of captures of the stream begun and ended: odd while it is under one.
     pub(super) captures: AtomicU64,

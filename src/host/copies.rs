@@ -23,7 +23,7 @@ fn behind(
         let why = "it is of another device than the host memory's pool";
         return Err(Error::invalid("stream", why));
     }
-    stream.refuse_under_capture()?;
+    let _outside = stream.outside_capture()?;
     uses.conflicts(span).wait_on(&stream.timeline)?;
     let outcome = copy();
     // Noted after a failure too: it may be queued all the same.

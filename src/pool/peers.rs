@@ -23,7 +23,7 @@ pub(super) fn from_peer(
         );
         return Err(Error::invalid("src", why));
     }
-    core.refuse_under_capture()?;
+    let _outside = core.outside_capture()?;
     let bridge = there.stream()?;
     // To its end the copy is a read under way: the source does not fall asleep meanwhile, and launches of graphs
     // that use it wait.

@@ -1,6 +1,6 @@
 //! Captures, and what is freed on other streams or in other captures than the one that uses it.
 
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::time::Duration;
 
 use super::common::watched::Watched;
@@ -223,6 +223,43 @@ fn a_wait_that_meets_the_beginning_of_a_capture_is_no_part_of_it() {
             capture.end().unwrap();
         }
         assert!(watched.was_hooked() || call == "event_query");
+    }
+}
+
+#[test]
+fn copies_and_waits_that_meet_the_beginning_of_a_capture_leave_it_alone() {
+    for call in ["before_copy_in", "before_copy_out", "event_record"] {
+        let (device, watched) = Watched::over(&host());
+        let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+        let [stream, other] = streams(&device);
+        let mut buf = pool.alloc_filled::<u8>(&stream, 64, 1).unwrap();
+        stream.synchronize().unwrap();
+        let (begun, has_begun) = mpsc::channel();
+        let its = stream.clone();
+        watched.after(call, move || {
+            let (begins, at_once) = mpsc::channel();
+            let thread = std::thread::spawn(move || {
+                let capture = its.begin_capture().unwrap();
+                // Nobody listens once the copy goes on.
+                let _ = begins.send(());
+                capture
+            });
+            // It may have to wait until the copy is made.
+            let _ = at_once.recv_timeout(Duration::from_millis(100));
+            begun.send(thread).unwrap();
+        });
+        let outcome = match call {
+            "before_copy_in" => buf.upload(&[2; 64]),
+            "before_copy_out" => buf.download().map(|_| ()),
+            _ => stream.synchronize(),
+        };
+        outcome.unwrap();
+        let capture = has_begun.recv().unwrap().join().unwrap();
+        let graph = capture.end().unwrap();
+        drop(buf.upload(&[3; 64]));
+        graph.launch(&other).unwrap();
+        other.synchronize().unwrap();
+        assert_eq!(buf.download().unwrap(), [3; 64], "{call}");
     }
 }
 
