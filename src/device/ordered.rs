@@ -26,6 +26,7 @@ use std::sync::Arc;
 use super::access_entries::{By, Span, raise};
 use super::access_log::{AccessLog, Waits};
 use super::awake::Giving;
+use super::records::WHATEVER_IS_OPEN;
 use super::structure::Awake;
 use super::{Device, GraphRecord, StreamCore, TableRecord, Timeline};
 use crate::error::{Error, Result};
@@ -390,6 +391,9 @@ impl UnderWay<'_, '_, '_> {
         if self.graphs.is_empty() {
             return;
         }
+        // The caller's own work, which nothing notes, is still to come.
+        let own = self.uses.is_empty() && self.table.is_none();
+        let tick = if own { WHATEVER_IS_OPEN } else { tick };
         let turn = stream.device.inner.turns.take();
         for graph in self.graphs.drain(..) {
             graph.tell(timeline, tick);

@@ -33,7 +33,7 @@ use crate::seeded::seeded;
 use crate::sync::{Mutex, MutexGuard, latch, wait};
 
 /// A tick that means: everything queued on the stream by the time it is resolved.
-const WHATEVER_IS_OPEN: u64 = u64::MAX;
+pub(super) const WHATEVER_IS_OPEN: u64 = u64::MAX;
 
 fn resolved(mark: &LastGiven) -> LastGiven {
     let tick = match mark.1 {

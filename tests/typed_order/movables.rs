@@ -14,6 +14,7 @@ on_every_device! {
     holds_on_two_streams_are_ordered,
     what_a_view_reads_is_read_behind_the_move,
     a_graph_that_was_given_a_view_holds_the_block,
+    a_launch_during_a_hold_runs_behind_the_holders_own_work,
     a_view_of_a_resized_block_is_ordered_as_the_block,
     parts_of_a_block_that_grew_keep_their_uses_apart,
     what_a_block_grew_by_is_used_behind_whoever_had_it,
@@ -147,6 +148,28 @@ fn a_graph_that_was_given_a_view_holds_the_block(device: &Device) {
         2.0,
         "moved under a launch",
     );
+}
+
+fn a_launch_during_a_hold_runs_behind_the_holders_own_work(device: &Device) {
+    let world = World::new(device);
+    let mut out = world.full(0.0);
+    let mut block = behind_a_hole(&world);
+    let guard = block.hold(&world.home).unwrap();
+    let capture = world.other.begin_capture().unwrap();
+    super::to_single(&world.other, guard.view(), out.view_mut());
+    let graph = capture.end().unwrap();
+    drop(guard);
+    let guard = block.hold_mut(&world.home).unwrap();
+    // Records there: what the holder does next has another tick than the hold.
+    world.home.synchronize().unwrap();
+    let gate = Gate::close(&world.home);
+    super::common::fill(&world.home, guard.addr(), 0x40, 2 * LEN as u64);
+    graph.launch(&world.third).unwrap();
+    settle(&world.third);
+    gate.open();
+    drop(guard);
+    world.third.synchronize().unwrap();
+    super::assert_singles(&out, f16::from_bits(0x4040).to_f32());
 }
 
 fn a_view_of_a_resized_block_is_ordered_as_the_block(device: &Device) {
