@@ -67,7 +67,7 @@ mod view;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 pub use buf::PoolBuf;
 pub use config::{HandleSize, PoolConfig};
@@ -139,6 +139,8 @@ struct Handle {
     uid: u64,
     /// What was allocated by tag.
     parts: Mutex<BTreeMap<String, Pool>>,
+    /// The pool that this is a part of.
+    whole: Weak<Handle>,
     shared: Arc<Shared>,
 }
 
@@ -154,10 +156,15 @@ impl Pool {
     /// # Errors
     /// What the driver said when addresses were reserved or memory preallocated.
     pub fn new(device: &Device, config: PoolConfig) -> Result<Self> {
+        Self::part_of(Weak::new(), device, config)
+    }
+
+    fn part_of(whole: Weak<Handle>, device: &Device, config: PoolConfig) -> Result<Self> {
         let shared = Arc::new(Shared::new(device, config)?);
         let handle = Arc::new(Handle {
             uid: shared.uid,
             parts: Mutex::default(),
+            whole,
             shared,
         });
         Ok(Self { handle })

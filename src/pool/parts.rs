@@ -71,11 +71,15 @@ impl Pool {
         }
         let mut config = root.shared.core.lock().config.clone();
         config.preallocate = 0;
-        let part = Self::new(self.device(), config)?;
+        let part = Self::part_of(Arc::downgrade(root), self.device(), config)?;
         if parts.is_empty() {
             asks_family(&root.shared, root);
         }
-        asks_family(part.shared(), root);
+        let mut above = Some(Arc::clone(root));
+        while let Some(whole) = above {
+            asks_family(part.shared(), &whole);
+            above = whole.whole.upgrade();
+        }
         parts.insert(tag.to_owned(), part.clone());
         Ok(part)
     }

@@ -8,10 +8,15 @@ fn where_the_device_has_no_more_memory_a_part_gets_what_is_idle_in_the_others() 
     let pool = Pool::new(&device, PoolConfig::default()).unwrap();
     let stream = device.stream().unwrap();
     let parts = ["a", "b"].map(|tag| pool.tagged(tag).unwrap());
+    let inner = parts[0].tagged("inner").unwrap();
     for (from, to) in [
         (&parts[0], &parts[1]),
         (&parts[1], &pool),
         (&pool, &parts[0]),
+        (&parts[0], &inner),
+        (&inner, &parts[1]),
+        (&parts[1], &inner),
+        (&pool, &inner),
     ] {
         drop(from.alloc(&stream, 6 * granule).unwrap());
         stream.synchronize().unwrap();
