@@ -95,6 +95,8 @@ struct Climb<'a> {
     /// Bytes of the block it looks for: for a slot, of a slab.
     size: u64,
     terms: Terms,
+    /// Bytes that the device had back from the pool when it refused memory last.
+    given_back: u64,
     /// Who moves memory may be asked.
     may_move: bool,
     caches_looked_at: u32,
@@ -114,6 +116,7 @@ impl<'a> Climb<'a> {
             helped,
             size: bytes,
             terms: Terms::at_first(false),
+            given_back: 0,
             may_move: helped && shared.moves_first.get().is_some(),
             caches_looked_at: 0,
             waits_left: WAITS_WITHOUT_THE_LOCK,
@@ -122,12 +125,17 @@ impl<'a> Climb<'a> {
         }
     }
 
-    /// As at first, but for whom it has asked.
+    /// As at first, but for whom it has asked. What the device refused it would refuse again, unless it was given
+    /// something since: requests that wait for each other's vain attempts would not come to an end.
     fn restart(&mut self, core: &Core) {
         if is_slot(self.bytes) {
             self.size = core.slab_bytes(self.bytes).0;
         }
-        self.terms = Terms::at_first(core.config.reuse.device_wait);
+        let refused = self.terms.refused && self.given_back == core.arena.flow().1;
+        self.terms = Terms {
+            refused,
+            ..Terms::at_first(core.config.reuse.device_wait)
+        };
     }
 
     fn stream(&self) -> StreamIndex {
@@ -217,7 +225,10 @@ impl Shared {
                     let outcome = job.run();
                     let mut core = self.core.lock();
                     let grant = core.end(outcome)?;
-                    climb.terms.refused |= is_mapping && grant.is_none();
+                    if is_mapping && grant.is_none() {
+                        climb.terms.refused = true;
+                        climb.given_back = core.arena.flow().1;
+                    }
                     if let Some(grant) = climb.cut(&mut core, grant) {
                         return Ok(Some(self.served(climb, core, grant)));
                     }
@@ -258,6 +269,8 @@ impl Shared {
             }
         };
         climb.relieved |= helped;
+        // Who helped may have given the device memory of another pool.
+        climb.terms.refused &= !helped;
         let then = if helped { Then::Restart } else { then };
         (self.core.lock(), then)
     }

@@ -1,6 +1,10 @@
 //! What the tests of this folder found, each as small as it became.
 
+use std::sync::mpsc;
+use std::time::Duration;
+
 use crate::common;
+use crate::common::watched::Watched;
 
 use warpool::device::sim::SimConfig;
 use warpool::{Device, Pool, PoolConfig, Stream};
@@ -82,4 +86,30 @@ fn a_request_that_fails_at_a_threads_end_is_an_error_there_too() {
         assert!(pool.alloc(&stream, 1 << 30).is_err());
     });
     failing.join().unwrap();
+}
+
+#[test]
+fn requests_that_no_device_could_serve_fail_where_several_threads_make_them() {
+    const THREADS: usize = 8;
+    let capacity = 8 * MIB;
+    let (device, watched) = Watched::over(&Device::host_with_capacity(capacity).unwrap());
+    let pool = Pool::new(&device, PoolConfig::default().overlap_bytes(0)).unwrap();
+    // A driver that takes its time to refuse.
+    watched.before(|call, _| {
+        if call == "create" {
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        true
+    });
+    let (tell, told) = mpsc::channel();
+    for _ in 0..THREADS {
+        let (pool, stream, tell) = (pool.clone(), device.stream().unwrap(), tell.clone());
+        std::thread::spawn(move || {
+            let _ = tell.send(pool.alloc(&stream, 2 * capacity).is_err());
+        });
+    }
+    for _ in 0..THREADS {
+        assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(true));
+    }
+    pool.check_invariants().unwrap();
 }

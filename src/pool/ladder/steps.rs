@@ -42,6 +42,9 @@ pub(super) fn how_far(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
 /// New memory beside what is ready: while the pool is small, where threads meet at its lock, or beside free blocks
 /// that others still use.
 pub(super) fn overlap(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
+    if climb.terms.refused {
+        return NEXT;
+    }
     let (crowded, used) = (
         climb.lane.is_crowded(),
         climb.lane.shared.transfer.has_used(),
