@@ -188,10 +188,18 @@ pub(super) fn pending_too(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn
 
 /// Neighbouring holes of all streams are one, and slabs that several use are holes, behind a wait for all.
 pub(super) fn unify(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
-    let mut lacking = core.release_mixed(climb.stream());
-    lacking.append(&mut core.unify(climb.stream()));
-    if let Some(turn) = climb.wait_first(core, lacking) {
+    let stream = climb.stream();
+    let mut lacking = core.release_mixed(stream);
+    lacking.append(&mut core.unify(stream));
+    if let Some(turn) = climb.wait_first(core, lacking.clone()) {
         return Ok(turn);
+    }
+    // Others were faster each time: under the lock nobody is.
+    if !lacking.is_empty() {
+        let waits = core.waits_for(stream, lacking);
+        ask::put(&waits, &mut core.steps.waits)?;
+        core.release_mixed(stream);
+        core.unify(stream);
     }
     match ready(climb, core)? {
         Turn::Then(_) => Ok(Turn::Then(Then::Look)),

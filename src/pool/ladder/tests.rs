@@ -85,3 +85,25 @@ fn old_mappings_are_waited_for_on_the_host_only_where_they_are_in_the_way() {
         }
     }
 }
+
+#[test]
+fn neighbouring_holes_are_made_one_where_all_waits_without_the_lock_were_made() {
+    let world = World::new(PoolConfig::default().cache_bytes(0).slabs(false));
+    let shared = world.pool.shared();
+    let other = world.pool.device().stream().unwrap();
+    let halves = [&world.streams[0], &other].map(|it| world.pool.alloc(it, 2 * BYTES).unwrap());
+    assert_eq!(halves[0].addr() + 2 * BYTES, halves[1].addr());
+    drop(halves);
+    let lane = world.lane(1);
+    let mut core = shared.lock_drained();
+    let rest = core.extents.hole_bytes() - 4 * BYTES;
+    core.take_at(4 * BYTES, rest, lane.slot);
+    drop(core);
+    let bytes = 4 * BYTES;
+    let mut climb = Climb::new(shared, &lane, (bytes, bytes), false);
+    climb.waits_left = 0;
+    let mut core = shared.lock_drained();
+    climb.restart(&core);
+    let turn = steps::unify(&mut climb, &mut core).unwrap();
+    assert!(matches!(turn, Turn::Served(_)), "both are free");
+}
