@@ -57,11 +57,11 @@ impl Core {
     }
 
     /// Bytes that a request of `bytes` lacks if all free memory were one hole, in granules; `None`
-    /// if the pool may not grow by so many.
+    /// if the pool may not grow by so many beside what is under way.
     pub(crate) fn lacks(&self, bytes: u64) -> Option<u64> {
         let lacking = bytes.saturating_sub(self.extents.hole_bytes());
         let lacking = lacking.next_multiple_of(self.arena.granule());
-        (self.reserved().saturating_add(lacking) <= self.limit()).then_some(lacking)
+        (lacking <= self.room()).then_some(lacking)
     }
 
     /// Bytes of the gap that begins at `end`.

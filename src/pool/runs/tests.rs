@@ -183,3 +183,22 @@ fn a_run_of_nothing_mapped_is_an_error_and_one_refused_midway_stays() {
     assert_eq!(made.at(10 * granule).slot, FRESH);
     made.core.check().unwrap();
 }
+
+#[test]
+fn what_is_lacking_is_no_more_than_mappings_under_way_leave_of_the_limit() {
+    let (made, granule) = made();
+    let mut core = made.core;
+    core.config.limit = Some(8 * granule);
+    core.under_way.to_create = 2 * granule;
+    assert_eq!(core.lacks(6 * granule), Some(0));
+    assert_eq!(core.lacks(6 * granule + 1), None);
+}
+
+#[test]
+fn a_request_that_lacks_nothing_is_told_so_above_a_limit_that_was_lowered() {
+    let (made, granule) = made();
+    let mut core = made.core;
+    core.config.limit = Some(3 * granule);
+    assert_eq!(core.lacks(6 * granule), Some(0));
+    assert_eq!(core.lacks(6 * granule + 1), None);
+}
