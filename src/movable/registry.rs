@@ -591,6 +591,17 @@ pub(super) fn in_units(goal: &Goal) -> Goal {
     match goal {
         // A size that overflows exceeds every layout.
         Goal::Hole(bytes) => Goal::Hole(bytes.checked_next_multiple_of(UNIT).unwrap_or(UNIT << 54)),
+        Goal::EmptyHandles { handles, bytes } => Goal::EmptyHandles {
+            handles: handles.iter().copied().filter_map(in_whole_units).collect(),
+            bytes: *bytes,
+        },
         other => other.clone(),
     }
+}
+
+/// The units that have a byte of the range (address, bytes), if it has any.
+fn in_whole_units((addr, bytes): (u64, u64)) -> Option<(u64, u64)> {
+    let (from, end) = (addr / UNIT * UNIT, addr.saturating_add(bytes));
+    let end = end.checked_next_multiple_of(UNIT).unwrap_or(u64::MAX);
+    (bytes > 0).then(|| (from, end - from))
 }

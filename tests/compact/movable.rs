@@ -628,3 +628,23 @@ fn handles_of_more_bytes_than_can_be_counted_are_a_goal_as_others_are() {
         check(block, &stream, *seed);
     }
 }
+
+#[test]
+fn handles_that_end_within_a_unit_are_emptied_into_places_for_blocks() {
+    let device = common::host();
+    let pool = Pool::new(&device, PoolConfig::default().cache_bytes(0)).unwrap();
+    let stream = device.stream().unwrap();
+    let mut block = pool.alloc_movable::<u8>(&stream, 4096).unwrap();
+    block.upload(&stream, &[7; 4096]).unwrap();
+    for handle in [(0, 4096 + 112), (0, 4096 + 100), (9000, 0), (4096, 1), (1, 8191)] {
+        let goal = Goal::EmptyHandles {
+            handles: vec![handle],
+            bytes: 1,
+        };
+        pool.compact(&goal).unwrap();
+        pool.check_invariants().unwrap();
+        let addr = block.hold(&stream).unwrap().addr();
+        assert_eq!(addr % 256, 0, "{handle:?}");
+        assert_eq!(block.download(&stream).unwrap(), [7; 4096]);
+    }
+}
