@@ -24,8 +24,8 @@ use crate::sync::{Mutex, MutexGuard, try_lock};
 /// Rank of compaction among the steps of the out-of-memory ladder: before the application's callbacks.
 const COMPACTION_RANK: u8 = 100;
 
-/// Attempts at bringing a block back for one hold. The request for host memory, or the block's own callback,
-/// may spill it again each time.
+/// Attempts at bringing a block back for one hold or resize. The request for host memory, or the block's own
+/// callback, may spill it again each time.
 const TIMES_BROUGHT_BACK: u32 = 1000;
 
 /// What the registry's lock guards.
@@ -265,7 +265,7 @@ impl Registry {
     }
 
     /// Locks the state, with the block on the device.
-    fn here(&self, id: MovableId) -> Result<MutexGuard<'_, State>> {
+    pub(super) fn here(&self, id: MovableId) -> Result<MutexGuard<'_, State>> {
         for _ in 0..TIMES_BROUGHT_BACK {
             let mut state = lock(&self.state);
             if state.table.entry(id)?.away.is_none() {

@@ -73,17 +73,14 @@ impl Registry {
         stream.core().refuse_under_capture()?;
         self.awake.check()?;
         let shared = self.shared()?;
-        loop {
-            self.fetch(id)?;
-            // The free memory after the block may be in a cache.
-            drop(shared.lock_drained());
-            match lock(&self.state).resize_in_place(id, bytes)? {
-                Some(true) => return Ok(()),
-                Some(false) => break,
-                // The block was spilled again: on the host it has its old size, which may not fit the new
-                // one.
-                None => {}
-            }
+        // On the host the block would keep its old size, which may not fit the new one.
+        let mut state = self.here(id)?;
+        // The free memory after the block may be in a cache.
+        drop(shared.lock_drained());
+        let is_resized = state.resize_in_place(id, bytes)?;
+        drop(state);
+        if is_resized {
+            return Ok(());
         }
         let lane = shared.open_lane(stream)?;
         let block = lane.alloc_block(bytes)?;
@@ -114,15 +111,15 @@ impl Registry {
 }
 
 impl State {
-    /// Whether the block was resized in place; `None` if it is on the host.
-    fn resize_in_place(&mut self, id: MovableId, bytes: u64) -> Result<Option<bool>> {
+    /// Whether the block was resized in place, as none on the host is.
+    fn resize_in_place(&mut self, id: MovableId, bytes: u64) -> Result<bool> {
         let entry = self.table.entry(id)?;
         if entry.holds > 0 {
             let why = "the block is held: drop its holds first";
             return Err(Error::invalid("id", why));
         }
         let Some(block) = &mut entry.block else {
-            return Ok(None);
+            return Ok(false);
         };
         let timeline = Arc::clone(&block.lane().stream.timeline);
         if bytes < block.bytes() {
@@ -131,18 +128,18 @@ impl State {
                 entry.ready.wait_on(&timeline)?;
                 entry.uses.wait_on(&timeline)?;
             }
-            return block.shrink(bytes).map(|()| Some(true));
+            return block.shrink(bytes).map(|()| true);
         }
         let capacity = block.capacity();
         if !block.grow(bytes)? {
-            return Ok(Some(false));
+            return Ok(false);
         }
         if block.capacity() > capacity && !seeded!("grown-part-ready-at-once") {
             // The added part is ready on the block's own stream.
             entry.ready.note(&timeline, timeline.open_tick());
             entry.written(&timeline, timeline.open_tick(), false);
         }
-        Ok(Some(true))
+        Ok(true)
     }
 
     /// Queues a copy of the block, from the device or the host, into `block`, which replaces it. Returns the

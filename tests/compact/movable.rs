@@ -636,7 +636,13 @@ fn handles_that_end_within_a_unit_are_emptied_into_places_for_blocks() {
     let stream = device.stream().unwrap();
     let mut block = pool.alloc_movable::<u8>(&stream, 4096).unwrap();
     block.upload(&stream, &[7; 4096]).unwrap();
-    for handle in [(0, 4096 + 112), (0, 4096 + 100), (9000, 0), (4096, 1), (1, 8191)] {
+    for handle in [
+        (0, 4096 + 112),
+        (0, 4096 + 100),
+        (9000, 0),
+        (4096, 1),
+        (1, 8191),
+    ] {
         let goal = Goal::EmptyHandles {
             handles: vec![handle],
             bytes: 1,

@@ -258,6 +258,26 @@ fn a_block_whose_callback_pushes_it_out_each_time_cannot_be_held(device: &Device
     whole(&pool);
 }
 
+#[test]
+fn a_block_whose_callback_pushes_it_out_each_time_cannot_be_resized() {
+    let device = &common::host();
+    let (pool, _host) = spilling(device, 8);
+    let stream = device.stream().unwrap();
+    let mut block = filled(&pool, &stream, 7, 6 * MIB);
+    drop(pool.alloc(&stream, 6 * MIB as u64).unwrap());
+    let (again, from) = (pool.clone(), stream.clone());
+    block.on_move(move |_| drop(again.alloc(&from, 6 * MIB as u64).unwrap()));
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let refused = block.resize(&stream, 7 * MIB).unwrap_err();
+        block.on_move(|_| ());
+        let _ = tell.send(refused.is_out_of_memory() && is_all(&block, &stream, 7));
+    });
+    let refused = told.recv_timeout(Duration::from_secs(20));
+    assert_eq!(refused, Ok(true), "it is brought back without an end");
+    whole(&pool);
+}
+
 /// The pool of host memory goes with the setting, and waits for a copy that is held up.
 #[test]
 fn a_setting_whose_host_memory_is_still_written_holds_no_block_up() {
