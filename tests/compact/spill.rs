@@ -278,6 +278,27 @@ fn a_block_whose_callback_pushes_it_out_each_time_cannot_be_resized() {
     whole(&pool);
 }
 
+/// What is free beside the blocks would do for a block, and is no whole handle.
+#[test]
+fn blocks_go_for_a_growing_buffer_whatever_hole_there_is() {
+    for mebibytes in [2, 4] {
+        let device = &common::host();
+        let all = 8 * MIB as u64;
+        let config = PoolConfig::default().limit(all).preallocate(all);
+        let pool = Pool::new(device, config.handles(HandleSize::UpTo(all))).unwrap();
+        let host = HostPool::new(device, HostPoolConfig::default());
+        pool.set_spill(Spill::Auto(&host)).unwrap();
+        let stream = device.stream().unwrap();
+        let block = filled(&pool, &stream, 7, 5 * MIB);
+        let mut buffer = pool.grow_buf::<u8>(&stream, 8 * MIB).unwrap();
+        buffer.resize(mebibytes * MIB).unwrap();
+        assert_eq!(pool.stats().spilled.current, 5 * MIB as u64);
+        drop(buffer);
+        assert!(is_all(&block, &stream, 7));
+        whole(&pool);
+    }
+}
+
 /// The pool of host memory goes with the setting, and waits for a copy that is held up.
 #[test]
 fn a_setting_whose_host_memory_is_still_written_holds_no_block_up() {
