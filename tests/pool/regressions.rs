@@ -1,5 +1,6 @@
 //! What the tests of this folder found, each as small as it became.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -112,4 +113,38 @@ fn requests_that_no_device_could_serve_fail_where_several_threads_make_them() {
         assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(true));
     }
     pool.check_invariants().unwrap();
+}
+
+#[test]
+fn a_request_beyond_the_limit_fails_while_others_map_and_give_back_without_a_pause() {
+    let (device, watched) = Watched::over(&Device::host().unwrap());
+    let pool = Pool::new(&device, PoolConfig::default().limit(256 * MIB)).unwrap();
+    watched.before(|call, _| {
+        if matches!(call, "create" | "release") {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        true
+    });
+    let over = AtomicBool::new(false);
+    let (tell, told) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            let (pool, stream, over) = (&pool, device.stream().unwrap(), &over);
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    drop(pool.alloc(&stream, 8 * MIB).unwrap());
+                    pool.trim(0).unwrap();
+                }
+            });
+        }
+        let (pool, stream) = (&pool, device.stream().unwrap());
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            let failed = pool.alloc(&stream, 257 * MIB).is_err();
+            let _ = tell.send(failed);
+        });
+        let failed = told.recv_timeout(Duration::from_secs(20));
+        over.store(true, Ordering::Relaxed);
+        assert_eq!(failed, Ok(true), "it waits for others without an end");
+    });
 }

@@ -236,11 +236,14 @@ pub(super) fn make_room(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> 
 /// hold and do not need in the end is free once they are done. Then the registered steps are asked, which may
 /// free or move memory.
 pub(super) fn others(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
-    if climb.caches_looked_at < CACHES_LOOKED_AT_AGAIN && climb.drain(core) {
+    if climb.drain(core) && climb.caches_looked_at < CACHES_LOOKED_AT_AGAIN {
         climb.caches_looked_at += 1;
         return Ok(Turn::Then(Then::Restart));
     }
-    if core.under_way.jobs > 0 {
+    // Where live blocks are in the way, nothing that is under way makes room; and others may go on for ever.
+    let most = core.limit().max(core.reserved());
+    let in_the_way = core.live().saturating_add(climb.size) > most;
+    if core.under_way.jobs > 0 && !in_the_way {
         return Ok(Turn::Wait);
     }
     match climb.helped {
