@@ -157,12 +157,21 @@ fn greeted(mut stream: &TcpStream, ranks: &Ranks, deadline: Instant) -> io::Resu
 fn connect(address: &str, deadline: Instant) -> io::Result<TcpStream> {
     let mut outcome = Err(io::ErrorKind::AddrNotAvailable.into());
     for place in address.to_socket_addrs()? {
-        outcome = TcpStream::connect_timeout(&place, left(deadline));
+        outcome = TcpStream::connect_timeout(&place, left(deadline)).and_then(another);
         if outcome.is_ok() {
             break;
         }
     }
     outcome
+}
+
+/// The connection, unless it is one with itself: the system may call from the very port that is called, while
+/// nobody listens there. Kept, it would keep rank 0 from listening too.
+fn another(stream: TcpStream) -> io::Result<TcpStream> {
+    match stream.local_addr()? == stream.peer_addr()? {
+        true => Err(io::ErrorKind::ConnectionRefused.into()),
+        false => Ok(stream),
+    }
 }
 
 fn call(ranks: &Ranks, address: &str, deadline: Instant) -> Result<Vec<u8>> {
@@ -355,6 +364,21 @@ mod tests {
         let words = met.unwrap_err().to_string();
         assert!(words.contains("rank 0 is not at"), "{words}");
         assert!(began.elapsed() < Duration::from_secs(20));
+    }
+
+    /// A system that looks for a port to call from may take the one that is called, while nobody listens there.
+    #[test]
+    fn a_rank_that_calls_before_rank_0_listens_does_not_reach_itself() {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        // The system calls from ports of the other parity than those that it gives to who listens.
+        let port = free.local_addr().unwrap().port() ^ 1;
+        let address = format!("127.0.0.1:{port}");
+        if TcpListener::bind(&address).is_err() {
+            return println!("skipped: somebody listens at {address}");
+        }
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let reached = (0..30_000).find_map(|_| connect(&address, deadline).ok());
+        assert!(reached.is_none(), "{reached:?}");
     }
 
     #[test]
