@@ -179,7 +179,10 @@ fn call(ranks: &Ranks, address: &str, deadline: Instant) -> Result<Vec<u8>> {
     let mut stream = loop {
         match connect(address, deadline) {
             Ok(stream) => break stream,
-            Err(error) if Instant::now() >= deadline => {
+            // What is no address, as one without a port, does not become one.
+            Err(error)
+                if Instant::now() >= deadline || error.kind() == io::ErrorKind::InvalidInput =>
+            {
                 return Err(failure(format!("rank 0 is not at {}: {error}", ranks.meet)));
             }
             Err(_) => std::thread::sleep(PAUSE),
@@ -379,6 +382,16 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(60);
         let reached = (0..30_000).find_map(|_| connect(&address, deadline).ok());
         assert!(reached.is_none(), "{reached:?}");
+    }
+
+    #[test]
+    fn a_place_without_a_port_is_an_error_of_every_rank_at_once() {
+        let began = Instant::now();
+        for met in all(&ranks(2, "tcp://localhost"), Duration::from_secs(60)) {
+            let error = met.unwrap_err().to_string();
+            assert!(error.contains("tcp://localhost"), "{error}");
+        }
+        assert!(began.elapsed() < Duration::from_secs(30));
     }
 
     #[test]
