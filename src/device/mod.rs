@@ -326,7 +326,8 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// Any error of the driver or the operating system.
+    /// [`Error::Invalid`] of a host device that has 4096 streams, each of which is a thread; any error of the driver
+    /// or the operating system.
     pub fn stream(&self) -> Result<Stream> {
         Stream::create(self)
     }

@@ -50,6 +50,16 @@ fn trace(write: impl FnOnce(&mut TraceWriter<Vec<u8>>) -> std::io::Result<()>) -
 }
 
 #[test]
+fn a_trace_of_more_streams_than_a_process_has_room_for_threads_is_an_error() {
+    let trace = trace(|w| (1..20_000).try_for_each(|at| w.allocate(at, 512, at)));
+    let refused = run_on(host(), &trace, &ReplayOptions::default());
+    assert!(
+        matches!(&refused, Err(Error::Invalid { what: "stream", .. })),
+        "{refused:?}"
+    );
+}
+
+#[test]
 fn every_byte_of_every_block_is_verified_also_of_those_live_at_the_end() {
     let trace = trace(|w| {
         w.allocate(1, 3 * MIB + 1, 0)?;

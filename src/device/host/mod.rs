@@ -34,6 +34,10 @@ use crate::sync::plain::lock;
 /// free.
 const DEFAULT_CAPACITY: u64 = 64 << 30;
 
+/// Most streams at once. Each is a thread, and Rust ends the process, instead of telling, where a new thread finds no
+/// room for what its stack needs: Linux grants a process about 65,000 mappings, of which a thread takes four.
+const MOST_STREAMS: u64 = 4096;
+
 /// `CUDA_ERROR_NOT_READY`.
 const NOT_READY: i32 = 600;
 
@@ -281,6 +285,10 @@ unsafe impl Backend for Host {
     }
 
     fn stream_create(&self) -> Result<RawStream> {
+        if self.streams.len() >= MOST_STREAMS {
+            let why = format!("the host device runs a thread for each of {MOST_STREAMS} already");
+            return Err(Error::invalid("stream", why));
+        }
         let stream = StreamQueue::start(Arc::clone(&self.memory))?;
         let Some(raw) = self.streams.insert(Arc::clone(&stream)) else {
             stream.close();
