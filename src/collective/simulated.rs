@@ -58,8 +58,9 @@ struct Round {
 
 struct State {
     rounds: HashMap<Run, Round>,
-    /// Ends that were dropped, by their rank: the number of the first collective without them.
-    gone: HashMap<(Link, u32), u64>,
+    /// Ends that were dropped, by their rank: the numbers of the first meetings without them, 0 of a kind that
+    /// is not there.
+    gone: HashMap<(Link, u32), HashMap<Kind, u64>>,
     failed: Option<Error>,
 }
 
@@ -205,10 +206,10 @@ impl Transport for Simulated {
 
 impl Drop for Simulated {
     fn drop(&mut self) {
-        let number = lock(&self.numbers).get(&Kind::All).copied().unwrap_or(0);
+        let numbers = std::mem::take(&mut *lock(&self.numbers));
         if !seeded!("rank-that-left-is-waited-for") {
             let mut state = lock(&self.world.state);
-            state.gone.insert((self.link, self.rank), number);
+            state.gone.insert((self.link, self.rank), numbers);
         }
         self.world.moved.notify_all();
     }
@@ -284,26 +285,30 @@ impl World {
         let (link, meeting, _) = run;
         let name = call.act.name();
         let there = &state.rounds[&run].calls;
-        let is_gone = |rank: u32| match (meeting, state.gone.get(&(link, rank))) {
-            (Meeting::All(number), Some(last)) => *last <= number,
-            _ => false,
-        };
-        let missing: Vec<u32> = match meeting {
+        let (Meeting::All(number) | Meeting::Two { number, .. }) = meeting;
+        // Who is not there, and as which kind it would count this meeting.
+        let missing: Vec<(u32, Kind)> = match meeting {
             Meeting::All(_) => (0..self.size)
                 .filter(|&rank| there[rank as usize].is_none())
+                .map(|rank| (rank, Kind::All))
                 .collect(),
-            Meeting::Two { from, to, .. } => [from, to]
+            Meeting::Two { from, to, .. } => [(from, Kind::To(to)), (to, Kind::From(from))]
                 .into_iter()
                 .zip(there)
-                .filter_map(|(rank, call)| call.is_none().then_some(rank))
+                .filter_map(|(who, call)| call.is_none().then_some(who))
                 .collect(),
         };
-        if let Some(rank) = missing.iter().find(|&&rank| is_gone(rank)) {
+        let is_gone = |(rank, kind): &&(u32, Kind)| {
+            let numbers = state.gone.get(&(link, *rank));
+            numbers.is_some_and(|its| its.get(kind).copied().unwrap_or(0) <= number)
+        };
+        if let Some((rank, _)) = missing.iter().find(is_gone) {
             return Some(failure(
                 name,
                 format!("rank {rank} has left the communicator"),
             ));
         }
+        let missing: Vec<u32> = missing.into_iter().map(|(rank, _)| rank).collect();
         late.then(|| {
             failure(
                 name,

@@ -229,6 +229,26 @@ fn a_rank_that_leaves_or_aborts_ends_the_wait_of_the_others_at_once() {
 }
 
 #[test]
+fn a_rank_that_leaves_ends_the_wait_for_its_transfers_at_once_and_those_it_queued_are_made() {
+    let began = Instant::now();
+    simulated(2, |rank| {
+        let (comm, stream) = (&rank.comm, &rank.stream);
+        let given = rank.pool.alloc_filled(stream, 8, 7u32).unwrap();
+        if rank.number() == 1 {
+            return comm.on(stream).send(&given, 0).run().unwrap();
+        }
+        let mut data = rank.pool.alloc_zeroed::<u32>(stream, 8).unwrap();
+        comm.on(stream).recv(&mut data, 1).run().unwrap();
+        assert_eq!(data.download().unwrap(), [7; 8]);
+        let queued = comm.on(stream).recv(&mut data, 1).run();
+        stream.synchronize().unwrap();
+        let words = queued.and(comm.check()).unwrap_err().to_string();
+        assert!(words.contains("rank 1 has left"), "{words}");
+    });
+    assert!(began.elapsed() < PATIENCE / 2);
+}
+
+#[test]
 fn ranks_that_ask_for_different_things_are_told_both() {
     let errors = simulated(2, |rank| {
         let len = 8 + rank.number() as usize;
