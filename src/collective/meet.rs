@@ -238,8 +238,9 @@ fn leave(
     let part = sign(path, 0);
     fs::write(&part, answer(&outcome)).map_err(&io)?;
     fs::rename(&part, path).map_err(&io)?;
-    // Each rank removes its announcement once it has read the answer; then the file can be removed.
-    let limit = Instant::now() + Duration::from_secs(2);
+    // Each rank removes its announcement once it has read the answer; then the file can be removed. One that is left
+    // of a job that was ended may stand for a rank that is still to come.
+    let limit = deadline.max(Instant::now() + Duration::from_secs(2));
     while (1..ranks.size).any(is_there) && Instant::now() < limit {
         std::thread::sleep(PAUSE);
     }
@@ -382,6 +383,21 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(60);
         let reached = (0..30_000).find_map(|_| connect(&address, deadline).ok());
         assert!(reached.is_none(), "{reached:?}");
+    }
+
+    #[test]
+    fn a_rank_that_comes_late_has_the_answer_though_one_of_an_earlier_job_left_its_sign() {
+        let folder = tempfile::tempdir().unwrap();
+        let [_, place] = places(folder.path());
+        let ranks = ranks(2, &place);
+        fs::write(folder.path().join("meet.1"), []).unwrap();
+        let meet = |rank| meet(rank, Duration::from_secs(10), || Ok(vec![7; 128]));
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| meet(&ranks[0]));
+            std::thread::sleep(Duration::from_secs(3));
+            assert_eq!(meet(&ranks[1]).unwrap(), [7; 128]);
+            assert_eq!(first.join().unwrap().unwrap(), [7; 128]);
+        });
     }
 
     #[test]
