@@ -125,6 +125,8 @@ struct Pending {
 struct State {
     chunks: Chunks,
     pending: Vec<Pending>,
+    /// Bytes of such memory that the driver is being asked about.
+    asked: u64,
     stats: HostStats,
     /// Bytes that the machine is being asked for, so that two threads cannot pass the limit together.
     promised: u64,
@@ -136,6 +138,10 @@ pub(crate) struct Inner {
     state: Mutex<State>,
     /// Held while the driver is asked: memory that it is asked about is meanwhile in nobody's book.
     turn: Mutex<()>,
+}
+
+fn bytes_of(pending: &[Pending]) -> u64 {
+    pending.iter().map(|entry| entry.chunk.bytes).sum()
 }
 
 /// Counts `bytes` more.
@@ -230,7 +236,7 @@ impl HostPool {
     pub fn stats(&self) -> HostStats {
         let state = lock(&self.inner.state);
         let mut stats = state.stats;
-        stats.pending = state.pending.iter().map(|entry| entry.chunk.bytes).sum();
+        stats.pending = state.asked + bytes_of(&state.pending);
         stats
     }
 }
@@ -308,7 +314,11 @@ impl Inner {
 
     /// Makes memory idle whose copies are done.
     fn reap(&self) -> Result<()> {
-        let all = std::mem::take(&mut lock(&self.state).pending);
+        let all = {
+            let mut state = lock(&self.state);
+            state.asked = bytes_of(&state.pending);
+            std::mem::take(&mut state.pending)
+        };
         let mut outcome = Ok(());
         let (mut done, mut left) = (Vec::new(), Vec::new());
         for entry in all {
@@ -323,6 +333,7 @@ impl Inner {
             }
         }
         let mut state = lock(&self.state);
+        state.asked = 0;
         for entry in done {
             state.chunks.give(entry.chunk);
         }

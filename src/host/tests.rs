@@ -213,6 +213,30 @@ fn threads_that_need_no_more_than_the_limit_are_never_refused() {
 }
 
 #[test]
+fn memory_that_copies_use_counts_as_pending_while_the_driver_is_asked_about_it() {
+    let ground = ground();
+    let mut there = ground.device_buf(MIB);
+    let held = ground.hold(&ground.streams[0]);
+    let up = ground.numbers(1, MIB);
+    there
+        .view_mut()
+        .upload_from(&ground.streams[0], &up)
+        .unwrap();
+    drop(up);
+    let wanted = ground.host.stats().pending;
+    assert_eq!(wanted, 4 * MIB as u64);
+    let wrong = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| (0..5000).for_each(|_| _ = ground.host.trim().unwrap()));
+        let mut told =
+            std::iter::from_fn(|| (!asking.is_finished()).then(|| ground.host.stats().pending));
+        told.find(|&pending| pending != wanted)
+    });
+    assert_eq!(wrong, None);
+    drop(held);
+    ground.is_clean();
+}
+
+#[test]
 fn memory_beyond_the_limit_is_refused_until_copies_are_done() {
     let ground = on(
         Device::host().unwrap(),
