@@ -136,7 +136,11 @@ fn shaped<S: Element, D: Element>(
     args.src = src.view.addr();
     args.dst = dst.view.addr();
     args.count = src.cols;
-    args.rows = src.rows;
+    // Rows without elements are not walked through.
+    args.rows = match src.cols {
+        0 => src.rows.min(1),
+        _ => src.rows,
+    };
     args.src_pitch = pitch_bytes::<S>(src.rows, src.cols, src.pitch);
     args.dst_pitch = pitch_bytes::<D>(dst.rows, dst.cols, dst.pitch);
     Ok(args)

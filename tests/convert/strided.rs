@@ -136,3 +136,19 @@ fn rows_of_one_element_may_be_more_than_two_to_the_thirty_second() {
         assert_eq!(part.download(&stream).unwrap(), [f16::from_f32(1.5); 16]);
     }
 }
+
+#[test]
+fn rows_without_elements_take_no_time_however_many() {
+    let device = warpool::Device::host().unwrap();
+    let pool = warpool::Pool::new(&device, warpool::PoolConfig::default()).unwrap();
+    let stream = device.stream().unwrap();
+    let source = pool.alloc_typed::<f16>(&stream, 0).unwrap();
+    let mut target = pool.alloc_typed::<E4m3>(&stream, 0).unwrap();
+    let began = std::time::Instant::now();
+    let rows = u32::MAX as usize;
+    let src = Rows::new(&source, rows, 0, 0).unwrap();
+    let dst = warpool::convert::RowsMut::new(&mut target, rows, 0, 0).unwrap();
+    warpool::convert::convert_rows(&stream, src, dst, Rounding::Nearest).unwrap();
+    stream.synchronize().unwrap();
+    assert!(began.elapsed() < std::time::Duration::from_secs(5));
+}
