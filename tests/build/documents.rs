@@ -77,3 +77,23 @@ fn the_readme_fits_on_two_hundred_lines() {
     let lines = readme.lines().count();
     assert!(lines < 200, "{lines} lines");
 }
+
+#[test]
+fn the_readme_and_its_table_have_the_words_that_come_from_pytorch_and_tensorflow() {
+    let words = [
+        "memory_allocated",
+        "memory_reserved",
+        "empty_cache",
+        "memory fraction",
+        "growth on demand",
+        "preallocation",
+        "defragmentation",
+        "ixed precision",
+    ];
+    for page in ["README.md", "docs/pytorch.md"] {
+        let text = std::fs::read_to_string(package().join(page)).expect("reads");
+        for word in words {
+            assert!(text.contains(word), "{page} has no {word:?}");
+        }
+    }
+}
