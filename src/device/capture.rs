@@ -24,12 +24,12 @@
 use std::sync::atomic::{AtomicU64 as PlainU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use super::lock;
 use super::raw::RawGraph;
 use super::structure::{GraphRecord, Kept, Recorder, Stream, Timeline};
+use super::{host_call, lock};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, wait};
 
 /// Number of captures by other libraries in this process. While there are any, driver calls are made in the
 /// driver's relaxed mode; otherwise they might break a capture in another mode.
@@ -97,11 +97,16 @@ impl Recorder {
     /// the graph.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is under capture already; any error of the driver. The stream is then
-    /// unchanged.
+    /// [`Error::Invalid`] if it is under capture already, or where a host call would have to wait for a copy; any
+    /// error of the driver. The stream is then unchanged.
     fn enter(self: &Arc<Self>, stream: &Stream) -> Result<()> {
         let timeline = &stream.core().timeline;
-        let _entering = lock(&timeline.entering);
+        let mut entering = lock(&timeline.entering);
+        while *entering > 0 {
+            // They may wait for the stream, which runs this call, or make it themselves.
+            host_call::may_wait()?;
+            entering = wait(&timeline.given, entering);
+        }
         if timeline.recorder().is_some() || self.device.backend().stream_capturing(stream.raw())? {
             return Err(Error::invalid(
                 "stream",

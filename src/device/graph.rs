@@ -137,7 +137,8 @@ impl Stream {
     /// Calls for other streams, from this thread or others, are not restricted.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the stream is being captured already; any error of the driver.
+    /// [`Error::Invalid`] if the stream is being captured already, or where a host call would have to wait for
+    /// such a copy; any error of the driver.
     #[doc(alias = "cudaStreamBeginCapture")]
     #[doc(alias = "CUDAGraph")]
     pub fn begin_capture(&self) -> Result<Capture> {

@@ -23,6 +23,17 @@ pub(super) fn run(work: Box<dyn FnOnce() + Send>) -> Result<()> {
     outcome
 }
 
+/// Returns an error on a thread that runs a host call.
+pub(super) fn may_wait() -> Result<()> {
+    if !IS_RUNNING.get() {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        "thread",
+        "a host call may not wait for device work",
+    ))
+}
+
 /// The error for application code that panicked in `call`.
 pub(crate) fn panicked(call: &'static str, panic: Box<dyn Any + Send>) -> Error {
     let message = panic

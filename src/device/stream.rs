@@ -11,7 +11,7 @@ use super::raw::RawStream;
 use super::structure::{Device, Stream, StreamCore, StreamHandle, StreamWatcher, Timeline};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::Mutex;
 
 impl StreamCore {
     /// Waits on the host for everything queued so far, and records that it is done.
@@ -30,14 +30,15 @@ impl StreamCore {
     }
 
     /// No capture of the stream begins while the guard lives: for copies of host memory, which a graph would
-    /// repeat when that is gone. The guard may be held during a wait for the stream, and is taken before any
-    /// other lock.
+    /// repeat when that is gone. The guard may be held during a wait for the stream, by several at once.
     ///
     /// # Errors
     /// [`Error::Invalid`] if it is being captured.
-    pub(crate) fn outside_capture(&self) -> Result<MutexGuard<'_, ()>> {
-        let guard = lock(&self.timeline.entering);
-        self.refuse_under_capture().map(|()| guard)
+    pub(crate) fn outside_capture(&self) -> Result<OutsideCapture<'_>> {
+        let mut giving = lock(&self.timeline.entering);
+        self.refuse_under_capture()?;
+        *giving += 1;
+        Ok(OutsideCapture(&self.timeline))
     }
 
     /// Returns an error if the stream is being captured, for calls that a capture cannot contain. The driver
@@ -50,6 +51,16 @@ impl StreamCore {
                 "it is being captured, and runs nothing that could be waited for",
             )),
         }
+    }
+}
+
+/// Counts one that gives the stream what no graph may have, until it is dropped.
+pub(crate) struct OutsideCapture<'t>(&'t Timeline);
+
+impl Drop for OutsideCapture<'_> {
+    fn drop(&mut self) {
+        *lock(&self.0.entering) -= 1;
+        self.0.given.notify_all();
     }
 }
 

@@ -144,8 +144,11 @@ pub(crate) struct Timeline {
     pub(super) order: Mutex<Order>,
     /// The capture the stream is under; see the module `capture`.
     pub(super) recorder: Mutex<Option<Arc<Recorder>>>,
-    /// Held while the stream enters a capture or leaves it, and while something is queued that no graph may have.
-    pub(super) entering: Mutex<()>,
+    /// Held while the stream enters a capture or leaves it: how many are giving it now what no graph may have.
+    /// Who enters waits for them; they do not wait for each other.
+    pub(super) entering: Mutex<u64>,
+    /// Tells that one of them is done.
+    pub(super) given: Condvar,
     /// Number of captures of the stream begun and ended: odd while it is under one.
     pub(super) captures: AtomicU64,
     /// The graph of the last capture.

@@ -29,7 +29,7 @@ use super::structure::{Clock, Device, GraphRecord, HeldEvent, Mark, Order, Recor
 use super::ticks::Ticks;
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
-use crate::sync::{AtomicU64, Mutex};
+use crate::sync::{AtomicU64, Condvar, Mutex};
 
 /// Each time the number of a stream's marks reaches a multiple of this, the driver is asked whether the older
 /// half is done: once in 32 records if the device keeps up.
@@ -85,6 +85,7 @@ impl Timeline {
             order: Mutex::default(),
             recorder: Mutex::default(),
             entering: Mutex::default(),
+            given: Condvar::default(),
             captures: AtomicU64::new(0),
             last_capture: Mutex::default(),
             stuck: AtomicU64::new(0),

@@ -7,7 +7,8 @@ use super::common::watched::Watched;
 use super::common::{Gate, host, on_every_device};
 use super::{MIB, limited, small_handles};
 use crate::common::BackendOf;
-use warpool::{Block, Device, Graph, Pool, PoolBuf, PoolConfig, Stream};
+use warpool::host::{HostPool, HostPoolConfig};
+use warpool::{Block, Device, Graph, Pool, PoolBuf, PoolConfig, Result, Stream};
 
 on_every_device! {
     a_buffer_freed_on_another_stream_in_a_capture_that_uses_it_is_kept_by_the_graph,
@@ -260,6 +261,76 @@ fn copies_and_waits_that_meet_the_beginning_of_a_capture_leave_it_alone() {
         graph.launch(&other).unwrap();
         other.synchronize().unwrap();
         assert_eq!(buf.download().unwrap(), [3; 64], "{call}");
+    }
+}
+
+/// What `call` gives on a thread of its own, once `stream` is held up and another thread waits there for a copy.
+fn beside_a_copy<T: Send + 'static>(
+    stream: &Stream,
+    call: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let pool = Pool::new(stream.device(), PoolConfig::default()).unwrap();
+    let buf = pool.alloc_filled::<u8>(stream, 64, 1).unwrap();
+    let gate = Gate::close(stream);
+    let copies = std::thread::spawn(move || buf.download().map(drop));
+    std::thread::sleep(Duration::from_millis(50));
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || tell.send(call()));
+    let said = told.recv_timeout(Duration::from_secs(5)).ok();
+    gate.open();
+    copies.join().unwrap().unwrap();
+    said
+}
+
+#[test]
+fn a_copy_that_is_queued_does_not_wait_for_one_that_another_thread_waits_for() {
+    let device = host();
+    let (pool, from) = (
+        Pool::new(&device, PoolConfig::default()).unwrap(),
+        HostPool::new(&device, HostPoolConfig::default()),
+    );
+    let [stream] = streams(&device);
+    let mut buf = pool.alloc_filled::<u8>(&stream, 64, 1).unwrap();
+    let mut data = from.alloc::<u8>(64).unwrap();
+    data.get_mut().unwrap().fill(2);
+    let its = stream.clone();
+    let queued = beside_a_copy(&stream, move || {
+        let queued = buf.view_mut().upload_from(&its, &data);
+        queued.map(|()| (buf, data))
+    });
+    let (buf, _data) = queued.expect("it waits").unwrap();
+    assert_eq!(buf.download().unwrap(), [2; 64]);
+}
+
+#[test]
+fn a_host_call_that_copies_or_captures_where_a_copy_is_waited_for_is_refused() {
+    for captures in [true, false] {
+        let device = host();
+        let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+        let [stream] = streams(&device);
+        let buf = pool.alloc_filled::<u8>(&stream, 64, 1).unwrap();
+        let (its, (tell, told)) = (stream.clone(), mpsc::channel());
+        let (begin, begun) = mpsc::channel::<()>();
+        let call = move || {
+            begun.recv().unwrap();
+            let outcome: Result<()> = match captures {
+                true => its.begin_capture().map(drop),
+                false => buf.download().map(drop),
+            };
+            tell.send(outcome.map_err(|error| error.to_string()))
+                .unwrap();
+        };
+        (device.backend())
+            .host_call(stream.raw(), Box::new(call))
+            .unwrap();
+        let copied = pool.alloc_typed::<u8>(&stream, 64).unwrap();
+        let copies = std::thread::spawn(move || copied.download().map(drop));
+        std::thread::sleep(Duration::from_millis(50));
+        begin.send(()).unwrap();
+        let outcome = told.recv_timeout(Duration::from_secs(5));
+        let words = outcome.expect("it waits").unwrap_err();
+        assert!(words.contains("host call"), "{words}");
+        copies.join().unwrap().unwrap();
     }
 }
 
