@@ -168,6 +168,8 @@ impl GraphRecord {
         work: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let turn = self.turn_without_others(stream)?;
+        // No capture may begin and meet the launch.
+        let _outside = stream.outside_capture()?;
         let timeline = &stream.timeline;
         let _giving = Giving::begin(timeline);
         self.check_awake()?;

@@ -1,6 +1,7 @@
 //! Captures, and what is freed on other streams or in other captures than the one that uses it.
 
 use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::common::watched::Watched;
@@ -8,7 +9,7 @@ use super::common::{Gate, host, on_every_device};
 use super::{MIB, limited, small_handles};
 use crate::common::BackendOf;
 use warpool::host::{HostPool, HostPoolConfig};
-use warpool::{Block, Device, Graph, Pool, PoolBuf, PoolConfig, Result, Stream};
+use warpool::{Block, Capture, Device, Graph, Pool, PoolBuf, PoolConfig, Result, Stream};
 
 on_every_device! {
     a_buffer_freed_on_another_stream_in_a_capture_that_uses_it_is_kept_by_the_graph,
@@ -227,6 +228,29 @@ fn a_wait_that_meets_the_beginning_of_a_capture_is_no_part_of_it() {
     }
 }
 
+/// Has another thread begin to capture `stream` at the next use of `call`.
+fn begins_meanwhile(
+    watched: &Watched,
+    call: &'static str,
+    stream: &Stream,
+) -> mpsc::Receiver<JoinHandle<Capture>> {
+    let (begun, has_begun) = mpsc::channel();
+    let its = stream.clone();
+    watched.after(call, move || {
+        let (begins, at_once) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let capture = its.begin_capture().unwrap();
+            // Nobody listens once the call goes on.
+            let _ = begins.send(());
+            capture
+        });
+        // It may have to wait until the call is made.
+        let _ = at_once.recv_timeout(Duration::from_millis(100));
+        begun.send(thread).unwrap();
+    });
+    has_begun
+}
+
 #[test]
 fn copies_and_waits_that_meet_the_beginning_of_a_capture_leave_it_alone() {
     for call in ["before_copy_in", "before_copy_out", "event_record"] {
@@ -235,20 +259,7 @@ fn copies_and_waits_that_meet_the_beginning_of_a_capture_leave_it_alone() {
         let [stream, other] = streams(&device);
         let mut buf = pool.alloc_filled::<u8>(&stream, 64, 1).unwrap();
         stream.synchronize().unwrap();
-        let (begun, has_begun) = mpsc::channel();
-        let its = stream.clone();
-        watched.after(call, move || {
-            let (begins, at_once) = mpsc::channel();
-            let thread = std::thread::spawn(move || {
-                let capture = its.begin_capture().unwrap();
-                // Nobody listens once the copy goes on.
-                let _ = begins.send(());
-                capture
-            });
-            // It may have to wait until the copy is made.
-            let _ = at_once.recv_timeout(Duration::from_millis(100));
-            begun.send(thread).unwrap();
-        });
+        let has_begun = begins_meanwhile(&watched, call, &stream);
         let outcome = match call {
             "before_copy_in" => buf.upload(&[2; 64]),
             "before_copy_out" => buf.download().map(|_| ()),
@@ -331,6 +342,26 @@ fn a_host_call_that_copies_or_captures_where_a_copy_is_waited_for_is_refused() {
         let words = outcome.expect("it waits").unwrap_err();
         assert!(words.contains("host call"), "{words}");
         copies.join().unwrap().unwrap();
+    }
+}
+
+#[test]
+fn a_launch_that_meets_the_beginning_of_a_capture_is_no_part_of_it() {
+    for call in ["event_record", "before_graph_launch"] {
+        let (device, watched) = Watched::over(&host());
+        let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+        let [stream, other] = streams(&device);
+        let mut buf = pool.alloc_filled::<u8>(&stream, 64, 1).unwrap();
+        let capture = stream.begin_capture().unwrap();
+        buf.view_mut().fill(&stream, 7).unwrap();
+        let graph = capture.end().unwrap();
+        let has_begun = begins_meanwhile(&watched, call, &other);
+        let launched = graph.launch(&other);
+        let capture = has_begun.recv().unwrap().join().unwrap();
+        drop(capture.end().unwrap());
+        other.synchronize().unwrap();
+        let found = if launched.is_ok() { 7 } else { 1 };
+        assert_eq!(buf.download().unwrap(), [found; 64], "{call}");
     }
 }
 
