@@ -26,7 +26,13 @@ impl StreamCore {
         if seeded!("synchronize-covers-later-frees") {
             timeline.reached(timeline.open_tick());
         }
-        Ok(())
+        // What went wrong in a host call, a driver may tell of the stream alone. No capture begins meanwhile, and
+        // the question might break another.
+        let _raw = lock(&timeline.raw);
+        match timeline.recorder().is_some() || self.device.is_capturing() {
+            true => Ok(()),
+            false => self.device.backend().stream_query(self.raw).map(drop),
+        }
     }
 
     /// No capture of the stream begins while the guard lives: for copies of host memory, which a graph would

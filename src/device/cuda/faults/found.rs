@@ -165,6 +165,17 @@ fn memory_that_queued_work_may_use_is_not_unmapped_where_that_cannot_be_waited_f
     drop(open);
 }
 
+#[test]
+fn a_host_call_that_panicked_is_told_of_by_whoever_waits_for_its_stream() {
+    with_device(|_, device| {
+        let stream = device.stream().unwrap();
+        let call = Box::new(|| panic!("it went wrong"));
+        device.backend().host_call(stream.raw(), call).unwrap();
+        let words = stream.synchronize().unwrap_err().to_string();
+        assert!(words.contains("it went wrong"), "{words}");
+    });
+}
+
 /// Holds a stream up until what it gives is dropped.
 fn hold(stream: &Stream) -> std::sync::mpsc::Sender<()> {
     let (open, wait) = std::sync::mpsc::channel::<()>();
