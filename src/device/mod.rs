@@ -75,6 +75,7 @@ pub(crate) use ordered::{
 };
 #[doc(hidden)]
 pub use raw::{Addr, Phys, RawEvent, RawGraph, RawStream};
+pub(crate) use records::Held;
 pub(crate) use scratch::{Overhead, Scratch};
 pub(crate) use structure::{
     Awake, GraphRecord, Kept, Recorder, StreamCore, StreamWatcher, TableRecord, Timeline,

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use super::access_entries::{By, Span, raise};
 use super::access_log::{AccessLog, Waits};
 use super::awake::Giving;
-use super::records::WHATEVER_IS_OPEN;
+use super::records::Held;
 use super::structure::Awake;
 use super::{Device, GraphRecord, StreamCore, TableRecord, Timeline};
 use crate::error::{Error, Result};
@@ -161,12 +161,14 @@ pub(crate) fn ordered_to_its_end<R>(
     outcome
 }
 
-/// Makes `stream` wait before the caller's own work that uses `used`.
-pub(crate) fn wait_before(stream: &StreamCore, used: Use<'_>) -> Result<()> {
+/// Makes `stream` wait before the caller's own work that uses `used`, and launches of graphs that use it wait for
+/// that work as long as what is returned lives.
+pub(crate) fn wait_before(stream: &StreamCore, used: Use<'_>) -> Result<Held> {
     let uses = [Some(used)];
     let mut under_way = begin(stream, &uses, None)?;
     under_way.uses = &[];
-    Ok(())
+    // No launch is made between.
+    Ok(Held::new(&under_way.graphs, &stream.timeline))
 }
 
 /// Adds the entry of the caller's own work, all of which is queued on `stream` by now. `done` says whether
@@ -391,9 +393,6 @@ impl UnderWay<'_, '_, '_> {
         if self.graphs.is_empty() {
             return;
         }
-        // The caller's own work, which nothing notes, is still to come.
-        let own = self.uses.is_empty() && self.table.is_none();
-        let tick = if own { WHATEVER_IS_OPEN } else { tick };
         let turn = stream.device.inner.turns.take();
         for graph in self.graphs.drain(..) {
             graph.tell(timeline, tick);

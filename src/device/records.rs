@@ -33,7 +33,7 @@ use crate::seeded::seeded;
 use crate::sync::{Mutex, MutexGuard, latch, wait};
 
 /// A tick that means: everything queued on the stream by the time it is resolved.
-pub(super) const WHATEVER_IS_OPEN: u64 = u64::MAX;
+const WHATEVER_IS_OPEN: u64 = u64::MAX;
 
 fn resolved(mark: &LastGiven) -> LastGiven {
     let tick = match mark.1 {
@@ -116,6 +116,20 @@ impl GraphRecord {
         let mut state = lock(&self.state);
         if !state.over && !seeded!("graph-not-told-of-a-use") {
             raise(&mut state.told, timeline, tick);
+        }
+    }
+
+    /// Makes each launch from now on wait for whatever `timeline`'s stream was given by then.
+    fn hold(&self, timeline: &Arc<Timeline>) {
+        lock(&self.state).holders.push(Arc::clone(timeline));
+    }
+
+    /// Ends a hold: the next launch waits for what the stream was given so far.
+    fn let_go(&self, timeline: &Arc<Timeline>) {
+        self.tell(timeline, timeline.queued_tick());
+        let holders = &mut lock(&self.state).holders;
+        if let Some(at) = holders.iter().position(|on| on.uid == timeline.uid) {
+            holders.swap_remove(at);
         }
     }
 
@@ -210,7 +224,9 @@ impl GraphRecord {
     fn wait_on(&self, timeline: &Timeline) -> Result<()> {
         let marks: Vec<LastGiven> = {
             let state = lock(&self.state);
-            state.told.iter().chain(&state.last).map(resolved).collect()
+            let held = |on: &Arc<Timeline>| resolved(&(Arc::clone(on), WHATEVER_IS_OPEN));
+            let told = state.told.iter().chain(&state.last).map(resolved);
+            told.chain(state.holders.iter().map(held)).collect()
         };
         marks
             .iter()
@@ -229,6 +245,28 @@ impl GraphRecord {
         };
         for peer in peers {
             peer.tell(timeline, tick);
+        }
+    }
+}
+
+/// Work that a caller gives a stream of its own accord, and that nothing notes before its end: launches of these
+/// graphs run behind it until this is dropped.
+pub(crate) struct Held(Vec<(Arc<GraphRecord>, Arc<Timeline>)>);
+
+impl Held {
+    pub(super) fn new(graphs: &[Arc<GraphRecord>], timeline: &Arc<Timeline>) -> Self {
+        let held = graphs.iter().map(|graph| {
+            graph.hold(timeline);
+            (Arc::clone(graph), Arc::clone(timeline))
+        });
+        Self(held.collect())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        for (graph, timeline) in &self.0 {
+            graph.let_go(timeline);
         }
     }
 }

@@ -209,6 +209,8 @@ pub(super) struct GraphState {
     pub(super) last: Option<LastGiven>,
     /// Work that was reported to the graph: the next launch waits for it.
     pub(super) told: Vec<LastGiven>,
+    /// Streams that the caller gives work of its own under a guard: each launch waits for what they were given.
+    pub(super) holders: Vec<Arc<Timeline>>,
     /// Other graphs that use the same bytes.
     pub(super) peers: Vec<Arc<GraphRecord>>,
     /// The states of sleepable memory that the graph uses.

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use crate::device::{Place, StreamCore, lock, note_behind, wait_before};
+use crate::device::{Held, Place, StreamCore, lock, note_behind, wait_before};
 use crate::error::Result;
 use crate::sync::Mutex;
 
@@ -24,6 +24,7 @@ struct Begun {
     captures: u64,
     stream: Arc<StreamCore>,
     span: Span,
+    _held: Held,
 }
 
 /// A range of bytes of the buffer.
@@ -71,7 +72,7 @@ impl Pending {
         stream.refuse_under_capture()?;
         self.settle(place, span);
         let Span { from, to, writes } = span;
-        wait_before(stream, place.offset(from).used(to - from, writes))?;
+        let held = wait_before(stream, place.offset(from).used(to - from, writes))?;
         let mut begun = lock(&self.begun);
         let known = |other: &Begun| Arc::ptr_eq(&other.stream, stream) && other.span == span;
         if from < to && !begun.iter().any(known) {
@@ -79,6 +80,7 @@ impl Pending {
                 stream: Arc::clone(stream),
                 span,
                 captures,
+                _held: held,
             });
         }
         Ok(())

@@ -172,15 +172,16 @@ impl<T: Pod> Movable<T> {
         let captures = stream.core().timeline.captures();
         let (addr, _) = self.registry.hold(self.id, stream)?;
         // From here on the guard's drop releases the hold.
-        let guard = Resident {
+        let mut guard = Resident {
             movable: self,
             stream,
             addr,
             writes,
             done: false,
             captures,
+            held: None,
         };
-        wait_before(stream.core(), guard.used())?;
+        guard.held = Some(wait_before(stream.core(), guard.used())?);
         Ok(guard)
     }
 

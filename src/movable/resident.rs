@@ -8,7 +8,7 @@ use bytemuck::Pod;
 
 use super::registry::Registry;
 use super::{Movable, MovableId};
-use crate::device::{Addr, Place, Recorder, Stream, Use, note_behind};
+use crate::device::{Addr, Held, Place, Recorder, Stream, Use, note_behind};
 use crate::error::Result;
 use crate::pool::{View, ViewMut};
 
@@ -48,6 +48,8 @@ pub struct Resident<'a, T> {
     /// How often captures of the stream had begun and ended when the guard was made: its work may be captured
     /// although no capture is under way when it goes.
     pub(super) captures: u64,
+    /// Dropped after the use is noted.
+    pub(super) held: Option<Held>,
 }
 
 impl<T: Pod> Resident<'_, T> {

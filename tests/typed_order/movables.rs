@@ -6,7 +6,7 @@ use super::common::{Gate, on_every_device};
 use super::{LEN, World, assert_all, assert_untouched, gets_done, settle, to_half};
 use half::f16;
 use warpool::compact::Goal;
-use warpool::{Device, Movable};
+use warpool::{Device, Graph, Movable, PoolBuf};
 
 on_every_device! {
     a_block_moves_behind_what_other_streams_do_with_its_views,
@@ -15,6 +15,8 @@ on_every_device! {
     what_a_view_reads_is_read_behind_the_move,
     a_graph_that_was_given_a_view_holds_the_block,
     a_launch_during_a_hold_runs_behind_the_holders_own_work,
+    each_launch_during_a_hold_runs_behind_the_holders_own_work,
+    a_launch_after_a_hold_waits_for_nothing_that_the_holder_does_since,
     a_view_of_a_resized_block_is_ordered_as_the_block,
     parts_of_a_block_that_grew_keep_their_uses_apart,
     what_a_block_grew_by_is_used_behind_whoever_had_it,
@@ -170,6 +172,47 @@ fn a_launch_during_a_hold_runs_behind_the_holders_own_work(device: &Device) {
     drop(guard);
     world.third.synchronize().unwrap();
     super::assert_singles(&out, f16::from_bits(0x4040).to_f32());
+}
+
+/// A graph that reads `block` into `out`.
+fn that_reads(world: &World, block: &Movable<f16>, out: &mut PoolBuf<f32>) -> Graph {
+    let guard = block.hold(&world.home).unwrap();
+    let capture = world.other.begin_capture().unwrap();
+    super::to_single(&world.other, guard.view(), out.view_mut());
+    capture.end().unwrap()
+}
+
+fn each_launch_during_a_hold_runs_behind_the_holders_own_work(device: &Device) {
+    let world = World::new(device);
+    let mut out = world.full(0.0);
+    let mut block = behind_a_hole(&world);
+    let graph = that_reads(&world, &block, &mut out);
+    let guard = block.hold_mut(&world.home).unwrap();
+    graph.launch(&world.third).unwrap();
+    world.third.synchronize().unwrap();
+    let gate = Gate::close(&world.home);
+    super::common::fill(&world.home, guard.addr(), 0x40, 2 * LEN as u64);
+    graph.launch(&world.third).unwrap();
+    settle(&world.third);
+    gate.open();
+    drop(guard);
+    world.third.synchronize().unwrap();
+    super::assert_singles(&out, f16::from_bits(0x4040).to_f32());
+}
+
+fn a_launch_after_a_hold_waits_for_nothing_that_the_holder_does_since(device: &Device) {
+    let world = World::new(device);
+    let mut out = world.full(0.0);
+    let mut block = behind_a_hole(&world);
+    let graph = that_reads(&world, &block, &mut out);
+    drop(block.hold_mut(&world.home).unwrap());
+    // Records there.
+    world.home.synchronize().unwrap();
+    let gate = Gate::close(&world.home);
+    graph.launch(&world.third).unwrap();
+    let done = gets_done(&world.third);
+    gate.open();
+    assert!(done, "it waits for what came later");
 }
 
 fn a_view_of_a_resized_block_is_ordered_as_the_block(device: &Device) {
