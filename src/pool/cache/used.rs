@@ -32,7 +32,8 @@ impl Used {
         behind.then(
             || match seeded!("used-block-carries-the-tick-of-its-drop") {
                 true => self.block.tick,
-                false => self.timeline.open_tick(),
+                // Under capture nothing is recorded; it waited before that.
+                false => self.timeline.queued_tick(),
             },
         )
     }

@@ -18,6 +18,7 @@ on_every_device! {
     what_a_stream_does_with_a_block_that_it_frees_for_a_capture_is_waited_for,
     a_launch_after_a_buffer_gave_up_its_type_is_waited_for,
     memory_of_a_capture_that_is_used_without_a_launch_comes_behind_who_had_it,
+    what_a_stream_freed_behind_others_before_its_capture_is_handed_out_during_it,
 }
 
 const LEN: usize = 3 * MIB as usize;
@@ -174,6 +175,22 @@ fn memory_of_a_capture_that_is_used_without_a_launch_comes_behind_who_had_it(dev
         assert!(buf.download().unwrap() == vec![5; len]);
         drop((buf, graph));
     }
+}
+
+fn what_a_stream_freed_behind_others_before_its_capture_is_handed_out_during_it(device: &Device) {
+    let granule = device.info().granule;
+    let pool = limited(device, 4);
+    let [stream, user, next] = streams(device);
+    let mut block = pool.alloc(&stream, 4 * granule).unwrap();
+    let gate = Gate::close(&user);
+    block.record_use(&user).unwrap();
+    drop(block);
+    stream.wait_stream(&user).unwrap();
+    let capture = stream.begin_capture().unwrap();
+    let block = pool.alloc(&next, 4 * granule);
+    gate.open();
+    drop(block.unwrap());
+    capture.end().unwrap();
 }
 
 #[test]
