@@ -19,8 +19,11 @@ fn relieve(root: &Weak<Handle>, asking: u64, pressure: &Pressure) -> Relief {
     let is_limit = figures.live.saturating_add(pressure.requested) > figures.limit;
     let root = root.upgrade().filter(|_| !is_limit);
     let released: u64 = root.map_or(0, |root| {
-        let parts = lock(&root.parts);
-        let parts: Vec<Pool> = parts.values().flat_map(Pool::with_parts).collect();
+        // Without the lock: the trims wait on the host.
+        let parts = lock(&root.parts)
+            .values()
+            .flat_map(Pool::with_parts)
+            .collect::<Vec<_>>();
         let all = parts.iter().map(Pool::shared).chain([&root.shared]);
         let others = all.filter(|it| it.uid != asking);
         let released = |part: &Arc<Shared>| {

@@ -1,3 +1,7 @@
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
 use crate::device::Device;
 use crate::pool::{Pool, PoolConfig};
 
@@ -25,6 +29,31 @@ fn where_the_device_has_no_more_memory_a_part_gets_what_is_idle_in_the_others() 
         assert_eq!(from.stats().reserved.current, 0);
         to.trim(0).unwrap();
     }
+}
+
+#[test]
+fn a_part_is_found_while_another_waits_for_its_idle_memory() {
+    let granule = Device::host().unwrap().info().granule;
+    let device = Device::host_with_capacity(8 * granule).unwrap();
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let parts = ["a", "b"].map(|tag| pool.tagged(tag).unwrap());
+    let block = parts[0].alloc(&stream, 6 * granule).unwrap();
+    let (open, gate) = mpsc::channel::<()>();
+    let held = Box::new(move || {
+        // Ends when the sender is gone.
+        let _ = gate.recv();
+    });
+    (device.backend()).host_call(stream.raw(), held).unwrap();
+    drop(block);
+    let asks = thread::spawn(move || parts[1].alloc(&other, 6 * granule).map(drop));
+    thread::sleep(Duration::from_millis(50));
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || tell.send(pool.tagged("a").map(drop)));
+    let found = told.recv_timeout(Duration::from_secs(5));
+    drop(open);
+    asks.join().unwrap().unwrap();
+    found.expect("it waits").unwrap();
 }
 
 #[test]
