@@ -150,10 +150,10 @@ impl Recorder {
                 timeline.set_stuck();
             }
             self.let_out(stream);
-            // What was allocated in the capture may be used without a launch.
+            // What was allocated in the capture may be used without a launch; nothing else runs behind the gate.
             let gate = &self.gate.core().timeline;
             let tick = gate.open_tick();
-            let waits = ended && !seeded!("capture-ends-ahead-of-its-memory");
+            let waits = ended && self.bytes() > 0 && !seeded!("capture-ends-ahead-of-its-memory");
             // Under a capture of another library a wait would break that.
             let capturing = |raw| self.device.backend().stream_capturing(raw);
             let may_wait = || matches!(capturing(stream.raw()), Ok(false));

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::common::watched::Watched;
 use super::common::{Gate, host, on_every_device};
@@ -19,6 +19,7 @@ on_every_device! {
     a_launch_after_a_buffer_gave_up_its_type_is_waited_for,
     memory_of_a_capture_that_is_used_without_a_launch_comes_behind_who_had_it,
     what_a_stream_freed_behind_others_before_its_capture_is_handed_out_during_it,
+    a_stream_whose_capture_had_no_memory_goes_on_without_what_the_launches_wait_for,
 }
 
 const LEN: usize = 3 * MIB as usize;
@@ -191,6 +192,26 @@ fn what_a_stream_freed_behind_others_before_its_capture_is_handed_out_during_it(
     gate.open();
     drop(block.unwrap());
     capture.end().unwrap();
+}
+
+fn a_stream_whose_capture_had_no_memory_goes_on_without_what_the_launches_wait_for(
+    device: &Device,
+) {
+    let (_pool, [stream, busy], mut buf) = with_a_buffer(device);
+    let gate = Gate::close(&busy);
+    buf.view_mut().fill(&busy, 3).unwrap();
+    let capture = stream.begin_capture().unwrap();
+    buf.view_mut().fill(&stream, 7).unwrap();
+    let graph = capture.end().unwrap();
+    let until = Instant::now() + Duration::from_secs(5);
+    while !stream.is_idle().unwrap() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let idle = stream.is_idle().unwrap();
+    gate.open();
+    graph.launch(&stream).unwrap();
+    assert!(buf.download().unwrap() == [7; LEN]);
+    assert!(idle, "it waits");
 }
 
 #[test]
