@@ -26,17 +26,19 @@ impl StreamCore {
         if seeded!("synchronize-covers-later-frees") {
             timeline.reached(timeline.open_tick());
         }
-        // What went wrong in a host call, a driver may tell of the stream alone. No capture begins meanwhile, and
-        // the question might break another.
-        let _raw = lock(&timeline.raw);
-        match timeline.recorder().is_some() || self.device.is_capturing() {
-            true => Ok(()),
-            false => self.device.backend().stream_query(self.raw).map(drop),
+        // What went wrong in a host call, a driver may tell of the stream alone; the question might break another
+        // stream's capture.
+        match self.outside_capture() {
+            Ok(_outside) if !self.device.is_capturing() => {
+                self.device.backend().stream_query(self.raw).map(drop)
+            }
+            _ => Ok(()),
         }
     }
 
     /// No capture of the stream begins while the guard lives: for copies of host memory, which a graph would
-    /// repeat when that is gone. The guard may be held during a wait for the stream, by several at once.
+    /// repeat when that is gone, and for questions, which break captures. The guard may be held during a wait for
+    /// the stream, by several at once.
     ///
     /// # Errors
     /// [`Error::Invalid`] if it is being captured.
@@ -282,12 +284,11 @@ impl Stream {
     /// work.
     pub fn is_idle(&self) -> Result<bool> {
         let timeline = &self.core().timeline;
-        // Held, so that no capture begins meanwhile, which the question would break.
-        let raw = lock(&timeline.raw);
-        self.core().refuse_under_capture()?;
+        // The question would break a capture. It may run host calls, which use the stream.
+        let outside = self.core().outside_capture()?;
         let covered = timeline.open_tick() - u64::from(!seeded!("idle-stream-covers-later-frees"));
         let idle = self.device().backend().stream_query(self.raw())?;
-        drop(raw);
+        drop(outside);
         if idle {
             timeline.reached(covered);
         }

@@ -4,8 +4,8 @@ use crate::common;
 
 use crate::common::BackendOf;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
 
 use common::hunt::shrink;
 use warpool::device::sim::{Rng, SimConfig, Strategy, explore};
@@ -206,6 +206,36 @@ fn a_host_call_cannot_wait_for_the_device_that_runs_it() {
     stream.synchronize().unwrap();
     let error = outcome.lock().unwrap().take().unwrap().unwrap_err();
     assert!(error.to_string().contains("may not wait"), "{error}");
+}
+
+/// Has `stream` call the host, to record the event there.
+fn record_later(stream: &Stream, event: &Arc<Event>) {
+    let (its, event) = (stream.clone(), Arc::clone(event));
+    let work = Box::new(move || event.record(&its).unwrap());
+    (stream.device().backend())
+        .host_call(stream.raw(), work)
+        .unwrap();
+}
+
+#[test]
+fn a_question_about_a_stream_may_run_host_calls_that_use_it() {
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let device = Device::sim(&light()).unwrap();
+        let stream = device.stream().unwrap();
+        let event = Arc::new(device.event().unwrap());
+        record_later(&stream, &event);
+        while !stream.is_idle().unwrap() {}
+        tell.send("asked").unwrap();
+        let (its, of) = (stream.clone(), Arc::clone(&event));
+        let work = Box::new(move || record_later(&its, &of));
+        (device.backend()).host_call(stream.raw(), work).unwrap();
+        stream.synchronize().unwrap();
+        tell.send("waited for").unwrap();
+    });
+    for what in ["asked", "waited for"] {
+        assert_eq!(told.recv_timeout(Duration::from_secs(10)), Ok(what));
+    }
 }
 
 #[test]
