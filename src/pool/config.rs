@@ -125,8 +125,8 @@ options! {
 
     /// Sets the most free bytes a stream keeps for itself, beyond the last block freed. They are given up
     /// before any stream waits or the pool grows. Without, all streams together keep a fifth of the
-    /// [slack](PoolConfig::slack), and each 1 MiB at least. While threads find the pool's lock taken, their
-    /// streams keep an eighth of their live bytes besides; not with 0.
+    /// [slack](PoolConfig::slack), and each 1 MiB at least, of several streams 4 MiB. While threads find the pool's
+    /// lock taken, their streams keep an eighth of their live bytes besides; not with 0.
     cache_bytes: Option<u64> = None, |bytes: u64| Some(bytes);
 
     /// Sets whether the pool may be [put to sleep](super::Pool::sleep). Each operation on typed memory of

@@ -11,7 +11,10 @@ use super::config::PoolConfig;
 use super::pace::Pace;
 use super::stats::counters::Gauges;
 use super::stats::{Steps, Told};
-use super::tuning::{ADDRESSES_A_BYTE, CACHE_PART, LEAST_CACHE, MOST_ADDRESSES, UNIFIED_AT_ONCE};
+use super::tuning::{
+    ADDRESSES_A_BYTE, CACHE_PART, LEAST_CACHE, LEAST_CACHE_OF_SEVERAL, MOST_ADDRESSES,
+    UNIFIED_AT_ONCE,
+};
 use super::under_way::{Held, UnderWay};
 use crate::arena::Arena;
 use crate::device::{Device, Timeline};
@@ -318,7 +321,11 @@ impl Core {
     pub(crate) fn cache_room(&self) -> u64 {
         let streams = (self.streams.len() as u64 - 1).max(1);
         let part = self.pace.slack(self.peak_taken, self.most()) / CACHE_PART / streams;
-        self.config.cache_bytes.unwrap_or(part.max(LEAST_CACHE))
+        let least = match self.only_stream() {
+            true => LEAST_CACHE,
+            false => LEAST_CACHE_OF_SEVERAL,
+        };
+        self.config.cache_bytes.unwrap_or(part.max(least))
     }
 
     /// Frees a block with the history (`slot`, `tick`).

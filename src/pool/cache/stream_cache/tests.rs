@@ -355,7 +355,7 @@ fn what_was_taken_ahead_and_finds_no_room_is_free_behind_the_streams_work() {
 }
 
 #[test]
-fn caches_keep_a_fifth_of_the_slack_together_and_each_a_mib_at_least() {
+fn caches_keep_a_fifth_of_the_slack_together_and_each_some_at_least() {
     const MIB: u64 = 1 << 20;
     let kept = |config: PoolConfig, slack: f64, bytes: u64| {
         let world = World::new(config.slack(slack));
@@ -376,8 +376,8 @@ fn caches_keep_a_fifth_of_the_slack_together_and_each_a_mib_at_least() {
     let config = PoolConfig::default;
     assert_eq!(kept(config(), 4.0, 20 * MIB), ([16, 8], 9));
     assert_eq!(kept(config(), 4.0, 10 * MIB).0, [8, 4]);
-    assert_eq!(kept(config(), 4.0, MIB), ([7, 3], 4));
-    assert_eq!(kept(config(), 0.1, MIB), ([1, 1], 4));
+    assert_eq!(kept(config(), 4.0, MIB), ([7, 4], 4));
+    assert_eq!(kept(config(), 0.1, MIB), ([1, 4], 4));
     let fixed = config().cache_bytes(3 * MIB);
     assert_eq!(kept(fixed, 4.0, 20 * MIB), ([3, 3], 4));
 }
