@@ -50,7 +50,7 @@ impl Notes {
         if !launched {
             // The old ranges were just allocated to the moving stream, which their users do not
             // wait for. Synchronizing makes them usable everywhere.
-            let _ = stream.core().synchronize();
+            let _ = stream.core().synchronize_memory();
         }
     }
 }

@@ -470,7 +470,7 @@ impl Drop for PendingState {
     fn drop(&mut self) {
         // The copy must not outlive its destination. If the copy cannot be waited for, the destination is
         // leaked; other calls report the wait's error.
-        if self.stream.core().synchronize().is_err() {
+        if self.stream.core().synchronize_memory().is_err() {
             std::mem::forget(std::mem::take(&mut self.bytes));
         }
     }

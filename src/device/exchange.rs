@@ -26,7 +26,7 @@ impl StreamCore {
         // SAFETY: the caller guarantees the destination; the source outlives the copy, which is
         // waited for.
         unsafe { backend.copy_in(to, bytes.as_ptr(), bytes.len() as u64, self.raw)? };
-        self.synchronize()
+        self.synchronize_memory()
     }
 
     /// Copies `len` elements from the device and waits for the copy.
@@ -44,7 +44,7 @@ impl StreamCore {
         // SAFETY: the caller guarantees the source; the destination outlives the copy, which is
         // waited for; if the wait fails, it is leaked.
         unsafe { backend.copy_out(bytes.as_mut_ptr(), from, bytes.len() as u64, self.raw)? };
-        match self.synchronize() {
+        match self.synchronize_memory() {
             Ok(()) => Ok(data),
             Err(error) => {
                 std::mem::forget(data);

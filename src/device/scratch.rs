@@ -65,7 +65,7 @@ impl Scratch {
         let stream = device.stream()?;
         // SAFETY: the range was just mapped, and the fill is waited for before it can be unmapped.
         unsafe { backend.fill(addr, 0, bytes, stream.raw())? };
-        stream.core().synchronize()?;
+        stream.core().synchronize_memory()?;
         Ok(scratch)
     }
 

@@ -19,25 +19,27 @@ impl StreamCore {
     /// # Errors
     /// [`Error::Invalid`] if it is being captured; any error of the driver.
     pub(crate) fn synchronize(&self) -> Result<()> {
-        self.refuse_under_capture()?;
-        // Through a mark: the driver's own wait would break a capture that another thread begins meanwhile.
+        let _outside = self.outside_capture()?;
+        // Closed before the wait: memory freed during the wait is not covered.
+        let covered = match seeded!("synchronize-covers-later-frees") {
+            true => self.timeline.open_tick(),
+            false => self.timeline.close_tick(),
+        };
+        self.timeline.sync_raw(self.raw)?;
+        self.timeline.reached(covered);
+        Ok(())
+    }
+
+    /// The same as [`StreamCore::synchronize`], after work that uses the caller's memory. If the wait fails,
+    /// it also tries to wait through an event, because the work may still be running.
+    pub(crate) fn synchronize_memory(&self) -> Result<()> {
         let timeline = &self.timeline;
-        timeline.sync_to(timeline.open_tick())?;
-        if seeded!("synchronize-covers-later-frees") {
-            timeline.reached(timeline.open_tick());
-        }
-        // What went wrong in a host call, a driver may tell of the stream alone; the question might break another
-        // stream's capture.
-        match self.outside_capture() {
-            Ok(_outside) if !self.device.is_capturing() => {
-                self.device.backend().stream_query(self.raw).map(drop)
-            }
-            _ => Ok(()),
-        }
+        self.synchronize()
+            .or_else(|error| timeline.sync_to(timeline.open_tick()).and(Err(error)))
     }
 
     /// No capture of the stream begins while the guard lives: for copies of host memory, which a graph would
-    /// repeat when that is gone, and for questions, which break captures. The guard may be held during a wait for
+    /// repeat when that is gone, and for waits and questions, which break captures. The guard may be held during a wait for
     /// the stream, by several at once.
     ///
     /// # Errors

@@ -537,7 +537,7 @@ impl<S: Subject> Drop for Player<'_, S> {
         for stream in &self.streams {
             // Queued work still uses the memory that is released next. A stream that cannot be waited for has
             // failed and runs nothing more.
-            let _ = stream.core().synchronize();
+            let _ = stream.core().synchronize_memory();
         }
     }
 }

@@ -20,10 +20,10 @@ fn relieve(root: &Weak<Handle>, asking: u64, pressure: &Pressure) -> Relief {
     let root = root.upgrade().filter(|_| !is_limit);
     let released: u64 = root.map_or(0, |root| {
         // Without the lock: the trims wait on the host.
-        let parts = lock(&root.parts)
-            .values()
-            .flat_map(Pool::with_parts)
-            .collect::<Vec<_>>();
+        let parts: Vec<Pool> = {
+            let parts = lock(&root.parts);
+            parts.values().flat_map(Pool::with_parts).collect()
+        };
         let all = parts.iter().map(Pool::shared).chain([&root.shared]);
         let others = all.filter(|it| it.uid != asking);
         let released = |part: &Arc<Shared>| {

@@ -130,9 +130,8 @@ impl Watched {
         });
     }
 
-    /// Has `hook` called once, right after the next use of `call`, or right before that of `before_CALL` where memory
-    /// is copied or filled, on the thread that made it and under
-    /// whatever locks it holds: what another thread might do at that moment.
+    /// Has `hook` called once, right after the next use of `call`, or right before that of `before_CALL`, on the
+    /// thread that made it and under whatever locks it holds: what another thread might do at that moment.
     pub fn after(&self, call: &'static str, hook: impl FnOnce() + Send + 'static) {
         *self.hook.lock().unwrap() = Some((call, Box::new(hook)));
     }
@@ -236,6 +235,7 @@ macro_rules! watch {
             $(fn $name(&self, $($arg: $type),*) -> Result<$answer> {
                 self.enter(stringify!($name))?;
                 self.ask(stringify!($name), None);
+                self.leave(concat!("before_", stringify!($name)));
                 let turn = self.turn();
                 let outcome = self.inner.$name($($arg),*);
                 drop(turn);

@@ -38,7 +38,7 @@ suite! {
     a_sleeping_pool_survives_a_failing_unmap: "unmap",
     a_sleeping_pool_survives_a_failing_release: "release",
     a_sleeping_pool_survives_a_failing_stream_create: "stream_create",
-    a_sleeping_pool_survives_a_failing_stream_query: "stream_query",
+    a_sleeping_pool_survives_a_failing_stream_sync: "stream_sync",
     a_sleeping_pool_survives_a_failing_event_record: "event_record",
     a_sleeping_pool_survives_a_failing_event_sync: "event_sync",
     a_sleeping_pool_survives_a_failing_copy_in: "copy_in",
@@ -87,7 +87,7 @@ fn one(device: &Device, call: &'static str, waking: bool, uses: u64, for_ever: b
         let ours = matches!(error, Error::Driver { code: it, .. } if *it == code);
         assert!(ours || error.is_out_of_memory(), "{error}");
         // What cannot be taken down, nor made again, is as far as it came.
-        if !(for_ever && ["unmap", "create", "map", "stream_query"].contains(&call)) {
+        if !(for_ever && ["unmap", "create", "map", "stream_sync"].contains(&call)) {
             as_before(&pool, held, waking);
         }
     }

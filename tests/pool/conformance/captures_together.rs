@@ -291,7 +291,7 @@ fn begins_meanwhile(
 
 #[test]
 fn copies_and_waits_that_meet_the_beginning_of_a_capture_leave_it_alone() {
-    for call in ["before_copy_in", "before_copy_out", "event_record"] {
+    for call in ["before_copy_in", "before_copy_out", "before_stream_sync"] {
         let (device, watched) = Watched::over(&host());
         let pool = Pool::new(&device, PoolConfig::default()).unwrap();
         let [stream, other] = streams(&device);
