@@ -327,8 +327,8 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] of a host device that has 4096 streams, each of which is a thread; any error of the driver
-    /// or the operating system.
+    /// [`Error::Invalid`](crate::Error::Invalid) of a host device that has 4096 streams, each of which is a
+    /// thread; any error of the driver or the operating system.
     pub fn stream(&self) -> Result<Stream> {
         Stream::create(self)
     }
