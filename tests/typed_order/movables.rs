@@ -156,11 +156,7 @@ fn a_launch_during_a_hold_runs_behind_the_holders_own_work(device: &Device) {
     let world = World::new(device);
     let mut out = world.full(0.0);
     let mut block = behind_a_hole(&world);
-    let guard = block.hold(&world.home).unwrap();
-    let capture = world.other.begin_capture().unwrap();
-    super::to_single(&world.other, guard.view(), out.view_mut());
-    let graph = capture.end().unwrap();
-    drop(guard);
+    let graph = that_reads(&world, &block, &mut out);
     let guard = block.hold_mut(&world.home).unwrap();
     // Records there: what the holder does next has another tick than the hold.
     world.home.synchronize().unwrap();
