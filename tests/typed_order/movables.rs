@@ -6,7 +6,7 @@ use super::common::{Gate, on_every_device};
 use super::{LEN, World, assert_all, assert_untouched, gets_done, settle, to_half};
 use half::f16;
 use warpool::compact::Goal;
-use warpool::{Device, Graph, Movable, PoolBuf};
+use warpool::{Device, Graph, Movable, PoolBuf, ResidentMut};
 
 on_every_device! {
     a_block_moves_behind_what_other_streams_do_with_its_views,
@@ -160,6 +160,12 @@ fn a_launch_during_a_hold_runs_behind_the_holders_own_work(device: &Device) {
     let guard = block.hold_mut(&world.home).unwrap();
     // Records there: what the holder does next has another tick than the hold.
     world.home.synchronize().unwrap();
+    launched_while_the_holder_writes(&world, guard, &graph);
+    super::assert_singles(&out, f16::from_bits(0x4040).to_f32());
+}
+
+/// The holder writes of its own accord, and `graph` is launched elsewhere before that is done.
+fn launched_while_the_holder_writes(world: &World, guard: ResidentMut<'_, f16>, graph: &Graph) {
     let gate = Gate::close(&world.home);
     super::common::fill(&world.home, guard.addr(), 0x40, 2 * LEN as u64);
     graph.launch(&world.third).unwrap();
@@ -167,7 +173,6 @@ fn a_launch_during_a_hold_runs_behind_the_holders_own_work(device: &Device) {
     gate.open();
     drop(guard);
     world.third.synchronize().unwrap();
-    super::assert_singles(&out, f16::from_bits(0x4040).to_f32());
 }
 
 /// A graph that reads `block` into `out`.
@@ -186,13 +191,7 @@ fn each_launch_during_a_hold_runs_behind_the_holders_own_work(device: &Device) {
     let guard = block.hold_mut(&world.home).unwrap();
     graph.launch(&world.third).unwrap();
     world.third.synchronize().unwrap();
-    let gate = Gate::close(&world.home);
-    super::common::fill(&world.home, guard.addr(), 0x40, 2 * LEN as u64);
-    graph.launch(&world.third).unwrap();
-    settle(&world.third);
-    gate.open();
-    drop(guard);
-    world.third.synchronize().unwrap();
+    launched_while_the_holder_writes(&world, guard, &graph);
     super::assert_singles(&out, f16::from_bits(0x4040).to_f32());
 }
 
