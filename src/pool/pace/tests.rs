@@ -55,13 +55,13 @@ fn handles_are_a_part_of_what_there_is_to_spare_or_of_the_pool_where_that_is_mor
  {
     let pace = pace(None, DeviceKind::Cuda);
     let handle = |held: u64, most| pace.handle(held << 20, most) >> 10;
-    let held = [12, 16, 32, 64, 100];
+    let held = [4, 16, 32, 64, 100];
     assert_eq!(
         held.map(|mib| handle(mib, u64::MAX)),
-        [204, 256, 512, 1024, 1600]
+        [102, 256, 512, 1024, 1600]
     );
     let device = DEVICE_PART << 20;
     assert_eq!(held.map(|mib| handle(mib, device))[2], 512);
     let limited = device / 2;
-    assert_eq!(held.map(|mib| handle(mib, limited)), [102; 5]);
+    assert_eq!(held.map(|mib| handle(mib, limited)), [51; 5]);
 }
