@@ -1,11 +1,14 @@
 """Runs the tests under each known fault. See scripts/seeded-bugs.sh, which calls this."""
 
+import argparse
 import json
 import os
 import re
 import subprocess
 import sys
+import tarfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 # Test executables, and which of their tests, in the order they are tried.
@@ -172,8 +175,13 @@ ENVIRONMENT = {
 }
 
 
+# Beside the executables: the command line itself, which tests run.
+PROGRAM = "warpool"
+BUNDLE = "executables.tar.xz"
+
+
 def build():
-    """The test executables by name."""
+    """The test executables by name, and the program that tests run."""
     wanted = []
     for target in dict([*TARGETS, REPLAY]):
         wanted += {"lib": ["--lib"], "bin": ["--bin", "warpool"]}.get(target, ["--test", target])
@@ -184,11 +192,32 @@ def build():
     found = {}
     for line in lines.splitlines():
         message = json.loads(line)
-        if message["reason"] != "compiler-artifact" or not message["profile"]["test"]:
+        if message["reason"] != "compiler-artifact" or not message["executable"]:
             continue
         kind, name = message["target"]["kind"][0], message["target"]["name"]
-        found[name if kind == "test" else kind] = message["executable"]
+        if message["profile"]["test"]:
+            found[name if kind == "test" else kind] = message["executable"]
+        elif name == PROGRAM:
+            found[PROGRAM] = message["executable"]
     return found
+
+
+def lay(executables, folder):
+    """Packs the executables into one archive of the folder, stripped."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(folder / BUNDLE, "w:xz", preset=2) as archive:
+        for name, path in executables.items():
+            subprocess.run(["strip", "-o", folder / name, path], check=True)
+            archive.add(folder / name, name)
+            (folder / name).unlink()
+    print(f"{folder / BUNDLE}: {(folder / BUNDLE).stat().st_size >> 20} MiB")
+
+
+def laid(folder):
+    """The executables of an archive that was laid there."""
+    with tarfile.open(folder / BUNDLE) as archive:
+        archive.extractall(folder, filter="data")
+        return {name: str((folder / name).resolve()) for name in archive.getnames()}
 
 
 def faults():
@@ -271,31 +300,50 @@ def record(rows):
     path.write_text(f"{text[:begin]}\n{summary}\n\n{table(rows)}\n{text[end:]}")
 
 
+def arguments():
+    parser = argparse.ArgumentParser(description="runs the tests under each known fault")
+    parser.add_argument("faults", nargs="*", help="these alone")
+    parser.add_argument("--record", action="store_true", help="write the table into tests/README.md")
+    parser.add_argument("--no-clean-run", action="store_true", help="take it that all passes without a fault")
+    parser.add_argument("--jobs", type=int, default=1, help="faults at once; each takes two cores")
+    parser.add_argument("--lay", type=Path, help="build alone, into this folder")
+    parser.add_argument("--at", type=Path, help="take what was laid in this folder, on a machine without Rust")
+    return parser.parse_args()
+
+
 def main():
-    names = [name for name in sys.argv[1:] if not name.startswith("--")]
+    args = arguments()
     known = faults()
     twice = {name for name, _ in known if sum(name == other for other, _ in known) > 1}
-    unknown = set(names) - {name for name, _ in known}
+    unknown = set(args.faults) - {name for name, _ in known}
     if twice or unknown:
         sys.exit(f"named twice in src: {sorted(twice)}; not in src: {sorted(unknown)}")
-    executables = build()
-    if not names and "--no-clean-run" not in sys.argv:
-        for target, only in TARGETS:
-            outcome, test, _ = run(executables[target], only)
-            if outcome != "passes":
-                sys.exit(f"without a fault {target} {outcome} {test}")
-        print(f"without a fault all {len(executables)} executables pass", flush=True)
-    rows, overlooked = [], []
-    for fault, path in known:
-        if names and fault not in names:
-            continue
-        row = (fault, path, *try_fault(executables, fault, path))
-        rows.append(row)
-        print(table([row]).splitlines()[-1], flush=True)
-        if fault in HANDED_OVER and run(executables[REPLAY[0]], REPLAY[1], fault)[0] == "passes":
-            overlooked.append(fault)
+    executables = laid(args.at) if args.at else build()
+    if args.lay:
+        return lay(executables, args.lay)
+    ENVIRONMENT["CARGO_BIN_EXE_warpool"] = executables[PROGRAM]
+    with ThreadPoolExecutor(args.jobs) as pool:
+        if not args.faults and not args.no_clean_run:
+            outcomes = pool.map(lambda it: run(executables[it[0]], it[1]), TARGETS)
+            for (target, _), (outcome, test, _) in zip(TARGETS, outcomes):
+                if outcome != "passes":
+                    sys.exit(f"without a fault {target} {outcome} {test}")
+            print(f"without a fault all {len(executables) - 1} executables pass", flush=True)
+
+        def tried(known):
+            fault, path = known
+            row = (fault, path, *try_fault(executables, fault, path))
+            sees = fault in HANDED_OVER
+            overlooked = sees and run(executables[REPLAY[0]], REPLAY[1], fault)[0] == "passes"
+            print(table([row]).splitlines()[-1], flush=True)
+            return row, overlooked
+
+        chosen = [it for it in known if not args.faults or it[0] in args.faults]
+        outcomes = list(pool.map(tried, chosen))
+    rows = [row for row, _ in outcomes]
+    overlooked = [row[0] for row, passed in outcomes if passed]
     missed = [row[0] for row in rows if row[2] is None]
-    if "--record" in sys.argv:
+    if args.record:
         record(rows)
     print(f"{len(rows) - len(missed)} of {len(rows)} caught; missed: {missed}")
     print(f"of those that a replay sees too it overlooked: {overlooked}")

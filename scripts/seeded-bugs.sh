@@ -4,6 +4,9 @@
 #   scripts/seeded-bugs.sh               every fault; exits 1 if one is not caught
 #   scripts/seeded-bugs.sh NAME...       these faults
 #   scripts/seeded-bugs.sh --record ...  also writes the table into tests/README.md
+#   scripts/seeded-bugs.sh --jobs N ...  N faults at once, each on two cores
+#   scripts/seeded-bugs.sh --lay FOLDER  builds alone; python3 scripts/seeded-bugs.py --at FOLDER runs
+#                                        that where there is no Rust
 #
 # The faults are the places in src that say `seeded!("NAME")`; one build under --cfg warpool_seeded
 # has them all, and WARPOOL_SEEDED says which is in. First everything must pass with none in.
