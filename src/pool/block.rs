@@ -216,7 +216,8 @@ impl Block {
         // SAFETY: the caller holds the stream, and the block is not freed yet.
         let lane = unsafe { lane.get() };
         let uses = this.uses.take();
-        let waited = uses.map_or(Ok(()), |uses| uses.wait(&lane.timeline));
+        let transfer = &lane.shared.transfer;
+        let waited = uses.map_or(Ok(()), |uses| transfer.timed(|| uses.wait(&lane.timeline)));
         this.tell(Event::Free(stream.core()));
         let mut freed = Cached::new(this.id(), this.addr, this.capacity(), lane.open_tick());
         if seeded!("foreign-free-carries-the-home-tick") {
@@ -240,7 +241,8 @@ fn free_used(mut block: Block) {
     let (Some(uses), lane) = (block.uses.take(), block.lane()) else {
         return;
     };
-    let marks = (lane.keeps_used()).then(|| uses.marks(&lane.timeline));
+    let transfer = &lane.shared.transfer;
+    let marks = (lane.keeps_used()).then(|| transfer.timed(|| uses.marks(&lane.timeline)));
     if let Some(Ok(marks)) = marks {
         if marks.is_empty() {
             return;
@@ -250,7 +252,7 @@ fn free_used(mut block: Block) {
         }
     }
     // A stream that neither device nor host can wait for runs nothing more.
-    let _ = uses.wait(&lane.timeline);
+    let _ = transfer.timed(|| uses.wait(&lane.timeline));
 }
 
 impl Drop for Block {

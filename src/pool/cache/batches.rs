@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use super::free_lists::Cached;
 use crate::device::Timeline;
@@ -58,6 +59,8 @@ pub(crate) struct Transfer {
     /// Batches and used blocks there are, for a look without the latch.
     count: AtomicU64,
     used: AtomicU64,
+    /// Nanoseconds in the driver for drops of blocks with declared uses.
+    driver_ns: AtomicU64,
     /// Whether work that is known to be done needs no wait.
     pub(super) opportunistic: bool,
 }
@@ -68,12 +71,26 @@ impl Transfer {
             state: Latch::new(State::default()),
             count: AtomicU64::new(0),
             used: AtomicU64::new(0),
+            driver_ns: AtomicU64::new(0),
             opportunistic,
         }
     }
 
     pub(crate) fn steps(&self) -> Steps {
-        latch(&self.state).steps
+        let driver_ns = self.driver_ns.load(Ordering::Relaxed);
+        Steps {
+            driver_ns,
+            ..latch(&self.state).steps
+        }
+    }
+
+    /// Counts the time of `calls` of the driver for the drop of a block.
+    pub(crate) fn timed<T>(&self, calls: impl FnOnce() -> T) -> T {
+        let begin = Instant::now();
+        let outcome = calls();
+        let spent = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.driver_ns.fetch_add(spent, Ordering::Relaxed);
+        outcome
     }
 
     #[inline]

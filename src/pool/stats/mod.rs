@@ -51,8 +51,8 @@ pub struct Steps {
     pub steal: u64,
     /// Handles created.
     pub grow: u64,
-    /// Nanoseconds that threads spent in the driver, and on waits of the host, to serve requests and to
-    /// give memory back; not for growing buffers, nor for what the drop of a block with declared uses asks.
+    /// Nanoseconds that threads spent in the driver, and on waits of the host, to serve requests, to give
+    /// memory back, and to learn at the drop of a block what still uses it; not for growing buffers.
     pub driver_ns: u64,
     /// Requests served only after a registered step gave memory back.
     pub relieved: u64,

@@ -164,6 +164,7 @@ impl Shared {
         steps.own_stream += batches.own_stream;
         steps.ready_elsewhere += batches.ready_elsewhere;
         steps.stream_wait += batches.stream_wait;
+        steps.driver_ns += batches.driver_ns;
         PoolStats {
             blocks: all.blocks,
             allocated: all.allocated,

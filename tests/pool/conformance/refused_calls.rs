@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::common::watched::{MADE_TO_FAIL, OUT_OF_MEMORY, Watched};
 use super::common::{Gate, fill, on_every_device, read};
-use super::{limited, small_handles, whole};
+use super::{MIB, limited, small_handles, whole};
 use warpool::pool::Relief;
 use warpool::{Block, Device, Error, Pool, Stream};
 
@@ -15,6 +15,7 @@ on_every_device! {
     a_device_without_memory_for_a_call_sends_the_request_to_the_application,
     any_other_failure_of_a_call_is_what_the_request_answers,
     a_free_whose_wait_is_refused_waits_on_the_host,
+    what_the_drop_of_a_block_with_declared_uses_asks_counts_as_time_in_the_driver,
     a_request_that_may_not_wait_for_a_declared_use_is_an_error_and_the_memory_stays,
 }
 
@@ -160,6 +161,27 @@ fn a_free_whose_wait_is_refused_waits_on_the_host(device: &Device) {
         assert!(refused > 0, "nothing was refused");
     });
     whole(&pool);
+}
+
+fn what_the_drop_of_a_block_with_declared_uses_asks_counts_as_time_in_the_driver(device: &Device) {
+    const LONG: Duration = Duration::from_millis(30);
+    let uses: [fn(Block, &Stream); 2] = [
+        |block, _| drop(block),
+        |block, on| block.free_on(on).unwrap(),
+    ];
+    for (reuse, free) in [(true, uses[0]), (false, uses[0]), (true, uses[1])] {
+        let (device, watched) = Watched::over(device);
+        let pool = Pool::new(&device, small_handles().reuse(reuse, true)).unwrap();
+        let streams = [(); 3].map(|()| device.stream().unwrap());
+        let mut block = pool.alloc(&streams[0], MIB).unwrap();
+        block.record_use(&streams[1]).unwrap();
+        fill(&streams[1], block.addr(), 3, MIB);
+        let before = pool.stats().steps.driver_ns;
+        watched.after("event_record", || std::thread::sleep(LONG));
+        free(block, &streams[2]);
+        let spent = pool.stats().steps.driver_ns - before;
+        assert!(u128::from(spent) >= LONG.as_nanos(), "{spent} ns");
+    }
 }
 
 fn a_request_that_may_not_wait_for_a_declared_use_is_an_error_and_the_memory_stays(
