@@ -18,6 +18,9 @@ use crate::error::{Error, Result};
 const GREETING: &[u8; 8] = b"warpool1";
 /// The time between two polls.
 const PAUSE: Duration = Duration::from_millis(5);
+/// Most connections that rank 0 listens to at once, and the time that it gives each for its greeting.
+const CALLERS: usize = 64;
+const GREETING_TIME: Duration = Duration::from_secs(1);
 
 fn failure(words: impl Into<String>) -> Error {
     Error::Os {
@@ -100,17 +103,25 @@ fn listen(
     let listener = TcpListener::bind(address).map_err(&io)?;
     listener.set_nonblocking(true).map_err(&io)?;
     let mut there: Vec<Option<TcpStream>> = (0..ranks.size).map(|_| None).collect();
+    let mut callers: Vec<Caller> = Vec::new();
     while there.iter().skip(1).any(Option::is_none) && Instant::now() < deadline {
-        match listener.accept() {
-            Ok((stream, _)) => {
-                // A connection with another greeting does not come from a rank: ignore it.
-                if let Ok(rank) = greeted(&stream, ranks, deadline) {
-                    there[rank as usize] = Some(stream);
-                }
+        // While there are too many, others wait in the system's queue.
+        while callers.len() < CALLERS {
+            match listener.accept() {
+                Ok((stream, _)) => callers.extend(Caller::new(stream)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(io(error)),
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(PAUSE),
-            Err(error) => return Err(io(error)),
         }
+        for mut caller in std::mem::take(&mut callers) {
+            match caller.rank(ranks) {
+                Ok(Some(rank)) => there[rank as usize] = Some(caller.stream),
+                Ok(None) if Instant::now() < caller.until => callers.push(caller),
+                // A connection with another greeting, or none in time, does not come from a rank: ignore it.
+                _ => {}
+            }
+        }
+        std::thread::sleep(PAUSE);
     }
     let all = there.iter().skip(1).all(Option::is_some);
     let outcome = match all {
@@ -129,27 +140,45 @@ fn listen(
     outcome
 }
 
-/// Reads a greeting; returns the rank.
-fn greeted(mut stream: &TcpStream, ranks: &Ranks, deadline: Instant) -> io::Result<u32> {
-    stream.set_nonblocking(false)?;
-    // For all of it: a stranger may send byte after byte.
-    let deadline = deadline.min(Instant::now() + Duration::from_secs(1));
-    let (mut said, mut read) = ([0; 16], 0);
-    while read < said.len() {
-        stream.set_read_timeout(Some(left(deadline)))?;
-        match stream.read(&mut said[read..]) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(more) => read += more,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
+/// A connection that has not said its whole greeting. A stranger may say nothing, or byte after byte, and
+/// nobody waits for it.
+struct Caller {
+    stream: TcpStream,
+    said: [u8; 16],
+    read: usize,
+    until: Instant,
+}
+
+impl Caller {
+    fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self {
+            stream,
+            said: [0; 16],
+            read: 0,
+            until: Instant::now() + GREETING_TIME,
+        })
     }
-    let number =
-        |at: usize| u32::from_le_bytes([said[at], said[at + 1], said[at + 2], said[at + 3]]);
-    let (rank, size) = (number(8), number(12));
-    match &said[..8] == GREETING && size == ranks.size && (1..size).contains(&rank) {
-        true => Ok(rank),
-        false => Err(io::ErrorKind::InvalidData.into()),
+
+    /// The rank, or `None` while more of the greeting is to come.
+    fn rank(&mut self, ranks: &Ranks) -> io::Result<Option<u32>> {
+        while self.read < self.said.len() {
+            match self.stream.read(&mut self.said[self.read..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(more) => self.read += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        let said = &self.said;
+        let number =
+            |at: usize| u32::from_le_bytes([said[at], said[at + 1], said[at + 2], said[at + 3]]);
+        let (rank, size) = (number(8), number(12));
+        match &said[..8] == GREETING && size == ranks.size && (1..size).contains(&rank) {
+            true => Ok(Some(rank)),
+            false => Err(io::ErrorKind::InvalidData.into()),
+        }
     }
 }
 
@@ -439,5 +468,31 @@ mod tests {
                 assert_eq!(met.unwrap(), [7; 128]);
             }
         });
+    }
+
+    #[test]
+    fn connections_that_say_nothing_hold_up_no_rank() {
+        let folder = tempfile::tempdir().unwrap();
+        for silent in [8, 100] {
+            let [place, _] = places(folder.path());
+            let ranks = ranks(3, &place);
+            let address = place.strip_prefix("tcp://").unwrap();
+            std::thread::scope(|scope| {
+                let first = scope.spawn(|| all(&ranks[..1], Duration::from_secs(5)));
+                let deadline = Instant::now() + Duration::from_secs(5);
+                let reach = || loop {
+                    match connect(address, deadline) {
+                        Ok(stream) => break stream,
+                        Err(error) => assert!(Instant::now() < deadline, "{error}"),
+                    }
+                };
+                let strangers: Vec<_> = (0..silent).map(|_| reach()).collect();
+                for met in all(&ranks[1..], Duration::from_secs(5)) {
+                    assert_eq!(met.unwrap(), [7; 128], "{silent} strangers");
+                }
+                assert!(first.join().unwrap()[0].is_ok(), "{silent} strangers");
+                drop(strangers);
+            });
+        }
     }
 }
