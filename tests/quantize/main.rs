@@ -4,6 +4,7 @@
 mod common;
 #[path = "../convert/reference.rs"]
 mod convert_reference;
+mod empty;
 mod fp8;
 mod ground;
 #[path = "../common/heap_calls.rs"]

@@ -163,6 +163,8 @@ void dequantize(const wp_quantize &a) {
 
 template <class Visit>
 int with_both(const wp_quantize &a, const Visit &visit) {
+    /* Rows without elements are not walked through. */
+    if (a.rows == 0 || a.cols == 0) return WP_OK;
     return with_values(a.type, WP_INVALID, [&](auto s) {
         return with_codes(a.format, WP_INVALID, [&](auto q) {
             visit(s, q);
@@ -215,7 +217,6 @@ extern "C" int wp_quantize_plan(const wp_quantize *args, wp_u32 quantize, wp_qua
     if (!is_quantization(*args, forth) || !is_in_tables(*args, forth)) return WP_INVALID;
     *job = {*args, {}};
     *blocks = 0;
-    if (args->rows == 0 || args->cols == 0) return WP_OK;
     return with_both(*args, [&](auto s, auto q) {
         const Job made = job_of<decltype(s), decltype(q)>(*args, forth);
         memcpy(job, &made, sizeof(made));
