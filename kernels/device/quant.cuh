@@ -96,10 +96,12 @@ WP_HD u32 e4m3_nearest(float value) {
 }
 
 WP_HD Scale scale_e4m3(u32 amax, float tensor) {
-    u32 code = e4m3_nearest(bits_as<float>(amax) / (6.0f * tensor));
+    const float wanted = bits_as<float>(amax) / (6.0f * tensor);
+    u32 code = e4m3_nearest(wanted);
     code = code == 0 ? 1 : code;
     code = amax == 0 ? 0x38 : code; /* 1.0 */
-    const bool bad = amax > F32::MAX;
+    /* Also by a tensor's scale of 0 or NaN: the largest scale would have what is not 0 come back as 0. */
+    const bool bad = amax != 0 && (bits_as<u32>(wanted) & 0x7FFFFFFF) > F32::MAX;
     return checked({1.0f / (e4m3_value(code) * tensor), bad ? 0x7F : code, 0}, bad);
 }
 

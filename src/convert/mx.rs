@@ -16,10 +16,10 @@
 //! In NVFP4 the caller provides the tensor's scale t, in training usually from the largest magnitude of an
 //! earlier tensor: amax / (6 * 448) uses the formats' whole range. A block's scale is amax / (6 * t), with
 //! amax of the block, rounded to the nearest E4M3 and at least 2⁻⁹; 1 if amax is 0. Values are multiplied by
-//! 1 / (scale * t). All in `f32`. The value of a code is code * (scale * t).
+//! 1 / (scale * t), and codes are 0 if that is infinite. All in `f32`. The value of a code is code * (scale * t).
 //!
-//! If a magnitude is infinite or NaN, the block's scale is NaN, and its codes are NaN, or 0 in formats
-//! without NaN.
+//! If a magnitude, or amax / (6 * t), is infinite or NaN, the block's scale is NaN, and its codes are NaN, or 0
+//! in formats without NaN. So what is not 0 comes back as NaN if t is 0, infinite or NaN.
 //!
 //! The last block of a row may be shorter. Codes of 4 bits are packed two per byte, the first in the lower
 //! half; codes of 6 bits four in three bytes, the first in the lowest bits. Each row begins at a byte;

@@ -54,7 +54,8 @@ impl<'a> Transpose<'a> {
 
     /// Multiplies by 1 / `scale` in `f32` before rounding. The first element of `scale` is read when the
     /// launch runs; a result multiplied by it is the value, as with
-    /// [`Scales::Tensor`](super::Scales::Tensor). A scale of 0 or NaN makes every result NaN.
+    /// [`Scales::Tensor`](super::Scales::Tensor). A scale of 0 or NaN, or with an infinite inverse, makes
+    /// every result NaN.
     pub fn scale(mut self, scale: View<'a, f32>) -> Self {
         self.scale = Some(scale);
         self

@@ -309,6 +309,7 @@ fn a_given_scale_that_is_no_number_makes_every_code_nan_and_infinity_saturates()
         for (scale, want) in [
             (1.0f32, [0x38, 0x7E, 0xFE, 0x7F]),
             (0.0, [0x7F; 4]),
+            (2e-39, [0x7F; 4]),
             (f32::NAN, [0x7F; 4]),
         ] {
             let (given, mut target) = (ground.holding(&[scale]), ground.guarded::<E4m3>(4));

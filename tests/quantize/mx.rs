@@ -585,6 +585,67 @@ fn nvfp4_quantises_and_comes_back_as_defined() {
 }
 
 #[test]
+fn an_nvfp4_block_that_no_scale_fits_is_nan_and_zeros_have_the_scale_one() {
+    let shape = (1, 3 * NVFP4_BLOCK, 0, 0, 0);
+    let data: Vec<f32> = (0..shape.1 as i32)
+        .map(|at| match at / NVFP4_BLOCK as i32 {
+            0 => 0.0,
+            1 => at as f32 - 20.5,
+            _ => 1e-4,
+        })
+        .collect();
+    for ground in every_ground() {
+        for rounding in [Rounding::Nearest, STOCHASTIC] {
+            let run = |tensor| {
+                let how = (shape, BlockScales::Rows);
+                nvfp4_run::<f32>(&ground, how, data.clone(), tensor, rounding)
+            };
+            // 1e-45 is the least number: what it divides overflows.
+            for tensor in [0.0, -0.0, f32::NAN, 1e-45] {
+                let got = run(tensor);
+                assert_eq!(got.scales, [0x38, 0x7F, 0x7F], "{tensor}");
+                assert!(got.codes[0].iter().all(|codes| codes & 0x77 == 0));
+                let (zeros, others) = got.back[0].split_at(NVFP4_BLOCK);
+                let zero = if tensor.is_nan() { 0x7FFF_FFFF } else { 0 };
+                assert!(zeros.iter().all(|x| x & 0x7FFF_FFFF == zero), "{tensor}");
+                assert!(others.iter().all(|&x| x == 0x7FFF_FFFF), "{tensor}");
+            }
+            // All scales are lost in this one: 0 times infinity is NaN.
+            let got = run(f32::INFINITY);
+            assert_eq!(got.scales, [0x38, 1, 1]);
+            assert!(got.back[0].iter().all(|&x| x == 0x7FFF_FFFF));
+        }
+    }
+}
+
+#[test]
+fn every_nvfp4_code_has_the_value_of_the_definition_whatever_the_two_scales() {
+    let layout = BlockScales::Rows;
+    let codes: Vec<u8> = (0..256 * 8)
+        .map(|at| (at % 8 * 0x22 + 0x10) as u8)
+        .collect();
+    let scales: Vec<E4m3> = (0..=255).map(E4m3).collect();
+    for ground in every_ground() {
+        let (given, of_blocks) = (ground.holding(&codes), ground.holding(&scales));
+        for tensor in [0.0, -0.5, 1e-45, 1e38, f32::INFINITY, f32::NAN] {
+            let of_all = ground.holding(&[tensor]);
+            let mut values = ground.guarded::<f32>(256 * NVFP4_BLOCK);
+            let (from, all) = (of_blocks.view(), of_all.view());
+            nvfp4_dequantize(&ground.stream, &given, from, all, layout, &mut values).unwrap();
+            for (at, x) in values.download().unwrap().into_iter().enumerate() {
+                let scale = E4M3.decode((at / NVFP4_BLOCK) as u32) as f32;
+                let code = E2M1.decode(unpacked(&codes, 4, at)) as f32;
+                let want = code * (scale * tensor);
+                assert!(
+                    same(x, want),
+                    "{code} * ({scale} * {tensor}) is {x}, not {want}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn what_cannot_be_an_mx_tensor_is_an_error_and_nothing_is_written() {
     for ground in every_ground() {
         let source = ground.holding(&[1f32; 64]);
