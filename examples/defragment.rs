@@ -36,7 +36,7 @@ struct Player<'t> {
 impl<'t> Player<'t> {
     fn new(device: &Device, trace: &'t Trace) -> Result<Self> {
         let mut live = Vec::new();
-        live.resize_with(trace.blocks as usize, || None);
+        live.resize_with(trace.blocks() as usize, || None);
         Ok(Self {
             trace,
             pool: Pool::new(device, PoolConfig::default())?,
@@ -46,7 +46,7 @@ impl<'t> Player<'t> {
     }
 
     fn play(&mut self, events: std::ops::Range<usize>) -> Result<()> {
-        for event in &self.trace.events[events] {
+        for event in &self.trace.events()[events] {
             let block = &mut self.live[event.block as usize];
             *block = match event.kind {
                 EventKind::Alloc => {
@@ -86,8 +86,8 @@ impl<'t> Player<'t> {
 fn most_scattered(device: &Device, trace: &Trace) -> Result<usize> {
     let mut player = Player::new(device, trace)?;
     let mut worst = (0, 0);
-    for from in (0..trace.events.len()).step_by(LOOK_EVERY) {
-        let to = (from + LOOK_EVERY).min(trace.events.len());
+    for from in (0..trace.events().len()).step_by(LOOK_EVERY) {
+        let to = (from + LOOK_EVERY).min(trace.events().len());
         player.play(from..to)?;
         let layout = player.pool.layout()?;
         let scattered = layout.free_bytes() - layout.largest_hole();
@@ -216,7 +216,7 @@ fn main() -> Result<()> {
     let after = player.pool.layout()?;
     let span = span(&before);
 
-    println!("{} after {until} events, sizes / {SCALE}\n", trace.name);
+    println!("{} after {until} events, sizes / {SCALE}\n", trace.name());
     println!("{}\n{}", caption("Before", &before), text(&before, span));
     println!("{}\n{}", caption("After", &after), text(&after, span));
     println!(

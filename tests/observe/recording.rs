@@ -49,12 +49,12 @@ fn read(path: &Path) -> Trace {
 /// Allocations, frees, and bytes allocated.
 fn sums(trace: &Trace) -> (u64, u64, u64) {
     let allocated = trace
-        .events
+        .events()
         .iter()
         .filter(|event| event.kind == EventKind::Alloc);
     let bytes = allocated.clone().map(|event| event.bytes).sum();
     let count = allocated.count() as u64;
-    (count, trace.events.len() as u64 - count, bytes)
+    (count, trace.events().len() as u64 - count, bytes)
 }
 
 fn a_program_plays_back_with_its_counts_bytes_and_peak(device: &Device) {
@@ -90,8 +90,8 @@ fn a_program_plays_back_with_its_counts_bytes_and_peak(device: &Device) {
         (stats.blocks.allocated, stats.blocks.freed)
     );
     assert_eq!(bytes, stats.requested.allocated);
-    assert_eq!(trace.peak_live_bytes, peak);
-    assert_eq!(trace.streams.len(), 3);
+    assert_eq!(trace.peak_live_bytes(), peak);
+    assert_eq!(trace.streams().len(), 3);
     drop(live);
     drop(pool);
     let trace = read(&path);
@@ -168,7 +168,7 @@ fn moved_resized_and_captured_blocks_are_freed_once_each(device: &Device) {
     let (allocated, freed, _) = sums(&trace);
     assert_eq!(allocated, freed);
     let all = trace
-        .events
+        .events()
         .iter()
         .filter(|event| event.kind == EventKind::Alloc);
     let mut sizes: Vec<u64> = all.map(|event| event.bytes).collect();
@@ -411,9 +411,9 @@ fn a_recorded_replay_is_the_trace_that_it_plays() {
     let (played, again) = (read(&source), read(&recorded));
     assert_eq!(sums(&again).0, sums(&played).0);
     assert_eq!(sums(&again).2, sums(&played).2);
-    assert_eq!(again.peak_live_bytes, played.peak_live_bytes);
+    assert_eq!(again.peak_live_bytes(), played.peak_live_bytes());
     // What the trace leaves live is freed when its replay ends.
-    assert_eq!(again.events[..played.events.len()], played.events[..]);
+    assert_eq!(again.events()[..played.events().len()], played.events()[..]);
     let second = play(&recorded, None);
     assert_eq!(second[1..], first[1..]);
 }

@@ -179,14 +179,14 @@ fn scattered() -> Trace {
 #[test]
 fn a_trace_of_movable_blocks_completes_at_its_own_peak_with_every_byte_verified() {
     let trace = scattered();
-    let options = ReplayOptions::default().cap(trace.peak_live_bytes);
+    let options = ReplayOptions::default().cap(trace.peak_live_bytes());
     let fixed = run(&trace, &options).expect("replays");
     assert_eq!((fixed.failed_allocs, fixed.bytes_moved), (1, 0), "{fixed}");
     let moved = run(&trace, &options.clone().movable(Share::ALL, 1)).expect("replays");
     assert!(moved.passed() && moved.bytes_moved > 0, "{moved}");
     assert!(moved.step_ns_p99 >= moved.step_ns_p50 && moved.step_ns_p50 > 0);
     assert!(moved.move_ns >= moved.move_ns_p99 && moved.move_ns_p50 > 0);
-    assert!(moved.peak_reserved_bytes <= trace.peak_live_bytes);
+    assert!(moved.peak_reserved_bytes <= trace.peak_live_bytes());
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn the_same_seed_draws_the_same_movable_blocks() {
     let half = Share::of(0.5).expect("a part");
     let moved = |seed| {
         let options = ReplayOptions::default().movable(half, seed);
-        let options = options.cap(trace.peak_live_bytes + 4 * MIB);
+        let options = options.cap(trace.peak_live_bytes() + 4 * MIB);
         let report = run_on(host(), &trace, &options).expect("replays");
         assert_eq!(report.corrupt_bytes, 0);
         (report.bytes_moved, report.events)
@@ -245,7 +245,7 @@ fn the_drivers_pool_plays_the_same_trace_with_every_byte_verified() {
     assert_eq!(versus.events, report.events);
     assert_eq!(versus.verified_bytes, report.verified_bytes);
     assert_eq!((versus.corrupt_bytes, versus.failed_allocs), (0, 0));
-    assert!(versus.peak_reserved_bytes >= trace.peak_live_bytes);
+    assert!(versus.peak_reserved_bytes >= trace.peak_live_bytes());
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn the_recorded_traces_replay_on_a_gpu_with_every_byte_verified() {
         let report = run_on(device, &trace, &ReplayOptions::default()).expect("replays");
         assert!(report.passed(), "{report}");
         assert!(report.reserved_ratio() <= 1.10, "{report}");
-        assert!(report.verified_bytes > trace.peak_live_bytes);
+        assert!(report.verified_bytes > trace.peak_live_bytes());
     }
 }
 
@@ -306,16 +306,25 @@ fn the_recorded_traces_replay_on_a_gpu_with_every_byte_verified() {
 ///
 /// A recording names one stream a block, so as recorded only freed memory goes from stream to stream.
 #[cfg(feature = "cli")]
-fn handed_over(trace: &Trace) -> Trace {
-    let mut trace = trace.clone();
-    let streams = trace.streams.len() as u32;
-    for event in &mut trace.events {
-        if event.kind == EventKind::Free && event.block.is_multiple_of(3) {
-            let further = 1 + event.block % (streams - 1);
-            event.stream = ((u32::from(event.stream) + further) % streams) as u16;
-        }
-    }
-    trace
+fn handed_over(recorded: &Trace) -> Trace {
+    let streams = recorded.streams();
+    trace(|w| {
+        recorded.events().iter().try_for_each(|event| {
+            let (block, stream) = (u64::from(event.block), usize::from(event.stream));
+            let further = match event.block.is_multiple_of(3) {
+                true => 1 + event.block as usize % (streams.len() - 1),
+                false => 0,
+            };
+            match event.kind {
+                EventKind::Alloc => w.allocate(block, event.bytes, streams[stream]),
+                EventKind::Free => w.free(
+                    block,
+                    event.bytes,
+                    streams[(stream + further) % streams.len()],
+                ),
+            }
+        })
+    })
 }
 
 /// On the simulated device every operation waits until somebody waits for it, so memory that goes
@@ -363,7 +372,7 @@ fn half_the_peak_of_the_recorded_traces_ends_at_a_request_and_leaves_nothing() {
         if common::under_sanitizer() {
             trace = beginning(&trace, WATCHED_EVENTS);
         }
-        let cap = (trace.peak_live_bytes / 2).next_multiple_of(2 * MIB);
+        let cap = (trace.peak_live_bytes() / 2).next_multiple_of(2 * MIB);
         let options = ReplayOptions::default().verify(Verify::Edges).cap(cap);
         for device in common::devices() {
             let report = run_on(device, &trace, &options).expect("replays");
@@ -410,13 +419,13 @@ proptest! {
         let report = run(&trace, &ReplayOptions::default()).expect("replays");
         prop_assert!(report.passed());
         let allocated: u64 = trace
-            .events
+            .events()
             .iter()
             .filter(|event| event.kind == EventKind::Alloc)
             .map(|event| event.bytes)
             .sum();
         prop_assert_eq!(report.verified_bytes, allocated);
-        prop_assert_eq!(report.events, trace.events.len() as u64);
+        prop_assert_eq!(report.events, trace.events().len() as u64);
     }
 
     #[test]
@@ -426,6 +435,6 @@ proptest! {
         let report = run(&trace, &options).expect("replays");
         prop_assert_eq!(report.corrupt_bytes, 0);
         prop_assert!(report.peak_reserved_bytes <= cap * 2 * MIB);
-        prop_assert_eq!(report.passed(), report.events == trace.events.len() as u64);
+        prop_assert_eq!(report.passed(), report.events == trace.events().len() as u64);
     }
 }

@@ -56,7 +56,7 @@ fn completes(name: &str, make: impl Fn(u64) -> Trace) {
             println!(
                 "{name} {seed}, {mode}: {} events, {} MiB: {ratio:.4}; {} handles created, {} remapped",
                 report.events,
-                trace.peak_live_bytes >> 20,
+                trace.peak_live_bytes() >> 20,
                 report.handles_made,
                 report.handles_remapped,
             );
@@ -135,9 +135,9 @@ fn a_program_maps_the_same_handles_in_every_run() {
 #[test]
 fn the_live_peak_that_a_replay_reports_is_the_most_that_all_streams_had_at_any_event() {
     let trace = programs_held_out::five_peaks(9001, 600 * MIB, 25);
-    let (mut live, mut joint) = (vec![0; trace.streams.len()], 0);
-    let (mut own, mut home) = (live.clone(), vec![0; trace.blocks as usize]);
-    for event in &trace.events {
+    let (mut live, mut joint) = (vec![0; trace.streams().len()], 0);
+    let (mut own, mut home) = (live.clone(), vec![0; trace.blocks() as usize]);
+    for event in trace.events() {
         let at = &mut home[event.block as usize];
         if event.kind == EventKind::Alloc {
             *at = usize::from(event.stream);

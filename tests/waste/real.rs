@@ -88,7 +88,7 @@ fn recorded_programs_reserve_a_fiftieth_more_than_their_peaks_and_remap_few_hand
 #[test]
 fn recorded_programs_complete_under_a_cap_of_what_they_may_reserve() {
     each(|recorded, trace| {
-        let cap = (trace.peak_live_bytes as f64 * recorded.most()) as u64;
+        let cap = (trace.peak_live_bytes() as f64 * recorded.most()) as u64;
         let report = play(trace, ReplayOptions::default().cap(cap));
         assert!(report.passed(), "{}: {report}", recorded.name);
     });
@@ -101,7 +101,7 @@ fn recorded_programs_of_movable_blocks_complete_under_a_cap_of_their_peak() {
         if !["resnet50_train_varres", "llama", "tables"].contains(&recorded.name) {
             return;
         }
-        let cap = (trace.peak_live_bytes as f64 * 1.005) as u64;
+        let cap = (trace.peak_live_bytes() as f64 * 1.005) as u64;
         let how = ReplayOptions::default().cap(cap).movable(Share::ALL, 1);
         let report = play(trace, how);
         assert!(report.passed(), "{}: {report}", recorded.name);

@@ -27,7 +27,7 @@ impl Progress {
     }
 
     fn on(target: ProgressDrawTarget, trace: &Trace, verify: Verify, plays: usize) -> Self {
-        let events = std::iter::repeat_n(&trace.events, plays).flatten();
+        let events = std::iter::repeat_n(trace.events(), plays).flatten();
         let mut done = 0;
         let mut work = vec![0];
         work.extend(events.map(|event| {
@@ -42,7 +42,7 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template("{prefix} {wide_bar} {percent:>3} %{msg}") {
             bar.set_style(style);
         }
-        bar.set_prefix(short(&trace.name));
+        bar.set_prefix(short(trace.name()));
         Self {
             bar,
             work,

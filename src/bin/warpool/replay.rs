@@ -79,7 +79,7 @@ fn replay_one(
     };
     let mut how = ReplayOptions::default().verify(options.verify.map_or(default, Verify::from));
     if let Some(cap) = options.cap {
-        let bytes = cap.bytes(trace.peak_live_bytes, info.granule);
+        let bytes = cap.bytes(trace.peak_live_bytes(), info.granule);
         how = how.cap(bytes.map_err(|why| Error::invalid("cap", why))?);
     }
     let seed = match seeded!("seed-not-passed-on") {
@@ -111,7 +111,7 @@ const LONG: Duration = Duration::from_secs(5);
 /// times as fast, so users do not expect it.
 fn how_long(trace: &Trace, device: &Device, verify: Verify) -> Result<Option<String>> {
     let allocs = trace
-        .events
+        .events()
         .iter()
         .filter(|event| event.kind == EventKind::Alloc);
     let bytes: u64 = allocs.map(|event| event.bytes).sum();

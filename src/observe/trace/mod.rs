@@ -50,7 +50,7 @@ pub struct Event {
     pub bytes: u64,
     /// Number of the block, counted by allocation from 0.
     pub block: u32,
-    /// Index of its stream in [`Trace::streams`].
+    /// Index of its stream in the trace's streams.
     pub stream: u16,
     /// Allocation or free.
     pub kind: EventKind,
@@ -64,27 +64,64 @@ const _: () = assert!(size_of::<Event>() == 16, "a trace takes 16 bytes an event
 /// # fn main() -> warpool::Result<()> {
 /// let log = "Thread,Time,Action,Pointer,Size,Stream\n1,0,allocate,0x10,512,0\n";
 /// let trace = warpool::observe::Trace::read_from("log", log.as_bytes(), u64::MAX)?;
-/// assert_eq!(trace.peak_live_bytes, 512);
+/// assert_eq!(trace.peak_live_bytes(), 512);
 /// # Ok(())
 /// # }
+/// ```
+///
+/// Nothing but the reader makes or changes one, so each can be played:
+///
+/// ```compile_fail,E0616
+/// fn halved(mut trace: warpool::observe::Trace) {
+///     trace.streams.clear();
+/// }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Trace {
-    /// The name it was read under.
-    pub name: String,
-    /// All events, in order.
-    #[doc(hidden)]
-    pub events: Vec<Event>,
-    /// The streams' names in the trace; an event's `stream` is an index into them.
-    pub streams: Vec<u64>,
-    /// Number of blocks allocated.
-    pub blocks: u32,
-    /// The largest sum of bytes in live blocks.
-    pub peak_live_bytes: u64,
+    pub(super) name: String,
+    pub(super) events: Vec<Event>,
+    pub(super) streams: Vec<u64>,
+    pub(super) blocks: u32,
+    pub(super) peak_live_bytes: u64,
 }
 
 impl Trace {
+    /// The name it was read under.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// All events, in order.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// The streams' names in the trace; an event's `stream` is an index into them.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn streams(&self) -> &[u64] {
+        &self.streams
+    }
+
+    /// Number of blocks allocated.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// The largest sum of bytes in live blocks.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn peak_live_bytes(&self) -> u64 {
+        self.peak_live_bytes
+    }
+
     /// Writes the trace as CSV, with new pointers.
     ///
     /// # Errors
