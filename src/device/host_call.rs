@@ -15,7 +15,7 @@ thread_local! {
 }
 
 /// Runs a host call on the calling thread; returns a panic as an error.
-pub(super) fn run(work: Box<dyn FnOnce() + Send>) -> Result<()> {
+pub(super) fn run(work: impl FnOnce()) -> Result<()> {
     let before = IS_RUNNING.replace(true);
     let outcome =
         catch_unwind(AssertUnwindSafe(work)).map_err(|panic| panicked("host call", panic));
@@ -91,11 +91,12 @@ mod tests {
     #[test]
     fn a_panic_is_an_error_whatever_it_was_thrown_with() {
         for thrown in [true, false] {
-            let work = Box::new(move || match thrown {
+            let words = run(|| match thrown {
                 true => std::panic::panic_any(Bomb),
                 false => panic!("in words"),
-            });
-            let words = run(work).unwrap_err().to_string();
+            })
+            .unwrap_err()
+            .to_string();
             assert!(
                 words.contains(if thrown { "no message" } else { "in words" }),
                 "{words}"
@@ -111,10 +112,7 @@ mod tests {
         let say = tell.clone();
         beside(move || say.send(std::thread::current().id()).unwrap());
         assert_eq!(told.recv().unwrap(), here);
-        run(Box::new(|| {
-            beside(move || tell.send(std::thread::current().id()).unwrap())
-        }))
-        .unwrap();
+        run(|| beside(move || tell.send(std::thread::current().id()).unwrap())).unwrap();
         assert_ne!(told.recv().unwrap(), here);
     }
 }

@@ -348,7 +348,11 @@ fn run_op(op: Op) -> Result<()> {
         // SAFETY: the caller that queued the copy or fill guarantees its ranges.
         Op::Transfer(transfer) => unsafe { transfer.run() },
         Op::Call(work) => host_call::run(work)?,
-        Op::Graph(ops) => ops.iter().try_for_each(|op| run_op(op.clone().into()))?,
+        Op::Graph(ops) => {
+            let ran = ops.iter().try_for_each(|op| run_op(op.clone().into()));
+            // If the graph is gone, what its calls hold goes here, and the drop of that may panic as a call may.
+            ran.and(host_call::run(|| drop(ops)))?;
+        }
         Op::Stamp(time) => {
             // Each stamp is queued once.
             let _ = time.set(Instant::now());

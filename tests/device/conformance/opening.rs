@@ -97,3 +97,29 @@ fn a_host_call_may_not_wait_for_device_work_on_the_host_device() {
     let answer = answer.lock().unwrap().take().unwrap();
     assert!(matches!(answer, Err(Error::Invalid { .. })), "{answer:?}");
 }
+
+#[test]
+fn a_panic_of_what_a_graph_of_the_host_device_held_is_an_error_at_the_next_wait() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            std::panic::resume_unwind(Box::new("it went with its graph"));
+        }
+    }
+    let device = common::host();
+    let (stream, backend, bomb) = (device.stream().unwrap(), device.backend(), Bomb);
+    backend.capture_begin(stream.raw()).unwrap();
+    let work = Arc::new(move || _ = &bomb);
+    backend.host_call_in_each_run(stream.raw(), work).unwrap();
+    let graph = backend.capture_end(stream.raw()).unwrap();
+    let gate = Gate::close(&stream);
+    // SAFETY: it uses no memory.
+    unsafe { backend.graph_launch(graph, stream.raw()) }.unwrap();
+    backend.graph_destroy(graph).unwrap();
+    gate.open();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || tell.send(stream.synchronize()));
+    let waited = told.recv_timeout(Duration::from_secs(10));
+    let error = waited.expect("the stream goes on").unwrap_err().to_string();
+    assert!(error.contains("it went with its graph"), "{error}");
+}
