@@ -23,9 +23,14 @@ pub(super) fn run(work: impl FnOnce()) -> Result<()> {
     outcome
 }
 
+/// Whether the calling thread runs a host call.
+pub(super) fn is_running() -> bool {
+    IS_RUNNING.get()
+}
+
 /// Returns an error on a thread that runs a host call.
 pub(super) fn may_wait() -> Result<()> {
-    if !IS_RUNNING.get() {
+    if !is_running() {
         return Ok(());
     }
     Err(Error::invalid(
@@ -55,7 +60,7 @@ pub(crate) fn panicked(call: &'static str, panic: Box<dyn Any + Send>) -> Error 
 /// Runs `work`, which waits for device work. Runs it here, or on a new thread if this thread runs a host call
 /// and so must not wait.
 pub(crate) fn beside(work: impl FnOnce() + Send + 'static) {
-    if !IS_RUNNING.get() || seeded!("a-host-call-drops-without-a-wait") {
+    if !is_running() || seeded!("a-host-call-drops-without-a-wait") {
         return work();
     }
     let work = Arc::new(Mutex::new(Some(work)));
@@ -102,7 +107,7 @@ mod tests {
                 "{words}"
             );
         }
-        assert!(!IS_RUNNING.get());
+        assert!(!is_running());
     }
 
     #[test]

@@ -24,7 +24,7 @@ use super::recording::{self, Branch, CapturedMark};
 use super::table::Table;
 use super::{
     Addr, Backend, DeviceInfo, DeviceKind, HandleCounts, Launch, Phys, RawEvent, RawGraph,
-    RawStream,
+    RawStream, host_call,
 };
 use crate::driver::abi;
 use crate::error::{Error, Result};
@@ -422,7 +422,7 @@ unsafe impl Backend for Host {
         stream: RawStream,
     ) -> Result<()> {
         // The caller that copies host memory has to wait for the copy before it frees that memory.
-        queue::may_wait()?;
+        host_call::may_wait()?;
         self.transfer(
             Transfer::Copy {
                 dst,
@@ -440,7 +440,7 @@ unsafe impl Backend for Host {
         bytes: u64,
         stream: RawStream,
     ) -> Result<()> {
-        queue::may_wait()?;
+        host_call::may_wait()?;
         self.transfer(
             Transfer::Copy {
                 dst: dst as u64,

@@ -13,7 +13,6 @@
 //! Both sides use sequentially consistent accesses to `done` and `waiting`: either the stream's
 //! thread sees the waiter, or the waiter sees the progress.
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -63,11 +62,6 @@ pub(super) enum Op {
     /// Stores the time at which the stream gets here.
     Stamp(Arc<OnceLock<Instant>>),
     Wait(Place),
-}
-
-thread_local! {
-    /// Set on the threads of streams, which must not wait for other streams.
-    static ON_STREAM_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Most operations in a queue before the caller is blocked, as a driver does; this limits the
@@ -137,7 +131,6 @@ impl StreamQueue {
         std::thread::Builder::new()
             .name(format!("warpool-stream-{}", stream.id))
             .spawn(move || {
-                ON_STREAM_THREAD.set(true);
                 its.run();
                 drop(memory);
             })
@@ -149,10 +142,10 @@ impl StreamQueue {
     }
 
     /// Queues an operation and returns its number. Blocks the caller while the queue is full,
-    /// unless the caller runs on a stream's thread.
+    /// unless the caller runs a host call, which may be the queue's own.
     pub(super) fn push(&self, op: Op) -> Result<u64> {
         let mut queue = lock(&self.queue);
-        while queue.ops.len() >= LONGEST_QUEUE && !queue.closed && !ON_STREAM_THREAD.get() {
+        while queue.ops.len() >= LONGEST_QUEUE && !queue.closed && !host_call::is_running() {
             queue.held += 1;
             queue = self
                 .room
@@ -265,17 +258,6 @@ impl StreamQueue {
     }
 }
 
-/// Returns an error on the thread of a stream, which must not wait for other streams.
-pub(super) fn may_wait() -> Result<()> {
-    if !ON_STREAM_THREAD.get() {
-        return Ok(());
-    }
-    Err(Error::invalid(
-        "thread",
-        "a host call may not wait for device work",
-    ))
-}
-
 impl Place {
     /// Whether the stream has passed this place; an error if work before it failed.
     pub(super) fn passed(&self) -> Result<bool> {
@@ -290,7 +272,7 @@ impl Place {
 
     /// Blocks the calling thread until the stream has passed this place.
     pub(super) fn sync(&self) -> Result<()> {
-        may_wait()?;
+        host_call::may_wait()?;
         self.stream.wait_for(self.number);
         self.passed().map(|_| ())
     }

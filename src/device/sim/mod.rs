@@ -25,7 +25,6 @@ mod schedule;
 mod store;
 mod tracked;
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -317,11 +316,6 @@ impl State {
     }
 }
 
-thread_local! {
-    /// Set while a host call runs on this thread, which must not wait for device work.
-    static IN_HOST_CALL: Cell<bool> = const { Cell::new(false) };
-}
-
 struct Sim {
     info: DeviceInfo,
     store: Store,
@@ -341,9 +335,7 @@ impl Sim {
         let outcome = match op {
             Op::Call(work) => {
                 drop(state);
-                let before = IN_HOST_CALL.replace(true);
                 let outcome = host_call::run(work);
-                IN_HOST_CALL.set(before);
                 state = lock(&self.state);
                 self.called.notify_all();
                 outcome
@@ -368,12 +360,7 @@ impl Sim {
 
     /// Runs steps until `place` is passed.
     fn sync<'a>(&'a self, mut state: MutexGuard<'a, State>, place: Place) -> Result<()> {
-        if IN_HOST_CALL.get() {
-            return Err(Error::invalid(
-                "thread",
-                "a host call may not wait for device work",
-            ));
-        }
+        host_call::may_wait()?;
         while !state.schedule.passed(place)? {
             let (now, ran) = self.step(state);
             state = now;
@@ -391,7 +378,7 @@ impl Sim {
     /// Runs as many steps as the scheduler chooses, and returns whether `place` is passed.
     fn query<'a>(&'a self, mut state: MutexGuard<'a, State>, place: Place) -> Result<bool> {
         while !state.schedule.passed(place)? {
-            if IN_HOST_CALL.get() || !state.schedule.goes_on() {
+            if host_call::is_running() || !state.schedule.goes_on() {
                 return Ok(false);
             }
             let (now, ran) = self.step(state);
