@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
 use warpool::{Error, Result};
 
 use crate::args::Benchmarks;
@@ -167,7 +168,7 @@ fn names(records: &Records, asked: &str) -> std::result::Result<Vec<String>, Str
     let (rows, column) = ask(records, asked)?;
     let texts = rows
         .iter()
-        .map(|row| row[column].as_str().unwrap_or_default());
+        .map(|row| row.get(column).and_then(Value::as_str).unwrap_or_default());
     Ok(texts.map(str::to_owned).collect())
 }
 
@@ -234,4 +235,21 @@ fn slack(records: &Records) -> std::result::Result<String, String> {
         ],
     };
     Ok(lines.svg())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_without_the_column_of_names_has_an_empty_one() {
+        let text = r#"{"gpu": "G", "driver": "none", "commit": "c", "date": "d", "command": "c",
+            "rows": [{"case": "1"}, {"ns": 2}]}"#;
+        let record = Record::from_json(text).expect("a record");
+        let records = Records::from([("r".to_owned(), record)]);
+        assert_eq!(
+            names(&records, "r; *; case"),
+            Ok(vec!["1".to_owned(), String::new()])
+        );
+    }
 }
