@@ -28,12 +28,12 @@ impl Progress {
 
     fn on(target: ProgressDrawTarget, trace: &Trace, verify: Verify, plays: usize) -> Self {
         let events = std::iter::repeat_n(trace.events(), plays).flatten();
-        let mut done = 0;
+        let mut done = 0_u64;
         let mut work = vec![0];
         work.extend(events.map(|event| {
-            done += EVENT_WORK;
+            done = done.saturating_add(EVENT_WORK);
             if event.kind == EventKind::Alloc {
-                done += 2 * verified(event.bytes, verify);
+                done = done.saturating_add(verified(event.bytes, verify).saturating_mul(2));
             }
             done
         }));
@@ -79,7 +79,8 @@ fn verified(bytes: u64, verify: Verify) -> u64 {
 /// The time left at the average speed so far.
 fn time_left(elapsed: Duration, done: u64, all: u64) -> Option<Duration> {
     let left = all.saturating_sub(done);
-    (done > 0).then(|| elapsed.mul_f64(left as f64 / done as f64))
+    let seconds = elapsed.as_secs_f64() * (left as f64 / done as f64);
+    (done > 0).then(|| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
 }
 
 /// `8 s`, `3 min`, `2.5 h`.
@@ -179,6 +180,18 @@ mod tests {
         assert!((29..=31).contains(&left.as_secs()), "{left:?}");
         assert_eq!(time_left(Duration::from_secs(10), 0, all), None);
         assert_eq!(Progress::new(&trace("t"), Verify::Off, 2).work.len(), 7);
+    }
+
+    #[test]
+    fn a_trace_of_more_bytes_than_64_bits_count_has_a_bar_and_a_time() {
+        let block = format!("1,0,allocate,1,{0},0\n1,0,free,1,{0},0\n", 1u64 << 63);
+        let text = format!("Thread,Time,Action,Pointer,Size,Stream\n{block}{block}");
+        let trace = Trace::read_from("t", text.as_bytes(), u64::MAX).expect("reads");
+        let progress = Progress::new(&trace, Verify::Full, 2);
+        progress.events(1);
+        assert_eq!(progress.work.last(), Some(&u64::MAX));
+        let day = Duration::from_secs(24 * 3600);
+        assert_eq!(time_left(day, 1, u64::MAX), Some(Duration::MAX));
     }
 
     #[test]

@@ -114,7 +114,8 @@ fn how_long(trace: &Trace, device: &Device, verify: Verify) -> Result<Option<Str
         .events()
         .iter()
         .filter(|event| event.kind == EventKind::Alloc);
-    let bytes: u64 = allocs.map(|event| event.bytes).sum();
+    let bytes = allocs.map(|event| event.bytes);
+    let bytes = bytes.fold(0, u64::saturating_add);
     if verify != Verify::Full || device.info().kind == DeviceKind::Cuda || bytes < SAMPLE {
         return Ok(None);
     }
@@ -176,4 +177,20 @@ fn nothing_left(device: Device, console: &mut Console<'_>) -> Outcome {
     }
     let left = format!("error: leak, a defect of warpool: the device still holds {left:?}");
     console.note(left).max(Outcome::Failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_of_more_bytes_than_64_bits_count_is_said_to_take_long() {
+        let block = format!("1,0,allocate,1,{0},0\n1,0,free,1,{0},0\n", 1u64 << 63);
+        let text = format!("Thread,Time,Action,Pointer,Size,Stream\n{block}{block}");
+        let trace = Trace::read_from("t", text.as_bytes(), u64::MAX).expect("reads");
+        let device = Device::host().expect("the host device");
+        let note = how_long(&trace, &device, Verify::Full).expect("a sample");
+        assert!(note.is_some_and(|note| note.contains("full verification")));
+        assert!(matches!(how_long(&trace, &device, Verify::Off), Ok(None)));
+    }
 }
