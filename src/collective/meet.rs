@@ -5,6 +5,7 @@
 
 #![cfg_attr(not(feature = "nccl"), allow(dead_code, reason = "for NCCL"))]
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
@@ -21,6 +22,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Most connections that rank 0 listens to at once, and the time that it gives each for its greeting.
 const CALLERS: usize = 64;
 const GREETING_TIME: Duration = Duration::from_secs(1);
+/// Most missing ranks that an error names: a launcher may tell of any number.
+const NAMED: usize = 32;
 
 fn failure(words: impl Into<String>) -> Error {
     Error::Os {
@@ -61,11 +64,13 @@ pub(super) fn meet(
     }
 }
 
-/// The error for the ranks that came: it names those that did not.
+/// The error for the ranks that came: it names the first of those that did not.
 fn missing(ranks: &Ranks, is_there: impl Fn(u32) -> bool) -> String {
-    let missing: Vec<u32> = (1..ranks.size).filter(|&rank| !is_there(rank)).collect();
+    let mut missing = (1..ranks.size).filter(|&rank| !is_there(rank));
+    let named: Vec<u32> = missing.by_ref().take(NAMED).collect();
+    let more = missing.next().map_or("", |_| " and more");
     format!(
-        "ranks {missing:?} of {} did not come to {} in time",
+        "ranks {named:?}{more} of {} did not come to {} in time",
         ranks.size, ranks.meet
     )
 }
@@ -102,9 +107,10 @@ fn listen(
     let io = io(&ranks.meet);
     let listener = TcpListener::bind(address).map_err(&io)?;
     listener.set_nonblocking(true).map_err(&io)?;
-    let mut there: Vec<Option<TcpStream>> = (0..ranks.size).map(|_| None).collect();
+    let mut there: HashMap<u32, TcpStream> = HashMap::new();
     let mut callers: Vec<Caller> = Vec::new();
-    while there.iter().skip(1).any(Option::is_none) && Instant::now() < deadline {
+    let all = |there: &HashMap<u32, TcpStream>| there.len() as u64 + 1 == u64::from(ranks.size);
+    while !all(&there) && Instant::now() < deadline {
         // While there are too many, others wait in the system's queue.
         while callers.len() < CALLERS {
             match listener.accept() {
@@ -115,7 +121,7 @@ fn listen(
         }
         for mut caller in std::mem::take(&mut callers) {
             match caller.rank(ranks) {
-                Ok(Some(rank)) => there[rank as usize] = Some(caller.stream),
+                Ok(Some(rank)) => _ = there.insert(rank, caller.stream),
                 Ok(None) if Instant::now() < caller.until => callers.push(caller),
                 // A connection with another greeting, or none in time, does not come from a rank: ignore it.
                 _ => {}
@@ -123,15 +129,12 @@ fn listen(
         }
         std::thread::sleep(PAUSE);
     }
-    let all = there.iter().skip(1).all(Option::is_some);
-    let outcome = match all {
+    let outcome = match all(&there) {
         true => make(),
-        false => Err(failure(missing(ranks, |rank| {
-            there[rank as usize].is_some()
-        }))),
+        false => Err(failure(missing(ranks, |rank| there.contains_key(&rank)))),
     };
     let words = answer(&outcome);
-    for mut stream in there.into_iter().flatten() {
+    for mut stream in there.into_values() {
         // If the rank is gone by now, making the communicator will fail.
         let _ = stream.set_nonblocking(false);
         let _ = stream.set_write_timeout(Some(Duration::from_secs(1)));
@@ -360,6 +363,21 @@ mod tests {
                 let error = met.unwrap_err().to_string();
                 assert!(error.contains("ranks [2] of 4"), "{place}: {error}");
             }
+        }
+    }
+
+    #[test]
+    fn of_a_job_told_to_be_too_large_the_error_names_some_ranks() {
+        let folder = tempfile::tempdir().unwrap();
+        for place in places(folder.path()) {
+            let first = Ranks {
+                size: 1_000_000,
+                ..ranks(1, &place).remove(0)
+            };
+            let met = meet(&first, Duration::from_millis(50), || Ok(Vec::new()));
+            let error = met.unwrap_err().to_string();
+            assert!(error.contains("ranks [1, 2, 3"), "{:.100}", error);
+            assert!(error.contains("and more of 1000000"), "{:.100}", error);
         }
     }
 
