@@ -1,4 +1,4 @@
-// Made by the build script from warpool.h with the fingerprint 8182531edd98e30b.
+// Made by the build script from warpool.h with the fingerprint 6fe79362ea3044e6.
 
 pub const WP_ABI_VERSION: u32 = 6;
 pub const WP_INPLACE_TILE: u32 = 4096;

@@ -216,8 +216,8 @@ typedef enum wp_scale_layout {
  * rounded, and rounds the product to a code; beyond the largest code becomes that one, NaN its NaN
  * or, in a format without, 0.
  *
- * Of elements with amax 0 the scale is 1. If one is infinite or NaN the scale is NaN, and every code
- * the format's NaN or 0.
+ * Of elements with amax 0 the scale is 1. If one is infinite or NaN, or in NVFP4 amax / 6 / the tensor's
+ * scale is, the scale is NaN, and every code the format's NaN or 0.
  *
  * Codes of 4 bits lie two a byte, the first in the lower half; those of 6 bits four in three bytes,
  * the first in the lowest bits. A row of codes begins on a byte; what is left of its last byte is 0.
