@@ -16,8 +16,8 @@
 //!
 //! All in `f32`. A scale is at least 2⁻¹²⁶; if all its values are 0, it is 1, with the zero point 0. Values
 //! outside the range of codes become the nearest code. If a value is infinite or NaN, its scale is NaN, and
-//! the codes and the zero point of that scale are 0. A row without elements
-//! has no scale: its place stays as it was.
+//! the codes and the zero point of that scale are 0. A row without elements has no scale: its place stays as
+//! it was.
 //!
 //! Codes of 4 bits are packed two per byte, the first in the lower half; each row begins at a byte.
 

@@ -11,11 +11,11 @@
 //! | [`Scales::Squares`] | `BLK128x128_32F` | ⌈rows / 128⌉ rows of ⌈cols / 128⌉, each row in a multiple of 4 |
 //!
 //! A computed scale is amax / the format's largest value, in `f32`, where amax is the largest magnitude of
-//! the values that share the scale; at least 2⁻¹²⁶, and 1 if amax is 0. A row without elements has no
-//! scale: its place stays as it was. A value is multiplied by 1 / scale in `f32`, and the product is rounded; results beyond the largest value become that value. If a magnitude is
-//! infinite or NaN, its scale and all codes of that scale are NaN, so that no error goes unnoticed. With a
-//! scale provided by the caller, infinities saturate; one that is 0 or NaN, or has an infinite inverse, makes
-//! every code NaN.
+//! the values that share the scale; at least 2⁻¹²⁶, and 1 if amax is 0. A row without elements has no scale:
+//! its place stays as it was. A value is multiplied by 1 / scale in `f32`, and the product is rounded;
+//! results beyond the largest value become that value. If a magnitude is infinite or NaN, its scale and all
+//! codes of that scale are NaN, so that no error goes unnoticed. With a scale provided by the caller,
+//! infinities saturate; one that is 0 or NaN, or has an infinite inverse, makes every code NaN.
 //!
 //! Dequantisation multiplies code and scale in `f32` and rounds the product to the destination format. Every
 //! device returns the same bits.
