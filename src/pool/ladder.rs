@@ -125,17 +125,22 @@ impl<'a> Climb<'a> {
         }
     }
 
-    /// As at first, but for whom it has asked. What the device refused it would refuse again, unless it was given
-    /// something since: requests that wait for each other's vain attempts would not come to an end.
+    /// As at first, but for whom it has asked.
     fn restart(&mut self, core: &Core) {
         if is_slot(self.bytes) {
             self.size = core.slab_bytes(self.bytes).0;
         }
-        let refused = self.terms.refused && self.given_back == core.arena.flow().1;
+        self.look_for_given_back(core);
         self.terms = Terms {
-            refused,
+            refused: self.terms.refused,
             ..Terms::at_first(core.config.reuse.device_wait)
         };
+    }
+
+    /// What the device refused it would refuse again, unless it was given something since: requests that wait for
+    /// each other's vain attempts would not come to an end.
+    fn look_for_given_back(&mut self, core: &Core) {
+        self.terms.refused &= self.given_back == core.arena.flow().1;
     }
 
     fn stream(&self) -> StreamIndex {
@@ -229,6 +234,7 @@ impl Shared {
                         climb.terms.refused = true;
                         climb.given_back = core.arena.flow().1;
                     }
+                    climb.look_for_given_back(&core);
                     if let Some(grant) = climb.cut(&mut core, grant) {
                         return Ok(Some(self.served(climb, core, grant)));
                     }

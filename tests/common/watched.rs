@@ -233,9 +233,9 @@ macro_rules! watch {
             }
 
             $(fn $name(&self, $($arg: $type),*) -> Result<$answer> {
+                self.leave(concat!("before_", stringify!($name)));
                 self.enter(stringify!($name))?;
                 self.ask(stringify!($name), None);
-                self.leave(concat!("before_", stringify!($name)));
                 let turn = self.turn();
                 let outcome = self.inner.$name($($arg),*);
                 drop(turn);

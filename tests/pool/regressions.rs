@@ -1,13 +1,14 @@
 //! What the tests of this folder found, each as small as it became.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use crate::common;
 use crate::common::watched::Watched;
 
 use warpool::device::sim::SimConfig;
+use warpool::pool::HandleSize;
 use warpool::{Device, Pool, PoolConfig, Stream};
 
 const MIB: u64 = 1 << 20;
@@ -19,7 +20,7 @@ fn pending_memory_is_taken_rather_than_fail_where_waits_are_switched_off() {
     let device = common::host();
     let config = PoolConfig::default()
         .limit(6 * MIB)
-        .handles(warpool::pool::HandleSize::Granule)
+        .handles(HandleSize::Granule)
         .reuse(false, false)
         .cache_bytes(0);
     let pool = Pool::new(&device, config).unwrap();
@@ -40,7 +41,7 @@ fn pending_memory_is_taken_rather_than_fail_where_waits_are_switched_off() {
 fn pending_holes_beside_a_gap_do_not_stand_in_the_way_of_growth() {
     let device = Device::sim(&SimConfig::default().with_capacity(48 * MIB)).unwrap();
     let config = PoolConfig::default()
-        .handles(warpool::pool::HandleSize::Granule)
+        .handles(HandleSize::Granule)
         .reuse(false, false)
         .overlap_bytes(0)
         .slack(0.0)
@@ -147,4 +148,58 @@ fn a_request_beyond_the_limit_fails_while_others_map_and_give_back_without_a_pau
         over.store(true, Ordering::Relaxed);
         assert_eq!(failed, Ok(true), "it waits for others without an end");
     });
+}
+
+/// Requests of so many threads for eight granules, which the device does not give; all are to come to an end.
+fn fail_together(pool: &Pool, threads: usize) {
+    let (tell, told) = mpsc::channel();
+    for _ in 0..threads {
+        let (pool, tell) = (pool.clone(), tell.clone());
+        let stream = pool.device().stream().unwrap();
+        std::thread::sleep(Duration::from_millis(3));
+        std::thread::spawn(move || {
+            let outcome = pool.alloc(&stream, 8 * pool.device().info().granule);
+            let _ = tell.send(outcome.is_err_and(|error| error.is_out_of_memory()));
+        });
+    }
+    for _ in 0..threads {
+        assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(true));
+    }
+}
+
+/// Has each use of `call` last so many milliseconds.
+fn slow(watched: &Arc<Watched>, before_call: &'static str, millis: u64) {
+    let its = Arc::clone(watched);
+    watched.after(before_call, move || {
+        slow(&its, before_call, millis);
+        std::thread::sleep(Duration::from_millis(millis));
+    });
+}
+
+#[test]
+fn requests_that_fail_together_come_to_an_end_where_the_device_does_not_take_a_handle_back() {
+    let granule = Device::host().unwrap().info().granule;
+    let (device, watched) = Watched::over(&Device::host_with_capacity(8 * granule).unwrap());
+    let config = PoolConfig::default()
+        .handles(HandleSize::Granule)
+        .slabs(false);
+    let pool = Pool::new(&device, config).unwrap();
+    let stream = device.stream().unwrap();
+    let kept = pool.alloc(&stream, 3 * granule).unwrap();
+    drop(pool.alloc(&stream, granule).unwrap());
+    watched.fail("release", 1, true);
+    assert!(pool.trim(0).is_err());
+    slow(&watched, "before_release", 20);
+    watched.before(|call, _| {
+        if call == "create" {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        true
+    });
+    fail_together(&pool, 2);
+    watched.after("nothing", || ());
+    watched.heal();
+    pool.trim(0).unwrap();
+    assert_eq!(pool.stats().reserved.current, 3 * granule);
+    drop(kept);
 }

@@ -215,7 +215,6 @@ pub(super) fn left_over(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> 
     if core.arena.left_over() == 0 && !no_place() {
         return NEXT;
     }
-    climb.terms.refused = false;
     work_or_next(core.begin_reaping_all(), Then::Look)
 }
 
@@ -228,7 +227,6 @@ pub(super) fn make_room(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> 
         let bytes = plan.placement.to_map - core.room_for(terms);
         core.begin_giving_up(Some(&plan.placement), bytes, true)
     });
-    climb.terms.refused &= job.is_none();
     work_or_next(job, Then::Look)
 }
 
