@@ -242,8 +242,13 @@ impl Arena {
         self.handles += 1;
         let handle = self.handles;
         if let Some((error, given_back)) = made.unmapped {
-            self.give_up(handle, bytes);
-            self.offered(handle, made.phys, given_back);
+            // What the device has back it was not given: it has no more than when it refused to map it.
+            if given_back {
+                self.calls.released += 1;
+            } else {
+                self.give_up(handle, bytes);
+                self.refused.push((handle, made.phys));
+            }
             return Err(error);
         }
         self.calls.mapped += 1;

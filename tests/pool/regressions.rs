@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use crate::common;
-use crate::common::watched::Watched;
+use crate::common::watched::{OUT_OF_MEMORY, Watched};
 
 use warpool::device::sim::SimConfig;
 use warpool::pool::HandleSize;
@@ -202,4 +202,15 @@ fn requests_that_fail_together_come_to_an_end_where_the_device_does_not_take_a_h
     pool.trim(0).unwrap();
     assert_eq!(pool.stats().reserved.current, 3 * granule);
     drop(kept);
+}
+
+#[test]
+fn requests_that_fail_together_come_to_an_end_where_the_device_maps_no_handle_that_it_makes() {
+    let (device, watched) = Watched::over(&common::host());
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    watched.fail_with("map", 1, true, OUT_OF_MEMORY);
+    slow(&watched, "before_map", 12);
+    fail_together(&pool, 4);
+    watched.after("nothing", || ());
+    assert_eq!(pool.stats().reserved.current, 0);
 }
