@@ -139,6 +139,12 @@ impl Shared {
         let _ = self.trim(0);
         self.device.suspend(&self.awake)?;
         self.set_asleep(true);
+        // What has begun comes to its end: nothing new begins.
+        let mut core = self.core.lock();
+        while core.under_way.jobs > 0 {
+            core = self.wait_for_others(core);
+        }
+        drop(core);
         drop(self.lock_drained());
         let before = self.core.lock().reserved();
         let outcome = self.fall_asleep(&mut asleep, prepare);
@@ -206,19 +212,11 @@ impl Shared {
         self.settle_all(false);
     }
 
-    /// Refuses requests from now on, once what is under way has ended; or serves them again.
+    /// Refuses requests from now on, or serves them again.
     fn set_asleep(&self, asleep: bool) {
-        loop {
-            let lanes = lock(&self.lanes);
-            let mut core = self.core.lock();
-            if core.under_way.jobs == 0 {
-                core.asleep = asleep;
-                drop(core);
-                return lanes.all().for_each(|lane| lane.set_asleep(asleep));
-            }
-            drop(lanes);
-            drop(self.wait_for_others(core));
-        }
+        let lanes = lock(&self.lanes);
+        self.core.lock().asleep = asleep;
+        lanes.all().for_each(|lane| lane.set_asleep(asleep));
     }
 
     /// All bytes that may be contents: those of growing buffers, as far as they use them, and of blocks.

@@ -1,7 +1,7 @@
 //! Pools that sleep: addresses stay, memory goes, contents come back, and nothing runs on what sleeps.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use super::{MIB, common, small_handles, whole};
@@ -583,4 +583,66 @@ fn a_pool_falls_asleep_while_a_stream_is_dropped() {
     });
     drop(stream);
     slept.lock().unwrap().take().unwrap().unwrap();
+}
+
+/// Has each use of `call` last until the next has begun, or for a while where none does.
+fn overlap(watched: &Arc<Watched>, call: &'static str, begun: Option<mpsc::Sender<()>>) {
+    let its = Arc::clone(watched);
+    watched.after(call, move || {
+        let (next, nexts) = mpsc::channel();
+        overlap(&its, call, Some(next));
+        drop(begun);
+        let _ = nexts.recv_timeout(Duration::from_millis(100));
+    });
+}
+
+/// Whether `pool` falls asleep while two threads do this again and again, each `call` of which lasts until the
+/// other makes the next.
+fn falls_asleep_beside(
+    watched: &Arc<Watched>,
+    call: &'static str,
+    pool: &Pool,
+    work: impl Fn(u8) + Sync,
+) -> warpool::Result<u64> {
+    overlap(watched, call, None);
+    let over = AtomicBool::new(false);
+    let slept = std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (over, work) = (&over, &work);
+            scope.spawn(move || {
+                while !over.load(Ordering::SeqCst) {
+                    work(thread);
+                }
+            });
+        }
+        let (tell, told) = mpsc::channel();
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            let _ = tell.send(pool.sleep(&[], Contents::Discarded));
+        });
+        let slept = told.recv_timeout(Duration::from_secs(5));
+        over.store(true, Ordering::SeqCst);
+        slept
+    });
+    watched.after("nothing", || ());
+    slept.expect("it waits for ever")
+}
+
+#[test]
+fn a_pool_falls_asleep_beside_threads_that_always_give_memory_back() {
+    let (device, watched) = Watched::over(&common::host());
+    let pool = Pool::new(&device, small_handles().sleeps(true)).unwrap();
+    let streams = [(); 2].map(|()| device.stream().unwrap());
+    let kept = pool.alloc(&streams[0], MIB).unwrap();
+    let slept = falls_asleep_beside(&watched, "unmap", &pool, |thread| {
+        match pool.alloc(&streams[usize::from(thread)], 4 * MIB) {
+            Ok(block) => drop(block),
+            refused => assert!(sleeps(refused)),
+        }
+        pool.trim(0).unwrap();
+    });
+    assert!(slept.unwrap() > 0);
+    whole(&pool);
+    pool.wake(&[]).unwrap();
+    drop(kept);
 }
