@@ -4,15 +4,19 @@
 //! and then checks whether its memory is suspended. A thread that suspends memory does the reverse: it sets
 //! the flag, then waits until no stream has such an operation. So each operation either sees the flag, or has
 //! queued its work before the host waits for all streams.
+//!
+//! Operations on other memory go on meanwhile, and a stream may always have one. So there are two counts, and
+//! while one of them is waited for, operations that begin are counted in the other.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::lock;
 use super::structure::{Awake, Device, Timeline};
 use crate::error::{Error, Result};
 use crate::seeded::seeded;
-use crate::sync::pause;
+use crate::sync::{AtomicU64, pause};
 
 /// How long to wait for running operations before the memory is left awake. One of them may be on this
 /// thread: an application can call for sleep inside the closure that launches a kernel.
@@ -21,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Counts an operation that is queueing work on a stream, until it is dropped. Counts only on a device with a
 /// pool that may sleep, at the cost of two atomic operations. The device is marked before such a pool has a
 /// block.
-pub(crate) struct Giving<'t>(Option<&'t Timeline>);
+pub(crate) struct Giving<'t>(Option<&'t AtomicU64>);
 
 impl<'t> Giving<'t> {
     #[inline]
@@ -29,16 +33,18 @@ impl<'t> Giving<'t> {
         if !timeline.device.may_sleep() {
             return Self(None);
         }
-        timeline.giving.fetch_add(1, Ordering::SeqCst);
-        Self(Some(timeline))
+        let count = timeline.device.inner.counted_in.load(Ordering::SeqCst);
+        let giving = &timeline.giving[count as usize];
+        giving.fetch_add(1, Ordering::SeqCst);
+        Self(Some(giving))
     }
 }
 
 impl Drop for Giving<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(timeline) = self.0 {
-            timeline.giving.fetch_sub(1, Ordering::SeqCst);
+        if let Some(giving) = self.0 {
+            giving.fetch_sub(1, Ordering::SeqCst);
         }
     }
 }
@@ -88,7 +94,7 @@ impl Device {
             let known = self.timelines();
             known.values().filter_map(|it| it.upgrade()).collect()
         };
-        let passed = Self::wait_for_operations(&all).and_then(|()| {
+        let passed = self.wait_for_operations(&all).and_then(|()| {
             match seeded!("put-to-sleep-under-queued-work") {
                 true => Ok(()),
                 // One that is dropped meanwhile, and that nobody followed, cannot be waited for.
@@ -110,12 +116,14 @@ impl Device {
         self.inner.suspended.fetch_sub(1, Ordering::SeqCst);
     }
 
-    fn wait_for_operations(all: &[Arc<Timeline>]) -> Result<()> {
+    fn wait_for_operations(&self, all: &[Arc<Timeline>]) -> Result<()> {
+        let _alone = lock(&self.inner.suspending);
         let began = Instant::now();
-        for timeline in all {
+        for count in 0..2 {
+            self.inner.counted_in.store(1 - count, Ordering::SeqCst);
+            let giving = |it: &Arc<Timeline>| it.giving[count as usize].load(Ordering::SeqCst) > 0;
             let mut looks = 0;
-            let ignored = seeded!("operations-under-way-not-waited-for");
-            while timeline.giving.load(Ordering::SeqCst) > 0 && !ignored {
+            while all.iter().any(giving) && !seeded!("operations-under-way-not-waited-for") {
                 if began.elapsed() > PATIENCE {
                     let why = "it is being given work, which does not end";
                     return Err(Error::invalid("stream", why));

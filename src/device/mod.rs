@@ -264,6 +264,8 @@ impl Device {
                 captured: AtomicU64::new(0),
                 suspended: AtomicU64::new(0),
                 sleepers: AtomicU64::new(0),
+                counted_in: AtomicU64::new(0),
+                suspending: Mutex::default(),
                 turns: Turns::default(),
                 names: Mutex::default(),
                 no_gpu,

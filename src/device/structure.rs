@@ -44,6 +44,10 @@ pub(super) struct DeviceInner {
     pub(super) suspended: AtomicU64,
     /// Above 0 once there has been a pool whose memory may sleep.
     pub(super) sleepers: AtomicU64,
+    /// Which of a stream's two counts operations are counted in that begin now.
+    pub(super) counted_in: AtomicU64,
+    /// Held by who waits for operations that have begun.
+    pub(super) suspending: Mutex<()>,
     pub(super) turns: Turns,
     pub(super) names: Mutex<StreamNames>,
     pub(super) no_gpu: Option<crate::Error>,
@@ -158,8 +162,8 @@ pub(crate) struct Timeline {
     pub(super) stuck: AtomicU64,
     /// Above 0 once the stream was left to this timeline to destroy, because its last mark could not be made.
     pub(super) left: AtomicU64,
-    /// Number of operations that are queueing work on the stream now: see the module `awake`.
-    pub(super) giving: AtomicU64,
+    /// Number of operations that are queueing work on the stream now, in two counts: see the module `awake`.
+    pub(super) giving: [AtomicU64; 2],
 }
 
 /// A resource that a graph keeps.

@@ -90,7 +90,7 @@ impl Timeline {
             last_capture: Mutex::default(),
             stuck: AtomicU64::new(0),
             left: AtomicU64::new(0),
-            giving: AtomicU64::new(0),
+            giving: Default::default(),
         });
         device.timelines().insert(uid, Arc::downgrade(&timeline));
         timeline

@@ -646,3 +646,22 @@ fn a_pool_falls_asleep_beside_threads_that_always_give_memory_back() {
     pool.wake(&[]).unwrap();
     drop(kept);
 }
+
+#[test]
+fn a_part_falls_asleep_beside_threads_that_always_upload_to_another() {
+    let (device, watched) = Watched::over(&common::host());
+    let pool = Pool::new(&device, small_handles().sleeps(true)).unwrap();
+    let (weights, cache) = (
+        pool.tagged("weights").unwrap(),
+        pool.tagged("cache").unwrap(),
+    );
+    let stream = device.stream().unwrap();
+    let kept = cache.alloc(&stream, MIB).unwrap();
+    let bufs = [(); 2].map(|()| Mutex::new(weights.alloc_typed::<u8>(&stream, 1000).unwrap()));
+    let slept = falls_asleep_beside(&watched, "before_stream_sync", &cache, |thread| {
+        let mut buf = bufs[usize::from(thread)].lock().unwrap();
+        buf.view_mut().upload(&stream, &[thread; 1000]).unwrap();
+    });
+    assert!(slept.unwrap() > 0);
+    drop(kept);
+}
