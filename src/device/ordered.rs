@@ -379,8 +379,8 @@ impl UnderWay<'_, '_, '_> {
                 }
             }
         }
-        let graph = (began || !same).then(|| timeline.last_capture()).flatten();
-        if let Some(graph) = graph {
+        let graphs = (began || !same).then(|| timeline.graphs_since(self.captures));
+        for graph in graphs.into_iter().flatten() {
             let tensors = self.table.iter().flat_map(|table| &table.tensors);
             for used in self.uses.iter().flatten().chain(tensors) {
                 used.stamp(By::Graph(Arc::clone(&graph), Arc::clone(timeline)), surely);

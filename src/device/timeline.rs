@@ -87,7 +87,7 @@ impl Timeline {
             entering: Mutex::default(),
             given: Condvar::default(),
             captures: AtomicU64::new(0),
-            last_capture: Mutex::default(),
+            graphs: Mutex::default(),
             stuck: AtomicU64::new(0),
             left: AtomicU64::new(0),
             giving: Default::default(),
@@ -109,7 +109,9 @@ impl Timeline {
             self.captures.fetch_add(1, Ordering::AcqRel);
         }
         if let Some(recorder) = &recorder {
-            *lock(&self.last_capture) = Arc::downgrade(recorder.record());
+            let mut graphs = lock(&self.graphs);
+            graphs.retain(|(_, graph)| graph.strong_count() > 0);
+            graphs.push((self.captures(), Arc::downgrade(recorder.record())));
         }
         let before = std::mem::replace(&mut *now, recorder);
         drop((now, raw));
@@ -128,9 +130,12 @@ impl Timeline {
         self.captures() % 2 == 1
     }
 
-    /// The graph of the stream's last capture, if it still exists.
-    pub(crate) fn last_capture(&self) -> Option<Arc<GraphRecord>> {
-        lock(&self.last_capture).upgrade()
+    /// The graphs that may have work which the stream was given since there were so many
+    /// [captures](Timeline::captures), as far as they still exist.
+    pub(crate) fn graphs_since(&self, captures: u64) -> Vec<Arc<GraphRecord>> {
+        let graphs = lock(&self.graphs);
+        let since = graphs.iter().filter(|(begun, _)| *begun >= captures);
+        since.filter_map(|(_, graph)| graph.upgrade()).collect()
     }
 
     /// Records that the driver failed to end the stream's capture: nothing can wait for the stream any more.

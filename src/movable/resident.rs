@@ -187,15 +187,9 @@ impl<'a> ResidentId<'a> {
 
 impl Drop for ResidentId<'_> {
     fn drop(&mut self) {
-        let timeline = &self.stream.core().timeline;
-        let several = timeline.captures() != self.captures;
-        let last = several.then(|| timeline.last_capture()).flatten();
-        let last = last.and_then(|graph| graph.recorder());
-        let mut captures: Vec<Arc<Recorder>> = Vec::new();
-        for capture in (self.capture.take().into_iter())
-            .chain(self.stream.recorder())
-            .chain(last)
-        {
+        let graphs = (self.stream.core().timeline).graphs_since(self.captures);
+        let mut captures: Vec<Arc<Recorder>> = Vec::from_iter(self.capture.take());
+        for capture in graphs.iter().filter_map(|graph| graph.recorder()) {
             if !captures.iter().any(|known| Arc::ptr_eq(known, &capture)) {
                 captures.push(capture);
             }

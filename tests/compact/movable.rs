@@ -30,6 +30,7 @@ on_every_device! {
     a_block_of_a_capture_may_be_freed_on_another_stream,
     a_block_held_in_a_capture_stays_under_its_graph_whenever_the_guard_goes,
     a_hold_by_an_id_is_kept_by_each_capture_that_saw_it,
+    a_block_held_over_several_captures_stays_under_the_graph_of_each,
     a_block_keeps_no_more_of_the_streams_that_used_it_than_may_use_it_still,
 }
 
@@ -482,6 +483,43 @@ fn a_hold_by_an_id_is_kept_by_each_capture_that_saw_it(device: &Device) {
         stream.synchronize().unwrap();
         pool.compact(&Goal::Full).unwrap();
         assert_ne!(high.hold(&stream).unwrap().addr(), at);
+        check(&high, &stream, 1);
+    }
+}
+
+fn a_block_held_over_several_captures_stays_under_the_graph_of_each(device: &Device) {
+    for by in ["view", "address", "id"] {
+        let pool = pool(device, 64 << 20);
+        let [stream, other] = [(); 2].map(|()| device.stream().unwrap());
+        let low = make(&pool, &stream, 0, 500_000);
+        let high = make(&pool, &stream, 1, 500_000);
+        let mut target = pool.alloc_zeroed::<u64>(&stream, 50).unwrap();
+        let held = high.hold(&stream).unwrap();
+        let at = held.addr();
+        let held = (by != "id").then_some(held);
+        let held_by_id = (by == "id").then(|| pool.hold_id(high.id(), &stream).unwrap());
+        stream.synchronize().unwrap();
+        let view = held.as_ref().filter(|_| by == "view").map(|it| it.view());
+        let [first, second] = [(); 2].map(|()| {
+            let on = if view.is_some() { &other } else { &stream };
+            let capture = on.begin_capture().unwrap();
+            match view {
+                Some(view) => (target.view_mut())
+                    .copy_from(on, view.slice(..50).unwrap())
+                    .unwrap(),
+                None => common::copy(on, target.addr(), at, 400),
+            }
+            capture.end().unwrap()
+        });
+        drop((held, held_by_id, low));
+        for graph in [second, first] {
+            pool.compact(&Goal::Full).unwrap();
+            assert_eq!(high.hold(&stream).unwrap().addr(), at, "{by}");
+            drop(graph);
+            stream.synchronize().unwrap();
+        }
+        pool.compact(&Goal::Full).unwrap();
+        assert_ne!(high.hold(&stream).unwrap().addr(), at, "{by}");
         check(&high, &stream, 1);
     }
 }
