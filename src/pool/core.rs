@@ -275,7 +275,7 @@ impl Core {
     }
 
     /// The hole that begins where `id` ends.
-    fn hole_behind(&self, id: Id) -> Option<(Id, Extent)> {
+    pub(super) fn hole_behind(&self, id: Id) -> Option<(Id, Extent)> {
         let next = self.extents.get(id).next;
         let hole = (next != NONE).then(|| (next, *self.extents.get(next)));
         hole.filter(|(_, hole)| hole.state == State::Free)
@@ -373,24 +373,20 @@ impl Core {
         self.give(rest, slot, tick);
     }
 
-    /// Lets the block `id` have the `bytes` behind it, once `slot`'s stream waits for who had them;
-    /// false where they are not free, or the stream is under capture, whose graph would wait in its place.
-    pub(crate) fn grow(&mut self, id: Id, bytes: u64, slot: StreamIndex) -> Result<bool> {
-        let Some((next, hole)) = self.hole_behind(id).filter(|(_, it)| it.bytes >= bytes) else {
-            return Ok(false);
+    /// Lets the block `id` have the `bytes` behind it; false where they are not free, or `slot`'s stream does not
+    /// run behind who had them: under capture its graph would wait in its place.
+    pub(crate) fn grow(&mut self, id: Id, bytes: u64, slot: StreamIndex) -> bool {
+        let waits = self.waits_to_grow(id, bytes, slot);
+        let behind = self.hole_behind(id).filter(|(_, it)| it.bytes >= bytes);
+        let Some((next, _)) = behind.filter(|_| waits.is_empty()) else {
+            return false;
         };
-        if !seeded!("grown-in-place-without-a-wait") {
-            self.wait_for(slot, hole.epoch())?;
-            if !self.is_ordered(slot, hole.epoch()) {
-                return Ok(false);
-            }
-        }
         self.extents.take(next, bytes, slot);
         let before = self.extents.get(id).bytes;
         self.active.block_resized(before, before + bytes);
         self.extents.join_taken(id);
         self.granted(id);
-        Ok(true)
+        true
     }
 
     /// Merges neighbouring holes of all streams that `slot`'s stream runs behind; gives what it would have

@@ -152,3 +152,24 @@ fn others_are_served_while_a_stream_is_made_to_wait_for_another() {
         gate.open();
     }
 }
+
+#[test]
+fn others_are_served_while_a_block_waits_to_grow_where_it_is() {
+    let world = World::of(6);
+    let words = world.granule as usize / 8;
+    let mut block = world
+        .pool
+        .alloc_movable::<u64>(&world.stream, words)
+        .unwrap();
+    let third = world.pool.device().stream().unwrap();
+    // One that is freed into the cache, and one behind the block that is not.
+    let behind = world.pool.alloc(&third, 2 * world.granule).unwrap();
+    let gate = Gate::close(&third);
+    drop(behind);
+    world.pool.trim(u64::MAX).unwrap();
+    world.serves_during("event_wait", || {
+        block.resize(&world.stream, 2 * words).unwrap()
+    });
+    assert_eq!(world.pool.stats().steps.waits, 1);
+    gate.open();
+}

@@ -23,6 +23,7 @@ use crate::heap::Grant;
 use crate::heap::UNIT;
 use crate::heap::size_class::{self, is_slot};
 use crate::heap::{Id, StreamIndex};
+use crate::pool::ask;
 use crate::pool::core::{Core, SlotHold};
 use crate::pool::stats::counters::{Blocks, Counters, Elsewhere};
 use crate::pool::structure::{Block, IdAndSlack, Lane, LaneState, Others, Own, Private, Shared};
@@ -331,11 +332,14 @@ impl Lane {
     /// behind it is not free, or the stream is under capture: what is added would be ready behind work that
     /// only launches of its graph run.
     pub(crate) fn grow(&self, id: Id, before: Blocks, after: Blocks) -> Result<bool> {
-        let mut core = self.shared.core.lock();
-        let same = before.bytes() == after.bytes();
+        let more = after.bytes() - before.bytes();
         // Private memory is no extent.
-        let may_grow = !same && self.private.is_none() && !self.timeline.is_captured();
-        let grown = same || may_grow && core.grow(id, after.bytes() - before.bytes(), self.slot)?;
+        let may_grow = more > 0 && self.private.is_none() && !self.timeline.is_captured();
+        if may_grow {
+            (self.shared).work(|core| ask::some(core.waits_to_grow(id, more, self.slot)))?;
+        }
+        let mut core = self.shared.core.lock();
+        let grown = more == 0 || may_grow && core.grow(id, more, self.slot);
         if grown {
             self.count(|counters, away| counters.resize(before, after, away));
         }
