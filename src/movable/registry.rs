@@ -282,7 +282,7 @@ impl Registry {
     }
 
     /// Holds a block for `stream`; returns its address and bytes.
-    pub(crate) fn hold(&self, id: MovableId, stream: &Stream) -> Result<(Addr, u64)> {
+    pub(crate) fn hold(self: &Arc<Self>, id: MovableId, stream: &Stream) -> Result<(Addr, u64)> {
         self.check_stream(stream)?;
         self.awake.check()?;
         let mut state = self.here(id)?;
@@ -295,14 +295,21 @@ impl Registry {
         let now = state.holds;
         let entry = state.table.entry(id)?;
         entry.held_at = now;
-        if !seeded!("use-after-move") {
-            entry.ready.wait_on(&stream.core().timeline)?;
-        }
-        entry.holds += 1;
         let block = entry.block.as_ref();
-        block
+        let held = block
             .map(|block| (block.addr(), block.bytes()))
-            .ok_or_else(|| Error::invalid("id", "it was freed"))
+            .ok_or_else(|| Error::invalid("id", "it was freed"))?;
+        entry.holds += 1;
+        let ready = entry.ready.lacking(&stream.core().timeline);
+        drop(state);
+        // Without the lock: a stream that has much to do may have its caller wait. The block stays where it is.
+        if !seeded!("use-after-move")
+            && let Err(error) = ready.wait_on(&stream.core().timeline)
+        {
+            self.let_go(id, stream);
+            return Err(error);
+        }
+        Ok(held)
     }
 
     /// Ends a hold of the block for `stream`.
@@ -368,7 +375,7 @@ impl Registry {
 
     /// Holds an array; returns its address, and the block that it lies in.
     pub(super) fn hold_pointers(
-        &self,
+        self: &Arc<Self>,
         key: u64,
         stream: &Stream,
     ) -> Result<(Addr, Option<MovableId>)> {

@@ -56,6 +56,13 @@ impl Marks {
         }
     }
 
+    /// Those that the stream of `timeline` is not known to run behind.
+    pub(super) fn lacking(&self, timeline: &Timeline) -> Self {
+        let all = self.0.iter();
+        let lacking = all.filter(|(theirs, tick)| !timeline.is_behind(theirs, *tick));
+        Self(lacking.cloned().collect(), self.1)
+    }
+
     /// Makes the stream of `timeline` wait for all ticks on the device.
     pub(super) fn wait_on(&self, timeline: &Timeline) -> Result<()> {
         self.each(&mut |theirs, tick| timeline.wait_for(theirs, tick).map(|_| ()))

@@ -3,8 +3,11 @@
 use crate::common;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use common::on_every_device;
+use common::watched::Watched;
 use warpool::compact::{Budget, Goal};
 use warpool::device::sim::Rng;
 use warpool::movable::Movable;
@@ -192,4 +195,31 @@ fn other_streams_allocate_and_free_while_a_pass_is_between_its_steps(device: &De
     for (seed, block) in &kept {
         assert!(block.download(&stream).unwrap() == contents(*seed, 25_000));
     }
+}
+
+#[test]
+fn others_hold_blocks_while_a_stream_is_made_to_wait_for_a_move() {
+    let (device, watched) = Watched::over(&common::host());
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    let [stream, other] = [(); 2].map(|()| device.stream().unwrap());
+    let low = pool.alloc_movable::<u64>(&stream, 500_000).unwrap();
+    let blocks = [(); 2].map(|()| pool.alloc_movable::<u64>(&stream, 500_000).unwrap());
+    drop(low);
+    assert!(pool.compact(&Goal::Full).unwrap().bytes > 0);
+    drop(blocks[1].hold(&other).unwrap());
+    let (of, id) = (pool.clone(), blocks[1].id());
+    let held = Arc::new(AtomicBool::new(false));
+    let its = Arc::clone(&held);
+    watched.after("event_wait", move || {
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || tell.send(of.hold_id(id, &other).is_ok()));
+        let done = told.recv_timeout(Duration::from_secs(5));
+        its.store(done == Ok(true), Ordering::Relaxed);
+    });
+    drop(blocks[0].hold(&stream).unwrap());
+    assert!(watched.was_hooked());
+    assert!(
+        held.load(Ordering::Relaxed),
+        "the lock is held over the wait"
+    );
 }
