@@ -237,6 +237,8 @@ impl Pool {
     /// Gives idle memory back to the device, keeping at least `keep` bytes, and returns the bytes
     /// released. Waits on the host for work that still uses the memory.
     ///
+    /// What growing buffers no longer use goes however much is kept, as no request could have it.
+    ///
     /// # Errors
     /// What the driver said; what was released until then stays released.
     #[doc(alias = "empty_cache")]

@@ -214,3 +214,23 @@ fn a_buffer_may_be_dropped_in_a_host_call_that_a_full_queue_of_its_stream_waits_
     ground.finish();
     nothing_is_left_soon(&ground);
 }
+
+#[test]
+fn a_trim_gives_back_what_buffers_no_longer_use_however_much_it_keeps() {
+    let ground = ground(small().slack(8.0));
+    let granule = ground.granule as u64;
+    let [home, other] = &ground.streams;
+    for keep in [4 * granule, 6 * granule, u64::MAX] {
+        drop(ground.pool.alloc(home, 2 * granule).unwrap());
+        let mut buffer = ground.filled(4, 1);
+        let hold = ground.hold(other);
+        buffer.view_mut().fill(other, 2).unwrap();
+        buffer.resize(1).unwrap();
+        drop(hold);
+        ground.finish();
+        assert_eq!(ground.grown(), 4);
+        ground.pool.trim(keep).unwrap();
+        assert_eq!(ground.grown(), 1);
+        assert_eq!(ground.pool.stats().reserved.current, 3 * granule);
+    }
+}
