@@ -15,6 +15,8 @@ pub(crate) struct UnderWay {
     pub(super) wanted: u64,
     /// Bytes of free memory held, which count as allocated.
     pub(super) held: u64,
+    /// Bytes that growing buffers are giving back.
+    pub(super) leaving: u64,
 }
 
 /// Free memory that a job holds, and its history.

@@ -116,10 +116,9 @@ fn requests_that_no_device_could_serve_fail_where_several_threads_make_them() {
     pool.check_invariants().unwrap();
 }
 
-#[test]
-fn a_request_beyond_the_limit_fails_while_others_map_and_give_back_without_a_pause() {
-    let (device, watched) = Watched::over(&Device::host().unwrap());
-    let pool = Pool::new(&device, PoolConfig::default().limit(256 * MIB)).unwrap();
+/// Whether a request for so many bytes fails, which is to come to an end, while others map and give back without a
+/// pause.
+fn fails_beside_others(watched: &Watched, pool: &Pool, bytes: u64) {
     watched.before(|call, _| {
         if matches!(call, "create" | "release") {
             std::thread::sleep(Duration::from_micros(200));
@@ -128,9 +127,10 @@ fn a_request_beyond_the_limit_fails_while_others_map_and_give_back_without_a_pau
     });
     let over = AtomicBool::new(false);
     let (tell, told) = mpsc::channel();
+    let stream = || pool.device().stream().unwrap();
     std::thread::scope(|scope| {
         for _ in 0..8 {
-            let (pool, stream, over) = (&pool, device.stream().unwrap(), &over);
+            let (stream, over) = (stream(), &over);
             scope.spawn(move || {
                 while !over.load(Ordering::Relaxed) {
                     drop(pool.alloc(&stream, 8 * MIB).unwrap());
@@ -138,16 +138,60 @@ fn a_request_beyond_the_limit_fails_while_others_map_and_give_back_without_a_pau
                 }
             });
         }
-        let (pool, stream) = (&pool, device.stream().unwrap());
+        let stream = stream();
         scope.spawn(move || {
             std::thread::sleep(Duration::from_millis(20));
-            let failed = pool.alloc(&stream, 257 * MIB).is_err();
+            let failed = pool.alloc(&stream, bytes).is_err();
             let _ = tell.send(failed);
         });
         let failed = told.recv_timeout(Duration::from_secs(20));
         over.store(true, Ordering::Relaxed);
         assert_eq!(failed, Ok(true), "it waits for others without an end");
     });
+}
+
+#[test]
+fn a_request_beyond_the_limit_fails_while_others_map_and_give_back_without_a_pause() {
+    let (device, watched) = Watched::over(&Device::host().unwrap());
+    let pool = Pool::new(&device, PoolConfig::default().limit(256 * MIB)).unwrap();
+    fails_beside_others(&watched, &pool, 257 * MIB);
+}
+
+#[test]
+fn a_request_beyond_what_growing_buffers_leave_fails_while_others_map_and_give_back() {
+    let (device, watched) = Watched::over(&Device::host().unwrap());
+    let pool = Pool::new(&device, PoolConfig::default().limit(256 * MIB)).unwrap();
+    let stream = device.stream().unwrap();
+    let mut buffer = pool.grow_buf::<u8>(&stream, 180 << 20).unwrap();
+    buffer.resize(180 << 20).unwrap();
+    fails_beside_others(&watched, &pool, 100 * MIB);
+}
+
+#[test]
+fn a_request_has_what_a_growing_buffer_is_giving_back() {
+    let (device, watched) = Watched::over(&Device::host().unwrap());
+    let granule = device.info().granule;
+    let config = PoolConfig::default().handles(HandleSize::Granule);
+    let pool = Pool::new(&device, config.limit(4 * granule)).unwrap();
+    let stream = device.stream().unwrap();
+    let mut buffer = pool.grow_buf::<u8>(&stream, 4 << 30).unwrap();
+    buffer.resize(4 * granule as usize).unwrap();
+    stream.synchronize().unwrap();
+    let (tell, told) = mpsc::channel();
+    let of = pool.clone();
+    watched.after("unmap", move || {
+        std::thread::spawn(move || tell.send(of.alloc(&stream, 3 * granule).is_ok()));
+        std::thread::sleep(Duration::from_millis(50));
+    });
+    buffer.resize(0).unwrap();
+    assert_eq!(told.recv(), Ok(true));
+}
+
+#[test]
+fn a_request_beyond_the_device_fails_while_others_map_and_give_back() {
+    let (device, watched) = Watched::over(&Device::host_with_capacity(256 * MIB).unwrap());
+    let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+    fails_beside_others(&watched, &pool, 257 * MIB);
 }
 
 /// Requests of so many threads for eight granules, which the device does not give; all are to come to an end.

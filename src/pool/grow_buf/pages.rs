@@ -174,7 +174,9 @@ fn take_down(core: &CoreLock, state: &mut State) -> u64 {
     if books.asleep && !seeded!("handles-go-while-they-are-saved") {
         return 0;
     }
+    let leaving = state.bytes(state.frames.len()) - state.bytes(state.used);
     books.under_way.jobs += 1;
+    books.under_way.leaving += leaving;
     drop(books);
     let book = match seeded!("shrunk-bytes-stay-on-the-books") {
         true => |_: &mut Arena, _, _| {},
@@ -188,7 +190,9 @@ fn take_down(core: &CoreLock, state: &mut State) -> u64 {
         released += bytes;
         state.frames.pop();
     }
-    core.lock().under_way.end_one();
+    let mut books = core.lock();
+    books.under_way.leaving -= leaving;
+    books.under_way.end_one();
     released
 }
 

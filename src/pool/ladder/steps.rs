@@ -238,9 +238,12 @@ pub(super) fn others(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
         climb.caches_looked_at += 1;
         return Ok(Turn::Then(Then::Restart));
     }
-    // Where live blocks are in the way, nothing that is under way makes room; and others may go on for ever.
-    let most = core.limit().max(core.reserved());
-    let in_the_way = core.live().saturating_add(climb.size) > most;
+    // Where live blocks and growing buffers are in the way, nothing that is under way makes room; and others may go
+    // on for ever.
+    let device = climb.lane.shared.device.info().total_bytes;
+    let most = core.limit().min(device).max(core.reserved());
+    let grown = core.grown().saturating_sub(core.under_way.leaving);
+    let in_the_way = (core.live() + grown).saturating_add(climb.size) > most;
     if core.under_way.jobs > 0 && !in_the_way {
         return Ok(Turn::Wait);
     }
