@@ -100,6 +100,16 @@ impl GraphRecord {
         lock(&self.state).over
     }
 
+    /// Whether the graph is gone, and its last launch is done as far as the driver can tell.
+    pub(super) fn is_done(&self) -> bool {
+        // First: the last launch is final then.
+        let is_over = self.is_over();
+        let is_past = |(on, tick): LastGiven| {
+            on.done() >= tick || on.poll(tick, u64::MAX).is_ok_and(|done| done >= tick)
+        };
+        is_over && self.last().is_none_or(is_past)
+    }
+
     /// Records that the graph is gone: from now on only its last launch counts.
     pub(super) fn end(&self) {
         let peers = {

@@ -86,6 +86,7 @@ impl Drop for StreamCore {
             }
         }
         self.device.forget_name(self.timeline.uid);
+        self.timeline.forget_graphs();
         // If the timeline is shared, other parts of the crate still track this stream's order.
         let followed = Arc::strong_count(&self.timeline) > 1;
         let let_go = match followed {

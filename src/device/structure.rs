@@ -155,8 +155,8 @@ pub(crate) struct Timeline {
     pub(super) given: Condvar,
     /// Number of captures of the stream begun and ended: odd while it is under one.
     pub(super) captures: AtomicU64,
-    /// The graphs of its captures, each with their number when it began.
-    pub(super) graphs: Mutex<Vec<(u64, Weak<GraphRecord>)>>,
+    /// The graphs of its captures until their last launch is done, each with their number when it began.
+    pub(super) graphs: Mutex<Vec<(u64, Arc<GraphRecord>)>>,
     /// Above 0 once the driver failed to end a capture of the stream: any record would be part of that
     /// capture.
     pub(super) stuck: AtomicU64,

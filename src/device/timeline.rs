@@ -102,6 +102,8 @@ impl Timeline {
     }
 
     pub(super) fn set_recorder(&self, recorder: Option<Arc<Recorder>>) {
+        let mut done = self.graphs_since(0);
+        done.retain(|graph| recorder.is_some() && graph.is_done());
         // No record and no wait that did not see the capture is being made now.
         let raw = lock(&self.raw);
         let mut now = lock(&self.recorder);
@@ -110,8 +112,8 @@ impl Timeline {
         }
         if let Some(recorder) = &recorder {
             let mut graphs = lock(&self.graphs);
-            graphs.retain(|(_, graph)| graph.strong_count() > 0);
-            graphs.push((self.captures(), Arc::downgrade(recorder.record())));
+            graphs.retain(|(_, graph)| !done.iter().any(|it| Arc::ptr_eq(it, graph)));
+            graphs.push((self.captures(), Arc::clone(recorder.record())));
         }
         let before = std::mem::replace(&mut *now, recorder);
         drop((now, raw));
@@ -131,11 +133,17 @@ impl Timeline {
     }
 
     /// The graphs that may have work which the stream was given since there were so many
-    /// [captures](Timeline::captures), as far as they still exist.
+    /// [captures](Timeline::captures), but for those that are gone and whose launches are known to be done.
     pub(crate) fn graphs_since(&self, captures: u64) -> Vec<Arc<GraphRecord>> {
         let graphs = lock(&self.graphs);
         let since = graphs.iter().filter(|(begun, _)| *begun >= captures);
-        since.filter_map(|(_, graph)| graph.upgrade()).collect()
+        since.map(|(_, graph)| Arc::clone(graph)).collect()
+    }
+
+    /// The stream is going, and was given all that it will be. Launches of its graphs may have been on itself.
+    pub(super) fn forget_graphs(&self) {
+        let graphs = std::mem::take(&mut *lock(&self.graphs));
+        drop(graphs);
     }
 
     /// Records that the driver failed to end the stream's capture: nothing can wait for the stream any more.
@@ -610,6 +618,25 @@ mod tests {
             }
         }
         assert!(open(&device) - before <= super::MARKS as u64 + 16);
+    }
+
+    #[test]
+    fn a_stream_keeps_no_more_of_its_graphs_than_may_run_still() {
+        let device = Device::host().unwrap();
+        let [a, b, _] = streams(&device);
+        let graph = || a.begin_capture().unwrap().end().unwrap();
+        let kept = graph();
+        for _ in 0..50 {
+            let gone = graph();
+            gone.launch(&b).unwrap();
+            drop(gone);
+            device.backend().stream_sync(b.raw()).unwrap();
+        }
+        assert!(lock(&of(&a).graphs).len() <= 3);
+        let timeline = std::sync::Arc::downgrade(&a.core().timeline);
+        kept.launch(&a).unwrap();
+        drop((kept, a, b));
+        assert!(timeline.upgrade().is_none(), "it keeps itself");
     }
 
     #[test]

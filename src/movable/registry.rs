@@ -14,7 +14,8 @@ use super::table::{Marks, Moving, Table};
 use super::words::Words;
 use crate::compact::{self, Goal, KeptPlan, Layout, Mover, Owners, Plan, Planner, layout_with};
 use crate::device::{
-    AccessLog, Addr, Awake, Device, Giving, Kept, Recorder, Stream, Timeline, beside, lock,
+    AccessLog, Addr, Awake, Device, Giving, GraphRecord, Kept, Recorder, Stream, Timeline, beside,
+    lock,
 };
 use crate::error::{Error, Result};
 use crate::pool::{Attached, Block, Pool, Pressure, Relief, Shared, Spilled, UNIT};
@@ -314,17 +315,19 @@ impl Registry {
 
     /// Ends a hold of the block for `stream`.
     pub(crate) fn let_go(self: &Arc<Self>, id: MovableId, stream: &Stream) {
-        self.let_go_of(id, stream, stream.recorder().into_iter().collect());
+        let own = stream.recorder().map(|it| Arc::clone(it.record()));
+        self.let_go_of(id, stream, own.as_slice());
     }
 
-    /// The same of a hold whose work these captures have, which may have ended.
+    /// The same of a hold whose work these graphs have, which may be gone.
     pub(super) fn let_go_of(
         self: &Arc<Self>,
         id: MovableId,
         stream: &Stream,
-        captures: Vec<Arc<Recorder>>,
+        graphs: &[Arc<GraphRecord>],
     ) {
         self.hold_for_graphs(id);
+        let captures: Vec<Arc<Recorder>> = graphs.iter().filter_map(|it| it.recorder()).collect();
         let doomed = {
             let mut state = lock(&self.state);
             let timeline = &stream.core().timeline;
@@ -341,6 +344,9 @@ impl Registry {
             entry.holds += captures.len() as u64;
             if !seeded!("last-use-forgotten") || entry.holds > 0 {
                 entry.uses.note(timeline, tick);
+                for (timeline, tick) in graphs.iter().filter_map(|it| it.last()) {
+                    entry.uses.note(&timeline, tick);
+                }
                 entry.note_typed_uses();
             }
             entry.doomed && entry.holds == 0

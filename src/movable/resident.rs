@@ -8,7 +8,7 @@ use bytemuck::Pod;
 
 use super::registry::Registry;
 use super::{Movable, MovableId};
-use crate::device::{Addr, Held, Place, Recorder, Stream, Use, note_behind};
+use crate::device::{Addr, Held, Place, Stream, Use, note_behind};
 use crate::error::Result;
 use crate::pool::{View, ViewMut};
 
@@ -143,15 +143,13 @@ pub struct ResidentId<'a> {
     stream: &'a Stream,
     addr: Addr,
     bytes: u64,
-    /// The capture under which it was made, and how often captures of the stream had begun and ended by then.
-    capture: Option<Arc<Recorder>>,
+    /// How often captures of the stream had begun and ended when it was made.
     captures: u64,
 }
 
 impl<'a> ResidentId<'a> {
     pub(super) fn new(registry: Arc<Registry>, id: MovableId, stream: &'a Stream) -> Result<Self> {
         let captures = stream.core().timeline.captures();
-        let capture = stream.recorder();
         let (addr, bytes) = registry.hold(id, stream)?;
         Ok(Self {
             registry,
@@ -159,7 +157,6 @@ impl<'a> ResidentId<'a> {
             stream,
             addr,
             bytes,
-            capture,
             captures,
         })
     }
@@ -188,13 +185,7 @@ impl<'a> ResidentId<'a> {
 impl Drop for ResidentId<'_> {
     fn drop(&mut self) {
         let graphs = (self.stream.core().timeline).graphs_since(self.captures);
-        let mut captures: Vec<Arc<Recorder>> = Vec::from_iter(self.capture.take());
-        for capture in graphs.iter().filter_map(|graph| graph.recorder()) {
-            if !captures.iter().any(|known| Arc::ptr_eq(known, &capture)) {
-                captures.push(capture);
-            }
-        }
-        self.registry.let_go_of(self.id, self.stream, captures);
+        self.registry.let_go_of(self.id, self.stream, &graphs);
     }
 }
 

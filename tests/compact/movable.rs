@@ -31,6 +31,7 @@ on_every_device! {
     a_block_held_in_a_capture_stays_under_its_graph_whenever_the_guard_goes,
     a_hold_by_an_id_is_kept_by_each_capture_that_saw_it,
     a_block_held_over_several_captures_stays_under_the_graph_of_each,
+    a_block_moves_behind_a_launch_of_a_graph_that_went_before_its_guard,
     a_block_keeps_no_more_of_the_streams_that_used_it_than_may_use_it_still,
 }
 
@@ -521,6 +522,41 @@ fn a_block_held_over_several_captures_stays_under_the_graph_of_each(device: &Dev
         pool.compact(&Goal::Full).unwrap();
         assert_ne!(high.hold(&stream).unwrap().addr(), at, "{by}");
         check(&high, &stream, 1);
+    }
+}
+
+fn a_block_moves_behind_a_launch_of_a_graph_that_went_before_its_guard(device: &Device) {
+    for by_id in [false, true] {
+        let pool = pool(device, 10 << 20);
+        let [stream, other] = [(); 2].map(|()| device.stream().unwrap());
+        let low = make(&pool, &stream, 0, 500_000);
+        let high = make(&pool, &stream, 1, 500_000);
+        let target = pool.alloc_zeroed::<u64>(&stream, 50).unwrap();
+        let held = high.hold(&stream).unwrap();
+        let at = held.addr();
+        let held = (!by_id).then_some(held);
+        let held_by_id = by_id.then(|| pool.hold_id(high.id(), &stream).unwrap());
+        stream.synchronize().unwrap();
+        let capture = stream.begin_capture().unwrap();
+        common::copy(&stream, target.addr(), at, 400);
+        let graph = capture.end().unwrap();
+        let gate = common::Gate::close(&other);
+        graph.launch(&other).unwrap();
+        drop(graph);
+        drop((held, held_by_id, low));
+        pool.compact(&Goal::Full).unwrap();
+        let third = device.stream().unwrap();
+        let mut next = pool.alloc_typed::<u64>(&third, 500_000).unwrap();
+        next.view_mut().fill(&third, 0).unwrap();
+        assert!((next.addr()..next.addr() + 4_000_000).contains(&at));
+        // Would run now, were it not behind the launch.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        gate.open();
+        other.synchronize().unwrap();
+        assert!(
+            target.download().unwrap() == contents(1, 50),
+            "by id: {by_id}"
+        );
     }
 }
 
