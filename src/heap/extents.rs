@@ -93,16 +93,6 @@ impl Extents {
         self.get_mut(id).movable = movable;
     }
 
-    /// Has the processor fetch the extents `ids` and their neighbours, all of them at once: freed one
-    /// by one, each waits for memory that the one before could have waited for as well.
-    pub(crate) fn fetch(&self, ids: impl Iterator<Item = Id> + Clone) {
-        let record = |id: Id| self.table.get(id as usize);
-        for extent in ids.filter_map(record) {
-            let state = |id: Id| record(id).map(|extent| extent.state);
-            std::hint::black_box((state(extent.prev), state(extent.next)));
-        }
-    }
-
     /// Makes room for the index of one more stream and gives its slot.
     pub(crate) fn add_slot(&mut self) -> StreamIndex {
         self.indexes.push(Default::default());

@@ -57,10 +57,6 @@ impl Slab {
         u64::MAX >> (64 - self.slots)
     }
 
-    pub(crate) fn slot_bytes(&self) -> u64 {
-        self.bytes
-    }
-
     /// The work after which nothing uses a free slot.
     pub(crate) fn history(&self, slot: usize) -> Epoch {
         Epoch::new(self.streams[slot], self.ticks[slot])

@@ -281,38 +281,6 @@ impl Core {
         hole.filter(|(_, hole)| hole.state == State::Free)
     }
 
-    /// Takes up to `most` blocks of `bytes` from the hole behind the block `id`, if it is ready for
-    /// `slot`.
-    pub(crate) fn take_behind(
-        &mut self,
-        id: Id,
-        bytes: u64,
-        slot: StreamIndex,
-        most: u64,
-        taken: &mut Vec<Cached>,
-    ) {
-        let Some((next, hole)) = self.hole_behind(id) else {
-            return;
-        };
-        let count = most.min(hole.bytes / bytes);
-        if count == 0 || !self.is_behind(slot, hole.epoch()) {
-            return;
-        }
-        let first = self.take(next, count * bytes, slot);
-        for at in (0..count).rev() {
-            let id = match at {
-                0 => first.id,
-                _ => self.extents.split_taken(first.id, bytes),
-            };
-            taken.push(Cached::new(
-                id,
-                self.arena.base() + first.offset + at * bytes,
-                bytes,
-                0,
-            ));
-        }
-    }
-
     pub(super) fn only_stream(&self) -> bool {
         self.streams.len() <= 2
     }

@@ -299,7 +299,7 @@ impl Shared {
     /// pool is over its soft limit.
     fn served(&self, climb: &Climb<'_>, mut core: CoreGuard<'_>, grant: Grant) -> Grant {
         let missed = climb.lane.settle(climb.bytes, climb.requested);
-        (climb.lane).served(grant, climb.bytes, missed, &mut core);
+        climb.lane.served(climb.bytes, missed, &mut core);
         if climb.relieved {
             core.count(Told::Relieved(climb.bytes));
         }

@@ -74,24 +74,6 @@ impl Core {
         self.slabs.take(slab, 0, stream)
     }
 
-    /// Up to `most` more slots for `stream` from the slab of `grant`, into `taken`.
-    pub(crate) fn take_slots(
-        &mut self,
-        grant: Grant,
-        stream: StreamIndex,
-        most: u64,
-        taken: &mut Vec<Cached>,
-    ) {
-        let slab = self.slabs.get(grant.id);
-        let bytes = slab.slot_bytes();
-        for slot in slab.free_slots().take(most as usize) {
-            if self.is_behind(stream, self.slabs.get(grant.id).history(slot)) {
-                let Grant { id, offset } = self.slabs.take(grant.id, slot, stream);
-                taken.push(Cached::new(id, self.arena.base() + offset, bytes, 0));
-            }
-        }
-    }
-
     /// Takes a free slot back, with the history (`stream`, `tick`).
     pub(crate) fn give_slot(&mut self, block: &Cached, stream: StreamIndex, tick: u64) {
         let offset = block.addr - self.arena.base();

@@ -164,13 +164,6 @@ impl Cache {
         found.filter(|bytes| sizes.contains(bytes)).min()
     }
 
-    /// Whether [`Cache::pop`] would give a block.
-    pub(crate) fn has(&self, bytes: u64) -> bool {
-        let at = self.heads[Self::bin(bytes)];
-        let entry = self.entries.get(at as usize);
-        entry.is_some_and(|entry| entry.bytes == bytes)
-    }
-
     /// Moves up to `most` blocks of exactly `bytes` to `taken`, the latest first. Looks at four times as
     /// many at most: a bin of large sizes has others too.
     pub(crate) fn pop_many(&mut self, bytes: u64, most: usize, taken: &mut Vec<Cached>) {

@@ -30,7 +30,7 @@ use crate::pool::structure::{Block, IdAndSlack, Lane, LaneState, Others, Own, Pr
 use crate::seeded::seeded;
 use crate::sync::{Latch, LatchGuard, is_latched, latch, try_latch};
 
-/// Misses of one size in a row after which a lane takes more blocks than were asked for.
+/// Misses of one size in a row after which its blocks are kept together.
 const IN_A_ROW: u64 = 4;
 
 /// Largest request; far above any device, far below what would overflow.
@@ -195,7 +195,7 @@ impl Lane {
         };
         let missed = state.settle(bytes, requested, &self.others.elsewhere);
         drop(state);
-        self.served(grant, bytes, missed, &mut core);
+        self.served(bytes, missed, &mut core);
         let is_over = core.is_over_soft_limit();
         drop(core);
         if is_over {
@@ -205,15 +205,13 @@ impl Lane {
         (self.shared.base + grant.offset, extent(grant.id))
     }
 
-    /// Counts a request that the core served and that is settled, and puts a few more blocks into the
-    /// cache where the size is `missed` again and again: from the hole behind the one granted, if that is
-    /// ready. Takes nothing else that is free, and whoever looks for memory beyond holes gets it back from
-    /// the cache.
-    pub(crate) fn served(&self, grant: Grant, bytes: u64, missed: (u64, u64), core: &mut Core) {
+    /// Counts a request that the core served and that is settled. A size that is `missed` again and again is one
+    /// whose blocks are kept together.
+    pub(crate) fn served(&self, bytes: u64, missed: (u64, u64), core: &mut Core) {
         core.active.add(bytes);
         self.shared.note_peak(core, false);
         if missed.0 == bytes && missed.1 >= IN_A_ROW {
-            self.take_more(grant, bytes, missed.1, core);
+            core.want(bytes);
         }
     }
 

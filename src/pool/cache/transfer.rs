@@ -38,13 +38,6 @@ use crate::pool::structure::{Lane, Shared};
 use crate::seeded::seeded;
 use crate::sync::latch;
 
-/// Blocks taken ahead at most, and their bytes.
-pub(super) const AHEAD: u64 = 32;
-pub(super) const AHEAD_BYTES: u64 = 2 << 20;
-
-/// Blocks whose records of the heap are fetched at once.
-const FETCHED: usize = 32;
-
 impl Lane {
     /// Makes a batch of what the cache holds of `bytes`, if that is `least` blocks; whether it is. Of one
     /// too many the oldest goes into the heap.
@@ -213,37 +206,6 @@ impl Lane {
         core.give_on_the_way(self.slot);
         any
     }
-
-    /// Takes more blocks of the size of the one granted from the hole behind it, or from its slab, into the
-    /// cache: at most as many as were missed in a row, and what is ready.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn take_more(&self, grant: Grant, bytes: u64, in_a_row: u64, core: &mut Core) {
-        let most = in_a_row.min(AHEAD).min(AHEAD_BYTES / bytes);
-        if most == 0 || most * bytes > self.cache_bytes {
-            return;
-        }
-        core.want(bytes);
-        if latch(&self.own.state).cache.has(bytes) {
-            return;
-        }
-        let mut taken = std::mem::take(&mut core.on_the_way);
-        if is_slot(bytes) {
-            core.take_slots(grant, self.slot, most, &mut taken);
-        } else {
-            core.take_behind(grant.id, bytes, self.slot, most, &mut taken);
-        }
-        // Ready for this stream, which is not yet ready for others.
-        let tick = self.open_tick();
-        for block in &mut taken {
-            core.active.add(bytes);
-            block.tick = tick;
-        }
-        taken.reverse();
-        self.keep_blocks(&mut taken);
-        core.on_the_way = taken;
-        core.give_on_the_way(self.slot);
-    }
 }
 
 impl Shared {
@@ -291,7 +253,7 @@ impl Shared {
 
 impl Core {
     /// A stream cache misses blocks of `bytes` again and again.
-    fn want(&mut self, bytes: u64) {
+    pub(super) fn want(&mut self, bytes: u64) {
         if !self.wanted.contains(&bytes) {
             self.wanted.rotate_right(1);
             self.wanted[0] = bytes;
@@ -309,17 +271,14 @@ impl Core {
     pub(crate) fn give_on_the_way(&mut self, stream: StreamIndex) {
         let mut blocks = std::mem::take(&mut self.on_the_way);
         let mut run: Option<(Id, u64)> = None;
-        for some in blocks.chunks(FETCHED) {
-            self.extents.fetch(some.iter().map(|block| block.id));
-            for block in some {
-                self.active.sub(block.bytes);
-                let forgets = seeded!("cache-forgets-its-histories");
-                let tick = block.tick * u64::from(!forgets);
-                if is_slot(block.bytes) {
-                    self.give_slot(block, stream, tick);
-                } else {
-                    run = Some(self.give_with(run, (block.id, tick), stream));
-                }
+        for block in &blocks {
+            self.active.sub(block.bytes);
+            let forgets = seeded!("cache-forgets-its-histories");
+            let tick = block.tick * u64::from(!forgets);
+            if is_slot(block.bytes) {
+                self.give_slot(block, stream, tick);
+            } else {
+                run = Some(self.give_with(run, (block.id, tick), stream));
             }
         }
         if let Some((id, tick)) = run {

@@ -54,15 +54,14 @@ fn a_slab_goes_back_behind_its_stream_once_the_others_are_done_with_it() {
         let mut made = made(2);
         let (other, held) = made.stream();
         let first = made.slab(0, 64, 16);
-        let mut taken = Vec::new();
-        made.core.take_slots(first, made.slot, 3, &mut taken);
-        made.core.active.add(3 * 64);
-        taken.push(Cached::new(
-            first.id,
-            made.core.arena.base() + first.offset,
-            64,
-            0,
-        ));
+        let base = made.core.arena.base();
+        let slot = |grant: Grant| Cached::new(grant.id, base + grant.offset, 64, 0);
+        let mut taken = vec![slot(first)];
+        while taken.len() < 4 {
+            let found = made.core.look_for_slot(made.slot, 64, false).unwrap();
+            taken.push(slot(made.core.take_slot(made.slot, 64, found, false)));
+            made.core.active.add(64);
+        }
         let [mine, theirs] = [made.slot, other].map(|slot| made.core.open_tick(slot));
         for (at, block) in taken.iter().enumerate() {
             made.core.active.sub(64);

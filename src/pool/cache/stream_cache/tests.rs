@@ -1,6 +1,5 @@
 //! What lanes take from each other and ahead, and as what it counts.
 
-use super::super::transfer::{AHEAD, AHEAD_BYTES};
 use super::*;
 use crate::device::{Device, Stream};
 use crate::pool::ask;
@@ -297,61 +296,6 @@ fn no_more_come_along_than_one_wait_is_for_nor_than_the_cache_may_hold() {
         1,
         "three of four were held"
     );
-}
-
-#[test]
-fn blocks_are_taken_ahead_after_misses_in_a_row_as_many_as_a_cache_may_hold() {
-    for (bytes, most) in [
-        (BYTES, AHEAD),
-        (AHEAD_BYTES / 2, 2),
-        (AHEAD_BYTES + UNIT, 0),
-    ] {
-        let exact = IN_A_ROW.min(most.max(1)) * bytes;
-        for (cache_bytes, said) in [(64 << 20, true), (exact, true), (exact - 1, false)] {
-            let world = World::new(PoolConfig::default().cache_bytes(cache_bytes));
-            let lane = world.lane(0);
-            let mut held = vec![world.pool.alloc(&world.streams[0], 100 * bytes).unwrap()];
-            held.clear();
-            world.pool.trim(u64::MAX).unwrap();
-            drop(lane.shared.lock_drained());
-            let mut ahead = Vec::new();
-            for _ in 0..IN_A_ROW + 4 {
-                let before = in_cache(&lane);
-                held.push(world.pool.alloc(&world.streams[0], bytes).unwrap());
-                ahead.push(in_cache(&lane).saturating_sub(before));
-            }
-            let (first, rest) = ahead.split_at(IN_A_ROW as usize - 1);
-            assert!(first.iter().all(|&count| count == 0), "{ahead:?}");
-            let some = rest.iter().any(|&count| count > 0);
-            assert_eq!(some, said && most > 0, "{bytes} {cache_bytes} {ahead:?}");
-            assert!(ahead.iter().all(|&count| count as u64 <= most), "{ahead:?}");
-            world.pool.check_invariants().unwrap();
-        }
-    }
-}
-
-#[test]
-fn what_was_taken_ahead_and_finds_no_room_is_free_behind_the_streams_work() {
-    let world = World::new(PoolConfig::default().cache_bytes(8 * BYTES));
-    let lane = world.lane(0);
-    drop(world.pool.alloc(&world.streams[0], 100 * BYTES).unwrap());
-    drop(world.pool.shared().lock_drained());
-    // Leaves room for two of the blocks taken ahead.
-    drop(world.pool.alloc(&world.streams[0], 6 * BYTES).unwrap());
-    let one = |_| world.pool.alloc(&world.streams[0], BYTES).unwrap();
-    let held: Vec<_> = (0..IN_A_ROW).map(one).collect();
-    assert_eq!(in_cache(&lane), 3);
-    let core = world.pool.shared().core.lock();
-    let holes = (core.extents.iter()).filter(|(_, it)| it.state == crate::heap::State::Free);
-    let of_stream: Vec<_> = holes.filter(|(_, it)| it.slot == lane.slot).collect();
-    assert!(!of_stream.is_empty());
-    assert!(
-        of_stream
-            .iter()
-            .all(|(_, hole)| hole.tick == lane.open_tick())
-    );
-    drop(core);
-    drop(held);
 }
 
 #[test]

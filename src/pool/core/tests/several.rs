@@ -102,54 +102,6 @@ fn the_last_tick_of_each_stream_is_that_of_its_holes_and_old_places() {
 }
 
 #[test]
-fn blocks_behind_one_are_taken_as_far_as_there_is_a_ready_hole() {
-    let (mut made, other, _held) = two();
-    let (slot, base) = (made.slot, made.core.arena.base());
-    let id = made.block(0, UNIT);
-    let next = made.block(5 * UNIT, UNIT);
-    let taken = |made: &mut Made, units: u64, most, slot| {
-        let mut taken = Vec::new();
-        made.core
-            .take_behind(id, units * UNIT, slot, most, &mut taken);
-        taken.sort_by_key(|block| block.addr);
-        let places = taken.iter().map(|block| {
-            let extent = made.core.extents.get(block.id);
-            assert_eq!(
-                (extent.start, extent.bytes),
-                (block.addr - base, block.bytes)
-            );
-            assert_eq!(
-                (extent.state, block.bytes),
-                (State::Allocated, units * UNIT)
-            );
-            (block.addr - base) / UNIT
-        });
-        let places: Vec<u64> = places.collect();
-        for block in taken {
-            made.core.extents.give(block.id, Epoch::PAST, |_| true);
-        }
-        places
-    };
-    assert_eq!(taken(&mut made, 1, 9, slot), [1, 2, 3, 4]);
-    assert_eq!(taken(&mut made, 1, 3, slot), [1, 2, 3]);
-    assert_eq!(taken(&mut made, 3, 9, slot), [1]);
-    assert!(taken(&mut made, 5, 9, slot).is_empty());
-    assert!(taken(&mut made, 1, 0, slot).is_empty());
-    assert_eq!(made.core.peak_taken, made.core.extents.taken().0 + 4 * UNIT);
-    // Nor what another stream uses, nor a block.
-    let hole = made.core.extents.get(id).next;
-    made.core.extents.take(hole, 4 * UNIT, slot);
-    assert!(taken(&mut made, 1, 9, slot).is_empty());
-    let tick = made.core.open_tick(other);
-    made.core
-        .extents
-        .give(hole, Epoch::new(other, tick), |_| false);
-    assert!(taken(&mut made, 1, 9, slot).is_empty());
-    assert_eq!(taken(&mut made, 1, 2, other), [1, 2]);
-    assert_eq!(made.core.extents.get(next).state, State::Allocated);
-}
-
-#[test]
 fn neighbours_that_are_freed_together_are_one_and_others_are_freed() {
     let mut made = made();
     let slot = made.slot;
