@@ -65,7 +65,8 @@ pub(super) const SLABS_LOOKED_AT: usize = 16;
 
 /// Streams up to which the holes of all others are looked at for one that fits better than the stream's own,
 /// which wastes least. Where sixteen each looked at all, a miss took 5,200 cycles under the lock on a host of
-/// an H200; with two others 2,000.
+/// an H200; with two others 2,000. Eight threads with 10,000 live blocks each, on two cores, then take 490 to 510 ns a
+/// pair in place of 410 to 450.
 pub(super) const ALL_STREAMS: StreamIndex = 5;
 
 /// Neighbouring holes of all streams are made one for a request where there are so many, or as many more as changed
