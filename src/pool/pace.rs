@@ -5,7 +5,7 @@
 //! memory would do. So any pool may grow by a small part of its peak, or of the device's memory or its limit, and
 //! there in larger handles.
 
-use super::tuning::{DEVICE_PART, LEAST_SLACK, POOL_HANDLES, SPARE_HANDLES};
+use super::tuning::{DEVICE_PART, LEAST_SLACK, POOL_HANDLES, SPARE_HANDLES, SPARE_PART};
 use crate::device::{DeviceInfo, DeviceKind};
 
 pub(super) struct Pace {
@@ -27,7 +27,9 @@ impl Pace {
 
     /// Bytes beyond a peak that a pool of up to `most` bytes grows by before it maps handles elsewhere.
     pub(super) fn slack(&self, peak: u64, most: u64) -> u64 {
-        self.spare(most).max((peak as f64 * self.part) as u64)
+        let spare = self.spare(most);
+        let spare = spare.min((peak / SPARE_PART).max(spare / 2));
+        spare.max((peak as f64 * self.part) as u64)
     }
 
     /// What the device, or a limit of `most` bytes, has to spare.

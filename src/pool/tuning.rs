@@ -19,28 +19,33 @@ pub(super) const ADDRESSES_A_BYTE: u64 = 8;
 /// handles elsewhere in place of 151, images 269 in place of 69, and all traces together a sixth more.
 pub(crate) const LEAST_SLACK: f64 = 0.018;
 
-/// A GPU's pool may grow by the device's memory, or its limit, divided by this in any case. Recomputed activations
-/// (`ckpt`, a peak of 3,881 MiB) on an H200 of 141 GB then make or map elsewhere 75 handles after the first iteration
-/// and hold 4,320 MiB, with 640 195 and 4,256, with 160 17 and 4,480; PyTorch's expandable segments hold 4,206, its
-/// native allocator 6,098. Replayed as there the rl trace (a peak of 944 MiB) holds 1.39 of its peak and maps no handle
-/// elsewhere, with 640 1.25 and 12, without 1.05 and 1,747.
+/// A GPU's pool may grow by the device's memory, or its limit, divided by this: by half of that in any case. Recomputed
+/// activations (`ckpt`, a peak of 3,881 MiB) on an H200 of 141 GB then make or map elsewhere 75 handles after the first
+/// iteration and hold 4,320 MiB, with 640 195 and 4,256, with 160 17 and 4,480; PyTorch's expandable segments hold
+/// 4,206, its native allocator 6,098.
 pub(super) const DEVICE_PART: u64 = 320;
 
-/// Number of handles that adaptive sizing aims at. With 1,024 detect maps 365 handles elsewhere in place of 218, with
-/// 512 llama holds 1.021 in place of 1.0198.
-pub(super) const HANDLES_AIMED_AT: u64 = 768;
+/// It grows by more than half of that only as far as it is the peak of live bytes divided by this: a small program is to
+/// hold little more than it has. Replayed as on an H200 the rl trace (a peak of 944 MiB) then holds 1.25 of its peak and
+/// maps 12 handles elsewhere, with 1 here 1.39 and none, without a part of the device 1.05 and 1,747; tables holds 1.12
+/// and maps 60, with 1 here 1.16 and 7.
+pub(super) const SPARE_PART: u64 = 8;
 
 /// A GPU's pool makes handles of what its device or limit has to spare, a [`DEVICE_PART`], divided by this at
-/// least, and new memory in whole ones. Replayed as on an H200, where that is 32 MiB, tables makes or maps elsewhere
-/// 68 handles in all and holds 1.16 of its peak; with 20, 16 MiB, 120 and 1.14; with 5, 64 MiB, 31 and 1.18. rl holds
-/// 1.39, 1.29 and 1.42.
+/// least, and new memory in whole ones. In the same replay, where that is 32 MiB, tables makes or maps elsewhere
+/// 119 handles in all and holds 1.12 of its peak; with 20, 16 MiB, 219 and 1.12; with 5, 64 MiB, 47 and 1.18. rl holds
+/// 1.25, 1.24 and 1.36.
 pub(super) const SPARE_HANDLES: u64 = 10;
 
 /// A GPU's pool makes handles of its own bytes divided by this where that is more; not under a limit, near which
 /// what is idle in a handle may be what a request lacks: llama fails at 1.02 times its peak. In the same replay gpt2 makes
-/// or maps elsewhere 288 handles and holds 1.038, moe 230 and 1.011; with 32 it is 175 and 1.054, 147 and 1.011; without 597
-/// and 1.008, 406 and 1.006.
+/// or maps elsewhere 288 handles and holds 1.038, moe 230 and 1.011; with 32 it is 175 and 1.054, 147 and 1.011; without 715
+/// and 1.012, 407 and 1.009.
 pub(super) const POOL_HANDLES: u64 = 64;
+
+/// Number of handles that adaptive sizing aims at. With 1,024 detect maps 365 handles elsewhere in place of 218, with
+/// 512 llama holds 1.021 in place of 1.0198.
+pub(super) const HANDLES_AIMED_AT: u64 = 768;
 
 /// Number of handles of a large block. With 32 recomputed activations hold 1.026 of their peak in place of 1.016, with
 /// 64 the tables trace maps 1,384 handles elsewhere in place of 1,065, all as means of six traces that lack other

@@ -23,8 +23,8 @@ fn a_pool_grows_by_the_part_of_its_peak_that_is_configured() {
 #[test]
 fn a_small_pool_of_a_large_device_grows_by_a_part_of_the_device() {
     let pace = pace(None, DeviceKind::Cuda);
-    let slack = [0, 10, 55, 100, 1000].map(|mib| pace.slack(mib << 20, u64::MAX) >> 20);
-    assert_eq!(slack, [1, 1, 1, 1, 18]);
+    let slack = [0, 2, 6, 8, 16, 100].map(|mib| pace.slack(mib << 20, u64::MAX) >> 10);
+    assert_eq!(slack, [512, 512, 768, 1024, 1024, 1843]);
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn a_limit_is_taken_for_the_memory_of_a_gpu_and_nothing_is_where_slack_is_config
     let bytes = |pace: &Pace, most: u64| (pace.slack(0, most), pace.handle(0, most));
     let of = |device: u64| {
         let spare = device / DEVICE_PART;
-        (spare, spare / SPARE_HANDLES)
+        (spare / 2, spare / SPARE_HANDLES)
     };
     let device = DEVICE_PART << 20;
     let by_itself = pace(None, DeviceKind::Cuda);
