@@ -27,14 +27,14 @@ pub(super) const DEVICE_PART: u64 = 320;
 
 /// It grows by more than half of that only as far as it is the peak of live bytes divided by this: a small program is to
 /// hold little more than it has. Replayed as on an H200 the rl trace (a peak of 944 MiB) then holds 1.25 of its peak and
-/// maps 12 handles elsewhere, with 1 here 1.39 and none, without a part of the device 1.05 and 1,747; tables holds 1.12
-/// and maps 60, with 1 here 1.16 and 7.
-pub(super) const SPARE_PART: u64 = 8;
+/// maps 6 handles elsewhere, with 1 here 1.39 and none, without a part of the device 1.05 and 1,747. With 8 `ckpt`
+/// makes or maps elsewhere 160 handles.
+pub(super) const SPARE_PART: u64 = 3;
 
 /// A GPU's pool makes handles of what its device or limit has to spare, a [`DEVICE_PART`], divided by this at
 /// least, and new memory in whole ones. In the same replay, where that is 32 MiB, tables makes or maps elsewhere
-/// 119 handles in all and holds 1.12 of its peak; with 20, 16 MiB, 219 and 1.12; with 5, 64 MiB, 47 and 1.18. rl holds
-/// 1.25, 1.24 and 1.36.
+/// 68 handles in all and holds 1.16 of its peak; with 20, 16 MiB, 120 and 1.14; with 5, 64 MiB, 31 and 1.18. rl holds
+/// 1.25, 1.32 and 1.29.
 pub(super) const SPARE_HANDLES: u64 = 10;
 
 /// A GPU's pool makes handles of its own bytes divided by this where that is more; not under a limit, near which
