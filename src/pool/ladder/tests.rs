@@ -1,9 +1,13 @@
 //! What a step asks for, and under which lock.
 
+use std::sync::Arc;
+
 use super::*;
-use crate::pool::PoolConfig;
+use crate::device::lock;
 use crate::pool::cache::stream_cache::tests::World;
 use crate::pool::tuning::SMALL_PART;
+use crate::pool::{HandleSize, PoolConfig, Relief};
+use crate::sync::Mutex;
 
 const BYTES: u64 = 4096;
 
@@ -105,4 +109,29 @@ fn neighbouring_holes_are_made_one_where_all_waits_without_the_lock_were_made() 
     climb.restart(&core);
     let turn = steps::unify(&mut climb, &mut core).unwrap();
     assert!(matches!(turn, Turn::Served(_)), "both are free");
+}
+
+#[test]
+fn who_moves_memory_is_asked_before_handles_are_mapped_elsewhere_and_nobody_else_is() {
+    let config = PoolConfig::default().slabs(false).slack(0.0).cache_bytes(0);
+    let world = World::new(config.handles(HandleSize::Granule));
+    let (pool, stream) = (&world.pool, &world.streams[0]);
+    let granule = pool.shared().core.lock().granule();
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let its = Arc::clone(&asked);
+    (pool.shared()).moves_first(Arc::new(move |bytes, handles| {
+        lock(&its).push(("moves", bytes, handles));
+        false
+    }));
+    let its = Arc::clone(&asked);
+    pool.on_pressure(move |pressure| {
+        lock(&its).push(("pressure", pressure.requested, 0));
+        Relief::Exhausted
+    });
+    let mut blocks = [(); 4].map(|()| Some(pool.alloc(stream, granule).unwrap()));
+    (blocks[0], blocks[2]) = (None, None);
+    let large = pool.alloc(stream, 2 * granule).unwrap();
+    assert_eq!(*lock(&asked), [("moves", 2 * granule, 2)]);
+    assert_eq!(pool.stats().steps.steal, 2);
+    drop((large, blocks));
 }

@@ -1,4 +1,4 @@
-//! What lanes take from each other and ahead, and as what it counts.
+//! What lanes take from each other, and as what it counts.
 
 use super::*;
 use crate::device::{Device, Stream};
