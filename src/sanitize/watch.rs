@@ -7,6 +7,7 @@
 //! Work captured into a graph is passed on and not recorded, because it does not run when it is
 //! queued.
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -186,6 +187,15 @@ unsafe impl Backend for Watch {
 
     fn is_shared(&self, addr: Addr, other: &DeviceInfo) -> bool {
         self.inner.is_shared(addr, other)
+    }
+
+    // The order between devices is not recorded: a device's checker knows the memory of its own alone.
+    fn mark_of(&self, event: RawEvent) -> Result<Option<Box<dyn Any>>> {
+        self.inner.mark_of(event)
+    }
+
+    fn wait_mark(&self, stream: RawStream, mark: &dyn Any) -> Result<()> {
+        self.inner.wait_mark(stream, mark)
     }
 
     fn host_alloc(&self, bytes: u64) -> Result<u64> {

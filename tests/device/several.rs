@@ -168,6 +168,18 @@ fn a_copy_between_devices_runs_behind_what_wrote_its_source_and_ahead_of_what_wr
     on_two(|one, other| copies_are_in_order(one, other, true));
 }
 
+#[cfg(feature = "sanitize")]
+#[test]
+fn a_copy_between_watched_devices_is_made_in_the_same_order_and_not_reported() {
+    on_two(|one, other| {
+        let watched = [one, other].map(warpool::sanitize::Sanitizer::over);
+        copies_are_in_order(&watched[0].0, &watched[1].0, true);
+        for (_, sanitizer) in watched {
+            sanitizer.check().unwrap();
+        }
+    });
+}
+
 #[test]
 fn a_copy_between_gpus_runs_behind_what_wrote_its_source_and_ahead_of_what_writes_it_next() {
     if let (Some(first), Some(second)) = (common::cuda(), second_gpu()) {
