@@ -227,8 +227,9 @@ impl HostPool {
     #[doc(alias = "empty_cache")]
     pub fn trim(&self) -> Result<u64> {
         let _turn = lock(&self.inner.turn);
-        self.inner.reap()?;
-        self.inner.release_idle()
+        let reaped = self.inner.reap();
+        let released = self.inner.release_idle()?;
+        reaped.map(|()| released)
     }
 
     /// The pool's figures, all of one moment.
@@ -259,22 +260,21 @@ impl Inner {
             }
             let oldest = {
                 let _turn = lock(&self.turn);
-                self.reap()?;
+                // An error keeps the memory of the copies that it is about, and matters where there is no other.
+                let reaped = self.reap();
                 if let Some(chunk) = self.take_idle(class) {
                     return Ok(chunk);
                 }
                 if self.grow(class)? || (self.release_idle()? > 0 && self.grow(class)?) {
                     continue;
                 }
-                self.oldest().filter(|_| waits)
-            };
-            match oldest {
-                Some(marks) => {
-                    lock(&self.state).stats.waits += 1;
-                    marks.wait()?;
+                match self.oldest().filter(|_| waits) {
+                    None => return Err(reaped.err().unwrap_or_else(|| self.out_of_memory(class))),
+                    Some(oldest) => oldest,
                 }
-                None => return Err(self.out_of_memory(class)),
-            }
+            };
+            lock(&self.state).stats.waits += 1;
+            oldest.wait()?;
         }
     }
 
@@ -312,7 +312,8 @@ impl Inner {
         }
     }
 
-    /// Makes memory idle whose copies are done.
+    /// Makes memory idle whose copies are done. Memory that the driver gives an error about stays pending, behind
+    /// all other.
     fn reap(&self) -> Result<()> {
         let all = {
             let mut state = lock(&self.state);
@@ -320,16 +321,15 @@ impl Inner {
             std::mem::take(&mut state.pending)
         };
         let mut outcome = Ok(());
-        let (mut done, mut left) = (Vec::new(), Vec::new());
+        let (mut done, mut left, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         for entry in all {
-            // After an error the rest is kept as it is, unasked.
-            match outcome.is_ok().then(|| entry.marks.are_done()) {
-                Some(Ok(true)) => done.push(entry),
-                Some(Err(error)) => {
-                    outcome = Err(error);
-                    left.push(entry);
+            match entry.marks.are_done() {
+                Ok(true) => done.push(entry),
+                Ok(false) => left.push(entry),
+                Err(error) => {
+                    outcome = outcome.and(Err(error));
+                    failed.push(entry);
                 }
-                _ => left.push(entry),
             }
         }
         let mut state = lock(&self.state);
@@ -338,6 +338,7 @@ impl Inner {
             state.chunks.give(entry.chunk);
         }
         left.append(&mut state.pending);
+        left.append(&mut failed);
         state.pending = left;
         outcome
     }

@@ -237,6 +237,37 @@ fn memory_that_copies_use_counts_as_pending_while_the_driver_is_asked_about_it()
 }
 
 #[test]
+fn a_stream_that_failed_keeps_the_memory_of_its_own_copies_alone() {
+    let config = HostPoolConfig::default().limit(20 << 20);
+    let ground = on(Device::host().unwrap(), config);
+    let mut there = [ground.device_buf(MIB), ground.device_buf(MIB)];
+    let work = Box::new(|| panic!("of the application"));
+    let backend = ground.device.backend();
+    let failing = ground.streams[1].raw();
+    backend.host_call(failing, work).unwrap();
+    let held = ground.hold(&ground.streams[2]);
+    for (there, stream) in there.iter_mut().zip(&ground.streams[1..]) {
+        let up = ground.numbers(1, MIB);
+        there.view_mut().upload_from(stream, &up).unwrap();
+    }
+    assert!(backend.stream_sync(failing).is_err());
+    drop(held);
+    ground.streams[2].synchronize().unwrap();
+    // New memory, then that of the other copy.
+    let new = ground.host.alloc::<u8>(6 * MIB).unwrap();
+    let again = ground.host.alloc::<u8>(4 * MIB).unwrap();
+    assert_eq!(ground.host.stats().pending, 4 << 20);
+    drop((new, again));
+    // What the driver says comes where more memory could help.
+    assert!(matches!(
+        ground.host.alloc::<u8>(18 * MIB),
+        Err(Error::Os { .. })
+    ));
+    assert!(ground.host.trim().is_err());
+    assert_eq!(ground.host.stats().reserved.current, 4 << 20);
+}
+
+#[test]
 fn memory_beyond_the_limit_is_refused_until_copies_are_done() {
     let ground = on(
         Device::host().unwrap(),
