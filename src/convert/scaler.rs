@@ -347,19 +347,23 @@ impl GradScaler {
         let to = bytes.as_mut_ptr().cast::<u8>();
         let (from, count) = (self.state.addr(), STATE_BYTES as u64);
         // SAFETY: the state is a buffer of the pool; the box outlives the copy, because dropping a
-        // `PendingState` waits for the stream.
+        // `PendingState` waits for the event behind it.
         let queued = ordered(stream.core(), &[self.state.view().used()], || unsafe {
             let backend = stream.device().backend();
             backend.copy_out(to, from, count, stream.raw())
         });
-        queued??;
-        let pending = PendingState {
+        if let Err(error) = queued?.and_then(|()| event.record(stream)) {
+            // The copy may be queued, with nothing behind it that could be waited for alone.
+            if stream.core().synchronize_memory().is_err() {
+                std::mem::forget(bytes);
+            }
+            return Err(error);
+        }
+        Ok(PendingState {
             event,
             stream: stream.clone(),
             bytes,
-        };
-        pending.event.record(stream)?;
-        Ok(pending)
+        })
     }
 }
 
@@ -470,7 +474,7 @@ impl Drop for PendingState {
     fn drop(&mut self) {
         // The copy must not outlive its destination. If the copy cannot be waited for, the destination is
         // leaked; other calls report the wait's error.
-        if self.stream.core().synchronize_memory().is_err() {
+        if self.event.synchronize().is_err() {
             std::mem::forget(std::mem::take(&mut self.bytes));
         }
     }

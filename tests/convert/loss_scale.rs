@@ -1,5 +1,7 @@
 //! Loss scaling on every device there is.
 
+use std::time::Duration;
+
 use crate::common;
 
 use half::{bf16, f16};
@@ -308,6 +310,31 @@ fn a_state_that_was_read_is_ready_when_its_copy_is_done_and_not_before() {
         assert_eq!(scale, 1024.0);
         assert_eq!(state.ready().unwrap().map(|state| state.scale), Some(scale));
     }
+}
+
+#[test]
+fn a_state_that_is_dropped_waits_for_its_copy_and_for_no_later_work() {
+    let device = common::host();
+    let (pool, stream) = (
+        Pool::new(&device, PoolConfig::default()).unwrap(),
+        device.stream().unwrap(),
+    );
+    let scaler = GradScaler::new(&pool, &stream, config(1024.0, 3)).unwrap();
+    let before = common::Gate::close(&stream);
+    let state = scaler.read(&stream).unwrap();
+    let behind = common::Gate::close(&stream);
+    let (tell, told) = std::sync::mpsc::channel();
+    let dropped = std::thread::spawn(move || {
+        drop(state);
+        tell.send(()).unwrap();
+    });
+    let early = told.recv_timeout(Duration::from_millis(40));
+    before.open();
+    let late = told.recv_timeout(Duration::from_secs(5));
+    behind.open();
+    dropped.join().unwrap();
+    assert!(early.is_err(), "the copy was not waited for");
+    assert!(late.is_ok(), "work behind the copy was waited for");
 }
 
 #[test]
