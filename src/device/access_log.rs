@@ -156,11 +156,13 @@ impl AccessLog {
         self.bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Whether the words alone show that the stream with this uid has nothing to wait for.
+    /// Whether the words alone show that the stream with this uid has nothing to wait for, not even for a
+    /// capture to be kept off.
     #[inline]
     pub(super) fn is_known(&self, uid: u64, writes: bool) -> bool {
-        self.writer.load(Ordering::Acquire) >> TICK_BITS == uid
-            || (!writes && self.reader.load(Ordering::Acquire) >> TICK_BITS == uid)
+        let known = self.writer.load(Ordering::Acquire) >> TICK_BITS == uid
+            || (!writes && self.reader.load(Ordering::Acquire) >> TICK_BITS == uid);
+        known && !self.lent
     }
 
     /// Whether the words alone show that an entry covers the stream's work up to `tick`.

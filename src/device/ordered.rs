@@ -27,6 +27,7 @@ use super::access_entries::{By, Span, raise};
 use super::access_log::{AccessLog, Waits};
 use super::awake::Giving;
 use super::records::Held;
+use super::stream::OutsideCapture;
 use super::structure::Awake;
 use super::{Device, GraphRecord, StreamCore, TableRecord, Timeline};
 use crate::error::{Error, Result};
@@ -81,6 +82,10 @@ impl Use<'_> {
         &self.place.home.device
     }
 
+    fn is_lent(&self) -> bool {
+        self.place.log.is_lent()
+    }
+
     /// Returns an error while the memory sleeps.
     fn check_awake(&self) -> Result<()> {
         self.place.awake.map_or(Ok(()), |awake| awake.check())
@@ -133,19 +138,20 @@ pub(crate) fn ordered<R>(
     Ok(outcome)
 }
 
-/// Returns an error if a graph would use memory of another library, which it cannot keep.
-fn refuse_lent_under_capture(
-    under_way: &UnderWay<'_, '_, '_>,
+/// Keeps captures from beginning on `stream` while it is given work on memory of another library, which a graph
+/// cannot keep.
+fn outside_with_lent<'u>(
+    stream: &'u StreamCore,
     uses: &[Option<Use<'_>>],
     table: Option<&TableUses<'_>>,
-) -> Result<()> {
-    let tensors = table.into_iter().flat_map(|table| &table.tensors);
-    let mut all = uses.iter().flatten().chain(tensors);
-    if under_way.captures & 1 == 0 || !all.any(|used| used.place.log.is_lent()) {
-        return Ok(());
+) -> Result<Option<OutsideCapture<'u>>> {
+    let mut uses = uses.iter().flatten();
+    if !uses.any(Use::is_lent) && !table.is_some_and(|table| table.is_lent) {
+        return Ok(None);
     }
     let why = "it is being captured, and a graph cannot keep memory that was lent";
-    Err(Error::invalid("stream", why))
+    let outside = stream.outside_capture();
+    outside.map(Some).map_err(|_| Error::invalid("stream", why))
 }
 
 /// The same as [`ordered`], for `work` that is done on the device when it returns, unless it fails.
@@ -201,6 +207,7 @@ pub(crate) fn note_behind(stream: &StreamCore, used: Use<'_>, done: bool, since:
         waited: false,
         done,
         graphs: waits.graphs,
+        _outside: None,
     });
 }
 
@@ -217,6 +224,7 @@ struct UnderWay<'u, 'a, 't> {
     /// Whether the host has seen the work done.
     done: bool,
     graphs: Vec<Arc<GraphRecord>>,
+    _outside: Option<OutsideCapture<'u>>,
 }
 
 /// Makes `stream` wait for all conflicting work.
@@ -245,13 +253,14 @@ fn begin<'u, 'a, 't>(
         waited: true,
         done: false,
         graphs: Vec::new(),
+        _outside: None,
     };
     let known = |used: &Use<'_>| used.place.log.is_known(timeline.uid, used.span.writes);
     let nothing_to_wait_for = under_way.captures & 1 == 0
         && uses.iter().flatten().all(known)
         && table.as_ref().is_none_or(|table| table.is_known(timeline));
     if !nothing_to_wait_for {
-        refuse_lent_under_capture(&under_way, uses, table.as_deref())?;
+        under_way._outside = outside_with_lent(stream, uses, table.as_deref())?;
         under_way.graphs = wait(stream, uses, table.as_deref())?;
     }
     (under_way.uses, under_way.table) = (uses, table);
@@ -415,6 +424,8 @@ pub(crate) struct TableUses<'a> {
     tensors: Vec<Use<'a>>,
     /// The work that launches have to wait for: marks only the first launch, graphs every launch.
     waits: Waits,
+    /// Whether memory of another library is among them.
+    is_lent: bool,
 }
 
 impl<'a> TableUses<'a> {
@@ -430,6 +441,7 @@ impl<'a> TableUses<'a> {
         }
         Self {
             record,
+            is_lent: tensors.iter().any(Use::is_lent),
             tensors,
             waits,
         }
@@ -441,7 +453,7 @@ impl<'a> TableUses<'a> {
     }
 
     fn is_known(&self, timeline: &Timeline) -> bool {
-        self.waits.is_empty() && self.record.0.is_of(timeline)
+        !self.is_lent && self.waits.is_empty() && self.record.0.is_of(timeline)
     }
 
     /// Queues a launch by `work` on `stream`, which uses `others` in addition to the tensors.

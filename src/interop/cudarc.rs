@@ -530,3 +530,49 @@ pub fn lend_mut<T: Pod, R>(
     let lent = Lent::new(stream, bytes);
     work(ViewMut::new(addr, len, lent.place()))
 }
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::device::ordered;
+    use crate::pool::{Pool, PoolConfig};
+
+    #[test]
+    fn a_capture_that_begins_beside_work_on_lent_memory_has_none_of_it() {
+        let device = Device::host().unwrap();
+        let pool = Pool::new(&device, PoolConfig::default()).unwrap();
+        let (stream, side) = (device.stream().unwrap(), device.stream().unwrap());
+        let theirs = pool.alloc_filled(&stream, 64, 1_u8).unwrap();
+        theirs.download().unwrap();
+        let lent = Lent::new(&stream, 64);
+        // The second of two finds its order known.
+        for value in 2..4 {
+            let (tell, told) = channel();
+            let graph = std::thread::scope(|scope| {
+                let used = lent.place().used(64, true);
+                let mut capturing = None;
+                let queued = ordered(side.core(), &[Some(used)], || {
+                    capturing = Some(scope.spawn(|| {
+                        let capture = side.begin_capture().unwrap();
+                        tell.send(()).unwrap();
+                        std::thread::sleep(Duration::from_millis(40));
+                        capture.end().unwrap()
+                    }));
+                    let _ = told.recv_timeout(Duration::from_millis(40));
+                    let backend = side.device().backend();
+                    // SAFETY: the buffer outlives the work, which is waited for.
+                    unsafe { backend.fill(theirs.addr(), value, 64, side.raw()) }
+                });
+                queued.unwrap().unwrap();
+                capturing.unwrap().join().unwrap()
+            });
+            side.synchronize().unwrap();
+            assert_eq!(theirs.download().unwrap(), [value; 64]);
+            drop(graph);
+        }
+    }
+}
