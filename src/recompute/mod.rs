@@ -169,6 +169,19 @@ fn check(stages: &[Stage], input_bytes: u64) -> Result<()> {
     Ok(())
 }
 
+/// Most stages of a chain that is planned: the tables of more would fill the host's memory.
+const MOST_STAGES: usize = 1000;
+
+/// The plans of the least memory for a chain, if it is one and not too long.
+fn least(stages: &[Stage], input_bytes: u64) -> Result<optimal::Least<'_>> {
+    check(stages, input_bytes)?;
+    if stages.len() > MOST_STAGES {
+        let many = format!("{} are more than {MOST_STAGES}", stages.len());
+        return Err(Error::invalid("stages", many + ": make one of several"));
+    }
+    Ok(optimal::Least::of(stages, input_bytes))
+}
+
 /// The plan of the least time among those whose [`peak_bytes`](Plan::peak_bytes) are at most
 /// `budget_bytes`, for a chain whose input has `input_bytes`.
 ///
@@ -178,11 +191,10 @@ fn check(stages: &[Stage], input_bytes: u64) -> Result<()> {
 /// 100.
 ///
 /// # Errors
-/// [`Error::Invalid`] without a stage, with a stage that saves less than its output, with sums beyond
-/// 2^62, and where no plan fits: it says which budget would do.
+/// [`Error::Invalid`] without a stage or with more than 1,000, with a stage that saves less than its output, with
+/// sums beyond 2^62, and where no plan fits: it says which budget would do.
 pub fn plan(stages: &[Stage], input_bytes: u64, budget_bytes: u64) -> Result<Plan> {
-    check(stages, input_bytes)?;
-    let least = optimal::Least::of(stages, input_bytes);
+    let least = least(stages, input_bytes)?;
     if budget_bytes < least.budget() {
         return Err(Error::invalid(
             "budget_bytes",
@@ -217,7 +229,7 @@ pub fn plan(stages: &[Stage], input_bytes: u64, budget_bytes: u64) -> Result<Pla
 /// ```
 ///
 /// # Errors
-/// [`Error::Invalid`] as [`plan`], but for the budget, and for a stride of 0.
+/// [`Error::Invalid`] as [`plan`], but for the budget and many stages, and for a stride of 0.
 pub fn keep_every(stages: &[Stage], input_bytes: u64, stride: usize) -> Result<Plan> {
     check(stages, input_bytes)?;
     if stride == 0 {
@@ -251,6 +263,5 @@ pub fn keep_every(stages: &[Stage], input_bytes: u64, stride: usize) -> Result<P
 /// # Errors
 /// As [`plan`], but for the budget.
 pub fn least_budget(stages: &[Stage], input_bytes: u64) -> Result<u64> {
-    check(stages, input_bytes)?;
-    Ok(optimal::Least::of(stages, input_bytes).budget())
+    Ok(least(stages, input_bytes)?.budget())
 }

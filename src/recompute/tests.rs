@@ -204,6 +204,17 @@ fn what_is_no_chain_is_refused() {
 }
 
 #[test]
+fn a_chain_that_no_memory_has_the_tables_of_is_refused_and_may_be_kept_by_stride() {
+    let stages = vec![Stage::new(8); 100_000];
+    for stages in [&stages[..], &stages[..MOST_STAGES + 1]] {
+        let words = plan(stages, 8, 1 << 40).unwrap_err().to_string();
+        assert!(words.contains("are more than 1000"), "{words}");
+        assert!(least_budget(stages, 8).is_err());
+    }
+    assert!(keep_every(&stages[..MOST_STAGES + 1], 8, 100).is_ok());
+}
+
+#[test]
 fn actions_that_need_what_is_not_there_are_refused() {
     let stages = [Stage::new(1); 2];
     let refused = |actions: &[Action]| walk(&stages, 1, actions).is_err();
