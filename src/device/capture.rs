@@ -101,6 +101,7 @@ impl Recorder {
     /// error of the driver. The stream is then unchanged.
     fn enter(self: &Arc<Self>, stream: &Stream) -> Result<()> {
         let timeline = &stream.core().timeline;
+        timeline.refuse_while_giving()?;
         let mut entering = lock(&timeline.entering);
         while *entering > 0 {
             // They may wait for the stream, which runs this call, or make it themselves.

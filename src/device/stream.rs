@@ -1,6 +1,8 @@
 //! Streams: queues of device work, owned or adopted from another library.
 
+use std::cell::RefCell;
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -48,7 +50,8 @@ impl StreamCore {
         let mut giving = lock(&self.timeline.entering);
         self.refuse_under_capture()?;
         *giving += 1;
-        Ok(OutsideCapture(&self.timeline))
+        let _ = GIVING.try_with(|given| given.borrow_mut().push(self.timeline.uid));
+        Ok(OutsideCapture(&self.timeline, PhantomData))
     }
 
     /// Returns an error if the stream is being captured, for calls that a capture cannot contain. The driver
@@ -64,11 +67,38 @@ impl StreamCore {
     }
 }
 
-/// Counts one that gives the stream what no graph may have, until it is dropped.
-pub(crate) struct OutsideCapture<'t>(&'t Timeline);
+crate::sync::thread_local! {
+    /// The streams that this thread gives what no graph may have. A capture of one that it began meanwhile would wait
+    /// for itself.
+    static GIVING: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Counts one that gives the stream what no graph may have, until it is dropped, on the same thread.
+pub(crate) struct OutsideCapture<'t>(&'t Timeline, PhantomData<*const ()>);
+
+impl Timeline {
+    /// Returns an error on a thread that is giving the stream what no graph may have.
+    pub(super) fn refuse_while_giving(&self) -> Result<()> {
+        let gives = GIVING.try_with(|given| given.borrow().contains(&self.uid));
+        match gives.unwrap_or(false) {
+            false => Ok(()),
+            true => Err(Error::invalid(
+                "stream",
+                "this thread is giving it work that no graph may have: begin the capture after that",
+            )),
+        }
+    }
+}
 
 impl Drop for OutsideCapture<'_> {
     fn drop(&mut self) {
+        // A thread at its end begins no capture.
+        let _ = GIVING.try_with(|given| {
+            let mut given = given.borrow_mut();
+            if let Some(at) = given.iter().rposition(|&uid| uid == self.0.uid) {
+                given.swap_remove(at);
+            }
+        });
         *lock(&self.0.entering) -= 1;
         self.0.given.notify_all();
     }

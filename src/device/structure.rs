@@ -46,7 +46,7 @@ pub(super) struct DeviceInner {
     pub(super) sleepers: AtomicU64,
     /// Which of a stream's two counts operations are counted in that begin now.
     pub(super) counted_in: AtomicU64,
-    /// Held by who waits for operations that have begun.
+    /// Held by the thread that waits for operations that have begun.
     pub(super) suspending: Mutex<()>,
     pub(super) turns: Turns,
     pub(super) names: Mutex<StreamNames>,

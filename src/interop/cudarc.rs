@@ -575,4 +575,23 @@ mod tests {
             drop(graph);
         }
     }
+
+    #[test]
+    fn work_on_lent_memory_begins_no_capture_of_its_own_stream() {
+        let device = Device::host().unwrap();
+        let (stream, side) = (device.stream().unwrap(), device.stream().unwrap());
+        let lent = Lent::new(&stream, 64);
+        for _ in 0..2 {
+            let used = lent.place().used(64, true);
+            let begun = ordered(side.core(), &[Some(used)], || {
+                assert!(
+                    stream.begin_capture().unwrap().end().is_ok(),
+                    "another stream's"
+                );
+                side.begin_capture().map(drop)
+            });
+            assert!(begun.unwrap().is_err());
+            assert!(side.begin_capture().unwrap().end().is_ok());
+        }
+    }
 }

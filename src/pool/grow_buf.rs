@@ -174,7 +174,7 @@ impl<T> GrowBuf<T> {
     fn uses(&self) -> Vec<Mark> {
         let mut marks = self.log.uses();
         let home = &self.home.timeline;
-        // The stream is there as long as the buffer. Its lock may be held by who waits for room in its queue.
+        // The stream is there as long as the buffer. Its lock may be held by a thread that waits for room in its queue.
         marks.push((Arc::clone(home), home.queued_tick()));
         marks.retain(|_| !seeded!("growing-buffer-forgets-its-uses"));
         marks
