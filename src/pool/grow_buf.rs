@@ -39,7 +39,8 @@ use crate::seeded::seeded;
 /// once all uses of the buffer are done, and all that its own stream was given until then; a buffer that
 /// grows before has it back. The same goes for the drop, which does not wait.
 ///
-/// While a graph has captured work on the buffer, it keeps the memory it has. It [sleeps](Pool::sleep) with its
+/// While its own stream is captured, and while a graph has captured work on the buffer, it keeps the memory
+/// it has. It [sleeps](Pool::sleep) with its
 /// pool, and does not grow meanwhile. Safe to send to and use from any thread.
 ///
 /// ```
@@ -128,7 +129,9 @@ impl<T: Pod> GrowBuf<T> {
             return Err(Error::invalid("len", why));
         }
         let bytes = (len * size_of::<T>()) as u64;
-        let kept = self.log.is_in_a_graph() && !seeded!("growing-buffer-shrinks-under-its-graph");
+        // Captured work of the application's own is on no log: the stream alone says that there may be some.
+        let kept = self.home.timeline.recorder().is_some()
+            || self.log.is_in_a_graph() && !seeded!("growing-buffer-shrinks-under-its-graph");
         if len > self.len {
             let stream = self.home.timeline.uid;
             self.shared.grow_pages(&self.pages, bytes, stream)?;

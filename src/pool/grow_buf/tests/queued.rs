@@ -150,6 +150,29 @@ fn a_graph_keeps_the_memory_of_a_buffer_it_uses() {
     assert_eq!(ground.grown(), 0);
 }
 
+#[test]
+fn a_buffer_that_shrinks_while_its_own_stream_is_captured_keeps_its_memory() {
+    let ground = ground(small());
+    let [home, _] = &ground.streams;
+    let mut buffer = ground.filled(2, 1);
+    ground.finish();
+    let capture = home.begin_capture().unwrap();
+    // A kernel of the application's own: only its stream says that it uses the buffer.
+    let backend = ground.device.backend();
+    // SAFETY: the buffer has as many bytes.
+    unsafe { backend.fill(buffer.addr(), 5, 16, home.raw()).unwrap() };
+    buffer.resize(0).unwrap();
+    assert_eq!((buffer.len(), ground.grown()), (0, 2));
+    let graph = capture.end().unwrap();
+    ground.pool.trim(0).unwrap();
+    assert_eq!(ground.grown(), 2);
+    graph.launch(home).unwrap();
+    ground.finish();
+    buffer.resize(0).unwrap();
+    ground.pool.trim(0).unwrap();
+    assert_eq!(ground.grown(), 0);
+}
+
 /// Waits for a drop in a host call, which ends on another thread.
 fn nothing_is_left_soon(ground: &Ground) {
     for _ in 0..200 {
