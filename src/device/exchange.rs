@@ -9,7 +9,7 @@
 use bytemuck::Pod;
 
 use super::{Addr, StreamCore};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 impl StreamCore {
     /// Copies `data` to the device and waits for the copy.
@@ -35,7 +35,10 @@ impl StreamCore {
     /// `len` elements are mapped at `from` and are used only in the order of this stream.
     pub(crate) unsafe fn read<T: Pod>(&self, from: Addr, len: usize) -> Result<Vec<T>> {
         let _outside = self.outside_capture()?;
-        let mut data = vec![T::zeroed(); len];
+        let mut data = bytemuck::allocation::try_zeroed_vec::<T>(len).map_err(|()| {
+            let why = format!("the host has no memory for {len} elements: copy them in parts");
+            Error::invalid("len", why)
+        })?;
         if size_of_val(&data[..]) == 0 {
             return Ok(data);
         }

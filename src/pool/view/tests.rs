@@ -45,3 +45,14 @@ fn rows_that_overlap_or_reach_beyond_the_view_are_an_error() {
     assert!(Rows::new(view, 10, 11, 11).is_err());
     assert!(Rows::new(view, usize::MAX, 1, usize::MAX).is_err());
 }
+
+#[test]
+fn a_download_of_more_than_the_host_can_hold_is_an_error() {
+    let stream = crate::Device::host().unwrap().stream().unwrap();
+    for len in [1 << 50, usize::MAX >> 4] {
+        // SAFETY: nothing is queued with the view, as the host has no memory for the elements.
+        let view = unsafe { View::<u64>::from_raw(0x1000, len) }.unwrap();
+        let error = view.download(&stream).unwrap_err().to_string();
+        assert!(error.contains(&format!("{len} elements")), "{error}");
+    }
+}
