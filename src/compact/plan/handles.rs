@@ -11,6 +11,10 @@ type Range = (u64, u64);
 /// Handles with a fixed block in them are left out. Of the others, those with the fewest live bytes
 /// are taken, as many as make up `bytes`, or as many as their blocks find space elsewhere.
 pub(super) fn empty(layout: &Layout, handles: &[Range], bytes: u64) -> (Vec<Move>, Vec<Range>) {
+    let mut handles = handles.to_vec();
+    handles.sort_unstable();
+    // Each byte counts once, and is looked at once.
+    handles.dedup_by(|above, below| above.0 < below.0.saturating_add(below.1));
     let mut ranked: Vec<(u64, Range)> = handles
         .iter()
         .filter(|&&handle| live_in(layout, handle).all(|e| e.kind == Kind::Movable))

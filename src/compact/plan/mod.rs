@@ -68,7 +68,7 @@ pub enum Goal {
     /// outside them. Takes the ranges with the fewest live bytes first, until this many bytes are
     /// empty.
     EmptyHandles {
-        /// The physical handles as mapped, in any order.
+        /// The physical handles as mapped, in any order. Of those that overlap, the lowest counts.
         handles: Vec<(u64, u64)>,
         /// Bytes to empty.
         bytes: u64,

@@ -103,3 +103,27 @@ fn the_emptiest_handles_are_emptied_as_many_as_find_room() {
     let (layout, handles) = drawn(&mut random);
     assert_eq!(empty(&layout, &handles, 0), (Vec::new(), Vec::new()));
 }
+
+#[test]
+fn a_handle_that_is_named_twice_counts_once() {
+    let layout =
+        Layout::from_extents(extents_from(0, "m.m.m..", &[1, 7, 2, 6, 3, 5, 8])).expect("ascends");
+    let twice = [(0, 8), (8, 8), (0, 8), (16, 8), (8, 8), (4, 8)];
+    for bytes in [8, 16, 24] {
+        let once = empty(&layout, &[(0, 8), (8, 8), (16, 8)], bytes);
+        assert_eq!(once.1.len() as u64 * 8, bytes);
+        assert_eq!(empty(&layout, &twice, bytes), once);
+    }
+}
+
+#[test]
+fn handles_without_end_that_overlap_take_no_more_time_than_one() {
+    let blocks = 60_000;
+    let kinds = "m.".repeat(blocks);
+    let layout =
+        Layout::from_extents(extents_from(0, &kinds, &vec![1; 2 * blocks])).expect("ascends");
+    let handles: Vec<Range> = (0..60_000).map(|at| (at, u64::MAX)).collect();
+    let began = std::time::Instant::now();
+    assert_eq!(empty(&layout, &handles, u64::MAX), (Vec::new(), Vec::new()));
+    assert!(began.elapsed() < std::time::Duration::from_secs(20));
+}
