@@ -9,7 +9,7 @@ use super::callback::{Calls, Relocation};
 use super::id::MovableId;
 use super::pointers::{Arrays, Place};
 use super::shelf::{Away, Spilling};
-use super::step_log::{Log, StepRecord};
+use super::step_log::{Log, StepRecord, finish};
 use super::table::{Marks, Moving, Table};
 use super::words::Words;
 use crate::compact::{self, Goal, KeptPlan, Layout, Mover, Owners, Plan, Planner, layout_with};
@@ -466,8 +466,14 @@ impl Registry {
     }
 
     pub(super) fn take_steps(&self) -> Result<Vec<StepRecord>> {
-        let mut state = lock(&self.state);
-        state.log.as_mut().map_or(Ok(Vec::new()), Log::take)
+        let taken = lock(&self.state).log.as_mut().map(Log::take);
+        let mut steps = taken.unwrap_or_default();
+        let read = finish(&mut steps);
+        let records = steps.iter().map(|(record, _)| *record).collect();
+        if let Some(log) = &mut lock(&self.state).log {
+            log.put_back(steps, read.is_ok());
+        }
+        read.map(|()| records)
     }
 
     pub(super) fn set_planner(&self, planner: Planner) {

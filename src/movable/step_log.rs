@@ -28,11 +28,13 @@ pub struct StepRecord {
 /// The events around the moves of a step.
 pub(super) type Span = (Event, Event);
 
+/// Steps, each with its events, until its device time is read.
+pub(super) type Steps = Vec<(StepRecord, Option<Span>)>;
+
 /// Steps since the log was last read.
 #[derive(Default)]
 pub(super) struct Log {
-    /// Each with its events, until its device time is read.
-    records: Vec<(StepRecord, Option<Span>)>,
+    records: Steps,
     spare: Vec<Span>,
     /// Records before this index have their device time.
     read: usize,
@@ -74,19 +76,32 @@ impl Log {
         self.spare.extend(span);
     }
 
-    /// Returns all steps, once they are done on the device.
-    pub(super) fn take(&mut self) -> Result<Vec<StepRecord>> {
-        for (record, span) in &mut self.records {
-            if let Some(span) = span.take() {
-                span.1.synchronize()?;
-                record.device_ns = elapsed(&span)?;
-                self.spare.push(span);
-            }
-        }
+    /// The steps since the last call, for [`finish`], which waits for them without the registry's lock.
+    pub(super) fn take(&mut self) -> Steps {
         self.read = 0;
-        let records = std::mem::take(&mut self.records);
-        Ok(records.into_iter().map(|(record, _)| record).collect())
+        std::mem::take(&mut self.records)
     }
+
+    /// Takes steps back: their events, or all of them, where they could not be read.
+    pub(super) fn put_back(&mut self, mut steps: Steps, read: bool) {
+        if read {
+            let spans = steps.iter_mut().filter_map(|(_, span)| span.take());
+            return self.spare.extend(spans);
+        }
+        steps.append(&mut self.records);
+        (self.records, self.read) = (steps, 0);
+    }
+}
+
+/// Reads the device time of `steps`, once they are done on the device.
+pub(super) fn finish(steps: &mut Steps) -> Result<()> {
+    for (record, span) in steps {
+        if let Some(span) = span {
+            span.1.synchronize()?;
+            record.device_ns = elapsed(span)?;
+        }
+    }
+    Ok(())
 }
 
 fn elapsed((begin, end): &Span) -> Result<f64> {

@@ -1,4 +1,5 @@
-use std::time::Instant;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use crate::compact::{Aim, Budget, Goal};
 use crate::device::sim::Rng;
@@ -179,4 +180,35 @@ fn steps_keep_every_byte_whatever_is_done_between_search_and_moves() -> Result<(
     }
     assert!(moved_since_changed > 10, "{moved_since_changed}");
     Ok(())
+}
+
+#[test]
+fn whoever_waits_for_the_records_of_steps_keeps_nobody_from_the_blocks() -> Result<()> {
+    let lab = Lab::new(32)?;
+    let other = lab.pool.device().stream()?;
+    lab.pool.record_steps(true)?;
+    let (release, held) = mpsc::channel::<()>();
+    let work = Box::new(move || _ = held.recv());
+    (lab.pool.device().backend()).host_call(lab.stream.raw(), work)?;
+    for (block, _) in &lab.blocks {
+        drop(block.hold(&lab.stream)?);
+    }
+    assert!(lab.pool.compact(&Goal::Full)?.blocks > 0);
+    std::thread::scope(|scope| {
+        let taken = scope.spawn(|| lab.pool.take_steps());
+        std::thread::sleep(Duration::from_millis(100));
+        let (tell, told) = mpsc::channel();
+        let (block, other) = (&lab.blocks[0].0, &other);
+        scope.spawn(move || tell.send(block.hold(other).map(drop)));
+        let seen = told.recv_timeout(Duration::from_secs(10));
+        let waits = !taken.is_finished();
+        drop(release);
+        seen.expect("the block is there")?;
+        let steps = taken.join().expect("no panic")?;
+        assert!(waits && !steps.is_empty());
+        assert!(steps.iter().all(|step| step.device_ns >= 0.0));
+        Ok(())
+    })?;
+    assert!(lab.pool.take_steps()?.is_empty());
+    lab.check()
 }
