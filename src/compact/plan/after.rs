@@ -4,51 +4,34 @@ use std::collections::HashMap;
 
 use super::batch::{Batch, Move};
 use super::layout::{Kind, Layout};
+use super::ranges::difference;
 
 /// Bytes of the largest hole after `batches`.
 ///
 /// Looks only at extents that the moves touch: every other hole stays as it is.
 pub(super) fn largest_hole_after(layout: &Layout, batches: &[Batch]) -> u64 {
     let ways = whole_ways(batches);
-    let mut changes: Vec<(u64, u64, bool)> = ways
-        .iter()
-        .map(|m| (m.dst, m.dst + m.bytes, true))
-        .collect();
-    changes.extend(ways.iter().map(|m| (m.src, m.src + m.bytes, false)));
-    if changes.is_empty() {
-        return layout.largest_hole();
-    }
+    let sources = ways.iter().map(|m| (m.src, m.src + m.bytes));
+    let targets: Vec<(u64, u64)> = ways.iter().map(|m| (m.dst, m.dst + m.bytes)).collect();
     // Free ranges around everything touched: the holes there and the sources; the destinations are
     // subtracted below.
-    let mut free: Vec<(u64, u64)> = Vec::new();
-    for &(begin, end, target) in &changes {
-        if !target {
-            free.push((begin, end));
-        }
-        free.extend(
-            layout
-                .below(begin)
-                .take(1)
-                .filter(|e| e.kind == Kind::Hole)
-                .map(|e| (e.addr, e.end())),
-        );
-        free.extend(
-            layout
-                .from(begin)
-                .take_while(|e| e.addr <= end)
-                .filter(|e| e.kind == Kind::Hole)
-                .map(|e| (e.addr, e.end())),
-        );
+    let mut free: Vec<(u64, u64)> = sources.clone().collect();
+    for (begin, end) in sources.chain(targets.iter().copied()) {
+        let near = layout.from(begin).take_while(|e| e.addr <= end);
+        let holes = near
+            .chain(layout.below(begin).take(1))
+            .filter(|e| e.kind == Kind::Hole);
+        free.extend(holes.map(|e| (e.addr, e.end())));
     }
     free.sort_unstable();
-    free.dedup();
-    let mut targets: Vec<(u64, u64)> = changes.iter().filter(|c| c.2).map(|c| (c.0, c.1)).collect();
-    targets.sort_unstable();
-    let touched = largest_difference(&free, &targets);
-    let untouched = layout
-        .largest_holes()
-        .find(|hole| free.binary_search(&(hole.addr, hole.end())).is_err());
-    touched.max(untouched.map_or(0, |hole| hole.bytes))
+    let mut holes = layout.largest_holes();
+    let untouched = holes.find(|hole| free.binary_search(&(hole.addr, hole.end())).is_err());
+    let touched = difference(free, targets);
+    let touched = touched.iter().map(|(begin, end)| end - begin);
+    touched
+        .chain(untouched.map(|hole| hole.bytes))
+        .max()
+        .unwrap_or(0)
 }
 
 /// One move per block, from its first to its last address; intermediate places are left out.
@@ -67,29 +50,6 @@ fn whole_ways(batches: &[Batch]) -> Vec<Move> {
         }
     }
     at.into_values().collect()
-}
-
-/// The longest run of `free`, adjacent ranges joined, without any byte of a target. Both ascend.
-fn largest_difference(free: &[(u64, u64)], targets: &[(u64, u64)]) -> u64 {
-    let (mut largest, mut begin, mut end) = (0, 0, 0);
-    let mut targets = targets.iter().copied().peekable();
-    let mut close = |mut begin: u64, end: u64| {
-        while let Some(&(from, to)) = targets.peek().filter(|t| t.0 < end) {
-            largest = largest.max(from.saturating_sub(begin));
-            begin = begin.max(to);
-            targets.next();
-        }
-        largest = largest.max(end.saturating_sub(begin));
-    };
-    for &(from, to) in free {
-        if from > end {
-            close(begin, end);
-            begin = from;
-        }
-        end = end.max(to);
-    }
-    close(begin, end);
-    largest
 }
 
 #[cfg(test)]

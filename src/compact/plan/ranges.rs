@@ -26,16 +26,16 @@ pub(in crate::compact) fn difference(
         }
     }
     let mut rooms = Vec::new();
-    for (mut begin, end) in joined {
-        for &(from, to) in &taken {
-            if from >= end || to <= begin {
-                continue;
-            }
+    let (mut taken, mut covered) = (taken.into_iter().peekable(), 0);
+    for (begin, end) in joined {
+        let mut begin = begin.max(covered);
+        while let Some((from, to)) = taken.next_if(|range| range.0 < end) {
             if from > begin {
                 rooms.push((begin, from));
             }
             begin = begin.max(to);
         }
+        covered = begin;
         if begin < end {
             rooms.push((begin, end));
         }
@@ -84,6 +84,20 @@ mod tests {
                     .all(|pair| pair[0].1 < pair[1].0 || !taken.is_empty())
             );
         }
+    }
+
+    #[test]
+    fn ranges_by_the_hundred_thousand_are_taken_out_in_one_pass() {
+        let every = |from: u64| {
+            (0..200_000)
+                .map(|at| (4 * at + from, 4 * at + from + 1))
+                .collect()
+        };
+        let free = (0..200_000).map(|at| (4 * at, 4 * at + 3)).collect();
+        let began = std::time::Instant::now();
+        assert_eq!(difference(free, every(1)).len(), 400_000);
+        assert_eq!(difference(every(0), every(1)).len(), 200_000);
+        assert!(began.elapsed() < std::time::Duration::from_secs(20));
     }
 
     #[test]
