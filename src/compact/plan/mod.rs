@@ -280,8 +280,9 @@ fn stretches_of(layout: &Layout) -> Vec<Vec<Extent>> {
 /// Slides the cheapest run of adjacent extents whose holes sum to `bytes`. Returns the batches and
 /// the address of the hole.
 fn slide_one_stretch(layout: &Layout, bytes: u64) -> Option<(Vec<Batch>, u64)> {
-    let mut best: Option<(u64, Vec<Extent>)> = None;
-    for stretch in stretches_of(layout) {
+    let stretches = stretches_of(layout);
+    let mut best: Option<(u64, &[Extent])> = None;
+    for stretch in &stretches {
         let (mut first, mut free, mut live) = (0, 0, 0);
         for last in 0..stretch.len() {
             match stretch[last].kind {
@@ -290,7 +291,7 @@ fn slide_one_stretch(layout: &Layout, bytes: u64) -> Option<(Vec<Batch>, u64)> {
             }
             while free >= bytes.max(1) {
                 if best.as_ref().is_none_or(|(cost, _)| live < *cost) {
-                    best = Some((live, stretch[first..=last].to_vec()));
+                    best = Some((live, &stretch[first..=last]));
                 }
                 match stretch[first].kind {
                     Kind::Hole => free -= stretch[first].bytes,
@@ -371,6 +372,26 @@ mod tests {
             .map(|stretch| stretch.iter().map(|e| e.addr).collect())
             .collect();
         assert_eq!(seen, [vec![0, 10], vec![40], vec![60, 70], vec![100]]);
+    }
+
+    #[test]
+    fn the_row_that_slides_is_found_in_one_pass_however_long() {
+        // Each row is cheaper than the one before it.
+        let blocks = 300_000;
+        let kinds = ".m".repeat(blocks);
+        let sizes: Vec<u64> = (0..blocks as u64)
+            .flat_map(|at| [1, 1 << 20 | (1 << 19) - at])
+            .collect();
+        let layout = Layout::from_extents(extents_from(0, &kinds, &sizes)).expect("ascends");
+        let began = std::time::Instant::now();
+        let (batches, hole) =
+            slide_one_stretch(&layout, blocks as u64 / 2).expect("there is a row");
+        assert!(began.elapsed() < std::time::Duration::from_secs(30));
+        assert_eq!(
+            (batches.len(), batches[0].moves().len()),
+            (1, blocks / 2 - 1)
+        );
+        assert!(hole < layout.extents().last().expect("extents").addr);
     }
 
     #[test]
