@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use super::layout::{Kind, Layout};
 
-/// Layouts of at most this many live movable blocks are searched completely.
+/// Layouts of at most this many live movable blocks are searched completely,
 pub(super) const WHOLE: usize = 160;
+/// unless they have more holes than this: each set of blocks is tried in all of them.
+const WHOLE_HOLES: usize = 4 * WHOLE;
 /// In larger ones the search looks at this many of the largest holes,
 const SEEDS: usize = 24;
 /// at this many extents on either side of each,
@@ -42,7 +44,8 @@ pub(super) struct Stretches {
 impl Stretches {
     /// The whole layout, if it is small.
     pub(super) fn whole(layout: &Layout) -> Option<Self> {
-        if layout.movable_blocks() > WHOLE {
+        let many = layout.largest_holes().nth(WHOLE_HOLES).is_some();
+        if layout.movable_blocks() > WHOLE || many {
             return None;
         }
         let mut all = Self::default();
@@ -142,6 +145,7 @@ impl Stretches {
 #[cfg(test)]
 mod tests {
     use super::super::layout::{Extent, extents_from};
+    use super::super::{Goal, Planner};
     use super::*;
 
     #[test]
@@ -153,6 +157,23 @@ mod tests {
             let seen = whole.map(|it| it.blocks.len());
             assert_eq!(seen, (blocks <= WHOLE).then_some(blocks));
         }
+    }
+
+    #[test]
+    fn a_few_blocks_among_holes_by_the_ten_thousand_are_no_longer_to_search() {
+        let blocks = 150;
+        let kinds = "m.".repeat(blocks) + &"f.".repeat(60_000);
+        let sizes = (0..kinds.len() as u64)
+            .map(|at| 300 + at % 7)
+            .collect::<Vec<_>>();
+        let layout = Layout::from_extents(extents_from(0, &kinds, &sizes)).expect("ascends");
+        let mut planner = Planner::new();
+        planner.note_request(7000);
+        let began = std::time::Instant::now();
+        let tightest = layout.holes_of(302).next().map(|hole| hole.addr);
+        assert_eq!(planner.place(&layout, 302), tightest);
+        assert!(planner.plan(&layout, &Goal::Hole(7000)).is_some());
+        assert!(began.elapsed() < std::time::Duration::from_secs(20));
     }
 
     #[test]
