@@ -7,6 +7,9 @@
 //! bytes per free byte first, until the idle handles make up the request. This pays because copying a
 //! handle's worth of blocks costs a tenth of mapping the handle again.
 
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+
 use super::plan::apart;
 use super::plan::layout::{Extent, Kind};
 use super::plan::{Batch, CostModel, Move, Plan};
@@ -51,6 +54,13 @@ impl Stretch {
         }
         None
     }
+
+    /// Bytes of idle and new handles, its own included, with which its last hole makes up `bytes`; `None` if
+    /// they do not fit behind it.
+    fn needs(&self, granule: u64, bytes: u64) -> Option<u64> {
+        let lacking = bytes.saturating_sub(self.free).next_multiple_of(granule);
+        (self.gap > 0 && lacking <= self.gap).then_some(lacking + self.whole)
+    }
 }
 
 /// The moves after which idle handles from elsewhere extend a hole at the end of a stretch to `bytes`. `None`
@@ -68,21 +78,32 @@ pub(super) fn plan(
     let whole = |e: &Extent| (handles.whole)(e.addr, e.end());
     let holes = extents.iter().filter(|e| e.kind == Kind::Hole);
     let mut idle: u64 = holes.map(whole).sum();
-    while !suffices(&stretches, idle, handles, bytes) {
-        let price = |&(_, (_, free, live)): &(usize, (usize, u64, u64))| live as f64 / free as f64;
-        let nexts = stretches.iter().enumerate();
-        let nexts = nexts.filter_map(|(at, stretch)| {
-            let (cut, free, live) = stretch.next(extents)?;
-            Some((at, (cut, free - stretch.free, live)))
-        });
-        let (at, (cut, added, _)) = nexts.min_by(|a, b| price(a).total_cmp(&price(b)))?;
+    // Each round changes one stretch: the others keep their place in both orders.
+    let needs = |at: usize, it: &Stretch| Some((it.needs(handles.granule, bytes)?, at));
+    let price = |at: usize, it: &Stretch| {
+        let (cut, free, live) = it.next(extents)?;
+        let price = live as f64 / (free - it.free) as f64;
+        // The bits of numbers from zero on are in the order of the numbers.
+        Some(Reverse((price.to_bits(), at, cut)))
+    };
+    let each = || stretches.iter().enumerate();
+    let mut least: BTreeSet<_> = each().filter_map(|(at, it)| needs(at, it)).collect();
+    let mut nexts: BinaryHeap<_> = each().filter_map(|(at, it)| price(at, it)).collect();
+    while least
+        .first()
+        .is_none_or(|&(needed, _)| needed > idle.saturating_add(handles.room))
+    {
+        let Reverse((_, at, cut)) = nexts.pop()?;
         let stretch = &mut stretches[at];
+        needs(at, stretch).map(|needed| least.remove(&needed));
         idle -= stretch.whole + whole(&extents[cut]);
         stretch.cut = cut;
-        stretch.free += added;
+        stretch.free += extents[cut].bytes;
         let end = extents[stretch.end - 1].end();
         stretch.whole = (handles.whole)(end - stretch.free, end);
         idle += stretch.whole;
+        least.extend(needs(at, stretch));
+        nexts.extend(price(at, stretch));
     }
     let slid = |stretch: &Stretch| slide_down(&extents[stretch.cut..stretch.end]);
     let moves: Vec<Move> = stretches.iter().flat_map(slid).collect();
@@ -106,15 +127,6 @@ pub(super) fn slid_down(moves: Vec<Move>, model: &CostModel) -> Plan {
         batches,
         ..Plan::default()
     }
-}
-
-/// Whether the last hole of some stretch, idle handles from elsewhere and new handles make up `bytes`.
-fn suffices(stretches: &[Stretch], idle: u64, handles: &Handles<'_>, bytes: u64) -> bool {
-    stretches.iter().filter(|s| s.gap > 0).any(|home| {
-        let lacking = bytes.saturating_sub(home.free);
-        let lacking = lacking.next_multiple_of(handles.granule);
-        lacking <= home.gap && lacking <= idle - home.whole + handles.room
-    })
 }
 
 /// The runs of extents with nothing fixed or unmapped in between.
@@ -197,12 +209,6 @@ mod tests {
 
     #[test]
     fn what_is_idle_elsewhere_and_new_has_to_fit_behind_a_stretch() {
-        let handles = |room| Handles {
-            granule: 10,
-            room,
-            whole: &whole,
-            gap: &|_| 0,
-        };
         let home = Stretch {
             first: 0,
             end: 1,
@@ -211,15 +217,15 @@ mod tests {
             whole: 10,
             gap: 30,
         };
-        let enough = |idle, room, bytes| suffices(&[home], idle, &handles(room), bytes);
+        let enough =
+            |idle: u64, room, bytes| home.needs(10, bytes).is_some_and(|it| it <= idle + room);
         // 10 of what is idle are its own.
         assert!(enough(10, 0, 15) && !enough(10, 0, 16));
         assert!(enough(20, 0, 25) && !enough(20, 0, 26));
         assert!(enough(20, 10, 35) && !enough(20, 10, 36));
         assert!(enough(90, 90, 45) && !enough(90, 90, 46), "no room behind");
         let none = Stretch { gap: 0, ..home };
-        assert!(!suffices(&[none], 90, &handles(90), 5));
-        assert!(suffices(&[none, home], 90, &handles(90), 5));
+        assert_eq!([none, home].map(|it| it.needs(10, 5)), [None, Some(10)]);
     }
 
     /// Whether what is free at the end of one stretch, idle handles elsewhere and `room` for new ones,
@@ -305,6 +311,23 @@ mod tests {
             }
         }
         assert!(seen.iter().all(|&count| count > 300), "{seen:?}");
+    }
+
+    #[test]
+    fn stretches_by_the_ten_thousand_are_slid_in_one_pass() {
+        let count = 60_000;
+        let stretch = |at| extents_from(1000 * at, "m.m.", &[5; 4]);
+        let extents: Vec<Extent> = (0..count).flat_map(stretch).collect();
+        let handles = Handles {
+            granule: 10,
+            room: 0,
+            whole: &whole,
+            gap: &|_| u64::MAX / 2,
+        };
+        let began = std::time::Instant::now();
+        let plan = plan(&CostModel::default(), &extents, &handles, 10 * count).expect("as much");
+        assert!(began.elapsed() < std::time::Duration::from_secs(20));
+        assert_eq!((plan.moves as u64, plan.bytes), (count, 5 * count));
     }
 
     #[test]
