@@ -3,8 +3,8 @@
 //! [`largest`] runs a step of the application at growing sizes, reads from the pool what each needed,
 //! and finds the largest that the memory allows. It guesses by measured bytes an item first and halves
 //! the interval after, so that a few runs do. A run that finds no memory is an error value of the pool,
-//! never the end of the process; it is made once more after idle memory was given back, so that what
-//! earlier runs left cannot make a size seem too large.
+//! never the end of the process; where idle memory can be given back, that is done and the run made once
+//! more, so that what earlier runs left cannot make a size seem too large.
 //!
 //! # Example
 //! ```
@@ -60,7 +60,7 @@ impl Search {
     }
 
     /// With a limit of the pool's physical bytes for as long as the search lasts, where the pool has no
-    /// lower one.
+    /// lower one. A limit that is set meanwhile stays.
     #[must_use]
     pub fn limit(mut self, bytes: u64) -> Self {
         self.limit = Some(bytes);
@@ -183,20 +183,29 @@ pub fn largest(pool: &Pool, search: &Search, step: impl FnMut(usize) -> Result<(
 struct Limited<'a> {
     pool: &'a Pool,
     before: Option<u64>,
+    during: Option<u64>,
 }
 
 impl<'a> Limited<'a> {
     fn to(pool: &'a Pool, bytes: Option<u64>) -> Self {
         let before = pool.limit();
-        let bytes = bytes.map(|bytes| bytes.min(before.unwrap_or(u64::MAX)));
-        pool.set_limit(bytes.or(before));
-        Self { pool, before }
+        let during = bytes.map(|bytes| bytes.min(before.unwrap_or(u64::MAX)));
+        if during.is_some() {
+            pool.set_limit(during);
+        }
+        Self {
+            pool,
+            before,
+            during,
+        }
     }
 }
 
 impl Drop for Limited<'_> {
     fn drop(&mut self) {
-        self.pool.set_limit(self.before);
+        if self.during.is_some() && self.pool.limit() == self.during {
+            self.pool.set_limit(self.before);
+        }
     }
 }
 
@@ -226,8 +235,7 @@ impl<S: FnMut(usize) -> Result<()>> Trial<'_, S> {
     /// Whether the step runs at `size`, from a pool without idle memory if need be.
     fn fits(&mut self, size: usize) -> Result<std::result::Result<(), Error>> {
         let mut outcome = self.once(size)?;
-        if outcome.is_err() {
-            self.pool.trim(0)?;
+        if outcome.is_err() && self.pool.trim(0)? > 0 {
             outcome = self.once(size)?;
         }
         Ok(outcome.map(|peak| self.fits.push((size, peak))))
@@ -264,9 +272,8 @@ impl<S: FnMut(usize) -> Result<()>> Trial<'_, S> {
 
     /// Finds the largest size, the last of those that fit; gives the bytes held at most while it ran.
     fn search(&mut self, search: &Search) -> Result<u64> {
-        if self.fits(search.size(0))?.is_ok() {
-            self.fits.clear();
-        }
+        self.fits(search.size(0))??;
+        self.fits.clear();
         self.fits(search.size(0))??;
         let mut reserved = self.pool.stats().reserved.peak;
         // Sizes from the first up to `fits` do, from `fails` on none does.

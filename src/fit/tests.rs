@@ -124,3 +124,28 @@ fn an_error_that_is_not_of_memory_ends_the_search_at_once() {
     assert!(matches!(found, Err(Error::Invalid { .. })) && runs == 1);
     assert!(largest(&pool, &Search::up_to(0), |_| Ok(())).is_err());
 }
+
+#[test]
+fn a_step_that_no_memory_given_back_can_help_is_run_once() {
+    let (pool, stream) = pool(8 * MIB);
+    let mut runs = 0;
+    let found = largest(&pool, &Search::up_to(10), |_| {
+        runs += 1;
+        pool.alloc(&stream, 16 * MIB).map(drop)
+    });
+    assert!(matches!(found, Err(Error::OutOfMemory(_))));
+    assert_eq!(runs, 1);
+}
+
+#[test]
+fn a_limit_that_is_set_while_a_search_lasts_stays() {
+    let (pool, _stream) = pool(64 * MIB);
+    for search in [Search::up_to(4), Search::up_to(4).limit(32 * MIB)] {
+        pool.set_limit(64 * MIB);
+        let found = largest(&pool, &search, |_| {
+            pool.set_limit(48 * MIB);
+            Ok(())
+        });
+        assert_eq!((found.unwrap().size, pool.limit()), (4, Some(48 * MIB)));
+    }
+}
