@@ -15,9 +15,11 @@ const PIECE: usize = 2 << 20;
 /// Pieces under way at once.
 pub(super) const RING: usize = 4;
 
-/// Elements of a piece.
+/// Elements of a piece; as many as there are where they have no bytes.
 pub(super) fn piece<T>() -> usize {
-    (PIECE / size_of::<T>().max(1)).max(1)
+    PIECE
+        .checked_div(size_of::<T>())
+        .map_or(usize::MAX, |len| len.max(1))
 }
 
 /// The pieces that copies may still read, the oldest first: never more than [`RING`].

@@ -517,3 +517,19 @@ fn elements_are_staged_in_and_out_within_the_same_limit() {
         assert!(back == data);
     }
 }
+
+#[test]
+fn elements_of_no_bytes_are_staged_at_once_however_many_they_are() {
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let (ground, mut data) = (ground(), [(); usize::MAX]);
+        let stream = &ground.streams[0];
+        let mut there = ground.pool.alloc_typed::<()>(stream, data.len()).unwrap();
+        let host = &ground.host;
+        host.stage_in(stream, there.view_mut(), &data).unwrap();
+        host.stage_out(stream, there.view(), &mut data).unwrap();
+        tell.send(()).unwrap();
+    });
+    told.recv_timeout(std::time::Duration::from_secs(20))
+        .expect("it returns");
+}

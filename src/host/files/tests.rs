@@ -355,3 +355,16 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn elements_of_no_bytes_are_loaded_at_once_however_many_they_are() {
+    let ground = ground();
+    let file = TensorFile::open_raw::<()>(ground.file(&[]), 0, &[usize::MAX]).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let made = file.load::<()>(&ground.pool, &ground.host, &ground.stream, "", ..);
+        tell.send(made.map(|made| made.len())).unwrap();
+    });
+    let len = told.recv_timeout(std::time::Duration::from_secs(20));
+    assert_eq!(len.expect("it returns").unwrap(), usize::MAX);
+}

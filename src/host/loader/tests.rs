@@ -399,3 +399,16 @@ fn a_depth_out_of_range_and_pools_of_two_devices_are_refused() {
     let made = Loader::<u8>::new(&ground.pool, &other.host, 1, std::iter::empty::<Vec<u8>>());
     assert!(matches!(made, Err(Error::Invalid { what: "host", .. })));
 }
+
+#[test]
+fn batches_of_elements_of_no_bytes_come_at_once_however_many_they_are() {
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let ground = ground();
+        let data = std::iter::once([(); usize::MAX]);
+        let mut loader = Loader::<()>::new(&ground.pool, &ground.host, 1, data).unwrap();
+        tell.send(loader.next().unwrap().unwrap().len()).unwrap();
+    });
+    let len = told.recv_timeout(Duration::from_secs(20));
+    assert_eq!(len, Ok(usize::MAX));
+}
