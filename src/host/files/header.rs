@@ -16,6 +16,9 @@ use crate::error::Error;
 /// Longest header that the format allows.
 const LONGEST: u64 = 100_000_000;
 
+/// Bytes at the begin and at the end of what is told of a header: its words may be any, and as long as it.
+const QUOTED: usize = 200;
+
 /// Bytes of the header's length.
 const LENGTH: u64 = 8;
 
@@ -55,7 +58,14 @@ impl From<io::Error> for Why {
 
 impl From<String> for Why {
     fn from(why: String) -> Self {
-        Self::Malformed(why)
+        let Some(tail) = why.len().checked_sub(QUOTED).filter(|&at| at > QUOTED) else {
+            return Self::Malformed(why);
+        };
+        let [head, tail] = [QUOTED, tail].map(|at| {
+            let mut before = (0..=at).rev();
+            before.find(|&at| why.is_char_boundary(at)).unwrap_or(0)
+        });
+        Self::Malformed(format!("{} ... {}", &why[..head], &why[tail..]))
     }
 }
 

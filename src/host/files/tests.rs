@@ -368,3 +368,25 @@ fn elements_of_no_bytes_are_loaded_at_once_however_many_they_are() {
     let len = told.recv_timeout(std::time::Duration::from_secs(20));
     assert_eq!(len.expect("it returns").unwrap(), usize::MAX);
 }
+
+#[test]
+fn an_error_quotes_little_of_a_header_however_long_it_is() {
+    let ground = ground();
+    let long = "a".repeat(3 << 20);
+    let wrong = "\"dtype\":\"F33\",\"shape\":[2],\"data_offsets\":[0,8]";
+    for header in [
+        format!("\"{long}\""),
+        format!("{{\"{long}\":{{{wrong}}}}}"),
+        format!("{{\"a\":{{{}}}}}", wrong.replace("F33", &long)),
+        format!("{{\"\u{e9}{long}\":3}}"),
+        format!(
+            "{{\"a\":{{{}}}}}",
+            wrong
+                .replace("F33", "F32")
+                .replace("[2]", &format!("[{}1]", "1,".repeat(1 << 20)))
+        ),
+    ] {
+        let error = ground.with_header(&header, 8).unwrap_err().to_string();
+        assert!(error.len() < 1000, "{} bytes: {error:.500}", error.len());
+    }
+}
