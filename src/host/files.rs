@@ -103,6 +103,8 @@ struct Opened {
     /// As the caller named it.
     name: String,
     tensors: Vec<TensorInfo>,
+    /// Their places in the list, by name.
+    by_name: Vec<usize>,
 }
 
 /// A part of a tensor.
@@ -160,10 +162,13 @@ impl TensorFile {
     }
 
     fn of(file: File, name: String, tensors: Vec<TensorInfo>) -> Self {
+        let mut by_name: Vec<usize> = (0..tensors.len()).collect();
+        by_name.sort_unstable_by(|&one, &other| tensors[one].name.cmp(&tensors[other].name));
         let inner = Opened {
             file,
             name,
             tensors,
+            by_name,
         };
         Self {
             inner: Arc::new(inner),
@@ -222,11 +227,15 @@ impl TensorFile {
     }
 
     fn part<T: Pod>(&self, name: &str, rows: &impl RangeBounds<usize>) -> Result<Part> {
-        let mut all = self.inner.tensors.iter();
-        let Some(tensor) = all.find(|tensor| tensor.name == name) else {
+        let Opened {
+            tensors, by_name, ..
+        } = &*self.inner;
+        let found = by_name.binary_search_by(|&at| tensors[at].name.as_str().cmp(name));
+        let Ok(found) = found else {
             let why = format!("{} has no tensor {name:?}", self.inner.name);
             return Err(Error::invalid("name", why));
         };
+        let tensor = &tensors[by_name[found]];
         let (element, its_name) = tensor.element;
         if element != TypeId::of::<T>() {
             let (dtype, asked) = (tensor.dtype, std::any::type_name::<T>());

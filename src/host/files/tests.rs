@@ -357,19 +357,6 @@ proptest! {
 }
 
 #[test]
-fn elements_of_no_bytes_are_loaded_at_once_however_many_they_are() {
-    let ground = ground();
-    let file = TensorFile::open_raw::<()>(ground.file(&[]), 0, &[usize::MAX]).unwrap();
-    let (tell, told) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let made = file.load::<()>(&ground.pool, &ground.host, &ground.stream, "", ..);
-        tell.send(made.map(|made| made.len())).unwrap();
-    });
-    let len = told.recv_timeout(std::time::Duration::from_secs(20));
-    assert_eq!(len.expect("it returns").unwrap(), usize::MAX);
-}
-
-#[test]
 fn an_error_quotes_little_of_a_header_however_long_it_is() {
     let ground = ground();
     let long = "a".repeat(3 << 20);
@@ -389,4 +376,39 @@ fn an_error_quotes_little_of_a_header_however_long_it_is() {
         let error = ground.with_header(&header, 8).unwrap_err().to_string();
         assert!(error.len() < 1000, "{} bytes: {error:.500}", error.len());
     }
+}
+
+#[test]
+fn every_tensor_of_a_file_of_many_is_found_soon() {
+    let ground = ground();
+    let names: Vec<String> = (0..20_000)
+        .map(|at| format!("layers.{at:05}.weight"))
+        .collect();
+    let tensors: Vec<String> = names
+        .iter()
+        .map(|name| format!("\"{name}\":{{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}"))
+        .collect();
+    let file = ground
+        .with_header(&format!("{{{}}}", tensors.join(",")), 0)
+        .unwrap();
+    let begun = std::time::Instant::now();
+    for name in &names {
+        assert_eq!(file.part::<u8>(name, &..).unwrap().len, 0);
+    }
+    let took = begun.elapsed();
+    assert!(took.as_secs() < 1, "{took:?}");
+    assert!(file.part::<u8>("layers.20000.weight", &..).is_err());
+}
+
+#[test]
+fn elements_of_no_bytes_are_loaded_at_once_however_many_they_are() {
+    let ground = ground();
+    let file = TensorFile::open_raw::<()>(ground.file(&[]), 0, &[usize::MAX]).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let made = file.load::<()>(&ground.pool, &ground.host, &ground.stream, "", ..);
+        tell.send(made.map(|made| made.len())).unwrap();
+    });
+    let len = told.recv_timeout(std::time::Duration::from_secs(20));
+    assert_eq!(len.expect("it returns").unwrap(), usize::MAX);
 }
