@@ -57,7 +57,7 @@ pub struct HostPoolConfig {
 }
 
 impl HostPoolConfig {
-    /// Sets the most bytes the pool may hold.
+    /// Sets the most bytes the pool may hold: at least 1 MiB, the page that small buffers share.
     #[must_use]
     pub fn limit(mut self, bytes: u64) -> Self {
         self.limit = Some(bytes);
@@ -176,7 +176,7 @@ impl HostPool {
     /// # Errors
     /// [`Error::OutOfMemory`] beyond the limit, or where the machine has no more memory: copies under way
     /// may still hold some, which [`HostPool::alloc_waiting`] waits for. [`Error::Invalid`] for a length
-    /// beyond all addresses; what the driver said.
+    /// beyond all addresses, or a limit below the page that a small buffer needs; what the driver said.
     pub fn alloc<T: Pod>(&self, len: usize) -> Result<HostBuf<T>> {
         self.alloc_or(len, false)
     }
@@ -289,6 +289,11 @@ impl Inner {
     /// is reached.
     fn grow(&self, class: u64) -> Result<bool> {
         let bytes = chunks::page_of(class);
+        if class < bytes && bytes > self.limit {
+            let (limit, page) = (Bytes(self.limit), Bytes(bytes));
+            let why = format!("{limit} are less than the page of {page} that small buffers share");
+            return Err(Error::invalid("limit", why));
+        }
         {
             let mut state = lock(&self.state);
             let held = state.stats.reserved.current + state.promised;

@@ -533,3 +533,24 @@ fn elements_of_no_bytes_are_staged_at_once_however_many_they_are() {
     told.recv_timeout(std::time::Duration::from_secs(20))
         .expect("it returns");
 }
+
+#[test]
+fn a_limit_that_holds_no_page_is_an_error_that_names_it() {
+    let ground = on(
+        Device::host().unwrap(),
+        HostPoolConfig::default().limit(MIB as u64 - 1),
+    );
+    for bytes in [1, MIB / 2] {
+        for refused in [
+            ground.host.alloc::<u8>(bytes),
+            ground.host.alloc_waiting::<u8>(bytes),
+        ] {
+            assert!(matches!(refused, Err(Error::Invalid { what: "limit", .. })));
+        }
+    }
+    // A buffer that shares no page has room.
+    assert!(ground.host.alloc::<u8>(MIB / 2 + MIB / 8).is_ok());
+    let refused = ground.host.alloc::<u8>(MIB);
+    assert!(matches!(refused, Err(Error::OutOfMemory(_))));
+    ground.is_clean();
+}
