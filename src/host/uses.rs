@@ -7,8 +7,11 @@ use crate::error::Result;
 use crate::seeded::seeded;
 use crate::sync::Mutex;
 
-/// Entries beyond which those that are done are taken out.
+/// Entries from which on those that are done are taken out, each time that there are twice as many.
 const MANY: usize = 16;
+
+/// Entries from which on those of a stream become one that reads and one that writes.
+const JOINED: usize = 256;
 
 /// A copy: which bytes, and whether it writes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,8 +123,8 @@ impl Uses {
             same.tick = tick;
             return;
         }
-        if entries.len() >= MANY {
-            entries.retain(|entry| entry.timeline.done() < entry.tick);
+        if entries.len() >= MANY && entries.len().is_power_of_two() {
+            thin(&mut entries);
         }
         let timeline = Arc::clone(timeline);
         entries.push(Entry {
@@ -129,6 +132,31 @@ impl Uses {
             timeline,
             tick,
         });
+    }
+}
+
+/// Takes out copies that are done, also those that nobody has asked about. Where many are left, they become
+/// two for each stream at most, so that there is an end to them while a stream is held up.
+fn thin(entries: &mut Vec<Entry>) {
+    // A stream that gives an error may still run its copies.
+    entries.retain(|Entry { timeline, tick, .. }| {
+        timeline.done() < *tick && !timeline.poll_to(*tick).is_ok_and(|done| done >= *tick)
+    });
+    if entries.len() < JOINED {
+        return;
+    }
+    for entry in std::mem::take(entries) {
+        let same = entries.iter_mut().find(|known| {
+            known.timeline.uid == entry.timeline.uid && known.span.writes == entry.span.writes
+        });
+        match same {
+            Some(known) => {
+                known.span.from = known.span.from.min(entry.span.from);
+                known.span.to = known.span.to.max(entry.span.to);
+                known.tick = known.tick.max(entry.tick);
+            }
+            None => entries.push(entry),
+        }
     }
 }
 
@@ -160,5 +188,42 @@ mod tests {
             drop(entries);
         });
         assert_eq!(uses.all().0[0].1, timeline.open_tick());
+    }
+
+    #[test]
+    fn notes_of_many_copies_stay_few_and_cover_all_that_are_not_done() {
+        let device = Device::host().unwrap();
+        let (idle, held) = (device.stream().unwrap(), device.stream().unwrap());
+        let (release, wait) = std::sync::mpsc::channel::<()>();
+        let work = Box::new(move || _ = wait.recv());
+        device.backend().host_call(held.raw(), work).unwrap();
+        let uses = Uses::default();
+        let span = |from, writes| Span {
+            from,
+            to: from + 1,
+            writes,
+        };
+        // The host never waits for either.
+        for at in 0..5000 {
+            uses.note(span(2 * at, at % 2 == 0), &idle.core().timeline);
+            uses.note(span(2 * at + 1, false), &held.core().timeline);
+        }
+        let entries = lock(&uses.0).len();
+        assert!(entries <= 2 * JOINED, "{entries} notes");
+        for at in 0..5000 {
+            let marks = uses.conflicts(span(2 * at + 1, true));
+            let timeline = &held.core().timeline;
+            assert!(marks.0.iter().any(|(known, _)| known.uid == timeline.uid));
+        }
+        // Reads hold no reader up.
+        assert!(
+            !uses
+                .conflicts(span(10_001, false))
+                .0
+                .iter()
+                .any(|(known, _)| known.uid == held.core().timeline.uid)
+        );
+        drop(release);
+        held.synchronize().unwrap();
     }
 }
