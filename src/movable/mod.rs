@@ -265,13 +265,13 @@ impl Movable<u64> {
     /// of the array holds both.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the block was freed by its id.
+    /// [`Error::Invalid`] if the block was freed by its id, or its words are registered already.
     pub fn register_pointers(&self) -> Result<PointerArray> {
         let slots = self.len as u64;
         let mut state = self.registry.all_here()?;
         state.table.entry(self.id)?;
         let place = pointers::Place::Block(self.id);
-        let key = state.arrays.add(place, slots, None);
+        let key = state.arrays.add(place, slots, None)?;
         drop(state);
         Ok(PointerArray::new(Arc::clone(&self.registry), key, slots))
     }
@@ -332,7 +332,8 @@ impl Pool {
     /// address; for an array in a movable block see [`Movable::register_pointers`].
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the address is not a multiple of 8, or the stream is of another device.
+    /// [`Error::Invalid`] if the address is not a multiple of 8, a slot is registered already, or the stream
+    /// is of another device.
     ///
     /// # Safety
     /// - `slots` words of 8 bytes at `addr` are memory of the pool's device until the array is dropped or, in
@@ -352,7 +353,7 @@ impl Pool {
         }
         let (place, slots) = (pointers::Place::Fixed(addr), slots as u64);
         let mut state = registry.all_here()?;
-        let key = state.arrays.add(place, slots, Some(stream));
+        let key = state.arrays.add(place, slots, Some(stream))?;
         drop(state);
         Ok(PointerArray::new(registry, key, slots))
     }

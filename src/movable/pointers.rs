@@ -60,7 +60,23 @@ impl Arrays {
     }
 
     /// Registers an array whose contents are valid after the work queued on `stream` so far.
-    pub(super) fn add(&mut self, place: Place, slots: u64, stream: Option<&Stream>) -> u64 {
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a slot is registered: each move would rewrite it twice.
+    pub(super) fn add(&mut self, place: Place, slots: u64, stream: Option<&Stream>) -> Result<u64> {
+        let end = |from: Addr, slots: u64| from.saturating_add(slots.saturating_mul(SLOT_BYTES));
+        let meets = |other: &Array| {
+            let (one, two) = match (place, other.place) {
+                (Place::Fixed(one), Place::Fixed(two)) => (one, two),
+                (Place::Block(one), Place::Block(two)) if one == two => (0, 0),
+                _ => return false,
+            };
+            one.max(two) < end(one, slots).min(end(two, other.slots))
+        };
+        if self.list.values().any(meets) {
+            let why = "some of them are registered, and a move would rewrite them twice";
+            return Err(Error::invalid("pointers", why));
+        }
         let key = self.next;
         self.next += 1;
         let mut uses = Marks::default();
@@ -76,7 +92,7 @@ impl Arrays {
             uses,
         };
         self.list.insert(key, array);
-        key
+        Ok(key)
     }
 
     /// Removes an array. Returns the work that must be done before its memory is used for anything

@@ -22,6 +22,7 @@ on_every_device! {
     an_array_that_is_held_keeps_all_blocks_though_its_own_was_freed,
     an_array_whose_hold_ends_in_a_capture_keeps_nobody_from_moving,
     an_array_that_is_unregistered_is_left_alone,
+    a_pointer_that_is_registered_is_not_registered_again,
     a_callback_is_told_old_and_new_address_of_each_move,
     a_callback_may_pin_and_allocate,
     any_layout_keeps_every_owner_right_after_each_step,
@@ -265,6 +266,39 @@ fn an_array_that_is_unregistered_is_left_alone(device: &Device) {
     // SAFETY: nothing is registered.
     let odd = unsafe { pool.register_pointers(&stream, memory.addr + 4, 1) };
     assert!(odd.unwrap_err().to_string().contains("multiple of 8"));
+}
+
+fn a_pointer_that_is_registered_is_not_registered_again(device: &Device) {
+    let pool = pool(device, 32 << 20);
+    let stream = device.stream().unwrap();
+    let blocks = fragmented(&pool, &stream, 16, 1000);
+    let memory = Memory::new(device, 4096);
+    let words: Vec<u64> = blocks.iter().map(|block| addr_of(block, &stream)).collect();
+    write(&stream, memory.addr, bytemuck::cast_slice(&words));
+    let register = |word: u64, slots| {
+        // SAFETY: the memory outlives the array.
+        unsafe { pool.register_pointers(&stream, memory.addr + 8 * word, slots) }
+    };
+    let array = register(2, 4).unwrap();
+    for (word, slots) in [(2, 4), (0, 8), (0, 3), (5, 1), (3, 2), (4, 9)] {
+        let error = register(word, slots).unwrap_err().to_string();
+        assert!(error.contains("registered"), "{error}");
+    }
+    let beside = [(0, 2), (6, 2), (3, 0)].map(|(word, slots)| register(word, slots).unwrap());
+    assert!(pool.compact(&Goal::Full).unwrap().bytes > 0);
+    let now: Vec<u64> = blocks.iter().map(|block| addr_of(block, &stream)).collect();
+    for array in [&array].into_iter().chain(&beside) {
+        drop(array.hold(&stream).unwrap());
+    }
+    assert_eq!(words_at(&stream, memory.addr, words.len()), now);
+    drop((array, beside));
+    register(0, 8).unwrap();
+    let list = pool.alloc_movable::<u64>(&stream, 4).unwrap();
+    let array = list.register_pointers().unwrap();
+    let error = list.register_pointers().unwrap_err().to_string();
+    assert!(error.contains("registered"), "{error}");
+    array.unregister(&stream).unwrap();
+    list.register_pointers().unwrap();
 }
 
 fn a_callback_is_told_old_and_new_address_of_each_move(device: &Device) {
