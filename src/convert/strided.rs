@@ -240,8 +240,10 @@ pub fn convert_strided<'a, S: ConvertTo<D>, D: Element>(
     }
     let (from, into) = (&src.view, &dst.view);
     disjoint(from.addr(), from.bytes(), into.addr(), into.bytes())?;
+    let uses = [from.used(), into.used()];
     if src.layout.shape.contains(&0) {
-        return Ok(());
+        let mut uses = uses.iter().flatten();
+        return uses.try_for_each(|used| used.check(stream.core()));
     }
     let all = collapse(src.layout.shape, &src.layout, &dst.layout);
     let (size, result) = (size_of::<S>() as u64, size_of::<D>() as u64);
@@ -255,7 +257,7 @@ pub fn convert_strided<'a, S: ConvertTo<D>, D: Element>(
             unsafe { launch(stream, args) }
         })
     };
-    ordered(stream.core(), &[src.view.used(), dst.view.used()], queue)?
+    ordered(stream.core(), &uses, queue)?
 }
 
 /// Calls `queue` for each index of the outer dimensions.

@@ -1,10 +1,10 @@
 //! Conversions of several dimensions, against the same elements one after another.
 
 use half::f16;
-use warpool::View;
 use warpool::convert::{
     Conversion, E4m3, Overflow, Rounding, Rows, Strided, StridedMut, convert, convert_strided,
 };
+use warpool::{Device, View};
 
 use crate::conversions::{Bench, every_bench, is_guard, values};
 
@@ -107,6 +107,26 @@ fn shapes_that_differ_and_destinations_that_overlap_are_errors_and_nothing_is_wr
         let dst = StridedMut::new(target.view_mut(), &[8], &[1]).unwrap();
         let error = convert_strided(&bench.stream, src, dst, Conversion::default());
         assert!(error.unwrap_err().to_string().contains("overlaps"));
+        assert!(is_guard(&target.download().unwrap()));
+    }
+}
+
+#[test]
+fn no_elements_are_nothing_to_do_and_a_stream_of_another_device_is_refused_all_the_same() {
+    for bench in every_bench() {
+        let elsewhere = Device::host().unwrap().stream().unwrap();
+        let source = bench.holding(&values(8));
+        let mut target = bench.guarded::<f16>(8);
+        for shape in [[0, 8], [8, 0], [usize::MAX, 0]] {
+            let mut convert = |stream| {
+                let src = Strided::new(source.view(), &shape, &[8, 1]).unwrap();
+                let dst = StridedMut::new(target.view_mut(), &shape, &[8, 1]).unwrap();
+                convert_strided(stream, src, dst, Rounding::Nearest)
+            };
+            convert(&bench.stream).unwrap();
+            let error = convert(&elsewhere).unwrap_err().to_string();
+            assert!(error.contains("another device"), "{error}");
+        }
         assert!(is_guard(&target.download().unwrap()));
     }
 }
