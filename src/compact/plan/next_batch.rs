@@ -39,17 +39,15 @@ pub(super) fn readers(moves: &[Move], i: usize) -> std::ops::Range<usize> {
 fn slidable(moves: &[Move], upward: bool) -> Vec<bool> {
     let mut member: Vec<bool> = moves.iter().map(|m| (m.dst > m.src) == upward).collect();
     keep_ascending(moves, &mut member);
-    loop {
-        let stuck: Vec<usize> = (0..moves.len())
-            .filter(|&i| member[i] && readers(moves, i).any(|reader| !member[reader]))
-            .collect();
-        if stuck.is_empty() {
-            return member;
-        }
-        for i in stuck {
-            member[i] = false;
-        }
+    // Who reads where a move goes lies on that side of it, and is looked at before it.
+    let mut look = |i: usize| {
+        member[i] = member[i] && readers(moves, i).all(|reader| member[reader]);
+    };
+    match upward {
+        true => (0..moves.len()).rev().for_each(&mut look),
+        false => (0..moves.len()).for_each(&mut look),
     }
+    member
 }
 
 /// Removes members whose destination does not lie after that of the member before.

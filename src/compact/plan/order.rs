@@ -100,6 +100,17 @@ mod tests {
     }
 
     #[test]
+    fn a_long_row_behind_a_block_that_goes_elsewhere_is_ordered_in_one_pass() {
+        let count = 100_000;
+        let mut moves = vec![mv(0, 64 * count, 64)];
+        moves.extend((1..count).map(|i| mv(i * 64, (i - 1) * 64, 64)));
+        let began = std::time::Instant::now();
+        let batches = in_order(moves, &[]).expect("there is an order");
+        assert!(began.elapsed() < std::time::Duration::from_secs(20));
+        assert_eq!(batches.len(), 2);
+    }
+
+    #[test]
     fn a_row_that_shifts_by_its_own_pitch_does_not_take_a_launch_a_block() {
         let batches = in_order(
             (1..1000).map(|i| mv(i * 64, (i - 1) * 64, 64)).collect(),
