@@ -287,7 +287,8 @@ impl Registry {
             for id in away {
                 let fetched = self.fetch(id);
                 // A block that was dropped meanwhile is not needed any more.
-                if lock(&self.state).table.away().contains(&id) {
+                let mut state = lock(&self.state);
+                if state.table.entry(id).is_ok_and(|it| it.away.is_some()) {
                     fetched?;
                 }
             }
