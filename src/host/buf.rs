@@ -1,5 +1,6 @@
 //! Buffers of page-locked host memory, and parts of them.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
@@ -109,7 +110,9 @@ impl<T: Pod> HostBuf<T> {
     /// # Errors
     /// What the driver said.
     pub fn is_idle(&self) -> Result<bool> {
-        self.uses.conflicts(self.whole(true)).are_done()
+        self.uses
+            .conflicts(self.whole(true))
+            .are_done(&mut HashMap::new())
     }
 
     /// A part of the elements, to be read by a copy.

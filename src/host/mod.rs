@@ -28,6 +28,7 @@ mod spill;
 mod tests;
 mod uses;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -325,10 +326,10 @@ impl Inner {
             state.asked = bytes_of(&state.pending);
             std::mem::take(&mut state.pending)
         };
-        let mut outcome = Ok(());
+        let (mut outcome, mut short) = (Ok(()), HashMap::new());
         let (mut done, mut left, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         for entry in all {
-            match entry.marks.are_done() {
+            match entry.marks.are_done(&mut short) {
                 Ok(true) => done.push(entry),
                 Ok(false) => left.push(entry),
                 Err(error) => {

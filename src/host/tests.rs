@@ -554,3 +554,25 @@ fn a_limit_that_holds_no_page_is_an_error_that_names_it() {
     assert!(matches!(refused, Err(Error::OutOfMemory(_))));
     ground.is_clean();
 }
+
+#[test]
+fn a_request_asks_once_about_a_stream_that_is_held_up() {
+    let ground = ground();
+    let stream = &ground.streams[0];
+    let timeline = &stream.core().timeline;
+    let held = ground.hold(stream);
+    let mut there = ground.device_buf(MIB);
+    let ticks = [1, 2].map(|from| {
+        let up = ground.numbers(from, MIB);
+        there.view_mut().upload_from(stream, &up).unwrap();
+        timeline.open_tick()
+    });
+    assert!(ticks[0] < ticks[1] && timeline.is_marked(ticks[0]));
+    drop(ground.host.alloc::<u32>(MIB).unwrap());
+    assert!(
+        !timeline.is_marked(ticks[1]),
+        "it is asked about the second"
+    );
+    drop(held);
+    ground.is_clean();
+}

@@ -1,5 +1,6 @@
 //! The queued copies that use a buffer's memory.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::device::{Timeline, lock};
@@ -58,10 +59,18 @@ impl Marks {
         self.0.is_empty()
     }
 
-    /// Whether all is done; asks the driver where that is not known.
-    pub(super) fn are_done(&self) -> Result<bool> {
+    /// Whether all is done; asks the driver where that is not known. It is not asked about a stream that
+    /// `short` says to be short of an earlier tick, by the stream's number.
+    pub(super) fn are_done(&self, short: &mut HashMap<u64, u64>) -> Result<bool> {
         for (timeline, tick) in &self.0 {
-            if timeline.done() < *tick && timeline.poll_to(*tick)? < *tick {
+            if timeline.done() >= *tick {
+                continue;
+            }
+            if short.get(&timeline.uid).is_some_and(|of| of <= tick) {
+                return Ok(false);
+            }
+            if timeline.poll_to(*tick)? < *tick {
+                short.insert(timeline.uid, *tick);
                 return Ok(false);
             }
         }
