@@ -28,12 +28,13 @@ impl Shared {
             backtraces: config.backtraces,
             entries: Mutex::default(),
         });
-        let recording = Recording::asked_for(config.record.as_deref())?;
         let transfer = Transfer::new(config.reuse.opportunistic);
         if config.sleeps {
             device.let_sleep();
         }
         let core = Core::new(device, config)?;
+        // It empties its file: a pool that is refused has not touched what another wrote.
+        let recording = Recording::asked_for(core.config.record.as_deref())?;
         Ok(Self {
             uid: NEXT_UID.fetch_add(1, Ordering::Relaxed),
             device: device.clone(),

@@ -211,6 +211,19 @@ fn a_file_that_cannot_be_made_is_an_error_that_names_it() {
 }
 
 #[test]
+fn a_pool_that_cannot_be_made_leaves_the_file_of_another_as_it_was() {
+    let (folder, device) = (folder(), Device::host_with_capacity(64 << 20).unwrap());
+    let path = folder.path().join("log.csv");
+    std::fs::write(&path, "of another program").unwrap();
+    let config = PoolConfig::default().record(&path);
+    assert!(Pool::new(&device, config.clone().preallocate(1 << 30)).is_err());
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(text, "of another program");
+    let pool = Pool::new(&device, config).unwrap();
+    assert_eq!(pool.flush_recording().unwrap(), Some(path));
+}
+
+#[test]
 fn a_file_that_takes_no_more_ends_the_recording_and_not_the_program() {
     let (folder, device) = (folder(), common::host());
     let path = folder.path().join("pipe");
