@@ -40,9 +40,10 @@ extern "C" fn at_exit() {
         return;
     };
     let open = std::mem::take(&mut *open);
+    let until = std::time::Instant::now() + AT_EXIT;
     for recording in open.iter().filter_map(Weak::upgrade) {
         // Its error was told when it happened.
-        let _ = recording.flush(Some(AT_EXIT));
+        let _ = recording.flush(Some(until));
     }
 }
 

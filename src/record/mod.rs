@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::sync::plain::lock;
@@ -41,7 +41,7 @@ use file::Output;
 /// How long events wait in memory at most, while the file keeps up.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// How long the end of the process waits for the file.
+/// How long the end of the process waits for all files together.
 const AT_EXIT: Duration = Duration::from_secs(10);
 
 /// What the threads that record share with the one that writes.
@@ -65,6 +65,8 @@ struct State {
     asked: u64,
     done: u64,
     ends: bool,
+    /// The writer is gone, or about to be.
+    over: bool,
     /// Why the file took no more.
     error: Option<Error>,
 }
@@ -191,18 +193,17 @@ impl Shared {
         }
     }
 
-    /// See [`Recording::flush`]; waits at most so long.
-    fn flush(&self, most: Option<Duration>) -> Result<()> {
+    /// See [`Recording::flush`]; waits no longer than `until`.
+    fn flush(&self, until: Option<Instant>) -> Result<()> {
         if !self.is_here() {
             return Ok(());
         }
-        let until = most.map(|most| std::time::Instant::now() + most);
         let mut state = lock(&self.state);
         state.asked += 1;
         let asked = state.asked;
         self.changed.notify_all();
-        while state.done < asked && state.error.is_none() {
-            if until.is_some_and(|until| std::time::Instant::now() >= until) {
+        while state.done < asked && !state.over {
+            if until.is_some_and(|until| Instant::now() >= until) {
                 break;
             }
             state = self.wait(state, PERIOD);
@@ -233,7 +234,8 @@ impl Shared {
                 self.failed.store(true, Ordering::Relaxed);
                 state.error = Some(error);
             }
-            let over = ends || state.error.is_some();
+            state.over = ends || state.error.is_some();
+            let over = state.over;
             drop(state);
             self.changed.notify_all();
             if over {
@@ -245,10 +247,10 @@ impl Shared {
     /// Waits for the period's end, or until somebody wants it sooner.
     fn wait_for_work(&self) -> (u64, bool) {
         let wanted = |state: &State| state.hurry || state.ends || state.asked > state.done;
-        let until = std::time::Instant::now() + PERIOD;
+        let until = Instant::now() + PERIOD;
         let mut state = lock(&self.state);
         while !wanted(&state) {
-            let left = until.saturating_duration_since(std::time::Instant::now());
+            let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }

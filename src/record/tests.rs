@@ -117,3 +117,16 @@ fn events_of_many_threads_come_in_one_order_without_a_gap() {
         assert!(own.eq((0..EACH).map(|addr| What::Free { addr })));
     }
 }
+
+#[test]
+fn the_end_of_the_process_waits_for_no_recording_that_is_over() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let recording = Recording::to("record", &folder.path().join("log.csv")).expect("a recording");
+    let shared = Arc::clone(&recording.shared);
+    drop(recording);
+    let begun = Instant::now();
+    shared
+        .flush(Some(begun + AT_EXIT))
+        .expect("nothing is wrong");
+    assert!(begun.elapsed() < AT_EXIT / 2);
+}
