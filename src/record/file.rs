@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{Seek, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -58,15 +58,21 @@ impl Output {
         Ok((path, output))
     }
 
-    /// Writes rows, so that the file is whole behind them.
+    /// Writes rows, so that the file is whole behind them, or else as whole as it was.
     pub(super) fn write(&mut self, rows: &[u8]) -> Result<()> {
         if rows.is_empty() {
             return Ok(());
         }
+        // A pipe has none.
+        let whole = self.file.stream_position();
         let written = match self.compressed {
             true => compressed(rows).and_then(|part| self.file.write_all(&part)),
             false => self.file.write_all(rows),
         };
+        if let (Err(_), Ok(whole)) = (&written, whole) {
+            // What was written of the part cannot be read. The first error is the one to report.
+            let _ = self.file.set_len(whole);
+        }
         written.map_err(file_error)
     }
 }

@@ -299,6 +299,26 @@ fn a_program_of_its_own() {
             drop(kept);
             std::process::exit(0);
         }
+        Ok("full") => {
+            let path = pool.flush_recording().unwrap().unwrap();
+            // As on a full disk, a write is cut off and the next fails.
+            let most = std::fs::metadata(path).unwrap().len() + 1000;
+            let most = libc::rlimit {
+                rlim_cur: most,
+                rlim_max: most,
+            };
+            // SAFETY: the calls read one structure, and set what this process does at a signal.
+            unsafe {
+                libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+                assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &most), 0);
+            }
+            for at in 0..2000 {
+                drop(pool.alloc(&stream, 1000 + at).unwrap());
+            }
+            let told = pool.flush_recording();
+            assert!(matches!(told, Err(Error::Os { .. })), "{told:?}");
+            std::process::exit(0);
+        }
         Ok("memory") => {
             let small = Pool::new(pool.device(), PoolConfig::default().limit(2 << 20)).unwrap();
             assert!(small.alloc(&stream, 3 << 20).is_err());
@@ -323,6 +343,8 @@ fn run(folder: &TempDir, end: &str, file: &str) -> PathBuf {
         assert!(Instant::now() < until, "it hangs");
         std::thread::sleep(Duration::from_millis(5));
     }
+    let code = child.wait().unwrap().code();
+    assert!(code.is_none_or(|code| code == 0), "{end}: {code:?}");
     let number = child.id().to_string();
     folder.path().join(file.replace("%p", &number))
 }
@@ -344,6 +366,15 @@ fn a_program_that_is_killed_leaves_all_but_its_last_tenth_of_a_second() {
     let trace = read(&run(&folder, "kill", &name("killed-%p")));
     let (allocated, ..) = sums(&trace);
     assert!(allocated >= 1001, "{allocated} of 1001");
+}
+
+#[test]
+fn a_full_disk_leaves_all_that_was_whole_before() {
+    let folder = folder();
+    for file in ["full.csv", &name("full")] {
+        let trace = read(&run(&folder, "full", file));
+        assert_eq!(sums(&trace).0, 1001, "{file}");
+    }
 }
 
 #[test]
