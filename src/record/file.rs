@@ -1,9 +1,11 @@
 //! The file of a recording: its name, its lock, and compression.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -37,25 +39,33 @@ impl Output {
                 "compression is not in this build: leave .gz out, or build with the feature gzip";
             return Err(refused(&asked, why.into()));
         }
-        let path = numbered(&asked, next_number(&asked));
+        let number = next_number(&asked);
+        let path = numbered(&asked, number);
+        match Self::begin(&path, compressed) {
+            Ok(output) => Ok((path, output)),
+            Err(why) => {
+                give_back(&asked, number);
+                Err(refused(&path, why))
+            }
+        }
+    }
+
+    /// The file of this name with its header, or why there is none.
+    fn begin(path: &Path, compressed: bool) -> std::result::Result<Self, String> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false);
-        let told = |error: std::io::Error| refused(&path, error.to_string());
-        let file = options.open(&path).map_err(told)?;
+        let file = options.open(path).map_err(|error| error.to_string())?;
         // SAFETY: the call takes a file that is open and touches no memory.
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
-            let why = "another process records to it: put %p into the name, which becomes the process's number";
-            return Err(refused(&path, why.into()));
+            return Err(why_locked(&std::io::Error::last_os_error()));
         }
         let mut output = Self { file, compressed };
         // A pipe is written from where it is.
         if output.file.metadata().is_ok_and(|about| about.is_file()) {
-            output.file.set_len(0).map_err(told)?;
+            output.file.set_len(0).map_err(|error| error.to_string())?;
         }
-        output
-            .write(HEADER)
-            .map_err(|error| refused(&path, error.to_string()))?;
-        Ok((path, output))
+        output.write(HEADER).map_err(|error| error.to_string())?;
+        Ok(output)
     }
 
     /// Writes rows, so that the file is whole behind them, or else as whole as it was.
@@ -100,12 +110,14 @@ fn file_error(error: std::io::Error) -> Error {
 
 /// `%p` in the file's name becomes the number of the process.
 fn with_process(path: &Path) -> PathBuf {
-    match path.to_str() {
-        Some(text) if text.contains("%p") => {
-            text.replace("%p", &std::process::id().to_string()).into()
-        }
-        _ => path.to_owned(),
+    let (mut rest, mut made) = (path.as_os_str().as_bytes(), Vec::new());
+    while let Some(at) = rest.windows(2).position(|two| two == b"%p") {
+        made.extend_from_slice(&rest[..at]);
+        made.extend_from_slice(std::process::id().to_string().as_bytes());
+        rest = &rest[at + 2..];
     }
+    made.extend_from_slice(rest);
+    OsString::from_vec(made).into()
 }
 
 /// How often `path` was asked for, this time counted.
@@ -117,15 +129,35 @@ fn next_number(path: &Path) -> u64 {
     *count
 }
 
+/// `path` was asked for in vain.
+fn give_back(path: &Path, number: u64) {
+    if let Some(count) = lock(&NAMES).get_or_insert_default().get_mut(path)
+        && *count == number
+    {
+        *count -= 1;
+    }
+}
+
 /// `trace.csv.gz` for the first pool of a process, `trace.2.csv.gz` for its second.
 fn numbered(path: &Path, number: u64) -> PathBuf {
-    let name = path.file_name().and_then(|name| name.to_str());
-    let Some(name) = name.filter(|_| number > 1) else {
+    let Some(name) = path.file_name().filter(|_| number > 1) else {
         return path.to_owned();
     };
-    let at = name.get(1..).and_then(|rest| rest.find('.'));
+    let name = name.as_bytes();
+    let at = name.iter().skip(1).position(|&byte| byte == b'.');
     let at = at.map_or(name.len(), |at| at + 1);
-    path.with_file_name(format!("{}.{number}{}", &name[..at], &name[at..]))
+    let made = [&name[..at], format!(".{number}").as_bytes(), &name[at..]].concat();
+    path.with_file_name(OsString::from_vec(made))
+}
+
+/// Why a file cannot be taken for this recording alone.
+fn why_locked(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::WouldBlock => String::from(
+            "another process or another pool records to it: put %p into the name, which becomes the process's number",
+        ),
+        _ => format!("it cannot be locked: {error}"),
+    }
 }
 
 #[cfg(test)]
@@ -150,5 +182,35 @@ mod tests {
         let number = std::process::id();
         let made = with_process(Path::new("a/%p.csv"));
         assert_eq!(made, PathBuf::from(format!("a/{number}.csv")));
+    }
+
+    #[test]
+    fn a_name_need_not_be_text() {
+        use std::os::unix::ffi::OsStrExt;
+        let path = |bytes: &'static [u8]| Path::new(std::ffi::OsStr::from_bytes(bytes));
+        assert_eq!(
+            numbered(path(b"a/\xff.\xfe.gz"), 2),
+            path(b"a/\xff.2.\xfe.gz")
+        );
+        let number = std::process::id().to_string();
+        let made = with_process(path(b"\xff/%p-%p"));
+        assert_eq!(
+            made.as_os_str().as_bytes(),
+            [b"\xff/", number.as_bytes(), b"-", number.as_bytes()].concat()
+        );
+    }
+
+    #[test]
+    fn a_lock_that_the_system_has_none_of_is_told_in_its_words() {
+        let taken = why_locked(&std::io::Error::from_raw_os_error(libc::EWOULDBLOCK));
+        assert!(
+            taken.contains("another pool") && taken.contains("%p"),
+            "{taken}"
+        );
+        let none = why_locked(&std::io::Error::from_raw_os_error(libc::ENOLCK));
+        assert!(
+            none.contains("locks") && !none.contains("another"),
+            "{none}"
+        );
     }
 }

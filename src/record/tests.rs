@@ -130,3 +130,13 @@ fn the_end_of_the_process_waits_for_no_recording_that_is_over() {
         .expect("nothing is wrong");
     assert!(begun.elapsed() < AT_EXIT / 2);
 }
+
+#[test]
+fn a_file_that_could_not_be_made_keeps_no_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("later/log.csv");
+    assert!(Recording::to("record", &path).is_err());
+    std::fs::create_dir(folder.path().join("later")).expect("a folder");
+    let recording = Recording::to("record", &path).expect("a recording");
+    assert_eq!(recording.path(), path);
+}
