@@ -97,7 +97,8 @@ pub fn open(context: &Arc<CudaContext>) -> Result<Device> {
 /// on them keep it alive. Adopting the same stream twice returns the same stream.
 ///
 /// # Errors
-/// [`Error::Invalid`] if the stream is of another context than `device`; any error of the driver.
+/// [`Error::Invalid`] if the stream is of another context than `device`, or the per-thread default stream; any
+/// error of the driver.
 pub fn adopt(device: &Device, stream: &Arc<CudaStream>) -> Result<Stream> {
     if device.info().kind != DeviceKind::Cuda {
         let why = "cudarc's streams need a GPU: open the device with interop::cudarc::open";
@@ -112,7 +113,24 @@ pub fn adopt(device: &Device, stream: &Arc<CudaStream>) -> Result<Stream> {
     bound.map_err(|error| refused("cuCtxSetCurrent", error))?;
     let owner: Arc<dyn Any + Send + Sync> = Arc::clone(stream) as _;
     // SAFETY: the stream is of the device's context, which is current, and its owner is kept.
-    unsafe { device.adopt_owned(RawStream(stream.cu_stream() as u64), owner) }
+    unsafe { device.adopt_owned(one_stream(RawStream(stream.cu_stream() as u64))?, owner) }
+}
+
+/// A handle of the same stream on every thread: `CU_STREAM_PER_THREAD`, 2, is of another on each.
+fn one_stream(raw: RawStream) -> Result<RawStream> {
+    if raw.0 != 2 {
+        return Ok(raw);
+    }
+    let why =
+        "each thread has another by this handle: take CudaContext::new_stream or default_stream";
+    Err(Error::invalid("stream", why))
+}
+
+/// What [`adopt`] made of cudarc's stream. The default stream's handle is the same in every context.
+fn adopted(device: &Device, stream: &CudaStream) -> Option<Arc<StreamCore>> {
+    let known = device.owned_stream(RawStream(stream.cu_stream() as u64))?;
+    let same = theirs(&known).is_ok_and(|it| it.context() == stream.context());
+    same.then_some(known)
 }
 
 /// cudarc's stream of an adopted one.
@@ -138,8 +156,7 @@ impl<T: Pod> CudaBuf<T> {
     /// # Errors
     /// [`Error::Invalid`] unless the stream was adopted by the buffer's device.
     pub fn new(buffer: PoolBuf<T>, stream: &Arc<CudaStream>) -> Result<Self> {
-        let raw = RawStream(stream.cu_stream() as u64);
-        if buffer.home().device.owned_stream(raw).is_none() {
+        if adopted(&buffer.home().device, stream).is_none() {
             let why = "it was not adopted by the buffer's device: interop::cudarc::adopt does that";
             return Err(Error::invalid("stream", why));
         }
@@ -280,8 +297,7 @@ impl<'a, T: Pod> Range<'a, T> {
 
     /// The address, for work that cudarc is about to queue.
     fn lend<'s>(self, stream: &'s CudaStream, writes: bool) -> (CUdeviceptr, SyncOnDrop<'s>) {
-        let raw = RawStream(stream.cu_stream() as u64);
-        let lent = match self.of.buffer.home().device.owned_stream(raw) {
+        let lent = match adopted(&self.of.buffer.home().device, stream) {
             Some(known) => self
                 .begin(&known, writes)
                 .map(|()| SyncOnDrop::Record(None)),
@@ -442,9 +458,13 @@ struct Lent {
 }
 
 impl Lent {
-    /// Lends `bytes` that `stream` may use now.
-    fn new(stream: &Stream, bytes: u64) -> Self {
+    /// Lends `bytes` at `addr` that `stream` may use now.
+    fn new(stream: &Stream, addr: Addr, bytes: u64) -> Result<Self> {
         let stream = Arc::clone(stream.core());
+        if addr == 0 && bytes > 0 {
+            let why = "cudarc gave a null pointer: its context has recorded why";
+            return Err(Error::invalid("slice", why));
+        }
         let lent = Self {
             log: AccessLog::lent(&stream.timeline, bytes),
             stream,
@@ -456,7 +476,7 @@ impl Lent {
             lent.stream.timeline.captures(),
         );
         note_behind(&lent.stream, used, false, captures);
-        lent
+        Ok(lent)
     }
 
     fn place(&self) -> Place<'_> {
@@ -501,7 +521,7 @@ fn same_context<'s, T>(
 ///
 /// # Errors
 /// [`Error::Invalid`] if the stream was not adopted, is of another context than the slice or is under
-/// capture; any error of `work`.
+/// capture, or if cudarc gives no address; any error of `work`.
 pub fn lend<T: Pod, R>(
     stream: &Stream,
     slice: &impl DevicePtr<T>,
@@ -510,7 +530,7 @@ pub fn lend<T: Pod, R>(
     let core = stream.core();
     core.refuse_under_capture()?;
     let (addr, _recorded_last) = slice.device_ptr(same_context(core, slice)?);
-    let lent = Lent::new(stream, slice.num_bytes() as u64);
+    let lent = Lent::new(stream, addr, slice.num_bytes() as u64)?;
     work(View::new(addr, slice.len(), lent.place()))
 }
 
@@ -527,7 +547,7 @@ pub fn lend_mut<T: Pod, R>(
     core.refuse_under_capture()?;
     let (len, bytes) = (slice.len(), slice.num_bytes() as u64);
     let (addr, _recorded_last) = slice.device_ptr_mut(same_context(core, slice)?);
-    let lent = Lent::new(stream, bytes);
+    let lent = Lent::new(stream, addr, bytes)?;
     work(ViewMut::new(addr, len, lent.place()))
 }
 
@@ -548,7 +568,7 @@ mod tests {
         let (stream, side) = (device.stream().unwrap(), device.stream().unwrap());
         let theirs = pool.alloc_filled(&stream, 64, 1_u8).unwrap();
         theirs.download().unwrap();
-        let lent = Lent::new(&stream, 64);
+        let lent = Lent::new(&stream, theirs.addr(), 64).unwrap();
         // The second of two finds its order known.
         for value in 2..4 {
             let (tell, told) = channel();
@@ -577,10 +597,30 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_is_not_there_is_not_lent_and_none_of_it_is() {
+        let stream = Device::host().unwrap().stream().unwrap();
+        assert!(Lent::new(&stream, 0, 64).is_err());
+        let none = Lent::new(&stream, 0, 0).unwrap();
+        let view = ViewMut::<u8>::new(0, 0, none.place());
+        view.fill(&stream, 1).unwrap();
+    }
+
+    #[test]
+    fn a_handle_of_another_stream_on_each_thread_is_not_adopted() {
+        assert!(one_stream(RawStream(2)).is_err());
+        assert!(
+            [0, 1, 3]
+                .map(RawStream)
+                .into_iter()
+                .all(|raw| one_stream(raw).is_ok())
+        );
+    }
+
+    #[test]
     fn work_on_lent_memory_begins_no_capture_of_its_own_stream() {
         let device = Device::host().unwrap();
         let (stream, side) = (device.stream().unwrap(), device.stream().unwrap());
-        let lent = Lent::new(&stream, 64);
+        let lent = Lent::new(&stream, 1 << 20, 64).unwrap();
         for _ in 0..2 {
             let used = lent.place().used(64, true);
             let begun = ordered(side.core(), &[Some(used)], || {
