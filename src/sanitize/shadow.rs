@@ -52,8 +52,9 @@ impl Cell {
 
     /// Adds a use, and removes those that it makes irrelevant.
     fn take(&mut self, new: &Use) {
-        if self.uses().any(|known| new.op.is_before(&known.op)) {
-            // It was reported late: the known uses impose at least as much on future ones.
+        // It was reported late, and what must be ordered with it must be ordered with the known use too.
+        let covers = |known: &Use| known.kind == AccessKind::Write || known.kind == new.kind;
+        if (self.uses()).any(|known| covers(known) && new.op.is_before(&known.op)) {
             return;
         }
         let others = &mut self.others;
@@ -149,5 +150,40 @@ impl Shadow {
         while let Some((&at, _)) = self.cells.range(range.clone()).next() {
             self.cells.remove(&at);
         }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests {
+    use super::super::order::Order;
+    use super::*;
+    use crate::device::{RawEvent, RawStream};
+
+    #[test]
+    fn a_write_told_late_races_with_a_read_beside_one_behind_it() {
+        let mut order = Order::default();
+        (1..4).for_each(|raw| order.add(RawStream(raw)));
+        let queue = |order: &mut Order, raw| {
+            let raw = RawStream(raw);
+            let number = order.number(raw, || 0);
+            order.queue(number, raw, "work".into())
+        };
+        let write = queue(&mut order, 1);
+        let (first, second) = [1, 2].map(|raw| order.number(RawStream(raw), || 0)).into();
+        order.record(RawEvent(1), first);
+        order.wait(second, RawEvent(1));
+        let (behind, beside) = (queue(&mut order, 2), queue(&mut order, 3));
+        let (mut shadow, mut races) = (Shadow::default(), Vec::new());
+        for (op, kind) in [
+            (&behind, AccessKind::Read),
+            (&write, AccessKind::Write),
+            (&beside, AccessKind::Read),
+        ] {
+            let op = Arc::clone(op);
+            shadow.touch(0..8, &Use { op, kind }, &mut races);
+        }
+        let found: Vec<u64> = races.iter().map(|race| race.op.number).collect();
+        assert_eq!(found, [write.number]);
     }
 }
