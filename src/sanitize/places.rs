@@ -12,8 +12,6 @@ use crate::device::{Addr, Phys};
 
 #[derive(Debug)]
 struct Handle {
-    /// Number of its first byte among all physical bytes ever created.
-    base: u64,
     bytes: u64,
     mappings: u64,
     released: bool,
@@ -22,8 +20,7 @@ struct Handle {
 #[derive(Debug)]
 struct Mapping {
     end: Addr,
-    phys: Phys,
-    /// Number of the physical byte at its first address.
+    /// Number of the physical byte at its first address, where its handle begins.
     base: u64,
     /// The last use through this mapping, one per stream.
     uses: Vec<Arc<Op>>,
@@ -57,7 +54,10 @@ pub(super) enum Part {
 /// All mappings and owners; see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Places {
-    handles: HashMap<Phys, Handle>,
+    /// By the number of their first byte among all physical bytes ever created: a driver may give the name of
+    /// a handle that was released, and is still mapped, to another.
+    handles: HashMap<u64, Handle>,
+    by_name: HashMap<Phys, u64>,
     next_base: u64,
     reserved: BTreeMap<Addr, Reserved>,
     mappings: BTreeMap<Addr, Mapping>,
@@ -85,10 +85,10 @@ impl Places {
     pub(super) fn create(&mut self, phys: Phys, bytes: u64) {
         let base = self.next_base;
         self.next_base += bytes;
+        self.by_name.insert(phys, base);
         self.handles.insert(
-            phys,
+            base,
             Handle {
-                base,
                 bytes,
                 mappings: 0,
                 released: false,
@@ -97,12 +97,14 @@ impl Places {
     }
 
     pub(super) fn map(&mut self, addr: Addr, bytes: u64, phys: Phys) {
-        if let Some(handle) = self.handles.get_mut(&phys) {
+        let Some(&base) = self.by_name.get(&phys) else {
+            return;
+        };
+        if let Some(handle) = self.handles.get_mut(&base) {
             handle.mappings += 1;
             let mapping = Mapping {
                 end: addr + bytes,
-                phys,
-                base: handle.base,
+                base,
                 uses: Vec::new(),
             };
             self.mappings.insert(addr, mapping);
@@ -119,23 +121,24 @@ impl Places {
     /// Removes a mapping; returns the physical bytes that are freed with it.
     pub(super) fn unmap(&mut self, addr: Addr) -> Option<Range<u64>> {
         let mapping = self.mappings.remove(&addr)?;
-        self.handles.get_mut(&mapping.phys)?.mappings -= 1;
-        self.drop_handle(mapping.phys)
+        self.handles.get_mut(&mapping.base)?.mappings -= 1;
+        self.drop_handle(mapping.base)
     }
 
     /// Releases a handle; returns the physical bytes that are freed with it.
     pub(super) fn release(&mut self, phys: Phys) -> Option<Range<u64>> {
-        self.handles.get_mut(&phys)?.released = true;
-        self.drop_handle(phys)
+        let base = self.by_name.remove(&phys)?;
+        self.handles.get_mut(&base)?.released = true;
+        self.drop_handle(base)
     }
 
-    fn drop_handle(&mut self, phys: Phys) -> Option<Range<u64>> {
-        let handle = self.handles.get(&phys)?;
+    fn drop_handle(&mut self, base: u64) -> Option<Range<u64>> {
+        let handle = self.handles.get(&base)?;
         if !handle.released || handle.mappings > 0 {
             return None;
         }
-        let gone = handle.base..handle.base + handle.bytes;
-        self.handles.remove(&phys);
+        let gone = base..base + handle.bytes;
+        self.handles.remove(&base);
         Some(gone)
     }
 
@@ -170,8 +173,13 @@ impl Places {
             ));
             at = stop;
             if let Some(op) = by {
-                mapping.uses.retain(|known| known.stream != op.stream);
-                mapping.uses.push(Arc::clone(op));
+                let uses = &mut mapping.uses;
+                match uses.iter_mut().find(|known| known.stream == op.stream) {
+                    // It is told late.
+                    Some(known) if op.is_before(known) => {}
+                    Some(known) => *known = Arc::clone(op),
+                    None => uses.push(Arc::clone(op)),
+                }
             }
         }
         if at < end {
@@ -228,5 +236,41 @@ impl Places {
             at = owner.end;
         }
         (owners, managed && (nobody || at < range.end))
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests {
+    use super::super::order::Order;
+    use super::*;
+    use crate::device::RawStream;
+
+    #[test]
+    fn a_handle_that_is_given_anew_is_not_the_one_before_that_is_still_mapped() {
+        let (mut places, phys) = (Places::default(), Phys(7));
+        places.reserve(0, 100);
+        places.create(phys, 10);
+        places.map(0, 10, phys);
+        assert_eq!(places.release(phys), None, "it is mapped");
+        places.create(phys, 10);
+        assert_eq!(places.unmap(0), Some(0..10));
+        places.map(50, 10, phys);
+        assert_eq!(places.release(phys), None, "it is mapped");
+        assert_eq!(places.unmap(50), Some(10..20));
+    }
+
+    #[test]
+    fn a_use_told_late_hides_no_later_one_from_the_unmap() {
+        let (mut order, mut places) = (Order::default(), Places::default());
+        order.add(RawStream(1));
+        let [early, late] = [0, 1].map(|_| order.queue(0, RawStream(1), "work".into()));
+        places.reserve(0, 10);
+        places.create(Phys(1), 10);
+        places.map(0, 10, Phys(1));
+        places.parts(0..10, Some(&late));
+        places.parts(0..10, Some(&early));
+        let uses: Vec<u64> = places.uses(0).iter().map(|op| op.number).collect();
+        assert_eq!(uses, [late.number]);
     }
 }
