@@ -80,7 +80,7 @@ pub(super) struct Mark {
     seen: Arc<Clock>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct StreamOrder {
     epoch: u64,
     seen: Arc<Clock>,
@@ -121,15 +121,14 @@ impl Order {
         let done = |&number: &usize| seen_in(host, number) >= streams[number].epoch;
         if let Some(at) = self.gone.iter().position(done) {
             let number = self.gone.swap_remove(at);
-            self.streams[number].name = None;
+            // What the stream before had waited for is not known to this one.
+            self.streams[number] = StreamOrder {
+                epoch: self.streams[number].epoch,
+                ..StreamOrder::default()
+            };
             return number;
         }
-        self.streams.push(StreamOrder {
-            epoch: 0,
-            seen: Arc::default(),
-            host_version: 0,
-            name: None,
-        });
+        self.streams.push(StreamOrder::default());
         self.streams.len() - 1
     }
 

@@ -170,6 +170,22 @@ fn a_wait_the_wrong_way_round_or_too_early_does_not() {
 }
 
 #[test]
+fn a_stream_does_not_know_what_one_before_it_has_waited_for() {
+    let found = faults(|device| {
+        let memory = Memory::new(device, 4096);
+        let (first, gone) = two(device);
+        fill(&first, memory.addr, 1, 100);
+        gone.wait_stream(&first).unwrap();
+        drop(gone);
+        let next = device.stream().unwrap();
+        fill(&next, memory.addr, 2, 100);
+        first.synchronize().unwrap();
+        next.synchronize().unwrap();
+    });
+    assert_eq!(found, [Fault::Race]);
+}
+
+#[test]
 fn reads_may_meet_reads_and_additions_may_meet_additions() {
     let uses = |first: Access, second: Access| {
         faults(move |device| {
