@@ -22,7 +22,8 @@
 //!
 //! It never reports ordered uses. Knowledge that one host thread gains counts for all threads, and
 //! a host call that has run counts as seen by the host; so a race that is avoided only by such
-//! timing may be missed. Host memory is not watched.
+//! timing may be missed. Work of another device counts as ordered after all that this one ever gave
+//! another to wait for. Host memory is not watched.
 //!
 //! # Cost
 //!

@@ -44,6 +44,12 @@ fn join(clock: &mut Clock, other: &Clock) -> bool {
     rose
 }
 
+/// Raises a clock to what is known once the mark is reached; returns whether an entry rose.
+fn join_mark(clock: &mut Clock, mark: &Mark) -> bool {
+    let rose = join(clock, &mark.seen);
+    raise(clock, mark.stream, mark.epoch) || rose
+}
+
 /// A queued operation.
 #[derive(Debug)]
 pub(super) struct Op {
@@ -103,6 +109,8 @@ pub(super) struct Order {
     events: HashMap<RawEvent, Mark>,
     host: Clock,
     host_version: u64,
+    /// What other devices may have waited for.
+    elsewhere: Clock,
     ops: u64,
 }
 
@@ -206,20 +214,28 @@ impl Order {
 
     /// Orders work queued on the stream from now on after the event's mark.
     pub(super) fn wait(&mut self, number: usize, event: RawEvent) {
-        let Some(mark) = self.events.get(&event) else {
-            return;
-        };
+        if let Some(mark) = self.events.get(&event) {
+            join_mark(Arc::make_mut(&mut self.streams[number].seen), mark);
+        }
+    }
+
+    /// Records that another device may wait for the event's mark.
+    pub(super) fn lend(&mut self, event: RawEvent) {
+        if let Some(mark) = self.events.get(&event) {
+            join_mark(&mut self.elsewhere, mark);
+        }
+    }
+
+    /// Orders work queued on the stream from now on after work of another device, which may have waited for
+    /// all that was lent.
+    pub(super) fn wait_elsewhere(&mut self, number: usize) {
         let seen = Arc::make_mut(&mut self.streams[number].seen);
-        join(seen, &mark.seen);
-        raise(seen, mark.stream, mark.epoch);
+        join(seen, &self.elsewhere);
     }
 
     /// Records that the host knows that the mark is reached.
     pub(super) fn reached(&mut self, mark: &Mark) {
-        let rose = join(&mut self.host, &mark.seen);
-        if raise(&mut self.host, mark.stream, mark.epoch) || rose {
-            self.host_version += 1;
-        }
+        self.host_version += u64::from(join_mark(&mut self.host, mark));
     }
 
     /// Whether the host knows that the operation is done.

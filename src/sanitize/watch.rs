@@ -189,13 +189,21 @@ unsafe impl Backend for Watch {
         self.inner.is_shared(addr, other)
     }
 
-    // The order between devices is not recorded: a device's checker knows the memory of its own alone.
     fn mark_of(&self, event: RawEvent) -> Result<Option<Box<dyn Any>>> {
-        self.inner.mark_of(event)
+        let mark = self.inner.mark_of(event)?;
+        self.books().order.lend(event);
+        Ok(mark)
     }
 
     fn wait_mark(&self, stream: RawStream, mark: &dyn Any) -> Result<()> {
-        self.inner.wait_mark(stream, mark)
+        self.inner.wait_mark(stream, mark)?;
+        if self.is_captured(stream) {
+            return Ok(());
+        }
+        let mut books = self.books();
+        let number = self.number(&mut books, stream);
+        books.order.wait_elsewhere(number);
+        Ok(())
     }
 
     fn host_alloc(&self, bytes: u64) -> Result<u64> {

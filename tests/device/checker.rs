@@ -186,6 +186,22 @@ fn a_stream_does_not_know_what_one_before_it_has_waited_for() {
 }
 
 #[test]
+fn two_writes_that_a_stream_of_another_device_orders_are_not_reported() {
+    let (watched, sanitizer) = Sanitizer::over(&Device::host().unwrap());
+    let between = Device::host().unwrap().stream().unwrap();
+    two_writes(&watched, |first, second| {
+        for (from, to) in [(first, &between), (&between, second)] {
+            let event = from.device().event().unwrap();
+            event.record(from).unwrap();
+            let mark = from.device().backend().mark_of(event.raw()).unwrap();
+            let (mark, backend) = (mark.unwrap(), to.device().backend());
+            backend.wait_mark(to.raw(), &*mark).unwrap();
+        }
+    });
+    sanitizer.check().unwrap();
+}
+
+#[test]
 fn reads_may_meet_reads_and_additions_may_meet_additions() {
     let uses = |first: Access, second: Access| {
         faults(move |device| {
