@@ -81,6 +81,8 @@
 //! books checked after every step.
 
 #![cfg_attr(test, recursion_limit = "256")]
+// They panic where nobody reads, in drops too.
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 #![cfg_attr(
     not(feature = "convert"),
     allow(

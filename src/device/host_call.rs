@@ -3,6 +3,7 @@
 
 use std::any::Any;
 use std::cell::Cell;
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
@@ -76,7 +77,11 @@ pub(crate) fn beside(work: impl FnOnce() + Send + 'static) {
     if let Err(error) = begun {
         // Dropping it would free memory while queued work still uses it.
         std::mem::forget(work);
-        eprintln!("warpool: memory dropped in a host call is kept for good: {error}");
+        // `eprintln` panics where nobody reads, and this may be in a drop.
+        let _ = writeln!(
+            std::io::stderr(),
+            "warpool: memory dropped in a host call is kept for good: {error}"
+        );
     }
 }
 
