@@ -239,8 +239,8 @@ impl Places {
     }
 }
 
-#[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]
+#[cfg(test)]
 mod tests {
     use super::super::order::Order;
     use super::*;

@@ -153,8 +153,8 @@ impl Shadow {
     }
 }
 
-#[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]
+#[cfg(test)]
 mod tests {
     use super::super::order::Order;
     use super::*;
