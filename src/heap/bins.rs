@@ -27,42 +27,17 @@ const OWN: usize = 1 << POWER;
 const POWER: u32 = 12;
 const SHARED: usize = 128;
 
-/// The number of a bin.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Bin(usize);
-
-impl Bin {
-    #[inline(always)]
-    fn of(bytes: u64) -> Self {
-        let units = (bytes / UNIT) as usize;
-        if units < OWN {
-            return Self(units);
-        }
-        let power = units.ilog2() - POWER;
-        // From `SHARED` on: that of the smallest is the first behind the others.
-        let part = units >> (power + POWER - SHARED.ilog2());
-        Self((OWN - SHARED + power as usize * SHARED + part).min(MOST - 1))
+/// The number of the bin of holes of `bytes`.
+#[inline(always)]
+fn bin_of(bytes: u64) -> usize {
+    let units = (bytes / UNIT) as usize;
+    if units < OWN {
+        return units;
     }
-
-    #[inline(always)]
-    fn is_shared(self) -> bool {
-        self.0 >= OWN
-    }
-}
-
-/// The first hole of each bin, [`NIL`] for none.
-struct Heads(Box<[Id; MOST]>);
-
-impl Heads {
-    #[inline(always)]
-    fn get(&self, bin: Bin) -> Id {
-        self.0[bin.0 % MOST]
-    }
-
-    #[inline(always)]
-    fn set(&mut self, bin: Bin, id: Id) {
-        self.0[bin.0 % MOST] = id;
-    }
+    let power = units.ilog2() - POWER;
+    // From `SHARED` on: that of the smallest is the first behind the others.
+    let part = units >> (power + POWER - SHARED.ilog2());
+    (OWN - SHARED + power as usize * SHARED + part).min(MOST - 1)
 }
 
 /// A hole in the order in which large ones are taken: its bytes, its start, and which it is.
@@ -81,7 +56,8 @@ fn listed(table: &[Extent], first: Id) -> impl Iterator<Item = Id> + '_ {
 
 /// The free extents of one owner. See the module documentation.
 pub(crate) struct Bins {
-    heads: Heads,
+    /// The hole filed last in each bin, [`NIL`] for none.
+    heads: Box<[Id; MOST]>,
     filled: Bitmap,
     /// Holes whose shared bin has another.
     others: BTreeSet<Place>,
@@ -90,7 +66,7 @@ pub(crate) struct Bins {
 impl Default for Bins {
     fn default() -> Self {
         Self {
-            heads: Heads(Box::new([NIL; MOST])),
+            heads: Box::new([NIL; MOST]),
             filled: Bitmap::EMPTY,
             others: BTreeSet::new(),
         }
@@ -106,17 +82,17 @@ impl Bins {
     /// Files the hole `id`, which has `bytes`.
     #[inline(always)]
     pub(crate) fn insert(&mut self, table: &mut [Extent], id: Id, bytes: u64) {
-        let bin = Bin::of(bytes);
-        let head = self.heads.get(bin);
-        if bin.is_shared() && head != NIL {
+        let bin = bin_of(bytes);
+        let head = self.heads[bin];
+        if bin >= OWN && head != NIL {
             return self.insert_other(table, id);
         }
         let extent = &mut table[id as usize];
         extent.newer = NIL;
         extent.older = head;
         table[head as usize].newer = id;
-        self.filled.set(bin.0);
-        self.heads.set(bin, id);
+        self.filled.set(bin);
+        self.heads[bin] = id;
     }
 
     #[cold]
@@ -131,17 +107,16 @@ impl Bins {
     pub(crate) fn remove(&mut self, table: &mut [Extent], id: Id) {
         let extent = &table[id as usize];
         let (newer, older) = (extent.newer, extent.older);
-        let bin = Bin::of(extent.bytes);
-        let head = self.heads.get(bin);
-        if bin.is_shared() && head != id {
+        let bin = bin_of(extent.bytes);
+        let head = self.heads[bin];
+        if bin >= OWN && head != id {
             return self.remove_other(place(table, id));
         }
         table[older as usize].newer = newer;
         table[newer as usize].older = older;
         let is_head = newer == NIL;
-        self.heads
-            .set(bin, select_unpredictable(is_head, older, head));
-        self.filled.clear_if(bin.0, is_head & (older == NIL));
+        self.heads[bin] = select_unpredictable(is_head, older, head);
+        self.filled.clear_if(bin, is_head & (older == NIL));
     }
 
     #[cold]
@@ -153,8 +128,8 @@ impl Bins {
     /// The smallest hole of at least `bytes`.
     #[inline(always)]
     pub(crate) fn best(&self, table: &[Extent], bytes: u64) -> Option<Id> {
-        match self.filled.next(Bin::of(bytes).0).map(Bin) {
-            Some(bin) if !bin.is_shared() => Some(self.heads.get(bin)),
+        match self.filled.next(bin_of(bytes)) {
+            Some(bin) if bin < OWN => Some(self.heads[bin]),
             first => self.best_shared(table, bytes, first),
         }
     }
@@ -162,11 +137,11 @@ impl Bins {
     /// The same where the first bin that is not empty is `first`, a shared one, or none: its hole may be too
     /// small, that of the next is not.
     #[inline(never)]
-    fn best_shared(&self, table: &[Extent], bytes: u64, first: Option<Bin>) -> Option<Id> {
-        let of = |bin: Bin| place(table, self.heads.get(bin));
+    fn best_shared(&self, table: &[Extent], bytes: u64, first: Option<usize>) -> Option<Id> {
+        let of = |bin: usize| place(table, self.heads[bin]);
         let head = first.map(of).filter(|head| head.0 >= bytes).or_else(|| {
-            let behind = first.map(|bin| bin.0 + 1).filter(|&at| at < MOST)?;
-            self.filled.next(behind).map(|at| of(Bin(at)))
+            let behind = first.map(|bin| bin + 1).filter(|&at| at < MOST)?;
+            self.filled.next(behind).map(of)
         });
         let other = match self.others.is_empty() {
             true => None,
@@ -179,13 +154,6 @@ impl Bins {
         best.map(|(_, _, id)| id)
     }
 
-    /// The first holes of the bins from the one for `bytes` on.
-    fn heads_from(&self, bytes: u64) -> impl Iterator<Item = Id> + '_ {
-        let next = |&at: &usize| (at + 1 < MOST).then(|| self.filled.next(at + 1))?;
-        let bins = std::iter::successors(self.filled.next(Bin::of(bytes).0), next);
-        bins.map(|at| self.heads.get(Bin(at)))
-    }
-
     /// The holes of at least `bytes`, smallest first and of one size the lowest first; one a size of
     /// those that have a bin of their own.
     pub(crate) fn at_least<'a>(
@@ -193,7 +161,9 @@ impl Bins {
         table: &'a [Extent],
         bytes: u64,
     ) -> impl Iterator<Item = Id> + 'a {
-        let heads = self.heads_from(bytes).map(|id| place(table, id));
+        let next = |&at: &usize| (at + 1 < MOST).then(|| self.filled.next(at + 1))?;
+        let bins = std::iter::successors(self.filled.next(bin_of(bytes)), next);
+        let heads = bins.map(|bin| place(table, self.heads[bin]));
         let mut heads = heads.skip_while(move |hole| hole.0 < bytes).peekable();
         let mut others = self.others.range((bytes, 0, 0)..).copied().peekable();
         std::iter::from_fn(move || {
@@ -213,14 +183,14 @@ impl Bins {
     }
 
     pub(crate) fn largest(&self, table: &[Extent]) -> u64 {
-        let last = self.filled.last().map(|at| self.heads.get(Bin(at)));
+        let last = self.filled.last().map(|bin| self.heads[bin]);
         let last = last.map_or(0, |id| table[id as usize].bytes);
         last.max(self.others.last().map_or(0, |other| other.0))
     }
 
     pub(crate) fn holds(&self, table: &[Extent], id: Id) -> bool {
         let hole = place(table, id);
-        let head = self.heads.get(Bin::of(hole.0));
+        let head = self.heads[bin_of(hole.0)];
         listed(table, head).any(|other| other == id) || self.others.contains(&hole)
     }
 
@@ -229,11 +199,11 @@ impl Bins {
         self.filled.check()?;
         let (mut bytes, mut holes) = (0, 0);
         for at in (0..MOST).filter(|&at| self.filled.next(at) == Some(at)) {
-            let (mut newer, mut id) = (NIL, self.heads.get(Bin(at)));
+            let (mut newer, mut id) = (NIL, self.heads[at]);
             ensure(id != NIL, || format!("bin {at} has a bit and no hole"))?;
             while id != NIL {
                 let extent = table.get(id as usize);
-                let fits = |it: &&Extent| Bin::of(it.bytes) == Bin(at) && it.state == State::Free;
+                let fits = |it: &&Extent| bin_of(it.bytes) == at && it.state == State::Free;
                 let Some(extent) = extent.filter(fits) else {
                     return Err(format!("bin {at} has {id}, {extent:?}"));
                 };

@@ -1,7 +1,7 @@
 //! An index that is wrong in one place is found to be. What it answers is tested with the table of
 //! extents, which owns the holes.
 
-use super::{Bin, Bins, MOST, NIL, OWN, SHARED, UNIT};
+use super::{Bins, MOST, NIL, OWN, SHARED, UNIT, bin_of};
 use crate::heap::{Extent, Id, State};
 
 /// Bytes of holes in lists, of the smallest that share a bin, and of others in that bin.
@@ -35,21 +35,20 @@ fn made() -> (Bins, Vec<Extent>) {
 #[test]
 fn sizes_have_bins_in_order_and_large_ones_share_them_within_a_part_in_128() {
     for units in 1..OWN as u64 {
-        assert_eq!(Bin::of(units * UNIT).0 as u64, units);
+        assert_eq!(bin_of(units * UNIT) as u64, units);
     }
     // Around each edge of a bin up to 2^46 bytes.
-    let mut last = Bin(OWN - 1);
+    let mut last = OWN - 1;
     for power in 12..38 {
         for part in 0..SHARED as u64 {
             let first = (1 << power) + (part << (power - 7));
-            let bins =
-                [first - 1, first, first + (1 << (power - 7)) - 1].map(|u| Bin::of(u * UNIT));
-            let next = Bin(last.0 + 1);
+            let bins = [first - 1, first, first + (1 << (power - 7)) - 1].map(|u| bin_of(u * UNIT));
+            let next = last + 1;
             assert!(bins == [last, next, next], "2^{power}, {part}");
             last = next;
         }
     }
-    assert!(last.0 < MOST && Bin::of(u64::MAX).0 < MOST);
+    assert!(last < MOST && bin_of(u64::MAX) < MOST);
 }
 
 fn is_wrong(change: impl FnOnce(&mut Bins, &mut Vec<Extent>)) -> bool {
@@ -60,7 +59,7 @@ fn is_wrong(change: impl FnOnce(&mut Bins, &mut Vec<Extent>)) -> bool {
 
 #[test]
 fn a_hole_in_a_bin_that_is_not_its_own_is_found() {
-    let bin = Bin((LISTED / UNIT) as usize);
+    let bin = (LISTED / UNIT) as usize;
     for id in [3, 1] {
         assert!(is_wrong(|_, table| table[id].bytes += UNIT), "{id}");
         assert!(
@@ -68,8 +67,8 @@ fn a_hole_in_a_bin_that_is_not_its_own_is_found() {
             "{id}"
         );
     }
-    assert!(is_wrong(|index, _| index.heads.set(bin, NIL)));
-    assert!(is_wrong(|index, _| index.heads.set(bin, 100)));
+    assert!(is_wrong(|index, _| index.heads[bin] = NIL));
+    assert!(is_wrong(|index, _| index.heads[bin] = 100));
     assert!(is_wrong(|index, _| index.filled.set(77)));
     assert!(is_wrong(|_, table| table[3].newer = 1));
     assert!(is_wrong(|_, table| table[1].newer = NIL));
