@@ -186,15 +186,10 @@ impl Extents {
     /// An unused record, to be written.
     #[inline(always)]
     fn new_record(&mut self) -> Id {
-        let spare = self.spare.pop();
-        spare.unwrap_or_else(|| self.add_record())
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn add_record(&mut self) -> Id {
-        self.table.push(Extent::BLANK);
-        (self.table.len() - 1) as Id
+        self.spare.pop().unwrap_or_else(|| {
+            self.table.push(Extent::BLANK);
+            (self.table.len() - 1) as Id
+        })
     }
 
     #[inline(always)]
