@@ -115,7 +115,7 @@ impl<'a> Climb<'a> {
             requested,
             helped,
             size: bytes,
-            terms: Terms::at_first(false),
+            terms: Terms::default(),
             given_back: 0,
             may_move: helped && shared.moves_first.get().is_some(),
             caches_looked_at: 0,
@@ -131,10 +131,7 @@ impl<'a> Climb<'a> {
             self.size = core.slab_bytes(self.bytes).0;
         }
         self.look_for_given_back(core);
-        self.terms = Terms {
-            refused: self.terms.refused,
-            ..Terms::at_first(core.config.reuse.device_wait)
-        };
+        self.terms.pending = core.config.reuse.device_wait;
     }
 
     /// What the device refused it would refuse again, unless it was given something since: requests that wait for

@@ -11,21 +11,12 @@ use crate::heap::placement::{self, Placement};
 use crate::heap::{Extent, StreamIndex};
 
 /// What a request accepts: less at first, more before it fails.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Terms {
     /// Memory that other streams still use counts, behind a wait for them.
     pub(super) pending: bool,
     /// The device has no more memory to give.
     pub(super) refused: bool,
-}
-
-impl Terms {
-    pub(super) fn at_first(pending: bool) -> Self {
-        Self {
-            pending,
-            refused: false,
-        }
-    }
 }
 
 pub(super) struct Plan {
@@ -77,11 +68,6 @@ impl Core {
         self.begin_mapping(stream, placement, &[])
     }
 
-    /// Bytes that may be created, as far as is known.
-    pub(super) fn room_for(&self, terms: Terms) -> u64 {
-        if terms.refused { 0 } else { self.room() }
-    }
-
     /// Whether a hole is ready for `stream`, or would be behind a wait if `pending`.
     pub(super) fn usable(&self, stream: StreamIndex, pending: bool) -> impl Fn(&Extent) -> bool {
         move |extent| pending || self.is_behind(stream, extent.epoch())
@@ -90,7 +76,7 @@ impl Core {
     /// How a request would be mapped; `None` where there is no gap for it, or nothing to map.
     pub(super) fn plan(&self, stream: StreamIndex, bytes: u64, terms: Terms) -> Option<Plan> {
         let placement = self.place(stream, bytes, terms.pending)?;
-        let room = self.room_for(terms);
+        let room = if terms.refused { 0 } else { self.room() };
         let remaps = self.config.remap && self.slack(bytes).min(room) < placement.to_map;
         let (placement, idle) = match remaps {
             true => self.idle_for(placement, self.usable(stream, terms.pending)),

@@ -6,6 +6,7 @@ use crate::heap::Grant;
 use crate::heap::size_class::is_slot;
 use crate::pool::ask;
 use crate::pool::core::Core;
+use crate::pool::idle::total;
 use crate::pool::job::Job;
 use crate::pool::tuning::CACHES_LOOKED_AT_AGAIN;
 
@@ -221,10 +222,9 @@ pub(super) fn left_over(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> 
 /// Idle handles too large for what is left are given up for new ones that fit, which waits on the host;
 /// where the device refused memory before, it has as much again then.
 pub(super) fn make_room(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
-    let terms = climb.terms;
-    let plan = core.plan(climb.stream(), climb.size, terms);
+    let plan = core.plan(climb.stream(), climb.size, climb.terms);
     let job = plan.filter(|plan| plan.lacking > 0).and_then(|plan| {
-        let bytes = plan.placement.to_map - core.room_for(terms);
+        let bytes = plan.lacking + total(&plan.idle);
         core.begin_giving_up(Some(&plan.placement), bytes, true)
     });
     work_or_next(job, Then::Look)
