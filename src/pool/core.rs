@@ -306,7 +306,7 @@ impl Core {
 
     /// Frees what a job held as it was.
     pub(super) fn let_go(&mut self, held: &Held) {
-        self.under_way.unhold(held);
+        self.under_way.held -= held.bytes;
         self.give(held.id, held.epoch.stream, held.epoch.tick);
     }
 

@@ -248,8 +248,10 @@ impl Core {
         for kept in gone {
             self.arena.stale_unmapped(kept.start);
         }
-        for &kept in left {
-            self.keep(kept);
+        for kept in left {
+            if !self.arena.keep(kept.start) {
+                self.retire_again(kept.start, kept.bytes);
+            }
         }
         // Its handle is held, so that nobody gives it up.
         let unmoved = mapping.moving[mapping.moved..].iter();
@@ -262,7 +264,7 @@ impl Core {
     fn book_moved(&mut self, stream: StreamIndex, moving: &Moving) {
         let Moving { held, at, .. } = moving;
         let bytes = at.frame.bytes;
-        self.under_way.unhold(held);
+        self.under_way.held -= bytes;
         match moving.stands {
             true => self.arena.settle(at.id, moving.to),
             false => self.arena.remapped(at.id, moving.to),
@@ -313,7 +315,7 @@ impl Core {
         let below = below.filter(|&id| self.extents.get(id).start < start);
         let id = below.unwrap_or(mapped);
         for held in &mapping.lean {
-            self.under_way.unhold(held);
+            self.under_way.held -= held.bytes;
             self.extents.join_taken(id);
         }
         self.merge_behind(id);

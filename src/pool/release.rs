@@ -123,7 +123,7 @@ impl Core {
             match part.what {
                 What::Idle(held, _) if stays => self.let_go(&held),
                 What::Idle(held, frame) => {
-                    self.under_way.unhold(&held);
+                    self.under_way.held -= held.bytes;
                     self.arena.frame_gone(frame, released);
                     self.extents.vacate(held.id, Epoch::PAST);
                     self.extents.retired(held.id);
@@ -135,13 +135,6 @@ impl Core {
                 }
                 What::Refused(handle, phys) => self.arena.offered(handle, phys, released),
             }
-        }
-    }
-
-    /// Keeps the old mapping at `start`, which is in no extent's books, or lets it go if that may not be.
-    pub(super) fn keep(&mut self, kept: Kept) {
-        if !self.arena.keep(kept.start) {
-            self.retire_again(kept.start, kept.bytes);
         }
     }
 

@@ -32,9 +32,4 @@ impl UnderWay {
         self.jobs -= 1;
         self.ended += 1;
     }
-
-    /// What was held is held no more: the caller books what became of it.
-    pub(super) fn unhold(&mut self, held: &Held) {
-        self.held -= held.bytes;
-    }
 }
