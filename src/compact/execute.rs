@@ -297,7 +297,7 @@ pub(crate) fn step(
     let kept = match task.aim {
         Aim::Goal(goal) if error.is_none() && !all => Some(KeptPlan {
             goal: goal.clone(),
-            changes: core.changes(),
+            changes: core.heap().changes(),
             plan: rest(plan, &batches),
         }),
         _ => None,

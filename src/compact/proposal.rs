@@ -41,7 +41,7 @@ pub(crate) fn survey(
         return None;
     }
     Some(Survey {
-        changes: core.changes(),
+        changes: core.heap().changes(),
         extents: core
             .mapped_extents()
             .map(|mapped| extent(owners, mapped))
@@ -80,7 +80,7 @@ impl Proposal {
         core: &Core,
         owners: &dyn Owners,
     ) -> Result<(Option<Plan>, bool), ()> {
-        let same = self.changes == core.changes();
+        let same = self.changes == core.heap().changes();
         let Some(plan) = self.plan else {
             return if same { Ok((None, true)) } else { Err(()) };
         };
@@ -88,7 +88,7 @@ impl Proposal {
         if same && moves.all(|m| owners.may_move(m.src)) {
             return Ok((Some(plan), true));
         }
-        if core.largest_hole() >= self.bytes {
+        if core.heap().largest_hole() >= self.bytes {
             // Another thread made a large enough hole: nothing has to move any more.
             return Err(());
         }

@@ -154,18 +154,8 @@ impl Core {
         self.reserved() - self.grown()
     }
 
-    /// A number that is another once the heap has changed.
-    pub(crate) fn changes(&self) -> u64 {
-        self.extents.changes()
-    }
-
-    pub(crate) fn largest_hole(&self) -> u64 {
-        self.extents.largest_hole()
-    }
-
-    /// Bytes in blocks, those in caches and under way too.
-    pub(crate) fn taken_bytes(&self) -> u64 {
-        self.extents.taken().0
+    pub(crate) fn heap(&self) -> &Extents {
+        &self.extents
     }
 
     pub(crate) fn may_remap(&self) -> bool {
