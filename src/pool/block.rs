@@ -19,14 +19,10 @@ use crate::seeded::seeded;
 
 impl Block {
     pub(crate) fn new(lane: &Lane, id: Id, addr: Addr, bytes: u64, requested: u64) -> Self {
-        let block = Self::again(lane, id, addr, bytes, requested);
+        let extent = IdAndSlack::of(id, bytes, requested);
+        let block = Self::unseen(lane, addr, extent, requested);
         block.tell(Event::Alloc);
         block
-    }
-
-    /// A block of the lane whose free was taken back.
-    pub(super) fn again(lane: &Lane, id: Id, addr: Addr, bytes: u64, requested: u64) -> Self {
-        Self::unseen(lane, addr, IdAndSlack::of(id, bytes, requested), requested)
     }
 
     /// A block that nobody is told of.

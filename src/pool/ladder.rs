@@ -185,9 +185,8 @@ impl<'a> Climb<'a> {
 impl Shared {
     /// Memory for a request of `lane` that its cache could not serve.
     pub(crate) fn acquire(&self, lane: &Lane, bytes: u64, requested: u64) -> Result<Grant> {
-        let found = self.climb(&mut Climb::new(self, lane, (bytes, requested), true));
-        self.tell();
-        found?.ok_or_else(|| {
+        let found = self.try_acquire(lane, bytes, requested, true)?;
+        found.ok_or_else(|| {
             let error = self.out_of_memory(bytes);
             if let Some(recording) = &self.recording {
                 recording.failed(requested, lane.stream.timeline.uid);
@@ -197,14 +196,15 @@ impl Shared {
         })
     }
 
-    /// As [`Shared::acquire`], of a slot, or without help from above; `None` where memory is short.
+    /// As [`Shared::acquire`], `helped` from above or not; `None` where memory is short.
     pub(super) fn try_acquire(
         &self,
         lane: &Lane,
         bytes: u64,
         requested: u64,
+        helped: bool,
     ) -> Result<Option<Grant>> {
-        let found = self.climb(&mut Climb::new(self, lane, (bytes, requested), false));
+        let found = self.climb(&mut Climb::new(self, lane, (bytes, requested), helped));
         self.tell();
         found
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::cache::Cached;
 use super::stats::counters::Blocks;
-use super::structure::{Block, Lane, Private, Segment, Segments, Shared};
+use super::structure::{Block, IdAndSlack, Lane, Private, Segment, Segments, Shared};
 use super::tuning::GRAPH_SEGMENT;
 use crate::device::{Addr, Kept, Recorder, Stream, Timeline, lock};
 use crate::error::{Error, Result};
@@ -268,7 +268,11 @@ impl Lane {
             recorder: Arc::clone(recorder),
             parts: Mutex::default(),
         };
-        let lane = Self::new_private(self, Arc::new(private));
+        let (shared, private) = (&self.shared, Some(Arc::new(private)));
+        let lane = Self::new(shared, &self.stream, self.slot, &self.hold, private);
+        // It ends when its blocks are freed and its graph is gone.
+        lane.others.elsewhere.retire();
+        lane.enter();
         if recorder.keep(Box::new(Arc::clone(&lane))) {
             self.set_captured(Some(lane));
         }
@@ -281,10 +285,10 @@ impl Lane {
         let is_its =
             |private: &&Arc<Private>| (capture.as_ref()).is_none_or(|it| private.is_of(it));
         let Some(private) = home.private.as_ref().filter(is_its) else {
-            let again = || Block::again(home, block.id, block.addr, block.bytes, requested);
-            return capture
-                .map(|it| keep_block(again(), vec![it], timeline))
-                .is_some();
+            let extent = IdAndSlack::of(block.id, block.bytes, requested);
+            let again = || Block::unseen(home, block.addr, extent, requested);
+            let kept = capture.map(|it| keep_block(again(), vec![it], timeline));
+            return kept.is_some();
         };
         if capture.is_none() {
             private.recorder.outlast(timeline, block.tick);

@@ -77,21 +77,8 @@ pub(crate) fn rounded(bytes: u64) -> Result<u64> {
 }
 
 impl Lane {
-    /// A lane for blocks of `private` memory on the stream of `home`. It has no cache and ends when
-    /// its blocks are freed and [`Lane::leave`] is called once more.
-    pub(crate) fn new_private(home: &Self, private: Arc<Private>) -> Arc<Self> {
-        let (shared, stream) = (&home.shared, &home.stream);
-        let lane = Self::new(shared, stream, home.slot, &home.hold, Some(private));
-        let mut state = latch(&lane.own.state);
-        (state.aside, state.retired) = (true, true);
-        drop(state);
-        lane.others.elsewhere.retire();
-        lane.enter();
-        lane
-    }
-
-    /// A lane that the pool holds until it is retired and its blocks are freed; `private` where those are
-    /// parts of a graph's memory.
+    /// A lane that the pool holds until it is retired and its blocks are freed; of `private` memory one without
+    /// a cache, retired from the start.
     pub(crate) fn new(
         shared: &Arc<Shared>,
         stream: &Arc<StreamCore>,
@@ -101,6 +88,8 @@ impl Lane {
     ) -> Arc<Self> {
         let state = LaneState {
             room: shared.cache_bytes,
+            aside: private.is_some(),
+            retired: private.is_some(),
             ..LaneState::default()
         };
         let lane = Arc::new(Self {
@@ -265,26 +254,24 @@ impl Lane {
             // A graph's memory has no slabs.
             return captured.alloc_private(requested.next_multiple_of(UNIT), requested);
         }
+        self.expect();
+        self.alloc_core(bytes, requested)
+    }
+
+    /// Notes a request as pending; of a lane that is retired as a block that it waits for.
+    fn expect(&self) {
         let mut state = latch(&self.own.state);
         match state.retired {
             true => self.enter(),
-            // The capture has ended since the first look.
             false => state.pending += 1,
         }
-        drop(state);
-        self.alloc_core(bytes, requested)
     }
 
     /// A block of `bytes` if the core has it without help from above.
     pub(crate) fn try_alloc(&self, bytes: u64) -> Result<Option<Block>> {
-        let mut state = latch(&self.own.state);
-        match state.retired {
-            true => self.enter(),
-            false => state.pending += 1,
-        }
-        drop(state);
+        self.expect();
         let counted = Counted(self);
-        let granted = self.shared.try_acquire(self, bytes, bytes)?;
+        let granted = self.shared.try_acquire(self, bytes, bytes, false)?;
         Ok(granted.map(|grant| counted.granted(grant, bytes, bytes)))
     }
 
@@ -304,7 +291,7 @@ impl Lane {
             return Ok(counted.block(near.id, near.addr, near.bytes, requested));
         }
         if is_slot(bytes)
-            && let Some(grant) = self.shared.try_acquire(self, bytes, requested)?
+            && let Some(grant) = self.shared.try_acquire(self, bytes, requested, false)?
         {
             return Ok(counted.granted(grant, bytes, requested));
         }

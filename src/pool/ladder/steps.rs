@@ -46,11 +46,9 @@ pub(super) fn overlap(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     if climb.terms.refused {
         return NEXT;
     }
-    let (crowded, used) = (
-        climb.lane.is_crowded(),
-        climb.lane.shared.transfer.has_used(),
-    );
-    let job = core.begin_overlapping(climb.stream(), climb.size, (crowded, used));
+    let lane = climb.lane;
+    let beside = (lane.is_crowded(), lane.shared.transfer.has_used());
+    let job = core.begin_overlapping(climb.stream(), climb.size, beside);
     work_or_next(job, Then::Next)
 }
 
