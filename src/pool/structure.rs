@@ -126,7 +126,6 @@ pub(crate) struct Others {
 #[repr(align(128))]
 pub(crate) struct Lane {
     pub(crate) own: Own,
-    pub(super) cache_bytes: u64,
     pub(super) slot_most: u64,
     /// Somebody is told what becomes of its blocks.
     pub(super) is_observed: bool,

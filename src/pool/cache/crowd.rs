@@ -23,10 +23,10 @@ use crate::sync::latch;
 impl Lane {
     /// Has the lane be crowded if someone has the pool's lock now, unless it is to keep nothing.
     pub(super) fn look_for_others(&self, state: &mut LaneState) {
-        if self.cache_bytes > 0 && self.shared.core.is_taken() {
+        if self.shared.cache_bytes > 0 && self.shared.core.is_taken() {
             let live = state.counters.live_bytes(&self.others.elsewhere);
             state.crowded = CROWDED_MISSES;
-            let room = self.cache_bytes.saturating_add(live / CROWDED_PART);
+            let room = self.shared.cache_bytes.saturating_add(live / CROWDED_PART);
             state.room = state.room.max(room);
         }
     }
@@ -46,7 +46,7 @@ impl Lane {
         }
         state.crowded -= 1;
         if state.crowded == 0 {
-            state.room = self.cache_bytes;
+            state.room = self.shared.cache_bytes;
         }
         let more = (bytes / NEAR_PART).max(bytes.min(NEAR_LEAST));
         let most = bytes + more.min(NEAR_MOST);

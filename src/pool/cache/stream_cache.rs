@@ -96,7 +96,6 @@ impl Lane {
             own: Own {
                 state: Latch::new(state),
             },
-            cache_bytes: shared.cache_bytes,
             slot_most: shared.slot_most,
             is_observed: shared.is_observed(),
             shared: Arc::clone(shared),

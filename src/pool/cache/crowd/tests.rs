@@ -134,7 +134,7 @@ fn a_lane_alone_is_crowded_no_more_after_so_many_misses_and_a_cache_of_nothing_n
         assert!(has_near(&lane, MIB - UNIT));
     }
     assert!(!has_near(&lane, MIB - UNIT));
-    assert_eq!(latch(&lane.own.state).room, lane.cache_bytes);
+    assert_eq!(latch(&lane.own.state).room, lane.shared.cache_bytes);
 
     let world = World::new(PoolConfig::default().cache_bytes(0));
     let lane = world.lane(0);
