@@ -12,6 +12,7 @@ use std::collections::{BTreeSet, BinaryHeap};
 
 use super::plan::apart;
 use super::plan::layout::{Extent, Kind};
+use super::plan::rows::{slide_down, stretches};
 use super::plan::{Batch, CostModel, Move, Plan};
 
 /// What the plan has to know of the pool in addition to its extents.
@@ -26,11 +27,10 @@ pub(super) struct Handles<'a> {
     pub(super) gap: &'a dyn Fn(u64) -> u64,
 }
 
-/// A stretch, as indexes into the extents, whose upper part is slid down.
+/// A stretch whose upper part is slid down.
 #[derive(Debug, Clone, Copy)]
-struct Stretch {
-    first: usize,
-    end: usize,
+struct Stretch<'e> {
+    extents: &'e [Extent],
     /// The first extent of the part that slides.
     cut: usize,
     /// Bytes of the holes in that part, which become one hole.
@@ -41,15 +41,33 @@ struct Stretch {
     gap: u64,
 }
 
-impl Stretch {
-    /// The part extended down to the next hole: its first extent, its free bytes, and the live bytes between
-    /// that hole and the present part.
-    fn next(&self, extents: &[Extent]) -> Option<(usize, u64, u64)> {
+impl<'e> Stretch<'e> {
+    /// Nothing slides yet.
+    fn new(extents: &'e [Extent], gap: &dyn Fn(u64) -> u64) -> Self {
+        Self {
+            extents,
+            cut: extents.len(),
+            free: 0,
+            whole: 0,
+            gap: extents.last().map_or(0, |last| gap(last.end())),
+        }
+    }
+
+    /// Has the part that slides begin at the hole `cut`, the next one below it.
+    fn extend(&mut self, cut: usize, whole: &dyn Fn(u64, u64) -> u64) {
+        let end = self.extents[self.extents.len() - 1].end();
+        self.cut = cut;
+        self.free += self.extents[cut].bytes;
+        self.whole = whole(end - self.free, end);
+    }
+
+    /// The next hole below the part that slides: its index, its bytes, and the live bytes in between.
+    fn next(&self) -> Option<(usize, u64, u64)> {
         let mut live = 0;
-        for at in (self.first..self.cut).rev() {
-            match extents[at].kind {
-                Kind::Hole => return Some((at, self.free + extents[at].bytes, live)),
-                Kind::Movable | Kind::Fixed => live += extents[at].bytes,
+        for (at, extent) in self.extents[..self.cut].iter().enumerate().rev() {
+            match extent.kind {
+                Kind::Hole => return Some((at, extent.bytes, live)),
+                Kind::Movable | Kind::Fixed => live += extent.bytes,
             }
         }
         None
@@ -71,41 +89,32 @@ pub(super) fn plan(
     handles: &Handles<'_>,
     bytes: u64,
 ) -> Option<Plan> {
-    let mut stretches = stretches(extents);
-    for stretch in &mut stretches {
-        stretch.gap = (handles.gap)(extents[stretch.end - 1].end());
-    }
+    let all = stretches(extents).map(|extents| Stretch::new(extents, handles.gap));
+    let mut stretches: Vec<Stretch<'_>> = all.collect();
     let whole = |e: &Extent| (handles.whole)(e.addr, e.end());
     let holes = extents.iter().filter(|e| e.kind == Kind::Hole);
     let mut idle: u64 = holes.map(whole).sum();
     // Each round changes one stretch: the others keep their place in both orders.
     let needs = |at: usize, it: &Stretch| Some((it.needs(handles.granule, bytes)?, at));
     let price = |at: usize, it: &Stretch| {
-        let (cut, free, live) = it.next(extents)?;
-        let price = live as f64 / (free - it.free) as f64;
+        let (cut, free, live) = it.next()?;
         // The bits of numbers from zero on are in the order of the numbers.
-        Some(Reverse((price.to_bits(), at, cut)))
+        Some(Reverse(((live as f64 / free as f64).to_bits(), at, cut)))
     };
     let each = || stretches.iter().enumerate();
     let mut least: BTreeSet<_> = each().filter_map(|(at, it)| needs(at, it)).collect();
     let mut nexts: BinaryHeap<_> = each().filter_map(|(at, it)| price(at, it)).collect();
-    while least
-        .first()
-        .is_none_or(|&(needed, _)| needed > idle.saturating_add(handles.room))
-    {
+    while (least.first()).is_none_or(|&(needed, _)| needed > idle.saturating_add(handles.room)) {
         let Reverse((_, at, cut)) = nexts.pop()?;
         let stretch = &mut stretches[at];
         needs(at, stretch).map(|needed| least.remove(&needed));
-        idle -= stretch.whole + whole(&extents[cut]);
-        stretch.cut = cut;
-        stretch.free += extents[cut].bytes;
-        let end = extents[stretch.end - 1].end();
-        stretch.whole = (handles.whole)(end - stretch.free, end);
+        idle -= stretch.whole + whole(&stretch.extents[cut]);
+        stretch.extend(cut, handles.whole);
         idle += stretch.whole;
         least.extend(needs(at, stretch));
         nexts.extend(price(at, stretch));
     }
-    let slid = |stretch: &Stretch| slide_down(&extents[stretch.cut..stretch.end]);
+    let slid = |stretch: &Stretch| slide_down(&stretch.extents[stretch.cut..]);
     let moves: Vec<Move> = stretches.iter().flat_map(slid).collect();
     (!moves.is_empty()).then(|| Plan {
         largest_hole: stretches.iter().map(|s| s.free).max().unwrap_or(0),
@@ -119,51 +128,7 @@ pub(super) fn slid_down(moves: Vec<Move>, model: &CostModel) -> Plan {
         upward: false,
         moves,
     };
-    let batches = apart(vec![slide]);
-    Plan {
-        bytes: batches.iter().map(Batch::bytes).sum(),
-        moves: batches.iter().map(|batch| batch.moves().len()).sum(),
-        predicted_ns: model.nanos(&batches),
-        batches,
-        ..Plan::default()
-    }
-}
-
-/// The runs of extents with nothing fixed or unmapped in between.
-fn stretches(extents: &[Extent]) -> Vec<Stretch> {
-    let mut all: Vec<Stretch> = Vec::new();
-    for (at, extent) in extents.iter().enumerate() {
-        let follows = at > 0 && extents[at - 1].end() == extent.addr;
-        let goes_on = follows && extents[at - 1].kind != Kind::Fixed;
-        match all.last_mut() {
-            _ if extent.kind == Kind::Fixed => {}
-            Some(last) if goes_on => (last.end, last.cut) = (at + 1, at + 1),
-            _ => all.push(Stretch {
-                first: at,
-                end: at + 1,
-                cut: at + 1,
-                free: 0,
-                whole: 0,
-                gap: 0,
-            }),
-        }
-    }
-    all
-}
-
-/// The moves that slide every block of the adjacent `extents` down as far as it goes.
-pub(super) fn slide_down(extents: &[Extent]) -> Vec<Move> {
-    let mut to = extents.first().map_or(0, |e| e.addr);
-    let blocks = extents.iter().filter(|e| e.kind == Kind::Movable);
-    let slid = blocks.map(|block| {
-        to += block.bytes;
-        Move {
-            src: block.addr,
-            dst: to - block.bytes,
-            bytes: block.bytes,
-        }
-    });
-    slid.filter(|m| m.src != m.dst).collect()
+    Plan::of(apart(vec![slide]), model)
 }
 
 #[cfg(test)]
@@ -194,24 +159,28 @@ mod tests {
     fn a_stretch_is_what_lies_together_and_nothing_of_it_is_slid_at_first() {
         let mut extents = extents_from(0, "m.f.m", &[10, 20, 10, 5, 5]);
         extents.extend(extents_from(100, ".ff.", &[10, 5, 5, 20]));
-        let seen: Vec<_> = (stretches(&extents).iter())
-            .map(|it| (it.first, it.end, it.cut, it.free, it.whole, it.gap))
+        let all: Vec<Stretch> = stretches(&extents)
+            .map(|it| Stretch::new(it, &|end| end))
             .collect();
-        let of = |first, end| (first, end, end, 0, 0, 0);
-        assert_eq!(seen, [of(0, 2), of(3, 5), of(5, 6), of(8, 9)]);
-        let mut stretch = stretches(&extents)[0];
-        assert_eq!(stretch.next(&extents), Some((1, 20, 0)));
-        (stretch.cut, stretch.free) = (1, 20);
-        assert_eq!(stretch.next(&extents), None);
-        let stretch = stretches(&extents)[1];
-        assert_eq!(stretch.next(&extents), Some((3, 5, 5)));
+        let seen = all
+            .iter()
+            .map(|it| (it.extents.len(), it.cut, it.free, it.whole, it.gap));
+        let of = |count, gap| (count, count, 0, 0, gap);
+        assert!(seen.eq([of(2, 30), of(2, 50), of(1, 110), of(1, 140)]));
+        let mut stretch = all[0];
+        assert_eq!(stretch.next(), Some((1, 20, 0)));
+        stretch.extend(1, &whole);
+        assert_eq!(
+            (stretch.next(), stretch.free, stretch.whole),
+            (None, 20, 20)
+        );
+        assert_eq!(all[1].next(), Some((0, 5, 5)));
     }
 
     #[test]
     fn what_is_idle_elsewhere_and_new_has_to_fit_behind_a_stretch() {
         let home = Stretch {
-            first: 0,
-            end: 1,
+            extents: &[],
             cut: 0,
             free: 15,
             whole: 10,
@@ -299,10 +268,7 @@ mod tests {
                     seen[0] += 1;
                 }
                 None if !made_up(&extents, room, bytes) => {
-                    let all = stretches(&extents);
-                    let all = all
-                        .iter()
-                        .flat_map(|it| slide_down(&extents[it.first..it.end]));
+                    let all = stretches(&extents).flat_map(slide_down);
                     let all = played(&all.collect::<Vec<Move>>());
                     assert!(!made_up(&all, room, bytes), "{bytes} of {extents:?}");
                     seen[1] += 1;

@@ -11,8 +11,9 @@
 //! If no row is cheap, the planner searches for blocks that fit into holes elsewhere. The search takes no
 //! longer than the moves may take.
 
-use super::gather::{slid_down, slide_down};
+use super::gather::slid_down;
 use super::plan::layout::{Extent, Kind, Layout};
+use super::plan::rows::{Row, row, slide_down};
 use super::plan::{CostModel, Goal, Plan, Planner};
 
 /// A row is cheap if at most `CHEAP_PART` times the request's bytes have to move,
@@ -24,14 +25,6 @@ const CHEAP_NS: f64 = 600_000.0;
 /// Host nanoseconds per set of the planner's budget, all depths together: 3.5 ms for 500 sets where 100
 /// blocks may move.
 const SET_NS: f64 = 7_000.0;
-
-/// Adjacent extents `first..=last`, by index, and the bytes of their blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Row {
-    first: usize,
-    last: usize,
-    live: u64,
-}
 
 /// The moves that make a hole of `bytes` in `extents`, which ascend, in at most `most_ns` of device time.
 /// `None` if there are none.
@@ -52,39 +45,6 @@ pub(super) fn plan(
     let layout = Layout::from_extents(extents)?;
     let planner = planner.limited((most_ns / SET_NS) as usize);
     planner.plan(&layout, &Goal::Hole(bytes)).filter(affordable)
-}
-
-/// The lowest row with `bytes` in holes and at most `cheap` in blocks; if there is none, the row with the
-/// fewest bytes in blocks.
-fn row(extents: &[Extent], bytes: u64, cheap: u64) -> Option<Row> {
-    let mut best: Option<Row> = None;
-    let (mut first, mut free, mut live, mut end) = (0, 0, 0, 0);
-    for (last, extent) in extents.iter().enumerate() {
-        if extent.kind == Kind::Fixed || extent.addr != end {
-            (first, free, live) = (last + usize::from(extent.kind == Kind::Fixed), 0, 0);
-        }
-        end = extent.end();
-        match extent.kind {
-            Kind::Hole => free += extent.bytes,
-            Kind::Movable => live += extent.bytes,
-            Kind::Fixed => continue,
-        }
-        while first <= last && (extents[first].kind == Kind::Movable || free >= bytes.max(1)) {
-            if extents[first].kind == Kind::Movable {
-                live -= extents[first].bytes;
-            } else {
-                if best.is_none_or(|best| live < best.live) {
-                    best = Some(Row { first, last, live });
-                }
-                if live <= cheap {
-                    return best;
-                }
-                free -= extents[first].bytes;
-            }
-            first += 1;
-        }
-    }
-    best
 }
 
 /// The row, extended downwards over holes that cost no more per byte than a cheap row.
@@ -125,76 +85,10 @@ fn slid(extents: &[Extent], row: Row, model: &CostModel) -> Plan {
 mod tests {
     use super::*;
     use crate::compact::plan::layout::extents_from;
+    use crate::compact::plan::rows::tests::{drawn, sums};
     use crate::compact::plan::search::tests::chain;
     use crate::compact::{Batch, Move};
     use crate::device::sim::Rng;
-
-    #[test]
-    fn the_lowest_cheap_row_is_taken_before_the_cheapest() {
-        let extents = extents_from(0, "m.m.m.m.", &[9, 5, 3, 5, 9, 6, 1, 6]);
-        let of = |first, last, live| Some(Row { first, last, live });
-        assert_eq!(row(&extents, 10, 3), of(1, 3, 3));
-        assert_eq!(row(&extents, 10, 2), of(5, 7, 1));
-        assert_eq!(row(&extents, 10, 0), of(5, 7, 1));
-        assert_eq!(row(&extents, 22, 0), of(1, 7, 13));
-        assert_eq!(row(&extents, 23, 99), None);
-    }
-
-    /// A layout of a few extents, some of them apart.
-    fn drawn(random: &mut Rng) -> Vec<Extent> {
-        let mut addr = 0;
-        let mut drawn = |_| {
-            addr += random.below(6) / 5;
-            let kind = [Kind::Hole, Kind::Movable, Kind::Movable, Kind::Fixed];
-            let kind = kind[(random.below(10) / 3) as usize];
-            // Blocks are larger than holes, so that some are too dear to bring along.
-            let bytes = 1 + random.below(if kind == Kind::Movable { 30 } else { 6 });
-            addr += bytes;
-            Extent {
-                addr: addr - bytes,
-                bytes,
-                kind,
-            }
-        };
-        (0..14).map(&mut drawn).collect()
-    }
-
-    /// Bytes of the holes and of the blocks of `extents[from..to]`; `None` if they do not lie together
-    /// with nothing fixed among them.
-    fn sums(extents: &[Extent], from: usize, to: usize) -> Option<(u64, u64)> {
-        let row = &extents[from..to];
-        let together = row.windows(2).all(|two| two[0].end() == two[1].addr);
-        let fixed = row.iter().any(|e| e.kind == Kind::Fixed);
-        let of = |kind| row.iter().filter(|e| e.kind == kind).map(|e| e.bytes).sum();
-        (together && !fixed).then(|| (of(Kind::Hole), of(Kind::Movable)))
-    }
-
-    /// Every row from a hole to the first behind it with which there is as much free, by its end.
-    fn rows(extents: &[Extent], bytes: u64) -> Vec<Row> {
-        let holes = (0..extents.len()).filter(|&at| extents[at].kind == Kind::Hole);
-        let ending = |first| {
-            let enough = (first..extents.len()).map(|last| (last, sums(extents, first, last + 1)));
-            let mut enough = enough.map_while(|(last, sums)| Some((last, sums?)));
-            let (last, (_, live)) = enough.find(|(_, (free, _))| *free >= bytes)?;
-            Some(Row { first, last, live })
-        };
-        let mut rows: Vec<Row> = holes.filter_map(ending).collect();
-        rows.sort_by_key(|row| (row.last, row.first));
-        rows
-    }
-
-    #[test]
-    fn the_row_is_the_first_that_is_cheap_or_the_cheapest_of_all() {
-        let mut random = Rng::new(17);
-        for _ in 0..4000 {
-            let extents = drawn(&mut random);
-            let (bytes, cheap) = (1 + random.below(12), random.below(60));
-            let rows = rows(&extents, bytes);
-            let lowest = rows.iter().find(|row| row.live <= cheap);
-            let said = lowest.or_else(|| rows.iter().min_by_key(|row| row.live));
-            assert_eq!(row(&extents, bytes, cheap), said.copied(), "{extents:?}");
-        }
-    }
 
     #[test]
     fn a_row_grows_downwards_hole_by_hole_as_far_as_that_is_cheap() {
@@ -235,18 +129,6 @@ mod tests {
             let (free, _) = sums(&extents, said.first, said.last + 1).expect("a row");
             assert_eq!((plan.largest_hole, hole.bytes >= free), (free, true));
         }
-    }
-
-    #[test]
-    fn a_row_ends_at_a_fixed_block_and_where_nothing_is_mapped() {
-        let mut extents = extents_from(0, ".mf.m.m.", &[5, 1, 1, 5, 1, 5, 1, 5]);
-        assert_eq!(row(&extents, 15, 99).map(|row| row.first), Some(3));
-        assert_eq!(row(&extents, 16, 99), None);
-        for extent in &mut extents[6..] {
-            extent.addr += 100;
-        }
-        assert_eq!(row(&extents, 10, 99).map(|row| row.last), Some(5));
-        assert_eq!(row(&extents, 11, 99), None);
     }
 
     #[test]

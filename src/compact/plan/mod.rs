@@ -37,6 +37,7 @@ mod next_batch;
 mod order;
 mod pack;
 pub(super) mod ranges;
+pub(super) mod rows;
 pub(super) mod search;
 mod stretches;
 
@@ -46,8 +47,9 @@ use after::largest_hole_after;
 pub(super) use apart::apart;
 pub(super) use batch::VOID;
 pub use batch::{Batch, CostModel, Move};
-use layout::{Extent, Kind, Layout};
+use layout::{Extent, Layout};
 use order::in_order;
+use rows::{row, slide_down};
 use search::Search;
 use stretches::Stretches;
 
@@ -95,6 +97,19 @@ pub struct Plan {
     pub emptied: Vec<(u64, u64)>,
     /// Nanoseconds the moves will take by the planner's [`CostModel`].
     pub predicted_ns: f64,
+}
+
+impl Plan {
+    /// A plan of `batches`, of whose layout nothing is said.
+    pub(super) fn of(batches: Vec<Batch>, model: &CostModel) -> Self {
+        Self {
+            bytes: batches.iter().map(Batch::bytes).sum(),
+            moves: batches.iter().map(|batch| batch.moves().len()).sum(),
+            predicted_ns: model.nanos(&batches),
+            batches,
+            ..Self::default()
+        }
+    }
 }
 
 /// Makes plans, and remembers the sizes of recent requests.
@@ -211,7 +226,7 @@ impl Planner {
         let found = self.search(&near, bytes, budget).run();
         let (batches, hole) = match found {
             Some(found) => (found.batches, found.hole),
-            None => slide_one_stretch(layout, bytes)?,
+            None => slide_one_row(layout, bytes)?,
         };
         let plan = self.finish(layout, batches);
         Some(Plan {
@@ -221,18 +236,8 @@ impl Planner {
     }
 
     fn plan_full(&self, layout: &Layout) -> Option<Plan> {
-        let mut moves = Vec::new();
-        for stretch in stretches_of(layout) {
-            let mut to = stretch[0].addr;
-            for block in stretch.iter().filter(|e| e.kind == Kind::Movable) {
-                moves.push(Move {
-                    src: block.addr,
-                    dst: to,
-                    bytes: block.bytes,
-                });
-                to += block.bytes;
-            }
-        }
+        let extents: Vec<Extent> = layout.extents().collect();
+        let moves = rows::stretches(&extents).flat_map(slide_down).collect();
         Some(self.finish(layout, in_order(moves, &[])?))
     }
 
@@ -244,81 +249,25 @@ impl Planner {
 
     fn finish(&self, layout: &Layout, batches: Vec<Batch>) -> Plan {
         let batches = apart(batches);
-        let bytes: u64 = batches.iter().map(Batch::bytes).sum();
-        let moves = batches.iter().map(|b| b.moves().len()).sum();
-        let predicted_ns = self.model.nanos(&batches);
-        let largest_hole = largest_hole_after(layout, &batches);
         Plan {
-            batches,
-            bytes,
-            moves,
-            largest_hole,
-            predicted_ns,
-            ..Plan::default()
+            largest_hole: largest_hole_after(layout, &batches),
+            ..Plan::of(batches, &self.model)
         }
     }
 }
 
-/// The extents of each stretch: a run with nothing fixed or unmapped in between.
-fn stretches_of(layout: &Layout) -> Vec<Vec<Extent>> {
-    let mut all: Vec<Vec<Extent>> = Vec::new();
-    let mut end = None;
-    for extent in layout.extents() {
-        if extent.kind == Kind::Fixed {
-            end = None;
-            continue;
-        }
-        match all.last_mut().filter(|_| end == Some(extent.addr)) {
-            Some(stretch) => stretch.push(extent),
-            None => all.push(vec![extent]),
-        }
-        end = Some(extent.end());
-    }
-    all
-}
-
-/// Slides the cheapest run of adjacent extents whose holes sum to `bytes`. Returns the batches and
-/// the address of the hole.
-fn slide_one_stretch(layout: &Layout, bytes: u64) -> Option<(Vec<Batch>, u64)> {
-    let stretches = stretches_of(layout);
-    let mut best: Option<(u64, &[Extent])> = None;
-    for stretch in &stretches {
-        let (mut first, mut free, mut live) = (0, 0, 0);
-        for last in 0..stretch.len() {
-            match stretch[last].kind {
-                Kind::Hole => free += stretch[last].bytes,
-                Kind::Movable | Kind::Fixed => live += stretch[last].bytes,
-            }
-            while free >= bytes.max(1) {
-                if best.as_ref().is_none_or(|(cost, _)| live < *cost) {
-                    best = Some((live, &stretch[first..=last]));
-                }
-                match stretch[first].kind {
-                    Kind::Hole => free -= stretch[first].bytes,
-                    Kind::Movable | Kind::Fixed => live -= stretch[first].bytes,
-                }
-                first += 1;
-            }
-        }
-    }
-    let (_, row) = best?;
-    let mut to = row.first()?.addr;
-    let mut moves = Vec::new();
-    for block in row.iter().filter(|e| e.kind == Kind::Movable) {
-        moves.push(Move {
-            src: block.addr,
-            dst: to,
-            bytes: block.bytes,
-        });
-        to += block.bytes;
-    }
-    Some((in_order(moves, &[])?, to))
+/// Slides the cheapest row whose holes sum to `bytes`. Returns the batches and the address of the hole.
+fn slide_one_row(layout: &Layout, bytes: u64) -> Option<(Vec<Batch>, u64)> {
+    let extents: Vec<Extent> = layout.extents().collect();
+    let row = row(&extents, bytes, 0)?;
+    let slid = &extents[row.first..=row.last];
+    Some((in_order(slide_down(slid), &[])?, slid[0].addr + row.live))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compact::plan::layout::extents_from;
+    use crate::compact::plan::layout::{Kind, extents_from};
     use crate::device::sim::Rng;
 
     fn mv(src: u64, dst: u64, bytes: u64) -> Move {
@@ -367,8 +316,8 @@ mod tests {
             .iter()
             .chain(&more)
             .map(|&(addr, kind)| extent(addr, kind));
-        let layout = Layout::from_extents(all).expect("ascends");
-        let seen: Vec<Vec<u64>> = (stretches_of(&layout).iter())
+        let all: Vec<Extent> = all.collect();
+        let seen: Vec<Vec<u64>> = rows::stretches(&all)
             .map(|stretch| stretch.iter().map(|e| e.addr).collect())
             .collect();
         assert_eq!(seen, [vec![0, 10], vec![40], vec![60, 70], vec![100]]);
@@ -384,8 +333,7 @@ mod tests {
             .collect();
         let layout = Layout::from_extents(extents_from(0, &kinds, &sizes)).expect("ascends");
         let began = std::time::Instant::now();
-        let (batches, hole) =
-            slide_one_stretch(&layout, blocks as u64 / 2).expect("there is a row");
+        let (batches, hole) = slide_one_row(&layout, blocks as u64 / 2).expect("there is a row");
         assert!(began.elapsed() < std::time::Duration::from_secs(30));
         assert_eq!(
             (batches.len(), batches[0].moves().len()),
@@ -405,7 +353,8 @@ mod tests {
             let layout = Layout::from_extents(extents).expect("ascends");
             let bytes = 1 + random.below(20);
             let mut cheapest = None;
-            for stretch in stretches_of(&layout) {
+            let extents: Vec<Extent> = layout.extents().collect();
+            for stretch in rows::stretches(&extents) {
                 for (from, to) in (0..stretch.len()).flat_map(|to| (0..=to).map(move |it| (it, to)))
                 {
                     let of = |kind| stretch[from..=to].iter().filter(move |e| e.kind == kind);
@@ -416,7 +365,7 @@ mod tests {
                     }
                 }
             }
-            let found = slide_one_stretch(&layout, bytes);
+            let found = slide_one_row(&layout, bytes);
             assert_eq!(found.is_some(), cheapest.is_some(), "{bytes} of {layout:?}");
             let Some((batches, hole)) = found else {
                 continue;
@@ -452,7 +401,7 @@ mod tests {
             Extent { addr, bytes, kind }
         });
         let layout = Layout::from_extents(extents).expect("ascends");
-        let slid = |bytes| slide_one_stretch(&layout, bytes).expect("there is as much");
+        let slid = |bytes| slide_one_row(&layout, bytes).expect("there is as much");
         let row = |src, bytes| mv(src, src - 10, bytes);
         let moves = |batches: Vec<Batch>| batches.iter().flat_map(|b| b.moves().to_vec()).collect();
         let (batches, hole): (Vec<Move>, u64) = (moves(slid(35).0), slid(35).1);
@@ -473,7 +422,7 @@ mod tests {
             Extent { addr, bytes, kind }
         });
         let layout = Layout::from_extents(extents).expect("ascends");
-        let (batches, hole) = slide_one_stretch(&layout, 40).expect("there is as much");
+        let (batches, hole) = slide_one_row(&layout, 40).expect("there is as much");
         assert_eq!((moves(batches), hole), (vec![mv(20, 0, 30)], 30));
     }
 }
