@@ -6,10 +6,12 @@
 //! stream. After it everything is freed except the new ranges. If the launch fails, the old ranges
 //! stay allocated.
 
+use super::plan::ranges::difference;
 use super::plan::{Batch, Move};
 use crate::device::{Addr, Note, Stream};
 
-type Range = (Addr, u64);
+/// The first address, and the one behind the last.
+type Range = (Addr, Addr);
 
 /// The ranges of one launch; see the module documentation.
 pub(super) struct Notes {
@@ -21,26 +23,20 @@ pub(super) struct Notes {
 impl Notes {
     /// Reports that `moves`, offsets from `base`, are about to be launched on `stream`.
     pub(super) fn before(stream: &Stream, moves: &[Move], base: Addr) -> Self {
-        let old: Vec<Range> = moves.iter().map(|m| (base + m.src, m.bytes)).collect();
-        let new: Vec<Range> = moves.iter().map(|m| (base + m.dst, m.bytes)).collect();
-        Self::begin(stream, old, new, &[])
+        Self::around(stream, moves, &[], base)
     }
 
     /// Reports that `pieces`, which together do `moves`, are about to be launched on `stream`.
     pub(super) fn around(stream: &Stream, moves: &[Move], pieces: &[Batch], base: Addr) -> Self {
-        let old: Vec<Range> = moves.iter().map(|m| (base + m.src, m.bytes)).collect();
-        let new: Vec<Range> = moves.iter().map(|m| (base + m.dst, m.bytes)).collect();
-        let ways = pieces.iter().flat_map(Batch::moves);
-        let written: Vec<Range> = ways.map(|m| (base + m.dst, m.bytes)).collect();
-        Self::begin(stream, old, new, &written)
-    }
-
-    fn begin(stream: &Stream, old: Vec<Range>, new: Vec<Range>, written: &[Range]) -> Self {
-        let both = union(old.iter().chain(&new).chain(written).copied().collect());
-        let notes = Self { old, new, both };
-        note_freed(stream, &notes.old);
-        note_allocated(stream, &notes.both);
-        notes
+        let range = |from: u64, bytes: u64| (base + from, base + from + bytes);
+        let written = |m: &Move| range(m.dst, m.bytes);
+        let old: Vec<Range> = moves.iter().map(|m| range(m.src, m.bytes)).collect();
+        let new: Vec<Range> = moves.iter().map(written).collect();
+        let ways = pieces.iter().flat_map(Batch::moves).map(written);
+        let both = difference(ways.chain([&old[..], &new].concat()).collect(), Vec::new());
+        note_freed(stream, &old);
+        note_allocated(stream, &both);
+        Self { old, new, both }
     }
 
     /// Reports that the launch was queued, or that it failed and nothing happened.
@@ -55,34 +51,21 @@ impl Notes {
     }
 }
 
-/// The ranges in order, those that touch or overlap joined.
-fn union(mut ranges: Vec<Range>) -> Vec<Range> {
-    ranges.sort_unstable();
-    let mut joined: Vec<Range> = Vec::new();
-    for (addr, bytes) in ranges {
-        match joined.last_mut().filter(|last| last.0 + last.1 >= addr) {
-            Some(last) => last.1 = last.1.max(addr + bytes - last.0),
-            None => joined.push((addr, bytes)),
-        }
-    }
-    joined
-}
-
 fn note_allocated(stream: &Stream, ranges: &[Range]) {
-    for &(addr, bytes) in ranges {
+    for &(addr, end) in ranges {
         stream.device().backend().observe(&Note::Alloc {
             addr,
-            bytes,
+            bytes: end - addr,
             stream: stream.raw(),
         });
     }
 }
 
 fn note_freed(stream: &Stream, ranges: &[Range]) {
-    for &(addr, bytes) in ranges {
+    for &(addr, end) in ranges {
         stream.device().backend().observe(&Note::Free {
             addr,
-            bytes,
+            bytes: end - addr,
             stream: stream.raw(),
         });
     }

@@ -7,6 +7,7 @@
 //! progress however busy the pool is.
 
 use super::plan::layout::{Extent, Kind, Layout};
+use super::plan::ranges::difference;
 use super::plan::{Batch, Goal, Move, Plan, Planner};
 use super::room;
 use super::task::{Aim, KeptPlan, Owners, Task, extent};
@@ -131,14 +132,9 @@ fn touched(core: &Core, owners: &dyn Owners, batches: &[Batch]) -> Layout {
 fn touches(batches: &[Batch]) -> impl FnMut(u64, u64) -> bool {
     let moves = batches.iter().flat_map(Batch::moves);
     let ends = moves.flat_map(|m| [(m.src, m.src + m.bytes), (m.dst, m.dst + m.bytes)]);
-    let mut ranges: Vec<(u64, u64)> = ends.collect();
-    ranges.sort_unstable();
-    ranges.dedup_by(|upper, lower| {
-        let joins = upper.0 <= lower.1;
-        lower.1 = lower.1.max(upper.1 * u64::from(joins));
-        joins
-    });
-    let mut ranges = ranges.into_iter().peekable();
+    let mut ranges = difference(ends.collect(), Vec::new())
+        .into_iter()
+        .peekable();
     move |begin, bytes| {
         while ranges.next_if(|&(_, end)| end <= begin).is_some() {}
         ranges.peek().is_some_and(|&(at, _)| at < begin + bytes)
