@@ -79,7 +79,6 @@ impl Bins {
         self.filled.is_empty() && self.others.is_empty()
     }
 
-    /// Files the hole `id`, which has `bytes`.
     #[inline(always)]
     pub(crate) fn insert(&mut self, table: &mut [Extent], id: Id, bytes: u64) {
         let bin = bin_of(bytes);
@@ -102,7 +101,6 @@ impl Bins {
         self.others.insert(place(table, id));
     }
 
-    /// Takes the hole `id`, which is filed here, out.
     #[inline(always)]
     pub(crate) fn remove(&mut self, table: &mut [Extent], id: Id) {
         let extent = &table[id as usize];
@@ -134,8 +132,7 @@ impl Bins {
         }
     }
 
-    /// The same where the first bin that is not empty is `first`, a shared one, or none: its hole may be too
-    /// small, that of the next is not.
+    /// The same where that is in the shared bin `first` or behind it: the hole of the first may be too small.
     #[inline(never)]
     fn best_shared(&self, table: &[Extent], bytes: u64, first: Option<usize>) -> Option<Id> {
         let of = |bin: usize| place(table, self.heads[bin]);
@@ -154,8 +151,7 @@ impl Bins {
         best.map(|(_, _, id)| id)
     }
 
-    /// The holes of at least `bytes`, smallest first and of one size the lowest first; one a size of
-    /// those that have a bin of their own.
+    /// The holes of at least `bytes`, as they are taken; one a size of those that have a bin of their own.
     pub(crate) fn at_least<'a>(
         &'a self,
         table: &'a [Extent],

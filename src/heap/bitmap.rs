@@ -33,8 +33,7 @@ impl Bitmap {
         self.words[word / 64] |= 1 << (word % 64);
     }
 
-    /// Clears the bit if `empty`. Without a branch: whether a bin, or its word, is empty now is
-    /// anyone's guess.
+    /// Clears the bit if `empty`. Without a branch, whose outcome nothing foretells.
     #[inline(always)]
     pub(crate) fn clear_if(&mut self, bin: usize, empty: bool) {
         let word = bin / 64 % WORDS;
@@ -43,10 +42,8 @@ impl Bitmap {
         self.words[word / 64] &= !(u64::from(bits == 0) << (word % 64));
     }
 
-    /// The first bit set from `from` on, which is below [`MOST`].
-    ///
-    /// Whether the word at hand has one is anyone's guess, and a wrong guess costs more than to look
-    /// in both places.
+    /// The first bit set from `from` on, which is below [`MOST`]. Looks in both places where it may be: nothing
+    /// foretells in which, and a branch foretold wrongly costs more.
     #[inline(always)]
     pub(crate) fn next(&self, from: usize) -> Option<usize> {
         debug_assert!(from < MOST);
@@ -78,7 +75,6 @@ impl Bitmap {
         Some(word * 64 + top(self.bits[word]))
     }
 
-    /// Whether each word's bit says of the word what is so.
     pub(crate) fn check(&self) -> Result<(), String> {
         let said = |at: usize| self.words[at / 64] >> (at % 64) & 1 == 1;
         let agree = (0..WORDS).all(|at| said(at) == (self.bits[at] != 0));

@@ -6,8 +6,7 @@ pub(crate) type StreamIndex = u32;
 /// The index of memory that is ready for every stream: nothing queued uses it.
 pub(crate) const FRESH: StreamIndex = 0;
 
-/// Work queued on a stream up to a tick (see the device's timelines): once it is done nothing uses the
-/// memory that has this epoch.
+/// Work queued on a stream up to a tick of its timeline: once it is done nothing uses the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Epoch {
     pub(crate) stream: StreamIndex,
@@ -27,8 +26,7 @@ impl Epoch {
         self.stream == stream || self.stream == FRESH
     }
 
-    /// The later of two epochs of one stream; `None` for two streams, of which neither covers the
-    /// other.
+    /// The later of two epochs of one stream; of two streams neither covers the other.
     pub(crate) fn joined(self, other: Self) -> Option<Self> {
         (self.stream == other.stream).then(|| Self::new(self.stream, self.tick.max(other.tick)))
     }

@@ -10,11 +10,10 @@ pub(crate) type Id = u32;
 
 pub(crate) const NONE: Id = u32::MAX;
 
-/// The record of no extent, for which lists end: it is written, so that whether there is a neighbour
-/// in a list, which is anyone's guess, needs no branch. What is written there is never read.
+/// The record of no extent, with which lists end: it is written, and never read, so that a list's end needs no
+/// branch.
 pub(crate) const NIL: Id = 0;
 
-/// What an extent is. See the module documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {

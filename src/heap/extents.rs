@@ -36,12 +36,10 @@ use super::epoch::{Epoch, FRESH, StreamIndex};
 use super::extent::{Extent, Id, NONE, State, small_bytes};
 use crate::seeded::seeded;
 
-/// The table and the indexes over its holes. See the module documentation.
 pub(crate) struct Extents {
     /// The first record is [`NIL`], no extent's.
     table: Vec<Extent>,
-    /// Unused records. Not chained through them: who takes one would wait for its cache line, which
-    /// another thread may have written last.
+    /// Unused records. Not chained through them, whose cache lines other threads may have written last.
     spare: Vec<Id>,
     /// Holes by slot.
     indexes: Vec<Bins>,
@@ -183,7 +181,6 @@ impl Extents {
         })
     }
 
-    /// An unused record, to be written.
     #[inline(always)]
     fn new_record(&mut self) -> Id {
         self.spare.pop().unwrap_or_else(|| {
@@ -198,7 +195,6 @@ impl Extents {
         self.spare.push(id);
     }
 
-    /// Files the hole `id`.
     #[inline(always)]
     fn file(&mut self, id: Id) {
         let Extent { bytes, slot, .. } = *self.get(id);
@@ -209,7 +205,6 @@ impl Extents {
         self.indexes[slot as usize].insert(&mut self.table, id, bytes);
     }
 
-    /// Takes the hole `id` out of its index.
     #[inline(always)]
     fn unfile(&mut self, id: Id) {
         let Extent { bytes, slot, .. } = *self.get(id);
@@ -263,8 +258,7 @@ impl Extents {
         self.drop_record(upper_id);
     }
 
-    /// Turns the first `bytes` of the hole `id` into a block of `slot`; the rest stays a hole with
-    /// its history.
+    /// Turns the first `bytes` of the hole `id` into a block of `slot`; the rest stays a hole.
     #[inline(always)]
     pub(crate) fn take(&mut self, id: Id, bytes: u64, slot: StreamIndex) {
         let Extent {
@@ -305,9 +299,8 @@ impl Extents {
         self.join(id);
     }
 
-    /// Turns the block `id` into a hole with the history `epoch` and merges it with the
-    /// neighbouring holes that `covered` accepts: those of another slot whose history is done.
-    /// Gives the hole.
+    /// Turns the block `id` into a hole behind `epoch`, one with neighbouring holes of the same slot, and those
+    /// that `covered` accepts, whose history is done. Gives the hole.
     #[inline(always)]
     pub(crate) fn give(&mut self, id: Id, epoch: Epoch, covered: impl Fn(&Extent) -> bool) -> Id {
         let Epoch { stream: slot, tick } = epoch;

@@ -70,8 +70,7 @@ impl Placement {
     }
 }
 
-/// Consecutive holes beside `gap`, on the side of `next`, that `usable` accepts, up to `enough` bytes: the
-/// last of them, and their bytes.
+/// Of the `usable` holes beside `gap`, on the side of `next`, the last of up to `enough` bytes, and their bytes.
 fn holes_beside(
     extents: &Extents,
     gap: Id,
@@ -128,9 +127,8 @@ fn around(
     ]
 }
 
-/// The window that needs the fewest bytes mapped and leans only on holes that `usable` accepts; of equal
-/// ones the one that leans most, so that what is left over of the last granule lies in one piece, then the
-/// lowest.
+/// The window that needs the fewest bytes mapped beside `usable` holes; of equal ones the one that leans most, so
+/// that what is left over of the last granule lies in one piece, then the lowest.
 pub(crate) fn cheapest(
     extents: &Extents,
     bytes: u64,

@@ -30,8 +30,7 @@ pub(crate) const SLAB_BYTES: u64 = 16 << 10;
 /// Slots among which the host's memory for a slab is small.
 pub(crate) const CHEAP_SLOTS: u64 = 16;
 
-/// A slot costs no more of the host than that: its part of the record, of the extent and of two places
-/// in a tree of keys.
+/// A slot costs no more of the host: its part of the record, of the extent and of two places in a tree of keys.
 const _: () = {
     let record = size_of::<Slab>() + size_of::<Extent>() + 2 * size_of::<Key>();
     assert!(record as u64 / CHEAP_SLOTS <= 64);
@@ -77,7 +76,6 @@ impl Slab {
         std::iter::successors(first, above).map(|free| free.trailing_zeros() as usize)
     }
 
-    /// The histories of those.
     pub(crate) fn epochs(&self) -> impl Iterator<Item = Epoch> + '_ {
         self.free_slots().map(|slot| self.history(slot))
     }
@@ -148,8 +146,7 @@ impl Slabs {
         &self.table[id as usize]
     }
 
-    /// The first free slot of `bytes` whose history is `usable`, of the slabs of each of `owners` in turn; of
-    /// each, at most so many are looked at.
+    /// The first free slot of `bytes` with a `usable` history, of up to `looks` slabs of each of `owners` in turn.
     pub(crate) fn find(
         &self,
         bytes: u64,

@@ -26,8 +26,7 @@ impl Extents {
         })
     }
 
-    /// Whether the table is whole: extents cover the arena in order, links agree, every hole is
-    /// filed once in its slot's index, sums agree.
+    /// Whether extents cover the arena in order, each hole is filed once in its slot's index, and sums agree.
     pub(crate) fn check(&self, granule: u64) -> Result<(), String> {
         let mut at = 0;
         let mut prev = NONE;

@@ -20,15 +20,14 @@ impl Extents {
         id
     }
 
-    /// Reserves the part [`start`, `end`) of the gap `id` for who maps it; gives it.
-    /// [`Extents::retired`] makes it a gap again.
+    /// Reserves that part for who maps it; gives it. [`Extents::retired`] makes it a gap again.
     pub(crate) fn reserve(&mut self, id: Id, start: u64, end: u64) -> Id {
         let id = self.cut_gap(id, start, end);
         self.get_mut(id).state = State::Reserved;
         id
     }
 
-    /// Turns the part [`start`, `end`) of the gap `id` into a hole with a history; gives it.
+    /// Turns that part into a hole with a history; gives it.
     pub(crate) fn map_gap(&mut self, id: Id, start: u64, end: u64, epoch: Epoch) -> Id {
         let id = self.cut_gap(id, start, end);
         let extent = self.get_mut(id);
@@ -38,8 +37,7 @@ impl Extents {
         id
     }
 
-    /// Turns the part [`start`, `end`) of the hole `id` into a retiring extent with the hole's
-    /// history; gives it. What remains of the hole on either side stays a hole.
+    /// Turns [`start`, `end`) of the hole `id` into a retiring extent with the hole's history; gives it.
     pub(crate) fn retire(&mut self, id: Id, start: u64, end: u64) -> Id {
         let epoch = self.get(id).epoch();
         let id = self.take_window(id, start, end - start, epoch.stream);

@@ -4,8 +4,8 @@ use super::{Epoch, Extent, Extents, Id, NONE, State, StreamIndex};
 use crate::seeded::seeded;
 
 impl Extents {
-    /// Merges the hole `id` with its upper neighbours while both are holes that `covered` accepts
-    /// (done, so that either history may stand for both).
+    /// Merges the hole `id` with its upper neighbours as far as they are holes of one slot, or `covered` accepts
+    /// both: done, so that either history may stand for both.
     pub(crate) fn merge_up(&mut self, id: Id, covered: impl Fn(&Extent) -> bool) {
         loop {
             let extent = *self.get(id);
@@ -46,10 +46,8 @@ impl Extents {
         upper
     }
 
-    /// Turns [`start`, `start + bytes`), which lies in consecutive holes the first of which is
-    /// `id`, into one block of `slot`; gives it. What is left over on either side stays a hole.
-    ///
-    /// The caller has made `slot`'s stream wait for the history of each of the holes.
+    /// Turns [`start`, `start + bytes`), which lies in consecutive holes from `id` on, into one block of `slot`,
+    /// whose stream runs behind them all; gives it. What is left over on either side stays a hole.
     pub(crate) fn take_window(
         &mut self,
         mut id: Id,
