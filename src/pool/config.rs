@@ -144,21 +144,18 @@ options! {
     backtraces: bool = false, |on: bool| on;
 
     /// Records every allocation and free to a file that `warpool replay` reads: RMM's log, a row each,
-    /// compressed if the name ends in `.gz` (with the feature `gzip`).
+    /// compressed if the name ends in `.gz` (with the feature `gzip`). `%p` in the name becomes the number of the
+    /// process, and the second pool of a process records to `trace.2.csv.gz`. The environment variable
+    /// `WARPOOL_RECORD` does the same for a program that cannot be changed.
     ///
-    /// The environment variable `WARPOOL_RECORD` does the same for a program that cannot be changed. `%p`
-    /// in the name becomes the number of the process. The second pool of a process that is given the same
-    /// name records to `trace.2.csv.gz`, and so on.
+    /// An event costs the thread that makes it 40 ns (a core of an AMD EPYC, `cargo bench --bench recording`). A
+    /// thread of the recording writes the file ten times a second, and whoever is faster than the file waits. All is
+    /// written when the pool and its blocks are gone, when the process ends by `exit` or the end of `main`, when a
+    /// request fails for want of memory, and by [`Pool::flush_recording`](super::Pool::flush_recording); a process
+    /// that is killed loses its last tenth of a second. A child of `fork` records nothing.
     ///
-    /// An event costs the thread that makes it 40 ns (a core of an AMD EPYC, `cargo bench --bench
-    /// recording`); a thread of the recording writes the file ten times a second, and whoever is faster
-    /// than the file waits. All is written when the pool and its blocks are gone, when the process ends by
-    /// `exit` or the end of `main`, when a request fails for want of memory, and by
-    /// [`Pool::flush_recording`](super::Pool::flush_recording); a process that is killed or crashes loses
-    /// its last tenth of a second. A child of `fork` records nothing.
-    ///
-    /// Blocks have the bytes that were asked for. A block that shrinks or grows where it is frees what it
-    /// was and allocates what it is. Moves by compaction are no events.
+    /// Blocks have the bytes that were asked for. A block resized where it is frees what it was and allocates what
+    /// it is. Moves by compaction are no events.
     ///
     /// ```
     /// use warpool::observe::Trace;
