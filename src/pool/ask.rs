@@ -87,9 +87,8 @@ impl Core {
         some(each.collect())
     }
 
-    /// The question how far it is to each stream but one that has memory a block or slot of `bytes` fits in,
-    /// if the driver can tell of that memory. Elsewhere the answer would not serve the request, and costs a
-    /// call.
+    /// The question how far it is to each stream but one that has memory a block or slot of `bytes` fits in, if
+    /// the driver can tell of that memory.
     pub(super) fn ask_how_far(&self, except: StreamIndex, bytes: u64) -> Option<Questions> {
         let others = (1..self.extents.slots()).filter(|&slot| slot != except);
         let each = others.filter_map(|slot| {
@@ -101,8 +100,7 @@ impl Core {
         some(each.collect())
     }
 
-    /// The first and the last tick, of those that are not `done`, behind which `slot` has memory that a block
-    /// or slot of `bytes` fits in.
+    /// The first and the last tick that is not `done` of memory of `slot` that a block or slot of `bytes` fits in.
     fn ticks_that_fit(&self, slot: StreamIndex, bytes: u64, done: u64) -> Option<(u64, u64)> {
         if is_slot(bytes) && !self.slabs.has_none(slot) {
             return Some((done + 1, u64::MAX));

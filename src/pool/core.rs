@@ -30,10 +30,8 @@ pub(crate) struct SlotHold {
     pub(crate) gate: bool,
 }
 
-/// What the core knows of a stream.
 pub(crate) struct StreamState {
     pub(super) timeline: Arc<Timeline>,
-    /// What its lanes hold.
     pub(super) hold: Weak<SlotHold>,
 }
 
@@ -84,13 +82,11 @@ impl CoreLock {
         latch(&self.0)
     }
 
-    /// The lock, if nobody has it.
     #[inline]
     pub(super) fn try_lock(&self) -> Option<CoreGuard<'_>> {
         try_latch(&self.0)
     }
 
-    /// Whether someone has the lock now.
     #[inline]
     pub(super) fn is_taken(&self) -> bool {
         is_latched(&self.0)
@@ -210,14 +206,12 @@ impl Core {
         epoch.tick <= self.covered(slot, epoch.stream)
     }
 
-    /// As [`Core::is_behind`], also where the pool is told not to use what it knows to be done: such
-    /// memory may be made one with other memory.
+    /// As [`Core::is_behind`], also where the pool may not use what it knows to be done: it may still be merged.
     pub(super) fn is_ordered(&self, slot: StreamIndex, epoch: Epoch) -> bool {
         self.is_behind(slot, epoch) || is_done(&self.streams, epoch)
     }
 
-    /// The last tick of `owner`'s stream that work queued on `slot`'s from now on runs behind, as far
-    /// as is known without asking the driver.
+    /// The last tick of `owner`'s stream that `slot`'s is known to run behind, without asking the driver.
     pub(super) fn covered(&self, slot: StreamIndex, owner: StreamIndex) -> u64 {
         if owner == slot || owner == FRESH {
             return u64::MAX;
@@ -302,8 +296,6 @@ impl Core {
 
     /// Joins a block to be freed with the `run` of neighbours, likewise, or frees those; gives the run
     /// that is left to be freed. Each is an extent and the tick of its last use on `slot`'s stream.
-    ///
-    /// Freed one by one, neighbours would be filed and taken out again with each that joins them.
     pub(crate) fn give_with(
         &mut self,
         run: Option<(Id, u64)>,
@@ -331,8 +323,8 @@ impl Core {
         self.give(rest, slot, tick);
     }
 
-    /// Lets the block `id` have the `bytes` behind it; false where they are not free, or `slot`'s stream does not
-    /// run behind who had them: under capture its graph would wait in its place.
+    /// Lets the block `id` have the `bytes` behind it, if they are free and `slot`'s stream runs behind who had
+    /// them. No wait is made here: under capture its graph would make it.
     pub(crate) fn grow(&mut self, id: Id, bytes: u64, slot: StreamIndex) -> bool {
         let waits = self.waits_to_grow(id, bytes, slot);
         let behind = self.hole_behind(id).filter(|(_, it)| it.bytes >= bytes);
@@ -348,10 +340,7 @@ impl Core {
     }
 
     /// Merges neighbouring holes of all streams that `slot`'s stream runs behind; gives what it would have
-    /// to wait for so that more are one.
-    ///
-    /// The last resort before memory is given up or a request fails: no hole is then cut off from
-    /// its neighbour by who freed it.
+    /// to wait for so that no two are left.
     pub(super) fn unify(&mut self, slot: StreamIndex) -> Vec<Epoch> {
         let mut lacking = Vec::new();
         let mut holes = self.holes_from(0);

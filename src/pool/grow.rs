@@ -18,7 +18,6 @@ use crate::heap::placement::Placement;
 use crate::heap::{Epoch, FRESH, Grant, Id, StreamIndex};
 use crate::seeded::seeded;
 
-/// An idle handle that is mapped elsewhere.
 struct Moving {
     held: Held,
     at: IdleFrame,
@@ -109,8 +108,8 @@ impl Core {
         self.extents.taken().0 - self.under_way.held
     }
 
-    /// Begins to map what `placement` lacks, from the `idle` handles and new ones. The caller has seen
-    /// that so much may be made; frames of one hole ascend.
+    /// Begins to map what `placement` lacks, of which so much as `idle` handles do not have may be made. Frames of
+    /// one hole ascend.
     pub(super) fn begin_mapping(
         &mut self,
         stream: StreamIndex,
@@ -170,8 +169,8 @@ impl Core {
         each.collect()
     }
 
-    /// The kept mappings in [`from`, `to`), the highest first, but for those of handles that go right
-    /// there. None of them is kept any more.
+    /// Keeps the mappings in [`from`, `to`) no more; gives them, the highest first, but for those of handles that
+    /// go right there.
     fn clear(&mut self, from: u64, to: u64, moving: &mut [Moving]) -> Vec<Kept> {
         let mut clear: Vec<Kept> = self.arena.kept_in(from, to).collect();
         for kept in &clear {
@@ -185,8 +184,7 @@ impl Core {
         clear
     }
 
-    /// Holds the free bytes from `start` to `end`, if there are any, each hole by itself; `at` is at or
-    /// before the first of them.
+    /// Holds the free bytes from `start` to `end`, each hole by itself; `at` is at or before the first.
     fn hold_free(
         &mut self,
         mut at: Id,
@@ -302,8 +300,7 @@ impl Core {
         error
     }
 
-    /// Takes the block of a mapping all of which was made: what was mapped, at `lowest` or above, and what was
-    /// held beside it.
+    /// Takes the block of a mapping: what was mapped, at `lowest` or above, and what was held beside it.
     fn take_mapped(&mut self, mapping: &Mapping, lowest: Id) -> Option<Grant> {
         if mapping.placement.bytes == 0 {
             return None;
@@ -322,8 +319,7 @@ impl Core {
         Some(self.granted(id))
     }
 
-    /// Maps new memory at [`from`, `to`) of a gap, under whatever lock the caller holds. What was mapped before a
-    /// failure stays, as holes.
+    /// Maps new memory at [`from`, `to`) of a gap, under the lock. What was mapped before a failure stays.
     pub(crate) fn create_frames(&mut self, from: u64, to: u64) -> Result<()> {
         let placement = Placement {
             bytes: 0,
@@ -343,11 +339,8 @@ impl Core {
         Some(self.extents.map_gap(gap, at, at + bytes, epoch))
     }
 
-    /// Most bytes of a new handle.
-    ///
-    /// Adaptive: a part of what the pool holds, or of the block if that is more. A handle that is partly
-    /// idle wastes at most that much, and the number of handles, which is what growing and remapping cost
-    /// by, stays in the low thousands; a GPU's pool has fewer.
+    /// Most bytes of a new handle. Adaptive: a part of what the pool holds, or of the block if that is more, so
+    /// that the number of handles, by which growing and remapping cost, stays in the low thousands.
     pub(super) fn largest_handle(&self, left: u64, stretch: u64) -> u64 {
         let of_pool = self.in_arena().saturating_add(left) / HANDLES_AIMED_AT;
         match self.config.handles {
@@ -369,8 +362,8 @@ impl Core {
         }
     }
 
-    /// The placement with so much more of its gap to map that its new handles are whole ones of that size, if
-    /// so much may be made: what is not needed now is there for the requests that come.
+    /// The placement with so much more of its gap to map that its new handles are of that size, if the pool may
+    /// hold as much.
     fn in_whole_handles(&self, placement: Placement, idle: u64) -> Placement {
         let new = placement.to_map - idle;
         let handle = piece(u64::MAX, self.least_handle(new), self.arena.granule());

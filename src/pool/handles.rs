@@ -3,8 +3,8 @@
 use crate::arena::{Made, Site};
 use crate::error::Result;
 
-/// Makes handles of up to `largest` bytes for all bytes from an offset on, where nothing is mapped, up to
-/// one that the driver would not map. All of `made` is for the arena to adopt.
+/// Makes handles of up to `largest` bytes for all `bytes` from the offset `at` on, up to one that the driver would
+/// not map. All of `made` is for the arena to adopt.
 ///
 /// # Errors
 /// What the driver said where it would not make one.
@@ -34,8 +34,7 @@ pub(super) fn make_handles(
     Ok(())
 }
 
-/// Bytes of the next handle of `left`, no more than `most`: a power of two of granules, so that the last
-/// pieces are small.
+/// Bytes of the next handle: a power of two of granules, so that the last pieces of a block are small.
 pub(super) fn piece(left: u64, most: u64, granule: u64) -> u64 {
     let granules = (most.min(left) / granule).max(1);
     (1 << granules.ilog2()) * granule

@@ -29,20 +29,17 @@ impl Core {
         Some(self.take(id, bytes, slot))
     }
 
-    /// Whether a request is large enough that neighbouring holes of all streams are made one for it, and
-    /// may find room then.
+    /// Whether neighbouring holes of all streams are made one for a request: it is large, and may find room then.
     ///
-    /// Holes that only their histories keep apart are else cut up one by one, until what is free
-    /// fits no large request: five streams whose peaks alternate reserved 1.025 to 1.030 times their
-    /// joint peak without this, 1.005 to 1.008 with it.
+    /// Holes that only their histories keep apart are else cut up one by one: five streams whose peaks alternate
+    /// reserved 1.025 to 1.030 times their joint peak without this, 1.005 to 1.008 with it.
     pub(super) fn is_merged_for(&self, bytes: u64) -> bool {
         let small = bytes <= self.arena.granule() / SMALL_PART;
         let enough = self.extents.hole_bytes() >= bytes;
         !small && enough && !self.only_stream() && self.config.reuse.device_wait
     }
 
-    /// The smallest hole that is ready for a large request, wherever it lies, once holes were
-    /// [merged](Core::unify).
+    /// The smallest hole that is ready for a large request, once holes were [merged](Core::unify).
     pub(super) fn take_merged(&mut self, slot: StreamIndex, bytes: u64) -> Option<Grant> {
         let id = self.ready(slot, bytes)?;
         self.count(Told::StreamWait(bytes));
@@ -79,8 +76,8 @@ impl Core {
         found
     }
 
-    /// The streams whose holes a request on `slot` looks at: all others, or, if it has a hole already
-    /// and there are many, a few of them, which are others each time.
+    /// The streams whose holes a request on `slot` looks at: all others; of many, if it has a hole already, a few,
+    /// which are others each time.
     fn others(
         &self,
         slot: StreamIndex,
@@ -111,8 +108,7 @@ impl Core {
         })
     }
 
-    /// Takes that hole, behind a wait for it. What is left of it keeps its own history, which no longer
-    /// costs this stream a wait.
+    /// Takes that hole, behind a wait for it. What is left of it keeps its history.
     pub(super) fn take_behind_a_wait(
         &mut self,
         slot: StreamIndex,

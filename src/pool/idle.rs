@@ -16,12 +16,10 @@ pub(super) struct IdleFrame {
 }
 
 impl Core {
-    /// Frames that lie in holes outside `placement` that `usable` accepts, as many as fit into `left` bytes;
-    /// those of one hole in address order.
+    /// Frames of `usable` holes outside `placement`, as many as fit into `left` bytes; those of one hole ascend.
     ///
-    /// First those of holes that are whole frames, as nothing is left of such a hole: elsewhere parts of
-    /// frames stay behind, which fit few requests. Then those of the smallest holes, as large ones are for
-    /// large requests.
+    /// First those of holes that are whole frames: elsewhere parts of frames stay behind, which fit few requests.
+    /// Then those of the smallest holes, as large ones are for large requests.
     pub(super) fn idle(
         &self,
         placement: Option<&Placement>,
@@ -55,7 +53,6 @@ impl Core {
         frames
     }
 
-    /// The holes that may cover a handle.
     pub(super) fn large_holes(&self) -> Vec<Id> {
         self.holes_from(self.arena.granule())
     }

@@ -58,7 +58,7 @@ impl Job {
 }
 
 impl Core {
-    /// Books what came of a job, and how long it took; gives the block of a request's mapping.
+    /// Books what came of a job; gives the block of a request's mapping.
     ///
     /// # Errors
     /// What the driver said, unless it is that it has no more memory.

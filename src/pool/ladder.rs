@@ -134,8 +134,8 @@ impl<'a> Climb<'a> {
         self.terms.pending = core.config.reuse.device_wait;
     }
 
-    /// What the device refused it would refuse again, unless it was given something since: requests that wait for
-    /// each other's vain attempts would not come to an end.
+    /// What the device refused it would refuse again, unless it was given something since. Requests would else wait
+    /// for each other's vain attempts without end.
     fn look_for_given_back(&mut self, core: &Core) {
         self.terms.refused &= self.given_back == core.arena.flow().1;
     }
@@ -152,15 +152,14 @@ impl<'a> Climb<'a> {
         }
     }
 
-    /// The stream is to wait for `epochs` without the lock, and the step to be taken again: what it takes
-    /// is ready then, unless others were faster. They are not for ever.
+    /// The stream is to wait for `epochs` without the lock, and the step to be taken again: what it takes is ready
+    /// then, unless others were faster.
     fn wait_first(&mut self, core: &Core, epochs: Vec<Epoch>) -> Option<Turn> {
         let waits = core.waits_for(self.stream(), epochs);
         let goes = !waits.is_empty() && self.may_wait();
         goes.then(|| Turn::Work(Box::new(waits.into()), Then::Again))
     }
 
-    /// Whether one more wait may be made without the lock.
     fn may_wait(&mut self) -> bool {
         let may = self.waits_left > 0;
         self.waits_left -= u32::from(may);
@@ -292,8 +291,7 @@ impl Shared {
         self.core.lock()
     }
 
-    /// Counts what a request was served, the only place that does; and gives idle memory back while the
-    /// pool is over its soft limit.
+    /// Counts what a request was served; gives idle memory back while the pool is over its soft limit.
     fn served(&self, climb: &Climb<'_>, mut core: CoreGuard<'_>, grant: Grant) -> Grant {
         let missed = climb.lane.settle(climb.bytes, climb.requested);
         climb.lane.served(climb.bytes, missed, &mut core);

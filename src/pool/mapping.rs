@@ -45,10 +45,9 @@ impl Plan {
 }
 
 impl Core {
-    /// Begins to map new memory for `bytes` beside what is ready, before any stream waits or caches are
-    /// emptied: while the pool is small and several streams use it, for a `crowded` lane within the slack
-    /// over the peak, which counts what such lanes keep, and beside free blocks that are still `used` within the
-    /// slack over what was live.
+    /// Begins to map new memory for `bytes`, before any stream waits or caches are emptied: while the pool is small
+    /// and several streams use it, for a `crowded` lane within the slack over the peak, which counts what such lanes
+    /// keep, and beside free blocks that are still `used` within the slack over what was live.
     pub(super) fn begin_overlapping(
         &mut self,
         stream: StreamIndex,
@@ -97,8 +96,7 @@ impl Core {
         placement::cheapest(&self.extents, bytes, self.arena.granule(), usable)
     }
 
-    /// Idle frames for `placement`, which is made larger where only a frame larger than what it lacks
-    /// is left.
+    /// Idle frames for `placement`, which grows where only a frame larger than what it lacks is left.
     fn idle_for(
         &self,
         placement: Placement,

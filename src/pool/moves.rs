@@ -24,10 +24,8 @@ impl Core {
         epochs.try_for_each(|it| self.wait_for(slot, it))
     }
 
-    /// Books moves, ascending by where they go, that are queued before `epoch`; gives the blocks' new
-    /// extents in the same order.
-    ///
-    /// The stream runs behind the history of every hole.
+    /// Books moves, ascending by where they go, that are queued before `epoch`, on a stream that runs behind every
+    /// hole; gives the blocks' new extents in the same order.
     pub(crate) fn book_moves(&mut self, moves: &[Way], mut epoch: Epoch) -> Vec<Id> {
         epoch.tick *= u64::from(!seeded!("sources-free-before-the-move"));
         let mut sources: Vec<u64> = moves.iter().map(|&(from, _, _)| from).collect();
@@ -41,7 +39,7 @@ impl Core {
         self.take_moved(moves, epoch.stream)
     }
 
-    /// Takes the blocks of these moves, which ascend, out of holes where they are now; gives their extents.
+    /// Takes the blocks of these moves, which ascend, where they are now; gives their extents.
     pub(super) fn take_moved(&mut self, moves: &[Way], slot: StreamIndex) -> Vec<Id> {
         let mut at = self.extents.first();
         let each = moves.iter().map(|&(_, to, bytes)| {

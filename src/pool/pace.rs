@@ -9,8 +9,7 @@ use super::tuning::{DEVICE_PART, LEAST_SLACK, POOL_HANDLES, SPARE_HANDLES, SPARE
 use crate::device::{DeviceInfo, DeviceKind};
 
 pub(super) struct Pace {
-    /// The growth allowed before handles are mapped elsewhere: this part of the peak, or what a device of so many
-    /// bytes has to spare.
+    /// The growth allowed before: this part of the peak, or what a device of so many bytes has to spare.
     part: f64,
     device: u64,
 }

@@ -11,8 +11,7 @@ use crate::error::{Error, Result};
 /// Rank of asking the other parts for idle memory: after all that the part does with its own.
 const FAMILY_RANK: u8 = 150;
 
-/// Gives the device what is idle in the pool and its parts, all but the one that asks, where the device is
-/// what is short.
+/// Gives the device, where that is short, what is idle in the pool and its parts, all but the one that asks.
 fn relieve(root: &Weak<Handle>, asking: u64, pressure: &Pressure) -> Relief {
     let figures = &pressure.figures;
     // What is idle in the part itself counts for the request.

@@ -32,8 +32,7 @@ pub struct Pressure {
 /// A step above the core: frees or moves memory, and says whether it may have helped.
 pub(crate) type ReliefStep = Arc<dyn Fn(&Pressure) -> Relief + Send + Sync>;
 
-/// Moves what makes room for a request of so many bytes where that is cheaper than mapping so many
-/// handles elsewhere; says whether it did.
+/// Makes room for a request of so many bytes where that is cheaper than mapping so many handles elsewhere.
 pub(crate) type MovesFirst = Arc<dyn Fn(u64, u64) -> bool + Send + Sync>;
 
 crate::sync::thread_local! {
@@ -41,13 +40,11 @@ crate::sync::thread_local! {
     static UNDER_WAY: RefCell<Vec<(u64, u8)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A step under way on this thread. What the step itself asks of the pool is helped only by steps of
-/// lower rank, so that no request asks for help without an end.
+/// A step under way on this thread, whose own requests are helped only by steps of lower rank: without end by none.
 pub(super) struct Asked(());
 
 impl Asked {
-    /// `None` where a step of this pool, of this rank or a lower one, is under way already, or the thread is at its
-    /// end.
+    /// `None` where a step of this pool, of this rank or a lower one, is under way, or the thread ends.
     pub(super) fn of(pool: u64, rank: u8) -> Option<Self> {
         let asked = UNDER_WAY.try_with(|steps| {
             let mut steps = steps.borrow_mut();

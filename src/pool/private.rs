@@ -71,8 +71,7 @@ impl Segments {
         self.free.insert(addr, bytes);
     }
 
-    /// Takes back the live part at `addr`, to be handed out `again` or not; gives its segment if
-    /// that is to go.
+    /// Takes back the live part at `addr`, to be handed out `again` or not; gives its segment if that goes.
     fn give(&mut self, addr: Addr, bytes: u64, again: bool) -> Option<Block> {
         if again {
             self.file(addr, bytes);
@@ -184,8 +183,7 @@ impl Kept for KeptMemory {
     }
 }
 
-/// Keeps memory until the graphs of all `others` are gone; then lets it go, behind the work of the last one's
-/// gate, or at once if there are none.
+/// Lets memory go once the graphs of all `others` are gone, behind the work of the last one's gate.
 pub(super) fn keep_for(
     others: Vec<Arc<Recorder>>,
     bytes: u64,
@@ -199,8 +197,8 @@ pub(super) fn keep_for(
     Box::new(kept).keep(None);
 }
 
-/// Keeps `block`, which is freed on the stream of `timeline`, until the graphs of all `recorders` are gone, and
-/// until what that stream and its own were given so far is done; frees it if there are no recorders.
+/// Frees `block` on the stream of `timeline` once the graphs of all `recorders` are gone, and what that stream and
+/// its own were given so far is done.
 pub(super) fn keep_block(block: Block, recorders: Vec<Arc<Recorder>>, timeline: &Timeline) {
     let streams = [&block.lane().stream.timeline, timeline];
     let several = 1 + usize::from(streams[0].uid != streams[1].uid);
@@ -248,8 +246,7 @@ impl Lane {
         std::mem::replace(&mut state.captured, captured)
     }
 
-    /// Sends what is allocated and freed on the stream to private memory of `recorder`'s graph, or,
-    /// with `None`, to the pool again.
+    /// Sends what is allocated and freed on the stream to private memory of a graph, or to the pool again.
     pub(crate) fn route(&self, recorder: Option<&Arc<Recorder>>) {
         let Some(recorder) = recorder else {
             let captured = self.set_captured(None);

@@ -28,8 +28,8 @@ enum What {
     Refused(HandleId, Phys),
 }
 
-/// Something to go, and what is still to be done for it: what the host waits for, the bytes of the arena that
-/// are unmapped then, and the handle that the device has back in the end.
+/// Something to go, and what is still to be done for it: a wait of the host, then bytes to unmap, then a handle to
+/// give back.
 struct Part {
     what: What,
     wait: Option<(Arc<Timeline>, u64)>,
@@ -67,8 +67,8 @@ impl Release {
 }
 
 impl Core {
-    /// Begins to give the `idle` frames back, to take the `old` mappings down and to offer the device what
-    /// it `refused`; `None` where there is nothing to do. Frames of one hole ascend.
+    /// Begins to give the `idle` frames back, to take the `old` mappings down and to offer the device what it
+    /// `refused`, if there is any. Frames of one hole ascend.
     pub(super) fn begin_release(
         &mut self,
         idle: &[IdleFrame],
@@ -147,8 +147,7 @@ impl Core {
         each.collect()
     }
 
-    /// Keeps old mappings whose work is known to be done, and begins to take down those that may not be
-    /// kept, and those kept longest of too many.
+    /// Keeps old mappings whose work is known to be done; begins to take down what may not be kept or is too much.
     pub(super) fn begin_reaping(&mut self) -> Option<Release> {
         let (mut done, mut pending) = (Vec::new(), Vec::new());
         while pending.len() < PENDING_LOOKED_AT
@@ -170,8 +169,7 @@ impl Core {
         self.begin_release(&[], done, Vec::new())
     }
 
-    /// Begins to take down all old mappings, waiting on the host for the work that may use them, and to
-    /// offer the device what it would not take back.
+    /// Begins to take down all old mappings, and to offer the device what it would not take back.
     pub(super) fn begin_reaping_all(&mut self) -> Option<Release> {
         self.begin_trim(u64::MAX, true)
     }
@@ -230,8 +228,7 @@ impl Core {
 }
 
 impl Shared {
-    /// Gives idle memory back to the device, keeping at least `keep` bytes; gives the bytes released.
-    /// Waits on the host for work that still uses idle memory.
+    /// As [`Pool::trim`](super::Pool::trim).
     pub(super) fn trim(&self, keep: u64) -> Result<u64> {
         let before = self.lock_drained().reserved();
         match before > keep {

@@ -32,8 +32,7 @@ impl Shared {
         moves.is_some_and(|moves| moves(bytes, handles))
     }
 
-    /// Asks the registered steps, one after the other, from where it came to the last time; whether one
-    /// says that the request is to be tried again.
+    /// Asks the registered steps, from where it came to the last time; whether one says to try the request again.
     pub(super) fn relieve(&self, stream: u64, bytes: u64, left: &mut Left) -> bool {
         // What growing buffers no longer use goes ahead of all that moves memory.
         if !seeded!("pressure-forgets-growing-buffers") && self.settle_all(true) > 0 {

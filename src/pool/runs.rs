@@ -56,8 +56,7 @@ impl Core {
         runs
     }
 
-    /// Bytes that a request of `bytes` lacks if all free memory were one hole, in granules; `None`
-    /// if the pool may not grow by so many beside what is under way.
+    /// Bytes that a request lacks if all free memory were one hole, in granules; `None` if the pool may not grow so.
     pub(crate) fn lacks(&self, bytes: u64) -> Option<u64> {
         let lacking = bytes.saturating_sub(self.extents.hole_bytes());
         let lacking = lacking.next_multiple_of(self.arena.granule());
@@ -70,8 +69,7 @@ impl Core {
         (gap.filter(|gap| gap.start == end)).map_or(0, |gap| gap.bytes)
     }
 
-    /// Bytes of the frames that lie wholly in [`from`, `to`), which is mapped throughout: all but its parts of the
-    /// first and the last.
+    /// Bytes of the frames that lie wholly in [`from`, `to`), which is mapped throughout.
     pub(crate) fn whole_frames(&self, from: u64, to: u64) -> u64 {
         let [first, last] = [from, to.saturating_sub(1)].map(|at| self.arena.frame_at(at));
         let first = first.filter(|(_, frame)| frame.start < from);
@@ -81,10 +79,8 @@ impl Core {
             .saturating_sub(begin)
     }
 
-    /// Maps `run` at `to`, in a gap, and books its blocks there behind `epoch`, of the stream that moves them;
-    /// gives the ways that they went, in address order, and their new extents.
-    ///
-    /// The stream runs behind the history of every hole and the uses of every block of the run. A
+    /// Maps `run` at `to`, in a gap, and books its blocks there behind `epoch`, of a stream that runs behind its
+    /// holes and all uses of its blocks; gives the ways that they went, in address order, and their new extents. A
     /// failure leaves the run where it is.
     pub(crate) fn carry(
         &mut self,
@@ -128,7 +124,7 @@ impl Core {
         Ok((ways, ids))
     }
 
-    /// Turns the run into one hole with a history; gives it, and the (offset, bytes) of the blocks that were in it.
+    /// Turns the run into one hole; gives it, and the (offset, bytes) of the blocks that were in it.
     fn vacate(&mut self, run: &Run, epoch: Epoch) -> (Id, Vec<(u64, u64)>) {
         let mut blocks = Vec::new();
         let mut at = self.extents.seek(self.extents.first(), run.start);

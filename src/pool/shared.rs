@@ -67,8 +67,7 @@ impl Shared {
         attached.downcast().ok()
     }
 
-    /// The lane of `stream` for the calling thread, made if this is the stream's first use here;
-    /// `None` once the pool is closed.
+    /// The lane of `stream` for the calling thread, made on first use; `None` once the pool is closed.
     pub(crate) fn lane(self: &Arc<Self>, stream: &Stream) -> Result<Option<Arc<Lane>>> {
         self.refuse_other_device(stream)?;
         let handle = stream.handle_id();
@@ -114,10 +113,8 @@ impl Shared {
         lane
     }
 
-    /// A lane of its own for the calling thread, which keeps meeting others at `lane`, that of
-    /// `stream`; `None` if there are enough.
-    ///
-    /// The caller holds the pool and the stream.
+    /// A lane of its own for the calling thread, which keeps meeting others at `lane`, that of `stream`; `None` if
+    /// there are enough. The caller holds the pool and the stream.
     pub(crate) fn part(self: &Arc<Self>, stream: &Stream, lane: &Lane) -> Option<Arc<Lane>> {
         let handle = stream.handle_id();
         let mut lanes = lock(&self.lanes);
@@ -158,7 +155,6 @@ impl Shared {
         core
     }
 
-    /// The lanes in use.
     pub(super) fn listed(&self) -> Arc<Vec<Arc<Lane>>> {
         Arc::clone(&latch(&self.listed))
     }
@@ -194,8 +190,8 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// Waits for the work that still uses the pool's free memory, which is then unmapped. Failures
-    /// are passed over: a device that cannot say when work is done will not run it either.
+    /// Waits for the work that still uses the pool's free memory, which is then unmapped. A device that fails to
+    /// say when work is done will not run it either.
     fn drop(&mut self) {
         let (arena, ticks) = latch_mut(&mut self.core.0).take_apart();
         let growing = std::mem::take(&mut self.growing);

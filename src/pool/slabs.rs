@@ -26,8 +26,7 @@ impl Core {
         (self.slabs.wanted(bytes) * bytes, batch(bytes) * bytes)
     }
 
-    /// A slot of `bytes` that is ready for `stream`, of a slab there is or of a new one in a hole that
-    /// is ready.
+    /// A slot of `bytes` that is ready for `stream`, of a slab there is or of a new one in a ready hole.
     fn take_slot_ready(&mut self, stream: StreamIndex, bytes: u64) -> Option<Grant> {
         if let Some(found) = self.look_for_slot(stream, bytes, false) {
             return Some(self.take_slot(stream, bytes, found, false));
@@ -37,8 +36,7 @@ impl Core {
         Some(self.make_slab(stream, block, bytes))
     }
 
-    /// A free slot, its own stream's slabs first, then the others'; of those too that others still use
-    /// if `pending`.
+    /// A free slot, its own stream's first, that is ready, or that others still use if `pending`.
     pub(super) fn look_for_slot(
         &self,
         stream: StreamIndex,
@@ -98,8 +96,8 @@ impl Core {
         self.give(extent, stream, tick);
     }
 
-    /// Gives slabs back that several streams use, as far as `stream` runs behind all of them; gives what it
-    /// would have to wait for so that more go.
+    /// Gives back slabs that several streams use if `stream` runs behind all of those; gives what it would have
+    /// to wait for so that the others go.
     pub(super) fn release_mixed(&mut self, stream: StreamIndex) -> Vec<Epoch> {
         let mut lacking = Vec::new();
         for id in self.slabs.mixed() {

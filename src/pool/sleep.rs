@@ -28,8 +28,7 @@ use crate::sync::latch;
 /// Parts beyond which more of them hide no more of the driver's time.
 const PARTS: u64 = 16;
 
-/// Most bytes of a part, unless one handle has more: what the bus brings in two or three milliseconds, in
-/// which the driver takes down or makes some sixty handles.
+/// Most bytes of a part, unless one handle has more: two or three milliseconds of the bus, or sixty handles.
 const PART: u64 = 128 << 20;
 
 /// Frames that lie above one another, and the live bytes in them.
@@ -43,7 +42,7 @@ struct Part {
 }
 
 impl Sleeping {
-    /// Waits for all copies; where the driver would not, once more, as memory may not be unmapped under them.
+    /// Waits for all copies, once more where the driver would not: memory may not be unmapped under them.
     fn wait(&self) -> Result<()> {
         (self.stream.synchronize()).or_else(|_| self.stream.synchronize())
     }
@@ -88,8 +87,8 @@ impl Core {
 }
 
 impl CoreLock {
-    /// Takes a frame down and gives its handle back, if it is awake; it is booked as gone or asleep. Gives the
-    /// bytes that the device has back: what it does not take is offered again, see `Arena::offered`.
+    /// Takes a frame that is awake down and books it; gives the bytes that the device has back. What that does not
+    /// take is offered again, see `Arena::offered`.
     pub(super) fn take_down(
         &self,
         id: FrameId,
@@ -212,7 +211,6 @@ impl Shared {
         self.settle_all(false);
     }
 
-    /// Refuses requests from now on, or serves them again.
     fn set_asleep(&self, asleep: bool) {
         let lanes = lock(&self.lanes);
         self.core.lock().asleep = asleep;
@@ -266,9 +264,8 @@ impl Shared {
         parts
     }
 
-    /// Saves the contents and takes all frames down, part by part: a part is taken down while the next is
-    /// copied. Stops at the first that the driver does not copy or take down. Nobody else maps or unmaps
-    /// meanwhile.
+    /// Saves the contents and takes all frames down, each part while the next is copied. Stops at the first that
+    /// the driver does not copy or take down.
     fn lie_down(&self, sleeping: &mut Sleeping) -> Result<()> {
         let parts = self.sleeping_parts(Addr::MAX);
         let mut copied = None;
@@ -296,8 +293,8 @@ impl Shared {
         each.try_for_each(|&id| self.core.take_down(id, Arena::fell_asleep).map(|_| ()))
     }
 
-    /// Makes the frames again that are needed, and brings back what was saved of them, part by part: a
-    /// part is made while those before are copied. Of one that fails, all are taken down again.
+    /// Makes the frames again that are needed, and brings back what was saved of them, each part while those before
+    /// are copied. Of one that fails, all are taken down again.
     fn get_up(&self, sleeping: &mut Sleeping) -> Result<()> {
         if sleeping.end == 0 {
             return Ok(());

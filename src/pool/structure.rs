@@ -53,8 +53,8 @@ pub(crate) struct Shared {
     pub(crate) core: CoreLock,
     pub(super) transfer: Transfer,
     pub(super) lanes: Mutex<Lanes>,
-    /// Those lanes for who has the core's lock: each is here before it has free memory, until it has no more. In
-    /// the order in which they were made, so that caches are emptied in the same order in every run of a program.
+    /// Those lanes for who has the core's lock: each while it may have free memory. In the order in which they were
+    /// made, so that caches are emptied in the same order in every run of a program.
     pub(super) listed: Latch<Arc<Vec<Arc<Lane>>>>,
     /// What a layer above keeps with the pool.
     pub(super) attached: OnceLock<Arc<dyn Attached>>,
@@ -80,8 +80,7 @@ pub(crate) trait Attached: std::any::Any + Send + Sync {
     /// The pool has no handle any more: let go of what only the pool's users need.
     fn pool_closed(&self);
 
-    /// The streams that blocks were allocated on which were moved since, by address: as far as nobody
-    /// else is at them now.
+    /// By address the streams that blocks moved since were allocated on, as far as nobody else is at them now.
     fn homes(&self) -> HashMap<u64, u64>;
 }
 
@@ -106,8 +105,7 @@ pub(crate) struct LaneState {
     pub(crate) captured: Option<Arc<Lane>>,
 }
 
-/// What the lane's own threads write, on cache lines where nothing else is: who frees the lane's
-/// blocks elsewhere reads the rest of the lane. In pairs of lines, as processors fetch them.
+/// What the lane's own threads write, on cache lines of its own, in pairs, as processors fetch them.
 #[repr(align(128))]
 pub(crate) struct Own {
     pub(crate) state: Latch<LaneState>,
@@ -139,8 +137,8 @@ pub(crate) struct Lane {
     pub(crate) others: Others,
 }
 
-/// A pointer to a lane that is there for as long as the pointer is used: the holder is a block of
-/// the lane, or holds a handle of its stream, and of its pool or a block of that.
+/// A pointer to a lane that is there for as long as it is used: the holder is a block of the lane, or holds a handle
+/// of its stream, and of its pool or a block of that.
 #[derive(Clone, Copy)]
 pub(crate) struct LanePtr(NonNull<Lane>);
 
@@ -167,7 +165,6 @@ impl LanePtr {
     }
 }
 
-/// The lanes in use.
 #[derive(Default)]
 pub(crate) struct Lanes {
     /// By the number of the stream's handle: a stream adopted again is a new use. Of the lanes of one stream the
@@ -227,8 +224,8 @@ pub struct Block {
 
 const _: () = assert!(size_of::<Block>() == 40);
 
-/// The extent of a block, and the bytes that it has beyond those asked for. One word: a block is copied right after it
-/// was put together, and a load of what two narrower stores wrote waits until both are in the cache.
+/// The extent of a block, and its bytes beyond those asked for. One word: a block is copied right after it was put
+/// together, and a load of what two narrower stores wrote waits for both.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IdAndSlack(u64);
 

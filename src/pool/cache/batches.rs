@@ -96,7 +96,6 @@ impl Transfer {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether there are used blocks, without the latch.
     #[inline]
     pub(crate) fn has_used(&self) -> bool {
         self.used.load(Ordering::Relaxed) > 0
@@ -107,8 +106,7 @@ impl Transfer {
         (self.used).store(state.used.len() as u64, Ordering::Relaxed);
     }
 
-    /// The newest batch of `bytes` that another stream than `stream` freed: whose work it waits for, up
-    /// to which tick.
+    /// Whose work the newest batch of `bytes` that another stream freed waits for, up to which tick.
     pub(super) fn newest(&self, stream: StreamIndex, bytes: u64) -> Option<(Arc<Timeline>, u64)> {
         let state = latch(&self.state);
         let mut batches = state.batches.iter().rev();

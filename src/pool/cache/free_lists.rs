@@ -20,8 +20,8 @@ use crate::seeded::seeded;
 /// Blocks a cache holds at most. Their entries take 128 KiB of addresses, and memory as used.
 pub(crate) const MOST_BLOCKS: usize = 4096;
 
-/// Sizes of up to this many units have a bin each; larger blocks go back to the heap at each miss. With 64 * 64,
-/// which are 1 MiB, the rl trace maps 3,135 handles elsewhere in place of 2,442.
+/// Units up to which sizes have a bin each; larger blocks go back to the heap at each miss. With 64 * 64, which
+/// are 1 MiB, the rl trace maps 3,135 handles elsewhere in place of 2,442.
 pub(crate) const BINS: usize = 63 * 64;
 
 /// Bins for sizes above that.
@@ -63,8 +63,7 @@ impl Cached {
 pub(crate) struct Cache {
     /// First entry of each bin.
     heads: Box<[u32; ALL]>,
-    /// Bins that may have entries: set when one gets its first entry, cleared by a drain or when one is
-    /// found to have none.
+    /// Bins that may have entries: a bit is cleared by a drain or when its bin is found to have none.
     occupied: Bitmap,
     entries: Vec<Cached>,
     spare: u32,
@@ -131,8 +130,7 @@ impl Cache {
         Some(block)
     }
 
-    /// The smallest block of at least `bytes`, which are no slot's, and at most `most`, of those that head
-    /// their bins.
+    /// The smallest block from `bytes`, which are no slot's, to `most` that heads its bin.
     pub(crate) fn pop_near(&mut self, bytes: u64, most: u64) -> Option<Cached> {
         let bins = (bytes / UNIT - 1) as usize..(most / UNIT).min(BINS as u64) as usize;
         let small = self.first_of(bins).map(|bin| (bin as u64 + 1) * UNIT);
@@ -192,7 +190,6 @@ impl Cache {
         }
     }
 
-    /// Keeps a block; there is a place for it.
     #[inline]
     pub(crate) fn push(&mut self, block: Cached) {
         let bin = Self::bin(block.bytes);

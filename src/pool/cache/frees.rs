@@ -71,9 +71,8 @@ impl Lane {
         fits && !state.cache.is_full() && !state.aside
     }
 
-    /// Frees a block of `home` where the cache is full, which is emptied first, or the lane is
-    /// retired. All under the core's lock, so that no free memory is ever out of the sight of a
-    /// request; the block holds `home` until the end, and the core's lock a lane that is in use.
+    /// Frees a block of `home` where the cache is full, which is emptied first, or the lane is retired. All under
+    /// the core's lock, so that a request sees all free memory; that holds a lane in use, and the block `home`.
     #[cold]
     #[inline(never)]
     fn free_by_core<'l>(

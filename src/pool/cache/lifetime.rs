@@ -20,8 +20,7 @@ use crate::pool::structure::{Block, Lane};
 use crate::seeded::seeded;
 use crate::sync::latch;
 
-/// A request that its lane waits for. Without a block in the end, also where the application's
-/// callback panics, it does no more.
+/// A request that its lane waits for, until there is a block or this is dropped: a callback may panic.
 pub(crate) struct Counted<'a>(pub(crate) &'a Lane);
 
 impl Counted<'_> {
@@ -81,8 +80,7 @@ impl Lane {
         }
     }
 
-    /// One block of this lane is gone, freed elsewhere or after the lane was retired. The lane may
-    /// be gone afterwards.
+    /// One block is gone, freed elsewhere or after the lane was retired. The lane may be gone afterwards.
     pub(crate) fn leave(&self) {
         if self.others.outstanding.leave() {
             self.end();

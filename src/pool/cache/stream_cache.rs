@@ -7,11 +7,8 @@
 //! latch's compare-and-swaps, and nothing else that is atomic beyond plain loads and stores. Locks
 //! are taken core first, then one lane; the hot path takes only the lane's.
 //!
-//! # Threads that share a stream
-//!
-//! A stream begins with one lane. Threads that keep meeting at its latch part: each gets a lane of
-//! its own on the same stream, up to a few (see `shared`). What one of them frees, the others find
-//! as they find memory of another stream, but without a wait.
+//! Threads that share a stream may have a lane each (`thread_map`). What one of them frees, the others find as
+//! they find memory of another stream, but without a wait.
 
 use std::sync::Arc;
 
@@ -19,10 +16,8 @@ use super::free_lists::LARGE_BINS;
 use super::lifetime::Counted;
 use crate::device::{Addr, StreamCore, lock};
 use crate::error::{Error, Result};
-use crate::heap::Grant;
-use crate::heap::UNIT;
 use crate::heap::size_class::{self, is_slot};
-use crate::heap::{Id, StreamIndex};
+use crate::heap::{Grant, Id, StreamIndex, UNIT};
 use crate::pool::ask;
 use crate::pool::core::{Core, SlotHold};
 use crate::pool::stats::counters::{Blocks, Counters, Elsewhere};
@@ -50,8 +45,7 @@ impl LaneState {
         self.missed = (bytes, again * self.missed.1 + 1);
     }
 
-    /// Counts a request that was pending and is served; the size that was missed last, and how often
-    /// in a row.
+    /// Counts a pending request that is served; gives the size that was missed last, and how often in a row.
     #[inline]
     fn settle(&mut self, bytes: u64, requested: u64, elsewhere: &Elsewhere) -> (u64, u64) {
         self.pending -= u64::from(!self.retired);
@@ -193,8 +187,7 @@ impl Lane {
         (self.shared.base + grant.offset, extent(grant.id))
     }
 
-    /// Counts a request that the core served and that is settled. A size that is `missed` again and again is one
-    /// whose blocks are kept together.
+    /// Counts a settled request that the core served. A size `missed` again and again has its blocks kept together.
     pub(crate) fn served(&self, bytes: u64, missed: (u64, u64), core: &mut Core) {
         core.active.add(bytes);
         self.shared.note_peak(core, false);
@@ -219,8 +212,7 @@ impl Lane {
         is_latched(&self.own.state)
     }
 
-    /// A block of at least `requested` bytes. The caller holds the pool and the stream, or a
-    /// block of this lane.
+    /// A block of at least `requested` bytes. The caller holds the pool and the stream, or a block of this lane.
     pub(crate) fn alloc(&self, requested: u64) -> Result<Block> {
         rounded(requested)?;
         self.alloc_rounded(size_class::rounded(requested, self.slot_most), requested)
@@ -299,8 +291,7 @@ impl Lane {
         Ok(counted.granted(grant, bytes, requested))
     }
 
-    /// Frees the last bytes of the `block`, which is of the size `before`, down to `after`, in stream
-    /// order.
+    /// Frees the last bytes of the `block`, from the size `before` down to `after`, in stream order.
     pub(crate) fn shrink(&self, block: &Block, before: Blocks, after: Blocks) {
         if let Some(private) = &self.private {
             return self.shrink_private(private, block.addr(), before, after);
@@ -312,9 +303,8 @@ impl Lane {
         core.shrink(id, before.bytes() - after.bytes(), self.slot, tick);
     }
 
-    /// Lets the block `id`, of the size `before`, have the size `after`; false where the memory
-    /// behind it is not free, or the stream is under capture: what is added would be ready behind work that
-    /// only launches of its graph run.
+    /// Lets the block `id`, of the size `before`, have the size `after`, if the memory behind it is free. Not
+    /// under capture: what is added would be ready behind work that only launches of its graph run.
     pub(crate) fn grow(&self, id: Id, before: Blocks, after: Blocks) -> Result<bool> {
         let more = after.bytes() - before.bytes();
         // Private memory is no extent.
@@ -330,7 +320,7 @@ impl Lane {
         Ok(grown)
     }
 
-    /// A block of `bytes` that is ready for the lane's stream, from a hole: the ladder's first step.
+    /// A block of `bytes` from a hole that is ready: the ladder's first step.
     pub(crate) fn take_ready(&self, bytes: u64, core: &mut Core) -> Option<Grant> {
         // A large block that only the cache knows parts its neighbours, and what is asked for meanwhile
         // goes where it keeps them apart: with such blocks left in the cache, training in 260 MiB

@@ -61,8 +61,7 @@ pub(crate) fn met() -> bool {
     })
 }
 
-/// The lane of `stream` for a free on it; `None` once the pool is closed. The caller holds the
-/// stream and a block of the pool.
+/// The lane for a free on `stream`, which the caller holds with a block of the pool; `None` once that is closed.
 pub(crate) fn nearby(shared: &Arc<Shared>, stream: &Stream) -> Result<Option<LanePtr>> {
     let (pool, handle) = (shared.uid, stream.handle_id());
     if let Some(lane) = remembered(pool, handle) {
@@ -97,7 +96,6 @@ impl Lanes {
         (1..*MOST.get_or_init(threads)).contains(&self.of_handle(handle).count())
     }
 
-    /// Adds a lane that the calling thread made.
     pub(crate) fn add(&mut self, handle: u64, lane: Arc<Lane>) {
         let lanes = self.by_handle.entry(handle).or_default();
         lanes.push((this_thread(), lane));

@@ -39,8 +39,7 @@ use crate::seeded::seeded;
 use crate::sync::latch;
 
 impl Lane {
-    /// Makes a batch of what the cache holds of `bytes`, if that is `least` blocks; whether it is. Of one
-    /// too many the oldest goes into the heap.
+    /// Makes a batch of what the cache holds of `bytes`, if that is `least` blocks; whether it is.
     fn make_batch(&self, bytes: u64, least: usize, core: &mut Core) -> bool {
         let transfer = &self.shared.transfer;
         let mut state = latch(&transfer.state);
@@ -74,8 +73,7 @@ impl Lane {
         true
     }
 
-    /// Lets the cache's blocks of `bytes`, which has no room for one more, go together if such are
-    /// wanted; true if there is room now.
+    /// Lets the blocks of `bytes` of a full cache go together if such are wanted; true if there is room now.
     pub(crate) fn hand_over(&self, bytes: u64, core: &mut Core) -> bool {
         let keeps = core.wanted.contains(&bytes) && !core.is_over_soft_limit();
         keeps && self.make_batch(bytes, LEAST, core)
@@ -88,9 +86,8 @@ impl Lane {
         is_done || batch.tick <= self.stream.timeline.waited(theirs.uid)
     }
 
-    /// A block of exactly `bytes` from a batch of the lane's own stream, else from one that is ready for
-    /// it, or for which it has `waited`; and which step that is. The others go into the lane's cache as far
-    /// as there is room.
+    /// A block of exactly `bytes` from a batch of the lane's own stream, else from one that is ready for it, or for
+    /// which it has `waited`; and which step that is. The lane's cache has the others, as far as there is room.
     pub(crate) fn take_batch(&self, bytes: u64, waited: bool) -> Option<(Cached, Told)> {
         let transfer = &self.shared.transfer;
         if !transfer.has_any() {
@@ -119,17 +116,15 @@ impl Lane {
         Some((block?, step))
     }
 
-    /// A block of exactly `bytes` that goes to the lane's stream without a wait, for a request that its
-    /// cache missed.
+    /// A block of exactly `bytes` that needs no wait, for a request that the cache missed.
     pub(crate) fn take_ready_batch(&self, bytes: u64) -> Option<Cached> {
         let (block, step) = self.take_batch(bytes, false)?;
         step.tell(self.shared.uid);
         Some(block)
     }
 
-    /// A block of exactly `bytes` from a batch that goes to the lane's stream without a wait, or that its stream
-    /// has `waited` for. Where there is none, the first other lane of its stream that has such blocks makes one
-    /// of them, or of `any` stream.
+    /// As [`Lane::take_batch`]. Where there is no batch, the first other lane of the stream, or of `any`, that has
+    /// such blocks makes one of them.
     pub(crate) fn take_over(
         &self,
         bytes: u64,
@@ -161,8 +156,7 @@ impl Lane {
         Some(Grant { id, offset })
     }
 
-    /// The wait after which the newest batch of `bytes` that another stream freed goes to the lane's stream: one
-    /// for all that comes along. `None` where there is no such batch.
+    /// The one wait after which the newest batch of `bytes` that another stream freed is ready, if there is one.
     pub(crate) fn wait_for_batch(&self, bytes: u64) -> Option<Questions> {
         let (theirs, tick) = self.shared.transfer.newest(self.slot, bytes)?;
         let mine = Arc::clone(&self.stream.timeline);
@@ -189,10 +183,8 @@ impl Lane {
         }
     }
 
-    /// Empties the `bins` of the cache into the heap; true if there was anything.
-    ///
-    /// The latch is held while blocks change hands, not while the heap merges them. Nobody misses them
-    /// meanwhile: who looks for memory does so under the heap's lock.
+    /// Empties the `bins` of the cache into the heap; true if there was anything. The latch is not held while the
+    /// heap merges them: who looks for memory does so under the heap's lock.
     pub(crate) fn drain(&self, bins: Range<usize>, core: &mut Core) -> bool {
         let forgets = seeded!("large-blocks-forget-their-histories") && bins == LARGE_BINS;
         let blocks = &mut core.on_the_way;
@@ -264,8 +256,8 @@ impl Core {
         self.give_on_the_way(batch.stream);
     }
 
-    /// Frees what is on its way into the heap, which `stream` freed. Freed one by one, neighbours would be
-    /// filed and taken out again with each that joins them.
+    /// Frees what is on its way into the heap, which `stream` freed, neighbours in a row together. One by one they
+    /// would be filed and taken out again with each that joins them.
     pub(crate) fn give_on_the_way(&mut self, stream: StreamIndex) {
         let mut blocks = std::mem::take(&mut self.on_the_way);
         let mut run: Option<(Id, u64)> = None;

@@ -127,9 +127,8 @@ impl Pages {
         lock(&self.state).left = true;
     }
 
-    /// Gives back what is not used, if the work that may use it is done, or behind a wait of the host if
-    /// that is to `wait`; gives the bytes given back, and whether the addresses went too. What the driver
-    /// refuses to unmap or to wait for stays until the next time.
+    /// Gives back what is not used, if the work that may use it is done, or behind a `wait` of the host; gives the
+    /// bytes, and whether the addresses went too. What the driver refuses stays until the next time.
     pub(super) fn settle(&self, core: &CoreLock, wait: bool) -> (u64, bool) {
         if wait && self.wait_for_awaited().is_err() {
             return (0, false);
@@ -167,8 +166,8 @@ impl Pages {
     }
 }
 
-/// Gives the frames back that are not used, from the last one on, up to one that the driver does not unmap;
-/// none of a pool that sleeps, whose contents may be copied. Gives the bytes that the device has back.
+/// Gives the frames back that are not used, from the last on, up to one that the driver does not unmap; none of a
+/// pool that sleeps, whose contents may be copied. Gives the bytes that the device has back.
 fn take_down(core: &CoreLock, state: &mut State) -> u64 {
     let mut books = core.lock();
     if books.asleep && !seeded!("handles-go-while-they-are-saved") {

@@ -30,8 +30,8 @@ impl Core {
         self.arena.mapped() - self.grown() * without
     }
 
-    /// Promises `bytes` to a growing buffer, if so many may be made: within the slack, or, once idle
-    /// memory was looked for, within the limit. Gives the most bytes of a handle.
+    /// Promises `bytes` to a growing buffer, if the slack allows, or, once idle memory was `looked` for, the limit.
+    /// Gives the most bytes of a handle.
     fn promise(&mut self, bytes: u64, looked: bool) -> Option<u64> {
         let slack = if looked { u64::MAX } else { self.slack(bytes) };
         if self.room().min(slack) < bytes && !seeded!("growing-beyond-the-limit") {
@@ -126,7 +126,6 @@ impl Shared {
         lock(&self.growing.0).clone()
     }
 
-    /// Gives back what a buffer no longer uses, as [`Pages::settle`] says; gives the bytes.
     pub(super) fn settle_pages(&self, pages: &Arc<Pages>, wait: bool) -> u64 {
         let (released, gone) = pages.settle(&self.core, wait);
         if gone {

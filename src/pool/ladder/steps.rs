@@ -23,8 +23,7 @@ fn work_or_next(job: Option<impl Into<Job>>, then: Then) -> Result<Turn> {
 /// Nothing that this step could do.
 const NEXT: Result<Turn> = Ok(Turn::Then(Then::Next));
 
-/// What is ready: a hole or slot, the stream's own or another's; what the stream's other lanes and batches
-/// have.
+/// What is ready: a hole or slot of any stream; what the stream's other lanes and batches have.
 pub(super) fn ready(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let (lane, bytes) = (climb.lane, climb.bytes);
     lane.shared.give_used(core);
@@ -40,8 +39,7 @@ pub(super) fn how_far(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     work_or_next(ask::some(questions), Then::Look)
 }
 
-/// New memory beside what is ready: while the pool is small, where threads meet at its lock, or beside free blocks
-/// that others still use.
+/// New memory, as [`Core::begin_overlapping`] says.
 pub(super) fn overlap(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     if climb.terms.refused {
         return NEXT;
@@ -52,8 +50,7 @@ pub(super) fn overlap(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     work_or_next(job, Then::Next)
 }
 
-/// The stream that freed a block which fits waits for those that still use it; where none fits, all do for all,
-/// since beside them there is no more to map.
+/// The stream that freed a block which fits waits for those that still use it; where none fits, all do for all.
 pub(super) fn used(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     if !core.config.reuse.device_wait {
         return NEXT;
@@ -150,8 +147,7 @@ pub(super) fn reap(_: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     work_or_next(core.begin_reaping(), Then::Next)
 }
 
-/// New handles, up to the slack over the peak, else idle ones mapped elsewhere. Who moves live memory is asked
-/// before those, as that may be cheaper.
+/// New handles up to the slack over the peak, else idle ones; before those who moves live memory is asked.
 pub(super) fn map(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let Some(plan) = core.plan(climb.stream(), climb.size, climb.terms) else {
         // A hole that suffices by itself is in no plan, and others may have freed one meanwhile.
@@ -206,8 +202,7 @@ pub(super) fn unify(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     }
 }
 
-/// All old mappings are taken down, which waits on the host, where they keep memory given up, or
-/// addresses.
+/// Old mappings that keep memory given up, or addresses, are taken down, which waits on the host.
 pub(super) fn left_over(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let (stream, size, terms) = (climb.stream(), climb.size, climb.terms);
     let no_place = || !core.retiring.is_empty() && core.plan(stream, size, terms).is_none();
@@ -217,8 +212,7 @@ pub(super) fn left_over(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> 
     work_or_next(core.begin_reaping_all(), Then::Look)
 }
 
-/// Idle handles too large for what is left are given up for new ones that fit, which waits on the host;
-/// where the device refused memory before, it has as much again then.
+/// Idle handles too large for what is left are given up for new ones that fit, which waits on the host.
 pub(super) fn make_room(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     let plan = core.plan(climb.stream(), climb.size, climb.terms);
     let job = plan.filter(|plan| plan.lacking > 0).and_then(|plan| {
@@ -228,9 +222,8 @@ pub(super) fn make_room(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> 
     work_or_next(job, Then::Look)
 }
 
-/// Help of others. The lock was let go on the way: what they freed meanwhile may be in caches, and what they
-/// hold and do not need in the end is free once they are done. Then the registered steps are asked, which may
-/// free or move memory.
+/// Help of others: what they freed meanwhile may be in caches, and what they hold is perhaps free in the end. Then
+/// the registered steps are asked.
 pub(super) fn others(climb: &mut Climb<'_>, core: &mut Core) -> Result<Turn> {
     if climb.drain(core) && climb.caches_looked_at < CACHES_LOOKED_AT_AGAIN {
         climb.caches_looked_at += 1;

@@ -87,8 +87,8 @@ impl<const N: usize> Sub for Sums<N> {
     }
 }
 
-/// Blocks of a stream cache that were freed on others, by class: how many, their bytes, and how many of
-/// those nobody asked for. To count one lets it go, and with it perhaps the cache: see `cache::lifetime`.
+/// Blocks of a stream cache that were freed on others, by class: how many, their bytes, and how many of those nobody
+/// asked for. The cache may be gone once one is counted: see `cache::lifetime`.
 #[derive(Debug, Default)]
 pub(crate) struct Elsewhere([[AtomicU64; 3]; 2]);
 
@@ -131,8 +131,7 @@ pub(crate) struct Totals<const N: usize> {
 }
 
 impl<const N: usize> Totals<N> {
-    /// What is live: small blocks, large ones, all. None is below 0, as one may look that is freed while
-    /// others are read.
+    /// What is live: small blocks, large ones, all. What is freed while it is read looks like 0, not less.
     pub(super) fn live(&self) -> [Sums<N>; 3] {
         let [small, large] =
             [0, 1].map(|of| (self.allocated[of] - self.freed[of]).most(Sums::default()));
@@ -154,8 +153,7 @@ impl<const N: usize> Totals<N> {
 
     /// Gives whether more are live than the peaks say.
     ///
-    /// Inlined: as a call it reads as a whole what was just written in parts, and waits for that; a hot pair took 25
-    /// ns so, and takes 18.
+    /// Inlined: a call would wait for what was just written in parts. A hot pair took 25 ns so, and takes 18.
     #[inline(always)]
     fn allocate(&mut self, class: usize, sums: Sums<N>) -> bool {
         let allocated = self.allocated[class] + sums;
@@ -170,8 +168,7 @@ impl<const N: usize> Totals<N> {
         self.freed[class] = self.freed[class] + sums;
     }
 
-    /// Counts what was `before` of the class `from` as `after` of the class `to`: by the difference, or,
-    /// from class to class, as freed in the one and allocated in the other.
+    /// Counts the difference, or from class to class what was freed in the one and allocated in the other.
     fn resize(&mut self, [(from, before), (to, after)]: [(usize, Sums<N>); 2]) {
         if from != to {
             self.free(from, before);

@@ -112,9 +112,9 @@ impl Books {
 }
 
 impl Shared {
-    /// Notes the joint peaks of several stream caches where more may be live than was seen at once so far: if all
-    /// caches are `emptied`, where the heap has more in blocks than were live then; else, as caches hold some of
-    /// those, where it has a thousandth more than it had then. Who has the books now notes them too.
+    /// Notes the joint peaks of several stream caches where more may be live than was seen at once so far: with all
+    /// caches `emptied`, where the heap has more in blocks than were live then; else where it has a thousandth more
+    /// than it had then. Who has the books now notes them too.
     #[inline]
     pub(crate) fn note_peak(&self, core: &mut Core, emptied: bool) {
         let (live, taken) = core.seen;
@@ -225,8 +225,7 @@ impl Core {
         self.inactive_split.set(self.split_bytes());
     }
 
-    /// Free bytes in handles that also hold blocks: in small holes and slots, in large holes. Looks at
-    /// the holes that may cover a handle, which are the larger ones.
+    /// Free bytes in handles that also hold blocks: in small holes and slots, in large holes.
     fn split_bytes(&self) -> [u64; 2] {
         let small = self.extents.small_hole_bytes();
         let large = self.extents.hole_bytes() - small;

@@ -7,8 +7,7 @@ use super::Steps;
 
 macro_rules! steps {
     ($($(#[$doc:meta])* $step:ident $(counts $figure:ident)?, $level:ident $words:literal;)+) => {
-        /// A slow step of the pool, with the bytes that were asked for, mapped, made, moved or given back.
-        /// What they serve is as [`Steps`] says.
+        /// A slow step of the pool, as [`Steps`] says, with the bytes asked for, mapped, made, moved or given back.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Told {
             $($(#[$doc])* $step(u64)),+
