@@ -48,6 +48,8 @@ pub(super) struct State {
     pub(super) batches: VecDeque<Batch>,
     /// Oldest first.
     pub(super) used: Vec<Used>,
+    /// Empty lists, so that the host's heap is not asked for each.
+    pub(super) spare: Vec<Vec<Cached>>,
     /// Batches taken, as steps of the ladder count them.
     pub(super) steps: Steps,
 }

@@ -43,7 +43,7 @@ impl Lane {
     fn make_batch(&self, bytes: u64, least: usize, core: &mut Core) -> bool {
         let transfer = &self.shared.transfer;
         let mut state = latch(&transfer.state);
-        let mut blocks = Vec::new();
+        let mut blocks = (state.spare.pop()).unwrap_or_else(|| Vec::with_capacity(MOST));
         let mut own = latch(&self.own.state);
         own.cache.pop_many(bytes, MOST, &mut blocks);
         if blocks.len() < least {
@@ -51,6 +51,7 @@ impl Lane {
         }
         drop(own);
         if blocks.is_empty() {
+            state.spare.push(blocks);
             return false;
         }
         let newest = blocks.iter().map(|block| block.tick).max().unwrap_or(0);
@@ -103,8 +104,9 @@ impl Lane {
         let mut batch = state.batches.remove(at)?;
         let block = batch.blocks.pop();
         self.keep_blocks(&mut batch.blocks);
-        if !batch.blocks.is_empty() {
-            state.batches.push_front(batch);
+        match batch.blocks.is_empty() {
+            true => state.spare.push(batch.blocks),
+            false => state.batches.push_front(batch),
         }
         transfer.note_count(&state);
         let step = match (own, waited) {
