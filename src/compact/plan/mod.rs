@@ -329,7 +329,7 @@ mod tests {
         let blocks = 300_000;
         let kinds = ".m".repeat(blocks);
         let sizes: Vec<u64> = (0..blocks as u64)
-            .flat_map(|at| [1, 1 << 20 | (1 << 19) - at])
+            .flat_map(|at| [1, (1 << 20) + (1 << 19) - at])
             .collect();
         let layout = Layout::from_extents(extents_from(0, &kinds, &sizes)).expect("ascends");
         let began = std::time::Instant::now();
