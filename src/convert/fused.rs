@@ -1,7 +1,8 @@
 //! Additional work on values during a conversion.
 
+use super::codes::{enough, read, written};
+use super::launch::Part;
 use super::{E4m3, E5m2, Element, MX_BLOCK, View, ViewMut};
-use crate::device::Use;
 use crate::driver::abi;
 use crate::error::{Error, Result};
 
@@ -127,13 +128,13 @@ impl<'a> Fused<'a> {
     }
 
     /// Checks the lengths for `tensors` tensors, or for one range of `elements`, and fills in `args`. Returns
-    /// the uses in addition to those of the elements.
+    /// the parts in addition to those of the elements.
     pub(super) fn apply(
         self,
         args: &mut abi::wp_convert,
         tensors: u64,
         elements: Option<u64>,
-    ) -> Result<[Option<Use<'a>>; 4]> {
+    ) -> Result<[Option<Part<'a>>; 4]> {
         let blocks = match (&self.block_amax, elements) {
             (Some(_), None) => {
                 return Err(Error::invalid(
@@ -147,30 +148,20 @@ impl<'a> Fused<'a> {
         args.scale = self.scale.unwrap_or(1.0);
         // Adding -0.0 changes no value, not even a zero of either sign.
         args.bias = self.bias.unwrap_or(-0.0);
-        let given = (&self.scale_at, &self.flag, &self.amax, &self.block_amax);
-        let (scale, flag, amax, maxima) = given;
-        args.scale_at = address("scale_at", scale.as_ref().map(|v| (v.addr(), v.len())), 1)?;
-        args.flag = address("flag", flag.as_ref().map(|v| (v.addr(), v.len())), 1)?;
-        args.amax = address("amax", amax.as_ref().map(|v| (v.addr(), v.len())), tensors)?;
-        let maxima = maxima.as_ref().map(|v| (v.addr(), v.len()));
-        args.block_amax = address("block_amax", maxima, blocks)?;
-        Ok([
-            self.scale_at.and_then(|view| view.used()),
-            self.flag.and_then(|view| view.used()),
-            self.amax.and_then(|view| view.used()),
-            self.block_amax.and_then(|view| view.used()),
-        ])
-    }
-}
-
-/// Address of an optional view that must have `needed` elements; 0 if there is none.
-fn address(what: &'static str, view: Option<(u64, usize)>, needed: u64) -> Result<u64> {
-    match view {
-        Some((_, len)) if (len as u64) < needed => Err(Error::invalid(
-            what,
-            format!("it has {len} elements, and needs {needed}"),
-        )),
-        Some((addr, _)) => Ok(addr),
-        None => Ok(0),
+        let parts = [
+            self.scale_at.as_ref().map(read),
+            self.flag.as_ref().map(written),
+            self.amax.as_ref().map(written),
+            self.block_amax.as_ref().map(written),
+        ];
+        let names = ["scale_at", "flag", "amax", "block_amax"];
+        for ((what, needed), part) in names.into_iter().zip([1, 1, tensors, blocks]).zip(&parts) {
+            // All have elements of 4 bytes.
+            let len = part.map_or(usize::MAX, |part| part.bytes as usize / 4);
+            enough(what, len, needed)?;
+        }
+        [args.scale_at, args.flag, args.amax, args.block_amax] =
+            parts.map(|part| part.map_or(0, |part| part.addr));
+        Ok(parts)
     }
 }

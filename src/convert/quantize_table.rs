@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use super::codes::{Plan, Quantize, Wide, enough};
 use super::mx::{self, BlockScales, E8m0, MxElement};
 use super::quantize::{self, Float8, Scales, ScalesMut};
-use super::table::{Span, check_apart};
+use super::table::uses_of;
 use super::{Rows, RowsMut, View, ViewMut};
 use crate::device::{Launch, Stream, TableUses, Use};
 use crate::driver::abi;
@@ -38,8 +38,7 @@ impl<'a> Jobs<'a> {
         plans: impl Iterator<Item = Result<Plan<'a>>>,
         forth: bool,
     ) -> Result<Self> {
-        let (mut words, mut places) = (Vec::new(), Vec::new());
-        let (mut uses, mut spans): (Vec<Use<'a>>, _) = (Vec::new(), Vec::new());
+        let (mut words, mut places, mut parts) = (Vec::new(), Vec::new(), Vec::new());
         let mut first: Option<abi::wp_quantize> = None;
         for (tensor, plan) in plans.enumerate() {
             let plan = plan?;
@@ -55,17 +54,9 @@ impl<'a> Jobs<'a> {
             }
             words.extend(job);
             places.extend((0..blocks).map(|block| tensor as u64 | block << 32));
-            for part in plan.ranges(None).into_iter().flatten() {
-                spans.push(Span {
-                    begin: part.addr,
-                    end: part.addr + part.bytes,
-                    written: part.is_written,
-                });
-                uses.extend(part.used);
-            }
+            parts.extend(plan.ranges(None).into_iter().flatten());
         }
-        check_apart(spans)?;
-        TableUses::check(&uses, stream.core())?;
+        let uses = uses_of(parts, stream)?;
         let (tensors, blocks) = (words.len() / JOB, places.len());
         words.append(&mut places);
         words.resize(words.len().max(1), 0);

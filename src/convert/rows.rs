@@ -1,9 +1,10 @@
 //! Single conversions: contiguous, or rows at a fixed pitch.
 
+use super::codes::{read, written};
 use super::fused::{Fused, FusedTo};
-use super::launch::{arguments, disjoint, launch, pitch_bytes};
+use super::launch::{arguments, pitch_bytes, queue_with};
 use super::{Conversion, ConvertTo, Element, Rows, RowsMut, View, ViewMut};
-use crate::device::{Stream, ordered};
+use crate::device::{Launch, Stream};
 use crate::driver::abi;
 use crate::error::{Error, Result};
 
@@ -79,14 +80,10 @@ pub fn convert_rows<S: ConvertTo<D>, D: Element>(
     how: impl Into<Conversion>,
 ) -> Result<()> {
     let args = shaped::<S, D>(&src, &dst, how.into())?;
+    let parts = [Some(read(&src.view)), Some(written(&dst.view))];
     // SAFETY: buffers keep their memory until the work is done, and the caller that made views from addresses
-    // guarantees it; lengths, alignment and overlaps were checked.
-    let queued = ordered(
-        stream.core(),
-        &[src.view.used(), dst.view.used()],
-        || unsafe { launch(stream, args) },
-    );
-    queued?
+    // guarantees it; lengths and alignment were checked, and overlaps are checked before the launch.
+    unsafe { queue_with(stream, parts, &Launch::Convert(args)) }
 }
 
 /// The same as [`convert_rows`], with the additional work of [`Fused`]: a multiply-add, a check for finite
@@ -106,11 +103,10 @@ pub fn convert_fused<'a, S: FusedTo<D>, D: Element>(
     let mut args = shaped::<S, D>(&src, &dst, how.into())?;
     let [scale, flag, amax, blocks] =
         fused.apply(&mut args, 1, (src.rows == 1).then_some(src.cols))?;
-    let (src, dst) = (src.view.used(), dst.view.used());
-    let uses = [src, dst, scale, flag, amax, blocks];
+    let (src, dst) = (Some(read(&src.view)), Some(written(&dst.view)));
+    let parts = [src, dst, scale, flag, amax, blocks];
     // SAFETY: the same as in `convert_rows`, also for the views of `fused`.
-    let queued = ordered(stream.core(), &uses, || unsafe { launch(stream, args) });
-    queued?
+    unsafe { queue_with(stream, parts, &Launch::Convert(args)) }
 }
 
 /// Checked arguments for rows.
@@ -126,12 +122,6 @@ fn shaped<S: Element, D: Element>(
         );
         return Err(Error::invalid("dst", why));
     }
-    disjoint(
-        src.view.addr(),
-        src.view.bytes(),
-        dst.view.addr(),
-        dst.view.bytes(),
-    )?;
     let mut args = arguments::<S, D>(how);
     args.src = src.view.addr();
     args.dst = dst.view.addr();

@@ -2,8 +2,9 @@
 
 use std::marker::PhantomData;
 
+use super::codes::{read, written};
 use super::fused::{Fused, FusedTo};
-use super::launch::{arguments, launch};
+use super::launch::{Part, arguments, launch};
 use super::{Conversion, ConvertTo, Element, View, ViewMut};
 use crate::device::{Stream, TableUses, Use};
 use crate::driver::abi;
@@ -11,30 +12,32 @@ use crate::error::{Error, Result};
 use crate::pool::{Pool, PoolBuf};
 use crate::seeded::seeded;
 
-/// A range of bytes of one tensor, and whether it is written.
-pub(super) struct Span {
-    pub(super) begin: u64,
-    pub(super) end: u64,
-    pub(super) written: bool,
+/// What a table does to its tensors, if no part that it writes overlaps another one, and all are of the stream's
+/// device.
+pub(super) fn uses_of<'a>(parts: Vec<Part<'a>>, stream: &Stream) -> Result<Vec<Use<'a>>> {
+    let uses: Vec<Use<'a>> = parts.iter().filter_map(|part| part.used).collect();
+    check_apart(parts)?;
+    TableUses::check(&uses, stream.core())?;
+    Ok(uses)
 }
 
-/// Checks that no written range overlaps another range.
-pub(super) fn check_apart(mut spans: Vec<Span>) -> Result<()> {
-    spans.retain(|span| span.begin < span.end);
-    spans.sort_by_key(|span| span.begin);
-    // The furthest end so far, of written ranges and of all.
+fn check_apart(mut parts: Vec<Part<'_>>) -> Result<()> {
+    parts.retain(|part| part.bytes > 0);
+    parts.sort_by_key(|part| part.addr);
+    // The furthest end so far, of written parts and of all.
     let (mut written_end, mut any_end) = (0, 0);
-    for span in &spans {
-        if span.begin < written_end || (span.written && span.begin < any_end) {
-            let why = format!("a destination overlaps another tensor at {:#x}", span.begin);
+    for part in &parts {
+        if part.addr < written_end || (part.is_written && part.addr < any_end) {
+            let why = format!("a destination overlaps another tensor at {:#x}", part.addr);
             return Err(Error::invalid("tensors", why));
         }
+        let end = part.addr + part.bytes;
         any_end = match seeded!("longest-tensor-forgotten") {
-            true => span.end,
-            false => any_end.max(span.end),
+            true => end,
+            false => any_end.max(end),
         };
-        if span.written {
-            written_end = written_end.max(span.end);
+        if part.is_written {
+            written_end = written_end.max(end);
         }
     }
     Ok(())
@@ -141,8 +144,7 @@ impl<'a, S: ConvertTo<D>, D: Element> ConvertTable<'a, S, D> {
             )
         };
         let sizes = (size_of::<S>() as u64, size_of::<D>() as u64);
-        let (mut spans, mut tiles, mut index) = (Vec::new(), Vec::new(), 0);
-        let mut uses: Vec<Use<'a>> = Vec::with_capacity(2 * tensors.len());
+        let (mut parts, mut tiles, mut index) = (Vec::new(), Vec::new(), 0);
         for (tensor, (src, dst)) in tensors.iter().enumerate() {
             if src.len() != dst.len() {
                 let why = format!(
@@ -152,16 +154,7 @@ impl<'a, S: ConvertTo<D>, D: Element> ConvertTable<'a, S, D> {
                 );
                 return Err(Error::invalid("tensors", why));
             }
-            spans.push(Span {
-                begin: src.addr(),
-                end: src.addr() + src.bytes(),
-                written: false,
-            });
-            spans.push(Span {
-                begin: dst.addr(),
-                end: dst.addr() + dst.bytes(),
-                written: true,
-            });
+            parts.extend([read(src), written(dst)]);
             let whole = abi::wp_tile {
                 src: src.addr(),
                 dst: dst.addr(),
@@ -179,10 +172,8 @@ impl<'a, S: ConvertTo<D>, D: Element> ConvertTable<'a, S, D> {
                 phase,
             );
             index += src.len() as u64;
-            uses.extend(src.used().into_iter().chain(dst.used()));
         }
-        check_apart(spans)?;
-        TableUses::check(&uses, stream.core())?;
+        let uses = uses_of(parts, stream)?;
         let table = upload(pool, stream, &tiles)?;
         Ok(Self {
             uses: TableUses::new(uses),
@@ -250,21 +241,22 @@ impl<'a, S: ConvertTo<D>, D: Element> ConvertTable<'a, S, D> {
         S: FusedTo<D>,
     {
         let mut args = self.arguments(how.into());
-        let uses = fused.apply(&mut args, self.tensors, None)?;
-        self.launch(stream, args, uses)
+        let parts = fused.apply(&mut args, self.tensors, None)?;
+        self.launch(stream, args, parts.map(|part| part?.used))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Span, check_apart, cut};
+    use super::{Part, check_apart, cut};
     use crate::driver::abi;
 
-    fn span(begin: u64, end: u64, written: bool) -> Span {
-        Span {
-            begin,
-            end,
-            written,
+    fn span(addr: u64, end: u64, is_written: bool) -> Part<'static> {
+        Part {
+            addr,
+            bytes: end - addr,
+            is_written,
+            used: None,
         }
     }
 
