@@ -13,6 +13,9 @@ use crate::device::{Access, AccessKind, Addr};
 /// Most reports kept; further ones are only counted.
 const KEPT: usize = 100;
 
+/// Most pairs kept. Those of operations that are long done come no more.
+const MANY: usize = 1 << 16;
+
 /// The checker's state; see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Books {
@@ -20,8 +23,9 @@ pub(super) struct Books {
     pub(super) places: Places,
     shadow: Shadow,
     reports: Vec<Report>,
-    /// The pairs reported so far, so that each is reported once.
+    /// The last pairs reported, so that each is reported once.
     known: HashSet<(Fault, u64, u64)>,
+    found: u64,
 }
 
 /// A change of ownership of memory by a pool.
@@ -34,12 +38,13 @@ pub(super) enum Change {
 impl Books {
     /// The reports kept, and the number of all reports.
     pub(super) fn reports(&self) -> (Vec<Report>, u64) {
-        (self.reports.clone(), self.known.len() as u64)
+        (self.reports.clone(), self.found)
     }
 
     pub(super) fn clear(&mut self) {
         self.reports.clear();
         self.known.clear();
+        self.found = 0;
     }
 
     fn party(&self, op: &Op, kind: AccessKind) -> Party {
@@ -60,7 +65,14 @@ impl Books {
         (op, kind): (&Op, AccessKind),
     ) {
         let number = first.map_or(0, |first| first.op.number);
-        if !self.known.insert((fault, number, op.number)) || self.reports.len() >= KEPT {
+        if self.known.len() >= MANY {
+            self.known.clear();
+        }
+        if !self.known.insert((fault, number, op.number)) {
+            return;
+        }
+        self.found += 1;
+        if self.reports.len() >= KEPT {
             return;
         }
         let mut first = first.map(|first| self.party(&first.op, first.kind));
@@ -186,5 +198,29 @@ impl Books {
         if let Some(gone) = self.places.release(phys) {
             self.shadow.forget(gone);
         }
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::RawStream;
+
+    #[test]
+    fn a_program_that_races_for_ever_takes_no_more_and_more_memory() {
+        const RACES: u64 = 300_000;
+        let (mut books, streams) = (Books::default(), [1, 2].map(RawStream));
+        streams.iter().for_each(|&raw| books.order.add(raw));
+        books.places.reserve(0, 10);
+        books.places.create(crate::device::Phys(1), 10);
+        books.places.map(0, 10, crate::device::Phys(1));
+        for at in 0..=RACES as usize {
+            let op = books.order.queue(at % 2, streams[at % 2], "work".into());
+            books.uses(&op, &[Access::write(0, 10)]);
+        }
+        let (kept, found) = books.reports();
+        assert_eq!((kept.len(), found), (KEPT, RACES));
+        assert!(books.known.len() <= MANY, "{}", books.known.len());
     }
 }
