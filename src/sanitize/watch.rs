@@ -296,7 +296,10 @@ unsafe impl Backend for Watch {
     }
 
     fn event_elapsed_ns(&self, start: RawEvent, end: RawEvent) -> Result<f64> {
-        self.inner.event_elapsed_ns(start, end)
+        let marked = [start, end].map(|event| self.books().order.marked(event));
+        let elapsed = self.inner.event_elapsed_ns(start, end)?;
+        marked.into_iter().for_each(|mark| self.learn(mark));
+        Ok(elapsed)
     }
 
     unsafe fn copy_in(

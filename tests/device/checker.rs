@@ -136,6 +136,17 @@ fn whatever_orders_two_writes_silences_it() {
     sanitizer.check().unwrap();
 }
 
+#[test]
+fn a_time_between_two_events_tells_that_both_are_done() {
+    let (watched, sanitizer) = Sanitizer::over(&Device::host().unwrap());
+    let events = [watched.timing_event(), watched.timing_event()].map(Result::unwrap);
+    two_writes(&watched, |first, _| {
+        events.iter().for_each(|event| event.record(first).unwrap());
+        while events[1].elapsed_ns(&events[0]).is_err() {}
+    });
+    sanitizer.check().unwrap();
+}
+
 /// The host goes on as soon as it is told, while the call that told it is still at work.
 #[test]
 fn what_a_host_call_tells_orders_two_writes_before_the_call_has_ended() {
