@@ -133,7 +133,9 @@ impl Uses {
             return;
         }
         if entries.len() >= MANY && entries.len().is_power_of_two() {
-            thin(&mut entries);
+            drop(entries);
+            self.thin();
+            entries = lock(&self.0);
         }
         let timeline = Arc::clone(timeline);
         entries.push(Entry {
@@ -142,29 +144,35 @@ impl Uses {
             tick,
         });
     }
-}
 
-/// Takes out copies that are done, also those that nobody has asked about. Where many are left, they become
-/// two for each stream at most, so that there is an end to them while a stream is held up.
-fn thin(entries: &mut Vec<Entry>) {
-    // A stream that gives an error may still run its copies.
-    entries.retain(|Entry { timeline, tick, .. }| {
-        timeline.done() < *tick && !timeline.poll_to(*tick).is_ok_and(|done| done >= *tick)
-    });
-    if entries.len() < JOINED {
-        return;
-    }
-    for entry in std::mem::take(entries) {
-        let same = entries.iter_mut().find(|known| {
-            known.timeline.uid == entry.timeline.uid && known.span.writes == entry.span.writes
-        });
-        match same {
-            Some(known) => {
-                known.span.from = known.span.from.min(entry.span.from);
-                known.span.to = known.span.to.max(entry.span.to);
-                known.tick = known.tick.max(entry.tick);
+    /// Takes out copies that are done, also those that nobody has asked about. Where many are left, they
+    /// become two for each stream at most, so that there is an end to them while a stream is held up.
+    fn thin(&self) {
+        let noted = |entry: &Entry| Marks(vec![(Arc::clone(&entry.timeline), entry.tick)]);
+        let noted: Vec<Marks> = lock(&self.0).iter().map(noted).collect();
+        let mut short = HashMap::new();
+        for marks in noted {
+            // Without the lock: a device may run host calls, which use the buffer. A stream that gives an
+            // error may still run its copies.
+            let _ = marks.are_done(&mut short);
+        }
+        let mut entries = lock(&self.0);
+        entries.retain(|entry| entry.timeline.done() < entry.tick);
+        if entries.len() < JOINED {
+            return;
+        }
+        for entry in std::mem::take(&mut *entries) {
+            let same = entries.iter_mut().find(|known| {
+                known.timeline.uid == entry.timeline.uid && known.span.writes == entry.span.writes
+            });
+            match same {
+                Some(known) => {
+                    known.span.from = known.span.from.min(entry.span.from);
+                    known.span.to = known.span.to.max(entry.span.to);
+                    known.tick = known.tick.max(entry.tick);
+                }
+                None => entries.push(entry),
             }
-            None => entries.push(entry),
         }
     }
 }
