@@ -31,7 +31,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use super::bins::Bins;
+use super::bins::{Bins, UNIT};
 use super::epoch::{Epoch, FRESH, StreamIndex};
 use super::extent::{Extent, Id, NONE, State, small_bytes};
 use crate::seeded::seeded;
@@ -265,12 +265,9 @@ impl Extents {
             start, bytes: all, ..
         } = *self.get(id);
         self.unfile(id);
-        let kept = match seeded!("hole-cut-a-unit-short") {
-            true => bytes.saturating_sub(crate::heap::bins::UNIT),
-            false => bytes,
-        };
+        let short = UNIT * u64::from(seeded!("hole-cut-a-unit-short"));
         if all > bytes {
-            let rest = self.cut(id, start + kept);
+            let rest = self.cut(id, start + bytes - short);
             self.file(rest);
         }
         self.mark_taken(id, slot);

@@ -95,13 +95,9 @@ impl CoreLock {
 
 /// Whether nothing queued uses the hole, as far as is known without asking the driver.
 pub(super) fn is_done(streams: &[Option<StreamState>], epoch: Epoch) -> bool {
-    match &streams[epoch.stream as usize] {
-        Some(state) => {
-            let early = u64::from(seeded!("done-a-record-early"));
-            state.timeline.done() >= epoch.tick.saturating_sub(early)
-        }
-        None => true,
-    }
+    let early = u64::from(seeded!("done-a-record-early"));
+    let stream = streams[epoch.stream as usize].as_ref();
+    stream.is_none_or(|it| it.timeline.done() >= epoch.tick.saturating_sub(early))
 }
 
 impl Core {

@@ -73,15 +73,10 @@ impl Core {
     /// Bytes that may be created now.
     pub(crate) fn room(&self) -> u64 {
         let granule = self.arena.granule();
-        let held = match seeded!("limit-counted-twice") {
-            true => self.reserved().saturating_mul(2),
-            false => self.reserved() + self.promised(),
-        };
-        let limit = match seeded!("limit-rounded-up") {
-            true => self.limit().checked_next_multiple_of(granule),
-            false => Some(self.limit()),
-        };
-        limit.unwrap_or(u64::MAX).saturating_sub(held) / granule * granule
+        let times = 1 + u64::from(seeded!("limit-counted-twice"));
+        let up = (granule - 1) * u64::from(seeded!("limit-rounded-up"));
+        let held = (self.reserved() + self.promised()) * times;
+        self.limit().saturating_add(up).saturating_sub(held) / granule * granule
     }
 
     /// Bytes that mappings under way will have made.

@@ -18,11 +18,8 @@ impl Extents {
             if next.state != State::Free || !(same || both) {
                 return;
             }
-            let tick = match same && !seeded!("join-forgets-a-history") {
-                true => extent.tick.max(next.tick),
-                false => extent.tick,
-            };
-            self.merge_as(id, Epoch::new(extent.slot, tick));
+            let theirs = next.tick * u64::from(same && !seeded!("join-forgets-a-history"));
+            self.merge_as(id, Epoch::new(extent.slot, extent.tick.max(theirs)));
         }
     }
 
