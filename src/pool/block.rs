@@ -108,7 +108,6 @@ impl Block {
         self.extent.id()
     }
 
-    /// The block is the extent `id` at `addr` now.
     pub(crate) fn moved_to(&mut self, id: Id, addr: Addr) {
         self.extent = IdAndSlack::new(id, self.extent.slack());
         self.addr = addr;

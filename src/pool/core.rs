@@ -224,7 +224,6 @@ impl Core {
         }
     }
 
-    /// Makes `slot`'s stream wait for `epoch`.
     pub(super) fn wait_for(&mut self, slot: StreamIndex, epoch: Epoch) -> Result<()> {
         if epoch.is_own(slot) {
             return Ok(());
@@ -265,7 +264,6 @@ impl Core {
         self.streams.len() <= 2
     }
 
-    /// Most bytes that a stream's cache may keep.
     pub(crate) fn cache_room(&self) -> u64 {
         let streams = (self.streams.len() as u64 - 1).max(1);
         let part = self.pace.slack(self.peak_taken, self.most()) / CACHE_PART / streams;

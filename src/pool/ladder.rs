@@ -18,7 +18,6 @@ use crate::heap::size_class::is_slot;
 use crate::heap::{Epoch, Grant, StreamIndex};
 use crate::sync::pause;
 
-/// A step of the ladder.
 type Step = fn(&mut Climb<'_>, &mut Core) -> Result<Turn>;
 
 /// All steps, each tried if those before did not serve the request.
@@ -48,7 +47,6 @@ const MEASURES: &[Step] = &[
     steps::others,
 ];
 
-/// What a step says.
 enum Turn {
     Served(Grant),
     Then(Then),
@@ -65,14 +63,11 @@ enum Turn {
 /// Where a climb goes on.
 #[derive(Clone, Copy)]
 enum Then {
-    /// With the next step.
     Next,
-    /// The same, but the pool looks again first, as there may be something now: on the ladder for what is
-    /// ready, after a measure for a place to map.
+    /// With the next step, but the pool looks again first: on the ladder for what is ready, after a measure for a
+    /// place to map.
     Look,
-    /// With this step again.
     Again,
-    /// With the first step.
     Restart,
 }
 

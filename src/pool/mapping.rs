@@ -90,7 +90,6 @@ impl Core {
         })
     }
 
-    /// The place that needs the fewest bytes mapped.
     fn place(&self, stream: StreamIndex, bytes: u64, pending: bool) -> Option<Placement> {
         let usable = self.usable(stream, pending);
         placement::cheapest(&self.extents, bytes, self.arena.granule(), usable)

@@ -43,7 +43,6 @@ pub(crate) struct Release {
 }
 
 impl Release {
-    /// Waits on the host where it has to, and calls the driver.
     pub(super) fn make(&mut self) -> Result<()> {
         for part in &mut self.parts {
             if let Some((timeline, tick)) = &part.wait {

@@ -63,7 +63,6 @@ impl Core {
         (lacking <= self.room()).then_some(lacking)
     }
 
-    /// Bytes of the gap that begins at `end`.
     pub(crate) fn gap_behind(&self, end: u64) -> u64 {
         let gap = self.extents.gap_at(end).map(|id| self.extents.get(id));
         (gap.filter(|gap| gap.start == end)).map_or(0, |gap| gap.bytes)

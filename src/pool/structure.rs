@@ -56,7 +56,6 @@ pub(crate) struct Shared {
     /// Those lanes for who has the core's lock: each while it may have free memory. In the order in which they were
     /// made, so that caches are emptied in the same order in every run of a program.
     pub(super) listed: Latch<Arc<Vec<Arc<Lane>>>>,
-    /// What a layer above keeps with the pool.
     pub(super) attached: OnceLock<Arc<dyn Attached>>,
     /// Steps after the core's own, by rank.
     pub(super) relief: Mutex<Vec<(u8, ReliefStep)>>,
@@ -67,7 +66,6 @@ pub(crate) struct Shared {
     /// Device memory that layers above have beside the pool.
     pub(crate) overhead: crate::device::Overhead,
     pub(super) growing: Growing,
-    /// Movable memory that is on the host.
     pub(crate) spilled: Spilled,
     pub(crate) awake: Arc<Awake>,
     pub(super) asleep: Mutex<Option<Sleeping>>,

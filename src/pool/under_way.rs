@@ -2,7 +2,6 @@
 
 use crate::heap::{Epoch, Id};
 
-/// What jobs under way have of the pool.
 #[derive(Debug, Default)]
 pub(crate) struct UnderWay {
     /// Jobs that may leave more memory than there is now.

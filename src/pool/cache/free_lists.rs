@@ -61,7 +61,6 @@ impl Cached {
 }
 
 pub(crate) struct Cache {
-    /// First entry of each bin.
     heads: Box<[u32; ALL]>,
     /// Bins that may have entries: a bit is cleared by a drain or when its bin is found to have none.
     occupied: Bitmap,
@@ -138,7 +137,6 @@ impl Cache {
         self.pop(near)
     }
 
-    /// The first of those bins that has an entry.
     fn first_of(&mut self, bins: Range<usize>) -> Option<usize> {
         let mut from = bins.start;
         while from < bins.end {
